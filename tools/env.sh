@@ -1,0 +1,57 @@
+# Sourced by tools/run and tools/test: makes .venv once and installs the
+# package into it, with the extras named in $EXTRAS. Fast when nothing changed:
+# a stamp holds the checksum of what was installed.
+#
+#   JAXRL_VENV    another folder for the virtual environment
+#   JAXRL_EXTRAS  more extras, e.g. cuda or tpu,hf
+#   PYTHON        the interpreter to make it with (3.11 or newer)
+
+say() { printf '%s\n' "$*" >&2; }
+
+find_python() {
+  local candidate
+  for candidate in "${PYTHON:-}" python3 python3.13 python3.12 python3.11; do
+    [ -n "$candidate" ] || continue
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+        >/dev/null 2>&1; then
+      command -v "$candidate"
+      return 0
+    fi
+  done
+  say "No Python 3.11 or newer found. Install one (Debian, Ubuntu:" \
+      "apt install python3 python3-venv) or set PYTHON=/path/to/python3."
+  return 1
+}
+
+make_venv() {
+  local python
+  python=$(find_python) || return 1
+  if ! "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then
+    say "$python has no venv module. On Debian or Ubuntu:" \
+        "apt install python3-venv; then run this again."
+    return 1
+  fi
+  say "Making $VENV with $("$python" --version) (once)."
+  "$python" -m venv "$VENV"
+}
+
+ensure_env() {
+  ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P) || return 1
+  VENV=${JAXRL_VENV:-$ROOT/.venv}
+  local extras want stamp
+  extras=$(printf '%s,%s' "${EXTRAS:-}" "${JAXRL_EXTRAS:-}" |
+    tr ',' '\n' | sort -u | sed '/^$/d' | paste -sd, -)
+  [ -x "$VENV/bin/python" ] || make_venv || return 1
+  stamp="$VENV/.installed-${extras:-base}"
+  want="$(cksum <"$ROOT/setup.cfg") $ROOT"
+  if [ "$(cat "$stamp" 2>/dev/null)" != "$want" ]; then
+    say "Installing jaxrl_reason${extras:+[$extras]} into $VENV" \
+        "(once; a minute or two)."
+    "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
+      --editable "$ROOT${extras:+[$extras]}" || {
+      say "Installation failed; the lines above say why."
+      return 1
+    }
+    printf '%s' "$want" >"$stamp"
+  fi
+}
