@@ -1,0 +1,118 @@
+"""Every type and every callable signature of the data flow, with shapes.
+
+Letters: B prompts, G samples per prompt, N = B*G rows, P prompt length, C
+completion length, T = P + C, V vocabulary, D width, R reward parts. Index t of
+a [N,T] array is about token t: logp[:, t] = log p(token_t | tokens before t),
+and logp[:, 0] = 0; the shift happens once, in `logprobs`.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from flax import struct
+
+Params = Any  # a pytree of arrays
+Metrics = dict[str, jax.Array]  # scalars by name
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """A policy as functions of its weights: what samplers and steps call.
+
+  Attributes:
+    specs: tree of `models.spec.Spec`.
+    hidden: (params, tokens [N,T], valid bool [N,T]) -> [N,T,D].
+    unembed: (params, hidden [...,D]) -> logits f32 [...,V].
+    decode_params: params -> weights as `decode` reads them.
+    prefill: (params, tokens [B,P], valid [B,P], n_samples, max_new) ->
+      (hidden of the last token [B,D], cache).
+    decode: (decode_params, tokens [N], cache, t) -> (hidden [N,D], cache).
+    flops_per_token: forward FLOPs of a token after `context` others.
+  """
+
+  specs: Any
+  hidden: Callable
+  unembed: Callable
+  decode_params: Callable
+  prefill: Callable
+  decode: Callable
+  flops_per_token: Callable[[float], float]
+
+
+@struct.dataclass
+class Prompts:
+  """B problems, as the data pipeline gives them."""
+
+  tokens: jax.Array  # i32 [B,P], left-padded; what is sampled under
+  valid: jax.Array  # bool [B,P], real tokens (from lengths, never from ids)
+  prompt_id: jax.Array  # i32 [B], stable name of the problem
+  answer: dict[str, jax.Array]  # [B,...] what device kernels compare with
+  train_tokens: jax.Array | None = None  # i32 [B,P]; None: as sampled under
+  train_valid: jax.Array | None = None  # bool [B,P]
+
+
+@struct.dataclass
+class Rollout:
+  """N completions, rows of one prompt adjacent."""
+
+  tokens: jax.Array  # i32 [N,C], 0 after the stop token
+  length: jax.Array  # i32 [N], tokens sampled, stop token included
+  logp: jax.Array  # f32 [N,C], of the distribution sampled from
+  truncated: jax.Array  # bool [N], ran out of room before a stop token
+  temperature: jax.Array  # f32 [N]
+  policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
+
+
+@struct.dataclass
+class Reward:
+  """What verification says of N completions."""
+
+  total: jax.Array  # f32 [N]
+  parts: jax.Array  # f32 [N,R], in the order of the config's rewards
+  valid: jax.Array  # bool [N]; false: the verifier failed, not the answer
+
+
+@struct.dataclass
+class Batch:
+  """N rows to train on. Optional fields are None when nothing needs them."""
+
+  tokens: jax.Array  # i32 [N,T], prompt then completion
+  valid: jax.Array  # bool [N,T], real tokens
+  mask: jax.Array  # bool [N,T], tokens the policy sampled (stop included)
+  reward: jax.Array  # f32 [N]
+  reward_parts: jax.Array  # f32 [N,R]
+  reward_valid: jax.Array  # bool [N]
+  group: jax.Array  # i32 [N], rows with one id share a baseline
+  truncated: jax.Array  # bool [N]
+  temperature: jax.Array  # f32 [N]
+  sampler_logp: jax.Array  # f32 [N,T], of the distribution sampled from
+  old_logp: jax.Array | None = None  # f32 [N,T]; None: on-policy
+  ref_logp: jax.Array | None = None  # f32 [N,T]
+  token_weight: jax.Array | None = None  # f32 [N,T]
+  is_offpolicy: jax.Array | None = None  # bool [N,T]
+  segment_ids: jax.Array | None = None  # i32 [N,T], turns or packed rows
+  prompt_id: jax.Array | None = None  # i32 [N]
+  source_id: jax.Array | None = None  # i32 [N], which dataset
+  answer_id: jax.Array | None = None  # i32 [N], equal answers share one
+  policy_version: jax.Array | None = None  # i32 [N], step that sampled it
+
+
+@struct.dataclass
+class TrainState:
+  """What an update reads and writes, and what a checkpoint holds."""
+
+  step: jax.Array  # i32 [], updates done since the run began
+  params: Params
+  opt_state: Any
+  ref_params: Params | None = None  # only when a KL needs it
+
+
+# A device reward: (completion bytes u8 [N,W], lengths i32 [N], answers) ->
+# f32 [N], inside jit.
+DeviceReward = Callable[
+  [jax.Array, jax.Array, dict[str, jax.Array]], jax.Array
+]
+# A host reward: (completion text, example) -> float or rewards.Verdict.
+HostReward = Callable[[str, dict], Any]

@@ -1,0 +1,117 @@
+"""Rollouts and rewards -> the Batch an update reads, and its statistics.
+
+The named stages between sampler and batch: `make_batch` assembles, `FILTERS`
+decide which groups count, `split` cuts rows into micro-batches.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Batch, Metrics, Prompts, Reward, Rollout
+
+
+def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
+  """Rows [N,T] of B prompts and their N = B*G completions."""
+  n, c = rollout.tokens.shape
+  b, p = prompts.tokens.shape
+  repeat = lambda x: sharding.rows(jnp.repeat(x, n // b, axis=0))
+  sampled = jnp.arange(c) < rollout.length[:, None]
+  first = lambda x, y: y if x is None else x
+  tokens = first(prompts.train_tokens, prompts.tokens)
+  valid = first(prompts.train_valid, prompts.valid)
+  beside = lambda x: jnp.pad(x, ((0, 0), (p, 0)))
+  return Batch(
+    tokens=jnp.concatenate([repeat(tokens), rollout.tokens], axis=1),
+    valid=jnp.concatenate([repeat(valid), sampled], axis=1),
+    mask=beside(sampled),
+    reward=reward.total,
+    reward_parts=reward.parts,
+    reward_valid=reward.valid,
+    group=repeat(jnp.arange(b, dtype=jnp.int32)),
+    truncated=rollout.truncated,
+    temperature=rollout.temperature,
+    sampler_logp=beside(rollout.logp),
+    prompt_id=repeat(prompts.prompt_id),
+  )
+
+
+def group_stats(batch: Batch) -> dict[str, jax.Array]:
+  """Per row [N], over the rows of its group with a valid reward: the largest
+  and smallest total, and whether all / none got the first reward part.
+  """
+  same = (batch.group[:, None] == batch.group) & batch.reward_valid
+  over = lambda f, x, fill: f(jnp.where(same, x, fill), axis=1)
+  solved = batch.reward_parts[:, 0] > 0.5
+  return {
+    'high': over(jnp.max, batch.reward, -jnp.inf),
+    'low': over(jnp.min, batch.reward, jnp.inf),
+    'solved_all': over(jnp.all, solved, True),
+    'solved_none': ~over(jnp.any, solved, False),
+  }
+
+
+def drop_dead_groups(batch: Batch) -> Batch:
+  """Takes groups of equal rewards out of every mean (the dynamic sampling of
+  DAPO, https://arxiv.org/abs/2503.14476, with the batch shrunk, not refilled).
+  """
+  stats = group_stats(batch)
+  alive = stats['high'] > stats['low']
+  return batch.replace(mask=batch.mask & alive[:, None])
+
+
+def drop_truncated(batch: Batch) -> Batch:
+  """Takes rows that ran out of room out of the loss (overlong filtering)."""
+  return batch.replace(mask=batch.mask & ~batch.truncated[:, None])
+
+
+FILTERS = {
+  'none': lambda batch: batch,
+  'dead_groups': drop_dead_groups,
+  'truncated': drop_truncated,
+}
+
+
+def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
+  """What to watch of a batch before any filter."""
+  ok = batch.reward_valid
+  n_ok = jnp.maximum(ok.sum(), 1)
+  mean = lambda x: jnp.sum(jnp.where(ok, x, 0)) / n_ok
+  reward = mean(batch.reward)
+  lengths = batch.mask.sum(axis=1)
+  groups = group_stats(batch)
+  out = {
+    'reward_mean': reward,
+    'reward_std': jnp.sqrt(mean((batch.reward - reward) ** 2)),
+    'reward_invalid': 1 - jnp.mean(ok),
+    'groups_solved_all': jnp.mean(groups['solved_all']),
+    'groups_solved_none': jnp.mean(groups['solved_none']),
+    'length_mean': jnp.mean(lengths.astype(jnp.float32)),
+    'length_max': jnp.max(lengths),
+    'truncated': jnp.mean(batch.truncated),
+    'tokens': lengths.sum(),
+  }
+  for i, name in enumerate(part_names):
+    out[f'reward/{name}'] = mean(batch.reward_parts[:, i])
+  return out
+
+
+def split(tree, parts: int):
+  """Rows [N,...] -> [parts, N/parts, ...], part i taking rows i, i+parts, ...
+
+  Strided, because a reshape to [parts, N/parts] would put the mesh's row
+  sharding on the axis that is scanned over: every device would then hold
+  whole micro-batches and idle through the others'.
+  """
+
+  def leaf(x):
+    x = x.reshape(x.shape[0] // parts, parts, *x.shape[1:])
+    return sharding.rows(jnp.swapaxes(x, 0, 1), axis=1)
+
+  return jax.tree.map(leaf, tree)
+
+
+def join(tree):
+  """Undoes `split`."""
+  merge = lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+  return jax.tree.map(merge, tree)

@@ -1,0 +1,129 @@
+"""Checkpoints of a run, by orbax: asynchronous, the newest N kept.
+
+A checkpoint holds the TrainState's arrays by path, and a JSON record: stage,
+step in it, data iterator state, per-prompt statistics, and the shapes, so that
+one that does not fit is refused with the reason. Orbax renames a finished
+folder into place, so a kill during a save leaves the one before; one whose
+files are damaged later is set aside with a warning.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from absl import logging
+from etils import epath
+
+from jaxrl_reason import trees
+
+
+class Incompatible(ValueError):
+  """A checkpoint of another model, optimizer or loss than the config's."""
+
+
+def _described(arrays: dict[str, Any]) -> dict[str, str]:
+  return {k: f'{v.dtype}{list(v.shape)}' for k, v in arrays.items()}
+
+
+def _refuse_if_other(path, saved: dict[str, str], wanted: dict[str, str]):
+  if saved == wanted:
+    return
+  lines = [
+    f'{k}: saved {saved.get(k, "nothing")}, config wants '
+    f'{wanted.get(k, "nothing")}'
+    for k in sorted(saved.keys() | wanted.keys())
+    if saved.get(k) != wanted.get(k)
+  ]
+  more = f' (and {len(lines) - 3} more)' if len(lines) > 3 else ''
+  raise Incompatible(
+    f'{path} does not fit this config. {"; ".join(lines[:3])}{more}. Use the '
+    'config it was made with, or another --workdir.'
+  )
+
+
+class Checkpoints:
+  """The checkpoints of one workdir."""
+
+  def __init__(self, workdir: epath.Path, keep: int):
+    self._dir = workdir / 'checkpoints'
+    options = ocp.CheckpointManagerOptions(
+      max_to_keep=keep, enable_async_checkpointing=True, create=True
+    )
+    self._manager = ocp.CheckpointManager(self._dir, options=options)
+
+  def save(self, step: int, state: Any, record: dict) -> None:
+    """Begins a save; the arrays may be donated as soon as this returns."""
+    arrays = trees.flatten(state)
+    if jax.default_backend() == 'cpu':
+      # There the writer thread would read the live buffers themselves, which
+      # the next step overwrites.
+      arrays = jax.tree.map(jnp.copy, arrays)
+    record = record | {'arrays': _described(arrays)}
+    self._manager.save(
+      step,
+      args=ocp.args.Composite(
+        state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
+      ),
+    )
+
+  def steps(self) -> list[int]:
+    """Steps with a finished checkpoint, oldest first."""
+    return sorted(self._manager.all_steps())
+
+  def record(self, step: int) -> dict:
+    args = ocp.args.Composite(record=ocp.args.JsonRestore())
+    return self._manager.restore(step, args=args)['record']
+
+  def restore(self, step: int, template: Any, shardings: Any) -> Any:
+    """The state saved at `step`, laid out as `shardings` say.
+
+    Args:
+      template: tree of ShapeDtypeStruct, as `jax.eval_shape` gives.
+
+    Raises:
+      Incompatible: names the arrays that differ.
+    """
+    flat = trees.flatten(template)
+    saved = self.record(step)['arrays']
+    _refuse_if_other(self._dir / str(step), saved, _described(flat))
+    wanted = {
+      k: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s)
+      for (k, v), s in zip(flat.items(), jax.tree.leaves(shardings))
+    }
+    args = ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
+    found = self._manager.restore(step, args=args)['state']
+    treedef = jax.tree.structure(template)
+    return treedef.unflatten([found[k] for k in flat])
+
+  def latest(self, read) -> tuple[int, Any] | None:
+    """(step, read(step)) of the newest checkpoint that can be read.
+
+    Damaged ones are renamed to `torn-<step>` and skipped with a warning; what
+    `read` raises as Incompatible is passed on.
+    """
+    for step in reversed(self.steps()):
+      try:
+        return step, read(step)
+      except Incompatible:
+        raise
+      # Whatever orbax, tensorstore or json raise on a damaged file.
+      except Exception as e:
+        aside = self._dir / f'torn-{step}'
+        logging.warning(
+          'Checkpoint %s cannot be read (%s: %.300s). Set aside as %s; trying '
+          'the one before.', self._dir / str(step), type(e).__name__, e, aside
+        )
+        (self._dir / str(step)).rename(aside)
+        self._manager.reload()
+    return None
+
+  def wait(self) -> None:
+    """Until what was begun is on disk; raises what went wrong there."""
+    self._manager.wait_until_finished()
+
+  def close(self) -> None:
+    self._manager.close()
+
+

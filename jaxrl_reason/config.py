@@ -1,0 +1,222 @@
+"""Every key of a run, with its default, unit and meaning.
+
+A recipe (`configs/*.py`) starts from `default()` and changes what it is about;
+the command line changes any key: `--config.rl.samples=16`. Keys that are not
+here are errors. `check` refuses what cannot work, with the arithmetic shown,
+before anything is compiled.
+"""
+
+import ml_collections
+from ml_collections.config_dict import placeholder
+
+from jaxrl_reason import losses
+
+STAGES = ('pretrain', 'sft', 'rl')
+
+
+def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
+  """An optimizer section; `optim.OPTIMIZERS` has the names."""
+  section = ml_collections.ConfigDict(
+    dict(
+      name='adamw',
+      lr=lr,  # peak learning rate
+      schedule='constant',  # after warm-up: constant, linear, cosine, wsd
+      warmup_steps=10,  # updates of linear warm-up
+      b1=0.9,
+      b2=0.95,
+      eps=1e-8,
+      weight_decay=0.0,  # per update, times lr; norms and biases excepted
+      clip_norm=1.0,  # global norm of the gradient; 0: no clipping
+    )
+  )
+  section.update(changes)
+  return section
+
+
+def supervised(steps: int, rows: int, lr: float) -> ml_collections.ConfigDict:
+  """A supervised stage: next-token loss on worked solutions."""
+  return ml_collections.ConfigDict(
+    dict(
+      steps=steps,  # updates
+      rows=rows,  # examples per update, over all devices
+      micro_batches=1,  # pieces the gradient is summed over
+      steps_per_dispatch=1,  # updates per compiled call
+      logprob_chunk=0,  # columns of logits alive at once; 0: all
+      optimizer=optimizer(lr),
+    )
+  )
+
+
+def loss_overrides() -> ml_collections.ConfigDict:
+  """One empty slot per setting of `losses`; None leaves it to the recipe."""
+  kinds = {k: float if v is None else type(v) for k, v in losses.DEFAULTS.items()}
+  return ml_collections.ConfigDict(
+    {k: placeholder(kind) for k, kind in kinds.items() if k != 'name'}
+  )
+
+
+def reinforce() -> ml_collections.ConfigDict:
+  """The rl stage."""
+  return ml_collections.ConfigDict(
+    dict(
+      steps=200,  # batches generated and learnt from
+      prompts=32,  # B, problems per step, over all devices
+      samples=8,  # G, completions per problem
+      path='fused',  # fused: one program a step; host: rewards in Python
+      algorithm='grpo',  # a name in losses.RECIPES
+      loss=loss_overrides(),  # single settings of it, changed
+      # name -> reward and weight. 'task' is the data's own verifier; on the
+      # fused path the other names are device kernels, on the host path any
+      # reward `rewards.compose` takes.
+      rewards=dict(answer=dict(reward='task', weight=1.0)),
+      filter='none',  # a name in batch.FILTERS
+      epochs=1,  # passes over a batch
+      minibatches=1,  # updates per pass
+      micro_batches=1,  # pieces a minibatch's gradient is summed over
+      steps_per_dispatch=1,  # K fused steps per compiled call
+      logprob_chunk=0,  # columns of logits alive at once; 0: all
+      temperature=1.0,  # of sampling; the loss sees the same distribution
+      top_k=0,  # 0: all tokens
+      top_p=1.0,
+      min_p=0.0,
+      parts=2,  # host path: pieces generated while the one before is verified
+      workers=2,  # host path: verifier processes
+      timeout_s=5.0,  # host path: wall clock for one verification
+      optimizer=optimizer(1e-4),
+    )
+  )
+
+
+def default() -> ml_collections.ConfigDict:
+  """Every key of a run."""
+  return ml_collections.ConfigDict(
+    dict(
+      seed=0,
+      stages=('sft', 'rl'),  # in this order, on one state
+      mesh=(-1, 1, 1),  # devices along data, fsdp, tensor; -1: the rest
+      compile_cache='auto',  # folder of compiled programs; '': none
+      model=dict(
+        layers=2,
+        width=128,
+        mlp=256,
+        heads=4,
+        kv_heads=4,
+        head_dim=32,
+        rope_theta=10_000.0,
+        norm_eps=1e-6,
+        qk_norm=False,
+        bias=False,  # on q, k and v
+        tied=True,  # output head = embedding
+        dtype='float32',  # of computation: float32 or bfloat16
+        remat='none',  # recomputed in the backward pass: none, dots, full
+        scan=True,  # over layers; False unrolls them
+      ),
+      data=dict(
+        name='arithmetic',  # a name in tasks.TASKS, or gsm8k
+        dir='',  # folder of a data set's files; '': download them
+        knobs=ml_collections.ConfigDict(),  # difficulty; see the task's file
+        harder=ml_collections.ConfigDict(),  # changes for the harder split
+        tokenizer='char',  # char, byte, sentencepiece
+        vocab=2048,  # tokens, for sentencepiece
+        prompt_len=32,  # P, tokens
+        completion_len=32,  # C, tokens, stop token included
+        too_long='error',  # examples that do not fit: error, or drop them
+      ),
+      pretrain=supervised(steps=100, rows=64, lr=1e-3),
+      sft=supervised(steps=100, rows=64, lr=1e-3),
+      rl=reinforce(),
+      eval=dict(
+        every=100,  # steps; both ends of a stage are always evaluated
+        problems=256,  # of each split
+        samples=4,  # completions per problem, for pass@k and maj@k
+        temperature=1.0,
+        harder=True,  # also the harder split, where there is one
+        show=3,  # problems whose completions go into samples.txt
+      ),
+      checkpoint=dict(
+        every=100,  # steps; the end of a stage is always saved
+        keep=2,  # newest ones
+      ),
+      log_every=10,  # steps between lines of metrics.jsonl
+      profile=dict(
+        first=0,  # step at which a trace begins; 0: none
+        steps=2,  # how many it covers
+      ),
+    )
+  )
+
+
+def algorithm(config: ml_collections.ConfigDict) -> dict:
+  """The resolved loss settings of the rl stage."""
+  changes = {k: v for k, v in config.rl.loss.items() if v is not None}
+  return losses.resolve({'name': config.rl.algorithm, **changes})
+
+
+def _divides(what: str, total: int, **parts: int):
+  product, shown = 1, []
+  for name, n in parts.items():
+    if n < 1:
+      raise ValueError(f'{name}={n} must be at least 1')
+    product *= n
+    shown.append(f'{name} {n}')
+  if total % product:
+    raise ValueError(
+      f'{what} = {total} does not divide by {" x ".join(shown)} = {product}'
+    )
+
+
+def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
+  """Refuses impossible configurations.
+
+  Args:
+    n_row_shards: devices over which rows are split (data x fsdp).
+
+  Raises:
+    ValueError: names the key and shows the arithmetic.
+  """
+  unknown = [s for s in config.stages if s not in STAGES]
+  if unknown or not config.stages:
+    raise ValueError(f'stages={config.stages}: choose from {STAGES}')
+  for stage in set(config.stages):
+    c = config[stage]
+    dispatch = {f'{stage}.steps_per_dispatch': c.steps_per_dispatch}
+    _divides(f'{stage}.steps', c.steps, **dispatch)
+    for key in ('every',):
+      _divides(f'eval.{key}', config.eval[key], **dispatch)
+      _divides(f'checkpoint.{key}', config.checkpoint[key], **dispatch)
+    _divides('log_every', config.log_every, **dispatch)
+    micro = {f'{stage}.micro_batches': c.micro_batches}
+    shards = {'row shards (mesh data x fsdp)': n_row_shards}
+    if stage == 'rl':
+      rows = c.prompts * c.samples
+      name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
+      mini = {'rl.minibatches': c.minibatches}
+      _divides(name, rows, **mini, **micro, **shards)
+      _divides('rl.prompts', c.prompts, **shards)
+      if c.path == 'host':
+        _divides('rl.prompts', c.prompts, **{'rl.parts': c.parts}, **shards)
+    else:
+      _divides(f'{stage}.rows', c.rows, **micro, **shards)
+  if 'rl' in config.stages:
+    algorithm(config)
+    _check_rl(config.rl)
+
+
+def _check_rl(c: ml_collections.ConfigDict) -> None:
+  from jaxrl_reason import batch
+
+  if c.path not in ('fused', 'host'):
+    raise ValueError(f'rl.path={c.path!r}: choose fused or host')
+  if c.filter not in batch.FILTERS:
+    raise ValueError(
+      f'rl.filter={c.filter!r}: choose one of {", ".join(batch.FILTERS)}'
+    )
+  if c.path == 'host' and c.steps_per_dispatch != 1:
+    raise ValueError(
+      'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
+      'stand between generation and update'
+    )
+  if c.temperature <= 0:
+    raise ValueError(
+      f'rl.temperature={c.temperature}: exploration needs more than 0'
+    )

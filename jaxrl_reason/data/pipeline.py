@@ -1,0 +1,153 @@
+"""The data pipeline: examples -> fixed-shape rows, by grain.
+
+  source[i] -> Example -> encode -> rows of a batch
+
+Deterministic by (seed, index), sharded by process, and resumable: the
+iterator's state is a small dict that goes into the checkpoint. Procedural
+tasks are endless; data sets on disk are shuffled anew every epoch.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+
+import grain
+import numpy as np
+
+from jaxrl_reason import tasks
+
+# grain indexes with 64 bits, prompt ids with 32.
+ENDLESS = 2**31 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskSource:
+  """An endless split of a procedural task as a random-access source."""
+
+  task: str
+  seed: int
+  split: str
+  knobs: dict
+  harder: dict | None = None
+
+  def __len__(self) -> int:
+    return ENDLESS
+
+  def __getitem__(self, index: int) -> dict:
+    return tasks.example(
+      self.task,
+      self.seed,
+      int(index),
+      split=self.split,
+      knobs=self.knobs,
+      harder=self.harder,
+    )
+
+
+def pad_prompt(ids: list[int], length: int, what: str) -> dict:
+  """Left-padded tokens and valid [P]; longer prompts are refused."""
+  if len(ids) > length:
+    raise ValueError(
+      f'{what}: the prompt has {len(ids)} tokens and data.prompt_len is '
+      f'{length}. Raise data.prompt_len, or drop long prompts with '
+      'data.too_long="drop" (data sets only).'
+    )
+  tokens, valid = np.zeros(length, np.int32), np.zeros(length, bool)
+  if ids:
+    tokens[-len(ids) :] = ids
+    valid[-len(ids) :] = True
+  return {'tokens': tokens, 'valid': valid}
+
+
+def prompt_row(index: int, example: dict, tokenizer, length, encode) -> dict:
+  """What `base.Prompts` holds, for one example."""
+  what = f'{example["task"]} example {index}'
+  row = pad_prompt(tokenizer.encode(example['prompt']), length, what)
+  return row | {
+    'prompt_id': np.int32(index),
+    'answer': encode(example) if encode else {},
+  }
+
+
+def solution_row(
+  index: int, example: dict, tokenizer, prompt_len: int, completion_len: int
+) -> dict:
+  """Prompt and worked solution [T], as the sampler would have made them."""
+  what = f'{example["task"]} example {index}'
+  row = pad_prompt(tokenizer.encode(example['prompt']), prompt_len, what)
+  ids = [*tokenizer.encode(example['solution']), tokenizer.eos_ids[0]]
+  if len(ids) > completion_len:
+    raise ValueError(
+      f'{what}: the solution has {len(ids)} tokens and data.completion_len is '
+      f'{completion_len}. Raise it, or drop long ones with '
+      'data.too_long="drop" (data sets only).'
+    )
+  room = completion_len - len(ids)
+  pad = lambda x, n: np.pad(x, (0, n))
+  return {
+    'tokens': np.concatenate([row['tokens'], pad(np.int32(ids), room)]),
+    'valid': np.concatenate([row['valid'], pad(np.ones(len(ids), bool), room)]),
+    'mask': np.concatenate(
+      [np.zeros(prompt_len, bool), pad(np.ones(len(ids), bool), room)]
+    ),
+  }
+
+
+class _Rows:
+  """Source index -> encoded row; a class, so that grain can name it."""
+
+  def __init__(self, source, encode: Callable):
+    self._source = source
+    self._encode = encode
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> dict:
+    return self._encode(int(index), self._source[index])
+
+
+def fitting(source, limits: Callable[[dict], bool]) -> tuple[list[int], int]:
+  """Indices of the examples within limits, and how many were dropped."""
+  kept = [i for i in range(len(source)) if limits(source[i])]
+  return kept, len(source) - len(kept)
+
+
+class Subset:
+  """The given indices of a source."""
+
+  def __init__(self, source, indices: list[int]):
+    self._source = source
+    self._indices = indices
+
+  def __len__(self) -> int:
+    return len(self._indices)
+
+  def __getitem__(self, index: int) -> dict:
+    return self._source[self._indices[index]]
+
+
+def batches(
+  source,
+  encode: Callable[[int, dict], dict],
+  rows: int,
+  *,
+  seed: int,
+  process: int = 0,
+  n_processes: int = 1,
+) -> Iterator[dict]:
+  """Endless batches of `rows` encoded examples for this process.
+
+  Returns a grain iterator: `get_state()` and `set_state()` save and restore
+  its place exactly.
+  """
+  if not len(source):
+    raise ValueError('the data set is empty: nothing to train on')
+  data = grain.MapDataset.source(_Rows(source, encode))
+  if len(source) < ENDLESS:
+    # Shuffled indices of the whole epoch, then this process's share.
+    data = data.seed(seed).shuffle().repeat()
+  data = data[process::n_processes]
+  # One thread, a short buffer: rows cost microseconds, and the cores are
+  # the device's on a CPU.
+  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2 * rows)
+  return iter(data.to_iter_dataset(options).batch(rows, drop_remainder=True))

@@ -1,0 +1,1 @@
+"""Accuracy on problems the policy does not train on."""

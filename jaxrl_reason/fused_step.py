@@ -1,0 +1,132 @@
+"""A whole RL step as one program: generate -> verify -> batch -> update.
+
+For rewards that are device kernels. `steps` scans over K prompts batches in
+one dispatch; `seeds` runs S independent runs side by side by vmap.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import sampler, sharding
+from jaxrl_reason import step as step_lib
+from jaxrl_reason.base import Metrics, Prompts, Rollout, TrainState
+from jaxrl_reason.logits import Sampling
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+  """The static half of how completions are made.
+
+  Attributes:
+    n_samples: G per prompt.
+    max_new: C, tokens of room for a completion.
+    filter: name in `batch.FILTERS`.
+    part_names: of the reward's parts, for the metrics.
+  """
+
+  n_samples: int
+  max_new: int
+  filter: str
+  part_names: tuple[str, ...]
+
+
+def rollout(
+  learner: step_lib.Learner,
+  gen: Generation,
+  params,
+  prompts: Prompts,
+  key: jax.Array,
+  sampling: Sampling,
+  stop: jax.Array,
+  row_ids: jax.Array | None = None,
+) -> Rollout:
+  """Completions of one step's prompts; `key` is the run's, folded by step."""
+  return sampler.generate(
+    learner.model,
+    params,
+    prompts.tokens,
+    prompts.valid,
+    key,
+    sampling,
+    stop,
+    n_samples=gen.n_samples,
+    max_new=gen.max_new,
+    row_ids=row_ids,
+  )
+
+
+def step_keys(root: jax.Array, step) -> tuple[jax.Array, jax.Array]:
+  """(key of the sampling noise, key of the minibatch order) of a step."""
+  key = jax.random.fold_in(root, step)
+  return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+
+
+def learn(
+  learner: step_lib.Learner,
+  gen: Generation,
+  state: TrainState,
+  batch,
+  sampling: Sampling,
+  key: jax.Array,
+) -> tuple[TrainState, Metrics]:
+  """Filter and update; shared by the fused step and the host path."""
+  metrics = batch_lib.stats(batch, gen.part_names)
+  batch = batch_lib.FILTERS[gen.filter](batch)
+  state, more = step_lib.update(learner, state, batch, sampling, key)
+  return state, metrics | more
+
+
+def step(
+  learner: step_lib.Learner,
+  gen: Generation,
+  reward_fn: Callable,
+  state: TrainState,
+  prompts: Prompts,
+  root: jax.Array,
+  sampling: Sampling,
+  stop: jax.Array,
+) -> tuple[TrainState, Metrics]:
+  """One step on B prompts.
+
+  Args:
+    reward_fn: (Rollout, answers by name [N,...]) -> Reward.
+    root: the run's key; state.step is folded in.
+    stop: int [E] stop tokens.
+  """
+  noise, order = step_keys(root, state.step)
+  out = rollout(
+    learner, gen, state.params, prompts, noise, sampling, stop
+  )
+  answers = jax.tree.map(
+    lambda x: sharding.rows(jnp.repeat(x, gen.n_samples, axis=0)),
+    prompts.answer,
+  )
+  batch = batch_lib.make_batch(prompts, out, reward_fn(out, answers))
+  return learn(learner, gen, state, batch, sampling, order)
+
+
+def steps(
+  learner, gen, reward_fn, state, prompts, root, sampling, stop
+) -> tuple[TrainState, Metrics]:
+  """K steps in one dispatch: prompts [K,B,...] -> metrics [K]."""
+  return jax.lax.scan(
+    lambda s, p: step(learner, gen, reward_fn, s, p, root, sampling, stop),
+    state,
+    prompts,
+  )
+
+
+def seeds(
+  learner, gen, reward_fn, states, prompts, roots, sampling, stop
+) -> tuple[TrainState, Metrics]:
+  """S runs of K steps side by side: states [S,...], prompts [S,K,B,...],
+  roots [S] -> metrics [S,K].
+  """
+  one = lambda s, p, r: steps(
+    learner, gen, reward_fn, s, p, r, sampling, stop
+  )
+  return jax.vmap(one)(states, prompts, roots)

@@ -1,0 +1,115 @@
+"""The distribution tokens are drawn from: temperature, top-k, top-p, min-p.
+
+All settings are traced arrays, so changing one never recompiles. The same
+functions give the sampler its distribution and the trainer the log-probability
+under it, so the two agree (float32: 1e-5) whatever the settings.
+"""
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+# Log-weight of a token that cannot be drawn; finite, so that gradients of a
+# filtered distribution stay finite.
+OUT = -1e30
+
+
+@struct.dataclass
+class Sampling:
+  """Sampling settings. Neutral values (1, 0, 1, 0) mean the policy itself.
+
+  Attributes:
+    temperature: f32 [N] or [], > 0; 0 means greedy.
+    top_k: i32 [], keep the k likeliest; 0 keeps all.
+    top_p: f32 [], keep the smallest set of mass >= p (nucleus sampling,
+      https://arxiv.org/abs/1904.09751); 1 keeps all.
+    min_p: f32 [], keep tokens of at least min_p times the largest probability
+      (https://arxiv.org/abs/2407.01082); 0 keeps all.
+  """
+
+  temperature: jax.Array
+  top_k: jax.Array
+  top_p: jax.Array
+  min_p: jax.Array
+
+  @classmethod
+  def make(cls, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> 'Sampling':
+    return cls(
+      temperature=jnp.asarray(temperature, jnp.float32),
+      top_k=jnp.asarray(top_k, jnp.int32),
+      top_p=jnp.asarray(top_p, jnp.float32),
+      min_p=jnp.asarray(min_p, jnp.float32),
+    )
+
+
+def _kept(logits: jax.Array, s: Sampling) -> jax.Array:
+  """bool [..., V]: which tokens top-k, top-p and min-p leave."""
+  p = jax.nn.softmax(logits, axis=-1)
+  ranked = -jnp.sort(-p, axis=-1)
+  vocab = p.shape[-1]
+  k = jnp.where(s.top_k > 0, jnp.minimum(s.top_k, vocab), vocab)
+  kth = jnp.take(ranked, k - 1, axis=-1)[..., None]
+  # A token stays while the mass before it is below top_p: the likeliest
+  # always stays, and ties stay or go together.
+  before = jnp.cumsum(ranked, axis=-1) - ranked
+  floor = jnp.min(
+    jnp.where(before < s.top_p, ranked, jnp.inf), axis=-1, keepdims=True
+  )
+  floor = jnp.where(s.top_p < 1, floor, 0)
+  top = ranked[..., :1]
+  return (p >= kth) & (p >= floor) & (p >= s.min_p * top)
+
+
+def shape(
+  logits: jax.Array, s: Sampling, taken: jax.Array | None = None
+) -> jax.Array:
+  """Logits [..., V] of the distribution drawn from.
+
+  Args:
+    logits: f32 [..., V].
+    s: settings; temperature broadcasts against logits[..., 0].
+    taken: int [...], tokens kept whatever the filters say. A policy that has
+      moved since it sampled may rank a token out of its own nucleus; its
+      log-probability must stay finite there.
+  """
+  heat = jnp.where(s.temperature > 0, s.temperature, 1.0)
+  logits = logits / heat[..., None]
+
+  def filtered(logits):
+    keep = _kept(jax.lax.stop_gradient(logits), s)
+    if taken is not None:
+      keep |= jnp.arange(logits.shape[-1]) == taken[..., None]
+    return jnp.where(keep, logits, OUT)
+
+  # Sorting a vocabulary costs more than the rest of a decode step; skip it
+  # at run time when every filter is neutral.
+  active = (s.top_k > 0) | (s.top_p < 1) | (s.min_p > 0)
+  return jax.lax.cond(active, filtered, lambda x: x, logits)
+
+
+def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+  """log p(tokens) [...] under logits [..., V].
+
+  A masked sum picks the token: it stays local to each shard of a split
+  vocabulary, where take_along_axis would gather the logits whole.
+  """
+  hit = jnp.arange(logits.shape[-1]) == tokens[..., None]
+  picked = jnp.sum(jnp.where(hit, logits, 0), axis=-1)
+  return picked - jax.nn.logsumexp(logits, axis=-1)
+
+
+def entropy(logits: jax.Array) -> jax.Array:
+  """Entropy [...] in nats of logits [..., V]."""
+  logp = jax.nn.log_softmax(logits, axis=-1)
+  return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
+
+
+def draw(logits: jax.Array, s: Sampling, keys: jax.Array) -> jax.Array:
+  """One token per row [N] from shaped logits [N,V].
+
+  Gumbel-max with one key per row, so a row's token depends on its own key
+  only. Temperature 0 takes the likeliest.
+  """
+  noise = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[-1:]))(keys)
+  greedy = (s.temperature <= 0)[..., None]
+  return jnp.argmax(logits + jnp.where(greedy, 0.0, noise), axis=-1)

@@ -1,0 +1,119 @@
+"""Metrics to disk: `metrics.jsonl` always, TensorBoard beside it.
+
+One flat JSON object a line, `step` and `stage` first; docs/metrics.md lists the
+names. A resumed run first drops the lines past its checkpoint, so the file
+reads as that of one uninterrupted run.
+"""
+
+import json
+import math
+from typing import Any
+
+import jax
+import numpy as np
+from etils import epath
+
+from jaxrl_reason import trees
+
+# Peak dense bf16 FLOP/s of a device, where its maker states one.
+PEAK_FLOPS = {
+  'TPU v4': 275e12,
+  'TPU v5 lite': 197e12,
+  'TPU v5e': 197e12,
+  'TPU v5': 459e12,
+  'TPU v5p': 459e12,
+  'TPU v6 lite': 918e12,
+  'TPU v6e': 918e12,
+  'NVIDIA A100-SXM4-80GB': 312e12,
+  'NVIDIA H100 80GB HBM3': 989e12,
+  'NVIDIA H200': 989e12,
+}
+
+
+def peak_flops() -> float | None:
+  """FLOP/s of all devices together, or None where it is not known."""
+  peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
+  return peak and peak * jax.device_count()
+
+
+def to_host(metrics: list[dict]) -> dict[str, float]:
+  """The mean over steps (`_max`: the largest) of several dispatches' metrics,
+  each a scalar or stacked [K]. Waits for the device.
+  """
+  stacked = {
+    k: np.concatenate([np.atleast_1d(np.asarray(m[k])) for m in metrics])
+    for k in metrics[0]
+  }
+  return {
+    k: float(v.max() if k.endswith('_max') else v.astype(np.float64).mean())
+    for k, v in stacked.items()
+  }
+
+
+def check_finite(values: dict[str, float], params: Any, step: int) -> None:
+  """Stops a run whose loss or gradient is no longer a number."""
+  leaf = int(values.get('nonfinite_leaf_max', -1))
+  if leaf < 0 and math.isfinite(values['loss']):
+    return
+  where = list(trees.flatten(params))[leaf] if leaf >= 0 else 'the loss itself'
+  raise FloatingPointError(
+    f'NaN or infinity in or before step {step}; the first bad gradient is that '
+    f'of {where} (loss {values["loss"]}). Lower optimizer.lr or raise '
+    'warmup_steps; the last checkpoint is from before and is kept.'
+  )
+
+
+class Writer:
+  """Appends metrics to a workdir."""
+
+  def __init__(self, workdir: epath.Path, resume_step: int | None):
+    self._path = workdir / 'metrics.jsonl'
+    self._truncate(resume_step)
+    self._board = None
+    if jax.process_index() == 0:
+      # Imported late: protobuf takes a second of every start.
+      from tensorboardX import SummaryWriter
+
+      self._board = SummaryWriter(
+        str(workdir / 'tensorboard'),
+        purge_step=None if resume_step is None else resume_step + 1,
+      )
+
+  def _truncate(self, resume_step: int | None):
+    if jax.process_index() or not self._path.exists():
+      return
+    kept = []
+    for line in self._path.read_text().splitlines():
+      try:
+        row = json.loads(line)
+      except ValueError:
+        break  # a line cut off by a kill; nothing after it was written
+      if resume_step is not None and row['step'] <= resume_step:
+        kept.append(line + '\n')
+    self._path.write_text(''.join(kept))
+
+  def write(self, step: int, stage: str, values: dict[str, float]):
+    """One line; `values` by full name, as 'train/reward_mean'."""
+    if jax.process_index():
+      return
+    row = {'step': step, 'stage': stage} | values
+    with self._path.open('a') as f:
+      f.write(json.dumps(row) + '\n')
+    for name, value in values.items():
+      self._board.add_scalar(name, value, step)
+
+  def close(self):
+    if self._board is not None:
+      self._board.close()
+
+
+def read(workdir: epath.PathLike) -> list[dict]:
+  """The rows of a workdir's metrics.jsonl."""
+  text = (epath.Path(workdir) / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def series(rows: list[dict], name: str) -> tuple[list[int], list[float]]:
+  """Steps and values of one metric."""
+  found = [(r['step'], r[name]) for r in rows if name in r]
+  return [s for s, _ in found], [v for _, v in found]

@@ -1,0 +1,1 @@
+"""Policies as plain pytrees and functions."""

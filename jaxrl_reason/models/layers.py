@@ -1,0 +1,132 @@
+"""Transformer parts as functions of arrays. Softmax, norms and rotary angles
+are computed in float32 whatever the compute dtype, since their errors reach
+every log-probability; matrix products accumulate in float32.
+"""
+
+import jax
+import jax.numpy as jnp
+
+# Finite, so that a row with nothing to attend to (padding) gives uniform
+# weights and not NaN; exp of it underflows to exactly 0.
+MASKED = -1e30
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+  """x / rms(x) * weight over the last axis (https://arxiv.org/abs/1910.07467)."""
+  x32 = x.astype(jnp.float32)  # bf16 squares lose the small features
+  scale = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+  return (x32 * scale * weight).astype(x.dtype)
+
+
+def rope_angles(positions: jax.Array, width: int, theta: float):
+  """cos, sin [..., H/2] of the rotary angles of positions [...].
+
+  RoFormer, https://arxiv.org/abs/2104.09864, in the half-split layout that
+  published weights use.
+  """
+  exponent = jnp.arange(0, width, 2, dtype=jnp.float32) / width
+  # float32: bf16 angles are wrong by whole turns past a few hundred tokens.
+  angles = positions[..., None].astype(jnp.float32) * theta**-exponent
+  return jnp.cos(angles), jnp.sin(angles)
+
+
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+  """Rotates x [..., heads, H] by angles [..., H/2]."""
+  a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+  cos, sin = cos[..., None, :], sin[..., None, :]
+  turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
+  return turned.astype(x.dtype)
+
+
+def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
+  """Masked softmax over the last axis, float32."""
+  return jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+
+
+def attend(
+  q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array
+) -> jax.Array:
+  """Grouped-query attention over whole sequences.
+
+  Args:
+    q: [N,T,Q,H]; k, v: [N,S,K,H] with Q a multiple of K.
+    mask: bool [N,T,S], true where a query may look.
+
+  Returns:
+    [N,T,Q,H]
+  """
+  n, t, heads, width = q.shape
+  q = q.reshape(n, t, k.shape[2], -1, width) * width**-0.5
+  scores = jnp.einsum(
+    'ntkgh,nskh->nkgts', q, k, preferred_element_type=jnp.float32
+  )
+  p = softmax(scores, mask[:, None, None]).astype(v.dtype)
+  return jnp.einsum('nkgts,nskh->ntkgh', p, v).reshape(n, t, heads, width)
+
+
+def attend_cached(
+  q: jax.Array,
+  prompt: tuple[jax.Array, jax.Array],
+  own: tuple[jax.Array, jax.Array],
+  prompt_mask: jax.Array,
+  own_mask: jax.Array,
+) -> jax.Array:
+  """One new token per row against its group's prompt and its own completion.
+
+  The G samples of a prompt read one copy of its keys: that part is a real
+  matrix product instead of G matrix-vector ones, and nothing is repeated.
+
+  Args:
+    q: [N,Q,H], N = B*G, the rows of a prompt adjacent.
+    prompt: keys, values [B,K,P,H] of the prompts.
+    own: keys, values [N,K,C,H] of the completions so far.
+    prompt_mask: bool [B,P], the prompts' real tokens.
+    own_mask: bool [C], the completion positions written so far.
+
+  Returns:
+    [N,Q,H]
+  """
+  (n, heads, width), (b, kv, _, _) = q.shape, prompt[0].shape
+  g = heads // kv
+  q = q.reshape(b, n // b, kv, g, width) * width**-0.5
+  shared = jnp.einsum(
+    'bikgh,bkph->bikgp', q, prompt[0], preferred_element_type=jnp.float32
+  )
+  q = q.reshape(n, kv, g, width)
+  single = jnp.einsum(
+    'nkgh,nkch->nkgc', q, own[0], preferred_element_type=jnp.float32
+  )
+  scores = jnp.concatenate(
+    [
+      jnp.where(prompt_mask[:, None, None, None], shared, MASKED).reshape(
+        n, kv, g, -1
+      ),
+      jnp.where(own_mask, single, MASKED),
+    ],
+    axis=-1,
+  )
+  p = jax.nn.softmax(scores, axis=-1).astype(own[1].dtype)
+  p_shared, p_single = jnp.split(p, [shared.shape[-1]], axis=-1)
+  out = jnp.einsum('nkgc,nkch->nkgh', p_single, own[1])
+  p_shared = p_shared.reshape(b, n // b, kv, g, -1)
+  out_shared = jnp.einsum('bikgp,bkph->bikgh', p_shared, prompt[1])
+  return (out + out_shared.reshape(out.shape)).reshape(n, heads, width)
+
+
+def dense(x: jax.Array, w: jax.Array) -> jax.Array:
+  """x [..., A] times w [A, ...] as one product of two matrices.
+
+  The reshapes are free, and keep the weight's gradient a plain x^T g: with
+  two contracted axes XLA's CPU backend transposes every activation first,
+  fused into the arithmetic that makes it (the update took twice as long).
+  """
+  rows, features = x.shape[:-1], w.shape[1:]
+  y = x.reshape(-1, w.shape[0]) @ w.reshape(w.shape[0], -1).astype(x.dtype)
+  return y.reshape(*rows, *features)
+
+
+def swiglu(x: jax.Array, p: dict) -> jax.Array:
+  """(silu(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
+  flat = x.reshape(-1, x.shape[-1])
+  act = jax.nn.silu(dense(flat, p['gate'])) * dense(flat, p['up'])
+  return dense(act, p['down']).reshape(x.shape)

@@ -1,0 +1,80 @@
+"""Optimizers by name, learning-rate schedules, and regex masks."""
+
+import jax
+import optax
+
+from jaxrl_reason import trees
+
+OPTIMIZERS = {
+  'sgd': lambda lr, c: optax.sgd(lr, momentum=c.b1 or None),
+  'adamw': lambda lr, c: optax.adamw(
+    lr, b1=c.b1, b2=c.b2, eps=c.eps, weight_decay=c.weight_decay, mask=decayed
+  ),
+  'adafactor': lambda lr, c: optax.adafactor(
+    lr, weight_decay_rate=c.weight_decay or None, weight_decay_mask=decayed
+  ),
+  'lion': lambda lr, c: optax.lion(
+    lr, b1=c.b1, b2=c.b2, weight_decay=c.weight_decay, mask=decayed
+  ),
+}
+
+# What weight decay leaves alone: norms and biases, whose scale is not free.
+NOT_DECAYED = r'.*(norm|bias)'
+
+
+def decayed(params) -> dict:
+  """Mask of the parameters weight decay applies to."""
+  rules = ((NOT_DECAYED, False), ('.*', True))
+  return trees.map_with_path(lambda path, _: trees.match(rules, path), params)
+
+
+def schedule(c, steps: int) -> optax.Schedule:
+  """The learning rate by step: linear warm-up, then `c.schedule`.
+
+  'constant'; 'linear' or 'cosine' to 0 at the last step; 'wsd'
+  (warm-up, stable, decay: https://arxiv.org/abs/2404.06395) keeps the peak and
+  falls linearly to 0 over the last fifth.
+  """
+  after = max(steps - c.warmup_steps, 1)
+  tails = {
+    'constant': lambda: optax.constant_schedule(c.lr),
+    'linear': lambda: optax.linear_schedule(c.lr, 0.0, after),
+    'cosine': lambda: optax.cosine_decay_schedule(c.lr, after),
+    'wsd': lambda: optax.linear_schedule(
+      c.lr, 0.0, max(after // 5, 1), transition_begin=after - after // 5
+    ),
+  }
+  if c.schedule not in tails:
+    raise ValueError(
+      f'schedule={c.schedule!r}: choose one of {", ".join(tails)}'
+    )
+  warmup = optax.linear_schedule(
+    c.lr / max(c.warmup_steps, 1), c.lr, max(c.warmup_steps - 1, 1)
+  )
+  if not c.warmup_steps:
+    return tails[c.schedule]()
+  return optax.join_schedules([warmup, tails[c.schedule]()], [c.warmup_steps])
+
+
+def make(c, steps: int) -> optax.GradientTransformation:
+  """The optimizer of an `optimizer` section for a stage of `steps` updates."""
+  if c.name not in OPTIMIZERS:
+    raise ValueError(
+      f'optimizer.name={c.name!r}: choose one of {", ".join(OPTIMIZERS)}'
+    )
+  rule = OPTIMIZERS[c.name](schedule(c, steps), c)
+  if c.clip_norm:
+    return optax.chain(optax.clip_by_global_norm(c.clip_norm), rule)
+  return rule
+
+
+def first_nonfinite(tree) -> jax.Array:
+  """Index (in `trees.flatten` order) of the first leaf with a NaN or an
+  infinity; -1 when all are finite.
+  """
+  import jax.numpy as jnp
+
+  # A sum is non-finite if any element is, and reads each leaf once; that it
+  # may also overflow is as much a reason to stop.
+  bad = jnp.stack([~jnp.isfinite(jnp.sum(x)) for x in jax.tree.leaves(tree)])
+  return jnp.where(jnp.any(bad), jnp.argmax(bad), -1)

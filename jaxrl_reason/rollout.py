@@ -1,0 +1,162 @@
+"""The host side of an RL step: rewards in Python between two programs.
+
+  parts of the prompts -> generate -> (text -> verifier pool) -> Batch -> learn
+
+The next part is generated while the one before is verified, the scoring pass
+(reference or old log-probs) runs while the last part is, and the update of the
+step before while this step's first part waits in the queue. Nothing is stale:
+a step's samples come from the parameters it updates.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import fused_step, sharding
+from jaxrl_reason import step as step_lib
+from jaxrl_reason.base import Prompts, Reward, Rollout, TrainState
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards import compose
+from jaxrl_reason.rewards.verdict import Verdict, all_failed
+
+
+class RewardFailed(RuntimeError):
+  """The reward function raised on every completion of a step."""
+
+
+@dataclasses.dataclass
+class HostStep:
+  """One RL step with host rewards: (state, prompts, examples) -> state.
+
+  Attributes:
+    learner, gen: what the programs are made of.
+    pool: a VerifierPool, or anything with `submit(cases) -> future`.
+    tokenizer: gives the text of a completion.
+    parts: pieces a batch is generated and verified in.
+    root, sampling, stop: the run's key, sampling settings, stop tokens.
+    to_device: host arrays [N,...] to the mesh.
+  """
+
+  learner: step_lib.Learner
+  gen: fused_step.Generation
+  pool: object
+  tokenizer: object
+  parts: int
+  root: jax.Array
+  sampling: Sampling
+  stop: jax.Array
+  to_device: Callable = lambda tree: tree
+
+  def __post_init__(self):
+    bind = lambda f, *args: lambda *xs: f(self.learner, *args, *xs)
+    self._generate = jax.jit(bind(fused_step.rollout, self.gen))
+    self._score = jax.jit(bind(step_lib.add_logps))
+    self._learn = sharding.jit_state(bind(fused_step.learn, self.gen))
+    self._updating = None  # (metrics, when dispatched) of the step before
+
+  def __call__(
+    self, state: TrainState, prompts: Prompts, examples: Sequence[dict]
+  ) -> tuple[TrainState, dict, dict, Reward]:
+    """(next state, device metrics, seconds by phase, rewards on the host)."""
+    noise, order = fused_step.step_keys(self.root, int(state.step))
+    begun = time.monotonic()
+    outs = self._dispatch(state, prompts, noise)
+    timing = self._wait_for_update()
+    begun = time.monotonic() if timing else begun
+    futures = [
+      self.pool.submit(self._cases(out, examples[i :: self.parts]))
+      for i, out in enumerate(outs)
+    ]
+    generated = time.monotonic()
+    rollout = jax.tree.map(lambda *x: self._interleave(jnp, x), *outs)
+    batch = batch_lib.make_batch(prompts, rollout, _pending(rollout))
+    batch = self._score(state, batch, self.sampling)
+    reward = self._collect(futures)
+    verified = time.monotonic()
+    timing |= {
+      'rollout_s': generated - begun,
+      'verify_wait_s': verified - generated,
+    }
+    on_device = self.to_device(reward)
+    batch = batch.replace(
+      reward=on_device.total,
+      reward_parts=on_device.parts,
+      reward_valid=on_device.valid,
+    )
+    state, metrics = self._learn(state, batch, self.sampling, order)
+    self._updating = metrics, verified
+    return state, metrics, timing, reward
+
+  def _dispatch(self, state, prompts, noise) -> list[Rollout]:
+    """Queues the generation of every part; returns at once.
+
+    Part i takes prompts i, i + parts, ...: every device keeps its share. Row
+    ids are those of the whole batch, so that parts change no sample.
+    """
+    g, b = self.gen.n_samples, prompts.tokens.shape[0]
+    ids = np.arange(b * g, dtype=np.int32).reshape(b, g)
+    outs = []
+    for i in range(self.parts):
+      piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
+      rows = ids[i :: self.parts].reshape(-1)
+      outs.append(
+        self._generate(
+          state.params, piece, noise, self.sampling, self.stop, rows
+        )
+      )
+    return outs
+
+  def _wait_for_update(self) -> dict[str, float]:
+    """Times the update of the step before; the device's queue goes on."""
+    if self._updating is None:
+      return {}
+    metrics, since = self._updating
+    jax.block_until_ready(metrics)
+    return {'update_s': time.monotonic() - since}
+
+  def _cases(self, out: Rollout, examples) -> list[tuple[str, dict]]:
+    """(completion text, example) of a part's rows; waits for the part."""
+    tokens, lengths = np.asarray(out.tokens), np.asarray(out.length)
+    g = self.gen.n_samples
+    return [
+      (self.tokenizer.decode(row[:n].tolist()), examples[i // g])
+      for i, (row, n) in enumerate(zip(tokens, lengths))
+    ]
+
+  def _collect(self, futures) -> Reward:
+    """The verdicts of all parts, in the order of the batch's rows."""
+    parts = [to_reward(f.result(), self.gen.part_names) for f in futures]
+    return jax.tree.map(lambda *x: self._interleave(np, x), *parts)
+
+  def _interleave(self, np_, parts):
+    """Rows of the parts back in the order of the prompts."""
+    shape = (-1, self.gen.n_samples, *parts[0].shape[1:])
+    whole = np_.stack([x.reshape(shape) for x in parts], axis=1)
+    return whole.reshape(-1, *parts[0].shape[1:])
+
+
+def _pending(rollout: Rollout) -> Reward:
+  """The place of rewards that are still to come."""
+  n = rollout.length.shape[0]
+  return Reward(jnp.zeros(n), jnp.zeros((n, 1)), jnp.zeros(n, bool))
+
+
+def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:
+  """Verdicts as arrays; a failed verifier is invalid, not a zero.
+
+  Raises:
+    RewardFailed: every single case raised, so the reward is at fault.
+  """
+  if reason := all_failed(verdicts):
+    raise RewardFailed(reason)
+  total, parts, valid = compose.columns(verdicts, part_names)
+  return Reward(
+    np.asarray(total, np.float32),
+    np.asarray(parts, np.float32),
+    np.asarray(valid, bool),
+  )

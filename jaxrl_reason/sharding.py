@@ -1,0 +1,153 @@
+"""The mesh and the rules; the only place that names mesh axes.
+
+Axes: 'data' (rows, replicated weights), 'fsdp' (rows, sharded weights),
+'tensor' (heads, mlp and vocabulary). Weights carry logical names
+(`models.spec`), which a rule table maps to mesh axes; activations are pinned
+by rows only and XLA's partitioner derives the rest from the weights.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxrl_reason import trees
+from jaxrl_reason.models import spec
+
+AXES = ('data', 'fsdp', 'tensor')
+ROWS = ('data', 'fsdp')
+
+# Logical weight axis -> mesh axis.
+TRAIN_RULES = {
+  'layers': None,
+  'embed': 'fsdp',
+  'heads': 'tensor',
+  'kv_heads': 'tensor',
+  'mlp': 'tensor',
+  'vocab': 'tensor',
+}
+# Decoding reads every weight for every token: gather what fsdp sharded once
+# per generation instead of once per token.
+DECODE_RULES = TRAIN_RULES | {'embed': None}
+
+
+def make_mesh(
+  shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None
+) -> Mesh:
+  """A (data, fsdp, tensor) mesh; one size may be -1: what is left over."""
+  devices = jax.devices() if devices is None else list(devices)
+  shape = list(shape)
+  if len(shape) != 3 or shape.count(-1) > 1:
+    raise ValueError(f'mesh={tuple(shape)}: three sizes {AXES}, one -1 at most')
+  known = int(np.prod([n for n in shape if n != -1]))
+  if -1 in shape:
+    shape[shape.index(-1)] = len(devices) // known
+  if int(np.prod(shape)) != len(devices):
+    raise ValueError(
+      f'mesh={tuple(shape)} {AXES} needs {np.prod(shape)} devices; '
+      f'there are {len(devices)}. Sizes must multiply to that; -1 fills in.'
+    )
+  return jax.make_mesh(
+    tuple(shape), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices
+  )
+
+
+def partition(axes: Sequence[str | None], rules: dict) -> P:
+  """The PartitionSpec of logical axes; unknown or repeated names raise."""
+  unknown = [a for a in axes if a is not None and a not in rules]
+  if unknown:
+    raise ValueError(f'no sharding rule for axis {unknown[0]!r}: {list(rules)}')
+  mesh_axes = [None if a is None else rules[a] for a in axes]
+  used = [a for a in mesh_axes if a is not None]
+  if len(set(used)) != len(used):
+    raise ValueError(f'axes {tuple(axes)} map twice to one mesh axis: {used}')
+  return P(*mesh_axes)
+
+
+def shardings(specs: Any, mesh: Mesh, rules: dict) -> Any:
+  """A NamedSharding per spec; sizes that do not divide raise."""
+
+  def leaf(path, s):
+    part = partition(s.axes, rules)
+    for size, name in zip(s.shape, part):
+      if name is not None and size % mesh.shape[name]:
+        raise ValueError(
+          f'{path} {s.shape} {s.axes}: {size} does not divide over mesh axis '
+          f'{name!r} of {mesh.shape[name]}; change config.mesh or the model'
+        )
+    return NamedSharding(mesh, part)
+
+  return jax.tree_util.tree_map_with_path(
+    lambda p, s: leaf(trees.path_str(p), s), specs, is_leaf=spec.is_spec
+  )
+
+
+def rows(x: jax.Array, axis: int = 0) -> jax.Array:
+  """Pins dimension `axis` (rows) to the mesh's row axes; leaves the rest free.
+
+  Does nothing outside a mesh (`jax.set_mesh`), so that models and losses work
+  in anyone's program.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or not set(ROWS) <= set(mesh.axis_names):
+    return x
+  if x.shape[axis] % (mesh.shape['data'] * mesh.shape['fsdp']):
+    return x
+  part = [P.UNCONSTRAINED] * x.ndim
+  part[axis] = ROWS
+  return jax.lax.with_sharding_constraint(x, P(*part))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+  return NamedSharding(mesh, P())
+
+
+def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
+  """Sharding of host batches: dimension `axis` over the row axes."""
+  return NamedSharding(mesh, P(*[None] * axis, ROWS))
+
+
+def to_global(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
+  """Host arrays (this process's rows) as global arrays, rows sharded."""
+  sharding = row_sharding(mesh, axis)
+  return jax.tree.map(
+    lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)),
+    tree,
+  )
+
+
+def state_shardings(template: Any, params: Any, mesh: Mesh) -> Any:
+  """Shardings of a whole state: every array that belongs to a parameter (the
+  optimizer's moments, the reference) lies as the parameter does.
+
+  Args:
+    template: the state's shapes; params: shardings of its parameters.
+  """
+  by_path = trees.flatten(params)
+
+  def leaf(path, x):
+    for name, sharding in by_path.items():
+      if path.endswith(f'/{name}') and len(x.shape) == len(sharding.spec):
+        return sharding
+    return replicated(mesh)
+
+  return trees.map_with_path(leaf, template)
+
+
+def jit_state(f: Callable) -> Callable:
+  """jit of f(state, ...) -> (state, ...) that donates the state's buffers and
+  keeps its layout, whatever the partitioner would prefer.
+  """
+  compiled = None
+
+  def call(state, *args):
+    nonlocal compiled
+    if compiled is None:
+      same = jax.tree.map(lambda x: x.sharding, state)
+      compiled = jax.jit(f, donate_argnums=0, out_shardings=(same, None))
+    return compiled(state, *args)
+
+  return call

@@ -1,0 +1,241 @@
+"""The stages of a run, each as the same small thing: data in, state on.
+
+  pretrain, sft   next-token loss on all tokens / on the worked solutions
+  rl              fused (one program a step) or host (rewards in Python)
+
+`build(run, name)` gives a Stage; `train` loops over its dispatches.
+"""
+
+import dataclasses
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import fused_step, losses, optim, rollout, sharding
+from jaxrl_reason import step as step_lib
+from jaxrl_reason.base import Batch, Metrics, Prompts, TrainState
+from jaxrl_reason.data import pipeline
+from jaxrl_reason.data.stats import PromptStats
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards import compose, device
+from jaxrl_reason.rewards.pool import VerifierPool
+from jaxrl_reason.rewards.verdict import judge
+
+# A supervised step is policy gradient with every advantage 1.
+SUPERVISED = {
+  'advantage': 'reinforce',
+  'policy': 'log_likelihood',
+  'aggregation': 'token_mean',
+}
+
+
+@dataclasses.dataclass
+class Stage:
+  """Attributes:
+  learner: of its updates.
+  data: grain iterator; its state is saved with the run's.
+  dispatch: (state, one item of data) -> (state, device metrics, host
+    metrics); metrics are scalars or [K].
+  steps_per_dispatch: K.
+  stats: of the prompts, where they come back; or None.
+  tokens_per_step: most tokens a step generates, and processes in updates.
+  close: frees what it holds.
+  """
+
+  learner: step_lib.Learner
+  data: Iterator
+  dispatch: Callable
+  steps_per_dispatch: int
+  stats: PromptStats | None = None
+  close: Callable = lambda: None
+
+
+def build(run, name: str) -> Stage:
+  """The stage `name` of a `train.Run`."""
+  if name in ('pretrain', 'sft'):
+    return _supervised(run, name)
+  return _host(run) if run.config.rl.path == 'host' else _fused(run)
+
+
+def _learner(run, c, settings: dict, start: int, **knobs) -> step_lib.Learner:
+  updates = knobs.get('epochs', 1) * knobs.get('minibatches', 1)
+  return step_lib.Learner(
+    model=run.model,
+    settings=settings,
+    tx=optim.make(c.optimizer, c.steps * updates),
+    start=start,
+    micro_batches=c.micro_batches,
+    logprob_chunk=c.logprob_chunk,
+    **knobs,
+  )
+
+
+def _batches(run, source, encode, rows: int, name: str):
+  return pipeline.batches(
+    source,
+    encode,
+    rows // jax.process_count(),
+    # No two stages see the same order.
+    seed=zlib.crc32(f'{name}/{run.config.seed}'.encode()),
+    process=jax.process_index(),
+    n_processes=jax.process_count(),
+  )
+
+
+def _stacked(tree: Any, k: int) -> Any:
+  """Rows [K*R,...] of a dispatch as [K,R,...]."""
+  return jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), tree)
+
+
+def supervised_batch(row: dict[str, jax.Array], whole: bool) -> Batch:
+  """Worked solutions [N,T] as a Batch of reward 1.
+
+  Args:
+    whole: learn every token (pretraining), not only the solution's.
+  """
+  n = row['tokens'].shape[0]
+  ones, columns = jnp.ones(n), jnp.arange(row['tokens'].shape[1])
+  return Batch(
+    tokens=row['tokens'],
+    valid=row['valid'],
+    mask=row['valid'] & (columns > 0) if whole else row['mask'],
+    reward=ones,
+    reward_parts=ones[:, None],
+    reward_valid=ones > 0,
+    group=jnp.arange(n),
+    truncated=ones < 0,
+    temperature=ones,
+    sampler_logp=jnp.zeros(row['tokens'].shape),
+  )
+
+
+def _supervised(run, name: str) -> Stage:
+  c, d = run.config[name], run.config.data
+  whole, k = name == 'pretrain', c.steps_per_dispatch
+  learner = _learner(
+    run, c, losses.resolve(SUPERVISED), 1 if whole else d.prompt_len
+  )
+  encode = lambda i, e: pipeline.solution_row(
+    i, e, run.tokenizer, d.prompt_len, d.completion_len
+  )
+  key = run.root
+
+  def update(state: TrainState, row):
+    batch = supervised_batch(row, whole)
+    return step_lib.update(learner, state, batch, Sampling.make(), key)
+
+  steps = sharding.jit_state(lambda s, rows: jax.lax.scan(update, s, rows))
+
+  def dispatch(state, rows):
+    rows = sharding.to_global(_stacked(rows, k), run.mesh, axis=1)
+    return *steps(state, rows), {}
+
+  data = _batches(run, run.problems.train, encode, c.rows * k, name)
+  return Stage(learner, data, dispatch, k)
+
+
+def _rl_parts(run) -> tuple[step_lib.Learner, tuple, Sampling]:
+  c = run.config.rl
+  learner = _learner(
+    run,
+    c,
+    config_lib.algorithm(run.config),
+    run.config.data.prompt_len,
+    epochs=c.epochs,
+    minibatches=c.minibatches,
+  )
+  gen = fused_step.Generation(
+    n_samples=c.samples,
+    max_new=run.config.data.completion_len,
+    filter=c.filter,
+    part_names=tuple(c.rewards),
+  )
+  sampling = Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
+  return learner, gen, sampling
+
+
+def _prompt_encoder(run, encode_answer) -> Callable[[int, dict], dict]:
+  return lambda i, e: pipeline.prompt_row(
+    i, e, run.tokenizer, run.config.data.prompt_len, encode_answer
+  )
+
+
+def _fused(run) -> Stage:
+  c = run.config.rl
+  learner, gen, sampling = _rl_parts(run)
+  encode, reward_fn = device.make(
+    c.rewards.to_dict(), run.problems.kernel, run.tokenizer, gen.max_new
+  )
+  k = c.steps_per_dispatch
+
+  steps = sharding.jit_state(
+    lambda state, prompts, sampling, stop: fused_step.steps(
+      learner, gen, reward_fn, state, prompts, run.root, sampling, stop
+    )
+  )
+
+  def dispatch(state, rows) -> tuple[TrainState, Metrics, dict]:
+    prompts = Prompts(**sharding.to_global(_stacked(rows, k), run.mesh, axis=1))
+    return *steps(state, prompts, sampling, run.stop), {}
+
+  data = _batches(
+    run, run.problems.train, _prompt_encoder(run, encode), c.prompts * k, 'rl'
+  )
+  return Stage(learner, data, dispatch, k)
+
+
+def _host(run) -> Stage:
+  c = run.config.rl
+  learner, gen, sampling = _rl_parts(run)
+  pool = VerifierPool(
+    host_spec(c.rewards.to_dict(), run.problems.reward),
+    workers=c.workers,
+    timeout_s=c.timeout_s,
+  )
+  step = rollout.HostStep(
+    learner,
+    gen,
+    pool,
+    run.tokenizer,
+    c.parts,
+    run.root,
+    sampling,
+    run.stop,
+    to_device=lambda tree: sharding.to_global(tree, run.mesh),
+  )
+  source = run.problems.train
+  stats = PromptStats(len(source)) if len(source) < pipeline.ENDLESS else None
+
+  def dispatch(state, rows):
+    ids = np.asarray(rows['prompt_id'])
+    examples = [source[int(i)] for i in ids]
+    prompts = Prompts(**sharding.to_global(rows, run.mesh))
+    state, metrics, timing, reward = step(state, prompts, examples)
+    host = {f'perf/{k}': v for k, v in timing.items()}
+    host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
+    if stats is not None:
+      stats.add(np.repeat(ids, c.samples), reward.parts[:, 0], reward.valid)
+      host |= stats.metrics()
+    return state, metrics, host
+
+  data = _batches(run, source, _prompt_encoder(run, None), c.prompts, 'rl')
+  return Stage(learner, data, dispatch, 1, stats, pool.close)
+
+
+def host_spec(rewards: dict, task_reward: str) -> dict:
+  """The compose spec of `rl.rewards`, with 'task' given its meaning."""
+  return {
+    name: part | {'reward': task_reward} if part['reward'] == 'task' else part
+    for name, part in rewards.items()
+  }
+
+
+def grader(run) -> Callable[[list[tuple[str, dict]]], list]:
+  """How evaluations verify answers: the data's own host reward."""
+  reward = compose.build(run.problems.reward)
+  return lambda cases: [judge(reward, text, ex) for text, ex in cases]

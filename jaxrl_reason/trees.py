@@ -1,0 +1,54 @@
+"""Trees addressed by `a/b/c` paths: what regex rules over parameters use."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+
+def path_str(path) -> str:
+  """A jax key path as 'layers/attn/q'."""
+  return '/'.join(
+    str(getattr(k, 'key', getattr(k, 'idx', getattr(k, 'name', k))))
+    for k in path
+  )
+
+
+def flatten(tree: Any) -> dict[str, Any]:
+  """Leaves by path, in jax's own leaf order."""
+  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+  return {path_str(path): leaf for path, leaf in leaves}
+
+
+def map_with_path(f: Callable, tree: Any, *rest: Any) -> Any:
+  """`f(path, leaf, *rest_leaves)` over a tree; path as 'a/b/c'."""
+  return jax.tree_util.tree_map_with_path(
+    lambda path, *leaves: f(path_str(path), *leaves), tree, *rest
+  )
+
+
+def match(rules, path: str) -> Any:
+  """Value of the first (regex, value) rule that matches the whole path.
+
+  Raises:
+    ValueError: no rule covers the path (a silent default would hide a
+      misspelt rule).
+  """
+  for pattern, value in rules:
+    if re.fullmatch(pattern, path):
+      return value
+  raise ValueError(
+    f'No rule covers parameter {path!r}; rules: '
+    f'{[pattern for pattern, _ in rules]}. Add one, or a last ".*" rule.'
+  )
+
+
+def n_params(tree: Any) -> int:
+  """How many numbers the tree's arrays (or shapes) hold."""
+  return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def n_bytes(tree: Any) -> int:
+  """How many bytes the tree's arrays (or shapes) hold."""
+  return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
