@@ -1,0 +1,86 @@
+"""Losses for reinforcement learning of reasoning. Imports jax only.
+
+Parts, from your own code:
+
+  from jaxrl_reason import losses
+  adv = losses.group_zscore(reward, group)                        # [N]
+  loss = losses.aggregate(
+    losses.ppo_clip(logp, old_logp, adv, mask), mask, 'token_mean'
+  )
+
+Or by settings, a dict that may name one of `losses.RECIPES`:
+
+  settings = losses.resolve({'name': 'dapo', 'clip_high': 0.3})
+  adv = losses.advantages(settings, reward, group, mask=mask)
+  divisors = losses.denominators(settings, mask)
+  loss, metrics = losses.policy_loss(
+    settings, logp, adv, mask, old_logp=old_logp, denominators=divisors
+  )
+
+Everything is a pure function of arrays: it holds no state, and works under jit,
+grad, vmap and shard_map. docs/algorithms.md has the table of recipes.
+"""
+
+# What is imported here is the public interface; packed, as a table of contents.
+# ruff: noqa: F401, I001
+# fmt: off
+from jaxrl_reason.losses.advantage import advantages, critic_targets
+from jaxrl_reason.losses.aggregation import (
+  AGGREGATIONS, aggregate, counts, group_token_weight,
+)
+from jaxrl_reason.losses.arrays import (
+  MAX_LOG_RATIO, keep, masked_mean, row_count, row_mean, row_sum,
+)
+from jaxrl_reason.losses.baselines import (
+  bnpo, dead_group_share, filter_metric, gdpo, gfpo, gpg, greedy_baseline,
+  group_mean, group_mean_batch_std, group_zscore, leave_one_out,
+  length_weighted, maxrl, positives, rank, reinforce, reinforce_rej, signs,
+)
+from jaxrl_reason.losses.bellman import mean_logp, rover, tbrm, token_logp
+from jaxrl_reason.losses.control import init_coefs, next_coefs
+from jaxrl_reason.losses.correction import (
+  correction_weight, normalise, rejection_weight,
+)
+from jaxrl_reason.losses.defaults import ADVANTAGES, DEFAULTS
+from jaxrl_reason.losses.diagnostics import (
+  clip_metrics, combine, gap_metrics, ratio_metrics, summarize,
+)
+from jaxrl_reason.losses.entropy import adaptive_entropy, entropy_from_logits
+from jaxrl_reason.losses.imitation import (
+  anneal, dft, distill_forward, distill_reverse, luffy, sft,
+)
+from jaxrl_reason.losses.kl import (
+  KL_ESTIMATORS, adaptive_kl, kl_exact, kl_penalty,
+)
+from jaxrl_reason.losses.length import (
+  alp_penalty, cosine_reward, difficulty, drop_rows, kimi_bonus,
+  l1_exact_penalty, l1_max_reward, laser_bonus, laser_d_target,
+  o1_pruner_reward, soft_overlong_penalty,
+)
+from jaxrl_reason.losses.objective import bellman_loss, critic_loss, policy_loss
+from jaxrl_reason.losses.passk import passk, pkpo
+from jaxrl_reason.losses.policy import (
+  POLICIES, cispo, clip_cov, cpgd, dppo, gmpo, importance_sampling, kl_cov,
+  log_likelihood, mirror_descent, ppo_clip, sapo, topr, vespo,
+)
+from jaxrl_reason.losses.preference import dpo, ipo, kto, orpo
+from jaxrl_reason.losses.ratio import LEVELS, importance_ratio, log_ratio
+from jaxrl_reason.losses.recipes import RECIPES
+from jaxrl_reason.losses.selection import (
+  clip_cov_tokens, covariance, high_entropy_in_row, kl_cov_tokens,
+  off_policy_rows, top_entropy_tokens,
+)
+from jaxrl_reason.losses.settings import needs, resolve
+from jaxrl_reason.losses.shaping import (
+  clip_advantage, entropy_shape, weigh_signs, whiten,
+)
+from jaxrl_reason.losses.token_advantage import (
+  gae, implicit_reward, prime, returns, segments, token_rewards, tree,
+  value_targets,
+)
+from jaxrl_reason.losses.value import (
+  binary_cross_entropy, implicit_prm, value_loss,
+)
+from jaxrl_reason.losses.whole_batch import (
+  denominators, loss_mask, select_tokens,
+)

@@ -1,0 +1,274 @@
+"""Advantages per row, [N], from rewards [N] and group ids [N].
+
+Rules kept by every function that looks at groups:
+  - rows marked invalid, or whose reward is not finite, get 0 and are in no
+    statistic;
+  - a group of identical rewards gets exactly 0;
+  - a row alone in its group gets 0 (`singleton='zero'`), or its reward
+    (`singleton='reward'`, what some trainers do).
+
+A row without a token to train on has a reward like any other and takes part in
+its group's statistics; to leave it out, pass `valid & (row_count(mask) > 0)`.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses import groups
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  masked_var,
+  row_count,
+  safe_divide,
+  safe_sqrt,
+)
+
+
+def reinforce(reward, *, valid=None, baseline=0.0):
+  """A = r - baseline, a constant: REINFORCE (Williams 1992).
+
+  https://link.springer.com/article/10.1007/BF00992696
+  """
+  ok = groups.valid_rows(reward, valid)
+  return jnp.where(ok, jnp.where(ok, as_float(reward), 0.0) - baseline, 0.0)
+
+
+def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
+  """REINFORCE without the prompts that are all right or all wrong.
+
+  Reinforce-Rej, https://arxiv.org/abs/2504.11343.
+  """
+  g = groups.group_of(reward, group, valid)
+  return jnp.where(
+    g.dead, 0.0, reinforce(reward, valid=valid, baseline=baseline)
+  )
+
+
+def positives(reward, *, valid=None, threshold=0.0):
+  """A = 1 where r > threshold, else 0: learn from successes only.
+
+  RAFT, https://arxiv.org/abs/2304.06767; RAFT++ with a clipped ratio,
+  https://arxiv.org/abs/2504.11343; PSR, https://arxiv.org/abs/2506.01347.
+  """
+  ok = groups.valid_rows(reward, valid)
+  return as_float(ok & (jnp.where(ok, as_float(reward), 0.0) > threshold))
+
+
+def signs(reward, *, valid=None, threshold=0.0):
+  """A = +1 where r > threshold, else -1.
+
+  The rewards of PSR and NSR, https://arxiv.org/abs/2506.01347, which weigh the
+  two signs apart: `pos_weight=0` is NSR, 0.1 is Weighted-REINFORCE.
+  """
+  ok = groups.valid_rows(reward, valid)
+  return jnp.where(
+    ok, 2 * positives(reward, valid=valid, threshold=threshold) - 1, 0.0
+  )
+
+
+def greedy_baseline(reward, greedy_reward, *, valid=None):
+  """A = r - r(greedy answer to the same prompt): ReMax.
+
+  https://arxiv.org/abs/2310.10505. `greedy_reward` is [N], one per row.
+  """
+  ok = groups.valid_rows(reward, valid) & groups.valid_rows(greedy_reward)
+  difference = as_float(reward) - as_float(greedy_reward)
+  return jnp.where(ok, difference, 0.0)
+
+
+def group_mean(reward, group, *, valid=None, singleton='zero'):
+  """A = r - mean(group): Dr.GRPO, https://arxiv.org/abs/2503.20783."""
+  g = groups.group_of(reward, group, valid)
+  return groups.singletons(groups.centred(g), g, reward, singleton=singleton)
+
+
+def group_zscore(
+  reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
+):
+  """A = (r - mean) / (std + eps): GRPO, https://arxiv.org/abs/2402.03300.
+
+  The paper prints neither ddof nor eps. ddof=1, eps=1e-6 are the most used
+  trainer's (others: eps=1e-4; a NumPy std has ddof=0).
+  """
+  g = groups.group_of(reward, group, valid)
+  std = groups.group_std_of(g, ddof=ddof)
+  adv = jnp.where(g.dead, 0.0, safe_divide(groups.centred(g), std + eps))
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+def leave_one_out(reward, group, *, valid=None, singleton='zero'):
+  """A_i = r_i - mean_{j != i} r_j = G / (G - 1) (r_i - mean).
+
+  RLOO, https://arxiv.org/abs/2402.14740.
+  """
+  g = groups.group_of(reward, group, valid)
+  adv = safe_divide(groups.centred(g) * g.n, jnp.maximum(g.n - 1, 0.0))
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+def group_mean_batch_std(
+  reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
+):
+  """A = (r - mean(group)) / (std(all rewards of the batch) + eps).
+
+  LitePPO, https://arxiv.org/abs/2508.08221.
+  """
+  g = groups.group_of(reward, group, valid)
+  spread = jnp.where(g.valid, as_float(reward), 0.0)
+  std = safe_sqrt(masked_var(spread, g.valid, ddof=ddof))
+  adv = safe_divide(groups.centred(g), std + eps)
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
+  """A = r - sum_j l_j r_j / sum_j l_j, l the lengths in tokens: OPO.
+
+  https://arxiv.org/abs/2505.23585: the baseline of least variance when the
+  squared gradient norm of a row grows with its length.
+  """
+  g = groups.group_of(reward, group, valid)
+  length = jnp.where(g.valid, row_count(mask), 0.0)
+  base = safe_divide(
+    groups.over_group(length * g.shifted, g.segment),
+    groups.over_group(length, g.segment),
+  )
+  adv = jnp.where(g.valid, g.shifted - base, 0.0)
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+def gpg(reward, group, *, valid=None, singleton='zero'):
+  """A = B / (B - M) (r - mean), M of the B rows being in dead groups: GPG.
+
+  https://arxiv.org/abs/2504.02546 (its F_norm = 1). The factor undoes the
+  shrinking of a mean over rows of which M are 0. A popular trainer counts
+  zero rewards instead of dead groups.
+  """
+  g = groups.group_of(reward, group, valid)
+  rows = as_float(g.valid).sum()
+  live = as_float(g.valid & ~g.dead).sum()
+  adv = groups.centred(g) * safe_divide(rows, live)
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+def maxrl(reward, group, *, valid=None, singleton='zero'):
+  """A = (r - mean) / mean for rewards >= 0, and 0 if nothing succeeded: MaxRL.
+
+  https://arxiv.org/abs/2602.02710. With 0/1 rewards the mean over the group is
+  (1 / K) sum over the K successes of the score function, minus its baseline.
+  """
+  g = groups.group_of(reward, group, valid)
+  mean = g.low + groups.group_mean_of(g)
+  adv = safe_divide(groups.centred(g), mean)
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+def rank(reward, group, *, valid=None, singleton='zero'):
+  """A_i = (#{r_j < r_i} - #{r_j > r_i}) / (G - 1), in [-1, 1].
+
+  The centred rank with ties sharing theirs, as in rank-based fitness shaping
+  (https://arxiv.org/abs/1106.4487): only the order of the rewards counts.
+  """
+  g = groups.group_of(reward, group, valid)
+  sign = jnp.sign(g.shifted[:, None] - g.shifted[None, :])
+  adv = jnp.where(groups.same_group(g), sign, 0.0).sum(1)
+  adv = safe_divide(adv, jnp.maximum(g.n - 1, 0.0))
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+def _beta_density(p, a, b):
+  logs = (a - 1) * jnp.log(p) + (b - 1) * jnp.log1p(-p)
+  return jnp.exp(logs - jax.scipy.special.betaln(a, b))
+
+
+def bnpo(reward, group, *, valid=None, singleton='zero'):
+  """A = (r - p) / f(p; 1 + a/3, 1 + b/3), f the Beta density: BNPO.
+
+  https://arxiv.org/abs/2506.02864. p is the group mean of 0/1 rewards, and
+  (a, b) fit a Beta distribution to the p of the batch by their mean m and
+  variance v over groups: a = (m (1 - m) / v - 1) m, b = (..) (1 - m). When v is
+  0 there is nothing to fit and the density is taken as 1.
+  """
+  g = groups.group_of(reward, group, valid)
+  p = g.low + groups.group_mean_of(g)
+  share = jnp.where(g.valid, safe_divide(1.0, g.n), 0.0)  # sums to 1 per group
+  total = share.sum()
+  m = safe_divide((share * p).sum(), total)
+  v = safe_divide((share * jnp.square(p - m)).sum(), total)
+  concentration = safe_divide(m * (1 - m), v) - 1
+  fit = (v > 0) & (concentration > 0) & ~g.dead & (p > 0) & (p < 1)
+  c = jnp.where(concentration > 0, concentration, 1.0)
+  density = _beta_density(
+    jnp.where(fit, p, 0.5), 1 + c * m / 3, 1 + c * (1 - m) / 3
+  )
+  adv = groups.centred(g) / jnp.where(fit, density, 1.0)
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+def gfpo(
+  reward,
+  group,
+  metric,
+  *,
+  valid=None,
+  keep_k=4,
+  ddof=1,
+  eps=1e-6,
+  singleton='zero',
+):
+  """The z-score among the k rows of a group with the highest metric, 0 else.
+
+  GFPO, https://arxiv.org/abs/2508.09726. `metric` is [N]: minus the length, or
+  reward per token (`filter_metric`). Equal metrics: the earlier row is kept.
+  """
+  g = groups.group_of(reward, group, valid)
+  place = groups.place_in_group(g, -as_float(metric))
+  return group_zscore(
+    reward,
+    group,
+    valid=g.valid & (place < keep_k),
+    ddof=ddof,
+    eps=eps,
+    singleton=singleton,
+  )
+
+
+def filter_metric(reward, mask, *, keep_by='short'):
+  """What GFPO filters by: 'short' is -length, 'efficient' reward / length."""
+  length = row_count(mask)
+  if keep_by == 'short':
+    return -length
+  return safe_divide(jnp.nan_to_num(as_float(reward)), length)
+
+
+def gdpo(
+  reward_parts,
+  group,
+  *,
+  valid=None,
+  part_weights=None,
+  ddof=1,
+  eps=1e-6,
+  singleton='zero',
+):
+  """A = sum_r w_r zscore(part r): normalise each reward, then add. GDPO.
+
+  https://arxiv.org/abs/2601.05242, whose second half, a whitening over the
+  batch, is `whiten(.., by='rows')`. `reward_parts` is [N, R]; a part that is
+  not finite contributes 0 and is in no statistic of its own column.
+  """
+
+  def zscore(part):
+    return group_zscore(
+      part, group, valid=valid, ddof=ddof, eps=eps, singleton=singleton
+    )
+
+  adv = jax.vmap(zscore, in_axes=1, out_axes=1)(jnp.asarray(reward_parts))
+  weights = 1.0 if part_weights is None else jnp.asarray(part_weights)
+  return (adv * weights).sum(1)
+
+
+def dead_group_share(reward, group, *, valid=None):
+  """Share of the groups that carry no signal, a scalar."""
+  g = groups.group_of(reward, group, valid)
+  share = jnp.where(g.valid, safe_divide(1.0, g.n), 0.0)
+  return safe_divide(jnp.where(g.dead, share, 0.0).sum(), share.sum())

@@ -1,0 +1,40 @@
+"""Entropy of the policy, and coefficients that steer it.
+
+A bonus is a term of the loss, -coef * aggregate(entropy, ..), over all tokens
+or over selected ones (`selection.top_entropy_tokens` gives such a mask).
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses.arrays import as_float, stop
+from jaxrl_reason.losses.kl import at_tokens, over_tokens
+
+
+def entropy_from_logits(logits, *, mask=None, chunk=None):
+  """H = log sum exp(z) - sum softmax(z) z: [.., V] -> [..].
+
+  `chunk` tokens at a time when given, so that float32 copies of [N, T, V] never
+  exist; the backward pass recomputes them. Outside the `mask`, if one is given,
+  it is a constant (log V) without gradient.
+  """
+
+  def one(z):
+    logp = jax.nn.log_softmax(as_float(z))
+    p = jnp.exp(logp)
+    return -jnp.where(p > 0, p * jnp.where(p > 0, logp, 0.0), 0.0).sum(-1)
+
+  return over_tokens(one, at_tokens(mask, logits), chunk=chunk)
+
+
+def adaptive_entropy(coef, entropy, *, target, step=1e-3, high=1.0):
+  """The next (coefficient, coefficient in force): Skywork-OR1.
+
+  https://arxiv.org/abs/2505.22312: c goes up by `step` while the entropy is
+  below the target and down above, kept in [0, high]; it is in force only while
+  the entropy is at or below the target.
+  """
+  entropy = stop(as_float(entropy))
+  up = jnp.where(entropy < target, step, -step)
+  coef = jnp.clip(coef + up, 0.0, high)
+  return coef, jnp.where(entropy <= target, coef, 0.0)

@@ -1,0 +1,103 @@
+"""Statistics over groups of rows: the samples of one prompt.
+
+`group` is an int [N] of ids in any order with any values; a group may have any
+size. Every function returns one number per row, so no caller ever sees how
+groups are laid out.
+
+Invalid rows (a verifier that failed, a non-finite reward) are in no statistic.
+Rewards are shifted by their group's smallest value before anything is summed:
+the shift is exact for equal rewards, so a group of identical rewards is exactly
+0 away from its mean in float32 whatever the value and the size, and rewards
+such as 1e6 + {0, 1} keep their digits.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses.arrays import as_float, as_mask, safe_divide, safe_sqrt
+
+
+class Group(NamedTuple):
+  """What each row knows about its group; all [N]."""
+
+  segment: jax.Array  # int, dense enough to index [0, N)
+  valid: jax.Array  # bool, rows that take part
+  n: jax.Array  # valid rows in my group
+  low: jax.Array  # smallest reward of my group
+  shifted: jax.Array  # my reward - low, 0 where invalid
+  dead: jax.Array  # bool: all rewards of my group are the same
+
+
+def segment_ids(group):
+  """Ids with any values -> ids in [0, N); equal stay equal, others differ."""
+  return jnp.searchsorted(jnp.sort(group), group)
+
+
+def over_group(x, segment, op=jax.ops.segment_sum):
+  """Reduces [N, ...] over groups and hands each row its group's result."""
+  return op(x, segment, num_segments=x.shape[0])[segment]
+
+
+def valid_rows(reward, valid=None):
+  """bool [N]: a finite reward, and not marked invalid."""
+  finite = jnp.isfinite(as_float(reward))
+  return finite if valid is None else finite & as_mask(valid)
+
+
+def group_of(reward, group, valid=None):
+  """Gathers what the baselines below need to know about each row's group."""
+  valid = valid_rows(reward, valid)
+  segment = segment_ids(group)
+  reward = as_float(reward)
+  low = over_group(
+    jnp.where(valid, reward, jnp.inf), segment, jax.ops.segment_min
+  )
+  low = jnp.where(jnp.isfinite(low), low, 0.0)
+  shifted = jnp.where(valid, jnp.where(valid, reward, low) - low, 0.0)
+  dead = over_group(shifted, segment, jax.ops.segment_max) == 0
+  n = over_group(as_float(valid), segment)
+  return Group(segment, valid, n, low, shifted, dead)
+
+
+def group_mean_of(g):
+  """The mean of `shifted` over the group: the mean reward is low + this."""
+  return safe_divide(over_group(g.shifted, g.segment), g.n)
+
+
+def centred(g):
+  """reward - group mean; exactly 0 for dead groups and invalid rows."""
+  return jnp.where(g.valid, g.shifted - group_mean_of(g), 0.0)
+
+
+def group_std_of(g, *, ddof=1):
+  """Standard deviation over the group with divisor n - ddof, 0 if n <= ddof."""
+  total = over_group(jnp.square(centred(g)), g.segment)
+  return safe_sqrt(safe_divide(total, jnp.maximum(g.n - ddof, 0.0)))
+
+
+def singletons(adv, g, reward, *, singleton):
+  """Gives rows alone in their group 0 (`'zero'`) or their reward."""
+  if singleton == 'zero':
+    return jnp.where(g.n > 1, adv, 0.0)
+  alone = g.valid & (g.n == 1)
+  return jnp.where(alone, jnp.where(alone, as_float(reward), 0.0), adv)
+
+
+def same_group(g):
+  """bool [N, N]: both rows are valid and of the same group."""
+  same = g.segment[:, None] == g.segment[None, :]
+  return same & g.valid[:, None] & g.valid[None, :]
+
+
+def place_in_group(g, x):
+  """Place of each row when its group is sorted by x, 0 first; ties by row.
+
+  int [N]; invalid rows are in nobody's way and get 0.
+  """
+  row = jnp.arange(x.shape[0])
+  before = (x[None, :] < x[:, None]) | (
+    (x[None, :] == x[:, None]) & (row[None, :] < row[:, None])
+  )
+  return (before & same_group(g)).sum(1)

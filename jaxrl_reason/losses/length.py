@@ -1,0 +1,154 @@
+"""Rewards for length, [N], and masks of rows cut off. Lengths are in tokens.
+
+`length` is `row_count(mask)`, `correct` is [N]: right where it is above 0, and
+wrong where it is not a number. Each returns either a
+term to add to the reward (`.._penalty`, `.._bonus`) or the reward itself.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses import groups
+from jaxrl_reason.losses.arrays import as_float, as_mask, safe_divide
+
+
+def _right(correct):
+  return as_float(correct) > 0
+
+
+def soft_overlong_penalty(length, *, max_length, cache):
+  """0 up to max - cache, then falling linearly to -1 at max: DAPO.
+
+  https://arxiv.org/abs/2503.14476 eq. 13; -1 beyond `max_length`.
+  """
+  over = (max_length - cache - as_float(length)) / cache
+  return jnp.clip(over, -1.0, 0.0)
+
+
+def l1_exact_penalty(length, target, *, alpha=3e-4):
+  """-alpha |target - length|: L1-Exact, https://arxiv.org/abs/2503.04697."""
+  return -alpha * jnp.abs(as_float(target) - as_float(length))
+
+
+def l1_max_reward(correct, length, target, *, alpha=3e-4, delta=0.5):
+  """correct * clip(alpha (target - length) + delta, 0, 1): L1-Max.
+
+  https://arxiv.org/abs/2503.04697
+  """
+  room = alpha * (as_float(target) - as_float(length)) + delta
+  return jnp.where(_right(correct), jnp.clip(room, 0.0, 1.0), 0.0)
+
+
+def alp_penalty(correct, length, group, *, valid=None, alp_beta=1e-7):
+  """-beta length max(solve rate, 1 / K), K rows in the group: ALP.
+
+  https://arxiv.org/abs/2506.05256: easy prompts pay more for each token.
+  """
+  g = groups.group_of(correct, group, valid)
+  solved = g.low + groups.group_mean_of(g)
+  rate = jnp.maximum(solved, safe_divide(1.0, g.n))
+  return jnp.where(g.valid, -alp_beta * as_float(length) * rate, 0.0)
+
+
+def laser_bonus(correct, length, target, *, alpha=0.5, explore=0.0):
+  """alpha where a correct row is within `target` tokens: LASER.
+
+  https://arxiv.org/abs/2505.15612. `target` is a number, or [N] from
+  `laser_d_target` (LASER-D). `explore` is given to wrong rows longer than their
+  target (LASER-DE).
+  """
+  correct, within = _right(correct), as_float(length) <= target
+  return jnp.where(
+    correct & within, alpha, jnp.where(~correct & ~within, explore, 0.0)
+  )
+
+
+def difficulty(correct, group, *, valid=None, bounds=(1 / 3, 2 / 3)):
+  """0 hard, 1 medium, 2 easy: int [N], by the solve rate of the row's group.
+
+  Hard up to bounds[0] of the rows right, easy above bounds[1].
+  """
+  g = groups.group_of(correct, group, valid)
+  rate = g.low + groups.group_mean_of(g)
+  return (rate > bounds[0]).astype(int) + (rate > bounds[1]).astype(int)
+
+
+def laser_d_target(correct, length, level, samples, candidates, *, n_levels=3):
+  """The length target of each difficulty level: LASER-D, [n_levels].
+
+  https://arxiv.org/abs/2505.15612: the smallest candidate l at which the
+  expected number of complete correct answers per prompt, (share of the level's
+  correct rows with length <= l) * (mean correct rows per prompt), reaches 1;
+  the largest candidate if none does.
+
+  Args:
+    correct, length, level: [N], from a monitoring set; `level` of `difficulty`.
+    samples: rows per prompt.
+    candidates: ascending lengths, [K].
+  """
+  candidates = as_float(candidates)
+  right = as_float(_right(correct))[:, None]  # [N, 1]
+  short = as_float(as_float(length)[:, None] <= candidates)  # [N, K]
+  member = as_float(level[:, None] == jnp.arange(n_levels))  # [N, D]
+  n_right = (member * right).sum(0)[:, None]  # [D, 1]
+  covered = member.T @ (right * short)  # [D, K]
+  per_prompt = samples * safe_divide(n_right, member.sum(0)[:, None])
+  enough = safe_divide(covered, n_right) * per_prompt >= 1
+  first = jnp.where(enough.any(1), jnp.argmax(enough, 1), candidates.size - 1)
+  return candidates[first]
+
+
+def kimi_bonus(correct, length, group, *, valid=None):
+  """lambda if correct, min(0, lambda) if not: Kimi k1.5's long2short.
+
+  https://arxiv.org/abs/2501.12599: lambda = 1/2 - (len - min) / (max - min)
+  over the group; 0 where all its lengths are the same.
+  """
+  g = groups.group_of(length, group, groups.valid_rows(correct, valid))
+  span = groups.over_group(g.shifted, g.segment, jax.ops.segment_max)
+  lam = jnp.where(g.dead, 0.0, 0.5 - safe_divide(g.shifted, span))
+  lam = jnp.where(g.valid, lam, 0.0)
+  return jnp.where(_right(correct), lam, jnp.minimum(lam, 0.0))
+
+
+def o1_pruner_reward(correct, length, ref_length, ref_correct, *, weight=2.0):
+  """mean reference length / length - 1 + weight (correct - reference rate).
+
+  O1-Pruner, https://arxiv.org/abs/2501.12570. `ref_length` and `ref_correct`
+  are [N], the reference policy's means on the row's prompt.
+  """
+  shorter = safe_divide(as_float(ref_length), as_float(length)) - 1
+  return shorter + weight * (as_float(_right(correct)) - as_float(ref_correct))
+
+
+def cosine_reward(
+  correct,
+  length,
+  *,
+  max_length,
+  correct_range=(2.0, 1.0),
+  wrong_range=(-10.0, 0.0),
+  exceed=-10.0,
+):
+  """r_L + (r_0 - r_L) (1 + cos(pi length / max)) / 2, `exceed` at the limit.
+
+  https://arxiv.org/abs/2502.03373: (r_0, r_L) are the rewards at length 0 and
+  at max_length, one pair for correct rows and one for wrong ones.
+  """
+  length = as_float(length)
+  ok = _right(correct)
+  start = jnp.where(ok, correct_range[0], wrong_range[0])
+  end = jnp.where(ok, correct_range[1], wrong_range[1])
+  wave = 0.5 * (1 + jnp.cos(math.pi * length / max_length))
+  return jnp.where(length >= max_length, exceed, end + (start - end) * wave)
+
+
+def drop_rows(mask, rows):
+  """The mask [N, T] without the rows marked in `rows` [N]: overlong filtering.
+
+  https://arxiv.org/abs/2503.14476 leaves out rows cut off at the limit: their
+  reward says nothing about their reasoning.
+  """
+  return as_mask(mask) & ~as_mask(rows)[:, None]

@@ -1,0 +1,114 @@
+"""Which tokens a loss singles out, [N, T] bool, from statistics of the batch.
+
+The choices depend on the whole batch, so make them once, before micro-batching,
+and slice what comes back like any other [N, T] array.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  as_mask,
+  keep,
+  masked_mean,
+  row_count,
+  row_mean,
+  rows_to_tokens,
+  stop,
+)
+
+
+def covariance(logp, adv, mask):
+  """(log pi - mean log pi) (A - mean A) per token, means over the batch.
+
+  https://arxiv.org/abs/2505.22617: tokens with a high one collapse entropy.
+  """
+  logp, adv = stop(keep(mask, logp)), rows_to_tokens(adv, mask)
+  return keep(
+    mask, (logp - masked_mean(logp, mask)) * (adv - masked_mean(adv, mask))
+  )
+
+
+def _largest(score, where, n):
+  """The n places in `where` with the largest score; ties by place."""
+  flat = jnp.where(where, score, -jnp.inf).reshape(-1)
+  order = jnp.argsort(-flat, stable=True)
+  place = jnp.zeros_like(order).at[order].set(jnp.arange(flat.size))
+  return (place < n).reshape(score.shape) & where
+
+
+def _count(mask, share):
+  return jnp.maximum(jnp.floor(share * as_float(as_mask(mask)).sum()), 1)
+
+
+def clip_cov_tokens(
+  logp,
+  adv,
+  mask,
+  key,
+  *,
+  old_logp=None,
+  cov_share=2e-4,
+  cov_low=1.0,
+  cov_high=5.0,
+  clip_low=0.2,
+  clip_high=0.2,
+):
+  """A random share of the tokens whose covariance is in (low, high): Clip-Cov.
+
+  https://arxiv.org/abs/2505.22617. At least one token if there is any. Tokens
+  the ratio clip already stops are not drawn, as in the paper's code.
+  """
+  cov = covariance(logp, adv, mask)
+  where = as_mask(mask) & (cov > cov_low) & (cov < cov_high)
+  if old_logp is not None:
+    lr = stop(keep(mask, logp) - keep(mask, old_logp))
+    a = rows_to_tokens(adv, mask)
+    where &= ~((a > 0) & (lr > jnp.log1p(clip_high)))
+    where &= ~((a < 0) & (lr < jnp.log1p(-clip_low)))
+  draw = jax.random.uniform(key, cov.shape)
+  return _largest(draw, where, _count(mask, cov_share))
+
+
+def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
+  """The share of the tokens with the largest covariance: KL-Cov."""
+  cov = covariance(logp, adv, mask)
+  return _largest(cov, as_mask(mask), _count(mask, cov_share))
+
+
+def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
+  """The share of the batch's tokens with the highest entropy.
+
+  https://arxiv.org/abs/2506.01939 trains on the top 20% only and still divides
+  by all tokens. Equal entropies at the threshold are all kept.
+  """
+  h = jnp.where(as_mask(mask), as_float(entropy), -jnp.inf)
+  n = _count(mask, entropy_share).astype(int)
+  threshold = jnp.sort(h.reshape(-1))[::-1][n - 1]
+  return as_mask(mask) & (h >= threshold)
+
+
+def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
+  """Tokens at or above the quantile of their own row's entropies.
+
+  Archer, https://arxiv.org/abs/2507.15778, tells reasoning tokens (above) from
+  knowledge tokens (below). The quantile is the value of rank ceil(q n).
+  """
+  m = as_mask(mask)
+  h = jnp.where(m, as_float(entropy), jnp.inf)
+  rank = jnp.ceil(entropy_quantile * row_count(mask)).astype(int)
+  place = jnp.clip(rank - 1, 0, h.shape[1] - 1)[:, None]
+  threshold = jnp.take_along_axis(jnp.sort(h, 1), place, 1)
+  return m & (h >= threshold)
+
+
+def off_policy_rows(logp, old_logp, adv, mask, *, max_row_drift):
+  """Weights [N, T] that drop negative rows the policy has moved away from.
+
+  DeepSeek-V3.2, https://arxiv.org/abs/2512.02556: 0 where A < 0 and the row's
+  mean of log old - log pi exceeds `max_row_drift`, 1 elsewhere.
+  """
+  drift = row_mean(stop(keep(mask, old_logp) - keep(mask, logp)), mask)
+  drop = (rows_to_tokens(adv, mask) < 0) & (drift > max_row_drift)[:, None]
+  return keep(mask, ~drop)

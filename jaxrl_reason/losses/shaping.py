@@ -1,0 +1,63 @@
+"""What may happen to an advantage after it has been estimated.
+
+All take and give [N] or [N, T]; none touches rows or tokens outside the mask.
+"""
+
+import jax.numpy as jnp
+
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  as_mask,
+  keep,
+  masked_mean,
+  masked_var,
+  rows_to_tokens,
+  stop,
+)
+
+
+def whiten(adv, mask, *, valid=None, by='rows', whiten_ddof=1, whiten_eps=1e-8):
+  """(A - mean) / sqrt(var + eps) over the batch's rows or tokens.
+
+  REINFORCE++ (https://arxiv.org/abs/2501.03262) takes the tokens of the batch,
+  its baseline form and GDPO (https://arxiv.org/abs/2601.05242) its rows.
+
+  Args:
+    adv: [N] for 'rows'; [N] or [N, T] for 'tokens', which gives [N, T].
+    mask: [N, T].
+    valid: [N], rows that count; the others are 0.
+    by: 'rows' or 'tokens'.
+  """
+  adv = as_float(adv)
+  where = jnp.ones(adv.shape[0], bool) if valid is None else as_mask(valid)
+  if by == 'tokens':
+    adv, where = rows_to_tokens(adv, mask), as_mask(mask) & where[:, None]
+  var = masked_var(adv, where, ddof=whiten_ddof)
+  centred = adv - masked_mean(adv, where)
+  return keep(where, centred / jnp.sqrt(var + whiten_eps))
+
+
+def entropy_shape(adv, entropy, mask, *, entropy_alpha=0.4, entropy_kappa=2.0):
+  """A + min(alpha H, |A| / kappa): more credit where the policy hesitated.
+
+  https://arxiv.org/abs/2506.14758 (alpha 0.4 with GRPO, 0.1 with PPO). The
+  bonus carries no gradient and, as kappa > 1, never turns a sign; where A is 0
+  it stays 0.
+  """
+  adv = rows_to_tokens(adv, mask)
+  bonus = entropy_alpha * stop(keep(mask, entropy))
+  return keep(mask, adv + jnp.minimum(bonus, jnp.abs(adv) / entropy_kappa))
+
+
+def weigh_signs(adv, *, pos_weight=1.0, neg_weight=1.0):
+  """Weights for positive and negative advantages: PSR / NSR.
+
+  https://arxiv.org/abs/2506.01347: (1, 0) learns from successes only, (0, 1)
+  from failures only, (0.1, 1) is its Weighted-REINFORCE.
+  """
+  return jnp.where(adv > 0, pos_weight, neg_weight) * adv
+
+
+def clip_advantage(adv, *, adv_max):
+  """A clipped to +-adv_max."""
+  return jnp.clip(adv, -adv_max, adv_max)

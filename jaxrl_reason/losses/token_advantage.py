@@ -1,0 +1,270 @@
+"""Advantages per token, [N, T], 0 outside the mask.
+
+Holes in a mask (tool output between two turns) are transparent: the token after
+a hole is the next token, and a hole is not discounted.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses import groups
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  as_mask,
+  keep,
+  row_count,
+  row_mean,
+  rows_to_tokens,
+  safe_divide,
+  stop,
+)
+from jaxrl_reason.losses.baselines import (
+  group_mean,
+  group_zscore,
+  leave_one_out,
+  reinforce,
+)
+
+
+def suffix_scan(x, g):
+  """y_t = x_t + g_t y_{t+1} along the last axis, in log2(T) parallel steps."""
+
+  def join(later, earlier):
+    return later[0] * earlier[0], earlier[1] + earlier[0] * later[1]
+
+  g = jnp.broadcast_to(g, x.shape)
+  return jax.lax.associative_scan(join, (g, x), reverse=True, axis=x.ndim - 1)[
+    1
+  ]
+
+
+def next_token(x, mask):
+  """The value of x at the next set place of the mask, 0 after the last."""
+  m = as_float(as_mask(mask))
+  seen = suffix_scan(keep(mask, x), 1 - m)
+  return jnp.pad(seen[:, 1:], ((0, 0), (0, 1)))
+
+
+def last_token(mask):
+  """bool [N, T], set at the last set place of each row."""
+  m = as_mask(mask)
+  return m & (jnp.flip(jnp.cumsum(jnp.flip(m, -1), -1), -1) == 1)
+
+
+def token_rewards(reward, mask, *, valid=None, process_reward=None):
+  """[N] on the last token, plus [N, T] where given; invalid rows get 0."""
+  ok = groups.valid_rows(reward, valid)
+  outcome = jnp.where(ok, as_float(reward), 0.0)[:, None]
+  r = jnp.where(last_token(mask), outcome, 0.0)
+  if process_reward is not None:
+    r = r + keep(as_mask(mask) & ok[:, None], process_reward)
+  return r
+
+
+def returns(reward, mask, *, valid=None, process_reward=None, gamma=1.0):
+  """A_t = sum_{s >= t} gamma^(s-t) r_s: REINFORCE++ before its whitening.
+
+  https://arxiv.org/abs/2501.03262: r is the reward on the last token, and with
+  `kl_in='reward'` minus beta times the k1 KL on every token.
+  """
+  r = token_rewards(reward, mask, valid=valid, process_reward=process_reward)
+  g = jnp.where(as_mask(mask), gamma, 1.0)
+  return keep(mask, suffix_scan(r, g))
+
+
+def _lambdas(mask, gae_lambda, lambda_alpha):
+  if lambda_alpha is None:
+    return gae_lambda
+  # VAPO: lambda = 1 - 1 / (alpha l), so that a reward reaches a fixed share of
+  # a row whatever its length l. Rows shorter than 1 / alpha tokens get 0.
+  length = jnp.maximum(row_count(mask), 1.0)
+  return jnp.clip(1 - 1 / (lambda_alpha * length), 0.0, 1.0)[:, None]
+
+
+def gae(
+  reward,
+  values,
+  mask,
+  *,
+  valid=None,
+  process_reward=None,
+  gamma=1.0,
+  gae_lambda=0.95,
+  lambda_alpha=None,
+):
+  """A_t = sum_l (gamma lambda)^l delta_{t+l}, delta = r + gamma V' - V: GAE.
+
+  https://arxiv.org/abs/1506.02438; in PPO https://arxiv.org/abs/1707.06347.
+  The value after the last token is 0. `lambda_alpha` makes lambda adapt to the
+  length (VAPO, https://arxiv.org/abs/2504.05118, alpha = 0.05). The critic's
+  own lambda (VC-PPO, https://arxiv.org/abs/2503.01491) is in `value_targets`.
+  """
+  ok = groups.valid_rows(reward, valid)[:, None] & as_mask(mask)
+  v = keep(ok, values)
+  r = token_rewards(reward, mask, valid=valid, process_reward=process_reward)
+  delta = keep(ok, r + gamma * next_token(v, mask) - v)
+  lam = _lambdas(mask, gae_lambda, lambda_alpha)
+  g = jnp.where(as_mask(mask), gamma * lam, 1.0)
+  return keep(ok, suffix_scan(delta, g))
+
+
+def value_targets(
+  reward,
+  values,
+  mask,
+  *,
+  valid=None,
+  process_reward=None,
+  gamma=1.0,
+  value_lambda=1.0,
+):
+  """V + GAE at the critic's own lambda (VC-PPO: 1, the plain return): [N, T].
+
+  https://arxiv.org/abs/2503.01491
+  """
+  adv = gae(
+    reward,
+    values,
+    mask,
+    valid=valid,
+    process_reward=process_reward,
+    gamma=gamma,
+    gae_lambda=value_lambda,
+  )
+  return stop(keep(mask, adv + keep(mask, values)))
+
+
+def implicit_reward(prm_logp, ref_logp, mask, *, prm_beta=0.05):
+  """beta (log pi_prm - log pi_ref) per token: an implicit process reward.
+
+  https://arxiv.org/abs/2412.01981.
+  """
+  return prm_beta * (keep(mask, prm_logp) - keep(mask, ref_logp))
+
+
+def prime(reward, group, process_reward, mask, *, valid=None, gamma=1.0):
+  """PRIME: RLOO on process rewards, discounted, plus RLOO on the outcome.
+
+  https://arxiv.org/abs/2502.01456 eq. 5, q_j the mean process reward of row j:
+    A_it = sum_{s >= t} gamma^(s-t) (q_is - mean_{j != i} q_j)
+           + r_i - mean_{j != i} r_j
+  A row alone in its group gets 0.
+  """
+  g = groups.group_of(reward, group, valid)
+  ok = g.valid & (g.n > 1)
+  q = keep(as_mask(mask) & ok[:, None], process_reward)
+  mean = row_mean(q, mask)
+  others = mean - leave_one_out(mean, group, valid=ok)
+  dense = keep(mask, q - others[:, None])
+  togo = suffix_scan(dense, jnp.where(as_mask(mask), gamma, 1.0))
+  outcome = leave_one_out(reward, group, valid=ok)
+  where = ok[:, None] & as_mask(mask)
+  return keep(where, togo) + rows_to_tokens(outcome, where)
+
+
+SEGMENT_BASELINES = {
+  'none': lambda r, group, ok, ddof, eps: reinforce(r, valid=ok),
+  'group_mean': lambda r, group, ok, ddof, eps: group_mean(r, group, valid=ok),
+  'group_zscore': lambda r, group, ok, ddof, eps: group_zscore(
+    r, group, valid=ok, ddof=ddof, eps=eps
+  ),
+}
+
+
+def segments(
+  reward,
+  group,
+  segment_reward,
+  segment_ids,
+  mask,
+  *,
+  valid=None,
+  segment_gamma=1.0,
+  segment_baseline='group_mean',
+  ddof=1,
+  eps=1e-6,
+):
+  """Turn or step rewards [N, S] -> advantages of the tokens of each segment.
+
+  A segment's return is its reward plus gamma times the next one's, with the
+  row's outcome added to its last; it is compared with the same segment of the
+  other rows of the group. gamma = 0 credits each turn with its own reward only
+  (https://arxiv.org/abs/2505.11821), 1 is the reward to go.
+
+  Args:
+    segment_reward: [N, S], NaN where a row has no such segment.
+    segment_ids: int [N, T], the segment of each token; others get 0.
+  """
+  ok = groups.valid_rows(reward, valid)
+  present = jnp.isfinite(as_float(segment_reward)) & ok[:, None]
+  r = token_rewards(
+    reward, present, valid=ok, process_reward=keep(present, segment_reward)
+  )
+  togo = suffix_scan(r, jnp.where(present, segment_gamma, 1.0))
+  baseline = SEGMENT_BASELINES[segment_baseline]
+
+  def column(r, there):
+    return baseline(r, group, there, ddof, eps)
+
+  adv = jax.vmap(column, in_axes=1, out_axes=1)(togo, present)
+  ids = jnp.clip(segment_ids, 0, adv.shape[1] - 1)
+  inside = as_mask(mask) & (ids == segment_ids)
+  return keep(inside, jnp.take_along_axis(adv, ids, 1))
+
+
+def tree(
+  reward,
+  group,
+  node_ids,
+  mask,
+  *,
+  valid=None,
+  tree_global=1.0,
+  tree_local=1.0,
+  tree_power=0.5,
+):
+  """Advantages in a tree of samples that share prefixes: TreeRL.
+
+  https://arxiv.org/abs/2506.11902. V(node) is the mean reward of the leaves
+  below it, L their number:
+    A = (w_g (V(node) - V(root)) + w_l (V(node) - V(parent))) / L^power
+  The root is the group; V(parent) is the mean over the node's siblings, each
+  weighted by its leaves. power = 1/2 tempers nodes that many rows share, since
+  each of those rows trains on them.
+
+  Args:
+    node_ids: int [N, T], the node a token belongs to. Rows that share a node
+      hold it at the same positions.
+  """
+  g = groups.group_of(reward, group, valid)
+  ok = as_mask(mask) & g.valid[:, None]
+
+  def column(node, there):
+    segment = groups.segment_ids(node)
+    n = groups.over_group(as_float(there), segment)
+    total = groups.over_group(jnp.where(there, g.shifted, 0.0), segment)
+    return safe_divide(total, n), n
+
+  value, leaves = jax.vmap(column, in_axes=1, out_axes=1)(node_ids, ok)
+  root = groups.group_mean_of(g)
+  parent = _parent_value(value, node_ids, ok, root)
+  adv = tree_global * (value - root[:, None]) + tree_local * (value - parent)
+  return keep(ok, adv / jnp.maximum(leaves, 1.0) ** tree_power)
+
+
+def _parent_value(value, node_ids, mask, root):
+  """V of the node before the current one in each row, the root's at first."""
+
+  def step(carry, now):
+    node, v, parent = carry
+    there, node_t, v_t = now
+    new = there & (node_t != node)
+    parent = jnp.where(new, v, parent)
+    v = jnp.where(new, v_t, v)
+    return (jnp.where(new, node_t, node), v, parent), parent
+
+  # Built from node_ids, not a constant: inside shard_map the carry has to vary
+  # over the mesh from the start.
+  first = node_ids[:, 0] * 0 + jnp.iinfo(node_ids.dtype).min
+  over_time = (mask.T, node_ids.T, value.T)
+  return jax.lax.scan(step, (first, root, root), over_time)[1].T

@@ -1,0 +1,48 @@
+"""Losses of critics and verifiers: value functions, outcome classifiers."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses.arrays import as_float, keep, row_sum, stop
+from jaxrl_reason.losses.groups import valid_rows
+from jaxrl_reason.losses.token_advantage import implicit_reward
+
+
+def value_loss(values, targets, mask, *, old_values=None, value_clip=None):
+  """max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2 per token: PPO.
+
+  https://arxiv.org/abs/1707.06347; the half is a convention. Without
+  `value_clip` it is the squared error. [N, T] each.
+  """
+  v, r = keep(mask, values), stop(keep(mask, targets))
+  error = jnp.square(v - r)
+  if value_clip is not None:
+    old = stop(keep(mask, old_values))
+    near = jnp.clip(v, old - value_clip, old + value_clip)
+    clipped = jnp.square(near - r)
+    error = jnp.where(clipped > error, clipped, error)
+  return 0.5 * error
+
+
+def binary_cross_entropy(logit, label, *, valid=None):
+  """-y log sigmoid(z) - (1 - y) log sigmoid(-z), any shape: verifiers.
+
+  Labels in [0, 1]; https://arxiv.org/abs/2110.14168. 0 where not `valid`, or
+  where the label is not finite.
+  """
+  ok = valid_rows(label, valid)
+  z, y = keep(ok, logit), keep(ok, label)
+  loss = -y * jax.nn.log_sigmoid(z) - (1 - y) * jax.nn.log_sigmoid(-z)
+  return keep(ok, loss)
+
+
+def implicit_prm(logp, ref_logp, label, mask, *, valid=None, prm_beta=0.05):
+  """Cross-entropy of sigmoid(sum_t beta log pi / ref) with the outcome: [N].
+
+  https://arxiv.org/abs/2412.01981: trained on outcomes, log pi / ref becomes a
+  process reward (`token_advantage.implicit_reward`).
+  """
+  reward = implicit_reward(
+    logp, stop(as_float(ref_logp)), mask, prm_beta=prm_beta
+  )
+  return binary_cross_entropy(row_sum(reward, mask), label, valid=valid)

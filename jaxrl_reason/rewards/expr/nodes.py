@@ -1,0 +1,89 @@
+"""The expression tree, its limits and the two ways in which it can fail."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+MAX_CHARS = 2_000  # of one answer; longer ones are compared as text
+MAX_TOKENS = 800
+MAX_DEPTH = 40  # nested brackets; about 8 Python frames each
+MAX_BITS = 20_000  # of an exact integer before it is computed
+BUDGET = 30_000  # evaluated nodes for one pair; mpmath takes 1-50 us for one
+
+
+class ParseError(ValueError):
+  """Not an answer this grammar knows."""
+
+
+class Limit(ValueError):
+  """Too long, too deep, too large or too expensive to look at."""
+
+
+class Undefined(ArithmeticError):
+  """No value here: division by zero, log 0, a pole at a test point."""
+
+
+class Budget:
+  """A count of work left: bounded time without a clock, so reproducible."""
+
+  def __init__(self, left: int = BUDGET):
+    self.left = left
+
+  def spend(self, cost: int = 1):
+    self.left -= cost
+    if self.left < 0:
+      raise Limit('the comparison is too expensive')
+
+
+class Node(NamedTuple):
+  """One node; `value` is what the kind needs beside its operands.
+
+  num (Fraction)   dec (Fraction, decimal places)   sym (name)
+  const (pi e i inf)   unit (name)   text (str)   base (digits, base)
+  add mul div pow neg fact   root (degree, radicand)   call (name)
+  pm (+1 for plus-minus, -1 for minus-plus)   ratio   time (minutes, half)
+  seq (brackets: '()' '[]' '(]' '[)' '{}' '<>', or ',' 'or' 'and' for none)
+  setop (union inter minus)   rel (operators between the operands)
+  builder (element, conditions...)   matrix ((rows, columns))   opaque (name)
+  """
+
+  kind: str
+  args: tuple = ()
+  value: Any = None
+
+  def walk(self) -> Iterator['Node']:
+    stack = [self]
+    while stack:
+      node = stack.pop()
+      yield node
+      stack.extend(node.args)
+
+  def has(self, *kinds: str) -> bool:
+    return any(node.kind in kinds for node in self.walk())
+
+
+def number(value) -> Node:
+  return Node('num', (), Fraction(value))
+
+
+def symbol(name: str) -> Node:
+  return Node('sym', (), name)
+
+
+def names(node: Node, kind: str = 'sym') -> set[str]:
+  return {n.value for n in node.walk() if n.kind == kind}
+
+
+def replace(node: Node, old: Node, new: Node) -> Node:
+  """`node` with every `old` replaced."""
+  if node == old:
+    return new
+  if not node.args:
+    return node
+  return node._replace(args=tuple(replace(a, old, new) for a in node.args))
+
+
+ZERO, ONE, TWO = number(0), number(1), number(2)
+INF = Node('const', (), 'inf')
+EMPTY = Node('seq', (), '{}')
+REALS = Node('seq', (Node('neg', (INF,)), INF), '()')

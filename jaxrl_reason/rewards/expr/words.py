@@ -1,0 +1,251 @@
+"""Answers that are no expressions: text, choices, dates, times of day.
+
+Text is compared as normalised words, with the few synonyms that answers use
+(no solution, all real numbers, infinitely many). Choices are letters A to J,
+alone, in brackets, or in front of the choice's text.
+"""
+
+import re
+
+from jaxrl_reason.rewards.expr import vocabulary
+from jaxrl_reason.rewards.expr.nodes import EMPTY, REALS, Node, number
+from jaxrl_reason.rewards.expr.units import UNITS
+
+NUMBERS = {
+  word: value
+  for value, word in enumerate(
+    'zero one two three four five six seven eight nine ten eleven twelve '
+    'thirteen fourteen fifteen sixteen seventeen eighteen nineteen'.split()
+  )
+} | {
+  word: 10 * value
+  for value, word in enumerate(
+    'twenty thirty forty fifty sixty seventy eighty ninety hundred'.split(), 2
+  )
+}
+MONTHS = {
+  name[:3]: i
+  for i, name in enumerate(
+    'january february march april may june july august september october '
+    'november december'.split(),
+    1,
+  )
+}
+EMPTY_WORDS = frozenset(
+  (
+    'no solution',
+    'no solutions',
+    'no real solution',
+    'no real solutions',
+    'none',
+    'empty set',
+    'there are no solutions',
+    '无解',
+    '空集',
+  )
+)
+REAL_WORDS = frozenset(
+  (
+    'all real numbers',
+    'all reals',
+    'any real number',
+    'real numbers',
+    'the real numbers',
+    'all real number',
+    '全体实数',
+    '任意实数',
+  )
+)
+SYNONYMS = {
+  'dne': 'does not exist',
+  'undefined': 'does not exist',
+  'not defined': 'does not exist',
+  'diverge': 'diverges',
+  'divergent': 'diverges',
+  'converge': 'converges',
+  'convergent': 'converges',
+  'infinitely many solutions': 'infinitely many',
+  'infinite number of solutions': 'infinitely many',
+  'infinite solutions': 'infinitely many',
+  'infinitely many': 'infinitely many',
+  'correct': 'true',
+  'incorrect': 'false',
+  '正确': 'true',
+  '错误': 'false',
+  '对': 'true',
+  '错': 'false',
+  '是': 'yes',
+  '否': 'no',
+}
+ARTICLES = frozenset(('the', 'a', 'an'))
+DRESS = re.compile(
+  r'\\(?:text(?:bf|it|rm|sf|tt|normal)?|mathrm|mathbf|mbox|hbox|operatorname|'
+  r'emph|left|right|displaystyle|quad|qquad|[,;:! ])(?![a-zA-Z])'
+)
+WORDS = re.compile(r'[a-z\u00c0-\u024f]+|[0-9]+|[\u4e00-\u9fff]+')
+ONLY_WORDS = re.compile(
+  r"[A-Za-z\u00c0-\u024f\u4e00-\u9fff'’,.\- ]*[A-Za-z\u4e00-\u9fff][!?]?"
+)
+CHOICE = re.compile(
+  r'[(\[{ ]{0,4}(?:(?:choice|option|answer|选项?) ?)?[(\[]?([A-J])'
+  r'(?: ?[)\]}.:]{1,3})?',
+  re.I,
+)
+LABELLED = re.compile(r'(?:\(([A-J])\)|\b([A-J])[).:])(?: +|(?=[\\$(]))(\S.*)')
+LETTERS = re.compile(r'[({]? ?([A-J](?:(?: ?[,;] ?| and |)[A-J])+) ?[)}]?')
+CLOCK = re.compile(
+  r'([0-9]{1,2}):([0-9]{2})(?::[0-9]{2})? ?(?:\\?,? ?)([ap]\.? ?m\.?)?', re.I
+)
+HOUR = re.compile(r'([0-9]{1,2}) ?([ap])\.? ?m\.?', re.I)
+DATE_WORD = re.compile(
+  r'(?:([0-9]{1,2})(?:st|nd|rd|th)? (?:of )?)?'
+  r'(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]{0,6}\.?'
+  r'(?: ([0-9]{1,2})(?:st|nd|rd|th)?)?(?:,? ([0-9]{4}))?',
+  re.I,
+)
+
+
+def undressed(text: str) -> str:
+  """Without \\text and the braces and dollars that go with it."""
+  text = DRESS.sub(' ', text)
+  for mark in '{}$*':
+    text = text.replace(mark, ' ')
+  return ' '.join(text.split()).strip(' .,;:!')
+
+
+def words(text: str) -> tuple[str, ...]:
+  found = WORDS.findall(undressed(text).lower())
+  return tuple(w for w in found if w not in ARTICLES) or tuple(found)
+
+
+def as_phrase(text: str) -> str:
+  phrase = ' '.join(words(text))
+  return SYNONYMS.get(phrase, phrase)
+
+
+def is_text(text: str) -> bool:
+  """Nothing but words, at least one of them no name of mathematics."""
+  bare = undressed(text)
+  if not ONLY_WORDS.fullmatch(bare):
+    return False
+  return any(_is_plain_word(word) for word in words(text))
+
+
+def _is_plain_word(word: str) -> bool:
+  if not word.isascii():
+    return word not in vocabulary.WORD_OPERATORS and word not in UNITS
+  if word in PLAIN_SHORT:
+    return True
+  return (
+    len(word) >= 3
+    and word not in vocabulary.FUNCTIONS
+    and word not in vocabulary.CONSTANTS
+    and word not in vocabulary.GREEK_NAMES
+    and word not in ('and', 'sqrt', 'union')
+    and vocabulary.segments(word) is None
+    and not _is_product(word)
+  )
+
+
+PLAIN_SHORT = frozenset(('yes', 'no', 'odd', 'dne', 'red', 'sun', 'mon'))
+
+
+def _is_product(word: str) -> bool:
+  """abc, xyz: letters, not a word, when no vowel makes it one."""
+  return len(word) == 3 and not set(word) & set('aeiou')
+
+
+def as_node(text: str) -> Node | None:
+  """What a text means as mathematics: a number word, a set."""
+  phrase = ' '.join(words(text))
+  if phrase in EMPTY_WORDS:
+    return EMPTY
+  if phrase in REAL_WORDS:
+    return REALS
+  value = number_word(phrase)
+  return None if value is None else number(value)
+
+
+def number_word(phrase: str) -> int | None:
+  parts = phrase.split()
+  if not 1 <= len(parts) <= 2 or any(p not in NUMBERS for p in parts):
+    return None
+  values = [NUMBERS[p] for p in parts]
+  if len(values) == 1:
+    return values[0]
+  tens, ones = values
+  valid = tens % 10 == 0 and 20 <= tens < 100 and 1 <= ones <= 9
+  return tens + ones if valid else None
+
+
+def same_text(a: str, b: str) -> bool:
+  return as_phrase(a) == as_phrase(b) != ''
+
+
+# --- choices ---------------------------------------------------------------
+
+
+def choice(text: str) -> str | None:
+  """The letter of an answer that is nothing but a choice."""
+  match = CHOICE.fullmatch(undressed(text))
+  return match[1].upper() if match else None
+
+
+def labelled_choice(text: str) -> tuple[str, str] | None:
+  """(letter, rest) of "(B) 12" and "B. 12"."""
+  match = LABELLED.fullmatch(undressed(text))
+  return (match[1] or match[2], match[3]) if match else None
+
+
+def choices(text: str) -> frozenset[str] | None:
+  """The letters of ABD and of A, B, D."""
+  bare = undressed(text)
+  if len(bare) > 40:
+    return None
+  match = LETTERS.fullmatch(bare)
+  if match is None:
+    return None
+  letters = [c for c in match[1] if c.isupper()]
+  return frozenset(letters) if len(set(letters)) == len(letters) else None
+
+
+# --- dates and times -------------------------------------------------------
+
+
+def clock(text: str) -> tuple[int, int, str] | None:
+  """(hour, minute, 'a', 'p' or '') of a time of day."""
+  bare = undressed(text)
+  match = CLOCK.fullmatch(bare)
+  if match:
+    half = (match[3] or '')[:1].lower()
+    return int(match[1]), int(match[2]), half
+  match = HOUR.fullmatch(bare)
+  return (int(match[1]), 0, match[2].lower()) if match else None
+
+
+def same_clock(a: tuple, b: tuple) -> bool:
+  """Equal, where a.m. or p.m. may be left out on one side."""
+  if a[1] != b[1]:
+    return False
+  if a[2] == b[2] or '' in (a[2], b[2]):
+    return a[0] == b[0] or _hours(a) == _hours(b)
+  return False
+
+
+def _hours(time: tuple) -> int:
+  hour, _, half = time
+  return hour + 12 if half == 'p' and hour < 12 else hour
+
+
+def date(text: str) -> tuple | None:
+  """(day, month, year or None) of a date with its month in words."""
+  match = DATE_WORD.fullmatch(undressed(text))
+  if match is None or bool(match[1]) == bool(match[3]):
+    return None
+  month = MONTHS[match[2].lower()]
+  year = int(match[4]) if match[4] else None
+  return int(match[1] or match[3]), month, year
+
+
+def same_date(a: tuple, b: tuple) -> bool:
+  return a[:2] == b[:2] and (a[2] == b[2] or None in (a[2], b[2]))

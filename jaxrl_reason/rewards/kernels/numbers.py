@@ -1,0 +1,35 @@
+"""Numbers inside an answer: digit runs -> values, by masks alone."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.tasks import base
+
+
+def is_digit(text: jax.Array) -> jax.Array:
+  return (text >= ord('0')) & (text <= ord('9'))
+
+
+def shift(x: jax.Array, by: int) -> jax.Array:
+  """x[:, i - by], zero outside."""
+  pad = ((0, 0), (max(by, 0), max(-by, 0)))
+  x = jnp.pad(x, pad)
+  return x[:, : x.shape[1] - by] if by >= 0 else x[:, -by:]
+
+
+def ends(digit: jax.Array, text: jax.Array):
+  """Where digit runs end, the number that ends there, and whether its run is
+  too long: bool, i32, bool, all [N,W]."""
+  run, place, value = digit, 1, jnp.zeros(text.shape, jnp.int32)
+  for back in range(base.MAX_DIGITS):
+    d = shift(text, back).astype(jnp.int32) - ord('0')
+    value += jnp.where(run, place * d, 0)
+    place *= 10
+    run &= shift(digit, back + 1)
+  return digit & ~shift(digit, -1), value, run
+
+
+def nth(flags: jax.Array, n: int) -> jax.Array:
+  """i32[N,n]: the positions of the first n flags; W where there are fewer."""
+  count = jnp.cumsum(flags, axis=1)  # [N,W]
+  return (count[:, None, :] <= jnp.arange(n)[:, None]).sum(-1)

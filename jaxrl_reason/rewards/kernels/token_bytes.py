@@ -1,0 +1,61 @@
+"""Completion tokens -> completion bytes, on the device.
+
+  host     table, lengths = token_bytes_table(tokenizer)
+             u8[V,W], i32[V]
+  device   text, length = to_bytes(
+             tokens, n_tokens, table, lengths, max_bytes=64
+           )  u8[N,max_bytes], i32[N]
+
+Kernels read bytes, not tokens, so they work with any tokenizer: a token may
+hold several digits, half a character, or the marker and the answer together.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+def token_bytes_table(tokenizer) -> tuple[np.ndarray, np.ndarray]:
+  """The bytes of every token, padded with zeros, and their number."""
+  tokens = tokenizer.token_bytes()
+  lengths = np.array([len(t) for t in tokens], np.int32)  # [V]
+  width = max(1, int(lengths.max()))
+  table = np.zeros((len(tokens), width), np.uint8)  # [V,W]
+  for row, token in zip(table, tokens):
+    row[: len(token)] = np.frombuffer(token, np.uint8)
+  return table, lengths
+
+
+def to_bytes(
+  tokens: jax.Array,
+  n_tokens: jax.Array,
+  table: jax.Array,
+  lengths: jax.Array,
+  *,
+  max_bytes: int,
+) -> tuple[jax.Array, jax.Array]:
+  """The first n_tokens[i] tokens of row i (EOS and padding excluded) as bytes.
+
+  The length returned is the whole length: where it exceeds `max_bytes` the
+  text is cut and every kernel scores it 0. max_bytes = C * table.shape[1]
+  never cuts. Special tokens, and ids beyond the table (a padded vocabulary),
+  have no bytes, as in `decode`.
+  """
+  n, c = tokens.shape
+  tokens = tokens.astype(jnp.int32)
+  inside = jnp.arange(c) < n_tokens[:, None]
+  inside &= (tokens >= 0) & (tokens < lengths.shape[0])
+  tokens = jnp.where(inside, tokens, 0)
+  size = jnp.where(inside, jnp.asarray(lengths)[tokens], 0)  # [N,C]
+  end = jnp.cumsum(size, axis=1)
+  at = jnp.arange(max_bytes)
+  # A gather: for each byte the token that holds it. A scatter of the tokens'
+  # bytes is sequential on TPU.
+  which = jax.vmap(lambda e: jnp.searchsorted(e, at, side='right'))(end)
+  which = jnp.minimum(which, c - 1)  # [N,max_bytes]
+  start = jnp.take_along_axis(end - size, which, axis=1)
+  offset = jnp.clip(at - start, 0, table.shape[1] - 1)
+  token = jnp.take_along_axis(tokens, which, axis=1)
+  length = end[:, -1] if c else jnp.zeros((n,), jnp.int32)
+  text = jnp.asarray(table)[token, offset]
+  return jnp.where(at < length[:, None], text, 0).astype(jnp.uint8), length

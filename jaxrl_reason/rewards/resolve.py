@@ -1,0 +1,101 @@
+"""Names of rewards to functions, and functions to names.
+
+A worker process cannot be handed a function object, only its name; these are
+the two directions. A name is a short one from `SHORT`, 'package.module:name',
+or 'path/to/file.py:name' for a function of a script.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+
+SHORT = {
+  'math': 'jaxrl_reason.rewards.math:reward',
+  'numbers': 'jaxrl_reason.rewards.numbers:reward',
+}
+
+
+class RewardError(ValueError):
+  """A reward that cannot be found, or not from another process."""
+
+
+def load(name: str):
+  """The function of that name."""
+  module_name, _, attribute = SHORT.get(name, name).rpartition(':')
+  if not module_name:
+    raise RewardError(
+      f'reward {name!r}: not one of {", ".join(sorted(SHORT))} and not of the '
+      "form 'package.module:function' or 'path/to/file.py:function'"
+    )
+  try:
+    if module_name.endswith('.py'):
+      found = _load_file(module_name)
+    else:
+      found = importlib.import_module(module_name)
+    for part in attribute.split('.'):
+      found = getattr(found, part)
+  except (ImportError, AttributeError, OSError) as e:
+    raise RewardError(f'reward {name!r}: {type(e).__name__}: {e}') from e
+  if not callable(found):
+    raise RewardError(f'reward {name!r} is not a function but {found!r:.80}')
+  return found
+
+
+def _load_file(path: str):
+  # Not '__main__', so that a script's `if __name__ == '__main__'` stays shut.
+  name = f'_reward_file_{os.path.splitext(os.path.basename(path))[0]}'
+  known = sys.modules.get(name)
+  if known is not None and known.__file__ == path:
+    return known
+  spec = importlib.util.spec_from_file_location(name, path)
+  if spec is None or spec.loader is None:
+    raise ImportError(f'{path} is no Python file')
+  module = importlib.util.module_from_spec(spec)
+  sys.modules[name] = module
+  spec.loader.exec_module(module)
+  return module
+
+
+def name_of(function) -> str:
+  """The name under which another process finds `function`."""
+  module = getattr(function, '__module__', None)
+  name = getattr(function, '__qualname__', None)
+  if module is None or name is None or '<' in name:
+    raise RewardError(
+      f'{function!r} has no name another process could import it by: use a '
+      "function at the top level of a module, or 'package.module:function'"
+    )
+  if module != '__main__':
+    return f'{module}:{name}'
+  main = sys.modules['__main__']
+  if getattr(main, '__spec__', None) is not None:
+    return f'{main.__spec__.name}:{name}'
+  if getattr(main, '__file__', None) is not None:
+    return f'{os.path.abspath(main.__file__)}:{name}'
+  raise RewardError(
+    f'{name} was defined interactively, where no other process can import it: '
+    'move it into a file'
+  )
+
+
+def portable(reward):
+  """`reward` (name, function or composed spec) with functions named."""
+  if isinstance(reward, str):
+    return reward
+  if isinstance(reward, Mapping):
+    return {key: _portable_value(value) for key, value in reward.items()}
+  if callable(reward):
+    return name_of(reward)
+  raise RewardError(
+    f'a reward is a name, a function or a dict, not {type(reward).__name__}'
+  )
+
+
+def _portable_value(value):
+  return (
+    portable(value)
+    if isinstance(value, Mapping) or callable(value)
+    else (value)
+  )

@@ -1,0 +1,12 @@
+"""The reward of the procedural tasks: a task's own checker, by name 'task'."""
+
+from jaxrl_reason import tasks
+from jaxrl_reason.rewards.verdict import Verdict
+from jaxrl_reason.tasks import base
+
+
+def reward(completion: str, example: dict) -> Verdict:
+  """1 if the final answer is right; see `jaxrl_reason.tasks.base`."""
+  answer = base.final_answer(completion)
+  status = 'no_answer' if answer is None else 'parsed'
+  return Verdict(tasks.check(completion, example), status, answer)

@@ -1,0 +1,95 @@
+"""What a reward returns, and how any reward is turned into it.
+
+A reward is a plain function `(completion: str, example: dict) -> float |
+Verdict`; `example` has 'answer' (the gold answer), 'prompt', 'task', 'meta'.
+A number means "parsed, this score". A verifier that failed (ran out of time,
+raised, killed its worker) is not a zero: its verdict is not `valid`, and the
+trainer masks the sample out instead of punishing it.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+# parsed: compared by meaning; unparsed: an answer was found but not
+# understood, so it was compared as text; no_answer: nothing to compare.
+STATUSES = ('parsed', 'unparsed', 'no_answer', 'timeout', 'error')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Verdict:
+  """One judged completion."""
+
+  score: float
+  status: str = 'parsed'
+  extracted: str | None = None  # the answer as found in the completion
+  detail: str | None = None  # why, when status is timeout or error
+  parts: Mapping[str, float] | None = None  # composed rewards: unweighted
+
+  def __post_init__(self):
+    if self.status not in STATUSES:
+      raise ValueError(
+        f'status {self.status!r} is none of {", ".join(STATUSES)}'
+      )
+
+  @property
+  def valid(self) -> bool:
+    return self.status not in ('timeout', 'error')
+
+
+Reward = Callable[[str, dict], 'float | Verdict']
+
+
+def as_verdict(value) -> Verdict:
+  """A reward's return value as a Verdict; TypeError/ValueError otherwise."""
+  if isinstance(value, Verdict):
+    verdict = value
+  elif isinstance(value, (bool, int, float)) or hasattr(value, '__float__'):
+    verdict = Verdict(float(value))
+  else:
+    raise TypeError(
+      'a reward returns a number or a Verdict, not '
+      f'{type(value).__name__}: {value!r:.80}'
+    )
+  if not math.isfinite(verdict.score):
+    raise ValueError(f'the score is not finite: {verdict.score}')
+  return verdict
+
+
+def judge(reward: Reward, completion: str, example: dict) -> Verdict:
+  """Calls a reward; whatever it raises becomes status 'error'."""
+  try:
+    return as_verdict(reward(completion, example))
+  # Every exception of a user's function ends here by design: the message is
+  # kept in `detail`, counted by the pool and reported by `all_failed`.
+  except Exception as e:
+    return Verdict(0.0, 'error', detail=_describe(reward, e))
+
+
+def _describe(reward: Reward, error: Exception) -> str:
+  reward = getattr(reward, 'func', reward)  # of a functools.partial
+  module = getattr(reward, '__module__', None)
+  name = getattr(reward, '__qualname__', type(reward).__qualname__)
+  trace = error.__traceback__
+  while trace is not None and trace.tb_next is not None:
+    trace = trace.tb_next
+  where = ''
+  if trace is not None:
+    code = trace.tb_frame.f_code
+    where = f' ({code.co_filename}:{trace.tb_lineno})'
+  message = f'{error}'[:500]
+  return f'{module}:{name} raised {type(error).__name__}: {message}{where}'
+
+
+def all_failed(verdicts: Sequence[Verdict]) -> str | None:
+  """Why every one of these failed with an error; None if any did not.
+
+  A reward that raises on every case is a bug in it, not hard data: callers
+  stop with this message instead of training on nothing.
+  """
+  if not verdicts or any(v.status != 'error' for v in verdicts):
+    return None
+  return (
+    f'the reward failed on all {len(verdicts)} cases; the first: '
+    f'{verdicts[0].detail}'
+  )

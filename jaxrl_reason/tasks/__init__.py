@@ -1,0 +1,111 @@
+"""Procedural reasoning tasks: infinite, checkable, deterministic.
+
+  ex = example('arithmetic', seed=0, index=7, split='train')
+  TASKS['arithmetic'].check(ex['solution'], ex)        # 1.0
+
+Three splits of the same generator. A problem belongs to the held-out side iff
+a hash of its identity (its prompt, if the task says no more) falls below
+`HELDOUT_SHARE`; 'train' draws until a problem falls on the other side, so the
+two never overlap whatever the seeds, knobs and counts. 'harder' is the
+held-out side of harder knobs.
+"""
+
+import hashlib
+import zlib
+
+import numpy as np
+
+from jaxrl_reason.tasks import (
+  arithmetic,
+  base,
+  countdown,
+  knights_knaves,
+  linear_equations,
+  lis,
+  sorting,
+  string_functions,
+)
+from jaxrl_reason.tasks.base import Example, Task
+
+TASKS: dict[str, Task] = {
+  module.TASK.name: module.TASK
+  for module in (
+    arithmetic,
+    countdown,
+    knights_knaves,
+    linear_equations,
+    lis,
+    sorting,
+    string_functions,
+  )
+}
+SPLITS = ('train', 'heldout', 'harder')
+HELDOUT_SHARE = 1 / 8
+MAX_DRAWS = 20_000
+
+
+def get(name: str) -> Task:
+  if name not in TASKS:
+    raise ValueError(f'unknown task {name!r}; known: {", ".join(TASKS)}')
+  return TASKS[name]
+
+
+def is_heldout(identity: str) -> bool:
+  digest = hashlib.blake2b(identity.encode(), digest_size=4).digest()
+  return int.from_bytes(digest, 'big') < HELDOUT_SHARE * 2**32
+
+
+def split_knobs(
+  task: Task,
+  split: str,
+  knobs: dict | None = None,
+  harder: dict | None = None,
+) -> dict:
+  """The knobs of a split: the task's, then `knobs`, and for 'harder' then
+  `harder` (the task's own where None)."""
+  if split not in SPLITS:
+    raise ValueError(f'unknown split {split!r}; known: {", ".join(SPLITS)}')
+  changes = dict(knobs or {})
+  if split == 'harder':
+    changes |= task.harder if harder is None else harder
+  unknown = sorted(set(changes) - set(task.knobs))
+  if unknown:
+    raise ValueError(
+      f'task {task.name!r} has no knob {", ".join(unknown)}; it has '
+      f'{", ".join(task.knobs)}'
+    )
+  return task.knobs | changes
+
+
+def example(
+  task: str,
+  seed: int,
+  index: int,
+  *,
+  split: str,
+  knobs: dict | None = None,
+  harder: dict | None = None,
+) -> Example:
+  """Problem `index` of a split: the same on every machine, for ever."""
+  family = get(task)
+  settings = split_knobs(family, split, knobs, harder)
+  entropy = (zlib.crc32(f'{task}/{split}'.encode()), seed, index)
+  rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+  heldout = split != 'train'
+  for _ in range(MAX_DRAWS):
+    found = family.generate(rng, **settings)
+    if found is not None and is_heldout(family.identity(found)) == heldout:
+      return found
+  raise ValueError(
+    f'task {task!r}, split {split!r}: no problem in {MAX_DRAWS} draws; the '
+    f'knobs leave too few: {settings}'
+  )
+
+
+def check(text: str, problem: Example) -> float:
+  return TASKS[problem['task']].check(text, problem)
+
+
+def check_format(text: str, problem: Example) -> float:
+  """1.0 if the text has one marker and then an answer of the task's kind."""
+  return base.check_format(text, TASKS[problem['task']].answer_chars)

@@ -1,0 +1,70 @@
+"""Chained arithmetic, evaluated strictly from left to right.
+
+  prompt    7+5-3*2+8=           or, modulo 10,   7+5-3*2+8%10=
+  solution  12 9 18#26                            2 9 8#6
+
+The solution writes the running total after every operation; the last one is
+the answer. `*` does not bind tighter than `+`: every step is one look-up of
+(total, operator, operand), so a small model can do each, and none can do a
+long chain at once.
+"""
+
+import operator
+
+import numpy as np
+
+from jaxrl_reason.tasks import base
+
+NAME = 'arithmetic'
+_OPS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
+
+
+def generate(
+  rng: np.random.Generator,
+  *,
+  min_ops: int,
+  max_ops: int,
+  min_operand: int,
+  max_operand: int,
+  ops: str,
+  modulus: int,
+  min_total: int,
+  max_total: int,
+) -> base.Example | None:
+  total = base.between(rng, min_operand, max_operand)
+  prompt, totals = [str(total)], []
+  for _ in range(base.between(rng, min_ops, max_ops)):
+    op = base.choose(rng, ops)
+    operand = base.between(rng, min_operand, max_operand)
+    total = _OPS[op](total, operand)
+    if modulus:
+      total %= modulus
+    if not min_total <= total <= max_total:
+      return None
+    prompt.append(f'{op}{operand}')
+    totals.append(str(total))
+  ending = f'%{modulus}=' if modulus else '='
+  return base.make_example(
+    NAME, ''.join(prompt) + ending, totals[:-1], totals[-1]
+  )
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_integer,
+  knobs=dict(
+    min_ops=4,  # operations in a problem, at least 1
+    max_ops=6,
+    min_operand=1,  # at least 0: a sign would read as an operator
+    max_operand=9,
+    ops='+-',  # any of + - *; repeat one to draw it more often
+    modulus=0,  # every total is reduced modulo this; 0: never
+    min_total=0,  # bounds of every running total; a chain that
+    max_total=99,  # leaves them is drawn again
+  ),
+  harder=dict(min_ops=7, max_ops=9),
+  alphabet=base.DIGITS + '+-*%= ' + base.MARKER,
+  answer_chars=base.DIGITS + '+- ',
+  kernel='integer',
+)

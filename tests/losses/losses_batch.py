@@ -1,0 +1,61 @@
+"""The batch most tests use: every edge case in 11 rows of 5 tokens."""
+
+import jax
+import numpy as np
+
+# Tests compile many small programs once: how fast they run does not matter.
+FAST_COMPILE = {'xla_backend_optimization_level': 0}
+
+
+def fast_jit(fn, **kwargs):
+  return jax.jit(fn, compiler_options=FAST_COMPILE, **kwargs)
+
+
+def edge_batch(seed=0, spread=0.5, poison=True):
+  """Interleaved groups of 1 to 5, holes, empty rows, NaN, a ratio of e^25.
+
+  Returns float64 NumPy arrays; what lies outside the mask is NaN or inf if
+  `poison`, and one row has a NaN reward.
+  """
+  rng = np.random.default_rng(seed)
+  group = np.array([5, -3, 5, 9, -3, 5, 9, 5, 70, 9, 5])
+  reward = np.array([1, 0, 0, 0.3, 1, 1, 0.3, np.nan, 2, 0.3, 0.5])
+  n, t = len(group), 5
+  mask = rng.random((n, t)) < 0.75
+  mask[0] = [0, 1, 1, 0, 1]
+  mask[5] = False
+  mask[9] = False
+  logp = -np.abs(rng.normal(1.0, 0.6, (n, t))) - 0.05
+  old = -np.abs(-logp + rng.normal(0, spread, (n, t))) - 0.01
+  mask[2, 1] = mask[4, 2] = True
+  logp[2, 1], old[2, 1] = -0.5, -25.5
+  logp[4, 2], old[4, 2] = -25.5, -0.5
+  ref = -np.abs(-logp + rng.normal(0, 0.3, (n, t))) - 0.01
+  entropy = np.abs(rng.normal(1, 0.5, (n, t)))
+  arrays = dict(logp=logp, old=old, ref=ref, entropy=entropy)
+  if poison:
+    for k, x in arrays.items():
+      x[~mask] = {'logp': np.nan, 'old': -np.inf, 'ref': np.nan}.get(k, np.inf)
+  # What float32 can hold, so that both sides start from the same numbers.
+  arrays = {k: np.float64(np.float32(x)) for k, x in arrays.items()}
+  reward = np.float64(np.float32(reward))
+  valid = np.isfinite(reward)
+  return dict(arrays, group=group, reward=reward, mask=mask, valid=valid)
+
+
+def run_in(bits, fn):
+  """fn(dtype) in float32, or in float64 with x64 enabled."""
+  if bits == 32:
+    return fn(np.float32), 2e-5
+  with jax.enable_x64(True):
+    return jax.tree.map(np.asarray, fn(np.float64)), 1e-6
+
+
+def close(actual, desired, rtol, what=''):
+  """Every value to a relative error, with 1e-3 of it absolute for zeros."""
+  actual, desired = np.asarray(actual, np.float64), np.asarray(desired)
+  assert actual.shape == desired.shape, (what, actual.shape, desired.shape)
+  assert np.isfinite(actual).all(), (what, actual)
+  np.testing.assert_allclose(
+    actual, desired, rtol=rtol, atol=1e-3 * rtol, err_msg=str(what)
+  )

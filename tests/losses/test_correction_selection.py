@@ -1,0 +1,106 @@
+"""Weights for off-policy data, and which tokens a loss singles out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from losses_batch import close
+
+from jaxrl_reason import losses
+
+MASK = jnp.array([[1, 1, 0], [1, 1, 1]])
+# w = old / sampler: [2, 1/4, -] and [1, 4, 1/2]
+SAMPLER = jnp.array([[-2.0, -2.0, jnp.nan], [-3.0, -3.0, -3.0]])
+OLD = SAMPLER + jnp.log(jnp.array([[2.0, 0.25, 1.0], [1.0, 4.0, 0.5]]))
+
+
+def weight(**knobs):
+  return losses.correction_weight(OLD, SAMPLER, MASK, **knobs)
+
+
+def test_truncate_clip_and_mask_by_hand():
+  close(weight(correction_high=1.5), [[1.5, 0.25, 0], [1, 1.5, 0.5]], 1e-5)
+  clip = weight(correction='clip', correction_low=0.5, correction_high=3.0)
+  close(clip, [[2, 0.5, 0], [1, 3, 0.5]], 1e-5)
+  mask = weight(correction='mask', correction_low=0.5, correction_high=3.0)
+  close(mask, [[2, 0, 0], [1, 0, 0.5]], 1e-5)
+  free = weight(correction_high=None)
+  close(free, [[2, 0.25, 0], [1, 4, 0.5]], 1e-5)
+
+
+def test_levels_by_hand():
+  """Products 1/2 and 2; geometric means sqrt(1/2) and 2^(1/3)."""
+  product = weight(correction_level='product', correction_high=1.75)
+  close(product, [[0.5, 0.5, 0], [1.75] * 3], 1e-5)
+  mean = weight(correction_level='sequence', correction_high=None)
+  close(mean, [[0.5**0.5, 0.5**0.5, 0], [2 ** (1 / 3)] * 3], 1e-5)
+
+
+def test_rejection_rules():
+  reject = lambda **k: losses.rejection_weight(OLD, SAMPLER, MASK, **k)
+  row = reject(reject_low=0.8, reject_high=2.0)  # geometric means 0.71, 1.26
+  close(row, [[0, 0, 0], [1, 1, 1]], 0)
+  token = reject(reject_level='token', reject_high=3.0)
+  close(token, [[1, 1, 0], [1, 0, 1]], 0)
+  close(reject(veto=0.3), [[0, 0, 0], [1, 1, 1]], 0)
+
+
+def test_normalised_weights_have_mean_one():
+  w = losses.normalise(weight(correction_high=None), MASK)
+  close(w.sum() / 5, 1.0, 1e-6)
+  assert not np.any(losses.normalise(jnp.zeros((2, 3)), MASK))
+
+
+def test_decoupled_ppo_is_a_correction():
+  """Proximal ratio clipped, times proximal / behaviour, unbounded."""
+  s = losses.resolve({'name': 'decoupled_ppo', 'advantage': 'group_mean'})
+  logp = OLD + 0.5
+  adv = jnp.array([1.0, -1.0])
+  loss, metrics = losses.policy_loss(
+    s, logp, adv, MASK, old_logp=OLD, sampler_logp=SAMPLER
+  )
+  r = np.exp(0.5)
+  want = (-1.2 * (2 + 0.25) + r * (1 + 4 + 0.5)) / 5
+  close(loss, want, 1e-5)
+  close(metrics['weight_mean'], 7.75 / 5, 1e-5)
+
+
+def test_covariance_picks():
+  """Covariances 0.75 at the largest; the share rounds down, at least one."""
+  logp = jnp.array([[-1.0, -2.0, jnp.nan], [-3.0, -4.0, -5.0]])
+  adv = jnp.array([[2.0, 1.0, 9.0], [0.0, -1.0, -2.0]])
+  # Means -3 and 0: covariances (4, 1), (0, 1, 4).
+  close(losses.covariance(logp, adv, MASK), [[4, 1, 0], [0, 1, 4]], 1e-6)
+  pick = losses.kl_cov_tokens(logp, adv, MASK, cov_share=0.4)
+  close(pick, [[1, 0, 0], [0, 0, 1]], 0)
+  one = losses.kl_cov_tokens(logp, adv, MASK, cov_share=0.0)
+  assert one.sum() == 1
+  drawn = sum(
+    np.float64(
+      losses.clip_cov_tokens(
+        logp, adv, MASK, jax.random.key(i), cov_low=0.5, cov_high=2.0
+      )
+    )
+    for i in range(20)
+  )
+  assert drawn.sum() == 20 and drawn[0, 1] > 3 and drawn[1, 1] > 3
+  none = losses.clip_cov_tokens(logp, adv, MASK, jax.random.key(0), cov_low=9.0)
+  assert not none.any()
+
+
+def test_entropy_picks():
+  entropy = jnp.array([[0.3, 0.9, jnp.inf], [0.1, 0.5, 0.7]])
+  top = losses.top_entropy_tokens(entropy, MASK, entropy_share=0.4)
+  close(top, [[0, 1, 0], [0, 0, 1]], 0)
+  # Rank ceil(0.6 * 2) = 2 and ceil(0.6 * 3) = 2 of each row, from below.
+  high = losses.high_entropy_in_row(entropy, MASK, entropy_quantile=0.6)
+  close(high, [[0, 1, 0], [0, 1, 1]], 0)
+
+
+def test_off_policy_rows_drop_only_negative_ones():
+  logp = jnp.array([[-3.0, -3.0, jnp.nan], [-3.0, -3.0, -3.0]])
+  old = logp + 1
+  keep = lambda adv: losses.off_policy_rows(
+    logp, old, jnp.array(adv), MASK, max_row_drift=0.5
+  )
+  close(keep([1.0, -1.0]), [[1, 1, 0], [0, 0, 0]], 0)
+  close(keep([-1.0, 1.0]), [[0, 0, 0], [1, 1, 1]], 0)

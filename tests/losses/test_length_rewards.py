@@ -1,0 +1,83 @@
+"""Length rewards, by hand, in tokens."""
+
+import jax.numpy as jnp
+import numpy as np
+from losses_batch import close
+
+from jaxrl_reason import losses
+
+LENGTH = jnp.array([2.0, 6.0, 10.0, 12.0])
+RIGHT = jnp.array([1, 0, 1, 0])
+GROUP = jnp.zeros(4, int)
+
+
+def test_soft_overlong():
+  """max 10, cache 4: free up to 6, then linear to -1 at 10."""
+  got = losses.soft_overlong_penalty(
+    jnp.array([5.0, 6.0, 8.0, 10.0, 11.0]), max_length=10, cache=4
+  )
+  close(got, [0, 0, -0.5, -1, -1], 1e-6)
+
+
+def test_l1():
+  close(
+    losses.l1_exact_penalty(LENGTH, 7.0, alpha=0.1), [-0.5, -0.1, -0.3, -0.5], 1e-6
+  )
+  got = losses.l1_max_reward(RIGHT, LENGTH, 7.0, alpha=0.05)
+  close(got, [0.75, 0, 0.35, 0], 1e-6)
+
+
+def test_alp():
+  """Half right: each token costs beta / 2; nothing right: beta / 4."""
+  got = losses.alp_penalty(RIGHT, LENGTH, GROUP, alp_beta=0.1)
+  close(got, -0.05 * LENGTH, 1e-6)
+  got = losses.alp_penalty(jnp.zeros(4), LENGTH, GROUP, alp_beta=0.1)
+  close(got, -0.025 * LENGTH, 1e-6)
+
+
+def test_laser():
+  close(losses.laser_bonus(RIGHT, LENGTH, 8.0), [0.5, 0, 0, 0], 0)
+  got = losses.laser_bonus(RIGHT, LENGTH, 8.0, explore=0.2)
+  close(got, [0.5, 0, 0, 0.2], 1e-6)
+
+
+def test_laser_d():
+  """A prompt with 3 of 4 right is easy, one with 1 of 4 hard."""
+  right = jnp.array([1, 1, 1, 0, 1, 0, 0, 0])
+  length = jnp.array([2.0, 4, 6, 9, 7, 3, 3, 3])
+  level = losses.difficulty(right, jnp.repeat(jnp.arange(2), 4))
+  close(level, [2, 2, 2, 2, 0, 0, 0, 0], 0)
+  target = losses.laser_d_target(right, length, level, 4, [1, 3, 5, 8])
+  # Easy: 3 right per prompt, 1/3 of them by length 3: 1. Hard: all at 8.
+  # Medium never occurs: the largest.
+  close(target, [8, 8, 3], 0)
+
+
+def test_kimi():
+  """Lengths 2 to 12: lambda = 1/2 - (len - 2) / 10."""
+  got = losses.kimi_bonus(RIGHT, LENGTH, GROUP)
+  close(got, [0.5, 0, -0.3, -0.5], 1e-6)
+  same = losses.kimi_bonus(RIGHT, jnp.full(4, 7.0), GROUP)
+  assert not np.any(same)
+
+
+def test_o1_pruner():
+  got = losses.o1_pruner_reward(RIGHT[:2], LENGTH[:2], jnp.full(2, 3.0), 0.5)
+  close(got, [0.5 + 1, -0.5 - 1], 1e-6)
+
+
+def test_cosine():
+  got = losses.cosine_reward(
+    jnp.array([1, 1, 0, 0, 1]), jnp.array([0.0, 5, 0, 5, 10]), max_length=10
+  )
+  close(got, [2, 1.5, -10, -5, -10], 1e-5)
+
+
+def test_drop_rows():
+  mask = jnp.ones((2, 2), bool)
+  close(losses.drop_rows(mask, jnp.array([0, 1])), [[1, 1], [0, 0]], 0)
+
+
+def test_nan_is_wrong():
+  got = losses.l1_max_reward(jnp.array([jnp.nan]), jnp.array([3.0]), 7.0)
+  close(got, [0], 0)

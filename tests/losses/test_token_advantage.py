@@ -1,0 +1,139 @@
+"""Advantages per token: the twin, by hand, and holes that are transparent."""
+
+import jax
+import jax.numpy as jnp
+import losses_twin as twin
+import numpy as np
+import pytest
+from losses_batch import close, edge_batch, fast_jit, run_in
+
+from jaxrl_reason import losses
+
+
+def test_returns_by_hand():
+  """Reward 8 on the last token, halved per token; the hole is skipped."""
+  mask = jnp.array([[1, 1, 0, 1, 0]])
+  got = losses.returns(jnp.array([8.0]), mask, gamma=0.5)
+  close(got, [[2, 4, 0, 8, 0]], 1e-6)
+  process = jnp.array([[1.0, 0, jnp.nan, 0, jnp.nan]])
+  got = losses.returns(
+    jnp.array([8.0]), mask, process_reward=process, gamma=0.5
+  )
+  close(got, [[3, 4, 0, 8, 0]], 1e-6)
+
+
+def test_gae_by_hand():
+  """V = (1, 2), R = 4, gamma 1, lambda 1/2: delta = (1, 2), A = (2, 2)."""
+  values = jnp.array([[1.0, jnp.nan, 2.0]])
+  mask = jnp.array([[1, 0, 1]])
+  got = losses.gae(jnp.array([4.0]), values, mask, gae_lambda=0.5)
+  close(got, [[2, 0, 2]], 1e-6)
+  targets = losses.value_targets(jnp.array([4.0]), values, mask)
+  close(targets, [[4, 0, 4]], 1e-6)  # lambda 1: the plain return
+
+
+@pytest.mark.parametrize('bits', [32, 64])
+def test_returns_and_gae_against_the_twin(bits):
+  b = edge_batch()
+  mask, valid = b['mask'], b['valid']
+  rng = np.random.default_rng(0)
+  values = np.float64(np.float32(rng.normal(size=mask.shape)))
+  poisoned = np.where(mask, values, np.nan)
+
+  def run(dtype):
+    args = dict(valid=valid, gamma=0.9)
+    reward = jnp.asarray(b['reward'], dtype)
+    v = jnp.asarray(poisoned, dtype)
+    return (
+      losses.returns(reward, mask, **args),
+      losses.gae(reward, v, mask, gae_lambda=0.7, **args),
+      losses.gae(reward, v, mask, lambda_alpha=0.5, **args),
+      losses.value_targets(reward, v, mask, value_lambda=0.8, **args),
+    )
+
+  ours, rtol = run_in(bits, run)
+  r = twin.outcome_on_last(b['reward'], mask, valid)
+  length = np.maximum(mask.sum(1), 1)
+  adaptive = np.clip(1 - 1 / (0.5 * length), 0, 1)
+  row_ok = (mask & valid[:, None]).astype(float)
+  gae = lambda lam: twin.gae(r, values, mask, 0.9, lam) * row_ok
+  ones = np.ones(len(length))
+  close(ours[0], twin.returns(r, mask, 0.9), rtol)
+  close(ours[1], gae(0.7 * ones), rtol)
+  close(ours[2], gae(adaptive), rtol)
+  targets = np.where(mask, gae(0.8 * ones) + values, 0)
+  close(ours[3], targets, rtol)
+
+
+def test_reinforce_pp_charges_kl_on_every_token():
+  s = losses.resolve({'name': 'reinforce_pp', 'whiten': 'none', 'kl_coef': 0.5})
+  mask = jnp.array([[1, 1, 0]])
+  old, ref = jnp.array([[-1.0, -2, jnp.nan]]), jnp.array([[-1.5, -1, jnp.nan]])
+  adv = losses.advantages(
+    s, jnp.array([3.0]), jnp.zeros(1, int), mask=mask, old_logp=old, ref_logp=ref
+  )
+  # KL 0.5 and -1: rewards -0.25 and 3 + 0.5.
+  close(adv, [[3.25, 3.5, 0]], 1e-6)
+
+
+def test_prime_by_hand():
+  """Two rows. Mean process rewards 2 and 3; outcomes 1 and 0."""
+  process = jnp.array([[1.0, 3.0], [3.0, jnp.nan]])
+  mask = jnp.array([[1, 1], [1, 0]])
+  adv = losses.prime(
+    jnp.array([1.0, 0.0]), jnp.zeros(2, int), process, mask
+  )
+  # Row 0: (1 - 3) + (3 - 3) + 1, (3 - 3) + 1; row 1: (3 - 2) - 1.
+  close(adv, [[-1, 1], [0, 0]], 1e-6)
+  implicit = losses.implicit_reward(
+    jnp.array([[-1.0, jnp.nan]]),
+    jnp.array([[-3.0, jnp.nan]]),
+    jnp.array([[1, 0]]),
+    prm_beta=0.05,
+  )
+  close(implicit, [[0.1, 0]], 1e-6)
+
+
+def test_turn_rewards_by_hand():
+  """Row 0 has two turns, row 1 one; the outcome goes to the last of each."""
+  nan = jnp.nan
+  turn = jnp.array([[1.0, 2.0], [0.0, nan]])
+  ids = jnp.array([[0, 0, 1, -1], [0, 0, 0, 5]])
+  mask = jnp.array([[1, 0, 1, 1], [1, 1, 1, 1]])
+  reward, group = jnp.array([10.0, 4.0]), jnp.zeros(2, int)
+  adv = losses.segments(
+    reward, group, turn, ids, mask, segment_gamma=0.5, segment_baseline='none'
+  )
+  # Turn 1 of row 0: 12; turn 0: 1 + 6 = 7; row 1: 4.
+  close(adv, [[7, 0, 12, 0], [4, 4, 4, 0]], 1e-6)
+  adv = losses.segments(reward, group, turn, ids, mask, segment_gamma=0.5)
+  # Turn 0: 7 and 4 around 5.5; turn 1 is alone.
+  close(adv, [[1.5, 0, 0, 0], [-1.5, -1.5, -1.5, 0]], 1e-6)
+
+
+def test_tree_by_hand():
+  """Root r with children a (leaves 0, 1) and b (leaf 2); rewards 1, 0, 0."""
+  node = jnp.array([[7, 7, 1], [7, 7, 2], [9, 3, 3]])
+  mask = jnp.array([[1, 1, 1], [1, 1, 1], [1, 1, 0]])
+  reward, group = jnp.array([1.0, 0.0, 0.0]), jnp.full(3, 4)
+  both = losses.tree(reward, group, node, mask)
+  root, a = 1 / 3, 1 / 2
+  shared = 2 * (a - root) / 2**0.5
+  want = [
+    [shared, shared, (1 - root) + (1 - a)],
+    [shared, shared, (0 - root) + (0 - a)],
+    [2 * (0 - root), (0 - root) + 0, 0],
+  ]
+  close(both, want, 1e-5)
+  local = losses.tree(reward, group, node, mask, tree_global=0.0, tree_power=0.0)
+  close(local[0], [a - root, a - root, 1 - a], 1e-5)
+  dead = losses.tree(jnp.full(3, 0.1), group, node, mask)
+  assert not np.any(dead)
+
+
+def test_under_jit_and_vmap():
+  b = edge_batch()
+  reward = jnp.nan_to_num(jnp.float32(b['reward']))
+  fn = lambda r: losses.returns(r, b['mask'], gamma=0.9)
+  stacked = fast_jit(jax.vmap(fn))(jnp.stack([reward, 2 * reward]))
+  close(stacked[1], 2 * np.float64(fn(reward)), 1e-5)
