@@ -111,8 +111,6 @@ class TrainState:
 
 # A device reward: (completion bytes u8 [N,W], lengths i32 [N], answers) ->
 # f32 [N], inside jit.
-DeviceReward = Callable[
-  [jax.Array, jax.Array, dict[str, jax.Array]], jax.Array
-]
+DeviceReward = Callable[[jax.Array, jax.Array, dict[str, jax.Array]], jax.Array]
 # A host reward: (completion text, example) -> float or rewards.Verdict.
 HostReward = Callable[[str, dict], Any]

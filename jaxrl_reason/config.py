@@ -9,9 +9,13 @@ before anything is compiled.
 import ml_collections
 from ml_collections.config_dict import placeholder
 
-from jaxrl_reason import losses
+from jaxrl_reason import batch, losses, optim
 
 STAGES = ('pretrain', 'sft', 'rl')
+# What `step` can give a loss, of what `losses.needs` may ask for.
+COMPUTED = frozenset(
+  ('ref_logp', 'old_logp', 'sampler_logp', 'entropy_grad', 'reward_parts')
+)
 
 
 def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
@@ -37,7 +41,10 @@ def supervised(steps: int, rows: int, lr: float) -> ml_collections.ConfigDict:
   """A supervised stage: next-token loss on worked solutions."""
   return ml_collections.ConfigDict(
     dict(
-      steps=steps,  # updates
+      steps=steps,  # updates, at most
+      # Training loss, nats per token over log_every steps, that ends the
+      # stage early: a warm start as weak as wanted. 0: none.
+      stop_loss=0.0,
       rows=rows,  # examples per update, over all devices
       micro_batches=1,  # pieces the gradient is summed over
       steps_per_dispatch=1,  # updates per compiled call
@@ -49,7 +56,9 @@ def supervised(steps: int, rows: int, lr: float) -> ml_collections.ConfigDict:
 
 def loss_overrides() -> ml_collections.ConfigDict:
   """One empty slot per setting of `losses`; None leaves it to the recipe."""
-  kinds = {k: float if v is None else type(v) for k, v in losses.DEFAULTS.items()}
+  kinds = {
+    k: float if v is None else type(v) for k, v in losses.DEFAULTS.items()
+  }
   return ml_collections.ConfigDict(
     {k: placeholder(kind) for k, kind in kinds.items() if k != 'name'}
   )
@@ -177,34 +186,50 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   unknown = [s for s in config.stages if s not in STAGES]
   if unknown or not config.stages:
     raise ValueError(f'stages={config.stages}: choose from {STAGES}')
+  # Evaluations and checkpoints fall between two lines of metrics.
+  for key in ('eval.every', 'checkpoint.every'):
+    section, name = key.split('.')
+    _divides(key, config[section][name], log_every=config.log_every)
   for stage in set(config.stages):
     c = config[stage]
     dispatch = {f'{stage}.steps_per_dispatch': c.steps_per_dispatch}
     _divides(f'{stage}.steps', c.steps, **dispatch)
-    for key in ('every',):
-      _divides(f'eval.{key}', config.eval[key], **dispatch)
-      _divides(f'checkpoint.{key}', config.checkpoint[key], **dispatch)
     _divides('log_every', config.log_every, **dispatch)
-    micro = {f'{stage}.micro_batches': c.micro_batches}
-    shards = {'row shards (mesh data x fsdp)': n_row_shards}
-    if stage == 'rl':
-      rows = c.prompts * c.samples
-      name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
-      mini = {'rl.minibatches': c.minibatches}
-      _divides(name, rows, **mini, **micro, **shards)
-      _divides('rl.prompts', c.prompts, **shards)
-      if c.path == 'host':
-        _divides('rl.prompts', c.prompts, **{'rl.parts': c.parts}, **shards)
-    else:
-      _divides(f'{stage}.rows', c.rows, **micro, **shards)
+    _check_optimizer(stage, c)
+    _check_rows(stage, c, n_row_shards)
   if 'rl' in config.stages:
-    algorithm(config)
-    _check_rl(config.rl)
+    _check_rl(config)
 
 
-def _check_rl(c: ml_collections.ConfigDict) -> None:
-  from jaxrl_reason import batch
+def _check_optimizer(stage: str, c: ml_collections.ConfigDict) -> None:
+  try:
+    optim.make(c.optimizer, c.steps)
+  except ValueError as e:
+    raise ValueError(f'{stage}.optimizer: {e}') from e
 
+
+def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
+  micro = {f'{stage}.micro_batches': c.micro_batches}
+  shards = {'row shards (mesh data x fsdp)': shards}
+  if stage != 'rl':
+    _divides(f'{stage}.rows', c.rows, **micro, **shards)
+    return
+  name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
+  mini = {'rl.minibatches': c.minibatches}
+  _divides(name, c.prompts * c.samples, **mini, **micro, **shards)
+  parts = {'rl.parts': c.parts} if c.path == 'host' else {}
+  _divides('rl.prompts', c.prompts, **parts, **shards)
+
+
+def _check_rl(config: ml_collections.ConfigDict) -> None:
+  c = config.rl
+  needs = losses.needs(algorithm(config))
+  unmet = needs - COMPUTED
+  if unmet:
+    raise ValueError(
+      f'rl.algorithm={c.algorithm!r} needs {", ".join(sorted(unmet))}, which '
+      'this trainer does not compute; `losses` has it for your own loop'
+    )
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
   if c.filter not in batch.FILTERS:

@@ -98,9 +98,7 @@ def step(
     stop: int [E] stop tokens.
   """
   noise, order = step_keys(root, state.step)
-  out = rollout(
-    learner, gen, state.params, prompts, noise, sampling, stop
-  )
+  out = rollout(learner, gen, state.params, prompts, noise, sampling, stop)
   answers = jax.tree.map(
     lambda x: sharding.rows(jnp.repeat(x, gen.n_samples, axis=0)),
     prompts.answer,
@@ -126,7 +124,5 @@ def seeds(
   """S runs of K steps side by side: states [S,...], prompts [S,K,B,...],
   roots [S] -> metrics [S,K].
   """
-  one = lambda s, p, r: steps(
-    learner, gen, reward_fn, s, p, r, sampling, stop
-  )
+  one = lambda s, p, r: steps(learner, gen, reward_fn, s, p, r, sampling, stop)
   return jax.vmap(one)(states, prompts, roots)

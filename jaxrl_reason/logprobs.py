@@ -59,10 +59,6 @@ def score(
     )
     join = lambda x: jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
     body = jax.checkpoint(lambda xs: part(*xs))
-    out = jax.tree.map(
-      join, jax.lax.map(body, (split(hidden), split(targets)))
-    )
-  logp, entropy = jax.tree.map(
-    lambda x: jnp.pad(x, ((0, 0), (start, 0))), out
-  )
+    out = jax.tree.map(join, jax.lax.map(body, (split(hidden), split(targets))))
+  logp, entropy = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (start, 0))), out)
   return logp, entropy

@@ -1,6 +1,7 @@
 """Optimizers by name, learning-rate schedules, and regex masks."""
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jaxrl_reason import trees
@@ -72,8 +73,6 @@ def first_nonfinite(tree) -> jax.Array:
   """Index (in `trees.flatten` order) of the first leaf with a NaN or an
   infinity; -1 when all are finite.
   """
-  import jax.numpy as jnp
-
   # A sum is non-finite if any element is, and reads each leaf once; that it
   # may also overflow is as much a reason to stop.
   bad = jnp.stack([~jnp.isfinite(jnp.sum(x)) for x in jax.tree.leaves(tree)])

@@ -35,8 +35,15 @@ def curves(workdir: epath.PathLike):
         axes.plot(steps, values, '.-', label=label, markersize=3)
     for stage, step in starts.items():
       axes.axvline(step, color='0.8', linewidth=1, zorder=0)
-      axes.text(step, 1.0, f' {stage}', transform=axes.get_xaxis_transform(),
-                va='bottom', fontsize=7, color='0.4')
+      axes.text(
+        step,
+        1.0,
+        f' {stage}',
+        transform=axes.get_xaxis_transform(),
+        va='bottom',
+        fontsize=7,
+        color='0.4',
+      )
     axes.set_title(title, fontsize=10, pad=12)
     axes.set_xlabel('step', fontsize=8)
     axes.grid(alpha=0.3)

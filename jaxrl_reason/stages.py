@@ -55,15 +55,16 @@ class Stage:
   close: Callable = lambda: None
 
 
-def build(run, name: str) -> Stage:
-  """The stage `name` of a `train.Run`."""
-  if name in ('pretrain', 'sft'):
-    return _supervised(run, name)
-  return _host(run) if run.config.rl.path == 'host' else _fused(run)
-
-
-def _learner(run, c, settings: dict, start: int, **knobs) -> step_lib.Learner:
-  updates = knobs.get('epochs', 1) * knobs.get('minibatches', 1)
+def learner(run, name: str) -> step_lib.Learner:
+  """What the updates of stage `name` are made of."""
+  c, d = run.config[name], run.config.data
+  if name == 'rl':
+    settings, start = config_lib.algorithm(run.config), d.prompt_len
+    passes = {'epochs': c.epochs, 'minibatches': c.minibatches}
+  else:
+    settings = losses.resolve(SUPERVISED)
+    start, passes = 1 if name == 'pretrain' else d.prompt_len, {}
+  updates = passes.get('epochs', 1) * passes.get('minibatches', 1)
   return step_lib.Learner(
     model=run.model,
     settings=settings,
@@ -71,8 +72,15 @@ def _learner(run, c, settings: dict, start: int, **knobs) -> step_lib.Learner:
     start=start,
     micro_batches=c.micro_batches,
     logprob_chunk=c.logprob_chunk,
-    **knobs,
+    **passes,
   )
+
+
+def build(run, name: str) -> Stage:
+  """The stage `name` of a `train.Run`."""
+  if name in ('pretrain', 'sft'):
+    return _supervised(run, name)
+  return _host(run) if run.config.rl.path == 'host' else _fused(run)
 
 
 def _batches(run, source, encode, rows: int, name: str):
@@ -117,9 +125,7 @@ def supervised_batch(row: dict[str, jax.Array], whole: bool) -> Batch:
 def _supervised(run, name: str) -> Stage:
   c, d = run.config[name], run.config.data
   whole, k = name == 'pretrain', c.steps_per_dispatch
-  learner = _learner(
-    run, c, losses.resolve(SUPERVISED), 1 if whole else d.prompt_len
-  )
+  learn = learner(run, name)
   encode = lambda i, e: pipeline.solution_row(
     i, e, run.tokenizer, d.prompt_len, d.completion_len
   )
@@ -127,7 +133,7 @@ def _supervised(run, name: str) -> Stage:
 
   def update(state: TrainState, row):
     batch = supervised_batch(row, whole)
-    return step_lib.update(learner, state, batch, Sampling.make(), key)
+    return step_lib.update(learn, state, batch, Sampling.make(), key)
 
   steps = sharding.jit_state(lambda s, rows: jax.lax.scan(update, s, rows))
 
@@ -136,19 +142,11 @@ def _supervised(run, name: str) -> Stage:
     return *steps(state, rows), {}
 
   data = _batches(run, run.problems.train, encode, c.rows * k, name)
-  return Stage(learner, data, dispatch, k)
+  return Stage(learn, data, dispatch, k)
 
 
-def _rl_parts(run) -> tuple[step_lib.Learner, tuple, Sampling]:
+def _rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
   c = run.config.rl
-  learner = _learner(
-    run,
-    c,
-    config_lib.algorithm(run.config),
-    run.config.data.prompt_len,
-    epochs=c.epochs,
-    minibatches=c.minibatches,
-  )
   gen = fused_step.Generation(
     n_samples=c.samples,
     max_new=run.config.data.completion_len,
@@ -156,7 +154,7 @@ def _rl_parts(run) -> tuple[step_lib.Learner, tuple, Sampling]:
     part_names=tuple(c.rewards),
   )
   sampling = Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
-  return learner, gen, sampling
+  return gen, sampling
 
 
 def _prompt_encoder(run, encode_answer) -> Callable[[int, dict], dict]:
@@ -167,15 +165,13 @@ def _prompt_encoder(run, encode_answer) -> Callable[[int, dict], dict]:
 
 def _fused(run) -> Stage:
   c = run.config.rl
-  learner, gen, sampling = _rl_parts(run)
-  encode, reward_fn = device.make(
-    c.rewards.to_dict(), run.problems.kernel, run.tokenizer, gen.max_new
-  )
+  learn, (gen, sampling) = learner(run, 'rl'), _rl_parts(run)
+  encode, reward_fn = device_rewards(run)
   k = c.steps_per_dispatch
 
   steps = sharding.jit_state(
     lambda state, prompts, sampling, stop: fused_step.steps(
-      learner, gen, reward_fn, state, prompts, run.root, sampling, stop
+      learn, gen, reward_fn, state, prompts, run.root, sampling, stop
     )
   )
 
@@ -186,19 +182,19 @@ def _fused(run) -> Stage:
   data = _batches(
     run, run.problems.train, _prompt_encoder(run, encode), c.prompts * k, 'rl'
   )
-  return Stage(learner, data, dispatch, k)
+  return Stage(learn, data, dispatch, k)
 
 
 def _host(run) -> Stage:
   c = run.config.rl
-  learner, gen, sampling = _rl_parts(run)
+  learn, (gen, sampling) = learner(run, 'rl'), _rl_parts(run)
   pool = VerifierPool(
     host_spec(c.rewards.to_dict(), run.problems.reward),
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
   step = rollout.HostStep(
-    learner,
+    learn,
     gen,
     pool,
     run.tokenizer,
@@ -224,7 +220,28 @@ def _host(run) -> Stage:
     return state, metrics, host
 
   data = _batches(run, source, _prompt_encoder(run, None), c.prompts, 'rl')
-  return Stage(learner, data, dispatch, 1, stats, pool.close)
+  return Stage(learn, data, dispatch, 1, stats, pool.close)
+
+
+def device_rewards(run) -> tuple[Callable, Callable]:
+  """(encode, reward_fn) of `rl.rewards` as kernels."""
+  return device.make(
+    run.config.rl.rewards.to_dict(),
+    run.problems.kernel,
+    run.tokenizer,
+    run.config.data.completion_len,
+  )
+
+
+def check_rewards(run) -> None:
+  """Refuses rewards that do not exist now, not after the stages before rl."""
+  c = run.config.rl
+  if 'rl' not in run.config.stages:
+    return
+  if c.path == 'fused':
+    device_rewards(run)
+  else:
+    compose.compose(host_spec(c.rewards.to_dict(), run.problems.reward))
 
 
 def host_spec(rewards: dict, task_reward: str) -> dict:

@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
@@ -113,7 +112,11 @@ class Checkpoints:
         aside = self._dir / f'torn-{step}'
         logging.warning(
           'Checkpoint %s cannot be read (%s: %.300s). Set aside as %s; trying '
-          'the one before.', self._dir / str(step), type(e).__name__, e, aside
+          'the one before.',
+          self._dir / str(step),
+          type(e).__name__,
+          e,
+          aside,
         )
         (self._dir / str(step)).rename(aside)
         self._manager.reload()
@@ -125,5 +128,3 @@ class Checkpoints:
 
   def close(self) -> None:
     self._manager.close()
-
-

@@ -66,7 +66,9 @@ def make_set(source, n: int, tokenizer, prompt_len: int) -> EvalSet:
   return EvalSet(examples, stack('tokens'), stack('valid'))
 
 
-def make_generate(model: Model, stop, n_samples: int, max_new: int, heat: float):
+def make_generate(
+  model: Model, stop, n_samples: int, max_new: int, heat: float
+):
   """Compiled (params, tokens, valid, key) -> Rollout with G = 1 + n_samples,
   the first of each group greedy.
   """

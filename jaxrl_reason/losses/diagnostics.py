@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
   as_float,
-  hard_clip,
+  as_mask,
   keep,
   rows_to_tokens,
   safe_divide,
@@ -32,7 +32,7 @@ def weight_metrics(lr, mask, denominators, *, prefix):
   """Mean, mean square and max of exp(lr); the square is for `summarize`."""
   w = keep(mask, safe_exp(lr))
   # Squares of e^40 summed over a batch overflow float32: e^20 at most here.
-  near = keep(mask, safe_exp(2 * hard_clip(lr, -20.0, 20.0)))
+  near = jnp.square(jnp.minimum(w, 4.8e8))
   return {
     f'{prefix}_mean': token_share(w, mask, denominators),
     f'{prefix}_sq_mean': token_share(near, mask, denominators),
@@ -84,7 +84,10 @@ def gap_metrics(logp, sampler_logp, mask, denominators):
 
 def dead_rows(adv, mask, denominators):
   """Share of the rows whose advantage is 0 everywhere: no signal in them."""
-  live = (rows_to_tokens(adv, mask) != 0).any(-1)
+  if adv.ndim == 1:
+    live = (as_float(adv) != 0) & as_mask(mask).any(-1)
+  else:
+    live = (rows_to_tokens(adv, mask) != 0).any(-1)
   rows = safe_divide(as_float(~live).sum(), denominators['rows'])
   return {'dead_rows': stop(rows)}
 

@@ -22,7 +22,8 @@ def entropy_from_logits(logits, *, mask=None, chunk=None):
   def one(z):
     logp = jax.nn.log_softmax(as_float(z))
     p = jnp.exp(logp)
-    return -jnp.where(p > 0, p * jnp.where(p > 0, logp, 0.0), 0.0).sum(-1)
+    # A token masked by a -inf logit has p = 0 and adds 0, not NaN.
+    return -(p * jnp.where(p > 0, logp, 0.0)).sum(-1)
 
   return over_tokens(one, at_tokens(mask, logits), chunk=chunk)
 

@@ -115,7 +115,7 @@ def kl_exact(logits, ref_logits, *, mask=None, direction='reverse', chunk=None):
     # A token masked by -inf logits has p = 0 and contributes 0, not NaN.
     there = p > 0
     gap = jnp.where(there, a, 0.0) - jnp.where(there, b, 0.0)
-    return jnp.where(there, p * gap, 0.0).sum(-1)
+    return (p * gap).sum(-1)
 
   return over_tokens(one, logits, ref_logits, chunk=chunk)
 

@@ -312,22 +312,20 @@ def needs(settings):
 
   Among ARRAYS, and 'entropy_grad' (entropy with a gradient), 'full_logits',
   'sft_mask', 'truncated', 'is_offpolicy', 'key', 'selected' (call
-  `select_tokens` on the whole batch before splitting it). 'old_logp' may be
-  left out where the policy has not moved since it sampled.
+  `select_tokens` on the whole batch before splitting it). `policy_loss` does
+  without 'old_logp' where the policy has not moved since it sampled.
   """
   s = resolve(settings)
   use = parts(s)
-  names = {
-    name
-    for fn in use.values()
-    for name, p in parameters(fn).items()
-    if p.default is p.empty
-  } & ARRAYS
-  ratio_to = {'old': 'old_logp', 'sampler': 'sampler_logp', 'ref': 'ref_logp'}
-  if 'old_logp' in parameters(use['policy']) and s['policy'] not in BELLMAN:
-    names = names - {'old_logp'} | {ratio_to[s['ratio_to']]}
+  names = set()
+  for stage, fn in use.items():
+    wanted = {k for k, p in parameters(fn).items() if p.default is p.empty}
+    if stage in ('policy', 'drift') and 'old_logp' in wanted:
+      wanted = wanted - {'old_logp'} | {s['ratio_to'] + '_logp'}
+    names |= wanted & ARRAYS
   if uses_kl(s):
-    names.add('ref_logp' if s['kl_to'] == 'ref' else 'old_logp')
+    in_reward = s['kl_in'] == 'reward'
+    names |= {s['kl_to'] + '_logp'} | ({'old_logp'} if in_reward else set())
   batch_level = {'cov_tokens', 'top_entropy'} & set(use)
   extra = {
     'entropy_grad': uses_entropy_bonus(s),

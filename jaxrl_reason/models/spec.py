@@ -37,7 +37,9 @@ class Spec:
 
   def __post_init__(self):
     if len(self.shape) != len(self.axes):
-      raise ValueError(f'shape {self.shape} and axes {self.axes} differ in rank')
+      raise ValueError(
+        f'shape {self.shape} and axes {self.axes} differ in rank'
+      )
 
 
 def is_spec(x: Any) -> bool:

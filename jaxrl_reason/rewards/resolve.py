@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 SHORT = {
   'math': 'jaxrl_reason.rewards.math:reward',
+  'math_symbolic': 'jaxrl_reason.rewards.math_symbolic:reward',
   'numbers': 'jaxrl_reason.rewards.numbers:reward',
 }
 

@@ -33,6 +33,9 @@ CASE = struct.Struct('!Q')  # id of a case, before its bytes
 ANSWER = struct.Struct('!QB')  # id and outcome, before a pickled Verdict
 DONE, RETIRE, KILLED, CRASHED = range(4)  # outcomes; RETIRE: done, then exit
 PARENT_POLL_S = 1.0
+# Where more processes want to run than there are cores, a worker that is kept
+# waiting gets up to so many limits before its case is called too slow.
+STARVED = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,16 +133,29 @@ class _Worker:
     self.reader = wire.Reader(self.sock)
     self.cases = collections.deque()  # (number, bytes), first one running
     self.since = 0.0  # when the first case started
+    self.deadline = 0.0
+    self.cpu_s = 0.0  # of the process, when it was given its cases
     self.retiring = False
 
-  def give(self, cases: list):
-    self.cases.extend(cases)
+  def start(self, limit: float):
+    """The first case starts now."""
     self.since = time.monotonic()
+    self.deadline = self.since + limit
+
+  def give(self, cases: list, limit: float):
+    self.cases.extend(cases)
+    self.cpu_s = _usage(self.pid)[1]
+    self.start(limit)
     data = b''.join(wire.frame(CASE.pack(n) + case) for n, case in cases)
     try:
       self.sock.sendall(data)
     except ConnectionError:
       return  # it died; its socket reports that next, and the cases are kept
+
+  def starves(self, limit: float) -> bool:
+    """Overdue for want of a core: ready to run, yet hardly run at all."""
+    state, cpu_s = _usage(self.pid)
+    return state == 'R' and cpu_s - self.cpu_s < limit / 2
 
   def kill(self) -> int:
     """Ends the process and all it started; its exit status."""
@@ -150,6 +166,16 @@ class _Worker:
         continue  # no group yet (just forked), or already gone
     self.sock.close()
     return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _usage(pid: int) -> tuple[str, float]:
+  """(state, CPU seconds) of a process; unknown where there is no /proc."""
+  if not sys.platform.startswith('linux'):
+    return '?', 0.0
+  with open(f'/proc/{pid}/stat', 'rb') as f:
+    fields = f.read().rsplit(b')', 1)[1].split()
+  ticks = int(fields[11]) + int(fields[12])
+  return fields[0].decode(), ticks / os.sysconf('SC_CLK_TCK')
 
 
 class Nursery:
@@ -184,14 +210,15 @@ class Nursery:
       if self.answers:
         self.sock.sendall(b''.join(self.answers))
         self.answers.clear()
+
+  def close(self):
     for worker in self.workers:
       worker.kill()
 
   def _patience(self) -> float:
     """Seconds until the next deadline, at most PARENT_POLL_S."""
     now = time.monotonic()
-    limit = self.settings.timeout_s
-    ends = [w.since + limit - now for w in self.workers if w.cases]
+    ends = [w.deadline - now for w in self.workers if w.cases]
     return max(0.0, min([*ends, PARENT_POLL_S]))
 
   def _hear(self, worker: _Worker):
@@ -199,7 +226,7 @@ class Nursery:
     for answer in worker.reader.frames():
       outcome = ANSWER.unpack_from(answer)[1]
       worker.cases.popleft()
-      worker.since = time.monotonic()
+      worker.start(self.settings.timeout_s)
       worker.retiring = outcome == RETIRE
       self.answers.append(wire.frame(answer))
     if not alive:
@@ -218,7 +245,12 @@ class Nursery:
     limit = self.settings.timeout_s
     now = time.monotonic()
     for worker in [w for w in self.workers if w.cases]:
-      if now - worker.since >= limit and not worker.retiring:
+      if now < worker.deadline or worker.retiring:
+        continue
+      patience = worker.since + STARVED * limit - now
+      if patience > 0 and worker.starves(limit):
+        worker.deadline = now + min(patience, limit / 4)
+      else:
         self._remove(worker)
         verdict = Verdict(0.0, 'timeout', detail=f'over {limit:g} s')
         self._condemn(worker, KILLED, verdict)
@@ -251,7 +283,8 @@ class Nursery:
         continue
       share = len(self.queue) // (2 * self.settings.workers)
       size = min(len(self.queue), max(1, min(share, MAX_CHUNK)))
-      worker.give([self.queue.popleft() for _ in range(size)])
+      cases = [self.queue.popleft() for _ in range(size)]
+      worker.give(cases, self.settings.timeout_s)
 
 
 def main(fd: int):
@@ -267,5 +300,10 @@ def main(fd: int):
   gc.collect()
   gc.freeze()  # collections in workers then copy no page of the imports
   nursery = Nursery(sock, reward, settings)
-  sock.sendall(wire.frame(pickle.dumps(None)))
-  nursery.run()
+  try:
+    sock.sendall(wire.frame(pickle.dumps(None)))
+    nursery.run()
+  except ConnectionError:
+    pass  # the trainer was killed: nobody is left to tell
+  finally:
+    nursery.close()

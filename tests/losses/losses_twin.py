@@ -167,9 +167,7 @@ def _row(logp, old, mask, i):
   return [logp[i, t] - old[i, t] for t in np.flatnonzero(mask[i])]
 
 
-def ppo_clip(
-  logp, old, adv, mask, low=0.2, high=0.2, dual=None, ratio='token'
-):
+def ppo_clip(logp, old, adv, mask, low=0.2, high=0.2, dual=None, ratio='token'):
   x, J = _empty(mask)
   for i, t in _cells(mask):
     a = adv[i, t]

@@ -110,12 +110,13 @@ def test_against_the_twin(bits):
   def both(dtype):
     reward = jnp.asarray(b['reward'], dtype)
     out = {
-      k: ours(reward, b['group'], valid=b['valid']) for k, (ours, _) in ROW.items()
+      k: ours(reward, b['group'], valid=b['valid'])
+      for k, (ours, _) in ROW.items()
     }
     out['opo'] = losses.length_weighted(reward, b['group'], b['mask'])
     return out
 
-  ours, rtol = run_in(bits, both)
+  ours, rtol = run_in(bits, lambda dtype: fast_jit(lambda: both(dtype))())
   for name, (_, theirs) in ROW.items():
     close(ours[name], theirs(b['reward'], b['group'], b['valid']), rtol, name)
   theirs = twin.length_weighted(b['reward'], b['group'], b['valid'], b['mask'])

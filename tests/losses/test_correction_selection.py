@@ -36,7 +36,9 @@ def test_levels_by_hand():
 
 
 def test_rejection_rules():
-  reject = lambda **k: losses.rejection_weight(OLD, SAMPLER, MASK, **k)
+  def reject(**k):
+    return losses.rejection_weight(OLD, SAMPLER, MASK, **k)
+
   row = reject(reject_low=0.8, reject_high=2.0)  # geometric means 0.71, 1.26
   close(row, [[0, 0, 0], [1, 1, 1]], 0)
   token = reject(reject_level='token', reject_high=3.0)
@@ -48,6 +50,17 @@ def test_normalised_weights_have_mean_one():
   w = losses.normalise(weight(correction_high=None), MASK)
   close(w.sum() / 5, 1.0, 1e-6)
   assert not np.any(losses.normalise(jnp.zeros((2, 3)), MASK))
+
+
+def test_normalised_weights_in_the_loss():
+  """Weights 2, 1/4, 1, 2 (cut), 1/2 sum to 23/4 over 5 tokens."""
+  s = losses.resolve({'correction': 'truncate', 'correction_normalise': True})
+  adv = jnp.array([1.0, 0.0])
+  loss, metrics = losses.policy_loss(
+    s, OLD, adv, MASK, old_logp=OLD, sampler_logp=SAMPLER
+  )
+  close(metrics['weight_mean'], 1.0, 1e-5)
+  close(loss, -2.25 / 5.75, 1e-5)
 
 
 def test_decoupled_ppo_is_a_correction():
@@ -99,8 +112,11 @@ def test_entropy_picks():
 def test_off_policy_rows_drop_only_negative_ones():
   logp = jnp.array([[-3.0, -3.0, jnp.nan], [-3.0, -3.0, -3.0]])
   old = logp + 1
-  keep = lambda adv: losses.off_policy_rows(
-    logp, old, jnp.array(adv), MASK, max_row_drift=0.5
-  )
+
+  def keep(adv):
+    return losses.off_policy_rows(
+      logp, old, jnp.array(adv), MASK, max_row_drift=0.5
+    )
+
   close(keep([1.0, -1.0]), [[1, 1, 0], [0, 0, 0]], 0)
   close(keep([-1.0, 1.0]), [[0, 0, 0], [1, 1, 1]], 0)

@@ -41,16 +41,18 @@ def test_distillation():
   p, log_t = jax.nn.softmax(z), jax.nn.log_softmax(z_t)
   ones = jnp.ones((1, 3))
   expected = jax.grad(
-    lambda z: (p * losses.distill_reverse(jax.nn.log_softmax(z), log_t, ones)).sum()
+    lambda z: (
+      p * losses.distill_reverse(jax.nn.log_softmax(z), log_t, ones)
+    ).sum()
   )(z)
   exact = jax.grad(lambda z: losses.kl_exact(z, z_t).sum())(z)
   close(expected, exact, 1e-4)
 
 
 def test_anneal():
-  at = lambda step, shape='linear': losses.anneal(
-    step, start=1.0, end=0.2, steps=10, shape=shape
-  )
+  def at(step, shape='linear'):
+    return losses.anneal(step, start=1.0, end=0.2, steps=10, shape=shape)
+
   close(np.array([at(0), at(5), at(10), at(99)]), [1, 0.6, 0.2, 0.2], 1e-6)
   close(np.array([at(0, 'cosine'), at(5, 'cosine')]), [1, 0.6], 1e-6)
 
@@ -58,7 +60,10 @@ def test_anneal():
 def test_preferences():
   """Margin 2, beta 1/2: h = 1."""
   pair = [jnp.array([x]) for x in (-1.0, -4.0, -2.0, -3.0)]
-  sigmoid = lambda x: 1 / (1 + np.exp(-x))
+
+  def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
   close(losses.dpo(*pair, beta=0.5), [-np.log(sigmoid(1))], 1e-5)
   smooth = -0.9 * np.log(sigmoid(1)) - 0.1 * np.log(sigmoid(-1))
   close(losses.dpo(*pair, beta=0.5, label_smoothing=0.1), [smooth], 1e-5)
@@ -72,7 +77,10 @@ def test_preferences():
     weight_bad=1.5,
   )
   close(kto, [sigmoid(-3), 1.5 * sigmoid(3)], 1e-5)
-  odds = lambda lp: np.log(np.exp(lp) / (1 - np.exp(lp)))
+
+  def odds(lp):
+    return np.log(np.exp(lp) / (1 - np.exp(lp)))
+
   orpo = losses.orpo(jnp.array([-0.2]), jnp.array([-1.5]), orpo_lambda=0.1)
   want = 0.2 - 0.1 * np.log(sigmoid(odds(-0.2) - odds(-1.5)))
   close(orpo, [want], 1e-5)
@@ -102,7 +110,11 @@ def test_verifiers():
   want = [np.log1p(np.exp(-0.3)), np.log1p(np.exp(-2.0)), 0]
   close(losses.binary_cross_entropy(z, y), want, 1e-5)
   prm = losses.implicit_prm(
-    LOGP, jnp.log(jnp.array([[0.25, 0.2, 1.0]])), jnp.ones(1), MASK, prm_beta=2.0
+    LOGP,
+    jnp.log(jnp.array([[0.25, 0.2, 1.0]])),
+    jnp.ones(1),
+    MASK,
+    prm_beta=2.0,
   )
   # 2 (ln 2 - ln 2) = 0
   close(prm, [np.log(2)], 1e-5)
@@ -149,9 +161,12 @@ def test_bellman_gradients_ignore_masked_logits():
   logits = jnp.array(LOGITS).at[0, 1].set(jnp.nan)
   mask = np.array([[1, 0, 1]])
   ones = jnp.ones((1, 3))
-  both = lambda z: (
-    losses.tbrm(z, TOKENS, ones, jnp.ones(1), mask).sum()
-    + losses.rover(z, TOKENS, ones, ones, jnp.ones(1), mask).sum()
-  )
+
+  def both(z):
+    return (
+      losses.tbrm(z, TOKENS, ones, jnp.ones(1), mask).sum()
+      + losses.rover(z, TOKENS, ones, ones, jnp.ones(1), mask).sum()
+    )
+
   grad = fast_jit(jax.grad(both))(logits)
   assert np.isfinite(grad).all() and not np.any(grad[0, 1])

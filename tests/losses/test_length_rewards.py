@@ -21,7 +21,9 @@ def test_soft_overlong():
 
 def test_l1():
   close(
-    losses.l1_exact_penalty(LENGTH, 7.0, alpha=0.1), [-0.5, -0.1, -0.3, -0.5], 1e-6
+    losses.l1_exact_penalty(LENGTH, 7.0, alpha=0.1),
+    [-0.5, -0.1, -0.3, -0.5],
+    1e-6,
   )
   got = losses.l1_max_reward(RIGHT, LENGTH, 7.0, alpha=0.05)
   close(got, [0.75, 0, 0.35, 0], 1e-6)

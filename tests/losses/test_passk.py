@@ -8,6 +8,7 @@ import pytest
 from losses_batch import close, run_in
 
 from jaxrl_reason import losses
+from jaxrl_reason.losses.passk import choose_ratio
 
 
 def subsets_with(n, k, i):
@@ -116,3 +117,13 @@ def test_passk_of_one_is_the_zscore():
   reward = jnp.array([1.0, 0, 0, 1, 0])
   zscore = losses.group_zscore(reward, jnp.zeros(5, int), ddof=0, eps=0.0)
   close(losses.passk(reward, jnp.zeros(5, int), pass_k=1), zscore, 1e-5)
+
+
+def test_the_estimate_of_pass_at_k_is_unbiased():
+  """Over all outcomes of n = 5 coin flips: E[1 - C(m, k) / C(n, k)]."""
+  p, n, k = 0.3, 5, 3
+  flips = np.array(list(itertools.product([0, 1], repeat=n)))
+  chance = np.prod(np.where(flips, p, 1 - p), 1)
+  failures = jnp.asarray(n - flips.sum(1), jnp.float32)
+  estimate = 1 - np.float64(choose_ratio(failures, jnp.full(2**n, 5.0), k))
+  close((chance * estimate).sum(), 1 - (1 - p) ** k, 1e-6)

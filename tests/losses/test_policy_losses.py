@@ -66,13 +66,16 @@ def test_value_and_gradient_against_the_twin(name, bits):
 
   def run(dtype):
     def loss(logp):
-      x = ours(logp, jnp.asarray(b['old'], dtype), jnp.asarray(adv, dtype), mask)
+      x = ours(
+        logp, jnp.asarray(b['old'], dtype), jnp.asarray(adv, dtype), mask
+      )
       return losses.aggregate(x, mask, 'seq_mean_token_mean'), x
 
     grad = jax.grad(loss, has_aux=True)
     return fast_jit(grad)(jnp.asarray(b['logp'], dtype))
 
   (grad, x), rtol = run_in(bits, run)
+  assert x.dtype == grad.dtype == f'float{bits}'
   per_token = theirs(
     b['logp'], b['old'], np.broadcast_to(adv[:, None], mask.shape), mask
   )
@@ -111,10 +114,27 @@ def one(value):
 def test_golden_token(name, ratio, adv, value, slope):
   """One token with logp = -1, written out."""
   old = one(-1.0 - np.log(ratio))
-  ours = lambda lp: PAIRS[name][0](lp, old, one(adv), one(1))[0, 0]
+
+  def ours(lp):
+    return PAIRS[name][0](lp, old, one(adv), one(1))[0, 0]
+
   got, grad = fast_jit(jax.value_and_grad(ours))(one(-1.0))
   close(got, value, 1e-5, name)
   close(grad, np.full((1, 1), slope), 1e-5, name)
+
+
+def test_a_ratio_on_the_bound_keeps_its_gradient():
+  """Ties are not split: on-policy ratios sit on a clip of width 0."""
+  at_zero = {
+    'ppo_clip': lambda lp: losses.ppo_clip(
+      lp, None, one(-2.0), one(1), clip_low=0.0
+    ),
+    'cpgd': lambda lp: losses.cpgd(lp, None, one(-2.0), one(1), clip_low=0.0),
+    'gmpo': lambda lp: losses.gmpo(lp, None, one(-2.0), one(1), clip_low=0.0),
+  }
+  for name, fn in at_zero.items():
+    grad = fast_jit(jax.grad(lambda lp, f=fn: f(lp).sum()))
+    close(grad(one(-1.0)), one(2.0), 0, name)
 
 
 def test_clip_cov_and_kl_cov_by_hand():
@@ -134,16 +154,17 @@ def test_clip_cov_and_kl_cov_by_hand():
     )
 
 
-
 def test_all_are_reinforce_at_ratio_one():
   """On-policy, every surrogate has the gradient of -A log pi."""
   b, adv = batch_with_advantages()
   logp, mask = jnp.float32(b['logp']), b['mask']
 
   def gradient(ours):
-    weigh = lambda lp: losses.aggregate(
-      ours(lp, None, adv, mask), mask, 'seq_mean_token_mean'
-    )
+    def weigh(lp):
+      return losses.aggregate(
+        ours(lp, None, adv, mask), mask, 'seq_mean_token_mean'
+      )
+
     return fast_jit(jax.grad(weigh))(logp)
 
   want = gradient(PAIRS['log_likelihood'][0])
@@ -190,11 +211,12 @@ def test_gradients_against_finite_differences():
     logp = jnp.asarray(-rng.random((2, 3)) - 0.5)
     old, adv = logp + 0.05, jnp.array([1.3, -0.7])
     mask = jnp.array([[1, 1, 0], [1, 1, 1]])
+
     def surrogates(lp):
       names = ('ppo_clip', 'gspo', 'gmpo', 'sapo', 'cpgd', 'opmd')
       return [PAIRS[name][0](lp, old, adv, mask) for name in names]
 
-    check_grads(fast_jit(surrogates), (logp,), 1, ['rev'])
+    check_grads(jax.jit(surrogates), (logp,), 1, ['rev'])
 
 
 @pytest.mark.parametrize('gap', [60.0, 1000.0])
@@ -217,5 +239,6 @@ def test_sequence_losses_do_not_mix_rows():
   moved = logp.at[3].add(0.1)
   rest = np.arange(logp.shape[0]) != 3
   for name in ('gspo', 'gmpo', 'opmd', 'vespo', 'topr'):
-    f = lambda lp: PAIRS[name][0](lp, jnp.float32(b['old']), adv, b['mask'])
-    assert np.array_equal(f(logp)[rest], f(moved)[rest]), name
+    old, fn = jnp.float32(b['old']), PAIRS[name][0]
+    before, after = (fn(x, old, adv, b['mask']) for x in (logp, moved))
+    assert np.array_equal(before[rest], after[rest]), name

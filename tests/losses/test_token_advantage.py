@@ -51,12 +51,15 @@ def test_returns_and_gae_against_the_twin(bits):
       losses.value_targets(reward, v, mask, value_lambda=0.8, **args),
     )
 
-  ours, rtol = run_in(bits, run)
+  ours, rtol = run_in(bits, lambda dtype: fast_jit(lambda: run(dtype))())
   r = twin.outcome_on_last(b['reward'], mask, valid)
   length = np.maximum(mask.sum(1), 1)
   adaptive = np.clip(1 - 1 / (0.5 * length), 0, 1)
   row_ok = (mask & valid[:, None]).astype(float)
-  gae = lambda lam: twin.gae(r, values, mask, 0.9, lam) * row_ok
+
+  def gae(lam):
+    return twin.gae(r, values, mask, 0.9, lam) * row_ok
+
   ones = np.ones(len(length))
   close(ours[0], twin.returns(r, mask, 0.9), rtol)
   close(ours[1], gae(0.7 * ones), rtol)
@@ -70,7 +73,12 @@ def test_reinforce_pp_charges_kl_on_every_token():
   mask = jnp.array([[1, 1, 0]])
   old, ref = jnp.array([[-1.0, -2, jnp.nan]]), jnp.array([[-1.5, -1, jnp.nan]])
   adv = losses.advantages(
-    s, jnp.array([3.0]), jnp.zeros(1, int), mask=mask, old_logp=old, ref_logp=ref
+    s,
+    jnp.array([3.0]),
+    jnp.zeros(1, int),
+    mask=mask,
+    old_logp=old,
+    ref_logp=ref,
   )
   # KL 0.5 and -1: rewards -0.25 and 3 + 0.5.
   close(adv, [[3.25, 3.5, 0]], 1e-6)
@@ -80,9 +88,7 @@ def test_prime_by_hand():
   """Two rows. Mean process rewards 2 and 3; outcomes 1 and 0."""
   process = jnp.array([[1.0, 3.0], [3.0, jnp.nan]])
   mask = jnp.array([[1, 1], [1, 0]])
-  adv = losses.prime(
-    jnp.array([1.0, 0.0]), jnp.zeros(2, int), process, mask
-  )
+  adv = losses.prime(jnp.array([1.0, 0.0]), jnp.zeros(2, int), process, mask)
   # Row 0: (1 - 3) + (3 - 3) + 1, (3 - 3) + 1; row 1: (3 - 2) - 1.
   close(adv, [[-1, 1], [0, 0]], 1e-6)
   implicit = losses.implicit_reward(
@@ -125,7 +131,9 @@ def test_tree_by_hand():
     [2 * (0 - root), (0 - root) + 0, 0],
   ]
   close(both, want, 1e-5)
-  local = losses.tree(reward, group, node, mask, tree_global=0.0, tree_power=0.0)
+  local = losses.tree(
+    reward, group, node, mask, tree_global=0.0, tree_power=0.0
+  )
   close(local[0], [a - root, a - root, 1 - a], 1e-5)
   dead = losses.tree(jnp.full(3, 0.1), group, node, mask)
   assert not np.any(dead)
@@ -134,6 +142,9 @@ def test_tree_by_hand():
 def test_under_jit_and_vmap():
   b = edge_batch()
   reward = jnp.nan_to_num(jnp.float32(b['reward']))
-  fn = lambda r: losses.returns(r, b['mask'], gamma=0.9)
+
+  def fn(r):
+    return losses.returns(r, b['mask'], gamma=0.9)
+
   stacked = fast_jit(jax.vmap(fn))(jnp.stack([reward, 2 * reward]))
   close(stacked[1], 2 * np.float64(fn(reward)), 1e-5)

@@ -135,7 +135,9 @@ def test_cached_decode_equals_full_forward(kv_heads):
   valid = jnp.arange(p) >= p - lengths[:, None]
   tail = jax.random.randint(jax.random.key(2), (N * g, new), 0, 16)
   whole = jnp.concatenate([jnp.repeat(prompts, g, 0), tail], 1)
-  mask = jnp.concatenate([jnp.repeat(valid, g, 0), jnp.ones_like(tail, bool)], 1)
+  mask = jnp.concatenate(
+    [jnp.repeat(valid, g, 0), jnp.ones_like(tail, bool)], 1
+  )
   want = model.hidden(params, whole, mask)[:, p - 1 :]
 
   weights = model.decode_params(params)

@@ -9,7 +9,7 @@ import itertools
 import re
 from typing import NamedTuple
 
-from jaxrl_reason.rewards.expr import compare, words
+from jaxrl_reason.rewards.expr import compare, forms, words
 from jaxrl_reason.rewards.expr.nodes import (
   MAX_CHARS,
   Budget,
@@ -21,7 +21,13 @@ from jaxrl_reason.rewards.expr.parser import parse
 from jaxrl_reason.rewards.expr.text import clean
 
 PLAIN_NUMBER = re.compile(
-  r'([-+]?) ?(?:\\?\$ ?)?([0-9]+(?:,[0-9]{3})*(?:\.[0-9]*)?|\.[0-9]+)'
+  r'(?:\\?\$ ?)?([-+]?) ?(?:\\?\$ ?)?'
+  r'([0-9]+(?:,[0-9]{3})*(?:\.[0-9]*)?|\.[0-9]+)'
+)
+# "n is an integer" after a family of solutions.
+INTEGER = re.compile(
+  r'[,;]?[\s$]*(?:\\text\s*\{)?\s*(?:where|for|with)?[\s$}]*\b([a-z])[\s$]*'
+  r'(?:\\text\s*\{)?\s*(?:is |be )?an? (?:arbitrary )?integer\s*\}?\s*$'
 )
 SPACES = re.compile(r'(?:\\[,;:! ]|\\q?quad|\\(?:left|right)(?![a-z])|[\s~$])+')
 
@@ -59,6 +65,10 @@ def same(a: str, b: str) -> Outcome:
   a, b = clean(a), clean(b)
   if not a or not b:
     return Outcome(False, False)
+  a, b = (
+    INTEGER.sub(r', \1\\in\\mathbb{Z}', t) if 'integer' in t else t
+    for t in (a, b)
+  )
   if squashed(a) == squashed(b):
     return Outcome(True, True)
   outcome = _special(a, b)
@@ -84,14 +94,16 @@ def _special(a: str, b: str) -> Outcome | None:
     value_a, value_b = read(a), read(b)
     if value_a and value_b:
       return Outcome(compare_two(value_a, value_b), True)
+  for time, other in ((words.hour(a), b), (words.hour(b), a)):
+    if time and other.isdigit():  # 6 p.m. against 6
+      return Outcome(str(time[0]) == other, True)
   return None
 
 
 def _expressions(a: str, b: str) -> Outcome:
   text_a, text_b = words.is_text(a), words.is_text(b)
-  if text_a and text_b:
-    if words.same_text(a, b):
-      return Outcome(True, True)
+  if words.is_wordy(a) and words.is_wordy(b) and words.same_text(a, b):
+    return Outcome(True, True)
   a, b = _unlabelled(a, b)
   budget = Budget()
   try:
@@ -154,3 +166,11 @@ def _any_reading(a: Readings, b: Readings, budget: Budget) -> bool:
     if compare.equal(tree_a, tree_b, budget):
       return True
   return False
+
+
+def value(text: str) -> Node:
+  """The tree of an answer, of an equation its value."""
+  node = parse(clean(text))[0]
+  if forms.is_equation(node) and forms.is_name(node.args[0]):
+    return node.args[-1]
+  return node

@@ -32,6 +32,8 @@ class Brackets:
     explicit = self.next().value == '\\{'
     if self.take('}', '\\}'):
       return EMPTY
+    if explicit and self.token.kind == 'begin':
+      return self._system()
     state, self.bars, self.builders = (self.bars, self.builders), 0, 1
     inner = self.listing()
     node = self._builder(inner) if self.on('|', ':') else inner
@@ -41,9 +43,18 @@ class Brackets:
       node = Node('call', (inner, self.listing()), 'binom')
     self.expect('}', '\\}')
     if node.kind == 'seq' and node.value in (',', 'and'):
-      return node._replace(value='{}')
+      # TeX does not print plain braces: {1, 2} may be a list as well.
+      return node._replace(value='{}' if explicit else ',')
     if explicit and node.kind != 'builder':
       return Node('seq', (node,), '{}')
+    return node
+
+  def _system(self) -> Node:
+    """\\left\\{ with an array of equations and no brace to close it."""
+    node = self.atom()
+    self.take('}', '\\}')
+    if node.kind == 'matrix' and node.value[1] == 1:
+      return Node('seq', node.args, 'and')
     return node
 
   def _builder(self, element: Node) -> Node:

@@ -6,38 +6,39 @@ variable of a set, an equation's constant factor. What is not: brackets of
 intervals, the number of elements, the order in a tuple.
 """
 
-import itertools
-
 from jaxrl_reason.rewards.expr import scalars, sets
 from jaxrl_reason.rewards.expr.evaluate import Outside
-from jaxrl_reason.rewards.expr.exact import Modular
+from jaxrl_reason.rewards.expr.forms import (
+  assignments,
+  constants_renamed,
+  elements,
+  is_equation,
+  is_many,
+  is_name,
+  is_tuple,
+  tidy,
+  values_of,
+)
 from jaxrl_reason.rewards.expr.nodes import (
   ONE,
   ZERO,
   Budget,
-  Limit,
   Node,
-  Undefined,
   names,
   replace,
   symbol,
 )
-from jaxrl_reason.rewards.expr.numeric import Numeric
+from jaxrl_reason.rewards.expr.proportional import difference, proportional
 
-MAX_ITEMS = 40
-MAX_SIGNS = 4  # plus-minus signs in one expression: 16 values
-BARE = frozenset((',', 'or', 'and'))
-EQUALITY = frozenset(('=', '~'))
-NUMBER_SETS = frozenset('ZNQRC')
 AXES = tuple(symbol(f'unit vector {axis}') for axis in 'ijk')
 
 
 def equal(a: Node, b: Node, budget: Budget) -> bool:
   """Symmetric: the same answer, whichever is the gold one."""
   a, b = tidy(a, b)
-  if a == b:
+  if a == b or _dispatch(a, b, budget):
     return True
-  return _dispatch(a, b, budget)
+  return any(_dispatch(c, b, budget) for c in constants_renamed(a, b))
 
 
 def _dispatch(a: Node, b: Node, budget: Budget) -> bool:
@@ -48,111 +49,27 @@ def _dispatch(a: Node, b: Node, budget: Budget) -> bool:
     outcome = _sets(a, b, budget)
     if outcome is not None:
       return outcome
-  if is_equation(a) and is_equation(b):
+  if is_equation(a) and is_equation(b) and not (a.has('pm') or b.has('pm')):
     return _equations(a, b, budget)
-  if is_equation(a) or is_equation(b):
+  if is_equation(a) != is_equation(b):
     value, other = (a, b) if is_equation(a) else (b, a)
     return any(equal(v, other, budget) for v in values_of(value, other))
   if is_many(a) or is_many(b):
     return _many(a, b, budget)
+  if 'ratio' in (a.kind, b.kind) and max(len(a.args), len(b.args)) > 2:
+    return _ratios(a, b, budget)
   if is_tuple(a) and is_tuple(b):
     return _brackets(a) == _brackets(b) and _in_order(a.args, b.args, budget)
   if is_tuple(a) != is_tuple(b):
     return _vector(a, b, budget)
+  if _has_axes(a) != _has_axes(b):
+    a, b = _with_axes(a), _with_axes(b)
   if {a.kind, b.kind} & {'rel', 'opaque', 'builder', 'setop'}:
     return _same_shape(a, b, budget)
   return scalars.equal(a, b, budget)
 
 
-# --- dress -----------------------------------------------------------------
-
-
-def tidy(a: Node, b: Node) -> tuple[Node, Node]:
-  """Conditions dropped, free integers renamed, one-element sets opened."""
-  a, integers_a = _without_conditions(a)
-  b, integers_b = _without_conditions(b)
-  a, b = _opened(a), _opened(b)
-  return _renamed(a, b, integers_a, integers_b)
-
-
-def _opened(node: Node) -> Node:
-  while node.kind == 'seq' and len(node.args) == 1:
-    node = node.args[0]
-  return node
-
-
-def _is_condition(node: Node) -> bool:
-  """k in Z, x in R."""
-  return (
-    node.kind == 'rel'
-    and node.value == ('in',)
-    and node.args[1].kind in ('const', 'sym')
-    and str(node.args[1].value).removeprefix('set:')[:1] in NUMBER_SETS
-  )
-
-
-def _without_conditions(node: Node) -> tuple[Node, list[str]]:
-  """'x = k pi, k in Z' as (x = k pi, ['k'])."""
-  if node.kind == 'builder':
-    kept = [c for c in node.args[1:] if not _is_condition(c)]
-    dropped = [c for c in node.args[1:] if _is_condition(c)]
-    if dropped and not kept and node.args[0].kind == 'rel':
-      node = node.args[0]  # {x | x = k pi, k in Z} written as {x = k pi | ...}
-    elif dropped and kept:
-      node = node._replace(args=(node.args[0], *kept))
-  elif node.kind == 'seq' and node.value in BARE:
-    dropped = [c for c in node.args if _is_condition(c)]
-    kept = [c for c in node.args if not _is_condition(c)]
-    if not dropped or not kept:
-      return node, []
-    node = kept[0] if len(kept) == 1 else node._replace(args=tuple(kept))
-  else:
-    return node, []
-  return node, [c.args[0].value for c in dropped if c.args[0].kind == 'sym']
-
-
-def _renamed(a: Node, b: Node, integers_a: list, integers_b: list):
-  """n pi and k pi are the same family when n or k was declared an integer."""
-  own_a, own_b = names(a) - names(b), names(b) - names(a)
-  if len(own_a) == len(own_b) == 1 and (integers_a or integers_b):
-    old, new = own_a.pop(), own_b.pop()
-    if old in integers_a or new in integers_b:
-      a = replace(a, symbol(old), symbol(new))
-  return a, b
-
-
 # --- equations -------------------------------------------------------------
-
-
-def is_equation(node: Node) -> bool:
-  return node.kind == 'rel' and all(op in EQUALITY for op in node.value)
-
-
-def is_name(node: Node) -> bool:
-  """x, f(x), (x, y), AB, angle A: what an answer can be the value of."""
-  if node.kind == 'sym':
-    return True
-  if node.kind == 'call':
-    return True
-  if node.kind in ('seq', 'mul'):
-    return all(a.kind == 'sym' for a in node.args) and (
-      node.kind == 'seq' or all(a.value.isupper() for a in node.args)
-    )
-  return node.kind == 'opaque'
-
-
-def values_of(equation: Node, other: Node) -> list[Node]:
-  """What `x = 5` says when it is held against `5`."""
-  first, *rest = equation.args
-  if '~' in equation.value:
-    return [n for n in equation.args if not is_name(n)]
-  if is_name(first):
-    return [rest[-1]]
-  if is_name(rest[-1]):
-    return [first]
-  if not names(equation):
-    return [rest[-1]]  # 2 + 3 = 5
-  return []
 
 
 def _equations(a: Node, b: Node, budget: Budget) -> bool:
@@ -161,6 +78,7 @@ def _equations(a: Node, b: Node, budget: Budget) -> bool:
       (not is_name(a.args[0]) or a.args[0] == b.args[0])
       and equal(a.args[-1], b.args[-1], budget)
     )
+  b = _bound_like(b, a)
   (left_a, right_a), (left_b, right_b) = a.args, b.args
   if left_a == left_b and is_name(left_a):
     if equal(right_a, right_b, budget):
@@ -171,8 +89,19 @@ def _equations(a: Node, b: Node, budget: Budget) -> bool:
     return equal(right_a, right_b, budget)
   elif _both_functions(a, b) and equal(right_a, right_b, budget):
     return True
-  plain = not any(n.has('seq', 'rel', 'matrix', 'setop') for n in (a, b))
-  return plain and proportional(_difference(a), _difference(b), budget)
+  sides = (left_a, right_a, left_b, right_b)
+  plain = not any(n.has('seq', 'rel', 'matrix', 'setop') for n in sides)
+  return plain and proportional(difference(a), difference(b), budget)
+
+
+def _bound_like(equation: Node, other: Node) -> Node:
+  """f(t) = 2t with the variable of f(x) = 2x."""
+  mine, its = equation.args[0], other.args[0]
+  if mine.kind == its.kind == 'call' and len(mine.args) == len(its.args) == 1:
+    old, new = mine.args[0], its.args[0]
+    if old.kind == new.kind == 'sym' and mine.value == its.value:
+      return replace(equation, old, new)
+  return equation
 
 
 def _both_functions(a: Node, b: Node) -> bool:
@@ -180,119 +109,18 @@ def _both_functions(a: Node, b: Node) -> bool:
   lefts = a.args[0], b.args[0]
   return (
     all(is_name(n) for n in lefts)
-    and any(n.kind == 'call' for n in lefts)
+    and any(n.kind in ('call', 'div') for n in lefts)
     and bool(names(a.args[1]))
   )
-
-
-def _difference(equation: Node) -> Node:
-  left, right = equation.args
-  return Node('add', (left, Node('neg', (right,))))
-
-
-def proportional(
-  a: Node, b: Node, budget: Budget, *, positive: bool = False
-) -> bool:
-  """Is a / b a constant other than 0 (above 0 if `positive`)?"""
-  if names(a) != names(b) or not names(a):
-    return False
-  if not positive:
-    try:
-      return _proportional_modular(a, b, budget)
-    except Outside:
-      pass  # not a polynomial: at real points, below
-  ratios = [_ratio(a, b, budget, salt) for salt in range(3)]
-  if None in ratios:
-    return False
-  first = ratios[0]
-  mp = Numeric(budget).mp
-  return all(
-    scalars.near(mp, first, r, final=False) is True for r in ratios[1:]
-  ) and (not positive or (scalars.is_real(mp, first) and mp.re(first) > 0))
-
-
-def _proportional_modular(a: Node, b: Node, budget: Budget) -> bool:
-  pairs = []
-  for salt in (1, 2, 3):
-    domain = Modular(budget, salt)
-    try:
-      pairs.append((domain.value(a), domain.value(b)))
-    except Undefined:
-      return False
-  (x, y), *rest = pairs
-  domain = Modular(budget, 0)
-  same = all(domain.number(x * v) == domain.number(u * y) for u, v in rest)
-  return same and x != 0 and y != 0
-
-
-def _ratio(a: Node, b: Node, budget: Budget, salt: int):
-  low = (1, 3, 6)[salt]
-  domain = Numeric(budget, scale=(low + scalars.Fraction(1, 7), 2))
-  try:
-    x, y = domain.value(a), domain.value(b)
-  except ArithmeticError:
-    return None
-  return x / y if x and y else None
 
 
 # --- several values --------------------------------------------------------
 
 
-def is_many(node: Node) -> bool:
-  """A bare or braced list, or something with plus-minus signs."""
-  if node.kind == 'seq':
-    return node.value in BARE or node.value == '{}'
-  return node.kind != 'seq' and node.has('pm')
-
-
-def is_tuple(node: Node) -> bool:
-  return node.kind == 'seq' and node.value not in BARE and node.value != '{}'
-
-
 def _brackets(node: Node) -> str:
-  return '()' if node.value == '<>' else node.value
-
-
-def expand(node: Node) -> list[Node]:
-  """The values of an expression with plus-minus signs."""
-  signs = [n for n in node.walk() if n.kind == 'pm']
-  if not signs:
-    return [node]
-  if len(signs) > MAX_SIGNS:
-    raise Limit('too many plus-minus signs')
-  # With a minus-plus, all signs move together.
-  if any(n.value < 0 for n in signs):
-    return [_signed(node, iter([s] * len(signs))) for s in (1, -1)]
-  choices = itertools.product((1, -1), repeat=len(signs))
-  return [_signed(node, iter(choice)) for choice in choices]
-
-
-def _signed(node: Node, choice) -> Node:
-  if node.kind == 'pm':
-    positive = next(choice) * node.value > 0
-    inner = _signed(node.args[0], choice)
-    return inner if positive else Node('neg', (inner,))
-  return node._replace(args=tuple(_signed(a, choice) for a in node.args))
-
-
-def elements(node: Node) -> list[Node]:
-  """All values of a list, its plus-minus signs written out."""
-  items = node.args if node.kind == 'seq' and is_many(node) else (node,)
-  found = [value for item in items for value in _expanded(item)]
-  if len(found) > MAX_ITEMS:
-    raise Limit('too many elements')
-  return found
-
-
-def _expanded(item: Node) -> list[Node]:
-  if item.kind == 'seq' and is_many(item):
-    return elements(item)
-  if is_equation(item) and is_many(item.args[-1]):
-    left = item.args[:-1]
-    return [
-      item._replace(args=(*left, value)) for value in elements(item.args[-1])
-    ]
-  return expand(item) if not is_tuple(item) or item.has('pm') else [item]
+  """Of two elements [ ] is an interval; <1, 2> and [1, 2, 3] are vectors."""
+  vector = node.value == '<>' or (node.value == '[]' and len(node.args) > 2)
+  return '()' if vector else node.value
 
 
 def _many(a: Node, b: Node, budget: Budget) -> bool:
@@ -305,9 +133,8 @@ def _many(a: Node, b: Node, budget: Budget) -> bool:
     if assigned and len(assigned) > 1 and not assignments(other):
       return _in_order(_by_name(assigned), elements(other), budget)
   braces = all(n.kind == 'seq' and n.value == '{}' for n in (a, b))
-  return _same_elements(
-    _unnamed(elements(a)), _unnamed(elements(b)), budget, distinct=braces
-  )
+  distinct = braces or a.has('pm') or b.has('pm')
+  return _same_elements(elements(a), elements(b), budget, distinct=distinct)
 
 
 def _list_and_tuple(a: Node, b: Node, budget: Budget) -> bool:
@@ -324,18 +151,6 @@ def _list_and_tuple(a: Node, b: Node, budget: Budget) -> bool:
   return _in_order(ordered.args, items, budget)
 
 
-def assignments(node: Node) -> dict[str, Node] | None:
-  """{'x': 1, 'y': 2} of 'x = 1, y = 2'; None if anything else is in it."""
-  if node.kind != 'seq' or node.value == 'or':
-    return None
-  found: dict[str, Node] = {}
-  for item in node.args:
-    if not is_equation(item) or item.args[0].kind != 'sym':
-      return None
-    found[item.args[0].value] = item.args[-1]
-  return found if len(found) == len(node.args) else None
-
-
 def _by_name(assigned: dict[str, Node]) -> list[Node]:
   return [assigned[name] for name in sorted(assigned)]
 
@@ -346,16 +161,6 @@ def _same_assignments(a: dict, b: dict, budget: Budget) -> bool:
   )
 
 
-def _unnamed(items: list[Node]) -> list[Node]:
-  """'x = 1, 2' and 'x = 1 or x = 2' as 1, 2: one name, or none."""
-  found = {n.args[0] for n in items if is_equation(n) and is_name(n.args[0])}
-  if len(found) != 1:
-    return items
-  return [
-    n.args[-1] if is_equation(n) and n.args[0] in found else n for n in items
-  ]
-
-
 def _in_order(a, b, budget: Budget) -> bool:
   return len(a) == len(b) and all(equal(x, y, budget) for x, y in zip(a, b))
 
@@ -364,7 +169,7 @@ def _same_elements(
   a: list[Node], b: list[Node], budget: Budget, *, distinct: bool = False
 ) -> bool:
   """A one-to-one match in any order; sets ignore repetitions."""
-  if distinct or len(a) != len(b):
+  if distinct:
     a, b = _distinct(a, budget), _distinct(b, budget)
   if len(a) != len(b):
     return False
@@ -418,6 +223,9 @@ def as_matrix(node: Node) -> tuple[tuple[int, int], tuple[Node, ...]] | None:
 def _matrices(a: Node, b: Node, budget: Budget) -> bool:
   if is_equation(a) or is_equation(b):
     a, b = (n.args[-1] if is_equation(n) else n for n in (a, b))
+  if _has_axes(a) or _has_axes(b):
+    a, b = (_as_tuple(n) for n in (a, b))
+    return is_tuple(a) != is_tuple(b) and _vector(a, b, budget)
   one, other = as_matrix(a), as_matrix(b)
   if one is None or other is None:
     return _same_shape(a, b, budget)
@@ -432,10 +240,32 @@ def _matrices(a: Node, b: Node, budget: Budget) -> bool:
   return _in_order(cells_a, cells_b, budget)
 
 
+def _as_tuple(node: Node) -> Node:
+  """A row or column as a tuple; anything else as it is."""
+  if node.kind == 'matrix' and 1 in node.value:
+    return Node('seq', node.args, '()')
+  return node
+
+
+def _has_axes(node: Node) -> bool:
+  return any(part in AXES for part in node.walk())
+
+
+def _with_axes(node: Node) -> Node:
+  """4i - 3j: plain letters for the unit vectors."""
+  if symbol('j') not in node.walk():
+    return node
+  node = replace(node, Node('const', (), 'i'), AXES[0])
+  return replace(replace(node, symbol('j'), AXES[1]), symbol('k'), AXES[2])
+
+
 def _vector(a: Node, b: Node, budget: Budget) -> bool:
   """(1, 2) against i + 2j."""
   ordered, other = (a, b) if is_tuple(a) else (b, a)
-  if not any(axis in set(other.walk()) for axis in AXES):
+  if other.kind == 'call' and other.value in ('binom', 'perm'):
+    return _in_order(ordered.args, other.args, budget)  # a point C or P
+  other = _with_axes(other)
+  if not _has_axes(other):
     return False
   if not 2 <= len(ordered.args) <= 3:
     return False
@@ -449,6 +279,18 @@ def _vector(a: Node, b: Node, budget: Budget) -> bool:
     if not scalars.equal(parts.pop(), ZERO, budget):
       return False
   return _in_order(ordered.args, parts, budget)
+
+
+def _ratios(a: Node, b: Node, budget: Budget) -> bool:
+  """1:2:3 is 2:4:6."""
+  if a.kind != b.kind or len(a.args) != len(b.args):
+    return False
+  return all(
+    scalars.equal(
+      Node('mul', (x, b.args[0])), Node('mul', (y, a.args[0])), budget
+    )
+    for x, y in zip(a.args[1:], b.args[1:])
+  )
 
 
 def _same_shape(a: Node, b: Node, budget: Budget) -> bool:
@@ -473,4 +315,4 @@ def _same_inequality(a: Node, b: Node, budget: Budget) -> bool:
   if op_a not in sets.INEQUALITIES:
     return _in_order(a.args, b.args, budget)
   free = op_a == '!='
-  return proportional(_difference(a), _difference(b), budget, positive=not free)
+  return proportional(difference(a), difference(b), budget, positive=not free)

@@ -46,11 +46,24 @@ def integer_root(value: int, degree: int) -> int | None:
   return low if low**degree == value else None
 
 
+def bits(value: Fraction) -> int:
+  return max(value.numerator.bit_length(), value.denominator.bit_length())
+
+
 class Exact(Evaluator):
   """Rational constants; everything else is Outside."""
 
   def number(self, value: Fraction) -> Fraction:
     return value
+
+  def value(self, node: Node) -> Fraction:
+    found = super().value(node)
+    size = bits(found)
+    if size > 4 * MAX_BITS:
+      raise Outside('a large number')
+    if size > 1_000:  # sums and products of these are what takes time
+      self.budget.spend(size // 100)
+    return found
 
   def unit(self, base: str, factor: Fraction) -> Fraction:
     if base == 'pct':
@@ -60,7 +73,14 @@ class Exact(Evaluator):
     raise Outside(base)
 
   def _pow(self, node: Node) -> Fraction:
-    base, exponent = (self.value(a) for a in node.args)
+    base, exponent = node.args
+    exponent = self.value(exponent)
+    if base.kind == 'root':  # sqrt(2)^4
+      degree, base = base.args
+      exponent /= integer(self.value(degree), 60) or 1
+    base = self.value(base)
+    if base < 0 and exponent.denominator != 1:
+      raise Outside('a root of a negative number')
     if exponent.denominator != 1:
       return self._nth_root(base, exponent.denominator) ** exponent.numerator
     return self._power(base, int(exponent))
@@ -70,8 +90,7 @@ class Exact(Evaluator):
       raise Undefined('0 to a power <= 0')
     if abs(base) == 1:
       return base ** (exponent % 2)
-    bits = max(base.numerator.bit_length(), base.denominator.bit_length())
-    if bits * abs(exponent) > MAX_BITS:
+    if bits(base) * abs(exponent) > MAX_BITS:
       raise Outside('a large power')
     return base**exponent
 
@@ -133,6 +152,9 @@ class Modular(Exact):
     super().__init__(budget)
     self.salt = salt
     self.exponents = Exact(budget)
+
+  def value(self, node: Node) -> int:
+    return Evaluator.value(self, node)
 
   def number(self, value: Fraction) -> int:
     if value.denominator == 1:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 MAX_CHARS = 2_000  # of one answer; longer ones are compared as text
 MAX_TOKENS = 800
 MAX_DEPTH = 40  # nested brackets; about 8 Python frames each
+MAX_EXPONENT = 6_000  # of ten, in 1e6000
 MAX_BITS = 20_000  # of an exact integer before it is computed
 BUDGET = 30_000  # evaluated nodes for one pair; mpmath takes 1-50 us for one
 
@@ -64,6 +65,20 @@ class Node(NamedTuple):
 
 def number(value) -> Node:
   return Node('num', (), Fraction(value))
+
+
+def decimal(text: str) -> Node:
+  """Digits, with a point or an exponent, as an exact number."""
+  mantissa, _, exponent = text.lower().partition('e')
+  whole, _, fraction = mantissa.partition('.')
+  scale = int(exponent or 0) - len(fraction)
+  value = int(whole + fraction) if whole + fraction else 0
+  if abs(scale) > MAX_EXPONENT:
+    raise Limit('the exponent is too large')
+  exact = Fraction(value) * Fraction(10) ** scale
+  if len(fraction.rstrip('0')) >= 6 and not exponent:
+    return Node('dec', (), (exact, len(fraction)))
+  return Node('num', (), exact)
 
 
 def symbol(name: str) -> Node:

@@ -12,9 +12,15 @@ from fractions import Fraction
 import mpmath
 
 from jaxrl_reason.rewards.expr.evaluate import Evaluator, Outside
-from jaxrl_reason.rewards.expr.nodes import Budget, Limit, Node, Undefined
+from jaxrl_reason.rewards.expr.nodes import (
+  Budget,
+  Limit,
+  Node,
+  Undefined,
+  names,
+)
 
-BITS, MORE_BITS = 200, 1_000
+BITS, MORE_BITS = 200, 1_400
 MAX_MAGNITUDE = 1 << 20  # log2 of any value
 MAX_ANGLE = (
   512  # log2 of an argument of sin: the reduction needs that many bits
@@ -39,13 +45,13 @@ class Numeric(Evaluator):
   cost = 2
 
   def __init__(
-    self, budget: Budget, bits: int = BITS, scale=None, signs=None, whole=()
+    self, budget: Budget, bits: int = BITS, scale=None, signs=None, whole=None
   ):
     super().__init__(budget)
     self.mp = context(bits)
     self.scale = scale or (Fraction(1, 5), Fraction(3, 5))
     self.signs = signs or {}
-    self.whole = whole  # symbols that stand for an integer
+    self.whole = whole or {}  # symbols that stand for an integer
     self.left_reals = False  # a root or log of a negative number was taken
     if bits > BITS:
       self.cost = 6
@@ -60,7 +66,7 @@ class Numeric(Evaluator):
     low, width = self.scale
     share = Fraction(zlib.crc32(name.encode()) * 2 + 1, 2**33)
     if name in self.whole:
-      return self.mp.mpf(2 + int(share * 7) + int(low))
+      return self.mp.mpf(self.whole[name])
     return self.number(low + width * share) * self.signs.get(name, 1)
 
   def _sym(self, node: Node):
@@ -151,6 +157,8 @@ class Numeric(Evaluator):
     self.budget.spend(20)
     values = [self.value(a) for a in node.args]
     function = FUNCTIONS.get(node.value)
+    if node.value == 'conj' and names(node):
+      function = None  # a variable may be complex, its test points are not
     try:
       if function is None:
         return self.unknown(node.value, values)

@@ -6,9 +6,9 @@ additive   + - plus-minus      product    * / and juxtaposition
 signed     -x                  power      x^2, 5!, 30 degrees, 50%
 """
 
-from jaxrl_reason.rewards.expr import units
 from jaxrl_reason.rewards.expr.atoms import Atoms
 from jaxrl_reason.rewards.expr.brackets import Brackets
+from jaxrl_reason.rewards.expr.commands import Commands
 from jaxrl_reason.rewards.expr.nodes import (
   INF,
   MAX_DEPTH,
@@ -17,6 +17,7 @@ from jaxrl_reason.rewards.expr.nodes import (
   ParseError,
   symbol,
 )
+from jaxrl_reason.rewards.expr.quantities import Quantities
 from jaxrl_reason.rewards.expr.tokens import Reader, Token
 
 RELATIONS = frozenset(
@@ -51,7 +52,7 @@ def parse(
   return node, frozenset(found)
 
 
-class Parser(Atoms, Brackets):
+class Parser(Atoms, Brackets, Commands, Quantities):
   """State: the position, the open bars, and what was ambiguous."""
 
   def __init__(self, tokens: list[Token], *, tight: bool, letters: bool):
@@ -97,6 +98,9 @@ class Parser(Atoms, Brackets):
 
   def listing(self) -> Node:
     """One answer or several; the words between them are kept."""
+    if self.token.kind == 'word' and self.peek().value == ':':
+      self.next()  # "domain: (0, 1)"
+      self.next()
     items = [self.relation()]
     kinds = set()
     while self.on(*SEPARATORS):
@@ -211,7 +215,7 @@ class Parser(Atoms, Brackets):
       last = (below or above)[-1]
       if self.on('*'):
         self.next()
-        above.append(self.factor())
+        above.append(self.unit() if self._at_real_unit() else self.factor())
       elif self.on('/'):
         self.next()
         below.append(self.divisor())
@@ -219,7 +223,7 @@ class Parser(Atoms, Brackets):
         rest = self.product()
         return Node('add', (_quotient(above, below), rest))
       elif self._starts_factor(last):
-        above.append(self.unit() if self._at_unit() else self.power())
+        above.append(self.quantity(above))
       else:
         return _quotient(above, below)
 
@@ -248,25 +252,6 @@ class Parser(Atoms, Brackets):
       parts.append(self.power())
     return first if len(parts) == 1 else Node('mul', tuple(parts))
 
-  def _compound_quantity(self, last: Node) -> bool:
-    """3 hours 20 minutes: a number after a unit is added."""
-    return (
-      self.token.kind == 'num'
-      and last.kind == 'unit'
-      and last.value != '$'
-      and units.BASE[last.value][0] not in ('eur', 'gbp', 'cny', 'inr')
-    )
-
-  def _at_unit(self) -> bool:
-    token = self.token
-    if token.kind == 'unit' or (token.kind == 'func' and token.value == 'min'):
-      return True
-    if token.kind == 'letter' and token.value in units.LETTERS:
-      if token.roman or self.letters:
-        return True
-      self.ambiguous.add('letters' if token.spaced else 'glued')
-    return token.kind == 'word'
-
   def _starts_factor(self, last: Node) -> bool:
     token = self.token
     if token.kind == 'num' or token.kind == 'fraction':
@@ -274,10 +259,14 @@ class Parser(Atoms, Brackets):
     if token.kind == 'letter':
       is_union = token.value in 'Uu' and last.kind in ('seq', 'setop')
       return not is_union
-    if token.kind in ('func', 'unit', 'word', 'begin'):
+    if token.kind in ('func', 'word', 'begin', 'scale'):
+      return True
+    if token.kind == 'unit':
       return True
     if token.kind == 'cmd':
       return token.value not in CLOSERS
+    if token.value == 'in':
+      return self._inch_ahead()
     if token.value == '|':
       return self.bars == 0 and not self.builders
     if token.value == '[' and self.french:
@@ -291,30 +280,24 @@ class Parser(Atoms, Brackets):
       if self.on('^'):
         self.next()
         base = self.raised(base)
+      elif self.on('_') and base.kind == 'num':
+        self.next()
+        base = self.in_base(base)
       elif self.on('!'):
         self.next()
         base = Node('fact', (base,))
       elif self.on('%', '°'):
         base = Node('mul', (base, Node('unit', (), self.next().value)))
-        self._temperature()
+        self.temperature()
       else:
         return base
     raise Limit('too many operators behind one atom')
 
-  def _temperature(self):
-    """The C of 20 degrees C."""
-    if (
-      self.token.kind == 'letter'
-      and self.token.value in 'CF'
-      and (not self.token.spaced or self.token.roman)
-    ):
-      self.next()
-
   def raised(self, base: Node) -> Node:
-    if self.on('circ', '°') or self._is_degree_group():
+    if self.on('circ', '°') or self._is_degree_group(base):
       self._skip_group()
       degree = Node('unit', (), '°')
-      self._temperature()
+      self.temperature()
       return Node('mul', (base, degree))
     if self._is_ordinal():
       self._skip_group()
@@ -325,17 +308,20 @@ class Parser(Atoms, Brackets):
     self.enter()
     exponent = self.script()
     self.depth -= 1
+    if base.kind == 'seq' and exponent == symbol('T'):
+      return base  # a row written as the transpose of a column
     if exponent == INF:
       raise ParseError('an infinite exponent')
     return Node('pow', (base, exponent))
 
-  def _is_degree_group(self) -> bool:
-    following = self.peek()
-    closed = self.peek(2)
+  def _is_degree_group(self, base: Node) -> bool:
+    if self.token.value == 'o':
+      return base.kind == 'num'  # 30^o
+    following, closed = self.peek(), self.peek(2)
     return (
       self.on('{')
       and closed.value == '}'
-      and (following.value in ('circ', '°', 'o'))
+      and following.value in ('circ', '°', 'o')
     )
 
   def _is_ordinal(self) -> bool:

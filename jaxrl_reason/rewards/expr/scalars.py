@@ -6,7 +6,8 @@
                         where digits cancel
 
 A decimal is exact: 0.33 is not 1/3. Only one with six decimals or more may
-stand for an irrational or repeating value, if it is that value rounded.
+stand for an irrational or repeating value, if it is that value rounded or
+cut off.
 """
 
 from fractions import Fraction
@@ -14,11 +15,13 @@ from fractions import Fraction
 from jaxrl_reason.rewards.expr.evaluate import Outside
 from jaxrl_reason.rewards.expr.exact import Exact, Modular
 from jaxrl_reason.rewards.expr.nodes import (
+  INF,
   ONE,
   Budget,
   Node,
   Undefined,
   names,
+  number,
 )
 from jaxrl_reason.rewards.expr.numeric import BITS, MORE_BITS, Numeric
 
@@ -32,8 +35,14 @@ SYMBOLS_OF_INTEGERS = frozenset('nmk')
 
 def equal(a: Node, b: Node, budget: Budget) -> bool:
   """Equality, with the freedoms answers take: units, percent, log base."""
-  if a == b or decide(a, b, budget):
+  if a == b:
     return True
+  if INF in a.walk() or INF in b.walk():
+    return False  # infinity is no number to compute with
+  if decide(a, b, budget):
+    return True
+  if (a.kind == 'base') != (b.kind == 'base'):
+    return decide(without_base(a), without_base(b), budget)
   units_a, units_b = units_of(a), units_of(b)
   if bool(units_a) != bool(units_b):
     one = a if units_a else b
@@ -92,25 +101,31 @@ def numeric(a: Node, b: Node, budget: Budget) -> bool:
     return False
 
 
-def _points(symbols: list[str]):
-  """(scale, signs): inside (0, 1), of mixed sign, all negative, above 5."""
+def _points(a: Node, b: Node, symbols: list[str]):
+  """(scale, signs): inside (0, 1), beyond every constant, of mixed signs."""
+  numbers = (abs(n.value) for n in (*a.walk(), *b.walk()) if n.kind == 'num')
+  far = min(max(numbers, default=Fraction(0)), Fraction(10**6))
+  far = (far + Fraction(37, 10), Fraction(4))
   unit = (Fraction(1, 5), Fraction(3, 5))
   wide = (Fraction(13, 10), Fraction(2))
-  even = {s: -1 for s in symbols[::2]}
-  odd = {s: -1 for s in symbols[1::2]}
   yield unit, {}
-  yield wide, even
-  yield wide, odd
-  yield wide, dict.fromkeys(symbols, -1)
-  yield (Fraction(5), Fraction(4)), {}
+  yield far, {}
+  yield far, dict.fromkeys(symbols, -1)
+  yield wide, {s: -1 for s in symbols[::2]}
+  yield wide, {s: -1 for s in symbols[1::2]}
+  yield (far[0] * 2, far[1]), {}
 
 
 def _at_points(a, b, symbols, budget, whole) -> bool | None:
   """True or False; None when no point was conclusive."""
   real = both_complex = 0
   different = False
-  for scale, signs in _points(symbols):
-    outcome = _at_point(a, b, budget, scale, signs, whole)
+  # Pieces of |x| and its like agree on half of the points.
+  pieces = a.has('call', 'root') or b.has('call', 'root')
+  enough = 5 if pieces else HITS
+  for i, (scale, signs) in enumerate(_points(a, b, symbols)):
+    integers = {name: 2 + i + 3 * j for j, name in enumerate(whole)}
+    outcome = _at_point(a, b, budget, scale, signs, integers)
     if outcome is None:
       continue
     is_real, same = outcome
@@ -119,7 +134,7 @@ def _at_points(a, b, symbols, budget, whole) -> bool | None:
     real += is_real
     both_complex += not is_real
     different |= not same
-    if real >= HITS or (not symbols and not has_variables(a)):
+    if real >= enough or not symbols:
       break
   if real >= 2 or (real and not symbols):
     return True
@@ -157,12 +172,15 @@ def near(mp, x, y, *, final: bool) -> bool | None:
   if mp.isinf(x) or mp.isinf(y):
     return False
   size = max(int(mp.mag(v)) if v else -(10**6) for v in (x, y))
-  gap = int(mp.mag(x - y)) - size
+  gap = int(mp.mag(x - y))
+  close = gap < -40 + min(
+    size, 0
+  )  # of large values the units must agree as well
   if final:
-    return gap < SAME_MORE or size < SAME_MORE
-  if size > -60 and gap < SAME:
+    return (gap - size < SAME_MORE and close) or size < SAME_MORE
+  if size > -60 and gap - size < SAME and close:
     return True
-  return False if size > -60 and gap > DIFFERENT else None
+  return False if size > -60 and gap - size > DIFFERENT else None
 
 
 # --- decimals --------------------------------------------------------------
@@ -198,10 +216,19 @@ def _rounds_to(node: Node, decimal: Fraction, places: int, budget) -> bool:
     terminates = False
   except Undefined:
     return False
-  # Half a unit of the last place, and a little for a sloppy last digit.
-  return not terminates and abs(value - decimal) * 10**places <= Fraction(
-    51, 100
-  )
+  if _bar_left_out(value, places):
+    return False
+  gap = abs(value - decimal) * 10**places
+  cut_off = abs(decimal) < abs(value) and gap < 1
+  return not terminates and (gap <= Fraction(1, 2) or cut_off)
+
+
+def _bar_left_out(value: Fraction, places: int) -> bool:
+  """0.142857 for 1/7 is one period of its digits: a bar may be missing."""
+  for period in range(1, places + 1):
+    if _terminates((10**period - 1) * value):
+      return 2 < period and places < 2 * period
+  return False
 
 
 def _terminates(value: Fraction) -> bool:
@@ -227,6 +254,11 @@ def strippable(node: Node) -> bool:
       if len({frozenset(s) for s in sets if s}) > 1:
         return False
   return True
+
+
+def without_base(node: Node) -> Node:
+  """101_2 as its digits: where the question names the base."""
+  return number(int(node.value[0])) if node.kind == 'base' else node
 
 
 def without_units(node: Node) -> Node:

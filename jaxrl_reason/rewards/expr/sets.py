@@ -221,7 +221,10 @@ class Reader:
     if len(node.args) != 2 or node.value == '<>':
       raise Outside('no interval')
     low, high = node.args
-    return self.interval(low, node.value[0] == '[', high, node.value[1] == ']')
+    found = self.interval(low, node.value[0] == '[', high, node.value[1] == ']')
+    if not found.intervals:
+      raise Outside('(5, 1) is a pair, no interval')
+    return found
 
   def _list(self, node: Node) -> RealSet:
     sets = [self.read(item) for item in node.args]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from jaxrl_reason.rewards.expr import vocabulary as v
 from jaxrl_reason.rewards.expr.nodes import MAX_CHARS, MAX_TOKENS, Limit
-from jaxrl_reason.rewards.expr.units import UNITS
+from jaxrl_reason.rewards.expr.units import CURRENCY, UNITS
 
 
 class Token(NamedTuple):
@@ -59,7 +59,8 @@ OP_SPELLINGS = {
   '\\&': '&',
 }
 DIGITS = re.compile(r'\d+(?:\.\d+)?')
-CURRENCY = frozenset('$€£¥¢₹')
+# Mass times gravity, mass times length: units only inside \\text.
+PHYSICS = frozenset(('mg', 'ms', 'pt', 'mo', 'ha'))
 
 
 class Reader:
@@ -230,6 +231,14 @@ def classify(word: str, roman: bool) -> list[tuple[str, object]]:
     return [('letter' if word.isascii() else 'word', word)]
   if lower == 'per':
     return [('op', '/')]
+  if lower in v.SCALES:
+    return [('scale', v.SCALES[lower])]
+  if lower in v.APPROXIMATELY:
+    return [('op', '~')]
+  if v.ROMAN_NUMERAL.fullmatch(word):
+    return [('word', lower)]
+  if roman and word == 'in':
+    return [('op', 'in')]
   if lower in ('sqrt', 'cbrt', 'root'):
     return [('cmd', 'cbrt' if lower == 'cbrt' else 'sqrt')]
   if (
@@ -243,8 +252,10 @@ def classify(word: str, roman: bool) -> list[tuple[str, object]]:
   if word[:2] in ('平方', '立方') and word[2:] in UNITS:
     power = '2' if word[0] == '平' else '3'
     return [('unit', word[2:]), ('op', '^'), ('num', power)]
-  if word in UNITS or lower in UNITS:
-    return [('unit', word if word in UNITS else lower)]
+  if word in UNITS and (roman or word not in PHYSICS):
+    return [('unit', word)]
+  if len(word) > 2 and lower in UNITS:
+    return [('unit', lower)]
   pieces = None if roman else v.segments(word)
   if pieces is not None:
     return [found for piece in pieces for found in classify(piece, False)]

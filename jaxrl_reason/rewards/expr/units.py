@@ -16,7 +16,7 @@ _TABLE = {
   ('m', Fraction(1, 10)): 'dm decimeter decimeters decimetre 分米',
   ('m', 1000): 'km kilometer kilometers kilometre kilometres 千米 公里',
   ('m', Fraction(1, 10**9)): 'nm nanometer nanometers',
-  ('m', Fraction(254, 10000)): 'inch inches',
+  ('m', Fraction(254, 10000)): 'inch inches in',
   ('m', Fraction(3048, 10000)): 'ft foot feet',
   ('m', Fraction(9144, 10000)): 'yd yard yards yds',
   ('m', Fraction(1609344, 1000)): 'mi mile miles',
@@ -52,6 +52,12 @@ _TABLE = {
   ('W', 1): 'W watt watts Watts',
   ('W', 1000): 'kW',
   ('Pa', 1): 'Pa pascal pascals',
+  ('F', 1): 'F farad farads',
+  ('C', 1): 'C coulomb coulombs',
+  ('T', 1): 'T tesla',
+  ('H', 1): 'H henry',
+  ('ohm', 1): 'ohm ohms Omega Ω',
+  ('eV', 1): 'eV',
   ('Hz', 1): 'Hz hertz',
   ('V', 1): 'V volt volts',
   ('A', 1): 'A amp amps ampere amperes',
@@ -61,7 +67,7 @@ _TABLE = {
   ('ha', 1): 'hectare hectares 公顷',
   ('rad', 1): 'rad radian radians rads 弧度',
   ('mph', 1): 'mph',
-  ('pct', 1): '% percent pct',
+  ('pct', 1): '% percent percentage pct',
   ('deg', 1): '° deg degree degrees 度 摄氏度',
 }
 UNITS: dict[str, str] = {}  # spelling -> canonical name
@@ -76,9 +82,11 @@ VAGUE = '~'
 BASE[VAGUE] = (VAGUE, Fraction(1))
 UNITS |= dict.fromkeys(
   'unit units square squared sq cubic cubed each times people ways total '
-  'approximately about only exactly per 个 人 种 次 只 条 岁 名 项 件 本 张 '
+  'only exactly 个 人 种 次 只 条 岁 名 项 件 本 张 '
   '平方 立方 单位 平方单位 cu Celsius celsius Fahrenheit fahrenheit'.split(),
   VAGUE,
 )
 # In plain letters these are variables unless they stand apart, after a number.
+CURRENCY = frozenset('$€£¥¢₹')
+ROMAN_LETTERS = frozenset(('F', 'C', 'T', 'H'))
 LETTERS = frozenset('m s h g L l N J W V A K'.split())

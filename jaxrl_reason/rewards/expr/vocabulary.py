@@ -146,6 +146,36 @@ WORD_OPERATORS = {
   '或': 'or',
   '或者': 'or',
 }
+# Words for powers of ten behind a number, and for bases.
+SCALES = {
+  'hundred': 100,
+  'thousand': 10**3,
+  'million': 10**6,
+  'billion': 10**9,
+  'trillion': 10**12,
+  '百': 100,
+  '千': 10**3,
+  '万': 10**4,
+  '亿': 10**8,
+}
+BASES = {
+  'two': 2,
+  'three': 3,
+  'four': 4,
+  'five': 5,
+  'six': 6,
+  'seven': 7,
+  'eight': 8,
+  'nine': 9,
+  'ten': 10,
+  'twelve': 12,
+  'sixteen': 16,
+}
+APPROXIMATELY = frozenset(
+  'approximately about around roughly approx nearly 约 大约'.split()
+)
+ROMAN_NUMERAL = re.compile('[IVX]{2,}')
+FRACTIONS = frozenset(('frac', 'dfrac', 'tfrac', 'cfrac', 'nicefrac', 'sfrac'))
 EMPTY_COMMANDS = frozenset(('emptyset', 'varnothing'))
 # Functions that can be read out of a run of letters: xlnx, 2sinxcosx.
 _SPLIT = sorted(

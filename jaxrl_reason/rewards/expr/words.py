@@ -56,6 +56,7 @@ REAL_WORDS = frozenset(
     '任意实数',
   )
 )
+INTEGER_WORDS = frozenset(('integers', 'all integers', 'any integer'))
 SYNONYMS = {
   'dne': 'does not exist',
   'undefined': 'does not exist',
@@ -77,14 +78,17 @@ SYNONYMS = {
   '是': 'yes',
   '否': 'no',
 }
-ARTICLES = frozenset(('the', 'a', 'an'))
+SMALL_WORDS = frozenset(('the', 'a', 'an', 'and'))
 DRESS = re.compile(
   r'\\(?:text(?:bf|it|rm|sf|tt|normal)?|mathrm|mathbf|mbox|hbox|operatorname|'
   r'emph|left|right|displaystyle|quad|qquad|[,;:! ])(?![a-zA-Z])'
 )
-WORDS = re.compile(r'[a-z\u00c0-\u024f]+|[0-9]+|[\u4e00-\u9fff]+')
+CIRCLED = '\u2460-\u2473'  # (1) to (20) in circles, for statements
+WORDS = re.compile(rf'[a-z\u00c0-\u024f]+|[0-9]+|[\u4e00-\u9fff]+|[{CIRCLED}]')
 ONLY_WORDS = re.compile(
-  r"[A-Za-z\u00c0-\u024f\u4e00-\u9fff'’,.\- ]*[A-Za-z\u4e00-\u9fff][!?]?"
+  rf'[A-Za-z\u00c0-\u024f\u4e00-\u9fff{CIRCLED}]'
+  rf"[A-Za-z\u00c0-\u024f\u4e00-\u9fff{CIRCLED}'’,.\- ]*"
+  r'[!?]?'
 )
 CHOICE = re.compile(
   r'[(\[{ ]{0,4}(?:(?:choice|option|answer|选项?) ?)?[(\[]?([A-J])'
@@ -115,20 +119,25 @@ def undressed(text: str) -> str:
 
 def words(text: str) -> tuple[str, ...]:
   found = WORDS.findall(undressed(text).lower())
-  return tuple(w for w in found if w not in ARTICLES) or tuple(found)
+  return tuple(w for w in found if w not in SMALL_WORDS) or tuple(found)
 
 
 def as_phrase(text: str) -> str:
-  phrase = ' '.join(words(text))
+  found = words(text)
+  if all(re.fullmatch(f'[{CIRCLED}]', word) for word in found):
+    found = sorted(found)
+  phrase = ' '.join(found)
   return SYNONYMS.get(phrase, phrase)
+
+
+def is_wordy(text: str) -> bool:
+  """Letters, spaces and the punctuation of sentences."""
+  return bool(ONLY_WORDS.fullmatch(undressed(text)))
 
 
 def is_text(text: str) -> bool:
   """Nothing but words, at least one of them no name of mathematics."""
-  bare = undressed(text)
-  if not ONLY_WORDS.fullmatch(bare):
-    return False
-  return any(_is_plain_word(word) for word in words(text))
+  return is_wordy(text) and any(_is_plain_word(word) for word in words(text))
 
 
 def _is_plain_word(word: str) -> bool:
@@ -137,22 +146,19 @@ def _is_plain_word(word: str) -> bool:
   if word in PLAIN_SHORT:
     return True
   return (
-    len(word) >= 3
+    len(word) >= 4
     and word not in vocabulary.FUNCTIONS
     and word not in vocabulary.CONSTANTS
     and word not in vocabulary.GREEK_NAMES
     and word not in ('and', 'sqrt', 'union')
     and vocabulary.segments(word) is None
-    and not _is_product(word)
   )
 
 
-PLAIN_SHORT = frozenset(('yes', 'no', 'odd', 'dne', 'red', 'sun', 'mon'))
-
-
-def _is_product(word: str) -> bool:
-  """abc, xyz: letters, not a word, when no vowel makes it one."""
-  return len(word) == 3 and not set(word) & set('aeiou')
+PLAIN_SHORT = frozenset(
+  'yes no odd dne red tie win sun mon tue wed thu fri sat one two six ten'
+  ''.split()
+)
 
 
 def as_node(text: str) -> Node | None:
@@ -162,6 +168,8 @@ def as_node(text: str) -> Node | None:
     return EMPTY
   if phrase in REAL_WORDS:
     return REALS
+  if phrase in INTEGER_WORDS:
+    return Node('const', (), 'set:Z')
   value = number_word(phrase)
   return None if value is None else number(value)
 
@@ -179,7 +187,8 @@ def number_word(phrase: str) -> int | None:
 
 
 def same_text(a: str, b: str) -> bool:
-  return as_phrase(a) == as_phrase(b) != ''
+  """Equal words; for single letters case and order have a meaning."""
+  return len(as_phrase(a)) > 1 and as_phrase(a) == as_phrase(b)
 
 
 # --- choices ---------------------------------------------------------------
@@ -214,12 +223,16 @@ def choices(text: str) -> frozenset[str] | None:
 
 def clock(text: str) -> tuple[int, int, str] | None:
   """(hour, minute, 'a', 'p' or '') of a time of day."""
-  bare = undressed(text)
-  match = CLOCK.fullmatch(bare)
-  if match:
-    half = (match[3] or '')[:1].lower()
-    return int(match[1]), int(match[2]), half
-  match = HOUR.fullmatch(bare)
+  match = CLOCK.fullmatch(undressed(text))
+  if match is None:
+    return hour(text)
+  half = (match[3] or '')[:1].lower()
+  return int(match[1]), int(match[2]), half
+
+
+def hour(text: str) -> tuple[int, int, str] | None:
+  """The same of a full hour: 6 p.m."""
+  match = HOUR.fullmatch(undressed(text))
   return (int(match[1]), 0, match[2].lower()) if match else None
 
 

@@ -1,0 +1,186 @@
+"""Grades a file of completions, without a model or an accelerator.
+
+  python -m jaxrl_reason.grade --reward math --file completions.jsonl
+
+Each line of the file is an object with a 'completion' and an 'answer' (other
+names: --completion_key, --answer_key); everything else in it is handed to the
+reward and kept. Each line of the output, `completions.graded.jsonl` unless
+--out says otherwise, is the same object with a 'verdict': score, status,
+extracted. A run that was interrupted goes on where it stopped.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+
+import tqdm
+from absl import app, flags
+
+from jaxrl_reason.rewards import pool, resolve
+from jaxrl_reason.rewards.verdict import Verdict, all_failed
+
+_REWARD = flags.DEFINE_string(
+  'reward',
+  'math',
+  f"One of {', '.join(sorted(resolve.SHORT))}, or 'package.module:function', "
+  "or 'path/to/file.py:function'.",
+)
+_FILE = flags.DEFINE_string('file', None, 'JSONL with completions.')
+_OUT = flags.DEFINE_string('out', None, 'JSONL to write, or to go on with.')
+_COMPLETION = flags.DEFINE_string('completion_key', 'completion', 'Text.')
+_ANSWER = flags.DEFINE_string('answer_key', 'answer', 'Gold answer.')
+_WORKERS = flags.DEFINE_integer('workers', os.cpu_count() or 1, 'Processes.')
+_TIMEOUT = flags.DEFINE_float('timeout_s', 1.0, 'Seconds for one completion.')
+_MEMORY = flags.DEFINE_integer('memory_mb', 1024, 'Memory of one process.')
+BATCH = 256  # rows between two writes: what an interruption can lose
+
+
+class GradeError(Exception):
+  """Something in the input, with file and row; shown without a traceback."""
+
+
+def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
+  """(line number, object) of every line that is not blank."""
+  with open(path, encoding='utf-8') as f:
+    for number, line in enumerate(f, 1):
+      if not line.strip():
+        continue
+      try:
+        row = json.loads(line)
+      except json.JSONDecodeError as e:
+        raise GradeError(f'{path}:{number}: not JSON: {e}') from e
+      if not isinstance(row, dict):
+        raise GradeError(f'{path}:{number}: not an object but {row!r:.60}')
+      for key in (completion_key, answer_key):
+        if not isinstance(row.get(key), str):
+          raise GradeError(
+            f'{path}:{number}: {key!r} is {row.get(key)!r:.60}, not a string; '
+            f'the row has {sorted(row)}. --completion_key and --answer_key '
+            'name the fields.'
+          )
+      yield number, row
+
+
+def resume(out: str, rows: Iterator, completion_key: str):
+  """Rows still to do, and the verdicts that `out` already has."""
+  if not os.path.exists(out):
+    return rows, []
+  done = []
+  keep = 0  # bytes of complete lines
+  with open(out, 'rb') as f:
+    for number, line in enumerate(f, 1):
+      if not line.endswith(b'\n'):
+        break  # the interruption hit a line: it is done again
+      old = _graded(out, number, line)
+      new = next(rows, (0, {}))[1]
+      if old.get(completion_key) != new.get(completion_key):
+        raise GradeError(
+          f'{out}:{number}: grades another completion than the input has at '
+          'this row. Remove the file, or name another with --out.'
+        )
+      done.append(Verdict(**old['verdict']))
+      keep += len(line)
+  os.truncate(out, keep)
+  return rows, done
+
+
+def _graded(out: str, number: int, line: bytes) -> dict:
+  try:
+    row = json.loads(line)
+    Verdict(**row['verdict'])
+  except (ValueError, TypeError, KeyError) as e:
+    raise GradeError(
+      f'{out}:{number}: not written by this command ({type(e).__name__}: {e}). '
+      'Name another file with --out.'
+    ) from e
+  return row
+
+
+def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
+  """Grades batch by batch; stops when a whole batch fails the same way."""
+  completion_key, answer_key = keys
+  verdicts = []
+  while batch := list(itertools.islice(rows, BATCH)):
+    cases = [
+      (row[completion_key], {**row, 'answer': row[answer_key]})
+      for _, row in batch
+    ]
+    found = verifiers.map(cases)
+    problem = all_failed(found)
+    if problem and len(found) > 1:
+      raise GradeError(f'from row {batch[0][0]} on: {problem}')
+    for (_, row), verdict in zip(batch, found):
+      row['verdict'] = dataclasses.asdict(verdict)
+      write(json.dumps(row, ensure_ascii=False) + '\n')
+    verdicts += found
+    bar.update(len(found))
+  return verdicts
+
+
+def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:
+  """A few lines for people."""
+  valid = [v.score for v in verdicts if v.valid]
+  counts = collections.Counter(v.status for v in verdicts)
+  mean = sum(valid) / len(valid) if valid else float('nan')
+  lines = [
+    f'{len(verdicts)} completions, {new} of them graded now '
+    f'({new / max(seconds, 1e-9):.0f}/s)',
+    f'mean score {mean:.4f} over {len(valid)} valid verdicts',
+    'status: ' + ', '.join(f'{k} {n}' for k, n in counts.most_common()),
+  ]
+  parts = collections.defaultdict(list)
+  for verdict in verdicts:
+    for name, score in (verdict.parts or {}).items():
+      parts[name].append(score)
+  lines += [f'{k}: {sum(v) / len(v):.4f}' for k, v in parts.items()]
+  return '\n'.join(lines)
+
+
+def run(path: str, out: str, reward: str, keys: tuple[str, str], **limits):
+  """Grades `path` into `out`; the verdicts of all its rows."""
+  rows, done = resume(out, read_rows(path, *keys), keys[0])
+  with contextlib.ExitStack() as stack:
+    verifiers = stack.enter_context(pool.VerifierPool(reward, **limits))
+    f = stack.enter_context(open(out, 'a', encoding='utf-8'))
+    bar = stack.enter_context(
+      tqdm.tqdm(initial=len(done), unit=' rows', disable=None)
+    )
+    start = time.perf_counter()
+    found = grade(rows, verifiers, f.write, bar, keys)
+    seconds = time.perf_counter() - start
+  print(summary(done + found, seconds, len(found)))
+  print(f'verdicts: {out}')
+  return done + found
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError(f'unexpected {argv[1:]}: write --file={argv[1]}')
+  path = _FILE.value
+  if not path:
+    raise app.UsageError('--file is missing')
+  out = _OUT.value or f'{os.path.splitext(path)[0]}.graded.jsonl'
+  try:
+    run(
+      path,
+      out,
+      _REWARD.value,
+      (_COMPLETION.value, _ANSWER.value),
+      workers=_WORKERS.value,
+      timeout_s=_TIMEOUT.value,
+      memory_mb=_MEMORY.value,
+    )
+  except (GradeError, pool.PoolError, resolve.RewardError, OSError) as e:
+    print(f'grade: {e}', file=sys.stderr)
+    return 1
+  return 0
+
+
+if __name__ == '__main__':
+  app.run(main)

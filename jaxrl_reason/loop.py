@@ -1,0 +1,258 @@
+"""One stage of a run: dispatch, read metrics one interval late, evaluate,
+save. `train.run` strings stages together.
+"""
+
+import dataclasses
+import sys
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tqdm
+
+from jaxrl_reason import metrics as metrics_lib
+from jaxrl_reason import samples, sharding, stages
+from jaxrl_reason import step as step_lib
+from jaxrl_reason.base import TrainState
+from jaxrl_reason.evals import accuracy
+from jaxrl_reason.models import spec
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+  """Where a run stands: `done` steps of stage number `stage`; `total` steps
+  since it began. `record` and `state` are the checkpoint's, or None.
+  """
+
+  stage: int = 0
+  done: int = 0
+  total: int = 0
+  finished: bool = False  # the stage, by its steps or its stop_at
+  record: dict | None = None
+  state: TrainState | None = None
+
+
+def init_params(run) -> Any:
+  """Weights from the seed, made where they live."""
+  where = sharding.shardings(run.model.specs, run.mesh, sharding.TRAIN_RULES)
+  make = lambda key: spec.init(run.model.specs, key)
+  return jax.jit(make, out_shardings=where)(jax.random.fold_in(run.root, 0))
+
+
+def _layout(run, learner: step_lib.Learner, total: int):
+  """(how to make a stage's state from parameters, its shapes, its layout)."""
+  make = lambda p: step_lib.init_state(learner, p).replace(
+    step=jnp.int32(total)
+  )
+  template = jax.eval_shape(make, spec.abstract(run.model.specs))
+  params = sharding.shardings(run.model.specs, run.mesh, sharding.TRAIN_RULES)
+  return make, template, sharding.state_shardings(template, params, run.mesh)
+
+
+def begin(run, learner: step_lib.Learner, params, total: int) -> TrainState:
+  """A stage's first state: given parameters (or fresh ones), new optimizer."""
+  make, _, where = _layout(run, learner, total)
+  params = init_params(run) if params is None else params
+  return jax.jit(make, out_shardings=where)(params)
+
+
+def restore(run) -> Place:
+  """Where the newest readable checkpoint stands, its state included."""
+
+  def read(step: int) -> Place:
+    record = run.checkpoints.record(step)
+    name = run.config.stages[record['stage']]
+    learner = stages.learner(run, name)
+    _, template, where = _layout(run, learner, step)
+    state = run.checkpoints.restore(step, template, where)
+    return Place(
+      record['stage'], record['done'], step, record['finished'], record, state
+    )
+
+  found = run.checkpoints.latest(read)
+  return found[1] if found else Place()
+
+
+class Evaluator:
+  """Evaluates the held-out and harder splits, and keeps what they said."""
+
+  def __init__(self, run):
+    c, d = run.config.eval, run.config.data
+    self._run = run
+    self._generate = accuracy.make_generate(
+      run.model, run.stop, c.samples, d.completion_len, c.temperature
+    )
+    self._grade = stages.grader(run)
+    make = lambda source: accuracy.make_set(
+      source, c.problems, run.tokenizer, d.prompt_len
+    )
+    self._sets = {'heldout': make(run.problems.heldout)}
+    if c.harder and run.problems.harder is not None:
+      self._sets['harder'] = make(run.problems.harder)
+
+  def __call__(self, params, total: int, stage: str) -> dict[str, float]:
+    run, out, start = self._run, {}, time.monotonic()
+    # The same noise at every evaluation: curves show the policy, not luck.
+    key = jax.random.fold_in(run.root, 1)
+    for name, problems in self._sets.items():
+      values, texts = accuracy.evaluate(
+        self._generate, params, problems, key, run.tokenizer, self._grade
+      )
+      out |= {f'eval/{name}/{k}': v for k, v in values.items()}
+      if name == 'heldout':
+        samples.write(run, problems.examples, texts, total, stage)
+    out['perf/eval_s'] = time.monotonic() - start
+    return out
+
+
+class Loop:
+  """One stage, an interval of `log_every` steps at a time."""
+
+  def __init__(self, run, name: str, index: int, writer, evaluator):
+    self.run, self.name, self.index = run, name, index
+    self.writer, self.evaluator = writer, evaluator
+    self.c = run.config
+    self.stage = stages.build(run, name)
+    self._pending = None  # metrics of the last interval, still on the device
+    self._loss = float('inf')  # of the last interval read
+    self._flushed = time.monotonic()
+
+  def __call__(self, params, place: Place) -> TrainState:
+    """Runs the stage from `place` to its end (or to SIGTERM)."""
+    state = self._begin(params, place)
+    before = place.total - place.done
+    steps = self.c[self.name].steps
+    if place.total == 0:
+      self._evaluate(state, 0)
+    bar = tqdm.tqdm(
+      total=steps,
+      initial=place.done,
+      desc=self.name,
+      unit='step',
+      mininterval=0.5 if sys.stderr.isatty() else 15,
+      disable=jax.process_index() > 0,
+    )
+    self._bar, self._flushed = bar, time.monotonic()
+    done = place.done
+    self._finished = place.finished
+    while not (self._finished or self.run.terminate):
+      n = min(self.c.log_every, steps - done)
+      state = self._interval(state, n, before + done)
+      done += n
+      self._boundary(state, done, before + done)
+    bar.close()
+    self.stage.close()
+    return state
+
+  def _begin(self, params, place: Place) -> TrainState:
+    if place.state is None:
+      return begin(self.run, self.stage.learner, params, place.total)
+    self.stage.data.set_state(place.record['data'])
+    if self.stage.stats is not None:
+      self.stage.stats.set_state(place.record['stats'])
+    return place.state
+
+  def _interval(self, state, n: int, total: int):
+    """Dispatches n steps; then reads the metrics of the n before."""
+    k = self.stage.steps_per_dispatch
+    device, host = [], []
+    for i in range(total, total + n, k):
+      self._profile(i - total + 1, total)
+      state, m, h = self.stage.dispatch(state, next(self.stage.data))
+      device.append(m)
+      host.append(h)
+    self._flush(state)
+    self._pending = total + n, n, device, host
+    return state
+
+  def _flush(self, state):
+    """Writes the metrics of the interval before, if not yet done."""
+    if self._pending is None:
+      return
+    total, n, device, host = self._pending
+    self._pending = None
+    values = metrics_lib.to_host(device)
+    metrics_lib.check_finite(values, state.params, total)
+    values.pop('nonfinite_leaf_max')
+    now = time.monotonic()
+    step_s, self._flushed = (now - self._flushed) / n, now
+    out = {f'train/{k}': v for k, v in values.items()}
+    for key in {k for h in host for k in h}:
+      out[key] = float(np.mean([h[key] for h in host if key in h]))
+    out |= self._speed(values, step_s)
+    self.writer.write(total, self.name, out)
+    shown = 'reward_mean' if self.name == 'rl' else 'loss'
+    self._loss = values['loss']
+    self._bar.set_postfix_str(f'{shown} {values[shown]:.3f}', refresh=False)
+    self._bar.update(n)
+
+  def _speed(self, values: dict, step_s: float) -> dict[str, float]:
+    out = {'perf/step_s': step_s}
+    if 'tokens' in values:
+      out['perf/tokens_per_s'] = values['tokens'] / step_s
+    peak = metrics_lib.peak_flops()
+    if peak and 'tokens' in values:
+      context = self.c.data.prompt_len + values['length_mean'] / 2
+      per_token = self.run.model.flops_per_token(context)
+      # One forward to sample, three forwards' worth to learn.
+      out['perf/mfu'] = 4 * per_token * values['tokens'] / step_s / peak
+    return out
+
+  def _boundary(self, state, done: int, total: int):
+    """Evaluates and saves where due; metrics are checked before a save."""
+    c, stop = self.c, self.run.terminate
+    limit = c[self.name].get('stop_loss', 0.0)
+    if limit:
+      self._flush(state)  # the price of the limit: a wait per interval
+    reached = limit > 0 and self._loss <= limit
+    self._finished = done == c[self.name].steps or reached
+    save = self._finished or stop or done % c.checkpoint.every == 0
+    due = done % c.eval.every == 0 and not stop
+    if save or due:
+      self._flush(state)
+    if self._finished or due:
+      self._evaluate(state, total)
+    if save:
+      self._save(state, done, total)
+    if save or due:
+      self._flushed = time.monotonic()
+
+  def _evaluate(self, state, total: int):
+    values = self.evaluator(state.params, total, self.name)
+    self.writer.write(total, self.name, values)
+    shown = {
+      k.removeprefix('eval/'): round(v, 3)
+      for k, v in values.items()
+      if k.endswith(('pass@1', 'greedy'))
+    }
+    since = time.monotonic() - self.run.started
+    tqdm.tqdm.write(
+      f'[{since:5.0f} s] {self.name} step {total}: '
+      + ', '.join(f'{k} {v:.3f}' for k, v in shown.items()),
+      file=sys.stderr,
+    )
+
+  def _save(self, state, done: int, total: int):
+    record = {
+      'stage': self.index,
+      'done': done,
+      'finished': self._finished,
+      'data': self.stage.data.get_state(),
+      'stats': self.stage.stats and self.stage.stats.get_state(),
+    }
+    try:
+      self.run.checkpoints.save(total, state, record)
+    except OSError as e:
+      raise OSError(
+        f'checkpoint {total} could not be written to {self.run.workdir}: {e}. '
+        'The one before is kept; make room and start again to go on from it.'
+      ) from e
+
+  def _profile(self, step: int, total: int):
+    c = self.c.profile
+    if c.first and total + step == c.first:
+      jax.profiler.start_trace(str(self.run.workdir / 'profile'))
+    if c.first and total + step == c.first + c.steps:
+      jax.profiler.stop_trace()

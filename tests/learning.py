@@ -1,0 +1,88 @@
+"""A small RL problem shared by the tests of steps, shardings and stages."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from conftest import small_model
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import fused_step, losses, optim, tasks
+from jaxrl_reason import step as step_lib
+from jaxrl_reason.base import Prompts
+from jaxrl_reason.data import pipeline, tokenizers
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards import device
+
+B, G, P, C = 8, 4, 12, 8
+KNOBS = dict(min_ops=2, max_ops=4, modulus=3, ops='+-', max_total=9)
+TASK = tasks.get('arithmetic')
+TOKENIZER = tokenizers.CharTokenizer(TASK.alphabet)
+STOP = jnp.array(TOKENIZER.eos_ids)
+ROOT = jax.random.key(5)
+ENCODE, REWARD = device.make(
+  {'answer': {'reward': 'task'}, 'format': {'reward': 'format', 'weight': 0.5}},
+  TASK.kernel,
+  TOKENIZER,
+  C,
+)
+GEN = fused_step.Generation(G, C, 'none', ('answer', 'format'))
+
+
+@functools.cache
+def model_and_params():
+  """Untied and of four kv heads, so that the axes divide by 2 and 8; the
+  vocabulary is the tokenizer's, padded.
+  """
+  _, model, params = small_model(vocab=24, kv_heads=4, tied=False, layers=2)
+  return model, params
+
+
+def learner(settings=None, lr=0.3, **changes) -> step_lib.Learner:
+  settings = {'name': 'grpo', 'kl_coef': 0.0} | (settings or {})
+  # SGD: Adam turns the rounding of a near-zero gradient into a whole step.
+  section = config_lib.optimizer(lr, name='sgd', warmup_steps=0)
+  return step_lib.Learner(
+    model=model_and_params()[0],
+    settings=losses.resolve(settings),
+    tx=optim.make(section, 10),
+    start=P,
+    **changes,
+  )
+
+
+def prompts(first: int = 0, n: int = B) -> Prompts:
+  source = pipeline.TaskSource('arithmetic', 0, 'train', KNOBS)
+  rows = [
+    pipeline.prompt_row(i, source[i], TOKENIZER, P, ENCODE)
+    for i in range(first, first + n)
+  ]
+  return Prompts(**jax.tree.map(lambda *x: np.stack(x), *rows))
+
+
+def state(learner: step_lib.Learner):
+  return step_lib.init_state(learner, model_and_params()[1])
+
+
+def rollout_batch(learner, seed=0, part_reward=None):
+  """A Batch sampled by the starting policy, with rewards 0..3 by row so that
+  no group is dead whatever the policy says.
+  """
+  from jaxrl_reason import batch as batch_lib
+  from jaxrl_reason.base import Reward
+
+  noise, _ = fused_step.step_keys(jax.random.key(seed), 0)
+  p = prompts()
+  out = fused_step.rollout(
+    learner, GEN, model_and_params()[1], p, noise, Sampling.make(), STOP
+  )
+  total = (jnp.arange(B * G) * 7 % 5).astype(jnp.float32)
+  reward = Reward(total, jnp.stack([total, total], 1), jnp.ones(B * G, bool))
+  return batch_lib.make_batch(p, out, reward)
+
+
+def assert_close(a, b, rtol=2e-4, atol=2e-6):
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=rtol, atol=atol), a, b
+  )

@@ -1,0 +1,13 @@
+"""Quick compilation for the tests of this folder."""
+
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True, scope='module')
+def compile_quickly():
+  """Hundreds of small programs run once each: not worth optimizing."""
+  before = jax.config.read('jax_disable_most_optimizations')
+  jax.config.update('jax_disable_most_optimizations', True)
+  yield
+  jax.config.update('jax_disable_most_optimizations', before)

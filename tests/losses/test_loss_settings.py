@@ -1,0 +1,143 @@
+"""Settings: what is filled in, what is refused and how, what is needed."""
+
+import jax.numpy as jnp
+import pytest
+
+from jaxrl_reason import losses
+from jaxrl_reason.losses.settings import keys_read
+
+WANTED = (
+  'ppo remax rloo reinforce reinforce_pp reinforce_pp_baseline grpo prime vapo '
+  'dr_grpo dapo clip_cov kl_cov cispo gspo gmpo gfpo lite_ppo flash_rl opo gpg '
+  'cpgd opmd sapo topr raft_pp passk pkpo nsr maxrl'
+).split()
+
+
+def test_the_recipes_are_there_and_cited():
+  assert set(WANTED) <= set(losses.RECIPES)
+  for name, recipe in losses.RECIPES.items():
+    assert recipe['cite'] and recipe['paper'].startswith('https://'), name
+
+
+@pytest.mark.parametrize('name', losses.RECIPES)
+def test_resolving_twice_changes_nothing_and_every_key_is_read(name):
+  s = losses.resolve(name)
+  assert losses.resolve(s) == s == losses.resolve({'name': name})
+  own = {k for k in losses.RECIPES[name] if k in losses.DEFAULTS}
+  assert own <= keys_read(s), own - keys_read(s)
+
+
+def test_overrides_win_over_the_recipe():
+  s = losses.resolve({'name': 'dapo', 'clip_high': 0.3})
+  assert (s['clip_low'], s['clip_high']) == (0.2, 0.3)
+  assert losses.resolve({'policy': 'cispo'})['clip_high'] == 4.0
+  assert losses.resolve({})['advantage'] == 'group_zscore'
+
+
+@pytest.mark.parametrize(
+  'settings,words',
+  [
+    ({'clip_hihg': 0.3}, ["'clip_hihg'", '0.3', "'clip_high'"]),
+    ({'name': 'dapoo'}, ["'dapoo'", "'dapo'"]),
+    ({'policy': 'ppo_clipped'}, ["'ppo_clipped'", "'ppo_clip'", 'gmpo']),
+    ({'aggregation': 'mean'}, ["'mean'", 'token_mean', 'fixed_length']),
+    ({'ratio': None}, ['ratio=None', 'sequence']),
+    ({'clip_low': -0.1}, ['clip_low=-0.1', '[0, 1]']),
+    ({'clip_low': 'big'}, ["clip_low='big'", 'number']),
+    ({'pass_k': None}, ['pass_k=None', 'number']),
+    ({'count_empty': 1}, ['count_empty=1', 'True or False']),
+    ({'name': 'vespo', 'vespo_pos': 2.0}, ['vespo_pos=2.0', 'tuple']),
+    (
+      {'name': 'gspo', 'advantage': 'gae'},
+      ["ratio='sequence'", "'gae'", "'sequence_token'"],
+    ),
+    ({'advantage': 'gae', 'whiten': 'rows'}, ["whiten='tokens'"]),
+    ({'dual_clip': 1.1}, ['dual_clip=1.1', 'clip_high=0.2']),
+    (
+      {'kl_in': 'reward', 'kl': 'k3+', 'kl_coef': 0.1},
+      ["kl='k3+'", "kl_in='loss'"],
+    ),
+    (
+      {'kl_in': 'reward', 'kl_coef': 0.1, 'advantage': 'rank'},
+      ["kl_in='reward'", "'rank'"],
+    ),
+    (
+      {'correction': 'mask', 'correction_high': None},
+      ['correction_low', 'correction_high'],
+    ),
+    (
+      {'correction': 'truncate', 'ratio_to': 'sampler'},
+      ["ratio_to='sampler'", "'truncate'"],
+    ),
+    ({'pos_weight': 0, 'neg_weight': 0}, ['pos_weight=0', 'neg_weight=0']),
+    ({'policy': 'tbrm', 'kl_coef': 0.1}, ["'tbrm'", 'kl_coef']),
+    # Nothing would read these.
+    ({'advantage': 'group_mean', 'ddof': 0}, ['ddof=0', "'group_mean'"]),
+    ({'policy': 'log_likelihood', 'clip_high': 0.3}, ['clip_high=0.3']),
+    ({'kl': 'k1'}, ["kl='k1'", 'kl_coef=0.0']),
+    ({'fixed_length': 100}, ['fixed_length=100', "'token_mean'"]),
+    ({'correction_low': 0.5}, ['correction_low=0.5', "'none'"]),
+    ({'advantage': 'gae', 'skip_empty': True}, ['skip_empty=True']),
+  ],
+)
+def test_refused_with_what_to_do(settings, words):
+  with pytest.raises(ValueError) as e:
+    losses.resolve(settings)
+  for word in words:
+    assert word in str(e.value), str(e.value)
+
+
+@pytest.mark.parametrize(
+  'settings,arrays',
+  [
+    ('reinforce', set()),
+    ('dapo', {'old_logp'}),
+    ('grpo', {'old_logp', 'ref_logp'}),
+    ({'name': 'grpo', 'kl_coef': 0.0}, {'old_logp'}),
+    ('rloo', {'old_logp', 'ref_logp'}),
+    ('ppo', {'old_logp', 'values'}),
+    ('remax', {'greedy_reward', 'old_logp', 'ref_logp'}),
+    ('dro', {'ref_logp'}),
+    ({'policy': 'ppo_clip', 'ratio_to': 'sampler'}, {'sampler_logp'}),
+    ('flash_rl', {'old_logp', 'sampler_logp'}),
+    ({'entropy_coef': 0.01}, {'old_logp', 'entropy_grad'}),
+    ('entropy_advantage', {'old_logp', 'entropy'}),
+    ('top_entropy', {'old_logp', 'entropy', 'selected'}),
+    ('clip_cov', {'old_logp', 'key', 'selected'}),
+    ({'kl_coef': 0.1, 'kl_to': 'old'}, {'old_logp'}),
+    ('gdpo', {'old_logp', 'reward_parts'}),
+    ('prime', {'old_logp', 'process_reward'}),
+    ('tree_rl', {'node_ids'}),
+    ('mt_grpo', {'old_logp', 'ref_logp', 'segment_reward', 'segment_ids'}),
+    ('vapo', {'old_logp', 'values', 'sft_mask'}),
+    ({'drop_truncated': True}, {'old_logp', 'truncated'}),
+    ('luffy', {'old_logp', 'is_offpolicy'}),
+    ('tbrm', {'full_logits', 'ref_logp'}),
+    ('rover', {'full_logits', 'old_logp', 'old_mean_logp'}),
+  ],
+)
+def test_needs(settings, arrays):
+  assert losses.needs(settings) == arrays
+
+
+def test_a_missing_array_is_named():
+  mask = jnp.ones((1, 1))
+  for call, name in (
+    (lambda: losses.policy_loss('grpo', -mask, mask, mask), 'ref_logp'),
+    (
+      lambda: losses.policy_loss({'ratio_to': 'ref'}, -mask, mask, mask),
+      'ref_logp',
+    ),
+    (
+      lambda: losses.advantages('ppo', mask[0], jnp.zeros(1, int), mask=mask),
+      'values',
+    ),
+    (
+      lambda: losses.policy_loss({'entropy_coef': 0.1}, -mask, mask, mask),
+      'entropy',
+    ),
+  ):
+    with pytest.raises(ValueError, match=name):
+      call()
+  with pytest.raises(ValueError, match='bellman_loss'):
+    losses.policy_loss('tbrm', -mask, mask, mask)

@@ -1,0 +1,486 @@
+"""Advantages and loss by settings: the twin end to end, and what must hold.
+
+Micro-batches, devices and permutations give the same loss, gradient and
+metrics; nothing outside the mask is read or touched; every recipe runs with
+just the arrays `needs` names.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import losses_twin as twin
+import numpy as np
+import pytest
+from jax.sharding import Mesh, PartitionSpec
+from losses_batch import close, edge_batch, fast_jit, run_in
+
+from jaxrl_reason import losses
+
+V = 7
+
+
+@pytest.fixture(scope='module')
+def batch():
+  """The edge batch with one more row, and every array any recipe reads."""
+  b = edge_batch(seed=5)
+  b = {k: np.concatenate([x, x[:1]]) for k, x in b.items()}
+  mask, rng = b['mask'], np.random.default_rng(0)
+  n, t = mask.shape
+  f32 = np.float32
+
+  def hide(x):
+    return np.where(mask, x, np.nan).astype(f32)
+
+  return dict(
+    logp=b['logp'].astype(f32),
+    old_logp=b['old'].astype(f32),
+    ref_logp=b['ref'].astype(f32),
+    sampler_logp=hide(b['old'] + 0.3 * rng.normal(size=(n, t))),
+    entropy=b['entropy'].astype(f32),
+    mask=mask,
+    group=b['group'],
+    reward=b['reward'].astype(f32),
+    reward_valid=b['valid'],
+    greedy_reward=np.full(n, 0.5, f32),
+    reward_parts=rng.normal(size=(n, 2)).astype(f32),
+    values=hide(rng.normal(size=(n, t))),
+    process_reward=hide(0.1 * rng.normal(size=(n, t))),
+    segment_reward=np.where(rng.random((n, 3)) < 0.3, np.nan, 1.0).astype(f32),
+    segment_ids=np.tile(np.array([0, 0, 1, 1, 2]), (n, 1)),
+    node_ids=np.arange(n * t).reshape(n, t),
+    sft_mask=mask & (rng.random((n, t)) < 0.6),
+    is_offpolicy=rng.random((n, t)) < 0.4,
+    logits=rng.normal(size=(n, t, V)).astype(f32),
+    tokens=rng.integers(V, size=(n, t)),
+    old_mean_logp=hide(rng.normal(size=(n, t))),
+  )
+
+
+ADVANTAGE_ARRAYS = (
+  'reward_parts greedy_reward old_logp ref_logp entropy values process_reward '
+  'segment_reward segment_ids node_ids'
+).split()
+LOSS_ARRAYS = (
+  'old_logp ref_logp sampler_logp entropy sft_mask is_offpolicy'
+).split()
+BELLMAN_ARRAYS = ['ref_logp', 'old_logp', 'old_mean_logp']
+
+
+def pick(b, names, needed):
+  alias = {'entropy': 'entropy_grad'}
+  return {k: b[k] for k in names if k in needed or alias.get(k, k) in needed}
+
+
+def estimate(s, b):
+  needed = losses.needs(s)
+  return losses.advantages(
+    s,
+    b['reward'],
+    b['group'],
+    mask=b['mask'],
+    reward_valid=b['reward_valid'],
+    **pick(b, ADVANTAGE_ARRAYS, needed),
+  )
+
+
+def loss_of(s, b, adv, x, **more):
+  """The loss as a function of what it is differentiated by."""
+  needed = losses.needs(s)
+  if 'full_logits' in needed:
+    arrays = pick(b, BELLMAN_ARRAYS, needed)
+    return losses.bellman_loss(
+      s, x, b['tokens'], adv, b['mask'], **arrays, **more
+    )
+  arrays = pick(b, LOSS_ARRAYS, needed)
+  return losses.policy_loss(s, x, adv, b['mask'], **arrays, **more)
+
+
+def variable(s, b):
+  return b['logits' if 'full_logits' in losses.needs(s) else 'logp']
+
+
+def gradient(s, b, adv, x, **more):
+  def fn(x):
+    return loss_of(s, b, adv, x, **more)
+
+  return jax.value_and_grad(fn, has_aux=True)(x)
+
+
+@pytest.mark.parametrize('name', losses.RECIPES)
+def test_every_recipe_runs_on_what_it_needs(name, batch):
+  """Traceable, finite on every edge case, gradient exactly 0 off the mask."""
+  s = losses.resolve(name)
+  key = jax.random.key(0) if 'key' in losses.needs(s) else None
+
+  def run(b):
+    adv = estimate(s, b)
+    more = {} if key is None else {'key': key}
+    return adv, gradient(s, b, adv, variable(s, b), **more)
+
+  # Operation by operation, which recipes share, and as one traced program.
+  adv, ((loss, metrics), grad) = run(batch)
+  jax.eval_shape(run, batch)
+  assert loss.dtype == grad.dtype == adv.dtype == jnp.float32
+  for x in (adv, loss, grad, *metrics.values()):
+    assert np.isfinite(x).all()
+  sft = batch['sft_mask'] & ('sft_mask' in losses.needs(s))
+  assert not np.any(grad[~(batch['mask'] | sft)])
+  assert np.any(grad) == np.any(adv)
+  close(metrics['loss'], loss, 0)
+
+
+END_TO_END = {
+  'grpo': ('seq_mean_token_mean', twin.group_zscore, twin.ppo_clip, 0.04),
+  'dr_grpo': ('fixed_length', twin.group_mean, twin.ppo_clip, 0),
+  'dapo': (
+    'token_mean',
+    twin.group_zscore,
+    lambda *x: twin.ppo_clip(*x, high=0.28),
+    0,
+  ),
+  'gspo': (
+    'seq_mean_token_mean',
+    twin.group_zscore,
+    lambda *x: twin.ppo_clip(*x, low=3e-4, high=4e-4, ratio='sequence'),
+    0,
+  ),
+  'cispo': ('token_mean', twin.group_zscore, twin.cispo, 0),
+  'rloo': ('seq_mean_token_sum', twin.leave_one_out, twin.log_likelihood, 0),
+}
+
+
+@pytest.mark.parametrize('name', END_TO_END)
+@pytest.mark.parametrize('bits', [32, 64])
+def test_end_to_end_against_the_twin(name, bits, batch):
+  how, advantage, policy, kl_coef = END_TO_END[name]
+  s = losses.resolve({'name': name, 'kl_coef': kl_coef})
+  b, mask = batch, batch['mask']
+
+  def run(dtype):
+    cast = {
+      k: jnp.asarray(x, dtype) if x.dtype == np.float32 else x
+      for k, x in b.items()
+    }
+
+    def step(c):
+      return gradient(s, c, estimate(s, c), c['logp'])
+
+    return fast_jit(step)(cast)
+
+  ((loss, _), grad), rtol = run_in(bits, run)
+  logp, old, ref, reward = (
+    np.float64(b[k]) for k in ('logp', 'old_logp', 'ref_logp', 'reward')
+  )
+  adv = advantage(reward, b['group'], b['reward_valid'])
+  adv = np.broadcast_to(adv[:, None], mask.shape)
+  x, J = policy(logp, old, adv, mask)
+  kl, kl_J = twin.k3(logp, ref, mask)
+  both = x + kl_coef * kl, J + kl_coef * kl_J
+  w = twin.aggregation_weights(mask, how, count_empty=s['count_empty'])
+  want, want_grad = twin.total(both, w)
+  # The loss sums terms of both signs up to e^25: relative to their size.
+  assert abs(loss - want) <= rtol * (w * np.abs(both[0])).sum()
+  close(grad, want_grad, rtol, name)
+
+
+# Every part of the loss, in as few programs as show it.
+PARTS = {
+  'grpo': {},
+  'dr_grpo': {'dual_clip': 3.0},
+  'gspo': {},
+  'gmpo': {},
+  'opmd': {},
+  'dro': {},
+  'clip_cov': {},
+  'kl_cov': {'kl_coef': 0.1, 'kl': 'k3+'},
+  'top_entropy': {'entropy_coef': 0.01, 'entropy_bonus_share': 0.5},
+  'archer': {},
+  'deepseek_v32': {},
+  'luffy': {},
+  'icepop': {'correction_normalise': True, 'reject_high': 1.2, 'veto': 0.01},
+  'vapo': {'kl_to': 'old', 'kl_coef': 0.1},
+  'rover': {},
+  'tbrm': {},
+}
+
+
+def at_rows(tree, rows):
+  return jax.tree.map(lambda x: x[rows], tree)
+
+
+@pytest.mark.parametrize('name', PARTS)
+def test_micro_batches_and_permutations_add_up(name, batch):
+  """Two halves with the whole's divisors, in a shuffled order of rows."""
+  s = losses.resolve({'name': name, **PARTS[name]})
+  x, mask = variable(s, batch), batch['mask']
+  adv = estimate(s, batch)
+  divisors = losses.denominators(
+    s,
+    mask,
+    **{k: batch[k] for k in ('old_logp', 'sampler_logp', 'sft_mask')},
+  )
+  arrays = pick(batch, ['entropy', 'old_logp'], losses.needs(s))
+  chosen = losses.select_tokens(
+    s, batch['logp'], adv, mask, key=jax.random.key(1), **arrays
+  )
+  more = {'selected': chosen} if chosen else {}
+  (loss, metrics), grad = gradient(s, batch, adv, x, **more)
+
+  order = np.random.default_rng(2).permutation(len(mask))
+  parts = []
+  for rows in np.split(order, 2):
+    b, a, z, some = (at_rows(v, rows) for v in (batch, adv, x, more))
+    parts.append(gradient(s, b, a, z, denominators=divisors, **some))
+  part_loss = np.array([p[0][0] for p in parts])
+  scale = max(1.0, np.abs(part_loss).max())
+  close(part_loss.sum() / scale, loss / scale, 1e-5)
+  close(np.concatenate([p[1] for p in parts]), grad[order], 1e-5)
+  added = losses.combine(
+    jax.tree.map(lambda *v: jnp.stack(v), *(p[0][1] for p in parts))
+  )
+  assert set(added) == set(metrics)
+  for k in set(metrics) - {'loss', 'pg_loss'}:
+    close(added[k], metrics[k], 1e-5, k)
+
+
+def test_sharded_is_whole(batch):
+  """shard_map over rows, divisors added over the mesh axis."""
+  devices = jax.devices()
+  if len(devices) < 4:
+    pytest.skip('one device: another test module started jax first')
+  s = losses.resolve({'name': 'grpo', 'clip_high': 0.3})
+  b = {k: batch[k] for k in ('logp', 'old_logp', 'ref_logp', 'mask')}
+  b['adv'] = np.asarray(estimate(s, batch))
+  rows = PartitionSpec('rows')
+
+  def step(b, axis):
+    d = losses.denominators(s, b['mask'], axis_name=axis)
+    (loss, _), grad = gradient(s, b, b['adv'], b['logp'], denominators=d)
+    return (loss if axis is None else jax.lax.psum(loss, axis)), grad
+
+  sharded = jax.shard_map(
+    lambda b: step(b, 'rows'),
+    mesh=Mesh(np.array(devices[:4]), ('rows',)),
+    in_specs=rows,
+    out_specs=(PartitionSpec(), rows),
+  )
+  (loss, grad), (want, want_grad) = jax.jit(sharded)(b), step(b, None)
+  close(loss / want, 1.0, 1e-5)
+  close(grad, want_grad, 1e-5)
+
+
+def test_vmap_over_seeds(batch):
+  s = losses.resolve('dapo')
+  reward = np.nan_to_num(batch['reward'])
+  stack = jnp.stack([reward, reward[::-1]])
+
+  def step(reward):
+    adv = losses.advantages(s, reward, batch['group'], mask=batch['mask'])
+    return losses.policy_loss(
+      s, batch['logp'], adv, batch['mask'], old_logp=batch['old_logp']
+    )[0]
+
+  both = fast_jit(jax.vmap(step))(stack)
+  for i in range(2):
+    close(both[i] / step(stack[i]), 1.0, 1e-5)
+
+
+def test_bfloat16_inputs_are_computed_in_float32(batch):
+  s = losses.resolve('grpo')
+  half = {
+    k: jnp.asarray(x, jnp.bfloat16) if x.dtype == np.float32 else x
+    for k, x in batch.items()
+  }
+  back = {
+    k: x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x
+    for k, x in half.items()
+  }
+
+  def run(b):
+    return loss_of(s, b, estimate(s, b), b['logp'])[0]
+
+  assert run(half).dtype == jnp.float32
+  close(run(half) / run(back), 1.0, 1e-6)
+
+
+@pytest.mark.parametrize('how', losses.AGGREGATIONS)
+def test_aggregation_against_the_twin(how):
+  mask = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]])
+  x = np.float32([[1, 2, np.nan], [np.inf] * 3, [3, np.nan, 5], [9, 7, 9]])
+  for count_empty in (False, True):
+    w = twin.aggregation_weights(mask, how, length=4, count_empty=count_empty)
+    got = losses.aggregate(x, mask, how, length=4, count_empty=count_empty)
+    close(got, (w * np.where(mask, x, 0)).sum(), 1e-6)
+
+  def nothing(x):
+    return losses.aggregate(x, np.zeros((4, 3)), how)
+
+  value, grad = jax.value_and_grad(nothing)(x)
+  assert value == 0 and not np.any(grad)
+
+
+def test_aggregation_by_hand():
+  """Rows (1, 2), (), (3, 5), (7): sums 3, 8, 7 of 2, 2, 1 tokens."""
+  mask = np.array([[1, 1, 0], [0, 0, 0], [1, 0, 1], [0, 1, 0]])
+  x = np.float32([[1, 2, 0], [0, 0, 0], [3, 0, 5], [0, 7, 0]])
+  want = dict(
+    token_mean=18 / 5,
+    token_sum=18,
+    seq_mean_token_mean=(1.5 + 4 + 7) / 3,
+    seq_mean_token_sum=18 / 3,
+    fixed_length=18 / 9,
+  )
+  for how, value in want.items():
+    close(losses.aggregate(x, mask, how), value, 1e-6, how)
+  # Prompts {0, 2} and {3}: token means 11/4 and 7.
+  weight = losses.group_token_weight(mask, np.array([1, 1, 1, 2]))
+  got = losses.aggregate(x * weight, mask, 'token_mean')
+  close(got, (11 / 4 + 7) / 2, 1e-6)
+
+
+def test_metrics_by_hand():
+  """Ratios 2, 1/2, 1 with advantages +, -, -."""
+  s = losses.resolve({'name': 'dapo', 'correction': 'truncate'})
+  ratio = jnp.array([[2.0, 0.5], [1.0, jnp.nan]])
+  old = jnp.array([[-1.0, -1.0], [-2.0, jnp.nan]])
+  adv = jnp.array([[1.0, -1.0], [-1.0, 0.0]])
+  mask = jnp.array([[1, 1], [1, 0]])
+  _, m = losses.policy_loss(
+    s,
+    old + jnp.log(ratio),
+    adv,
+    mask,
+    old_logp=old,
+    sampler_logp=old - 0.5,
+    entropy=jnp.array([[1.0, 2.0], [3.0, jnp.inf]]),
+  )
+  m = losses.summarize(m)
+  ln2, e = np.log(2), np.exp(0.5)
+  want = dict(
+    clip_low=1 / 3,
+    clip_high=1 / 3,
+    ratio_mean=3.5 / 3,
+    ratio_max=2.0,
+    approx_kl=((1 - ln2) + (ln2 - 0.5)) / 3,
+    approx_kl_rev=((2 * ln2 - 1) + (0.5 - ln2 / 2)) / 3,
+    ess=(3.5 / 3) ** 2 / (5.25 / 3),
+    entropy=2.0,
+    gap_mean=0.5,
+    gap_max=0.5,
+    weight_mean=e,
+    weight_max=e,
+    weight_ess=1.0,
+    ppl=np.exp(4 / 3),
+    ppl_sampler=np.exp(4 / 3 + 0.5),
+    dead_rows=0.0,
+  )
+  for k, value in want.items():
+    close(m[k], value, 1e-5, k)
+
+
+def test_on_policy_needs_no_old_logp(batch):
+  """old_logp=None is the same as passing the current log-probabilities."""
+  s = losses.resolve('dapo')
+  adv = estimate(s, batch)
+
+  def run(old):
+    return jax.grad(
+      lambda x: losses.policy_loss(s, x, adv, batch['mask'], old_logp=old)[0]
+    )(batch['logp'])
+
+  close(run(None), run(batch['logp']), 0)
+
+
+def test_whitened_advantages_keep_dead_groups_at_zero(batch):
+  s = losses.resolve({'name': 'reinforce_pp_baseline', 'kl_coef': 0.0})
+  reward = np.where(batch['group'] == 9, 0.3, batch['reward'])
+  adv = losses.advantages(s, reward, batch['group'], mask=batch['mask'])
+  assert not np.any(adv[batch['group'] == 9])
+  assert np.any(adv)
+  live = np.isfinite(reward)
+  centred = twin.group_mean(reward, batch['group'], live)
+  want = twin.whiten(centred, live)
+  close(adv[batch['group'] == 5], want[batch['group'] == 5], 1e-4)
+
+
+def test_skip_empty_leaves_rows_without_tokens_out():
+  mask = np.array([[1], [1], [0]])
+  reward, group = np.float32([1, 0, 5]), np.zeros(3, int)
+  s = {'advantage': 'group_mean', 'skip_empty': True}
+  close(losses.advantages(s, reward, group, mask=mask), [0.5, -0.5, 0], 1e-6)
+  s = {'advantage': 'group_mean'}
+  close(losses.advantages(s, reward, group, mask=mask), [-1, -2, 3], 1e-6)
+
+
+def test_loss_mask():
+  mask = np.ones((2, 2), bool)
+  off = np.array([[1, 0], [0, 0]])
+  s = {'drop_truncated': True, 'offpolicy': 'drop'}
+  got = losses.loss_mask(s, mask, truncated=np.array([0, 1]), is_offpolicy=off)
+  close(got, [[0, 1], [0, 0]], 0)
+  s = losses.resolve('tbrm')
+  got = losses.loss_mask(s, mask, reward_valid=np.array([1, 0]))
+  close(got, [[1, 1], [0, 0]], 0)
+
+
+def test_sft_term_and_coefficients():
+  """Its own divisor; coefficients as traced values."""
+  s = losses.resolve({'name': 'vapo', 'sft_coef_end': 0.0, 'sft_steps': 2})
+  logp = jnp.array([[-1.0, -3.0]])
+  mask, sft_mask = jnp.ones((1, 2)), jnp.array([[0, 1]])
+  coefs = losses.init_coefs(s)
+
+  def loss(coefs):
+    return losses.policy_loss(
+      s, logp, jnp.zeros(1), mask, sft_mask=sft_mask, coefs=coefs
+    )[0]
+
+  close(loss(coefs), 0.3, 1e-5)
+  coefs = losses.next_coefs(s, coefs, {}, rows=1)
+  close(jax.jit(loss)(coefs), 0.15, 1e-5)
+
+
+def test_entropy_target_moves_the_coefficient():
+  s = losses.resolve({'entropy_target': 0.5, 'entropy_step': 0.01})
+  coefs = losses.init_coefs(s)
+  coefs = losses.next_coefs(s, coefs, {'entropy': 0.4}, rows=4)
+  close(coefs['entropy_coef'], 0.01, 1e-5)
+  entropy, mask = jnp.full((1, 2), 0.4), jnp.ones((1, 2))
+  loss, _ = losses.policy_loss(
+    s, -mask, jnp.zeros(1), mask, entropy=entropy, coefs=coefs
+  )
+  close(loss, -0.004, 1e-5)
+
+
+def test_critic():
+  s = losses.resolve({'name': 'vc_ppo', 'value_clip': 0.5})
+  mask, values = jnp.array([[1, 1, 0]]), jnp.array([[0.0, 1.0, jnp.nan]])
+  targets = losses.critic_targets(s, jnp.array([3.0]), values, mask)
+  close(targets, [[3, 3, 0]], 1e-6)
+  loss, _ = losses.critic_loss(s, values, targets, mask, old_values=values)
+  close(loss, (9 + 4) / 4, 1e-6)
+
+
+def test_tokens_of_another_policy_have_their_own_loss():
+  """The first token is a demonstration's: shaped, no ratio, no correction."""
+  logp = jnp.log(jnp.array([[0.4, 0.6]]))
+  old = logp - jnp.log(jnp.array([[1.0, 1.1]]))
+  off, mask = jnp.array([[1, 0]]), jnp.ones((1, 2))
+  run = functools.partial(
+    losses.policy_loss,
+    logp=logp,
+    adv=jnp.array([2.0]),
+    mask=mask,
+    old_logp=old,
+    sampler_logp=old - jnp.log(1.5),
+    is_offpolicy=off,
+  )
+  s = {'aggregation': 'token_mean', 'correction': 'truncate'}
+  loss, metrics = run({**s, 'offpolicy': 'luffy'})
+  close(loss, (-2 * 0.4 / 0.5 - 2 * 1.1 * 1.5) / 2, 1e-5)
+  close(metrics['ratio_mean'], 1.1 / 2, 1e-5)
+  loss, _ = run({**s, 'offpolicy': 'sft'})
+  close(loss, (-np.log(0.4) - 2 * 1.1 * 1.5) / 2, 1e-5)
+  loss, _ = run({**s, 'offpolicy': 'sft', 'sft_loss': 'dft'})
+  close(loss, (-0.4 * np.log(0.4) - 2 * 1.1 * 1.5) / 2, 1e-5)

@@ -1,0 +1,31 @@
+"""Reads data/equivalence.txt: pairs of answers with what should come out."""
+
+import os
+
+PATH = os.path.join(
+  os.path.dirname(os.path.abspath(__file__)), 'data', 'equivalence.txt'
+)
+
+
+def groups() -> list[tuple[int, str, list[str], list[str]]]:
+  """(line, gold, equal answers, other answers)."""
+  found = []
+  with open(PATH, encoding='utf-8') as f:
+    for number, line in enumerate(f, 1):
+      line = line.rstrip('\n')
+      if not line or line.startswith('#'):
+        continue
+      equal, _, other = line.partition(' !! ')
+      gold, *equal = equal.split(' ;; ')
+      found.append((number, gold, equal, other.split(' ;; ') if other else []))
+  return found
+
+
+def pairs() -> list[tuple[str, str, bool]]:
+  """(prediction, gold, equal)."""
+  return [
+    (text, gold, same)
+    for _, gold, equal, other in groups()
+    for same, texts in ((True, equal), (False, other))
+    for text in texts
+  ]

@@ -1,0 +1,128 @@
+"""`python -m jaxrl_reason.grade`: verdicts, resuming, errors."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+ROWS = [
+  {'id': 0, 'completion': 'so \\boxed{5}', 'answer': '5'},
+  {'id': 1, 'completion': '\\boxed{6}', 'answer': '5'},
+  {'id': 2, 'completion': 'no idea', 'answer': 'x+1'},
+  {'id': 3, 'completion': '\\frac{1}{2}', 'answer': '0.5', 'more': [1]},
+]
+
+
+def run(*args, cwd) -> subprocess.CompletedProcess:
+  return subprocess.run(
+    [sys.executable, '-m', 'jaxrl_reason.grade', *args],
+    capture_output=True,
+    text=True,
+    timeout=30,
+    cwd=cwd,
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+  )
+
+
+@pytest.fixture
+def folder(tmp_path):
+  lines = [json.dumps(row) for row in ROWS]
+  (tmp_path / 'c.jsonl').write_text('\n'.join([*lines, '']))
+  return tmp_path
+
+
+def verdicts(folder, name='c.graded.jsonl') -> list[dict]:
+  lines = (folder / name).read_text().splitlines()
+  rows = [json.loads(line) for line in lines]
+  assert [{k: r[k] for k in r if k != 'verdict'} for r in rows] == ROWS
+  return [r['verdict'] for r in rows]
+
+
+def test_verdicts_and_summary(folder):
+  done = run('--reward', 'math', '--file', 'c.jsonl', cwd=folder)
+  assert done.returncode == 0 and done.stderr == ''
+  found = verdicts(folder)
+  assert [v['score'] for v in found] == [1.0, 0.0, 0.0, 1.0]
+  assert found[0]['extracted'] == '5'
+  assert 'mean score 0.5000 over 4 valid' in done.stdout
+
+
+def test_it_goes_on_where_it_stopped(folder):
+  assert run('--file=c.jsonl', cwd=folder).returncode == 0
+  out = folder / 'c.graded.jsonl'
+  whole = out.read_bytes()
+  out.write_bytes(whole[: whole.index(b'\n') + 20])  # one row and a torn one
+  done = run('--file=c.jsonl', cwd=folder)
+  assert '4 completions, 3 of them graded now' in done.stdout
+  assert out.read_bytes() == whole
+  done = run('--file=c.jsonl', cwd=folder)
+  assert '4 completions, 0 of them graded now' in done.stdout
+
+
+def test_an_output_of_other_completions_is_not_touched(folder):
+  (folder / 'out.jsonl').write_text('{"completion": "x"}\n')
+  done = run('--file=c.jsonl', '--out=out.jsonl', cwd=folder)
+  assert done.returncode == 1 and 'out.jsonl:1' in done.stderr
+  assert (folder / 'out.jsonl').read_text() == '{"completion": "x"}\n'
+  row = {'completion': 'x', 'verdict': {'score': 1.0}}
+  (folder / 'out.jsonl').write_text(json.dumps(row) + '\n')
+  done = run('--file=c.jsonl', '--out=out.jsonl', cwd=folder)
+  assert done.returncode == 1 and 'another completion' in done.stderr
+
+
+@pytest.mark.parametrize(
+  ('line', 'says'),
+  [
+    ('{"completion": "x"', 'bad.jsonl:2: not JSON'),
+    ('[1]', 'bad.jsonl:2: not an object'),
+    ('{"completion": "x"}', "bad.jsonl:2: 'answer' is None"),
+    ('{"completion": 5, "answer": "5"}', "bad.jsonl:2: 'completion' is 5"),
+  ],
+)
+def test_errors_name_file_and_row(folder, line, says):
+  (folder / 'bad.jsonl').write_text(f'{json.dumps(ROWS[0])}\n{line}\n')
+  done = run('--file=bad.jsonl', cwd=folder)
+  assert done.returncode == 1 and says in done.stderr
+  assert 'Traceback' not in done.stderr
+
+
+def test_other_rewards_and_other_names(folder):
+  (folder / 'mine.py').write_text(
+    'def score(completion, example):\n'
+    '  return len(completion) + len(example["id"])\n'
+  )
+  (folder / 'n.jsonl').write_text('{"text": "abc", "gold": "", "id": "ab"}\n')
+  args = ['--completion_key=text', '--answer_key=gold', '--file=n.jsonl']
+  done = run('--reward=mine.py:score', *args, cwd=folder)
+  assert 'mean score 5.0000' in done.stdout, done.stderr
+
+
+def test_a_reward_that_always_raises_stops_with_its_name(folder):
+  (folder / 'mine.py').write_text(
+    'def broken(completion, example):\n  raise KeyError("oh")\n'
+  )
+  done = run('--reward=mine.py:broken', '--file=c.jsonl', cwd=folder)
+  assert done.returncode == 1 and 'broken raised KeyError' in done.stderr
+
+
+def test_no_file_and_unknown_reward(folder):
+  assert run('--file=nowhere.jsonl', cwd=folder).returncode == 1
+  done = run('--file=c.jsonl', '--reward=nonsense', cwd=folder)
+  assert done.returncode == 1 and "reward 'nonsense'" in done.stderr
+
+
+def test_it_imports_no_jax(folder):
+  code = (
+    'import sys, jaxrl_reason.grade, jaxrl_reason.rewards.math as m; '
+    'm.verify("x", "y"); print("jax" in sys.modules, "sympy" in sys.modules)'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    capture_output=True,
+    text=True,
+    check=True,
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+  )
+  assert done.stdout.split() == ['False', 'False']

@@ -1,0 +1,187 @@
+"""Recipes build, every key is read, and nonsense is refused with its name."""
+
+import ast
+import importlib.util
+import re
+
+import jax
+import pytest
+from conftest import ROOT
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import optim, sharding
+from jaxrl_reason.models import spec, transformer
+
+RECIPES = sorted((ROOT / 'configs').glob('*.py'))
+
+
+def load(path):
+  module_spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(module_spec)
+  module_spec.loader.exec_module(module)
+  return module
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda p: p.stem)
+def test_recipe_builds(path):
+  module = load(path)
+  config = module.get_config()
+  config_lib.check(config, 1)
+  changed = set(config.keys()) ^ set(config_lib.default().keys())
+  assert not changed, 'a recipe changes keys, it adds none'
+  model = transformer.build(
+    transformer.Config(vocab=64, **config.model.to_dict())
+  )
+  shapes = spec.abstract(model.specs)
+  for stage in config.stages:
+    tx = optim.make(config[stage].optimizer, config[stage].steps)
+    jax.eval_shape(tx.init, shapes)
+  sharding.shardings(
+    model.specs, sharding.make_mesh((4, 2, 1)), sharding.TRAIN_RULES
+  )
+  for word in ('python -m jaxrl_reason.main', 'pass@1', 'min'):
+    assert word in module.__doc__, f'{path.name}: docstring lacks {word!r}'
+
+
+def leaves(config, prefix=''):
+  for key, value in config.items():
+    yield prefix + key, key
+    if hasattr(value, 'items'):
+      yield from leaves(value, f'{prefix}{key}.')
+
+
+def test_every_key_is_read():
+  """Each key is an attribute or a subscript somewhere in the package, or a
+  field of the model's Config or a setting of the losses.
+  """
+  read = set()
+  for path in (ROOT / 'jaxrl_reason').rglob('*.py'):
+    if path.name == 'config.py' or 'losses' in path.parts:
+      continue
+    for node in ast.walk(ast.parse(path.read_text())):
+      if isinstance(node, ast.Attribute):
+        read.add(node.attr)
+      elif isinstance(node, ast.Subscript) and isinstance(
+        node.slice, ast.Constant
+      ):
+        read.add(node.slice.value)
+  config = config_lib.default()
+  del config.rl.loss  # the losses' own tests hold those
+  read |= set(transformer.Config.__dataclass_fields__)
+  read |= {'rl', 'sft', 'pretrain', 'answer'}  # read by the stage's name
+  unread = [name for name, key in leaves(config) if key not in read]
+  assert not unread
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({'stages': ('sft', 'dpo')}, 'stages=.*dpo'),
+    ({'rl.prompts': 6, 'rl.minibatches': 5}, r'6 x rl.samples 8 = 48 .*= 5'),
+    ({'rl.micro_batches': 7}, r'= 256 does not divide by .*micro_batches 7'),
+    ({'sft.micro_batches': 0}, 'sft.micro_batches=0 must be at least 1'),
+    ({'rl.steps_per_dispatch': 7}, r'rl.steps = 200 does not divide'),
+    ({'rl.algorithm': 'grpq'}, "'grpq'.*grpo"),
+    ({'rl.path': 'gpu'}, 'rl.path'),
+    ({'rl.filter': 'some'}, 'rl.filter'),
+    ({'rl.temperature': 0.0}, 'rl.temperature'),
+    ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),
+    ({'checkpoint.every': 15}, 'checkpoint.every = 15 does not.*log_every 10'),
+    ({'rl.algorithm': 'ppo'}, 'ppo.*needs values'),
+    ({'sft.optimizer.schedule': 'sine'}, 'sft.*schedule.*sine'),
+    ({'sft.optimizer.name': 'adam'}, 'sft.*optimizer.name.*adam'),
+  ],
+)
+def test_impossible_configs_are_refused(changes, words):
+  config = config_lib.default()
+  config.update_from_flattened_dict(changes)
+  with pytest.raises(ValueError, match=words):
+    config_lib.check(config, 1)
+
+
+def test_rows_must_divide_over_the_devices():
+  with pytest.raises(ValueError, match='row shards.* 3'):
+    config_lib.check(config_lib.default(), 3)
+
+
+def test_a_loss_setting_overrides_its_recipe():
+  config = config_lib.default()
+  config.rl.algorithm = 'dapo'
+  before = config_lib.algorithm(config)
+  config.rl.loss.clip_high = 0.5
+  after = config_lib.algorithm(config)
+  assert after == before | {'clip_high': 0.5} and before['clip_high'] == 0.28
+
+
+def test_dependencies_point_down():
+  """losses import nothing of ours; then base, trees; models, rewards, tasks;
+  sampler, step, checkpoints, data; rollout, evals; stages, train; main.
+  """
+  rank = {
+    'losses': 0,
+    'trees': 1,
+    'tasks': 1,
+    'base': 2,
+    'sharding': 2,
+    'models': 2,
+    'rewards': 2,
+    'logits': 2,
+    'optim': 3,
+    'batch': 3,
+    'sampler': 3,
+    'logprobs': 3,
+    'step': 4,
+    'config': 5,
+    'checkpoints': 4,
+    'data': 4,
+    'fused_step': 5,
+    'metrics': 5,
+    'rollout': 6,
+    'evals': 6,
+    'plots': 6,
+    'samples': 6,
+    'stages': 7,
+    'loop': 7,
+    'train': 8,
+    'main': 9,
+    'grade': 9,
+  }
+  pattern = re.compile(
+    r'^\s*(?:from jaxrl_reason\.(\w+)|from jaxrl_reason import (.+)'
+    r'|import jaxrl_reason\.(\w+))',
+    re.M,
+  )
+  package = ROOT / 'jaxrl_reason'
+  for path in package.rglob('*.py'):
+    here = path.relative_to(package).parts[0].removesuffix('.py')
+    if here == '__init__':
+      continue
+    assert here in rank, f'{path}: give the new module its place here'
+    text = path.read_text().replace('(\n', '(').replace(',\n', ',')
+    for groups in pattern.findall(text):
+      names = (
+        groups[1].strip('()').split(',')
+        if groups[1]
+        else [groups[0] or groups[2]]
+      )
+      for name in names:
+        name = name.split(' as ')[0].strip(' ()')
+        if name and name != '__version__':
+          assert rank[name] <= rank[here], f'{path} imports {name}'
+    if here == 'losses':
+      assert 'jaxrl_reason' not in re.sub(
+        r'jaxrl_reason(\.losses| import losses)', '', text
+      )
+
+
+def test_the_host_side_imports_no_jax():
+  """Verifier workers and data workers start without a device library."""
+  import subprocess
+  import sys
+
+  code = (
+    'import sys, jaxrl_reason.tasks, jaxrl_reason.rewards.pool;'
+    'import jaxrl_reason.rewards.task, jaxrl_reason.rewards.numbers;'
+    'sys.exit("jax" in sys.modules)'
+  )
+  assert subprocess.run([sys.executable, '-c', code]).returncode == 0

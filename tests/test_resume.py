@@ -1,0 +1,205 @@
+"""Real processes, killed: the resumed run is the uninterrupted one, bit by bit.
+
+Lines of metrics.jsonl are compared as text, timings left out.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import ROOT
+
+HOST = (
+  '--config.rl.path=host',
+  '--config.rl.steps_per_dispatch=1',
+  '--config.rl.workers=1',
+)
+
+
+def command(workdir, *flags):
+  return [
+    sys.executable,
+    '-m',
+    'jaxrl_reason.main',
+    f'--config={ROOT}/tests/tiny_recipe.py',
+    f'--workdir={workdir}',
+    *flags,
+  ]
+
+
+@pytest.fixture(scope='module')
+def env(tmp_path_factory):
+  """One device, and a compilation cache shared by all runs."""
+  cache = tmp_path_factory.mktemp('cache')
+  return os.environ | {'XDG_CACHE_HOME': str(cache), 'XLA_FLAGS': ''}
+
+
+def run(env, workdir, *flags, code=0):
+  done = subprocess.run(
+    command(workdir, *flags), env=env, capture_output=True, text=True, cwd=ROOT
+  )
+  assert done.returncode == code, done.stderr[-3000:]
+  return done.stderr
+
+
+def start(env, workdir, *flags):
+  return subprocess.Popen(
+    command(workdir, *flags), env=env, stderr=subprocess.PIPE, cwd=ROOT
+  )
+
+
+def lines(workdir):
+  path = workdir / 'metrics.jsonl'
+  return path.read_text().splitlines() if path.exists() else []
+
+
+def content(workdir):
+  """The rows without what depends on the clock."""
+  rows = [json.loads(line) for line in lines(workdir)]
+  timing = ('perf/', 'pool/')
+  return [
+    {k: v for k, v in row.items() if not k.startswith(timing)} for row in rows
+  ]
+
+
+def kill_when(process, condition, sig=signal.SIGKILL):
+  """Sends the signal as soon as the condition holds; returns the exit code."""
+  deadline = time.monotonic() + 240
+  while not condition():
+    assert process.poll() is None, process.stderr.read().decode()[-3000:]
+    assert time.monotonic() < deadline, 'the run never got there'
+    time.sleep(0.002)
+  process.send_signal(sig)
+  code = process.wait()
+  process.stderr.close()
+  return code
+
+
+def reached(workdir, stage, step):
+  def check():
+    rows = [json.loads(x) for x in lines(workdir)[:-1]]  # the last may be cut
+    return any(r['stage'] == stage and r['step'] >= step for r in rows)
+
+  return check
+
+
+@pytest.fixture(scope='module')
+def uninterrupted(env, tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('whole run')  # with a space in it
+  log = run(env, workdir)
+  for name in ('curves.png', 'samples.txt', 'config.json', 'tensorboard'):
+    assert (workdir / name).exists(), name
+  assert 'Curves' in log and 'greedy' in log
+  return workdir
+
+
+def test_metrics_have_step_and_stage_first_and_the_documented_names(
+  uninterrupted,
+):
+  named = (ROOT / 'docs' / 'metrics.md').read_text()
+  for line in lines(uninterrupted):
+    row = json.loads(line)
+    assert list(row)[:2] == ['step', 'stage']
+    for key in list(row)[2:]:
+      generic = key
+      for split in ('heldout', 'harder'):
+        generic = generic.replace(f'/{split}/', '/<split>/')
+      head, _, k = generic.partition('@')
+      generic = f'{head}@k' if k else generic
+      if generic.startswith('train/reward/'):
+        generic = 'train/reward/<part>'
+      assert f'`{generic}`' in named, f'{key} is not in docs/metrics.md'
+
+
+def test_killed_anywhere_goes_on_bit_for_bit(uninterrupted, env, tmp_path):
+  points = [('pretrain', 2), ('sft', 12), ('rl', 22), ('rl', 30)]
+  for stage, step in points:
+    process = start(env, tmp_path)
+    code = kill_when(process, reached(tmp_path, stage, step))
+    assert code == -signal.SIGKILL
+  log = run(env, tmp_path)
+  assert 'Resuming at step' in log
+  assert content(tmp_path) == content(uninterrupted)
+
+
+def test_killed_during_a_save(uninterrupted, env, tmp_path):
+  """At the moment a second checkpoint is half written."""
+  folder = tmp_path / 'checkpoints'
+
+  def saving():
+    names = [p.name for p in folder.glob('*')] if folder.exists() else []
+    return len(names) > 1 and any('tmp' in n for n in names)
+
+  assert kill_when(start(env, tmp_path), saving) == -signal.SIGKILL
+  run(env, tmp_path)
+  assert content(tmp_path) == content(uninterrupted)
+
+
+def test_sigterm_saves_and_exits_0(uninterrupted, env, tmp_path):
+  process = start(env, tmp_path)
+  code = kill_when(process, reached(tmp_path, 'sft', 10), signal.SIGTERM)
+  assert code == 0
+  before = max(r['step'] for r in content(tmp_path))
+  log = run(env, tmp_path)
+  assert f'Resuming at step {before}' in log  # nothing done was lost
+  assert content(tmp_path) == content(uninterrupted)
+
+
+def test_torn_checkpoint_is_set_aside(uninterrupted, env, tmp_path):
+  process = start(env, tmp_path)
+  kill_when(process, reached(tmp_path, 'rl', 26))
+  folder = tmp_path / 'checkpoints'
+  newest = max(int(p.name) for p in folder.glob('[0-9]*') if p.name.isdigit())
+  files = [
+    p for p in (folder / str(newest) / 'state').rglob('*') if p.is_file()
+  ]
+  for path in files:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+  log = run(env, tmp_path)
+  assert f'torn-{newest}' in log and (folder / f'torn-{newest}').exists()
+  assert content(tmp_path) == content(uninterrupted)
+
+
+def test_incompatible_checkpoint_is_refused(uninterrupted, env, tmp_path):
+  copy = tmp_path / 'copy'
+  shutil.copytree(uninterrupted, copy)
+  log = run(env, copy, '--config.model.width=32', code=1)
+  assert 'does not fit this config' in log and 'saved float32' in log
+  assert 'Traceback' not in log
+  assert lines(copy) == lines(uninterrupted)
+
+
+def test_host_path_resumes_too(env, tmp_path):
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  run(env, whole, *HOST)
+  kill_when(start(env, killed, *HOST), reached(killed, 'rl', 26))
+  run(env, killed, *HOST)
+  assert content(killed) == content(whole)
+  timed = [json.loads(x) for x in lines(whole)]
+  assert any('perf/verify_wait_s' in row for row in timed)
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    (['--config.rl.smaples=4'], 'smaples'),
+    (['--config.rl.samples=many'], 'samples'),
+    (['--config.rl.minibatches=3'], '= 16 does not divide by'),
+    (['--config.data.prompt_len=3'], 'data.prompt_len is 3'),
+    (['--config.data.name=riddles'], 'riddles'),
+    (['--config.data.name=gsm8k', '--config.data.dir=/nowhere'], '/nowhere'),
+    (['--config.rl.rewards.answer.reward=nothing'], 'rl.rewards.answer'),
+    (['--config.mesh=(3,1,1)'], 'needs 3 devices'),
+    (['--workdir=/proc/nowhere'], '/proc/nowhere'),
+    (['--config.sft.optimizer.lr=1e30'], 'NaN'),
+  ],
+)
+def test_bad_input_is_named(env, tmp_path, flags, words):
+  log = run(env, tmp_path, *flags, code=1)
+  assert words in '\n'.join(log.splitlines()[-3:]), log[-2000:]
+  assert 'Traceback' not in log

@@ -1,0 +1,121 @@
+"""Eight devices in any mesh compute what one does; the rules refuse nonsense."""
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from jaxrl_reason import fused_step, sharding
+from jaxrl_reason import step as step_lib
+from jaxrl_reason.logits import Sampling
+
+MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2)]
+NEUTRAL = Sampling.make()
+SETTINGS = {'kl_coef': 0.05, 'entropy_coef': 0.01}
+
+
+def placed(learner, mesh):
+  """The starting state, laid out by the training rules."""
+  state = L.state(learner)
+  specs = sharding.shardings(learner.model.specs, mesh, sharding.TRAIN_RULES)
+  where = sharding.state_shardings(state, specs, mesh)
+  # Copies: a put may share the buffers that the step then donates.
+  return jax.tree.map(
+    lambda x, s: jax.device_put(np.asarray(x), s), state, where
+  )
+
+
+def update(learner):
+  return lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
+
+
+@pytest.fixture(scope='module')
+def expected():
+  learner = L.learner(SETTINGS, micro_batches=2)
+  batch = L.rollout_batch(learner)
+  return learner, batch, *jax.jit(update(learner))(L.state(learner), batch)
+
+
+@pytest.mark.parametrize('shape', MESHES)
+def test_update_on_eight_devices_equals_one(expected, shape):
+  learner, batch, state, metrics = expected
+  mesh = sharding.make_mesh(shape)
+  with jax.set_mesh(mesh):
+    start = placed(learner, mesh)
+    rows = sharding.to_global(batch, mesh)
+    got, m = sharding.jit_state(update(learner))(start, rows)
+  # SGD: the difference of the parameters is the gradient times lr.
+  L.assert_close(got, state, rtol=1e-4, atol=1e-5)
+  L.assert_close(m, metrics, rtol=1e-4, atol=1e-5)
+  weight = got.params['layers']['mlp']['up']
+  assert weight.sharding.spec == P(None, 'fsdp', 'tensor')
+  shard = weight.addressable_shards[0].data.size
+  assert shard * shape[1] * shape[2] == weight.size  # memory is really split
+
+
+@pytest.mark.parametrize('shape', MESHES)
+def test_fused_step_on_eight_devices_equals_one(shape):
+  """Generation included: the same samples, rewards and next state."""
+  learner = L.learner(SETTINGS)
+
+  def step(state, prompts):
+    return fused_step.step(
+      learner, L.GEN, L.REWARD, state, prompts, L.ROOT, NEUTRAL, L.STOP
+    )
+
+  want, m1 = jax.jit(step)(L.state(learner), L.prompts())
+  mesh = sharding.make_mesh(shape)
+  with jax.set_mesh(mesh):
+    start = placed(learner, mesh)
+    rows = sharding.to_global(L.prompts(), mesh)
+    got, m8 = sharding.jit_state(step)(start, rows)
+  for name in ('tokens', 'reward_mean', 'length_mean', 'truncated'):
+    np.testing.assert_allclose(m8[name], m1[name], rtol=1e-6)
+  L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)
+  L.assert_close(got, want, rtol=1e-3, atol=1e-5)
+
+
+def test_micro_batches_keep_their_rows_on_every_device():
+  """The trap: a reshape that puts the row sharding on the scanned axis."""
+  from jaxrl_reason import batch as batch_lib
+
+  mesh = sharding.make_mesh((8, 1, 1))
+  with jax.set_mesh(mesh):
+    x = sharding.to_global(np.zeros((32, 3), np.float32), mesh)
+    parts = jax.jit(lambda x: batch_lib.split(x, 2))(x)
+  assert parts.sharding.shard_shape(parts.shape) == (2, 2, 3)
+
+
+def test_rows_does_nothing_without_a_mesh():
+  x = jnp.ones((3, 2))
+  assert sharding.rows(x) is x
+
+
+def test_the_rules_refuse_nonsense():
+  rules = sharding.TRAIN_RULES
+  assert sharding.partition(('layers', 'embed', 'mlp'), rules) == P(
+    None, 'fsdp', 'tensor'
+  )
+  with pytest.raises(ValueError, match='no sharding rule.*hedas'):
+    sharding.partition(('hedas',), rules)
+  with pytest.raises(ValueError, match='twice'):
+    sharding.partition(('mlp', 'heads'), rules)
+  with pytest.raises(ValueError, match='does not divide'):
+    mesh = sharding.make_mesh((1, 1, 8))
+    sharding.shardings(L.model_and_params()[0].specs, mesh, rules)
+
+
+@pytest.mark.parametrize('shape', [(3, 1, 1), (-1, -1, 1), (2, 4)])
+def test_impossible_meshes_are_refused(shape):
+  with pytest.raises(ValueError, match='mesh='):
+    sharding.make_mesh(shape)
+
+
+def test_mesh_fills_in():
+  assert dict(sharding.make_mesh((-1, 2, 1)).shape) == {
+    'data': 4,
+    'fsdp': 2,
+    'tensor': 1,
+  }

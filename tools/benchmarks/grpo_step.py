@@ -1,0 +1,164 @@
+"""Seconds, CPU-seconds and share of the matmul peak of one GRPO step.
+
+  python tools/benchmarks/grpo_step.py [--layers=4 --width=256] [--repeats=7]
+
+Shapes of the issue tracker's comparison: 8 prompts x 8 samples, 32 + 64
+tokens, vocabulary 512, float32, a separate reference (KL 0.04), AdamW. No
+completion stops early. `sampler` is generation alone, `update` is reference
+log-probs, log-probs, loss, gradients and optimizer, `step` is all of it in one
+program. The floor is the model's FLOPs at the rate of a 2048^3 product
+measured in the same run.
+"""
+
+import argparse
+import functools
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import fused_step, losses, optim
+from jaxrl_reason import step as step_lib
+from jaxrl_reason.base import Prompts, Reward
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import spec, transformer
+
+B, G, P, C, V = 8, 8, 32, 64, 512
+NEVER = jnp.array([-1])
+
+
+def timed(f, repeats: int) -> tuple[float, float]:
+  """Median wall and CPU seconds of f(), warm."""
+  jax.block_until_ready(f())
+  rows = []
+  for _ in range(repeats):
+    wall, cpu = time.perf_counter(), time.process_time()
+    jax.block_until_ready(f())
+    rows.append((time.perf_counter() - wall, time.process_time() - cpu))
+  return tuple(np.median(rows, axis=0))
+
+
+def matmul_peak(repeats: int) -> float:
+  """FLOP/s of a float32 product of two 2048 x 2048 matrices."""
+  n = 2048
+  a = jax.random.normal(jax.random.key(0), (n, n))
+  product = jax.jit(jnp.matmul)
+  return 2 * n**3 / timed(lambda: product(a, a), repeats)[0]
+
+
+def problem(layers: int, width: int, **model):
+  """(learner, generation, state, prompts) of the comparison's shapes."""
+  config = transformer.Config(
+    vocab=V,
+    layers=layers,
+    width=width,
+    mlp=4 * width,
+    heads=4,
+    kv_heads=4,
+    head_dim=width // 4,
+    **model,
+  )
+  policy = transformer.build(config)
+  learner = step_lib.Learner(
+    model=policy,
+    settings=losses.resolve({'name': 'grpo', 'kl_coef': 0.04}),
+    tx=optim.make(config_lib.optimizer(1e-4), 100),
+    start=P,
+  )
+  params = spec.init(policy.specs, jax.random.key(0))
+  tokens = jax.random.randint(jax.random.key(1), (B, P), 0, V)
+  prompts = Prompts(
+    tokens, jnp.ones((B, P), bool), jnp.arange(B), {'x': jnp.arange(B)}
+  )
+  gen = fused_step.Generation(G, C, 'none', ('x',))
+  return learner, gen, step_lib.init_state(learner, params), prompts
+
+
+def reward_fn(rollout, answers) -> Reward:
+  """Something that differs between samples and costs nothing."""
+  score = (rollout.tokens[:, 0] % 7).astype(jnp.float32)
+  return Reward(score, score[:, None], score >= 0)
+
+
+def measure(layers: int, width: int, repeats: int, **model) -> list[dict]:
+  learner, gen, state, prompts = problem(layers, width, **model)
+  root, sampling = jax.random.key(2), Sampling.make()
+  sample = jax.jit(
+    lambda p: fused_step.rollout(
+      learner, gen, p, prompts, root, sampling, NEVER
+    )
+  )
+  out = sample(state.params)
+  batch = batch_lib.make_batch(prompts, out, reward_fn(out, {}))
+  update = jax.jit(lambda s, b: step_lib.update(learner, s, b, sampling, root))
+  step = jax.jit(
+    functools.partial(fused_step.step, learner, gen, reward_fn),
+    donate_argnums=0,
+  )
+
+  def one_step():
+    nonlocal moving
+    moving, metrics = step(moving, prompts, root, sampling, NEVER)
+    return metrics
+
+  moving = jax.tree.map(jnp.copy, state)
+  rows, forward = B * G, learner.model.flops_per_token((P + C) / 2)
+  prefill, decode = B * P * forward, rows * C * forward
+  learn = rows * (P + C) * forward * 4  # reference 1, policy 1 + 2
+  phases = {
+    'sampler': (lambda: sample(state.params), prefill + decode),
+    'update': (lambda: update(state, batch), learn),
+    'step': (one_step, prefill + decode + learn),
+  }
+  peak = matmul_peak(repeats)
+  table = []
+  for name, (f, flops) in phases.items():
+    wall, cpu = timed(f, repeats)
+    table.append(
+      {
+        'phase': name,
+        'wall_s': wall,
+        'cpu_s': cpu,
+        'gflop': flops / 1e9,
+        'share_of_peak': flops / peak / wall,
+        'tokens_per_s': rows * C / wall,
+        'peak_gflops': peak / 1e9,
+      }
+    )
+  return table
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--layers', type=int, default=4)
+  parser.add_argument('--width', type=int, default=256)
+  parser.add_argument('--repeats', type=int, default=7)
+  parser.add_argument('--json', action='store_true')
+  args = parser.parse_args()
+  table = measure(args.layers, args.width, args.repeats)
+  if args.json:
+    print(json.dumps(table))
+    return
+  print(
+    f'{args.layers} layers x {args.width}, {B} x {G} rows, {P} + {C} '
+    f'tokens, vocabulary {V}, float32; jax {jax.__version__}, '
+    f'matmul peak {table[0]["peak_gflops"]:.0f} GFLOP/s'
+  )
+  print(
+    f'{"phase":8} {"wall s":>8} {"CPU s":>8} {"GFLOP":>8} '
+    f'{"of peak":>8} {"tokens/s":>9}'
+  )
+  for r in table:
+    print(
+      f'{r["phase"]:8} {r["wall_s"]:8.3f} {r["cpu_s"]:8.3f} '
+      f'{r["gflop"]:8.1f} {r["share_of_peak"]:8.2f} '
+      f'{r["tokens_per_s"]:9.0f}'
+    )
+
+
+if __name__ == '__main__':
+  main()
