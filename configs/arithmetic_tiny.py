@@ -1,4 +1,26 @@
-"""Chained arithmetic modulo 7, worked out step by step (see README)."""
+"""Chained arithmetic modulo 7: the default recipe, one program per step.
+
+  python -m jaxrl_reason.main --config=configs/arithmetic_tiny.py \\
+    --workdir=runs/arithmetic --config.seed=0
+
+  problem   3*6-2*3*5+1*6%7=      evaluated from left to right
+  solution  4 2 6 2 3#4           every running total, then the answer
+
+Six operations need six look-ups, one after the other; a model of two layers
+cannot do them in one go, so it has to write them. Supervised learning stops as
+soon as its loss falls below 0.25, which leaves sampled accuracy near 0.25
+(chance is 0.14); RL then sees nothing but whether the final answer is right.
+
+@NUMBERS@
+
+The harder split has eight operations; a model that has only seen six stays at
+chance there.
+
+What was tried: totals that are not reduced modulo a prime (wrong steps often
+cancel, and a right answer by chance teaches the wrong steps); RL from 0.20
+with half the prompts (collapses to guessing on one seed of three); learning
+rate 1e-3 (collapses).
+"""
 
 from jaxrl_reason import config as config_lib
 

@@ -18,8 +18,8 @@ Seed 0, two CPU cores shared with other work (6 to 10 busy threads):
   after sft (250)    0.035    0.019     loss 2.65
   after rl (60)      0.015    0.021     no gain: within the noise (0.005)
 
-  622 s of CPU in all, one kill -9 at rl step 45 and the second start, from
-  the checkpoint of step 40, included. At the quietest seen an sft step took
+  622 s of CPU in all, one kill -9 soon after rl step 40 and the restart from
+  its checkpoint included. At the quietest seen an sft step took
   1.0 s and an rl step 3.4 s, which would make 8 to 9 minutes; 19 as shared.
   An rl step as shared: perf/rollout_s 1.35 s (3,700 completion tokens a
   second), perf/update_s 4.0 s, perf/verify_wait_s 0.007 s, 0.13% of the step;

@@ -149,7 +149,7 @@ def default() -> ml_collections.ConfigDict:
       log_every=10,  # steps between lines of metrics.jsonl
       profile=dict(
         first=0,  # step at which a trace begins; 0: none
-        steps=2,  # how many it covers
+        steps=10,  # how many it covers, at least one dispatch
       ),
     )
   )

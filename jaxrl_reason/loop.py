@@ -118,6 +118,7 @@ class Loop:
     self._pending = None  # metrics of the last interval, still on the device
     self._loss = float('inf')  # of the last interval read
     self._flushed = time.monotonic()
+    self._tracing = False
 
   def __call__(self, params, place: Place) -> TrainState:
     """Runs the stage from `place` to its end (or to SIGTERM)."""
@@ -159,11 +160,11 @@ class Loop:
     k = self.stage.steps_per_dispatch
     device, host = [], []
     for i in range(total, total + n, k):
-      self._profile(i - total + 1, total)
+      self._profile(i)
       state, m, h = self.stage.dispatch(state, next(self.stage.data))
       device.append(m)
       host.append(h)
-    self._flush(state)
+      self._flush(state)  # the device has work: now look at the last interval
     self._pending = total + n, n, device, host
     return state
 
@@ -179,8 +180,10 @@ class Loop:
     now = time.monotonic()
     step_s, self._flushed = (now - self._flushed) / n, now
     out = {f'train/{k}': v for k, v in values.items()}
-    for key in {k for h in host for k in h}:
-      out[key] = float(np.mean([h[key] for h in host if key in h]))
+    for key in {k: None for h in host for k in h}:
+      seen = [h[key] for h in host if key in h]
+      # Counts of the pool and the data grow; seconds are those of a step.
+      out[key] = float(np.mean(seen)) if key.startswith('perf/') else seen[-1]
     out |= self._speed(values, step_s)
     self.writer.write(total, self.name, out)
     shown = 'reward_mean' if self.name == 'rl' else 'loss'
@@ -250,9 +253,12 @@ class Loop:
         'The one before is kept; make room and start again to go on from it.'
       ) from e
 
-  def _profile(self, step: int, total: int):
+  def _profile(self, total: int):
+    """Traces the dispatches that begin within the profiled steps."""
     c = self.c.profile
-    if c.first and total + step == c.first:
+    inside = c.first > 0 and c.first <= total + 1 < c.first + c.steps
+    if inside and not self._tracing:
       jax.profiler.start_trace(str(self.run.workdir / 'profile'))
-    if c.first and total + step == c.first + c.steps:
+    if self._tracing and not inside:
       jax.profiler.stop_trace()
+    self._tracing = inside

@@ -1,4 +1,4 @@
-"""Metrics to disk: `metrics.jsonl` always, TensorBoard beside it.
+"""Metrics to disk: `metrics.jsonl` always, TensorBoard beside it when local.
 
 One flat JSON object a line, `step` and `stage` first; docs/metrics.md lists the
 names. A resumed run first drops the lines past its checkpoint, so the file
@@ -70,7 +70,9 @@ class Writer:
     self._path = workdir / 'metrics.jsonl'
     self._truncate(resume_step)
     self._board = None
-    if jax.process_index() == 0:
+    # Object stores cannot append, which both kinds of file here need.
+    self._remote = '://' in str(workdir)
+    if jax.process_index() == 0 and not self._remote:
       # Imported late: protobuf takes a second of every start.
       from tensorboardX import SummaryWriter
 
@@ -96,9 +98,13 @@ class Writer:
     """One line; `values` by full name, as 'train/reward_mean'."""
     if jax.process_index():
       return
-    row = {'step': step, 'stage': stage} | values
+    line = json.dumps({'step': step, 'stage': stage} | values) + '\n'
+    if self._remote:
+      before = self._path.read_text() if self._path.exists() else ''
+      self._path.write_text(before + line)
+      return
     with self._path.open('a') as f:
-      f.write(json.dumps(row) + '\n')
+      f.write(line)
     for name, value in values.items():
       self._board.add_scalar(name, value, step)
 

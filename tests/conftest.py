@@ -1,4 +1,4 @@
-"""Eight virtual CPU devices for every test, and the small models they share."""
+"""Eight virtual CPU devices for every test, set before jax is imported."""
 
 import os
 
@@ -7,43 +7,8 @@ os.environ['XLA_FLAGS'] = (
 )
 os.environ['JAX_PLATFORMS'] = 'cpu'
 
-import pathlib
-
-import jax
 import pytest
-
-from jaxrl_reason.models import spec, transformer
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-DATA = ROOT.parent / 'shared' / 'data'
-
-
-def small_config(**changes) -> transformer.Config:
-  """A model with everything on: grouped queries, qk-norm, biases."""
-  base = dict(
-    vocab=16,
-    layers=3,
-    width=16,
-    mlp=32,
-    heads=4,
-    kv_heads=2,
-    head_dim=4,
-    qk_norm=True,
-    bias=True,
-  )
-  return transformer.Config(**(base | changes))
-
-
-def small_model(seed: int = 0, **changes):
-  """(config, Model, params) with all parameters, zeros included, moved off
-  their initial values so that none of them is without effect.
-  """
-  config = small_config(**changes)
-  model = transformer.build(config)
-  params = spec.init(model.specs, jax.random.key(seed))
-  keys = iter(jax.random.split(jax.random.key(seed + 1), 100))
-  shake = lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape)
-  return config, model, jax.tree.map(shake, params)
+from small import small_model
 
 
 @pytest.fixture(scope='session')
@@ -51,9 +16,3 @@ def tiny():
   return small_model()
 
 
-@pytest.fixture
-def gsm8k_dir():
-  folder = DATA / 'gsm8k'
-  if not folder.exists():
-    pytest.skip(f'{folder} is not here')
-  return folder

@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from conftest import small_model
+from small import small_model
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import fused_step, losses, optim, tasks

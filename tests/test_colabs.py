@@ -2,8 +2,8 @@
 
 import nbformat
 import pytest
-from conftest import ROOT
 from nbclient import NotebookClient
+from small import ROOT
 
 NOTEBOOKS = sorted((ROOT / 'colabs').glob('*.ipynb'))
 

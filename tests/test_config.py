@@ -6,7 +6,7 @@ import re
 
 import jax
 import pytest
-from conftest import ROOT
+from small import ROOT
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import optim, sharding

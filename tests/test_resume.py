@@ -12,7 +12,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT
+from small import ROOT
 
 HOST = (
   '--config.rl.path=host',

@@ -1,4 +1,4 @@
-"""Eight devices in any mesh compute what one does; the rules refuse nonsense."""
+"""Eight devices in any mesh compute what one does; nonsense is refused."""
 
 import jax
 import jax.numpy as jnp

@@ -49,7 +49,7 @@ def pad_prompt(ids: list[int], length: int, what: str) -> dict:
     raise ValueError(
       f'{what}: the prompt has {len(ids)} tokens and data.prompt_len is '
       f'{length}. Raise data.prompt_len, or drop long prompts with '
-      'data.too_long="drop" (data sets only).'
+      'data.too_long="drop".'
     )
   tokens, valid = np.zeros(length, np.int32), np.zeros(length, bool)
   if ids:
@@ -79,7 +79,7 @@ def solution_row(
     raise ValueError(
       f'{what}: the solution has {len(ids)} tokens and data.completion_len is '
       f'{completion_len}. Raise it, or drop long ones with '
-      'data.too_long="drop" (data sets only).'
+      'data.too_long="drop".'
     )
   room = completion_len - len(ids)
   pad = lambda x, n: np.pad(x, (0, n))
@@ -106,12 +106,6 @@ class _Rows:
     return self._encode(int(index), self._source[index])
 
 
-def fitting(source, limits: Callable[[dict], bool]) -> tuple[list[int], int]:
-  """Indices of the examples within limits, and how many were dropped."""
-  kept = [i for i in range(len(source)) if limits(source[i])]
-  return kept, len(source) - len(kept)
-
-
 class Subset:
   """The given indices of a source."""
 
@@ -124,6 +118,27 @@ class Subset:
 
   def __getitem__(self, index: int) -> dict:
     return self._source[self._indices[index]]
+
+
+class Redrawn:
+  """An endless source in which what breaks a rule is drawn again."""
+
+  def __init__(self, source, rule: Callable[[dict], bool], tries: int = 100):
+    self._source, self._rule, self._tries = source, rule, tries
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> dict:
+    for i in range(self._tries):
+      # A fixed walk from the index, so that it always ends at one example.
+      example = self._source[(index + i * 1_000_003) % len(self)]
+      if self._rule(example):
+        return example
+    raise ValueError(
+      f'{self._tries} examples in a row do not fit data.prompt_len and '
+      'data.completion_len; raise them'
+    )
 
 
 def batches(

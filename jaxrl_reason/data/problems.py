@@ -98,24 +98,34 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path):
 
 
 def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
-  """Leaves out examples that do not fit, when `data.too_long` says so.
+  """Leaves out what does not fit, when `data.too_long` says so.
+
+  Training examples must fit with their solution; of held-out ones only the
+  prompt, since nobody reads their solution: dropping more would flatter the
+  accuracy.
 
   Returns the problems, and how many of each split were dropped.
   """
   if c.too_long not in ('error', 'drop'):
     raise ValueError(f'data.too_long={c.too_long!r}: choose error or drop')
-  if c.too_long == 'error' or len(problems.train) >= pipeline.ENDLESS:
+  if c.too_long == 'error':
     return problems, {}
 
+  def prompt_fits(example):
+    return len(tokenizer.encode(example['prompt'])) <= c.prompt_len
+
   def fits(example):
-    prompt = len(tokenizer.encode(example['prompt']))
     solution = len(tokenizer.encode(example['solution'])) + 1  # stop token
-    return prompt <= c.prompt_len and solution <= c.completion_len
+    return prompt_fits(example) and solution <= c.completion_len
 
   changes, dropped = {}, {}
-  for split in ('train', 'heldout'):
+  for split, rule in (('train', fits), ('heldout', prompt_fits)):
     source = getattr(problems, split)
-    kept, dropped[split] = pipeline.fitting(source, fits)
+    if len(source) >= pipeline.ENDLESS:
+      changes[split] = pipeline.Redrawn(source, rule)
+      continue
+    kept = [i for i in range(len(source)) if rule(source[i])]
+    dropped[split] = len(source) - len(kept)
     if not kept:
       raise ValueError(
         f'data.too_long="drop" leaves nothing of {c.name} {split}: none of '

@@ -233,8 +233,8 @@ def hidden(params: Any, c: Config, tokens: jax.Array, valid: jax.Array):
 def decode_params(params: Any, c: Config) -> Any:
   """Weights as decoding reads them: one tree per layer, in compute dtype."""
   cast = jax.tree.map(lambda x: x.astype(c.dtype), params['layers'])
-  per_layer = [jax.tree.map(lambda x: x[i], cast) for i in range(c.layers)]
-  return params | {'layers': per_layer}
+  layer = lambda i: jax.tree.map(lambda x: x[i], cast)
+  return params | {'layers': [layer(i) for i in range(c.layers)]}
 
 
 def prefill(

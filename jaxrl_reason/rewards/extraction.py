@@ -27,12 +27,20 @@ BOX = re.compile(r'\\(?:boxed|fbox)(?![a-z])')
 BARE_BOX = re.compile(r'\\(?:boxed|fbox)\s*([^\s{}$\\]+)')
 ANSWER_TAG = re.compile(r'<answer>(.*?)</answer>', re.S | re.I)
 ANSWER_IS = re.compile(
-  r'(?:answers?|result|solutions?)\**\s*(?:to the (?:question|problem)\s*)?'
-  r'(?:is|are|was|=|:|：)(?:\s*(?:therefore|thus|equal to|simply|:|：))?'
+  r'answers?\**\s*(?:to the (?:question|problem)\s*)?'
+  r'(?:is|are|was|=|:|：)'
+  r'(?:\s*(?:therefore|thus|equal to|simply|indeed|just|:|：))?'
   r'|答案(?:为|是|：|:)|故选[：:]?|(?:因此|所以)选',
   re.I,
 )
-SENTENCE_END = re.compile(r'\.(?=\s|\$?$)|\n|。|(?<=[.$])\s*I hope')
+# Only where no answer is announced: "Solution:" opens many a text.
+RESULT_IS = re.compile(
+  r'(?:results?|solutions?|totals?)\s+(?:is|are|was|equals?)(?:\s*:)?', re.I
+)
+SENTENCE_END = re.compile(
+  r'\.(?=\s|\$?$)|\n|。|(?<=[.$])\s*I hope|,? (?:because|since|which|so that) '
+  r'|(?<=[0-9}$]) of (?:a|an|the|her|his|their|its) '
+)
 MATH = re.compile(
   r'\$\$(.+?)\$\$|(?<!\\)\$([^$]+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]',
   re.S,
@@ -126,36 +134,49 @@ def hashed(text: str) -> str | None:
 
 
 def stated(text: str) -> str | None:
-  """The sentence after the last "the answer is"."""
-  last = None
-  for match in ANSWER_IS.finditer(text):
-    last = match
-  if last is None:
-    return None
-  rest = text[last.end() : last.end() + MAX_CHARS].lstrip(' \n:*')
-  sentence = _first_sentence(rest).strip(' *')
-  return narrowed(sentence, first=True) if sentence else None
+  """The sentence after the last "the answer is", or "the result is"."""
+  for pattern in (ANSWER_IS, RESULT_IS):
+    last = None
+    for match in pattern.finditer(text):
+      last = match
+    if last is not None:
+      rest = text[last.end() : last.end() + MAX_CHARS].lstrip(' \n:：*')
+      sentence = _first_sentence(rest).strip(' *')
+      found = sentence if is_bare(sentence) else best_part(sentence, 0)
+      if found:
+        return found
+  return None
 
 
 def _first_sentence(text: str) -> str:
   """Up to a full stop outside $...$."""
+  delimits = text.count('$') % 2 == 0  # else one of them is a currency
   for match in SENTENCE_END.finditer(text):
-    if text.count('$', 0, match.start()) % 2 == 0:
+    if not delimits or text.count('$', 0, match.start()) % 2 == 0:
       return text[: match.start()]
   return text
 
 
-def narrowed(text: str, *, first: bool = False) -> str:
+def narrowed(text: str) -> str:
   """The mathematics in a short text that also has prose."""
-  if is_bare(text):
-    return text
-  parts = [next(g for g in m.groups() if g) for m in MATH.finditer(text)]
-  if parts:
-    return parts[0 if first else -1]
-  parts = BOLD.findall(text)
-  if parts:
-    return parts[0 if first else -1]
-  return last_number(text) or text
+  return text if is_bare(text) else best_part(text, -1) or text
+
+
+def best_part(text: str, which: int) -> str | None:
+  """A $formula$ of a text, else something **bold**, else the last number.
+
+  A formula with prose in it is none: "$20, so she has $5" are two prices.
+  """
+  text = text[-MAX_CHARS:]
+  found = [next(g for g in m.groups() if g) for m in MATH.finditer(text)]
+  for parts in (found, BOLD.findall(text)):
+    parts = [p.strip() for p in parts if is_bare(' '.join(p.split()))]
+    if parts and parts[which]:
+      return parts[which]
+  last = None
+  for match in NUMBER.finditer(text):
+    last = match
+  return last[0] if last else None
 
 
 def is_bare(text: str) -> bool:
@@ -171,21 +192,9 @@ def guess(text: str) -> Found | None:
   if is_bare(body):
     return Found(body, False)
   tail = body[-MAX_CHARS:]
-  parts = [next(g for g in m.groups() if g) for m in MATH.finditer(tail)]
-  if parts:
-    return Found(parts[-1].strip(), False)
-  parts = BOLD.findall(tail)
-  if parts:
-    return Found(parts[-1].strip(), False)
   line = tail.rsplit('\n', 1)[-1].strip()
-  if '\n' in tail and any(c.isdigit() for c in line) and is_bare(line):
-    return Found(line, False)
-  number = last_number(tail)
-  return Found(number or line or body[:MAX_CHARS], False)
-
-
-def last_number(text: str) -> str | None:
-  last = None
-  for match in NUMBER.finditer(text):
-    last = match
-  return last[0] if last else None
+  marked = '$' in tail or '\\(' in tail or '\\[' in tail or '**' in tail
+  if '\n' in tail and not marked and any(c.isdigit() for c in line):
+    if is_bare(line):
+      return Found(line, False)
+  return Found(best_part(tail, -1) or line or tail, False)

@@ -1,14 +1,56 @@
 """The batch most tests use: every edge case in 11 rows of 5 tokens."""
 
+import functools
+import inspect
+
 import jax
 import numpy as np
 
-# Tests compile many small programs once: how fast they run does not matter.
-FAST_COMPILE = {'xla_backend_optimization_level': 0}
+
+class Compiled:
+  """The functions of a module, each call compiled as a whole.
+
+  Operation by operation, every new shape compiles a dozen small programs; and
+  so that all of them are seen to work under jit. Arrays are traced, the rest is
+  static.
+  """
+
+  def __init__(self, module):
+    self._module = module
+
+  def __getattr__(self, name):
+    fn = getattr(self._module, name)
+    return functools.partial(_compiled, fn) if inspect.isfunction(fn) else fn
 
 
-def fast_jit(fn, **kwargs):
-  return jax.jit(fn, compiler_options=FAST_COMPILE, **kwargs)
+def _compiled(fn, *args, **kwargs):
+  at = {str(i): x for i, x in enumerate(args)}
+  everything = at | kwargs
+  traced = {k: x for k, x in everything.items() if hasattr(x, 'dtype')}
+  static = {k: x for k, x in everything.items() if k not in traced}
+
+  def call(traced):
+    both = static | traced
+    keywords = {k: both[k] for k in kwargs}
+    return fn(*(both[k] for k in at), **keywords)
+
+  return jax.jit(call)(traced)
+
+
+def together(fns, *args):
+  """{name: fn(*args)} as one program: compiling once is most of the time."""
+
+  def run(*args):
+    out = {}
+    for name, fn in fns.items():
+      try:
+        out[name] = fn(*args)
+      except Exception as e:
+        e.add_note(f'in {name}')
+        raise
+    return out
+
+  return jax.jit(run)(*args)
 
 
 def edge_batch(seed=0, spread=0.5, poison=True):

@@ -1,11 +1,15 @@
 """Weights for off-policy data, and which tokens a loss singles out."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
-from losses_batch import close
+from losses_batch import Compiled, close
 
-from jaxrl_reason import losses
+from jaxrl_reason import losses as library
+
+losses = Compiled(library)
 
 MASK = jnp.array([[1, 1, 0], [1, 1, 1]])
 # w = old / sampler: [2, 1/4, -] and [1, 4, 1/2]
@@ -54,7 +58,7 @@ def test_normalised_weights_have_mean_one():
 
 def test_normalised_weights_in_the_loss():
   """Weights 2, 1/4, 1, 2 (cut), 1/2 sum to 23/4 over 5 tokens."""
-  s = losses.resolve({'correction': 'truncate', 'correction_normalise': True})
+  s = library.resolve({'correction': 'truncate', 'correction_normalise': True})
   adv = jnp.array([1.0, 0.0])
   loss, metrics = losses.policy_loss(
     s, OLD, adv, MASK, old_logp=OLD, sampler_logp=SAMPLER
@@ -65,7 +69,7 @@ def test_normalised_weights_in_the_loss():
 
 def test_decoupled_ppo_is_a_correction():
   """Proximal ratio clipped, times proximal / behaviour, unbounded."""
-  s = losses.resolve({'name': 'decoupled_ppo', 'advantage': 'group_mean'})
+  s = library.resolve({'name': 'decoupled_ppo', 'advantage': 'group_mean'})
   logp = OLD + 0.5
   adv = jnp.array([1.0, -1.0])
   loss, metrics = losses.policy_loss(
@@ -87,14 +91,11 @@ def test_covariance_picks():
   close(pick, [[1, 0, 0], [0, 0, 1]], 0)
   one = losses.kl_cov_tokens(logp, adv, MASK, cov_share=0.0)
   assert one.sum() == 1
-  drawn = sum(
-    np.float64(
-      losses.clip_cov_tokens(
-        logp, adv, MASK, jax.random.key(i), cov_low=0.5, cov_high=2.0
-      )
-    )
-    for i in range(20)
+  draw = functools.partial(
+    library.clip_cov_tokens, logp, adv, MASK, cov_low=0.5, cov_high=2.0
   )
+  keys = jax.random.split(jax.random.key(0), 20)
+  drawn = np.asarray(jax.jit(jax.vmap(draw))(keys)).sum(0)
   assert drawn.sum() == 20 and drawn[0, 1] > 3 and drawn[1, 1] > 3
   none = losses.clip_cov_tokens(logp, adv, MASK, jax.random.key(0), cov_low=9.0)
   assert not none.any()

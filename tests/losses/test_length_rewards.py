@@ -2,9 +2,11 @@
 
 import jax.numpy as jnp
 import numpy as np
-from losses_batch import close
+from losses_batch import Compiled, close
 
-from jaxrl_reason import losses
+from jaxrl_reason import losses as library
+
+losses = Compiled(library)
 
 LENGTH = jnp.array([2.0, 6.0, 10.0, 12.0])
 RIGHT = jnp.array([1, 0, 1, 0])

@@ -13,7 +13,7 @@ import losses_twin as twin
 import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
-from losses_batch import close, edge_batch, fast_jit, run_in
+from losses_batch import close, edge_batch, run_in, together
 
 from jaxrl_reason import losses
 
@@ -107,24 +107,29 @@ def gradient(s, b, adv, x, **more):
   return jax.value_and_grad(fn, has_aux=True)(x)
 
 
-@pytest.mark.parametrize('name', losses.RECIPES)
-def test_every_recipe_runs_on_what_it_needs(name, batch):
-  """Traceable, finite on every edge case, gradient exactly 0 off the mask."""
-  s = losses.resolve(name)
-  key = jax.random.key(0) if 'key' in losses.needs(s) else None
+@pytest.fixture(scope='module')
+def every_recipe(batch):
+  """{name: (adv, ((loss, metrics), grad))} from just what `needs` names."""
 
-  def run(b):
+  def run(name, b):
+    s = losses.resolve(name)
+    drawn = 'key' in losses.needs(s)
+    more = {'key': jax.random.key(0)} if drawn else {}
     adv = estimate(s, b)
-    more = {} if key is None else {'key': key}
     return adv, gradient(s, b, adv, variable(s, b), **more)
 
-  # Operation by operation, which recipes share, and as one traced program.
-  adv, ((loss, metrics), grad) = run(batch)
-  jax.eval_shape(run, batch)
+  fns = {name: functools.partial(run, name) for name in losses.RECIPES}
+  return together(fns, batch)
+
+
+@pytest.mark.parametrize('name', losses.RECIPES)
+def test_every_recipe_runs_on_what_it_needs(name, batch, every_recipe):
+  """Under jit, finite on every edge case, gradient exactly 0 off the mask."""
+  adv, ((loss, metrics), grad) = every_recipe[name]
   assert loss.dtype == grad.dtype == adv.dtype == jnp.float32
   for x in (adv, loss, grad, *metrics.values()):
     assert np.isfinite(x).all()
-  sft = batch['sft_mask'] & ('sft_mask' in losses.needs(s))
+  sft = batch['sft_mask'] & ('sft_mask' in losses.needs(name))
   assert not np.any(grad[~(batch['mask'] | sft)])
   assert np.any(grad) == np.any(adv)
   close(metrics['loss'], loss, 0)
@@ -150,25 +155,36 @@ END_TO_END = {
 }
 
 
-@pytest.mark.parametrize('name', END_TO_END)
-@pytest.mark.parametrize('bits', [32, 64])
-def test_end_to_end_against_the_twin(name, bits, batch):
-  how, advantage, policy, kl_coef = END_TO_END[name]
-  s = losses.resolve({'name': name, 'kl_coef': kl_coef})
-  b, mask = batch, batch['mask']
+def without_kl(name):
+  return losses.resolve({'name': name, 'kl_coef': END_TO_END[name][3]})
+
+
+@pytest.fixture(scope='module', params=[32, 64])
+def end_to_end(request, batch):
+  """{name: ((loss, metrics), grad)} in float32 and float64, and the rtol."""
 
   def run(dtype):
     cast = {
       k: jnp.asarray(x, dtype) if x.dtype == np.float32 else x
-      for k, x in b.items()
+      for k, x in batch.items()
     }
 
-    def step(c):
-      return gradient(s, c, estimate(s, c), c['logp'])
+    def step(name, b):
+      s = without_kl(name)
+      return gradient(s, b, estimate(s, b), b['logp'])
 
-    return fast_jit(step)(cast)
+    fns = {name: functools.partial(step, name) for name in END_TO_END}
+    return together(fns, cast)
 
-  ((loss, _), grad), rtol = run_in(bits, run)
+  return run_in(request.param, run)
+
+
+@pytest.mark.parametrize('name', END_TO_END)
+def test_end_to_end_against_the_twin(name, end_to_end, batch):
+  ours, rtol = end_to_end
+  (loss, _), grad = ours[name]
+  how, advantage, policy, kl_coef = END_TO_END[name]
+  b, mask = batch, batch['mask']
   logp, old, ref, reward = (
     np.float64(b[k]) for k in ('logp', 'old_logp', 'ref_logp', 'reward')
   )
@@ -177,7 +193,8 @@ def test_end_to_end_against_the_twin(name, bits, batch):
   x, J = policy(logp, old, adv, mask)
   kl, kl_J = twin.k3(logp, ref, mask)
   both = x + kl_coef * kl, J + kl_coef * kl_J
-  w = twin.aggregation_weights(mask, how, count_empty=s['count_empty'])
+  count_empty = without_kl(name)['count_empty']
+  w = twin.aggregation_weights(mask, how, count_empty=count_empty)
   want, want_grad = twin.total(both, w)
   # The loss sums terms of both signs up to e^25: relative to their size.
   assert abs(loss - want) <= rtol * (w * np.abs(both[0])).sum()
@@ -209,35 +226,43 @@ def at_rows(tree, rows):
   return jax.tree.map(lambda x: x[rows], tree)
 
 
-@pytest.mark.parametrize('name', PARTS)
-def test_micro_batches_and_permutations_add_up(name, batch):
-  """Two halves with the whole's divisors, in a shuffled order of rows."""
-  s = losses.resolve({'name': name, **PARTS[name]})
-  x, mask = variable(s, batch), batch['mask']
-  adv = estimate(s, batch)
-  divisors = losses.denominators(
-    s,
-    mask,
-    **{k: batch[k] for k in ('old_logp', 'sampler_logp', 'sft_mask')},
-  )
-  arrays = pick(batch, ['entropy', 'old_logp'], losses.needs(s))
-  chosen = losses.select_tokens(
-    s, batch['logp'], adv, mask, key=jax.random.key(1), **arrays
-  )
-  more = {'selected': chosen} if chosen else {}
-  (loss, metrics), grad = gradient(s, batch, adv, x, **more)
+@pytest.fixture(scope='module')
+def pieces(batch):
+  """{name: (whole, the two halves of the shuffled rows)}, and the order."""
+  order = np.random.default_rng(2).permutation(len(batch['mask']))
 
-  order = np.random.default_rng(2).permutation(len(mask))
-  parts = []
-  for rows in np.split(order, 2):
-    b, a, z, some = (at_rows(v, rows) for v in (batch, adv, x, more))
-    parts.append(gradient(s, b, a, z, denominators=divisors, **some))
-  part_loss = np.array([p[0][0] for p in parts])
+  def run(name, b):
+    s = losses.resolve({'name': name, **PARTS[name]})
+    x, mask, adv = variable(s, b), b['mask'], estimate(s, b)
+    arrays = {k: b[k] for k in ('old_logp', 'sampler_logp', 'sft_mask')}
+    divisors = losses.denominators(s, mask, **arrays)
+    arrays = pick(b, ['entropy', 'old_logp'], losses.needs(s))
+    chosen = losses.select_tokens(
+      s, b['logp'], adv, mask, key=jax.random.key(1), **arrays
+    )
+    more = {'selected': chosen} if chosen else {}
+    whole = gradient(s, b, adv, x, **more)
+    halves = []
+    for rows in np.split(order, 2):
+      part, a, z, some = (at_rows(v, rows) for v in (b, adv, x, more))
+      halves.append(gradient(s, part, a, z, denominators=divisors, **some))
+    return whole, halves
+
+  fns = {name: functools.partial(run, name) for name in PARTS}
+  return together(fns, jax.tree.map(jnp.asarray, batch)), order
+
+
+@pytest.mark.parametrize('name', PARTS)
+def test_micro_batches_and_permutations_add_up(name, pieces):
+  """Two halves with the whole's divisors, in a shuffled order of rows."""
+  ((loss, metrics), grad), halves = pieces[0][name]
+  part_loss = np.array([half[0][0] for half in halves])
   scale = max(1.0, np.abs(part_loss).max())
   close(part_loss.sum() / scale, loss / scale, 1e-5)
-  close(np.concatenate([p[1] for p in parts]), grad[order], 1e-5)
+  part_grad = np.concatenate([half[1] for half in halves])
+  close(part_grad, grad[pieces[1]], 1e-5)
   added = losses.combine(
-    jax.tree.map(lambda *v: jnp.stack(v), *(p[0][1] for p in parts))
+    jax.tree.map(lambda *v: np.stack(v), *(half[0][1] for half in halves))
   )
   assert set(added) == set(metrics)
   for k in set(metrics) - {'loss', 'pg_loss'}:
@@ -281,7 +306,7 @@ def test_vmap_over_seeds(batch):
       s, batch['logp'], adv, batch['mask'], old_logp=batch['old_logp']
     )[0]
 
-  both = fast_jit(jax.vmap(step))(stack)
+  both = jax.jit(jax.vmap(step))(stack)
   for i in range(2):
     close(both[i] / step(stack[i]), 1.0, 1e-5)
 

@@ -5,10 +5,12 @@ import itertools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from losses_batch import close, run_in
+from losses_batch import Compiled, close, run_in
 
-from jaxrl_reason import losses
+from jaxrl_reason import losses as library
 from jaxrl_reason.losses.passk import choose_ratio
+
+losses = Compiled(library)
 
 
 def subsets_with(n, k, i):

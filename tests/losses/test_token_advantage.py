@@ -5,9 +5,11 @@ import jax.numpy as jnp
 import losses_twin as twin
 import numpy as np
 import pytest
-from losses_batch import close, edge_batch, fast_jit, run_in
+from losses_batch import Compiled, close, edge_batch, run_in
 
-from jaxrl_reason import losses
+from jaxrl_reason import losses as library
+
+losses = Compiled(library)
 
 
 def test_returns_by_hand():
@@ -51,7 +53,7 @@ def test_returns_and_gae_against_the_twin(bits):
       losses.value_targets(reward, v, mask, value_lambda=0.8, **args),
     )
 
-  ours, rtol = run_in(bits, lambda dtype: fast_jit(lambda: run(dtype))())
+  ours, rtol = run_in(bits, lambda dtype: jax.jit(lambda: run(dtype))())
   r = twin.outcome_on_last(b['reward'], mask, valid)
   length = np.maximum(mask.sum(1), 1)
   adaptive = np.clip(1 - 1 / (0.5 * length), 0, 1)
@@ -69,7 +71,9 @@ def test_returns_and_gae_against_the_twin(bits):
 
 
 def test_reinforce_pp_charges_kl_on_every_token():
-  s = losses.resolve({'name': 'reinforce_pp', 'whiten': 'none', 'kl_coef': 0.5})
+  s = library.resolve(
+    {'name': 'reinforce_pp', 'whiten': 'none', 'kl_coef': 0.5}
+  )
   mask = jnp.array([[1, 1, 0]])
   old, ref = jnp.array([[-1.0, -2, jnp.nan]]), jnp.array([[-1.5, -1, jnp.nan]])
   adv = losses.advantages(
@@ -146,5 +150,5 @@ def test_under_jit_and_vmap():
   def fn(r):
     return losses.returns(r, b['mask'], gamma=0.9)
 
-  stacked = fast_jit(jax.vmap(fn))(jnp.stack([reward, 2 * reward]))
+  stacked = jax.jit(jax.vmap(fn))(jnp.stack([reward, 2 * reward]))
   close(stacked[1], 2 * np.float64(fn(reward)), 1e-5)

@@ -13,7 +13,7 @@ import losses_twin as twin
 import numpy as np
 import optax
 import pytest
-from losses_batch import fast_jit, run_in
+from losses_batch import run_in
 
 from jaxrl_reason import losses
 
@@ -158,7 +158,7 @@ def in_jax(name, adamw, d, dtype):
     theta = optax.apply_updates(theta, change)
     return (theta, state), (theta, metrics)
 
-  @fast_jit
+  @jax.jit
   def run(theta, minibatches):
     return jax.lax.scan(update, (theta, optimizer.init(theta)), minibatches)[1]
 

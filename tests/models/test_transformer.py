@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import small_config, small_model
+from small import small_config, small_model
 
 from jaxrl_reason.models import layers, spec, transformer
 

@@ -19,7 +19,8 @@ PIECES = st.sampled_from(
   r"""\frac \sqrt \boxed \text \left( \right) \pm \cup \le \in \pi \infty \sin
   \log_2 \begin{pmatrix} \end{pmatrix} \\ & { } ( ) [ ] | < > = + - * / ^ _ ! %
   , ; : . ' $ \$ ° 0 1 2 12 3.5 1,234 x y n e i f( and or cm \% ^\circ \{ \}
-  answer is #### <answer> </answer> </think> ** 的 或 √ ² ½ π ∞ （ ， 。""".split()
+  answer is #### <answer> </answer> </think> ** 的 或 √ ² ½ π ∞ （
+  ， 。""".split()
 )
 SOUP = st.lists(PIECES, max_size=25).map(''.join)
 SPACED = st.lists(PIECES, max_size=25).map(' '.join)

@@ -11,7 +11,7 @@ import hostile
 import pytest
 
 from jaxrl_reason.rewards import extraction, math, numbers
-from jaxrl_reason.rewards.expr import answers, text
+from jaxrl_reason.rewards.expr import answers, compare, nodes, text
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / 'jaxrl_reason'
 LIMIT_S = 1.0  # for one string; the slowest takes a few hundredths
@@ -113,6 +113,16 @@ def test_bounds_are_bounds():
   assert answers.same('2^{10^{30}}', '2\\cdot 2^{10^{30}-1}').same
   assert not answers.same('9^{9^{9^9}}', '9^{9^{9^8}}').same
   assert not answers.same('(10^6)!', '(10^6+1)!').same
+
+
+def test_work_is_bounded_by_a_count():
+  a, b = (
+    answers.value('+'.join(f'\\sin({i}x+{j})' for i in range(60)))
+    for j in (0, 1)
+  )
+  with pytest.raises(nodes.Limit):
+    compare.equal(a, b, nodes.Budget(500))
+  assert compare.equal(a, a, nodes.Budget(500))
 
 
 FORBIDDEN = re.compile(

@@ -67,6 +67,98 @@ def test_wrappings_change_nothing(wrap):
   assert wrong_verdicts(wrapped) == []
 
 
+COMPLETIONS = [
+  ('The total cost is $20, so she has $5 left.', '5', True),
+  ('The total cost is $20, so she has $5 left.', '20', False),
+  ('The answer is $20. I hope it is correct.', '20', True),
+  ('So the answer is $\\frac{3}{4}$ or 0.75.', '3/4', True),
+  (
+    'Answer: Let us think step by step. 3 times 4 is 12. So 12 apples.',
+    '12',
+    True,
+  ),
+  (
+    'Solution: We have 5 and then 7.\n\nSo she has 12 apples in total.',
+    '12',
+    True,
+  ),
+  ('Therefore, the answer is **(B) 12**.', 'B', True),
+  ('Therefore, the answer is **(B) 12**.', '12', True),
+  ('Therefore, the answer is **(B)**.', 'A', False),
+  ('**Answer**: 42', '42', True),
+  ('**Answer:** 42', '42', True),
+  ('Final answer: x = 5, y = 6', '(5,6)', True),
+  ('The answer is \\( \\frac{1}{2} \\).', '0.5', True),
+  ('The answer is: $$x=5$$', '5', True),
+  ('The answer is Monday because it rains.', 'Monday', True),
+  ('The correct option is (C).', 'C', False),
+  ('The correct answer is option C.', 'C', True),
+  ('The correct answer is C: 15', 'C', True),
+  ('Thus, the value is 3.5 meters.', '3.5', True),
+  ('### Final Answer\n\n$$\\boxed{\\dfrac{7}{8}}$$\n', '\\frac78', True),
+  ('Hence $\\angle ABC = \\boxed{60^\\circ}$.', '60', True),
+  (
+    'So there are $\\boxed{12}$ ways, not $\\boxed{13}$... wait $12$.',
+    '13',
+    True,
+  ),
+  ('The answer is 1,234.', '1234', True),
+  ('The answer is 12 square units.', '12', True),
+  (
+    'the probability is therefore $\\frac{1}{6}$, and not $\\frac{5}{6}$',
+    '\\frac{5}{6}',
+    True,
+  ),
+  ('So we get x=3.\nAnswer: 3', '3', True),
+  ('答案：$\\sqrt{2}$', '\\sqrt2', True),
+  ('故答案为：$\\frac{1}{2}$', '1/2', True),
+  ('所以选B', 'B', True),
+  (
+    'So the final answer is:\n\n\\[\n\\boxed{\\left(-\\infty, 3\\right]}\n\\]',
+    'x\\le3',
+    True,
+  ),
+  ('The final answer is **3x + 5**.', '5+3x', True),
+  ('The final answer is 3x+5.', '5+3x', True),
+  ('He earned 18 dollars per day.\n#### 18', '18', True),
+  ('#### \\frac{1}{2}', '0.5', True),
+  ('A: 72', '72', True),
+  ('The answer is 3/4 of a cup.', '3/4', True),
+  ('The solutions are $x=2$ and $x=-3$.', '2,-3', True),
+  ('The solutions are x = 2 and x = -3.', '2,-3', True),
+  ('The solution is $x = 4$.', '4', True),
+  ('Thus the domain is $[0, \\infty)$.', 'x\\ge0', True),
+  ('So, $f(x) = 2x+1$.', '2x+1', True),
+  ('It takes him 5+3=8 hours, which is 8*60=480 minutes', '480', True),
+  ('Mary has 3 apples and Tom has 4. Together they have 7 apples.', '7', True),
+  ('...= -5', '-5', True),
+  ("so that's 100% of them", '100', True),
+  ('<think>I think 5</think>The answer is 6', '6', True),
+  ('<think>I think 5</think>\n\n6', '6', True),
+  ('\\text{Answer: } 6', '6', True),
+  ('x = 5 or x = -5', '\\pm5', True),
+  ('The two values are 3 and 4.', '3,4', False),
+  ('Answer: None of the above', 'None of the above', True),
+  ('The answer is no solution.', '\\emptyset', True),
+  ('There is no solution.', '\\text{no solution}', True),
+  ('Yes, it is.', 'Yes', True),
+  ('No.', 'Yes', False),
+  ('The answer is 5.5 hours', '5.5', True),
+  ('The answer is 2^{10}.', '1024', True),
+  (
+    'The answer is 1024. Let me double check. The answer is indeed 1024.',
+    '1024',
+    True,
+  ),
+  ('Answer is $12$ since $3\\cdot4=12$', '12', True),
+]
+
+
+@pytest.mark.parametrize(('completion', 'gold', 'same'), COMPLETIONS)
+def test_whole_completions(completion, gold, same):
+  assert math.verify(completion, gold) == same
+
+
 FRACTION = re.compile(r'\\frac\{([^{}]*)\}\{([^{}]*)\}')
 REWRITES = {
   'dfrac': lambda s: s.replace('\\frac', '\\dfrac'),

@@ -22,7 +22,7 @@ from absl import app, flags
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / 'tests' / 'rewards')]
 
-import equivalence  # noqa: E402: the sets of the tests
+import equivalence  # noqa: E402
 import hostile  # noqa: E402
 
 _GSM8K = flags.DEFINE_string(

@@ -32,8 +32,6 @@ class Brackets:
     explicit = self.next().value == '\\{'
     if self.take('}', '\\}'):
       return EMPTY
-    if explicit and self.token.kind == 'begin':
-      return self._system()
     state, self.bars, self.builders = (self.bars, self.builders), 0, 1
     inner = self.listing()
     node = self._builder(inner) if self.on('|', ':') else inner
@@ -41,20 +39,14 @@ class Brackets:
     if self.token.kind == 'cmd' and self.token.value in ('choose', 'atop'):
       self.next()
       node = Node('call', (inner, self.listing()), 'binom')
+    if explicit and self.token.kind == 'end' and node.kind == 'matrix':
+      return _system(node)
     self.expect('}', '\\}')
     if node.kind == 'seq' and node.value in (',', 'and'):
       # TeX does not print plain braces: {1, 2} may be a list as well.
       return node._replace(value='{}' if explicit else ',')
     if explicit and node.kind != 'builder':
       return Node('seq', (node,), '{}')
-    return node
-
-  def _system(self) -> Node:
-    """\\left\\{ with an array of equations and no brace to close it."""
-    node = self.atom()
-    self.take('}', '\\}')
-    if node.kind == 'matrix' and node.value[1] == 1:
-      return Node('seq', node.args, 'and')
     return node
 
   def _builder(self, element: Node) -> Node:
@@ -101,3 +93,10 @@ def _environment(name: str, rows: list[list[Node]]) -> Node:
   if all(len(row) == 1 for row in rows):
     return Node('seq', cells, 'and')
   return Node('opaque', cells, name)
+
+
+def _system(node: Node) -> Node:
+  """\\left\\{ and an array, with no brace to close it: equations, or cases."""
+  if node.value[1] == 1:
+    return Node('seq', node.args, 'and')
+  return Node('opaque', node.args, 'cases')

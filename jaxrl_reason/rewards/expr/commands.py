@@ -12,6 +12,7 @@ from jaxrl_reason.rewards.expr.nodes import (
 )
 
 BINOMIALS = frozenset(('binom', 'dbinom', 'tbinom'))
+SYMBOLS = {'partial': 'd', 'nabla': 'nabla', 'hbar': 'hbar', 'ell': 'l'}
 BIG_OPERATORS = frozenset(('sum', 'prod', 'int', 'iint', 'oint', 'lim'))
 ALPHABETS = frozenset(
   ('mathbb', 'mathbf', 'Bbb', 'boldsymbol', 'bm', 'mathcal')
@@ -53,8 +54,8 @@ class Commands:
       return self._figure(name)
     if name in BIG_OPERATORS:
       return self._big_operator(name)
-    if name == 'partial':
-      return symbol('d')
+    if name in SYMBOLS:
+      return symbol(SYMBOLS[name])
     if name in ('boxed', 'fbox'):
       return self.argument()
     raise ParseError(f'unknown command \\{name}')

@@ -45,15 +45,15 @@ def _dispatch(a: Node, b: Node, budget: Budget) -> bool:
   budget.spend(5)
   if a.kind == 'matrix' or b.kind == 'matrix':
     return _matrices(a, b, budget)
-  if sets.is_set_like(a) or sets.is_set_like(b):
-    outcome = _sets(a, b, budget)
-    if outcome is not None:
-      return outcome
   if is_equation(a) and is_equation(b) and not (a.has('pm') or b.has('pm')):
     return _equations(a, b, budget)
   if is_equation(a) != is_equation(b):
     value, other = (a, b) if is_equation(a) else (b, a)
     return any(equal(v, other, budget) for v in values_of(value, other))
+  if sets.is_set_like(a) or sets.is_set_like(b):
+    outcome = _sets(a, b, budget)
+    if outcome is not None:
+      return outcome
   if is_many(a) or is_many(b):
     return _many(a, b, budget)
   if 'ratio' in (a.kind, b.kind) and max(len(a.args), len(b.args)) > 2:
@@ -73,11 +73,8 @@ def _dispatch(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _equations(a: Node, b: Node, budget: Budget) -> bool:
-  if len(a.args) > 2 or len(b.args) > 2:  # x = 2 + 3 = 5
-    return is_name(a.args[0]) == is_name(b.args[0]) and (
-      (not is_name(a.args[0]) or a.args[0] == b.args[0])
-      and equal(a.args[-1], b.args[-1], budget)
-    )
+  if len(a.args) > 2 or len(b.args) > 2:
+    return _chains(a, b, budget)
   b = _bound_like(b, a)
   (left_a, right_a), (left_b, right_b) = a.args, b.args
   if left_a == left_b and is_name(left_a):
@@ -92,6 +89,19 @@ def _equations(a: Node, b: Node, budget: Budget) -> bool:
   sides = (left_a, right_a, left_b, right_b)
   plain = not any(n.has('seq', 'rel', 'matrix', 'setop') for n in sides)
   return plain and proportional(difference(a), difference(b), budget)
+
+
+def _chains(a: Node, b: Node, budget: Budget) -> bool:
+  """x = 2 + 3 = 5 is x = 5; (x-1)/2 = y/3 = z is two equations."""
+  first_a, first_b = a.args[0], b.args[0]
+  if is_name(first_a) or is_name(first_b) or not (names(a) and names(b)):
+    named = is_name(first_a) == is_name(first_b)
+    same = first_a == first_b or not is_name(first_a)
+    return named and same and equal(a.args[-1], b.args[-1], budget)
+  return len(a.args) == len(b.args) and all(
+    _equations(Node('rel', x, ('=',)), Node('rel', y, ('=',)), budget)
+    for x, y in zip(zip(a.args, a.args[1:]), zip(b.args, b.args[1:]))
+  )
 
 
 def _bound_like(equation: Node, other: Node) -> Node:
@@ -126,6 +136,10 @@ def _brackets(node: Node) -> str:
 def _many(a: Node, b: Node, budget: Budget) -> bool:
   if is_tuple(a) != is_tuple(b):
     return _list_and_tuple(a, b, budget)
+  if {a.value, b.value} == {'and', 'or'} and all(
+    item.kind == 'sym' for item in (*a.args, *b.args)
+  ):
+    return False  # p and q is not p or q
   assigned_a, assigned_b = assignments(a), assignments(b)
   if assigned_a and assigned_b and len(assigned_a) > 1:
     return _same_assignments(assigned_a, assigned_b, budget)
@@ -133,7 +147,8 @@ def _many(a: Node, b: Node, budget: Budget) -> bool:
     if assigned and len(assigned) > 1 and not assignments(other):
       return _in_order(_by_name(assigned), elements(other), budget)
   braces = all(n.kind == 'seq' and n.value == '{}' for n in (a, b))
-  distinct = braces or a.has('pm') or b.has('pm')
+  restated = 'or' in (a.value, b.value)  # 3/4 or 0.75
+  distinct = braces or restated or a.has('pm') or b.has('pm')
   return _same_elements(elements(a), elements(b), budget, distinct=distinct)
 
 

@@ -19,7 +19,7 @@ def tidy(a: Node, b: Node) -> tuple[Node, Node]:
   """Conditions dropped, free integers renamed, one-element sets opened."""
   a, integers_a = _without_conditions(a)
   b, integers_b = _without_conditions(b)
-  a, b = (_opened(_members(n)) for n in (a, b))
+  a, b = (scaled(_opened(_members(n))) for n in (a, b))
   a, b = _real_line(a, b), _real_line(b, a)
   return _renamed(a, b, integers_a, integers_b)
 
@@ -31,12 +31,42 @@ def _real_line(node: Node, other: Node) -> Node:
 
 
 def _members(node: Node) -> Node:
-  """x in {1, 2} is 1, 2."""
+  """x in {1, 2} is 1, 2; x != +-1 is two conditions."""
+  if node.kind == 'rel' and node.value == ('!=',) and node.has('pm'):
+    return Node('seq', tuple(expand(node)), 'and')
   if node.kind == 'rel' and node.value == ('in',):
     members = node.args[1]
     if members.kind == 'seq' and members.value == '{}':
       return members
   return node
+
+
+def scaled(node: Node) -> Node:
+  """A number times a matrix, and a sum of matrices, worked out."""
+  if node.kind == 'neg':
+    inner = scaled(node.args[0])
+    return _cells(inner, lambda cell: Node('neg', (cell,))) or node
+  if node.kind == 'div':
+    inner = scaled(node.args[0])
+    return _cells(inner, lambda cell: Node('div', (cell, node.args[1]))) or node
+  if node.kind == 'mul' and node.has('matrix'):
+    parts = [scaled(a) for a in node.args]
+    factors = tuple(p for p in parts if p.kind != 'matrix')
+    if len(factors) + 1 == len(parts):
+      matrix = next(p for p in parts if p.kind == 'matrix')
+      return _cells(matrix, lambda cell: Node('mul', (*factors, cell))) or node
+  if node.kind == 'add' and node.has('matrix'):
+    parts = [scaled(a) for a in node.args]
+    if len({(p.kind, p.value) for p in parts}) == 1:
+      cells = zip(*(p.args for p in parts))
+      return parts[0]._replace(args=tuple(Node('add', c) for c in cells))
+  return node
+
+
+def _cells(node: Node, change) -> Node | None:
+  if node.kind != 'matrix':
+    return None
+  return node._replace(args=tuple(change(cell) for cell in node.args))
 
 
 def _opened(node: Node) -> Node:
@@ -125,9 +155,11 @@ def is_name(node: Node) -> bool:
     return True
   if node.kind == 'call':
     return True
-  if node.kind in ('seq', 'mul'):
+  if node.kind in ('seq', 'mul', 'setop'):
     return all(a.kind == 'sym' for a in node.args) and (
-      node.kind == 'seq' or all(a.value.isupper() for a in node.args)
+      node.kind != 'mul'
+      or node.args[0] == symbol('nabla')
+      or all(a.value.isupper() for a in node.args)
     )
   if node.kind == 'div':  # dy/dx
     heads = [a.args[0] if a.kind == 'mul' else a for a in node.args]

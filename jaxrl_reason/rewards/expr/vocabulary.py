@@ -137,6 +137,7 @@ OPERATORS = {
 WORD_OPERATORS = {
   'and': 'and',
   'or': 'or',
+  'to': ':',
   'union': 'union',
   'pm': 'pm',
   '且': 'and',

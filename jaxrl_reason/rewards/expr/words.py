@@ -127,6 +127,8 @@ def as_phrase(text: str) -> str:
   if all(re.fullmatch(f'[{CIRCLED}]', word) for word in found):
     found = sorted(found)
   phrase = ' '.join(found)
+  if phrase.endswith('does not exist'):  # the limit ...
+    return 'does not exist'
   return SYNONYMS.get(phrase, phrase)
 
 
@@ -164,7 +166,9 @@ PLAIN_SHORT = frozenset(
 def as_node(text: str) -> Node | None:
   """What a text means as mathematics: a number word, a set."""
   phrase = ' '.join(words(text))
-  if phrase in EMPTY_WORDS:
+  if phrase in EMPTY_WORDS or phrase.endswith(
+    (' no solution', ' no solutions')
+  ):
     return EMPTY
   if phrase in REAL_WORDS:
     return REALS
@@ -188,7 +192,11 @@ def number_word(phrase: str) -> int | None:
 
 def same_text(a: str, b: str) -> bool:
   """Equal words; for single letters case and order have a meaning."""
-  return len(as_phrase(a)) > 1 and as_phrase(a) == as_phrase(b)
+  phrase_a, phrase_b = as_phrase(a), as_phrase(b)
+  if 'yes' in (phrase_a, phrase_b) or 'no' in (phrase_a, phrase_b):
+    # "Yes, it is." is Yes.
+    phrase_a, phrase_b = (undressed(t).lower().split(',')[0] for t in (a, b))
+  return len(phrase_a) > 1 and phrase_a == phrase_b
 
 
 # --- choices ---------------------------------------------------------------
