@@ -11,7 +11,15 @@ cannot do them in one go, so it has to write them. Supervised learning stops as
 soon as its loss falls below 0.25, which leaves sampled accuracy near 0.25
 (chance is 0.14); RL then sees nothing but whether the final answer is right.
 
-@NUMBERS@
+         sampled pass@1 (greedy), 256 held-out problems x 4
+         warm start      after RL        steps  wall    CPU
+  seed 0 0.253 (0.531)   0.937 (0.996)   380    148 s* 138 s
+  seed 1 0.201 (0.457)   0.980 (1.000)   330    77 s   124 s
+  seed 2 0.276 (0.648)   0.938 (0.961)   340    82 s   127 s
+
+From start to end on two cores of an AMD EPYC (Zen 5), programs cached; about
+half a minute more without. * On cores shared with other work (2.5 min). 0.85 is passed after 70 to 125 RL steps (1 min); 0.95 by seed 1 after 100 RL steps (66 s), by the others not within
+the 150.
 
 The harder split has eight operations; a model that has only seen six stays at
 chance there.

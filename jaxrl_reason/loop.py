@@ -206,7 +206,7 @@ class Loop:
   def _boundary(self, state, done: int, total: int):
     """Evaluates and saves where due; metrics are checked before a save."""
     c, stop = self.c, self.run.terminate
-    limit = c[self.name].get('stop_loss', 0.0)
+    limit = 0.0 if self.name == 'rl' else c[self.name].stop_loss
     if limit:
       self._flush(state)  # the price of the limit: a wait per interval
     reached = limit > 0 and self._loss <= limit

@@ -14,5 +14,3 @@ from small import small_model
 @pytest.fixture(scope='session')
 def tiny():
   return small_model()
-
-

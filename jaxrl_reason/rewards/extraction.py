@@ -59,6 +59,12 @@ PROSE = re.compile(
 )
 
 
+# Left over from decoding: <|endoftext|>, <|im_end|>, </s>.
+SPECIAL_TOKENS = re.compile(r'<\|[^|<>\n]{1,40}\|>|</?s>')
+# A number in front of words that no grammar knows, and no more mathematics.
+COUNTED = re.compile(r'([^A-Za-z(<!?"]*[0-9]%?)\s*[A-Za-z(<!?"][^0-9=+*/^\\]*')
+
+
 class Found(NamedTuple):
   text: str
   explicit: bool  # marked as the answer, not guessed at
@@ -66,7 +72,7 @@ class Found(NamedTuple):
 
 def extract(text: str, *, strict: bool = False) -> Found | None:
   """The answer's text, or None."""
-  text = text[-MAX_COMPLETION:]
+  text = SPECIAL_TOKENS.sub('', text[-MAX_COMPLETION:])
   _, tag, after = text.rpartition('</think>')
   if tag and not after.strip():
     return None if strict else guess(text)
@@ -177,6 +183,13 @@ def best_part(text: str, which: int) -> str | None:
   for match in NUMBER.finditer(text):
     last = match
   return last[0] if last else None
+
+
+def counted(text: str) -> str | None:
+  """The 5 of "5 (rounded up!)", where the whole is not understood."""
+  match = COUNTED.fullmatch(text[:MAX_BARE])
+  number = NUMBER.fullmatch(match[1].strip()) if match else None
+  return number[0] if number else None
 
 
 def is_bare(text: str) -> bool:

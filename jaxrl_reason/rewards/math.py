@@ -34,6 +34,9 @@ def grade(prediction: str, gold: str, *, strict: bool = False) -> Verdict:
     return Verdict(0.0, 'no_answer')
   try:
     outcome = answers.same(found.text, gold)
+    number = None if outcome.parsed else extraction.counted(found.text)
+    if number is not None and not outcome.same:
+      outcome = answers.same(number, gold)
     if not outcome.same and not found.explicit:
       outcome = _whole(prediction, found.text, gold, outcome)
   # The grammar's own limits are handled below this; what is left (a stack

@@ -21,7 +21,7 @@ def behave(completion: str, example: dict) -> float:
   if completion == 'exit':
     sys.exit(1)
   if completion == 'spawn':
-    os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', '987654')
+    os.spawnlp(os.P_NOWAIT, 'sleep', 'sleep', example['seconds'])
     time.sleep(60)
   if completion == 'nan':
     return float('nan')

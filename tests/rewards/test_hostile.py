@@ -12,6 +12,8 @@ import pytest
 
 from jaxrl_reason.rewards import extraction, math, numbers
 from jaxrl_reason.rewards.expr import answers, compare, nodes, text
+from jaxrl_reason.rewards.expr.numeric import Numeric
+from jaxrl_reason.rewards.expr.parser import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / 'jaxrl_reason'
 LIMIT_S = 1.0  # for one string; the slowest takes a few hundredths
@@ -113,6 +115,13 @@ def test_bounds_are_bounds():
   assert answers.same('2^{10^{30}}', '2\\cdot 2^{10^{30}-1}').same
   assert not answers.same('9^{9^{9^9}}', '9^{9^{9^8}}').same
   assert not answers.same('(10^6)!', '(10^6+1)!').same
+  for angle, bounded in (('10^{100}', False), ('2^{300000}', True)):
+    tree = parse(f'\\sin({angle})')[0]
+    if bounded:
+      with pytest.raises(nodes.Limit):
+        Numeric(nodes.Budget()).value(tree)
+    else:
+      assert abs(Numeric(nodes.Budget()).value(tree)) <= 1
 
 
 def test_work_is_bounded_by_a_count():

@@ -91,11 +91,13 @@ def test_many_bad_cases_among_good_ones(behave):
 
 
 def test_what_a_case_started_dies_with_it(behave):
-  assert behave.map([bad('spawn')])[0].status == 'timeout'
+  seconds = f'{os.getpid()}.5'  # to be told from the sleep of another run
+  case = ('spawn', {'seconds': seconds})
+  assert behave.map([case])[0].status == 'timeout'
   ps = subprocess.run(
     ['ps', '-eo', 'args'], capture_output=True, text=True, check=True
   )
-  assert 'sleep 987654' not in ps.stdout
+  assert f'sleep {seconds}' not in ps.stdout
 
 
 def test_stats_count_what_happened():

@@ -80,7 +80,7 @@ class Atoms:
       first.kind == second.kind == 'letter'
       and not first.spaced
       and not second.spaced
-      and first.value + second.value in ('st', 'nd', 'rd', 'th')
+      and first.value + second.value in v.ORDINALS
       and (self.peek(2).kind in ('end', 'word', 'unit') or self.peek(2).spaced)
     ):
       self.next()

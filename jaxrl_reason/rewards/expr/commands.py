@@ -129,6 +129,8 @@ class Commands:
       return Node('const', (), f'set:{name}')
     if name in ('i', 'j', 'k'):
       return symbol(f'unit vector {name}')
+    if name.isdecimal():
+      return decimal(name)
     return self._named(name) if name else EMPTY
 
   def _at_end_after(self) -> bool:

@@ -17,6 +17,7 @@ from jaxrl_reason.rewards.expr.nodes import MAX_BITS, Node, Undefined
 PRIME = 2**521 - 1
 PLAIN = frozenset(('~', 'rad'))  # units worth 1
 MAX_FACTORIAL = 2_000  # 19,000 bits
+MAX_MODULAR_FACTORIAL = 20_000  # 5 ms
 
 
 def integer(value, largest: int | None = None) -> int:
@@ -170,6 +171,9 @@ class Modular(Exact):
   def _sym(self, node: Node) -> int:
     return self.random(node.value)
 
+  def _opaque(self, node: Node) -> int:
+    return self.random(repr(node))  # a sum is as good as a variable
+
   def _const(self, node: Node) -> int:
     # Transcendental, so as good as a variable (together: as far as is known).
     if node.value in ('pi', 'e'):
@@ -212,7 +216,12 @@ class Modular(Exact):
     return self.number(self.exponents.value(node))
 
   def _fact(self, node: Node) -> int:
-    return self.number(self.exponents.value(node))
+    n = integer(self.exponents.value(node.args[0]), MAX_MODULAR_FACTORIAL)
+    self.budget.spend(1 + n // 20)
+    product = 1
+    for factor in range(2, n + 1):
+      product = product * factor % PRIME
+    return product
 
   def _call(self, node: Node) -> int:
     return self.number(self.exponents.value(node))

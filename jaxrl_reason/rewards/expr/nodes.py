@@ -12,11 +12,11 @@ MAX_BITS = 20_000  # of an exact integer before it is computed
 BUDGET = 30_000  # evaluated nodes for one pair; mpmath takes 1-50 us for one
 
 
-class ParseError(ValueError):
+class ParseError(Exception):
   """Not an answer this grammar knows."""
 
 
-class Limit(ValueError):
+class Limit(Exception):
   """Too long, too deep, too large or too expensive to look at."""
 
 

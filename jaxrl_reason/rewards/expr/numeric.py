@@ -72,6 +72,9 @@ class Numeric(Evaluator):
   def _sym(self, node: Node):
     return self.random(node.value)
 
+  def _opaque(self, node: Node):
+    return self.random(repr(node))
+
   def _const(self, node: Node):
     constants = {
       'pi': self.mp.pi,
@@ -172,14 +175,8 @@ class Numeric(Evaluator):
     """f(x) of a function nobody defined: some smooth function of x."""
     total = self.random(f'function {name}')
     for i, value in enumerate(values):
-      self.angle(value)
-      total = total + self.mp.sin(value * (i + 2) + total)
+      total = total + SINE(self, value * (i + 2) + total)
     return total
-
-  def angle(self, value):
-    if self.magnitude(value) > MAX_ANGLE:
-      raise Limit('the angle is too large')
-    return value
 
   def ln(self, value):
     if value == 0:
@@ -193,27 +190,18 @@ class Numeric(Evaluator):
     return result
 
 
-def _circular(name: str):
+def _bounded(name: str, limit: int):
+  """mpmath's function, for arguments of at most `limit` bits."""
+
   def call(self, value):
-    return getattr(self.mp, name)(self.angle(value))
-
-  return call
-
-
-def _exponential(name: str):
-  def call(self, value):
-    if self.magnitude(value) > MAX_LOG_EXPONENT:
-      raise Limit('the exponential is too large')
-    return getattr(self.mp, name)(value)
-
-  return call
-
-
-def _inverse(name: str):
-  def call(self, value):
+    if self.magnitude(value) > limit:
+      raise Limit(f'{name} of a large number')
     return self.tracked(getattr(self.mp, name)(value), value)
 
   return call
+
+
+SINE = _bounded('sin', MAX_ANGLE)
 
 
 def _log(self, value, base=None):
@@ -235,10 +223,6 @@ def _perm(self, n, k):
   return self.factorial(n) / self.factorial(n - k)
 
 
-def _sgn(self, value):
-  return self.mp.sign(value)
-
-
 FUNCTIONS = {
   'ln': lambda self, x: self.ln(x),
   'log': _log,
@@ -247,17 +231,20 @@ FUNCTIONS = {
   'conj': lambda self, x: self.mp.conj(x),
   'floor': lambda self, x: self.mp.floor(x),
   'ceil': lambda self, x: self.mp.ceil(x),
-  'sgn': _sgn,
+  'sgn': lambda self, x: self.mp.sign(x),
   'max': lambda self, *xs: max(xs),
   'min': lambda self, *xs: min(xs),
   'binom': _binom,
   'perm': _perm,
 }
-FUNCTIONS |= {n: _circular(n) for n in 'sin cos tan cot sec csc'.split()}
 FUNCTIONS |= {
-  n: _exponential(n) for n in 'exp sinh cosh tanh coth sech csch'.split()
+  name: _bounded(name, MAX_ANGLE) for name in 'sin cos tan cot sec csc'.split()
 }
 FUNCTIONS |= {
-  f'arc{n}': _inverse(f'a{n}')
-  for n in 'sin cos tan cot sec csc sinh cosh tanh'.split()
+  name: _bounded(name, MAX_LOG_EXPONENT)
+  for name in 'exp sinh cosh tanh coth sech csch'.split()
+}
+FUNCTIONS |= {
+  f'arc{name}': _bounded(f'a{name}', MAX_ANGLE)
+  for name in 'sin cos tan cot sec csc sinh cosh tanh'.split()
 }

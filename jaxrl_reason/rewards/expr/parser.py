@@ -6,6 +6,7 @@ additive   + - plus-minus      product    * / and juxtaposition
 signed     -x                  power      x^2, 5!, 30 degrees, 50%
 """
 
+from jaxrl_reason.rewards.expr import vocabulary as v
 from jaxrl_reason.rewards.expr.atoms import Atoms
 from jaxrl_reason.rewards.expr.brackets import Brackets
 from jaxrl_reason.rewards.expr.commands import Commands
@@ -283,6 +284,11 @@ class Parser(Atoms, Brackets, Commands, Quantities):
       elif self.on('_') and base.kind == 'num':
         self.next()
         base = self.in_base(base)
+      elif self.on("'") and base.kind == 'num':  # 6'2'' tall
+        self.next()
+        inches = self.take("'")
+        unit = Node('unit', (), 'inch' if inches else 'ft')
+        base = Node('mul', (base, unit))
       elif self.on('!'):
         self.next()
         base = Node('fact', (base,))
@@ -328,9 +334,9 @@ class Parser(Atoms, Brackets, Commands, Quantities):
     start = 1 if self.on('{') else 0
     token = self.peek(start)
     if token.kind == 'word':
-      return token.value in ('st', 'nd', 'rd', 'th')
+      return token.value in v.ORDINALS
     pair = f'{token.value}{self.peek(start + 1).value}'
-    return start == 1 and pair in ('st', 'nd', 'rd', 'th')
+    return start == 1 and pair in v.ORDINALS
 
   def _skip_group(self):
     if self.take('{'):

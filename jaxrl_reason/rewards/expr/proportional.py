@@ -31,9 +31,9 @@ def proportional(
     return False
   first = ratios[0]
   mp = Numeric(budget).mp
-  return all(
-    scalars.near(mp, first, r, final=False) is True for r in ratios[1:]
-  ) and (not positive or (scalars.is_real(mp, first) and mp.re(first) > 0))
+  return all(scalars.near(mp, first, r) is True for r in ratios[1:]) and (
+    not positive or (scalars.is_real(mp, first) and mp.re(first) > 0)
+  )
 
 
 def _proportional_modular(a: Node, b: Node, budget: Budget) -> bool:

@@ -13,7 +13,7 @@ cut off.
 from fractions import Fraction
 
 from jaxrl_reason.rewards.expr.evaluate import Outside
-from jaxrl_reason.rewards.expr.exact import Exact, Modular
+from jaxrl_reason.rewards.expr.exact import Exact, Modular, bits
 from jaxrl_reason.rewards.expr.nodes import (
   INF,
   ONE,
@@ -29,6 +29,7 @@ from jaxrl_reason.rewards.expr.numeric import BITS, MORE_BITS, Numeric
 # which they are not; between them more digits decide.
 SAME, DIFFERENT = -110, -25
 SAME_MORE = -700
+MAX_REPEATING_BITS = 200  # of a fraction that a decimal may stand for
 HITS = 3  # equal real values that prove equality
 SYMBOLS_OF_INTEGERS = frozenset('nmk')
 
@@ -145,13 +146,16 @@ def _at_points(a, b, symbols, budget, whole) -> bool | None:
 
 def _at_point(a, b, budget, scale, signs, whole) -> tuple[bool, bool] | None:
   """(both real, equal) or None where either has no value."""
-  for bits in (BITS, MORE_BITS):
-    domain = Numeric(budget, bits, scale, signs, whole)
+  for precision in (BITS, MORE_BITS):
+    domain = Numeric(budget, precision, scale, signs, whole)
     try:
       x, y = domain.value(a), domain.value(b)
     except Undefined:
       return None
-    same = near(domain.mp, x, y, final=bits == MORE_BITS)
+    if precision == BITS:
+      same, size = near(domain.mp, x, y), larger(domain.mp, x, y)
+    else:
+      same = nearer(domain.mp, x, y, size)
     if same is not None:
       real = not domain.left_reals and all(
         is_real(domain.mp, v) for v in (x, y)
@@ -165,22 +169,34 @@ def is_real(mp, value) -> bool:
   return not imaginary or mp.mag(imaginary) < mp.mag(value) - 100
 
 
-def near(mp, x, y, *, final: bool) -> bool | None:
-  """Equality up to rounding; None when more digits are needed."""
+def larger(mp, x, y) -> int:
+  """log2 of the larger one."""
+  return max(int(mp.mag(v)) if v else -(10**6) for v in (x, y))
+
+
+def near(mp, x, y) -> bool | None:
+  """Equality up to rounding at BITS; None when more digits are needed."""
   if x == y:
     return True
   if mp.isinf(x) or mp.isinf(y):
     return False
-  size = max(int(mp.mag(v)) if v else -(10**6) for v in (x, y))
-  gap = int(mp.mag(x - y))
-  close = gap < -40 + min(
-    size, 0
-  )  # of large values the units must agree as well
-  if final:
-    return (gap - size < SAME_MORE and close) or size < SAME_MORE
-  if size > -60 and gap - size < SAME and close:
+  size, gap = larger(mp, x, y), int(mp.mag(x - y))
+  if size <= -60:
+    return None  # small, or zero and noise
+  if gap - size > DIFFERENT:
+    return False
+  # Of large values the units must agree as well: 2^500 + 1 is not 2^500.
+  return True if gap - size < SAME and gap < -40 else None
+
+
+def nearer(mp, x, y, size_before: int) -> bool:
+  """The same at MORE_BITS, where noise has become smaller and values not."""
+  if x == y:
     return True
-  return False if size > -60 and gap - size > DIFFERENT else None
+  size, gap = larger(mp, x, y), int(mp.mag(x - y))
+  if size < size_before - 500:
+    return True  # both zero
+  return gap - size < SAME_MORE and gap < min(size, 0) - 40
 
 
 # --- decimals --------------------------------------------------------------
@@ -200,35 +216,43 @@ def rounded(a: Node, b: Node, budget: Budget) -> bool:
 def _rounds_to(node: Node, decimal: Fraction, places: int, budget) -> bool:
   if abs(decimal) * 10**places < 10**5:
     return False  # too few significant digits
-  try:
-    value = Exact(budget).value(node)
-    terminates = _terminates(value)
-  except Outside:
-    domain = Numeric(budget)
-    try:
-      value = domain.value(node)
-    except ArithmeticError:
-      return False
-    if not is_real(domain.mp, value) or domain.mp.isinf(value):
-      return False
-    sign, mantissa, exponent, _ = domain.mp.mpf(domain.mp.re(value))._mpf_
-    value = Fraction((-1) ** sign * int(mantissa)) * Fraction(2) ** exponent
-    terminates = False
-  except Undefined:
-    return False
-  if _bar_left_out(value, places):
+  value = _endless(node, places, budget)
+  if value is None:
     return False
   gap = abs(value - decimal) * 10**places
   cut_off = abs(decimal) < abs(value) and gap < 1
-  return not terminates and (gap <= Fraction(1, 2) or cut_off)
+  return gap <= Fraction(1, 2) or cut_off
 
 
-def _bar_left_out(value: Fraction, places: int) -> bool:
-  """0.142857 for 1/7 is one period of its digits: a bar may be missing."""
-  for period in range(1, places + 1):
+def _endless(node: Node, places: int, budget: Budget) -> Fraction | None:
+  """A value whose decimals do not end, to 60 digits; None for others."""
+  try:
+    value = Exact(budget).value(node)
+    small = bits(value) < MAX_REPEATING_BITS
+    return value if small and _repeats(value, places) else None
+  except Outside:
+    pass  # irrational
+  except Undefined:
+    return None
+  domain = Numeric(budget)
+  try:
+    value = domain.value(node)
+  except ArithmeticError:
+    return None
+  if not is_real(domain.mp, value) or domain.mp.isinf(value):
+    return None
+  sign, mantissa, exponent, _ = domain.mp.mpf(domain.mp.re(value))._mpf_
+  return Fraction((-1) ** sign * int(mantissa)) * Fraction(2) ** exponent
+
+
+def _repeats(value: Fraction, places: int) -> bool:
+  """Repeating decimals; but 0.142857 for 1/7 may only lack its bar."""
+  if _terminates(value):
+    return False
+  for period in range(1, min(places, 40) + 1):
     if _terminates((10**period - 1) * value):
-      return 2 < period and places < 2 * period
-  return False
+      return period <= 2 or places >= 2 * period
+  return True
 
 
 def _terminates(value: Fraction) -> bool:

@@ -129,7 +129,7 @@ class Reader:
     """-1, 0 or 1; equal up to rounding is 0."""
     if a.value is None or b.value is None:
       raise Outside('ends with variables')
-    if near(self.mp, a.value, b.value, final=False) is True:
+    if near(self.mp, a.value, b.value) is True:
       return 0
     return -1 if a.value < b.value else 1
 
@@ -227,6 +227,8 @@ class Reader:
     return found
 
   def _list(self, node: Node) -> RealSet:
+    if not any(n.kind in ('rel', 'seq', 'setop') for n in node.args):
+      return self._seq(node._replace(value='{}'))
     sets = [self.read(item) for item in node.args]
     joined = self._fold(self.union, sets)
     if node.value == 'or' or any(item.kind != 'rel' for item in node.args):

@@ -25,7 +25,7 @@ class Token(NamedTuple):
 
 END = Token('end')
 # A thousands separator other than the ambiguous plain comma.
-_SEPARATOR = r"(?:\{,\}|\\!,|,\\!|\\,|\\ |\\;|~|'| )"
+_SEPARATOR = r"(?: ?\{, ?\}|\\!,|,\\! ?|\\,|\\ |\\;|~|'| )"
 _FRACTION = r'(?:\.\d+)?'
 PATTERN = re.compile(
   r'(?P<space>[\s~]+|\\[,;:!> \n])'
@@ -59,6 +59,13 @@ OP_SPELLINGS = {
   '\\&': '&',
 }
 DIGITS = re.compile(r'\d+(?:\.\d+)?')
+KEYWORDS: dict[str, tuple[str, object]] = {
+  **{word: ('op', value) for word, value in v.WORD_OPERATORS.items()},
+  **{word: ('scale', value) for word, value in v.SCALES.items()},
+  **dict.fromkeys(v.APPROXIMATELY, ('op', '~')),
+  'per': ('op', '/'),
+}
+SQUARE_CUBIC = {'平方': '2', '立方': '3'}
 # Mass times gravity, mass times length: units only inside \\text.
 PHYSICS = frozenset(('mg', 'ms', 'pt', 'mo', 'ha'))
 
@@ -225,42 +232,42 @@ class Reader:
 def classify(word: str, roman: bool) -> list[tuple[str, object]]:
   """A run of letters as (kind, value): one word, or a product of letters."""
   lower = word.lower()
-  if lower in v.WORD_OPERATORS:
-    return [('op', v.WORD_OPERATORS[lower])]
+  if lower in KEYWORDS:
+    return [KEYWORDS[lower]]
   if len(word) == 1 and (word.isascii() or word not in UNITS):
     return [('letter' if word.isascii() else 'word', word)]
-  if lower == 'per':
-    return [('op', '/')]
-  if lower in v.SCALES:
-    return [('scale', v.SCALES[lower])]
-  if lower in v.APPROXIMATELY:
-    return [('op', '~')]
-  if v.ROMAN_NUMERAL.fullmatch(word):
+  if v.ROMAN_NUMERAL.fullmatch(word) or (roman and lower in v.ORDINALS):
     return [('word', lower)]
   if roman and word == 'in':
     return [('op', 'in')]
-  if lower in ('sqrt', 'cbrt', 'root'):
-    return [('cmd', 'cbrt' if lower == 'cbrt' else 'sqrt')]
-  if (
-    word in v.FUNCTIONS
-    and word not in v.COMMAND_ONLY
-    and not (roman and word == 'min')
-  ):
-    return [('func', v.FUNCTIONS[word])]
-  if lower in v.CONSTANTS or word in v.GREEK_NAMES:
-    return [('cmd', lower if lower in v.CONSTANTS else word)]
-  if word[:2] in ('平方', '立方') and word[2:] in UNITS:
-    power = '2' if word[0] == '平' else '3'
-    return [('unit', word[2:]), ('op', '^'), ('num', power)]
-  if word in UNITS and (roman or word not in PHYSICS):
-    return [('unit', word)]
-  if len(word) > 2 and lower in UNITS:
-    return [('unit', lower)]
+  known = _mathematics(word, roman) or _unit(word, roman)
+  if known:
+    return known
   pieces = None if roman else v.segments(word)
   if pieces is not None:
     return [found for piece in pieces for found in classify(piece, False)]
-  if lower in ('st', 'nd', 'rd', 'th') and roman:
-    return [('word', lower)]
   if not roman and (len(word) <= 3 or (word.isupper() and len(word) <= 6)):
     return [('letter', letter) for letter in word]
   return [('word', lower)]
+
+
+def _mathematics(word: str, roman: bool) -> list[tuple[str, object]] | None:
+  lower = word.lower()
+  if lower in ('sqrt', 'cbrt', 'root'):
+    return [('cmd', 'cbrt' if lower == 'cbrt' else 'sqrt')]
+  minutes = roman and word == 'min'
+  if word in v.FUNCTIONS and word not in v.COMMAND_ONLY and not minutes:
+    return [('func', v.FUNCTIONS[word])]
+  if lower in v.CONSTANTS or word in v.GREEK_NAMES:
+    return [('cmd', lower if lower in v.CONSTANTS else word)]
+  return None
+
+
+def _unit(word: str, roman: bool) -> list[tuple[str, object]] | None:
+  if word[:2] in SQUARE_CUBIC and word[2:] in UNITS:
+    return [('unit', word[2:]), ('op', '^'), ('num', SQUARE_CUBIC[word[:2]])]
+  if word in UNITS and (roman or word not in PHYSICS):
+    return [('unit', word)]
+  if len(word) > 2 and word.lower() in UNITS:
+    return [('unit', word.lower())]
+  return None

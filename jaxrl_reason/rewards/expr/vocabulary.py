@@ -175,6 +175,7 @@ BASES = {
 APPROXIMATELY = frozenset(
   'approximately about around roughly approx nearly 约 大约'.split()
 )
+ORDINALS = frozenset(('st', 'nd', 'rd', 'th'))
 ROMAN_NUMERAL = re.compile('[IVX]{2,}')
 FRACTIONS = frozenset(('frac', 'dfrac', 'tfrac', 'cfrac', 'nicefrac', 'sfrac'))
 EMPTY_COMMANDS = frozenset(('emptyset', 'varnothing'))
