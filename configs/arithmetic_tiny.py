@@ -18,8 +18,9 @@ soon as its loss falls below 0.25, which leaves sampled accuracy near 0.25
   seed 2 0.276 (0.648)   0.938 (0.961)   340    82 s   127 s
 
 From start to end on two cores of an AMD EPYC (Zen 5), programs cached; about
-half a minute more without. * On cores shared with other work (2.5 min). 0.85 is passed after 70 to 125 RL steps (1 min); 0.95 by seed 1 after 100 RL steps (66 s), by the others not within
-the 150.
+half a minute more without. * On cores shared with other work. 0.85 is passed
+after 50 to 125 RL steps; 0.95 by seed 1 within 100 RL steps (66 s), by the
+others not within the 150.
 
 The harder split has eight operations; a model that has only seen six stays at
 chance there.

@@ -123,6 +123,7 @@ def test_a_token_the_policy_cannot_sample():
   z = jnp.array([0.0, 0.0, -jnp.inf])
   close(losses.entropy_from_logits(z), np.log(2), 1e-6)
   close(losses.kl_exact(z, jnp.zeros(3)), np.log(1.5), 1e-6)
+  close(losses.kl_exact(z, 2 * z), 0.0, 1e-6)  # neither can
   grad = jax.grad(lambda z: losses.kl_exact(z, jnp.zeros(3)))(z)
   assert np.isfinite(grad).all()
 
