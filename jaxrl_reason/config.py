@@ -158,7 +158,12 @@ def default() -> ml_collections.ConfigDict:
 def algorithm(config: ml_collections.ConfigDict) -> dict:
   """The resolved loss settings of the rl stage."""
   changes = {k: v for k, v in config.rl.loss.items() if v is not None}
-  return losses.resolve({'name': config.rl.algorithm, **changes})
+  settings = losses.resolve({'name': config.rl.algorithm, **changes})
+  fixed = settings['aggregation'] == 'fixed_length'
+  if fixed and settings['fixed_length'] is None:
+    # Dr. GRPO divides by the most tokens a completion can have, not by T.
+    settings['fixed_length'] = config.data.completion_len
+  return settings
 
 
 def _divides(what: str, total: int, **parts: int):

@@ -80,6 +80,20 @@ def _score_all(learner: Learner, params, batch: Batch, sampling: Sampling):
   return batch_lib.join(jax.lax.map(score, batch_lib.split(batch, parts)))
 
 
+def trained(learner: Learner, batch: Batch) -> jax.Array:
+  """The sampled tokens that the loss settings leave in, bool [N,T]."""
+  offpolicy = batch.is_offpolicy
+  if offpolicy is None:
+    offpolicy = jnp.zeros_like(batch.mask)
+  return losses.loss_mask(
+    learner.settings,
+    batch.mask,
+    truncated=batch.truncated,
+    is_offpolicy=offpolicy,
+    reward_valid=batch.reward_valid,
+  )
+
+
 def add_logps(
   learner: Learner, state: TrainState, batch: Batch, sampling: Sampling
 ) -> Batch:
@@ -130,7 +144,12 @@ def loss_fn(params, learner: Learner, batch, adv, denominators, sampling):
 
 def gradients(learner: Learner, params, batch, adv, sampling):
   """Gradient and metrics of a minibatch, summed over its micro-batches."""
-  denominators = losses.denominators(learner.settings, batch.mask)
+  denominators = losses.denominators(
+    learner.settings,
+    batch.mask,
+    old_logp=batch.old_logp,
+    sampler_logp=batch.sampler_logp,
+  )
   grad_fn = jax.grad(loss_fn, has_aux=True)
 
   def part(xs):
@@ -176,6 +195,7 @@ def update(
     The next state, and metrics averaged over the updates (`_max`: the
     largest).
   """
+  batch = batch.replace(mask=trained(learner, batch))
   batch = add_logps(learner, state, batch, sampling)
   adv = advantages(learner, batch)
   if learner.n_updates == 1:

@@ -113,6 +113,14 @@ def test_a_loss_setting_overrides_its_recipe():
   assert after == before | {'clip_high': 0.5} and before['clip_high'] == 0.28
 
 
+def test_dr_grpo_divides_by_the_completions_room():
+  config = config_lib.default()
+  config.rl.algorithm = 'dr_grpo'
+  assert config_lib.algorithm(config)['fixed_length'] == 32
+  config.rl.loss.fixed_length = 7
+  assert config_lib.algorithm(config)['fixed_length'] == 7
+
+
 def test_dependencies_point_down():
   """losses import nothing of ours; then base, trees; models, rewards, tasks;
   sampler, step, checkpoints, data; rollout, evals; stages, train; main.

@@ -208,6 +208,19 @@ def test_dead_groups_and_filters(batch):
   )
 
 
+def test_a_setting_of_the_loss_can_drop_truncated_rows(batch):
+  """`drop_truncated` of the loss is the filter of the same name."""
+  assert np.any(batch.truncated) and not np.all(batch.truncated)
+  settings = {'drop_truncated': True}
+  update = lambda s, b: jax.jit(
+    lambda s, b: step_lib.update(L.learner(settings), s, b, NEUTRAL, L.ROOT)
+  )(s, b)
+  got, _ = update(L.state(L.learner()), batch)
+  settings = {}
+  want, _ = update(L.state(L.learner()), batch_lib.drop_truncated(batch))
+  L.assert_close(got.params, want.params)
+
+
 def test_invalid_rewards_teach_nothing(batch):
   """A failed verifier's row has no advantage and moves no baseline."""
   ok = np.arange(32) % 4 != 1
