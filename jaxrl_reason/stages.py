@@ -43,7 +43,6 @@ class Stage:
     metrics); metrics are scalars or [K].
   steps_per_dispatch: K.
   stats: of the prompts, where they come back; or None.
-  tokens_per_step: most tokens a step generates, and processes in updates.
   close: frees what it holds.
   """
 

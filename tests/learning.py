@@ -65,7 +65,7 @@ def state(learner: step_lib.Learner):
   return step_lib.init_state(learner, model_and_params()[1])
 
 
-def rollout_batch(learner, seed=0, part_reward=None):
+def rollout_batch(learner, seed=0):
   """A Batch sampled by the starting policy, with rewards 0..3 by row so that
   no group is dead whatever the policy says.
   """

@@ -211,13 +211,11 @@ def test_dead_groups_and_filters(batch):
 def test_a_setting_of_the_loss_can_drop_truncated_rows(batch):
   """`drop_truncated` of the loss is the filter of the same name."""
   assert np.any(batch.truncated) and not np.all(batch.truncated)
-  settings = {'drop_truncated': True}
-  update = lambda s, b: jax.jit(
-    lambda s, b: step_lib.update(L.learner(settings), s, b, NEUTRAL, L.ROOT)
-  )(s, b)
-  got, _ = update(L.state(L.learner()), batch)
-  settings = {}
-  want, _ = update(L.state(L.learner()), batch_lib.drop_truncated(batch))
+  update = lambda learner, b: jax.jit(
+    lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
+  )(L.state(learner), b)[0]
+  got = update(L.learner({'drop_truncated': True}), batch)
+  want = update(L.learner(), batch_lib.drop_truncated(batch))
   L.assert_close(got.params, want.params)
 
 
