@@ -5,6 +5,8 @@ functions give the sampler its distribution and the trainer the log-probability
 under it, so the two agree (float32: 1e-5) whatever the settings.
 """
 
+import math
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -107,9 +109,32 @@ def entropy(logits: jax.Array) -> jax.Array:
 def draw(logits: jax.Array, s: Sampling, keys: jax.Array) -> jax.Array:
   """One token per row [N] from shaped logits [N,V].
 
-  Gumbel-max with one key per row, so a row's token depends on its own key
-  only. Temperature 0 takes the likeliest.
+  Inverse of the cumulative distribution in two levels, first a block of the
+  vocabulary, then a token in it: two uniforms per row, where Gumbel-max needs
+  V of them (noise was a third of a small model's decode step). A row's token
+  depends on its own key only. Temperature 0 takes the likeliest.
   """
-  noise = jax.vmap(lambda k: jax.random.gumbel(k, logits.shape[-1:]))(keys)
-  greedy = (s.temperature <= 0)[..., None]
-  return jnp.argmax(logits + jnp.where(greedy, 0.0, noise), axis=-1)
+  n, vocab = logits.shape
+  # A power of two, so that shards of the vocabulary hold whole blocks.
+  blocks = min(128, 2 ** math.ceil(math.log2(vocab) / 2))
+  u = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+  weight = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+  weight = jnp.pad(weight, ((0, 0), (0, -vocab % blocks)))
+  weight = weight.reshape(n, blocks, -1)
+  block = _invert(weight.sum(axis=-1), u[:, 0])
+  hit = jnp.arange(blocks) == block[:, None]
+  within = jnp.sum(jnp.where(hit[..., None], weight, 0), axis=1)
+  drawn = block * weight.shape[2] + _invert(within, u[:, 1])
+  return jnp.where(s.temperature <= 0, jnp.argmax(logits, axis=-1), drawn)
+
+
+def _invert(weight: jax.Array, u: jax.Array) -> jax.Array:
+  """The first index [N] at which the running sum of weight [N,K] reaches the
+  share 1 - u of the total, u in [0, 1).
+
+  Only where the weight is not 0: a prefix sum made as a tree may step up by
+  rounding where nothing was added.
+  """
+  total = jnp.where(weight > 0, jnp.cumsum(weight, axis=-1), 0)
+  goal = (1 - u[:, None]) * jnp.max(total, axis=-1, keepdims=True)
+  return jnp.argmax((total >= goal) & (weight > 0), axis=-1)

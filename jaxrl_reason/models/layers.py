@@ -55,13 +55,18 @@ def attend(
   Returns:
     [N,T,Q,H]
   """
-  n, t, heads, width = q.shape
-  q = q.reshape(n, t, k.shape[2], -1, width) * width**-0.5
+  (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
+  # Head-major, so that every product is a plain batched one: with the heads
+  # in the middle XLA's CPU backend is 2.3 times slower here, mostly backward.
+  q = (q * width**-0.5).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
+  q = q.reshape(n * kv, -1, width)
+  k, v = (x.swapaxes(1, 2).reshape(n * kv, s, width) for x in (k, v))
   scores = jnp.einsum(
-    'ntkgh,nskh->nkgts', q, k, preferred_element_type=jnp.float32
-  )
-  p = softmax(scores, mask[:, None, None]).astype(v.dtype)
-  return jnp.einsum('nkgts,nskh->ntkgh', p, v).reshape(n, t, heads, width)
+    'bth,bsh->bts', q, k, preferred_element_type=jnp.float32
+  ).reshape(n, heads, t, s)
+  p = softmax(scores, mask[:, None]).astype(v.dtype)
+  out = jnp.einsum('bts,bsh->bth', p.reshape(n * kv, -1, s), v)
+  return out.reshape(n, heads, t, width).swapaxes(1, 2)
 
 
 def attend_cached(
