@@ -1,5 +1,7 @@
 """Eight devices in any mesh compute what one does; nonsense is refused."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import learning as L
@@ -75,6 +77,27 @@ def test_fused_step_on_eight_devices_equals_one(shape):
     np.testing.assert_allclose(m8[name], m1[name], rtol=1e-6)
   L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)
   L.assert_close(got, want, rtol=1e-3, atol=1e-5)
+
+
+def test_decoding_gathers_no_weight_per_token():
+  """Weights split over fsdp are gathered once, before the loop over tokens."""
+  learner = L.learner(SETTINGS)
+  mesh = sharding.make_mesh((1, 8, 1))
+
+  def generate(params, prompts):
+    return fused_step.rollout(
+      learner, L.GEN, params, prompts, L.ROOT, NEUTRAL, L.STOP
+    )
+
+  with jax.set_mesh(mesh):
+    params = placed(learner, mesh).params
+    rows = sharding.to_global(L.prompts(), mesh)
+    text = jax.jit(generate).lower(params, rows).compile().as_text()
+  gathers = [x for x in text.splitlines() if re.search(r'= .* all-gather', x)]
+  assert any('sharding_constraint' in x for x in gathers)  # before the loop
+  in_loop = [x for x in gathers if '/while/body/' in x]
+  # The scan over layers, of prefill, is the only loop that gathers.
+  assert not [x for x in in_loop if 'closed_call' not in x]
 
 
 def test_micro_batches_keep_their_rows_on_every_device():

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.models import layers, spec
 
@@ -231,10 +231,15 @@ def hidden(params: Any, c: Config, tokens: jax.Array, valid: jax.Array):
 
 
 def decode_params(params: Any, c: Config) -> Any:
-  """Weights as decoding reads them: one tree per layer, in compute dtype."""
-  cast = jax.tree.map(lambda x: x.astype(c.dtype), params['layers'])
-  layer = lambda i: jax.tree.map(lambda x: x[i], cast)
-  return params | {'layers': [layer(i) for i in range(c.layers)]}
+  """Weights as decoding reads them: cast and gathered once per generation, not
+  once per token, and one tree per layer. Norms stay float32, as in training.
+  """
+  cast = trees.map_with_path(
+    lambda path, x: x if path.endswith('norm') else x.astype(c.dtype), params
+  )
+  cast = sharding.constrain(cast, specs(c), sharding.DECODE_RULES)
+  layer = lambda i: jax.tree.map(lambda x: x[i], cast['layers'])
+  return cast | {'layers': [layer(i) for i in range(c.layers)]}
 
 
 def prefill(
