@@ -51,6 +51,8 @@ class Prompts:
   answer: dict[str, jax.Array]  # [B,...] what device kernels compare with
   train_tokens: jax.Array | None = None  # i32 [B,P]; None: as sampled under
   train_valid: jax.Array | None = None  # bool [B,P]
+  demo: jax.Array | None = None  # i32 [B,C], reference solution, stop included
+  demo_length: jax.Array | None = None  # i32 [B], tokens of it
 
 
 @struct.dataclass
@@ -63,6 +65,7 @@ class Rollout:
   truncated: jax.Array  # bool [N], ran out of room before a stop token
   temperature: jax.Array  # f32 [N]
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
+  is_demo: jax.Array | None = None  # bool [N], a reference solution
 
 
 @struct.dataclass
@@ -90,6 +93,11 @@ class Batch:
   sampler_logp: jax.Array  # f32 [N,T], of the distribution sampled from
   old_logp: jax.Array | None = None  # f32 [N,T]; None: on-policy
   ref_logp: jax.Array | None = None  # f32 [N,T]
+  entropy: jax.Array | None = None  # f32 [N,T], nats, before the update
+  values: jax.Array | None = None  # f32 [N,T], a critic's
+  process_reward: jax.Array | None = None  # f32 [N,T], a reward model's
+  greedy_reward: jax.Array | None = None  # f32 [N], of the greedy completion
+  old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
   token_weight: jax.Array | None = None  # f32 [N,T]
   is_offpolicy: jax.Array | None = None  # bool [N,T]
   segment_ids: jax.Array | None = None  # i32 [N,T], turns or packed rows
@@ -106,7 +114,9 @@ class TrainState:
   step: jax.Array  # i32 [], updates done since the run began
   params: Params
   opt_state: Any
-  ref_params: Params | None = None  # only when a KL needs it
+  ref_params: Params | None = None  # only when the loss reads a reference
+  critic: Any = None  # critics.CriticState, only when the loss reads one
+  coefs: dict | None = None  # loss coefficients that follow the run
 
 
 # A device reward: (completion bytes u8 [N,W], lengths i32 [N], answers) ->

@@ -21,6 +21,7 @@ def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
   tokens = first(prompts.train_tokens, prompts.tokens)
   valid = first(prompts.train_valid, prompts.valid)
   beside = lambda x: jnp.pad(x, ((0, 0), (p, 0)))
+  demo = rollout.is_demo
   return Batch(
     tokens=jnp.concatenate([repeat(tokens), rollout.tokens], axis=1),
     valid=jnp.concatenate([repeat(valid), sampled], axis=1),
@@ -32,7 +33,36 @@ def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
     truncated=rollout.truncated,
     temperature=rollout.temperature,
     sampler_logp=beside(rollout.logp),
+    is_offpolicy=None if demo is None else beside(sampled & demo[:, None]),
     prompt_id=repeat(prompts.prompt_id),
+  )
+
+
+def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
+  """The last n_demos samples of every prompt, replaced by its reference
+  solution: off-policy tokens for losses that know how to learn from them.
+  """
+  n, b = rollout.length.shape[0], prompts.tokens.shape[0]
+  is_demo = jnp.arange(n) % (n // b) >= n // b - n_demos
+  repeat = lambda x: sharding.rows(jnp.repeat(x, n // b, axis=0))
+  pick = lambda demo, own: jnp.where(
+    is_demo.reshape(-1, *[1] * (own.ndim - 1)), demo, own
+  )
+  return rollout.replace(
+    tokens=pick(repeat(prompts.demo), rollout.tokens),
+    length=pick(repeat(prompts.demo_length), rollout.length),
+    logp=pick(0.0, rollout.logp),
+    truncated=rollout.truncated & ~is_demo,
+    is_demo=is_demo,
+  )
+
+
+def with_greedy(batch: Batch, greedy: Reward) -> Batch:
+  """The reward [B] of each prompt's greedy completion, beside its samples'."""
+  repeat = lambda x: jnp.repeat(x, batch.reward.shape[0] // x.shape[0])
+  return batch.replace(
+    greedy_reward=repeat(greedy.total),
+    reward_valid=batch.reward_valid & repeat(greedy.valid),
   )
 
 

@@ -14,7 +14,9 @@ from jaxrl_reason import batch, losses, optim
 STAGES = ('pretrain', 'sft', 'rl')
 # What `step` can give a loss, of what `losses.needs` may ask for.
 COMPUTED = frozenset(
-  ('ref_logp', 'old_logp', 'sampler_logp', 'entropy_grad', 'reward_parts')
+  'ref_logp old_logp sampler_logp entropy entropy_grad reward_parts values '
+  'process_reward greedy_reward old_mean_logp full_logits sft_mask selected '
+  'key truncated is_offpolicy'.split()
 )
 
 
@@ -88,6 +90,12 @@ def reinforce() -> ml_collections.ConfigDict:
       top_k=0,  # 0: all tokens
       top_p=1.0,
       min_p=0.0,
+      demos=0,  # of a problem's samples, how many are its reference solution
+      # Of losses that read values (PPO) or process rewards (PRIME).
+      critic=dict(
+        warmup_updates=0,  # its first ones, the policy standing still
+        optimizer=optimizer(3e-4),
+      ),
       parts=2,  # host path: pieces generated while the one before is verified
       workers=2,  # host path: verifier processes
       timeout_s=5.0,  # host path: wall clock for one verification
@@ -226,6 +234,24 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
   _divides('rl.prompts', c.prompts, **parts, **shards)
 
 
+def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
+  """Demonstrations and a loss that knows them come together."""
+  if c.demos >= c.samples or c.demos < 0:
+    raise ValueError(
+      f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}'
+    )
+  if c.demos and 'is_offpolicy' not in needs:
+    raise ValueError(
+      f'rl.demos={c.demos}: rl.algorithm={c.algorithm!r} takes every token for '
+      "the policy's own; set rl.loss.offpolicy to luffy or sft"
+    )
+  if 'is_offpolicy' in needs and not c.demos:
+    raise ValueError(
+      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
+      'rl.demos=1 or more'
+    )
+
+
 def _check_rl(config: ml_collections.ConfigDict) -> None:
   c = config.rl
   needs = losses.needs(algorithm(config))
@@ -235,6 +261,7 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
       f'rl.algorithm={c.algorithm!r} needs {", ".join(sorted(unmet))}, which '
       'this trainer does not compute; `losses` has it for your own loop'
     )
+  _check_demos(c, needs)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
   if c.filter not in batch.FILTERS:

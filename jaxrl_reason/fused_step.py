@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import sampler, sharding
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Metrics, Prompts, Rollout, TrainState
@@ -26,16 +27,18 @@ class Generation:
     max_new: C, tokens of room for a completion.
     filter: name in `batch.FILTERS`.
     part_names: of the reward's parts, for the metrics.
+    demos: of the G samples of a prompt, how many are its reference solution.
   """
 
   n_samples: int
   max_new: int
   filter: str
   part_names: tuple[str, ...]
+  demos: int = 0
 
 
 def rollout(
-  learner: step_lib.Learner,
+  learner: learner_lib.Learner,
   gen: Generation,
   params,
   prompts: Prompts,
@@ -45,7 +48,7 @@ def rollout(
   row_ids: jax.Array | None = None,
 ) -> Rollout:
   """Completions of one step's prompts; `key` is the run's, folded by step."""
-  return sampler.generate(
+  out = sampler.generate(
     learner.model,
     params,
     prompts.tokens,
@@ -57,6 +60,21 @@ def rollout(
     max_new=gen.max_new,
     row_ids=row_ids,
   )
+  return batch_lib.with_demos(out, prompts, gen.demos) if gen.demos else out
+
+
+def greedy(
+  learner: learner_lib.Learner,
+  gen: Generation,
+  params,
+  prompts: Prompts,
+  key: jax.Array,
+  stop: jax.Array,
+) -> Rollout:
+  """The likeliest completion of each prompt, for the baseline of ReMax."""
+  one = dataclasses.replace(gen, n_samples=1, demos=0)
+  settings = Sampling.make(temperature=0.0)
+  return rollout(learner, one, params, prompts, key, settings, stop)
 
 
 def step_keys(root: jax.Array, step) -> tuple[jax.Array, jax.Array]:
@@ -66,7 +84,7 @@ def step_keys(root: jax.Array, step) -> tuple[jax.Array, jax.Array]:
 
 
 def learn(
-  learner: step_lib.Learner,
+  learner: learner_lib.Learner,
   gen: Generation,
   state: TrainState,
   batch,
@@ -81,7 +99,7 @@ def learn(
 
 
 def step(
-  learner: step_lib.Learner,
+  learner: learner_lib.Learner,
   gen: Generation,
   reward_fn: Callable,
   state: TrainState,
@@ -104,6 +122,9 @@ def step(
     prompts.answer,
   )
   batch = batch_lib.make_batch(prompts, out, reward_fn(out, answers))
+  if 'greedy_reward' in learner.needs:
+    best = greedy(learner, gen, state.params, prompts, noise, stop)
+    batch = batch_lib.with_greedy(batch, reward_fn(best, prompts.answer))
   return learn(learner, gen, state, batch, sampling, order)
 
 

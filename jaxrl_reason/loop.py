@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import tqdm
 
+from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import metrics as metrics_lib
 from jaxrl_reason import samples, sharding, stages
-from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.evals import accuracy
 from jaxrl_reason.models import spec
@@ -41,9 +41,9 @@ def init_params(run) -> Any:
   return jax.jit(make, out_shardings=where)(jax.random.fold_in(run.root, 0))
 
 
-def _layout(run, learner: step_lib.Learner, total: int):
+def _layout(run, learner: learner_lib.Learner, total: int):
   """(how to make a stage's state from parameters, its shapes, its layout)."""
-  make = lambda p: step_lib.init_state(learner, p).replace(
+  make = lambda p: learner_lib.init_state(learner, p).replace(
     step=jnp.int32(total)
   )
   template = jax.eval_shape(make, spec.abstract(run.model.specs))
@@ -51,7 +51,7 @@ def _layout(run, learner: step_lib.Learner, total: int):
   return make, template, sharding.state_shardings(template, params, run.mesh)
 
 
-def begin(run, learner: step_lib.Learner, params, total: int) -> TrainState:
+def begin(run, learner: learner_lib.Learner, params, total: int) -> TrainState:
   """A stage's first state: given parameters (or fresh ones), new optimizer."""
   make, _, where = _layout(run, learner, total)
   params = init_params(run) if params is None else params

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import fused_step, sharding
-from jaxrl_reason import step as step_lib
+from jaxrl_reason import fused_step, scoring, sharding
+from jaxrl_reason import learner as learner_lib
 from jaxrl_reason.base import Prompts, Reward, Rollout, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import compose
@@ -42,7 +42,7 @@ class HostStep:
     to_device: host arrays [N,...] to the mesh.
   """
 
-  learner: step_lib.Learner
+  learner: learner_lib.Learner
   gen: fused_step.Generation
   pool: object
   tokenizer: object
@@ -55,7 +55,8 @@ class HostStep:
   def __post_init__(self):
     bind = lambda f, *args: lambda *xs: f(self.learner, *args, *xs)
     self._generate = jax.jit(bind(fused_step.rollout, self.gen))
-    self._score = jax.jit(bind(step_lib.add_logps))
+    self._greedy = jax.jit(bind(fused_step.greedy, self.gen))
+    self._score = jax.jit(bind(scoring.add_arrays))
     self._learn = sharding.jit_state(bind(fused_step.learn, self.gen))
     self._updating = None  # (metrics, when dispatched) of the step before
 
@@ -68,10 +69,15 @@ class HostStep:
     outs = self._dispatch(state, prompts, noise)
     timing = self._wait_for_update()
     begun = time.monotonic() if timing else begun
+    best = None
+    if 'greedy_reward' in self.learner.needs:
+      best = self._greedy(state.params, prompts, noise, self.stop)
     futures = [
       self.pool.submit(self._cases(out, examples[i :: self.parts]))
       for i, out in enumerate(outs)
     ]
+    if best is not None:
+      best = self.pool.submit(self._cases(best, examples))
     generated = time.monotonic()
     rollout = jax.tree.map(lambda *x: self._interleave(jnp, x), *outs)
     batch = batch_lib.make_batch(prompts, rollout, _pending(rollout))
@@ -88,6 +94,9 @@ class HostStep:
       reward_parts=on_device.parts,
       reward_valid=on_device.valid,
     )
+    if best is not None:
+      greedy = to_reward(best.result(), self.gen.part_names)
+      batch = batch_lib.with_greedy(batch, self.to_device(greedy))
     state, metrics = self._learn(state, batch, self.sampling, order)
     self._updating = metrics, verified
     return state, metrics, timing, reward
@@ -122,7 +131,7 @@ class HostStep:
   def _cases(self, out: Rollout, examples) -> list[tuple[str, dict]]:
     """(completion text, example) of a part's rows; waits for the part."""
     tokens, lengths = np.asarray(out.tokens), np.asarray(out.length)
-    g = self.gen.n_samples
+    g = len(lengths) // len(examples)
     return [
       (self.tokenizer.decode(row[:n].tolist()), examples[i // g])
       for i, (row, n) in enumerate(zip(tokens, lengths))

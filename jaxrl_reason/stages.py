@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import fused_step, losses, optim, rollout, sharding
+from jaxrl_reason import critics, fused_step, losses, optim, rollout, sharding
+from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Batch, Metrics, Prompts, TrainState
 from jaxrl_reason.data import pipeline
@@ -46,7 +47,7 @@ class Stage:
   close: frees what it holds.
   """
 
-  learner: step_lib.Learner
+  learner: learner_lib.Learner
   data: Iterator
   dispatch: Callable
   steps_per_dispatch: int
@@ -54,7 +55,7 @@ class Stage:
   close: Callable = lambda: None
 
 
-def learner(run, name: str) -> step_lib.Learner:
+def learner(run, name: str) -> learner_lib.Learner:
   """What the updates of stage `name` are made of."""
   c, d = run.config[name], run.config.data
   if name == 'rl':
@@ -64,14 +65,26 @@ def learner(run, name: str) -> step_lib.Learner:
     settings = losses.resolve(SUPERVISED)
     start, passes = 1 if name == 'pretrain' else d.prompt_len, {}
   updates = passes.get('epochs', 1) * passes.get('minibatches', 1)
-  return step_lib.Learner(
+  return learner_lib.Learner(
     model=run.model,
     settings=settings,
     tx=optim.make(c.optimizer, c.steps * updates),
     start=start,
     micro_batches=c.micro_batches,
     logprob_chunk=c.logprob_chunk,
+    critic=_critic(run, settings, start, updates) if name == 'rl' else None,
     **passes,
+  )
+
+
+def _critic(run, settings, start: int, updates: int) -> critics.Critic | None:
+  """The network beside the policy that the loss settings ask for, if any."""
+  output, c = critics.kind_of(settings), run.config.rl.critic
+  if output is None:
+    return None
+  tx = optim.make(c.optimizer, run.config.rl.steps * updates)
+  return critics.Critic(
+    output, run.model, settings, tx, start, c.warmup_updates
   )
 
 
@@ -151,14 +164,17 @@ def _rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
     max_new=run.config.data.completion_len,
     filter=c.filter,
     part_names=tuple(c.rewards),
+    demos=c.demos,
   )
   sampling = Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
   return gen, sampling
 
 
 def _prompt_encoder(run, encode_answer) -> Callable[[int, dict], dict]:
+  d = run.config.data
+  demo_len = d.completion_len if run.config.rl.demos else None
   return lambda i, e: pipeline.prompt_row(
-    i, e, run.tokenizer, run.config.data.prompt_len, encode_answer
+    i, e, run.tokenizer, d.prompt_len, encode_answer, demo_len
   )
 
 

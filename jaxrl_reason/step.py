@@ -7,77 +7,15 @@ batch's gradient exactly, because every mean in the loss divides by a count of
 the whole batch (`losses.denominators`).
 """
 
-import dataclasses
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import logprobs, losses, optim
-from jaxrl_reason.base import Batch, Metrics, Model, TrainState
+from jaxrl_reason import critics, losses, optim, scoring
+from jaxrl_reason.base import Batch, Metrics, TrainState
+from jaxrl_reason.learner import Learner
 from jaxrl_reason.logits import Sampling
-
-
-@dataclasses.dataclass(frozen=True)
-class Learner:
-  """What an update is made of; static, so it selects a program.
-
-  Attributes:
-    model: the policy's functions.
-    settings: of the loss, from `losses.resolve`.
-    tx: the optimizer.
-    start: first column trained on (the prompt length, or 1).
-    epochs, minibatches: passes over a batch and updates per pass; 1 and 1 is
-      on-policy, with a ratio of exactly 1.
-    micro_batches: pieces a minibatch's gradient is summed over.
-    logprob_chunk: columns of logits alive at once; 0: all.
-  """
-
-  model: Model
-  settings: dict[str, Any]
-  tx: optax.GradientTransformation
-  start: int
-  epochs: int = 1
-  minibatches: int = 1
-  micro_batches: int = 1
-  logprob_chunk: int = 0
-
-  @property
-  def n_updates(self) -> int:
-    return self.epochs * self.minibatches
-
-
-def init_state(learner: Learner, params) -> TrainState:
-  """A state at step 0; keeps a reference only when the loss asks for one."""
-  needs = losses.needs(learner.settings)
-  ref = jax.tree.map(jnp.copy, params) if 'ref_logp' in needs else None
-  return TrainState(
-    step=jnp.int32(0),
-    params=params,
-    opt_state=learner.tx.init(params),
-    ref_params=ref,
-  )
-
-
-def _score(learner: Learner, params, batch: Batch, sampling: Sampling):
-  return logprobs.score(
-    learner.model,
-    params,
-    batch.tokens,
-    batch.valid,
-    sampling.replace(temperature=batch.temperature),
-    start=learner.start,
-    chunk=learner.logprob_chunk,
-  )
-
-
-def _score_all(learner: Learner, params, batch: Batch, sampling: Sampling):
-  """Log-probs [N,T] without gradient, a micro-batch at a time."""
-  parts = learner.minibatches * learner.micro_batches
-  score = lambda part: _score(learner, params, part, sampling)[0]
-  return batch_lib.join(jax.lax.map(score, batch_lib.split(batch, parts)))
 
 
 def trained(learner: Learner, batch: Batch) -> jax.Array:
@@ -94,19 +32,6 @@ def trained(learner: Learner, batch: Batch) -> jax.Array:
   )
 
 
-def add_logps(
-  learner: Learner, state: TrainState, batch: Batch, sampling: Sampling
-) -> Batch:
-  """Old and reference log-probs where the loss needs them and only there."""
-  if 'ref_logp' in losses.needs(learner.settings) and batch.ref_logp is None:
-    ref = _score_all(learner, state.ref_params, batch, sampling)
-    batch = batch.replace(ref_logp=ref)
-  if learner.n_updates > 1 and batch.old_logp is None:
-    old = _score_all(learner, state.params, batch, sampling)
-    batch = batch.replace(old_logp=old)
-  return batch
-
-
 def advantages(learner: Learner, batch: Batch) -> jax.Array:
   """[N] or [N,T], without gradient."""
   return losses.advantages(
@@ -116,16 +41,36 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
     mask=batch.mask,
     reward_valid=batch.reward_valid,
     reward_parts=batch.reward_parts,
+    greedy_reward=batch.greedy_reward,
     logp=batch.sampler_logp,
     old_logp=batch.old_logp,
     ref_logp=batch.ref_logp,
+    entropy=batch.entropy,
+    values=batch.values,
+    process_reward=batch.process_reward,
   )
 
 
-def loss_fn(params, learner: Learner, batch, adv, denominators, sampling):
-  """The (micro-)batch's share of the whole loss, and its metrics."""
-  logp, entropy = _score(learner, params, batch, sampling)
-  if 'entropy_grad' not in losses.needs(learner.settings):
+def _sft_mask(learner: Learner, batch: Batch):
+  """The tokens of right answers (VAPO), for the likelihood term; or None."""
+  if 'sft_mask' not in learner.needs:
+    return None
+  right = batch.reward_valid & (batch.reward > learner.settings['threshold'])
+  return batch.mask & right[:, None]
+
+
+def loss_fn(params, learner: Learner, rows, whole, sampling):
+  """The (micro-)batch's share of the whole loss, and its metrics.
+
+  Args:
+    rows: (batch, adv, selected tokens or None).
+    whole: keyword arguments of the loss that belong to the whole minibatch.
+  """
+  batch, adv, selected = rows
+  if 'full_logits' in learner.needs:
+    return _bellman_loss(params, learner, batch, adv, whole, sampling)
+  logp, entropy = scoring.score(learner, params, batch, sampling)
+  if 'entropy_grad' not in learner.needs:
     entropy = jax.lax.stop_gradient(entropy)
   return losses.policy_loss(
     learner.settings,
@@ -138,43 +83,131 @@ def loss_fn(params, learner: Learner, batch, adv, denominators, sampling):
     entropy=entropy,
     token_weight=batch.token_weight,
     is_offpolicy=batch.is_offpolicy,
-    denominators=denominators,
+    sft_mask=_sft_mask(learner, batch),
+    selected=selected,
+    **whole,
   )
 
 
-def gradients(learner: Learner, params, batch, adv, sampling):
-  """Gradient and metrics of a minibatch, summed over its micro-batches."""
+def _bellman_loss(params, learner: Learner, batch, adv, whole, sampling):
+  """Of losses that take full logits, which this does not chunk."""
+  tail = lambda x: None if x is None else x[:, learner.start :]
+  return losses.bellman_loss(
+    learner.settings,
+    scoring.whole_logits(learner, params, batch, sampling),
+    tail(batch.tokens),
+    adv,
+    tail(batch.mask),
+    ref_logp=tail(batch.ref_logp),
+    old_logp=tail(batch.old_logp),
+    old_mean_logp=tail(batch.old_mean_logp),
+    denominators=whole['denominators'],
+  )
+
+
+def _summed(grad_fn, params, rows, parts: int):
+  """Gradient and metrics of grad_fn(params, rows), summed over parts of the
+  rows.
+  """
+  if parts == 1:
+    return grad_fn(params, rows)
+
+  def body(total, rows):
+    grads, metrics = grad_fn(params, rows)
+    return jax.tree.map(jnp.add, total, grads), metrics
+
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  grads, metrics = jax.lax.scan(body, zeros, batch_lib.split(rows, parts))
+  return grads, losses.combine(metrics)
+
+
+def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
+  """What the loss of every micro-batch is told of the whole minibatch."""
   denominators = losses.denominators(
     learner.settings,
     batch.mask,
     old_logp=batch.old_logp,
     sampler_logp=batch.sampler_logp,
+    sft_mask=_sft_mask(learner, batch),
   )
-  grad_fn = jax.grad(loss_fn, has_aux=True)
-
-  def part(xs):
-    return grad_fn(params, learner, *xs, denominators, sampling)
-
-  if learner.micro_batches == 1:
-    return part((batch, adv))
-  parts = batch_lib.split((batch, adv), learner.micro_batches)
-
-  def body(total, xs):
-    grads, metrics = part(xs)
-    return jax.tree.map(jnp.add, total, grads), metrics
-
-  zeros = jax.tree.map(jnp.zeros_like, params)
-  grads, metrics = jax.lax.scan(body, zeros, parts)
-  return grads, losses.combine(metrics)
+  return {'denominators': denominators, 'coefs': coefs, 'key': key}
 
 
-def _one_update(learner: Learner, state: TrainState, batch, adv, sampling):
-  grads, metrics = gradients(learner, state.params, batch, adv, sampling)
+def _selected(learner: Learner, params, batch, adv, sampling, key):
+  """Token choices that compare tokens of the whole minibatch; None where the
+  loss makes them itself, because it sees the minibatch whole.
+  """
+  if 'selected' not in learner.needs or learner.micro_batches == 1:
+    return None
+  score = lambda rows: scoring.score(learner, params, rows, sampling)
+  logp, entropy = scoring.by_parts(score, batch, learner.micro_batches)
+  return losses.select_tokens(
+    learner.settings,
+    logp,
+    adv,
+    batch.mask,
+    entropy=entropy,
+    key=key,
+    old_logp=batch.old_logp,
+  )
+
+
+def gradients(
+  learner: Learner, params, batch, adv, sampling, coefs=None, key=None
+):
+  """Gradient and metrics of a minibatch, summed over its micro-batches.
+
+  Args:
+    coefs: coefficients that follow the run (`losses.init_coefs`), or None.
+    key: for losses that draw tokens.
+  """
+  whole = _whole(learner, batch, coefs, key)
+  selected = _selected(learner, params, batch, adv, sampling, key)
+  grad = jax.grad(loss_fn, has_aux=True)
+  return _summed(
+    lambda params, rows: grad(params, learner, rows, whole, sampling),
+    params,
+    (batch, adv, selected),
+    learner.micro_batches,
+  )
+
+
+def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
+  """The policy's update, and its critic's, on one minibatch.
+
+  Args:
+    target: of the critic, [N,T] or None.
+  """
+  grads, metrics = gradients(
+    learner, state.params, batch, adv, sampling, state.coefs, key
+  )
   updates, opt_state = learner.tx.update(grads, state.opt_state, state.params)
   metrics['grad_norm'] = optax.global_norm(grads)
   metrics['nonfinite_leaf_max'] = optim.first_nonfinite(grads)
-  params = optax.apply_updates(state.params, updates)
-  return state.replace(params=params, opt_state=opt_state), metrics
+  new = optax.apply_updates(state.params, updates), opt_state
+  old = state.params, state.opt_state
+  if learner.critic:
+    new = critics.while_warm(learner.critic, state.critic, old, new)
+    critic, more = _critic_update(learner, state.critic, batch, target)
+    state, metrics = state.replace(critic=critic), metrics | more
+  if state.coefs is not None:
+    rows = batch.tokens.shape[0]
+    coefs = losses.next_coefs(learner.settings, state.coefs, metrics, rows=rows)
+    metrics |= {k: v for k, v in coefs.items() if k.endswith('_coef')}
+    state = state.replace(coefs=coefs)
+  return state.replace(params=new[0], opt_state=new[1]), metrics
+
+
+def _critic_update(learner: Learner, critic, batch, target):
+  divisors = losses.denominators(learner.settings, batch.mask)
+  grad = jax.grad(critics.loss_fn, has_aux=True)
+  grads, metrics = _summed(
+    lambda params, rows: grad(params, learner.critic, *rows, divisors),
+    critic.params,
+    (batch, target),
+    learner.micro_batches,
+  )
+  return critics.apply(learner.critic, critic, grads), metrics
 
 
 def update(
@@ -189,33 +222,36 @@ def update(
   Args:
     sampling: the filters the batch was drawn with (its temperature is the
       batch's own).
-    key: of this step; only the order of minibatches depends on it.
+    key: of this step; the order of minibatches and the draws of losses that
+      draw tokens depend on it.
 
   Returns:
     The next state, and metrics averaged over the updates (`_max`: the
     largest).
   """
   batch = batch.replace(mask=trained(learner, batch))
-  batch = add_logps(learner, state, batch, sampling)
-  adv = advantages(learner, batch)
+  batch = scoring.add_arrays(learner, state, batch, sampling)
+  target = learner.critic and critics.targets(learner.critic, batch)
+  rows = batch, advantages(learner, batch), target
   if learner.n_updates == 1:
-    state, metrics = _one_update(learner, state, batch, adv, sampling)
+    state, metrics = _one_update(learner, state, *rows, key, sampling)
   else:
-    state, metrics = _many_updates(learner, state, batch, adv, sampling, key)
+    state, metrics = _many_updates(learner, state, rows, sampling, key)
   metrics = losses.summarize(metrics)
   return state.replace(step=state.step + 1), metrics
 
 
-def _many_updates(learner, state, batch, adv, sampling, key):
-  n, m = batch.tokens.shape[0], learner.minibatches
+def _many_updates(learner, state, rows, sampling, key):
+  n, m = rows[0].tokens.shape[0], learner.minibatches
 
   def epoch(state, epoch_key):
     order = jax.random.permutation(epoch_key, n)
-    rows = jax.tree.map(lambda x: x[order], (batch, adv))
+    shuffled = jax.tree.map(lambda x: x[order], rows)
+    keys = jax.random.split(epoch_key, m)
     return jax.lax.scan(
-      lambda s, xs: _one_update(learner, s, *xs, sampling),
+      lambda s, xs: _one_update(learner, s, *xs[0], xs[1], sampling),
       state,
-      batch_lib.split(rows, m),
+      (batch_lib.split(shuffled, m), keys),
     )
 
   keys = jax.random.split(key, learner.epochs)

@@ -9,7 +9,7 @@ from small import small_model
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import fused_step, losses, optim, tasks
-from jaxrl_reason import step as step_lib
+from jaxrl_reason import learner as learner_lib
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.data import pipeline, tokenizers
 from jaxrl_reason.logits import Sampling
@@ -39,11 +39,11 @@ def model_and_params():
   return model, params
 
 
-def learner(settings=None, lr=0.3, **changes) -> step_lib.Learner:
+def learner(settings=None, lr=0.3, **changes) -> learner_lib.Learner:
   settings = {'name': 'grpo', 'kl_coef': 0.0} | (settings or {})
   # SGD: Adam turns the rounding of a near-zero gradient into a whole step.
   section = config_lib.optimizer(lr, name='sgd', warmup_steps=0)
-  return step_lib.Learner(
+  return learner_lib.Learner(
     model=model_and_params()[0],
     settings=losses.resolve(settings),
     tx=optim.make(section, 10),
@@ -61,8 +61,8 @@ def prompts(first: int = 0, n: int = B) -> Prompts:
   return Prompts(**jax.tree.map(lambda *x: np.stack(x), *rows))
 
 
-def state(learner: step_lib.Learner):
-  return step_lib.init_state(learner, model_and_params()[1])
+def state(learner: learner_lib.Learner):
+  return learner_lib.init_state(learner, model_and_params()[1])
 
 
 def rollout_batch(learner, seed=0):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import fused_step, losses, optim
+from jaxrl_reason import fused_step, losses, optim, scoring
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.logits import Sampling
 
@@ -82,13 +82,13 @@ def test_minibatches_of_one_epoch_equal_the_updates_by_hand(batch):
 
   single = dataclasses.replace(learner, minibatches=1)
   state = L.state(learner)
-  full = step_lib.add_logps(learner, state, batch, NEUTRAL)
+  full = scoring.add_arrays(learner, state, batch, NEUTRAL)
   adv = step_lib.advantages(learner, full)
   key = jax.random.split(L.ROOT, 1)[0]
   order = jax.random.permutation(key, L.B * L.G)
   for i in range(2):
     rows = jax.tree.map(lambda x: x[order][i::2], (full, adv))  # noqa: B023
-    state, _ = step_lib._one_update(single, state, *rows, NEUTRAL)
+    state, _ = step_lib._one_update(single, state, *rows, None, key, NEUTRAL)
   L.assert_close(got.params, state.params)
 
 

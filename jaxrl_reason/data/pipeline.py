@@ -58,14 +58,34 @@ def pad_prompt(ids: list[int], length: int, what: str) -> dict:
   return {'tokens': tokens, 'valid': valid}
 
 
-def prompt_row(index: int, example: dict, tokenizer, length, encode) -> dict:
-  """What `base.Prompts` holds, for one example."""
+def prompt_row(
+  index: int, example: dict, tokenizer, length, encode, demo_len=None
+) -> dict:
+  """What `base.Prompts` holds, for one example; with `demo_len` (C) also its
+  reference solution.
+  """
   what = f'{example["task"]} example {index}'
   row = pad_prompt(tokenizer.encode(example['prompt']), length, what)
-  return row | {
+  row |= {
     'prompt_id': np.int32(index),
     'answer': encode(example) if encode else {},
   }
+  if demo_len is not None:
+    ids = _solution_ids(example, tokenizer, demo_len, what)
+    row['demo'] = np.pad(ids, (0, demo_len - len(ids)))
+    row['demo_length'] = np.int32(len(ids))
+  return row
+
+
+def _solution_ids(example: dict, tokenizer, room: int, what: str) -> np.ndarray:
+  """The reference solution and its stop token; longer ones are refused."""
+  ids = [*tokenizer.encode(example['solution']), tokenizer.eos_ids[0]]
+  if len(ids) > room:
+    raise ValueError(
+      f'{what}: the solution has {len(ids)} tokens and data.completion_len is '
+      f'{room}. Raise it, or drop long ones with data.too_long="drop".'
+    )
+  return np.int32(ids)
 
 
 def solution_row(
@@ -74,17 +94,11 @@ def solution_row(
   """Prompt and worked solution [T], as the sampler would have made them."""
   what = f'{example["task"]} example {index}'
   row = pad_prompt(tokenizer.encode(example['prompt']), prompt_len, what)
-  ids = [*tokenizer.encode(example['solution']), tokenizer.eos_ids[0]]
-  if len(ids) > completion_len:
-    raise ValueError(
-      f'{what}: the solution has {len(ids)} tokens and data.completion_len is '
-      f'{completion_len}. Raise it, or drop long ones with '
-      'data.too_long="drop".'
-    )
+  ids = _solution_ids(example, tokenizer, completion_len, what)
   room = completion_len - len(ids)
   pad = lambda x, n: np.pad(x, (0, n))
   return {
-    'tokens': np.concatenate([row['tokens'], pad(np.int32(ids), room)]),
+    'tokens': np.concatenate([row['tokens'], pad(ids, room)]),
     'valid': np.concatenate([row['valid'], pad(np.ones(len(ids), bool), room)]),
     'mask': np.concatenate(
       [np.zeros(prompt_len, bool), pad(np.ones(len(ids), bool), room)]

@@ -22,6 +22,7 @@ import numpy as np
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import fused_step, losses, optim
+from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.logits import Sampling
@@ -63,7 +64,7 @@ def problem(layers: int, width: int, **model):
     **model,
   )
   policy = transformer.build(config)
-  learner = step_lib.Learner(
+  learner = learner_lib.Learner(
     model=policy,
     settings=losses.resolve({'name': 'grpo', 'kl_coef': 0.04}),
     tx=optim.make(config_lib.optimizer(1e-4), 100),
@@ -75,7 +76,7 @@ def problem(layers: int, width: int, **model):
     tokens, jnp.ones((B, P), bool), jnp.arange(B), {'x': jnp.arange(B)}
   )
   gen = fused_step.Generation(G, C, 'none', ('x',))
-  return learner, gen, step_lib.init_state(learner, params), prompts
+  return learner, gen, learner_lib.init_state(learner, params), prompts
 
 
 def reward_fn(rollout, answers) -> Reward:

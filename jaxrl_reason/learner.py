@@ -1,0 +1,71 @@
+"""What an update is made of, and the state it starts from."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_reason import critics, losses
+from jaxrl_reason.base import Model, TrainState
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+  """What an update is made of; static, so it selects a program.
+
+  Attributes:
+    model: the policy's functions.
+    settings: of the loss, from `losses.resolve`.
+    tx: the optimizer.
+    start: first column trained on (the prompt length, or 1).
+    epochs, minibatches: passes over a batch and updates per pass; 1 and 1 is
+      on-policy, with a ratio of exactly 1.
+    micro_batches: pieces a minibatch's gradient is summed over.
+    logprob_chunk: columns of logits alive at once; 0: all.
+    critic: what the advantages read besides rewards, where they do.
+  """
+
+  model: Model
+  settings: dict[str, Any]
+  tx: optax.GradientTransformation
+  start: int
+  epochs: int = 1
+  minibatches: int = 1
+  micro_batches: int = 1
+  logprob_chunk: int = 0
+  critic: critics.Critic | None = None
+
+  @property
+  def n_updates(self) -> int:
+    return self.epochs * self.minibatches
+
+  @property
+  def needs(self) -> frozenset[str]:
+    """The arrays and extras the loss asks for, by name."""
+    return losses.needs(self.settings)
+
+  @property
+  def reads_reference(self) -> bool:
+    # An implicit process reward is measured against the reference too.
+    return bool(self.needs & {'ref_logp', 'process_reward'})
+
+
+# Settings under which a coefficient of the loss changes during a run.
+ADAPTIVE = ('kl_target', 'entropy_target', 'sft_coef_end')
+
+
+def init_state(learner: Learner, params) -> TrainState:
+  """A state at step 0; keeps only what the loss asks for."""
+  ref = jax.tree.map(jnp.copy, params) if learner.reads_reference else None
+  critic = learner.critic and critics.init_state(learner.critic, params)
+  adaptive = any(learner.settings[k] is not None for k in ADAPTIVE)
+  return TrainState(
+    step=jnp.int32(0),
+    params=params,
+    opt_state=learner.tx.init(params),
+    ref_params=ref,
+    critic=critic,
+    coefs=losses.init_coefs(learner.settings) if adaptive else None,
+  )
