@@ -21,12 +21,22 @@ TASK = tasks.get('arithmetic')
 TOKENIZER = tokenizers.CharTokenizer(TASK.alphabet)
 STOP = jnp.array(TOKENIZER.eos_ids)
 ROOT = jax.random.key(5)
-ENCODE, REWARD = device.make(
-  {'answer': {'reward': 'task'}, 'format': {'reward': 'format', 'weight': 0.5}},
-  TASK.kernel,
-  TOKENIZER,
-  C,
-)
+
+
+def _device(room: int):
+  parts = {
+    'answer': {'reward': 'task'},
+    'format': {'reward': 'format', 'weight': 0.5},
+  }
+  return device.make(parts, TASK.kernel, TOKENIZER, room)
+
+
+def reward(room: int):
+  """The reward function for completions with room for so many tokens."""
+  return _device(room)[1]
+
+
+ENCODE, REWARD = _device(C)
 GEN = fused_step.Generation(G, C, 'none', ('answer', 'format'))
 
 

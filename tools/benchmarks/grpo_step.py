@@ -51,7 +51,7 @@ def matmul_peak(repeats: int) -> float:
   return 2 * n**3 / timed(lambda: product(a, a), repeats)[0]
 
 
-def problem(layers: int, width: int, **model):
+def problem(layers: int, width: int, *, prompt: int = P, new: int = C, **model):
   """(learner, generation, state, prompts) of the comparison's shapes."""
   config = transformer.Config(
     vocab=V,
@@ -68,14 +68,14 @@ def problem(layers: int, width: int, **model):
     model=policy,
     settings=losses.resolve({'name': 'grpo', 'kl_coef': 0.04}),
     tx=optim.make(config_lib.optimizer(1e-4), 100),
-    start=P,
+    start=prompt,
   )
   params = spec.init(policy.specs, jax.random.key(0))
-  tokens = jax.random.randint(jax.random.key(1), (B, P), 0, V)
+  tokens = jax.random.randint(jax.random.key(1), (B, prompt), 0, V)
   prompts = Prompts(
-    tokens, jnp.ones((B, P), bool), jnp.arange(B), {'x': jnp.arange(B)}
+    tokens, jnp.ones((B, prompt), bool), jnp.arange(B), {'x': jnp.arange(B)}
   )
-  gen = fused_step.Generation(G, C, 'none', ('x',))
+  gen = fused_step.Generation(G, new, 'none', ('x',))
   return learner, gen, learner_lib.init_state(learner, params), prompts
 
 
@@ -85,8 +85,8 @@ def reward_fn(rollout, answers) -> Reward:
   return Reward(score, score[:, None], score >= 0)
 
 
-def measure(layers: int, width: int, repeats: int, **model) -> list[dict]:
-  learner, gen, state, prompts = problem(layers, width, **model)
+def programs(learner, gen, state, prompts) -> dict:
+  """Phases by name: () -> arrays to wait for. The first call compiles."""
   root, sampling = jax.random.key(2), Sampling.make()
   sample = jax.jit(
     lambda p: fused_step.rollout(
@@ -100,32 +100,41 @@ def measure(layers: int, width: int, repeats: int, **model) -> list[dict]:
     functools.partial(fused_step.step, learner, gen, reward_fn),
     donate_argnums=0,
   )
+  moving = jax.tree.map(jnp.copy, state)
 
   def one_step():
     nonlocal moving
     moving, metrics = step(moving, prompts, root, sampling, NEVER)
     return metrics
 
-  moving = jax.tree.map(jnp.copy, state)
+  return {
+    'sampler': lambda: sample(state.params),
+    'update': lambda: update(state, batch),
+    'step': one_step,
+  }
+
+
+def measure(layers: int, width: int, repeats: int, **model) -> list[dict]:
+  learner, *rest = problem(layers, width, **model)
   rows, forward = B * G, learner.model.flops_per_token((P + C) / 2)
   prefill, decode = B * P * forward, rows * C * forward
   learn = rows * (P + C) * forward * 4  # reference 1, policy 1 + 2
-  phases = {
-    'sampler': (lambda: sample(state.params), prefill + decode),
-    'update': (lambda: update(state, batch), learn),
-    'step': (one_step, prefill + decode + learn),
+  flops = {
+    'sampler': prefill + decode,
+    'update': learn,
+    'step': prefill + decode + learn,
   }
   peak = matmul_peak(repeats)
   table = []
-  for name, (f, flops) in phases.items():
+  for name, f in programs(learner, *rest).items():
     wall, cpu = timed(f, repeats)
     table.append(
       {
         'phase': name,
         'wall_s': wall,
         'cpu_s': cpu,
-        'gflop': flops / 1e9,
-        'share_of_peak': flops / peak / wall,
+        'gflop': flops[name] / 1e9,
+        'share_of_peak': flops[name] / peak / wall,
         'tokens_per_s': rows * C / wall,
         'peak_gflops': peak / 1e9,
       }

@@ -1,0 +1,139 @@
+"""Two implementations measured in turn, each in a process of its own.
+
+A worker compiles and warms up, then waits for commands on stdin: it answers
+each line with a line of JSON. The driver asks the workers in turn, repeat after
+repeat, so that all of them meet the same quiet and busy moments of the machine.
+"""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import jax
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+class Clock:
+  """Wall and CPU seconds since it was made."""
+
+  def __init__(self):
+    self.wall, self.cpu = time.perf_counter(), time.process_time()
+
+  def read(self) -> dict[str, float]:
+    return {
+      'wall_s': time.perf_counter() - self.wall,
+      'cpu_s': time.process_time() - self.cpu,
+    }
+
+
+def timed(f: Callable) -> dict[str, float]:
+  clock = Clock()
+  jax.block_until_ready(f())
+  return clock.read()
+
+
+def serve() -> tuple[Iterator[str], Callable]:
+  """In a worker: its commands, and the function that answers one."""
+  # Libraries may print; only answers go where the driver reads.
+  answers = os.fdopen(os.dup(1), 'w')
+  os.dup2(2, 1)
+  reply = lambda answer: print(json.dumps(answer), file=answers, flush=True)
+  return (line.strip() for line in sys.stdin), reply
+
+
+class Worker:
+  """The driver's end. The first line a worker writes is `about`.
+
+  Args:
+    command: of the process.
+    ours: whether it may import this checkout; others must not.
+  """
+
+  def __init__(self, command: Sequence[str], *, ours: bool):
+    env = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+    if ours:
+      env['PYTHONPATH'] = str(ROOT)
+    self.process = subprocess.Popen(
+      command,
+      env=env,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+    )
+    self.about = self._read()
+
+  def _read(self) -> dict:
+    line = self.process.stdout.readline()
+    if not line:
+      raise RuntimeError(f'{self.process.args} ended: {self.process.wait()}')
+    return json.loads(line)
+
+  def ask(self, what: str) -> dict:
+    print(what, file=self.process.stdin, flush=True)
+    return self._read()
+
+  def close(self):
+    self.process.stdin.close()
+    self.process.wait()
+
+
+def in_turn(
+  workers: Mapping[str, Worker],
+  phases: Mapping[str, Mapping[str, str]],
+  repeats: int,
+  warm_up: int,
+) -> tuple[dict, list[float]]:
+  """Asks the workers in turn.
+
+  Args:
+    phases: the command of each side, by phase.
+    warm_up: rounds before the ones that count.
+
+  Returns:
+    ({phase: {side: answers}}, the first worker's answers to 'peak', GFLOP/s,
+    one before each round that counts).
+  """
+  rows = {phase: {side: [] for side in workers} for phase in phases}
+  peaks = []
+  first = next(iter(workers.values()))
+  for _ in range(warm_up + repeats):
+    peaks.append(first.ask('peak')['gflops'])
+    for phase, commands in phases.items():
+      for side, worker in workers.items():
+        rows[phase][side].append(worker.ask(commands[side]))
+  for sides in rows.values():
+    for answers in sides.values():
+      del answers[:warm_up]
+  return rows, peaks[warm_up:]
+
+
+def machine(peaks: Sequence[float]) -> str:
+  return (
+    f'{len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.2f}, '
+    f'matmul peak {min(peaks):.0f} to {max(peaks):.0f} GFLOP/s'
+  )
+
+
+def print_table(rows: Mapping, tokens: int):
+  """Medians by phase; the last columns divide the second side by the first."""
+  one, two = next(iter(rows.values()))
+  columns = f'| {"wall s":>7} {"CPU s":>7} {"tokens/s":>8} '
+  print(f'{"":9} | {one:^24} | {two:^24} | {two} / {one}')
+  print(f'{"phase":9} {columns}{columns}| {"wall":>5} {"CPU":>5}')
+  for phase, sides in rows.items():
+    median = lambda side, key, of=sides: statistics.median(
+      answer[key] for answer in of[side]
+    )
+    wall, cpu = (
+      [median(side, key) for side in sides] for key in ('wall_s', 'cpu_s')
+    )
+    cells = ''.join(
+      f'| {w:7.3f} {c:7.3f} {tokens / w:8.0f} ' for w, c in zip(wall, cpu)
+    )
+    print(f'{phase:9} {cells}| {wall[1] / wall[0]:5.2f} {cpu[1] / cpu[0]:5.2f}')
