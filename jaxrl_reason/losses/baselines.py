@@ -245,7 +245,7 @@ def gdpo(
   group,
   *,
   valid=None,
-  part_weights=None,
+  part_weights=(),
   ddof=1,
   eps=1e-6,
   singleton='zero',
@@ -263,7 +263,7 @@ def gdpo(
     )
 
   adv = jax.vmap(zscore, in_axes=1, out_axes=1)(jnp.asarray(reward_parts))
-  weights = 1.0 if part_weights is None else jnp.asarray(part_weights)
+  weights = jnp.asarray(part_weights) if len(part_weights) else 1.0
   return (adv * weights).sum(1)
 
 

@@ -186,7 +186,7 @@ def _check_number(key, value):
     value is None and default is None or key == 'correction_high' and not value
   ):
     return
-  if isinstance(default, tuple) or key == 'part_weights':
+  if isinstance(default, tuple):
     ok = isinstance(value, (tuple, list)) and all(map(_is_number, value))
     kind = 'a tuple of numbers'
   elif isinstance(default, bool):
