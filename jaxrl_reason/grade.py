@@ -3,8 +3,9 @@
   python -m jaxrl_reason.grade --reward math --file completions.jsonl
 
 Each line of the file is an object with a 'completion' and an 'answer' (other
-names: --completion_key, --answer_key); everything else in it is handed to the
-reward and kept. Each line of the output, `completions.graded.jsonl` unless
+names: --completion_key, --answer_key; --answer_key= for a reward that reads no
+answer, such as 'instructions'); everything else in it is handed to the reward
+and kept. Each line of the output, `completions.graded.jsonl` unless
 --out says otherwise, is the same object with a 'verdict': score, status,
 extracted. A run that was interrupted goes on where it stopped.
 """
@@ -34,7 +35,7 @@ _REWARD = flags.DEFINE_string(
 _FILE = flags.DEFINE_string('file', None, 'JSONL with completions.')
 _OUT = flags.DEFINE_string('out', None, 'JSONL to write, or to go on with.')
 _COMPLETION = flags.DEFINE_string('completion_key', 'completion', 'Text.')
-_ANSWER = flags.DEFINE_string('answer_key', 'answer', 'Gold answer.')
+_ANSWER = flags.DEFINE_string('answer_key', 'answer', 'Gold answer, or none.')
 _WORKERS = flags.DEFINE_integer('workers', os.cpu_count() or 1, 'Processes.')
 _TIMEOUT = flags.DEFINE_float('timeout_s', 1.0, 'Seconds for one completion.')
 _MEMORY = flags.DEFINE_integer('memory_mb', 1024, 'Memory of one process.')
@@ -58,7 +59,7 @@ def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
       if not isinstance(row, dict):
         raise GradeError(f'{path}:{number}: not an object but {row!r:.60}')
       for key in (completion_key, answer_key):
-        if not isinstance(row.get(key), str):
+        if key and not isinstance(row.get(key), str):
           raise GradeError(
             f'{path}:{number}: {key!r} is {row.get(key)!r:.60}, not a string; '
             f'the row has {sorted(row)}. --completion_key and --answer_key '
@@ -108,8 +109,7 @@ def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
   verdicts = []
   while batch := list(itertools.islice(rows, BATCH)):
     cases = [
-      (row[completion_key], {**row, 'answer': row[answer_key]})
-      for _, row in batch
+      (row[completion_key], row | _answer(row, answer_key)) for _, row in batch
     ]
     found = verifiers.map(cases)
     problem = all_failed(found)
@@ -121,6 +121,10 @@ def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
     verdicts += found
     bar.update(len(found))
   return verdicts
+
+
+def _answer(row: dict, key: str) -> dict:
+  return {'answer': row[key]} if key else {}
 
 
 def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:

@@ -124,13 +124,17 @@ def columns(
   """
   reward = [v.score if v.valid else 0.0 for v in verdicts]
   parts = [
-    [
-      ({SINGLE: v.score} if v.parts is None else v.parts).get(name, missing)
-      for name in names
-    ]
-    for v in verdicts
+    [_named(v, names).get(name, missing) for name in names] for v in verdicts
   ]
   return reward, parts, [v.valid for v in verdicts]
+
+
+def _named(verdict: Verdict, names: Sequence[str]) -> Mapping[str, float]:
+  """The verdict's parts, unless they are a plain function's own."""
+  parts = verdict.parts
+  if parts is None or (tuple(names) == (SINGLE,) and SINGLE not in parts):
+    return {SINGLE: verdict.score}
+  return parts
 
 
 def weight_at(weight: float | Mapping, example: dict) -> float:

@@ -12,9 +12,26 @@ import sys
 from collections.abc import Mapping
 
 SHORT = {
+  'choices': 'jaxrl_reason.rewards.choices:reward',
+  'edit': 'jaxrl_reason.rewards.text:edit',
+  'exact': 'jaxrl_reason.rewards.text:exact',
+  'instructions': 'jaxrl_reason.rewards.instructions:reward',
+  'json': 'jaxrl_reason.rewards.structure:valid_json',
+  'json_equal': 'jaxrl_reason.rewards.structure:equal_json',
+  'json_schema': 'jaxrl_reason.rewards.structure:matches_schema',
+  'language': 'jaxrl_reason.rewards.format:consistency',
   'math': 'jaxrl_reason.rewards.math:reward',
   'math_symbolic': 'jaxrl_reason.rewards.math_symbolic:reward',
+  'normalized': 'jaxrl_reason.rewards.text:normalized',
   'numbers': 'jaxrl_reason.rewards.numbers:reward',
+  'regex': 'jaxrl_reason.rewards.structure:matches_pattern',
+  'repetition': 'jaxrl_reason.rewards.format:repetition',
+  'rouge_l': 'jaxrl_reason.rewards.text:rouge_l',
+  'sql': 'jaxrl_reason.rewards.sql:reward',
+  'tags': 'jaxrl_reason.rewards.format:tags',
+  'token_f1': 'jaxrl_reason.rewards.text:token_f1',
+  'tool_calls': 'jaxrl_reason.rewards.tool_calls:reward',
+  'tool_calls_valid': 'jaxrl_reason.rewards.tool_calls:valid',
 }
 
 

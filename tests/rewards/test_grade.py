@@ -99,6 +99,21 @@ def test_other_rewards_and_other_names(folder):
   assert 'mean score 5.0000' in done.stdout, done.stderr
 
 
+def test_a_reward_that_reads_no_answer(folder):
+  row = {
+    'completion': 'one, two',
+    'instruction_id_list': ['punctuation:no_comma', 'startend:quotation'],
+    'kwargs': [{}, {}],
+  }
+  rows = [row, row | {'completion': '"one"'}]
+  lines = [json.dumps(r) for r in rows]
+  (folder / 'i.jsonl').write_text('\n'.join(lines) + '\n')
+  args = ['--reward=instructions', '--answer_key=', '--file=i.jsonl']
+  done = run(*args, cwd=folder)
+  assert 'mean score 0.5000' in done.stdout, done.stderr
+  assert 'punctuation:no_comma: 0.5000' in done.stdout
+
+
 def test_a_reward_that_always_raises_stops_with_its_name(folder):
   (folder / 'mine.py').write_text(
     'def broken(completion, example):\n  raise KeyError("oh")\n'
