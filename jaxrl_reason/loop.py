@@ -245,13 +245,7 @@ class Loop:
       'data': self.stage.data.get_state(),
       'stats': self.stage.stats and self.stage.stats.get_state(),
     }
-    try:
-      self.run.checkpoints.save(total, state, record)
-    except OSError as e:
-      raise OSError(
-        f'checkpoint {total} could not be written to {self.run.workdir}: {e}. '
-        'The one before is kept; make room and start again to go on from it.'
-      ) from e
+    self.run.checkpoints.save(total, state, record)
 
   def _profile(self, total: int):
     """Traces the dispatches that begin within the profiled steps."""

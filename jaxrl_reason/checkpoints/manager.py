@@ -7,6 +7,7 @@ folder into place, so a kill during a save leaves the one before; one whose
 files are damaged later is set aside with a warning.
 """
 
+import contextlib
 from typing import Any
 
 import jax
@@ -60,12 +61,11 @@ class Checkpoints:
       # the next step overwrites.
       arrays = jax.tree.map(jnp.copy, arrays)
     record = record | {'arrays': _described(arrays)}
-    self._manager.save(
-      step,
-      args=ocp.args.Composite(
-        state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
-      ),
+    args = ocp.args.Composite(
+      state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
     )
+    with self._explained():
+      self._manager.save(step, args=args)
 
   def steps(self) -> list[int]:
     """Steps with a finished checkpoint, oldest first."""
@@ -124,7 +124,25 @@ class Checkpoints:
 
   def wait(self) -> None:
     """Until what was begun is on disk; raises what went wrong there."""
-    self._manager.wait_until_finished()
+    with self._explained():
+      self._manager.wait_until_finished()
+
+  @contextlib.contextmanager
+  def _explained(self):
+    """What the writer thread failed with, said so that a user can act."""
+    try:
+      yield
+    except (OSError, ValueError) as e:
+      # A full disk is a ValueError of tensorstore's; other ValueErrors are ours.
+      if isinstance(e, ValueError) and 'RESOURCE_EXHAUSTED' not in str(e):
+        raise
+      reason = 'no space left' if 'No space left' in str(e) else str(e)[:300]
+      kept = self.steps()
+      raise OSError(
+        f'a checkpoint could not be written to {self._dir}: {reason}. '
+        f'Kept: {", ".join(map(str, kept)) or "none"}. Make room and start '
+        'the same command again to go on from the newest.'
+      ) from e
 
   def close(self) -> None:
     self._manager.close()

@@ -1,0 +1,35 @@
+"""Checkpoints: what goes wrong in the writer thread is said, nothing lost."""
+
+import jax.numpy as jnp
+import pytest
+from etils import epath
+
+from jaxrl_reason.checkpoints import manager
+
+FULL = 'RESOURCE_EXHAUSTED: Error writing "x": No space left on device'
+
+
+def test_a_full_disk_names_what_is_kept(tmp_path, monkeypatch):
+  checkpoints = manager.Checkpoints(epath.Path(tmp_path), keep=2)
+  checkpoints.save(5, {'w': jnp.ones(3)}, {'done': 5})
+  checkpoints.wait()
+
+  def fail(*args, **kwargs):
+    raise ValueError(FULL)
+
+  monkeypatch.setattr(checkpoints._manager, 'save', fail)
+  with pytest.raises(OSError, match=r'no space left\. Kept: 5\. Make room'):
+    checkpoints.save(10, {'w': jnp.ones(3)}, {'done': 10})
+  assert checkpoints.record(5)['done'] == 5
+  checkpoints.close()
+
+
+def test_other_errors_stay_what_they_are(tmp_path, monkeypatch):
+  checkpoints = manager.Checkpoints(epath.Path(tmp_path), keep=2)
+
+  def fail():
+    raise ValueError('a bug')
+
+  monkeypatch.setattr(checkpoints._manager, 'wait_until_finished', fail)
+  with pytest.raises(ValueError, match='a bug'):
+    checkpoints.wait()
