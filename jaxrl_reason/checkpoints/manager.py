@@ -133,7 +133,7 @@ class Checkpoints:
     try:
       yield
     except (OSError, ValueError) as e:
-      # A full disk is a ValueError of tensorstore's; other ValueErrors are ours.
+      # A full disk is a ValueError of tensorstore; others are ours.
       if isinstance(e, ValueError) and 'RESOURCE_EXHAUSTED' not in str(e):
         raise
       reason = 'no space left' if 'No space left' in str(e) else str(e)[:300]
