@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 SHORT = {
   'choices': 'jaxrl_reason.rewards.choices:reward',
+  'code': 'jaxrl_reason.rewards.code:reward',
   'edit': 'jaxrl_reason.rewards.text:edit',
   'exact': 'jaxrl_reason.rewards.text:exact',
   'instructions': 'jaxrl_reason.rewards.instructions:reward',

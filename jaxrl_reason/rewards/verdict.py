@@ -23,7 +23,7 @@ class Verdict:
   score: float
   status: str = 'parsed'
   extracted: str | None = None  # the answer as found in the completion
-  detail: str | None = None  # why: of a timeout, an error, a refusal
+  detail: str | None = None  # why: timeout, error, refusal, a failed test
   parts: Mapping[str, float] | None = None  # composed rewards: unweighted
 
   def __post_init__(self):

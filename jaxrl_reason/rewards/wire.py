@@ -13,10 +13,14 @@ def frame(payload: bytes) -> bytes:
 
 
 class Reader:
-  """Collects bytes as they come and gives the frames that are complete."""
+  """Collects bytes as they come and gives the frames that are complete.
 
-  def __init__(self, sock: socket.socket):
+  A frame above `max_bytes` is a ValueError: for a sender that is not trusted.
+  """
+
+  def __init__(self, sock: socket.socket, max_bytes: int = 2**32):
     self.sock = sock
+    self.max_bytes = max_bytes
     self.buffer = bytearray()
 
   def receive(self) -> bool:
@@ -34,6 +38,8 @@ class Reader:
     start = 0
     while len(self.buffer) - start >= HEADER.size:
       (size,) = HEADER.unpack_from(self.buffer, start)
+      if size > self.max_bytes:
+        raise ValueError(f'a frame of {size} bytes')
       end = start + HEADER.size + size
       if len(self.buffer) < end:
         break

@@ -24,7 +24,7 @@ import struct
 import sys
 import time
 
-from jaxrl_reason.rewards import wire
+from jaxrl_reason.rewards import procfs, wire
 from jaxrl_reason.rewards.compose import build
 from jaxrl_reason.rewards.verdict import Verdict, judge
 
@@ -144,7 +144,7 @@ class _Worker:
 
   def give(self, cases: list, limit: float):
     self.cases.extend(cases)
-    self.cpu_s = _usage(self.pid)[1]
+    self.cpu_s = procfs.usage(self.pid)[1]
     self.start(limit)
     data = b''.join(wire.frame(CASE.pack(n) + case) for n, case in cases)
     try:
@@ -154,7 +154,7 @@ class _Worker:
 
   def starves(self, limit: float) -> bool:
     """Overdue for want of a core: ready to run, yet hardly run at all."""
-    state, cpu_s = _usage(self.pid)
+    state, cpu_s = procfs.usage(self.pid)
     return state == 'R' and cpu_s - self.cpu_s < limit / 2
 
   def kill(self) -> int:
@@ -166,16 +166,6 @@ class _Worker:
         continue  # no group yet (just forked), or already gone
     self.sock.close()
     return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
-def _usage(pid: int) -> tuple[str, float]:
-  """(state, CPU seconds) of a process; unknown where there is no /proc."""
-  if not sys.platform.startswith('linux'):
-    return '?', 0.0
-  with open(f'/proc/{pid}/stat', 'rb') as f:
-    fields = f.read().rsplit(b')', 1)[1].split()
-  ticks = int(fields[11]) + int(fields[12])
-  return fields[0].decode(), ticks / os.sysconf('SC_CLK_TCK')
 
 
 class Nursery:

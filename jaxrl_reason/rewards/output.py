@@ -1,0 +1,44 @@
+"""Is what a program printed the expected output?
+
+Line by line: trailing blanks and blank lines at either end do not count, nor
+does how much white space separates two words. A word that is a decimal in the
+expected output may differ by 1e-6, absolute or relative; whole numbers and
+everything else are compared as text.
+"""
+
+import re
+
+DECIMAL = re.compile(
+  r'[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]{1,3})?'
+)
+NUMBER = re.compile(
+  r'[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]{1,3})?'
+)
+MAX_NUMBER = 40  # characters of a word that is read as a number
+TOLERANCE = 1e-6
+
+
+def same(printed: str, expected: str) -> bool:
+  ours, theirs = printed.strip(), expected.strip()
+  if ours == theirs:
+    return True
+  ours, theirs = ours.splitlines(), theirs.splitlines()
+  return len(ours) == len(theirs) and all(
+    _same_line(a.split(), b.split()) for a, b in zip(ours, theirs)
+  )
+
+
+def _same_line(ours: list[str], theirs: list[str]) -> bool:
+  return len(ours) == len(theirs) and all(
+    a == b or _near(a, b) for a, b in zip(ours, theirs)
+  )
+
+
+def _near(word: str, expected: str) -> bool:
+  if max(len(word), len(expected)) > MAX_NUMBER:
+    return False
+  if not (DECIMAL.fullmatch(expected) and NUMBER.fullmatch(word)):
+    return False
+  a, b = float(word), float(expected)
+  # inf - inf is nan, and nan is not below anything
+  return abs(a - b) <= TOLERANCE * max(1.0, abs(b))
