@@ -152,7 +152,7 @@ def default() -> ml_collections.ConfigDict:
       ),
       checkpoint=dict(
         every=100,  # steps; the end of a stage is always saved
-        keep=2,  # newest ones
+        keep=2,  # newest ones; ends of stages are kept as well
       ),
       log_every=10,  # steps between lines of metrics.jsonl
       profile=dict(

@@ -37,7 +37,7 @@ _OUT = flags.DEFINE_string('out', None, 'JSONL to write, or to go on with.')
 _COMPLETION = flags.DEFINE_string('completion_key', 'completion', 'Text.')
 _ANSWER = flags.DEFINE_string('answer_key', 'answer', 'Gold answer, or none.')
 _WORKERS = flags.DEFINE_integer('workers', os.cpu_count() or 1, 'Processes.')
-_TIMEOUT = flags.DEFINE_float('timeout_s', 1.0, 'Seconds for one completion.')
+_TIMEOUT = flags.DEFINE_float('timeout_s', 10.0, 'Seconds for one completion.')
 _MEMORY = flags.DEFINE_integer('memory_mb', 1024, 'Memory of one process.')
 BATCH = 256  # rows between two writes: what an interruption can lose
 

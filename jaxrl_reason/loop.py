@@ -107,6 +107,18 @@ class Evaluator:
     return out
 
 
+class _Lines:
+  """Where there is no terminal, each state of the bar is a line of its own."""
+
+  def write(self, text: str):
+    text = text.strip()
+    if text:
+      print(text, file=sys.stderr, flush=True)
+
+  def flush(self):
+    sys.stderr.flush()
+
+
 class Loop:
   """One stage, an interval of `log_every` steps at a time."""
 
@@ -127,12 +139,14 @@ class Loop:
     steps = self.c[self.name].steps
     if place.total == 0:
       self._evaluate(state, 0)
+    terminal = sys.stderr.isatty()
     bar = tqdm.tqdm(
       total=steps,
       initial=place.done,
       desc=self.name,
       unit='step',
-      mininterval=0.5 if sys.stderr.isatty() else 15,
+      mininterval=0.5 if terminal else 15,
+      file=sys.stderr if terminal else _Lines(),
       disable=jax.process_index() > 0,
     )
     self._bar, self._flushed = bar, time.monotonic()

@@ -1,4 +1,5 @@
-"""Checkpoints of a run, by orbax: asynchronous, the newest N kept.
+"""Checkpoints of a run, by orbax: asynchronous, the newest N and the ends of
+stages kept.
 
 A checkpoint holds the TrainState's arrays by path, and a JSON record: stage,
 step in it, data iterator state, per-prompt statistics, and the shapes, so that
@@ -8,6 +9,7 @@ files are damaged later is set aside with a warning.
 """
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import jax
@@ -43,13 +45,31 @@ def _refuse_if_other(path, saved: dict[str, str], wanted: dict[str, str]):
   )
 
 
+@dataclasses.dataclass
+class Kept(ocp.checkpoint_managers.PreservationPolicy):
+  """The newest n, and the end of every stage: what comes after it can then be
+  tried again without it.
+  """
+
+  n: int
+  ends: set[int] = dataclasses.field(default_factory=set)
+
+  def should_preserve(self, checkpoints, *, context):
+    del context
+    old = len(checkpoints) - self.n
+    return [i >= old or c.step in self.ends for i, c in enumerate(checkpoints)]
+
+
 class Checkpoints:
   """The checkpoints of one workdir."""
 
   def __init__(self, workdir: epath.Path, keep: int):
     self._dir = workdir / 'checkpoints'
+    self._kept = Kept(keep)
     options = ocp.CheckpointManagerOptions(
-      max_to_keep=keep, enable_async_checkpointing=True, create=True
+      preservation_policy=self._kept,
+      enable_async_checkpointing=True,
+      create=True,
     )
     self._manager = ocp.CheckpointManager(self._dir, options=options)
 
@@ -60,7 +80,10 @@ class Checkpoints:
       # There the writer thread would read the live buffers themselves, which
       # the next step overwrites.
       arrays = jax.tree.map(jnp.copy, arrays)
-    record = record | {'arrays': _described(arrays)}
+    if record.get('finished'):
+      self._kept.ends.add(step)
+    ends = sorted(self._kept.ends)
+    record = record | {'arrays': _described(arrays), 'ends': ends}
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
     )
@@ -104,7 +127,9 @@ class Checkpoints:
     """
     for step in reversed(self.steps()):
       try:
-        return step, read(step)
+        found = step, read(step)
+        self._kept.ends = set(self.record(step).get('ends', ()))
+        return found
       except Incompatible:
         raise
       # Whatever orbax, tensorstore or json raise on a damaged file.

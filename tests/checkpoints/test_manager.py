@@ -33,3 +33,15 @@ def test_other_errors_stay_what_they_are(tmp_path, monkeypatch):
   monkeypatch.setattr(checkpoints._manager, 'wait_until_finished', fail)
   with pytest.raises(ValueError, match='a bug'):
     checkpoints.wait()
+
+
+def test_the_newest_and_the_ends_of_stages_are_kept(tmp_path):
+  for first in (0, 4):  # the second time from the same folder
+    checkpoints = manager.Checkpoints(epath.Path(tmp_path), keep=2)
+    checkpoints.latest(checkpoints.record)
+    for step in range(first, first + 4):
+      record = {'finished': step == 1}
+      checkpoints.save(step, {'w': jnp.ones(3)}, record)
+    checkpoints.wait()
+    assert checkpoints.steps() == [1, first + 2, first + 3]
+    checkpoints.close()
