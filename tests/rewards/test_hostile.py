@@ -141,10 +141,11 @@ FORBIDDEN = re.compile(
 
 
 def test_nothing_evaluates_text():
+  """But for the sandbox, which is there to run programs, shut in."""
   found = [
     f'{path.name}: {line.strip()}'
     for path in [*ROOT.glob('rewards/**/*.py'), ROOT / 'grade.py']
-    if 'kernels' not in path.parts
+    if not {'kernels', 'sandbox'} & set(path.parts)
     for line in path.read_text().splitlines()
     if FORBIDDEN.search(line.replace('re.compile(', ''))
   ]

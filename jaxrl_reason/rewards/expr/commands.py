@@ -8,6 +8,7 @@ from jaxrl_reason.rewards.expr.nodes import (
   ParseError,
   decimal,
   number,
+  replace,
   symbol,
 )
 
@@ -169,7 +170,10 @@ class Commands:
     while self.on('_', '^') and len(scripts) < 2:
       self.next()
       scripts.append(self.script(chained=False))
-    return Node('opaque', (*scripts, self.product()), name)
+    body = self.product()
+    return _written_out(name, scripts, body) or Node(
+      'opaque', (*scripts, body), name
+    )
 
   # --- functions -----------------------------------------------------------
 
@@ -222,3 +226,28 @@ class Commands:
       named = token.value in v.GREEK_NAMES or token.value in v.CONSTANTS
       return named or numeric
     return numeric and self.on('(', '{')
+
+
+MAX_TERMS, MAX_NODES = 100, 2000  # of a sum or product written out
+
+
+def _written_out(name: str, scripts: list[Node], body: Node) -> Node | None:
+  """A sum or product from a number to a number as its terms."""
+  if name not in ('sum', 'prod') or len(scripts) != 2:
+    return None
+  start, stop = scripts
+  if start.kind != 'rel' or start.value != ('=',) or stop.kind != 'num':
+    return None
+  index, first = start.args
+  if (
+    first.kind != 'num' or 1 < first.value.denominator * stop.value.denominator
+  ):
+    return None
+  low, high = int(first.value), int(stop.value)
+  size = sum(1 for _ in body.walk())
+  terms = high - low + 1
+  if not 1 <= terms <= MAX_TERMS or terms * size > MAX_NODES:
+    return None
+  parts = [replace(body, index, number(i)) for i in range(low, high + 1)]
+  kind = 'add' if name == 'sum' else 'mul'
+  return parts[0] if terms == 1 else Node(kind, tuple(parts))

@@ -36,9 +36,17 @@ AXES = tuple(symbol(f'unit vector {axis}') for axis in 'ijk')
 def equal(a: Node, b: Node, budget: Budget) -> bool:
   """Symmetric: the same answer, whichever is the gold one."""
   a, b = tidy(a, b)
-  if a == b or _dispatch(a, b, budget):
+  if a == b or _mirrored(a) == b or _dispatch(a, b, budget):
     return True
   return any(_dispatch(c, b, budget) for c in constants_renamed(a, b))
+
+
+def _mirrored(node: Node) -> Node:
+  """c > b > a for a < b < c."""
+  if node.kind != 'rel' or any(op not in sets.FLIPPED for op in node.value):
+    return node
+  flipped = tuple(sets.FLIPPED[op] for op in reversed(node.value))
+  return node._replace(args=node.args[::-1], value=flipped)
 
 
 def _dispatch(a: Node, b: Node, budget: Budget) -> bool:
@@ -47,6 +55,9 @@ def _dispatch(a: Node, b: Node, budget: Budget) -> bool:
     return _matrices(a, b, budget)
   if is_equation(a) and is_equation(b) and not (a.has('pm') or b.has('pm')):
     return _equations(a, b, budget)
+  if ('mod',) in (a.value, b.value) and (a.kind == 'rel') != (b.kind == 'rel'):
+    residue, other = (a, b) if a.kind == 'rel' else (b, a)
+    return equal(residue.args[0], other, budget)  # 2 (mod 5) against 2
   if is_equation(a) != is_equation(b):
     value, other = (a, b) if is_equation(a) else (b, a)
     return any(equal(v, other, budget) for v in values_of(value, other))

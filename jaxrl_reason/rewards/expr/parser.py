@@ -6,6 +6,8 @@ additive   + - plus-minus      product    * / and juxtaposition
 signed     -x                  power      x^2, 5!, 30 degrees, 50%
 """
 
+import math
+
 from jaxrl_reason.rewards.expr import vocabulary as v
 from jaxrl_reason.rewards.expr.atoms import Atoms
 from jaxrl_reason.rewards.expr.brackets import Brackets
@@ -16,6 +18,7 @@ from jaxrl_reason.rewards.expr.nodes import (
   Limit,
   Node,
   ParseError,
+  number,
   symbol,
 )
 from jaxrl_reason.rewards.expr.quantities import Quantities
@@ -29,6 +32,7 @@ SET_OPERATORS = frozenset(('union', 'inter', 'minus'))
 # Operators that can begin an atom, hence an implicit product.
 OPENERS = frozenset(('(', '[', '{', '\\{', '|'))
 MAX_POSTFIX = 6
+MAX_DOUBLE = 300  # of n in n!!
 MODULO = frozenset(('pmod', 'bmod', 'mod'))
 CLOSERS = frozenset(('rangle', 'rfloor', 'rceil', 'choose', 'atop')) | MODULO
 
@@ -99,8 +103,8 @@ class Parser(Atoms, Brackets, Commands, Quantities):
 
   def listing(self) -> Node:
     """One answer or several; the words between them are kept."""
-    if self.token.kind == 'word' and self.peek().value == ':':
-      self.next()  # "domain: (0, 1)"
+    if self.token.kind in ('word', 'unit') and self.peek().value == ':':
+      self.next()  # "domain: (0, 1)", "total: 12"
       self.next()
     items = [self.relation()]
     kinds = set()
@@ -140,9 +144,13 @@ class Parser(Atoms, Brackets, Commands, Quantities):
       )
       operands.append(self.setop())
     if self.token.kind == 'cmd' and self.token.value in MODULO:
-      self.next()
+      inside = self.next().value != 'pmod'
+      modulus = self.argument()
+      whole = all(n.kind == 'num' for n in (left, modulus))
+      if inside and whole and modulus.value:  # 17 mod 5 is a number
+        return number(left.value % modulus.value)
       operators.append('mod')
-      operands.append(self.argument())
+      operands.append(modulus)
     if not operators:
       return left
     return Node('rel', tuple(operands), tuple(operators))
@@ -291,13 +299,21 @@ class Parser(Atoms, Brackets, Commands, Quantities):
         base = Node('mul', (base, unit))
       elif self.on('!'):
         self.next()
-        base = Node('fact', (base,))
+        double = self.on('!') and not self.token.spaced and base.kind == 'num'
+        base = self._double_factorial(base) if double else Node('fact', (base,))
       elif self.on('%', '°'):
         base = Node('mul', (base, Node('unit', (), self.next().value)))
         self.temperature()
       else:
         return base
     raise Limit('too many operators behind one atom')
+
+  def _double_factorial(self, base: Node) -> Node:
+    """7!! = 7 * 5 * 3 * 1."""
+    self.next()
+    if base.value > MAX_DOUBLE or base.value.denominator > 1:
+      raise Limit('a double factorial that is large or of no integer')
+    return number(math.prod(range(int(base.value), 0, -2)))
 
   def raised(self, base: Node) -> Node:
     if self.on('circ', '°') or self._is_degree_group(base):

@@ -37,7 +37,8 @@ class Quantities:
     if token.kind == 'letter' and token.value in units.LETTERS:
       if token.roman or self.letters:
         return True
-      self.ambiguous.add('letters' if token.spaced else 'glued')
+      per = self.at > 1 and self.tokens[self.at - 2].kind == 'unit'  # km/h
+      self.ambiguous.add('letters' if token.spaced or per else 'glued')
     if token.roman and token.value in units.ROMAN_LETTERS:
       return True
     return token.kind == 'word'

@@ -293,12 +293,12 @@ class Reader:
     return self.interval(node, closed, INF, False, variable)
 
   def _distance(self, inner: Node, operator: str, bound: Node) -> RealSet:
-    """|x| < c and |x| > c."""
-    if inner.kind != 'sym' or operator not in ('<', '<=', '>', '>='):
-      raise Outside('not |x|')
+    """|x - a| < c and |x - a| > c."""
+    if operator not in ('<', '<=', '>', '>='):
+      raise Outside('no distance')
     inside = self.intersection(
-      self.half_line(inner.value, '<' + operator[1:], bound),
-      self.half_line(inner.value, '>' + operator[1:], Node('neg', (bound,))),
+      self._pair(inner, '<' + operator[1:], bound),
+      self._pair(inner, '>' + operator[1:], Node('neg', (bound,))),
     )
     if operator[0] == '<':
       return inside

@@ -169,6 +169,10 @@ SUPER = re.compile(f'[{"".join(SUPERSCRIPTS)}]+')
 SUB = re.compile(f'[{"".join(SUBSCRIPTS)}]+')
 SUPER_TABLE = str.maketrans(SUPERSCRIPTS)
 SUB_TABLE = str.maketrans(SUBSCRIPTS)
+# \\color{red}, and space that is only seen.
+PAINT = re.compile(
+  r'\\(?:textcolor|color) ?\{[a-zA-Z]{1,20}\}|\\[hv]?phantom ?\{[^{}]{0,40}\}'
+)
 SPACES = re.compile(r'\s+')
 DELIMITERS = (
   ('$$', '$$'),
@@ -192,7 +196,7 @@ def to_ascii(text: str) -> str:
 
 def clean(text: str) -> str:
   """The answer without its dress."""
-  text = SPACES.sub(' ', to_ascii(text)).strip()
+  text = SPACES.sub(' ', PAINT.sub('', to_ascii(text))).strip()
   while True:
     bare = _undress(text)
     if bare == text:

@@ -34,6 +34,7 @@ PATTERN = re.compile(
   r'|(?P<dotted>\d*\.\d{3,40}(?:\.\.\.|\\ldots|\\cdots|\\dots))'
   rf'|(?P<grouped>[1-9]\d{{0,2}}(?:{_SEPARATOR}\d{{3}})+(?!\d){_FRACTION})'
   rf'|(?P<commas>[1-9]\d{{0,2}}(?:,\d{{3}})+(?!\d){_FRACTION})'
+  r'|(?P<european>[1-9]\d{0,2}(?:\.\d{3}){2,}(?!\d|\.\d))'
   r'|(?P<decimal_comma>\d+\{,\}\d+)'
   r'|(?P<exponent>(?:\d+(?:\.\d+)?|\.\d+)[eE][+-]?\d{1,9}(?!\w|\.\d))'
   r'|(?P<number>\d+(?:\.\d+)?|\.\d+)'
@@ -126,6 +127,9 @@ class Reader:
 
   def _grouped(self, text: str, at: int):
     self.add('num', re.sub(r'[^\d.]', '', text))
+
+  def _european(self, text: str, at: int):
+    self.add('num', text.replace('.', ''))
 
   def _decimal_comma(self, text: str, at: int):
     self.add('num', text.replace('{,}', '.'))

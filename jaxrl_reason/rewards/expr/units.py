@@ -67,6 +67,7 @@ _TABLE = {
   ('ha', 1): 'hectare hectares 公顷',
   ('rad', 1): 'rad radian radians rads 弧度',
   ('mph', 1): 'mph',
+  ('kph', 1): 'kph kmh kmph',
   ('pct', 1): '% percent percentage pct',
   ('deg', 1): '° deg degree degrees 度 摄氏度',
 }

@@ -97,6 +97,7 @@ CHOICE = re.compile(
 )
 LABELLED = re.compile(r'(?:\(([A-J])\)|\b([A-J])[).:])(?: +|(?=[\\$(]))(\S.*)')
 LETTERS = re.compile(r'[({]? ?([A-J](?:(?: ?[,;] ?| and |)[A-J])+) ?[)}]?')
+BRACKETED = re.compile(r'\(([A-J])\)')
 CLOCK = re.compile(
   r'([0-9]{1,2}):([0-9]{2})(?::[0-9]{2})? ?(?:\\?,? ?)([ap]\.? ?m\.?)?', re.I
 )
@@ -216,7 +217,7 @@ def labelled_choice(text: str) -> tuple[str, str] | None:
 
 def choices(text: str) -> frozenset[str] | None:
   """The letters of ABD and of A, B, D."""
-  bare = undressed(text)
+  bare = BRACKETED.sub(r'\1', undressed(text))  # (A) and (C), (A)(C)
   if len(bare) > 40:
     return None
   match = LETTERS.fullmatch(bare)
