@@ -30,6 +30,9 @@ class Model:
       (hidden of the last token [B,D], cache).
     decode: (decode_params, tokens [N], cache, t) -> (hidden [N,D], cache).
     flops_per_token: forward FLOPs of a token after `context` others.
+    hidden_routed: of a mixture of experts, (params, tokens, valid, routes
+      [N,T,L,k] or None) -> (hidden, {'routes', 'load_balance'}).
+    sampled_routes: cache -> int [N,T,L,k], the experts generation used.
   """
 
   specs: Any
@@ -39,6 +42,8 @@ class Model:
   prefill: Callable
   decode: Callable
   flops_per_token: Callable[[float], float]
+  hidden_routed: Callable | None = None
+  sampled_routes: Callable | None = None
 
 
 @struct.dataclass
@@ -66,6 +71,7 @@ class Rollout:
   temperature: jax.Array  # f32 [N]
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
+  routes: jax.Array | None = None  # i32 [N,T,L,k], experts each token used
 
 
 @struct.dataclass

@@ -19,6 +19,7 @@ def score(
   *,
   start: int = 1,
   chunk: int = 0,
+  routes: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """log p(token_t | tokens before t) and the entropy it was drawn with.
 
@@ -29,12 +30,18 @@ def score(
       every row, and need no logits.
     chunk: columns of logits alive at once (recomputed in the backward pass);
       0: all of them.
+    routes: int [N,T,L,k] of a mixture of experts, those sampling used; None:
+      the router's choice now.
 
   Returns:
     (logp [N,T], entropy [N,T] in nats), float32, 0 before `start`. Values at
     invalid tokens are finite and mean nothing.
   """
-  hidden = model.hidden(params, tokens, valid)[:, start - 1 : -1]
+  if routes is None:
+    hidden = model.hidden(params, tokens, valid)
+  else:
+    hidden = model.hidden_routed(params, tokens, valid, routes)[0]
+  hidden = hidden[:, start - 1 : -1]
   targets = tokens[:, start:]
   n, columns, width = hidden.shape
 

@@ -32,6 +32,7 @@ def generate(
   max_new: int,
   row_ids: jax.Array | None = None,
   policy_logp: bool = False,
+  routes: bool = False,
 ) -> Rollout:
   """Samples n_samples completions of every prompt.
 
@@ -46,6 +47,7 @@ def generate(
     row_ids: int [N], the rows' places in the whole batch when this is a part
       of it; None: 0 to N - 1.
     policy_logp: also return log-probabilities of the untempered policy.
+    routes: also return the experts used, for `model.hidden_routed`.
 
   Returns:
     Rollout of B*G rows. The stop token is part of a completion; what follows
@@ -89,7 +91,8 @@ def generate(
   token, rows = emit(jnp.int32(0), hidden, rows)
   unfinished = lambda s: (s[0] < c - 1) & ~jnp.all(s[3][0])
   state = (jnp.int32(0), token, cache, rows)
-  done, length, out = jax.lax.while_loop(unfinished, body, state)[3]
+  _, _, cache, rows = jax.lax.while_loop(unfinished, body, state)
+  done, length, out = rows
   return Rollout(
     tokens=out[0],
     length=length,
@@ -97,4 +100,5 @@ def generate(
     policy_logp=out[2] if policy_logp else None,
     truncated=~done,
     temperature=sampling.temperature,
+    routes=model.sampled_routes(cache) if routes else None,
   )

@@ -27,6 +27,7 @@ TRAIN_RULES = {
   'heads': 'tensor',
   'kv_heads': 'tensor',
   'mlp': 'tensor',
+  'expert': 'fsdp',
   'vocab': 'tensor',
 }
 # Decoding reads every weight for every token: gather what fsdp sharded once

@@ -21,6 +21,18 @@ def flatten(tree: Any) -> dict[str, Any]:
   return {path_str(path): leaf for path, leaf in leaves}
 
 
+def unflatten(leaves: dict[str, Any]) -> dict[str, Any]:
+  """Nested dictionaries of leaves by path; the inverse of `flatten`."""
+  tree: dict[str, Any] = {}
+  for path, leaf in leaves.items():
+    *outer, last = path.split('/')
+    node = tree
+    for name in outer:
+      node = node.setdefault(name, {})
+    node[last] = leaf
+  return tree
+
+
 def map_with_path(f: Callable, tree: Any, *rest: Any) -> Any:
   """`f(path, leaf, *rest_leaves)` over a tree; path as 'a/b/c'."""
   return jax.tree_util.tree_map_with_path(

@@ -1,5 +1,6 @@
 """The small models and the paths that tests share."""
 
+import functools
 import pathlib
 
 import jax
@@ -7,6 +8,14 @@ import jax
 from jaxrl_reason.models import spec, transformer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+# A quarter of the seconds to compile, for programs that run once.
+quick_jit = functools.partial(
+  jax.jit,
+  compiler_options={
+    'xla_backend_optimization_level': 0,
+    'xla_cpu_use_fusion_emitters': False,
+  },
+)
 
 
 def small_config(**changes) -> transformer.Config:
@@ -31,7 +40,12 @@ def small_model(seed: int = 0, **changes):
   """
   config = small_config(**changes)
   model = transformer.build(config)
-  params = spec.init(model.specs, jax.random.key(seed))
-  keys = iter(jax.random.split(jax.random.key(seed + 1), 100))
-  shake = lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape)
-  return config, model, jax.tree.map(shake, params)
+
+  def make():
+    params = spec.init(model.specs, jax.random.key(seed))
+    keys = iter(jax.random.split(jax.random.key(seed + 1), 100))
+    shake = lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape)
+    return jax.tree.map(shake, params)
+
+  # One program: op by op, every shape is compiled for itself, in 5 s.
+  return config, model, quick_jit(make)()

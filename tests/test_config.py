@@ -158,6 +158,7 @@ def test_dependencies_point_down():
     'loop': 7,
     'train': 8,
     'main': 9,
+    'convert': 9,
     'grade': 9,
   }
   pattern = re.compile(

@@ -60,10 +60,48 @@ class Kept(ocp.checkpoint_managers.PreservationPolicy):
     return [i >= old or c.step in self.ends for i, c in enumerate(checkpoints)]
 
 
+def _undescribed(text: str) -> jax.ShapeDtypeStruct:
+  """Inverse of `_described`: 'float32[2, 3]'."""
+  dtype, shape = text.removesuffix(']').split('[')
+  return jax.ShapeDtypeStruct(tuple(map(int, shape.split(', '))), dtype)
+
+
+def read_params(workdir: epath.Path) -> dict[str, Any]:
+  """The parameters alone of a workdir's newest checkpoint, as nested
+  dictionaries on the default device: the optimizer's state is not read.
+
+  Raises:
+    ValueError: the workdir has no checkpoint.
+  """
+  checkpoints = Checkpoints(workdir, keep=1)
+  steps = checkpoints.steps()
+  if not steps:
+    raise ValueError(f'{workdir} has no finished checkpoint')
+  described = checkpoints.record(steps[-1])['arrays']
+  checkpoints.close()
+  where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  wanted = {
+    k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+    for k, text in described.items()
+    if k.startswith('params/')
+    for x in [_undescribed(text)]
+  }
+  args = ocp.args.PyTreeRestore(
+    item=wanted,
+    restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+    partial_restore=True,
+  )
+  path = workdir / 'checkpoints' / str(steps[-1]) / 'state'
+  found = ocp.PyTreeCheckpointer().restore(path, args=args)
+  return trees.unflatten(
+    {k.removeprefix('params/'): v for k, v in found.items()}
+  )
+
+
 class Checkpoints:
   """The checkpoints of one workdir."""
 
-  def __init__(self, workdir: epath.Path, keep: int):
+  def __init__(self, workdir: epath.Path, keep: int | None):
     self._dir = workdir / 'checkpoints'
     self._kept = Kept(keep)
     options = ocp.CheckpointManagerOptions(

@@ -1,7 +1,9 @@
-"""Transformer parts as functions of arrays. Softmax, norms and rotary angles
-are computed in float32 whatever the compute dtype, since their errors reach
-every log-probability; matrix products accumulate in float32.
+"""Transformer parts as functions of arrays. Softmax and norms are computed in
+float32 whatever the compute dtype, since their errors reach every
+log-probability; matrix products accumulate in float32.
 """
+
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -18,24 +20,11 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
   return (x32 * scale * weight).astype(x.dtype)
 
 
-def rope_angles(positions: jax.Array, width: int, theta: float):
-  """cos, sin [..., H/2] of the rotary angles of positions [...].
-
-  RoFormer, https://arxiv.org/abs/2104.09864, in the half-split layout that
-  published weights use.
+def soft_cap(x: jax.Array, cap: float) -> jax.Array:
+  """cap * tanh(x / cap), within (-cap, cap); cap 0: x (Gemma 2,
+  https://arxiv.org/abs/2408.00118).
   """
-  exponent = jnp.arange(0, width, 2, dtype=jnp.float32) / width
-  # float32: bf16 angles are wrong by whole turns past a few hundred tokens.
-  angles = positions[..., None].astype(jnp.float32) * theta**-exponent
-  return jnp.cos(angles), jnp.sin(angles)
-
-
-def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-  """Rotates x [..., heads, H] by angles [..., H/2]."""
-  a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-  cos, sin = cos[..., None, :], sin[..., None, :]
-  turned = jnp.concatenate([a * cos - b * sin, b * cos + a * sin], axis=-1)
-  return turned.astype(x.dtype)
+  return cap * jnp.tanh(x / cap) if cap else x
 
 
 def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
@@ -44,13 +33,20 @@ def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def attend(
-  q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array
+  q: jax.Array,
+  k: jax.Array,
+  v: jax.Array,
+  mask: jax.Array,
+  *,
+  scale: float,
+  cap: float = 0.0,
 ) -> jax.Array:
   """Grouped-query attention over whole sequences.
 
   Args:
     q: [N,T,Q,H]; k, v: [N,S,K,H] with Q a multiple of K.
     mask: bool [N,T,S], true where a query may look.
+    scale: of the scores; cap: their soft cap, 0 for none.
 
   Returns:
     [N,T,Q,H]
@@ -58,13 +54,13 @@ def attend(
   (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
   # Head-major, so that every product is a plain batched one: with the heads
   # in the middle XLA's CPU backend is 2.3 times slower here, mostly backward.
-  q = (q * width**-0.5).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
+  q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
   q = q.reshape(n * kv, -1, width)
   k, v = (x.swapaxes(1, 2).reshape(n * kv, s, width) for x in (k, v))
   scores = jnp.einsum(
     'bth,bsh->bts', q, k, preferred_element_type=jnp.float32
   ).reshape(n, heads, t, s)
-  p = softmax(scores, mask[:, None]).astype(v.dtype)
+  p = softmax(soft_cap(scores, cap), mask[:, None]).astype(v.dtype)
   out = jnp.einsum('bts,bsh->bth', p.reshape(n * kv, -1, s), v)
   return out.reshape(n, heads, t, width).swapaxes(1, 2)
 
@@ -75,6 +71,9 @@ def attend_cached(
   own: tuple[jax.Array, jax.Array],
   prompt_mask: jax.Array,
   own_mask: jax.Array,
+  *,
+  scale: float,
+  cap: float = 0.0,
 ) -> jax.Array:
   """One new token per row against its group's prompt and its own completion.
 
@@ -85,15 +84,16 @@ def attend_cached(
     q: [N,Q,H], N = B*G, the rows of a prompt adjacent.
     prompt: keys, values [B,K,P,H] of the prompts.
     own: keys, values [N,K,C,H] of the completions so far.
-    prompt_mask: bool [B,P], the prompts' real tokens.
-    own_mask: bool [C], the completion positions written so far.
+    prompt_mask: bool [B,P], the prompt tokens it may look at.
+    own_mask: bool [C], the completion tokens it may look at.
+    scale, cap: as in `attend`.
 
   Returns:
     [N,Q,H]
   """
   (n, heads, width), (b, kv, _, _) = q.shape, prompt[0].shape
   g = heads // kv
-  q = q.reshape(b, n // b, kv, g, width) * width**-0.5
+  q = q.reshape(b, n // b, kv, g, width) * scale
   shared = jnp.einsum(
     'bikgh,bkph->bikgp', q, prompt[0], preferred_element_type=jnp.float32
   )
@@ -101,6 +101,7 @@ def attend_cached(
   single = jnp.einsum(
     'nkgh,nkch->nkgc', q, own[0], preferred_element_type=jnp.float32
   )
+  shared, single = soft_cap(shared, cap), soft_cap(single, cap)
   scores = jnp.concatenate(
     [
       jnp.where(prompt_mask[:, None, None, None], shared, MASKED).reshape(
@@ -118,20 +119,35 @@ def attend_cached(
   return (out + out_shared.reshape(out.shape)).reshape(n, heads, width)
 
 
-def dense(x: jax.Array, w: jax.Array) -> jax.Array:
-  """x [..., A] times w [A, ...] as one product of two matrices.
+def dense(
+  x: jax.Array, w: jax.Array, bias: jax.Array | None = None
+) -> jax.Array:
+  """x [..., A] times w [A, ...] as one product of two matrices, plus bias.
 
   The reshapes are free, and keep the weight's gradient a plain x^T g: with
   two contracted axes XLA's CPU backend transposes every activation first,
   fused into the arithmetic that makes it (the update took twice as long).
   """
   rows, features = x.shape[:-1], w.shape[1:]
-  y = x.reshape(-1, w.shape[0]) @ w.reshape(w.shape[0], -1).astype(x.dtype)
-  return y.reshape(*rows, *features)
+  flat = x.reshape(-1, w.shape[0])
+  w = w.reshape(w.shape[0], -1).astype(x.dtype)
+  if bias is None:
+    return (flat @ w).reshape(*rows, *features)
+  # Rounded once, after the sum, as bf16 libraries do.
+  y = jnp.dot(flat, w, preferred_element_type=jnp.float32)
+  y = y.reshape(*rows, *features) + bias.astype(x.dtype)
+  return y.astype(x.dtype)
 
 
-def swiglu(x: jax.Array, p: dict) -> jax.Array:
-  """(silu(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
+def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:
+  """activation(x) * up, rounded once: in bf16 each operation of a GELU would
+  round.
+  """
+  return (activation(x.astype(jnp.float32)) * up).astype(x.dtype)
+
+
+def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:
+  """(act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
   flat = x.reshape(-1, x.shape[-1])
-  act = jax.nn.silu(dense(flat, p['gate'])) * dense(flat, p['up'])
+  act = gate(dense(flat, p['gate']), dense(flat, p['up']), activation)
   return dense(act, p['down']).reshape(x.shape)

@@ -1,13 +1,14 @@
 """A decoder-only transformer as a pytree of weights and pure functions.
 
-tokens [N,T] -> embed -> L x (x + attention(norm x); x + swiglu(norm x)) -> norm
--> hidden [N,T,D]; `unembed` gives logits. Training scans over layers stacked
-on a leading axis (one compiled layer, however deep). Decoding walks the layers
-one by one over a cache of one array per layer, updated in place: a scan would
-copy the whole cache every token (tools/benchmarks/decode.py).
+tokens [N,T] -> embed -> L x (x + attention(norm x); x + mlp(norm x)) -> norm
+-> hidden [N,T,D]; `unembed` gives logits. One transformer for all families:
+what differs is in `Config`. Training scans over layers stacked on a leading
+axis (one compiled layer, however deep); what differs between layers (windows,
+rotary tables) is scanned with them. Decoding walks the layers one by one over
+a cache of one array per layer, updated in place: a scan would copy the whole
+cache every token.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -16,54 +17,9 @@ from flax import struct
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.models import layers, spec
-
-REMAT = {
-  # Nothing kept inside a layer: least memory, one more forward pass.
-  'full': jax.checkpoint_policies.nothing_saveable,
-  # Products with weights kept; attention scores recomputed.
-  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class Config:
-  """Shape and numerics of a model; every key of `config.model` but name."""
-
-  vocab: int
-  layers: int
-  width: int
-  mlp: int
-  heads: int
-  kv_heads: int
-  head_dim: int
-  rope_theta: float = 10_000.0
-  norm_eps: float = 1e-6
-  qk_norm: bool = False
-  bias: bool = False  # on q, k, v, as in Qwen2
-  tied: bool = True  # the head is the embedding, transposed
-  dtype: str = 'float32'  # of computation; parameters are float32
-  remat: str = 'none'  # none | dots | full
-  scan: bool = True  # over layers in training; False unrolls
-
-  def __post_init__(self):
-    if self.heads % self.kv_heads:
-      raise ValueError(
-        f'model.heads={self.heads} is no multiple of '
-        f'model.kv_heads={self.kv_heads}'
-      )
-    if self.head_dim % 2:
-      raise ValueError(
-        f'model.head_dim={self.head_dim} is odd; rotary positions need pairs'
-      )
-    if self.remat != 'none' and self.remat not in REMAT:
-      raise ValueError(
-        f'model.remat={self.remat!r}: choose none, {", ".join(REMAT)}'
-      )
-    if self.dtype not in ('float32', 'bfloat16'):
-      raise ValueError(
-        f'model.dtype={self.dtype!r}: choose float32 or bfloat16'
-      )
+from jaxrl_reason.models import layers, moe, rope
+from jaxrl_reason.models.config import ACTIVATIONS, NOPE, REMAT, Config
+from jaxrl_reason.models.weights import flops_per_token, specs
 
 
 @struct.dataclass
@@ -75,62 +31,8 @@ class Cache:
   prompt: tuple  # L x (k, v), each [B,K,P,H]; shared by a prompt's samples
   own: tuple  # L x (k, v), each [N,K,C,H]
   prompt_mask: jax.Array  # bool [B,P]
-
-
-def specs(c: Config) -> dict:
-  """The spec tree: shapes, logical axes and initial values."""
-  d, q, k, h, f = c.width, c.heads, c.kv_heads, c.head_dim, c.mlp
-  ones = lambda axis, n: spec.Spec((n,), (axis,), 'ones')
-  # Residual outputs start smaller with depth (GPT-2), so that the sum of 2L
-  # of them has the scale of one.
-  depth = (2 * c.layers) ** -0.5
-  attn = {
-    'q': spec.Spec((d, q, h), ('embed', 'heads', None), fan_in=d),
-    'k': spec.Spec((d, k, h), ('embed', 'kv_heads', None), fan_in=d),
-    'v': spec.Spec((d, k, h), ('embed', 'kv_heads', None), fan_in=d),
-    'o': spec.Spec(
-      (q, h, d), ('heads', None, 'embed'), scale=depth * (q * h) ** -0.5
-    ),
-  }
-  if c.bias:
-    for name, heads, axis in (
-      ('q', q, 'heads'),
-      ('k', k, 'kv_heads'),
-      ('v', k, 'kv_heads'),
-    ):
-      attn[name + '_bias'] = spec.Spec((heads, h), (axis, None), 'zeros')
-  if c.qk_norm:
-    attn |= {'q_norm': ones(None, h), 'k_norm': ones(None, h)}
-  layer = {
-    'attn_norm': ones(None, d),
-    'attn': attn,
-    'mlp_norm': ones(None, d),
-    'mlp': {
-      'gate': spec.Spec((d, f), ('embed', 'mlp'), fan_in=d),
-      'up': spec.Spec((d, f), ('embed', 'mlp'), fan_in=d),
-      'down': spec.Spec((f, d), ('mlp', 'embed'), scale=depth * f**-0.5),
-    },
-  }
-  tree = {
-    # Unit inputs, unless the same weights also make the logits.
-    'embed': spec.Spec(
-      (c.vocab, d), ('vocab', 'embed'), scale=d**-0.5 if c.tied else 1.0
-    ),
-    'layers': spec.stack(layer, c.layers),
-    'final_norm': ones(None, d),
-  }
-  if not c.tied:
-    tree['head'] = spec.Spec((d, c.vocab), ('embed', 'vocab'), fan_in=d)
-  return tree
-
-
-def flops_per_token(c: Config, context: float) -> float:
-  """Forward FLOPs of one token that attends to `context` tokens: two per
-  weight that multiplies it, and four per attended feature.
-  """
-  attn = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads)
-  weights = c.layers * (attn + 3 * c.width * c.mlp) + c.width * c.vocab
-  return 2 * weights + 4 * c.layers * c.heads * c.head_dim * context
+  # Experts used, int: prompts [B,P,L,k], completions [N,C,L,k].
+  routes: tuple | None = None
 
 
 def build(c: Config) -> Model:
@@ -144,90 +46,170 @@ def build(c: Config) -> Model:
     prefill=bind(prefill),
     decode=bind(decode),
     flops_per_token=lambda context: flops_per_token(c, context),
+    hidden_routed=bind(hidden_routed) if c.experts else None,
+    sampled_routes=sampled_routes if c.experts else None,
   )
 
 
 def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
   """Token embeddings [..., D]."""
-  return params['embed'][tokens].astype(c.dtype)
+  x = params['embed'][tokens].astype(c.dtype)
+  # The scale is rounded too, as in the published bf16 models.
+  return x if c.embed_scale == 1 else x * jnp.asarray(c.embed_scale, x.dtype)
 
 
 def unembed(params: Any, c: Config, hidden: jax.Array) -> jax.Array:
   """Logits [..., V], float32: log-probabilities are built on them."""
   head = params['embed'].T if c.tied else params['head']
-  return jnp.einsum(
+  logits = jnp.einsum(
     '...d,dv->...v',
     hidden,
     head.astype(hidden.dtype),
     preferred_element_type=jnp.float32,
   )
+  return layers.soft_cap(logits, c.logit_cap)
+
+
+def _norm(x, p: dict, name: str, c: Config) -> jax.Array:
+  """The norm of that name; x where the family has none there."""
+  if name not in p:
+    return x
+  weight = p[name]
+  if c.norm_offset:
+    weight = weight.astype(jnp.float32) + c.norm_offset
+  return layers.rms_norm(x, weight, c.norm_eps)
 
 
 def _qkv(x, p, c: Config, angles):
   """q [...,Q,H] and k, v [...,K,H] of x [...,D], rotated."""
   out = []
   for name in ('q', 'k', 'v'):
-    y = layers.dense(x, p[name])
-    if c.bias:
-      y = y + p[name + '_bias'].astype(x.dtype)
+    y = layers.dense(x, p[name], p.get(name + '_bias'))
     if c.qk_norm and name != 'v':
-      y = layers.rms_norm(y, p[name + '_norm'], c.norm_eps)
-    out.append(y if name == 'v' else layers.rotate(y, *angles))
+      flat = y.shape[:-2] if c.qk_norm_over == 'projection' else y.shape[:-1]
+      y = _norm(y.reshape(*flat, -1), p, name + '_norm', c).reshape(y.shape)
+    rotated = name != 'v' and angles is not None
+    out.append(rope.rotate(y, *angles) if rotated else y)
   return out
 
 
-def block(x, p, c: Config, angles, attend):
-  """One layer; `attend(q, k, v) -> (out, aux)` is what differs between
-  training, prefill and decoding. x: [...,D]; returns (x, aux).
+def block(x, p, c: Config, angles, attend, routes=None):
+  """One layer; `attend(q, k, v) -> (out, kv)` is what differs between
+  training, prefill and decoding. x: [...,D]; returns (x, (kv, used)), where
+  used are the routes and router probabilities of experts, if any.
   """
-  q, k, v = _qkv(
-    layers.rms_norm(x, p['attn_norm'], c.norm_eps), p['attn'], c, angles
-  )
-  out, aux = attend(q, k, v)
+  h = _norm(x, p, 'attn_norm', c)
+  out, kv = attend(*_qkv(h, p['attn'], c, angles))
   o = p['attn']['o'].reshape(-1, c.width)
-  x = x + layers.dense(out.reshape(*x.shape[:-1], -1), o)
-  h = layers.rms_norm(x, p['mlp_norm'], c.norm_eps)
-  return x + layers.swiglu(h, p['mlp']), aux
+  out = out.reshape(*x.shape[:-1], -1)
+  y = layers.dense(out, o, p['attn'].get('o_bias'))
+  x = x + _norm(y, p, 'attn_post_norm', c)
+  h, used, act = _norm(x, p, 'mlp_norm', c), None, ACTIVATIONS[c.activation]
+  if c.experts:
+    y, used = moe.mlp(h, p['mlp'], c, act, routes)
+  else:
+    y = layers.gated_mlp(h, p['mlp'], act)
+  return x + _norm(y, p, 'mlp_post_norm', c), (kv, used)
 
 
-def _run_layers(params, c: Config, x, angles, attend):
-  """All layers over whole sequences; aux stacked [L,...]."""
+def _of_layer(c: Config, positions, valid, room: int):
+  """What layers attend by: (flags, f), with f(flags of a layer) -> (angles,
+  mask [N,T,T]). Flags are arrays [L] of what differs between layers; where
+  all are alike there are none, and f gives constants of the scan.
+  """
+  t = positions.shape[1]
+  tables = [rope.angles(r, positions, c.head_dim, room) for r in c.rope_tables]
+  causal = jnp.tril(jnp.ones((t, t), bool)) & valid[:, None, :]
+  distance = positions[:, :, None] - positions[:, None, :]
+  windows = [c.window(i) for i in range(c.layers)]
+  # Index of a layer's table; layers without positions turn by nothing.
+  index = [c.rope_index(i) % (len(tables) + 1) for i in range(c.layers)]
+  cos, sin = tables[0]
+  tables.append((jnp.ones_like(cos), jnp.zeros_like(sin)))
+  flags = {}
+  if len(set(windows)) > 1:
+    flags['window'] = jnp.asarray([w or t for w in windows])
+  if len(set(index)) > 1:
+    flags['rope'] = jnp.asarray(index)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *tables)
 
-  def body(x, p):
-    x, aux = block(x, p, c, angles, attend)
-    return sharding.rows(x), aux
+  def f(flags):
+    angles, mask = tables[index[0]], causal
+    if 'rope' in flags:
+      angles = jax.tree.map(lambda x: x[flags['rope']], stacked)
+    window = flags.get('window', windows[0])
+    if 'window' in flags or windows[0]:
+      mask = causal & (distance < window)
+    return angles, mask
 
-  if c.remat != 'none':
-    body = jax.checkpoint(body, policy=REMAT[c.remat])
-  return jax.lax.scan(
-    body, x, params['layers'], unroll=1 if c.scan else c.layers
-  )
+  return flags, f
 
 
-def _forward(params, c: Config, tokens, valid, keep_cache):
+def _forward(params, c: Config, tokens, valid, room, keep_cache, routes=None):
+  """(hidden [N,T,D], (kv, used)), the latter stacked over layers [L,...].
+
+  Args:
+    room: tokens a row may have in this program, completion included.
+    routes: int [L,N,T,k] to replay, or None.
+  """
   positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
   # Padding becomes zeros here, so whatever its ids embed to (NaN included)
   # never meets a real token, not even times a zero weight.
   x = jnp.where(valid[..., None], embed(params, c, tokens), 0)
-  t = tokens.shape[1]
-  mask = jnp.tril(jnp.ones((t, t), bool)) & valid[:, None, :]
+  flags, of_layer = _of_layer(c, positions, valid, room)
 
-  def attend(q, k, v):
-    kv = (k.swapaxes(1, 2), v.swapaxes(1, 2)) if keep_cache else None
-    return layers.attend(q, k, v, mask), kv
+  def body(x, xs):
+    p, flags, routes = xs
+    angles, mask = of_layer(flags)
 
-  angles = layers.rope_angles(positions, c.head_dim, c.rope_theta)
-  x, kv = _run_layers(params, c, sharding.rows(x), angles, attend)
-  return layers.rms_norm(x, params['final_norm'], c.norm_eps), kv
+    def attend(q, k, v):
+      kv = (k.swapaxes(1, 2), v.swapaxes(1, 2)) if keep_cache else None
+      out = layers.attend(
+        q, k, v, mask, scale=c.score_scale, cap=c.attention_cap
+      )
+      return out, kv
+
+    x, aux = block(x, p, c, angles, attend, routes)
+    return sharding.rows(x), aux
+
+  if c.remat != 'none':
+    body = jax.checkpoint(body, policy=REMAT[c.remat])
+  x, aux = jax.lax.scan(
+    body,
+    sharding.rows(x),
+    (params['layers'], flags, routes),
+    unroll=1 if c.scan else c.layers,
+  )
+  return _norm(x, params, 'final_norm', c), aux
 
 
-def hidden(params: Any, c: Config, tokens: jax.Array, valid: jax.Array):
+def hidden(params: Any, c: Config, tokens, valid):
   """Final hidden states [N,T,D] of tokens [N,T], valid bool [N,T].
 
   Positions count the valid tokens of a row, so left, right or no padding give
   the same values at the real tokens.
   """
-  return _forward(params, c, tokens, valid, keep_cache=False)[0]
+  return _forward(params, c, tokens, valid, tokens.shape[1], False)[0]
+
+
+def hidden_routed(params: Any, c: Config, tokens, valid, routes=None):
+  """`hidden` of a mixture of experts, with what its routers did.
+
+  Args:
+    routes: int [N,T,L,k], the experts to use (`sampled_routes`); None: the
+      router's own choice.
+
+  Returns:
+    (hidden [N,T,D], {'routes': int [N,T,L,k], 'load_balance': f32 []}).
+  """
+  if routes is not None:
+    routes = jnp.moveaxis(routes, 2, 0)
+  h, (_, used) = _forward(
+    params, c, tokens, valid, tokens.shape[1], False, routes
+  )
+  balance = moe.load_balance(used['routes'], used['probs'], valid)
+  routes = jnp.moveaxis(used['routes'], 0, 2)
+  return h, {'routes': routes, 'load_balance': balance}
 
 
 def decode_params(params: Any, c: Config) -> Any:
@@ -250,15 +232,44 @@ def prefill(
   Returns:
     (hidden of the last token [B,D], Cache for B*n_samples rows).
   """
-  h, (k, v) = _forward(params, c, tokens, valid, keep_cache=True)
-  rows = tokens.shape[0] * n_samples
+  b, length = tokens.shape
+  h, ((k, v), used) = _forward(
+    params, c, tokens, valid, length + max_new, keep_cache=True
+  )
+  rows = b * n_samples
   shape = (rows, c.kv_heads, max_new, c.head_dim)
   empty = lambda: sharding.rows(jnp.zeros(shape, k.dtype))
+  routes = None
+  if used is not None:
+    own = jnp.zeros((rows, max_new, c.layers, c.experts_per_token), jnp.int32)
+    routes = jnp.moveaxis(used['routes'], 0, 2), sharding.rows(own)
   return h[:, -1], Cache(
     prompt=tuple((k[i], v[i]) for i in range(c.layers)),
     own=tuple((empty(), empty()) for _ in range(c.layers)),
     prompt_mask=valid,
+    routes=routes,
   )
+
+
+def _decode_context(c: Config, cache: Cache, t, n: int):
+  """(tables of angles of the rows' position, masks by window) at index t."""
+  b, length = cache.prompt_mask.shape
+  room = cache.own[0][0].shape[2]
+  lengths = cache.prompt_mask.sum(axis=1) + t
+  positions = jnp.broadcast_to(lengths[:, None], (b, n // b)).reshape(n)
+  tables = [
+    rope.angles(r, positions, c.head_dim, length + room) for r in c.rope_tables
+  ]
+  own = jnp.arange(room)
+  masks = {}
+  for window in {c.window(i) for i in range(c.layers)}:
+    masks[window] = cache.prompt_mask, own <= t
+    if window:
+      # A prompt token's position, and with it its distance, is its own.
+      at = jnp.cumsum(cache.prompt_mask, axis=1) - 1
+      near = lengths[:, None] - at < window
+      masks[window] = cache.prompt_mask & near, (own <= t) & (t - own < window)
+  return tables, masks
 
 
 def decode(params: Any, c: Config, tokens, cache: Cache, t):
@@ -273,27 +284,45 @@ def decode(params: Any, c: Config, tokens, cache: Cache, t):
   Returns:
     (hidden [N,D], cache with index t written).
   """
-  n, b = tokens.shape[0], cache.prompt_mask.shape[0]
-  lengths = cache.prompt_mask.sum(axis=1) + t
-  positions = jnp.broadcast_to(lengths[:, None], (b, n // b)).reshape(n)
-  angles = layers.rope_angles(positions, c.head_dim, c.rope_theta)
+  tables, masks = _decode_context(c, cache, t, tokens.shape[0])
   x = sharding.rows(embed(params, c, tokens))
-  own_mask = jnp.arange(cache.own[0][0].shape[2]) <= t
-  own = []
-  for p, prompt, (k_all, v_all) in zip(
-    params['layers'], cache.prompt, cache.own
-  ):
+  put = lambda buffer, new: jax.lax.dynamic_update_slice_in_dim(
+    buffer, new[:, :, None], t, axis=2
+  )
+  own, routes = [], []
+  for i, p in enumerate(params['layers']):
 
-    def attend(q, k, v, prompt=prompt, k_all=k_all, v_all=v_all):
-      put = lambda buffer, new: jax.lax.dynamic_update_slice_in_dim(
-        buffer, new[:, :, None], t, axis=2
+    def attend(q, k, v, i=i):
+      kv = put(cache.own[i][0], k), put(cache.own[i][1], v)
+      out = layers.attend_cached(
+        q,
+        cache.prompt[i],
+        kv,
+        *masks[c.window(i)],
+        scale=c.score_scale,
+        cap=c.attention_cap,
       )
-      kv = put(k_all, k), put(v_all, v)
-      return layers.attend_cached(
-        q, prompt, kv, cache.prompt_mask, own_mask
-      ), kv
+      return out, kv
 
-    x, kv = block(x, p, c, angles, attend)
+    index = c.rope_index(i)
+    angles = None if index == NOPE else tables[index]
+    x, (kv, used) = block(x, p, c, angles, attend)
     own.append(kv)
-  x = layers.rms_norm(x, params['final_norm'], c.norm_eps)
-  return x, cache.replace(own=tuple(own))
+    routes.append(used and used['routes'])
+  cache = cache.replace(own=tuple(own))
+  if cache.routes is not None:
+    at_t = jax.lax.dynamic_update_index_in_dim(
+      cache.routes[1], jnp.stack(routes, axis=1), t, axis=1
+    )
+    cache = cache.replace(routes=(cache.routes[0], at_t))
+  return _norm(x, params, 'final_norm', c), cache
+
+
+def sampled_routes(cache: Cache) -> jax.Array:
+  """The experts every token went through, int [N,P+C,L,k], for
+  `hidden_routed`. Tokens never decoded (the last drawn one, and what is past
+  a row's end) have 0, which no log-probability of the row depends on.
+  """
+  prompt, own = cache.routes
+  repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
+  return jnp.concatenate([repeated, own], axis=1)

@@ -1,0 +1,321 @@
+"""Hugging Face folders: config.json and *.safetensors, both ways.
+
+One table per family says which tensor on disk is which weight of ours, and is
+read in both directions: `load` streams tensors into their shards, `save`
+writes a folder that `transformers` and vLLM open. Ours are stacked over layers
+and multiply from the right, [in, out]; theirs are one per layer, [out, in],
+and may be fused: several weights of ours are row ranges of one tensor.
+
+Only safetensors are read, never a pickle. A tensor that is missing,
+unexpected, mapped twice or of another shape is an error that names it.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import trees
+from jaxrl_reason.checkpoints import hf_tables, streams
+from jaxrl_reason.models import families, weights
+from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.spec import Spec, is_spec
+
+INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
+DTYPES = {
+  'float32': np.dtype(np.float32),
+  'float16': np.dtype(np.float16),
+  'bfloat16': np.dtype(jnp.bfloat16),
+}
+ON_DISK = {'F32': 'float32', 'F16': 'float16', 'BF16': 'bfloat16'}
+SHARD_BYTES = 4 << 30
+
+
+class BadCheckpoint(ValueError):
+  """A folder that does not hold the model its config.json describes."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """One weight of one layer (and expert), or a row range of a fused tensor."""
+
+  leaf: str  # path in the parameters
+  at: tuple[int, ...]  # index along its layers (and experts)
+  shape: tuple[int, ...]  # of ours, without those axes
+  layout: str  # a name in `streams.LAYOUTS`
+  start: int  # first row in the tensor on disk
+
+
+Plan = dict[str, tuple[tuple[int, ...], list[Piece]]]  # name -> (shape, parts)
+
+
+def safetensors():
+  """The library, or what to install."""
+  try:
+    import safetensors.numpy  # noqa: F401 (also imports safetensors)
+  except ImportError as e:
+    raise ImportError(
+      '*.safetensors need the safetensors library: '
+      'pip install "jaxrl_reason[hf]"'
+    ) from e
+  return safetensors
+
+
+def _stacked(spec: Spec) -> int:
+  """How many leading axes count layers and experts."""
+  return sum(a in ('layers', 'expert') for a in spec.axes)
+
+
+def plan(specs: Any, table: tuple[hf_tables.Row, ...]) -> Plan:
+  """Every tensor on disk with the weights it holds, from specs and a table.
+
+  Rows whose weights the model does not have (an untied head, biases) are
+  skipped.
+
+  Raises:
+    BadCheckpoint: the table maps a weight twice, or not at all.
+  """
+  flat = {
+    trees.path_str(p): s
+    for p, s in jax.tree_util.tree_leaves_with_path(specs, is_leaf=is_spec)
+  }
+  out, seen = {}, set()
+  for row in table:
+    if row.leaves[0] not in flat:
+      continue
+    n = _stacked(flat[row.leaves[0]])
+    for at in np.ndindex(*flat[row.leaves[0]].shape[:n]):
+      name = row.name.format(*at)
+      pieces, start, shape = [], 0, ()
+      for leaf in row.leaves:
+        piece = Piece(leaf, at, flat[leaf].shape[n:], row.layout, start)
+        shape = streams.disk_shape(piece.layout, piece.shape)
+        start += shape[0]
+        pieces.append(piece)
+        if (leaf, at) in seen:
+          raise BadCheckpoint(f'{leaf}{list(at)} is mapped twice: {name}')
+        seen.add((leaf, at))
+      if name in out:
+        raise BadCheckpoint(f'{name} is mapped twice')
+      out[name] = ((start, *shape[1:]), pieces)
+  unmapped = flat.keys() - {leaf for leaf, _ in seen}
+  if unmapped:
+    raise BadCheckpoint(f'no tensor is mapped to {sorted(unmapped)}')
+  return out
+
+
+def read_config(folder) -> dict:
+  """config.json of a folder."""
+  path = pathlib.Path(folder) / 'config.json'
+  if not path.is_file():
+    raise BadCheckpoint(f'{path} does not exist: not a Hugging Face folder')
+  return json.loads(path.read_text())
+
+
+def _files(folder: pathlib.Path) -> tuple[list[str], set[str] | None]:
+  """(names of the folder's weight files, tensors its index lists)."""
+  if (folder / INDEX).is_file():
+    listed = json.loads((folder / INDEX).read_text())['weight_map']
+    names = sorted(set(listed.values()))
+    for name in names:
+      if pathlib.PurePath(name).name != name:
+        raise BadCheckpoint(f'{folder / INDEX}: {name!r} is no plain file name')
+      if not (folder / name).is_file():
+        raise BadCheckpoint(f'{folder / name}, listed in {INDEX}, is missing')
+    return names, set(listed)
+  if (folder / SINGLE).is_file():
+    return [SINGLE], None
+  found = sorted(p.name for p in folder.iterdir())
+  raise BadCheckpoint(
+    f'{folder} has neither {SINGLE} nor {INDEX}, only {found[:8]}. Pickles '
+    '(*.bin, *.pt, *.pth) are never read: convert them to safetensors first.'
+  )
+
+
+@contextlib.contextmanager
+def _open(folder: pathlib.Path):
+  """name -> its safetensors slice, files mapped and open meanwhile."""
+  names, listed = _files(folder)
+  with contextlib.ExitStack() as stack:
+    slices, home = {}, {}
+    for file in names:
+      handle = stack.enter_context(
+        safetensors().safe_open(folder / file, framework='np')
+      )
+      for name in handle.keys():
+        if name in home:
+          raise BadCheckpoint(f'{name} is in both {home[name]} and {file}')
+        home[name] = file
+        slices[name] = handle.get_slice(name)
+    if listed is not None and listed != slices.keys():
+      raise BadCheckpoint(
+        f'{folder / INDEX} and the files disagree on '
+        f'{_shown(listed ^ slices.keys())}'
+      )
+    yield slices
+
+
+def _shown(names) -> str:
+  names = sorted(names)
+  more = f' and {len(names) - 3} more' if len(names) > 3 else ''
+  return ', '.join(names[:3]) + more
+
+
+def _dtype(folder, name: str, slices: dict) -> str:
+  found = slices[name].get_dtype()
+  if found not in ON_DISK:
+    raise BadCheckpoint(
+      f'{folder}: {name} is {found}; {", ".join(ON_DISK)} can be read'
+    )
+  return ON_DISK[found]
+
+
+def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
+  """Refuses a folder whose tensors are not exactly those of the plan."""
+  missing = wanted.keys() - slices.keys()
+  if missing:
+    raise BadCheckpoint(f'{folder} lacks {_shown(missing)}')
+  # A tied model may be saved with its head all the same.
+  known = wanted.keys() | ({hf_tables.HEAD} if tied else set())
+  extra = {n for n in slices if not hf_tables.is_buffer(n)} - known
+  if extra:
+    raise BadCheckpoint(f'{folder} has unexpected tensors: {_shown(extra)}')
+  for name, (shape, _) in wanted.items():
+    found = tuple(slices[name].get_shape())
+    if found != shape:
+      raise BadCheckpoint(f'{folder}: {name} is {found}, not {shape}')
+    _dtype(folder, name, slices)
+  if tied and hf_tables.HEAD in slices:
+    embed = slices[hf_tables.EMBED]
+    if not streams.equal(slices[hf_tables.HEAD], embed):
+      raise BadCheckpoint(
+        f'{folder}: {hf_tables.HEAD} differs from the embedding it is tied to'
+      )
+
+
+def dtype_of(folder) -> str:
+  """The dtype of the weights on disk (of the first one, in order)."""
+  with _open(pathlib.Path(folder)) as slices:
+    return _dtype(folder, min(slices), slices)
+
+
+def load(folder, c: Config, *, dtype='float32', where: Any = None) -> Any:
+  """The parameters of a folder, streamed into their shards.
+
+  A tensor is read a few megabytes at a time, into the one buffer that becomes
+  its shard; a layer is then written into its place in the stacked weight. So
+  the host holds, beyond the shards it keeps, one layer of one weight.
+
+  Args:
+    c: from `families.from_hf(read_config(folder))`.
+    dtype: of the parameters, whatever is on disk.
+    where: tree of shardings, as `sharding.shardings` gives; None: the default
+      device.
+
+  Raises:
+    BadCheckpoint: names the tensor that does not fit.
+  """
+  folder = pathlib.Path(folder)
+  specs = weights.specs(c)
+  table = hf_tables.TABLES[families.family_of(read_config(folder))]
+  wanted = plan(specs, table)
+  by_leaf = {}
+  for name, (_, pieces) in wanted.items():
+    for piece in pieces:
+      by_leaf.setdefault(piece.leaf, {})[piece.at] = name, piece
+  if where is None:
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    where = jax.tree.map(lambda _: one, specs, is_leaf=is_spec)
+  with _open(folder) as slices:
+    _check(folder, wanted, slices, c.tied)
+
+    def leaf(path, spec, sharding):
+      parts = {
+        at: (slices[name], piece)
+        for at, (name, piece) in by_leaf[trees.path_str(path)].items()
+      }
+      return streams.read_leaf(spec, parts, sharding, jnp.dtype(dtype))
+
+    return jax.tree_util.tree_map_with_path(leaf, specs, where, is_leaf=is_spec)
+
+
+def _on_disk(shape, pieces: list[Piece], flat: dict, dtype) -> np.ndarray:
+  """A tensor as it goes on disk."""
+  out = np.empty(shape, dtype)
+  for piece in pieces:
+    ours = np.asarray(flat[piece.leaf][piece.at])
+    rows = streams.disk_shape(piece.layout, piece.shape)[0]
+    theirs = streams.to_disk(piece.layout, ours)
+    out[piece.start : piece.start + rows] = theirs
+  return out
+
+
+def save(
+  folder,
+  params: Any,
+  c: Config,
+  *,
+  dtype: str = 'bfloat16',
+  config: dict | None = None,
+  shard_bytes: int = SHARD_BYTES,
+) -> None:
+  """Writes a folder that `transformers` opens: config.json and weights.
+
+  Args:
+    params: arrays of `weights.specs(c)`.
+    dtype: on disk: bfloat16, float16 or float32.
+    config: config.json to keep (of the folder it came from); None: one made
+      from c.
+    shard_bytes: size from which weights are split over files; the host holds
+      one file's worth.
+
+  Raises:
+    ValueError: no published family has c's combination of parts.
+    FileExistsError: the folder has weights already.
+  """
+  folder = pathlib.Path(folder)
+  if dtype not in DTYPES:
+    raise ValueError(f'dtype={dtype!r}: choose one of {", ".join(DTYPES)}')
+  config = families.to_hf(c) if config is None else config
+  wanted = plan(weights.specs(c), hf_tables.TABLES[families.family_of(config)])
+  folder.mkdir(parents=True, exist_ok=True)
+  if any(folder.glob('*.safetensors')):
+    raise FileExistsError(f'{folder} has *.safetensors already')
+  size = lambda name: math.prod(wanted[name][0]) * DTYPES[dtype].itemsize
+  groups = _group({name: size(name) for name in wanted}, shard_bytes)
+  flat, listed = trees.flatten(params), {}
+  for i, names in enumerate(groups, 1):
+    file = SINGLE
+    if len(groups) > 1:
+      file = f'model-{i:05d}-of-{len(groups):05d}.safetensors'
+    tensors = {n: _on_disk(*wanted[n], flat, DTYPES[dtype]) for n in names}
+    # transformers refuses a file that does not say which framework's it is.
+    meta = {'format': 'pt'}
+    safetensors().numpy.save_file(tensors, folder / file, metadata=meta)
+    listed |= dict.fromkeys(names, file)
+  if len(groups) > 1:
+    total = {'total_size': sum(map(size, wanted))}
+    index = {'metadata': total, 'weight_map': listed}
+    (folder / INDEX).write_text(json.dumps(index, indent=2))
+  config = config | {'torch_dtype': dtype}
+  if 'dtype' in config:  # the newer name of the same
+    config['dtype'] = dtype
+  (folder / 'config.json').write_text(json.dumps(config, indent=2))
+
+
+def _group(sizes: dict[str, int], limit: int) -> list[list[str]]:
+  """Names in order, in groups of at most `limit` bytes (or one tensor)."""
+  groups, room = [], 0
+  for name, size in sizes.items():
+    if not groups or size > room:
+      groups.append([])
+      room = limit
+    groups[-1].append(name)
+    room -= size
+  return groups

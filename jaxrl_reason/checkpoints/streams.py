@@ -1,0 +1,161 @@
+"""Layouts of tensors on disk, and reading them straight into shards.
+
+Ours [in..., out...] and theirs [out, in] differ by a transposition and by
+which dimensions are flattened; a layout says how. A shard of ours is then a
+rectangle of rows and columns on disk, read a few megabytes at a time.
+"""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# name -> how many leading dimensions of ours are inputs; the rest are
+# outputs, and the tensor on disk is [outputs, inputs].
+INPUTS = {'linear': 1, 'output': -1}
+LAYOUTS = (
+  'vector',  # any dimensions, flat on disk: norms, biases
+  'table',  # as it is: embeddings
+  'linear',  # [in, out...] <-> [out, in]
+  'output',  # [in..., out] <-> [out, in]: the attention's output
+)
+CHUNK_BYTES = 8 << 20  # read at once
+ALIGNMENT = 64  # bytes; jax on CPU takes such a buffer without copying it
+
+
+def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+  """Shape on disk of a weight of ours."""
+  if layout == 'vector':
+    return (math.prod(shape),)
+  if layout == 'table':
+    return shape
+  n = INPUTS[layout]
+  return math.prod(shape[n:]), math.prod(shape[:n])
+
+
+def to_disk(layout: str, ours: np.ndarray) -> np.ndarray:
+  """A weight of ours as it lies on disk (a view where possible)."""
+  shape = disk_shape(layout, ours.shape)
+  if layout in INPUTS:
+    return ours.reshape(shape[::-1]).T
+  return ours.reshape(shape)
+
+
+def _range(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, int]:
+  """The rows [first, last) of flattened dimensions that an index selects;
+  only the first dimension may be split, as shardings of heads do.
+  """
+  bounds = [s.indices(n)[:2] for s, n in zip(index, shape)]
+  if any(b != (0, n) for b, n in zip(bounds[1:], shape[1:])):
+    raise ValueError(f'{shape} is split at {index}: not only in its first axis')
+  rest = math.prod(shape[1:])
+  return bounds[0][0] * rest, bounds[0][1] * rest
+
+
+def _rectangle(layout, shape, index) -> list[tuple[int, int]]:
+  """Ranges on disk, rows first, of an index into a weight of ours."""
+  if layout == 'vector':
+    return [_range(shape, index)]
+  n = 1 if layout == 'table' else INPUTS[layout]
+  first, second = _range(shape[:n], index[:n]), _range(shape[n:], index[n:])
+  return [first, second] if layout == 'table' else [second, first]
+
+
+def read_into(out: np.ndarray, source, piece, index: tuple[slice, ...]) -> None:
+  """Fills `out` with the part `index` of a piece, a few megabytes at a time.
+
+  Args:
+    out: contiguous, of the part's shape; values are cast to its dtype.
+    source: safetensors slice of the tensor on disk.
+  """
+  (top, bottom), *columns = _rectangle(piece.layout, piece.shape, index)
+  flat = out.reshape(disk_shape(piece.layout, out.shape)[:: _step(piece)])
+  flat = flat.T if piece.layout in INPUTS else flat
+  width = max(math.prod(b - a for a, b in columns), 1)
+  step = max(CHUNK_BYTES // (4 * width), 1)
+  for row in range(top, bottom, step):
+    end = min(row + step, bottom)
+    where = slice(piece.start + row, piece.start + end)
+    flat[row - top : end - top] = source[
+      (where, *[slice(a, b) for a, b in columns])
+    ]
+
+
+def _step(piece) -> int:
+  """Order of a tensor's axes in ours: -1 where it is transposed."""
+  return -1 if piece.layout in INPUTS else 1
+
+
+def equal(a, b) -> bool:
+  """Whether two tensors on disk are the same, a few megabytes at a time."""
+  shape = a.get_shape()
+  if shape != b.get_shape():
+    return False
+  step = max(CHUNK_BYTES // (4 * math.prod(shape[1:])), 1)
+  rows = [slice(i, min(i + step, shape[0])) for i in range(0, shape[0], step)]
+  return all(np.array_equal(a[r], b[r]) for r in rows)
+
+
+def _aligned(shape: tuple[int, ...], dtype) -> np.ndarray:
+  n = math.prod(shape) * dtype.itemsize
+  raw = np.empty(n + ALIGNMENT, np.uint8)
+  skip = -raw.ctypes.data % ALIGNMENT
+  return raw[skip : skip + n].view(dtype).reshape(shape)
+
+
+def _put(stacked, one, layer):
+  return jax.lax.dynamic_update_index_in_dim(stacked, one, layer, axis=0)
+
+
+def read_leaf(spec, parts: dict, where, dtype) -> jax.Array:
+  """A weight from its pieces on disk, laid out as `where` says.
+
+  Args:
+    spec: of the weight; parts: index along its stacked axes -> (safetensors
+      slice, Piece).
+  """
+  if spec.axes[0] != 'layers':
+    return _read_array(spec.shape, parts, where, dtype)
+  # Layer by layer into a donated buffer: staging the whole stack would hold
+  # the largest weight times the number of layers.
+  put = jax.jit(_put, donate_argnums=0, out_shardings=where)
+  out = jnp.zeros(spec.shape, dtype, device=where)
+  one = _of_one_layer(where)
+  for layer in range(spec.shape[0]):
+    mine = {at[1:]: x for at, x in parts.items() if at[0] == layer}
+    out = put(out, _read_array(spec.shape[1:], mine, one, dtype), layer)
+  return out
+
+
+def _of_one_layer(where) -> Any:
+  """The sharding of one layer of a stacked weight."""
+  if not isinstance(where, jax.sharding.NamedSharding):
+    return where
+  part = jax.sharding.PartitionSpec(*where.spec[1:])
+  return jax.sharding.NamedSharding(where.mesh, part)
+
+
+def _read_array(shape, parts: dict, where, dtype) -> jax.Array:
+  """An array from its pieces: one, or one per expert."""
+  read = {}
+
+  def shard(index: tuple[slice, ...]) -> np.ndarray:
+    key = str(index)
+    if key not in read:  # a replica reads what another has read
+      bounds = [s.indices(n)[:2] for s, n in zip(index, shape)]
+      out = _aligned(tuple(b - a for a, b in bounds), dtype)
+      _fill(out, parts, index, bounds)
+      read[key] = out
+    return read[key]
+
+  return jax.make_array_from_callback(shape, where, shard)
+
+
+def _fill(out, parts, index, bounds) -> None:
+  for at, (source, piece) in parts.items():
+    n = len(at)  # 1: an expert, which this shard may not have
+    if all(a <= i < b for i, (a, b) in zip(at, bounds)):
+      mine = out[tuple(i - a for i, (a, _) in zip(at, bounds))] if n else out
+      read_into(mine, source, piece, index[n:])

@@ -1,0 +1,133 @@
+"""Weights between Hugging Face folders and our checkpoints.
+
+  python -m jaxrl_reason.convert --from=DIR --to=DIR [--dtype=bfloat16]
+
+--from is a Hugging Face folder (config.json, *.safetensors) or the workdir of
+a run, of which the newest checkpoint's parameters are taken. --to becomes a
+Hugging Face folder that `transformers` opens, or with --format=orbax a
+checkpoint of ours. --dtype is that on disk; without it, that of the source.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+from typing import Any
+
+from absl import app, flags
+from etils import epath
+
+from jaxrl_reason import trees
+from jaxrl_reason.checkpoints import hf, manager
+from jaxrl_reason.models import families
+from jaxrl_reason.models.config import Config
+
+_FROM = flags.DEFINE_string('from', None, 'Hugging Face folder, or a workdir.')
+_TO = flags.DEFINE_string('to', None, 'Folder to write; new or empty.')
+_DTYPE = flags.DEFINE_enum(
+  'dtype', None, sorted(hf.DTYPES), "On disk; default: the source's."
+)
+_FORMAT = flags.DEFINE_enum('format', 'hf', ('hf', 'orbax'), 'Of --to.')
+
+# Beside the weights of a run, when they came from a Hugging Face folder.
+HF_CONFIG = 'hf_config.json'
+KEPT = ('.json', '.jinja', '.model', '.txt', '.md')  # tokenizer, templates
+
+
+def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
+  """(Config, config.json) of a run's model.
+
+  Args:
+    vocab: rows of its embedding, which the run's config does not say.
+  """
+  kept = folder / HF_CONFIG
+  if kept.is_file():
+    h = json.loads(kept.read_text())
+    return families.from_hf(h), h
+  run = json.loads((folder / 'config.json').read_text())
+  lists = {
+    k: tuple(v) if isinstance(v, list) else v for k, v in run['model'].items()
+  }
+  c = Config(vocab=vocab, **lists)
+  room = run['data']['prompt_len'] + run['data']['completion_len']
+  return c, families.to_hf(c, room)
+
+
+def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
+  """(Config, config.json, parameters) of a folder of either kind.
+
+  Raises:
+    ValueError: the folder is neither, or does not hold what it says.
+  """
+  if (folder / 'checkpoints').is_dir():
+    params = manager.read_params(epath.Path(folder))
+    c, h = config_of_run(folder, params['embed'].shape[0])
+    return c, h, params
+  h = hf.read_config(folder)
+  c = families.from_hf(h)
+  return c, h, hf.load(folder, c, dtype=dtype or hf.dtype_of(folder))
+
+
+def _write_checkpoint(target: pathlib.Path, h: dict, params: Any) -> None:
+  target.mkdir(parents=True, exist_ok=True)
+  (target / HF_CONFIG).write_text(json.dumps(h, indent=2))
+  checkpoints = manager.Checkpoints(epath.Path(target), keep=1)
+  checkpoints.save(0, {'params': params}, {'stage': 0, 'done': 0})
+  checkpoints.wait()
+  checkpoints.close()
+
+
+def _copy_rest(source: pathlib.Path, target: pathlib.Path) -> None:
+  """What a Hugging Face folder has beside its weights and config.json."""
+  for path in sorted(source.iterdir()):
+    mine = path.name in ('config.json', hf.INDEX)
+    if path.suffix in KEPT and path.is_file() and not mine:
+      shutil.copyfile(path, target / path.name)
+
+
+def run(source, target, *, dtype: str | None = None, form: str = 'hf') -> str:
+  """Converts; returns a line that says what was written.
+
+  Args:
+    dtype: of the weights on disk: a name in `hf.DTYPES`; None: the source's.
+    form: 'hf' or 'orbax'.
+
+  Raises:
+    ValueError: names what does not fit.
+    FileExistsError: the target has something in it already.
+  """
+  source, target = pathlib.Path(source), pathlib.Path(target)
+  if not source.is_dir():
+    raise ValueError(f'--from={source} is no folder')
+  if target.exists() and any(target.iterdir()):
+    raise FileExistsError(f'--to={target} is not empty')
+  c, h, params = read(source, dtype)
+  flat = trees.flatten(params)
+  dtype = dtype or str(flat['embed'].dtype)
+  if form == 'orbax':
+    params = {k: v.astype(dtype) for k, v in flat.items()}
+    _write_checkpoint(target, h, params)
+  else:
+    hf.save(target, params, c, dtype=dtype, config=h)
+  if not (source / 'checkpoints').is_dir():
+    _copy_rest(source, target)
+  n = trees.n_params(flat)
+  return f'{h["model_type"]}, {n:,} parameters, {dtype}: {target}'
+
+
+def main(argv):
+  if len(argv) > 1:
+    raise app.UsageError(f'unexpected {argv[1:]}: write --from={argv[1]}')
+  if not _FROM.value or not _TO.value:
+    raise app.UsageError('--from and --to are needed')
+  try:
+    form = _FORMAT.value
+    print(run(_FROM.value, _TO.value, dtype=_DTYPE.value, form=form))
+  except (ValueError, OSError, ImportError) as e:
+    print(f'convert: {e}', file=sys.stderr)
+    return 1
+  return 0
+
+
+if __name__ == '__main__':
+  app.run(main)

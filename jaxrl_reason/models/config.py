@@ -1,0 +1,123 @@
+"""The shape and numerics of a model, of any family, as one flat record."""
+
+import dataclasses
+
+import jax
+
+from jaxrl_reason.models.rope import Rope, rotary_width
+
+REMAT = {
+  # Nothing kept inside a layer: least memory, one more forward pass.
+  'full': jax.checkpoint_policies.nothing_saveable,
+  # Products with weights kept; attention scores recomputed.
+  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+ACTIVATIONS = {
+  'silu': jax.nn.silu,
+  'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
+}
+NOPE = -1  # in Config.rope_of_layer: a layer without positions
+CHOICES = {
+  'dtype': ('float32', 'bfloat16'),
+  'remat': ('none', *REMAT),
+  'activation': tuple(ACTIVATIONS),
+  'norm_place': ('pre', 'post', 'sandwich'),
+  'qk_norm_over': ('head', 'projection'),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+  """Shape and numerics of a model; the keys of `config.model` are among them.
+
+  The defaults are those of a Llama; `models.families` fills the rest from a
+  config.json. Tuples of layers are empty where all layers are alike.
+  """
+
+  vocab: int
+  layers: int
+  width: int
+  mlp: int
+  heads: int
+  kv_heads: int
+  head_dim: int
+  rope_theta: float = 10_000.0  # unless `ropes` says more
+  norm_eps: float = 1e-6
+  qk_norm: bool = False
+  bias: bool = False  # on q, k, v, as in Qwen2
+  tied: bool = True  # the head is the embedding, transposed
+  dtype: str = 'float32'  # of computation; parameters are float32
+  remat: str = 'none'  # none | dots | full
+  scan: bool = True  # over layers in training; False unrolls
+  o_bias: bool = False  # on the attention's output
+  activation: str = 'silu'
+  # pre: norms before attention and mlp; post: after them (OLMo 2); sandwich:
+  # both (Gemma).
+  norm_place: str = 'pre'
+  norm_offset: float = 0.0  # added to norm weights: 1 in Gemma
+  qk_norm_over: str = 'head'  # or the whole projection (OLMo 2)
+  query_scale: float = 0.0  # of attention scores; 0: head_dim**-0.5
+  attention_cap: float = 0.0  # scores become cap * tanh(scores / cap)
+  logit_cap: float = 0.0  # the same for logits
+  embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
+  ropes: tuple[Rope, ...] = ()  # tables; (): one of rope_theta
+  rope_of_layer: tuple[int, ...] = ()  # each layer's table, or NOPE
+  windows: tuple[
+    int, ...
+  ] = ()  # tokens each layer sees, itself included; 0: all
+  experts: int = 0  # 0: one mlp for all tokens
+  experts_per_token: int = 0
+  expert_norm: bool = False  # the chosen experts' weights sum to 1
+
+  def __post_init__(self):
+    if self.heads % self.kv_heads:
+      raise ValueError(
+        f'model.heads={self.heads} is no multiple of '
+        f'model.kv_heads={self.kv_heads}'
+      )
+    if self.head_dim % 2:
+      raise ValueError(
+        f'model.head_dim={self.head_dim} is odd; rotary positions need pairs'
+      )
+    for name, choices in CHOICES.items():
+      value = getattr(self, name)
+      if value not in choices:
+        raise ValueError(
+          f'model.{name}={value!r}: choose one of {", ".join(choices)}'
+        )
+    self._check_layers()
+    least = min(self.experts, 1)
+    if not least <= self.experts_per_token <= self.experts:
+      raise ValueError(
+        f'model.experts_per_token={self.experts_per_token} of '
+        f'model.experts={self.experts}'
+      )
+
+  def _check_layers(self):
+    for name in ('rope_of_layer', 'windows'):
+      n = len(getattr(self, name))
+      if n not in (0, self.layers):
+        raise ValueError(f'model.{name} has {n} of {self.layers} layers')
+    used = {i for i in self.rope_of_layer if i != NOPE}
+    if not used <= set(range(len(self.rope_tables))):
+      raise ValueError(f'model.rope_of_layer={self.rope_of_layer} of tables')
+    widths = {rotary_width(r, self.head_dim) for r in self.rope_tables}
+    if len(widths) > 1 or min(widths) % 2:
+      # One even width, since layers select their table inside a scan.
+      raise ValueError(f'model.ropes rotate {sorted(widths)} features')
+
+  @property
+  def rope_tables(self) -> tuple[Rope, ...]:
+    return self.ropes or (Rope(theta=self.rope_theta),)
+
+  @property
+  def score_scale(self) -> float:
+    return self.query_scale or self.head_dim**-0.5
+
+  def rope_index(self, layer: int) -> int:
+    """The table of a layer, or NOPE."""
+    return self.rope_of_layer[layer] if self.rope_of_layer else 0
+
+  def window(self, layer: int) -> int:
+    """Tokens a layer's queries see, themselves included; 0: all."""
+    return self.windows[layer] if self.windows else 0

@@ -1,0 +1,170 @@
+"""Rotary positions: frequencies by kind, angles, rotation.
+
+  angle[p, i] = p * frequency[i],  frequency[i] = theta**(-2i / W)
+
+(RoFormer, https://arxiv.org/abs/2104.09864) over the first W = fraction * H
+features of a head, in the half-split layout that published weights use. The
+other kinds stretch the frequencies, so that a model reaches further than it
+was first trained for; `KINDS` has them. float32 throughout: bf16 angles are
+wrong by whole turns past a few hundred tokens.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Rope:
+  """One table of rotary positions; what a kind does not read is ignored.
+
+  Attributes:
+    kind: a name in `KINDS`.
+    theta: base of the wavelengths.
+    fraction: of a head's features that are rotated.
+    factor: by how much positions are stretched.
+    original: positions the weights were first trained on (llama3, yarn,
+      longrope).
+    max_positions: where 'dynamic' begins to stretch.
+    low, high: llama3, turns within `original` below and above which a
+      frequency is stretched and kept.
+    beta_fast, beta_slow: yarn, the same for its ramp.
+    truncate: yarn, whether the ramp's ends are rounded to whole features.
+    attention: factor of cos and sin (yarn, longrope).
+    short, long: longrope, divisors of the frequencies, W/2 of each.
+  """
+
+  kind: str = 'default'
+  theta: float = 10_000.0
+  fraction: float = 1.0
+  factor: float = 1.0
+  original: int = 0
+  max_positions: int = 0
+  low: float = 1.0
+  high: float = 4.0
+  beta_fast: float = 32.0
+  beta_slow: float = 1.0
+  truncate: bool = True
+  attention: float = 1.0
+  short: tuple[float, ...] = ()
+  long: tuple[float, ...] = ()
+
+  def __post_init__(self):
+    if self.kind not in KINDS:
+      raise ValueError(f'rope kind {self.kind!r}: choose {", ".join(KINDS)}')
+
+
+def rotary_width(rope: Rope, head_dim: int) -> int:
+  """W, the rotated features of a head."""
+  return int(head_dim * rope.fraction)
+
+
+def _exponents(width: int) -> jax.Array:
+  return jnp.arange(0, width, 2, dtype=jnp.float32) / width
+
+
+def _default(rope: Rope, width: int, positions, room):
+  return rope.theta ** -_exponents(width)
+
+
+def _linear(rope: Rope, width: int, positions, room):
+  """Position interpolation, https://arxiv.org/abs/2306.15595."""
+  return _default(rope, width, positions, room) / rope.factor
+
+
+def _dynamic(rope: Rope, width: int, positions, room):
+  """NTK-aware base that grows with the position, once past max_positions.
+
+  Differs from `transformers`, where it grows with the longest row of a call:
+  there a key's angle depends on the batch it is computed in, and on when. A
+  key here depends on its own position, as if every token had been generated
+  one by one; up to max_positions the two are the same.
+  """
+  seen = jnp.maximum(positions + 1, rope.max_positions).astype(jnp.float32)
+  grown = rope.factor * seen / rope.max_positions - (rope.factor - 1)
+  theta = rope.theta * grown ** (width / (width - 2))
+  return theta[..., None] ** -_exponents(width)
+
+
+def _llama3(rope: Rope, width: int, positions, room):
+  """Llama 3.1 (https://arxiv.org/abs/2407.21783): long waves are stretched,
+  short ones kept, those between interpolated.
+  """
+  freq = _default(rope, width, positions, room)
+  turns = rope.original * freq / (2 * math.pi)  # within the original context
+  smooth = (turns - rope.low) / (rope.high - rope.low)
+  smooth = jnp.clip(smooth, 0, 1)
+  return (1 - smooth) * freq / rope.factor + smooth * freq
+
+
+def _yarn(rope: Rope, width: int, positions, room):
+  """YaRN, https://arxiv.org/abs/2309.00071: a ramp over the features between
+  those that turn beta_fast and beta_slow times within the original context.
+  """
+
+  def feature(turns: float) -> float:
+    wave = math.log(rope.original / (turns * 2 * math.pi))
+    return width * wave / (2 * math.log(rope.theta))
+
+  low, high = feature(rope.beta_fast), feature(rope.beta_slow)
+  if rope.truncate:
+    low, high = math.floor(low), math.ceil(high)
+  low, high = max(low, 0), min(high, width - 1)
+  span = (high - low) or 0.001  # one feature: a step, not 0 / 0
+  ramp = (jnp.arange(width // 2, dtype=jnp.float32) - low) / span
+  kept = 1 - jnp.clip(ramp, 0, 1)
+  freq = _default(rope, width, positions, room)
+  return freq / rope.factor * (1 - kept) + freq * kept
+
+
+def _longrope(rope: Rope, width: int, positions, room):
+  """LongRoPE, https://arxiv.org/abs/2402.13753: one divisor per feature.
+
+  The long divisors hold where the program has room for more than `original`
+  tokens, whatever the rows' lengths, so that sampler and trainer (of one
+  room) agree; `transformers` goes by the longest row of each call.
+  """
+  divisors = rope.long if room > rope.original else rope.short
+  freq = _default(rope, width, positions, room)
+  return freq / jnp.asarray(divisors, jnp.float32)
+
+
+KINDS = {
+  'default': _default,
+  'linear': _linear,
+  'dynamic': _dynamic,
+  'llama3': _llama3,
+  'yarn': _yarn,
+  'longrope': _longrope,
+}
+
+
+def angles(
+  rope: Rope, positions: jax.Array, head_dim: int, room: int
+) -> tuple[jax.Array, jax.Array]:
+  """cos, sin f32 [..., W/2] of the rotary angles of int positions [...].
+
+  Args:
+    room: tokens a row may have in this program, prompt and completion.
+  """
+  width = rotary_width(rope, head_dim)
+  freq = KINDS[rope.kind](rope, width, positions, room)
+  turned = positions[..., None].astype(jnp.float32) * freq
+  cos, sin = jnp.cos(turned), jnp.sin(turned)
+  if rope.attention == 1.0:
+    return cos, sin
+  return cos * rope.attention, sin * rope.attention
+
+
+def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+  """Rotates the first W features of x [..., heads, H] by angles [..., W/2]."""
+  half = cos.shape[-1]
+  x32 = x.astype(jnp.float32)
+  a, b, rest = jnp.split(x32, [half, 2 * half], axis=-1)
+  cos, sin = cos[..., None, :], sin[..., None, :]
+  turned = [a * cos - b * sin, b * cos + a * sin]
+  if rest.shape[-1]:
+    turned.append(rest)
+  return jnp.concatenate(turned, axis=-1).astype(x.dtype)

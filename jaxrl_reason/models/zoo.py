@@ -1,0 +1,166 @@
+"""Published sizes by name, so that shapes, memory and compilation can be
+tested without weights. To run a model's weights, read its own config.json:
+versions of one size differ in norm_eps, context and rotary scaling.
+"""
+
+from collections.abc import Iterable
+
+from jaxrl_reason.models import families
+from jaxrl_reason.models.config import Config
+
+COLUMNS = (
+  'num_hidden_layers',
+  'hidden_size',
+  'intermediate_size',
+  'num_attention_heads',
+  'num_key_value_heads',
+  'head_dim',
+  'vocab_size',
+)
+
+
+def _make(model_type: str, row: Iterable[int], **keys) -> Config:
+  h = {'model_type': model_type, **dict(zip(COLUMNS, row, strict=True))}
+  return families.from_hf(h | {'max_position_embeddings': 131_072} | keys)
+
+
+def _qwen2(*row: int, tied: bool = False, theta: float = 1e6) -> Config:
+  return _make('qwen2', row, tie_word_embeddings=tied, rope_theta=theta)
+
+
+def _qwen3(*row: int, tied: bool = False) -> Config:
+  row = *row, 128, 151_936
+  return _make('qwen3', row, tie_word_embeddings=tied, rope_theta=1e6)
+
+
+def _qwen3_moe(*row: int, width: int) -> Config:
+  return _make(
+    'qwen3_moe',
+    (*row, 128, 151_936),
+    rope_theta=1e6,
+    moe_intermediate_size=width,
+    num_experts=128,
+    num_experts_per_tok=8,
+    norm_topk_prob=True,
+  )
+
+
+def _llama3(*row: int, factor: float = 8.0, tied: bool = False) -> Config:
+  scaling = {
+    'rope_type': 'llama3',
+    'factor': factor,
+    'low_freq_factor': 1.0,
+    'high_freq_factor': 4.0,
+    'original_max_position_embeddings': 8192,
+  }
+  return _make(
+    'llama',
+    (*row, 128_256),
+    tie_word_embeddings=tied,
+    rms_norm_eps=1e-5,
+    rope_theta=500_000.0,
+    rope_scaling=scaling if factor else None,
+  )
+
+
+def _smollm2(*row: int, theta: float = 1e5) -> Config:
+  return _make(
+    'llama',
+    (*row, 64, 49_152),
+    tie_word_embeddings=True,
+    rms_norm_eps=1e-5,
+    rope_theta=theta,
+  )
+
+
+def _gemma2(*row: int, scalar: int = 256) -> Config:
+  return _make('gemma2', (*row, 256_000), query_pre_attn_scalar=scalar)
+
+
+def _olmo2(*row: int) -> Config:
+  row = *row, 128, 100_352
+  return _make('olmo2', row, rms_norm_eps=1e-6, rope_theta=500_000.0)
+
+
+# layers, width, mlp, heads, kv heads[, head width[, vocabulary]]
+ZOO = {
+  'qwen2.5-0.5b': _qwen2(24, 896, 4864, 14, 2, 64, 151_936, tied=True),
+  'qwen2.5-1.5b': _qwen2(28, 1536, 8960, 12, 2, 128, 151_936, tied=True),
+  'qwen2.5-3b': _qwen2(36, 2048, 11_008, 16, 2, 128, 151_936, tied=True),
+  'qwen2.5-7b': _qwen2(28, 3584, 18_944, 28, 4, 128, 152_064),
+  'qwen2.5-14b': _qwen2(48, 5120, 13_824, 40, 8, 128, 152_064),
+  'qwen2.5-32b': _qwen2(64, 5120, 27_648, 40, 8, 128, 152_064),
+  'qwen2.5-72b': _qwen2(80, 8192, 29_568, 64, 8, 128, 152_064),
+  'qwen3-0.6b': _qwen3(28, 1024, 3072, 16, 8, tied=True),
+  'qwen3-1.7b': _qwen3(28, 2048, 6144, 16, 8, tied=True),
+  'qwen3-4b': _qwen3(36, 2560, 9728, 32, 8, tied=True),
+  'qwen3-8b': _qwen3(36, 4096, 12_288, 32, 8),
+  'qwen3-14b': _qwen3(40, 5120, 17_408, 40, 8),
+  'qwen3-32b': _qwen3(64, 5120, 25_600, 64, 8),
+  'qwen3-30b-a3b': _qwen3_moe(48, 2048, 6144, 32, 4, width=768),
+  'qwen3-235b-a22b': _qwen3_moe(94, 4096, 12_288, 64, 4, width=1536),
+  'llama-2-7b': _make(
+    'llama', (32, 4096, 11_008, 32, 32, 128, 32_000), rms_norm_eps=1e-5
+  ),
+  'llama-3-8b': _llama3(32, 4096, 14_336, 32, 8, 128, factor=0),
+  'llama-3.1-8b': _llama3(32, 4096, 14_336, 32, 8, 128),
+  'llama-3.1-70b': _llama3(80, 8192, 28_672, 64, 8, 128),
+  'llama-3.2-1b': _llama3(16, 2048, 8192, 32, 8, 64, factor=32, tied=True),
+  'llama-3.2-3b': _llama3(28, 3072, 8192, 24, 8, 128, factor=32, tied=True),
+  'mistral-7b-v0.1': _make(
+    'mistral',
+    (32, 4096, 14_336, 32, 8, 128, 32_000),
+    rms_norm_eps=1e-5,
+    sliding_window=4096,
+  ),
+  'mistral-7b-v0.3': _make(
+    'mistral',
+    (32, 4096, 14_336, 32, 8, 128, 32_768),
+    rms_norm_eps=1e-5,
+    rope_theta=1e6,
+    sliding_window=None,
+  ),
+  'gemma-2-2b': _gemma2(26, 2304, 9216, 8, 4, 256),
+  'gemma-2-9b': _gemma2(42, 3584, 14_336, 16, 8, 256),
+  'gemma-2-27b': _gemma2(46, 4608, 36_864, 32, 16, 128, scalar=144),
+  'gemma-3-270m': _make(
+    'gemma3_text',
+    (18, 640, 2048, 4, 1, 256, 262_144),
+    sliding_window=512,
+  ),
+  'gemma-3-1b': _make(
+    'gemma3_text',
+    (26, 1152, 6912, 4, 1, 256, 262_144),
+    sliding_window=512,
+  ),
+  'olmo-2-1b': _olmo2(16, 2048, 8192, 16, 16),
+  'olmo-2-7b': _olmo2(32, 4096, 11_008, 32, 32),
+  'olmo-2-13b': _olmo2(40, 5120, 13_824, 40, 40),
+  'phi-3-mini-4k': _make(
+    'phi3', (32, 3072, 8192, 32, 32, 96, 32_064), sliding_window=2047
+  ),
+  'phi-4-mini': _make(
+    'phi3',
+    (32, 3072, 8192, 24, 8, 128, 200_064),
+    tie_word_embeddings=True,
+    partial_rotary_factor=0.75,  # without its 48 longrope divisors
+  ),
+  'smollm2-135m': _smollm2(30, 576, 1536, 9, 3),
+  'smollm2-360m': _smollm2(32, 960, 2560, 15, 5),
+  'smollm2-1.7b': _smollm2(24, 2048, 8192, 32, 32, theta=130_000.0),
+  'smollm3-3b': _make(
+    'smollm3', (36, 2048, 11_008, 16, 4, 128, 128_256), rope_theta=5e6
+  ),
+}
+ZOO |= {
+  'deepseek-r1-distill-qwen-1.5b': _qwen2(
+    28, 1536, 8960, 12, 2, 128, 151_936, theta=10_000.0
+  ),
+  'deepseek-r1-distill-qwen-7b': _qwen2(
+    28, 3584, 18_944, 28, 4, 128, 152_064, theta=10_000.0
+  ),
+  'deepseek-r1-distill-llama-8b': ZOO['llama-3.1-8b'],
+  'deepseek-r1-distill-qwen-14b': ZOO['qwen2.5-14b'],
+  'deepseek-r1-distill-qwen-32b': ZOO['qwen2.5-32b'],
+  'deepseek-r1-distill-llama-70b': ZOO['llama-3.1-70b'],
+}

@@ -1,0 +1,179 @@
+"""Folders of safetensors: exact both ways, and refused by name when wrong."""
+
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+from small import small_config, small_model
+
+from jaxrl_reason import sharding
+from jaxrl_reason.checkpoints import hf, hf_tables, streams
+from jaxrl_reason.models import families, weights
+
+library = pytest.importorskip('safetensors.numpy')
+CONFIG = small_config(qk_norm=False, tied=False, vocab=24, kv_heads=4)
+
+
+@pytest.fixture(scope='module')
+def params():
+  return small_model(qk_norm=False, tied=False, vocab=24, kv_heads=4)[2]
+
+
+@pytest.fixture
+def folder(tmp_path, params):
+  hf.save(tmp_path / 'model', params, CONFIG, dtype='float32')
+  return tmp_path / 'model'
+
+
+def assert_same(a, b):
+  jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def edit(folder, change):
+  """Rewrites the weights after change(dict of arrays)."""
+  tensors = library.load_file(folder / hf.SINGLE)
+  change(tensors)
+  library.save_file(tensors, folder / hf.SINGLE, metadata={'format': 'pt'})
+
+
+@pytest.mark.parametrize('dtype', hf.DTYPES)
+@pytest.mark.parametrize('shard_bytes', [2000, 1 << 30])
+def test_import_of_export_is_bit_identical(
+  params, tmp_path, dtype, shard_bytes
+):
+  want = jax.tree.map(lambda x: x.astype(dtype), params)
+  hf.save(tmp_path, want, CONFIG, dtype=dtype, shard_bytes=shard_bytes)
+  files = sorted(tmp_path.glob('*.safetensors'))
+  assert (len(files) > 3) == (tmp_path / hf.INDEX).exists()
+  assert (len(files) > 3) == (shard_bytes == 2000)
+  assert hf.dtype_of(tmp_path) == dtype
+  assert hf.read_config(tmp_path)['torch_dtype'] == dtype
+  assert families.from_hf(hf.read_config(tmp_path)) == CONFIG
+  assert_same(hf.load(tmp_path, CONFIG, dtype=dtype), want)
+  # Into float32, which holds every number of the narrower types.
+  wide = jax.tree.map(lambda x: x.astype('float32'), want)
+  assert_same(hf.load(tmp_path, CONFIG), wide)
+
+
+def test_layouts_by_hand(folder, params):
+  """[in, heads, width] of ours is [heads * width, in] on disk."""
+  disk = library.load_file(folder / hf.SINGLE)
+  q = disk['model.layers.1.self_attn.q_proj.weight']
+  ours = np.asarray(params['layers']['attn']['q'])
+  assert q.shape == (16, 16) and q[4 + 3, 5] == ours[1, 5, 1, 3]
+  o = disk['model.layers.2.self_attn.o_proj.weight']
+  assert o[7, 4 + 3] == params['layers']['attn']['o'][2, 1, 3, 7]
+  assert disk['lm_head.weight'][20, 3] == params['head'][3, 20]
+
+
+@pytest.mark.parametrize('mesh, chunk', [((1, 8, 1), 1 << 20), ((2, 2, 2), 64)])
+def test_loads_straight_into_shards(folder, params, mesh, chunk, monkeypatch):
+  monkeypatch.setattr(streams, 'CHUNK_BYTES', chunk)
+  mesh = sharding.make_mesh(mesh)
+  specs = weights.specs(CONFIG)
+  where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
+  got = hf.load(folder, CONFIG, where=where)
+  assert_same(got, params)
+  jax.tree.map(lambda x, s: pytest.fail() if x.sharding != s else 0, got, where)
+
+
+def test_a_missing_tensor_is_named(folder):
+  edit(folder, lambda t: t.pop('model.layers.1.mlp.up_proj.weight'))
+  with pytest.raises(hf.BadCheckpoint, match='lacks model.layers.1.mlp.up'):
+    hf.load(folder, CONFIG)
+
+
+def test_an_unexpected_tensor_is_named(folder):
+  edit(folder, lambda t: t.update(extra=np.ones(2, np.float32)))
+  with pytest.raises(hf.BadCheckpoint, match='unexpected tensors: extra'):
+    hf.load(folder, CONFIG)
+
+
+def test_a_wrong_shape_is_named_with_both(folder):
+  edit(folder, lambda t: t.update({hf_tables.EMBED: np.ones((24, 8), 'f4')}))
+  with pytest.raises(hf.BadCheckpoint, match=r'embed.*\(24, 8\), not \(24, 16'):
+    hf.load(folder, CONFIG)
+
+
+def test_another_dtype_is_named(folder):
+  edit(folder, lambda t: t.update({hf_tables.EMBED: np.ones((24, 16), 'i4')}))
+  with pytest.raises(hf.BadCheckpoint, match='embed_tokens.weight is I32'):
+    hf.load(folder, CONFIG)
+
+
+def test_a_tensor_in_two_files_is_named(tmp_path, params):
+  hf.save(tmp_path, params, CONFIG, dtype='float32', shard_bytes=2000)
+  first, second = sorted(tmp_path.glob('*.safetensors'))[:2]
+  library.save_file(
+    library.load_file(first) | library.load_file(second), second
+  )
+  with pytest.raises(hf.BadCheckpoint, match='embed.* is in both .*00001.*000'):
+    hf.load(tmp_path, CONFIG)
+
+
+def test_a_file_or_tensor_the_index_lacks_is_named(tmp_path, params):
+  hf.save(tmp_path, params, CONFIG, dtype='float32', shard_bytes=2000)
+  index = json.loads((tmp_path / hf.INDEX).read_text())
+  del index['weight_map']['model.norm.weight']
+  (tmp_path / hf.INDEX).write_text(json.dumps(index))
+  with pytest.raises(hf.BadCheckpoint, match='disagree on model.norm.weight'):
+    hf.load(tmp_path, CONFIG)
+  next(tmp_path.glob('model-00002*')).unlink()
+  with pytest.raises(hf.BadCheckpoint, match='00002.*is missing'):
+    hf.load(tmp_path, CONFIG)
+  index['weight_map']['lm_head.weight'] = '../elsewhere.safetensors'
+  (tmp_path / hf.INDEX).write_text(json.dumps(index))
+  with pytest.raises(hf.BadCheckpoint, match='no plain file name'):
+    hf.load(tmp_path, CONFIG)
+
+
+def test_a_table_must_map_every_weight_once():
+  specs = weights.specs(CONFIG)
+  twice = (*hf_tables.LLAMA, hf_tables.Row('norm2', ('final_norm',), 'vector'))
+  with pytest.raises(hf.BadCheckpoint, match='final_norm.*mapped twice: norm2'):
+    hf.plan(specs, twice)
+  same = (hf_tables.ENDS[0], hf_tables.ENDS[0]._replace(leaves=('head',)))
+  with pytest.raises(
+    hf.BadCheckpoint, match='embed_tokens.weight is mapped tw'
+  ):
+    hf.plan({k: specs[k] for k in ('embed', 'head')}, same)
+  with pytest.raises(hf.BadCheckpoint, match="mapped to .'final_norm'"):
+    hf.plan(
+      specs, [r for r in hf_tables.LLAMA if r.name != 'model.norm.weight']
+    )
+
+
+def test_pickles_are_never_read(folder):
+  (folder / hf.SINGLE).rename(folder / 'pytorch_model.bin')
+  with pytest.raises(hf.BadCheckpoint, match='Pickles.*are never read'):
+    hf.load(folder, CONFIG)
+
+
+def test_a_tied_model_may_bring_its_head_if_it_is_the_embedding(tmp_path):
+  c, _, params = small_model(qk_norm=False)
+  hf.save(tmp_path, params, c, dtype='float32')
+  edit(tmp_path, lambda t: t.update({hf_tables.HEAD: t[hf_tables.EMBED]}))
+  assert_same(hf.load(tmp_path, c), params)
+  edit(tmp_path, lambda t: t.update({hf_tables.HEAD: t[hf_tables.EMBED] + 1}))
+  with pytest.raises(hf.BadCheckpoint, match='lm_head.weight differs'):
+    hf.load(tmp_path, c)
+
+
+def test_a_folder_with_weights_is_not_written_over(folder, params):
+  with pytest.raises(FileExistsError, match='has .*safetensors'):
+    hf.save(folder, params, CONFIG)
+
+
+def test_a_combination_of_no_family_is_refused(tmp_path):
+  c = small_config(qk_norm=True, norm_place='post')
+  with pytest.raises(ValueError, match='no published family'):
+    hf.save(tmp_path, {}, c)
+  assert not any(tmp_path.iterdir())
+
+
+def test_without_the_library_it_says_what_to_install(folder, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'safetensors.numpy', None)
+  with pytest.raises(ImportError, match=r'pip install "jaxrl_reason\[hf\]"'):
+    hf.load(folder, CONFIG)

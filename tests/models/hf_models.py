@@ -1,0 +1,145 @@
+"""Tiny random models of every family, as `transformers` makes them; whoever
+imports this is skipped where it is not installed.
+"""
+
+import pytest
+
+torch = pytest.importorskip('torch')
+transformers = pytest.importorskip('transformers')
+
+P, NEW = 20, 64  # prompt room and completion, tokens
+LENGTHS = (20, 13, 6)  # of the prompts, left-padded
+SHARED = dict(
+  vocab_size=64,
+  hidden_size=32,
+  intermediate_size=48,
+  num_hidden_layers=2,
+  num_attention_heads=4,
+  num_key_value_heads=2,
+  max_position_embeddings=256,
+  bos_token_id=None,
+  eos_token_id=None,
+  pad_token_id=None,
+)
+SLIDING, FULL = 'sliding_attention', 'full_attention'
+LLAMA3 = dict(
+  rope_type='llama3',
+  rope_theta=1000.0,
+  factor=4.0,
+  low_freq_factor=1.0,
+  high_freq_factor=4.0,
+  original_max_position_embeddings=32,
+)
+LONGROPE = dict(
+  rope_type='longrope',
+  rope_theta=100.0,
+  short_factor=[1.0, 1.5],
+  long_factor=[3.0, 4.0],
+  original_max_position_embeddings=128,
+)
+# family -> (class, what makes it different)
+CASES = {
+  'llama2': ('Llama', dict(num_key_value_heads=4, attention_bias=True)),
+  'llama3': (
+    'Llama',
+    dict(rope_parameters=LLAMA3, tie_word_embeddings=True, head_dim=12),
+  ),
+  'qwen2': (
+    'Qwen2',
+    dict(use_sliding_window=True, sliding_window=6, max_window_layers=1),
+  ),
+  'qwen3': ('Qwen3', dict(head_dim=16)),
+  'qwen3_moe': (
+    'Qwen3Moe',
+    dict(
+      head_dim=8,
+      num_experts=4,
+      num_experts_per_tok=2,
+      moe_intermediate_size=24,
+      norm_topk_prob=True,
+    ),
+  ),
+  'mistral': ('Mistral', dict(sliding_window=6)),
+  'gemma2': (
+    'Gemma2',
+    dict(
+      head_dim=16,
+      sliding_window=6,
+      query_pre_attn_scalar=24,
+      # Low, so that they bend what these small models compute.
+      attn_logit_softcapping=1.5,
+      final_logit_softcapping=2.0,
+    ),
+  ),
+  'gemma3': (
+    'Gemma3Text',
+    dict(
+      head_dim=16,
+      sliding_window=6,
+      query_pre_attn_scalar=24,
+      layer_types=[SLIDING, FULL],
+      rope_parameters={
+        FULL: dict(rope_type='linear', factor=2.0, rope_theta=5000.0),
+        SLIDING: dict(rope_type='default', rope_theta=100.0),
+      },
+    ),
+  ),
+  'olmo2': ('Olmo2', {}),
+  'phi3': ('Phi3', dict(sliding_window=7)),
+  'phi4': (
+    'Phi3',
+    dict(
+      rope_parameters=LONGROPE | dict(partial_rotary_factor=0.5),
+      tie_word_embeddings=True,
+    ),
+  ),
+  'smollm3': ('SmolLM3', dict(no_rope_layer_interval=2)),
+}
+
+
+def make(name: str):
+  """A model whose every weight, norms and biases included, is random, and a
+  bf16 number, so that its bf16 version has the same weights.
+  """
+  kind, changes = CASES[name]
+  config = getattr(transformers, f'{kind}Config')(**(SHARED | changes))
+  config._attn_implementation = 'eager'
+  torch.manual_seed(0)
+  kind = kind.removesuffix('Text')
+  model = getattr(transformers, f'{kind}ForCausalLM')(config).eval()
+  with torch.no_grad():
+    for p in model.parameters():
+      p.copy_((p + 0.15 * torch.randn_like(p)).bfloat16())
+  return model
+
+
+def prompts():
+  """tokens [3,P], valid bool [3,P]."""
+  generator = torch.Generator().manual_seed(1)
+  tokens = torch.randint(0, 64, (len(LENGTHS), P), generator=generator)
+  valid = torch.arange(P) >= P - torch.tensor(LENGTHS)[:, None]
+  return tokens * valid, valid
+
+
+def greedy(model):
+  """[3,NEW] tokens."""
+  tokens, valid = prompts()
+  out = model.generate(
+    tokens,
+    attention_mask=valid.long(),
+    do_sample=False,
+    max_new_tokens=NEW,
+    pad_token_id=0,
+  )
+  return out[:, P:]
+
+
+def logits(model, tokens, valid):
+  """[N,T,V]; positions count the valid tokens, as `generate` has it."""
+  positions = (valid.long().cumsum(1) - 1).clamp(min=0)
+  return model(
+    tokens,
+    attention_mask=valid.long(),
+    position_ids=positions,
+    use_cache=False,
+  ).logits

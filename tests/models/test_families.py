@@ -1,0 +1,188 @@
+"""Every family against `transformers`, on tiny random models of its making."""
+
+import dataclasses
+import json
+
+import hf_models as H
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hf_models import torch, transformers
+from small import quick_jit
+
+from jaxrl_reason import sampler, trees
+from jaxrl_reason.checkpoints import hf
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import families, transformer
+
+GROUP = 2  # rows of a prompt: the first greedy, the second sampled
+
+
+@dataclasses.dataclass
+class Case:
+  """One family's tiny model, theirs and ours, and what both computed."""
+
+  name: str
+  theirs: object  # transformers model
+  config: transformer.Config
+  params: dict
+  folder: object  # where theirs was saved
+  out: object  # Rollout of 3 * GROUP rows, by our sampler
+  tokens: np.ndarray  # [3*GROUP, P+NEW]: prompts and what was sampled
+  valid: np.ndarray
+  logits: np.ndarray  # ours, of those tokens
+  grads: dict  # ours, of `nll`
+
+
+def generate(model, params):
+  tokens, valid = (jnp.asarray(x.numpy()) for x in H.prompts())
+  rows = len(H.LENGTHS) * GROUP
+  heat = jnp.where(jnp.arange(rows) % GROUP == 0, 0.0, 1.0)
+  run = quick_jit(
+    lambda params: sampler.generate(
+      model,
+      params,
+      tokens,
+      valid,
+      jax.random.key(0),
+      Sampling.make(heat),
+      jnp.array([-1]),
+      n_samples=GROUP,
+      max_new=H.NEW,
+      policy_logp=True,
+    )
+  )
+  out = run(params)
+  repeat = lambda x: np.repeat(np.asarray(x), GROUP, 0)
+  ones = np.ones((rows, H.NEW), bool)
+  return (
+    out,
+    np.concatenate([repeat(tokens), out.tokens], 1),
+    np.concatenate([repeat(valid), ones], 1),
+  )
+
+
+def weights_of_nll(valid):
+  """[N,T-1]: the targets that are real tokens, as a mean."""
+  w = (valid[:, 1:] & valid[:, :-1]).astype(np.float32)
+  return w / w.sum()
+
+
+def our_loss(model, tokens, valid):
+  def f(params):
+    logits = model.unembed(params, model.hidden(params, tokens, valid))
+    logp = jax.nn.log_softmax(logits[:, :-1])
+    taken = jnp.take_along_axis(logp, tokens[:, 1:, None], 2)[..., 0]
+    return -jnp.sum(taken * weights_of_nll(valid)), logits
+
+  return f
+
+
+@pytest.fixture(scope='module', params=H.CASES)
+def case(request, tmp_path_factory):
+  folder = tmp_path_factory.mktemp(request.param)
+  theirs = H.make(request.param)
+  theirs.save_pretrained(folder)
+  config = families.from_hf(hf.read_config(folder))
+  params = hf.load(folder, config)
+  model = transformer.build(config)
+  out, tokens, valid = generate(model, params)
+  f = quick_jit(jax.grad(our_loss(model, tokens, valid), has_aux=True))
+  grads, logits = f(params)
+  return Case(
+    request.param,
+    theirs,
+    config,
+    params,
+    folder,
+    out,
+    tokens,
+    valid,
+    np.asarray(logits),
+    grads,
+  )
+
+
+def their_logits(model, case):
+  with torch.no_grad():
+    out = H.logits(model, torch.tensor(case.tokens), torch.tensor(case.valid))
+  return out.float().numpy()
+
+
+def test_logits_equal(case):
+  want = their_logits(case.theirs, case)
+  gap = np.abs(case.logits - want)[case.valid]
+  assert gap.max() < 1e-4
+  assert want[case.valid].std() > 0.2  # there is something to differ in
+
+
+def test_greedy_generations_are_identical(case):
+  want = H.greedy(case.theirs).numpy()
+  np.testing.assert_array_equal(case.out.tokens[::GROUP], want)
+
+
+def test_cached_decoding_equals_the_full_forward(case):
+  """Of 64 tokens, far past windows of 6, both rows of a shared prefill."""
+  logp = jax.nn.log_softmax(case.logits[:, H.P - 1 : -1])
+  full = np.take_along_axis(logp, np.asarray(case.out.tokens)[..., None], 2)
+  np.testing.assert_allclose(case.out.policy_logp, full[..., 0], atol=2e-5)
+
+
+def test_gradients_equal(case, tmp_path):
+  """Their gradients, saved as if they were weights and read by our table."""
+  tokens, valid = torch.tensor(case.tokens), torch.tensor(case.valid)
+  logp = torch.log_softmax(H.logits(case.theirs, tokens, valid)[:, :-1], -1)
+  taken = logp.gather(2, tokens[:, 1:, None])[..., 0]
+  loss = -(taken * torch.tensor(weights_of_nll(case.valid))).sum()
+  kept = {n: p.detach().clone() for n, p in case.theirs.named_parameters()}
+  loss.backward()
+  with torch.no_grad():
+    for p in case.theirs.parameters():
+      p.copy_(p.grad)
+      p.grad = None
+    case.theirs.save_pretrained(tmp_path)
+    for n, p in case.theirs.named_parameters():
+      p.copy_(kept[n])
+  want = trees.flatten(hf.load(tmp_path, case.config))
+  for path, got in trees.flatten(case.grads).items():
+    gap = np.linalg.norm(got - want[path])
+    assert gap <= 1e-4 * np.linalg.norm(want[path]), path
+    assert np.any(want[path]), path
+
+
+def test_bf16_is_no_further_from_float32_than_theirs(case):
+  half = dataclasses.replace(case.config, dtype='bfloat16')
+  f = quick_jit(our_loss(transformer.build(half), case.tokens, case.valid))
+  ours = np.asarray(f(case.params)[1])
+  theirs = their_logits(H.make(case.name).bfloat16(), case)
+  rms = lambda x: np.sqrt(np.mean((x - case.logits)[case.valid] ** 2))
+  assert 0 < rms(ours) <= rms(theirs)
+
+
+def test_export_opens_in_transformers_with_the_same_logits(case, tmp_path):
+  """With a config.json of our own making, not the one that was read."""
+  name = hf.read_config(case.folder)['model_type']
+  made = families.to_hf(case.config, family=name)
+  hf.save(tmp_path, case.params, case.config, dtype='float32', config=made)
+  again = transformers.AutoModelForCausalLM.from_pretrained(
+    tmp_path, dtype=torch.float32, attn_implementation='eager'
+  )
+  assert type(again) is type(case.theirs)
+  np.testing.assert_allclose(
+    their_logits(again, case)[case.valid],
+    their_logits(case.theirs, case)[case.valid],
+    atol=2e-6,
+  )
+  back = hf.load(tmp_path, families.from_hf(hf.read_config(tmp_path)))
+  jax.tree.map(np.testing.assert_array_equal, back, case.params)
+
+
+def test_old_and_new_config_files_read_alike(case):
+  """`transformers` writes rope_parameters now; hubs are full of rope_theta
+  and rope_scaling, which is what we write.
+  """
+  new = json.loads((case.folder / 'config.json').read_text())
+  old = families.to_hf(case.config)
+  assert 'rope_parameters' in new and 'rope_parameters' not in old
+  assert families.from_hf(old) == families.from_hf(new)

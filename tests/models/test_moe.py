@@ -1,0 +1,183 @@
+"""Experts: grouped products against a loop, routes replayed, shares."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import quick_jit, small_config, small_model
+
+from jaxrl_reason import sampler, sharding
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import moe, transformer, weights
+
+E, K, D, F = 4, 2, 6, 5
+MOE = dict(experts=E, experts_per_token=K, mlp=8, expert_norm=True)
+
+
+@pytest.fixture(scope='module')
+def model():
+  return small_model(**MOE)
+
+
+def rows(seed=0, n=8, t=7):
+  tokens = jax.random.randint(jax.random.key(seed), (n, t), 0, 16)
+  valid = jnp.arange(t) >= jnp.arange(n)[:, None] % 4
+  return tokens, valid
+
+
+def by_loop(x, p, k, normalise, routes=None):
+  """float64, token by token, expert by expert."""
+  x, p = jax.tree.map(lambda a: np.asarray(a, np.float64), (x, p))
+  y, used = np.zeros_like(x), []
+  for i, row in enumerate(x):
+    scores = row @ p['router']
+    prob = np.exp(scores - scores.max())
+    prob /= prob.sum()
+    mine = np.argsort(-prob)[:k] if routes is None else routes[i]
+    total = prob[mine].sum() if normalise else 1.0
+    for e in mine:
+      g = row @ p['gate'][e]
+      out = (g / (1 + np.exp(-g)) * (row @ p['up'][e])) @ p['down'][e]
+      y[i] += prob[e] / total * out
+    used.append(mine)
+  return y, np.array(used)
+
+
+def experts(seed=0):
+  keys = jax.random.split(jax.random.key(seed), 5)
+  p = {
+    'router': jax.random.normal(keys[0], (D, E)),
+    'gate': jax.random.normal(keys[1], (E, D, F)),
+    'up': jax.random.normal(keys[2], (E, D, F)),
+    'down': jax.random.normal(keys[3], (E, F, D)),
+  }
+  return jax.random.normal(keys[4], (9, D)), p
+
+
+@pytest.mark.parametrize('normalise', [False, True])
+@pytest.mark.parametrize('replay', [False, True])
+def test_equals_a_loop_over_tokens(normalise, replay):
+  x, p = experts()
+  c = small_config(**MOE | {'expert_norm': normalise})
+  # Replayed: experts that are not the best, one of them used by all tokens.
+  routes = np.stack([np.arange(9) % 3, np.full(9, 3)], 1) if replay else None
+  want, used = by_loop(x, p, K, normalise, routes)
+  given = None if routes is None else jnp.asarray(routes)
+  f = quick_jit(lambda x, p, given: moe.mlp(x, p, c, jax.nn.silu, given))
+  y, out = f(x, p, given)
+  np.testing.assert_allclose(y, want, rtol=2e-4, atol=2e-5)
+  np.testing.assert_array_equal(np.sort(out['routes']), np.sort(used))
+
+
+def test_no_token_is_dropped_when_all_want_one_expert():
+  x, p = experts()
+  routes = jnp.zeros((9, 1), int)
+  f = quick_jit(lambda x, p: moe.grouped_mlp(x, p, routes, jax.nn.silu))
+  y = f(x, p)[:, 0]
+  one = {k: p[k][0] for k in ('gate', 'up', 'down')}
+  want = (jax.nn.silu(x @ one['gate']) * (x @ one['up'])) @ one['down']
+  np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
+
+
+def test_replaying_its_own_routes_changes_nothing(model):
+  """Values and gradients, the router's included."""
+  _, m, params = model
+
+  def loss(params, routes=None):
+    h, aux = m.hidden_routed(params, *rows(), routes)
+    return jnp.sum(jnp.sin(h) * rows()[1][..., None]), aux['routes']
+
+  f = quick_jit(jax.value_and_grad(loss, has_aux=True))
+  (a, routes), da = f(params)
+  (b, again), db = f(params, routes)
+  assert routes.shape == (8, 7, 3, K)
+  np.testing.assert_array_equal(routes, again)
+  np.testing.assert_allclose(a, b, rtol=1e-6)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), da, db
+  )
+  assert np.any(da['layers']['mlp']['router'])
+  (other, _), _ = f(params, (routes + 1) % E)
+  assert abs(other - a) > 1e-3
+
+
+def test_sampled_routes_are_those_of_the_full_forward(model):
+  """What the sampler notes, prompt and completion, padding left aside."""
+  _, m, params = model
+  tokens, valid = rows(n=4)
+  out = quick_jit(
+    lambda params: sampler.generate(
+      m,
+      params,
+      tokens,
+      valid,
+      jax.random.key(3),
+      Sampling.make(),
+      jnp.array([-1]),
+      n_samples=2,
+      max_new=5,
+      routes=True,
+    )
+  )(params)
+  whole = jnp.concatenate([jnp.repeat(tokens, 2, 0), out.tokens], 1)
+  mask = jnp.pad(jnp.repeat(valid, 2, 0), ((0, 0), (0, 5)), constant_values=1)
+  hidden = quick_jit(m.hidden_routed)
+  _, aux = hidden(params, whole, mask)
+  real = np.asarray(mask)[:, :-1]  # the last token was never decoded
+  assert out.routes.shape == aux['routes'].shape == (8, 12, 3, K)
+  np.testing.assert_array_equal(
+    np.sort(out.routes[:, :-1])[real], np.sort(aux['routes'][:, :-1])[real]
+  )
+  replayed, _ = hidden(params, whole, mask, out.routes)
+  logits = m.unembed(params, replayed)[:, 6:-1]
+  logp = jnp.take_along_axis(
+    jax.nn.log_softmax(logits), out.tokens[..., None], 2
+  )
+  np.testing.assert_allclose(out.logp, logp[..., 0], atol=1e-5)
+
+
+def test_load_balance_equals_transformers_layer_by_layer(model):
+  torch = pytest.importorskip('torch')
+  theirs = pytest.importorskip(
+    'transformers.models.qwen3_moe.modeling_qwen3_moe'
+  )
+  logits = jax.random.normal(jax.random.key(0), (2, 8, 7, E))
+  probs = jax.nn.softmax(logits)
+  valid = rows()[1]
+  got = moe.load_balance(jax.lax.top_k(probs, K)[1], probs, valid)
+  want = [
+    theirs.load_balancing_loss_func(
+      (torch.tensor(np.asarray(x)).reshape(-1, E),),
+      E,
+      K,
+      torch.tensor(np.asarray(valid)),
+    )
+    for x in logits
+  ]
+  np.testing.assert_allclose(got, np.mean(want), rtol=1e-5)
+  _, m, params = model
+  aux = quick_jit(m.hidden_routed)(params, *rows())[1]
+  assert aux['load_balance'] > K  # perfectly balanced would be K
+
+
+def test_experts_are_split_over_devices():
+  c, m, params = small_model(**MOE, kv_heads=4)
+  mesh = sharding.make_mesh((1, 4, 2))
+  where = sharding.shardings(weights.specs(c), mesh, sharding.TRAIN_RULES)
+  up = where['layers']['mlp']['up']
+  assert up.shard_shape((3, E, 16, 8)) == (3, 1, 16, 4)
+  want = quick_jit(m.hidden)(params, *rows())
+  with jax.set_mesh(mesh):
+    placed = jax.tree.map(jax.device_put, params, where)
+    got = quick_jit(m.hidden)(placed, *sharding.to_global(rows(), mesh))
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_flops_count_the_experts_a_token_uses(model):
+  c, m, _ = model
+  dense = dataclasses.replace(c, experts=0, experts_per_token=0)
+  dense = transformer.build(dense)
+  more = m.flops_per_token(0) - dense.flops_per_token(0)
+  assert more == 2 * 3 * (16 * E + (K - 1) * 3 * 16 * 8)

@@ -1,0 +1,77 @@
+"""Published sizes have the published number of parameters."""
+
+import jax
+import pytest
+
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.models import families, spec, transformer, zoo
+
+# As counted by the hub from the models' own files.
+PUBLISHED = {
+  'qwen2.5-0.5b': 494_032_768,
+  'qwen2.5-1.5b': 1_543_714_304,
+  'qwen2.5-3b': 3_085_938_688,
+  'qwen2.5-7b': 7_615_616_512,
+  'qwen2.5-14b': 14_770_033_664,
+  'qwen2.5-32b': 32_763_876_352,
+  'qwen2.5-72b': 72_706_203_648,
+  # Of the three tied ones the files also hold the head.
+  'qwen3-0.6b': 751_632_384 - 151_936 * 1024,
+  'qwen3-1.7b': 2_031_739_904 - 151_936 * 2048,
+  'qwen3-4b': 4_022_468_096,
+  'qwen3-8b': 8_190_735_360,
+  'qwen3-14b': 14_768_307_200,
+  'qwen3-32b': 32_762_123_264,
+  'qwen3-30b-a3b': 30_532_122_624,
+  'qwen3-235b-a22b': 235_093_634_560,
+  'llama-2-7b': 6_738_415_616,
+  'llama-3.1-8b': 8_030_261_248,
+  'llama-3.1-70b': 70_553_706_496,
+  'llama-3.2-1b': 1_235_814_400,
+  'llama-3.2-3b': 3_212_749_824,
+  'mistral-7b-v0.1': 7_241_732_096,
+  'mistral-7b-v0.3': 7_248_023_552,
+  'gemma-2-2b': 2_614_341_888,
+  'gemma-2-9b': 9_241_705_984,
+  'gemma-2-27b': 27_227_128_320,
+  'gemma-3-270m': 268_098_176,
+  'gemma-3-1b': 999_885_952,
+  'olmo-2-1b': 1_484_916_736,
+  'olmo-2-7b': 7_298_617_344,
+  'olmo-2-13b': 13_716_198_400,
+  'phi-3-mini-4k': 3_821_079_552,
+  'phi-4-mini': 3_836_021_760,
+  'smollm2-135m': 134_515_008,
+  'smollm2-360m': 361_821_120,
+  'smollm2-1.7b': 1_711_376_384,
+  'smollm3-3b': 3_075_098_624,
+  'deepseek-r1-distill-qwen-1.5b': 1_777_088_000,
+}
+
+
+@pytest.mark.parametrize('name', PUBLISHED)
+def test_parameters_are_counted_as_published(name):
+  shapes = spec.abstract(transformer.specs(zoo.ZOO[name]))
+  assert trees.n_params(shapes) == PUBLISHED[name]
+
+
+def test_every_size_has_a_config_file_and_a_layout():
+  mesh = sharding.make_mesh((1, 8, 1))
+  for name, c in zoo.ZOO.items():
+    assert families.from_hf(families.to_hf(c)) == c, name
+    specs = transformer.specs(c)
+    where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
+    assert not where['layers']['mlp']['up'].is_fully_replicated, name
+
+
+def test_the_largest_traces_without_weights():
+  """Generation of 235 B parameters, as shapes."""
+  model = transformer.build(zoo.ZOO['qwen3-235b-a22b'])
+  params = spec.abstract(model.specs, 'bfloat16')
+  shape = jax.eval_shape(
+    model.hidden,
+    params,
+    jax.ShapeDtypeStruct((2, 16), 'int32'),
+    jax.ShapeDtypeStruct((2, 16), 'bool'),
+  )
+  assert shape.shape == (2, 16, 4096)
