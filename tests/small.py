@@ -1,6 +1,5 @@
 """The small models and the paths that tests share."""
 
-import functools
 import pathlib
 
 import jax
@@ -8,14 +7,6 @@ import jax
 from jaxrl_reason.models import spec, transformer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# A quarter of the seconds to compile, for programs that run once.
-quick_jit = functools.partial(
-  jax.jit,
-  compiler_options={
-    'xla_backend_optimization_level': 0,
-    'xla_cpu_use_fusion_emitters': False,
-  },
-)
 
 
 def small_config(**changes) -> transformer.Config:
@@ -48,4 +39,4 @@ def small_model(seed: int = 0, **changes):
     return jax.tree.map(shake, params)
 
   # One program: op by op, every shape is compiled for itself, in 5 s.
-  return config, model, quick_jit(make)()
+  return config, model, jax.jit(make)()

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import quick_jit, small_config, small_model
+from small import small_config, small_model
 
 from jaxrl_reason import sampler, sharding
 from jaxrl_reason.logits import Sampling
@@ -65,7 +65,7 @@ def test_equals_a_loop_over_tokens(normalise, replay):
   routes = np.stack([np.arange(9) % 3, np.full(9, 3)], 1) if replay else None
   want, used = by_loop(x, p, K, normalise, routes)
   given = None if routes is None else jnp.asarray(routes)
-  f = quick_jit(lambda x, p, given: moe.mlp(x, p, c, jax.nn.silu, given))
+  f = jax.jit(lambda x, p, given: moe.mlp(x, p, c, jax.nn.silu, given))
   y, out = f(x, p, given)
   np.testing.assert_allclose(y, want, rtol=2e-4, atol=2e-5)
   np.testing.assert_array_equal(np.sort(out['routes']), np.sort(used))
@@ -74,7 +74,7 @@ def test_equals_a_loop_over_tokens(normalise, replay):
 def test_no_token_is_dropped_when_all_want_one_expert():
   x, p = experts()
   routes = jnp.zeros((9, 1), int)
-  f = quick_jit(lambda x, p: moe.grouped_mlp(x, p, routes, jax.nn.silu))
+  f = jax.jit(lambda x, p: moe.grouped_mlp(x, p, routes, jax.nn.silu))
   y = f(x, p)[:, 0]
   one = {k: p[k][0] for k in ('gate', 'up', 'down')}
   want = (jax.nn.silu(x @ one['gate']) * (x @ one['up'])) @ one['down']
@@ -89,7 +89,7 @@ def test_replaying_its_own_routes_changes_nothing(model):
     h, aux = m.hidden_routed(params, *rows(), routes)
     return jnp.sum(jnp.sin(h) * rows()[1][..., None]), aux['routes']
 
-  f = quick_jit(jax.value_and_grad(loss, has_aux=True))
+  f = jax.jit(jax.value_and_grad(loss, has_aux=True))
   (a, routes), da = f(params)
   (b, again), db = f(params, routes)
   assert routes.shape == (8, 7, 3, K)
@@ -107,7 +107,7 @@ def test_sampled_routes_are_those_of_the_full_forward(model):
   """What the sampler notes, prompt and completion, padding left aside."""
   _, m, params = model
   tokens, valid = rows(n=4)
-  out = quick_jit(
+  out = jax.jit(
     lambda params: sampler.generate(
       m,
       params,
@@ -123,7 +123,7 @@ def test_sampled_routes_are_those_of_the_full_forward(model):
   )(params)
   whole = jnp.concatenate([jnp.repeat(tokens, 2, 0), out.tokens], 1)
   mask = jnp.pad(jnp.repeat(valid, 2, 0), ((0, 0), (0, 5)), constant_values=1)
-  hidden = quick_jit(m.hidden_routed)
+  hidden = jax.jit(m.hidden_routed)
   _, aux = hidden(params, whole, mask)
   real = np.asarray(mask)[:, :-1]  # the last token was never decoded
   assert out.routes.shape == aux['routes'].shape == (8, 12, 3, K)
@@ -158,7 +158,7 @@ def test_load_balance_equals_transformers_layer_by_layer(model):
   ]
   np.testing.assert_allclose(got, np.mean(want), rtol=1e-5)
   _, m, params = model
-  aux = quick_jit(m.hidden_routed)(params, *rows())[1]
+  aux = jax.jit(m.hidden_routed)(params, *rows())[1]
   assert aux['load_balance'] > K  # perfectly balanced would be K
 
 
@@ -168,10 +168,10 @@ def test_experts_are_split_over_devices():
   where = sharding.shardings(weights.specs(c), mesh, sharding.TRAIN_RULES)
   up = where['layers']['mlp']['up']
   assert up.shard_shape((3, E, 16, 8)) == (3, 1, 16, 4)
-  want = quick_jit(m.hidden)(params, *rows())
+  want = jax.jit(m.hidden)(params, *rows())
   with jax.set_mesh(mesh):
     placed = jax.tree.map(jax.device_put, params, where)
-    got = quick_jit(m.hidden)(placed, *sharding.to_global(rows(), mesh))
+    got = jax.jit(m.hidden)(placed, *sharding.to_global(rows(), mesh))
   np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 

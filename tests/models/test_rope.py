@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hf_models import torch, transformers
-from small import quick_jit, small_model
+from small import small_model
 
 from jaxrl_reason import logprobs, sampler
 from jaxrl_reason.logits import Sampling
@@ -133,7 +133,7 @@ def test_layers_of_different_tables_and_windows():
   )
   tokens = jnp.arange(20).reshape(2, 10) % 16
   valid = jnp.arange(10) >= jnp.array([[0], [3]])
-  out = quick_jit(
+  out = jax.jit(
     lambda params: sampler.generate(
       model,
       params,
@@ -150,7 +150,7 @@ def test_layers_of_different_tables_and_windows():
   mask = jnp.pad(jnp.repeat(valid, 2, 0), ((0, 0), (0, 6)), constant_values=1)
   for changes in ({}, {'scan': False, 'remat': 'full'}):
     other = transformer.build(dataclasses.replace(c, **changes))
-    logp, _ = quick_jit(
+    logp, _ = jax.jit(
       lambda p: logprobs.score(other, p, whole, mask, Sampling.make(), start=10)  # noqa: B023
     )(params)
     np.testing.assert_allclose(logp[:, 10:], out.logp, atol=1e-5)
