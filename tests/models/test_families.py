@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hf_models import torch, transformers
-from small import quick_jit
 
 from jaxrl_reason import sampler, trees
 from jaxrl_reason.checkpoints import hf
@@ -39,7 +38,7 @@ def generate(model, params):
   tokens, valid = (jnp.asarray(x.numpy()) for x in H.prompts())
   rows = len(H.LENGTHS) * GROUP
   heat = jnp.where(jnp.arange(rows) % GROUP == 0, 0.0, 1.0)
-  run = quick_jit(
+  run = jax.jit(
     lambda params: sampler.generate(
       model,
       params,
@@ -88,7 +87,7 @@ def case(request, tmp_path_factory):
   params = hf.load(folder, config)
   model = transformer.build(config)
   out, tokens, valid = generate(model, params)
-  f = quick_jit(jax.grad(our_loss(model, tokens, valid), has_aux=True))
+  f = jax.jit(jax.grad(our_loss(model, tokens, valid), has_aux=True))
   grads, logits = f(params)
   return Case(
     request.param,
@@ -153,7 +152,7 @@ def test_gradients_equal(case, tmp_path):
 
 def test_bf16_is_no_further_from_float32_than_theirs(case):
   half = dataclasses.replace(case.config, dtype='bfloat16')
-  f = quick_jit(our_loss(transformer.build(half), case.tokens, case.valid))
+  f = jax.jit(our_loss(transformer.build(half), case.tokens, case.valid))
   ours = np.asarray(f(case.params)[1])
   theirs = their_logits(H.make(case.name).bfloat16(), case)
   rms = lambda x: np.sqrt(np.mean((x - case.logits)[case.valid] ** 2))
