@@ -129,7 +129,7 @@ def default() -> ml_collections.ConfigDict:
         scan=True,  # over layers; False unrolls them
       ),
       data=dict(
-        name='arithmetic',  # a name in tasks.TASKS, or gsm8k
+        name='arithmetic',  # a name in tasks.TASKS, gym:..., or gsm8k
         dir='',  # folder of a data set's files; '': download them
         knobs=ml_collections.ConfigDict(),  # difficulty; see the task's file
         harder=ml_collections.ConfigDict(),  # changes for the harder split

@@ -23,7 +23,7 @@ from jaxrl_reason.base import Batch, Metrics, Prompts, TrainState
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards import compose, device
+from jaxrl_reason.rewards import compose, device, resolve
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.verdict import judge
 
@@ -269,5 +269,16 @@ def host_spec(rewards: dict, task_reward: str) -> dict:
 
 def grader(run) -> Callable[[list[tuple[str, dict]]], list]:
   """How evaluations verify answers: the data's own host reward."""
+  if run.problems.reward in resolve.POOL_ONLY:
+    return lambda cases: _pooled(run, cases)
   reward = compose.build(run.problems.reward)
   return lambda cases: [judge(reward, text, ex) for text, ex in cases]
+
+
+def _pooled(run, cases: list[tuple[str, dict]]) -> list:
+  """Verdicts from workers that live for one evaluation."""
+  c = run.config.rl
+  with VerifierPool(
+    run.problems.reward, workers=c.workers, timeout_s=c.timeout_s
+  ) as pool:
+    return pool.map(cases)

@@ -47,14 +47,14 @@ def _task(c, seed: int) -> Problems:
   return Problems(
     *map(source, tasks.SPLITS),
     kernel=task.kernel,
-    reward='jaxrl_reason.rewards.task:reward',
+    reward=task.reward,
     alphabet=task.alphabet,
   )
 
 
 def load(c, seed: int) -> Problems:
   """The problems of a config's `data` section."""
-  if c.name in tasks.TASKS:
+  if tasks.is_known(c.name):
     return _task(c, seed)
   if c.name == gsm8k.NAME:
     found = gsm8k.load(c.dir or None, cache_dir() / 'gsm8k')
@@ -67,8 +67,8 @@ def load(c, seed: int) -> Problems:
       alphabet=None,
     )
   raise ValueError(
-    f'data.name={c.name!r}: choose {gsm8k.NAME} or one of '
-    f'{", ".join(tasks.TASKS)}'
+    f'data.name={c.name!r}: choose {gsm8k.NAME}, one of '
+    f'{", ".join(tasks.TASKS)}, or gym:<family> of reasoning-gym'
   )
 
 

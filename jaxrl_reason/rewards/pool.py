@@ -37,6 +37,7 @@ MAX_BARREN_RESTARTS = 3
 # No accelerator for a worker, whatever a reward imports, and one thread each:
 # the workers are the parallelism.
 ENVIRONMENT = {
+  worker.INSIDE: '1',
   'JAX_PLATFORMS': 'cpu',
   'OMP_NUM_THREADS': '1',
   'OPENBLAS_NUM_THREADS': '1',

@@ -16,6 +16,7 @@ SHORT = {
   'code': 'jaxrl_reason.rewards.code:reward',
   'edit': 'jaxrl_reason.rewards.text:edit',
   'exact': 'jaxrl_reason.rewards.text:exact',
+  'gym': 'jaxrl_reason.rewards.gym:reward',
   'instructions': 'jaxrl_reason.rewards.instructions:reward',
   'json': 'jaxrl_reason.rewards.structure:valid_json',
   'json_equal': 'jaxrl_reason.rewards.structure:equal_json',
@@ -25,6 +26,7 @@ SHORT = {
   'math_symbolic': 'jaxrl_reason.rewards.math_symbolic:reward',
   'normalized': 'jaxrl_reason.rewards.text:normalized',
   'numbers': 'jaxrl_reason.rewards.numbers:reward',
+  'puzzle': 'jaxrl_reason.rewards.puzzles:reward',
   'regex': 'jaxrl_reason.rewards.structure:matches_pattern',
   'repetition': 'jaxrl_reason.rewards.format:repetition',
   'rouge_l': 'jaxrl_reason.rewards.text:rouge_l',
@@ -34,6 +36,8 @@ SHORT = {
   'tool_calls': 'jaxrl_reason.rewards.tool_calls:reward',
   'tool_calls_valid': 'jaxrl_reason.rewards.tool_calls:valid',
 }
+# Those that may execute text: they refuse to run outside of a worker.
+POOL_ONLY = frozenset(['gym'])
 
 
 class RewardError(ValueError):

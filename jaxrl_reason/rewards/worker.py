@@ -33,6 +33,8 @@ CASE = struct.Struct('!Q')  # id of a case, before its bytes
 ANSWER = struct.Struct('!QB')  # id and outcome, before a pickled Verdict
 DONE, RETIRE, KILLED, CRASHED = range(4)  # outcomes; RETIRE: done, then exit
 PARENT_POLL_S = 1.0
+# In the environment of the nursery and its workers, and nowhere else.
+INSIDE = 'JAXRL_REASON_VERIFIER'
 # Where more processes want to run than there are cores, a worker that is kept
 # waiting gets up to so many limits before its case is called too slow.
 STARVED = 4

@@ -18,12 +18,16 @@ import numpy as np
 from jaxrl_reason.tasks import (
   arithmetic,
   base,
+  base_conversion,
   countdown,
+  gym,
   knights_knaves,
   linear_equations,
   lis,
+  satisfiability,
   sorting,
   string_functions,
+  sudoku4,
 )
 from jaxrl_reason.tasks.base import Example, Task
 
@@ -31,12 +35,15 @@ TASKS: dict[str, Task] = {
   module.TASK.name: module.TASK
   for module in (
     arithmetic,
+    base_conversion,
     countdown,
     knights_knaves,
     linear_equations,
     lis,
+    satisfiability,
     sorting,
     string_functions,
+    sudoku4,
   )
 }
 SPLITS = ('train', 'heldout', 'harder')
@@ -44,9 +51,19 @@ HELDOUT_SHARE = 1 / 8
 MAX_DRAWS = 20_000
 
 
+def is_known(name: str) -> bool:
+  return name in TASKS or name.startswith(gym.PREFIX)
+
+
 def get(name: str) -> Task:
+  """A task of `TASKS`, or 'gym:<family>' of reasoning-gym."""
+  if name.startswith(gym.PREFIX):
+    return gym.task(name.removeprefix(gym.PREFIX))
   if name not in TASKS:
-    raise ValueError(f'unknown task {name!r}; known: {", ".join(TASKS)}')
+    raise ValueError(
+      f'unknown task {name!r}; known: {", ".join(TASKS)}, and '
+      f'{gym.PREFIX}<family> for those of reasoning-gym'
+    )
   return TASKS[name]
 
 
@@ -103,9 +120,9 @@ def example(
 
 
 def check(text: str, problem: Example) -> float:
-  return TASKS[problem['task']].check(text, problem)
+  return get(problem['task']).check(text, problem)
 
 
 def check_format(text: str, problem: Example) -> float:
   """1.0 if the text has one marker and then an answer of the task's kind."""
-  return base.check_format(text, TASKS[problem['task']].answer_chars)
+  return base.check_format(text, get(problem['task']).answer_chars)

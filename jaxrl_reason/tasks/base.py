@@ -49,11 +49,13 @@ class Task:
   check: completion, example -> 1.0 or 0.0, in bounded time for any text.
   knobs: the difficulty of the train and held-out splits.
   harder: what the out-of-distribution split changes.
-  alphabet: every character of its prompts and solutions, at any knobs.
+  alphabet: every character of its prompts and solutions, at any knobs; None
+    where nobody can say.
   answer_chars: what an answer is made of (for the format reward).
   kernel: the device kernel with the verdict of `check`, or None.
   identity: problems with the same one are one problem, whatever the prompt's
     wording, and stand on the same side of the split.
+  reward: the host reward that verifies its answers, by name.
   """
 
   name: str
@@ -61,10 +63,11 @@ class Task:
   check: Check
   knobs: dict
   harder: dict
-  alphabet: str
+  alphabet: str | None
   answer_chars: str
   kernel: str | None
   identity: Callable[[Example], str] = operator.itemgetter('prompt')
+  reward: str = 'jaxrl_reason.rewards.task:reward'
 
 
 def make_example(

@@ -37,7 +37,9 @@ def max_tokens(n_numbers: int) -> int:
 # --- the checker --------------------------------------------------------------
 
 
-def tokenize(text: str, limit: int) -> list[str] | None:
+def tokenize(
+  text: str, limit: int, *, max_digits: int = base.MAX_DIGITS
+) -> list[str] | None:
   """Tokens of an expression; None if malformed or more than `limit`."""
   text = text.strip(' ')
   tokens, at = [], 0
@@ -45,7 +47,7 @@ def tokenize(text: str, limit: int) -> list[str] | None:
     match = _TOKEN.match(text, at)
     if match is None or len(tokens) == limit:
       return None
-    if match[1].isdigit() and len(match[1]) > base.MAX_DIGITS:
+    if match[1].isdigit() and len(match[1]) > max_digits:
       return None
     tokens.append(match[1])
     at = match.end()
