@@ -72,6 +72,7 @@ class Rollout:
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   routes: jax.Array | None = None  # i32 [N,T,L,k], experts each token used
+  views: dict[str, jax.Array] | None = None  # what rewards read besides text
 
 
 @struct.dataclass

@@ -11,20 +11,30 @@ from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Metrics, Prompts, Reward, Rollout
 
 
+def rows_of(prompts: Prompts, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
+  """(tokens, valid) [N,T]: the prompts trained under and their completions."""
+  n, c = rollout.tokens.shape
+  repeat = lambda x: sharding.rows(jnp.repeat(x, n // x.shape[0], axis=0))
+  first = lambda x, y: y if x is None else x
+  tokens = first(prompts.train_tokens, prompts.tokens)
+  valid = first(prompts.train_valid, prompts.valid)
+  sampled = jnp.arange(c) < rollout.length[:, None]
+  tokens = jnp.concatenate([repeat(tokens), rollout.tokens], axis=1)
+  return tokens, jnp.concatenate([repeat(valid), sampled], axis=1)
+
+
 def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
   """Rows [N,T] of B prompts and their N = B*G completions."""
   n, c = rollout.tokens.shape
   b, p = prompts.tokens.shape
   repeat = lambda x: sharding.rows(jnp.repeat(x, n // b, axis=0))
   sampled = jnp.arange(c) < rollout.length[:, None]
-  first = lambda x, y: y if x is None else x
-  tokens = first(prompts.train_tokens, prompts.tokens)
-  valid = first(prompts.train_valid, prompts.valid)
+  tokens, valid = rows_of(prompts, rollout)
   beside = lambda x: jnp.pad(x, ((0, 0), (p, 0)))
   demo = rollout.is_demo
   return Batch(
-    tokens=jnp.concatenate([repeat(tokens), rollout.tokens], axis=1),
-    valid=jnp.concatenate([repeat(valid), sampled], axis=1),
+    tokens=tokens,
+    valid=valid,
     mask=beside(sampled),
     reward=reward.total,
     reward_parts=reward.parts,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import learner as learner_lib
-from jaxrl_reason import sampler, sharding
+from jaxrl_reason import sampler, scoring, sharding
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Metrics, Prompts, Rollout, TrainState
 from jaxrl_reason.logits import Sampling
@@ -28,6 +28,7 @@ class Generation:
     filter: name in `batch.FILTERS`.
     part_names: of the reward's parts, for the metrics.
     demos: of the G samples of a prompt, how many are its reference solution.
+    reads: views that the rewards read (`device.reads`, `scoring.views`).
   """
 
   n_samples: int
@@ -35,6 +36,7 @@ class Generation:
   filter: str
   part_names: tuple[str, ...]
   demos: int = 0
+  reads: tuple[str, ...] = ()
 
 
 def rollout(
@@ -121,11 +123,28 @@ def step(
     lambda x: sharding.rows(jnp.repeat(x, gen.n_samples, axis=0)),
     prompts.answer,
   )
-  batch = batch_lib.make_batch(prompts, out, reward_fn(out, answers))
+  see = lambda out, n: _see(learner, gen, state, prompts, out, (root, n))
+  reward = reward_fn(see(out, 2), answers)
+  batch = batch_lib.make_batch(prompts, out, reward)
   if 'greedy_reward' in learner.needs:
     best = greedy(learner, gen, state.params, prompts, noise, stop)
+    best = see(best, 3)
     batch = batch_lib.with_greedy(batch, reward_fn(best, prompts.answer))
   return learn(learner, gen, state, batch, sampling, order)
+
+
+def _see(learner, gen: Generation, state, prompts, out, noise) -> Rollout:
+  """The rollout with the views its rewards read, if they read any.
+
+  Args:
+    noise: (the run's key, the number of its use within the step); 0 and 1 are
+      those of `step_keys`.
+  """
+  if not gen.reads:
+    return out
+  root, use = noise
+  key = jax.random.fold_in(jax.random.fold_in(root, state.step), use)
+  return scoring.views(learner, state.params, prompts, out, key, gen.reads)
 
 
 def steps(

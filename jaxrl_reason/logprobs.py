@@ -3,6 +3,9 @@ what the sampler did, computed a chunk of columns at a time so that logits
 [N,T,V] never exist whole.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -24,8 +27,49 @@ def score(
   """log p(token_t | tokens before t) and the entropy it was drawn with.
 
   Args:
-    tokens: int [N,T]; valid: bool [N,T].
+    tokens, valid, start, chunk, routes: see `over_columns`.
     sampling: the distribution; temperature [N]. Neutral means the policy's.
+
+  Returns:
+    (logp [N,T], entropy [N,T] in nats), float32, 0 before `start`. Values at
+    invalid tokens are finite and mean nothing.
+  """
+  heat = jnp.broadcast_to(sampling.temperature, tokens.shape[:1])[:, None]
+  sampling = sampling.replace(temperature=heat)
+
+  def part(logits, targets):
+    shaped = logits_lib.shape(logits, sampling, targets)
+    return logits_lib.token_logp(shaped, targets), logits_lib.entropy(shaped)
+
+  return over_columns(
+    model,
+    params,
+    tokens,
+    valid,
+    part,
+    start=start,
+    chunk=chunk,
+    routes=routes,
+  )
+
+
+def over_columns(
+  model: Model,
+  params,
+  tokens: jax.Array,
+  valid: jax.Array,
+  part: Callable[[jax.Array, jax.Array], Any],
+  *,
+  start: int = 1,
+  chunk: int = 0,
+  routes: jax.Array | None = None,
+) -> Any:
+  """What `part` makes of the logits from which each token was drawn.
+
+  Args:
+    tokens: int [N,T]; valid: bool [N,T].
+    part: (logits f32 [N,c,V], the c tokens drawn from them [N,c]) -> tree of
+      [N,c], column by column.
     start: first column wanted, at least 1: columns before it are prompts in
       every row, and need no logits.
     chunk: columns of logits alive at once (recomputed in the backward pass);
@@ -34,8 +78,7 @@ def score(
       the router's choice now.
 
   Returns:
-    (logp [N,T], entropy [N,T] in nats), float32, 0 before `start`. Values at
-    invalid tokens are finite and mean nothing.
+    The tree of [N,T], 0 before `start`.
   """
   if routes is None:
     hidden = model.hidden(params, tokens, valid)
@@ -43,18 +86,10 @@ def score(
     hidden = model.hidden_routed(params, tokens, valid, routes)[0]
   hidden = hidden[:, start - 1 : -1]
   targets = tokens[:, start:]
-  n, columns, width = hidden.shape
-
-  def part(hidden, targets):
-    logits = model.unembed(params, hidden)
-    heat = jnp.broadcast_to(sampling.temperature, (n,))[:, None]
-    shaped = logits_lib.shape(
-      logits, sampling.replace(temperature=heat), targets
-    )
-    return logits_lib.token_logp(shaped, targets), logits_lib.entropy(shaped)
-
+  n, columns, _ = hidden.shape
+  of = lambda hidden, targets: part(model.unembed(params, hidden), targets)
   if not 0 < chunk < columns:
-    out = part(hidden, targets)
+    out = of(hidden, targets)
   else:
     room = -columns % chunk
     split = lambda x: jnp.moveaxis(
@@ -65,7 +100,6 @@ def score(
       0,
     )
     join = lambda x: jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
-    body = jax.checkpoint(lambda xs: part(*xs))
+    body = jax.checkpoint(lambda xs: of(*xs))
     out = jax.tree.map(join, jax.lax.map(body, (split(hidden), split(targets))))
-  logp, entropy = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (start, 0))), out)
-  return logp, entropy
+  return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (start, 0))), out)

@@ -1,8 +1,11 @@
 """Passes over a batch without gradient: what its loss reads besides rewards.
 
 Old and reference log-probs, entropies, a critic's output: each is computed
-where the loss settings ask for it (`losses.needs`) and nowhere else.
+where the loss settings ask for it (`losses.needs`) and nowhere else. `views`
+is what rewards read of the policy, before there is a batch.
 """
+
+import math
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +13,18 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import critics, logprobs, losses
 from jaxrl_reason import logits as logits_lib
-from jaxrl_reason.base import Batch, TrainState
+from jaxrl_reason.base import Batch, Prompts, Rollout, TrainState
 from jaxrl_reason.learner import Learner
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards import likelihood
+
+# (logits [N,c,V], tokens [N,c]) -> [N,c]: views of every token. Of the policy
+# itself: a filter that leaves one token would make any token certain.
+TOKEN_VIEWS = {
+  'logp': logits_lib.token_logp,
+  'entropy': lambda logits, tokens: logits_lib.entropy(logits),
+  'uniform_kl': lambda logits, tokens: likelihood.uniform_kl(logits),
+}
 
 
 def score(learner: Learner, params, batch: Batch, sampling: Sampling):
@@ -48,6 +60,51 @@ def _mean_logp(learner: Learner, params, batch: Batch, sampling: Sampling):
   logp = logits_lib.token_logp(logits, batch.tokens[:, learner.start :])
   pad = lambda x: jnp.pad(x, ((0, 0), (learner.start, 0)))
   return pad(logp), pad(losses.mean_logp(logits))
+
+
+def views(
+  learner: Learner,
+  params,
+  prompts: Prompts,
+  rollout: Rollout,
+  key: jax.Array,
+  names: tuple[str, ...],
+) -> Rollout:
+  """The rollout with what its rewards read: `rollout.views`, by name.
+
+    logp, entropy, uniform_kl   f32 [N,C], of the policy; see TOKEN_VIEWS
+    group                       i32 [N], equal for the samples of a prompt
+    uniform                     f32 [N], noise by (key, row)
+    mask                        bool [N,C], tokens sampled; always there
+
+  Token views take one more forward pass, of micro-batches and chunks of
+  columns, as the update's own. The entropy and the divergence are over the
+  model's V, the few ids past the tokenizer's included.
+  """
+  n, c = rollout.tokens.shape
+  out = {'mask': jnp.arange(c) < rollout.length[:, None]}
+  if 'group' in names:
+    out['group'] = jnp.arange(n) // (n // prompts.tokens.shape[0])
+  if 'uniform' in names:
+    out['uniform'] = likelihood.uniforms(key, n)
+  wanted = {k: f for k, f in TOKEN_VIEWS.items() if k in names}
+  if wanted:
+    of = lambda logits, tokens: {
+      k: f(logits, tokens) for k, f in wanted.items()
+    }
+    look = lambda rows: logprobs.over_columns(
+      learner.model,
+      params,
+      *rows,
+      of,
+      start=learner.start,
+      chunk=learner.logprob_chunk,
+    )
+    # Greedy completions are fewer rows than the micro-batches may divide.
+    parts = math.gcd(n, learner.minibatches * learner.micro_batches)
+    rows = by_parts(look, batch_lib.rows_of(prompts, rollout), parts)
+    out |= {k: x[:, -c:] for k, x in rows.items()}
+  return rollout.replace(views=out)
 
 
 def add_arrays(

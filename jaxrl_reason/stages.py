@@ -165,6 +165,7 @@ def _rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
     filter=c.filter,
     part_names=tuple(c.rewards),
     demos=c.demos,
+    reads=_reads(run) if c.path == 'fused' else (),
   )
   sampling = Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
   return gen, sampling
@@ -248,6 +249,10 @@ def device_rewards(run) -> tuple[Callable, Callable]:
   )
 
 
+def _reads(run) -> tuple[str, ...]:
+  return device.reads(run.config.rl.rewards.to_dict(), run.problems.kernel)
+
+
 def check_rewards(run) -> None:
   """Refuses rewards that do not exist now, not after the stages before rl."""
   c = run.config.rl
@@ -256,6 +261,7 @@ def check_rewards(run) -> None:
   if c.path == 'fused':
     device_rewards(run)
   else:
+    device.refuse_on_host(c.rewards.to_dict())
     compose.compose(host_spec(c.rewards.to_dict(), run.problems.reward))
 
 

@@ -144,6 +144,7 @@ def test_dependencies_point_down():
     'critics': 4,
     'learner': 4,
     'scoring': 4,
+    'judging': 5,
     'step': 4,
     'config': 5,
     'checkpoints': 4,

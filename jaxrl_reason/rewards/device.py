@@ -3,9 +3,12 @@
   encode, reward_fn = make({'answer': {'reward': 'task'}}, 'integer', ...)
 
 `encode(example)` runs in the data pipeline and gives the arrays a kernel
-compares with; `reward_fn` runs inside the compiled step.
+compares with; `reward_fn` runs inside the compiled step. Where `reads` names
+views, the step puts them into the Rollout first (`scoring.views`).
 """
 
+import dataclasses
+import functools
 from collections.abc import Callable
 
 import jax.numpy as jnp
@@ -14,19 +17,42 @@ from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.rewards import kernels
 
 
-def _kernel(part: str, spec: dict, task_kernel: str | None) -> str:
-  """The kernel a reward part names; 'task' stands for the task's own."""
-  host_only = sorted(spec.keys() - {'reward', 'weight'})
+def _kernel(part: str, spec: dict, task_kernel: str | None) -> kernels.Kernel:
+  """The kernel a reward part names ('task': the task's own), knobs set."""
+  host_only = sorted(spec.keys() - {'reward', 'weight', 'kwargs'})
   name = task_kernel if spec['reward'] == 'task' else spec['reward']
-  if name in kernels.KERNELS and not host_only:
-    return name
-  problem = (
-    f'{host_only[0]!r} is for rewards in Python'
-    if host_only
-    else f'there is no device kernel for {spec["reward"]!r} '
-    f'(kernels: {", ".join(kernels.KERNELS)})'
-  )
+  kernel = kernels.KERNELS.get(name)
+  kwargs = dict(spec.get('kwargs', {}))
+  if kernel is None:
+    problem = f'there is no device kernel for {spec["reward"]!r} (kernels: '
+    problem += f'{", ".join(kernels.KERNELS)})'
+  elif host_only:
+    problem = f'{host_only[0]!r} is for rewards in Python'
+  elif kwargs.keys() - set(kernel.knobs):
+    known = ', '.join(kernel.knobs) or 'none'
+    problem = f'kwargs {sorted(kwargs)} for a kernel with {known}'
+  else:
+    score = functools.partial(kernel.score, **kwargs)
+    return dataclasses.replace(kernel, score=score)
   raise ValueError(f'rl.rewards.{part}: {problem}. Set rl.path="host".')
+
+
+def reads(spec: dict[str, dict], task_kernel: str | None) -> tuple[str, ...]:
+  """The views that the parts of a spec read, by name."""
+  parts = [_kernel(k, v, task_kernel) for k, v in spec.items()]
+  return tuple(sorted({name for kernel in parts for name in kernel.reads}))
+
+
+def refuse_on_host(spec: dict[str, dict]) -> None:
+  """Raises ValueError for a part that only the compiled step can compute."""
+  for part, value in spec.items():
+    kernel = kernels.KERNELS.get(value['reward'])
+    if kernel is not None and kernel.reads:
+      raise ValueError(
+        f'rl.rewards.{part}: {value["reward"]!r} reads '
+        f'{", ".join(kernel.reads)}, which rewards in Python do not see. Set '
+        'rl.path="fused".'
+      )
 
 
 def make(
@@ -35,33 +61,32 @@ def make(
   """(encode, reward_fn) of weighted kernels.
 
   Args:
-    spec: part -> {'reward': kernel or 'task', 'weight': number}.
+    spec: part -> {'reward': kernel or 'task', 'weight': number, 'kwargs'}.
     task_kernel: the kernel that 'task' means.
     tokenizer: whose `token_bytes` give the completions' bytes.
     max_new: C.
   """
-  names = {k: _kernel(k, v, task_kernel) for k, v in spec.items()}
+  parts = {k: _kernel(k, v, task_kernel) for k, v in spec.items()}
   weights = [v.get('weight', 1.0) for v in spec.values()]
   table, lengths = kernels.token_bytes_table(tokenizer)
   max_bytes = max_new * table.shape[1]
 
   def encode(example: dict) -> dict:
-    return {
-      part: kernels.KERNELS[name].encode(example)
-      for part, name in names.items()
-    }
+    return {part: kernel.encode(example) for part, kernel in parts.items()}
 
   def reward_fn(rollout: Rollout, answers: dict) -> Reward:
     text, n = kernels.to_bytes(
       rollout.tokens, rollout.length, table, lengths, max_bytes=max_bytes
     )
     scores = [
-      kernels.KERNELS[name].score(text, n, answers[part])
-      for part, name in names.items()
+      kernel.score(
+        text, n, answers[part], *([rollout.views] if kernel.reads else [])
+      )
+      for part, kernel in parts.items()
     ]
-    parts = jnp.stack(scores, axis=1)
     # A sum, not a product with the weights: TPUs multiply in bf16.
     total = sum(w * s for w, s in zip(weights, scores))
-    return Reward(total=total, parts=parts, valid=jnp.ones(len(total), bool))
+    # A probability may underflow to -inf in its logarithm: not a reward.
+    return Reward(total, jnp.stack(scores, axis=1), jnp.isfinite(total))
 
   return encode, reward_fn

@@ -7,12 +7,21 @@
 
 Each kernel gives the verdict of its host twin (named in its docstring) for any
 bytes at all, with one limit: a completion longer than W bytes scores 0.
+
+Kernels that have `reads` need no gold answer but something the step knows: the
+policy's probabilities, who shares a prompt, noise. They have no host twin, and
+are called `score(text, length, answer, views)`; see `scoring.views`.
 """
 
 import dataclasses
 from collections.abc import Callable
 
-from jaxrl_reason.rewards.kernels import countdown, final, subsequence
+from jaxrl_reason.rewards.kernels import (
+  countdown,
+  final,
+  label_free,
+  subsequence,
+)
 from jaxrl_reason.rewards.kernels.token_bytes import (
   to_bytes,
   token_bytes_table,
@@ -24,10 +33,17 @@ __all__ = ['KERNELS', 'Kernel', 'to_bytes', 'token_bytes_table']
 @dataclasses.dataclass(frozen=True)
 class Kernel:
   """score(text, length, answer) -> f32[N]; encode(example, **sizes) -> dict of
-  arrays whose shapes depend on the sizes alone."""
+  arrays whose shapes depend on the sizes alone; reads: names of views; knobs:
+  keyword arguments of score that a config may set."""
 
   score: Callable
   encode: Callable
+  reads: tuple[str, ...] = ()
+  knobs: tuple[str, ...] = ()
+
+
+_no_answer = lambda example: {}
+_free = lambda score, *reads: Kernel(score, _no_answer, reads)
 
 
 KERNELS: dict[str, Kernel] = {
@@ -36,4 +52,12 @@ KERNELS: dict[str, Kernel] = {
   'countdown': Kernel(countdown.score, countdown.encode),
   'subsequence': Kernel(subsequence.score, subsequence.encode),
   'format': Kernel(final.score_format, final.encode_format),
+  'self_certainty': _free(label_free.self_certainty, 'uniform_kl'),
+  'neg_entropy': _free(label_free.neg_entropy, 'entropy'),
+  'seq_logp': _free(label_free.seq_logp, 'logp'),
+  'mean_logp': _free(label_free.mean_logp, 'logp'),
+  'majority': _free(label_free.majority, 'group'),
+  'cluster_share': _free(label_free.cluster_share, 'group'),
+  'wrong_label': Kernel(label_free.wrong_label, final.encode_text, ('group',)),
+  'random': Kernel(label_free.random, _no_answer, ('uniform',), ('p',)),
 }

@@ -125,3 +125,38 @@ def score_format(text, length, answer) -> jax.Array:
   inside = (at >= start[:, None]) & (at < length[:, None])
   well_formed = (start < length) & (allowed | ~inside).all(1)
   return (counts & well_formed).astype(jnp.float32)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+  """A bijection of u32 after which every bit depends on every bit: the
+  finaliser of MurmurHash3, by A. Appleby (public domain)."""
+  x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+  x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+  return x ^ (x >> 16)
+
+
+def _ids(text, place, inside) -> jax.Array:
+  """i32[N] in [0, 2^31): equal bytes at equal places share one. A sum over
+  places (it wraps), so that no byte waits for another."""
+  at = place.astype(jnp.uint32) * 256 + text + 1
+  total = jnp.where(inside, _mix(at), 0).sum(1, dtype=jnp.uint32)
+  return (_mix(total) >> 1).astype(jnp.int32)
+
+
+def bytes_ids(data: jax.Array, n_bytes: jax.Array) -> jax.Array:
+  """The `answer_ids` of answers u8[N,K] that are n_bytes[N] long."""
+  place = jnp.broadcast_to(jnp.arange(data.shape[1]), data.shape)
+  return _ids(data, place, place < n_bytes[:, None])
+
+
+def answer_ids(text: jax.Array, length: jax.Array) -> jax.Array:
+  """i32[N]: equal final answers share an id; -1 where there is none (no
+  marker, several, nothing after it, or a text that was cut).
+
+  Two different answers share one by accident once in 2^31 pairs.
+  """
+  at = jnp.arange(text.shape[1])
+  start, counts = answer_span(text, length)
+  inside = (at >= start[:, None]) & (at < length[:, None])
+  ids = _ids(text, at - start[:, None], inside)
+  return jnp.where(counts & (start < length), ids, -1)

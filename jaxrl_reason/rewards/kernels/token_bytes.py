@@ -59,3 +59,27 @@ def to_bytes(
   length = end[:, -1] if c else jnp.zeros((n,), jnp.int32)
   text = jnp.asarray(table)[token, offset]
   return jnp.where(at < length[:, None], text, 0).astype(jnp.uint8), length
+
+
+def after_marker(
+  tokens: jax.Array, n_tokens: jax.Array, table: np.ndarray, marker: int
+) -> jax.Array:
+  """i32[N]: the token at which the final answer begins, for
+  `likelihood.splice_reference`; -1 where that is no place between tokens.
+
+  There must be exactly one marker byte, and the token that holds it must end
+  with it: in a token such as `#1` the answer cannot be taken out.
+  """
+  hits = table == marker  # [V,W]
+  sizes = np.max(np.where(hits, np.arange(1, table.shape[1] + 1), 0), axis=1)
+  used = np.max(
+    np.where(table != 0, np.arange(1, table.shape[1] + 1), 0), axis=1
+  )
+  ends = jnp.asarray(sizes == used)
+  inside = jnp.arange(tokens.shape[1]) < n_tokens[:, None]
+  inside &= (tokens >= 0) & (tokens < table.shape[0])
+  tokens = jnp.where(inside, tokens, 0)
+  n_hits = jnp.where(inside, jnp.asarray(hits.sum(1))[tokens], 0)  # [N,C]
+  at = jnp.argmax(n_hits, axis=1)
+  holder = jnp.take_along_axis(tokens, at[:, None], axis=1)[:, 0]
+  return jnp.where((n_hits.sum(1) == 1) & ends[holder], at + 1, -1)

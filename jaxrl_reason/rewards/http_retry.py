@@ -1,0 +1,153 @@
+"""POST of JSON with a limit on time, retries and patience with busy servers.
+
+One connection a request, by the standard library. A reply that is not 200, a
+connection that breaks and a body that is not JSON are tried again, after
+
+  max(Retry-After, uniform(0, min(backoff_s * 2^attempt, MAX_BACKOFF_S)))
+
+seconds (full jitter), as long as attempts and time are left. Other statuses
+(a wrong key, an unknown model) are final. Redirects are not followed: they
+could carry the key elsewhere.
+"""
+
+import contextlib
+import dataclasses
+import email.utils
+import http.client
+import itertools
+import json
+import random
+import socket
+import threading
+import time
+import urllib.parse
+
+# Too busy or broken for now: request timeout, conflict, too early, too many
+# requests, and errors of servers and gateways (529: overloaded).
+RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
+MAX_BACKOFF_S = 30.0
+MAX_BYTES = 8 * 2**20  # of a reply
+
+
+class PostError(Exception):
+  """No reply; `status` is that of the verdict: 'error' or 'timeout'."""
+
+  def __init__(self, status: str, message: str):
+    super().__init__(message)
+    self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+  """timeout_s: of one attempt; deadline_s: of all of them with their pauses;
+  retries: attempts after the first; backoff_s: of the first pause."""
+
+  timeout_s: float = 30.0
+  deadline_s: float = 120.0
+  retries: int = 5
+  backoff_s: float = 0.5
+
+
+def post_json(url: str, payload: dict, headers: dict, limits: Limits) -> dict:
+  """The JSON object that the server answers with.
+
+  Raises:
+    PostError: with the last attempt's reason.
+  """
+  body = json.dumps(payload).encode('ascii')
+  headers = {'Content-Type': 'application/json', **headers}
+  end = time.monotonic() + limits.deadline_s
+  for attempt in itertools.count():
+    left = end - time.monotonic()
+    kind, wait = 'error', 0.0
+    try:
+      status, after, data = _post(
+        url, body, headers, min(limits.timeout_s, left)
+      )
+      if status == 200:
+        return _object(data)
+      why = f'HTTP {status}: {data[:300].decode("utf-8", "replace")}'
+      if status not in RETRIED:
+        raise PostError('error', why)
+      wait = wait_of(after)
+    except TimeoutError:
+      kind, why = (
+        'timeout',
+        f'no reply within {min(limits.timeout_s, left):g} s',
+      )
+    # Refused, reset, cut short, or not JSON (a proxy's page): may pass.
+    except (OSError, http.client.HTTPException, ValueError) as e:
+      why = f'{type(e).__name__}: {e}'[:300]
+    ceiling = min(limits.backoff_s * 2 ** min(attempt, 30), MAX_BACKOFF_S)
+    pause = max(wait, random.uniform(0, ceiling))
+    if attempt >= limits.retries:
+      raise PostError(kind, f'{why} ({attempt + 1} attempts)')
+    if time.monotonic() + pause >= end:
+      late = f'{why} (no time left within {limits.deadline_s:g} s)'
+      raise PostError('timeout', late)
+    time.sleep(pause)
+
+
+def _object(data: bytes) -> dict:
+  found = json.loads(data)
+  if not isinstance(found, dict):
+    raise ValueError(f'the reply is no object: {found!r:.80}')
+  return found
+
+
+def wait_of(retry_after: str | None) -> float:
+  """Seconds of a Retry-After, a number or a date; 0 if it is neither."""
+  if not retry_after:
+    return 0.0
+  with contextlib.suppress(ValueError):
+    seconds = float(retry_after)
+    return seconds if 0 <= seconds < float('inf') else 0.0
+  with contextlib.suppress(ValueError):
+    at = email.utils.parsedate_to_datetime(retry_after).timestamp()
+    return max(0.0, at - time.time())
+  return 0.0
+
+
+def _post(url: str, body: bytes, headers: dict, timeout_s: float):
+  """(status, Retry-After, body) of one attempt.
+
+  Socket timeouts bound one read each, and a server may drip a byte at a time:
+  a timer cuts the connection when the whole is late.
+  """
+  parts = urllib.parse.urlsplit(url)
+  kinds = {
+    'http': http.client.HTTPConnection,
+    'https': http.client.HTTPSConnection,
+  }
+  begun = time.monotonic()
+  late = threading.Event()
+  connection = kinds[parts.scheme](
+    parts.hostname, parts.port, timeout=max(timeout_s, 1e-3)
+  )
+  with contextlib.closing(connection):
+    connection.connect()
+    left = max(0.0, begun + timeout_s - time.monotonic())
+    timer = threading.Timer(left, _cut, (connection.sock, late))
+    timer.daemon = True
+    timer.start()
+    try:
+      connection.request('POST', parts.path, body, headers)
+      response = connection.getresponse()
+      data = response.read(MAX_BYTES)  # what is cut is not JSON
+    # What a cut connection raises differs; only that it was cut matters.
+    except (OSError, http.client.HTTPException):
+      if late.is_set():
+        raise TimeoutError from None
+      raise
+    finally:
+      timer.cancel()
+  if late.is_set():
+    raise TimeoutError
+  return response.status, response.getheader('Retry-After'), data
+
+
+def _cut(sock: socket.socket, late: threading.Event):
+  late.set()
+  with contextlib.suppress(OSError):  # it may be closed already
+    # Not the method of SSL sockets, which the reading thread is inside of.
+    socket.socket.shutdown(sock, socket.SHUT_RDWR)
