@@ -33,6 +33,8 @@ class Model:
     hidden_routed: of a mixture of experts, (params, tokens, valid, routes
       [N,T,L,k] or None) -> (hidden, {'routes', 'load_balance'}).
     sampled_routes: cache -> int [N,T,L,k], the experts generation used.
+    adapters_off: of a model with adapters, params -> those without them, which
+      the other functions take as well.
   """
 
   specs: Any
@@ -44,6 +46,7 @@ class Model:
   flops_per_token: Callable[[float], float]
   hidden_routed: Callable | None = None
   sampled_routes: Callable | None = None
+  adapters_off: Callable | None = None
 
 
 @struct.dataclass
@@ -121,7 +124,9 @@ class TrainState:
   step: jax.Array  # i32 [], updates done since the run began
   params: Params
   opt_state: Any
-  ref_params: Params | None = None  # only when the loss reads a reference
+  # What is trained, as it was; only when the loss reads a reference that is
+  # not the model with its adapters off.
+  ref_params: Params | None = None
   critic: Any = None  # critics.CriticState, only when the loss reads one
   coefs: dict | None = None  # loss coefficients that follow the run
 

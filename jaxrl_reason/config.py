@@ -110,6 +110,10 @@ def default() -> ml_collections.ConfigDict:
     dict(
       seed=0,
       stages=('sft', 'rl'),  # in this order, on one state
+      # Weights to start from: a folder in Hugging Face layout, or
+      # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
+      # remat and scan are read.
+      model_dir='',
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor; -1: the rest
       compile_cache='auto',  # folder of compiled programs; '': none
       model=dict(
@@ -128,13 +132,31 @@ def default() -> ml_collections.ConfigDict:
         remat='none',  # recomputed in the backward pass: none, dots, full
         scan=True,  # over layers; False unrolls them
       ),
+      # Adapters beside frozen weights (`models/lora.py`).
+      lora=dict(
+        rank=0,  # 0: none
+        alpha=16.0,  # their change is scaled by alpha / rank
+        rslora=False,  # by alpha / sqrt(rank) instead
+        targets='.*attn/(q|k|v|o)|.*mlp/(gate|up|down)',  # regex over paths
+      ),
+      # Regex over the paths of the parameters that are trained; '': all, or
+      # the adapters alone where there are any.
+      trainable='',
       data=dict(
         name='arithmetic',  # a name in tasks.TASKS, gym:..., or gsm8k
         dir='',  # folder of a data set's files; '': download them
         knobs=ml_collections.ConfigDict(),  # difficulty; see the task's file
         harder=ml_collections.ConfigDict(),  # changes for the harder split
-        tokenizer='char',  # char, byte, sentencepiece
+        tokenizer='char',  # char, byte, sentencepiece, hf: of a folder
+        tokenizer_dir='',  # that folder, for hf; '': that of model_dir
         vocab=2048,  # tokens, for sentencepiece
+        # How a problem is written out: none, a name in chat.PLAIN, or chat: the
+        # folder's own template.
+        template='none',
+        system='',  # chat: the system's message; '': none
+        thinking='',  # chat: on or off, for templates with the switch
+        day='2024-07-26',  # chat: what templates that ask take for today
+        shots=0,  # plain: solved problems before each, the first of train
         prompt_len=32,  # P, tokens
         completion_len=32,  # C, tokens, stop token included
         too_long='error',  # examples that do not fit: error, or drop them
@@ -172,6 +194,11 @@ def algorithm(config: ml_collections.ConfigDict) -> dict:
     # Dr. GRPO divides by the most tokens a completion can have, not by T.
     settings['fixed_length'] = config.data.completion_len
   return settings
+
+
+def trainable(config: ml_collections.ConfigDict) -> str:
+  """The regex over the paths of the parameters that are trained."""
+  return config.trainable or ('lora/.*' if config.lora.rank else '.*')
 
 
 def _divides(what: str, total: int, **parts: int):

@@ -5,7 +5,8 @@
 --from is a Hugging Face folder (config.json, *.safetensors) or the workdir of
 a run, of which the newest checkpoint's parameters are taken. --to becomes a
 Hugging Face folder that `transformers` opens, or with --format=orbax a
-checkpoint of ours. --dtype is that on disk; without it, that of the source.
+checkpoint of ours. Adapters are merged; with --format=peft they are written
+alone. --dtype is that on disk; without it, that of the source.
 """
 
 import json
@@ -18,8 +19,8 @@ from absl import app, flags
 from etils import epath
 
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import hf, manager
-from jaxrl_reason.models import families
+from jaxrl_reason.checkpoints import hf, hf_tables, manager, pretrained
+from jaxrl_reason.models import families, lora
 from jaxrl_reason.models.config import Config
 
 _FROM = flags.DEFINE_string('from', None, 'Hugging Face folder, or a workdir.')
@@ -27,10 +28,9 @@ _TO = flags.DEFINE_string('to', None, 'Folder to write; new or empty.')
 _DTYPE = flags.DEFINE_enum(
   'dtype', None, sorted(hf.DTYPES), "On disk; default: the source's."
 )
-_FORMAT = flags.DEFINE_enum('format', 'hf', ('hf', 'orbax'), 'Of --to.')
+_FORMAT = flags.DEFINE_enum('format', 'hf', ('hf', 'orbax', 'peft'), 'Of --to.')
 
-# Beside the weights of a run, when they came from a Hugging Face folder.
-HF_CONFIG = 'hf_config.json'
+HF_CONFIG = pretrained.HF_CONFIG
 KEPT = ('.json', '.jinja', '.model', '.txt', '.md')  # tokenizer, templates
 
 
@@ -53,6 +53,28 @@ def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
   return c, families.to_hf(c, room)
 
 
+def lora_of_run(folder: pathlib.Path) -> lora.Lora:
+  """The settings of a run's adapters."""
+  run = json.loads((folder / 'config.json').read_text())
+  return lora.Lora(**run['lora'])
+
+
+def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
+  """The adapters alone of a run, as `peft` reads them."""
+  params = manager.read_params(epath.Path(source))
+  if lora.KEY not in params:
+    raise ValueError(f'{source} has no adapters')
+  _, h = config_of_run(source, params['embed'].shape[0])
+  table = hf_tables.TABLES[families.family_of(h)]
+  kept = source / pretrained.FOLDER / pretrained.SOURCE
+  name = json.loads(kept.read_text())['name'] if kept.is_file() else ''
+  name = name.removeprefix(pretrained.HUB)
+  lora.save_peft(target, params, lora_of_run(source), table, name)
+  return (
+    f'{trees.n_params(params[lora.KEY]):,} parameters of adapters: {target}'
+  )
+
+
 def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
   """(Config, config.json, parameters) of a folder of either kind.
 
@@ -62,6 +84,8 @@ def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
   if (folder / 'checkpoints').is_dir():
     params = manager.read_params(epath.Path(folder))
     c, h = config_of_run(folder, params['embed'].shape[0])
+    if lora.KEY in params:
+      params = lora.merged(params, lora_of_run(folder).scale)
     return c, h, params
   h = hf.read_config(folder)
   c = families.from_hf(h)
@@ -80,7 +104,7 @@ def _write_checkpoint(target: pathlib.Path, h: dict, params: Any) -> None:
 def _copy_rest(source: pathlib.Path, target: pathlib.Path) -> None:
   """What a Hugging Face folder has beside its weights and config.json."""
   for path in sorted(source.iterdir()):
-    mine = path.name in ('config.json', hf.INDEX)
+    mine = path.name in ('config.json', hf.INDEX, pretrained.SOURCE)
     if path.suffix in KEPT and path.is_file() and not mine:
       shutil.copyfile(path, target / path.name)
 
@@ -90,7 +114,7 @@ def run(source, target, *, dtype: str | None = None, form: str = 'hf') -> str:
 
   Args:
     dtype: of the weights on disk: a name in `hf.DTYPES`; None: the source's.
-    form: 'hf' or 'orbax'.
+    form: 'hf' or 'orbax'; 'peft': of a run, its adapters alone.
 
   Raises:
     ValueError: names what does not fit.
@@ -101,6 +125,8 @@ def run(source, target, *, dtype: str | None = None, form: str = 'hf') -> str:
     raise ValueError(f'--from={source} is no folder')
   if target.exists() and any(target.iterdir()):
     raise FileExistsError(f'--to={target} is not empty')
+  if form == 'peft':
+    return write_peft(source, target)
   c, h, params = read(source, dtype)
   flat = trees.flatten(params)
   dtype = dtype or str(flat['embed'].dtype)
@@ -109,8 +135,11 @@ def run(source, target, *, dtype: str | None = None, form: str = 'hf') -> str:
     _write_checkpoint(target, h, params)
   else:
     hf.save(target, params, c, dtype=dtype, config=h)
-  if not (source / 'checkpoints').is_dir():
-    _copy_rest(source, target)
+  # Of a run: what it keeps of the model it began from.
+  ours = (source / 'checkpoints').is_dir()
+  rest = source / pretrained.FOLDER if ours else source
+  if rest.is_dir():
+    _copy_rest(rest, target)
   n = trees.n_params(flat)
   return f'{h["model_type"]}, {n:,} parameters, {dtype}: {target}'
 

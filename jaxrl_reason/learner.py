@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxrl_reason import critics, losses
+from jaxrl_reason import critics, losses, trees
 from jaxrl_reason.base import Model, TrainState
 
 
@@ -25,6 +25,7 @@ class Learner:
     micro_batches: pieces a minibatch's gradient is summed over.
     logprob_chunk: columns of logits alive at once; 0: all.
     critic: what the advantages read besides rewards, where they do.
+    trainable: regex over the paths of the parameters that are trained.
   """
 
   model: Model
@@ -36,6 +37,7 @@ class Learner:
   micro_batches: int = 1
   logprob_chunk: int = 0
   critic: critics.Critic | None = None
+  trainable: str = '.*'
 
   @property
   def n_updates(self) -> int:
@@ -56,15 +58,29 @@ class Learner:
 ADAPTIVE = ('kl_target', 'entropy_target', 'sft_coef_end')
 
 
+def reference(learner: Learner, state: TrainState):
+  """Parameters of the reference policy: the model with its adapters off, or
+  with what is trained as it was at the start of the stage.
+  """
+  if learner.model.adapters_off is not None:
+    return learner.model.adapters_off(state.params)
+  _, frozen = trees.split(state.params, learner.trainable)
+  return trees.join(state.ref_params, frozen)
+
+
 def init_state(learner: Learner, params) -> TrainState:
-  """A state at step 0; keeps only what the loss asks for."""
-  ref = jax.tree.map(jnp.copy, params) if learner.reads_reference else None
+  """A state at step 0; keeps only what the loss asks for, and optimizer state
+  only of what is trained.
+  """
+  chosen, _ = trees.split(params, learner.trainable)
+  copied = learner.reads_reference and learner.model.adapters_off is None
+  ref = jax.tree.map(jnp.copy, chosen) if copied else None
   critic = learner.critic and critics.init_state(learner.critic, params)
   adaptive = any(learner.settings[k] is not None for k in ADAPTIVE)
   return TrainState(
     step=jnp.int32(0),
     params=params,
-    opt_state=learner.tx.init(params),
+    opt_state=learner.tx.init(chosen),
     ref_params=ref,
     critic=critic,
     coefs=losses.init_coefs(learner.settings) if adaptive else None,

@@ -14,10 +14,11 @@ import tqdm
 
 from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import metrics as metrics_lib
-from jaxrl_reason import samples, sharding, stages
+from jaxrl_reason import samples, sharding, stages, trees
 from jaxrl_reason.base import TrainState
+from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.models import spec
+from jaxrl_reason.models import lora, spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +36,17 @@ class Place:
 
 
 def init_params(run) -> Any:
-  """Weights from the seed, made where they live."""
-  where = sharding.shardings(run.model.specs, run.mesh, sharding.TRAIN_RULES)
-  make = lambda key: spec.init(run.model.specs, key)
-  return jax.jit(make, out_shardings=where)(jax.random.fold_in(run.root, 0))
+  """Weights from the run's folder or the seed, made where they live; adapters
+  are always from the seed.
+  """
+  specs, loaded = run.model.specs, {}
+  where = sharding.shardings(specs, run.mesh, sharding.TRAIN_RULES)
+  if run.config.model_dir:
+    loaded = pretrained.load(run.workdir, run.shape, lora.base_of(where))
+  rest = lambda tree: {k: v for k, v in tree.items() if k not in loaded}
+  make = lambda key: spec.init(rest(specs), key)
+  made = jax.jit(make, out_shardings=rest(where))
+  return loaded | made(jax.random.fold_in(run.root, 0))
 
 
 def _layout(run, learner: learner_lib.Learner, total: int):
@@ -189,7 +197,8 @@ class Loop:
     total, n, device, host = self._pending
     self._pending = None
     values = metrics_lib.to_host(device)
-    metrics_lib.check_finite(values, state.params, total)
+    trained, _ = trees.split(state.params, self.stage.learner.trainable)
+    metrics_lib.check_finite(values, trained, total)
     values.pop('nonfinite_leaf_max')
     now = time.monotonic()
     step_s, self._flushed = (now - self._flushed) / n, now

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 
 from jaxrl_reason import trees
 
@@ -13,6 +14,19 @@ OPTIMIZERS = {
   ),
   'adafactor': lambda lr, c: optax.adafactor(
     lr, weight_decay_rate=c.weight_decay or None, weight_decay_mask=decayed
+  ),
+  # Orthogonalised momentum for the layers' projections, AdamW for the rest
+  # (https://kellerjordan.github.io/posts/muon).
+  'muon': lambda lr, c: optax.contrib.muon(
+    lr,
+    beta=c.b2,
+    eps=c.eps,
+    weight_decay=c.weight_decay,
+    weight_decay_mask=decayed,
+    adam_b1=c.b1,
+    adam_b2=c.b2,
+    consistent_rms=0.2,  # of updates: AdamW's learning rates fit
+    muon_weight_dimension_numbers=projections,
   ),
   'lion': lambda lr, c: optax.lion(
     lr, b1=c.b1, b2=c.b2, weight_decay=c.weight_decay, mask=decayed
@@ -27,6 +41,29 @@ def decayed(params) -> dict:
   """Mask of the parameters weight decay applies to."""
   rules = ((NOT_DECAYED, False), ('.*', True))
   return trees.map_with_path(lambda path, _: trees.match(rules, path), params)
+
+
+# Projections: leaf name -> how many dimensions are inputs and outputs; those
+# before (layers, experts) count matrices.
+PROJECTIONS = {
+  **dict.fromkeys(('q', 'k', 'v'), (1, 2)),
+  'o': (2, 1),
+  **dict.fromkeys(('gate', 'up', 'down', 'router', 'a', 'b'), (1, 1)),
+}
+
+
+def projections(params) -> dict:
+  """Which dimensions of a projection make its matrix; None of other weights."""
+
+  def leaf(path, x):
+    if path.rpartition('/')[2] not in PROJECTIONS:
+      return None
+    n, m = PROJECTIONS[path.rpartition('/')[2]]
+    first = len(x.shape) - n - m
+    axes = tuple(range(first, len(x.shape)))
+    return optax.contrib.MuonDimensionNumbers(axes[:n], axes[n:])
+
+  return trees.map_with_path(leaf, params)
 
 
 def schedule(c, steps: int) -> optax.Schedule:

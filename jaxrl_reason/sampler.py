@@ -7,7 +7,10 @@ token depends on (key, row id, position) only, where the key is that of the
 step: it survives resuming, resharding and generating a batch in parts.
 """
 
+from collections.abc import Callable
+
 import jax
+import jax.experimental
 import jax.numpy as jnp
 
 from jaxrl_reason import logits as logits_lib
@@ -33,6 +36,7 @@ def generate(
   row_ids: jax.Array | None = None,
   policy_logp: bool = False,
   routes: bool = False,
+  on_token: Callable | None = None,
 ) -> Rollout:
   """Samples n_samples completions of every prompt.
 
@@ -48,6 +52,9 @@ def generate(
       of it; None: 0 to N - 1.
     policy_logp: also return log-probabilities of the untempered policy.
     routes: also return the experts used, for `model.hidden_routed`.
+    on_token: host function (t, tokens [N], done bool [N]), called in order
+      with the t-th tokens while the program runs, `done` of the rows that had
+      ended before; on one device.
 
   Returns:
     Rollout of B*G rows. The stop token is part of a completion; what follows
@@ -68,6 +75,8 @@ def generate(
     shaped = logits_lib.shape(logits, sampling)
     at_t = jax.vmap(jax.random.fold_in, (0, None))(keys, t)
     token = jnp.where(done, 0, logits_lib.draw(shaped, sampling, at_t))
+    if on_token is not None:
+      jax.experimental.io_callback(on_token, None, t, token, done, ordered=True)
     new = [token, jnp.where(done, 0, logits_lib.token_logp(shaped, token))]
     if policy_logp:
       new.append(jnp.where(done, 0, logits_lib.token_logp(logits, token)))

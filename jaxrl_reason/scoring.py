@@ -14,7 +14,7 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import critics, logprobs, losses
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason.base import Batch, Prompts, Rollout, TrainState
-from jaxrl_reason.learner import Learner
+from jaxrl_reason.learner import Learner, reference
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import likelihood
 
@@ -118,7 +118,7 @@ def add_arrays(
     lambda rows: score(learner, params, rows, sampling), batch, parts
   )
   if learner.reads_reference and batch.ref_logp is None:
-    batch = batch.replace(ref_logp=scored(state.ref_params)[0])
+    batch = batch.replace(ref_logp=scored(reference(learner, state))[0])
   early_entropy = learner.settings['entropy_alpha'] != 0
   moves = learner.n_updates > 1 and batch.old_logp is None
   if 'old_mean_logp' in learner.needs:

@@ -73,6 +73,7 @@ def learner(run, name: str) -> learner_lib.Learner:
     micro_batches=c.micro_batches,
     logprob_chunk=c.logprob_chunk,
     critic=_critic(run, settings, start, updates) if name == 'rl' else None,
+    trainable=config_lib.trainable(run.config),
     **passes,
   )
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import critics, losses, optim, scoring
+from jaxrl_reason import critics, losses, optim, scoring, trees
 from jaxrl_reason.base import Batch, Metrics, TrainState
 from jaxrl_reason.learner import Learner
 from jaxrl_reason.logits import Sampling
@@ -155,7 +155,8 @@ def _selected(learner: Learner, params, batch, adv, sampling, key):
 def gradients(
   learner: Learner, params, batch, adv, sampling, coefs=None, key=None
 ):
-  """Gradient and metrics of a minibatch, summed over its micro-batches.
+  """Gradient of what is trained (None elsewhere) and metrics of a minibatch,
+  summed over its micro-batches.
 
   Args:
     coefs: coefficients that follow the run (`losses.init_coefs`), or None.
@@ -163,10 +164,15 @@ def gradients(
   """
   whole = _whole(learner, batch, coefs, key)
   selected = _selected(learner, params, batch, adv, sampling, key)
-  grad = jax.grad(loss_fn, has_aux=True)
+  chosen, frozen = trees.split(params, learner.trainable)
+
+  def loss(chosen, rows):
+    both = trees.join(chosen, frozen)
+    return loss_fn(both, learner, rows, whole, sampling)
+
   return _summed(
-    lambda params, rows: grad(params, learner, rows, whole, sampling),
-    params,
+    jax.grad(loss, has_aux=True),
+    chosen,
     (batch, adv, selected),
     learner.micro_batches,
   )
@@ -181,10 +187,12 @@ def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
   grads, metrics = gradients(
     learner, state.params, batch, adv, sampling, state.coefs, key
   )
-  updates, opt_state = learner.tx.update(grads, state.opt_state, state.params)
+  chosen, frozen = trees.split(state.params, learner.trainable)
+  updates, opt_state = learner.tx.update(grads, state.opt_state, chosen)
   metrics['grad_norm'] = optax.global_norm(grads)
   metrics['nonfinite_leaf_max'] = optim.first_nonfinite(grads)
-  new = optax.apply_updates(state.params, updates), opt_state
+  chosen = optax.apply_updates(chosen, updates)
+  new = trees.join(chosen, frozen), opt_state
   old = state.params, state.opt_state
   if learner.critic:
     new = critics.while_warm(learner.critic, state.critic, old, new)

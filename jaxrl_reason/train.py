@@ -27,9 +27,9 @@ from jaxrl_reason import loop as loop_lib
 from jaxrl_reason import metrics as metrics_lib
 from jaxrl_reason import plots, samples, sharding, stages, trees
 from jaxrl_reason.base import Model, TrainState
-from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.checkpoints import hf, manager, pretrained
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models import families, lora, spec, transformer
 
 
 @dataclasses.dataclass
@@ -42,6 +42,7 @@ class Run:
   problems: problems_lib.Problems
   tokenizer: Any
   model: Model
+  shape: transformer.Config  # of the model
   root: jax.Array  # key of the run; steps fold their number in
   stop: jax.Array  # i32 [E], stop tokens
   checkpoints: manager.Checkpoints
@@ -57,28 +58,52 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
   mesh = sharding.make_mesh(config.mesh)
   config_lib.check(config, mesh.shape['data'] * mesh.shape['fsdp'])
   problems = problems_lib.load(config.data, config.seed)
-  tokenizer = problems_lib.make_tokenizer(config.data, problems, workdir)
+  folder = config.model_dir and pretrained.begin(config.model_dir, workdir)
+  tokenizer = problems_lib.make_tokenizer(
+    config.data, problems, workdir, folder
+  )
+  problems = problems_lib.rendered(problems, config.data, tokenizer, folder)
   problems, dropped = problems_lib.drop_long(problems, config.data, tokenizer)
   for split, n in dropped.items():
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
-  # A multiple of 8, so that a tensor axis divides it; ids past the tokenizer's
-  # decode to nothing.
-  vocab = -(-tokenizer.vocab_size // 8) * 8
-  model = transformer.build(
-    transformer.Config(vocab=vocab, **config.model.to_dict())
-  )
+  shape = _shape(config.model, tokenizer.vocab_size, folder)
   return Run(
     config,
     workdir,
     mesh,
     problems,
     tokenizer,
-    model,
+    _model(shape, config.lora),
+    shape,
     jax.random.key(config.seed),
     jnp.asarray(tokenizer.eos_ids, jnp.int32),
     manager.Checkpoints(workdir, config.checkpoint.keep),
   )
+
+
+def _shape(c, n_tokens: int, folder) -> transformer.Config:
+  """The model's: of config.json where it came from a folder, else of a `model`
+  section.
+  """
+  if not folder:
+    # A multiple of 8, so that a tensor axis divides it; ids past the
+    # tokenizer's decode to nothing.
+    vocab = -(-n_tokens // 8) * 8
+    return transformer.Config(vocab=vocab, **c.to_dict())
+  shape = families.from_hf(
+    hf.read_config(folder), dtype=c.dtype, remat=c.remat, scan=c.scan
+  )
+  if n_tokens > shape.vocab:
+    raise ValueError(
+      f'the tokenizer has {n_tokens} tokens and the model embeds {shape.vocab}'
+    )
+  return shape
+
+
+def _model(shape: transformer.Config, c) -> Model:
+  model = transformer.build(shape)
+  return lora.attach(model, lora.Lora(**c.to_dict())) if c.rank else model
 
 
 def _make_workdir(workdir: epath.Path) -> None:

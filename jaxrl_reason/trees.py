@@ -56,6 +56,29 @@ def match(rules, path: str) -> Any:
   )
 
 
+def split(tree: Any, pattern: str) -> tuple[Any, Any]:
+  """(leaves whose path the regex matches, the others): two trees of the same
+  form, None where a leaf is in the other one.
+
+  Raises:
+    ValueError: the pattern matches nothing.
+  """
+  matched = {p for p in flatten(tree) if re.fullmatch(pattern, p)}
+  if not matched:
+    raise ValueError(f'{pattern!r} matches none of {list(flatten(tree))[:8]}')
+  keep = lambda inside: map_with_path(
+    lambda path, x: x if (path in matched) is inside else None, tree
+  )
+  return keep(True), keep(False)
+
+
+def join(a: Any, b: Any) -> Any:
+  """The tree that `split` took apart."""
+  return jax.tree.map(
+    lambda x, y: y if x is None else x, a, b, is_leaf=lambda x: x is None
+  )
+
+
 def n_params(tree: Any) -> int:
   """How many numbers the tree's arrays (or shapes) hold."""
   return sum(leaf.size for leaf in jax.tree.leaves(tree))

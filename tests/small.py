@@ -1,5 +1,6 @@
 """The small models and the paths that tests share."""
 
+import importlib.util
 import pathlib
 
 import jax
@@ -7,6 +8,14 @@ import jax
 from jaxrl_reason.models import spec, transformer
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def load_recipe(path: pathlib.Path):
+  """A recipe as a module."""
+  module_spec = importlib.util.spec_from_file_location(path.stem, path)
+  module = importlib.util.module_from_spec(module_spec)
+  module_spec.loader.exec_module(module)
+  return module
 
 
 def small_config(**changes) -> transformer.Config:

@@ -58,6 +58,11 @@ def pad_prompt(ids: list[int], length: int, what: str) -> dict:
   return {'tokens': tokens, 'valid': valid}
 
 
+def prompt_ids(example: dict, tokenizer) -> list[int]:
+  """Tokens of a problem, in its template where it has one (`Rendered`)."""
+  return tokenizer.encode(example.get('rendered', example['prompt']))
+
+
 def prompt_row(
   index: int, example: dict, tokenizer, length, encode, demo_len=None
 ) -> dict:
@@ -65,7 +70,7 @@ def prompt_row(
   reference solution.
   """
   what = f'{example["task"]} example {index}'
-  row = pad_prompt(tokenizer.encode(example['prompt']), length, what)
+  row = pad_prompt(prompt_ids(example, tokenizer), length, what)
   row |= {
     'prompt_id': np.int32(index),
     'answer': encode(example) if encode else {},
@@ -93,7 +98,7 @@ def solution_row(
 ) -> dict:
   """Prompt and worked solution [T], as the sampler would have made them."""
   what = f'{example["task"]} example {index}'
-  row = pad_prompt(tokenizer.encode(example['prompt']), prompt_len, what)
+  row = pad_prompt(prompt_ids(example, tokenizer), prompt_len, what)
   ids = _solution_ids(example, tokenizer, completion_len, what)
   room = completion_len - len(ids)
   pad = lambda x, n: np.pad(x, (0, n))
@@ -132,6 +137,20 @@ class Subset:
 
   def __getitem__(self, index: int) -> dict:
     return self._source[self._indices[index]]
+
+
+class Rendered:
+  """A source whose examples also say how their prompt is written out."""
+
+  def __init__(self, source, render: Callable[[str], str]):
+    self._source, self._render = source, render
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> dict:
+    example = self._source[index]
+    return example | {'rendered': self._render(example['prompt'])}
 
 
 class Redrawn:

@@ -11,7 +11,13 @@ from typing import Any
 from etils import epath
 
 from jaxrl_reason import tasks
-from jaxrl_reason.data import gsm8k, pipeline, tokenizers
+from jaxrl_reason.data import (
+  chat,
+  gsm8k,
+  hf_tokenizers,
+  pipeline,
+  tokenizers,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,10 +78,18 @@ def load(c, seed: int) -> Problems:
   )
 
 
-def make_tokenizer(c, problems: Problems, workdir: epath.Path):
+def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
   """The tokenizer of a `data` section; one that is trained is kept in the
   workdir, so that a resumed run reads the same ids.
+
+  Args:
+    folder: the model's, in Hugging Face layout, where the run has one.
   """
+  if c.tokenizer == 'hf':
+    tokenizer = hf_tokenizers.load(_folder(c, folder))
+    if c.template == 'chat':
+      _stop_at_turn_end(tokenizer, chat.load(_folder(c, folder), c.day))
+    return tokenizer
   if c.tokenizer == 'byte':
     return tokenizers.ByteTokenizer()
   if c.tokenizer == 'char':
@@ -93,7 +107,73 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path):
     texts = (text for r in rows for text in (r['prompt'], r['solution']))
     return tokenizers.train_sentencepiece(texts, c.vocab, path)
   raise ValueError(
-    f'data.tokenizer={c.tokenizer!r}: choose char, byte or sentencepiece'
+    f'data.tokenizer={c.tokenizer!r}: choose char, byte, sentencepiece or hf'
+  )
+
+
+def _folder(c, folder):
+  if c.tokenizer_dir or folder:
+    return c.tokenizer_dir or folder
+  raise ValueError(
+    f'data.tokenizer={c.tokenizer!r} and data.template={c.template!r} need a '
+    'folder: set config.model_dir or data.tokenizer_dir'
+  )
+
+
+def _stop_at_turn_end(tokenizer, template: chat.ChatTemplate) -> None:
+  """Puts the token that ends the assistant's turn first among those that end
+  a completion: worked solutions end with it.
+  """
+  end = chat.turn_end(template, tokenizer)
+  if end is not None:
+    tokenizer.eos_ids = tuple(dict.fromkeys((end, *tokenizer.eos_ids)))
+
+
+def _renderer(c, problems: Problems, tokenizer, folder):
+  """question -> prompt text, as a `data` section has it; None: as it is."""
+  if c.template == 'chat':
+    if c.tokenizer != 'hf':
+      raise ValueError('data.template="chat" needs data.tokenizer="hf"')
+    if c.shots:
+      raise ValueError(f'data.shots={c.shots} needs a plain data.template')
+    template = chat.load(_folder(c, folder), c.day)
+    system = [{'role': 'system', 'content': c.system}] if c.system else []
+    thinking = {'': None, 'on': True, 'off': False}[c.thinking]
+    return lambda question: template.render(
+      [*system, {'role': 'user', 'content': question}],
+      enable_thinking=thinking,
+    )
+  if c.system or c.thinking:
+    raise ValueError('data.system and data.thinking need data.template="chat"')
+  chat.plain(c.template, '')  # refuses an unknown name
+  ids = tokenizer.prefix_ids if c.tokenizer == 'hf' else ()
+  prefix = ''.join(map(tokenizer.token_text, ids))
+  if c.template == 'none' and not prefix and not c.shots:
+    return None
+  solved = [problems.train[i] for i in range(c.shots)]
+  shots = [(e['prompt'], e['solution']) for e in solved]
+  return lambda question: prefix + chat.few_shot(c.template, shots, question)
+
+
+def rendered(problems: Problems, c, tokenizer, folder=None) -> Problems:
+  """The problems, written out in the template that a `data` section names.
+
+  Raises:
+    ValueError: names the key that does not fit.
+  """
+  if c.thinking not in ('', 'on', 'off'):
+    raise ValueError(f'data.thinking={c.thinking!r}: choose on, off or ""')
+  render = _renderer(c, problems, tokenizer, folder)
+  if render is None:
+    return problems
+  sources = {k: getattr(problems, k) for k in ('train', 'heldout', 'harder')}
+  return dataclasses.replace(
+    problems,
+    **{
+      k: pipeline.Rendered(source, render)
+      for k, source in sources.items()
+      if source is not None
+    },
   )
 
 
@@ -112,7 +192,7 @@ def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
     return problems, {}
 
   def prompt_fits(example):
-    return len(tokenizer.encode(example['prompt'])) <= c.prompt_len
+    return len(pipeline.prompt_ids(example, tokenizer)) <= c.prompt_len
 
   def fits(example):
     solution = len(tokenizer.encode(example['solution'])) + 1  # stop token

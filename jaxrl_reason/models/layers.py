@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 # Finite, so that a row with nothing to attend to (padding) gives uniform
 # weights and not NaN; exp of it underflows to exactly 0.
@@ -119,8 +120,21 @@ def attend_cached(
   return (out + out_shared.reshape(out.shape)).reshape(n, heads, width)
 
 
+@struct.dataclass
+class Adapted:
+  """A weight with a low-rank change beside it (`models.lora`)."""
+
+  w: jax.Array  # [..., out]
+  a: jax.Array  # [in, r]
+  b: jax.Array  # [r, out]
+  scale: float = struct.field(pytree_node=False)
+
+  def reshape(self, *shape: int) -> 'Adapted':
+    return self.replace(w=self.w.reshape(*shape))
+
+
 def dense(
-  x: jax.Array, w: jax.Array, bias: jax.Array | None = None
+  x: jax.Array, w: jax.Array | Adapted, bias: jax.Array | None = None
 ) -> jax.Array:
   """x [..., A] times w [A, ...] as one product of two matrices, plus bias.
 
@@ -128,6 +142,10 @@ def dense(
   two contracted axes XLA's CPU backend transposes every activation first,
   fused into the arithmetic that makes it (the update took twice as long).
   """
+  if isinstance(w, Adapted):
+    y = dense(x, w.w, bias)
+    change = dense(dense(x, w.a), w.b) * w.scale
+    return y + change.reshape(y.shape)
   rows, features = x.shape[:-1], w.shape[1:]
   flat = x.reshape(-1, w.shape[0])
   w = w.reshape(w.shape[0], -1).astype(x.dtype)

@@ -97,12 +97,12 @@ CASES = {
 }
 
 
-def make(name: str):
+def make(name: str, **others):
   """A model whose every weight, norms and biases included, is random, and a
   bf16 number, so that its bf16 version has the same weights.
   """
   kind, changes = CASES[name]
-  config = getattr(transformers, f'{kind}Config')(**(SHARED | changes))
+  config = getattr(transformers, f'{kind}Config')(**(SHARED | changes | others))
   config._attn_implementation = 'eager'
   torch.manual_seed(0)
   kind = kind.removesuffix('Text')

@@ -1,0 +1,51 @@
+"""GRPO on GSM8K from Qwen2.5-0.5B-Instruct.
+
+  python -m jaxrl_reason.main --config=configs/grpo_gsm8k_qwen2p5_0p5b.py \\
+    --workdir=runs/grpo_gsm8k_qwen2p5_0p5b
+
+The model is fetched from the Hub; a folder in its layout does as well:
+--config.model_dir=DIR. Afterwards `python -m jaxrl_reason.convert
+--from=WORKDIR --to=DIR` gives a folder that transformers and vLLM open.
+
+Hardware: one accelerator with 40 GB (float32 weights, Adam moments and
+reference: 10 GB).
+
+Expected result: none to give, not run. No weights were at hand where this was
+written; the tests build it with a tiny model in its place. The settings are a
+first guess, the memory is arithmetic on the weights alone, without activations
+or cache. pass@1 is eval/heldout/pass@1 of metrics.jsonl; how many minutes a
+step takes is not measured.
+"""
+
+from jaxrl_reason import config as config_lib
+
+
+def get_config():
+  c = config_lib.default()
+  c.stages = ('rl',)
+  c.model_dir = 'hf:Qwen/Qwen2.5-0.5B-Instruct'
+  c.model.update(dtype='bfloat16', remat='dots')
+  c.data.update(
+    name='gsm8k',
+    tokenizer='hf',
+    template='chat',
+    system='Please reason step by step. End with a line: #### number',
+    prompt_len=256,
+    completion_len=512,
+    too_long='drop',
+  )
+  c.rl.update(
+    steps=200,
+    path='host',
+    algorithm='grpo',
+    prompts=32,
+    samples=8,
+    parts=4,
+    micro_batches=8,
+    logprob_chunk=128,
+  )
+  c.rl.optimizer.update(lr=1e-6, schedule='constant', warmup_steps=5)
+  c.eval.update(every=25, problems=256, samples=4)
+  c.checkpoint.every = 25
+  c.log_every = 5
+  return c

@@ -1,0 +1,54 @@
+"""GRPO on GSM8K with adapters of rank 32 beside Gemma 3 1B.
+
+  python -m jaxrl_reason.main --config=configs/lora_gsm8k_gemma3_1b.py \\
+    --workdir=runs/lora_gsm8k_gemma3_1b
+
+The model is fetched from the Hub; a folder in its layout does as well:
+--config.model_dir=DIR. Afterwards `python -m jaxrl_reason.convert
+--from=WORKDIR --to=DIR` gives a folder that transformers and vLLM open.
+
+`--format=peft` writes the adapters alone. Gemma has a licence to accept first.
+
+Hardware: one accelerator with 24 GB (float32 weights: 4 GB; the optimizer
+keeps state of the adapters only, and the reference is the model without them).
+
+Expected result: none to give, not run. No weights were at hand where this was
+written; the tests build it with a tiny model in its place. The settings are a
+first guess, the memory is arithmetic on the weights alone, without activations
+or cache. pass@1 is eval/heldout/pass@1 of metrics.jsonl; how many minutes a
+step takes is not measured.
+"""
+
+from jaxrl_reason import config as config_lib
+
+
+def get_config():
+  c = config_lib.default()
+  c.stages = ('rl',)
+  c.model_dir = 'hf:google/gemma-3-1b-it'
+  c.model.update(dtype='bfloat16', remat='dots')
+  c.lora.update(rank=32, alpha=64.0)
+  c.data.update(
+    name='gsm8k',
+    tokenizer='hf',
+    template='chat',
+    system='Please reason step by step. End with a line: #### number',
+    prompt_len=256,
+    completion_len=512,
+    too_long='drop',
+  )
+  c.rl.update(
+    steps=200,
+    path='host',
+    algorithm='grpo',
+    prompts=32,
+    samples=8,
+    parts=4,
+    micro_batches=8,
+    logprob_chunk=128,
+  )
+  c.rl.optimizer.update(lr=2e-5, schedule='constant', warmup_steps=5)
+  c.eval.update(every=25, problems=256, samples=4)
+  c.checkpoint.every = 25
+  c.log_every = 5
+  return c

@@ -1,0 +1,267 @@
+"""Prompts: a model's own chat template, or a plain one for base models.
+
+  messages --template (Jinja, sandboxed)--> text --tokenizer--> ids
+  turns:    ids + sampled ids + ids of what stands between, never re-tokenised
+
+Chat templates come from strangers: they run in jinja2's immutable sandbox,
+with the filters and functions that `transformers` gives them.
+"""
+
+import dataclasses
+import datetime
+import functools
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from etils import epath
+
+from jaxrl_reason.data import hf_tokenizers
+
+Messages = Sequence[dict[str, Any]]  # {'role': ..., 'content': ...}
+
+# DeepSeek-R1, table 1 (https://arxiv.org/abs/2501.12948).
+R1_ZERO = (
+  'A conversation between User and Assistant. The user asks a question, and '
+  'the Assistant solves it. The assistant first thinks about the reasoning '
+  'process in the mind and then provides the user with the answer. The '
+  'reasoning process and answer are enclosed within <think> </think> and '
+  '<answer> </answer> tags, respectively, i.e., <think> reasoning process '
+  'here </think> <answer> answer here </answer>. User: {question} Assistant:'
+)
+BOXED = (
+  '{question}\nPlease reason step by step, and put your final answer within '
+  '\\boxed{{}}.\n'
+)
+QA = 'Question: {question}\nAnswer:'
+# Plain templates by name; '{question}' is the problem's text.
+PLAIN = {'none': '{question}', 'r1_zero': R1_ZERO, 'boxed': BOXED, 'qa': QA}
+# What stands for an assistant's text while the text around it is rendered.
+MARK = 'jaxrl-reason-assistant-text'
+
+
+def plain(name: str, question: str) -> str:
+  """A question in a plain template.
+
+  Raises:
+    ValueError: no such template.
+  """
+  if name not in PLAIN:
+    raise ValueError(f'no template {name!r}: chat, {", ".join(PLAIN)}')
+  return PLAIN[name].format(question=question)
+
+
+def few_shot(name: str, shots: Sequence[tuple[str, str]], question: str) -> str:
+  """A question after solved ones (question, solution), one blank line apart."""
+  join = lambda before, after: (
+    before + (after if before[-1:].isspace() else ' ' + after)
+  )
+  solved = [join(plain(name, q), a) for q, a in shots]
+  return '\n\n'.join([*solved, plain(name, question)])
+
+
+def _environment(now: Callable[[], datetime.datetime]):
+  """jinja2's sandbox with what chat templates expect in it."""
+  try:
+    import jinja2
+    import jinja2.ext
+    import jinja2.sandbox
+  except ImportError as e:
+    raise ImportError(
+      'chat templates need jinja2: pip install "jaxrl_reason[hf]"'
+    ) from e
+
+  class Generation(jinja2.ext.Extension):
+    """{% generation %}: marks the assistant's text; here it says nothing."""
+
+    tags = {'generation'}
+
+    def parse(self, parser):
+      next(parser.stream)
+      return parser.parse_statements(['name:endgeneration'], drop_needle=True)
+
+  def raise_exception(message):
+    raise jinja2.exceptions.TemplateError(message)
+
+  def tojson(
+    x, ensure_ascii=False, indent=None, separators=None, sort_keys=False
+  ):
+    # jinja2's own escapes HTML.
+    return json.dumps(
+      x,
+      ensure_ascii=ensure_ascii,
+      indent=indent,
+      separators=separators,
+      sort_keys=sort_keys,
+    )
+
+  env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+    trim_blocks=True,
+    lstrip_blocks=True,
+    extensions=[Generation, jinja2.ext.loopcontrols],
+  )
+  env.filters['tojson'] = tojson
+  env.globals['raise_exception'] = raise_exception
+  env.globals['strftime_now'] = lambda form: now().strftime(form)
+  return env
+
+
+@functools.lru_cache(16)  # compiling takes longer than rendering
+def _compiled(text: str, day: str):
+  fixed = datetime.datetime.fromisoformat(day) if day else None
+  now = lambda: fixed or datetime.datetime.now()
+  return _environment(now).from_string(text)
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatTemplate:
+  """A model's chat templates.
+
+  Attributes:
+    templates: Jinja by name; 'default' is used where no other is asked for.
+    tokens: what templates read besides messages: bos_token, eos_token, ...
+    day: what `strftime_now` says, 'YYYY-MM-DD'; '': today, with which a
+      resumed run may render other prompts than it began with.
+  """
+
+  templates: dict[str, str]
+  tokens: dict[str, str]
+  day: str = ''
+
+  def render(
+    self,
+    messages: Messages,
+    *,
+    add_generation_prompt: bool = True,
+    enable_thinking: bool | None = None,
+    name: str | None = None,
+    **variables: Any,
+  ) -> str:
+    """The text of a conversation.
+
+    Args:
+      add_generation_prompt: end where the assistant begins to speak.
+      enable_thinking: a switch of templates that have it; None: not given.
+      name: of the template; None: 'tool_use' where there are tools and such a
+        template, else 'default'.
+      variables: others that the template reads (`tools`, `documents`, ...).
+
+    Raises:
+      ValueError: no such template, or it refuses the messages.
+    """
+    import jinja2
+
+    if name is None:
+      with_tools = variables.get('tools') and 'tool_use' in self.templates
+      name = 'tool_use' if with_tools else 'default'
+    if name not in self.templates:
+      raise ValueError(f'no chat template {name!r}: {list(self.templates)}')
+    if enable_thinking is not None:
+      variables['enable_thinking'] = enable_thinking
+    given = {'tools': None, 'documents': None, **self.tokens, **variables}
+    try:
+      return _compiled(self.templates[name], self.day).render(
+        messages=messages,
+        add_generation_prompt=add_generation_prompt,
+        **given,
+      )
+    except jinja2.TemplateError as e:
+      raise ValueError(f'chat template {name!r}: {e}') from e
+
+  def after_assistant(self, messages: Messages, following: Messages) -> str:
+    """The text between what the assistant wrote and its next turn, the end of
+    its own turn included.
+
+    Args:
+      messages: the conversation up to the assistant's turn.
+      following: messages after it (a user's, a tool's); none: the end of the
+        turn alone.
+    """
+    said = [*messages, {'role': 'assistant', 'content': MARK}, *following]
+    text = self.render(said, add_generation_prompt=bool(following))
+    _, mark, after = text.rpartition(MARK)
+    if not mark:
+      raise ValueError(
+        f'the chat template does not write what the assistant says: {text!r}'
+      )
+    return after
+
+
+def load(folder, day: str = '') -> ChatTemplate:
+  """The chat templates of a Hugging Face folder.
+
+  Raises:
+    ValueError: it has none.
+  """
+  folder = epath.Path(folder)
+  c = hf_tokenizers.read_json(folder / hf_tokenizers.CONFIG)
+  found = c.get('chat_template') or {}
+  if isinstance(found, str):
+    found = {'default': found}
+  elif isinstance(found, list):
+    found = {t['name']: t['template'] for t in found}
+  file = folder / 'chat_template.jinja'
+  if file.exists():
+    found = found | {'default': file.read_text()}
+  for path in sorted(folder.glob('additional_chat_templates/*.jinja')):
+    found[path.stem] = path.read_text()
+  if not found:
+    raise ValueError(
+      f'{folder} has no chat template: no {file.name}, and no chat_template in '
+      f'{hf_tokenizers.CONFIG}'
+    )
+  tokens = {
+    k: hf_tokenizers.text_of(v)
+    for k, v in c.items()
+    if k.endswith('_token') and isinstance(v, str | dict)
+  }
+  return ChatTemplate(found, tokens, day)
+
+
+def turn_end(template: ChatTemplate, tokenizer) -> int | None:
+  """The special token with which the assistant's turn ends, if one does."""
+  end = template.after_assistant([{'role': 'user', 'content': 'x'}], [])
+  ids = encode_after(tokenizer, end)
+  return ids[0] if ids and ids[0] in tokenizer.special_ids else None
+
+
+def encode_after(tokenizer, text: str) -> list[int]:
+  """Ids of a text that follows other tokens: no space before it, even where
+  the model puts one before a text.
+  """
+  anchor = tokenizer.eos_ids[0]
+  ids = tokenizer.encode(tokenizer.token_text(anchor) + text)
+  if ids[:1] != [anchor]:
+    raise ValueError(
+      f'token {anchor} is written {tokenizer.token_text(anchor)!r} and read '
+      f'back as {ids[:1]}'
+    )
+  return ids[1:]
+
+
+def next_turn(
+  tokenizer,
+  template: ChatTemplate,
+  ids: Sequence[int],
+  sampled: Sequence[int],
+  messages: Messages,
+  following: Messages,
+) -> list[int]:
+  """The ids under which the assistant speaks next.
+
+  ids and sampled are kept as they are: the same text may have other tokens
+  than those sampled, and a policy must be trained on its own.
+
+  Args:
+    ids: the prompt's; sampled: the completion's, its stop token included if
+      it came to one.
+    messages: the conversation so far, without the sampled turn.
+    following: what is said to it.
+  """
+  between = encode_after(
+    tokenizer, template.after_assistant(messages, following)
+  )
+  stopped = len(sampled) > 0 and sampled[-1] in tokenizer.eos_ids
+  if stopped and between and between[0] in tokenizer.eos_ids:
+    between = between[1:]  # the end of the turn is there already
+  return [*ids, *sampled, *between]

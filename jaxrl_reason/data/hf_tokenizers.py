@@ -1,0 +1,256 @@
+"""Tokenizers of Hugging Face folders, with the protocol of `tokenizers`.
+
+`load(folder)` takes tokenizer.json (the `tokenizers` library) or, without it,
+tokenizer.model (SentencePiece). What ends a completion is read from
+tokenizer_config.json, generation_config.json and config.json, in that order.
+
+Both spell every id in bytes: a byte-level BPE token maps character by
+character back to its bytes, `<0x0A>` is a byte, and a piece is its text with
+the marker as a space. So `decode` joins bytes, as kernels do, and differs from
+`transformers` in one thing: the space that some models put before a text is
+kept, because a completion is no whole text.
+
+Beyond the protocol: `prefix_ids`, what the model wants before a plain prompt
+(a bos token, or nothing), and `token_text(id)`, how a special token is written
+in a template. Special tokens written in a text are read as such, as
+`transformers` does: chat templates need it.
+"""
+
+import functools
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import sentencepiece
+from etils import epath
+
+from jaxrl_reason.data import tokenizers as base
+
+JSON, PIECES = 'tokenizer.json', 'tokenizer.model'
+CONFIG, GENERATION = 'tokenizer_config.json', 'generation_config.json'
+SPACE = '\u2581'
+# Appended to a SentencePiece model: protobuf merges it into the message, as
+# normalizer_spec {add_dummy_prefix: false}.
+NO_PREFIX = b'\x1a\x02\x18\x00'
+
+
+def read_json(path: epath.Path) -> dict:
+  """A JSON file; {} when there is none."""
+  return json.loads(path.read_text()) if path.exists() else {}
+
+
+def text_of(token: str | dict | None) -> str | None:
+  """A special token of tokenizer_config.json, which may be a record."""
+  return token['content'] if isinstance(token, dict) else token
+
+
+def load(folder) -> '_FolderTokenizer':
+  """The tokenizer of a Hugging Face folder.
+
+  Raises:
+    FileNotFoundError: names what it looked for.
+    ValueError: a kind of tokenizer whose tokens are not bytes.
+  """
+  folder = epath.Path(folder)
+  if (folder / JSON).exists():
+    return JsonTokenizer(folder)
+  if (folder / PIECES).exists():
+    return PieceTokenizer(folder)
+  raise FileNotFoundError(f'{folder} has neither {JSON} nor {PIECES}')
+
+
+class _FolderTokenizer(base._Tokenizer):
+  """What a folder's small files say, whatever the kind."""
+
+  def __init__(
+    self, folder, ids: dict[str, int], table: dict[int, bytes], special
+  ):
+    """ids: of every token by its text; special: ids of special tokens."""
+    folder = epath.Path(folder)
+    c = read_json(folder / CONFIG)
+    named = lambda key: ids.get(text_of(c.get(key)))
+    self.bos_id = named('bos_token')
+    self.eos_ids = _eos_ids(folder, named('eos_token'))
+    if not self.eos_ids:
+      raise ValueError(
+        f'{folder}: no end of text: {CONFIG} names no known eos_token, and '
+        f'{GENERATION} and config.json no eos_token_id'
+      )
+    pad = named('pad_token')
+    self.pad_id = self.eos_ids[0] if pad is None else pad
+    known = {self.pad_id, *self.eos_ids, *special}
+    known |= set() if self.bos_id is None else {self.bos_id}
+    self._texts = {i: text for text, i in ids.items()}
+    size = max(max(self._texts), *known) + 1
+    super().__init__(
+      [b'' if i in known else table.get(i, b'') for i in range(size)]
+    )
+    self.special_ids = tuple(
+      i for i, data in enumerate(self._token_bytes) if not data
+    )
+    wants_bos = c.get('add_bos_token', self._adds_bos())
+    bos = wants_bos and self.bos_id is not None
+    self.prefix_ids = (self.bos_id,) if bos else ()
+
+  def token_text(self, i: int) -> str:
+    """How token i is written, e.g. '<|im_end|>'."""
+    return self._texts[i]
+
+
+def _eos_ids(folder: epath.Path, first: int | None) -> tuple[int, ...]:
+  """Ids that end a completion, the tokenizer's own first."""
+  out = [] if first is None else [first]
+  for name in (GENERATION, 'config.json'):
+    found = read_json(folder / name).get('eos_token_id')
+    found = found if isinstance(found, list) else [found]
+    out += [i for i in found if i is not None]
+  return tuple(dict.fromkeys(out))
+
+
+@functools.cache
+def byte_of_character() -> dict[str, int]:
+  """How byte-level BPE writes bytes: printable ones as themselves, the others
+  as the characters from 256 on (GPT-2).
+  """
+  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [b for b in range(256) if b not in printable]
+  table = {chr(b): b for b in printable}
+  return table | {chr(256 + i): b for i, b in enumerate(others)}
+
+
+def _byte_level(token: str) -> bytes:
+  table = byte_of_character()
+  if all(c in table for c in token):
+    return bytes(table[c] for c in token)
+  return token.encode()  # an added token, written as it is
+
+
+def _piece(token: str, marker: str = SPACE, bytes_too: bool = True) -> bytes:
+  if bytes_too and re.fullmatch('<0x[0-9A-Fa-f]{2}>', token):
+    return bytes([int(token[3:5], 16)])
+  return token.replace(marker, ' ').encode()
+
+
+def _to_bytes(decoder: dict | None, where) -> Callable[[str], bytes]:
+  """How the tokens of a tokenizer.json become bytes.
+
+  Raises:
+    ValueError: its decoder does something else than join bytes.
+  """
+  steps = (decoder or {}).get('decoders') or [decoder or {'type': None}]
+  kinds = {s['type'] for s in steps}
+  if kinds == {'ByteLevel'}:
+    return _byte_level
+  # What marks a space: the Metaspace's, or what a Replace turns into one.
+  markers = {
+    s['replacement'] if s['type'] == 'Metaspace' else s['pattern']['String']
+    for s in steps
+    if s['type'] == 'Metaspace'
+    or (s['type'] == 'Replace' and s['content'] == ' ')
+  }
+  known = {'Metaspace', 'Replace', 'ByteFallback', 'Fuse', 'Strip'}
+  if kinds <= known and len(markers) == 1:
+    marker, falls = markers.pop(), 'ByteFallback' in kinds
+    return lambda token: _piece(token, marker, falls)
+  raise ValueError(
+    f'{where}: a decoder of {sorted(map(str, kinds))} does not give every '
+    'token its bytes; ByteLevel, Metaspace and ByteFallback do'
+  )
+
+
+class JsonTokenizer(_FolderTokenizer):
+  """A folder's tokenizer.json: byte-level BPE, byte fallback, metaspace."""
+
+  def __init__(self, folder):
+    path = epath.Path(folder) / JSON
+    self._model = _library().Tokenizer.from_str(path.read_text())
+    # A file may say that texts are cut or padded; ours never are.
+    self._model.no_truncation()
+    self._model.no_padding()
+    spec = read_json(path)
+    spell = _to_bytes(spec['decoder'], path)
+    ids = self._model.get_vocab(with_added_tokens=True)
+    added = self._model.get_added_tokens_decoder()
+    special = {i for i, t in added.items() if t.special}
+    special |= {ids[u] for u in [spec['model'].get('unk_token')] if u in ids}
+    table = {i: spell(token) for token, i in ids.items()}
+    super().__init__(folder, ids, table, special)
+
+  def _adds_bos(self) -> bool:
+    return self.bos_id in self._model.encode('').ids
+
+  def encode(self, text: str) -> list[int]:
+    return self._model.encode(text, add_special_tokens=False).ids
+
+
+def _library() -> Any:
+  try:
+    import tokenizers
+  except ImportError as e:
+    raise ImportError(
+      f'{JSON} needs the tokenizers library: pip install "jaxrl_reason[hf]"'
+    ) from e
+  return tokenizers
+
+
+def _added_tokens(folder: epath.Path) -> dict[str, tuple[int, bool]]:
+  """Tokens a folder adds to its SentencePiece model: (id, special)."""
+  plain = read_json(folder / 'added_tokens.json')
+  out = {text: (i, False) for text, i in plain.items()}
+  added = read_json(folder / CONFIG).get('added_tokens_decoder', {})
+  for i, token in added.items():
+    if token.get('lstrip') or token.get('rstrip'):
+      raise ValueError(
+        f'{folder / CONFIG}: {token["content"]!r} takes the spaces beside it '
+        f'away, which {PIECES} cannot say; use a {JSON}'
+      )
+    out[token['content']] = int(i), token.get('special', False)
+  return out
+
+
+class PieceTokenizer(_FolderTokenizer):
+  """A folder's SentencePiece tokenizer.model, and the tokens added to it.
+
+  The space before a text, where the model has one, stands before the whole
+  text only, not after every special token in it (`legacy: false`).
+  """
+
+  def __init__(self, folder):
+    folder = epath.Path(folder)
+    data = (folder / PIECES).read_bytes()
+    make = lambda data: sentencepiece.SentencePieceProcessor(model_proto=data)
+    self._first, self._later = make(data), make(data + NO_PREFIX)
+    pieces = self._first
+    ids, table = {}, {}
+    control = {}
+    for i in range(pieces.vocab_size()):
+      text = pieces.id_to_piece(i)
+      ids[text] = i
+      if pieces.is_control(i) or pieces.is_unknown(i) or pieces.is_unused(i):
+        control[text] = i, True
+      else:
+        table[i] = _piece(text, bytes_too=pieces.is_byte(i))
+    added = control | _added_tokens(folder)
+    for text, (i, _) in added.items():
+      ids[text] = i
+      table.setdefault(i, text.encode())
+    self._added = {text: i for text, (i, _) in added.items()}
+    longest = sorted(self._added, key=len, reverse=True)
+    self._split = re.compile('|'.join(map(re.escape, longest)) or r'(?!)')
+    special = {i for i, is_special in added.values() if is_special}
+    super().__init__(folder, ids, table, special)
+
+  def _adds_bos(self) -> bool:
+    return True  # of all families that publish a tokenizer.model
+
+  def encode(self, text: str) -> list[int]:
+    out, end = [], 0
+    for match in self._split.finditer(text):
+      out += self._plain(text[end : match.start()], end == 0)
+      out.append(self._added[match.group()])
+      end = match.end()
+    return out + self._plain(text[end:], end == 0)
+
+  def _plain(self, text: str, first: bool) -> list[int]:
+    return (self._first if first else self._later).encode(text) if text else []

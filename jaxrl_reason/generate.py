@@ -1,0 +1,321 @@
+r"""Text from a model: to the terminal as it is drawn, or from file to file.
+
+  python -m jaxrl_reason.generate --model=DIR --prompt='What is 2 + 3?' --chat
+  python -m jaxrl_reason.generate --model=DIR --file=prompts.jsonl \
+    --out=completions.jsonl
+
+--model is a Hugging Face folder, hf:owner/model[@revision], or the workdir of a
+run that began from one. A line of --file has `prompt` (text) or `messages` (a
+conversation, with --chat); a line of --out has the same and `completions`,
+`n_tokens`, `truncated`. The same command goes on where it was stopped, and
+draws what it would have drawn.
+"""
+
+import argparse
+import codecs
+import dataclasses
+import functools
+import json
+import pathlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import convert, sampler
+from jaxrl_reason.base import Model
+from jaxrl_reason.checkpoints import pretrained
+from jaxrl_reason.data import chat, hf_tokenizers, pipeline
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import transformer
+
+BUCKET = 64  # prompts are padded to multiples of so many tokens
+THINKING = {None: None, 'on': True, 'off': False}
+
+
+@dataclasses.dataclass
+class Generator:
+  """A model with its tokenizer; compiles once per shape.
+
+  Attributes:
+    template: its chat template; None: prompts are plain text.
+    n_samples, max_new: completions per prompt, tokens of each.
+    sampling: settings; seed: of the noise.
+  """
+
+  model: Model
+  params: Any
+  tokenizer: Any
+  template: chat.ChatTemplate | None
+  n_samples: int
+  max_new: int
+  sampling: Sampling
+  seed: int = 0
+  on_token: Callable | None = None
+
+  def __post_init__(self):
+    eos = self.tokenizer.eos_ids
+    if self.template is not None:
+      end = chat.turn_end(self.template, self.tokenizer)
+      eos = eos if end is None else (*eos, end)
+    self._stop = jnp.asarray(eos, jnp.int32)
+    self._compiled = functools.cache(self._compile)
+
+  def ids(self, prompt: str | chat.Messages, **options: Any) -> list[int]:
+    """Tokens of a prompt: a text, or messages for the chat template.
+
+    Args:
+      options: of `ChatTemplate.render`.
+    """
+    if self.template is None:
+      return [*self.tokenizer.prefix_ids, *self.tokenizer.encode(prompt)]
+    return self.tokenizer.encode(self.template.render(prompt, **options))
+
+  def __call__(
+    self, prompts: Sequence[list[int]], indices: Sequence[int]
+  ) -> tuple[list[list[list[int]]], float]:
+    """(completions by prompt, each a list of tokens; seconds, without
+    compilation).
+
+    Args:
+      prompts: tokens of each.
+      indices: number of each prompt, on which its noise depends.
+    """
+    room = -(-max(map(len, prompts)) // BUCKET) * BUCKET
+    rows = [pipeline.pad_prompt(ids, room, 'prompt') for ids in prompts]
+    tokens, valid = (np.stack([r[k] for r in rows]) for k in rows[0])
+    g = self.n_samples
+    row_ids = (np.asarray(indices)[:, None] * g + np.arange(g)).reshape(-1)
+    run = self._compiled(*tokens.shape)
+    begun = time.monotonic()
+    out = run(self.params, tokens, valid, row_ids.astype(np.int32))
+    drawn, lengths = np.asarray(out.tokens), np.asarray(out.length)
+    jax.effects_barrier()  # every token has been shown
+    seconds = time.monotonic() - begun
+    each = [row[:n].tolist() for row, n in zip(drawn, lengths)]
+    return [each[i : i + g] for i in range(0, len(each), g)], seconds
+
+  def _compile(self, b: int, length: int):
+    def f(params, tokens, valid, row_ids):
+      return sampler.generate(
+        self.model,
+        params,
+        tokens,
+        valid,
+        jax.random.key(self.seed),
+        self.sampling,
+        self._stop,
+        n_samples=self.n_samples,
+        max_new=self.max_new,
+        row_ids=row_ids,
+        on_token=self.on_token,
+      )
+
+    of = jax.ShapeDtypeStruct
+    rows = of((b * self.n_samples,), jnp.int32)
+    shapes = of((b, length), jnp.int32), of((b, length), bool), rows
+    return jax.jit(f).lower(self.params, *shapes).compile()
+
+  def stopped(self, tokens: list[int]) -> bool:
+    """Whether a completion came to its end."""
+    return bool(tokens) and tokens[-1] in self._stop.tolist()
+
+
+def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
+  """The Generator of a folder, a model on the Hub, or a workdir.
+
+  Raises:
+    ValueError: it is none of these, or lacks a tokenizer or a template.
+  """
+  folder, _ = pretrained.resolve(name)
+  cpu = jax.default_backend() == 'cpu'
+  dtype = dtype or ('float32' if cpu else 'bfloat16')
+  c, _, params = convert.read(folder, dtype)
+  texts = folder
+  if (folder / 'checkpoints').is_dir():
+    texts = folder / pretrained.FOLDER
+  return Generator(
+    transformer.build(dataclasses.replace(c, dtype=dtype)),
+    jax.tree.map(lambda x: x.astype(dtype), params),
+    hf_tokenizers.load(texts),
+    chat.load(texts) if use_chat else None,
+    **settings,
+  )
+
+
+class Shown:
+  """Writes the first row's text as its tokens come."""
+
+  def __init__(self, tokenizer, write: Callable[[str], Any]):
+    self._bytes, self._write = tokenizer.token_bytes(), write
+    # A character may come in several tokens.
+    self._text = codecs.getincrementaldecoder('utf-8')('replace')
+
+  def __call__(self, t, tokens, done) -> None:
+    del t
+    i = int(tokens[0])
+    if not done[0] and i < len(self._bytes):
+      self._write(self._text.decode(self._bytes[i]))
+
+
+def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
+  """Writes the completions of one prompt, the first as it is drawn.
+
+  Returns:
+    A line of how fast that was.
+  """
+  g.on_token = Shown(g.tokenizer, write)
+  (completions,), seconds = g([ids], [0])
+  for i, tokens in enumerate(completions[1:], 2):
+    write(f'\n--- {i} of {len(completions)}\n{g.tokenizer.decode(tokens)}')
+  write('\n')
+  n = sum(map(len, completions))
+  return f'{n} tokens in {seconds:.2f} s: {n / seconds:.1f} tokens/s'
+
+
+def _done(out: pathlib.Path) -> int:
+  """Lines of `out`; one that was being written when it stopped is cut off."""
+  if not out.exists():
+    return 0
+  data = out.read_bytes()
+  whole = data[: data.rfind(b'\n') + 1]
+  if whole != data:
+    out.write_bytes(whole)
+  return whole.count(b'\n')
+
+
+def _same(before: str, row: dict, where: str) -> None:
+  old = json.loads(before)
+  if any(old.get(k) != v for k, v in row.items()):
+    raise ValueError(f'{where} is of another --file: its last line is {before}')
+
+
+def to_file(
+  g: Generator, source, out, *, batch: int, **options: Any
+) -> tuple[int, float]:
+  """Completions of a JSONL file of prompts, appended to another one.
+
+  Returns:
+    (completion tokens, seconds of generation) of what was still to do.
+
+  Raises:
+    ValueError: a line has no prompt, or `out` belongs to another file.
+  """
+  text = pathlib.Path(source).read_text('utf-8')
+  rows = [json.loads(line) for line in text.splitlines() if line.strip()]
+  for i, row in enumerate(rows, 1):
+    if 'prompt' not in row and 'messages' not in row:
+      raise ValueError(f'{source}, prompt {i}: neither "prompt" nor "messages"')
+  out = pathlib.Path(out)
+  first, n, seconds = _done(out), 0, 0.0
+  if first:
+    last = out.read_text('utf-8').splitlines()[-1]
+    _same(last, rows[first - 1] if first <= len(rows) else {'': 0}, str(out))
+  with out.open('a', encoding='utf-8') as f:
+    for start in range(first, len(rows), batch):
+      part = rows[start : start + batch]
+      # The last, smaller batch is filled up: one program for all.
+      filled = part + part[-1:] * (batch - len(part))
+      ids = [_ids(g, row, options) for row in filled]
+      done, s = g(ids, [start + i for i in range(len(filled))])
+      for row, completions in zip(part, done):
+        f.write(json.dumps(row | _record(g, completions)) + '\n')
+        n += sum(map(len, completions))
+      f.flush()
+      seconds += s
+  return n, seconds
+
+
+def _record(g: Generator, completions: list[list[int]]) -> dict:
+  return {
+    'completions': [g.tokenizer.decode(c) for c in completions],
+    'n_tokens': [len(c) for c in completions],
+    'truncated': [not g.stopped(c) for c in completions],
+  }
+
+
+def _ids(g: Generator, row: dict, options: dict) -> list[int]:
+  """Tokens of a line's prompt."""
+  if g.template is None:
+    if 'prompt' not in row:
+      raise ValueError('"messages" need --chat')
+    return g.ids(chat.plain(options.get('template', 'none'), row['prompt']))
+  thinking = THINKING[options.get('thinking')]
+  if 'messages' in row:
+    return g.ids(row['messages'], enable_thinking=thinking)
+  system = options.get('system')
+  said = [{'role': 'system', 'content': system}] if system else []
+  said.append({'role': 'user', 'content': row['prompt']})
+  return g.ids(said, enable_thinking=thinking)
+
+
+def _parser() -> argparse.ArgumentParser:
+  # Not absl's flags: those of the commands imported here would be its own.
+  p = argparse.ArgumentParser(prog='generate', description=__doc__)
+  p.formatter_class = argparse.RawDescriptionHelpFormatter
+  text = lambda name, help, **more: p.add_argument(name, help=help, **more)
+  number = lambda name, default, help: p.add_argument(
+    name, type=type(default), default=default, help=f'{help} [{default}]'
+  )
+  text('--model', 'folder, hf:owner/model, or workdir', required=True)
+  what = p.add_mutually_exclusive_group(required=True)
+  what.add_argument('--prompt', help='a prompt')
+  what.add_argument('--file', help='prompts, JSONL')
+  text('--out', 'completions, JSONL, with --file')
+  text('--chat', "in the model's chat template", action='store_true')
+  text('--system', 'message of the system, with --chat')
+  text('--thinking', 'for templates with the switch', choices=('on', 'off'))
+  text('--template', 'without --chat', choices=chat.PLAIN, default='none')
+  number('--n', 1, 'completions per prompt')
+  number('--max_new', 512, 'tokens of a completion')
+  number('--temperature', 1.0, '0: greedy')
+  number('--top_k', 0, '0: all tokens')
+  number('--top_p', 1.0, 'nucleus')
+  number('--min_p', 0.0, 'share of the likeliest token')
+  number('--seed', 0, 'of the noise')
+  number('--batch', 8, 'prompts of --file at a time')
+  text(
+    '--dtype',
+    'default: bfloat16; float32 on CPU',
+    choices=('float32', 'bfloat16'),
+  )
+  return p
+
+
+def run(a: argparse.Namespace) -> str:
+  """What the arguments ask for; returns a line about its speed."""
+  if (a.file is None) != (a.out is None):
+    raise ValueError('--file and --out go together')
+  g = load(
+    a.model,
+    a.dtype,
+    a.chat,
+    n_samples=a.n,
+    max_new=a.max_new,
+    sampling=Sampling.make(a.temperature, a.top_k, a.top_p, a.min_p),
+    seed=a.seed,
+  )
+  options = {k: getattr(a, k) for k in ('system', 'thinking', 'template')}
+  if a.prompt is not None:
+    write = lambda text: print(text, end='', flush=True)
+    return show(g, _ids(g, {'prompt': a.prompt}, options), write)
+  n, s = to_file(g, a.file, a.out, batch=a.batch, **options)
+  speed = f': {n / s:.1f} tokens/s' if n else ', nothing was left to do'
+  return f'{n} tokens in {s:.2f} s{speed}'
+
+
+def main() -> int:
+  try:
+    print(run(_parser().parse_args()), file=sys.stderr)
+  except (ValueError, OSError, ImportError) as e:
+    print(f'generate: {e}', file=sys.stderr)
+    return 1
+  return 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())

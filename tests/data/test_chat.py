@@ -1,0 +1,205 @@
+"""Conversations read as the models' own templates write them."""
+
+import hf_folders
+import pytest
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.data import chat, hf_tokenizers, pipeline, problems
+
+transformers = pytest.importorskip('transformers')
+
+USER = {'role': 'user', 'content': ' What is <2 + 3>?\n'}
+SYSTEM = {'role': 'system', 'content': 'Count.'}
+SAID = {'role': 'assistant', 'content': '<think>\nhm\n</think>\n\n5'}
+AGAIN = {'role': 'user', 'content': 'Sure? caf\u00e9'}
+TOOL = {'type': 'function', 'function': {'name': 'add', 'text': '<\u00e9>'}}
+CONVERSATIONS = [
+  [USER],
+  [SYSTEM, USER],
+  [USER, SAID],
+  [USER, SAID, AGAIN],
+]
+TEMPLATES = {
+  'qwen': hf_folders.QWEN,
+  'llama': hf_folders.LLAMA,
+  'gemma': hf_folders.GEMMA,
+}
+DAY = '2024-07-26'
+
+
+@pytest.fixture(params=TEMPLATES)
+def folder(request, tmp_path):
+  make = {
+    'qwen': lambda: hf_folders.byte_level(tmp_path),
+    'llama': lambda: hf_folders.pieces(tmp_path, 'bpe', True),
+    'gemma': lambda: hf_folders.fallback_json(tmp_path, 'bpe', False),
+  }
+  make[request.param]()
+  (tmp_path / 'chat_template.jinja').write_text(TEMPLATES[request.param])
+  return tmp_path
+
+
+@pytest.mark.parametrize('speak', [True, False])
+def test_texts_and_ids_are_theirs(folder, speak):
+  theirs = transformers.AutoTokenizer.from_pretrained(folder)
+  ours, tokenizer = chat.load(folder), hf_tokenizers.load(folder)
+  for messages in CONVERSATIONS:
+    for options in ({}, {'enable_thinking': False}, {'tools': [TOOL]}):
+      options = options | {'add_generation_prompt': speak}
+      try:
+        wanted = theirs.apply_chat_template(messages, tokenize=False, **options)
+      except Exception as e:  # their jinja2 error: ours must refuse it as well
+        with pytest.raises(ValueError, match=str(e)):
+          ours.render(messages, **options)
+        continue
+      assert ours.render(messages, **options) == wanted
+      ids = theirs.apply_chat_template(messages, return_dict=False, **options)
+      assert tokenizer.encode(ours.render(messages, **options)) == ids
+
+
+def test_named_templates_and_tools(tmp_path):
+  named = [
+    {'name': 'default', 'template': 'plain'},
+    {'name': 'tool_use', 'template': 'tools'},
+  ]
+  hf_folders.byte_level(tmp_path, named)
+  ours = chat.load(tmp_path)
+  assert ours.render([USER]) == 'plain'
+  assert ours.render([USER], tools=[TOOL]) == 'tools'
+  assert ours.render([USER], name='tool_use') == 'tools'
+  extra = tmp_path / 'additional_chat_templates'
+  extra.mkdir()
+  (extra / 'brief.jinja').write_text('brief')
+  assert chat.load(tmp_path).render([USER], name='brief') == 'brief'
+  with pytest.raises(ValueError, match="'rag'.*default"):
+    ours.render([USER], name='rag')
+
+
+@pytest.mark.parametrize(
+  'attack',
+  [
+    '{{ messages.append(1) }}',
+    '{{ "".__class__.__mro__ }}',
+    '{{ raise_exception.__globals__.keys() }}',
+    '{{ "{0.__class__.__mro__}".format(1) }}',
+    '{{ range(10**9) | list }}',
+    '{% include "/etc/passwd" %}',
+  ],
+)
+def test_templates_run_in_a_sandbox(attack):
+  with pytest.raises((ValueError, OverflowError, TypeError)):
+    chat.ChatTemplate({'default': attack}, {}).render([USER])
+
+
+def test_the_day_is_the_runs():
+  text = '{{ strftime_now("%d %b %Y") }}'
+  assert chat.ChatTemplate({'default': text}, {}, DAY).render([]) == (
+    '26 Jul 2024'
+  )
+
+
+def test_a_folder_without_a_template_says_so(tmp_path):
+  with pytest.raises(ValueError, match='chat_template.jinja.*tokenizer_config'):
+    chat.load(tmp_path)
+
+
+def sampled(tokenizer, text: str) -> list[int]:
+  """One token per byte or character: as no tokenizer would cut it."""
+  table = {data: i for i, data in enumerate(tokenizer.token_bytes())}
+  return [table[bytes([b])] for b in text.encode()]
+
+
+def test_the_next_turn_is_appended_without_drift(folder):
+  tokenizer, template = hf_tokenizers.load(folder), chat.load(folder, DAY)
+  end = chat.turn_end(template, tokenizer)
+  assert end in tokenizer.eos_ids
+  messages = [USER]
+  ids = tokenizer.encode(template.render(messages))
+  for text in ('12 apples', 'in total'):
+    tokens = sampled(tokenizer, text)
+    assert tokenizer.encode('x' + text)[1:] != tokens  # a sampler may differ
+    stopped, cut = (
+      chat.next_turn(tokenizer, template, ids, out, messages, [AGAIN])
+      for out in ([*tokens, end], tokens)
+    )
+    assert stopped == cut  # the end of the turn is there once
+    assert stopped[: len(ids) + len(tokens)] == [*ids, *tokens]
+    # What is appended reads as the template writes it.
+    messages = [*messages, {'role': 'assistant', 'content': text}, AGAIN]
+    assert tokenizer.decode(stopped) == tokenizer.decode(
+      tokenizer.encode(template.render(messages))
+    )
+    assert stopped != tokenizer.encode(template.render(messages))
+    ids = stopped
+
+
+def test_the_sampled_turn_is_kept_where_a_template_would_shorten_it(tmp_path):
+  """Qwen3's drops earlier thinking when it renders a conversation anew."""
+  tokenizer = hf_tokenizers.load(hf_folders.byte_level(tmp_path))
+  template = chat.load(tmp_path)
+  ids = tokenizer.encode(template.render([USER]))
+  out = tokenizer.encode(SAID['content'] + '<|im_end|>')
+  whole = chat.next_turn(tokenizer, template, ids, out, [USER], [AGAIN])
+  assert 'hm' in tokenizer.decode(whole)
+  assert 'hm' not in template.render([USER, SAID, AGAIN])
+
+
+def test_plain_templates():
+  assert chat.plain('none', '1+1=') == '1+1='
+  assert chat.plain('r1_zero', 'Q{}').endswith('User: Q{} Assistant:')
+  assert '\\boxed{}' in chat.plain('boxed', 'Q')
+  with pytest.raises(ValueError, match="'r2'.*r1_zero"):
+    chat.plain('r2', '')
+  text = chat.few_shot('qa', [('1+1?', '2')], '2+2?')
+  assert text == 'Question: 1+1?\nAnswer: 2\n\nQuestion: 2+2?\nAnswer:'
+
+
+def section(folder, **changes):
+  c = config_lib.default().data
+  c.update(tokenizer='hf', tokenizer_dir=str(folder), **changes)
+  found = problems.load(c, 0)
+  tokenizer = problems.make_tokenizer(c, found, None)
+  return tokenizer, problems.rendered(found, c, tokenizer)
+
+
+def test_problems_are_written_out_by_the_chat_template(folder):
+  tokenizer, found = section(folder, template='chat')
+  example = found.train[0]
+  ids = pipeline.prompt_ids(example, tokenizer)
+  question = {'role': 'user', 'content': example['prompt']}
+  wanted = chat.load(folder, DAY).render([question])
+  assert ids == tokenizer.encode(wanted)
+  row = pipeline.solution_row(0, example, tokenizer, 200, 200)
+  last = row['tokens'][row['valid']][-1]
+  assert last == chat.turn_end(chat.load(folder), tokenizer)
+  assert len(found.harder) == len(found.train) == pipeline.ENDLESS
+
+
+def test_plain_prompts_begin_with_what_the_model_wants(folder):
+  tokenizer, found = section(folder, template='r1_zero', shots=1)
+  ids = pipeline.prompt_ids(found.heldout[3], tokenizer)
+  n = len(tokenizer.prefix_ids)
+  assert tuple(ids[:n]) == tokenizer.prefix_ids
+  assert tokenizer.bos_id not in ids[n:]
+  text = tokenizer.decode(ids)
+  assert text.count('Assistant:') == 2 and found.train[0]['solution'] in text
+
+
+@pytest.mark.parametrize(
+  ('changes', 'words'),
+  [
+    ({'template': 'poem'}, 'poem.*r1_zero'),
+    ({'thinking': 'maybe'}, 'data.thinking'),
+    ({'system': 'x'}, 'data.system'),
+    ({'template': 'chat', 'shots': 1}, 'data.shots=1'),
+    ({'template': 'chat', 'tokenizer': 'char'}, 'data.tokenizer="hf"'),
+    ({'tokenizer_dir': ''}, 'config.model_dir'),
+  ],
+)
+def test_templates_that_do_not_fit_are_refused(tmp_path, changes, words):
+  hf_folders.byte_level(tmp_path)
+  with pytest.raises(ValueError, match=words):
+    c = config_lib.default().data
+    c.update({'tokenizer': 'hf', 'tokenizer_dir': str(tmp_path)} | changes)
+    found = problems.load(c, 0)
+    problems.rendered(found, c, problems.make_tokenizer(c, found, None))

@@ -1,0 +1,228 @@
+"""Adapters: the base exactly when off, trained alone, given back two ways."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import quick_jit, small_model
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import learner as learner_lib
+from jaxrl_reason import losses, optim, sampler, scoring, step, trees
+from jaxrl_reason.base import Batch
+from jaxrl_reason.checkpoints import hf, hf_tables
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import lora, spec, transformer
+
+LORA = lora.Lora(rank=2, alpha=3.0)
+
+
+def adapted(seed=0, **changes):
+  """(base Model, adapted Model, parameters with adapters that do something)."""
+  c, base, params = small_model(seed)
+  model = lora.attach(base, dataclasses.replace(LORA, **changes))
+  ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
+  ab = jax.tree.map(lambda x: x + 0.1, ab)
+  return base, model, params | {lora.KEY: ab}
+
+
+@pytest.fixture(scope='module')
+def trio():
+  return adapted()
+
+
+@pytest.fixture(scope='module')
+def rows():
+  tokens = jax.random.randint(jax.random.key(1), (4, 9), 0, 16)
+  valid = jnp.arange(9) >= jnp.array([[0], [2], [1], [0]])
+  return tokens, valid
+
+
+def logits(model, params, rows):
+  return np.asarray(model.unembed(params, model.hidden(params, *rows)))
+
+
+def test_alpha_0_equals_the_base_exactly(rows):
+  base, model, params = adapted(alpha=0.0)
+  wanted = logits(base, lora.base_of(params), rows)
+  np.testing.assert_array_equal(logits(model, params, rows), wanted)
+
+
+def test_fresh_adapters_and_none_equal_the_base_exactly(trio, rows):
+  base, model, params = trio
+  wanted = logits(base, lora.base_of(params), rows)
+  fresh = spec.init(model.specs, jax.random.key(0))[lora.KEY]
+  for tree in (params | {lora.KEY: fresh}, model.adapters_off(params)):
+    np.testing.assert_array_equal(logits(model, tree, rows), wanted)
+  assert np.abs(logits(model, params, rows) - wanted).max() > 0.01
+
+
+@pytest.mark.parametrize('rslora', [False, True])
+def test_beside_equals_merged(rows, rslora):
+  base, model, params = adapted(rslora=rslora)
+  scale = 3.0 / (2**0.5 if rslora else 2)
+  by_hand = trees.flatten(lora.base_of(params))
+  for path in ('layers/attn/q', 'layers/attn/o'):
+    a, b = (trees.flatten(params[lora.KEY])[f'{path}/{x}'] for x in 'ab')
+    w = by_hand[path]
+    by_hand[path] = w + scale * (a @ b).reshape(w.shape)
+  whole = lora.merged(params, scale)
+  for path in ('layers/attn/q', 'layers/attn/o'):
+    np.testing.assert_allclose(
+      trees.flatten(whole)[path], by_hand[path], rtol=1e-5, atol=1e-6
+    )
+  np.testing.assert_allclose(
+    logits(model, params, rows), logits(base, whole, rows), atol=1e-4
+  )
+
+
+def test_sampler_and_trainer_agree(trio):
+  _, model, params = trio
+  prompts = jnp.arange(8).reshape(2, 4)
+  sampling, key = Sampling.make(1.0), jax.random.key(3)
+  out = sampler.generate(
+    model, params, prompts, prompts >= 0, key, sampling,
+    jnp.array([-1]), n_samples=2, max_new=5,
+  )  # fmt: skip
+  tokens = jnp.concatenate([jnp.repeat(prompts, 2, 0), out.tokens], axis=1)
+  z = model.unembed(params, model.hidden(params, tokens, tokens >= 0))
+  logp = jax.nn.log_softmax(z)[:, 3:-1]
+  logp = jnp.take_along_axis(logp, out.tokens[..., None], axis=-1)[..., 0]
+  np.testing.assert_allclose(out.logp, logp, atol=1e-5)
+
+
+def make_learner(model, trainable, algorithm='grpo'):
+  c = config_lib.optimizer(1e-2)
+  settings = losses.resolve({'name': algorithm, 'kl_coef': 0.1})
+  return learner_lib.Learner(
+    model, settings, optim.make(c, 10), start=4, trainable=trainable
+  )
+
+
+def make_batch():
+  n, t = 4, 9
+  tokens = jax.random.randint(jax.random.key(5), (n, t), 0, 16)
+  ones = jnp.ones((n, t), bool)
+  return Batch(
+    tokens=tokens, valid=ones, mask=ones.at[:, :4].set(False),
+    reward=jnp.array([1.0, 0, 0, 1]), reward_parts=jnp.ones((n, 1)),
+    reward_valid=ones[:, 0], group=jnp.array([0, 0, 1, 1]),
+    truncated=~ones[:, 0], temperature=jnp.ones(n),
+    sampler_logp=jnp.full((n, t), -2.0),
+  )  # fmt: skip
+
+
+@pytest.mark.parametrize('trainable', ['lora/.*', '.*norm', '.*'])
+def test_only_what_is_trained_changes_and_has_state(trio, trainable):
+  base, model, params = trio
+  if trainable != 'lora/.*':
+    model, params = base, lora.base_of(params)
+  learner = make_learner(model, trainable)
+  assert learner.reads_reference
+  state = learner_lib.init_state(learner, params)
+  chosen = {
+    p for p in trees.flatten(params) if trees.re.fullmatch(trainable, p)
+  }
+  n = sum(trees.flatten(params)[p].size for p in chosen)
+  assert 2 * n <= trees.n_params(state.opt_state) <= 2 * n + 5  # and counts
+  # The reference is what is trained as it was, or the adapters off.
+  n_ref = trees.n_params(state.ref_params)
+  assert n_ref == (0 if model.adapters_off else n)
+  update = quick_jit(
+    lambda state, batch: step.update(
+      learner, state, batch, Sampling.make(), jax.random.key(0)
+    )
+  )
+  after, metrics = update(state, make_batch())
+  before, now = trees.flatten(params), trees.flatten(after.params)
+  moved = {p for p in before if (before[p] != now[p]).any()}
+  assert moved and moved <= chosen
+  assert moved == chosen or trainable == '.*'
+  assert jnp.isfinite(metrics['grad_norm'])
+
+
+def test_gradients_of_a_part_are_those_of_the_whole(trio):
+  base, _, params = trio
+  params = lora.base_of(params)
+  of = lambda trainable: trees.flatten(
+    step.gradients(
+      make_learner(base, trainable, 'dr_grpo'),
+      params,
+      make_batch().replace(ref_logp=jnp.zeros((4, 9))),
+      jnp.array([1.0, -1, -1, 1]),
+      Sampling.make(),
+    )[0]
+  )
+  whole, part = of('.*'), of('.*attn/(q|o)')
+  assert set(part) == {'layers/attn/q', 'layers/attn/o'}
+  for path, grad in part.items():
+    np.testing.assert_allclose(grad, whole[path], rtol=1e-5, atol=1e-7)
+
+
+def test_the_reference_of_adapters_is_the_base(trio, rows):
+  base, model, params = trio
+  learner = make_learner(model, 'lora/.*')
+  state = learner_lib.init_state(learner, params)
+  found = scoring.add_arrays(learner, state, make_batch(), Sampling.make())
+  plain = make_learner(base, '.*')
+  wanted = scoring.add_arrays(
+    plain,
+    learner_lib.init_state(plain, lora.base_of(params)),
+    make_batch(),
+    Sampling.make(),
+  )
+  np.testing.assert_array_equal(found.ref_logp, wanted.ref_logp)
+
+
+@pytest.mark.parametrize(
+  ('targets', 'words'),
+  [('.*query', 'matches no weight'), ('.*', 'matches embed, which is no')],
+)
+def test_targets_that_do_not_fit_are_refused(tiny, targets, words):
+  with pytest.raises(ValueError, match=words):
+    lora.attach(tiny[1], dataclasses.replace(LORA, targets=targets))
+
+
+def test_experts_are_refused_by_name():
+  c = transformer.Config(16, 1, 8, 8, 2, 2, 4, experts=2, experts_per_token=1)
+  with pytest.raises(ValueError, match='layers/mlp/.*not of experts'):
+    lora.attach(transformer.build(c), LORA)
+  lora.attach(
+    transformer.build(c), dataclasses.replace(LORA, targets='.*attn/q')
+  )
+
+
+@pytest.mark.parametrize('rslora', [False, True])
+def test_peft_reads_the_adapters(tmp_path, rslora):
+  peft = pytest.importorskip('peft')
+  transformers = pytest.importorskip('transformers')
+  torch = pytest.importorskip('torch')
+  c, base, params = small_model(qk_norm=False)
+  settings = dataclasses.replace(LORA, rslora=rslora)
+  model = lora.attach(base, settings)
+  ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
+  params |= {lora.KEY: jax.tree.map(lambda x: x + 0.1, ab)}
+  hf.save(tmp_path / 'base', lora.base_of(params), c, dtype='float32')
+  table = hf_tables.TABLES['qwen2']
+  lora.save_peft(tmp_path / 'peft', params, settings, table)
+  theirs = peft.PeftModel.from_pretrained(
+    transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'base'),
+    tmp_path / 'peft',
+  )
+  tokens = np.arange(10).reshape(2, 5)
+  with torch.no_grad():
+    wanted = theirs(torch.tensor(tokens)).logits.numpy()
+  found = logits(model, params, (tokens, tokens >= 0))
+  np.testing.assert_allclose(found, wanted, atol=1e-4)
+  config = json.loads((tmp_path / 'peft' / 'adapter_config.json').read_text())
+  assert config['target_modules'] == sorted(
+    f'{m}_proj' for m in 'q k v o gate up down'.split()
+  )
+
+
+def test_fused_weights_have_no_adapters_on_disk(trio, tmp_path):
+  with pytest.raises(ValueError, match='attn/k is one tensor with others'):
+    lora.save_peft(tmp_path, trio[2], LORA, hf_tables.TABLES['phi3'])

@@ -1,0 +1,200 @@
+"""A run begins from a Hugging Face folder and gives one back."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny_recipe
+from data import hf_folders
+from models import hf_models
+from small import ROOT, load_recipe
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import convert, stages, step, train, trees
+from jaxrl_reason import learner as learner_lib
+from jaxrl_reason.checkpoints import hf, pretrained
+from jaxrl_reason.data import pipeline
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import families, spec, transformer
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A random Qwen2 of transformers', a tokenizer and its template."""
+  path = tmp_path_factory.mktemp('qwen')
+  hf_folders.byte_level(path)
+  model = hf_models.make('qwen2', vocab_size=312)
+  model.save_pretrained(path)
+  return path
+
+
+def recipe(folder, **changes) -> config_lib.ml_collections.ConfigDict:
+  c = tiny_recipe.get_config()
+  c.stages, c.model_dir = ('sft', 'rl'), str(folder)
+  c.compile_cache = ''
+  c.data.update(
+    tokenizer='hf', template='chat', prompt_len=64, completion_len=24
+  )
+  for stage in (c.sft, c.rl):
+    stage.update(steps=1, steps_per_dispatch=1)
+  c.rl.update(prompts=8, samples=2, epochs=1, minibatches=1)
+  c.eval.update(every=1, problems=4, harder=False)
+  c.checkpoint.every = c.log_every = 1
+  c.update_from_flattened_dict(changes)
+  return c
+
+
+@pytest.fixture(scope='module')
+def ran(folder, tmp_path_factory):
+  """(workdir, last state) of an sft and an rl step."""
+  workdir = tmp_path_factory.mktemp('run')
+  return workdir, train.run(recipe(folder), workdir)
+
+
+def test_a_run_begins_from_the_folder(folder, tmp_path):
+  run = train.set_up(recipe(folder), tmp_path)
+  found = train.loop_lib.init_params(run)
+  c = families.from_hf(hf.read_config(folder))
+  jax.tree.map(np.testing.assert_array_equal, found, hf.load(folder, c))
+  assert run.stop.tolist() == list(run.tokenizer.eos_ids)
+
+
+def test_what_was_trained_opens_in_transformers(folder, ran, tmp_path):
+  workdir, state = ran
+  convert.run(workdir, tmp_path / 'out')
+  out = tmp_path / 'out'
+  model = hf_models.transformers.AutoModelForCausalLM.from_pretrained(out)
+  tokens, valid = hf_models.prompts()
+  with hf_models.torch.no_grad():
+    theirs = hf_models.logits(model, tokens, valid).numpy()
+  ours = transformer.build(families.from_hf(hf.read_config(folder)))
+  hidden = ours.hidden(state.params, tokens.numpy(), valid.numpy())
+  where = valid.numpy()
+  np.testing.assert_allclose(
+    np.asarray(ours.unembed(state.params, hidden))[where],
+    theirs[where],
+    atol=1e-4,
+  )
+  moved = np.abs(np.asarray(state.params['embed']) - hf.load(
+    folder, families.from_hf(hf.read_config(folder)))['embed'])  # fmt: skip
+  assert moved.max() > 1e-4
+  load = hf_models.transformers.AutoTokenizer.from_pretrained
+  assert load(out).chat_template == load(folder).chat_template
+  assert load(out).encode('1+2') == load(folder).encode('1+2')
+
+
+def test_adapters_are_trained_merged_and_saved_alone(folder, tmp_path):
+  peft = pytest.importorskip('peft')
+  auto = hf_models.transformers.AutoModelForCausalLM
+  changes = {'stages': ('sft',), 'lora.rank': 2}
+  state = train.run(recipe(folder, **changes), tmp_path / 'run')
+  base = hf.load(folder, families.from_hf(hf.read_config(folder)))
+  kept = {k: v for k, v in state.params.items() if k != 'lora'}
+  jax.tree.map(np.testing.assert_array_equal, kept, base)
+  b = [x for k, x in trees.flatten(state.params).items() if k.endswith('/b')]
+  assert max(np.abs(x).max() for x in b) > 1e-4
+  convert.run(tmp_path / 'run', tmp_path / 'whole')
+  convert.run(tmp_path / 'run', tmp_path / 'alone', form='peft')
+  tokens, valid = hf_models.prompts()
+  with hf_models.torch.no_grad():
+    whole, alone = (
+      hf_models.logits(model, tokens, valid)[valid].numpy()
+      for model in (
+        auto.from_pretrained(tmp_path / 'whole'),
+        peft.PeftModel.from_pretrained(
+          auto.from_pretrained(folder), tmp_path / 'alone'
+        ),
+      )
+    )
+  np.testing.assert_allclose(whole, alone, atol=1e-4)
+
+
+def test_a_workdir_keeps_its_model(folder, ran, tmp_path):
+  """Resuming needs the folder no longer, and refuses another one."""
+  workdir, _ = ran
+  assert train.set_up(recipe(folder), workdir).shape.vocab == 312
+  kept = {p.name for p in (workdir / 'hf').iterdir()}
+  assert {'config.json', 'tokenizer.json', 'source.json'} <= kept
+  assert not any('safetensors' in name for name in kept)
+  with pytest.raises(ValueError, match='began from model_dir'):
+    train.set_up(recipe(tmp_path), workdir)
+
+
+def test_a_tokenizer_that_is_too_large_is_refused(folder, tmp_path):
+  h = hf.read_config(folder) | {'vocab_size': 300}
+  other = tmp_path / 'other'
+  pretrained._copy_small(folder, pretrained.epath.Path(other))
+  (other / 'config.json').write_text(json.dumps(h))
+  with pytest.raises(ValueError, match='305 tokens .* embeds 300'):
+    train.set_up(recipe(other), tmp_path / 'run')
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+  """An empty cache of the Hub, without a network."""
+  constants = pytest.importorskip('huggingface_hub').constants
+  monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'hub'))
+  monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', True)
+  return tmp_path / 'hub'
+
+
+def test_offline_it_says_what_it_looked_for_and_where(hub):
+  with pytest.raises(ValueError) as error:
+    pretrained.resolve('hf:owner/model@main')
+  for word in (
+    *('config.json', 'model.safetensors', 'tokenizer.json', 'tokenizer.model'),
+    str(hub / 'models--owner--model'),
+    'owner/model@main',
+  ):
+    assert word in str(error.value)
+  with pytest.raises(ValueError, match='no folder; .*config.json'):
+    pretrained.resolve('nowhere/at-all')
+
+
+def test_a_revision_is_pinned(hub, tmp_path):
+  """A run goes on with the commit it began with, when the branch has moved."""
+  repo = hub / 'models--owner--model'
+  for commit in ('a' * 40, 'b' * 40):
+    (repo / 'snapshots' / commit).mkdir(parents=True)
+    config = {'model_type': 'qwen2', 'commit': commit}
+    (repo / 'snapshots' / commit / 'config.json').write_text(json.dumps(config))
+  (repo / 'refs').mkdir()
+  (repo / 'refs' / 'main').write_text('a' * 40)
+  kept = pretrained.begin('hf:owner/model', tmp_path / 'run')
+  (repo / 'refs' / 'main').write_text('b' * 40)
+  assert pretrained.begin('hf:owner/model', tmp_path / 'run') == kept
+  source = json.loads((kept / pretrained.SOURCE).read_text())
+  assert source['revision'] == 'a' * 40
+  again, _ = pretrained.resolve('hf:owner/model', source['revision'])
+  assert again.name == 'a' * 40
+  assert pretrained.resolve('hf:owner/model')[1] == 'b' * 40
+
+
+RECIPES = sorted((ROOT / 'configs').glob('*_gsm8k_*.py'))
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda p: p.stem)
+def test_recipes_of_published_models_make_an_update(path, folder, tmp_path):
+  """With a tiny model for theirs, short rows and a task that needs no files;
+  traced, not compiled.
+  """
+  c = load_recipe(path).get_config()
+  assert c.model_dir.startswith('hf:')
+  c.model_dir, c.compile_cache = str(folder), ''
+  c.data.update(name='arithmetic', prompt_len=128, completion_len=16)
+  c.rl.logprob_chunk = 8
+  run = train.set_up(c, tmp_path / 'run')
+  learner = stages.learner(run, 'rl')
+  row = pipeline.solution_row(0, run.problems.train[0], run.tokenizer, 128, 16)
+  batch = {k: jax.ShapeDtypeStruct((256, 144), v.dtype) for k, v in row.items()}
+
+  def update(batch):
+    params = spec.init(run.model.specs, jax.random.key(0))
+    state = learner_lib.init_state(learner, params)
+    batch = stages.supervised_batch(batch, False)
+    return step.update(learner, state, batch, Sampling.make(), run.root)
+
+  state, metrics = jax.eval_shape(update, batch)
+  assert metrics['loss'].shape == ()
+  assert ('lora' in state.params) == path.stem.startswith('lora')
