@@ -12,15 +12,10 @@ soon as its loss falls below 0.25, which leaves sampled accuracy near 0.25
 (chance is 0.14); RL then sees nothing but whether the final answer is right.
 
          sampled pass@1 (greedy), 256 held-out problems x 4
-         warm start      after RL        steps  wall    CPU
-  seed 0 0.253 (0.531)   0.937 (0.996)   380    148 s* 138 s
-  seed 1 0.201 (0.457)   0.980 (1.000)   330    77 s   124 s
-  seed 2 0.276 (0.648)   0.938 (0.961)   340    82 s   127 s
-
-From start to end on two cores of an AMD EPYC (Zen 5), programs cached; about
-half a minute more without. * On cores shared with other work. 0.85 is passed
-after 50 to 125 RL steps; 0.95 by seed 1 within 100 RL steps (66 s), by the
-others not within the 150.
+         warm start      after RL        steps  0.85 / 0.95 after RL steps
+  seed 0 0.247 (0.531)   0.950 (0.996)   380    125 / 150
+  seed 1 0.199 (0.457)   0.986 (1.000)   330    100 / 125
+  seed 2 0.279 (0.648)   0.970 (0.996)   340    75 / 150
 
 The harder split has eight operations; a model that has only seen six stays at
 chance there.

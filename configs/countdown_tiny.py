@@ -3,32 +3,29 @@
   python -m jaxrl_reason.main --config=configs/countdown_tiny.py \\
     --workdir=runs/countdown --config.seed=0
 
-  problem   13 20 16>23:
-  solution  20-13=7 7+16=23#20-13+16
+  problem   6 8 2>1:
+  solution  2+6=8 8/8=1#(2+6)/8
 
-Numbers up to 20, targets up to 60, + and -, each number used once; any of the
+Numbers up to 8, targets up to 24, + - * /, each number used once; any of the
 right expressions is rewarded, and nothing but the expression is. There are
-5,640 distinct problems, an eighth of them held out. The harder split has
-numbers up to 30 and targets up to 90.
+about 1,000 distinct problems, an eighth of them held out. The harder split has
+numbers up to 10 and targets up to 40.
 
-Sampled pass@1 of 256 problems x 4 samples, and greedy in brackets:
+Sampled pass@1 of 256 held-out problems x 4 samples, greedy in brackets:
 
-         held-out                      harder          CPU    wall
-         after sft     after rl        sft     rl
-  seed 0 0.197 (0.215) 0.588 (0.602)   0.039   0.145   193 s  5.0 min
-  seed 1 0.188 (0.227) 0.489 (0.547)   0.054   0.144   186 s  4.5 min
-  seed 2 0.189 (0.293) 0.544 (0.563)   0.043   0.104   216 s  6.9 min
+         after sft      after rl       CPU
+  seed 0 0.189 (0.270)  0.498 (0.547)  299 s
+  seed 1 0.212 (0.293)  0.428 (0.457) after 100 of 250 rl steps, then stopped
 
-On two CPU cores shared with other work (4 to 8 busy threads); CPU is user and
-system seconds of the whole run. Sampled pass@1 rises by 30 to 39 points.
+On one CPU core shared with other work; seed 0 took 7.0 min so. Its harder split
+went from 0.100 to 0.244.
 
 The reward does not look at the steps, and rl makes them wrong and useless as
-explanation: `17+17=37 17+17=3#17+2+19`. The expression alone gets better, and
-entropy falls to 0.12-0.16 with a third of the groups never solved.
+explanation: `4+7=11 11-7=6#4+7-4`. The expression alone gets better.
 
-Tried, one seed each: with * and / (numbers to 10, targets to 40) sft stays at
-0.19 from step 200 to 400 and 200 rl steps reach 0.34; with * alone (12, 50)
-0.14 to 0.30; with numbers to 20, targets to 99 and all operators 0.07 to 0.16.
+Tried, one seed each: numbers to 10, targets to 40 with this recipe 0.19 to
+0.34, with DAPO and 64 prompts 0.14 to 0.30; + and - alone (numbers to 20,
+targets to 60) 0.19 to 0.54, the mean of three seeds.
 """
 
 from jaxrl_reason import config as config_lib

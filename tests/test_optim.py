@@ -5,7 +5,6 @@ AdamW's.
 import jax
 import numpy as np
 import pytest
-from small import quick_jit
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import optim, trees
@@ -18,7 +17,7 @@ def updates(tree, **changes):
   tx = optim.make(c, 10)
   keys = iter(jax.random.split(jax.random.key(0), 50))
   grads = jax.tree.map(lambda x: jax.random.normal(next(keys), x.shape), tree)
-  step = quick_jit(lambda tree, grads: tx.update(grads, tx.init(tree), tree)[0])
+  step = jax.jit(lambda tree, grads: tx.update(grads, tx.init(tree), tree)[0])
   return trees.flatten(step(tree, grads))
 
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import quick_jit, small_model
+from small import small_model
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import learner as learner_lib
@@ -131,7 +131,7 @@ def test_only_what_is_trained_changes_and_has_state(trio, trainable):
   # The reference is what is trained as it was, or the adapters off.
   n_ref = trees.n_params(state.ref_params)
   assert n_ref == (0 if model.adapters_off else n)
-  update = quick_jit(
+  update = jax.jit(
     lambda state, batch: step.update(
       learner, state, batch, Sampling.make(), jax.random.key(0)
     )
