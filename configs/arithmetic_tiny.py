@@ -17,7 +17,7 @@ soon as its loss falls below 0.25, which leaves sampled accuracy near 0.25
   seed 1 0.199 (0.457)   0.986 (1.000)   330    100 / 125
   seed 2 0.279 (0.648)   0.970 (0.996)   340    75 / 150
 
-These three ran on one core of an AMD EPYC beside other work, in 4 to 7 min.
+These three ran on one core of an AMD EPYC beside other work, in 3 to 6 min.
 
 The harder split has eight operations; a model that has only seen six stays at
 chance there.

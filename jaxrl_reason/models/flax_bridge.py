@@ -1,0 +1,131 @@
+"""Flax modules as policies, and our transformer as a Flax module.
+
+  model = from_apply(apply, params)       any (params, tokens) -> logits
+  model, params = from_linen(module, variables['params'])
+  model, params = from_nnx(module)        a `base.Model`, for sampler and steps
+  LinenTransformer(config), NnxTransformer(config, key=...)
+
+A bridged model is a black box: a causal language model from token ids [N,T] to
+logits [N,T,V]. It needs no mask for padding: rows are moved to the left first,
+so that what pads them comes last, where a causal model cannot see it. It has no
+cache either: every decode step runs the whole row again, so sampling C tokens
+costs C forward passes. Weights are replicated over a mesh.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import linen, nnx, struct
+
+from jaxrl_reason import trees
+from jaxrl_reason.base import Model
+from jaxrl_reason.models import spec, transformer
+
+
+@struct.dataclass
+class Rows:
+  """Prompts and completions so far, in place of a cache."""
+
+  tokens: jax.Array  # i32 [N,P+C]
+  valid: jax.Array  # bool [N,P+C]
+  prompt_len: int = struct.field(pytree_node=False)
+
+
+def from_apply(apply: Callable, params: Any) -> Model:
+  """A policy from `apply(params, tokens i32 [N,T]) -> logits [N,T,V]`.
+
+  Args:
+    params: the weights, or their shapes.
+  """
+
+  def logits(params, tokens, valid):
+    """[N,T,V], float32; at padding they mean nothing."""
+    ahead = jnp.argmax(valid, axis=1)  # tokens of padding on the left
+    rolled = jax.vmap(lambda row, n: jnp.roll(row, -n))
+    out = apply(params, rolled(jnp.where(valid, tokens, 0), ahead))
+    back = jax.vmap(lambda row, n: jnp.roll(row, n, axis=0))
+    return back(out, ahead).astype(jnp.float32)
+
+  def prefill(params, tokens, valid, n_samples, max_new):
+    room = ((0, 0), (0, max_new))
+    repeat = lambda x: jnp.repeat(jnp.pad(x, room), n_samples, axis=0)
+    last = logits(params, tokens, valid)[:, -1]
+    return last, Rows(repeat(tokens), repeat(valid), tokens.shape[1])
+
+  def decode(params, token, rows, t):
+    put = lambda all_, x: jax.lax.dynamic_update_slice_in_dim(
+      all_, x[:, None], rows.prompt_len + t, axis=1
+    )
+    rows = rows.replace(
+      tokens=put(rows.tokens, token),
+      valid=put(rows.valid, jnp.ones_like(token, bool)),
+    )
+    out = logits(params, rows.tokens, rows.valid)
+    at = jax.lax.dynamic_index_in_dim(out, rows.prompt_len + t, 1, False)
+    return at, rows
+
+  return Model(
+    specs=jax.tree.map(_replicated, params),
+    hidden=logits,  # what is handed on is logits already
+    unembed=lambda params, hidden: hidden,
+    decode_params=lambda params: params,
+    prefill=prefill,
+    decode=decode,
+    # Two for each weight; attention is not known.
+    flops_per_token=lambda context: 2.0 * trees.n_params(params),
+  )
+
+
+def _replicated(x) -> spec.Spec:
+  return spec.Spec(x.shape, (None,) * len(x.shape), 'zeros')
+
+
+def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
+  """A Linen module called as `module.apply({'params': params}, tokens)`."""
+  apply = lambda params, tokens: module.apply({'params': params}, tokens)
+  return from_apply(apply, params), params
+
+
+def from_nnx(module: nnx.Module) -> tuple[Model, Any]:
+  """An NNX module called as `module(tokens)`; its `nnx.Param`s are trained, its
+  other state stays as it is.
+  """
+  graph, state, rest = nnx.split(module, nnx.Param, ...)
+
+  def apply(params, tokens):
+    return nnx.merge(graph, params, rest)(tokens)
+
+  return from_apply(apply, state), state
+
+
+class LinenTransformer(linen.Module):
+  """Our transformer: (tokens [N,T], valid bool [N,T]) -> logits [N,T,V]."""
+
+  config: transformer.Config
+
+  @linen.compact
+  def __call__(self, tokens, valid=None):
+    specs = transformer.specs(self.config)
+    weights = self.param('weights', lambda key: spec.init(specs, key))
+    return _logits(weights, self.config, tokens, valid)
+
+
+class NnxTransformer(nnx.Module):
+  """The same for NNX; `weights` may be given."""
+
+  def __init__(self, config: transformer.Config, *, key=None, weights=None):
+    if weights is None:
+      weights = spec.init(transformer.specs(config), key)
+    self.config = config
+    self.weights = nnx.Param(weights)
+
+  def __call__(self, tokens, valid=None):
+    return _logits(self.weights.get_value(), self.config, tokens, valid)
+
+
+def _logits(weights, config, tokens, valid):
+  valid = jnp.ones_like(tokens, bool) if valid is None else valid
+  hidden = transformer.hidden(weights, config, tokens, valid)
+  return transformer.unembed(weights, config, hidden)

@@ -1,0 +1,170 @@
+"""Flax modules as policies: the sampler's numbers are the module's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+from small import small_config, small_model
+
+from jaxrl_reason import learner as learner_lib
+from jaxrl_reason import logprobs, losses, sampler
+from jaxrl_reason import step as step_lib
+from jaxrl_reason.base import Prompts, Reward
+from jaxrl_reason.batch import make_batch
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import flax_bridge
+
+B, G, P, C, V, D = 3, 4, 5, 6, 16, 8
+STOP = jnp.array([1])
+
+
+def mix(x):
+  """A causal layer without parameters: the mean of what came so far."""
+  n = jnp.arange(1, x.shape[1] + 1)[:, None]
+  return jnp.cumsum(x, axis=1) / n
+
+
+class InLinen(linen.Module):
+  @linen.compact
+  def __call__(self, tokens):
+    x = linen.Embed(V, D)(tokens)
+    x = x + linen.Dense(D)(jax.nn.silu(linen.Dense(D)(mix(x))))
+    return linen.Dense(V)(3 * x)
+
+
+class InNnx(nnx.Module):
+  def __init__(self, rngs):
+    self.embed = nnx.Embed(V, D, rngs=rngs)
+    self.inner = nnx.Linear(D, D, rngs=rngs)
+    self.out = nnx.Linear(D, V, rngs=rngs)
+
+  def __call__(self, tokens):
+    x = self.embed(tokens)
+    return self.out(3 * (x + jax.nn.silu(self.inner(mix(x)))))
+
+
+def linen_policy():
+  module = InLinen()
+  params = module.init(jax.random.key(0), jnp.zeros((1, 2), int))['params']
+  apply = lambda params, tokens: module.apply({'params': params}, tokens)
+  return *flax_bridge.from_linen(module, params), apply
+
+
+def nnx_policy():
+  module = InNnx(nnx.Rngs(0))
+  graph, _ = nnx.split(module)
+  apply = lambda params, tokens: nnx.merge(graph, params)(tokens)
+  return *flax_bridge.from_nnx(module), apply
+
+
+POLICIES = {'linen': linen_policy, 'nnx': nnx_policy}
+
+
+@pytest.fixture(scope='module', params=sorted(POLICIES))
+def policy(request):
+  """(model, params, apply, prompts, rollout)."""
+  model, params, apply = POLICIES[request.param]()
+  tokens = jax.random.randint(jax.random.key(1), (B, P), 2, V)
+  valid = jnp.arange(P) >= P - jnp.array([[5], [3], [1]])
+  out = jax.jit(
+    lambda p: sampler.generate(
+      model,
+      p,
+      tokens,
+      valid,
+      jax.random.key(2),
+      Sampling.make(),
+      STOP,
+      n_samples=G,
+      max_new=C,
+    )
+  )(params)
+  prompts = Prompts(tokens, valid, jnp.arange(B), {})
+  return model, params, apply, prompts, out
+
+
+def test_log_probs_are_the_modules_own(policy):
+  """Row by row, without padding, through the module itself."""
+  model, params, apply, prompts, out = policy
+  for row in range(B * G):
+    prompt = prompts.tokens[row // G][prompts.valid[row // G]]
+    n = int(out.length[row])
+    ids = jnp.concatenate([prompt, out.tokens[row, :n]])
+    logp = jax.nn.log_softmax(apply(params, ids[None])[0].astype(jnp.float32))
+    at = len(prompt) - 1 + np.arange(n)
+    want = logp[at, out.tokens[row, :n]]
+    np.testing.assert_allclose(out.logp[row, :n], want, atol=1e-5)
+  assert len(set(np.asarray(out.length).tolist())) > 1  # some stopped early
+
+
+def batch_of(policy):
+  _, _, _, prompts, out = policy
+  score = (out.tokens[:, 0] % 3).astype(jnp.float32)
+  return make_batch(prompts, out, Reward(score, score[:, None], score >= 0))
+
+
+def test_the_trainer_agrees_with_the_sampler(policy):
+  model, params, *_ = policy
+  b = batch_of(policy)
+  neutral = Sampling.make(jnp.ones(B * G))
+  logp, _ = logprobs.score(model, params, b.tokens, b.valid, neutral, start=P)
+  gap = jnp.where(b.mask, logp - b.sampler_logp, 0)
+  assert jnp.abs(gap).max() < 1e-5
+
+
+def test_an_update_is_the_modules_gradient(policy):
+  """REINFORCE by hand: sum of advantage x log-prob over sampled tokens."""
+  model, params, apply, *_ = policy
+  b = batch_of(policy)
+  settings = losses.resolve(
+    {
+      'advantage': 'reinforce',
+      'policy': 'log_likelihood',
+      'aggregation': 'token_sum',
+    }
+  )
+  learner = learner_lib.Learner(model, settings, optax.sgd(0.1), P)
+  state = learner_lib.init_state(learner, params)
+  new, _ = jax.jit(
+    lambda s, b: step_lib.update(learner, s, b, Sampling.make(), None)
+  )(state, b)
+
+  def by_hand(params):
+    total = 0.0
+    for row in range(B * G):
+      ids = b.tokens[row][b.valid[row]]
+      n = int(b.mask[row].sum())
+      logp = jax.nn.log_softmax(apply(params, ids[None])[0])
+      at = len(ids) - n - 1 + np.arange(n)
+      total -= b.reward[row] * logp[at, ids[-n:]].sum()
+    return total
+
+  want = jax.tree.map(
+    lambda p, g: p - 0.1 * g, params, jax.grad(by_hand)(params)
+  )
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-5),
+    jax.tree.leaves(new.params),
+    jax.tree.leaves(want),
+  )
+
+
+def test_our_forward_inside_flax():
+  config, model, weights = small_model()
+  tokens = jax.random.randint(jax.random.key(3), (2, 7), 0, config.vocab)
+  hidden = model.hidden(weights, tokens, tokens >= 0)
+  want = model.unembed(weights, hidden)
+  module = flax_bridge.LinenTransformer(config)
+  got = module.apply({'params': {'weights': weights}}, tokens)
+  np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+  fresh = module.init(jax.random.key(0), tokens)['params']['weights']
+  assert jax.tree.structure(fresh) == jax.tree.structure(weights)
+  ours = flax_bridge.NnxTransformer(config, weights=weights)
+  np.testing.assert_allclose(ours(tokens), want, rtol=1e-5, atol=1e-6)
+  loss = lambda m: m(tokens).sum()
+  grads = jax.tree.leaves(nnx.grad(loss)(ours))
+  assert len(grads) == len(jax.tree.leaves(weights))
+  small = flax_bridge.NnxTransformer(small_config(), key=jax.random.key(0))
+  assert small(tokens).shape == (2, 7, config.vocab)
