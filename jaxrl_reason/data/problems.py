@@ -147,7 +147,7 @@ def _renderer(c, problems: Problems, tokenizer, folder):
     raise ValueError('data.system and data.thinking need data.template="chat"')
   chat.plain(c.template, '')  # refuses an unknown name
   ids = tokenizer.prefix_ids if c.tokenizer == 'hf' else ()
-  prefix = ''.join(map(tokenizer.token_text, ids))
+  prefix = ''.join(tokenizer.token_text(i) for i in ids)
   if c.template == 'none' and not prefix and not c.shots:
     return None
   solved = [problems.train[i] for i in range(c.shots)]
