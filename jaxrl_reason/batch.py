@@ -11,23 +11,26 @@ from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Metrics, Prompts, Reward, Rollout
 
 
+def per_row(x: jax.Array, n: int) -> jax.Array:
+  """What belongs to prompts [B,...], for each of their N rows [N,...]."""
+  return sharding.rows(jnp.repeat(x, n // x.shape[0], axis=0))
+
+
 def rows_of(prompts: Prompts, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
   """(tokens, valid) [N,T]: the prompts trained under and their completions."""
   n, c = rollout.tokens.shape
-  repeat = lambda x: sharding.rows(jnp.repeat(x, n // x.shape[0], axis=0))
   first = lambda x, y: y if x is None else x
   tokens = first(prompts.train_tokens, prompts.tokens)
   valid = first(prompts.train_valid, prompts.valid)
   sampled = jnp.arange(c) < rollout.length[:, None]
-  tokens = jnp.concatenate([repeat(tokens), rollout.tokens], axis=1)
-  return tokens, jnp.concatenate([repeat(valid), sampled], axis=1)
+  tokens = jnp.concatenate([per_row(tokens, n), rollout.tokens], axis=1)
+  return tokens, jnp.concatenate([per_row(valid, n), sampled], axis=1)
 
 
 def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
   """Rows [N,T] of B prompts and their N = B*G completions."""
   n, c = rollout.tokens.shape
   b, p = prompts.tokens.shape
-  repeat = lambda x: sharding.rows(jnp.repeat(x, n // b, axis=0))
   sampled = jnp.arange(c) < rollout.length[:, None]
   tokens, valid = rows_of(prompts, rollout)
   beside = lambda x: jnp.pad(x, ((0, 0), (p, 0)))
@@ -39,12 +42,12 @@ def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
     reward=reward.total,
     reward_parts=reward.parts,
     reward_valid=reward.valid,
-    group=repeat(jnp.arange(b, dtype=jnp.int32)),
+    group=per_row(jnp.arange(b, dtype=jnp.int32), n),
     truncated=rollout.truncated,
     temperature=rollout.temperature,
     sampler_logp=beside(rollout.logp),
     is_offpolicy=None if demo is None else beside(sampled & demo[:, None]),
-    prompt_id=repeat(prompts.prompt_id),
+    prompt_id=per_row(prompts.prompt_id, n),
   )
 
 
@@ -54,13 +57,12 @@ def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
   """
   n, b = rollout.length.shape[0], prompts.tokens.shape[0]
   is_demo = jnp.arange(n) % (n // b) >= n // b - n_demos
-  repeat = lambda x: sharding.rows(jnp.repeat(x, n // b, axis=0))
   pick = lambda demo, own: jnp.where(
     is_demo.reshape(-1, *[1] * (own.ndim - 1)), demo, own
   )
   return rollout.replace(
-    tokens=pick(repeat(prompts.demo), rollout.tokens),
-    length=pick(repeat(prompts.demo_length), rollout.length),
+    tokens=pick(per_row(prompts.demo, n), rollout.tokens),
+    length=pick(per_row(prompts.demo_length, n), rollout.length),
     logp=pick(0.0, rollout.logp),
     truncated=rollout.truncated & ~is_demo,
     is_demo=is_demo,
@@ -69,10 +71,10 @@ def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
 
 def with_greedy(batch: Batch, greedy: Reward) -> Batch:
   """The reward [B] of each prompt's greedy completion, beside its samples'."""
-  repeat = lambda x: jnp.repeat(x, batch.reward.shape[0] // x.shape[0])
+  n = batch.reward.shape[0]
   return batch.replace(
-    greedy_reward=repeat(greedy.total),
-    reward_valid=batch.reward_valid & repeat(greedy.valid),
+    greedy_reward=per_row(greedy.total, n),
+    reward_valid=batch.reward_valid & per_row(greedy.valid, n),
   )
 
 

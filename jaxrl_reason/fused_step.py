@@ -8,11 +8,10 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import learner as learner_lib
-from jaxrl_reason import sampler, scoring, sharding
+from jaxrl_reason import sampler, scoring
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Metrics, Prompts, Rollout, TrainState
 from jaxrl_reason.logits import Sampling
@@ -119,10 +118,8 @@ def step(
   """
   noise, order = step_keys(root, state.step)
   out = rollout(learner, gen, state.params, prompts, noise, sampling, stop)
-  answers = jax.tree.map(
-    lambda x: sharding.rows(jnp.repeat(x, gen.n_samples, axis=0)),
-    prompts.answer,
-  )
+  n = out.length.shape[0]
+  answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
   see = lambda out, n: _see(learner, gen, state, prompts, out, (root, n))
   reward = reward_fn(see(out, 2), answers)
   batch = batch_lib.make_batch(prompts, out, reward)

@@ -1,6 +1,7 @@
 """What an update is made of, and the state it starts from."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ class Learner:
   def n_updates(self) -> int:
     return self.epochs * self.minibatches
 
-  @property
+  @functools.cached_property  # the host path asks at every step
   def needs(self) -> frozenset[str]:
     """The arrays and extras the loss asks for, by name."""
     return losses.needs(self.settings)

@@ -56,10 +56,21 @@ def whole_logits(learner: Learner, params, batch: Batch, sampling: Sampling):
 
 def _mean_logp(learner: Learner, params, batch: Batch, sampling: Sampling):
   """log-probs of the tokens and their mean over the vocabulary, [N,T] each."""
-  logits = whole_logits(learner, params, batch, sampling)
-  logp = logits_lib.token_logp(logits, batch.tokens[:, learner.start :])
-  pad = lambda x: jnp.pad(x, ((0, 0), (learner.start, 0)))
-  return pad(logp), pad(losses.mean_logp(logits))
+  sampling = sampling.replace(temperature=batch.temperature[:, None])
+
+  def part(logits, taken):
+    logits = logits_lib.shape(logits, sampling, taken)
+    return logits_lib.token_logp(logits, taken), losses.mean_logp(logits)
+
+  return logprobs.over_columns(
+    learner.model,
+    params,
+    batch.tokens,
+    batch.valid,
+    part,
+    start=learner.start,
+    chunk=learner.logprob_chunk,
+  )
 
 
 def views(
