@@ -10,6 +10,7 @@ import ml_collections
 from ml_collections.config_dict import placeholder
 
 from jaxrl_reason import batch, losses, optim
+from jaxrl_reason.learner import OLD_LOGP
 
 STAGES = ('pretrain', 'sft', 'rl')
 # What `step` can give a loss, of what `losses.needs` may ask for.
@@ -96,6 +97,14 @@ def reinforce() -> ml_collections.ConfigDict:
         warmup_updates=0,  # its first ones, the policy standing still
         optimizer=optimizer(3e-4),
       ),
+      # What ratios are measured against: the policy when a batch's updates
+      # begin (trainer) or when it was sampled (sampler; saves the pass that
+      # several updates per batch otherwise take first).
+      old_logp='trainer',
+      # Host path: updates by which samples may lag behind. 1: a batch is
+      # generated while the one before is verified, except for the first of
+      # every log_every.
+      staleness=0,
       parts=2,  # host path: pieces generated while the one before is verified
       workers=2,  # host path: verifier processes
       timeout_s=5.0,  # host path: wall clock for one verification
@@ -279,6 +288,28 @@ def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
     )
 
 
+def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
+  if c.old_logp not in OLD_LOGP:
+    raise ValueError(
+      f'rl.old_logp={c.old_logp!r}: choose {" or ".join(OLD_LOGP)}'
+    )
+  if c.old_logp == 'sampler' and (c.demos or 'old_mean_logp' in needs):
+    raise ValueError(
+      'rl.old_logp="sampler": the sampler knows no log-probs of demonstrations '
+      '(rl.demos) or of whole vocabularies (rover); use "trainer"'
+    )
+  if c.staleness not in (0, 1) or (c.staleness and c.path != 'host'):
+    raise ValueError(
+      f'rl.staleness={c.staleness}: 0, or 1 with rl.path="host"; in the fused '
+      'step nothing waits for a verifier'
+    )
+  if c.staleness and c.old_logp != 'sampler':
+    raise ValueError(
+      'rl.staleness=1 needs rl.old_logp="sampler": samples of an earlier '
+      'policy are off-policy by the ratio to that policy'
+    )
+
+
 def _check_rl(config: ml_collections.ConfigDict) -> None:
   c = config.rl
   needs = losses.needs(algorithm(config))
@@ -289,6 +320,7 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
       'this trainer does not compute; `losses` has it for your own loop'
     )
   _check_demos(c, needs)
+  _check_old_logp(c, needs)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
   if c.filter not in batch.FILTERS:

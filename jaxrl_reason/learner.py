@@ -27,6 +27,7 @@ class Learner:
     logprob_chunk: columns of logits alive at once; 0: all.
     critic: what the advantages read besides rewards, where they do.
     trainable: regex over the paths of the parameters that are trained.
+    old_logp: name in OLD_LOGP, what ratios are measured against.
   """
 
   model: Model
@@ -39,6 +40,7 @@ class Learner:
   logprob_chunk: int = 0
   critic: critics.Critic | None = None
   trainable: str = '.*'
+  old_logp: str = 'trainer'
 
   @property
   def n_updates(self) -> int:
@@ -55,6 +57,14 @@ class Learner:
     return bool(self.needs & {'ref_logp', 'process_reward'})
 
 
+OLD_LOGP = (
+  # The policy as it stands when the updates of a batch begin; a pass over the
+  # batch where there are several, none where there is one (the ratio is 1).
+  'trainer',
+  # The policy as it sampled, whose log-probs came with the samples: no pass,
+  # and right for samples of an earlier version.
+  'sampler',
+)
 # Settings under which a coefficient of the loss changes during a run.
 ADAPTIVE = ('kl_target', 'entropy_target', 'sft_coef_end')
 

@@ -181,9 +181,12 @@ class Loop:
     """Dispatches n steps; then reads the metrics of the n before."""
     k = self.stage.steps_per_dispatch
     device, host = [], []
+    ahead = next(self.stage.data)
     for i in range(total, total + n, k):
       self._profile(i)
-      state, m, h = self.stage.dispatch(state, next(self.stage.data))
+      # None at the end: a state saved there needs nothing that is under way.
+      rows, ahead = ahead, next(self.stage.data) if i + k < total + n else None
+      state, m, h = self.stage.dispatch(state, rows, ahead)
       device.append(m)
       host.append(h)
       self._flush(state)  # the device has work: now look at the last interval

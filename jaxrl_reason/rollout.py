@@ -5,12 +5,15 @@
 The next part is generated while the one before is verified, the scoring pass
 (reference or old log-probs) runs while the last part is, and the update of the
 step before while this step's first part waits in the queue. Nothing is stale:
-a step's samples come from the parameters it updates.
+a step's samples come from the parameters it updates. Given the step after
+(`ahead`), that one is generated while this one is verified, from the parameters
+before this update: one version stale, and the device waits for no verifier.
 """
 
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -54,24 +57,37 @@ class HostStep:
 
   def __post_init__(self):
     bind = lambda f, *args: lambda *xs: f(self.learner, *args, *xs)
-    self._generate = jax.jit(bind(fused_step.rollout, self.gen))
-    self._greedy = jax.jit(bind(fused_step.greedy, self.gen))
+    self._generate = jax.jit(bind(_noisy(fused_step.rollout), self.gen))
+    self._greedy = jax.jit(bind(_noisy(fused_step.greedy), self.gen))
     self._score = jax.jit(bind(scoring.add_arrays))
     self._learn = sharding.jit_state(bind(fused_step.learn, self.gen))
     self._updating = None  # (metrics, when dispatched) of the step before
+    self._ahead = None  # what `_dispatch` gave for the step after
 
   def __call__(
-    self, state: TrainState, prompts: Prompts, examples: Sequence[dict]
+    self,
+    state: TrainState,
+    prompts: Prompts,
+    examples: Sequence[dict],
+    ahead: Prompts | None = None,
   ) -> tuple[TrainState, dict, dict, Reward]:
-    """(next state, device metrics, seconds by phase, rewards on the host)."""
-    noise, order = fused_step.step_keys(self.root, int(state.step))
+    """One step.
+
+    Args:
+      ahead: the next step's prompts, to be sampled already now; the next call
+        must be about them. The loss must then measure its ratio against the
+        sampler (`Learner.old_logp`).
+
+    Returns:
+      (next state, device metrics, seconds by phase, rewards on the host).
+    """
     begun = time.monotonic()
-    outs = self._dispatch(state, prompts, noise)
+    stale = self._ahead is not None
+    outs, best = self._ahead or self._dispatch(
+      state.params, prompts, state.step
+    )
     timing = self._wait_for_update()
     begun = time.monotonic() if timing else begun
-    best = None
-    if 'greedy_reward' in self.learner.needs:
-      best = self._greedy(state.params, prompts, noise, self.stop)
     futures = [
       self.pool.submit(self._cases(out, examples[i :: self.parts]))
       for i, out in enumerate(outs)
@@ -79,6 +95,7 @@ class HostStep:
     if best is not None:
       best = self.pool.submit(self._cases(best, examples))
     generated = time.monotonic()
+    self._ahead = ahead and self._dispatch(state.params, ahead, state.step + 1)
     rollout = jax.tree.map(lambda *x: self._interleave(jnp, x), *outs)
     batch = batch_lib.make_batch(prompts, rollout, _pending(rollout))
     batch = self._score(state, batch, self.sampling)
@@ -87,6 +104,7 @@ class HostStep:
     timing |= {
       'rollout_s': generated - begun,
       'verify_wait_s': verified - generated,
+      'stale_steps': float(stale),
     }
     on_device = self.to_device(reward)
     batch = batch.replace(
@@ -97,28 +115,30 @@ class HostStep:
     if best is not None:
       greedy = to_reward(best.result(), self.gen.part_names)
       batch = batch_lib.with_greedy(batch, self.to_device(greedy))
+    _, order = fused_step.step_keys(self.root, state.step)
     state, metrics = self._learn(state, batch, self.sampling, order)
     self._updating = metrics, verified
     return state, metrics, timing, reward
 
-  def _dispatch(self, state, prompts, noise) -> list[Rollout]:
-    """Queues the generation of every part; returns at once.
+  def _dispatch(self, params, prompts, step) -> tuple[list[Rollout], Any]:
+    """Queues the generation of every part, and of the greedy completions of a
+    loss that reads them; returns at once.
 
     Part i takes prompts i, i + parts, ...: every device keeps its share. Row
     ids are those of the whole batch, so that parts change no sample.
     """
     g, b = self.gen.n_samples, prompts.tokens.shape[0]
     ids = np.arange(b * g, dtype=np.int32).reshape(b, g)
-    outs = []
+    at, outs, best = (self.root, step), [], None
     for i in range(self.parts):
       piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
       rows = ids[i :: self.parts].reshape(-1)
       outs.append(
-        self._generate(
-          state.params, piece, noise, self.sampling, self.stop, rows
-        )
+        self._generate(params, piece, at, self.sampling, self.stop, rows)
       )
-    return outs
+    if 'greedy_reward' in self.learner.needs:
+      best = self._greedy(params, prompts, at, self.stop)
+    return outs, best
 
   def _wait_for_update(self) -> dict[str, float]:
     """Times the update of the step before; the device's queue goes on."""
@@ -147,6 +167,19 @@ class HostStep:
     shape = (-1, self.gen.n_samples, *parts[0].shape[1:])
     whole = np_.stack([x.reshape(shape) for x in parts], axis=1)
     return whole.reshape(-1, *parts[0].shape[1:])
+
+
+def _noisy(f: Callable) -> Callable:
+  """f(learner, gen, params, prompts, key, ...) of (root, step) for its key,
+  derived inside the program: the host need not know the step's number, and so
+  not wait for the update that makes it.
+  """
+
+  def call(learner, gen, params, prompts, at, *args):
+    noise, _ = fused_step.step_keys(*at)
+    return f(learner, gen, params, prompts, noise, *args)
+
+  return call
 
 
 def _pending(rollout: Rollout) -> Reward:

@@ -130,6 +130,8 @@ def add_arrays(
   )
   if learner.reads_reference and batch.ref_logp is None:
     batch = batch.replace(ref_logp=scored(reference(learner, state))[0])
+  if learner.old_logp == 'sampler' and batch.old_logp is None:
+    batch = batch.replace(old_logp=batch.sampler_logp)
   early_entropy = learner.settings['entropy_alpha'] != 0
   moves = learner.n_updates > 1 and batch.old_logp is None
   if 'old_mean_logp' in learner.needs:

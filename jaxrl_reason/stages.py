@@ -40,8 +40,8 @@ class Stage:
   """Attributes:
   learner: of its updates.
   data: grain iterator; its state is saved with the run's.
-  dispatch: (state, one item of data) -> (state, device metrics, host
-    metrics); metrics are scalars or [K].
+  dispatch: (state, one item of data, the item after or None) -> (state, device
+    metrics, host metrics); metrics are scalars or [K].
   steps_per_dispatch: K.
   stats: of the prompts, where they come back; or None.
   close: frees what it holds.
@@ -61,9 +61,10 @@ def learner(run, name: str) -> learner_lib.Learner:
   if name == 'rl':
     settings, start = config_lib.algorithm(run.config), d.prompt_len
     passes = {'epochs': c.epochs, 'minibatches': c.minibatches}
+    ratio = {'old_logp': c.old_logp}
   else:
     settings = losses.resolve(SUPERVISED)
-    start, passes = 1 if name == 'pretrain' else d.prompt_len, {}
+    start, passes, ratio = 1 if name == 'pretrain' else d.prompt_len, {}, {}
   updates = passes.get('epochs', 1) * passes.get('minibatches', 1)
   return learner_lib.Learner(
     model=run.model,
@@ -75,6 +76,7 @@ def learner(run, name: str) -> learner_lib.Learner:
     critic=_critic(run, settings, start, updates) if name == 'rl' else None,
     trainable=config_lib.trainable(run.config),
     **passes,
+    **ratio,
   )
 
 
@@ -150,7 +152,8 @@ def _supervised(run, name: str) -> Stage:
 
   steps = sharding.jit_state(lambda s, rows: jax.lax.scan(update, s, rows))
 
-  def dispatch(state, rows):
+  def dispatch(state, rows, ahead):
+    del ahead
     rows = sharding.to_global(_stacked(rows, k), run.mesh, axis=1)
     return *steps(state, rows), {}
 
@@ -192,7 +195,8 @@ def _fused(run) -> Stage:
     )
   )
 
-  def dispatch(state, rows) -> tuple[TrainState, Metrics, dict]:
+  def dispatch(state, rows, ahead) -> tuple[TrainState, Metrics, dict]:
+    del ahead
     prompts = Prompts(**sharding.to_global(_stacked(rows, k), run.mesh, axis=1))
     return *steps(state, prompts, sampling, run.stop), {}
 
@@ -224,11 +228,13 @@ def _host(run) -> Stage:
   source = run.problems.train
   stats = PromptStats(len(source)) if len(source) < pipeline.ENDLESS else None
 
-  def dispatch(state, rows):
+  put = lambda rows: Prompts(**sharding.to_global(rows, run.mesh))
+
+  def dispatch(state, rows, ahead):
     ids = np.asarray(rows['prompt_id'])
     examples = [source[int(i)] for i in ids]
-    prompts = Prompts(**sharding.to_global(rows, run.mesh))
-    state, metrics, timing, reward = step(state, prompts, examples)
+    ahead = put(ahead) if c.staleness and ahead is not None else None
+    state, metrics, timing, reward = step(state, put(rows), examples, ahead)
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     if stats is not None:

@@ -18,6 +18,9 @@ HOST = (
   '--config.rl.path=host',
   '--config.rl.steps_per_dispatch=1',
   '--config.rl.workers=1',
+  # Every second step is then sampled before the update before it.
+  '--config.rl.staleness=1',
+  '--config.rl.old_logp=sampler',
 )
 
 

@@ -8,7 +8,9 @@ import learning as L
 import numpy as np
 import pytest
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import fused_step, rollout, tasks
+from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Reward
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
@@ -63,6 +65,66 @@ def test_host_and_fused_give_the_same_update(parts):
   # The next step samples anew and can tell how long this update took.
   _, _, timing, _ = step(got, L.prompts(), EXAMPLES)
   assert 'update_s' in timing
+
+
+def test_the_samplers_log_probs_serve_as_old_ones():
+  """Two passes over a batch: the same update, without the pass before."""
+  results = {}
+  for old_logp in ('trainer', 'sampler'):
+    learner = L.learner(epochs=2, minibatches=2, old_logp=old_logp)
+    batch = L.rollout_batch(learner)
+    update = lambda s, b, learner=learner: step_lib.update(
+      learner, s, b, Sampling.make(), L.ROOT
+    )
+    state = L.state(learner)
+    compiled = jax.jit(update).lower(state, batch).compile()
+    flops = compiled.cost_analysis()['flops']
+    results[old_logp] = compiled(state, batch)[0], flops
+  (one, more), (two, less) = results['trainer'], results['sampler']
+  L.assert_close(one, two)
+  assert less < 0.95 * more
+
+
+def judged(out, examples):
+  """Verdicts of a rollout's rows."""
+  rows = zip(np.asarray(out.tokens), np.asarray(out.length))
+  texts = [L.TOKENIZER.decode(row[:n].tolist()) for row, n in rows]
+  return [verdict(text, examples[i // L.G]) for i, text in enumerate(texts)]
+
+
+def test_a_step_ahead_is_the_same_step_of_earlier_parameters():
+  """Samples are those of the version before, weighed against that version."""
+  learner = L.learner(old_logp='sampler')
+  prompts = [L.prompts(i * L.B) for i in range(3)]
+  examples = [
+    [SOURCE[j] for j in range(i * L.B, (i + 1) * L.B)] for i in range(3)
+  ]
+  step, _ = host_step(learner)
+  state = jax.tree.map(jnp.copy, L.state(learner))
+  stale = []
+  for i in range(3):
+    ahead = prompts[i + 1] if i < 2 else None
+    state, _, timing, _ = step(state, prompts[i], examples[i], ahead)
+    stale.append(timing['stale_steps'])
+  assert stale == [0, 1, 1]
+
+  sample = jax.jit(
+    lambda params, prompts, key: fused_step.rollout(
+      learner, L.GEN, params, prompts, key, Sampling.make(), L.STOP
+    )
+  )
+  learn = jax.jit(
+    lambda s, b, key: step_lib.update(learner, s, b, Sampling.make(), key)[0]
+  )
+  versions = [L.state(learner)]
+  for i in range(3):
+    noise, order = fused_step.step_keys(L.ROOT, i)
+    out = sample(versions[max(i - 1, 0)].params, prompts[i], noise)
+    reward = rollout.to_reward(judged(out, examples[i]), L.GEN.part_names)
+    batch = batch_lib.make_batch(prompts[i], out, reward)
+    batch = batch.replace(old_logp=batch.sampler_logp)
+    versions.append(learn(versions[-1], batch, order))
+  L.assert_close(state, versions[-1])
 
 
 def test_a_failed_verifier_is_not_a_zero():
