@@ -22,7 +22,7 @@ import numpy as np
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import fused_step, scoring, sharding
 from jaxrl_reason import learner as learner_lib
-from jaxrl_reason.base import Prompts, Reward, Rollout, TrainState
+from jaxrl_reason.base import Batch, Prompts, Reward, Rollout, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import compose
 from jaxrl_reason.rewards.verdict import Verdict, all_failed
@@ -59,7 +59,7 @@ class HostStep:
     bind = lambda f, *args: lambda *xs: f(self.learner, *args, *xs)
     self._generate = jax.jit(bind(_noisy(fused_step.rollout), self.gen))
     self._greedy = jax.jit(bind(_noisy(fused_step.greedy), self.gen))
-    self._score = jax.jit(bind(scoring.add_arrays))
+    self._score = jax.jit(self._scored)
     self._learn = sharding.jit_state(bind(fused_step.learn, self.gen))
     self._updating = None  # (metrics, when dispatched) of the step before
     self._ahead = None  # what `_dispatch` gave for the step after
@@ -96,9 +96,7 @@ class HostStep:
       best = self.pool.submit(self._cases(best, examples))
     generated = time.monotonic()
     self._ahead = ahead and self._dispatch(state.params, ahead, state.step + 1)
-    rollout = jax.tree.map(lambda *x: self._interleave(jnp, x), *outs)
-    batch = batch_lib.make_batch(prompts, rollout, _pending(rollout))
-    batch = self._score(state, batch, self.sampling)
+    batch = self._score(state, prompts, outs, self.sampling)
     reward = self._collect(futures)
     verified = time.monotonic()
     timing |= {
@@ -139,6 +137,12 @@ class HostStep:
     if 'greedy_reward' in self.learner.needs:
       best = self._greedy(params, prompts, at, self.stop)
     return outs, best
+
+  def _scored(self, state, prompts, outs, sampling) -> Batch:
+    """The batch, its rewards still to come, with all else its loss reads."""
+    rollout = jax.tree.map(lambda *x: self._interleave(jnp, x), *outs)
+    batch = batch_lib.make_batch(prompts, rollout, _pending(rollout))
+    return scoring.add_arrays(self.learner, state, batch, sampling)
 
   def _wait_for_update(self) -> dict[str, float]:
     """Times the update of the step before; the device's queue goes on."""
