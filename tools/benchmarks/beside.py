@@ -1,0 +1,259 @@
+"""Our side of a comparison with another library, and its driver.
+
+`beside_tunix.py` and `beside_trl.py` give the other side: a worker and its
+commands. One worker process per library, asked in turn (alternate.py).
+"""
+
+import argparse
+import concurrent.futures
+import dataclasses
+import importlib.metadata
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import alternate
+import jax
+import numpy as np
+
+B, G, V = 8, 8, 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+  layers: int
+  width: int
+  prompt: int
+  new: int
+
+
+SHAPES = {
+  '4x256': Shape(4, 256, 32, 64),
+  '2x64': Shape(2, 64, 32, 64),
+  '8x512': Shape(8, 512, 64, 256),
+}
+
+
+class Numbers:
+  """A tokenizer whose words are the token ids in decimal."""
+
+  # No token has these ids: nothing stops, nothing counts as padding. The id 0
+  # for `bos` makes tunix prepend none.
+  pad_id = staticmethod(lambda: -1)
+  eos_id = staticmethod(lambda: -2)
+  bos_id = staticmethod(lambda: 0)
+
+  def encode(self, text: str) -> list[int]:
+    return [int(word) for word in text.split()]
+
+  def decode(self, ids: list[int]) -> str:
+    return ' '.join(map(str, ids))
+
+
+def scores(texts: Sequence[str], shape: Shape) -> list[float]:
+  """Rewards that differ between samples, as grpo_step.reward_fn."""
+  rows = [text.split() for text in texts]
+  check_full(rows, shape)
+  return [float(int(row[0]) % 7) for row in rows]
+
+
+def check_full(completions, shape: Shape):
+  lengths = [len(row) for row in completions]
+  if lengths != [shape.new] * (B * G):
+    raise RuntimeError(f'completions are not {shape.new} tokens: {lengths}')
+
+
+def about(packages: Sequence[str], n_weights: int) -> dict:
+  """A worker's first words."""
+  return {
+    'weights': n_weights,
+    'versions': ' '.join(
+      f'{name} {importlib.metadata.version(name)}' for name in packages
+    ),
+  }
+
+
+class InlinePool:
+  """Judges where it is asked, as tunix does."""
+
+  def __init__(self, shape: Shape):
+    self.shape = shape
+
+  def submit(self, cases) -> concurrent.futures.Future:
+    from jaxrl_reason.rewards import verdict
+
+    values = scores([text for text, _ in cases], self.shape)
+    future = concurrent.futures.Future()
+    future.set_result([verdict.Verdict(x) for x in values])
+    return future
+
+
+def host_step(learner, gen, state, prompts, shape: Shape) -> Callable:
+  """() -> state and metrics of one step with rewards in Python."""
+  import grpo_step
+
+  from jaxrl_reason import logits, rollout
+  from jaxrl_reason.rewards import compose
+
+  step = rollout.HostStep(
+    learner,
+    dataclasses.replace(gen, part_names=(compose.SINGLE,)),
+    InlinePool(shape),
+    Numbers(),
+    parts=1,
+    root=jax.random.key(2),
+    sampling=logits.Sampling.make(),
+    stop=grpo_step.NEVER,
+  )
+  state = jax.tree.map(jax.numpy.copy, state)  # it is donated
+
+  def run():
+    nonlocal state
+    state, metrics, *_ = step(state, prompts, [{}] * B)
+    return state, metrics
+
+  return run
+
+
+def our_phases(shape: Shape) -> tuple[dict[str, Callable], dict]:
+  """Phases by name: () -> arrays to wait for; and what to say first."""
+  import grpo_step
+
+  made = grpo_step.problem(
+    shape.layers,
+    shape.width,
+    prompt=shape.prompt,
+    new=shape.new,
+    rope_theta=1e6,  # whatever its config says, tunix's Llama3 has this
+  )
+  programs = grpo_step.programs(*made)
+
+  def sample():
+    out = programs['sampler']()
+    rows = zip(np.asarray(out.tokens), np.asarray(out.length))
+    rows = [row[:n].tolist() for row, n in rows]
+    check_full(rows, shape)
+    return [len(Numbers().decode(row)) for row in rows]
+
+  def step():
+    metrics = programs['step']()
+    if float(metrics['length_mean']) != shape.new:
+      raise RuntimeError(f'a completion stopped early: {metrics}')
+    return metrics
+
+  phases = {
+    'sampler': sample,
+    'step': step,
+    'host step': host_step(*made, shape),
+  }
+  n_weights = sum(x.size for x in jax.tree.leaves(made[2].params))
+  return phases, about(('jax', 'flax'), n_weights)
+
+
+def ours(shape: Shape, commands: Iterator[str], reply: Callable, _):
+  import grpo_step
+
+  phases, first = our_phases(shape)
+  reply(first)
+  for phase in commands:
+    if phase == 'peak':
+      reply({'gflops': grpo_step.matmul_peak(3) / 1e9})
+    else:
+      reply(alternate.timed(phases[phase]))
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+  """The other library.
+
+  Attributes:
+    name: of it.
+    phases: {phase: {'ours': command, name: command}}.
+    worker: (shape, commands, reply, parsed arguments), in its own process.
+    passed: names of the arguments the worker is told.
+    note: parsed arguments and shape -> a word on it for the table.
+  """
+
+  name: str
+  phases: dict
+  worker: Callable
+  passed: Sequence[str] = ()
+  note: Callable = lambda args, shape: ''
+
+
+def compare(other: Other, name: str, args) -> dict:
+  """Measures one shape: what the workers say first, peaks and answers."""
+  phases = {phase: other.phases[phase] for phase in args.phases.split(',')}
+  options = [f'--shapes={name}']
+  for key in other.passed:
+    value = getattr(args, key.replace('-', '_'))
+    options.append(f'--{key}={value}')
+  pythons = {'ours': sys.executable, other.name: args.python}
+  workers = {
+    side: alternate.Worker(
+      [python, sys.argv[0], f'--worker={side}', *options], ours=side == 'ours'
+    )
+    for side, python in pythons.items()
+  }
+  weights = {side: w.about['weights'] for side, w in workers.items()}
+  if len(set(weights.values())) != 1:
+    raise RuntimeError(f'the models differ in size: {weights}')
+  rows, peaks = alternate.in_turn(workers, phases, args.repeats, args.warm_up)
+  for w in workers.values():
+    w.close()
+  versions = {side: w.about['versions'] for side, w in workers.items()}
+  return {
+    'shape': name,
+    'weights': weights['ours'],
+    'versions': versions,
+    'peak_gflops': peaks,
+    'rows': rows,
+  }
+
+
+def print_result(other: Other, result: dict, args):
+  shape = SHAPES[result['shape']]
+  versions = result['versions']
+  print(
+    f'\n{shape.layers} layers x {shape.width}, '
+    f'{result["weights"] / 1e6:.2f} M weights, {B} x {G} rows, '
+    f'{shape.prompt} + {shape.new} tokens, vocabulary {V}, float32\n'
+    f'ours: {versions["ours"]}; {other.name}: {versions[other.name]}'
+    f'{other.note(args, shape)}\n'
+    f'{alternate.machine(result["peak_gflops"])}, medians of {args.repeats}'
+  )
+  alternate.print_table(result['rows'], B * G * shape.new)
+
+
+def parser(other: Other, doc: str) -> argparse.ArgumentParser:
+  p = argparse.ArgumentParser(description=doc.split('\n')[0])
+  p.add_argument(
+    f'--{other.name}-python', dest='python', help='interpreter of its venv'
+  )
+  p.add_argument('--shapes', default='4x256,2x64')
+  p.add_argument('--phases', default=','.join(other.phases))
+  p.add_argument('--repeats', type=int, default=5)
+  p.add_argument(
+    '--warm-up', type=int, default=2, help='rounds before; the first compiles'
+  )
+  p.add_argument('--json', help='file to append every measurement to')
+  p.add_argument(
+    '--worker', choices=('ours', other.name), help=argparse.SUPPRESS
+  )
+  return p
+
+
+def main(other: Other, p: argparse.ArgumentParser):
+  args = p.parse_args()
+  if args.worker:
+    work = {'ours': ours, other.name: other.worker}[args.worker]
+    work(SHAPES[args.shapes], *alternate.serve(), args)
+    return
+  if not args.python:
+    p.error(f'--{other.name}-python is needed')
+  for name in args.shapes.split(','):
+    result = compare(other, name, args)
+    print_result(other, result, args)
+    if args.json:
+      with open(args.json, 'a') as f:
+        print(json.dumps(result), file=f)

@@ -1,0 +1,166 @@
+"""The small end: what a step costs beyond its matrix products, and start-up.
+
+  python tools/benchmarks/small_end.py [--layers=2 --width=64] [--repeats=9]
+    [--steps=1,8] [--seeds=1,4] [--startup=configs/arithmetic_tiny.py]
+
+The fused GRPO step of grpo_step.py at 0.2 M parameters, beside the same matrix
+products alone: every dot_general of the step's jaxpr, as often as it runs
+(loops multiplied out), each timed by itself on arrays of its shapes. `ratio` is
+step over products. K steps in one dispatch and S seeds by vmap are given per
+step and seed.
+
+Start-up is a process of `jaxrl_reason.main` up to its first line of training
+metrics, twice: with an empty and then a filled compilation cache.
+"""
+
+import argparse
+import collections
+import functools
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+import grpo_step
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import fused_step
+from jaxrl_reason.logits import Sampling
+
+ROOT = pathlib.Path(__file__).parents[2]
+MANY = 32  # products in one dispatch, whose own cost is then lost
+
+
+def _inner(eqn, trips: int):
+  """(jaxpr, how often it runs) of the programs inside an equation."""
+  times = {'scan': eqn.params.get('length', 1), 'while': trips}
+  n = times.get(eqn.primitive.name, 1)
+  for value in eqn.params.values():
+    for x in value if isinstance(value, (tuple, list)) else (value,):
+      inner = getattr(x, 'jaxpr', x)
+      if hasattr(inner, 'eqns'):
+        yield inner, n
+
+
+def products(jaxpr, trips: int) -> collections.Counter:
+  """(shapes, dtypes, dimension numbers) of each product -> times it runs.
+
+  Args:
+    trips: of while loops: the tokens after the first.
+  """
+  found = collections.Counter()
+  for eqn in jaxpr.eqns:
+    if eqn.primitive.name == 'dot_general':
+      shapes = tuple((x.aval.shape, x.aval.dtype.name) for x in eqn.invars)
+      found[shapes, eqn.params['dimension_numbers']] += 1
+    for inner, n in _inner(eqn, trips):
+      for key, count in products(inner, trips).items():
+        found[key] += n * count
+  return found
+
+
+def product_seconds(found: collections.Counter, repeats: int) -> float:
+  """Seconds of the products, each kind timed alone, many in one dispatch."""
+  total = 0.0
+  for (shapes, dims), count in found.items():
+    args = [jnp.ones((MANY, *shape), dtype) for shape, dtype in shapes]
+    one = functools.partial(jax.lax.dot_general, dimension_numbers=dims)
+    many = jax.jit(functools.partial(_mapped, one))
+    f = functools.partial(many, *args)
+    total += count * grpo_step.timed(f, repeats)[0] / MANY
+  return total
+
+
+def _mapped(f, *args):
+  return jax.lax.map(lambda xs: f(*xs), args)
+
+
+def step_seconds(made, k: int, seeds: int, repeats: int) -> float:
+  """Seconds of one step of one seed, K steps and S seeds in a dispatch."""
+  learner, gen, state, prompts = made
+  stacked = jax.tree.map(lambda x: jnp.stack([x] * k), prompts)
+  args = grpo_step.reward_fn, Sampling.make(), grpo_step.NEVER
+  run, root = fused_step.steps, jax.random.key(2)
+  if seeds > 1:
+    run, root = fused_step.seeds, jax.random.split(root, seeds)
+    copies = lambda tree: jax.tree.map(lambda x: jnp.stack([x] * seeds), tree)
+    state, stacked = copies(state), copies(stacked)
+  f = jax.jit(
+    lambda s: run(learner, gen, args[0], s, stacked, root, *args[1:]),
+    donate_argnums=0,
+  )
+  moving = jax.tree.map(jnp.copy, state)
+
+  def once():
+    nonlocal moving
+    moving, metrics = f(moving)
+    return metrics
+
+  return grpo_step.timed(once, repeats)[0] / k / seeds
+
+
+def startup(recipe: str) -> list[float]:
+  """Seconds to the first training line, with a cold and a warm cache."""
+  out = []
+  with tempfile.TemporaryDirectory() as cache:
+    env = os.environ | {'XDG_CACHE_HOME': cache, 'PYTHONPATH': str(ROOT)}
+    for i in range(2):
+      workdir = pathlib.Path(cache, f'run{i}')
+      command = [sys.executable, '-m', 'jaxrl_reason.main']
+      command += [f'--config={recipe}', f'--workdir={workdir}']
+      begun = time.monotonic()
+      process = subprocess.Popen(
+        [*command, '--config.log_every=10'], env=env, stderr=subprocess.DEVNULL
+      )
+      while not _trained(workdir / 'metrics.jsonl'):
+        if process.poll() is not None:
+          raise RuntimeError(f'{recipe} ended before its first line')
+        time.sleep(0.02)
+      out.append(time.monotonic() - begun)
+      process.terminate()
+      process.wait()
+  return out
+
+
+def _trained(path: pathlib.Path) -> bool:
+  lines = path.read_text().splitlines() if path.exists() else []
+  return any('train/loss' in json.loads(line) for line in lines)
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--layers', type=int, default=2)
+  parser.add_argument('--width', type=int, default=64)
+  parser.add_argument('--repeats', type=int, default=9)
+  parser.add_argument('--steps', default='1,8')
+  parser.add_argument('--seeds', default='1,4')
+  parser.add_argument('--startup', default='', help='a recipe; empty: not')
+  args = parser.parse_args()
+  made = grpo_step.problem(args.layers, args.width)
+  learner, gen, state, prompts = made
+  jaxpr = jax.make_jaxpr(
+    functools.partial(fused_step.step, learner, gen, grpo_step.reward_fn)
+  )(state, prompts, jax.random.key(2), Sampling.make(), grpo_step.NEVER)
+  found = products(jaxpr.jaxpr, grpo_step.C - 1)
+  floor = product_seconds(found, args.repeats)
+  print(
+    f'{args.layers} layers x {args.width}: {sum(found.values()):,} products of '
+    f'{len(found)} kinds a step, {1e3 * floor:.1f} ms alone; '
+    f'jax {jax.__version__}'
+  )
+  print(f'{"K":>3} {"S":>3} {"ms a step and seed":>20} {"ratio":>6}')
+  for k in map(int, args.steps.split(',')):
+    for s in map(int, args.seeds.split(',')):
+      seconds = step_seconds(made, k, s, args.repeats)
+      print(f'{k:3} {s:3} {1e3 * seconds:20.1f} {seconds / floor:6.2f}')
+  if args.startup:
+    cold, warm = startup(args.startup)
+    print(f'first training line: {cold:.1f} s cold, {warm:.1f} s warm')
+
+
+if __name__ == '__main__':
+  main()
