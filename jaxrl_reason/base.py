@@ -74,7 +74,8 @@ class Rollout:
   temperature: jax.Array  # f32 [N]
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
-  routes: jax.Array | None = None  # i32 [N,T,L,k], experts each token used
+  # int8 or 16 [N,T,L,k], experts each token used (`models.moe.UNKNOWN`).
+  routes: jax.Array | None = None
   views: dict[str, jax.Array] | None = None  # what rewards read besides text
 
 
@@ -115,6 +116,7 @@ class Batch:
   source_id: jax.Array | None = None  # i32 [N], which dataset
   answer_id: jax.Array | None = None  # i32 [N], equal answers share one
   policy_version: jax.Array | None = None  # i32 [N], step that sampled it
+  routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
 
 
 @struct.dataclass

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Metrics, Prompts, Reward, Rollout
+from jaxrl_reason.models import moe
 
 
 def per_row(x: jax.Array, n: int) -> jax.Array:
@@ -16,15 +17,22 @@ def per_row(x: jax.Array, n: int) -> jax.Array:
   return sharding.rows(jnp.repeat(x, n // x.shape[0], axis=0))
 
 
-def rows_of(prompts: Prompts, rollout: Rollout) -> tuple[jax.Array, jax.Array]:
-  """(tokens, valid) [N,T]: the prompts trained under and their completions."""
+def rows_of(prompts: Prompts, rollout: Rollout) -> tuple:
+  """(tokens [N,T], valid [N,T], routes [N,T,L,k] or None): the prompts trained
+  under and their completions, and the experts to replay.
+  """
   n, c = rollout.tokens.shape
   first = lambda x, y: y if x is None else x
   tokens = first(prompts.train_tokens, prompts.tokens)
   valid = first(prompts.train_valid, prompts.valid)
   sampled = jnp.arange(c) < rollout.length[:, None]
   tokens = jnp.concatenate([per_row(tokens, n), rollout.tokens], axis=1)
-  return tokens, jnp.concatenate([per_row(valid, n), sampled], axis=1)
+  valid = jnp.concatenate([per_row(valid, n), sampled], axis=1)
+  routes = rollout.routes
+  if routes is not None and prompts.train_tokens is not None:
+    # Those of another prompt.
+    routes = routes.at[:, : tokens.shape[1] - c].set(moe.UNKNOWN)
+  return tokens, valid, routes
 
 
 def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
@@ -32,7 +40,7 @@ def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
   n, c = rollout.tokens.shape
   b, p = prompts.tokens.shape
   sampled = jnp.arange(c) < rollout.length[:, None]
-  tokens, valid = rows_of(prompts, rollout)
+  tokens, valid, routes = rows_of(prompts, rollout)
   beside = lambda x: jnp.pad(x, ((0, 0), (p, 0)))
   demo = rollout.is_demo
   return Batch(
@@ -48,6 +56,7 @@ def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
     sampler_logp=beside(rollout.logp),
     is_offpolicy=None if demo is None else beside(sampled & demo[:, None]),
     prompt_id=per_row(prompts.prompt_id, n),
+    routes=routes,
   )
 
 
@@ -60,12 +69,14 @@ def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
   pick = lambda demo, own: jnp.where(
     is_demo.reshape(-1, *[1] * (own.ndim - 1)), demo, own
   )
+  routes = rollout.routes
   return rollout.replace(
     tokens=pick(per_row(prompts.demo, n), rollout.tokens),
     length=pick(per_row(prompts.demo_length, n), rollout.length),
     logp=pick(0.0, rollout.logp),
     truncated=rollout.truncated & ~is_demo,
     is_demo=is_demo,
+    routes=None if routes is None else pick(moe.UNKNOWN, routes),
   )
 
 

@@ -11,6 +11,7 @@ from ml_collections.config_dict import placeholder
 
 from jaxrl_reason import batch, losses, optim
 from jaxrl_reason.learner import OLD_LOGP
+from jaxrl_reason.models import frozen
 
 STAGES = ('pretrain', 'sft', 'rl')
 # What `step` can give a loss, of what `losses.needs` may ask for.
@@ -52,6 +53,7 @@ def supervised(steps: int, rows: int, lr: float) -> ml_collections.ConfigDict:
       micro_batches=1,  # pieces the gradient is summed over
       steps_per_dispatch=1,  # updates per compiled call
       logprob_chunk=0,  # columns of logits alive at once; 0: all
+      balance_coef=0.0,  # times the experts' load balance, in the loss
       optimizer=optimizer(lr),
     )
   )
@@ -87,6 +89,13 @@ def reinforce() -> ml_collections.ConfigDict:
       micro_batches=1,  # pieces a minibatch's gradient is summed over
       steps_per_dispatch=1,  # K fused steps per compiled call
       logprob_chunk=0,  # columns of logits alive at once; 0: all
+      # Times the experts' load balance, in the loss: per layer E * sum of
+      # (share of uses) * (mean probability), experts_per_token when balanced;
+      # the mean over layers, and over micro-batches. About 1e-3.
+      balance_coef=0.0,
+      # Of a mixture of experts: the update uses the experts that sampled, in
+      # current and old log-probs (https://arxiv.org/abs/2510.11370).
+      replay_routes=False,
       temperature=1.0,  # of sampling; the loss sees the same distribution
       top_k=0,  # 0: all tokens
       top_p=1.0,
@@ -137,6 +146,9 @@ def default() -> ml_collections.ConfigDict:
         qk_norm=False,
         bias=False,  # on q, k and v
         tied=True,  # output head = embedding
+        experts=0,  # mlps of width `mlp` a token may go to; 0: one for all
+        experts_per_token=0,  # how many it does go to
+        expert_norm=False,  # their weights sum to 1
         dtype='float32',  # of computation: float32 or bfloat16
         remat='none',  # recomputed in the backward pass: none, dots, full
         scan=True,  # over layers; False unrolls them
@@ -148,9 +160,14 @@ def default() -> ml_collections.ConfigDict:
         rslora=False,  # by alpha / sqrt(rank) instead
         targets='.*attn/(q|k|v|o)|.*mlp/(gate|up|down)',  # regex over paths
       ),
+      # A vector per layer, added to the residual stream (`models/steering.py`).
+      steering=False,
       # Regex over the paths of the parameters that are trained; '': all, or
-      # the adapters alone where there are any.
+      # the adapters (and vectors) alone where there are any.
       trainable='',
+      # Of the weights that are not trained, in memory (`models/frozen.py`):
+      # float32, bfloat16, or int8 with a scale per output.
+      frozen_dtype='float32',
       data=dict(
         name='arithmetic',  # a name in tasks.TASKS, gym:..., or gsm8k
         dir='',  # folder of a data set's files; '': download them
@@ -207,7 +224,10 @@ def algorithm(config: ml_collections.ConfigDict) -> dict:
 
 def trainable(config: ml_collections.ConfigDict) -> str:
   """The regex over the paths of the parameters that are trained."""
-  return config.trainable or ('lora/.*' if config.lora.rank else '.*')
+  adapters = {'lora/.*': config.lora.rank, 'steering': config.steering}
+  return (
+    config.trainable or '|'.join(k for k, v in adapters.items() if v) or '.*'
+  )
 
 
 def _divides(what: str, total: int, **parts: int):
@@ -246,8 +266,29 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
     _divides('log_every', config.log_every, **dispatch)
     _check_optimizer(stage, c)
     _check_rows(stage, c, n_row_shards)
+  if config.frozen_dtype not in frozen.DTYPES:
+    raise ValueError(
+      f'frozen_dtype={config.frozen_dtype!r}: choose one of '
+      f'{", ".join(frozen.DTYPES)}'
+    )
   if 'rl' in config.stages:
     _check_rl(config)
+
+
+def check_experts(config: ml_collections.ConfigDict, experts: int) -> None:
+  """Refuses settings of experts for a model without.
+
+  Raises:
+    ValueError: names the key.
+  """
+  keys = {f'{s}.balance_coef': config[s].balance_coef for s in config.stages}
+  keys['rl.replay_routes'] = config.rl.replay_routes
+  for key, value in keys.items():
+    if value and not experts:
+      raise ValueError(
+        f'{key}={value}: the model has no experts; set it to its default, or '
+        'model.experts'
+      )
 
 
 def _check_optimizer(stage: str, c: ml_collections.ConfigDict) -> None:

@@ -6,7 +6,9 @@
 a run, of which the newest checkpoint's parameters are taken. --to becomes a
 Hugging Face folder that `transformers` opens, or with --format=orbax a
 checkpoint of ours. Adapters are merged; with --format=peft they are written
-alone. --dtype is that on disk; without it, that of the source.
+alone. Weights kept as int8 are multiplied out: what was trained beside them is
+given back exactly, what quantizing them lost is not. --dtype is that on disk;
+without it, that of the source.
 """
 
 import json
@@ -20,7 +22,7 @@ from etils import epath
 
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import hf, hf_tables, manager, pretrained
-from jaxrl_reason.models import families, lora
+from jaxrl_reason.models import families, frozen, lora, steering, weights
 from jaxrl_reason.models.config import Config
 
 _FROM = flags.DEFINE_string('from', None, 'Hugging Face folder, or a workdir.')
@@ -59,9 +61,18 @@ def lora_of_run(folder: pathlib.Path) -> lora.Lora:
   return lora.Lora(**run['lora'])
 
 
+def _refuse_steering(folder: pathlib.Path, params: dict) -> None:
+  if steering.KEY in params:
+    raise ValueError(
+      f'{folder} was trained with steering vectors, which no published family '
+      "has a place for; its checkpoint's arrays have them as params/steering"
+    )
+
+
 def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
   """The adapters alone of a run, as `peft` reads them."""
   params = manager.read_params(epath.Path(source))
+  _refuse_steering(source, params)
   if lora.KEY not in params:
     raise ValueError(f'{source} has no adapters')
   _, h = config_of_run(source, params['embed'].shape[0])
@@ -83,7 +94,9 @@ def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
   """
   if (folder / 'checkpoints').is_dir():
     params = manager.read_params(epath.Path(folder))
+    _refuse_steering(folder, params)
     c, h = config_of_run(folder, params['embed'].shape[0])
+    params = frozen.restored(params, weights.specs(c))
     if lora.KEY in params:
       params = lora.merged(params, lora_of_run(folder).scale)
     return c, h, params

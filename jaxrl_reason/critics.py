@@ -5,9 +5,11 @@
   'process_reward'  an implicit process reward model, trained on outcomes only:
                     PRIME (https://arxiv.org/abs/2502.01456)
 
-Both start as copies of the policy. A critic's arrays come from its weights
-before the step; it then takes one update per update of the policy, on the same
-rows (PRIME's paper updates the reward model first and reads it after).
+Both start as copies of what the policy trains, beside the same frozen weights:
+with adapters a critic is adapters of its own, not a second model. A critic's
+arrays come from its weights before the step; it then takes one update per
+update of the policy, on the same rows (PRIME's paper updates the reward model
+first and reads it after).
 """
 
 import dataclasses
@@ -18,7 +20,7 @@ import jax.numpy as jnp
 import optax
 from flax import struct
 
-from jaxrl_reason import logprobs, losses
+from jaxrl_reason import logprobs, losses, trees
 from jaxrl_reason.base import Batch, Model
 from jaxrl_reason.logits import Sampling
 
@@ -44,6 +46,8 @@ class Critic:
     start: first column trained on.
     warmup_updates: its first updates, during which the policy stays as it is
       (value pretraining of VC-PPO).
+    trainable: regex over the paths of the parameters that it, as the policy,
+      trains; it reads the policy's others.
   """
 
   output: str
@@ -52,6 +56,7 @@ class Critic:
   tx: optax.GradientTransformation
   start: int
   warmup_updates: int = 0
+  trainable: str = '.*'
 
 
 def init_state(critic: Critic, params) -> CriticState:
@@ -60,9 +65,13 @@ def init_state(critic: Critic, params) -> CriticState:
   return CriticState(own, critic.tx.init(own), jnp.int32(0))
 
 
-def evaluate(critic: Critic, params, batch: Batch) -> jax.Array:
-  """The critic's output [N,T], float32; entry t is about token t."""
-  return KINDS[critic.output][1](critic, params, batch)
+def evaluate(critic: Critic, params, policy, batch: Batch) -> jax.Array:
+  """The critic's output [N,T], float32; entry t is about token t.
+
+  Args:
+    params: its own; policy: the policy's, whose frozen ones it shares.
+  """
+  return KINDS[critic.output][1](critic, params, policy, batch)
 
 
 def targets(critic: Critic, batch: Batch) -> jax.Array | None:
@@ -80,9 +89,10 @@ def targets(critic: Critic, batch: Batch) -> jax.Array | None:
   )
 
 
-def loss_fn(params, critic: Critic, batch: Batch, target, denominators):
+def loss_fn(params, critic: Critic, policy, batch: Batch, target, denominators):
   """A (micro-)batch's share of the critic's loss, and its metrics."""
-  return KINDS[critic.output][2](critic, params, batch, target, denominators)
+  own = critic, params, policy
+  return KINDS[critic.output][2](*own, batch, target, denominators)
 
 
 def apply(critic: Critic, state: CriticState, grads) -> CriticState:
@@ -93,8 +103,12 @@ def apply(critic: Critic, state: CriticState, grads) -> CriticState:
 
 
 def _copy(critic: Critic, params):
-  del critic
-  return jax.tree.map(jnp.copy, params)
+  return jax.tree.map(jnp.copy, trees.split(params, critic.trainable)[0])
+
+
+def _body(critic: Critic, own, policy):
+  """A whole model's parameters: its own and the policy's frozen ones."""
+  return trees.join(own, trees.split(policy, critic.trainable)[1])
 
 
 def _value_init(critic: Critic, params):
@@ -104,18 +118,19 @@ def _value_init(critic: Critic, params):
   return {'body': _copy(critic, params), 'value_head': head}
 
 
-def _values(critic: Critic, params, batch: Batch) -> jax.Array:
+def _values(critic: Critic, params, policy, batch: Batch) -> jax.Array:
   """V of the state before token t: read where token t is predicted."""
-  hidden = critic.model.hidden(params['body'], batch.tokens, batch.valid)
+  body = _body(critic, params['body'], policy)
+  hidden = critic.model.hidden(body, batch.tokens, batch.valid)
   hidden = hidden[:, critic.start - 1 : -1].astype(jnp.float32)
   values = jnp.einsum('ntd,d->nt', hidden, params['value_head'])
   return jnp.pad(values, ((0, 0), (critic.start, 0)))
 
 
-def _value_loss(critic: Critic, params, batch: Batch, target, denominators):
+def _value_loss(critic: Critic, params, policy, batch, target, denominators):
   return losses.critic_loss(
     critic.settings,
-    _values(critic, params, batch),
+    _values(critic, params, policy, batch),
     target,
     batch.mask & batch.reward_valid[:, None],
     old_values=batch.values,
@@ -123,11 +138,11 @@ def _value_loss(critic: Critic, params, batch: Batch, target, denominators):
   )
 
 
-def _prm_logp(critic: Critic, params, batch: Batch) -> jax.Array:
+def _prm_logp(critic: Critic, params, policy, batch: Batch) -> jax.Array:
   neutral = Sampling.make(jnp.ones_like(batch.temperature))
   return logprobs.score(
     critic.model,
-    params,
+    _body(critic, params, policy),
     batch.tokens,
     batch.valid,
     neutral,
@@ -135,16 +150,16 @@ def _prm_logp(critic: Critic, params, batch: Batch) -> jax.Array:
   )[0]
 
 
-def _implicit_reward(critic: Critic, params, batch: Batch) -> jax.Array:
-  logp = _prm_logp(critic, params, batch)
+def _implicit_reward(critic: Critic, params, policy, batch) -> jax.Array:
+  logp = _prm_logp(critic, params, policy, batch)
   return losses.implicit_reward(logp, batch.ref_logp, batch.mask)
 
 
-def _prm_loss(critic: Critic, params, batch: Batch, target, denominators):
+def _prm_loss(critic: Critic, params, policy, batch, target, denominators):
   """Cross-entropy of 'the answer is right' on the summed implicit reward."""
   del target
   rows = losses.implicit_prm(
-    _prm_logp(critic, params, batch),
+    _prm_logp(critic, params, policy, batch),
     batch.ref_logp,
     batch.reward > critic.settings['threshold'],
     batch.mask,

@@ -28,6 +28,7 @@ class Generation:
     part_names: of the reward's parts, for the metrics.
     demos: of the G samples of a prompt, how many are its reference solution.
     reads: views that the rewards read (`device.reads`, `scoring.views`).
+    routes: note the experts used, for the update to replay.
   """
 
   n_samples: int
@@ -36,6 +37,7 @@ class Generation:
   part_names: tuple[str, ...]
   demos: int = 0
   reads: tuple[str, ...] = ()
+  routes: bool = False
 
 
 def rollout(
@@ -60,6 +62,7 @@ def rollout(
     n_samples=gen.n_samples,
     max_new=gen.max_new,
     row_ids=row_ids,
+    routes=gen.routes,
   )
   return batch_lib.with_demos(out, prompts, gen.demos) if gen.demos else out
 

@@ -28,6 +28,7 @@ class Learner:
     critic: what the advantages read besides rewards, where they do.
     trainable: regex over the paths of the parameters that are trained.
     old_logp: name in OLD_LOGP, what ratios are measured against.
+    balance_coef: of the experts' load balance in the loss.
   """
 
   model: Model
@@ -41,6 +42,7 @@ class Learner:
   critic: critics.Critic | None = None
   trainable: str = '.*'
   old_logp: str = 'trainer'
+  balance_coef: float = 0.0
 
   @property
   def n_updates(self) -> int:

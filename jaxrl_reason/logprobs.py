@@ -23,11 +23,12 @@ def score(
   start: int = 1,
   chunk: int = 0,
   routes: jax.Array | None = None,
+  hidden: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """log p(token_t | tokens before t) and the entropy it was drawn with.
 
   Args:
-    tokens, valid, start, chunk, routes: see `over_columns`.
+    tokens, valid, start, chunk, routes, hidden: see `over_columns`.
     sampling: the distribution; temperature [N]. Neutral means the policy's.
 
   Returns:
@@ -50,7 +51,23 @@ def score(
     start=start,
     chunk=chunk,
     routes=routes,
+    hidden=hidden,
   )
+
+
+def forward(
+  model: Model, params, tokens, valid, routes=None
+) -> tuple[jax.Array, jax.Array | None]:
+  """(hidden [N,T,D], load balance f32 [] of a mixture of experts or None).
+
+  Args:
+    routes: int [N,T,L,k] of a mixture of experts, those sampling used; None:
+      the router's choice now.
+  """
+  if model.hidden_routed is None:
+    return model.hidden(params, tokens, valid), None
+  hidden, aux = model.hidden_routed(params, tokens, valid, routes)
+  return hidden, aux['load_balance']
 
 
 def over_columns(
@@ -63,6 +80,7 @@ def over_columns(
   start: int = 1,
   chunk: int = 0,
   routes: jax.Array | None = None,
+  hidden: jax.Array | None = None,
 ) -> Any:
   """What `part` makes of the logits from which each token was drawn.
 
@@ -74,16 +92,14 @@ def over_columns(
       every row, and need no logits.
     chunk: columns of logits alive at once (recomputed in the backward pass);
       0: all of them.
-    routes: int [N,T,L,k] of a mixture of experts, those sampling used; None:
-      the router's choice now.
+    routes: see `forward`.
+    hidden: [N,T,D], where the caller has them already.
 
   Returns:
     The tree of [N,T], 0 before `start`.
   """
-  if routes is None:
-    hidden = model.hidden(params, tokens, valid)
-  else:
-    hidden = model.hidden_routed(params, tokens, valid, routes)[0]
+  if hidden is None:
+    hidden, _ = forward(model, params, tokens, valid, routes)
   hidden = hidden[:, start - 1 : -1]
   targets = tokens[:, start:]
   n, columns, _ = hidden.shape

@@ -18,7 +18,7 @@ from jaxrl_reason import samples, sharding, stages, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.models import lora, spec
+from jaxrl_reason.models import frozen, spec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +42,10 @@ def init_params(run) -> Any:
   specs, loaded = run.model.specs, {}
   where = sharding.shardings(specs, run.mesh, sharding.TRAIN_RULES)
   if run.config.model_dir:
-    loaded = pretrained.load(run.workdir, run.shape, lora.base_of(where))
+    off = run.model.adapters_off or (lambda tree: tree)
+    loaded = pretrained.load(run.workdir, run.shape, off(specs), off(where))
   rest = lambda tree: {k: v for k, v in tree.items() if k not in loaded}
-  make = lambda key: spec.init(rest(specs), key)
+  make = lambda key: frozen.init(rest(specs), key)
   made = jax.jit(make, out_shardings=rest(where))
   return loaded | made(jax.random.fold_in(run.root, 0))
 

@@ -27,8 +27,22 @@ TOKEN_VIEWS = {
 }
 
 
-def score(learner: Learner, params, batch: Batch, sampling: Sampling):
-  """(log-probs, entropies) [N,T] of the distribution sampled from."""
+def forward(learner: Learner, params, batch: Batch):
+  """(hidden [N,T,D], load balance of experts or None), the batch's routes
+  replayed where it has any.
+  """
+  rows = batch.tokens, batch.valid, batch.routes
+  return logprobs.forward(learner.model, params, *rows)
+
+
+def score(
+  learner: Learner, params, batch: Batch, sampling: Sampling, hidden=None
+):
+  """(log-probs, entropies) [N,T] of the distribution sampled from.
+
+  Args:
+    hidden: of `forward`, where the caller has them already.
+  """
   return logprobs.score(
     learner.model,
     params,
@@ -37,6 +51,8 @@ def score(learner: Learner, params, batch: Batch, sampling: Sampling):
     sampling.replace(temperature=batch.temperature),
     start=learner.start,
     chunk=learner.logprob_chunk,
+    routes=batch.routes,
+    hidden=hidden,
   )
 
 
@@ -45,9 +61,12 @@ def by_parts(f, batch: Batch, parts: int):
   return batch_lib.join(jax.lax.map(f, batch_lib.split(batch, parts)))
 
 
-def whole_logits(learner: Learner, params, batch: Batch, sampling: Sampling):
-  """Whole logits [N,C,V] of the columns trained on, as they were drawn from."""
-  hidden = learner.model.hidden(params, batch.tokens, batch.valid)
+def whole_logits(
+  learner: Learner, params, hidden, batch: Batch, sampling: Sampling
+):
+  """Whole logits [N,C,V] of the columns trained on, as they were drawn from;
+  hidden: of `forward`.
+  """
   logits = learner.model.unembed(params, hidden[:, learner.start - 1 : -1])
   heat = batch.temperature[:, None]
   taken = batch.tokens[:, learner.start :]
@@ -70,6 +89,7 @@ def _mean_logp(learner: Learner, params, batch: Batch, sampling: Sampling):
     part,
     start=learner.start,
     chunk=learner.logprob_chunk,
+    routes=batch.routes,
   )
 
 
@@ -106,10 +126,11 @@ def views(
     look = lambda rows: logprobs.over_columns(
       learner.model,
       params,
-      *rows,
+      *rows[:2],
       of,
       start=learner.start,
       chunk=learner.logprob_chunk,
+      routes=rows[2],
     )
     # Greedy completions are fewer rows than the micro-batches may divide.
     parts = math.gcd(n, learner.minibatches * learner.micro_batches)
@@ -125,11 +146,14 @@ def add_arrays(
   loss reads them and only there.
   """
   parts = learner.minibatches * learner.micro_batches
-  scored = lambda params: by_parts(
+  scored = lambda params, batch: by_parts(
     lambda rows: score(learner, params, rows, sampling), batch, parts
   )
   if learner.reads_reference and batch.ref_logp is None:
-    batch = batch.replace(ref_logp=scored(reference(learner, state))[0])
+    # Of its own routers' choice: with the policy's experts it would be no
+    # fixed distribution, and would follow the policy.
+    own = batch.replace(routes=None)
+    batch = batch.replace(ref_logp=scored(reference(learner, state), own)[0])
   if learner.old_logp == 'sampler' and batch.old_logp is None:
     batch = batch.replace(old_logp=batch.sampler_logp)
   early_entropy = learner.settings['entropy_alpha'] != 0
@@ -139,12 +163,12 @@ def add_arrays(
     old, mean = by_parts(read, batch, parts)
     batch = batch.replace(old_logp=old, old_mean_logp=mean)
   elif moves or early_entropy:
-    old, entropy = scored(state.params)
+    old, entropy = scored(state.params, batch)
     batch = batch.replace(entropy=entropy) if early_entropy else batch
     batch = batch.replace(old_logp=old) if moves else batch
   if learner.critic:
     read = lambda rows: critics.evaluate(
-      learner.critic, state.critic.params, rows
+      learner.critic, state.critic.params, state.params, rows
     )
     output = by_parts(read, batch, parts)
     batch = batch.replace(**{learner.critic.output: output})

@@ -105,13 +105,16 @@ def rows(x: jax.Array, axis: int = 0) -> jax.Array:
 def constrain(tree: Any, specs: Any, rules: dict) -> Any:
   """The arrays of a spec tree, laid out by a rule table, inside jit.
 
-  Does nothing outside a mesh, as `rows`.
+  Of a weight of several arrays (`models.layers`), it pins the one that has the
+  spec's shape. Does nothing outside a mesh, as `rows`.
   """
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or not set(AXES) <= set(mesh.axis_names):
     return tree
-  pin = lambda s, x: jax.lax.with_sharding_constraint(
-    x, partition(s.axes, rules)
+  put = jax.lax.with_sharding_constraint
+  pin = lambda s, node: jax.tree.map(
+    lambda x: put(x, partition(s.axes, rules)) if x.shape == s.shape else x,
+    node,
   )
   return jax.tree.map(pin, specs, tree, is_leaf=spec.is_spec)
 

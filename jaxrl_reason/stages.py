@@ -75,6 +75,7 @@ def learner(run, name: str) -> learner_lib.Learner:
     logprob_chunk=c.logprob_chunk,
     critic=_critic(run, settings, start, updates) if name == 'rl' else None,
     trainable=config_lib.trainable(run.config),
+    balance_coef=c.balance_coef,
     **passes,
     **ratio,
   )
@@ -86,8 +87,9 @@ def _critic(run, settings, start: int, updates: int) -> critics.Critic | None:
   if output is None:
     return None
   tx = optim.make(c.optimizer, run.config.rl.steps * updates)
+  trainable = config_lib.trainable(run.config)
   return critics.Critic(
-    output, run.model, settings, tx, start, c.warmup_updates
+    output, run.model, settings, tx, start, c.warmup_updates, trainable
   )
 
 
@@ -170,6 +172,7 @@ def _rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
     part_names=tuple(c.rewards),
     demos=c.demos,
     reads=_reads(run) if c.path == 'fused' else (),
+    routes=c.replay_routes,
   )
   sampling = Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
   return gen, sampling

@@ -66,10 +66,30 @@ def loss_fn(params, learner: Learner, rows, whole, sampling):
     rows: (batch, adv, selected tokens or None).
     whole: keyword arguments of the loss that belong to the whole minibatch.
   """
+  hidden, balance = scoring.forward(learner, params, rows[0])
+  of = _bellman_loss if 'full_logits' in learner.needs else _token_loss
+  loss, metrics = of(params, learner, hidden, rows, whole, sampling)
+  if balance is not None:
+    loss, metrics = _with_balance(learner, balance, loss, metrics)
+  return loss, metrics
+
+
+def _with_balance(learner: Learner, balance, loss, metrics):
+  """Adds the experts' load balance: of each micro-batch its own, of which the
+  minibatch has the mean. The product of two means over tokens is no sum over
+  rows: with smaller pieces the term asks for balance in each of them.
+  """
+  balance = balance / learner.micro_batches
+  metrics = metrics | {'load_balance': jax.lax.stop_gradient(balance)}
+  if learner.balance_coef:
+    loss = loss + learner.balance_coef * balance
+    metrics['loss'] = jax.lax.stop_gradient(loss)
+  return loss, metrics
+
+
+def _token_loss(params, learner: Learner, hidden, rows, whole, sampling):
   batch, adv, selected = rows
-  if 'full_logits' in learner.needs:
-    return _bellman_loss(params, learner, batch, adv, whole, sampling)
-  logp, entropy = scoring.score(learner, params, batch, sampling)
+  logp, entropy = scoring.score(learner, params, batch, sampling, hidden)
   if 'entropy_grad' not in learner.needs:
     entropy = jax.lax.stop_gradient(entropy)
   return losses.policy_loss(
@@ -89,12 +109,13 @@ def loss_fn(params, learner: Learner, rows, whole, sampling):
   )
 
 
-def _bellman_loss(params, learner: Learner, batch, adv, whole, sampling):
+def _bellman_loss(params, learner: Learner, hidden, rows, whole, sampling):
   """Of losses that take full logits, which this does not chunk."""
+  batch, adv, _ = rows
   tail = lambda x: None if x is None else x[:, learner.start :]
   return losses.bellman_loss(
     learner.settings,
-    scoring.whole_logits(learner, params, batch, sampling),
+    scoring.whole_logits(learner, params, hidden, batch, sampling),
     tail(batch.tokens),
     adv,
     tail(batch.mask),
@@ -196,7 +217,7 @@ def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
   old = state.params, state.opt_state
   if learner.critic:
     new = critics.while_warm(learner.critic, state.critic, old, new)
-    critic, more = _critic_update(learner, state.critic, batch, target)
+    critic, more = _critic_update(learner, state, batch, target)
     state, metrics = state.replace(critic=critic), metrics | more
   if state.coefs is not None:
     rows = batch.tokens.shape[0]
@@ -206,11 +227,14 @@ def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
   return state.replace(params=new[0], opt_state=new[1]), metrics
 
 
-def _critic_update(learner: Learner, critic, batch, target):
+def _critic_update(learner: Learner, state, batch, target):
+  critic = state.critic
   divisors = losses.denominators(learner.settings, batch.mask)
   grad = jax.grad(critics.loss_fn, has_aux=True)
   grads, metrics = _summed(
-    lambda params, rows: grad(params, learner.critic, *rows, divisors),
+    lambda params, rows: grad(
+      params, learner.critic, state.params, *rows, divisors
+    ),
     critic.params,
     (batch, target),
     learner.micro_batches,

@@ -29,7 +29,14 @@ from jaxrl_reason import plots, samples, sharding, stages, trees
 from jaxrl_reason.base import Model, TrainState
 from jaxrl_reason.checkpoints import hf, manager, pretrained
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.models import families, lora, spec, transformer
+from jaxrl_reason.models import (
+  families,
+  frozen,
+  lora,
+  spec,
+  steering,
+  transformer,
+)
 
 
 @dataclasses.dataclass
@@ -68,13 +75,14 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
   shape = _shape(config.model, tokenizer.vocab_size, folder)
+  config_lib.check_experts(config, shape.experts)
   return Run(
     config,
     workdir,
     mesh,
     problems,
     tokenizer,
-    _model(shape, config.lora),
+    _model(shape, config),
     shape,
     jax.random.key(config.seed),
     jnp.asarray(tokenizer.eos_ids, jnp.int32),
@@ -102,8 +110,16 @@ def _shape(c, n_tokens: int, folder) -> transformer.Config:
 
 
 def _model(shape: transformer.Config, c) -> Model:
+  """The model with its adapters, frozen weights in the dtype asked for."""
   model = transformer.build(shape)
-  return lora.attach(model, lora.Lora(**c.to_dict())) if c.rank else model
+  if c.lora.rank:
+    model = lora.attach(model, lora.Lora(**c.lora.to_dict()))
+  if c.steering:
+    model = steering.attach(model, shape)
+  if c.frozen_dtype != 'float32':
+    trained = config_lib.trainable(c)
+    model = frozen.attach(model, c.frozen_dtype, trained)
+  return model
 
 
 def _make_workdir(workdir: epath.Path) -> None:

@@ -15,9 +15,9 @@ def path_str(path) -> str:
   )
 
 
-def flatten(tree: Any) -> dict[str, Any]:
+def flatten(tree: Any, is_leaf: Callable | None = None) -> dict[str, Any]:
   """Leaves by path, in jax's own leaf order."""
-  leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+  leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf)[0]
   return {path_str(path): leaf for path, leaf in leaves}
 
 
@@ -33,10 +33,15 @@ def unflatten(leaves: dict[str, Any]) -> dict[str, Any]:
   return tree
 
 
-def map_with_path(f: Callable, tree: Any, *rest: Any) -> Any:
+def map_with_path(
+  f: Callable, tree: Any, *rest: Any, is_leaf: Callable | None = None
+) -> Any:
   """`f(path, leaf, *rest_leaves)` over a tree; path as 'a/b/c'."""
   return jax.tree_util.tree_map_with_path(
-    lambda path, *leaves: f(path_str(path), *leaves), tree, *rest
+    lambda path, *leaves: f(path_str(path), *leaves),
+    tree,
+    *rest,
+    is_leaf=is_leaf,
   )
 
 

@@ -12,10 +12,12 @@ import pytest
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import critics, fused_step, losses, optim, scoring
+from jaxrl_reason import critics, fused_step, losses, optim, scoring, trees
+from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import frozen, lora
 
 NEUTRAL = Sampling.make()
 # Recipes whose loss reads more than rewards and log-probs.
@@ -97,7 +99,9 @@ def test_a_critic_learns_the_mean_reward(batch):
     losses_seen.append(float(metrics['value_loss']))
   assert losses_seen[0] == pytest.approx(2.0, rel=1e-4)  # (0 - 2)^2 / 2
   assert losses_seen[-1] < 0.2 * losses_seen[0]
-  values = critics.evaluate(learn.critic, state.critic.params, batch)
+  values = critics.evaluate(
+    learn.critic, state.critic.params, state.params, batch
+  )
   np.testing.assert_allclose(values[batch.mask].mean(), 2.0, atol=0.5)
 
 
@@ -110,10 +114,43 @@ def test_values_see_only_what_came_before(batch):
   }
   column = L.P + 3
   other = batch.tokens.at[:, column].add(1)
-  f = lambda b: critics.evaluate(learn.critic, params, b)
+  f = lambda b: critics.evaluate(learn.critic, params, params['body'], b)
   before, after = f(batch), f(batch.replace(tokens=other))
   np.testing.assert_array_equal(before[:, : column + 1], after[:, : column + 1])
   assert np.abs(before - after)[:, column + 1].max() > 1e-4
+
+
+@pytest.mark.parametrize('name', ['ppo', 'prime'])
+def test_a_critic_of_adapters_shares_the_frozen_base(batch, name):
+  """It holds adapters (and a head) only, and is what a whole copy would be."""
+  base, params = L.model_and_params()
+  model = lora.attach(base, lora.Lora(2, 4.0, targets='.*attn/(q|v)'))
+  model = frozen.attach(model, 'int8', 'lora/.*')
+  params = jax.jit(lambda k: frozen.init(model.specs, k))(jax.random.key(3))
+  made = learner(name)
+  critic = dataclasses.replace(made.critic, model=model, trainable='lora/.*')
+  shared = dataclasses.replace(
+    made, model=model, critic=critic, trainable='lora/.*'
+  )
+  state = learner_lib.init_state(shared, params)
+  n = trees.n_params(params['lora']) + 16 * (name == 'ppo')
+  assert trees.n_params(state.critic.params) == n
+  new, metrics = update(shared)(state, batch)
+  own = new.critic.params
+  body = own['body'] if name == 'ppo' else own
+  moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), body['lora'],
+                       params['lora'])  # fmt: skip
+  # A head of zeros hands nothing down yet; a reward model is moved at once.
+  assert (max(jax.tree.leaves(moved)) > 0) == (name == 'prime')
+  assert np.isfinite(metrics['loss'])
+  whole = dataclasses.replace(critic, trainable='.*')
+  full = trees.join(body, params)
+  full = own | {'body': full} if name == 'ppo' else full
+  rows = batch.replace(ref_logp=batch.sampler_logp)
+  got = critics.evaluate(critic, own, new.params, rows)
+  want = critics.evaluate(whole, full, new.params, rows)
+  np.testing.assert_array_equal(got, want)
+  assert np.any(got)
 
 
 def test_the_policy_stands_still_while_its_critic_warms_up(batch):

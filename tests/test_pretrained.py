@@ -16,7 +16,7 @@ from jaxrl_reason import learner as learner_lib
 from jaxrl_reason.checkpoints import hf, pretrained
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import families, spec, transformer
+from jaxrl_reason.models import families, frozen, lora, spec, transformer
 
 
 @pytest.fixture(scope='module')
@@ -108,6 +108,32 @@ def test_adapters_are_trained_merged_and_saved_alone(folder, tmp_path):
       )
     )
   np.testing.assert_allclose(whole, alone, atol=1e-4)
+
+
+def test_a_quantized_base_is_kept_resumed_and_given_back(folder, tmp_path):
+  """int8 under adapters, through a folder, an RL step, a checkpoint, export."""
+  changes = {'stages': ('rl',), 'lora.rank': 2, 'frozen_dtype': 'int8'}
+  c = recipe(folder, **changes)
+  state = train.run(c, tmp_path / 'run')
+  shape = families.from_hf(hf.read_config(folder))
+  full = hf.load(folder, shape)
+  specs = transformer.build(shape).specs
+  q = state.params['layers']['attn']['q']
+  want = frozen.quantize(full['layers']['attn']['q'], (1,))
+  jax.tree.map(np.testing.assert_array_equal, q, want)
+  # Restored as it was saved; trained as long, it does nothing more.
+  again = train.run(c, tmp_path / 'run')
+  jax.tree.map(np.testing.assert_array_equal, again.params, state.params)
+  convert.run(tmp_path / 'run', tmp_path / 'out', dtype='float32')
+  given = trees.flatten(hf.load(tmp_path / 'out', shape))
+  base = trees.flatten(frozen.restored(lora.base_of(state.params), specs))
+  for path, w in base.items():
+    change = 0.0
+    if f'lora/{path}/a' in (flat := trees.flatten(state.params)):
+      a, b = (flat[f'lora/{path}/{x}'] for x in 'ab')
+      change = 8.0 * (a @ b).reshape(w.shape)  # alpha 16 / rank 2
+      assert np.any(change)
+    np.testing.assert_allclose(given[path], w + change, rtol=1e-5, atol=1e-6)
 
 
 def test_a_workdir_keeps_its_model(folder, ran, tmp_path):

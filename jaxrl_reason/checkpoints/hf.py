@@ -25,7 +25,7 @@ from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import hf_tables, streams
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.spec import Spec, is_spec
+from jaxrl_reason.models.spec import is_spec, n_stacked
 
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
 DTYPES = {
@@ -67,11 +67,6 @@ def safetensors():
   return safetensors
 
 
-def _stacked(spec: Spec) -> int:
-  """How many leading axes count layers and experts."""
-  return sum(a in ('layers', 'expert') for a in spec.axes)
-
-
 def plan(specs: Any, table: tuple[hf_tables.Row, ...]) -> Plan:
   """Every tensor on disk with the weights it holds, from specs and a table.
 
@@ -89,7 +84,7 @@ def plan(specs: Any, table: tuple[hf_tables.Row, ...]) -> Plan:
   for row in table:
     if row.leaves[0] not in flat:
       continue
-    n = _stacked(flat[row.leaves[0]])
+    n = n_stacked(flat[row.leaves[0]])
     for at in np.ndindex(*flat[row.leaves[0]].shape[:n]):
       name = row.name.format(*at)
       pieces, start, shape = [], 0, ()
@@ -205,7 +200,14 @@ def dtype_of(folder) -> str:
     return _dtype(folder, min(slices), slices)
 
 
-def load(folder, c: Config, *, dtype='float32', where: Any = None) -> Any:
+def load(
+  folder,
+  c: Config,
+  *,
+  dtype='float32',
+  where: Any = None,
+  kept: Any = None,
+) -> Any:
   """The parameters of a folder, streamed into their shards.
 
   A tensor is read a few megabytes at a time, into the one buffer that becomes
@@ -217,6 +219,8 @@ def load(folder, c: Config, *, dtype='float32', where: Any = None) -> Any:
     dtype: of the parameters, whatever is on disk.
     where: tree of shardings, as `sharding.shardings` gives; None: the default
       device.
+    kept: specs of what to keep of them (`models.frozen.specs`), made a layer at
+      a time, where they do not all stay float32.
 
   Raises:
     BadCheckpoint: names the tensor that does not fit.
@@ -229,20 +233,26 @@ def load(folder, c: Config, *, dtype='float32', where: Any = None) -> Any:
   for name, (_, pieces) in wanted.items():
     for piece in pieces:
       by_leaf.setdefault(piece.leaf, {})[piece.at] = name, piece
+  if kept is None:
+    to = jnp.dtype(dtype).name
+    own = lambda s: dataclasses.replace(s, dtype=to)
+    kept = jax.tree.map(own, specs, is_leaf=is_spec)
   if where is None:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    where = jax.tree.map(lambda _: one, specs, is_leaf=is_spec)
+    where = jax.tree.map(lambda _: one, kept, is_leaf=is_spec)
   with _open(folder) as slices:
     _check(folder, wanted, slices, c.tied)
 
-    def leaf(path, spec, sharding):
+    def leaf(path, _, kept, where):
       parts = {
         at: (slices[name], piece)
         for at, (name, piece) in by_leaf[trees.path_str(path)].items()
       }
-      return streams.read_leaf(spec, parts, sharding, jnp.dtype(dtype))
+      return streams.read_leaf(kept, parts, where)
 
-    return jax.tree_util.tree_map_with_path(leaf, specs, where, is_leaf=is_spec)
+    return jax.tree_util.tree_map_with_path(
+      leaf, specs, kept, where, is_leaf=is_spec
+    )
 
 
 def _on_disk(shape, pieces: list[Piece], flat: dict, dtype) -> np.ndarray:

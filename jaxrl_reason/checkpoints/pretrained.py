@@ -109,8 +109,10 @@ def _copy_small(folder: pathlib.Path, kept: epath.Path) -> None:
       target.write_bytes(path.read_bytes())
 
 
-def load(workdir, c: Config, where: Any) -> Any:
-  """The weights that a run begins from, float32; where: their shardings."""
+def load(workdir, c: Config, kept: Any, where: Any) -> Any:
+  """The weights that a run begins from; kept: their specs; where: their
+  shardings.
+  """
   source = json.loads((epath.Path(workdir) / FOLDER / SOURCE).read_text())
   folder, _ = resolve(source['name'], source['revision'])
-  return hf.load(folder, c, where=where)
+  return hf.load(folder, c, where=where, kept=kept)

@@ -5,12 +5,16 @@ which dimensions are flattened; a layout says how. A shard of ours is then a
 rectangle of rows and columns on disk, read a few megabytes at a time.
 """
 
+import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxrl_reason.models import frozen
+from jaxrl_reason.models.spec import is_spec
 
 # name -> how many leading dimensions of ours are inputs; the rest are
 # outputs, and the tensor on disk is [outputs, inputs].
@@ -105,24 +109,31 @@ def _aligned(shape: tuple[int, ...], dtype) -> np.ndarray:
   return raw[skip : skip + n].view(dtype).reshape(shape)
 
 
-def _put(stacked, one, layer):
-  return jax.lax.dynamic_update_index_in_dim(stacked, one, layer, axis=0)
+def _put(kept, stacked, one, layer):
+  put = lambda all_, x: jax.lax.dynamic_update_index_in_dim(all_, x, layer, 0)
+  return jax.tree.map(put, stacked, frozen.keep(kept, one))
 
 
-def read_leaf(spec, parts: dict, where, dtype) -> jax.Array:
+def read_leaf(kept, parts: dict, where) -> Any:
   """A weight from its pieces on disk, laid out as `where` says.
 
   Args:
-    spec: of the weight; parts: index along its stacked axes -> (safetensors
-      slice, Piece).
+    kept: its spec, or the pair of specs it is quantized to (`models.frozen`).
+    parts: index along its stacked axes -> (safetensors slice, Piece).
+    where: a sharding for each spec.
   """
+  pair = frozen.is_pair(kept)
+  spec, place = (x[frozen.INT8] if pair else x for x in (kept, where))
+  dtype = jnp.dtype('float32' if pair else spec.dtype)
   if spec.axes[0] != 'layers':
     return _read_array(spec.shape, parts, where, dtype)
   # Layer by layer into a donated buffer: staging the whole stack would hold
   # the largest weight times the number of layers.
-  put = jax.jit(_put, donate_argnums=0, out_shardings=where)
-  out = jnp.zeros(spec.shape, dtype, device=where)
-  one = _of_one_layer(where)
+  put = functools.partial(_put, kept)
+  put = jax.jit(put, donate_argnums=0, out_shardings=where)
+  empty = lambda s, at: jnp.zeros(s.shape, s.dtype, device=at)
+  out = jax.tree.map(empty, kept, where, is_leaf=is_spec)
+  one = _of_one_layer(place)
   for layer in range(spec.shape[0]):
     mine = {at[1:]: x for at, x in parts.items() if at[0] == layer}
     out = put(out, _read_array(spec.shape[1:], mine, one, dtype), layer)

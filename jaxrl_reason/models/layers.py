@@ -121,10 +121,21 @@ def attend_cached(
 
 
 @struct.dataclass
+class Quantized:
+  """A frozen weight int8 * scale (`models.frozen`)."""
+
+  int8: jax.Array  # [in..., out...]
+  scale: jax.Array  # f32 [out...]
+
+  def reshape(self, *shape: int) -> 'Quantized':
+    return self.replace(int8=self.int8.reshape(*shape))
+
+
+@struct.dataclass
 class Adapted:
   """A weight with a low-rank change beside it (`models.lora`)."""
 
-  w: jax.Array  # [..., out]
+  w: jax.Array | Quantized  # [..., out]
   a: jax.Array  # [in, r]
   b: jax.Array  # [r, out]
   scale: float = struct.field(pytree_node=False)
@@ -133,9 +144,25 @@ class Adapted:
     return self.replace(w=self.w.reshape(*shape))
 
 
-def dense(
-  x: jax.Array, w: jax.Array | Adapted, bias: jax.Array | None = None
-) -> jax.Array:
+Weight = jax.Array | Quantized | Adapted
+
+
+def is_weight(x) -> bool:
+  """Whether a node of a tree is a weight of more than one array."""
+  return isinstance(x, (Quantized, Adapted))
+
+
+def cast(w: Weight, dtype) -> Weight:
+  """A weight as products in `dtype` read it."""
+  if isinstance(w, Quantized):
+    return w  # int8 in memory; cast as it is read
+  if isinstance(w, Adapted):
+    ab = {'a': w.a.astype(dtype), 'b': w.b.astype(dtype)}
+    return w.replace(w=cast(w.w, dtype), **ab)
+  return w.astype(dtype)
+
+
+def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
   """x [..., A] times w [A, ...] as one product of two matrices, plus bias.
 
   The reshapes are free, and keep the weight's gradient a plain x^T g: with
@@ -146,15 +173,33 @@ def dense(
     y = dense(x, w.w, bias)
     change = dense(dense(x, w.a), w.b) * w.scale
     return y + change.reshape(y.shape)
+  scale = None
+  if isinstance(w, Quantized):
+    w, scale = w.int8, w.scale
   rows, features = x.shape[:-1], w.shape[1:]
   flat = x.reshape(-1, w.shape[0])
   w = w.reshape(w.shape[0], -1).astype(x.dtype)
-  if bias is None:
+  if bias is None and scale is None:
     return (flat @ w).reshape(*rows, *features)
   # Rounded once, after the sum, as bf16 libraries do.
   y = jnp.dot(flat, w, preferred_element_type=jnp.float32)
-  y = y.reshape(*rows, *features) + bias.astype(x.dtype)
+  y = y.reshape(*rows, *features)
+  if scale is not None:
+    y = y * scale
+  if bias is not None:
+    y = y + bias.astype(x.dtype)
   return y.astype(x.dtype)
+
+
+def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
+  """Runs of rows [M,in], `sizes` [E] long, each times its expert's [in,out]."""
+  if isinstance(w, Adapted):
+    change = grouped(grouped(rows, w.a, sizes), w.b, sizes)
+    return grouped(rows, w.w, sizes) + change * w.scale
+  if isinstance(w, Quantized):
+    # Multiplied out: a scale per row would be as large as the activations.
+    w = w.int8 * w.scale[:, None]
+  return jax.lax.ragged_dot(rows, w.astype(rows.dtype), sizes)
 
 
 def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:

@@ -1,13 +1,14 @@
 """Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) beside any of a
-model's projections.
+model's projections, those of each expert included.
 
   y = x W + scale (x a) b     a [in,r] random, b [r,out] zero
 
 with scale alpha / r, or alpha / sqrt(r) (rsLoRA, https://arxiv.org/abs/2312.03732).
 Parameters are the model's own and a subtree 'lora' of the same paths, so what
 reads the model's weights does not see them. Training computes x a b beside x W,
-and never a gradient of W; generation adds a b to W once. Without the subtree
-the model is the base, which is how the reference is read: no second copy.
+and never a gradient of W; generation adds a b to W once, unless W is int8
+(`models.frozen`). Without the subtree the model is the base, which is how the
+reference is read: no second copy.
 Dropout is 0.
 
 Adapters alone are saved as `peft` has them (`save_peft`).
@@ -26,11 +27,9 @@ import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.models import layers, spec
+from jaxrl_reason.models import layers, spec, weights
 
 KEY = 'lora'
-# Leaf name -> how many of its dimensions (after the layers') are inputs.
-N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +46,16 @@ class Lora:
     return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
 
 
-def _split(path: str, s) -> tuple[int, int]:
-  """(inputs, outputs) of a projection; its first dimension is the layers'."""
-  n = 1 + N_INPUTS[path.rpartition('/')[2]]
-  return math.prod(s.shape[1:n]), math.prod(s.shape[n:])
+def _pair(path: str, s: spec.Spec, rank: int) -> dict[str, spec.Spec]:
+  """The specs of a projection's adapter: of each layer, and expert."""
+  lead, n = weights.split(path, s)
+  n_in = math.prod(s.shape[lead : lead + n])
+  n_out = math.prod(s.shape[lead + n :])
+  stacked, axes = s.shape[:lead], (*s.axes[:lead], None, None)
+  return {
+    f'{path}/a': spec.Spec((*stacked, n_in, rank), axes, fan_in=n_in),
+    f'{path}/b': spec.Spec((*stacked, rank, n_out), axes, 'zeros'),
+  }
 
 
 def specs(base: Any, c: Lora) -> dict:
@@ -64,15 +69,12 @@ def specs(base: Any, c: Lora) -> dict:
     path = trees.path_str(p)
     if not re.fullmatch(c.targets, path):
       continue
-    if path.rpartition('/')[2] not in N_INPUTS or 'expert' in s.axes:
+    if path.rpartition('/')[2] not in weights.N_INPUTS:
       raise ValueError(
-        f'lora.targets={c.targets!r} matches {path}, which is no projection of '
-        f'all tokens ({", ".join(N_INPUTS)}, not of experts)'
+        f'lora.targets={c.targets!r} matches {path}, which is no projection '
+        f'({", ".join(weights.N_INPUTS)})'
       )
-    n, m = _split(path, s)
-    axes = ('layers', None, None)
-    found[f'{path}/a'] = spec.Spec((s.shape[0], n, c.rank), axes, fan_in=n)
-    found[f'{path}/b'] = spec.Spec((s.shape[0], c.rank, m), axes, 'zeros')
+    found |= _pair(path, s, c.rank)
   if not found:
     raise ValueError(f'lora.targets={c.targets!r} matches no weight')
   return trees.unflatten(found)
@@ -87,18 +89,23 @@ def _with(params: dict, f) -> dict:
   """The base's parameters, f(w, a, b) in place of each adapted w."""
   if KEY not in params:
     return params
-  flat, ab = trees.flatten(base_of(params)), trees.flatten(params[KEY])
+  flat = trees.flatten(base_of(params), layers.is_weight)
+  ab = trees.flatten(params[KEY])
   for path in {p.rpartition('/')[0] for p in ab}:
     flat[path] = f(flat[path], ab[f'{path}/a'], ab[f'{path}/b'])
   return trees.unflatten(flat)
 
 
 def merged(params: dict, scale: float) -> dict:
-  """The base's parameters with the adapters added to them."""
+  """The base's parameters with the adapters added to them, float32 where they
+  are; beside those that are int8 (`models.frozen`), which have no room for it.
+  """
 
   def add(w, a, b):
-    delta = jnp.einsum('lir,lro->lio', a, b) * scale
-    return (w + delta.reshape(w.shape)).astype(w.dtype)
+    if isinstance(w, layers.Quantized):
+      return layers.Adapted(w, a, b, scale)
+    delta = jnp.einsum('...ir,...ro->...io', a, b) * scale
+    return w + delta.reshape(w.shape)
 
   return _with(params, add)
 
@@ -131,7 +138,8 @@ def save_peft(
     base_name: of the model they belong to.
 
   Raises:
-    ValueError: the family keeps an adapted weight fused with others.
+    ValueError: the family keeps an adapted weight fused with others, or has
+      one per expert.
   """
   from safetensors.numpy import save_file
 
@@ -145,6 +153,11 @@ def save_peft(
         'low-rank change of that; merge it instead'
       )
     name = names[path].removesuffix('.weight')
+    if name.count('{}') > 1:
+      raise ValueError(
+        f'{path} has an adapter per expert, which is not written for peft (its '
+        'experts are one fused parameter); merge it instead'
+      )
     modules.add(name.rpartition('.')[2])
     for ours, theirs in (('a', 'lora_A'), ('b', 'lora_B')):
       for i, x in enumerate(np.asarray(flat[f'{path}/{ours}'])):

@@ -7,7 +7,7 @@ https://arxiv.org/abs/2505.09388.) Tokens are sorted by expert, so that each
 projection is one grouped product of runs of rows (`jax.lax.ragged_dot`), with
 no capacity and no padding. Given `routes` are used instead of the k best, with
 the weights the router gives them now: the trainer then differentiates the very
-experts that sampled (router replay, https://arxiv.org/abs/2510.11370).
+experts that sampled (rollout routing replay, https://arxiv.org/abs/2510.11370).
 """
 
 from collections.abc import Callable
@@ -17,16 +17,27 @@ import jax.numpy as jnp
 
 from jaxrl_reason.models import layers
 
+# In place of an expert's number: the router chooses (a token that nobody
+# sampled, or whose routes were not noted).
+UNKNOWN = -1
+
+
+def route_dtype(n_experts: int) -> jnp.dtype:
+  """The smallest integers for experts and UNKNOWN; routes are kept for every
+  token, layer and use: 384 bytes a token in Qwen3-30B-A3B.
+  """
+  return jnp.dtype(jnp.int8 if n_experts <= 128 else jnp.int16)
+
 
 def route(x, router, k: int, *, normalise: bool, routes=None):
   """Which experts a token uses, and how much of each.
 
   Args:
     x: [M,D]; router: [D,E].
-    routes: int [M,k] to replay, or None.
+    routes: int [M,k] to replay, UNKNOWN where there are none; or None.
 
   Returns:
-    (experts int [M,k], weights f32 [M,k], probabilities f32 [M,E]).
+    (experts i32 [M,k], weights f32 [M,k], probabilities f32 [M,E]).
   """
   # In float32 from the product on: near-ties between experts are decided
   # here, and a rounded score sends a token elsewhere.
@@ -34,21 +45,26 @@ def route(x, router, k: int, *, normalise: bool, routes=None):
     x, router.astype(x.dtype), preferred_element_type=jnp.float32
   )
   probs = jax.nn.softmax(scores, axis=-1)
+  best = jax.lax.top_k(probs, k)[1]
   if routes is None:
-    routes = jax.lax.top_k(probs, k)[1]
+    routes = best
+  else:
+    routes = jnp.where(routes == UNKNOWN, best, routes.astype(best.dtype))
   weights = jnp.take_along_axis(probs, routes, axis=-1)
   if normalise:
     weights = weights / weights.sum(axis=-1, keepdims=True)
   return routes, weights, probs
 
 
-def grouped_mlp(x, p: dict, routes, activation: Callable) -> jax.Array:
+def grouped_mlp(
+  x, p: dict, routes, activation: Callable, n_experts: int
+) -> jax.Array:
   """mlp_e(x) of every token's experts: [M,D], routes [M,k] -> [M,k,D]."""
   m, k = routes.shape
   flat = routes.reshape(-1)  # [M*k], the k uses of a token adjacent
   order = jnp.argsort(flat)  # stable: uses of one expert become one run
-  sizes = jnp.bincount(flat, length=p['gate'].shape[0]).astype(jnp.int32)
-  dot = lambda rows, w: jax.lax.ragged_dot(rows, w.astype(rows.dtype), sizes)
+  sizes = jnp.bincount(flat, length=n_experts).astype(jnp.int32)
+  dot = lambda rows, w: layers.grouped(rows, w, sizes)
   rows = x[order // k]
   act = layers.gate(dot(rows, p['gate']), dot(rows, p['up']), activation)
   back = jnp.argsort(order)
@@ -72,7 +88,7 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
     normalise=c.expert_norm,
     routes=routes,
   )
-  y = grouped_mlp(flat, p, routes, activation)
+  y = grouped_mlp(flat, p, routes, activation, c.experts)
   # Weighted and summed in float32, rounded once.
   y = jnp.einsum('mkd,mk->md', y, weights).astype(x.dtype)
   used = {
@@ -83,19 +99,19 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
 
 
 def load_balance(routes, probs, valid) -> jax.Array:
-  """E * sum over e of (share of uses of e) * (mean probability of e): k when
-  balanced (https://arxiv.org/abs/2101.03961, equation 4).
+  """E * sum over e of (share of uses of e) * (mean probability of e) of one
+  layer: k when balanced (https://arxiv.org/abs/2101.03961, equation 4).
 
-  Differs from `transformers` in that each layer has its own sum and the mean
-  is taken over layers; there the layers' shares are pooled first, which lets
-  opposite imbalances cancel.
+  Differs from `transformers` in that each layer has a sum of its own, of which
+  the model takes the mean; there the layers' shares are pooled first, which
+  lets opposite imbalances cancel.
 
   Args:
-    routes: int [L,N,T,k]; probs: f32 [L,N,T,E]; valid: bool [N,T].
+    routes: int [N,T,k]; probs: f32 [N,T,E]; valid: bool [N,T].
   """
   n = jnp.maximum(valid.sum(), 1)
-  # [L,E]: uses of each expert per valid token.
+  # [E]: uses of each expert per valid token.
   uses = jax.nn.one_hot(routes, probs.shape[-1]).sum(axis=-2)
-  share = jnp.einsum('lnte,nt->le', uses, valid) / n
-  mean = jnp.einsum('lnte,nt->le', probs, valid) / n
-  return probs.shape[-1] * jnp.mean(jnp.sum(share * mean, axis=-1))
+  share = jnp.einsum('nte,nt->e', uses, valid) / n
+  mean = jnp.einsum('nte,nt->e', probs, valid) / n
+  return probs.shape[-1] * jnp.sum(share * mean)

@@ -27,6 +27,7 @@ class Spec:
     init: 'normal' (std `scale`, or 1/sqrt(fan_in)), 'zeros' or 'ones'.
     fan_in: how many inputs each output sums, for 'normal'.
     scale: standard deviation for 'normal', instead of fan_in's.
+    dtype: its values are kept in.
   """
 
   shape: tuple[int, ...]
@@ -34,6 +35,7 @@ class Spec:
   init: str = 'normal'
   fan_in: int = 0
   scale: float | None = None
+  dtype: str = 'float32'
 
   def __post_init__(self):
     if len(self.shape) != len(self.axes):
@@ -44,6 +46,11 @@ class Spec:
 
 def is_spec(x: Any) -> bool:
   return isinstance(x, Spec)
+
+
+def n_stacked(spec: Spec) -> int:
+  """How many leading dimensions count layers and experts."""
+  return sum(a in ('layers', 'expert') for a in spec.axes)
 
 
 def stack(specs: Any, n: int) -> Any:
@@ -57,18 +64,22 @@ def stack(specs: Any, n: int) -> Any:
   )
 
 
-def abstract(specs: Any, dtype=jnp.float32) -> Any:
-  """The tree of shapes and dtypes, without values."""
-  return jax.tree.map(
-    lambda s: jax.ShapeDtypeStruct(s.shape, dtype), specs, is_leaf=is_spec
-  )
+def abstract(specs: Any, dtype=None) -> Any:
+  """The tree of shapes and dtypes (the specs' own unless given), without
+  values.
+  """
+  make = lambda s: jax.ShapeDtypeStruct(s.shape, dtype or s.dtype)
+  return jax.tree.map(make, specs, is_leaf=is_spec)
 
 
-def _init_leaf(spec: Spec, key: jax.Array, dtype) -> jax.Array:
+def _init_leaf(spec: Spec, key: jax.Array) -> jax.Array:
+  dtype = jnp.dtype(spec.dtype)
   if spec.init == 'zeros':
     return jnp.zeros(spec.shape, dtype)
   if spec.init == 'ones':
     return jnp.ones(spec.shape, dtype)
+  if dtype == jnp.int8:
+    raise ValueError('int8 is made from float values: frozen.init')
   if spec.init != 'normal':
     raise ValueError(f'unknown init {spec.init!r}: normal, zeros or ones')
   std = spec.scale if spec.scale is not None else 1 / math.sqrt(spec.fan_in)
@@ -77,12 +88,12 @@ def _init_leaf(spec: Spec, key: jax.Array, dtype) -> jax.Array:
   return (noise * (std / 0.87962566)).astype(dtype)
 
 
-def init(specs: Any, key: jax.Array, dtype=jnp.float32) -> Any:
+def init(specs: Any, key: jax.Array) -> Any:
   """Values for every spec, drawn from keys folded by path."""
 
   def leaf(path, spec):
     path_key = jax.random.fold_in(key, zlib.crc32(path.encode()) & 0x7FFFFFFF)
-    return _init_leaf(spec, path_key, dtype)
+    return _init_leaf(spec, path_key)
 
   flat, treedef = jax.tree_util.tree_flatten_with_path(specs, is_leaf=is_spec)
   return treedef.unflatten([leaf(trees.path_str(p), s) for p, s in flat])

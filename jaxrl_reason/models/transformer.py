@@ -31,7 +31,7 @@ class Cache:
   prompt: tuple  # L x (k, v), each [B,K,P,H]; shared by a prompt's samples
   own: tuple  # L x (k, v), each [N,K,C,H]
   prompt_mask: jax.Array  # bool [B,P]
-  # Experts used, int: prompts [B,P,L,k], completions [N,C,L,k].
+  # Experts used, int8 or 16: prompts [B,P,L,k], completions [N,C,L,k].
   routes: tuple | None = None
 
 
@@ -109,7 +109,10 @@ def block(x, p, c: Config, angles, attend, routes=None):
     y, used = moe.mlp(h, p['mlp'], c, act, routes)
   else:
     y = layers.gated_mlp(h, p['mlp'], act)
-  return x + _norm(y, p, 'mlp_post_norm', c), (kv, used)
+  x = x + _norm(y, p, 'mlp_post_norm', c)
+  if 'steer' in p:  # models.steering
+    x = x + p['steer'].astype(x.dtype)
+  return x, (kv, used)
 
 
 def _of_layer(c: Config, positions, valid, room: int):
@@ -146,7 +149,8 @@ def _of_layer(c: Config, positions, valid, room: int):
 
 
 def _forward(params, c: Config, tokens, valid, room, keep_cache, routes=None):
-  """(hidden [N,T,D], (kv, used)), the latter stacked over layers [L,...].
+  """(hidden [N,T,D], (kv, used)), the latter stacked over layers [L,...]; of
+  experts, used is {'routes': [L,N,T,k], 'load_balance': f32 [L]}.
 
   Args:
     room: tokens a row may have in this program, completion included.
@@ -169,8 +173,14 @@ def _forward(params, c: Config, tokens, valid, room, keep_cache, routes=None):
       )
       return out, kv
 
-    x, aux = block(x, p, c, angles, attend, routes)
-    return sharding.rows(x), aux
+    x, (kv, used) = block(x, p, c, angles, attend, routes)
+    if used is not None:
+      # Summed up here: probabilities [L,N,T,E] need never exist.
+      used = {
+        'routes': used['routes'].astype(moe.route_dtype(c.experts)),
+        'load_balance': moe.load_balance(used['routes'], used['probs'], valid),
+      }
+    return sharding.rows(x), (kv, used)
 
   if c.remat != 'none':
     body = jax.checkpoint(body, policy=REMAT[c.remat])
@@ -196,20 +206,20 @@ def hidden_routed(params: Any, c: Config, tokens, valid, routes=None):
   """`hidden` of a mixture of experts, with what its routers did.
 
   Args:
-    routes: int [N,T,L,k], the experts to use (`sampled_routes`); None: the
-      router's own choice.
+    routes: int [N,T,L,k], the experts to use (`sampled_routes`), where they
+      are not `moe.UNKNOWN`; None: the router's own choice.
 
   Returns:
-    (hidden [N,T,D], {'routes': int [N,T,L,k], 'load_balance': f32 []}).
+    (hidden [N,T,D], {'routes': int [N,T,L,k], 'load_balance': f32 [], the
+    mean over layers}).
   """
   if routes is not None:
     routes = jnp.moveaxis(routes, 2, 0)
   h, (_, used) = _forward(
     params, c, tokens, valid, tokens.shape[1], False, routes
   )
-  balance = moe.load_balance(used['routes'], used['probs'], valid)
   routes = jnp.moveaxis(used['routes'], 0, 2)
-  return h, {'routes': routes, 'load_balance': balance}
+  return h, {'routes': routes, 'load_balance': used['load_balance'].mean()}
 
 
 def decode_params(params: Any, c: Config) -> Any:
@@ -217,7 +227,9 @@ def decode_params(params: Any, c: Config) -> Any:
   once per token, and one tree per layer. Norms stay float32, as in training.
   """
   cast = trees.map_with_path(
-    lambda path, x: x if path.endswith('norm') else x.astype(c.dtype), params
+    lambda path, x: x if path.endswith('norm') else layers.cast(x, c.dtype),
+    params,
+    is_leaf=layers.is_weight,
   )
   cast = sharding.constrain(cast, specs(c), sharding.DECODE_RULES)
   layer = lambda i: jax.tree.map(lambda x: x[i], cast['layers'])
@@ -241,8 +253,10 @@ def prefill(
   empty = lambda: sharding.rows(jnp.zeros(shape, k.dtype))
   routes = None
   if used is not None:
-    own = jnp.zeros((rows, max_new, c.layers, c.experts_per_token), jnp.int32)
-    routes = jnp.moveaxis(used['routes'], 0, 2), sharding.rows(own)
+    routes = jnp.moveaxis(used['routes'], 0, 2)
+    own = (rows, max_new, *routes.shape[2:])
+    own = jnp.full(own, moe.UNKNOWN, routes.dtype)
+    routes = routes, sharding.rows(own)
   return h[:, -1], Cache(
     prompt=tuple((k[i], v[i]) for i in range(c.layers)),
     own=tuple((empty(), empty()) for _ in range(c.layers)),
@@ -311,9 +325,8 @@ def decode(params: Any, c: Config, tokens, cache: Cache, t):
     routes.append(used and used['routes'])
   cache = cache.replace(own=tuple(own))
   if cache.routes is not None:
-    at_t = jax.lax.dynamic_update_index_in_dim(
-      cache.routes[1], jnp.stack(routes, axis=1), t, axis=1
-    )
+    used = jnp.stack(routes, axis=1).astype(cache.routes[1].dtype)
+    at_t = jax.lax.dynamic_update_index_in_dim(cache.routes[1], used, t, axis=1)
     cache = cache.replace(routes=(cache.routes[0], at_t))
   return _norm(x, params, 'final_norm', c), cache
 
@@ -321,7 +334,7 @@ def decode(params: Any, c: Config, tokens, cache: Cache, t):
 def sampled_routes(cache: Cache) -> jax.Array:
   """The experts every token went through, int [N,P+C,L,k], for
   `hidden_routed`. Tokens never decoded (the last drawn one, and what is past
-  a row's end) have 0, which no log-probability of the row depends on.
+  the end of all rows) have `moe.UNKNOWN`; no log-probability depends on them.
   """
   prompt, own = cache.routes
   repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)

@@ -5,6 +5,15 @@ values. Layers are stacked on a leading axis.
 from jaxrl_reason.models import spec
 from jaxrl_reason.models.config import Config
 
+# Name of a projection -> how many of its dimensions, after those of layers and
+# experts, are inputs; the rest are outputs.
+N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
+
+
+def split(path: str, s: spec.Spec) -> tuple[int, int]:
+  """(stacked dimensions, inputs after them) of the projection at a path."""
+  return spec.n_stacked(s), N_INPUTS[path.rpartition('/')[2]]
+
 
 def _norm(c: Config, axis: str | None, n: int) -> spec.Spec:
   """A norm that begins as multiplication by 1."""

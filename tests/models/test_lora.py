@@ -11,11 +11,19 @@ from small import small_model
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import learner as learner_lib
-from jaxrl_reason import losses, optim, sampler, scoring, step, trees
+from jaxrl_reason import (
+  losses,
+  optim,
+  sampler,
+  scoring,
+  sharding,
+  step,
+  trees,
+)
 from jaxrl_reason.base import Batch
 from jaxrl_reason.checkpoints import hf, hf_tables
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import lora, spec, transformer
+from jaxrl_reason.models import lora, spec
 
 LORA = lora.Lora(rank=2, alpha=3.0)
 
@@ -186,13 +194,59 @@ def test_targets_that_do_not_fit_are_refused(tiny, targets, words):
     lora.attach(tiny[1], dataclasses.replace(LORA, targets=targets))
 
 
-def test_experts_are_refused_by_name():
-  c = transformer.Config(16, 1, 8, 8, 2, 2, 4, experts=2, experts_per_token=1)
-  with pytest.raises(ValueError, match='layers/mlp/.*not of experts'):
-    lora.attach(transformer.build(c), LORA)
-  lora.attach(
-    transformer.build(c), dataclasses.replace(LORA, targets='.*attn/q')
-  )
+EXPERTS = dict(experts=4, experts_per_token=2, mlp=8, kv_heads=4)
+
+
+def test_each_expert_has_its_adapter(rows, tmp_path):
+  """Beside == added by hand, expert by expert; sampler == trainer, also when
+  each device has an expert; gradients are those of the merged weights.
+  """
+  c, base, params = small_model(**EXPERTS)
+  model = lora.attach(base, dataclasses.replace(LORA, targets='.*mlp/.*n|.*up'))
+  assert {
+    p.rpartition('/')[0]
+    for p in trees.flatten(spec.abstract(model.specs[lora.KEY]))
+  } == {'layers/mlp/up', 'layers/mlp/down'}
+  ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
+  ab = jax.tree.map(lambda x: x + 0.1, ab)
+  a, b = (ab['layers']['mlp']['up'][x] for x in 'ab')
+  assert a.shape == (3, 4, 16, 2) and b.shape == (3, 4, 2, 8)
+  by_hand = trees.flatten(params)
+  for name in ('up', 'down'):
+    w = np.array(by_hand[f'layers/mlp/{name}'])
+    for at in np.ndindex(3, 4):
+      a, b = (np.asarray(ab['layers']['mlp'][name][x][at]) for x in 'ab')
+      w[at] += LORA.scale * (a @ b)
+    by_hand[f'layers/mlp/{name}'] = jnp.asarray(w)
+  whole, params = trees.unflatten(by_hand), params | {lora.KEY: ab}
+  rows = jax.tree.map(lambda x: jnp.concatenate([x, x]), rows)
+
+  def loss(model):
+    return lambda params: jnp.sum(jnp.sin(model.hidden(params, *rows)))
+
+  got, grads = jax.jit(jax.value_and_grad(loss(model)))(params)
+  want, full = jax.jit(jax.value_and_grad(loss(base)))(whole)
+  np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+  # d/db = scale a^T dW.
+  a = np.asarray(ab['layers']['mlp']['up']['a'])
+  db = LORA.scale * np.einsum('leir,leio->lero', a, full['layers']['mlp']['up'])
+  found = grads[lora.KEY]['layers']['mlp']['up']['b']
+  np.testing.assert_allclose(found, db, rtol=1e-3, atol=1e-4 * np.abs(db).max())
+  merged = jax.jit(lambda p: lora.merged(p, LORA.scale))(params)
+  jax.tree.map(
+    lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5),
+    merged, whole,
+  )  # fmt: skip
+  mesh = sharding.make_mesh((1, 4, 2))
+  where = sharding.shardings(model.specs, mesh, sharding.TRAIN_RULES)
+  up = where[lora.KEY]['layers']['mlp']['up']['b']
+  assert up.shard_shape((3, 4, 2, 8)) == (3, 1, 2, 8)
+  with jax.set_mesh(mesh):
+    placed = jax.tree.map(jax.device_put, params, where)
+    split = jax.jit(loss(model))(placed)
+  np.testing.assert_allclose(split, got, rtol=1e-4, atol=1e-3)
+  with pytest.raises(ValueError, match='mlp/down has an adapter per expert'):
+    lora.save_peft(tmp_path, params, LORA, hf_tables.TABLES['qwen3_moe'])
 
 
 @pytest.mark.parametrize('rslora', [False, True])

@@ -1,0 +1,154 @@
+"""Steering vectors: the base when zero or off, what they add, trained alone."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+from small import small_model
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import (
+  convert,
+  fused_step,
+  losses,
+  optim,
+  scoring,
+  step,
+  trees,
+)
+from jaxrl_reason import learner as learner_lib
+from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import frozen, lora, spec, steering
+
+SHAPE = dict(vocab=24, kv_heads=4, tied=False, layers=2)
+CONFIG, BASE, PARAMS = small_model(**SHAPE)
+MODEL = steering.attach(BASE, CONFIG)
+VECTORS = jax.random.normal(jax.random.key(4), (2, 16))
+NEUTRAL = Sampling.make()
+
+
+@pytest.fixture(scope='module')
+def forward():
+  tokens = jax.random.randint(jax.random.key(1), (4, 9), 0, 24)
+  valid = jnp.arange(9) >= jnp.array([[0], [2], [1], [0]])
+  f = jax.jit(lambda params: MODEL.hidden(params, tokens, valid))
+  base = jax.jit(lambda params: BASE.hidden(params, tokens, valid))
+  return f, base(PARAMS)
+
+
+def test_zero_or_off_is_the_base_exactly(forward):
+  f, want = forward
+  start = spec.init(MODEL.specs, jax.random.key(0))[steering.KEY]
+  zero = PARAMS | {steering.KEY: start}
+  np.testing.assert_array_equal(f(zero), want)
+  on = PARAMS | {steering.KEY: VECTORS}
+  np.testing.assert_array_equal(f(MODEL.adapters_off(on)), want)
+  assert np.abs(f(on) - want).max() > 0.1
+
+
+def test_a_vector_is_added_after_its_layer():
+  """Of the last layer: the state before the final norm, and v."""
+  one, model, params = small_model(**SHAPE | {'layers': 1})
+  tokens, valid = jnp.arange(6)[None], jnp.ones((1, 6), bool)
+  v = VECTORS[:1]
+  steered = steering.attach(model, one)
+  got = steered.hidden(params | {steering.KEY: v}, tokens, valid)
+  weight, eps = np.asarray(params['final_norm'], np.float64), one.norm_eps
+  # Undo the base's norm up to its length, which a second weight tells.
+  base = np.asarray(model.hidden(params, tokens, valid), np.float64) / weight
+  got = np.asarray(got, np.float64) / weight
+  # base = x / |x|, got = (x + v) / |x + v|: v lies in their span.
+  for a, b in zip(base[0], got[0]):
+    mix, *_ = np.linalg.lstsq(np.stack([a, b], 1), np.asarray(v[0]), rcond=None)
+    np.testing.assert_allclose(np.stack([a, b], 1) @ mix, v[0], atol=1e-4)
+    assert mix[1] > 0 > mix[0]
+  assert eps < 1e-5
+
+
+def learner(settings=None):
+  c = config_lib.default()
+  c.steering = True
+  c = config_lib.trainable(c)
+  section = config_lib.optimizer(0.1, warmup_steps=0)
+  return learner_lib.Learner(
+    MODEL,
+    losses.resolve({'name': 'grpo', 'kl_coef': 0.1} | (settings or {})),
+    optim.make(section, 10),
+    start=L.P,
+    trainable=c,
+  )
+
+
+def test_trained_alone_as_it_was_sampled():
+  """A fused step moves the vectors and nothing else; sampler and trainer agree
+  and the reference is the model without.
+  """
+  lr = learner()
+  params = PARAMS | {steering.KEY: VECTORS}
+  state = learner_lib.init_state(lr, params)
+  assert state.ref_params is None
+  assert trees.n_params(state.opt_state) <= 2 * VECTORS.size + 5
+  run = jax.jit(
+    lambda s, p: fused_step.step(
+      lr, L.GEN, L.REWARD, s, p, L.ROOT, NEUTRAL, L.STOP
+    )
+  )
+  new, metrics = run(state, L.prompts())
+  before, now = trees.flatten(params), trees.flatten(new.params)
+  moved = {p for p in before if np.any(before[p] != now[p])}
+  assert moved == {'steering'}
+  assert np.all(np.any(new.params[steering.KEY] != VECTORS, axis=1))
+  assert metrics['gap_max'] < 1e-5 and metrics['kl'] > 1e-3
+
+
+def test_it_steers_beside_adapters_and_int8():
+  """All three at once: trained as sampled, the reference without both."""
+  model = lora.attach(BASE, lora.Lora(2, 4.0, targets='.*attn/q'))
+  model = steering.attach(model, CONFIG)
+  model = frozen.attach(model, 'int8', 'lora/.*|steering')
+  params = jax.jit(lambda k: frozen.init(model.specs, k))(jax.random.key(2))
+  params = jax.tree.map(
+    lambda x: x if x.dtype == jnp.int8 else x + 0.1 * jnp.cos(x), params
+  )
+  lr = learner()
+  lr = learner_lib.dataclasses.replace(
+    lr, model=model, trainable='lora/.*|steering'
+  )
+  state = learner_lib.init_state(lr, params)
+  out = jax.jit(
+    lambda params: fused_step.rollout(
+      lr, L.GEN, params, L.prompts(), L.ROOT, NEUTRAL, L.STOP
+    )
+  )(params)
+  total = jnp.arange(L.B * L.G) * 7 % 5 * 1.0
+  reward = scoring.batch_lib.Reward(total, total[:, None], total >= 0)
+  batch = scoring.batch_lib.make_batch(L.prompts(), out, reward)
+  new, metrics = jax.jit(lambda s, b: step.update(lr, s, b, NEUTRAL, L.ROOT))(
+    state, batch
+  )
+  assert metrics['gap_max'] < 1e-5
+  before, now = trees.flatten(params), trees.flatten(new.params)
+  moved = {p for p in before if np.any(before[p] != now[p])}
+  adapter = 'lora/layers/attn/q/'
+  assert moved == {'steering', adapter + 'a', adapter + 'b'}
+  assert set(model.adapters_off(params)) == set(PARAMS)
+
+
+def test_export_is_refused_with_the_reason(tmp_path):
+  config = config_lib.default()
+  config.model.update({k: getattr(CONFIG, k) for k in config.model})
+  (tmp_path / 'config.json').write_text(
+    json.dumps(json.loads(config.to_json_best_effort()))
+  )
+  checkpoints = manager.Checkpoints(convert.epath.Path(tmp_path), 1)
+  params = PARAMS | {steering.KEY: VECTORS}
+  checkpoints.save(1, {'params': params}, {'stage': 0})
+  checkpoints.wait()
+  checkpoints.close()
+  for form in ('hf', 'peft'):
+    with pytest.raises(ValueError, match='no published family has a place'):
+      convert.run(tmp_path, tmp_path / form, form=form)
