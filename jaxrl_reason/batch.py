@@ -7,7 +7,7 @@ decide which groups count, `split` cuts rows into micro-batches.
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import sharding
+from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Batch, Metrics, Prompts, Reward, Rollout
 from jaxrl_reason.models import moe
 
@@ -116,6 +116,17 @@ def drop_dead_groups(batch: Batch) -> Batch:
 def drop_truncated(batch: Batch) -> Batch:
   """Takes rows that ran out of room out of the loss (overlong filtering)."""
   return batch.replace(mask=batch.mask & ~batch.truncated[:, None])
+
+
+def overlong_penalty(batch: Batch, cache: int, max_new: int) -> jax.Array:
+  """[N], 0 to -1: what DAPO takes off the reward of long completions.
+
+  Args:
+    cache: tokens at the end of the room over which it falls.
+    max_new: C, the room.
+  """
+  length = batch.mask.sum(axis=1)
+  return losses.soft_overlong_penalty(length, max_length=max_new, cache=cache)
 
 
 FILTERS = {

@@ -84,6 +84,9 @@ def reinforce() -> ml_collections.ConfigDict:
       # reward `rewards.compose` takes.
       rewards=dict(answer=dict(reward='task', weight=1.0)),
       filter='none',  # a name in batch.FILTERS
+      # Tokens at the end of data.completion_len over which a reward falls by 1
+      # (DAPO's soft overlong punishment); 0: it does not.
+      overlong=0,
       epochs=1,  # passes over a batch
       minibatches=1,  # updates per pass
       micro_batches=1,  # pieces a minibatch's gradient is summed over
@@ -169,8 +172,16 @@ def default() -> ml_collections.ConfigDict:
       # float32, bfloat16, or int8 with a scale per output.
       frozen_dtype='float32',
       data=dict(
-        name='arithmetic',  # a name in tasks.TASKS, gym:..., or gsm8k
-        dir='',  # folder of a data set's files; '': download them
+        name='arithmetic',  # a name in tasks.TASKS, gym:..., gsm8k or files
+        dir='',  # folder (or, of files, file); '': download what is published
+        # Of data.name='files': problems of your own (`data/files.py`).
+        files=dict(
+          question='question',  # field of a row; 'a.0.b' goes inside
+          answer='answer',  # the bare answer, or a text with it marked
+          solution='',  # a worked solution, for supervised stages; '': answer
+          verifier='math',  # a reward: a name in rewards.resolve.SHORT, ...
+          heldout=0.02,  # share of train held out where there is no test file
+        ),
         knobs=ml_collections.ConfigDict(),  # difficulty; see the task's file
         harder=ml_collections.ConfigDict(),  # changes for the harder split
         tokenizer='char',  # char, byte, sentencepiece, hf: of a folder
@@ -367,6 +378,11 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   if c.filter not in batch.FILTERS:
     raise ValueError(
       f'rl.filter={c.filter!r}: choose one of {", ".join(batch.FILTERS)}'
+    )
+  if not 0 <= c.overlong <= config.data.completion_len:
+    raise ValueError(
+      f'rl.overlong={c.overlong} tokens of data.completion_len='
+      f'{config.data.completion_len}: choose from 0 to that'
     )
   if c.path == 'host' and c.steps_per_dispatch != 1:
     raise ValueError(

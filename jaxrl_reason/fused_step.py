@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import learner as learner_lib
@@ -29,6 +30,7 @@ class Generation:
     demos: of the G samples of a prompt, how many are its reference solution.
     reads: views that the rewards read (`device.reads`, `scoring.views`).
     routes: note the experts used, for the update to replay.
+    overlong: tokens over which `batch.overlong_penalty` falls; 0: none.
   """
 
   n_samples: int
@@ -38,6 +40,7 @@ class Generation:
   demos: int = 0
   reads: tuple[str, ...] = ()
   routes: bool = False
+  overlong: int = 0
 
 
 def rollout(
@@ -95,10 +98,18 @@ def learn(
   sampling: Sampling,
   key: jax.Array,
 ) -> tuple[TrainState, Metrics]:
-  """Filter and update; shared by the fused step and the host path."""
+  """Filter and update; shared by the fused step and the host path.
+
+  Filters go by what the verifier said; the length counts after them, so that a
+  group that is all wrong is dead however long its samples are.
+  """
   metrics = batch_lib.stats(batch, gen.part_names)
-  batch = batch_lib.FILTERS[gen.filter](batch)
-  state, more = step_lib.update(learner, state, batch, sampling, key)
+  filtered = batch_lib.FILTERS[gen.filter](batch)
+  if gen.overlong:
+    penalty = batch_lib.overlong_penalty(batch, gen.overlong, gen.max_new)
+    metrics['overlong_penalty'] = jnp.mean(penalty)
+    filtered = filtered.replace(reward=batch.reward + penalty)
+  state, more = step_lib.update(learner, state, filtered, sampling, key)
   return state, metrics | more
 
 

@@ -173,6 +173,7 @@ def _rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
     demos=c.demos,
     reads=_reads(run) if c.path == 'fused' else (),
     routes=c.replay_routes,
+    overlong=c.overlong,
   )
   sampling = Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
   return gen, sampling

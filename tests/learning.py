@@ -45,7 +45,9 @@ def model_and_params():
   """Untied and of four kv heads, so that the axes divide by 2 and 8; the
   vocabulary is the tokenizer's, padded.
   """
-  _, model, params = small_model(vocab=24, kv_heads=4, tied=False, layers=2)
+  # Cached: weights made while something is traced must not be tracers.
+  with jax.ensure_compile_time_eval():
+    _, model, params = small_model(vocab=24, kv_heads=4, tied=False, layers=2)
   return model, params
 
 

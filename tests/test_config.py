@@ -82,6 +82,7 @@ def test_every_key_is_read():
     ({'rl.algorithm': 'tree_rl'}, 'tree_rl.*needs node_ids'),
     ({'rl.algorithm': 'luffy'}, 'luffy.*set rl.demos=1'),
     ({'rl.demos': 1}, 'rl.demos=1.*offpolicy to luffy'),
+    ({'rl.overlong': 33}, 'rl.overlong=33 .*completion_len=32'),
     ({'rl.demos': 8}, 'rl.demos=8 leaves no sample'),
     ({'sft.optimizer.schedule': 'sine'}, 'sft.*schedule.*sine'),
     ({'sft.optimizer.name': 'adam'}, 'sft.*optimizer.name.*adam'),

@@ -208,6 +208,29 @@ def test_dead_groups_and_filters(batch):
   )
 
 
+def test_length_counts_after_the_filter(batch):
+  """Rewards fall over the last 3 of 8 tokens; a group dead before stays so."""
+  dead = batch.replace(
+    reward=jnp.where(jnp.asarray(batch.group) < 4, 0.1, batch.reward)
+  )
+  length = np.asarray(batch.mask).sum(1)
+  taken = np.where(length <= 5, 0, (length - 5) / 3)
+  assert len(set(taken[:16])) > 1  # it would have had a signal
+  gen = dataclasses.replace(L.GEN, filter='dead_groups', overlong=3)
+  learner = L.learner()
+  got, metrics = jax.jit(
+    lambda s, b: fused_step.learn(learner, gen, s, b, NEUTRAL, L.ROOT)
+  )(L.state(learner), dead)
+  shaped = batch_lib.drop_dead_groups(dead)
+  shaped = shaped.replace(reward=shaped.reward - jnp.float32(taken))
+  want, _ = jax.jit(
+    lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
+  )(L.state(learner), shaped)
+  L.assert_close(got.params, want.params)
+  np.testing.assert_allclose(metrics['overlong_penalty'], -taken.mean(), 1e-5)
+  np.testing.assert_allclose(metrics['reward_mean'], dead.reward.mean(), 1e-5)
+
+
 def test_a_setting_of_the_loss_can_drop_truncated_rows(batch):
   """`drop_truncated` of the loss is the filter of the same name."""
   assert np.any(batch.truncated) and not np.all(batch.truncated)

@@ -13,6 +13,7 @@ from etils import epath
 from jaxrl_reason import tasks
 from jaxrl_reason.data import (
   chat,
+  files,
   gsm8k,
   hf_tokenizers,
   pipeline,
@@ -64,17 +65,22 @@ def load(c, seed: int) -> Problems:
     return _task(c, seed)
   if c.name == gsm8k.NAME:
     found = gsm8k.load(c.dir or None, cache_dir() / 'gsm8k')
-    return Problems(
-      found['train'],
-      found['test'],
-      None,
-      kernel=None,
-      reward='numbers',
-      alphabet=None,
-    )
+    return _of_files(found, 'numbers')
+  if c.name == files.NAME:
+    if not c.dir:
+      raise ValueError('data.name="files" needs data.dir: a file or a folder')
+    rest = {k: v for k, v in c.files.items() if k != 'verifier'}
+    return _of_files(files.load(c.dir, **rest), c.files.verifier)
   raise ValueError(
-    f'data.name={c.name!r}: choose {gsm8k.NAME}, one of '
+    f'data.name={c.name!r}: choose {gsm8k.NAME}, {files.NAME}, one of '
     f'{", ".join(tasks.TASKS)}, or gym:<family> of reasoning-gym'
+  )
+
+
+def _of_files(found: dict, reward: str) -> Problems:
+  """Problems that are finite, and verified in Python."""
+  return Problems(
+    found['train'], found['test'], None, None, reward, alphabet=None
   )
 
 

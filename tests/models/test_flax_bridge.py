@@ -59,7 +59,43 @@ def nnx_policy():
   return *flax_bridge.from_nnx(module), apply
 
 
-POLICIES = {'linen': linen_policy, 'nnx': nnx_policy}
+def gemma_policy():
+  """A small Gemma 2 of the `gemma` package, Linen: local and global layers,
+  soft caps. From 3.1 on it is another module, which needs `kauldron`.
+  """
+  package = pytest.importorskip('gemma.transformer')
+  kinds = package.modules.AttentionType
+  module = package.Transformer(
+    package.TransformerConfig(
+      num_layers=2,
+      num_embed=V,
+      embed_dim=D,
+      hidden_dim=2 * D,
+      num_heads=4,
+      head_dim=8,
+      num_kv_heads=2,
+      final_logit_softcap=30.0,
+      attn_logits_soft_cap=50.0,
+      use_post_attn_norm=True,
+      use_post_ffw_norm=True,
+      attention_types=(kinds.LOCAL_SLIDING, kinds.GLOBAL),
+      sliding_window_size=4,  # shorter than the rows
+    )
+  )
+
+  def apply(params, tokens):
+    real = jnp.ones(tokens.shape, bool)
+    where = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    mask = package.make_causal_attn_mask(real)
+    return module.apply({'params': params}, tokens, where, None, mask)[0]
+
+  tokens = jnp.zeros((1, 2), int)
+  where, mask = jnp.arange(2)[None], jnp.ones((1, 2, 2), bool)
+  params = module.init(jax.random.key(0), tokens, where, None, mask)['params']
+  return flax_bridge.from_apply(apply, params), params, jax.jit(apply)
+
+
+POLICIES = {'linen': linen_policy, 'nnx': nnx_policy, 'gemma': gemma_policy}
 
 
 @pytest.fixture(scope='module', params=sorted(POLICIES))

@@ -1,0 +1,176 @@
+"""Problems in files of one's own: what is read, kept apart, refused."""
+
+import json
+import pathlib
+
+import pytest
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.data import files, problems
+from jaxrl_reason.rewards import compose
+
+GSM8K = pathlib.Path(__file__).parents[3] / 'shared' / 'data' / 'gsm8k'
+ROWS = [{'question': f'What is {i} + 1?', 'answer': i + 1} for i in range(200)]
+
+
+def write(path, rows):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  text = (r if isinstance(r, str) else json.dumps(r) for r in rows)
+  path.write_text(''.join(line + '\n' for line in text))
+  return path
+
+
+def prompts(examples):
+  return [e['prompt'] for e in examples]
+
+
+def test_rows_become_examples_with_all_they_have(tmp_path):
+  row = {'problem': 'What is $1+1$?', 'answer': 2, 'tests': ['a'], 'level': 1}
+  write(tmp_path / 'train.jsonl', [row, ''])
+  write(tmp_path / 'test.jsonl', [row | {'problem': 'Other?'}])
+  found = files.load(tmp_path, question='problem')
+  assert found['train'] == [
+    {
+      'prompt': 'What is $1+1$?',
+      'solution': '2',
+      'answer': '2',
+      'meta': row,
+      'task': 'files',
+    }
+  ]
+  assert prompts(found['test']) == ['Other?']
+
+
+# As the published sets are exported.
+EXPORTS = {
+  'dapo_math_17k': {
+    'prompt': [{'content': 'What is $3 + 4$?', 'role': 'user'}],
+    'reward_model': {'ground_truth': '7', 'style': 'rule'},
+  },
+  'math': {
+    'problem': 'What is $3 + 4$?',
+    'level': 'Level 1',
+    'solution': 'Add them:\n\\[3 + 4 = \\boxed{7}.\\]',
+  },
+  'aime': {'ID': '2024-I-1', 'Problem': 'What is $3 + 4$?', 'Answer': 7},
+  'gsm8k': {'question': 'What is $3 + 4$?', 'answer': 'It is\n#### 7'},
+}
+
+
+@pytest.mark.parametrize('name', EXPORTS)
+def test_published_sets_differ_in_names_only(name, tmp_path):
+  path = write(tmp_path / 'a.jsonl', [*ROWS, EXPORTS[name]])
+  found = files.load(
+    path,
+    question='prompt.0.content,problem,Problem,question',
+    answer='reward_model.ground_truth,answer,Answer,solution',
+    heldout=0.1,
+  )
+  (example,) = (
+    e for es in found.values() for e in es if e['prompt'] == 'What is $3 + 4$?'
+  )
+  reward = compose.build('math')
+  assert reward('So it is \\boxed{7}.', example).score == 1
+  assert reward('So it is \\boxed{8}.', example).score == 0
+
+
+def test_the_share_held_out_stays_when_the_file_grows(tmp_path):
+  few = files.load(write(tmp_path / 'a.jsonl', ROWS[:100]), heldout=0.2)
+  all_ = files.load(write(tmp_path / 'b.jsonl', ROWS[::-1]), heldout=0.2)
+  for split in ('train', 'test'):
+    assert set(prompts(few[split])) < set(prompts(all_[split]))
+  assert 20 < len(all_['test']) < 60  # of 200; binomial, sd 5.7
+
+
+def test_no_question_is_on_both_sides_or_there_twice(tmp_path):
+  spaced = [{'question': ' What  is 3 +\n1?', 'answer': '4'}, ROWS[3]]
+  write(tmp_path / 'train-00000-of-2.jsonl', [*ROWS[:20], *spaced])
+  write(tmp_path / 'train-00001-of-2.jsonl', ROWS[10:30])
+  write(tmp_path / 'trainer.jsonl', ROWS[50:60])  # is none of them
+  write(tmp_path / 'test.jsonl', ROWS[25:40])
+  found = files.load(tmp_path)
+  assert prompts(found['train']) == prompts_of(range(25))
+  assert prompts(found['test']) == prompts_of(range(25, 40))
+
+
+def prompts_of(numbers):
+  return [ROWS[i]['question'] for i in numbers]
+
+
+def test_parquet_reads_as_json_lines_do(tmp_path):
+  parquet = pytest.importorskip('pyarrow.parquet')
+  import pyarrow
+
+  (tmp_path / 'p').mkdir()
+  for name, rows in {'train': ROWS[:5], 'test': ROWS[5:9]}.items():
+    table = pyarrow.Table.from_pylist(rows)
+    parquet.write_table(table, tmp_path / 'p' / f'{name}.parquet')
+    write(tmp_path / 'j' / f'{name}.jsonl', rows)
+  assert files.load(tmp_path / 'p') == files.load(tmp_path / 'j')
+
+
+GOOD = json.dumps(ROWS[0])
+
+
+@pytest.mark.parametrize(
+  ('rows', 'words'),
+  [
+    ([GOOD, '', '{"question": '], 'row 3: it is not JSON.*mend'),
+    ([GOOD, '[1]'], 'row 2: it is not a JSON object'),
+    (
+      [GOOD, '{"problem": "x", "answer": "1"}'],
+      r"row 2: .*no field 'question', only \['answer', 'problem'\]; set "
+      'data.files.question',
+    ),
+    (['{"question": "x", "answer": " "}'], "row 1: its 'answer' is ' '"),
+    (['{"question": "x", "answer": true}'], "'answer' is True, no text"),
+    (['{"question": ["x"], "answer": "1"}'], r"'question' is \['x'\]"),
+    (
+      ['{"question": "x", "answer": "It is\\n4"}'],
+      "row 1: its 'answer' has several lines.*data.files.answer",
+    ),
+    ([''], 'has no rows'),
+    ([GOOD], 'and 0 held out|0 problems to train on.*another share'),
+  ],
+)
+def test_a_bad_file_names_itself_the_row_and_the_field(tmp_path, rows, words):
+  path = write(tmp_path / 'mine.jsonl', rows)
+  with pytest.raises(ValueError, match=f'(?s)mine.jsonl.*({words})'):
+    files.load(path)
+
+
+def test_what_is_not_there_is_named(tmp_path):
+  write(tmp_path / 'test.jsonl', ROWS)
+  with pytest.raises(FileNotFoundError, match=r"train.jsonl is missing.*'test"):
+    files.load(tmp_path)
+  with pytest.raises(FileNotFoundError, match='no file and no folder'):
+    files.load(tmp_path / 'nowhere')
+  with pytest.raises(ValueError, match='a file is .jsonl or .parquet'):
+    files.load(write(tmp_path / 'a.csv', ROWS))
+  with pytest.raises(ValueError, match='data.files.heldout=0'):
+    files.load(tmp_path, heldout=0)
+
+
+def test_a_data_section_names_it(tmp_path):
+  c = config_lib.default().data
+  c.name = 'files'
+  with pytest.raises(ValueError, match='needs data.dir'):
+    problems.load(c, 0)
+  c.dir = str(write(tmp_path / 'a.jsonl', ROWS))
+  c.files.update(verifier='numbers', heldout=0.5)
+  found = problems.load(c, 0)
+  assert found.reward == 'numbers' and found.kernel is None
+  assert len(found.train) + len(found.heldout) == 200
+
+
+@pytest.mark.skipif(not GSM8K.exists(), reason=f'{GSM8K} is absent')
+def test_the_published_gsm8k(tmp_path):
+  found = files.load(GSM8K)
+  # Its train file repeats no question of its test file.
+  assert {k: len(v) for k, v in found.items()} == {'train': 7473, 'test': 1319}
+  one = files.load(GSM8K / 'train.jsonl', heldout=0.1)
+  assert 600 < len(one['test']) < 900
+  reward = compose.build('math')
+  for e in found['test'][::20]:
+    assert reward(e['answer'], e).score == 1
+    assert reward('#### 123456', e).score == 0
