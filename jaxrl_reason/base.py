@@ -23,7 +23,9 @@ class Model:
 
   Attributes:
     specs: tree of `models.spec.Spec`.
-    hidden: (params, tokens [N,T], valid bool [N,T]) -> [N,T,D].
+    hidden: (params, tokens [N,T], valid bool [N,T]) -> [N,T,D]; valid may be
+      segment ids of packed rows (`models.attention.describe`), which
+      `packing` asks for.
     unembed: (params, hidden [...,D]) -> logits f32 [...,V].
     decode_params: params -> weights as `decode` reads them.
     prefill: (params, tokens [B,P], valid [B,P], n_samples, max_new) ->

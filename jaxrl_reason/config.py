@@ -2,24 +2,15 @@
 
 A recipe (`configs/*.py`) starts from `default()` and changes what it is about;
 the command line changes any key: `--config.rl.samples=16`. Keys that are not
-here are errors. `check` refuses what cannot work, with the arithmetic shown,
-before anything is compiled.
+here are errors; `config_checks` refuses values that cannot work.
 """
 
 import ml_collections
 from ml_collections.config_dict import placeholder
 
-from jaxrl_reason import batch, losses, optim
-from jaxrl_reason.learner import OLD_LOGP
-from jaxrl_reason.models import frozen
+from jaxrl_reason import losses
 
 STAGES = ('pretrain', 'sft', 'rl')
-# What `step` can give a loss, of what `losses.needs` may ask for.
-COMPUTED = frozenset(
-  'ref_logp old_logp sampler_logp entropy entropy_grad reward_parts values '
-  'process_reward greedy_reward old_mean_logp full_logits sft_mask selected '
-  'key truncated is_offpolicy'.split()
-)
 
 
 def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
@@ -99,6 +90,14 @@ def reinforce() -> ml_collections.ConfigDict:
       # Of a mixture of experts: the update uses the experts that sampled, in
       # current and old log-probs (https://arxiv.org/abs/2510.11370).
       replay_routes=False,
+      # Padding saved (`packing.py`), in passes over log-probs. Either packs
+      # completed sequences into rows of so many tokens, at least prompt_len +
+      # completion_len; 0: no.
+      pack_len=0,
+      pack_sizes=4,  # numbers of such rows the program is compiled for
+      # or sorts rows by length and cuts micro-batches to the first of so many
+      # widths that holds them; 0: no.
+      length_buckets=0,
       temperature=1.0,  # of sampling; the loss sees the same distribution
       top_k=0,  # 0: all tokens
       top_p=1.0,
@@ -133,7 +132,7 @@ def default() -> ml_collections.ConfigDict:
       stages=('sft', 'rl'),  # in this order, on one state
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
-      # remat and scan are read.
+      # remat, scan and attention are read.
       model_dir='',
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor; -1: the rest
       compile_cache='auto',  # folder of compiled programs; '': none
@@ -155,6 +154,9 @@ def default() -> ml_collections.ConfigDict:
         dtype='float32',  # of computation: float32 or bfloat16
         remat='none',  # recomputed in the backward pass: none, dots, full
         scan=True,  # over layers; False unrolls them
+        # Kernel over whole rows: einsum, xla, splash (TPU), cudnn (GPU, in
+        # bfloat16); auto: splash on TPU, cudnn where it can, else einsum.
+        attention='auto',
       ),
       # Adapters beside frozen weights (`models/lora.py`).
       lora=dict(
@@ -239,157 +241,3 @@ def trainable(config: ml_collections.ConfigDict) -> str:
   return (
     config.trainable or '|'.join(k for k, v in adapters.items() if v) or '.*'
   )
-
-
-def _divides(what: str, total: int, **parts: int):
-  product, shown = 1, []
-  for name, n in parts.items():
-    if n < 1:
-      raise ValueError(f'{name}={n} must be at least 1')
-    product *= n
-    shown.append(f'{name} {n}')
-  if total % product:
-    raise ValueError(
-      f'{what} = {total} does not divide by {" x ".join(shown)} = {product}'
-    )
-
-
-def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
-  """Refuses impossible configurations.
-
-  Args:
-    n_row_shards: devices over which rows are split (data x fsdp).
-
-  Raises:
-    ValueError: names the key and shows the arithmetic.
-  """
-  unknown = [s for s in config.stages if s not in STAGES]
-  if unknown or not config.stages:
-    raise ValueError(f'stages={config.stages}: choose from {STAGES}')
-  # Evaluations and checkpoints fall between two lines of metrics.
-  for key in ('eval.every', 'checkpoint.every'):
-    section, name = key.split('.')
-    _divides(key, config[section][name], log_every=config.log_every)
-  for stage in set(config.stages):
-    c = config[stage]
-    dispatch = {f'{stage}.steps_per_dispatch': c.steps_per_dispatch}
-    _divides(f'{stage}.steps', c.steps, **dispatch)
-    _divides('log_every', config.log_every, **dispatch)
-    _check_optimizer(stage, c)
-    _check_rows(stage, c, n_row_shards)
-  if config.frozen_dtype not in frozen.DTYPES:
-    raise ValueError(
-      f'frozen_dtype={config.frozen_dtype!r}: choose one of '
-      f'{", ".join(frozen.DTYPES)}'
-    )
-  if 'rl' in config.stages:
-    _check_rl(config)
-
-
-def check_experts(config: ml_collections.ConfigDict, experts: int) -> None:
-  """Refuses settings of experts for a model without.
-
-  Raises:
-    ValueError: names the key.
-  """
-  keys = {f'{s}.balance_coef': config[s].balance_coef for s in config.stages}
-  keys['rl.replay_routes'] = config.rl.replay_routes
-  for key, value in keys.items():
-    if value and not experts:
-      raise ValueError(
-        f'{key}={value}: the model has no experts; set it to its default, or '
-        'model.experts'
-      )
-
-
-def _check_optimizer(stage: str, c: ml_collections.ConfigDict) -> None:
-  try:
-    optim.make(c.optimizer, c.steps)
-  except ValueError as e:
-    raise ValueError(f'{stage}.optimizer: {e}') from e
-
-
-def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
-  micro = {f'{stage}.micro_batches': c.micro_batches}
-  shards = {'row shards (mesh data x fsdp)': shards}
-  if stage != 'rl':
-    _divides(f'{stage}.rows', c.rows, **micro, **shards)
-    return
-  name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
-  mini = {'rl.minibatches': c.minibatches}
-  _divides(name, c.prompts * c.samples, **mini, **micro, **shards)
-  parts = {'rl.parts': c.parts} if c.path == 'host' else {}
-  _divides('rl.prompts', c.prompts, **parts, **shards)
-
-
-def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
-  """Demonstrations and a loss that knows them come together."""
-  if c.demos >= c.samples or c.demos < 0:
-    raise ValueError(
-      f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}'
-    )
-  if c.demos and 'is_offpolicy' not in needs:
-    raise ValueError(
-      f'rl.demos={c.demos}: rl.algorithm={c.algorithm!r} takes every token for '
-      "the policy's own; set rl.loss.offpolicy to luffy or sft"
-    )
-  if 'is_offpolicy' in needs and not c.demos:
-    raise ValueError(
-      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
-      'rl.demos=1 or more'
-    )
-
-
-def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
-  if c.old_logp not in OLD_LOGP:
-    raise ValueError(
-      f'rl.old_logp={c.old_logp!r}: choose {" or ".join(OLD_LOGP)}'
-    )
-  if c.old_logp == 'sampler' and (c.demos or 'old_mean_logp' in needs):
-    raise ValueError(
-      'rl.old_logp="sampler": the sampler knows no log-probs of demonstrations '
-      '(rl.demos) or of whole vocabularies (rover); use "trainer"'
-    )
-  if c.staleness not in (0, 1) or (c.staleness and c.path != 'host'):
-    raise ValueError(
-      f'rl.staleness={c.staleness}: 0, or 1 with rl.path="host"; in the fused '
-      'step nothing waits for a verifier'
-    )
-  if c.staleness and c.old_logp != 'sampler':
-    raise ValueError(
-      'rl.staleness=1 needs rl.old_logp="sampler": samples of an earlier '
-      'policy are off-policy by the ratio to that policy'
-    )
-
-
-def _check_rl(config: ml_collections.ConfigDict) -> None:
-  c = config.rl
-  needs = losses.needs(algorithm(config))
-  unmet = needs - COMPUTED
-  if unmet:
-    raise ValueError(
-      f'rl.algorithm={c.algorithm!r} needs {", ".join(sorted(unmet))}, which '
-      'this trainer does not compute; `losses` has it for your own loop'
-    )
-  _check_demos(c, needs)
-  _check_old_logp(c, needs)
-  if c.path not in ('fused', 'host'):
-    raise ValueError(f'rl.path={c.path!r}: choose fused or host')
-  if c.filter not in batch.FILTERS:
-    raise ValueError(
-      f'rl.filter={c.filter!r}: choose one of {", ".join(batch.FILTERS)}'
-    )
-  if not 0 <= c.overlong <= config.data.completion_len:
-    raise ValueError(
-      f'rl.overlong={c.overlong} tokens of data.completion_len='
-      f'{config.data.completion_len}: choose from 0 to that'
-    )
-  if c.path == 'host' and c.steps_per_dispatch != 1:
-    raise ValueError(
-      'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
-      'stand between generation and update'
-    )
-  if c.temperature <= 0:
-    raise ValueError(
-      f'rl.temperature={c.temperature}: exploration needs more than 0'
-    )

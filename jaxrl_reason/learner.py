@@ -10,6 +10,7 @@ import optax
 
 from jaxrl_reason import critics, losses, trees
 from jaxrl_reason.base import Model, TrainState
+from jaxrl_reason.packing import Lengths, Packing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Learner:
     trainable: regex over the paths of the parameters that are trained.
     old_logp: name in OLD_LOGP, what ratios are measured against.
     balance_coef: of the experts' load balance in the loss.
+    packing: how padding is saved; None: rows are computed as they are.
   """
 
   model: Model
@@ -43,6 +45,7 @@ class Learner:
   trainable: str = '.*'
   old_logp: str = 'trainer'
   balance_coef: float = 0.0
+  packing: Packing | Lengths | None = None
 
   @property
   def n_updates(self) -> int:

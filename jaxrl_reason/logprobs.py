@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason.base import Model
+from jaxrl_reason.packing import Packed
 
 
 def score(
@@ -24,22 +25,22 @@ def score(
   chunk: int = 0,
   routes: jax.Array | None = None,
   hidden: jax.Array | None = None,
+  packed: Packed | None = None,
 ) -> tuple[jax.Array, jax.Array]:
   """log p(token_t | tokens before t) and the entropy it was drawn with.
 
   Args:
-    tokens, valid, start, chunk, routes, hidden: see `over_columns`.
+    tokens, valid, start, chunk, routes, hidden, packed: see `over_columns`.
     sampling: the distribution; temperature [N]. Neutral means the policy's.
 
   Returns:
     (logp [N,T], entropy [N,T] in nats), float32, 0 before `start`. Values at
     invalid tokens are finite and mean nothing.
   """
-  heat = jnp.broadcast_to(sampling.temperature, tokens.shape[:1])[:, None]
-  sampling = sampling.replace(temperature=heat)
 
-  def part(logits, targets):
-    shaped = logits_lib.shape(logits, sampling, targets)
+  def part(logits, targets, heat):
+    of = sampling.replace(temperature=heat)
+    shaped = logits_lib.shape(logits, of, targets)
     return logits_lib.token_logp(shaped, targets), logits_lib.entropy(shaped)
 
   return over_columns(
@@ -48,22 +49,35 @@ def score(
     tokens,
     valid,
     part,
+    heat_of(sampling, tokens),
     start=start,
     chunk=chunk,
     routes=routes,
     hidden=hidden,
+    packed=packed,
   )
 
 
+def heat_of(sampling: logits_lib.Sampling, tokens: jax.Array) -> jax.Array:
+  """The temperature [] or [N] of rows for each of their tokens [N,T]."""
+  heat = jnp.broadcast_to(sampling.temperature, tokens.shape[:1])
+  return jnp.broadcast_to(heat[:, None], tokens.shape)
+
+
 def forward(
-  model: Model, params, tokens, valid, routes=None
+  model: Model, params, tokens, valid, routes=None, packed=None
 ) -> tuple[jax.Array, jax.Array | None]:
   """(hidden [N,T,D], load balance f32 [] of a mixture of experts or None).
 
   Args:
     routes: int [N,T,L,k] of a mixture of experts, those sampling used; None:
       the router's choice now.
+    packed: where the rows' tokens lie in packed ones [R,L], whose hidden
+      states [R,L,D] these are then; None: as they are.
   """
+  if packed is not None:
+    tokens, valid = packed.pack(tokens), packed.segments
+    routes = None if routes is None else packed.pack(routes)
   if model.hidden_routed is None:
     return model.hidden(params, tokens, valid), None
   hidden, aux = model.hidden_routed(params, tokens, valid, routes)
@@ -75,37 +89,48 @@ def over_columns(
   params,
   tokens: jax.Array,
   valid: jax.Array,
-  part: Callable[[jax.Array, jax.Array], Any],
-  *,
+  part: Callable[..., Any],
+  *beside: jax.Array,
   start: int = 1,
   chunk: int = 0,
   routes: jax.Array | None = None,
   hidden: jax.Array | None = None,
+  packed: Packed | None = None,
 ) -> Any:
   """What `part` makes of the logits from which each token was drawn.
 
   Args:
-    tokens: int [N,T]; valid: bool [N,T].
-    part: (logits f32 [N,c,V], the c tokens drawn from them [N,c]) -> tree of
-      [N,c], column by column.
+    tokens: int [N,T]; valid: bool [N,T], or segment ids of packed rows.
+    part: (logits f32 [N,c,V], the c tokens drawn from them [N,c], columns of
+      `beside`) -> tree of [N,c], column by column.
+    beside: arrays [N,T] about the tokens that `part` reads.
     start: first column wanted, at least 1: columns before it are prompts in
       every row, and need no logits.
     chunk: columns of logits alive at once (recomputed in the backward pass);
       0: all of them.
-    routes: see `forward`.
-    hidden: [N,T,D], where the caller has them already.
+    routes, packed: see `forward`.
+    hidden: what `forward` gives, where the caller has it already.
 
   Returns:
-    The tree of [N,T], 0 before `start`.
+    The tree of [N,T], 0 before `start`, and at padding where packed.
   """
   if hidden is None:
-    hidden, _ = forward(model, params, tokens, valid, routes)
+    hidden, _ = forward(model, params, tokens, valid, routes, packed)
+  if packed is not None:
+    beside = tuple(map(packed.pack, beside))
+    rows = packed.pack(tokens), packed.segments
+    out = over_columns(
+      model, params, *rows, part, *beside, chunk=chunk, hidden=hidden
+    )
+    wanted = jnp.arange(tokens.shape[1]) >= start
+    back = lambda x: jnp.where(wanted, packed.unpack(x), 0)
+    return jax.tree.map(back, out)
   hidden = hidden[:, start - 1 : -1]
-  targets = tokens[:, start:]
+  read = tuple(x[:, start:] for x in (tokens, *beside))
   n, columns, _ = hidden.shape
-  of = lambda hidden, targets: part(model.unembed(params, hidden), targets)
+  of = lambda hidden, read: part(model.unembed(params, hidden), *read)
   if not 0 < chunk < columns:
-    out = of(hidden, targets)
+    out = of(hidden, read)
   else:
     room = -columns % chunk
     split = lambda x: jnp.moveaxis(
@@ -117,5 +142,6 @@ def over_columns(
     )
     join = lambda x: jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
     body = jax.checkpoint(lambda xs: of(*xs))
-    out = jax.tree.map(join, jax.lax.map(body, (split(hidden), split(targets))))
+    xs = jax.tree.map(split, (hidden, read))
+    out = jax.tree.map(join, jax.lax.map(body, xs))
   return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (start, 0))), out)

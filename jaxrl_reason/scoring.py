@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import critics, logprobs, losses
+from jaxrl_reason import critics, logprobs, losses, packing
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason.base import Batch, Prompts, Rollout, TrainState
 from jaxrl_reason.learner import Learner, reference
@@ -27,20 +27,26 @@ TOKEN_VIEWS = {
 }
 
 
-def forward(learner: Learner, params, batch: Batch):
+def forward(learner: Learner, params, batch: Batch, packed=None):
   """(hidden [N,T,D], load balance of experts or None), the batch's routes
-  replayed where it has any.
+  replayed where it has any; of packed rows [R,L,D].
   """
-  rows = batch.tokens, batch.valid, batch.routes
+  rows = batch.tokens, batch.valid, batch.routes, packed
   return logprobs.forward(learner.model, params, *rows)
 
 
 def score(
-  learner: Learner, params, batch: Batch, sampling: Sampling, hidden=None
+  learner: Learner,
+  params,
+  batch: Batch,
+  sampling: Sampling,
+  packed=None,
+  hidden=None,
 ):
   """(log-probs, entropies) [N,T] of the distribution sampled from.
 
   Args:
+    packed: where the rows' tokens lie in packed rows, or None.
     hidden: of `forward`, where the caller has them already.
   """
   return logprobs.score(
@@ -53,12 +59,34 @@ def score(
     chunk=learner.logprob_chunk,
     routes=batch.routes,
     hidden=hidden,
+    packed=packed,
   )
 
 
 def by_parts(f, batch: Batch, parts: int):
   """f(batch) of arrays [N,T] without gradient, a part of the rows at a time."""
   return batch_lib.join(jax.lax.map(f, batch_lib.split(batch, parts)))
+
+
+def fitted(learner: Learner, f, batch: Batch, parts: int):
+  """`by_parts` of f(batch, packed), every part at the smallest shape that holds
+  it (`packing`).
+  """
+  t = batch.tokens.shape[1]
+  whole = lambda x: jnp.pad(x, ((0, 0), (0, t - x.shape[1])))
+  at_size = lambda rows, packed: jax.tree.map(whole, f(rows, packed))
+  of_part = lambda rows: packing.fit(learner.packing, rows.valid, rows, at_size)
+  order = learner.packing and learner.packing.order(batch.valid, parts)
+  if order is None:
+    return by_parts(of_part, batch, parts)
+  out = by_parts(of_part, jax.tree.map(lambda x: x[order], batch), parts)
+  return jax.tree.map(lambda x: x[jnp.argsort(order)], out)
+
+
+def scores(learner: Learner, params, batch: Batch, sampling, parts: int):
+  """`score` of the whole batch without gradient, in parts of its rows."""
+  of = lambda rows, packed: score(learner, params, rows, sampling, packed)
+  return fitted(learner, of, batch, parts)
 
 
 def whole_logits(
@@ -73,12 +101,15 @@ def whole_logits(
   return logits_lib.shape(logits, sampling.replace(temperature=heat), taken)
 
 
-def _mean_logp(learner: Learner, params, batch: Batch, sampling: Sampling):
+def _mean_logp(
+  learner: Learner, params, batch: Batch, sampling: Sampling, packed
+):
   """log-probs of the tokens and their mean over the vocabulary, [N,T] each."""
-  sampling = sampling.replace(temperature=batch.temperature[:, None])
+  sampling = sampling.replace(temperature=batch.temperature)
 
-  def part(logits, taken):
-    logits = logits_lib.shape(logits, sampling, taken)
+  def part(logits, taken, heat):
+    drawn = sampling.replace(temperature=heat)
+    logits = logits_lib.shape(logits, drawn, taken)
     return logits_lib.token_logp(logits, taken), losses.mean_logp(logits)
 
   return logprobs.over_columns(
@@ -87,9 +118,11 @@ def _mean_logp(learner: Learner, params, batch: Batch, sampling: Sampling):
     batch.tokens,
     batch.valid,
     part,
+    logprobs.heat_of(sampling, batch.tokens),
     start=learner.start,
     chunk=learner.logprob_chunk,
     routes=batch.routes,
+    packed=packed,
   )
 
 
@@ -146,9 +179,7 @@ def add_arrays(
   loss reads them and only there.
   """
   parts = learner.minibatches * learner.micro_batches
-  scored = lambda params, batch: by_parts(
-    lambda rows: score(learner, params, rows, sampling), batch, parts
-  )
+  scored = lambda params, batch: scores(learner, params, batch, sampling, parts)
   if learner.reads_reference and batch.ref_logp is None:
     # Of its own routers' choice: with the policy's experts it would be no
     # fixed distribution, and would follow the policy.
@@ -159,8 +190,10 @@ def add_arrays(
   early_entropy = learner.settings['entropy_alpha'] != 0
   moves = learner.n_updates > 1 and batch.old_logp is None
   if 'old_mean_logp' in learner.needs:
-    read = lambda rows: _mean_logp(learner, state.params, rows, sampling)
-    old, mean = by_parts(read, batch, parts)
+    read = lambda rows, packed: _mean_logp(
+      learner, state.params, rows, sampling, packed
+    )
+    old, mean = fitted(learner, read, batch, parts)
     batch = batch.replace(old_logp=old, old_mean_logp=mean)
   elif moves or early_entropy:
     old, entropy = scored(state.params, batch)

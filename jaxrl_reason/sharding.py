@@ -95,11 +95,50 @@ def rows(x: jax.Array, axis: int = 0) -> jax.Array:
   mesh = jax.sharding.get_abstract_mesh()
   if mesh.empty or not set(ROWS) <= set(mesh.axis_names):
     return x
-  if x.shape[axis] % (mesh.shape['data'] * mesh.shape['fsdp']):
+  if x.shape[axis] % n_row_shards():
     return x
   part = [P.UNCONSTRAINED] * x.ndim
   part[axis] = ROWS
   return jax.lax.with_sharding_constraint(x, P(*part))
+
+
+def n_row_shards() -> int:
+  """Devices over which the rows of the mesh in use are split; 1 outside one."""
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or not set(ROWS) <= set(mesh.axis_names):
+    return 1
+  return mesh.shape['data'] * mesh.shape['fsdp']
+
+
+def platform() -> str:
+  """What the program being traced is compiled for: the mesh's platform, which
+  may be described only, or the default one ('cpu', 'tpu', 'gpu').
+  """
+  device = jax.sharding.get_abstract_mesh().abstract_device
+  return device.platform if device else jax.default_backend()
+
+
+def on_shards(f: Callable, *, n_rows: int, n_heads: int) -> Callable:
+  """f(q, k, v, ids) on every device's own rows and heads, for kernels that the
+  partitioner cannot split; outside a mesh, f itself.
+
+  Args:
+    f: (three arrays [N,heads,...], one [N,...]) -> [N,heads,...].
+    n_rows, n_heads: N and the fewest heads of the three; what does not divide
+      over its mesh axes is computed on each of them.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  if mesh.empty or not set(AXES) <= set(mesh.axis_names):
+    return f
+  rows = None if n_rows % n_row_shards() else ROWS
+  heads = None if n_heads % mesh.shape['tensor'] else 'tensor'
+  whole = P(rows, heads)
+  return jax.shard_map(
+    f,
+    in_specs=(whole, whole, whole, P(rows)),
+    out_specs=whole,
+    check_vma=False,  # a Pallas call does not say how its results vary
+  )
 
 
 def constrain(tree: Any, specs: Any, rules: dict) -> Any:

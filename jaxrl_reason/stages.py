@@ -23,6 +23,7 @@ from jaxrl_reason.base import Batch, Metrics, Prompts, TrainState
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.packing import Lengths, Packing
 from jaxrl_reason.rewards import compose, device, resolve
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.verdict import judge
@@ -62,6 +63,7 @@ def learner(run, name: str) -> learner_lib.Learner:
     settings, start = config_lib.algorithm(run.config), d.prompt_len
     passes = {'epochs': c.epochs, 'minibatches': c.minibatches}
     ratio = {'old_logp': c.old_logp}
+    passes['packing'] = _packing(c, start)
   else:
     settings = losses.resolve(SUPERVISED)
     start, passes, ratio = 1 if name == 'pretrain' else d.prompt_len, {}, {}
@@ -79,6 +81,13 @@ def learner(run, name: str) -> learner_lib.Learner:
     **passes,
     **ratio,
   )
+
+
+def _packing(c, start: int) -> Packing | Lengths | None:
+  """How the section of the rl stage asks to save padding."""
+  if c.pack_len:
+    return Packing(c.pack_len, c.pack_sizes)
+  return Lengths(start, c.length_buckets) if c.length_buckets else None
 
 
 def _critic(run, settings, start: int, updates: int) -> critics.Critic | None:

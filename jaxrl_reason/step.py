@@ -7,12 +7,14 @@ batch's gradient exactly, because every mean in the loss divides by a count of
 the whole batch (`losses.denominators`).
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import critics, losses, optim, scoring, trees
+from jaxrl_reason import critics, losses, optim, packing, scoring, trees
 from jaxrl_reason.base import Batch, Metrics, TrainState
 from jaxrl_reason.learner import Learner
 from jaxrl_reason.logits import Sampling
@@ -59,15 +61,19 @@ def _sft_mask(learner: Learner, batch: Batch):
   return batch.mask & right[:, None]
 
 
-def loss_fn(params, learner: Learner, rows, whole, sampling):
+def loss_fn(params, learner: Learner, rows, whole, sampling, packed=None):
   """The (micro-)batch's share of the whole loss, and its metrics.
 
   Args:
     rows: (batch, adv, selected tokens or None).
     whole: keyword arguments of the loss that belong to the whole minibatch.
+    packed: where the rows' tokens lie in packed rows, or None.
   """
-  hidden, balance = scoring.forward(learner, params, rows[0])
-  of = _bellman_loss if 'full_logits' in learner.needs else _token_loss
+  hidden, balance = scoring.forward(learner, params, rows[0], packed)
+  if 'full_logits' in learner.needs:
+    of = _bellman_loss
+  else:
+    of = functools.partial(_token_loss, packed=packed)
   loss, metrics = of(params, learner, hidden, rows, whole, sampling)
   if balance is not None:
     loss, metrics = _with_balance(learner, balance, loss, metrics)
@@ -87,9 +93,13 @@ def _with_balance(learner: Learner, balance, loss, metrics):
   return loss, metrics
 
 
-def _token_loss(params, learner: Learner, hidden, rows, whole, sampling):
+def _token_loss(
+  params, learner: Learner, hidden, rows, whole, sampling, packed
+):
   batch, adv, selected = rows
-  logp, entropy = scoring.score(learner, params, batch, sampling, hidden)
+  logp, entropy = scoring.score(
+    learner, params, batch, sampling, packed, hidden
+  )
   if 'entropy_grad' not in learner.needs:
     entropy = jax.lax.stop_gradient(entropy)
   return losses.policy_loss(
@@ -160,8 +170,9 @@ def _selected(learner: Learner, params, batch, adv, sampling, key):
   """
   if 'selected' not in learner.needs or learner.micro_batches == 1:
     return None
-  score = lambda rows: scoring.score(learner, params, rows, sampling)
-  logp, entropy = scoring.by_parts(score, batch, learner.micro_batches)
+  logp, entropy = scoring.scores(
+    learner, params, batch, sampling, learner.micro_batches
+  )
   return losses.select_tokens(
     learner.settings,
     logp,
@@ -187,16 +198,19 @@ def gradients(
   selected = _selected(learner, params, batch, adv, sampling, key)
   chosen, frozen = trees.split(params, learner.trainable)
 
-  def loss(chosen, rows):
+  def loss(chosen, rows, packed):
     both = trees.join(chosen, frozen)
-    return loss_fn(both, learner, rows, whole, sampling)
+    return loss_fn(both, learner, rows, whole, sampling, packed)
 
-  return _summed(
-    jax.grad(loss, has_aux=True),
-    chosen,
-    (batch, adv, selected),
-    learner.micro_batches,
+  grad = jax.grad(loss, has_aux=True)
+  grad_fn = lambda chosen, rows: packing.fit(
+    learner.packing, rows[0].valid, rows, functools.partial(grad, chosen)
   )
+  rows, parts = (batch, adv, selected), learner.micro_batches
+  order = learner.packing and learner.packing.order(batch.valid, parts)
+  if order is not None:
+    rows = jax.tree.map(lambda x: x[order], rows)
+  return _summed(grad_fn, chosen, rows, parts)
 
 
 def _one_update(learner: Learner, state, batch, adv, target, key, sampling):

@@ -23,9 +23,9 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import config_checks, plots, samples, sharding, stages, trees
 from jaxrl_reason import loop as loop_lib
 from jaxrl_reason import metrics as metrics_lib
-from jaxrl_reason import plots, samples, sharding, stages, trees
 from jaxrl_reason.base import Model, TrainState
 from jaxrl_reason.checkpoints import hf, manager, pretrained
 from jaxrl_reason.data import problems as problems_lib
@@ -63,7 +63,7 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
   _make_workdir(workdir)
   _use_compile_cache(config.compile_cache)
   mesh = sharding.make_mesh(config.mesh)
-  config_lib.check(config, mesh.shape['data'] * mesh.shape['fsdp'])
+  config_checks.check(config, mesh.shape['data'] * mesh.shape['fsdp'])
   problems = problems_lib.load(config.data, config.seed)
   folder = config.model_dir and pretrained.begin(config.model_dir, workdir)
   tokenizer = problems_lib.make_tokenizer(
@@ -75,7 +75,8 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
   shape = _shape(config.model, tokenizer.vocab_size, folder)
-  config_lib.check_experts(config, shape.experts)
+  config_checks.check_experts(config, shape.experts)
+  config_checks.check_positions(config.rl, shape)
   return Run(
     config,
     workdir,
@@ -100,7 +101,7 @@ def _shape(c, n_tokens: int, folder) -> transformer.Config:
     vocab = -(-n_tokens // 8) * 8
     return transformer.Config(vocab=vocab, **c.to_dict())
   shape = families.from_hf(
-    hf.read_config(folder), dtype=c.dtype, remat=c.remat, scan=c.scan
+    hf.read_config(folder), **{k: c[k] for k in families.RUNTIME}
   )
   if n_tokens > shape.vocab:
     raise ValueError(

@@ -12,7 +12,15 @@ import pytest
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import critics, fused_step, losses, optim, scoring, trees
+from jaxrl_reason import (
+  config_checks,
+  critics,
+  fused_step,
+  losses,
+  optim,
+  scoring,
+  trees,
+)
 from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.data import pipeline
@@ -81,7 +89,7 @@ def test_every_recipe_is_accepted_or_says_what_it_lacks():
     config.rl.algorithm = name
     config.rl.demos = int(name == 'luffy')
     try:
-      config_lib.check(config, 1)
+      config_checks.check(config, 1)
     except ValueError as e:
       refused.append(name)
       assert f'{name!r} needs' in str(e)

@@ -8,7 +8,7 @@ import pytest
 from small import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import optim, sharding
+from jaxrl_reason import config_checks, optim, sharding
 from jaxrl_reason.models import spec, transformer
 
 RECIPES = sorted((ROOT / 'configs').glob('*.py'))
@@ -18,7 +18,7 @@ RECIPES = sorted((ROOT / 'configs').glob('*.py'))
 def test_recipe_builds(path):
   module = load_recipe(path)
   config = module.get_config()
-  config_lib.check(config, 1)
+  config_checks.check(config, 1)
   changed = set(config.keys()) ^ set(config_lib.default().keys())
   assert not changed, 'a recipe changes keys, it adds none'
   model = transformer.build(
@@ -75,6 +75,10 @@ def test_every_key_is_read():
     ({'rl.steps_per_dispatch': 7}, r'rl.steps = 200 does not divide'),
     ({'rl.algorithm': 'grpq'}, "'grpq'.*grpo"),
     ({'rl.path': 'gpu'}, 'rl.path'),
+    ({'rl.pack_len': 63}, r'pack_len=63 .* 32 .* 32 = 64'),
+    ({'rl.pack_len': 64, 'rl.length_buckets': 4}, 'pack_len=64 and.*=4'),
+    ({'rl.pack_len': 64, 'rl.pack_sizes': 0}, 'pack_sizes=0'),
+    ({'rl.pack_len': 64, 'rl.algorithm': 'tbrm'}, 'whole logits'),
     ({'rl.filter': 'some'}, 'rl.filter'),
     ({'rl.temperature': 0.0}, 'rl.temperature'),
     ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),
@@ -92,12 +96,12 @@ def test_impossible_configs_are_refused(changes, words):
   config = config_lib.default()
   config.update_from_flattened_dict(changes)
   with pytest.raises(ValueError, match=words):
-    config_lib.check(config, 1)
+    config_checks.check(config, 1)
 
 
 def test_rows_must_divide_over_the_devices():
   with pytest.raises(ValueError, match='row shards.* 3'):
-    config_lib.check(config_lib.default(), 3)
+    config_checks.check(config_lib.default(), 3)
 
 
 def test_a_loss_setting_overrides_its_recipe():
@@ -133,6 +137,7 @@ def test_dependencies_point_down():
     'optim': 3,
     'batch': 3,
     'sampler': 3,
+    'packing': 3,
     'logprobs': 3,
     'critics': 4,
     'learner': 4,
@@ -140,6 +145,7 @@ def test_dependencies_point_down():
     'judging': 5,
     'step': 4,
     'config': 5,
+    'config_checks': 6,
     'checkpoints': 4,
     'data': 4,
     'fused_step': 5,

@@ -12,7 +12,7 @@ from small import small_model
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import fused_step, sharding
+from jaxrl_reason import config_checks, fused_step, sharding
 from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Reward
@@ -204,5 +204,5 @@ def test_settings_of_experts_are_refused_without_any(key, value):
   config = config_lib.default()
   config.update_from_flattened_dict({key: value})
   with pytest.raises(ValueError, match=f'{key}={value}: .* no experts'):
-    config_lib.check_experts(config, 0)
-  config_lib.check_experts(config, 4)
+    config_checks.check_experts(config, 0)
+  config_checks.check_experts(config, 4)

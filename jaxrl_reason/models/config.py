@@ -4,6 +4,7 @@ import dataclasses
 
 import jax
 
+from jaxrl_reason.models import attention
 from jaxrl_reason.models.rope import Rope, rotary_width
 
 REMAT = {
@@ -20,6 +21,7 @@ NOPE = -1  # in Config.rope_of_layer: a layer without positions
 CHOICES = {
   'dtype': ('float32', 'bfloat16'),
   'remat': ('none', *REMAT),
+  'attention': ('auto', *attention.KERNELS),
   'activation': tuple(ACTIVATIONS),
   'norm_place': ('pre', 'post', 'sandwich'),
   'qk_norm_over': ('head', 'projection'),
@@ -49,6 +51,8 @@ class Config:
   dtype: str = 'float32'  # of computation; parameters are float32
   remat: str = 'none'  # none | dots | full
   scan: bool = True  # over layers in training; False unrolls
+  # Kernel over whole rows (`models.attention`); auto: by platform.
+  attention: str = 'auto'
   o_bias: bool = False  # on the attention's output
   activation: str = 'silu'
   # pre: norms before attention and mlp; post: after them (OLMo 2); sandwich:
@@ -85,6 +89,7 @@ class Config:
         raise ValueError(
           f'model.{name}={value!r}: choose one of {", ".join(choices)}'
         )
+    attention.check(self.attention, self)
     self._check_layers()
     least = min(self.experts, 1)
     if not least <= self.experts_per_token <= self.experts:

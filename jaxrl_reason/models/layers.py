@@ -33,39 +33,6 @@ def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
   return jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
 
 
-def attend(
-  q: jax.Array,
-  k: jax.Array,
-  v: jax.Array,
-  mask: jax.Array,
-  *,
-  scale: float,
-  cap: float = 0.0,
-) -> jax.Array:
-  """Grouped-query attention over whole sequences.
-
-  Args:
-    q: [N,T,Q,H]; k, v: [N,S,K,H] with Q a multiple of K.
-    mask: bool [N,T,S], true where a query may look.
-    scale: of the scores; cap: their soft cap, 0 for none.
-
-  Returns:
-    [N,T,Q,H]
-  """
-  (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
-  # Head-major, so that every product is a plain batched one: with the heads
-  # in the middle XLA's CPU backend is 2.3 times slower here, mostly backward.
-  q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
-  q = q.reshape(n * kv, -1, width)
-  k, v = (x.swapaxes(1, 2).reshape(n * kv, s, width) for x in (k, v))
-  scores = jnp.einsum(
-    'bth,bsh->bts', q, k, preferred_element_type=jnp.float32
-  ).reshape(n, heads, t, s)
-  p = softmax(soft_cap(scores, cap), mask[:, None]).astype(v.dtype)
-  out = jnp.einsum('bts,bsh->bth', p.reshape(n * kv, -1, s), v)
-  return out.reshape(n, heads, t, width).swapaxes(1, 2)
-
-
 def attend_cached(
   q: jax.Array,
   prompt: tuple[jax.Array, jax.Array],
@@ -87,7 +54,7 @@ def attend_cached(
     own: keys, values [N,K,C,H] of the completions so far.
     prompt_mask: bool [B,P], the prompt tokens it may look at.
     own_mask: bool [C], the completion tokens it may look at.
-    scale, cap: as in `attend`.
+    scale: of the scores; cap: their soft cap, 0 for none.
 
   Returns:
     [N,Q,H]

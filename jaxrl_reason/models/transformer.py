@@ -17,7 +17,7 @@ from flax import struct
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.models import layers, moe, rope
+from jaxrl_reason.models import attention, layers, moe, rope
 from jaxrl_reason.models.config import ACTIVATIONS, NOPE, REMAT, Config
 from jaxrl_reason.models.weights import flops_per_token, specs
 
@@ -115,37 +115,33 @@ def block(x, p, c: Config, angles, attend, routes=None):
   return x, (kv, used)
 
 
-def _of_layer(c: Config, positions, valid, room: int):
-  """What layers attend by: (flags, f), with f(flags of a layer) -> (angles,
-  mask [N,T,T]). Flags are arrays [L] of what differs between layers; where
-  all are alike there are none, and f gives constants of the scan.
+def _of_layer(c: Config, positions, room: int):
+  """What layers differ in: (windows, flags, f). Windows are the distinct ones;
+  f(flags of a layer) -> (angles, index of its window). Flags are arrays [L]
+  of what differs between layers; where all are alike there are none, and f
+  gives constants of the scan.
   """
-  t = positions.shape[1]
   tables = [rope.angles(r, positions, c.head_dim, room) for r in c.rope_tables]
-  causal = jnp.tril(jnp.ones((t, t), bool)) & valid[:, None, :]
-  distance = positions[:, :, None] - positions[:, None, :]
-  windows = [c.window(i) for i in range(c.layers)]
+  of_layers = [c.window(i) for i in range(c.layers)]
+  windows = tuple(dict.fromkeys(of_layers))
   # Index of a layer's table; layers without positions turn by nothing.
   index = [c.rope_index(i) % (len(tables) + 1) for i in range(c.layers)]
   cos, sin = tables[0]
   tables.append((jnp.ones_like(cos), jnp.zeros_like(sin)))
   flags = {}
-  if len(set(windows)) > 1:
-    flags['window'] = jnp.asarray([w or t for w in windows])
+  if len(windows) > 1:
+    flags['window'] = jnp.asarray([windows.index(w) for w in of_layers])
   if len(set(index)) > 1:
     flags['rope'] = jnp.asarray(index)
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *tables)
 
   def f(flags):
-    angles, mask = tables[index[0]], causal
+    angles = tables[index[0]]
     if 'rope' in flags:
       angles = jax.tree.map(lambda x: x[flags['rope']], stacked)
-    window = flags.get('window', windows[0])
-    if 'window' in flags or windows[0]:
-      mask = causal & (distance < window)
-    return angles, mask
+    return angles, flags.get('window', 0)
 
-  return flags, f
+  return windows, flags, f
 
 
 def _forward(params, c: Config, tokens, valid, room, keep_cache, routes=None):
@@ -153,32 +149,34 @@ def _forward(params, c: Config, tokens, valid, room, keep_cache, routes=None):
   experts, used is {'routes': [L,N,T,k], 'load_balance': f32 [L]}.
 
   Args:
+    valid: as `attention.describe` takes it.
     room: tokens a row may have in this program, completion included.
     routes: int [L,N,T,k] to replay, or None.
   """
-  positions = jnp.maximum(jnp.cumsum(valid, axis=1) - 1, 0)
+  rows = attention.describe(valid)
   # Padding becomes zeros here, so whatever its ids embed to (NaN included)
   # never meets a real token, not even times a zero weight.
-  x = jnp.where(valid[..., None], embed(params, c, tokens), 0)
-  flags, of_layer = _of_layer(c, positions, valid, room)
+  x = embed(params, c, tokens)
+  x = jnp.where(rows.segments[..., None] > 0, x, 0)
+  windows, flags, of_layer = _of_layer(c, rows.positions, room)
+  kernel = attention.make(rows, c, windows)
 
   def body(x, xs):
     p, flags, routes = xs
-    angles, mask = of_layer(flags)
+    angles, which = of_layer(flags)
 
     def attend(q, k, v):
       kv = (k.swapaxes(1, 2), v.swapaxes(1, 2)) if keep_cache else None
-      out = layers.attend(
-        q, k, v, mask, scale=c.score_scale, cap=c.attention_cap
-      )
-      return out, kv
+      return kernel(q, k, v, which), kv
 
     x, (kv, used) = block(x, p, c, angles, attend, routes)
     if used is not None:
       # Summed up here: probabilities [L,N,T,E] need never exist.
       used = {
         'routes': used['routes'].astype(moe.route_dtype(c.experts)),
-        'load_balance': moe.load_balance(used['routes'], used['probs'], valid),
+        'load_balance': moe.load_balance(
+          used['routes'], used['probs'], rows.segments > 0
+        ),
       }
     return sharding.rows(x), (kv, used)
 
@@ -197,7 +195,9 @@ def hidden(params: Any, c: Config, tokens, valid):
   """Final hidden states [N,T,D] of tokens [N,T], valid bool [N,T].
 
   Positions count the valid tokens of a row, so left, right or no padding give
-  the same values at the real tokens.
+  the same values at the real tokens. Rows that hold several sequences have
+  segment ids for `valid` (`attention.describe`): each sequence is then as if
+  alone.
   """
   return _forward(params, c, tokens, valid, tokens.shape[1], False)[0]
 

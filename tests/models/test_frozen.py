@@ -9,7 +9,7 @@ import pytest
 from small import small_config, small_model
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import sampler, sharding, trees
+from jaxrl_reason import config_checks, sampler, sharding, trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import frozen, layers, lora, spec, transformer, weights
@@ -234,7 +234,7 @@ def test_what_cannot_be_is_refused(changes, words):
   config = config_lib.default()
   config.update_from_flattened_dict(changes)
   with pytest.raises(ValueError, match=words):
-    config_lib.check(config, 1)
+    config_checks.check(config, 1)
 
 
 def test_where_all_is_trained_nothing_is_frozen():

@@ -1,0 +1,189 @@
+"""Padding that costs nothing: the update at the smallest shape that holds it.
+
+Lengths are known when a batch is, not when its program is compiled. So the
+program holds the update of a (micro-)batch at a handful of static sizes and
+runs one of them (`fit`): nothing is compiled later, whatever the lengths.
+
+  Packing   sequences lie one behind the other in rows of `length` tokens,
+            placed by first fit in order of falling length; sizes are numbers
+            of such rows
+  Lengths   rows stay rows, sorted by length so that micro-batches hold equal
+            ones; sizes are numbers of columns
+
+Packing is between tokens and log-probs only. Both ends of it are [N,T]:
+losses, advantages and micro-batches know nothing of it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_reason import sharding
+
+
+@struct.dataclass
+class Packed:
+  """Where the tokens of rows [N,T] lie in packed rows [R,L]."""
+
+  source: jax.Array  # i32 [R,L], index into the N*T tokens; N*T: nothing
+  segments: jax.Array  # i32 [R,L], numbered from 1 along a row; 0: nothing
+  place: jax.Array  # i32 [N,T], index into the R*L tokens; R*L: nowhere
+
+  def pack(self, x: jax.Array) -> jax.Array:
+    """[N,T,...] -> [R,L,...], 0 where there is nothing."""
+    return sharding.rows(_take(x, self.source))
+
+  def unpack(self, x: jax.Array) -> jax.Array:
+    """[R,L,...] -> [N,T,...], 0 at padding."""
+    return sharding.rows(_take(x, self.place))
+
+
+def _take(x: jax.Array, index: jax.Array) -> jax.Array:
+  flat = x.reshape(-1, *x.shape[2:])
+  return jnp.take(flat, index, axis=0, mode='fill', fill_value=0)
+
+
+def spaced(most: int, n: int) -> list[int]:
+  """At most n sizes up to `most`, evenly spaced, rising."""
+  return sorted({-(-most * i // n) for i in range(1, n + 1)})
+
+
+def first_fit(
+  lengths: jax.Array, room: int, n_rows: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Sequences into rows, the longest first, each into the first that holds it.
+
+  Args:
+    lengths: int [N], at most `room`, the tokens of a row.
+    n_rows: of the rows; `Packing.most` are always enough.
+
+  Returns:
+    (row, offset in it, place among its sequences from 0), i32 [N] each.
+  """
+
+  def put(state, length):
+    used, count = state
+    row = jnp.argmax(used + length <= room)
+    at = row, used[row], count[row]
+    return (used.at[row].add(length), count.at[row].add(1)), at
+
+  order = jnp.argsort(-lengths)
+  empty = jnp.zeros(n_rows, jnp.int32)
+  lengths = lengths.astype(jnp.int32)[order]
+  _, at = jax.lax.scan(put, (empty, empty), lengths)
+  return tuple(jnp.zeros_like(x).at[order].set(x) for x in at)
+
+
+@dataclasses.dataclass(frozen=True)
+class Packing:
+  """Sequences packed into rows.
+
+  Attributes:
+    length: L, tokens of a packed row, at least those of a whole sequence.
+    sizes: static numbers of rows, evenly spaced; a batch runs at most 1/sizes
+      of what it would cost padded above what it needs.
+  """
+
+  length: int
+  sizes: int
+
+  def most(self, n: int, t: int) -> int:
+    """Rows that n sequences of at most t tokens never exceed: every row but
+    the last holds as many sequences as fit of whole ones.
+    """
+    if self.length < t:
+      raise ValueError(
+        f'packed rows of {self.length} tokens do not hold a sequence of {t}'
+      )
+    return -(-n // (self.length // t))
+
+  def options(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
+    """(which to take, rows -> (rows, Packed) at every size)."""
+    n, t = valid.shape
+    most, shards = self.most(n, t), sharding.n_row_shards()
+    # Whole multiples of the devices, or every one would hold all rows.
+    blocks = -(-most // shards)
+    sizes = [shards * rows for rows in spaced(blocks, self.sizes)]
+    row, offset, rank = first_fit(valid.sum(axis=1), self.length, sizes[-1])
+    start = row * self.length + offset
+    # Holes within a sequence close up: a token goes by its place among the
+    # valid ones, as its position does.
+    place = start[:, None] + jnp.cumsum(valid, axis=1) - 1
+
+    def at(rows: int) -> Packed:
+      nowhere = rows * self.length
+      to = jnp.where(valid, place, nowhere)
+      put = lambda fill, x: (
+        jnp.full(nowhere, fill, jnp.int32)
+        .at[to.reshape(-1)]
+        .set(x.reshape(-1), mode='drop')
+        .reshape(rows, self.length)
+      )
+      ids = jnp.broadcast_to(rank[:, None] + 1, (n, t))
+      return Packed(put(n * t, jnp.arange(n * t)), put(0, ids), to)
+
+    which = jnp.searchsorted(jnp.asarray(sizes), row.max() + 1)
+    return which, [lambda x, s=s: (x, at(s)) for s in sizes]
+
+  def order(self, valid: jax.Array, parts: int) -> None:
+    """None: any part of the rows packs as well as another."""
+    del valid, parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Lengths:
+  """Rows cut behind the longest of them.
+
+  Attributes:
+    start: columns before it are never cut off.
+    sizes: static numbers of columns from there, evenly spaced.
+  """
+
+  start: int
+  sizes: int
+
+  def options(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
+    """(which to take, rows -> (rows, None) at every size)."""
+    t = valid.shape[1]
+    sizes = [self.start + n for n in spaced(t - self.start, self.sizes)]
+    which = jnp.searchsorted(jnp.asarray(sizes), _ends(valid).max())
+
+    def cut(rows, size: int):
+      # By shape: what an update reads of [N,T] is per token.
+      leaf = lambda x: x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
+      return jax.tree.map(leaf, rows), None
+
+    return which, [lambda x, s=s: cut(x, s) for s in sizes]
+
+  def order(self, valid: jax.Array, parts: int) -> jax.Array:
+    """Rows [N] such that strided parts (`batch.split`) have like lengths."""
+    by_length = jnp.argsort(_ends(valid))
+    return by_length.reshape(parts, -1).T.reshape(-1)
+
+
+def _ends(valid: jax.Array) -> jax.Array:
+  """i32 [N], columns up to the last real token of every row."""
+  return jnp.max(jnp.where(valid, jnp.arange(1, valid.shape[1] + 1), 0), axis=1)
+
+
+def fit(
+  how: Packing | Lengths | None, valid: jax.Array, rows: Any, f: Callable
+) -> Any:
+  """f(rows, Packed or None) at the smallest size that holds them.
+
+  Args:
+    how: None: as they are.
+    valid: bool [N,T], their real tokens.
+    rows: tree of [N,...].
+    f: gives arrays of the same shapes whatever the size. A gradient belongs
+      inside it: taken of the switch it would keep what every size saves.
+  """
+  if how is None:
+    return f(rows, None)
+  which, options = how.options(valid)
+  branches = [lambda rows, o=o: f(*o(rows)) for o in options]
+  return jax.lax.switch(which, branches, rows)

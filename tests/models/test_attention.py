@@ -1,0 +1,215 @@
+"""Every attention kernel against the reference, and that against NumPy."""
+
+import functools
+import os
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import ROOT, small_config, small_model
+
+from jaxrl_reason import sharding
+from jaxrl_reason.models import attention
+
+N, T, Q, K, H = 2, 140, 4, 2, 8  # 140: two blocks of 128 once padded
+
+# Segments of every row: left padding; three sequences and padding after them.
+LEFT = np.arange(T) >= np.array([[0], [37]])
+PACKED = np.repeat([[1, 2, 3, 0], [1, 2, 3, 0]], 35, axis=1)
+PACKED[1, :60] = 1
+
+
+def config(**changes):
+  shape = dict(heads=Q, kv_heads=K, head_dim=H)
+  return small_config(**(shape | changes))
+
+
+def inputs():
+  shapes = [(N, T, Q, H), (N, T, K, H), (N, T, K, H), (N, T, Q, H)]
+  keys = jax.random.split(jax.random.key(0), 4)
+  return [2 * jax.random.normal(k, s) for k, s in zip(keys, shapes)]
+
+
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def values_and_gradients(c, valid, windows, q, k, v, cotangent, which):
+  """Of real tokens: the output and d sum(output * cotangent)."""
+  real = jnp.asarray(valid > 0)[..., None, None]
+
+  def f(q, k, v):
+    attend = attention.make(attention.describe(valid), c, windows)
+    out = jnp.where(real, attend(q, k, v, which), 0)
+    return jnp.sum(out * cotangent), out
+
+  grads, out = jax.grad(f, argnums=(0, 1, 2), has_aux=True)(q, k, v)
+  return out, *(jnp.where(real, g, 0) for g in grads)
+
+
+def numpy_attention(c, segments, window, q, k, v):
+  """float64, a token and a head at a time."""
+  q, k, v = (np.asarray(x, np.float64) for x in (q, k, v))
+  out = np.zeros(q.shape)
+  for i, t, h in np.ndindex(N, T, Q):
+    near = np.arange(max(0, t + 1 - (window or T)), t + 1)
+    seen = near[segments[i, near] == segments[i, t]]
+    s = k[i, seen, h * K // Q] @ q[i, t, h] * c.score_scale
+    if c.attention_cap:
+      s = c.attention_cap * np.tanh(s / c.attention_cap)
+    p = np.exp(s - s.max())
+    out[i, t, h] = p @ v[i, seen, h * K // Q] / p.sum()
+  return out
+
+
+CASES = {
+  'causal': (LEFT, 0, 0.0),
+  'window': (LEFT, 9, 0.0),
+  'cap': (PACKED, 0, 2.0),
+  'packed window': (PACKED, 9, 0.0),
+}
+
+
+@pytest.mark.parametrize('case', CASES)
+def test_reference_equals_numpy(case):
+  valid, window, cap = CASES[case]
+  c = config(attention='einsum', attention_cap=cap)
+  q, k, v, g = inputs()
+  got = values_and_gradients(c, valid, (window,), q, k, v, g, 0)[0]
+  want = numpy_attention(c, valid.astype(int), window, q, k, v)
+  want = np.where((valid > 0)[..., None, None], want, 0)
+  np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize('kind', ['xla', 'splash'])
+@pytest.mark.parametrize('case', CASES)
+def test_kernels_equal_the_reference(kind, case):
+  valid, window, cap = CASES[case]
+  if cap and kind == 'xla':
+    return  # refused, see below
+  of = lambda kind: values_and_gradients(
+    config(attention=kind, attention_cap=cap), valid, (window,), *inputs(), 0
+  )
+  for got, want in zip(of(kind), of('einsum')):
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize('kind', ['einsum', 'splash'])
+def test_layers_of_several_windows_choose_theirs_inside_the_program(kind):
+  """A traced index of the window gives what that window alone gives."""
+  c, windows = config(attention=kind), (0, 9)
+  for which, window in enumerate(windows):
+    got = values_and_gradients(c, LEFT, windows, *inputs(), jnp.int32(which))
+    want = values_and_gradients(c, LEFT, (window,), *inputs(), 0)
+    for x, y in zip(got, want):
+      np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
+
+
+def test_sequences_in_one_row_are_as_if_alone():
+  """Hidden states of packed rows, whatever the padding between them."""
+  c, model, params = small_model(windows=(0, 3, 0))
+  a, b = jax.random.randint(jax.random.key(3), (2, 6), 0, 16)
+  row = jnp.concatenate([jnp.zeros(2, int), a, jnp.zeros(1, int), b[:4]])
+  ids = jnp.array([0] * 2 + [1] * 6 + [0] + [2] * 4)
+  got = model.hidden(params, row[None], ids[None])[0]
+  alone = lambda x: model.hidden(params, x[None], jnp.ones((1, len(x)), bool))
+  np.testing.assert_allclose(got[2:8], alone(a)[0], rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(got[9:], alone(b[:4])[0], rtol=1e-4, atol=1e-5)
+
+
+def test_holes_are_not_the_start_of_a_segment():
+  ids = jnp.array([[0, 1, 0, 1, 2, 0, 2, 2]])
+  rows = attention.describe(ids)
+  np.testing.assert_array_equal(rows.positions[ids > 0], [0, 1, 0, 1, 2])
+
+
+def test_splash_on_a_mesh_equals_one_device():
+  """Rows over 'data' and 'fsdp', heads over 'tensor'; also what divides over
+  neither.
+  """
+  c = config(attention='splash')
+  q, k, v, g = (jnp.concatenate([x, x + 1]) for x in inputs())
+  valid = np.concatenate([LEFT, LEFT[::-1]])
+  want = values_and_gradients(c, valid, (0,), q, k, v, g, 0)
+  for shape in ((2, 2, 2), (8, 1, 1)):
+    with jax.set_mesh(sharding.make_mesh(shape)):
+      got = values_and_gradients(c, valid, (0,), q, k, v, g, 0)
+    for x, y in zip(got, want):
+      np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({'attention': 'flash'}, 'attention.*splash'),
+    ({'attention': 'xla', 'attention_cap': 50.0}, 'attention_cap=50.*splash'),
+    ({'attention': 'cudnn'}, 'bfloat16.*float32'),
+    (
+      {'attention': 'cudnn', 'dtype': 'bfloat16', 'head_dim': 6},
+      'multiple of 8.* 6',
+    ),
+  ],
+)
+def test_kernels_that_cannot_are_refused(changes, words):
+  with pytest.raises(ValueError, match=words):
+    small_config(**changes)
+
+
+def test_auto_is_the_reference_on_cpu():
+  assert attention.resolve(config()) == 'einsum'
+
+
+COMPILE = """
+import jax, jax.numpy as jnp
+from jax.experimental import topologies
+from jaxrl_reason import sharding
+from jaxrl_reason.models import attention, spec, transformer
+c = transformer.Config(
+  vocab=128, layers=2, width=256, mlp=256, heads=4, kv_heads=2,
+  head_dim={width}, dtype='bfloat16', remat='full', attention_cap={cap},
+  windows={windows},
+)
+model = transformer.build(c)
+tpu = topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2')
+mesh = sharding.make_mesh((1, 2, 2), tpu.devices)
+where = sharding.shardings(model.specs, mesh, sharding.TRAIN_RULES)
+params = jax.tree.map(
+  lambda s, w: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=w),
+  spec.abstract(model.specs), where)
+rows = jax.ShapeDtypeStruct(
+  (4, 640), jnp.int32, sharding=sharding.row_sharding(mesh))
+loss = lambda p, *rows: model.hidden(p, *rows).astype(jnp.float32).sum()
+with jax.set_mesh(mesh):
+  assert attention.resolve(c) == 'splash'
+  compiled = jax.jit(jax.grad(loss)).lower(params, rows, rows).compile()
+text = compiled.as_text()
+print('kernels', text.count('tpu_custom_call'))
+print('scores', '640,640' in text)
+"""
+
+
+@pytest.mark.tpu_compile
+@pytest.mark.parametrize(
+  'width, cap, windows', [(64, 0.0, (0, 128)), (128, 30.0, ())]
+)
+def test_splash_compiles_for_a_tpu(width, cap, windows):
+  """Forward and backward on a described v5e:2x2, sharded by rows and heads;
+  no array of [T,T] scores is left in the program.
+  """
+  pytest.importorskip('libtpu')
+  code = COMPILE.format(width=width, cap=cap, windows=windows)
+  env = os.environ | {
+    'JAX_PLATFORMS': 'cpu',
+    'TPU_SKIP_MDS_QUERY': '1',
+    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',  # it only compiles
+  }
+  env.pop('XLA_FLAGS')  # those of the tests are the CPU compiler's
+  done = subprocess.run(
+    [sys.executable, '-c', code], env=env, cwd=ROOT, capture_output=True,
+    text=True,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr[-3000:]
+  out = done.stdout
+  # Forward, its recomputation, dq and dkv, for each window of the layers.
+  assert int(out.split('kernels ')[1].split()[0]) >= 3 * max(1, len(windows))
+  assert 'scores False' in out
