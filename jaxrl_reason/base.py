@@ -28,13 +28,16 @@ class Model:
       `packing` asks for.
     unembed: (params, hidden [...,D]) -> logits f32 [...,V].
     decode_params: params -> weights as `decode` reads them.
-    prefill: (params, tokens [B,P], valid [B,P], n_samples, max_new) ->
-      (hidden of the last token [B,D], cache).
-    decode: (decode_params, tokens [N], cache, t) -> (hidden [N,D], cache).
+    prefill: (params, tokens [B,P], valid [B,P], n_samples, max_new, columns of
+      the cache at first) -> (hidden of the last token [B,D], cache).
+    decode: (decode_params, tokens [S], cache, t [] or [S], column) -> (hidden
+      [S,D], cache); see `transformer.decode`.
+    grow: (cache, columns) -> cache.
     flops_per_token: forward FLOPs of a token after `context` others.
     hidden_routed: of a mixture of experts, (params, tokens, valid, routes
       [N,T,L,k] or None) -> (hidden, {'routes', 'load_balance'}).
-    sampled_routes: cache -> int [N,T,L,k], the experts generation used.
+    sampled_routes: cache -> int (of prompts [B,P,L,k], of the tokens decoded
+      last [S,L,k]), the experts used.
     adapters_off: of a model with adapters, params -> those without them, which
       the other functions take as well.
   """
@@ -45,6 +48,7 @@ class Model:
   decode_params: Callable
   prefill: Callable
   decode: Callable
+  grow: Callable
   flops_per_token: Callable[[float], float]
   hidden_routed: Callable | None = None
   sampled_routes: Callable | None = None

@@ -102,6 +102,8 @@ def reinforce() -> ml_collections.ConfigDict:
       top_k=0,  # 0: all tokens
       top_p=1.0,
       min_p=0.0,
+      slots=0,  # samples of a problem decoded at a time, then the next; 0: all
+      cache_segments=4,  # parts in which the cache of a rollout grows, at most
       demos=0,  # of a problem's samples, how many are its reference solution
       # Of losses that read values (PPO) or process rewards (PRIME).
       critic=dict(
@@ -132,7 +134,7 @@ def default() -> ml_collections.ConfigDict:
       stages=('sft', 'rl'),  # in this order, on one state
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
-      # remat, scan and attention are read.
+      # cache_dtype, remat, scan and attention are read.
       model_dir='',
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor; -1: the rest
       compile_cache='auto',  # folder of compiled programs; '': none
@@ -152,6 +154,10 @@ def default() -> ml_collections.ConfigDict:
         experts_per_token=0,  # how many it does go to
         expert_norm=False,  # their weights sum to 1
         dtype='float32',  # of computation: float32 or bfloat16
+        # Of keys and values kept while sampling: model, bfloat16, int8. Less
+        # than dtype samples from a slightly other distribution than is
+        # trained; losses can correct for it (loss.correction).
+        cache_dtype='model',
         remat='none',  # recomputed in the backward pass: none, dots, full
         scan=True,  # over layers; False unrolls them
         # Kernel over whole rows: einsum, xla, splash (TPU), cudnn (GPU, in

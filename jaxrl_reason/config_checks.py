@@ -213,6 +213,11 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
       'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
       'stand between generation and update'
     )
+  if c.slots < 0 or c.cache_segments < 1:
+    raise ValueError(
+      f'rl.slots={c.slots} must be at least 0 (all samples at once) and '
+      f'rl.cache_segments={c.cache_segments} at least 1'
+    )
   if c.temperature <= 0:
     raise ValueError(
       f'rl.temperature={c.temperature}: exploration needs more than 0'

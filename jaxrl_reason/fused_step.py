@@ -27,6 +27,8 @@ class Generation:
     max_new: C, tokens of room for a completion.
     filter: name in `batch.FILTERS`.
     part_names: of the reward's parts, for the metrics.
+    slots: samples of a prompt decoded at a time; 0: all.
+    segments: parts in which the cache grows.
     demos: of the G samples of a prompt, how many are its reference solution.
     reads: views that the rewards read (`device.reads`, `scoring.views`).
     routes: note the experts used, for the update to replay.
@@ -37,6 +39,8 @@ class Generation:
   max_new: int
   filter: str
   part_names: tuple[str, ...]
+  slots: int = 0
+  segments: int = 1
   demos: int = 0
   reads: tuple[str, ...] = ()
   routes: bool = False
@@ -64,6 +68,8 @@ def rollout(
     stop,
     n_samples=gen.n_samples,
     max_new=gen.max_new,
+    slots=gen.slots,
+    segments=gen.segments,
     row_ids=row_ids,
     routes=gen.routes,
   )

@@ -180,6 +180,8 @@ def _rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
     filter=c.filter,
     part_names=tuple(c.rewards),
     demos=c.demos,
+    slots=c.slots,
+    segments=c.cache_segments,
     reads=_reads(run) if c.path == 'fused' else (),
     routes=c.replay_routes,
     overlong=c.overlong,

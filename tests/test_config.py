@@ -81,6 +81,8 @@ def test_every_key_is_read():
     ({'rl.pack_len': 64, 'rl.algorithm': 'tbrm'}, 'whole logits'),
     ({'rl.filter': 'some'}, 'rl.filter'),
     ({'rl.temperature': 0.0}, 'rl.temperature'),
+    ({'rl.slots': -1}, 'rl.slots=-1'),
+    ({'rl.cache_segments': 0}, 'rl.cache_segments=0'),
     ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),
     ({'checkpoint.every': 15}, 'checkpoint.every = 15 does not.*log_every 10'),
     ({'rl.algorithm': 'tree_rl'}, 'tree_rl.*needs node_ids'),

@@ -20,6 +20,7 @@ ACTIVATIONS = {
 NOPE = -1  # in Config.rope_of_layer: a layer without positions
 CHOICES = {
   'dtype': ('float32', 'bfloat16'),
+  'cache_dtype': ('model', 'bfloat16', 'int8'),
   'remat': ('none', *REMAT),
   'attention': ('auto', *attention.KERNELS),
   'activation': tuple(ACTIVATIONS),
@@ -49,6 +50,7 @@ class Config:
   bias: bool = False  # on q, k, v, as in Qwen2
   tied: bool = True  # the head is the embedding, transposed
   dtype: str = 'float32'  # of computation; parameters are float32
+  cache_dtype: str = 'model'  # of decoding: that of computation, or less
   remat: str = 'none'  # none | dots | full
   scan: bool = True  # over layers in training; False unrolls
   # Kernel over whole rows (`models.attention`); auto: by platform.

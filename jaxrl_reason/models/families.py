@@ -16,7 +16,7 @@ from jaxrl_reason.models.config import Config
 
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 # Not of the architecture: how we run it.
-RUNTIME = ('dtype', 'remat', 'scan', 'attention')
+RUNTIME = ('dtype', 'cache_dtype', 'remat', 'scan', 'attention')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ def from_hf(h: dict, **runtime: Any) -> Config:
 
   Args:
     h: its content.
-    runtime: the fields in RUNTIME, which it does not say.
+    runtime: the fields named in RUNTIME, which it does not say.
 
   Raises:
     ValueError: names what is missing or not supported.

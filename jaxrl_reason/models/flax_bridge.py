@@ -48,23 +48,24 @@ def from_apply(apply: Callable, params: Any) -> Model:
     back = jax.vmap(lambda row, n: jnp.roll(row, n, axis=0))
     return back(out, ahead).astype(jnp.float32)
 
-  def prefill(params, tokens, valid, n_samples, max_new):
+  def prefill(params, tokens, valid, n_samples, max_new, columns=None):
+    del columns  # there is no cache to grow
     room = ((0, 0), (0, max_new))
     repeat = lambda x: jnp.repeat(jnp.pad(x, room), n_samples, axis=0)
     last = logits(params, tokens, valid)[:, -1]
     return last, Rows(repeat(tokens), repeat(valid), tokens.shape[1])
 
-  def decode(params, token, rows, t):
-    put = lambda all_, x: jax.lax.dynamic_update_slice_in_dim(
-      all_, x[:, None], rows.prompt_len + t, axis=1
-    )
+  def decode(params, token, rows, t, column=None):
+    del column
+    at = jnp.broadcast_to(rows.prompt_len + t, token.shape)
+    here = jnp.arange(rows.tokens.shape[1]) - at[:, None]
+    # What an earlier row of the slot left behind lies ahead.
     rows = rows.replace(
-      tokens=put(rows.tokens, token),
-      valid=put(rows.valid, jnp.ones_like(token, bool)),
+      tokens=jnp.where(here == 0, token[:, None], rows.tokens),
+      valid=(here <= 0) & (rows.valid | (here >= -jnp.reshape(t, (-1, 1)))),
     )
     out = logits(params, rows.tokens, rows.valid)
-    at = jax.lax.dynamic_index_in_dim(out, rows.prompt_len + t, 1, False)
-    return at, rows
+    return out[jnp.arange(len(at)), at], rows
 
   return Model(
     specs=jax.tree.map(_replicated, params),
@@ -73,6 +74,7 @@ def from_apply(apply: Callable, params: Any) -> Model:
     decode_params=lambda params: params,
     prefill=prefill,
     decode=decode,
+    grow=lambda rows, columns: rows,
     # Two for each weight; attention is not known.
     flops_per_token=lambda context: 2.0 * trees.n_params(params),
   )

@@ -33,10 +33,29 @@ def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
   return jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
 
 
+def _cached_scores(q, keys, mask, cap: float) -> jax.Array:
+  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
+  mask bool [1 or B,1 or I,S].
+  """
+  scores = jnp.einsum(
+    'bikgh,bksh->bikgs', q, keys.values, preferred_element_type=jnp.float32
+  )
+  if keys.scale is not None:
+    scores = scores * keys.scale[:, None, :, None]
+  return jnp.where(mask[:, :, None, None], soft_cap(scores, cap), MASKED)
+
+
+def _cached_values(p, values, dtype) -> jax.Array:
+  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
+  if values.scale is not None:
+    p = p * values.scale[:, None, :, None]
+  return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
+
+
 def attend_cached(
   q: jax.Array,
-  prompt: tuple[jax.Array, jax.Array],
-  own: tuple[jax.Array, jax.Array],
+  prompt: tuple,
+  own: tuple,
   prompt_mask: jax.Array,
   own_mask: jax.Array,
   *,
@@ -45,46 +64,35 @@ def attend_cached(
 ) -> jax.Array:
   """One new token per row against its group's prompt and its own completion.
 
-  The G samples of a prompt read one copy of its keys: that part is a real
-  matrix product instead of G matrix-vector ones, and nothing is repeated.
+  The rows of a prompt read one copy of its keys: that part is a real matrix
+  product instead of one of matrix and vector for each, and nothing is repeated.
+  One softmax over the scores of both parts is what merging two of them by their
+  log-sum-exps gives, and needs no second pass.
 
   Args:
-    q: [N,Q,H], N = B*G, the rows of a prompt adjacent.
-    prompt: keys, values [B,K,P,H] of the prompts.
-    own: keys, values [N,K,C,H] of the completions so far.
-    prompt_mask: bool [B,P], the prompt tokens it may look at.
-    own_mask: bool [C], the completion tokens it may look at.
+    q: [S,Q,H], S = B*I, the I rows of a prompt adjacent.
+    prompt: keys, values of the prompts: `cache.Kept` of [B,K,P,H].
+    own: keys, values of the completions so far: Kept of [S,K,R,H].
+    prompt_mask: bool [B,1 or I,P], the prompt tokens each may look at.
+    own_mask: bool [1 or S,R], the columns each may look at.
     scale: of the scores; cap: their soft cap, 0 for none.
 
   Returns:
-    [N,Q,H]
+    [S,Q,H]
   """
-  (n, heads, width), (b, kv, _, _) = q.shape, prompt[0].shape
-  g = heads // kv
-  q = q.reshape(b, n // b, kv, g, width) * scale
-  shared = jnp.einsum(
-    'bikgh,bkph->bikgp', q, prompt[0], preferred_element_type=jnp.float32
-  )
-  q = q.reshape(n, kv, g, width)
-  single = jnp.einsum(
-    'nkgh,nkch->nkgc', q, own[0], preferred_element_type=jnp.float32
-  )
-  shared, single = soft_cap(shared, cap), soft_cap(single, cap)
-  scores = jnp.concatenate(
-    [
-      jnp.where(prompt_mask[:, None, None, None], shared, MASKED).reshape(
-        n, kv, g, -1
-      ),
-      jnp.where(own_mask, single, MASKED),
-    ],
-    axis=-1,
-  )
-  p = jax.nn.softmax(scores, axis=-1).astype(own[1].dtype)
-  p_shared, p_single = jnp.split(p, [shared.shape[-1]], axis=-1)
-  out = jnp.einsum('nkgc,nkch->nkgh', p_single, own[1])
-  p_shared = p_shared.reshape(b, n // b, kv, g, -1)
-  out_shared = jnp.einsum('bikgp,bkph->bikgh', p_shared, prompt[1])
-  return (out + out_shared.reshape(out.shape)).reshape(n, heads, width)
+  (s, heads, width), (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
+  q = q.reshape(s, kv, -1, width) * scale
+  grouped = lambda x: x.reshape(b, s // b, *x.shape[1:])
+  alone = lambda x: x[:, None]
+  shared = _cached_scores(grouped(q), prompt[0], prompt_mask, cap)
+  single = _cached_scores(alone(q), own[0], alone(own_mask), cap)
+  scores = [x.reshape(s, *x.shape[2:]) for x in (shared, single)]
+  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
+  p_shared, p_single = jnp.split(p, [n_prompt], axis=-1)
+  out = _cached_values(alone(p_single), own[1], q.dtype)
+  out_shared = _cached_values(grouped(p_shared), prompt[1], q.dtype)
+  out = out.reshape(s, heads, width) + out_shared.reshape(s, heads, width)
+  return out.astype(q.dtype)
 
 
 @struct.dataclass

@@ -13,26 +13,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.models import attention, layers, moe, rope
+from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import ACTIVATIONS, NOPE, REMAT, Config
 from jaxrl_reason.models.weights import flops_per_token, specs
-
-
-@struct.dataclass
-class Cache:
-  """Keys and values, one array per layer, laid out [row, head, position, H] so
-  that a head's keys are contiguous for the decode step's products.
-  """
-
-  prompt: tuple  # L x (k, v), each [B,K,P,H]; shared by a prompt's samples
-  own: tuple  # L x (k, v), each [N,K,C,H]
-  prompt_mask: jax.Array  # bool [B,P]
-  # Experts used, int8 or 16: prompts [B,P,L,k], completions [N,C,L,k].
-  routes: tuple | None = None
 
 
 def build(c: Config) -> Model:
@@ -47,6 +34,7 @@ def build(c: Config) -> Model:
     decode=bind(decode),
     flops_per_token=lambda context: flops_per_token(c, context),
     hidden_routed=bind(hidden_routed) if c.experts else None,
+    grow=cache_lib.grow,
     sampled_routes=sampled_routes if c.experts else None,
   )
 
@@ -237,82 +225,83 @@ def decode_params(params: Any, c: Config) -> Any:
 
 
 def prefill(
-  params: Any, c: Config, tokens, valid, n_samples: int, max_new: int
+  params: Any,
+  c: Config,
+  tokens,
+  valid,
+  n_samples: int,
+  max_new: int,
+  columns: int | None = None,
 ):
   """Runs prompts [B,P] (left-padded) once; makes room for their completions.
+
+  Args:
+    n_samples: rows of a prompt that are decoded at a time.
+    max_new: C, tokens a completion may have.
+    columns: that the cache has room for at first (`grow`); None: C.
 
   Returns:
     (hidden of the last token [B,D], Cache for B*n_samples rows).
   """
   b, length = tokens.shape
+  columns = max_new if columns is None else columns
   h, ((k, v), used) = _forward(
     params, c, tokens, valid, length + max_new, keep_cache=True
   )
-  rows = b * n_samples
-  shape = (rows, c.kv_heads, max_new, c.head_dim)
-  empty = lambda: sharding.rows(jnp.zeros(shape, k.dtype))
+  shape = b * n_samples, c.kv_heads, columns, c.head_dim
+  keep = lambda x: cache_lib.keep(x, c.cache_dtype)
+  prompt = tuple((keep(k[i]), keep(v[i])) for i in range(c.layers))
+  empty = lambda: cache_lib.empty(*shape, prompt[0][0].values.dtype)
   routes = None
   if used is not None:
     routes = jnp.moveaxis(used['routes'], 0, 2)
-    own = (rows, max_new, *routes.shape[2:])
+    own = (shape[0], *routes.shape[2:])
     own = jnp.full(own, moe.UNKNOWN, routes.dtype)
     routes = routes, sharding.rows(own)
-  return h[:, -1], Cache(
-    prompt=tuple((k[i], v[i]) for i in range(c.layers)),
+  return h[:, -1], cache_lib.Cache(
+    prompt=prompt,
     own=tuple((empty(), empty()) for _ in range(c.layers)),
     prompt_mask=valid,
+    room=length + max_new,
     routes=routes,
   )
 
 
-def _decode_context(c: Config, cache: Cache, t, n: int):
-  """(tables of angles of the rows' position, masks by window) at index t."""
-  b, length = cache.prompt_mask.shape
-  room = cache.own[0][0].shape[2]
-  lengths = cache.prompt_mask.sum(axis=1) + t
-  positions = jnp.broadcast_to(lengths[:, None], (b, n // b)).reshape(n)
-  tables = [
-    rope.angles(r, positions, c.head_dim, length + room) for r in c.rope_tables
-  ]
-  own = jnp.arange(room)
-  masks = {}
-  for window in {c.window(i) for i in range(c.layers)}:
-    masks[window] = cache.prompt_mask, own <= t
-    if window:
-      # A prompt token's position, and with it its distance, is its own.
-      at = jnp.cumsum(cache.prompt_mask, axis=1) - 1
-      near = lengths[:, None] - at < window
-      masks[window] = cache.prompt_mask & near, (own <= t) & (t - own < window)
-  return tables, masks
-
-
-def decode(params: Any, c: Config, tokens, cache: Cache, t):
+def decode(
+  params: Any, c: Config, tokens, cache: cache_lib.Cache, t, column=None
+):
   """One token per row: the t-th of its completion.
 
   Args:
     params: from `decode_params`.
-    tokens: int [N], the tokens at completion index t.
+    tokens: int [S], the tokens at completion index t.
     cache: filled up to index t - 1.
-    t: int scalar.
+    t: int [] or [S].
+    column: int [], where in the cache their keys go; None: t.
 
   Returns:
-    (hidden [N,D], cache with index t written).
+    (hidden [S,D], cache with the column written).
   """
-  tables, masks = _decode_context(c, cache, t, tokens.shape[0])
+  column = t if column is None else column
+  windows = [c.window(i) for i in range(c.layers)]
+  positions, masks = cache_lib.context(cache, t, column, windows)
+  tables = [
+    rope.angles(r, positions, c.head_dim, cache.room) for r in c.rope_tables
+  ]
   x = sharding.rows(embed(params, c, tokens))
-  put = lambda buffer, new: jax.lax.dynamic_update_slice_in_dim(
-    buffer, new[:, :, None], t, axis=2
-  )
   own, routes = [], []
   for i, p in enumerate(params['layers']):
 
     def attend(q, k, v, i=i):
-      kv = put(cache.own[i][0], k), put(cache.own[i][1], v)
+      kv = tuple(
+        cache_lib.put(buffer, new, column, c.cache_dtype)
+        for buffer, new in zip(cache.own[i], (k, v))
+      )
       out = layers.attend_cached(
         q,
         cache.prompt[i],
         kv,
-        *masks[c.window(i)],
+        *masks[windows[i]],
         scale=c.score_scale,
         cap=c.attention_cap,
       )
@@ -326,16 +315,12 @@ def decode(params: Any, c: Config, tokens, cache: Cache, t):
   cache = cache.replace(own=tuple(own))
   if cache.routes is not None:
     used = jnp.stack(routes, axis=1).astype(cache.routes[1].dtype)
-    at_t = jax.lax.dynamic_update_index_in_dim(cache.routes[1], used, t, axis=1)
-    cache = cache.replace(routes=(cache.routes[0], at_t))
+    cache = cache.replace(routes=(cache.routes[0], used))
   return _norm(x, params, 'final_norm', c), cache
 
 
-def sampled_routes(cache: Cache) -> jax.Array:
-  """The experts every token went through, int [N,P+C,L,k], for
-  `hidden_routed`. Tokens never decoded (the last drawn one, and what is past
-  the end of all rows) have `moe.UNKNOWN`; no log-probability depends on them.
+def sampled_routes(cache: cache_lib.Cache) -> tuple[jax.Array, jax.Array]:
+  """The experts used, int: by the prompts' tokens [B,P,L,k], and by the tokens
+  decoded last [S,L,k].
   """
-  prompt, own = cache.routes
-  repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
-  return jnp.concatenate([repeated, own], axis=1)
+  return cache.routes

@@ -192,6 +192,7 @@ def test_softmax_of_nothing_is_finite():
     ({'head_dim': 3}, 'head_dim'),
     ({'remat': 'some'}, 'remat'),
     ({'dtype': 'int8'}, 'dtype'),
+    ({'cache_dtype': 'int4'}, 'cache_dtype'),
   ],
 )
 def test_impossible_configs_are_refused(change, word):

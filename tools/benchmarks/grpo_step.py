@@ -51,7 +51,17 @@ def matmul_peak(repeats: int) -> float:
   return 2 * n**3 / timed(lambda: product(a, a), repeats)[0]
 
 
-def problem(layers: int, width: int, *, prompt: int = P, new: int = C, **model):
+def problem(
+  layers: int,
+  width: int,
+  *,
+  prompt: int = P,
+  new: int = C,
+  samples: int = G,
+  slots: int = 0,
+  segments: int = 4,
+  **model,
+):
   """(learner, generation, state, prompts) of the comparison's shapes."""
   config = transformer.Config(
     vocab=V,
@@ -75,7 +85,7 @@ def problem(layers: int, width: int, *, prompt: int = P, new: int = C, **model):
   prompts = Prompts(
     tokens, jnp.ones((B, prompt), bool), jnp.arange(B), {'x': jnp.arange(B)}
   )
-  gen = fused_step.Generation(G, new, 'none', ('x',))
+  gen = fused_step.Generation(samples, new, 'none', ('x',), slots, segments)
   return learner, gen, learner_lib.init_state(learner, params), prompts
 
 
@@ -114,16 +124,19 @@ def programs(learner, gen, state, prompts) -> dict:
   }
 
 
+def flops(
+  learner, prompt: int = P, new: int = C, samples: int = G, **_
+) -> dict[str, float]:
+  """The model's FLOPs by phase."""
+  rows, forward = B * samples, learner.model.flops_per_token((prompt + new) / 2)
+  sample = (B * prompt + rows * new) * forward
+  learn = rows * (prompt + new) * forward * 4  # reference 1, policy 1 + 2
+  return {'sampler': sample, 'update': learn, 'step': sample + learn}
+
+
 def measure(layers: int, width: int, repeats: int, **model) -> list[dict]:
   learner, *rest = problem(layers, width, **model)
-  rows, forward = B * G, learner.model.flops_per_token((P + C) / 2)
-  prefill, decode = B * P * forward, rows * C * forward
-  learn = rows * (P + C) * forward * 4  # reference 1, policy 1 + 2
-  flops = {
-    'sampler': prefill + decode,
-    'update': learn,
-    'step': prefill + decode + learn,
-  }
+  rows, work = B * G, flops(learner)
   peak = matmul_peak(repeats)
   table = []
   for name, f in programs(learner, *rest).items():
@@ -133,8 +146,8 @@ def measure(layers: int, width: int, repeats: int, **model) -> list[dict]:
         'phase': name,
         'wall_s': wall,
         'cpu_s': cpu,
-        'gflop': flops[name] / 1e9,
-        'share_of_peak': flops[name] / peak / wall,
+        'gflop': work[name] / 1e9,
+        'share_of_peak': work[name] / peak / wall,
         'tokens_per_s': rows * C / wall,
         'peak_gflops': peak / 1e9,
       }

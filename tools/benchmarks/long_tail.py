@@ -1,0 +1,134 @@
+"""Tokens/s of the sampler when completions end far apart.
+
+  python tools/benchmarks/long_tail.py [--layers=4 --width=256] [--samples=32]
+    [--new=256] [--repeats=5]
+
+Lengths are log-normal (sigma 1) with a mean of a quarter of the limit, cut off
+at it: 8 prompts, 32 tokens each, vocabulary 512. The sampler is as it is; the
+model is one that says its stop token when a row has its length, and never
+else. A row's length is looked up by its first token, so that it is the same
+however rows are generated, which is checked. Useful tokens are those up to a
+row's end.
+"""
+
+import argparse
+import dataclasses
+
+import grpo_step
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import sampler
+from jaxrl_reason.base import Model
+from jaxrl_reason.logits import Sampling
+
+STOP = 0
+
+
+def lengths_by_token(mean: float, limit: int) -> jax.Array:
+  """int [V]: the length of a row by its first token."""
+  rng = np.random.default_rng(0)
+  drawn = rng.lognormal(np.log(mean) - 0.5, 1.0, grpo_step.V)
+  return jnp.asarray(np.clip(np.rint(drawn), 2, limit), jnp.int32)
+
+
+def with_lengths(model: Model, lengths: jax.Array) -> Model:
+  """The model, stopping at lengths: beside the cache it keeps rows' first
+  tokens, and beside the hidden state whether the next token is the last.
+  """
+
+  def prefill(*args):
+    hidden, cache = model.prefill(*args)
+    rows = args[1].shape[0] * args[3]
+    return (hidden_and(hidden, False), (cache, jnp.zeros(rows, jnp.int32)))
+
+  def hidden_and(hidden, last):
+    flag = jnp.broadcast_to(last, hidden.shape[:1]).astype(hidden.dtype)
+    return jnp.concatenate([hidden, flag[:, None]], axis=1)
+
+  def decode(params, tokens, cache, t, column):
+    cache, first = cache
+    first = jnp.where(t == 0, tokens, first)
+    hidden, cache = model.decode(params, tokens, cache, t, column)
+    return hidden_and(hidden, t + 2 >= lengths[first]), (cache, first)
+
+  def unembed(params, hidden):
+    logits = model.unembed(params, hidden[:, :-1])
+    stop = jnp.where(hidden[:, -1:] > 0, 1e9, -1e9)
+    return jnp.where(jnp.arange(logits.shape[1]) == STOP, stop, logits)
+
+  grow = lambda cache, n: (model.grow(cache[0], n), cache[1])
+  return dataclasses.replace(
+    model, prefill=prefill, decode=decode, unembed=unembed, grow=grow
+  )
+
+
+def modes(samples: int) -> dict[str, tuple[int, dict]]:
+  """Name -> (stop token, arguments of `generate`)."""
+  few = {f'{n} slots': n for n in (samples // 2, samples // 4) if n}
+  return {
+    'plain loop': (-1, {}),
+    'early exit': (STOP, {}),
+    'early exit, 4 segments': (STOP, {'segments': 4}),
+  } | {
+    f'{k}, 4 segments': (STOP, dict(slots=n, segments=4))
+    for k, n in few.items()
+  }
+
+
+def measure(args) -> list[tuple]:
+  learner, _, state, prompts = grpo_step.problem(
+    args.layers, args.width, new=args.new
+  )
+  lengths = lengths_by_token(args.new / 4, args.new)
+  model, want, table = with_lengths(learner.model, lengths), None, []
+  for name, (stop, static) in modes(args.samples).items():
+    generate = jax.jit(
+      lambda params, stop, static=static: sampler.generate(
+        model,
+        params,
+        prompts.tokens,
+        prompts.valid,
+        jax.random.key(2),
+        Sampling.make(),
+        stop,
+        n_samples=args.samples,
+        max_new=args.new,
+        **static,
+      )
+    )
+    run = lambda: generate(state.params, jnp.array([stop]))  # noqa: B023
+    wall, cpu = grpo_step.timed(run, args.repeats)
+    tokens = np.asarray(run().tokens)
+    n = np.asarray(lengths)[tokens[:, 0]]
+    tokens = np.where(np.arange(args.new) < n[:, None], tokens, 0)
+    want = tokens if want is None else want
+    if not np.array_equal(tokens, want):
+      raise RuntimeError(f'{name} sampled other tokens than the plain loop')
+    table.append((name, wall, cpu, n.sum() / wall))
+  print(f'mean length {n.mean():.0f}, longest {n.max()}, of {args.new}')
+  return table
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--layers', type=int, default=4)
+  parser.add_argument('--width', type=int, default=256)
+  parser.add_argument('--samples', type=int, default=32)
+  parser.add_argument('--new', type=int, default=256)
+  parser.add_argument('--repeats', type=int, default=5)
+  args = parser.parse_args()
+  print(
+    f'{args.layers} layers x {args.width}, {grpo_step.B} x {args.samples} '
+    f'rows, {grpo_step.P} + {args.new} tokens; jax {jax.__version__}'
+  )
+  table = measure(args)
+  print(f'{"mode":24} {"wall s":>8} {"CPU s":>8} {"tokens/s":>9} {"plain":>6}')
+  for name, wall, cpu, rate in table:
+    ratio = rate / table[0][3]
+    print(f'{name:24} {wall:8.3f} {cpu:8.3f} {rate:9.0f} {ratio:6.2f}')
+
+
+if __name__ == '__main__':
+  main()

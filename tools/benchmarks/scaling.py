@@ -1,0 +1,75 @@
+"""Cost of sampler and update against size, with fitted exponents.
+
+  python tools/benchmarks/scaling.py [--width=128] [--repeats=5]
+
+From 2 layers x 128 and 8 x 8 rows of 32 + 64 tokens, one size at a time x 1, 4
+and 16: parameters (the width, its square root as much), rows (samples of a
+prompt), length (prompt and completion). `exponent` is the slope of log seconds
+over log size, by least squares; `arithmetic` that of the model's own FLOPs. A
+time that grows faster than its arithmetic is a surprise.
+"""
+
+import argparse
+import math
+
+import grpo_step
+import numpy as np
+
+FACTORS = (1, 4, 16)
+
+
+def shape(axis: str, factor: int, width: int) -> dict:
+  """Arguments of `grpo_step.problem` with one size times factor."""
+  shape = dict(
+    width=width,
+    samples=grpo_step.G,
+    prompt=grpo_step.P,
+    new=grpo_step.C,
+  )
+  if axis == 'parameters':
+    shape['width'] *= math.isqrt(factor)
+  elif axis == 'rows':
+    shape['samples'] *= factor
+  else:
+    shape['prompt'] *= factor
+    shape['new'] *= factor
+  return shape
+
+
+def exponent(values) -> float:
+  return float(np.polyfit(np.log(FACTORS), np.log(values), 1)[0])
+
+
+def measure(axis: str, width: int, repeats: int) -> dict:
+  """Phase -> (seconds, FLOPs), each by factor."""
+  found = {'sampler': ([], []), 'update': ([], [])}
+  for factor in FACTORS:
+    sizes = shape(axis, factor, width)
+    problem = grpo_step.problem(2, **sizes)
+    programs = grpo_step.programs(*problem)
+    flops = grpo_step.flops(problem[0], **sizes)
+    for phase, (seconds, work) in found.items():
+      seconds.append(grpo_step.timed(programs[phase], repeats)[0])
+      work.append(flops[phase])
+  return found
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--width', type=int, default=128)
+  parser.add_argument('--repeats', type=int, default=5)
+  parser.add_argument('--axes', default='parameters,rows,length')
+  args = parser.parse_args()
+  columns = ' '.join(f'{f"x{n} s":>8}' for n in FACTORS)
+  print(f'{"axis":10} {"phase":8} {columns} {"exponent":>9} {"arithmetic":>11}')
+  for axis in args.axes.split(','):
+    for phase, (seconds, work) in measure(
+      axis, args.width, args.repeats
+    ).items():
+      cells = ' '.join(f'{s:8.3f}' for s in seconds)
+      slopes = f'{exponent(seconds):9.2f} {exponent(work):11.2f}'
+      print(f'{axis:10} {phase:8} {cells} {slopes}', flush=True)
+
+
+if __name__ == '__main__':
+  main()
