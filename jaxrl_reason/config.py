@@ -24,6 +24,7 @@ def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
       b1=0.9,
       b2=0.95,
       eps=1e-8,
+      state_dtype='float32',  # of the means it keeps: float32 or bfloat16
       weight_decay=0.0,  # per update, times lr; norms and biases excepted
       clip_norm=1.0,  # global norm of the gradient; 0: no clipping
     )
@@ -90,6 +91,9 @@ def reinforce() -> ml_collections.ConfigDict:
       # Of a mixture of experts: the update uses the experts that sampled, in
       # current and old log-probs (https://arxiv.org/abs/2510.11370).
       replay_routes=False,
+      # Of the reference's copy of the weights: device, or host, from where it
+      # comes to the device only to be scored with.
+      reference_memory='device',
       # Padding saved (`packing.py`), in passes over log-probs. Either packs
       # completed sequences into rows of so many tokens, at least prompt_len +
       # completion_len; 0: no.
@@ -136,7 +140,7 @@ def default() -> ml_collections.ConfigDict:
       # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
       # cache_dtype, remat, scan and attention are read.
       model_dir='',
-      mesh=(-1, 1, 1),  # devices along data, fsdp, tensor; -1: the rest
+      mesh=(-1, 1, 1),  # devices along data, fsdp, tensor[, context]; -1: rest
       compile_cache='auto',  # folder of compiled programs; '': none
       model=dict(
         layers=2,

@@ -56,6 +56,10 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
     _divides('log_every', config.log_every, **dispatch)
     _check_optimizer(stage, c)
     _check_rows(stage, c, n_row_shards)
+  if config.rl.reference_memory not in ('device', 'host'):
+    raise ValueError(
+      f'rl.reference_memory={config.rl.reference_memory!r}: device or host'
+    )
   if config.frozen_dtype not in frozen.DTYPES:
     raise ValueError(
       f'frozen_dtype={config.frozen_dtype!r}: choose one of '

@@ -30,6 +30,8 @@ class Learner:
     trainable: regex over the paths of the parameters that are trained.
     old_logp: name in OLD_LOGP, what ratios are measured against.
     balance_coef: of the experts' load balance in the loss.
+    reference_memory: 'device', or 'host' where the state keeps the reference in
+      the hosts' memory: a program then has it on the device while it scores.
     packing: how padding is saved; None: rows are computed as they are.
   """
 
@@ -45,7 +47,13 @@ class Learner:
   trainable: str = '.*'
   old_logp: str = 'trainer'
   balance_coef: float = 0.0
+  reference_memory: str = 'device'
   packing: Packing | Lengths | None = None
+
+  @property
+  def offload(self) -> tuple[str, ...]:
+    """Fields of the state that are kept in the hosts' memory."""
+    return ('ref_params',) if self.reference_memory == 'host' else ()
 
   @property
   def n_updates(self) -> int:
@@ -81,7 +89,10 @@ def reference(learner: Learner, state: TrainState):
   if learner.model.adapters_off is not None:
     return learner.model.adapters_off(state.params)
   _, frozen = trees.split(state.params, learner.trainable)
-  return trees.join(state.ref_params, frozen)
+  ref = state.ref_params
+  if learner.reference_memory == 'host':
+    ref = jax.device_put(ref, jax.memory.Space.Device)
+  return trees.join(ref, frozen)
 
 
 def init_state(learner: Learner, params) -> TrainState:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import logits as logits_lib
+from jaxrl_reason import sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.packing import Packed
 
@@ -128,7 +129,8 @@ def over_columns(
   hidden = hidden[:, start - 1 : -1]
   read = tuple(x[:, start:] for x in (tokens, *beside))
   n, columns, _ = hidden.shape
-  of = lambda hidden, read: part(model.unembed(params, hidden), *read)
+  pin = lambda x: jax.tree.map(sharding.tokens, x)
+  of = lambda hidden, read: part(model.unembed(params, pin(hidden)), *pin(read))
   if not 0 < chunk < columns:
     out = of(hidden, read)
   else:

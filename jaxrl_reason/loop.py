@@ -57,7 +57,8 @@ def _layout(run, learner: learner_lib.Learner, total: int):
   )
   template = jax.eval_shape(make, spec.abstract(run.model.specs))
   params = sharding.shardings(run.model.specs, run.mesh, sharding.TRAIN_RULES)
-  return make, template, sharding.state_shardings(template, params, run.mesh)
+  where = sharding.state_shardings(template, params, run.mesh, learner.offload)
+  return make, template, where
 
 
 def begin(run, learner: learner_lib.Learner, params, total: int) -> TrainState:

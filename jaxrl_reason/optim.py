@@ -94,13 +94,40 @@ def schedule(c, steps: int) -> optax.Schedule:
   return optax.join_schedules([warmup, tails[c.schedule]()], [c.warmup_steps])
 
 
+def stored(tx: optax.GradientTransformation, dtype: str):
+  """The transformation, its means kept in `dtype` and computed in float32."""
+  if dtype == 'float32':
+    return tx
+  is_mean = lambda x: x.ndim and jnp.issubdtype(x.dtype, jnp.floating)
+  cast = lambda tree, to: jax.tree.map(
+    lambda x: x.astype(to) if is_mean(x) else x, tree
+  )
+
+  def update(updates, state, params=None):
+    updates, state = tx.update(updates, cast(state, jnp.float32), params)
+    return updates, cast(state, dtype)
+
+  init = lambda params: cast(tx.init(params), dtype)
+  return optax.GradientTransformation(init, update)
+
+
 def make(c, steps: int) -> optax.GradientTransformation:
   """The optimizer of an `optimizer` section for a stage of `steps` updates."""
   if c.name not in OPTIMIZERS:
     raise ValueError(
       f'optimizer.name={c.name!r}: choose one of {", ".join(OPTIMIZERS)}'
     )
-  rule = OPTIMIZERS[c.name](schedule(c, steps), c)
+  if c.state_dtype not in ('float32', 'bfloat16'):
+    raise ValueError(
+      f'optimizer.state_dtype={c.state_dtype!r}: float32 or bfloat16'
+    )
+  if c.state_dtype == 'bfloat16' and max(c.b1, c.b2) > 0.99:
+    raise ValueError(
+      f'optimizer.state_dtype={c.state_dtype!r}, b1={c.b1}, b2={c.b2}: of a '
+      'mean that moves by less than 1/256 of its value an update, bfloat16 '
+      'keeps nothing; use at most 0.99, or float32'
+    )
+  rule = stored(OPTIMIZERS[c.name](schedule(c, steps), c), c.state_dtype)
   if c.clip_norm:
     return optax.chain(optax.clip_by_global_norm(c.clip_norm), rule)
   return rule

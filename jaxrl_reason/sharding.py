@@ -1,11 +1,17 @@
 """The mesh and the rules; the only place that names mesh axes.
 
 Axes: 'data' (rows, replicated weights), 'fsdp' (rows, sharded weights),
-'tensor' (heads, mlp and vocabulary). Weights carry logical names
-(`models.spec`), which a rule table maps to mesh axes; activations are pinned
-by rows only and XLA's partitioner derives the rest from the weights.
+'tensor' (heads, mlp and vocabulary), 'context' (tokens of a row). Weights carry
+logical names (`models.spec`), which a rule table maps to mesh axes; activations
+are pinned by rows and tokens only and XLA's partitioner derives the rest from
+the weights.
+
+Where whole rows pass through the model, a row's tokens are split over 'context'
+and attention gathers keys and values, never scores. Everywhere else, decoding
+included, 'context' splits rows further where their number allows it.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,7 +23,7 @@ from jax.sharding import PartitionSpec as P
 from jaxrl_reason import trees
 from jaxrl_reason.models import spec
 
-AXES = ('data', 'fsdp', 'tensor')
+AXES = ('data', 'fsdp', 'tensor', 'context')
 ROWS = ('data', 'fsdp')
 
 # Logical weight axis -> mesh axis.
@@ -38,11 +44,16 @@ DECODE_RULES = TRAIN_RULES | {'embed': None}
 def make_mesh(
   shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None
 ) -> Mesh:
-  """A (data, fsdp, tensor) mesh; one size may be -1: what is left over."""
+  """A mesh of sizes along AXES; the last may be left out (1), and one may be
+  -1: what is left over.
+  """
   devices = jax.devices() if devices is None else list(devices)
-  shape = list(shape)
-  if len(shape) != 3 or shape.count(-1) > 1:
-    raise ValueError(f'mesh={tuple(shape)}: three sizes {AXES}, one -1 at most')
+  if len(shape) not in (3, 4) or list(shape).count(-1) > 1:
+    raise ValueError(
+      f'mesh={tuple(shape)}: sizes along {AXES}, the last if it is not 1, and '
+      'one -1 at most'
+    )
+  shape = [*shape, 1][:4]
   known = int(np.prod([n for n in shape if n != -1]))
   if -1 in shape:
     shape[shape.index(-1)] = len(devices) // known
@@ -52,7 +63,7 @@ def make_mesh(
       f'there are {len(devices)}. Sizes must multiply to that; -1 fills in.'
     )
   return jax.make_mesh(
-    tuple(shape), AXES, axis_types=(AxisType.Auto,) * 3, devices=devices
+    tuple(shape), AXES, axis_types=(AxisType.Auto,) * 4, devices=devices
   )
 
 
@@ -87,27 +98,65 @@ def shardings(specs: Any, mesh: Mesh, rules: dict) -> Any:
 
 
 def rows(x: jax.Array, axis: int = 0) -> jax.Array:
-  """Pins dimension `axis` (rows) to the mesh's row axes; leaves the rest free.
+  """Pins dimension `axis` (rows) to the mesh's row axes, and to its context
+  axis where the rows divide over it too; leaves the rest free.
 
   Does nothing outside a mesh (`jax.set_mesh`), so that models and losses work
   in anyone's program.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or not set(ROWS) <= set(mesh.axis_names):
-    return x
-  if x.shape[axis] % n_row_shards():
+  most = (*ROWS, 'context')
+  return _pin(x, {axis: ROWS if x.shape[axis] % _size(most) else most})
+
+
+def tokens(x: jax.Array, axis: int = 0) -> jax.Array:
+  """Pins dimension `axis` (rows) to the row axes and the next one (tokens) to
+  the context axis.
+  """
+  return _pin(x, {axis: ROWS, axis + 1: ('context',)})
+
+
+def gathered(x: jax.Array) -> jax.Array:
+  """[N,T,...] pinned by rows, every device of a context holding all T."""
+  return _pin(x, {0: ROWS, 1: None}) if _size(('context',)) > 1 else x
+
+
+def _pin(x: jax.Array, where: dict[int, tuple[str, ...] | None]) -> jax.Array:
+  """Pins dimensions to mesh axes, but those that do not divide over them."""
+  if not in_mesh():
     return x
   part = [P.UNCONSTRAINED] * x.ndim
-  part[axis] = ROWS
+  for axis, names in where.items():
+    if names is None or x.shape[axis] % _size(names) == 0:
+      part[axis] = names
   return jax.lax.with_sharding_constraint(x, P(*part))
 
 
-def n_row_shards() -> int:
-  """Devices over which the rows of the mesh in use are split; 1 outside one."""
+def in_mesh() -> bool:
+  """Whether the program being traced has a mesh of ours."""
   mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or not set(ROWS) <= set(mesh.axis_names):
-    return 1
-  return mesh.shape['data'] * mesh.shape['fsdp']
+  return not mesh.empty and set(AXES) <= set(mesh.axis_names)
+
+
+def _size(names: Sequence[str]) -> int:
+  """Devices along axes of the mesh in use; 1 outside one."""
+  shape = jax.sharding.get_abstract_mesh().shape
+  return math.prod(shape[name] for name in names) if in_mesh() else 1
+
+
+def n_row_shards() -> int:
+  """Devices over which batches of the mesh in use are split; 1 outside one."""
+  return _size(ROWS)
+
+
+def n_context_shards() -> int:
+  """Devices over which a row's tokens are split; 1 outside a mesh."""
+  return _size(('context',))
+
+
+def n_local_heads(n: int, n_kv: int) -> int:
+  """Of n query heads, those on one device (`on_shards`)."""
+  shards = _size(('tensor',))
+  return n if n_kv % shards else n // shards
 
 
 def platform() -> str:
@@ -118,25 +167,32 @@ def platform() -> str:
   return device.platform if device else jax.default_backend()
 
 
-def on_shards(f: Callable, *, n_rows: int, n_heads: int) -> Callable:
-  """f(q, k, v, ids) on every device's own rows and heads, for kernels that the
-  partitioner cannot split; outside a mesh, f itself.
+def on_shards(
+  f: Callable, kernel_specs: Callable, *, n_rows: int, n_heads: int
+) -> Callable:
+  """f(kernel, q, q_ids, k, v, ids) on every device's own rows, heads and
+  queries, for kernels that the partitioner cannot split; outside a mesh, f
+  itself.
 
   Args:
-    f: (three arrays [N,heads,...], one [N,...]) -> [N,heads,...].
+    f: (a kernel, arrays [N,heads,T,...] and [N,T] of queries, two [N,heads,T,
+      ...] and one [N,T] of keys) -> [N,heads,T,...].
+    kernel_specs: from the NamedSharding of (heads, queries) to the specs of
+      the kernel's arrays.
     n_rows, n_heads: N and the fewest heads of the three; what does not divide
       over its mesh axes is computed on each of them.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or not set(AXES) <= set(mesh.axis_names):
+  if not in_mesh():
     return f
+  mesh = jax.sharding.get_abstract_mesh()
   rows = None if n_rows % n_row_shards() else ROWS
   heads = None if n_heads % mesh.shape['tensor'] else 'tensor'
-  whole = P(rows, heads)
+  q, kv = P(rows, heads, 'context'), P(rows, heads)
+  kernel = kernel_specs(NamedSharding(mesh, P(None, 'context')))
   return jax.shard_map(
     f,
-    in_specs=(whole, whole, whole, P(rows)),
-    out_specs=whole,
+    in_specs=(kernel, q, P(rows, 'context'), kv, kv, P(rows)),
+    out_specs=q,
     check_vma=False,  # a Pallas call does not say how its results vary
   )
 
@@ -147,8 +203,7 @@ def constrain(tree: Any, specs: Any, rules: dict) -> Any:
   Of a weight of several arrays (`models.layers`), it pins the one that has the
   spec's shape. Does nothing outside a mesh, as `rows`.
   """
-  mesh = jax.sharding.get_abstract_mesh()
-  if mesh.empty or not set(AXES) <= set(mesh.axis_names):
+  if not in_mesh():
     return tree
   put = jax.lax.with_sharding_constraint
   pin = lambda s, node: jax.tree.map(
@@ -176,19 +231,23 @@ def to_global(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
   )
 
 
-def state_shardings(template: Any, params: Any, mesh: Mesh) -> Any:
+def state_shardings(
+  template: Any, params: Any, mesh: Mesh, offload: tuple[str, ...] = ()
+) -> Any:
   """Shardings of a whole state: every array that belongs to a parameter (the
   optimizer's moments, the reference) lies as the parameter does.
 
   Args:
     template: the state's shapes; params: shardings of its parameters.
+    offload: fields of the state that are kept in the hosts' memory.
   """
   by_path = trees.flatten(params)
 
   def leaf(path, x):
+    kind = 'pinned_host' if path.split('/')[0] in offload else None
     for name, sharding in by_path.items():
       if path.endswith(f'/{name}') and len(x.shape) == len(sharding.spec):
-        return sharding
+        return sharding.with_memory_kind(kind) if kind else sharding
     return replicated(mesh)
 
   return trees.map_with_path(leaf, template)

@@ -62,7 +62,7 @@ def learner(run, name: str) -> learner_lib.Learner:
   if name == 'rl':
     settings, start = config_lib.algorithm(run.config), d.prompt_len
     passes = {'epochs': c.epochs, 'minibatches': c.minibatches}
-    ratio = {'old_logp': c.old_logp}
+    ratio = {'old_logp': c.old_logp, 'reference_memory': c.reference_memory}
     passes['packing'] = _packing(c, start)
   else:
     settings = losses.resolve(SUPERVISED)

@@ -3,7 +3,9 @@ AdamW's.
 """
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jaxrl_reason import config as config_lib
@@ -50,3 +52,35 @@ def test_frozen_parameters_need_no_state(name):
   params = spec.init(transformer.build(c).specs, jax.random.key(1))
   chosen, _ = trees.split(params, '.*attn/(q|o)')
   assert set(updates(chosen, name=name)) == {'layers/attn/q', 'layers/attn/o'}
+
+
+def test_means_in_bfloat16_follow_those_in_float32():
+  """Half the memory, and after 40 updates what rounding leaves of it."""
+  rng = np.random.default_rng(0)
+  grads = rng.normal(0.3, 1, (40, 64)).astype(np.float32)
+  after = {}
+  for dtype in ('float32', 'bfloat16'):
+    c = config_lib.optimizer(1e-2, warmup_steps=0, state_dtype=dtype)
+    tx = optim.make(c, 40)
+    w = {'w': jnp.zeros(64)}
+    state = tx.init(w)
+    for g in grads:
+      change, state = tx.update({'w': g}, state, w)
+      w = optax.apply_updates(w, change)
+    after[dtype] = w['w'], state
+  means = [x for x in jax.tree.leaves(after['bfloat16'][1]) if x.ndim]
+  assert [x.dtype for x in means] == [jnp.bfloat16] * 2
+  got, want = after['bfloat16'][0], after['float32'][0]
+  assert 0 < np.abs(got - want).max() < 0.05 * np.abs(want).max()
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({'state_dtype': 'bfloat16', 'b2': 0.999}, 'b2=0.999.*at most 0.99'),
+    ({'state_dtype': 'int8'}, "state_dtype='int8'"),
+  ],
+)
+def test_means_that_would_stand_still_are_refused(changes, words):
+  with pytest.raises(ValueError, match=words):
+    optim.make(config_lib.optimizer(1e-2, **changes), 10)

@@ -13,7 +13,7 @@ from jaxrl_reason import fused_step, sharding
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.logits import Sampling
 
-MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2)]
+MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 2, 2), (2, 1, 1, 4)]
 NEUTRAL = Sampling.make()
 SETTINGS = {'kl_coef': 0.05, 'entropy_coef': 0.01}
 
@@ -22,7 +22,7 @@ def placed(learner, mesh):
   """The starting state, laid out by the training rules."""
   state = L.state(learner)
   specs = sharding.shardings(learner.model.specs, mesh, sharding.TRAIN_RULES)
-  where = sharding.state_shardings(state, specs, mesh)
+  where = sharding.state_shardings(state, specs, mesh, learner.offload)
   # Copies: a put may share the buffers that the step then donates.
   return jax.tree.map(
     lambda x, s: jax.device_put(np.asarray(x), s), state, where
@@ -141,4 +141,44 @@ def test_mesh_fills_in():
     'data': 4,
     'fsdp': 2,
     'tensor': 1,
+    'context': 1,
   }
+
+
+def test_a_context_axis_splits_queries_and_decoded_rows():
+  """Scores are [rows, heads, T / c, T]; decoding has rows on every device."""
+  learner = L.learner(SETTINGS)
+  batch = L.rollout_batch(learner)
+  mesh = sharding.make_mesh((1, 2, 1, 4))
+  with jax.set_mesh(mesh):
+    start = placed(learner, mesh)
+    batch = sharding.to_global(batch, mesh)
+    text = jax.jit(update(learner)).lower(start, batch).compile().as_text()
+    rollout = lambda params, prompts: fused_step.rollout(
+      learner, L.GEN, params, prompts, L.ROOT, NEUTRAL, L.STOP
+    )
+    rows = sharding.to_global(L.prompts(), mesh)
+    decode = jax.jit(rollout).lower(start.params, rows).compile().as_text()
+  n, t = L.B * L.G, L.P + L.C
+  assert f'f32[{n // 2},4,{t // 4},{t}]' in text
+  assert not re.search(rf'f32\[{n // 2},4,{t},{t}\]', text)
+  # Of the activations only keys and values are gathered along T.
+  whole = rf'f32\[{n // 2},{t},16\]\S* all-gather'
+  assert 'all-gather' in text and not re.search(whole, text)
+  # Keys of completions [rows, kv heads, columns, width of a head].
+  assert f'f32[{n // 8},4,{L.C},4]' in decode
+
+
+def test_an_offloaded_reference_changes_nothing_and_stays_on_the_host(expected):
+  _, batch, want, metrics = expected
+  learner = L.learner(SETTINGS, micro_batches=2, reference_memory='host')
+  mesh = sharding.make_mesh((2, 4, 1))
+  with jax.set_mesh(mesh):
+    start = placed(learner, mesh)
+    rows = sharding.to_global(batch, mesh)
+    got, m = sharding.jit_state(update(learner))(start, rows)
+  L.assert_close(m, metrics, rtol=1e-4, atol=1e-5)
+  L.assert_close(got, want, rtol=1e-4, atol=1e-5)
+  kinds = lambda tree: {x.sharding.memory_kind for x in jax.tree.leaves(tree)}
+  assert kinds(got.ref_params) == {'pinned_host'}
+  assert kinds(got.params) == {'device'}

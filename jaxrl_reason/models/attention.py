@@ -118,19 +118,20 @@ def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
   return attend
 
 
-def _splash_rows(q, k, v, ids, *, window: int, cap: float, interpret: bool):
-  """q [N,Q,T,H], k and v [N,K,T,H], ids [N,T] of one device, T a multiple of
-  LANES.
+def _splash_kernel(
+  heads: int, t: int, *, window: int, cap: float, shards: int
+) -> Any:
+  """The kernel of rows of t tokens, t a multiple of LANES * shards; queries
+  are split over so many devices.
   """
   # Half a second of imports that only this kernel needs.
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-  heads, t = q.shape[1:3]
-  mask = splash.CausalMask((t, t))
+  mask = splash.CausalMask((t, t), shard_count=shards)
   if window:
-    mask = splash.LocalMask((t, t), (window - 1, 0), 0)
-  size = next(n for n in (512, 256, LANES) if t % n == 0)
-  kernel = splash.make_splash_mha(
+    mask = splash.LocalMask((t, t), (window - 1, 0), 0, shard_count=shards)
+  size = next(n for n in (512, 256, LANES) if t // shards % n == 0)
+  return splash.make_splash_mha(
     splash.MultiHeadMask([mask] * heads),
     block_sizes=splash.BlockSizes(
       block_q=size,
@@ -143,28 +144,39 @@ def _splash_rows(q, k, v, ids, *, window: int, cap: float, interpret: bool):
       block_kv_dq=size,
     ),
     head_shards=1,
-    q_seq_shards=1,
+    q_seq_shards=shards,
     attn_logits_soft_cap=cap or None,
-    interpret=interpret,
+    interpret=sharding.platform() != 'tpu',
   )
-  return jax.vmap(kernel)(q, k, v, splash.SegmentIds(ids, ids))
+
+
+def _splash_rows(kernel, q, q_ids, k, v, ids):
+  """q [N,Q,t,H], q_ids [N,t]; k and v [N,K,T,H], ids [N,T]: of one device."""
+  from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+  return jax.vmap(kernel)(q, k, v, splash.SegmentIds(q_ids, ids))
 
 
 def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
-  t = rows.segments.shape[1]
-  room = -t % LANES
+  t, shards = rows.segments.shape[1], sharding.n_context_shards()
+  room = -t % (LANES * shards)
   ids = jnp.pad(rows.segments, ((0, 0), (0, room)))
-  interpret = sharding.platform() != 'tpu'
 
   def of(window, q, k, v):
-    f = functools.partial(
-      _splash_rows, window=window, cap=cap, interpret=interpret
+    heads = sharding.n_local_heads(q.shape[2], k.shape[2])
+    kernel = _splash_kernel(
+      heads, t + room, window=window, cap=cap, shards=shards
     )
-    f = sharding.on_shards(f, n_rows=q.shape[0], n_heads=k.shape[2])
+    f = sharding.on_shards(
+      _splash_rows,
+      kernel.manual_sharding_spec,
+      n_rows=q.shape[0],
+      n_heads=k.shape[2],
+    )
     major = lambda x: jnp.pad(
       x.swapaxes(1, 2), ((0, 0), (0, 0), (0, room), (0, 0))
     )
-    out = f(major(q * scale), major(k), major(v), ids)
+    out = f(kernel, major(q * scale), ids, major(k), major(v), ids)
     return out[:, :, :t].swapaxes(1, 2)
 
   return _by_window(windows, of)
@@ -228,10 +240,21 @@ def _fits_cudnn(c: Any) -> bool:
 
 
 def resolve(c: Any) -> str:
-  """The kernel's name; of 'auto', the fast one of the platform compiled for."""
+  """The kernel's name; of 'auto', the fast one of the platform compiled for.
+
+  Raises:
+    ValueError: cudnn, which needs whole rows, where a mesh splits them.
+  """
+  split = sharding.n_context_shards() > 1
+  if c.attention == 'cudnn' and split:
+    raise ValueError(
+      "model.attention='cudnn' computes whole rows, and config.mesh splits "
+      'them over a context axis: choose auto, einsum or xla'
+    )
   if c.attention != 'auto':
     return c.attention
-  fast = {'tpu': 'splash', 'gpu': 'cudnn' if _fits_cudnn(c) else 'einsum'}
+  cudnn = _fits_cudnn(c) and not split
+  fast = {'tpu': 'splash', 'gpu': 'cudnn' if cudnn else 'einsum'}
   return fast.get(sharding.platform(), 'einsum')
 
 
@@ -244,4 +267,6 @@ def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:
       where a segment has no holes.
   """
   kernel = KERNELS[resolve(c)]
-  return kernel(rows, windows, scale=c.score_scale, cap=c.attention_cap)
+  attend = kernel(rows, windows, scale=c.score_scale, cap=c.attention_cap)
+  gathered = sharding.gathered
+  return lambda q, k, v, which: attend(q, gathered(k), gathered(v), which)

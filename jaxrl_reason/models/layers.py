@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from jaxrl_reason import sharding
+
 # Finite, so that a row with nothing to attend to (padding) gives uniform
 # weights and not NaN; exp of it underflows to exactly 0.
 MASKED = -1e30
@@ -137,6 +139,14 @@ def cast(w: Weight, dtype) -> Weight:
   return w.astype(dtype)
 
 
+def _flat(x: jax.Array) -> jax.Array:
+  """[...,D] as the rows [M,D] of a matrix; as it is where a mesh splits the
+  tokens of a row, because rows of several split lines are none of one line.
+  """
+  split = sharding.n_context_shards() > 1
+  return x if split else x.reshape(-1, x.shape[-1])
+
+
 def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
   """x [..., A] times w [A, ...] as one product of two matrices, plus bias.
 
@@ -152,7 +162,7 @@ def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
   if isinstance(w, Quantized):
     w, scale = w.int8, w.scale
   rows, features = x.shape[:-1], w.shape[1:]
-  flat = x.reshape(-1, w.shape[0])
+  flat = _flat(x)
   w = w.reshape(w.shape[0], -1).astype(x.dtype)
   if bias is None and scale is None:
     return (flat @ w).reshape(*rows, *features)
@@ -186,6 +196,6 @@ def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:
 
 def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:
   """(act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
-  flat = x.reshape(-1, x.shape[-1])
+  flat = _flat(x)
   act = gate(dense(flat, p['gate']), dense(flat, p['up']), activation)
   return dense(act, p['down']).reshape(x.shape)

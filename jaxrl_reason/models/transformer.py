@@ -166,13 +166,13 @@ def _forward(params, c: Config, tokens, valid, room, keep_cache, routes=None):
           used['routes'], used['probs'], rows.segments > 0
         ),
       }
-    return sharding.rows(x), (kv, used)
+    return sharding.tokens(x), (kv, used)
 
   if c.remat != 'none':
     body = jax.checkpoint(body, policy=REMAT[c.remat])
   x, aux = jax.lax.scan(
     body,
-    sharding.rows(x),
+    sharding.tokens(x),
     (params['layers'], flags, routes),
     unroll=1 if c.scan else c.layers,
   )
@@ -250,7 +250,11 @@ def prefill(
   )
   shape = b * n_samples, c.kv_heads, columns, c.head_dim
   keep = lambda x: cache_lib.keep(x, c.cache_dtype)
-  prompt = tuple((keep(k[i]), keep(v[i])) for i in range(c.layers))
+  # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
+  place = lambda x: sharding.gathered(x.swapaxes(1, 2)).swapaxes(1, 2)
+  prompt = tuple(
+    (keep(place(k[i])), keep(place(v[i]))) for i in range(c.layers)
+  )
   empty = lambda: cache_lib.empty(*shape, prompt[0][0].values.dtype)
   routes = None
   if used is not None:

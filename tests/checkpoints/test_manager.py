@@ -1,9 +1,12 @@
 """Checkpoints: what goes wrong in the writer thread is said, nothing lost."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from etils import epath
 
+from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import manager
 
 FULL = 'RESOURCE_EXHAUSTED: Error writing "x": No space left on device'
@@ -45,3 +48,17 @@ def test_the_newest_and_the_ends_of_stages_are_kept(tmp_path):
     checkpoints.wait()
     assert checkpoints.steps() == [1, first + 2, first + 3]
     checkpoints.close()
+
+
+def test_what_is_offloaded_comes_back_to_the_host(tmp_path):
+  mesh = sharding.make_mesh((-1, 1, 1))
+  where = sharding.row_sharding(mesh).with_memory_kind('pinned_host')
+  state = {'w': jax.device_put(jnp.arange(16.0), where)}
+  checkpoints = manager.Checkpoints(epath.Path(tmp_path), keep=2)
+  checkpoints.save(5, state, {'done': 5})
+  checkpoints.wait()
+  template = jax.eval_shape(lambda: {'w': jnp.zeros(16)})
+  got = checkpoints.restore(5, template, {'w': where})['w']
+  np.testing.assert_array_equal(got, state['w'])
+  assert got.sharding.memory_kind == 'pinned_host'
+  checkpoints.close()

@@ -124,14 +124,14 @@ def test_holes_are_not_the_start_of_a_segment():
 
 
 def test_splash_on_a_mesh_equals_one_device():
-  """Rows over 'data' and 'fsdp', heads over 'tensor'; also what divides over
-  neither.
+  """Rows over 'data' and 'fsdp', heads over 'tensor', queries over 'context';
+  also what divides over none.
   """
   c = config(attention='splash')
   q, k, v, g = (jnp.concatenate([x, x + 1]) for x in inputs())
   valid = np.concatenate([LEFT, LEFT[::-1]])
   want = values_and_gradients(c, valid, (0,), q, k, v, g, 0)
-  for shape in ((2, 2, 2), (8, 1, 1)):
+  for shape in ((2, 2, 2), (8, 1, 1), (1, 2, 2, 2), (2, 1, 1, 4)):
     with jax.set_mesh(sharding.make_mesh(shape)):
       got = values_and_gradients(c, valid, (0,), q, k, v, g, 0)
     for x, y in zip(got, want):
@@ -171,7 +171,7 @@ c = transformer.Config(
 )
 model = transformer.build(c)
 tpu = topologies.get_topology_desc(platform='tpu', topology_name='v5e:2x2')
-mesh = sharding.make_mesh((1, 2, 2), tpu.devices)
+mesh = sharding.make_mesh({mesh}, tpu.devices)
 where = sharding.shardings(model.specs, mesh, sharding.TRAIN_RULES)
 params = jax.tree.map(
   lambda s, w: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=w),
@@ -190,14 +190,18 @@ print('scores', '640,640' in text)
 
 @pytest.mark.tpu_compile
 @pytest.mark.parametrize(
-  'width, cap, windows', [(64, 0.0, (0, 128)), (128, 30.0, ())]
+  'mesh, width, cap, windows',
+  [
+    ((1, 2, 2), 64, 0.0, (0, 128)),
+    ((1, 1, 2, 2), 128, 30.0, ()),
+  ],
 )
-def test_splash_compiles_for_a_tpu(width, cap, windows):
-  """Forward and backward on a described v5e:2x2, sharded by rows and heads;
-  no array of [T,T] scores is left in the program.
+def test_splash_compiles_for_a_tpu(mesh, width, cap, windows):
+  """Forward and backward on a described v5e:2x2, sharded by rows and heads or
+  by heads and queries; no array of [T,T] scores is left in the program.
   """
   pytest.importorskip('libtpu')
-  code = COMPILE.format(width=width, cap=cap, windows=windows)
+  code = COMPILE.format(mesh=mesh, width=width, cap=cap, windows=windows)
   env = os.environ | {
     'JAX_PLATFORMS': 'cpu',
     'TPU_SKIP_MDS_QUERY': '1',
