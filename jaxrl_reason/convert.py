@@ -6,9 +6,10 @@
 a run, of which the newest checkpoint's parameters are taken. --to becomes a
 Hugging Face folder that `transformers` opens, or with --format=orbax a
 checkpoint of ours. Adapters are merged; with --format=peft they are written
-alone. Weights kept as int8 are multiplied out: what was trained beside them is
-given back exactly, what quantizing them lost is not. --dtype is that on disk;
-without it, that of the source.
+alone. Steering vectors become biases, where there is a family with those.
+Weights kept as int8 are multiplied out: what was trained beside them is given
+back exactly, what quantizing them lost is not. --dtype is that on disk; without
+it, that of the source.
 """
 
 import json
@@ -34,6 +35,8 @@ _FORMAT = flags.DEFINE_enum('format', 'hf', ('hf', 'orbax', 'peft'), 'Of --to.')
 
 HF_CONFIG = pretrained.HF_CONFIG
 KEPT = ('.json', '.jinja', '.model', '.txt', '.md')  # tokenizer, templates
+# Of a config.json: what stays when its family changes.
+NOT_OF_SHAPE = ('bos_token_id', 'eos_token_id', 'pad_token_id', 'torch_dtype')
 
 
 def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
@@ -61,18 +64,14 @@ def lora_of_run(folder: pathlib.Path) -> lora.Lora:
   return lora.Lora(**run['lora'])
 
 
-def _refuse_steering(folder: pathlib.Path, params: dict) -> None:
-  if steering.KEY in params:
-    raise ValueError(
-      f'{folder} was trained with steering vectors, which no published family '
-      "has a place for; its checkpoint's arrays have them as params/steering"
-    )
-
-
 def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
   """The adapters alone of a run, as `peft` reads them."""
   params = manager.read_params(epath.Path(source))
-  _refuse_steering(source, params)
+  if steering.KEY in params:
+    raise ValueError(
+      f'{source} was trained with steering vectors, which its adapters alone '
+      'lack: leave --format=peft out, and both are part of the weights'
+    )
   if lora.KEY not in params:
     raise ValueError(f'{source} has no adapters')
   _, h = config_of_run(source, params['embed'].shape[0])
@@ -86,6 +85,35 @@ def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
   )
 
 
+def read_run(folder: pathlib.Path) -> tuple[Config, dict, Any]:
+  """(Config, config.json, parameters) of a run, int8 multiplied out and
+  adapters merged; steering vectors are still beside them.
+  """
+  params = manager.read_params(epath.Path(folder))
+  c, h = config_of_run(folder, params['embed'].shape[0])
+  params = frozen.restored(params, weights.specs(c))
+  if lora.KEY in params:
+    params = lora.merged(params, lora_of_run(folder).scale)
+  return c, h, params
+
+
+def _fold_steering(folder, c: Config, h: dict, params: Any):
+  """The same, with vectors as biases; config.json is then of a family that
+  has them (a Qwen2 becomes a Llama, which is the same but for its keys).
+  """
+  try:
+    params, c = steering.folded(params, c)
+    made = families.to_hf(c, h.get('max_position_embeddings', 0))
+  except ValueError as e:
+    raise ValueError(
+      f'{folder} was trained with steering vectors, which could only be biases '
+      f'of its mlps: {h["model_type"]} has none, and is none of '
+      f'{", ".join(families.MLP_BIAS)}. jaxrl_reason.generate reads it as it '
+      'is; its checkpoint has the vectors as params/steering'
+    ) from e
+  return c, made | {k: h[k] for k in NOT_OF_SHAPE if k in h}, params
+
+
 def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
   """(Config, config.json, parameters) of a folder of either kind.
 
@@ -93,12 +121,9 @@ def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
     ValueError: the folder is neither, or does not hold what it says.
   """
   if (folder / 'checkpoints').is_dir():
-    params = manager.read_params(epath.Path(folder))
-    _refuse_steering(folder, params)
-    c, h = config_of_run(folder, params['embed'].shape[0])
-    params = frozen.restored(params, weights.specs(c))
-    if lora.KEY in params:
-      params = lora.merged(params, lora_of_run(folder).scale)
+    c, h, params = read_run(folder)
+    if steering.KEY in params:
+      return _fold_steering(folder, c, h, params)
     return c, h, params
   h = hf.read_config(folder)
   c = families.from_hf(h)

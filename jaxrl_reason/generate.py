@@ -31,7 +31,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.data import chat, hf_tokenizers, pipeline
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import transformer
+from jaxrl_reason.models import steering, transformer
 
 BUCKET = 64  # prompts are padded to multiples of so many tokens
 THINKING = {None: None, 'on': True, 'off': False}
@@ -134,12 +134,17 @@ def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
   folder, _ = pretrained.resolve(name)
   cpu = jax.default_backend() == 'cpu'
   dtype = dtype or ('float32' if cpu else 'bfloat16')
-  c, _, params = convert.read(folder, dtype)
   texts = folder
   if (folder / 'checkpoints').is_dir():
+    c, _, params = convert.read_run(folder)
     texts = folder / pretrained.FOLDER
+  else:
+    c, _, params = convert.read(folder, dtype)
+  model = transformer.build(dataclasses.replace(c, dtype=dtype))
+  if steering.KEY in params:
+    model = steering.attach(model, c)
   return Generator(
-    transformer.build(dataclasses.replace(c, dtype=dtype)),
+    model,
     jax.tree.map(lambda x: x.astype(dtype), params),
     hf_tokenizers.load(texts),
     chat.load(texts) if use_chat else None,

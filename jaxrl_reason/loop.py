@@ -71,12 +71,11 @@ def begin(run, learner: learner_lib.Learner, params, total: int) -> TrainState:
 def restore(run) -> Place:
   """Where the newest readable checkpoint stands, its state included."""
 
-  def read(step: int) -> Place:
-    record = run.checkpoints.record(step)
+  def read(step: int, record: dict) -> Place:
     name = run.config.stages[record['stage']]
     learner = stages.learner(run, name)
     _, template, where = _layout(run, learner, step)
-    state = run.checkpoints.restore(step, template, where)
+    state = run.checkpoints.restore(step, record, template, where)
     return Place(
       record['stage'], record['done'], step, record['finished'], record, state
     )

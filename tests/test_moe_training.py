@@ -8,11 +8,12 @@ import learning as L
 import numpy as np
 import pytest
 import test_rollout
+import tiny_recipe
 from small import small_model
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import config_checks, fused_step, sharding
+from jaxrl_reason import config_checks, fused_step, sharding, stages, train
 from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Reward
@@ -193,6 +194,21 @@ def test_the_host_path_replays_the_same(monkeypatch):
   got, metrics, _, _ = host(start, L.prompts(), test_rollout.EXAMPLES)
   L.assert_close(got, want, rtol=1e-3, atol=1e-5)
   L.assert_close(metrics, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_stage_trains_as_the_config_says(tmp_path):
+  config = tiny_recipe.get_config()
+  config.model.update(experts=E, experts_per_token=1)
+  config.sft.balance_coef, config.rl.balance_coef = 0.25, 0.5
+  config.compile_cache = ''
+  config.rl.prompts = 8
+  run = train.set_up(config, tmp_path)
+  coefs = {s: stages.learner(run, s).balance_coef for s in config.stages}
+  assert coefs == {'pretrain': 0.0, 'sft': 0.25, 'rl': 0.5}
+  assert not stages._rl_parts(run)[0].routes
+  config.rl.replay_routes = True
+  run = dataclasses.replace(run, config=config)
+  assert stages._rl_parts(run)[0].routes
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,12 @@
 """A run begins from a Hugging Face folder and gives one back."""
 
+import fnmatch
 import json
+import pathlib
+import shutil
+import subprocess
+import sys
+import types
 
 import jax
 import numpy as np
@@ -8,10 +14,12 @@ import pytest
 import tiny_recipe
 from data import hf_folders
 from models import hf_models
+from small import ROOT
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import convert, train, trees
+from jaxrl_reason import convert, generate, train, trees
 from jaxrl_reason.checkpoints import hf, pretrained
+from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, frozen, lora, transformer
 
 
@@ -78,6 +86,52 @@ def test_what_was_trained_opens_in_transformers(folder, ran, tmp_path):
   load = hf_models.transformers.AutoTokenizer.from_pretrained
   assert load(out).chat_template == load(folder).chat_template
   assert load(out).encode('1+2') == load(folder).encode('1+2')
+
+
+def generate_command(*arguments) -> bytes:
+  command = [sys.executable, '-m', 'jaxrl_reason.generate', *arguments]
+  done = subprocess.run(command, capture_output=True, cwd=ROOT)
+  assert done.returncode == 0 and b'tokens/s' in done.stderr, done.stderr
+  return done.stdout
+
+
+def test_a_run_answers_as_the_folder_it_exports(ran, tmp_path):
+  """Asked in its chat template, from file to file and at the terminal."""
+  workdir, _ = ran
+  convert.run(workdir, tmp_path / 'out')
+  said = [('system', 'Count.'), ('user', 'pears')]
+  rows = [
+    {'prompt': '2+3', 'id': 7},
+    {'messages': [{'role': r, 'content': text} for r, text in said]},
+    {'prompt': '\u00e9', 'extra': [1]},
+  ]
+  prompts, out = tmp_path / 'prompts.jsonl', tmp_path / 'answers.jsonl'
+  prompts.write_text(''.join(json.dumps(r) + '\n' for r in rows))
+  options = {'thinking': 'off', 'system': 'You add.'}
+  g = generate.load(
+    str(tmp_path / 'out'), None, True, n_samples=3, max_new=6,
+    sampling=Sampling.make(1.0, top_k=50), seed=5,
+  )  # fmt: skip
+  n, _ = generate.to_file(g, prompts, out, batch=2, **options)
+  texts = [g.tokenizer.decode(generate._ids(g, r, options)) for r in rows]
+  assert 'You add.' in texts[0] and '2+3' in texts[0]
+  assert 'Count.' in texts[1] and 'You add.' not in texts[1]
+  assert all('<think>\n\n</think>' in text for text in texts)
+  found = [json.loads(line) for line in out.read_text().splitlines()]
+  assert [{k: r[k] for k in row} for r, row in zip(found, rows)] == rows
+  assert all(len(set(r['completions'])) == 3 for r in found)
+  assert n == sum(sum(r['n_tokens']) for r in found)
+  same = tmp_path / 'same.jsonl'
+  settings = (
+    *(f'--model={workdir}', '--chat', '--system=You add.', '--thinking=off'),
+    *('--n=3', '--max_new=6', '--seed=5', '--top_k=50'),
+  )
+  files = f'--file={prompts}', f'--out={same}', '--batch=2'
+  assert generate_command(*settings, *files) == b''
+  assert same.read_text() == out.read_text()
+  first, second, third = found[0]['completions']
+  shown = f'{first}\n--- 2 of 3\n{second}\n--- 3 of 3\n{third}\n'
+  assert generate_command(*settings, '--prompt=2+3').decode() == shown
 
 
 def test_adapters_are_trained_merged_and_saved_alone(folder, tmp_path):
@@ -191,3 +245,108 @@ def test_a_revision_is_pinned(hub, tmp_path):
   again, _ = pretrained.resolve('hf:owner/model', source['revision'])
   assert again.name == 'a' * 40
   assert pretrained.resolve('hf:owner/model')[1] == 'b' * 40
+
+
+class Hub:
+  """Stands for `huggingface_hub`: branches of one model, a cache, a network.
+
+  Attributes:
+    asked: (model, revision) of every call; sent: names of files downloaded.
+  """
+
+  def __init__(self, cache: pathlib.Path):
+    self.cache, self.commits, self.branches = cache, {}, {}
+    self.online, self.asked, self.sent = True, [], []
+    http_error = type('HfHubHTTPError', (OSError,), {})
+    self.missing = type('LocalEntryNotFoundError', (FileNotFoundError,), {})
+    self.modules = {
+      'constants': types.SimpleNamespace(HF_HUB_CACHE=str(cache)),
+      'errors': types.SimpleNamespace(HfHubHTTPError=http_error),
+    }
+
+  def publish(self, branch: str, commit: str, folder) -> None:
+    self.commits[commit] = pathlib.Path(folder)
+    self.branches[branch] = commit
+
+  def snapshot_download(self, repo, *, revision=None, allow_patterns):
+    self.asked.append((repo, revision))
+    commit = self.branches.get(revision or 'main', revision)
+    at = self.cache / f'models--{repo.replace("/", "--")}' / 'snapshots'
+    if not self.online and not (at / commit).is_dir():
+      raise self.missing('no network')
+    for path in self.commits[commit].iterdir() if self.online else ():
+      wanted = any(fnmatch.fnmatch(path.name, p) for p in allow_patterns)
+      target = at / commit / path.name
+      if wanted and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+        self.sent.append(path.name)
+    return str(at / commit)
+
+
+@pytest.fixture
+def stand_in(folder, tmp_path, monkeypatch):
+  """A Hub whose branch v1 is the folder, with a pickle beside its weights."""
+  published = tmp_path / 'published'
+  shutil.copytree(folder, published)
+  (published / 'pytorch_model.bin').write_bytes(b'never fetched')
+  hub = Hub(tmp_path / 'cache')
+  hub.publish('v1', 'a' * 40, published)
+  module = types.ModuleType('huggingface_hub')
+  module.snapshot_download = hub.snapshot_download
+  vars(module).update(hub.modules)
+  monkeypatch.setitem(sys.modules, 'huggingface_hub', module)
+  for name, part in hub.modules.items():
+    monkeypatch.setitem(sys.modules, f'huggingface_hub.{name}', part)
+  return hub
+
+
+def test_a_run_from_the_hub_is_fetched_once_and_pinned(
+  stand_in, folder, tmp_path
+):
+  name = 'hf:owner/tiny@v1'
+  want = hf.load(folder, families.from_hf(hf.read_config(folder)))
+  first = train.set_up(recipe(name), tmp_path / 'run')
+  assert stand_in.asked == [('owner/tiny', 'v1')]
+  source = json.loads((tmp_path / 'run' / 'hf' / 'source.json').read_text())
+  assert source == {'name': name, 'revision': 'a' * 40}
+  fetched = sorted(stand_in.sent)
+  assert {'config.json', 'tokenizer.json', hf.SINGLE} <= set(fetched)
+  assert not any(file.endswith('.bin') for file in fetched)
+  # The branch moves to other weights before the run's own are read.
+  other = tmp_path / 'other'
+  hf_models.make('qwen2', vocab_size=300).save_pretrained(other)
+  stand_in.publish('v1', 'b' * 40, other)
+  found = train.loop_lib.init_params(first)
+  jax.tree.map(np.testing.assert_array_equal, found, want)
+  # Without a network, all comes from the cache.
+  stand_in.online = False
+  again = train.set_up(recipe(name), tmp_path / 'run')
+  found = train.loop_lib.init_params(again)
+  jax.tree.map(np.testing.assert_array_equal, found, want)
+  assert set(stand_in.asked[1:]) == {('owner/tiny', 'a' * 40)}
+  assert sorted(stand_in.sent) == fetched
+
+
+def test_text_and_loss_of_network_of_a_model_on_the_hub(stand_in, tmp_path):
+  load = lambda name: generate.load(
+    name, None, False, n_samples=1, max_new=3, sampling=Sampling.make(0.0)
+  )
+  g = load('hf:owner/tiny@v1')
+  local = load(str(tmp_path / 'published'))
+  ids = g.ids('2+3')
+  assert g([ids], [0])[0] == local([ids], [0])[0]
+  stand_in.online = False
+  assert load('hf:owner/tiny@v1')([ids], [0])[0] == g([ids], [0])[0]
+  where = tmp_path / 'cache' / 'models--owner--another'
+  with pytest.raises(ValueError) as error:
+    load('hf:owner/another@v1')
+  words = str(error.value)
+  assert words.startswith('hf:owner/another@v1: looked for config.json, ')
+  assert 'model.safetensors.index.json' in words and 'tokenizer.model' in words
+  assert f' in {where} and on the Hub: no network' in words
+  # A download that was cut short: the file that lacks, and where.
+  cached = next((tmp_path / 'cache').glob('models--owner--tiny/snapshots/*'))
+  (cached / hf.SINGLE).unlink()
+  with pytest.raises(ValueError, match=f'{cached}.*{hf.SINGLE}'):
+    load('hf:owner/tiny@v1')

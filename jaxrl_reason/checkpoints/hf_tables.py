@@ -61,6 +61,9 @@ MLP = (
   _layer('mlp.gate_proj.weight', 'mlp/gate'),
   _layer('mlp.up_proj.weight', 'mlp/up'),
   DOWN,
+  _vector('mlp.gate_proj.bias', 'mlp/gate_bias'),
+  _vector('mlp.up_proj.bias', 'mlp/up_bias'),
+  _vector('mlp.down_proj.bias', 'mlp/down_bias'),
 )
 PRE_NORMS = (
   _vector('input_layernorm.weight', 'attn_norm'),

@@ -136,18 +136,21 @@ class Checkpoints:
     args = ocp.args.Composite(record=ocp.args.JsonRestore())
     return self._manager.restore(step, args=args)['record']
 
-  def restore(self, step: int, template: Any, shardings: Any) -> Any:
+  def restore(
+    self, step: int, record: dict, template: Any, shardings: Any
+  ) -> Any:
     """The state saved at `step`, laid out as `shardings` say.
 
     Args:
+      record: of the step.
       template: tree of ShapeDtypeStruct, as `jax.eval_shape` gives.
 
     Raises:
       Incompatible: names the arrays that differ.
     """
     flat = trees.flatten(template)
-    saved = self.record(step)['arrays']
-    _refuse_if_other(self._dir / str(step), saved, _described(flat))
+    at = self._dir / str(step)
+    _refuse_if_other(at, record['arrays'], _described(flat))
     wanted = {
       k: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s)
       for (k, v), s in zip(flat.items(), jax.tree.leaves(shardings))
@@ -158,15 +161,16 @@ class Checkpoints:
     return treedef.unflatten([found[k] for k in flat])
 
   def latest(self, read) -> tuple[int, Any] | None:
-    """(step, read(step)) of the newest checkpoint that can be read.
+    """(step, read(step, record)) of the newest checkpoint that can be read.
 
     Damaged ones are renamed to `torn-<step>` and skipped with a warning; what
     `read` raises as Incompatible is passed on.
     """
     for step in reversed(self.steps()):
       try:
-        found = step, read(step)
-        self._kept.ends = set(self.record(step).get('ends', ()))
+        record = self.record(step)
+        found = step, read(step, record)
+        self._kept.ends = set(record.get('ends', ()))
         return found
       except Incompatible:
         raise

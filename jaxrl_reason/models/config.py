@@ -56,6 +56,7 @@ class Config:
   # Kernel over whole rows (`models.attention`); auto: by platform.
   attention: str = 'auto'
   o_bias: bool = False  # on the attention's output
+  mlp_bias: bool = False  # on gate, up and down
   activation: str = 'silu'
   # pre: norms before attention and mlp; post: after them (OLMo 2); sandwich:
   # both (Gemma).
@@ -93,6 +94,8 @@ class Config:
         )
     attention.check(self.attention, self)
     self._check_layers()
+    if self.mlp_bias and self.experts:
+      raise ValueError('model.mlp_bias: experts have no biases')
     least = min(self.experts, 1)
     if not least <= self.experts_per_token <= self.experts:
       raise ValueError(

@@ -14,6 +14,7 @@ from jaxrl_reason.models import family_fields as fields
 from jaxrl_reason.models import rope_config
 from jaxrl_reason.models.config import Config
 
+MLP_BIAS = ('llama', 'smollm3')  # families that know the key mlp_bias
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 # Not of the architecture: how we run it.
 RUNTIME = ('dtype', 'cache_dtype', 'remat', 'scan', 'attention')
@@ -108,8 +109,8 @@ def family_of(h: dict) -> str:
     )
   if h.get('quantization_config'):
     raise ValueError('quantization_config: quantized weights are not supported')
-  if h.get('mlp_bias'):
-    raise ValueError('mlp_bias is not supported')
+  if h.get('mlp_bias') and name not in MLP_BIAS:
+    raise ValueError(f'mlp_bias is not supported in {name}')
   return name
 
 
@@ -141,6 +142,7 @@ def from_hf(h: dict, **runtime: Any) -> Config:
       'norm_eps': h['rms_norm_eps'],
       'tied': h['tie_word_embeddings'],
       'activation': ACTIVATIONS[name],
+      'mlp_bias': bool(h.get('mlp_bias')),
     }
     return Config(**(shared | family.read(h) | runtime))
   except KeyError as e:
@@ -198,6 +200,7 @@ def _shared(c: Config, name: str, max_positions: int) -> dict:
     'hidden_act': activation,
     'rope_theta': rope.theta,
     'rope_scaling': rope_config.write(rope),
+    **({'mlp_bias': True} if c.mlp_bias else {}),
     # Not ours to know; the library's own defaults may lie past the vocabulary.
     'bos_token_id': None,
     'eos_token_id': None,

@@ -161,7 +161,6 @@ def write_smollm3(c: Config) -> dict:
     'attention_bias': c.bias,
     'no_rope_layers': has,
     'use_sliding_window': bool(c.windows),
-    'mlp_bias': False,
   } | _write_windows(c)
 
 

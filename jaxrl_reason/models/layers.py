@@ -197,5 +197,6 @@ def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:
 def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:
   """(act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
   flat = _flat(x)
-  act = gate(dense(flat, p['gate']), dense(flat, p['up']), activation)
-  return dense(act, p['down']).reshape(x.shape)
+  times = lambda x, name: dense(x, p[name], p.get(name + '_bias'))
+  act = gate(times(flat, 'gate'), times(flat, 'up'), activation)
+  return times(act, 'down').reshape(x.shape)

@@ -8,11 +8,14 @@ zeros: the model is then its base exactly, and so is the reference, which is the
 model without the vectors. They join the layers' own weights as 'steer', so that
 training scans over them and decoding reads them as it does those.
 
-No published family has a bias on the residual stream (one on the mlp's output
-would do, which none of them is trained with), so they are not exported.
+What follows a layer is the sum of the stream and its mlp's output, so a bias of
+the mlp's last projection is the vector (`folded`): that is how they are
+exported, as a Llama, whose config.json has a key for such biases.
 """
 
 import dataclasses
+
+import jax.numpy as jnp
 
 from jaxrl_reason.base import Model
 from jaxrl_reason.models import spec
@@ -54,3 +57,27 @@ def attach(base: Model, c: Config) -> Model:
     decode_params=decode_params,
     adapters_off=lambda params: off(_off(params)),
   )
+
+
+def folded(params: dict, c: Config) -> tuple[dict, Config]:
+  """The same model without vectors, each being a bias of its layer's mlp.
+
+  Biases come as families have them: on all projections of the mlp, and on the
+  attention's output where its inputs have them; the others are zeros.
+
+  Raises:
+    ValueError: nothing is added to what the mlp gives, or experts give it.
+  """
+  if c.norm_place != 'pre' or c.experts:
+    raise ValueError('norms or experts follow on what a bias would be added to')
+  n, d = params[KEY].shape
+  attn, mlp = (dict(params['layers'][k]) for k in ('attn', 'mlp'))
+  zeros = lambda *shape: jnp.zeros((n, *shape), params[KEY].dtype)
+  if c.bias:
+    attn.setdefault('o_bias', zeros(d))
+  for name, width in ('gate', c.mlp), ('up', c.mlp), ('down', d):
+    mlp.setdefault(name + '_bias', zeros(width))
+  mlp['down_bias'] += params[KEY]
+  both = params['layers'] | {'attn': attn, 'mlp': mlp}
+  c = dataclasses.replace(c, mlp_bias=True, o_bias=c.o_bias or c.bias)
+  return _off(params) | {'layers': both}, c

@@ -60,6 +60,13 @@ def _mlp(c: Config, depth: float) -> dict:
       (*lead, f, d), (*axes, 'mlp', embed), scale=depth * f**-0.5
     ),
   }
+  if c.mlp_bias:
+    for name, n, axis in (
+      ('gate', f, 'mlp'),
+      ('up', f, 'mlp'),
+      ('down', d, None),
+    ):
+      mlp[name + '_bias'] = spec.Spec((n,), (axis,), 'zeros')
   if c.experts:
     mlp['router'] = spec.Spec((d, c.experts), ('embed', None), fan_in=d)
   return mlp

@@ -25,7 +25,11 @@ def _make(model_type: str, row: Iterable[int], **keys) -> Config:
 
 
 def _qwen2(*row: int, tied: bool = False, theta: float = 1e6) -> Config:
-  return _make('qwen2', row, tie_word_embeddings=tied, rope_theta=theta)
+  # The base models': from 14B on they are trained with another epsilon.
+  eps = 1e-5 if row[1] >= 5120 else 1e-6
+  return _make(
+    'qwen2', row, tie_word_embeddings=tied, rope_theta=theta, rms_norm_eps=eps
+  )
 
 
 def _qwen3(*row: int, tied: bool = False) -> Config:

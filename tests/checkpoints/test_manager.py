@@ -41,7 +41,7 @@ def test_other_errors_stay_what_they_are(tmp_path, monkeypatch):
 def test_the_newest_and_the_ends_of_stages_are_kept(tmp_path):
   for first in (0, 4):  # the second time from the same folder
     checkpoints = manager.Checkpoints(epath.Path(tmp_path), keep=2)
-    checkpoints.latest(checkpoints.record)
+    checkpoints.latest(lambda step, record: record)
     for step in range(first, first + 4):
       record = {'finished': step == 1}
       checkpoints.save(step, {'w': jnp.ones(3)}, record)
@@ -58,7 +58,8 @@ def test_what_is_offloaded_comes_back_to_the_host(tmp_path):
   checkpoints.save(5, state, {'done': 5})
   checkpoints.wait()
   template = jax.eval_shape(lambda: {'w': jnp.zeros(16)})
-  got = checkpoints.restore(5, template, {'w': where})['w']
+  record = checkpoints.record(5)
+  got = checkpoints.restore(5, record, template, {'w': where})['w']
   np.testing.assert_array_equal(got, state['w'])
   assert got.sharding.memory_kind == 'pinned_host'
   checkpoints.close()

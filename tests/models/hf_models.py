@@ -39,7 +39,10 @@ LONGROPE = dict(
 )
 # family -> (class, what makes it different)
 CASES = {
-  'llama2': ('Llama', dict(num_key_value_heads=4, attention_bias=True)),
+  'llama2': (
+    'Llama',
+    dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True),
+  ),
   'llama3': (
     'Llama',
     dict(rope_parameters=LLAMA3, tie_word_embeddings=True, head_dim=12),
@@ -121,14 +124,14 @@ def prompts():
   return tokens * valid, valid
 
 
-def greedy(model):
-  """[3,NEW] tokens."""
+def greedy(model, new: int = NEW):
+  """[3,new] tokens."""
   tokens, valid = prompts()
   out = model.generate(
     tokens,
     attention_mask=valid.long(),
     do_sample=False,
-    max_new_tokens=NEW,
+    max_new_tokens=new,
     pad_token_id=0,
   )
   return out[:, P:]

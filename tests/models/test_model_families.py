@@ -185,3 +185,58 @@ def test_old_and_new_config_files_read_alike(case):
   old = families.to_hf(case.config)
   assert 'rope_parameters' in new and 'rope_parameters' not in old
   assert families.from_hf(old) == families.from_hf(new)
+
+
+# Seven layers, so that what differs between layers begins anew, and windows
+# far shorter than the rows.
+DEEP = {
+  'llama3': {},
+  'qwen2': dict(max_window_layers=3),
+  'qwen3_moe': dict(use_sliding_window=True, sliding_window=6),
+  'gemma2': {},
+  'gemma3': dict(layer_types=None),  # the published one: every sixth is global
+  'smollm3': dict(
+    no_rope_layer_interval=4, use_sliding_window=True, sliding_window=6
+  ),
+}
+# Of each layer: its window, and its rotary table or -1 for none.
+PATTERNS = {
+  'llama3': ([0] * 7, [0] * 7),
+  'qwen2': ([0, 0, 0, 6, 6, 6, 6], [0] * 7),
+  'qwen3_moe': ([6] * 7, [0] * 7),
+  'gemma2': ([6, 0, 6, 0, 6, 0, 6], [0] * 7),
+  'gemma3': ([6, 6, 6, 6, 6, 0, 6], [1, 1, 1, 1, 1, 0, 1]),
+  'smollm3': ([0, 0, 0, 6, 0, 0, 0], [0, 0, 0, -1, 0, 0, 0]),
+}
+
+
+@pytest.mark.parametrize('name', DEEP)
+def test_layers_by_index_equal_in_a_deeper_model(name, tmp_path):
+  theirs = H.make(name, num_hidden_layers=7, **DEEP[name])
+  theirs.save_pretrained(tmp_path)
+  c = families.from_hf(hf.read_config(tmp_path))
+  found = [[f(i) for i in range(7)] for f in (c.window, c.rope_index)]
+  assert found == list(PATTERNS[name])
+  params, model = hf.load(tmp_path, c), transformer.build(c)
+  new = 16
+  prompts, real = H.prompts()
+  answers = H.greedy(theirs, new)
+  tokens = torch.cat([prompts, answers], 1)
+  valid = torch.cat([real, torch.ones_like(answers, dtype=bool)], 1)
+  with torch.no_grad():
+    want = H.logits(theirs, tokens, valid).numpy()
+
+  @jax.jit
+  def ours(params, prompts, real, tokens, valid):
+    out = sampler.generate(
+      model, params, prompts, real, jax.random.key(0), Sampling.make(0.0),
+      jnp.array([-1]), n_samples=1, max_new=new,
+    )  # fmt: skip
+    hidden = model.hidden(params, tokens, valid)
+    return out.tokens, model.unembed(params, hidden)
+
+  rows = (x.numpy() for x in (prompts, real, tokens, valid))
+  drawn, logits = ours(params, *rows)
+  np.testing.assert_array_equal(drawn, answers)
+  where = valid.numpy()
+  np.testing.assert_allclose(np.asarray(logits)[where], want[where], atol=1e-4)

@@ -163,7 +163,7 @@ def test_layers_of_different_tables_and_windows():
     ({'rope_scaling': {'partial_rotary_factor': 0.5}}, 'partial_rotary'),
     ({'model_type': 'gpt2'}, "'gpt2'.*llama"),
     ({'hidden_act': 'relu'}, "'relu'"),
-    ({'mlp_bias': True}, 'mlp_bias'),
+    ({'model_type': 'mistral', 'mlp_bias': True}, 'mlp_bias .* mistral'),
     ({'quantization_config': {'bits': 4}}, 'quantization_config'),
     ({'num_hidden_layers': None}, 'num_hidden_layers'),
   ],

@@ -1,6 +1,6 @@
 """Steering vectors: the base when zero or off, what they add, trained alone."""
 
-import json
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +9,11 @@ import numpy as np
 import pytest
 from small import small_model
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import (
-  convert,
-  fused_step,
-  losses,
-  optim,
-  scoring,
-  step,
-  trees,
-)
+from jaxrl_reason import fused_step, losses, optim, step, trees
 from jaxrl_reason import learner as learner_lib
-from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.base import Reward
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import frozen, lora, spec, steering
 
@@ -115,9 +108,7 @@ def test_it_steers_beside_adapters_and_int8():
     lambda x: x if x.dtype == jnp.int8 else x + 0.1 * jnp.cos(x), params
   )
   lr = learner()
-  lr = learner_lib.dataclasses.replace(
-    lr, model=model, trainable='lora/.*|steering'
-  )
+  lr = dataclasses.replace(lr, model=model, trainable='lora/.*|steering')
   state = learner_lib.init_state(lr, params)
   out = jax.jit(
     lambda params: fused_step.rollout(
@@ -125,8 +116,8 @@ def test_it_steers_beside_adapters_and_int8():
     )
   )(params)
   total = jnp.arange(L.B * L.G) * 7 % 5 * 1.0
-  reward = scoring.batch_lib.Reward(total, total[:, None], total >= 0)
-  batch = scoring.batch_lib.make_batch(L.prompts(), out, reward)
+  reward = Reward(total, total[:, None], total >= 0)
+  batch = batch_lib.make_batch(L.prompts(), out, reward)
   new, metrics = jax.jit(lambda s, b: step.update(lr, s, b, NEUTRAL, L.ROOT))(
     state, batch
   )
@@ -138,17 +129,9 @@ def test_it_steers_beside_adapters_and_int8():
   assert set(model.adapters_off(params)) == set(PARAMS)
 
 
-def test_export_is_refused_with_the_reason(tmp_path):
-  config = config_lib.default()
-  config.model.update({k: getattr(CONFIG, k) for k in config.model})
-  (tmp_path / 'config.json').write_text(
-    json.dumps(json.loads(config.to_json_best_effort()))
-  )
-  checkpoints = manager.Checkpoints(convert.epath.Path(tmp_path), 1)
-  params = PARAMS | {steering.KEY: VECTORS}
-  checkpoints.save(1, {'params': params}, {'stage': 0})
-  checkpoints.wait()
-  checkpoints.close()
-  for form in ('hf', 'peft'):
-    with pytest.raises(ValueError, match='no published family has a place'):
-      convert.run(tmp_path, tmp_path / form, form=form)
+def test_what_a_bias_is_not_is_not_folded():
+  """An mlp's output under a norm, and experts."""
+  for changes in dict(norm_place='post'), dict(experts=2, experts_per_token=1):
+    c = dataclasses.replace(CONFIG, **changes)
+    with pytest.raises(ValueError, match='norms or experts'):
+      steering.folded(PARAMS | {steering.KEY: VECTORS}, c)

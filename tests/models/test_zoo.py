@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import families, spec, transformer, zoo
+from jaxrl_reason.models import config, families, spec, transformer, zoo
 
 # As counted by the hub from the models' own files.
 PUBLISHED = {
@@ -25,6 +25,7 @@ PUBLISHED = {
   'qwen3-30b-a3b': 30_532_122_624,
   'qwen3-235b-a22b': 235_093_634_560,
   'llama-2-7b': 6_738_415_616,
+  'llama-3-8b': 8_030_261_248,
   'llama-3.1-8b': 8_030_261_248,
   'llama-3.1-70b': 70_553_706_496,
   'llama-3.2-1b': 1_235_814_400,
@@ -45,14 +46,88 @@ PUBLISHED = {
   'smollm2-360m': 361_821_120,
   'smollm2-1.7b': 1_711_376_384,
   'smollm3-3b': 3_075_098_624,
-  'deepseek-r1-distill-qwen-1.5b': 1_777_088_000,
+  'deepseek-r1-distill-qwen-1.5b': 1_777_088_000,  # untied
+  'deepseek-r1-distill-qwen-7b': 7_615_616_512,
+  'deepseek-r1-distill-qwen-14b': 14_770_033_664,
+  'deepseek-r1-distill-qwen-32b': 32_763_876_352,
+  'deepseek-r1-distill-llama-8b': 8_030_261_248,
+  'deepseek-r1-distill-llama-70b': 70_553_706_496,
+}
+# What no parameter shows, from the models' config.json: the first prefix that
+# fits -> rotary base, epsilon.
+NUMERICS = {
+  'qwen2.5-14b': (1e6, 1e-5),
+  'qwen2.5-32b': (1e6, 1e-5),
+  'qwen2.5-72b': (1e6, 1e-5),
+  'qwen': (1e6, 1e-6),
+  'llama-2': (1e4, 1e-5),
+  'llama-3': (5e5, 1e-5),
+  'mistral-7b-v0.1': (1e4, 1e-5),
+  'mistral-7b-v0.3': (1e6, 1e-5),
+  'gemma-2': (1e4, 1e-6),
+  'gemma-3': (1e6, 1e-6),
+  'olmo-2': (5e5, 1e-6),
+  'phi': (1e4, 1e-5),
+  'smollm2-1.7b': (1.3e5, 1e-5),
+  'smollm2': (1e5, 1e-5),
+  'smollm3': (5e6, 1e-6),
+  'deepseek-r1-distill-qwen-1.5b': (1e4, 1e-6),
+  'deepseek-r1-distill-qwen-7b': (1e4, 1e-6),
+  'deepseek-r1-distill-qwen': (1e6, 1e-5),
+  'deepseek-r1-distill-llama': (5e5, 1e-5),
 }
 
 
-@pytest.mark.parametrize('name', PUBLISHED)
+@pytest.mark.parametrize('name', zoo.ZOO)
 def test_parameters_are_counted_as_published(name):
   shapes = spec.abstract(transformer.specs(zoo.ZOO[name]))
   assert trees.n_params(shapes) == PUBLISHED[name]
+
+
+@pytest.mark.parametrize(
+  ('name', 'billions'), [('qwen3-30b-a3b', 3.3), ('qwen3-235b-a22b', 22)]
+)
+def test_parameters_a_token_uses_are_as_published(name, billions):
+  c = zoo.ZOO[name]
+  unused = c.layers * (c.experts - c.experts_per_token) * 3 * c.width * c.mlp
+  assert 0 <= (PUBLISHED[name] - unused) / 1e9 - billions < 0.03 * billions
+
+
+@pytest.mark.parametrize('name', zoo.ZOO)
+def test_what_no_parameter_shows_is_as_published(name):
+  c = zoo.ZOO[name]
+  want = next(v for k, v in NUMERICS.items() if name.startswith(k))
+  assert (c.rope_tables[0].theta, c.norm_eps) == want
+
+
+def test_what_differs_between_layers_is_as_published():
+  """Counted from 0: Gemma 2's even layers are local, all but every sixth of
+  Gemma 3's, and every fourth of SmolLM3's has no positions.
+  """
+  layers = lambda name, f: [
+    i for i in range(zoo.ZOO[name].layers) if f(zoo.ZOO[name], i)
+  ]
+  local = lambda window: lambda c, i: c.window(i) == window
+  for name, n in ('2b', 26), ('9b', 42), ('27b', 46):
+    want = list(range(0, n, 2))
+    assert layers(f'gemma-2-{name}', local(4096)) == want
+    assert layers(f'gemma-2-{name}', local(0)) == [i + 1 for i in want]
+  assert layers('gemma-3-270m', local(0)) == [5, 11, 17]
+  assert layers('gemma-3-1b', local(0)) == [5, 11, 17, 23]
+  assert zoo.ZOO['gemma-3-1b'].window(0) == 512
+  slow = lambda c, i: c.rope_tables[c.rope_index(i)].theta == 1e6
+  assert layers('gemma-3-1b', slow) == [5, 11, 17, 23]
+  without = lambda c, i: c.rope_index(i) == config.NOPE
+  assert layers('smollm3-3b', without) == list(range(3, 36, 4))
+  assert set(zoo.ZOO['mistral-7b-v0.1'].windows) == {4096}
+  assert set(zoo.ZOO['phi-3-mini-4k'].windows) == {2047}
+  for name in 'llama-3.1-8b', 'qwen2.5-7b', 'qwen3-8b', 'mistral-7b-v0.3':
+    assert not any(zoo.ZOO[name].windows)
+  scale = {n: zoo.ZOO[f'gemma-2-{n}'].score_scale for n in ('9b', '27b')}
+  assert scale == {'9b': 1 / 16, '27b': pytest.approx(1 / 12)}
+  gemma2 = [c for name, c in zoo.ZOO.items() if name.startswith('gemma-2-')]
+  caps = {(c.attention_cap, c.logit_cap) for c in gemma2}
+  assert caps == {(50.0, 30.0)}
 
 
 def test_every_size_has_a_config_file_and_a_layout():
