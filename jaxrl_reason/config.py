@@ -140,6 +140,7 @@ def default() -> ml_collections.ConfigDict:
       # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
       # cache_dtype, remat, scan and attention are read.
       model_dir='',
+      remat_gib=8.0,  # of a micro-batch's activations on a device, with auto
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor[, context]; -1: rest
       compile_cache='auto',  # folder of compiled programs; '': none
       model=dict(
@@ -162,7 +163,9 @@ def default() -> ml_collections.ConfigDict:
         # than dtype samples from a slightly other distribution than is
         # trained; losses can correct for it (loss.correction).
         cache_dtype='model',
-        remat='none',  # recomputed in the backward pass: none, dots, full
+        # Recomputed in the backward pass: none, dots, full; auto: as little as
+        # keeps activations within remat_gib.
+        remat='none',
         scan=True,  # over layers; False unrolls them
         # Kernel over whole rows: einsum, xla, splash (TPU), cudnn (GPU, in
         # bfloat16); auto: splash on TPU, cudnn where it can, else einsum.
@@ -243,6 +246,22 @@ def algorithm(config: ml_collections.ConfigDict) -> dict:
     # Dr. GRPO divides by the most tokens a completion can have, not by T.
     settings['fixed_length'] = config.data.completion_len
   return settings
+
+
+def micro_batch(config: ml_collections.ConfigDict, shards: int) -> int:
+  """Rows of the largest micro-batch of any stage on one device.
+
+  Args:
+    shards: devices over which rows are split.
+  """
+
+  def rows(name: str) -> int:
+    c = config[name]
+    if name != 'rl':
+      return c.rows // c.micro_batches
+    return c.prompts * c.samples // (c.minibatches * c.micro_batches)
+
+  return max(-(-rows(name) // shards) for name in config.stages)
 
 
 def trainable(config: ml_collections.ConfigDict) -> str:

@@ -33,6 +33,7 @@ from jaxrl_reason.models import (
   families,
   frozen,
   lora,
+  remat,
   spec,
   steering,
   transformer,
@@ -74,7 +75,7 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
   for split, n in dropped.items():
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
-  shape = _shape(config.model, tokenizer.vocab_size, folder)
+  shape = _shape(config, mesh, tokenizer.vocab_size, folder)
   config_checks.check_experts(config, shape.experts)
   config_checks.check_positions(config.rl, shape)
   return Run(
@@ -91,15 +92,32 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
   )
 
 
-def _shape(c, n_tokens: int, folder) -> transformer.Config:
-  """The model's: of config.json where it came from a folder, else of a `model`
-  section.
-  """
+def _shape(config, mesh, n_tokens: int, folder) -> transformer.Config:
+  """The model's, with the remat policy that a budget allows."""
+  c = config.model.to_dict()
+  auto = c['remat'] == 'auto'
+  shape = _architecture(c | {'remat': 'none'} if auto else c, n_tokens, folder)
+  if not auto:
+    return shape
+  shards = mesh.shape['data'] * mesh.shape['fsdp']
+  rows = config_lib.micro_batch(config, shards)
+  length = config.data.prompt_len + config.data.completion_len
+  length = -(-length // mesh.shape['context'])
+  shape = remat.choose(shape, rows, length, config.remat_gib * 2**30)
+  logging.info(
+    'remat=%s keeps activations of %d x %d tokens on a device within '
+    'remat_gib=%g.', shape.remat, rows, length, config.remat_gib,
+  )  # fmt: skip
+  return shape
+
+
+def _architecture(c: dict, n_tokens: int, folder) -> transformer.Config:
+  """Of config.json where it came from a folder, else of a `model` section."""
   if not folder:
     # A multiple of 8, so that a tensor axis divides it; ids past the
     # tokenizer's decode to nothing.
     vocab = -(-n_tokens // 8) * 8
-    return transformer.Config(vocab=vocab, **c.to_dict())
+    return transformer.Config(vocab=vocab, **c)
   shape = families.from_hf(
     hf.read_config(folder), **{k: c[k] for k in families.RUNTIME}
   )

@@ -1,0 +1,51 @@
+"""What the backward pass finds of the forward pass, chosen by a budget.
+
+  none   everything, nothing is computed twice
+  dots   what matrix products gave; the rest is computed again
+  full   what goes from layer to layer; every layer is computed again
+
+Bytes are counted by tracing the model's own vjp, which compiles nothing: what
+two rows keep less what one keeps, so that weights drop out.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models.config import Config
+
+
+def kept_bytes(c: Config, length: int) -> int:
+  """Bytes of one row of `length` tokens between forward and backward pass, on
+  one device; tensor parallelism has less.
+  """
+  model = transformer.build(c)
+
+  def bytes_of(rows: int) -> int:
+    shape = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    hidden = lambda params, tokens: model.hidden(params, tokens, tokens > 0)
+    pull = lambda params, tokens: jax.vjp(lambda p: hidden(p, tokens), params)[
+      1
+    ]
+    kept = jax.eval_shape(pull, spec.abstract(model.specs), shape)
+    arrays = [x for x in jax.tree.leaves(kept) if hasattr(x, 'dtype')]
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)
+
+  return bytes_of(2) - bytes_of(1)
+
+
+def choose(c: Config, rows: int, length: int, budget: float) -> Config:
+  """The config with the policy that computes least again within the budget.
+
+  Args:
+    rows: of `length` tokens each, of a micro-batch on one device.
+    budget: bytes of activations; where not even `full` keeps to it, that.
+  """
+  for policy in ('none', 'dots'):
+    with_it = dataclasses.replace(c, remat=policy)
+    if rows * kept_bytes(with_it, length) <= budget:
+      return with_it
+  return dataclasses.replace(c, remat='full')

@@ -1,0 +1,70 @@
+"""Bytes kept for the backward pass: counted by hand, and by a budget."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import pytest
+from small import small_config
+
+from jaxrl_reason.models import remat, spec, transformer
+
+T = 40
+
+
+@pytest.fixture(scope='module')
+def config():
+  return small_config(layers=5)
+
+
+def with_policy(c, policy):
+  return dataclasses.replace(c, remat=policy)
+
+
+def test_full_keeps_a_stream_per_layer(config):
+  """[layers, T, D] of float32, and beside it only what one layer has."""
+  more = dataclasses.replace(config, layers=config.layers + 3)
+  a, b = (remat.kept_bytes(with_policy(c, 'full'), T) for c in (config, more))
+  assert b - a == 3 * T * config.width * 4
+
+
+def test_dots_keeps_what_products_with_weights_gave(config):
+  """The stream, q, k, v, the attention's output, gate and up; what down gave
+  nobody needs, and batched products are computed again.
+  """
+  c = config
+  more = dataclasses.replace(c, layers=c.layers + 1)
+  a, b = (remat.kept_bytes(with_policy(x, 'dots'), T) for x in (c, more))
+  heads = c.head_dim * (c.heads + 2 * c.kv_heads)
+  assert b - a == 4 * T * (c.width + heads + c.width + 2 * c.mlp)
+
+
+def test_the_compiler_keeps_what_was_counted(config):
+  """Temporaries of a compiled gradient, full against none."""
+
+  def temporaries(c):
+    model = transformer.build(c)
+    params = spec.init(model.specs, jax.random.key(0))
+    rows = jnp.ones((8, T), jnp.int32)
+    loss = lambda p: model.hidden(p, rows, rows > 0).sum()
+    done = jax.jit(jax.grad(loss)).lower(params).compile()
+    return done.memory_analysis().temp_size_in_bytes
+
+  policies = [with_policy(config, p) for p in ('none', 'full')]
+  less = temporaries(policies[0]) - temporaries(policies[1])
+  counted = 8 * (
+    remat.kept_bytes(policies[0], T) - remat.kept_bytes(policies[1], T)
+  )
+  assert 0.5 < less / counted < 1.5
+
+
+@pytest.mark.parametrize(
+  'of, policy', [('none', 'none'), ('dots', 'dots'), ('full', 'full')]
+)
+def test_the_budget_decides(config, of, policy):
+  budget = 3 * remat.kept_bytes(with_policy(config, of), T)
+  assert remat.choose(config, 3, T, budget).remat == policy
+
+
+def test_nothing_fits_is_full(config):
+  assert remat.choose(config, 3, T, 1.0).remat == 'full'
