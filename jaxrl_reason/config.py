@@ -138,7 +138,7 @@ def default() -> ml_collections.ConfigDict:
       stages=('sft', 'rl'),  # in this order, on one state
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
-      # cache_dtype, remat, scan and attention are read.
+      # cache_dtype, prompt_buckets, remat, scan and attention are read.
       model_dir='',
       remat_gib=8.0,  # of a micro-batch's activations on a device, with auto
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor[, context]; -1: rest
@@ -163,6 +163,9 @@ def default() -> ml_collections.ConfigDict:
         # than dtype samples from a slightly other distribution than is
         # trained; losses can correct for it (loss.correction).
         cache_dtype='model',
+        # Widths up to data.prompt_len that sampling is compiled for; the first
+        # that holds the longest prompt of a batch is computed.
+        prompt_buckets=1,
         # Recomputed in the backward pass: none, dots, full; auto: as little as
         # keeps activations within remat_gib.
         remat='none',

@@ -217,6 +217,10 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
       'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
       'stand between generation and update'
     )
+  if config.model.prompt_buckets < 1:
+    raise ValueError(
+      f'model.prompt_buckets={config.model.prompt_buckets} must be at least 1'
+    )
   if c.slots < 0 or c.cache_segments < 1:
     raise ValueError(
       f'rl.slots={c.slots} must be at least 0 (all samples at once) and '

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
+from jaxrl_reason.models.cache import spaced
 
 
 @struct.dataclass
@@ -45,11 +46,6 @@ class Packed:
 def _take(x: jax.Array, index: jax.Array) -> jax.Array:
   flat = x.reshape(-1, *x.shape[2:])
   return jnp.take(flat, index, axis=0, mode='fill', fill_value=0)
-
-
-def spaced(most: int, n: int) -> list[int]:
-  """At most n sizes up to `most`, evenly spaced, rising."""
-  return sorted({-(-most * i // n) for i in range(1, n + 1)})
 
 
 def first_fit(

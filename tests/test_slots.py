@@ -12,12 +12,13 @@ from small import small_model
 from jaxrl_reason import fused_step, sampler, sharding
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models import flax_bridge
+from jaxrl_reason.models import flax_bridge, moe, transformer
 
 B, G, P, C = 3, 5, 4, 12
 STOP = jnp.array([1, 2, 5])
 GEMMA = dict(windows=(3, 0, 5), attention_cap=2.0)
 EXPERTS = dict(experts=4, experts_per_token=2, bias=False)
+VALID = np.arange(P) >= P - np.array([[3], [2], [1]])
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def small_tiles(monkeypatch):
 
 def run(model, params, temperature=1.0, **static):
   tokens = jax.random.randint(jax.random.key(0), (B, P), 2, 16)
-  valid = jnp.arange(P) >= P - jnp.array([[4], [2], [1]])
+  valid = jnp.asarray(VALID)
   f = lambda params: sampler.generate(
     model,
     params,
@@ -81,6 +82,35 @@ def test_slots_are_few_and_the_cache_grows(tiny):
   spied = dataclasses.replace(model, decode=decode)
   run(spied, params, slots=2, segments=3)
   assert set(seen) == {(B * 2, 4), (B * 2, 8), (B * 2, 12)}
+
+
+@pytest.mark.parametrize('shape', [{}, GEMMA, EXPERTS])
+def test_prompt_buckets_change_no_sample(shape):
+  routes = 'experts' in shape
+  want = run(*small_model(**shape)[1:], routes=routes)
+  got = run(*small_model(prompt_buckets=3, **shape)[1:], routes=routes)
+  assert_same(got, want)
+  if routes:
+    real = np.asarray(want.routes) != moe.UNKNOWN
+    real[:, :P] &= np.repeat(VALID, G, axis=0)[..., None, None]
+    np.testing.assert_array_equal(got.routes[real], want.routes[real])
+
+
+@pytest.mark.parametrize('longest, width', [(1, 2), (2, 2), (3, 4), (4, 4)])
+def test_prompts_are_computed_as_wide_as_the_longest(
+  monkeypatch, longest, width
+):
+  _, model, params = small_model(prompt_buckets=2)
+  forward = transformer._forward
+
+  def spy(params, c, tokens, *args, **kwargs):
+    h, aux = forward(params, c, tokens, *args, **kwargs)
+    return jnp.full_like(h, tokens.shape[1]), aux
+
+  monkeypatch.setattr(transformer, '_forward', spy)
+  valid = jnp.arange(P) >= P - jnp.array([[longest], [1], [1]])
+  hidden, _ = model.prefill(params, jnp.ones((B, P), int), valid, 1, C)
+  np.testing.assert_array_equal(hidden, width)
 
 
 def test_experts_used_are_those_of_the_row():

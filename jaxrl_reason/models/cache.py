@@ -96,6 +96,11 @@ def grow(cache: Cache, n: int) -> Cache:
   return cache.replace(own=jax.tree.map(pad, cache.own)) if more else cache
 
 
+def spaced(most: int, n: int) -> list[int]:
+  """At most n sizes up to `most`, evenly spaced, rising."""
+  return sorted({-(-most * i // n) for i in range(1, n + 1)})
+
+
 def rooms(max_new: int, segments: int) -> tuple[int, ...]:
   """Columns of a cache that grows in so many equal parts up to max_new; in
   fewer where it is short.

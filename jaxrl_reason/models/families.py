@@ -17,7 +17,14 @@ from jaxrl_reason.models.config import Config
 MLP_BIAS = ('llama', 'smollm3')  # families that know the key mlp_bias
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 # Not of the architecture: how we run it.
-RUNTIME = ('dtype', 'cache_dtype', 'remat', 'scan', 'attention')
+RUNTIME = (
+  'dtype',
+  'cache_dtype',
+  'prompt_buckets',
+  'remat',
+  'scan',
+  'attention',
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -224,6 +224,33 @@ def decode_params(params: Any, c: Config) -> Any:
   return cast | {'layers': [layer(i) for i in range(c.layers)]}
 
 
+def _prompts(params: Any, c: Config, tokens, valid, room: int):
+  """(hidden of the last token [B,D], keys and values [L,B,K,P,H], routes
+  [B,P,L,k] or None) of prompts [B,P], left-padded.
+
+  Columns in which every prompt is padding are not computed: the program holds
+  `c.prompt_buckets` widths and runs the first that is wide enough.
+  """
+  length = tokens.shape[1]
+
+  def of_width(n: int):
+    rows = tokens[:, length - n :], valid[:, length - n :]
+    h, (kv, used) = _forward(params, c, *rows, room, keep_cache=True)
+    left = lambda x, axis, fill: jnp.pad(
+      x,
+      [(length - n if i == axis else 0, 0) for i in range(x.ndim)],
+      constant_values=fill,
+    )
+    kv = jax.tree.map(lambda x: left(x, 3, 0), kv)
+    routes = used and left(jnp.moveaxis(used['routes'], 0, 2), 1, moe.UNKNOWN)
+    return h[:, -1], kv, routes
+
+  widths = cache_lib.spaced(length, c.prompt_buckets)
+  longest = length - jnp.argmax(jnp.any(valid, axis=0))
+  which = jnp.searchsorted(jnp.asarray(widths), longest)
+  return jax.lax.switch(which, [lambda n=n: of_width(n) for n in widths])
+
+
 def prefill(
   params: Any,
   c: Config,
@@ -245,9 +272,7 @@ def prefill(
   """
   b, length = tokens.shape
   columns = max_new if columns is None else columns
-  h, ((k, v), used) = _forward(
-    params, c, tokens, valid, length + max_new, keep_cache=True
-  )
+  last, (k, v), routes = _prompts(params, c, tokens, valid, length + max_new)
   shape = b * n_samples, c.kv_heads, columns, c.head_dim
   keep = lambda x: cache_lib.keep(x, c.cache_dtype)
   # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
@@ -256,13 +281,11 @@ def prefill(
     (keep(place(k[i])), keep(place(v[i]))) for i in range(c.layers)
   )
   empty = lambda: cache_lib.empty(*shape, prompt[0][0].values.dtype)
-  routes = None
-  if used is not None:
-    routes = jnp.moveaxis(used['routes'], 0, 2)
+  if routes is not None:
     own = (shape[0], *routes.shape[2:])
     own = jnp.full(own, moe.UNKNOWN, routes.dtype)
     routes = routes, sharding.rows(own)
-  return h[:, -1], cache_lib.Cache(
+  return last, cache_lib.Cache(
     prompt=prompt,
     own=tuple((empty(), empty()) for _ in range(c.layers)),
     prompt_mask=valid,
