@@ -233,8 +233,9 @@ def default() -> ml_collections.ConfigDict:
       ),
       log_every=10,  # steps between lines of metrics.jsonl
       profile=dict(
-        first=0,  # step at which a trace begins; 0: none
-        steps=10,  # how many it covers, at least one dispatch
+        # Steps of the run, counted over its stages, that are traced for XProf
+        # into workdir/profile: 'first:last', whole dispatches; '': none.
+        steps='',
       ),
     )
   )

@@ -6,7 +6,7 @@ only; the others are about the model it names.
 
 import ml_collections
 
-from jaxrl_reason import batch, losses, optim
+from jaxrl_reason import batch, losses, optim, programs
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.learner import OLD_LOGP
 from jaxrl_reason.models import frozen
@@ -65,6 +65,7 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
       f'frozen_dtype={config.frozen_dtype!r}: choose one of '
       f'{", ".join(frozen.DTYPES)}'
     )
+  programs.profiled(config.profile.steps)
   if 'rl' in config.stages:
     _check_rl(config)
 

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import tqdm
 
+from jaxrl_reason import hosts, programs, samples, sharding, stages, trees
 from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import metrics as metrics_lib
-from jaxrl_reason import samples, sharding, stages, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.evals import accuracy
@@ -46,6 +46,7 @@ def init_params(run) -> Any:
     loaded = pretrained.load(run.workdir, run.shape, off(specs), off(where))
   rest = lambda tree: {k: v for k, v in tree.items() if k not in loaded}
   make = lambda key: frozen.init(rest(specs), key)
+  make = programs.named('init_params', make)
   made = jax.jit(make, out_shardings=rest(where))
   return loaded | made(jax.random.fold_in(run.root, 0))
 
@@ -65,6 +66,7 @@ def begin(run, learner: learner_lib.Learner, params, total: int) -> TrainState:
   """A stage's first state: given parameters (or fresh ones), new optimizer."""
   make, _, where = _layout(run, learner, total)
   params = init_params(run) if params is None else params
+  make = programs.named('init_state', make)
   return jax.jit(make, out_shardings=where)(params)
 
 
@@ -107,10 +109,17 @@ class Evaluator:
     key = jax.random.fold_in(run.root, 1)
     for name, problems in self._sets.items():
       values, texts = accuracy.evaluate(
-        self._generate, params, problems, key, run.tokenizer, self._grade
+        self._generate,
+        params,
+        problems,
+        key,
+        run.tokenizer,
+        self._grade,
+        run.mesh,
+        show=run.config.eval.show,
       )
       out |= {f'eval/{name}/{k}': v for k, v in values.items()}
-      if name == 'heldout':
+      if name == 'heldout' and hosts.is_main():
         samples.write(run, problems.examples, texts, total, stage)
     out['perf/eval_s'] = time.monotonic() - start
     return out
@@ -140,14 +149,16 @@ class Loop:
     self._loss = float('inf')  # of the last interval read
     self._flushed = time.monotonic()
     self._tracing = False
+    self._unseen = True  # the programs of the stage, all compiled by then
 
   def __call__(self, params, place: Place) -> TrainState:
-    """Runs the stage from `place` to its end (or to SIGTERM)."""
+    """Runs the stage from `place` to its end (or to a signal)."""
     state = self._begin(params, place)
     before = place.total - place.done
     steps = self.c[self.name].steps
-    if place.total == 0:
-      self._evaluate(state, 0)
+    owed = place.record and place.record.get('owes_evaluation')
+    if place.total == 0 or owed:
+      self._evaluate(state, place.total)
     terminal = sys.stderr.isatty()
     bar = tqdm.tqdm(
       total=steps,
@@ -156,17 +167,20 @@ class Loop:
       unit='step',
       mininterval=0.5 if terminal else 15,
       file=sys.stderr if terminal else _Lines(),
-      disable=jax.process_index() > 0,
+      disable=not hosts.is_main(),
     )
     self._bar, self._flushed = bar, time.monotonic()
     done = place.done
     self._finished = place.finished
-    while not (self._finished or self.run.terminate):
+    self.run.agree_to_stop()
+    while not (self._finished or self.run.stopping):
       n = min(self.c.log_every, steps - done)
       state = self._interval(state, n, before + done)
       done += n
       self._boundary(state, done, before + done)
     bar.close()
+    if self._tracing:
+      self._end_trace()
     self.stage.close()
     return state
 
@@ -187,12 +201,23 @@ class Loop:
       self._profile(i)
       # None at the end: a state saved there needs nothing that is under way.
       rows, ahead = ahead, next(self.stage.data) if i + k < total + n else None
-      state, m, h = self.stage.dispatch(state, rows, ahead)
+      with jax.profiler.StepTraceAnnotation(self.name, step_num=i + 1):
+        state, m, h = self.stage.dispatch(state, rows, ahead)
+      self._last = m
       device.append(m)
       host.append(h)
       self._flush(state)  # the device has work: now look at the last interval
-    self._pending = total + n, n, device, host
+    self._pending = total + n, n, device, self._over_hosts(host)
     return state
+
+  def _over_hosts(self, host: list[dict]) -> dict[str, float]:
+    """An interval's metrics of this host, and then of all hosts."""
+    own = {}
+    for key in {k: None for h in host for k in h}:
+      seen = [h[key] for h in host if key in h]
+      # Counts of the pool and the data grow; seconds are those of a step.
+      own[key] = float(np.mean(seen)) if key.startswith('perf/') else seen[-1]
+    return metrics_lib.over_hosts(hosts.gather(own))
 
   def _flush(self, state):
     """Writes the metrics of the interval before, if not yet done."""
@@ -206,17 +231,16 @@ class Loop:
     values.pop('nonfinite_leaf_max')
     now = time.monotonic()
     step_s, self._flushed = (now - self._flushed) / n, now
-    out = {f'train/{k}': v for k, v in values.items()}
-    for key in {k: None for h in host for k in h}:
-      seen = [h[key] for h in host if key in h]
-      # Counts of the pool and the data grow; seconds are those of a step.
-      out[key] = float(np.mean(seen)) if key.startswith('perf/') else seen[-1]
+    out = {f'train/{k}': v for k, v in values.items()} | host
     out |= self._speed(values, step_s)
     self.writer.write(total, self.name, out)
     shown = 'reward_mean' if self.name == 'rl' else 'loss'
     self._loss = values['loss']
     self._bar.set_postfix_str(f'{shown} {values[shown]:.3f}', refresh=False)
     self._bar.update(n)
+    if self._unseen and hosts.is_main():
+      tqdm.tqdm.write(self.run.compiled.table(), file=sys.stderr)
+    self._unseen = False
 
   def _speed(self, values: dict, step_s: float) -> dict[str, float]:
     out = {'perf/step_s': step_s}
@@ -232,20 +256,22 @@ class Loop:
 
   def _boundary(self, state, done: int, total: int):
     """Evaluates and saves where due; metrics are checked before a save."""
-    c, stop = self.c, self.run.terminate
+    c, stop = self.c, self.run.agree_to_stop()
     limit = 0.0 if self.name == 'rl' else c[self.name].stop_loss
     if limit:
       self._flush(state)  # the price of the limit: a wait per interval
     reached = limit > 0 and self._loss <= limit
     self._finished = done == c[self.name].steps or reached
     save = self._finished or stop or done % c.checkpoint.every == 0
-    due = done % c.eval.every == 0 and not stop
+    due = self._finished or done % c.eval.every == 0
+    # A signal leaves seconds: the resumed run evaluates instead.
+    owed = due and stop and not self._finished
     if save or due:
       self._flush(state)
-    if self._finished or due:
+    if due and not owed:
       self._evaluate(state, total)
     if save:
-      self._save(state, done, total)
+      self._save(state, done, total, owed)
     if save or due:
       self._flushed = time.monotonic()
 
@@ -258,28 +284,40 @@ class Loop:
       if k.endswith(('pass@1', 'greedy'))
     }
     since = time.monotonic() - self.run.started
+    if not hosts.is_main():
+      return
     tqdm.tqdm.write(
       f'[{since:5.0f} s] {self.name} step {total}: '
       + ', '.join(f'{k} {v:.3f}' for k, v in shown.items()),
       file=sys.stderr,
     )
 
-  def _save(self, state, done: int, total: int):
+  def _save(self, state, done: int, total: int, owed: bool):
     record = {
       'stage': self.index,
       'done': done,
       'finished': self._finished,
+      'owes_evaluation': owed,
       'data': self.stage.data.get_state(),
       'stats': self.stage.stats and self.stage.stats.get_state(),
     }
     self.run.checkpoints.save(total, state, record)
 
   def _profile(self, total: int):
-    """Traces the dispatches that begin within the profiled steps."""
-    c = self.c.profile
-    inside = c.first > 0 and c.first <= total + 1 < c.first + c.steps
+    """Traces the dispatches with a profiled step among them: process 0 what
+    its own devices do.
+    """
+    ahead = range(total + 1, total + 1 + self.stage.steps_per_dispatch)
+    wanted = programs.profiled(self.c.profile.steps)
+    inside = bool(set(ahead) & set(wanted)) and hosts.is_main()
     if inside and not self._tracing:
       jax.profiler.start_trace(str(self.run.workdir / 'profile'))
     if self._tracing and not inside:
-      jax.profiler.stop_trace()
+      self._end_trace()
     self._tracing = inside
+
+  def _end_trace(self):
+    # What was dispatched may still be running.
+    jax.block_until_ready(self._last)
+    jax.profiler.stop_trace()
+    self._tracing = False

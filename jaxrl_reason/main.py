@@ -16,6 +16,20 @@ _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Folder for checkpoints and metrics; may be gs://...'
 )
 
+# Of several processes, where no cluster is detected; or by the environment
+# (`hosts.join`).
+_COORDINATOR = flags.DEFINE_string(
+  'coordinator', None, 'host:port of process 0.'
+)
+_PROCESSES = flags.DEFINE_integer('num_processes', None, 'Of the whole run.')
+_PROCESS = flags.DEFINE_integer('process_id', None, 'Of this one, from 0.')
+_JOIN = flags.DEFINE_integer(
+  'join_timeout_s', 300, 'Seconds until all processes must have met.'
+)
+_HEARTBEAT = flags.DEFINE_integer(
+  'heartbeat_s', 60, 'Seconds of silence after which a process counts as dead.'
+)
+
 # Errors that say what the user can do: shown without a traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 
@@ -38,13 +52,21 @@ def main(argv):
     _fail(f'unexpected argument {argv[1]!r}; options look like --config=X.py')
   logging.set_verbosity(logging.WARNING)
   # Imported here: a wrong flag is answered at once.
-  from jaxrl_reason import rollout, train
+  from jaxrl_reason import hosts, rollout, train
 
-  try:
-    train.run(_CONFIG.value, _WORKDIR.value)
-  except (*USER_ERRORS, rollout.RewardFailed) as e:
-    logging.debug('Traceback:', exc_info=True)
-    _fail(e)
+  with hosts.together():
+    try:
+      hosts.join(
+        _COORDINATOR.value,
+        _PROCESSES.value,
+        _PROCESS.value,
+        join_timeout_s=_JOIN.value,
+        heartbeat_s=_HEARTBEAT.value,
+      )
+      train.run(_CONFIG.value, _WORKDIR.value)
+    except (*USER_ERRORS, rollout.RewardFailed, hosts.Lost) as e:
+      logging.debug('Traceback:', exc_info=True)
+      _fail(e)
 
 
 if __name__ == '__main__':

@@ -50,6 +50,18 @@ def to_host(metrics: list[dict]) -> dict[str, float]:
   }
 
 
+def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
+  """One dictionary of every host's: the sum of what pools count, else the mean
+  (seconds; what all know alike).
+  """
+  out = {}
+  for key in values[0]:
+    column = [v[key] for v in values if key in v]
+    total = math.fsum(column)
+    out[key] = total if key.startswith('pool/') else total / len(column)
+  return out
+
+
 def check_finite(values: dict[str, float], params: Any, step: int) -> None:
   """Stops a run whose loss or gradient is no longer a number."""
   leaf = int(values.get('nonfinite_leaf_max', -1))

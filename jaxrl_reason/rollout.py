@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import fused_step, scoring, sharding
+from jaxrl_reason import fused_step, programs, scoring, sharding
 from jaxrl_reason import learner as learner_lib
 from jaxrl_reason.base import Batch, Prompts, Reward, Rollout, TrainState
 from jaxrl_reason.logits import Sampling
@@ -43,6 +43,8 @@ class HostStep:
     parts: pieces a batch is generated and verified in.
     root, sampling, stop: the run's key, sampling settings, stop tokens.
     to_device: host arrays [N,...] to the mesh.
+    to_host: an array [N,...] on the mesh to this process's rows [n,...].
+    all_rows: this process's rows as those of all processes.
   """
 
   learner: learner_lib.Learner
@@ -54,13 +56,17 @@ class HostStep:
   sampling: Sampling
   stop: jax.Array
   to_device: Callable = lambda tree: tree
+  to_host: Callable = np.asarray
+  all_rows: Callable = lambda tree: tree
 
   def __post_init__(self):
-    bind = lambda f, *args: lambda *xs: f(self.learner, *args, *xs)
-    self._generate = jax.jit(bind(_noisy(fused_step.rollout), self.gen))
-    self._greedy = jax.jit(bind(_noisy(fused_step.greedy), self.gen))
-    self._score = jax.jit(self._scored)
-    self._learn = sharding.jit_state(bind(fused_step.learn, self.gen))
+    bind = lambda f: lambda *xs: f(self.learner, self.gen, *xs)
+    named = programs.named
+    rollout = named('rl_rollout', bind(_noisy(fused_step.rollout)))
+    greedy = named('rl_greedy', bind(_noisy(fused_step.greedy)))
+    self._generate, self._greedy = jax.jit(rollout), jax.jit(greedy)
+    self._score = jax.jit(named('rl_score', self._scored))
+    self._learn = sharding.jit_state(named('rl_learn', bind(fused_step.learn)))
     self._updating = None  # (metrics, when dispatched) of the step before
     self._ahead = None  # what `_dispatch` gave for the step after
 
@@ -74,12 +80,14 @@ class HostStep:
     """One step.
 
     Args:
+      examples: of the prompts that this process holds. It verifies those.
       ahead: the next step's prompts, to be sampled already now; the next call
         must be about them. The loss must then measure its ratio against the
         sampler (`Learner.old_logp`).
 
     Returns:
-      (next state, device metrics, seconds by phase, rewards on the host).
+      (next state, device metrics, seconds by phase, rewards of all rows on the
+      host).
     """
     begun = time.monotonic()
     stale = self._ahead is not None
@@ -112,7 +120,8 @@ class HostStep:
     )
     if best is not None:
       greedy = to_reward(best.result(), self.gen.part_names)
-      batch = batch_lib.with_greedy(batch, self.to_device(greedy))
+      greedy = self.to_device(self.all_rows(greedy))
+      batch = batch_lib.with_greedy(batch, greedy)
     _, order = fused_step.step_keys(self.root, state.step)
     state, metrics = self._learn(state, batch, self.sampling, order)
     self._updating = metrics, verified
@@ -154,7 +163,7 @@ class HostStep:
 
   def _cases(self, out: Rollout, examples) -> list[tuple[str, dict]]:
     """(completion text, example) of a part's rows; waits for the part."""
-    tokens, lengths = np.asarray(out.tokens), np.asarray(out.length)
+    tokens, lengths = self.to_host(out.tokens), self.to_host(out.length)
     g = len(lengths) // len(examples)
     return [
       (self.tokenizer.decode(row[:n].tolist()), examples[i // g])
@@ -164,7 +173,8 @@ class HostStep:
   def _collect(self, futures) -> Reward:
     """The verdicts of all parts, in the order of the batch's rows."""
     parts = [to_reward(f.result(), self.gen.part_names) for f in futures]
-    return jax.tree.map(lambda *x: self._interleave(np, x), *parts)
+    own = jax.tree.map(lambda *x: self._interleave(np, x), *parts)
+    return self.all_rows(own)
 
   def _interleave(self, np_, parts):
     """Rows of the parts back in the order of the prompts."""

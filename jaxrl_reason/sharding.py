@@ -222,13 +222,59 @@ def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
   return NamedSharding(mesh, P(*[None] * axis, ROWS))
 
 
+def my_rows(mesh: Mesh, n: int) -> np.ndarray:
+  """Positions [m] of those of a batch's n rows that this process's devices
+  hold: all of them where it is alone.
+  """
+  held = row_sharding(mesh).addressable_devices_indices_map((n,))
+  spans = {rows.indices(n)[:2] for (rows,) in held.values()}
+  return np.concatenate([np.arange(*span) for span in sorted(spans)])
+
+
+def row_shards(mesh: Mesh) -> int:
+  """Pieces that the rows of a batch are split into."""
+  return int(np.prod([mesh.shape[a] for a in ROWS]))
+
+
 def to_global(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
-  """Host arrays (this process's rows) as global arrays, rows sharded."""
+  """Host arrays of this process's rows (`my_rows`) as global arrays, rows
+  sharded.
+  """
   sharding = row_sharding(mesh, axis)
-  return jax.tree.map(
-    lambda x: jax.make_array_from_process_local_data(sharding, np.asarray(x)),
-    tree,
-  )
+  shards = row_shards(mesh)
+  share = len(my_rows(mesh, shards))
+
+  def leaf(x):
+    x = np.asarray(x)
+    n = x.shape[axis] * shards // share
+    mine = my_rows(mesh, n)
+
+    def part(index):
+      first, last, _ = index[axis].indices(n)
+      begin = int(np.searchsorted(mine, first))
+      here = (*index[:axis], slice(begin, begin + last - first))
+      return x[here]
+
+    shape = (*x.shape[:axis], n, *x.shape[axis + 1 :])
+    return jax.make_array_from_callback(shape, sharding, part)
+
+  return jax.tree.map(leaf, tree)
+
+
+def _same(x):
+  return x
+
+
+def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
+  """This process's rows (`my_rows`) of a global array; waits for it."""
+  if x.is_fully_addressable:
+    return np.asarray(x)
+  where = row_sharding(mesh)
+  if not x.sharding.is_equivalent_to(where, x.ndim):
+    x = jax.jit(_same, out_shardings=where)(x)
+  first = lambda shard: shard.index[0].indices(x.shape[0])[0]
+  parts = {first(shard): shard.data for shard in x.addressable_shards}
+  return np.concatenate([np.asarray(parts[i]) for i in sorted(parts)])
 
 
 def state_shardings(

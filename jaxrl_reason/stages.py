@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import critics, fused_step, losses, optim, rollout, sharding
+from jaxrl_reason import (
+  critics,
+  fused_step,
+  hosts,
+  losses,
+  optim,
+  programs,
+  rollout,
+  sharding,
+)
 from jaxrl_reason import learner as learner_lib
 from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Batch, Metrics, Prompts, TrainState
@@ -109,15 +118,16 @@ def build(run, name: str) -> Stage:
   return _host(run) if run.config.rl.path == 'host' else _fused(run)
 
 
-def _batches(run, source, encode, rows: int, name: str):
+def _batches(run, source, encode, rows: int, k: int, name: str):
+  """Dispatches of k steps of `rows` rows each."""
+  mine = sharding.my_rows(run.mesh, rows)
   return pipeline.batches(
     source,
     encode,
-    rows // jax.process_count(),
+    k * rows,
     # No two stages see the same order.
     seed=zlib.crc32(f'{name}/{run.config.seed}'.encode()),
-    process=jax.process_index(),
-    n_processes=jax.process_count(),
+    mine=np.concatenate([i * rows + mine for i in range(k)]),
   )
 
 
@@ -161,14 +171,15 @@ def _supervised(run, name: str) -> Stage:
     batch = supervised_batch(row, whole)
     return step_lib.update(learn, state, batch, Sampling.make(), key)
 
-  steps = sharding.jit_state(lambda s, rows: jax.lax.scan(update, s, rows))
+  scan = lambda s, rows: jax.lax.scan(update, s, rows)
+  steps = sharding.jit_state(programs.named(f'{name}_steps', scan))
 
   def dispatch(state, rows, ahead):
     del ahead
     rows = sharding.to_global(_stacked(rows, k), run.mesh, axis=1)
     return *steps(state, rows), {}
 
-  data = _batches(run, run.problems.train, encode, c.rows * k, name)
+  data = _batches(run, run.problems.train, encode, c.rows, k, name)
   return Stage(learn, data, dispatch, k)
 
 
@@ -204,11 +215,10 @@ def _fused(run) -> Stage:
   encode, reward_fn = device_rewards(run)
   k = c.steps_per_dispatch
 
-  steps = sharding.jit_state(
-    lambda state, prompts, sampling, stop: fused_step.steps(
-      learn, gen, reward_fn, state, prompts, run.root, sampling, stop
-    )
+  steps = lambda state, prompts, sampling, stop: fused_step.steps(
+    learn, gen, reward_fn, state, prompts, run.root, sampling, stop
   )
+  steps = sharding.jit_state(programs.named('rl_steps', steps))
 
   def dispatch(state, rows, ahead) -> tuple[TrainState, Metrics, dict]:
     del ahead
@@ -216,7 +226,7 @@ def _fused(run) -> Stage:
     return *steps(state, prompts, sampling, run.stop), {}
 
   data = _batches(
-    run, run.problems.train, _prompt_encoder(run, encode), c.prompts * k, 'rl'
+    run, run.problems.train, _prompt_encoder(run, encode), c.prompts, k, 'rl'
   )
   return Stage(learn, data, dispatch, k)
 
@@ -229,17 +239,7 @@ def _host(run) -> Stage:
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
-  step = rollout.HostStep(
-    learn,
-    gen,
-    pool,
-    run.tokenizer,
-    c.parts,
-    run.root,
-    sampling,
-    run.stop,
-    to_device=lambda tree: sharding.to_global(tree, run.mesh),
-  )
+  step = _host_step(run, learn, gen, sampling, pool)
   source = run.problems.train
   stats = PromptStats(len(source)) if len(source) < pipeline.ENDLESS else None
 
@@ -253,12 +253,40 @@ def _host(run) -> Stage:
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     if stats is not None:
-      stats.add(np.repeat(ids, c.samples), reward.parts[:, 0], reward.valid)
+      ids = np.repeat(_everyone(run, ids), c.samples)
+      stats.add(ids, reward.parts[:, 0], reward.valid)
       host |= stats.metrics()
     return state, metrics, host
 
-  data = _batches(run, source, _prompt_encoder(run, None), c.prompts, 'rl')
+  data = _batches(run, source, _prompt_encoder(run, None), c.prompts, 1, 'rl')
   return Stage(learn, data, dispatch, 1, stats, pool.close)
+
+
+def _host_step(run, learn, gen, sampling, pool) -> rollout.HostStep:
+  own = lambda tree: jax.tree.map(
+    lambda x: x[sharding.my_rows(run.mesh, len(x))], tree
+  )
+  return rollout.HostStep(
+    learn,
+    gen,
+    pool,
+    run.tokenizer,
+    run.config.rl.parts,
+    run.root,
+    sampling,
+    run.stop,
+    to_device=lambda tree: sharding.to_global(own(tree), run.mesh),
+    to_host=lambda x: sharding.to_local(x, run.mesh),
+    all_rows=lambda tree: _everyone(run, tree),
+  )
+
+
+def _everyone(run, tree: Any) -> Any:
+  """This process's rows [m,...] of a batch as all rows [N,...]."""
+  shards = sharding.row_shards(run.mesh)
+  share = len(sharding.my_rows(run.mesh, shards))
+  n = len(jax.tree.leaves(tree)[0]) * shards // share
+  return hosts.all_rows(sharding.my_rows(run.mesh, n), tree)
 
 
 def device_rewards(run) -> tuple[Callable, Callable]:

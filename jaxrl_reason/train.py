@@ -23,7 +23,16 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import config_checks, plots, samples, sharding, stages, trees
+from jaxrl_reason import (
+  config_checks,
+  hosts,
+  plots,
+  programs,
+  samples,
+  sharding,
+  stages,
+  trees,
+)
 from jaxrl_reason import loop as loop_lib
 from jaxrl_reason import metrics as metrics_lib
 from jaxrl_reason.base import Model, TrainState
@@ -54,22 +63,31 @@ class Run:
   root: jax.Array  # key of the run; steps fold their number in
   stop: jax.Array  # i32 [E], stop tokens
   checkpoints: manager.Checkpoints
+  compiled: programs.Log = dataclasses.field(default_factory=programs.Log)
   started: float = dataclasses.field(default_factory=time.monotonic)
   terminate: bool = False  # set by SIGTERM
+  stopping: bool = False  # what all hosts agreed on
+
+  def agree_to_stop(self) -> bool:
+    """Whether any host was told to; asked between two intervals, by all."""
+    self.stopping = any(hosts.gather(self.terminate))
+    return self.stopping
 
 
 def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
   """Everything but the weights; refuses what cannot work."""
   workdir = epath.Path(workdir)
   _make_workdir(workdir)
+  _refuse_unshared(workdir)
   _use_compile_cache(config.compile_cache)
   mesh = sharding.make_mesh(config.mesh)
-  config_checks.check(config, mesh.shape['data'] * mesh.shape['fsdp'])
+  config_checks.check(config, sharding.row_shards(mesh))
   problems = problems_lib.load(config.data, config.seed)
-  folder = config.model_dir and pretrained.begin(config.model_dir, workdir)
-  tokenizer = problems_lib.make_tokenizer(
-    config.data, problems, workdir, folder
-  )
+  with hosts.zero_first():
+    folder = config.model_dir and pretrained.begin(config.model_dir, workdir)
+    tokenizer = problems_lib.make_tokenizer(
+      config.data, problems, workdir, folder
+    )
   problems = problems_lib.rendered(problems, config.data, tokenizer, folder)
   problems, dropped = problems_lib.drop_long(problems, config.data, tokenizer)
   for split, n in dropped.items():
@@ -144,11 +162,29 @@ def _model(shape: transformer.Config, c) -> Model:
 def _make_workdir(workdir: epath.Path) -> None:
   try:
     workdir.mkdir(parents=True, exist_ok=True)
-    probe = workdir / '.writable'
+    probe = workdir / f'.writable-{jax.process_index()}'
     probe.write_text('')
     probe.unlink()
   except OSError as e:
     raise OSError(f'--workdir={workdir} cannot be written to: {e}') from e
+
+
+def _refuse_unshared(workdir: epath.Path) -> None:
+  """All processes write their shards of a checkpoint into one folder."""
+  marker = workdir / '.shared'
+  with hosts.zero_first():
+    if hosts.is_main():
+      marker.write_text('')
+    found = marker.exists()
+  every = hosts.gather(found)
+  if not all(every):
+    lacking = [i for i, f in enumerate(every) if not f]
+    raise ValueError(
+      f'--workdir={workdir} of process 0 is not the same folder on process '
+      f'{lacking[0]}: use one that all hosts share (NFS, gs://...)'
+    )
+  if hosts.is_main():
+    marker.unlink()
 
 
 def _use_compile_cache(folder: str) -> None:
@@ -164,6 +200,8 @@ def _use_compile_cache(folder: str) -> None:
 
 def _write_config(run: Run, resuming: bool) -> None:
   """Keeps the config; on resuming says what has changed."""
+  if not hosts.is_main():
+    return
   path = run.workdir / 'config.json'
   now = json.loads(run.config.to_json_best_effort())
   if resuming and path.exists():
@@ -186,27 +224,42 @@ def run(config: ml_collections.ConfigDict, workdir) -> TrainState | None:
   Returns:
     The last state; None when a signal ended the run early (it is saved).
   """
-  run = set_up(config, workdir)
-  say = lambda text: print(text, file=sys.stderr)
+  with hosts.explained():
+    run = set_up(config, workdir)
+  say = lambda text: hosts.is_main() and print(text, file=sys.stderr)
   say(
     f'{trees.n_params(spec.abstract(run.model.specs)):,} parameters on '
-    f'{run.mesh.devices.size} x {jax.devices()[0].device_kind}; '
-    f'workdir {run.workdir}'
+    f'{run.mesh.devices.size} x {jax.devices()[0].device_kind} of '
+    f'{jax.process_count()} processes; workdir {run.workdir}'
   )
   stages.check_rewards(run)
   try:
-    with _signals_stop(run), jax.set_mesh(run.mesh):
+    with (
+      _signals_stop(run),
+      jax.set_mesh(run.mesh),
+      hosts.explained(),
+      run.compiled,
+    ):
       state = _stages(run, say)
-    run.checkpoints.wait()
-  finally:
-    # Also after an error: a save under way is finished, never torn.
+      run.checkpoints.wait()
+  except hosts.Lost:
+    raise  # a save under way would wait for those who are gone
+  except BaseException:
+    # A save under way is finished, never torn.
     run.checkpoints.close()
-  if run.terminate:
+    raise
+  run.checkpoints.close()
+  if run.stopping:
     say('Stopped by a signal; saved. Start again to go on.')
     return None
+  if hosts.is_main():
+    _finish(run, say)
+  return state
+
+
+def _finish(run: Run, say) -> None:
   say(samples.before_and_after(run.workdir))
   say(f'Curves: {plots.save(run.workdir)}')
-  return state
 
 
 def _stages(run: Run, say) -> TrainState | None:
@@ -222,7 +275,7 @@ def _stages(run: Run, say) -> TrainState | None:
       continue
     loop = loop_lib.Loop(run, name, index, writer, evaluator)
     state = loop(state and state.params, place)
-    if run.terminate:
+    if run.stopping:
       break
     # The next stage starts where this one's state stands.
     place = loop_lib.Place(index + 1, 0, int(state.step))

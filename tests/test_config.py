@@ -91,6 +91,7 @@ def test_every_key_is_read():
     ({'rl.overlong': 33}, 'rl.overlong=33 .*completion_len=32'),
     ({'rl.demos': 8}, 'rl.demos=8 leaves no sample'),
     ({'sft.optimizer.schedule': 'sine'}, 'sft.*schedule.*sine'),
+    ({'profile.steps': '12:10'}, "profile.steps='12:10'.*first:last"),
     ({'sft.optimizer.name': 'adam'}, 'sft.*optimizer.name.*adam'),
   ],
 )
@@ -130,6 +131,8 @@ def test_dependencies_point_down():
   rank = {
     'losses': 0,
     'trees': 1,
+    'hosts': 1,
+    'programs': 1,
     'tasks': 1,
     'base': 2,
     'sharding': 2,

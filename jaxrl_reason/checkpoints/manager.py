@@ -18,7 +18,7 @@ import orbax.checkpoint as ocp
 from absl import logging
 from etils import epath
 
-from jaxrl_reason import trees
+from jaxrl_reason import hosts, trees
 
 
 class Incompatible(ValueError):
@@ -169,25 +169,33 @@ class Checkpoints:
     for step in reversed(self.steps()):
       try:
         record = self.record(step)
-        found = step, read(step, record)
-        self._kept.ends = set(record.get('ends', ()))
-        return found
+        found, damage = read(step, record), ''
       except Incompatible:
         raise
       # Whatever orbax, tensorstore or json raise on a damaged file.
       except Exception as e:
-        aside = self._dir / f'torn-{step}'
+        damage = f'{type(e).__name__}: {e!s:.300}'
+      # One process may have met what the others did not have to read.
+      damages = [d for d in hosts.gather(damage) if d]
+      if not damages:
+        self._kept.ends = set(record.get('ends', ()))
+        return step, found
+      self._set_aside(step, damages[0])
+    return None
+
+  def _set_aside(self, step: int, damage: str) -> None:
+    here, aside = self._dir / str(step), self._dir / f'torn-{step}'
+    with hosts.zero_first():
+      if hosts.is_main():
         logging.warning(
-          'Checkpoint %s cannot be read (%s: %.300s). Set aside as %s; trying '
-          'the one before.',
-          self._dir / str(step),
-          type(e).__name__,
-          e,
+          'Checkpoint %s cannot be read (%s). Set aside as %s; trying the one '
+          'before.',
+          here,
+          damage,
           aside,
         )
-        (self._dir / str(step)).rename(aside)
-        self._manager.reload()
-    return None
+        here.rename(aside)
+    self._manager.reload()
 
   def wait(self) -> None:
     """Until what was begun is on disk; raises what went wrong there."""

@@ -2,15 +2,16 @@
 
   source[i] -> Example -> encode -> rows of a batch
 
-Deterministic by (seed, index), sharded by process, and resumable: the
-iterator's state is a small dict that goes into the checkpoint. Procedural
-tasks are endless; data sets on disk are shuffled anew every epoch.
+Deterministic by (seed, index) and resumable: the iterator's state is a small
+dict that goes into the checkpoint. A process encodes only the rows it holds.
+Procedural tasks are endless; data sets on disk are shuffled anew every epoch.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import grain
+import jax
 import numpy as np
 
 from jaxrl_reason import tasks
@@ -111,18 +112,24 @@ def solution_row(
   }
 
 
-class _Rows:
-  """Source index -> encoded row; a class, so that grain can name it."""
+class _Steps:
+  """Number of a step -> this process's rows of its batch, encoded and stacked;
+  a class, so that grain can name it.
+  """
 
-  def __init__(self, source, encode: Callable):
-    self._source = source
-    self._encode = encode
+  def __init__(self, source, order, encode: Callable, rows: int, mine):
+    self._source, self._order, self._encode = source, order, encode
+    self._rows, self._mine = rows, mine
 
   def __len__(self) -> int:
-    return len(self._source)
+    return len(self._order) // self._rows
 
-  def __getitem__(self, index: int) -> dict:
-    return self._encode(int(index), self._source[index])
+  def __getitem__(self, step: int) -> dict:
+    rows = []
+    for row in self._mine:
+      index = int(self._order[int(step) * self._rows + int(row)])
+      rows.append(self._encode(index, self._source[index]))
+    return jax.tree.map(lambda *x: np.stack(x), *rows)
 
 
 class Subset:
@@ -174,28 +181,52 @@ class Redrawn:
     )
 
 
+class Batches:
+  """Endless batches. The state is the number of rows given out by all
+  processes together, so another number of them goes on at the same place.
+  """
+
+  def __init__(self, steps: grain.DatasetIterator, rows: int):
+    self._steps, self._rows = steps, rows
+
+  def __iter__(self):
+    return self
+
+  def __next__(self) -> dict:
+    return next(self._steps)
+
+  def get_state(self) -> dict[str, int]:
+    return {'next_index': self._steps.get_state()['next_index'] * self._rows}
+
+  def set_state(self, state: dict[str, int]):
+    """Of another number of rows: repeats less than a batch."""
+    self._steps.set_state({'next_index': state['next_index'] // self._rows})
+
+
 def batches(
   source,
   encode: Callable[[int, dict], dict],
   rows: int,
   *,
   seed: int,
-  process: int = 0,
-  n_processes: int = 1,
-) -> Iterator[dict]:
-  """Endless batches of `rows` encoded examples for this process.
+  mine: np.ndarray | None = None,
+) -> Batches:
+  """Endless batches of `rows` encoded examples, the same for any number of
+  processes.
 
-  Returns a grain iterator: `get_state()` and `set_state()` save and restore
-  its place exactly.
+  Args:
+    mine: int [m], the rows of each batch that this process wants; None: all.
   """
   if not len(source):
     raise ValueError('the data set is empty: nothing to train on')
-  data = grain.MapDataset.source(_Rows(source, encode))
+  order = range(len(source))
   if len(source) < ENDLESS:
-    # Shuffled indices of the whole epoch, then this process's share.
-    data = data.seed(seed).shuffle().repeat()
-  data = data[process::n_processes]
+    # Shuffled indices, every epoch anew.
+    order = grain.MapDataset.source(order).seed(seed).shuffle().repeat()
+  mine = np.arange(rows) if mine is None else mine
+  steps = _Steps(source, order, encode, rows, mine)
   # One thread, a short buffer: rows cost microseconds, and the cores are
   # the device's on a CPU.
-  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2 * rows)
-  return iter(data.to_iter_dataset(options).batch(rows, drop_remainder=True))
+  options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
+  data = grain.MapDataset.source(steps).to_iter_dataset(options)
+  return Batches(iter(data), rows)

@@ -1,7 +1,8 @@
 """greedy, pass@1, pass@k and maj@k of a set of problems.
 
 One program answers all: row 0 of every problem is greedy (temperature 0), the
-others are samples. Answers are verified by the host reward.
+others are samples. Answers are verified by the host reward, by each process
+those of its own rows.
 """
 
 import collections
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import sampler
+from jaxrl_reason import hosts, sampler, sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
@@ -92,6 +93,44 @@ def make_generate(
   return generate
 
 
+def _answers(
+  generate, params, problems: EvalSet, key, tokenizer, grade, mesh, show: int
+) -> list[dict]:
+  """What this process's problems got: number, scores, answers, lengths, and
+  the texts of the first `show`.
+  """
+  n, shards = len(problems.examples), sharding.row_shards(mesh)
+  # The last problem fills up the rows, and is not counted again.
+  mine = sharding.my_rows(mesh, -(-n // shards) * shards)
+  rows = np.minimum(mine, n - 1)
+  prompts = sharding.to_global(
+    (problems.tokens[rows], problems.valid[rows]), mesh
+  )
+  out = generate(params, *prompts, key)
+  tokens, lengths, truncated = (
+    sharding.to_local(x, mesh) for x in (out.tokens, out.length, out.truncated)
+  )
+  texts = [
+    tokenizer.decode(row[:k].tolist()) for row, k in zip(tokens, lengths)
+  ]
+  g = len(texts) // len(mine)
+  real = int((mine < n).sum())  # the filling comes last
+  verdicts = grade(
+    [(texts[i], problems.examples[mine[i // g]]) for i in range(real * g)]
+  )
+  return [
+    {
+      'problem': int(mine[i]),
+      'scores': [float(v.score) for v in verdicts[i * g : (i + 1) * g]],
+      'answers': [v.extracted for v in verdicts[i * g : (i + 1) * g]],
+      'lengths': lengths[i * g : (i + 1) * g].tolist(),
+      'truncated': truncated[i * g : (i + 1) * g].tolist(),
+      'texts': texts[i * g : (i + 1) * g] if mine[i] < show else [],
+    }
+    for i in range(real)
+  ]
+
+
 def evaluate(
   generate: Callable,
   params,
@@ -99,32 +138,28 @@ def evaluate(
   key: jax.Array,
   tokenizer,
   grade: Callable,
+  mesh: jax.sharding.Mesh,
+  show: int = 0,
 ) -> tuple[dict[str, float], list[list[str]]]:
-  """(metrics by name, completions by problem, greedy first).
+  """(metrics by name, completions of the first `show` problems, greedy first),
+  the same on every process.
 
   Args:
     grade: list of (completion, example) -> list of Verdict.
   """
-  out = generate(params, problems.tokens, problems.valid, key)
-  tokens, lengths = np.asarray(out.tokens), np.asarray(out.length)
-  texts = [
-    tokenizer.decode(row[:n].tolist()) for row, n in zip(tokens, lengths)
-  ]
-  g = len(texts) // len(problems.examples)
-  verdicts = grade(
-    [(text, problems.examples[i // g]) for i, text in enumerate(texts)]
-  )
-  rows = [verdicts[i : i + g] for i in range(0, len(verdicts), g)]
-  sampled = [[v.score for v in row[1:]] for row in rows]
+  own = _answers(generate, params, problems, key, tokenizer, grade, mesh, show)
+  found = {row['problem']: row for part in hosts.gather(own) for row in part}
+  rows = [found[i] for i in range(len(problems.examples))]
   mean = lambda xs: float(np.mean(list(xs)))
-  values = {'greedy': mean(row[0].score for row in rows)}
-  for k in powers(g - 1):
+  sampled = [row['scores'][1:] for row in rows]
+  n = len(sampled[0])
+  values = {'greedy': mean(row['scores'][0] for row in rows)}
+  for k in powers(n):
     solved = (sum(s > 0.5 for s in scores) for scores in sampled)
-    values[f'pass@{k}'] = mean(pass_at_k(g - 1, c, k) for c in solved)
-  values[f'maj@{g - 1}'] = mean(
-    majority([v.extracted for v in row[1:]], scores)
-    for row, scores in zip(rows, sampled)
+    values[f'pass@{k}'] = mean(pass_at_k(n, c, k) for c in solved)
+  values[f'maj@{n}'] = mean(
+    majority(row['answers'][1:], row['scores'][1:]) for row in rows
   )
-  values['length'] = mean(lengths)
-  values['truncated'] = mean(np.asarray(out.truncated))
-  return values, [texts[i : i + g] for i in range(0, len(texts), g)]
+  values['length'] = mean(row['lengths'] for row in rows)
+  values['truncated'] = mean(row['truncated'] for row in rows)
+  return values, [row['texts'] for row in rows[:show]]

@@ -1,0 +1,104 @@
+"""What compiled programs cost, without compiling one for it.
+
+with log: ...        jax tells when it has compiled a program (or found it in
+                     its cache): the backend's newest executable, which knows
+                     its bytes
+log.table()          those since the last table
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+from jax import monitoring
+
+# The event of jax that ends a compilation.
+COMPILED = '/jax/core/compile/backend_compile_duration'
+MIB = 2**20
+
+
+def named(name: str, f: Callable) -> Callable:
+  """f by the name that its program has in this log and in profiles."""
+
+  def call(*args):
+    return f(*args)
+
+  call.__name__ = call.__qualname__ = name
+  return call
+
+
+def profiled(text: str) -> range:
+  """The numbers, from 1, of the steps that profile.steps asks to trace.
+
+  Raises:
+    ValueError: profile.steps is no 'first:last'.
+  """
+  if not text:
+    return range(0)
+  first, _, last = text.partition(':')
+  if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+    raise ValueError(
+      f'profile.steps={text!r}: write first:last, two steps from 1 as 10:12'
+    )
+  return range(int(first), int(last) + 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """Attributes:
+  seconds: to compile it, or to read it from the cache.
+  arguments, temporaries, peak: bytes on each device; the peak is of all that
+    is alive at once, arguments and results with the rest.
+  """
+
+  name: str
+  seconds: float
+  arguments: int
+  temporaries: int
+  peak: int
+
+
+class Log:
+  """The programs compiled while it is entered."""
+
+  def __init__(self):
+    self._new = []
+
+  def __enter__(self):
+    monitoring.register_event_duration_secs_listener(self._note)
+    return self
+
+  def __exit__(self, *_):
+    monitoring.unregister_event_duration_listener(self._note)
+
+  def _note(self, event: str, seconds: float, **facts):
+    if event != COMPILED:
+      return
+    newest = jax.local_devices()[0].client.live_executables()[0]
+    size = newest.get_compiled_memory_stats()
+    held, made = size.argument_size_in_bytes, size.temp_size_in_bytes
+    # XLA's peak of a CPU leaves the temporaries out.
+    peak = max(size.peak_memory_in_bytes, held + made)
+    name = facts['fun_name'].removeprefix('jit(').removesuffix(')')
+    self._new.append(Program(name, seconds, held, made, peak))
+
+  def take(self) -> list[Program]:
+    """Those since it was last asked, the largest first."""
+    taken, self._new = self._new, []
+    return sorted(taken, key=lambda p: -p.peak)
+
+  def table(self, shown: int = 6) -> str:
+    """Those since it was last asked: the `shown` largest, and the rest."""
+    found = self.take()
+    head = ('compiled', 'seconds', 'arguments', 'temporaries', 'peak')
+    lines = ['{:24}{:>9}{:>12}{:>12}{:>12}'.format(*head) + '  MiB a device']
+    lines += [
+      f'{p.name:24.24}{p.seconds:9.2f}'
+      f'{p.arguments / MIB:12.3f}{p.temporaries / MIB:12.3f}'
+      f'{p.peak / MIB:12.3f}'
+      for p in found[:shown]
+    ]
+    if rest := found[shown:]:
+      name = f'{len(rest)} smaller ones'
+      lines.append(f'{name:24}{sum(p.seconds for p in rest):9.2f}')
+    return '\n'.join(lines)

@@ -1,0 +1,284 @@
+"""Several real processes are one run: its numbers, its checkpoints, its end.
+
+Gloo collectives on CPU; rows, verdicts, evaluations and shards of checkpoints
+are split over the processes. Starting one costs seconds, so that all runs are
+made once (`pod`), and each process makes several.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import types
+
+import jax
+import numpy as np
+import pytest
+from small import ROOT
+
+from jaxrl_reason import hosts
+
+HEARTBEAT_S = 10
+FUSED = {
+  'stages': ('rl',),
+  'rl.steps': 12,
+  'rl.epochs': 1,
+  'rl.rewards.answer.reward': 'random',  # noise of the row: a gradient
+  'eval.problems': 5,  # not divided by the processes: filled up
+  'eval.harder': False,
+}
+HOST = {
+  'stages': ('rl',),
+  'rl.path': 'host',
+  'rl.steps': 8,
+  'rl.steps_per_dispatch': 1,
+  'rl.parts': 2,
+  'rl.staleness': 1,
+  'rl.old_logp': 'sampler',
+  'rl.workers': 1,
+  'rl.epochs': 1,
+  'rl.minibatches': 1,
+  'rl.rewards.answer.reward': f'{ROOT}/tests/pod_worker.py:parity',
+  'eval.problems': 5,
+  'eval.harder': False,
+}
+SPLIT = {'mesh': (1, 2, 1)}  # weights and rows over two processes
+DOUBLED = {'mesh': (2, 1, 2)}  # each row on two processes of four
+
+
+@pytest.fixture(scope='module')
+def env(tmp_path_factory):
+  """A compilation cache shared by all runs; programs that compile fast."""
+  cache = tmp_path_factory.mktemp('cache')
+  flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
+  return os.environ | {'XDG_CACHE_HOME': str(cache), 'XLA_FLAGS': flags}
+
+
+def free_address() -> str:
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    return f'localhost:{s.getsockname()[1]}'
+
+
+def start(env, log, commands) -> list:
+  """A process per command; their output is files beside `log`."""
+  processes = []
+  for i, args in enumerate(commands):
+    command = [sys.executable, str(ROOT / 'tests' / 'pod_worker.py'), *args]
+    with log_file(log, i).open('w') as out:
+      where = env | {'PYTHONPATH': str(ROOT)}
+      processes.append(
+        subprocess.Popen(command, env=where, stderr=out, stdout=out, cwd=ROOT)
+      )
+  return processes
+
+
+def log_file(log, i):
+  return log.with_name(f'{log.name}.{i}.log')
+
+
+def finish(processes, log, codes=(0,), within=240) -> list[str]:
+  """Waits for all; returns their output. None is left behind."""
+  deadline = time.monotonic() + within
+  try:
+    for p in processes:
+      p.wait(max(0.1, deadline - time.monotonic()))
+  finally:
+    for p in processes:
+      p.kill()
+  logs = [log_file(log, i).read_text() for i in range(len(processes))]
+  for p, text in zip(processes, logs):
+    assert p.returncode in codes, f'{p.returncode}\n{text[-3000:]}'
+  return logs
+
+
+def start_worker(env, log, n, runs):
+  """n processes that make all of `runs`: (workdir, keys of the config)."""
+  runs = [[str(workdir), keys] for workdir, keys in runs]
+  address, commands = free_address(), []
+  for i in range(n):
+    join = [address, n, i] if n > 1 else []
+    commands.append([json.dumps({'join': join, 'runs': runs})])
+  return start(env, log, commands)
+
+
+def start_signalled(env, workdir, n, who, what, keys):
+  """The command on n processes, of which number `who` gets a signal."""
+  address, commands = free_address(), []
+  for i in range(n):
+    commands.append(
+      [
+        what if i == who else 'SIGKILL@-1',
+        f'--config={ROOT}/tests/tiny_recipe.py',
+        f'--workdir={workdir}',
+        f'--coordinator={address}',
+        f'--num_processes={n}',
+        f'--process_id={i}',
+        f'--heartbeat_s={HEARTBEAT_S}',
+        *(f'--config.{k}={v}' for k, v in keys.items()),
+      ]
+    )
+  return start(env, workdir, commands)
+
+
+@pytest.fixture(scope='module')
+def pod(env, tmp_path_factory):
+  """Folders and logs of all runs: first what ends early, then what goes on from
+  there beside what was never interrupted.
+  """
+  at = tmp_path_factory.mktemp('pod')
+  fused, host = FUSED | SPLIT, HOST | DOUBLED
+  killed = start_signalled(env, at / 'killed', 2, 1, 'SIGKILL@10', fused)
+  four = start_signalled(env, at / 'four', 4, 3, 'SIGTERM@4', host)
+  out = types.SimpleNamespace(at=at)
+  out.killed = finish(killed, at / 'killed', codes=(1, -6, -9))
+  out.four = finish(four, at / 'four')
+  out.stopped_at = content(at / 'four')[-1]['step']
+  shutil.copytree(at / 'killed', at / 'elsewhere')
+  profiled = FUSED | SPLIT | {'profile.steps': '7:8'}
+  runs = [
+    (at / 'killed', FUSED | SPLIT),
+    (at / 'whole', profiled),
+    (at / 'four', HOST),
+  ]
+  two = start_worker(env, at / 'two', 2, runs)
+  runs = [
+    (at / 'alone', FUSED),
+    (at / 'elsewhere', FUSED),
+    (at / 'alone_host', HOST),
+  ]
+  one = start_worker(env, at / 'one', 1, runs)
+  out.two, out.one = finish(two, at / 'two'), finish(one, at / 'one')
+  return out
+
+
+def content(workdir):
+  """The rows of metrics.jsonl without what depends on the clock."""
+  text = (workdir / 'metrics.jsonl').read_text()
+  timing = ('perf/', 'pool/')
+  return [
+    {k: v for k, v in json.loads(line).items() if not k.startswith(timing)}
+    for line in text.splitlines()
+  ]
+
+
+def assert_same_numbers(got, want):
+  assert [list(r) for r in got] == [list(r) for r in want]
+  learnt = [r['train/grad_norm'] for r in want if 'train/grad_norm' in r]
+  assert min(learnt) > 0
+  for x, y in zip(got, want):
+    for key, value in y.items():
+      where = f'{key} of step {y["step"]}'
+      if isinstance(value, str):
+        assert x[key] == value, where
+      else:
+        np.testing.assert_allclose(
+          x[key], value, rtol=1e-3, atol=2e-5, err_msg=where
+        )
+
+
+def test_two_processes_compute_what_one_does(pod):
+  assert_same_numbers(content(pod.at / 'whole'), content(pod.at / 'alone'))
+
+
+def test_process_0_writes_and_speaks(pod):
+  for name in ('curves.png', 'samples.txt', 'config.json', 'tensorboard'):
+    assert (pod.at / 'killed' / name).exists(), name
+  (trace,) = (pod.at / 'whole' / 'profile').rglob('*.xplane.pb')
+  assert b'jit_rl_steps' in trace.read_bytes()
+  assert 'rl_steps  ' in pod.two[0] and 'rl_learn  ' in pod.four[0]
+  assert 'Curves' in pod.two[0] and '2 processes' in pod.two[0]
+  assert 'Curves' not in pod.two[1] and 'step' not in pod.two[1]
+
+
+def test_one_killed_stops_all_and_the_restart_is_exact(pod):
+  assert 'Start the same command' in pod.killed[0], pod.killed[0][-3000:]
+  assert 'Traceback' not in pod.killed[0]
+  assert 'Resuming at step' in pod.two[0]
+  assert content(pod.at / 'killed') == content(pod.at / 'whole')  # bit by bit
+
+
+def test_restart_on_one_process_and_another_mesh(pod):
+  assert 'Resuming at step' in pod.one[0]
+  assert_same_numbers(content(pod.at / 'elsewhere'), content(pod.at / 'whole'))
+
+
+def test_four_processes_with_rewards_on_every_host(pod):
+  """A signal to one of them stops all at the same step, and two go on."""
+  assert pod.stopped_at == 6
+  assert 'Stopped by a signal; saved' in pod.four[0]
+  assert 'Resuming at step 6' in pod.two[0]
+  want = content(pod.at / 'alone_host')
+  assert_same_numbers(content(pod.at / 'four'), want)
+  assert any(0 < r.get('train/reward_mean', 0) < 1 for r in want)
+
+
+@pytest.mark.parametrize(
+  'words, kind',
+  [
+    ('UNAVAILABLE: Connection reset by peer', hosts.Lost),
+    ('RESOURCE_EXHAUSTED: Out of memory', jax.errors.JaxRuntimeError),
+  ],
+)
+def test_what_is_ones_own_is_not_laid_on_the_others(monkeypatch, words, kind):
+  monkeypatch.setattr('jax.process_count', lambda: 2)
+  with pytest.raises(kind, match=words), hosts.explained():
+    raise jax.errors.JaxRuntimeError(words)
+
+
+def test_those_who_never_meet_are_told(env, tmp_path):
+  args = [
+    'SIGKILL@-1',
+    f'--config={ROOT}/tests/tiny_recipe.py',
+    f'--workdir={tmp_path}/w',
+    '--coordinator=localhost:1',
+    '--num_processes=2',
+    '--process_id=1',
+    '--join_timeout_s=2',
+  ]
+  processes = start(env, tmp_path / 'lonely', [args])
+  (log,) = finish(processes, tmp_path / 'lonely', codes=(1,), within=60)
+  words = 'not all processes met at --coordinator=localhost:1 within 2 s'
+  assert words in log and 'Traceback' not in log
+
+
+@pytest.mark.parametrize(
+  'flags, variables, words',
+  [
+    ({'num_processes': 2}, {}, 'come together; --coordinator is not given'),
+    ({}, {'JAX_PROCESS_ID': '1'}, 'together; --coordinator is not given'),
+    ({'coordinator': 'h:1', 'process_id': 0}, {}, '--num_processes is not'),
+    (
+      {'coordinator': 'here', 'num_processes': 2, 'process_id': 0},
+      {},
+      "--coordinator='here': write host:port",
+    ),
+    (
+      {'coordinator': 'here:1', 'process_id': 2},
+      {'JAX_NUM_PROCESSES': '2'},
+      r'--process_id=2 is not in 0\.\.1',
+    ),
+    ({}, {'JAX_NUM_PROCESSES': 'two'}, "JAX_NUM_PROCESSES='two'"),
+  ],
+)
+def test_wrong_flags_are_named(monkeypatch, flags, variables, words):
+  for name, value in variables.items():
+    monkeypatch.setenv(name, value)
+  with pytest.raises(ValueError, match=words):
+    hosts.join(**flags)
+
+
+@pytest.mark.parametrize('n', [1, 4])
+def test_slurm_says_how_many(monkeypatch, n):
+  joined = []
+  monkeypatch.setattr(
+    'jax.distributed.initialize', lambda *args, **_: joined.append(args)
+  )
+  monkeypatch.setattr('jax.config.update', lambda *_: None)
+  for name in ('JOB_ID', 'STEP_NODELIST', 'NTASKS', 'PROCID', 'LOCALID'):
+    monkeypatch.setenv(f'SLURM_{name}', str(n))
+  hosts.join()
+  assert joined == ([(None, None, None)] if n > 1 else [])

@@ -1,0 +1,86 @@
+"""Launchers: shell that parses, a manifest that loads, arguments that come."""
+
+import configparser
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+import yaml
+from small import ROOT
+
+LAUNCH = ROOT / 'tools' / 'launch'
+SCRIPTS = sorted(LAUNCH.glob('*.sh')) + sorted(LAUNCH.glob('*.sbatch'))
+
+
+@pytest.mark.parametrize('path', SCRIPTS, ids=lambda p: p.name)
+def test_scripts_parse(path):
+  assert subprocess.run(['bash', '-n', path]).returncode == 0
+
+
+@pytest.mark.parametrize('path', sorted(LAUNCH.iterdir()), ids=lambda p: p.name)
+def test_what_they_name_exists(path):
+  text = path.read_text()
+  main = (ROOT / 'jaxrl_reason' / 'main.py').read_text()
+  for name in ('config', 'workdir'):
+    assert f'--{name}=' in text and f"  '{name}', None" in main
+  for config in re.findall(r'--config=(\S+)', text):
+    assert (ROOT / config).exists()
+  extras = configparser.ConfigParser()
+  extras.read(ROOT / 'setup.cfg')
+  for group in re.findall(r'EXTRAS(?:=|-)([a-z,]+)', text):
+    for extra in group.split(','):
+      assert extra in extras['options.extras_require']
+
+
+def test_the_manifest_asks_for_whole_slices():
+  (jobset,) = yaml.safe_load_all((LAUNCH / 'gke_jobset.yaml').read_text())
+  assert jobset['kind'] == 'JobSet'
+  (job,) = jobset['spec']['replicatedJobs']
+  pods = job['template']['spec']
+  pod = pods['template']['spec']
+  (container,) = pod['containers']
+  chips = int(container['resources']['limits']['google.com/tpu'])
+  shape = pod['nodeSelector']['cloud.google.com/gke-tpu-topology']
+  rows, columns = map(int, shape.split('x'))
+  assert pods['parallelism'] == pods['completions'] == rows * columns // chips
+  config = container['command'][3].removeprefix('--config=')
+  assert (ROOT / config).exists()
+
+
+def stub(folder: pathlib.Path, name: str, script: str):
+  path = folder / name
+  path.write_text(f'#!/usr/bin/env bash\n{script}\n')
+  path.chmod(0o755)
+
+
+def test_arguments_reach_the_workers_of_a_slice(tmp_path):
+  """The command that gcloud would run there, run here with what it calls
+  replaced by stubs.
+  """
+  remote = (
+    'for a; do case $a in --command=*) bash -c "${a#--command=}";; esac; done'
+  )
+  stub(tmp_path, 'gcloud', remote)
+  stub(tmp_path, 'git', ':')
+  tools = tmp_path / 'jaxrl_reason' / 'tools'
+  tools.mkdir(parents=True)
+  stub(tools, 'run', 'printf "[%s]" "$JAXRL_EXTRAS" "$@"')
+  args = ['--config.mesh=(1, -1, 1)', '--workdir=gs://b/my run', "--a='x'"]
+  done = subprocess.run(
+    [LAUNCH / 'tpu_vm.sh', *args],
+    env=os.environ
+    | {
+      'PATH': f'{tmp_path}:{os.environ["PATH"]}',
+      'TPU': 't',
+      'ZONE': 'z',
+      'PROJECT': 'p',
+      'REPO': 'https://host/repo',
+    },
+    cwd=tmp_path,
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr
+  assert done.stdout == ''.join(f'[{a}]' for a in ['tpu,hf,gcs', *args])
