@@ -60,6 +60,22 @@ def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
   )
 
 
+def interleaved(parts, n_samples: int, np_=jnp):
+  """Rows of a batch's parts as one tree, in the order of the prompts.
+
+  Args:
+    parts: trees [n,...]; part i is of prompts i, i + len(parts), ...
+    np_: numpy for arrays of the host.
+  """
+
+  def whole(*parts):
+    shape = (-1, n_samples, *parts[0].shape[1:])
+    both = np_.stack([x.reshape(shape) for x in parts], axis=1)
+    return both.reshape(-1, *parts[0].shape[1:])
+
+  return jax.tree.map(whole, *parts)
+
+
 def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
   """The last n_demos samples of every prompt, replaced by its reference
   solution: off-policy tokens for losses that know how to learn from them.

@@ -51,7 +51,7 @@ def init_params(run) -> Any:
   return loaded | made(jax.random.fold_in(run.root, 0))
 
 
-def _layout(run, learner: learner_lib.Learner, total: int):
+def layout(run, learner: learner_lib.Learner, total: int):
   """(how to make a stage's state from parameters, its shapes, its layout)."""
   make = lambda p: learner_lib.init_state(learner, p).replace(
     step=jnp.int32(total)
@@ -64,7 +64,7 @@ def _layout(run, learner: learner_lib.Learner, total: int):
 
 def begin(run, learner: learner_lib.Learner, params, total: int) -> TrainState:
   """A stage's first state: given parameters (or fresh ones), new optimizer."""
-  make, _, where = _layout(run, learner, total)
+  make, _, where = layout(run, learner, total)
   params = init_params(run) if params is None else params
   make = programs.named('init_state', make)
   return jax.jit(make, out_shardings=where)(params)
@@ -76,7 +76,7 @@ def restore(run) -> Place:
   def read(step: int, record: dict) -> Place:
     name = run.config.stages[record['stage']]
     learner = stages.learner(run, name)
-    _, template, where = _layout(run, learner, step)
+    _, template, where = layout(run, learner, step)
     state = run.checkpoints.restore(step, record, template, where)
     return Place(
       record['stage'], record['done'], step, record['finished'], record, state

@@ -16,13 +16,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import fused_step, programs, scoring, sharding
+from jaxrl_reason import fused_step, jitted
 from jaxrl_reason import learner as learner_lib
-from jaxrl_reason.base import Batch, Prompts, Reward, Rollout, TrainState
+from jaxrl_reason.base import Prompts, Reward, Rollout, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import compose
 from jaxrl_reason.rewards.verdict import Verdict, all_failed
@@ -60,13 +59,10 @@ class HostStep:
   all_rows: Callable = lambda tree: tree
 
   def __post_init__(self):
-    bind = lambda f: lambda *xs: f(self.learner, self.gen, *xs)
-    named = programs.named
-    rollout = named('rl_rollout', bind(_noisy(fused_step.rollout)))
-    greedy = named('rl_greedy', bind(_noisy(fused_step.greedy)))
-    self._generate, self._greedy = jax.jit(rollout), jax.jit(greedy)
-    self._score = jax.jit(named('rl_score', self._scored))
-    self._learn = sharding.jit_state(named('rl_learn', bind(fused_step.learn)))
+    self._generate = jitted.generate(self.learner, self.gen)
+    self._greedy = jitted.greedy(self.learner, self.gen)
+    self._score = jitted.score(self.learner, self.gen)
+    self._learn = jitted.learn(self.learner, self.gen)
     self._updating = None  # (metrics, when dispatched) of the step before
     self._ahead = None  # what `_dispatch` gave for the step after
 
@@ -147,12 +143,6 @@ class HostStep:
       best = self._greedy(params, prompts, at, self.stop)
     return outs, best
 
-  def _scored(self, state, prompts, outs, sampling) -> Batch:
-    """The batch, its rewards still to come, with all else its loss reads."""
-    rollout = jax.tree.map(lambda *x: self._interleave(jnp, x), *outs)
-    batch = batch_lib.make_batch(prompts, rollout, _pending(rollout))
-    return scoring.add_arrays(self.learner, state, batch, sampling)
-
   def _wait_for_update(self) -> dict[str, float]:
     """Times the update of the step before; the device's queue goes on."""
     if self._updating is None:
@@ -173,33 +163,8 @@ class HostStep:
   def _collect(self, futures) -> Reward:
     """The verdicts of all parts, in the order of the batch's rows."""
     parts = [to_reward(f.result(), self.gen.part_names) for f in futures]
-    own = jax.tree.map(lambda *x: self._interleave(np, x), *parts)
+    own = batch_lib.interleaved(parts, self.gen.n_samples, np)
     return self.all_rows(own)
-
-  def _interleave(self, np_, parts):
-    """Rows of the parts back in the order of the prompts."""
-    shape = (-1, self.gen.n_samples, *parts[0].shape[1:])
-    whole = np_.stack([x.reshape(shape) for x in parts], axis=1)
-    return whole.reshape(-1, *parts[0].shape[1:])
-
-
-def _noisy(f: Callable) -> Callable:
-  """f(learner, gen, params, prompts, key, ...) of (root, step) for its key,
-  derived inside the program: the host need not know the step's number, and so
-  not wait for the update that makes it.
-  """
-
-  def call(learner, gen, params, prompts, at, *args):
-    noise, _ = fused_step.step_keys(*at)
-    return f(learner, gen, params, prompts, noise, *args)
-
-  return call
-
-
-def _pending(rollout: Rollout) -> Reward:
-  """The place of rewards that are still to come."""
-  n = rollout.length.shape[0]
-  return Reward(jnp.zeros(n), jnp.zeros((n, 1)), jnp.zeros(n, bool))
 
 
 def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:

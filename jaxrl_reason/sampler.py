@@ -166,25 +166,38 @@ def _refill(draw: _Draw, slots: Slots) -> Slots:
 
 
 def _loop(
-  draw: _Draw, on_token: Callable | None, columns: int, slots: Slots
+  draw: _Draw, on_token: Callable | None, columns: int, most: int, slots: Slots
 ) -> Slots:
-  """Steps until all rows have ended, or the columns are full while the cache
-  can grow.
-  """
-  _, g, c = _shape(slots)
+  """Steps until all rows have ended, or as many as `most`."""
+  _, g, _ = _shape(slots)
   fixed = not slots.t.ndim  # a slot for every row
 
-  def unfinished(slots):
+  def unfinished(state):
+    done, slots = state
     left = ~jnp.all(slots.over)
     if not fixed:
       left |= jnp.any(slots.taken < g)
-    return left if columns == c else left & (slots.step < columns)
+    return (done < most) & left
 
-  def body(slots):
+  def body(state):
+    done, slots = state
     slots = _step(draw, on_token, columns, slots)
-    return slots if fixed else _refill(draw, slots)
+    return done + 1, slots if fixed else _refill(draw, slots)
 
-  return jax.lax.while_loop(unfinished, body, slots)
+  return jax.lax.while_loop(unfinished, body, (jnp.int32(0), slots))[1]
+
+
+def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
+  """[(columns, steps at most)] of the loops over tokens, one after another.
+
+  The last ends when all rows have: I slots need at most the steps of their
+  G / I rows each, and of one more.
+  """
+  rooms = cache_lib.rooms(max_new, segments)
+  steps = [b - a for a, b in zip((0, *rooms), rooms)]
+  if 0 < slots < n_samples:
+    steps[-1] = max_new * (-(-n_samples // slots) + 1)
+  return list(zip(rooms, steps))
 
 
 def _shape(slots: Slots) -> tuple[int, int, int]:
@@ -304,13 +317,14 @@ def generate(
     stop,
     policy_logp,
   )
-  rooms = cache_lib.rooms(c, segments)
-  hidden, cache = model.prefill(params, prompts, valid, n_slots, c, rooms[0])
+  loops = trips(c, segments, g, n_slots)
+  first = loops[0][0]
+  hidden, cache = model.prefill(params, prompts, valid, n_slots, c, first)
   used = model.sampled_routes(cache)[1] if routes else None
   state = _begin(draw, hidden, cache, used, (b, g, c), n_slots)
   if on_token is not None:
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
-  for room in rooms:
-    state = state.replace(cache=model.grow(state.cache, room))
-    state = _loop(draw, on_token, room, state)
+  for columns, most in loops:
+    state = state.replace(cache=model.grow(state.cache, columns))
+    state = _loop(draw, on_token, columns, most, state)
   return _rollout(draw, state, routes)

@@ -197,6 +197,27 @@ def on_shards(
   )
 
 
+def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
+  """f(rows, weights, axis) -> arrays [M,...], every device by itself: it has
+  its own of the rows [M,...], and its share of the experts' weights [E,...],
+  which are split over mesh axis `axis`. The tensor axis stays the
+  partitioner's.
+
+  Outside a mesh, or where the rows do not divide, `axis` is None and all of it
+  is here.
+  """
+  n, axis = n_row_shards(), TRAIN_RULES['expert']
+  if n == 1 or jax.tree.leaves(rows)[0].shape[0] % n:
+    return f(rows, weights, None)
+  return jax.shard_map(
+    lambda rows, weights: f(rows, weights, axis),
+    in_specs=(P(ROWS), P(axis)),
+    out_specs=P(ROWS),
+    axis_names=set(ROWS),
+    check_vma=False,
+  )(rows, weights)
+
+
 def constrain(tree: Any, specs: Any, rules: dict) -> Any:
   """The arrays of a spec tree, laid out by a rule table, inside jit.
 
@@ -299,17 +320,25 @@ def state_shardings(
   return trees.map_with_path(leaf, template)
 
 
-def jit_state(f: Callable) -> Callable:
+class JitState:
   """jit of f(state, ...) -> (state, ...) that donates the state's buffers and
-  keeps its layout, whatever the partitioner would prefer.
+  keeps its layout, whatever the partitioner would prefer. The state may be
+  shapes with shardings, for `lower`.
   """
-  compiled = None
 
-  def call(state, *args):
-    nonlocal compiled
-    if compiled is None:
+  def __init__(self, f: Callable):
+    self._f, self._jitted = f, None
+
+  def _of(self, state):
+    if self._jitted is None:
       same = jax.tree.map(lambda x: x.sharding, state)
-      compiled = jax.jit(f, donate_argnums=0, out_shardings=(same, None))
-    return compiled(state, *args)
+      self._jitted = jax.jit(
+        self._f, donate_argnums=0, out_shardings=(same, None)
+      )
+    return self._jitted
 
-  return call
+  def __call__(self, state, *args):
+    return self._of(state)(state, *args)
+
+  def lower(self, state, *args) -> jax.stages.Lowered:
+    return self._of(state).lower(state, *args)

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import config as config_lib
@@ -20,15 +19,14 @@ from jaxrl_reason import (
   critics,
   fused_step,
   hosts,
+  jitted,
   losses,
   optim,
-  programs,
   rollout,
   sharding,
 )
 from jaxrl_reason import learner as learner_lib
-from jaxrl_reason import step as step_lib
-from jaxrl_reason.base import Batch, Metrics, Prompts, TrainState
+from jaxrl_reason.base import Metrics, Prompts, TrainState
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
@@ -136,54 +134,25 @@ def _stacked(tree: Any, k: int) -> Any:
   return jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), tree)
 
 
-def supervised_batch(row: dict[str, jax.Array], whole: bool) -> Batch:
-  """Worked solutions [N,T] as a Batch of reward 1.
-
-  Args:
-    whole: learn every token (pretraining), not only the solution's.
-  """
-  n = row['tokens'].shape[0]
-  ones, columns = jnp.ones(n), jnp.arange(row['tokens'].shape[1])
-  return Batch(
-    tokens=row['tokens'],
-    valid=row['valid'],
-    mask=row['valid'] & (columns > 0) if whole else row['mask'],
-    reward=ones,
-    reward_parts=ones[:, None],
-    reward_valid=ones > 0,
-    group=jnp.arange(n),
-    truncated=ones < 0,
-    temperature=ones,
-    sampler_logp=jnp.zeros(row['tokens'].shape),
-  )
-
-
 def _supervised(run, name: str) -> Stage:
   c, d = run.config[name], run.config.data
-  whole, k = name == 'pretrain', c.steps_per_dispatch
-  learn = learner(run, name)
+  learn, k = learner(run, name), c.steps_per_dispatch
+  steps = jitted.supervised(learn, name)
   encode = lambda i, e: pipeline.solution_row(
     i, e, run.tokenizer, d.prompt_len, d.completion_len
   )
-  key = run.root
-
-  def update(state: TrainState, row):
-    batch = supervised_batch(row, whole)
-    return step_lib.update(learn, state, batch, Sampling.make(), key)
-
-  scan = lambda s, rows: jax.lax.scan(update, s, rows)
-  steps = sharding.jit_state(programs.named(f'{name}_steps', scan))
 
   def dispatch(state, rows, ahead):
     del ahead
     rows = sharding.to_global(_stacked(rows, k), run.mesh, axis=1)
-    return *steps(state, rows), {}
+    return *steps(state, rows, run.root), {}
 
   data = _batches(run, run.problems.train, encode, c.rows, k, name)
   return Stage(learn, data, dispatch, k)
 
 
-def _rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
+def rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
+  """How completions are made: what selects a program, and what does not."""
   c = run.config.rl
   gen = fused_step.Generation(
     n_samples=c.samples,
@@ -201,7 +170,8 @@ def _rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
   return gen, sampling
 
 
-def _prompt_encoder(run, encode_answer) -> Callable[[int, dict], dict]:
+def prompt_encoder(run, encode_answer) -> Callable[[int, dict], dict]:
+  """(index, example) -> the row of a `base.Prompts`."""
   d = run.config.data
   demo_len = d.completion_len if run.config.rl.demos else None
   return lambda i, e: pipeline.prompt_row(
@@ -211,29 +181,26 @@ def _prompt_encoder(run, encode_answer) -> Callable[[int, dict], dict]:
 
 def _fused(run) -> Stage:
   c = run.config.rl
-  learn, (gen, sampling) = learner(run, 'rl'), _rl_parts(run)
+  learn, (gen, sampling) = learner(run, 'rl'), rl_parts(run)
   encode, reward_fn = device_rewards(run)
   k = c.steps_per_dispatch
 
-  steps = lambda state, prompts, sampling, stop: fused_step.steps(
-    learn, gen, reward_fn, state, prompts, run.root, sampling, stop
-  )
-  steps = sharding.jit_state(programs.named('rl_steps', steps))
+  steps = jitted.steps(learn, gen, reward_fn)
 
   def dispatch(state, rows, ahead) -> tuple[TrainState, Metrics, dict]:
     del ahead
     prompts = Prompts(**sharding.to_global(_stacked(rows, k), run.mesh, axis=1))
-    return *steps(state, prompts, sampling, run.stop), {}
+    return *steps(state, prompts, run.root, sampling, run.stop), {}
 
   data = _batches(
-    run, run.problems.train, _prompt_encoder(run, encode), c.prompts, k, 'rl'
+    run, run.problems.train, prompt_encoder(run, encode), c.prompts, k, 'rl'
   )
   return Stage(learn, data, dispatch, k)
 
 
 def _host(run) -> Stage:
   c = run.config.rl
-  learn, (gen, sampling) = learner(run, 'rl'), _rl_parts(run)
+  learn, (gen, sampling) = learner(run, 'rl'), rl_parts(run)
   pool = VerifierPool(
     host_spec(c.rewards.to_dict(), run.problems.reward),
     workers=c.workers,
@@ -258,7 +225,7 @@ def _host(run) -> Stage:
       host |= stats.metrics()
     return state, metrics, host
 
-  data = _batches(run, source, _prompt_encoder(run, None), c.prompts, 1, 'rl')
+  data = _batches(run, source, prompt_encoder(run, None), c.prompts, 1, 'rl')
   return Stage(learn, data, dispatch, 1, stats, pool.close)
 
 

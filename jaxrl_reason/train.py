@@ -93,7 +93,8 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
   for split, n in dropped.items():
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
-  shape = _shape(config, mesh, tokenizer.vocab_size, folder)
+  shape = architecture(config.model, tokenizer.vocab_size, folder)
+  shape = remat_within(config, mesh, shape)
   config_checks.check_experts(config, shape.experts)
   config_checks.check_positions(config.rl, shape)
   return Run(
@@ -102,7 +103,7 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
     mesh,
     problems,
     tokenizer,
-    _model(shape, config),
+    model_of(shape, config),
     shape,
     jax.random.key(config.seed),
     jnp.asarray(tokenizer.eos_ids, jnp.int32),
@@ -110,15 +111,13 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
   )
 
 
-def _shape(config, mesh, n_tokens: int, folder) -> transformer.Config:
-  """The model's, with the remat policy that a budget allows."""
-  c = config.model.to_dict()
-  auto = c['remat'] == 'auto'
-  shape = _architecture(c | {'remat': 'none'} if auto else c, n_tokens, folder)
-  if not auto:
-    return shape
-  shards = mesh.shape['data'] * mesh.shape['fsdp']
-  rows = config_lib.micro_batch(config, shards)
+def remat_within(config, mesh, shape: transformer.Config) -> transformer.Config:
+  """The model's shape with the remat policy asked for; auto: that a budget
+  allows.
+  """
+  if config.model.remat != 'auto':
+    return dataclasses.replace(shape, remat=config.model.remat)
+  rows = config_lib.micro_batch(config, sharding.row_shards(mesh))
   length = config.data.prompt_len + config.data.completion_len
   length = -(-length // mesh.shape['context'])
   shape = remat.choose(shape, rows, length, config.remat_gib * 2**30)
@@ -129,8 +128,11 @@ def _shape(config, mesh, n_tokens: int, folder) -> transformer.Config:
   return shape
 
 
-def _architecture(c: dict, n_tokens: int, folder) -> transformer.Config:
-  """Of config.json where it came from a folder, else of a `model` section."""
+def architecture(c, n_tokens: int, folder) -> transformer.Config:
+  """The model's shape, nothing recomputed yet: of config.json where it came
+  from a folder, else of a `model` section.
+  """
+  c = c.to_dict() | {'remat': 'none'}
   if not folder:
     # A multiple of 8, so that a tensor axis divides it; ids past the
     # tokenizer's decode to nothing.
@@ -146,7 +148,7 @@ def _architecture(c: dict, n_tokens: int, folder) -> transformer.Config:
   return shape
 
 
-def _model(shape: transformer.Config, c) -> Model:
+def model_of(shape: transformer.Config, c) -> Model:
   """The model with its adapters, frozen weights in the dtype asked for."""
   model = transformer.build(shape)
   if c.lora.rank:

@@ -178,7 +178,7 @@ def test_a_fused_step_trains_and_is_the_same_split_by_expert(gen):
       lambda x, s: jax.device_put(np.asarray(x), s), state(lr), where
     )
     rows = sharding.to_global(L.prompts(), mesh)
-    got, m8 = sharding.jit_state(step(lr, gen))(start, rows)
+    got, m8 = sharding.JitState(step(lr, gen))(start, rows)
   L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)
   L.assert_close(got, want, rtol=1e-3, atol=1e-5)
   up = got.params['layers']['mlp']['up']
@@ -205,10 +205,10 @@ def test_a_stage_trains_as_the_config_says(tmp_path):
   run = train.set_up(config, tmp_path)
   coefs = {s: stages.learner(run, s).balance_coef for s in config.stages}
   assert coefs == {'pretrain': 0.0, 'sft': 0.25, 'rl': 0.5}
-  assert not stages._rl_parts(run)[0].routes
+  assert not stages.rl_parts(run)[0].routes
   config.rl.replay_routes = True
   run = dataclasses.replace(run, config=config)
-  assert stages._rl_parts(run)[0].routes
+  assert stages.rl_parts(run)[0].routes
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def test_update_on_eight_devices_equals_one(expected, shape):
   with jax.set_mesh(mesh):
     start = placed(learner, mesh)
     rows = sharding.to_global(batch, mesh)
-    got, m = sharding.jit_state(update(learner))(start, rows)
+    got, m = sharding.JitState(update(learner))(start, rows)
   # SGD: the difference of the parameters is the gradient times lr.
   L.assert_close(got, state, rtol=1e-4, atol=1e-5)
   L.assert_close(m, metrics, rtol=1e-4, atol=1e-5)
@@ -72,7 +72,7 @@ def test_fused_step_on_eight_devices_equals_one(shape):
   with jax.set_mesh(mesh):
     start = placed(learner, mesh)
     rows = sharding.to_global(L.prompts(), mesh)
-    got, m8 = sharding.jit_state(step)(start, rows)
+    got, m8 = sharding.JitState(step)(start, rows)
   for name in ('tokens', 'reward_mean', 'length_mean', 'truncated'):
     np.testing.assert_allclose(m8[name], m1[name], rtol=1e-6)
   L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)
@@ -176,7 +176,7 @@ def test_an_offloaded_reference_changes_nothing_and_stays_on_the_host(expected):
   with jax.set_mesh(mesh):
     start = placed(learner, mesh)
     rows = sharding.to_global(batch, mesh)
-    got, m = sharding.jit_state(update(learner))(start, rows)
+    got, m = sharding.JitState(update(learner))(start, rows)
   L.assert_close(m, metrics, rtol=1e-4, atol=1e-5)
   L.assert_close(got, want, rtol=1e-4, atol=1e-5)
   kinds = lambda tree: {x.sharding.memory_kind for x in jax.tree.leaves(tree)}

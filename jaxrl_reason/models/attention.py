@@ -76,14 +76,17 @@ def _einsum(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
     (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
     # Head-major, so that every product is a plain batched one: with the heads
     # in the middle XLA's CPU backend is 2.3 times slower, mostly backward.
+    # Rows and heads stay two dimensions: merged, they could not be split over
+    # two mesh axes, and every device would hold all heads.
     q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
-    q = q.reshape(n * kv, -1, width)
-    k, v = (x.swapaxes(1, 2).reshape(n * kv, s, width) for x in (k, v))
+    q = q.reshape(n, kv, -1, width)
+    k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
     scores = jnp.einsum(
-      'bth,bsh->bts', q, k, preferred_element_type=jnp.float32
-    ).reshape(n, heads, t, s)
-    p = softmax(soft_cap(scores, cap), masks(which)[:, None]).astype(v.dtype)
-    out = jnp.einsum('bts,bsh->bth', p.reshape(n * kv, -1, s), v)
+      'nkth,nksh->nkts', q, k, preferred_element_type=jnp.float32
+    ).reshape(n, kv, -1, t, s)
+    seen = masks(which)[:, None, None]
+    p = softmax(soft_cap(scores, cap), seen).astype(v.dtype)
+    out = jnp.einsum('nkts,nksh->nkth', p.reshape(n, kv, -1, s), v)
     return out.reshape(n, heads, t, width).swapaxes(1, 2)
 
   return attend

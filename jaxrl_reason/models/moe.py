@@ -3,11 +3,13 @@
   p = softmax(x R),  y = sum over the k largest p_e of  p_e * mlp_e(x)
 
 (https://arxiv.org/abs/1701.06538; published weights: Qwen3-MoE,
-https://arxiv.org/abs/2505.09388.) Tokens are sorted by expert, so that each
-projection is one grouped product of runs of rows (`jax.lax.ragged_dot`), with
-no capacity and no padding. Given `routes` are used instead of the k best, with
-the weights the router gives them now: the trainer then differentiates the very
-experts that sampled (rollout routing replay, https://arxiv.org/abs/2510.11370).
+https://arxiv.org/abs/2505.09388.) Uses of an expert are brought together, so
+that each projection is one grouped product of runs of rows
+(`jax.lax.ragged_dot`), with no capacity and no padding. On a mesh every device
+orders its own tokens; of weights and tokens, what is less travels
+(`_exchanged`). Given `routes` are used instead of the k best, with the weights
+the router gives them now: the trainer then differentiates the very experts that
+sampled (rollout routing replay, https://arxiv.org/abs/2510.11370).
 """
 
 from collections.abc import Callable
@@ -15,6 +17,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason import sharding
 from jaxrl_reason.models import layers
 
 # In place of an expert's number: the router chooses (a token that nobody
@@ -56,19 +59,71 @@ def route(x, router, k: int, *, normalise: bool, routes=None):
   return routes, weights, probs
 
 
+def _runs(uses: jax.Array, n: int):
+  """Which use comes where, so that those of one expert are one run.
+
+  By counting: a sort takes the TPU compiler seconds, in every layer of a decode
+  step. Integers [U,n+1] exist for a moment.
+
+  Args:
+    uses: int [U], experts; those of number n come last.
+
+  Returns:
+    (uses in order [U], the place of each use [U], lengths of runs [n]).
+  """
+  mine = jax.nn.one_hot(uses, n + 1, dtype=jnp.int32)
+  sizes = mine.sum(axis=0)
+  before = jnp.cumsum(mine, axis=0) - mine + jnp.cumsum(sizes) - sizes
+  place = jnp.sum(mine * before, axis=1)
+  order = (
+    jnp.zeros_like(place)
+    .at[place]
+    .set(jnp.arange(len(uses)), unique_indices=True)
+  )
+  return order, place, sizes[:n]
+
+
 def grouped_mlp(
   x, p: dict, routes, activation: Callable, n_experts: int
 ) -> jax.Array:
   """mlp_e(x) of every token's experts: [M,D], routes [M,k] -> [M,k,D]."""
   m, k = routes.shape
-  flat = routes.reshape(-1)  # [M*k], the k uses of a token adjacent
-  order = jnp.argsort(flat)  # stable: uses of one expert become one run
-  sizes = jnp.bincount(flat, length=n_experts).astype(jnp.int32)
+  # [M*k], the k uses of a token adjacent
+  order, back, sizes = _runs(routes.reshape(-1), n_experts)
   dot = lambda rows, w: layers.grouped(rows, w, sizes)
   rows = x[order // k]
   act = layers.gate(dot(rows, p['gate']), dot(rows, p['up']), activation)
-  back = jnp.argsort(order)
   return dot(act, p['down'])[back].reshape(m, k, -1)
+
+
+def _weighted(x, p: dict, routes, weights, activation, n: int) -> jax.Array:
+  """sum over k of weights * mlp_e(x), f32 [M,D]; a use of expert n is 0."""
+  y = grouped_mlp(x, p, routes, activation, n)
+  y = jnp.where((routes < n)[..., None], y, 0)
+  # Weighted and summed in float32.
+  return jnp.einsum('mkd,mk->md', y, weights)
+
+
+def _exchanged(rows: tuple, p: dict, axis: str | None, activation, n: int):
+  """`_weighted` of this device's rows, of n experts split over a mesh axis.
+
+  An update has more uses of experts than the weights have rows: it gathers the
+  weights. A decode step has few: all devices get all tokens, each runs its own
+  experts, and the sums go back.
+  """
+  if axis is None:
+    return _weighted(rows[0], p, *rows[1:], activation, n)
+  gather = lambda tree: jax.tree.map(
+    lambda x: jax.lax.all_gather(x, axis, tiled=True), tree
+  )
+  local, width, _ = jax.tree.leaves(p['down'])[0].shape
+  if rows[1].size * (n // local) > n * width:
+    return _weighted(rows[0], gather(p), *rows[1:], activation, n)
+  x, routes, weights = gather(rows)
+  mine = routes - jax.lax.axis_index(axis) * local
+  mine = jnp.where((mine >= 0) & (mine < local), mine, local)
+  y = _weighted(x, p, mine, weights, activation, local)
+  return jax.lax.psum_scatter(y, axis, tiled=True)
 
 
 def mlp(x, p: dict, c, activation: Callable, routes=None):
@@ -88,9 +143,14 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
     normalise=c.expert_norm,
     routes=routes,
   )
-  y = grouped_mlp(flat, p, routes, activation, c.experts)
-  # Weighted and summed in float32, rounded once.
-  y = jnp.einsum('mkd,mk->md', y, weights).astype(x.dtype)
+  # Cast before they travel.
+  experts = {k: layers.cast(p[k], x.dtype) for k in ('gate', 'up', 'down')}
+  y = sharding.by_expert(
+    lambda rows, p, axis: _exchanged(rows, p, axis, activation, c.experts),
+    (flat, routes, weights),
+    experts,
+  )
+  y = y.astype(x.dtype)
   used = {
     'routes': routes.reshape(*lead, -1),
     'probs': probs.reshape(*lead, -1),

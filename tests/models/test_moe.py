@@ -81,6 +81,40 @@ def test_no_token_is_dropped_when_all_want_one_expert():
   np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize('n', [8, 512], ids=['few', 'many'])
+@pytest.mark.parametrize('shape', [(1, 4, 2), (2, 4, 1)])
+def test_split_by_expert_it_is_the_same(shape, n):
+  """Of few tokens the tokens travel, of many the weights; values and
+  gradients.
+  """
+  _, p = experts()
+  x = jax.random.normal(jax.random.key(7), (n, D))
+  c = small_config(**MOE | {'mlp': F})
+
+  def f(p, x):
+    y, _ = moe.mlp(x, p, c, jax.nn.silu)
+    return jnp.sum(jnp.sin(y)), y
+
+  both = jax.jit(jax.grad(f, has_aux=True))
+  want = both(p, x)
+  mesh = sharding.make_mesh(shape)
+  put = lambda x, *axes: jax.device_put(
+    np.asarray(x), jax.NamedSharding(mesh, jax.P(*axes))
+  )
+  with jax.set_mesh(mesh):
+    split = {k: put(v, 'fsdp') for k, v in p.items() if k != 'router'}
+    split['router'] = put(p['router'])
+    args = split, put(x, ('data', 'fsdp'))
+    text = both.lower(*args).compile().as_text()
+    got = both(*args)
+  assert ('reduce-scatter' in text) and 'all-gather' in text
+  jax.tree.map(
+    lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-4, atol=2e-4),
+    got,
+    want,
+  )
+
+
 def test_replaying_its_own_routes_changes_nothing(model):
   """Values and gradients, the router's included."""
   _, m, params = model

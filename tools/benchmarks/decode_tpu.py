@@ -1,99 +1,123 @@
-"""What the TPU compiler makes of the decode loop, without a TPU.
+"""What the TPU compiler makes of decoding and of the update, without a TPU.
 
-  TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu python tools/benchmarks/decode_tpu.py
-    [--layers=4 --width=256] [--topology=v5e:2x2] [--mesh=1,4,1]
+  python tools/benchmarks/decode_tpu.py [--model=qwen2.5-0.5b]
+    [--topologies=v5e:2x2,v5p:2x2x1,v6e:2x2] [--mesh=1,4,1]
 
-Needs the extra `tpu` (its compiler, libtpu). Compiles generation of 8 prompts x
-8 samples, 32 + 64 tokens, vocabulary 512, bfloat16, for a topology that need
-not exist here, and lists what one trip of the loop over tokens holds: copies
-(none should be as large as a layer's cache), and collectives (with the decode
-rules, none moves a weight).
+Needs the extra `tpu` (its compiler, libtpu). The programs are those that
+`jaxrl_reason.plan` compiles, of a recipe with another size of batch. For every
+topology:
+
+  decode   bytes of one trip of the loop over tokens, over weights + live cache
+           (a completion is half done on average); the largest copy in the
+           loop, beside one layer's keys; bytes exchanged between chips
+  update   FLOPs over the model's formula, with and without remat
 """
 
 import argparse
-import collections
-import functools
 import math
-import re
-import time
+import runpy
 
-import grpo_step
 import jax
-from jax.experimental import topologies
 
-from jaxrl_reason import fused_step, sharding
-from jaxrl_reason.logits import Sampling
+from jaxrl_reason import plan, sharding
+from jaxrl_reason.models import spec
+from jaxrl_reason.planning import described, report, search
 
-BYTES = {'bf16': 2, 'f32': 4, 's32': 4, 'u32': 4, 'pred': 1}
-MOVES = ('copy', 'all-gather', 'all-reduce', 'all-to-all', 'collective-permute')
-LINE = re.compile(
-  r'%?[\w.\-]+ = \(?(\w+)\[([\d,]*)\].*? '
-  rf'((?:{"|".join(MOVES)})(?:-start)?)\('
-)
+RECIPE = 'configs/grpo_gsm8k_qwen2p5_0p5b.py'
+REMAT = ('none', 'dots', 'full')
 
 
-def compiled(layers: int, width: int, topology: str, mesh_shape):
-  """(HLO text of `fused_step.rollout`, seconds of compilation)."""
-  # Before the mesh: a described device runs nothing.
-  learner, gen, state, prompts = grpo_step.problem(
-    layers, width, dtype='bfloat16'
+def arguments() -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--model', default='qwen2.5-0.5b', help='of models/zoo')
+  parser.add_argument('--topologies', default='v5e:2x2,v5p:2x2x1,v6e:2x2')
+  parser.add_argument('--mesh', default='1,4,1', help='data,fsdp,tensor')
+  parser.add_argument('--prompts', type=int, default=32)
+  parser.add_argument('--samples', type=int, default=8)
+  parser.add_argument('--prompt-len', type=int, default=256)
+  parser.add_argument('--completion-len', type=int, default=512)
+  parser.add_argument('--micro-batches', type=int, default=8)
+  return parser.parse_args()
+
+
+def recipe(a: argparse.Namespace):
+  return search.changed(
+    runpy.run_path(RECIPE)['get_config'](),
+    mesh=tuple(int(n) for n in a.mesh.split(',')),
+    data__prompt_len=a.prompt_len,
+    data__completion_len=a.completion_len,
+    rl__prompts=a.prompts,
+    rl__samples=a.samples,
+    rl__parts=1,
+    rl__micro_batches=a.micro_batches,
   )
-  args = prompts, jax.random.key(0), Sampling.make(), grpo_step.NEVER
-  described = topologies.get_topology_desc(
-    platform='tpu', topology_name=topology
-  )
-  mesh = sharding.make_mesh(mesh_shape, described.devices)
-  put = lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
-  where = sharding.shardings(learner.model.specs, mesh, sharding.TRAIN_RULES)
-  params = jax.tree.map(put, state.params, where)
-  rows = jax.tree.map(lambda x: put(x, sharding.row_sharding(mesh)), args[0])
-  rest = jax.tree.map(lambda x: put(x, sharding.replicated(mesh)), args[1:])
-  start = time.monotonic()
-  with jax.set_mesh(mesh):
-    generate = jax.jit(functools.partial(fused_step.rollout, learner, gen))
-    text = generate.lower(params, rows, *rest).compile().as_text()
-  return text, time.monotonic() - start
 
 
-def token_loop(text: str) -> str:
-  """The body of the loop over tokens: prefill's loop over layers is smaller."""
-  names = re.findall(r' while\(.*body=%?([\w.\-]+)', text)
-  body = lambda name: re.search(rf'\n%?{re.escape(name)} \(.*?\n}}', text, re.S)
-  return max((body(name)[0] for name in names), key=len)
-
-
-def moves(body: str) -> collections.Counter:
-  """(operation, shape, bytes on one device) -> how often in one trip."""
-  found = collections.Counter()
-  for line in body.splitlines():
-    match = LINE.search(line)
-    if match:
-      kind, shape, op = match.groups()
-      size = math.prod(int(n) for n in shape.split(',') if n)
-      found[op, f'{kind}[{shape}]', size * BYTES.get(kind, 4)] += 1
-  return found
+def decode(planner: plan.Planner, config) -> dict:
+  """Bytes on one device of a trip of the token loop, and what it must read."""
+  run = planner.run(config)
+  (measured,) = planner.compiled(run, ('generate',))
+  loop = report.token_loop(measured)
+  where = sharding.shardings(run.model.specs, run.mesh, sharding.DECODE_RULES)
+  put = lambda x, s: jax.ShapeDtypeStruct(x.shape, 'bfloat16', sharding=s)
+  weights = jax.tree.map(put, spec.abstract(run.model.specs), where)
+  if not run.shape.tied:
+    del weights['embed']  # a row of it for each token
+  c, d, shape = config.rl, config.data, run.shape
+  rows = c.prompts * c.samples / math.prod(run.mesh.devices.shape[:2])
+  token = shape.kv_heads // run.mesh.shape['tensor'] * shape.head_dim * 2
+  cached = rows * (d.prompt_len / c.samples + d.completion_len / 2)
+  return loop | {
+    'weights': described.on_chip(weights),
+    'cache': 2 * shape.layers * token * cached,
+    'keys': rows * d.completion_len * token,
+  }
 
 
 def main():
-  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--layers', type=int, default=4)
-  parser.add_argument('--width', type=int, default=256)
-  parser.add_argument('--topology', default='v5e:2x2')
-  parser.add_argument('--mesh', default='1,4,1')
-  args = parser.parse_args()
-  shape = tuple(int(n) for n in args.mesh.split(','))
-  text, seconds = compiled(args.layers, args.width, args.topology, shape)
-  rows = grpo_step.B * grpo_step.G // (shape[0] * shape[1])
-  cache = rows * grpo_step.C * args.width // shape[2] * 2
+  a = arguments()
+  config = recipe(a)
   print(
-    f'{args.layers} layers x {args.width}, {args.topology}, mesh {shape}: '
-    f'compiled in {seconds:.1f} s; keys of one layer {cache:,} bytes a device'
+    f'{a.model}, {a.prompts} x {a.samples} rows, {a.prompt_len} + '
+    f'{a.completion_len} tokens, mesh {a.mesh}; bytes of one device'
   )
-  print(f'{"one trip of the token loop":40} {"bytes":>10} {"times":>6}')
-  for (op, array, size), n in sorted(
-    moves(token_loop(text)).items(), key=lambda item: -item[0][2]
-  ):
-    print(f'{op + " " + array:40} {size:10,} {n:6}')
+  form = '{:12} {:>9} {:>9} {:>9} {:>6} {:>9} {:>9} {:>9}  {}'
+  print(
+    form.format(
+      *'topology bytes weights cache ratio copy keys exchanged'.split(),
+      'update FLOPs / model: ' + ', '.join(REMAT),
+    )
+  )
+  for topology in a.topologies.split(','):
+    planner = plan.Planner(
+      config, topology, slices=1, model=a.model, say=lambda text: None
+    )
+    d = decode(planner, config)
+    ratio = d['bytes'] / (d['weights'] + d['cache'])
+    flops = [update(planner, config, remat) for remat in REMAT]
+    numbers = [d[k] for k in ('bytes', 'weights', 'cache')]
+    rest = [d[k] for k in ('largest_copy', 'keys', 'exchanged')]
+    print(
+      form.format(
+        topology,
+        *map(report.human, numbers),
+        f'{ratio:.2f}',
+        *map(report.human, rest),
+        ', '.join(flops),
+      ),
+      flush=True,
+    )
+
+
+def update(planner: plan.Planner, config, remat: str) -> str:
+  """FLOPs over the model's formula; or that it does not fit."""
+  run = planner.run(search.changed(config, model__remat=remat))
+  try:
+    (m,) = planner.compiled(run, ('update',))
+  except described.DoesNotFit:
+    return 'does not fit'
+  facts = report.phase_facts(m, planner.machine, run.mesh)
+  return f'{facts["flops_over_model"]:.2f}'
 
 
 if __name__ == '__main__':

@@ -26,7 +26,6 @@ each program needs, without weights.
 
 import argparse
 import collections
-import functools
 import importlib.util
 import pathlib
 import resource
@@ -38,20 +37,16 @@ import jax
 import jax.numpy as jnp
 from etils import epath
 
-from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import (
-  fused_step,
   loop,
-  scoring,
   sharding,
   stages,
   train,
   trees,
 )
-from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.learner import init_state
-from jaxrl_reason.models import families, spec, transformer, zoo
+from jaxrl_reason.models import families, transformer, zoo
+from jaxrl_reason.planning import phases
 
 RECIPE = 'configs/grpo_gsm8k_qwen2p5_0p5b.py'
 GIB = 2**30
@@ -166,15 +161,15 @@ def run_steps(run: train.Run, n: int) -> None:
     sampled = time.perf_counter() - begun
     metrics = {k: float(v) for k, v in metrics.items()}  # waits
     total = time.perf_counter() - begun
-    phases = {k: host[f'perf/{k}'] for k in ('rollout_s', 'verify_wait_s')}
-    phases['update_s'] = total - sum(phases.values())
+    spent = {k: host[f'perf/{k}'] for k in ('rollout_s', 'verify_wait_s')}
+    spent['update_s'] = total - sum(spent.values())
     print(
       f'step {i + 1}: {total:.1f} s, of them compiling '
       f'{compiled["seconds"]:.1f} s; '
-      + ', '.join(f'{k} {v:.1f}' for k, v in phases.items())
+      + ', '.join(f'{k} {v:.1f}' for k, v in spent.items())
       + f' (dispatched after {sampled:.1f} s); '
       f'{metrics["tokens"]:.0f} completion tokens, '
-      f'{metrics["tokens"] / phases["rollout_s"]:.1f} a second of rollout; '
+      f'{metrics["tokens"] / spent["rollout_s"]:.1f} a second of rollout; '
       f'peak RSS {rss_gib():.2f} GiB'
     )
     shown = 'loss kl entropy reward_mean grad_norm gap_max dead_rows'.split()
@@ -184,45 +179,17 @@ def run_steps(run: train.Run, n: int) -> None:
 
 def plan(run: train.Run) -> None:
   """Prints what each program of `rollout.HostStep` needs, from shapes alone."""
-  c, learner = run.config.rl, stages.learner(run, 'rl')
-  gen, sampling = stages._rl_parts(run)
-  n = c.prompts * c.samples
-  shape = lambda *dims, dtype='float32': jax.ShapeDtypeStruct(dims, dtype)
-  params = spec.abstract(run.model.specs)
-  state = jax.eval_shape(functools.partial(init_state, learner), params)
-  generate = functools.partial(fused_step.rollout, learner, gen)
-
-  def rollout_args(parts: int) -> tuple:
-    rows = shape(c.prompts // parts, run.config.data.prompt_len, dtype='int32')
-    valid = shape(*rows.shape, dtype='bool')
-    ids = shape(n // parts, dtype='int32')
-    prompts = Prompts(rows, valid, ids, {})
-    return params, prompts, run.root, sampling, run.stop, ids
-
-  show('generate', jax.jit(generate), *rollout_args(c.parts))
-  whole = rollout_args(1)
-  reward = Reward(shape(n), shape(n, len(gen.part_names)), shape(n, dtype=bool))
-  out = jax.eval_shape(generate, *whole)
-  batch = jax.eval_shape(batch_lib.make_batch, whole[1], out, reward)
-  score = functools.partial(scoring.add_arrays, learner)
-  show('score', jax.jit(score), state, batch, sampling)
-  batch = jax.eval_shape(score, state, batch, sampling)
-  learn = functools.partial(fused_step.learn, learner, gen)
-  learn = jax.jit(learn, donate_argnums=0)
-  show('learn', learn, state, batch, sampling, run.root)
-
-
-def show(name: str, f, *args) -> None:
-  begun = time.perf_counter()
-  m = f.lower(*args).compile().memory_analysis()
-  new = m.output_size_in_bytes - m.alias_size_in_bytes
-  total = m.argument_size_in_bytes + m.temp_size_in_bytes + new
-  print(
-    f'{name:9} {total / GIB:6.2f} GiB: arguments '
-    f'{m.argument_size_in_bytes / GIB:.2f}, temporary '
-    f'{m.temp_size_in_bytes / GIB:.2f}, new results {new / GIB:.2f}; '
-    f'compiled in {time.perf_counter() - begun:.1f} s'
-  )
+  for phase in phases.phases(run):
+    begun = time.perf_counter()
+    m = phase.lower(run.mesh).compile().memory_analysis()
+    new = m.output_size_in_bytes - m.alias_size_in_bytes
+    total = m.argument_size_in_bytes + m.temp_size_in_bytes + new
+    print(
+      f'{phase.name:9} {total / GIB:6.2f} GiB: arguments '
+      f'{m.argument_size_in_bytes / GIB:.2f}, temporary '
+      f'{m.temp_size_in_bytes / GIB:.2f}, new results {new / GIB:.2f}; '
+      f'compiled in {time.perf_counter() - begun:.1f} s'
+    )
 
 
 def main() -> int:

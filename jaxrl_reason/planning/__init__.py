@@ -1,0 +1,1 @@
+"""What a run would need and do on chips that nobody has here (`plan`)."""

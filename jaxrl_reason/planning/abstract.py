@@ -1,0 +1,99 @@
+"""A run without weights, data or devices: what its programs are made from.
+
+  shapes(config, mesh, model) -> train.Run
+
+The mesh may be of described devices. A model on the Hub has the shape that the
+zoo knows by its name; where a data set or a tokenizer is not at hand, a
+stand-in takes its place, which changes no shape but that of the table of the
+tokens' bytes.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import ml_collections
+from jax.sharding import Mesh
+
+from jaxrl_reason import config_checks, sharding, tasks, train
+from jaxrl_reason.checkpoints import hf, pretrained
+from jaxrl_reason.data import problems as problems_lib
+from jaxrl_reason.data import tokenizers
+from jaxrl_reason.models import families, transformer, zoo
+
+# What owners append to a size's name.
+SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')
+EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
+
+
+def size_of(name: str) -> str:
+  """The name in the zoo of a model on the Hub or a folder.
+
+  Raises:
+    ValueError: no published size is called so.
+  """
+  known = name.rpartition('/')[2].partition('@')[0].lower()
+  known = known.removeprefix('meta-')
+  while known not in zoo.ZOO:
+    short = next((s for s in SUFFIXES if known.endswith(s)), None)
+    if short is None:
+      raise ValueError(
+        f'no shape is known for {name!r}: set --model to one of '
+        f'{", ".join(zoo.ZOO)}, or config.model_dir to a folder with a '
+        'config.json'
+      )
+    known = known.removesuffix(short)
+  return known
+
+
+def _shape(config, model: str, tokenizer) -> transformer.Config:
+  """Of `--model`, a folder's config.json, the zoo or the recipe."""
+  c = config.model
+  runtime = {k: c[k] for k in families.RUNTIME} | {'remat': 'none'}
+  if not model and not config.model_dir:
+    return train.architecture(c, tokenizer.vocab_size, None)
+  folder = pathlib.Path(config.model_dir)
+  if not model and (folder / 'config.json').is_file():
+    return families.from_hf(hf.read_config(folder), **runtime)
+  name = size_of(model or config.model_dir.removeprefix(pretrained.HUB))
+  return dataclasses.replace(zoo.ZOO[name], **runtime)
+
+
+def _texts(config) -> tuple[problems_lib.Problems, Any]:
+  """(problems, tokenizer), each real where it is made from nothing."""
+  problems = problems_lib.Problems([EXAMPLE], [], None, None, 'numbers', None)
+  if tasks.is_known(config.data.name):
+    problems = problems_lib.load(config.data, config.seed)
+  tokenizer = tokenizers.ByteTokenizer()
+  if config.data.tokenizer == 'char':
+    tokenizer = problems_lib.make_tokenizer(config.data, problems, None)
+  return problems, tokenizer
+
+
+def shapes(config: ml_collections.ConfigDict, mesh: Mesh, model: str = ''):
+  """A `train.Run` whose programs can be lowered and never run.
+
+  Args:
+    model: a name in `zoo.ZOO`, in place of the recipe's own model.
+
+  Raises:
+    ValueError: as a real run, and where the model's shape is not known.
+  """
+  config_checks.check(config, sharding.row_shards(mesh))
+  problems, tokenizer = _texts(config)
+  shape = _shape(config, model, tokenizer)
+  shape = train.remat_within(config, mesh, shape)
+  config_checks.check_experts(config, shape.experts)
+  return train.Run(
+    config,
+    workdir=None,
+    mesh=mesh,
+    problems=problems,
+    tokenizer=tokenizer,
+    model=train.model_of(shape, config),
+    shape=shape,
+    root=jax.eval_shape(lambda: jax.random.key(0)),
+    stop=jax.eval_shape(lambda: jax.numpy.asarray(tokenizer.eos_ids)),
+    checkpoints=None,
+  )

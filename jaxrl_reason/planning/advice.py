@@ -1,0 +1,57 @@
+"""What to change in a recipe, from what bounds its phases and what is left."""
+
+import ml_collections
+
+from jaxrl_reason.planning import phases
+
+# Shares of HBM below which memory is left over, above which it is tight.
+ROOMY, TIGHT = 0.5, 0.9
+
+
+def lines(config: ml_collections.ConfigDict, facts: dict) -> list[str]:
+  """A sentence per thing to change; facts: of `report.plan_facts`."""
+  out = []
+  most = max(facts['phases'], key=lambda p: p['needs_gib'])
+  share = most['needs_gib'] / facts['hbm_gib']
+  if share > TIGHT:
+    out.append(
+      f'{most["phase"]} takes {share:.0%} of HBM: more micro_batches, '
+      'model.remat=full or a larger fsdp axis leave room'
+    )
+  for p in facts['phases']:
+    out += _room(p, config, p['needs_gib'] / facts['hbm_gib']) + _speed(p)
+  return out
+
+
+def _room(p: dict, config, share: float) -> list[str]:
+  """How an update might use memory that is left over."""
+  if share > ROOMY or p['phase'] not in ('update', 'step', *phases.SUPERVISED):
+    return []
+  out = []
+  section = (
+    config.rl if p['phase'] in ('update', 'step') else config[p['phase']]
+  )
+  if section.micro_batches > 1:
+    out.append(
+      f'{p["phase"]} leaves {1 - share:.0%} of HBM: fewer micro_batches than '
+      f'{section.micro_batches} gather the weights less often'
+    )
+  if config.model.remat == 'full':
+    out.append(
+      f'{p["phase"]}: model.remat=dots recomputes less where it still fits'
+    )
+  return out
+
+
+def _speed(p: dict) -> list[str]:
+  if p['bound_by'] == 'memory' and p['phase'] in ('generate', 'step'):
+    return [
+      f'{p["phase"]} reads memory most of the time: more rows a device '
+      '(prompts, fewer parts) cost little more'
+    ]
+  if p['bound_by'].startswith('links'):
+    return [
+      f'{p["phase"]} waits for {p["bound_by"]}: make that mesh axis smaller, '
+      'or give each device more rows; --search compares mesh shapes'
+    ]
+  return []

@@ -1,0 +1,371 @@
+"""What a compiled program does on one device: FLOPs, bytes, collectives.
+
+  of(text, mesh) -> Cost tree of the loops, each with its trips
+
+  program = own work + sum over its loops of trips * body
+
+FLOPs are those of matrix products (2 per multiply and add; the TPU compiler
+writes them as convolutions). Bytes are what operations read and write in HBM,
+slices counted as such; on-chip memory is free. Where a conditional branches,
+the cheaper way counts: filters of the sampler that are neutral are skipped.
+"""
+
+import collections
+import dataclasses
+import functools
+import math
+import re
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxrl_reason.planning import hlo
+
+COLLECTIVES = (
+  'all-gather',
+  'all-reduce',
+  'reduce-scatter',
+  'all-to-all',
+  'ragged-all-to-all',
+  'collective-permute',
+  'collective-broadcast',
+)
+_TILED = re.compile(r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](T\([\d,]+\))?')
+# No work of their own: names, or the second half of an asynchronous pair.
+FREE = frozenset(
+  'parameter constant tuple get-tuple-element bitcast after-all while call '
+  'conditional partition-id replica-id opt-barrier domain async-start '
+  'async-update async-done add-dependency'.split()
+)
+SLICES = frozenset(
+  'dynamic-slice slice slice-start gather dynamic-slice-start'.split()
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+  """One exchange: result or operand bytes (the larger) on one device."""
+
+  kind: str
+  axes: tuple[str, ...]
+  size: int  # devices that take part
+  bytes: int
+  dims: tuple[int, ...]  # of the largest array
+
+  @property
+  def sent(self) -> float:
+    """Bytes through a device's links, by the ring algorithm."""
+    share = (self.size - 1) / self.size
+    twice = 2 if self.kind == 'all-reduce' else 1
+    whole = self.kind == 'collective-permute'
+    return self.bytes * (1 if whole else twice * share)
+
+
+@dataclasses.dataclass
+class Cost:
+  """Work of a computation, its loops apart.
+
+  Attributes:
+    flops, bytes: of one run, loops not counted.
+    collectives: Collective -> times; copies: bytes of an array -> times.
+    loops: (trips, cost of the body).
+  """
+
+  flops: float = 0.0
+  bytes: float = 0.0
+  copies: collections.Counter = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  collectives: collections.Counter = dataclasses.field(
+    default_factory=collections.Counter
+  )
+  loops: list = dataclasses.field(default_factory=list)
+
+  def add(self, other: 'Cost') -> None:
+    self.flops += other.flops
+    self.bytes += other.bytes
+    self.copies.update(other.copies)
+    self.collectives.update(other.collectives)
+    self.loops.extend(other.loops)
+
+  def total(self) -> 'Cost':
+    """Everything, loops multiplied out."""
+    out = Cost()
+    out.add(dataclasses.replace(self, loops=[]))
+    for times, body in self.loops:
+      inside = body.total()
+      out.flops += times * inside.flops
+      out.bytes += times * inside.bytes
+      for name in ('copies', 'collectives'):
+        for key, n in getattr(inside, name).items():
+          getattr(out, name)[key] += times * n
+    return out
+
+  def loops_of(self, trips: tuple[int, ...]) -> list:
+    """(trips, body) of the outermost loops that run so often."""
+    out = []
+    for n, body in self.loops:
+      out += [(n, body)] if n in trips else body.loops_of(trips)
+    return out
+
+
+def of(text: str, mesh: Mesh) -> Cost:
+  """The cost of a compiled program, from its HLO text."""
+  return _Reader(hlo.parse(text), mesh).computation()
+
+
+class _Reader:
+  def __init__(self, module: hlo.Module, mesh: Mesh):
+    self.module, self.names = module, tuple(mesh.axis_names)
+    self.places = hlo.mesh_of(tuple(mesh.shape.values()), self.names)
+    self.reads = functools.cache(self._reads)
+
+  def computation(self, name: str = '') -> Cost:
+    """Of a computation that runs by itself (no fusion)."""
+    ops, cost = self.module.computations[name or self.module.entry], Cost()
+    seen = set()
+    for op in ops.values():
+      if op.kind == 'while':
+        body = self.computation(op.attr('body').lstrip('%'))
+        body.add(self.computation(op.attr('condition').lstrip('%')))
+        cost.loops.append((hlo.trips(self.module, op), body))
+      elif op.kind == 'conditional':
+        ways = [self.computation(c) for c in op.called]
+        cost.add(min(ways, key=lambda c: c.total().bytes))
+      elif op.kind == 'call':
+        cost.add(self.computation(op.called[0]))
+      else:
+        if op.kind in ('copy', 'copy-start') and op.shapes[0].hbm:
+          cost.copies[op.shapes[0].bytes] += 1
+        cost.bytes += self._bytes(ops, op)
+        self._inside(ops, op, cost, seen)
+    return cost
+
+  def _inside(self, ops, op, cost: Cost, seen: set) -> None:
+    """Products and collectives of an operation, and of what it fuses."""
+    if op.kind in ('convolution', 'dot'):
+      cost.flops += product_flops(ops, op)
+    elif found := self._collective(ops, op):
+      channel = op.attr('channel_id') or op.name
+      # The compiler repeats one exchange in each step of a chain of fusions
+      # that it overlaps it with.
+      if channel not in seen:
+        seen.add(channel)
+        cost.collectives[found] += 1
+    elif op.kind in ('fusion', 'async-start'):
+      inner, part = self.module.computations[op.called[0]], Cost()
+      for each in inner.values():
+        self._inside(inner, each, part, seen)
+      # The TPU compiler's way to write a reduce-scatter.
+      if op.called[0].startswith('all-reduce-scatter'):
+        part.collectives = collections.Counter(
+          {
+            dataclasses.replace(c, kind='reduce-scatter'): n
+            for c, n in part.collectives.items()
+          }
+        )
+      cost.add(part)
+
+  def _collective(self, ops, op) -> Collective | None:
+    kind = op.kind.removesuffix('-start')
+    if kind not in COLLECTIVES:
+      return None
+    sources = [s for o in op.operands if o in ops for s in ops[o].shapes]
+    largest = max((*op.shapes, *sources), key=lambda s: s.bytes)
+    total = lambda shapes: sum(s.bytes for s in shapes)
+    results = total(op.shapes)
+    if op.kind.endswith('-start'):
+      results -= total(sources)  # a start gives its operands back as well
+    group = groups(op, len(self.places))[0]
+    spots = zip(*[self.places[d] for d in group])
+    axes = tuple(n for n, at in zip(self.names, spots) if len(set(at)) > 1)
+    size = max(total(sources), results)
+    return Collective(kind, axes, max(len(group), 1), size, largest.dims)
+
+  def _bytes(self, ops, op) -> int:
+    """HBM traffic of one operation."""
+    if op.kind in FREE or op.kind.endswith('-done'):
+      return 0
+    if 'AllocateBuffer' in op.attrs:
+      return 0
+    held = lambda shapes: sum(s.bytes for s in shapes if s.hbm)
+    wrote = held(op.shapes)
+    shapes_of = lambda name: ops[name].shapes if name in ops else ()
+    if op.kind in SLICES:
+      result = op.shapes[1:2] if op.kind.endswith('start') else op.shapes
+      read = sum(s.bytes for s in result)
+      source_hbm = any(s.hbm for o in op.operands[:1] for s in shapes_of(o))
+      return held(result) + (read if source_hbm else 0)
+    if op.kind.endswith('-start'):
+      return held(op.shapes[:2])  # destination and source
+    if op.kind == 'dynamic-update-slice':
+      return 2 * held(shapes_of(op.operands[1]))
+    read = 0
+    for i, o in enumerate(op.operands):
+      whole = held(shapes_of(o))
+      if op.kind == 'fusion' and whole:
+        whole = min(whole, self.reads(op.called[0], i))
+      read += whole
+    if op.kind == 'fusion':
+      wrote = min(wrote, self._writes(op.called[0], wrote))
+    return read + wrote
+
+  def _reads(self, computation: str, index: int) -> int:
+    """Bytes a fused computation reads of its parameter number `index`."""
+    ops = self.module.computations[computation]
+    name = next(
+      o.name
+      for o in ops.values()
+      if o.kind == 'parameter' and o.literal.strip() == str(index)
+    )
+    return self._uses(computation, name)
+
+  def _uses(self, computation: str, name: str) -> int:
+    ops, read = self.module.computations[computation], 0
+    whole = sum(s.bytes for s in ops[name].shapes)
+    if ops[name].root:
+      return whole
+    for op in ops.values():
+      if name not in op.operands:
+        continue
+      if op.kind in SLICES:
+        read += sum(s.bytes for s in op.shapes)
+      elif op.kind == 'bitcast':
+        read += self._uses(computation, op.name)
+      elif op.kind == 'fusion':
+        at = [i for i, o in enumerate(op.operands) if o == name]
+        read += sum(self.reads(op.called[0], i) for i in at)
+      elif op.kind == 'dynamic-update-slice' and op.operands[0] == name:
+        continue  # in place
+      else:
+        return whole
+    return min(read, whole)
+
+  def _writes(self, computation: str, whole: int) -> int:
+    """Bytes a fused computation writes: of an update in place, the update."""
+    ops, total = self.module.computations[computation], 0
+    root = self.module.root(computation)
+    results = root.operands if root.kind == 'tuple' else (root.name,)
+    for name in results:
+      op = ops[name]
+      while op.kind == 'bitcast':
+        op = ops[op.operands[0]]
+      if op.kind == 'dynamic-update-slice':
+        op = ops[op.operands[1]]
+      elif op.kind == 'fusion':
+        total += self._writes(op.called[0], whole)
+        continue
+      total += sum(s.bytes for s in op.shapes if s.hbm)
+    return total
+
+
+def product_flops(ops: dict, op: hlo.Op) -> float:
+  """Two per multiplication of a `dot` or `convolution`."""
+  out = math.prod(op.shapes[0].dims)
+  left, right = (ops[o].shapes[0].dims for o in op.operands[:2])
+  if op.kind == 'dot':
+    axes = op.attr('lhs_contracting_dims')
+    summed = [left[int(a)] for a in axes.split(',') if a]
+    return 2.0 * out * math.prod(summed)
+  return _convolution(op, left, right)
+
+
+def _convolution(op: hlo.Op, left, right) -> float:
+  """Only the positions of the window that meet real entries multiply: the
+  compiler writes batched products as dilated convolutions.
+  """
+  labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', op.attrs).groups()
+  lhs, rhs, out = labels
+  window = re.search(r'window=\{([^}]*)\}', op.attrs)
+  field = dict(f.split('=') for f in window[1].split()) if window else {}
+  spatial = sorted(i for i in lhs if i.isdigit())
+  numbers = lambda key, default: (
+    [int(n) for n in field[key].split('x')]
+    if key in field
+    else [default] * len(spatial)
+  )
+  pads = field.get('pad', 'x'.join(['0_0'] * len(spatial))).split('x')
+  low = [int(p.split('_')[0]) for p in pads] if spatial else []
+  dims = op.shapes[0].dims
+  taps = 1
+  for i, s in enumerate(spatial):
+    taps *= _taps(
+      left[lhs.index(s)],
+      right[rhs.index(s)],
+      dims[out.index(s)],
+      low[i],
+      stride=numbers('stride', 1)[i],
+      base=numbers('lhs_dilate', 1)[i],
+      dilation=numbers('rhs_dilate', 1)[i],
+    )
+  return (
+    2.0
+    * taps
+    * dims[out.index('b')]
+    * dims[out.index('f')]
+    * (right[rhs.index('i')])
+  )
+
+
+@functools.cache
+def _taps(size, window, out, low, *, stride, base, dilation) -> int:
+  """Pairs (output position, window position) that meet an entry."""
+  count = 0
+  reach = (size - 1) * base
+  for o in range(out):
+    for w in range(window):
+      at = o * stride - low + w * dilation
+      count += 0 <= at <= reach and at % base == 0
+  return count
+
+
+def groups(op: hlo.Op, n: int) -> list[tuple[int, ...]]:
+  """The devices that exchange with one another, in any of HLO's notations."""
+  text = op.attrs
+  pairs = re.search(r'source_target_pairs=\{(.*?)\}\}', text)
+  if pairs:
+    return [tuple(int(x) for x in re.findall(r'\d+', pairs[1])[:2])]
+  listed = re.search(r'replica_groups=\{\{(.*?)\}', text)
+  if listed:
+    return [tuple(int(x) for x in listed[1].split(','))]
+  tiled = _TILED.search(text)
+  if tiled:
+    shape, order = _iota(tiled[1]), _order(tiled[2], tiled[3])
+    return [tuple(order[: shape[-1]])]
+  named = re.search(r'replica_groups=mesh\[(.*?)\](.*?)\{([^}]*)\}', text)
+  if named:
+    return [_named(named[1], named[2], named[3])]
+  return [tuple(range(n))]
+
+
+def _iota(text: str) -> list[int]:
+  return [int(x) for x in text.split(',')]
+
+
+def _order(shape: str, transpose: str | None) -> list[int]:
+  """Numbers 0.. in a shape, transposed, by rows."""
+  ids = np.arange(math.prod(_iota(shape))).reshape(_iota(shape))
+  if transpose:
+    ids = ids.transpose(_iota(transpose[2:-1]))
+  return ids.reshape(-1).tolist()
+
+
+def _named(axes: str, ids: str, used: str) -> tuple[int, ...]:
+  """The first group of `mesh['a'=2,'b'=2], device_ids=(...) {'b'}`."""
+  sizes = {k: int(v) for k, v in re.findall(r"'(\w+)'=(\d+)", axes)}
+  order = list(range(math.prod(sizes.values())))
+  if found := re.search(r'\(\[([\d,]+)\](T\([\d,]+\))?\)', ids):
+    order = _order(found[1], found[2])
+  mesh = np.asarray(order).reshape(list(sizes.values()))
+  chosen = {}
+  for name, pre, part in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", used):
+    chosen[name] = (int(pre or 1), int(part or sizes[name]))
+  index = []
+  for name, size in sizes.items():
+    if name not in chosen:
+      index.append(slice(0, 1))
+    else:
+      pre, part = chosen[name]
+      step = size // (pre * part)
+      index.append(slice(0, step * part, step))
+  return tuple(mesh[tuple(index)].reshape(-1).tolist())

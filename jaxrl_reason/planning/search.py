@@ -1,0 +1,83 @@
+"""Other batches and meshes for a recipe, tried by compiling them."""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+
+import ml_collections
+
+from jaxrl_reason import config_checks
+
+
+def changed(config: ml_collections.ConfigDict, **values):
+  """A copy of a recipe with other values; `rl__prompts` is rl.prompts."""
+  copy = config.copy_and_resolve_references()
+  for key, value in values.items():
+    *outer, last = key.split('__')
+    section = copy
+    for name in outer:
+      section = section[name]
+    section[last] = value
+  return copy
+
+
+def unit_of_prompts(config: ml_collections.ConfigDict, shards: int) -> int:
+  """The least number of prompts that divides as the recipe asks.
+
+  Args:
+    shards: devices over which rows are split.
+  """
+  c = config.rl
+  by_prompts = shards * (c.parts if c.path == 'host' else 1)
+  by_rows = shards * c.minibatches * c.micro_batches
+  return math.lcm(by_prompts, by_rows // math.gcd(by_rows, c.samples))
+
+
+def largest(
+  needs: Callable[[int], float], room: float, start: int, unit: int, most: int
+) -> int:
+  """The largest multiple of `unit` with needs(n) <= room, within an eighth;
+  0: none. At most `most`, but never less than `start` if that fits.
+
+  Needs are nearly a line in n, so that each try after the second is where the
+  line through the nearest two meets the room. Few tries: each one compiles.
+  """
+  low, high = 0, max(most, start) // unit + 1  # fits; does not
+  seen, units = {}, max(start // unit, 1)
+  while True:
+    seen[units] = needs(units * unit)
+    fits = seen[units] <= room
+    low, high = (units, high) if fits else (low, units)
+    step = max(1, low // 8)
+    if high - low <= step:
+      return low * unit
+    aim = _meets(seen, room) if len(seen) > 1 else units * (2 if fits else 0.5)
+    units = int(min(max(aim, low + step), high - 1))
+
+
+def _meets(seen: dict[int, float], room: float) -> float:
+  """Where the line through the two points nearest to the room meets it."""
+  (x, a), (y, b) = sorted(seen.items(), key=lambda p: abs(p[1] - room))[:2]
+  return x + (room - a) * (y - x) / (b - a) if a != b else math.inf
+
+
+def meshes(
+  config: ml_collections.ConfigDict, n: int, kv_heads: int, slices: int = 1
+) -> Iterator[tuple[int, int, int]]:
+  """(data, fsdp, tensor) of n devices that the recipe divides over.
+
+  Heads bound the tensor axis: a part of a head is of no use. Slices are
+  joined by the data axis, which exchanges least.
+  """
+  sizes = [i for i in range(1, n + 1) if n % i == 0]
+  for data, tensor in itertools.product(sizes, sizes):
+    if data % slices or kv_heads % tensor or n % (data * tensor):
+      continue
+    fsdp = n // (data * tensor)
+    if data not in (slices, n // tensor):
+      continue  # either all of it sharded, or nothing
+    try:
+      config_checks.check(config, data * fsdp)
+    except ValueError:
+      continue
+    yield data, fsdp, tensor
