@@ -159,6 +159,14 @@ def n_local_heads(n: int, n_kv: int) -> int:
   return n if n_kv % shards else n // shards
 
 
+def is_own_device() -> bool:
+  """Whether what is traced runs on one device by itself: without a mesh, or
+  where `shard_map` has taken every axis of it.
+  """
+  mesh = jax.sharding.get_abstract_mesh()
+  return mesh.empty or mesh.are_all_axes_manual or mesh.size == 1
+
+
 def platform() -> str:
   """What the program being traced is compiled for: the mesh's platform, which
   may be described only, or the default one ('cpu', 'tpu', 'gpu').
@@ -213,7 +221,8 @@ def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
     lambda rows, weights: f(rows, weights, axis),
     in_specs=(P(ROWS), P(axis)),
     out_specs=P(ROWS),
-    axis_names=set(ROWS),
+    # Axes of one device as well: kernels want no axis left to the partitioner.
+    axis_names={a for a in AXES if a in ROWS or _size((a,)) == 1},
     check_vma=False,
   )(rows, weights)
 

@@ -55,17 +55,16 @@ def planned(tmp_path, recipe, topology, *flags, ok=True):
   return json.loads(out.read_text()) if ok else done.stderr
 
 
-def check(facts, *, rows: int, columns: int, vocab: int, least=0.95):
+def check(facts, *, rows: int, columns: int, vocab: int):
   """What holds of every plan.
 
   Args:
     rows, columns: of a micro-batch that have logits.
-    least: FLOPs over the model's formula.
   """
   for p in facts['phases']:
     assert 0 < p['needs_gib'] < facts['hbm_gib'], p['phase']
     # Attention computes masked scores too; remat repeats the forward pass.
-    assert least < p['flops_over_model'] < 1.9, p['flops_over_model']
+    assert 0.95 < p['flops_over_model'] < 1.9, p['flops_over_model']
     whole = rows * columns * vocab * 4
     for c in p['collectives']:
       assert c['largest'] < whole, c
@@ -126,13 +125,12 @@ def test_qwen3_30b_a3b_on_64_chips(tmp_path):
     'v6e:8x8',
     *LONG,
     '--model=qwen3-30b-a3b',
-    '--only=generate',
+    '--only=generate,update',
     '--config.mesh=(1,64,1)',
     '--config.rl.micro_batches=8',
   )
   assert facts['parameters'] == pytest.approx(30.5e9, rel=0.01)
-  # The kernel of grouped products is not counted where it is a custom call.
-  check(facts, rows=64, columns=4096, vocab=151_936, least=0.7)
+  check(facts, rows=64, columns=4096, vocab=151_936)
 
 
 def test_what_does_not_fit_is_said(tmp_path):

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
+from jaxrl_reason.models import grouped as grouped_lib
 
 # Finite, so that a row with nothing to attend to (padding) gives uniform
 # weights and not NaN; exp of it underflows to exactly 0.
@@ -184,7 +185,7 @@ def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
   if isinstance(w, Quantized):
     # Multiplied out: a scale per row would be as large as the activations.
     w = w.int8 * w.scale[:, None]
-  return jax.lax.ragged_dot(rows, w.astype(rows.dtype), sizes)
+  return grouped_lib.dot(rows, w.astype(rows.dtype), sizes)
 
 
 def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:

@@ -19,7 +19,7 @@ import re
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_reason.planning import hlo
+from jaxrl_reason.planning import hlo, kernels
 
 COLLECTIVES = (
   'all-gather',
@@ -145,6 +145,8 @@ class _Reader:
     """Products and collectives of an operation, and of what it fuses."""
     if op.kind in ('convolution', 'dot'):
       cost.flops += product_flops(ops, op)
+    elif op.kind == 'custom-call':
+      cost.flops += kernels.flops(ops, op)
     elif found := self._collective(ops, op):
       channel = op.attr('channel_id') or op.name
       # The compiler repeats one exchange in each step of a chain of fusions

@@ -1,0 +1,50 @@
+"""FLOPs of the kernels that a TPU program calls by name: XLA's own account of
+them is empty.
+"""
+
+import math
+
+from jaxrl_reason.planning import hlo
+
+# Of Pallas splash attention: products of [T,S,H] in each of its kernels (fwd:
+# scores, output; dq: scores, their gradient, dq; dkv: the same two, dk, dv).
+SPLASH = {'splash_mha_fwd': 2, 'splash_mha_dq': 3, 'splash_mha_dkv': 4}
+GROUPED = ('ragged-dot', 'tgmm')
+
+
+def flops(ops: dict, op: hlo.Op) -> float:
+  """Of one call; 0 of what is no kernel known here.
+
+  Attention counts half of the scores of a grid of all blocks, which is causal,
+  and all of a narrower one, which has a sliding window.
+  """
+  shapes = [s for o in op.operands if o in ops for s in ops[o].shapes[:1]]
+  arrays = [s.dims for s in shapes if s.dtype in ('bf16', 'f32', 'f16')]
+  for name, products in SPLASH.items():
+    if op.name.startswith(name):
+      q, k = [dims for dims in arrays if len(dims) == 4][:2]
+      seen = _share(shapes[0].dims, q[2], k[2], name.endswith('dkv'))
+      return products * 2 * math.prod(q) * k[2] * seen
+  if op.name.startswith(GROUPED):
+    return _ragged(op.shapes[0].dims, arrays)
+  return 0.0
+
+
+def _share(grid: tuple[int, ...], t: int, s: int, by_keys: bool) -> float:
+  """Of scores [t,s], those a grid (1, blocks of queries, of keys) computes.
+  One of the two is whole and tells how long a block is.
+  """
+  _, n_q, n_k = grid
+  share = n_q * (s // n_k) / t if by_keys else n_k * (t // n_q) / s
+  return 0.5 if share >= 1 else share
+
+
+def _ragged(result: tuple[int, ...], arrays: list[tuple[int, ...]]) -> float:
+  """Rows [M,K] times [E,K,F], each by one expert; or the gradient [E,K,F] of
+  rows [M,K] and [M,F].
+  """
+  stacks = [dims for dims in (result, *arrays) if len(dims) == 3]
+  rows = [dims[0] for dims in (result, *arrays) if len(dims) == 2]
+  if not stacks or not rows:
+    return 0.0
+  return 2.0 * max(rows) * math.prod(stacks[0][1:])
