@@ -350,12 +350,15 @@ ENTRY %e (a: s32[1,5,5], q: bf16[2,4,640,64], k: bf16[2,1,640,64]) -> f32[] {
   %b = s32[1,5,2]{2,1,0} parameter(1)
   %c = s32[1,2,5]{2,1,0} parameter(2)
   %q = bf16[2,4,640,64]{3,2,1,0} parameter(3)
+  %q1 = bf16[8,640,64]{2,1,0} parameter(7)
+  %k1 = bf16[1,640,64]{2,1,0} parameter(8)
   %k = bf16[2,1,640,64]{3,2,1,0} parameter(4)
   %x = bf16[2560,256]{1,0} parameter(5)
   %w = bf16[8,256,128]{2,1,0} parameter(6)
   %splash_mha_fwd_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%a, %a, %q, %k, %k), custom_call_target="tpu_custom_call"
   %splash_mha_dq_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%b, %b, %q, %k, %k), custom_call_target="tpu_custom_call"
   %splash_mha_dkv_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%c, %c, %q, %k, %k), custom_call_target="tpu_custom_call"
+  %splash_mha_fwd_segmented.2 = (f32[2,128,64]{2,1,0}) custom-call(%a, %a, %q1, %k1, %k1), custom_call_target="tpu_custom_call"
   %ragged-dot-none.1 = bf16[2560,128]{1,0} custom-call(%x, %w), custom_call_target="tpu_custom_call"
   ROOT %tgmm.1 = f32[8,256,128]{2,1,0} custom-call(%x, %x), custom_call_target="tpu_custom_call"
 }
@@ -368,6 +371,7 @@ def test_kernels_called_by_name_are_counted():
   scores = 2 * 2 * 4 * 640 * 640 * 64  # one product of all of them
   want = {
     'splash_mha_fwd_segmented.1': 2 * scores / 2,
+    'splash_mha_fwd_segmented.2': 2 * scores / 2,
     'splash_mha_dq_segmented.1': 3 * scores * 2 / 5,
     'splash_mha_dkv_segmented.1': 4 * scores * 2 / 5,
     'ragged-dot-none.1': 2 * 2560 * 256 * 128,

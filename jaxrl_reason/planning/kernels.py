@@ -22,9 +22,9 @@ def flops(ops: dict, op: hlo.Op) -> float:
   arrays = [s.dims for s in shapes if s.dtype in ('bf16', 'f32', 'f16')]
   for name, products in SPLASH.items():
     if op.name.startswith(name):
-      q, k = [dims for dims in arrays if len(dims) == 4][:2]
-      seen = _share(shapes[0].dims, q[2], k[2], name.endswith('dkv'))
-      return products * 2 * math.prod(q) * k[2] * seen
+      q, k, *_ = arrays  # [...,T,H], [...,S,H]; one row has no N
+      seen = _share(shapes[0].dims, q[-2], k[-2], name.endswith('dkv'))
+      return products * 2 * math.prod(q) * k[-2] * seen
   if op.name.startswith(GROUPED):
     return _ragged(op.shapes[0].dims, arrays)
   return 0.0

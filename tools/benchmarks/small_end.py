@@ -114,7 +114,7 @@ def startup(recipe: str) -> list[float]:
       command += [f'--config={recipe}', f'--workdir={workdir}']
       begun = time.monotonic()
       process = subprocess.Popen(
-        [*command, '--config.log_every=10'], env=env, stderr=subprocess.DEVNULL
+        [*command, '--config.log_every=5'], env=env, stderr=subprocess.DEVNULL
       )
       while not _trained(workdir / 'metrics.jsonl'):
         if process.poll() is not None:
