@@ -139,9 +139,8 @@ def ranking(found: list[dict]) -> str:
   """The result of a search as a table."""
   lines = [f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"tokens/s":>10} {"MFU":>5}']
   for f in found:
-    data, fsdp, tensor = (
-      f['mesh'].values() if isinstance(f['mesh'], dict) else f['mesh']
-    )
+    mesh = f['mesh'].values() if isinstance(f['mesh'], dict) else f['mesh']
+    data, fsdp, tensor = tuple(mesh)[:3]
     said = f.get('why') or f'{f["tokens_per_s"]:10,.0f} {f["mfu"]:5.2f}'
     lines.append(f'{data:5} {fsdp:5} {tensor:6} {said}')
   return '\n'.join(lines)

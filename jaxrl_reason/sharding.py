@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -62,9 +63,26 @@ def make_mesh(
       f'mesh={tuple(shape)} {AXES} needs {np.prod(shape)} devices; '
       f'there are {len(devices)}. Sizes must multiply to that; -1 fills in.'
     )
+  slices = len({getattr(d, 'slice_index', 0) for d in devices})
+  if slices > 1:
+    return _over_slices(shape, slices, devices)
   return jax.make_mesh(
     tuple(shape), AXES, axis_types=(AxisType.Auto,) * 4, devices=devices
   )
+
+
+def _over_slices(shape: list[int], slices: int, devices: list) -> Mesh:
+  """A mesh whose data axis goes over slices, the others within each."""
+  data, *inner = shape
+  if data % slices:
+    raise ValueError(
+      f'mesh={tuple(shape)} {AXES}: data {data} does not divide over the '
+      f'{slices} slices, which only it may span'
+    )
+  grid = mesh_utils.create_hybrid_device_mesh(
+    (data // slices, *inner), (slices, 1, 1, 1), devices
+  )
+  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 4)
 
 
 def partition(axes: Sequence[str | None], rules: dict) -> P:

@@ -92,6 +92,18 @@ def test_the_tiny_recipe_on_four_chips(tmp_path):
   check(facts, rows=512, columns=37, vocab=24)
 
 
+def test_two_slices_share_the_data_axis(tmp_path):
+  flags = '--num_slices=2', '--only=sft', '--config.mesh=(2,4,1)'
+  facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *flags)
+  check(facts, rows=512, columns=37, vocab=24)
+  assert facts['mesh']['data'] == 2
+  (phase,) = facts['phases']
+  assert {'data', 'fsdp'} <= {c['axis'] for c in phase['collectives']}
+  wrong = *flags[:2], '--config.mesh=(1,8,1)'
+  said = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *wrong, ok=False)
+  assert 'data 1 does not divide over the 2 slices' in said
+
+
 def test_qwen3_8b_on_64_chips(tmp_path):
   facts = planned(
     tmp_path,

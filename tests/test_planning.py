@@ -379,3 +379,14 @@ def test_kernels_called_by_name_are_counted():
   }
   got = {o.name: kernels.flops(ops, o) for o in ops.values()}
   assert {k: v for k, v in got.items() if v} == want
+
+
+def test_a_ranking_shows_every_mesh():
+  mesh = dict(zip(sharding.AXES, (1, 2, 2, 1)))
+  found = [
+    {'mesh': mesh, 'tokens_per_s': 1234.0, 'mfu': 0.25},
+    {'mesh': (4, 1, 1), 'why': 'does not fit'},
+  ]
+  _, first, second = plan.ranking(found).splitlines()
+  assert first.split() == ['1', '2', '2', '1,234', '0.25']
+  assert second.split() == ['4', '1', '1', 'does', 'not', 'fit']

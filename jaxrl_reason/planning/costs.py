@@ -117,6 +117,7 @@ def of(text: str, mesh: Mesh) -> Cost:
 class _Reader:
   def __init__(self, module: hlo.Module, mesh: Mesh):
     self.module, self.names = module, tuple(mesh.axis_names)
+    self.sizes = dict(mesh.shape)
     self.places = hlo.mesh_of(tuple(mesh.shape.values()), self.names)
     self.reads = functools.cache(self._reads)
 
@@ -169,6 +170,8 @@ class _Reader:
       cost.add(part)
 
   def _collective(self, ops, op) -> Collective | None:
+    if op.kind == 'send':
+      return self._over_slices(op)
     kind = op.kind.removesuffix('-start')
     if kind not in COLLECTIVES:
       return None
@@ -183,6 +186,17 @@ class _Reader:
     axes = tuple(n for n, at in zip(self.names, spots) if len(set(at)) > 1)
     size = max(total(sources), results)
     return Collective(kind, axes, max(len(group), 1), size, largest.dims)
+
+  def _over_slices(self, op) -> Collective | None:
+    """What the TPU compiler hands to the hosts: an exchange of slices, over
+    the data axis (`sharding.make_mesh`).
+    """
+    named = re.search(r'rendezvous="([a-z-]+)', op.attrs)
+    if 'xla_megascale' not in op.attrs or not named:
+      return None
+    array = op.shapes[0]
+    n = self.sizes['data']
+    return Collective(named[1], ('data',), n, array.bytes, array.dims)
 
   def _bytes(self, ops, op) -> int:
     """HBM traffic of one operation."""
