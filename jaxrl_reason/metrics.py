@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from etils import epath
 
-from jaxrl_reason import trees
+from jaxrl_reason import hosts, trees
 
 # Peak dense bf16 FLOP/s of a device, where its maker states one.
 PEAK_FLOPS = {
@@ -84,7 +84,7 @@ class Writer:
     self._board = None
     # Object stores cannot append, which both kinds of file here need.
     self._remote = '://' in str(workdir)
-    if jax.process_index() == 0 and not self._remote:
+    if hosts.is_main() and not self._remote:
       # Imported late: protobuf takes a second of every start.
       from tensorboardX import SummaryWriter
 
@@ -94,7 +94,7 @@ class Writer:
       )
 
   def _truncate(self, resume_step: int | None):
-    if jax.process_index() or not self._path.exists():
+    if not hosts.is_main() or not self._path.exists():
       return
     kept = []
     for line in self._path.read_text().splitlines():
@@ -108,7 +108,7 @@ class Writer:
 
   def write(self, step: int, stage: str, values: dict[str, float]):
     """One line; `values` by full name, as 'train/reward_mean'."""
-    if jax.process_index():
+    if not hosts.is_main():
       return
     line = json.dumps({'step': step, 'stage': stage} | values) + '\n'
     if self._remote:

@@ -166,6 +166,18 @@ def _ends(valid: jax.Array) -> jax.Array:
   return jnp.max(jnp.where(valid, jnp.arange(1, valid.shape[1] + 1), 0), axis=1)
 
 
+def arranged(
+  how: Packing | Lengths | None, valid: jax.Array, rows: Any, parts: int
+) -> tuple[Any, jax.Array | None]:
+  """(rows in the order in which their parts are alike, that order; or as they
+  are, None).
+  """
+  order = how and how.order(valid, parts)
+  if order is None:
+    return rows, None
+  return jax.tree.map(lambda x: x[order], rows), order
+
+
 def fit(
   how: Packing | Lengths | None, valid: jax.Array, rows: Any, f: Callable
 ) -> Any:

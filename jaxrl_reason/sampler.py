@@ -240,11 +240,12 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   )
 
 
-def _rollout(draw: _Draw, slots: Slots, routes: bool) -> Rollout:
+def _rollout(draw: _Draw, slots: Slots) -> Rollout:
   """What the slots have written."""
   drawn = slots.out['tokens'] != NONE
   tokens = jnp.where(drawn, slots.out['tokens'], 0)
-  if routes:
+  routes = None
+  if 'routes' in slots.out:
     prompt, own = draw.model.sampled_routes(slots.cache)[0], slots.out['routes']
     repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
     routes = jnp.concatenate([repeated, own], axis=1)
@@ -255,7 +256,7 @@ def _rollout(draw: _Draw, slots: Slots, routes: bool) -> Rollout:
     policy_logp=slots.out.get('policy_logp'),
     truncated=~jnp.any(draw.ends(slots.out['tokens']), axis=1),
     temperature=draw.sampling.temperature,
-    routes=routes if routes is not False else None,
+    routes=routes,
   )
 
 
@@ -327,4 +328,4 @@ def generate(
   for columns, most in loops:
     state = state.replace(cache=model.grow(state.cache, columns))
     state = _loop(draw, on_token, columns, most, state)
-  return _rollout(draw, state, routes)
+  return _rollout(draw, state)

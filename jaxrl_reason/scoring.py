@@ -76,10 +76,10 @@ def fitted(learner: Learner, f, batch: Batch, parts: int):
   whole = lambda x: jnp.pad(x, ((0, 0), (0, t - x.shape[1])))
   at_size = lambda rows, packed: jax.tree.map(whole, f(rows, packed))
   of_part = lambda rows: packing.fit(learner.packing, rows.valid, rows, at_size)
-  order = learner.packing and learner.packing.order(batch.valid, parts)
+  batch, order = packing.arranged(learner.packing, batch.valid, batch, parts)
+  out = by_parts(of_part, batch, parts)
   if order is None:
-    return by_parts(of_part, batch, parts)
-  out = by_parts(of_part, jax.tree.map(lambda x: x[order], batch), parts)
+    return out
   return jax.tree.map(lambda x: x[jnp.argsort(order)], out)
 
 

@@ -284,17 +284,21 @@ def row_shards(mesh: Mesh) -> int:
   return int(np.prod([mesh.shape[a] for a in ROWS]))
 
 
+def rows_of_all(mesh: Mesh, n_mine: int) -> int:
+  """N of a batch of which this process holds n_mine rows."""
+  shards = row_shards(mesh)
+  return n_mine * shards // len(my_rows(mesh, shards))
+
+
 def to_global(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
   """Host arrays of this process's rows (`my_rows`) as global arrays, rows
   sharded.
   """
   sharding = row_sharding(mesh, axis)
-  shards = row_shards(mesh)
-  share = len(my_rows(mesh, shards))
 
   def leaf(x):
     x = np.asarray(x)
-    n = x.shape[axis] * shards // share
+    n = rows_of_all(mesh, x.shape[axis])
     mine = my_rows(mesh, n)
 
     def part(index):

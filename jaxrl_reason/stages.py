@@ -250,9 +250,7 @@ def _host_step(run, learn, gen, sampling, pool) -> rollout.HostStep:
 
 def _everyone(run, tree: Any) -> Any:
   """This process's rows [m,...] of a batch as all rows [N,...]."""
-  shards = sharding.row_shards(run.mesh)
-  share = len(sharding.my_rows(run.mesh, shards))
-  n = len(jax.tree.leaves(tree)[0]) * shards // share
+  n = sharding.rows_of_all(run.mesh, len(jax.tree.leaves(tree)[0]))
   return hosts.all_rows(sharding.my_rows(run.mesh, n), tree)
 
 

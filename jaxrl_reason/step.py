@@ -207,9 +207,7 @@ def gradients(
     learner.packing, rows[0].valid, rows, functools.partial(grad, chosen)
   )
   rows, parts = (batch, adv, selected), learner.micro_batches
-  order = learner.packing and learner.packing.order(batch.valid, parts)
-  if order is not None:
-    rows = jax.tree.map(lambda x: x[order], rows)
+  rows, _ = packing.arranged(learner.packing, batch.valid, rows, parts)
   return _summed(grad_fn, chosen, rows, parts)
 
 

@@ -40,14 +40,19 @@ def expected():
   return learner, batch, *jax.jit(update(learner))(L.state(learner), batch)
 
 
-@pytest.mark.parametrize('shape', MESHES)
-def test_update_on_eight_devices_equals_one(expected, shape):
-  learner, batch, state, metrics = expected
+def updated_on(shape, learner, batch):
+  """(state, metrics) of the update on a mesh of eight devices."""
   mesh = sharding.make_mesh(shape)
   with jax.set_mesh(mesh):
     start = placed(learner, mesh)
     rows = sharding.to_global(batch, mesh)
-    got, m = sharding.JitState(update(learner))(start, rows)
+    return sharding.JitState(update(learner))(start, rows)
+
+
+@pytest.mark.parametrize('shape', MESHES)
+def test_update_on_eight_devices_equals_one(expected, shape):
+  learner, batch, state, metrics = expected
+  got, m = updated_on(shape, learner, batch)
   # SGD: the difference of the parameters is the gradient times lr.
   L.assert_close(got, state, rtol=1e-4, atol=1e-5)
   L.assert_close(m, metrics, rtol=1e-4, atol=1e-5)
@@ -172,11 +177,7 @@ def test_a_context_axis_splits_queries_and_decoded_rows():
 def test_an_offloaded_reference_changes_nothing_and_stays_on_the_host(expected):
   _, batch, want, metrics = expected
   learner = L.learner(SETTINGS, micro_batches=2, reference_memory='host')
-  mesh = sharding.make_mesh((2, 4, 1))
-  with jax.set_mesh(mesh):
-    start = placed(learner, mesh)
-    rows = sharding.to_global(batch, mesh)
-    got, m = sharding.JitState(update(learner))(start, rows)
+  got, m = updated_on((2, 4, 1), learner, batch)
   L.assert_close(m, metrics, rtol=1e-4, atol=1e-5)
   L.assert_close(got, want, rtol=1e-4, atol=1e-5)
   kinds = lambda tree: {x.sharding.memory_kind for x in jax.tree.leaves(tree)}

@@ -14,7 +14,6 @@ topology:
 """
 
 import argparse
-import math
 import runpy
 
 import jax
@@ -64,7 +63,7 @@ def decode(planner: plan.Planner, config) -> dict:
   if not run.shape.tied:
     del weights['embed']  # a row of it for each token
   c, d, shape = config.rl, config.data, run.shape
-  rows = c.prompts * c.samples / math.prod(run.mesh.devices.shape[:2])
+  rows = c.prompts * c.samples / sharding.row_shards(run.mesh)
   token = shape.kv_heads // run.mesh.shape['tensor'] * shape.head_dim * 2
   cached = rows * (d.prompt_len / c.samples + d.completion_len / 2)
   return loop | {
