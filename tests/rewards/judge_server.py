@@ -62,13 +62,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       server.requests.append(
         (time.monotonic(), question, payload, dict(self.headers))
       )
-      server.busy += 1
-      server.most_busy = max(server.most_busy, server.busy)
-    try:
-      self._answer(question, prompt, server.count(question))
-    finally:
-      with server.lock:
-        server.busy -= 1
+    self._answer(question, prompt, server.count(question))
 
   def _answer(self, question: str, prompt: str, nth: int):
     answer = re.search(r'<<<(\w+)\n(.*?)\n\1>>>', prompt, re.DOTALL)[2]
@@ -88,12 +82,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       case ['say', *words]:
         self._say(' '.join(words))
       case ['slow']:
-        self.server.released.wait(20)
+        self.server.released.wait(100)
         self._say('yes')
       case ['drip']:
         self._drip()
       case ['wait', seconds]:
-        time.sleep(float(seconds))
+        self._wait(float(seconds))
         self._say('yes')
       case ['busy', after]:
         self._fail_first(nth, 429, {'Retry-After': after})
@@ -130,6 +124,15 @@ class _Handler(http.server.BaseHTTPRequestHandler):
       self.send_header(*item)
     self.end_headers()
     self.wfile.write(body)
+
+  def _wait(self, seconds: float):
+    server = self.server
+    with server.lock:
+      server.busy += 1
+      server.most_busy = max(server.most_busy, server.busy)
+    time.sleep(seconds)
+    with server.lock:  # before the reply: the next request may follow at once
+      server.busy -= 1
 
   def _drip(self):
     """A byte now and then, for ever: no single read takes long."""

@@ -53,6 +53,8 @@ grow.kept = []
 
 def echo(completion: str, example: dict) -> float:
   time.sleep(example.get('sleep', 0.0))
+  while 'after' in example and not os.path.exists(example['after']):
+    time.sleep(0.01)
   return float(completion)
 
 

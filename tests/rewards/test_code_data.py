@@ -5,10 +5,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import mutations
 import pytest
+from waiting import eventually
 
 from jaxrl_reason.rewards import code, pool, procfs, verdict
 from jaxrl_reason.rewards.sandbox import client
@@ -144,23 +144,17 @@ def test_nothing_is_left_when_the_caller_is_killed(how):
   pids = family(zygote)
   assert len(pids) == 3  # zygote, judge, program
   script.kill() if how == signal.SIGKILL else os.kill(zygote, signal.SIGKILL)
-  end = time.monotonic() + 5
-  while any(map(running, pids)) and time.monotonic() < end:
-    time.sleep(0.02)
-  assert not any(map(running, pids))
+  assert eventually(lambda: not any(map(running, pids)))
   script.kill()
   script.communicate()
 
 
-def test_no_jax_and_a_quick_start():
+def test_it_imports_neither_jax_nor_numpy():
   script = (
     'import sys, jaxrl_reason.rewards.code;'
     'sys.exit("jax" in sys.modules or "numpy" in sys.modules)'
   )
   assert subprocess.run([sys.executable, '-c', script]).returncode == 0
-  start = time.monotonic()
-  client.Sandbox().close()
-  assert time.monotonic() - start < 5
 
 
 def test_a_verdict_is_plain():

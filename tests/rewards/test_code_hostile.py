@@ -17,6 +17,7 @@ import time
 import forgeries
 import hostile_programs as hostile
 import pytest
+from waiting import eventually
 
 from jaxrl_reason.rewards import code, pool, procfs
 from jaxrl_reason.rewards.sandbox import client
@@ -94,10 +95,7 @@ def alive(pid: int) -> bool:
 
 
 def nothing_left(sandbox) -> bool:
-  end = time.monotonic() + 5
-  while left_behind(sandbox) and time.monotonic() < end:
-    time.sleep(0.01)
-  return not left_behind(sandbox)
+  return eventually(lambda: not left_behind(sandbox))
 
 
 def score(program, tests, sandbox, **limits) -> float:
@@ -208,13 +206,11 @@ def test_the_worst_drains_in_every_mode(sandbox):
 
 def drain(sandbox, name: str):
   tests = [LED_ASTRAY[name], *NEVER] if name in LED_ASTRAY else NEVER
-  start = time.monotonic()
   found = code.run_tests(
     hostile.DRAINS[name], tests, sandbox=sandbox, timeout_s=0.2, memory_mb=128
   )
+  # A judge that does not answer within 11 s is an error, not a verdict.
   assert (found.score, found.status) == (0.0, 'parsed'), found
-  # Four limits while it waits for a core, and the sweep of a bare system.
-  assert time.monotonic() - start < 10, name
   assert nothing_left(sandbox), name
 
 
@@ -238,10 +234,7 @@ def test_a_folder_of_its_own_empty_and_gone_afterwards(sandbox):
   show = 'raise ValueError(f()[1])'
   folder = code.run_tests(program, [show], sandbox=sandbox).detail.split()[-1]
   assert folder.startswith('/') and nothing_left(sandbox)
-  end = time.monotonic() + 5
-  while os.path.exists(folder) and time.monotonic() < end:
-    time.sleep(0.01)
-  assert not os.path.exists(folder)
+  assert eventually(lambda: not os.path.exists(folder))
 
 
 @pytest.mark.parametrize('mode', MODES)
@@ -259,11 +252,11 @@ def test_closing_ends_what_runs_and_removes_its_folder(mode):
   ]
   for job in jobs:
     job.start()
-  time.sleep(0.2)  # some in a loop, and perhaps some not yet as far
-  assert len(left_behind(sandbox)) >= 3
+  # Some in a loop, and perhaps some not yet as far.
+  assert eventually(lambda: len(left_behind(sandbox)) >= 3)
   sandbox.close()
   for job in jobs:
-    job.join(timeout=10)
+    job.join(timeout=60)
     assert not job.is_alive()
   assert nothing_left(sandbox)
   assert not set(glob.glob('/tmp/program_*')) - before
@@ -280,11 +273,13 @@ def test_an_early_end_leaves_no_process_that_waits():
     sandbox.close()
     ours.close()
     theirs.close()
-    assert nothing_left(sandbox)
-    end = time.monotonic() + 5
-    while waiting_orphans(sandbox) and time.monotonic() < end:
-      time.sleep(0.01)
-    assert not waiting_orphans(sandbox), delay
+    # Before a judge takes a uid of its own, only its session tells of it.
+    assert nothing_waits(sandbox), delay
+    assert nothing_left(sandbox), (delay, left_behind(sandbox))
+
+
+def nothing_waits(sandbox) -> bool:
+  return eventually(lambda: not waiting_orphans(sandbox))
 
 
 def waiting_orphans(sandbox) -> list[int]:

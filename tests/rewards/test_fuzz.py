@@ -45,10 +45,10 @@ def test_parsers_are_total(string):
 @SOME
 @given(ANY, ANY)
 def test_verdicts_are_total_quick_and_symmetric(a, b):
-  start = time.perf_counter()
+  start = time.thread_time()
   assert math.grade(a, b).status != 'error'
   assert answers.same(a, b).same == answers.same(b, a).same
-  assert time.perf_counter() - start < 1.0
+  assert time.thread_time() - start < 1.0
 
 
 @SOME

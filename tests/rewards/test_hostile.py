@@ -16,7 +16,7 @@ from jaxrl_reason.rewards.expr.numeric import Numeric
 from jaxrl_reason.rewards.expr.parser import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / 'jaxrl_reason'
-LIMIT_S = 1.0  # for one string; the slowest takes a few hundredths
+LIMIT_S = 1.0  # of CPU, for one string; the slowest takes a few hundredths
 
 
 def uses(string: str):
@@ -38,9 +38,9 @@ def test_no_hang_no_exception_no_side_effect(tmp_path, monkeypatch, capfd):
   slowest = (0.0, '', '')
   for string in hostile.STRINGS:
     for prediction, gold in uses(string):
-      start = time.perf_counter()
+      start = time.thread_time()
       verdict = math.grade(prediction, gold)
-      seconds = time.perf_counter() - start
+      seconds = time.thread_time() - start
       slowest = max(slowest, (seconds, prediction[:80], gold[:80]))
       assert verdict.status != 'error', (verdict, prediction[:80], gold[:80])
   assert slowest[0] < LIMIT_S, slowest
@@ -85,12 +85,13 @@ def test_they_are_survived_in_a_thread_with_a_used_up_stack():
 )
 def test_time_grows_linearly_with_length(unit):
   string = unit * (2_000_000 // len(unit))
-  start = time.perf_counter()
+  start = time.thread_time()
   math.grade(string, '5')
   math.grade('5', string)
   extraction.extract(string, strict=True)
   numbers.extract(string)
-  assert time.perf_counter() - start < 2.0
+  # A second of CPU at most; one quadratic step would take half an hour.
+  assert time.thread_time() - start < 20.0
 
 
 def test_memory_is_flat():

@@ -11,6 +11,7 @@ import time
 import pytest
 from judge_server import JudgeServer
 from small import ROOT
+from waiting import eventually
 
 from jaxrl_reason.rewards import (
   compose,
@@ -144,7 +145,7 @@ def test_a_slow_server_is_a_timeout(server, question):
   [verdict] = http(server, timeout_s=0.2, retries=1)([case(question)])
   assert verdict.status == 'timeout' and not verdict.valid
   assert server.count(question) == 2
-  assert time.monotonic() - begun < 10  # the server itself holds on for 20
+  assert time.monotonic() - begun < 50  # the server itself holds on for 100
 
 
 def test_retry_after_is_waited_for(server):
@@ -161,9 +162,9 @@ def test_retry_after_is_waited_for(server):
 
 def test_a_wait_beyond_the_deadline_is_not_begun(server):
   begun = time.monotonic()
-  [verdict] = http(server, deadline_s=5.0)([case('busy 60')])
+  [verdict] = http(server, deadline_s=50.0)([case('busy 60')])
   assert verdict.status == 'timeout' and '429' in verdict.detail
-  assert server.count('busy 60') == 1 and time.monotonic() - begun < 4
+  assert server.count('busy 60') == 1 and time.monotonic() - begun < 40
 
 
 def test_errors_of_the_server_pass_or_end(server):
@@ -308,9 +309,7 @@ def test_a_writer_that_is_killed_leaves_whole_replies(tmp_path):
   code = WRITER.replace('range(30)', 'range(10**9)')
   writer = subprocess.Popen([sys.executable, '-c', code, path, 'a'], cwd=ROOT)
   cache = judge_cache.Cache(path)
-  until = time.monotonic() + 60
-  while cache.get('a5') is None and time.monotonic() < until:
-    time.sleep(0.01)
+  assert eventually(lambda: cache.get('a5') is not None)
   writer.kill()
   writer.wait()
   assert len(cache.get('a5')) == 5000

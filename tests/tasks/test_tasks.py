@@ -67,12 +67,12 @@ def test_answers_of_other_problems_are_wrong(task):
 @pytest.mark.parametrize('task', FAMILIES)
 def test_checkers_are_total_and_fast(task):
   ex = examples(task, 1)[0]
-  start = time.monotonic()
+  start = time.thread_time()
   for text in HOSTILE:
     assert tasks.check(text, ex) == 0.0, text[:40]
     assert tasks.check_format(text, ex) in (0.0, 1.0)
   # 24 texts of up to 100,000 characters: linear, with much room.
-  assert time.monotonic() - start < 2
+  assert time.thread_time() - start < 5
 
 
 @pytest.mark.parametrize('task', FAMILIES)
