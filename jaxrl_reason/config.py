@@ -138,7 +138,8 @@ def default() -> ml_collections.ConfigDict:
       stages=('sft', 'rl'),  # in this order, on one state
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
-      # cache_dtype, prompt_buckets, remat, scan and attention are read.
+      # cache_dtype, prompt_buckets, prefill_chunk, remat, scan and attention
+      # are read.
       model_dir='',
       remat_gib=8.0,  # of a micro-batch's activations on a device, with auto
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor[, context]; -1: rest
@@ -166,6 +167,9 @@ def default() -> ml_collections.ConfigDict:
         # Widths up to data.prompt_len that sampling is compiled for; the first
         # that holds the longest prompt of a batch is computed.
         prompt_buckets=1,
+        # Columns of prompts computed at a time, from the first that holds a
+        # token: a bound on the activations of long prompts. 0: all at once.
+        prefill_chunk=0,
         # Recomputed in the backward pass: none, dots, full; auto: as little as
         # keeps activations within remat_gib.
         remat='none',

@@ -165,6 +165,19 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
     )
 
 
+def _check_prompts(c: ml_collections.ConfigDict):
+  if c.prompt_buckets < 1 or c.prefill_chunk < 0:
+    raise ValueError(
+      f'model.prompt_buckets={c.prompt_buckets} must be at least 1 and '
+      f'model.prefill_chunk={c.prefill_chunk} at least 0 (prompts at once)'
+    )
+  if c.prompt_buckets > 1 and c.prefill_chunk:
+    raise ValueError(
+      f'model.prompt_buckets={c.prompt_buckets}: with model.prefill_chunk='
+      f'{c.prefill_chunk} padding is left out chunk by chunk; set one of them'
+    )
+
+
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
   room = d.prompt_len + d.completion_len
@@ -218,10 +231,7 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
       'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
       'stand between generation and update'
     )
-  if config.model.prompt_buckets < 1:
-    raise ValueError(
-      f'model.prompt_buckets={config.model.prompt_buckets} must be at least 1'
-    )
+  _check_prompts(config.model)
   if c.slots < 0 or c.cache_segments < 1:
     raise ValueError(
       f'rl.slots={c.slots} must be at least 0 (all samples at once) and '

@@ -82,6 +82,11 @@ def test_every_key_is_read():
     ({'rl.filter': 'some'}, 'rl.filter'),
     ({'rl.temperature': 0.0}, 'rl.temperature'),
     ({'rl.slots': -1}, 'rl.slots=-1'),
+    ({'model.prefill_chunk': -1}, 'prefill_chunk=-1'),
+    (
+      {'model.prefill_chunk': 8, 'model.prompt_buckets': 2},
+      'buckets=2.*chunk=8.*one of them',
+    ),
     ({'rl.cache_segments': 0}, 'rl.cache_segments=0'),
     ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),
     ({'checkpoint.every': 15}, 'checkpoint.every = 15 does not.*log_every 10'),

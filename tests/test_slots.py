@@ -11,8 +11,8 @@ from small import small_model
 
 from jaxrl_reason import fused_step, sampler, sharding
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import blocks, flax_bridge, moe
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models import flax_bridge, moe, transformer
 
 B, G, P, C = 3, 5, 4, 12
 STOP = jnp.array([1, 2, 5])
@@ -96,18 +96,25 @@ def test_prompt_buckets_change_no_sample(shape):
     np.testing.assert_array_equal(got.routes[real], want.routes[real])
 
 
+@pytest.mark.parametrize('cache_dtype', ['model', 'int8'])
+def test_prompt_chunks_change_no_sample(cache_dtype):
+  want = run(*small_model(cache_dtype=cache_dtype)[1:])
+  chunked = small_model(prefill_chunk=3, cache_dtype=cache_dtype)
+  assert_same(run(*chunked[1:]), want)
+
+
 @pytest.mark.parametrize('longest, width', [(1, 2), (2, 2), (3, 4), (4, 4)])
 def test_prompts_are_computed_as_wide_as_the_longest(
   monkeypatch, longest, width
 ):
   _, model, params = small_model(prompt_buckets=2)
-  forward = transformer._forward
+  forward = blocks.forward
 
   def spy(params, c, tokens, *args, **kwargs):
     h, aux = forward(params, c, tokens, *args, **kwargs)
     return jnp.full_like(h, tokens.shape[1]), aux
 
-  monkeypatch.setattr(transformer, '_forward', spy)
+  monkeypatch.setattr(blocks, 'forward', spy)
   valid = jnp.arange(P) >= P - jnp.array([[longest], [1], [1]])
   hidden, _ = model.prefill(params, jnp.ones((B, P), int), valid, 1, C)
   np.testing.assert_array_equal(hidden, width)

@@ -28,6 +28,7 @@ from flax import struct
 from jaxrl_reason import sharding
 from jaxrl_reason.models.layers import soft_cap, softmax
 
+MOST = 2**30  # tokens: a window of all of them
 LANES = 128  # of a TPU: splash takes rows of a multiple of it
 
 
@@ -57,20 +58,35 @@ def describe(valid: jax.Array) -> Rows:
   return Rows(ids, jnp.maximum(at, 0), packed)
 
 
-def _masks(rows: Rows, windows: tuple[int, ...]) -> Callable:
-  """which -> bool [N,T,T], true where a query may look."""
-  t = rows.segments.shape[1]
-  same = rows.segments[:, :, None] == rows.segments[:, None, :]
-  seen = same & jnp.tril(jnp.ones((t, t), bool))
+def _seen(
+  queries: Rows, keys: Rows, ordered: jax.Array, windows: tuple[int, ...]
+) -> Callable:
+  """which -> bool [N,Q,S], true where a query [N,Q] may look at a key [N,S].
+
+  Args:
+    ordered: bool [Q,S], the keys that do not come after a query.
+  """
+  same = queries.segments[:, :, None] == keys.segments[:, None, :]
+  seen = same & ordered
   if not any(windows):
     return lambda which: seen
-  distance = rows.positions[:, :, None] - rows.positions[:, None, :]
-  sizes = jnp.asarray([w or t for w in windows])
+  distance = queries.positions[:, :, None] - keys.positions[:, None, :]
+  sizes = jnp.asarray([w or MOST for w in windows])
   return lambda which: seen & (distance < sizes[which])
 
 
+def _masks(rows: Rows, windows: tuple[int, ...]) -> Callable:
+  """`_seen` of whole rows."""
+  t = rows.segments.shape[1]
+  return _seen(rows, rows, jnp.tril(jnp.ones((t, t), bool)), windows)
+
+
 def _einsum(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
-  masks = _masks(rows, windows)
+  return _dense(_masks(rows, windows), scale=scale, cap=cap)
+
+
+def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
+  """By scores [N,Q,T,S] of queries [N,T] and keys [N,S], and their masks."""
 
   def attend(q, k, v, which):
     (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
@@ -259,6 +275,23 @@ def resolve(c: Any) -> str:
   cudnn = _fits_cudnn(c) and not split
   fast = {'tpu': 'splash', 'gpu': 'cudnn' if cudnn else 'einsum'}
   return fast.get(sharding.platform(), 'einsum')
+
+
+def between(
+  queries: Rows,
+  keys: Rows,
+  ordered: jax.Array,
+  c: Any,
+  windows: tuple[int, ...],
+) -> Callable:
+  """What `make` gives, by einsum, for queries [N,T] that are some of the rows
+  whose keys [N,S] are given.
+
+  Args:
+    ordered: bool [T,S], the keys that do not come after a query.
+  """
+  seen = _seen(queries, keys, ordered, windows)
+  return _dense(seen, scale=c.score_scale, cap=c.attention_cap)
 
 
 def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:

@@ -52,6 +52,7 @@ class Config:
   dtype: str = 'float32'  # of computation; parameters are float32
   cache_dtype: str = 'model'  # of decoding: that of computation, or less
   prompt_buckets: int = 1  # widths of prompts a program holds
+  prefill_chunk: int = 0  # columns of prompts computed at a time; 0: all
   remat: str = 'none'  # none | dots | full
   scan: bool = True  # over layers in training; False unrolls
   # Kernel over whole rows (`models.attention`); auto: by platform.

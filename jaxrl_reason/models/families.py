@@ -21,6 +21,7 @@ RUNTIME = (
   'dtype',
   'cache_dtype',
   'prompt_buckets',
+  'prefill_chunk',
   'remat',
   'scan',
   'attention',

@@ -21,7 +21,7 @@ from flax import linen, nnx, struct
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models import blocks, spec, transformer
 
 
 @struct.dataclass
@@ -130,4 +130,4 @@ class NnxTransformer(nnx.Module):
 def _logits(weights, config, tokens, valid):
   valid = jnp.ones_like(tokens, bool) if valid is None else valid
   hidden = transformer.hidden(weights, config, tokens, valid)
-  return transformer.unembed(weights, config, hidden)
+  return blocks.unembed(weights, config, hidden)
