@@ -1,7 +1,7 @@
 """What the TPU compiler makes of decoding and of the update, without a TPU.
 
   python tools/benchmarks/decode_tpu.py [--model=qwen2.5-0.5b]
-    [--topologies=v5e:2x2,v5p:2x2x1,v6e:2x2] [--mesh=1,4,1]
+    [--topologies=v5e:2x2,v5p:2x2x1,v6e:2x2] [--mesh=1,4,1] [--segments=8]
 
 Needs the extra `tpu` (its compiler, libtpu). The programs are those that
 `jaxrl_reason.plan` compiles, of a recipe with another size of batch. For every
@@ -35,6 +35,7 @@ def arguments() -> argparse.Namespace:
   parser.add_argument('--samples', type=int, default=8)
   parser.add_argument('--prompt-len', type=int, default=256)
   parser.add_argument('--completion-len', type=int, default=512)
+  parser.add_argument('--segments', type=int, default=8)
   parser.add_argument('--micro-batches', type=int, default=8)
   return parser.parse_args()
 
@@ -48,6 +49,7 @@ def recipe(a: argparse.Namespace):
     rl__prompts=a.prompts,
     rl__samples=a.samples,
     rl__parts=1,
+    rl__cache_segments=a.segments,
     rl__micro_batches=a.micro_batches,
   )
 
@@ -78,7 +80,8 @@ def main():
   config = recipe(a)
   print(
     f'{a.model}, {a.prompts} x {a.samples} rows, {a.prompt_len} + '
-    f'{a.completion_len} tokens, mesh {a.mesh}; bytes of one device'
+    f'{a.completion_len} tokens, {a.segments} cache segments, mesh {a.mesh}; '
+    'bytes of one device'
   )
   form = '{:12} {:>9} {:>9} {:>9} {:>6} {:>9} {:>9} {:>9}  {}'
   print(
