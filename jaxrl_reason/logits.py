@@ -76,6 +76,11 @@ def _kept(logits: jax.Array, s: Sampling) -> jax.Array:
   return p >= jnp.minimum(least, top)[..., None]
 
 
+def _floor(logits: jax.Array, s: Sampling) -> jax.Array:
+  """The least of the logits [..., V] that the filters leave."""
+  return jnp.min(jnp.where(_kept(logits, s), logits, jnp.inf), axis=-1)
+
+
 def shape(
   logits: jax.Array, s: Sampling, taken: jax.Array | None = None
 ) -> jax.Array:
@@ -90,17 +95,20 @@ def shape(
   """
   heat = jnp.where(s.temperature > 0, s.temperature, 1.0)
   logits = logits / heat[..., None]
-
-  def filtered(logits):
-    keep = _kept(jax.lax.stop_gradient(logits), s)
-    if taken is not None:
-      keep |= jnp.arange(logits.shape[-1]) == taken[..., None]
-    return jnp.where(keep, logits, OUT)
-
   # Reading a vocabulary 60 times costs more than the rest of a decode step;
-  # skip it at run time when every filter is neutral.
+  # skip it at run time when every filter is neutral. Only a number per row
+  # leaves the branches: logits that did would be copied there.
   active = (s.top_k > 0) | (s.top_p < 1) | (s.min_p > 0)
-  return jax.lax.cond(active, filtered, lambda x: x, logits)
+  floor = jax.lax.cond(
+    active,
+    lambda x: _floor(x, s),
+    lambda x: jnp.full(x.shape[:-1], -jnp.inf),
+    jax.lax.stop_gradient(logits),
+  )
+  out = logits < floor[..., None]  # not of NaN, which must not be hidden
+  if taken is not None:
+    out &= jnp.arange(logits.shape[-1]) != taken[..., None]
+  return jnp.where(out, OUT, logits)
 
 
 def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -120,26 +128,40 @@ def entropy(logits: jax.Array) -> jax.Array:
   return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
 
-def draw(logits: jax.Array, s: Sampling, keys: jax.Array) -> jax.Array:
-  """One token per row [N] from shaped logits [N,V].
+def draw(
+  logits: jax.Array, s: Sampling, keys: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """(a token per row [N], its log-probability [N]) from shaped logits [N,V].
 
   Inverse of the cumulative distribution in two levels, first a block of the
   vocabulary, then a token in it: two uniforms per row, where Gumbel-max needs
-  V of them (noise was a third of a small model's decode step). A row's token
-  depends on its own key only. Temperature 0 takes the likeliest.
+  V of them (noise was a third of a small model's decode step). The vocabulary
+  is read three times: for the largest logit, the blocks' masses and the chosen
+  block. A row's token depends on its own key only. Temperature 0 takes the
+  likeliest.
   """
   n, vocab = logits.shape
   # A power of two, so that shards of the vocabulary hold whole blocks.
   blocks = min(128, 2 ** math.ceil(math.log2(vocab) / 2))
   u = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
-  weight = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
-  weight = jnp.pad(weight, ((0, 0), (0, -vocab % blocks)))
-  weight = weight.reshape(n, blocks, -1)
-  block = _invert(weight.sum(axis=-1), u[:, 0])
+  logits = jnp.pad(logits, ((0, 0), (0, -vocab % blocks)), constant_values=OUT)
+  logits = logits.reshape(n, blocks, -1)
+  highest = jnp.max(logits, axis=-1)
+  top = jnp.max(highest, axis=-1, keepdims=True)
+  mass = jnp.exp(logits - top[..., None]).sum(axis=-1)  # of blocks [N,K]
+  greedy = s.temperature <= 0
+  block = jnp.where(
+    greedy, jnp.argmax(highest, axis=-1), _invert(mass, u[:, 0])
+  )
   hit = jnp.arange(blocks) == block[:, None]
-  within = jnp.sum(jnp.where(hit[..., None], weight, 0), axis=1)
-  drawn = block * weight.shape[2] + _invert(within, u[:, 1])
-  return jnp.where(s.temperature <= 0, jnp.argmax(logits, axis=-1), drawn)
+  within = jnp.sum(jnp.where(hit[..., None], logits, 0), axis=1) - top
+  token = jnp.where(
+    greedy, jnp.argmax(within, axis=-1), _invert(jnp.exp(within), u[:, 1])
+  )
+  chosen = jnp.arange(within.shape[1]) == token[:, None]
+  picked = jnp.sum(jnp.where(chosen, within, 0), axis=-1)
+  logp = picked - jnp.log(mass.sum(axis=-1))
+  return block * within.shape[1] + token, logp
 
 
 def _invert(weight: jax.Array, u: jax.Array) -> jax.Array:

@@ -68,8 +68,8 @@ class _Draw:
     shaped = logits_lib.shape(logits, sampling)
     keys = row(self.keys)
     at_t = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(t, keys.shape))
-    token = logits_lib.draw(shaped, sampling, at_t)
-    new = {'tokens': token, 'logp': logits_lib.token_logp(shaped, token)}
+    token, logp = logits_lib.draw(shaped, sampling, at_t)
+    new = {'tokens': token, 'logp': logp}
     if self.policy_logp:
       new['policy_logp'] = logits_lib.token_logp(logits, token)
     return new

@@ -204,7 +204,10 @@ def test_draw_follows_the_distribution(vocab):
   keys = jax.random.split(jax.random.key(0), n)
   row = jnp.where(p > 0, jnp.log(jnp.maximum(p, 1e-9)), logits_lib.OUT)
   logits = jnp.broadcast_to(row, (n, vocab))
-  tokens = logits_lib.draw(logits, Sampling.make(jnp.ones(n)), keys)
+  tokens, logp = logits_lib.draw(logits, Sampling.make(jnp.ones(n)), keys)
+  np.testing.assert_allclose(
+    logp, np.log(np.maximum(p, 1e-9))[tokens], atol=1e-5
+  )
   counts = np.bincount(np.asarray(tokens), minlength=vocab)
   assert counts[p == 0].sum() == 0
   kept = p > 0
@@ -218,8 +221,32 @@ def test_draw_passes_a_step_that_rounding_made():
   n = 20_000
   logits = jnp.full((n, 16), logits_lib.OUT).at[:, ::3].set(-jnp.arange(6.0))
   keys = jax.random.split(jax.random.key(1), n)
-  tokens = logits_lib.draw(logits, Sampling.make(jnp.ones(n)), keys)
+  tokens, _ = logits_lib.draw(logits, Sampling.make(jnp.ones(n)), keys)
   assert set(np.asarray(tokens).tolist()) <= set(range(0, 16, 3))
+
+
+@pytest.mark.parametrize('heat', [0.0, 1.0])
+def test_a_row_of_nan_is_not_hidden(heat):
+  """Filters compare with NaN: its row must not become another one's."""
+  logits = jnp.zeros((2, 30)).at[0, 3].set(jnp.nan)
+  for top_p in (1.0, 0.5):
+    s = Sampling.make(jnp.full(2, heat), top_p=top_p)
+    shaped = logits_lib.shape(logits, s)
+    _, logp = logits_lib.draw(shaped, s, jax.random.split(jax.random.key(0)))
+    assert np.isnan(logp).tolist() == [True, False]
+    assert np.isnan(logits_lib.token_logp(shaped, jnp.zeros(2, int))[0])
+
+
+@pytest.mark.parametrize('vocab', [4, 30, 1000])
+def test_greedy_takes_the_first_of_the_likeliest(vocab):
+  rng = np.random.default_rng(vocab)
+  logits = jnp.asarray(rng.integers(0, 4, (50, vocab)), jnp.float32)
+  s = Sampling.make(jnp.zeros(50))
+  keys = jax.random.split(jax.random.key(0), 50)
+  tokens, logp = logits_lib.draw(logits, s, keys)
+  np.testing.assert_array_equal(tokens, np.argmax(logits, axis=1))
+  want = logits_lib.token_logp(logits, tokens)
+  np.testing.assert_allclose(logp, want, atol=1e-5)
 
 
 def test_taken_token_keeps_a_finite_log_prob():

@@ -11,7 +11,6 @@ measured in the same run.
 """
 
 import argparse
-import functools
 import json
 import time
 
@@ -73,20 +72,35 @@ def problem(
     head_dim=width // 4,
     **model,
   )
+  gen = fused_step.Generation(samples, new, 'none', ('x',), slots, segments)
+  return problem_of(config, gen, B, prompt)
+
+
+def problem_of(
+  config: transformer.Config,
+  gen: fused_step.Generation,
+  n_prompts: int,
+  prompt: int,
+  **learner,
+):
+  """(learner, generation, state, prompts) of any model, random weights."""
   policy = transformer.build(config)
   learner = learner_lib.Learner(
     model=policy,
     settings=losses.resolve({'name': 'grpo', 'kl_coef': 0.04}),
     tx=optim.make(config_lib.optimizer(1e-4), 100),
     start=prompt,
+    **learner,
   )
-  params = spec.init(policy.specs, jax.random.key(0))
-  tokens = jax.random.randint(jax.random.key(1), (B, prompt), 0, V)
-  prompts = Prompts(
-    tokens, jnp.ones((B, prompt), bool), jnp.arange(B), {'x': jnp.arange(B)}
-  )
-  gen = fused_step.Generation(samples, new, 'none', ('x',), slots, segments)
-  return learner, gen, learner_lib.init_state(learner, params), prompts
+
+  def begin(key):
+    return learner_lib.init_state(learner, spec.init(policy.specs, key))
+
+  shape = n_prompts, prompt
+  tokens = jax.random.randint(jax.random.key(1), shape, 0, config.vocab)
+  rows = jnp.arange(n_prompts)
+  prompts = Prompts(tokens, jnp.ones(shape, bool), rows, {'x': rows})
+  return learner, gen, jax.jit(begin)(jax.random.key(0)), prompts
 
 
 def reward_fn(rollout, answers) -> Reward:
@@ -96,7 +110,9 @@ def reward_fn(rollout, answers) -> Reward:
 
 
 def programs(learner, gen, state, prompts) -> dict:
-  """Phases by name: () -> arrays to wait for. The first call compiles."""
+  """Phases by name: () -> arrays to wait for. The first call compiles. Update
+  and step are of one state, which they are given: it moves on.
+  """
   root, sampling = jax.random.key(2), Sampling.make()
   sample = jax.jit(
     lambda p: fused_step.rollout(
@@ -105,22 +121,26 @@ def programs(learner, gen, state, prompts) -> dict:
   )
   out = sample(state.params)
   batch = batch_lib.make_batch(prompts, out, reward_fn(out, {}))
-  update = jax.jit(lambda s, b: step_lib.update(learner, s, b, sampling, root))
-  step = jax.jit(
-    functools.partial(fused_step.step, learner, gen, reward_fn),
+  learn = jax.jit(
+    lambda s: step_lib.update(learner, s, batch, sampling, root),
     donate_argnums=0,
   )
-  moving = jax.tree.map(jnp.copy, state)
+  whole = jax.jit(
+    lambda s: fused_step.step(
+      learner, gen, reward_fn, s, prompts, root, sampling, NEVER
+    ),
+    donate_argnums=0,
+  )
 
-  def one_step():
-    nonlocal moving
-    moving, metrics = step(moving, prompts, root, sampling, NEVER)
+  def moved(f):
+    nonlocal state
+    state, metrics = f(state)
     return metrics
 
   return {
     'sampler': lambda: sample(state.params),
-    'update': lambda: update(state, batch),
-    'step': one_step,
+    'update': lambda: moved(learn),
+    'step': lambda: moved(whole),
   }
 
 

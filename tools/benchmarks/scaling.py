@@ -6,13 +6,15 @@ From 2 layers x 128 and 8 x 8 rows of 32 + 64 tokens, one size at a time x 1, 4
 and 16: parameters (the width, its square root as much), rows (samples of a
 prompt), length (prompt and completion). `exponent` is the slope of log seconds
 over log size, by least squares; `arithmetic` that of the model's own FLOPs. A
-time that grows faster than its arithmetic is a surprise.
+time that grows faster than its arithmetic is a surprise. `CPU s` and the share
+of a large product's rate are of the largest size.
 """
 
 import argparse
 import math
 
 import grpo_step
+import jax
 import numpy as np
 
 FACTORS = (1, 4, 16)
@@ -41,17 +43,25 @@ def exponent(values) -> float:
 
 
 def measure(axis: str, width: int, repeats: int) -> dict:
-  """Phase -> (seconds, FLOPs), each by factor."""
+  """Phase -> ([(wall, CPU seconds)], [FLOPs]), each by factor."""
   found = {'sampler': ([], []), 'update': ([], [])}
   for factor in FACTORS:
     sizes = shape(axis, factor, width)
     problem = grpo_step.problem(2, **sizes)
-    programs = grpo_step.programs(*problem)
     flops = grpo_step.flops(problem[0], **sizes)
+    programs = grpo_step.programs(*problem)
     for phase, (seconds, work) in found.items():
-      seconds.append(grpo_step.timed(programs[phase], repeats)[0])
+      seconds.append(grpo_step.timed(programs[phase], repeats))
       work.append(flops[phase])
   return found
+
+
+def print_row(axis: str, phase: str, seconds: list, work: list, peak: float):
+  wall, cpu = zip(*seconds)
+  cells = ' '.join(f'{s:8.3f}' for s in wall)
+  slopes = f'{exponent(wall):9.2f} {exponent(work):11.2f}'
+  last = f'{cpu[-1]:8.2f} {work[-1] / peak / wall[-1]:8.2f}'
+  print(f'{axis:10} {phase:8} {cells} {slopes} {last}', flush=True)
 
 
 def main():
@@ -60,15 +70,21 @@ def main():
   parser.add_argument('--repeats', type=int, default=5)
   parser.add_argument('--axes', default='parameters,rows,length')
   args = parser.parse_args()
+  peak = grpo_step.matmul_peak(args.repeats)
+  print(
+    f'2 layers x {args.width}, {grpo_step.B} x {grpo_step.G} rows, '
+    f'{grpo_step.P} + {grpo_step.C} tokens at x1; jax {jax.__version__}, '
+    f'matmul peak {peak / 1e9:.0f} GFLOP/s'
+  )
   columns = ' '.join(f'{f"x{n} s":>8}' for n in FACTORS)
-  print(f'{"axis":10} {"phase":8} {columns} {"exponent":>9} {"arithmetic":>11}')
+  print(
+    f'{"axis":10} {"phase":8} {columns} {"exponent":>9} {"arithmetic":>11} '
+    f'{"CPU s":>8} {"of peak":>8}'
+  )
   for axis in args.axes.split(','):
-    for phase, (seconds, work) in measure(
-      axis, args.width, args.repeats
-    ).items():
-      cells = ' '.join(f'{s:8.3f}' for s in seconds)
-      slopes = f'{exponent(seconds):9.2f} {exponent(work):11.2f}'
-      print(f'{axis:10} {phase:8} {cells} {slopes}', flush=True)
+    found = measure(axis, args.width, args.repeats)
+    for phase, (seconds, work) in found.items():
+      print_row(axis, phase, seconds, work, peak)
 
 
 if __name__ == '__main__':

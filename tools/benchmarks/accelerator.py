@@ -1,0 +1,138 @@
+"""One GRPO step at published shapes on one accelerator, beside its limits.
+
+  python tools/benchmarks/accelerator.py [--models=qwen2.5-0.5b,qwen2.5-1.5b]
+    [--prompts=32 --samples=8] [--prompt-len=256 --completion-len=1024]
+    [--micro-batches=32] [--remat=dots] [--layers=N] [--repeats=3]
+
+Random weights, float32 with bfloat16 products and cache, a reference and KL,
+AdamW; nothing stops early. In the same run it measures what the device does at
+best: a product of two square bfloat16 matrices, and a copy.
+
+  decode   generation less its prompts; `share` is of the copy's bytes a second:
+           every token reads the weights and what the cache has by then
+  update   `share` is of the product's rate: the model's FLOPs, reference and
+           three passes of the policy; what remat computes again is not counted
+  step     both, in one program
+
+tokens/s are of completions. The same with transformers and a plain torch
+update: torch_step.py. On a CPU, give it a layer and a few tokens.
+"""
+
+import argparse
+import dataclasses
+
+import grpo_step
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import fused_step
+from jaxrl_reason.models import zoo
+
+
+def arguments() -> argparse.Namespace:
+  p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  p.add_argument('--models', default='qwen2.5-0.5b,qwen2.5-1.5b')
+  p.add_argument('--prompts', type=int, default=32)
+  p.add_argument('--samples', type=int, default=8)
+  p.add_argument('--prompt-len', type=int, default=256)
+  p.add_argument('--completion-len', type=int, default=1024)
+  p.add_argument('--micro-batches', type=int, default=32)
+  p.add_argument('--segments', type=int, default=8)
+  p.add_argument('--remat', default='dots')
+  p.add_argument('--attention', default='auto')
+  p.add_argument('--layers', type=int, default=0, help='0: all')
+  p.add_argument('--repeats', type=int, default=3)
+  p.add_argument('--probe', type=int, default=8192, help='size of the product')
+  return p.parse_args()
+
+
+def limits(n: int, repeats: int) -> tuple[float, float]:
+  """(FLOP/s of a bfloat16 product [n,n] x [n,n], bytes/s of copying 4 n^2)."""
+  square = jnp.ones((n, n), jnp.bfloat16)
+  product = jax.jit(lambda a: jnp.dot(a, a))
+  many = jnp.ones((4, n, n), jnp.float32)
+  copy = jax.jit(lambda x: x + 1)
+  seconds = [
+    grpo_step.timed(f, repeats)[0]
+    for f in (lambda: product(square), lambda: copy(many))
+  ]
+  return 2 * n**3 / seconds[0], 2 * many.nbytes / seconds[1]
+
+
+def shape_of(a: argparse.Namespace, name: str):
+  c = zoo.ZOO[name]
+  return dataclasses.replace(
+    c,
+    layers=a.layers or c.layers,
+    dtype='bfloat16',
+    remat=a.remat,
+    attention=a.attention,
+  )
+
+
+def needed(a, c, learner, n_weights: int) -> tuple[float, float]:
+  """(bytes that decoding reads, FLOPs of an update)."""
+  rows, new = a.prompts * a.samples, a.completion_len
+  length = a.prompt_len + new
+  a_token = 2 * c.layers * c.kv_heads * c.head_dim * 2
+  read = a.prompts * a.prompt_len + rows * new / 2
+  unread = 0 if c.tied else c.vocab * c.width  # a row of it for each token
+  decoded = new * (2 * (n_weights - unread) + a_token * read)
+  whole = length * learner.model.flops_per_token((length - 1) / 2)
+  head = 2 * c.width * c.vocab  # multiplies the completions alone
+  return decoded, 4 * rows * (whole - (length - new) * head)
+
+
+def measure(a: argparse.Namespace, name: str) -> tuple[list, tuple]:
+  """(rows of the table, (bytes, FLOPs) as needed)."""
+  c = shape_of(a, name)
+  gen = fused_step.Generation(
+    a.samples, a.completion_len, 'none', ('x',), segments=a.segments
+  )
+  made = grpo_step.problem_of(
+    c,
+    gen,
+    a.prompts,
+    a.prompt_len,
+    micro_batches=a.micro_batches,
+    logprob_chunk=min(128, a.completion_len),
+  )
+  learner, _, state, prompts = made
+  n_weights = sum(x.size for x in jax.tree.leaves(state.params))
+  first = dataclasses.replace(gen, max_new=1, segments=1)
+  programs = grpo_step.programs(*made)
+  alone = grpo_step.programs(learner, first, state, prompts)['sampler']
+  seconds = {'prompts': grpo_step.timed(alone, a.repeats)[0]}
+  for phase, f in programs.items():
+    seconds[phase] = grpo_step.timed(f, a.repeats)[0]
+  seconds['decode'] = seconds['sampler'] - seconds['prompts']
+  return seconds, needed(a, c, learner, n_weights)
+
+
+def main():
+  a = arguments()
+  flops, bandwidth = limits(a.probe, a.repeats)
+  print(
+    f'{jax.devices()[0].device_kind}, jax {jax.__version__}; product '
+    f'{flops / 1e12:.1f} TFLOP/s, copy {bandwidth / 1e9:.0f} GB/s; {a.prompts} '
+    f'x {a.samples} rows, {a.prompt_len} + {a.completion_len} tokens, remat '
+    f'{a.remat}'
+  )
+  print(f'{"model":14} {"phase":8} {"wall s":>9} {"tokens/s":>9} {"share":>6}')
+  for name in a.models.split(','):
+    seconds, (read, work) = measure(a, name)
+    shares = {
+      'decode': read / bandwidth / seconds['decode'],
+      'update': work / flops / seconds['update'],
+    }
+    for phase in ('prompts', 'decode', 'sampler', 'update', 'step'):
+      tokens = a.prompts * a.samples * a.completion_len / seconds[phase]
+      share = f'{shares[phase]:6.2f}' if phase in shares else ''
+      print(
+        f'{name:14} {phase:8} {seconds[phase]:9.3f} {tokens:9.0f} {share}',
+        flush=True,
+      )
+
+
+if __name__ == '__main__':
+  main()
