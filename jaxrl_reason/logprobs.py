@@ -128,22 +128,23 @@ def over_columns(
     return jax.tree.map(back, out)
   hidden = hidden[:, start - 1 : -1]
   read = tuple(x[:, start:] for x in (tokens, *beside))
-  n, columns, _ = hidden.shape
   pin = lambda x: jax.tree.map(sharding.tokens, x)
   of = lambda hidden, read: part(model.unembed(params, pin(hidden)), *pin(read))
-  if not 0 < chunk < columns:
-    out = of(hidden, read)
-  else:
-    room = -columns % chunk
-    split = lambda x: jnp.moveaxis(
-      jnp.pad(x, ((0, 0), (0, room)) + ((0, 0),) * (x.ndim - 2)).reshape(
-        n, -1, chunk, *x.shape[2:]
-      ),
-      1,
-      0,
-    )
-    join = lambda x: jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
-    body = jax.checkpoint(lambda xs: of(*xs))
-    xs = jax.tree.map(split, (hidden, read))
-    out = jax.tree.map(join, jax.lax.map(body, xs))
+  whole = not 0 < chunk < hidden.shape[1]
+  out = of(hidden, read) if whole else _by_chunk(of, (hidden, read), chunk)
   return jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (start, 0))), out)
+
+
+def _by_chunk(of: Callable[..., Any], arrays: tuple, chunk: int) -> Any:
+  """of(*arrays) [n,T] of arrays [n,T,...], `chunk` columns at a time."""
+  n, columns = jax.tree.leaves(arrays)[0].shape[:2]
+  room = -columns % chunk
+
+  def split(x):
+    padded = jnp.pad(x, ((0, 0), (0, room)) + ((0, 0),) * (x.ndim - 2))
+    return jnp.moveaxis(padded.reshape(n, -1, chunk, *x.shape[2:]), 1, 0)
+
+  join = lambda x: jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
+  body = jax.checkpoint(lambda xs: of(*xs))
+  out = jax.lax.map(body, jax.tree.map(split, arrays))
+  return jax.tree.map(join, out)

@@ -13,26 +13,12 @@ import jax
 import numpy as np
 from etils import epath
 
-from jaxrl_reason import hosts, trees
-
-# Peak dense bf16 FLOP/s of a device, where its maker states one.
-PEAK_FLOPS = {
-  'TPU v4': 275e12,
-  'TPU v5 lite': 197e12,
-  'TPU v5e': 197e12,
-  'TPU v5': 459e12,
-  'TPU v5p': 459e12,
-  'TPU v6 lite': 918e12,
-  'TPU v6e': 918e12,
-  'NVIDIA A100-SXM4-80GB': 312e12,
-  'NVIDIA H100 80GB HBM3': 989e12,
-  'NVIDIA H200': 989e12,
-}
+from jaxrl_reason import chips, hosts, trees
 
 
 def peak_flops() -> float | None:
   """FLOP/s of all devices together, or None where it is not known."""
-  peak = PEAK_FLOPS.get(jax.devices()[0].device_kind)
+  peak = chips.PEAK_FLOPS.get(jax.devices()[0].device_kind)
   return peak and peak * jax.device_count()
 
 

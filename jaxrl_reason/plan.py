@@ -19,11 +19,10 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from jaxrl_reason import command, sharding
+from jaxrl_reason import chips, command, sharding
 from jaxrl_reason.planning import (
   abstract,
   advice,
-  chips,
   described,
   phases,
   report,
@@ -87,8 +86,9 @@ class Planner:
     unknown = set(names) - made.keys()
     if unknown:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {[*made]}')
+    hbm, experts = self.machine.chip.hbm, run.shape.experts
     for phase in [made[n] for n in names or made]:
-      out.append(described.measure(phase, run.mesh, self.machine.chip.hbm))
+      out.append(described.measure(phase, run.mesh, hbm, experts))
       self.say(f'{phase.name}: compiled in {out[-1].compile_s:.0f} s')
     return out
 

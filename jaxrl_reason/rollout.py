@@ -21,7 +21,7 @@ import numpy as np
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import fused_step, jitted
 from jaxrl_reason import learner as learner_lib
-from jaxrl_reason.base import Prompts, Reward, Rollout, TrainState
+from jaxrl_reason.base import Batch, Prompts, Reward, Rollout, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import compose
 from jaxrl_reason.rewards.verdict import Verdict, all_failed
@@ -108,20 +108,26 @@ class HostStep:
       'verify_wait_s': verified - generated,
       'stale_steps': float(stale),
     }
+    batch = self._rewarded(batch, reward, best)
+    _, order = fused_step.step_keys(self.root, state.step)
+    state, metrics = self._learn(state, batch, self.sampling, order)
+    self._updating = metrics, verified
+    return state, metrics, timing, reward
+
+  def _rewarded(self, batch: Batch, reward: Reward, best: Any) -> Batch:
+    """The batch with its rewards, and those of its greedy completions that the
+    pool has been given (None: there are none).
+    """
     on_device = self.to_device(reward)
     batch = batch.replace(
       reward=on_device.total,
       reward_parts=on_device.parts,
       reward_valid=on_device.valid,
     )
-    if best is not None:
-      greedy = to_reward(best.result(), self.gen.part_names)
-      greedy = self.to_device(self.all_rows(greedy))
-      batch = batch_lib.with_greedy(batch, greedy)
-    _, order = fused_step.step_keys(self.root, state.step)
-    state, metrics = self._learn(state, batch, self.sampling, order)
-    self._updating = metrics, verified
-    return state, metrics, timing, reward
+    if best is None:
+      return batch
+    greedy = to_reward(best.result(), self.gen.part_names)
+    return batch_lib.with_greedy(batch, self.to_device(self.all_rows(greedy)))
 
   def _dispatch(self, params, prompts, step) -> tuple[list[Rollout], Any]:
     """Queues the generation of every part, and of the greedy completions of a

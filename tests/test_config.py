@@ -138,6 +138,7 @@ def test_dependencies_point_down():
     'trees': 1,
     'hosts': 1,
     'programs': 1,
+    'chips': 1,
     'tasks': 1,
     'base': 2,
     'sharding': 2,

@@ -12,12 +12,11 @@ import pytest
 from jax.sharding import PartitionSpec as P
 from small import ROOT, load_recipe, small_config
 
-from jaxrl_reason import plan, sharding
+from jaxrl_reason import chips, plan, sharding
 from jaxrl_reason.models import attention, zoo
 from jaxrl_reason.planning import (
   abstract,
   advice,
-  chips,
   costs,
   described,
   hlo,
@@ -365,8 +364,11 @@ ENTRY %e (a: s32[1,5,5], q: bf16[2,4,640,64], k: bf16[2,1,640,64]) -> f32[] {
 """  # noqa: E501
 
 
-def test_kernels_called_by_name_are_counted():
-  """By their shapes: a causal grid half of the scores, a window its blocks."""
+@pytest.mark.parametrize('experts, share', [(0, 1), (8, 1), (64, 1 / 8)])
+def test_kernels_called_by_name_are_counted(experts, share):
+  """By their shapes: a causal grid half of the scores, a window its blocks;
+  8 experts of `experts` have their share of the rows.
+  """
   ops = hlo.parse(CALLS).computations['e']
   scores = 2 * 2 * 4 * 640 * 640 * 64  # one product of all of them
   want = {
@@ -374,10 +376,10 @@ def test_kernels_called_by_name_are_counted():
     'splash_mha_fwd_segmented.2': 2 * scores / 2,
     'splash_mha_dq_segmented.1': 3 * scores * 2 / 5,
     'splash_mha_dkv_segmented.1': 4 * scores * 2 / 5,
-    'ragged-dot-none.1': 2 * 2560 * 256 * 128,
-    'tgmm.1': 2 * 2560 * 256 * 128,
+    'ragged-dot-none.1': 2 * 2560 * 256 * 128 * share,
+    'tgmm.1': 2 * 2560 * 256 * 128 * share,
   }
-  got = {o.name: kernels.flops(ops, o) for o in ops.values()}
+  got = {o.name: kernels.flops(ops, o, experts) for o in ops.values()}
   assert {k: v for k, v in got.items() if v} == want
 
 

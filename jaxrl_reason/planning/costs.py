@@ -109,14 +109,19 @@ class Cost:
     return out
 
 
-def of(text: str, mesh: Mesh) -> Cost:
-  """The cost of a compiled program, from its HLO text."""
-  return _Reader(hlo.parse(text), mesh).computation()
+def of(text: str, mesh: Mesh, experts: int = 0) -> Cost:
+  """The cost of a compiled program, from its HLO text.
+
+  Args:
+    experts: that the model has, of which a device may hold some.
+  """
+  return _Reader(hlo.parse(text), mesh, experts).computation()
 
 
 class _Reader:
-  def __init__(self, module: hlo.Module, mesh: Mesh):
+  def __init__(self, module: hlo.Module, mesh: Mesh, experts: int):
     self.module, self.names = module, tuple(mesh.axis_names)
+    self.experts = experts
     self.sizes = dict(mesh.shape)
     self.places = hlo.mesh_of(tuple(mesh.shape.values()), self.names)
     self.reads = functools.cache(self._reads)
@@ -147,7 +152,7 @@ class _Reader:
     if op.kind in ('convolution', 'dot'):
       cost.flops += product_flops(ops, op)
     elif op.kind == 'custom-call':
-      cost.flops += kernels.flops(ops, op)
+      cost.flops += kernels.flops(ops, op, self.experts)
     elif found := self._collective(ops, op):
       channel = op.attr('channel_id') or op.name
       # The compiler repeats one exchange in each step of a chain of fusions

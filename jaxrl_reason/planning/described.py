@@ -15,8 +15,8 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from jaxrl_reason import trees
-from jaxrl_reason.planning import chips, costs, hlo, phases
+from jaxrl_reason import chips, trees
+from jaxrl_reason.planning import costs, hlo, phases
 
 _USED = (
   re.compile(r'Used ([\d.]+)([KMGT])i?B? of ([\d.]+)([KMGT])i?B? hbm'),
@@ -126,8 +126,13 @@ def on_chip(tree) -> int:
   return trees.n_bytes(local)
 
 
-def measure(phase: phases.Phase, mesh: Mesh, hbm: float) -> Measured:
+def measure(
+  phase: phases.Phase, mesh: Mesh, hbm: float, experts: int = 0
+) -> Measured:
   """Compiles a phase for the devices of a mesh.
+
+  Args:
+    experts: of the model.
 
   Raises:
     DoesNotFit: it needs more than the chip's HBM.
@@ -149,7 +154,7 @@ def measure(phase: phases.Phase, mesh: Mesh, hbm: float) -> Measured:
     # Peak counts what is alive at once; temporaries alone also count holes.
     memory.peak_memory_in_bytes,
     max(on_chip(phase.state) - arguments, 0),
-    costs.of(text, mesh),
+    costs.of(text, mesh, experts),
     hlo.parse(text[: text.find('\n') + 1]).aliased(),
     memory.alias_size_in_bytes,
     seconds,

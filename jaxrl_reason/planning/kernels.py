@@ -12,11 +12,13 @@ SPLASH = {'splash_mha_fwd': 2, 'splash_mha_dq': 3, 'splash_mha_dkv': 4}
 GROUPED = ('ragged-dot', 'tgmm')
 
 
-def flops(ops: dict, op: hlo.Op) -> float:
+def flops(ops: dict, op: hlo.Op, experts: int) -> float:
   """Of one call; 0 of what is no kernel known here.
 
   Attention counts half of the scores of a grid of all blocks, which is causal,
-  and all of a narrower one, which has a sliding window.
+  and all of a narrower one, which has a sliding window. A device that holds
+  some of the experts is given the uses of all and skips the others': balanced
+  routing leaves it its share.
   """
   shapes = [s for o in op.operands if o in ops for s in ops[o].shapes[:1]]
   arrays = [s.dims for s in shapes if s.dtype in ('bf16', 'f32', 'f16')]
@@ -26,7 +28,7 @@ def flops(ops: dict, op: hlo.Op) -> float:
       seen = _share(shapes[0].dims, q[-2], k[-2], name.endswith('dkv'))
       return products * 2 * math.prod(q) * k[-2] * seen
   if op.name.startswith(GROUPED):
-    return _ragged(op.shapes[0].dims, arrays)
+    return _ragged(op.shapes[0].dims, arrays, experts)
   return 0.0
 
 
@@ -39,7 +41,9 @@ def _share(grid: tuple[int, ...], t: int, s: int, by_keys: bool) -> float:
   return 0.5 if share >= 1 else share
 
 
-def _ragged(result: tuple[int, ...], arrays: list[tuple[int, ...]]) -> float:
+def _ragged(
+  result: tuple[int, ...], arrays: list[tuple[int, ...]], experts: int
+) -> float:
   """Rows [M,K] times [E,K,F], each by one expert; or the gradient [E,K,F] of
   rows [M,K] and [M,F].
   """
@@ -47,4 +51,6 @@ def _ragged(result: tuple[int, ...], arrays: list[tuple[int, ...]]) -> float:
   rows = [dims[0] for dims in (result, *arrays) if len(dims) == 2]
   if not stacks or not rows:
     return 0.0
-  return 2.0 * max(rows) * math.prod(stacks[0][1:])
+  held = stacks[0][0]
+  share = held / experts if held < experts else 1
+  return 2.0 * max(rows) * share * math.prod(stacks[0][1:])

@@ -11,8 +11,8 @@ from typing import Any
 
 import jax
 
-from jaxrl_reason import trees
-from jaxrl_reason.planning import chips, described, phases, roofline
+from jaxrl_reason import chips, trees
+from jaxrl_reason.planning import described, phases, roofline
 
 GIB = chips.GIB
 

@@ -13,7 +13,8 @@ as the axis needs.
 import collections
 import dataclasses
 
-from jaxrl_reason.planning import chips, costs
+from jaxrl_reason import chips
+from jaxrl_reason.planning import costs
 
 COMPUTE, MEMORY = 'compute', 'memory'
 

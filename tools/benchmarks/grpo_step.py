@@ -59,6 +59,7 @@ def problem(
   samples: int = G,
   slots: int = 0,
   segments: int = 4,
+  micro_batches: int = 1,
   **model,
 ):
   """(learner, generation, state, prompts) of the comparison's shapes."""
@@ -73,7 +74,7 @@ def problem(
     **model,
   )
   gen = fused_step.Generation(samples, new, 'none', ('x',), slots, segments)
-  return problem_of(config, gen, B, prompt)
+  return problem_of(config, gen, B, prompt, micro_batches=micro_batches)
 
 
 def problem_of(

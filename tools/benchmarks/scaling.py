@@ -4,10 +4,11 @@
 
 From 2 layers x 128 and 8 x 8 rows of 32 + 64 tokens, one size at a time x 1, 4
 and 16: parameters (the width, its square root as much), rows (samples of a
-prompt), length (prompt and completion). `exponent` is the slope of log seconds
-over log size, by least squares; `arithmetic` that of the model's own FLOPs. A
-time that grows faster than its arithmetic is a surprise. `CPU s` and the share
-of a large product's rate are of the largest size.
+prompt), length (prompt and completion). More tokens are as many more
+micro-batches: nobody's memory grows with them. `exponent` is the slope of log
+seconds over log size, by least squares; `arithmetic` that of the model's own
+FLOPs. A time that grows faster than its arithmetic is a surprise. `CPU s` and
+the share of a large product's rate are of the largest size.
 """
 
 import argparse
@@ -27,6 +28,7 @@ def shape(axis: str, factor: int, width: int) -> dict:
     samples=grpo_step.G,
     prompt=grpo_step.P,
     new=grpo_step.C,
+    micro_batches=1 if axis == 'parameters' else factor,
   )
   if axis == 'parameters':
     shape['width'] *= math.isqrt(factor)

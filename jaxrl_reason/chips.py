@@ -1,4 +1,4 @@
-"""What a chip can do, as its maker states it, by the name of its topology.
+"""What a chip can do, as its maker states it.
 
 Sources (November 2025): https://cloud.google.com/tpu/docs/v4, .../v5e,
 .../v5p, .../v6e, .../tpu7x. ICI is of all links of a chip together, both
@@ -17,23 +17,30 @@ class Chip:
   flops: dense bf16 FLOP/s.
   hbm: bytes of memory; bandwidth: its bytes/s.
   ici: bytes/s to the other chips of a slice.
-  kind: `device_kind` of jax.
+  kinds: `device_kind` of jax, in one release or another.
   """
 
   flops: float
   hbm: float
   bandwidth: float
   ici: float
-  kind: str
+  kinds: tuple[str, ...]
 
 
+# By the name of a topology.
 CHIPS = {
-  'v4': Chip(275e12, 32 * GIB, 1228e9, 300e9, 'TPU v4'),
-  'v5e': Chip(197e12, 16 * GIB, 819e9, 200e9, 'TPU v5 lite'),
-  'v5p': Chip(459e12, 95 * GIB, 2765e9, 600e9, 'TPU v5'),
-  'v6e': Chip(918e12, 32 * GIB, 1640e9, 448e9, 'TPU v6 lite'),
-  'tpu7x': Chip(1153.5e12, 96 * GIB, 3690e9, 600e9, 'TPU7x'),
+  'v4': Chip(275e12, 32 * GIB, 1228e9, 300e9, ('TPU v4',)),
+  'v5e': Chip(197e12, 16 * GIB, 819e9, 200e9, ('TPU v5 lite', 'TPU v5e')),
+  'v5p': Chip(459e12, 95 * GIB, 2765e9, 600e9, ('TPU v5', 'TPU v5p')),
+  'v6e': Chip(918e12, 32 * GIB, 1640e9, 448e9, ('TPU v6 lite', 'TPU v6e')),
+  'tpu7x': Chip(1153.5e12, 96 * GIB, 3690e9, 600e9, ('TPU7x',)),
 }
+# Peak dense bf16 FLOP/s by `device_kind`.
+PEAK_FLOPS = {
+  'NVIDIA A100-SXM4-80GB': 312e12,
+  'NVIDIA H100 80GB HBM3': 989e12,
+  'NVIDIA H200': 989e12,
+} | {kind: c.flops for c in CHIPS.values() for kind in c.kinds}
 # Between slices, bytes/s of a chip: 100 Gbit/s a host of four.
 DCN = 3.1e9
 # jax sees a v4 chip as one device only when asked.
