@@ -101,7 +101,7 @@ def plan_facts(
     'parameters': trees.n_params(measured[0].phase.state.params),
     'mesh': dict(mesh.shape),
     'devices': mesh.size,
-    'chip': machine.chip.kind,
+    'chip': machine.chip.kinds[0],
     'hbm_gib': machine.chip.hbm / GIB,
     'prompts': c.rl.prompts if rl else 0,
     'phases': each,

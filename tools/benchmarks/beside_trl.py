@@ -92,6 +92,7 @@ def trainer(shape: beside.Shape, callback, folder: str):
     folder,
     model_init_kwargs={'dtype': 'float32'},
     use_cpu=True,
+    bf16=False,  # it would be on, by itself
     per_device_train_batch_size=rows,
     num_generations=beside.G,
     max_completion_length=shape.new,

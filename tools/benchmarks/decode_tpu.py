@@ -10,7 +10,8 @@ topology:
   decode   bytes of one trip of the loop over tokens, over weights + live cache
            (a completion is half done on average); the largest copy in the
            loop, beside one layer's keys; bytes exchanged between chips
-  update   FLOPs over the model's formula, with and without remat
+  update   FLOPs over the model's formula: nothing computed again (whole), only
+           logits, which come in chunks (none), or more by remat (dots, full)
 """
 
 import argparse
@@ -23,7 +24,13 @@ from jaxrl_reason.models import spec
 from jaxrl_reason.planning import described, report, search
 
 RECIPE = 'configs/grpo_gsm8k_qwen2p5_0p5b.py'
-REMAT = ('none', 'dots', 'full')
+# Name -> (model.remat, rl.logprob_chunk).
+UPDATES = {
+  'whole': ('none', 0),
+  'none': ('none', 128),
+  'dots': ('dots', 128),
+  'full': ('full', 128),
+}
 
 
 def arguments() -> argparse.Namespace:
@@ -87,7 +94,7 @@ def main():
   print(
     form.format(
       *'topology bytes weights cache ratio copy keys exchanged'.split(),
-      'update FLOPs / model: ' + ', '.join(REMAT),
+      'update FLOPs / model: ' + ', '.join(UPDATES),
     )
   )
   for topology in a.topologies.split(','):
@@ -96,7 +103,7 @@ def main():
     )
     d = decode(planner, config)
     ratio = d['bytes'] / (d['weights'] + d['cache'])
-    flops = [update(planner, config, remat) for remat in REMAT]
+    flops = [update(planner, config, *how) for how in UPDATES.values()]
     numbers = [d[k] for k in ('bytes', 'weights', 'cache')]
     rest = [d[k] for k in ('largest_copy', 'keys', 'exchanged')]
     print(
@@ -111,9 +118,11 @@ def main():
     )
 
 
-def update(planner: plan.Planner, config, remat: str) -> str:
+def update(planner: plan.Planner, config, remat: str, chunk: int) -> str:
   """FLOPs over the model's formula; or that it does not fit."""
-  run = planner.run(search.changed(config, model__remat=remat))
+  run = planner.run(
+    search.changed(config, model__remat=remat, rl__logprob_chunk=chunk)
+  )
   try:
     (m,) = planner.compiled(run, ('update',))
   except described.DoesNotFit:
