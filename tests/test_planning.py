@@ -319,7 +319,7 @@ def test_the_command_says_the_largest_batch(monkeypatch):
   )  # fmt: skip
   asked, said = [], []
 
-  def measured(phase, mesh, hbm):
+  def measured(phase, mesh, hbm, experts):
     rows = phase.args[1].tokens.shape[0]
     asked.append(rows)
     needs = 2**30 * rows // 8
