@@ -3,6 +3,7 @@ run slowly (tests of small shapes spend their time in the compiler: 105 s become
 29); set before jax is imported.
 """
 
+import gc
 import os
 
 os.environ['XLA_FLAGS'] = (
@@ -20,3 +21,13 @@ from small import small_model
 @pytest.fixture(scope='session')
 def tiny():
   return small_model()
+
+
+@pytest.fixture
+def small_heap():
+  """For code whose time is bounded: it does not pay for a collection among the
+  gigabytes that other tests have left.
+  """
+  gc.freeze()
+  yield
+  gc.unfreeze()

@@ -48,7 +48,7 @@ def test_verdicts_are_total_quick_and_symmetric(a, b):
   start = time.thread_time()
   assert math.grade(a, b).status != 'error'
   assert answers.same(a, b).same == answers.same(b, a).same
-  assert time.thread_time() - start < 1.0
+  assert time.thread_time() - start < 5.0
 
 
 @SOME

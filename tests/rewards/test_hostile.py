@@ -16,7 +16,8 @@ from jaxrl_reason.rewards.expr.numeric import Numeric
 from jaxrl_reason.rewards.expr.parser import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / 'jaxrl_reason'
-LIMIT_S = 1.0  # of CPU, for one string; the slowest takes a few hundredths
+pytestmark = pytest.mark.usefixtures('small_heap')
+LIMIT_S = 5.0  # of CPU, for one string; the slowest takes a few hundredths
 
 
 def uses(string: str):

@@ -235,6 +235,9 @@ def run_script(code: str) -> subprocess.Popen:
 
 
 HANGING = f"""
+import signal
+# Ignored where the tests run as a shell's background job.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from jaxrl_reason.rewards.pool import VerifierPool
 p = VerifierPool({reward('pid')!r}, workers=1, timeout_s=60)
 q = VerifierPool({reward('behave')!r}, workers=1, timeout_s=60)

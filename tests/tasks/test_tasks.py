@@ -65,7 +65,7 @@ def test_answers_of_other_problems_are_wrong(task):
 
 
 @pytest.mark.parametrize('task', FAMILIES)
-def test_checkers_are_total_and_fast(task):
+def test_checkers_are_total_and_fast(task, small_heap):
   ex = examples(task, 1)[0]
   start = time.thread_time()
   for text in HOSTILE:

@@ -83,8 +83,8 @@ def needed(a, c, learner, n_weights: int) -> tuple[float, float]:
   return decoded, 4 * rows * (whole - (length - new) * head)
 
 
-def measure(a: argparse.Namespace, name: str) -> tuple[list, tuple]:
-  """(rows of the table, (bytes, FLOPs) as needed)."""
+def measure(a: argparse.Namespace, name: str) -> tuple[dict, tuple]:
+  """(seconds by phase, what `needed` gives)."""
   c = shape_of(a, name)
   gen = fused_step.Generation(
     a.samples, a.completion_len, 'none', ('x',), segments=a.segments
