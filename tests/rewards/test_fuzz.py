@@ -4,7 +4,7 @@ import time
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from jaxrl_reason.rewards import extraction, math, numbers
@@ -96,11 +96,14 @@ def test_adding_something_makes_another_answer(expression, more):
 @FEW
 @given(EXPRESSIONS, EXPRESSIONS)
 def test_sums_commute(a, b):
-  # Where neither has a value (a division by zero) only the same text is equal.
+  # Where neither has a value (a division by zero) only the same text is equal,
+  # and so where none can be had: sines of sines of complex numbers overflow.
+  found = answers.same(f'{a}+{b}', f'{b}+{a}')
+  assume(found.parsed)
   for one in (a, b):
     if not answers.same(f'{one}+1', f'1+{one}').same:
       return
-  assert answers.same(f'{a}+{b}', f'{b}+{a}').same
+  assert found.same
 
 
 @FEW
