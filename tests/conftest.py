@@ -23,7 +23,7 @@ def tiny():
   return small_model()
 
 
-@pytest.fixture
+@pytest.fixture(scope='module')
 def small_heap():
   """For code whose time is bounded: it does not pay for a collection among the
   gigabytes that other tests have left.

@@ -12,6 +12,7 @@ from jaxrl_reason.rewards.expr import answers, exact, nodes, text, words
 from jaxrl_reason.rewards.expr.parser import parse
 from jaxrl_reason.rewards.expr.tokens import Reader
 
+pytestmark = pytest.mark.usefixtures('small_heap')
 FEW = settings(max_examples=150, deadline=None, derandomize=True)
 SOME = settings(max_examples=300, deadline=None, derandomize=True)
 
@@ -48,7 +49,7 @@ def test_verdicts_are_total_quick_and_symmetric(a, b):
   start = time.thread_time()
   assert math.grade(a, b).status != 'error'
   assert answers.same(a, b).same == answers.same(b, a).same
-  assert time.thread_time() - start < 5.0
+  assert time.thread_time() - start < 1.0
 
 
 @SOME
@@ -104,6 +105,12 @@ def test_sums_commute(a, b):
     if not answers.same(f'{one}+1', f'1+{one}').same:
       return
   assert found.same
+
+
+@pytest.mark.xfail(strict=True, reason='a test point overflows: undecided')
+def test_a_sum_commutes_where_one_point_overflows():
+  a, b = '4', r'\sin(\sin(\sin(\sqrt{y})))'
+  assert answers.same(f'{a}+{b}', f'{b}+{a}').same
 
 
 @FEW

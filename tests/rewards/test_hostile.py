@@ -17,7 +17,7 @@ from jaxrl_reason.rewards.expr.parser import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / 'jaxrl_reason'
 pytestmark = pytest.mark.usefixtures('small_heap')
-LIMIT_S = 5.0  # of CPU, for one string; the slowest takes a few hundredths
+LIMIT_S = 1.0  # of CPU, for one string; the slowest takes a few hundredths
 
 
 def uses(string: str):
@@ -91,8 +91,8 @@ def test_time_grows_linearly_with_length(unit):
   math.grade('5', string)
   extraction.extract(string, strict=True)
   numbers.extract(string)
-  # A second of CPU at most; one quadratic step would take half an hour.
-  assert time.thread_time() - start < 20.0
+  # Of CPU: half a second is needed.
+  assert time.thread_time() - start < 2.0
 
 
 def test_memory_is_flat():

@@ -49,7 +49,7 @@ def test_a_case_without_end_costs_one_limit_and_only_itself(behave, what):
   cases[17] = bad(what)
   start = time.monotonic()
   verdicts = behave.map(cases)
-  assert time.monotonic() - start < 40  # 'sleep' itself takes 60
+  assert time.monotonic() - start < 10  # four limits are 1.6
   assert verdicts[17].status == 'timeout' and not verdicts[17].valid
   assert [v.score for i, v in enumerate(verdicts) if i != 17] == [1.0] * 39
 
