@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Batch, Metrics, Prompts, Reward, Rollout
-from jaxrl_reason.models import moe
+from jaxrl_reason.models.parts import moe
 
 
 def per_row(x: jax.Array, n: int) -> jax.Array:

@@ -12,19 +12,11 @@ back exactly, what quantizing them lost is not. --dtype is that on disk; without
 it, that of the source.
 """
 
-import json
-import pathlib
-import shutil
 import sys
-from typing import Any
 
 from absl import app, flags
-from etils import epath
 
-from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import hf, hf_tables, manager, pretrained
-from jaxrl_reason.models import families, frozen, lora, steering, weights
-from jaxrl_reason.models.config import Config
+from jaxrl_reason.checkpoints import conversion, hf
 
 _FROM = flags.DEFINE_string('from', None, 'Hugging Face folder, or a workdir.')
 _TO = flags.DEFINE_string('to', None, 'Folder to write; new or empty.')
@@ -32,154 +24,6 @@ _DTYPE = flags.DEFINE_enum(
   'dtype', None, sorted(hf.DTYPES), "On disk; default: the source's."
 )
 _FORMAT = flags.DEFINE_enum('format', 'hf', ('hf', 'orbax', 'peft'), 'Of --to.')
-
-HF_CONFIG = pretrained.HF_CONFIG
-KEPT = ('.json', '.jinja', '.model', '.txt', '.md')  # tokenizer, templates
-# Of a config.json: what stays when its family changes.
-NOT_OF_SHAPE = ('bos_token_id', 'eos_token_id', 'pad_token_id', 'torch_dtype')
-
-
-def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
-  """(Config, config.json) of a run's model.
-
-  Args:
-    vocab: rows of its embedding, which the run's config does not say.
-  """
-  kept = folder / HF_CONFIG
-  if kept.is_file():
-    h = json.loads(kept.read_text())
-    return families.from_hf(h), h
-  run = json.loads((folder / 'config.json').read_text())
-  lists = {
-    k: tuple(v) if isinstance(v, list) else v for k, v in run['model'].items()
-  }
-  c = Config(vocab=vocab, **lists)
-  room = run['data']['prompt_len'] + run['data']['completion_len']
-  return c, families.to_hf(c, room)
-
-
-def lora_of_run(folder: pathlib.Path) -> lora.Lora:
-  """The settings of a run's adapters."""
-  run = json.loads((folder / 'config.json').read_text())
-  return lora.Lora(**run['lora'])
-
-
-def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
-  """The adapters alone of a run, as `peft` reads them."""
-  params = manager.read_params(epath.Path(source))
-  if steering.KEY in params:
-    raise ValueError(
-      f'{source} was trained with steering vectors, which its adapters alone '
-      'lack: leave --format=peft out, and both are part of the weights'
-    )
-  if lora.KEY not in params:
-    raise ValueError(f'{source} has no adapters')
-  _, h = config_of_run(source, params['embed'].shape[0])
-  table = hf_tables.TABLES[families.family_of(h)]
-  kept = source / pretrained.FOLDER / pretrained.SOURCE
-  name = json.loads(kept.read_text())['name'] if kept.is_file() else ''
-  name = name.removeprefix(pretrained.HUB)
-  lora.save_peft(target, params, lora_of_run(source), table, name)
-  return (
-    f'{trees.n_params(params[lora.KEY]):,} parameters of adapters: {target}'
-  )
-
-
-def read_run(folder: pathlib.Path) -> tuple[Config, dict, Any]:
-  """(Config, config.json, parameters) of a run, int8 multiplied out and
-  adapters merged; steering vectors are still beside them.
-  """
-  params = manager.read_params(epath.Path(folder))
-  c, h = config_of_run(folder, params['embed'].shape[0])
-  params = frozen.restored(params, weights.specs(c))
-  if lora.KEY in params:
-    params = lora.merged(params, lora_of_run(folder).scale)
-  return c, h, params
-
-
-def _fold_steering(folder, c: Config, h: dict, params: Any):
-  """The same, with vectors as biases; config.json is then of a family that
-  has them (a Qwen2 becomes a Llama, which is the same but for its keys).
-  """
-  try:
-    params, c = steering.folded(params, c)
-    made = families.to_hf(c, h.get('max_position_embeddings', 0))
-  except ValueError as e:
-    raise ValueError(
-      f'{folder} was trained with steering vectors, which could only be biases '
-      f'of its mlps: {h["model_type"]} has none, and is none of '
-      f'{", ".join(families.MLP_BIAS)}. jaxrl_reason.generate reads it as it '
-      'is; its checkpoint has the vectors as params/steering'
-    ) from e
-  return c, made | {k: h[k] for k in NOT_OF_SHAPE if k in h}, params
-
-
-def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
-  """(Config, config.json, parameters) of a folder of either kind.
-
-  Raises:
-    ValueError: the folder is neither, or does not hold what it says.
-  """
-  if (folder / 'checkpoints').is_dir():
-    c, h, params = read_run(folder)
-    if steering.KEY in params:
-      return _fold_steering(folder, c, h, params)
-    return c, h, params
-  h = hf.read_config(folder)
-  c = families.from_hf(h)
-  return c, h, hf.load(folder, c, dtype=dtype or hf.dtype_of(folder))
-
-
-def _write_checkpoint(target: pathlib.Path, h: dict, params: Any) -> None:
-  target.mkdir(parents=True, exist_ok=True)
-  (target / HF_CONFIG).write_text(json.dumps(h, indent=2))
-  checkpoints = manager.Checkpoints(epath.Path(target), keep=1)
-  checkpoints.save(0, {'params': params}, {'stage': 0, 'done': 0})
-  checkpoints.wait()
-  checkpoints.close()
-
-
-def _copy_rest(source: pathlib.Path, target: pathlib.Path) -> None:
-  """What a Hugging Face folder has beside its weights and config.json."""
-  for path in sorted(source.iterdir()):
-    mine = path.name in ('config.json', hf.INDEX, pretrained.SOURCE)
-    if path.suffix in KEPT and path.is_file() and not mine:
-      shutil.copyfile(path, target / path.name)
-
-
-def run(source, target, *, dtype: str | None = None, form: str = 'hf') -> str:
-  """Converts; returns a line that says what was written.
-
-  Args:
-    dtype: of the weights on disk: a name in `hf.DTYPES`; None: the source's.
-    form: 'hf' or 'orbax'; 'peft': of a run, its adapters alone.
-
-  Raises:
-    ValueError: names what does not fit.
-    FileExistsError: the target has something in it already.
-  """
-  source, target = pathlib.Path(source), pathlib.Path(target)
-  if not source.is_dir():
-    raise ValueError(f'--from={source} is no folder')
-  if target.exists() and any(target.iterdir()):
-    raise FileExistsError(f'--to={target} is not empty')
-  if form == 'peft':
-    return write_peft(source, target)
-  c, h, params = read(source, dtype)
-  flat = trees.flatten(params)
-  dtype = dtype or str(flat['embed'].dtype)
-  if form == 'orbax':
-    params = {k: v.astype(dtype) for k, v in flat.items()}
-    _write_checkpoint(target, h, params)
-  else:
-    hf.save(target, params, c, dtype=dtype, config=h)
-  # Of a run: what it keeps of the model it began from.
-  ours = (source / 'checkpoints').is_dir()
-  rest = source / pretrained.FOLDER if ours else source
-  if rest.is_dir():
-    _copy_rest(rest, target)
-  n = trees.n_params(flat)
-  return f'{h["model_type"]}, {n:,} parameters, {dtype}: {target}'
 
 
 def main(argv):
@@ -189,7 +33,9 @@ def main(argv):
     raise app.UsageError('--from and --to are needed')
   try:
     form = _FORMAT.value
-    print(run(_FROM.value, _TO.value, dtype=_DTYPE.value, form=form))
+    print(
+      conversion.convert(_FROM.value, _TO.value, dtype=_DTYPE.value, form=form)
+    )
   except (ValueError, OSError, ImportError) as e:
     print(f'convert: {e}', file=sys.stderr)
     return 1

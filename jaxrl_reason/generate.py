@@ -26,12 +26,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import convert, sampler
 from jaxrl_reason.base import Model
-from jaxrl_reason.checkpoints import pretrained
+from jaxrl_reason.checkpoints import conversion, pretrained
 from jaxrl_reason.data import chat, hf_tokenizers, pipeline
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import steering, transformer
+from jaxrl_reason.models import transformer
+from jaxrl_reason.models.adapters import steering
+from jaxrl_reason.rollouts import sampler
 
 BUCKET = 64  # prompts are padded to multiples of so many tokens
 THINKING = {None: None, 'on': True, 'off': False}
@@ -136,10 +137,10 @@ def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
   dtype = dtype or ('float32' if cpu else 'bfloat16')
   texts = folder
   if (folder / 'checkpoints').is_dir():
-    c, _, params = convert.read_run(folder)
+    c, _, params = conversion.read_run(folder)
     texts = folder / pretrained.FOLDER
   else:
-    c, _, params = convert.read(folder, dtype)
+    c, _, params = conversion.read(folder, dtype)
   model = transformer.build(dataclasses.replace(c, dtype=dtype))
   if steering.KEY in params:
     model = steering.attach(model, c)

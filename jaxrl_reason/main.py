@@ -35,7 +35,8 @@ def main(argv):
   command.no_more(argv)
   logging.set_verbosity(logging.WARNING)
   # Imported here: a wrong flag is answered at once.
-  from jaxrl_reason import hosts, rollout, train
+  from jaxrl_reason import hosts
+  from jaxrl_reason.run import rollout, train
 
   with hosts.together():
     try:

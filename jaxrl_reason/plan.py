@@ -19,7 +19,7 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from jaxrl_reason import chips, command, sharding
+from jaxrl_reason import command, sharding
 from jaxrl_reason.planning import (
   abstract,
   advice,
@@ -29,6 +29,7 @@ from jaxrl_reason.planning import (
   roofline,
   search,
 )
+from jaxrl_reason.run import chips
 
 _CONFIG = config_flags.DEFINE_config_file(
   'config', None, 'Recipe, a Python file with get_config().', lock_config=True

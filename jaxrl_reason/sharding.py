@@ -22,7 +22,6 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxrl_reason import trees
-from jaxrl_reason.models import spec
 
 AXES = ('data', 'fsdp', 'tensor', 'context')
 ROWS = ('data', 'fsdp')
@@ -111,7 +110,7 @@ def shardings(specs: Any, mesh: Mesh, rules: dict) -> Any:
     return NamedSharding(mesh, part)
 
   return jax.tree_util.tree_map_with_path(
-    lambda p, s: leaf(trees.path_str(p), s), specs, is_leaf=spec.is_spec
+    lambda p, s: leaf(trees.path_str(p), s), specs
   )
 
 
@@ -258,7 +257,7 @@ def constrain(tree: Any, specs: Any, rules: dict) -> Any:
     lambda x: put(x, partition(s.axes, rules)) if x.shape == s.shape else x,
     node,
   )
-  return jax.tree.map(pin, specs, tree, is_leaf=spec.is_spec)
+  return jax.tree.map(pin, specs, tree)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -8,12 +8,14 @@ import numpy as np
 from small import small_model
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import fused_step, losses, optim, tasks
-from jaxrl_reason import learner as learner_lib
+from jaxrl_reason import losses, tasks
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.data import pipeline, tokenizers
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards import device
+from jaxrl_reason.rewards.kernels import device
+from jaxrl_reason.run import fused_step
+from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import optim
 
 B, G, P, C = 8, 4, 12, 8
 KNOBS = dict(min_ops=2, max_ops=4, modulus=3, ops='+-', max_total=9)

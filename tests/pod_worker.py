@@ -21,7 +21,9 @@ def parity(completion: str, example: dict) -> float:
 def run_all(job: dict):
   import tiny_recipe
 
-  from jaxrl_reason import hosts, plots, train
+  from jaxrl_reason import hosts
+  from jaxrl_reason.reports import plots
+  from jaxrl_reason.run import train
 
   with hosts.together():
     hosts.join(*job['join'])
@@ -35,7 +37,8 @@ def run_all(job: dict):
 def signalled(what: str, args: list[str]):
   from absl import app
 
-  from jaxrl_reason import loop, main
+  from jaxrl_reason import main
+  from jaxrl_reason.run import loop
 
   name, _, step = what.partition('@')
   interval = loop.Loop._interval

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from jaxrl_reason import fused_step, sharding
-from jaxrl_reason import step as step_lib
+from jaxrl_reason import sharding
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.run import fused_step
+from jaxrl_reason.update import step as step_lib
 
 MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 2, 2), (2, 1, 1, 4)]
 NEUTRAL = Sampling.make()

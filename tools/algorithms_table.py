@@ -11,8 +11,8 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from jaxrl_reason import losses  # noqa: E402
-from jaxrl_reason.losses.settings import keys_read  # noqa: E402
+from jaxrl_reason import losses
+from jaxrl_reason.losses.settings import keys_read
 
 PAGE = pathlib.Path(__file__).parents[1] / 'docs' / 'algorithms.md'
 BEGIN = '<!-- table: tools/algorithms_table.py -->\n'

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason.models import frozen
+from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.spec import is_spec
 
 # name -> how many leading dimensions of ours are inputs; the rest are

@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import hosts, sampler, sharding
+from jaxrl_reason import hosts, sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts import sampler
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

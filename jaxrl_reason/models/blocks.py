@@ -14,8 +14,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models import attention, layers, moe, rope
 from jaxrl_reason.models.config import ACTIVATIONS, REMAT, Config
+from jaxrl_reason.models.parts import attention, layers, moe, rope
 
 
 def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:

@@ -4,8 +4,8 @@ import dataclasses
 
 import jax
 
-from jaxrl_reason.models import attention
-from jaxrl_reason.models.rope import Rope, rotary_width
+from jaxrl_reason.models.parts import attention
+from jaxrl_reason.models.parts.rope import Rope, rotary_width
 
 REMAT = {
   # Nothing kept inside a layer: least memory, one more forward pass.

@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import attention, blocks, layers, moe, rope
+from jaxrl_reason.models import blocks
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import NOPE, Config
+from jaxrl_reason.models.parts import attention, layers, moe, rope
 from jaxrl_reason.models.weights import specs
 
 

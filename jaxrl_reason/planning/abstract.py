@@ -16,11 +16,12 @@ import jax
 import ml_collections
 from jax.sharding import Mesh
 
-from jaxrl_reason import config_checks, sharding, tasks, train
+from jaxrl_reason import sharding, tasks
 from jaxrl_reason.checkpoints import hf, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.models import families, transformer, zoo
+from jaxrl_reason.run import config_checks, train
 
 # What owners append to a size's name.
 SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')

@@ -15,8 +15,9 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from jaxrl_reason import chips, trees
+from jaxrl_reason import trees
 from jaxrl_reason.planning import costs, hlo, phases
+from jaxrl_reason.run import chips
 
 _USED = (
   re.compile(r'Used ([\d.]+)([KMGT])i?B? of ([\d.]+)([KMGT])i?B? hbm'),

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxrl_reason import jitted, loop, sampler, sharding, stages
+from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.data import pipeline
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.run import jitted, loop, stages
 
 SUPERVISED = ('pretrain', 'sft')
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import jax
 
-from jaxrl_reason import chips, trees
+from jaxrl_reason import trees
 from jaxrl_reason.planning import described, phases, roofline
+from jaxrl_reason.run import chips
 
 GIB = chips.GIB
 

@@ -13,8 +13,8 @@ as the axis needs.
 import collections
 import dataclasses
 
-from jaxrl_reason import chips
 from jaxrl_reason.planning import costs
+from jaxrl_reason.run import chips
 
 COMPUTE, MEMORY = 'compute', 'memory'
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import ml_collections
 
-from jaxrl_reason import config_checks
+from jaxrl_reason.run import config_checks
 
 
 def changed(config: ml_collections.ConfigDict, **values):

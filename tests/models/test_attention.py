@@ -12,7 +12,7 @@ import pytest
 from small import ROOT, small_config, small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models import attention
+from jaxrl_reason.models.parts import attention
 
 N, T, Q, K, H = 2, 140, 4, 2, 8  # 140: two blocks of 128 once padded
 

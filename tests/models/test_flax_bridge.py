@@ -8,13 +8,15 @@ import pytest
 from flax import linen, nnx
 from small import small_config, small_model
 
-from jaxrl_reason import learner as learner_lib
-from jaxrl_reason import logprobs, losses, sampler
-from jaxrl_reason import step as step_lib
+from jaxrl_reason import losses
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.batch import make_batch
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import flax_bridge
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import logprobs
+from jaxrl_reason.update import step as step_lib
 
 B, G, P, C, V, D = 3, 4, 5, 6, 16, 8
 STOP = jnp.array([1])

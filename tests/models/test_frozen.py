@@ -9,10 +9,14 @@ import pytest
 from small import small_config, small_model
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import config_checks, sampler, sharding, trees
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import frozen, layers, lora, spec, transformer, weights
+from jaxrl_reason.models import spec, transformer, weights
+from jaxrl_reason.models.adapters import frozen, lora
+from jaxrl_reason.models.parts import layers
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.run import config_checks
 
 LORA = lora.Lora(rank=2, alpha=3.0, targets='.*attn/(q|o)|.*mlp/down')
 DENSE = dict(kv_heads=4, tied=False)

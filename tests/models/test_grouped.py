@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_reason.models import grouped
+from jaxrl_reason.models.parts import grouped
 
 M, K, F = 300, 7, 130
 # An expert without rows; rows past the last run belong to nobody.

@@ -10,20 +10,15 @@ import pytest
 from small import small_model
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import learner as learner_lib
-from jaxrl_reason import (
-  losses,
-  optim,
-  sampler,
-  scoring,
-  sharding,
-  step,
-  trees,
-)
+from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.base import Batch
 from jaxrl_reason.checkpoints import hf, hf_tables
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import lora, spec
+from jaxrl_reason.models import spec
+from jaxrl_reason.models.adapters import lora
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import optim, scoring, step
 
 LORA = lora.Lora(rank=2, alpha=3.0)
 

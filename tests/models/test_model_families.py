@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hf_models import torch, transformers
 
-from jaxrl_reason import sampler, trees
+from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, transformer
+from jaxrl_reason.rollouts import sampler
 
 GROUP = 2  # rows of a prompt: the first greedy, the second sampled
 

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from small import small_config, small_model
 
-from jaxrl_reason import sampler, sharding
+from jaxrl_reason import sharding
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import moe, transformer, weights
+from jaxrl_reason.models import transformer, weights
+from jaxrl_reason.models.parts import moe
+from jaxrl_reason.rollouts import sampler
 
 E, K, D, F = 4, 2, 6, 5
 MOE = dict(experts=E, experts_per_token=K, mlp=8, expert_norm=True)

@@ -7,7 +7,8 @@ import pytest
 from small import small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models import blocks, moe
+from jaxrl_reason.models import blocks
+from jaxrl_reason.models.parts import moe
 
 B, P = 8, 13
 GEMMA = dict(windows=(3, 0, 5), attention_cap=2.0, norm_place='sandwich')

@@ -10,10 +10,12 @@ import pytest
 from hf_models import torch, transformers
 from small import small_model
 
-from jaxrl_reason import logprobs, sampler
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import families, rope, transformer
+from jaxrl_reason.models import families, transformer
 from jaxrl_reason.models.config import NOPE
+from jaxrl_reason.models.parts import rope
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.update import logprobs
 
 LONG = dict(
   rope_type='longrope',

@@ -11,11 +11,14 @@ from small import small_model
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import fused_step, losses, optim, step, trees
-from jaxrl_reason import learner as learner_lib
+from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Reward
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import frozen, lora, spec, steering
+from jaxrl_reason.models import spec
+from jaxrl_reason.models.adapters import frozen, lora, steering
+from jaxrl_reason.run import fused_step
+from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import optim, step
 
 SHAPE = dict(vocab=24, kv_heads=4, tied=False, layers=2)
 CONFIG, BASE, PARAMS = small_model(**SHAPE)

@@ -10,10 +10,10 @@ from etils import epath
 from small import small_model
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import convert, generate
-from jaxrl_reason.checkpoints import manager
+from jaxrl_reason import generate
+from jaxrl_reason.checkpoints import conversion, manager
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import steering
+from jaxrl_reason.models.adapters import steering
 
 SHAPE = dict(vocab=312, kv_heads=4, tied=False, layers=2)
 VECTORS = jax.random.normal(jax.random.key(4), (2, 16))
@@ -61,7 +61,7 @@ def logits(model, params, tokens):
 @pytest.mark.parametrize('bias', [True, False], ids=['qwen2', 'llama'])
 def test_an_export_has_the_vectors_as_biases(tmp_path, bias):
   model, params = run_of(tmp_path / 'run', dict(qk_norm=False, bias=bias))
-  convert.run(tmp_path / 'run', tmp_path / 'out')
+  conversion.convert(tmp_path / 'run', tmp_path / 'out')
   theirs = H.transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'out')
   assert type(theirs).__name__ == 'LlamaForCausalLM'
   tokens = jnp.arange(14).reshape(2, 7) * 19 % 312
@@ -78,9 +78,9 @@ def test_where_no_family_has_such_biases_it_is_still_asked(tmp_path):
   """By `generate`, which the refusal names."""
   model, params = run_of(tmp_path / 'run', dict(qk_norm=True, bias=False))
   with pytest.raises(ValueError, match='qwen3 has none.*generate reads it'):
-    convert.run(tmp_path / 'run', tmp_path / 'out')
+    conversion.convert(tmp_path / 'run', tmp_path / 'out')
   with pytest.raises(ValueError, match='leave --format=peft out'):
-    convert.run(tmp_path / 'run', tmp_path / 'out', form='peft')
+    conversion.convert(tmp_path / 'run', tmp_path / 'out', form='peft')
   drawn = ask(tmp_path / 'run')
   tokens = jnp.array([[5, 9, 2, *drawn]])
   best = jnp.argmax(logits(model, params, tokens), -1)

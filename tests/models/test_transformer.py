@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from small import small_config, small_model
 
-from jaxrl_reason.models import layers, spec, transformer
+from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models.parts import layers
 
 N, T = 3, 7
 

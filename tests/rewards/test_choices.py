@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_reason.rewards import choices
+from jaxrl_reason.rewards.text import choices
 
 FEW = settings(max_examples=200, deadline=None, derandomize=True)
 CITIES = {'choices': ['Paris', 'London', 'Berlin', 'Vitamin C'], 'answer': 'B'}

@@ -6,7 +6,7 @@ import mutations
 import pytest
 
 from jaxrl_reason.rewards import code
-from jaxrl_reason.rewards.sandbox import client
+from jaxrl_reason.rewards.code.sandbox import client
 
 pytestmark = pytest.mark.skipif(
   not hasattr(os, 'fork'), reason='the sandbox needs fork'

@@ -10,8 +10,9 @@ import mutations
 import pytest
 from waiting import eventually
 
-from jaxrl_reason.rewards import code, pool, procfs, verdict
-from jaxrl_reason.rewards.sandbox import client
+from jaxrl_reason.rewards import code, pool, verdict
+from jaxrl_reason.rewards.code.sandbox import client
+from jaxrl_reason.rewards.pool import procfs
 
 pytestmark = pytest.mark.skipif(
   not hasattr(os, 'fork'), reason='the sandbox needs fork'

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_reason.rewards import code, output, wire
-from jaxrl_reason.rewards.sandbox import peer
+from jaxrl_reason.rewards import code
+from jaxrl_reason.rewards.code import output
+from jaxrl_reason.rewards.code.sandbox import peer
+from jaxrl_reason.rewards.pool import wire
 
 KEYS = st.one_of(
   st.none(), st.booleans(), st.integers(), st.text(), st.binary()

@@ -19,8 +19,9 @@ import hostile_programs as hostile
 import pytest
 from waiting import eventually
 
-from jaxrl_reason.rewards import code, pool, procfs
-from jaxrl_reason.rewards.sandbox import client
+from jaxrl_reason.rewards import code, pool
+from jaxrl_reason.rewards.code.sandbox import client
+from jaxrl_reason.rewards.pool import procfs
 
 pytestmark = pytest.mark.skipif(
   not procfs.AVAILABLE, reason='the tests look for harm through /proc'

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxrl_reason.rewards.extraction import extract
+from jaxrl_reason.rewards.math.extraction import extract
 
 MARKED = [
   ('so \\boxed{5}', '5'),

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import SAMPLES
 
-from jaxrl_reason.rewards import format as form
-from jaxrl_reason.rewards import language
+from jaxrl_reason.rewards.text import format as form
+from jaxrl_reason.rewards.text import language
 
 FEW = settings(max_examples=150, deadline=None, derandomize=True)
 

@@ -7,10 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from jaxrl_reason.rewards import extraction, math, numbers
-from jaxrl_reason.rewards.expr import answers, exact, nodes, text, words
-from jaxrl_reason.rewards.expr.parser import parse
-from jaxrl_reason.rewards.expr.tokens import Reader
+from jaxrl_reason.rewards import math
+from jaxrl_reason.rewards.math import extraction, numbers
+from jaxrl_reason.rewards.math.expr import answers, exact, nodes, text, words
+from jaxrl_reason.rewards.math.expr.parser import parse
+from jaxrl_reason.rewards.math.expr.tokens import Reader
 
 pytestmark = pytest.mark.usefixtures('small_heap')
 FEW = settings(max_examples=150, deadline=None, derandomize=True)

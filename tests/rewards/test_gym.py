@@ -5,11 +5,12 @@ import types
 import pytest
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import stages, tasks
+from jaxrl_reason import tasks
 from jaxrl_reason.data import problems
-from jaxrl_reason.rewards import gym as reward
 from jaxrl_reason.rewards import resolve
 from jaxrl_reason.rewards.pool import VerifierPool
+from jaxrl_reason.rewards.puzzles import gym as reward
+from jaxrl_reason.run import stages
 from jaxrl_reason.tasks import gym
 
 

@@ -10,10 +10,11 @@ import time
 import hostile
 import pytest
 
-from jaxrl_reason.rewards import extraction, math, numbers
-from jaxrl_reason.rewards.expr import answers, compare, nodes, text
-from jaxrl_reason.rewards.expr.numeric import Numeric
-from jaxrl_reason.rewards.expr.parser import parse
+from jaxrl_reason.rewards import math
+from jaxrl_reason.rewards.math import extraction, numbers
+from jaxrl_reason.rewards.math.expr import answers, compare, nodes, text
+from jaxrl_reason.rewards.math.expr.numeric import Numeric
+from jaxrl_reason.rewards.math.expr.parser import parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2] / 'jaxrl_reason'
 pytestmark = pytest.mark.usefixtures('small_heap')

@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import SAMPLES
 
-from jaxrl_reason.rewards import compose, instructions
-from jaxrl_reason.rewards.instructions import InstructionError, follows, reward
+from jaxrl_reason.rewards import compose
+from jaxrl_reason.rewards.text import instructions
+from jaxrl_reason.rewards.text.instructions import (
+  InstructionError,
+  follows,
+  reward,
+)
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/data/ifeval'
 FEW = settings(max_examples=100, deadline=None, derandomize=True)

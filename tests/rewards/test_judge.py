@@ -13,16 +13,11 @@ from judge_server import JudgeServer
 from small import ROOT
 from waiting import eventually
 
-from jaxrl_reason.rewards import (
-  compose,
-  http_retry,
-  judge,
-  judge_cache,
-  judge_http,
-  judge_reply,
-  pool,
-  rubric,
-)
+from jaxrl_reason.rewards import compose, pool
+from jaxrl_reason.rewards.judges import cache as judge_cache
+from jaxrl_reason.rewards.judges import http as judge_http
+from jaxrl_reason.rewards.judges import http_retry, judge, rubric
+from jaxrl_reason.rewards.judges import reply as judge_reply
 from jaxrl_reason.rewards.verdict import Verdict
 
 
@@ -422,7 +417,7 @@ def test_a_failed_judge_invalidates_a_composed_reward(server):
 
 def test_a_judge_needs_no_jax():
   code = (
-    'import sys, jaxrl_reason.rewards.rubric;'
+    'import sys, jaxrl_reason.rewards.judges.rubric;'
     'sys.exit("jax" in sys.modules or "numpy" in sys.modules)'
   )
   assert subprocess.run([sys.executable, '-c', code], cwd=ROOT).returncode == 0

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import IFEVAL, SAMPLES
 
-from jaxrl_reason.rewards import language, sentences
+from jaxrl_reason.rewards.text import language, sentences
 
 FEW = settings(max_examples=100, deadline=None, derandomize=True)
 

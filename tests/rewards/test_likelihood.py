@@ -8,12 +8,12 @@ import learning as L
 import numpy as np
 import pytest
 
-from jaxrl_reason import fused_step, logprobs, scoring
 from jaxrl_reason.base import Rollout
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards import device, likelihood
-from jaxrl_reason.rewards.kernels import final, token_bytes
+from jaxrl_reason.rewards.kernels import device, final, likelihood, token_bytes
+from jaxrl_reason.run import fused_step
 from jaxrl_reason.tasks import base
+from jaxrl_reason.update import logprobs, scoring
 
 RNG = np.random.default_rng(0)
 N, C, V = 6, 5, 16

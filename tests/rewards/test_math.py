@@ -6,7 +6,8 @@ import re
 import equivalence
 import pytest
 
-from jaxrl_reason.rewards import math, math_symbolic
+from jaxrl_reason.rewards import math
+from jaxrl_reason.rewards.math import symbolic as math_symbolic
 
 GROUPS = equivalence.groups()
 PAIRS = equivalence.pairs()

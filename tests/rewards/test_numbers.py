@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from jaxrl_reason.rewards import math, numbers
+from jaxrl_reason.rewards import math
+from jaxrl_reason.rewards.math import numbers
 
 DATA = pathlib.Path(__file__).resolve().parents[3] / 'shared/data/gsm8k'
 

@@ -10,7 +10,7 @@ import struct
 
 import pytest
 
-from jaxrl_reason.rewards.sandbox import linux, seccomp
+from jaxrl_reason.rewards.code.sandbox import linux, seccomp
 
 PID = 4321
 ALLOWED, KILLED = 0x7FFF0000, 0x80000000

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_reason.rewards import fields, sql
+from jaxrl_reason.rewards import fields
+from jaxrl_reason.rewards.code import sql
 
 FEW = settings(max_examples=60, deadline=None, derandomize=True)
 SCRIPT = """

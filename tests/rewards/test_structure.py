@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_reason.rewards import json_schema, pool, structure
-from jaxrl_reason.rewards.json_schema import SchemaError
+from jaxrl_reason.rewards import pool
+from jaxrl_reason.rewards.text import json_schema, structure
+from jaxrl_reason.rewards.text.json_schema import SchemaError
 
 FEW = settings(max_examples=200, deadline=None, derandomize=True)
 SCALARS = st.one_of(

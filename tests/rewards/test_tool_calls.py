@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxrl_reason.rewards import tool_calls
+from jaxrl_reason.rewards.text import tool_calls
 
 FEW = settings(max_examples=150, deadline=None, derandomize=True)
 TOOLS = [

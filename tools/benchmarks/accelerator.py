@@ -25,8 +25,8 @@ import grpo_step
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import fused_step
 from jaxrl_reason.models import zoo
+from jaxrl_reason.run import fused_step
 
 
 def arguments() -> argparse.Namespace:

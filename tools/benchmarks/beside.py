@@ -92,8 +92,9 @@ def host_step(learner, gen, state, prompts, shape: Shape) -> Callable:
   """() -> state and metrics of one step with rewards in Python."""
   import grpo_step
 
-  from jaxrl_reason import logits, rollout
+  from jaxrl_reason import logits
   from jaxrl_reason.rewards import compose
+  from jaxrl_reason.run import rollout
 
   step = rollout.HostStep(
     learner,

@@ -23,7 +23,7 @@ import hostile_programs  # noqa: E402
 import mutations  # noqa: E402
 
 from jaxrl_reason.rewards import code  # noqa: E402
-from jaxrl_reason.rewards.sandbox import client  # noqa: E402
+from jaxrl_reason.rewards.code.sandbox import client  # noqa: E402
 
 _LAYERS = flags.DEFINE_string(
   'layers', 'all', f"'all', or some of {','.join(client.LAYERS)}."

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import sampler
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts import sampler
 
 
 def generator(model, prompts, n_samples: int, new: int):

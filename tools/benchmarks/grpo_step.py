@@ -20,12 +20,14 @@ import numpy as np
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import fused_step, losses, optim
-from jaxrl_reason import learner as learner_lib
-from jaxrl_reason import step as step_lib
+from jaxrl_reason import losses
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.run import fused_step
+from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import optim
+from jaxrl_reason.update import step as step_lib
 
 B, G, P, C, V = 8, 8, 32, 64, 512
 NEVER = jnp.array([-1])

@@ -37,16 +37,11 @@ import jax
 import jax.numpy as jnp
 from etils import epath
 
-from jaxrl_reason import (
-  loop,
-  sharding,
-  stages,
-  train,
-  trees,
-)
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.planning import phases
+from jaxrl_reason.run import loop, stages, train
 
 RECIPE = 'configs/grpo_gsm8k_qwen2p5_0p5b.py'
 GIB = 2**30

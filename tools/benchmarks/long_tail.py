@@ -19,9 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import sampler
 from jaxrl_reason.base import Model
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts import sampler
 
 STOP = 0
 

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
-from jaxrl_reason import losses  # noqa: E402
+from jaxrl_reason import losses
 
 RECIPES = 'reinforce grpo dapo gspo cispo gmpo sapo flash_rl'.split()
 

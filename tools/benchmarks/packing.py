@@ -19,10 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import packing
-from jaxrl_reason import step as step_lib
 from jaxrl_reason.base import Batch
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.update import packing
+from jaxrl_reason.update import step as step_lib
 
 
 def lengths(n: int, limit: int, seed: int = 0) -> np.ndarray:

@@ -28,8 +28,8 @@ import grpo_step
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import fused_step
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.run import fused_step
 
 ROOT = pathlib.Path(__file__).parents[2]
 MANY = 32  # products in one dispatch, whose own cost is then lost

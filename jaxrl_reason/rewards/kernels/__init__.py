@@ -22,10 +22,7 @@ from jaxrl_reason.rewards.kernels import (
   label_free,
   subsequence,
 )
-from jaxrl_reason.rewards.kernels.token_bytes import (
-  to_bytes,
-  token_bytes_table,
-)
+from jaxrl_reason.rewards.kernels.token_bytes import to_bytes, token_bytes_table
 
 __all__ = ['KERNELS', 'Kernel', 'to_bytes', 'token_bytes_table']
 

@@ -8,8 +8,7 @@ and `#07` are two answers.
 
 import jax
 
-from jaxrl_reason.rewards import likelihood
-from jaxrl_reason.rewards.kernels import final
+from jaxrl_reason.rewards.kernels import final, likelihood
 
 
 def self_certainty(text, length, answer, views) -> jax.Array:

@@ -15,7 +15,9 @@ import functools
 import re
 from collections.abc import Sequence
 
-from jaxrl_reason.rewards import extraction, fields, structure
+from jaxrl_reason.rewards import fields
+from jaxrl_reason.rewards.math import extraction
+from jaxrl_reason.rewards.text import structure
 
 MAX_CHARS = 50_000  # of an answer; a longer one is not read
 MAX_DIGITS = 40  # of a number in an answer

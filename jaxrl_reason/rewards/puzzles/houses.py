@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from jaxrl_reason.rewards import structure
 from jaxrl_reason.rewards.puzzles import answers, instances
+from jaxrl_reason.rewards.text import structure
 
 # On the positions, from 1, of two values.
 CLUES = {

@@ -1,0 +1,151 @@
+"""Weights that are not trained, kept in fewer bytes.
+
+  bfloat16   two bytes; what most published weights are
+  int8       one, and a scale per output: W ~ int8 * scale,
+             scale = max |W| over the inputs / 127, so |error| <= scale / 2
+
+(symmetric and per channel, as the weights of https://arxiv.org/abs/2208.07339
+without its outliers). int8 is for projections, which are nearly all of a model;
+its other matrices (embedding, head, router) are then bfloat16. Norms and biases
+stay float32: they are few. A projection W at 'a/b' becomes the arrays
+'a/b/int8' and 'a/b/scale', sharded as W and as W's outputs.
+
+Products read int8 and scale their results (`layers.dense`), in training, its
+backward pass and decoding alike: no W of full size is made, but by experts, a
+layer at a time. Gradients pass to what was multiplied, never to W.
+"""
+
+import dataclasses
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import trees
+from jaxrl_reason.base import Model
+from jaxrl_reason.models import spec, weights
+from jaxrl_reason.models.parts import layers
+
+DTYPES = ('float32', 'bfloat16', 'int8')
+INT8, SCALE = 'int8', 'scale'
+EXACT = r'.*(norm|bias)'  # small, and float32 where they are used
+
+
+def specs(base: Any, dtype: str, trainable: str) -> dict:
+  """The spec tree of a model whose frozen weights are kept as `dtype`.
+
+  Args:
+    trainable: regex over the paths of the weights that are not frozen.
+  """
+  flat = {}
+  for p, s in jax.tree_util.tree_leaves_with_path(base, is_leaf=spec.is_spec):
+    path = trees.path_str(p)
+    kept = re.fullmatch(trainable, path) or re.fullmatch(EXACT, path)
+    flat[path] = s if kept else _smaller(path, s, dtype)
+  return trees.unflatten(flat)
+
+
+def _smaller(path: str, s: spec.Spec, dtype: str):
+  if dtype != INT8 or path.rpartition('/')[2] not in weights.N_INPUTS:
+    less = 'bfloat16' if dtype == INT8 else dtype
+    return dataclasses.replace(s, dtype=less)
+  lead, n = weights.split(path, s)
+  rest = lambda x: x[:lead] + x[lead + n :]
+  scale = spec.Spec(rest(s.shape), rest(s.axes), 'ones')
+  return {INT8: dataclasses.replace(s, dtype=INT8), SCALE: scale}
+
+
+def is_pair(x: Any) -> bool:
+  """Whether a node of a tree is a projection kept as int8."""
+  return isinstance(x, dict) and INT8 in x
+
+
+def plain(tree: Any) -> Any:
+  """The specs of the same weights in float32: those to draw them from."""
+  undo = lambda s: dataclasses.replace(
+    s[INT8] if is_pair(s) else s, dtype='float32'
+  )
+  is_leaf = lambda x: is_pair(x) or spec.is_spec(x)
+  return jax.tree.map(undo, tree, is_leaf=is_leaf)
+
+
+def keep(s: Any, w: jax.Array) -> Any:
+  """A weight as its spec, or pair of specs, keeps it.
+
+  Args:
+    w: of the spec's shape, or one layer of it.
+  """
+  if not is_pair(s):
+    return w.astype(s.dtype)
+  lead = spec.n_stacked(s[INT8])
+  n_out = len(s[SCALE].shape) - lead
+  n_in = len(s[INT8].shape) - lead - n_out
+  # Counted from the end, where a layer's dimensions are those of the stack.
+  return quantize(w, tuple(range(-n_in - n_out, -n_out)))
+
+
+def quantize(w: jax.Array, inputs: tuple[int, ...]) -> dict[str, jax.Array]:
+  """{'int8', 'scale'} of a weight; inputs: the dimensions summed over."""
+  w = w.astype(jnp.float32)
+  scale = jnp.max(jnp.abs(w), axis=inputs) / 127
+  step = jnp.expand_dims(jnp.where(scale > 0, scale, 1), inputs)
+  return {INT8: jnp.round(w / step).astype(jnp.int8), SCALE: scale}
+
+
+def init(tree: Any, key: jax.Array) -> Any:
+  """Values of a tree of these specs, as `spec.init` draws those of `plain`."""
+  full = spec.init(plain(tree), key)
+  is_leaf = lambda x: is_pair(x) or spec.is_spec(x)
+  return jax.tree.map(keep, tree, full, is_leaf=is_leaf)
+
+
+def _map_pairs(f, tree: Any) -> Any:
+  return jax.tree.map(
+    lambda x: f(x[INT8], x[SCALE]) if is_pair(x) else x, tree, is_leaf=is_pair
+  )
+
+
+def wrapped(params: Any) -> Any:
+  """The parameters with each pair as the weight `layers` multiply by."""
+  return _map_pairs(layers.Quantized, params)
+
+
+def restored(params: Any, tree: Any) -> Any:
+  """The parameters with each pair multiplied out, float32.
+
+  Args:
+    tree: the model's specs, before any dtype.
+  """
+  by_path = trees.flatten(tree, spec.is_spec)
+
+  def leaf(path, x):
+    if not is_pair(x):
+      return x
+    lead, n = weights.split(path, by_path[path])
+    scale = jnp.expand_dims(x[SCALE], tuple(range(lead, lead + n)))
+    return x[INT8] * scale
+
+  return trees.map_with_path(leaf, params, is_leaf=is_pair)
+
+
+def attach(base: Model, dtype: str, trainable: str) -> Model:
+  """The model with its frozen weights kept as `dtype`.
+
+  Raises:
+    ValueError: nothing is frozen.
+  """
+  kept = specs(base.specs, dtype, trainable)
+  if kept == base.specs:
+    raise ValueError(
+      f'frozen_dtype={dtype!r}: trainable={trainable!r} leaves no weight frozen'
+    )
+  bind = lambda f: f and (lambda params, *args: f(wrapped(params), *args))
+  return dataclasses.replace(
+    base,
+    specs=kept,
+    hidden=bind(base.hidden),
+    prefill=bind(base.prefill),
+    hidden_routed=bind(base.hidden_routed),
+    decode_params=bind(base.decode_params),
+  )

@@ -1,0 +1,182 @@
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) beside any of a
+model's projections, those of each expert included.
+
+  y = x W + scale (x a) b     a [in,r] random, b [r,out] zero
+
+with scale alpha / r, or alpha / sqrt(r) (rsLoRA, https://arxiv.org/abs/2312.03732).
+Parameters are the model's own and a subtree 'lora' of the same paths, so what
+reads the model's weights does not see them. Training computes x a b beside x W,
+and never a gradient of W; generation adds a b to W once, unless W is int8
+(`models.frozen`). Without the subtree the model is the base, which is how the
+reference is read: no second copy.
+Dropout is 0.
+
+Adapters alone are saved as `peft` has them (`save_peft`).
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import trees
+from jaxrl_reason.base import Model
+from jaxrl_reason.models import spec, weights
+from jaxrl_reason.models.parts import layers
+
+KEY = 'lora'
+
+
+@dataclasses.dataclass(frozen=True)
+class Lora:
+  """Settings; targets is a regex over the paths of the model's weights."""
+
+  rank: int
+  alpha: float
+  rslora: bool = False
+  targets: str = '.*attn/(q|k|v|o)|.*mlp/(gate|up|down)'
+
+  @property
+  def scale(self) -> float:
+    return self.alpha / (math.sqrt(self.rank) if self.rslora else self.rank)
+
+
+def _pair(path: str, s: spec.Spec, rank: int) -> dict[str, spec.Spec]:
+  """The specs of a projection's adapter: of each layer, and expert."""
+  lead, n = weights.split(path, s)
+  n_in = math.prod(s.shape[lead : lead + n])
+  n_out = math.prod(s.shape[lead + n :])
+  stacked, axes = s.shape[:lead], (*s.axes[:lead], None, None)
+  return {
+    f'{path}/a': spec.Spec((*stacked, n_in, rank), axes, fan_in=n_in),
+    f'{path}/b': spec.Spec((*stacked, rank, n_out), axes, 'zeros'),
+  }
+
+
+def specs(base: Any, c: Lora) -> dict:
+  """The specs of the adapters of a model's spec tree.
+
+  Raises:
+    ValueError: the targets match nothing, or what cannot be adapted.
+  """
+  found = {}
+  for p, s in jax.tree_util.tree_leaves_with_path(base, is_leaf=spec.is_spec):
+    path = trees.path_str(p)
+    if not re.fullmatch(c.targets, path):
+      continue
+    if path.rpartition('/')[2] not in weights.N_INPUTS:
+      raise ValueError(
+        f'lora.targets={c.targets!r} matches {path}, which is no projection '
+        f'({", ".join(weights.N_INPUTS)})'
+      )
+    found |= _pair(path, s, c.rank)
+  if not found:
+    raise ValueError(f'lora.targets={c.targets!r} matches no weight')
+  return trees.unflatten(found)
+
+
+def base_of(params: dict) -> dict:
+  """The parameters with the adapters off."""
+  return {k: v for k, v in params.items() if k != KEY}
+
+
+def _with(params: dict, f) -> dict:
+  """The base's parameters, f(w, a, b) in place of each adapted w."""
+  if KEY not in params:
+    return params
+  flat = trees.flatten(base_of(params), layers.is_weight)
+  ab = trees.flatten(params[KEY])
+  for path in {p.rpartition('/')[0] for p in ab}:
+    flat[path] = f(flat[path], ab[f'{path}/a'], ab[f'{path}/b'])
+  return trees.unflatten(flat)
+
+
+def merged(params: dict, scale: float) -> dict:
+  """The base's parameters with the adapters added to them, float32 where they
+  are; beside those that are int8 (`models.frozen`), which have no room for it.
+  """
+
+  def add(w, a, b):
+    if isinstance(w, layers.Quantized):
+      return layers.Adapted(w, a, b, scale)
+    delta = jnp.einsum('...ir,...ro->...io', a, b) * scale
+    return w + delta.reshape(w.shape)
+
+  return _with(params, add)
+
+
+def attach(base: Model, c: Lora) -> Model:
+  """The model with adapters; without its 'lora' subtree it is the base."""
+  beside = lambda params: _with(
+    params, lambda w, a, b: layers.Adapted(w, a, b, c.scale)
+  )
+  bind = lambda f: f and (lambda params, *args: f(beside(params), *args))
+  return dataclasses.replace(
+    base,
+    specs=base.specs | {KEY: specs(base.specs, c)},
+    hidden=bind(base.hidden),
+    prefill=bind(base.prefill),
+    hidden_routed=bind(base.hidden_routed),
+    decode_params=lambda p: base.decode_params(merged(p, c.scale)),
+    adapters_off=base_of,
+  )
+
+
+def save_peft(
+  folder, params: dict, c: Lora, table, base_name: str = ''
+) -> None:
+  """Writes the adapters alone, as `peft` and vLLM read them.
+
+  Args:
+    params: with the subtree 'lora'.
+    table: rows of `checkpoints.hf_tables` of the model's family.
+    base_name: of the model they belong to.
+
+  Raises:
+    ValueError: the family keeps an adapted weight fused with others, or has
+      one per expert.
+  """
+  from safetensors.numpy import save_file
+
+  folder, flat = pathlib.Path(folder), trees.flatten(params[KEY])
+  names = {r.leaves[0]: r.name for r in table if len(r.leaves) == 1}
+  tensors, modules = {}, set()
+  for path in sorted({p.rpartition('/')[0] for p in flat}):
+    if path not in names:
+      raise ValueError(
+        f'{path} is one tensor with others in this family, and its adapter no '
+        'low-rank change of that; merge it instead'
+      )
+    name = names[path].removesuffix('.weight')
+    if name.count('{}') > 1:
+      raise ValueError(
+        f'{path} has an adapter per expert, which is not written for peft (its '
+        'experts are one fused parameter); merge it instead'
+      )
+    modules.add(name.rpartition('.')[2])
+    for ours, theirs in (('a', 'lora_A'), ('b', 'lora_B')):
+      for i, x in enumerate(np.asarray(flat[f'{path}/{ours}'])):
+        key = f'base_model.model.{name.format(i)}.{theirs}.weight'
+        tensors[key] = np.ascontiguousarray(x.T)
+  folder.mkdir(parents=True, exist_ok=True)
+  save_file(tensors, folder / 'adapter_model.safetensors', {'format': 'pt'})
+  config = {
+    'peft_type': 'LORA',
+    'task_type': 'CAUSAL_LM',
+    'base_model_name_or_path': base_name,
+    'r': c.rank,
+    'lora_alpha': c.alpha,
+    'use_rslora': c.rslora,
+    'lora_dropout': 0.0,
+    'bias': 'none',
+    'fan_in_fan_out': False,
+    'inference_mode': True,
+    'target_modules': sorted(modules),
+  }
+  (folder / 'adapter_config.json').write_text(json.dumps(config, indent=2))

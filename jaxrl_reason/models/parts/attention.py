@@ -1,0 +1,308 @@
+"""Attention over whole rows, by any of several kernels.
+
+  einsum  the reference: scores [N,Q,T,T], any platform
+  xla     `jax.nn.dot_product_attention`, scores left to XLA
+  splash  Pallas on TPU: blocks of scores, never all of them; elsewhere it is
+          interpreted, slowly and with the same numbers
+          (https://arxiv.org/abs/2205.14135 is the idea)
+  cudnn   fused on NVIDIA GPUs, in bfloat16
+
+All of them take one description of who looks at whom (`Rows`), so that none
+is handed a mask it does not need: a token sees the tokens of its own segment
+up to itself, and of those the last `window`. Padding is a segment too, which
+gives every query something to look at.
+
+`make` binds a description and gives attend(q, k, v, which), `which` the index
+of the layer's window: an int, or traced where layers of several windows share
+one compiled body.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_reason import sharding
+from jaxrl_reason.models.parts.layers import soft_cap, softmax
+
+MOST = 2**30  # tokens: a window of all of them
+LANES = 128  # of a TPU: splash takes rows of a multiple of it
+
+
+@struct.dataclass
+class Rows:
+  """What attention is told of rows [N,T]."""
+
+  segments: jax.Array  # i32 [N,T], 0: padding
+  positions: jax.Array  # i32 [N,T], of a token among those of its segment
+  packed: bool = struct.field(pytree_node=False)  # several segments a row
+
+
+def describe(valid: jax.Array) -> Rows:
+  """Rows of one sequence each, or of several.
+
+  Args:
+    valid: bool [N,T], the real tokens; or i32 [N,T], the segment of every
+      token, numbered upward along the row from 1, 0 for padding.
+  """
+  ids = valid.astype(jnp.int32)
+  at = jnp.cumsum(ids > 0, axis=1) - 1
+  packed = valid.dtype != bool
+  if packed:
+    last = jax.lax.cummax(ids, axis=1)
+    first = last > jnp.pad(last[:, :-1], ((0, 0), (1, 0)))
+    at -= jax.lax.cummax(jnp.where(first, at, 0), axis=1)
+  return Rows(ids, jnp.maximum(at, 0), packed)
+
+
+def _seen(
+  queries: Rows, keys: Rows, ordered: jax.Array, windows: tuple[int, ...]
+) -> Callable:
+  """which -> bool [N,Q,S], true where a query [N,Q] may look at a key [N,S].
+
+  Args:
+    ordered: bool [Q,S], the keys that do not come after a query.
+  """
+  same = queries.segments[:, :, None] == keys.segments[:, None, :]
+  seen = same & ordered
+  if not any(windows):
+    return lambda which: seen
+  distance = queries.positions[:, :, None] - keys.positions[:, None, :]
+  sizes = jnp.asarray([w or MOST for w in windows])
+  return lambda which: seen & (distance < sizes[which])
+
+
+def _masks(rows: Rows, windows: tuple[int, ...]) -> Callable:
+  """`_seen` of whole rows."""
+  t = rows.segments.shape[1]
+  return _seen(rows, rows, jnp.tril(jnp.ones((t, t), bool)), windows)
+
+
+def _einsum(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
+  return _dense(_masks(rows, windows), scale=scale, cap=cap)
+
+
+def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
+  """By scores [N,Q,T,S] of queries [N,T] and keys [N,S], and their masks."""
+
+  def attend(q, k, v, which):
+    (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
+    # Head-major, so that every product is a plain batched one: with the heads
+    # in the middle XLA's CPU backend is 2.3 times slower, mostly backward.
+    # Rows and heads stay two dimensions: merged, they could not be split over
+    # two mesh axes, and every device would hold all heads.
+    q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
+    q = q.reshape(n, kv, -1, width)
+    k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
+    scores = jnp.einsum(
+      'nkth,nksh->nkts', q, k, preferred_element_type=jnp.float32
+    ).reshape(n, kv, -1, t, s)
+    seen = masks(which)[:, None, None]
+    p = softmax(soft_cap(scores, cap), seen).astype(v.dtype)
+    out = jnp.einsum('nkts,nksh->nkth', p.reshape(n, kv, -1, s), v)
+    return out.reshape(n, heads, t, width).swapaxes(1, 2)
+
+  return attend
+
+
+def _xla(
+  rows: Rows, windows, *, scale: float, cap: float, implementation: str = 'xla'
+) -> Callable:
+  del cap  # refused by `check`
+  masks = _masks(rows, windows)
+  return lambda q, k, v, which: jax.nn.dot_product_attention(
+    q,
+    k,
+    v,
+    mask=masks(which)[:, None],
+    scale=scale,
+    implementation=implementation,
+  )
+
+
+def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
+  """attend(q, k, v, which) of kernels that need to know the window when they
+  are compiled: one per window, and a switch where `which` is traced.
+  """
+  branches = [functools.partial(of, window) for window in windows]
+
+  def attend(q, k, v, which):
+    if isinstance(which, int):
+      return branches[which](q, k, v)
+    return jax.lax.switch(which, branches, q, k, v)
+
+  return attend
+
+
+def _splash_kernel(
+  heads: int, t: int, *, window: int, cap: float, shards: int
+) -> Any:
+  """The kernel of rows of t tokens, t a multiple of LANES * shards; queries
+  are split over so many devices.
+  """
+  # Half a second of imports that only this kernel needs.
+  from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+  mask = splash.CausalMask((t, t), shard_count=shards)
+  if window:
+    mask = splash.LocalMask((t, t), (window - 1, 0), 0, shard_count=shards)
+  size = next(n for n in (512, 256, LANES) if t // shards % n == 0)
+  return splash.make_splash_mha(
+    splash.MultiHeadMask([mask] * heads),
+    block_sizes=splash.BlockSizes(
+      block_q=size,
+      block_kv=size,
+      block_kv_compute=size,
+      block_q_dkv=size,
+      block_kv_dkv=size,
+      block_kv_dkv_compute=size,
+      block_q_dq=size,
+      block_kv_dq=size,
+    ),
+    head_shards=1,
+    q_seq_shards=shards,
+    attn_logits_soft_cap=cap or None,
+    interpret=sharding.platform() != 'tpu',
+  )
+
+
+def _splash_rows(kernel, q, q_ids, k, v, ids):
+  """q [N,Q,t,H], q_ids [N,t]; k and v [N,K,T,H], ids [N,T]: of one device."""
+  from jax.experimental.pallas.ops.tpu import splash_attention as splash
+
+  return jax.vmap(kernel)(q, k, v, splash.SegmentIds(q_ids, ids))
+
+
+def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
+  t, shards = rows.segments.shape[1], sharding.n_context_shards()
+  room = -t % (LANES * shards)
+  ids = jnp.pad(rows.segments, ((0, 0), (0, room)))
+
+  def of(window, q, k, v):
+    heads = sharding.n_local_heads(q.shape[2], k.shape[2])
+    kernel = _splash_kernel(
+      heads, t + room, window=window, cap=cap, shards=shards
+    )
+    f = sharding.on_shards(
+      _splash_rows,
+      kernel.manual_sharding_spec,
+      n_rows=q.shape[0],
+      n_heads=k.shape[2],
+    )
+    major = lambda x: jnp.pad(
+      x.swapaxes(1, 2), ((0, 0), (0, 0), (0, room), (0, 0))
+    )
+    out = f(kernel, major(q * scale), ids, major(k), major(v), ids)
+    return out[:, :, :t].swapaxes(1, 2)
+
+  return _by_window(windows, of)
+
+
+def _cudnn(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
+  """Rows of one segment go by their lengths, moved to the left, since the
+  kernel knows padding on the right only; packed rows by a mask.
+  """
+  if rows.packed:
+    return _xla(rows, windows, scale=scale, cap=cap, implementation='cudnn')
+  t = rows.segments.shape[1]
+  real = rows.segments > 0
+  first, lengths = jnp.argmax(real, axis=1), real.sum(axis=1)
+  there = (jnp.arange(t) + first[:, None]) % t
+  back = (jnp.arange(t) - first[:, None]) % t
+  move = lambda x, to: jnp.take_along_axis(x, to[..., None, None], axis=1)
+
+  def of(window, q, k, v):
+    out = jax.nn.dot_product_attention(
+      *(move(x, there) for x in (q, k, v)),
+      scale=scale,
+      is_causal=True,
+      query_seq_lengths=lengths,
+      key_value_seq_lengths=lengths,
+      local_window_size=(window - 1, 0) if window else None,
+      implementation='cudnn',
+    )
+    # What it writes past a row's end is not specified.
+    return jnp.where(real[..., None, None], move(out, back), 0)
+
+  return _by_window(windows, of)
+
+
+KERNELS = {'einsum': _einsum, 'xla': _xla, 'splash': _splash, 'cudnn': _cudnn}
+
+
+def check(kind: str, c: Any) -> None:
+  """Refuses a kernel (or 'auto') that cannot compute the attention of Config
+  c.
+
+  Raises:
+    ValueError: names the keys and what to choose instead.
+  """
+  if kind in ('xla', 'cudnn') and c.attention_cap:
+    raise ValueError(
+      f'model.attention={kind!r} has no soft cap of scores, which this model '
+      f'has (attention_cap={c.attention_cap}): choose auto, einsum or splash'
+    )
+  if kind == 'cudnn' and not _fits_cudnn(c):
+    raise ValueError(
+      "model.attention='cudnn' takes model.dtype='bfloat16' and heads of a "
+      f'multiple of 8 up to 128 wide, not {c.dtype} and {c.head_dim}: choose '
+      'auto, einsum or xla'
+    )
+
+
+def _fits_cudnn(c: Any) -> bool:
+  narrow = c.head_dim % 8 == 0 and c.head_dim <= 128
+  return c.dtype == 'bfloat16' and narrow and not c.attention_cap
+
+
+def resolve(c: Any) -> str:
+  """The kernel's name; of 'auto', the fast one of the platform compiled for.
+
+  Raises:
+    ValueError: cudnn, which needs whole rows, where a mesh splits them.
+  """
+  split = sharding.n_context_shards() > 1
+  if c.attention == 'cudnn' and split:
+    raise ValueError(
+      "model.attention='cudnn' computes whole rows, and config.mesh splits "
+      'them over a context axis: choose auto, einsum or xla'
+    )
+  if c.attention != 'auto':
+    return c.attention
+  cudnn = _fits_cudnn(c) and not split
+  fast = {'tpu': 'splash', 'gpu': 'cudnn' if cudnn else 'einsum'}
+  return fast.get(sharding.platform(), 'einsum')
+
+
+def between(
+  queries: Rows,
+  keys: Rows,
+  ordered: jax.Array,
+  c: Any,
+  windows: tuple[int, ...],
+) -> Callable:
+  """What `make` gives, by einsum, for queries [N,T] that are some of the rows
+  whose keys [N,S] are given.
+
+  Args:
+    ordered: bool [T,S], the keys that do not come after a query.
+  """
+  seen = _seen(queries, keys, ordered, windows)
+  return _dense(seen, scale=c.score_scale, cap=c.attention_cap)
+
+
+def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:
+  """attend(q [N,T,Q,H], k, v [N,T,K,H], which) -> [N,T,Q,H] of Config c.
+
+  Args:
+    windows: the distinct ones, in tokens, a query's own included; 0: all. By
+      array index in splash and cudnn, by position in the others: the same
+      where a segment has no holes.
+  """
+  kernel = KERNELS[resolve(c)]
+  attend = kernel(rows, windows, scale=c.score_scale, cap=c.attention_cap)
+  gathered = sharding.gathered
+  return lambda q, k, v, which: attend(q, gathered(k), gathered(v), which)

@@ -1,0 +1,203 @@
+"""Transformer parts as functions of arrays. Softmax and norms are computed in
+float32 whatever the compute dtype, since their errors reach every
+log-probability; matrix products accumulate in float32.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_reason import sharding
+from jaxrl_reason.models.parts import grouped as grouped_lib
+
+# Finite, so that a row with nothing to attend to (padding) gives uniform
+# weights and not NaN; exp of it underflows to exactly 0.
+MASKED = -1e30
+
+
+def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
+  """x / rms(x) * weight over the last axis (https://arxiv.org/abs/1910.07467)."""
+  x32 = x.astype(jnp.float32)  # bf16 squares lose the small features
+  scale = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
+  return (x32 * scale * weight).astype(x.dtype)
+
+
+def soft_cap(x: jax.Array, cap: float) -> jax.Array:
+  """cap * tanh(x / cap), within (-cap, cap); cap 0: x (Gemma 2,
+  https://arxiv.org/abs/2408.00118).
+  """
+  return cap * jnp.tanh(x / cap) if cap else x
+
+
+def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
+  """Masked softmax over the last axis, float32."""
+  return jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+
+
+def _cached_scores(q, keys, mask, cap: float) -> jax.Array:
+  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
+  mask bool [1 or B,1 or I,S].
+  """
+  scores = jnp.einsum(
+    'bikgh,bksh->bikgs', q, keys.values, preferred_element_type=jnp.float32
+  )
+  if keys.scale is not None:
+    scores = scores * keys.scale[:, None, :, None]
+  return jnp.where(mask[:, :, None, None], soft_cap(scores, cap), MASKED)
+
+
+def _cached_values(p, values, dtype) -> jax.Array:
+  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
+  if values.scale is not None:
+    p = p * values.scale[:, None, :, None]
+  return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
+
+
+def attend_cached(
+  q: jax.Array,
+  prompt: tuple,
+  own: tuple,
+  prompt_mask: jax.Array,
+  own_mask: jax.Array,
+  *,
+  scale: float,
+  cap: float = 0.0,
+) -> jax.Array:
+  """One new token per row against its group's prompt and its own completion.
+
+  The rows of a prompt read one copy of its keys: that part is a real matrix
+  product instead of one of matrix and vector for each, and nothing is repeated.
+  One softmax over the scores of both parts is what merging two of them by their
+  log-sum-exps gives, and needs no second pass.
+
+  Args:
+    q: [S,Q,H], S = B*I, the I rows of a prompt adjacent.
+    prompt: keys, values of the prompts: `cache.Kept` of [B,K,P,H].
+    own: keys, values of the completions so far: Kept of [S,K,R,H].
+    prompt_mask: bool [B,1 or I,P], the prompt tokens each may look at.
+    own_mask: bool [1 or S,R], the columns each may look at.
+    scale: of the scores; cap: their soft cap, 0 for none.
+
+  Returns:
+    [S,Q,H]
+  """
+  (s, heads, width), (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
+  q = q.reshape(s, kv, -1, width) * scale
+  grouped = lambda x: x.reshape(b, s // b, *x.shape[1:])
+  alone = lambda x: x[:, None]
+  shared = _cached_scores(grouped(q), prompt[0], prompt_mask, cap)
+  single = _cached_scores(alone(q), own[0], alone(own_mask), cap)
+  scores = [x.reshape(s, *x.shape[2:]) for x in (shared, single)]
+  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
+  p_shared, p_single = jnp.split(p, [n_prompt], axis=-1)
+  out = _cached_values(alone(p_single), own[1], q.dtype)
+  out_shared = _cached_values(grouped(p_shared), prompt[1], q.dtype)
+  out = out.reshape(s, heads, width) + out_shared.reshape(s, heads, width)
+  return out.astype(q.dtype)
+
+
+@struct.dataclass
+class Quantized:
+  """A frozen weight int8 * scale (`models.frozen`)."""
+
+  int8: jax.Array  # [in..., out...]
+  scale: jax.Array  # f32 [out...]
+
+  def reshape(self, *shape: int) -> 'Quantized':
+    return self.replace(int8=self.int8.reshape(*shape))
+
+
+@struct.dataclass
+class Adapted:
+  """A weight with a low-rank change beside it (`models.lora`)."""
+
+  w: jax.Array | Quantized  # [..., out]
+  a: jax.Array  # [in, r]
+  b: jax.Array  # [r, out]
+  scale: float = struct.field(pytree_node=False)
+
+  def reshape(self, *shape: int) -> 'Adapted':
+    return self.replace(w=self.w.reshape(*shape))
+
+
+Weight = jax.Array | Quantized | Adapted
+
+
+def is_weight(x) -> bool:
+  """Whether a node of a tree is a weight of more than one array."""
+  return isinstance(x, (Quantized, Adapted))
+
+
+def cast(w: Weight, dtype) -> Weight:
+  """A weight as products in `dtype` read it."""
+  if isinstance(w, Quantized):
+    return w  # int8 in memory; cast as it is read
+  if isinstance(w, Adapted):
+    ab = {'a': w.a.astype(dtype), 'b': w.b.astype(dtype)}
+    return w.replace(w=cast(w.w, dtype), **ab)
+  return w.astype(dtype)
+
+
+def _flat(x: jax.Array) -> jax.Array:
+  """[...,D] as the rows [M,D] of a matrix; as it is where a mesh splits the
+  tokens of a row, because rows of several split lines are none of one line.
+  """
+  split = sharding.n_context_shards() > 1
+  return x if split else x.reshape(-1, x.shape[-1])
+
+
+def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
+  """x [..., A] times w [A, ...] as one product of two matrices, plus bias.
+
+  The reshapes are free, and keep the weight's gradient a plain x^T g: with
+  two contracted axes XLA's CPU backend transposes every activation first,
+  fused into the arithmetic that makes it (the update took twice as long).
+  """
+  if isinstance(w, Adapted):
+    y = dense(x, w.w, bias)
+    change = dense(dense(x, w.a), w.b) * w.scale
+    return y + change.reshape(y.shape)
+  scale = None
+  if isinstance(w, Quantized):
+    w, scale = w.int8, w.scale
+  rows, features = x.shape[:-1], w.shape[1:]
+  flat = _flat(x)
+  w = w.reshape(w.shape[0], -1).astype(x.dtype)
+  if bias is None and scale is None:
+    return (flat @ w).reshape(*rows, *features)
+  # Rounded once, after the sum, as bf16 libraries do.
+  y = jnp.dot(flat, w, preferred_element_type=jnp.float32)
+  y = y.reshape(*rows, *features)
+  if scale is not None:
+    y = y * scale
+  if bias is not None:
+    y = y + bias.astype(x.dtype)
+  return y.astype(x.dtype)
+
+
+def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
+  """Runs of rows [M,in], `sizes` [E] long, each times its expert's [in,out]."""
+  if isinstance(w, Adapted):
+    change = grouped(grouped(rows, w.a, sizes), w.b, sizes)
+    return grouped(rows, w.w, sizes) + change * w.scale
+  if isinstance(w, Quantized):
+    # Multiplied out: a scale per row would be as large as the activations.
+    w = w.int8 * w.scale[:, None]
+  return grouped_lib.dot(rows, w.astype(rows.dtype), sizes)
+
+
+def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:
+  """activation(x) * up, rounded once: in bf16 each operation of a GELU would
+  round.
+  """
+  return (activation(x.astype(jnp.float32)) * up).astype(x.dtype)
+
+
+def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:
+  """(act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
+  flat = _flat(x)
+  times = lambda x, name: dense(x, p[name], p.get(name + '_bias'))
+  act = gate(times(flat, 'gate'), times(flat, 'up'), activation)
+  return times(act, 'down').reshape(x.shape)

@@ -1,0 +1,331 @@
+"""Generation: prompts [B,P] -> Rollout of N = B*G completions [N,C].
+
+prefill each prompt once, draw every row's first token -> while a slot has a
+row: one decode step, draw a token per slot, give the next row of its prompt to
+a slot whose row has ended. Everything is one compiled program: static shapes,
+traced settings and stop tokens, early exit when all rows have ended.
+
+Slots. I of a prompt's G rows are decoded at a time (all of them by default), in
+the slots [B,I] of the prompt. A slot stays with its prompt, whose keys all its
+slots read in place: nothing is copied or gathered when a row begins, and over a
+mesh no row leaves its device. The cache has room for B*I rows, not N.
+
+Segments. The cache's columns grow in parts, each with a loop of its own, so
+that a step reads little that is not written yet (`models.cache`).
+
+The noise of a token depends on (key, row id, position) only, where the key is
+that of the step: it survives resuming, resharding, slots, and generating a
+batch in parts.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.experimental
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_reason import logits as logits_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Model, Rollout
+from jaxrl_reason.models import cache as cache_lib
+from jaxrl_reason.models.parts import moe
+
+NONE = -1  # a token not drawn
+
+
+@struct.dataclass
+class Slots:
+  """What the S = B*I slots are at, between two steps."""
+
+  step: jax.Array  # int [], steps done: the column that is written next
+  t: jax.Array  # int [] or [S], index in its completion of `token`
+  row: jax.Array  # int [B,I], the sample of the prompt that a slot has
+  token: jax.Array  # int [S], to be decoded
+  over: jax.Array  # bool [S], nothing to be decoded
+  taken: jax.Array  # int [B], samples that have been given to a slot
+  cache: Any
+  out: dict[str, jax.Array]  # [N,C,...]; tokens NONE where none was drawn
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draw:
+  """Draws tokens of rows: the arrays are those of all N rows."""
+
+  model: Model
+  weights: Any
+  sampling: logits_lib.Sampling  # temperature [N]
+  keys: jax.Array  # [N]
+  stop: jax.Array  # int [E]
+  policy_logp: bool
+
+  def __call__(self, hidden, row, t) -> dict[str, jax.Array]:
+    """The t-th tokens and their log-probs of rows [S] (int, or all)."""
+    logits = self.model.unembed(self.weights, hidden)
+    sampling = self.sampling.replace(temperature=row(self.sampling.temperature))
+    shaped = logits_lib.shape(logits, sampling)
+    keys = row(self.keys)
+    at_t = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(t, keys.shape))
+    token, logp = logits_lib.draw(shaped, sampling, at_t)
+    new = {'tokens': token, 'logp': logp}
+    if self.policy_logp:
+      new['policy_logp'] = logits_lib.token_logp(logits, token)
+    return new
+
+  def ends(self, token: jax.Array) -> jax.Array:
+    """Whether tokens [...] are stop tokens."""
+    return jnp.any(token[..., None] == self.stop, axis=-1) & (token != NONE)
+
+
+def _rows(slots: Slots) -> Callable:
+  """x [N,...] -> of the slots' rows [S,...]."""
+  b, n_slots = slots.row.shape
+  if not slots.t.ndim:
+    return lambda x: x  # a slot for every row
+
+  def pick(x):
+    taken = jax.vmap(lambda x, i: x[i])(x.reshape(b, -1), slots.row)
+    return taken.reshape(b * n_slots)
+
+  return pick
+
+
+def _write(all_, x, slots: Slots, t):
+  """all_ [N,C,...] with x [S,...] at index t of the slots' rows."""
+  if not slots.t.ndim:
+    return jax.lax.dynamic_update_index_in_dim(all_, x, t, axis=1)
+  b, n_slots = slots.row.shape
+  split = lambda x, n: x.reshape(b, n, *x.shape[1:])
+  # Slots that are over may have run past C.
+  put = jax.vmap(lambda a, i, j, x: a.at[i, j].set(x, mode='drop'))
+  grouped = split(all_, all_.shape[0] // b)
+  new = put(grouped, slots.row, split(t, n_slots), split(x, n_slots))
+  return new.reshape(all_.shape)
+
+
+def _unless(over, new: dict) -> dict:
+  """What was drawn, but nothing where a slot is over."""
+  none = {'tokens': NONE}
+  return {k: jnp.where(over, none.get(k, 0), x) for k, x in new.items()}
+
+
+def _tell(on_token: Callable, t, token, over) -> None:
+  token = jnp.where(over, 0, token)
+  jax.experimental.io_callback(on_token, None, t, token, over, ordered=True)
+
+
+def _step(
+  draw: _Draw, on_token: Callable | None, columns: int, slots: Slots
+) -> Slots:
+  """Decodes the slots' tokens and draws the next ones."""
+  column = slots.step % columns
+  hidden, cache = draw.model.decode(
+    draw.weights, slots.token, slots.cache, slots.t, column
+  )
+  t = slots.t + 1
+  new = draw(hidden, _rows(slots), t)
+  token = new['tokens']
+  if on_token is not None:
+    _tell(on_token, t, token, slots.over)
+  out = dict(slots.out)
+  if 'routes' in out:
+    used = draw.model.sampled_routes(cache)[1]
+    out['routes'] = _write(out['routes'], used, slots, slots.t)
+  for name, x in _unless(slots.over, new).items():
+    out[name] = _write(out[name], x, slots, t)
+  full = t + 1 == out['tokens'].shape[1]
+  over = slots.over | draw.ends(token) | full
+  return slots.replace(
+    step=slots.step + 1, t=t, token=token, over=over, cache=cache, out=out
+  )
+
+
+def _refill(draw: _Draw, slots: Slots) -> Slots:
+  """Gives the slots that are over the next rows of their prompt.
+
+  Their first tokens have been drawn already, with those of all rows.
+  """
+  b, n_slots = slots.row.shape
+  first = slots.out['tokens'][:, 0].reshape(b, -1)  # [B,G]
+  over = slots.over.reshape(b, n_slots)
+  row = slots.taken[:, None] + jnp.cumsum(over, axis=1) - 1
+  begins = over & (row < first.shape[1])
+  row = jnp.where(begins, row, slots.row)
+  token = jnp.take_along_axis(first, row, axis=1).reshape(-1)
+  begins = begins.reshape(-1)
+  single = slots.out['tokens'].shape[1] == 1
+  return slots.replace(
+    row=row,
+    t=jnp.where(begins, 0, slots.t),
+    token=jnp.where(begins, token, slots.token),
+    over=jnp.where(begins, draw.ends(token) | single, slots.over),
+    taken=slots.taken + begins.reshape(b, -1).sum(axis=1),
+  )
+
+
+def _loop(
+  draw: _Draw, on_token: Callable | None, columns: int, most: int, slots: Slots
+) -> Slots:
+  """Steps until all rows have ended, or as many as `most`."""
+  _, g, _ = _shape(slots)
+  fixed = not slots.t.ndim  # a slot for every row
+
+  def unfinished(state):
+    done, slots = state
+    left = ~jnp.all(slots.over)
+    if not fixed:
+      left |= jnp.any(slots.taken < g)
+    return (done < most) & left
+
+  def body(state):
+    done, slots = state
+    slots = _step(draw, on_token, columns, slots)
+    return done + 1, slots if fixed else _refill(draw, slots)
+
+  return jax.lax.while_loop(unfinished, body, (jnp.int32(0), slots))[1]
+
+
+def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
+  """[(columns, steps at most)] of the loops over tokens, one after another.
+
+  The last ends when all rows have: I slots need at most the steps of their
+  G / I rows each, and of one more.
+  """
+  rooms = cache_lib.rooms(max_new, segments)
+  steps = [b - a for a, b in zip((0, *rooms), rooms)]
+  if 0 < slots < n_samples:
+    steps[-1] = max_new * (-(-n_samples // slots) + 1)
+  return list(zip(rooms, steps))
+
+
+def _shape(slots: Slots) -> tuple[int, int, int]:
+  """(B, G, C)."""
+  n, c = slots.out['tokens'].shape
+  b = slots.row.shape[0]
+  return b, n // b, c
+
+
+def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
+  """The first token of all rows, and a row in every slot.
+
+  Args:
+    hidden: [B,D], of the prompts' last tokens.
+    routes: int [S,L,k], of a step, where they are asked for.
+    shape: (B, G, C).
+  """
+  b, g, c = shape
+  hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
+  first = draw(hidden, lambda x: x, 0)
+  blank = lambda x: jnp.full((b * g, c), x.dtype.type(0), x.dtype)
+  out = {k: blank(x) for k, x in first.items()}
+  out['tokens'] = out['tokens'] + NONE
+  out = {k: sharding.rows(x.at[:, 0].set(first[k])) for k, x in out.items()}
+  if routes is not None:
+    out['routes'] = sharding.rows(
+      jnp.full((b * g, c, *routes.shape[1:]), moe.UNKNOWN, routes.dtype)
+    )
+  row = jnp.broadcast_to(jnp.arange(n_slots), (b, n_slots))
+  token = first['tokens'].reshape(b, g)[:, :n_slots].reshape(-1)
+  return Slots(
+    step=jnp.int32(0),
+    t=jnp.zeros(() if n_slots == g else b * n_slots, jnp.int32),
+    row=row,
+    token=token,
+    over=draw.ends(token) | (c == 1),
+    taken=jnp.full(b, n_slots),
+    cache=cache,
+    out=out,
+  )
+
+
+def _rollout(draw: _Draw, slots: Slots) -> Rollout:
+  """What the slots have written."""
+  drawn = slots.out['tokens'] != NONE
+  tokens = jnp.where(drawn, slots.out['tokens'], 0)
+  routes = None
+  if 'routes' in slots.out:
+    prompt, own = draw.model.sampled_routes(slots.cache)[0], slots.out['routes']
+    repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
+    routes = jnp.concatenate([repeated, own], axis=1)
+  return Rollout(
+    tokens=tokens,
+    length=drawn.sum(axis=1),
+    logp=slots.out['logp'],
+    policy_logp=slots.out.get('policy_logp'),
+    truncated=~jnp.any(draw.ends(slots.out['tokens']), axis=1),
+    temperature=draw.sampling.temperature,
+    routes=routes,
+  )
+
+
+def generate(
+  model: Model,
+  params,
+  prompts: jax.Array,
+  valid: jax.Array,
+  key: jax.Array,
+  sampling: logits_lib.Sampling,
+  stop: jax.Array,
+  *,
+  n_samples: int,
+  max_new: int,
+  row_ids: jax.Array | None = None,
+  slots: int = 0,
+  segments: int = 1,
+  policy_logp: bool = False,
+  routes: bool = False,
+  on_token: Callable | None = None,
+) -> Rollout:
+  """Samples n_samples completions of every prompt.
+
+  Args:
+    model: the policy's functions; params: its weights.
+    prompts: int [B,P], left-padded; valid: bool [B,P], true at real tokens.
+    key: of this step; fold the step's number into the run's key.
+    sampling: settings, temperature [] or [N].
+    stop: int [E], the tokens that end a completion (any one; pad with -1).
+    n_samples: G; rows of one prompt are adjacent.
+    max_new: C, the completion's room.
+    row_ids: int [N], the rows' places in the whole batch when this is a part
+      of it; None: 0 to N - 1.
+    slots: I, samples of a prompt that are decoded at a time; 0: all.
+    segments: parts in which the cache grows; each compiles its own loop.
+    policy_logp: also return log-probabilities of the untempered policy.
+    routes: also return the experts used, for `model.hidden_routed`: int
+      [N,P+C,L,k]; -1 where nothing was decoded. No log-probability of a row
+      depends on those of its last token and past its end.
+    on_token: host function (t, tokens [N], done bool [N]), called in order
+      with the t-th tokens while the program runs, `done` of the rows that had
+      ended before; on one device, and only with a slot for every row.
+
+  Returns:
+    Rollout of B*G rows. The stop token is part of a completion; what follows
+    it is 0, with log-probability 0.
+  """
+  (b, _), g, c = prompts.shape, n_samples, max_new
+  n_slots = min(slots or g, g)
+  if on_token is not None and n_slots < g:
+    raise ValueError(f'on_token needs a slot for every row, not {slots} of {g}')
+  ids = jnp.arange(b * g) if row_ids is None else row_ids
+  heat = jnp.broadcast_to(sampling.temperature, (b * g,))
+  draw = _Draw(
+    model,
+    model.decode_params(params),
+    sampling.replace(temperature=heat),
+    jax.vmap(jax.random.fold_in, (None, 0))(key, ids),
+    stop,
+    policy_logp,
+  )
+  loops = trips(c, segments, g, n_slots)
+  first = loops[0][0]
+  hidden, cache = model.prefill(params, prompts, valid, n_slots, c, first)
+  used = model.sampled_routes(cache)[1] if routes else None
+  state = _begin(draw, hidden, cache, used, (b, g, c), n_slots)
+  if on_token is not None:
+    _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
+  for columns, most in loops:
+    state = state.replace(cache=model.grow(state.cache, columns))
+    state = _loop(draw, on_token, columns, most, state)
+  return _rollout(draw, state)

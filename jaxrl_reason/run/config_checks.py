@@ -1,0 +1,245 @@
+"""What a run's configuration must satisfy, checked before anything is compiled.
+
+Errors name the key and show the arithmetic. `check` needs the configuration
+only; the others are about the model it names.
+"""
+
+import ml_collections
+
+from jaxrl_reason import batch, losses
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.models.config import Config
+from jaxrl_reason.run import compile_log as programs
+from jaxrl_reason.update import optim
+from jaxrl_reason.update.learner import OLD_LOGP
+
+# What `step` can give a loss, of what `losses.needs` may ask for.
+COMPUTED = frozenset(
+  'ref_logp old_logp sampler_logp entropy entropy_grad reward_parts values '
+  'process_reward greedy_reward old_mean_logp full_logits sft_mask selected '
+  'key truncated is_offpolicy'.split()
+)
+
+
+def _divides(what: str, total: int, **parts: int):
+  product, shown = 1, []
+  for name, n in parts.items():
+    if n < 1:
+      raise ValueError(f'{name}={n} must be at least 1')
+    product *= n
+    shown.append(f'{name} {n}')
+  if total % product:
+    raise ValueError(
+      f'{what} = {total} does not divide by {" x ".join(shown)} = {product}'
+    )
+
+
+def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
+  """Refuses impossible configurations.
+
+  Args:
+    n_row_shards: devices over which rows are split (data x fsdp).
+
+  Raises:
+    ValueError: names the key and shows the arithmetic.
+  """
+  unknown = [s for s in config.stages if s not in config_lib.STAGES]
+  if unknown or not config.stages:
+    raise ValueError(f'stages={config.stages}: choose from {config_lib.STAGES}')
+  # Evaluations and checkpoints fall between two lines of metrics.
+  for key in ('eval.every', 'checkpoint.every'):
+    section, name = key.split('.')
+    _divides(key, config[section][name], log_every=config.log_every)
+  for stage in set(config.stages):
+    c = config[stage]
+    dispatch = {f'{stage}.steps_per_dispatch': c.steps_per_dispatch}
+    _divides(f'{stage}.steps', c.steps, **dispatch)
+    _divides('log_every', config.log_every, **dispatch)
+    _check_optimizer(stage, c)
+    _check_rows(stage, c, n_row_shards)
+  if config.rl.reference_memory not in ('device', 'host'):
+    raise ValueError(
+      f'rl.reference_memory={config.rl.reference_memory!r}: device or host'
+    )
+  if config.frozen_dtype not in frozen.DTYPES:
+    raise ValueError(
+      f'frozen_dtype={config.frozen_dtype!r}: choose one of '
+      f'{", ".join(frozen.DTYPES)}'
+    )
+  programs.profiled(config.profile.steps)
+  if 'rl' in config.stages:
+    _check_rl(config)
+
+
+def check_experts(config: ml_collections.ConfigDict, experts: int) -> None:
+  """Refuses settings of experts for a model without.
+
+  Raises:
+    ValueError: names the key.
+  """
+  keys = {f'{s}.balance_coef': config[s].balance_coef for s in config.stages}
+  keys['rl.replay_routes'] = config.rl.replay_routes
+  for key, value in keys.items():
+    if value and not experts:
+      raise ValueError(
+        f'{key}={value}: the model has no experts; set it to its default, or '
+        'model.experts'
+      )
+
+
+def check_positions(c: ml_collections.ConfigDict, shape: Config) -> None:
+  """Refuses rows of another room than generation's where that matters.
+
+  Args:
+    c: the rl section.
+    shape: the model's.
+
+  Raises:
+    ValueError: names the keys.
+  """
+  saved = c.pack_len or c.length_buckets
+  if saved and any(r.kind == 'longrope' for r in shape.rope_tables):
+    raise ValueError(
+      f'rl.pack_len={c.pack_len}, rl.length_buckets={c.length_buckets}: the '
+      'longrope positions of this model depend on the room of a program; set '
+      'both to 0'
+    )
+
+
+def _check_optimizer(stage: str, c: ml_collections.ConfigDict) -> None:
+  try:
+    optim.make(c.optimizer, c.steps)
+  except ValueError as e:
+    raise ValueError(f'{stage}.optimizer: {e}') from e
+
+
+def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
+  micro = {f'{stage}.micro_batches': c.micro_batches}
+  shards = {'row shards (mesh data x fsdp)': shards}
+  if stage != 'rl':
+    _divides(f'{stage}.rows', c.rows, **micro, **shards)
+    return
+  name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
+  mini = {'rl.minibatches': c.minibatches}
+  _divides(name, c.prompts * c.samples, **mini, **micro, **shards)
+  parts = {'rl.parts': c.parts} if c.path == 'host' else {}
+  _divides('rl.prompts', c.prompts, **parts, **shards)
+
+
+def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
+  """Demonstrations and a loss that knows them come together."""
+  if c.demos >= c.samples or c.demos < 0:
+    raise ValueError(
+      f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}'
+    )
+  if c.demos and 'is_offpolicy' not in needs:
+    raise ValueError(
+      f'rl.demos={c.demos}: rl.algorithm={c.algorithm!r} takes every token for '
+      "the policy's own; set rl.loss.offpolicy to luffy or sft"
+    )
+  if 'is_offpolicy' in needs and not c.demos:
+    raise ValueError(
+      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
+      'rl.demos=1 or more'
+    )
+
+
+def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
+  if c.old_logp not in OLD_LOGP:
+    raise ValueError(
+      f'rl.old_logp={c.old_logp!r}: choose {" or ".join(OLD_LOGP)}'
+    )
+  if c.old_logp == 'sampler' and (c.demos or 'old_mean_logp' in needs):
+    raise ValueError(
+      'rl.old_logp="sampler": the sampler knows no log-probs of demonstrations '
+      '(rl.demos) or of whole vocabularies (rover); use "trainer"'
+    )
+  if c.staleness not in (0, 1) or (c.staleness and c.path != 'host'):
+    raise ValueError(
+      f'rl.staleness={c.staleness}: 0, or 1 with rl.path="host"; in the fused '
+      'step nothing waits for a verifier'
+    )
+  if c.staleness and c.old_logp != 'sampler':
+    raise ValueError(
+      'rl.staleness=1 needs rl.old_logp="sampler": samples of an earlier '
+      'policy are off-policy by the ratio to that policy'
+    )
+
+
+def _check_prompts(c: ml_collections.ConfigDict):
+  if c.prompt_buckets < 1 or c.prefill_chunk < 0:
+    raise ValueError(
+      f'model.prompt_buckets={c.prompt_buckets} must be at least 1 and '
+      f'model.prefill_chunk={c.prefill_chunk} at least 0 (prompts at once)'
+    )
+  if c.prompt_buckets > 1 and c.prefill_chunk:
+    raise ValueError(
+      f'model.prompt_buckets={c.prompt_buckets}: with model.prefill_chunk='
+      f'{c.prefill_chunk} padding is left out chunk by chunk; set one of them'
+    )
+
+
+def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
+  c, d = config.rl, config.data
+  room = d.prompt_len + d.completion_len
+  if c.pack_len and c.length_buckets:
+    raise ValueError(
+      f'rl.pack_len={c.pack_len} and rl.length_buckets={c.length_buckets} save '
+      'the same padding: set one of them to 0'
+    )
+  if c.pack_len and c.pack_len < room:
+    raise ValueError(
+      f'rl.pack_len={c.pack_len} is less than data.prompt_len {d.prompt_len} '
+      f'+ data.completion_len {d.completion_len} = {room}, the longest sequence'
+    )
+  if c.pack_len and c.pack_sizes < 1 or c.length_buckets < 0:
+    raise ValueError(
+      f'rl.pack_sizes={c.pack_sizes} must be at least 1 and '
+      f'rl.length_buckets={c.length_buckets} at least 0'
+    )
+  if c.pack_len and 'full_logits' in needs:
+    raise ValueError(
+      f'rl.pack_len={c.pack_len}: rl.algorithm={c.algorithm!r} reads whole '
+      'logits, which are not packed; use rl.length_buckets'
+    )
+
+
+def _check_rl(config: ml_collections.ConfigDict) -> None:
+  c = config.rl
+  needs = losses.needs(config_lib.algorithm(config))
+  unmet = needs - COMPUTED
+  if unmet:
+    raise ValueError(
+      f'rl.algorithm={c.algorithm!r} needs {", ".join(sorted(unmet))}, which '
+      'this trainer does not compute; `losses` has it for your own loop'
+    )
+  _check_demos(c, needs)
+  _check_old_logp(c, needs)
+  _check_packing(config, needs)
+  if c.path not in ('fused', 'host'):
+    raise ValueError(f'rl.path={c.path!r}: choose fused or host')
+  if c.filter not in batch.FILTERS:
+    raise ValueError(
+      f'rl.filter={c.filter!r}: choose one of {", ".join(batch.FILTERS)}'
+    )
+  if not 0 <= c.overlong <= config.data.completion_len:
+    raise ValueError(
+      f'rl.overlong={c.overlong} tokens of data.completion_len='
+      f'{config.data.completion_len}: choose from 0 to that'
+    )
+  if c.path == 'host' and c.steps_per_dispatch != 1:
+    raise ValueError(
+      'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
+      'stand between generation and update'
+    )
+  _check_prompts(config.model)
+  if c.slots < 0 or c.cache_segments < 1:
+    raise ValueError(
+      f'rl.slots={c.slots} must be at least 0 (all samples at once) and '
+      f'rl.cache_segments={c.cache_segments} at least 1'
+    )
+  if c.temperature <= 0:
+    raise ValueError(
+      f'rl.temperature={c.temperature}: exploration needs more than 0'
+    )

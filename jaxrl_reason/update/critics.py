@@ -1,0 +1,190 @@
+"""Networks that learn beside the policy and give its advantages what to read.
+
+  'values'          a value head on a body of its own: PPO, VC-PPO, VAPO
+                    (https://arxiv.org/abs/1707.06347, 2503.01491, 2504.05118)
+  'process_reward'  an implicit process reward model, trained on outcomes only:
+                    PRIME (https://arxiv.org/abs/2502.01456)
+
+Both start as copies of what the policy trains, beside the same frozen weights:
+with adapters a critic is adapters of its own, not a second model. A critic's
+arrays come from its weights before the step; it then takes one update per
+update of the policy, on the same rows (PRIME's paper updates the reward model
+first and reads it after).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+
+from jaxrl_reason import losses, trees
+from jaxrl_reason.base import Batch, Model
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.update import logprobs
+
+
+@struct.dataclass
+class CriticState:
+  """What a critic learns; part of a TrainState."""
+
+  params: Any
+  opt_state: Any
+  updates: jax.Array  # i32 [], done so far
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic:
+  """A critic; static, so it selects a program.
+
+  Attributes:
+    output: the field of a Batch it fills, a key of `KINDS`.
+    model: the policy's functions, which its body shares.
+    settings: of the loss, from `losses.resolve`.
+    tx: its optimizer.
+    start: first column trained on.
+    warmup_updates: its first updates, during which the policy stays as it is
+      (value pretraining of VC-PPO).
+    trainable: regex over the paths of the parameters that it, as the policy,
+      trains; it reads the policy's others.
+  """
+
+  output: str
+  model: Model
+  settings: dict[str, Any]
+  tx: optax.GradientTransformation
+  start: int
+  warmup_updates: int = 0
+  trainable: str = '.*'
+
+
+def init_state(critic: Critic, params) -> CriticState:
+  """A critic that starts from the policy's weights."""
+  own = KINDS[critic.output][0](critic, params)
+  return CriticState(own, critic.tx.init(own), jnp.int32(0))
+
+
+def evaluate(critic: Critic, params, policy, batch: Batch) -> jax.Array:
+  """The critic's output [N,T], float32; entry t is about token t.
+
+  Args:
+    params: its own; policy: the policy's, whose frozen ones it shares.
+  """
+  return KINDS[critic.output][1](critic, params, policy, batch)
+
+
+def targets(critic: Critic, batch: Batch) -> jax.Array | None:
+  """What the output is regressed on, [N,T]; None: the outcome alone."""
+  if critic.output != 'values':
+    return None
+  return losses.critic_targets(
+    critic.settings,
+    batch.reward,
+    batch.values,
+    batch.mask,
+    reward_valid=batch.reward_valid,
+    old_logp=batch.sampler_logp if batch.old_logp is None else batch.old_logp,
+    ref_logp=batch.ref_logp,
+  )
+
+
+def loss_fn(params, critic: Critic, policy, batch: Batch, target, denominators):
+  """A (micro-)batch's share of the critic's loss, and its metrics."""
+  own = critic, params, policy
+  return KINDS[critic.output][2](*own, batch, target, denominators)
+
+
+def apply(critic: Critic, state: CriticState, grads) -> CriticState:
+  """One update from summed gradients."""
+  updates, opt_state = critic.tx.update(grads, state.opt_state, state.params)
+  params = optax.apply_updates(state.params, updates)
+  return CriticState(params, opt_state, state.updates + 1)
+
+
+def _copy(critic: Critic, params):
+  return jax.tree.map(jnp.copy, trees.split(params, critic.trainable)[0])
+
+
+def _body(critic: Critic, own, policy):
+  """A whole model's parameters: its own and the policy's frozen ones."""
+  return trees.join(own, trees.split(policy, critic.trainable)[1])
+
+
+def _value_init(critic: Critic, params):
+  one = jnp.zeros((1, 1), jnp.int32)
+  hidden = jax.eval_shape(critic.model.hidden, params, one, one > 0)
+  head = jnp.zeros(hidden.shape[-1])
+  return {'body': _copy(critic, params), 'value_head': head}
+
+
+def _values(critic: Critic, params, policy, batch: Batch) -> jax.Array:
+  """V of the state before token t: read where token t is predicted."""
+  body = _body(critic, params['body'], policy)
+  hidden = critic.model.hidden(body, batch.tokens, batch.valid)
+  hidden = hidden[:, critic.start - 1 : -1].astype(jnp.float32)
+  values = jnp.einsum('ntd,d->nt', hidden, params['value_head'])
+  return jnp.pad(values, ((0, 0), (critic.start, 0)))
+
+
+def _value_loss(critic: Critic, params, policy, batch, target, denominators):
+  return losses.critic_loss(
+    critic.settings,
+    _values(critic, params, policy, batch),
+    target,
+    batch.mask & batch.reward_valid[:, None],
+    old_values=batch.values,
+    denominators=denominators,
+  )
+
+
+def _prm_logp(critic: Critic, params, policy, batch: Batch) -> jax.Array:
+  neutral = Sampling.make(jnp.ones_like(batch.temperature))
+  return logprobs.score(
+    critic.model,
+    _body(critic, params, policy),
+    batch.tokens,
+    batch.valid,
+    neutral,
+    start=critic.start,
+  )[0]
+
+
+def _implicit_reward(critic: Critic, params, policy, batch) -> jax.Array:
+  logp = _prm_logp(critic, params, policy, batch)
+  return losses.implicit_reward(logp, batch.ref_logp, batch.mask)
+
+
+def _prm_loss(critic: Critic, params, policy, batch, target, denominators):
+  """Cross-entropy of 'the answer is right' on the summed implicit reward."""
+  del target
+  rows = losses.implicit_prm(
+    _prm_logp(critic, params, policy, batch),
+    batch.ref_logp,
+    batch.reward > critic.settings['threshold'],
+    batch.mask,
+    valid=batch.reward_valid,
+  )
+  loss = rows.sum() / jnp.maximum(denominators['rows'], 1)
+  return loss, {'prm_loss': jax.lax.stop_gradient(loss)}
+
+
+# output -> (own first weights, output, loss).
+KINDS = {
+  'values': (_value_init, _values, _value_loss),
+  'process_reward': (_copy, _implicit_reward, _prm_loss),
+}
+
+
+def kind_of(settings: dict[str, Any]) -> str | None:
+  """The critic that loss settings ask for, if any."""
+  return next((k for k in KINDS if k in losses.needs(settings)), None)
+
+
+def while_warm(critic: Critic, state: CriticState, old, new) -> Any:
+  """`new` of the policy; `old` during the critic's warm-up."""
+  if not critic.warmup_updates:
+    return new
+  warm = state.updates >= critic.warmup_updates
+  return jax.tree.map(lambda a, b: jnp.where(warm, b, a), old, new)

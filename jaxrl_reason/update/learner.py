@@ -1,0 +1,115 @@
+"""What an update is made of, and the state it starts from."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_reason import losses, trees
+from jaxrl_reason.base import Model, TrainState
+from jaxrl_reason.update import critics
+from jaxrl_reason.update.packing import Lengths, Packing
+
+
+@dataclasses.dataclass(frozen=True)
+class Learner:
+  """What an update is made of; static, so it selects a program.
+
+  Attributes:
+    model: the policy's functions.
+    settings: of the loss, from `losses.resolve`.
+    tx: the optimizer.
+    start: first column trained on (the prompt length, or 1).
+    epochs, minibatches: passes over a batch and updates per pass; 1 and 1 is
+      on-policy, with a ratio of exactly 1.
+    micro_batches: pieces a minibatch's gradient is summed over.
+    logprob_chunk: columns of logits alive at once; 0: all.
+    critic: what the advantages read besides rewards, where they do.
+    trainable: regex over the paths of the parameters that are trained.
+    old_logp: name in OLD_LOGP, what ratios are measured against.
+    balance_coef: of the experts' load balance in the loss.
+    reference_memory: 'device', or 'host' where the state keeps the reference in
+      the hosts' memory: a program then has it on the device while it scores.
+    packing: how padding is saved; None: rows are computed as they are.
+  """
+
+  model: Model
+  settings: dict[str, Any]
+  tx: optax.GradientTransformation
+  start: int
+  epochs: int = 1
+  minibatches: int = 1
+  micro_batches: int = 1
+  logprob_chunk: int = 0
+  critic: critics.Critic | None = None
+  trainable: str = '.*'
+  old_logp: str = 'trainer'
+  balance_coef: float = 0.0
+  reference_memory: str = 'device'
+  packing: Packing | Lengths | None = None
+
+  @property
+  def offload(self) -> tuple[str, ...]:
+    """Fields of the state that are kept in the hosts' memory."""
+    return ('ref_params',) if self.reference_memory == 'host' else ()
+
+  @property
+  def n_updates(self) -> int:
+    return self.epochs * self.minibatches
+
+  @functools.cached_property  # the host path asks at every step
+  def needs(self) -> frozenset[str]:
+    """The arrays and extras the loss asks for, by name."""
+    return losses.needs(self.settings)
+
+  @property
+  def reads_reference(self) -> bool:
+    # An implicit process reward is measured against the reference too.
+    return bool(self.needs & {'ref_logp', 'process_reward'})
+
+
+OLD_LOGP = (
+  # The policy as it stands when the updates of a batch begin; a pass over the
+  # batch where there are several, none where there is one (the ratio is 1).
+  'trainer',
+  # The policy as it sampled, whose log-probs came with the samples: no pass,
+  # and right for samples of an earlier version.
+  'sampler',
+)
+# Settings under which a coefficient of the loss changes during a run.
+ADAPTIVE = ('kl_target', 'entropy_target', 'sft_coef_end')
+
+
+def reference(learner: Learner, state: TrainState):
+  """Parameters of the reference policy: the model with its adapters off, or
+  with what is trained as it was at the start of the stage.
+  """
+  if learner.model.adapters_off is not None:
+    return learner.model.adapters_off(state.params)
+  _, frozen = trees.split(state.params, learner.trainable)
+  ref = state.ref_params
+  if learner.reference_memory == 'host':
+    ref = jax.device_put(ref, jax.memory.Space.Device)
+  return trees.join(ref, frozen)
+
+
+def init_state(learner: Learner, params) -> TrainState:
+  """A state at step 0; keeps only what the loss asks for, and optimizer state
+  only of what is trained.
+  """
+  chosen, _ = trees.split(params, learner.trainable)
+  copied = learner.reads_reference and learner.model.adapters_off is None
+  ref = jax.tree.map(jnp.copy, chosen) if copied else None
+  critic = learner.critic and critics.init_state(learner.critic, params)
+  adaptive = any(learner.settings[k] is not None for k in ADAPTIVE)
+  return TrainState(
+    step=jnp.int32(0),
+    params=params,
+    opt_state=learner.tx.init(chosen),
+    ref_params=ref,
+    critic=critic,
+    coefs=losses.init_coefs(learner.settings) if adaptive else None,
+  )

@@ -1,0 +1,305 @@
+"""One update: Batch -> advantages -> log-probs -> loss -> gradients -> optax.
+
+`update` is a pure function of (state, batch): the fused step calls it inside
+the program that generated the batch, the host path as a program of its own,
+and supervised stages with advantages of 1. Micro-batches give the whole
+batch's gradient exactly, because every mean in the loss divides by a count of
+the whole batch (`losses.denominators`).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import losses, trees
+from jaxrl_reason.base import Batch, Metrics, TrainState
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.update import critics, optim, packing, scoring
+from jaxrl_reason.update.learner import Learner
+
+
+def trained(learner: Learner, batch: Batch) -> jax.Array:
+  """The sampled tokens that the loss settings leave in, bool [N,T]."""
+  offpolicy = batch.is_offpolicy
+  if offpolicy is None:
+    offpolicy = jnp.zeros_like(batch.mask)
+  return losses.loss_mask(
+    learner.settings,
+    batch.mask,
+    truncated=batch.truncated,
+    is_offpolicy=offpolicy,
+    reward_valid=batch.reward_valid,
+  )
+
+
+def advantages(learner: Learner, batch: Batch) -> jax.Array:
+  """[N] or [N,T], without gradient."""
+  return losses.advantages(
+    learner.settings,
+    batch.reward,
+    batch.group,
+    mask=batch.mask,
+    reward_valid=batch.reward_valid,
+    reward_parts=batch.reward_parts,
+    greedy_reward=batch.greedy_reward,
+    logp=batch.sampler_logp,
+    old_logp=batch.old_logp,
+    ref_logp=batch.ref_logp,
+    entropy=batch.entropy,
+    values=batch.values,
+    process_reward=batch.process_reward,
+  )
+
+
+def _sft_mask(learner: Learner, batch: Batch):
+  """The tokens of right answers (VAPO), for the likelihood term; or None."""
+  if 'sft_mask' not in learner.needs:
+    return None
+  right = batch.reward_valid & (batch.reward > learner.settings['threshold'])
+  return batch.mask & right[:, None]
+
+
+def loss_fn(params, learner: Learner, rows, whole, sampling, packed=None):
+  """The (micro-)batch's share of the whole loss, and its metrics.
+
+  Args:
+    rows: (batch, adv, selected tokens or None).
+    whole: keyword arguments of the loss that belong to the whole minibatch.
+    packed: where the rows' tokens lie in packed rows, or None.
+  """
+  hidden, balance = scoring.forward(learner, params, rows[0], packed)
+  if 'full_logits' in learner.needs:
+    of = _bellman_loss
+  else:
+    of = functools.partial(_token_loss, packed=packed)
+  loss, metrics = of(params, learner, hidden, rows, whole, sampling)
+  if balance is not None:
+    loss, metrics = _with_balance(learner, balance, loss, metrics)
+  return loss, metrics
+
+
+def _with_balance(learner: Learner, balance, loss, metrics):
+  """Adds the experts' load balance: of each micro-batch its own, of which the
+  minibatch has the mean. The product of two means over tokens is no sum over
+  rows: with smaller pieces the term asks for balance in each of them.
+  """
+  balance = balance / learner.micro_batches
+  metrics = metrics | {'load_balance': jax.lax.stop_gradient(balance)}
+  if learner.balance_coef:
+    loss = loss + learner.balance_coef * balance
+    metrics['loss'] = jax.lax.stop_gradient(loss)
+  return loss, metrics
+
+
+def _token_loss(
+  params, learner: Learner, hidden, rows, whole, sampling, packed
+):
+  batch, adv, selected = rows
+  logp, entropy = scoring.score(
+    learner, params, batch, sampling, packed, hidden
+  )
+  if 'entropy_grad' not in learner.needs:
+    entropy = jax.lax.stop_gradient(entropy)
+  return losses.policy_loss(
+    learner.settings,
+    logp,
+    adv,
+    batch.mask,
+    old_logp=batch.old_logp,
+    ref_logp=batch.ref_logp,
+    sampler_logp=batch.sampler_logp,
+    entropy=entropy,
+    token_weight=batch.token_weight,
+    is_offpolicy=batch.is_offpolicy,
+    sft_mask=_sft_mask(learner, batch),
+    selected=selected,
+    **whole,
+  )
+
+
+def _bellman_loss(params, learner: Learner, hidden, rows, whole, sampling):
+  """Of losses that take full logits, which this does not chunk."""
+  batch, adv, _ = rows
+  tail = lambda x: None if x is None else x[:, learner.start :]
+  return losses.bellman_loss(
+    learner.settings,
+    scoring.whole_logits(learner, params, hidden, batch, sampling),
+    tail(batch.tokens),
+    adv,
+    tail(batch.mask),
+    ref_logp=tail(batch.ref_logp),
+    old_logp=tail(batch.old_logp),
+    old_mean_logp=tail(batch.old_mean_logp),
+    denominators=whole['denominators'],
+  )
+
+
+def _summed(grad_fn, params, rows, parts: int):
+  """Gradient and metrics of grad_fn(params, rows), summed over parts of the
+  rows.
+  """
+  if parts == 1:
+    return grad_fn(params, rows)
+
+  def body(total, rows):
+    grads, metrics = grad_fn(params, rows)
+    return jax.tree.map(jnp.add, total, grads), metrics
+
+  zeros = jax.tree.map(jnp.zeros_like, params)
+  grads, metrics = jax.lax.scan(body, zeros, batch_lib.split(rows, parts))
+  return grads, losses.combine(metrics)
+
+
+def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
+  """What the loss of every micro-batch is told of the whole minibatch."""
+  denominators = losses.denominators(
+    learner.settings,
+    batch.mask,
+    old_logp=batch.old_logp,
+    sampler_logp=batch.sampler_logp,
+    sft_mask=_sft_mask(learner, batch),
+  )
+  return {'denominators': denominators, 'coefs': coefs, 'key': key}
+
+
+def _selected(learner: Learner, params, batch, adv, sampling, key):
+  """Token choices that compare tokens of the whole minibatch; None where the
+  loss makes them itself, because it sees the minibatch whole.
+  """
+  if 'selected' not in learner.needs or learner.micro_batches == 1:
+    return None
+  logp, entropy = scoring.scores(
+    learner, params, batch, sampling, learner.micro_batches
+  )
+  return losses.select_tokens(
+    learner.settings,
+    logp,
+    adv,
+    batch.mask,
+    entropy=entropy,
+    key=key,
+    old_logp=batch.old_logp,
+  )
+
+
+def gradients(
+  learner: Learner, params, batch, adv, sampling, coefs=None, key=None
+):
+  """Gradient of what is trained (None elsewhere) and metrics of a minibatch,
+  summed over its micro-batches.
+
+  Args:
+    coefs: coefficients that follow the run (`losses.init_coefs`), or None.
+    key: for losses that draw tokens.
+  """
+  whole = _whole(learner, batch, coefs, key)
+  selected = _selected(learner, params, batch, adv, sampling, key)
+  chosen, frozen = trees.split(params, learner.trainable)
+
+  def loss(chosen, rows, packed):
+    both = trees.join(chosen, frozen)
+    return loss_fn(both, learner, rows, whole, sampling, packed)
+
+  grad = jax.grad(loss, has_aux=True)
+  grad_fn = lambda chosen, rows: packing.fit(
+    learner.packing, rows[0].valid, rows, functools.partial(grad, chosen)
+  )
+  rows, parts = (batch, adv, selected), learner.micro_batches
+  rows, _ = packing.arranged(learner.packing, batch.valid, rows, parts)
+  return _summed(grad_fn, chosen, rows, parts)
+
+
+def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
+  """The policy's update, and its critic's, on one minibatch.
+
+  Args:
+    target: of the critic, [N,T] or None.
+  """
+  grads, metrics = gradients(
+    learner, state.params, batch, adv, sampling, state.coefs, key
+  )
+  chosen, frozen = trees.split(state.params, learner.trainable)
+  updates, opt_state = learner.tx.update(grads, state.opt_state, chosen)
+  metrics['grad_norm'] = optax.global_norm(grads)
+  metrics['nonfinite_leaf_max'] = optim.first_nonfinite(grads)
+  chosen = optax.apply_updates(chosen, updates)
+  new = trees.join(chosen, frozen), opt_state
+  old = state.params, state.opt_state
+  if learner.critic:
+    new = critics.while_warm(learner.critic, state.critic, old, new)
+    critic, more = _critic_update(learner, state, batch, target)
+    state, metrics = state.replace(critic=critic), metrics | more
+  if state.coefs is not None:
+    rows = batch.tokens.shape[0]
+    coefs = losses.next_coefs(learner.settings, state.coefs, metrics, rows=rows)
+    metrics |= {k: v for k, v in coefs.items() if k.endswith('_coef')}
+    state = state.replace(coefs=coefs)
+  return state.replace(params=new[0], opt_state=new[1]), metrics
+
+
+def _critic_update(learner: Learner, state, batch, target):
+  critic = state.critic
+  divisors = losses.denominators(learner.settings, batch.mask)
+  grad = jax.grad(critics.loss_fn, has_aux=True)
+  grads, metrics = _summed(
+    lambda params, rows: grad(
+      params, learner.critic, state.params, *rows, divisors
+    ),
+    critic.params,
+    (batch, target),
+    learner.micro_batches,
+  )
+  return critics.apply(learner.critic, critic, grads), metrics
+
+
+def update(
+  learner: Learner,
+  state: TrainState,
+  batch: Batch,
+  sampling: Sampling,
+  key: jax.Array,
+) -> tuple[TrainState, Metrics]:
+  """All updates of one batch: epochs x minibatches of rows in a fresh order.
+
+  Args:
+    sampling: the filters the batch was drawn with (its temperature is the
+      batch's own).
+    key: of this step; the order of minibatches and the draws of losses that
+      draw tokens depend on it.
+
+  Returns:
+    The next state, and metrics averaged over the updates (`_max`: the
+    largest).
+  """
+  batch = batch.replace(mask=trained(learner, batch))
+  batch = scoring.add_arrays(learner, state, batch, sampling)
+  target = learner.critic and critics.targets(learner.critic, batch)
+  rows = batch, advantages(learner, batch), target
+  if learner.n_updates == 1:
+    state, metrics = _one_update(learner, state, *rows, key, sampling)
+  else:
+    state, metrics = _many_updates(learner, state, rows, sampling, key)
+  metrics = losses.summarize(metrics)
+  return state.replace(step=state.step + 1), metrics
+
+
+def _many_updates(learner, state, rows, sampling, key):
+  n, m = rows[0].tokens.shape[0], learner.minibatches
+
+  def epoch(state, epoch_key):
+    order = jax.random.permutation(epoch_key, n)
+    shuffled = jax.tree.map(lambda x: x[order], rows)
+    keys = jax.random.split(epoch_key, m)
+    return jax.lax.scan(
+      lambda s, xs: _one_update(learner, s, *xs[0], xs[1], sampling),
+      state,
+      (batch_lib.split(shuffled, m), keys),
+    )
+
+  keys = jax.random.split(key, learner.epochs)
+  state, metrics = jax.lax.scan(epoch, state, keys)
+  reduce = lambda k, v: v.max() if k.endswith('_max') else v.mean()
+  return state, {k: reduce(k, v) for k, v in metrics.items()}

@@ -1,0 +1,396 @@
+"""What is read from compiled programs is what they were made to do. Programs
+of eight CPU devices: the arithmetic is the same as for a described TPU.
+"""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import pytest
+from jax.sharding import PartitionSpec as P
+from small import ROOT, load_recipe, small_config
+
+from jaxrl_reason import plan, sharding
+from jaxrl_reason.models import zoo
+from jaxrl_reason.models.parts import attention
+from jaxrl_reason.planning import (
+  abstract,
+  advice,
+  costs,
+  described,
+  hlo,
+  kernels,
+  phases,
+  roofline,
+  search,
+)
+from jaxrl_reason.run import chips
+
+TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
+
+
+def tiny(**changes):
+  return search.changed(load_recipe(TINY).get_config(), **changes)
+
+
+def compiled(f, mesh, *args):
+  """HLO text of f on shapes laid out by (shape, spec)."""
+  put = lambda shape, spec: jax.ShapeDtypeStruct(
+    shape, jnp.float32, sharding=jax.NamedSharding(mesh, P(*spec))
+  )
+  with jax.set_mesh(mesh):
+    return jax.jit(f).lower(*(put(*a) for a in args)).compile().as_text()
+
+
+def test_loops_are_multiplied_out():
+  """XLA's own cost analysis has the product once, however often it runs."""
+  mesh = sharding.make_mesh((8, 1, 1))
+
+  def f(x, w):
+    once = lambda x, _: (jnp.tanh(x @ w), None)
+    inner = lambda x, _: jax.lax.scan(once, x, None, length=3)
+    return jax.lax.scan(inner, x, None, length=7)[0]
+
+  text = compiled(f, mesh, ((16, 32), ('data',)), ((32, 32), ()))
+  total = costs.of(text, mesh).total()
+  assert total.flops == 7 * 3 * 2 * 2 * 32 * 32  # 16 rows on 8 devices
+  assert (
+    costs.of(text, mesh).loops_of((7,))[0][1].total().flops == total.flops / 7
+  )
+
+
+@pytest.mark.parametrize('axis', ['fsdp', 'tensor'])
+def test_collectives_are_named_by_mesh_axis(axis):
+  mesh = sharding.make_mesh((2, 2, 2))
+  gather = lambda x: jax.lax.with_sharding_constraint(x, P())
+  text = compiled(gather, mesh, ((64, 4), (axis,)))
+  (found,) = costs.of(text, mesh).total().collectives
+  assert (found.kind, found.axes, found.size) == ('all-gather', (axis,), 2)
+  assert found.bytes == 64 * 4 * 4
+  assert found.sent == found.bytes / 2
+
+
+@pytest.mark.parametrize(
+  'text, want',
+  [
+    ('replica_groups={{0,2},{1,3}}, x', (0, 2)),
+    ('replica_groups=[2,2]<=[4], x', (0, 1)),
+    ('replica_groups=[2,2]<=[2,2]T(1,0), x', (0, 2)),
+    ("replica_groups=mesh['a'=2,'b'=2] {'b'}, x", (0, 1)),
+    ("replica_groups=mesh['a'=2,'b'=2] {'a'}, x", (0, 2)),
+    (
+      "replica_groups=mesh['a'=1,'b'=2,'c'=2], "
+      "device_ids=([2,2]T(1,0)) {'c'}, x",
+      (0, 2),
+    ),
+    ('source_target_pairs={{0,1},{1,0}}, x', (0, 1)),
+  ],
+)
+def test_groups_in_every_notation(text, want):
+  op = hlo.Op('x', 'all-reduce', (), (), (), text, '', False)
+  assert costs.groups(op, 4)[0] == want
+
+
+def test_products_that_the_tpu_compiler_writes_as_convolutions():
+  """A batched product is one with a dilated window; half of it is padding."""
+  line = (
+    '  %c = f32[64,20,30]{2,1,0} convolution(%a, %b), window={size=64 '
+    'stride=63 lhs_dilate=64}, dim_labels=0bf_0oi->0bf'
+  )
+  text = '\n'.join(
+    [
+      'HloModule m',
+      'ENTRY %e (a: f32[64,20,8], b: f32[64,30,8]) -> f32[64,20,30] {',
+      '  %a = f32[64,20,8]{2,1,0} parameter(0)',
+      '  %b = f32[64,30,8]{2,1,0} parameter(1)',
+      line,
+      '}',
+    ]
+  )
+  module = hlo.parse(text)
+  ops = module.computations['e']
+  want = 2 * 64 * 20 * 30 * 8
+  assert costs.product_flops(ops, ops['c']) == want
+
+
+def test_phases_are_the_programs_of_a_run():
+  """Their FLOPs are those of the model's formula; weights and optimizer state
+  are donated.
+  """
+  config = tiny(
+    mesh=(2, 2, 2), stages=('rl',), rl__path='host', rl__parts=1,
+    rl__prompts=8, rl__samples=4, rl__steps_per_dispatch=1,
+  )  # fmt: skip
+  mesh = sharding.make_mesh(config.mesh)
+  made = phases.phases(abstract.shapes(config, mesh))
+  assert [p.name for p in made] == ['generate', 'update']
+  for phase in made:
+    text = phase.lower(mesh).compile().as_text()
+    ratio = costs.of(text, mesh).total().flops * mesh.size / phase.flops
+    # Attention computes masked scores too; the formula has the causal half.
+    assert 0.9 < ratio < 1.3, (phase.name, ratio)
+  n_state = len(jax.tree.leaves(made[-1].state))
+  assert hlo.parse(text).aliased() == n_state
+
+
+def test_attention_splits_rows_and_heads():
+  """Over two mesh axes at once: no device holds all heads of its rows."""
+  mesh = sharding.make_mesh((1, 4, 2))
+  rows = attention.describe(jnp.ones((8, 16), bool))
+  attend = functools.partial(
+    attention.make(rows, small_config(attention='einsum'), (0,)), which=0
+  )
+  where = ('fsdp', None, 'tensor')
+  shapes = (
+    ((8, 16, 4, 8), where),
+    ((8, 16, 2, 8), where),
+    ((8, 16, 2, 8), where),
+  )
+  cost = costs.of(compiled(attend, mesh, *shapes), mesh).total()
+  assert cost.flops == 2 * 2 * 8 * 4 * 16 * 16 * 8 / mesh.size
+  assert not cost.collectives
+
+
+def test_roofline_adds_loops_and_names_the_bound():
+  machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4))
+  body = costs.Cost(bytes=819e9)
+  cost = costs.Cost(flops=197e12, bytes=1.0, loops=[(3, body)])
+  assert roofline.seconds(cost, machine) == {'compute': 1.0, 'memory': 3.0}
+  gather = costs.Collective('all-gather', ('fsdp',), 16, 16, ())
+  assert machine.links(gather) == machine.chip.ici  # all of the torus
+  ring = costs.Collective('all-gather', ('tensor',), 4, 16, ())
+  assert machine.links(ring) == machine.chip.ici / 2  # one dimension of two
+
+
+@pytest.mark.parametrize('most', [0, 1, 5, 24, 37, 200])
+@pytest.mark.parametrize('power', [1.0, 1.5])
+def test_the_largest_batch_is_found(most, power):
+  """Also where needs are no line, in few tries."""
+  asked, base = [], 100.0
+  needs = lambda n: asked.append(n) or base + n**power
+  room = base + (8.0 * most) ** power
+  found = search.largest(needs, room, 64, 8, 64 * 16)
+  limit = min(most * 8, 64 * 16)
+  assert found <= limit and limit - found <= max(8, found // 8)
+  assert all(n % 8 == 0 for n in asked)
+  assert len(asked) == len(set(asked)) <= (4 if power == 1 else 8)
+
+
+def test_prompts_of_the_unit_pass_the_checks():
+  config = tiny(rl__path='host', rl__parts=2, rl__micro_batches=8)
+  unit = search.unit_of_prompts(config, 4)
+  assert unit == math.lcm(4 * 2, 4)
+  shapes = search.meshes(tiny(rl__micro_batches=1), 8, kv_heads=4)
+  assert {(1, 8, 1), (8, 1, 1), (1, 2, 4), (2, 1, 4)} <= set(shapes)
+
+
+@pytest.mark.parametrize(
+  'name, size',
+  [
+    ('Qwen/Qwen3-8B', 'qwen3-8b'),
+    ('meta-llama/Meta-Llama-3-8B-Instruct', 'llama-3-8b'),
+    ('Qwen/Qwen3-30B-A3B-Instruct-2507@main', 'qwen3-30b-a3b'),
+    ('google/gemma-3-1b-it', 'gemma-3-1b'),
+  ],
+)
+def test_a_model_on_the_hub_has_the_size_of_its_name(name, size):
+  assert abstract.size_of(name) == size
+  assert size in zoo.ZOO
+
+
+def test_what_cannot_be_planned_is_said():
+  with pytest.raises(ValueError, match='--model'):
+    abstract.size_of('someone/their-own')
+  with pytest.raises(ValueError, match='--topology=v9:2x2'):
+    chips.chip_of('v9:2x2')
+
+
+def test_advice_follows_what_bounds_a_phase():
+  config = tiny(rl__micro_batches=4, model__remat='full')
+  phase = {'phase': 'update', 'needs_gib': 1.0, 'bound_by': 'links of fsdp'}
+  said = '\n'.join(advice.lines(config, {'hbm_gib': 16, 'phases': [phase]}))
+  for part in ('micro_batches', 'remat=dots', 'links of fsdp'):
+    assert part in said
+  full = {'phase': 'update', 'needs_gib': 15.5, 'bound_by': 'compute'}
+  (line,) = advice.lines(config, {'hbm_gib': 16, 'phases': [full]})
+  assert '97% of HBM' in line
+
+
+def test_filters_without_a_sort_keep_what_a_sort_would():
+  """Against a plain reading of each definition, ties included."""
+  from jaxrl_reason import logits as logits_lib
+
+  raw = jnp.round(jax.random.normal(L.ROOT, (64, 37)) * 3) / 2  # ties
+  p = jax.nn.softmax(raw)
+  for k, top_p, min_p in ((5, 1, 0), (0, 0.6, 0), (0, 1, 0.2), (9, 0.8, 0.05)):
+    s = logits_lib.Sampling.make(1.0, k, top_p, min_p)
+    kept = logits_lib.shape(raw, s) > logits_lib.OUT
+    for row, got in zip(p.tolist(), kept.tolist()):
+      order = sorted(row, reverse=True)
+      kth = order[k - 1] if k else 0
+      for x, stays in zip(row, got):
+        before = sum(y for y in row if y > x)
+        want = x >= kth and before < top_p and x >= min_p * order[0]
+        assert stays == want or abs(before - top_p) < 1e-6
+
+
+def test_messages_of_the_compiler_are_read():
+  said = 'Ran out of memory in memory space hbm. Used 20.79G of 15.75G hbm.'
+  assert described.out_of_memory(said) == (20.79 * 2**30, 15.75 * 2**30)
+  said = 'temporaries (56.60G) exceeds available HBM (31.25G).'
+  assert described.out_of_memory(said) == (56.60 * 2**30, 31.25 * 2**30)
+  assert described.out_of_memory('anything else') is None
+
+
+def test_copies_within_loops_are_counted():
+  """A loop that writes a buffer in place has none of the buffer's size."""
+  text = """HloModule m
+%body (p: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {
+  %p = (s32[], f32[8,8]{1,0}) parameter(0)
+  %i = s32[] get-tuple-element(%p), index=0
+  %x = f32[8,8]{1,0} get-tuple-element(%p), index=1
+  %c = f32[8,8]{1,0} copy(%x)
+  %near = f32[8,8]{1,0:S(1)} copy(%c)
+  ROOT %t = (s32[], f32[8,8]{1,0}) tuple(%i, %c)
+}
+%cond (p: (s32[], f32[8,8])) -> pred[] {
+  %p = (s32[], f32[8,8]{1,0}) parameter(0)
+  ROOT %b = pred[] constant(true)
+}
+ENTRY %e (a: (s32[], f32[8,8])) -> (s32[], f32[8,8]) {
+  %a = (s32[], f32[8,8]{1,0}) parameter(0)
+  ROOT %w = () while(%a), condition=%cond, body=%body, known_trip_count=5
+}
+"""
+  cost = costs.of(text, sharding.make_mesh((8, 1, 1)))
+  assert cost.total().copies == {256: 5}  # the other one is on the chip
+  assert not cost.copies
+
+
+def test_the_tpu_compilers_reduce_scatter_is_one():
+  """A fusion of an all-reduce and a slice; half of an all-reduce is sent."""
+  text = """HloModule m
+%all-reduce-scatter.1 (i: f32[64,4]) -> f32[16,4] {
+  %i = f32[64,4]{1,0} parameter(0)
+  %r = f32[64,4]{1,0} all-reduce(%i), replica_groups={{0,1,2,3},{4,5,6,7}}
+  ROOT %s = f32[16,4]{1,0} slice(%r), slice={[0:16], [0:4]}
+}
+ENTRY %e (a: f32[64,4]) -> f32[16,4] {
+  %a = f32[64,4]{1,0} parameter(0)
+  ROOT %f = f32[16,4]{1,0} fusion(%a), kind=kCustom, calls=%all-reduce-scatter.1
+}
+"""
+  mesh = sharding.make_mesh((2, 4, 1))
+  ((found, times),) = costs.of(text, mesh).total().collectives.items()
+  assert (found.kind, found.axes, times) == ('reduce-scatter', ('fsdp',), 1)
+  assert found.sent == 64 * 4 * 4 * 3 / 4
+
+
+@pytest.mark.parametrize(
+  'changes, names',
+  [
+    ({'rl__algorithm': 'remax'}, 'generate greedy score update'),
+    ({'rl__algorithm': 'ppo', 'rl__minibatches': 2}, 'generate score update'),
+    (
+      {'model__experts': 4, 'model__experts_per_token': 2},
+      'generate update',
+    ),
+  ],
+)
+def test_every_pass_of_a_step_is_a_phase(changes, names):
+  config = tiny(
+    mesh=(1, 4, 2), stages=('rl',), rl__path='host',
+    rl__steps_per_dispatch=1, **changes,
+  )  # fmt: skip
+  run = abstract.shapes(config, sharding.make_mesh(config.mesh))
+  made = phases.phases(run)
+  assert ' '.join(p.name for p in made) == names
+  assert made[-1].lower(run.mesh).as_text()
+
+
+def test_the_command_says_the_largest_batch(monkeypatch):
+  """The whole command on CPU devices, on a chip with room for four times the
+  recipe's rows.
+  """
+  monkeypatch.setattr(described, 'devices', lambda *_: jax.devices())
+  config = tiny(
+    mesh=(4, 2, 1), stages=('rl',), rl__path='host', rl__parts=1,
+    rl__prompts=8, rl__samples=4, rl__steps_per_dispatch=1,
+  )  # fmt: skip
+  asked, said = [], []
+
+  def measured(phase, mesh, hbm, experts):
+    rows = phase.args[1].tokens.shape[0]
+    asked.append(rows)
+    needs = 2**30 * rows // 8
+    if needs > hbm:
+      raise described.DoesNotFit(phase.name, needs, hbm)
+    room = needs, needs, needs, 0
+    cost = costs.Cost(flops=phase.flops / mesh.size, bytes=1.0)
+    return described.Measured(phase, *room, cost, 0, 0, 0.0)
+
+  monkeypatch.setattr(described, 'measure', measured)
+  text, facts = plan.run(
+    config, 'v5e:2x4', say=said.append, slices=1, model='',
+    only=('update',), search=False, largest=True,
+  )  # fmt: skip
+  # 16 GiB hold 128 rows: 32 prompts of 4 samples.
+  assert facts['largest_prompts'] == 32 and 'fits: 32 prompts' in text
+  assert facts['prompts'] == 8 and asked[0] == 32
+  assert any('does not fit' in line for line in said)
+  (phase,) = facts['phases']
+  assert phase['flops_over_model'] == pytest.approx(1)
+
+
+CALLS = """HloModule m
+
+ENTRY %e (a: s32[1,5,5], q: bf16[2,4,640,64], k: bf16[2,1,640,64]) -> f32[] {
+  %a = s32[1,5,5]{2,1,0} parameter(0)
+  %b = s32[1,5,2]{2,1,0} parameter(1)
+  %c = s32[1,2,5]{2,1,0} parameter(2)
+  %q = bf16[2,4,640,64]{3,2,1,0} parameter(3)
+  %q1 = bf16[8,640,64]{2,1,0} parameter(7)
+  %k1 = bf16[1,640,64]{2,1,0} parameter(8)
+  %k = bf16[2,1,640,64]{3,2,1,0} parameter(4)
+  %x = bf16[2560,256]{1,0} parameter(5)
+  %w = bf16[8,256,128]{2,1,0} parameter(6)
+  %splash_mha_fwd_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%a, %a, %q, %k, %k), custom_call_target="tpu_custom_call"
+  %splash_mha_dq_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%b, %b, %q, %k, %k), custom_call_target="tpu_custom_call"
+  %splash_mha_dkv_segmented.1 = (f32[2,128,64]{2,1,0}) custom-call(%c, %c, %q, %k, %k), custom_call_target="tpu_custom_call"
+  %splash_mha_fwd_segmented.2 = (f32[2,128,64]{2,1,0}) custom-call(%a, %a, %q1, %k1, %k1), custom_call_target="tpu_custom_call"
+  %ragged-dot-none.1 = bf16[2560,128]{1,0} custom-call(%x, %w), custom_call_target="tpu_custom_call"
+  ROOT %tgmm.1 = f32[8,256,128]{2,1,0} custom-call(%x, %x), custom_call_target="tpu_custom_call"
+}
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize('experts, share', [(0, 1), (8, 1), (64, 1 / 8)])
+def test_kernels_called_by_name_are_counted(experts, share):
+  """By their shapes: a causal grid half of the scores, a window its blocks;
+  8 experts of `experts` have their share of the rows.
+  """
+  ops = hlo.parse(CALLS).computations['e']
+  scores = 2 * 2 * 4 * 640 * 640 * 64  # one product of all of them
+  want = {
+    'splash_mha_fwd_segmented.1': 2 * scores / 2,
+    'splash_mha_fwd_segmented.2': 2 * scores / 2,
+    'splash_mha_dq_segmented.1': 3 * scores * 2 / 5,
+    'splash_mha_dkv_segmented.1': 4 * scores * 2 / 5,
+    'ragged-dot-none.1': 2 * 2560 * 256 * 128 * share,
+    'tgmm.1': 2 * 2560 * 256 * 128 * share,
+  }
+  got = {o.name: kernels.flops(ops, o, experts) for o in ops.values()}
+  assert {k: v for k, v in got.items() if v} == want
+
+
+def test_a_ranking_shows_every_mesh():
+  mesh = dict(zip(sharding.AXES, (1, 2, 2, 1)))
+  found = [
+    {'mesh': mesh, 'tokens_per_s': 1234.0, 'mfu': 0.25},
+    {'mesh': (4, 1, 1), 'why': 'does not fit'},
+  ]
+  _, first, second = plan.ranking(found).splitlines()
+  assert first.split() == ['1', '2', '2', '1,234', '0.25']
+  assert second.split() == ['4', '1', '1', 'does', 'not', 'fit']

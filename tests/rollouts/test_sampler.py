@@ -1,0 +1,259 @@
+"""The sampler: equal to the trainer, deterministic, never recompiled."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_reason import logits as logits_lib
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.update import logprobs
+
+B, G, P, C = 3, 4, 6, 5
+STOP = jnp.array([1, -1])
+
+
+def prompts(seed=0):
+  tokens = jax.random.randint(jax.random.key(seed), (B, P), 2, 16)
+  valid = jnp.arange(P) >= P - jnp.array([[6], [4], [1]])
+  return tokens, valid
+
+
+def make(model, **static):
+  @jax.jit
+  def f(params, key, sampling, stop, row_ids=None):
+    f.traces += 1
+    return sampler.generate(
+      model,
+      params,
+      *prompts(),
+      key,
+      sampling,
+      stop,
+      n_samples=G,
+      max_new=C,
+      row_ids=row_ids,
+      **static,
+    )
+
+  f.traces = 0
+  return f
+
+
+@pytest.fixture(scope='module')
+def generate(tiny):
+  return make(tiny[1], policy_logp=True)
+
+
+def whole(out):
+  """Rows [N,T], valid and mask of prompts and completions."""
+  tokens, valid = (jnp.repeat(x, G, axis=0) for x in prompts())
+  sampled = jnp.arange(C) < out.length[:, None]
+  return (
+    jnp.concatenate([tokens, out.tokens], 1),
+    jnp.concatenate([valid, sampled], 1),
+    sampled,
+  )
+
+
+SETTINGS = {
+  'neutral': {},
+  'hot': {'temperature': 0.7},
+  'top_p': {'temperature': 0.7, 'top_p': 0.8},
+  'top_k': {'top_k': 3},
+  'min_p': {'min_p': 0.2},
+  'all': {'temperature': 1.3, 'top_k': 8, 'top_p': 0.9, 'min_p': 0.02},
+}
+
+
+@pytest.mark.parametrize('name', SETTINGS)
+@pytest.mark.parametrize('chunk', [0, 2])
+def test_log_probs_equal_the_trainers(tiny, generate, name, chunk):
+  _, model, params = tiny
+  sampling = Sampling.make(**SETTINGS[name])
+  out = generate(params, jax.random.key(3), sampling, STOP)
+  tokens, valid, mask = whole(out)
+  rows = sampling.replace(temperature=out.temperature)
+  score = lambda s: logprobs.score(
+    model, params, tokens, valid, s, start=P, chunk=chunk
+  )[0][:, P:]
+  gap = jnp.where(mask, score(rows) - out.logp, 0)
+  assert float(jnp.abs(gap).max()) < 1e-5
+  gap = jnp.where(mask, score(Sampling.make()) - out.policy_logp, 0)
+  assert float(jnp.abs(gap).max()) < 1e-5
+  assert float(jnp.abs(out.logp).max()) > 0.01  # something was uncertain
+
+
+def test_scores_of_all_columns_agree_with_scores_from_start(tiny, generate):
+  _, model, params = tiny
+  out = generate(params, jax.random.key(3), Sampling.make(), STOP)
+  tokens, valid, mask = whole(out)
+  a, ea = logprobs.score(model, params, tokens, valid, Sampling.make(), start=P)
+  b, eb = logprobs.score(model, params, tokens, valid, Sampling.make(), chunk=4)
+  assert float(jnp.abs(b[:, 1:P]).max()) > 0 and not jnp.any(a[:, :P])
+  np.testing.assert_allclose(a[:, P:], b[:, P:], atol=1e-5)
+  np.testing.assert_allclose(ea[:, P:], eb[:, P:], atol=1e-5)
+
+
+def test_nothing_recompiles(tiny, generate):
+  _, _, params = tiny
+  generate(params, jax.random.key(0), Sampling.make(), STOP)
+  before = generate.traces
+  for settings in SETTINGS.values():
+    generate(params, jax.random.key(0), Sampling.make(**settings), STOP)
+  generate(params, jax.random.key(9), Sampling.make(), jnp.array([3, 5]))
+  assert generate.traces == before
+
+
+def test_same_step_same_samples_next_step_others(tiny, generate):
+  _, _, params = tiny
+  run = lambda key: np.asarray(
+    generate(params, key, Sampling.make(), STOP).tokens
+  )
+  root = jax.random.key(7)
+  step = lambda i: jax.random.fold_in(root, i)
+  np.testing.assert_array_equal(run(step(4)), run(step(4)))
+  assert not np.array_equal(run(step(4)), run(step(5)))
+  rows = run(step(4)).reshape(B, G, C)
+  assert len({r.tobytes() for r in rows[0]}) > 1  # samples differ in a group
+
+
+def test_noise_belongs_to_the_row(tiny):
+  """A part of the batch, given its rows' ids, samples what the whole did."""
+  _, model, params = tiny
+  tokens, valid = prompts()
+  args = (jax.random.key(3), Sampling.make(), STOP)
+  run = lambda pick, ids: sampler.generate(
+    model,
+    params,
+    tokens[pick],
+    valid[pick],
+    *args,
+    n_samples=G,
+    max_new=C,
+    row_ids=ids,
+  )
+  all_rows = run(jnp.arange(B), None)
+  part = run(jnp.array([2, 0]), jnp.r_[8:12, 0:4])
+  for i, j in ((0, 2), (1, 0)):
+    np.testing.assert_array_equal(
+      part.tokens[i * G : i * G + G], all_rows.tokens[j * G : j * G + G]
+    )
+
+
+def test_greedy_takes_the_likeliest_and_may_share_a_batch(tiny, generate):
+  _, model, params = tiny
+  heat = jnp.where(jnp.arange(B * G) % G == 0, 0.0, 1.0)
+  out = generate(params, jax.random.key(3), Sampling.make(heat), STOP)
+  tokens, valid, mask = whole(out)
+  hidden = model.hidden(params, tokens, valid)[:, P - 1 : -1]
+  best = jnp.argmax(model.unembed(params, hidden), -1)
+  hit = np.asarray((best == out.tokens) | ~mask)
+  assert hit[::G].all() and not hit.all()
+
+
+def test_stops_are_kept_and_end_rows(tiny):
+  _, model, params = tiny
+  # Every token stops: completions are one token long, and not truncated.
+  out = make(model)(params, jax.random.key(0), Sampling.make(), jnp.arange(16))
+  assert np.all(out.length == 1) and not np.any(out.truncated)
+  assert np.all(out.tokens[:, 1:] == 0) and np.all(out.logp[:, 1:] == 0)
+  never = jnp.array([-1])
+  out = make(model)(params, jax.random.key(0), Sampling.make(), never)
+  assert np.all(out.length == C) and np.all(out.truncated)
+  # Either of two stop tokens ends a row, and is its last token.
+  out = make(model)(
+    params, jax.random.key(0), Sampling.make(), jnp.array([4, 9])
+  )
+  rows = zip(np.asarray(out.tokens), np.asarray(out.length), out.truncated)
+  for row, n, cut in rows:
+    inside = row[: n - 1]
+    assert not np.isin(inside, [4, 9]).any()
+    assert bool(cut) == (row[n - 1] not in (4, 9))
+
+
+def kept(probs, **settings):
+  shaped = logits_lib.shape(
+    jnp.log(jnp.asarray(probs)), Sampling.make(**settings)
+  )
+  return (np.asarray(jax.nn.softmax(shaped)) > 0).tolist()
+
+
+def test_filters_by_hand():
+  p = [0.5, 0.25, 0.15, 0.1]
+  assert kept(p) == [True] * 4
+  assert kept(p, top_k=2) == [True, True, False, False]
+  # 0.5 alone is below 0.6, so the next is needed; 0.75 is enough.
+  assert kept(p, top_p=0.6) == [True, True, False, False]
+  assert kept(p, top_p=0.76) == [True, True, True, False]
+  assert kept(p, top_p=1e-6) == [True, False, False, False]
+  assert kept(p, min_p=0.3) == [True, True, True, False]
+  assert kept(p, top_k=3, min_p=0.4) == [True, True, False, False]
+
+
+@pytest.mark.parametrize('vocab', [4, 30, 512, 1000])
+def test_draw_follows_the_distribution(vocab):
+  """Chi-square of 40,000 draws against p, at most 6 deviations above its mean
+  (p < 1e-6); tokens filtered out are never drawn.
+  """
+  n, rng = 40_000, np.random.default_rng(vocab)
+  p = rng.exponential(size=vocab) + 0.05
+  p[rng.random(vocab) < 0.3] = 0
+  p[-1] = 0
+  p /= p.sum()
+  keys = jax.random.split(jax.random.key(0), n)
+  row = jnp.where(p > 0, jnp.log(jnp.maximum(p, 1e-9)), logits_lib.OUT)
+  logits = jnp.broadcast_to(row, (n, vocab))
+  tokens, logp = logits_lib.draw(logits, Sampling.make(jnp.ones(n)), keys)
+  np.testing.assert_allclose(
+    logp, np.log(np.maximum(p, 1e-9))[tokens], atol=1e-5
+  )
+  counts = np.bincount(np.asarray(tokens), minlength=vocab)
+  assert counts[p == 0].sum() == 0
+  kept = p > 0
+  dof = kept.sum() - 1
+  chi2 = ((counts - n * p)[kept] ** 2 / (n * p[kept])).sum()
+  assert chi2 < dof + 6 * np.sqrt(2 * dof)
+
+
+def test_draw_passes_a_step_that_rounding_made():
+  """Weights 0 between others: the running sum may move there, tokens not."""
+  n = 20_000
+  logits = jnp.full((n, 16), logits_lib.OUT).at[:, ::3].set(-jnp.arange(6.0))
+  keys = jax.random.split(jax.random.key(1), n)
+  tokens, _ = logits_lib.draw(logits, Sampling.make(jnp.ones(n)), keys)
+  assert set(np.asarray(tokens).tolist()) <= set(range(0, 16, 3))
+
+
+@pytest.mark.parametrize('heat', [0.0, 1.0])
+def test_a_row_of_nan_is_not_hidden(heat):
+  """Filters compare with NaN: its row must not become another one's."""
+  logits = jnp.zeros((2, 30)).at[0, 3].set(jnp.nan)
+  for top_p in (1.0, 0.5):
+    s = Sampling.make(jnp.full(2, heat), top_p=top_p)
+    shaped = logits_lib.shape(logits, s)
+    _, logp = logits_lib.draw(shaped, s, jax.random.split(jax.random.key(0)))
+    assert np.isnan(logp).tolist() == [True, False]
+    assert np.isnan(logits_lib.token_logp(shaped, jnp.zeros(2, int))[0])
+
+
+@pytest.mark.parametrize('vocab', [4, 30, 1000])
+def test_greedy_takes_the_first_of_the_likeliest(vocab):
+  rng = np.random.default_rng(vocab)
+  logits = jnp.asarray(rng.integers(0, 4, (50, vocab)), jnp.float32)
+  s = Sampling.make(jnp.zeros(50))
+  keys = jax.random.split(jax.random.key(0), 50)
+  tokens, logp = logits_lib.draw(logits, s, keys)
+  np.testing.assert_array_equal(tokens, np.argmax(logits, axis=1))
+  want = logits_lib.token_logp(logits, tokens)
+  np.testing.assert_allclose(logp, want, atol=1e-5)
+
+
+def test_taken_token_keeps_a_finite_log_prob():
+  """A token outside the nucleus, which the policy has moved away from."""
+  logits = jnp.log(jnp.array([[0.9, 0.09, 0.01]]))
+  s = Sampling.make(jnp.ones(1), top_p=0.5)
+  taken = jnp.array([2])
+  out = logits_lib.token_logp(logits_lib.shape(logits, s, taken), taken)
+  np.testing.assert_allclose(out, np.log(0.01 / 0.91), rtol=1e-5)

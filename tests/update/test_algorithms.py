@@ -1,0 +1,232 @@
+"""Every recipe in the trainer: what its loss reads is computed, and computed
+the same whole or in pieces.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import losses, trees
+from jaxrl_reason.data import pipeline
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.adapters import frozen, lora
+from jaxrl_reason.run import config_checks, fused_step
+from jaxrl_reason.update import critics, optim, scoring
+from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import step as step_lib
+
+NEUTRAL = Sampling.make()
+# Recipes whose loss reads more than rewards and log-probs.
+SETTINGS = {
+  'clip_cov': {'cov_share': 0.1, 'cov_low': -5.0, 'cov_high': 5.0},
+  'kl_cov': {'cov_share': 0.1},
+  'top_entropy': {},
+  'entropy_advantage': {},
+  'vapo': {'entropy_coef': 0.01, 'entropy_bonus_share': 0.3},
+  'prime': {},
+  'tbrm': {'tbrm_beta': 1.0},
+  'rover': {},
+  'grpo': {'kl_target': 0.1, 'entropy_target': 2.0, 'entropy_step': 0.1},
+}
+
+
+def learner(name, **changes):
+  made = L.learner({'name': name} | SETTINGS.get(name, {}), **changes)
+  output = critics.kind_of(made.settings)
+  if output is None:
+    return made
+  tx = optim.make(config_lib.optimizer(0.3, name='sgd', warmup_steps=0), 10)
+  critic = critics.Critic(output, made.model, made.settings, tx, L.P)
+  return dataclasses.replace(made, critic=critic)
+
+
+@pytest.fixture(scope='module')
+def batch():
+  return L.rollout_batch(L.learner())
+
+
+def update(learn):
+  return jax.jit(lambda s, b: step_lib.update(learn, s, b, NEUTRAL, L.ROOT))
+
+
+@pytest.mark.parametrize('name', sorted(SETTINGS))
+def test_micro_batches_change_no_recipe(batch, name):
+  """Two updates, the second from a policy that its critic or reference no
+  longer equals.
+  """
+  one, four = learner(name), learner(name, micro_batches=4)
+  a, b = L.state(one), L.state(four)
+  for _ in range(2):
+    a, whole = update(one)(a, batch)
+    b, pieces = update(four)(b, batch)
+  L.assert_close(a, b, rtol=1e-3, atol=1e-5)
+  L.assert_close(whole, pieces, rtol=1e-3, atol=1e-5)
+  assert np.isfinite(whole['loss']) and whole['grad_norm'] > 0
+  if one.critic:
+    moved = jax.tree.map(
+      lambda x, y: float(jnp.abs(x - y).max()),
+      a.critic.params,
+      L.state(one).critic.params,
+    )
+    assert max(jax.tree.leaves(moved)) > 0
+
+
+def test_every_recipe_is_accepted_or_says_what_it_lacks():
+  config, refused = config_lib.default(), []
+  for name in losses.RECIPES:
+    config.rl.algorithm = name
+    config.rl.demos = int(name == 'luffy')
+    try:
+      config_checks.check(config, 1)
+    except ValueError as e:
+      refused.append(name)
+      assert f'{name!r} needs' in str(e)
+  # Trees of samples and rewards per turn come from other rollouts.
+  assert refused == ['tree_rl', 'mt_grpo']
+
+
+def test_a_critic_learns_the_mean_reward(batch):
+  """A constant reward of 2: values go to 2, advantages to 0."""
+  learn = learner('vc_ppo')
+  batch = batch.replace(reward=jnp.full_like(batch.reward, 2.0))
+  state, losses_seen, step = L.state(learn), [], update(learn)
+  for _ in range(30):
+    state, metrics = step(state, batch)
+    losses_seen.append(float(metrics['value_loss']))
+  assert losses_seen[0] == pytest.approx(2.0, rel=1e-4)  # (0 - 2)^2 / 2
+  assert losses_seen[-1] < 0.2 * losses_seen[0]
+  values = critics.evaluate(
+    learn.critic, state.critic.params, state.params, batch
+  )
+  np.testing.assert_allclose(values[batch.mask].mean(), 2.0, atol=0.5)
+
+
+def test_values_see_only_what_came_before(batch):
+  """V before token t must not know token t."""
+  learn = learner('ppo')
+  params = {
+    'body': L.model_and_params()[1],
+    'value_head': jnp.linspace(-1, 1, 16),
+  }
+  column = L.P + 3
+  other = batch.tokens.at[:, column].add(1)
+  f = lambda b: critics.evaluate(learn.critic, params, params['body'], b)
+  before, after = f(batch), f(batch.replace(tokens=other))
+  np.testing.assert_array_equal(before[:, : column + 1], after[:, : column + 1])
+  assert np.abs(before - after)[:, column + 1].max() > 1e-4
+
+
+@pytest.mark.parametrize('name', ['ppo', 'prime'])
+def test_a_critic_of_adapters_shares_the_frozen_base(batch, name):
+  """It holds adapters (and a head) only, and is what a whole copy would be."""
+  base, params = L.model_and_params()
+  model = lora.attach(base, lora.Lora(2, 4.0, targets='.*attn/(q|v)'))
+  model = frozen.attach(model, 'int8', 'lora/.*')
+  params = jax.jit(lambda k: frozen.init(model.specs, k))(jax.random.key(3))
+  made = learner(name)
+  critic = dataclasses.replace(made.critic, model=model, trainable='lora/.*')
+  shared = dataclasses.replace(
+    made, model=model, critic=critic, trainable='lora/.*'
+  )
+  state = learner_lib.init_state(shared, params)
+  n = trees.n_params(params['lora']) + 16 * (name == 'ppo')
+  assert trees.n_params(state.critic.params) == n
+  new, metrics = update(shared)(state, batch)
+  own = new.critic.params
+  body = own['body'] if name == 'ppo' else own
+  moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), body['lora'],
+                       params['lora'])  # fmt: skip
+  # A head of zeros hands nothing down yet; a reward model is moved at once.
+  assert (max(jax.tree.leaves(moved)) > 0) == (name == 'prime')
+  assert np.isfinite(metrics['loss'])
+  whole = dataclasses.replace(critic, trainable='.*')
+  full = trees.join(body, params)
+  full = own | {'body': full} if name == 'ppo' else full
+  rows = batch.replace(ref_logp=batch.sampler_logp)
+  got = critics.evaluate(critic, own, new.params, rows)
+  want = critics.evaluate(whole, full, new.params, rows)
+  np.testing.assert_array_equal(got, want)
+  assert np.any(got)
+
+
+def test_the_policy_stands_still_while_its_critic_warms_up(batch):
+  learn = learner('ppo')
+  critic = dataclasses.replace(learn.critic, warmup_updates=1)
+  learn = dataclasses.replace(learn, critic=critic)
+  start = L.state(learn)
+  first, _ = update(learn)(start, batch)
+  jax.tree.map(np.testing.assert_array_equal, first.params, start.params)
+  second, _ = update(learn)(first, batch)
+  up = lambda s: s.params['layers']['mlp']['up']
+  assert np.abs(up(second) - up(first)).max() > 0
+
+
+def test_remax_compares_with_the_greedy_completion():
+  learn = learner('remax')
+  state, prompts = L.state(learn), L.prompts()
+  args = (L.ROOT, NEUTRAL, L.STOP)
+  f = lambda s, p: fused_step.step(learn, L.GEN, L.REWARD, s, p, *args)
+  got, _ = jax.jit(f)(state, prompts)
+
+  noise, order = fused_step.step_keys(L.ROOT, 0)
+  out = fused_step.rollout(
+    learn, L.GEN, state.params, prompts, noise, NEUTRAL, L.STOP
+  )
+  answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), prompts.answer)
+  b = batch_lib.make_batch(prompts, out, L.REWARD(out, answers))
+  # Greedy by hand: the likeliest token of the whole forward pass, each time.
+  model, params = L.model_and_params()
+  tokens, valid = prompts.tokens, prompts.valid
+  for _ in range(L.C):
+    hidden = model.hidden(params, tokens, valid)
+    token = jnp.argmax(model.unembed(params, hidden[:, -1]), -1)
+    tokens = jnp.concatenate([tokens, token[:, None]], 1)
+    valid = jnp.concatenate([valid, jnp.ones((L.B, 1), bool)], 1)
+  best = tokens[:, L.P :]
+  stopped = jnp.isin(best, L.STOP)
+  length = jnp.where(stopped.any(1), jnp.argmax(stopped, 1) + 1, L.C)
+  one = jax.tree.map(lambda x: x[:: L.G], out)
+  reward = L.REWARD(one.replace(tokens=best, length=length), prompts.answer)
+  b = b.replace(greedy_reward=jnp.repeat(reward.total, L.G))
+  want, _ = fused_step.learn(learn, L.GEN, state, b, NEUTRAL, order)
+  L.assert_close(got.params, want.params)
+
+
+def demo_prompts():
+  source = pipeline.TaskSource('arithmetic', 0, 'train', L.KNOBS)
+  rows = [
+    pipeline.prompt_row(i, source[i], L.TOKENIZER, L.P, L.ENCODE, 24)
+    for i in range(L.B)
+  ]
+  stacked = jax.tree.map(lambda *x: np.stack(x), *rows)
+  return L.Prompts(**stacked), [source[i] for i in range(L.B)]
+
+
+def test_demonstrations_are_right_and_off_policy():
+  learn = L.learner({'name': 'luffy', 'fixed_length': 24})
+  gen = dataclasses.replace(L.GEN, max_new=24, demos=1)
+  prompts, examples = demo_prompts()
+  params = L.state(learn).params
+  out = fused_step.rollout(learn, gen, params, prompts, L.ROOT, NEUTRAL, L.STOP)
+  last = np.arange(L.B * L.G) % L.G == L.G - 1
+  np.testing.assert_array_equal(out.is_demo, last)
+  for i, example in enumerate(examples):
+    row = i * L.G + L.G - 1
+    ids = np.asarray(out.tokens[row, : out.length[row]]).tolist()
+    assert L.TOKENIZER.decode(ids) == example['solution']
+  answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), prompts.answer)
+  b = batch_lib.make_batch(prompts, out, L.reward(24)(out, answers))
+  np.testing.assert_array_equal(b.is_offpolicy, b.mask & last[:, None])
+  assert b.reward_parts[last, 0].all()
+  # Learning from them makes them likelier; from a dead group it would not.
+  state, metrics = update(learn)(L.state(learn), b)
+  rows = jax.tree.map(lambda x: x[last], b)
+  logp = lambda p: scoring.score(learn, p, rows, NEUTRAL)[0][rows.mask].sum()
+  assert logp(state.params) > logp(params)
+  assert np.isfinite(metrics['loss'])

@@ -1,0 +1,225 @@
+"""A mixture of experts in the trainer: routes replayed, balance in the loss."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+import test_rollout
+import tiny_recipe
+from small import small_model
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Reward
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.parts import moe
+from jaxrl_reason.run import config_checks, fused_step, stages, train
+from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import step as step_lib
+
+E = 4
+SHAPE = dict(vocab=24, kv_heads=4, tied=False, layers=2, mlp=8)
+_, MODEL, PARAMS = small_model(experts=E, experts_per_token=1, **SHAPE)
+NEUTRAL = Sampling.make()
+REPLAY = dataclasses.replace(L.GEN, routes=True)
+
+
+def learner(settings=None, **changes) -> learner_lib.Learner:
+  return dataclasses.replace(L.learner(settings), model=MODEL, **changes)
+
+
+def state(learner):
+  return learner_lib.init_state(learner, PARAMS)
+
+
+def tied(winner: int):
+  """The parameters with experts 0 and 1, and 2 and 3, tied to 2e-7: `winner`
+  (0 or 1) says which side a token that leans one way falls on.
+  """
+  router = np.array(PARAMS['layers']['mlp']['router'])  # [L,D,E]
+  router[..., 1::2] = router[..., ::2]
+  router[..., winner::2] += 2e-7
+  mlp = PARAMS['layers']['mlp'] | {'router': jnp.asarray(router)}
+  return PARAMS | {'layers': PARAMS['layers'] | {'mlp': mlp}}
+
+
+def sampled(gen, params, p=None):
+  p = L.prompts() if p is None else p
+  out = jax.jit(
+    lambda params: fused_step.rollout(
+      learner(), gen, params, p, L.ROOT, NEUTRAL, L.STOP
+    )
+  )(params)
+  total = (jnp.arange(L.B * L.G) * 7 % 5).astype(jnp.float32)
+  reward = Reward(total, jnp.stack([total, total], 1), total >= 0)
+  return batch_lib.make_batch(p, out, reward)
+
+
+@pytest.fixture(scope='module')
+def batch():
+  return sampled(REPLAY, tied(0))
+
+
+def gradients(learner, params, batch):
+  """(gradient, metrics), advantages included."""
+
+  @jax.jit
+  def f(params, batch):
+    adv = step_lib.advantages(learner, batch)
+    return step_lib.gradients(learner, params, batch, adv, NEUTRAL)
+
+  return f(params, batch)
+
+
+def test_replayed_log_probs_equal_the_samplers_where_routers_tie(batch):
+  """The trainer's router, a rounding away, would choose the other expert."""
+  params = tied(1)
+  _, own = gradients(learner(), params, batch.replace(routes=None))
+  _, replayed = gradients(learner(micro_batches=2), params, batch)
+  assert own['gap_max'] > 0.1
+  assert replayed['gap_max'] < 1e-5
+  # A byte per use, in the order of the batch's tokens.
+  assert batch.routes.dtype == jnp.int8
+  assert batch.routes.shape == (*batch.tokens.shape, 2, 1)
+
+
+def test_old_log_probs_are_replayed_too_and_the_reference_is_not(batch):
+  lr = learner({'kl_coef': 0.1}, epochs=2)
+  at = learner_lib.init_state(lr, tied(1))
+  add = jax.jit(lambda s, b: step_lib.scoring.add_arrays(lr, s, b, NEUTRAL))
+  got = add(at, batch)
+  gap = jnp.where(batch.mask, jnp.abs(got.old_logp - batch.sampler_logp), 0)
+  assert gap.max() < 1e-5
+  own = add(at, batch.replace(routes=None))
+  np.testing.assert_array_equal(got.ref_logp, own.ref_logp)
+  assert jnp.abs(got.old_logp - own.old_logp).max() > 0.1
+
+
+def test_what_was_not_sampled_goes_where_the_router_says(batch):
+  """UNKNOWN is the router's own choice: no routes at all, or none of a row."""
+  unknown = batch.replace(routes=jnp.full_like(batch.routes, moe.UNKNOWN))
+  _, want = gradients(learner(), tied(1), batch.replace(routes=None))
+  _, got = gradients(learner(), tied(1), unknown)
+  L.assert_close(got, want)
+  p = L.prompts()
+  p = p.replace(
+    demo=np.ones((L.B, L.C), np.int32), demo_length=np.full(L.B, 3, np.int32)
+  )
+  mixed = sampled(dataclasses.replace(REPLAY, demos=1), PARAMS, p)
+  routes = np.asarray(mixed.routes).reshape(L.B, L.G, -1)
+  assert (routes[:, -1] == moe.UNKNOWN).all()
+  assert (routes[:, :-1, : L.P] != moe.UNKNOWN).all()
+  hinted = p.replace(train_tokens=p.tokens[::-1], train_valid=p.valid[::-1])
+  routes = np.asarray(sampled(REPLAY, PARAMS, hinted).routes)
+  assert (routes[:, : L.P] == moe.UNKNOWN).all()
+  assert (routes[:, L.P] != moe.UNKNOWN).all()
+
+
+def test_the_balance_adds_its_own_gradient(batch):
+  """Mean over micro-batches of each one's balance, times the coefficient."""
+  coef, pieces = 0.5, 2
+  plain = learner(micro_batches=pieces)
+  grads, metrics = gradients(plain, PARAMS, batch)
+  balanced = dataclasses.replace(plain, balance_coef=coef)
+  got, more = gradients(balanced, PARAMS, batch)
+
+  @jax.jit
+  def balance(params):
+    whole = 0.0
+    for i in range(pieces):
+      b = jax.tree.map(lambda x: x[i::pieces], batch)  # noqa: B023
+      aux = MODEL.hidden_routed(params, b.tokens, b.valid, b.routes)[1]
+      whole += aux['load_balance'] / pieces
+    return whole
+
+  value, extra = jax.value_and_grad(balance)(PARAMS)
+  L.assert_close(got, jax.tree.map(lambda a, b: a + coef * b, grads, extra))
+  assert np.abs(extra['layers']['mlp']['router']).max() > 1e-3
+  np.testing.assert_allclose(more['load_balance'], value, rtol=1e-5)
+  np.testing.assert_allclose(metrics['load_balance'], value, rtol=1e-5)
+  np.testing.assert_allclose(
+    more['loss'], metrics['loss'] + coef * value, rtol=1e-5
+  )
+  np.testing.assert_allclose(more['pg_loss'], metrics['pg_loss'], rtol=1e-5)
+
+
+def test_the_balance_costs_no_second_forward(batch):
+  """Its program multiplies no more experts than the one without."""
+
+  def products(coef):
+    lr = learner(balance_coef=coef)
+    adv = jnp.ones(L.B * L.G)
+    f = lambda p, b: step_lib.gradients(lr, p, b, adv, NEUTRAL)
+    return str(jax.make_jaxpr(f)(PARAMS, batch)).count('= ragged_dot')
+
+  assert products(0.5) == products(0.0) > 0
+
+
+def step(learner, gen):
+  return lambda state, prompts: fused_step.step(
+    learner, gen, L.REWARD, state, prompts, L.ROOT, NEUTRAL, L.STOP
+  )
+
+
+@pytest.mark.parametrize('gen', [L.GEN, REPLAY], ids=['own', 'replayed'])
+def test_a_fused_step_trains_and_is_the_same_split_by_expert(gen):
+  lr = learner({'kl_coef': 0.05}, balance_coef=0.01)
+  want, m1 = jax.jit(step(lr, gen))(state(lr), L.prompts())
+  moved = jax.tree.map(lambda a, b: np.abs(a - b).max(), want.params, PARAMS)
+  assert min(moved['layers']['mlp'].values()) > 0
+  mesh = sharding.make_mesh((1, 4, 2))
+  where = sharding.shardings(MODEL.specs, mesh, sharding.TRAIN_RULES)
+  where = sharding.state_shardings(state(lr), where, mesh)
+  with jax.set_mesh(mesh):
+    start = jax.tree.map(
+      lambda x, s: jax.device_put(np.asarray(x), s), state(lr), where
+    )
+    rows = sharding.to_global(L.prompts(), mesh)
+    got, m8 = sharding.JitState(step(lr, gen))(start, rows)
+  L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)
+  L.assert_close(got, want, rtol=1e-3, atol=1e-5)
+  up = got.params['layers']['mlp']['up']
+  assert up.sharding.shard_shape(up.shape) == (2, 1, 16, 4)
+
+
+def test_the_host_path_replays_the_same(monkeypatch):
+  lr = learner(epochs=2)
+  want, expected = jax.jit(step(lr, REPLAY))(state(lr), L.prompts())
+  monkeypatch.setattr(L, 'GEN', REPLAY)
+  host, _ = test_rollout.host_step(lr, parts=2)
+  start = jax.tree.map(jnp.copy, state(lr))  # it is donated
+  got, metrics, _, _ = host(start, L.prompts(), test_rollout.EXAMPLES)
+  L.assert_close(got, want, rtol=1e-3, atol=1e-5)
+  L.assert_close(metrics, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_stage_trains_as_the_config_says(tmp_path):
+  config = tiny_recipe.get_config()
+  config.model.update(experts=E, experts_per_token=1)
+  config.sft.balance_coef, config.rl.balance_coef = 0.25, 0.5
+  config.compile_cache = ''
+  config.rl.prompts = 8
+  run = train.set_up(config, tmp_path)
+  coefs = {s: stages.learner(run, s).balance_coef for s in config.stages}
+  assert coefs == {'pretrain': 0.0, 'sft': 0.25, 'rl': 0.5}
+  assert not stages.rl_parts(run)[0].routes
+  config.rl.replay_routes = True
+  run = dataclasses.replace(run, config=config)
+  assert stages.rl_parts(run)[0].routes
+
+
+@pytest.mark.parametrize(
+  ('key', 'value'),
+  [('rl.replay_routes', True), ('rl.balance_coef', 0.1)]
+  + [('sft.balance_coef', 0.1)],
+)
+def test_settings_of_experts_are_refused_without_any(key, value):
+  config = config_lib.default()
+  config.update_from_flattened_dict({key: value})
+  with pytest.raises(ValueError, match=f'{key}={value}: .* no experts'):
+    config_checks.check_experts(config, 0)
+  config_checks.check_experts(config, 4)

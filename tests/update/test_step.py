@@ -1,0 +1,285 @@
+"""The update: what it must not depend on, and what on-policy means."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import losses
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.run import fused_step
+from jaxrl_reason.update import optim, scoring
+from jaxrl_reason.update import step as step_lib
+
+NEUTRAL = Sampling.make()
+
+
+@pytest.fixture(scope='module')
+def batch():
+  return L.rollout_batch(L.learner())
+
+
+def gradients(learner, batch):
+  """(gradient, metrics) at the starting parameters, advantages included."""
+
+  @jax.jit
+  def f(params, batch):
+    adv = step_lib.advantages(learner, batch)
+    return step_lib.gradients(learner, params, batch, adv, NEUTRAL)
+
+  return f(L.model_and_params()[1], batch)
+
+
+@pytest.mark.parametrize('how', sorted(losses.AGGREGATIONS))
+def test_micro_batches_change_nothing(batch, how):
+  settings = {'aggregation': how, 'entropy_coef': 0.01}
+  whole = gradients(L.learner(settings), batch)
+  other = gradients(L.learner(settings, micro_batches=4), batch)
+  L.assert_close(whole, other)
+
+
+def test_chunks_and_row_order_change_nothing(batch):
+  whole = gradients(L.learner(), batch)
+  L.assert_close(whole, gradients(L.learner(logprob_chunk=3), batch))
+  order = jax.random.permutation(jax.random.key(1), L.B * L.G)
+  shuffled = jax.tree.map(lambda x: x[order], batch)
+  L.assert_close(whole, gradients(L.learner(), shuffled))
+
+
+def test_padding_and_what_it_holds_change_nothing(batch):
+  whole = gradients(L.learner(), batch)
+  tail = jnp.arange(L.P + L.C) >= L.P
+  unused = tail & ~batch.mask
+  other = batch.replace(
+    tokens=jnp.where(unused, 5, batch.tokens),
+    sampler_logp=jnp.where(unused, jnp.nan, batch.sampler_logp),
+  )
+  L.assert_close(whole, gradients(L.learner(), other))
+
+
+def test_first_on_policy_step_has_ratio_one_and_clips_nothing(batch):
+  _, metrics = gradients(L.learner(), batch)
+  assert metrics['ratio_max'] == 1 and metrics['ratio_mean'] == 1
+  assert metrics['clip_low'] == 0 and metrics['clip_high'] == 0
+  assert metrics['gap_max'] < 1e-5  # sampler and trainer agree
+
+
+def test_later_updates_leave_ratio_one(batch):
+  learner = L.learner(epochs=2, minibatches=2)
+  f = jax.jit(lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT))
+  new, metrics = f(L.state(learner), batch)
+  assert metrics['ratio_max'] > 1.001
+  assert int(new.step) == 1  # one batch, however many updates
+
+
+def test_minibatches_of_one_epoch_equal_the_updates_by_hand(batch):
+  """2 minibatches == two updates on the same rows, old log-probs fixed."""
+  learner = L.learner(minibatches=2)
+  f = jax.jit(lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT))
+  got, _ = f(L.state(learner), batch)
+
+  single = dataclasses.replace(learner, minibatches=1)
+  state = L.state(learner)
+  full = scoring.add_arrays(learner, state, batch, NEUTRAL)
+  adv = step_lib.advantages(learner, full)
+  key = jax.random.split(L.ROOT, 1)[0]
+  order = jax.random.permutation(key, L.B * L.G)
+  for i in range(2):
+    rows = jax.tree.map(lambda x: x[order][i::2], (full, adv))  # noqa: B023
+    state, _ = step_lib._one_update(single, state, *rows, None, key, NEUTRAL)
+  L.assert_close(got.params, state.params)
+
+
+def test_reference_exists_only_for_a_kl(batch):
+  without, with_kl = L.learner(), L.learner({'kl_coef': 0.1})
+  assert L.state(without).ref_params is None
+  state = L.state(with_kl)
+  assert state.ref_params is not None
+  f = lambda lr: jax.jit(
+    lambda s, b: step_lib.update(lr, s, b, NEUTRAL, L.ROOT)
+  )
+  # At the start policy and reference agree: no KL, the same gradient.
+  new, metrics = f(with_kl)(state, batch)
+  assert abs(float(metrics['kl'])) < 1e-6
+  L.assert_close(new.params, f(without)(L.state(without), batch)[0].params)
+  # A step later they do not.
+  _, metrics = f(with_kl)(new, batch)
+  assert metrics['kl'] > 1e-4
+  L.assert_close(new.ref_params, state.ref_params)
+  # Where there is none, the compiled program holds no trace of a reference.
+  size = lambda lr: (
+    (
+      f(lr).lower(L.state(lr), batch).compile().memory_analysis()
+    ).argument_size_in_bytes
+  )
+  params = sum(x.nbytes for x in jax.tree.leaves(new.params))
+  assert size(with_kl) - size(without) >= params
+
+
+def test_fused_step_equals_its_parts(batch):
+  """Generation inside the program or before it: the same samples, rewards
+  and next state.
+  """
+  learner = L.learner()
+  args = (L.ROOT, NEUTRAL, L.STOP)
+  p = L.prompts()
+  fused = jax.jit(
+    lambda s, p: fused_step.step(learner, L.GEN, L.REWARD, s, p, *args)
+  )
+  got, metrics = fused(L.state(learner), p)
+
+  noise, order = fused_step.step_keys(L.ROOT, 0)
+  state = L.state(learner)
+  out = fused_step.rollout(
+    learner, L.GEN, state.params, p, noise, NEUTRAL, L.STOP
+  )
+  answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), p.answer)
+  b = batch_lib.make_batch(p, out, L.REWARD(out, answers))
+  want, more = fused_step.learn(learner, L.GEN, state, b, NEUTRAL, order)
+  L.assert_close(got.params, want.params)
+  for name in ('reward_mean', 'loss', 'entropy', 'length_mean', 'tokens'):
+    np.testing.assert_allclose(metrics[name], more[name], rtol=1e-4, atol=1e-6)
+
+
+def test_k_steps_in_one_dispatch_equal_k_dispatches():
+  learner = L.learner()
+  args = (L.ROOT, NEUTRAL, L.STOP)
+  many = jax.jit(
+    lambda s, p: fused_step.steps(learner, L.GEN, L.REWARD, s, p, *args)
+  )
+  one = jax.jit(
+    lambda s, p: fused_step.step(learner, L.GEN, L.REWARD, s, p, *args)
+  )
+  p = [L.prompts(i * L.B) for i in range(3)]
+  stacked = jax.tree.map(lambda *x: np.stack(x), *p)
+  got, metrics = many(L.state(learner), stacked)
+  state = L.state(learner)
+  for i in range(3):
+    state, m = one(state, p[i])
+    np.testing.assert_allclose(
+      metrics['reward_mean'][i], m['reward_mean'], rtol=1e-6
+    )
+  L.assert_close(got, state, rtol=1e-3, atol=1e-5)
+
+
+def test_seeds_side_by_side_equal_seeds_alone():
+  learner = L.learner()
+  roots = jax.random.split(L.ROOT, 2)
+  p = jax.tree.map(lambda *x: np.stack(x)[:, None], L.prompts(0), L.prompts(8))
+  states = jax.tree.map(lambda x: jnp.stack([x, x]), L.state(learner))
+  both, metrics = jax.jit(
+    lambda s, p, r: fused_step.seeds(
+      learner, L.GEN, L.REWARD, s, p, r, NEUTRAL, L.STOP
+    )
+  )(states, p, roots)
+  assert metrics['loss'].shape == (2, 1)
+  for i in range(2):
+    alone, _ = fused_step.steps(
+      learner,
+      L.GEN,
+      L.REWARD,
+      L.state(learner),
+      jax.tree.map(lambda x: x[i], p),  # noqa: B023
+      roots[i],
+      NEUTRAL,
+      L.STOP,
+    )
+    pick = jax.tree.map(lambda x: x[i], both.params)  # noqa: B023
+    L.assert_close(pick, alone.params, rtol=1e-3, atol=1e-5)
+
+
+def test_dead_groups_and_filters(batch):
+  """Equal rewards teach nothing; a filter takes them out of the mean."""
+  group = np.asarray(batch.group)
+  dead = batch.replace(reward=jnp.where(group < 4, 0.1, batch.reward))
+  grads, _ = gradients(L.learner(), batch.replace(reward=jnp.full(32, 0.1)))
+  assert all(not np.any(g) for g in jax.tree.leaves(grads))
+  kept = batch_lib.drop_dead_groups(dead)
+  assert not np.any(kept.mask[:16]) and np.any(kept.mask[16:])
+  half = jax.tree.map(lambda x: x[16:], dead)
+  want, _ = gradients(L.learner(), half)
+  got, _ = gradients(L.learner(), kept)
+  L.assert_close(want, got)
+  whole = batch_lib.drop_truncated(batch)
+  np.testing.assert_array_equal(
+    np.any(whole.mask, axis=1), ~np.asarray(batch.truncated)
+  )
+
+
+def test_length_counts_after_the_filter(batch):
+  """Rewards fall over the last 3 of 8 tokens; a group dead before stays so."""
+  dead = batch.replace(
+    reward=jnp.where(jnp.asarray(batch.group) < 4, 0.1, batch.reward)
+  )
+  length = np.asarray(batch.mask).sum(1)
+  taken = np.where(length <= 5, 0, (length - 5) / 3)
+  assert len(set(taken[:16])) > 1  # it would have had a signal
+  gen = dataclasses.replace(L.GEN, filter='dead_groups', overlong=3)
+  learner = L.learner()
+  got, metrics = jax.jit(
+    lambda s, b: fused_step.learn(learner, gen, s, b, NEUTRAL, L.ROOT)
+  )(L.state(learner), dead)
+  shaped = batch_lib.drop_dead_groups(dead)
+  shaped = shaped.replace(reward=shaped.reward - jnp.float32(taken))
+  want, _ = jax.jit(
+    lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
+  )(L.state(learner), shaped)
+  L.assert_close(got.params, want.params)
+  np.testing.assert_allclose(metrics['overlong_penalty'], -taken.mean(), 1e-5)
+  np.testing.assert_allclose(metrics['reward_mean'], dead.reward.mean(), 1e-5)
+
+
+def test_a_setting_of_the_loss_can_drop_truncated_rows(batch):
+  """`drop_truncated` of the loss is the filter of the same name."""
+  assert np.any(batch.truncated) and not np.all(batch.truncated)
+  update = lambda learner, b: jax.jit(
+    lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
+  )(L.state(learner), b)[0]
+  got = update(L.learner({'drop_truncated': True}), batch)
+  want = update(L.learner(), batch_lib.drop_truncated(batch))
+  L.assert_close(got.params, want.params)
+
+
+def test_invalid_rewards_teach_nothing(batch):
+  """A failed verifier's row has no advantage and moves no baseline."""
+  ok = np.arange(32) % 4 != 1
+  masked = batch.replace(
+    reward=jnp.where(ok, batch.reward, jnp.nan), reward_valid=jnp.asarray(ok)
+  )
+  adv = step_lib.advantages(L.learner(), masked)
+  assert np.all(np.isfinite(adv)) and not np.any(np.asarray(adv)[~ok])
+  kept = jax.tree.map(lambda x: x[np.flatnonzero(ok)], masked)
+  want = step_lib.advantages(L.learner(), kept)
+  np.testing.assert_allclose(np.asarray(adv)[ok], want, rtol=1e-5, atol=1e-6)
+  assert np.isfinite(batch_lib.stats(masked, ('a', 'b'))['reward_mean'])
+
+
+def test_split_and_join_are_inverse_and_strided():
+  x = jnp.arange(24).reshape(12, 2)
+  parts = batch_lib.split(x, 3)
+  np.testing.assert_array_equal(parts[1], x[1::3])
+  np.testing.assert_array_equal(batch_lib.join(parts), x)
+
+
+def test_first_nonfinite_leaf_is_named():
+  tree = {'a': jnp.ones(3), 'b': {'c': jnp.array([1.0, jnp.nan])}, 'd': jnp.inf}
+  assert int(optim.first_nonfinite(tree)) == 1
+  assert int(optim.first_nonfinite({'a': jnp.ones(3)})) == -1
+
+
+def test_train_view_of_prompts_is_what_is_trained_on(batch):
+  """Sampled under one prompt (a hint), trained under another."""
+  p = L.prompts()
+  hinted = p.replace(train_tokens=p.tokens[::-1], train_valid=p.valid[::-1])
+  learner = L.learner()
+  out = fused_step.rollout(
+    learner, L.GEN, L.model_and_params()[1], hinted, L.ROOT, NEUTRAL, L.STOP
+  )
+  answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), p.answer)
+  b = batch_lib.make_batch(hinted, out, L.REWARD(out, answers))
+  np.testing.assert_array_equal(b.tokens[0, : L.P], p.tokens[-1])
+  np.testing.assert_array_equal(b.tokens[:, L.P :], out.tokens)
