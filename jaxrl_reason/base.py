@@ -3,7 +3,7 @@
 Letters: B prompts, G samples per prompt, N = B*G rows, P prompt length, C
 completion length, T = P + C, V vocabulary, D width, R reward parts. Index t of
 a [N,T] array is about token t: logp[:, t] = log p(token_t | tokens before t),
-and logp[:, 0] = 0; the shift happens once, in `logprobs`.
+and logp[:, 0] = 0; the shift happens once, in `models.logprobs`.
 """
 
 import dataclasses
@@ -74,10 +74,14 @@ class Rollout:
   """N completions, rows of one prompt adjacent."""
 
   tokens: jax.Array  # i32 [N,C], 0 after the stop token
+  # bool [N,C], what counts as the policy's own words: drawn by it, or of a
+  # demonstration in their place; false for padding. Rewards read these only.
+  sampled: jax.Array
   length: jax.Array  # i32 [N], tokens sampled, stop token included
   logp: jax.Array  # f32 [N,C], of the distribution sampled from
   truncated: jax.Array  # bool [N], ran out of room before a stop token
   temperature: jax.Array  # f32 [N]
+  version: jax.Array  # i32 [N,C], updates behind the weights that drew a token
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   # int8 or 16 [N,T,L,k], experts each token used (`models.moe.UNKNOWN`).
@@ -92,6 +96,26 @@ class Reward:
   total: jax.Array  # f32 [N]
   parts: jax.Array  # f32 [N,R], in the order of the config's rewards
   valid: jax.Array  # bool [N]; false: the verifier failed, not the answer
+
+
+@struct.dataclass
+class Trajectories:
+  """What a source of rollouts gives: questions, answers and their verdicts."""
+
+  prompts: Prompts
+  rollout: Rollout
+  reward: Reward
+  greedy: Reward | None = None  # [B], of the likeliest completions
+
+
+@struct.dataclass
+class Rows:
+  """What a forward pass reads of N rows; a Batch has these fields too."""
+
+  tokens: jax.Array  # i32 [N,T]
+  valid: jax.Array  # bool [N,T], real tokens
+  temperature: jax.Array | float = 1.0  # f32 [N] or []
+  routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
 
 
 @struct.dataclass
@@ -115,13 +139,8 @@ class Batch:
   process_reward: jax.Array | None = None  # f32 [N,T], a reward model's
   greedy_reward: jax.Array | None = None  # f32 [N], of the greedy completion
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
-  token_weight: jax.Array | None = None  # f32 [N,T]
   is_offpolicy: jax.Array | None = None  # bool [N,T]
-  segment_ids: jax.Array | None = None  # i32 [N,T], turns or packed rows
-  prompt_id: jax.Array | None = None  # i32 [N]
-  source_id: jax.Array | None = None  # i32 [N], which dataset
-  answer_id: jax.Array | None = None  # i32 [N], equal answers share one
-  policy_version: jax.Array | None = None  # i32 [N], step that sampled it
+  version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
 
 
@@ -137,6 +156,8 @@ class TrainState:
   ref_params: Params | None = None
   critic: Any = None  # critics.CriticState, only when the loss reads one
   coefs: dict | None = None  # loss coefficients that follow the run
+  # What sources and rewards remember of the stage, by name; None: nothing.
+  control: dict | None = None
 
 
 # A device reward: (completion bytes u8 [N,W], lengths i32 [N], answers) ->

@@ -1,52 +1,61 @@
-"""Rollouts and rewards -> the Batch an update reads, and its statistics.
+"""Trajectories -> the Batch an update reads, and its statistics.
 
-The named stages between sampler and batch: `make_batch` assembles, `FILTERS`
-decide which groups count, `split` cuts rows into micro-batches.
+What the rooms on both sides share: `make_batch` assembles, `stats` says what to
+watch, `split` cuts rows into micro-batches.
 """
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import losses, sharding
-from jaxrl_reason.base import Batch, Metrics, Prompts, Reward, Rollout
+from jaxrl_reason import sharding
+from jaxrl_reason.base import (
+  Batch,
+  Metrics,
+  Prompts,
+  Reward,
+  Rollout,
+  Rows,
+  Trajectories,
+)
 from jaxrl_reason.models.parts import moe
 
 
 def per_row(x: jax.Array, n: int) -> jax.Array:
-  """What belongs to prompts [B,...], for each of their N rows [N,...]."""
+  """Repeats what belongs to prompts [B,...] for their N rows [N,...]."""
   return sharding.rows(jnp.repeat(x, n // x.shape[0], axis=0))
 
 
-def rows_of(prompts: Prompts, rollout: Rollout) -> tuple:
-  """(tokens [N,T], valid [N,T], routes [N,T,L,k] or None): the prompts trained
-  under and their completions, and the experts to replay.
-  """
+def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
+  """Joins the prompts trained under and their completions, to rows [N,T]."""
   n, c = rollout.tokens.shape
-  first = lambda x, y: y if x is None else x
-  tokens = first(prompts.train_tokens, prompts.tokens)
-  valid = first(prompts.train_valid, prompts.valid)
-  sampled = jnp.arange(c) < rollout.length[:, None]
+  tokens, valid = prompts.train_tokens, prompts.train_valid
+  if tokens is None:
+    tokens, valid = prompts.tokens, prompts.valid
   tokens = jnp.concatenate([per_row(tokens, n), rollout.tokens], axis=1)
-  valid = jnp.concatenate([per_row(valid, n), sampled], axis=1)
+  valid = jnp.concatenate([per_row(valid, n), rollout.sampled], axis=1)
   routes = rollout.routes
   if routes is not None and prompts.train_tokens is not None:
     # Those of another prompt.
     routes = routes.at[:, : tokens.shape[1] - c].set(moe.UNKNOWN)
-  return tokens, valid, routes
+  return Rows(tokens, valid, rollout.temperature, routes)
 
 
-def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
-  """Rows [N,T] of B prompts and their N = B*G completions."""
-  n, c = rollout.tokens.shape
-  b, p = prompts.tokens.shape
-  sampled = jnp.arange(c) < rollout.length[:, None]
-  tokens, valid, routes = rows_of(prompts, rollout)
-  beside = lambda x: jnp.pad(x, ((0, 0), (p, 0)))
-  demo = rollout.is_demo
-  return Batch(
-    tokens=tokens,
-    valid=valid,
-    mask=beside(sampled),
+def make_batch(found: Trajectories) -> Batch:
+  """Assembles rows [N,T] of B prompts and their N = B*G completions."""
+  prompts, rollout, reward = found.prompts, found.rollout, found.reward
+  n, (b, p) = rollout.tokens.shape[0], prompts.tokens.shape
+  rows = rows_of(prompts, rollout)
+
+  def beside(x):  # [N,C] -> [N,T]
+    return jnp.pad(x, ((0, 0), (p, 0)))
+
+  offpolicy = None
+  if rollout.is_demo is not None:
+    offpolicy = beside(rollout.sampled & rollout.is_demo[:, None])
+  batch = Batch(
+    tokens=rows.tokens,
+    valid=rows.valid,
+    mask=beside(rollout.sampled),
     reward=reward.total,
     reward_parts=reward.parts,
     reward_valid=reward.valid,
@@ -54,14 +63,31 @@ def make_batch(prompts: Prompts, rollout: Rollout, reward: Reward) -> Batch:
     truncated=rollout.truncated,
     temperature=rollout.temperature,
     sampler_logp=beside(rollout.logp),
-    is_offpolicy=None if demo is None else beside(sampled & demo[:, None]),
-    prompt_id=per_row(prompts.prompt_id, n),
-    routes=routes,
+    is_offpolicy=offpolicy,
+    version=beside(rollout.version),
+    routes=rows.routes,
+  )
+  return with_reward(batch, reward, found.greedy)
+
+
+def with_reward(batch: Batch, reward: Reward, greedy: Reward | None) -> Batch:
+  """Puts rewards [N] into a batch, and beside them those [B] of each prompt's
+  greedy completion, if there are any.
+  """
+  batch = batch.replace(
+    reward=reward.total, reward_parts=reward.parts, reward_valid=reward.valid
+  )
+  if greedy is None:
+    return batch
+  n = batch.reward.shape[0]
+  return batch.replace(
+    greedy_reward=per_row(greedy.total, n),
+    reward_valid=batch.reward_valid & per_row(greedy.valid, n),
   )
 
 
 def interleaved(parts, n_samples: int, np_=jnp):
-  """Rows of a batch's parts as one tree, in the order of the prompts.
+  """Joins rows of a batch's parts, in the order of the prompts.
 
   Args:
     parts: trees [n,...]; part i is of prompts i, i + len(parts), ...
@@ -76,87 +102,31 @@ def interleaved(parts, n_samples: int, np_=jnp):
   return jax.tree.map(whole, *parts)
 
 
-def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
-  """The last n_demos samples of every prompt, replaced by its reference
-  solution: off-policy tokens for losses that know how to learn from them.
-  """
-  n, b = rollout.length.shape[0], prompts.tokens.shape[0]
-  is_demo = jnp.arange(n) % (n // b) >= n // b - n_demos
-  pick = lambda demo, own: jnp.where(
-    is_demo.reshape(-1, *[1] * (own.ndim - 1)), demo, own
-  )
-  routes = rollout.routes
-  return rollout.replace(
-    tokens=pick(per_row(prompts.demo, n), rollout.tokens),
-    length=pick(per_row(prompts.demo_length, n), rollout.length),
-    logp=pick(0.0, rollout.logp),
-    truncated=rollout.truncated & ~is_demo,
-    is_demo=is_demo,
-    routes=None if routes is None else pick(moe.UNKNOWN, routes),
-  )
-
-
-def with_greedy(batch: Batch, greedy: Reward) -> Batch:
-  """The reward [B] of each prompt's greedy completion, beside its samples'."""
-  n = batch.reward.shape[0]
-  return batch.replace(
-    greedy_reward=per_row(greedy.total, n),
-    reward_valid=batch.reward_valid & per_row(greedy.valid, n),
-  )
-
-
 def group_stats(batch: Batch) -> dict[str, jax.Array]:
-  """Per row [N], over the rows of its group with a valid reward: the largest
-  and smallest total, and whether all / none got the first reward part.
+  """Summarises groups, per row [N], over rows with a valid reward.
+
+  Returns:
+    high, low: the group's largest and smallest reward, f32; solved_all,
+    solved_none: whether all or none got the first reward part.
   """
   same = (batch.group[:, None] == batch.group) & batch.reward_valid
-  over = lambda f, x, fill: f(jnp.where(same, x, fill), axis=1)
-  solved = batch.reward_parts[:, 0] > 0.5
+  solved = same & (batch.reward_parts[:, 0] > 0.5)
   return {
-    'high': over(jnp.max, batch.reward, -jnp.inf),
-    'low': over(jnp.min, batch.reward, jnp.inf),
-    'solved_all': over(jnp.all, solved, True),
-    'solved_none': ~over(jnp.any, solved, False),
+    'high': jnp.max(jnp.where(same, batch.reward, -jnp.inf), axis=1),
+    'low': jnp.min(jnp.where(same, batch.reward, jnp.inf), axis=1),
+    'solved_all': jnp.all(solved == same, axis=1),
+    'solved_none': ~jnp.any(solved, axis=1),
   }
 
 
-def drop_dead_groups(batch: Batch) -> Batch:
-  """Takes groups of equal rewards out of every mean (the dynamic sampling of
-  DAPO, https://arxiv.org/abs/2503.14476, with the batch shrunk, not refilled).
-  """
-  stats = group_stats(batch)
-  alive = stats['high'] > stats['low']
-  return batch.replace(mask=batch.mask & alive[:, None])
-
-
-def drop_truncated(batch: Batch) -> Batch:
-  """Takes rows that ran out of room out of the loss (overlong filtering)."""
-  return batch.replace(mask=batch.mask & ~batch.truncated[:, None])
-
-
-def overlong_penalty(batch: Batch, cache: int, max_new: int) -> jax.Array:
-  """[N], 0 to -1: what DAPO takes off the reward of long completions.
-
-  Args:
-    cache: tokens at the end of the room over which it falls.
-    max_new: C, the room.
-  """
-  length = batch.mask.sum(axis=1)
-  return losses.soft_overlong_penalty(length, max_length=max_new, cache=cache)
-
-
-FILTERS = {
-  'none': lambda batch: batch,
-  'dead_groups': drop_dead_groups,
-  'truncated': drop_truncated,
-}
-
-
 def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
-  """What to watch of a batch before any filter."""
+  """Summarises a batch before any filter."""
   ok = batch.reward_valid
   n_ok = jnp.maximum(ok.sum(), 1)
-  mean = lambda x: jnp.sum(jnp.where(ok, x, 0)) / n_ok
+
+  def mean(x):
+    return jnp.sum(jnp.where(ok, x, 0)) / n_ok
+
   reward = mean(batch.reward)
   lengths = batch.mask.sum(axis=1)
   groups = group_stats(batch)
@@ -177,7 +147,7 @@ def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
 
 
 def split(tree, parts: int):
-  """Rows [N,...] -> [parts, N/parts, ...], part i taking rows i, i+parts, ...
+  """Cuts rows [N,...] to [parts, N/parts, ...]: part i has i, i+parts, ...
 
   Strided, because a reshape to [parts, N/parts] would put the mesh's row
   sharding on the axis that is scanned over: every device would then hold
@@ -193,5 +163,8 @@ def split(tree, parts: int):
 
 def join(tree):
   """Undoes `split`."""
-  merge = lambda x: jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
-  return jax.tree.map(merge, tree)
+
+  def leaf(x):
+    return jnp.swapaxes(x, 0, 1).reshape(-1, *x.shape[2:])
+
+  return jax.tree.map(leaf, tree)

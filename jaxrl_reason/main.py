@@ -36,7 +36,8 @@ def main(argv):
   logging.set_verbosity(logging.WARNING)
   # Imported here: a wrong flag is answered at once.
   from jaxrl_reason import hosts
-  from jaxrl_reason.run import rollout, train
+  from jaxrl_reason.rollouts.host import RewardFailed
+  from jaxrl_reason.run import train
 
   with hosts.together():
     try:
@@ -48,7 +49,7 @@ def main(argv):
         heartbeat_s=_HEARTBEAT.value,
       )
       train.run(_CONFIG.value, _WORKDIR.value)
-    except (*command.USER_ERRORS, rollout.RewardFailed, hosts.Lost) as e:
+    except (*command.USER_ERRORS, RewardFailed, hosts.Lost) as e:
       logging.debug('Traceback:', exc_info=True)
       command.fail(e)
 

@@ -71,32 +71,33 @@ class Planner:
       chips.chip_of(topology), roofline.torus_of(topology), slices
     )
 
-  def run(self, config):
-    """The abstract `train.Run` of a recipe on these devices."""
+  def parts(self, config):
+    """The abstract `prepare.Prepared` of a recipe on these devices."""
     mesh = sharding.make_mesh(config.mesh, self.devices)
     return abstract.shapes(config, mesh, self.model)
 
-  def compiled(self, run, names: tuple[str, ...] = ()) -> list:
-    """Its phases, compiled; only those named, if any.
+  def compiled(self, config, parts, names: tuple[str, ...] = ()) -> list:
+    """A recipe's phases, compiled; only those named, if any.
 
     Raises:
       DoesNotFit: one of them needs more than the chips have.
     """
     out = []
-    made = {p.name: p for p in phases.phases(run)}
+    made = {p.name: p for p in phases.phases(config, parts)}
     unknown = set(names) - made.keys()
     if unknown:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {[*made]}')
-    hbm, experts = self.machine.chip.hbm, run.shape.experts
+    hbm, experts = self.machine.chip.hbm, parts.shape.experts
     for phase in [made[n] for n in names or made]:
-      out.append(described.measure(phase, run.mesh, hbm, experts))
+      out.append(described.measure(phase, parts.mesh, hbm, experts))
       self.say(f'{phase.name}: compiled in {out[-1].compile_s:.0f} s')
     return out
 
   def plan(self, config) -> dict:
     """The facts of a recipe as it is."""
-    run = self.run(config)
-    return report.plan_facts(run, self.compiled(run, self.only), self.machine)
+    parts = self.parts(config)
+    found = self.compiled(config, parts, self.only)
+    return report.plan_facts(config, parts.mesh, found, self.machine)
 
   def largest(self, facts: dict) -> int:
     """The most prompts that fit, by the phase that needs most."""
@@ -108,9 +109,10 @@ class Planner:
       if prompts == start:
         return top['needs_gib'] * chips.GIB
       self.say(f'trying {prompts} prompts')
-      run = self.run(search.changed(self.config, rl__prompts=prompts))
+      config = search.changed(self.config, rl__prompts=prompts)
       try:
-        return self.compiled(run, (top['phase'],))[0].needs
+        found = self.compiled(config, self.parts(config), (top['phase'],))
+        return found[0].needs
       except described.DoesNotFit as e:
         self.say(str(e))
         return e.needs
@@ -121,7 +123,7 @@ class Planner:
 
   def search(self) -> list[dict]:
     """The recipe on every mesh shape: the fastest first, then what fails."""
-    kv_heads = self.run(self.config).shape.kv_heads
+    kv_heads = self.parts(self.config).shape.kv_heads
     found = []
     for mesh in search.meshes(
       self.config, len(self.devices), kv_heads, self.machine.slices

@@ -348,27 +348,3 @@ def state_shardings(
     return replicated(mesh)
 
   return trees.map_with_path(leaf, template)
-
-
-class JitState:
-  """jit of f(state, ...) -> (state, ...) that donates the state's buffers and
-  keeps its layout, whatever the partitioner would prefer. The state may be
-  shapes with shardings, for `lower`.
-  """
-
-  def __init__(self, f: Callable):
-    self._f, self._jitted = f, None
-
-  def _of(self, state):
-    if self._jitted is None:
-      same = jax.tree.map(lambda x: x.sharding, state)
-      self._jitted = jax.jit(
-        self._f, donate_argnums=0, out_shardings=(same, None)
-      )
-    return self._jitted
-
-  def __call__(self, state, *args):
-    return self._of(state)(state, *args)
-
-  def lower(self, state, *args) -> jax.stages.Lowered:
-    return self._of(state).lower(state, *args)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 def path_str(path) -> str:
@@ -92,3 +93,13 @@ def n_params(tree: Any) -> int:
 def n_bytes(tree: Any) -> int:
   """How many bytes the tree's arrays (or shapes) hold."""
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def first_nonfinite(tree: Any) -> jax.Array:
+  """Finds the first leaf (in `flatten` order) with a NaN or an infinity: its
+  index, i32 []; -1 when all are finite.
+  """
+  # A sum is non-finite if any element is, and reads each leaf once; that it
+  # may also overflow is as much a reason to stop.
+  bad = jnp.stack([~jnp.isfinite(jnp.sum(x)) for x in jax.tree.leaves(tree)])
+  return jnp.where(jnp.any(bad), jnp.argmax(bad), -1)

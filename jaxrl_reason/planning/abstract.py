@@ -1,6 +1,6 @@
 """A run without weights, data or devices: what its programs are made from.
 
-  shapes(config, mesh, model) -> train.Run
+  shapes(config, mesh, model) -> prepare.Prepared
 
 The mesh may be of described devices. A model on the Hub has the shape that the
 zoo knows by its name; where a data set or a tokenizer is not at hand, a
@@ -21,7 +21,7 @@ from jaxrl_reason.checkpoints import hf, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.models import families, transformer, zoo
-from jaxrl_reason.run import config_checks, train
+from jaxrl_reason.run import config_checks, prepare
 
 # What owners append to a size's name.
 SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')
@@ -53,7 +53,7 @@ def _shape(config, model: str, tokenizer) -> transformer.Config:
   c = config.model
   runtime = {k: c[k] for k in families.RUNTIME} | {'remat': 'none'}
   if not model and not config.model_dir:
-    return train.architecture(c, tokenizer.vocab_size, None)
+    return prepare.architecture(c, tokenizer.vocab_size, None)
   folder = pathlib.Path(config.model_dir)
   if not model and (folder / 'config.json').is_file():
     return families.from_hf(hf.read_config(folder), **runtime)
@@ -72,8 +72,10 @@ def _texts(config) -> tuple[problems_lib.Problems, Any]:
   return problems, tokenizer
 
 
-def shapes(config: ml_collections.ConfigDict, mesh: Mesh, model: str = ''):
-  """A `train.Run` whose programs can be lowered and never run.
+def shapes(
+  config: ml_collections.ConfigDict, mesh: Mesh, model: str = ''
+) -> prepare.Prepared:
+  """Prepares a run whose programs can be lowered and never executed.
 
   Args:
     model: a name in `zoo.ZOO`, in place of the recipe's own model.
@@ -84,17 +86,6 @@ def shapes(config: ml_collections.ConfigDict, mesh: Mesh, model: str = ''):
   config_checks.check(config, sharding.row_shards(mesh))
   problems, tokenizer = _texts(config)
   shape = _shape(config, model, tokenizer)
-  shape = train.remat_within(config, mesh, shape)
-  config_checks.check_experts(config, shape.experts)
-  return train.Run(
-    config,
-    workdir=None,
-    mesh=mesh,
-    problems=problems,
-    tokenizer=tokenizer,
-    model=train.model_of(shape, config),
-    shape=shape,
-    root=jax.eval_shape(lambda: jax.random.key(0)),
-    stop=jax.eval_shape(lambda: jax.numpy.asarray(tokenizer.eos_ids)),
-    checkpoints=None,
-  )
+  parts = prepare.assemble(config, mesh, problems, tokenizer, shape)
+  root, stop = jax.eval_shape(lambda: (parts.root, parts.stop))
+  return parts._replace(root=root, stop=stop)

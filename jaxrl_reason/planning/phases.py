@@ -1,10 +1,10 @@
 """The programs of a run's stages with the shapes they are called with.
 
-  phases(run) -> [Phase]: sft, then generate, score, update (rewards in Python)
-  or the whole step as one program (device rewards)
+  phases(config, parts) -> [Phase]: sft, then generate, score, update (rewards
+  in Python) or the whole step as one program (device rewards)
 
-Each lowers the function that the trainer itself dispatches (`jitted`), from
-shapes with the trainer's shardings.
+Each lowers the function that the trainer itself dispatches (`run.programs`),
+from shapes with the trainer's shardings.
 """
 
 import dataclasses
@@ -16,10 +16,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from jaxrl_reason import sharding
-from jaxrl_reason.base import Prompts
+from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.run import jitted, loop, stages
+from jaxrl_reason.run import programs, stages
+from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
 
@@ -30,7 +31,7 @@ class Phase:
 
   Attributes:
     name: of what it does.
-    program: jitted; args: shapes with shardings.
+    program: jitted; args: static records, and shapes with shardings.
     state: the stage's whole, whether or not the program reads it all.
     calls: how often a step calls it, below 1 where a call holds several steps.
     decode_trips: of its loops over tokens; empty: it has none.
@@ -64,35 +65,37 @@ def _stacked(row: Any, *lead: int) -> Any:
   )
 
 
-def state_of(run, learner) -> Any:
-  """Shapes and layout of a stage's state."""
-  _, template, where = loop.layout(run, learner, 0)
-  put = lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
-  return jax.tree.map(put, template, where)
+def state_of(layout) -> Any:
+  """The shapes and layout of a stage's state, of its `states.Layout`."""
+
+  def put(x, s):
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
+
+  return jax.tree.map(put, layout.template, layout.shardings)
 
 
-def phases(run) -> list[Phase]:
+def phases(config, parts: Prepared) -> list[Phase]:
   """The programs of every stage, in the order of a run."""
   out = []
-  for name in dict.fromkeys(run.config.stages):
+  for name in dict.fromkeys(config.stages):
     if name != 'rl':
-      out.append(_supervised(run, name))
-    elif run.config.rl.path == 'host':
-      out.extend(_host(run))
+      out.append(_supervised(config, parts, name))
+    elif config.rl.path == 'host':
+      out.extend(_host(config, parts))
     else:
-      out.append(_fused(run))
+      out.append(_fused(config, parts))
   return out
 
 
 class _Costs:
   """FLOPs by the model's formula, forward 1 and gradient 2 passes."""
 
-  def __init__(self, run):
-    d, c = run.config.data, run.config.rl
+  def __init__(self, config, parts: Prepared):
+    d, c = config.data, config.rl
     self.length, self.new = d.prompt_len + d.completion_len, d.completion_len
     self.prompts, self.rows = c.prompts, c.prompts * c.samples
-    self.prompt_len, self.of = d.prompt_len, run.model.flops_per_token
-    self.head = 2 * run.shape.width * run.shape.vocab
+    self.prompt_len, self.of = d.prompt_len, parts.model.flops_per_token
+    self.head = 2 * parts.shape.width * parts.shape.vocab
 
   def forward(self, rows: int, n_logits: int) -> float:
     """Of whole rows; the head multiplies n_logits of a row's tokens."""
@@ -107,26 +110,28 @@ class _Costs:
 
 def _passes(learner) -> tuple[int, float]:
   """(scoring passes before the update, passes of it: forward 1, gradient 2)."""
-  moves = learner.n_updates > 1 and learner.old_logp == 'trainer'
-  early = learner.settings['entropy_alpha'] or 'old_mean_logp' in learner.needs
+  early = learner.reads_entropy_early or 'old_mean_logp' in learner.needs
   networks = 1 + bool(learner.critic)
-  scored = learner.reads_reference + bool(moves or early) + networks - 1
+  scored = learner.reads_reference + (learner.moves or early) + networks - 1
   return int(scored), 3.0 * learner.epochs * networks
 
 
-def _supervised(run, name: str) -> Phase:
-  c, d = run.config[name], run.config.data
-  learner = stages.learner(run, name)
+def _supervised(config, parts: Prepared, name: str) -> Phase:
+  c, d = config[name], config.data
+  learner = stages.learner(config, parts.model, name)
+  layout = stages.layout(config, name, learner, parts.mesh)
   k = c.steps_per_dispatch
+  example = parts.problems.train[0]
   row = pipeline.solution_row(
-    0, run.problems.train[0], run.tokenizer, d.prompt_len, d.completion_len
+    0, example, parts.tokenizer, d.prompt_len, d.completion_len
   )
-  rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(run.mesh, 1))
-  state, costs = state_of(run, learner), _Costs(run)
+  rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
+  state, costs = state_of(layout), _Costs(config, parts)
+  key = _lay(parts.root, sharding.replicated(parts.mesh))
   return Phase(
     name,
-    jitted.supervised(learner, name),
-    (state, rows, _lay(run.root, sharding.replicated(run.mesh))),
+    stages.supervised_program(name, layout.shardings),
+    (learner, state, rows, key),
     state,
     1 / k,
     (),
@@ -139,66 +144,81 @@ def _token_trips(gen) -> tuple[int, ...]:
   return tuple(most for _, most in loops)
 
 
-def _prompts(run, encode, *lead: int) -> Prompts:
-  row = stages.prompt_encoder(run, encode)(0, run.problems.train[0])
-  where = sharding.row_sharding(run.mesh, len(lead) - 1)
+def _prompts(config, parts: Prepared, encode, *lead: int) -> Prompts:
+  encoder = stages.prompt_encoder(config, parts.tokenizer, encode)
+  row = encoder(0, parts.problems.train[0])
+  where = sharding.row_sharding(parts.mesh, len(lead) - 1)
   return Prompts(**_lay(_stacked(row, *lead), where))
 
 
-def _fused(run) -> Phase:
-  c = run.config.rl
-  learner, (gen, sampling) = stages.learner(run, 'rl'), stages.rl_parts(run)
-  encode, reward_fn = stages.device_rewards(run)
-  k, costs = c.steps_per_dispatch, _Costs(run)
-  rest = _lay((run.root, sampling, run.stop), sharding.replicated(run.mesh))
+def _fused(config, parts: Prepared) -> Phase:
+  c, learner = config.rl, stages.learner(config, parts.model, 'rl')
+  layout = stages.layout(config, 'rl', learner, parts.mesh)
+  source, encode, sampling = stages.fused_source(
+    config, learner, parts.problems.kernel, parts.tokenizer
+  )
+  everywhere = sharding.replicated(parts.mesh)
+  rest = _lay((parts.root, sampling, parts.stop), everywhere)
+  k, costs = c.steps_per_dispatch, _Costs(config, parts)
+  prompts = _prompts(config, parts, encode, k, c.prompts)
   scored, passes = _passes(learner)
   one = costs.forward(costs.rows, costs.new)
-  state = state_of(run, learner)
+  state = state_of(layout)
   return Phase(
     'step',
-    jitted.steps(learner, gen, reward_fn),
-    (state, _prompts(run, encode, k, c.prompts), *rest),
+    programs.updating(programs.rl_steps, 2, layout.shardings),
+    (learner, source, state, prompts, *rest),
     state,
     1 / k,
-    _token_trips(gen),
+    _token_trips(source.gen),
     costs.generate(c.prompts, c.samples) + (scored + passes) * one,
   )
 
 
-def _host(run) -> list[Phase]:
-  c = run.config.rl
-  learner, (gen, sampling) = stages.learner(run, 'rl'), stages.rl_parts(run)
-  costs, everywhere = _Costs(run), sharding.replicated(run.mesh)
-  root, sampling, stop = _lay((run.root, sampling, run.stop), everywhere)
-  state, rows = state_of(run, learner), sharding.row_sharding(run.mesh)
-  part = _prompts(run, None, c.prompts // c.parts)
+def _host(config, parts: Prepared) -> list[Phase]:
+  c, learner = config.rl, stages.learner(config, parts.model, 'rl')
+  layout = stages.layout(config, 'rl', learner, parts.mesh)
+  gen, sampling = stages.generation(config, parts.model)
+  costs, mesh = _Costs(config, parts), parts.mesh
+  everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)
+  root, sampling, stop = _lay((parts.root, sampling, parts.stop), everywhere)
+  state = state_of(layout)
+  part = _prompts(config, parts, None, c.prompts // c.parts)
   ids = _lay(np.arange(costs.rows // c.parts, dtype=np.int32), rows)
-  generate = jitted.generate(learner, gen)
-  at = root, state.step
-  args = state.params, part, at, sampling, stop, ids
-  new = _token_trips(gen)
-  flops = costs.generate(c.prompts, c.samples)
+  args = gen, state.params, part, root, state.step, sampling, stop, ids
+  generate = jax.jit(programs.rl_rollout, static_argnums=0)
+  new, flops = _token_trips(gen), costs.generate(c.prompts, c.samples)
   out = [Phase('generate', generate, args, state, c.parts, new, flops)]
-  outs = [_lay(jax.eval_shape(generate, *args), rows)] * c.parts
-  whole = _prompts(run, None, c.prompts)
+  rollout = jax.eval_shape(lambda *a: programs.rl_rollout(gen, *a), *args[1:])
+  whole, best = _prompts(config, parts, None, c.prompts), None
   if 'greedy_reward' in learner.needs:
-    args = state.params, whole, at, stop
+    args = gen, state.params, whole, root, state.step, stop
+    best = jax.jit(programs.rl_greedy, static_argnums=0)
     flops = costs.generate(c.prompts, 1)
-    best = jitted.greedy(learner, gen)
     out.append(Phase('greedy', best, args, state, 1, new, flops))
-  args = state, whole, outs, sampling
-  score = jitted.score(learner, gen)
-  batch = _lay(_with_rewards(learner, jax.eval_shape(score, *args)), rows)
+  sizes = learner, c.samples, len(c.rewards)
+  args = state, whole, [_lay(rollout, rows)] * c.parts, sampling
+  batch = jax.eval_shape(lambda *a: programs.rl_score(*sizes, *a), *args)
   scored, passes = _passes(learner)
   one = costs.forward(costs.rows, costs.new)
   if scored:
+    score = jax.jit(programs.rl_score, static_argnums=(0, 1, 2))
+    args = *sizes, *args
     out.append(Phase('score', score, args, state, 1, (), scored * one))
-  args = state, batch, sampling, root
-  learn = jitted.learn(learner, gen)
+  rewards = [batch.reward, batch.reward_parts, batch.reward_valid]
+  reward = _lay(Reward(*rewards), rows)
+  greedy = _lay(_of_prompts(reward, c.samples), rows) if best else None
+  args = learner, state, _lay(batch, rows)
+  args = *args, reward, greedy, root, sampling
+  learn = programs.updating(programs.rl_learn, 1, layout.shardings)
   return [*out, Phase('update', learn, args, state, 1, (), passes * one)]
 
 
-def _with_rewards(learner, batch):
-  """Shapes of a scored batch once its rewards have come."""
-  greedy = batch.reward if 'greedy_reward' in learner.needs else None
-  return batch.replace(greedy_reward=greedy)
+def _of_prompts(reward: Reward, n_samples: int) -> Reward:
+  """Shapes [N,...] as those of one row a prompt [B,...]."""
+
+  def fewer(x):
+    n, *rest = x.shape
+    return jax.ShapeDtypeStruct((n // n_samples, *rest), x.dtype)
+
+  return jax.tree.map(fewer, reward)

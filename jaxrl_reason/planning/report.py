@@ -86,10 +86,9 @@ def collectives(total) -> list[dict]:
 
 
 def plan_facts(
-  run, measured: Sequence[described.Measured], machine: roofline.Machine
+  c, mesh, measured: Sequence[described.Measured], machine: roofline.Machine
 ) -> dict[str, Any]:
   """The whole plan as data (`--json`)."""
-  mesh, c = run.mesh, run.config
   each = [phase_facts(m, machine, mesh) for m in measured]
   # Supervised stages come before the rl steps, not within them.
   inside = [p for p in each if p['phase'] not in phases.SUPERVISED] or each

@@ -171,7 +171,7 @@ def _part(name: str, value) -> Part:
     function=functools.partial(
       build(value['reward']), **value.get('kwargs', {})
     ),
-    weight=_checked_weight(name, value.get('weight', 1.0)),
+    weight=checked_weight(name, value.get('weight', 1.0)),
     needs=_as_tuple(value.get('needs', ())),
     threshold=value.get('threshold', 0.5),
     route={
@@ -186,7 +186,7 @@ def _as_tuple(value) -> tuple:
   return (value,) if isinstance(value, str) else tuple(value)
 
 
-def _checked_weight(name: str, weight):
+def checked_weight(name: str, weight):
   if not isinstance(weight, Mapping):
     return float(weight)
   at, values = list(weight.get('at', ())), list(weight.get('values', ()))

@@ -240,7 +240,7 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   )
 
 
-def _rollout(draw: _Draw, slots: Slots) -> Rollout:
+def _rollout(draw: _Draw, slots: Slots, version: jax.Array) -> Rollout:
   """What the slots have written."""
   drawn = slots.out['tokens'] != NONE
   tokens = jnp.where(drawn, slots.out['tokens'], 0)
@@ -251,11 +251,13 @@ def _rollout(draw: _Draw, slots: Slots) -> Rollout:
     routes = jnp.concatenate([repeated, own], axis=1)
   return Rollout(
     tokens=tokens,
+    sampled=drawn,
     length=drawn.sum(axis=1),
     logp=slots.out['logp'],
     policy_logp=slots.out.get('policy_logp'),
     truncated=~jnp.any(draw.ends(slots.out['tokens']), axis=1),
     temperature=draw.sampling.temperature,
+    version=jnp.where(drawn, version, 0),
     routes=routes,
   )
 
@@ -276,6 +278,7 @@ def generate(
   segments: int = 1,
   policy_logp: bool = False,
   routes: bool = False,
+  version: jax.Array | int = 0,
   on_token: Callable | None = None,
 ) -> Rollout:
   """Samples n_samples completions of every prompt.
@@ -296,6 +299,7 @@ def generate(
     routes: also return the experts used, for `model.hidden_routed`: int
       [N,P+C,L,k]; -1 where nothing was decoded. No log-probability of a row
       depends on those of its last token and past its end.
+    version: i32 [], of the weights, noted beside every token.
     on_token: host function (t, tokens [N], done bool [N]), called in order
       with the t-th tokens while the program runs, `done` of the rows that had
       ended before; on one device, and only with a slot for every row.
@@ -328,4 +332,4 @@ def generate(
   for columns, most in loops:
     state = state.replace(cache=model.grow(state.cache, columns))
     state = _loop(draw, on_token, columns, most, state)
-  return _rollout(draw, state)
+  return _rollout(draw, state, version)

@@ -7,24 +7,15 @@ log.table()          those since the last table
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 from jax import monitoring
 
+from jaxrl_reason import hosts
+
 # The event of jax that ends a compilation.
 COMPILED = '/jax/core/compile/backend_compile_duration'
 MIB = 2**20
-
-
-def named(name: str, f: Callable) -> Callable:
-  """f by the name that its program has in this log and in profiles."""
-
-  def call(*args):
-    return f(*args)
-
-  call.__name__ = call.__qualname__ = name
-  return call
 
 
 def profiled(text: str) -> range:
@@ -102,3 +93,37 @@ class Log:
       name = f'{len(rest)} smaller ones'
       lines.append(f'{name:24}{sum(p.seconds for p in rest):9.2f}')
     return '\n'.join(lines)
+
+
+class Profiler:
+  """Traces the dispatches with a profiled step among them: process 0 what its
+  own devices do.
+  """
+
+  def __init__(self, steps: str, folder: str):
+    """Args: steps: see `profiled`; folder: for the traces."""
+    self._wanted, self._folder = set(profiled(steps)), folder
+    self._tracing, self._last = False, None
+
+  def before(self, steps: range) -> None:
+    """Starts or ends a trace before the dispatch of `steps`."""
+    inside = bool(self._wanted & set(steps)) and hosts.is_main()
+    if inside and not self._tracing:
+      jax.profiler.start_trace(self._folder)
+    if self._tracing and not inside:
+      self._end()
+    self._tracing = inside
+
+  def after(self, result) -> None:
+    """Notes what a dispatch gave: it may still be running."""
+    self._last = result
+
+  def close(self) -> None:
+    """Ends the trace, if there is one."""
+    if self._tracing:
+      self._end()
+    self._tracing = False
+
+  def _end(self) -> None:
+    jax.block_until_ready(self._last)
+    jax.profiler.stop_trace()

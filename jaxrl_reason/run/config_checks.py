@@ -6,11 +6,12 @@ only; the others are about the model it names.
 
 import ml_collections
 
-from jaxrl_reason import batch, losses
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import losses
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.run import compile_log as programs
+from jaxrl_reason.rollouts import filters
+from jaxrl_reason.run import compile_log
 from jaxrl_reason.update import optim
 from jaxrl_reason.update.learner import OLD_LOGP
 
@@ -67,7 +68,7 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
       f'frozen_dtype={config.frozen_dtype!r}: choose one of '
       f'{", ".join(frozen.DTYPES)}'
     )
-  programs.profiled(config.profile.steps)
+  compile_log.profiled(config.profile.steps)
   if 'rl' in config.stages:
     _check_rl(config)
 
@@ -219,9 +220,9 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   _check_packing(config, needs)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
-  if c.filter not in batch.FILTERS:
+  if c.filter not in filters.FILTERS:
     raise ValueError(
-      f'rl.filter={c.filter!r}: choose one of {", ".join(batch.FILTERS)}'
+      f'rl.filter={c.filter!r}: choose one of {", ".join(filters.FILTERS)}'
     )
   if not 0 <= c.overlong <= config.data.completion_len:
     raise ValueError(

@@ -7,13 +7,12 @@ reads as that of one uninterrupted run.
 
 import json
 import math
-from typing import Any
 
 import jax
 import numpy as np
 from etils import epath
 
-from jaxrl_reason import hosts, trees
+from jaxrl_reason import hosts
 from jaxrl_reason.run import chips
 
 
@@ -49,12 +48,21 @@ def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
   return out
 
 
-def check_finite(values: dict[str, float], params: Any, step: int) -> None:
-  """Stops a run whose loss or gradient is no longer a number."""
+def check_finite(
+  values: dict[str, float], trained: list[str], step: int
+) -> None:
+  """Stops a run whose loss or gradient is no longer a number.
+
+  Args:
+    trained: paths of the trained parameters, in `trees.flatten` order.
+
+  Raises:
+    FloatingPointError: names the first bad gradient.
+  """
   leaf = int(values.get('nonfinite_leaf_max', -1))
   if leaf < 0 and math.isfinite(values['loss']):
     return
-  where = list(trees.flatten(params))[leaf] if leaf >= 0 else 'the loss itself'
+  where = trained[leaf] if leaf >= 0 else 'the loss itself'
   raise FloatingPointError(
     f'NaN or infinity in or before step {step}; the first bad gradient is that '
     f'of {where} (loss {values["loss"]}). Lower optimizer.lr or raise '

@@ -9,12 +9,23 @@ from collections.abc import Sequence
 from etils import epath
 
 
-def write(run, examples: Sequence[dict], texts, total: int, stage: str) -> None:
-  """Notes the greedy and one sampled completion of the first problems."""
-  folder = run.workdir / 'samples'
+def write(
+  workdir: epath.Path,
+  examples: Sequence[dict],
+  texts: Sequence[Sequence[str]],
+  total: int,
+  stage: str,
+) -> None:
+  """Notes the greedy and one sampled completion of the first problems.
+
+  Args:
+    texts: completions of as many problems as are to be shown, greedy first.
+    total, stage: when they were written: steps of the run.
+  """
+  folder = workdir / 'samples'
   folder.mkdir(exist_ok=True)
   lines = [f'after {total} steps ({stage})']
-  for example, row in list(zip(examples, texts))[: run.config.eval.show]:
+  for example, row in zip(examples, texts):
     lines += [
       f'  problem   {example["prompt"]}   (answer {example["answer"]})',
       f'    greedy  {row[0]}',
@@ -24,14 +35,17 @@ def write(run, examples: Sequence[dict], texts, total: int, stage: str) -> None:
 
 
 def before_and_after(workdir: epath.Path) -> str:
-  """Writes samples.txt from the run's notes and returns its text: the start,
-  the start of the last stage and the end.
+  """Writes samples.txt from the run's notes: the start of the last stage and
+  its end; returns its text.
   """
   files = sorted((workdir / 'samples').glob('*.txt'))
   notes = [f.read_text() for f in files]
-  stage = lambda note: note.partition('(')[2].partition(')')[0]
-  last = stage(notes[-1])
-  before = [n for n in notes if stage(n) != last] or notes[:1]
+  last = _stage(notes[-1])
+  before = [n for n in notes if _stage(n) != last] or notes[:1]
   text = before[-1] + '\n' + notes[-1]
   (workdir / 'samples.txt').write_text(text)
   return text
+
+
+def _stage(note: str) -> str:
+  return note.partition('(')[2].partition(')')[0]

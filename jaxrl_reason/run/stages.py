@@ -1,9 +1,9 @@
-"""The stages of a run, each as the same small thing: data in, state on.
+"""The stages of a run, each as the same small thing: a state in, a state out.
 
   pretrain, sft   next-token loss on all tokens / on the worked solutions
   rl              fused (one program a step) or host (rewards in Python)
 
-`build(run, name)` gives a Stage; `train` loops over its dispatches.
+`build` gives a Stage; `loop` calls its `dispatch`.
 """
 
 import dataclasses
@@ -12,21 +12,27 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import ml_collections
 import numpy as np
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, losses, sharding
-from jaxrl_reason.base import Metrics, Prompts, TrainState
+from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.data import pipeline
+from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards import compose, resolve
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
-from jaxrl_reason.rewards.verdict import judge
-from jaxrl_reason.run import fused_step, jitted, rollout
+from jaxrl_reason.rollouts import progress
+from jaxrl_reason.rollouts.filters import FILTERS, Selection
+from jaxrl_reason.rollouts.fused import FusedSource, Generation
+from jaxrl_reason.rollouts.host import HostSource, Questions
+from jaxrl_reason.rollouts.views import Views
+from jaxrl_reason.run import programs, rewarding, states
+from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.update import critics, optim
-from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update.learner import Learner
 from jaxrl_reason.update.packing import Lengths, Packing
 
 # A supervised step is policy gradient with every advantage 1.
@@ -39,17 +45,22 @@ SUPERVISED = {
 
 @dataclasses.dataclass
 class Stage:
-  """Attributes:
-  learner: of its updates.
-  data: grain iterator; its state is saved with the run's.
-  dispatch: (state, one item of data, the item after or None) -> (state, device
-    metrics, host metrics); metrics are scalars or [K].
-  steps_per_dispatch: K.
-  stats: of the prompts, where they come back; or None.
-  close: frees what it holds.
+  """One stage of a run.
+
+  Attributes:
+    learner: of its updates.
+    layout: of its state.
+    data: grain iterator; its state is saved with the run's.
+    dispatch: (state, whether another dispatch follows before the state is
+      saved) -> (state, device metrics, host metrics); metrics are scalars or
+      [K].
+    steps_per_dispatch: K.
+    stats: of the prompts, where they come back; or None.
+    close: frees what it holds.
   """
 
-  learner: learner_lib.Learner
+  learner: Learner
+  layout: states.Layout
   data: Iterator
   dispatch: Callable
   steps_per_dispatch: int
@@ -57,30 +68,40 @@ class Stage:
   close: Callable = lambda: None
 
 
-def learner(run, name: str) -> learner_lib.Learner:
-  """What the updates of stage `name` are made of."""
-  c, d = run.config[name], run.config.data
-  if name == 'rl':
-    settings, start = config_lib.algorithm(run.config), d.prompt_len
-    passes = {'epochs': c.epochs, 'minibatches': c.minibatches}
-    ratio = {'old_logp': c.old_logp, 'reference_memory': c.reference_memory}
-    passes['packing'] = _packing(c, start)
-  else:
-    settings = losses.resolve(SUPERVISED)
-    start, passes, ratio = 1 if name == 'pretrain' else d.prompt_len, {}, {}
-  updates = passes.get('epochs', 1) * passes.get('minibatches', 1)
-  return learner_lib.Learner(
-    model=run.model,
-    settings=settings,
-    tx=optim.make(c.optimizer, c.steps * updates),
-    start=start,
+def learner(
+  config: ml_collections.ConfigDict, model: Model, name: str
+) -> Learner:
+  """Puts together what the updates of stage `name` are made of."""
+  c, d = config[name], config.data
+  common = dict(
+    model=model,
     micro_batches=c.micro_batches,
     logprob_chunk=c.logprob_chunk,
-    critic=_critic(run, settings, start, updates) if name == 'rl' else None,
-    trainable=config_lib.trainable(run.config),
+    trainable=config_lib.trainable(config),
     balance_coef=c.balance_coef,
-    **passes,
-    **ratio,
+  )
+  if name != 'rl':
+    return Learner(
+      objective=losses.resolve(SUPERVISED),
+      tx=optim.make(c.optimizer, c.steps),
+      start=1 if name == 'pretrain' else d.prompt_len,
+      **common,
+    )
+  objective = config_lib.algorithm(config)
+  updates = c.steps * c.epochs * c.minibatches
+  return Learner(
+    objective=objective,
+    tx=optim.make(c.optimizer, updates),
+    start=d.prompt_len,
+    epochs=c.epochs,
+    minibatches=c.minibatches,
+    old_logp=c.old_logp,
+    reference_memory=c.reference_memory,
+    packing=_packing(c, d.prompt_len),
+    critic=_critic(config, model, objective, updates),
+    select=_selection(config),
+    part_names=tuple(c.rewards),
+    **common,
   )
 
 
@@ -91,34 +112,66 @@ def _packing(c, start: int) -> Packing | Lengths | None:
   return Lengths(start, c.length_buckets) if c.length_buckets else None
 
 
-def _critic(run, settings, start: int, updates: int) -> critics.Critic | None:
-  """The network beside the policy that the loss settings ask for, if any."""
-  output, c = critics.kind_of(settings), run.config.rl.critic
+def _critic(config, model: Model, objective, updates: int):
+  """The network beside the policy that the loss asks for, if any."""
+  output = critics.kind_of(losses.needs(objective))
   if output is None:
     return None
-  tx = optim.make(c.optimizer, run.config.rl.steps * updates)
-  trainable = config_lib.trainable(run.config)
+  c = config.rl.critic
   return critics.Critic(
-    output, run.model, settings, tx, start, c.warmup_updates, trainable
+    output,
+    model,
+    objective,
+    optim.make(c.optimizer, updates),
+    config.data.prompt_len,
+    c.warmup_updates,
+    config_lib.trainable(config),
   )
 
 
-def build(run, name: str) -> Stage:
-  """The stage `name` of a `train.Run`."""
-  if name in ('pretrain', 'sft'):
-    return _supervised(run, name)
-  return _host(run) if run.config.rl.path == 'host' else _fused(run)
+def build(
+  config: ml_collections.ConfigDict,
+  name: str,
+  *,
+  model: Model,
+  mesh: jax.sharding.Mesh,
+  problems: Problems,
+  tokenizer: Any,
+  root: jax.Array,
+  stop: jax.Array,
+) -> Stage:
+  """Builds stage `name` of a run.
+
+  Args:
+    root: the run's key; stop: i32 [E], stop tokens.
+  """
+  learn = learner(config, model, name)
+  common = dict(mesh=mesh, problems=problems, tokenizer=tokenizer, root=root)
+  if name != 'rl':
+    return _supervised(config, name, learn, **common)
+  of_path = _host if config.rl.path == 'host' else _fused
+  return of_path(config, learn, stop=stop, **common)
 
 
-def _batches(run, source, encode, rows: int, k: int, name: str):
+def layout(
+  config, name: str, learn: Learner, mesh: jax.sharding.Mesh
+) -> states.Layout:
+  """Lays the state of stage `name` out on the mesh."""
+  scheduled = name == 'rl' and rewarding.is_scheduled(config.rl.rewards)
+  return states.Layout(learn, mesh, progress.start() if scheduled else None)
+
+
+def _batches(
+  config, source, encode, rows: int, k: int, name: str, mesh
+) -> pipeline.Batches:
   """Dispatches of k steps of `rows` rows each."""
-  mine = sharding.my_rows(run.mesh, rows)
+  mine = sharding.my_rows(mesh, rows)
   return pipeline.batches(
     source,
     encode,
     k * rows,
     # No two stages see the same order.
-    seed=zlib.crc32(f'{name}/{run.config.seed}'.encode()),
+    seed=zlib.crc32(f'{name}/{config.seed}'.encode()),
     mine=np.concatenate([i * rows + mine for i in range(k)]),
   )
 
@@ -128,172 +181,189 @@ def _stacked(tree: Any, k: int) -> Any:
   return jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), tree)
 
 
-def _supervised(run, name: str) -> Stage:
-  c, d = run.config[name], run.config.data
-  learn, k = learner(run, name), c.steps_per_dispatch
-  steps = jitted.supervised(learn, name)
-  encode = lambda i, e: pipeline.solution_row(
-    i, e, run.tokenizer, d.prompt_len, d.completion_len
-  )
+def _supervised(
+  config, name: str, learn: Learner, *, mesh, problems, tokenizer, root
+) -> Stage:
+  c, d = config[name], config.data
+  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh)
+  steps = supervised_program(name, where.shardings)
 
-  def dispatch(state, rows, ahead):
-    del ahead
-    rows = sharding.to_global(_stacked(rows, k), run.mesh, axis=1)
-    return *steps(state, rows, run.root), {}
+  def encode(i, example):
+    return pipeline.solution_row(
+      i, example, tokenizer, d.prompt_len, d.completion_len
+    )
 
-  data = _batches(run, run.problems.train, encode, c.rows, k, name)
-  return Stage(learn, data, dispatch, k)
+  def dispatch(state, more):
+    del more
+    rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
+    return *steps(learn, state, rows, root), {}
+
+  data = _batches(config, problems.train, encode, c.rows, k, name, mesh)
+  return Stage(learn, where, data, dispatch, k)
 
 
-def rl_parts(run) -> tuple[fused_step.Generation, Sampling]:
+def supervised_program(name: str, where=None) -> Callable:
+  """The jitted program of a supervised stage."""
+  f = {'pretrain': programs.pretrain_steps, 'sft': programs.sft_steps}[name]
+  return programs.updating(f, 1, where)
+
+
+def generation(
+  config: ml_collections.ConfigDict, model: Model
+) -> tuple[Generation, Sampling]:
   """How completions are made: what selects a program, and what does not."""
-  c = run.config.rl
-  gen = fused_step.Generation(
+  c = config.rl
+  gen = Generation(
+    model=model,
     n_samples=c.samples,
-    max_new=run.config.data.completion_len,
-    filter=c.filter,
-    part_names=tuple(c.rewards),
+    max_new=config.data.completion_len,
     demos=c.demos,
     slots=c.slots,
     segments=c.cache_segments,
-    reads=_reads(run) if c.path == 'fused' else (),
     routes=c.replay_routes,
-    overlong=c.overlong,
   )
-  sampling = Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
-  return gen, sampling
+  return gen, Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
 
 
-def prompt_encoder(run, encode_answer) -> Callable[[int, dict], dict]:
-  """(index, example) -> the row of a `base.Prompts`."""
-  d = run.config.data
-  demo_len = d.completion_len if run.config.rl.demos else None
-  return lambda i, e: pipeline.prompt_row(
-    i, e, run.tokenizer, d.prompt_len, encode_answer, demo_len
+def _selection(config: ml_collections.ConfigDict) -> Selection | None:
+  """What of a batch is learnt from; None: all of it."""
+  c, chosen = config.rl, FILTERS[config.rl.filter]
+  if chosen is None and not c.overlong:
+    return None
+  return Selection(chosen, c.overlong, config.data.completion_len)
+
+
+def prompt_encoder(
+  config, tokenizer, encode_answer
+) -> Callable[[int, dict], dict]:
+  """Gives (index, example) -> the row of a `base.Prompts`."""
+  d = config.data
+  demo_len = d.completion_len if config.rl.demos else None
+
+  def encode(i, example):
+    return pipeline.prompt_row(
+      i, example, tokenizer, d.prompt_len, encode_answer, demo_len
+    )
+
+  return encode
+
+
+def fused_source(
+  config, learn: Learner, task_kernel: str | None, tokenizer
+) -> tuple[FusedSource, Callable, Sampling]:
+  """The source inside the graph, the encoder of examples' answers for it, and
+  its sampling settings.
+  """
+  rewards = config.rl.rewards.to_dict()
+  encode, reward_fn = device.make(
+    rewards, task_kernel, tokenizer, config.data.completion_len
   )
+  gen, sampling = generation(config, learn.model)
+  names, views = device.reads(rewards, task_kernel), None
+  if names:
+    parts = learn.minibatches * learn.micro_batches
+    views = Views(learn.model, names, learn.start, learn.logprob_chunk, parts)
+  greedy = 'greedy_reward' in learn.needs
+  return FusedSource(gen, reward_fn, views, greedy), encode, sampling
 
 
-def _fused(run) -> Stage:
-  c = run.config.rl
-  learn, (gen, sampling) = learner(run, 'rl'), rl_parts(run)
-  encode, reward_fn = device_rewards(run)
+def _fused(
+  config, learn: Learner, *, mesh, problems, tokenizer, root, stop
+) -> Stage:
+  c, where = config.rl, layout(config, 'rl', learn, mesh)
+  source, encode, sampling = fused_source(
+    config, learn, problems.kernel, tokenizer
+  )
+  steps = programs.updating(programs.rl_steps, 2, where.shardings)
   k = c.steps_per_dispatch
 
-  steps = jitted.steps(learn, gen, reward_fn)
+  def dispatch(state, more):
+    del more
+    rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
+    rest = Prompts(**rows), root, sampling, stop
+    return *steps(learn, source, state, *rest), {}
 
-  def dispatch(state, rows, ahead) -> tuple[TrainState, Metrics, dict]:
-    del ahead
-    prompts = Prompts(**sharding.to_global(_stacked(rows, k), run.mesh, axis=1))
-    return *steps(state, prompts, run.root, sampling, run.stop), {}
-
-  data = _batches(
-    run, run.problems.train, prompt_encoder(run, encode), c.prompts, k, 'rl'
-  )
-  return Stage(learn, data, dispatch, k)
+  row = prompt_encoder(config, tokenizer, encode)
+  data = _batches(config, problems.train, row, c.prompts, k, 'rl', mesh)
+  return Stage(learn, where, data, dispatch, k)
 
 
-def _host(run) -> Stage:
-  c = run.config.rl
-  learn, (gen, sampling) = learner(run, 'rl'), rl_parts(run)
+def _host(
+  config, learn: Learner, *, mesh, problems, tokenizer, root, stop
+) -> Stage:
+  c, where = config.rl, layout(config, 'rl', learn, mesh)
+  train = problems.train
+  encode = prompt_encoder(config, tokenizer, None)
+
+  def row(i, example):
+    # The problem itself comes along: its verifier reads it.
+    return encode(i, example) | {'example': np.array(example, object)}
+
+  data = _batches(config, train, row, c.prompts, 1, 'rl', mesh)
   pool = VerifierPool(
-    host_spec(c.rewards.to_dict(), run.problems.reward),
+    rewarding.host_spec(c.rewards.to_dict(), problems.reward),
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
-  step = _host_step(run, learn, gen, sampling, pool)
-  source = run.problems.train
-  stats = PromptStats(len(source)) if len(source) < pipeline.ENDLESS else None
+  source = _host_source(
+    config, learn, mesh, _questions(data, mesh), pool, tokenizer, root, stop
+  )
 
-  put = lambda rows: Prompts(**sharding.to_global(rows, run.mesh))
+  def to_device(tree):
+    own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
+    return sharding.to_global(own, mesh)
 
-  def dispatch(state, rows, ahead):
-    ids = np.asarray(rows['prompt_id'])
-    examples = [source[int(i)] for i in ids]
-    ahead = put(ahead) if c.staleness and ahead is not None else None
-    state, metrics, timing, reward = step(state, put(rows), examples, ahead)
+  ahead = bool(c.staleness)
+  step = HostStep(source, learn, to_device, where.shardings, ahead)
+  stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
+
+  def dispatch(state, more):
+    state, metrics, timing, answered = step(state, more)
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     if stats is not None:
-      ids = np.repeat(_everyone(run, ids), c.samples)
-      stats.add(ids, reward.parts[:, 0], reward.valid)
+      ids = np.repeat(_everyone(mesh, answered.questions.ids), c.samples)
+      stats.add(ids, answered.reward.parts[:, 0], answered.reward.valid)
       host |= stats.metrics()
     return state, metrics, host
 
-  data = _batches(run, source, prompt_encoder(run, None), c.prompts, 1, 'rl')
-  return Stage(learn, data, dispatch, 1, stats, pool.close)
+  return Stage(learn, where, data, dispatch, 1, stats, pool.close)
 
 
-def _host_step(run, learn, gen, sampling, pool) -> rollout.HostStep:
-  own = lambda tree: jax.tree.map(
-    lambda x: x[sharding.my_rows(run.mesh, len(x))], tree
-  )
-  return rollout.HostStep(
-    learn,
-    gen,
+def _questions(data, mesh) -> Iterator[Questions]:
+  """The rows of `data` on the mesh, with the problems they are of."""
+  for rows in data:
+    examples, ids = rows.pop('example').tolist(), rows['prompt_id']
+    prompts = Prompts(**sharding.to_global(rows, mesh))
+    yield Questions(prompts, ids, examples)
+
+
+def _host_source(
+  config, learn, mesh, questions, pool, tokenizer, root, stop
+) -> HostSource:
+  c = config.rl
+  gen, sampling = generation(config, learn.model)
+  rollout = jax.jit(programs.rl_rollout, static_argnums=0)
+  greedy = jax.jit(programs.rl_greedy, static_argnums=0)
+  reads_greedy = 'greedy_reward' in learn.needs
+  return HostSource(
+    questions,
+    lambda *args: rollout(gen, *args),
+    (lambda *args: greedy(gen, *args)) if reads_greedy else None,
+    c.samples,
+    tuple(c.rewards),
     pool,
-    run.tokenizer,
-    run.config.rl.parts,
-    run.root,
+    tokenizer,
+    c.parts,
+    root,
     sampling,
-    run.stop,
-    to_device=lambda tree: sharding.to_global(own(tree), run.mesh),
-    to_host=lambda x: sharding.to_local(x, run.mesh),
-    all_rows=lambda tree: _everyone(run, tree),
+    stop,
+    to_host=lambda x: sharding.to_local(x, mesh),
+    all_rows=lambda tree: _everyone(mesh, tree),
   )
 
 
-def _everyone(run, tree: Any) -> Any:
+def _everyone(mesh, tree: Any) -> Any:
   """This process's rows [m,...] of a batch as all rows [N,...]."""
-  n = sharding.rows_of_all(run.mesh, len(jax.tree.leaves(tree)[0]))
-  return hosts.all_rows(sharding.my_rows(run.mesh, n), tree)
-
-
-def device_rewards(run) -> tuple[Callable, Callable]:
-  """(encode, reward_fn) of `rl.rewards` as kernels."""
-  return device.make(
-    run.config.rl.rewards.to_dict(),
-    run.problems.kernel,
-    run.tokenizer,
-    run.config.data.completion_len,
-  )
-
-
-def _reads(run) -> tuple[str, ...]:
-  return device.reads(run.config.rl.rewards.to_dict(), run.problems.kernel)
-
-
-def check_rewards(run) -> None:
-  """Refuses rewards that do not exist now, not after the stages before rl."""
-  c = run.config.rl
-  if 'rl' not in run.config.stages:
-    return
-  if c.path == 'fused':
-    device_rewards(run)
-  else:
-    device.refuse_on_host(c.rewards.to_dict())
-    compose.compose(host_spec(c.rewards.to_dict(), run.problems.reward))
-
-
-def host_spec(rewards: dict, task_reward: str) -> dict:
-  """The compose spec of `rl.rewards`, with 'task' given its meaning."""
-  return {
-    name: part | {'reward': task_reward} if part['reward'] == 'task' else part
-    for name, part in rewards.items()
-  }
-
-
-def grader(run) -> Callable[[list[tuple[str, dict]]], list]:
-  """How evaluations verify answers: the data's own host reward."""
-  if run.problems.reward in resolve.POOL_ONLY:
-    return lambda cases: _pooled(run, cases)
-  reward = compose.build(run.problems.reward)
-  return lambda cases: [judge(reward, text, ex) for text, ex in cases]
-
-
-def _pooled(run, cases: list[tuple[str, dict]]) -> list:
-  """Verdicts from workers that live for one evaluation."""
-  c = run.config.rl
-  with VerifierPool(
-    run.problems.reward, workers=c.workers, timeout_s=c.timeout_s
-  ) as pool:
-    return pool.map(cases)
+  n = sharding.rows_of_all(mesh, len(jax.tree.leaves(tree)[0]))
+  return hosts.all_rows(sharding.my_rows(mesh, n), tree)

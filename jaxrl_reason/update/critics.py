@@ -21,9 +21,9 @@ import optax
 from flax import struct
 
 from jaxrl_reason import losses, trees
-from jaxrl_reason.base import Batch, Model
+from jaxrl_reason.base import Batch, Model, Rows
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.update import logprobs
+from jaxrl_reason.models import logprobs
 
 
 @struct.dataclass
@@ -35,14 +35,14 @@ class CriticState:
   updates: jax.Array  # i32 [], done so far
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Critic:
   """A critic; static, so it selects a program.
 
   Attributes:
     output: the field of a Batch it fills, a key of `KINDS`.
     model: the policy's functions, which its body shares.
-    settings: of the loss, from `losses.resolve`.
+    objective: the loss, from `losses.resolve`.
     tx: its optimizer.
     start: first column trained on.
     warmup_updates: its first updates, during which the policy stays as it is
@@ -53,7 +53,7 @@ class Critic:
 
   output: str
   model: Model
-  settings: dict[str, Any]
+  objective: Any
   tx: optax.GradientTransformation
   start: int
   warmup_updates: int = 0
@@ -80,7 +80,7 @@ def targets(critic: Critic, batch: Batch) -> jax.Array | None:
   if critic.output != 'values':
     return None
   return losses.critic_targets(
-    critic.settings,
+    critic.objective,
     batch.reward,
     batch.values,
     batch.mask,
@@ -130,7 +130,7 @@ def _values(critic: Critic, params, policy, batch: Batch) -> jax.Array:
 
 def _value_loss(critic: Critic, params, policy, batch, target, denominators):
   return losses.critic_loss(
-    critic.settings,
+    critic.objective,
     _values(critic, params, policy, batch),
     target,
     batch.mask & batch.reward_valid[:, None],
@@ -140,15 +140,11 @@ def _value_loss(critic: Critic, params, policy, batch, target, denominators):
 
 
 def _prm_logp(critic: Critic, params, policy, batch: Batch) -> jax.Array:
-  neutral = Sampling.make(jnp.ones_like(batch.temperature))
-  return logprobs.score(
-    critic.model,
-    _body(critic, params, policy),
-    batch.tokens,
-    batch.valid,
-    neutral,
-    start=critic.start,
-  )[0]
+  rows = Rows(batch.tokens, batch.valid)
+  body, neutral = _body(critic, params, policy), Sampling.make()
+  return logprobs.score(critic.model, body, rows, neutral, start=critic.start)[
+    0
+  ]
 
 
 def _implicit_reward(critic: Critic, params, policy, batch) -> jax.Array:
@@ -162,7 +158,7 @@ def _prm_loss(critic: Critic, params, policy, batch, target, denominators):
   rows = losses.implicit_prm(
     _prm_logp(critic, params, policy, batch),
     batch.ref_logp,
-    batch.reward > critic.settings['threshold'],
+    batch.reward > critic.objective['threshold'],
     batch.mask,
     valid=batch.reward_valid,
   )
@@ -177,9 +173,9 @@ KINDS = {
 }
 
 
-def kind_of(settings: dict[str, Any]) -> str | None:
-  """The critic that loss settings ask for, if any."""
-  return next((k for k in KINDS if k in losses.needs(settings)), None)
+def kind_of(needs: frozenset[str]) -> str | None:
+  """Names the critic that gives what a loss needs, if there is one."""
+  return next((k for k in KINDS if k in needs), None)
 
 
 def while_warm(critic: Critic, state: CriticState, old, new) -> Any:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,18 +10,18 @@ import jax.numpy as jnp
 import optax
 
 from jaxrl_reason import losses, trees
-from jaxrl_reason.base import Model, TrainState
+from jaxrl_reason.base import Batch, Metrics, Model, TrainState
 from jaxrl_reason.update import critics
 from jaxrl_reason.update.packing import Lengths, Packing
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
   """What an update is made of; static, so it selects a program.
 
   Attributes:
     model: the policy's functions.
-    settings: of the loss, from `losses.resolve`.
+    objective: the loss, from `losses.resolve`.
     tx: the optimizer.
     start: first column trained on (the prompt length, or 1).
     epochs, minibatches: passes over a batch and updates per pass; 1 and 1 is
@@ -34,10 +35,12 @@ class Learner:
     reference_memory: 'device', or 'host' where the state keeps the reference in
       the hosts' memory: a program then has it on the device while it scores.
     packing: how padding is saved; None: rows are computed as they are.
+    select: batch -> (batch, metrics), chooses what is learnt from; None: all.
+    part_names: of the reward's parts, for the metrics.
   """
 
   model: Model
-  settings: dict[str, Any]
+  objective: Any
   tx: optax.GradientTransformation
   start: int
   epochs: int = 1
@@ -50,6 +53,13 @@ class Learner:
   balance_coef: float = 0.0
   reference_memory: str = 'device'
   packing: Packing | Lengths | None = None
+  select: Callable[[Batch], tuple[Batch, Metrics]] | None = None
+  part_names: tuple[str, ...] = ()
+
+  @property
+  def needs(self) -> frozenset[str]:
+    """The arrays and extras the loss asks for, by name."""
+    return losses.needs(self.objective)
 
   @property
   def offload(self) -> tuple[str, ...]:
@@ -60,15 +70,34 @@ class Learner:
   def n_updates(self) -> int:
     return self.epochs * self.minibatches
 
-  @functools.cached_property  # the host path asks at every step
-  def needs(self) -> frozenset[str]:
-    """The arrays and extras the loss asks for, by name."""
-    return losses.needs(self.settings)
-
   @property
   def reads_reference(self) -> bool:
     # An implicit process reward is measured against the reference too.
     return bool(self.needs & {'ref_logp', 'process_reward'})
+
+  @property
+  def reads_entropy_early(self) -> bool:
+    """Whether advantages read the entropies before the update."""
+    return self.objective['entropy_alpha'] != 0
+
+  @property
+  def moves(self) -> bool:
+    """Whether the policy leaves the one that ratios are measured against while
+    a batch is learnt from, so that old log-probs take a pass of their own.
+    """
+    return self.n_updates > 1 and self.old_logp == 'trainer'
+
+  @functools.cached_property
+  def reads_before(self) -> bool:
+    """Whether the loss reads anything that `scoring.add_arrays` adds."""
+    return bool(
+      self.reads_reference
+      or self.old_logp == 'sampler'
+      or 'old_mean_logp' in self.needs
+      or self.moves
+      or self.reads_entropy_early
+      or self.critic
+    )
 
 
 OLD_LOGP = (
@@ -84,8 +113,8 @@ ADAPTIVE = ('kl_target', 'entropy_target', 'sft_coef_end')
 
 
 def reference(learner: Learner, state: TrainState):
-  """Parameters of the reference policy: the model with its adapters off, or
-  with what is trained as it was at the start of the stage.
+  """Gives the parameters of the reference policy: the model with its adapters
+  off, or with what is trained as it was at the start of the stage.
   """
   if learner.model.adapters_off is not None:
     return learner.model.adapters_off(state.params)
@@ -96,20 +125,24 @@ def reference(learner: Learner, state: TrainState):
   return trees.join(ref, frozen)
 
 
-def init_state(learner: Learner, params) -> TrainState:
-  """A state at step 0; keeps only what the loss asks for, and optimizer state
-  only of what is trained.
+def init_state(learner: Learner, params, control=None) -> TrainState:
+  """Makes a state at step 0; it keeps only what the loss asks for, and
+  optimizer state only of what is trained.
+
+  Args:
+    control: what sources and rewards remember, as at the start; or None.
   """
   chosen, _ = trees.split(params, learner.trainable)
   copied = learner.reads_reference and learner.model.adapters_off is None
   ref = jax.tree.map(jnp.copy, chosen) if copied else None
   critic = learner.critic and critics.init_state(learner.critic, params)
-  adaptive = any(learner.settings[k] is not None for k in ADAPTIVE)
+  adaptive = any(learner.objective[k] is not None for k in ADAPTIVE)
   return TrainState(
     step=jnp.int32(0),
     params=params,
     opt_state=learner.tx.init(chosen),
     ref_params=ref,
     critic=critic,
-    coefs=losses.init_coefs(learner.settings) if adaptive else None,
+    coefs=losses.init_coefs(learner.objective) if adaptive else None,
+    control=control,
   )

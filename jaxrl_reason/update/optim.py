@@ -10,7 +10,7 @@ from jaxrl_reason import trees
 OPTIMIZERS = {
   'sgd': lambda lr, c: optax.sgd(lr, momentum=c.b1 or None),
   'adamw': lambda lr, c: optax.adamw(
-    lr, b1=c.b1, b2=c.b2, eps=c.eps, weight_decay=c.weight_decay, mask=decayed
+    lr, b1=c.b1, b2=c.b2, eps=c.eps, weight_decay=c.weight_decay, mask=_mask(c)
   ),
   'adafactor': lambda lr, c: optax.adafactor(
     lr, weight_decay_rate=c.weight_decay or None, weight_decay_mask=decayed
@@ -29,9 +29,15 @@ OPTIMIZERS = {
     muon_weight_dimension_numbers=projections,
   ),
   'lion': lambda lr, c: optax.lion(
-    lr, b1=c.b1, b2=c.b2, weight_decay=c.weight_decay, mask=decayed
+    lr, b1=c.b1, b2=c.b2, weight_decay=c.weight_decay, mask=_mask(c)
   ),
 }
+
+
+def _mask(c):
+  """Which parameters decay, where any do."""
+  return decayed if c.weight_decay else None
+
 
 # What weight decay leaves alone: norms and biases, whose scale is not free.
 NOT_DECAYED = r'.*(norm|bias)'
@@ -131,13 +137,3 @@ def make(c, steps: int) -> optax.GradientTransformation:
   if c.clip_norm:
     return optax.chain(optax.clip_by_global_norm(c.clip_norm), rule)
   return rule
-
-
-def first_nonfinite(tree) -> jax.Array:
-  """Index (in `trees.flatten` order) of the first leaf with a NaN or an
-  infinity; -1 when all are finite.
-  """
-  # A sum is non-finite if any element is, and reads each leaf once; that it
-  # may also overflow is as much a reason to stop.
-  bad = jnp.stack([~jnp.isfinite(jnp.sum(x)) for x in jax.tree.leaves(tree)])
-  return jnp.where(jnp.any(bad), jnp.argmax(bad), -1)

@@ -7,8 +7,6 @@ batch's gradient exactly, because every mean in the loss divides by a count of
 the whole batch (`losses.denominators`).
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import optax
@@ -17,17 +15,51 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch, Metrics, TrainState
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.update import critics, optim, packing, scoring
+from jaxrl_reason.models import logprobs
+from jaxrl_reason.update import critics, packing, scoring
 from jaxrl_reason.update.learner import Learner
 
 
+def update(
+  learner: Learner,
+  state: TrainState,
+  batch: Batch,
+  sampling: Sampling,
+  key: jax.Array,
+) -> tuple[TrainState, Metrics]:
+  """Makes all updates of one batch: epochs x minibatches of rows in a fresh
+  order.
+
+  Args:
+    sampling: the filters the batch was drawn with (its temperature is the
+      batch's own).
+    key: of this step; the order of minibatches and the draws of losses that
+      draw tokens depend on it.
+
+  Returns:
+    The next state, and metrics averaged over the updates (`_max`: the
+    largest).
+  """
+  batch = batch.replace(mask=trained(learner, batch))
+  if learner.reads_before:
+    batch = scoring.add_arrays(learner, state, batch, sampling)
+  target = learner.critic and critics.targets(learner.critic, batch)
+  rows = batch, advantages(learner, batch), target
+  if learner.n_updates == 1:
+    state, metrics = _one_update(learner, state, *rows, key, sampling)
+  else:
+    state, metrics = _many_updates(learner, state, rows, sampling, key)
+  metrics = losses.summarize(metrics)
+  return state.replace(step=state.step + 1), metrics
+
+
 def trained(learner: Learner, batch: Batch) -> jax.Array:
-  """The sampled tokens that the loss settings leave in, bool [N,T]."""
+  """Chooses the sampled tokens that the loss settings leave in, bool [N,T]."""
   offpolicy = batch.is_offpolicy
   if offpolicy is None:
     offpolicy = jnp.zeros_like(batch.mask)
   return losses.loss_mask(
-    learner.settings,
+    learner.objective,
     batch.mask,
     truncated=batch.truncated,
     is_offpolicy=offpolicy,
@@ -36,9 +68,9 @@ def trained(learner: Learner, batch: Batch) -> jax.Array:
 
 
 def advantages(learner: Learner, batch: Batch) -> jax.Array:
-  """[N] or [N,T], without gradient."""
+  """Computes advantages [N] or [N,T], without gradient."""
   return losses.advantages(
-    learner.settings,
+    learner.objective,
     batch.reward,
     batch.group,
     mask=batch.mask,
@@ -54,86 +86,118 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
   )
 
 
+def _many_updates(learner: Learner, state, rows, sampling, key):
+  n, m = rows[0].tokens.shape[0], learner.minibatches
+
+  def epoch(state, epoch_key):
+    order = jax.random.permutation(epoch_key, n)
+    shuffled = jax.tree.map(lambda x: x[order], rows)
+    keys = jax.random.split(epoch_key, m)
+    return jax.lax.scan(
+      lambda s, xs: _one_update(learner, s, *xs[0], xs[1], sampling),
+      state,
+      (batch_lib.split(shuffled, m), keys),
+    )
+
+  keys = jax.random.split(key, learner.epochs)
+  state, metrics = jax.lax.scan(epoch, state, keys)
+  return state, {
+    k: v.max() if k.endswith('_max') else v.mean() for k, v in metrics.items()
+  }
+
+
+def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
+  """The policy's update, and its critic's, on one minibatch.
+
+  Args:
+    target: of the critic, [N,T] or None.
+  """
+  grads, metrics = gradients(
+    learner, state.params, batch, adv, sampling, state.coefs, key
+  )
+  chosen, frozen = trees.split(state.params, learner.trainable)
+  updates, opt_state = learner.tx.update(grads, state.opt_state, chosen)
+  metrics['grad_norm'] = optax.global_norm(grads)
+  metrics['nonfinite_leaf_max'] = trees.first_nonfinite(grads)
+  params = trees.join(optax.apply_updates(chosen, updates), frozen)
+  new = state.replace(params=params, opt_state=opt_state)
+  if learner.critic:
+    new, more = _with_critic(learner, state, new, batch, target)
+    metrics |= more
+  if state.coefs is not None:
+    rows = batch.tokens.shape[0]
+    coefs = losses.next_coefs(
+      learner.objective, state.coefs, metrics, rows=rows
+    )
+    metrics |= {k: v for k, v in coefs.items() if k.endswith('_coef')}
+    new = new.replace(coefs=coefs)
+  return new, metrics
+
+
+def gradients(
+  learner: Learner, params, batch, adv, sampling, coefs=None, key=None
+):
+  """Computes the gradient of what is trained (None elsewhere) and the metrics
+  of a minibatch, summed over its micro-batches.
+
+  Args:
+    coefs: coefficients that follow the run (`losses.init_coefs`), or None.
+    key: for losses that draw tokens.
+  """
+  rows = batch, adv, _selected(learner, params, batch, adv, sampling, key)
+  chosen, frozen = trees.split(params, learner.trainable)
+  whole, parts = _whole(learner, batch, coefs, key), learner.micro_batches
+  grad, packed = jax.grad(loss_fn, has_aux=True), learner.packing
+  if packed is None and parts == 1:
+    return grad(chosen, frozen, learner, rows, whole, sampling)
+
+  def of_part(chosen, rows):
+    def at_size(rows, packed):
+      return grad(chosen, frozen, learner, rows, whole, sampling, packed)
+
+    return packing.fit(packed, rows[0].valid, rows, at_size)
+
+  rows, _ = packing.arranged(packed, batch.valid, rows, parts)
+  return _summed(of_part, chosen, rows, parts)
+
+
+def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
+  """What the loss of every micro-batch is told of the whole minibatch."""
+  denominators = losses.denominators(
+    learner.objective,
+    batch.mask,
+    old_logp=batch.old_logp,
+    sampler_logp=batch.sampler_logp,
+    sft_mask=_sft_mask(learner, batch),
+  )
+  return {'denominators': denominators, 'coefs': coefs, 'key': key}
+
+
 def _sft_mask(learner: Learner, batch: Batch):
   """The tokens of right answers (VAPO), for the likelihood term; or None."""
   if 'sft_mask' not in learner.needs:
     return None
-  right = batch.reward_valid & (batch.reward > learner.settings['threshold'])
+  right = batch.reward_valid & (batch.reward > learner.objective['threshold'])
   return batch.mask & right[:, None]
 
 
-def loss_fn(params, learner: Learner, rows, whole, sampling, packed=None):
-  """The (micro-)batch's share of the whole loss, and its metrics.
-
-  Args:
-    rows: (batch, adv, selected tokens or None).
-    whole: keyword arguments of the loss that belong to the whole minibatch.
-    packed: where the rows' tokens lie in packed rows, or None.
+def _selected(learner: Learner, params, batch, adv, sampling, key):
+  """Token choices that compare tokens of the whole minibatch; None where the
+  loss makes them itself, because it sees the minibatch whole.
   """
-  hidden, balance = scoring.forward(learner, params, rows[0], packed)
-  if 'full_logits' in learner.needs:
-    of = _bellman_loss
-  else:
-    of = functools.partial(_token_loss, packed=packed)
-  loss, metrics = of(params, learner, hidden, rows, whole, sampling)
-  if balance is not None:
-    loss, metrics = _with_balance(learner, balance, loss, metrics)
-  return loss, metrics
-
-
-def _with_balance(learner: Learner, balance, loss, metrics):
-  """Adds the experts' load balance: of each micro-batch its own, of which the
-  minibatch has the mean. The product of two means over tokens is no sum over
-  rows: with smaller pieces the term asks for balance in each of them.
-  """
-  balance = balance / learner.micro_batches
-  metrics = metrics | {'load_balance': jax.lax.stop_gradient(balance)}
-  if learner.balance_coef:
-    loss = loss + learner.balance_coef * balance
-    metrics['loss'] = jax.lax.stop_gradient(loss)
-  return loss, metrics
-
-
-def _token_loss(
-  params, learner: Learner, hidden, rows, whole, sampling, packed
-):
-  batch, adv, selected = rows
-  logp, entropy = scoring.score(
-    learner, params, batch, sampling, packed, hidden
+  if 'selected' not in learner.needs or learner.micro_batches == 1:
+    return None
+  logp, entropy = scoring.scores(
+    learner, params, batch, sampling, learner.micro_batches
   )
-  if 'entropy_grad' not in learner.needs:
-    entropy = jax.lax.stop_gradient(entropy)
-  return losses.policy_loss(
-    learner.settings,
+  return losses.select_tokens(
+    learner.objective,
     logp,
     adv,
     batch.mask,
-    old_logp=batch.old_logp,
-    ref_logp=batch.ref_logp,
-    sampler_logp=batch.sampler_logp,
     entropy=entropy,
-    token_weight=batch.token_weight,
-    is_offpolicy=batch.is_offpolicy,
-    sft_mask=_sft_mask(learner, batch),
-    selected=selected,
-    **whole,
-  )
-
-
-def _bellman_loss(params, learner: Learner, hidden, rows, whole, sampling):
-  """Of losses that take full logits, which this does not chunk."""
-  batch, adv, _ = rows
-  tail = lambda x: None if x is None else x[:, learner.start :]
-  return losses.bellman_loss(
-    learner.settings,
-    scoring.whole_logits(learner, params, hidden, batch, sampling),
-    tail(batch.tokens),
-    adv,
-    tail(batch.mask),
-    ref_logp=tail(batch.ref_logp),
-    old_logp=tail(batch.old_logp),
-    old_mean_logp=tail(batch.old_mean_logp),
-    denominators=whole['denominators'],
+    key=key,
+    old_logp=batch.old_logp,
   )
 
 
@@ -153,153 +217,105 @@ def _summed(grad_fn, params, rows, parts: int):
   return grads, losses.combine(metrics)
 
 
-def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
-  """What the loss of every micro-batch is told of the whole minibatch."""
-  denominators = losses.denominators(
-    learner.settings,
-    batch.mask,
-    old_logp=batch.old_logp,
-    sampler_logp=batch.sampler_logp,
-    sft_mask=_sft_mask(learner, batch),
-  )
-  return {'denominators': denominators, 'coefs': coefs, 'key': key}
+def loss_fn(
+  chosen, frozen, learner: Learner, rows, whole, sampling, packed=None
+):
+  """Computes the (micro-)batch's share of the whole loss, and its metrics.
 
-
-def _selected(learner: Learner, params, batch, adv, sampling, key):
-  """Token choices that compare tokens of the whole minibatch; None where the
-  loss makes them itself, because it sees the minibatch whole.
+  Args:
+    chosen, frozen: the parameters, as `trees.split` by what is trained.
+    rows: (batch, adv, selected tokens or None).
+    whole: keyword arguments of the loss that belong to the whole minibatch.
+    packed: where the rows' tokens lie in packed rows, or None.
   """
-  if 'selected' not in learner.needs or learner.micro_batches == 1:
-    return None
-  logp, entropy = scoring.scores(
-    learner, params, batch, sampling, learner.micro_batches
+  params = trees.join(chosen, frozen)
+  if 'full_logits' in learner.needs:
+    return _bellman_loss(params, learner, rows, whole, sampling)
+  batch, adv, selected = rows
+  logp, entropy, balance = logprobs.score(
+    learner.model,
+    params,
+    batch,
+    sampling,
+    packed,
+    start=learner.start,
+    chunk=learner.logprob_chunk,
   )
-  return losses.select_tokens(
-    learner.settings,
+  if 'entropy_grad' not in learner.needs:
+    entropy = jax.lax.stop_gradient(entropy)
+  loss, metrics = losses.policy_loss(
+    learner.objective,
     logp,
     adv,
     batch.mask,
-    entropy=entropy,
-    key=key,
     old_logp=batch.old_logp,
+    ref_logp=batch.ref_logp,
+    sampler_logp=batch.sampler_logp,
+    entropy=entropy,
+    is_offpolicy=batch.is_offpolicy,
+    sft_mask=_sft_mask(learner, batch),
+    selected=selected,
+    **whole,
   )
+  return _with_balance(learner, balance, loss, metrics)
 
 
-def gradients(
-  learner: Learner, params, batch, adv, sampling, coefs=None, key=None
-):
-  """Gradient of what is trained (None elsewhere) and metrics of a minibatch,
-  summed over its micro-batches.
+def _bellman_loss(params, learner: Learner, rows, whole, sampling):
+  """Of losses that take full logits, which this does not chunk."""
+  batch, adv, _ = rows
+  logits, balance = scoring.whole_logits(learner, params, batch, sampling)
+  named = {
+    'ref_logp': batch.ref_logp,
+    'old_logp': batch.old_logp,
+    'old_mean_logp': batch.old_mean_logp,
+  }
+  loss, metrics = losses.bellman_loss(
+    learner.objective,
+    logits,
+    batch.tokens[:, learner.start :],
+    adv,
+    batch.mask[:, learner.start :],
+    **{k: x[:, learner.start :] for k, x in named.items() if x is not None},
+    denominators=whole['denominators'],
+  )
+  return _with_balance(learner, balance, loss, metrics)
 
-  Args:
-    coefs: coefficients that follow the run (`losses.init_coefs`), or None.
-    key: for losses that draw tokens.
+
+def _with_balance(learner: Learner, balance, loss, metrics):
+  """Adds the experts' load balance: of each micro-batch its own, of which the
+  minibatch has the mean. The product of two means over tokens is no sum over
+  rows: with smaller pieces the term asks for balance in each of them.
   """
-  whole = _whole(learner, batch, coefs, key)
-  selected = _selected(learner, params, batch, adv, sampling, key)
-  chosen, frozen = trees.split(params, learner.trainable)
-
-  def loss(chosen, rows, packed):
-    both = trees.join(chosen, frozen)
-    return loss_fn(both, learner, rows, whole, sampling, packed)
-
-  grad = jax.grad(loss, has_aux=True)
-  grad_fn = lambda chosen, rows: packing.fit(
-    learner.packing, rows[0].valid, rows, functools.partial(grad, chosen)
-  )
-  rows, parts = (batch, adv, selected), learner.micro_batches
-  rows, _ = packing.arranged(learner.packing, batch.valid, rows, parts)
-  return _summed(grad_fn, chosen, rows, parts)
+  if balance is None:
+    return loss, metrics
+  balance = balance / learner.micro_batches
+  metrics = metrics | {'load_balance': jax.lax.stop_gradient(balance)}
+  if learner.balance_coef:
+    loss = loss + learner.balance_coef * balance
+    metrics['loss'] = jax.lax.stop_gradient(loss)
+  return loss, metrics
 
 
-def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
-  """The policy's update, and its critic's, on one minibatch.
-
-  Args:
-    target: of the critic, [N,T] or None.
+def _with_critic(learner: Learner, state, new, batch: Batch, target):
+  """The new state with the critic's update, the policy standing still during
+  the critic's warm-up; and the critic's metrics.
   """
-  grads, metrics = gradients(
-    learner, state.params, batch, adv, sampling, state.coefs, key
-  )
-  chosen, frozen = trees.split(state.params, learner.trainable)
-  updates, opt_state = learner.tx.update(grads, state.opt_state, chosen)
-  metrics['grad_norm'] = optax.global_norm(grads)
-  metrics['nonfinite_leaf_max'] = optim.first_nonfinite(grads)
-  chosen = optax.apply_updates(chosen, updates)
-  new = trees.join(chosen, frozen), opt_state
-  old = state.params, state.opt_state
-  if learner.critic:
-    new = critics.while_warm(learner.critic, state.critic, old, new)
-    critic, more = _critic_update(learner, state, batch, target)
-    state, metrics = state.replace(critic=critic), metrics | more
-  if state.coefs is not None:
-    rows = batch.tokens.shape[0]
-    coefs = losses.next_coefs(learner.settings, state.coefs, metrics, rows=rows)
-    metrics |= {k: v for k, v in coefs.items() if k.endswith('_coef')}
-    state = state.replace(coefs=coefs)
-  return state.replace(params=new[0], opt_state=new[1]), metrics
+  divisors = losses.denominators(learner.objective, batch.mask)
 
-
-def _critic_update(learner: Learner, state, batch, target):
-  critic = state.critic
-  divisors = losses.denominators(learner.settings, batch.mask)
-  grad = jax.grad(critics.loss_fn, has_aux=True)
-  grads, metrics = _summed(
-    lambda params, rows: grad(
-      params, learner.critic, state.params, *rows, divisors
-    ),
-    critic.params,
-    (batch, target),
-    learner.micro_batches,
-  )
-  return critics.apply(learner.critic, critic, grads), metrics
-
-
-def update(
-  learner: Learner,
-  state: TrainState,
-  batch: Batch,
-  sampling: Sampling,
-  key: jax.Array,
-) -> tuple[TrainState, Metrics]:
-  """All updates of one batch: epochs x minibatches of rows in a fresh order.
-
-  Args:
-    sampling: the filters the batch was drawn with (its temperature is the
-      batch's own).
-    key: of this step; the order of minibatches and the draws of losses that
-      draw tokens depend on it.
-
-  Returns:
-    The next state, and metrics averaged over the updates (`_max`: the
-    largest).
-  """
-  batch = batch.replace(mask=trained(learner, batch))
-  batch = scoring.add_arrays(learner, state, batch, sampling)
-  target = learner.critic and critics.targets(learner.critic, batch)
-  rows = batch, advantages(learner, batch), target
-  if learner.n_updates == 1:
-    state, metrics = _one_update(learner, state, *rows, key, sampling)
-  else:
-    state, metrics = _many_updates(learner, state, rows, sampling, key)
-  metrics = losses.summarize(metrics)
-  return state.replace(step=state.step + 1), metrics
-
-
-def _many_updates(learner, state, rows, sampling, key):
-  n, m = rows[0].tokens.shape[0], learner.minibatches
-
-  def epoch(state, epoch_key):
-    order = jax.random.permutation(epoch_key, n)
-    shuffled = jax.tree.map(lambda x: x[order], rows)
-    keys = jax.random.split(epoch_key, m)
-    return jax.lax.scan(
-      lambda s, xs: _one_update(learner, s, *xs[0], xs[1], sampling),
-      state,
-      (batch_lib.split(shuffled, m), keys),
+  def loss(params, rows):
+    batch, target = rows
+    return critics.loss_fn(
+      params, learner.critic, state.params, batch, target, divisors
     )
 
-  keys = jax.random.split(key, learner.epochs)
-  state, metrics = jax.lax.scan(epoch, state, keys)
-  reduce = lambda k, v: v.max() if k.endswith('_max') else v.mean()
-  return state, {k: reduce(k, v) for k, v in metrics.items()}
+  grad, parts = jax.grad(loss, has_aux=True), learner.micro_batches
+  grads, metrics = _summed(grad, state.critic.params, (batch, target), parts)
+  moved = critics.while_warm(
+    learner.critic,
+    state.critic,
+    (state.params, state.opt_state),
+    (new.params, new.opt_state),
+  )
+  critic = critics.apply(learner.critic, state.critic, grads)
+  new = new.replace(params=moved[0], opt_state=moved[1], critic=critic)
+  return new, metrics

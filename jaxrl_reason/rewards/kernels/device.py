@@ -1,20 +1,21 @@
-"""Device rewards: kernels composed into `(Rollout, answers) -> Reward`.
+"""Device rewards: kernels put together as (rollout, answers) -> Reward.
 
   encode, reward_fn = make({'answer': {'reward': 'task'}}, 'integer', ...)
 
 `encode(example)` runs in the data pipeline and gives the arrays a kernel
 compares with; `reward_fn` runs inside the compiled step. Where `reads` names
-views, the step puts them into the Rollout first (`scoring.views`).
+views, the source puts them into the Rollout first (`rollouts.views`).
 """
 
 import dataclasses
 import functools
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.base import Reward, Rollout
-from jaxrl_reason.rewards import kernels
+from jaxrl_reason.rewards import compose, kernels
 
 
 def _kernel(part: str, spec: dict, task_kernel: str | None) -> kernels.Kernel:
@@ -35,6 +36,15 @@ def _kernel(part: str, spec: dict, task_kernel: str | None) -> kernels.Kernel:
     score = functools.partial(kernel.score, **kwargs)
     return dataclasses.replace(kernel, score=score)
   raise ValueError(f'rl.rewards.{part}: {problem}. Set rl.path="host".')
+
+
+def _now(weight: float | dict, control: dict | None) -> float | jax.Array:
+  """A weight, or the value now of its schedule (`compose.weight_at`'s twin)."""
+  if not isinstance(weight, dict):
+    return weight
+  x = control[weight['by']].astype(jnp.float32)
+  at, values = jnp.float32(weight['at']), jnp.float32(weight['values'])
+  return jnp.interp(x, at, values)
 
 
 def reads(spec: dict[str, dict], task_kernel: str | None) -> tuple[str, ...]:
@@ -67,16 +77,20 @@ def make(
     max_new: C.
   """
   parts = {k: _kernel(k, v, task_kernel) for k, v in spec.items()}
-  weights = [v.get('weight', 1.0) for v in spec.values()]
+  weights = [
+    compose.checked_weight(k, v.get('weight', 1.0)) for k, v in spec.items()
+  ]
   table, lengths = kernels.token_bytes_table(tokenizer)
   max_bytes = max_new * table.shape[1]
 
   def encode(example: dict) -> dict:
     return {part: kernel.encode(example) for part, kernel in parts.items()}
 
-  def reward_fn(rollout: Rollout, answers: dict) -> Reward:
+  def reward_fn(
+    rollout: Rollout, answers: dict, control: dict | None = None
+  ) -> Reward:
     text, n = kernels.to_bytes(
-      rollout.tokens, rollout.length, table, lengths, max_bytes=max_bytes
+      rollout.tokens, rollout.sampled, table, lengths, max_bytes=max_bytes
     )
     scores = [
       kernel.score(
@@ -85,7 +99,7 @@ def make(
       for part, kernel in parts.items()
     ]
     # A sum, not a product with the weights: TPUs multiply in bf16.
-    total = sum(w * s for w, s in zip(weights, scores))
+    total = sum(_now(w, control) * s for w, s in zip(weights, scores))
     # A probability may underflow to -inf in its logarithm: not a reward.
     return Reward(total, jnp.stack(scores, axis=1), jnp.isfinite(total))
 

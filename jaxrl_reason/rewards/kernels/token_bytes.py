@@ -3,7 +3,7 @@
   host     table, lengths = token_bytes_table(tokenizer)
              u8[V,W], i32[V]
   device   text, length = to_bytes(
-             tokens, n_tokens, table, lengths, max_bytes=64
+             tokens, sampled, table, lengths, max_bytes=64
            )  u8[N,max_bytes], i32[N]
 
 Kernels read bytes, not tokens, so they work with any tokenizer: a token may
@@ -28,13 +28,20 @@ def token_bytes_table(tokenizer) -> tuple[np.ndarray, np.ndarray]:
 
 def to_bytes(
   tokens: jax.Array,
-  n_tokens: jax.Array,
+  sampled: jax.Array,
   table: jax.Array,
   lengths: jax.Array,
   *,
   max_bytes: int,
 ) -> tuple[jax.Array, jax.Array]:
-  """The first n_tokens[i] tokens of row i (EOS and padding excluded) as bytes.
+  """Writes the sampled tokens of rows out as bytes.
+
+  Args:
+    tokens: int [N,C]; sampled: bool [N,C], those to be read.
+    table, lengths: see `token_bytes_table`.
+
+  Returns:
+    (bytes u8 [N,max_bytes], their number i32 [N]).
 
   The length returned is the whole length: where it exceeds `max_bytes` the
   text is cut and every kernel scores it 0. max_bytes = C * table.shape[1]
@@ -43,8 +50,7 @@ def to_bytes(
   """
   n, c = tokens.shape
   tokens = tokens.astype(jnp.int32)
-  inside = jnp.arange(c) < n_tokens[:, None]
-  inside &= (tokens >= 0) & (tokens < lengths.shape[0])
+  inside = sampled & (tokens >= 0) & (tokens < lengths.shape[0])
   tokens = jnp.where(inside, tokens, 0)
   size = jnp.where(inside, jnp.asarray(lengths)[tokens], 0)  # [N,C]
   end = jnp.cumsum(size, axis=1)

@@ -1,0 +1,138 @@
+"""Log-probabilities of given tokens under a model: the trainer's side of what
+the sampler did, computed a chunk of columns at a time so that logits [N,T,V]
+never exist whole.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import logits as logits_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Batch, Model, Rows
+
+
+def score(
+  model: Model,
+  params,
+  rows: Rows | Batch,
+  sampling: logits_lib.Sampling,
+  packed: Any = None,
+  *,
+  start: int = 1,
+  chunk: int = 0,
+) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+  """Computes log p(token_t | tokens before t), and the entropies drawn with.
+
+  Args:
+    sampling: the distribution, with the rows' own temperature. Neutral means
+      the policy's.
+    rows, packed, start, chunk: see `over_columns`.
+
+  Returns:
+    (logp [N,T], entropy [N,T] in nats), float32, 0 before `start`, and the
+    load balance of `forward`. Values at invalid tokens are finite and mean
+    nothing.
+  """
+  n, t = rows.tokens.shape
+  temperature = jnp.broadcast_to(rows.temperature, (n,))[:, None]
+
+  def part(logits, targets, temperature):
+    of = sampling.replace(temperature=temperature)
+    shaped = logits_lib.shape(logits, of, targets)
+    return logits_lib.token_logp(shaped, targets), logits_lib.entropy(shaped)
+
+  beside = jnp.broadcast_to(temperature, (n, t))
+  (logp, entropy), balance = over_columns(
+    model, params, rows, part, beside, packed=packed, start=start, chunk=chunk
+  )
+  return logp, entropy, balance
+
+
+def forward(
+  model: Model, params, rows: Rows | Batch, packed: Any = None
+) -> tuple[jax.Array, jax.Array | None]:
+  """Computes hidden states [N,T,D], and the load balance of experts (f32 []).
+
+  Args:
+    rows: its routes are replayed where it has any; None: the router's choice.
+    packed: where the rows' tokens lie in packed ones [R,L]
+      (`update.packing.Packed`), whose hidden states [R,L,D] these are then;
+      None: as they are.
+
+  Returns:
+    (hidden, load balance; None without experts).
+  """
+  tokens, valid, routes = rows.tokens, rows.valid, rows.routes
+  if packed is not None:
+    tokens, valid = packed.pack(tokens), packed.segments
+    routes = None if routes is None else packed.pack(routes)
+  if model.hidden_routed is None:
+    return model.hidden(params, tokens, valid), None
+  hidden, aux = model.hidden_routed(params, tokens, valid, routes)
+  return hidden, aux['load_balance']
+
+
+def over_columns(
+  model: Model,
+  params,
+  rows: Rows | Batch,
+  part: Callable[..., Any],
+  *beside: jax.Array,
+  packed: Any = None,
+  start: int = 1,
+  chunk: int = 0,
+) -> tuple[Any, jax.Array | None]:
+  """Applies `part` to the logits from which each token was drawn.
+
+  Args:
+    part: (logits f32 [N,c,V], the c tokens drawn from them [N,c], columns of
+      `beside`) -> tree of [N,c], column by column.
+    beside: arrays [N,T] about the tokens that `part` reads.
+    packed: see `forward`.
+    start: first column wanted, at least 1: columns before it are prompts in
+      every row, and need no logits.
+    chunk: columns of logits alive at once (recomputed in the backward pass);
+      0: all of them.
+
+  Returns:
+    The tree of [N,T], 0 before `start`, and at padding where packed; and the
+    load balance of `forward`.
+  """
+  hidden, balance = forward(model, params, rows, packed)
+  read, first = (rows.tokens, *beside), start
+  if packed is not None:
+    # A packed row has another sequence's prompt anywhere.
+    read, first = tuple(map(packed.pack, read)), 1
+  hidden, read = hidden[:, first - 1 : -1], tuple(x[:, first:] for x in read)
+
+  def of(hidden, read):
+    hidden, read = jax.tree.map(sharding.tokens, (hidden, read))
+    return part(model.unembed(params, hidden), *read)
+
+  whole = not 0 < chunk < hidden.shape[1]
+  out = of(hidden, read) if whole else _by_chunk(of, (hidden, read), chunk)
+  out = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (first, 0))), out)
+  if packed is not None:
+    wanted = jnp.arange(rows.tokens.shape[1]) >= start
+    out = jax.tree.map(lambda x: jnp.where(wanted, packed.unpack(x), 0), out)
+  return out, balance
+
+
+def _by_chunk(of: Callable[..., Any], arrays: tuple, chunk: int) -> Any:
+  """of(*arrays) [n,T] of arrays [n,T,...], `chunk` columns at a time."""
+  n, columns = jax.tree.leaves(arrays)[0].shape[:2]
+  room = -columns % chunk
+
+  def split(x):
+    padded = jnp.pad(x, ((0, 0), (0, room)) + ((0, 0),) * (x.ndim - 2))
+    return jnp.moveaxis(padded.reshape(n, -1, chunk, *x.shape[2:]), 1, 0)
+
+  def join(x):
+    return jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
+
+  body = jax.checkpoint(lambda xs: of(*xs))
+  out = jax.lax.map(body, jax.tree.map(split, arrays))
+  return jax.tree.map(join, out)

@@ -1,0 +1,180 @@
+"""The source inside the compiled step: generate, verify by device kernels.
+
+`complete` is also what the host path runs, as a program of its own.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason.base import Model, Prompts, Reward, Rollout, Trajectories
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.parts import moe
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts.views import Views
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Generation:
+  """The static half of how completions are made: it selects a program.
+
+  Attributes:
+    model: the policy's functions.
+    n_samples: G per prompt.
+    max_new: C, tokens of room for a completion.
+    slots: samples of a prompt decoded at a time; 0: all.
+    segments: parts in which the cache grows.
+    demos: of the G samples of a prompt, how many are its reference solution.
+    routes: note the experts used, for the update to replay.
+  """
+
+  model: Model
+  n_samples: int
+  max_new: int
+  slots: int = 0
+  segments: int = 1
+  demos: int = 0
+  routes: bool = False
+
+
+def step_keys(root: jax.Array, step) -> tuple[jax.Array, jax.Array]:
+  """Derives (key of the sampling noise, key of the minibatch order)."""
+  key = jax.random.fold_in(root, step)
+  return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+
+
+def complete(
+  gen: Generation,
+  params,
+  prompts: Prompts,
+  root: jax.Array,
+  step: jax.Array,
+  sampling: Sampling,
+  stop: jax.Array,
+  row_ids: jax.Array | None = None,
+) -> Rollout:
+  """Samples the completions of one step's prompts.
+
+  Args:
+    root: the run's key; step: i32 [], folded in, so that the host need not
+      know its value, nor wait for the update that makes it.
+    stop, row_ids: see `sampler.generate`.
+  """
+  noise, _ = step_keys(root, step)
+  out = sampler.generate(
+    gen.model,
+    params,
+    prompts.tokens,
+    prompts.valid,
+    noise,
+    sampling,
+    stop,
+    n_samples=gen.n_samples,
+    max_new=gen.max_new,
+    slots=gen.slots,
+    segments=gen.segments,
+    row_ids=row_ids,
+    routes=gen.routes,
+    version=step,
+  )
+  return with_demos(out, prompts, gen.demos) if gen.demos else out
+
+
+def greedy(
+  gen: Generation,
+  params,
+  prompts: Prompts,
+  root: jax.Array,
+  step: jax.Array,
+  stop: jax.Array,
+) -> Rollout:
+  """Takes the likeliest completion of each prompt: the baseline of ReMax."""
+  one = dataclasses.replace(gen, n_samples=1, demos=0)
+  settings = Sampling.make(temperature=0.0)
+  return complete(one, params, prompts, root, step, settings, stop)
+
+
+def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
+  """Replaces the last n_demos samples of every prompt by its reference
+  solution: off-policy tokens for losses that know how to learn from them.
+  """
+  (n, c), b = rollout.tokens.shape, prompts.tokens.shape[0]
+  is_demo = jnp.arange(n) % (n // b) >= n // b - n_demos
+
+  def pick(demo, own):
+    where = is_demo.reshape(-1, *[1] * (own.ndim - 1))
+    return jnp.where(where, demo, own)
+
+  length = pick(batch_lib.per_row(prompts.demo_length, n), rollout.length)
+  routes = rollout.routes
+  return rollout.replace(
+    tokens=pick(batch_lib.per_row(prompts.demo, n), rollout.tokens),
+    sampled=pick(jnp.arange(c) < length[:, None], rollout.sampled),
+    length=length,
+    logp=pick(0.0, rollout.logp),
+    truncated=rollout.truncated & ~is_demo,
+    is_demo=is_demo,
+    routes=None if routes is None else pick(moe.UNKNOWN, routes),
+  )
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FusedSource:
+  """Answers prompts and judges the answers, as one pure function.
+
+  Attributes:
+    gen: how completions are made.
+    reward_fn: (Rollout, answers by name [N,...], control) -> Reward.
+    views: adds what the rewards read besides text; None: nothing.
+    greedy: judge the likeliest completion of each prompt too (ReMax).
+  """
+
+  gen: Generation
+  reward_fn: Callable[..., Reward]
+  views: Views | None = None
+  greedy: bool = False
+
+  def __call__(
+    self,
+    params,
+    control: dict | None,
+    prompts: Prompts,
+    root: jax.Array,
+    step: jax.Array,
+    sampling: Sampling,
+    stop: jax.Array,
+  ) -> Trajectories:
+    """Gives one step's trajectories.
+
+    Args:
+      control: what the rewards go by, of `TrainState.control`.
+      root: the run's key; step: i32 [].
+      stop: int [E] stop tokens.
+    """
+    gen = self.gen
+    rollout = complete(gen, params, prompts, root, step, sampling, stop)
+    n = rollout.tokens.shape[0]
+    answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
+    seen = self._see(params, prompts, rollout, (root, step, 2))
+    reward, best = self.reward_fn(seen, answers, control), None
+    if self.greedy:
+      best = greedy(gen, params, prompts, root, step, stop)
+      best = self._see(params, prompts, best, (root, step, 3))
+      best = self.reward_fn(best, prompts.answer, control)
+    return Trajectories(prompts, rollout, reward, best)
+
+  def _see(self, params, prompts, rollout: Rollout, noise) -> Rollout:
+    """The rollout with the views its rewards read, if they read any.
+
+    Args:
+      noise: (the run's key, the step, the number of its use within the step);
+        0 and 1 are those of `step_keys`.
+    """
+    if self.views is None:
+      return rollout
+    root, step, use = noise
+    key = jax.random.fold_in(jax.random.fold_in(root, step), use)
+    return self.views(params, prompts, rollout, key)

@@ -1,0 +1,194 @@
+"""The source whose rewards are Python: generate -> text -> verifier pool.
+
+  source.start(params, step)   queues the generation of a batch, in parts
+  source.submit(control)       gives each part's texts to the pool as it comes
+  source.take()                waits for the verdicts
+
+The next part is generated while the one before is verified, and whatever the
+caller dispatches between `submit` and `take` runs meanwhile. A batch may be
+started before the one in hand is taken: that is how a step runs ahead.
+"""
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import hosts
+from jaxrl_reason.base import Prompts, Reward, Rollout
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards import compose
+from jaxrl_reason.rewards.verdict import Verdict, all_failed
+
+
+class RewardFailed(RuntimeError):
+  """The reward function raised on every completion of a step."""
+
+
+class Questions(NamedTuple):
+  """One step's problems.
+
+  Attributes:
+    prompts: on the mesh.
+    ids: int [b], of the problems that this process holds.
+    examples: those problems.
+  """
+
+  prompts: Prompts
+  ids: np.ndarray
+  examples: Sequence[dict]
+
+
+class Answered(NamedTuple):
+  """Questions with the rewards of all rows [N,...], and of the greedy
+  completions [B,...] or None: on the host, alike on every process.
+  """
+
+  questions: Questions
+  reward: Reward
+  greedy: Reward | None
+
+
+@dataclasses.dataclass
+class _UnderWay:
+  """A batch between `start` and `take`.
+
+  Attributes:
+    outs: Rollouts of the parts; best: the greedy one, or None.
+    futures, best_future: of the verdicts, once submitted.
+  """
+
+  questions: Questions
+  outs: list[Rollout]
+  best: Rollout | None
+  futures: list = dataclasses.field(default_factory=list)
+  best_future: Any = None
+
+
+@dataclasses.dataclass
+class HostSource:
+  """Answers prompts on the device and has the answers judged in a pool.
+
+  Attributes:
+    questions: gives those of the next step.
+    generate, greedy: compiled `generation.complete` and `generation.greedy`;
+      greedy None: no loss reads it.
+    n_samples: G; part_names: of the reward.
+    pool: a VerifierPool, or anything with `submit(cases) -> future`.
+    tokenizer: gives the text of a completion.
+    parts: pieces a batch is generated and verified in.
+    root, sampling, stop: the run's key, sampling settings, stop tokens.
+    to_host: an array [N,...] on the mesh to this process's rows [n,...].
+    all_rows: this process's rows as those of all processes.
+  """
+
+  questions: Iterator[Questions]
+  generate: Callable[..., Rollout]
+  greedy: Callable[..., Rollout] | None
+  n_samples: int
+  part_names: tuple[str, ...]
+  pool: Any
+  tokenizer: Any
+  parts: int
+  root: jax.Array
+  sampling: Sampling
+  stop: jax.Array
+  to_host: Callable = np.asarray
+  all_rows: Callable = lambda tree: tree
+
+  def __post_init__(self):
+    self._under_way = collections.deque()
+
+  def start(self, params, step) -> None:
+    """Queues the generation of the next questions; returns at once.
+
+    Part i takes prompts i, i + parts, ...: every device keeps its share. Row
+    ids are those of the whole batch, so that parts change no sample.
+    """
+    questions = next(self.questions)
+    prompts, g = questions.prompts, self.n_samples
+    b = prompts.tokens.shape[0]
+    ids = np.arange(b * g, dtype=np.int32).reshape(b, g)
+    outs, best = [], None
+    for i in range(self.parts):
+      piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
+      rows = ids[i :: self.parts].reshape(-1)
+      how = self.root, step, self.sampling, self.stop, rows
+      outs.append(self.generate(params, piece, *how))
+    if self.greedy is not None:
+      best = self.greedy(params, prompts, self.root, step, self.stop)
+    self._under_way.append(_UnderWay(questions, outs, best))
+
+  @property
+  def started(self) -> int:
+    """How many batches are under way."""
+    return len(self._under_way)
+
+  def submit(self, control: dict | None) -> tuple[Prompts, list[Rollout]]:
+    """Gives the oldest batch to the pool, waiting for each of its parts.
+
+    Args:
+      control: numbers that scheduled rewards go by; they read them as
+        example['state'].
+
+    Returns:
+      (prompts, Rollouts of the parts), on the device.
+    """
+    batch = self._under_way[0]
+    examples = batch.questions.examples
+    if control is not None:
+      state = {k: float(v) for k, v in control.items()}
+      examples = [example | {'state': state} for example in examples]
+    for i, out in enumerate(batch.outs):
+      cases = self._cases(out, examples[i :: self.parts])
+      batch.futures.append(self.pool.submit(cases))
+    if batch.best is not None:
+      cases = self._cases(batch.best, examples)
+      batch.best_future = self.pool.submit(cases)
+    return batch.questions.prompts, batch.outs
+
+  def take(self) -> Answered:
+    """Waits for the verdicts of the oldest batch.
+
+    Raises:
+      RewardFailed: every single case raised on every host, so the reward is at
+        fault.
+    """
+    batch = self._under_way.popleft()
+    parts = [future.result() for future in batch.futures]
+    _refuse_all_failed([verdict for part in parts for verdict in part])
+    rewards = [to_reward(part, self.part_names) for part in parts]
+    own, best = batch_lib.interleaved(rewards, self.n_samples, np), None
+    if batch.best_future is not None:
+      best = to_reward(batch.best_future.result(), self.part_names)
+      best = self.all_rows(best)
+    return Answered(batch.questions, self.all_rows(own), best)
+
+  def _cases(self, out: Rollout, examples) -> list[tuple[str, dict]]:
+    """(completion text, example) of a part's rows; waits for the part."""
+    tokens, sampled = self.to_host(out.tokens), self.to_host(out.sampled)
+    g = len(tokens) // len(examples)
+    return [
+      (self.tokenizer.decode(row[own].tolist()), examples[i // g])
+      for i, (row, own) in enumerate(zip(tokens, sampled))
+    ]
+
+
+def _refuse_all_failed(verdicts: Sequence[Verdict]) -> None:
+  reasons = hosts.gather(all_failed(verdicts))
+  if all(reasons):
+    raise RewardFailed(reasons[0])
+
+
+def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:
+  """Lays verdicts out as arrays; a failed verifier is invalid, not a zero."""
+  total, parts, valid = compose.columns(verdicts, part_names)
+  return Reward(
+    np.asarray(total, np.float32),
+    np.asarray(parts, np.float32),
+    np.asarray(valid, bool),
+  )

@@ -1,0 +1,39 @@
+"""What scheduled rewards go by: how far a stage is (`TrainState.control`).
+
+  step          i32 [], batches learnt from in this stage
+  solve_rate    f32 [], mean over batches of the share of rows whose first
+                reward part is above 0.5
+  mean_length   f32 [], mean over batches of a completion's sampled tokens
+
+Means are exponential, of about the last ten batches; the first batch sets them.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.base import Batch
+
+KEEP = 0.9  # of a mean's value, from batch to batch
+
+
+def start() -> dict[str, jax.Array]:
+  """Gives the numbers as they are before the first batch."""
+  zero = jnp.float32(0)
+  return {'step': jnp.int32(0), 'solve_rate': zero, 'mean_length': zero}
+
+
+def observe(before: dict, batch: Batch) -> dict[str, jax.Array]:
+  """Gives the numbers after one more batch; rows whose verifier failed are left
+  out, and a batch of nothing else changes no mean.
+  """
+  ok = batch.reward_valid
+  n = jnp.maximum(ok.sum(), 1)
+  lengths = batch.mask.sum(axis=1)
+  seen = {
+    'solve_rate': jnp.sum(ok & (batch.reward_parts[:, 0] > 0.5)) / n,
+    'mean_length': jnp.sum(jnp.where(ok, lengths, 0)) / n,
+  }
+  keep = jnp.where(before['step'] > 0, KEEP, 0.0)
+  keep = jnp.where(jnp.any(ok), keep, 1.0)
+  after = {k: keep * before[k] + (1 - keep) * x for k, x in seen.items()}
+  return after | {'step': before['step'] + 1}

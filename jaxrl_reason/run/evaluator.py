@@ -1,0 +1,68 @@
+"""Evaluates the held-out and harder splits while a run trains."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import ml_collections
+from etils import epath
+
+from jaxrl_reason import hosts
+from jaxrl_reason.base import Model
+from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.evals import accuracy
+from jaxrl_reason.run import samples
+
+
+class Evaluator:
+  """Evaluates parameters, and keeps what they said."""
+
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    workdir: epath.Path,
+    *,
+    model: Model,
+    mesh: jax.sharding.Mesh,
+    problems: Problems,
+    tokenizer: Any,
+    grade: Callable,
+    root: jax.Array,
+    stop: jax.Array,
+  ):
+    c, d = config.eval, config.data
+    self._show, self._workdir = c.show, workdir
+    self._mesh, self._tokenizer, self._grade = mesh, tokenizer, grade
+    # The same noise at every evaluation: curves show the policy, not luck.
+    self._key = jax.random.fold_in(root, 1)
+    self._generate = accuracy.make_generate(
+      model, stop, c.samples, d.completion_len, c.temperature
+    )
+    splits = {'heldout': problems.heldout}
+    if c.harder and problems.harder is not None:
+      splits['harder'] = problems.harder
+    self._sets = {
+      name: accuracy.make_set(split, c.problems, tokenizer, d.prompt_len)
+      for name, split in splits.items()
+    }
+
+  def __call__(self, params, total: int, stage: str) -> dict[str, float]:
+    """Gives metrics by full name; `total`, `stage`: when they are of."""
+    out, start = {}, time.monotonic()
+    for name, problems in self._sets.items():
+      values, texts = accuracy.evaluate(
+        self._generate,
+        params,
+        problems,
+        self._key,
+        self._tokenizer,
+        self._grade,
+        self._mesh,
+        show=self._show,
+      )
+      out |= {f'eval/{name}/{k}': v for k, v in values.items()}
+      if name == 'heldout' and hosts.is_main():
+        samples.write(self._workdir, problems.examples, texts, total, stage)
+    out['perf/eval_s'] = time.monotonic() - start
+    return out

@@ -1,0 +1,100 @@
+"""The host side of an RL step: rewards in Python between two programs.
+
+  start -> generate -> submit -> (verifier pool) -> score -> take -> learn
+
+Reference and old log-probs are computed while the last part is verified, and
+the update of the step before while this step's first part waits in the queue.
+Nothing is stale: a step's samples come from the parameters it updates. With
+`ahead`, the next batch is generated while this one is verified, from the
+parameters before this update: one version stale, and the device waits for no
+verifier.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+import jax
+
+from jaxrl_reason.base import TrainState
+from jaxrl_reason.rollouts.host import Answered, HostSource
+from jaxrl_reason.run import programs
+from jaxrl_reason.update.learner import Learner
+
+
+@dataclasses.dataclass
+class HostStep:
+  """Makes one RL step with host rewards.
+
+  Attributes:
+    source: of its rollouts.
+    learner: what the update is made of.
+    to_device: host arrays [N,...] to the mesh.
+    where: shardings of the state, or None.
+    ahead: start the next batch before this one is learnt from, where one
+      follows. The loss must then measure its ratio against the sampler
+      (`Learner.old_logp`).
+  """
+
+  source: HostSource
+  learner: Learner
+  to_device: Callable = lambda tree: tree
+  where: object = None
+  ahead: bool = False
+
+  def __post_init__(self):
+    self._score = jax.jit(programs.rl_score, static_argnums=(0, 1, 2))
+    self._learn = programs.updating(programs.rl_learn, 1, self.where)
+    self._updating = None  # (metrics, when dispatched) of the step before
+
+  def __call__(
+    self, state: TrainState, more: bool = False
+  ) -> tuple[TrainState, dict, dict, Answered]:
+    """Makes one step.
+
+    Args:
+      more: whether another step follows before the state is saved.
+
+    Returns:
+      (next state, device metrics, seconds by phase, what was answered).
+    """
+    source, begun = self.source, time.monotonic()
+    stale = source.started > 0
+    if not stale:
+      source.start(state.params, state.step)
+    timing = self._wait_for_update()
+    begun = time.monotonic() if timing else begun
+    prompts, outs = source.submit(state.control)
+    generated = time.monotonic()
+    if self.ahead and more:
+      source.start(state.params, state.step + 1)
+    sizes = source.n_samples, len(source.part_names)
+    batch = self._score(
+      self.learner, *sizes, state, prompts, outs, source.sampling
+    )
+    answered = source.take()
+    verified = time.monotonic()
+    timing |= {
+      'rollout_s': generated - begun,
+      'verify_wait_s': verified - generated,
+      'stale_steps': float(stale),
+    }
+    state, metrics = self._learn(
+      self.learner,
+      state,
+      batch,
+      self.to_device(answered.reward),
+      answered.greedy and self.to_device(answered.greedy),
+      source.root,
+      source.sampling,
+    )
+    self._updating = metrics, verified
+    return state, metrics, timing, answered
+
+  def _wait_for_update(self) -> dict[str, float]:
+    """Times the update of the step before; the device's queue goes on."""
+    if self._updating is None:
+      return {}
+    metrics, since = self._updating
+    jax.block_until_ready(metrics)
+    return {'update_s': time.monotonic() - since}

@@ -1,0 +1,159 @@
+"""What a stage tells: metrics one interval late, a bar, lines on the terminal.
+
+Metrics of an interval stay on the device until the next one has been
+dispatched, so that the device never waits for a line.
+"""
+
+import sys
+import time
+
+import ml_collections
+import numpy as np
+import tqdm
+
+from jaxrl_reason import hosts
+from jaxrl_reason.base import Model
+from jaxrl_reason.run import metrics as metrics_lib
+from jaxrl_reason.run.compile_log import Log
+
+
+def say(text: str) -> None:
+  """Prints a line to standard error, above any bar, on process 0."""
+  if hosts.is_main():
+    tqdm.tqdm.write(text, file=sys.stderr)
+
+
+class _Lines:
+  """Where there is no terminal, each state of the bar is a line of its own."""
+
+  def write(self, text: str):
+    text = text.strip()
+    if text:
+      print(text, file=sys.stderr, flush=True)
+
+  def flush(self):
+    sys.stderr.flush()
+
+
+def bar(name: str, steps: int, done: int) -> tqdm.tqdm:
+  """Makes the progress bar of a stage."""
+  terminal = sys.stderr.isatty()
+  return tqdm.tqdm(
+    total=steps,
+    initial=done,
+    desc=name,
+    unit='step',
+    mininterval=0.5 if terminal else 15,
+    file=sys.stderr if terminal else _Lines(),
+    disable=not hosts.is_main(),
+  )
+
+
+class Journal:
+  """Writes one stage's metrics.
+
+  Attributes:
+    loss: of the last interval read.
+  """
+
+  def __init__(
+    self,
+    config: ml_collections.ConfigDict,
+    stage: str,
+    *,
+    writer: metrics_lib.Writer,
+    compiled: Log,
+    model: Model,
+    started: float,
+  ):
+    """Args: started: time.monotonic() of the run's start."""
+    self._config, self._stage, self._model = config, stage, model
+    self._writer, self._compiled = writer, compiled
+    self._started = started
+    self._pending = None  # the last interval, still on the device
+    self._flushed = time.monotonic()
+    self._unseen = True  # the programs of the stage, all compiled by then
+    self.loss = float('inf')
+
+  def begin(self, done: int) -> None:
+    """Shows the bar, the clock starting now."""
+    steps = self._config[self._stage].steps
+    self._bar, self._flushed = bar(self._stage, steps, done), time.monotonic()
+
+  def note(
+    self, total: int, n: int, device: list, host: list, trained: list[str]
+  ) -> None:
+    """Keeps an interval of n steps, the last of them step `total` of the run,
+    for the next `flush`.
+
+    Args:
+      device, host: metrics of its dispatches.
+      trained: paths of the trained parameters, for an error to name.
+    """
+    self._pending = total, n, device, _over_hosts(host), trained
+
+  def flush(self) -> None:
+    """Writes the interval noted last, if that is not done yet; waits for it.
+
+    Raises:
+      FloatingPointError: loss or gradients were no numbers.
+    """
+    if self._pending is None:
+      return
+    total, n, device, host, trained = self._pending
+    self._pending = None
+    values = metrics_lib.to_host(device)
+    metrics_lib.check_finite(values, trained, total)
+    values.pop('nonfinite_leaf_max')
+    now = time.monotonic()
+    step_s, self._flushed = (now - self._flushed) / n, now
+    out = {f'train/{k}': v for k, v in values.items()} | host
+    out |= self._speed(values, step_s)
+    self._writer.write(total, self._stage, out)
+    shown = 'reward_mean' if self._stage == 'rl' else 'loss'
+    self.loss = values['loss']
+    self._bar.set_postfix_str(f'{shown} {values[shown]:.3f}', refresh=False)
+    self._bar.update(n)
+    if self._unseen:
+      say(self._compiled.table())
+    self._unseen = False
+
+  def paused(self) -> None:
+    """Leaves what took place since the last `flush` out of the next timing."""
+    self._flushed = time.monotonic()
+
+  def evaluated(self, total: int, values: dict[str, float]) -> None:
+    """Writes an evaluation, and a line of it."""
+    self._writer.write(total, self._stage, values)
+    shown = [
+      f'{k.removeprefix("eval/")} {v:.3f}'
+      for k, v in values.items()
+      if k.endswith(('pass@1', 'greedy'))
+    ]
+    since = time.monotonic() - self._started
+    say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')
+
+  def close(self) -> None:
+    self._bar.close()
+
+  def _speed(self, values: dict, step_s: float) -> dict[str, float]:
+    out = {'perf/step_s': step_s}
+    if 'tokens' not in values:
+      return out
+    out['perf/tokens_per_s'] = values['tokens'] / step_s
+    if peak := metrics_lib.peak_flops():
+      context = self._config.data.prompt_len + values['length_mean'] / 2
+      per_token = self._model.flops_per_token(context)
+      # One forward to sample, three forwards' worth to learn.
+      out['perf/mfu'] = 4 * per_token * values['tokens'] / step_s / peak
+    return out
+
+
+def _over_hosts(host: list[dict]) -> dict[str, float]:
+  """An interval's metrics of this host, and then of all hosts."""
+  own = {}
+  for key in {k: None for h in host for k in h}:
+    seen = [h[key] for h in host if key in h]
+    # Counts of the pool and the data grow; seconds are those of a step.
+    own[key] = float(np.mean(seen)) if key.startswith('perf/') else seen[-1]
+  return metrics_lib.over_hosts(hosts.gather(own))

@@ -1,0 +1,142 @@
+"""What a run is made of, from its configuration: data, tokenizer, model.
+
+`prepare` is training's; `planning.abstract` puts stand-ins for what is not at
+hand into the same `assemble`, so both refuse the same configurations.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+from absl import logging
+from etils import epath
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import hosts, sharding
+from jaxrl_reason.base import Model
+from jaxrl_reason.checkpoints import hf, pretrained
+from jaxrl_reason.data import problems as problems_lib
+from jaxrl_reason.models import families, remat, transformer
+from jaxrl_reason.models.adapters import frozen, lora, steering
+from jaxrl_reason.run import config_checks
+
+
+class Prepared(NamedTuple):
+  """What `prepare` gives, to be taken apart: nobody passes it on.
+
+  Attributes:
+    mesh: of all devices.
+    problems: by split; tokenizer: of `data.tokenizers`.
+    model: its functions, adapters attached; shape: its Config.
+    root: key of the run, which steps fold their number into.
+    stop: i32 [E], stop tokens.
+  """
+
+  mesh: jax.sharding.Mesh
+  problems: problems_lib.Problems
+  tokenizer: Any
+  model: Model
+  shape: transformer.Config
+  root: jax.Array
+  stop: jax.Array
+
+
+def prepare(config: ml_collections.ConfigDict, workdir: epath.Path) -> Prepared:
+  """Makes everything but the weights.
+
+  Raises:
+    ValueError: the configuration cannot work; names the key.
+  """
+  mesh = sharding.make_mesh(config.mesh)
+  config_checks.check(config, sharding.row_shards(mesh))
+  problems = problems_lib.load(config.data, config.seed)
+  with hosts.zero_first():
+    folder = config.model_dir and pretrained.begin(config.model_dir, workdir)
+    tokenizer = problems_lib.make_tokenizer(
+      config.data, problems, workdir, folder
+    )
+  problems = problems_lib.rendered(problems, config.data, tokenizer, folder)
+  problems, dropped = problems_lib.drop_long(problems, config.data, tokenizer)
+  for split, n in dropped.items():
+    if n:
+      logging.warning('Dropped %d examples of %s: too long.', n, split)
+  shape = architecture(config.model, tokenizer.vocab_size, folder)
+  return assemble(config, mesh, problems, tokenizer, shape)
+
+
+def assemble(
+  config: ml_collections.ConfigDict,
+  mesh: jax.sharding.Mesh,
+  problems: problems_lib.Problems,
+  tokenizer: Any,
+  shape: transformer.Config,
+) -> Prepared:
+  """Puts a run together from its parts, refusing what does not go together.
+
+  Args:
+    shape: of the model, nothing recomputed yet.
+  """
+  shape = remat_within(config, mesh, shape)
+  config_checks.check_experts(config, shape.experts)
+  config_checks.check_positions(config.rl, shape)
+  return Prepared(
+    mesh,
+    problems,
+    tokenizer,
+    model_of(shape, config),
+    shape,
+    jax.random.key(config.seed),
+    jnp.asarray(tokenizer.eos_ids, jnp.int32),
+  )
+
+
+def remat_within(config, mesh, shape: transformer.Config) -> transformer.Config:
+  """Gives the model's shape the remat policy asked for; auto: that which a
+  budget allows.
+  """
+  if config.model.remat != 'auto':
+    return dataclasses.replace(shape, remat=config.model.remat)
+  rows = config_lib.micro_batch(config, sharding.row_shards(mesh))
+  length = config.data.prompt_len + config.data.completion_len
+  length = -(-length // mesh.shape['context'])
+  shape = remat.choose(shape, rows, length, config.remat_gib * 2**30)
+  logging.info(
+    'remat=%s keeps activations of %d x %d tokens on a device within '
+    'remat_gib=%g.', shape.remat, rows, length, config.remat_gib,
+  )  # fmt: skip
+  return shape
+
+
+def architecture(c, n_tokens: int, folder) -> transformer.Config:
+  """Gives the model's shape, nothing recomputed yet: of config.json where it
+  came from a folder, else of a `model` section.
+  """
+  c = c.to_dict() | {'remat': 'none'}
+  if not folder:
+    # A multiple of 8, so that a tensor axis divides it; ids past the
+    # tokenizer's decode to nothing.
+    vocab = -(-n_tokens // 8) * 8
+    return transformer.Config(vocab=vocab, **c)
+  shape = families.from_hf(
+    hf.read_config(folder), **{k: c[k] for k in families.RUNTIME}
+  )
+  if n_tokens > shape.vocab:
+    raise ValueError(
+      f'the tokenizer has {n_tokens} tokens and the model embeds {shape.vocab}'
+    )
+  return shape
+
+
+def model_of(shape: transformer.Config, c) -> Model:
+  """Builds the model with its adapters and its frozen weights' dtype."""
+  model = transformer.build(shape)
+  if c.lora.rank:
+    model = lora.attach(model, lora.Lora(**c.lora.to_dict()))
+  if c.steering:
+    model = steering.attach(model, shape)
+  if c.frozen_dtype != 'float32':
+    trained = config_lib.trainable(c)
+    model = frozen.attach(model, c.frozen_dtype, trained)
+  return model

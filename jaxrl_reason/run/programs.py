@@ -1,0 +1,206 @@
+"""What is compiled: the programs of a run's stages, under their names in
+profiles and in the log of compilations.
+
+  rl_steps        state, prompts [K,B] -> state     a whole step: the fused path
+  rl_rollout      params, prompts -> Rollout        host path, a part at a time
+  rl_greedy       params, prompts -> Rollout        where the loss reads those
+  rl_score        state, Rollouts -> Batch          old and reference log-probs
+  rl_learn        state, Batch, rewards -> state    filter and update
+  pretrain_steps, sft_steps   state, rows [K,R] -> state
+
+Static records (a Learner, a source, ...) select a program and come first; keys,
+sampling settings and stop tokens are arguments. `stages` jits and calls them,
+`planning` lowers the same ones from shapes alone.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason.base import (
+  Batch,
+  Metrics,
+  Prompts,
+  Reward,
+  Rollout,
+  TrainState,
+  Trajectories,
+)
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts import fused, progress
+from jaxrl_reason.rollouts.fused import FusedSource, Generation
+from jaxrl_reason.update import scoring
+from jaxrl_reason.update import step as step_lib
+from jaxrl_reason.update.learner import Learner
+
+
+def fused_step(
+  learner: Learner,
+  source: FusedSource,
+  state: TrainState,
+  prompts: Prompts,
+  root: jax.Array,
+  sampling: Sampling,
+  stop: jax.Array,
+) -> tuple[TrainState, Metrics]:
+  """Generates, verifies and learns from B prompts.
+
+  Args:
+    root: the run's key; state.step is folded in.
+    stop: int [E] stop tokens.
+  """
+  found = source(
+    state.params, state.control, prompts, root, state.step, sampling, stop
+  )
+  _, order = fused.step_keys(root, state.step)
+  batch = batch_lib.make_batch(found)
+  return learn(learner, state, batch, sampling, order)
+
+
+def learn(
+  learner: Learner,
+  state: TrainState,
+  batch: Batch,
+  sampling: Sampling,
+  key: jax.Array,
+) -> tuple[TrainState, Metrics]:
+  """Filters a batch and updates: what follows every source."""
+  chosen, metrics = batch, batch_lib.stats(batch, learner.part_names)
+  if learner.select is not None:
+    chosen, more = learner.select(batch)
+    metrics |= more
+  lag = jnp.where(batch.mask, state.step - batch.version, 0)
+  metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
+  if state.control is not None:
+    metrics |= {f'control/{k}': v for k, v in state.control.items()}
+    state = state.replace(control=progress.observe(state.control, batch))
+  state, more = step_lib.update(learner, state, chosen, sampling, key)
+  return state, metrics | more
+
+
+def rl_steps(
+  learner, source, state, prompts, root, sampling, stop
+) -> tuple[TrainState, Metrics]:
+  """Makes K steps in one dispatch: prompts [K,B,...] -> metrics [K]."""
+
+  def one(state, prompts):
+    return fused_step(learner, source, state, prompts, root, sampling, stop)
+
+  return jax.lax.scan(one, state, prompts)
+
+
+def rl_seeds(
+  learner, source, states, prompts, roots, sampling, stop
+) -> tuple[TrainState, Metrics]:
+  """Makes K steps of S runs side by side: states [S,...], prompts [S,K,B,...],
+  roots [S] -> metrics [S,K].
+  """
+
+  def one(state, prompts, root):
+    return rl_steps(learner, source, state, prompts, root, sampling, stop)
+
+  return jax.vmap(one)(states, prompts, roots)
+
+
+def rl_rollout(
+  gen: Generation, params, prompts, root, step, sampling, stop, row_ids
+) -> Rollout:
+  """Samples the completions of a part of a batch (`fused.complete`)."""
+  return fused.complete(
+    gen, params, prompts, root, step, sampling, stop, row_ids
+  )
+
+
+def rl_greedy(gen: Generation, params, prompts, root, step, stop) -> Rollout:
+  """Takes the likeliest completion of each prompt."""
+  return fused.greedy(gen, params, prompts, root, step, stop)
+
+
+def rl_score(
+  learner: Learner, n_samples: int, n_parts: int, state, prompts, outs, sampling
+) -> Batch:
+  """Assembles a batch, its rewards still to come, with all else its loss reads.
+
+  Args:
+    n_samples: G; n_parts: R, of the reward.
+    outs: Rollouts of the batch's parts.
+  """
+  out = batch_lib.interleaved(outs, n_samples)
+  n = out.length.shape[0]
+  pending = Reward(jnp.zeros(n), jnp.zeros((n, n_parts)), jnp.zeros(n, bool))
+  batch = batch_lib.make_batch(Trajectories(prompts, out, pending))
+  return scoring.add_arrays(learner, state, batch, sampling)
+
+
+def rl_learn(
+  learner: Learner,
+  state: TrainState,
+  batch: Batch,
+  reward: Reward,
+  greedy: Reward | None,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Puts the rewards into a scored batch, and learns from it."""
+  _, order = fused.step_keys(root, state.step)
+  batch = batch_lib.with_reward(batch, reward, greedy)
+  return learn(learner, state, batch, sampling, order)
+
+
+def pretrain_steps(learner: Learner, state, rows, key):
+  """Learns every token of rows [K,R,...], K updates."""
+  columns = jnp.arange(rows['tokens'].shape[-1])
+  return _supervised(
+    learner, state, rows | {'mask': rows['valid'] & (columns > 0)}, key
+  )
+
+
+def sft_steps(learner: Learner, state, rows, key):
+  """Learns the solution's tokens of rows [K,R,...], K updates."""
+  return _supervised(learner, state, rows, key)
+
+
+def _supervised(learner: Learner, state, rows, key):
+  def one(state, row):
+    batch = supervised_batch(row)
+    return step_lib.update(learner, state, batch, Sampling.make(), key)
+
+  return jax.lax.scan(one, state, rows)
+
+
+def supervised_batch(row: dict[str, jax.Array]) -> Batch:
+  """Lays worked solutions (tokens, valid, mask [N,T]) out as a Batch of
+  reward 1.
+  """
+  n = row['tokens'].shape[0]
+  ones = jnp.ones(n)
+  return Batch(
+    tokens=row['tokens'],
+    valid=row['valid'],
+    mask=row['mask'],
+    reward=ones,
+    reward_parts=ones[:, None],
+    reward_valid=ones > 0,
+    group=jnp.arange(n),
+    truncated=ones < 0,
+    temperature=ones,
+    sampler_logp=jnp.zeros(row['tokens'].shape),
+  )
+
+
+def updating(f: Callable, n_static: int, where: Any = None) -> Callable:
+  """Jits f(*static, state, ...) -> (state, ...); the state's buffers are
+  donated, and its layout stays, whatever the partitioner would prefer.
+
+  Args:
+    where: shardings of the state; None: as the compiler chooses.
+  """
+  return jax.jit(
+    f,
+    static_argnums=range(n_static),
+    donate_argnums=n_static,
+    out_shardings=None if where is None else (where, None),
+  )

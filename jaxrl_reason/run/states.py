@@ -1,0 +1,82 @@
+"""A stage's TrainState: where its arrays live, and where they come from."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Model, TrainState
+from jaxrl_reason.checkpoints import pretrained
+from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.update import learner as learner_lib
+
+
+class Layout:
+  """The shapes and shardings of a stage's state.
+
+  Attributes:
+    template: the state's shapes.
+    shardings: where each of its arrays lives.
+  """
+
+  def __init__(
+    self,
+    learner: learner_lib.Learner,
+    mesh: jax.sharding.Mesh,
+    control: dict | None,
+  ):
+    """Args: control: what sources and rewards remember, as it starts."""
+
+    def init_state(params, total):
+      state = learner_lib.init_state(learner, params, control)
+      return state.replace(step=total)
+
+    specs = learner.model.specs
+    params, zero = spec.abstract(specs), jnp.int32(0)
+    self._make = init_state
+    self.template = jax.eval_shape(init_state, params, zero)
+    self.shardings = sharding.state_shardings(
+      self.template,
+      sharding.shardings(specs, mesh, sharding.TRAIN_RULES),
+      mesh,
+      learner.offload,
+    )
+
+  def begin(self, params, total: int) -> TrainState:
+    """Makes a stage's first state: given parameters, a new optimizer.
+
+    Args:
+      total: steps of the run before this stage.
+    """
+    make = jax.jit(self._make, out_shardings=self.shardings)
+    return make(params, jnp.int32(total))
+
+
+def init_params(
+  config: ml_collections.ConfigDict,
+  model: Model,
+  shape: transformer.Config,
+  mesh: jax.sharding.Mesh,
+  root: jax.Array,
+  workdir,
+) -> Any:
+  """Makes a run's first weights where they live: from its model's folder or the
+  seed; adapters are always from the seed.
+  """
+  specs, loaded = model.specs, {}
+  where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
+  if config.model_dir:
+    off = model.adapters_off or (lambda tree: tree)
+    loaded = pretrained.load(workdir, shape, off(specs), off(where))
+
+  def rest(tree):
+    return {k: v for k, v in tree.items() if k not in loaded}
+
+  def init_params(key):
+    return frozen.init(rest(specs), key)
+
+  make = jax.jit(init_params, out_shardings=rest(where))
+  return loaded | make(jax.random.fold_in(root, 0))
