@@ -1,4 +1,4 @@
-"""Writes the table of docs/algorithms.md from `losses.RECIPES`.
+"""Writes the table of docs/algorithms.md from `losses.PRESETS`.
 
   python tools/algorithms_table.py          rewrites the table in place
   python tools/algorithms_table.py --check  exits 1 if it is out of date
@@ -69,7 +69,7 @@ def kl_cell(s):
 
 
 def row(name):
-  recipe, s = losses.RECIPES[name], losses.resolve(name)
+  recipe, s = losses.PRESETS[name], losses.resolve(name)
   return (
     f'`{name}`',
     s['advantage'],
@@ -85,7 +85,7 @@ def row(name):
 
 def table():
   lines = [COLUMNS, ['---'] * len(COLUMNS)]
-  lines += [row(name) for name in losses.RECIPES]
+  lines += [row(name) for name in losses.PRESETS]
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 
 

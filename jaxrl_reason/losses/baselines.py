@@ -11,17 +11,27 @@ A row without a token to train on has a reward like any other and takes part in
 its group's statistics; to leave it out, pass `valid & (row_count(mask) > 0)`.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Part,
   as_float,
   masked_var,
   row_count,
   safe_divide,
   safe_sqrt,
 )
+
+
+class Advantage(Part):
+  """An estimator of advantages, [N] or [N, T], from rewards and groups."""
+
+  reads = ('reward', 'group')
+  also = ('valid',)
 
 
 def reinforce(reward, *, valid=None, baseline=0.0):
@@ -31,6 +41,15 @@ def reinforce(reward, *, valid=None, baseline=0.0):
   """
   ok = groups.valid_rows(reward, valid)
   return jnp.where(ok, jnp.where(ok, as_float(reward), 0.0) - baseline, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reinforce(Advantage):
+  """`reinforce` as a part."""
+
+  baseline: float = 0.0
+  fn = staticmethod(reinforce)
+  reads = ('reward',)
 
 
 def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
@@ -44,6 +63,14 @@ def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class ReinforceRej(Advantage):
+  """`reinforce_rej` as a part."""
+
+  baseline: float = 0.0
+  fn = staticmethod(reinforce_rej)
+
+
 def positives(reward, *, valid=None, threshold=0.0):
   """A = 1 where r > threshold, else 0: learn from successes only.
 
@@ -52,6 +79,15 @@ def positives(reward, *, valid=None, threshold=0.0):
   """
   ok = groups.valid_rows(reward, valid)
   return as_float(ok & (jnp.where(ok, as_float(reward), 0.0) > threshold))
+
+
+@dataclasses.dataclass(frozen=True)
+class Positives(Advantage):
+  """`positives` as a part."""
+
+  threshold: float = 0.0
+  fn = staticmethod(positives)
+  reads = ('reward',)
 
 
 def signs(reward, *, valid=None, threshold=0.0):
@@ -66,6 +102,15 @@ def signs(reward, *, valid=None, threshold=0.0):
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class Signs(Advantage):
+  """`signs` as a part."""
+
+  threshold: float = 0.0
+  fn = staticmethod(signs)
+  reads = ('reward',)
+
+
 def greedy_baseline(reward, greedy_reward, *, valid=None):
   """A = r - r(greedy answer to the same prompt): ReMax.
 
@@ -76,10 +121,26 @@ def greedy_baseline(reward, greedy_reward, *, valid=None):
   return jnp.where(ok, difference, 0.0)
 
 
+@dataclasses.dataclass(frozen=True)
+class GreedyBaseline(Advantage):
+  """`greedy_baseline` as a part."""
+
+  fn = staticmethod(greedy_baseline)
+  reads = ('reward', 'greedy_reward')
+
+
 def group_mean(reward, group, *, valid=None, singleton='zero'):
   """A = r - mean(group): Dr.GRPO, https://arxiv.org/abs/2503.20783."""
   g = groups.group_of(reward, group, valid)
   return groups.singletons(groups.centred(g), g, reward, singleton=singleton)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupMean(Advantage):
+  """`group_mean` as a part."""
+
+  singleton: str = 'zero'
+  fn = staticmethod(group_mean)
 
 
 def group_zscore(
@@ -96,6 +157,16 @@ def group_zscore(
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
+@dataclasses.dataclass(frozen=True)
+class GroupZScore(Advantage):
+  """`group_zscore` as a part."""
+
+  ddof: int = 1
+  eps: float = 1e-6
+  singleton: str = 'zero'
+  fn = staticmethod(group_zscore)
+
+
 def leave_one_out(reward, group, *, valid=None, singleton='zero'):
   """A_i = r_i - mean_{j != i} r_j = G / (G - 1) (r_i - mean).
 
@@ -104,6 +175,14 @@ def leave_one_out(reward, group, *, valid=None, singleton='zero'):
   g = groups.group_of(reward, group, valid)
   adv = safe_divide(groups.centred(g) * g.n, jnp.maximum(g.n - 1, 0.0))
   return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeaveOneOut(Advantage):
+  """`leave_one_out` as a part."""
+
+  singleton: str = 'zero'
+  fn = staticmethod(leave_one_out)
 
 
 def group_mean_batch_std(
@@ -118,6 +197,16 @@ def group_mean_batch_std(
   std = safe_sqrt(masked_var(spread, g.valid, ddof=ddof))
   adv = safe_divide(groups.centred(g), std + eps)
   return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupMeanBatchStd(Advantage):
+  """`group_mean_batch_std` as a part."""
+
+  ddof: int = 1
+  eps: float = 1e-6
+  singleton: str = 'zero'
+  fn = staticmethod(group_mean_batch_std)
 
 
 def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
@@ -136,6 +225,15 @@ def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
+@dataclasses.dataclass(frozen=True)
+class LengthWeighted(Advantage):
+  """`length_weighted` as a part."""
+
+  singleton: str = 'zero'
+  fn = staticmethod(length_weighted)
+  reads = ('reward', 'group', 'mask')
+
+
 def gpg(reward, group, *, valid=None, singleton='zero'):
   """A = B / (B - M) (r - mean), M of the B rows being in dead groups: GPG.
 
@@ -150,6 +248,14 @@ def gpg(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
+@dataclasses.dataclass(frozen=True)
+class GPG(Advantage):
+  """`gpg` as a part."""
+
+  singleton: str = 'zero'
+  fn = staticmethod(gpg)
+
+
 def maxrl(reward, group, *, valid=None, singleton='zero'):
   """A = (r - mean) / mean for rewards >= 0, and 0 if nothing succeeded: MaxRL.
 
@@ -160,6 +266,14 @@ def maxrl(reward, group, *, valid=None, singleton='zero'):
   mean = g.low + groups.group_mean_of(g)
   adv = safe_divide(groups.centred(g), mean)
   return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+@dataclasses.dataclass(frozen=True)
+class MaxRL(Advantage):
+  """`maxrl` as a part."""
+
+  singleton: str = 'zero'
+  fn = staticmethod(maxrl)
 
 
 def rank(reward, group, *, valid=None, singleton='zero'):
@@ -173,6 +287,14 @@ def rank(reward, group, *, valid=None, singleton='zero'):
   adv = jnp.where(groups.same_group(g), sign, 0.0).sum(1)
   adv = safe_divide(adv, jnp.maximum(g.n - 1, 0.0))
   return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+@dataclasses.dataclass(frozen=True)
+class Rank(Advantage):
+  """`rank` as a part."""
+
+  singleton: str = 'zero'
+  fn = staticmethod(rank)
 
 
 def _beta_density(p, a, b):
@@ -204,67 +326,12 @@ def bnpo(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-def gfpo(
-  reward,
-  group,
-  metric,
-  *,
-  valid=None,
-  keep_k=4,
-  ddof=1,
-  eps=1e-6,
-  singleton='zero',
-):
-  """The z-score among the k rows of a group with the highest metric, 0 else.
+@dataclasses.dataclass(frozen=True)
+class BNPO(Advantage):
+  """`bnpo` as a part."""
 
-  GFPO, https://arxiv.org/abs/2508.09726. `metric` is [N]: minus the length, or
-  reward per token (`filter_metric`). Equal metrics: the earlier row is kept.
-  """
-  g = groups.group_of(reward, group, valid)
-  place = groups.place_in_group(g, -as_float(metric))
-  return group_zscore(
-    reward,
-    group,
-    valid=g.valid & (place < keep_k),
-    ddof=ddof,
-    eps=eps,
-    singleton=singleton,
-  )
-
-
-def filter_metric(reward, mask, *, keep_by='short'):
-  """What GFPO filters by: 'short' is -length, 'efficient' reward / length."""
-  length = row_count(mask)
-  if keep_by == 'short':
-    return -length
-  return safe_divide(jnp.nan_to_num(as_float(reward)), length)
-
-
-def gdpo(
-  reward_parts,
-  group,
-  *,
-  valid=None,
-  part_weights=(),
-  ddof=1,
-  eps=1e-6,
-  singleton='zero',
-):
-  """A = sum_r w_r zscore(part r): normalise each reward, then add. GDPO.
-
-  https://arxiv.org/abs/2601.05242, whose second half, a whitening over the
-  batch, is `whiten(.., by='rows')`. `reward_parts` is [N, R]; a part that is
-  not finite contributes 0 and is in no statistic of its own column.
-  """
-
-  def zscore(part):
-    return group_zscore(
-      part, group, valid=valid, ddof=ddof, eps=eps, singleton=singleton
-    )
-
-  adv = jax.vmap(zscore, in_axes=1, out_axes=1)(jnp.asarray(reward_parts))
-  weights = jnp.asarray(part_weights) if len(part_weights) else 1.0
-  return (adv * weights).sum(1)
+  singleton: str = 'zero'
+  fn = staticmethod(bnpo)
 
 
 def dead_group_share(reward, group, *, valid=None):

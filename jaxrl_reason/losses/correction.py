@@ -17,27 +17,37 @@ policy as `old` and untruncated weights it is decoupled PPO
 weight from the behaviour policy.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  as_float,
+  Part,
   as_mask,
+  check_shapes,
+  choose,
+  importance_ratio,
   keep,
+  row_count,
   safe_divide,
   stop,
 )
-from jaxrl_reason.losses.ratio import importance_ratio
 
 
 def _bounds(low, high):
   return 0.0 if low is None else low, jnp.inf if high is None else high
 
 
-CORRECTIONS = {
-  'truncate': lambda w, low, high: jnp.minimum(w, high),
-  'clip': lambda w, low, high: jnp.clip(w, low, high),
-  'mask': lambda w, low, high: jnp.where((w < low) | (w > high), 0.0, w),
-}
+def _truncate(w, low, high):
+  return jnp.minimum(w, high)
+
+
+def _clip(w, low, high):
+  return jnp.clip(w, low, high)
+
+
+def _mask(w, low, high):
+  return jnp.where((w < low) | (w > high), 0.0, w)
 
 
 def correction_weight(
@@ -54,11 +64,65 @@ def correction_weight(
 
   truncate: min(w, high), TIS. mask: w inside [low, high], 0 outside (IcePop).
   """
+  check_shapes(mask=mask, old_logp=old_logp, sampler_logp=sampler_logp)
+  bound = choose('correction', correction, _BOUNDED)
   w = stop(
     importance_ratio(old_logp, sampler_logp, mask, ratio=correction_level)
   )
-  low, high = _bounds(correction_low, correction_high)
-  return keep(mask, CORRECTIONS[correction](w, low, high))
+  return keep(mask, bound(w, *_bounds(correction_low, correction_high)))
+
+
+_BOUNDED = {'truncate': _truncate, 'clip': _clip, 'mask': _mask}
+
+
+class Correction(Part):
+  """A weight old / sampler per token [N, T]."""
+
+  fn = staticmethod(correction_weight)
+  reads = ('at_sampling', 'sampler_logp', 'mask')
+  keys = {
+    'low': 'correction_low',
+    'high': 'correction_high',
+    'level': 'correction_level',
+    'normalise': 'correction_normalise',
+  }
+
+  def __call__(self, arrays):
+    options = {
+      k: v for k, v in self.flat.items() if k != 'correction_normalise'
+    }
+    return self.fn(*self.take(arrays), correction=self.how, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncate(Correction):
+  """min(w, high): truncated importance sampling."""
+
+  high: float | None = 2.0
+  level: str = 'token'
+  normalise: bool = False
+  how = 'truncate'
+
+
+@dataclasses.dataclass(frozen=True)
+class Clip(Correction):
+  """clip(w, low, high)."""
+
+  low: float | None = None
+  high: float | None = 2.0
+  level: str = 'token'
+  normalise: bool = False
+  how = 'clip'
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask(Clip):
+  """w inside [low, high], 0 outside: IcePop."""
+
+  how = 'mask'
+
+
+CORRECTIONS = {'truncate': Truncate, 'clip': Clip, 'mask': Mask}
 
 
 def rejection_weight(
@@ -76,6 +140,7 @@ def rejection_weight(
   Rejects tokens ('token') or rows ('sequence', 'product') whose w = old /
   sampler leaves [low, high], and rows that have any token with w < veto.
   """
+  check_shapes(mask=mask, old_logp=old_logp, sampler_logp=sampler_logp)
   w = stop(importance_ratio(old_logp, sampler_logp, mask, ratio=reject_level))
   low, high = _bounds(reject_low, reject_high)
   ok = (w >= low) & (w <= high)
@@ -85,6 +150,19 @@ def rejection_weight(
   return keep(mask, ok)
 
 
+@dataclasses.dataclass(frozen=True)
+class Reject(Part):
+  """`rejection_weight` as a part."""
+
+  reject_level: str = 'sequence'
+  reject_low: float | None = None
+  reject_high: float | None = None
+  veto: float | None = None
+  fn = staticmethod(rejection_weight)
+  reads = ('at_sampling', 'sampler_logp', 'mask')
+  metric = 'rejected'
+
+
 def normalise(weight, mask, *, total=None, tokens=None):
   """Weights with mean 1 over the batch's tokens.
 
@@ -92,5 +170,5 @@ def normalise(weight, mask, *, total=None, tokens=None):
   batch's own if None.
   """
   total = keep(mask, weight).sum() if total is None else total
-  tokens = as_float(as_mask(mask)).sum() if tokens is None else tokens
+  tokens = row_count(mask).sum() if tokens is None else tokens
   return keep(mask, weight) * safe_divide(tokens, total)

@@ -9,16 +9,20 @@ max. Ratios of such sums (effective sample size, perplexity) are not additive;
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  LEVELS,
+  absolute,
   as_float,
   as_mask,
+  check_shapes,
+  choose,
+  exp_minus_1_minus,
   keep,
+  log_ratio,
   rows_to_tokens,
   safe_divide,
   safe_exp,
   stop,
 )
-from jaxrl_reason.losses.kl import KL_ESTIMATORS
-from jaxrl_reason.losses.ratio import LEVELS, importance_ratio, log_ratio
 
 
 def token_share(x, mask, denominators):
@@ -28,9 +32,9 @@ def token_share(x, mask, denominators):
   )
 
 
-def weight_metrics(lr, mask, denominators, *, prefix):
-  """Mean, mean square and max of exp(lr); the square is for `summarize`."""
-  w = keep(mask, safe_exp(lr))
+def moments(w, mask, denominators, *, prefix):
+  """Mean, mean square and max of weights; the square is for `summarize`."""
+  w = keep(mask, stop(w))
   # Squares of e^40 summed over a batch overflow float32: e^20 at most here.
   near = jnp.square(jnp.minimum(w, 4.8e8))
   return {
@@ -48,33 +52,45 @@ def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
   KL(pi || old).
   """
   lr = stop(log_ratio(logp, old_logp, mask))
-  forth, back = KL_ESTIMATORS['k3'](-lr), KL_ESTIMATORS['forward'](-lr)
+  r = safe_exp(choose('ratio', ratio, LEVELS)(lr, mask))
+  # With x = log r: r x - r + 1 = r (e^-x - 1 + x), no cancellation.
+  back = safe_exp(lr) * exp_minus_1_minus(-lr)
   return {
-    **weight_metrics(
-      LEVELS[ratio](lr, mask), mask, denominators, prefix='ratio'
-    ),
-    'approx_kl': token_share(forth, mask, denominators),
+    **moments(r, mask, denominators, prefix='ratio'),
+    'approx_kl': token_share(exp_minus_1_minus(lr), mask, denominators),
     'approx_kl_rev': token_share(back, mask, denominators),
   }
 
 
-def clip_metrics(
-  logp, old_logp, adv, mask, denominators, *, ratio, clip_low, clip_high
-):
-  """Share of tokens past the low clip with A < 0, the high one with A > 0."""
-  adv = rows_to_tokens(adv, mask)
-  r = stop(importance_ratio(logp, old_logp, mask, ratio=ratio))
-  low = (r < 1 - clip_low) & (adv < 0)
-  high = (r > 1 + clip_high) & (adv > 0)
-  return {
-    'clip_low': token_share(low, mask, denominators),
-    'clip_high': token_share(high, mask, denominators),
-  }
+def clip_metrics(policy, arrays, denominators):
+  """The share of tokens past each bound of the policy's loss.
+
+  What a bound is, the loss says itself (`PolicyLoss.clipped`): GMPO's lies at
+  e^+-c, Archer's is wider on high-entropy tokens, `clip_dual` is the cap of
+  negative advantages.
+  """
+  past = getattr(policy, 'clipped', lambda _: {})(arrays)
+  mask = arrays['mask']
+  return {k: token_share(x, mask, denominators) for k, x in past.items()}
+
+
+def policy_metrics(objective, arrays, denominators):
+  """The metrics that every loss returns."""
+  d, logp, mask = denominators, arrays['logp'], arrays['mask']
+  metrics = dead_rows(arrays['adv'], mask, d)
+  metrics['nll'] = token_share(-as_float(logp), mask, d)
+  level = getattr(objective.policy, 'ratio', 'token')
+  metrics |= ratio_metrics(logp, arrays['old_logp'], mask, d, ratio=level)
+  metrics |= clip_metrics(objective.policy, arrays, d)
+  if arrays['sampler_logp'] is not None:
+    at_sampling, sampler_logp = arrays['at_sampling'], arrays['sampler_logp']
+    metrics |= gap_metrics(at_sampling, sampler_logp, mask, d)
+  return metrics
 
 
 def gap_metrics(logp, sampler_logp, mask, denominators):
   """|log pi - log sampler|, and the negative log-likelihood under both."""
-  gap = jnp.abs(stop(log_ratio(logp, sampler_logp, mask)))
+  gap = absolute(stop(log_ratio(logp, sampler_logp, mask)))
   return {
     'gap_mean': token_share(gap, mask, denominators),
     'gap_max': gap.max(initial=0.0),
@@ -84,7 +100,8 @@ def gap_metrics(logp, sampler_logp, mask, denominators):
 
 def dead_rows(adv, mask, denominators):
   """Share of the rows whose advantage is 0 everywhere: no signal in them."""
-  if adv.ndim == 1:
+  check_shapes(mask=mask, adv=adv)
+  if jnp.ndim(adv) == 1:
     live = (as_float(adv) != 0) & as_mask(mask).any(-1)
   else:
     live = (rows_to_tokens(adv, mask) != 0).any(-1)

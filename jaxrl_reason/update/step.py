@@ -242,7 +242,7 @@ def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
 
 def _critic_update(learner: Learner, state, batch, target):
   critic = state.critic
-  divisors = losses.denominators(learner.settings, batch.mask)
+  divisors = losses.counts(batch.mask)
   grad = jax.grad(critics.loss_fn, has_aux=True)
   grads, metrics = _summed(
     lambda params, rows: grad(

@@ -13,21 +13,23 @@ WANTED = (
 ).split()
 
 
-def test_the_recipes_are_there_and_cited():
-  assert set(WANTED) <= set(losses.RECIPES)
-  for name, recipe in losses.RECIPES.items():
-    assert recipe['cite'] and recipe['paper'].startswith('https://'), name
+def test_the_presets_are_there_and_cited():
+  assert set(WANTED) <= set(losses.PRESETS)
+  for name, preset in losses.PRESETS.items():
+    assert preset['cite'] and preset['paper'].startswith('https://'), name
 
 
-@pytest.mark.parametrize('name', losses.RECIPES)
+@pytest.mark.parametrize('name', losses.PRESETS)
 def test_resolving_twice_changes_nothing_and_every_key_is_read(name):
   s = losses.resolve(name)
-  assert losses.resolve(s) == s == losses.resolve({'name': name})
-  own = {k for k in losses.RECIPES[name] if k in losses.DEFAULTS}
+  assert losses.resolve(s) is s
+  assert s.settings == losses.resolve({'name': name}).settings
+  assert losses.resolve(dict(s)).settings == s.settings
+  own = {k for k in losses.PRESETS[name] if k in losses.DEFAULTS}
   assert own <= keys_read(s), own - keys_read(s)
 
 
-def test_overrides_win_over_the_recipe():
+def test_overrides_win_over_the_preset():
   s = losses.resolve({'name': 'dapo', 'clip_high': 0.3})
   assert (s['clip_low'], s['clip_high']) == (0.2, 0.3)
   assert losses.resolve({'policy': 'cispo'})['clip_high'] == 4.0
