@@ -115,21 +115,20 @@ class Aggregate(Part):
   how: str = 'token_mean'
   length: int | None = None
   count_empty: bool = False
-  keys = {'how': 'aggregation', 'length': 'fixed_length'}
+  names = (
+    ('how', 'how', 'aggregation'),
+    ('length', 'length', 'fixed_length'),
+    ('count_empty', 'count_empty', 'count_empty'),
+  )
 
   @property
   def keys_read(self):
     fixed = self.how == 'fixed_length'
-    return set(self.flat) - (set() if fixed else {'fixed_length'})
+    return super().keys_read - (set() if fixed else {'fixed_length'})
 
   def __call__(self, x, mask, denominators):
-    return aggregate(
-      x,
-      mask,
-      self.how,
-      denominators=denominators,
-      count_empty=self.count_empty,
-    )
+    options = dict(denominators=denominators, count_empty=self.count_empty)
+    return aggregate(x, mask, self.how, **options)
 
 
 def group_token_weight(mask, group):

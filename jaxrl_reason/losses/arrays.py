@@ -25,6 +25,7 @@ ratio is exactly 1 with the gradient of logp.
 import dataclasses
 import difflib
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -71,18 +72,19 @@ def check_shapes(**arrays: Any) -> None:
   """
   sizes = {}
   for name, x in arrays.items():
-    if x is not None:
-      fits = [
-        dict(zip(form, jnp.shape(x), strict=True))
-        for form in SHAPES[name].split('|')
-        if len(form) == jnp.ndim(x)
-      ]
-      fits = [
-        f for f in fits if all(sizes.get(k, n) == n for k, n in f.items())
-      ]
-      if not fits:
-        raise ValueError(_misfit(name, jnp.shape(x), sizes))
-      sizes |= fits[0]
+    shape = jnp.shape(x)
+    form = [f for f in SHAPES[name].split('|') if len(f) == len(shape)]
+    fits = form and all(sizes.get(k, n) == n for k, n in zip(form[0], shape))
+    if x is not None and not fits:
+      raise ValueError(_misfit(name, shape, sizes))
+    sizes |= zip(form[0], shape) if fits else ()
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+  """The arrays among a function's arguments, `locals()`, of checked shapes."""
+  arrays = {name: x for name, x in given.items() if name in SHAPES}
+  check_shapes(**arrays)
+  return arrays
 
 
 def _misfit(name, shape, sizes):
@@ -109,9 +111,12 @@ def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
   return choices[value]
 
 
-def required(arrays: Mapping[str, Any], name: str) -> Any:
-  """arrays[name], or a ValueError that says what to do about its absence."""
-  if arrays.get(name) is None:
+def required(arrays: Mapping[str, Any], name: str, but: str = '') -> Any:
+  """arrays[name], or a ValueError that says what to do about its absence.
+
+  The array named `but` may be absent.
+  """
+  if arrays.get(name) is None and name != but:
     name = {'at_sampling': 'old_logp'}.get(name, name)
     raise ValueError(
       f'losses: these settings need the array {name!r}, which is missing: pass '
@@ -125,49 +130,92 @@ def required(arrays: Mapping[str, Any], name: str) -> Any:
 class Part:
   """A function of arrays together with its settings: a piece of an objective.
 
-  Subclasses are frozen records whose fields are the settings. A part of your
-  own needs `reads` and `__call__` only, and goes into an objective by
-  `dataclasses.replace(objective, policy=MyPart())`.
+  Subclasses are frozen records whose fields are the settings; `part` makes one
+  of a function. A part of your own needs `reads` and `__call__` only, and goes
+  into an objective by `dataclasses.replace(objective, policy=MyPart())`.
 
   Attributes:
     fn: the function behind the part.
     reads: names of the arrays it takes, in its order.
     also: names of arrays it takes by keyword and does without when None.
-    keys: flat setting of each field whose name differs.
+    names: (field, argument of `fn`, flat setting) of each setting.
   """
 
   fn: ClassVar[Callable[..., Any]]
   reads: ClassVar[tuple[str, ...]] = ()
   also: ClassVar[tuple[str, ...]] = ()
-  keys: ClassVar[Mapping[str, str]] = {}
+  names: ClassVar[tuple[tuple[str, str, str], ...]] = ()
 
   @classmethod
   def read(cls, settings: Mapping[str, Any]) -> 'Part':
     """Makes the part from the flat settings of a run."""
-    names = [f.name for f in dataclasses.fields(cls)]
-    return cls(**{name: settings[cls.keys.get(name, name)] for name in names})
+    return cls(**{field: settings[key] for field, _, key in cls.names})
 
   @functools.cached_property
-  def flat(self) -> dict[str, Any]:
-    """The fields by the names of their flat settings."""
-    names = [f.name for f in dataclasses.fields(self)]
-    return {self.keys.get(name, name): getattr(self, name) for name in names}
+  def options(self) -> dict[str, Any]:
+    """The fields by the names of the arguments of `fn`."""
+    return {argument: getattr(self, field) for field, argument, _ in self.names}
 
   @property
   def keys_read(self) -> set[str]:
     """The flat settings that have an effect, given the others."""
-    return set(self.flat)
+    return {key for _, _, key in self.names}
 
   def take(self, arrays: Mapping[str, Any]) -> list[Any]:
     """The arrays the part reads; only old_logp may be None: on-policy."""
-    return [
-      arrays[k] if k == 'old_logp' else required(arrays, k) for k in self.reads
-    ]
+    return [required(arrays, name, 'old_logp') for name in self.reads]
 
   def __call__(self, arrays: Mapping[str, Any]) -> Any:
     """Calls `fn` with its arrays and settings."""
     also = {k: arrays[k] for k in self.also}
-    return self.fn(*self.take(arrays), **also, **self.flat)
+    return self.fn(*self.take(arrays), **also, **self.options)
+
+
+def flat_names(prefix, fields):
+  """`Part.names` of fields whose flat setting is prefix_field."""
+  return tuple((f, f, f'{prefix}_{f}') for f in fields.split())
+
+
+# Fields that are shorter than the flat setting they hold.
+_SHORT = {
+  'clip_low': 'low',
+  'clip_high': 'high',
+  'dual_clip': 'dual',
+  'clip_high_entropy': 'wide',
+}
+
+
+def part(name, fn, base=Part, *, reads=None, flat=None, **attributes):
+  """Makes the record of a function's settings: a subclass of `base`.
+
+  Positional arguments of the function are arrays, and so are keyword ones that
+  `SHAPES` knows; the others are settings with their defaults.
+
+  Args:
+    name: of the class.
+    fn: arrays, settings -> array.
+    reads: {argument: array} where an array has another name than its argument.
+    flat: {argument: setting} where the flat setting has another name.
+    attributes: further attributes of the class.
+  """
+  arguments = inspect.signature(fn).parameters.values()
+  arrays = [a.name for a in arguments if a.kind is not a.KEYWORD_ONLY]
+  keyword = [a for a in arguments if a.kind is a.KEYWORD_ONLY]
+  settings = {a.name: a.default for a in keyword if a.name not in SHAPES}
+  names = [(_SHORT.get(k, k), k, (flat or {}).get(k, k)) for k in settings]
+  namespace = dict(
+    fn=staticmethod(fn),
+    reads=tuple((reads or {}).get(k, k) for k in arrays),
+    also=tuple(a.name for a in keyword if a.name in SHAPES),
+    names=tuple(names),
+    __doc__=f'`{fn.__name__}` as a part of an objective.',
+    __module__=fn.__module__,
+    **attributes,
+  )
+  fields = [(field, Any, settings[argument]) for field, argument, _ in names]
+  return dataclasses.make_dataclass(
+    name, fields, bases=(base,), frozen=True, namespace=namespace
+  )
 
 
 def as_float(x: Array) -> jax.Array:

@@ -11,8 +11,6 @@ A row without a token to train on has a reward like any other and takes part in
 its group's statistics; to leave it out, pass `valid & (row_count(mask) > 0)`.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -21,6 +19,7 @@ from jaxrl_reason.losses.arrays import (
   Part,
   as_float,
   masked_var,
+  part,
   row_count,
   safe_divide,
   safe_sqrt,
@@ -29,9 +28,6 @@ from jaxrl_reason.losses.arrays import (
 
 class Advantage(Part):
   """An estimator of advantages, [N] or [N, T], from rewards and groups."""
-
-  reads = ('reward', 'group')
-  also = ('valid',)
 
 
 def reinforce(reward, *, valid=None, baseline=0.0):
@@ -43,13 +39,7 @@ def reinforce(reward, *, valid=None, baseline=0.0):
   return jnp.where(ok, jnp.where(ok, as_float(reward), 0.0) - baseline, 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reinforce(Advantage):
-  """`reinforce` as a part."""
-
-  baseline: float = 0.0
-  fn = staticmethod(reinforce)
-  reads = ('reward',)
+Reinforce = part('Reinforce', reinforce, Advantage)
 
 
 def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
@@ -63,12 +53,7 @@ def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class ReinforceRej(Advantage):
-  """`reinforce_rej` as a part."""
-
-  baseline: float = 0.0
-  fn = staticmethod(reinforce_rej)
+ReinforceRej = part('ReinforceRej', reinforce_rej, Advantage)
 
 
 def positives(reward, *, valid=None, threshold=0.0):
@@ -81,13 +66,7 @@ def positives(reward, *, valid=None, threshold=0.0):
   return as_float(ok & (jnp.where(ok, as_float(reward), 0.0) > threshold))
 
 
-@dataclasses.dataclass(frozen=True)
-class Positives(Advantage):
-  """`positives` as a part."""
-
-  threshold: float = 0.0
-  fn = staticmethod(positives)
-  reads = ('reward',)
+Positives = part('Positives', positives, Advantage)
 
 
 def signs(reward, *, valid=None, threshold=0.0):
@@ -102,13 +81,7 @@ def signs(reward, *, valid=None, threshold=0.0):
   )
 
 
-@dataclasses.dataclass(frozen=True)
-class Signs(Advantage):
-  """`signs` as a part."""
-
-  threshold: float = 0.0
-  fn = staticmethod(signs)
-  reads = ('reward',)
+Signs = part('Signs', signs, Advantage)
 
 
 def greedy_baseline(reward, greedy_reward, *, valid=None):
@@ -121,12 +94,7 @@ def greedy_baseline(reward, greedy_reward, *, valid=None):
   return jnp.where(ok, difference, 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class GreedyBaseline(Advantage):
-  """`greedy_baseline` as a part."""
-
-  fn = staticmethod(greedy_baseline)
-  reads = ('reward', 'greedy_reward')
+GreedyBaseline = part('GreedyBaseline', greedy_baseline, Advantage)
 
 
 def group_mean(reward, group, *, valid=None, singleton='zero'):
@@ -135,12 +103,7 @@ def group_mean(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(groups.centred(g), g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class GroupMean(Advantage):
-  """`group_mean` as a part."""
-
-  singleton: str = 'zero'
-  fn = staticmethod(group_mean)
+GroupMean = part('GroupMean', group_mean, Advantage)
 
 
 def group_zscore(
@@ -157,14 +120,7 @@ def group_zscore(
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class GroupZScore(Advantage):
-  """`group_zscore` as a part."""
-
-  ddof: int = 1
-  eps: float = 1e-6
-  singleton: str = 'zero'
-  fn = staticmethod(group_zscore)
+GroupZScore = part('GroupZScore', group_zscore, Advantage)
 
 
 def leave_one_out(reward, group, *, valid=None, singleton='zero'):
@@ -177,12 +133,7 @@ def leave_one_out(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class LeaveOneOut(Advantage):
-  """`leave_one_out` as a part."""
-
-  singleton: str = 'zero'
-  fn = staticmethod(leave_one_out)
+LeaveOneOut = part('LeaveOneOut', leave_one_out, Advantage)
 
 
 def group_mean_batch_std(
@@ -199,14 +150,7 @@ def group_mean_batch_std(
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class GroupMeanBatchStd(Advantage):
-  """`group_mean_batch_std` as a part."""
-
-  ddof: int = 1
-  eps: float = 1e-6
-  singleton: str = 'zero'
-  fn = staticmethod(group_mean_batch_std)
+GroupMeanBatchStd = part('GroupMeanBatchStd', group_mean_batch_std, Advantage)
 
 
 def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
@@ -225,13 +169,7 @@ def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class LengthWeighted(Advantage):
-  """`length_weighted` as a part."""
-
-  singleton: str = 'zero'
-  fn = staticmethod(length_weighted)
-  reads = ('reward', 'group', 'mask')
+LengthWeighted = part('LengthWeighted', length_weighted, Advantage)
 
 
 def gpg(reward, group, *, valid=None, singleton='zero'):
@@ -248,12 +186,7 @@ def gpg(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class GPG(Advantage):
-  """`gpg` as a part."""
-
-  singleton: str = 'zero'
-  fn = staticmethod(gpg)
+GPG = part('GPG', gpg, Advantage)
 
 
 def maxrl(reward, group, *, valid=None, singleton='zero'):
@@ -268,12 +201,7 @@ def maxrl(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class MaxRL(Advantage):
-  """`maxrl` as a part."""
-
-  singleton: str = 'zero'
-  fn = staticmethod(maxrl)
+MaxRL = part('MaxRL', maxrl, Advantage)
 
 
 def rank(reward, group, *, valid=None, singleton='zero'):
@@ -289,12 +217,7 @@ def rank(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class Rank(Advantage):
-  """`rank` as a part."""
-
-  singleton: str = 'zero'
-  fn = staticmethod(rank)
+Rank = part('Rank', rank, Advantage)
 
 
 def _beta_density(p, a, b):
@@ -326,12 +249,7 @@ def bnpo(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-@dataclasses.dataclass(frozen=True)
-class BNPO(Advantage):
-  """`bnpo` as a part."""
-
-  singleton: str = 'zero'
-  fn = staticmethod(bnpo)
+BNPO = part('BNPO', bnpo, Advantage)
 
 
 def dead_group_share(reward, group, *, valid=None):

@@ -3,17 +3,15 @@
 `logits` is [N, T, V], its entry t the distribution token t was drawn from.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  Part,
   as_float,
   as_mask,
   check_shapes,
   keep,
+  part,
   row_sum,
   stop,
 )
@@ -56,13 +54,7 @@ def tbrm(logits, tokens, ref_logp, reward, mask, *, tbrm_beta=0.002):
   return jnp.where(ok, jnp.square(residual), 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class TBRM(Part):
-  """`tbrm` as a part."""
-
-  tbrm_beta: float = 0.002
-  fn = staticmethod(tbrm)
-  reads = ('logits', 'tokens', 'ref_logp', 'reward', 'mask')
+TBRM = part('TBRM', tbrm)
 
 
 def rover(logits, tokens, old_logp, old_mean_logp, adv, mask, *, rover_rho=1.0):
@@ -92,13 +84,7 @@ def rover(logits, tokens, old_logp, old_mean_logp, adv, mask, *, rover_rho=1.0):
   return keep(mask, jnp.square(q - stop(target)))
 
 
-@dataclasses.dataclass(frozen=True)
-class ROVER(Part):
-  """`rover` as a part."""
-
-  rover_rho: float = 1.0
-  reads = ('logits', 'tokens', 'old_logp', 'old_mean_logp', 'adv', 'mask')
-  fn = staticmethod(rover)
+ROVER = part('ROVER', rover)
 
 
 BELLMAN = {'tbrm': TBRM, 'rover': ROVER}

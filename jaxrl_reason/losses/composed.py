@@ -3,8 +3,6 @@
 The rules of baselines.py hold here too.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -13,6 +11,7 @@ from jaxrl_reason.losses.arrays import (
   as_float,
   check_shapes,
   choose,
+  part,
   row_count,
   safe_divide,
 )
@@ -55,22 +54,25 @@ def filter_metric(reward, mask, *, keep_by='short'):
   return safe_divide(jnp.nan_to_num(as_float(reward)), length)
 
 
-@dataclasses.dataclass(frozen=True)
-class GFPO(Advantage):
-  """`gfpo` as a part; the metric is `filter_metric`'s."""
+def _gfpo(
+  reward,
+  group,
+  mask,
+  *,
+  valid=None,
+  keep_k=4,
+  keep_by='short',
+  ddof=1,
+  eps=1e-6,
+  singleton='zero',
+):
+  """`gfpo` by `filter_metric`."""
+  metric = filter_metric(reward, mask, keep_by=keep_by)
+  options = dict(keep_k=keep_k, ddof=ddof, eps=eps, singleton=singleton)
+  return gfpo(reward, group, metric, valid=valid, **options)
 
-  keep_k: int = 4
-  keep_by: str = 'short'
-  ddof: int = 1
-  eps: float = 1e-6
-  singleton: str = 'zero'
-  reads = ('reward', 'group', 'mask')
 
-  def __call__(self, arrays):
-    reward, group, mask = self.take(arrays)
-    options = {k: v for k, v in self.flat.items() if k != 'keep_by'}
-    metric = filter_metric(reward, mask, keep_by=self.keep_by)
-    return gfpo(reward, group, metric, valid=arrays['valid'], **options)
+GFPO = part('GFPO', _gfpo, Advantage)
 
 
 def gdpo(
@@ -106,13 +108,4 @@ def gdpo(
   return (adv * weights).sum(1)
 
 
-@dataclasses.dataclass(frozen=True)
-class GDPO(Advantage):
-  """`gdpo` as a part."""
-
-  part_weights: tuple[float, ...] = ()
-  ddof: int = 1
-  eps: float = 1e-6
-  singleton: str = 'zero'
-  fn = staticmethod(gdpo)
-  reads = ('reward_parts', 'group')
+GDPO = part('GDPO', gdpo, Advantage)

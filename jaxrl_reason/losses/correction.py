@@ -26,8 +26,10 @@ from jaxrl_reason.losses.arrays import (
   as_mask,
   check_shapes,
   choose,
+  flat_names,
   importance_ratio,
   keep,
+  part,
   row_count,
   safe_divide,
   stop,
@@ -75,48 +77,40 @@ def correction_weight(
 _BOUNDED = {'truncate': _truncate, 'clip': _clip, 'mask': _mask}
 
 
-class Correction(Part):
-  """A weight old / sampler per token [N, T]."""
+@dataclasses.dataclass(frozen=True)
+class Truncate(Part):
+  """min(w, high), w = old / sampler: truncated importance sampling."""
 
-  fn = staticmethod(correction_weight)
+  high: float | None = 2.0
+  level: str = 'token'
+  normalise: bool = False
+  low: float | None = None
+  how = 'truncate'
   reads = ('at_sampling', 'sampler_logp', 'mask')
-  keys = {
-    'low': 'correction_low',
-    'high': 'correction_high',
-    'level': 'correction_level',
-    'normalise': 'correction_normalise',
-  }
+  names = flat_names('correction', 'high level normalise low')
+
+  @property
+  def keys_read(self):
+    unread = {'correction_low'} if self.how == 'truncate' else set()
+    return super().keys_read - unread
 
   def __call__(self, arrays):
-    options = {
-      k: v for k, v in self.flat.items() if k != 'correction_normalise'
-    }
-    return self.fn(*self.take(arrays), correction=self.how, **options)
+    return correction_weight(
+      *self.take(arrays),
+      correction=self.how,
+      correction_level=self.level,
+      correction_low=self.low,
+      correction_high=self.high,
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class Truncate(Correction):
-  """min(w, high): truncated importance sampling."""
-
-  high: float | None = 2.0
-  level: str = 'token'
-  normalise: bool = False
-  how = 'truncate'
-
-
-@dataclasses.dataclass(frozen=True)
-class Clip(Correction):
+class Clip(Truncate):
   """clip(w, low, high)."""
 
-  low: float | None = None
-  high: float | None = 2.0
-  level: str = 'token'
-  normalise: bool = False
   how = 'clip'
 
 
-@dataclasses.dataclass(frozen=True)
-class Mask(Clip):
+class Mask(Truncate):
   """w inside [low, high], 0 outside: IcePop."""
 
   how = 'mask'
@@ -150,17 +144,12 @@ def rejection_weight(
   return keep(mask, ok)
 
 
-@dataclasses.dataclass(frozen=True)
-class Reject(Part):
-  """`rejection_weight` as a part."""
-
-  reject_level: str = 'sequence'
-  reject_low: float | None = None
-  reject_high: float | None = None
-  veto: float | None = None
-  fn = staticmethod(rejection_weight)
-  reads = ('at_sampling', 'sampler_logp', 'mask')
-  metric = 'rejected'
+Reject = part(
+  'Reject',
+  rejection_weight,
+  metric='rejected',
+  reads={'old_logp': 'at_sampling'},
+)
 
 
 def normalise(weight, mask, *, total=None, tokens=None):

@@ -9,7 +9,7 @@ from jaxrl_reason.losses.aggregation import aggregate, counts
 from jaxrl_reason.losses.arrays import (
   Array,
   as_mask,
-  check_shapes,
+  checked,
   required,
   safe_divide,
   stop,
@@ -43,12 +43,9 @@ def critic_targets(
   The reward, KL included where the settings put it there, is the one
   `advantages` sees; lambda is `value_lambda`.
   """
-  o = objective_of(settings)
-  arrays = dict(old_logp=old_logp, ref_logp=ref_logp, values=values)
-  arrays['process_reward'] = process_reward
-  check_shapes(mask=mask, reward=reward, reward_valid=reward_valid, **arrays)
+  o, arrays = objective_of(settings), checked(locals())
   valid = groups.valid_rows(reward, reward_valid)
-  arrays |= dict(reward=reward, mask=mask, valid=valid)
+  arrays['valid'] = valid
   part = o.critic[0] if o.critic else ValueTargets.read(o.settings)
   if o.kl is not None and o.kl.where == 'reward':
     arrays |= charge_kl(o, arrays, part)
@@ -68,11 +65,9 @@ def critic_loss(
 
   `targets` from `critic_targets`. Adds up over micro-batches.
   """
-  o = objective_of(settings)
-  arrays = dict(values=values, targets=targets, old_values=old_values)
-  check_shapes(mask=mask, **arrays)
+  o, arrays = objective_of(settings), checked(locals())
   part = o.critic[1] if o.critic else ValueLoss.read(o.settings)
-  per_token = part({**arrays, 'mask': mask})
+  per_token = part(arrays)
   d = denominators or counts(mask)
   loss = aggregate(per_token, mask, 'token_mean', denominators=d)
   return loss, {'value_loss': stop(loss)}
@@ -95,15 +90,12 @@ def bellman_loss(
   `adv` is what `advantages` gives for the preset: TBRM reads it as the reward.
   Adds up over micro-batches like `policy_loss`.
   """
-  o = objective_of(settings)
-  arrays = dict(ref_logp=ref_logp, old_logp=old_logp)
-  arrays |= dict(old_mean_logp=old_mean_logp, logits=logits, tokens=tokens)
-  check_shapes(mask=mask, adv=adv, **arrays)
+  o, arrays = objective_of(settings), checked(locals())
   for name in set(o.policy.reads) & set(arrays):
     required(arrays, name)
   mask = as_mask(mask)
   d = denominators or divisors_of(o, mask)
-  loss = o.policy({**arrays, 'mask': mask, 'adv': adv, 'reward': adv})
+  loss = o.policy({**arrays, 'mask': mask, 'reward': adv})
   if loss.ndim == 1:  # one number per row
     rows = d['rows' if o.aggregation.count_empty else 'nonempty']
     loss = safe_divide(loss.sum(), rows)

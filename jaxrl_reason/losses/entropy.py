@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import Part, as_float, stop
+from jaxrl_reason.losses.arrays import Part, as_float, flat_names, stop
 from jaxrl_reason.losses.kl import at_tokens, over_tokens
 
 
@@ -58,15 +58,12 @@ class EntropyBonus(Part):
   step: float = 1e-3
   coef_max: float = 1.0
   reads = ('entropy',)
-  keys = {
-    'coef': 'entropy_coef',
-    'share': 'entropy_bonus_share',
-    'target': 'entropy_target',
-    'step': 'entropy_step',
-    'coef_max': 'entropy_coef_max',
-  }
+  names = (
+    ('share', 'share', 'entropy_bonus_share'),
+    *flat_names('entropy', 'coef target step coef_max'),
+  )
 
   @property
   def keys_read(self):
     adaptive = {'entropy_step', 'entropy_coef_max'}
-    return set(self.flat) - (adaptive if self.target is None else set())
+    return super().keys_read - (adaptive if self.target is None else set())

@@ -65,9 +65,8 @@ def group_of(reward, group, valid=None):
   valid = valid_rows(reward, valid)
   segment = segment_ids(group)
   reward = as_float(reward)
-  low = over_group(
-    jnp.where(valid, reward, jnp.inf), segment, jax.ops.segment_min
-  )
+  least = jnp.where(valid, reward, jnp.inf)
+  low = over_group(least, segment, jax.ops.segment_min)
   low = jnp.where(jnp.isfinite(low), low, 0.0)
   shifted = jnp.where(valid, jnp.where(valid, reward, low) - low, 0.0)
   dead = over_group(shifted, segment, jax.ops.segment_max) == 0

@@ -14,7 +14,9 @@ from jaxrl_reason.losses.arrays import (
   as_float,
   check_shapes,
   choose,
+  flat_names,
   keep,
+  part,
   rows_to_tokens,
   safe_exp,
   stop,
@@ -51,13 +53,7 @@ def luffy(logp, adv, mask, *, luffy_gamma=0.1):
   return -stop(rows_to_tokens(adv, mask)) * p / (p + luffy_gamma)
 
 
-@dataclasses.dataclass(frozen=True)
-class Luffy(Part):
-  """`luffy` as the loss of the tokens another policy wrote."""
-
-  luffy_gamma: float = 0.1
-  fn = staticmethod(luffy)
-  reads = ('logp', 'adv', 'is_offpolicy')
+Luffy = part('Luffy', luffy, reads={'mask': 'is_offpolicy'})
 
 
 SFT_LOSSES = {'sft': sft, 'dft': dft}
@@ -69,6 +65,7 @@ class Imitate(Part):
 
   sft_loss: str = 'sft'
   reads = ('logp', 'is_offpolicy')
+  names = (('sft_loss', 'sft_loss', 'sft_loss'),)
 
   def __call__(self, arrays):
     return choose('sft_loss', self.sft_loss, SFT_LOSSES)(*self.take(arrays))
@@ -88,17 +85,16 @@ class Likelihood(Imitate):
   steps: int = 1
   shape: str = 'linear'
   reads = ('logp', 'sft_mask')
-  keys = {
-    'coef': 'sft_coef',
-    'end': 'sft_coef_end',
-    'steps': 'sft_steps',
-    'shape': 'sft_shape',
-  }
+  names = (
+    ('sft_loss', 'sft_loss', 'sft_loss'),
+    ('end', 'end', 'sft_coef_end'),
+    *flat_names('sft', 'coef steps shape'),
+  )
 
   @property
   def keys_read(self):
     annealed = {'sft_steps', 'sft_shape'}
-    return set(self.flat) - (annealed if self.end is None else set())
+    return super().keys_read - (annealed if self.end is None else set())
 
 
 def distill_reverse(logp, teacher_logp, mask):

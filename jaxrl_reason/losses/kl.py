@@ -27,6 +27,7 @@ from jaxrl_reason.losses.arrays import (
   as_mask,
   choose,
   exp_minus_1_minus,
+  flat_names,
   hard_clip,
   importance_ratio,
   keep,
@@ -129,18 +130,13 @@ class KL(Part):
   high_entropy: float = 1.0
   target: float | None = None
   horizon: float = 10000
-  keys = {
-    'estimator': 'kl',
-    'coef': 'kl_coef',
-    'to': 'kl_to',
-    'where': 'kl_in',
-    'max': 'kl_max',
-    'max_on': 'kl_max_on',
-    'weighted': 'kl_weighted',
-    'high_entropy': 'kl_high_entropy',
-    'target': 'kl_target',
-    'horizon': 'kl_horizon',
-  }
+  names = (
+    ('estimator', 'estimator', 'kl'),
+    ('where', 'where', 'kl_in'),
+    *flat_names(
+      'kl', 'coef to max max_on weighted high_entropy target horizon'
+    ),
+  )
 
   @property
   def reads(self):
@@ -155,18 +151,11 @@ class KL(Part):
 
   @property
   def keys_read(self):
-    unread = (
-      set()
-      if self.where == 'loss'
-      else {'kl_to', 'kl_weighted', 'kl_high_entropy', 'kl_max_on'}
-    )
-    if self.max is None:
-      unread |= {'kl_max_on'}
-    return (
-      set(self.flat)
-      - unread
-      - ({'kl_horizon'} if self.target is None else set())
-    )
+    in_reward = {'kl_to', 'kl_weighted', 'kl_high_entropy', 'kl_max_on'}
+    unread = set() if self.where == 'loss' else in_reward
+    unread |= {'kl_max_on'} if self.max is None else set()
+    unread |= {'kl_horizon'} if self.target is None else set()
+    return super().keys_read - unread
 
   def __call__(self, arrays):
     first = self.max if self.max_on == 'estimate' else None

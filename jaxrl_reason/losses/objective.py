@@ -28,7 +28,7 @@ from jaxrl_reason.losses.arrays import (
   Array,
   as_float,
   as_mask,
-  check_shapes,
+  checked,
   keep,
   required,
   row_count,
@@ -67,14 +67,12 @@ def loss_mask(
   whose verifier failed has no target for 'tbrm' and 'rover' and is left out;
   elsewhere its advantage is 0 and its KL and entropy still count.
   """
-  o = objective_of(settings)
-  given = dict(truncated=truncated, is_offpolicy=is_offpolicy)
-  check_shapes(mask=mask, reward_valid=reward_valid, **given)
+  o, arrays = objective_of(settings), checked(locals())
   mask = as_mask(mask)
   if o.drop_truncated:
-    mask = drop_rows(mask, required(given, 'truncated'))
+    mask = drop_rows(mask, required(arrays, 'truncated'))
   if o.drop_offpolicy:
-    mask &= ~as_mask(required(given, 'is_offpolicy'))
+    mask &= ~as_mask(required(arrays, 'is_offpolicy'))
   if o.takes_logits and reward_valid is not None:
     mask &= as_mask(reward_valid)[:, None]
   return mask
@@ -114,18 +112,12 @@ def advantages(
     key: for advantages that draw; none here does.
     others: arrays some settings need; `needs` names them.
   """
-  o = objective_of(settings)
-  arrays = dict(mask=mask, reward=reward, group=group, entropy=entropy)
-  arrays |= dict(reward_parts=reward_parts, greedy_reward=greedy_reward)
-  arrays |= dict(process_reward=process_reward, segment_reward=segment_reward)
-  arrays |= dict(segment_ids=segment_ids, node_ids=node_ids, values=values)
-  arrays |= dict(sum_p_squared=sum_p_squared, ref_logp=ref_logp)
-  arrays['old_logp'] = logp if old_logp is None else old_logp
-  check_shapes(**arrays, reward_valid=reward_valid)
+  o, arrays = objective_of(settings), checked(locals())
   valid = groups.valid_rows(reward, reward_valid)
   if o.skip_empty:
     valid &= row_count(mask) > 0
   arrays |= dict(reward=as_float(reward), valid=valid, key=key)
+  arrays['old_logp'] = logp if old_logp is None else old_logp
   if o.kl is not None and o.kl.where == 'reward':
     arrays |= charge_kl(o, arrays, o.advantage)
   adv = o.advantage(arrays)
@@ -171,16 +163,13 @@ def denominators(
   settings ask for them 'weights' (sum of the correction weights) and
   'sft_tokens'. Inside `shard_map`, `axis_name` adds over the mesh axis.
   """
-  o = objective_of(settings)
-  check_shapes(mask=mask, old_logp=old_logp, sampler_logp=sampler_logp)
-  check_shapes(mask=mask, sft_mask=sft_mask)
+  o, arrays = objective_of(settings), checked(locals())
   sums = {}
   if o.correction is not None and o.correction.normalise:
-    arrays = dict(at_sampling=old_logp, sampler_logp=sampler_logp, mask=mask)
-    sums['weights'] = keep(mask, o.correction(arrays)).sum()
+    weight = o.correction({**arrays, 'at_sampling': old_logp})
+    sums['weights'] = keep(mask, weight).sum()
   if o.likelihood is not None:
-    sft_mask = required({'sft_mask': sft_mask}, 'sft_mask')
-    sums['sft_tokens'] = row_count(sft_mask).sum()
+    sums['sft_tokens'] = row_count(required(arrays, 'sft_mask')).sum()
   length = o.aggregation.length
   return counts(mask, length=length, axis_name=axis_name, sums=sums)
 
@@ -200,17 +189,11 @@ def select_tokens(
   Hand slices of it to `policy_loss(selected=..)`; without it each call chooses
   among its own rows. Empty unless `needs` has 'selected'.
   """
-  o = objective_of(settings)
-  check_shapes(mask=mask, logp=logp, adv=adv, entropy=entropy)
-  check_shapes(mask=mask, old_logp=old_logp)
-  entropy = stop(entropy)
-  arrays = dict(logp=logp, adv=adv, mask=mask, key=key, entropy=entropy)
-  out = {
-    k: part({**arrays, 'old_logp': old_logp}) for k, part in o.select.items()
-  }
+  o, arrays = objective_of(settings), checked(locals())
+  arrays |= dict(key=key, entropy=stop(entropy))
+  out = {name: part(arrays) for name, part in o.select.items()}
   if o.entropy is not None and o.entropy.share is not None:
-    entropy = required(arrays, 'entropy')
-    share = o.entropy.share
+    entropy, share = required(arrays, 'entropy'), o.entropy.share
     out['entropy_bonus'] = top_entropy_tokens(
       entropy, mask, entropy_share=share
     )
@@ -256,11 +239,7 @@ def policy_loss(
     coefs: from `init_coefs`, in place of the settings' coefficients.
     key: for settings that draw tokens, when `selected` is None.
   """
-  o = objective_of(settings)
-  arrays = dict(mask=mask, logp=logp, adv=adv, old_logp=old_logp)
-  arrays |= dict(ref_logp=ref_logp, sampler_logp=sampler_logp, entropy=entropy)
-  arrays |= dict(is_offpolicy=is_offpolicy, sft_mask=sft_mask)
-  check_shapes(**arrays, token_weight=token_weight)
+  o, arrays = objective_of(settings), checked(locals())
   if o.takes_logits:
     raise ValueError(
       f'losses: policy={o["policy"]!r} takes full logits: call '
@@ -270,22 +249,21 @@ def policy_loss(
   if selected is None and 'selected' in o.needs:
     chosen = dict(entropy=entropy, key=key, old_logp=old_logp)
     selected = select_tokens(o, logp, adv, mask, **chosen)
-  arrays |= _ratio_arrays(o, arrays) | dict(selected or {})
-  off = None
-  own = arrays
+  arrays |= _ratio_arrays(o, arrays) | (selected or {})
+  own, others = arrays, None
   if o.offpolicy is not None:
-    off = arrays['mask'] & as_mask(required(arrays, 'is_offpolicy'))
-    own = {**arrays, 'mask': arrays['mask'] & ~off}
+    others = arrays['mask'] & as_mask(required(arrays, 'is_offpolicy'))
+    own = {**arrays, 'mask': arrays['mask'] & ~others}
   per_token, metrics = _policy_term(o, own, d)
-  if off is not None:
-    per_token = per_token + o.offpolicy({**arrays, 'is_offpolicy': off})
+  if others is not None:
+    per_token += o.offpolicy({**arrays, 'is_offpolicy': others})
   if token_weight is not None:
-    per_token = per_token * keep(mask, token_weight)
+    per_token *= keep(mask, token_weight)
   pg_loss = o.aggregation(per_token, mask, d)
-  loss, more = _further_terms(o, arrays, d, coefs or o.coefs)
-  loss = pg_loss + loss
-  metrics = {'loss': stop(loss), 'pg_loss': stop(pg_loss), **metrics, **more}
-  return loss, metrics | diagnostics.policy_metrics(o, own, d)
+  terms, more = _further_terms(o, arrays, d, coefs or o.coefs)
+  metrics |= more | diagnostics.policy_metrics(o, own, d)
+  loss = pg_loss + terms
+  return loss, {'loss': stop(loss), 'pg_loss': stop(pg_loss), **metrics}
 
 
 def whole_batch(o, arrays):
@@ -302,9 +280,9 @@ def whole_batch(o, arrays):
 
 def _ratio_arrays(o, arrays):
   """What parts read beyond the arguments, and the ratio's denominator."""
-  old_logp, logp = arrays['old_logp'], arrays['logp']
-  out = {'mask': as_mask(arrays['mask'])}
-  out['at_sampling'] = stop(logp) if old_logp is None else old_logp
+  old_logp = arrays['old_logp']
+  at_sampling = stop(arrays['logp']) if old_logp is None else old_logp
+  out = {'mask': as_mask(arrays['mask']), 'at_sampling': at_sampling}
   if o.ratio_to != 'old':
     out['old_logp'] = required(arrays, o.ratio_to + '_logp')
   if o.row_entropy is not None:

@@ -4,12 +4,16 @@ Both take reward [N] and group [N], and give 0 to groups with fewer than k valid
 rows, for which no unbiased estimate exists.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
-from jaxrl_reason.losses.arrays import as_float, choose, safe_divide, safe_sqrt
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  choose,
+  part,
+  safe_divide,
+  safe_sqrt,
+)
 from jaxrl_reason.losses.baselines import Advantage, positives
 
 
@@ -41,13 +45,7 @@ def passk(reward, group, *, valid=None, pass_k=4, threshold=0.0):
   return jnp.where(g.valid & (g.n >= pass_k), adv, 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class PassK(Advantage):
-  """`passk` as a part."""
-
-  pass_k: int = 4
-  threshold: float = 0.0
-  fn = staticmethod(passk)
+PassK = part('PassK', passk, Advantage)
 
 
 # Whether a row counts by what it adds to the best of the others.
@@ -90,13 +88,7 @@ def pkpo(reward, group, *, valid=None, pass_k=4, pkpo_baseline='loo_minus_one'):
   return jnp.where(g.valid & (g.n >= k), adv, 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class PKPO(Advantage):
-  """`pkpo` as a part."""
-
-  pass_k: int = 4
-  pkpo_baseline: str = 'loo_minus_one'
-  fn = staticmethod(pkpo)
+PKPO = part('PKPO', pkpo, Advantage)
 
 
 def _max_is(below, n, k, same):

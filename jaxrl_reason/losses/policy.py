@@ -8,8 +8,6 @@ after a function is the part of an objective that calls it. Losses of whole rows
 are in row_policy.py.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
@@ -22,6 +20,7 @@ from jaxrl_reason.losses.arrays import (
   importance_ratio,
   keep,
   log_ratio,
+  part,
   rows_to_tokens,
   safe_exp,
   stop,
@@ -29,24 +28,20 @@ from jaxrl_reason.losses.arrays import (
 
 
 class PolicyLoss(Part):
-  """A loss per token [N, T] of the ratio to `old_logp`."""
-
-  reads = ('logp', 'old_logp', 'adv', 'mask')
+  """A loss per token [N, T] of (logp, old_logp, adv, mask)."""
 
   def clipped(self, arrays):
     """{name: bool [N, T]}: which tokens lie past each bound, for metrics."""
     return {}
 
 
-def _past(arrays, low, high, ratio='token'):
+def past(arrays, low, high, *, ratio='token', dual=None):
   """Tokens past a bound that is one-sided by the sign of the advantage."""
-  logp, old_logp, adv, mask = (arrays[k] for k in PolicyLoss.reads)
+  logp, old_logp, mask = arrays['logp'], arrays['old_logp'], arrays['mask']
   r = stop(importance_ratio(logp, old_logp, mask, ratio=ratio))
-  adv = rows_to_tokens(adv, mask)
-  return {
-    'clip_low': (r < low) & (adv < 0),
-    'clip_high': (r > high) & (adv > 0),
-  }
+  adv = rows_to_tokens(arrays['adv'], mask)
+  out = {'clip_low': (r < low) & (adv < 0), 'clip_high': (r > high) & (adv > 0)}
+  return out if dual is None else {**out, 'clip_dual': (r > dual) & (adv < 0)}
 
 
 def log_likelihood(logp, adv, mask):
@@ -58,12 +53,7 @@ def log_likelihood(logp, adv, mask):
   return -stop(rows_to_tokens(adv, mask)) * keep(mask, logp)
 
 
-@dataclasses.dataclass(frozen=True)
-class LogLikelihood(PolicyLoss):
-  """`log_likelihood` as a part."""
-
-  fn = staticmethod(log_likelihood)
-  reads = ('logp', 'adv', 'mask')
+LogLikelihood = part('LogLikelihood', log_likelihood, PolicyLoss)
 
 
 def importance_sampling(logp, old_logp, adv, mask, *, ratio='token'):
@@ -72,12 +62,7 @@ def importance_sampling(logp, old_logp, adv, mask, *, ratio='token'):
   return -stop(rows_to_tokens(adv, mask)) * r
 
 
-@dataclasses.dataclass(frozen=True)
-class ImportanceSampling(PolicyLoss):
-  """`importance_sampling` as a part."""
-
-  ratio: str = 'token'
-  fn = staticmethod(importance_sampling)
+ImportanceSampling = part('ImportanceSampling', importance_sampling, PolicyLoss)
 
 
 def ppo_clip(
@@ -86,10 +71,10 @@ def ppo_clip(
   adv,
   mask,
   *,
-  ratio='token',
   clip_low=0.2,
   clip_high=0.2,
   dual_clip=None,
+  ratio='token',
 ):
   """-min(r A, clip(r, 1 - low, 1 + high) A), r = pi / old.
 
@@ -114,28 +99,12 @@ def ppo_clip(
   return -adv * hard_clip(r, low, high)
 
 
-@dataclasses.dataclass(frozen=True)
-class PPOClip(PolicyLoss):
+class PPOClip(part('PPOClip', ppo_clip, PolicyLoss)):
   """`ppo_clip` as a part."""
 
-  low: float = 0.2
-  high: float = 0.2
-  dual: float | None = None
-  ratio: str = 'token'
-  fn = staticmethod(ppo_clip)
-  keys = {'low': 'clip_low', 'high': 'clip_high', 'dual': 'dual_clip'}
-
   def clipped(self, arrays):
-    past = _past(arrays, 1 - self.low, 1 + self.high, self.ratio)
-    return past | _past_dual(arrays, self.dual, self.ratio)
-
-
-def _past_dual(arrays, dual, ratio):
-  if dual is None:
-    return {}
-  logp, old_logp, adv, mask = (arrays[k] for k in PolicyLoss.reads)
-  r = stop(importance_ratio(logp, old_logp, mask, ratio=ratio))
-  return {'clip_dual': (r > dual) & (rows_to_tokens(adv, mask) < 0)}
+    low, high = 1 - self.low, 1 + self.high
+    return past(arrays, low, high, ratio=self.ratio, dual=self.dual)
 
 
 def archer_clip(
@@ -147,47 +116,28 @@ def archer_clip(
   *,
   clip_low=0.2,
   clip_high=0.2,
-  clip_high_entropy=0.5,
   dual_clip=None,
   ratio='token',
+  clip_high_entropy=0.5,
 ):
   """`ppo_clip` with one wider range on the tokens `high_entropy` [N, T].
 
   Archer, https://arxiv.org/abs/2507.15778: reasoning tokens may move further
   than knowledge tokens; `selection.high_entropy_in_row` tells them apart.
   """
-  low, high = _by_entropy(high_entropy, clip_low, clip_high, clip_high_entropy)
-  return ppo_clip(
-    logp,
-    old_logp,
-    adv,
-    mask,
-    ratio=ratio,
-    clip_low=low,
-    clip_high=high,
-    dual_clip=dual_clip,
-  )
+  low = jnp.where(high_entropy, clip_high_entropy, clip_low)
+  high = jnp.where(high_entropy, clip_high_entropy, clip_high)
+  clips = dict(clip_low=low, clip_high=high, dual_clip=dual_clip)
+  return ppo_clip(logp, old_logp, adv, mask, ratio=ratio, **clips)
 
 
-def _by_entropy(high_entropy, low, high, wide):
-  return jnp.where(high_entropy, wide, low), jnp.where(high_entropy, wide, high)
-
-
-@dataclasses.dataclass(frozen=True)
-class ArcherClip(PPOClip):
+class ArcherClip(part('ArcherClip', archer_clip, PolicyLoss)):
   """`archer_clip` as a part."""
 
-  wide: float = 0.5
-  fn = staticmethod(archer_clip)
-  reads = (*PolicyLoss.reads, 'high_entropy')
-  keys = {**PPOClip.keys, 'wide': 'clip_high_entropy'}
-
   def clipped(self, arrays):
-    low, high = _by_entropy(
-      arrays['high_entropy'], self.low, self.high, self.wide
-    )
-    past = _past(arrays, 1 - low, 1 + high, self.ratio)
-    return past | _past_dual(arrays, self.dual, self.ratio)
+    at = arrays['high_entropy']
+    low, high = (jnp.where(at, self.wide, x) for x in (self.low, self.high))
+    return past(arrays, 1 - low, 1 + high, ratio=self.ratio, dual=self.dual)
 
 
 def clip_cov(
@@ -203,19 +153,12 @@ def clip_cov(
   return jnp.where(as_mask(cov_tokens), 0.0, loss)
 
 
-@dataclasses.dataclass(frozen=True)
-class ClipCov(PolicyLoss):
+class ClipCov(part('ClipCov', clip_cov, PolicyLoss)):
   """`clip_cov` as a part."""
 
-  low: float = 0.2
-  high: float = 0.2
-  fn = staticmethod(clip_cov)
-  reads = (*PolicyLoss.reads, 'cov_tokens')
-  keys = {'low': 'clip_low', 'high': 'clip_high'}
-
   def clipped(self, arrays):
-    past = _past(arrays, 1 - self.low, 1 + self.high)
-    return {**past, 'clip_cov': arrays['cov_tokens']}
+    drawn = {'clip_cov': arrays['cov_tokens']}
+    return past(arrays, 1 - self.low, 1 + self.high) | drawn
 
 
 def kl_cov(logp, old_logp, adv, mask, cov_tokens, *, kl_cov_coef=1.0):
@@ -229,14 +172,7 @@ def kl_cov(logp, old_logp, adv, mask, cov_tokens, *, kl_cov_coef=1.0):
   return loss + jnp.where(as_mask(cov_tokens), kl_cov_coef * drift, 0.0)
 
 
-@dataclasses.dataclass(frozen=True)
-class KLCov(PolicyLoss):
-  """`kl_cov` as a part."""
-
-  coef: float = 1.0
-  fn = staticmethod(kl_cov)
-  reads = (*PolicyLoss.reads, 'cov_tokens')
-  keys = {'coef': 'kl_cov_coef'}
+KLCov = part('KLCov', kl_cov, PolicyLoss)
 
 
 def cispo(
@@ -254,15 +190,8 @@ def cispo(
   return -w * adv * keep(mask, logp)
 
 
-@dataclasses.dataclass(frozen=True)
-class CISPO(PolicyLoss):
+class CISPO(part('CISPO', cispo, PolicyLoss)):
   """`cispo` as a part."""
-
-  low: float = 1.0
-  high: float = 4.0
-  ratio: str = 'token'
-  fn = staticmethod(cispo)
-  keys = {'low': 'clip_low', 'high': 'clip_high'}
 
   def clipped(self, arrays):
     logp, old_logp, _, mask = self.take(arrays)
@@ -286,14 +215,7 @@ def sapo(
   return keep(mask, -adv * gate * 4 / tau)
 
 
-@dataclasses.dataclass(frozen=True)
-class SAPO(PolicyLoss):
-  """`sapo` as a part."""
-
-  tau_pos: float = 1.0
-  tau_neg: float = 1.05
-  ratio: str = 'token'
-  fn = staticmethod(sapo)
+SAPO = part('SAPO', sapo, PolicyLoss)
 
 
 def cpgd(
@@ -313,18 +235,11 @@ def cpgd(
   return -adv * hard_clip(lr, low, high) + drift
 
 
-@dataclasses.dataclass(frozen=True)
-class CPGD(PolicyLoss):
+class CPGD(part('CPGD', cpgd, PolicyLoss)):
   """`cpgd` as a part."""
 
-  low: float = 0.2
-  high: float = 0.2
-  drift: float = 0.0
-  fn = staticmethod(cpgd)
-  keys = {'low': 'clip_low', 'high': 'clip_high', 'drift': 'drift_coef'}
-
   def clipped(self, arrays):
-    return _past(arrays, 1 - self.low, 1 + self.high)
+    return past(arrays, 1 - self.low, 1 + self.high)
 
 
 def _binary_divergence(logp, old_logp, mask, divergence):
@@ -339,7 +254,7 @@ def _binary_divergence(logp, old_logp, mask, divergence):
   return q * (old - logp) + (1 - q) * rest
 
 
-def _far(logp, old_logp, adv, mask, divergence, max_divergence):
+def _far(logp, old_logp, adv, mask, *, divergence, max_divergence):
   """Tokens past the trust region on the side the advantage pushes to."""
   adv = rows_to_tokens(adv, mask)
   r = stop(importance_ratio(logp, old_logp, mask))
@@ -361,23 +276,24 @@ def dppo(logp, old_logp, adv, mask, *, divergence='tv', max_divergence=0.15):
   old_logp = stop(logp) if old_logp is None else old_logp
   adv = stop(rows_to_tokens(adv, mask))
   r = importance_ratio(logp, old_logp, mask)
-  far = _far(logp, old_logp, adv, mask, divergence, max_divergence)
+  far = _far(
+    logp,
+    old_logp,
+    adv,
+    mask,
+    divergence=divergence,
+    max_divergence=max_divergence,
+  )
   return jnp.where(far['clip_low'] | far['clip_high'], 0.0, -adv * r)
 
 
-@dataclasses.dataclass(frozen=True)
-class DPPO(PolicyLoss):
+class DPPO(part('DPPO', dppo, PolicyLoss)):
   """`dppo` as a part."""
-
-  divergence: str = 'tv'
-  limit: float = 0.15
-  fn = staticmethod(dppo)
-  keys = {'limit': 'max_divergence'}
 
   def clipped(self, arrays):
     logp, old_logp, adv, mask = self.take(arrays)
     old_logp = stop(logp) if old_logp is None else old_logp
-    return _far(logp, old_logp, adv, mask, self.divergence, self.limit)
+    return _far(logp, old_logp, adv, mask, **self.options)
 
 
 POLICIES = {

@@ -8,7 +8,7 @@ from typing import Any
 from jaxrl_reason.losses.aggregation import Aggregate
 from jaxrl_reason.losses.arrays import Part
 from jaxrl_reason.losses.baselines import GroupZScore
-from jaxrl_reason.losses.correction import Correction
+from jaxrl_reason.losses.correction import Truncate
 from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.imitation import Likelihood
 from jaxrl_reason.losses.kl import KL
@@ -54,7 +54,7 @@ class Objective:
   ratio_to: str = 'old'
   row_entropy: Part | None = None
   select: Mapping[str, Part] = dataclasses.field(default_factory=dict)
-  correction: Correction | None = None
+  correction: Truncate | None = None
   weights: tuple[Part, ...] = ()
   offpolicy: Part | None = None
   kl: KL | None = None

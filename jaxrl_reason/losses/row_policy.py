@@ -4,8 +4,6 @@ The arguments are those of policy.py. Each docstring names the aggregation that
 gives the published sum over rows.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
@@ -14,6 +12,7 @@ from jaxrl_reason.losses.arrays import (
   importance_ratio,
   keep,
   log_ratio,
+  part,
   row_count,
   row_mean,
   row_sum,
@@ -44,14 +43,8 @@ def gmpo(logp, old_logp, adv, mask, *, clip_low=0.4, clip_high=0.4):
   return keep(mask, -adv * safe_exp(row_mean(lr, mask))[:, None])
 
 
-@dataclasses.dataclass(frozen=True)
-class GMPO(PolicyLoss):
+class GMPO(part('GMPO', gmpo, PolicyLoss)):
   """`gmpo` as a part."""
-
-  low: float = 0.4
-  high: float = 0.4
-  fn = staticmethod(gmpo)
-  keys = {'low': 'clip_low', 'high': 'clip_high'}
 
   def clipped(self, arrays):
     logp, old_logp, adv, mask = self.take(arrays)
@@ -79,13 +72,7 @@ def mirror_descent(
   return log_likelihood(logp, adv, mask) + 0.5 * md_tau * square
 
 
-@dataclasses.dataclass(frozen=True)
-class MirrorDescent(PolicyLoss):
-  """`mirror_descent` as a part."""
-
-  md_tau: float = 0.1
-  md_level: str = 'sequence'
-  fn = staticmethod(mirror_descent)
+MirrorDescent = part('MirrorDescent', mirror_descent, PolicyLoss)
 
 
 def _by_sign(adv, pos, neg):
@@ -108,13 +95,7 @@ def vespo(
   return -kernel * adv * keep(mask, logp)
 
 
-@dataclasses.dataclass(frozen=True)
-class VESPO(PolicyLoss):
-  """`vespo` as a part."""
-
-  vespo_pos: tuple[float, float] = (2.0, 3.0)
-  vespo_neg: tuple[float, float] = (3.0, 2.0)
-  fn = staticmethod(vespo)
+VESPO = part('VESPO', vespo, PolicyLoss)
 
 
 def topr(
@@ -132,13 +113,8 @@ def topr(
   return -hard_clip(w, low, high) * adv * keep(mask, logp)
 
 
-@dataclasses.dataclass(frozen=True)
-class TOPR(PolicyLoss):
+class TOPR(part('TOPR', topr, PolicyLoss)):
   """`topr` as a part."""
-
-  topr_pos: tuple[float, float] = (1.0, 1.0)
-  topr_neg: tuple[float, float] = (0.0, 1.0)
-  fn = staticmethod(topr)
 
   def clipped(self, arrays):
     logp, old_logp, adv, mask = self.take(arrays)

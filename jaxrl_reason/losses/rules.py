@@ -33,116 +33,77 @@ def _falling(key):
   return impossible, f'{key}={{{key}!r}} is (low, high) and falls: swap them'
 
 
-def _sequence_ratio(s):
-  return _per_token(s) and s['ratio'] == 'sequence'
-
-
-def _gmpo_per_token(s):
-  return _per_token(s) and s['policy'] == 'gmpo'
-
-
-def _whiten_rows(s):
-  return _per_token(s) and s['whiten'] == 'rows'
-
-
-def _low_cap(s):
-  return s['dual_clip'] is not None and s['dual_clip'] <= 1 + (
-    s['clip_high'] or 0
-  )
-
-
-def _gradient_in_reward(s):
-  return s['kl_in'] == 'reward' and s['kl'].endswith('+')
-
-
-def _no_reward(s):
-  reads_none = ('gdpo', 'rank', 'positives', 'signs', 'passk')
-  return s['kl_in'] == 'reward' and _uses_kl(s) and s['advantage'] in reads_none
-
-
-def _open_mask(s):
-  bounds = (s['correction_low'], s['correction_high'])
-  return s['correction'] == 'mask' and bounds == (None, None)
-
-
-def _corrected_twice(s):
-  return s['ratio_to'] == 'sampler' and s['correction'] != 'none'
-
-
-def _no_signs(s):
-  return s['pos_weight'] == 0 and s['neg_weight'] == 0
-
-
-def _bellman_terms(s):
-  return s['policy'] in BELLMAN and _uses_terms(s)
-
-
-def _gmpo_aggregation(s):
-  return s['policy'] == 'gmpo' and s['aggregation'] != 'seq_mean_token_mean'
-
-
-def _opmd_aggregation(s):
-  rows = s['policy'] == 'mirror_descent' and s['md_level'] == 'sequence'
-  return rows and s['aggregation'] != 'seq_mean_token_sum'
-
+NO_REWARD = ('gdpo', 'rank', 'positives', 'signs', 'passk')
 
 RULES = (
   (
-    _sequence_ratio,
+    lambda s: _per_token(s) and s['ratio'] == 'sequence',
     "ratio='sequence' takes one advantage per row and advantage={advantage!r} "
     "gives one per token: use ratio='sequence_token'",
   ),
   (
-    _gmpo_per_token,
+    lambda s: _per_token(s) and s['policy'] == 'gmpo',
     "policy='gmpo' takes one advantage per row and advantage={advantage!r} "
     "gives one per token: use an advantage per row, or policy='ppo_clip'",
   ),
   (
-    _gmpo_aggregation,
+    lambda s: (
+      s['policy'] == 'gmpo' and s['aggregation'] != 'seq_mean_token_mean'
+    ),
     "policy='gmpo' is a loss per row, spread over its tokens: aggregation="
     "{aggregation!r} would weigh it by length; use 'seq_mean_token_mean'",
   ),
   (
-    _opmd_aggregation,
+    lambda s: (
+      (s['policy'], s['md_level']) == ('mirror_descent', 'sequence')
+      and s['aggregation'] != 'seq_mean_token_sum'
+    ),
     "policy='mirror_descent' squares a row's log ratio and spreads it over its "
     'tokens: aggregation={aggregation!r} would divide it by length; use '
     "'seq_mean_token_sum', or md_level='token'",
   ),
   (
-    _whiten_rows,
+    lambda s: _per_token(s) and s['whiten'] == 'rows',
     "whiten='rows' needs one advantage per row and advantage={advantage!r} "
     "gives one per token: use whiten='tokens'",
   ),
   (
-    _low_cap,
+    lambda s: (
+      s['dual_clip'] is not None and s['dual_clip'] <= 1 + (s['clip_high'] or 0)
+    ),
     'dual_clip={dual_clip!r} has to exceed 1 + clip_high (clip_high='
     '{clip_high!r}): raise it (3 is common), or set it to None',
   ),
   (
-    _gradient_in_reward,
+    lambda s: s['kl_in'] == 'reward' and s['kl'].endswith('+'),
     'kl={kl!r} differs from {kl[0]}{kl[1]} in its gradient only, and '
     "kl_in='reward' has none: drop the '+', or use kl_in='loss'",
   ),
   (
-    _no_reward,
+    lambda s: (
+      s['kl_in'] == 'reward' and _uses_kl(s) and s['advantage'] in NO_REWARD
+    ),
     "kl_in='reward' has no meaning with advantage={advantage!r}, which does "
     "not read the reward as a number to add to: use kl_in='loss'",
   ),
   (
-    _open_mask,
+    lambda s: (
+      s['correction'] == 'mask'
+      and s['correction_low'] is s['correction_high'] is None
+    ),
     "correction='mask' needs correction_low or correction_high",
   ),
   (
-    _corrected_twice,
+    lambda s: s['ratio_to'] == 'sampler' and s['correction'] != 'none',
     "ratio_to='sampler' already divides by the sampler, and correction="
     "{correction!r} would do so again: use ratio_to='old' or correction='none'",
   ),
   (
-    _no_signs,
+    lambda s: s['pos_weight'] == 0 and s['neg_weight'] == 0,
     'pos_weight=0 and neg_weight=0 leave nothing to learn from: raise one',
   ),
   (
-    _bellman_terms,
+    lambda s: s['policy'] in BELLMAN and _uses_terms(s),
     'policy={policy!r} has no KL or entropy term: set kl_coef and entropy_coef '
     'to 0',
   ),

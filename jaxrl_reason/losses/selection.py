@@ -4,18 +4,16 @@ The choices depend on the whole batch, so make them once, before micro-batching,
 and slice what comes back like any other [N, T] array.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  Part,
   as_float,
   as_mask,
   check_shapes,
   keep,
   masked_mean,
+  part,
   row_count,
   row_mean,
   rows_to_tokens,
@@ -76,18 +74,7 @@ def clip_cov_tokens(
   return _largest(draw, where, _count(mask, cov_share))
 
 
-@dataclasses.dataclass(frozen=True)
-class ClipCovTokens(Part):
-  """`clip_cov_tokens` as a part."""
-
-  cov_share: float = 2e-4
-  cov_low: float = 1.0
-  cov_high: float = 5.0
-  clip_low: float = 0.2
-  clip_high: float = 0.2
-  fn = staticmethod(clip_cov_tokens)
-  reads = ('logp', 'adv', 'mask', 'key')
-  also = ('old_logp',)
+ClipCovTokens = part('ClipCovTokens', clip_cov_tokens)
 
 
 def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
@@ -96,13 +83,7 @@ def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
   return _largest(cov, as_mask(mask), _count(mask, cov_share))
 
 
-@dataclasses.dataclass(frozen=True)
-class KLCovTokens(Part):
-  """`kl_cov_tokens` as a part."""
-
-  cov_share: float = 2e-4
-  fn = staticmethod(kl_cov_tokens)
-  reads = ('logp', 'adv', 'mask')
+KLCovTokens = part('KLCovTokens', kl_cov_tokens)
 
 
 def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
@@ -118,13 +99,7 @@ def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
   return as_mask(mask) & (h >= threshold)
 
 
-@dataclasses.dataclass(frozen=True)
-class TopEntropy(Part):
-  """`top_entropy_tokens` as a part."""
-
-  entropy_share: float = 0.2
-  fn = staticmethod(top_entropy_tokens)
-  reads = ('entropy', 'mask')
+TopEntropy = part('TopEntropy', top_entropy_tokens)
 
 
 def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
@@ -142,13 +117,7 @@ def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
   return m & (h >= threshold)
 
 
-@dataclasses.dataclass(frozen=True)
-class HighEntropy(Part):
-  """`high_entropy_in_row` as a part."""
-
-  entropy_quantile: float = 0.8
-  fn = staticmethod(high_entropy_in_row)
-  reads = ('entropy', 'mask')
+HighEntropy = part('HighEntropy', high_entropy_in_row)
 
 
 def off_policy_rows(logp, old_logp, adv, mask, *, max_row_drift):
@@ -166,14 +135,7 @@ def off_policy_rows(logp, old_logp, adv, mask, *, max_row_drift):
   return keep(mask, ~drop)
 
 
-@dataclasses.dataclass(frozen=True)
-class DropDrifted(Part):
-  """`off_policy_rows` as a part."""
-
-  max_row_drift: float
-  fn = staticmethod(off_policy_rows)
-  reads = ('logp', 'old_logp', 'adv', 'mask')
-  metric = 'drifted'
+DropDrifted = part('DropDrifted', off_policy_rows, metric='drifted')
 
 
 COV_TOKENS = {'clip_cov': ClipCovTokens, 'kl_cov': KLCovTokens}

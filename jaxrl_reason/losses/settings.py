@@ -68,6 +68,7 @@ def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
   _check_read(objective, given, {**base, 'name': s['name']})
   # Worked out now, so that nothing is while a program is traced.
   _ = objective.needs, objective.coefs, objective.takes_logits
+  _ = [part.options for part in objective.parts]
   return objective
 
 
@@ -100,10 +101,9 @@ def keys_read(settings: Objective | Mapping[str, Any] | str) -> set[str]:
 def _fill_clips(s):
   """Gives bounds that are None the default of the policy in use."""
   part = CHOICES['policy'][s['policy']]
-  for field in dataclasses.fields(part):
-    key = part.keys.get(field.name)
+  for field, _, key in part.names:
     if key in ('clip_low', 'clip_high') and s[key] is None:
-      s[key] = field.default
+      s[key] = getattr(part, field)
 
 
 def _read(s) -> Objective:

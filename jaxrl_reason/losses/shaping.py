@@ -3,12 +3,9 @@
 All take and give [N] or [N, T]; none touches rows or tokens outside the mask.
 """
 
-import dataclasses
-
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  Part,
   as_float,
   as_mask,
   check_shapes,
@@ -16,6 +13,7 @@ from jaxrl_reason.losses.arrays import (
   keep,
   masked_mean,
   masked_var,
+  part,
   rows_to_tokens,
   safe_divide,
   safe_sqrt,
@@ -45,26 +43,7 @@ def whiten(adv, mask, *, valid=None, by='rows', whiten_ddof=1, whiten_eps=1e-8):
   return keep(where, safe_divide(centred, safe_sqrt(var + whiten_eps)))
 
 
-@dataclasses.dataclass(frozen=True)
-class Whiten(Part):
-  """`whiten` as a part."""
-
-  by: str = 'rows'
-  whiten_ddof: int = 1
-  whiten_eps: float = 1e-8
-  reads = ('adv', 'mask')
-  keys = {'by': 'whiten'}
-
-  def __call__(self, arrays):
-    adv, mask = self.take(arrays)
-    return whiten(
-      adv,
-      mask,
-      valid=arrays['valid'],
-      by=self.by,
-      whiten_ddof=self.whiten_ddof,
-      whiten_eps=self.whiten_eps,
-    )
+Whiten = part('Whiten', whiten, flat={'by': 'whiten'})
 
 
 def entropy_shape(adv, entropy, mask, *, entropy_alpha=0.4, entropy_kappa=2.0):
@@ -80,14 +59,7 @@ def entropy_shape(adv, entropy, mask, *, entropy_alpha=0.4, entropy_kappa=2.0):
   return keep(mask, adv + jnp.minimum(bonus, jnp.abs(adv) / entropy_kappa))
 
 
-@dataclasses.dataclass(frozen=True)
-class EntropyShape(Part):
-  """`entropy_shape` as a part."""
-
-  entropy_alpha: float = 0.4
-  entropy_kappa: float = 2.0
-  fn = staticmethod(entropy_shape)
-  reads = ('adv', 'entropy', 'mask')
+EntropyShape = part('EntropyShape', entropy_shape)
 
 
 def weigh_signs(adv, *, pos_weight=1.0, neg_weight=1.0):
@@ -99,14 +71,7 @@ def weigh_signs(adv, *, pos_weight=1.0, neg_weight=1.0):
   return jnp.where(adv > 0, pos_weight, neg_weight) * adv
 
 
-@dataclasses.dataclass(frozen=True)
-class WeighSigns(Part):
-  """`weigh_signs` as a part."""
-
-  pos_weight: float = 1.0
-  neg_weight: float = 1.0
-  fn = staticmethod(weigh_signs)
-  reads = ('adv',)
+WeighSigns = part('WeighSigns', weigh_signs)
 
 
 def clip_advantage(adv, *, adv_max):
@@ -114,10 +79,4 @@ def clip_advantage(adv, *, adv_max):
   return jnp.clip(adv, -adv_max, adv_max)
 
 
-@dataclasses.dataclass(frozen=True)
-class ClipAdvantage(Part):
-  """`clip_advantage` as a part."""
-
-  adv_max: float
-  fn = staticmethod(clip_advantage)
-  reads = ('adv',)
+ClipAdvantage = part('ClipAdvantage', clip_advantage)

@@ -4,8 +4,6 @@ Holes in a mask (tool output between two turns) are transparent: the token after
 a hole is the next token, and a hole is not discounted.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
@@ -16,6 +14,7 @@ from jaxrl_reason.losses.arrays import (
   check_shapes,
   choose,
   keep,
+  part,
   row_count,
   row_mean,
   rows_to_tokens,
@@ -80,14 +79,7 @@ def returns(reward, mask, *, valid=None, process_reward=None, gamma=1.0):
   return keep(mask, suffix_scan(r, g))
 
 
-@dataclasses.dataclass(frozen=True)
-class Returns(Advantage):
-  """`returns` as a part."""
-
-  gamma: float = 1.0
-  fn = staticmethod(returns)
-  reads = ('reward', 'mask')
-  also = ('valid', 'process_reward')
+Returns = part('Returns', returns, Advantage)
 
 
 def _lambdas(mask, gae_lambda, lambda_alpha):
@@ -127,16 +119,7 @@ def gae(
   return keep(ok, suffix_scan(delta, g))
 
 
-@dataclasses.dataclass(frozen=True)
-class GAE(Advantage):
-  """`gae` as a part."""
-
-  gamma: float = 1.0
-  gae_lambda: float = 0.95
-  lambda_alpha: float | None = None
-  fn = staticmethod(gae)
-  reads = ('reward', 'values', 'mask')
-  also = ('valid', 'process_reward')
+GAE = part('GAE', gae, Advantage)
 
 
 def value_targets(
@@ -165,15 +148,7 @@ def value_targets(
   return stop(keep(mask, adv + keep(mask, values)))
 
 
-@dataclasses.dataclass(frozen=True)
-class ValueTargets(Advantage):
-  """`value_targets` as a part."""
-
-  gamma: float = 1.0
-  value_lambda: float = 1.0
-  fn = staticmethod(value_targets)
-  reads = ('reward', 'values', 'mask')
-  also = ('valid', 'process_reward')
+ValueTargets = part('ValueTargets', value_targets, Advantage)
 
 
 def implicit_reward(prm_logp, ref_logp, mask, *, prm_beta=0.05):
@@ -204,13 +179,7 @@ def prime(reward, group, process_reward, mask, *, valid=None, gamma=1.0):
   return keep(where, togo) + rows_to_tokens(outcome, where)
 
 
-@dataclasses.dataclass(frozen=True)
-class PRIME(Advantage):
-  """`prime` as a part."""
-
-  gamma: float = 1.0
-  fn = staticmethod(prime)
-  reads = ('reward', 'group', 'process_reward', 'mask')
+PRIME = part('PRIME', prime, Advantage)
 
 
 def _no_baseline(r, group, ok, ddof, eps):
@@ -280,16 +249,7 @@ def segments(
   return keep(inside, jnp.take_along_axis(adv, ids, 1))
 
 
-@dataclasses.dataclass(frozen=True)
-class Segments(Advantage):
-  """`segments` as a part."""
-
-  segment_gamma: float = 1.0
-  segment_baseline: str = 'group_mean'
-  ddof: int = 1
-  eps: float = 1e-6
-  fn = staticmethod(segments)
-  reads = ('reward', 'group', 'segment_reward', 'segment_ids', 'mask')
+Segments = part('Segments', segments, Advantage)
 
 
 def tree(
@@ -333,15 +293,7 @@ def tree(
   return keep(ok, adv / jnp.maximum(leaves, 1.0) ** tree_power)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tree(Advantage):
-  """`tree` as a part."""
-
-  tree_global: float = 1.0
-  tree_local: float = 1.0
-  tree_power: float = 0.5
-  fn = staticmethod(tree)
-  reads = ('reward', 'group', 'node_ids', 'mask')
+Tree = part('Tree', tree, Advantage)
 
 
 def _parent_value(value, node_ids, mask, root):

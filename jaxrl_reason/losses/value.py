@@ -1,16 +1,14 @@
 """Losses of critics and verifiers: value functions, outcome classifiers."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  Part,
   as_float,
   check_shapes,
   hard_clip,
   keep,
+  part,
   required,
   row_sum,
   stop,
@@ -36,14 +34,7 @@ def value_loss(values, targets, mask, *, old_values=None, value_clip=None):
   return 0.5 * error
 
 
-@dataclasses.dataclass(frozen=True)
-class ValueLoss(Part):
-  """`value_loss` as a part."""
-
-  value_clip: float | None = None
-  fn = staticmethod(value_loss)
-  reads = ('values', 'targets', 'mask')
-  also = ('old_values',)
+ValueLoss = part('ValueLoss', value_loss)
 
 
 def binary_cross_entropy(logit, label, *, valid=None):
