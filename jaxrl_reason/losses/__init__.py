@@ -29,7 +29,7 @@ from jaxrl_reason.losses.aggregation import (
   AGGREGATIONS, Aggregate, aggregate, counts, group_token_weight,
 )
 from jaxrl_reason.losses.arrays import (
-  LEVELS, MAX_LOG_RATIO, Part, importance_ratio, keep, log_ratio, masked_mean,
+  LEVELS, MAX_LOG_RATIO, SHAPES, Part, importance_ratio, keep, log_ratio, masked_mean,
   masked_var, row_count, row_mean, row_sum, rows_to_tokens,
 )
 from jaxrl_reason.losses.baselines import (

@@ -254,12 +254,14 @@ PRESETS = {
     kl_weighted=True,
     max_row_drift=0.1,
   ),
-  'luffy': _from(
-    _CLIPPED,
+  'luffy': _from(  # the authors' script has neither a clip nor a KL
+    _UNCLIPPED,
     'Yan et al. 2025, 2504.14945',
     advantage='group_mean',
+    policy='importance_sampling',
     aggregation='fixed_length',
     offpolicy='luffy',
+    entropy_coef=0.001,
   ),
   # --- the policy's logits as action values (`bellman_loss`)
   'tbrm': _from(_PLAIN, 'Yuan et al. 2025, 2505.15311', policy='tbrm'),
