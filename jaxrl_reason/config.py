@@ -69,7 +69,7 @@ def reinforce() -> ml_collections.ConfigDict:
       prompts=32,  # B, problems per step, over all devices
       samples=8,  # G, completions per problem
       path='fused',  # fused: one program a step; host: rewards in Python
-      algorithm='grpo',  # a name in losses.RECIPES
+      algorithm='grpo',  # a name in losses.PRESETS
       loss=loss_overrides(),  # single settings of it, changed
       # name -> reward and weight. 'task' is the data's own verifier; on the
       # fused path the other names are device kernels, on the host path any
@@ -245,15 +245,15 @@ def default() -> ml_collections.ConfigDict:
   )
 
 
-def algorithm(config: ml_collections.ConfigDict) -> dict:
-  """The resolved loss settings of the rl stage."""
+def algorithm(config: ml_collections.ConfigDict) -> losses.Objective:
+  """The objective of the rl stage."""
   changes = {k: v for k, v in config.rl.loss.items() if v is not None}
-  settings = losses.resolve({'name': config.rl.algorithm, **changes})
-  fixed = settings['aggregation'] == 'fixed_length'
-  if fixed and settings['fixed_length'] is None:
+  settings = {'name': config.rl.algorithm, **changes}
+  aggregation = losses.resolve(settings).aggregation
+  if aggregation.how == 'fixed_length' and aggregation.length is None:
     # Dr. GRPO divides by the most tokens a completion can have, not by T.
     settings['fixed_length'] = config.data.completion_len
-  return settings
+  return losses.resolve(settings)
 
 
 def micro_batch(config: ml_collections.ConfigDict, shards: int) -> int:

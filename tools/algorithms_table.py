@@ -1,4 +1,4 @@
-"""Writes the table of docs/algorithms.md from `losses.RECIPES`.
+"""Writes the table of docs/algorithms.md from `losses.PRESETS`.
 
   python tools/algorithms_table.py          rewrites the table in place
   python tools/algorithms_table.py --check  exits 1 if it is out of date
@@ -35,11 +35,11 @@ SHOWN = set(
 )
 
 
-def settings_cell(recipe, s):
-  """What the recipe changes beside the named columns."""
-  keys = [k for k in recipe if k in losses.DEFAULTS and k not in SHOWN]
-  keys = [k for k in keys if recipe[k] != losses.DEFAULTS[k]]
-  return ', '.join(f'{k}={recipe[k]}' for k in keys if k in keys_read(s))
+def settings_cell(preset, s):
+  """What the preset changes beside the named columns."""
+  keys = [k for k in preset if k in losses.DEFAULTS and k not in SHOWN]
+  keys = [k for k in keys if preset[k] != losses.DEFAULTS[k]]
+  return ', '.join(f'{k}={preset[k]}' for k in keys if k in keys_read(s))
 
 
 def ratio_cell(s):
@@ -69,7 +69,7 @@ def kl_cell(s):
 
 
 def row(name):
-  recipe, s = losses.RECIPES[name], losses.resolve(name)
+  preset, s = losses.PRESETS[name], losses.resolve(name)
   return (
     f'`{name}`',
     s['advantage'],
@@ -78,14 +78,14 @@ def row(name):
     clip_cell(s),
     s['aggregation'] + (', empty rows count' if s['count_empty'] else ''),
     kl_cell(s),
-    settings_cell(recipe, s) or '-',
-    f'[{recipe["cite"]}]({recipe["paper"]})',
+    settings_cell(preset, s) or '-',
+    f'[{preset["cite"]}]({preset["paper"]})',
   )
 
 
 def table():
   lines = [COLUMNS, ['---'] * len(COLUMNS)]
-  lines += [row(name) for name in losses.RECIPES]
+  lines += [row(name) for name in losses.PRESETS]
   return ''.join(f'| {" | ".join(line)} |\n' for line in lines)
 
 

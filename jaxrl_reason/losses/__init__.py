@@ -8,64 +8,77 @@ Parts, from your own code:
     losses.ppo_clip(logp, old_logp, adv, mask), mask, 'token_mean'
   )
 
-Or by settings, a dict that may name one of `losses.RECIPES`:
+Or by settings, a dict that may name one of `losses.PRESETS`, read once into an
+objective of frozen parts:
 
-  settings = losses.resolve({'name': 'dapo', 'clip_high': 0.3})
-  adv = losses.advantages(settings, reward, group, mask=mask)
-  divisors = losses.denominators(settings, mask)
+  objective = losses.resolve({'name': 'dapo', 'clip_high': 0.3})
+  adv = losses.advantages(objective, reward, group, mask=mask)
+  divisors = losses.denominators(objective, mask)
   loss, metrics = losses.policy_loss(
-    settings, logp, adv, mask, old_logp=old_logp, denominators=divisors
+    objective, logp, adv, mask, old_logp=old_logp, denominators=divisors
   )
 
 Everything is a pure function of arrays: it holds no state, and works under jit,
-grad, vmap and shard_map. docs/algorithms.md has the table of recipes.
+grad, vmap and shard_map. docs/algorithms.md has the table of presets.
 """
 
 # What is imported here is the public interface; packed, as a table of contents.
 # ruff: noqa: F401, I001
 # fmt: off
-from jaxrl_reason.losses.advantage import advantages, critic_targets
 from jaxrl_reason.losses.aggregation import (
-  AGGREGATIONS, aggregate, counts, group_token_weight,
+  AGGREGATIONS, Aggregate, aggregate, counts, group_token_weight,
 )
 from jaxrl_reason.losses.arrays import (
-  MAX_LOG_RATIO, keep, masked_mean, row_count, row_mean, row_sum,
+  LEVELS, MAX_LOG_RATIO, SHAPES, Part, importance_ratio, keep, log_ratio, masked_mean,
+  masked_var, row_count, row_mean, row_sum, rows_to_tokens,
 )
 from jaxrl_reason.losses.baselines import (
-  bnpo, dead_group_share, filter_metric, gdpo, gfpo, gpg, greedy_baseline,
-  group_mean, group_mean_batch_std, group_zscore, leave_one_out,
-  length_weighted, maxrl, positives, rank, reinforce, reinforce_rej, signs,
+  bnpo, dead_group_share, gpg, greedy_baseline, group_mean,
+  group_mean_batch_std, group_zscore, leave_one_out, length_weighted, maxrl,
+  positives, rank, reinforce, reinforce_rej, signs,
 )
 from jaxrl_reason.losses.bellman import mean_logp, rover, tbrm, token_logp
+from jaxrl_reason.losses.composed import filter_metric, gdpo, gfpo
 from jaxrl_reason.losses.control import init_coefs, next_coefs
 from jaxrl_reason.losses.correction import (
-  correction_weight, normalise, rejection_weight,
+  Clip, Mask, Reject, Truncate, correction_weight, normalise, rejection_weight,
+)
+from jaxrl_reason.losses.critic import (
+  bellman_loss, critic_loss, critic_targets,
 )
 from jaxrl_reason.losses.defaults import ADVANTAGES, DEFAULTS
 from jaxrl_reason.losses.diagnostics import (
   clip_metrics, combine, gap_metrics, ratio_metrics, summarize,
 )
-from jaxrl_reason.losses.entropy import adaptive_entropy, entropy_from_logits
+from jaxrl_reason.losses.entropy import (
+  EntropyBonus, adaptive_entropy, entropy_from_logits,
+)
 from jaxrl_reason.losses.imitation import (
-  anneal, dft, distill_forward, distill_reverse, luffy, sft,
+  Imitate, Likelihood, Luffy, anneal, dft, distill_forward, distill_reverse,
+  luffy, sft,
 )
 from jaxrl_reason.losses.kl import (
-  KL_ESTIMATORS, adaptive_kl, kl_exact, kl_penalty,
+  KL, KL_ESTIMATORS, adaptive_kl, kl_exact, kl_penalty,
 )
 from jaxrl_reason.losses.length import (
   alp_penalty, cosine_reward, difficulty, drop_rows, kimi_bonus,
   l1_exact_penalty, l1_max_reward, laser_bonus, laser_d_target,
   o1_pruner_reward, soft_overlong_penalty,
 )
-from jaxrl_reason.losses.objective import bellman_loss, critic_loss, policy_loss
+from jaxrl_reason.losses.objective import (
+  advantages, denominators, loss_mask, policy_loss, select_tokens,
+)
 from jaxrl_reason.losses.passk import passk, pkpo
 from jaxrl_reason.losses.policy import (
-  POLICIES, cispo, clip_cov, cpgd, dppo, gmpo, importance_sampling, kl_cov,
-  log_likelihood, mirror_descent, ppo_clip, sapo, topr, vespo,
+  CISPO, DPPO, POLICIES, PPOClip, PolicyLoss, archer_clip, cispo, clip_cov,
+  cpgd, dppo, importance_sampling, kl_cov, log_likelihood, ppo_clip, sapo,
 )
 from jaxrl_reason.losses.preference import dpo, ipo, kto, orpo
-from jaxrl_reason.losses.ratio import LEVELS, importance_ratio, log_ratio
-from jaxrl_reason.losses.recipes import RECIPES
+from jaxrl_reason.losses.presets import PRESETS
+from jaxrl_reason.losses.record import Objective
+from jaxrl_reason.losses.row_policy import (
+  ROW_POLICIES, gmpo, mirror_descent, topr, vespo,
+)
 from jaxrl_reason.losses.selection import (
   clip_cov_tokens, covariance, high_entropy_in_row, kl_cov_tokens,
   off_policy_rows, top_entropy_tokens,
@@ -80,7 +93,4 @@ from jaxrl_reason.losses.token_advantage import (
 )
 from jaxrl_reason.losses.value import (
   binary_cross_entropy, implicit_prm, value_loss,
-)
-from jaxrl_reason.losses.whole_batch import (
-  denominators, loss_mask, select_tokens,
 )

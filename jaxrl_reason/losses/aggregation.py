@@ -17,12 +17,16 @@ prompt's group, its code by those of the batch: `group_token_weight` gives the
 first).
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  as_float,
+  Part,
   as_mask,
+  check_shapes,
+  choose,
   keep,
   row_count,
   row_mean,
@@ -41,34 +45,47 @@ def counts(mask, *, length=None, axis_name=None, sums=None):
     sums: more scalars of this batch to add up with the rest.
 
   Returns:
-    float32 scalars. `length` is a constant of the run and is never added up.
+    Scalars, float32 or under `jax_enable_x64` float64. `length` is a constant
+    of the run and is never added up.
   """
   n = row_count(mask)
   sums = {
     **(sums or {}),
     'tokens': n.sum(),
     'rows': jnp.asarray(n.shape[0], n.dtype),
-    'nonempty': as_float(n > 0).sum(),
+    'nonempty': (n > 0).astype(n.dtype).sum(),
   }
   if axis_name is not None:
     sums = jax.lax.psum(sums, axis_name)
   return {**sums, 'length': jnp.asarray(length or mask.shape[-1], n.dtype)}
 
 
-def _total(x, mask):
+def _token_mean(x, mask, d, rows):
+  return safe_divide(keep(mask, x).sum(), d['tokens'])
+
+
+def _token_sum(x, mask, d, rows):
   return keep(mask, x).sum()
 
 
+def _seq_mean_token_mean(x, mask, d, rows):
+  return safe_divide(row_mean(x, mask).sum(), rows)
+
+
+def _seq_mean_token_sum(x, mask, d, rows):
+  return safe_divide(keep(mask, x).sum(), rows)
+
+
+def _fixed_length(x, mask, d, rows):
+  return safe_divide(keep(mask, x).sum(), rows * d['length'])
+
+
 AGGREGATIONS = {
-  'token_mean': lambda x, m, d, rows: safe_divide(_total(x, m), d['tokens']),
-  'token_sum': lambda x, m, d, rows: _total(x, m),
-  'seq_mean_token_mean': lambda x, m, d, rows: safe_divide(
-    row_mean(x, m).sum(), rows
-  ),
-  'seq_mean_token_sum': lambda x, m, d, rows: safe_divide(_total(x, m), rows),
-  'fixed_length': lambda x, m, d, rows: safe_divide(
-    _total(x, m), rows * d['length']
-  ),
+  'token_mean': _token_mean,
+  'token_sum': _token_sum,
+  'seq_mean_token_mean': _seq_mean_token_mean,
+  'seq_mean_token_sum': _seq_mean_token_sum,
+  'fixed_length': _fixed_length,
 }
 
 
@@ -85,9 +102,33 @@ def aggregate(
     length: divisor of `fixed_length`, in tokens; T if None.
     count_empty: whether rows without a token count as rows.
   """
+  check_shapes(mask=mask, x=x)
+  reduce = choose('how', how, AGGREGATIONS)
   d = counts(mask, length=length) if denominators is None else denominators
-  rows = d['rows'] if count_empty else d['nonempty']
-  return AGGREGATIONS[how](x, mask, d, rows)
+  return reduce(x, mask, d, d['rows' if count_empty else 'nonempty'])
+
+
+@dataclasses.dataclass(frozen=True)
+class Aggregate(Part):
+  """`aggregate` with its choices; called with (x, mask, denominators)."""
+
+  how: str = 'token_mean'
+  length: int | None = None
+  count_empty: bool = False
+  names = (
+    ('how', 'how', 'aggregation'),
+    ('length', 'length', 'fixed_length'),
+    ('count_empty', 'count_empty', 'count_empty'),
+  )
+
+  @property
+  def keys_read(self):
+    fixed = self.how == 'fixed_length'
+    return super().keys_read - (set() if fixed else {'fixed_length'})
+
+  def __call__(self, x, mask, denominators):
+    options = dict(denominators=denominators, count_empty=self.count_empty)
+    return aggregate(x, mask, self.how, **options)
 
 
 def group_token_weight(mask, group):

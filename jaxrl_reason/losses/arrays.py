@@ -1,4 +1,4 @@
-"""Masked arithmetic every other file here stands on.
+"""Masked arithmetic and importance ratios: what every other file stands on.
 
 Three rules, kept everywhere in this package:
   1. Select before arithmetic. A masked place may hold NaN or inf; it is
@@ -7,10 +7,34 @@ Three rules, kept everywhere in this package:
   2. Compute in `promote_types(dtype, float32)`: bfloat16 log-probabilities
      carry 3 digits, and a ratio is the exponential of their difference.
   3. Divide by something named; an empty sum over nothing is 0.
+
+The importance ratio pi / old between the current and an older policy:
+
+  token           r_it = pi(y_it) / old(y_it)
+  sequence        s_i  = (prod_t r_it)^(1 / T_i)                        (GSPO)
+  sequence_token  s_it = sg(s_i) r_it / sg(r_it): value s_i, gradient of its
+                  own token                                       (GSPO-token)
+  product         prod_t r_it, the ratio of the whole sequences         (TOPR)
+
+https://arxiv.org/abs/2507.18071. All of them are exponentials of a log-ratio
+clamped to +-MAX_LOG_RATIO, of shape [N, T], exactly 0 outside the mask. With
+`old_logp=None` the batch is on-policy: old = stop_gradient(logp), and every
+ratio is exactly 1 with the gradient of logp.
 """
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+Array = jax.typing.ArrayLike
 
 # exp() of a log-ratio is taken inside +-40: e^40 = 2.4e17 is exact enough for
 # any clip or truncation that follows and its sums stay finite in float32,
@@ -18,15 +42,202 @@ import jax.numpy as jnp
 MAX_LOG_RATIO = 40.0
 
 
-def as_float(x):
+# Every array by name: N rows, T tokens, R reward parts, S segments, V the
+# vocabulary. One name has one shape wherever it is an argument.
+SHAPES = {
+  **dict.fromkeys(
+    'mask logp old_logp ref_logp sampler_logp old_mean_logp teacher_logp '
+    'at_sampling entropy values old_values targets process_reward segment_ids '
+    'node_ids tokens is_offpolicy sft_mask token_weight cov_tokens x '
+    'sum_p_squared'.split(),
+    'NT',
+  ),
+  **dict.fromkeys(
+    'reward group reward_valid valid greedy_reward truncated metric '
+    'length'.split(),
+    'N',
+  ),
+  'adv': 'N|NT',
+  'reward_parts': 'NR',
+  'segment_reward': 'NS',
+  'logits': 'NTV',
+}
+
+
+def check_shapes(**arrays: Any) -> None:
+  """Raises ValueError naming the first argument whose shape cannot be.
+
+  The letters of `SHAPES` have to agree between the arrays, in their order;
+  None is skipped.
+  """
+  sizes = {}
+  for name, x in arrays.items():
+    shape = jnp.shape(x)
+    form = [f for f in SHAPES[name].split('|') if len(f) == len(shape)]
+    fits = form and all(sizes.get(k, n) == n for k, n in zip(form[0], shape))
+    if x is not None and not fits:
+      raise ValueError(_misfit(name, shape, sizes))
+    sizes |= zip(form[0], shape) if fits else ()
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+  """The arrays among a function's arguments, `locals()`, of checked shapes."""
+  arrays = {name: x for name, x in given.items() if name in SHAPES}
+  check_shapes(**arrays)
+  return arrays
+
+
+def _misfit(name, shape, sizes):
+  forms = ' or '.join(f'[{", ".join(f)}]' for f in SHAPES[name].split('|'))
+  known = ', '.join(f'{k}={n}' for k, n in sizes.items())
+  return f'losses: {name} has shape {list(shape)} and has to be {forms}' + (
+    f' with {known}, as the arguments before it have.' if known else '.'
+  )
+
+
+def nearest(word: Any, choices: Iterable[str]) -> str:
+  """'Did you mean ..? ', or nothing where no choice is similar."""
+  close = difflib.get_close_matches(str(word), list(choices), 1, 0.5)
+  return f'Did you mean {close[0]!r}? ' if close else ''
+
+
+def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
+  """choices[value], or a ValueError that names the key and the choices."""
+  if value not in choices:
+    raise ValueError(
+      f'losses: {key}={value!r} is no choice. {nearest(value, choices)}'
+      f'Choose one of: {", ".join(map(str, choices))}.'
+    )
+  return choices[value]
+
+
+def required(arrays: Mapping[str, Any], name: str, but: str = '') -> Any:
+  """arrays[name], or a ValueError that says what to do about its absence.
+
+  The array named `but` may be absent.
+  """
+  if arrays.get(name) is None and name != but:
+    name = {'at_sampling': 'old_logp'}.get(name, name)
+    raise ValueError(
+      f'losses: these settings need the array {name!r}, which is missing: pass '
+      'it, or choose settings that do without it (losses.needs(settings) lists '
+      'what a run has to compute).'
+    )
+  return arrays[name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+  """A function of arrays together with its settings: a piece of an objective.
+
+  Subclasses are frozen records whose fields are the settings; `part` makes one
+  of a function. A part of your own needs `reads` and `__call__` only, and goes
+  into an objective by `dataclasses.replace(objective, policy=MyPart())`.
+
+  Attributes:
+    fn: the function behind the part.
+    reads: names of the arrays it takes, in its order.
+    also: names of arrays it takes by keyword and does without when None.
+    names: (field, argument of `fn`, flat setting) of each setting.
+  """
+
+  fn: ClassVar[Callable[..., Any]]
+  reads: ClassVar[tuple[str, ...]] = ()
+  also: ClassVar[tuple[str, ...]] = ()
+  names: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+
+  @classmethod
+  def read(cls, settings: Mapping[str, Any]) -> 'Part':
+    """Makes the part from the flat settings of a run."""
+    return cls(**{field: settings[key] for field, _, key in cls.names})
+
+  @functools.cached_property
+  def options(self) -> dict[str, Any]:
+    """The fields by the names of the arguments of `fn`."""
+    return {argument: getattr(self, field) for field, argument, _ in self.names}
+
+  @property
+  def keys_read(self) -> set[str]:
+    """The flat settings that have an effect, given the others."""
+    return {key for _, _, key in self.names}
+
+  def take(self, arrays: Mapping[str, Any]) -> list[Any]:
+    """The arrays the part reads; only old_logp may be None: on-policy."""
+    return [required(arrays, name, 'old_logp') for name in self.reads]
+
+  def __call__(self, arrays: Mapping[str, Any]) -> Any:
+    """Calls `fn` with its arrays and settings."""
+    also = {k: arrays[k] for k in self.also}
+    return self.fn(*self.take(arrays), **also, **self.options)
+
+
+def flat_names(prefix, fields):
+  """`Part.names` of fields whose flat setting is prefix_field."""
+  return tuple((f, f, f'{prefix}_{f}') for f in fields.split())
+
+
+# Fields that are shorter than the flat setting they hold.
+_SHORT = {
+  'clip_low': 'low',
+  'clip_high': 'high',
+  'dual_clip': 'dual',
+  'clip_high_entropy': 'wide',
+}
+
+
+def part(name, fn, base=Part, *, reads=None, flat=None, **attributes):
+  """Makes the record of a function's settings: a subclass of `base`.
+
+  Positional arguments of the function are arrays, and so are keyword ones that
+  `SHAPES` knows; the others are settings with their defaults.
+
+  Args:
+    name: of the class.
+    fn: arrays, settings -> array.
+    reads: {argument: array} where an array has another name than its argument.
+    flat: {argument: setting} where the flat setting has another name.
+    attributes: further attributes of the class.
+  """
+  arguments = inspect.signature(fn).parameters.values()
+  arrays = [a.name for a in arguments if a.kind is not a.KEYWORD_ONLY]
+  keyword = [a for a in arguments if a.kind is a.KEYWORD_ONLY]
+  settings = {a.name: a.default for a in keyword if a.name not in SHAPES}
+  names = [(_SHORT.get(k, k), k, (flat or {}).get(k, k)) for k in settings]
+  namespace = dict(
+    fn=staticmethod(fn),
+    reads=tuple((reads or {}).get(k, k) for k in arrays),
+    also=tuple(a.name for a in keyword if a.name in SHAPES),
+    names=tuple(names),
+    __doc__=f'`{fn.__name__}` as a part of an objective.',
+    __module__=fn.__module__,
+    **attributes,
+  )
+  fields = [(field, Any, settings[argument]) for field, argument, _ in names]
+  return dataclasses.make_dataclass(
+    name, fields, bases=(base,), frozen=True, namespace=namespace
+  )
+
+
+def as_float(x: Array) -> jax.Array:
   """`x` as float32, or float64 when it already is."""
   x = jnp.asarray(x)
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
-def as_mask(mask):
-  """Any 0/1 array as bool."""
-  return jnp.asarray(mask) != 0
+def as_mask(mask: Array) -> jax.Array:
+  """Any 0/1 array as bool; ValueError on other values outside of jit.
+
+  A mask of 0.5 is a weight: hand it to `policy_loss(token_weight=..)`.
+  """
+  mask = jnp.asarray(mask)
+  if mask.dtype != bool and not isinstance(mask, jax.core.Tracer):
+    odd = np.setdiff1d(np.asarray(mask, np.float64), (0, 1))
+    if odd.size:
+      raise ValueError(
+        f'losses: a mask holds {odd[0]:g} and has to hold 0 and 1 only; '
+        'weights of tokens are token_weight.'
+      )
+  return mask != 0
 
 
 def keep(mask, x, fill=0.0):
@@ -36,7 +247,7 @@ def keep(mask, x, fill=0.0):
 
 def safe_exp(x):
   """exp(x) with x clamped to +-MAX_LOG_RATIO."""
-  return jnp.exp(jnp.clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+  return jnp.exp(hard_clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def hard_clip(x, low, high):
@@ -49,14 +260,20 @@ def hard_clip(x, low, high):
 
 
 def safe_divide(x, n):
-  """x / n, and 0 with a zero gradient where n is 0."""
+  """x / n in the dtype of x, and 0 with a zero gradient where n is 0."""
+  x = as_float(x)
+  n = jnp.asarray(n, x.dtype)
   empty = n == 0
   return jnp.where(empty, 0.0, x / jnp.where(empty, 1.0, n))
 
 
-def rows_to_tokens(x, mask):
-  """[N] or [N, T] -> [N, T], exactly 0 outside the mask."""
-  x = as_float(x)
+def rows_to_tokens(adv, mask):
+  """[N] or [N, T] -> [N, T], exactly 0 outside the mask.
+
+  One dimension always means one number per row, also where N = T.
+  """
+  check_shapes(mask=mask, adv=adv)
+  x = as_float(adv)
   x = x[:, None] if x.ndim == 1 else x
   return keep(mask, jnp.broadcast_to(x, jnp.shape(mask)))
 
@@ -67,8 +284,8 @@ def row_sum(x, mask):
 
 
 def row_count(mask):
-  """Tokens in each row, [N]."""
-  return as_float(as_mask(mask)).sum(-1)
+  """Tokens in each row, [N]; float64 under `jax_enable_x64`."""
+  return as_mask(mask).astype(float).sum(-1)
 
 
 def row_mean(x, mask):
@@ -78,13 +295,13 @@ def row_mean(x, mask):
 
 def masked_mean(x, mask):
   """Mean over the set places of the whole array, 0 when there is none."""
-  return safe_divide(keep(mask, x).sum(), as_float(as_mask(mask)).sum())
+  return safe_divide(keep(mask, x).sum(), row_count(mask).sum())
 
 
 def masked_var(x, mask, *, ddof=0):
   """Two-pass variance over the set places, with the divisor n - ddof."""
   d = keep(mask, as_float(x) - masked_mean(x, mask))
-  n = as_float(as_mask(mask)).sum()
+  n = row_count(mask).sum()
   return safe_divide(jnp.square(d).sum(), jnp.maximum(n - ddof, 0.0))
 
 
@@ -97,3 +314,63 @@ def safe_sqrt(x):
 def stop(x):
   """stop_gradient that lets None through."""
   return None if x is None else jax.lax.stop_gradient(x)
+
+
+def absolute(x):
+  """|x| with gradient 0 at 0, where `jnp.abs` has 1: on-policy ties are 0."""
+  return jnp.sign(x) * x
+
+
+# exp(x) - 1 - x loses all digits near 0 (x = 1e-3 keeps one in float32), so
+# below 1/4 it is x^2 (1/2! + x/3! + .. + x^5/7!), good to 1e-8 there; at 1/4
+# the plain form is good to 2e-6 in float32.
+_SERIES = tuple(1 / math.factorial(n) for n in range(2, 8))
+
+
+def exp_minus_1_minus(x):
+  """exp(x) - 1 - x >= 0 with full relative precision; x clamped to 40."""
+  small = jnp.abs(x) < 0.25
+  s = jnp.where(small, x, 0.0)
+  poly = jnp.zeros_like(s)
+  for c in reversed(_SERIES):
+    poly = poly * s + c
+  far = jnp.where(small, 1.0, hard_clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
+  return jnp.where(small, s * s * poly, jnp.exp(far) - 1 - far)
+
+
+def log_ratio(logp, old_logp, mask):
+  """log pi - log old per token, [N, T], 0 outside the mask."""
+  check_shapes(mask=mask, logp=logp, old_logp=old_logp)
+  logp = keep(mask, logp)
+  old = stop(logp if old_logp is None else keep(mask, old_logp))
+  return logp - old
+
+
+def _token(lr, mask):
+  return lr
+
+
+def _sequence(lr, mask):
+  return jnp.broadcast_to(row_mean(lr, mask)[:, None], lr.shape)
+
+
+def _sequence_token(lr, mask):
+  return lr - stop(lr) + stop(row_mean(lr, mask))[:, None]
+
+
+def _product(lr, mask):
+  return jnp.broadcast_to(row_sum(lr, mask)[:, None], lr.shape)
+
+
+LEVELS = {
+  'token': _token,
+  'sequence': _sequence,
+  'sequence_token': _sequence_token,
+  'product': _product,
+}
+
+
+def importance_ratio(logp, old_logp, mask, *, ratio='token'):
+  """pi / old at one of the `LEVELS`: [N, T], 0 outside the mask."""
+  lr = log_ratio(logp, old_logp, mask)
+  return keep(mask, safe_exp(choose('ratio', ratio, LEVELS)(lr, mask)))

@@ -16,12 +16,18 @@ import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Part,
   as_float,
   masked_var,
+  part,
   row_count,
   safe_divide,
   safe_sqrt,
 )
+
+
+class Advantage(Part):
+  """An estimator of advantages, [N] or [N, T], from rewards and groups."""
 
 
 def reinforce(reward, *, valid=None, baseline=0.0):
@@ -31,6 +37,9 @@ def reinforce(reward, *, valid=None, baseline=0.0):
   """
   ok = groups.valid_rows(reward, valid)
   return jnp.where(ok, jnp.where(ok, as_float(reward), 0.0) - baseline, 0.0)
+
+
+Reinforce = part('Reinforce', reinforce, Advantage)
 
 
 def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
@@ -44,6 +53,9 @@ def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
   )
 
 
+ReinforceRej = part('ReinforceRej', reinforce_rej, Advantage)
+
+
 def positives(reward, *, valid=None, threshold=0.0):
   """A = 1 where r > threshold, else 0: learn from successes only.
 
@@ -52,6 +64,9 @@ def positives(reward, *, valid=None, threshold=0.0):
   """
   ok = groups.valid_rows(reward, valid)
   return as_float(ok & (jnp.where(ok, as_float(reward), 0.0) > threshold))
+
+
+Positives = part('Positives', positives, Advantage)
 
 
 def signs(reward, *, valid=None, threshold=0.0):
@@ -66,6 +81,9 @@ def signs(reward, *, valid=None, threshold=0.0):
   )
 
 
+Signs = part('Signs', signs, Advantage)
+
+
 def greedy_baseline(reward, greedy_reward, *, valid=None):
   """A = r - r(greedy answer to the same prompt): ReMax.
 
@@ -76,10 +94,16 @@ def greedy_baseline(reward, greedy_reward, *, valid=None):
   return jnp.where(ok, difference, 0.0)
 
 
+GreedyBaseline = part('GreedyBaseline', greedy_baseline, Advantage)
+
+
 def group_mean(reward, group, *, valid=None, singleton='zero'):
   """A = r - mean(group): Dr.GRPO, https://arxiv.org/abs/2503.20783."""
   g = groups.group_of(reward, group, valid)
   return groups.singletons(groups.centred(g), g, reward, singleton=singleton)
+
+
+GroupMean = part('GroupMean', group_mean, Advantage)
 
 
 def group_zscore(
@@ -96,6 +120,9 @@ def group_zscore(
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
+GroupZScore = part('GroupZScore', group_zscore, Advantage)
+
+
 def leave_one_out(reward, group, *, valid=None, singleton='zero'):
   """A_i = r_i - mean_{j != i} r_j = G / (G - 1) (r_i - mean).
 
@@ -104,6 +131,9 @@ def leave_one_out(reward, group, *, valid=None, singleton='zero'):
   g = groups.group_of(reward, group, valid)
   adv = safe_divide(groups.centred(g) * g.n, jnp.maximum(g.n - 1, 0.0))
   return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+LeaveOneOut = part('LeaveOneOut', leave_one_out, Advantage)
 
 
 def group_mean_batch_std(
@@ -118,6 +148,9 @@ def group_mean_batch_std(
   std = safe_sqrt(masked_var(spread, g.valid, ddof=ddof))
   adv = safe_divide(groups.centred(g), std + eps)
   return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+GroupMeanBatchStd = part('GroupMeanBatchStd', group_mean_batch_std, Advantage)
 
 
 def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
@@ -136,6 +169,9 @@ def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
+LengthWeighted = part('LengthWeighted', length_weighted, Advantage)
+
+
 def gpg(reward, group, *, valid=None, singleton='zero'):
   """A = B / (B - M) (r - mean), M of the B rows being in dead groups: GPG.
 
@@ -150,6 +186,9 @@ def gpg(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
+GPG = part('GPG', gpg, Advantage)
+
+
 def maxrl(reward, group, *, valid=None, singleton='zero'):
   """A = (r - mean) / mean for rewards >= 0, and 0 if nothing succeeded: MaxRL.
 
@@ -160,6 +199,9 @@ def maxrl(reward, group, *, valid=None, singleton='zero'):
   mean = g.low + groups.group_mean_of(g)
   adv = safe_divide(groups.centred(g), mean)
   return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+MaxRL = part('MaxRL', maxrl, Advantage)
 
 
 def rank(reward, group, *, valid=None, singleton='zero'):
@@ -173,6 +215,9 @@ def rank(reward, group, *, valid=None, singleton='zero'):
   adv = jnp.where(groups.same_group(g), sign, 0.0).sum(1)
   adv = safe_divide(adv, jnp.maximum(g.n - 1, 0.0))
   return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+Rank = part('Rank', rank, Advantage)
 
 
 def _beta_density(p, a, b):
@@ -204,67 +249,7 @@ def bnpo(reward, group, *, valid=None, singleton='zero'):
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-def gfpo(
-  reward,
-  group,
-  metric,
-  *,
-  valid=None,
-  keep_k=4,
-  ddof=1,
-  eps=1e-6,
-  singleton='zero',
-):
-  """The z-score among the k rows of a group with the highest metric, 0 else.
-
-  GFPO, https://arxiv.org/abs/2508.09726. `metric` is [N]: minus the length, or
-  reward per token (`filter_metric`). Equal metrics: the earlier row is kept.
-  """
-  g = groups.group_of(reward, group, valid)
-  place = groups.place_in_group(g, -as_float(metric))
-  return group_zscore(
-    reward,
-    group,
-    valid=g.valid & (place < keep_k),
-    ddof=ddof,
-    eps=eps,
-    singleton=singleton,
-  )
-
-
-def filter_metric(reward, mask, *, keep_by='short'):
-  """What GFPO filters by: 'short' is -length, 'efficient' reward / length."""
-  length = row_count(mask)
-  if keep_by == 'short':
-    return -length
-  return safe_divide(jnp.nan_to_num(as_float(reward)), length)
-
-
-def gdpo(
-  reward_parts,
-  group,
-  *,
-  valid=None,
-  part_weights=(),
-  ddof=1,
-  eps=1e-6,
-  singleton='zero',
-):
-  """A = sum_r w_r zscore(part r): normalise each reward, then add. GDPO.
-
-  https://arxiv.org/abs/2601.05242, whose second half, a whitening over the
-  batch, is `whiten(.., by='rows')`. `reward_parts` is [N, R]; a part that is
-  not finite contributes 0 and is in no statistic of its own column.
-  """
-
-  def zscore(part):
-    return group_zscore(
-      part, group, valid=valid, ddof=ddof, eps=eps, singleton=singleton
-    )
-
-  adv = jax.vmap(zscore, in_axes=1, out_axes=1)(jnp.asarray(reward_parts))
-  weights = jnp.asarray(part_weights) if len(part_weights) else 1.0
-  return (adv * weights).sum(1)
+BNPO = part('BNPO', bnpo, Advantage)
 
 
 def dead_group_share(reward, group, *, valid=None):

@@ -6,7 +6,15 @@
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import as_float, as_mask, keep, row_sum, stop
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  as_mask,
+  check_shapes,
+  keep,
+  part,
+  row_sum,
+  stop,
+)
 from jaxrl_reason.losses.kl import at_tokens
 from jaxrl_reason.losses.token_advantage import next_token
 
@@ -32,6 +40,9 @@ def tbrm(logits, tokens, ref_logp, reward, mask, *, tbrm_beta=0.002):
   this: the V of inner states cancel. One sample per prompt is enough, from any
   policy. Rows without a token, or with a reward that is not finite, give 0.
   """
+  check_shapes(
+    mask=mask, logits=logits, tokens=tokens, reward=reward, ref_logp=ref_logp
+  )
   m, reward = as_mask(mask), as_float(reward)
   ok = m.any(-1) & jnp.isfinite(reward)
   first = jnp.argmax(m, -1)[:, None]
@@ -41,6 +52,9 @@ def tbrm(logits, tokens, ref_logp, reward, mask, *, tbrm_beta=0.002):
   path = row_sum(gap - stop(keep(m, ref_logp)), m)
   residual = start + path - jnp.where(ok, reward, 0.0) / tbrm_beta
   return jnp.where(ok, jnp.square(residual), 0.0)
+
+
+TBRM = part('TBRM', tbrm)
 
 
 def rover(logits, tokens, old_logp, old_mean_logp, adv, mask, *, rover_rho=1.0):
@@ -55,8 +69,22 @@ def rover(logits, tokens, old_logp, old_mean_logp, adv, mask, *, rover_rho=1.0):
       that sampled.
     adv: [N] the centred reward, given to every token (`group_mean`).
   """
+  check_shapes(
+    mask=mask,
+    logits=logits,
+    tokens=tokens,
+    old_logp=old_logp,
+    old_mean_logp=old_mean_logp,
+    reward=adv,
+  )
   z = at_tokens(mask, as_float(logits))
   q = rover_rho * (token_logp(z, tokens) - stop(keep(mask, old_logp)))
   backup = rover_rho * (stop(mean_logp(z)) - stop(keep(mask, old_mean_logp)))
   target = as_float(adv)[:, None] + next_token(backup, mask)
   return keep(mask, jnp.square(q - stop(target)))
+
+
+ROVER = part('ROVER', rover)
+
+
+BELLMAN = {'tbrm': TBRM, 'rover': ROVER}

@@ -7,19 +7,21 @@
 The state is a dict of float32 scalars: it goes through jit and checkpoints.
 """
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.entropy import adaptive_entropy
 from jaxrl_reason.losses.imitation import anneal
 from jaxrl_reason.losses.kl import adaptive_kl
-from jaxrl_reason.losses.settings import resolve
+from jaxrl_reason.losses.objective import Metrics, Settings, objective_of
+
+Coefs = dict[str, jax.Array]
 
 
-def init_coefs(settings):
+def init_coefs(settings: Settings) -> Coefs:
   """{'kl_coef', 'entropy_coef', 'entropy_level', 'sft_coef', 'step'}."""
-  s = resolve(settings)
-  names = ('kl_coef', 'entropy_coef', 'sft_coef')
-  coefs = {name: jnp.float32(s[name]) for name in names}
+  o = objective_of(settings)
+  coefs = {name: jnp.float32(x) for name, x in o.coefs.items()}
   # The level moves by steps; the coefficient in force may be 0 meanwhile.
   return {
     **coefs,
@@ -28,32 +30,35 @@ def init_coefs(settings):
   }
 
 
-def next_coefs(settings, coefs, metrics, *, rows):
+def next_coefs(
+  settings: Settings, coefs: Coefs, metrics: Metrics, *, rows: int
+) -> Coefs:
   """The coefficients of the next update from the metrics of this one."""
-  s = resolve(settings)
+  o = objective_of(settings)
   out = {**coefs, 'step': coefs['step'] + 1}
-  if s['kl_target'] is not None:
+  kl, entropy, sft = o.kl, o.entropy, o.likelihood
+  if kl is not None and kl.target is not None:
     out['kl_coef'] = adaptive_kl(
       coefs['kl_coef'],
       metrics['kl'],
-      target=s['kl_target'],
-      horizon=s['kl_horizon'],
+      target=kl.target,
+      horizon=kl.horizon,
       rows=rows,
     )
-  if s['entropy_target'] is not None:
+  if entropy is not None and entropy.target is not None:
     out['entropy_level'], out['entropy_coef'] = adaptive_entropy(
       coefs['entropy_level'],
       metrics['entropy'],
-      target=s['entropy_target'],
-      step=s['entropy_step'],
-      high=s['entropy_coef_max'],
+      target=entropy.target,
+      step=entropy.step,
+      high=entropy.coef_max,
     )
-  if s['sft_coef_end'] is not None:
+  if sft is not None and sft.end is not None:
     out['sft_coef'] = anneal(
       out['step'],
-      start=s['sft_coef'],
-      end=s['sft_coef_end'],
-      steps=s['sft_steps'],
-      shape=s['sft_shape'],
+      start=sft.coef,
+      end=sft.end,
+      steps=sft.steps,
+      shape=sft.shape,
     )
   return out

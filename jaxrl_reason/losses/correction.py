@@ -17,27 +17,39 @@ policy as `old` and untruncated weights it is decoupled PPO
 weight from the behaviour policy.
 """
 
+import dataclasses
+
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  as_float,
+  Part,
   as_mask,
+  check_shapes,
+  choose,
+  flat_names,
+  importance_ratio,
   keep,
+  part,
+  row_count,
   safe_divide,
   stop,
 )
-from jaxrl_reason.losses.ratio import importance_ratio
 
 
 def _bounds(low, high):
   return 0.0 if low is None else low, jnp.inf if high is None else high
 
 
-CORRECTIONS = {
-  'truncate': lambda w, low, high: jnp.minimum(w, high),
-  'clip': lambda w, low, high: jnp.clip(w, low, high),
-  'mask': lambda w, low, high: jnp.where((w < low) | (w > high), 0.0, w),
-}
+def _truncate(w, low, high):
+  return jnp.minimum(w, high)
+
+
+def _clip(w, low, high):
+  return jnp.clip(w, low, high)
+
+
+def _mask(w, low, high):
+  return jnp.where((w < low) | (w > high), 0.0, w)
 
 
 def correction_weight(
@@ -54,11 +66,57 @@ def correction_weight(
 
   truncate: min(w, high), TIS. mask: w inside [low, high], 0 outside (IcePop).
   """
+  check_shapes(mask=mask, old_logp=old_logp, sampler_logp=sampler_logp)
+  bound = choose('correction', correction, _BOUNDED)
   w = stop(
     importance_ratio(old_logp, sampler_logp, mask, ratio=correction_level)
   )
-  low, high = _bounds(correction_low, correction_high)
-  return keep(mask, CORRECTIONS[correction](w, low, high))
+  return keep(mask, bound(w, *_bounds(correction_low, correction_high)))
+
+
+_BOUNDED = {'truncate': _truncate, 'clip': _clip, 'mask': _mask}
+
+
+@dataclasses.dataclass(frozen=True)
+class Truncate(Part):
+  """min(w, high), w = old / sampler: truncated importance sampling."""
+
+  high: float | None = 2.0
+  level: str = 'token'
+  normalise: bool = False
+  low: float | None = None
+  how = 'truncate'
+  reads = ('at_sampling', 'sampler_logp', 'mask')
+  names = flat_names('correction', 'high level normalise low')
+
+  @property
+  def keys_read(self):
+    unread = {'correction_low'} if self.how == 'truncate' else set()
+    return super().keys_read - unread
+
+  def __call__(self, arrays):
+    return correction_weight(
+      *self.take(arrays),
+      correction=self.how,
+      correction_level=self.level,
+      correction_low=self.low,
+      correction_high=self.high,
+    )
+
+
+class Clip(Truncate):
+  """clip(w, low, high)."""
+
+  how = 'clip'
+
+
+class Mask(Truncate):
+  """w inside [low, high], 0 outside: IcePop."""
+
+  how = 'mask'
+
+
+CORRECTIONS = {'truncate': Truncate, 'clip': Clip, 'mask': Mask}
 
 
 def rejection_weight(
@@ -76,6 +134,7 @@ def rejection_weight(
   Rejects tokens ('token') or rows ('sequence', 'product') whose w = old /
   sampler leaves [low, high], and rows that have any token with w < veto.
   """
+  check_shapes(mask=mask, old_logp=old_logp, sampler_logp=sampler_logp)
   w = stop(importance_ratio(old_logp, sampler_logp, mask, ratio=reject_level))
   low, high = _bounds(reject_low, reject_high)
   ok = (w >= low) & (w <= high)
@@ -85,6 +144,14 @@ def rejection_weight(
   return keep(mask, ok)
 
 
+Reject = part(
+  'Reject',
+  rejection_weight,
+  metric='rejected',
+  reads={'old_logp': 'at_sampling'},
+)
+
+
 def normalise(weight, mask, *, total=None, tokens=None):
   """Weights with mean 1 over the batch's tokens.
 
@@ -92,5 +159,5 @@ def normalise(weight, mask, *, total=None, tokens=None):
   batch's own if None.
   """
   total = keep(mask, weight).sum() if total is None else total
-  tokens = as_float(as_mask(mask)).sum() if tokens is None else tokens
+  tokens = row_count(mask).sum() if tokens is None else tokens
   return keep(mask, weight) * safe_divide(tokens, total)

@@ -4,49 +4,45 @@ Names of choices are keys of plain dicts of functions; a new part is a new
 function in one of them.
 """
 
-from jaxrl_reason.losses import (
-  baselines,
-  bellman,
-  correction,
-  kl,
-  passk,
-  policy,
-)
+from jaxrl_reason.losses import baselines, composed, correction, kl, passk
 from jaxrl_reason.losses import token_advantage as token
 from jaxrl_reason.losses.aggregation import AGGREGATIONS
-from jaxrl_reason.losses.ratio import LEVELS
-from jaxrl_reason.losses.recipes import RECIPES
+from jaxrl_reason.losses.arrays import LEVELS
+from jaxrl_reason.losses.bellman import BELLMAN
+from jaxrl_reason.losses.imitation import SFT_LOSSES
+from jaxrl_reason.losses.policy import POLICIES
+from jaxrl_reason.losses.presets import PRESETS
+from jaxrl_reason.losses.row_policy import ROW_POLICIES
 
 ADVANTAGES = {
-  'reinforce': baselines.reinforce,
-  'reinforce_rej': baselines.reinforce_rej,
-  'positives': baselines.positives,
-  'signs': baselines.signs,
-  'greedy_baseline': baselines.greedy_baseline,
-  'group_mean': baselines.group_mean,
-  'group_zscore': baselines.group_zscore,
-  'leave_one_out': baselines.leave_one_out,
-  'group_mean_batch_std': baselines.group_mean_batch_std,
-  'length_weighted': baselines.length_weighted,
-  'gpg': baselines.gpg,
-  'maxrl': baselines.maxrl,
-  'rank': baselines.rank,
-  'bnpo': baselines.bnpo,
-  'gfpo': baselines.gfpo,
-  'gdpo': baselines.gdpo,
-  'passk': passk.passk,
-  'pkpo': passk.pkpo,
-  'returns': token.returns,
-  'gae': token.gae,
-  'prime': token.prime,
-  'segments': token.segments,
-  'tree': token.tree,
+  'reinforce': baselines.Reinforce,
+  'reinforce_rej': baselines.ReinforceRej,
+  'positives': baselines.Positives,
+  'signs': baselines.Signs,
+  'greedy_baseline': baselines.GreedyBaseline,
+  'group_mean': baselines.GroupMean,
+  'group_zscore': baselines.GroupZScore,
+  'leave_one_out': baselines.LeaveOneOut,
+  'group_mean_batch_std': baselines.GroupMeanBatchStd,
+  'length_weighted': baselines.LengthWeighted,
+  'gpg': baselines.GPG,
+  'maxrl': baselines.MaxRL,
+  'rank': baselines.Rank,
+  'bnpo': baselines.BNPO,
+  'gfpo': composed.GFPO,
+  'gdpo': composed.GDPO,
+  'passk': passk.PassK,
+  'pkpo': passk.PKPO,
+  'returns': token.Returns,
+  'gae': token.GAE,
+  'prime': token.PRIME,
+  'segments': token.Segments,
+  'tree': token.Tree,
 }
 TOKEN_ADVANTAGES = ('returns', 'gae', 'prime', 'segments', 'tree')
-BELLMAN = {'tbrm': bellman.tbrm, 'rover': bellman.rover}
 
 DEFAULTS = dict(
-  name=None,  # a key of RECIPES
+  name=None,  # a key of PRESETS
   # --- reward -> advantage
   advantage='group_zscore',  # a key of ADVANTAGES
   ddof=1,  # a group's variance is divided by n - ddof
@@ -135,6 +131,7 @@ DEFAULTS = dict(
   kl_in='loss',  # 'loss' or 'reward'
   kl_to='ref',  # 'ref' or 'old'
   kl_max=None,  # clamp of the KL per token, in nats; None: no clamp
+  kl_max_on='estimate',  # what kl_max clamps: 'estimate' or 'weighted'
   kl_weighted=False,  # times the ratio pi / old (DeepSeek-V3.2)
   kl_high_entropy=1.0,  # Archer: factor on high-entropy tokens
   kl_target=None,  # adaptive coefficient: nats per token; None: constant
@@ -148,15 +145,16 @@ DEFAULTS = dict(
 )
 
 OFFPOLICY = ('same', 'luffy', 'sft', 'drop')
+# Written out: a choice of one of these is what a setting may be.
 CHOICES = dict(
-  name=RECIPES,
+  name=PRESETS,
   advantage=ADVANTAGES,
   singleton=('zero', 'reward'),
   keep_by=('short', 'efficient'),
-  pkpo_baseline=('loo_minus_one', 'loo', 'none'),
+  pkpo_baseline=passk.PKPO_BASELINES,
   segment_baseline=token.SEGMENT_BASELINES,
   whiten=('none', 'rows', 'tokens'),
-  policy={**policy.POLICIES, **BELLMAN},
+  policy={**POLICIES, **ROW_POLICIES, **BELLMAN},
   ratio=LEVELS,
   ratio_to=('old', 'sampler', 'ref'),
   divergence=('tv', 'kl'),
@@ -166,31 +164,36 @@ CHOICES = dict(
   correction_level=LEVELS,
   reject_level=LEVELS,
   sft_shape=('linear', 'cosine'),
-  sft_loss=('sft', 'dft'),
+  sft_loss=SFT_LOSSES,
   aggregation=AGGREGATIONS,
   kl=kl.KL_ESTIMATORS,
   kl_in=('loss', 'reward'),
   kl_to=('ref', 'old'),
+  kl_max_on=('estimate', 'weighted'),
 )
-# Smallest and largest value that mean anything; None: open.
-RANGES = dict(
-  ddof=(0, 1),
-  eps=(0, None),
-  whiten_ddof=(0, 1),
-  whiten_eps=(0, None),
-  keep_k=(1, None),
-  pass_k=(1, None),
-  gamma=(0, 1),
-  gae_lambda=(0, 1),
-  value_lambda=(0, 1),
-  clip_low=(0, 1),
-  clip_high=(0, None),
-  cov_share=(0, 1),
-  entropy_share=(0, 1),
-  entropy_bonus_share=(0, 1),
-  entropy_quantile=(0, 1),
-  fixed_length=(1, None),
-  luffy_gamma=(0, None),
-  kl_coef=(0, None),
-  sft_coef=(0, None),
+INTEGERS = frozenset('ddof keep_k pass_k whiten_ddof sft_steps'.split())
+PAIRS = frozenset('vespo_pos vespo_neg topr_pos topr_neg'.split())
+# Numbers that have to exceed 0, and smallest and largest value of others; None:
+# open. Of a tuple, every number.
+POSITIVE = frozenset(
+  'lambda_alpha value_clip entropy_kappa adv_max tau_pos tau_neg md_tau '
+  'max_divergence tbrm_beta rover_rho luffy_gamma correction_high reject_high '
+  'veto kl_max kl_target kl_horizon entropy_step entropy_share '
+  'entropy_bonus_share'.split()
 )
+RANGES = {
+  **dict.fromkeys(
+    'ddof whiten_ddof gamma gae_lambda value_lambda segment_gamma clip_low '
+    'clip_high_entropy cov_share entropy_share entropy_bonus_share '
+    'entropy_quantile'.split(),
+    (0, 1),
+  ),
+  **dict.fromkeys(
+    'eps whiten_eps tree_global tree_local tree_power entropy_alpha pos_weight '
+    'neg_weight clip_high kl_cov_coef drift_coef vespo_pos vespo_neg topr_pos '
+    'topr_neg max_row_drift correction_low reject_low sft_coef sft_coef_end '
+    'kl_coef kl_high_entropy entropy_target entropy_coef_max'.split(),
+    (0, None),
+  ),
+  **dict.fromkeys('keep_k pass_k sft_steps fixed_length'.split(), (1, None)),
+}

@@ -9,35 +9,38 @@ max. Ratios of such sums (effective sample size, perplexity) are not additive;
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  LEVELS,
+  absolute,
   as_float,
-  as_mask,
+  choose,
+  exp_minus_1_minus,
   keep,
+  log_ratio,
   rows_to_tokens,
   safe_divide,
   safe_exp,
   stop,
 )
-from jaxrl_reason.losses.kl import KL_ESTIMATORS
-from jaxrl_reason.losses.ratio import LEVELS, importance_ratio, log_ratio
 
 
 def token_share(x, mask, denominators):
   """Sum over the mask / the batch's tokens: a mean, or the share of a flag."""
-  return safe_divide(
-    keep(mask, stop(as_float(x))).sum(), denominators['tokens']
-  )
+  total = keep(mask, stop(as_float(x))).sum()
+  return safe_divide(total, denominators['tokens'])
 
 
-def weight_metrics(lr, mask, denominators, *, prefix):
-  """Mean, mean square and max of exp(lr); the square is for `summarize`."""
-  w = keep(mask, safe_exp(lr))
+def shares(mask, denominators, **values):
+  """`token_share` of every value, by its name."""
+  return {k: token_share(x, mask, denominators) for k, x in values.items()}
+
+
+def moments(w, mask, denominators, *, prefix):
+  """Mean, mean square and max of weights; the square is for `summarize`."""
+  w = keep(mask, stop(w))
   # Squares of e^40 summed over a batch overflow float32: e^20 at most here.
-  near = jnp.square(jnp.minimum(w, 4.8e8))
-  return {
-    f'{prefix}_mean': token_share(w, mask, denominators),
-    f'{prefix}_sq_mean': token_share(near, mask, denominators),
-    f'{prefix}_max': w.max(initial=0.0),
-  }
+  sums = {'_mean': w, '_sq_mean': jnp.square(jnp.minimum(w, 4.8e8))}
+  out = shares(mask, denominators, **{prefix + k: x for k, x in sums.items()})
+  return {**out, f'{prefix}_max': w.max(initial=0.0)}
 
 
 def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
@@ -48,46 +51,51 @@ def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
   KL(pi || old).
   """
   lr = stop(log_ratio(logp, old_logp, mask))
-  forth, back = KL_ESTIMATORS['k3'](-lr), KL_ESTIMATORS['forward'](-lr)
-  return {
-    **weight_metrics(
-      LEVELS[ratio](lr, mask), mask, denominators, prefix='ratio'
-    ),
-    'approx_kl': token_share(forth, mask, denominators),
-    'approx_kl_rev': token_share(back, mask, denominators),
-  }
+  r = safe_exp(choose('ratio', ratio, LEVELS)(lr, mask))
+  # With x = log r: r x - r + 1 = r (e^-x - 1 + x), no cancellation.
+  forth, back = exp_minus_1_minus(lr), safe_exp(lr) * exp_minus_1_minus(-lr)
+  kl = shares(mask, denominators, approx_kl=forth, approx_kl_rev=back)
+  return moments(r, mask, denominators, prefix='ratio') | kl
 
 
-def clip_metrics(
-  logp, old_logp, adv, mask, denominators, *, ratio, clip_low, clip_high
-):
-  """Share of tokens past the low clip with A < 0, the high one with A > 0."""
-  adv = rows_to_tokens(adv, mask)
-  r = stop(importance_ratio(logp, old_logp, mask, ratio=ratio))
-  low = (r < 1 - clip_low) & (adv < 0)
-  high = (r > 1 + clip_high) & (adv > 0)
-  return {
-    'clip_low': token_share(low, mask, denominators),
-    'clip_high': token_share(high, mask, denominators),
-  }
+def clip_metrics(policy, arrays, denominators):
+  """The share of tokens past each bound of the policy's loss.
+
+  What a bound is, the loss says itself (`PolicyLoss.clipped`): GMPO's lies at
+  e^+-c, Archer's is wider on high-entropy tokens, `clip_dual` is the cap of
+  negative advantages.
+  """
+  past = policy.clipped(arrays) if hasattr(policy, 'clipped') else {}
+  return shares(arrays['mask'], denominators, **past)
+
+
+def policy_metrics(objective, arrays, denominators):
+  """The metrics that every loss returns."""
+  d, logp, mask = denominators, arrays['logp'], arrays['mask']
+  level = getattr(objective.policy, 'ratio', 'token')
+  metrics = dead_rows(arrays['adv'], mask, d) | shares(
+    mask, d, nll=-as_float(logp)
+  )
+  metrics |= ratio_metrics(logp, arrays['old_logp'], mask, d, ratio=level)
+  metrics |= clip_metrics(objective.policy, arrays, d)
+  if arrays['sampler_logp'] is None:
+    return metrics
+  sampler_logp = arrays['sampler_logp']
+  return metrics | gap_metrics(arrays['at_sampling'], sampler_logp, mask, d)
 
 
 def gap_metrics(logp, sampler_logp, mask, denominators):
   """|log pi - log sampler|, and the negative log-likelihood under both."""
-  gap = jnp.abs(stop(log_ratio(logp, sampler_logp, mask)))
-  return {
-    'gap_mean': token_share(gap, mask, denominators),
-    'gap_max': gap.max(initial=0.0),
-    'nll_sampler': token_share(-as_float(sampler_logp), mask, denominators),
-  }
+  gap = absolute(stop(log_ratio(logp, sampler_logp, mask)))
+  nll = -as_float(sampler_logp)
+  out = shares(mask, denominators, gap_mean=gap, nll_sampler=nll)
+  return {**out, 'gap_max': gap.max(initial=0.0)}
 
 
 def dead_rows(adv, mask, denominators):
   """Share of the rows whose advantage is 0 everywhere: no signal in them."""
-  if adv.ndim == 1:
-    live = (as_float(adv) != 0) & as_mask(mask).any(-1)
-  else:
-    live = (rows_to_tokens(adv, mask) != 0).any(-1)
+  # Of a row without a token nothing is learnt, whatever its advantage.
+  live = (rows_to_tokens(adv, mask) != 0).any(-1)
   rows = safe_divide(as_float(~live).sum(), denominators['rows'])
   return {'dead_rows': stop(rows)}
 
@@ -98,15 +106,14 @@ def summarize(metrics):
   ess = mean(w)^2 / mean(w^2), the share of the tokens that count; perplexities
   are exp of the mean negative log-likelihood. Squares are dropped.
   """
-  out = dict(metrics)
+  out = {k: x for k, x in metrics.items() if not k.endswith('_sq_mean')}
   for prefix, name in (('ratio', 'ess'), ('weight', 'weight_ess')):
-    if f'{prefix}_sq_mean' in out:
-      square = out.pop(f'{prefix}_sq_mean')
-      out[name] = safe_divide(jnp.square(out[f'{prefix}_mean']), square)
-  for nll, name in (('nll', 'ppl'), ('nll_sampler', 'ppl_sampler')):
-    if nll in out:
-      out[name] = safe_exp(out[nll])
-  return out
+    if f'{prefix}_sq_mean' in metrics:
+      square = jnp.square(metrics[f'{prefix}_mean'])
+      out[name] = safe_divide(square, metrics[f'{prefix}_sq_mean'])
+  names = {k: k.replace('nll', 'ppl') for k in ('nll', 'nll_sampler')}
+  exps = {name: safe_exp(out[k]) for k, name in names.items() if k in out}
+  return out | exps
 
 
 def combine(metrics):

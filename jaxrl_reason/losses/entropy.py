@@ -4,10 +4,12 @@ A bonus is a term of the loss, -coef * aggregate(entropy, ..), over all tokens
 or over selected ones (`selection.top_entropy_tokens` gives such a mask).
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import as_float, stop
+from jaxrl_reason.losses.arrays import Part, as_float, flat_names, stop
 from jaxrl_reason.losses.kl import at_tokens, over_tokens
 
 
@@ -39,3 +41,29 @@ def adaptive_entropy(coef, entropy, *, target, step=1e-3, high=1.0):
   up = jnp.where(entropy < target, step, -step)
   coef = jnp.clip(coef + up, 0.0, high)
   return coef, jnp.where(entropy <= target, coef, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class EntropyBonus(Part):
+  """A bonus of `coef` per nat of entropy, subtracted from the loss.
+
+  Attributes:
+    share: only on this share of the batch's tokens, by entropy.
+    target, step, coef_max: of `adaptive_entropy`; None: constant.
+  """
+
+  coef: float = 0.0
+  share: float | None = None
+  target: float | None = None
+  step: float = 1e-3
+  coef_max: float = 1.0
+  reads = ('entropy',)
+  names = (
+    ('share', 'share', 'entropy_bonus_share'),
+    *flat_names('entropy', 'coef target step coef_max'),
+  )
+
+  @property
+  def keys_read(self):
+    adaptive = {'entropy_step', 'entropy_coef_max'}
+    return super().keys_read - (adaptive if self.target is None else set())

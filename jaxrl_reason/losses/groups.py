@@ -16,7 +16,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import as_float, as_mask, safe_divide, safe_sqrt
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  as_mask,
+  check_shapes,
+  choose,
+  safe_divide,
+  safe_sqrt,
+)
 
 
 class Group(NamedTuple):
@@ -32,6 +39,12 @@ class Group(NamedTuple):
 
 def segment_ids(group):
   """Ids with any values -> ids in [0, N); equal stay equal, others differ."""
+  check_shapes(group=group)
+  if not jnp.issubdtype(jnp.asarray(group).dtype, jnp.integer):
+    raise ValueError(
+      f'losses: group holds {jnp.asarray(group).dtype} and has to hold '
+      'integers, one id per row: rows with the same id share a prompt.'
+    )
   return jnp.searchsorted(jnp.sort(group), group)
 
 
@@ -48,12 +61,12 @@ def valid_rows(reward, valid=None):
 
 def group_of(reward, group, valid=None):
   """Gathers what the baselines below need to know about each row's group."""
+  check_shapes(reward=reward, group=group, valid=valid)
   valid = valid_rows(reward, valid)
   segment = segment_ids(group)
   reward = as_float(reward)
-  low = over_group(
-    jnp.where(valid, reward, jnp.inf), segment, jax.ops.segment_min
-  )
+  least = jnp.where(valid, reward, jnp.inf)
+  low = over_group(least, segment, jax.ops.segment_min)
   low = jnp.where(jnp.isfinite(low), low, 0.0)
   shifted = jnp.where(valid, jnp.where(valid, reward, low) - low, 0.0)
   dead = over_group(shifted, segment, jax.ops.segment_max) == 0
@@ -79,7 +92,7 @@ def group_std_of(g, *, ddof=1):
 
 def singletons(adv, g, reward, *, singleton):
   """Gives rows alone in their group 0 (`'zero'`) or their reward."""
-  if singleton == 'zero':
+  if choose('singleton', singleton, {'zero': True, 'reward': False}):
     return jnp.where(g.n > 1, adv, 0.0)
   alone = g.valid & (g.n == 1)
   return jnp.where(alone, jnp.where(alone, as_float(reward), 0.0), adv)

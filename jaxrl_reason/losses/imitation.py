@@ -4,16 +4,29 @@ Per token, [N, T], 0 outside the mask; hand the result to `aggregate` with the
 mask of the demonstration tokens.
 """
 
+import dataclasses
 import math
 
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import as_float, keep, safe_exp, stop
+from jaxrl_reason.losses.arrays import (
+  Part,
+  as_float,
+  check_shapes,
+  choose,
+  flat_names,
+  keep,
+  part,
+  rows_to_tokens,
+  safe_exp,
+  stop,
+)
 from jaxrl_reason.losses.kl import kl_exact
 
 
 def sft(logp, mask):
   """-log pi(y_t), the negative log-likelihood."""
+  check_shapes(mask=mask, logp=logp)
   return -keep(mask, logp)
 
 
@@ -23,6 +36,7 @@ def dft(logp, mask):
   Weighting by the probability undoes the 1 / pi that makes plain SFT a policy
   gradient with a badly behaved implicit reward.
   """
+  check_shapes(mask=mask, logp=logp)
   logp = keep(mask, logp)
   return -stop(safe_exp(logp)) * logp
 
@@ -34,8 +48,53 @@ def luffy(logp, adv, mask, *, luffy_gamma=0.1):
   The gradient gamma p / (p + gamma)^2 grad log pi is largest at p = gamma, so
   rare but decisive tokens are learnt. No clipping.
   """
+  check_shapes(mask=mask, logp=logp)
   p = safe_exp(keep(mask, logp))
-  return keep(mask, -stop(as_float(adv)) * p / (p + luffy_gamma))
+  return -stop(rows_to_tokens(adv, mask)) * p / (p + luffy_gamma)
+
+
+Luffy = part('Luffy', luffy, reads={'mask': 'is_offpolicy'})
+
+
+SFT_LOSSES = {'sft': sft, 'dft': dft}
+
+
+@dataclasses.dataclass(frozen=True)
+class Imitate(Part):
+  """`sft` or `dft` as the loss of the tokens another policy wrote."""
+
+  sft_loss: str = 'sft'
+  reads = ('logp', 'is_offpolicy')
+  names = (('sft_loss', 'sft_loss', 'sft_loss'),)
+
+  def __call__(self, arrays):
+    return choose('sft_loss', self.sft_loss, SFT_LOSSES)(*self.take(arrays))
+
+
+@dataclasses.dataclass(frozen=True)
+class Likelihood(Imitate):
+  """A term of its own: the likelihood of the `sft_mask` tokens.
+
+  Attributes:
+    coef: its weight.
+    end, steps, shape: of `anneal`; None: the coefficient is constant.
+  """
+
+  coef: float = 0.1
+  end: float | None = None
+  steps: int = 1
+  shape: str = 'linear'
+  reads = ('logp', 'sft_mask')
+  names = (
+    ('sft_loss', 'sft_loss', 'sft_loss'),
+    ('end', 'end', 'sft_coef_end'),
+    *flat_names('sft', 'coef steps shape'),
+  )
+
+  @property
+  def keys_read(self):
+    annealed = {'sft_steps', 'sft_shape'}
+    return super().keys_read - (annealed if self.end is None else set())
 
 
 def distill_reverse(logp, teacher_logp, mask):
@@ -45,6 +104,7 @@ def distill_reverse(logp, teacher_logp, mask):
   https://thinkingmachines.ai/blog/on-policy-distillation): the policy gradient
   of KL(pi || teacher) with the k1 estimate as its reward.
   """
+  check_shapes(mask=mask, logp=logp, teacher_logp=teacher_logp)
   logp = keep(mask, logp)
   return -stop(keep(mask, teacher_logp) - logp) * logp
 
@@ -63,6 +123,6 @@ def distill_forward(logits, teacher_logits, mask, *, chunk=None):
 def anneal(step, *, start, end, steps, shape='linear'):
   """A coefficient going from `start` to `end` over `steps`, then held."""
   t = jnp.clip(as_float(step) / steps, 0.0, 1.0)
-  if shape == 'cosine':
+  if choose('shape', shape, {'cosine': True, 'linear': False}):
     t = 0.5 * (1 - jnp.cos(math.pi * t))
   return start + (end - start) * t

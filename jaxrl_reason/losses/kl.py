@@ -15,67 +15,169 @@ in the loss, so that is the default; `k3+` keeps its value and mends the
 gradient.
 """
 
-import math
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  MAX_LOG_RATIO,
+  Part,
+  absolute,
   as_float,
   as_mask,
+  choose,
+  exp_minus_1_minus,
+  flat_names,
+  hard_clip,
+  importance_ratio,
   keep,
+  required,
   safe_exp,
   stop,
 )
-
-# exp(x) - 1 - x loses all digits near 0 (x = 1e-3 keeps one in float32), so
-# below 1/4 it is x^2 (1/2! + x/3! + .. + x^5/7!), good to 1e-8 there; at 1/4
-# the plain form is good to 2e-6 in float32.
-_SERIES = tuple(1 / math.factorial(n) for n in range(2, 8))
-
-
-def exp_minus_1_minus(x):
-  """exp(x) - 1 - x >= 0 with full relative precision; x clamped to 40."""
-  small = jnp.abs(x) < 0.25
-  s = jnp.where(small, x, 0.0)
-  poly = jnp.zeros_like(s)
-  for c in reversed(_SERIES):
-    poly = poly * s + c
-  far = jnp.where(small, 1.0, jnp.clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
-  return jnp.where(small, s * s * poly, jnp.exp(far) - 1 - far)
 
 
 def _straight_through(value, gradient):
   return gradient + stop(value - gradient)
 
 
-KL_ESTIMATORS = {
-  'k1': lambda d: d,
-  'k2': lambda d: 0.5 * jnp.square(d),
-  'k3': lambda d: exp_minus_1_minus(-d),
-  'abs': jnp.abs,
+def _k1(d):
+  return d
+
+
+def _k2(d):
+  return 0.5 * jnp.square(d)
+
+
+def _k3(d):
+  return exp_minus_1_minus(-d)
+
+
+def _forward(d):
   # With y = -d: e^y y - e^y + 1 = e^y (e^-y - 1 + y), no cancellation.
-  'forward': lambda d: safe_exp(-d) * exp_minus_1_minus(d),
-  'k1+': lambda d: _straight_through(d, 0.5 * jnp.square(d)),
-  'k3+': lambda d: _straight_through(
-    exp_minus_1_minus(-d), 0.5 * jnp.square(d)
-  ),
+  return safe_exp(-d) * exp_minus_1_minus(d)
+
+
+KL_ESTIMATORS = {
+  'k1': _k1,
+  'k2': _k2,
+  'k3': _k3,
+  'abs': absolute,
+  'forward': _forward,
+  'k1+': _k1,
+  'k3+': _k3,
 }
+
+
+def check_same(logp, ref_logp, mask):
+  """Raises ValueError unless all have one shape, any: [N, T], [N] or [V]."""
+  for name, x in (('ref_logp', ref_logp), ('mask', mask)):
+    if x is not None and jnp.shape(x) != jnp.shape(logp):
+      raise ValueError(
+        f'losses: {name} has shape {list(jnp.shape(x))} and has to have that '
+        f'of logp, {list(jnp.shape(logp))}.'
+      )
 
 
 def kl_penalty(logp, ref_logp, estimator='k3', *, mask=None, kl_max=None):
   """KL(pi || ref) per token: [N, T], [N, T] -> [N, T].
 
   The reference carries no gradient. `kl_max` clamps the value to +-kl_max nats
-  (10 is common practice); a clamped token has no gradient. With a `mask` the
-  result is 0 outside it, whatever the inputs hold there.
+  (10 is common practice). A clamped token has no gradient, but for 'k1+' and
+  'k3+': their gradient is k2's whole, also where the value is clamped, since
+  drift is largest there. With a `mask` the result is 0 outside it, whatever the
+  inputs hold there.
   """
+  value = choose('kl', estimator, KL_ESTIMATORS)
+  check_same(logp, ref_logp, mask)
   if mask is not None:
     logp, ref_logp = keep(mask, logp), keep(mask, ref_logp)
   d = as_float(logp) - stop(as_float(ref_logp))
-  kl = KL_ESTIMATORS[estimator](d)
-  return kl if kl_max is None else jnp.clip(kl, -kl_max, kl_max)
+  kl = clamp(value(d), kl_max)
+  return _straight_through(kl, _k2(d)) if estimator.endswith('+') else kl
+
+
+def clamp(kl, kl_max):
+  """`kl` in +-kl_max nats, as it is for None."""
+  return kl if kl_max is None else hard_clip(kl, -kl_max, kl_max)
+
+
+@dataclasses.dataclass(frozen=True)
+class KL(Part):
+  """A penalty for leaving a policy, in the loss or in the reward.
+
+  Called with the arrays of a loss, it gives the KL per token, [N, T].
+
+  Attributes:
+    estimator: a name in `KL_ESTIMATORS`.
+    coef: weight per nat.
+    to: 'ref', or 'old': the policy at the time of sampling.
+    where: 'loss' or 'reward'.
+    max: clamp per token, in nats.
+    max_on: what `max` clamps: the 'estimate', or the 'weighted' estimate.
+    weighted: whether it is multiplied by pi / old (DeepSeek-V3.2).
+    high_entropy: factor on high-entropy tokens (Archer).
+    target, horizon: of `adaptive_kl`; None: the coefficient is constant.
+  """
+
+  estimator: str = 'k3'
+  coef: float = 0.0
+  to: str = 'ref'
+  where: str = 'loss'
+  max: float | None = None
+  max_on: str = 'estimate'
+  weighted: bool = False
+  high_entropy: float = 1.0
+  target: float | None = None
+  horizon: float = 10000
+  names = (
+    ('estimator', 'estimator', 'kl'),
+    ('where', 'where', 'kl_in'),
+    *flat_names(
+      'kl', 'coef to max max_on weighted high_entropy target horizon'
+    ),
+  )
+
+  @property
+  def reads(self):
+    first = ('logp', {'ref': 'ref_logp', 'old': 'at_sampling'}[self.to], 'mask')
+    more = (('old_logp', self.weighted), ('high_entropy', self.split))
+    return first + tuple(name for name, on in more if on)
+
+  @property
+  def split(self):
+    """Whether high-entropy tokens have a coefficient of their own."""
+    return self.where == 'loss' and self.high_entropy != 1
+
+  @property
+  def keys_read(self):
+    in_reward = {'kl_to', 'kl_weighted', 'kl_high_entropy', 'kl_max_on'}
+    unread = set() if self.where == 'loss' else in_reward
+    unread |= {'kl_max_on'} if self.max is None else set()
+    unread |= {'kl_horizon'} if self.target is None else set()
+    return super().keys_read - unread
+
+  def __call__(self, arrays):
+    first = self.max if self.max_on == 'estimate' else None
+    logp, other, mask = self.take(arrays)[:3]
+    return kl_penalty(logp, other, self.estimator, mask=mask, kl_max=first)
+
+  def weigh(self, kl, arrays):
+    """The KL per token as it enters the loss."""
+    if self.weighted:
+      logp, old_logp, mask = (arrays[k] for k in ('logp', 'old_logp', 'mask'))
+      kl = kl * importance_ratio(logp, old_logp, mask)
+    if self.split:
+      high = required(arrays, 'high_entropy')
+      kl = kl * jnp.where(high, self.high_entropy, 1.0)
+    return clamp(kl, self.max) if self.max_on == 'weighted' else kl
+
+  def cost(self, sampled, ref_logp, mask):
+    """What every token costs in reward, [N, T], without gradient."""
+    kl = kl_penalty(
+      sampled, ref_logp, self.estimator, mask=mask, kl_max=self.max
+    )
+    return self.coef * stop(kl)
 
 
 def over_tokens(fn, *arrays, chunk=None):
@@ -107,12 +209,13 @@ def kl_exact(logits, ref_logits, *, mask=None, direction='reverse', chunk=None):
   the arrays go through in pieces of that many tokens, and the backward pass
   recomputes them. 0 outside the `mask`, if one is given.
   """
+  reverse = choose('direction', direction, {'reverse': True, 'forward': False})
   logits, ref_logits = at_tokens(mask, logits), at_tokens(mask, ref_logits)
 
   def one(z, z_ref):
     logp = jax.nn.log_softmax(as_float(z))
     ref = jax.nn.log_softmax(stop(as_float(z_ref)))
-    a, b = (logp, ref) if direction == 'reverse' else (ref, logp)
+    a, b = (logp, ref) if reverse else (ref, logp)
     p = jnp.exp(a)
     # A token masked by -inf logits has p = 0 and contributes 0, not NaN.
     there = p > 0

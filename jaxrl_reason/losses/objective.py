@@ -1,7 +1,9 @@
-"""Settings and arrays in, a loss and its metrics out.
+"""Arrays in, advantages, a loss and its metrics out.
 
 Index t of a [N, T] array is about token t: logp[:, t] = log p(token_t |
 tokens_<t). `mask` is 1 where the policy sampled the token and it is trained on.
+
+  rewards [N] (- KL) --advantage--> adv [N] or [N, T] --shaping--> adv
 
 The loss of a token is
 
@@ -9,58 +11,213 @@ The loss of a token is
 
 where `weight` collects token weights, sampler correction, rejection and token
 selection. All of it is divided by the same named divisors, but for the last
-term, which has its own tokens.
+term, which has its own tokens. What depends on the whole batch (`denominators`,
+`select_tokens`) is computed once, then handed to every micro-batch or device:
+their losses, gradients and metrics add up to those of the whole.
 """
 
-import functools
+from collections.abc import Mapping
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses import diagnostics, imitation, whole_batch
-from jaxrl_reason.losses.aggregation import aggregate, counts
+from jaxrl_reason.losses import diagnostics, groups
+from jaxrl_reason.losses.aggregation import counts
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   as_mask,
+  checked,
   keep,
-  rows_to_tokens,
+  required,
+  row_count,
+  row_sum,
   safe_divide,
   stop,
 )
 from jaxrl_reason.losses.correction import normalise
-from jaxrl_reason.losses.kl import kl_penalty
-from jaxrl_reason.losses.ratio import importance_ratio
-from jaxrl_reason.losses.settings import (
-  BELLMAN,
-  call,
-  parts,
-  required,
-  resolve,
-  uses_entropy_bonus,
-  uses_kl,
-)
-from jaxrl_reason.losses.value import value_loss
+from jaxrl_reason.losses.length import drop_rows
+from jaxrl_reason.losses.record import Objective
+from jaxrl_reason.losses.selection import top_entropy_tokens
+from jaxrl_reason.losses.settings import resolve
+from jaxrl_reason.losses.shaping import Whiten
 
-SFT_LOSSES = {'sft': imitation.sft, 'dft': imitation.dft}
+Settings = Objective | Mapping[str, Any] | str
+Metrics = dict[str, jax.Array]
+
+
+def objective_of(settings: Settings) -> Objective:
+  """The objective itself, or the one that the settings describe."""
+  return settings if isinstance(settings, Objective) else resolve(settings)
+
+
+def loss_mask(
+  settings: Settings,
+  mask: Array,
+  *,
+  truncated: Array | None = None,
+  is_offpolicy: Array | None = None,
+  reward_valid: Array | None = None,
+) -> jax.Array:
+  """The tokens to train on, [N, T] bool; make it before `denominators`.
+
+  Leaves out rows cut off at the limit (`drop_truncated`) and tokens the policy
+  did not sample (`offpolicy='drop'`: forced prefixes, demonstrations). A row
+  whose verifier failed has no target for 'tbrm' and 'rover' and is left out;
+  elsewhere its advantage is 0 and its KL and entropy still count.
+  """
+  o, arrays = objective_of(settings), checked(locals())
+  mask = as_mask(mask)
+  if o.drop_truncated:
+    mask = drop_rows(mask, required(arrays, 'truncated'))
+  if o.drop_offpolicy:
+    mask &= ~as_mask(required(arrays, 'is_offpolicy'))
+  if o.takes_logits and reward_valid is not None:
+    mask &= as_mask(reward_valid)[:, None]
+  return mask
+
+
+def advantages(
+  settings: Settings,
+  reward: Array,
+  group: Array,
+  *,
+  mask: Array,
+  reward_valid: Array | None = None,
+  reward_parts: Array | None = None,
+  greedy_reward: Array | None = None,
+  logp: Array | None = None,
+  old_logp: Array | None = None,
+  ref_logp: Array | None = None,
+  entropy: Array | None = None,
+  values: Array | None = None,
+  process_reward: Array | None = None,
+  segment_reward: Array | None = None,
+  segment_ids: Array | None = None,
+  node_ids: Array | None = None,
+  sum_p_squared: Array | None = None,
+  key: Array | None = None,
+) -> jax.Array:
+  """Rewards [N] -> advantages [N] or [N, T], float32, without gradient.
+
+  Args:
+    settings: an `Objective`, or see `resolve`.
+    reward: [N].
+    group: [N] int, rows with the same id are samples of the same prompt.
+    mask: [N, T].
+    reward_valid: [N], 0 where the verifier failed: such rows get 0 and are in
+      no statistic, like rows whose reward is not finite.
+    logp: [N, T], stands in for `old_logp` where the policy has not moved.
+    key: for advantages that draw; none here does.
+    others: arrays some settings need; `needs` names them.
+  """
+  o, arrays = objective_of(settings), checked(locals())
+  valid = groups.valid_rows(reward, reward_valid)
+  if o.skip_empty:
+    valid &= row_count(mask) > 0
+  arrays |= dict(reward=as_float(reward), valid=valid, key=key)
+  arrays['old_logp'] = logp if old_logp is None else old_logp
+  if o.kl is not None and o.kl.where == 'reward':
+    arrays |= charge_kl(o, arrays, o.advantage)
+  adv = o.advantage(arrays)
+  for part in o.shaping:
+    shaped = part({**arrays, 'adv': adv})
+    if isinstance(part, Whiten) and 'group' in o.advantage.reads:
+      shaped = _keep_dead(shaped, adv, group)
+    adv = shaped
+  return stop(adv)
+
+
+def charge_kl(o, arrays, advantage):
+  """The rewards less kl_coef * KL, per token where the advantage reads it."""
+  old_logp, ref_logp = (required(arrays, k) for k in ('old_logp', 'ref_logp'))
+  mask = arrays['mask']
+  cost = o.kl.cost(old_logp, ref_logp, mask)
+  if 'process_reward' in (*advantage.reads, *advantage.also):
+    given = arrays['process_reward']
+    dense = -cost if given is None else keep(mask, given) - cost
+    return {'process_reward': dense}
+  return {'reward': as_float(arrays['reward']) - row_sum(cost, mask)}
+
+
+def _keep_dead(shaped, adv, group):
+  """Whitening shifts every row; rows of groups without signal stay 0."""
+  size = jnp.abs(adv) if adv.ndim == 1 else jnp.abs(adv).sum(-1)
+  live = groups.over_group(size, groups.segment_ids(group)) > 0
+  return jnp.where(live if shaped.ndim == 1 else live[:, None], shaped, 0.0)
+
+
+def denominators(
+  settings: Settings,
+  mask: Array,
+  *,
+  old_logp: Array | None = None,
+  sampler_logp: Array | None = None,
+  sft_mask: Array | None = None,
+  axis_name: Any = None,
+) -> dict[str, jax.Array]:
+  """The divisors of the whole batch, computed once before micro-batching.
+
+  A dict of scalars: 'tokens', 'rows', 'nonempty', 'length', and where the
+  settings ask for them 'weights' (sum of the correction weights) and
+  'sft_tokens'. Inside `shard_map`, `axis_name` adds over the mesh axis.
+  """
+  o, arrays = objective_of(settings), checked(locals())
+  sums = {}
+  if o.correction is not None and o.correction.normalise:
+    weight = o.correction({**arrays, 'at_sampling': old_logp})
+    sums['weights'] = keep(mask, weight).sum()
+  if o.likelihood is not None:
+    sums['sft_tokens'] = row_count(required(arrays, 'sft_mask')).sum()
+  length = o.aggregation.length
+  return counts(mask, length=length, axis_name=axis_name, sums=sums)
+
+
+def select_tokens(
+  settings: Settings,
+  logp: Array,
+  adv: Array,
+  mask: Array,
+  *,
+  entropy: Array | None = None,
+  key: Array | None = None,
+  old_logp: Array | None = None,
+) -> dict[str, jax.Array]:
+  """The token choices that depend on the whole batch: dict of [N, T] bool.
+
+  Hand slices of it to `policy_loss(selected=..)`; without it each call chooses
+  among its own rows. Empty unless `needs` has 'selected'.
+  """
+  o, arrays = objective_of(settings), checked(locals())
+  arrays |= dict(key=key, entropy=stop(entropy))
+  out = {name: part(arrays) for name, part in o.select.items()}
+  if o.entropy is not None and o.entropy.share is not None:
+    entropy, share = required(arrays, 'entropy'), o.entropy.share
+    out['entropy_bonus'] = top_entropy_tokens(
+      entropy, mask, entropy_share=share
+    )
+  return out
 
 
 def policy_loss(
-  settings,
-  logp,
-  adv,
-  mask,
+  settings: Settings,
+  logp: Array,
+  adv: Array,
+  mask: Array,
   *,
-  old_logp=None,
-  ref_logp=None,
-  sampler_logp=None,
-  entropy=None,
-  token_weight=None,
-  is_offpolicy=None,
-  sft_mask=None,
-  selected=None,
-  coefs=None,
-  key=None,
-  denominators=None,
-):
+  old_logp: Array | None = None,
+  ref_logp: Array | None = None,
+  sampler_logp: Array | None = None,
+  entropy: Array | None = None,
+  token_weight: Array | None = None,
+  is_offpolicy: Array | None = None,
+  sft_mask: Array | None = None,
+  selected: Mapping[str, Array] | None = None,
+  coefs: Mapping[str, Array] | None = None,
+  key: Array | None = None,
+  denominators: Mapping[str, Array] | None = None,
+) -> tuple[jax.Array, Metrics]:
   """The loss of one (micro-)batch, a scalar, and its metrics.
 
   With the whole batch's `denominators` (and `selected`), the sum of this over
@@ -68,9 +225,10 @@ def policy_loss(
   metrics ending in `_max`: take the max.
 
   Args:
-    settings: see `resolve`.
+    settings: an `Objective`, or see `resolve`.
     logp: [N, T] of the current policy, with gradient.
-    adv: [N] or [N, T], from `advantages`.
+    adv: [N] or [N, T], from `advantages`. One dimension means rows, also where
+      N = T.
     mask: [N, T], from `loss_mask`.
     old_logp: [N, T], None where the policy has not moved since: the ratio is 1.
     ref_logp, sampler_logp, entropy: [N, T], where `needs` asks for them.
@@ -78,205 +236,95 @@ def policy_loss(
     is_offpolicy: [N, T], tokens another policy wrote (`offpolicy`).
     sft_mask: [N, T], tokens of the likelihood term (`sft_coef`).
     selected: from `select_tokens`.
-    coefs: from `control`, in place of the settings' coefficients.
+    coefs: from `init_coefs`, in place of the settings' coefficients.
     key: for settings that draw tokens, when `selected` is None.
   """
-  s = resolve(settings)
-  if s['policy'] in BELLMAN:
+  o, arrays = objective_of(settings), checked(locals())
+  if o.takes_logits:
     raise ValueError(
-      f'losses: policy={s["policy"]!r} takes full logits: call '
+      f'losses: policy={o["policy"]!r} takes full logits: call '
       'losses.bellman_loss instead of losses.policy_loss.'
     )
-  mask = as_mask(mask)
-  if selected is None:
-    selected = whole_batch.select_tokens(
-      s, logp, adv, mask, entropy=entropy, key=key, old_logp=old_logp
-    )
-  at_sampling = stop(logp) if old_logp is None else old_logp
-  d = denominators or whole_batch.denominators(
-    s,
-    mask,
-    old_logp=at_sampling,
-    sampler_logp=sampler_logp,
-    sft_mask=sft_mask,
-  )
-  off = _off_policy(s, mask, is_offpolicy)
-  pool = dict(s, logp=logp, adv=adv, mask=mask, entropy=entropy, **selected)
-  pool.update(old_logp=_anchor(s, old_logp, sampler_logp, ref_logp))
-  pool.update(sampler_logp=sampler_logp, denominators=d)
-  use = parts(s)
-  if 'row_entropy' in use:
-    pool['high_entropy'] = call(use['row_entropy'], pool)
-
-  own = {**pool, 'mask': mask & ~off, 'at_sampling': at_sampling}
-  weight, metrics = _weights(use, own)
-  per_token = _policy_term(use, own) * weight + _others_term(pool, off)
+  d = denominators or whole_batch(o, arrays)
+  if selected is None and 'selected' in o.needs:
+    chosen = dict(entropy=entropy, key=key, old_logp=old_logp)
+    selected = select_tokens(o, logp, adv, mask, **chosen)
+  arrays |= _ratio_arrays(o, arrays) | (selected or {})
+  own, others = arrays, None
+  if o.offpolicy is not None:
+    others = arrays['mask'] & as_mask(required(arrays, 'is_offpolicy'))
+    own = {**arrays, 'mask': arrays['mask'] & ~others}
+  per_token, metrics = _policy_term(o, own, d)
+  if others is not None:
+    per_token += o.offpolicy({**arrays, 'is_offpolicy': others})
   if token_weight is not None:
-    per_token = per_token * keep(mask, token_weight)
-  mean = functools.partial(
-    aggregate,
-    mask=mask,
-    how=s['aggregation'],
-    denominators=d,
-    count_empty=s['count_empty'],
+    per_token *= keep(mask, token_weight)
+  pg_loss = o.aggregation(per_token, mask, d)
+  terms, more = _further_terms(o, arrays, d, coefs or o.coefs)
+  metrics |= more | diagnostics.policy_metrics(o, own, d)
+  loss = pg_loss + terms
+  return loss, {'loss': stop(loss), 'pg_loss': stop(pg_loss), **metrics}
+
+
+def whole_batch(o, arrays):
+  """The divisors where this is all of the batch."""
+  old_logp, logp = arrays['old_logp'], arrays['logp']
+  return denominators(
+    o,
+    arrays['mask'],
+    old_logp=stop(logp) if old_logp is None else old_logp,
+    sampler_logp=arrays['sampler_logp'],
+    sft_mask=arrays['sft_mask'],
   )
-  pg_loss = mean(per_token)
-  extra, more = _regularisers(pool, coefs or s, mean, ref_logp, at_sampling)
-  nll, more_still = _sft_term(pool, coefs or s, sft_mask)
-  loss = pg_loss + extra + nll
-  metrics = {'loss': stop(loss), 'pg_loss': stop(pg_loss), **metrics}
-  metrics.update(**more, **more_still, **_diagnostics(own))
+
+
+def _ratio_arrays(o, arrays):
+  """What parts read beyond the arguments, and the ratio's denominator."""
+  old_logp = arrays['old_logp']
+  at_sampling = stop(arrays['logp']) if old_logp is None else old_logp
+  out = {'mask': as_mask(arrays['mask']), 'at_sampling': at_sampling}
+  if o.ratio_to != 'old':
+    out['old_logp'] = required(arrays, o.ratio_to + '_logp')
+  if o.row_entropy is not None:
+    out['high_entropy'] = o.row_entropy({**arrays, **out})
+  return out
+
+
+def _policy_term(o, arrays, d):
+  """The policy's loss [N, T], weighted, and the metrics of its weights."""
+  loss, metrics, mask = o.policy(arrays), {}, arrays['mask']
+  if o.correction is not None:
+    w = o.correction(arrays)
+    if o.correction.normalise:
+      w = normalise(w, mask, total=d['weights'], tokens=d['tokens'])
+    metrics |= diagnostics.moments(w, mask, d, prefix='weight')
+    loss = loss * w
+  for part in o.weights:
+    w = part(arrays)
+    if getattr(part, 'metric', None):
+      metrics[part.metric] = diagnostics.token_share(1 - as_float(w), mask, d)
+    loss = loss * w
+  if 'top_entropy' in o.select:
+    loss = keep(arrays['top_entropy'], loss)
   return loss, metrics
 
 
-def _anchor(s, old_logp, sampler_logp, ref_logp):
-  """The log-probabilities the ratio divides by; None: on-policy."""
-  if s['ratio_to'] == 'old':
-    return old_logp
-  arrays = {'sampler_logp': sampler_logp, 'ref_logp': ref_logp}
-  return required(arrays, s['ratio_to'] + '_logp')
-
-
-def _off_policy(s, mask, is_offpolicy):
-  """bool [N, T]: tokens with a loss of their own."""
-  if is_offpolicy is None or s['offpolicy'] not in ('luffy', 'sft'):
-    return jnp.zeros_like(mask)
-  return mask & as_mask(is_offpolicy)
-
-
-def _weights(use, pool):
-  """[N, T] factor on the policy term, and its metrics."""
-  mask, d = pool['mask'], pool['denominators']
-  between = {**pool, 'old_logp': pool['at_sampling']}
-  weight, metrics = keep(mask, 1.0), {}
-  if 'correction' in use:
-    w = call(use['correction'], between)
-    if pool['correction_normalise']:
-      w = normalise(w, mask, total=d['weights'], tokens=d['tokens'])
-    square = diagnostics.token_share(jnp.square(w), mask, d)
-    metrics['weight_mean'] = diagnostics.token_share(w, mask, d)
-    metrics.update(weight_sq_mean=square, weight_max=w.max(initial=0.0))
-    weight = weight * w
-  if 'rejection' in use:
-    w = call(use['rejection'], between)
-    metrics['rejected'] = diagnostics.token_share(1 - w, mask, d)
-    weight = weight * w
-  if 'drift' in use and pool['old_logp'] is not None:
-    weight = weight * call(use['drift'], pool)
-  if 'top_entropy' in use:
-    weight = keep(pool['top_entropy'], weight)
-  return weight, metrics
-
-
-def _policy_term(use, pool):
-  """[N, T] over the policy's own tokens."""
-  if pool['clip_high_entropy'] is None:
-    return call(use['policy'], pool)
-  at, wide = pool['high_entropy'], pool['clip_high_entropy']
-  low = jnp.where(at, wide, pool['clip_low'])
-  high = jnp.where(at, wide, pool['clip_high'])
-  return call(use['policy'], {**pool, 'clip_low': low, 'clip_high': high})
-
-
-def _others_term(pool, off):
-  """[N, T] over the tokens another policy wrote; no ratio, no correction."""
-  if pool['offpolicy'] == 'luffy':
-    adv = rows_to_tokens(pool['adv'], off)
-    return call(imitation.luffy, {**pool, 'adv': adv, 'mask': off})
-  if pool['offpolicy'] == 'sft':
-    return call(SFT_LOSSES[pool['sft_loss']], {**pool, 'mask': off})
-  return 0.0
-
-
-def _regularisers(pool, coefs, mean, ref_logp, at_sampling):
-  """KL and entropy terms, and their metrics."""
-  mask, d, logp = pool['mask'], pool['denominators'], pool['logp']
-  total, metrics = 0.0, {}
-  if uses_kl(pool) and pool['kl_in'] == 'loss':
-    arrays = {'ref_logp': ref_logp, 'old_logp': at_sampling}
-    other = required(arrays, pool['kl_to'] + '_logp')
-    kl = kl_penalty(logp, other, pool['kl'], mask=mask, kl_max=pool['kl_max'])
+def _further_terms(o, arrays, d, coefs):
+  """KL, entropy and likelihood: their sum, and their metrics."""
+  total, metrics, mask = 0.0, {}, arrays['mask']
+  if o.kl is not None and o.kl.where == 'loss':
+    kl = o.kl(arrays)
     metrics['kl'] = diagnostics.token_share(kl, mask, d)
-    if pool['kl_weighted']:
-      kl = kl * importance_ratio(logp, pool['old_logp'], mask)
-    if pool['kl_high_entropy'] != 1:
-      kl = kl * jnp.where(pool['high_entropy'], pool['kl_high_entropy'], 1.0)
-    total = total + coefs['kl_coef'] * mean(kl)
-  if pool['entropy'] is not None:
-    entropy = keep(mask, pool['entropy'])
-    metrics['entropy'] = diagnostics.token_share(entropy, mask, d)
-  if uses_entropy_bonus(pool):
-    entropy = keep(pool.get('entropy_bonus', mask), required(pool, 'entropy'))
-    total = total - coefs['entropy_coef'] * mean(keep(mask, entropy))
+    kl = o.kl.weigh(kl, arrays)
+    total = total + coefs['kl_coef'] * o.aggregation(kl, mask, d)
+  if arrays['entropy'] is not None:
+    metrics['entropy'] = diagnostics.token_share(arrays['entropy'], mask, d)
+  if o.entropy is not None:
+    entropy = keep(arrays.get('entropy_bonus', mask), *o.entropy.take(arrays))
+    bonus = o.aggregation(keep(mask, entropy), mask, d)
+    total = total - coefs['entropy_coef'] * bonus
+  if o.likelihood is not None:
+    nll = safe_divide(o.likelihood(arrays).sum(), d['sft_tokens'])
+    metrics['sft_loss'] = stop(nll)
+    total = total + coefs['sft_coef'] * nll
   return total, metrics
-
-
-def _sft_term(pool, coefs, sft_mask):
-  """sft_coef * mean over the `sft_mask` tokens of their loss."""
-  if not pool['sft_coef'] or sft_mask is None:
-    return 0.0, {}
-  per_token = call(SFT_LOSSES[pool['sft_loss']], {**pool, 'mask': sft_mask})
-  nll = safe_divide(per_token.sum(), pool['denominators']['sft_tokens'])
-  return coefs['sft_coef'] * nll, {'sft_loss': stop(nll)}
-
-
-def _diagnostics(pool):
-  """Metrics every loss returns."""
-  mask, d = pool['mask'], pool['denominators']
-  metrics = diagnostics.dead_rows(pool['adv'], mask, d)
-  metrics['nll'] = diagnostics.token_share(-as_float(pool['logp']), mask, d)
-  metrics.update(call(diagnostics.ratio_metrics, pool))
-  if pool['clip_low'] is not None:
-    metrics.update(call(diagnostics.clip_metrics, pool))
-  if pool['sampler_logp'] is not None:
-    between = {**pool, 'logp': pool['at_sampling']}
-    metrics.update(call(diagnostics.gap_metrics, between))
-  return metrics
-
-
-def bellman_loss(
-  settings,
-  logits,
-  tokens,
-  adv,
-  mask,
-  *,
-  ref_logp=None,
-  old_logp=None,
-  old_mean_logp=None,
-  denominators=None,
-):
-  """The loss of policy='tbrm' or 'rover', which takes full logits [N, T, V].
-
-  `adv` is what `advantages` gives for the recipe: TBRM reads it as the reward.
-  Adds up over micro-batches like `policy_loss`.
-  """
-  s = resolve(settings)
-  mask = as_mask(mask)
-  d = denominators or whole_batch.denominators(s, mask)
-  pool = dict(s, logits=logits, tokens=tokens, adv=adv, reward=adv, mask=mask)
-  pool.update(ref_logp=ref_logp, old_logp=old_logp, old_mean_logp=old_mean_logp)
-  loss = call(BELLMAN[s['policy']], pool)
-  if loss.ndim == 1:  # one number per row
-    rows = d['rows'] if s['count_empty'] else d['nonempty']
-    loss = safe_divide(loss.sum(), rows)
-  else:
-    loss = aggregate(
-      loss, mask, s['aggregation'], denominators=d, count_empty=s['count_empty']
-    )
-  return loss, {'loss': stop(loss)}
-
-
-def critic_loss(
-  settings, values, targets, mask, *, old_values=None, denominators=None
-):
-  """The mean over tokens of the (clipped) squared error of a critic.
-
-  `targets` from `critic_targets`. Adds up over micro-batches.
-  """
-  s = resolve(settings)
-  pool = dict(s, values=values, targets=targets, mask=mask)
-  per_token = call(value_loss, {**pool, 'old_values': old_values})
-  d = denominators or counts(mask)
-  loss = aggregate(per_token, mask, 'token_mean', denominators=d)
-  return loss, {'value_loss': stop(loss)}

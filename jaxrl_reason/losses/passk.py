@@ -7,8 +7,14 @@ rows, for which no unbiased estimate exists.
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
-from jaxrl_reason.losses.arrays import as_float, safe_divide, safe_sqrt
-from jaxrl_reason.losses.baselines import positives
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  choose,
+  part,
+  safe_divide,
+  safe_sqrt,
+)
+from jaxrl_reason.losses.baselines import Advantage, positives
 
 
 def choose_ratio(a, n, k):
@@ -39,6 +45,13 @@ def passk(reward, group, *, valid=None, pass_k=4, threshold=0.0):
   return jnp.where(g.valid & (g.n >= pass_k), adv, 0.0)
 
 
+PassK = part('PassK', passk, Advantage)
+
+
+# Whether a row counts by what it adds to the best of the others.
+PKPO_BASELINES = {'loo_minus_one': True, 'loo': False, 'none': False}
+
+
 def pkpo(reward, group, *, valid=None, pass_k=4, pkpo_baseline='loo_minus_one'):
   """Rewards whose policy gradient is an unbiased gradient of max@k: PKPO.
 
@@ -64,17 +77,18 @@ def pkpo(reward, group, *, valid=None, pass_k=4, pkpo_baseline='loo_minus_one'):
   below = other - (other > mine)
   k = pass_k
   p = _max_is(below, g.n[:, None] - 1, k - 1, same)
-  gain = {
-    'none': lambda: jnp.maximum(value[:, None], value[None, :]),
-    'loo': lambda: jnp.maximum(value[:, None], value[None, :]),
-    'loo_minus_one': lambda: jnp.maximum(value[:, None] - value[None, :], 0.0),
-  }[pkpo_baseline]()
+  mine, other = value[:, None], value[None, :]
+  excess = choose('pkpo_baseline', pkpo_baseline, PKPO_BASELINES)
+  gain = jnp.maximum(mine - other, 0) if excess else jnp.maximum(mine, other)
   adv = (p * gain).sum(1) if k > 1 else value
   adv = safe_divide(k * adv, g.n)
   if pkpo_baseline == 'loo':
     rho = (_max_is(below, g.n[:, None] - 1, k, same) * value[None, :]).sum(1)
     adv = adv - safe_divide(k * rho, jnp.maximum(g.n - 1, 0.0))
   return jnp.where(g.valid & (g.n >= k), adv, 0.0)
+
+
+PKPO = part('PKPO', pkpo, Advantage)
 
 
 def _max_is(below, n, k, same):

@@ -3,27 +3,45 @@
 Every function takes (logp, old_logp, adv, mask): `logp` [N, T] of the current
 policy, the only input with a gradient; `old_logp` [N, T] of the ratio's
 denominator, or None on-policy; `adv` [N] or [N, T]; `mask` [N, T]. What comes
-back is to be minimised and goes to `aggregate`. A loss of a whole row (GMPO,
-mirror descent) is spread over its tokens so that one of the row aggregations,
-named in its docstring, gives the published sum.
+back is to be minimised and goes to `aggregate`. The record
+after a function is the part of an objective that calls it. Losses of whole rows
+are in row_policy.py.
 """
 
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Part,
+  absolute,
   as_mask,
+  choose,
+  exp_minus_1_minus,
   hard_clip,
+  importance_ratio,
   keep,
-  row_count,
-  row_mean,
-  row_sum,
+  log_ratio,
+  part,
   rows_to_tokens,
-  safe_divide,
   safe_exp,
   stop,
 )
-from jaxrl_reason.losses.kl import KL_ESTIMATORS
-from jaxrl_reason.losses.ratio import importance_ratio, log_ratio
+
+
+class PolicyLoss(Part):
+  """A loss per token [N, T] of (logp, old_logp, adv, mask)."""
+
+  def clipped(self, arrays):
+    """{name: bool [N, T]}: which tokens lie past each bound, for metrics."""
+    return {}
+
+
+def past(arrays, low, high, *, ratio='token', dual=None):
+  """Tokens past a bound that is one-sided by the sign of the advantage."""
+  logp, old_logp, mask = arrays['logp'], arrays['old_logp'], arrays['mask']
+  r = stop(importance_ratio(logp, old_logp, mask, ratio=ratio))
+  adv = rows_to_tokens(arrays['adv'], mask)
+  out = {'clip_low': (r < low) & (adv < 0), 'clip_high': (r > high) & (adv > 0)}
+  return out if dual is None else {**out, 'clip_dual': (r > dual) & (adv < 0)}
 
 
 def log_likelihood(logp, adv, mask):
@@ -35,10 +53,16 @@ def log_likelihood(logp, adv, mask):
   return -stop(rows_to_tokens(adv, mask)) * keep(mask, logp)
 
 
+LogLikelihood = part('LogLikelihood', log_likelihood, PolicyLoss)
+
+
 def importance_sampling(logp, old_logp, adv, mask, *, ratio='token'):
   """-r A, r = pi / old, with nothing clipped."""
   r = importance_ratio(logp, old_logp, mask, ratio=ratio)
   return -stop(rows_to_tokens(adv, mask)) * r
+
+
+ImportanceSampling = part('ImportanceSampling', importance_sampling, PolicyLoss)
 
 
 def ppo_clip(
@@ -47,10 +71,10 @@ def ppo_clip(
   adv,
   mask,
   *,
-  ratio='token',
   clip_low=0.2,
   clip_high=0.2,
   dual_clip=None,
+  ratio='token',
 ):
   """-min(r A, clip(r, 1 - low, 1 + high) A), r = pi / old.
 
@@ -75,6 +99,47 @@ def ppo_clip(
   return -adv * hard_clip(r, low, high)
 
 
+class PPOClip(part('PPOClip', ppo_clip, PolicyLoss)):
+  """`ppo_clip` as a part."""
+
+  def clipped(self, arrays):
+    low, high = 1 - self.low, 1 + self.high
+    return past(arrays, low, high, ratio=self.ratio, dual=self.dual)
+
+
+def archer_clip(
+  logp,
+  old_logp,
+  adv,
+  mask,
+  high_entropy,
+  *,
+  clip_low=0.2,
+  clip_high=0.2,
+  dual_clip=None,
+  ratio='token',
+  clip_high_entropy=0.5,
+):
+  """`ppo_clip` with one wider range on the tokens `high_entropy` [N, T].
+
+  Archer, https://arxiv.org/abs/2507.15778: reasoning tokens may move further
+  than knowledge tokens; `selection.high_entropy_in_row` tells them apart.
+  """
+  low = jnp.where(high_entropy, clip_high_entropy, clip_low)
+  high = jnp.where(high_entropy, clip_high_entropy, clip_high)
+  clips = dict(clip_low=low, clip_high=high, dual_clip=dual_clip)
+  return ppo_clip(logp, old_logp, adv, mask, ratio=ratio, **clips)
+
+
+class ArcherClip(part('ArcherClip', archer_clip, PolicyLoss)):
+  """`archer_clip` as a part."""
+
+  def clipped(self, arrays):
+    at = arrays['high_entropy']
+    low, high = (jnp.where(at, self.wide, x) for x in (self.low, self.high))
+    return past(arrays, 1 - low, 1 + high, ratio=self.ratio, dual=self.dual)
+
+
 def clip_cov(
   logp, old_logp, adv, mask, cov_tokens, *, clip_low=0.2, clip_high=0.2
 ):
@@ -88,6 +153,14 @@ def clip_cov(
   return jnp.where(as_mask(cov_tokens), 0.0, loss)
 
 
+class ClipCov(part('ClipCov', clip_cov, PolicyLoss)):
+  """`clip_cov` as a part."""
+
+  def clipped(self, arrays):
+    drawn = {'clip_cov': arrays['cov_tokens']}
+    return past(arrays, 1 - self.low, 1 + self.high) | drawn
+
+
 def kl_cov(logp, old_logp, adv, mask, cov_tokens, *, kl_cov_coef=1.0):
   """-r A, plus coef |log r| on the tokens `cov_tokens` [N, T]: KL-Cov.
 
@@ -95,8 +168,11 @@ def kl_cov(logp, old_logp, adv, mask, cov_tokens, *, kl_cov_coef=1.0):
   paper writes a KL; |log r| is the estimate its code uses.
   """
   loss = importance_sampling(logp, old_logp, adv, mask)
-  drift = jnp.abs(log_ratio(logp, old_logp, mask))
+  drift = absolute(log_ratio(logp, old_logp, mask))
   return loss + jnp.where(as_mask(cov_tokens), kl_cov_coef * drift, 0.0)
+
+
+KLCov = part('KLCov', kl_cov, PolicyLoss)
 
 
 def cispo(
@@ -114,18 +190,13 @@ def cispo(
   return -w * adv * keep(mask, logp)
 
 
-def gmpo(logp, old_logp, adv, mask, *, clip_low=0.4, clip_high=0.4):
-  """-A (prod_t clipped r_t)^(1 / T): the geometric mean of PPO's terms, GMPO.
+class CISPO(part('CISPO', cispo, PolicyLoss)):
+  """`cispo` as a part."""
 
-  https://arxiv.org/abs/2507.20673. The clip range is (e^-low, e^high),
-  one-sided by the sign of A as in PPO. `adv` is one number per row; an [N, T]
-  one is averaged over its row. Aggregate with `seq_mean_token_mean`.
-  """
-  adv = stop(row_mean(rows_to_tokens(adv, mask), mask))[:, None]
-  low = jnp.where(adv < 0, -clip_low, -jnp.inf)
-  high = jnp.where(adv > 0, clip_high, jnp.inf)
-  lr = hard_clip(log_ratio(logp, old_logp, mask), low, high)
-  return keep(mask, -adv * safe_exp(row_mean(lr, mask))[:, None])
+  def clipped(self, arrays):
+    logp, old_logp, _, mask = self.take(arrays)
+    w = stop(importance_ratio(logp, old_logp, mask, ratio=self.ratio))
+    return {'clip_low': w < 1 - self.low, 'clip_high': w > 1 + self.high}
 
 
 def sapo(
@@ -144,6 +215,9 @@ def sapo(
   return keep(mask, -adv * gate * 4 / tau)
 
 
+SAPO = part('SAPO', sapo, PolicyLoss)
+
+
 def cpgd(
   logp, old_logp, adv, mask, *, clip_low=0.2, clip_high=0.2, drift_coef=0.0
 ):
@@ -157,8 +231,15 @@ def cpgd(
   lr = log_ratio(logp, old_logp, mask)
   low = jnp.where(adv < 0, jnp.log1p(-clip_low), -jnp.inf)
   high = jnp.where(adv > 0, jnp.log1p(clip_high), jnp.inf)
-  drift = drift_coef * KL_ESTIMATORS['k3'](-lr)
+  drift = drift_coef * exp_minus_1_minus(lr)
   return -adv * hard_clip(lr, low, high) + drift
+
+
+class CPGD(part('CPGD', cpgd, PolicyLoss)):
+  """`cpgd` as a part."""
+
+  def clipped(self, arrays):
+    return past(arrays, 1 - self.low, 1 + self.high)
 
 
 def _binary_divergence(logp, old_logp, mask, divergence):
@@ -167,10 +248,21 @@ def _binary_divergence(logp, old_logp, mask, divergence):
   logp = jnp.minimum(stop(keep(mask, logp, -1.0)), -1e-7)
   old = jnp.minimum(stop(keep(mask, old_logp, -1.0)), -1e-7)
   p, q = jnp.exp(logp), jnp.exp(old)
-  if divergence == 'tv':
+  if choose('divergence', divergence, {'tv': True, 'kl': False}):
     return jnp.abs(p - q)
   rest = jnp.log(-jnp.expm1(old)) - jnp.log(-jnp.expm1(logp))
   return q * (old - logp) + (1 - q) * rest
+
+
+def _far(logp, old_logp, adv, mask, *, divergence, max_divergence):
+  """Tokens past the trust region on the side the advantage pushes to."""
+  adv = rows_to_tokens(adv, mask)
+  r = stop(importance_ratio(logp, old_logp, mask))
+  far = _binary_divergence(logp, old_logp, mask, divergence) > max_divergence
+  return {
+    'clip_low': far & (adv < 0) & (r < 1),
+    'clip_high': far & (adv > 0) & (r > 1),
+  }
 
 
 def dppo(logp, old_logp, adv, mask, *, divergence='tv', max_divergence=0.15):
@@ -184,74 +276,34 @@ def dppo(logp, old_logp, adv, mask, *, divergence='tv', max_divergence=0.15):
   old_logp = stop(logp) if old_logp is None else old_logp
   adv = stop(rows_to_tokens(adv, mask))
   r = importance_ratio(logp, old_logp, mask)
-  far = _binary_divergence(logp, old_logp, mask, divergence) > max_divergence
-  away = jnp.where(adv > 0, r > 1, (adv < 0) & (r < 1))
-  return jnp.where(far & away, 0.0, -adv * r)
+  far = _far(
+    logp,
+    old_logp,
+    adv,
+    mask,
+    divergence=divergence,
+    max_divergence=max_divergence,
+  )
+  return jnp.where(far['clip_low'] | far['clip_high'], 0.0, -adv * r)
 
 
-def mirror_descent(
-  logp, old_logp, adv, mask, *, md_tau=0.1, md_level='sequence'
-):
-  """-A log pi + (tau / 2) (log pi / old)^2: the Kimi form of OPMD, and DRO.
+class DPPO(part('DPPO', dppo, PolicyLoss)):
+  """`dppo` as a part."""
 
-  k1.5 https://arxiv.org/abs/2501.12599: per row, log pi and the squared log
-  ratio are those of the whole sequence; aggregate with `seq_mean_token_sum`.
-  DRO https://arxiv.org/abs/2405.19107, (A - tau log(pi / ref))^2 / 2, has tau
-  times this gradient: use `ratio_to='ref'`. `md_level='token'` squares the log
-  ratio of each token instead.
-  """
-  lr = log_ratio(logp, old_logp, mask)
-  square = jnp.square(lr)
-  if md_level == 'sequence':
-    share = safe_divide(jnp.square(row_sum(lr, mask)), row_count(mask))
-    square = keep(mask, share[:, None])
-  return log_likelihood(logp, adv, mask) + 0.5 * md_tau * square
-
-
-def vespo(
-  logp, old_logp, adv, mask, *, vespo_pos=(2.0, 3.0), vespo_neg=(3.0, 2.0)
-):
-  """-sg(W^c1 exp(c2 (1 - W))) A log pi, W the whole sequence's ratio: VESPO.
-
-  https://arxiv.org/abs/2602.10693, (c1, c2) by the sign of A. The kernel is 1
-  at W = 1 and goes to 0 on both sides.
-  """
-  adv = stop(rows_to_tokens(adv, mask))
-  log_w = stop(row_sum(log_ratio(logp, old_logp, mask), mask))[:, None]
-  c1 = jnp.where(adv >= 0, vespo_pos[0], vespo_neg[0])
-  c2 = jnp.where(adv >= 0, vespo_pos[1], vespo_neg[1])
-  kernel = safe_exp(c1 * log_w + c2 * (1 - safe_exp(log_w)))
-  return -kernel * adv * keep(mask, logp)
-
-
-def topr(
-  logp, old_logp, adv, mask, *, topr_pos=(1.0, 1.0), topr_neg=(0.0, 1.0)
-):
-  """-sg(clip(W, a, b)) A log pi, W the whole sequence's ratio: TOPR.
-
-  https://arxiv.org/abs/2503.14286, (a, b) by the sign of A. The canonical form
-  learns from positives as they are (1, 1), and from negatives by a truncated
-  weight (0, 1) that vanishes once the policy no longer samples them.
-  """
-  adv = stop(rows_to_tokens(adv, mask))
-  w = stop(importance_ratio(logp, old_logp, mask, ratio='product'))
-  low = jnp.where(adv >= 0, topr_pos[0], topr_neg[0])
-  high = jnp.where(adv >= 0, topr_pos[1], topr_neg[1])
-  return -hard_clip(w, low, high) * adv * keep(mask, logp)
+  def clipped(self, arrays):
+    logp, old_logp, adv, mask = self.take(arrays)
+    old_logp = stop(logp) if old_logp is None else old_logp
+    return _far(logp, old_logp, adv, mask, **self.options)
 
 
 POLICIES = {
-  'log_likelihood': log_likelihood,
-  'importance_sampling': importance_sampling,
-  'ppo_clip': ppo_clip,
-  'clip_cov': clip_cov,
-  'kl_cov': kl_cov,
-  'cispo': cispo,
-  'gmpo': gmpo,
-  'sapo': sapo,
-  'cpgd': cpgd,
-  'dppo': dppo,
-  'mirror_descent': mirror_descent,
-  'vespo': vespo,
-  'topr': topr,
+  'log_likelihood': LogLikelihood,
+  'importance_sampling': ImportanceSampling,
+  'ppo_clip': PPOClip,
+  'clip_cov': ClipCov,
+  'kl_cov': KLCov,
+  'cispo': CISPO,
+  'sapo': SAPO,
+  'cpgd': CPGD,
+  'dppo': DPPO,
 }

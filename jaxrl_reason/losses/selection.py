@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from jaxrl_reason.losses.arrays import (
   as_float,
   as_mask,
+  check_shapes,
   keep,
   masked_mean,
+  part,
   row_count,
   row_mean,
   rows_to_tokens,
@@ -24,6 +26,7 @@ def covariance(logp, adv, mask):
 
   https://arxiv.org/abs/2505.22617: tokens with a high one collapse entropy.
   """
+  check_shapes(mask=mask, logp=logp)
   logp, adv = stop(keep(mask, logp)), rows_to_tokens(adv, mask)
   return keep(
     mask, (logp - masked_mean(logp, mask)) * (adv - masked_mean(adv, mask))
@@ -39,7 +42,7 @@ def _largest(score, where, n):
 
 
 def _count(mask, share):
-  return jnp.maximum(jnp.floor(share * as_float(as_mask(mask)).sum()), 1)
+  return jnp.maximum(jnp.floor(share * row_count(mask).sum()), 1)
 
 
 def clip_cov_tokens(
@@ -71,10 +74,16 @@ def clip_cov_tokens(
   return _largest(draw, where, _count(mask, cov_share))
 
 
+ClipCovTokens = part('ClipCovTokens', clip_cov_tokens)
+
+
 def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
   """The share of the tokens with the largest covariance: KL-Cov."""
   cov = covariance(logp, adv, mask)
   return _largest(cov, as_mask(mask), _count(mask, cov_share))
+
+
+KLCovTokens = part('KLCovTokens', kl_cov_tokens)
 
 
 def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
@@ -83,10 +92,14 @@ def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
   https://arxiv.org/abs/2506.01939 trains on the top 20% only and still divides
   by all tokens. Equal entropies at the threshold are all kept.
   """
+  check_shapes(mask=mask, entropy=entropy)
   h = jnp.where(as_mask(mask), as_float(entropy), -jnp.inf)
   n = _count(mask, entropy_share).astype(int)
   threshold = jnp.sort(h.reshape(-1))[::-1][n - 1]
   return as_mask(mask) & (h >= threshold)
+
+
+TopEntropy = part('TopEntropy', top_entropy_tokens)
 
 
 def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
@@ -95,6 +108,7 @@ def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
   Archer, https://arxiv.org/abs/2507.15778, tells reasoning tokens (above) from
   knowledge tokens (below). The quantile is the value of rank ceil(q n).
   """
+  check_shapes(mask=mask, entropy=entropy)
   m = as_mask(mask)
   h = jnp.where(m, as_float(entropy), jnp.inf)
   rank = jnp.ceil(entropy_quantile * row_count(mask)).astype(int)
@@ -103,12 +117,25 @@ def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
   return m & (h >= threshold)
 
 
+HighEntropy = part('HighEntropy', high_entropy_in_row)
+
+
 def off_policy_rows(logp, old_logp, adv, mask, *, max_row_drift):
   """Weights [N, T] that drop negative rows the policy has moved away from.
 
   DeepSeek-V3.2, https://arxiv.org/abs/2512.02556: 0 where A < 0 and the row's
-  mean of log old - log pi exceeds `max_row_drift`, 1 elsewhere.
+  mean of log old - log pi exceeds `max_row_drift`, 1 elsewhere; on-policy
+  (`old_logp=None`) 1 everywhere.
   """
+  check_shapes(mask=mask, logp=logp, old_logp=old_logp)
+  if old_logp is None:
+    return keep(mask, 1.0)
   drift = row_mean(stop(keep(mask, old_logp) - keep(mask, logp)), mask)
   drop = (rows_to_tokens(adv, mask) < 0) & (drift > max_row_drift)[:, None]
   return keep(mask, ~drop)
+
+
+DropDrifted = part('DropDrifted', off_policy_rows, metric='drifted')
+
+
+COV_TOKENS = {'clip_cov': ClipCovTokens, 'kl_cov': KLCovTokens}

@@ -8,10 +8,15 @@ import jax.numpy as jnp
 from jaxrl_reason.losses.arrays import (
   as_float,
   as_mask,
+  check_shapes,
+  choose,
   keep,
   masked_mean,
   masked_var,
+  part,
   rows_to_tokens,
+  safe_divide,
+  safe_sqrt,
   stop,
 )
 
@@ -28,13 +33,17 @@ def whiten(adv, mask, *, valid=None, by='rows', whiten_ddof=1, whiten_eps=1e-8):
     valid: [N], rows that count; the others are 0.
     by: 'rows' or 'tokens'.
   """
+  check_shapes(mask=mask, adv=adv, valid=valid)
   adv = as_float(adv)
   where = jnp.ones(adv.shape[0], bool) if valid is None else as_mask(valid)
-  if by == 'tokens':
+  if choose('by', by, {'tokens': True, 'rows': False}):
     adv, where = rows_to_tokens(adv, mask), as_mask(mask) & where[:, None]
   var = masked_var(adv, where, ddof=whiten_ddof)
   centred = adv - masked_mean(adv, where)
-  return keep(where, centred / jnp.sqrt(var + whiten_eps))
+  return keep(where, safe_divide(centred, safe_sqrt(var + whiten_eps)))
+
+
+Whiten = part('Whiten', whiten, flat={'by': 'whiten'})
 
 
 def entropy_shape(adv, entropy, mask, *, entropy_alpha=0.4, entropy_kappa=2.0):
@@ -44,9 +53,13 @@ def entropy_shape(adv, entropy, mask, *, entropy_alpha=0.4, entropy_kappa=2.0):
   bonus carries no gradient and, as kappa > 1, never turns a sign; where A is 0
   it stays 0.
   """
+  check_shapes(mask=mask, entropy=entropy)
   adv = rows_to_tokens(adv, mask)
   bonus = entropy_alpha * stop(keep(mask, entropy))
   return keep(mask, adv + jnp.minimum(bonus, jnp.abs(adv) / entropy_kappa))
+
+
+EntropyShape = part('EntropyShape', entropy_shape)
 
 
 def weigh_signs(adv, *, pos_weight=1.0, neg_weight=1.0):
@@ -58,6 +71,12 @@ def weigh_signs(adv, *, pos_weight=1.0, neg_weight=1.0):
   return jnp.where(adv > 0, pos_weight, neg_weight) * adv
 
 
+WeighSigns = part('WeighSigns', weigh_signs)
+
+
 def clip_advantage(adv, *, adv_max):
   """A clipped to +-adv_max."""
   return jnp.clip(adv, -adv_max, adv_max)
+
+
+ClipAdvantage = part('ClipAdvantage', clip_advantage)

@@ -11,7 +11,10 @@ from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
   as_float,
   as_mask,
+  check_shapes,
+  choose,
   keep,
+  part,
   row_count,
   row_mean,
   rows_to_tokens,
@@ -19,6 +22,7 @@ from jaxrl_reason.losses.arrays import (
   stop,
 )
 from jaxrl_reason.losses.baselines import (
+  Advantage,
   group_mean,
   group_zscore,
   leave_one_out,
@@ -53,6 +57,9 @@ def last_token(mask):
 
 def token_rewards(reward, mask, *, valid=None, process_reward=None):
   """[N] on the last token, plus [N, T] where given; invalid rows get 0."""
+  check_shapes(
+    mask=mask, reward=reward, valid=valid, process_reward=process_reward
+  )
   ok = groups.valid_rows(reward, valid)
   outcome = jnp.where(ok, as_float(reward), 0.0)[:, None]
   r = jnp.where(last_token(mask), outcome, 0.0)
@@ -70,6 +77,9 @@ def returns(reward, mask, *, valid=None, process_reward=None, gamma=1.0):
   r = token_rewards(reward, mask, valid=valid, process_reward=process_reward)
   g = jnp.where(as_mask(mask), gamma, 1.0)
   return keep(mask, suffix_scan(r, g))
+
+
+Returns = part('Returns', returns, Advantage)
 
 
 def _lambdas(mask, gae_lambda, lambda_alpha):
@@ -99,6 +109,7 @@ def gae(
   length (VAPO, https://arxiv.org/abs/2504.05118, alpha = 0.05). The critic's
   own lambda (VC-PPO, https://arxiv.org/abs/2503.01491) is in `value_targets`.
   """
+  check_shapes(mask=mask, values=values, reward=reward)
   ok = groups.valid_rows(reward, valid)[:, None] & as_mask(mask)
   v = keep(ok, values)
   r = token_rewards(reward, mask, valid=valid, process_reward=process_reward)
@@ -106,6 +117,9 @@ def gae(
   lam = _lambdas(mask, gae_lambda, lambda_alpha)
   g = jnp.where(as_mask(mask), gamma * lam, 1.0)
   return keep(ok, suffix_scan(delta, g))
+
+
+GAE = part('GAE', gae, Advantage)
 
 
 def value_targets(
@@ -132,6 +146,9 @@ def value_targets(
     gae_lambda=value_lambda,
   )
   return stop(keep(mask, adv + keep(mask, values)))
+
+
+ValueTargets = part('ValueTargets', value_targets, Advantage)
 
 
 def implicit_reward(prm_logp, ref_logp, mask, *, prm_beta=0.05):
@@ -162,12 +179,25 @@ def prime(reward, group, process_reward, mask, *, valid=None, gamma=1.0):
   return keep(where, togo) + rows_to_tokens(outcome, where)
 
 
+PRIME = part('PRIME', prime, Advantage)
+
+
+def _no_baseline(r, group, ok, ddof, eps):
+  return reinforce(r, valid=ok)
+
+
+def _mean_baseline(r, group, ok, ddof, eps):
+  return group_mean(r, group, valid=ok)
+
+
+def _zscore_baseline(r, group, ok, ddof, eps):
+  return group_zscore(r, group, valid=ok, ddof=ddof, eps=eps)
+
+
 SEGMENT_BASELINES = {
-  'none': lambda r, group, ok, ddof, eps: reinforce(r, valid=ok),
-  'group_mean': lambda r, group, ok, ddof, eps: group_mean(r, group, valid=ok),
-  'group_zscore': lambda r, group, ok, ddof, eps: group_zscore(
-    r, group, valid=ok, ddof=ddof, eps=eps
-  ),
+  'none': _no_baseline,
+  'group_mean': _mean_baseline,
+  'group_zscore': _zscore_baseline,
 }
 
 
@@ -195,13 +225,20 @@ def segments(
     segment_reward: [N, S], NaN where a row has no such segment.
     segment_ids: int [N, T], the segment of each token; others get 0.
   """
+  check_shapes(
+    mask=mask,
+    reward=reward,
+    group=group,
+    segment_reward=segment_reward,
+    segment_ids=segment_ids,
+  )
   ok = groups.valid_rows(reward, valid)
   present = jnp.isfinite(as_float(segment_reward)) & ok[:, None]
   r = token_rewards(
     reward, present, valid=ok, process_reward=keep(present, segment_reward)
   )
   togo = suffix_scan(r, jnp.where(present, segment_gamma, 1.0))
-  baseline = SEGMENT_BASELINES[segment_baseline]
+  baseline = choose('segment_baseline', segment_baseline, SEGMENT_BASELINES)
 
   def column(r, there):
     return baseline(r, group, there, ddof, eps)
@@ -210,6 +247,9 @@ def segments(
   ids = jnp.clip(segment_ids, 0, adv.shape[1] - 1)
   inside = as_mask(mask) & (ids == segment_ids)
   return keep(inside, jnp.take_along_axis(adv, ids, 1))
+
+
+Segments = part('Segments', segments, Advantage)
 
 
 def tree(
@@ -236,6 +276,7 @@ def tree(
     node_ids: int [N, T], the node a token belongs to. Rows that share a node
       hold it at the same positions.
   """
+  check_shapes(mask=mask, node_ids=node_ids, reward=reward)
   g = groups.group_of(reward, group, valid)
   ok = as_mask(mask) & g.valid[:, None]
 
@@ -250,6 +291,9 @@ def tree(
   parent = _parent_value(value, node_ids, ok, root)
   adv = tree_global * (value - root[:, None]) + tree_local * (value - parent)
   return keep(ok, adv / jnp.maximum(leaves, 1.0) ** tree_power)
+
+
+Tree = part('Tree', tree, Advantage)
 
 
 def _parent_value(value, node_ids, mask, root):

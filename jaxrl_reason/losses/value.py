@@ -3,7 +3,16 @@
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import as_float, keep, row_sum, stop
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  check_shapes,
+  hard_clip,
+  keep,
+  part,
+  required,
+  row_sum,
+  stop,
+)
 from jaxrl_reason.losses.groups import valid_rows
 from jaxrl_reason.losses.token_advantage import implicit_reward
 
@@ -14,14 +23,18 @@ def value_loss(values, targets, mask, *, old_values=None, value_clip=None):
   https://arxiv.org/abs/1707.06347; the half is a convention. Without
   `value_clip` it is the squared error. [N, T] each.
   """
+  check_shapes(mask=mask, values=values, targets=targets, old_values=old_values)
   v, r = keep(mask, values), stop(keep(mask, targets))
   error = jnp.square(v - r)
   if value_clip is not None:
-    old = stop(keep(mask, old_values))
-    near = jnp.clip(v, old - value_clip, old + value_clip)
+    old = stop(keep(mask, required({'old_values': old_values}, 'old_values')))
+    near = hard_clip(v, old - value_clip, old + value_clip)
     clipped = jnp.square(near - r)
     error = jnp.where(clipped > error, clipped, error)
   return 0.5 * error
+
+
+ValueLoss = part('ValueLoss', value_loss)
 
 
 def binary_cross_entropy(logit, label, *, valid=None):

@@ -114,7 +114,7 @@ def _packing(c, start: int) -> Packing | Lengths | None:
 
 def _critic(config, model: Model, objective, updates: int):
   """The network beside the policy that the loss asks for, if any."""
-  output = critics.kind_of(losses.needs(objective))
+  output = critics.kind_of(objective.needs)
   if output is None:
     return None
   c = config.rl.critic

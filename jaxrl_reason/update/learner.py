@@ -40,7 +40,7 @@ class Learner:
   """
 
   model: Model
-  objective: Any
+  objective: losses.Objective
   tx: optax.GradientTransformation
   start: int
   epochs: int = 1
@@ -59,7 +59,7 @@ class Learner:
   @property
   def needs(self) -> frozenset[str]:
     """The arrays and extras the loss asks for, by name."""
-    return losses.needs(self.objective)
+    return self.objective.needs
 
   @property
   def offload(self) -> tuple[str, ...]:

@@ -300,7 +300,7 @@ def _with_critic(learner: Learner, state, new, batch: Batch, target):
   """The new state with the critic's update, the policy standing still during
   the critic's warm-up; and the critic's metrics.
   """
-  divisors = losses.denominators(learner.objective, batch.mask)
+  divisors = losses.counts(batch.mask)
 
   def loss(params, rows):
     batch, target = rows

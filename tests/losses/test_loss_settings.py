@@ -13,21 +13,23 @@ WANTED = (
 ).split()
 
 
-def test_the_recipes_are_there_and_cited():
-  assert set(WANTED) <= set(losses.RECIPES)
-  for name, recipe in losses.RECIPES.items():
-    assert recipe['cite'] and recipe['paper'].startswith('https://'), name
+def test_the_presets_are_there_and_cited():
+  assert set(WANTED) <= set(losses.PRESETS)
+  for name, preset in losses.PRESETS.items():
+    assert preset['cite'] and preset['paper'].startswith('https://'), name
 
 
-@pytest.mark.parametrize('name', losses.RECIPES)
+@pytest.mark.parametrize('name', losses.PRESETS)
 def test_resolving_twice_changes_nothing_and_every_key_is_read(name):
   s = losses.resolve(name)
-  assert losses.resolve(s) == s == losses.resolve({'name': name})
-  own = {k for k in losses.RECIPES[name] if k in losses.DEFAULTS}
+  assert losses.resolve(s) is s
+  assert s.settings == losses.resolve({'name': name}).settings
+  assert losses.resolve(dict(s)).settings == s.settings
+  own = {k for k in losses.PRESETS[name] if k in losses.DEFAULTS}
   assert own <= keys_read(s), own - keys_read(s)
 
 
-def test_overrides_win_over_the_recipe():
+def test_overrides_win_over_the_preset():
   s = losses.resolve({'name': 'dapo', 'clip_high': 0.3})
   assert (s['clip_low'], s['clip_high']) == (0.2, 0.3)
   assert losses.resolve({'policy': 'cispo'})['clip_high'] == 4.0
@@ -111,7 +113,7 @@ def test_refused_with_what_to_do(settings, words):
     ('mt_grpo', {'old_logp', 'ref_logp', 'segment_reward', 'segment_ids'}),
     ('vapo', {'old_logp', 'values', 'sft_mask'}),
     ({'drop_truncated': True}, {'old_logp', 'truncated'}),
-    ('luffy', {'old_logp', 'is_offpolicy'}),
+    ('luffy', {'old_logp', 'is_offpolicy', 'entropy_grad'}),
     ('tbrm', {'full_logits', 'ref_logp'}),
     ('rover', {'full_logits', 'old_logp', 'old_mean_logp'}),
   ],
@@ -141,3 +143,61 @@ def test_a_missing_array_is_named():
       call()
   with pytest.raises(ValueError, match='bellman_loss'):
     losses.policy_loss('tbrm', -mask, mask, mask)
+
+
+NONSENSE = [
+  {'clip_high': float('nan')},
+  {'kl_coef': float('inf')},
+  {'eps': float('-inf')},
+  {'policy': 'mirror_descent', 'md_tau': -1},
+  {'policy': 'sapo', 'tau_pos': 0},
+  {'policy': 'sapo', 'tau_neg': -1.0},
+  {'advantage': 'passk', 'pass_k': 2.5},
+  {'advantage': 'gfpo', 'keep_k': 1.5},
+  {'ddof': 0.5},
+  {'policy': 'vespo', 'vespo_pos': (1.0, 2.0, 3.0)},
+  {'policy': 'vespo', 'vespo_neg': (1.0, float('nan'))},
+  {'policy': 'topr', 'topr_neg': (1.0, 0.0)},
+  {'advantage': 'gdpo', 'part_weights': (1.0, 'x')},
+  {'reject_low': 2.0, 'reject_high': 0.5},
+  {'correction': 'mask', 'correction_low': 3.0, 'correction_high': 2.0},
+  {'correction': 'truncate', 'correction_high': -1.0},
+  {'policy': 'clip_cov', 'cov_low': 6.0},
+  {'policy': 'cpgd', 'drift_coef': -0.1},
+  {'policy': 'dppo', 'max_divergence': 0},
+  {'advantage': 'gae', 'lambda_alpha': 0},
+  {'adv_max': -1.0},
+  {'entropy_target': -0.1},
+  {'kl_target': 0.0},
+  {'sft_coef': 0.1, 'sft_coef_end': -1.0},
+  {'kl_coef': 0.1, 'kl_max': 0},
+  {'veto': -0.1},
+  {'offpolicy': 'luffy', 'luffy_gamma': 0},
+  {'clip_high_entropy': 1.5},
+  {'name': 'gmpo', 'aggregation': 'token_mean'},
+  {'name': 'opmd', 'aggregation': 'token_mean'},
+  {'name': 'dro', 'aggregation': 'seq_mean_token_mean'},
+]
+
+
+@pytest.mark.parametrize('settings', NONSENSE, ids=str)
+def test_nonsense_is_refused_by_name(settings):
+  with pytest.raises(ValueError) as e:
+    losses.resolve(settings)
+  assert list(settings)[-1] in str(e.value)
+
+
+def test_whole_numbers_are_whole():
+  assert losses.resolve({'advantage': 'passk', 'pass_k': 4.0})['pass_k'] == 4
+  assert isinstance(losses.resolve({'ddof': 0.0})['ddof'], int)
+
+
+def test_an_unknown_setting_shows_the_nearest_not_all():
+  with pytest.raises(ValueError, match="Did you mean 'kl_horizon'") as e:
+    losses.resolve({'kl_horizont': 1})
+  assert len(str(e.value)) < 120
+
+
+def test_luffy_is_its_authors_script():
+  s = losses.resolve('luffy')
+  assert s['policy'] == 'importance_sampling' and s['entropy_coef'] == 0.001

@@ -1,7 +1,7 @@
 """Advantages and loss by settings: the twin end to end, and what must hold.
 
 Micro-batches, devices and permutations give the same loss, gradient and
-metrics; nothing outside the mask is read or touched; every recipe runs with
+metrics; nothing outside the mask is read or touched; every preset runs with
 just the arrays `needs` names.
 """
 
@@ -22,7 +22,7 @@ V = 7
 
 @pytest.fixture(scope='module')
 def batch():
-  """The edge batch with one more row, and every array any recipe reads."""
+  """The edge batch with one more row, and every array any preset reads."""
   b = edge_batch(seed=5)
   b = {k: np.concatenate([x, x[:1]]) for k, x in b.items()}
   mask, rng = b['mask'], np.random.default_rng(0)
@@ -108,7 +108,7 @@ def gradient(s, b, adv, x, **more):
 
 
 @pytest.fixture(scope='module')
-def every_recipe(batch):
+def every_preset(batch):
   """{name: (adv, ((loss, metrics), grad))} from just what `needs` names."""
 
   def run(name, b):
@@ -118,14 +118,14 @@ def every_recipe(batch):
     adv = estimate(s, b)
     return adv, gradient(s, b, adv, variable(s, b), **more)
 
-  fns = {name: functools.partial(run, name) for name in losses.RECIPES}
+  fns = {name: functools.partial(run, name) for name in losses.PRESETS}
   return together(fns, batch)
 
 
-@pytest.mark.parametrize('name', losses.RECIPES)
-def test_every_recipe_runs_on_what_it_needs(name, batch, every_recipe):
+@pytest.mark.parametrize('name', losses.PRESETS)
+def test_every_preset_runs_on_what_it_needs(name, batch, every_preset):
   """Under jit, finite on every edge case, gradient exactly 0 off the mask."""
-  adv, ((loss, metrics), grad) = every_recipe[name]
+  adv, ((loss, metrics), grad) = every_preset[name]
   assert loss.dtype == grad.dtype == adv.dtype == jnp.float32
   for x in (adv, loss, grad, *metrics.values()):
     assert np.isfinite(x).all()

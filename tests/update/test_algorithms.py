@@ -79,7 +79,7 @@ def test_micro_batches_change_no_recipe(batch, name):
 
 def test_every_recipe_is_accepted_or_says_what_it_lacks():
   config, refused = config_lib.default(), []
-  for name in losses.RECIPES:
+  for name in losses.PRESETS:
     config.rl.algorithm = name
     config.rl.demos = int(name == 'luffy')
     try:

@@ -22,11 +22,11 @@ sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
 
 from jaxrl_reason import losses
 
-RECIPES = 'reinforce grpo dapo gspo cispo gmpo sapo flash_rl'.split()
+PRESETS = 'reinforce grpo dapo gspo cispo gmpo sapo flash_rl'.split()
 
 
-def inputs(recipe, n, t):
-  """The arrays the recipe's loss reads."""
+def inputs(preset, n, t):
+  """The arrays the preset's loss reads."""
   key = jax.random.split(jax.random.key(0), 5)
   logp = -jax.random.exponential(key[0], (n, t))
 
@@ -38,7 +38,7 @@ def inputs(recipe, n, t):
     logp=logp, mask=jnp.arange(t) < length, adv=jax.random.normal(key[2], (n,))
   )
   for name, k in zip(('old_logp', 'ref_logp', 'sampler_logp'), (2, 3, 4)):
-    if name in losses.needs(recipe):
+    if name in losses.needs(preset):
       arrays[name] = near(key[k])
   return arrays
 
@@ -59,18 +59,18 @@ def read_once(x):
   return sum(a.astype(jnp.float32).sum() for a in jax.tree.leaves(x))
 
 
-def with_metrics(recipe, x):
+def with_metrics(preset, x):
   x = dict(x)
   logp, adv, mask = (x.pop(k) for k in ('logp', 'adv', 'mask'))
 
   def fn(logp):
-    return losses.policy_loss(recipe, logp, adv, mask, **x)
+    return losses.policy_loss(preset, logp, adv, mask, **x)
 
   return jax.value_and_grad(fn, has_aux=True)(logp)
 
 
-def without_metrics(recipe, x):
-  (loss, _), grad = with_metrics(recipe, x)
+def without_metrics(preset, x):
+  (loss, _), grad = with_metrics(preset, x)
   return loss, grad
 
 
@@ -82,13 +82,13 @@ def main():
   args = parser.parse_args()
   device = jax.devices()[0]
   print(f'{device.device_kind}, [{args.rows}, {args.tokens}]')
-  print(f'{"recipe":12}{"read once":>12}{"loss + grad":>22}{"+ metrics":>22}')
-  for recipe in RECIPES:
-    x = inputs(recipe, args.rows, args.tokens)
+  print(f'{"preset":12}{"read once":>12}{"loss + grad":>22}{"+ metrics":>22}')
+  for preset in PRESETS:
+    x = inputs(preset, args.rows, args.tokens)
     once = seconds(jax.jit(read_once), x, args.repeats)
-    line = f'{recipe:12}{1e3 * once:9.2f} ms'
+    line = f'{preset:12}{1e3 * once:9.2f} ms'
     for fn in (without_metrics, with_metrics):
-      s = seconds(jax.jit(functools.partial(fn, recipe)), x, args.repeats)
+      s = seconds(jax.jit(functools.partial(fn, preset)), x, args.repeats)
       line += f'{1e3 * s:10.2f} ms {s / once:6.1f} x'
     print(line)
 

@@ -1,13 +1,13 @@
 """Published algorithms as settings: name -> what differs from `DEFAULTS`.
 
 `cite` and `paper` are for people and for docs/algorithms.md, which is generated
-from this table. A recipe holds what the paper's objective fixes; learning
+from this table. A preset holds what the paper's objective fixes; learning
 rates, batch and group sizes, and filters of the data belong to the run.
 """
 
 
 def _from(base, source, **changes):
-  """Another recipe with changes; source: 'authors year, arXiv or address'."""
+  """Another preset with changes; source: 'authors year, arXiv or address'."""
   cite, paper = source.split(', ')
   url = paper if '/' in paper else f'https://arxiv.org/abs/{paper}'
   return {**base, **changes, 'cite': cite, 'paper': url}
@@ -53,7 +53,7 @@ _GSPO = _from(
 _NSR = _from(_PER_TOKEN, 'Zhu et al. 2025, 2506.01347', advantage='signs')
 _UNCLIPPED = dict(advantage='group_zscore', aggregation='seq_mean_token_mean')
 
-RECIPES = {
+PRESETS = {
   # --- REINFORCE and PPO
   'reinforce': _from(
     _PLAIN,
@@ -254,12 +254,14 @@ RECIPES = {
     kl_weighted=True,
     max_row_drift=0.1,
   ),
-  'luffy': _from(
-    _CLIPPED,
+  'luffy': _from(  # the authors' script has neither a clip nor a KL
+    _UNCLIPPED,
     'Yan et al. 2025, 2504.14945',
     advantage='group_mean',
+    policy='importance_sampling',
     aggregation='fixed_length',
     offpolicy='luffy',
+    entropy_coef=0.001,
   ),
   # --- the policy's logits as action values (`bellman_loss`)
   'tbrm': _from(_PLAIN, 'Yuan et al. 2025, 2505.15311', policy='tbrm'),

@@ -1,0 +1,111 @@
+"""Advantages made of other advantages: over a part of a group, over parts.
+
+The rules of baselines.py hold here too.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses import groups
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  check_shapes,
+  choose,
+  part,
+  row_count,
+  safe_divide,
+)
+from jaxrl_reason.losses.baselines import Advantage, group_zscore
+
+
+def gfpo(
+  reward,
+  group,
+  metric,
+  *,
+  valid=None,
+  keep_k=4,
+  ddof=1,
+  eps=1e-6,
+  singleton='zero',
+):
+  """The z-score among the k rows of a group with the highest metric, 0 else.
+
+  GFPO, https://arxiv.org/abs/2508.09726. `metric` is [N]: minus the length, or
+  reward per token (`filter_metric`). Equal metrics: the earlier row is kept.
+  """
+  g = groups.group_of(reward, group, valid)
+  place = groups.place_in_group(g, -as_float(metric))
+  return group_zscore(
+    reward,
+    group,
+    valid=g.valid & (place < keep_k),
+    ddof=ddof,
+    eps=eps,
+    singleton=singleton,
+  )
+
+
+def filter_metric(reward, mask, *, keep_by='short'):
+  """What GFPO filters by: 'short' is -length, 'efficient' reward / length."""
+  length = row_count(mask)
+  if choose('keep_by', keep_by, {'short': True, 'efficient': False}):
+    return -length
+  return safe_divide(jnp.nan_to_num(as_float(reward)), length)
+
+
+def _gfpo(
+  reward,
+  group,
+  mask,
+  *,
+  valid=None,
+  keep_k=4,
+  keep_by='short',
+  ddof=1,
+  eps=1e-6,
+  singleton='zero',
+):
+  """`gfpo` by `filter_metric`."""
+  metric = filter_metric(reward, mask, keep_by=keep_by)
+  options = dict(keep_k=keep_k, ddof=ddof, eps=eps, singleton=singleton)
+  return gfpo(reward, group, metric, valid=valid, **options)
+
+
+GFPO = part('GFPO', _gfpo, Advantage)
+
+
+def gdpo(
+  reward_parts,
+  group,
+  *,
+  valid=None,
+  part_weights=(),
+  ddof=1,
+  eps=1e-6,
+  singleton='zero',
+):
+  """A = sum_r w_r zscore(part r): normalise each reward, then add. GDPO.
+
+  https://arxiv.org/abs/2601.05242, whose second half, a whitening over the
+  batch, is `whiten(.., by='rows')`. `reward_parts` is [N, R]; a part that is
+  not finite contributes 0 and is in no statistic of its own column.
+  """
+  check_shapes(reward_parts=reward_parts, group=group, valid=valid)
+
+  def zscore(part):
+    return group_zscore(
+      part, group, valid=valid, ddof=ddof, eps=eps, singleton=singleton
+    )
+
+  adv = jax.vmap(zscore, in_axes=1, out_axes=1)(jnp.asarray(reward_parts))
+  if len(part_weights) not in (0, adv.shape[1]):
+    raise ValueError(
+      f'losses: part_weights has {len(part_weights)} weights for '
+      f'{adv.shape[1]} reward parts: give one for each, or none.'
+    )
+  weights = jnp.asarray(part_weights) if len(part_weights) else 1.0
+  return (adv * weights).sum(1)
+
+
+GDPO = part('GDPO', gdpo, Advantage)

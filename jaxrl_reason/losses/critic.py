@@ -1,0 +1,104 @@
+"""Losses of critics, and of policies whose logits are action values."""
+
+from collections.abc import Mapping
+
+import jax
+
+from jaxrl_reason.losses import groups
+from jaxrl_reason.losses.aggregation import aggregate, counts
+from jaxrl_reason.losses.arrays import (
+  Array,
+  as_mask,
+  checked,
+  required,
+  safe_divide,
+  stop,
+)
+from jaxrl_reason.losses.objective import (
+  Metrics,
+  Settings,
+  charge_kl,
+  objective_of,
+)
+from jaxrl_reason.losses.objective import (
+  denominators as divisors_of,
+)
+from jaxrl_reason.losses.token_advantage import ValueTargets
+from jaxrl_reason.losses.value import ValueLoss
+
+
+def critic_targets(
+  settings: Settings,
+  reward: Array,
+  values: Array,
+  mask: Array,
+  *,
+  reward_valid: Array | None = None,
+  old_logp: Array | None = None,
+  ref_logp: Array | None = None,
+  process_reward: Array | None = None,
+) -> jax.Array:
+  """Regression targets of a critic, [N, T], for `critic_loss`.
+
+  The reward, KL included where the settings put it there, is the one
+  `advantages` sees; lambda is `value_lambda`.
+  """
+  o, arrays = objective_of(settings), checked(locals())
+  valid = groups.valid_rows(reward, reward_valid)
+  arrays['valid'] = valid
+  part = o.critic[0] if o.critic else ValueTargets.read(o.settings)
+  if o.kl is not None and o.kl.where == 'reward':
+    arrays |= charge_kl(o, arrays, part)
+  return part(arrays)
+
+
+def critic_loss(
+  settings: Settings,
+  values: Array,
+  targets: Array,
+  mask: Array,
+  *,
+  old_values: Array | None = None,
+  denominators: Mapping[str, Array] | None = None,
+) -> tuple[jax.Array, Metrics]:
+  """The mean over tokens of the (clipped) squared error of a critic.
+
+  `targets` from `critic_targets`. Adds up over micro-batches.
+  """
+  o, arrays = objective_of(settings), checked(locals())
+  part = o.critic[1] if o.critic else ValueLoss.read(o.settings)
+  per_token = part(arrays)
+  d = denominators or counts(mask)
+  loss = aggregate(per_token, mask, 'token_mean', denominators=d)
+  return loss, {'value_loss': stop(loss)}
+
+
+def bellman_loss(
+  settings: Settings,
+  logits: Array,
+  tokens: Array,
+  adv: Array,
+  mask: Array,
+  *,
+  ref_logp: Array | None = None,
+  old_logp: Array | None = None,
+  old_mean_logp: Array | None = None,
+  denominators: Mapping[str, Array] | None = None,
+) -> tuple[jax.Array, Metrics]:
+  """The loss of policy='tbrm' or 'rover', which takes full logits [N, T, V].
+
+  `adv` is what `advantages` gives for the preset: TBRM reads it as the reward.
+  Adds up over micro-batches like `policy_loss`.
+  """
+  o, arrays = objective_of(settings), checked(locals())
+  for name in set(o.policy.reads) & set(arrays):
+    required(arrays, name)
+  mask = as_mask(mask)
+  d = denominators or divisors_of(o, mask)
+  loss = o.policy({**arrays, 'mask': mask, 'reward': adv})
+  if loss.ndim == 1:  # one number per row
+    rows = d['rows' if o.aggregation.count_empty else 'nonempty']
+    loss = safe_divide(loss.sum(), rows)
+  else:
+    loss = o.aggregation(loss, mask, d)
+  return loss, {'loss': stop(loss)}

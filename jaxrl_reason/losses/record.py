@@ -1,0 +1,135 @@
+"""An objective: the record of the parts that turn rewards into a loss."""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxrl_reason.losses.aggregation import Aggregate
+from jaxrl_reason.losses.arrays import Part
+from jaxrl_reason.losses.baselines import GroupZScore
+from jaxrl_reason.losses.correction import Truncate
+from jaxrl_reason.losses.entropy import EntropyBonus
+from jaxrl_reason.losses.imitation import Likelihood
+from jaxrl_reason.losses.kl import KL
+from jaxrl_reason.losses.policy import PPOClip
+
+# Arrays a run has to compute only if some part asks for them.
+ARRAYS = frozenset(
+  'old_logp ref_logp sampler_logp entropy values greedy_reward reward_parts '
+  'process_reward segment_reward segment_ids node_ids old_mean_logp '
+  'sum_p_squared sft_mask is_offpolicy key'.split()
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Objective:
+  """What is optimised, as frozen parts; equal only to itself, so hashable.
+
+  `resolve` reads one from settings. A part of your own replaces one of these:
+  `dataclasses.replace(losses.resolve('dapo'), policy=MyLoss())`.
+
+  Attributes:
+    advantage: rewards -> advantages.
+    shaping: advantages -> advantages, in this order.
+    policy: advantages -> loss per token.
+    ratio_to: 'old', 'sampler' or 'ref': what `old_logp` of the policy is.
+    row_entropy: tells high-entropy tokens from others (Archer), or None.
+    select: parts that choose tokens of the whole batch, by the name under which
+      they reach the others: 'cov_tokens', 'top_entropy'.
+    correction: weight old / sampler, or None.
+    weights: further factors [N, T] on the policy term.
+    offpolicy: loss of the tokens another policy wrote; None: the same.
+    kl, entropy, likelihood: terms beside the policy's; None: none.
+    aggregation: loss per token -> loss.
+    critic: (targets, loss) of a critic; None: there is none.
+    skip_empty: leave rows without a token out of the statistics of groups.
+    drop_truncated, drop_offpolicy: what `loss_mask` leaves out.
+    settings: the flat settings it was read from, all of them.
+  """
+
+  advantage: Part = GroupZScore()
+  shaping: tuple[Part, ...] = ()
+  policy: Part = PPOClip()
+  ratio_to: str = 'old'
+  row_entropy: Part | None = None
+  select: Mapping[str, Part] = dataclasses.field(default_factory=dict)
+  correction: Truncate | None = None
+  weights: tuple[Part, ...] = ()
+  offpolicy: Part | None = None
+  kl: KL | None = None
+  entropy: EntropyBonus | None = None
+  likelihood: Likelihood | None = None
+  aggregation: Aggregate = Aggregate()
+  critic: tuple[Part, Part] | None = None
+  skip_empty: bool = False
+  drop_truncated: bool = False
+  drop_offpolicy: bool = False
+  settings: Mapping[str, Any] = dataclasses.field(
+    default_factory=dict, repr=False
+  )
+
+  @property
+  def parts(self) -> list[Part]:
+    """Every part, in the order in which they are used."""
+    single = (self.row_entropy, self.correction, self.offpolicy, self.kl)
+    last = (self.entropy, self.likelihood, self.aggregation)
+    everything = (
+      self.advantage,
+      *self.shaping,
+      self.policy,
+      *self.select.values(),
+    ) + (*self.weights, *single, *last, *(self.critic or ()))
+    return [part for part in everything if part is not None]
+
+  @functools.cached_property
+  def needs(self) -> frozenset[str]:
+    """See `losses.needs`."""
+    names = set().union(*(self._arrays(p) for p in self.parts)) & ARRAYS
+    if self.entropy is not None:
+      names -= {'entropy'} - set().union(
+        *(self._arrays(p) for p in self.parts if p is not self.entropy)
+      )
+    extra = {
+      'entropy_grad': self.entropy is not None,
+      'entropy': self.entropy is not None and self.entropy.share is not None,
+      'full_logits': self.takes_logits,
+      'truncated': self.drop_truncated,
+      'is_offpolicy': self.drop_offpolicy,
+      'selected': bool(self.select)
+      or (self.entropy is not None and self.entropy.share is not None),
+    }
+    return frozenset(names | {name for name, on in extra.items() if on})
+
+  def _arrays(self, part) -> set[str]:
+    """The arrays of a run behind the names that a part reads."""
+    anchored = part is self.policy or part in self.weights
+    anchor = 'old_logp' if self.takes_logits else self.ratio_to + '_logp'
+    alias = {'at_sampling': 'old_logp'}
+    if anchored:
+      alias['old_logp'] = anchor
+    names = {alias.get(name, name) for name in part.reads}
+    in_reward = part is self.kl and part.where == 'reward'
+    return names | ({'old_logp'} if in_reward else set())
+
+  @functools.cached_property
+  def coefs(self) -> dict[str, float]:
+    """The coefficients that `init_coefs` starts from."""
+    parts = dict(kl_coef=self.kl, entropy_coef=self.entropy)
+    parts['sft_coef'] = self.likelihood
+    return {k: 0.0 if p is None else p.coef for k, p in parts.items()}
+
+  @functools.cached_property
+  def takes_logits(self) -> bool:
+    """Whether the policy's loss is one of `bellman_loss`."""
+    return 'logits' in self.policy.reads
+
+  def __getitem__(self, key: str) -> Any:
+    return self.settings[key]
+
+  def __iter__(self) -> Iterator[str]:
+    return iter(self.settings)
+
+  def keys(self):
+    """The names of all settings, so that `dict(objective)` gives them."""
+    return self.settings.keys()

@@ -1,0 +1,132 @@
+"""Policy losses of whole rows, spread over the tokens: [N, T].
+
+The arguments are those of policy.py. Each docstring names the aggregation that
+gives the published sum over rows.
+"""
+
+import jax.numpy as jnp
+
+from jaxrl_reason.losses.arrays import (
+  choose,
+  hard_clip,
+  importance_ratio,
+  keep,
+  log_ratio,
+  part,
+  row_count,
+  row_mean,
+  row_sum,
+  rows_to_tokens,
+  safe_divide,
+  safe_exp,
+  stop,
+)
+from jaxrl_reason.losses.policy import PolicyLoss, log_likelihood
+
+
+def _row_advantage(adv, mask):
+  """One advantage per row, [N, 1]: the mean of an [N, T] one."""
+  return stop(row_mean(rows_to_tokens(adv, mask), mask))[:, None]
+
+
+def gmpo(logp, old_logp, adv, mask, *, clip_low=0.4, clip_high=0.4):
+  """-A (prod_t clipped r_t)^(1 / T): the geometric mean of PPO's terms, GMPO.
+
+  https://arxiv.org/abs/2507.20673. The clip range is (e^-low, e^high),
+  one-sided by the sign of A as in PPO. `adv` is one number per row; an [N, T]
+  one is averaged over its row. Aggregate with `seq_mean_token_mean`.
+  """
+  adv = _row_advantage(adv, mask)
+  low = jnp.where(adv < 0, -clip_low, -jnp.inf)
+  high = jnp.where(adv > 0, clip_high, jnp.inf)
+  lr = hard_clip(log_ratio(logp, old_logp, mask), low, high)
+  return keep(mask, -adv * safe_exp(row_mean(lr, mask))[:, None])
+
+
+class GMPO(part('GMPO', gmpo, PolicyLoss)):
+  """`gmpo` as a part."""
+
+  def clipped(self, arrays):
+    logp, old_logp, adv, mask = self.take(arrays)
+    lr, adv = stop(log_ratio(logp, old_logp, mask)), _row_advantage(adv, mask)
+    low, high = (lr < -self.low) & (adv < 0), (lr > self.high) & (adv > 0)
+    return {'clip_low': low, 'clip_high': high}
+
+
+def mirror_descent(
+  logp, old_logp, adv, mask, *, md_tau=0.1, md_level='sequence'
+):
+  """-A log pi + (tau / 2) (log pi / old)^2: the Kimi form of OPMD, and DRO.
+
+  k1.5 https://arxiv.org/abs/2501.12599: per row, log pi and the squared log
+  ratio are those of the whole sequence; aggregate with `seq_mean_token_sum`.
+  DRO https://arxiv.org/abs/2405.19107, (A - tau log(pi / ref))^2 / 2, has tau
+  times this gradient: use `ratio_to='ref'`. `md_level='token'` squares the log
+  ratio of each token instead.
+  """
+  lr = log_ratio(logp, old_logp, mask)
+  square = jnp.square(lr)
+  if choose('md_level', md_level, {'sequence': True, 'token': False}):
+    share = safe_divide(jnp.square(row_sum(lr, mask)), row_count(mask))
+    square = keep(mask, share[:, None])
+  return log_likelihood(logp, adv, mask) + 0.5 * md_tau * square
+
+
+MirrorDescent = part('MirrorDescent', mirror_descent, PolicyLoss)
+
+
+def _by_sign(adv, pos, neg):
+  """The two numbers of `pos` where A >= 0, of `neg` elsewhere: [N, T] each."""
+  return [jnp.where(adv >= 0, p, n) for p, n in zip(pos, neg, strict=True)]
+
+
+def vespo(
+  logp, old_logp, adv, mask, *, vespo_pos=(2.0, 3.0), vespo_neg=(3.0, 2.0)
+):
+  """-sg(W^c1 exp(c2 (1 - W))) A log pi, W the whole sequence's ratio: VESPO.
+
+  https://arxiv.org/abs/2602.10693, (c1, c2) by the sign of A. The kernel is 1
+  at W = 1 and goes to 0 on both sides.
+  """
+  adv = stop(rows_to_tokens(adv, mask))
+  log_w = stop(row_sum(log_ratio(logp, old_logp, mask), mask))[:, None]
+  c1, c2 = _by_sign(adv, vespo_pos, vespo_neg)
+  kernel = safe_exp(c1 * log_w + c2 * (1 - safe_exp(log_w)))
+  return -kernel * adv * keep(mask, logp)
+
+
+VESPO = part('VESPO', vespo, PolicyLoss)
+
+
+def topr(
+  logp, old_logp, adv, mask, *, topr_pos=(1.0, 1.0), topr_neg=(0.0, 1.0)
+):
+  """-sg(clip(W, a, b)) A log pi, W the whole sequence's ratio: TOPR.
+
+  https://arxiv.org/abs/2503.14286, (a, b) by the sign of A. The canonical form
+  learns from positives as they are (1, 1), and from negatives by a truncated
+  weight (0, 1) that vanishes once the policy no longer samples them.
+  """
+  adv = stop(rows_to_tokens(adv, mask))
+  w = stop(importance_ratio(logp, old_logp, mask, ratio='product'))
+  low, high = _by_sign(adv, topr_pos, topr_neg)
+  return -hard_clip(w, low, high) * adv * keep(mask, logp)
+
+
+class TOPR(part('TOPR', topr, PolicyLoss)):
+  """`topr` as a part."""
+
+  def clipped(self, arrays):
+    logp, old_logp, adv, mask = self.take(arrays)
+    w = stop(importance_ratio(logp, old_logp, mask, ratio='product'))
+    adv = rows_to_tokens(adv, mask)
+    low, high = _by_sign(adv, self.topr_pos, self.topr_neg)
+    return {'clip_low': w < low, 'clip_high': w > high}
+
+
+ROW_POLICIES = {
+  'gmpo': GMPO,
+  'mirror_descent': MirrorDescent,
+  'vespo': VESPO,
+  'topr': TOPR,
+}
