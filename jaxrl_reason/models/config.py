@@ -117,6 +117,13 @@ class Config:
     if len(widths) > 1 or min(widths) % 2:
       # One even width, since layers select their table inside a scan.
       raise ValueError(f'model.ropes rotate {sorted(widths)} features')
+    n = min(widths) // 2
+    for r in self.rope_tables:
+      if r.kind == 'longrope' and (len(r.short), len(r.long)) != (n, n):
+        raise ValueError(
+          f'model.ropes: longrope divides {len(r.short)} and {len(r.long)} '
+          f'frequencies (short_factor, long_factor), and heads rotate {n}'
+        )
 
   @property
   def rope_tables(self) -> tuple[Rope, ...]:

@@ -12,9 +12,9 @@ from small import small_model
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.base import Batch
-from jaxrl_reason.checkpoints import hf, hf_tables
+from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import spec
+from jaxrl_reason.models import families, spec
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.update import learner as learner_lib
@@ -241,7 +241,9 @@ def test_each_expert_has_its_adapter(rows, tmp_path):
     split = jax.jit(loss(model))(placed)
   np.testing.assert_allclose(split, got, rtol=1e-4, atol=1e-3)
   with pytest.raises(ValueError, match='mlp/down has an adapter per expert'):
-    lora.save_peft(tmp_path, params, LORA, hf_tables.TABLES['qwen3_moe'])
+    lora.save_peft(
+      tmp_path, params, LORA, families.FAMILIES['qwen3_moe'].TENSORS
+    )
 
 
 @pytest.mark.parametrize('rslora', [False, True])
@@ -255,7 +257,7 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
   ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
   params |= {lora.KEY: jax.tree.map(lambda x: x + 0.1, ab)}
   hf.save(tmp_path / 'base', lora.base_of(params), c, dtype='float32')
-  table = hf_tables.TABLES['qwen2']
+  table = families.FAMILIES['qwen2'].TENSORS
   lora.save_peft(tmp_path / 'peft', params, settings, table)
   theirs = peft.PeftModel.from_pretrained(
     transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'base'),
@@ -274,4 +276,4 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
 
 def test_fused_weights_have_no_adapters_on_disk(trio, tmp_path):
   with pytest.raises(ValueError, match='attn/k is one tensor with others'):
-    lora.save_peft(tmp_path, trio[2], LORA, hf_tables.TABLES['phi3'])
+    lora.save_peft(tmp_path, trio[2], LORA, families.FAMILIES['phi3'].TENSORS)

@@ -135,7 +135,7 @@ def save_peft(
 
   Args:
     params: with the subtree 'lora'.
-    table: rows of `checkpoints.hf_tables` of the model's family.
+    table: rows of `models.published.tensors` of the model's family.
     base_name: of the model they belong to.
 
   Raises:
