@@ -114,17 +114,18 @@ def _of_layer(c: Config, positions, room: int):
 def through(
   params: Any,
   c: Config,
-  tokens: jax.Array,
+  x: jax.Array,
   rows: attention.Rows,
   room: int,
   attention_of: Callable,
   memory: Any = None,
   routes: jax.Array | None = None,
 ):
-  """All layers over tokens [N,T].
+  """All layers over embeddings x [N,T,D]: of tokens (`embed`), or of what is
+  not text (soft prompts, images).
 
   Args:
-    rows: who the tokens are.
+    rows: who the embeddings are.
     room: tokens a row may have in this program, completion included.
     attention_of: windows -> attend(q, k, v, which, memory) -> (out, kept), with
       the distinct windows of layers, a layer's index among them, and its part
@@ -136,9 +137,8 @@ def through(
     (hidden [N,T,D], (kept, used)), the latter stacked over layers [L,...]; of
     experts, used is {'routes': int [L,N,T,k], 'load_balance': f32 [L]}.
   """
-  # Padding becomes zeros here, so whatever its ids embed to (NaN included)
-  # never meets a real token, not even times a zero weight.
-  x = embed(params, c, tokens)
+  # Padding becomes zeros here, so whatever it embeds to (NaN included) never
+  # meets a real token, not even times a zero weight.
   x = jnp.where(rows.segments[..., None] > 0, x, 0)
   windows, flags, of_layer = _of_layer(c, rows.positions, room)
   attend = attention_of(windows)
@@ -146,7 +146,10 @@ def through(
   def body(x, xs):
     p, flags, memory, routes = xs
     angles, which = of_layer(flags)
-    of_this = lambda q, k, v: attend(q, k, v, which, memory)
+
+    def of_this(q, k, v):
+      return attend(q, k, v, which, memory)
+
     x, (kept, used) = block(x, p, c, angles, of_this, routes)
     if used is not None:
       # Summed up here: probabilities [L,N,T,E] need never exist.
@@ -172,7 +175,7 @@ def through(
 def forward(
   params: Any, c: Config, tokens, valid, room: int, keep: bool, routes=None
 ):
-  """`through` of whole rows, by the kernel of `c.attention`.
+  """`through` of whole rows of tokens [N,T], by the kernel of `c.attention`.
 
   Args:
     valid: as `attention.describe` takes it.
@@ -182,7 +185,12 @@ def forward(
 
   def attention_of(windows):
     kernel = attention.make(rows, c, windows)
-    major = lambda k, v: (k.swapaxes(1, 2), v.swapaxes(1, 2)) if keep else None
-    return lambda q, k, v, which, _: (kernel(q, k, v, which), major(k, v))
 
-  return through(params, c, tokens, rows, room, attention_of, routes=routes)
+    def attend(q, k, v, which, _):
+      kept = (k.swapaxes(1, 2), v.swapaxes(1, 2)) if keep else None
+      return kernel(q, k, v, which), kept
+
+    return attend
+
+  x = embed(params, c, tokens)
+  return through(params, c, x, rows, room, attention_of, routes=routes)

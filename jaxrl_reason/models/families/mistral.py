@@ -5,7 +5,10 @@ from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'MistralForCausalLM'
 # A file that says nothing of a window has one.
-DEFAULTS = keys.BASE | {'sliding_window': 4096}
+DEFAULTS = keys.BASE | {
+  'num_key_value_heads': 8,
+  'sliding_window': 4096,
+}
 TENSORS = tensors.LLAMA
 
 

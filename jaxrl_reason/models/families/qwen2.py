@@ -4,7 +4,7 @@ from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'Qwen2ForCausalLM'
-DEFAULTS = keys.BASE | keys.LATE_WINDOWS
+DEFAULTS = keys.BASE | keys.LATE_WINDOWS | {'num_key_value_heads': 32}
 TENSORS = tensors.LLAMA
 
 

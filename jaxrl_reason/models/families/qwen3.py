@@ -4,7 +4,14 @@ from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'Qwen3ForCausalLM'
-DEFAULTS = keys.BASE | keys.LATE_WINDOWS | {'head_dim': 128}
+DEFAULTS = (
+  keys.BASE
+  | keys.LATE_WINDOWS
+  | {
+    'head_dim': 128,
+    'num_key_value_heads': 32,
+  }
+)
 TENSORS = (*tensors.LLAMA, *tensors.QK_NORMS)
 
 

@@ -4,7 +4,13 @@ from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'Qwen3MoeForCausalLM'
-DEFAULTS = keys.BASE | {'use_sliding_window': False, 'sliding_window': 4096}
+DEFAULTS = keys.BASE | {
+  'num_key_value_heads': 4,
+  'use_sliding_window': False,
+  'sliding_window': 4096,
+  'moe_intermediate_size': 768,
+  'num_experts_per_tok': 8,
+}
 TENSORS = (
   *tensors.ENDS,
   *tensors.QKV,

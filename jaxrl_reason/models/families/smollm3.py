@@ -6,6 +6,7 @@ from jaxrl_reason.models.published import keys, ropes, tensors
 ARCHITECTURE = 'SmolLM3ForCausalLM'
 DEFAULTS = keys.BASE | {
   'rope_theta': 2_000_000.0,
+  'num_key_value_heads': 4,
   'tie_word_embeddings': True,
   'no_rope_layer_interval': 4,
 }

@@ -22,6 +22,7 @@ GEMMA = BASE | {
   'query_pre_attn_scalar': 256,
   'sliding_window': 4096,
   'head_dim': 256,
+  'num_key_value_heads': 4,
 }
 
 
@@ -125,7 +126,7 @@ def experts(h: dict) -> dict:
     )
   return {
     'mlp': h['moe_intermediate_size'],
-    'experts': h.get('num_experts') or h['num_local_experts'],
+    'experts': h.get('num_experts') or h.get('num_local_experts') or 128,
     'experts_per_token': h['num_experts_per_tok'],
     'expert_norm': bool(h.get('norm_topk_prob', False)),
   }
