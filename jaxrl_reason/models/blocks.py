@@ -34,6 +34,8 @@ def unembed(params: Any, c: Config, hidden: jax.Array) -> jax.Array:
     head.astype(hidden.dtype),
     preferred_element_type=jnp.float32,
   )
+  if c.logit_divisor != 1:
+    logits = logits / c.logit_divisor
   return layers.soft_cap(logits, c.logit_cap)
 
 
@@ -60,6 +62,11 @@ def _qkv(x, p, c: Config, angles):
   return out
 
 
+def _scaled(y: jax.Array, c: Config) -> jax.Array:
+  """What is added to the residual stream."""
+  return y if c.residual_scale == 1 else y * c.residual_scale
+
+
 def block(x, p, c: Config, angles, attend, routes=None):
   """One layer; `attend(q, k, v) -> (out, kv)` is what differs between
   training, prefill and decoding. x: [...,D]; returns (x, (kv, used)), where
@@ -70,13 +77,13 @@ def block(x, p, c: Config, angles, attend, routes=None):
   o = p['attn']['o'].reshape(-1, c.width)
   out = out.reshape(*x.shape[:-1], -1)
   y = layers.dense(out, o, p['attn'].get('o_bias'))
-  x = x + norm(y, p, 'attn_post_norm', c)
+  x = x + _scaled(norm(y, p, 'attn_post_norm', c), c)
   h, used, act = norm(x, p, 'mlp_norm', c), None, ACTIVATIONS[c.activation]
   if c.experts:
     y, used = moe.mlp(h, p['mlp'], c, act, routes)
   else:
     y = layers.gated_mlp(h, p['mlp'], act)
-  x = x + norm(y, p, 'mlp_post_norm', c)
+  x = x + _scaled(norm(y, p, 'mlp_post_norm', c), c)
   if 'steer' in p:  # models.steering
     x = x + p['steer'].astype(x.dtype)
   return x, (kv, used)

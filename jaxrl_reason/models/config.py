@@ -69,6 +69,8 @@ class Config:
   attention_cap: float = 0.0  # scores become cap * tanh(scores / cap)
   logit_cap: float = 0.0  # the same for logits
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
+  residual_scale: float = 1.0  # of what attention and mlp add (Granite)
+  logit_divisor: float = 1.0
   ropes: tuple[Rope, ...] = ()  # tables; (): one of rope_theta
   rope_of_layer: tuple[int, ...] = ()  # each layer's table, or NOPE
   windows: tuple[

@@ -213,6 +213,7 @@ DEEP = {
   'qwen3_moe': dict(use_sliding_window=True, sliding_window=6),
   'gemma2': {},
   'gemma3': dict(layer_types=None),  # the published one: every sixth is global
+  'olmo3': dict(layer_types=None),
   'smollm3': dict(
     no_rope_layer_interval=4, use_sliding_window=True, sliding_window=6
   ),
@@ -224,6 +225,7 @@ PATTERNS = {
   'qwen3_moe': ([6] * 7, [0] * 7),
   'gemma2': ([6, 0, 6, 0, 6, 0, 6], [0] * 7),
   'gemma3': ([6, 6, 6, 6, 6, 0, 6], [1, 1, 1, 1, 1, 0, 1]),
+  'olmo3': ([6, 6, 6, 0, 6, 6, 6], [1, 1, 1, 0, 1, 1, 1]),
   'smollm3': ([0, 0, 0, 6, 0, 0, 0], [0, 0, 0, -1, 0, 0, 0]),
 }
 

@@ -82,7 +82,7 @@ def assert_same(got, want):
 def test_sampler_equals_trainer(windows):
   _, model, params = small_model(windows=windows)
   tokens, out = generate(model, params)
-  assert out.length.max() == C > out.length.min()
+  assert out.length.max() > 20 > out.length.min()
   whole = jnp.concatenate([jnp.repeat(tokens, G, 0), out.tokens], 1)
   past = np.arange(C) < np.asarray(out.length)[:, None]
   mask = jnp.concatenate([np.repeat(VALID, G, 0), past], 1)

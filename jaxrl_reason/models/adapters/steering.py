@@ -70,7 +70,7 @@ def folded(params: dict, c: Config) -> tuple[dict, Config]:
     attn.setdefault('o_bias', zeros(d))
   for name, width in ('gate', c.mlp), ('up', c.mlp), ('down', d):
     mlp.setdefault(name + '_bias', zeros(width))
-  mlp['down_bias'] += params[KEY]
+  mlp['down_bias'] += params[KEY] / c.residual_scale
   both = params['layers'] | {'attn': attn, 'mlp': mlp}
   c = dataclasses.replace(c, mlp_bias=True, o_bias=c.o_bias or c.bias)
   return off(params) | {'layers': both}, c

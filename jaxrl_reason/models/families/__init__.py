@@ -7,6 +7,7 @@ A family is one file with
   TENSORS       which tensor on disk is which weight of ours (`tensors`)
   read(h)       fields of Config, beyond those all families share
   write(c)      keys of config.json, beyond those all families share
+  ACTIVATIONS   theirs -> ours, only where it is not `ACTIVATIONS` below
 
 and a name in `FAMILIES`, its `model_type`. `from_hf` reads what `transformers`
 wrote, in its old form (rope_theta, rope_scaling) or its new one
@@ -20,11 +21,16 @@ from typing import Any
 
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.families import (
+  gemma,
   gemma2,
   gemma3_text,
+  granite,
   llama,
   mistral,
+  mixtral,
   olmo2,
+  olmo3,
+  olmoe,
   phi3,
   qwen2,
   qwen3,
@@ -41,10 +47,15 @@ FAMILIES = {
   'qwen3_moe': qwen3_moe,
   'mistral': mistral,
   'phi3': phi3,
+  'mixtral': mixtral,
   'olmo2': olmo2,
+  'olmo3': olmo3,
+  'olmoe': olmoe,
   'smollm3': smollm3,
+  'gemma': gemma,
   'gemma2': gemma2,
   'gemma3_text': gemma3_text,
+  'granite': granite,
 }
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 # Why a family is not there, where it is known.
@@ -144,7 +155,7 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   family = FAMILIES[name]
   h = family.DEFAULTS | h
   try:
-    fields = _read_shared(h) | family.read(h)
+    fields = _read_shared(h, family) | family.read(h)
   except KeyError as e:
     raise ValueError(f'config.json lacks {e}') from e
   if h.get('mlp_bias') and not fields.get('mlp_bias'):
@@ -154,7 +165,7 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   return c
 
 
-def _read_shared(h: dict) -> dict:
+def _read_shared(h: dict, family) -> dict:
   """Fields that all families have under the same keys."""
   of_key = {
     'vocab_size': 'vocab',
@@ -169,13 +180,14 @@ def _read_shared(h: dict) -> dict:
   if empty:
     raise ValueError(f'config.json: {empty[0]} is null')
   activation = h.get('hidden_activation') or h['hidden_act']
-  if activation not in ACTIVATIONS:
-    raise ValueError(f'activation {activation!r}: {", ".join(ACTIVATIONS)}')
+  known = getattr(family, 'ACTIVATIONS', ACTIVATIONS)
+  if activation not in known:
+    raise ValueError(f'activation {activation!r}: {", ".join(known)}')
   out = {field: h[key] for key, field in of_key.items()}
   return out | {
     'kv_heads': h.get('num_key_value_heads') or out['heads'],
     'head_dim': h.get('head_dim') or out['width'] // out['heads'],
-    'activation': ACTIVATIONS[activation],
+    'activation': known[activation],
   }
 
 
