@@ -30,7 +30,7 @@ class Model:
     decode_params: params -> weights as `decode` reads them.
     prefill: (params, tokens [B,P], valid [B,P], n_samples, max_new, columns of
       the cache at first) -> (hidden of the last token [B,D], cache).
-    decode: (decode_params, tokens [S], cache, t [] or [S], column) -> (hidden
+    decode: (decode_params, tokens [S], cache, t [] or [S], step) -> (hidden
       [S,D], cache); see `transformer.decode`.
     grow: (cache, columns) -> cache.
     flops_per_token: forward FLOPs of a token after `context` others.

@@ -30,7 +30,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, pretrained
 from jaxrl_reason.data import chat, hf_tokenizers, pipeline
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import transformer
+from jaxrl_reason.models import adapters, transformer
 from jaxrl_reason.models.adapters import steering
 from jaxrl_reason.rollouts import sampler
 
@@ -143,7 +143,7 @@ def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
     c, _, params = conversion.read(folder, dtype)
   model = transformer.build(dataclasses.replace(c, dtype=dtype))
   if steering.KEY in params:
-    model = steering.attach(model, c)
+    model = adapters.attach(model, steering=True)
   return Generator(
     model,
     jax.tree.map(lambda x: x.astype(dtype), params),

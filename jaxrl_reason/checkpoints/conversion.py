@@ -12,7 +12,7 @@ from typing import Any
 from etils import epath
 
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import hf, hf_tables, manager, pretrained
+from jaxrl_reason.checkpoints import hf, manager, pretrained
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.models.config import Config
@@ -59,7 +59,7 @@ def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
   if lora.KEY not in params:
     raise ValueError(f'{source} has no adapters')
   _, h = config_of_run(source, params['embed'].shape[0])
-  table = hf_tables.TABLES[families.family_of(h)]
+  table = families.tensors_of(h)
   kept = source / pretrained.FOLDER / pretrained.SOURCE
   name = json.loads(kept.read_text())['name'] if kept.is_file() else ''
   name = name.removeprefix(pretrained.HUB)
@@ -91,8 +91,8 @@ def _fold_steering(folder, c: Config, h: dict, params: Any):
   except ValueError as e:
     raise ValueError(
       f'{folder} was trained with steering vectors, which could only be biases '
-      f'of its mlps: {h["model_type"]} has none, and is none of '
-      f'{", ".join(families.MLP_BIAS)}. jaxrl_reason.generate reads it as it '
+      f'of its mlps: {h["model_type"]} has none, and no family that has them '
+      '(llama, smollm3) is this model. jaxrl_reason.generate reads it as it '
       'is; its checkpoint has the vectors as params/steering'
     ) from e
   return c, made | {k: h[k] for k in NOT_OF_SHAPE if k in h}, params

@@ -22,9 +22,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import hf_tables, streams
+from jaxrl_reason.checkpoints import streams
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.published import tensors
 from jaxrl_reason.models.spec import is_spec, n_stacked
 
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
@@ -67,7 +68,7 @@ def safetensors():
   return safetensors
 
 
-def plan(specs: Any, table: tuple[hf_tables.Row, ...]) -> Plan:
+def plan(specs: Any, table: tuple[tensors.Row, ...]) -> Plan:
   """Every tensor on disk with the weights it holds, from specs and a table.
 
   Rows whose weights the model does not have (an untied head, biases) are
@@ -177,8 +178,8 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
   if missing:
     raise BadCheckpoint(f'{folder} lacks {_shown(missing)}')
   # A tied model may be saved with its head all the same.
-  known = wanted.keys() | ({hf_tables.HEAD} if tied else set())
-  extra = {n for n in slices if not hf_tables.is_buffer(n)} - known
+  known = wanted.keys() | ({tensors.HEAD} if tied else set())
+  extra = {n for n in slices if not tensors.is_buffer(n)} - known
   if extra:
     raise BadCheckpoint(f'{folder} has unexpected tensors: {_shown(extra)}')
   for name, (shape, _) in wanted.items():
@@ -186,11 +187,11 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
     if found != shape:
       raise BadCheckpoint(f'{folder}: {name} is {found}, not {shape}')
     _dtype(folder, name, slices)
-  if tied and hf_tables.HEAD in slices:
-    embed = slices[hf_tables.EMBED]
-    if not streams.equal(slices[hf_tables.HEAD], embed):
+  if tied and tensors.HEAD in slices:
+    embed = slices[tensors.EMBED]
+    if not streams.equal(slices[tensors.HEAD], embed):
       raise BadCheckpoint(
-        f'{folder}: {hf_tables.HEAD} differs from the embedding it is tied to'
+        f'{folder}: {tensors.HEAD} differs from the embedding it is tied to'
       )
 
 
@@ -227,7 +228,7 @@ def load(
   """
   folder = pathlib.Path(folder)
   specs = weights.specs(c)
-  table = hf_tables.TABLES[families.family_of(read_config(folder))]
+  table = families.tensors_of(read_config(folder))
   wanted = plan(specs, table)
   by_leaf = {}
   for name, (_, pieces) in wanted.items():
@@ -293,7 +294,7 @@ def save(
   if dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r}: choose one of {", ".join(DTYPES)}')
   config = families.to_hf(c) if config is None else config
-  wanted = plan(weights.specs(c), hf_tables.TABLES[families.family_of(config)])
+  wanted = plan(weights.specs(c), families.tensors_of(config))
   folder.mkdir(parents=True, exist_ok=True)
   if any(folder.glob('*.safetensors')):
     raise FileExistsError(f'{folder} has *.safetensors already')
@@ -304,10 +305,10 @@ def save(
     file = SINGLE
     if len(groups) > 1:
       file = f'model-{i:05d}-of-{len(groups):05d}.safetensors'
-    tensors = {n: _on_disk(*wanted[n], flat, DTYPES[dtype]) for n in names}
+    arrays = {n: _on_disk(*wanted[n], flat, DTYPES[dtype]) for n in names}
     # transformers refuses a file that does not say which framework's it is.
     meta = {'format': 'pt'}
-    safetensors().numpy.save_file(tensors, folder / file, metadata=meta)
+    safetensors().numpy.save_file(arrays, folder / file, metadata=meta)
     listed |= dict.fromkeys(names, file)
   if len(groups) > 1:
     total = {'total_size': sum(map(size, wanted))}

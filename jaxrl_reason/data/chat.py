@@ -218,6 +218,18 @@ def load(folder, day: str = '') -> ChatTemplate:
   return ChatTemplate(found, tokens, day)
 
 
+def _end_of_turn(
+  template: ChatTemplate, tokenizer, messages: Messages
+) -> list[int]:
+  """The ids up to and with the special token that ends what the assistant says
+  to the messages; none where no such token does.
+  """
+  ids = encode_after(tokenizer, template.after_assistant(messages, []))
+  special = {*tokenizer.special_ids, *tokenizer.eos_ids}
+  at = [i for i, token in enumerate(ids) if token in special]
+  return ids[: at[0] + 1] if at else []
+
+
 def turn_end(template: ChatTemplate, tokenizer) -> int | None:
   """The special token with which the assistant's turn ends, if one does."""
   end = template.after_assistant([{'role': 'user', 'content': 'x'}], [])
@@ -261,7 +273,10 @@ def next_turn(
   between = encode_after(
     tokenizer, template.after_assistant(messages, following)
   )
-  stopped = len(sampled) > 0 and sampled[-1] in tokenizer.eos_ids
-  if stopped and between and between[0] in tokenizer.eos_ids:
-    between = between[1:]  # the end of the turn is there already
+  # The template's end of a turn may be none of the tokenizer's (Gemma).
+  end = _end_of_turn(template, tokenizer, messages)
+  stops = {*tokenizer.eos_ids, *end[-1:]}
+  stopped = len(sampled) > 0 and sampled[-1] in stops
+  if stopped and between[: len(end)] == end:
+    between = between[len(end) :]  # the end of the turn is there already
   return [*ids, *sampled, *between]

@@ -34,6 +34,8 @@ def unembed(params: Any, c: Config, hidden: jax.Array) -> jax.Array:
     head.astype(hidden.dtype),
     preferred_element_type=jnp.float32,
   )
+  if c.logit_divisor != 1:
+    logits = logits / c.logit_divisor
   return layers.soft_cap(logits, c.logit_cap)
 
 
@@ -60,6 +62,11 @@ def _qkv(x, p, c: Config, angles):
   return out
 
 
+def _scaled(y: jax.Array, c: Config) -> jax.Array:
+  """What is added to the residual stream."""
+  return y if c.residual_scale == 1 else y * c.residual_scale
+
+
 def block(x, p, c: Config, angles, attend, routes=None):
   """One layer; `attend(q, k, v) -> (out, kv)` is what differs between
   training, prefill and decoding. x: [...,D]; returns (x, (kv, used)), where
@@ -70,13 +77,13 @@ def block(x, p, c: Config, angles, attend, routes=None):
   o = p['attn']['o'].reshape(-1, c.width)
   out = out.reshape(*x.shape[:-1], -1)
   y = layers.dense(out, o, p['attn'].get('o_bias'))
-  x = x + norm(y, p, 'attn_post_norm', c)
+  x = x + _scaled(norm(y, p, 'attn_post_norm', c), c)
   h, used, act = norm(x, p, 'mlp_norm', c), None, ACTIVATIONS[c.activation]
   if c.experts:
     y, used = moe.mlp(h, p['mlp'], c, act, routes)
   else:
     y = layers.gated_mlp(h, p['mlp'], act)
-  x = x + norm(y, p, 'mlp_post_norm', c)
+  x = x + _scaled(norm(y, p, 'mlp_post_norm', c), c)
   if 'steer' in p:  # models.steering
     x = x + p['steer'].astype(x.dtype)
   return x, (kv, used)
@@ -114,17 +121,18 @@ def _of_layer(c: Config, positions, room: int):
 def through(
   params: Any,
   c: Config,
-  tokens: jax.Array,
+  x: jax.Array,
   rows: attention.Rows,
   room: int,
   attention_of: Callable,
   memory: Any = None,
   routes: jax.Array | None = None,
 ):
-  """All layers over tokens [N,T].
+  """All layers over embeddings x [N,T,D]: of tokens (`embed`), or of what is
+  not text (soft prompts, images).
 
   Args:
-    rows: who the tokens are.
+    rows: who the embeddings are.
     room: tokens a row may have in this program, completion included.
     attention_of: windows -> attend(q, k, v, which, memory) -> (out, kept), with
       the distinct windows of layers, a layer's index among them, and its part
@@ -136,9 +144,8 @@ def through(
     (hidden [N,T,D], (kept, used)), the latter stacked over layers [L,...]; of
     experts, used is {'routes': int [L,N,T,k], 'load_balance': f32 [L]}.
   """
-  # Padding becomes zeros here, so whatever its ids embed to (NaN included)
-  # never meets a real token, not even times a zero weight.
-  x = embed(params, c, tokens)
+  # Padding becomes zeros here, so whatever it embeds to (NaN included) never
+  # meets a real token, not even times a zero weight.
   x = jnp.where(rows.segments[..., None] > 0, x, 0)
   windows, flags, of_layer = _of_layer(c, rows.positions, room)
   attend = attention_of(windows)
@@ -146,7 +153,10 @@ def through(
   def body(x, xs):
     p, flags, memory, routes = xs
     angles, which = of_layer(flags)
-    of_this = lambda q, k, v: attend(q, k, v, which, memory)
+
+    def of_this(q, k, v):
+      return attend(q, k, v, which, memory)
+
     x, (kept, used) = block(x, p, c, angles, of_this, routes)
     if used is not None:
       # Summed up here: probabilities [L,N,T,E] need never exist.
@@ -172,7 +182,7 @@ def through(
 def forward(
   params: Any, c: Config, tokens, valid, room: int, keep: bool, routes=None
 ):
-  """`through` of whole rows, by the kernel of `c.attention`.
+  """`through` of whole rows of tokens [N,T], by the kernel of `c.attention`.
 
   Args:
     valid: as `attention.describe` takes it.
@@ -182,7 +192,12 @@ def forward(
 
   def attention_of(windows):
     kernel = attention.make(rows, c, windows)
-    major = lambda k, v: (k.swapaxes(1, 2), v.swapaxes(1, 2)) if keep else None
-    return lambda q, k, v, which, _: (kernel(q, k, v, which), major(k, v))
 
-  return through(params, c, tokens, rows, room, attention_of, routes=routes)
+    def attend(q, k, v, which, _):
+      kept = (k.swapaxes(1, 2), v.swapaxes(1, 2)) if keep else None
+      return kernel(q, k, v, which), kept
+
+    return attend
+
+  x = embed(params, c, tokens)
+  return through(params, c, x, rows, room, attention_of, routes=routes)

@@ -3,18 +3,22 @@
   prompts  [B,K,P,H]   one copy for all the samples of a prompt
   own      [S,K,R,H]   of S rows that are generated at a time
 
-R columns, of which every trip of the loop over tokens writes one, the same for
+R columns, of which every step of the loop over tokens writes one, the same for
 all rows: one slice written in place, where a column per row would be a
 scatter. R grows with the loop (`grow`), so that what is not written yet is not
 read either. At R = C, room for a whole completion, columns are a ring: a row at
 index t reads the t + 1 written last, whatever earlier rows left in the others.
+
+A layer with a window keeps no more than that: the last W - 1 columns of prompts
+and a ring of R = min(W, C), with the same rule. In bytes, of keys and values:
+
+  2 * sum over layers of K H (B min(P, W - 1) + S min(C, W)) * bytes of a number
 
 An int8 cache holds round(x / scale) with scale = max |x| / 127 for each (row,
 head, position): off by at most scale / 2.
 """
 
 import math
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,10 +46,12 @@ class Cache:
   """
 
   prompt: tuple  # L x (keys, values), Kept of [B,K,P,H]
-  own: tuple  # L x (keys, values), Kept of [S,K,R,H]
+  own: tuple  # L x (keys, values), Kept of [S,K,R,H]; P and R within windows
   prompt_mask: jax.Array  # bool [B,P]
   # Tokens a row may have, P + C: rotary tables may depend on it.
   room: int = struct.field(pytree_node=False)
+  # Of each layer, in tokens; 0: none.
+  windows: tuple[int, ...] = struct.field(pytree_node=False)
   # Experts used, int: prompts [B,P,L,k], the tokens decoded last [S,L,k].
   routes: tuple | None = None
 
@@ -62,38 +68,53 @@ def keep(x: jax.Array, dtype: str) -> Kept:
 
 def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Kept:
   """Room for keys or values; dtype that of `keep`'s values."""
-  zeros = lambda *shape: jnp.zeros(shape, dtype)
-  values = sharding.rows(zeros(rows, heads, columns, width))
+  values = sharding.rows(jnp.zeros((rows, heads, columns, width), dtype))
   if values.dtype != jnp.int8:
     return Kept(values)
-  return Kept(
-    values, sharding.rows(jnp.zeros((rows, heads, columns), jnp.float32))
-  )
+  scale = jnp.zeros((rows, heads, columns), jnp.float32)
+  return Kept(values, sharding.rows(scale))
 
 
-def put(buffer: Kept, x: jax.Array, column, dtype: str) -> Kept:
-  """Writes x [S,K,H] at one column of every row."""
-  write = lambda all_, new: jax.lax.dynamic_update_slice_in_dim(
-    all_, new[:, :, None], column, axis=2
-  )
+def within(columns: int, window: int) -> int:
+  """Columns of a layer: no more than its window (0: none) has tokens."""
+  return min(columns, window or columns)
+
+
+def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
+  """The columns of x [B,...,P,H or 1] that completions see: the last window - 1
+  of prompts, which are left-padded.
+  """
+  most = max(window - 1, 1)  # one at least: no array is empty
+  return x[..., -most:, :] if window else x
+
+
+def put(buffer: Kept, x: jax.Array, step, dtype: str) -> Kept:
+  """Writes x [S,K,H] at the column of a step, of every row."""
+  column = step % buffer.values.shape[2]
+
+  def write(all_, new):
+    return jax.lax.dynamic_update_slice_in_dim(
+      all_, new[:, :, None], column, axis=2
+    )
+
   return jax.tree.map(write, buffer, keep(x, dtype))
 
 
-def columns(cache: Cache) -> int:
-  """R, the columns there are."""
-  return cache.own[0][0].values.shape[2]
-
-
 def grow(cache: Cache, n: int) -> Cache:
-  """The cache with n columns; those it has stay where they are."""
-  more = n - columns(cache)
+  """The cache with n columns, or as many as a layer's window; those it has
+  stay where they are.
+  """
 
-  def pad(x):
+  def pad(x, window):
     width = [(0, 0)] * x.ndim
-    width[2] = (0, more)
-    return sharding.rows(jnp.pad(x, width))
+    width[2] = (0, within(n, window) - x.shape[2])
+    return sharding.rows(jnp.pad(x, width)) if width[2][1] else x
 
-  return cache.replace(own=jax.tree.map(pad, cache.own)) if more else cache
+  grown = (
+    jax.tree.map(lambda x, w=w: pad(x, w), kv)
+    for kv, w in zip(cache.own, cache.windows)
+  )
+  return cache.replace(own=tuple(grown))
 
 
 def spaced(most: int, n: int) -> list[int]:
@@ -109,31 +130,32 @@ def rooms(max_new: int, segments: int) -> tuple[int, ...]:
   return (*range(part, max_new, part), max_new)
 
 
-def context(cache: Cache, t, column, windows) -> tuple[jax.Array, Any]:
+def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
   """Where rows stand and what they may look at.
 
   Args:
     t: int [] or [S], the index in its completion of each row's token.
-    column: int [], where this trip's keys are written.
-    windows: sizes of attention windows, 0 for none.
+    step: int [], calls of `decode` before this one: keys are written at the
+      column step % R of a layer.
 
   Returns:
     (positions [S], masks by window: (of prompt bool [B,1 or S/B,P], of own
     columns bool [1 or S,R])).
   """
   b, _ = cache.prompt_mask.shape
-  s, r = cache.own[0][0].values.shape[0], columns(cache)
+  s = cache.own[0][0].values.shape[0]
   t = jnp.asarray(t)
   by_prompt = t.reshape(b, -1) if t.ndim else t[None, None]
   positions = cache.prompt_mask.sum(axis=1)[:, None] + by_prompt
-  age = (column - jnp.arange(r)) % r
-  prompt, own = cache.prompt_mask[:, None], age <= t.reshape(-1, 1)
   # A prompt token's position, and with it its distance, is its own.
   at = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   masks = {}
-  for window in set(windows):
-    masks[window] = prompt, own
+  for window, (keys, _) in dict(zip(cache.windows, cache.own)).items():
+    r = keys.values.shape[2]
+    prompt = cache.prompt_mask[:, None]
     if window:
-      near = positions[..., None] - at < window
-      masks[window] = prompt & near, own & (age < window)
+      prompt = prompt & (positions[..., None] - at < window)
+      prompt = seen_of_prompt(prompt[..., None], window)[..., 0]
+    # Of the window's own tokens none is too far: R is no more than it.
+    masks[window] = prompt, (step - jnp.arange(r)) % r <= t.reshape(-1, 1)
   return jnp.broadcast_to(positions, (b, s // b)).reshape(s), masks

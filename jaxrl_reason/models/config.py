@@ -69,6 +69,8 @@ class Config:
   attention_cap: float = 0.0  # scores become cap * tanh(scores / cap)
   logit_cap: float = 0.0  # the same for logits
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
+  residual_scale: float = 1.0  # of what attention and mlp add (Granite)
+  logit_divisor: float = 1.0
   ropes: tuple[Rope, ...] = ()  # tables; (): one of rope_theta
   rope_of_layer: tuple[int, ...] = ()  # each layer's table, or NOPE
   windows: tuple[
@@ -117,6 +119,13 @@ class Config:
     if len(widths) > 1 or min(widths) % 2:
       # One even width, since layers select their table inside a scan.
       raise ValueError(f'model.ropes rotate {sorted(widths)} features')
+    n = min(widths) // 2
+    for r in self.rope_tables:
+      if r.kind == 'longrope' and (len(r.short), len(r.long)) != (n, n):
+        raise ValueError(
+          f'model.ropes: longrope divides {len(r.short)} and {len(r.long)} '
+          f'frequencies (short_factor, long_factor), and heads rotate {n}'
+        )
 
   @property
   def rope_tables(self) -> tuple[Rope, ...]:

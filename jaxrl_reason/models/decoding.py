@@ -15,21 +15,25 @@ from jaxrl_reason.models import blocks
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import NOPE, Config
 from jaxrl_reason.models.parts import attention, layers, moe, rope
-from jaxrl_reason.models.weights import specs
 
 
-def decode_params(params: Any, c: Config) -> Any:
+def decode_params(params: Any, c: Config, specs: Any) -> Any:
   """Weights as decoding reads them: cast and gathered once per generation, not
   once per token, and one tree per layer. Norms stay float32, as in training.
+
+  Args:
+    specs: of the parameters.
   """
   cast = trees.map_with_path(
     lambda path, x: x if path.endswith('norm') else layers.cast(x, c.dtype),
     params,
     is_leaf=layers.is_weight,
   )
-  cast = sharding.constrain(cast, specs(c), sharding.DECODE_RULES)
-  layer = lambda i: jax.tree.map(lambda x: x[i], cast['layers'])
-  return cast | {'layers': [layer(i) for i in range(c.layers)]}
+  cast = sharding.constrain(cast, specs, sharding.DECODE_RULES)
+  layers_ = [
+    jax.tree.map(lambda x, i=i: x[i], cast['layers']) for i in range(c.layers)
+  ]
+  return cast | {'layers': layers_}
 
 
 def _prompts(params: Any, c: Config, tokens, valid, room: int):
@@ -44,11 +48,11 @@ def _prompts(params: Any, c: Config, tokens, valid, room: int):
   def of_width(n: int):
     rows = tokens[:, length - n :], valid[:, length - n :]
     h, (kv, used) = blocks.forward(params, c, *rows, room, keep=True)
-    left = lambda x, axis, fill: jnp.pad(
-      x,
-      [(length - n if i == axis else 0, 0) for i in range(x.ndim)],
-      constant_values=fill,
-    )
+
+    def left(x, axis, fill):
+      width = [(length - n if i == axis else 0, 0) for i in range(x.ndim)]
+      return jnp.pad(x, width, constant_values=fill)
+
     kv = jax.tree.map(lambda x: left(x, 3, 0), kv)
     routes = used and left(jnp.moveaxis(used['routes'], 0, 2), 1, moe.UNKNOWN)
     return h[:, -1], kv, routes
@@ -63,7 +67,10 @@ def _chunk(params: Any, c: Config, tokens, rows, start, n: int, room: int, kv):
   """`blocks.through` of columns start to start + n - 1 of prompts [B,P], after
   those whose keys and values kv [L,B,K,P,H] holds.
   """
-  part = lambda x: jax.lax.dynamic_slice_in_dim(x, start, n, axis=1)
+
+  def part(x):
+    return jax.lax.dynamic_slice_in_dim(x, start, n, axis=1)
+
   own, columns = jax.tree.map(part, rows), jnp.arange(tokens.shape[1])
   ordered = columns <= start + jnp.arange(n)[:, None]
 
@@ -77,9 +84,8 @@ def _chunk(params: Any, c: Config, tokens, rows, start, n: int, room: int, kv):
 
     return attend
 
-  return blocks.through(
-    params, c, part(tokens), own, room, attention_of, memory=kv
-  )
+  x = blocks.embed(params, c, part(tokens))
+  return blocks.through(params, c, x, own, room, attention_of, memory=kv)
 
 
 def _write(all_, new, start, axis: int):
@@ -93,16 +99,15 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
   """
   (b, length), n = tokens.shape, c.prefill_chunk
   extra = -length % n
-  pad = lambda x: jnp.pad(x, ((0, 0), (extra, 0)))
-  tokens, valid = pad(tokens), pad(valid)
+  tokens, valid = (jnp.pad(x, ((0, 0), (extra, 0))) for x in (tokens, valid))
   rows = attention.describe(valid)
   total = length + extra
   shape = c.layers, b, c.kv_heads, total, c.head_dim
-  blank = lambda: sharding.rows(jnp.zeros(shape, c.dtype), axis=1)
+  blank = sharding.rows(jnp.zeros(shape, c.dtype), axis=1)
   state = {
     'start': jnp.argmax(jnp.any(valid, axis=0)) // n * n,
     'last': sharding.rows(jnp.zeros((b, c.width), c.dtype)),
-    'kv': (blank(), blank()),
+    'kv': (blank, blank),
   }
   if c.experts:
     routes = (c.layers, b, total, c.experts_per_token)
@@ -148,33 +153,36 @@ def prefill(
   Returns:
     (hidden of the last token [B,D], Cache for B*n_samples rows).
   """
-  b, length = tokens.shape
-  columns = max_new if columns is None else columns
+  length = tokens.shape[1]
   prompts = _prompts_in_chunks if c.prefill_chunk else _prompts
-  last, (k, v), routes = prompts(params, c, tokens, valid, length + max_new)
-  shape = b * n_samples, c.kv_heads, columns, c.head_dim
-  keep = lambda x: cache_lib.keep(x, c.cache_dtype)
-  # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
-  place = lambda x: sharding.gathered(x.swapaxes(1, 2)).swapaxes(1, 2)
-  prompt = tuple(
-    (keep(place(k[i])), keep(place(v[i]))) for i in range(c.layers)
-  )
-  empty = lambda: cache_lib.empty(*shape, prompt[0][0].values.dtype)
+  last, kv, routes = prompts(params, c, tokens, valid, length + max_new)
+  columns = max_new if columns is None else columns
+  rows = tokens.shape[0] * n_samples
   if routes is not None:
-    own = (shape[0], *routes.shape[2:])
-    own = jnp.full(own, moe.UNKNOWN, routes.dtype)
-    routes = routes, sharding.rows(own)
+    unknown = jnp.full((rows, *routes.shape[2:]), moe.UNKNOWN, routes.dtype)
+    routes = routes, sharding.rows(unknown)
+  windows = tuple(c.window(i) for i in range(c.layers))
+  prompt, own = [], []
+  for i, window in enumerate(windows):
+    # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
+    whole = (sharding.gathered(x[i].swapaxes(1, 2)).swapaxes(1, 2) for x in kv)
+    seen = (cache_lib.seen_of_prompt(x, window) for x in whole)
+    prompt.append(tuple(cache_lib.keep(x, c.cache_dtype) for x in seen))
+    shape = rows, c.kv_heads, cache_lib.within(columns, window), c.head_dim
+    empty = cache_lib.empty(*shape, prompt[i][0].values.dtype)
+    own.append((empty, empty))
   return last, cache_lib.Cache(
-    prompt=prompt,
-    own=tuple((empty(), empty()) for _ in range(c.layers)),
+    prompt=tuple(prompt),
+    own=tuple(own),
     prompt_mask=valid,
     room=length + max_new,
+    windows=windows,
     routes=routes,
   )
 
 
 def decode(
-  params: Any, c: Config, tokens, cache: cache_lib.Cache, t, column=None
+  params: Any, c: Config, tokens, cache: cache_lib.Cache, t, step=None
 ):
   """One token per row: the t-th of its completion.
 
@@ -183,14 +191,14 @@ def decode(
     tokens: int [S], the tokens at completion index t.
     cache: filled up to index t - 1.
     t: int [] or [S].
-    column: int [], where in the cache their keys go; None: t.
+    step: int [], calls before this one, which says where in the cache their
+      keys go; None: t.
 
   Returns:
-    (hidden [S,D], cache with the column written).
+    (hidden [S,D], cache with their keys written).
   """
-  column = t if column is None else column
-  windows = [c.window(i) for i in range(c.layers)]
-  positions, masks = cache_lib.context(cache, t, column, windows)
+  step = t if step is None else step
+  positions, masks = cache_lib.context(cache, t, step)
   tables = [
     rope.angles(r, positions, c.head_dim, cache.room) for r in c.rope_tables
   ]
@@ -200,14 +208,14 @@ def decode(
 
     def attend(q, k, v, i=i):
       kv = tuple(
-        cache_lib.put(buffer, new, column, c.cache_dtype)
+        cache_lib.put(buffer, new, step, c.cache_dtype)
         for buffer, new in zip(cache.own[i], (k, v))
       )
       out = layers.attend_cached(
         q,
         cache.prompt[i],
         kv,
-        *masks[windows[i]],
+        *masks[cache.windows[i]],
         scale=c.score_scale,
         cap=c.attention_cap,
       )

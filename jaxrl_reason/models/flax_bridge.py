@@ -55,8 +55,8 @@ def from_apply(apply: Callable, params: Any) -> Model:
     last = logits(params, tokens, valid)[:, -1]
     return last, Rows(repeat(tokens), repeat(valid), tokens.shape[1])
 
-  def decode(params, token, rows, t, column=None):
-    del column
+  def decode(params, token, rows, t, step=None):
+    del step
     at = jnp.broadcast_to(rows.prompt_len + t, token.shape)
     here = jnp.arange(rows.tokens.shape[1]) - at[:, None]
     # What an earlier row of the slot left behind lies ahead.
@@ -92,12 +92,14 @@ def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
 
 def from_nnx(module: nnx.Module) -> tuple[Model, Any]:
   """An NNX module called as `module(tokens)`; its `nnx.Param`s are trained, its
-  other state stays as it is.
+  other state stays as it is: every call begins with it, so a module with
+  dropout draws the same mask each time. Call `module.eval()` first.
   """
   graph, state, rest = nnx.split(module, nnx.Param, ...)
 
   def apply(params, tokens):
-    return nnx.merge(graph, params, rest)(tokens)
+    # A copy: a call may change variables (counts of `Rngs`), which outlive it.
+    return nnx.merge(graph, params, rest, copy=True)(tokens)
 
   return from_apply(apply, state), state
 

@@ -18,12 +18,19 @@ from jaxrl_reason.models.weights import flops_per_token, specs
 
 def build(c: Config) -> Model:
   """The policy's functions, with the config bound."""
-  bind = lambda f: lambda params, *args: f(params, c, *args)
+  tree = specs(c)
+
+  def bind(f):
+    def bound(params, *args):
+      return f(params, c, *args)
+
+    return bound
+
   return Model(
-    specs=specs(c),
+    specs=tree,
     hidden=bind(hidden),
     unembed=bind(blocks.unembed),
-    decode_params=bind(decoding.decode_params),
+    decode_params=lambda p: decoding.decode_params(p, c, tree),
     prefill=bind(decoding.prefill),
     decode=bind(decoding.decode),
     flops_per_token=lambda context: flops_per_token(c, context),

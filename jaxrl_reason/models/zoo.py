@@ -86,6 +86,10 @@ def _olmo2(*row: int) -> Config:
   return _make('olmo2', row, rms_norm_eps=1e-6, rope_theta=500_000.0)
 
 
+def _gemma1(*row: int) -> Config:
+  return _make('gemma', (*row, 256, 256_000))
+
+
 # layers, width, mlp, heads, kv heads[, head width[, vocabulary]]
 ZOO = {
   'qwen2.5-0.5b': _qwen2(24, 896, 4864, 14, 2, 64, 151_936, tied=True),
@@ -124,6 +128,9 @@ ZOO = {
     rope_theta=1e6,
     sliding_window=None,
   ),
+  'mixtral-8x7b': _make('mixtral', (32, 4096, 14_336, 32, 8, 128, 32_000)),
+  'gemma-2b': _gemma1(18, 2048, 16_384, 8, 1),
+  'gemma-7b': _gemma1(28, 3072, 24_576, 16, 16),
   'gemma-2-2b': _gemma2(26, 2304, 9216, 8, 4, 256),
   'gemma-2-9b': _gemma2(42, 3584, 14_336, 16, 8, 256),
   'gemma-2-27b': _gemma2(46, 4608, 36_864, 32, 16, 128, scalar=144),
@@ -140,6 +147,7 @@ ZOO = {
   'olmo-2-1b': _olmo2(16, 2048, 8192, 16, 16),
   'olmo-2-7b': _olmo2(32, 4096, 11_008, 32, 32),
   'olmo-2-13b': _olmo2(40, 5120, 13_824, 40, 40),
+  'olmoe-1b-7b': _make('olmoe', (16, 2048, 1024, 16, 16, 128, 50_304)),
   'phi-3-mini-4k': _make(
     'phi3', (32, 3072, 8192, 32, 32, 96, 32_064), sliding_window=2047
   ),

@@ -40,7 +40,7 @@ NONE = -1  # a token not drawn
 class Slots:
   """What the S = B*I slots are at, between two steps."""
 
-  step: jax.Array  # int [], steps done: the column that is written next
+  step: jax.Array  # int [], steps done, which says what column is next
   t: jax.Array  # int [] or [S], index in its completion of `token`
   row: jax.Array  # int [B,I], the sample of the prompt that a slot has
   token: jax.Array  # int [S], to be decoded
@@ -116,13 +116,10 @@ def _tell(on_token: Callable, t, token, over) -> None:
   jax.experimental.io_callback(on_token, None, t, token, over, ordered=True)
 
 
-def _step(
-  draw: _Draw, on_token: Callable | None, columns: int, slots: Slots
-) -> Slots:
+def _step(draw: _Draw, on_token: Callable | None, slots: Slots) -> Slots:
   """Decodes the slots' tokens and draws the next ones."""
-  column = slots.step % columns
   hidden, cache = draw.model.decode(
-    draw.weights, slots.token, slots.cache, slots.t, column
+    draw.weights, slots.token, slots.cache, slots.t, slots.step
   )
   t = slots.t + 1
   new = draw(hidden, _rows(slots), t)
@@ -166,7 +163,7 @@ def _refill(draw: _Draw, slots: Slots) -> Slots:
 
 
 def _loop(
-  draw: _Draw, on_token: Callable | None, columns: int, most: int, slots: Slots
+  draw: _Draw, on_token: Callable | None, most: int, slots: Slots
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
   _, g, _ = _shape(slots)
@@ -181,7 +178,7 @@ def _loop(
 
   def body(state):
     done, slots = state
-    slots = _step(draw, on_token, columns, slots)
+    slots = _step(draw, on_token, slots)
     return done + 1, slots if fixed else _refill(draw, slots)
 
   return jax.lax.while_loop(unfinished, body, (jnp.int32(0), slots))[1]
@@ -331,5 +328,5 @@ def generate(
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
   for columns, most in loops:
     state = state.replace(cache=model.grow(state.cache, columns))
-    state = _loop(draw, on_token, columns, most, state)
+    state = _loop(draw, on_token, most, state)
   return _rollout(draw, state, version)

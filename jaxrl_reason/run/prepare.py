@@ -18,8 +18,8 @@ from jaxrl_reason import hosts, sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import hf, pretrained
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.models import families, remat, transformer
-from jaxrl_reason.models.adapters import frozen, lora, steering
+from jaxrl_reason.models import adapters, families, remat, transformer
+from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.run import config_checks
 
 
@@ -131,12 +131,10 @@ def architecture(c, n_tokens: int, folder) -> transformer.Config:
 
 def model_of(shape: transformer.Config, c) -> Model:
   """Builds the model with its adapters and its frozen weights' dtype."""
-  model = transformer.build(shape)
-  if c.lora.rank:
-    model = lora.attach(model, lora.Lora(**c.lora.to_dict()))
-  if c.steering:
-    model = steering.attach(model, shape)
-  if c.frozen_dtype != 'float32':
-    trained = config_lib.trainable(c)
-    model = frozen.attach(model, c.frozen_dtype, trained)
-  return model
+  return adapters.attach(
+    transformer.build(shape),
+    lora=lora.Lora(**c.lora.to_dict()) if c.lora.rank else None,
+    steering=c.steering,
+    frozen_dtype=c.frozen_dtype,
+    trainable=config_lib.trainable(c),
+  )

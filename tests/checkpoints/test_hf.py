@@ -9,8 +9,9 @@ import pytest
 from small import small_config, small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.checkpoints import hf, hf_tables, streams
+from jaxrl_reason.checkpoints import hf, streams
 from jaxrl_reason.models import families, weights
+from jaxrl_reason.models.published import tensors
 
 library = pytest.importorskip('safetensors.numpy')
 CONFIG = small_config(qk_norm=False, tied=False, vocab=24, kv_heads=4)
@@ -92,13 +93,13 @@ def test_an_unexpected_tensor_is_named(folder):
 
 
 def test_a_wrong_shape_is_named_with_both(folder):
-  edit(folder, lambda t: t.update({hf_tables.EMBED: np.ones((24, 8), 'f4')}))
+  edit(folder, lambda t: t.update({tensors.EMBED: np.ones((24, 8), 'f4')}))
   with pytest.raises(hf.BadCheckpoint, match=r'embed.*\(24, 8\), not \(24, 16'):
     hf.load(folder, CONFIG)
 
 
 def test_another_dtype_is_named(folder):
-  edit(folder, lambda t: t.update({hf_tables.EMBED: np.ones((24, 16), 'i4')}))
+  edit(folder, lambda t: t.update({tensors.EMBED: np.ones((24, 16), 'i4')}))
   with pytest.raises(hf.BadCheckpoint, match='embed_tokens.weight is I32'):
     hf.load(folder, CONFIG)
 
@@ -131,18 +132,16 @@ def test_a_file_or_tensor_the_index_lacks_is_named(tmp_path, params):
 
 def test_a_table_must_map_every_weight_once():
   specs = weights.specs(CONFIG)
-  twice = (*hf_tables.LLAMA, hf_tables.Row('norm2', ('final_norm',), 'vector'))
+  twice = (*tensors.LLAMA, tensors.Row('norm2', ('final_norm',), 'vector'))
   with pytest.raises(hf.BadCheckpoint, match='final_norm.*mapped twice: norm2'):
     hf.plan(specs, twice)
-  same = (hf_tables.ENDS[0], hf_tables.ENDS[0]._replace(leaves=('head',)))
+  same = (tensors.ENDS[0], tensors.ENDS[0]._replace(leaves=('head',)))
   with pytest.raises(
     hf.BadCheckpoint, match='embed_tokens.weight is mapped tw'
   ):
     hf.plan({k: specs[k] for k in ('embed', 'head')}, same)
   with pytest.raises(hf.BadCheckpoint, match="mapped to .'final_norm'"):
-    hf.plan(
-      specs, [r for r in hf_tables.LLAMA if r.name != 'model.norm.weight']
-    )
+    hf.plan(specs, [r for r in tensors.LLAMA if r.name != 'model.norm.weight'])
 
 
 def test_pickles_are_never_read(folder):
@@ -154,9 +153,9 @@ def test_pickles_are_never_read(folder):
 def test_a_tied_model_may_bring_its_head_if_it_is_the_embedding(tmp_path):
   c, _, params = small_model(qk_norm=False)
   hf.save(tmp_path, params, c, dtype='float32')
-  edit(tmp_path, lambda t: t.update({hf_tables.HEAD: t[hf_tables.EMBED]}))
+  edit(tmp_path, lambda t: t.update({tensors.HEAD: t[tensors.EMBED]}))
   assert_same(hf.load(tmp_path, c), params)
-  edit(tmp_path, lambda t: t.update({hf_tables.HEAD: t[hf_tables.EMBED] + 1}))
+  edit(tmp_path, lambda t: t.update({tensors.HEAD: t[tensors.EMBED] + 1}))
   with pytest.raises(hf.BadCheckpoint, match='lm_head.weight differs'):
     hf.load(tmp_path, c)
 

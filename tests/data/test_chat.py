@@ -133,6 +133,35 @@ def test_the_next_turn_is_appended_without_drift(folder):
     ids = stopped
 
 
+@pytest.mark.parametrize('before', ['', 'x'])
+def test_a_turn_ends_once_whichever_token_is_the_end_of_text(folder, before):
+  """Gemma's tokenizer ends a text with <eos>, and its template a turn with
+  another token; a template may write something before that.
+  """
+  file = folder / 'chat_template.jinja'
+  for mark in '<|im_end|>', '<|eot|>':
+    file.write_text(file.read_text().replace(mark, before + mark))
+  tokenizer, template = hf_tokenizers.load(folder), chat.load(folder, DAY)
+  messages = [USER]
+  end = chat._end_of_turn(template, tokenizer, messages)[-1]
+  other = next(i for i in tokenizer.special_ids if i != end)
+  ids = tokenizer.encode(template.render(messages))
+  words = sampled(tokenizer, 'apples')
+  for eos in (end,), (other,), (other, end):
+    tokenizer.eos_ids = eos
+    cut = chat.next_turn(tokenizer, template, ids, words, messages, [AGAIN])
+    after = cut[len(ids) + len(words) :]
+    assert after.count(end) == 2  # of this turn and of the user's
+    for stop in {end, *eos}:
+      whole = chat.next_turn(
+        tokenizer, template, ids, [*words, stop], messages, [AGAIN]
+      )
+      assert whole[len(ids) + len(words) :] == [
+        stop,
+        *after[after.index(end) + 1 :],
+      ]
+
+
 def test_the_sampled_turn_is_kept_where_a_template_would_shorten_it(tmp_path):
   """Qwen3's drops earlier thinking when it renders a conversation anew."""
   tokenizer = hf_tokenizers.load(hf_folders.byte_level(tmp_path))

@@ -88,6 +88,39 @@ CASES = {
     ),
   ),
   'olmo2': ('Olmo2', {}),
+  'olmo3': (
+    'Olmo3',
+    dict(
+      sliding_window=6,
+      layer_types=[SLIDING, FULL],
+      rope_parameters={
+        FULL: dict(
+          rope_type='yarn',
+          factor=4.0,
+          rope_theta=500_000.0,
+          original_max_position_embeddings=32,
+        ),
+        SLIDING: dict(rope_type='default', rope_theta=500_000.0),
+      },
+    ),
+  ),
+  'olmoe': ('Olmoe', dict(num_experts=4, num_experts_per_tok=2)),
+  'mixtral': (
+    'Mixtral',
+    dict(num_local_experts=4, num_experts_per_tok=2, sliding_window=7),
+  ),
+  'gemma': ('Gemma', dict(head_dim=12, num_key_value_heads=1)),
+  'granite': (
+    'Granite',
+    dict(
+      embedding_multiplier=3.0,
+      attention_multiplier=0.2,
+      residual_multiplier=0.6,
+      logits_scaling=1.5,
+      attention_bias=True,
+      mlp_bias=True,
+    ),
+  ),
   'phi3': ('Phi3', dict(sliding_window=7)),
   'phi4': (
     'Phi3',

@@ -61,6 +61,45 @@ def nnx_policy():
   return *flax_bridge.from_nnx(module), apply
 
 
+class Noisy(InNnx):
+  """Holds its Rngs and draws from them when called."""
+
+  def __init__(self, rngs):
+    super().__init__(rngs)
+    self.dropout, self.rngs = nnx.Dropout(0.3, rngs=rngs), rngs
+
+  def __call__(self, tokens):
+    noise = jax.random.normal(self.rngs.noise(), (D,))
+    x = self.embed(tokens) + noise
+    return self.out(self.dropout(x + jax.nn.silu(self.inner(mix(x)))))
+
+
+def test_a_module_may_hold_its_rngs():
+  """Called in and outside jit, in the sampler's loop and in a gradient, it
+  leaves its counts where they were, so every call is the same.
+  """
+  module = Noisy(nnx.Rngs(0, noise=1))
+  model, params = flax_bridge.from_nnx(module)
+  tokens = jnp.arange(2 * P).reshape(2, P)
+  valid = jnp.ones((2, P), bool)
+  first, again = (model.hidden(params, tokens, valid) for _ in range(2))
+  np.testing.assert_array_equal(first, again)
+  compiled = jax.jit(model.hidden)(params, tokens, valid)
+  np.testing.assert_allclose(compiled, first, atol=1e-5)
+  out = jax.jit(
+    lambda p: sampler.generate(
+      model, p, tokens, valid, jax.random.key(0), Sampling.make(), STOP,
+      n_samples=2, max_new=C,
+    )
+  )(params)  # fmt: skip
+  assert out.tokens.shape == (4, C)
+  grads = jax.jit(
+    jax.grad(lambda p: jnp.square(model.hidden(p, tokens, valid)).mean())
+  )(params)
+  assert all(np.any(g) for g in jax.tree.leaves(grads))
+  module(tokens)  # still its own
+
+
 def gemma_policy():
   """A small Gemma 2 of the `gemma` package, Linen: local and global layers,
   soft caps. From 3.1 on it is another module, which needs `kauldron`.

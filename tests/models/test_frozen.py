@@ -12,7 +12,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import spec, transformer, weights
+from jaxrl_reason.models import adapters, spec, transformer, weights
 from jaxrl_reason.models.adapters import frozen, lora
 from jaxrl_reason.models.parts import layers
 from jaxrl_reason.rollouts import sampler
@@ -29,10 +29,12 @@ def adapted(dtype, shape, targets=LORA.targets):
   """
   c, base, params = small_model(**shape)
   settings = lora.Lora(LORA.rank, LORA.alpha, targets=targets)
-  plain = lora.attach(base, settings)
+  plain = adapters.attach(base, lora=settings)
   ab = spec.init(plain.specs[lora.KEY], jax.random.key(7))
   params |= {lora.KEY: jax.tree.map(lambda x: x + 0.1, ab)}
-  model = frozen.attach(plain, dtype, 'lora/.*')
+  model = adapters.attach(
+    base, lora=settings, frozen_dtype=dtype, trainable='lora/.*'
+  )
   is_leaf = lambda x: frozen.is_pair(x) or spec.is_spec(x)
   kept = jax.jit(
     lambda p: jax.tree.map(frozen.keep, model.specs, p, is_leaf=is_leaf)
@@ -242,10 +244,11 @@ def test_what_cannot_be_is_refused(changes, words):
 
 
 def test_where_all_is_trained_nothing_is_frozen():
-  model = transformer.build(small_config())
+  c = small_config()
+  model = transformer.build(c)
   with pytest.raises(
     ValueError, match="'int8': trainable='.*' leaves no weight"
   ):
-    frozen.attach(model, 'int8', '.*')
+    adapters.attach(model, frozen_dtype='int8')
   with pytest.raises(ValueError, match='frozen.init'):
     spec.init(frozen.specs(model.specs, 'int8', 'x'), jax.random.key(0))

@@ -12,9 +12,9 @@ from small import small_model
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.base import Batch
-from jaxrl_reason.checkpoints import hf, hf_tables
+from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import spec
+from jaxrl_reason.models import adapters, families, spec
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.update import learner as learner_lib
@@ -26,7 +26,7 @@ LORA = lora.Lora(rank=2, alpha=3.0)
 def adapted(seed=0, **changes):
   """(base Model, adapted Model, parameters with adapters that do something)."""
   c, base, params = small_model(seed)
-  model = lora.attach(base, dataclasses.replace(LORA, **changes))
+  model = adapters.attach(base, lora=dataclasses.replace(LORA, **changes))
   ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
   ab = jax.tree.map(lambda x: x + 0.1, ab)
   return base, model, params | {lora.KEY: ab}
@@ -186,7 +186,7 @@ def test_the_reference_of_adapters_is_the_base(trio, rows):
 )
 def test_targets_that_do_not_fit_are_refused(tiny, targets, words):
   with pytest.raises(ValueError, match=words):
-    lora.attach(tiny[1], dataclasses.replace(LORA, targets=targets))
+    adapters.attach(tiny[1], lora=dataclasses.replace(LORA, targets=targets))
 
 
 EXPERTS = dict(experts=4, experts_per_token=2, mlp=8, kv_heads=4)
@@ -197,7 +197,9 @@ def test_each_expert_has_its_adapter(rows, tmp_path):
   each device has an expert; gradients are those of the merged weights.
   """
   c, base, params = small_model(**EXPERTS)
-  model = lora.attach(base, dataclasses.replace(LORA, targets='.*mlp/.*n|.*up'))
+  model = adapters.attach(
+    base, lora=dataclasses.replace(LORA, targets='.*mlp/.*n|.*up')
+  )
   assert {
     p.rpartition('/')[0]
     for p in trees.flatten(spec.abstract(model.specs[lora.KEY]))
@@ -241,7 +243,9 @@ def test_each_expert_has_its_adapter(rows, tmp_path):
     split = jax.jit(loss(model))(placed)
   np.testing.assert_allclose(split, got, rtol=1e-4, atol=1e-3)
   with pytest.raises(ValueError, match='mlp/down has an adapter per expert'):
-    lora.save_peft(tmp_path, params, LORA, hf_tables.TABLES['qwen3_moe'])
+    lora.save_peft(
+      tmp_path, params, LORA, families.FAMILIES['qwen3_moe'].TENSORS
+    )
 
 
 @pytest.mark.parametrize('rslora', [False, True])
@@ -251,11 +255,11 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
   torch = pytest.importorskip('torch')
   c, base, params = small_model(qk_norm=False)
   settings = dataclasses.replace(LORA, rslora=rslora)
-  model = lora.attach(base, settings)
+  model = adapters.attach(base, lora=settings)
   ab = spec.init(model.specs[lora.KEY], jax.random.key(7))
   params |= {lora.KEY: jax.tree.map(lambda x: x + 0.1, ab)}
   hf.save(tmp_path / 'base', lora.base_of(params), c, dtype='float32')
-  table = hf_tables.TABLES['qwen2']
+  table = families.FAMILIES['qwen2'].TENSORS
   lora.save_peft(tmp_path / 'peft', params, settings, table)
   theirs = peft.PeftModel.from_pretrained(
     transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'base'),
@@ -274,4 +278,4 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
 
 def test_fused_weights_have_no_adapters_on_disk(trio, tmp_path):
   with pytest.raises(ValueError, match='attn/k is one tensor with others'):
-    lora.save_peft(tmp_path, trio[2], LORA, hf_tables.TABLES['phi3'])
+    lora.save_peft(tmp_path, trio[2], LORA, families.FAMILIES['phi3'].TENSORS)

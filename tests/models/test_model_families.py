@@ -16,7 +16,24 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, transformer
 from jaxrl_reason.rollouts import sampler
 
+# What a config.json cannot do without.
+FEW = dict(
+  vocab_size=64,
+  hidden_size=512,
+  intermediate_size=96,
+  num_hidden_layers=30,
+  num_attention_heads=32,
+)
 GROUP = 2  # rows of a prompt: the first greedy, the second sampled
+
+
+@pytest.mark.parametrize('windows', [False, True])
+@pytest.mark.parametrize('name', families.FAMILIES)
+def test_an_absent_key_means_what_transformers_takes_it_for(name, windows):
+  few = FEW | ({'use_sliding_window': True} if windows else {})
+  theirs = transformers.AutoConfig.for_model(name, **few)
+  ours = families.from_hf(few | {'model_type': name})
+  assert ours == families.from_hf(theirs.to_dict())
 
 
 @dataclasses.dataclass
@@ -196,6 +213,7 @@ DEEP = {
   'qwen3_moe': dict(use_sliding_window=True, sliding_window=6),
   'gemma2': {},
   'gemma3': dict(layer_types=None),  # the published one: every sixth is global
+  'olmo3': dict(layer_types=None),
   'smollm3': dict(
     no_rope_layer_interval=4, use_sliding_window=True, sliding_window=6
   ),
@@ -207,6 +225,7 @@ PATTERNS = {
   'qwen3_moe': ([6] * 7, [0] * 7),
   'gemma2': ([6, 0, 6, 0, 6, 0, 6], [0] * 7),
   'gemma3': ([6, 6, 6, 6, 6, 0, 6], [1, 1, 1, 1, 1, 0, 1]),
+  'olmo3': ([6, 6, 6, 0, 6, 6, 6], [1, 1, 1, 0, 1, 1, 1]),
   'smollm3': ([0, 0, 0, 6, 0, 0, 0], [0, 0, 0, -1, 0, 0, 0]),
 }
 

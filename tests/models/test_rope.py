@@ -163,7 +163,21 @@ def test_layers_of_different_tables_and_windows():
   [
     ({'rope_scaling': {'rope_type': 'spiral'}}, "'spiral'"),
     ({'rope_scaling': {'partial_rotary_factor': 0.5}}, 'partial_rotary'),
-    ({'model_type': 'gpt2'}, "'gpt2'.*llama"),
+    ({'rope_scaling': {'rope_type': 'linear'}}, 'needs factor'),
+    ({'partial_rotary_factor': 0.5}, 'partial_rotary_factor=0.5: llama'),
+    ({'rope_theta': None}, 'rope_theta is None'),
+    ({'model_type': 'llamb'}, "'llamb' is unknown"),
+    ({'model_type': 'gpt2'}, "'gpt2' .* norms with a mean"),
+    ({'model_type': 'deepseek_v3'}, 'latent attention is not there$'),
+    ({'model_type': 'qwen3_next'}, 'recurrent layers'),
+    ({'layer_types': ['full_attention', 'chunked']}, r"\[1\]='chunked'"),
+    ({'layer_types': ['full_attention']}, 'layer_types has 1 entries'),
+    ({'layer_types': ['sliding_attention'] * 2}, r'\[0\].*llama no window'),
+    (
+      {'model_type': 'phi3', 'rope_scaling': H.LONGROPE},
+      'longrope divides 2 and 2 frequencies.*rotate 4',
+    ),
+    ({'hidden_size': 'null'}, 'hidden_size is null'),
     ({'hidden_act': 'relu'}, "'relu'"),
     ({'model_type': 'mistral', 'mlp_bias': True}, 'mlp_bias .* mistral'),
     ({'quantization_config': {'bits': 4}}, 'quantization_config'),
@@ -172,6 +186,7 @@ def test_layers_of_different_tables_and_windows():
 )
 def test_what_is_not_supported_is_named(changes, words):
   h = H.SHARED | {'model_type': 'llama', 'rope_scaling': None} | changes
-  h = {k: v for k, v in h.items() if k not in changes or v is not None}
+  gone = {'num_hidden_layers'} & changes.keys()
+  h = {k: None if v == 'null' else v for k, v in h.items() if k not in gone}
   with pytest.raises(ValueError, match=words):
     families.from_hf(h)

@@ -14,7 +14,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Reward
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import spec
+from jaxrl_reason.models import adapters, spec
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.run import fused_step
 from jaxrl_reason.update import learner as learner_lib
@@ -22,7 +22,7 @@ from jaxrl_reason.update import optim, step
 
 SHAPE = dict(vocab=24, kv_heads=4, tied=False, layers=2)
 CONFIG, BASE, PARAMS = small_model(**SHAPE)
-MODEL = steering.attach(BASE, CONFIG)
+MODEL = adapters.attach(BASE, steering=True)
 VECTORS = jax.random.normal(jax.random.key(4), (2, 16))
 NEUTRAL = Sampling.make()
 
@@ -51,7 +51,7 @@ def test_a_vector_is_added_after_its_layer():
   one, model, params = small_model(**SHAPE | {'layers': 1})
   tokens, valid = jnp.arange(6)[None], jnp.ones((1, 6), bool)
   v = VECTORS[:1]
-  steered = steering.attach(model, one)
+  steered = adapters.attach(model, steering=True)
   got = steered.hidden(params | {steering.KEY: v}, tokens, valid)
   weight, eps = np.asarray(params['final_norm'], np.float64), one.norm_eps
   # Undo the base's norm up to its length, which a second weight tells.
@@ -103,9 +103,13 @@ def test_trained_alone_as_it_was_sampled():
 
 def test_it_steers_beside_adapters_and_int8():
   """All three at once: trained as sampled, the reference without both."""
-  model = lora.attach(BASE, lora.Lora(2, 4.0, targets='.*attn/q'))
-  model = steering.attach(model, CONFIG)
-  model = frozen.attach(model, 'int8', 'lora/.*|steering')
+  model = adapters.attach(
+    BASE,
+    lora=lora.Lora(2, 4.0, targets='.*attn/q'),
+    steering=True,
+    frozen_dtype='int8',
+    trainable='lora/.*|steering',
+  )
   params = jax.jit(lambda k: frozen.init(model.specs, k))(jax.random.key(2))
   params = jax.tree.map(
     lambda x: x if x.dtype == jnp.int8 else x + 0.1 * jnp.cos(x), params

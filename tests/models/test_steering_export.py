@@ -13,6 +13,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import generate
 from jaxrl_reason.checkpoints import conversion, manager
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import adapters
 from jaxrl_reason.models.adapters import steering
 
 SHAPE = dict(vocab=312, kv_heads=4, tied=False, layers=2)
@@ -36,7 +37,7 @@ def run_of(folder, shape: dict):
   checkpoints.save(1, {'params': params}, {'stage': 0})
   checkpoints.wait()
   checkpoints.close()
-  return steering.attach(base, c), params
+  return adapters.attach(base, steering=True), params
 
 
 def ask(folder) -> list[int]:

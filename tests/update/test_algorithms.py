@@ -15,6 +15,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, trees
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import adapters
 from jaxrl_reason.models.adapters import frozen, lora
 from jaxrl_reason.run import config_checks, fused_step
 from jaxrl_reason.update import critics, optim, scoring
@@ -126,8 +127,12 @@ def test_values_see_only_what_came_before(batch):
 def test_a_critic_of_adapters_shares_the_frozen_base(batch, name):
   """It holds adapters (and a head) only, and is what a whole copy would be."""
   base, params = L.model_and_params()
-  model = lora.attach(base, lora.Lora(2, 4.0, targets='.*attn/(q|v)'))
-  model = frozen.attach(model, 'int8', 'lora/.*')
+  model = adapters.attach(
+    base,
+    lora=lora.Lora(2, 4.0, targets='.*attn/(q|v)'),
+    frozen_dtype='int8',
+    trainable='lora/.*',
+  )
   params = jax.jit(lambda k: frozen.init(model.specs, k))(jax.random.key(3))
   made = learner(name)
   critic = dataclasses.replace(made.critic, model=model, trainable='lora/.*')

@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import trees
-from jaxrl_reason.base import Model
 from jaxrl_reason.models import spec, weights
 from jaxrl_reason.models.parts import layers
 
@@ -127,25 +126,3 @@ def restored(params: Any, tree: Any) -> Any:
     return x[INT8] * scale
 
   return trees.map_with_path(leaf, params, is_leaf=is_pair)
-
-
-def attach(base: Model, dtype: str, trainable: str) -> Model:
-  """The model with its frozen weights kept as `dtype`.
-
-  Raises:
-    ValueError: nothing is frozen.
-  """
-  kept = specs(base.specs, dtype, trainable)
-  if kept == base.specs:
-    raise ValueError(
-      f'frozen_dtype={dtype!r}: trainable={trainable!r} leaves no weight frozen'
-    )
-  bind = lambda f: f and (lambda params, *args: f(wrapped(params), *args))
-  return dataclasses.replace(
-    base,
-    specs=kept,
-    hidden=bind(base.hidden),
-    prefill=bind(base.prefill),
-    hidden_routed=bind(base.hidden_routed),
-    decode_params=bind(base.decode_params),
-  )

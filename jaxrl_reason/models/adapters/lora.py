@@ -26,7 +26,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import trees
-from jaxrl_reason.base import Model
 from jaxrl_reason.models import spec, weights
 from jaxrl_reason.models.parts import layers
 
@@ -111,21 +110,13 @@ def merged(params: dict, scale: float) -> dict:
   return _with(params, add)
 
 
-def attach(base: Model, c: Lora) -> Model:
-  """The model with adapters; without its 'lora' subtree it is the base."""
-  beside = lambda params: _with(
-    params, lambda w, a, b: layers.Adapted(w, a, b, c.scale)
-  )
-  bind = lambda f: f and (lambda params, *args: f(beside(params), *args))
-  return dataclasses.replace(
-    base,
-    specs=base.specs | {KEY: specs(base.specs, c)},
-    hidden=bind(base.hidden),
-    prefill=bind(base.prefill),
-    hidden_routed=bind(base.hidden_routed),
-    decode_params=lambda p: base.decode_params(merged(p, c.scale)),
-    adapters_off=base_of,
-  )
+def beside(params: dict, scale: float) -> dict:
+  """The base's parameters with the adapters beside them."""
+
+  def pair(w, a, b):
+    return layers.Adapted(w, a, b, scale)
+
+  return _with(params, pair)
 
 
 def save_peft(
@@ -135,7 +126,7 @@ def save_peft(
 
   Args:
     params: with the subtree 'lora'.
-    table: rows of `checkpoints.hf_tables` of the model's family.
+    table: rows of `models.published.tensors` of the model's family.
     base_name: of the model they belong to.
 
   Raises:

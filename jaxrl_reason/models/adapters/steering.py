@@ -15,48 +15,41 @@ exported, as a Llama, whose config.json has a key for such biases.
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.base import Model
 from jaxrl_reason.models import spec
 from jaxrl_reason.models.config import Config
 
 KEY = 'steering'
 
 
-def _off(params: dict) -> dict:
+def spec_of(base: dict) -> spec.Spec:
+  """The spec of the vectors of a model's spec tree."""
+  (width,) = base['final_norm'].shape
+  weight = jax.tree.leaves(base['layers'], is_leaf=spec.is_spec)[0]
+  return spec.Spec((weight.shape[0], width), ('layers', None), 'zeros')
+
+
+def off(params: dict) -> dict:
+  """The parameters without the vectors."""
   return {k: v for k, v in params.items() if k != KEY}
 
 
-def _on(params: dict) -> dict:
+def on(params: dict) -> dict:
+  """The parameters with each vector among its layer's weights."""
   if KEY not in params:
     return params
   steered = params['layers'] | {'steer': params[KEY]}
-  return _off(params) | {'layers': steered}
+  return off(params) | {'layers': steered}
 
 
-def attach(base: Model, c: Config) -> Model:
-  """The model with vectors; without 'steering' in its parameters, the base."""
-  bind = lambda f: f and (lambda params, *args: f(_on(params), *args))
-
-  def decode_params(params):
-    out = base.decode_params(_off(params))
-    if KEY not in params:
-      return out
-    pairs = zip(out['layers'], params[KEY], strict=True)
-    return out | {'layers': [p | {'steer': v} for p, v in pairs]}
-
-  off = base.adapters_off or (lambda params: params)
-  vectors = spec.Spec((c.layers, c.width), ('layers', None), 'zeros')
-  return dataclasses.replace(
-    base,
-    specs=base.specs | {KEY: vectors},
-    hidden=bind(base.hidden),
-    prefill=bind(base.prefill),
-    hidden_routed=bind(base.hidden_routed),
-    decode_params=decode_params,
-    adapters_off=lambda params: off(_off(params)),
-  )
+def on_decoded(weights: dict, params: dict) -> dict:
+  """The same for `weights` as decoding reads them, with those of `params`."""
+  if KEY not in params:
+    return weights
+  pairs = zip(weights['layers'], params[KEY], strict=True)
+  return weights | {'layers': [p | {'steer': v} for p, v in pairs]}
 
 
 def folded(params: dict, c: Config) -> tuple[dict, Config]:
@@ -77,7 +70,7 @@ def folded(params: dict, c: Config) -> tuple[dict, Config]:
     attn.setdefault('o_bias', zeros(d))
   for name, width in ('gate', c.mlp), ('up', c.mlp), ('down', d):
     mlp.setdefault(name + '_bias', zeros(width))
-  mlp['down_bias'] += params[KEY]
+  mlp['down_bias'] += params[KEY] / c.residual_scale
   both = params['layers'] | {'attn': attn, 'mlp': mlp}
   c = dataclasses.replace(c, mlp_bias=True, o_bias=c.o_bias or c.bias)
-  return _off(params) | {'layers': both}, c
+  return off(params) | {'layers': both}, c

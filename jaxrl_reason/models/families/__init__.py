@@ -1,20 +1,107 @@
 """Published families: config.json -> Config, and back.
 
-`from_hf` reads what `transformers` wrote, in its old form (rope_theta,
-rope_scaling) or its new one (rope_parameters), with that library's default
-for a key that is absent. What the transformer cannot do is refused by name.
-`to_hf` writes the old form, which old and new readers understand.
+A family is one file with
+
+  ARCHITECTURE  the class `transformers` builds
+  DEFAULTS      values of keys that a config.json may leave out
+  TENSORS       which tensor on disk is which weight of ours (`tensors`)
+  read(h)       fields of Config, beyond those all families share
+  write(c)      keys of config.json, beyond those all families share
+  ACTIVATIONS   theirs -> ours, only where it is not `ACTIVATIONS` below
+
+and a name in `FAMILIES`, its `model_type`. `from_hf` reads what `transformers`
+wrote, in its old form (rope_theta, rope_scaling) or its new one
+(rope_parameters), with that library's default for a key that is absent. What
+the transformer cannot do is refused by name. `to_hf` writes the old form, which
+old and new readers understand.
 """
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.families import fields, rope_config
+from jaxrl_reason.models.families import (
+  gemma,
+  gemma2,
+  gemma3_text,
+  granite,
+  llama,
+  mistral,
+  mixtral,
+  olmo2,
+  olmo3,
+  olmoe,
+  phi3,
+  qwen2,
+  qwen3,
+  qwen3_moe,
+  smollm3,
+)
+from jaxrl_reason.models.published import keys, ropes
 
-MLP_BIAS = ('llama', 'smollm3')  # families that know the key mlp_bias
+# The first that can say a Config is the one `to_hf` writes.
+FAMILIES = {
+  'llama': llama,
+  'qwen2': qwen2,
+  'qwen3': qwen3,
+  'qwen3_moe': qwen3_moe,
+  'mistral': mistral,
+  'phi3': phi3,
+  'mixtral': mixtral,
+  'olmo2': olmo2,
+  'olmo3': olmo3,
+  'olmoe': olmoe,
+  'smollm3': smollm3,
+  'gemma': gemma,
+  'gemma2': gemma2,
+  'gemma3_text': gemma3_text,
+  'granite': granite,
+}
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
+# Why a family is not there, where it is known.
+LATENT = 'latent attention is not there'
+RECURRENT = 'recurrent layers (a state in place of keys) are not there'
+TOWERS = 'images, sound and their towers are not there, text alone is'
+LAYER_NORM = 'norms with a mean and learned positions are not there'
+MIXED = 'layers without experts among layers with them are not there'
+ENCODER = 'encoders are not there, it is no causal language model'
+MISSING = {
+  'bert': ENCODER,
+  'cohere': 'attention and mlp side by side are not there',
+  'cohere2': 'attention and mlp side by side are not there',
+  'deepseek_v2': LATENT,
+  'deepseek_v3': LATENT,
+  'deepseek_v32': LATENT,
+  'falcon_h1': RECURRENT,
+  'falcon_mamba': RECURRENT,
+  'gemma3': f'{TOWERS}: gemma3_text',
+  'gemma3n': 'layers that share keys, and embeddings per layer, are not there',
+  'glm4_moe': f"{MIXED}, nor a correction of the router's choice",
+  'gpt2': LAYER_NORM,
+  'gpt_neox': LAYER_NORM,
+  'granitemoehybrid': RECURRENT,
+  'kimi_k25': LATENT,
+  'lfm2': 'convolutions among layers are not there',
+  'llama4': f'{TOWERS}, nor attention in chunks',
+  'llama4_text': 'attention in chunks and a shared expert are not there',
+  'mamba': RECURRENT,
+  'mamba2': RECURRENT,
+  'minicpm3': LATENT,
+  'minimax': RECURRENT,
+  'mistral3': TOWERS,
+  'mllama': TOWERS,
+  'nemotron_h': RECURRENT,
+  'opt': LAYER_NORM,
+  'phi': LAYER_NORM,
+  'qwen2_5_vl': TOWERS,
+  'qwen2_vl': TOWERS,
+  'qwen3_5': RECURRENT,
+  'qwen3_next': RECURRENT,
+  'qwen3_vl': TOWERS,
+  'recurrent_gemma': RECURRENT,
+  't5': ENCODER,
+  'zamba2': RECURRENT,
+}
 # Not of the architecture: how we run it.
 RUNTIME = (
   'dtype',
@@ -27,98 +114,31 @@ RUNTIME = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Family:
-  """How one `model_type` is written in config.json.
-
-  Attributes:
-    architecture: the class `transformers` builds.
-    defaults: values of keys that a config.json may leave out.
-    read: config.json -> Config fields, beyond those all families share.
-    write: Config -> keys, beyond those all families share.
-  """
-
-  architecture: str
-  defaults: dict[str, Any]
-  read: Callable[[dict], dict]
-  write: Callable[[Config], dict]
-
-
-BASE = {
-  'rope_theta': 10_000.0,
-  'rms_norm_eps': 1e-6,
-  'hidden_act': 'silu',
-  'tie_word_embeddings': False,
-}
-GEMMA = BASE | {
-  'tie_word_embeddings': True,
-  'hidden_activation': 'gelu_pytorch_tanh',
-  'query_pre_attn_scalar': 256,
-  'sliding_window': 4096,
-  'head_dim': 256,
-}
-FAMILIES = {
-  'llama': Family('LlamaForCausalLM', BASE, fields.llama, fields.write_bias),
-  'qwen2': Family(
-    'Qwen2ForCausalLM', BASE, fields.qwen2, fields.write_late_windows
-  ),
-  'qwen3': Family(
-    'Qwen3ForCausalLM',
-    BASE | {'head_dim': 128},
-    fields.qwen3,
-    lambda c: fields.write_late_windows(c) | fields.write_bias(c),
-  ),
-  'qwen3_moe': Family(
-    'Qwen3MoeForCausalLM', BASE, fields.qwen3_moe, fields.write_qwen3_moe
-  ),
-  'mistral': Family(
-    'MistralForCausalLM', BASE, fields.mistral, fields.write_window
-  ),
-  'phi3': Family(
-    'Phi3ForCausalLM',
-    BASE | {'rms_norm_eps': 1e-5},
-    fields.phi3,
-    fields.write_phi3,
-  ),
-  'olmo2': Family(
-    'Olmo2ForCausalLM',
-    BASE | {'rms_norm_eps': 1e-5},
-    fields.olmo2,
-    fields.write_bias,
-  ),
-  'smollm3': Family(
-    'SmolLM3ForCausalLM',
-    BASE | {'rope_theta': 2_000_000.0, 'tie_word_embeddings': True},
-    fields.smollm3,
-    fields.write_smollm3,
-  ),
-  'gemma2': Family(
-    'Gemma2ForCausalLM',
-    GEMMA | {'final_logit_softcapping': 30.0, 'attn_logit_softcapping': 50.0},
-    fields.gemma2,
-    fields.write_gemma,
-  ),
-  'gemma3_text': Family(
-    'Gemma3ForCausalLM',
-    GEMMA | {'rope_theta': 1_000_000.0, 'rope_local_base_freq': 10_000.0},
-    fields.gemma3,
-    fields.write_gemma3,
-  ),
-}
-
-
 def family_of(h: dict) -> str:
-  """model_type of a config.json; refuses those that are not supported."""
+  """model_type of a config.json.
+
+  Raises:
+    ValueError: the family is not there, with the reason.
+  """
   name = h.get('model_type')
+  if name in MISSING:
+    raise ValueError(f'model_type {name!r} cannot be read: {MISSING[name]}')
   if name not in FAMILIES:
     raise ValueError(
-      f'model_type {name!r} is not supported: {", ".join(FAMILIES)}'
+      f'model_type {name!r} is unknown: no file of models/families reads its '
+      f'config.json and tensors; there are {", ".join(FAMILIES)}'
     )
   if h.get('quantization_config'):
-    raise ValueError('quantization_config: quantized weights are not supported')
-  if h.get('mlp_bias') and name not in MLP_BIAS:
-    raise ValueError(f'mlp_bias is not supported in {name}')
+    raise ValueError(
+      'quantization_config: quantized weights are not there; take a folder of '
+      'bf16 weights (frozen_dtype=int8 quantizes them)'
+    )
   return name
+
+
+def tensors_of(h: dict) -> tuple:
+  """Rows of `published.tensors`: those of the family of a config.json."""
+  return FAMILIES[family_of(h)].TENSORS
 
 
 def from_hf(h: dict, **runtime: Any) -> Config:
@@ -131,29 +151,44 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   Raises:
     ValueError: names what is missing or not supported.
   """
-  family = FAMILIES[family_of(h)]
-  h = family.defaults | h
-  name = h.get('hidden_activation') or h['hidden_act']
-  if name not in ACTIVATIONS:
-    raise ValueError(f'activation {name!r}: {", ".join(ACTIVATIONS)}')
+  name = family_of(h)
+  family = FAMILIES[name]
+  h = family.DEFAULTS | h
   try:
-    heads = h['num_attention_heads']
-    shared = {
-      'vocab': h['vocab_size'],
-      'layers': h['num_hidden_layers'],
-      'width': h['hidden_size'],
-      'mlp': h['intermediate_size'],
-      'heads': heads,
-      'kv_heads': h.get('num_key_value_heads') or heads,
-      'head_dim': h.get('head_dim') or h['hidden_size'] // heads,
-      'norm_eps': h['rms_norm_eps'],
-      'tied': h['tie_word_embeddings'],
-      'activation': ACTIVATIONS[name],
-      'mlp_bias': bool(h.get('mlp_bias')),
-    }
-    return Config(**(shared | family.read(h) | runtime))
+    fields = _read_shared(h, family) | family.read(h)
   except KeyError as e:
     raise ValueError(f'config.json lacks {e}') from e
+  if h.get('mlp_bias') and not fields.get('mlp_bias'):
+    raise ValueError(f'mlp_bias is not supported in {name}')
+  c = Config(**(fields | runtime))
+  keys.check_layer_types(h, c)
+  return c
+
+
+def _read_shared(h: dict, family) -> dict:
+  """Fields that all families have under the same keys."""
+  of_key = {
+    'vocab_size': 'vocab',
+    'num_hidden_layers': 'layers',
+    'hidden_size': 'width',
+    'intermediate_size': 'mlp',
+    'num_attention_heads': 'heads',
+    'rms_norm_eps': 'norm_eps',
+    'tie_word_embeddings': 'tied',
+  }
+  empty = [key for key in of_key if h[key] is None]
+  if empty:
+    raise ValueError(f'config.json: {empty[0]} is null')
+  activation = h.get('hidden_activation') or h['hidden_act']
+  known = getattr(family, 'ACTIVATIONS', ACTIVATIONS)
+  if activation not in known:
+    raise ValueError(f'activation {activation!r}: {", ".join(known)}')
+  out = {field: h[key] for key, field in of_key.items()}
+  return out | {
+    'kv_heads': h.get('num_key_value_heads') or out['heads'],
+    'head_dim': h.get('head_dim') or out['width'] // out['heads'],
+    'activation': known[activation],
+  }
 
 
 def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
@@ -170,8 +205,7 @@ def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
     c, **{k: Config.__dataclass_fields__[k].default for k in RUNTIME}
   )
   for name in [family] if family else FAMILIES:
-    shared = _shared(plain, name, max_positions)
-    h = shared | FAMILIES[name].write(plain)
+    h = _write_shared(plain, name, max_positions) | FAMILIES[name].write(plain)
     if _reads_as(h, plain):
       return h
   raise ValueError(
@@ -187,13 +221,13 @@ def _reads_as(h: dict, c: Config) -> bool:
     return False
 
 
-def _shared(c: Config, name: str, max_positions: int) -> dict:
+def _write_shared(c: Config, name: str, max_positions: int) -> dict:
   """Keys of all families."""
   rope = c.rope_tables[0]
   stretched = int(rope.original * rope.factor)
   activation = {v: k for k, v in ACTIVATIONS.items()}[c.activation]
   return {
-    'architectures': [FAMILIES[name].architecture],
+    'architectures': [FAMILIES[name].ARCHITECTURE],
     'model_type': name,
     'vocab_size': c.vocab,
     'num_hidden_layers': c.layers,
@@ -206,8 +240,7 @@ def _shared(c: Config, name: str, max_positions: int) -> dict:
     'tie_word_embeddings': c.tied,
     'hidden_act': activation,
     'rope_theta': rope.theta,
-    'rope_scaling': rope_config.write(rope),
-    **({'mlp_bias': True} if c.mlp_bias else {}),
+    'rope_scaling': ropes.write(rope),
     # Not ours to know; the library's own defaults may lie past the vocabulary.
     'bos_token_id': None,
     'eos_token_id': None,

@@ -1,0 +1,26 @@
+"""Phi-3 and Phi-4-mini: fused projections, partial rotation, longrope."""
+
+from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.published import keys, ropes, tensors
+
+ARCHITECTURE = 'Phi3ForCausalLM'
+DEFAULTS = keys.BASE | {'rms_norm_eps': 1e-5}
+TENSORS = (*tensors.ENDS, *tensors.FUSED, *tensors.OUT, *tensors.PRE_NORMS)
+
+
+def read(h: dict) -> dict:
+  raw = dict(h.get('rope_parameters') or h.get('rope_scaling') or {})
+  kind = raw.get('rope_type', raw.get('type', 'default'))
+  # 'su' and 'yarn' are older names of longrope here.
+  raw['rope_type'] = 'longrope' if kind in ('su', 'yarn') else kind
+  fraction = raw.get('partial_rotary_factor')
+  fraction = fraction or h.get('partial_rotary_factor') or 1.0
+  return keys.windows(h) | ropes.fields(h | {'rope_parameters': raw}, fraction)
+
+
+def write(c: Config) -> dict:
+  rope = c.rope_tables[0]
+  out = {'partial_rotary_factor': rope.fraction}
+  if rope.kind == 'longrope':
+    out['original_max_position_embeddings'] = rope.original
+  return out | keys.write_window(c)

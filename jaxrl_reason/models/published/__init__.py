@@ -1,0 +1,1 @@
+"""What published families have in common: keys, rotary tables, tensors."""

@@ -1,0 +1,175 @@
+"""Keys of config.json that several families share: what an absent one means,
+windows, biases.
+"""
+
+from jaxrl_reason.models.config import Config
+
+SLIDING, FULL = 'sliding_attention', 'full_attention'
+BASE = {
+  'rope_theta': 10_000.0,
+  'rms_norm_eps': 1e-6,
+  'hidden_act': 'silu',
+  'tie_word_embeddings': False,
+}
+LATE_WINDOWS = {
+  'use_sliding_window': False,
+  'sliding_window': 4096,
+  'max_window_layers': 28,
+}
+GEMMA = BASE | {
+  'tie_word_embeddings': True,
+  'hidden_activation': 'gelu_pytorch_tanh',
+  'query_pre_attn_scalar': 256,
+  'sliding_window': 4096,
+  'head_dim': 256,
+  'num_key_value_heads': 4,
+}
+
+
+def windows(h: dict, types: list[str] | None = None) -> dict:
+  """Reads the windows of layers.
+
+  Args:
+    types: of the layers, where the file does not give `layer_types`; None: the
+      family has one window for all layers, or none.
+  """
+  types = types and (h.get('layer_types') or types)
+  types = types or [SLIDING] * h['num_hidden_layers']
+  if SLIDING not in types or not h.get('sliding_window'):
+    return {}
+  return {
+    'windows': tuple(h['sliding_window'] if t == SLIDING else 0 for t in types)
+  }
+
+
+def late_windows(h: dict) -> dict:
+  """Reads Qwen's windows: from max_window_layers on, if they are used."""
+  if not h['use_sliding_window']:
+    return {}
+  first = h['max_window_layers']
+  layers = range(h['num_hidden_layers'])
+  return windows(h, [SLIDING if i >= first else FULL for i in layers])
+
+
+def types_of(c: Config) -> list[str]:
+  """The layer_types of a model."""
+  return [SLIDING if c.window(i) else FULL for i in range(c.layers)]
+
+
+def write_window(c: Config) -> dict:
+  """Keys of one window for all layers, or none."""
+  return {'sliding_window': max(c.windows, default=0) or None}
+
+
+def write_windows(c: Config) -> dict:
+  """Keys of windows that differ between layers."""
+  return write_window(c) | {'layer_types': types_of(c)}
+
+
+def write_late_windows(c: Config) -> dict:
+  """Keys of Qwen's windows."""
+  types = types_of(c)
+  first = types.index(SLIDING) if SLIDING in types else c.layers
+  out = {'use_sliding_window': SLIDING in types, 'max_window_layers': first}
+  return out | write_windows(c)
+
+
+def check_layer_types(h: dict, c: Config) -> None:
+  """Refuses layer_types that are not known, or that the family ignores.
+
+  Raises:
+    ValueError: names the layer.
+  """
+  types = h.get('layer_types')
+  if types is None:
+    return
+  if len(types) != c.layers:
+    raise ValueError(
+      f'config.json: layer_types has {len(types)} entries for '
+      f'num_hidden_layers={c.layers}'
+    )
+  for i, found in enumerate(types):
+    if found not in (SLIDING, FULL):
+      raise ValueError(
+        f'config.json: layer_types[{i}]={found!r}: only {SLIDING} and {FULL} '
+        'are there'
+      )
+    if (found == SLIDING) != (c.window(i) > 0):
+      raise ValueError(
+        f'config.json: layer_types[{i}]={found!r}, but the other keys '
+        f'(sliding_window, use_sliding_window) give that layer of '
+        f'{h["model_type"]} {c.window(i) or "no"} window'
+      )
+
+
+def biases(h: dict) -> dict:
+  """Reads attention_bias: on all four projections."""
+  both = bool(h.get('attention_bias'))
+  return {'bias': both, 'o_bias': both}
+
+
+def write_biases(c: Config) -> dict:
+  """Keys of biases on all four projections."""
+  return {'attention_bias': c.bias}
+
+
+def experts(h: dict) -> dict:
+  """Reads a mixture of experts in every layer.
+
+  Raises:
+    ValueError: some layers have none.
+  """
+  if h.get('mlp_only_layers') or h.get('decoder_sparse_step', 1) != 1:
+    raise ValueError(
+      'config.json: mlp_only_layers and decoder_sparse_step: layers without '
+      'experts among layers with them are not supported'
+    )
+  return {
+    'mlp': h['moe_intermediate_size'],
+    'experts': h.get('num_experts') or h.get('num_local_experts') or 128,
+    'experts_per_token': h['num_experts_per_tok'],
+    'expert_norm': bool(h.get('norm_topk_prob', False)),
+  }
+
+
+def write_experts(c: Config) -> dict:
+  """Keys of a mixture of experts in every layer."""
+  return {
+    'moe_intermediate_size': c.mlp,
+    'num_experts': c.experts,
+    'num_experts_per_tok': c.experts_per_token,
+    'norm_topk_prob': c.expert_norm,
+    'decoder_sparse_step': 1,
+    'mlp_only_layers': [],
+  }
+
+
+def gemma(h: dict) -> dict:
+  """Reads what Gemma 2 and 3 share."""
+  if h.get('use_bidirectional_attention'):
+    raise ValueError('use_bidirectional_attention is not supported')
+  return biases(h) | {
+    'norm_place': 'sandwich',
+    'norm_offset': 1.0,
+    'embed_scale': h['hidden_size'] ** 0.5,
+    'query_scale': h['query_pre_attn_scalar'] ** -0.5,
+    'logit_cap': h.get('final_logit_softcapping') or 0.0,
+  }
+
+
+def write_gemma(c: Config) -> dict:
+  """Keys of what Gemma 2 and 3 share."""
+  # An integer wherever the published files have one.
+  scalar = c.score_scale**-2
+  if abs(scalar - round(scalar)) < 1e-6 * scalar:
+    scalar = round(scalar)
+  return (
+    write_windows(c)
+    | write_biases(c)
+    | {
+      'hidden_activation': 'gelu_pytorch_tanh',
+      'query_pre_attn_scalar': scalar,
+      'final_logit_softcapping': c.logit_cap or None,
+      'attn_logit_softcapping': c.attention_cap or None,
+    }
+  )

@@ -1,0 +1,161 @@
+"""Rotary tables as config.json says them: rope_scaling (old form) or
+rope_parameters (new), and back.
+"""
+
+import math
+
+from jaxrl_reason.models.parts.rope import Rope
+from jaxrl_reason.models.published.keys import FULL, SLIDING
+
+# A rope kind's own keys in config.json, and in Rope.
+KEYS = {
+  'default': {},
+  'linear': {'factor': 'factor'},
+  'dynamic': {'factor': 'factor'},
+  'llama3': {
+    'factor': 'factor',
+    'low_freq_factor': 'low',
+    'high_freq_factor': 'high',
+    'original_max_position_embeddings': 'original',
+  },
+  'yarn': {
+    'factor': 'factor',
+    'beta_fast': 'beta_fast',
+    'beta_slow': 'beta_slow',
+    'truncate': 'truncate',
+    'attention_factor': 'attention',
+    'original_max_position_embeddings': 'original',
+  },
+  'longrope': {
+    'short_factor': 'short',
+    'long_factor': 'long',
+    'attention_factor': 'attention',
+    'original_max_position_embeddings': 'original',
+  },
+}
+# Of those, the ones without which a table says nothing.
+NEEDED = {
+  'linear': ('factor',),
+  'dynamic': ('factor',),
+  'llama3': ('factor', 'low_freq_factor', 'high_freq_factor'),
+  'longrope': ('short_factor', 'long_factor'),
+}
+
+
+def _attention_scale(raw: dict, kind: str, original: float, factor: float):
+  """Factor of cos and sin that yarn and longrope ask for."""
+  if raw.get('attention_factor') is not None:
+    return float(raw['attention_factor'])
+  if factor <= 1:
+    return 1.0
+  if kind == 'longrope':
+    return math.sqrt(1 + math.log(factor) / math.log(original))
+
+  def scale(m: float) -> float:
+    return 0.1 * m * math.log(factor) + 1.0
+
+  if raw.get('mscale') and raw.get('mscale_all_dim'):
+    return scale(raw['mscale']) / scale(raw['mscale_all_dim'])
+  return scale(1.0)
+
+
+def _theta(raw: dict, theta) -> float:
+  theta = raw.get('rope_theta', theta)
+  if not theta:
+    raise ValueError(
+      f'config.json: rope_theta is {theta!r}; give the base of the wavelengths'
+    )
+  return float(theta)
+
+
+def _partial(h: dict, raw: dict, fraction: float) -> None:
+  """Refuses a share of rotated features that the family does not read."""
+  for place in (h, raw):
+    if place.get('partial_rotary_factor') not in (None, 1.0, fraction):
+      raise ValueError(
+        f'config.json: partial_rotary_factor={place["partial_rotary_factor"]}: '
+        f'{h["model_type"]} rotates {fraction:g} of a head'
+      )
+
+
+def read(h: dict, raw: dict, theta, fraction: float = 1.0) -> Rope:
+  """The table that `raw` (rope_scaling or rope_parameters) describes.
+
+  Args:
+    theta: where `raw` has no rope_theta.
+    fraction: of a head's features that the family rotates.
+
+  Raises:
+    ValueError: names the key that is missing or not understood.
+  """
+  kind = raw.get('rope_type', raw.get('type', 'default'))
+  if kind not in KEYS:
+    raise ValueError(f'rope type {kind!r} is not supported: {", ".join(KEYS)}')
+  _partial(h, raw, fraction)
+  out = {'kind': kind, 'theta': _theta(raw, theta), 'fraction': fraction}
+  for key in NEEDED.get(kind, ()):
+    if raw.get(key) is None:
+      raise ValueError(f'config.json: rope type {kind!r} needs {key}')
+  for key, name in KEYS[kind].items():
+    if raw.get(key) is not None:
+      value = raw[key]
+      out[name] = tuple(map(float, value)) if isinstance(value, list) else value
+  longest = h.get('max_position_embeddings') or 0
+  if 'original_max_position_embeddings' in KEYS[kind]:
+    old = h.get('original_max_position_embeddings') or longest
+    if not out.setdefault('original', old):
+      raise ValueError(
+        f'config.json: rope type {kind!r} needs '
+        'original_max_position_embeddings'
+      )
+  if 'attention_factor' in KEYS[kind]:
+    factor = raw.get('factor') or longest / out['original']
+    if kind == 'yarn':
+      out['factor'] = factor
+    out['attention'] = _attention_scale(raw, kind, out['original'], factor)
+  if kind == 'dynamic':
+    out['max_positions'] = longest
+  return Rope(**out)
+
+
+def fields(h: dict, fraction: float = 1.0) -> dict:
+  """Fields of Config of a config.json with one table."""
+  raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
+  rope = read(h, raw, h['rope_theta'], fraction)
+  if rope == Rope(theta=rope.theta):
+    return {'rope_theta': rope.theta}
+  return {'rope_theta': rope.theta, 'ropes': (rope,)}
+
+
+def by_type(h: dict, types: list[str], full, sliding) -> dict:
+  """Fields of Config of a config.json with a table per kind of layer.
+
+  Args:
+    types: of the layers, where the file does not give `layer_types`.
+    full, sliding: rope_theta of full and windowed layers, where it gives none.
+  """
+  types = h.get('layer_types') or types
+  raw = h.get('rope_parameters') or {}
+  if not {FULL, SLIDING} & raw.keys():
+    # The old form: what there is stretches the full layers alone.
+    raw = {FULL: h.get('rope_scaling') or raw}
+  tables = (
+    read(h, raw.get(FULL) or {}, full),
+    read(h, raw.get(SLIDING) or {}, sliding),
+  )
+  return {
+    'rope_theta': tables[0].theta,
+    'ropes': tables,
+    'rope_of_layer': tuple(int(t == SLIDING) for t in types),
+  }
+
+
+def write(rope: Rope) -> dict | None:
+  """rope_scaling of a table; None for the default kind."""
+  if rope.kind == 'default':
+    return None
+  out = {'rope_type': rope.kind}
+  for key, name in KEYS[rope.kind].items():
+    value = getattr(rope, name)
+    out[key] = list(value) if isinstance(value, tuple) else value
+  return out

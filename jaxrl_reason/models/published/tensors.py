@@ -1,0 +1,98 @@
+"""Which tensor of a published model is which weight of ours: the rows of which
+families make their tables.
+
+A row: (name on disk, weights of ours, layout). '{}' is the layer, a second one
+the expert; several weights are joined along the tensor's rows, in that order.
+A row is skipped where the model has no such weight.
+"""
+
+import re
+from typing import NamedTuple
+
+
+class Row(NamedTuple):
+  """One kind of tensor; layout is a name in
+  `checkpoints.streams.LAYOUTS`."""
+
+  name: str
+  leaves: tuple[str, ...]
+  layout: str
+
+
+EMBED, HEAD = 'model.embed_tokens.weight', 'lm_head.weight'
+
+
+def is_buffer(name: str) -> bool:
+  """A tensor that old files have and that is no weight."""
+  return re.fullmatch(r'.*\.rotary_emb\.inv_freq', name) is not None
+
+
+def layer(name: str, *leaves: str, layout: str = 'linear') -> Row:
+  """A row of every layer, of these weights."""
+  return Row(
+    f'model.layers.{{}}.{name}', tuple(f'layers/{x}' for x in leaves), layout
+  )
+
+
+def vector(name: str, leaf: str) -> Row:
+  """A row of every layer, of a norm or bias."""
+  return layer(name, leaf, layout='vector')
+
+
+ENDS = (
+  Row(EMBED, ('embed',), 'table'),
+  Row('model.norm.weight', ('final_norm',), 'vector'),
+  Row(HEAD, ('head',), 'linear'),
+)
+OUT = (
+  layer('self_attn.o_proj.weight', 'attn/o', layout='output'),
+  vector('self_attn.o_proj.bias', 'attn/o_bias'),
+)
+QKV = (
+  layer('self_attn.q_proj.weight', 'attn/q'),
+  layer('self_attn.k_proj.weight', 'attn/k'),
+  layer('self_attn.v_proj.weight', 'attn/v'),
+  vector('self_attn.q_proj.bias', 'attn/q_bias'),
+  vector('self_attn.k_proj.bias', 'attn/k_bias'),
+  vector('self_attn.v_proj.bias', 'attn/v_bias'),
+)
+QK_NORMS = (
+  vector('self_attn.q_norm.weight', 'attn/q_norm'),
+  vector('self_attn.k_norm.weight', 'attn/k_norm'),
+)
+DOWN = layer('mlp.down_proj.weight', 'mlp/down')
+MLP = (
+  layer('mlp.gate_proj.weight', 'mlp/gate'),
+  layer('mlp.up_proj.weight', 'mlp/up'),
+  DOWN,
+  vector('mlp.gate_proj.bias', 'mlp/gate_bias'),
+  vector('mlp.up_proj.bias', 'mlp/up_bias'),
+  vector('mlp.down_proj.bias', 'mlp/down_bias'),
+)
+PRE_NORMS = (
+  vector('input_layernorm.weight', 'attn_norm'),
+  vector('post_attention_layernorm.weight', 'mlp_norm'),
+)
+# The same name is a norm before the mlp above, and after attention here.
+POST_NORMS = (
+  vector('post_attention_layernorm.weight', 'attn_post_norm'),
+  vector('post_feedforward_layernorm.weight', 'mlp_post_norm'),
+)
+SANDWICH = (
+  vector('input_layernorm.weight', 'attn_norm'),
+  vector('pre_feedforward_layernorm.weight', 'mlp_norm'),
+  *POST_NORMS,
+)
+EXPERTS = (
+  layer('mlp.gate.weight', 'mlp/router'),
+  layer('mlp.experts.{}.gate_proj.weight', 'mlp/gate'),
+  layer('mlp.experts.{}.up_proj.weight', 'mlp/up'),
+  layer('mlp.experts.{}.down_proj.weight', 'mlp/down'),
+)
+FUSED = (
+  layer('self_attn.qkv_proj.weight', 'attn/q', 'attn/k', 'attn/v'),
+  layer('mlp.gate_up_proj.weight', 'mlp/gate', 'mlp/up'),
+  DOWN,
+)
+
+LLAMA = (*ENDS, *QKV, *OUT, *MLP, *PRE_NORMS)
