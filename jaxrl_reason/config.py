@@ -141,6 +141,8 @@ def default() -> ml_collections.ConfigDict:
       # cache_dtype, prompt_buckets, prefill_chunk, remat, scan and attention
       # are read.
       model_dir='',
+      # Or the weights of another run, WORKDIR[@step], its adapters included.
+      init_from='',
       remat_gib=8.0,  # of a micro-batch's activations on a device, with auto
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor[, context]; -1: rest
       compile_cache='auto',  # folder of compiled programs; '': none

@@ -64,11 +64,13 @@ def match(rules, path: str) -> Any:
 
 def split(tree: Any, pattern: str) -> tuple[Any, Any]:
   """(leaves whose path the regex matches, the others): two trees of the same
-  form, None where a leaf is in the other one.
+  form, None where a leaf is in the other one; (the tree, None) of '.*'.
 
   Raises:
     ValueError: the pattern matches nothing.
   """
+  if pattern == '.*':
+    return tree, None
   matched = {p for p in flatten(tree) if re.fullmatch(pattern, p)}
   if not matched:
     raise ValueError(f'{pattern!r} matches none of {list(flatten(tree))[:8]}')
@@ -80,6 +82,8 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
 
 def join(a: Any, b: Any) -> Any:
   """The tree that `split` took apart."""
+  if b is None:
+    return a
   return jax.tree.map(
     lambda x, y: y if x is None else x, a, b, is_leaf=lambda x: x is None
   )

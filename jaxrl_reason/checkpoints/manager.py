@@ -66,18 +66,24 @@ def _undescribed(text: str) -> jax.ShapeDtypeStruct:
   return jax.ShapeDtypeStruct(tuple(map(int, shape.split(', '))), dtype)
 
 
-def read_params(workdir: epath.Path) -> dict[str, Any]:
-  """The parameters alone of a workdir's newest checkpoint, as nested
-  dictionaries on the default device: the optimizer's state is not read.
+def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
+  """The parameters alone of a workdir's checkpoint, as nested dictionaries on
+  the default device: the optimizer's state is not read.
+
+  Args:
+    step: of the checkpoint; None: the newest.
 
   Raises:
-    ValueError: the workdir has no checkpoint.
+    ValueError: the workdir has no such checkpoint.
   """
   checkpoints = Checkpoints(workdir, keep=1)
   steps = checkpoints.steps()
   if not steps:
     raise ValueError(f'{workdir} has no finished checkpoint')
-  described = checkpoints.record(steps[-1])['arrays']
+  step = steps[-1] if step is None else step
+  if step not in steps:
+    raise ValueError(f'{workdir} has no checkpoint of step {step}: {steps}')
+  described = checkpoints.record(step)['arrays']
   checkpoints.close()
   where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   wanted = {
@@ -91,7 +97,7 @@ def read_params(workdir: epath.Path) -> dict[str, Any]:
     restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
     partial_restore=True,
   )
-  path = workdir / 'checkpoints' / str(steps[-1]) / 'state'
+  path = workdir / 'checkpoints' / str(step) / 'state'
   found = ocp.PyTreeCheckpointer().restore(path, args=args)
   return trees.unflatten(
     {k.removeprefix('params/'): v for k, v in found.items()}

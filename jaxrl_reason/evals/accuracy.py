@@ -124,6 +124,7 @@ def _answers(
       'problem': int(mine[i]),
       'scores': [float(v.score) for v in verdicts[i * g : (i + 1) * g]],
       'answers': [v.extracted for v in verdicts[i * g : (i + 1) * g]],
+      'invalid': [not v.valid for v in verdicts[i * g : (i + 1) * g]],
       'lengths': lengths[i * g : (i + 1) * g].tolist(),
       'truncated': truncated[i * g : (i + 1) * g].tolist(),
       'texts': texts[i * g : (i + 1) * g] if mine[i] < show else [],
@@ -162,5 +163,6 @@ def evaluate(
     majority(row['answers'][1:], row['scores'][1:]) for row in rows
   )
   values['length'] = mean(row['lengths'] for row in rows)
+  values['invalid'] = mean(x for row in rows for x in row['invalid'])
   values['truncated'] = mean(row['truncated'] for row in rows)
   return values, [row['texts'] for row in rows[:show]]

@@ -57,7 +57,7 @@ def load(name: str):
     )
   try:
     if module_name.endswith('.py'):
-      found = _load_file(module_name)
+      found = load_file(module_name)
     else:
       found = importlib.import_module(module_name)
     for part in attribute.split('.'):
@@ -69,7 +69,8 @@ def load(name: str):
   return found
 
 
-def _load_file(path: str):
+def load_file(path: str):
+  """Imports the Python file at `path`, once."""
   # Not '__main__', so that a script's `if __name__ == '__main__'` stays shut.
   name = f'_reward_file_{os.path.splitext(os.path.basename(path))[0]}'
   known = sys.modules.get(name)
@@ -107,11 +108,14 @@ def name_of(function) -> str:
 
 
 def portable(reward):
-  """`reward` (name, function or composed spec) with functions named."""
+  """`reward` (name, function or composed spec) as another process can load it:
+  functions by name, short names written out, since a recipe may have added
+  some to `SHORT`.
+  """
   if isinstance(reward, str):
-    return reward
+    return SHORT.get(reward, reward)
   if isinstance(reward, Mapping):
-    return {key: _portable_value(value) for key, value in reward.items()}
+    return {name: _portable_part(part) for name, part in reward.items()}
   if callable(reward):
     return name_of(reward)
   raise RewardError(
@@ -119,9 +123,16 @@ def portable(reward):
   )
 
 
-def _portable_value(value):
-  return (
-    portable(value)
-    if isinstance(value, Mapping) or callable(value)
-    else (value)
-  )
+def _portable_part(part):
+  if not isinstance(part, Mapping):
+    return portable(part)
+  named = {key: _named(value) for key, value in part.items()}
+  if 'reward' in part:
+    named['reward'] = portable(part['reward'])
+  return named
+
+
+def _named(value):
+  if isinstance(value, Mapping):
+    return {key: _named(inner) for key, inner in value.items()}
+  return name_of(value) if callable(value) else value

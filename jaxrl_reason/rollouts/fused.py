@@ -13,6 +13,7 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import Model, Prompts, Reward, Rollout, Trajectories
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.parts import moe
+from jaxrl_reason.models.spec import named_key
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.views import Views
 
@@ -42,8 +43,13 @@ class Generation:
 
 def step_keys(root: jax.Array, step) -> tuple[jax.Array, jax.Array]:
   """Derives (key of the sampling noise, key of the minibatch order)."""
-  key = jax.random.fold_in(root, step)
-  return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
+  return key_of(root, step, 'sampling'), key_of(root, step, 'minibatches')
+
+
+def key_of(root: jax.Array, step: jax.Array, use: str) -> jax.Array:
+  """Derives the key of one use within a step of the run with key `root`."""
+  step = jax.random.fold_in(named_key(root, 'step'), step)
+  return named_key(step, use)
 
 
 def complete(
@@ -158,11 +164,11 @@ class FusedSource:
     rollout = complete(gen, params, prompts, root, step, sampling, stop)
     n = rollout.tokens.shape[0]
     answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
-    seen = self._see(params, prompts, rollout, (root, step, 2))
+    seen = self._see(params, prompts, rollout, (root, step, 'views'))
     reward, best = self.reward_fn(seen, answers, control), None
     if self.greedy:
       best = greedy(gen, params, prompts, root, step, stop)
-      best = self._see(params, prompts, best, (root, step, 3))
+      best = self._see(params, prompts, best, (root, step, 'greedy views'))
       best = self.reward_fn(best, prompts.answer, control)
     return Trajectories(prompts, rollout, reward, best)
 
@@ -170,11 +176,8 @@ class FusedSource:
     """The rollout with the views its rewards read, if they read any.
 
     Args:
-      noise: (the run's key, the step, the number of its use within the step);
-        0 and 1 are those of `step_keys`.
+      noise: arguments of `key_of`.
     """
     if self.views is None:
       return rollout
-    root, step, use = noise
-    key = jax.random.fold_in(jax.random.fold_in(root, step), use)
-    return self.views(params, prompts, rollout, key)
+    return self.views(params, prompts, rollout, key_of(*noise))

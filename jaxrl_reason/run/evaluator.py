@@ -12,6 +12,7 @@ from jaxrl_reason import hosts
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
+from jaxrl_reason.models.spec import named_key
 from jaxrl_reason.run import samples
 
 
@@ -35,7 +36,7 @@ class Evaluator:
     self._show, self._workdir = c.show, workdir
     self._mesh, self._tokenizer, self._grade = mesh, tokenizer, grade
     # The same noise at every evaluation: curves show the policy, not luck.
-    self._key = jax.random.fold_in(root, 1)
+    self._key = named_key(root, 'evaluation')
     self._generate = accuracy.make_generate(
       model, stop, c.samples, d.completion_len, c.temperature
     )

@@ -16,7 +16,7 @@ from etils import epath
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, sharding
 from jaxrl_reason.base import Model
-from jaxrl_reason.checkpoints import hf, pretrained
+from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
@@ -51,6 +51,8 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.Path) -> Prepared:
   """
   mesh = sharding.make_mesh(config.mesh)
   config_checks.check(config, sharding.row_shards(mesh))
+  if config.model_dir:
+    other_run.refuse_as_model(config.model_dir)
   problems = problems_lib.load(config.data, config.seed)
   with hosts.zero_first():
     folder = config.model_dir and pretrained.begin(config.model_dir, workdir)

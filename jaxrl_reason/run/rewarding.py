@@ -4,13 +4,18 @@ before anything is compiled.
 
 from collections.abc import Callable, Mapping
 
+import jax
+import jax.numpy as jnp
 import ml_collections
+import numpy as np
 
+from jaxrl_reason.base import Rollout
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards import compose, resolve
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
-from jaxrl_reason.rewards.verdict import judge
+from jaxrl_reason.rewards.verdict import all_failed, judge
+from jaxrl_reason.rollouts import progress
 
 
 def is_scheduled(rewards: Mapping) -> bool:
@@ -30,17 +35,62 @@ def host_spec(rewards: dict, task_reward: str) -> dict:
 
 
 def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
-  """Refuses rewards that do not exist now, not after the stages before rl."""
+  """Refuses rewards that do not exist or do not work now, before anything is
+  compiled: each is called on a reference solution and on an empty text.
+
+  Raises:
+    ValueError: names the part, or says what the reward raised.
+  """
   c = config.rl
   if 'rl' not in config.stages:
     return
-  rewards = c.rewards.to_dict()
+  rewards, example = c.rewards.to_dict(), problems.train[0]
   if c.path == 'fused':
     room = config.data.completion_len
-    device.make(rewards, problems.kernel, tokenizer, room)
-  else:
-    device.refuse_on_host(rewards)
-    compose.compose(host_spec(rewards, problems.reward))
+    encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)
+    _try_kernels(config, tokenizer, example, encode, reward_fn)
+    return
+  device.refuse_on_host(rewards)
+  spec = host_spec(rewards, problems.reward)
+  compose.compose(spec)
+  state = {name: 0.0 for name in progress.start()}
+  cases = [
+    (text, example | {'state': state})
+    for text in (example.get('solution') or '', '')
+  ]
+  with VerifierPool(spec, workers=1, timeout_s=c.timeout_s) as pool:
+    failed = all_failed(pool.map(cases))
+  if failed:
+    raise ValueError(
+      'rl.rewards: tried on the first problem, before anything is compiled: '
+      f'{failed}'
+    )
+
+
+def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
+  """Shapes alone: kernels have no other way to fail."""
+  room = config.data.completion_len
+  ids = tokenizer.encode(example.get('solution') or '')[:room]
+
+  def try_on(answers):
+    tokens = (
+      jnp.zeros((2, room), jnp.int32)
+      .at[0, : len(ids)]
+      .set(jnp.asarray(ids, jnp.int32))
+    )
+    sampled = jnp.arange(room) < jnp.array([[len(ids)], [0]])
+    zeros = jnp.zeros((2, room))
+    views = {name: zeros for name in ('logp', 'entropy', 'uniform_kl')}
+    views |= {'mask': sampled, 'group': jnp.zeros(2, int)}
+    views['uniform'] = jnp.zeros(2)
+    rollout = Rollout(
+      tokens, sampled, sampled.sum(1), zeros, jnp.zeros(2, bool), jnp.ones(2),
+      zeros, views=views,
+    )  # fmt: skip
+    return reward_fn(rollout, answers, progress.start())
+
+  answers = jax.tree.map(lambda x: np.stack([x, x]), encode(example))
+  jax.eval_shape(try_on, answers)
 
 
 def grader(

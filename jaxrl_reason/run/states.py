@@ -8,7 +8,7 @@ import ml_collections
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Model, TrainState
-from jaxrl_reason.checkpoints import pretrained
+from jaxrl_reason.checkpoints import other_run, pretrained
 from jaxrl_reason.models import spec, transformer
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.update import learner as learner_lib
@@ -63,11 +63,13 @@ def init_params(
   root: jax.Array,
   workdir,
 ) -> Any:
-  """Makes a run's first weights where they live: from its model's folder or the
-  seed; adapters are always from the seed.
+  """Makes a run's first weights where they live: those of another run, of its
+  model's folder (adapters are then from the seed), or from the seed.
   """
   specs, loaded = model.specs, {}
   where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
+  if config.init_from:
+    return other_run.read(config.init_from, specs, where)
   if config.model_dir:
     off = model.adapters_off or (lambda tree: tree)
     loaded = pretrained.load(workdir, shape, off(specs), off(where))
@@ -79,4 +81,4 @@ def init_params(
     return frozen.init(rest(specs), key)
 
   make = jax.jit(init_params, out_shardings=rest(where))
-  return loaded | make(jax.random.fold_in(root, 0))
+  return loaded | make(spec.named_key(root, 'init'))

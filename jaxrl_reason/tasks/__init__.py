@@ -11,6 +11,7 @@ held-out side of harder knobs.
 """
 
 import hashlib
+import os
 import zlib
 
 import numpy as np
@@ -49,6 +50,27 @@ TASKS: dict[str, Task] = {
 SPLITS = ('train', 'heldout', 'harder')
 HELDOUT_SHARE = 1 / 8
 MAX_DRAWS = 20_000
+
+
+def files_of_own() -> tuple[str, ...]:
+  """Names the files whose import put further tasks into `TASKS`: another
+  process imports them to have these too.
+
+  Raises:
+    ValueError: a task was defined where no other process can import it.
+  """
+  package, found = os.path.dirname(os.path.abspath(__file__)), {}
+  for name, task in TASKS.items():
+    path = os.path.abspath(task.generate.__code__.co_filename)
+    if os.path.dirname(path) == package:
+      continue
+    if not os.path.isfile(path):
+      raise ValueError(
+        f'task {name!r} was defined interactively, where verifier processes '
+        'cannot import it: move it into a file, or set rl.path="fused"'
+      )
+    found[path] = None
+  return tuple(found)
 
 
 def is_known(name: str) -> bool:

@@ -1,7 +1,6 @@
 """What an update is made of, and the state it starts from."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 import jax
@@ -55,48 +54,41 @@ class Learner:
   select: Callable[[Batch], tuple[Batch, Metrics]] | None = None
   part_names: tuple[str, ...] = ()
 
-  @property
-  def needs(self) -> frozenset[str]:
-    """The arrays and extras the loss asks for, by name."""
-    return self.objective.needs
+  # What follows from these, decided once.
+  needs: frozenset[str] = dataclasses.field(init=False)
+  n_updates: int = dataclasses.field(init=False)
+  reads_reference: bool = dataclasses.field(init=False)
+  reads_entropy_early: bool = dataclasses.field(init=False)
+  moves: bool = dataclasses.field(init=False)
+  reads_before: bool = dataclasses.field(init=False)
+
+  def __post_init__(self):
+    """Decides what the loss reads:
+
+    needs: arrays and extras, by name.
+    n_updates: of a batch.
+    reads_reference: log-probs of a reference; an implicit process reward is
+      measured against it too.
+    reads_entropy_early: advantages read the entropies before the update.
+    moves: the policy leaves the one that ratios are measured against while a
+      batch is learnt from, so that old log-probs take a pass of their own.
+    reads_before: anything that `scoring.add_arrays` adds.
+    """
+    needs, updates = self.objective.needs, self.epochs * self.minibatches
+    reference = bool(needs & {'ref_logp', 'process_reward'})
+    entropy = self.objective['entropy_alpha'] != 0
+    moves = updates > 1 and self.old_logp == 'trainer'
+    before = reference or self.old_logp == 'sampler' or moves or entropy
+    before = before or 'old_mean_logp' in needs or self.critic is not None
+    decided = dict(needs=needs, n_updates=updates, reads_reference=reference)
+    decided |= dict(reads_entropy_early=entropy, moves=moves)
+    for name, value in (decided | {'reads_before': before}).items():
+      object.__setattr__(self, name, value)
 
   @property
   def offload(self) -> tuple[str, ...]:
     """Fields of the state that are kept in the hosts' memory."""
     return ('ref_params',) if self.reference_memory == 'host' else ()
-
-  @property
-  def n_updates(self) -> int:
-    return self.epochs * self.minibatches
-
-  @property
-  def reads_reference(self) -> bool:
-    # An implicit process reward is measured against the reference too.
-    return bool(self.needs & {'ref_logp', 'process_reward'})
-
-  @property
-  def reads_entropy_early(self) -> bool:
-    """Whether advantages read the entropies before the update."""
-    return self.objective['entropy_alpha'] != 0
-
-  @property
-  def moves(self) -> bool:
-    """Whether the policy leaves the one that ratios are measured against while
-    a batch is learnt from, so that old log-probs take a pass of their own.
-    """
-    return self.n_updates > 1 and self.old_logp == 'trainer'
-
-  @functools.cached_property
-  def reads_before(self) -> bool:
-    """Whether the loss reads anything that `scoring.add_arrays` adds."""
-    return bool(
-      self.reads_reference
-      or self.old_logp == 'sampler'
-      or 'old_mean_logp' in self.needs
-      or self.moves
-      or self.reads_entropy_early
-      or self.critic
-    )
 
 
 OLD_LOGP = (

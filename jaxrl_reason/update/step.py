@@ -19,6 +19,13 @@ from jaxrl_reason.models import logprobs
 from jaxrl_reason.update import critics, packing, scoring
 from jaxrl_reason.update.learner import Learner
 
+# Fields of a Batch that go by the same name into the losses.
+OF_ADVANTAGES = (
+  'mask reward_valid reward_parts greedy_reward old_logp ref_logp entropy '
+  'values process_reward'
+).split()
+OF_LOSS = 'old_logp ref_logp sampler_logp is_offpolicy'.split()
+
 
 def update(
   learner: Learner,
@@ -69,20 +76,13 @@ def trained(learner: Learner, batch: Batch) -> jax.Array:
 
 def advantages(learner: Learner, batch: Batch) -> jax.Array:
   """Computes advantages [N] or [N,T], without gradient."""
+  given = {name: getattr(batch, name) for name in OF_ADVANTAGES}
   return losses.advantages(
     learner.objective,
     batch.reward,
     batch.group,
-    mask=batch.mask,
-    reward_valid=batch.reward_valid,
-    reward_parts=batch.reward_parts,
-    greedy_reward=batch.greedy_reward,
     logp=batch.sampler_logp,
-    old_logp=batch.old_logp,
-    ref_logp=batch.ref_logp,
-    entropy=batch.entropy,
-    values=batch.values,
-    process_reward=batch.process_reward,
+    **given,
   )
 
 
@@ -243,19 +243,10 @@ def loss_fn(
   )
   if 'entropy_grad' not in learner.needs:
     entropy = jax.lax.stop_gradient(entropy)
+  given = {name: getattr(batch, name) for name in OF_LOSS}
+  given |= {'sft_mask': _sft_mask(learner, batch), 'selected': selected}
   loss, metrics = losses.policy_loss(
-    learner.objective,
-    logp,
-    adv,
-    batch.mask,
-    old_logp=batch.old_logp,
-    ref_logp=batch.ref_logp,
-    sampler_logp=batch.sampler_logp,
-    entropy=entropy,
-    is_offpolicy=batch.is_offpolicy,
-    sft_mask=_sft_mask(learner, batch),
-    selected=selected,
-    **whole,
+    learner.objective, logp, adv, batch.mask, entropy=entropy, **given, **whole
   )
   return _with_balance(learner, balance, loss, metrics)
 

@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason.rewards.kernels import final, numbers
+from jaxrl_reason.rewards.kernels import final, numbers, token_bytes
 from jaxrl_reason.tasks import base, countdown
 
 PRIMES = (65521, 65519, 65497, 65479, 65449, 65447, 65437, 65423, 65419, 65413)
@@ -73,7 +73,7 @@ def _tokenize(text, length, n_numbers, size) -> _Tokens:
   at = jnp.arange(text.shape[1])
   start, counts = final.answer_span(text, length)
   inside = (at >= start[:, None]) & (at < length[:, None])  # [N,W]
-  digit = inside & numbers.is_digit(text)
+  digit = inside & token_bytes.is_digit(text)
   symbols = np.frombuffer(b'+-*/()', np.uint8)
   symbol = inside & (text[..., None] == symbols).any(-1)
   legal = digit | symbol | (text == ord(' ')) | ~inside

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import tasks
-from jaxrl_reason.rewards.kernels import numbers
+from jaxrl_reason.rewards.kernels import token_bytes
 from jaxrl_reason.tasks import base
 
 _MARKER = ord(base.MARKER)
@@ -80,7 +80,7 @@ def score_integer(text, length, answer) -> jax.Array:
   minus = sign == ord('-')
   first += minus | (sign == ord('+'))
   number = inside & (at >= first[:, None])
-  well_formed = (first < length) & (numbers.is_digit(text) | ~number).all(1)
+  well_formed = (first < length) & (token_bytes.is_digit(text) | ~number).all(1)
   # Without leading zeros; zero itself has no digit left, and no sign.
   first = _first(number & (text != ord('0')), length)
   size = length - first

@@ -6,10 +6,6 @@ import jax.numpy as jnp
 from jaxrl_reason.tasks import base
 
 
-def is_digit(text: jax.Array) -> jax.Array:
-  return (text >= ord('0')) & (text <= ord('9'))
-
-
 def shift(x: jax.Array, by: int) -> jax.Array:
   """x[:, i - by], zero outside."""
   pad = ((0, 0), (max(by, 0), max(-by, 0)))

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason.rewards.kernels import final, numbers
+from jaxrl_reason.rewards.kernels import final, numbers, token_bytes
 from jaxrl_reason.tasks import base, lis
 
 
@@ -43,7 +43,7 @@ def score(text, length, answer) -> jax.Array:
   at = jnp.arange(text.shape[1])
   start, counts = final.answer_span(text, length)
   inside = (at >= start[:, None]) & (at < length[:, None])  # [N,W]
-  digit = inside & numbers.is_digit(text)
+  digit = inside & token_bytes.is_digit(text)
   legal = digit | (text == ord(' ')) | ~inside
   end, value, too_long = numbers.ends(digit, text)
   n_chosen = end.sum(1)

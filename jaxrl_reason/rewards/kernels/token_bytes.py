@@ -67,6 +67,11 @@ def to_bytes(
   return jnp.where(at < length[:, None], text, 0).astype(jnp.uint8), length
 
 
+def is_digit(text: jax.Array) -> jax.Array:
+  """Marks the decimal digits among bytes: bool, of the shape of `text`."""
+  return (text >= ord('0')) & (text <= ord('9'))
+
+
 def after_marker(
   tokens: jax.Array, n_tokens: jax.Array, table: np.ndarray, marker: int
 ) -> jax.Array:

@@ -26,6 +26,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from jaxrl_reason import tasks
 from jaxrl_reason.rewards import resolve
 from jaxrl_reason.rewards.pool import wire, worker
 from jaxrl_reason.rewards.verdict import Verdict
@@ -82,6 +83,7 @@ class VerifierPool:
       raise ValueError(f'{workers=} and {timeout_s=} must be positive')
     self._settings = worker.Settings(
       resolve.portable(reward),
+      tasks.files_of_own(),
       workers,
       timeout_s,
       memory_mb,

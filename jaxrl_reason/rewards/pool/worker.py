@@ -24,6 +24,7 @@ import struct
 import sys
 import time
 
+from jaxrl_reason.rewards import resolve
 from jaxrl_reason.rewards.compose import build
 from jaxrl_reason.rewards.pool import procfs, wire
 from jaxrl_reason.rewards.verdict import Verdict, judge
@@ -43,6 +44,7 @@ STARVED = 4
 @dataclasses.dataclass(frozen=True)
 class Settings:
   reward: object  # a name or a spec
+  files: tuple[str, ...]  # Python files to import first
   workers: int
   timeout_s: float
   memory_mb: int
@@ -284,6 +286,8 @@ def main(fd: int):
   sock = socket.socket(fileno=fd)
   try:
     settings = pickle.loads(wire.Reader(sock).only())
+    for path in settings.files:
+      resolve.load_file(path)
     reward = build(settings.reward)
   # Any failure of a user's module at import is the caller's to see.
   except Exception as e:

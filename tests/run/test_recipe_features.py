@@ -1,0 +1,185 @@
+"""What recipes may ask for, shown by whole runs of the tiny recipe."""
+
+import importlib.util
+import json
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+import tiny_recipe
+from etils import epath
+from small import ROOT
+
+from jaxrl_reason import tasks, trees
+from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.rewards.pool import VerifierPool
+from jaxrl_reason.run import train
+
+PARITY = f'{ROOT}/tests/pod_worker.py:parity'
+
+
+def recipe(**flat):
+  c = tiny_recipe.get_config()
+  c.stages, c.log_every = ('rl',), 1
+  c.rl.update(epochs=1, minibatches=1, steps_per_dispatch=1, steps=6)
+  c.eval.update(every=100, problems=4, samples=1, harder=False)
+  c.checkpoint.every = 100
+  c.compile_cache = ''
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+def rows(workdir, stage='rl', key='train/loss'):
+  text = (workdir / 'metrics.jsonl').read_text()
+  found = [json.loads(line) for line in text.splitlines()]
+  return [r for r in found if r['stage'] == stage and key in r]
+
+
+SCHEDULE = {'by': 'step', 'at': [1, 4], 'values': [0.5, 2.0]}
+BY_LENGTH = {'by': 'mean_length', 'at': [0, 8], 'values': [3.0, 1.0]}
+BY_RATE = {'by': 'solve_rate', 'at': [0, 1], 'values': [1.0, -1.0]}
+
+
+@pytest.mark.parametrize('weight', [SCHEDULE, BY_LENGTH, BY_RATE])
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_a_scheduled_weight_follows_the_run(tmp_path, path, weight):
+  c = recipe()
+  c.rl.path = path
+  random = dict(reward='random', kwargs=dict(p=0.5))
+  part = random if path == 'fused' else dict(reward=PARITY)
+  c.rl.rewards = dict(coin=part | dict(weight=weight), again=part)
+  train.run(c, tmp_path)
+  seen, length, rate = rows(tmp_path), None, None
+  for i, row in enumerate(seen):
+    assert row['train/control/step'] == i
+    # The means are those of the batches before, the newest a tenth of them.
+    if i:
+      np.testing.assert_allclose(
+        row['train/control/mean_length'], length, rtol=1e-5
+      )
+      np.testing.assert_allclose(
+        row['train/control/solve_rate'], rate, atol=1e-6
+      )
+    new = row['train/length_mean'], row['train/reward/coin']
+    length = new[0] if i == 0 else 0.9 * length + 0.1 * new[0]
+    rate = new[1] if i == 0 else 0.9 * rate + 0.1 * new[1]
+    at = row[f'train/control/{weight["by"]}']
+    now = np.interp(at, weight['at'], weight['values'])
+    want = now * row['train/reward/coin'] + row['train/reward/again']
+    np.testing.assert_allclose(row['train/reward_mean'], want, rtol=1e-5)
+  assert len(seen) == 6
+  assert len({r['train/reward/coin'] for r in seen}) > 1
+
+
+def test_a_finished_stage_given_more_steps_goes_on(tmp_path):
+  train.run(recipe(**{'rl.steps': 3}), tmp_path / 'more')
+  train.run(recipe(), tmp_path / 'more')
+  train.run(recipe(), tmp_path / 'whole')
+
+  def losses(name):
+    return [(r['step'], r['train/loss']) for r in rows(tmp_path / name)]
+
+  assert losses('more') == losses('whole') and len(losses('whole')) == 6
+
+
+def test_a_run_starts_from_the_weights_of_another(tmp_path):
+  train.run(recipe(stages=('sft',)), tmp_path / 'warm')
+  warm = manager.read_params(epath.Path(tmp_path / 'warm'))
+  step = max(r['step'] for r in rows(tmp_path / 'warm', 'sft'))
+  changes = {'init_from': f'{tmp_path / "warm"}@{step}', 'rl.steps': 1}
+  c = recipe(**changes)
+  c.rl.optimizer.lr = 0.0
+  state = train.run(c, tmp_path / 'rl')
+  for path, x in trees.flatten(state.params).items():
+    np.testing.assert_array_equal(x, trees.flatten(warm)[path], path)
+  assert int(state.step) == 1  # steps are counted anew
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+  train.run(recipe(stages=('sft',)), tmp_path / 'warm')
+  warm = str(tmp_path / 'warm')
+  with pytest.raises(ValueError, match=r'attn/q is .* there and .* here'):
+    changes = {'init_from': warm, 'model.heads': 4, 'model.kv_heads': 4}
+    train.run(recipe(**changes), tmp_path / 'rl')
+  with pytest.raises(ValueError, match='has no checkpoint of step 7'):
+    train.run(recipe(init_from=f'{warm}@7'), tmp_path / 'other')
+  with pytest.raises(ValueError, match='set init_from'):
+    train.run(recipe(model_dir=warm), tmp_path / 'third')
+
+
+OWN_TASK = """
+  from jaxrl_reason import tasks
+  from jaxrl_reason.tasks import base
+
+
+  def generate(rng, knobs):
+    a, b = base.below(rng, knobs['largest']), base.below(rng, knobs['largest'])
+    answer = str(max(a, b))
+    return base.make_example('largest', f'{a},{b}=', [], answer)
+
+
+  tasks.TASKS['largest'] = base.Task(
+    name='largest',
+    generate=generate,
+    check=base.check_integer,
+    knobs=dict(largest=9),
+    harder=dict(largest=9),
+    alphabet='0123456789,=#',
+    answer_chars='0123456789',
+    kernel='integer',
+  )
+"""
+
+
+@pytest.fixture
+def own_task(tmp_path):
+  path = tmp_path / 'own_task.py'
+  path.write_text(textwrap.dedent(OWN_TASK))
+  spec = importlib.util.spec_from_file_location('own_task_of_a_test', path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  yield path
+  del tasks.TASKS['largest']
+
+
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_an_own_task_runs_on_both_paths(tmp_path, own_task, path):
+  c = recipe(**{'rl.steps': 2, 'rl.path': path, 'data.name': 'largest'})
+  c.data.knobs, c.data.harder = {}, {}
+  train.run(c, tmp_path / 'run')
+  found = rows(tmp_path / 'run')
+  assert [r['train/reward_invalid'] for r in found] == [0, 0]
+
+
+def test_workers_know_the_tasks_of_a_recipe(own_task):
+  example = tasks.example('largest', 0, 0, split='train')
+  with VerifierPool('jaxrl_reason.rewards.task:reward', workers=1) as pool:
+    right, wrong = pool.map([(example['solution'], example), ('#10', example)])
+  assert right.valid and right.score == 1 and wrong.score == 0
+
+
+def broken(completion: str, example: dict) -> float:
+  raise KeyError('no such field')
+
+
+def test_a_broken_reward_is_told_before_anything_compiles(tmp_path):
+  c = recipe(**{'rl.path': 'host'})
+  c.rl.rewards = dict(answer=dict(reward=f'{__file__}:broken'))
+  with pytest.raises(ValueError, match='broken raised KeyError') as e:
+    train.run(c, tmp_path)
+  assert 'before anything is compiled' in str(e.value)
+  assert not (tmp_path / 'metrics.jsonl').exists()
+
+
+def test_nothing_draws_from_the_key_of_another_use():
+  from jaxrl_reason.models import spec
+  from jaxrl_reason.rollouts import fused
+
+  root = jax.random.key(0)
+  keys = [spec.named_key(root, 'init'), spec.named_key(root, 'evaluation')]
+  for step in range(3):
+    uses = 'sampling', 'minibatches', 'views', 'greedy views'
+    keys += [fused.key_of(root, step, use) for use in uses]
+  bits = {tuple(np.asarray(jax.random.key_data(k))) for k in keys}
+  assert len(bits) == len(keys) == 14
