@@ -29,8 +29,8 @@ from jaxrl_reason.losses.aggregation import (
   AGGREGATIONS, Aggregate, aggregate, counts, group_token_weight,
 )
 from jaxrl_reason.losses.arrays import (
-  LEVELS, MAX_LOG_RATIO, SHAPES, Part, importance_ratio, keep, log_ratio, masked_mean,
-  masked_var, row_count, row_mean, row_sum, rows_to_tokens,
+  LEVELS, MAX_LOG_RATIO, SHAPES, Part, importance_ratio, keep, log_ratio,
+  masked_mean, masked_var, row_count, row_mean, row_sum, rows_to_tokens,
 )
 from jaxrl_reason.losses.baselines import (
   bnpo, dead_group_share, gpg, greedy_baseline, group_mean,

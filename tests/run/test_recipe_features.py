@@ -113,8 +113,8 @@ OWN_TASK = """
   from jaxrl_reason.tasks import base
 
 
-  def generate(rng, knobs):
-    a, b = base.below(rng, knobs['largest']), base.below(rng, knobs['largest'])
+  def generate(rng, *, largest):
+    a, b = base.below(rng, largest + 1), base.below(rng, largest + 1)
     answer = str(max(a, b))
     return base.make_example('largest', f'{a},{b}=', [], answer)
 
