@@ -1,19 +1,23 @@
 """A small RL problem shared by the tests of steps, shardings and stages."""
 
+import dataclasses
 import functools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from small import small_model
+from small import small_config, small_model
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, tasks
-from jaxrl_reason.base import Prompts
+from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.data import pipeline, tokenizers
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import transformer
 from jaxrl_reason.rewards.kernels import device
-from jaxrl_reason.run import fused_step
+from jaxrl_reason.rollouts import fused as fused_lib
+from jaxrl_reason.run import programs
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import optim
 
@@ -23,6 +27,12 @@ TASK = tasks.get('arithmetic')
 TOKENIZER = tokenizers.CharTokenizer(TASK.alphabet)
 STOP = jnp.array(TOKENIZER.eos_ids)
 ROOT = jax.random.key(5)
+NEUTRAL = Sampling.make()
+# Untied and of four kv heads, so that the axes divide by 2 and 8; the
+# vocabulary is the tokenizer's, padded.
+SHAPE = dict(vocab=24, kv_heads=4, tied=False, layers=2)
+MODEL = transformer.build(small_config(**SHAPE))
+PARTS = ('answer', 'format')
 
 
 def _device(room: int):
@@ -39,18 +49,15 @@ def reward(room: int):
 
 
 ENCODE, REWARD = _device(C)
-GEN = fused_step.Generation(G, C, 'none', ('answer', 'format'))
+GEN = fused_lib.Generation(MODEL, G, C)
+SOURCE = fused_lib.FusedSource(GEN, REWARD)
 
 
 @functools.cache
 def model_and_params():
-  """Untied and of four kv heads, so that the axes divide by 2 and 8; the
-  vocabulary is the tokenizer's, padded.
-  """
   # Cached: weights made while something is traced must not be tracers.
   with jax.ensure_compile_time_eval():
-    _, model, params = small_model(vocab=24, kv_heads=4, tied=False, layers=2)
-  return model, params
+    return MODEL, small_model(**SHAPE)[2]
 
 
 def learner(settings=None, lr=0.3, **changes) -> learner_lib.Learner:
@@ -58,11 +65,11 @@ def learner(settings=None, lr=0.3, **changes) -> learner_lib.Learner:
   # SGD: Adam turns the rounding of a near-zero gradient into a whole step.
   section = config_lib.optimizer(lr, name='sgd', warmup_steps=0)
   return learner_lib.Learner(
-    model=model_and_params()[0],
-    settings=losses.resolve(settings),
+    model=MODEL,
+    objective=losses.resolve(settings),
     tx=optim.make(section, 10),
     start=P,
-    **changes,
+    **{'part_names': PARTS} | changes,
   )
 
 
@@ -79,21 +86,40 @@ def state(learner: learner_lib.Learner):
   return learner_lib.init_state(learner, model_and_params()[1])
 
 
-def rollout_batch(learner, seed=0):
-  """A Batch sampled by the starting policy, with rewards 0..3 by row so that
-  no group is dead whatever the policy says.
-  """
-  from jaxrl_reason import batch as batch_lib
-  from jaxrl_reason.base import Reward
-
-  noise, _ = fused_step.step_keys(jax.random.key(seed), 0)
-  p = prompts()
-  out = fused_step.rollout(
-    learner, GEN, model_and_params()[1], p, noise, Sampling.make(), STOP
+def fused(learner, state, prompts, source=SOURCE, sampling=NEUTRAL):
+  """The fused step of this problem's run."""
+  return programs.fused_step(
+    learner, source, state, prompts, ROOT, sampling, STOP
   )
-  total = (jnp.arange(B * G) * 7 % 5).astype(jnp.float32)
-  reward = Reward(total, jnp.stack([total, total], 1), jnp.ones(B * G, bool))
-  return batch_lib.make_batch(p, out, reward)
+
+
+def sample(params, prompts, gen=GEN, root=ROOT, step=0):
+  """The Rollout of one step of a run."""
+  return fused_lib.complete(gen, params, prompts, root, step, NEUTRAL, STOP)
+
+
+def batch_of(prompts, rollout, total=None):
+  """The Batch of a rollout, judged by REWARD, or all parts as `total` [N]."""
+  if total is None:
+    answers = jax.tree.map(
+      lambda x: batch_lib.per_row(x, len(rollout.length)), prompts.answer
+    )
+    found = REWARD(rollout, answers)
+  else:
+    found = Reward(total, jnp.stack([total, total], 1), total >= 0)
+  return batch_lib.make_batch(Trajectories(prompts, rollout, found))
+
+
+def varied():
+  """Rewards 0..4 by row: no group is dead whatever the policy says."""
+  return (jnp.arange(B * G) * 7 % 5).astype(jnp.float32)
+
+
+def rollout_batch(learner, seed=0):
+  """A Batch sampled by the starting policy, with `varied` rewards."""
+  gen = dataclasses.replace(GEN, model=learner.model)
+  out = sample(model_and_params()[1], prompts(), gen, jax.random.key(seed))
+  return batch_of(prompts(), out, varied())
 
 
 def assert_close(a, b, rtol=2e-4, atol=4e-6):

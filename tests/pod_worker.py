@@ -41,14 +41,14 @@ def signalled(what: str, args: list[str]):
   from jaxrl_reason.run import loop
 
   name, _, step = what.partition('@')
-  interval = loop.Loop._interval
+  interval = loop.Loop.interval
 
   def patched(self, state, n, total):
     if total == int(step):
       os.kill(os.getpid(), signal.Signals[name])
     return interval(self, state, n, total)
 
-  loop.Loop._interval = patched
+  loop.Loop.interval = patched
   app.run(main.main, argv=['main', *args])
 
 

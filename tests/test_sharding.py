@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl_reason import sharding
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.run import fused_step
+from jaxrl_reason.run import programs
 from jaxrl_reason.update import step as step_lib
 
 MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 2, 2), (2, 1, 1, 4)]
@@ -28,6 +28,12 @@ def placed(learner, mesh):
   return jax.tree.map(
     lambda x, s: jax.device_put(np.asarray(x), s), state, where
   )
+
+
+def keeping(step, start, rows):
+  """step(start, rows), the state laid out as it was."""
+  where = jax.tree.map(lambda x: x.sharding, start)
+  return programs.updating(step, 0, where)(start, rows)
 
 
 def update(learner):
@@ -47,7 +53,7 @@ def updated_on(shape, learner, batch):
   with jax.set_mesh(mesh):
     start = placed(learner, mesh)
     rows = sharding.to_global(batch, mesh)
-    return sharding.JitState(update(learner))(start, rows)
+    return keeping(update(learner), start, rows)
 
 
 @pytest.mark.parametrize('shape', MESHES)
@@ -69,16 +75,14 @@ def test_fused_step_on_eight_devices_equals_one(shape):
   learner = L.learner(SETTINGS)
 
   def step(state, prompts):
-    return fused_step.step(
-      learner, L.GEN, L.REWARD, state, prompts, L.ROOT, NEUTRAL, L.STOP
-    )
+    return L.fused(learner, state, prompts)
 
   want, m1 = jax.jit(step)(L.state(learner), L.prompts())
   mesh = sharding.make_mesh(shape)
   with jax.set_mesh(mesh):
     start = placed(learner, mesh)
     rows = sharding.to_global(L.prompts(), mesh)
-    got, m8 = sharding.JitState(step)(start, rows)
+    got, m8 = keeping(step, start, rows)
   for name in ('tokens', 'reward_mean', 'length_mean', 'truncated'):
     np.testing.assert_allclose(m8[name], m1[name], rtol=1e-6)
   L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)
@@ -89,16 +93,10 @@ def test_decoding_gathers_no_weight_per_token():
   """Weights split over fsdp are gathered once, before the loop over tokens."""
   learner = L.learner(SETTINGS)
   mesh = sharding.make_mesh((1, 8, 1))
-
-  def generate(params, prompts):
-    return fused_step.rollout(
-      learner, L.GEN, params, prompts, L.ROOT, NEUTRAL, L.STOP
-    )
-
   with jax.set_mesh(mesh):
     params = placed(learner, mesh).params
     rows = sharding.to_global(L.prompts(), mesh)
-    text = jax.jit(generate).lower(params, rows).compile().as_text()
+    text = jax.jit(L.sample).lower(params, rows).compile().as_text()
   gathers = [x for x in text.splitlines() if re.search(r'= .* all-gather', x)]
   assert any('sharding_constraint' in x for x in gathers)  # before the loop
   in_loop = [x for x in gathers if '/while/body/' in x]
@@ -160,11 +158,8 @@ def test_a_context_axis_splits_queries_and_decoded_rows():
     start = placed(learner, mesh)
     batch = sharding.to_global(batch, mesh)
     text = jax.jit(update(learner)).lower(start, batch).compile().as_text()
-    rollout = lambda params, prompts: fused_step.rollout(
-      learner, L.GEN, params, prompts, L.ROOT, NEUTRAL, L.STOP
-    )
     rows = sharding.to_global(L.prompts(), mesh)
-    decode = jax.jit(rollout).lower(start.params, rows).compile().as_text()
+    decode = jax.jit(L.sample).lower(start.params, rows).compile().as_text()
   n, t = L.B * L.G, L.P + L.C
   assert f'f32[{n // 2},4,{t // 4},{t}]' in text
   assert not re.search(rf'f32\[{n // 2},4,{t},{t}\]', text)

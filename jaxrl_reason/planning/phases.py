@@ -186,6 +186,7 @@ def _host(config, parts: Prepared) -> list[Phase]:
   part = _prompts(config, parts, None, c.prompts // c.parts)
   ids = _lay(np.arange(costs.rows // c.parts, dtype=np.int32), rows)
   args = gen, state.params, part, root, state.step, sampling, stop, ids
+  args = *args, state.step
   generate = jax.jit(programs.rl_rollout, static_argnums=0)
   new, flops = _token_trips(gen), costs.generate(c.prompts, c.samples)
   out = [Phase('generate', generate, args, state, c.parts, new, flops)]

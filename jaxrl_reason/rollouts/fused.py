@@ -61,6 +61,7 @@ def complete(
   sampling: Sampling,
   stop: jax.Array,
   row_ids: jax.Array | None = None,
+  version: jax.Array | None = None,
 ) -> Rollout:
   """Samples the completions of one step's prompts.
 
@@ -68,6 +69,8 @@ def complete(
     root: the run's key; step: i32 [], folded in, so that the host need not
       know its value, nor wait for the update that makes it.
     stop, row_ids: see `sampler.generate`.
+    version: i32 [], updates behind the weights; None: as many as `step`, that
+      is, all before it.
   """
   noise, _ = step_keys(root, step)
   out = sampler.generate(
@@ -84,7 +87,7 @@ def complete(
     segments=gen.segments,
     row_ids=row_ids,
     routes=gen.routes,
-    version=step,
+    version=step if version is None else version,
   )
   return with_demos(out, prompts, gen.demos) if gen.demos else out
 

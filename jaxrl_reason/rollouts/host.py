@@ -1,6 +1,6 @@
 """The source whose rewards are Python: generate -> text -> verifier pool.
 
-  source.start(params, step)   queues the generation of a batch, in parts
+  source.start(params, ...)    queues the generation of a batch, in parts
   source.submit(control)       gives each part's texts to the pool as it comes
   source.take()                waits for the verdicts
 
@@ -103,11 +103,15 @@ class HostSource:
   def __post_init__(self):
     self._under_way = collections.deque()
 
-  def start(self, params, step) -> None:
+  def start(self, params, step, version) -> None:
     """Queues the generation of the next questions; returns at once.
 
     Part i takes prompts i, i + parts, ...: every device keeps its share. Row
     ids are those of the whole batch, so that parts change no sample.
+
+    Args:
+      step: i32 [], of the run, that the samples are for.
+      version: i32 [], updates behind `params`; fewer than `step` when ahead.
     """
     questions = next(self.questions)
     prompts, g = questions.prompts, self.n_samples
@@ -117,7 +121,7 @@ class HostSource:
     for i in range(self.parts):
       piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
       rows = ids[i :: self.parts].reshape(-1)
-      how = self.root, step, self.sampling, self.stop, rows
+      how = self.root, step, self.sampling, self.stop, rows, version
       outs.append(self.generate(params, piece, *how))
     if self.greedy is not None:
       best = self.greedy(params, prompts, self.root, step, self.stop)

@@ -61,13 +61,13 @@ class HostStep:
     source, begun = self.source, time.monotonic()
     stale = source.started > 0
     if not stale:
-      source.start(state.params, state.step)
+      source.start(state.params, state.step, state.step)
     timing = self._wait_for_update()
     begun = time.monotonic() if timing else begun
     prompts, outs = source.submit(state.control)
     generated = time.monotonic()
     if self.ahead and more:
-      source.start(state.params, state.step + 1)
+      source.start(state.params, state.step + 1, state.step)
     sizes = source.n_samples, len(source.part_names)
     batch = self._score(
       self.learner, *sizes, state, prompts, outs, source.sampling

@@ -106,11 +106,11 @@ def rl_seeds(
 
 
 def rl_rollout(
-  gen: Generation, params, prompts, root, step, sampling, stop, row_ids
+  gen: Generation, params, prompts, root, step, sampling, stop, row_ids, version
 ) -> Rollout:
   """Samples the completions of a part of a batch (`fused.complete`)."""
   return fused.complete(
-    gen, params, prompts, root, step, sampling, stop, row_ids
+    gen, params, prompts, root, step, sampling, stop, row_ids, version
   )
 
 

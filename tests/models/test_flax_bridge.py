@@ -9,13 +9,12 @@ from flax import linen, nnx
 from small import small_config, small_model
 
 from jaxrl_reason import losses
-from jaxrl_reason.base import Prompts, Reward
+from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.batch import make_batch
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import flax_bridge
+from jaxrl_reason.models import flax_bridge, logprobs
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.update import learner as learner_lib
-from jaxrl_reason.update import logprobs
 from jaxrl_reason.update import step as step_lib
 
 B, G, P, C, V, D = 3, 4, 5, 6, 16, 8
@@ -179,14 +178,14 @@ def test_log_probs_are_the_modules_own(policy):
 def batch_of(policy):
   _, _, _, prompts, out = policy
   score = (out.tokens[:, 0] % 3).astype(jnp.float32)
-  return make_batch(prompts, out, Reward(score, score[:, None], score >= 0))
+  reward = Reward(score, score[:, None], score >= 0)
+  return make_batch(Trajectories(prompts, out, reward))
 
 
 def test_the_trainer_agrees_with_the_sampler(policy):
   model, params, *_ = policy
   b = batch_of(policy)
-  neutral = Sampling.make(jnp.ones(B * G))
-  logp, _ = logprobs.score(model, params, b.tokens, b.valid, neutral, start=P)
+  logp, *_ = logprobs.score(model, params, b, Sampling.make(), start=P)
   gap = jnp.where(b.mask, logp - b.sampler_logp, 0)
   assert jnp.abs(gap).max() < 1e-5
 

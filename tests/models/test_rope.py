@@ -10,12 +10,12 @@ import pytest
 from hf_models import torch, transformers
 from small import small_model
 
+from jaxrl_reason.base import Rows
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import families, transformer
+from jaxrl_reason.models import families, logprobs, transformer
 from jaxrl_reason.models.config import NOPE
 from jaxrl_reason.models.parts import rope
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.update import logprobs
 
 LONG = dict(
   rope_type='longrope',
@@ -152,8 +152,14 @@ def test_layers_of_different_tables_and_windows():
   mask = jnp.pad(jnp.repeat(valid, 2, 0), ((0, 0), (0, 6)), constant_values=1)
   for changes in ({}, {'scan': False, 'remat': 'full'}):
     other = transformer.build(dataclasses.replace(c, **changes))
-    logp, _ = jax.jit(
-      lambda p: logprobs.score(other, p, whole, mask, Sampling.make(), start=10)  # noqa: B023
+    logp = jax.jit(
+      lambda p: logprobs.score(
+        other,  # noqa: B023
+        p,
+        Rows(whole, mask),
+        Sampling.make(),
+        start=10,
+      )[0]
     )(params)
     np.testing.assert_allclose(logp[:, 10:], out.logp, atol=1e-5)
 

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 from small import small_model
 
-from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, trees
-from jaxrl_reason.base import Reward
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, spec
 from jaxrl_reason.models.adapters import frozen, lora, steering
-from jaxrl_reason.run import fused_step
+from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import optim, step
 
@@ -88,11 +86,9 @@ def test_trained_alone_as_it_was_sampled():
   state = learner_lib.init_state(lr, params)
   assert state.ref_params is None
   assert trees.n_params(state.opt_state) <= 2 * VECTORS.size + 5
-  run = jax.jit(
-    lambda s, p: fused_step.step(
-      lr, L.GEN, L.REWARD, s, p, L.ROOT, NEUTRAL, L.STOP
-    )
-  )
+  gen = dataclasses.replace(L.GEN, model=MODEL)
+  source = FusedSource(gen, L.REWARD)
+  run = jax.jit(lambda s, p: L.fused(lr, s, p, source))
   new, metrics = run(state, L.prompts())
   before, now = trees.flatten(params), trees.flatten(new.params)
   moved = {p for p in before if np.any(before[p] != now[p])}
@@ -117,14 +113,9 @@ def test_it_steers_beside_adapters_and_int8():
   lr = learner()
   lr = dataclasses.replace(lr, model=model, trainable='lora/.*|steering')
   state = learner_lib.init_state(lr, params)
-  out = jax.jit(
-    lambda params: fused_step.rollout(
-      lr, L.GEN, params, L.prompts(), L.ROOT, NEUTRAL, L.STOP
-    )
-  )(params)
-  total = jnp.arange(L.B * L.G) * 7 % 5 * 1.0
-  reward = Reward(total, total[:, None], total >= 0)
-  batch = batch_lib.make_batch(L.prompts(), out, reward)
+  gen = dataclasses.replace(L.GEN, model=model)
+  out = jax.jit(lambda params: L.sample(params, L.prompts(), gen))(params)
+  batch = L.batch_of(L.prompts(), out, L.varied())
   new, metrics = jax.jit(lambda s, b: step.update(lr, s, b, NEUTRAL, L.ROOT))(
     state, batch
   )

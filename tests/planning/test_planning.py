@@ -124,7 +124,7 @@ def test_phases_are_the_programs_of_a_run():
     rl__prompts=8, rl__samples=4, rl__steps_per_dispatch=1,
   )  # fmt: skip
   mesh = sharding.make_mesh(config.mesh)
-  made = phases.phases(abstract.shapes(config, mesh))
+  made = phases.phases(config, abstract.shapes(config, mesh))
   assert [p.name for p in made] == ['generate', 'update']
   for phase in made:
     text = phase.lower(mesh).compile().as_text()
@@ -304,10 +304,10 @@ def test_every_pass_of_a_step_is_a_phase(changes, names):
     mesh=(1, 4, 2), stages=('rl',), rl__path='host',
     rl__steps_per_dispatch=1, **changes,
   )  # fmt: skip
-  run = abstract.shapes(config, sharding.make_mesh(config.mesh))
-  made = phases.phases(run)
+  parts = abstract.shapes(config, sharding.make_mesh(config.mesh))
+  made = phases.phases(config, parts)
   assert ' '.join(p.name for p in made) == names
-  assert made[-1].lower(run.mesh).as_text()
+  assert made[-1].lower(parts.mesh).as_text()
 
 
 def test_the_command_says_the_largest_batch(monkeypatch):
@@ -322,7 +322,7 @@ def test_the_command_says_the_largest_batch(monkeypatch):
   asked, said = [], []
 
   def measured(phase, mesh, hbm, experts):
-    rows = phase.args[1].tokens.shape[0]
+    rows = phase.args[2].tokens.shape[0]
     asked.append(rows)
     needs = 2**30 * rows // 8
     if needs > hbm:

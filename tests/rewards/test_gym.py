@@ -1,7 +1,5 @@
 """reasoning-gym: every family is a task, and is scored in the pool only."""
 
-import types
-
 import pytest
 
 from jaxrl_reason import config as config_lib
@@ -10,7 +8,7 @@ from jaxrl_reason.data import problems
 from jaxrl_reason.rewards import resolve
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.puzzles import gym as reward
-from jaxrl_reason.run import stages
+from jaxrl_reason.run import rewarding
 from jaxrl_reason.tasks import gym
 
 
@@ -115,9 +113,8 @@ def test_evaluations_score_in_the_pool():
   config.data.name, config.data.tokenizer = 'gym:chain_sum', 'byte'
   config.rl.timeout_s = 20.0
   found = problems.load(config.data, 0)
-  run = types.SimpleNamespace(config=config, problems=found)
   example = found.heldout[0]
-  right, wrong = stages.grader(run)(
+  right, wrong = rewarding.grader(config, found.reward)(
     [(example['solution'], example), ('<answer>x</answer>', example)]
   )
   assert (right.score, wrong.score) == (1.0, 0.0)

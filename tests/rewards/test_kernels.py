@@ -308,7 +308,8 @@ def test_to_bytes_joins_the_bytes_of_tokens(max_bytes):
   tokens = rng.integers(-2, 12, (200, 12)).astype(np.int32)
   n_tokens = rng.integers(0, 13, 200)
   run = jax.jit(kernels.to_bytes, static_argnames='max_bytes')
-  text, length = run(tokens, n_tokens, table, lengths, max_bytes=max_bytes)
+  sampled = np.arange(12) < n_tokens[:, None]
+  text, length = run(tokens, sampled, table, lengths, max_bytes=max_bytes)
   pieces = Pieces().token_bytes()
   for i in range(200):
     ids = tokens[i, : n_tokens[i]]
@@ -331,9 +332,8 @@ def test_a_completion_scores_the_same_as_tokens_and_as_text():
   for i in range(0, 64, 2):
     ids = tokenizer.encode(examples[i]['solution'])
     tokens[i, : len(ids)], n_tokens[i] = ids, len(ids)
-  text, length = kernels.to_bytes(
-    tokens, n_tokens, table, lengths, max_bytes=48
-  )
+  sampled = np.arange(48) < n_tokens[:, None]
+  text, length = kernels.to_bytes(tokens, sampled, table, lengths, max_bytes=48)
   kernel = kernels.KERNELS['countdown']
   encoded = [kernel.encode(ex, max_numbers=3) for ex in examples]
   answer = {k: np.stack([e[k] for e in encoded]) for k in encoded[0]}

@@ -8,12 +8,14 @@ import learning as L
 import numpy as np
 import pytest
 
-from jaxrl_reason.base import Rollout
+from jaxrl_reason.base import Rollout, Rows
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import logprobs
 from jaxrl_reason.rewards.kernels import device, final, likelihood, token_bytes
-from jaxrl_reason.run import fused_step
+from jaxrl_reason.rollouts.fused import FusedSource
+from jaxrl_reason.rollouts.views import Views
+from jaxrl_reason.run import programs
 from jaxrl_reason.tasks import base
-from jaxrl_reason.update import logprobs, scoring
 
 RNG = np.random.default_rng(0)
 N, C, V = 6, 5, 16
@@ -127,18 +129,20 @@ def test_a_reference_is_scored_as_if_it_had_been_written():
   whole = jnp.concatenate([prompts, spliced], 1)
   beside = lambda x, fill: jnp.pad(x, ((0, 0), (4, 0)), constant_values=fill)
   score = jax.jit(
-    lambda t, v: logprobs.score(model, params, t, v, Sampling.make(), start=4)
+    lambda t, v: logprobs.score(
+      model, params, Rows(t, v), Sampling.make(), start=4
+    )[0]
   )
-  logp, _ = score(whole, beside(valid, True))
+  logp = score(whole, beside(valid, True))
   got = likelihood.seq_logp(logp, beside(answer, False))
   alone_of = jax.jit(
     lambda t: logprobs.score(
-      model, params, t, jnp.ones(t.shape, bool), Sampling.make()
-    )
+      model, params, Rows(t, jnp.ones(t.shape, bool)), Sampling.make()
+    )[0]
   )
   for i in range(3):
     row = [*prompts[i], *tokens[i, : start[i]], *reference[i, : n[i]]]
-    alone, _ = alone_of(jnp.array([row]))
+    alone = alone_of(jnp.array([row]))
     np.testing.assert_allclose(got[i], alone[0, -n[i] :].sum(), rtol=1e-4)
 
 
@@ -268,10 +272,17 @@ SPEC = {name: {'reward': name} for name in FREE} | {
 }
 
 
-def generation(spec):
-  return fused_step.Generation(
-    L.G, L.C, 'none', tuple(spec), reads=device.reads(spec, L.TASK.kernel)
+def source(spec, reward_fn, learner):
+  """The source of a stage with these rewards and this learner."""
+  views = Views(
+    L.MODEL,
+    device.reads(spec, L.TASK.kernel),
+    L.P,
+    learner.logprob_chunk,
+    learner.minibatches * learner.micro_batches,
   )
+  greedy = 'greedy_reward' in learner.needs
+  return FusedSource(L.GEN, reward_fn, views, greedy)
 
 
 def prompts(encode):
@@ -290,17 +301,17 @@ def test_label_free_parts_in_the_fused_step():
   """The parts of a step beside whole logits and Python, for every row."""
   encode, reward_fn = device.make(SPEC, L.TASK.kernel, L.TOKENIZER, L.C)
   seen = {}
-  keep = lambda out, answers: seen.setdefault(
-    'r', (out, reward_fn(out, answers))
+  keep = lambda out, answers, control: seen.setdefault(
+    'r', (out, reward_fn(out, answers, control))
   )[1]
-  gen, p = generation(SPEC), prompts(encode)
-  learner = L.learner(micro_batches=4, logprob_chunk=3)
+  p = prompts(encode)
+  learner = L.learner(micro_batches=4, logprob_chunk=3, part_names=tuple(SPEC))
 
   @jax.jit
   def run(state, p):
     # Warmer than the policy, so that views of the sampler would differ.
-    args = (state, p, L.ROOT, Sampling.make(temperature=1.5), L.STOP)
-    new, metrics = fused_step.step(learner, gen, keep, *args)
+    warm, asked = Sampling.make(temperature=1.5), source(SPEC, keep, learner)
+    new, metrics = L.fused(learner, state, p, asked, warm)
     return new, metrics, seen['r']
 
   _, metrics, (out, reward) = run(L.state(learner), p)
@@ -351,10 +362,12 @@ def test_votes_over_the_answers_that_completions_give():
   room = lambda ids: np.pad(ids, (0, L.C - len(ids)))
   out = Rollout(
     tokens=jnp.array([room(ids) for ids in tokens]),
+    sampled=jnp.arange(L.C) < jnp.array([[len(ids)] for ids in tokens]),
     length=jnp.array([len(ids) for ids in tokens]),
     logp=jnp.zeros((8, L.C)),
     truncated=jnp.zeros(8, bool),
     temperature=jnp.ones(8),
+    version=jnp.zeros((8, L.C), int),
     views={'group': jnp.array([0] * 4 + [1] * 4)},
   )
   answers = [encode({'answer': '2'})] * 8
@@ -366,21 +379,17 @@ def test_votes_over_the_answers_that_completions_give():
 
 
 def test_micro_batches_and_chunks_leave_the_views_alone():
-  out = fused_step.rollout(
-    L.learner(), L.GEN, L.model_and_params()[1], L.prompts(), L.ROOT,
-    Sampling.make(), L.STOP,
-  )  # fmt: skip
+  out = L.sample(L.model_and_params()[1], L.prompts())
   names = ('logp', 'uniform_kl', 'group', 'uniform')
 
   def views(**changes):
-    see = lambda params, out: scoring.views(
-      L.learner(**changes), params, L.prompts(), out, L.ROOT, names
-    )
+    views_of = Views(L.MODEL, names, L.P, **changes)
+    see = lambda params, out: views_of(params, L.prompts(), out, L.ROOT)
     return jax.jit(see)(L.model_and_params()[1], out).views
 
   whole = views()
   assert set(whole) == {*names, 'mask'}
-  L.assert_close(views(micro_batches=4, minibatches=2, logprob_chunk=3), whole)
+  L.assert_close(views(parts=4 * 2, chunk=3), whole)
 
 
 def test_a_greedy_baseline_sees_its_own_views():
@@ -388,18 +397,8 @@ def test_a_greedy_baseline_sees_its_own_views():
   encode, reward_fn = device.make(spec, None, L.TOKENIZER, L.C)
   learner = L.learner({'name': 'remax'}, micro_batches=16)  # B does not divide
   assert 'greedy_reward' in learner.needs
-  run = jax.jit(
-    lambda s, p: fused_step.step(
-      learner,
-      generation(spec),
-      reward_fn,
-      s,
-      p,
-      L.ROOT,
-      Sampling.make(),
-      L.STOP,
-    )
-  )
+  asked = source(spec, reward_fn, learner)
+  run = jax.jit(lambda s, p: L.fused(learner, s, p, asked))
   _, metrics = run(L.state(learner), prompts(encode))
   assert np.isfinite(metrics['loss'])
 
@@ -409,11 +408,11 @@ def test_self_certainty_rises_when_it_is_rewarded():
   encode, reward_fn = device.make(spec, None, L.TOKENIZER, L.C)
   learner = L.learner({'name': 'grpo'}, lr=1.0)
   p = jax.tree.map(lambda x: np.stack([x] * 30), prompts(encode))
+  asked = source(spec, reward_fn, learner)
   run = jax.jit(
-    lambda s, p: fused_step.steps(
+    lambda s, p: programs.rl_steps(
       learner,
-      generation(spec),
-      reward_fn,
+      asked,
       s,
       p,
       L.ROOT,

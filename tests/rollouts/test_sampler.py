@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from jaxrl_reason import logits as logits_lib
+from jaxrl_reason.base import Rows
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import logprobs
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.update import logprobs
 
 B, G, P, C = 3, 4, 6, 5
 STOP = jnp.array([1, -1])
@@ -74,13 +75,12 @@ def test_log_probs_equal_the_trainers(tiny, generate, name, chunk):
   sampling = Sampling.make(**SETTINGS[name])
   out = generate(params, jax.random.key(3), sampling, STOP)
   tokens, valid, mask = whole(out)
-  rows = sampling.replace(temperature=out.temperature)
-  score = lambda s: logprobs.score(
-    model, params, tokens, valid, s, start=P, chunk=chunk
+  score = lambda heat, s: logprobs.score(
+    model, params, Rows(tokens, valid, heat), s, start=P, chunk=chunk
   )[0][:, P:]
-  gap = jnp.where(mask, score(rows) - out.logp, 0)
+  gap = jnp.where(mask, score(out.temperature, sampling) - out.logp, 0)
   assert float(jnp.abs(gap).max()) < 1e-5
-  gap = jnp.where(mask, score(Sampling.make()) - out.policy_logp, 0)
+  gap = jnp.where(mask, score(1.0, Sampling.make()) - out.policy_logp, 0)
   assert float(jnp.abs(gap).max()) < 1e-5
   assert float(jnp.abs(out.logp).max()) > 0.01  # something was uncertain
 
@@ -89,8 +89,9 @@ def test_scores_of_all_columns_agree_with_scores_from_start(tiny, generate):
   _, model, params = tiny
   out = generate(params, jax.random.key(3), Sampling.make(), STOP)
   tokens, valid, mask = whole(out)
-  a, ea = logprobs.score(model, params, tokens, valid, Sampling.make(), start=P)
-  b, eb = logprobs.score(model, params, tokens, valid, Sampling.make(), chunk=4)
+  of = model, params, Rows(tokens, valid), Sampling.make()
+  a, ea, _ = logprobs.score(*of, start=P)
+  b, eb, _ = logprobs.score(*of, chunk=4)
   assert float(jnp.abs(b[:, 1:P]).max()) > 0 and not jnp.any(a[:, :P])
   np.testing.assert_allclose(a[:, P:], b[:, P:], atol=1e-5)
   np.testing.assert_allclose(ea[:, P:], eb[:, P:], atol=1e-5)

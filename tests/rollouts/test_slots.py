@@ -15,7 +15,6 @@ from jaxrl_reason.models import blocks, flax_bridge
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.run import fused_step
 
 B, G, P, C = 3, 5, 4, 12
 STOP = jnp.array([1, 2, 5])
@@ -149,22 +148,15 @@ def test_bridged_models_take_slots(tiny):
 
 @pytest.mark.parametrize('shape', [(8, 1, 1), (2, 2, 2)])
 def test_slots_on_eight_devices_equal_one(shape):
-  learner = L.learner()
   gen = dataclasses.replace(L.GEN, slots=3, segments=2)
-
-  def rollout(gen, params, prompts):
-    return fused_step.rollout(
-      learner, gen, params, prompts, L.ROOT, Sampling.make(), L.STOP
-    )
-
   params = L.model_and_params()[1]
-  want = jax.jit(lambda p, x: rollout(L.GEN, p, x))(params, L.prompts())
+  want = jax.jit(L.sample)(params, L.prompts())
   mesh = sharding.make_mesh(shape)
   with jax.set_mesh(mesh):
-    where = sharding.shardings(learner.model.specs, mesh, sharding.TRAIN_RULES)
+    where = sharding.shardings(L.MODEL.specs, mesh, sharding.TRAIN_RULES)
     placed = jax.tree.map(jax.device_put, params, where)
     rows = sharding.to_global(L.prompts(), mesh)
-    f = jax.jit(lambda p, x: rollout(gen, p, x))
+    f = jax.jit(lambda p, x: L.sample(p, x, gen))
     got = f(placed, rows)
     text = f.lower(placed, rows).compile().as_text()
   np.testing.assert_array_equal(got.tokens, want.tokens)

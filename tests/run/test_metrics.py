@@ -38,13 +38,13 @@ def test_to_host_averages_and_takes_the_largest():
 
 
 def test_a_bad_gradient_is_named():
-  params = {'x': {'a': 1, 'b': 2}}
+  trained = ['x/a', 'x/b']
   fine = {'loss': 1.0, 'nonfinite_leaf_max': -1.0}
-  metrics.check_finite(fine, params, 3)
+  metrics.check_finite(fine, trained, 3)
   with pytest.raises(FloatingPointError, match='x/b'):
-    metrics.check_finite(fine | {'nonfinite_leaf_max': 1.0}, params, 3)
+    metrics.check_finite(fine | {'nonfinite_leaf_max': 1.0}, trained, 3)
   with pytest.raises(FloatingPointError, match='step 3.*the loss itself'):
-    metrics.check_finite(fine | {'loss': float('nan')}, params, 3)
+    metrics.check_finite(fine | {'loss': float('nan')}, trained, 3)
 
 
 @pytest.mark.parametrize('n, correct, k', [(5, 2, 1), (5, 2, 3), (6, 0, 2)])

@@ -13,16 +13,17 @@ import numpy as np
 import pytest
 import tiny_recipe
 from data import hf_folders
+from etils import epath
 from models import hf_models
 from small import ROOT
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import generate
-from jaxrl_reason.checkpoints import conversion, hf, pretrained, trees
+from jaxrl_reason import generate, trees
+from jaxrl_reason.checkpoints import conversion, hf, pretrained
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, transformer
 from jaxrl_reason.models.adapters import frozen, lora
-from jaxrl_reason.run import train
+from jaxrl_reason.run import prepare, states, train
 
 
 @pytest.fixture(scope='module')
@@ -58,9 +59,22 @@ def ran(folder, tmp_path_factory):
   return workdir, train.run(recipe(folder), workdir)
 
 
+def prepared(c, workdir) -> prepare.Prepared:
+  workdir.mkdir(exist_ok=True)
+  return prepare.prepare(c, epath.Path(workdir))
+
+
+def weights(c, made: prepare.Prepared, workdir):
+  """The first ones of a run."""
+  where = epath.Path(workdir)
+  return states.init_params(
+    c, made.model, made.shape, made.mesh, made.root, where
+  )
+
+
 def test_a_run_begins_from_the_folder(folder, tmp_path):
-  run = train.set_up(recipe(folder), tmp_path)
-  found = train.loop_lib.init_params(run)
+  run = prepared(recipe(folder), tmp_path)
+  found = weights(recipe(folder), run, tmp_path)
   c = families.from_hf(hf.read_config(folder))
   jax.tree.map(np.testing.assert_array_equal, found, hf.load(folder, c))
   assert run.stop.tolist() == list(run.tokenizer.eos_ids)
@@ -191,12 +205,12 @@ def test_a_quantized_base_is_kept_resumed_and_given_back(folder, tmp_path):
 def test_a_workdir_keeps_its_model(folder, ran, tmp_path):
   """Resuming needs the folder no longer, and refuses another one."""
   workdir, _ = ran
-  assert train.set_up(recipe(folder), workdir).shape.vocab == 312
+  assert prepared(recipe(folder), workdir).shape.vocab == 312
   kept = {p.name for p in (workdir / 'hf').iterdir()}
   assert {'config.json', 'tokenizer.json', 'source.json'} <= kept
   assert not any('safetensors' in name for name in kept)
   with pytest.raises(ValueError, match='began from model_dir'):
-    train.set_up(recipe(tmp_path), workdir)
+    prepared(recipe(tmp_path), workdir)
 
 
 def test_a_tokenizer_that_is_too_large_is_refused(folder, tmp_path):
@@ -205,7 +219,7 @@ def test_a_tokenizer_that_is_too_large_is_refused(folder, tmp_path):
   pretrained._copy_small(folder, pretrained.epath.Path(other))
   (other / 'config.json').write_text(json.dumps(h))
   with pytest.raises(ValueError, match='305 tokens .* embeds 300'):
-    train.set_up(recipe(other), tmp_path / 'run')
+    prepared(recipe(other), tmp_path / 'run')
 
 
 @pytest.fixture
@@ -308,7 +322,7 @@ def test_a_run_from_the_hub_is_fetched_once_and_pinned(
 ):
   name = 'hf:owner/tiny@v1'
   want = hf.load(folder, families.from_hf(hf.read_config(folder)))
-  first = train.set_up(recipe(name), tmp_path / 'run')
+  first = prepared(recipe(name), tmp_path / 'run')
   assert stand_in.asked == [('owner/tiny', 'v1')]
   source = json.loads((tmp_path / 'run' / 'hf' / 'source.json').read_text())
   assert source == {'name': name, 'revision': 'a' * 40}
@@ -319,12 +333,12 @@ def test_a_run_from_the_hub_is_fetched_once_and_pinned(
   other = tmp_path / 'other'
   hf_models.make('qwen2', vocab_size=300).save_pretrained(other)
   stand_in.publish('v1', 'b' * 40, other)
-  found = train.loop_lib.init_params(first)
+  found = weights(recipe(name), first, tmp_path / 'run')
   jax.tree.map(np.testing.assert_array_equal, found, want)
   # Without a network, all comes from the cache.
   stand_in.online = False
-  again = train.set_up(recipe(name), tmp_path / 'run')
-  found = train.loop_lib.init_params(again)
+  again = prepared(recipe(name), tmp_path / 'run')
+  found = weights(recipe(name), again, tmp_path / 'run')
   jax.tree.map(np.testing.assert_array_equal, found, want)
   assert set(stand_in.asked[1:]) == {('owner/tiny', 'a' * 40)}
   assert sorted(stand_in.sent) == fetched

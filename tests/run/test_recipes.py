@@ -8,12 +8,13 @@ import jax
 import numpy as np
 import pytest
 from data import hf_folders
+from etils import epath
 from small import ROOT, load_recipe
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.models import families, spec, transformer, zoo
-from jaxrl_reason.run import loop, stages, train
+from jaxrl_reason.run import prepare, rewarding, stages, states
 
 RECIPES = {
   path.stem: path
@@ -84,12 +85,18 @@ def shrink(c, folder, data) -> None:
 
 def one_step(c, workdir):
   """(state, metrics) after the first step of a run."""
-  run = train.set_up(c, workdir)
-  stages.check_rewards(run)
-  with jax.set_mesh(run.mesh):
-    stage = stages.build(run, 'rl')
-    state = loop.begin(run, stage.learner, None, 0)
-    state, metrics, _ = stage.dispatch(state, next(stage.data), None)
+  workdir = epath.Path(workdir)
+  made = prepare.prepare(c, workdir)
+  rewarding.check(c, made.problems, made.tokenizer)
+  parts = made._asdict()
+  shape = parts.pop('shape')
+  with jax.set_mesh(made.mesh):
+    stage = stages.build(c, 'rl', **parts)
+    params = states.init_params(
+      c, made.model, shape, made.mesh, made.root, workdir
+    )
+    state = stage.layout.begin(params, 0)
+    state, metrics, _ = stage.dispatch(state, False)
     stage.close()
   return state, metrics
 

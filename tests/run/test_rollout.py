@@ -1,6 +1,8 @@
 """The host path: the fused step's update on the fused step's samples."""
 
 import concurrent.futures
+import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,11 +12,14 @@ import pytest
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import tasks
-from jaxrl_reason.base import Reward
+from jaxrl_reason.base import Reward, Trajectories
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.verdict import Verdict
-from jaxrl_reason.run import fused_step, rollout
+from jaxrl_reason.rollouts import host
+from jaxrl_reason.rollouts.fused import FusedSource, Generation, step_keys
+from jaxrl_reason.run import programs
+from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.update import step as step_lib
 
 SOURCE = pipeline.TaskSource('arithmetic', 0, 'train', L.KNOBS)
@@ -39,32 +44,48 @@ def verdict(text, example):
   return Verdict(answer + 0.5 * form, parts={'answer': answer, 'format': form})
 
 
-def host_step(learner, judge=verdict, parts=2):
-  pool = Pool(judge)
-  args = (parts, L.ROOT, Sampling.make(), L.STOP)
-  step = rollout.HostStep(learner, L.GEN, pool, L.TOKENIZER, *args)
-  return step, pool
+def same_again():
+  """The same problems at every step."""
+  return itertools.repeat(host.Questions(L.prompts(), np.arange(L.B), EXAMPLES))
+
+
+def host_step(
+  learner, judge=verdict, parts=2, gen=L.GEN, questions=None, ahead=False
+):
+  """(HostStep, its pool); questions: of its steps, `same_again` if None."""
+  pool, generate = Pool(judge), jax.jit(programs.rl_rollout, static_argnums=0)
+  source = host.HostSource(
+    questions=questions or same_again(),
+    generate=functools.partial(generate, gen),
+    greedy=None,
+    n_samples=L.G,
+    part_names=L.PARTS,
+    pool=pool,
+    tokenizer=L.TOKENIZER,
+    parts=parts,
+    root=L.ROOT,
+    sampling=Sampling.make(),
+    stop=L.STOP,
+  )
+  return HostStep(source, learner, ahead=ahead), pool
 
 
 @pytest.mark.parametrize('parts', [1, 4])
 def test_host_and_fused_give_the_same_update(parts):
   learner = L.learner({'kl_coef': 0.05})
-  fused = jax.jit(
-    lambda s, p: fused_step.step(
-      learner, L.GEN, L.REWARD, s, p, L.ROOT, Sampling.make(), L.STOP
-    )
-  )
+  fused = jax.jit(lambda s, p: L.fused(learner, s, p))
   want, expected = fused(L.state(learner), L.prompts())
   step, pool = host_step(learner, parts=parts)
   state = jax.tree.map(jnp.copy, L.state(learner))  # it is donated
-  got, metrics, timing, reward = step(state, L.prompts(), EXAMPLES)
+  got, metrics, timing, answered = step(state)
   assert pool.sizes == [L.B * L.G // parts] * parts
   L.assert_close(got, want)
   L.assert_close(metrics, expected, rtol=1e-3, atol=1e-5)
-  assert reward.parts.shape == (L.B * L.G, 2)
+  assert answered.reward.parts.shape == (L.B * L.G, 2)
+  assert answered.questions.examples is EXAMPLES
   assert {'rollout_s', 'verify_wait_s'} <= timing.keys()
   # The next step samples anew and can tell how long this update took.
-  _, _, timing, _ = step(got, L.prompts(), EXAMPLES)
+  _, _, timing, _ = step(got)
   assert 'update_s' in timing
 
 
@@ -88,6 +109,7 @@ def test_the_samplers_log_probs_serve_as_old_ones():
 
 def judged(out, examples):
   """Verdicts of a rollout's rows."""
+  assert np.array_equal(out.sampled.sum(1), out.length)
   rows = zip(np.asarray(out.tokens), np.asarray(out.length))
   texts = [L.TOKENIZER.decode(row[:n].tolist()) for row, n in rows]
   return [verdict(text, examples[i // L.G]) for i, text in enumerate(texts)]
@@ -100,29 +122,28 @@ def test_a_step_ahead_is_the_same_step_of_earlier_parameters():
   examples = [
     [SOURCE[j] for j in range(i * L.B, (i + 1) * L.B)] for i in range(3)
   ]
-  step, _ = host_step(learner)
+  asked = [
+    host.Questions(p, np.arange(L.B), e) for p, e in zip(prompts, examples)
+  ]
+  step, _ = host_step(learner, questions=iter(asked), ahead=True)
   state = jax.tree.map(jnp.copy, L.state(learner))
-  stale = []
+  stale, lag = [], []
   for i in range(3):
-    ahead = prompts[i + 1] if i < 2 else None
-    state, _, timing, _ = step(state, prompts[i], examples[i], ahead)
+    state, metrics, timing, _ = step(state, more=i < 2)
     stale.append(timing['stale_steps'])
-  assert stale == [0, 1, 1]
+    lag.append(float(metrics['policy_lag']))
+  assert stale == lag == [0, 1, 1]
 
-  sample = jax.jit(
-    lambda params, prompts, key: fused_step.rollout(
-      learner, L.GEN, params, prompts, key, Sampling.make(), L.STOP
-    )
-  )
+  sample = jax.jit(lambda params, prompts, i: L.sample(params, prompts, step=i))
   learn = jax.jit(
     lambda s, b, key: step_lib.update(learner, s, b, Sampling.make(), key)[0]
   )
   versions = [L.state(learner)]
   for i in range(3):
-    noise, order = fused_step.step_keys(L.ROOT, i)
-    out = sample(versions[max(i - 1, 0)].params, prompts[i], noise)
-    reward = rollout.to_reward(judged(out, examples[i]), L.GEN.part_names)
-    batch = batch_lib.make_batch(prompts[i], out, reward)
+    _, order = step_keys(L.ROOT, i)
+    out = sample(versions[max(i - 1, 0)].params, prompts[i], i)
+    reward = host.to_reward(judged(out, examples[i]), L.PARTS)
+    batch = batch_lib.make_batch(Trajectories(prompts[i], out, reward))
     batch = batch.replace(old_logp=batch.sampler_logp)
     versions.append(learn(versions[-1], batch, order))
   L.assert_close(state, versions[-1])
@@ -135,7 +156,7 @@ def test_a_failed_verifier_is_not_a_zero():
 
   step, _ = host_step(L.learner(), judge)
   state = jax.tree.map(jnp.copy, L.state(L.learner()))
-  _, metrics, _, reward = step(state, L.prompts(), EXAMPLES)
+  _, metrics, _, (_, reward, _) = step(state)
   assert not reward.valid[: L.G].any() and reward.valid[L.G :].all()
   np.testing.assert_allclose(metrics['reward_invalid'], 1 / L.B, rtol=1e-6)
 
@@ -146,23 +167,23 @@ def test_a_reward_that_always_raises_stops_the_run_with_its_reason():
   )
   step, _ = host_step(L.learner(), judge)
   state = jax.tree.map(jnp.copy, L.state(L.learner()))
-  with pytest.raises(rollout.RewardFailed, match='mine: KeyError: 7'):
-    step(state, L.prompts(), EXAMPLES)
+  with pytest.raises(host.RewardFailed, match='mine: KeyError: 7'):
+    step(state)
 
 
 def test_the_toy_problem_is_learnt():
   """Reward for a first token of 5: from one in 24 to nearly always."""
-  learner = L.learner({'name': 'dapo'}, lr=1.0)
-  gen = fused_step.Generation(L.G, 2, 'none', ('first',))
+  learner = L.learner({'name': 'dapo'}, lr=1.0, part_names=('first',))
 
-  def reward_fn(out, answers):
+  def reward_fn(out, answers, control):
     hit = (out.tokens[:, 0] == 5).astype(jnp.float32)
     return Reward(hit, hit[:, None], hit >= 0)
 
+  source = FusedSource(Generation(L.MODEL, L.G, 2), reward_fn)
   prompts = jax.tree.map(lambda x: np.stack([x] * 100), L.prompts())
   run = jax.jit(
-    lambda s, p: fused_step.steps(
-      learner, gen, reward_fn, s, p, L.ROOT, Sampling.make(), L.STOP
+    lambda s, p: programs.rl_steps(
+      learner, source, s, p, L.ROOT, Sampling.make(), L.STOP
     )
   )
   _, metrics = run(L.state(learner), prompts)

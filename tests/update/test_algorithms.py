@@ -13,12 +13,14 @@ import pytest
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, trees
+from jaxrl_reason.base import Trajectories
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import adapters
+from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models.adapters import frozen, lora
-from jaxrl_reason.run import config_checks, fused_step
-from jaxrl_reason.update import critics, optim, scoring
+from jaxrl_reason.rollouts import fused
+from jaxrl_reason.run import config_checks, programs
+from jaxrl_reason.update import critics, optim
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import step as step_lib
 
@@ -39,11 +41,11 @@ SETTINGS = {
 
 def learner(name, **changes):
   made = L.learner({'name': name} | SETTINGS.get(name, {}), **changes)
-  output = critics.kind_of(made.settings)
+  output = critics.kind_of(made.needs)
   if output is None:
     return made
   tx = optim.make(config_lib.optimizer(0.3, name='sgd', warmup_steps=0), 10)
-  critic = critics.Critic(output, made.model, made.settings, tx, L.P)
+  critic = critics.Critic(output, made.model, made.objective, tx, L.P)
   return dataclasses.replace(made, critic=critic)
 
 
@@ -175,16 +177,12 @@ def test_the_policy_stands_still_while_its_critic_warms_up(batch):
 def test_remax_compares_with_the_greedy_completion():
   learn = learner('remax')
   state, prompts = L.state(learn), L.prompts()
-  args = (L.ROOT, NEUTRAL, L.STOP)
-  f = lambda s, p: fused_step.step(learn, L.GEN, L.REWARD, s, p, *args)
-  got, _ = jax.jit(f)(state, prompts)
+  source = dataclasses.replace(L.SOURCE, greedy=True)
+  got, _ = jax.jit(lambda s, p: L.fused(learn, s, p, source))(state, prompts)
 
-  noise, order = fused_step.step_keys(L.ROOT, 0)
-  out = fused_step.rollout(
-    learn, L.GEN, state.params, prompts, noise, NEUTRAL, L.STOP
-  )
-  answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), prompts.answer)
-  b = batch_lib.make_batch(prompts, out, L.REWARD(out, answers))
+  _, order = fused.step_keys(L.ROOT, 0)
+  out = L.sample(state.params, prompts)
+  b = L.batch_of(prompts, out)
   # Greedy by hand: the likeliest token of the whole forward pass, each time.
   model, params = L.model_and_params()
   tokens, valid = prompts.tokens, prompts.valid
@@ -196,10 +194,12 @@ def test_remax_compares_with_the_greedy_completion():
   best = tokens[:, L.P :]
   stopped = jnp.isin(best, L.STOP)
   length = jnp.where(stopped.any(1), jnp.argmax(stopped, 1) + 1, L.C)
-  one = jax.tree.map(lambda x: x[:: L.G], out)
-  reward = L.REWARD(one.replace(tokens=best, length=length), prompts.answer)
+  one = jax.tree.map(lambda x: x[:: L.G], out).replace(
+    tokens=best, length=length, sampled=jnp.arange(L.C) < length[:, None]
+  )
+  reward = L.REWARD(one, prompts.answer)
   b = b.replace(greedy_reward=jnp.repeat(reward.total, L.G))
-  want, _ = fused_step.learn(learn, L.GEN, state, b, NEUTRAL, order)
+  want, _ = programs.learn(learn, state, b, NEUTRAL, order)
   L.assert_close(got.params, want.params)
 
 
@@ -218,7 +218,7 @@ def test_demonstrations_are_right_and_off_policy():
   gen = dataclasses.replace(L.GEN, max_new=24, demos=1)
   prompts, examples = demo_prompts()
   params = L.state(learn).params
-  out = fused_step.rollout(learn, gen, params, prompts, L.ROOT, NEUTRAL, L.STOP)
+  out = L.sample(params, prompts, gen)
   last = np.arange(L.B * L.G) % L.G == L.G - 1
   np.testing.assert_array_equal(out.is_demo, last)
   for i, example in enumerate(examples):
@@ -226,12 +226,15 @@ def test_demonstrations_are_right_and_off_policy():
     ids = np.asarray(out.tokens[row, : out.length[row]]).tolist()
     assert L.TOKENIZER.decode(ids) == example['solution']
   answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), prompts.answer)
-  b = batch_lib.make_batch(prompts, out, L.reward(24)(out, answers))
+  found = Trajectories(prompts, out, L.reward(24)(out, answers))
+  b = batch_lib.make_batch(found)
   np.testing.assert_array_equal(b.is_offpolicy, b.mask & last[:, None])
   assert b.reward_parts[last, 0].all()
   # Learning from them makes them likelier; from a dead group it would not.
   state, metrics = update(learn)(L.state(learn), b)
   rows = jax.tree.map(lambda x: x[last], b)
-  logp = lambda p: scoring.score(learn, p, rows, NEUTRAL)[0][rows.mask].sum()
+  logp = lambda p: logprobs.score(L.MODEL, p, rows, NEUTRAL, start=L.P)[0][
+    rows.mask
+  ].sum()
   assert logp(state.params) > logp(params)
   assert np.isfinite(metrics['loss'])

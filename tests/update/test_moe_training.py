@@ -9,23 +9,25 @@ import numpy as np
 import pytest
 import test_rollout
 import tiny_recipe
+from etils import epath
 from small import small_model
 
-from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
-from jaxrl_reason.base import Reward
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.parts import moe
-from jaxrl_reason.run import config_checks, fused_step, stages, train
+from jaxrl_reason.rollouts.fused import FusedSource
+from jaxrl_reason.run import config_checks, prepare, programs, stages
 from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
 
 E = 4
 SHAPE = dict(vocab=24, kv_heads=4, tied=False, layers=2, mlp=8)
 _, MODEL, PARAMS = small_model(experts=E, experts_per_token=1, **SHAPE)
 NEUTRAL = Sampling.make()
-REPLAY = dataclasses.replace(L.GEN, routes=True)
+GEN = dataclasses.replace(L.GEN, model=MODEL)
+REPLAY = dataclasses.replace(GEN, routes=True)
 
 
 def learner(settings=None, **changes) -> learner_lib.Learner:
@@ -49,14 +51,8 @@ def tied(winner: int):
 
 def sampled(gen, params, p=None):
   p = L.prompts() if p is None else p
-  out = jax.jit(
-    lambda params: fused_step.rollout(
-      learner(), gen, params, p, L.ROOT, NEUTRAL, L.STOP
-    )
-  )(params)
-  total = (jnp.arange(L.B * L.G) * 7 % 5).astype(jnp.float32)
-  reward = Reward(total, jnp.stack([total, total], 1), total >= 0)
-  return batch_lib.make_batch(p, out, reward)
+  out = jax.jit(lambda params: L.sample(params, p, gen))(params)
+  return L.batch_of(p, out, L.varied())
 
 
 @pytest.fixture(scope='module')
@@ -90,7 +86,7 @@ def test_replayed_log_probs_equal_the_samplers_where_routers_tie(batch):
 def test_old_log_probs_are_replayed_too_and_the_reference_is_not(batch):
   lr = learner({'kl_coef': 0.1}, epochs=2)
   at = learner_lib.init_state(lr, tied(1))
-  add = jax.jit(lambda s, b: step_lib.scoring.add_arrays(lr, s, b, NEUTRAL))
+  add = jax.jit(lambda s, b: scoring.add_arrays(lr, s, b, NEUTRAL))
   got = add(at, batch)
   gap = jnp.where(batch.mask, jnp.abs(got.old_logp - batch.sampler_logp), 0)
   assert gap.max() < 1e-5
@@ -160,12 +156,11 @@ def test_the_balance_costs_no_second_forward(batch):
 
 
 def step(learner, gen):
-  return lambda state, prompts: fused_step.step(
-    learner, gen, L.REWARD, state, prompts, L.ROOT, NEUTRAL, L.STOP
-  )
+  source = FusedSource(gen, L.REWARD)
+  return lambda state, prompts: L.fused(learner, state, prompts, source)
 
 
-@pytest.mark.parametrize('gen', [L.GEN, REPLAY], ids=['own', 'replayed'])
+@pytest.mark.parametrize('gen', [GEN, REPLAY], ids=['own', 'replayed'])
 def test_a_fused_step_trains_and_is_the_same_split_by_expert(gen):
   lr = learner({'kl_coef': 0.05}, balance_coef=0.01)
   want, m1 = jax.jit(step(lr, gen))(state(lr), L.prompts())
@@ -179,20 +174,19 @@ def test_a_fused_step_trains_and_is_the_same_split_by_expert(gen):
       lambda x, s: jax.device_put(np.asarray(x), s), state(lr), where
     )
     rows = sharding.to_global(L.prompts(), mesh)
-    got, m8 = sharding.JitState(step(lr, gen))(start, rows)
+    got, m8 = programs.updating(step(lr, gen), 0, where)(start, rows)
   L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)
   L.assert_close(got, want, rtol=1e-3, atol=1e-5)
   up = got.params['layers']['mlp']['up']
   assert up.sharding.shard_shape(up.shape) == (2, 1, 16, 4)
 
 
-def test_the_host_path_replays_the_same(monkeypatch):
+def test_the_host_path_replays_the_same():
   lr = learner(epochs=2)
   want, expected = jax.jit(step(lr, REPLAY))(state(lr), L.prompts())
-  monkeypatch.setattr(L, 'GEN', REPLAY)
-  host, _ = test_rollout.host_step(lr, parts=2)
+  host, _ = test_rollout.host_step(lr, parts=2, gen=REPLAY)
   start = jax.tree.map(jnp.copy, state(lr))  # it is donated
-  got, metrics, _, _ = host(start, L.prompts(), test_rollout.EXAMPLES)
+  got, metrics, _, _ = host(start)
   L.assert_close(got, want, rtol=1e-3, atol=1e-5)
   L.assert_close(metrics, expected, rtol=1e-3, atol=1e-5)
 
@@ -203,13 +197,14 @@ def test_a_stage_trains_as_the_config_says(tmp_path):
   config.sft.balance_coef, config.rl.balance_coef = 0.25, 0.5
   config.compile_cache = ''
   config.rl.prompts = 8
-  run = train.set_up(config, tmp_path)
-  coefs = {s: stages.learner(run, s).balance_coef for s in config.stages}
+  model = prepare.prepare(config, epath.Path(tmp_path)).model
+  coefs = {
+    s: stages.learner(config, model, s).balance_coef for s in config.stages
+  }
   assert coefs == {'pretrain': 0.0, 'sft': 0.25, 'rl': 0.5}
-  assert not stages.rl_parts(run)[0].routes
+  assert not stages.generation(config, model)[0].routes
   config.rl.replay_routes = True
-  run = dataclasses.replace(run, config=config)
-  assert stages.rl_parts(run)[0].routes
+  assert stages.generation(config, model)[0].routes
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,10 @@ import pytest
 from small import small_model
 
 from jaxrl_reason import sharding
+from jaxrl_reason.base import Rows
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.update import logprobs, packing, scoring
+from jaxrl_reason.models import logprobs
+from jaxrl_reason.update import packing, scoring
 from jaxrl_reason.update import step as step_lib
 
 NEUTRAL = Sampling.make()
@@ -148,16 +150,10 @@ def test_packed_scores_with_chunks_temperatures_and_routes(batch):
   heat = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
   which, options = PACKING.options(batch.valid)
   _, packed = options[int(which)](None)
+  rows = Rows(batch.tokens, batch.valid, heat, routes)
   of = lambda **changes: logprobs.score(
-    model,
-    params,
-    batch.tokens,
-    batch.valid,
-    Sampling.make(heat, top_k=5),
-    start=L.P,
-    routes=routes,
-    **changes,
-  )
+    model, params, rows, Sampling.make(top_k=5), start=L.P, **changes
+  )[:2]
   wanted = batch.mask
   for got, want in zip(of(packed=packed, chunk=5), of()):
     got, want = (jnp.where(wanted, x, 0) for x in (got, want))
@@ -168,7 +164,7 @@ def test_packed_scores_with_chunks_temperatures_and_routes(batch):
 def test_passes_without_gradient_keep_the_order_of_rows(batch, how):
   learner = L.learner(packing=how)
   params = L.model_and_params()[1]
-  want = scoring.score(L.learner(), params, batch, NEUTRAL)
+  want = logprobs.score(L.MODEL, params, batch, NEUTRAL, start=L.P)[:2]
   got = scoring.scores(learner, params, batch, NEUTRAL, 4)
   for x, y in zip(got, want):
     x, y = (jnp.where(batch.mask, z, 0) for z in (x, y))

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import losses
+from jaxrl_reason import losses, trees
+from jaxrl_reason.base import Trajectories
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.run import fused_step
-from jaxrl_reason.update import optim, scoring
+from jaxrl_reason.rollouts import filters, fused
+from jaxrl_reason.run import programs
+from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
 
 NEUTRAL = Sampling.make()
@@ -125,21 +127,17 @@ def test_fused_step_equals_its_parts(batch):
   and next state.
   """
   learner = L.learner()
-  args = (L.ROOT, NEUTRAL, L.STOP)
   p = L.prompts()
-  fused = jax.jit(
-    lambda s, p: fused_step.step(learner, L.GEN, L.REWARD, s, p, *args)
-  )
-  got, metrics = fused(L.state(learner), p)
+  step = jax.jit(lambda s, p: L.fused(learner, s, p))
+  got, metrics = step(L.state(learner), p)
 
-  noise, order = fused_step.step_keys(L.ROOT, 0)
+  _, order = fused.step_keys(L.ROOT, 0)
   state = L.state(learner)
-  out = fused_step.rollout(
-    learner, L.GEN, state.params, p, noise, NEUTRAL, L.STOP
-  )
+  out = L.sample(state.params, p)
   answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), p.answer)
-  b = batch_lib.make_batch(p, out, L.REWARD(out, answers))
-  want, more = fused_step.learn(learner, L.GEN, state, b, NEUTRAL, order)
+  found = Trajectories(p, out, L.REWARD(out, answers))
+  b = batch_lib.make_batch(found)
+  want, more = programs.learn(learner, state, b, NEUTRAL, order)
   L.assert_close(got.params, want.params)
   for name in ('reward_mean', 'loss', 'entropy', 'length_mean', 'tokens'):
     np.testing.assert_allclose(metrics[name], more[name], rtol=1e-4, atol=1e-6)
@@ -148,12 +146,8 @@ def test_fused_step_equals_its_parts(batch):
 def test_k_steps_in_one_dispatch_equal_k_dispatches():
   learner = L.learner()
   args = (L.ROOT, NEUTRAL, L.STOP)
-  many = jax.jit(
-    lambda s, p: fused_step.steps(learner, L.GEN, L.REWARD, s, p, *args)
-  )
-  one = jax.jit(
-    lambda s, p: fused_step.step(learner, L.GEN, L.REWARD, s, p, *args)
-  )
+  many = jax.jit(lambda s, p: programs.rl_steps(learner, L.SOURCE, s, p, *args))
+  one = jax.jit(lambda s, p: L.fused(learner, s, p))
   p = [L.prompts(i * L.B) for i in range(3)]
   stacked = jax.tree.map(lambda *x: np.stack(x), *p)
   got, metrics = many(L.state(learner), stacked)
@@ -172,16 +166,15 @@ def test_seeds_side_by_side_equal_seeds_alone():
   p = jax.tree.map(lambda *x: np.stack(x)[:, None], L.prompts(0), L.prompts(8))
   states = jax.tree.map(lambda x: jnp.stack([x, x]), L.state(learner))
   both, metrics = jax.jit(
-    lambda s, p, r: fused_step.seeds(
-      learner, L.GEN, L.REWARD, s, p, r, NEUTRAL, L.STOP
+    lambda s, p, r: programs.rl_seeds(
+      learner, L.SOURCE, s, p, r, NEUTRAL, L.STOP
     )
   )(states, p, roots)
   assert metrics['loss'].shape == (2, 1)
   for i in range(2):
-    alone, _ = fused_step.steps(
+    alone, _ = programs.rl_steps(
       learner,
-      L.GEN,
-      L.REWARD,
+      L.SOURCE,
       L.state(learner),
       jax.tree.map(lambda x: x[i], p),  # noqa: B023
       roots[i],
@@ -198,13 +191,13 @@ def test_dead_groups_and_filters(batch):
   dead = batch.replace(reward=jnp.where(group < 4, 0.1, batch.reward))
   grads, _ = gradients(L.learner(), batch.replace(reward=jnp.full(32, 0.1)))
   assert all(not np.any(g) for g in jax.tree.leaves(grads))
-  kept = batch_lib.drop_dead_groups(dead)
+  kept = filters.drop_dead_groups(dead)
   assert not np.any(kept.mask[:16]) and np.any(kept.mask[16:])
   half = jax.tree.map(lambda x: x[16:], dead)
   want, _ = gradients(L.learner(), half)
   got, _ = gradients(L.learner(), kept)
   L.assert_close(want, got)
-  whole = batch_lib.drop_truncated(batch)
+  whole = filters.drop_truncated(batch)
   np.testing.assert_array_equal(
     np.any(whole.mask, axis=1), ~np.asarray(batch.truncated)
   )
@@ -218,12 +211,12 @@ def test_length_counts_after_the_filter(batch):
   length = np.asarray(batch.mask).sum(1)
   taken = np.where(length <= 5, 0, (length - 5) / 3)
   assert len(set(taken[:16])) > 1  # it would have had a signal
-  gen = dataclasses.replace(L.GEN, filter='dead_groups', overlong=3)
-  learner = L.learner()
+  choose = filters.Selection(filters.FILTERS['dead_groups'], 3, L.C)
+  learner, shaping = L.learner(), L.learner(select=choose)
   got, metrics = jax.jit(
-    lambda s, b: fused_step.learn(learner, gen, s, b, NEUTRAL, L.ROOT)
+    lambda s, b: programs.learn(shaping, s, b, NEUTRAL, L.ROOT)
   )(L.state(learner), dead)
-  shaped = batch_lib.drop_dead_groups(dead)
+  shaped = filters.drop_dead_groups(dead)
   shaped = shaped.replace(reward=shaped.reward - jnp.float32(taken))
   want, _ = jax.jit(
     lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
@@ -240,7 +233,7 @@ def test_a_setting_of_the_loss_can_drop_truncated_rows(batch):
     lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
   )(L.state(learner), b)[0]
   got = update(L.learner({'drop_truncated': True}), batch)
-  want = update(L.learner(), batch_lib.drop_truncated(batch))
+  want = update(L.learner(), filters.drop_truncated(batch))
   L.assert_close(got.params, want.params)
 
 
@@ -267,19 +260,15 @@ def test_split_and_join_are_inverse_and_strided():
 
 def test_first_nonfinite_leaf_is_named():
   tree = {'a': jnp.ones(3), 'b': {'c': jnp.array([1.0, jnp.nan])}, 'd': jnp.inf}
-  assert int(optim.first_nonfinite(tree)) == 1
-  assert int(optim.first_nonfinite({'a': jnp.ones(3)})) == -1
+  assert int(trees.first_nonfinite(tree)) == 1
+  assert int(trees.first_nonfinite({'a': jnp.ones(3)})) == -1
 
 
 def test_train_view_of_prompts_is_what_is_trained_on(batch):
   """Sampled under one prompt (a hint), trained under another."""
   p = L.prompts()
   hinted = p.replace(train_tokens=p.tokens[::-1], train_valid=p.valid[::-1])
-  learner = L.learner()
-  out = fused_step.rollout(
-    learner, L.GEN, L.model_and_params()[1], hinted, L.ROOT, NEUTRAL, L.STOP
-  )
-  answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), p.answer)
-  b = batch_lib.make_batch(hinted, out, L.REWARD(out, answers))
+  out = L.sample(L.model_and_params()[1], hinted)
+  b = L.batch_of(hinted, out)
   np.testing.assert_array_equal(b.tokens[0, : L.P], p.tokens[-1])
   np.testing.assert_array_equal(b.tokens[:, L.P :], out.tokens)

@@ -25,8 +25,8 @@ import grpo_step
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.models import zoo
-from jaxrl_reason.run import fused_step
+from jaxrl_reason.models import transformer, zoo
+from jaxrl_reason.rollouts import fused
 
 
 def arguments() -> argparse.Namespace:
@@ -86,8 +86,8 @@ def needed(a, c, learner, n_weights: int) -> tuple[float, float]:
 def measure(a: argparse.Namespace, name: str) -> tuple[dict, tuple]:
   """(seconds by phase, what `needed` gives)."""
   c = shape_of(a, name)
-  gen = fused_step.Generation(
-    a.samples, a.completion_len, 'none', ('x',), segments=a.segments
+  gen = fused.Generation(
+    transformer.build(c), a.samples, a.completion_len, segments=a.segments
   )
   made = grpo_step.problem_of(
     c,

@@ -7,7 +7,9 @@ commands. One worker process per library, asked in turn (alternate.py).
 import argparse
 import concurrent.futures
 import dataclasses
+import functools
 import importlib.metadata
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -94,23 +96,33 @@ def host_step(learner, gen, state, prompts, shape: Shape) -> Callable:
 
   from jaxrl_reason import logits
   from jaxrl_reason.rewards import compose
-  from jaxrl_reason.run import rollout
+  from jaxrl_reason.rollouts import host
+  from jaxrl_reason.run import host_step as host_lib
+  from jaxrl_reason.run import programs
 
-  step = rollout.HostStep(
-    learner,
-    dataclasses.replace(gen, part_names=(compose.SINGLE,)),
-    InlinePool(shape),
-    Numbers(),
+  names = (compose.SINGLE,)
+  generate = jax.jit(programs.rl_rollout, static_argnums=0)
+  asked = host.Questions(prompts, np.arange(B), [{}] * B)
+  source = host.HostSource(
+    questions=itertools.repeat(asked),
+    generate=functools.partial(generate, gen),
+    greedy=None,
+    n_samples=gen.n_samples,
+    part_names=names,
+    pool=InlinePool(shape),
+    tokenizer=Numbers(),
     parts=1,
     root=jax.random.key(2),
     sampling=logits.Sampling.make(),
     stop=grpo_step.NEVER,
   )
+  learner = dataclasses.replace(learner, part_names=names)
+  step = host_lib.HostStep(source, learner)
   state = jax.tree.map(jax.numpy.copy, state)  # it is donated
 
   def run():
     nonlocal state
-    state, metrics, *_ = step(state, prompts, [{}] * B)
+    state, metrics, *_ = step(state)
     return state, metrics
 
   return run

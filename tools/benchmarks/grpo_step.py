@@ -21,10 +21,11 @@ import numpy as np
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
-from jaxrl_reason.base import Prompts, Reward
+from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec, transformer
-from jaxrl_reason.run import fused_step
+from jaxrl_reason.rollouts import fused
+from jaxrl_reason.run import programs as programs_lib
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import optim
 from jaxrl_reason.update import step as step_lib
@@ -75,29 +76,35 @@ def problem(
     head_dim=width // 4,
     **model,
   )
-  gen = fused_step.Generation(samples, new, 'none', ('x',), slots, segments)
+  gen = fused.Generation(
+    transformer.build(config), samples, new, slots, segments
+  )
   return problem_of(config, gen, B, prompt, micro_batches=micro_batches)
 
 
 def problem_of(
   config: transformer.Config,
-  gen: fused_step.Generation,
+  gen: fused.Generation,
   n_prompts: int,
   prompt: int,
   **learner,
 ):
-  """(learner, generation, state, prompts) of any model, random weights."""
-  policy = transformer.build(config)
+  """(learner, generation, state, prompts) of any model, random weights.
+
+  Args:
+    config: that `gen.model` was built from.
+  """
   learner = learner_lib.Learner(
-    model=policy,
-    settings=losses.resolve({'name': 'grpo', 'kl_coef': 0.04}),
+    model=gen.model,
+    objective=losses.resolve({'name': 'grpo', 'kl_coef': 0.04}),
     tx=optim.make(config_lib.optimizer(1e-4), 100),
     start=prompt,
+    part_names=('x',),
     **learner,
   )
 
   def begin(key):
-    return learner_lib.init_state(learner, spec.init(policy.specs, key))
+    return learner_lib.init_state(learner, spec.init(gen.model.specs, key))
 
   shape = n_prompts, prompt
   tokens = jax.random.randint(jax.random.key(1), shape, 0, config.vocab)
@@ -106,7 +113,7 @@ def problem_of(
   return learner, gen, jax.jit(begin)(jax.random.key(0)), prompts
 
 
-def reward_fn(rollout, answers) -> Reward:
+def reward_fn(rollout, answers, control=None) -> Reward:
   """Something that differs between samples and costs nothing."""
   score = (rollout.tokens[:, 0] % 7).astype(jnp.float32)
   return Reward(score, score[:, None], score >= 0)
@@ -117,20 +124,20 @@ def programs(learner, gen, state, prompts) -> dict:
   and step are of one state, which they are given: it moves on.
   """
   root, sampling = jax.random.key(2), Sampling.make()
+  source = fused.FusedSource(gen, reward_fn)
   sample = jax.jit(
-    lambda p: fused_step.rollout(
-      learner, gen, p, prompts, root, sampling, NEVER
-    )
+    lambda p: fused.complete(gen, p, prompts, root, 0, sampling, NEVER)
   )
   out = sample(state.params)
-  batch = batch_lib.make_batch(prompts, out, reward_fn(out, {}))
+  found = Trajectories(prompts, out, reward_fn(out, {}))
+  batch = batch_lib.make_batch(found)
   learn = jax.jit(
     lambda s: step_lib.update(learner, s, batch, sampling, root),
     donate_argnums=0,
   )
   whole = jax.jit(
-    lambda s: fused_step.step(
-      learner, gen, reward_fn, s, prompts, root, sampling, NEVER
+    lambda s: programs_lib.fused_step(
+      learner, source, s, prompts, root, sampling, NEVER
     ),
     donate_argnums=0,
   )

@@ -34,14 +34,14 @@ import tempfile
 import time
 
 import jax
-import jax.numpy as jnp
+import ml_collections
 from etils import epath
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.data import problems as problems_lib
-from jaxrl_reason.models import families, transformer, zoo
+from jaxrl_reason.models import families, zoo
 from jaxrl_reason.planning import phases
-from jaxrl_reason.run import loop, stages, train
+from jaxrl_reason.run import prepare, stages, states
 
 RECIPE = 'configs/grpo_gsm8k_qwen2p5_0p5b.py'
 GIB = 2**30
@@ -101,9 +101,10 @@ def configured(a: argparse.Namespace):
   return c
 
 
-def set_up(a: argparse.Namespace, workdir: epath.Path) -> train.Run:
-  """What `train.set_up` does, with a model of the zoo for a folder's."""
-  c = configured(a)
+def set_up(
+  a: argparse.Namespace, c: ml_collections.ConfigDict, workdir: epath.Path
+) -> prepare.Prepared:
+  """Makes what `prepare` does, with a model of the zoo for a folder's."""
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   problems = problems_lib.load(c.data, c.seed)
   tokenizer = problems_lib.make_tokenizer(c.data, problems, workdir)
@@ -111,19 +112,8 @@ def set_up(a: argparse.Namespace, workdir: epath.Path) -> train.Run:
   problems, _ = problems_lib.drop_long(problems, c.data, tokenizer)
   h = families.to_hf(zoo.ZOO[a.model])
   h['num_hidden_layers'] = a.layers or h['num_hidden_layers']
-  shape = families.from_hf(h, dtype='float32', remat=c.model.remat)
-  return train.Run(
-    config=c,
-    workdir=workdir,
-    mesh=mesh,
-    problems=problems,
-    tokenizer=tokenizer,
-    model=transformer.build(shape),
-    shape=shape,
-    root=jax.random.key(c.seed),
-    stop=jnp.asarray(tokenizer.eos_ids, jnp.int32),
-    checkpoints=None,
-  )
+  shape = families.from_hf(h, dtype='float32', remat='none')
+  return prepare.assemble(c, mesh, problems, tokenizer, shape)
 
 
 def compile_seconds() -> collections.Counter:
@@ -144,12 +134,22 @@ def rss_gib(who=resource.RUSAGE_SELF) -> float:
   return resource.getrusage(who).ru_maxrss * unit / GIB
 
 
-def run_steps(run: train.Run, n: int) -> None:
+def run_steps(
+  c: ml_collections.ConfigDict,
+  made: prepare.Prepared,
+  workdir: epath.Path,
+  n: int,
+) -> None:
   """Runs n steps and prints what each took."""
   compiled = compile_seconds()
   begun = time.perf_counter()
-  stage = stages.build(run, 'rl')
-  state = loop.begin(run, stage.learner, None, 0)
+  parts = made._asdict()
+  shape = parts.pop('shape')
+  stage = stages.build(c, 'rl', **parts)
+  params = states.init_params(
+    c, made.model, shape, made.mesh, made.root, workdir
+  )
+  state = stage.layout.begin(params, 0)
   jax.block_until_ready(state)
   print(
     f'state of {trees.n_params(state.params):,} parameters: '
@@ -159,7 +159,7 @@ def run_steps(run: train.Run, n: int) -> None:
   for i in range(n):
     compiled.clear()
     begun = time.perf_counter()
-    state, metrics, host = stage.dispatch(state, next(stage.data), None)
+    state, metrics, host = stage.dispatch(state, False)
     sampled = time.perf_counter() - begun
     metrics = {k: float(v) for k, v in metrics.items()}  # waits
     total = time.perf_counter() - begun
@@ -179,11 +179,11 @@ def run_steps(run: train.Run, n: int) -> None:
   stage.close()
 
 
-def plan(run: train.Run) -> None:
-  """Prints what each program of `rollout.HostStep` needs, from shapes alone."""
-  for phase in phases.phases(run):
+def plan(c: ml_collections.ConfigDict, made: prepare.Prepared) -> None:
+  """Prints what each program of a step needs, from shapes alone."""
+  for phase in phases.phases(c, made):
     begun = time.perf_counter()
-    m = phase.lower(run.mesh).compile().memory_analysis()
+    m = phase.lower(made.mesh).compile().memory_analysis()
     new = m.output_size_in_bytes - m.alias_size_in_bytes
     total = m.argument_size_in_bytes + m.temp_size_in_bytes + new
     print(
@@ -197,19 +197,21 @@ def plan(run: train.Run) -> None:
 def main() -> int:
   a = arguments()
   with tempfile.TemporaryDirectory() as folder:
-    run = set_up(a, epath.Path(folder))
+    c, workdir = configured(a), epath.Path(folder)
+    made = set_up(a, c, workdir)
+    shape = made.shape
     print(
-      f'{a.model}, {run.shape.layers} layers, vocabulary {run.shape.vocab:,}; '
+      f'{a.model}, {shape.layers} layers, vocabulary {shape.vocab:,}; '
       f'{a.prompts} prompts x {a.samples} samples, {a.prompt_len} + '
       f'{a.completion_len} tokens, {a.micro_batches} micro-batches, '
       f'{a.chunk} columns of logits; float32; jax {jax.__version__}, Python '
       f'{sys.version.split()[0]}'
     )
-    with jax.set_mesh(run.mesh):
+    with jax.set_mesh(made.mesh):
       if a.plan:
-        plan(run)
+        plan(c, made)
         return 0
-      run_steps(run, a.steps)
+      run_steps(c, made, workdir, a.steps)
   peak = rss_gib()
   print(
     f'peak RSS {peak:.2f} GiB (limit {a.limit_gib:g}), largest worker '

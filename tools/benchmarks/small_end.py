@@ -29,7 +29,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.run import fused_step
+from jaxrl_reason.rollouts.fused import FusedSource
+from jaxrl_reason.run import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 MANY = 32  # products in one dispatch, whose own cost is then lost
@@ -83,14 +84,15 @@ def step_seconds(made, k: int, seeds: int, repeats: int) -> float:
   """Seconds of one step of one seed, K steps and S seeds in a dispatch."""
   learner, gen, state, prompts = made
   stacked = jax.tree.map(lambda x: jnp.stack([x] * k), prompts)
-  args = grpo_step.reward_fn, Sampling.make(), grpo_step.NEVER
-  run, root = fused_step.steps, jax.random.key(2)
+  source = FusedSource(gen, grpo_step.reward_fn)
+  args = Sampling.make(), grpo_step.NEVER
+  run, root = programs.rl_steps, jax.random.key(2)
   if seeds > 1:
-    run, root = fused_step.seeds, jax.random.split(root, seeds)
+    run, root = programs.rl_seeds, jax.random.split(root, seeds)
     copies = lambda tree: jax.tree.map(lambda x: jnp.stack([x] * seeds), tree)
     state, stacked = copies(state), copies(stacked)
   f = jax.jit(
-    lambda s: run(learner, gen, args[0], s, stacked, root, *args[1:]),
+    lambda s: run(learner, source, s, stacked, root, *args),
     donate_argnums=0,
   )
   moving = jax.tree.map(jnp.copy, state)
@@ -142,8 +144,9 @@ def main():
   args = parser.parse_args()
   made = grpo_step.problem(args.layers, args.width)
   learner, gen, state, prompts = made
+  source = FusedSource(gen, grpo_step.reward_fn)
   jaxpr = jax.make_jaxpr(
-    functools.partial(fused_step.step, learner, gen, grpo_step.reward_fn)
+    functools.partial(programs.fused_step, learner, source)
   )(state, prompts, jax.random.key(2), Sampling.make(), grpo_step.NEVER)
   found = products(jaxpr.jaxpr, grpo_step.C - 1)
   floor = product_seconds(found, args.repeats)
