@@ -25,7 +25,7 @@ from jaxrl_reason.models import blocks, spec, transformer
 
 
 @struct.dataclass
-class Rows:
+class Written:
   """Prompts and completions so far, in place of a cache."""
 
   tokens: jax.Array  # i32 [N,P+C]
@@ -53,7 +53,7 @@ def from_apply(apply: Callable, params: Any) -> Model:
     room = ((0, 0), (0, max_new))
     repeat = lambda x: jnp.repeat(jnp.pad(x, room), n_samples, axis=0)
     last = logits(params, tokens, valid)[:, -1]
-    return last, Rows(repeat(tokens), repeat(valid), tokens.shape[1])
+    return last, Written(repeat(tokens), repeat(valid), tokens.shape[1])
 
   def decode(params, token, rows, t, step=None):
     del step

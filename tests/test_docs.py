@@ -1,0 +1,61 @@
+"""Code that the documentation shows, run as it stands there."""
+
+import re
+import sys
+
+import pytest
+from small import ROOT
+
+from jaxrl_reason import tasks
+from jaxrl_reason.rewards import resolve
+from jaxrl_reason.run import train
+
+
+def blocks(page: str) -> dict[str, str]:
+  """Python blocks of a page by the file name in their first line."""
+  text = (ROOT / 'docs' / page).read_text()
+  found = re.findall(r'^```python\n# (\S+)\n(.*?)^```', text, re.M | re.S)
+  return dict(found)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """The files of docs/extending.md, importable."""
+  for name, code in blocks('extending.md').items():
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(code)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  yield tmp_path
+  tasks.TASKS.pop('largest', None)
+  for name in ('largest', 'largest_tiny', 'own_loop'):
+    sys.modules.pop(name, None)
+
+
+def test_the_page_has_what_is_tested():
+  assert set(blocks('extending.md')) == {
+    'largest.py', 'configs/largest_tiny.py', 'brevity.py', 'own_loop.py'
+  }  # fmt: skip
+
+
+def test_an_own_task_and_reward_train(folder):
+  sys.path.insert(0, str(folder / 'configs'))
+  import largest_tiny
+
+  c = largest_tiny.get_config()
+  c.rl.path, c.compile_cache = 'host', ''
+  weight = {'by': 'step', 'at': [0, 1000], 'values': [0.0, 0.1]}
+  short = dict(reward=f'{folder}/brevity.py:short', weight=weight)
+  c.rl.rewards = dict(answer=dict(reward='task', weight=1.0), short=short)
+  c.log_every = 1
+  assert train.run(c, folder / 'run') is not None
+  assert resolve.load(short['reward'])('12', {}) == 1 / 3
+  assert (folder / 'run' / 'curves.png').exists()
+  sys.path.remove(str(folder / 'configs'))
+
+
+def test_an_own_loop_learns(folder):
+  import own_loop
+
+  first, last = own_loop.curve[:5], own_loop.curve[-5:]
+  assert sum(first) / 5 < 1 and sum(last) / 5 > 1.8
