@@ -76,8 +76,8 @@ def has_variables(node: Node) -> bool:
 
 def modular(a: Node, b: Node, budget: Budget) -> bool:
   """Rational functions; Outside if either is none."""
-  for salt in (1, 2):
-    domain = Modular(budget, salt)
+  for field in (1, 2):  # the second prime checks the first
+    domain = Modular(budget, salt=field, field=field)
     try:
       if domain.value(a) != domain.value(b):
         return False
