@@ -164,7 +164,9 @@ class Modular(Exact):
   def number(self, value: Fraction) -> int:
     if value.denominator == 1:
       return value.numerator % self.prime
-    return self.divide(value.numerator % self.prime, value.denominator % self.prime)
+    return self.divide(
+      value.numerator % self.prime, value.denominator % self.prime
+    )
 
   def divide(self, above: int, below: int) -> int:
     if below % self.prime == 0:
