@@ -228,6 +228,8 @@ class Parser(Atoms, Brackets, Commands, Quantities):
         above.append(self.unit() if self._at_real_unit() else self.factor())
       elif self.on('/'):
         self.next()
+        if self.token.kind == 'word' and last.kind == 'sym':
+          raise ParseError('true/false')
         below.append(self.divisor())
       elif self._compound_quantity(last):
         rest = self.product()

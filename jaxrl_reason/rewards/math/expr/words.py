@@ -103,7 +103,7 @@ LABELLED = re.compile(r'(?:\(([A-J])\)|\b([A-J])[).:])(?: +|(?=[\\$(]))(\S.*)')
 LETTERS = re.compile(r'[({]? ?([A-J](?:(?: ?[,;] ?| and |)[A-J])+) ?[)}]?')
 # In the text of a choice: another one.
 OTHER_LABEL = re.compile(
-  r'(?<![A-Za-z])\([A-J]\)|(?<![A-Za-z])[A-J][).:]|^[A-J]$'
+  r'(?<![A-Za-z])\([A-J]\)|(?<![A-Za-z(])[A-J][).:]|^[A-J]$'
   r'|\b(?:or|maybe|perhaps|possibly)\b.{0,20}\b[A-J]\b\)?$|^(?:and|or)\b'
 )
 BRACKETED = re.compile(r'\(([A-J])\)')
