@@ -52,6 +52,7 @@ MATH = re.compile(
   r'|\\\((.+?)\\\)|\\\[(.+?)\\\]',
   re.S,
 )
+DIGIT = re.compile('[0-9]')
 BOLD = re.compile(r'\*\*([^*\n]+)\*\*')
 NUMBER = re.compile(
   r'(?:(?<![\w)\]}.])[-\u2212])?(?:\\?[$\u20ac\u00a3\u00a5] ?)?'
@@ -65,6 +66,11 @@ PROSE = re.compile(
   re.I,
 )
 
+# Two words that begin a text, or three in a row: prose with numbers in it.
+SENTENCE = re.compile(
+  r"(?=.*[0-9])(?:[A-Z][\w'’]*,? [a-zA-Z][\w'’]+ [^:]*[0-9]"
+  r"|.*?(?<![\\\w])(?:[A-Za-z'’]{2,},? +){2}[A-Za-z]{2})"
+)
 THINK = re.compile(r'<(/?)think(?:ing)?>', re.I)
 DOUBT = re.compile(
   r'\b(?:or|either|maybe|perhaps|possibly|alternatively|otherwise)\b|或', re.I
@@ -81,7 +87,9 @@ _OR = (
 )
 _VALUE = r'(-?\\?\$?[0-9][0-9.,/]*(?:\\?%)?)'
 ALTERNATIVE = re.compile(rf'[\\]?[)\]]?{_OR}(?:\\[(\[])?', re.I)
-OR_BEFORE = re.compile(rf'{_VALUE}{_OR}$', re.I)
+OR_BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
+  rf'(?<![-+*/×÷0-9.,$])(?<![-+*/×÷] )(?<![-+*/×÷] \$){_VALUE}{_OR}$', re.I
+)
 OR_BEHIND = re.compile(rf'{_OR}{_VALUE}(?![0-9]|\s*[A-Za-z\\])', re.I)
 MAX_OR = 60  # characters from one alternative to the next
 # Around a box in a box: "x = " is no other answer.
@@ -213,7 +221,10 @@ def stated(text: str) -> str | None:
       last = match
     if last is not None:
       rest = text[last.end() : last.end() + MAX_CHARS].lstrip(' \n:：*')
-      sentence = _first_sentence(rest).strip(' *')
+      sentence = _first_sentence(rest)
+      if pattern is RESULT_IS and DIGIT.search(rest, len(sentence)):
+        return None  # a result on the way to another
+      sentence = sentence.strip(' *')
       found = sentence if is_bare(sentence) else best_part(sentence, 0)
       if found:
         return found
@@ -289,17 +300,22 @@ def is_bare(text: str) -> bool:
   return len(text) <= MAX_BARE and '\n' not in text and not PROSE.search(text)
 
 
+def _is_prose(text: str) -> bool:
+  """Numbers in a sentence; "5, or maybe six" is an answer in doubt."""
+  return bool(SENTENCE.match(text)) and not DOUBT.search(text)
+
+
 def guess(text: str) -> Found | None:
   """The answer of a completion that does not mark it."""
   body = text.strip()
   if not body:
     return None
-  if is_bare(body):
+  if is_bare(body) and not _is_prose(body):
     return Found(body, False)
   tail = body[-MAX_CHARS:]
   line = tail.rsplit('\n', 1)[-1].strip()
   marked = '$' in tail or '\\(' in tail or '\\[' in tail or '**' in tail
   if '\n' in tail and not marked and any(c.isdigit() for c in line):
-    if is_bare(line):
+    if is_bare(line) and not _is_prose(line):
       return Found(line, False)
   return Found(best_part(tail, -1) or line or tail, False)

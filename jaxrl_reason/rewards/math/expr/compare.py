@@ -6,6 +6,8 @@ variable of a set, an equation's constant factor. What is not: brackets of
 intervals, the number of elements, the order in a tuple.
 """
 
+import itertools
+
 from jaxrl_reason.rewards.math.expr import chains, scalars, sets, solved
 from jaxrl_reason.rewards.math.expr.evaluate import Outside
 from jaxrl_reason.rewards.math.expr.forms import (
@@ -29,6 +31,7 @@ from jaxrl_reason.rewards.math.expr.nodes import (
 )
 from jaxrl_reason.rewards.math.expr.proportional import difference, proportional
 
+MAX_RESTATED = 5  # values of both sides together
 AXES = tuple(symbol(f'unit vector {axis}') for axis in 'ijk')
 
 
@@ -167,9 +170,23 @@ def _many(a: Node, b: Node, budget: Budget) -> bool:
     if assigned and len(assigned) > 1 and not assignments(other):
       return _in_order(_by_name(assigned), elements(other), budget)
   braces = all(n.kind == 'seq' and n.value == '{}' for n in (a, b))
-  restated = 'or' in (a.value, b.value)  # 3/4 or 0.75
+  restated = 'or' in (a.value, b.value)
+  if restated and _restated(elements(a), elements(b), budget):
+    return True
   distinct = braces or restated or a.has('pm') or b.has('pm')
   return _same_elements(elements(a), elements(b), budget, distinct=distinct)
+
+
+def _restated(a: list[Node], b: list[Node], budget: Budget) -> bool:
+  """60 and "0.6 or 60%": one value, however it is written."""
+  if len(a) + len(b) > MAX_RESTATED:
+    return False
+  alike = all(
+    equal(x, y, budget)
+    for side in (a, b)
+    for x, y in itertools.combinations(side, 2)
+  )
+  return alike and any(equal(x, y, budget) for x in a for y in b)
 
 
 def _list_and_tuple(a: Node, b: Node, budget: Budget) -> bool:
