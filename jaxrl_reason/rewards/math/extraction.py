@@ -91,6 +91,12 @@ OR_BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
   rf'(?<![-+*/×÷0-9.,$])(?<![-+*/×÷] )(?<![-+*/×÷] \$){_VALUE}{_OR}$', re.I
 )
 OR_BEHIND = re.compile(rf'{_OR}{_VALUE}(?![0-9]|\s*[A-Za-z\\])', re.I)
+LABEL = re.compile(r'[\W_]*[A-J]')
+OTHER_CHOICE = re.compile(
+  r'\b[A-J][.):] ?\w|\b(?:or|maybe|perhaps|possibly)\b.*\b[A-J]\b'
+)
+MAX_CHOICES = 80  # characters of a line of choices
+BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:or|and|,)[\s,]*)\*\*')
 MAX_OR = 60  # characters from one alternative to the next
 # Around a box in a box: "x = " is no other answer.
 NAMED = re.compile(r'(?:[A-Za-z_\\ (){}$]*=)?[\s$.,;{}]*')
@@ -224,11 +230,19 @@ def stated(text: str) -> str | None:
       sentence = _first_sentence(rest)
       if pattern is RESULT_IS and DIGIT.search(rest, len(sentence)):
         return None  # a result on the way to another
-      sentence = sentence.strip(' *')
+      sentence = BETWEEN_BOLD.sub(r'\1', _choices(rest, sentence)).strip(' *')
       found = sentence if is_bare(sentence) else best_part(sentence, 0)
       if found:
         return found
   return None
+
+
+def _choices(rest: str, sentence: str) -> str:
+  """The line of "A. 5 or B. 6", where the sentence ends behind the A."""
+  line = rest.split('\n', 1)[0]
+  label = len(line) <= MAX_CHOICES and LABEL.fullmatch(sentence)
+  several = label and OTHER_CHOICE.search(line, len(sentence))
+  return line.rstrip('. ') if several and not PROSE.search(line) else sentence
 
 
 def _first_sentence(text: str) -> str:
