@@ -96,7 +96,7 @@ OTHER_CHOICE = re.compile(
   r'\b[A-J][.):] ?\w|\b(?:or|maybe|perhaps|possibly)\b.*\b[A-J]\b'
 )
 MAX_CHOICES = 80  # characters of a line of choices
-BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:or|and|,)[\s,]*)\*\*')
+BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:(?:or|and)[\s,]*)?)\*\*')
 MAX_OR = 60  # characters from one alternative to the next
 # Around a box in a box: "x = " is no other answer.
 NAMED = re.compile(r'(?:[A-Za-z_\\ (){}$]*=)?[\s$.,;{}]*')
@@ -130,6 +130,8 @@ def _bounded(text: str) -> str:
 def _spoken(text: str) -> tuple[int, int | None]:
   """Where the last thought that ended does, and one that did not begins."""
   after, opened = 0, None
+  if 'think' not in text.lower():
+    return after, opened
   for tag in THINK.finditer(text):
     if tag[1]:
       after, opened = tag.end(), None
