@@ -1,16 +1,16 @@
-"""Reads data/equivalence.txt: pairs of answers with what should come out."""
+"""Reads files like data/equivalence.txt: pairs of answers, equal or not."""
 
 import os
 
-PATH = os.path.join(
-  os.path.dirname(os.path.abspath(__file__)), 'data', 'equivalence.txt'
-)
+DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'data')
 
 
-def groups() -> list[tuple[int, str, list[str], list[str]]]:
+def groups(
+  name: str = 'equivalence.txt',
+) -> list[tuple[int, str, list[str], list[str]]]:
   """(line, gold, equal answers, other answers)."""
   found = []
-  with open(PATH, encoding='utf-8') as f:
+  with open(os.path.join(DATA, name), encoding='utf-8') as f:
     for number, line in enumerate(f, 1):
       line = line.rstrip('\n')
       if not line or line.startswith('#'):
@@ -21,11 +21,11 @@ def groups() -> list[tuple[int, str, list[str], list[str]]]:
   return found
 
 
-def pairs() -> list[tuple[str, str, bool]]:
+def pairs(name: str = 'equivalence.txt') -> list[tuple[str, str, bool]]:
   """(prediction, gold, equal)."""
   return [
     (text, gold, same)
-    for _, gold, equal, other in groups()
+    for _, gold, equal, other in groups(name)
     for same, texts in ((True, equal), (False, other))
     for text in texts
   ]

@@ -83,7 +83,9 @@ def test_they_are_survived_in_a_thread_with_a_used_up_stack():
 
 
 @pytest.mark.parametrize(
-  'unit', ['(', '\\boxed{', 'answer is ', '1,', '$x$ ', '<answer>', '####']
+  'unit',
+  ['(', '\\boxed{', 'answer is ', '1,', '$x$ ', '<answer>', '####']
+  + ['<think>', '$5 + ', '\\boxed{5} or ', '5 or ', '(A) 5 ', '**,'],
 )
 def test_time_grows_linearly_with_length(unit):
   string = unit * (2_000_000 // len(unit))

@@ -29,6 +29,8 @@ def grade(prediction: str, gold: str, *, strict: bool = False) -> Verdict:
   gold = bare_gold(gold)
   if prediction.strip() == gold.strip() != '':
     return Verdict(1.0, 'parsed', gold)
+  if extraction.unfinished(prediction):
+    return Verdict(0.0, 'no_answer')
   found = extraction.extract(prediction, strict=strict)
   if found is None:
     return Verdict(0.0, 'no_answer')

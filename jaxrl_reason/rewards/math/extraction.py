@@ -1,6 +1,7 @@
 """Where in a completion is its answer?
 
-  after the last </think>, the first of these that is there:
+  after the last </think>, and before a <think> that does not end, the first of
+  these that is there:
     the last balanced \\boxed{} or \\fbox{} (neighbouring boxes joined)
     <answer>...</answer>      #### ...      "the answer is ..."
   and, unless `strict`,
@@ -8,8 +9,9 @@
     the last $...$            the last **...**      the last line
     the last number
 
-One pass each over the text: every pattern is linear, and braces are matched
-once for all boxes.
+Alternatives stay together: of "5 or 6" the answer is `5 or 6`. One pass each
+over the text: every pattern is linear, and braces are matched once for all
+boxes.
 """
 
 import re
@@ -21,7 +23,7 @@ MAX_COMPLETION = 200_000  # characters that are looked at, from the end
 MAX_BARE = 300  # characters of a text that may be an answer as it stands
 BRACES = re.compile(r'\\.|[{}]', re.S)
 BETWEEN_BOXES = re.compile(
-  r'(?:[\s$,;.&]|\\[()\[\],;: ]|\\quad|\\text|[{}]|\band\b|\bor\b|或|和|且)*'
+  r'(?:[\s$,;.&/|(){}]|\\[()\[\],;: ]|\\quad|\\text|\band\b|\bor\b|[或和且])*'
 )
 BOX = re.compile(r'\\(?:boxed|fbox)(?![a-z])')
 BARE_BOX = re.compile(r'\\(?:boxed|fbox)\s*([^\s{}$\\]+)')
@@ -41,10 +43,16 @@ SENTENCE_END = re.compile(
   r'\.(?=\s|\$?$)|\n|。|(?<=[.$])\s*I hope|,? (?:because|since|which|so that) '
   r'|(?<=[0-9}$]) of (?:a|an|the|her|his|their|its) '
 )
+# "$204 + $160" are prices, and so are "204$ + 160$": a formula does not stop at
+# a space it did not begin with, nor before a digit.
 MATH = re.compile(
-  r'\$\$(.+?)\$\$|(?<!\\)\$([^$]+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]',
+  r'\$\$(.+?)\$\$'
+  r'|(?<!\\)\$(?! ?[0-9][^$]*\$ ?[0-9])(?!(?<=[0-9]\$)\s)'
+  r'(\s[^$]+?(?<!\\)|[^\s$](?:[^$]*[^\s$\\])?)\$(?![0-9])'
+  r'|\\\((.+?)\\\)|\\\[(.+?)\\\]',
   re.S,
 )
+DIGIT = re.compile('[0-9]')
 BOLD = re.compile(r'\*\*([^*\n]+)\*\*')
 NUMBER = re.compile(
   r'(?:(?<![\w)\]}.])[-\u2212])?(?:\\?[$\u20ac\u00a3\u00a5] ?)?'
@@ -58,7 +66,40 @@ PROSE = re.compile(
   re.I,
 )
 
-
+# Two words that begin a text, or three in a row: prose with numbers in it.
+SENTENCE = re.compile(
+  r"(?=.*[0-9])(?:[A-Z][\w'’]*,? [a-zA-Z][\w'’]+ [^:]*[0-9]"
+  r"|.*?(?<![\\\w])(?:[A-Za-z'’]{2,},? +){2}[A-Za-z]{2})"
+)
+THINK = re.compile(r'<(/?)think(?:ing)?>', re.I)
+DOUBT = re.compile(
+  r'\b(?:or|either|maybe|perhaps|possibly|alternatively|otherwise)\b|或', re.I
+)
+CORRECTION = re.compile(
+  r'\b(?:no|not|wait|actually|sorry|instead|rather|correct\w*|wrong|but|'
+  r'mistakes?|should|check\w*)\b',
+  re.I,
+)
+# "5, or maybe it is 6", from the first number to the second.
+_OR = (
+  r'[\s$,;*)]*(?:\bor\b|或)(?:[\s,]+(?:maybe|perhaps|possibly|even|else|it|could|'
+  r'might|may|can|is|be|also|the|answer|value|an?|about)\b)*[\s$*(]*'
+)
+_VALUE = r'(-?\\?\$?[0-9][0-9.,/]*(?:\\?%)?)'
+ALTERNATIVE = re.compile(rf'[\\]?[)\]]?{_OR}(?:\\[(\[])?', re.I)
+OR_BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
+  rf'(?<![-+*/×÷0-9.,$])(?<![-+*/×÷] )(?<![-+*/×÷] \$){_VALUE}{_OR}$', re.I
+)
+OR_BEHIND = re.compile(rf'{_OR}{_VALUE}(?![0-9]|\s*[A-Za-z\\])', re.I)
+LABEL = re.compile(r'[\W_]*[A-J]')
+OTHER_CHOICE = re.compile(
+  r'\b[A-J][.):] ?\w|\b(?:or|maybe|perhaps|possibly)\b.*\b[A-J]\b'
+)
+MAX_CHOICES = 80  # characters of a line of choices
+BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:(?:or|and)[\s,]*)?)\*\*')
+MAX_OR = 60  # characters from one alternative to the next
+# Around a box in a box: "x = " is no other answer.
+NAMED = re.compile(r'(?:[A-Za-z_\\ (){}$]*=)?[\s$.,;{}]*')
 # Left over from decoding: <|endoftext|>, <|im_end|>, </s>.
 SPECIAL_TOKENS = re.compile(r'<\|[^|<>\n]{1,40}\|>|</?s>')
 # A number in front of words that no grammar knows, and no more mathematics.
@@ -72,16 +113,37 @@ class Found(NamedTuple):
 
 def extract(text: str, *, strict: bool = False) -> Found | None:
   """The answer's text, or None."""
-  text = SPECIAL_TOKENS.sub('', text[-MAX_COMPLETION:])
-  _, tag, after = text.rpartition('</think>')
-  if tag and not after.strip():
-    return None if strict else guess(text)
-  body = after if tag else text
+  body = _bounded(text[slice(*_spoken(text))])
+  if not body.strip():
+    return None if strict else guess(_bounded(text))
   for marked in (boxed, tagged, hashed, stated):
     answer = marked(body)
     if answer is not None:
       return Found(answer, True)
   return None if strict else guess(body)
+
+
+def _bounded(text: str) -> str:
+  return SPECIAL_TOKENS.sub('', text[-MAX_COMPLETION:])
+
+
+def _spoken(text: str) -> tuple[int, int | None]:
+  """Where the last thought that ended does, and one that did not begins."""
+  after, opened = 0, None
+  if 'think' not in text.lower():
+    return after, opened
+  for tag in THINK.finditer(text):
+    if tag[1]:
+      after, opened = tag.end(), None
+    elif opened is None:
+      opened = tag.start()
+  return after, opened
+
+
+def unfinished(text: str) -> bool:
+  """Does the text end in a thought, with nothing said before it?"""
+  after, opened = _spoken(text)
+  return opened is not None and not text[after:opened].strip()
 
 
 def boxed(text: str) -> str | None:
@@ -91,7 +153,8 @@ def boxed(text: str) -> str | None:
     return None
   closes = matched_braces(text)
   found: list[str] = []
-  limit = 0  # where the box to the right begins
+  first = last = 0  # where the boxes that belong together begin and end
+  joint = ', '
   for box in reversed(boxes):
     opening = text.find('{', box.end(), box.end() + 8)
     end = closes.get(opening)
@@ -100,18 +163,37 @@ def boxed(text: str) -> str | None:
     content = text[opening + 1 : end].strip()
     if not content:
       continue
-    if found and (end > limit or not _neighbours(text[end + 1 : limit])):
+    if found and end > first:  # a box around the others
+      rest = text[opening + 1 : first] + text[last:end]
+      if NAMED.fullmatch(rest):
+        break
+      found, last = [], end + 1
+    between = text[end + 1 : first]
+    if found and not _neighbours(between):
       break
+    joint = ' or ' if found and DOUBT.search(between) else joint
     found.append(content)
-    limit = box.start()
+    first, last = box.start(), last or end + 1
   if not found:
     bare = BARE_BOX.match(text, boxes[-1].start())
     return bare[1].rstrip('.,') if bare else None
-  return ', '.join(reversed(found))
+  return _with_others(text, first, last, joint.join(reversed(found)))
 
 
 def _neighbours(between: str) -> bool:
-  return len(between) < 40 and bool(BETWEEN_BOXES.fullmatch(between))
+  """Do boxes with this text between them make one answer?"""
+  if len(between) < 40 and BETWEEN_BOXES.fullmatch(between):
+    return True
+  doubt = len(between) < MAX_OR and DOUBT.search(between)
+  return bool(doubt) and not CORRECTION.search(between)
+
+
+def _with_others(text: str, start: int, end: int, answer: str) -> str:
+  """The answer that stands there, and what "or" joins to it."""
+  before = OR_BEFORE.search(text[max(0, start - MAX_OR) : start])
+  behind = OR_BEHIND.match(text, end, end + MAX_OR)
+  values = [m[1].rstrip('.,') if m else '' for m in (before, behind)]
+  return ' or '.join(v for v in (values[0], answer, values[1]) if v)
 
 
 def matched_braces(text: str) -> dict[int, int]:
@@ -147,11 +229,22 @@ def stated(text: str) -> str | None:
       last = match
     if last is not None:
       rest = text[last.end() : last.end() + MAX_CHARS].lstrip(' \n:：*')
-      sentence = _first_sentence(rest).strip(' *')
+      sentence = _first_sentence(rest)
+      if pattern is RESULT_IS and DIGIT.search(rest, len(sentence)):
+        return None  # a result on the way to another
+      sentence = BETWEEN_BOLD.sub(r'\1', _choices(rest, sentence)).strip(' *')
       found = sentence if is_bare(sentence) else best_part(sentence, 0)
       if found:
         return found
   return None
+
+
+def _choices(rest: str, sentence: str) -> str:
+  """The line of "A. 5 or B. 6", where the sentence ends behind the A."""
+  line = rest.split('\n', 1)[0]
+  label = len(line) <= MAX_CHOICES and LABEL.fullmatch(sentence)
+  several = label and OTHER_CHOICE.search(line, len(sentence))
+  return line.rstrip('. ') if several and not PROSE.search(line) else sentence
 
 
 def _first_sentence(text: str) -> str:
@@ -174,19 +267,45 @@ def best_part(text: str, which: int) -> str | None:
   A formula with prose in it is none: "$20, so she has $5" are two prices.
   """
   text = text[-MAX_CHARS:]
-  found = [next(g for g in m.groups() if g) for m in MATH.finditer(text)]
-  for parts in (found, BOLD.findall(text)):
-    parts = [p.strip() for p in parts if is_bare(' '.join(p.split()))]
-    if parts and parts[which]:
-      return parts[which]
+  for pattern in (MATH, BOLD):
+    parts = [(m, _content(m)) for m in pattern.finditer(text)]
+    parts = [p for p in parts if is_bare(' '.join(p[1].split()))]
+    if parts and parts[which][1]:
+      return _together(text, parts, which % len(parts))
   last = None
   for match in NUMBER.finditer(text):
     last = match
-  return last[0] if last else None
+  return last and _with_others(text, last.start(), last.end(), last[0])
+
+
+def _content(match: re.Match) -> str:
+  return next(group for group in match.groups() if group).strip()
+
+
+def _together(text: str, parts: list, which: int) -> str:
+  """One part, with those that "or" joins to it."""
+  low = high = which
+  while low and _joined(text, parts[low - 1 : low + 1]):
+    low -= 1
+  while _joined(text, parts[high : high + 2]):
+    high += 1
+  chosen = parts[low : high + 1]
+  answer = ' or '.join(content for _, content in chosen)
+  start, end = chosen[0][0].start(), chosen[-1][0].end()
+  return _with_others(text, start, end, answer)
+
+
+def _joined(text: str, pair: list) -> bool:
+  if len(pair) < 2:
+    return False
+  start, end = pair[0][0].end(), pair[1][0].start()
+  return end - start < MAX_OR and bool(ALTERNATIVE.fullmatch(text, start, end))
 
 
 def counted(text: str) -> str | None:
   """The 5 of "5 (rounded up!)", where the whole is not understood."""
+  if DOUBT.search(text):
+    return None  # 5 (or six)
   match = COUNTED.fullmatch(text[:MAX_BARE])
   number = NUMBER.fullmatch(match[1].strip()) if match else None
   return number[0] if number else None
@@ -197,17 +316,22 @@ def is_bare(text: str) -> bool:
   return len(text) <= MAX_BARE and '\n' not in text and not PROSE.search(text)
 
 
+def _is_prose(text: str) -> bool:
+  """Numbers in a sentence; "5, or maybe six" is an answer in doubt."""
+  return bool(SENTENCE.match(text)) and not DOUBT.search(text)
+
+
 def guess(text: str) -> Found | None:
   """The answer of a completion that does not mark it."""
   body = text.strip()
   if not body:
     return None
-  if is_bare(body):
+  if is_bare(body) and not _is_prose(body):
     return Found(body, False)
   tail = body[-MAX_CHARS:]
   line = tail.rsplit('\n', 1)[-1].strip()
   marked = '$' in tail or '\\(' in tail or '\\[' in tail or '**' in tail
   if '\n' in tail and not marked and any(c.isdigit() for c in line):
-    if is_bare(line):
+    if is_bare(line) and not _is_prose(line):
       return Found(line, False)
   return Found(best_part(tail, -1) or line or tail, False)

@@ -12,6 +12,8 @@
   sets            intervals, unions, inequalities as subsets of the reals
   forms           the shape of an answer: equation, list, tuple
   proportional    equations that differ by a factor
+  chains, solved  which side of a chain counts; the problem is no answer
+  chance, steps   secret primes and points; points where floors jump
   compare         equality of two answers
   words           answers that are text, choices, dates or clock times
   symbolic        sums, integrals, limits by sympy; never used unasked

@@ -49,8 +49,16 @@ def plain_number(text: str) -> str | None:
 
 
 def squashed(text: str) -> str:
-  """Without spacing, for comparison as text."""
-  return SPACES.sub('', text).replace('\\dfrac', '\\frac')
+  """Without spacing, for comparison as text; 1 2 is not 12."""
+  return SPACES.sub(_gap, text).replace('\\dfrac', '\\frac')
+
+
+def _gap(match: re.Match) -> str:
+  ends = (
+    match.string[match.start() - 1 : match.start()],
+    match.string[match.end() : match.end() + 1],
+  )
+  return ' ' if all(end.isdigit() for end in ends) else ''
 
 
 def same(a: str, b: str) -> Outcome:

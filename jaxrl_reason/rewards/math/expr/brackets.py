@@ -21,6 +21,8 @@ class Brackets:
     right = self.token.value
     self.expect(')', ']', '[')
     if inner.kind != 'seq' or inner.value not in (',', 'and'):
+      if left + right not in ('()', '[]'):
+        raise ParseError(f'{left} closed by {right}')
       return inner
     if left == ']' or right == '[':  # ]1, 2[ is open
       left = '(' if left == ']' else left

@@ -6,7 +6,9 @@ variable of a set, an equation's constant factor. What is not: brackets of
 intervals, the number of elements, the order in a tuple.
 """
 
-from jaxrl_reason.rewards.math.expr import scalars, sets
+import itertools
+
+from jaxrl_reason.rewards.math.expr import chains, scalars, sets, solved
 from jaxrl_reason.rewards.math.expr.evaluate import Outside
 from jaxrl_reason.rewards.math.expr.forms import (
   assignments,
@@ -17,7 +19,6 @@ from jaxrl_reason.rewards.math.expr.forms import (
   is_name,
   is_tuple,
   tidy,
-  values_of,
 )
 from jaxrl_reason.rewards.math.expr.nodes import (
   ONE,
@@ -30,6 +31,7 @@ from jaxrl_reason.rewards.math.expr.nodes import (
 )
 from jaxrl_reason.rewards.math.expr.proportional import difference, proportional
 
+MAX_RESTATED = 5  # values of both sides together
 AXES = tuple(symbol(f'unit vector {axis}') for axis in 'ijk')
 
 
@@ -60,7 +62,7 @@ def _dispatch(a: Node, b: Node, budget: Budget) -> bool:
     return equal(residue.args[0], other, budget)  # 2 (mod 5) against 2
   if is_equation(a) != is_equation(b):
     value, other = (a, b) if is_equation(a) else (b, a)
-    return any(equal(v, other, budget) for v in values_of(value, other))
+    return any(equal(v, other, budget) for v in chains.values(value, budget))
   if sets.is_set_like(a) or sets.is_set_like(b):
     outcome = _sets(a, b, budget)
     if outcome is not None:
@@ -84,6 +86,8 @@ def _dispatch(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _equations(a: Node, b: Node, budget: Budget) -> bool:
+  if not solved.alike(a, b):
+    return False
   if len(a.args) > 2 or len(b.args) > 2:
     return _chains(a, b, budget)
   b = _bound_like(b, a)
@@ -108,7 +112,15 @@ def _chains(a: Node, b: Node, budget: Budget) -> bool:
   if is_name(first_a) or is_name(first_b) or not (names(a) and names(b)):
     named = is_name(first_a) == is_name(first_b)
     same = first_a == first_b or not is_name(first_a)
-    return named and same and equal(a.args[-1], b.args[-1], budget)
+    return (
+      named
+      and same
+      and any(
+        equal(x, y, budget)
+        for x in chains.values(a, budget)
+        for y in chains.values(b, budget)
+      )
+    )
   return len(a.args) == len(b.args) and all(
     _equations(Node('rel', x, ('=',)), Node('rel', y, ('=',)), budget)
     for x, y in zip(zip(a.args, a.args[1:]), zip(b.args, b.args[1:]))
@@ -158,9 +170,23 @@ def _many(a: Node, b: Node, budget: Budget) -> bool:
     if assigned and len(assigned) > 1 and not assignments(other):
       return _in_order(_by_name(assigned), elements(other), budget)
   braces = all(n.kind == 'seq' and n.value == '{}' for n in (a, b))
-  restated = 'or' in (a.value, b.value)  # 3/4 or 0.75
+  restated = 'or' in (a.value, b.value)
+  if restated and _restated(elements(a), elements(b), budget):
+    return True
   distinct = braces or restated or a.has('pm') or b.has('pm')
   return _same_elements(elements(a), elements(b), budget, distinct=distinct)
+
+
+def _restated(a: list[Node], b: list[Node], budget: Budget) -> bool:
+  """60 and "0.6 or 60%": one value, however it is written."""
+  if len(a) + len(b) > MAX_RESTATED:
+    return False
+  alike = all(
+    equal(x, y, budget)
+    for side in (a, b)
+    for x, y in itertools.combinations(side, 2)
+  )
+  return alike and any(equal(x, y, budget) for x in a for y in b)
 
 
 def _list_and_tuple(a: Node, b: Node, budget: Budget) -> bool:
@@ -225,7 +251,8 @@ def _sets(a: Node, b: Node, budget: Budget) -> bool | None:
   if is_tuple(a) and is_tuple(b) and len(a.args) > 2:
     return None
   try:
-    return sets.same_set(sets.read(a, budget), sets.read(b, budget), budget)
+    found = sets.read(a, budget), sets.read(b, budget)
+    return solved.alike(a, b) and sets.same_set(*found, budget)
   except Outside:
     return None
 

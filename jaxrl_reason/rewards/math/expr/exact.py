@@ -1,20 +1,20 @@
 """Exact values: rational numbers, and polynomials modulo a prime.
 
 Two constants are compared as fractions. Two rational functions are compared
-at random points modulo the Mersenne prime 2^521 - 1: they agree there by
-accident with a probability of degree / 2^521 (Schwartz, JACM 1980), and no
-intermediate value ever grows. Powers, factorials and binomials are bounded
-by their bit length before they are computed.
+at random points modulo a prime of 256 bits: they agree there by accident with
+a probability of degree / 2^255 (Schwartz, JACM 1980), and no intermediate
+value ever grows. Prime and points are drawn per process: with a public prime p
+an answer could add p and keep its residue. Powers, factorials and binomials
+are bounded by their bit length before they are computed.
 """
 
 import math
-import zlib
 from fractions import Fraction
 
+from jaxrl_reason.rewards.math.expr import chance
 from jaxrl_reason.rewards.math.expr.evaluate import Evaluator, Outside
 from jaxrl_reason.rewards.math.expr.nodes import MAX_BITS, Node, Undefined
 
-PRIME = 2**521 - 1
 PLAIN = frozenset(('~', 'rad'))  # units worth 1
 MAX_FACTORIAL = 2_000  # 19,000 bits
 MAX_MODULAR_FACTORIAL = 20_000  # 5 ms
@@ -147,11 +147,15 @@ CALLS = {
 
 
 class Modular(Exact):
-  """Rational functions at a point, modulo PRIME; `salt` picks the point."""
+  """Rational functions at a point, modulo a prime; `salt` picks the point.
 
-  def __init__(self, budget, salt: int):
+  `field` picks the prime; values of one field can be computed with.
+  """
+
+  def __init__(self, budget, salt: int, field: int = 0):
     super().__init__(budget)
     self.salt = salt
+    self.prime = chance.prime(field)
     self.exponents = Exact(budget)
 
   def value(self, node: Node) -> int:
@@ -159,14 +163,16 @@ class Modular(Exact):
 
   def number(self, value: Fraction) -> int:
     if value.denominator == 1:
-      return value.numerator % PRIME
-    return self.divide(value.numerator % PRIME, value.denominator % PRIME)
+      return value.numerator % self.prime
+    return self.divide(
+      value.numerator % self.prime, value.denominator % self.prime
+    )
 
   def divide(self, above: int, below: int) -> int:
-    if below % PRIME == 0:
+    if below % self.prime == 0:
       raise Undefined('division by zero')
     self.budget.spend(10)
-    return above * pow(below, -1, PRIME) % PRIME
+    return above * pow(below, -1, self.prime) % self.prime
 
   def _sym(self, node: Node) -> int:
     return self.random(node.value)
@@ -185,24 +191,23 @@ class Modular(Exact):
       return self.number(super().unit(base, factor))
     if base == 'deg':
       return self.divide(self.random('pi'), 180)
-    return self.random(f'unit {base}') * self.number(factor) % PRIME
+    return self.random(f'unit {base}') * self.number(factor) % self.prime
 
   def random(self, name: str) -> int:
-    """A fixed, wildly mixed residue for a name."""
-    seed = zlib.crc32(name.encode(), self.salt) + 2
-    return pow(seed, 65_537 + 2 * self.salt, PRIME)
+    """This process's residue for a name."""
+    return chance.share(f'{self.salt} {name}') % self.prime
 
   def _add(self, node: Node) -> int:
-    return super()._add(node) % PRIME
+    return super()._add(node) % self.prime
 
   def _mul(self, node: Node) -> int:
     product = 1
     for factor in node.args:
-      product = product * self.value(factor) % PRIME
+      product = product * self.value(factor) % self.prime
     return product
 
   def _neg(self, node: Node) -> int:
-    return -self.value(node.args[0]) % PRIME
+    return -self.value(node.args[0]) % self.prime
 
   def _pow(self, node: Node) -> int:
     base = self.value(node.args[0])
@@ -210,7 +215,7 @@ class Modular(Exact):
     self.budget.spend(1 + exponent.bit_length() // 20)
     if exponent < 0:
       base, exponent = self.divide(1, base), -exponent
-    return pow(base, exponent, PRIME)
+    return pow(base, exponent, self.prime)
 
   def _root(self, node: Node) -> int:
     return self.number(self.exponents.value(node))
@@ -220,7 +225,7 @@ class Modular(Exact):
     self.budget.spend(1 + n // 20)
     product = 1
     for factor in range(2, n + 1):
-      product = product * factor % PRIME
+      product = product * factor % self.prime
     return product
 
   def _call(self, node: Node) -> int:

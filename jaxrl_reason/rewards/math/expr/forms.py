@@ -15,7 +15,7 @@ from jaxrl_reason.rewards.math.expr.nodes import (
 MAX_ITEMS = 40
 MAX_SIGNS = 4  # plus-minus signs in one expression: 16 values
 BARE = frozenset((',', 'or', 'and'))
-EQUALITY = frozenset(('=', '~'))
+EQUALITY = frozenset(('=', '~', 'note'))  # note: 5 (= 10/2)
 NUMBER_SETS = frozenset('ZNQRC')
 ONE_CONSTANT = frozenset('CcKk')
 SUBSCRIPTED = re.compile('[Cc]_?[0-9]')
@@ -171,20 +171,6 @@ def is_name(node: Node) -> bool:
     heads = [a.args[0] if a.kind == 'mul' else a for a in node.args]
     return all(head == symbol('d') for head in heads)
   return node.kind == 'opaque'
-
-
-def values_of(equation: Node, other: Node) -> list[Node]:
-  """What `x = 5` says when it is held against `5`."""
-  first, *rest = equation.args
-  if '~' in equation.value:
-    return [n for n in equation.args if not is_name(n)]
-  if is_name(first):
-    return [rest[-1]]
-  if is_name(rest[-1]):
-    return [first]
-  if not names(equation):
-    return [rest[-1]]  # 2 + 3 = 5
-  return []
 
 
 def is_many(node: Node) -> bool:

@@ -20,6 +20,10 @@ class Limit(Exception):
   """Too long, too deep, too large or too expensive to look at."""
 
 
+class Overflow(Limit):
+  """Too large at this point; at another there may be a value."""
+
+
 class Undefined(ArithmeticError):
   """No value here: division by zero, log 0, a pole at a test point."""
 

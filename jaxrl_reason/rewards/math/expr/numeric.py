@@ -11,11 +11,12 @@ from fractions import Fraction
 
 import mpmath
 
+from jaxrl_reason.rewards.math.expr import chance
 from jaxrl_reason.rewards.math.expr.evaluate import Evaluator, Outside
 from jaxrl_reason.rewards.math.expr.nodes import (
   Budget,
-  Limit,
   Node,
+  Overflow,
   Undefined,
   names,
 )
@@ -45,13 +46,20 @@ class Numeric(Evaluator):
   cost = 2
 
   def __init__(
-    self, budget: Budget, bits: int = BITS, scale=None, signs=None, whole=None
+    self,
+    budget: Budget,
+    bits: int = BITS,
+    scale=None,
+    signs=None,
+    fixed=None,
+    secret=False,
   ):
     super().__init__(budget)
     self.mp = context(bits)
     self.scale = scale or (Fraction(1, 5), Fraction(3, 5))
     self.signs = signs or {}
-    self.whole = whole or {}  # symbols that stand for an integer
+    self.fixed = fixed or {}  # symbols whose value is given
+    self.secret = secret  # a point of this process's own
     self.left_reals = False  # a root or log of a negative number was taken
     if bits > BITS:
       self.cost = 6
@@ -63,10 +71,11 @@ class Numeric(Evaluator):
 
   def random(self, name: str):
     """Fixed for a name; between scale[0] and scale[0] + scale[1]."""
+    if name in self.fixed:
+      return self.number(self.fixed[name])
     low, width = self.scale
-    share = Fraction(zlib.crc32(name.encode()) * 2 + 1, 2**33)
-    if name in self.whole:
-      return self.mp.mpf(self.whole[name])
+    code = chance.share(name, 4) if self.secret else zlib.crc32(name.encode())
+    share = Fraction(code * 2 + 1, 2**33)
     return self.number(low + width * share) * self.signs.get(name, 1)
 
   def _sym(self, node: Node):
@@ -107,7 +116,7 @@ class Numeric(Evaluator):
       and not self.mp.isinf(value)
       and (abs(self.mp.mag(value)) > MAX_MAGNITUDE)
     ):
-      raise Limit('the value is too large')
+      raise Overflow('the value is too large')
     return value
 
   def magnitude(self, value) -> int:
@@ -127,10 +136,10 @@ class Numeric(Evaluator):
         raise Undefined('0 to a power <= 0')
       return self.mp.mpf(0)
     if self.magnitude(exponent) > MAX_LOG_EXPONENT:
-      raise Limit('the exponent is too large')
+      raise Overflow('the exponent is too large')
     log2 = abs(int(self.mp.mag(base))) + 1
     if log2 * abs(exponent) > MAX_MAGNITUDE:
-      raise Limit('the power is too large')
+      raise Overflow('the power is too large')
     return self.tracked(self.checked(self.mp.power(base, exponent)), base)
 
   def _root(self, node: Node):
@@ -151,7 +160,7 @@ class Numeric(Evaluator):
 
   def factorial(self, value):
     if self.magnitude(value) > 11:
-      raise Limit('the factorial is too large')
+      raise Overflow('the factorial is too large')
     if self.mp.isint(value) and self.mp.re(value) < 0:
       raise Undefined('the factorial of a negative integer')
     return self.checked(self.mp.gamma(value + 1))
@@ -195,13 +204,25 @@ def _bounded(name: str, limit: int):
 
   def call(self, value):
     if self.magnitude(value) > limit:
-      raise Limit(f'{name} of a large number')
+      raise Overflow(f'{name} of a large number')
     return self.tracked(getattr(self.mp, name)(value), value)
 
   return call
 
 
 SINE = _bounded('sin', MAX_ANGLE)
+
+
+def _stepped(name: str):
+  """floor or ceil, of a computed integer that integer."""
+
+  def call(self, value):
+    nearest = self.mp.nint(value)
+    if abs(value - nearest) < self.mp.ldexp(1, -self.mp.prec // 2):
+      return nearest
+    return getattr(self.mp, name)(value)
+
+  return call
 
 
 def _log(self, value, base=None):
@@ -215,7 +236,7 @@ def _log(self, value, base=None):
 
 def _binom(self, n, k):
   if max(self.magnitude(n), self.magnitude(k)) > 11:
-    raise Limit('the binomial is too large')
+    raise Overflow('the binomial is too large')
   return self.mp.binomial(n, k)
 
 
@@ -229,8 +250,8 @@ FUNCTIONS = {
   'lg': lambda self, x: self.ln(x) / self.mp.log(10),
   'abs': lambda self, x: abs(x),
   'conj': lambda self, x: self.mp.conj(x),
-  'floor': lambda self, x: self.mp.floor(x),
-  'ceil': lambda self, x: self.mp.ceil(x),
+  'floor': _stepped('floor'),
+  'ceil': _stepped('ceil'),
   'sgn': lambda self, x: self.mp.sign(x),
   'max': lambda self, *xs: max(xs),
   'min': lambda self, *xs: min(xs),

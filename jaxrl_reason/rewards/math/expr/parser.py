@@ -27,6 +27,7 @@ from jaxrl_reason.rewards.math.expr.tokens import Reader, Token
 RELATIONS = frozenset(
   '= < > <= >= != ~ in notin subset to imply iff parallel perp'.split()
 )
+EQUALS = frozenset(('=', '~'))
 SEPARATORS = frozenset((',', ';', 'and', 'or', '\\\\'))
 SET_OPERATORS = frozenset(('union', 'inter', 'minus'))
 # Operators that can begin an atom, hence an implicit product.
@@ -227,6 +228,8 @@ class Parser(Atoms, Brackets, Commands, Quantities):
         above.append(self.unit() if self._at_real_unit() else self.factor())
       elif self.on('/'):
         self.next()
+        if self.token.kind == 'word' and last.kind == 'sym':
+          raise ParseError('true/false')
         below.append(self.divisor())
       elif self._compound_quantity(last):
         rest = self.product()
@@ -362,6 +365,9 @@ class Parser(Atoms, Brackets, Commands, Quantities):
 
 
 def _quotient(above: list[Node], below: list[Node]) -> Node:
+  notes = [n for n in above[1:] if n.kind == 'rel' and EQUALS & set(n.value)]
+  if notes:
+    return _noted(above, below, notes)
   # "2k pi (k in Z)": a condition is no factor.
   if len(above) > 1:
     above = [n for n in above if n.kind != 'rel'] or above
@@ -370,3 +376,12 @@ def _quotient(above: list[Node], below: list[Node]) -> Node:
     return top
   bottom = below[0] if len(below) == 1 else Node('mul', tuple(below))
   return Node('div', (top, bottom))
+
+
+def _noted(above: list[Node], below: list[Node], notes: list[Node]) -> Node:
+  """5 (= 10/2): the bracket repeats the value."""
+  if len(notes) > 1 or notes[0].args[0] != symbol(''):
+    raise ParseError('an equation as a factor')
+  value = _quotient([n for n in above if n is not notes[0]], below)
+  repeated = notes[0].args[1:]
+  return Node('rel', (value, *repeated), ('note',) * len(repeated))

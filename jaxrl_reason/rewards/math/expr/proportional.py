@@ -9,10 +9,17 @@ from jaxrl_reason.rewards.math.expr.nodes import (
   ONE,
   Budget,
   Node,
+  Overflow,
   Undefined,
   names,
 )
 from jaxrl_reason.rewards.math.expr.numeric import Numeric
+
+# (low, width) of points; some of them may be too large, or have no value.
+POINTS = tuple(
+  {'scale': (low + Fraction(1, 7), Fraction(2))} for low in (1, 3, 6, 0)
+)
+ENOUGH = 3
 
 
 def difference(equation: Node) -> Node:
@@ -32,9 +39,12 @@ def proportional(
       return _proportional_modular(a, b, budget)
     except Outside:
       pass  # not a polynomial: at real points, below
-  ratios = [_ratio(a, b, budget, salt) for salt in range(3)]
-  if None in ratios:
+  ratios = [_ratio(a, b, budget, point) for point in POINTS]
+  secret = _ratio(a, b, budget, {'secret': True})
+  ratios = [ratio for ratio in ratios if ratio is not None]
+  if len(ratios) < ENOUGH:
     return False
+  ratios += [secret] if secret is not None else []
   first = ratios[0]
   mp = Numeric(budget).mp
   return all(scalars.near(mp, first, r) is True for r in ratios[1:]) and (
@@ -56,12 +66,11 @@ def _proportional_modular(a: Node, b: Node, budget: Budget) -> bool:
   return same and x != 0 and y != 0
 
 
-def _ratio(a: Node, b: Node, budget: Budget, salt: int):
-  low = (1, 3, 6)[salt]
-  domain = Numeric(budget, scale=(low + Fraction(1, 7), 2))
+def _ratio(a: Node, b: Node, budget: Budget, point: dict):
+  domain = Numeric(budget, **point)
   try:
     x, y = domain.value(a), domain.value(b)
-  except ArithmeticError:
+  except (ArithmeticError, Overflow):
     return None
   return x / y if x and y else None
 

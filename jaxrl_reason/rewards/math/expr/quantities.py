@@ -1,7 +1,7 @@
 """Units: which words are units where, and what is written with them."""
 
-from jaxrl_reason.rewards.math.expr import units
-from jaxrl_reason.rewards.math.expr.nodes import Node, number
+from jaxrl_reason.rewards.math.expr import units, vocabulary
+from jaxrl_reason.rewards.math.expr.nodes import Node, ParseError, number
 
 
 class Quantities:
@@ -86,6 +86,8 @@ class Quantities:
     token = self.next()
     spelling = token.value
     if token.kind == 'word':
+      if spelling in vocabulary.HEDGES:
+        raise ParseError(f'{spelling} between numbers')
       name = units.VAGUE
     else:
       name = units.UNITS[spelling]

@@ -12,6 +12,7 @@ cut off.
 
 from fractions import Fraction
 
+from jaxrl_reason.rewards.math.expr import steps
 from jaxrl_reason.rewards.math.expr.evaluate import Outside
 from jaxrl_reason.rewards.math.expr.exact import Exact, Modular, bits
 from jaxrl_reason.rewards.math.expr.nodes import (
@@ -19,6 +20,7 @@ from jaxrl_reason.rewards.math.expr.nodes import (
   ONE,
   Budget,
   Node,
+  Overflow,
   Undefined,
   names,
   number,
@@ -76,8 +78,8 @@ def has_variables(node: Node) -> bool:
 
 def modular(a: Node, b: Node, budget: Budget) -> bool:
   """Rational functions; Outside if either is none."""
-  for salt in (1, 2):
-    domain = Modular(budget, salt)
+  for field in (1, 2):  # the second prime checks the first
+    domain = Modular(budget, salt=field, field=field)
     try:
       if domain.value(a) != domain.value(b):
         return False
@@ -92,14 +94,17 @@ def modular(a: Node, b: Node, budget: Budget) -> bool:
 def numeric(a: Node, b: Node, budget: Budget) -> bool:
   """Equal wherever both are real; if never real, equal as complex values."""
   symbols = sorted(names(a) | names(b))
+  points = Points(a, b, budget)
   try:
-    outcome = _at_points(a, b, symbols, budget, ())
+    outcome = points.decide(symbols, ())
     if outcome is None:
       whole = tuple(s for s in symbols if s[0] in SYMBOLS_OF_INTEGERS)
-      outcome = bool(whole) and _at_points(a, b, symbols, budget, whole)
-    return bool(outcome)
+      outcome = bool(whole) and points.decide(symbols, whole)
   except Outside:
     return False
+  if outcome is None and points.overflow is not None:
+    raise points.overflow  # nothing was decided anywhere
+  return bool(outcome) and points.survive(symbols)
 
 
 def _points(a: Node, b: Node, symbols: list[str]):
@@ -117,51 +122,70 @@ def _points(a: Node, b: Node, symbols: list[str]):
   yield (far[0] * 2, far[1]), {}
 
 
-def _at_points(a, b, symbols, budget, whole) -> bool | None:
-  """True or False; None when no point was conclusive."""
-  real = both_complex = 0
-  different = False
-  # Pieces of |x| and its like agree on half of the points.
-  pieces = a.has('call', 'root') or b.has('call', 'root')
-  enough = 5 if pieces else HITS
-  for i, (scale, signs) in enumerate(_points(a, b, symbols)):
-    integers = {name: 2 + i + 3 * j for j, name in enumerate(whole)}
-    outcome = _at_point(a, b, budget, scale, signs, integers)
-    if outcome is None:
-      continue
-    is_real, same = outcome
-    if is_real and not same:
-      return False
-    real += is_real
-    both_complex += not is_real
-    different |= not same
-    if real >= enough or not symbols:
-      break
-  if real >= 2 or (real and not symbols):
-    return True
-  if different or not (real or both_complex):
-    return None
-  return True
+class Points:
+  """Two expressions, and what was found at the points where both were had."""
 
+  def __init__(self, a: Node, b: Node, budget: Budget):
+    self.a, self.b, self.budget = a, b, budget
+    self.overflow: Overflow | None = None
 
-def _at_point(a, b, budget, scale, signs, whole) -> tuple[bool, bool] | None:
-  """(both real, equal) or None where either has no value."""
-  for precision in (BITS, MORE_BITS):
-    domain = Numeric(budget, precision, scale, signs, whole)
-    try:
-      x, y = domain.value(a), domain.value(b)
-    except Undefined:
+  def decide(self, symbols: list[str], whole: tuple) -> bool | None:
+    """True or False; None when no point was conclusive."""
+    real = both_complex = 0
+    different = False
+    # Pieces of |x| and its like agree on half of the points.
+    pieces = self.a.has('call', 'root') or self.b.has('call', 'root')
+    enough = 5 if pieces else HITS
+    for i, (scale, signs) in enumerate(_points(self.a, self.b, symbols)):
+      integers = {name: 2 + i + 3 * j for j, name in enumerate(whole)}
+      outcome = self.at(scale=scale, signs=signs, fixed=integers)
+      if outcome is None:
+        continue
+      is_real, same = outcome
+      if is_real and not same:
+        return False
+      real += is_real
+      both_complex += not is_real
+      different |= not same
+      if real >= enough or not symbols:
+        break
+    if real >= 2 or (real and not symbols):
+      return True
+    if different or not (real or both_complex):
       return None
-    if precision == BITS:
-      same, size = near(domain.mp, x, y), larger(domain.mp, x, y)
-    else:
-      same = nearer(domain.mp, x, y, size)
-    if same is not None:
-      real = not domain.left_reals and all(
-        is_real(domain.mp, v) for v in (x, y)
-      )
-      return real, same
-  return None
+    return True
+
+  def survive(self, symbols: list[str]) -> bool:
+    """Equal also where floors jump, and at a point that nobody knows?"""
+    if not symbols:
+      return True
+    points = [
+      {'fixed': fixed} for fixed in steps.points(self.a, self.b, self.budget)
+    ]
+    outcomes = (self.at(**point) for point in ({'secret': True}, *points))
+    return not any(outcome == (True, False) for outcome in outcomes)
+
+  def at(self, **point) -> tuple[bool, bool] | None:
+    """(both real, equal) or None where either has no value."""
+    for precision in (BITS, MORE_BITS):
+      domain = Numeric(self.budget, precision, **point)
+      try:
+        x, y = domain.value(self.a), domain.value(self.b)
+      except Undefined:
+        return None
+      except Overflow as e:
+        self.overflow = e
+        return None
+      if precision == BITS:
+        same, size = near(domain.mp, x, y), larger(domain.mp, x, y)
+      else:
+        same = nearer(domain.mp, x, y, size)
+      if same is not None:
+        real = not domain.left_reals and all(
+          is_real(domain.mp, v) for v in (x, y)
+        )
+        return real, same
+    return None
 
 
 def is_real(mp, value) -> bool:

@@ -59,6 +59,11 @@ OP_SPELLINGS = {
   '\\#': '#',
   '\\&': '&',
 }
+CLOSING = frozenset((')', ']', '}', '\\}', 'rangle', '>'))
+BRACKETS = CLOSING | {'(', '[', '{', '\\{', 'langle', '<'}
+ARGUMENT_AFTER = frozenset(('^', '_', '}', ']'))  # of a command, a script
+VECTOR_AFTER = frozenset('( [ { , ; = + - \\{ in'.split())
+SEVERAL_ARGUMENTS = frozenset('max min gcd lcm log'.split())
 DIGITS = re.compile(r'\d+(?:\.\d+)?')
 KEYWORDS: dict[str, tuple[str, object]] = {
   **{word: ('op', value) for word, value in v.WORD_OPERATORS.items()},
@@ -75,7 +80,7 @@ class Reader:
   """One pass over a text; `ambiguous` says what another reading would change.
 
   `commas` picks the reading of `1,234` at top level: one number or a list.
-  Inside brackets the default is the opposite: (1,234) is a pair.
+  Inside brackets that list, (1,234) is a pair and nothing else.
   """
 
   def __init__(self, text: str, *, commas: bool = True):
@@ -84,8 +89,10 @@ class Reader:
     self.text = text
     self.commas = commas
     self.ambiguous = False
+    self.at = 0
     self.tokens: list[Token] = []
-    self.depth = 0  # of round and square brackets
+    # Of each open bracket: what opened it, do commas in it separate?
+    self.open: list[tuple[str, bool]] = []
     # Of each open {: is it dropped (a \text's), is it roman inside?
     self.braces: list[tuple[bool, bool]] = []
     self.text_next = False  # a \text was read, its { was not
@@ -96,6 +103,7 @@ class Reader:
   def read(self) -> list[Token]:
     at, text = 0, self.text
     while at < len(text):
+      self.at = at
       match = PATTERN.match(text, at)
       if match is None:
         self.add('op', text[at])
@@ -112,9 +120,34 @@ class Reader:
     return bool(self.braces) and self.braces[-1][1]
 
   def add(self, kind: str, value):
+    if value in BRACKETS and kind in ('op', 'cmd'):
+      self._track(value)
     self.tokens.append(Token(kind, value, self.spaced, self.roman))
     self.spaced = False
     self.text_next = False
+
+  def _track(self, value: str):
+    """Keeps `open` up to date; ]1, 2[ opens where nothing is open."""
+    last = self.tokens[-1] if self.tokens else END
+    inside = self.open[-1] if self.open else ('', False)
+    if value in CLOSING and (inside[0] or value != ']'):
+      if self.open and (value != '>' or inside[0] == '<'):
+        self.open.pop()
+    elif value == '[' and inside[0] == ']':
+      self.open.pop()
+    elif value == '{':
+      argument = last.kind in ('cmd', 'func') or last.value in ARGUMENT_AFTER
+      self.open.append((value, inside[1] and not argument))
+    elif value == '<':
+      first = last is END or last.value in VECTOR_AFTER
+      if first and '>' in self.text[self.at :]:
+        self.open.append((value, True))
+    else:
+      single = value == '(' and (
+        (last.kind == 'func' and last.value not in SEVERAL_ARGUMENTS)
+        or last.value in ('sqrt', 'cbrt')
+      )
+      self.open.append((value, not single))
 
   def _space(self, text: str, at: int):
     self.spaced = text != '\\!'
@@ -135,10 +168,10 @@ class Reader:
     self.add('num', text.replace('{,}', '.'))
 
   def _commas(self, text: str, at: int):
+    separates = bool(self.open) and self.open[-1][1]
     # (10,000) can only be a number; (1,234) in brackets is a pair.
-    merged = self.commas == (self.depth == 0) or ',0' in text
-    self.ambiguous = True
-    if merged:
+    self.ambiguous |= not separates
+    if ',0' in text or (self.commas and not separates):
       self.add('num', text.replace(',', ''))
       return None
     first = text[: text.index(',')]
@@ -205,8 +238,6 @@ class Reader:
       return None  # a math delimiter
     if text == '.' and not self.text[at + 1 : at + 2].isdigit():
       return None  # a full stop
-    if text in '([' or text in ')]':
-      self.depth = max(0, self.depth + (1 if text in '([' else -1))
     self.add('unit' if text in CURRENCY else 'op', text)
     return None
 
@@ -223,9 +254,14 @@ class Reader:
       self.add('op', text)
 
   def _begin(self, text: str, at: int):
-    self.add('begin', text.split('{')[1].split('}')[0].rstrip('*'))
+    name = text.split('{')[1].split('}')[0].rstrip('*')
+    # Beside & a comma groups thousands; without, it may stand for one.
+    self.open.append((name, 'matrix' in name and '&' not in self.text))
+    self.add('begin', name)
 
   def _close(self, text: str, at: int):
+    if self.open:
+      self.open.pop()
     self.add('close', text.split('{')[1].split('}')[0].rstrip('*'))
 
   def _word(self, text: str, at: int):

@@ -83,7 +83,7 @@ VAGUE = '~'
 BASE[VAGUE] = (VAGUE, Fraction(1))
 UNITS |= dict.fromkeys(
   'unit units square squared sq cubic cubed each times people ways total '
-  'only exactly 个 人 种 次 只 条 岁 名 项 件 本 张 '
+  'only exactly old 个 人 种 次 只 条 岁 名 项 件 本 张 '
   '平方 立方 单位 平方单位 cu Celsius celsius Fahrenheit fahrenheit'.split(),
   VAGUE,
 )

@@ -175,6 +175,11 @@ BASES = {
 APPROXIMATELY = frozenset(
   'approximately about around roughly approx nearly 约 大约'.split()
 )
+# In front of or behind a number: a second answer, or a range.
+HEDGES = frozenset(
+  'either maybe perhaps possibly alternatively otherwise else except unless '
+  'than between versus oder instead without'.split()
+)
 ORDINALS = frozenset(('st', 'nd', 'rd', 'th'))
 ROMAN_NUMERAL = re.compile('[IVX]{2,}')
 FRACTIONS = frozenset(('frac', 'dfrac', 'tfrac', 'cfrac', 'nicefrac', 'sfrac'))

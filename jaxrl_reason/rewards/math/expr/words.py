@@ -78,6 +78,10 @@ SYNONYMS = {
   '是': 'yes',
   '否': 'no',
 }
+# What makes one answer of several.
+HEDGES = frozenset(
+  'or either maybe perhaps possibly alternatively otherwise 或 或者'.split()
+)
 SMALL_WORDS = frozenset(('the', 'a', 'an', 'and'))
 DRESS = re.compile(
   r'\\(?:text(?:bf|it|rm|sf|tt|normal)?|mathrm|mathbf|mbox|hbox|operatorname|'
@@ -97,6 +101,11 @@ CHOICE = re.compile(
 )
 LABELLED = re.compile(r'(?:\(([A-J])\)|\b([A-J])[).:])(?: +|(?=[\\$(]))(\S.*)')
 LETTERS = re.compile(r'[({]? ?([A-J](?:(?: ?[,;] ?| and |)[A-J])+) ?[)}]?')
+# In the text of a choice: another one.
+OTHER_LABEL = re.compile(
+  r'(?<![A-Za-z])\([A-J]\)|(?<![A-Za-z(])[A-J][).:]|^[A-J]$'
+  r'|\b(?:or|maybe|perhaps|possibly)\b.{0,20}\b[A-J]\b\)?$|^(?:and|or)\b'
+)
 BRACKETED = re.compile(r'\(([A-J])\)')
 CLOCK = re.compile(
   r'([0-9]{1,2}):([0-9]{2})(?::[0-9]{2})? ?(?:\\?,? ?)([ap]\.? ?m\.?)?', re.I
@@ -128,8 +137,8 @@ def as_phrase(text: str) -> str:
   if all(re.fullmatch(f'[{CIRCLED}]', word) for word in found):
     found = sorted(found)
   phrase = ' '.join(found)
-  if phrase.endswith('does not exist'):  # the limit ...
-    return 'does not exist'
+  if phrase.endswith('does not exist') and not HEDGES & set(found):
+    return 'does not exist'  # the limit ...
   return SYNONYMS.get(phrase, phrase)
 
 
@@ -166,7 +175,10 @@ PLAIN_SHORT = frozenset(
 
 def as_node(text: str) -> Node | None:
   """What a text means as mathematics: a number word, a set."""
-  phrase = ' '.join(words(text))
+  found = words(text)
+  phrase = ' '.join(found)
+  if HEDGES & set(found):
+    return None
   if phrase in EMPTY_WORDS or phrase.endswith(
     (' no solution', ' no solutions')
   ):
@@ -195,9 +207,16 @@ def same_text(a: str, b: str) -> bool:
   """Equal words; for single letters case and order have a meaning."""
   phrase_a, phrase_b = as_phrase(a), as_phrase(b)
   if 'yes' in (phrase_a, phrase_b) or 'no' in (phrase_a, phrase_b):
-    # "Yes, it is." is Yes.
-    phrase_a, phrase_b = (undressed(t).lower().split(',')[0] for t in (a, b))
+    phrase_a, phrase_b = _yes_or_no(a), _yes_or_no(b)
   return len(phrase_a) > 1 and phrase_a == phrase_b
+
+
+def _yes_or_no(text: str) -> str:
+  """Yes of "Yes, it is."; all of "Yes, or no"."""
+  found = set(words(text))
+  if HEDGES & found or {'yes', 'no'} <= found:
+    return undressed(text).lower()
+  return undressed(text).lower().split(',')[0]
 
 
 # --- choices ---------------------------------------------------------------
@@ -212,7 +231,9 @@ def choice(text: str) -> str | None:
 def labelled_choice(text: str) -> tuple[str, str] | None:
   """(letter, rest) of "(B) 12" and "B. 12"."""
   match = LABELLED.fullmatch(undressed(text))
-  return (match[1] or match[2], match[3]) if match else None
+  if match is None or OTHER_LABEL.search(match[3]):
+    return None  # (A) 5 (B) 6
+  return match[1] or match[2], match[3]
 
 
 def choices(text: str) -> frozenset[str] | None:
