@@ -142,6 +142,7 @@ def model_of(shape: transformer.Config, c) -> Model:
     model = lora.attach(model, lora.Lora(**c.lora.to_dict()))
   if c.steering:
     model = steering.attach(model, shape)
+  config_checks.check_trainable(c, trees.flatten(model.specs, spec.is_spec))
   if c.frozen_dtype != 'float32':
     trained = config_lib.trainable(c)
     model = frozen.attach(model, c.frozen_dtype, trained)
