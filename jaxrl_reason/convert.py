@@ -6,17 +6,22 @@
 a run, of which the newest checkpoint's parameters are taken. --to becomes a
 Hugging Face folder that `transformers` opens, or with --format=orbax a
 checkpoint of ours. Adapters are merged; with --format=peft they are written
-alone. Steering vectors become biases, where there is a family with those.
-Weights kept as int8 are multiplied out: what was trained beside them is given
-back exactly, what quantizing them lost is not. --dtype is that on disk; without
-it, that of the source.
+alone. A run from scratch brings its own tokenizer along. Steering vectors
+become biases, where there is a family with those. Weights kept as int8 are
+multiplied out: what was trained beside them is given back exactly, what
+quantizing them lost is not.
+
+--dtype is that on disk. Without it, that of the source; of a run that of the
+model it began from (which rounds float32 weights to a bfloat16 model's own
+dtype), or float32 where it began from none or kept weights as int8.
 """
 
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from jaxrl_reason.checkpoints import conversion, hf
+from jaxrl_reason.data import hf_export, problems
 
 _FROM = flags.DEFINE_string('from', None, 'Hugging Face folder, or a workdir.')
 _TO = flags.DEFINE_string('to', None, 'Folder to write; new or empty.')
@@ -32,10 +37,14 @@ def main(argv):
   if not _FROM.value or not _TO.value:
     raise app.UsageError('--from and --to are needed')
   try:
+    logging.set_verbosity(logging.WARNING)
     form = _FORMAT.value
-    print(
-      conversion.convert(_FROM.value, _TO.value, dtype=_DTYPE.value, form=form)
+    line = conversion.convert(
+      _FROM.value, _TO.value, dtype=_DTYPE.value, form=form
     )
+    if form == 'hf' and conversion.is_from_scratch(_FROM.value):
+      hf_export.write(problems.tokenizer_of_run(_FROM.value), _TO.value)
+    print(line)
   except (ValueError, OSError, ImportError) as e:
     print(f'convert: {e}', file=sys.stderr)
     return 1

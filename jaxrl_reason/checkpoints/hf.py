@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import trees
+from jaxrl_reason import reading, trees
 from jaxrl_reason.checkpoints import hf_tables, streams
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.config import Config
@@ -110,14 +110,28 @@ def read_config(folder) -> dict:
   path = pathlib.Path(folder) / 'config.json'
   if not path.is_file():
     raise BadCheckpoint(f'{path} does not exist: not a Hugging Face folder')
-  return json.loads(path.read_text())
+  return reading.json_object(path)
+
+
+def check_vocab(n_tokens: int, c: Config, source) -> None:
+  """Refuses a tokenizer with more tokens than the model embeds.
+
+  Raises:
+    BadCheckpoint: such ids would read another token's embedding.
+  """
+  if n_tokens > c.vocab:
+    raise BadCheckpoint(
+      f'{source}: the tokenizer has {n_tokens} tokens and the model embeds '
+      f'{c.vocab}'
+    )
 
 
 def _files(folder: pathlib.Path) -> tuple[list[str], set[str] | None]:
   """(names of the folder's weight files, tensors its index lists)."""
   if (folder / INDEX).is_file():
-    listed = json.loads((folder / INDEX).read_text())['weight_map']
-    names = sorted(set(listed.values()))
+    listed = reading.json_object(folder / INDEX).get('weight_map')
+    with reading.explained(folder / INDEX):
+      names = sorted(set(listed.values()))
     for name in names:
       if pathlib.PurePath(name).name != name:
         raise BadCheckpoint(f'{folder / INDEX}: {name!r} is no plain file name')
@@ -140,9 +154,11 @@ def _open(folder: pathlib.Path):
   with contextlib.ExitStack() as stack:
     slices, home = {}, {}
     for file in names:
-      handle = stack.enter_context(
-        safetensors().safe_open(folder / file, framework='np')
-      )
+      library = safetensors()
+      with reading.explained(folder / file):
+        handle = stack.enter_context(
+          library.safe_open(folder / file, framework='np')
+        )
       for name in handle.keys():
         if name in home:
           raise BadCheckpoint(f'{name} is in both {home[name]} and {file}')
@@ -195,9 +211,33 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
 
 
 def dtype_of(folder) -> str:
-  """The dtype of the weights on disk (of the first one, in order)."""
+  """The narrowest dtype that holds every weight on disk exactly."""
   with _open(pathlib.Path(folder)) as slices:
-    return _dtype(folder, min(slices), slices)
+    found = {_dtype(folder, name, slices) for name in slices}
+  return found.pop() if len(found) == 1 else 'float32'
+
+
+def nonfinite(params: Any) -> str:
+  """The path of a weight with a value that is not finite; '' if none has."""
+  flat = trees.flatten(params)
+  sums = jax.jit(
+    lambda xs: [jnp.isfinite(jnp.sum(x, dtype=jnp.float32)) for x in xs]
+  )([*flat.values()])
+  return next((k for k, ok in zip(flat, sums) if not ok), '')
+
+
+def _refuse_nonfinite(folder, params: Any, by_leaf: dict, slices: dict) -> None:
+  path = nonfinite(params)
+  if not path:
+    return
+  # Of a pair kept as int8, the path of the weight.
+  leaf = path if path in by_leaf else path.rpartition('/')[0]
+  names = [name for name, _ in by_leaf[leaf].values()]
+  for name in names:
+    values = np.asarray(slices[name][:], np.float32)
+    if not np.isfinite(values).all():
+      raise BadCheckpoint(f'{folder}: {name} has values that are not finite')
+  raise BadCheckpoint(f'{folder}: values of {names[0]} add up to no number')
 
 
 def load(
@@ -250,9 +290,11 @@ def load(
       }
       return streams.read_leaf(kept, parts, where)
 
-    return jax.tree_util.tree_map_with_path(
+    params = jax.tree_util.tree_map_with_path(
       leaf, specs, kept, where, is_leaf=is_spec
     )
+    _refuse_nonfinite(folder, params, by_leaf, slices)
+    return params
 
 
 def _on_disk(shape, pieces: list[Piece], flat: dict, dtype) -> np.ndarray:

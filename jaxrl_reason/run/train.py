@@ -128,10 +128,7 @@ def architecture(c, n_tokens: int, folder) -> transformer.Config:
   shape = families.from_hf(
     hf.read_config(folder), **{k: c[k] for k in families.RUNTIME}
   )
-  if n_tokens > shape.vocab:
-    raise ValueError(
-      f'the tokenizer has {n_tokens} tokens and the model embeds {shape.vocab}'
-    )
+  hf.check_vocab(n_tokens, shape, folder)
   return shape
 
 
