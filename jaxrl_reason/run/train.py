@@ -23,7 +23,7 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import hosts, sharding, trees
+from jaxrl_reason import hosts, reading, sharding, trees
 from jaxrl_reason.base import Model, TrainState
 from jaxrl_reason.checkpoints import hf, manager, pretrained
 from jaxrl_reason.data import problems as problems_lib
@@ -179,7 +179,7 @@ def _use_compile_cache(folder: str) -> None:
   if not folder:
     return
   if folder == 'auto':
-    folder = problems_lib.cache_dir() / 'xla'
+    folder = reading.cache_dir() / 'xla'
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
