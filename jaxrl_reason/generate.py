@@ -5,17 +5,16 @@ r"""Text from a model: to the terminal as it is drawn, or from file to file.
     --out=completions.jsonl
 
 --model is a Hugging Face folder, hf:owner/model[@revision], or the workdir of a
-run that began from one. A line of --file has `prompt` (text) or `messages` (a
-conversation, with --chat); a line of --out has the same and `completions`,
-`n_tokens`, `truncated`. The same command goes on where it was stopped, and
-draws what it would have drawn.
+run. A line of --file has `prompt` (text) or `messages` (a conversation, with
+--chat); --out gets a line for each completion, with the same and `completion`,
+`sample` and so on (`rewards.records`), as `jaxrl_reason.grade` reads them. The
+same command goes on where it was stopped, and draws what it would have drawn.
 """
 
 import argparse
 import codecs
 import dataclasses
 import functools
-import json
 import pathlib
 import sys
 import time
@@ -27,13 +26,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.base import Model
-from jaxrl_reason.checkpoints import conversion, pretrained
-from jaxrl_reason.data import chat, hf_tokenizers, pipeline
+from jaxrl_reason.checkpoints import conversion, hf, pretrained
+from jaxrl_reason.data import chat, hf_tokenizers, pipeline, problems
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, transformer
 from jaxrl_reason.models.adapters import steering
+from jaxrl_reason.rewards import records
 from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.run import ranges
 
+ARGUMENTS = {
+  'n': ranges.COUNT,
+  'max_new': ranges.COUNT,
+  'seed': ranges.SEED,
+  'batch': ranges.COUNT,
+  **ranges.SAMPLING,
+}
 BUCKET = 64  # prompts are padded to multiples of so many tokens
 THINKING = {None: None, 'on': True, 'off': False}
 
@@ -73,8 +81,13 @@ class Generator:
       options: of `ChatTemplate.render`.
     """
     if self.template is None:
-      return [*self.tokenizer.prefix_ids, *self.tokenizer.encode(prompt)]
-    return self.tokenizer.encode(self.template.render(prompt, **options))
+      prefix = getattr(self.tokenizer, 'prefix_ids', ())
+      found = [*prefix, *self.tokenizer.encode(prompt)]
+    else:
+      found = self.tokenizer.encode(self.template.render(prompt, **options))
+    if not found:
+      raise ValueError('the prompt is empty: it has no token to go on from')
+    return found
 
   def __call__(
     self, prompts: Sequence[list[int]], indices: Sequence[int]
@@ -141,13 +154,18 @@ def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
     texts = folder / pretrained.FOLDER
   else:
     c, _, params = conversion.read(folder, dtype)
+  if conversion.is_from_scratch(folder):
+    tokenizer = problems.tokenizer_of_run(folder)
+  else:
+    tokenizer = hf_tokenizers.load(texts)
+  hf.check_vocab(tokenizer.vocab_size, c, folder)
   model = transformer.build(dataclasses.replace(c, dtype=dtype))
   if steering.KEY in params:
     model = adapters.attach(model, steering=True)
   return Generator(
     model,
     jax.tree.map(lambda x: x.astype(dtype), params),
-    hf_tokenizers.load(texts),
+    tokenizer,
     chat.load(texts) if use_chat else None,
     **settings,
   )
@@ -183,21 +201,35 @@ def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
   return f'{n} tokens in {seconds:.2f} s: {n / seconds:.1f} tokens/s'
 
 
-def _done(out: pathlib.Path) -> int:
-  """Lines of `out`; one that was being written when it stopped is cut off."""
-  if not out.exists():
-    return 0
-  data = out.read_bytes()
-  whole = data[: data.rfind(b'\n') + 1]
-  if whole != data:
-    out.write_bytes(whole)
-  return whole.count(b'\n')
+def _prompts(source) -> list[dict]:
+  """The lines of a file of prompts.
+
+  Raises:
+    ValueError: names the line that has none.
+  """
+  rows = []
+  for number, row in records.read(source):
+    kinds = {'prompt': str, 'messages': list}
+    found = [k for k, kind in kinds.items() if isinstance(row.get(k), kind)]
+    if not found:
+      raise ValueError(
+        f'{source}, prompt {number}: neither "prompt" (a text) nor "messages" '
+        '(a list)'
+      )
+    rows.append(row)
+  return rows
 
 
-def _same(before: str, row: dict, where: str) -> None:
-  old = json.loads(before)
-  if any(old.get(k) != v for k, v in row.items()):
-    raise ValueError(f'{where} is of another --file: its last line is {before}')
+def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
+  """Refuses to go on with completions of other prompts, or of another --n."""
+  for i, line in enumerate(done):
+    at = line.get('problem'), line.get('sample')
+    own = rows[i // n] if i // n < len(rows) else {'': 0}
+    kept = {k: v for k, v in own.items() if k not in records.FIELDS}
+    if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
+      raise ValueError(
+        f'{out}:{i + 1} is of another --file or --n; name another --out'
+      )
 
 
 def to_file(
@@ -211,37 +243,45 @@ def to_file(
   Raises:
     ValueError: a line has no prompt, or `out` belongs to another file.
   """
-  text = pathlib.Path(source).read_text('utf-8')
-  rows = [json.loads(line) for line in text.splitlines() if line.strip()]
-  for i, row in enumerate(rows, 1):
-    if 'prompt' not in row and 'messages' not in row:
-      raise ValueError(f'{source}, prompt {i}: neither "prompt" nor "messages"')
-  out = pathlib.Path(out)
-  first, n, seconds = _done(out), 0, 0.0
-  if first:
-    last = out.read_text('utf-8').splitlines()[-1]
-    _same(last, rows[first - 1] if first <= len(rows) else {'': 0}, str(out))
-  with out.open('a', encoding='utf-8') as f:
+  rows, done = _prompts(source), records.finished(out)
+  _check_same(done, rows, g.n_samples, out)
+  records.cut_torn(out)
+  # A prompt of which some completions are there is drawn again, all of it.
+  first, n, seconds = len(done) // g.n_samples, 0, 0.0
+  skip = len(done) % g.n_samples
+  with open(out, 'a', encoding='utf-8') as f:
     for start in range(first, len(rows), batch):
       part = rows[start : start + batch]
       # The last, smaller batch is filled up: one program for all.
       filled = part + part[-1:] * (batch - len(part))
       ids = [_ids(g, row, options) for row in filled]
-      done, s = g(ids, [start + i for i in range(len(filled))])
-      for row, completions in zip(part, done):
-        f.write(json.dumps(row | _record(g, completions)) + '\n')
-        n += sum(map(len, completions))
+      drawn, s = g(ids, [start + i for i in range(len(filled))])
+      lines = [
+        line
+        for i, (row, completions) in enumerate(zip(part, drawn))
+        for line in _records(g, row, start + i, completions)
+      ][skip if start == first else 0 :]
+      f.writelines(map(records.line_of, lines))
       f.flush()
+      n += sum(line['length'] for line in lines)
       seconds += s
   return n, seconds
 
 
-def _record(g: Generator, completions: list[list[int]]) -> dict:
-  return {
-    'completions': [g.tokenizer.decode(c) for c in completions],
-    'n_tokens': [len(c) for c in completions],
-    'truncated': [not g.stopped(c) for c in completions],
-  }
+def _records(
+  g: Generator, row: dict, number: int, completions: list[list[int]]
+) -> list[dict]:
+  return [
+    records.record(
+      row,
+      number=number,
+      sample=i,
+      completion=g.tokenizer.decode(tokens),
+      length=len(tokens),
+      truncated=not g.stopped(tokens),
+    )
+    for i, tokens in enumerate(completions)
+  ]
 
 
 def _ids(g: Generator, row: dict, options: dict) -> list[int]:
@@ -296,6 +336,9 @@ def run(a: argparse.Namespace) -> str:
   """What the arguments ask for; returns a line about its speed."""
   if (a.file is None) != (a.out is None):
     raise ValueError('--file and --out go together')
+  ranges.check(vars(a), ARGUMENTS, '--')
+  if a.prompt is None and not pathlib.Path(a.file).is_file():
+    raise ValueError(f'--file={a.file} does not exist')
   g = load(
     a.model,
     a.dtype,

@@ -12,9 +12,7 @@ extracted. A run that was interrupted goes on where it stopped.
 
 import collections
 import contextlib
-import dataclasses
 import itertools
-import json
 import os
 import sys
 import time
@@ -23,8 +21,9 @@ from collections.abc import Iterator
 import tqdm
 from absl import app, flags
 
-from jaxrl_reason.rewards import pool, resolve
+from jaxrl_reason.rewards import pool, records, resolve
 from jaxrl_reason.rewards.verdict import Verdict, all_failed
+from jaxrl_reason.run import ranges
 
 _REWARD = flags.DEFINE_string(
   'reward',
@@ -39,6 +38,11 @@ _ANSWER = flags.DEFINE_string('answer_key', 'answer', 'Gold answer, or none.')
 _WORKERS = flags.DEFINE_integer('workers', os.cpu_count() or 1, 'Processes.')
 _TIMEOUT = flags.DEFINE_float('timeout_s', 10.0, 'Seconds for one completion.')
 _MEMORY = flags.DEFINE_integer('memory_mb', 1024, 'Memory of one process.')
+ARGUMENTS = {
+  'workers': ranges.COUNT,
+  'timeout_s': ranges.POSITIVE,
+  'memory_mb': ranges.COUNT,
+}
 BATCH = 256  # rows between two writes: what an interruption can lose
 
 
@@ -48,59 +52,30 @@ class GradeError(Exception):
 
 def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
   """(line number, object) of every line that is not blank."""
-  with open(path, encoding='utf-8') as f:
-    for number, line in enumerate(f, 1):
-      if not line.strip():
-        continue
-      try:
-        row = json.loads(line)
-      except json.JSONDecodeError as e:
-        raise GradeError(f'{path}:{number}: not JSON: {e}') from e
-      if not isinstance(row, dict):
-        raise GradeError(f'{path}:{number}: not an object but {row!r:.60}')
-      for key in (completion_key, answer_key):
-        if key and not isinstance(row.get(key), str):
-          raise GradeError(
-            f'{path}:{number}: {key!r} is {row.get(key)!r:.60}, not a string; '
-            f'the row has {sorted(row)}. --completion_key and --answer_key '
-            'name the fields.'
-          )
-      yield number, row
+  for number, row in records.read(path):
+    for key in (completion_key, answer_key):
+      if key and not isinstance(row.get(key), str):
+        raise GradeError(
+          f'{path}:{number}: {key!r} is {row.get(key)!r:.60}, not a string; '
+          f'the row has {sorted(row)}. --completion_key and --answer_key '
+          'name the fields.'
+        )
+    yield number, row
 
 
 def resume(out: str, rows: Iterator, completion_key: str):
   """Rows still to do, and the verdicts that `out` already has."""
-  if not os.path.exists(out):
-    return rows, []
   done = []
-  keep = 0  # bytes of complete lines
-  with open(out, 'rb') as f:
-    for number, line in enumerate(f, 1):
-      if not line.endswith(b'\n'):
-        break  # the interruption hit a line: it is done again
-      old = _graded(out, number, line)
-      new = next(rows, (0, {}))[1]
-      if old.get(completion_key) != new.get(completion_key):
-        raise GradeError(
-          f'{out}:{number}: grades another completion than the input has at '
-          'this row. Remove the file, or name another with --out.'
-        )
-      done.append(Verdict(**old['verdict']))
-      keep += len(line)
-  os.truncate(out, keep)
+  for number, old in enumerate(records.finished(out), 1):
+    done.append(records.verdict_of(old, f'{out}:{number}'))
+    new = next(rows, (0, {}))[1]
+    if old.get(completion_key) != new.get(completion_key):
+      raise GradeError(
+        f'{out}:{number}: grades another completion than the input has at '
+        'this row. Remove the file, or name another with --out.'
+      )
+  records.cut_torn(out)  # the interruption hit a line: it is done again
   return rows, done
-
-
-def _graded(out: str, number: int, line: bytes) -> dict:
-  try:
-    row = json.loads(line)
-    Verdict(**row['verdict'])
-  except (ValueError, TypeError, KeyError) as e:
-    raise GradeError(
-      f'{out}:{number}: not written by this command ({type(e).__name__}: {e}). '
-      'Name another file with --out.'
-    ) from e
-  return row
 
 
 def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
@@ -116,8 +91,7 @@ def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
     if problem and len(found) > 1:
       raise GradeError(f'from row {batch[0][0]} on: {problem}')
     for (_, row), verdict in zip(batch, found):
-      row['verdict'] = dataclasses.asdict(verdict)
-      write(json.dumps(row, ensure_ascii=False) + '\n')
+      write(records.line_of(records.judged(row, verdict)))
     verdicts += found
     bar.update(len(found))
   return verdicts
@@ -169,18 +143,17 @@ def main(argv):
   path = _FILE.value
   if not path:
     raise app.UsageError('--file is missing')
+  limits = {
+    'workers': _WORKERS.value,
+    'timeout_s': _TIMEOUT.value,
+    'memory_mb': _MEMORY.value,
+  }
   out = _OUT.value or f'{os.path.splitext(path)[0]}.graded.jsonl'
   try:
-    run(
-      path,
-      out,
-      _REWARD.value,
-      (_COMPLETION.value, _ANSWER.value),
-      workers=_WORKERS.value,
-      timeout_s=_TIMEOUT.value,
-      memory_mb=_MEMORY.value,
-    )
-  except (GradeError, pool.PoolError, resolve.RewardError, OSError) as e:
+    ranges.check(limits, ARGUMENTS, '--')
+    keys = _COMPLETION.value, _ANSWER.value
+    run(path, out, _REWARD.value, keys, **limits)
+  except (GradeError, pool.PoolError, ValueError, OSError) as e:
     print(f'grade: {e}', file=sys.stderr)
     return 1
   return 0

@@ -5,13 +5,10 @@ command again resumes from the last checkpoint in the workdir.
 """
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from jaxrl_reason import command
 
-_CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'Recipe, a Python file with get_config().', lock_config=True
-)
+_CONFIG = command.define_recipe()
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Folder for checkpoints and metrics; may be gs://...'
 )

@@ -17,7 +17,6 @@ import pathlib
 import sys
 
 from absl import app, flags, logging
-from ml_collections import config_flags
 
 from jaxrl_reason import command, sharding
 from jaxrl_reason.planning import (
@@ -31,9 +30,7 @@ from jaxrl_reason.planning import (
 )
 from jaxrl_reason.run import chips
 
-_CONFIG = config_flags.DEFINE_config_file(
-  'config', None, 'Recipe, a Python file with get_config().', lock_config=True
-)
+_CONFIG = command.define_recipe()
 _TOPOLOGY = flags.DEFINE_string(
   'topology', None, 'Chip and torus of a slice: v5e:4x4, v5p:4x4x4, ...'
 )

@@ -48,10 +48,12 @@ def make_mesh(
   -1: what is left over.
   """
   devices = jax.devices() if devices is None else list(devices)
-  if len(shape) not in (3, 4) or list(shape).count(-1) > 1:
+  sizes = all(isinstance(n, int) and (n == -1 or n > 0) for n in shape)
+  wrong = not sizes or list(shape).count(-1) > 1
+  if len(shape) not in (3, 4) or wrong:
     raise ValueError(
-      f'mesh={tuple(shape)}: sizes along {AXES}, the last if it is not 1, and '
-      'one -1 at most'
+      f'mesh={tuple(shape)}: sizes of at least 1 along {AXES}, the last if it '
+      'is not 1, and one -1 at most'
     )
   shape = [*shape, 1][:4]
   known = int(np.prod([n for n in shape if n != -1]))

@@ -6,19 +6,18 @@ folder holds as (Config, config.json, parameters).
 
 import json
 import pathlib
-import shutil
 from typing import Any
 
+import jax
 from etils import epath
 
-from jaxrl_reason import trees
+from jaxrl_reason import reading, trees
 from jaxrl_reason.checkpoints import hf, manager, pretrained
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.models.config import Config
 
 HF_CONFIG = pretrained.HF_CONFIG
-KEPT = ('.json', '.jinja', '.model', '.txt', '.md')  # tokenizer, templates
 # Of a config.json: what stays when its family changes.
 NOT_OF_SHAPE = ('bos_token_id', 'eos_token_id', 'pad_token_id', 'torch_dtype')
 
@@ -31,9 +30,9 @@ def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
   """
   kept = folder / HF_CONFIG
   if kept.is_file():
-    h = json.loads(kept.read_text())
+    h = reading.json_object(kept)
     return families.from_hf(h), h
-  run = json.loads((folder / 'config.json').read_text())
+  run = reading.json_object(folder / 'config.json')
   lists = {
     k: tuple(v) if isinstance(v, list) else v for k, v in run['model'].items()
   }
@@ -44,7 +43,7 @@ def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
 
 def lora_of_run(folder: pathlib.Path) -> lora.Lora:
   """The settings of a run's adapters."""
-  run = json.loads((folder / 'config.json').read_text())
+  run = reading.json_object(folder / 'config.json')
   return lora.Lora(**run['lora'])
 
 
@@ -61,7 +60,7 @@ def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
   _, h = config_of_run(source, params['embed'].shape[0])
   table = families.tensors_of(h)
   kept = source / pretrained.FOLDER / pretrained.SOURCE
-  name = json.loads(kept.read_text())['name'] if kept.is_file() else ''
+  name = reading.json_object(kept)['name'] if kept.is_file() else ''
   name = name.removeprefix(pretrained.HUB)
   lora.save_peft(target, params, lora_of_run(source), table, name)
   return (
@@ -75,6 +74,9 @@ def read_run(folder: pathlib.Path) -> tuple[Config, dict, Any]:
   """
   params = manager.read_params(epath.Path(folder))
   c, h = config_of_run(folder, params['embed'].shape[0])
+  bad = hf.nonfinite(params)
+  if bad:
+    raise ValueError(f'{folder}: {bad} has values that are not finite')
   params = frozen.restored(params, weights.specs(c))
   if lora.KEY in params:
     params = lora.merged(params, lora_of_run(folder).scale)
@@ -123,12 +125,17 @@ def _write_checkpoint(target: pathlib.Path, h: dict, params: Any) -> None:
   checkpoints.close()
 
 
-def _copy_rest(source: pathlib.Path, target: pathlib.Path) -> None:
-  """What a Hugging Face folder has beside its weights and config.json."""
-  for path in sorted(source.iterdir()):
-    mine = path.name in ('config.json', hf.INDEX, pretrained.SOURCE)
-    if path.suffix in KEPT and path.is_file() and not mine:
-      shutil.copyfile(path, target / path.name)
+def dtype_of(h: dict, params: Any, int8: bool) -> str:
+  """The dtype to export a run's weights in: that of the model it began from.
+
+  float32 where that is not known, and where weights were kept as int8: what is
+  multiplied out then fits no narrower type, and rounding would lose what the
+  adapters learnt beside it.
+  """
+  kept = {str(x.dtype) for x in jax.tree.leaves(params)}
+  own = kept.pop() if len(kept) == 1 else 'float32'
+  said = str(h.get('dtype') or h.get('torch_dtype') or own)
+  return 'float32' if int8 or said not in hf.DTYPES else said
 
 
 def convert(
@@ -137,7 +144,8 @@ def convert(
   """Converts; returns a line that says what was written.
 
   Args:
-    dtype: of the weights on disk: a name in `hf.DTYPES`; None: the source's.
+    dtype: of the weights on disk: a name in `hf.DTYPES`; None: the source's
+      (`dtype_of`, of a run).
     form: 'hf' or 'orbax'; 'peft': of a run, its adapters alone.
 
   Raises:
@@ -153,16 +161,36 @@ def convert(
     return write_peft(source, target)
   c, h, params = read(source, dtype)
   flat = trees.flatten(params)
+  ours = (source / 'checkpoints').is_dir()
+  if dtype is None and ours:
+    dtype = dtype_of(h, params, is_int8(source))
   dtype = dtype or str(flat['embed'].dtype)
+  # Of a run: what it keeps of the model it began from.
+  rest = source / pretrained.FOLDER if ours else source
   if form == 'orbax':
     params = {k: v.astype(dtype) for k, v in flat.items()}
     _write_checkpoint(target, h, params)
+    pretrained.copy_small(rest, target / pretrained.FOLDER)
   else:
     hf.save(target, params, c, dtype=dtype, config=h)
-  # Of a run: what it keeps of the model it began from.
-  ours = (source / 'checkpoints').is_dir()
-  rest = source / pretrained.FOLDER if ours else source
-  if rest.is_dir():
-    _copy_rest(rest, target)
-  n = trees.n_params(flat)
-  return f'{h["model_type"]}, {n:,} parameters, {dtype}: {target}'
+    own = ('config.json', pretrained.SOURCE)
+    pretrained.copy_small(rest, target, without=own)
+  line = f'{h["model_type"]}, {trees.n_params(flat):,} parameters, {dtype}'
+  less = ours and dtype != 'float32' and str(flat['final_norm'].dtype) != dtype
+  note = ', as the model it began from (--dtype=float32 rounds nothing)'
+  return f'{line}{note if less else ""}: {target}'
+
+
+def is_from_scratch(source) -> bool:
+  """Whether a folder is the workdir of a run that began from no model."""
+  source = pathlib.Path(source)
+  has = (source / 'checkpoints').is_dir() and (source / 'config.json').is_file()
+  return has and not (source / HF_CONFIG).is_file()
+
+
+def is_int8(source: pathlib.Path) -> bool:
+  """Whether a run kept weights as int8."""
+  path = source / 'config.json'
+  if not path.is_file():  # a checkpoint made by `convert`
+    return False
+  return reading.json_object(path).get('frozen_dtype') == frozen.INT8

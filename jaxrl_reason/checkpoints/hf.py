@@ -15,13 +15,14 @@ import dataclasses
 import json
 import math
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import trees
+from jaxrl_reason import reading, trees
 from jaxrl_reason.checkpoints import streams
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.config import Config
@@ -111,14 +112,28 @@ def read_config(folder) -> dict:
   path = pathlib.Path(folder) / 'config.json'
   if not path.is_file():
     raise BadCheckpoint(f'{path} does not exist: not a Hugging Face folder')
-  return json.loads(path.read_text())
+  return reading.json_object(path)
+
+
+def check_vocab(n_tokens: int, c: Config, source) -> None:
+  """Refuses a tokenizer with more tokens than the model embeds.
+
+  Raises:
+    BadCheckpoint: such ids would read another token's embedding.
+  """
+  if n_tokens > c.vocab:
+    raise BadCheckpoint(
+      f'{source}: the tokenizer has {n_tokens} tokens and the model embeds '
+      f'{c.vocab}'
+    )
 
 
 def _files(folder: pathlib.Path) -> tuple[list[str], set[str] | None]:
   """(names of the folder's weight files, tensors its index lists)."""
   if (folder / INDEX).is_file():
-    listed = json.loads((folder / INDEX).read_text())['weight_map']
-    names = sorted(set(listed.values()))
+    listed = reading.json_object(folder / INDEX).get('weight_map')
+    with reading.explained(folder / INDEX):
+      names = sorted(set(listed.values()))
     for name in names:
       if pathlib.PurePath(name).name != name:
         raise BadCheckpoint(f'{folder / INDEX}: {name!r} is no plain file name')
@@ -141,9 +156,11 @@ def _open(folder: pathlib.Path):
   with contextlib.ExitStack() as stack:
     slices, home = {}, {}
     for file in names:
-      handle = stack.enter_context(
-        safetensors().safe_open(folder / file, framework='np')
-      )
+      library = safetensors()
+      with reading.explained(folder / file):
+        handle = stack.enter_context(
+          library.safe_open(folder / file, framework='np')
+        )
       for name in handle.keys():
         if name in home:
           raise BadCheckpoint(f'{name} is in both {home[name]} and {file}')
@@ -196,9 +213,33 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
 
 
 def dtype_of(folder) -> str:
-  """The dtype of the weights on disk (of the first one, in order)."""
+  """The narrowest dtype that holds every weight on disk exactly."""
   with _open(pathlib.Path(folder)) as slices:
-    return _dtype(folder, min(slices), slices)
+    found = {_dtype(folder, name, slices) for name in slices}
+  return found.pop() if len(found) == 1 else 'float32'
+
+
+def nonfinite(params: Any) -> str:
+  """The path of a weight with a value that is not finite; '' if none has."""
+  flat = trees.flatten(params)
+  sums = jax.jit(
+    lambda xs: [jnp.isfinite(jnp.sum(x, dtype=jnp.float32)) for x in xs]
+  )([*flat.values()])
+  return next((k for k, ok in zip(flat, sums) if not ok), '')
+
+
+def _refuse_nonfinite(folder, params: Any, by_leaf: dict, slices: dict) -> None:
+  path = nonfinite(params)
+  if not path:
+    return
+  # Of a pair kept as int8, the path of the weight.
+  leaf = path if path in by_leaf else path.rpartition('/')[0]
+  names = [name for name, _ in by_leaf[leaf].values()]
+  for name in names:
+    values = np.asarray(slices[name][:], np.float32)
+    if not np.isfinite(values).all():
+      raise BadCheckpoint(f'{folder}: {name} has values that are not finite')
+  raise BadCheckpoint(f'{folder}: values of {names[0]} add up to no number')
 
 
 def load(
@@ -251,9 +292,11 @@ def load(
       }
       return streams.read_leaf(kept, parts, where)
 
-    return jax.tree_util.tree_map_with_path(
+    params = jax.tree_util.tree_map_with_path(
       leaf, specs, kept, where, is_leaf=is_spec
     )
+    _refuse_nonfinite(folder, params, by_leaf, slices)
+    return params
 
 
 def _on_disk(shape, pieces: list[Piece], flat: dict, dtype) -> np.ndarray:
@@ -290,28 +333,58 @@ def save(
     ValueError: no published family has c's combination of parts.
     FileExistsError: the folder has weights already.
   """
+  config = families.to_hf(c) if config is None else config
+  wanted = plan(weights.specs(c), families.tensors_of(config))
+  flat = trees.flatten(params)
+
+  def tensor(name: str) -> np.ndarray:
+    return _on_disk(*wanted[name], flat, DTYPES[dtype])
+
+  shapes = {name: shape for name, (shape, _) in wanted.items()}
+  write(
+    folder, shapes, tensor, dtype=dtype, config=config, shard_bytes=shard_bytes
+  )
+
+
+def write(
+  folder,
+  shapes: dict[str, tuple[int, ...]],
+  tensor: Callable[[str], np.ndarray],
+  *,
+  dtype: str,
+  config: dict,
+  shard_bytes: int = SHARD_BYTES,
+) -> None:
+  """Writes config.json and tensors, made one file's worth at a time.
+
+  Args:
+    shapes: of the tensors, by name on disk.
+    tensor: gives one by its name.
+
+  Raises:
+    ValueError: no such dtype.
+    FileExistsError: the folder has weights already.
+  """
   folder = pathlib.Path(folder)
   if dtype not in DTYPES:
     raise ValueError(f'dtype={dtype!r}: choose one of {", ".join(DTYPES)}')
-  config = families.to_hf(c) if config is None else config
-  wanted = plan(weights.specs(c), families.tensors_of(config))
   folder.mkdir(parents=True, exist_ok=True)
   if any(folder.glob('*.safetensors')):
     raise FileExistsError(f'{folder} has *.safetensors already')
-  size = lambda name: math.prod(wanted[name][0]) * DTYPES[dtype].itemsize
-  groups = _group({name: size(name) for name in wanted}, shard_bytes)
-  flat, listed = trees.flatten(params), {}
+  to = DTYPES[dtype]
+  sizes = {name: math.prod(s) * to.itemsize for name, s in shapes.items()}
+  groups, listed = _group(sizes, shard_bytes), {}
   for i, names in enumerate(groups, 1):
     file = SINGLE
     if len(groups) > 1:
       file = f'model-{i:05d}-of-{len(groups):05d}.safetensors'
-    arrays = {n: _on_disk(*wanted[n], flat, DTYPES[dtype]) for n in names}
+    arrays = {n: np.ascontiguousarray(tensor(n), to) for n in names}
     # transformers refuses a file that does not say which framework's it is.
     meta = {'format': 'pt'}
     safetensors().numpy.save_file(arrays, folder / file, metadata=meta)
     listed |= dict.fromkeys(names, file)
   if len(groups) > 1:
-    total = {'total_size': sum(map(size, wanted))}
+    total = {'total_size': sum(sizes.values())}
     index = {'metadata': total, 'weight_map': listed}
     (folder / INDEX).write_text(json.dumps(index, indent=2))
   config = config | {'torch_dtype': dtype}

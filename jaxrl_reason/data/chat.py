@@ -3,20 +3,17 @@
   messages --template (Jinja, sandboxed)--> text --tokenizer--> ids
   turns:    ids + sampled ids + ids of what stands between, never re-tokenised
 
-Chat templates come from strangers: they run in jinja2's immutable sandbox,
-with the filters and functions that `transformers` gives them.
+Chat templates come from strangers: `templates` bounds what they can do.
 """
 
 import dataclasses
-import datetime
-import functools
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from etils import epath
 
-from jaxrl_reason.data import hf_tokenizers
+from jaxrl_reason import reading
+from jaxrl_reason.data import hf_tokenizers, templates
 
 Messages = Sequence[dict[str, Any]]  # {'role': ..., 'content': ...}
 
@@ -36,6 +33,7 @@ BOXED = (
 QA = 'Question: {question}\nAnswer:'
 # Plain templates by name; '{question}' is the problem's text.
 PLAIN = {'none': '{question}', 'r1_zero': R1_ZERO, 'boxed': BOXED, 'qa': QA}
+ADDITIONAL = 'additional_chat_templates'  # a folder of them, by name
 # What stands for an assistant's text while the text around it is rendered.
 MARK = 'jaxrl-reason-assistant-text'
 
@@ -58,59 +56,6 @@ def few_shot(name: str, shots: Sequence[tuple[str, str]], question: str) -> str:
   )
   solved = [join(plain(name, q), a) for q, a in shots]
   return '\n\n'.join([*solved, plain(name, question)])
-
-
-def _environment(now: Callable[[], datetime.datetime]):
-  """jinja2's sandbox with what chat templates expect in it."""
-  try:
-    import jinja2
-    import jinja2.ext
-    import jinja2.sandbox
-  except ImportError as e:
-    raise ImportError(
-      'chat templates need jinja2: pip install "jaxrl_reason[hf]"'
-    ) from e
-
-  class Generation(jinja2.ext.Extension):
-    """{% generation %}: marks the assistant's text; here it says nothing."""
-
-    tags = {'generation'}
-
-    def parse(self, parser):
-      next(parser.stream)
-      return parser.parse_statements(['name:endgeneration'], drop_needle=True)
-
-  def raise_exception(message):
-    raise jinja2.exceptions.TemplateError(message)
-
-  def tojson(
-    x, ensure_ascii=False, indent=None, separators=None, sort_keys=False
-  ):
-    # jinja2's own escapes HTML.
-    return json.dumps(
-      x,
-      ensure_ascii=ensure_ascii,
-      indent=indent,
-      separators=separators,
-      sort_keys=sort_keys,
-    )
-
-  env = jinja2.sandbox.ImmutableSandboxedEnvironment(
-    trim_blocks=True,
-    lstrip_blocks=True,
-    extensions=[Generation, jinja2.ext.loopcontrols],
-  )
-  env.filters['tojson'] = tojson
-  env.globals['raise_exception'] = raise_exception
-  env.globals['strftime_now'] = lambda form: now().strftime(form)
-  return env
-
-
-@functools.lru_cache(16)  # compiling takes longer than rendering
-def _compiled(text: str, day: str):
-  fixed = datetime.datetime.fromisoformat(day) if day else None
-  now = lambda: fixed or datetime.datetime.now()
-  return _environment(now).from_string(text)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,10 +92,8 @@ class ChatTemplate:
       variables: others that the template reads (`tools`, `documents`, ...).
 
     Raises:
-      ValueError: no such template, or it refuses the messages.
+      ValueError: no such template, or it refuses the messages, or fails.
     """
-    import jinja2
-
     if name is None:
       with_tools = variables.get('tools') and 'tool_use' in self.templates
       name = 'tool_use' if with_tools else 'default'
@@ -159,14 +102,11 @@ class ChatTemplate:
     if enable_thinking is not None:
       variables['enable_thinking'] = enable_thinking
     given = {'tools': None, 'documents': None, **self.tokens, **variables}
-    try:
-      return _compiled(self.templates[name], self.day).render(
-        messages=messages,
-        add_generation_prompt=add_generation_prompt,
-        **given,
-      )
-    except jinja2.TemplateError as e:
-      raise ValueError(f'chat template {name!r}: {e}') from e
+    given |= {
+      'messages': messages,
+      'add_generation_prompt': add_generation_prompt,
+    }
+    return templates.render(name, self.templates[name], self.day, given)
 
   def after_assistant(self, messages: Messages, following: Messages) -> str:
     """The text between what the assistant wrote and its next turn, the end of
@@ -196,15 +136,19 @@ def load(folder, day: str = '') -> ChatTemplate:
   folder = epath.Path(folder)
   c = hf_tokenizers.read_json(folder / hf_tokenizers.CONFIG)
   found = c.get('chat_template') or {}
-  if isinstance(found, str):
-    found = {'default': found}
-  elif isinstance(found, list):
-    found = {t['name']: t['template'] for t in found}
+  with reading.explained(folder / hf_tokenizers.CONFIG):
+    if isinstance(found, list):
+      found = {t['name']: t['template'] for t in found}
+    elif not isinstance(found, dict):
+      found = {'default': found}
+    if not all(isinstance(text, str) for text in found.values()):
+      raise TypeError('chat_template is no text')
   file = folder / 'chat_template.jinja'
-  if file.exists():
-    found = found | {'default': file.read_text()}
-  for path in sorted(folder.glob('additional_chat_templates/*.jinja')):
-    found[path.stem] = path.read_text()
+  files = [file] if file.exists() else []
+  for path in [*files, *sorted(folder.glob(f'{ADDITIONAL}/*.jinja'))]:
+    with reading.explained(path):
+      name = 'default' if path.name == file.name else path.stem
+      found = found | {name: path.read_text()}
   if not found:
     raise ValueError(
       f'{folder} has no chat template: no {file.name}, and no chat_template in '

@@ -17,7 +17,6 @@ in a template. Special tokens written in a text are read as such, as
 """
 
 import functools
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +24,7 @@ from typing import Any
 import sentencepiece
 from etils import epath
 
+from jaxrl_reason import reading
 from jaxrl_reason.data import tokenizers as base
 
 JSON, PIECES = 'tokenizer.json', 'tokenizer.model'
@@ -36,8 +36,8 @@ NO_PREFIX = b'\x1a\x02\x18\x00'
 
 
 def read_json(path: epath.Path) -> dict:
-  """A JSON file; {} when there is none."""
-  return json.loads(path.read_text()) if path.exists() else {}
+  """The object of a JSON file; {} when there is none."""
+  return reading.json_object(path) if path.exists() else {}
 
 
 def text_of(token: str | dict | None) -> str | None:
@@ -50,13 +50,13 @@ def load(folder) -> '_FolderTokenizer':
 
   Raises:
     FileNotFoundError: names what it looked for.
-    ValueError: a kind of tokenizer whose tokens are not bytes.
+    ValueError: a kind of tokenizer whose tokens are not bytes, or a file that
+      cannot be read.
   """
   folder = epath.Path(folder)
-  if (folder / JSON).exists():
-    return JsonTokenizer(folder)
-  if (folder / PIECES).exists():
-    return PieceTokenizer(folder)
+  for name, kind in ((JSON, JsonTokenizer), (PIECES, PieceTokenizer)):
+    if (folder / name).exists():
+      return kind(folder)
   raise FileNotFoundError(f'{folder} has neither {JSON} nor {PIECES}')
 
 
@@ -163,13 +163,14 @@ class JsonTokenizer(_FolderTokenizer):
   """A folder's tokenizer.json: byte-level BPE, byte fallback, metaspace."""
 
   def __init__(self, folder):
-    path = epath.Path(folder) / JSON
-    self._model = _library().Tokenizer.from_str(path.read_text())
+    path, library = epath.Path(folder) / JSON, _library()
+    spec = reading.json_object(path)
+    with reading.explained(path):
+      self._model = library.Tokenizer.from_str(path.read_text())
     # A file may say that texts are cut or padded; ours never are.
     self._model.no_truncation()
     self._model.no_padding()
-    spec = read_json(path)
-    spell = _to_bytes(spec['decoder'], path)
+    spell = _to_bytes(spec.get('decoder'), path)
     ids = self._model.get_vocab(with_added_tokens=True)
     added = self._model.get_added_tokens_decoder()
     special = {i for i, t in added.items() if t.special}
@@ -219,8 +220,11 @@ class PieceTokenizer(_FolderTokenizer):
   def __init__(self, folder):
     folder = epath.Path(folder)
     data = (folder / PIECES).read_bytes()
-    make = lambda data: sentencepiece.SentencePieceProcessor(model_proto=data)
-    self._first, self._later = make(data), make(data + NO_PREFIX)
+    with reading.explained(folder / PIECES):
+      self._first, self._later = (
+        sentencepiece.SentencePieceProcessor(model_proto=x)
+        for x in (data, data + NO_PREFIX)
+      )
     pieces = self._first
     ids, table = {}, {}
     control = {}

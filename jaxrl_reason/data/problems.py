@@ -5,12 +5,12 @@ verified on the device and on the host, and what a tokenizer is made from.
 """
 
 import dataclasses
-import os
 from typing import Any
 
+import ml_collections
 from etils import epath
 
-from jaxrl_reason import tasks
+from jaxrl_reason import reading, tasks
 from jaxrl_reason.data import (
   chat,
   files,
@@ -19,6 +19,8 @@ from jaxrl_reason.data import (
   pipeline,
   tokenizers,
 )
+
+PIECES = hf_tokenizers.PIECES  # in a workdir: the tokenizer that a run trained
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,12 +39,6 @@ class Problems:
   kernel: str | None
   reward: str
   alphabet: str | None
-
-
-def cache_dir() -> epath.Path:
-  """The user's folder for what can be made again."""
-  base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
-  return epath.Path(base) / 'jaxrl_reason'
 
 
 def _task(c, seed: int) -> Problems:
@@ -64,7 +60,7 @@ def load(c, seed: int) -> Problems:
   if tasks.is_known(c.name):
     return _task(c, seed)
   if c.name == gsm8k.NAME:
-    found = gsm8k.load(c.dir or None, cache_dir() / 'gsm8k')
+    found = gsm8k.load(c.dir or None, reading.cache_dir() / 'gsm8k')
     return _of_files(found, 'numbers')
   if c.name == files.NAME:
     if not c.dir:
@@ -106,7 +102,7 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
       )
     return tokenizers.CharTokenizer(problems.alphabet)
   if c.tokenizer == 'sentencepiece':
-    path = workdir / 'tokenizer.model'
+    path = workdir / PIECES
     if path.exists():
       return tokenizers.SentencePieceTokenizer(path)
     rows = (problems.train[i] for i in range(min(len(problems.train), 20_000)))
@@ -115,6 +111,24 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
   raise ValueError(
     f'data.tokenizer={c.tokenizer!r}: choose char, byte, sentencepiece or hf'
   )
+
+
+def tokenizer_of_run(workdir):
+  """The tokenizer of a run that began from no folder.
+
+  Args:
+    workdir: the run's, as a path.
+
+  Raises:
+    ValueError: the workdir does not say which it was.
+  """
+  workdir = epath.Path(workdir)
+  run = reading.json_object(workdir / 'config.json')
+  c = ml_collections.ConfigDict(run['data'])
+  if c.tokenizer == 'sentencepiece' and not (workdir / PIECES).exists():
+    raise ValueError(f'{workdir} lacks {PIECES}, the tokenizer that it trained')
+  problems = load(c, run['seed']) if c.tokenizer == 'char' else None
+  return make_tokenizer(c, problems, workdir)
 
 
 def _folder(c, folder):

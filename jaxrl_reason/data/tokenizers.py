@@ -96,6 +96,7 @@ class SentencePieceTokenizer(_Tokenizer):
   def __init__(self, model: bytes | str | os.PathLike):
     name = '(bytes)' if isinstance(model, bytes) else os.fspath(model)
     data = model if isinstance(model, bytes) else epath.Path(name).read_bytes()
+    self.model_bytes = data
     self._model = sentencepiece.SentencePieceProcessor(model_proto=data)
     super().__init__(
       [self._piece_bytes(i) for i in range(self._model.vocab_size())]

@@ -4,14 +4,21 @@ Errors name the key and show the arithmetic. `check` needs the configuration
 only; the others are about the model it names.
 """
 
+import inspect
+import numbers
+import re
+from collections.abc import Iterable
+from typing import Any
+
 import ml_collections
 
+from jaxrl_reason import losses, tasks
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import losses
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import Config
+from jaxrl_reason.rewards import compose
 from jaxrl_reason.rollouts import filters
-from jaxrl_reason.run import compile_log
+from jaxrl_reason.run import compile_log, ranges
 from jaxrl_reason.update import optim
 from jaxrl_reason.update.learner import OLD_LOGP
 
@@ -23,11 +30,145 @@ COMPUTED = frozenset(
 )
 
 
+# Advantages of the best of loss.pass_k samples.
+BEST_OF = ('passk', 'pkpo')
+# Type of a task's knob -> what a recipe may give.
+KNOBS = {int: int, float: numbers.Real, bool: bool, str: str}
+
+
+def check_keys(
+  config: ml_collections.ConfigDict,
+  wanted: ml_collections.ConfigDict,
+  prefix: str = '',
+) -> None:
+  """Refuses a config with other keys, or values of other types, than the
+  default's: one that was unlocked, or not made by `config.default`.
+
+  Raises:
+    ValueError: names the key.
+  """
+  for key in config:
+    if key not in wanted:
+      near = config_lib.nearest(key, wanted.keys())
+      raise ValueError(f'unknown key {prefix}{key}.{near}')
+  for key, default in wanted.items():
+    name = f'{prefix}{key}'
+    if key not in config:
+      raise ValueError(f'{name} is missing; start from config.default()')
+    value = config[key]
+    if isinstance(default, ml_collections.ConfigDict):
+      if not isinstance(value, ml_collections.ConfigDict):
+        raise ValueError(f'{name}={value!r}: must be a section')
+      if not isinstance(default, config_lib.Open):
+        check_keys(value, default, f'{name}.')
+    elif default is not None and name not in ranges.RANGES:
+      _check_type(name, value, type(default))
+
+
+def _check_type(name: str, value: Any, kind: type) -> None:
+  if not isinstance(value, (list, tuple) if kind is tuple else kind):
+    raise ValueError(f'{name}={value!r}: must be a {kind.__name__}')
+
+
+def _flat(section: ml_collections.ConfigDict, prefix: str = '') -> dict:
+  """The values by dotted key."""
+  out = {}
+  for key, value in section.items():
+    inside = isinstance(value, ml_collections.ConfigDict)
+    found = _flat(value, f'{prefix}{key}.') if inside else {prefix + key: value}
+    out |= found
+  return out
+
+
+def _check_open(config: ml_collections.ConfigDict) -> None:
+  """Refuses keys of the open sections that nothing would read."""
+  d = config.data
+  known = tasks.get(d.name).knobs if tasks.is_known(d.name) else {}
+  for section in ('knobs', 'harder'):
+    for key, value in d[section].items():
+      if key not in known:
+        has = ', '.join(known) or 'none'
+        raise ValueError(
+          f'data.{section}.{key}: data.name={d.name!r} has no such knob.'
+          f'{config_lib.nearest(key, known)} It has {has}'
+        )
+      kind = type(known[key])
+      if kind in KNOBS and not isinstance(value, KNOBS[kind]):
+        raise ValueError(
+          f'data.{section}.{key}={value!r}: must be a {kind.__name__}'
+        )
+  for name, part in config.rl.rewards.items():
+    if not isinstance(part, ml_collections.ConfigDict):
+      raise ValueError(
+        f'rl.rewards.{name}={part!r}: must be a section such as '
+        "dict(reward='task', weight=1.0)"
+      )
+    for key in part:
+      if key not in compose.KEYS:
+        near = config_lib.nearest(key, compose.KEYS)
+        raise ValueError(
+          f'unknown key rl.rewards.{name}.{key}.{near} A reward has '
+          f'{", ".join(sorted(compose.KEYS))}'
+        )
+    if 'reward' not in part:
+      raise ValueError(f'rl.rewards.{name} lacks the key reward')
+
+
+def _check_regex(name: str, pattern: str) -> None:
+  try:
+    re.compile(pattern)
+  except re.error as e:
+    raise ValueError(f'{name}={pattern!r} is no regular expression: {e}') from e
+
+
+def check_trainable(
+  config: ml_collections.ConfigDict, paths: Iterable[str]
+) -> None:
+  """Refuses a `trainable` that names no parameter.
+
+  Args:
+    paths: those of the model's parameters.
+
+  Raises:
+    ValueError: names the key and some of the paths.
+  """
+  paths = sorted(paths)
+  pattern = config_lib.trainable(config)
+  if not any(re.fullmatch(pattern, path) for path in paths):
+    raise ValueError(
+      f'trainable={pattern!r} matches none of the parameters, so nothing would '
+      f'be trained; their paths are like {", ".join(paths[:3])}'
+    )
+
+
+def _check_groups(c: ml_collections.ConfigDict, settings: dict) -> None:
+  """Refuses groups too small for the advantage to differ from 0."""
+  name = settings['advantage']
+  reads = inspect.signature(losses.ADVANTAGES[name]).parameters
+  if name in BEST_OF and settings['pass_k'] > c.samples:
+    raise ValueError(
+      f'rl.samples={c.samples}: rl.loss.advantage={name!r} is 0 with fewer '
+      f'samples of a problem than rl.loss.pass_k={settings["pass_k"]}'
+    )
+  own = 'singleton' in reads and settings['singleton'] == 'reward'
+  own |= name == 'segments' and settings['segment_baseline'] == 'none'
+  own |= name in BEST_OF
+  if c.samples == 1 and 'group' in reads and not own:
+    raise ValueError(
+      f'rl.samples=1: rl.algorithm={c.algorithm!r} compares the samples of a '
+      f'problem (advantage={name!r}), and is 0 for one alone; use 2 or more, '
+      'or another rl.loss.advantage (reinforce)'
+    )
+  if c.samples == 1 and c.filter == 'dead_groups':
+    raise ValueError(
+      "rl.samples=1, rl.filter='dead_groups': every group of one sample is "
+      'without variance, and all would be dropped'
+    )
+
+
 def _divides(what: str, total: int, **parts: int):
   product, shown = 1, []
   for name, n in parts.items():
-    if n < 1:
-      raise ValueError(f'{name}={n} must be at least 1')
     product *= n
     shown.append(f'{name} {n}')
   if total % product:
@@ -45,6 +186,11 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   Raises:
     ValueError: names the key and shows the arithmetic.
   """
+  check_keys(config, config_lib.default())
+  ranges.check(_flat(config), ranges.RANGES)
+  _check_open(config)
+  _check_regex('trainable', config.trainable)
+  _check_regex('lora.targets', config.lora.targets)
   unknown = [s for s in config.stages if s not in config_lib.STAGES]
   if unknown or not config.stages:
     raise ValueError(f'stages={config.stages}: choose from {config_lib.STAGES}')
@@ -57,7 +203,7 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
     dispatch = {f'{stage}.steps_per_dispatch': c.steps_per_dispatch}
     _divides(f'{stage}.steps', c.steps, **dispatch)
     _divides('log_every', config.log_every, **dispatch)
-    _check_optimizer(stage, c)
+    _check_optimizer(f'{stage}.optimizer', c.optimizer, c.steps)
     _check_rows(stage, c, n_row_shards)
   if config.rl.reference_memory not in ('device', 'host'):
     raise ValueError(
@@ -108,11 +254,13 @@ def check_positions(c: ml_collections.ConfigDict, shape: Config) -> None:
     )
 
 
-def _check_optimizer(stage: str, c: ml_collections.ConfigDict) -> None:
+def _check_optimizer(
+  name: str, c: ml_collections.ConfigDict, steps: int
+) -> None:
   try:
-    optim.make(c.optimizer, c.steps)
+    optim.make(c, steps)
   except ValueError as e:
-    raise ValueError(f'{stage}.optimizer: {e}') from e
+    raise ValueError(f'{name}: {e}') from e
 
 
 def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
@@ -130,7 +278,7 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
 
 def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
   """Demonstrations and a loss that knows them come together."""
-  if c.demos >= c.samples or c.demos < 0:
+  if c.demos >= c.samples:
     raise ValueError(
       f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}'
     )
@@ -156,7 +304,7 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
       'rl.old_logp="sampler": the sampler knows no log-probs of demonstrations '
       '(rl.demos) or of whole vocabularies (rover); use "trainer"'
     )
-  if c.staleness not in (0, 1) or (c.staleness and c.path != 'host'):
+  if c.staleness and c.path != 'host':
     raise ValueError(
       f'rl.staleness={c.staleness}: 0, or 1 with rl.path="host"; in the fused '
       'step nothing waits for a verifier'
@@ -169,11 +317,6 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
 
 
 def _check_prompts(c: ml_collections.ConfigDict):
-  if c.prompt_buckets < 1 or c.prefill_chunk < 0:
-    raise ValueError(
-      f'model.prompt_buckets={c.prompt_buckets} must be at least 1 and '
-      f'model.prefill_chunk={c.prefill_chunk} at least 0 (prompts at once)'
-    )
   if c.prompt_buckets > 1 and c.prefill_chunk:
     raise ValueError(
       f'model.prompt_buckets={c.prompt_buckets}: with model.prefill_chunk='
@@ -194,11 +337,6 @@ def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
       f'rl.pack_len={c.pack_len} is less than data.prompt_len {d.prompt_len} '
       f'+ data.completion_len {d.completion_len} = {room}, the longest sequence'
     )
-  if c.pack_len and c.pack_sizes < 1 or c.length_buckets < 0:
-    raise ValueError(
-      f'rl.pack_sizes={c.pack_sizes} must be at least 1 and '
-      f'rl.length_buckets={c.length_buckets} at least 0'
-    )
   if c.pack_len and 'full_logits' in needs:
     raise ValueError(
       f'rl.pack_len={c.pack_len}: rl.algorithm={c.algorithm!r} reads whole '
@@ -208,13 +346,16 @@ def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
 
 def _check_rl(config: ml_collections.ConfigDict) -> None:
   c = config.rl
-  needs = losses.needs(config_lib.algorithm(config))
+  settings = config_lib.algorithm(config)
+  needs = losses.needs(settings)
   unmet = needs - COMPUTED
   if unmet:
     raise ValueError(
       f'rl.algorithm={c.algorithm!r} needs {", ".join(sorted(unmet))}, which '
       'this trainer does not compute; `losses` has it for your own loop'
     )
+  _check_groups(c, settings)
+  _check_optimizer('rl.critic.optimizer', c.critic.optimizer, c.steps)
   _check_demos(c, needs)
   _check_old_logp(c, needs)
   _check_packing(config, needs)
@@ -224,7 +365,7 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
     raise ValueError(
       f'rl.filter={c.filter!r}: choose one of {", ".join(filters.FILTERS)}'
     )
-  if not 0 <= c.overlong <= config.data.completion_len:
+  if c.overlong > config.data.completion_len:
     raise ValueError(
       f'rl.overlong={c.overlong} tokens of data.completion_len='
       f'{config.data.completion_len}: choose from 0 to that'
@@ -235,12 +376,3 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
       'stand between generation and update'
     )
   _check_prompts(config.model)
-  if c.slots < 0 or c.cache_segments < 1:
-    raise ValueError(
-      f'rl.slots={c.slots} must be at least 0 (all samples at once) and '
-      f'rl.cache_segments={c.cache_segments} at least 1'
-    )
-  if c.temperature <= 0:
-    raise ValueError(
-      f'rl.temperature={c.temperature}: exploration needs more than 0'
-    )

@@ -14,7 +14,7 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import hosts, sharding
+from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.data import problems as problems_lib
@@ -83,11 +83,13 @@ def assemble(
   shape = remat_within(config, mesh, shape)
   config_checks.check_experts(config, shape.experts)
   config_checks.check_positions(config.rl, shape)
+  model = model_of(shape, config)
+  config_checks.check_trainable(config, trees.flatten(model.specs))
   return Prepared(
     mesh,
     problems,
     tokenizer,
-    model_of(shape, config),
+    model,
     shape,
     jax.random.key(config.seed),
     jnp.asarray(tokenizer.eos_ids, jnp.int32),
@@ -124,10 +126,7 @@ def architecture(c, n_tokens: int, folder) -> transformer.Config:
   shape = families.from_hf(
     hf.read_config(folder), **{k: c[k] for k in families.RUNTIME}
   )
-  if n_tokens > shape.vocab:
-    raise ValueError(
-      f'the tokenizer has {n_tokens} tokens and the model embeds {shape.vocab}'
-    )
+  hf.check_vocab(n_tokens, shape, folder)
   return shape
 
 

@@ -14,10 +14,9 @@ import ml_collections
 from absl import logging
 from etils import epath
 
-from jaxrl_reason import hosts, trees
+from jaxrl_reason import hosts, reading, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import plots
 from jaxrl_reason.run import (
@@ -182,7 +181,7 @@ def _use_compile_cache(folder: str) -> None:
   if not folder:
     return
   if folder == 'auto':
-    folder = problems_lib.cache_dir() / 'xla'
+    folder = reading.cache_dir() / 'xla'
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)

@@ -8,13 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from etils import epath
 from small import ROOT, small_config, small_model
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import generate
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import conversion, hf, manager
-from jaxrl_reason.models import transformer
+from jaxrl_reason.data import hf_tokenizers, problems, tokenizers
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models.adapters import frozen
 
+library = pytest.importorskip('safetensors.numpy')
 CHANGES = dict(qk_norm=False)
 
 
@@ -100,3 +106,139 @@ def test_what_does_not_fit_is_said_in_a_line(folder, tmp_path):
   )
   assert done.returncode == 1 and 'Traceback' not in done.stderr
   assert 'config.json does not exist' in done.stderr
+
+
+def test_all_that_lies_beside_the_weights_comes_along(folder, tmp_path):
+  """Through a folder, and through a checkpoint and back."""
+  beside = {
+    'additional_chat_templates/tool_use.jinja': '{{ messages }}',
+    'chat_template.jinja': 'hello',
+    'LICENSE': 'terms',
+    'NOTICE.txt': 'more terms',
+    'README.md': '# A model',
+    'USE_POLICY.md': 'be nice',
+    'generation_config.json': '{"eos_token_id": 3}',
+    'tokenizer.model': 'pieces',
+  }
+  for name, text in beside.items():
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+  conversion.convert(folder, tmp_path / 'direct')
+  conversion.convert(folder, tmp_path / 'ours', form='orbax')
+  conversion.convert(tmp_path / 'ours', tmp_path / 'back')
+  for out in ('direct', 'back'):
+    for name, text in (beside | {'tokenizer.json': '{}'}).items():
+      assert (tmp_path / out / name).read_text() == text
+    assert not (tmp_path / out / 'pytorch_model.bin').exists()
+    assert not (tmp_path / out / hf.INDEX).exists()
+
+
+def run_of(workdir, params, changes=(), h=None):
+  """A workdir with a checkpoint of these parameters."""
+  config = config_lib.default()
+  c = small_config(**CHANGES)
+  config.model.update({k: getattr(c, k) for k in config.model})
+  config.update_from_flattened_dict(dict(changes))
+  workdir.mkdir()
+  (workdir / 'config.json').write_text(config.to_json_best_effort())
+  if h is not None:
+    (workdir / conversion.HF_CONFIG).write_text(json.dumps(h))
+  checkpoints = manager.Checkpoints(conversion.epath.Path(workdir), 2)
+  checkpoints.save(1, TrainState(jnp.int32(1), params, {}), {'stage': 0})
+  checkpoints.wait()
+  checkpoints.close()
+  return workdir
+
+
+def test_a_run_is_written_in_the_dtype_of_the_model_it_began_from(
+  folder, params, tmp_path
+):
+  h = hf.read_config(folder) | {'torch_dtype': 'bfloat16'}
+  began = run_of(tmp_path / 'began', params, h=h)
+  line = conversion.convert(began, tmp_path / 'out')
+  assert hf.dtype_of(tmp_path / 'out') == 'bfloat16'
+  assert 'bfloat16' in line and '--dtype=float32 rounds nothing' in line
+  conversion.convert(began, tmp_path / 'wide', dtype='float32')
+  assert_same(load(tmp_path / 'wide'), params)
+  line = conversion.convert(
+    run_of(tmp_path / 'scratch', params), tmp_path / 'own'
+  )
+  assert hf.dtype_of(tmp_path / 'own') == 'float32' and 'rounds' not in line
+
+
+def test_weights_kept_as_int8_are_written_without_rounding(
+  folder, params, tmp_path
+):
+  """Though the other weights of such a run, and its source, are bfloat16."""
+  c = small_config(**CHANGES)
+  specs = frozen.specs(transformer.build(c).specs, 'int8', 'lora/.*')
+  kept = jax.tree.map(frozen.keep, specs, params, is_leaf=frozen_leaf)
+  h = hf.read_config(folder) | {'torch_dtype': 'bfloat16'}
+  run = run_of(tmp_path / 'run', kept, {'frozen_dtype': 'int8'}, h)
+  line = conversion.convert(run, tmp_path / 'out')
+  assert hf.dtype_of(tmp_path / 'out') == 'float32' and 'float32' in line
+  want = frozen.restored(kept, transformer.build(c).specs)
+  assert_same(load(tmp_path / 'out'), want)
+
+
+def frozen_leaf(x) -> bool:
+  return frozen.is_pair(x) or spec.is_spec(x)
+
+
+def test_a_folder_of_several_dtypes_loses_nothing(folder, params, tmp_path):
+  names = sorted(folder.glob('*.safetensors'))
+  first = library.load_file(names[0])
+  half = {k: v.astype(jnp.bfloat16) for k, v in first.items()}
+  library.save_file(half, names[0], metadata={'format': 'pt'})
+  before = load(folder)
+  assert hf.dtype_of(folder) == 'float32'
+  conversion.convert(folder, tmp_path / 'out')
+  assert_same(load(tmp_path / 'out'), before)
+
+
+@pytest.mark.parametrize('kind', ['char', 'byte', 'sentencepiece'])
+def test_a_run_from_scratch_brings_its_tokenizer(kind, tmp_path):
+  """Exported, it reads and writes the ids that the run was trained on."""
+  workdir = epath.Path(tmp_path / 'run')
+  c = config_lib.default()
+  texts = [f'{i} + {i + 1} = {2 * i + 1}\n' for i in range(300)]
+  if kind == 'sentencepiece':
+    workdir.mkdir()
+    path = workdir / 'tokenizer.model'
+    own = tokenizers.train_sentencepiece(texts, 270, path)
+    (workdir / 'tokenizer.model').rename(tmp_path / 'kept.model')
+    workdir.rmdir()
+  else:
+    c.data.tokenizer = kind
+    own = problems.make_tokenizer(c.data, problems.load(c.data, 0), workdir)
+  vocab = -(-own.vocab_size // 8) * 8
+  params = small_model(**CHANGES | {'vocab': vocab})[2]
+  run_of(
+    tmp_path / 'run',
+    params,
+    {'data.tokenizer': kind, 'data.name': 'arithmetic'},
+  )
+  if kind == 'sentencepiece':
+    (tmp_path / 'kept.model').rename(tmp_path / 'run' / 'tokenizer.model')
+  done = subprocess.run(
+    [sys.executable, '-m', 'jaxrl_reason.convert']
+    + [f'--from={workdir}', f'--to={tmp_path / "out"}'],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+  )
+  assert done.returncode == 0, done.stderr
+  theirs = hf_tokenizers.load(tmp_path / 'out')
+  text = '12+7-3=' if kind == 'char' else '12 + 7 = 19\n\u00e9'
+  assert theirs.encode(text) == own.encode(text)
+  assert theirs.decode(own.encode(text)) == text
+  assert theirs.eos_ids == own.eos_ids and theirs.prefix_ids == ()
+  # The run and its export answer alike.
+  answers = [
+    generate.load(
+      str(path), 'float32', False, n_samples=1, max_new=6,
+      sampling=Sampling.make(0.0),
+    )([own.encode(text)], [0])[0]
+    for path in (workdir, tmp_path / 'out')
+  ]  # fmt: skip
+  assert answers[0] == answers[1]

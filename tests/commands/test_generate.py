@@ -1,6 +1,7 @@
 """Streamed text is the sampled text; a file goes on where it was stopped."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -8,10 +9,12 @@ import pytest
 from data import hf_folders
 from small import ROOT, small_config, small_model
 
-from jaxrl_reason import generate
+from jaxrl_reason import generate, grade
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards import records
 
+library = pytest.importorskip('safetensors.numpy')
 CHANGES = dict(qk_norm=False, vocab=312)
 ROWS = [{'prompt': f'{i} apples', 'id': i} for i in range(5)]
 
@@ -62,19 +65,44 @@ def test_a_file_goes_on_where_it_was_stopped(generator, prompts, tmp_path):
   n, _ = generate.to_file(generator, prompts, whole, batch=2)
   lines = whole.read_text().splitlines(keepends=True)
   found = [json.loads(line) for line in lines]
-  assert [{k: r[k] for k in ROWS[0]} for r in found] == ROWS
-  assert n == sum(sum(r['n_tokens']) for r in found)
-  assert all(len(r['completions']) == 2 for r in found)
-  assert len({r['completions'][0] for r in found}) == len(ROWS)
-  for r in found:
-    for length, cut in zip(r['n_tokens'], r['truncated']):
-      assert length == 12 or not cut
-  # Killed inside the fourth line.
-  parts.write_text(''.join(lines[:3]) + lines[3][:20])
-  rest, _ = generate.to_file(generator, prompts, parts, batch=2)
-  assert parts.read_text() == whole.read_text()
-  assert rest == sum(sum(r['n_tokens']) for r in found[3:])
+  own = [{k: r[k] for k in ROWS[0]} for r in found]
+  assert own == [r for r in ROWS for _ in range(2)]
+  at = [(r['problem'], r['sample']) for r in found]
+  assert at == [(i, g) for i in range(len(ROWS)) for g in range(2)]
+  assert n == sum(r['length'] for r in found)
+  assert len({r['completion'] for r in found}) == 2 * len(ROWS)
+  assert all(r['length'] == 12 or not r['truncated'] for r in found)
+  # Killed inside the fourth prompt's first line, and between its two.
+  for kept in (6, 7):
+    parts.write_text(''.join(lines[:kept]) + lines[kept][:20])
+    rest, _ = generate.to_file(generator, prompts, parts, batch=2)
+    assert parts.read_text() == whole.read_text()
+    assert rest == sum(r['length'] for r in found[kept:])
   assert generate.to_file(generator, prompts, parts, batch=2) == (0, 0.0)
+
+
+def test_graded_as_it_is_written(generator, tmp_path):
+  """`grade` reads what `generate` writes, line ends inside texts and all."""
+  rows = [{'prompt': f'{i}\u2028x', 'answer': '5'} for i in range(2)]
+  prompts, out = tmp_path / 'p.jsonl', tmp_path / 'out.jsonl'
+  prompts.write_text(
+    ''.join(json.dumps(r, ensure_ascii=False) + '\n' for r in rows)
+  )
+  generate.to_file(generator, prompts, out, batch=2)
+  limits = dict(workers=1, timeout_s=5.0, memory_mb=1024)
+  keys = 'completion', 'answer'
+  graded = tmp_path / 'graded.jsonl'
+  verdicts = grade.run(str(out), str(graded), 'math', keys, **limits)
+  assert len(verdicts) == 4
+  written, given = records.finished(graded), records.finished(out)
+  assert [r.pop('verdict')['score'] for r in written] == [
+    v.score for v in verdicts
+  ]
+  assert written == given and written[0]['prompt'] == '0\u2028x'
+  # A graded file has prompts too: it is answered anew.
+  again = tmp_path / 'again.jsonl'
+  generate.to_file(generator, graded, again, batch=2)
+  assert not any('verdict' in r for r in records.finished(again))
 
 
 def test_what_does_not_fit_is_refused(generator, prompts, tmp_path):
@@ -84,6 +112,13 @@ def test_what_does_not_fit_is_refused(generator, prompts, tmp_path):
     generate.to_file(generator, prompts, out, batch=2)
   prompts.write_text('{"text": "x"}\n')
   with pytest.raises(ValueError, match='prompt 1: neither'):
+    generate.to_file(generator, prompts, tmp_path / 'new', batch=2)
+  for bad in ('[1]', '{"prompt": 5}', '{"prompt": "x"'):
+    prompts.write_text(bad + '\n')
+    with pytest.raises(ValueError, match='prompts.jsonl(:1: not|, prompt 1)'):
+      generate.to_file(generator, prompts, tmp_path / 'new', batch=2)
+  prompts.write_text('{"prompt": ""}\n')
+  with pytest.raises(ValueError, match='the prompt is empty'):
     generate.to_file(generator, prompts, tmp_path / 'new', batch=2)
   prompts.write_text('{"messages": []}\n')
   with pytest.raises(ValueError, match='need --chat'):
@@ -100,3 +135,76 @@ def test_the_command(folder):
   assert done.returncode == 0 and 'tokens/s' in done.stderr, done.stderr
   failed = say('--file=x')
   assert failed.returncode == 1 and 'go together' in failed.stderr
+
+
+@pytest.mark.parametrize(
+  'flag, words',
+  [
+    ('--n=0', '--n=0: must be a whole number of at least 1'),
+    ('--max_new=0', '--max_new=0: must be'),
+    ('--temperature=-1', '--temperature=-1.0: must be a number of at least 0'),
+    ('--top_p=1.7', '--top_p=1.7: must be'),
+    ('--top_k=-3', '--top_k=-3: must be'),
+    ('--min_p=-1', '--min_p=-1.0: must be'),
+    ('--seed=-1', '--seed=-1: must be'),
+    ('--temperature=nan', '--temperature=nan: must be'),
+    ('--prompt=', 'the prompt is empty'),
+  ],
+)
+def test_arguments_are_checked_as_a_config_is(folder, flag, words):
+  given = [f'--model={folder}', '--prompt=2+3', '--max_new=2', flag]
+  with pytest.raises(ValueError, match=words):
+    generate.run(generate._parser().parse_args(given))
+
+
+def test_a_model_that_cannot_answer_is_refused(folder, tmp_path):
+  """Fewer embeddings than tokens would be read modulo nothing: clamped."""
+  small = shutil.copytree(folder, tmp_path / 'small')
+  for path in small.glob('*.safetensors'):
+    path.unlink()
+  config = small_config(**CHANGES | {'vocab': 300})
+  params = small_model(**CHANGES | {'vocab': 300})[2]
+  hf.save(small, params, config, dtype='float32')
+  with pytest.raises(ValueError, match='305 tokens and the model embeds 300'):
+    load(small)
+  broken = shutil.copytree(folder, tmp_path / 'nan')
+  tensors = library.load_file(broken / hf.SINGLE)
+  name = 'model.layers.1.self_attn.q_proj.weight'
+  tensors[name][0, 0] = float('nan')
+  library.save_file(tensors, broken / hf.SINGLE, metadata={'format': 'pt'})
+  with pytest.raises(ValueError, match=f'{name} has values that are not fin'):
+    load(broken)
+
+
+def cut(path):
+  data = path.read_bytes()
+  path.write_bytes(data[: len(data) * 2 // 3])
+
+
+@pytest.mark.parametrize(
+  'name',
+  ['tokenizer.json', 'config.json', 'tokenizer_config.json', hf.SINGLE]
+  + ['generation_config.json'],
+)
+def test_a_file_that_was_cut_short_is_named(folder, name, tmp_path):
+  broken = shutil.copytree(folder, tmp_path / 'broken')
+  cut(broken / name)
+  with pytest.raises(ValueError) as error:
+    load(broken, chat=True)
+  said = str(error.value)
+  assert f'{broken / name} cannot be read' in said and '\n' not in said
+
+
+def test_a_shard_or_index_that_was_cut_short_is_named(tmp_path):
+  params = small_model(**CHANGES)[2]
+  hf.save(tmp_path, params, small_config(**CHANGES), shard_bytes=8000)
+  kept = (tmp_path / hf.INDEX).read_bytes()
+  for text in (kept[:100], b'[]', b'{"weight_map": [1]}', b'{}'):
+    (tmp_path / hf.INDEX).write_bytes(text)
+    with pytest.raises(ValueError, match=hf.INDEX):
+      hf.load(tmp_path, small_config(**CHANGES))
+  (tmp_path / hf.INDEX).write_bytes(kept)
+  shard = sorted(tmp_path.glob('*.safetensors'))[1]
+  cut(shard)
+  with pytest.raises(ValueError, match=f'{shard} cannot be read'):
+    hf.load(tmp_path, small_config(**CHANGES))

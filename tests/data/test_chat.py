@@ -1,5 +1,7 @@
 """Conversations read as the models' own templates write them."""
 
+import time
+
 import hf_folders
 import pytest
 
@@ -232,3 +234,62 @@ def test_templates_that_do_not_fit_are_refused(tmp_path, changes, words):
     c.update({'tokenizer': 'hf', 'tokenizer_dir': str(tmp_path)} | changes)
     found = problems.load(c, 0)
     problems.rendered(found, c, problems.make_tokenizer(c, found, None))
+
+
+DOUBLES = (
+  "{% set ns = namespace(x='ab') %}{% for i in range(60) %}"
+  '{% set ns.x = @ %}{% endfor %}'
+)
+
+
+@pytest.mark.parametrize(
+  'text, words',
+  [
+    ('{{ 1 / 0 }}', 'ZeroDivisionError'),
+    ('{{ messages[0] + 1 }}', 'TypeError'),
+    ('{{ messages.a.b }}', 'UndefinedError'),
+    ('{% if %}', 'TemplateSyntaxError'),
+    ("{{ raise_exception('no systems') }}", 'no systems'),
+    ('{{ range(10**7) | list }}', 'OverflowError'),
+    ("{{ 'x' * 10**12 }}", 'OverflowError'),
+    ("{{ 10**12 * 'x' }}", 'OverflowError'),
+    ('{{ [1] * 10**9 }}', 'OverflowError'),
+    ('{{ 10 ** (10 ** 8) }}', 'OverflowError'),
+    ("{{ 'x'.ljust(10**11) }}", 'OverflowError'),
+    ("{{ 'x' | center(10**11) }}", 'OverflowError'),
+    ("{{ '%099999999999d' % 3 }}", 'OverflowError'),
+    (DOUBLES.replace('@', 'ns.x ~ ns.x'), 'OverflowError'),
+    (DOUBLES.replace('@', 'ns.x + ns.x'), 'OverflowError'),
+    (DOUBLES.replace('@', '[ns.x, ns.x] | join'), 'OverflowError'),
+    ('{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}', 'RecursionError'),
+    (
+      '{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}'
+      '{% endfor %}',
+      'still running',
+    ),
+    (
+      '{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}'
+      '{% endmacro %}{{ f(60) }}',
+      'still running',
+    ),
+  ],
+)
+def test_whatever_a_template_does_is_an_error_of_its_name(
+  text, words, monkeypatch
+):
+  monkeypatch.setattr(chat.templates, 'SECONDS', 0.3)
+  template = chat.ChatTemplate({'default': text}, {})
+  begun = time.process_time()
+  with pytest.raises(ValueError, match=f"chat template 'default': .*{words}"):
+    template.render([{'role': 'user', 'content': 'x'}])
+  assert time.process_time() - begun < 3
+
+
+def test_bounds_are_far_from_real_conversations():
+  text = (
+    '{% for m in messages %}{{ m.role ~ ": " + m.content }}{% endfor %}'
+    "{{ '%5.2f' % 1.5 }}{{ 'ab' * 3 }}{{ 2 ** 10 }}"
+  )
+  said = [{'role': 'user', 'content': 'word ' * 1000}] * 500
+  out = chat.ChatTemplate({'default': text}, {}).render(said)
+  assert out == ('user: ' + 'word ' * 1000) * 500 + ' 1.50ababab1024'

@@ -7,9 +7,9 @@ import pytest
 from small import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import sharding
+from jaxrl_reason import losses, sharding
 from jaxrl_reason.models import spec, transformer
-from jaxrl_reason.run import config_checks
+from jaxrl_reason.run import config_checks, ranges, train
 from jaxrl_reason.update import optim
 
 RECIPES = sorted((ROOT / 'configs').glob('*.py'))
@@ -58,7 +58,7 @@ def test_every_key_is_read():
         node.slice, ast.Constant
       ):
         read.add(node.slice.value)
-  config = config_lib.default()
+  config = config_lib.default().unlock()
   del config.rl.loss  # the losses' own tests hold those
   read |= set(transformer.Config.__dataclass_fields__)
   read |= {'rl', 'sft', 'pretrain', 'answer'}  # read by the stage's name
@@ -72,7 +72,7 @@ def test_every_key_is_read():
     ({'stages': ('sft', 'dpo')}, 'stages=.*dpo'),
     ({'rl.prompts': 6, 'rl.minibatches': 5}, r'6 x rl.samples 8 = 48 .*= 5'),
     ({'rl.micro_batches': 7}, r'= 256 does not divide by .*micro_batches 7'),
-    ({'sft.micro_batches': 0}, 'sft.micro_batches=0 must be at least 1'),
+    ({'sft.micro_batches': 0}, 'sft.micro_batches=0: must be .* at least 1'),
     ({'rl.steps_per_dispatch': 7}, r'rl.steps = 200 does not divide'),
     ({'rl.algorithm': 'grpq'}, "'grpq'.*grpo"),
     ({'rl.path': 'gpu'}, 'rl.path'),
@@ -99,6 +99,30 @@ def test_every_key_is_read():
     ({'sft.optimizer.schedule': 'sine'}, 'sft.*schedule.*sine'),
     ({'profile.steps': '12:10'}, "profile.steps='12:10'.*first:last"),
     ({'sft.optimizer.name': 'adam'}, 'sft.*optimizer.name.*adam'),
+    (
+      {'rl.critic.optimizer.schedule': 'sine'},
+      r'rl\.critic\.optimizer: schedule=.sine',
+    ),
+    ({'trainable': '(layers'}, r"trainable='\(layers' is no regular"),
+    ({'lora.targets': '*q'}, r"lora.targets='\*q' is no regular"),
+    ({'rl.samples': 1}, 'rl.samples=1: .*group_zscore.*reinforce'),
+    ({'rl.samples': 1, 'rl.algorithm': 'rloo'}, 'rl.samples=1: .*leave_one'),
+    (
+      {'rl.samples': 1, 'rl.loss.advantage': 'reinforce_rej'},
+      'rl.samples=1: .*reinforce_rej',
+    ),
+    (
+      {'rl.samples': 3, 'rl.prompts': 8, 'rl.loss.advantage': 'passk'},
+      'rl.samples=3: .*passk.*pass_k=4',
+    ),
+    (
+      {
+        'rl.samples': 1,
+        'rl.loss.advantage': 'reinforce',
+        'rl.filter': 'dead_groups',
+      },
+      'rl.samples=1, rl.filter',
+    ),
   ],
 )
 def test_impossible_configs_are_refused(changes, words):
@@ -106,6 +130,207 @@ def test_impossible_configs_are_refused(changes, words):
   config.update_from_flattened_dict(changes)
   with pytest.raises(ValueError, match=words):
     config_checks.check(config, 1)
+
+
+@pytest.mark.parametrize(
+  'changes',
+  [
+    {'rl.loss.advantage': 'reinforce'},
+    {'rl.loss.singleton': 'reward'},
+    {'rl.loss.advantage': 'pkpo', 'rl.loss.pass_k': 1},
+  ],
+)
+def test_one_sample_is_enough_where_it_has_an_advantage(changes):
+  config = config_lib.default()
+  config.update_from_flattened_dict({'rl.samples': 1} | changes)
+  config_checks.check(config, 1)
+  # What the check goes by, against what the losses give.
+  settings = config_lib.algorithm(config)
+  reward, group = jax.numpy.array([0.0, 1.0, 3.0]), jax.numpy.arange(3)
+  mask = jax.numpy.ones((3, 2))
+  assert jax.numpy.any(losses.advantages(settings, reward, group, mask=mask))
+
+
+def test_refused_single_samples_have_no_advantage():
+  """Every advantage that needs no more than rewards and groups."""
+  reward, group = jax.numpy.array([0.0, 1.0, 3.0]), jax.numpy.arange(3)
+  config, refused = config_lib.default(), set()
+  config.rl.samples = 1
+  for name in losses.ADVANTAGES:
+    settings = losses.resolve({'advantage': name})
+    config.rl.loss.advantage = name
+    try:
+      config_checks._check_groups(config.rl, settings)
+    except ValueError:
+      refused.add(name)
+  arrays = {
+    k: jax.numpy.ones((3, 2))
+    for k in ('reward_parts', 'values', 'process_reward', 'segment_reward')
+  } | {
+    'greedy_reward': reward * 0,
+    'mask': jax.numpy.ones((3, 2)),
+    **{k: jax.numpy.arange(6).reshape(3, 2) for k in ('node_ids',)},
+    'segment_ids': jax.numpy.array([[0, 1]] * 3),
+  }
+  dead = {
+    name
+    for name in losses.ADVANTAGES
+    if not jax.numpy.any(
+      losses.advantages(
+        losses.resolve({'advantage': name}), reward, group, **arrays
+      )
+    )
+  }
+  assert refused == dead
+
+
+@pytest.mark.parametrize(
+  'change, near',
+  [
+    (lambda c: setattr(c.rl, 'epoch', 2), "'epoch'.*'epochs'"),
+    (lambda c: c.rl.update(epoch=2), "'epoch'.*'epochs'"),
+    (lambda c: c.rl.update({'loss': {'cliphigh': 1.0}}), "'clip_high'"),
+    (lambda c: setattr(c, 'rl', {'epoch': 2}), "'epoch'.*'epochs'"),
+    (lambda c: c.eval.__setitem__('problem', 2), "'problem'.*'problems'"),
+    (lambda c: setattr(c.sft.optimizer, 'learning_rate', 1.0), 'lr'),
+    (lambda c: setattr(c.model, 'vocab', 9), 'cache_dtype, dtype'),
+    (
+      lambda c: setattr(c.sft, 'optimizer', {'warmup': 1}),
+      "'warmup'.*'warmup_steps'",
+    ),
+    (lambda c: setattr(c, 'stage', ('rl',)), "'stage'.*'stages'"),
+  ],
+)
+def test_a_misspelled_key_is_an_error_where_it_is_set(change, near):
+  config = config_lib.default()
+  with pytest.raises((AttributeError, KeyError), match=near) as error:
+    change(config)
+  assert '\n' not in str(error.value)
+  config_checks.check(config, 1)  # nothing of it was kept
+
+
+def test_keys_of_a_config_that_was_unlocked_are_checked():
+  config = config_lib.default().unlock()
+  config.rl.critic.warmup = 3
+  with pytest.raises(
+    ValueError, match=r'key rl\.critic\.warmup\. .*warmup_updates'
+  ):
+    config_checks.check(config, 1)
+  del config.rl.critic.warmup, config.eval.show
+  with pytest.raises(ValueError, match=r'eval\.show is missing'):
+    config_checks.check(config, 1)
+
+
+def test_a_replaced_section_keeps_its_other_keys():
+  config = config_lib.default()
+  config.eval = {'samples': 7}
+  config.rl = dict(steps=30, optimizer=dict(lr=0.5))
+  want = config_lib.default()
+  want.eval.samples, want.rl.steps, want.rl.optimizer.lr = 7, 30, 0.5
+  assert config.to_dict() == want.to_dict()
+
+
+def test_open_sections_take_keys_that_something_reads():
+  config = config_lib.default().lock()
+  config.data.knobs.max_ops = 3
+  config.data.harder = {'max_ops': 5}
+  config.rl.rewards.short = {'reward': 'length', 'weight': 0.1}
+  config_checks.check(config, 1)
+  for key, value, words in (
+    ('data.knobs.max_opps', 3, r"knobs\.max_opps: .*'arithmetic'.*'max_ops'"),
+    ('data.harder.maxops', 3, "harder.maxops: .*'max_ops'"),
+    ('data.knobs.max_ops', 'three', "knobs.max_ops='three': must be a int"),
+    ('rl.rewards.short.wieght', 3, "rewards.short.wieght.*'weight'"),
+    ('rl.rewards.more', 3, 'rewards.more=3: must be a section'),
+    ('rl.rewards.more.weight', 3.0, 'rewards.more lacks the key reward'),
+  ):
+    bad = config_lib.default()
+    *path, last = key.split('.')
+    section = bad
+    for name in path:
+      if name not in section:
+        section[name] = {}
+      section = section[name]
+    section[last] = value
+    with pytest.raises(ValueError, match=words):
+      config_checks.check(bad, 1)
+  config.data.name, config.data.dir = 'files', 'nowhere'
+  with pytest.raises(ValueError, match="'files' has no such knob"):
+    config_checks.check(config, 1)
+
+
+def test_every_number_has_a_range_and_no_other_key_has():
+  numbers = {
+    name
+    for name, value in config_checks._flat(config_lib.default()).items()
+    if isinstance(value, int | float) and not isinstance(value, bool)
+    if not name.startswith(('rl.loss.', 'rl.rewards.'))
+  }
+  assert numbers == ranges.RANGES.keys()
+
+
+@pytest.mark.parametrize('key', ranges.RANGES)
+def test_values_out_of_range_are_refused_with_key_value_and_range(key):
+  kind = ranges.RANGES[key]
+  bad = [-1, float('nan'), float('inf'), None]
+  bad += [kind.low] if kind.above else []
+  bad += [kind.high] if kind.below else [kind.high + 1]
+  bad += [2.5, True] if kind.whole else []
+  for value in bad:
+    config = config_lib.default()
+    *path, last = key.split('.')
+    section = config
+    for name in path:
+      section = section[name]
+    with config.ignore_type():
+      section[last] = value
+    with pytest.raises(ValueError) as error:
+      config_checks.check(config, 1)
+    # An int given for a float is one by now.
+    assert f'{key}={section[last]!r}: must be {kind}' in str(error.value)
+    assert '\n' not in str(error.value)
+
+
+def test_values_that_cannot_work_are_refused():
+  """Against bounds written down here, not read from the table."""
+  for key, value in {
+    'rl.optimizer.lr': -1e-4, 'sft.steps': -1, 'rl.prompts': -8,
+    'rl.epochs': 0, 'rl.top_p': 1.7, 'rl.workers': 0,
+    'eval.samples': 0, 'checkpoint.keep': 0, 'lora.rank': -2,
+    'model.heads': 0, 'model.width': -4, 'data.prompt_len': 0,
+    'log_every': 0, 'rl.min_p': -0.1, 'rl.top_k': -5, 'rl.timeout_s': 0.0,
+    'eval.temperature': -1.0, 'data.completion_len': 0, 'seed': -1,
+    'rl.optimizer.b1': 1.0, 'rl.minibatches': 0, 'rl.samples': 0,
+    'data.files.heldout': 1.0, 'model.layers': 0, 'remat_gib': 0.0,
+    'rl.critic.optimizer.lr': float('nan'), 'eval.problems': 0,
+    'sft.rows': 0, 'pretrain.stop_loss': -1.0, 'rl.parts': 0,
+    'rl.temperature': 0.0, 'lora.alpha': 0.0,
+  }.items():  # fmt: skip
+    config = config_lib.default()
+    config.update_from_flattened_dict({key: value})
+    with pytest.raises(ValueError, match=f'{key}={value!r}: must be'):
+      config_checks.check(config, 1)
+
+
+@pytest.mark.parametrize(
+  'key, value',
+  [('rl.path', None), ('stages', None), ('steering', None), ('model', None)],
+)
+def test_no_key_may_be_none(key, value):
+  config = config_lib.default()
+  config.update_from_flattened_dict({key: value})
+  with pytest.raises(ValueError, match=f'{key}=None: must be a'):
+    config_checks.check(config, 1)
+
+
+def test_a_regex_that_trains_nothing_is_refused():
+  config = config_lib.default()
+  config.trainable = '.*/atn/.*'
+  shape = transformer.Config(vocab=16, **config.model.to_dict())
+  with pytest.raises(ValueError, match="='.*atn.*matches none .*embed"):
+    train.model_of(shape, config)
+  config.trainable = '.*/attn/.*'
+  train.model_of(shape, config)
 
 
 def test_rows_must_divide_over_the_devices():

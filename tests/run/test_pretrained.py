@@ -134,9 +134,11 @@ def test_a_run_answers_as_the_folder_it_exports(ran, tmp_path):
   assert 'Count.' in texts[1] and 'You add.' not in texts[1]
   assert all('<think>\n\n</think>' in text for text in texts)
   found = [json.loads(line) for line in out.read_text().splitlines()]
-  assert [{k: r[k] for k in row} for r, row in zip(found, rows)] == rows
-  assert all(len(set(r['completions'])) == 3 for r in found)
-  assert n == sum(sum(r['n_tokens']) for r in found)
+  mine = [row for row in rows for _ in range(3)]
+  assert [{k: r[k] for k in row} for r, row in zip(found, mine)] == mine
+  by_row = [[r['completion'] for r in found[i : i + 3]] for i in (0, 3, 6)]
+  assert len(found) == 9 and all(len(set(texts)) == 3 for texts in by_row)
+  assert n == sum(r['length'] for r in found)
   same = tmp_path / 'same.jsonl'
   settings = (
     *(f'--model={workdir}', '--chat', '--system=You add.', '--thinking=off'),
@@ -145,7 +147,7 @@ def test_a_run_answers_as_the_folder_it_exports(ran, tmp_path):
   files = f'--file={prompts}', f'--out={same}', '--batch=2'
   assert generate_command(*settings, *files) == b''
   assert same.read_text() == out.read_text()
-  first, second, third = found[0]['completions']
+  first, second, third = by_row[0]
   shown = f'{first}\n--- 2 of 3\n{second}\n--- 3 of 3\n{third}\n'
   assert generate_command(*settings, '--prompt=2+3').decode() == shown
 
@@ -216,7 +218,7 @@ def test_a_workdir_keeps_its_model(folder, ran, tmp_path):
 def test_a_tokenizer_that_is_too_large_is_refused(folder, tmp_path):
   h = hf.read_config(folder) | {'vocab_size': 300}
   other = tmp_path / 'other'
-  pretrained._copy_small(folder, pretrained.epath.Path(other))
+  pretrained.copy_small(folder, other)
   (other / 'config.json').write_text(json.dumps(h))
   with pytest.raises(ValueError, match='305 tokens .* embeds 300'):
     prepared(recipe(other), tmp_path / 'run')

@@ -23,7 +23,7 @@ def recipe(**flat):
   c = tiny_recipe.get_config()
   c.stages, c.log_every = ('rl',), 1
   c.rl.update(epochs=1, minibatches=1, steps_per_dispatch=1, steps=6)
-  c.rl.update(prompts=8, samples=2)
+  c.rl.update(prompts=8, samples=2, parts=1)
   c.eval.update(every=100, problems=4, samples=1, harder=False)
   c.checkpoint.every = 100
   c.compile_cache = ''

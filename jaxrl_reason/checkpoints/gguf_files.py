@@ -1,0 +1,244 @@
+"""GGUF files, as llama.cpp writes them, made a Hugging Face folder.
+
+Metadata becomes config.json, tensors are multiplied out by the `gguf` package
+(F32, F16, BF16, Q8_0, Q4_0, Q4_1, K-quants) and renamed; `gguf_tokenizer` does
+the rest. What llama.cpp changed on its way there is undone: the rows of q and k
+of Llamas, which it interleaves, and 1 added to the norms of Gemmas.
+"""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from jaxrl_reason import reading
+from jaxrl_reason.checkpoints import gguf_tokenizer, hf
+from jaxrl_reason.models.published import tensors as tensor_names
+from jaxrl_reason.models import families, weights
+
+# general.architecture -> model_type.
+FAMILIES = {
+  'llama': 'llama',
+  'mistral': 'mistral',
+  'qwen2': 'qwen2',
+  'qwen3': 'qwen3',
+  'phi3': 'phi3',
+  'gemma2': 'gemma2',
+  'gemma3': 'gemma3_text',
+}
+INTERLEAVED = ('llama', 'mistral')  # rows of q and k
+GEMMAS = ('gemma2', 'gemma3')
+# Key behind the architecture's name -> config.json.
+KEYS = {
+  'block_count': 'num_hidden_layers',
+  'context_length': 'max_position_embeddings',
+  'embedding_length': 'hidden_size',
+  'feed_forward_length': 'intermediate_size',
+  'attention.head_count': 'num_attention_heads',
+  'attention.head_count_kv': 'num_key_value_heads',
+  'attention.layer_norm_rms_epsilon': 'rms_norm_eps',
+  'attention.sliding_window': 'sliding_window',
+  'rope.freq_base': 'rope_theta',
+  'attn_logit_softcapping': 'attn_logit_softcapping',
+  'final_logit_softcapping': 'final_logit_softcapping',
+}
+REQUIRED = ('num_hidden_layers', 'hidden_size', 'num_attention_heads')
+# Layers of the largest Gemmas, whose scores are scaled by width / heads.
+WIDE_SCALE = {'gemma2': 46, 'gemma3': 62}
+ENDS = {
+  tensor_names.EMBED: 'token_embd.weight',
+  'model.norm.weight': 'output_norm.weight',
+  tensor_names.HEAD: 'output.weight',
+}
+OF_LAYER = {
+  'self_attn.q_proj': 'attn_q',
+  'self_attn.k_proj': 'attn_k',
+  'self_attn.v_proj': 'attn_v',
+  'self_attn.qkv_proj': 'attn_qkv',
+  'self_attn.o_proj': 'attn_output',
+  'self_attn.q_norm': 'attn_q_norm',
+  'self_attn.k_norm': 'attn_k_norm',
+  'mlp.gate_proj': 'ffn_gate',
+  'mlp.up_proj': 'ffn_up',
+  'mlp.gate_up_proj': 'ffn_up',
+  'mlp.down_proj': 'ffn_down',
+  'input_layernorm': 'attn_norm',
+  'post_attention_layernorm': 'ffn_norm',
+}
+OF_GEMMA = OF_LAYER | {
+  'post_attention_layernorm': 'post_attention_norm',
+  'pre_feedforward_layernorm': 'ffn_norm',
+  'post_feedforward_layernorm': 'post_ffw_norm',
+}
+# Factors of rotary frequencies; those of longrope go into config.json.
+FACTORS = ('rope_factors_short.weight', 'rope_factors_long.weight')
+PLAIN = ('F32', 'F16', 'BF16')
+
+
+def library() -> Any:
+  """The package, or what to install."""
+  try:
+    import gguf
+  except ImportError as e:
+    raise ImportError(
+      '*.gguf need the gguf library: pip install "jaxrl_reason[gguf]"'
+    ) from e
+  return gguf
+
+
+def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
+  """The config.json that a file's metadata describe."""
+  of = {
+    k.removeprefix(f'{arch}.'): v
+    for k, v in fields.items()
+    if k.startswith(f'{arch}.')
+  }
+  h = {theirs: of[key] for key, theirs in KEYS.items() if key in of}
+  missing = [k for k in REQUIRED if k not in h]
+  if missing:
+    raise ValueError(f'its metadata lack {", ".join(missing)}')
+  per_layer = [k for k, v in h.items() if isinstance(v, list)]
+  if per_layer:
+    raise ValueError(f'{per_layer[0]} differs between layers')
+  width, heads = h['hidden_size'], h['num_attention_heads']
+  h['head_dim'] = of.get('attention.key_length') or width // heads
+  h['vocab_size'] = int(tensors[ENDS[tensor_names.EMBED]].shape[1])
+  h['tie_word_embeddings'] = ENDS[tensor_names.HEAD] not in tensors
+  if 'blk.0.attn_q.bias' in tensors and arch != 'qwen2':
+    h['attention_bias'] = True
+  if arch in GEMMAS:
+    wide = h['num_hidden_layers'] == WIDE_SCALE[arch]
+    h['query_pre_attn_scalar'] = width // heads if wide else h['head_dim']
+  # None as well: transformers has defaults of its own, past a small vocabulary.
+  for key, theirs in {'bos': 'bos', 'eos': 'eos', 'padding': 'pad'}.items():
+    found = fields.get(f'tokenizer.ggml.{key}_token_id')
+    h[f'{theirs}_token_id'] = found
+  name = FAMILIES[arch]
+  architecture = families.FAMILIES[name].architecture
+  h |= {'model_type': name, 'architectures': [architecture]}
+  return h | _rope(of, h, tensors)
+
+
+def _rope(of: dict, h: dict, tensors: dict) -> dict[str, Any]:
+  """Keys of config.json about scaled positions."""
+  if 'rope_freqs.weight' in tensors:
+    raise ValueError(
+      'its rotary frequencies are scaled by a tensor (Llama 3.1 and later), of '
+      'which config.json has no form; use the safetensors of the model'
+    )
+  original = of.get('rope.scaling.original_context_length')
+  kind = of.get('rope.scaling.type', 'none')
+  if all(name in tensors for name in FACTORS):
+    short, long = (_values(tensors[name]).tolist() for name in FACTORS)
+    rope = {'rope_type': 'longrope', 'short_factor': short, 'long_factor': long}
+    return {
+      'rope_scaling': rope,
+      'original_max_position_embeddings': original
+      or h['max_position_embeddings'],
+    }
+  if kind == 'none':
+    return {}
+  if kind not in ('linear', 'yarn'):
+    raise ValueError(f'rope.scaling.type {kind!r}: linear and yarn are known')
+  rope = {'rope_type': kind, 'factor': of['rope.scaling.factor']}
+  if kind == 'yarn':
+    rope['original_max_position_embeddings'] = original
+  return {'rope_scaling': rope}
+
+
+def _values(tensor) -> np.ndarray:
+  """A tensor in float32, its rows as Hugging Face has them."""
+  gguf = library()
+  return gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+
+
+def _uninterleaved(x: np.ndarray, heads: int) -> np.ndarray:
+  """Rows of q or k in the order of rotating halves, not of pairs."""
+  pairs = x.reshape(heads, x.shape[0] // heads // 2, 2, *x.shape[1:])
+  return pairs.swapaxes(1, 2).reshape(x.shape)
+
+
+def _name_in_gguf(name: str, arch: str) -> str:
+  """What a tensor of a Hugging Face folder is called."""
+  if name in ENDS:
+    return ENDS[name]
+  number, _, rest = name.removeprefix('model.layers.').partition('.')
+  part, _, kind = rest.rpartition('.')
+  table = OF_GEMMA if arch in GEMMAS else OF_LAYER
+  return f'blk.{number}.{table[part]}.{kind}'
+
+
+def _theirs(tensor, name: str, arch: str, h: dict) -> np.ndarray:
+  """A tensor as a Hugging Face folder has it."""
+  x = _values(tensor)
+  if arch in INTERLEAVED and ('.q_proj.' in name or '.k_proj.' in name):
+    kind = 'attention' if '.q_proj.' in name else 'key_value'
+    x = _uninterleaved(x, h.get(f'num_{kind}_heads', h['num_attention_heads']))
+  if arch in GEMMAS and name.endswith('norm.weight'):
+    x = x - 1
+  return x
+
+
+def _dtype(tensors: dict) -> str:
+  """The narrowest dtype that holds every weight exactly."""
+  kinds = {t.tensor_type.name for t in tensors.values() if len(t.shape) > 1}
+  known = {'F16': 'float16', 'BF16': 'bfloat16'}
+  return known.get(kinds.pop(), 'float32') if len(kinds) == 1 else 'float32'
+
+
+def convert(path, target, dtype: str | None = None) -> str:
+  """Writes a Hugging Face folder; returns a line that says what it is.
+
+  Args:
+    dtype: of the weights on disk; None: the file's, float32 where it is
+      quantized, since no narrower type holds what is multiplied out.
+
+  Raises:
+    ValueError: names the file and what of it is not known.
+  """
+  path, target = pathlib.Path(path), pathlib.Path(target)
+  with reading.explained(path):
+    reader = library().GGUFReader(path)
+    fields = {k: f.contents() for k, f in reader.fields.items()}
+    tensors = {t.name: t for t in reader.tensors}
+    arch = fields['general.architecture']
+  try:
+    if arch not in FAMILIES:
+      raise ValueError(
+        f'architecture {arch!r}: {", ".join(FAMILIES)} are known'
+      )
+    h = _config(arch, fields, tensors)
+    table = families.tensors_of(h)
+    wanted = hf.plan(weights.specs(families.from_hf(h)), table)
+    _check(wanted, arch, tensors)
+    files = gguf_tokenizer.files(fields)
+  except ValueError as e:
+    raise ValueError(f'{path}: {e}') from e
+
+  def tensor(name: str) -> np.ndarray:
+    return _theirs(tensors[_name_in_gguf(name, arch)], name, arch, h)
+
+  dtype = dtype or _dtype(tensors)
+  shapes = {name: shape for name, (shape, _) in wanted.items()}
+  hf.write(target, shapes, tensor, dtype=dtype, config=h)
+  for name, data in files.items():
+    (target / name).write_bytes(data)
+  n = sum(int(np.prod(shape)) for shape in shapes.values())
+  return f'{h["model_type"]}, {n:,} parameters, {dtype}: {target}'
+
+
+def _check(wanted: hf.Plan, arch: str, tensors: dict) -> None:
+  """Refuses a file whose tensors are not exactly those of its model."""
+  named = {
+    _name_in_gguf(name, arch): shape for name, (shape, _) in wanted.items()
+  }
+  missing = sorted(named.keys() - tensors.keys())
+  extra = sorted(tensors.keys() - named.keys() - set(FACTORS))
+  if missing or extra:
+    raise ValueError(
+      f'{arch} lacks {missing[:3]} and has {extra[:3]} that are not known'
+    )
+  for name, shape in named.items():
+    found = tuple(map(int, tensors[name].shape[::-1]))
+    if found != shape:
+      raise ValueError(f'{name} is {found}, not {shape}')

@@ -1,0 +1,154 @@
+"""The tokenizer and chat template in a GGUF file, as files of a folder.
+
+A byte-level BPE ('gpt2') becomes tokenizer.json; how its texts are split is a
+name in the file, for which `SPLITS` has what the models' own tokenizer.json
+say. A SentencePiece model ('llama') becomes tokenizer.model.
+"""
+
+import json
+from typing import Any
+
+UNKNOWN, CONTROL, USER = 2, 3, 4  # tokenizer.ggml.token_type
+GPT4 = (
+  r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}@|"
+  r' ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+'
+)
+
+
+def _byte_level(use_regex: bool) -> dict[str, Any]:
+  return {
+    'type': 'ByteLevel',
+    'add_prefix_space': False,
+    'trim_offsets': True,
+    'use_regex': use_regex,
+  }
+
+
+def _split(regex: str) -> list[dict[str, Any]]:
+  pattern = {'type': 'Split', 'pattern': {'Regex': regex}}
+  pattern |= {'behavior': 'Isolated', 'invert': False}
+  return [pattern, _byte_level(False)]
+
+
+DIGITS = {'type': 'Digits', 'individual_digits': True}
+# tokenizer.ggml.pre -> steps before the merges.
+SPLITS = {
+  'default': [_byte_level(True)],
+  'gpt-2': [_byte_level(True)],
+  'smollm': [DIGITS, _byte_level(True)],
+  'qwen2': _split(GPT4.replace('@', '')),
+  'llama-bpe': _split(GPT4.replace('@', '{1,3}')),
+}
+NORMALISED = ('qwen2',)  # to NFC
+WHOLE = ('llama-bpe',)  # a text that is a token is not merged
+
+
+def _added(tokens: list[str], kinds: list[int]) -> list[dict[str, Any]]:
+  """Tokens that are read as they stand in a text."""
+  plain = dict.fromkeys(('single_word', 'lstrip', 'rstrip'), False)
+  return [
+    {'id': i, 'content': text, **plain, 'normalized': False}
+    | {'special': kind == CONTROL}
+    for i, (text, kind) in enumerate(zip(tokens, kinds))
+    if kind in (CONTROL, USER)
+  ]
+
+
+def _tokenizer_json(fields: dict[str, Any]) -> bytes:
+  """tokenizer.json of a byte-level BPE."""
+  tokens = fields['tokenizer.ggml.tokens']
+  pre = fields.get('tokenizer.ggml.pre', 'default')
+  if pre not in SPLITS:
+    raise ValueError(
+      f'texts are split as in {pre!r} (tokenizer.ggml.pre): '
+      f'{", ".join(SPLITS)} are known'
+    )
+  model = {
+    'type': 'BPE',
+    'vocab': {text: i for i, text in enumerate(tokens)},
+    'merges': [m.split(' ', 1) for m in fields['tokenizer.ggml.merges']],
+    'ignore_merges': pre in WHOLE,
+  }
+  spec = {
+    'version': '1.0',
+    'truncation': None,
+    'padding': None,
+    'added_tokens': _added(tokens, fields['tokenizer.ggml.token_type']),
+    'normalizer': {'type': 'NFC'} if pre in NORMALISED else None,
+    'pre_tokenizer': {'type': 'Sequence', 'pretokenizers': SPLITS[pre]},
+    'post_processor': None,
+    'decoder': _byte_level(True),
+    'model': model,
+  }
+  return json.dumps(spec, ensure_ascii=False).encode()
+
+
+def _pieces(fields: dict[str, Any]) -> bytes:
+  """tokenizer.model of a SentencePiece BPE."""
+  from sentencepiece import sentencepiece_model_pb2
+
+  model = sentencepiece_model_pb2.ModelProto()
+  rows = zip(
+    fields['tokenizer.ggml.tokens'],
+    fields['tokenizer.ggml.scores'],
+    fields['tokenizer.ggml.token_type'],
+  )
+  for text, score, kind in rows:
+    model.pieces.add(piece=text, score=score, type=kind)
+  kinds = fields['tokenizer.ggml.token_type']
+  model.trainer_spec.model_type = model.trainer_spec.BPE
+  model.trainer_spec.vocab_size = len(kinds)
+  model.trainer_spec.byte_fallback = True
+  model.trainer_spec.unk_id = kinds.index(UNKNOWN)
+  model.normalizer_spec.name = 'identity'
+  model.normalizer_spec.remove_extra_whitespaces = False
+  prefix = fields.get('tokenizer.ggml.add_space_prefix', True)
+  model.normalizer_spec.add_dummy_prefix = prefix
+  return model.SerializeToString()
+
+
+def files(fields: dict[str, Any]) -> dict[str, bytes]:
+  """Content by name of the files that describe a tokenizer.
+
+  Args:
+    fields: metadata of a GGUF file.
+
+  Raises:
+    ValueError: a kind of tokenizer that is not known.
+  """
+  kind = fields.get('tokenizer.ggml.model')
+  tokens = fields.get('tokenizer.ggml.tokens', [])
+  if kind == 'gpt2':
+    out = {'tokenizer.json': _tokenizer_json(fields)}
+  elif kind == 'llama':
+    out = {'tokenizer.model': _pieces(fields)}
+  else:
+    raise ValueError(f'tokenizer {kind!r}: gpt2 and llama are known')
+  names = ('bos', 'eos', 'unknown', 'padding')
+  ids = {n: fields.get(f'tokenizer.ggml.{n}_token_id') for n in names}
+  short = {'unknown': 'unk', 'padding': 'pad'}
+  config = {
+    f'{short.get(name, name)}_token': tokens[i]
+    for name, i in ids.items()
+    if i is not None
+  }
+  fast = 'PreTrainedTokenizerFast' if kind == 'gpt2' else 'LlamaTokenizer'
+  config |= {
+    'tokenizer_class': fast,
+    'add_bos_token': fields.get(
+      'tokenizer.ggml.add_bos_token', kind == 'llama'
+    ),
+    'clean_up_tokenization_spaces': False,
+  }
+  if kind == 'llama':
+    config['legacy'] = False
+  template = fields.get('tokenizer.chat_template')
+  if template:
+    config['chat_template'] = template
+  ends = [ids['eos'], fields.get('tokenizer.ggml.eot_token_id')]
+  generation = {
+    'eos_token_id': [i for i in dict.fromkeys(ends) if i is not None]
+  }
+  out['tokenizer_config.json'] = json.dumps(config, indent=1).encode()
+  out['generation_config.json'] = json.dumps(generation).encode()
+  return out

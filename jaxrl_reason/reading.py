@@ -1,0 +1,49 @@
+"""Reads files that others wrote: what is wrong with one is said by its name."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator
+
+from etils import epath
+
+
+def cache_dir() -> epath.Path:
+  """The user's folder for what can be made again."""
+  base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
+  return epath.Path(base) / 'jaxrl_reason'
+
+
+@contextlib.contextmanager
+def explained(path: str | os.PathLike) -> Iterator[None]:
+  """Names the file in whatever a library raises while it reads one.
+
+  Raises:
+    ValueError: names the file; ImportError and OSError pass as they are.
+  """
+  try:
+    yield
+  except (ImportError, OSError):
+    raise
+  # The libraries of tokenizers and safetensors raise plain Exceptions.
+  except Exception as e:
+    why = f'{type(e).__name__}: {e}'.replace('\n', ' ')[:300]
+    raise ValueError(
+      f'{path} cannot be read ({why}); a file that was cut short must be '
+      'fetched again'
+    ) from e
+
+
+def json_object(path: str | os.PathLike) -> dict:
+  """The object that a JSON file holds.
+
+  Raises:
+    ValueError: names a file that is no JSON, or holds no object.
+    FileNotFoundError: there is none.
+  """
+  path = epath.Path(path)
+  with explained(path):
+    found = json.loads(path.read_text())
+  if not isinstance(found, dict):
+    raise ValueError(f'{path} holds no JSON object but {found!r:.60}')
+  return found

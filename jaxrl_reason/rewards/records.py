@@ -1,0 +1,129 @@
+"""Answers as lines of JSON: one form for whoever writes or reads them.
+
+  {..., "problem": 3, "sample": 0, "completion": "so \\boxed{5}", "length": 7,
+   "truncated": false, "verdict": {"score": 1.0, "status": "parsed",
+   "extracted": "5", "detail": null, "parts": null}}
+
+A line is one completion: first what the problem came with (`prompt` or
+`messages`, `answer`, whatever a verifier reads), then the fields above.
+`generate` writes lines without a verdict, `grade` adds it.
+
+A file is written line by line and can be gone on with: a line that was being
+written when its writer stopped has no end, and is cut off.
+"""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxrl_reason.rewards.verdict import Verdict
+
+# What a writer adds to a problem's own fields.
+FIELDS = ('problem', 'sample', 'completion', 'length', 'truncated', 'verdict')
+
+
+class BadRecord(ValueError):
+  """A line that is no record; names file and line."""
+
+
+def record(
+  problem: Mapping[str, Any],
+  *,
+  number: int,
+  sample: int,
+  completion: str,
+  length: int,
+  truncated: bool,
+) -> dict[str, Any]:
+  """The record of a completion that nobody has judged yet.
+
+  Args:
+    problem: the fields it came with.
+    number: of the problem in its file or split, from 0.
+    sample: which of the problem's completions, from 0.
+    length: in tokens, the stop token included.
+    truncated: whether it ran out of room.
+  """
+  return {
+    **{k: v for k, v in problem.items() if k not in FIELDS},
+    'problem': number,
+    'sample': sample,
+    'completion': completion,
+    'length': length,
+    'truncated': truncated,
+  }
+
+
+def judged(row: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:
+  """A record with its verdict."""
+  return {**row, 'verdict': dataclasses.asdict(verdict)}
+
+
+def verdict_of(row: Mapping[str, Any], where: str) -> Verdict:
+  """The verdict of a record.
+
+  Raises:
+    BadRecord: it has none that this package wrote.
+  """
+  try:
+    return Verdict(**row['verdict'])
+  except (ValueError, TypeError, KeyError) as e:
+    raise BadRecord(
+      f'{where}: not written by this command ({type(e).__name__}: {e}). Name '
+      'another file with --out.'
+    ) from e
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+  """A record as it is written."""
+  return json.dumps(row, ensure_ascii=False) + '\n'
+
+
+def read(path: str | os.PathLike) -> Iterator[tuple[int, dict[str, Any]]]:
+  """(line number, object) of every line that is not blank.
+
+  Raises:
+    BadRecord: a line holds no JSON object.
+  """
+  with open(path, encoding='utf-8') as f:
+    for number, line in enumerate(f, 1):
+      if line.strip():
+        yield number, _parsed(line, f'{path}:{number}')
+
+
+def _parsed(line: str, where: str) -> dict[str, Any]:
+  try:
+    row = json.loads(line)
+  except json.JSONDecodeError as e:
+    raise BadRecord(f'{where}: not JSON: {e}') from e
+  if not isinstance(row, dict):
+    raise BadRecord(f'{where}: not an object but {row!r:.60}')
+  return row
+
+
+def finished(path: str | os.PathLike) -> list[dict[str, Any]]:
+  """The complete lines of a file that its writer goes on with; [] without it.
+
+  Raises:
+    BadRecord: a complete line holds no JSON object.
+  """
+  if not os.path.exists(path):
+    return []
+  with open(path, 'rb') as f:
+    # By the end of lines alone: texts may hold other characters that end one.
+    whole = f.read().split(b'\n')[:-1]
+  return [
+    _parsed(line.decode('utf-8', 'replace'), f'{path}:{i}')
+    for i, line in enumerate(whole, 1)
+  ]
+
+
+def cut_torn(path: str | os.PathLike) -> None:
+  """Takes away a last line without an end."""
+  if not os.path.exists(path):
+    return
+  with open(path, 'rb+') as f:
+    data = f.read()
+    f.truncate(data.rfind(b'\n') + 1)

@@ -1,0 +1,156 @@
+"""The values that numbers of a configuration or a command may have.
+
+`RANGES` has a row for every number of `config.default()`, by its dotted key;
+`check` refuses what lies outside, and names key, value and range.
+"""
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Range(NamedTuple):
+  """Numbers from low to high, both included unless said otherwise."""
+
+  low: float
+  high: float = math.inf
+  whole: bool = True
+  above: bool = False  # low itself is out
+  below: bool = False  # high itself is out
+
+  def holds(self, value: Any) -> bool:
+    """Whether a value is a number of this range."""
+    kind = numbers.Integral if self.whole else numbers.Real
+    if not isinstance(value, kind) or isinstance(value, bool):
+      return False
+    low = value > self.low if self.above else value >= self.low
+    high = value < self.high if self.below else value <= self.high
+    return low and high and math.isfinite(value)
+
+  def __str__(self):
+    kind = 'a whole number' if self.whole else 'a number'
+    words = f'{kind} {"above" if self.above else "of at least"} {self.low:g}'
+    if math.isinf(self.high):
+      return words
+    return f'{words} and {"below" if self.below else "at most"} {self.high:g}'
+
+
+COUNT = Range(1)
+COUNT_OR_NONE = Range(0)
+POSITIVE = Range(0, whole=False, above=True)
+AMOUNT = Range(0, whole=False)
+SHARE = Range(0, 1, whole=False)
+NUCLEUS = Range(0, 1, whole=False, above=True)
+MEMORY = Range(0, 1, whole=False, below=True)  # of a running mean
+SEED = Range(0, 2**31 - 1)
+
+OPTIMIZER = {
+  'lr': AMOUNT,
+  'warmup_steps': COUNT_OR_NONE,
+  'b1': MEMORY,
+  'b2': MEMORY,
+  'eps': AMOUNT,
+  'weight_decay': AMOUNT,
+  'clip_norm': AMOUNT,
+}
+
+
+def _inside(section: str, table: Mapping[str, Range]) -> dict[str, Range]:
+  return {f'{section}.{key}': range_ for key, range_ in table.items()}
+
+
+STAGE = {
+  'steps': COUNT,
+  'micro_batches': COUNT,
+  'steps_per_dispatch': COUNT,
+  'logprob_chunk': COUNT_OR_NONE,
+  'balance_coef': AMOUNT,
+  **_inside('optimizer', OPTIMIZER),
+}
+SUPERVISED = {**STAGE, 'stop_loss': AMOUNT, 'rows': COUNT}
+MODEL = {
+  **dict.fromkeys(
+    ('layers', 'width', 'mlp', 'heads', 'kv_heads', 'head_dim'), COUNT
+  ),
+  'rope_theta': POSITIVE,
+  'norm_eps': AMOUNT,
+  'experts': COUNT_OR_NONE,
+  'experts_per_token': COUNT_OR_NONE,
+  'prompt_buckets': COUNT,
+  'prefill_chunk': COUNT_OR_NONE,
+}
+DATA = {
+  'files.heldout': MEMORY,
+  'vocab': COUNT,
+  'shots': COUNT_OR_NONE,
+  'prompt_len': COUNT,
+  'completion_len': COUNT,
+}
+# Of sampling, in training and in `generate`.
+SAMPLING = {
+  'temperature': AMOUNT,
+  'top_k': COUNT_OR_NONE,
+  'top_p': NUCLEUS,
+  'min_p': SHARE,
+}
+RL = {
+  **STAGE,
+  **SAMPLING,
+  'prompts': COUNT,
+  'samples': COUNT,
+  'overlong': COUNT_OR_NONE,
+  'epochs': COUNT,
+  'minibatches': COUNT,
+  'pack_len': COUNT_OR_NONE,
+  'pack_sizes': COUNT,
+  'length_buckets': COUNT_OR_NONE,
+  # Exploration needs more than 0, which is greedy.
+  'temperature': POSITIVE,
+  'slots': COUNT_OR_NONE,
+  'cache_segments': COUNT,
+  'demos': COUNT_OR_NONE,
+  'critic.warmup_updates': COUNT_OR_NONE,
+  **_inside('critic.optimizer', OPTIMIZER),
+  'staleness': Range(0, 1),
+  'parts': COUNT,
+  'workers': COUNT,
+  'timeout_s': POSITIVE,
+}
+EVAL = {
+  'every': COUNT,
+  'problems': COUNT,
+  'samples': COUNT,
+  'temperature': AMOUNT,
+  'show': COUNT_OR_NONE,
+}
+RANGES = {
+  'seed': SEED,
+  'remat_gib': POSITIVE,
+  'log_every': COUNT,
+  **_inside('model', MODEL),
+  **_inside('lora', {'rank': COUNT_OR_NONE, 'alpha': POSITIVE}),
+  **_inside('data', DATA),
+  **_inside('pretrain', SUPERVISED),
+  **_inside('sft', SUPERVISED),
+  **_inside('rl', RL),
+  **_inside('eval', EVAL),
+  **_inside('checkpoint', {'every': COUNT, 'keep': COUNT}),
+}
+
+
+def check(
+  values: Mapping[str, Any], table: Mapping[str, Range], prefix: str = ''
+) -> None:
+  """Refuses values outside their range.
+
+  Args:
+    values: by key; those that the table does not have are not looked at.
+    prefix: written before a key, '--' for the flags of a command.
+
+  Raises:
+    ValueError: names key, value and range.
+  """
+  for key, range_ in table.items():
+    if key in values and not range_.holds(values[key]):
+      raise ValueError(f'{prefix}{key}={values[key]!r}: must be {range_}')

