@@ -11,10 +11,12 @@ Three rules, kept everywhere in this package:
 The importance ratio pi / old between the current and an older policy:
 
   token           r_it = pi(y_it) / old(y_it)
-  sequence        s_i  = (prod_t r_it)^(1 / T_i)                        (GSPO)
-  sequence_token  s_it = sg(s_i) r_it / sg(r_it): value s_i, gradient of its
-                  own token                                       (GSPO-token)
-  product         prod_t r_it, the ratio of the whole sequences         (TOPR)
+  sequence_mean        s_i  = (prod_t r_it)^(1 / T_i), geometric        (GSPO)
+  sequence_mean_token  s_it = sg(s_i) r_it / sg(r_it): value s_i, gradient of
+                       its own token                              (GSPO-token)
+  sequence_product     prod_t r_it, the ratio of whole sequences        (TOPR)
+
+Other trainers call either of the two `sequence`; here no level has that name.
 
 https://arxiv.org/abs/2507.18071. All of them are exponentials of a log-ratio
 clamped to +-MAX_LOG_RATIO, of shape [N, T], exactly 0 outside the mask. With
@@ -350,11 +352,11 @@ def _token(lr, mask):
   return lr
 
 
-def _sequence(lr, mask):
+def _sequence_mean(lr, mask):
   return jnp.broadcast_to(row_mean(lr, mask)[:, None], lr.shape)
 
 
-def _sequence_token(lr, mask):
+def _sequence_mean_token(lr, mask):
   return lr - stop(lr) + stop(row_mean(lr, mask))[:, None]
 
 
@@ -364,9 +366,9 @@ def _product(lr, mask):
 
 LEVELS = {
   'token': _token,
-  'sequence': _sequence,
-  'sequence_token': _sequence_token,
-  'product': _product,
+  'sequence_mean': _sequence_mean,
+  'sequence_mean_token': _sequence_mean_token,
+  'sequence_product': _product,
 }
 
 

@@ -30,6 +30,15 @@ def entropy_from_logits(logits, *, mask=None, chunk=None):
   return over_tokens(one, at_tokens(mask, logits), chunk=chunk)
 
 
+def sum_p_squared(logits, *, mask=None, chunk=None):
+  """sum_v p_v^2, p the softmax: [.., V] -> [..]; see `optimal_token`."""
+
+  def one(z):
+    return jnp.square(jax.nn.softmax(as_float(z))).sum(-1)
+
+  return over_tokens(one, at_tokens(mask, logits), chunk=chunk)
+
+
 def adaptive_entropy(coef, entropy, *, target, step=1e-3, high=1.0):
   """The next (coefficient, coefficient in force): Skywork-OR1.
 

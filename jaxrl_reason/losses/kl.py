@@ -111,7 +111,7 @@ class KL(Part):
   Attributes:
     estimator: a name in `KL_ESTIMATORS`.
     coef: weight per nat.
-    to: 'ref', or 'old': the policy at the time of sampling.
+    to: 'ref', 'sampler', or 'old': the policy at the time of sampling.
     where: 'loss' or 'reward'.
     max: clamp per token, in nats.
     max_on: what `max` clamps: the 'estimate', or the 'weighted' estimate.
@@ -140,7 +140,8 @@ class KL(Part):
 
   @property
   def reads(self):
-    first = ('logp', {'ref': 'ref_logp', 'old': 'at_sampling'}[self.to], 'mask')
+    other = 'at_sampling' if self.to == 'old' else self.to + '_logp'
+    first = ('logp', other, 'mask')
     more = (('old_logp', self.weighted), ('high_entropy', self.split))
     return first + tuple(name for name, on in more if on)
 

@@ -116,7 +116,8 @@ def advantages(
   valid = groups.valid_rows(reward, reward_valid)
   if o.skip_empty:
     valid &= row_count(mask) > 0
-  arrays |= dict(reward=as_float(reward), valid=valid, key=key)
+  reward = as_float(reward) if o.reward is None else o.reward(arrays)
+  arrays |= dict(reward=reward, valid=valid, key=key)
   arrays['old_logp'] = logp if old_logp is None else old_logp
   if o.kl is not None and o.kl.where == 'reward':
     arrays |= charge_kl(o, arrays, o.advantage)

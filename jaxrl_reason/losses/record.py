@@ -30,6 +30,7 @@ class Objective:
   `dataclasses.replace(losses.resolve('dapo'), policy=MyLoss())`.
 
   Attributes:
+    reward: rewards -> rewards, or None.
     advantage: rewards -> advantages.
     shaping: advantages -> advantages, in this order.
     policy: advantages -> loss per token.
@@ -48,6 +49,7 @@ class Objective:
     settings: the flat settings it was read from, all of them.
   """
 
+  reward: Part | None = None
   advantage: Part = GroupZScore()
   shaping: tuple[Part, ...] = ()
   policy: Part = PPOClip()
@@ -72,14 +74,11 @@ class Objective:
   @property
   def parts(self) -> list[Part]:
     """Every part, in the order in which they are used."""
-    single = (self.row_entropy, self.correction, self.offpolicy, self.kl)
-    last = (self.entropy, self.likelihood, self.aggregation)
-    everything = (
-      self.advantage,
-      *self.shaping,
-      self.policy,
-      *self.select.values(),
-    ) + (*self.weights, *single, *last, *(self.critic or ()))
+    first = (self.reward, self.advantage, *self.shaping, self.policy)
+    weights = (self.row_entropy, *self.select.values(), self.correction)
+    last = (self.offpolicy, self.kl, self.entropy, self.likelihood)
+    everything = (*first, *weights, *self.weights, *last, self.aggregation)
+    everything += self.critic or ()
     return [part for part in everything if part is not None]
 
   @functools.cached_property

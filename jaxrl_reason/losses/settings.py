@@ -34,11 +34,13 @@ from jaxrl_reason.losses.presets import PRESETS
 from jaxrl_reason.losses.record import Objective
 from jaxrl_reason.losses.rules import RULES
 from jaxrl_reason.losses.token_advantage import ValueTargets
+from jaxrl_reason.losses.token_baseline import LengthPreference
 from jaxrl_reason.losses.value import ValueLoss
 
 # Keys that choose or switch on a part.
 SWITCHES = frozenset(
-  'name advantage policy aggregation count_empty whiten entropy_alpha adv_max '
+  'name reward_low reward_high length_lambda advantage policy aggregation '
+  'count_empty whiten entropy_alpha adv_max '
   'pos_weight neg_weight entropy_share max_row_drift drop_truncated offpolicy '
   'correction reject_low reject_high veto kl_coef entropy_coef sft_coef '
   'kl_target entropy_target'.split()
@@ -112,6 +114,7 @@ def _read(s) -> Objective:
   if s['clip_high_entropy'] is not None and s['policy'] == 'ppo_clip':
     policy = ArcherClip
   return Objective(
+    reward=_when(_any(s, 'reward_low', 'reward_high'), shaping.ClipReward, s),
     advantage=ADVANTAGES[s['advantage']].read(s),
     shaping=_chosen(
       s,
@@ -119,6 +122,7 @@ def _read(s) -> Objective:
       (s['entropy_alpha'] != 0, shaping.EntropyShape),
       (s['adv_max'] is not None, shaping.ClipAdvantage),
       ((s['pos_weight'], s['neg_weight']) != (1, 1), shaping.WeighSigns),
+      (s['length_lambda'] is not None, LengthPreference),
     ),
     policy=policy.read(s),
     ratio_to=s['ratio_to'],
