@@ -51,12 +51,8 @@ def counts(mask, *, length=None, axis_name=None, sums=None):
     of the run and is never added up.
   """
   n = row_count(mask)
-  sums = {
-    **(sums or {}),
-    'tokens': n.sum(),
-    'rows': jnp.asarray(n.shape[0], n.dtype),
-    'nonempty': (n > 0).astype(n.dtype).sum(),
-  }
+  nonempty, rows = (n > 0).astype(n.dtype).sum(), jnp.asarray(n.size, n.dtype)
+  sums = dict(sums or {}, tokens=n.sum(), rows=rows, nonempty=nonempty)
   if axis_name is not None:
     sums = jax.lax.psum(sums, axis_name)
   return {**sums, 'length': jnp.asarray(length or mask.shape[-1], n.dtype)}

@@ -178,6 +178,25 @@ def flat_names(prefix, fields):
   return tuple((f, f, f'{prefix}_{f}') for f in fields.split())
 
 
+class Weight(Part):
+  """A part that gives a factor [N, T] on the policy's loss.
+
+  `metric` names the share of the weight that it takes away; None: no metric.
+  """
+
+  metric: ClassVar[str | None] = None
+
+  def sums(self, arrays):
+    """{name: scalar}: what of the whole batch the part has to know."""
+    return {}
+
+  def weight(self, arrays, denominators):
+    """The factor [N, T], and its metrics."""
+    w, mask = self(arrays), arrays['mask']
+    share = safe_divide(keep(mask, 1 - w).sum(), denominators['tokens'])
+    return w, {} if self.metric is None else {self.metric: stop(share)}
+
+
 # Fields that are shorter than the flat setting they hold.
 _SHORT = {
   'clip_low': 'low',
@@ -265,8 +284,7 @@ def safe_divide(x, n):
   """x / n in the dtype of x, and 0 with a zero gradient where n is 0."""
   x = as_float(x)
   n = jnp.asarray(n, x.dtype)
-  empty = n == 0
-  return jnp.where(empty, 0.0, x / jnp.where(empty, 1.0, n))
+  return jnp.where(n == 0, 0.0, x / jnp.where(n == 0, 1.0, n))
 
 
 def rows_to_tokens(adv, mask):
@@ -275,7 +293,7 @@ def rows_to_tokens(adv, mask):
   One dimension always means one number per row, also where N = T.
   """
   check_shapes(mask=mask, adv=adv)
-  x = as_float(adv)
+  x = jnp.asarray(adv)
   x = x[:, None] if x.ndim == 1 else x
   return keep(mask, jnp.broadcast_to(x, jnp.shape(mask)))
 
@@ -309,8 +327,7 @@ def masked_var(x, mask, *, ddof=0):
 
 def safe_sqrt(x):
   """sqrt(x), 0 with a zero gradient at 0."""
-  zero = x <= 0
-  return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, x)))
+  return jnp.where(x <= 0, 0.0, jnp.sqrt(jnp.where(x <= 0, 1.0, x)))
 
 
 def stop(x):
@@ -333,9 +350,7 @@ def exp_minus_1_minus(x):
   """exp(x) - 1 - x >= 0 with full relative precision; x clamped to 40."""
   small = jnp.abs(x) < 0.25
   s = jnp.where(small, x, 0.0)
-  poly = jnp.zeros_like(s)
-  for c in reversed(_SERIES):
-    poly = poly * s + c
+  poly = functools.reduce(lambda p, c: p * s + c, reversed(_SERIES))
   far = jnp.where(small, 1.0, hard_clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
   return jnp.where(small, s * s * poly, jnp.exp(far) - 1 - far)
 

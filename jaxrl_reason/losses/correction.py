@@ -23,7 +23,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
   LEVELS,
-  Part,
+  Weight,
   as_mask,
   check_shapes,
   choose,
@@ -40,6 +40,7 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
+from jaxrl_reason.losses.diagnostics import moments
 
 
 def _bounds(low, high):
@@ -84,7 +85,7 @@ _BOUNDED = {'truncate': _truncate, 'clip': _clip, 'mask': _mask}
 
 
 @dataclasses.dataclass(frozen=True)
-class Truncate(Part):
+class Truncate(Weight):
   """min(w, high), w = old / sampler: truncated importance sampling."""
 
   high: float | None = 2.0
@@ -108,6 +109,17 @@ class Truncate(Part):
       correction_low=self.low,
       correction_high=self.high,
     )
+
+  def sums(self, arrays):
+    if not self.normalise:
+      return {}
+    return {'weights': keep(arrays['mask'], self(arrays)).sum()}
+
+  def weight(self, arrays, denominators):
+    w, mask, d = self(arrays), arrays['mask'], denominators
+    if self.normalise:
+      w = normalise(w, mask, total=d['weights'], tokens=d['tokens'])
+    return w, moments(w, mask, d, prefix='weight')
 
 
 class Clip(Truncate):
@@ -191,6 +203,7 @@ def rejection_weight(
 Reject = part(
   'Reject',
   rejection_weight,
+  Weight,
   metric='rejected',
   reads={'old_logp': 'at_sampling'},
 )

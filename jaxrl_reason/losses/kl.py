@@ -35,6 +35,7 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
+from jaxrl_reason.losses.diagnostics import token_share
 
 
 def _straight_through(value, gradient):
@@ -172,6 +173,16 @@ class KL(Part):
       high = required(arrays, 'high_entropy')
       kl = kl * jnp.where(high, self.high_entropy, 1.0)
     return clamp(kl, self.max) if self.max_on == 'weighted' else kl
+
+  def sums(self, arrays):
+    """Nothing of the whole batch has to be known."""
+    return {}
+
+  def term(self, arrays, mean, denominators):
+    """The mean penalty, and the mean estimate as a metric."""
+    kl, mask = self(arrays), arrays['mask']
+    loss = mean(self.weigh(kl, arrays), mask, denominators)
+    return loss, {'kl': token_share(kl, mask, denominators)}
 
   def cost(self, sampled, ref_logp, mask):
     """What every token costs in reward, [N, T], without gradient."""

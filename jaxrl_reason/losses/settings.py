@@ -70,6 +70,7 @@ def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
   _check_read(objective, given, {**base, 'name': s['name']})
   # Worked out now, so that nothing is while a program is traced.
   _ = objective.needs, objective.coefs, objective.takes_logits
+  _ = objective.terms
   _ = [part.options for part in objective.parts]
   return objective
 
@@ -132,13 +133,12 @@ def _read(s) -> Objective:
       s,
     ),
     select=_select(s),
-    correction=_when(
-      s['correction'] != 'none', CORRECTIONS.get(s['correction']), s
-    ),
     weights=_chosen(
       s,
+      (s['correction'] != 'none', CORRECTIONS.get(s['correction'])),
       (_any(s, 'reject_low', 'reject_high', 'veto'), Reject),
       (s['max_row_drift'] is not None, selection.DropDrifted),
+      (s['entropy_share'] is not None, selection.OnlySelected),
     ),
     offpolicy=_when(
       s['offpolicy'] in ('luffy', 'sft'),
