@@ -314,7 +314,7 @@ def algorithm(config: ml_collections.ConfigDict) -> losses.Objective:
   changes = {k: v for k, v in config.rl.loss.items() if v is not None}
   settings = {'name': config.rl.algorithm, **changes}
   aggregation = losses.resolve(settings).aggregation
-  if aggregation.how == 'fixed_length' and aggregation.length is None:
+  if 'fixed_length' in aggregation.keys_read and aggregation.length is None:
     # Dr. GRPO divides by the most tokens a completion can have, not by T.
     settings['fixed_length'] = config.data.completion_len
   return losses.resolve(settings)

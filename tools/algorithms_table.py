@@ -47,9 +47,9 @@ def ratio_cell(s):
     return '-'
   level = s['ratio'] if 'ratio' in keys_read(s) else 'token'
   if s['policy'] in ('vespo', 'topr', 'mirror_descent'):
-    level = 'product'
+    level = 'sequence_product'
   if s['policy'] == 'gmpo':
-    level = 'sequence'
+    level = 'sequence_mean'
   return f'{level} / {s["ratio_to"]}'
 
 

@@ -38,7 +38,9 @@ from jaxrl_reason.losses.baselines import (
   positives, rank, reinforce, reinforce_rej, signs,
 )
 from jaxrl_reason.losses.bellman import mean_logp, rover, tbrm, token_logp
-from jaxrl_reason.losses.composed import filter_metric, gdpo, gfpo
+from jaxrl_reason.losses.composed import (
+  best_of_group, filter_metric, gdpo, gfpo, leave_one_out_std,
+)
 from jaxrl_reason.losses.control import init_coefs, next_coefs
 from jaxrl_reason.losses.correction import (
   Clip, Mask, Reject, Truncate, correction_weight, normalise, rejection_weight,
@@ -51,7 +53,7 @@ from jaxrl_reason.losses.diagnostics import (
   clip_metrics, combine, gap_metrics, ratio_metrics, summarize,
 )
 from jaxrl_reason.losses.entropy import (
-  EntropyBonus, adaptive_entropy, entropy_from_logits,
+  EntropyBonus, adaptive_entropy, entropy_from_logits, sum_p_squared,
 )
 from jaxrl_reason.losses.imitation import (
   Imitate, Likelihood, Luffy, anneal, dft, distill_forward, distill_reverse,
@@ -85,11 +87,14 @@ from jaxrl_reason.losses.selection import (
 )
 from jaxrl_reason.losses.settings import needs, resolve
 from jaxrl_reason.losses.shaping import (
-  clip_advantage, entropy_shape, weigh_signs, whiten,
+  clip_advantage, clip_reward, entropy_shape, weigh_signs, whiten,
 )
 from jaxrl_reason.losses.token_advantage import (
   gae, implicit_reward, prime, returns, segments, token_rewards, tree,
   value_targets,
+)
+from jaxrl_reason.losses.token_baseline import (
+  length_preference, optimal_token,
 )
 from jaxrl_reason.losses.value import (
   binary_cross_entropy, implicit_prm, value_loss,

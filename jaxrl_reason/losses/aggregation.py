@@ -5,13 +5,15 @@
   seq_mean_token_mean   sum_i (sum_t x_it / T_i) / rows
   seq_mean_token_sum    sum_i sum_t x_it / rows
   fixed_length          sum_it x_it / (rows * length)
+  length_weighted       sum_i T_i sum_t x_it / (rows * length)
 
 `rows` is every row (`count_empty=True`) or only those that have a token. The
 divisors of the whole batch are computed once, by `denominators`, and handed to
 every micro-batch or device; the pieces then add up to the whole exactly.
 GRPO's published objective is `seq_mean_token_mean`
 (https://arxiv.org/abs/2402.03300), Dr.GRPO's is `fixed_length`
-(https://arxiv.org/abs/2503.20783), DAPO's `token_mean`
+(https://arxiv.org/abs/2503.20783), TRL's LUSPO with token ratios
+`length_weighted`, DAPO's `token_mean`
 (https://arxiv.org/abs/2503.14476; its formula divides by the tokens of one
 prompt's group, its code by those of the batch: `group_token_weight` gives the
 first).
@@ -49,12 +51,8 @@ def counts(mask, *, length=None, axis_name=None, sums=None):
     of the run and is never added up.
   """
   n = row_count(mask)
-  sums = {
-    **(sums or {}),
-    'tokens': n.sum(),
-    'rows': jnp.asarray(n.shape[0], n.dtype),
-    'nonempty': (n > 0).astype(n.dtype).sum(),
-  }
+  nonempty, rows = (n > 0).astype(n.dtype).sum(), jnp.asarray(n.size, n.dtype)
+  sums = dict(sums or {}, tokens=n.sum(), rows=rows, nonempty=nonempty)
   if axis_name is not None:
     sums = jax.lax.psum(sums, axis_name)
   return {**sums, 'length': jnp.asarray(length or mask.shape[-1], n.dtype)}
@@ -80,12 +78,18 @@ def _fixed_length(x, mask, d, rows):
   return safe_divide(keep(mask, x).sum(), rows * d['length'])
 
 
+def _length_weighted(x, mask, d, rows):
+  weighed = (keep(mask, x).sum(-1) * row_count(mask)).sum()
+  return safe_divide(weighed, rows * d['length'])
+
+
 AGGREGATIONS = {
   'token_mean': _token_mean,
   'token_sum': _token_sum,
   'seq_mean_token_mean': _seq_mean_token_mean,
   'seq_mean_token_sum': _seq_mean_token_sum,
   'fixed_length': _fixed_length,
+  'length_weighted': _length_weighted,
 }
 
 
@@ -123,7 +127,7 @@ class Aggregate(Part):
 
   @property
   def keys_read(self):
-    fixed = self.how == 'fixed_length'
+    fixed = self.how in ('fixed_length', 'length_weighted')
     return super().keys_read - (set() if fixed else {'fixed_length'})
 
   def __call__(self, x, mask, denominators):

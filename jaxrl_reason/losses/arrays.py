@@ -11,10 +11,12 @@ Three rules, kept everywhere in this package:
 The importance ratio pi / old between the current and an older policy:
 
   token           r_it = pi(y_it) / old(y_it)
-  sequence        s_i  = (prod_t r_it)^(1 / T_i)                        (GSPO)
-  sequence_token  s_it = sg(s_i) r_it / sg(r_it): value s_i, gradient of its
-                  own token                                       (GSPO-token)
-  product         prod_t r_it, the ratio of the whole sequences         (TOPR)
+  sequence_mean        s_i  = (prod_t r_it)^(1 / T_i), geometric        (GSPO)
+  sequence_mean_token  s_it = sg(s_i) r_it / sg(r_it): value s_i, gradient of
+                       its own token                              (GSPO-token)
+  sequence_product     prod_t r_it, the ratio of whole sequences        (TOPR)
+
+Other trainers call either of the two `sequence`; here no level has that name.
 
 https://arxiv.org/abs/2507.18071. All of them are exponentials of a log-ratio
 clamped to +-MAX_LOG_RATIO, of shape [N, T], exactly 0 outside the mask. With
@@ -176,6 +178,25 @@ def flat_names(prefix, fields):
   return tuple((f, f, f'{prefix}_{f}') for f in fields.split())
 
 
+class Weight(Part):
+  """A part that gives a factor [N, T] on the policy's loss.
+
+  `metric` names the share of the weight that it takes away; None: no metric.
+  """
+
+  metric: ClassVar[str | None] = None
+
+  def sums(self, arrays):
+    """{name: scalar}: what of the whole batch the part has to know."""
+    return {}
+
+  def weight(self, arrays, denominators):
+    """The factor [N, T], and its metrics."""
+    w, mask = self(arrays), arrays['mask']
+    share = safe_divide(keep(mask, 1 - w).sum(), denominators['tokens'])
+    return w, {} if self.metric is None else {self.metric: stop(share)}
+
+
 # Fields that are shorter than the flat setting they hold.
 _SHORT = {
   'clip_low': 'low',
@@ -263,8 +284,7 @@ def safe_divide(x, n):
   """x / n in the dtype of x, and 0 with a zero gradient where n is 0."""
   x = as_float(x)
   n = jnp.asarray(n, x.dtype)
-  empty = n == 0
-  return jnp.where(empty, 0.0, x / jnp.where(empty, 1.0, n))
+  return jnp.where(n == 0, 0.0, x / jnp.where(n == 0, 1.0, n))
 
 
 def rows_to_tokens(adv, mask):
@@ -273,7 +293,7 @@ def rows_to_tokens(adv, mask):
   One dimension always means one number per row, also where N = T.
   """
   check_shapes(mask=mask, adv=adv)
-  x = as_float(adv)
+  x = jnp.asarray(adv)
   x = x[:, None] if x.ndim == 1 else x
   return keep(mask, jnp.broadcast_to(x, jnp.shape(mask)))
 
@@ -307,8 +327,7 @@ def masked_var(x, mask, *, ddof=0):
 
 def safe_sqrt(x):
   """sqrt(x), 0 with a zero gradient at 0."""
-  zero = x <= 0
-  return jnp.where(zero, 0.0, jnp.sqrt(jnp.where(zero, 1.0, x)))
+  return jnp.where(x <= 0, 0.0, jnp.sqrt(jnp.where(x <= 0, 1.0, x)))
 
 
 def stop(x):
@@ -331,9 +350,7 @@ def exp_minus_1_minus(x):
   """exp(x) - 1 - x >= 0 with full relative precision; x clamped to 40."""
   small = jnp.abs(x) < 0.25
   s = jnp.where(small, x, 0.0)
-  poly = jnp.zeros_like(s)
-  for c in reversed(_SERIES):
-    poly = poly * s + c
+  poly = functools.reduce(lambda p, c: p * s + c, reversed(_SERIES))
   far = jnp.where(small, 1.0, hard_clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
   return jnp.where(small, s * s * poly, jnp.exp(far) - 1 - far)
 
@@ -350,11 +367,11 @@ def _token(lr, mask):
   return lr
 
 
-def _sequence(lr, mask):
+def _sequence_mean(lr, mask):
   return jnp.broadcast_to(row_mean(lr, mask)[:, None], lr.shape)
 
 
-def _sequence_token(lr, mask):
+def _sequence_mean_token(lr, mask):
   return lr - stop(lr) + stop(row_mean(lr, mask))[:, None]
 
 
@@ -364,9 +381,9 @@ def _product(lr, mask):
 
 LEVELS = {
   'token': _token,
-  'sequence': _sequence,
-  'sequence_token': _sequence_token,
-  'product': _product,
+  'sequence_mean': _sequence_mean,
+  'sequence_mean_token': _sequence_mean_token,
+  'sequence_product': _product,
 }
 
 

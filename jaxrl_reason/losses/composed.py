@@ -14,6 +14,7 @@ from jaxrl_reason.losses.arrays import (
   part,
   row_count,
   safe_divide,
+  safe_sqrt,
 )
 from jaxrl_reason.losses.baselines import Advantage, group_zscore
 
@@ -109,3 +110,45 @@ def gdpo(
 
 
 GDPO = part('GDPO', gdpo, Advantage)
+
+
+def best_of_group(reward, group, *, valid=None, singleton='zero'):
+  """A = best - second best for the best row of a group, 0 for the others.
+
+  Pass@k training by the marginal value of a row, without a division by the
+  group's standard deviation. Where two rows are the best, all get 0.
+  """
+  g = groups.group_of(reward, group, valid)
+  others = groups.same_group(g) & ~jnp.eye(g.n.size, dtype=bool)
+  runner_up = jnp.where(others, g.shifted[None, :], -jnp.inf).max(1)
+  lead = jnp.maximum(g.shifted - runner_up, 0.0)
+  adv = jnp.where(g.valid & (g.n > 1), lead, 0.0)
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+BestOfGroup = part('BestOfGroup', best_of_group, Advantage)
+
+
+def leave_one_out_std(
+  reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
+):
+  """A_i = (r_i - mean of the others) / (std of the others + eps).
+
+  Neither depends on r_i. Where the others are all the same, or fewer than
+  ddof + 1, nothing is divided: their standard deviation says nothing.
+  """
+  g = groups.group_of(reward, group, valid)
+  others = groups.same_group(g) & ~jnp.eye(g.n.size, dtype=bool)
+  x = jnp.where(others, g.shifted[None, :], 0.0)
+  n = as_float(others).sum(1)
+  mean = safe_divide(x.sum(1), n)
+  square = jnp.where(others, jnp.square(x - mean[:, None]), 0.0).sum(1)
+  low = jnp.where(others, x, jnp.inf).min(1, initial=jnp.inf)
+  same = (n <= ddof) | (jnp.where(others, x, low[:, None]).max(1) == low)
+  std = safe_sqrt(safe_divide(square, jnp.maximum(n - ddof, 0.0)))
+  gap = jnp.where(g.valid & ~g.dead, g.shifted - mean, 0.0)
+  adv = jnp.where(same, gap, safe_divide(gap, std + eps))
+  return groups.singletons(adv, g, reward, singleton=singleton)
+
+
+LeaveOneOutStd = part('LeaveOneOutStd', leave_one_out_std, Advantage)

@@ -5,9 +5,9 @@ precision, stale weights). The loss of a token is weighted by a function of
 
   w = old / sampler
 
-taken per token, per row as a geometric mean ('sequence') or per row as the
-whole product ('product'): the `LEVELS` of ratio.py. Weights carry no gradient
-and multiply the policy term only, not KL or entropy.
+taken per token, per row as a geometric mean ('sequence_mean') or per row
+as the whole product ('sequence_product'): the `LEVELS` of arrays.py. Weights
+carry no gradient and multiply the policy term only, not KL or entropy.
 
 With the policy at the time of the update as `old` this corrects the gap between
 two engines (truncated importance sampling, https://fengyao.notion.site/off-
@@ -22,18 +22,25 @@ import dataclasses
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
-  Part,
+  LEVELS,
+  Weight,
   as_mask,
   check_shapes,
   choose,
+  exp_minus_1_minus,
   flat_names,
   importance_ratio,
   keep,
+  log_ratio,
   part,
   row_count,
+  row_mean,
+  row_sum,
   safe_divide,
+  safe_exp,
   stop,
 )
+from jaxrl_reason.losses.diagnostics import moments
 
 
 def _bounds(low, high):
@@ -78,7 +85,7 @@ _BOUNDED = {'truncate': _truncate, 'clip': _clip, 'mask': _mask}
 
 
 @dataclasses.dataclass(frozen=True)
-class Truncate(Part):
+class Truncate(Weight):
   """min(w, high), w = old / sampler: truncated importance sampling."""
 
   high: float | None = 2.0
@@ -103,6 +110,17 @@ class Truncate(Part):
       correction_high=self.high,
     )
 
+  def sums(self, arrays):
+    if not self.normalise:
+      return {}
+    return {'weights': keep(arrays['mask'], self(arrays)).sum()}
+
+  def weight(self, arrays, denominators):
+    w, mask, d = self(arrays), arrays['mask'], denominators
+    if self.normalise:
+      w = normalise(w, mask, total=d['weights'], tokens=d['tokens'])
+    return w, moments(w, mask, d, prefix='weight')
+
 
 class Clip(Truncate):
   """clip(w, low, high)."""
@@ -119,34 +137,73 @@ class Mask(Truncate):
 CORRECTIONS = {'truncate': Truncate, 'clip': Clip, 'mask': Mask}
 
 
+def _ratio_of(lr):
+  return safe_exp(lr)
+
+
+def _k2_of(lr):
+  return 0.5 * jnp.square(lr)
+
+
+REJECT_BY = {'ratio': _ratio_of, 'k2': _k2_of, 'k3': exp_minus_1_minus}
+
+
+def _row_sum(x, mask):
+  return row_sum(x, mask)[:, None]
+
+
+def _row_mean(x, mask):
+  return row_mean(x, mask)[:, None]
+
+
+def _row_max(x, mask):
+  return keep(mask, x).max(-1, keepdims=True, initial=0.0)
+
+
+ROW_STATISTICS = {'sum': _row_sum, 'mean': _row_mean, 'max': _row_max}
+REJECT_LEVELS = {**LEVELS, **ROW_STATISTICS}
+
+
 def rejection_weight(
   old_logp,
   sampler_logp,
   mask,
   *,
-  reject_level='sequence',
+  reject_by='ratio',
+  reject_level='sequence_mean',
   reject_low=None,
   reject_high=None,
   veto=None,
 ):
   """1 or 0: what is rejected contributes 0 to the loss and stays in divisors.
 
-  Rejects tokens ('token') or rows ('sequence', 'product') whose w = old /
-  sampler leaves [low, high], and rows that have any token with w < veto.
+  Rejects what leaves [low, high], and rows that have any token with w < veto;
+  w = old / sampler.
+
+  Args:
+    reject_by: per token 'ratio' w, 'k2' (log w)^2 / 2 or 'k3' w - 1 - log w.
+    reject_level: 'token'; the 'sum', 'mean' or 'max' of it over a row's tokens;
+      for 'ratio' also the `LEVELS` of one ratio per row.
   """
   check_shapes(mask=mask, old_logp=old_logp, sampler_logp=sampler_logp)
-  w = stop(importance_ratio(old_logp, sampler_logp, mask, ratio=reject_level))
+  lr = stop(log_ratio(old_logp, sampler_logp, mask))
+  each = choose('reject_by', reject_by, REJECT_BY)
+  level = choose('reject_level', reject_level, REJECT_LEVELS)
+  if reject_level in ROW_STATISTICS or reject_by != 'ratio':
+    x = level(each(lr), mask)
+  else:
+    x = each(level(lr, mask))
   low, high = _bounds(reject_low, reject_high)
-  ok = (w >= low) & (w <= high)
+  ok = (x >= low) & (x <= high)
   if veto is not None:
-    each = stop(importance_ratio(old_logp, sampler_logp, mask))
-    ok &= ~(as_mask(mask) & (each < veto)).any(1, keepdims=True)
+    ok &= ~(as_mask(mask) & (safe_exp(lr) < veto)).any(1, keepdims=True)
   return keep(mask, ok)
 
 
 Reject = part(
   'Reject',
   rejection_weight,
+  Weight,
   metric='rejected',
   reads={'old_logp': 'at_sampling'},
 )

@@ -46,6 +46,8 @@ def critic_targets(
   o, arrays = objective_of(settings), checked(locals())
   valid = groups.valid_rows(reward, reward_valid)
   arrays['valid'] = valid
+  if o.reward is not None:
+    arrays['reward'] = o.reward(arrays)
   part = o.critic[0] if o.critic else ValueTargets.read(o.settings)
   if o.kl is not None and o.kl.where == 'reward':
     arrays |= charge_kl(o, arrays, part)

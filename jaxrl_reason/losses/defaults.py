@@ -4,13 +4,20 @@ Names of choices are keys of plain dicts of functions; a new part is a new
 function in one of them.
 """
 
-from jaxrl_reason.losses import baselines, composed, correction, kl, passk
+from jaxrl_reason.losses import (
+  baselines,
+  composed,
+  correction,
+  kl,
+  passk,
+  policy,
+  token_baseline,
+)
 from jaxrl_reason.losses import token_advantage as token
 from jaxrl_reason.losses.aggregation import AGGREGATIONS
 from jaxrl_reason.losses.arrays import LEVELS
 from jaxrl_reason.losses.bellman import BELLMAN
 from jaxrl_reason.losses.imitation import SFT_LOSSES
-from jaxrl_reason.losses.policy import POLICIES
 from jaxrl_reason.losses.presets import PRESETS
 from jaxrl_reason.losses.row_policy import ROW_POLICIES
 
@@ -38,12 +45,24 @@ ADVANTAGES = {
   'prime': token.PRIME,
   'segments': token.Segments,
   'tree': token.Tree,
+  'optimal_token': token_baseline.OptimalToken,
+  'best_of_group': composed.BestOfGroup,
+  'leave_one_out_std': composed.LeaveOneOutStd,
 }
-TOKEN_ADVANTAGES = ('returns', 'gae', 'prime', 'segments', 'tree')
+TOKEN_ADVANTAGES = (
+  'returns',
+  'gae',
+  'prime',
+  'segments',
+  'tree',
+  'optimal_token',
+)
 
 DEFAULTS = dict(
   name=None,  # a key of PRESETS
   # --- reward -> advantage
+  reward_low=None,  # smallest reward that is seen; None: no bound
+  reward_high=None,  # largest reward that is seen; None: no bound
   advantage='group_zscore',  # a key of ADVANTAGES
   ddof=1,  # a group's variance is divided by n - ddof
   eps=1e-6,  # added to the standard deviation, in reward units
@@ -66,6 +85,7 @@ DEFAULTS = dict(
   tree_global=1.0,  # weight of V(node) - V(root)
   tree_local=1.0,  # weight of V(node) - V(parent)
   tree_power=0.5,  # divide by the node's leaves to this power
+  otb_places='column',  # optimal_token: a key of OTB_PLACES
   # --- advantage -> advantage
   whiten='none',  # 'none', or over the batch's 'rows' or 'tokens'
   whiten_ddof=1,  # divisor of that variance is n - whiten_ddof
@@ -92,6 +112,8 @@ DEFAULTS = dict(
   drift_coef=0.0,  # cpgd: weight of KL(old || pi) per nat
   divergence='tv',  # dppo: 'tv' or 'kl'
   max_divergence=0.15,  # dppo: trust region, a probability ('kl': nats)
+  mask_sides='away',  # dppo: 'away', or whatever the sign of A: 'both'
+  ratio_max=None,  # dppo: cap on the ratio; None: no cap
   md_tau=0.1,  # mirror_descent: weight of the squared log ratio
   md_level='sequence',  # mirror_descent: 'sequence' or 'token'
   vespo_pos=(2.0, 3.0),  # vespo: (c1, c2) where A >= 0
@@ -112,7 +134,8 @@ DEFAULTS = dict(
   correction_low=None,  # smallest weight; None: 0
   correction_high=2.0,  # largest weight; None: unbounded
   correction_normalise=False,  # divide by the batch's mean weight
-  reject_level='sequence',  # a key of LEVELS
+  reject_by='ratio',  # a key of REJECT_BY
+  reject_level='sequence_mean',  # a key of REJECT_LEVELS
   reject_low=None,  # reject where old / sampler is below; None: never
   reject_high=None,  # reject where old / sampler is above; None: never
   veto=None,  # reject rows with a token's old / sampler below; None: never
@@ -121,6 +144,8 @@ DEFAULTS = dict(
   sft_steps=1,  # updates over which it changes
   sft_shape='linear',  # 'linear' or 'cosine'
   sft_loss='sft',  # 'sft' or 'dft'
+  length_lambda=None,  # weight rows by length, Lambda-GRPO; None: not
+  length_spread=1 / 9,  # ... per standard deviation of the group's lengths
   # --- loss per token -> loss
   aggregation='token_mean',  # a key of AGGREGATIONS
   fixed_length=None,  # divisor of 'fixed_length', in tokens; None: T
@@ -129,7 +154,7 @@ DEFAULTS = dict(
   kl_coef=0.0,  # per nat; 0: no reference is ever computed
   kl='k3',  # a key of KL_ESTIMATORS
   kl_in='loss',  # 'loss' or 'reward'
-  kl_to='ref',  # 'ref' or 'old'
+  kl_to='ref',  # 'ref', 'old' or 'sampler'
   kl_max=None,  # clamp of the KL per token, in nats; None: no clamp
   kl_max_on='estimate',  # what kl_max clamps: 'estimate' or 'weighted'
   kl_weighted=False,  # times the ratio pi / old (DeepSeek-V3.2)
@@ -154,7 +179,7 @@ CHOICES = dict(
   pkpo_baseline=passk.PKPO_BASELINES,
   segment_baseline=token.SEGMENT_BASELINES,
   whiten=('none', 'rows', 'tokens'),
-  policy={**POLICIES, **ROW_POLICIES, **BELLMAN},
+  policy={**policy.POLICIES, **ROW_POLICIES, **BELLMAN},
   ratio=LEVELS,
   ratio_to=('old', 'sampler', 'ref'),
   divergence=('tv', 'kl'),
@@ -162,13 +187,16 @@ CHOICES = dict(
   offpolicy=OFFPOLICY,
   correction=('none', *correction.CORRECTIONS),
   correction_level=LEVELS,
-  reject_level=LEVELS,
+  reject_by=correction.REJECT_BY,
+  reject_level=correction.REJECT_LEVELS,
+  mask_sides=policy.MASK_SIDES,
+  otb_places=token_baseline.OTB_PLACES,
   sft_shape=('linear', 'cosine'),
   sft_loss=SFT_LOSSES,
   aggregation=AGGREGATIONS,
   kl=kl.KL_ESTIMATORS,
   kl_in=('loss', 'reward'),
-  kl_to=('ref', 'old'),
+  kl_to=('ref', 'old', 'sampler'),
   kl_max_on=('estimate', 'weighted'),
 )
 INTEGERS = frozenset('ddof keep_k pass_k whiten_ddof sft_steps'.split())
@@ -178,8 +206,8 @@ PAIRS = frozenset('vespo_pos vespo_neg topr_pos topr_neg'.split())
 POSITIVE = frozenset(
   'lambda_alpha value_clip entropy_kappa adv_max tau_pos tau_neg md_tau '
   'max_divergence tbrm_beta rover_rho luffy_gamma correction_high reject_high '
-  'veto kl_max kl_target kl_horizon entropy_step entropy_share '
-  'entropy_bonus_share'.split()
+  'veto ratio_max length_spread kl_max kl_target kl_horizon entropy_step '
+  'entropy_share entropy_bonus_share'.split()
 )
 RANGES = {
   **dict.fromkeys(

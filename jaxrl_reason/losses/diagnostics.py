@@ -73,23 +73,21 @@ def policy_metrics(objective, arrays, denominators):
   """The metrics that every loss returns."""
   d, logp, mask = denominators, arrays['logp'], arrays['mask']
   level = getattr(objective.policy, 'ratio', 'token')
-  metrics = dead_rows(arrays['adv'], mask, d) | shares(
-    mask, d, nll=-as_float(logp)
-  )
+  metrics = dead_rows(arrays['adv'], mask, d)
+  metrics |= shares(mask, d, nll=-as_float(logp))
   metrics |= ratio_metrics(logp, arrays['old_logp'], mask, d, ratio=level)
   metrics |= clip_metrics(objective.policy, arrays, d)
-  if arrays['sampler_logp'] is None:
-    return metrics
-  sampler_logp = arrays['sampler_logp']
-  return metrics | gap_metrics(arrays['at_sampling'], sampler_logp, mask, d)
+  if arrays['sampler_logp'] is not None:
+    both = arrays['at_sampling'], arrays['sampler_logp']
+    metrics |= gap_metrics(*both, mask, d)
+  return metrics
 
 
 def gap_metrics(logp, sampler_logp, mask, denominators):
   """|log pi - log sampler|, and the negative log-likelihood under both."""
   gap = absolute(stop(log_ratio(logp, sampler_logp, mask)))
-  nll = -as_float(sampler_logp)
-  out = shares(mask, denominators, gap_mean=gap, nll_sampler=nll)
-  return {**out, 'gap_max': gap.max(initial=0.0)}
+  means = dict(gap_mean=gap, nll_sampler=-as_float(sampler_logp))
+  return shares(mask, denominators, **means) | {'gap_max': gap.max(initial=0)}
 
 
 def dead_rows(adv, mask, denominators):

@@ -9,7 +9,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import Part, as_float, flat_names, stop
+from jaxrl_reason.losses.arrays import Part, as_float, flat_names, keep, stop
 from jaxrl_reason.losses.kl import at_tokens, over_tokens
 
 
@@ -26,6 +26,15 @@ def entropy_from_logits(logits, *, mask=None, chunk=None):
     p = jnp.exp(logp)
     # A token masked by a -inf logit has p = 0 and adds 0, not NaN.
     return -(p * jnp.where(p > 0, logp, 0.0)).sum(-1)
+
+  return over_tokens(one, at_tokens(mask, logits), chunk=chunk)
+
+
+def sum_p_squared(logits, *, mask=None, chunk=None):
+  """sum_v p_v^2, p the softmax: [.., V] -> [..]; see `optimal_token`."""
+
+  def one(z):
+    return jnp.square(jax.nn.softmax(as_float(z))).sum(-1)
 
   return over_tokens(one, at_tokens(mask, logits), chunk=chunk)
 
@@ -67,3 +76,13 @@ class EntropyBonus(Part):
   def keys_read(self):
     adaptive = {'entropy_step', 'entropy_coef_max'}
     return super().keys_read - (adaptive if self.target is None else set())
+
+  def sums(self, arrays):
+    """Nothing of the whole batch has to be known."""
+    return {}
+
+  def term(self, arrays, mean, denominators):
+    """Minus the mean entropy; its metric is every loss's."""
+    mask, (entropy,) = arrays['mask'], self.take(arrays)
+    chosen = keep(mask, keep(arrays.get('entropy_bonus', mask), entropy))
+    return -mean(chosen, mask, denominators), {}

@@ -17,7 +17,10 @@ from jaxrl_reason.losses.arrays import (
   flat_names,
   keep,
   part,
+  required,
+  row_count,
   rows_to_tokens,
+  safe_divide,
   safe_exp,
   stop,
 )
@@ -90,6 +93,14 @@ class Likelihood(Imitate):
     ('end', 'end', 'sft_coef_end'),
     *flat_names('sft', 'coef steps shape'),
   )
+
+  def sums(self, arrays):
+    return {'sft_tokens': row_count(required(arrays, 'sft_mask')).sum()}
+
+  def term(self, arrays, mean, denominators):
+    """The mean over the `sft_mask` tokens, which have their own divisor."""
+    nll = safe_divide(self(arrays).sum(), denominators['sft_tokens'])
+    return nll, {'sft_loss': stop(nll)}
 
   @property
   def keys_read(self):

@@ -35,6 +35,7 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
+from jaxrl_reason.losses.diagnostics import token_share
 
 
 def _straight_through(value, gradient):
@@ -111,7 +112,7 @@ class KL(Part):
   Attributes:
     estimator: a name in `KL_ESTIMATORS`.
     coef: weight per nat.
-    to: 'ref', or 'old': the policy at the time of sampling.
+    to: 'ref', 'sampler', or 'old': the policy at the time of sampling.
     where: 'loss' or 'reward'.
     max: clamp per token, in nats.
     max_on: what `max` clamps: the 'estimate', or the 'weighted' estimate.
@@ -140,7 +141,8 @@ class KL(Part):
 
   @property
   def reads(self):
-    first = ('logp', {'ref': 'ref_logp', 'old': 'at_sampling'}[self.to], 'mask')
+    other = 'at_sampling' if self.to == 'old' else self.to + '_logp'
+    first = ('logp', other, 'mask')
     more = (('old_logp', self.weighted), ('high_entropy', self.split))
     return first + tuple(name for name, on in more if on)
 
@@ -171,6 +173,16 @@ class KL(Part):
       high = required(arrays, 'high_entropy')
       kl = kl * jnp.where(high, self.high_entropy, 1.0)
     return clamp(kl, self.max) if self.max_on == 'weighted' else kl
+
+  def sums(self, arrays):
+    """Nothing of the whole batch has to be known."""
+    return {}
+
+  def term(self, arrays, mean, denominators):
+    """The mean penalty, and the mean estimate as a metric."""
+    kl, mask = self(arrays), arrays['mask']
+    loss = mean(self.weigh(kl, arrays), mask, denominators)
+    return loss, {'kl': token_share(kl, mask, denominators)}
 
   def cost(self, sampled, ref_logp, mask):
     """What every token costs in reward, [N, T], without gradient."""

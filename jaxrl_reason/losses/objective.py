@@ -33,10 +33,8 @@ from jaxrl_reason.losses.arrays import (
   required,
   row_count,
   row_sum,
-  safe_divide,
   stop,
 )
-from jaxrl_reason.losses.correction import normalise
 from jaxrl_reason.losses.length import drop_rows
 from jaxrl_reason.losses.record import Objective
 from jaxrl_reason.losses.selection import top_entropy_tokens
@@ -116,7 +114,8 @@ def advantages(
   valid = groups.valid_rows(reward, reward_valid)
   if o.skip_empty:
     valid &= row_count(mask) > 0
-  arrays |= dict(reward=as_float(reward), valid=valid, key=key)
+  reward = as_float(reward) if o.reward is None else o.reward(arrays)
+  arrays |= dict(reward=reward, valid=valid, key=key)
   arrays['old_logp'] = logp if old_logp is None else old_logp
   if o.kl is not None and o.kl.where == 'reward':
     arrays |= charge_kl(o, arrays, o.advantage)
@@ -164,12 +163,9 @@ def denominators(
   'sft_tokens'. Inside `shard_map`, `axis_name` adds over the mesh axis.
   """
   o, arrays = objective_of(settings), checked(locals())
-  sums = {}
-  if o.correction is not None and o.correction.normalise:
-    weight = o.correction({**arrays, 'at_sampling': old_logp})
-    sums['weights'] = keep(mask, weight).sum()
-  if o.likelihood is not None:
-    sums['sft_tokens'] = row_count(required(arrays, 'sft_mask')).sum()
+  arrays['at_sampling'] = old_logp
+  sums = [part.sums(arrays) for part in (*o.weights, *o.terms.values())]
+  sums = {name: x for more in sums for name, x in more.items()}
   length = o.aggregation.length
   return counts(mask, length=length, axis_name=axis_name, sums=sums)
 
@@ -250,19 +246,19 @@ def policy_loss(
     chosen = dict(entropy=entropy, key=key, old_logp=old_logp)
     selected = select_tokens(o, logp, adv, mask, **chosen)
   arrays |= _ratio_arrays(o, arrays) | (selected or {})
-  own, others = arrays, None
-  if o.offpolicy is not None:
-    others = arrays['mask'] & as_mask(required(arrays, 'is_offpolicy'))
-    own = {**arrays, 'mask': arrays['mask'] & ~others}
-  per_token, metrics = _policy_term(o, own, d)
-  if others is not None:
-    per_token += o.offpolicy({**arrays, 'is_offpolicy': others})
+  if o.offpolicy is None:
+    own, (per_token, metrics) = arrays, _policy_term(o, arrays, d)
+  else:
+    own, per_token, metrics = _with_others(o, arrays, d)
   if token_weight is not None:
     per_token *= keep(mask, token_weight)
-  pg_loss = o.aggregation(per_token, mask, d)
-  terms, more = _further_terms(o, arrays, d, coefs or o.coefs)
-  metrics |= more | diagnostics.policy_metrics(o, own, d)
-  loss = pg_loss + terms
+  pg_loss = loss = o.aggregation(per_token, mask, d)
+  metrics |= diagnostics.policy_metrics(o, own, d)
+  if entropy is not None:
+    metrics['entropy'] = diagnostics.token_share(entropy, mask, d)
+  for name, term in o.terms.items():
+    value, more = term.term(arrays, o.aggregation, d)
+    loss, metrics = loss + (coefs or o.coefs)[name] * value, metrics | more
   return loss, {'loss': stop(loss), 'pg_loss': stop(pg_loss), **metrics}
 
 
@@ -290,41 +286,20 @@ def _ratio_arrays(o, arrays):
   return out
 
 
+def _with_others(o, arrays, d):
+  """Tokens that another policy wrote have a loss of their own."""
+  mask = arrays['mask']
+  others = mask & as_mask(required(arrays, 'is_offpolicy'))
+  own = {**arrays, 'mask': mask & ~others}
+  loss, metrics = _policy_term(o, own, d)
+  loss += o.offpolicy({**arrays, 'is_offpolicy': others})
+  return own, loss, metrics
+
+
 def _policy_term(o, arrays, d):
   """The policy's loss [N, T], weighted, and the metrics of its weights."""
-  loss, metrics, mask = o.policy(arrays), {}, arrays['mask']
-  if o.correction is not None:
-    w = o.correction(arrays)
-    if o.correction.normalise:
-      w = normalise(w, mask, total=d['weights'], tokens=d['tokens'])
-    metrics |= diagnostics.moments(w, mask, d, prefix='weight')
-    loss = loss * w
+  loss, metrics = o.policy(arrays), {}
   for part in o.weights:
-    w = part(arrays)
-    if getattr(part, 'metric', None):
-      metrics[part.metric] = diagnostics.token_share(1 - as_float(w), mask, d)
-    loss = loss * w
-  if 'top_entropy' in o.select:
-    loss = keep(arrays['top_entropy'], loss)
+    weight, more = part.weight(arrays, d)
+    loss, metrics = loss * weight, metrics | more
   return loss, metrics
-
-
-def _further_terms(o, arrays, d, coefs):
-  """KL, entropy and likelihood: their sum, and their metrics."""
-  total, metrics, mask = 0.0, {}, arrays['mask']
-  if o.kl is not None and o.kl.where == 'loss':
-    kl = o.kl(arrays)
-    metrics['kl'] = diagnostics.token_share(kl, mask, d)
-    kl = o.kl.weigh(kl, arrays)
-    total = total + coefs['kl_coef'] * o.aggregation(kl, mask, d)
-  if arrays['entropy'] is not None:
-    metrics['entropy'] = diagnostics.token_share(arrays['entropy'], mask, d)
-  if o.entropy is not None:
-    entropy = keep(arrays.get('entropy_bonus', mask), *o.entropy.take(arrays))
-    bonus = o.aggregation(keep(mask, entropy), mask, d)
-    total = total - coefs['entropy_coef'] * bonus
-  if o.likelihood is not None:
-    nll = safe_divide(o.likelihood(arrays).sum(), d['sft_tokens'])
-    metrics['sft_loss'] = stop(nll)
-    total = total + coefs['sft_coef'] * nll
-  return total, metrics

@@ -79,8 +79,8 @@ def ppo_clip(
   """-min(r A, clip(r, 1 - low, 1 + high) A), r = pi / old.
 
   PPO https://arxiv.org/abs/1707.06347; low != high is DAPO's clip-higher
-  https://arxiv.org/abs/2503.14476; `ratio='sequence'` is GSPO and
-  'sequence_token' GSPO-token https://arxiv.org/abs/2507.18071.
+  https://arxiv.org/abs/2503.14476; `ratio='sequence_mean'` is GSPO and
+  'sequence_mean_token' GSPO-token https://arxiv.org/abs/2507.18071.
 
   `dual_clip=c` (https://arxiv.org/abs/1912.09729) bounds the ratio of negative
   advantages by c > 1 + high: -max(min(..), c A) for A < 0. The two-sided
@@ -254,36 +254,48 @@ def _binary_divergence(logp, old_logp, mask, divergence):
   return q * (old - logp) + (1 - q) * rest
 
 
-def _far(logp, old_logp, adv, mask, *, divergence, max_divergence):
-  """Tokens past the trust region on the side the advantage pushes to."""
+def _far(logp, old_logp, adv, mask, *, divergence, max_divergence, mask_sides):
+  """Tokens past the trust region on a side where they are not learnt from."""
   adv = rows_to_tokens(adv, mask)
   r = stop(importance_ratio(logp, old_logp, mask))
   far = _binary_divergence(logp, old_logp, mask, divergence) > max_divergence
-  return {
-    'clip_low': far & (adv < 0) & (r < 1),
-    'clip_high': far & (adv > 0) & (r > 1),
-  }
+  both = choose('mask_sides', mask_sides, MASK_SIDES)
+  low, high = far & (both | (adv < 0)), far & (both | (adv > 0))
+  return {'clip_low': low & (r < 1), 'clip_high': high & (r > 1)}
 
 
-def dppo(logp, old_logp, adv, mask, *, divergence='tv', max_divergence=0.15):
+MASK_SIDES = {'away': False, 'both': True}
+
+
+def dppo(
+  logp,
+  old_logp,
+  adv,
+  mask,
+  *,
+  divergence='tv',
+  max_divergence=0.15,
+  mask_sides='away',
+  ratio_max=None,
+):
   """-M r A, M = 0 where a step past the trust region would go further: DPPO.
 
   https://arxiv.org/abs/2602.04879. M = 0 where D(old, pi) > max_divergence and
   either A > 0 and r > 1, or A < 0 and r < 1. D is the binary estimate, between
   the sampled token and all others: total variation |p - q| (threshold 0.15) or
   'kl' (0.05).
+
+  `mask_sides='both'` masks whatever the sign of A: the IPO mask of prime-rl
+  (INTELLECT). `ratio_max` caps r, in value and as the factor on the gradient of
+  log pi, which stays; the authors' code has 20.
   """
   old_logp = stop(logp) if old_logp is None else old_logp
   adv = stop(rows_to_tokens(adv, mask))
   r = importance_ratio(logp, old_logp, mask)
-  far = _far(
-    logp,
-    old_logp,
-    adv,
-    mask,
-    divergence=divergence,
-    max_divergence=max_divergence,
-  )
+  region = dict(divergence=divergence, max_divergence=max_divergence)
+  far = _far(logp, old_logp, adv, mask, mask_sides=mask_sides, **region)
+  if ratio_max is not None:
+    r = r * stop(jnp.minimum(1.0, ratio_max / jnp.where(r > 0, r, 1.0)))
   return jnp.where(far['clip_low'] | far['clip_high'], 0.0, -adv * r)
 
 
@@ -293,7 +305,8 @@ class DPPO(part('DPPO', dppo, PolicyLoss)):
   def clipped(self, arrays):
     logp, old_logp, adv, mask = self.take(arrays)
     old_logp = stop(logp) if old_logp is None else old_logp
-    return _far(logp, old_logp, adv, mask, **self.options)
+    region = {k: x for k, x in self.options.items() if k != 'ratio_max'}
+    return _far(logp, old_logp, adv, mask, **region)
 
 
 POLICIES = {

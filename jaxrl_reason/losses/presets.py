@@ -46,7 +46,7 @@ _DAPO = _from(_PER_TOKEN, 'Yu et al. 2025, 2503.14476', clip_high=0.28)
 _GSPO = _from(
   _CLIPPED,
   'Zheng et al. 2025, 2507.18071',
-  ratio='sequence',
+  ratio='sequence_mean',
   clip_low=3e-4,
   clip_high=4e-4,
 )
@@ -127,6 +127,18 @@ PRESETS = {
   'pkpo': _from(
     _PLAIN, 'Walder & Karkhanis 2025, 2505.15201', advantage='pkpo'
   ),
+  'grpo_passk': _from(
+    _CLIPPED, 'Walder & Karkhanis 2025, 2505.15201', advantage='best_of_group'
+  ),
+  'otb': _from(
+    _PER_TOKEN, 'Li et al. 2026, 2602.07078', advantage='optimal_token'
+  ),
+  'otb_turns': _from(
+    _PER_TOKEN,
+    'Li et al. 2026, 2602.07078',
+    advantage='optimal_token',
+    otb_places='token',
+  ),
   'maxrl': _from(_PLAIN, 'Tajwar et al. 2026, 2602.02710', advantage='maxrl'),
   'prime': _from(_PER_TOKEN, 'Cui et al. 2025, 2502.01456', advantage='prime'),
   'tree_rl': _from(
@@ -173,7 +185,7 @@ PRESETS = {
     clip_high=4.0,
   ),
   'gspo': _GSPO,
-  'gspo_token': {**_GSPO, 'ratio': 'sequence_token'},
+  'gspo_token': {**_GSPO, 'ratio': 'sequence_mean_token'},
   'luspo': _from(
     _GSPO, 'Liu et al. 2026, 2602.05261', aggregation='seq_mean_token_sum'
   ),
@@ -211,6 +223,26 @@ PRESETS = {
     policy='mirror_descent',
     ratio_to='ref',
     md_tau=1.0,
+  ),
+  'luspo_token': _from(
+    _CLIPPED,
+    'Liu et al. 2026, 2602.05261',
+    aggregation='length_weighted',
+    count_empty=True,
+  ),
+  'lambda_grpo': _from(
+    _PER_TOKEN, 'Wang et al. 2025, 2510.06870', length_lambda=1.0
+  ),
+  'ipo_mask': _from(
+    dict(advantage='group_mean', aggregation='token_mean'),
+    'Prime Intellect 2025, https://github.com/PrimeIntellect-ai/prime-rl',
+    policy='dppo',
+    ratio_to='sampler',
+    mask_sides='both',
+    max_divergence=0.2,
+    kl='k2',
+    kl_to='sampler',
+    kl_coef=0.002,
   ),
   # --- successes, failures
   'raft': _from(

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from jaxrl_reason.losses.aggregation import Aggregate
-from jaxrl_reason.losses.arrays import Part
+from jaxrl_reason.losses.arrays import Part, Weight
 from jaxrl_reason.losses.baselines import GroupZScore
-from jaxrl_reason.losses.correction import Truncate
 from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.imitation import Likelihood
 from jaxrl_reason.losses.kl import KL
@@ -30,6 +29,7 @@ class Objective:
   `dataclasses.replace(losses.resolve('dapo'), policy=MyLoss())`.
 
   Attributes:
+    reward: rewards -> rewards, or None.
     advantage: rewards -> advantages.
     shaping: advantages -> advantages, in this order.
     policy: advantages -> loss per token.
@@ -37,8 +37,7 @@ class Objective:
     row_entropy: tells high-entropy tokens from others (Archer), or None.
     select: parts that choose tokens of the whole batch, by the name under which
       they reach the others: 'cov_tokens', 'top_entropy'.
-    correction: weight old / sampler, or None.
-    weights: further factors [N, T] on the policy term.
+    weights: factors [N, T] on the policy's loss: corrections, rejections.
     offpolicy: loss of the tokens another policy wrote; None: the same.
     kl, entropy, likelihood: terms beside the policy's; None: none.
     aggregation: loss per token -> loss.
@@ -48,14 +47,14 @@ class Objective:
     settings: the flat settings it was read from, all of them.
   """
 
+  reward: Part | None = None
   advantage: Part = GroupZScore()
   shaping: tuple[Part, ...] = ()
   policy: Part = PPOClip()
   ratio_to: str = 'old'
   row_entropy: Part | None = None
   select: Mapping[str, Part] = dataclasses.field(default_factory=dict)
-  correction: Truncate | None = None
-  weights: tuple[Part, ...] = ()
+  weights: tuple[Weight, ...] = ()
   offpolicy: Part | None = None
   kl: KL | None = None
   entropy: EntropyBonus | None = None
@@ -72,14 +71,11 @@ class Objective:
   @property
   def parts(self) -> list[Part]:
     """Every part, in the order in which they are used."""
-    single = (self.row_entropy, self.correction, self.offpolicy, self.kl)
-    last = (self.entropy, self.likelihood, self.aggregation)
-    everything = (
-      self.advantage,
-      *self.shaping,
-      self.policy,
-      *self.select.values(),
-    ) + (*self.weights, *single, *last, *(self.critic or ()))
+    first = (self.reward, self.advantage, *self.shaping, self.policy)
+    weights = (self.row_entropy, *self.select.values())
+    last = (self.offpolicy, self.kl, self.entropy, self.likelihood)
+    everything = (*first, *weights, *self.weights, *last, self.aggregation)
+    everything += self.critic or ()
     return [part for part in everything if part is not None]
 
   @functools.cached_property
@@ -111,6 +107,20 @@ class Objective:
     names = {alias.get(name, name) for name in part.reads}
     in_reward = part is self.kl and part.where == 'reward'
     return names | ({'old_logp'} if in_reward else set())
+
+  @functools.cached_property
+  def terms(self) -> dict[str, Part]:
+    """The terms beside the policy's, by the name of their coefficient."""
+    kl = self.kl if self.kl is not None and self.kl.where == 'loss' else None
+    terms = dict(
+      kl_coef=kl, entropy_coef=self.entropy, sft_coef=self.likelihood
+    )
+    return {name: term for name, term in terms.items() if term is not None}
+
+  @property
+  def correction(self) -> Part | None:
+    """The weight old / sampler among `weights`, or None."""
+    return next((w for w in self.weights if hasattr(w, 'normalise')), None)
 
   @functools.cached_property
   def coefs(self) -> dict[str, float]:

@@ -108,7 +108,7 @@ def topr(
   weight (0, 1) that vanishes once the policy no longer samples them.
   """
   adv = stop(rows_to_tokens(adv, mask))
-  w = stop(importance_ratio(logp, old_logp, mask, ratio='product'))
+  w = stop(importance_ratio(logp, old_logp, mask, ratio='sequence_product'))
   low, high = _by_sign(adv, topr_pos, topr_neg)
   return -hard_clip(w, low, high) * adv * keep(mask, logp)
 
@@ -118,7 +118,7 @@ class TOPR(part('TOPR', topr, PolicyLoss)):
 
   def clipped(self, arrays):
     logp, old_logp, adv, mask = self.take(arrays)
-    w = stop(importance_ratio(logp, old_logp, mask, ratio='product'))
+    w = stop(importance_ratio(logp, old_logp, mask, ratio='sequence_product'))
     adv = rows_to_tokens(adv, mask)
     low, high = _by_sign(adv, self.topr_pos, self.topr_neg)
     return {'clip_low': w < low, 'clip_high': w > high}

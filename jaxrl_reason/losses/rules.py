@@ -1,6 +1,7 @@
 """Settings that cannot be together: (what cannot be, what to do)."""
 
 from jaxrl_reason.losses.bellman import BELLMAN
+from jaxrl_reason.losses.correction import ROW_STATISTICS
 from jaxrl_reason.losses.defaults import TOKEN_ADVANTAGES
 
 
@@ -37,9 +38,9 @@ NO_REWARD = ('gdpo', 'rank', 'positives', 'signs', 'passk')
 
 RULES = (
   (
-    lambda s: _per_token(s) and s['ratio'] == 'sequence',
-    "ratio='sequence' takes one advantage per row and advantage={advantage!r} "
-    "gives one per token: use ratio='sequence_token'",
+    lambda s: _per_token(s) and s['ratio'] == 'sequence_mean',
+    "ratio='sequence_mean' takes one advantage per row and advantage="
+    "{advantage!r} gives one per token: use ratio='sequence_mean_token'",
   ),
   (
     lambda s: _per_token(s) and s['policy'] == 'gmpo',
@@ -107,6 +108,25 @@ RULES = (
     'policy={policy!r} has no KL or entropy term: set kl_coef and entropy_coef '
     'to 0',
   ),
+  (
+    lambda s: (
+      s['reject_by'] != 'ratio'
+      and s['reject_level'] not in ('token', *ROW_STATISTICS)
+    ),
+    'reject_by={reject_by!r} is no ratio and reject_level={reject_level!r} a '
+    "level of ratios: use 'token', 'sum', 'mean' or 'max'",
+  ),
+  (
+    lambda s: s['advantage'] == 'gdpo' and s['reward_low'] is not None,
+    'reward_low={reward_low!r} has no effect on the parts that '
+    "advantage='gdpo' reads: remove it",
+  ),
+  (
+    lambda s: s['advantage'] == 'gdpo' and s['reward_high'] is not None,
+    'reward_high={reward_high!r} has no effect on the parts that '
+    "advantage='gdpo' reads: remove it",
+  ),
+  _inverted('reward_low', 'reward_high'),
   _inverted('reject_low', 'reject_high'),
   _inverted('correction_low', 'correction_high'),
   _inverted('cov_low', 'cov_high'),

@@ -4,10 +4,13 @@ The choices depend on the whole batch, so make them once, before micro-batching,
 and slice what comes back like any other [N, T] array.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Weight,
   as_float,
   as_mask,
   check_shapes,
@@ -117,6 +120,16 @@ def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
   return m & (h >= threshold)
 
 
+@dataclasses.dataclass(frozen=True)
+class OnlySelected(Weight):
+  """Trains on the tokens that a part of `Objective.select` chose."""
+
+  name: str = 'top_entropy'
+
+  def __call__(self, arrays):
+    return as_float(as_mask(arrays[self.name]))
+
+
 HighEntropy = part('HighEntropy', high_entropy_in_row)
 
 
@@ -135,7 +148,7 @@ def off_policy_rows(logp, old_logp, adv, mask, *, max_row_drift):
   return keep(mask, ~drop)
 
 
-DropDrifted = part('DropDrifted', off_policy_rows, metric='drifted')
+DropDrifted = part('DropDrifted', off_policy_rows, Weight, metric='drifted')
 
 
 COV_TOKENS = {'clip_cov': ClipCovTokens, 'kl_cov': KLCovTokens}

@@ -34,11 +34,13 @@ from jaxrl_reason.losses.presets import PRESETS
 from jaxrl_reason.losses.record import Objective
 from jaxrl_reason.losses.rules import RULES
 from jaxrl_reason.losses.token_advantage import ValueTargets
+from jaxrl_reason.losses.token_baseline import LengthPreference
 from jaxrl_reason.losses.value import ValueLoss
 
 # Keys that choose or switch on a part.
 SWITCHES = frozenset(
-  'name advantage policy aggregation count_empty whiten entropy_alpha adv_max '
+  'name reward_low reward_high length_lambda advantage policy aggregation '
+  'count_empty whiten entropy_alpha adv_max '
   'pos_weight neg_weight entropy_share max_row_drift drop_truncated offpolicy '
   'correction reject_low reject_high veto kl_coef entropy_coef sft_coef '
   'kl_target entropy_target'.split()
@@ -68,6 +70,7 @@ def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
   _check_read(objective, given, {**base, 'name': s['name']})
   # Worked out now, so that nothing is while a program is traced.
   _ = objective.needs, objective.coefs, objective.takes_logits
+  _ = objective.terms
   _ = [part.options for part in objective.parts]
   return objective
 
@@ -112,6 +115,7 @@ def _read(s) -> Objective:
   if s['clip_high_entropy'] is not None and s['policy'] == 'ppo_clip':
     policy = ArcherClip
   return Objective(
+    reward=_when(_any(s, 'reward_low', 'reward_high'), shaping.ClipReward, s),
     advantage=ADVANTAGES[s['advantage']].read(s),
     shaping=_chosen(
       s,
@@ -119,6 +123,7 @@ def _read(s) -> Objective:
       (s['entropy_alpha'] != 0, shaping.EntropyShape),
       (s['adv_max'] is not None, shaping.ClipAdvantage),
       ((s['pos_weight'], s['neg_weight']) != (1, 1), shaping.WeighSigns),
+      (s['length_lambda'] is not None, LengthPreference),
     ),
     policy=policy.read(s),
     ratio_to=s['ratio_to'],
@@ -128,13 +133,12 @@ def _read(s) -> Objective:
       s,
     ),
     select=_select(s),
-    correction=_when(
-      s['correction'] != 'none', CORRECTIONS.get(s['correction']), s
-    ),
     weights=_chosen(
       s,
+      (s['correction'] != 'none', CORRECTIONS.get(s['correction'])),
       (_any(s, 'reject_low', 'reject_high', 'veto'), Reject),
       (s['max_row_drift'] is not None, selection.DropDrifted),
+      (s['entropy_share'] is not None, selection.OnlySelected),
     ),
     offpolicy=_when(
       s['offpolicy'] in ('luffy', 'sft'),

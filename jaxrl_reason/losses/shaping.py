@@ -80,3 +80,11 @@ def clip_advantage(adv, *, adv_max):
 
 
 ClipAdvantage = part('ClipAdvantage', clip_advantage)
+
+
+def clip_reward(reward, *, reward_low=None, reward_high=None):
+  """Rewards [N] kept in [low, high]; None: no bound. NaN stays NaN."""
+  return jnp.clip(as_float(reward), reward_low, reward_high)
+
+
+ClipReward = part('ClipReward', clip_reward)

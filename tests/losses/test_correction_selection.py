@@ -33,9 +33,9 @@ def test_truncate_clip_and_mask_by_hand():
 
 def test_levels_by_hand():
   """Products 1/2 and 2; geometric means sqrt(1/2) and 2^(1/3)."""
-  product = weight(correction_level='product', correction_high=1.75)
+  product = weight(correction_level='sequence_product', correction_high=1.75)
   close(product, [[0.5, 0.5, 0], [1.75] * 3], 1e-5)
-  mean = weight(correction_level='sequence', correction_high=None)
+  mean = weight(correction_level='sequence_mean', correction_high=None)
   close(mean, [[0.5**0.5, 0.5**0.5, 0], [2 ** (1 / 3)] * 3], 1e-5)
 
 

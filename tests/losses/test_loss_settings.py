@@ -51,7 +51,7 @@ def test_overrides_win_over_the_preset():
     ({'name': 'vespo', 'vespo_pos': 2.0}, ['vespo_pos=2.0', 'tuple']),
     (
       {'name': 'gspo', 'advantage': 'gae'},
-      ["ratio='sequence'", "'gae'", "'sequence_token'"],
+      ["ratio='sequence_mean'", "'gae'", "'sequence_mean_token'"],
     ),
     ({'advantage': 'gae', 'whiten': 'rows'}, ["whiten='tokens'"]),
     ({'dual_clip': 1.1}, ['dual_clip=1.1', 'clip_high=0.2']),

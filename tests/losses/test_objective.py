@@ -54,12 +54,13 @@ def batch():
     logits=rng.normal(size=(n, t, V)).astype(f32),
     tokens=rng.integers(V, size=(n, t)),
     old_mean_logp=hide(rng.normal(size=(n, t))),
+    sum_p_squared=hide(rng.random((n, t))),
   )
 
 
 ADVANTAGE_ARRAYS = (
   'reward_parts greedy_reward old_logp ref_logp entropy values process_reward '
-  'segment_reward segment_ids node_ids'
+  'segment_reward segment_ids node_ids sum_p_squared'
 ).split()
 LOSS_ARRAYS = (
   'old_logp ref_logp sampler_logp entropy sft_mask is_offpolicy'

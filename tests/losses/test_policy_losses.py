@@ -28,7 +28,7 @@ PAIRS = {
     lambda *x: twin.ppo_clip(*x, dual=3.0),
   ),
   'gspo': (
-    lambda *x: losses.ppo_clip(*x, ratio='sequence'),
+    lambda *x: losses.ppo_clip(*x, ratio='sequence_mean'),
     lambda *x: twin.ppo_clip(*x, ratio='sequence'),
   ),
   'cispo': (losses.cispo, twin.cispo),
@@ -197,7 +197,7 @@ def test_gspo_is_grpo_at_length_one():
   mask = b['mask'][:, 1:2]
   both = [
     losses.ppo_clip(logp, old, adv, mask, ratio=ratio)
-    for ratio in ('token', 'sequence')
+    for ratio in ('token', 'sequence_mean')
   ]
   close(*both, 0)
 
@@ -216,7 +216,7 @@ def test_gspo_token_has_gspo_values_and_gradients():
 
     return jax.jit(jax.value_and_grad(loss))(jnp.float32(b['logp']))
 
-  (v1, g1), (v2, g2) = run('sequence'), run('sequence_token')
+  (v1, g1), (v2, g2) = run('sequence_mean'), run('sequence_mean_token')
   close(v1, v2, 1e-6)
   close(g1, g2, 1e-5)
 

@@ -90,8 +90,9 @@ def test_every_recipe_is_accepted_or_says_what_it_lacks():
     except ValueError as e:
       refused.append(name)
       assert f'{name!r} needs' in str(e)
-  # Trees of samples and rewards per turn come from other rollouts.
-  assert refused == ['tree_rl', 'mt_grpo']
+  # Trees of samples and rewards per turn come from other rollouts; nobody
+  # sums squares of probabilities here.
+  assert refused == ['otb', 'otb_turns', 'tree_rl', 'mt_grpo']
 
 
 def test_a_critic_learns_the_mean_reward(batch):

@@ -1,0 +1,106 @@
+"""The baseline of least variance at every token: OTB, [N, T]."""
+
+import jax.numpy as jnp
+
+from jaxrl_reason.losses import groups
+from jaxrl_reason.losses.arrays import (
+  as_float,
+  as_mask,
+  check_shapes,
+  choose,
+  keep,
+  part,
+  row_count,
+  safe_divide,
+  safe_exp,
+)
+from jaxrl_reason.losses.baselines import Advantage
+from jaxrl_reason.losses.token_advantage import suffix_scan, token_rewards
+
+# Whether tokens are compared by their count within the row, holes left out.
+OTB_PLACES = {'column': False, 'token': True}
+
+
+def _baseline(togo, energy, there, segment):
+  """The group's energy-weighted mean return in each column, and its rows."""
+  weight = keep(there, energy)
+  total = groups.over_group(weight, segment)
+  rows = groups.over_group(as_float(there), segment)
+  return safe_divide(groups.over_group(weight * togo, segment), total), rows
+
+
+def optimal_token(
+  reward,
+  group,
+  old_logp,
+  sum_p_squared,
+  mask,
+  *,
+  valid=None,
+  process_reward=None,
+  otb_places='column',
+  singleton='zero',
+):
+  """A_t = G_t - sum_i G_it W_it / sum_i W_it over the group, G the return: OTB.
+
+  https://arxiv.org/abs/2602.07078. W_t = sum_{s <= t} (1 - 2 p_s + sum_v p_v^2)
+  is the squared norm of the score by the logits, added up to t: rows that were
+  unsure so far count more. At a token that no other row of the group reaches
+  the advantage is 0, or with `singleton='reward'` the return.
+
+  Args:
+    old_logp: [N, T], of the policy that sampled.
+    sum_p_squared: [N, T], `entropy.sum_p_squared` of its logits.
+    otb_places: 'column' compares what stands in one column of the array;
+      'token' the k-th token of each row, whatever lies between: the form for
+      rows of several turns, whose holes differ.
+  """
+  check_shapes(mask=mask, old_logp=old_logp, sum_p_squared=sum_p_squared)
+  g = groups.group_of(reward, group, valid)
+  packed = choose('otb_places', otb_places, OTB_PLACES)
+  there = as_mask(mask) & g.valid[:, None]
+  r = token_rewards(reward, mask, valid=valid, process_reward=process_reward)
+  togo = keep(there, suffix_scan(r, jnp.ones_like(r)))
+  p = safe_exp(keep(there, old_logp))
+  energy = jnp.cumsum(keep(there, 1 - 2 * p + keep(there, sum_p_squared)), -1)
+  if packed:  # the row's own tokens first, in their order
+    order = jnp.argsort(~there, axis=-1, stable=True)
+    place = jnp.argsort(order, axis=-1)
+    arrays = [jnp.take_along_axis(x, order, -1) for x in (togo, energy, there)]
+    baseline, rows = (
+      jnp.take_along_axis(x, place, -1) for x in _baseline(*arrays, g.segment)
+    )
+  else:
+    baseline, rows = _baseline(togo, energy, there, g.segment)
+  alone = choose('singleton', singleton, {'zero': 0.0, 'reward': togo})
+  return keep(there, jnp.where(rows > 1, togo - baseline, alone))
+
+
+OptimalToken = part('OptimalToken', optimal_token, Advantage)
+
+
+def length_preference(mask, group, *, length_lambda=1.0, length_spread=1 / 9):
+  """Weights of rows by their length within the group, of mean 1: [N].
+
+  Lambda-GRPO, https://arxiv.org/abs/2510.06870: n softmax(h^lambda) over the n
+  rows of a group, h = 1 + spread z, z the standardised length. 0 weighs all
+  rows the same, above 0 prefers long ones, below 0 short ones. Differentiable
+  in lambda, which the paper learns. With spread = 1/9, h is positive in groups
+  of up to 82 rows; rows without a token get 0.
+  """
+  n = row_count(mask)
+  g = groups.group_of(n, group, n > 0)
+  z = safe_divide(groups.centred(g), groups.group_std_of(g, ddof=0))
+  h = jnp.maximum(1 + length_spread * z, 1e-3) ** length_lambda
+  weight = keep(g.valid, jnp.exp(h))
+  return safe_divide(g.n * weight, groups.over_group(weight, g.segment))
+
+
+def prefer_lengths(adv, mask, group, *, length_lambda=1.0, length_spread=1 / 9):
+  """A times `length_preference`, [N] or [N, T]: lambda held constant."""
+  options = dict(length_lambda=length_lambda, length_spread=length_spread)
+  weight = length_preference(mask, group, **options)
+  return adv * (weight if jnp.ndim(adv) == 1 else weight[:, None])
+
+
+LengthPreference = part('LengthPreference', prefer_lengths)

@@ -1,0 +1,217 @@
+"""What other trainers have: each against its formula, one loop at a time."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from losses_batch import close
+
+from jaxrl_reason import losses
+
+RNG = np.random.default_rng(3)
+GROUP = np.array([0, 0, 0, 1, 1, 1, 2])
+MASK = np.array(
+  [
+    [1, 1, 0, 1, 1],
+    [1, 1, 1, 0, 0],
+    [1, 0, 1, 0, 0],
+    [1, 1, 1, 1, 0],
+    [0, 0, 0, 0, 0],
+    [1, 1, 0, 0, 1],
+    [1, 1, 1, 0, 0],
+  ]
+)
+REWARD = np.float32([1, 0, 0.5, 1, 1, 0, 1])
+LOGP = np.float32(-RNG.random(MASK.shape) - 0.1)
+SQUARES = np.float32(RNG.random(MASK.shape))
+
+
+def optimal(places):
+  """Loops over groups and places: the return less the weighted mean return."""
+  out = np.zeros(MASK.shape)
+  spots = [list(np.flatnonzero(row)) for row in MASK]
+  for i, own in enumerate(spots):
+    energy = lambda j, t: sum(  # noqa: E731
+      1 - 2 * np.exp(np.float64(LOGP[j, s])) + SQUARES[j, s]
+      for s in spots[j]
+      if s <= t
+    )
+    for k, t in enumerate(own):
+      total = weighed = rows = 0
+      for j in np.flatnonzero(GROUP == GROUP[i]):
+        at = t if places == 'column' and MASK[j, t] else None
+        if places == 'token' and k < len(spots[j]):
+          at = spots[j][k]
+        if at is not None:
+          w = energy(j, at)
+          total, weighed, rows = total + w, weighed + w * REWARD[j], rows + 1
+      out[i, t] = REWARD[i] - weighed / total if rows > 1 else 0
+  return out
+
+
+@pytest.mark.parametrize('places', ['column', 'token'])
+def test_optimal_token_baseline(places):
+  got = losses.optimal_token(
+    REWARD,
+    GROUP,
+    LOGP,
+    np.where(MASK, SQUARES, np.nan),
+    MASK,
+    otb_places=places,
+  )
+  close(got, optimal(places), 1e-5)
+  alone = losses.optimal_token(
+    REWARD, GROUP, LOGP, SQUARES, MASK, otb_places=places, singleton='reward'
+  )
+  close(alone[6], MASK[6] * REWARD[6], 1e-6)
+  name = {'column': 'otb', 'token': 'otb_turns'}[places]
+  assert losses.needs(name) == {'old_logp', 'sum_p_squared'}
+  adv = losses.advantages(
+    name, REWARD, GROUP, mask=MASK, old_logp=LOGP, sum_p_squared=SQUARES
+  )
+  close(adv, got, 1e-6)
+
+
+def test_sum_of_squared_probabilities():
+  logits = np.float32(RNG.normal(size=(2, 3, 5)))
+  p = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+  close(losses.sum_p_squared(logits), (p**2).sum(-1), 1e-5)
+
+
+SAMPLER = np.float32(LOGP + 0.5 * RNG.normal(size=MASK.shape))
+
+
+@pytest.mark.parametrize('by', ['ratio', 'k2', 'k3'])
+@pytest.mark.parametrize('level', ['token', 'sum', 'mean', 'max'])
+def test_rejection_by_sums_means_and_maxima(by, level):
+  d = np.float64(LOGP) - SAMPLER
+  x = {'ratio': np.exp(d), 'k2': d**2 / 2, 'k3': np.exp(d) - 1 - d}[by]
+  x = np.where(MASK, x, 0)
+  count = np.maximum(MASK.sum(1, keepdims=True), 1)
+  stat = {
+    'token': x,
+    'sum': x.sum(1, keepdims=True),
+    'mean': x.sum(1, keepdims=True) / count,
+    'max': x.max(1, keepdims=True),
+  }[level]
+  limit = float(np.median(stat[MASK.any(1)]))
+  got = losses.rejection_weight(
+    LOGP, SAMPLER, MASK, reject_by=by, reject_level=level, reject_high=limit
+  )
+  close(got, MASK * (stat <= limit * (1 + 1e-6)), 0)
+  assert 0 < got.sum() < MASK.sum()
+  s = {'reject_by': by, 'reject_level': level, 'reject_high': limit}
+  assert losses.needs(s) == {'old_logp', 'sampler_logp'}
+
+
+def test_rejection_levels_that_cannot_be():
+  with pytest.raises(ValueError, match="reject_by='k2'"):
+    losses.resolve(
+      {
+        'reject_by': 'k2',
+        'reject_level': 'sequence_product',
+        'reject_high': 1.0,
+      }
+    )
+  with pytest.raises(ValueError, match='sequence_mean'):
+    losses.importance_ratio(LOGP, SAMPLER, MASK, ratio='sequence')
+
+
+def test_luspo_on_tokens():
+  x = np.float32(RNG.normal(size=MASK.shape))
+  rows = MASK.any(1).sum()
+  want = sum((x[i] * MASK[i]).sum() * MASK[i].sum() for i in range(7))
+  got = losses.aggregate(x, MASK, 'length_weighted')
+  close(got, want / (rows * 5), 1e-5)
+  s = losses.resolve('luspo_token')
+  assert s['ratio'] == 'token' and s['count_empty']
+
+
+def test_leave_one_out_std():
+  got = losses.leave_one_out_std(REWARD, GROUP)
+  want = np.zeros(7)
+  for i in range(7):
+    rest = [REWARD[j] for j in range(7) if GROUP[j] == GROUP[i] and j != i]
+    if rest:
+      std = np.std(rest, ddof=1) + 1e-6 if len(set(rest)) > 1 else 1.0
+      want[i] = (REWARD[i] - np.mean(rest)) / std
+  close(got, want, 1e-5)
+  assert not np.any(losses.leave_one_out_std(np.full(7, 0.1), GROUP))
+  pair = losses.leave_one_out_std(np.float32([1, 0]), np.zeros(2, int))
+  close(pair, [1, -1], 1e-6)
+
+
+def test_best_of_a_group_gets_its_lead():
+  close(losses.best_of_group(REWARD, GROUP), [0.5, 0, 0, 0, 0, 0, 0], 1e-6)
+  reward = np.array([1, np.nan, 0.25, 3, 2, 1, 1])
+  close(losses.best_of_group(reward, GROUP), [0.75, 0, 0, 1, 0, 0, 0], 1e-6)
+  adv = losses.advantages('grpo_passk', REWARD, GROUP, mask=MASK)
+  close(adv, [0.5, 0, 0, 0, 0, 0, 0], 1e-6)
+
+
+def test_rewards_are_clipped_before_everything():
+  s = {'advantage': 'group_mean', 'reward_low': 0.0, 'reward_high': 2.0}
+  reward, group = np.array([5.0, -3.0, np.nan]), np.zeros(3, int)
+  adv = losses.advantages(s, reward, group, mask=np.ones((3, 2)))
+  close(adv, [1, -1, 0], 1e-6)
+  s = {'advantage': 'gae', 'reward_high': 2.0}
+  targets = losses.critic_targets(
+    s, np.array([5.0]), np.zeros((1, 2)), np.ones((1, 2))
+  )
+  close(targets, [[2, 2]], 1e-6)
+  with pytest.raises(ValueError, match='reward_low'):
+    losses.resolve({**s, 'reward_low': 3.0})
+
+
+def test_the_mask_of_prime_rl_has_both_sides():
+  old = jnp.log(jnp.array([[0.5, 0.5, 0.5, 0.5]]))
+  logp = jnp.log(jnp.array([[0.75, 0.25, 0.65, 0.35]]))
+  mask = jnp.ones((1, 4))
+  for sign in (1.0, -1.0):
+    x = losses.dppo(
+      logp, old, jnp.array([sign]), mask, max_divergence=0.2, mask_sides='both'
+    )
+    close(x, -sign * np.array([[0, 0, 1.3, 0.7]]), 1e-5)
+  loss, metrics = losses.policy_loss(
+    'ipo_mask', logp, jnp.ones(1), mask, sampler_logp=old
+  )
+  d = np.log([1.5, 0.5, 1.3, 0.7])
+  close(loss, -2.0 / 4 + 1e-3 * (d**2).mean(), 1e-5)
+  close(metrics['clip_low'] + metrics['clip_high'], 0.5, 1e-6)
+
+
+def test_a_capped_ratio_keeps_a_capped_gradient():
+  old, mask = jnp.full((1, 1), -5.0), jnp.ones((1, 1))
+
+  def loss(logp):
+    x = losses.dppo(logp, old, -jnp.ones(1), mask, ratio_max=20.0)
+    return x.sum()
+
+  value, slope = jax.value_and_grad(loss)(jnp.full((1, 1), -1.0))  # r = e^4
+  close(value, 20.0, 1e-5)
+  close(slope, [[20.0]], 1e-5)
+  value, slope = jax.value_and_grad(loss)(old + 1.0)
+  close(value, np.e, 1e-5)
+  close(slope, [[np.e]], 1e-5)
+
+
+def test_length_preference():
+  n = MASK.sum(1)
+  for lam in (0.0, 1.0, -2.0):
+    want = np.zeros(7)
+    for i in np.flatnonzero(n):
+      own = [n[j] for j in range(7) if GROUP[j] == GROUP[i] and n[j]]
+      std = np.std(own)
+      h = [1 + (x - np.mean(own)) / std / 9 if std else 1.0 for x in own]
+      g = np.exp(np.array(h) ** lam)
+      mine = 1 + (n[i] - np.mean(own)) / std / 9 if std else 1.0
+      want[i] = len(own) * np.exp(mine**lam) / g.sum()
+    got = losses.length_preference(MASK, GROUP, length_lambda=lam)
+    close(got, want, 1e-5, lam)
+  slope = jax.grad(
+    lambda lam: losses.length_preference(MASK, GROUP, length_lambda=lam)[0]
+  )(1.0)
+  assert np.isfinite(slope) and slope > 0
+  adv = losses.advantages('lambda_grpo', REWARD, GROUP, mask=MASK)
+  plain = losses.advantages('grpo', REWARD, GROUP, mask=MASK, ref_logp=LOGP)
+  close(adv, plain * losses.length_preference(MASK, GROUP), 1e-5)
