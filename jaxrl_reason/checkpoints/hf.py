@@ -236,7 +236,10 @@ def load(
       by_leaf.setdefault(piece.leaf, {})[piece.at] = name, piece
   if kept is None:
     to = jnp.dtype(dtype).name
-    own = lambda s: dataclasses.replace(s, dtype=to)
+
+    def own(s):
+      return dataclasses.replace(s, dtype=to)
+
     kept = jax.tree.map(own, specs, is_leaf=is_spec)
   if where is None:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
@@ -298,7 +301,10 @@ def save(
   folder.mkdir(parents=True, exist_ok=True)
   if any(folder.glob('*.safetensors')):
     raise FileExistsError(f'{folder} has *.safetensors already')
-  size = lambda name: math.prod(wanted[name][0]) * DTYPES[dtype].itemsize
+
+  def size(name):
+    return math.prod(wanted[name][0]) * DTYPES[dtype].itemsize
+
   groups = _group({name: size(name) for name in wanted}, shard_bytes)
   flat, listed = trees.flatten(params), {}
   for i, names in enumerate(groups, 1):
