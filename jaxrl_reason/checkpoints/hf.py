@@ -277,7 +277,10 @@ def load(
       by_leaf.setdefault(piece.leaf, {})[piece.at] = name, piece
   if kept is None:
     to = jnp.dtype(dtype).name
-    own = lambda s: dataclasses.replace(s, dtype=to)
+
+    def own(s):
+      return dataclasses.replace(s, dtype=to)
+
     kept = jax.tree.map(own, specs, is_leaf=is_spec)
   if where is None:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])

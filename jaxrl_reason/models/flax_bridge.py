@@ -51,7 +51,10 @@ def from_apply(apply: Callable, params: Any) -> Model:
   def prefill(params, tokens, valid, n_samples, max_new, columns=None):
     del columns  # there is no cache to grow
     room = ((0, 0), (0, max_new))
-    repeat = lambda x: jnp.repeat(jnp.pad(x, room), n_samples, axis=0)
+
+    def repeat(x):
+      return jnp.repeat(jnp.pad(x, room), n_samples, axis=0)
+
     last = logits(params, tokens, valid)[:, -1]
     return last, Written(repeat(tokens), repeat(valid), tokens.shape[1])
 
@@ -86,7 +89,10 @@ def _replicated(x) -> spec.Spec:
 
 def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
   """A Linen module called as `module.apply({'params': params}, tokens)`."""
-  apply = lambda params, tokens: module.apply({'params': params}, tokens)
+
+  def apply(params, tokens):
+    return module.apply({'params': params}, tokens)
+
   return from_apply(apply, params), params
 
 

@@ -26,10 +26,13 @@ def kept_bytes(c: Config, length: int) -> int:
 
   def bytes_of(rows: int) -> int:
     shape = jax.ShapeDtypeStruct((rows, length), jnp.int32)
-    hidden = lambda params, tokens: model.hidden(params, tokens, tokens > 0)
-    pull = lambda params, tokens: jax.vjp(lambda p: hidden(p, tokens), params)[
-      1
-    ]
+
+    def hidden(params, tokens):
+      return model.hidden(params, tokens, tokens > 0)
+
+    def pull(params, tokens):
+      return jax.vjp(lambda p: hidden(p, tokens), params)[1]
+
     kept = jax.eval_shape(pull, spec.abstract(model.specs), shape)
     arrays = [x for x in jax.tree.leaves(kept) if hasattr(x, 'dtype')]
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays)

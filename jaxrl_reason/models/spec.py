@@ -68,7 +68,10 @@ def abstract(specs: Any, dtype=None) -> Any:
   """The tree of shapes and dtypes (the specs' own unless given), without
   values.
   """
-  make = lambda s: jax.ShapeDtypeStruct(s.shape, dtype or s.dtype)
+
+  def make(s):
+    return jax.ShapeDtypeStruct(s.shape, dtype or s.dtype)
+
   return jax.tree.map(make, specs, is_leaf=is_spec)
 
 

@@ -12,7 +12,7 @@ from small import small_model
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, trees
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import adapters, spec
+from jaxrl_reason.models import adapters, spec, transformer
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.update import learner as learner_lib
@@ -133,3 +133,17 @@ def test_what_a_bias_is_not_is_not_folded():
     c = dataclasses.replace(CONFIG, **changes)
     with pytest.raises(ValueError, match='norms or experts'):
       steering.folded(PARAMS | {steering.KEY: VECTORS}, c)
+
+
+def test_folded_it_is_the_same_where_residuals_are_scaled():
+  c, base, params = small_model(**SHAPE, residual_scale=0.4)
+  params |= {steering.KEY: VECTORS}
+  tokens, valid = jnp.arange(12).reshape(2, 6), jnp.ones((2, 6), bool)
+  want = adapters.attach(base, steering=True).hidden(params, tokens, valid)
+  folded, c = steering.folded(params, c)
+  got = transformer.build(c).hidden(folded, tokens, valid)
+  np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_nothing_attached_is_the_model_itself():
+  assert adapters.attach(BASE) is BASE

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from small import small_config, small_model
 
-from jaxrl_reason.models import spec, transformer
-from jaxrl_reason.models.parts import layers
+from jaxrl_reason.models import blocks, spec, transformer
+from jaxrl_reason.models.parts import attention, layers
 
 N, T = 3, 7
 
@@ -199,3 +199,28 @@ def test_softmax_of_nothing_is_finite():
 def test_impossible_configs_are_refused(change, word):
   with pytest.raises(ValueError, match=word):
     small_config(**change)
+
+
+def test_embeddings_may_come_from_elsewhere(tiny):
+  """As soft prompts: a vector is what its token would be, another one changes
+  what comes after it alone.
+  """
+  c, model, params = tiny
+  tokens, valid = rows()
+  whom = attention.describe(valid)
+
+  def attention_of(windows):
+    kernel = attention.make(whom, c, windows)
+    return lambda q, k, v, which, _: (kernel(q, k, v, which), None)
+
+  @jax.jit
+  def hidden(x):
+    return blocks.through(params, c, x, whom, T, attention_of)[0]
+
+  x = blocks.embed(params, c, tokens)
+  want = hidden(x)
+  np.testing.assert_allclose(
+    want, model.hidden(params, tokens, valid), atol=1e-5
+  )
+  moved = jnp.abs(hidden(x.at[:, 2].add(0.5)) - want).max(axis=(0, 2))
+  assert np.all(moved[:2] == 0) and np.all(moved[2:] > 1e-4)

@@ -50,7 +50,10 @@ def _smaller(path: str, s: spec.Spec, dtype: str):
     less = 'bfloat16' if dtype == INT8 else dtype
     return dataclasses.replace(s, dtype=less)
   lead, n = weights.split(path, s)
-  rest = lambda x: x[:lead] + x[lead + n :]
+
+  def rest(x):
+    return x[:lead] + x[lead + n :]
+
   scale = spec.Spec(rest(s.shape), rest(s.axes), 'ones')
   return {INT8: dataclasses.replace(s, dtype=INT8), SCALE: scale}
 
@@ -62,10 +65,13 @@ def is_pair(x: Any) -> bool:
 
 def plain(tree: Any) -> Any:
   """The specs of the same weights in float32: those to draw them from."""
-  undo = lambda s: dataclasses.replace(
-    s[INT8] if is_pair(s) else s, dtype='float32'
-  )
-  is_leaf = lambda x: is_pair(x) or spec.is_spec(x)
+
+  def undo(s):
+    return dataclasses.replace(s[INT8] if is_pair(s) else s, dtype='float32')
+
+  def is_leaf(x):
+    return is_pair(x) or spec.is_spec(x)
+
   return jax.tree.map(undo, tree, is_leaf=is_leaf)
 
 
@@ -95,7 +101,10 @@ def quantize(w: jax.Array, inputs: tuple[int, ...]) -> dict[str, jax.Array]:
 def init(tree: Any, key: jax.Array) -> Any:
   """Values of a tree of these specs, as `spec.init` draws those of `plain`."""
   full = spec.init(plain(tree), key)
-  is_leaf = lambda x: is_pair(x) or spec.is_spec(x)
+
+  def is_leaf(x):
+    return is_pair(x) or spec.is_spec(x)
+
   return jax.tree.map(keep, tree, full, is_leaf=is_leaf)
 
 

@@ -65,7 +65,10 @@ def folded(params: dict, c: Config) -> tuple[dict, Config]:
     raise ValueError('norms or experts follow on what a bias would be added to')
   n, d = params[KEY].shape
   attn, mlp = (dict(params['layers'][k]) for k in ('attn', 'mlp'))
-  zeros = lambda *shape: jnp.zeros((n, *shape), params[KEY].dtype)
+
+  def zeros(*shape):
+    return jnp.zeros((n, *shape), params[KEY].dtype)
+
   if c.bias:
     attn.setdefault('o_bias', zeros(d))
   for name, width in ('gate', c.mlp), ('up', c.mlp), ('down', d):

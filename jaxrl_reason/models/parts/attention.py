@@ -192,9 +192,10 @@ def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
       n_rows=q.shape[0],
       n_heads=k.shape[2],
     )
-    major = lambda x: jnp.pad(
-      x.swapaxes(1, 2), ((0, 0), (0, 0), (0, room), (0, 0))
-    )
+
+    def major(x):
+      return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, room), (0, 0)))
+
     out = f(kernel, major(q * scale), ids, major(k), major(v), ids)
     return out[:, :, :t].swapaxes(1, 2)
 
@@ -212,7 +213,9 @@ def _cudnn(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
   first, lengths = jnp.argmax(real, axis=1), real.sum(axis=1)
   there = (jnp.arange(t) + first[:, None]) % t
   back = (jnp.arange(t) - first[:, None]) % t
-  move = lambda x, to: jnp.take_along_axis(x, to[..., None, None], axis=1)
+
+  def move(x, to):
+    return jnp.take_along_axis(x, to[..., None, None], axis=1)
 
   def of(window, q, k, v):
     out = jax.nn.dot_product_attention(

@@ -85,8 +85,13 @@ def attend_cached(
   """
   (s, heads, width), (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
   q = q.reshape(s, kv, -1, width) * scale
-  grouped = lambda x: x.reshape(b, s // b, *x.shape[1:])
-  alone = lambda x: x[:, None]
+
+  def grouped(x):
+    return x.reshape(b, s // b, *x.shape[1:])
+
+  def alone(x):
+    return x[:, None]
+
   shared = _cached_scores(grouped(q), prompt[0], prompt_mask, cap)
   single = _cached_scores(alone(q), own[0], alone(own_mask), cap)
   scores = [x.reshape(s, *x.shape[2:]) for x in (shared, single)]
@@ -198,6 +203,9 @@ def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:
 def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:
   """(act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
   flat = _flat(x)
-  times = lambda x, name: dense(x, p[name], p.get(name + '_bias'))
+
+  def times(x, name):
+    return dense(x, p[name], p.get(name + '_bias'))
+
   act = gate(times(flat, 'gate'), times(flat, 'up'), activation)
   return times(act, 'down').reshape(x.shape)

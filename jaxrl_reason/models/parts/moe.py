@@ -90,7 +90,10 @@ def grouped_mlp(
   m, k = routes.shape
   # [M*k], the k uses of a token adjacent
   order, back, sizes = _runs(routes.reshape(-1), n_experts)
-  dot = lambda rows, w: layers.grouped(rows, w, sizes)
+
+  def dot(rows, w):
+    return layers.grouped(rows, w, sizes)
+
   rows = x[order // k]
   act = layers.gate(dot(rows, p['gate']), dot(rows, p['up']), activation)
   return dot(act, p['down'])[back].reshape(m, k, -1)
@@ -113,9 +116,10 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, activation, n: int):
   """
   if axis is None:
     return _weighted(rows[0], p, *rows[1:], activation, n)
-  gather = lambda tree: jax.tree.map(
-    lambda x: jax.lax.all_gather(x, axis, tiled=True), tree
-  )
+
+  def gather(tree):
+    return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
+
   local, width, _ = jax.tree.leaves(p['down'])[0].shape
   if rows[1].size * (n // local) > n * width:
     return _weighted(rows[0], gather(p), *rows[1:], activation, n)
