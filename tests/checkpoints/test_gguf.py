@@ -170,6 +170,8 @@ def test_every_tensor_is_the_original(name, texts, tmp_path):
 @pytest.mark.parametrize('kind', ['F16', 'BF16', 'Q8_0', 'Q4_0', 'Q4_1'])
 def test_every_tensor_is_as_transformers_reads_it(name, kind, texts, tmp_path):
   shape = dict(hidden_size=64, intermediate_size=64, vocab_size=320)
+  if name == 'qwen3':  # where transformers does not read the heads' width
+    shape['head_dim'] = 128
   model, arch = made(name, **shape)
   path = write(tmp_path / 'm.gguf', model, arch, texts, kind)
   theirs = transformers.AutoModelForCausalLM.from_pretrained(
