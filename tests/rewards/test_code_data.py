@@ -113,7 +113,7 @@ def test_in_the_pool():
 HANGING = f"""
 import json, os, sys, threading, time
 from jaxrl_reason.rewards import code
-from jaxrl_reason.rewards.sandbox import client
+from jaxrl_reason.rewards.code.sandbox import client
 code.run_tests({ADD!r}, {TESTS!r})
 loop = lambda: code.run_tests('while True: pass', ['assert f'], timeout_s=60)
 threading.Thread(target=loop).start()

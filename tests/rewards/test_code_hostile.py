@@ -353,7 +353,7 @@ import os
 import forgeries
 import hostile_programs as hostile
 from jaxrl_reason.rewards import code
-from jaxrl_reason.rewards.sandbox import client
+from jaxrl_reason.rewards.code.sandbox import client
 sandbox = client.Sandbox({layers!r})
 def score(program):
   return code.run_tests(program, forgeries.TESTS, sandbox=sandbox).score

@@ -278,7 +278,7 @@ def test_the_cache_outlives_server_and_judge(tmp_path):
 
 WRITER = """
 import sys
-from jaxrl_reason.rewards.judge_cache import Cache
+from jaxrl_reason.rewards.judges.cache import Cache
 cache = Cache(sys.argv[1])
 for i in range(30):
   cache.put(f'shared{i}', sys.argv[2])
