@@ -75,6 +75,8 @@ def _judge(caller: socket.socket, cell) -> dict:
     overran, tally.finished = True, False
     tally.problem = f'timeout: over {limit:g} s'
   child.kill()
+  if tally.undecided and not overran:
+    raise Failed(tally.undecided)
   return {
     'nonce': nonce,
     'status': 'parsed',
