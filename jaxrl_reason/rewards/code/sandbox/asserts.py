@@ -40,7 +40,7 @@ CLASSES = {
 }
 ALIASES = {'np': 'numpy'}
 TYPE_CHECKS = ('isinstance', 'issubclass')
-CLASS_NAME = re.compile('[A-Z][a-zA-Z0-9]*[a-z]')
+CLASS_NAME = re.compile('[A-Z]')
 # Of the judge; another one is the tests' doing.
 STDIN, STDOUT = sys.stdin, sys.stdout
 PATCHED = {'input': input, 'print': print}
@@ -95,7 +95,7 @@ NUMPY = frozenset('shape dtype ndim T all any sum mean tolist astype'.split())
 def _used_as_objects(nodes: list[ast.AST], theirs: list[str]) -> set[str]:
   """Names of the program's that the tests use as classes or makers of objects.
 
-  By the tests' text alone: a name in CamelCase, one that is asked about, caught
+  By the tests' text alone: a capitalised name, one that is asked about, caught
   or entered, and one whose result has attributes that no plain value has.
   """
   made, found = {}, set()

@@ -17,7 +17,7 @@ The program must not decide on expected values, though. So
   - `x in c` is also asked of values beside x, in random order: it counts if
     one of them is not in c;
   - two objects are equal if the program says so, and if it tells, when asked
-    afterwards, one of them from some other object of the tests.
+    afterwards, one of them from some other object of its class in the tests.
 
 `Undecided` makes the verdict an error: right or wrong, nobody could say.
 """
@@ -307,7 +307,8 @@ def settle(link: peer.Peer):
   """Undecided, unless the program can tell equal objects from some other."""
   for a, b in link.claims:
     others = [x for x in link.kept[:MAX_KEPT] if x is not a and x is not b]
-    if not any(_differs(a, x) or _differs(b, x) for x in others):
+    kin = [x for x in others if a._ask('kin', x) is True]
+    if not any(_differs(a, x) or _differs(b, x) for x in kin):
       raise Undecided('only the program says that two of its objects are equal')
 
 

@@ -11,7 +11,7 @@ import itertools
 import operator
 import sys
 
-from jaxrl_reason.rewards.code.sandbox import peer
+from jaxrl_reason.rewards.code.sandbox import errors, peer
 
 MAX_PRINTED = 1 << 20  # characters of one call that are handed over
 BINARY = (
@@ -34,7 +34,7 @@ def _raised(name: str = '', text: str = '') -> tuple:
   """What `__exit__` is told of an exception in the tests."""
   if not name:
     return None, None, None
-  error = peer.make_exception(name, text)
+  error = errors.make_exception(name, text)
   return type(error), error, None
 
 
@@ -83,6 +83,7 @@ OPERATIONS = {
   'round': lambda x, digits: round(x) if digits is None else round(x, digits),
   'format': format,
   'same': lambda a, b: bool(a == b),
+  'kin': lambda a, b: type(a) is type(b),
   'heart': _heart,
   'type': type,
   'isinstance': isinstance,

@@ -11,7 +11,6 @@ A message is JSON: ['ask', operation, ...], ['ok', value, changes] or ['error',
 name, text]. A plain value is itself, everything else a list headed by a tag.
 """
 
-import builtins
 import collections
 import contextlib
 import datetime
@@ -21,7 +20,7 @@ import inspect
 import itertools
 import json
 
-from jaxrl_reason.rewards.code.sandbox import arrays
+from jaxrl_reason.rewards.code.sandbox import arrays, errors
 from jaxrl_reason.rewards.pool import wire
 
 # Larger whole numbers cross in hexadecimal: reading decimals is quadratic.
@@ -51,10 +50,6 @@ MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
 BASES = (int, float, str, bytes, bytearray, *CONTAINERS.values(), dict)
 # A type may itself be an argument (`keep_only(values, int)`).
 TYPES = {kind.__name__: kind for kind in (bool, complex, object, *BASES)}
-
-
-class RemoteError(Exception):
-  """What the other side raised, when it is no built-in exception."""
 
 
 class Closed(Exception):
@@ -203,7 +198,7 @@ class Peer:
       return result
 
   def _exception(self, name, text='', error=None) -> Exception:
-    found = make_exception(name, text)
+    found = errors.make_exception(name, text)
     if error is None or self.caught is None:
       return found
     self.stand_in = self.rich
@@ -240,7 +235,7 @@ class Peer:
     except (Closed, Overrun):
       raise
     except BaseException as e:
-      answer = ['error', _builtin_name(e), _text(e)]
+      answer = ['error', errors.builtin_name(e), errors.text_of(e)]
       if type(e).__module__ != 'builtins' and self._exports(e):
         answer.append(['mine', self._number(e), True, ''])
     self._whole = False
@@ -383,29 +378,3 @@ def _truth(x) -> bool:
   # The program's own __bool__ or __len__ may raise anything.
   except Exception:
     return True
-
-
-def _text(error: BaseException) -> str:
-  try:
-    return str(error)[:500]
-  # So may its __str__.
-  except Exception:
-    return ''
-
-
-def _builtin_name(error: BaseException) -> str:
-  for kind in type(error).__mro__:
-    if kind.__module__ == 'builtins':
-      return kind.__name__
-  return 'Exception'
-
-
-def make_exception(name, text='') -> Exception:
-  """The built-in exception of that name; RemoteError for any other."""
-  kind = getattr(builtins, name, None) if isinstance(name, str) else None
-  if isinstance(kind, type) and issubclass(kind, Exception):
-    try:
-      return kind(text)
-    except TypeError:  # UnicodeDecodeError wants five arguments
-      pass
-  return RemoteError(f'{name}: {text}')
