@@ -22,7 +22,7 @@ SHORT = {
   'json_equal': 'jaxrl_reason.rewards.text.structure:equal_json',
   'json_schema': 'jaxrl_reason.rewards.text.structure:matches_schema',
   'judge_http': 'jaxrl_reason.rewards.judges.http:reward',
-  'language': 'jaxrl_reason.rewards.text.format:consistency',
+  'language': 'jaxrl_reason.rewards.text.consistency:reward',
   'math': 'jaxrl_reason.rewards.math:reward',
   'math_symbolic': 'jaxrl_reason.rewards.math.symbolic:reward',
   'normalized': 'jaxrl_reason.rewards.text:normalized',

@@ -207,7 +207,7 @@ f = lambda x: None
 """,
   'patched modules': """
 import sys
-from jaxrl_reason.rewards.sandbox import peer, program
+from jaxrl_reason.rewards.code.sandbox import peer, program
 for module in list(sys.modules.values()):
   for name in ('same', 'run', 'report', 'fail', 'score', 'encode', 'decode'):
     try:

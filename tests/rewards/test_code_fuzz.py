@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxrl_reason.rewards import code
 from jaxrl_reason.rewards.code import output
-from jaxrl_reason.rewards.code.sandbox import peer
+from jaxrl_reason.rewards.code.sandbox import errors, peer
 from jaxrl_reason.rewards.pool import wire
 
 KEYS = st.one_of(
@@ -110,7 +110,7 @@ def test_bytes_of_any_kind_end_the_link(data):
   theirs.close()
   frames = iter(wire.Reader(ours, 1000))
   link = peer.Peer(ours, frames, operations={}, exports=callable)
-  with pytest.raises((peer.Closed, peer.RemoteError)):
+  with pytest.raises((peer.Closed, errors.RemoteError)):
     link.ask('load')
   ours.close()
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 
@@ -19,6 +20,7 @@ import hostile_programs as hostile
 import pytest
 from waiting import eventually
 
+import jaxrl_reason
 from jaxrl_reason.rewards import code, pool
 from jaxrl_reason.rewards.code.sandbox import client
 from jaxrl_reason.rewards.pool import procfs
@@ -244,7 +246,7 @@ def test_a_folder_of_its_own_empty_and_gone_afterwards(sandbox):
 def test_closing_ends_what_runs_and_removes_its_folder(mode):
   made = {}
   sandbox = open_sandbox(made, mode)
-  before = set(glob.glob('/tmp/program_*'))
+  before = set(glob.glob('/tmp/sandbox_*'))
   jobs = [
     threading.Thread(
       target=code.run_tests,
@@ -262,7 +264,106 @@ def test_closing_ends_what_runs_and_removes_its_folder(mode):
     job.join(timeout=60)
     assert not job.is_alive()
   assert nothing_left(sandbox)
-  assert not set(glob.glob('/tmp/program_*')) - before
+  assert not set(glob.glob('/tmp/sandbox_*')) - before
+
+
+NESTED = """
+import os
+def f(x):
+  top = os.getcwd()
+  for i in range(1_500):  # more than Python's stack is deep
+    try:
+      os.mkdir('d')
+      if i % 100 == 0:
+        os.symlink(top, 'l')
+        open('a', 'w').close()
+    except OSError:
+      return i  # no more room
+    os.chdir('d')
+  os.chdir(top)
+  os.mkdir('shut')
+  os.mkdir('shut/in')
+  os.chmod('shut/in', 0)
+  os.chmod('shut', 0)
+  os.chmod('.', 0o500)
+"""
+
+
+@pytest.mark.parametrize('mode', MODES)
+@pytest.mark.parametrize('ends', ['itself', 'closed'])
+def test_nested_folders_disturb_nobody_and_go(mode, ends):
+  before = set(glob.glob('/tmp/sandbox_*'))
+  sandbox = open_sandbox({}, mode)
+  try:
+    found = code.run_tests(
+      NESTED, ['assert f(0) == 5'], sandbox=sandbox, timeout_s=10
+    )
+    assert (found.score, found.status) == (0.0, 'parsed'), found
+    if ends == 'itself':
+      assert score(forgeries.HONEST, forgeries.TESTS, sandbox) == 1.0
+      assert sandbox.alive and nothing_left(sandbox)
+      there = glob.glob(f'{sandbox._folder}/*')
+      assert eventually(lambda: not glob.glob(f'{sandbox._folder}/*')), there
+  finally:
+    sandbox.close()
+  assert nothing_left(sandbox)
+  assert not set(glob.glob('/tmp/sandbox_*')) - before
+
+
+def test_folders_go_when_the_caller_is_killed():
+  start = (
+    'import sys, time\n'
+    'from jaxrl_reason.rewards import code\n'
+    'from jaxrl_reason.rewards.code.sandbox import client\n'
+    f'sandbox = client.Sandbox({MODES["no namespaces"]!r})\n'
+    'print(sandbox._folder, flush=True)\n'
+    f'code.run_tests({NESTED!r} + "  while True: pass", ["assert f(0)"],'
+    ' sandbox=sandbox, timeout_s=60)'
+  )
+  caller = subprocess.Popen(
+    [sys.executable, '-c', start],
+    stdout=subprocess.PIPE,
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+  )
+  with caller:
+    folder = caller.stdout.readline().decode().strip()
+    assert folder and eventually(
+      lambda: (
+        glob.glob(f'{folder}/program_*/d/d') or not os.path.exists(folder)
+      )  # with namespaces it is not on disk
+    )
+    caller.kill()
+  assert eventually(lambda: not os.path.exists(folder))
+
+
+def test_an_editable_install_in_another_folder_starts(tmp_path):
+  """Its package is known to a finder, which `site` would set up: on no path."""
+  package = os.path.dirname(jaxrl_reason.__file__)
+  finder = (
+    'import importlib.util, sys\n'
+    'class Finder:\n'
+    '  @staticmethod\n'
+    '  def find_spec(name, path=None, target=None):\n'
+    '    if name == "jaxrl_reason":\n'
+    '      return importlib.util.spec_from_file_location(name,\n'
+    f'        {package!r} + "/__init__.py",'
+    f' submodule_search_locations=[{package!r}])\n'
+    'sys.meta_path.append(Finder)\n'
+    'from jaxrl_reason.rewards import code\n'
+    f'assert not any(p and {os.path.dirname(package)!r}.startswith(p)'
+    ' for p in sys.path)\n'
+    'print(code.run_tests("f = abs", ["assert f(-1) == 1"]))\n'
+  )
+  site = sysconfig.get_path('purelib')
+  environment = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+  done = subprocess.run(
+    [sys.executable, '-S', '-P', '-c', finder],
+    capture_output=True,
+    text=True,
+    cwd=tmp_path,
+    env={**environment, 'PYTHONPATH': site},
+  )
+  assert 'score=1.0' in done.stdout, done.stderr
 
 
 def test_an_early_end_leaves_no_process_that_waits():

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from languages import SAMPLES
 
+from jaxrl_reason.rewards.text import consistency, language, scripts
 from jaxrl_reason.rewards.text import format as form
-from jaxrl_reason.rewards.text import language
 
 FEW = settings(max_examples=150, deadline=None, derandomize=True)
 
@@ -77,7 +77,7 @@ def test_tags_hold_all_of_the_text(pieces):
 
 
 def share(completion, prompt='', **knobs):
-  return form.consistency(completion, {'prompt': prompt}, **knobs)
+  return consistency.reward(completion, {'prompt': prompt}, **knobs)
 
 
 @pytest.mark.parametrize('code', SAMPLES)
@@ -93,7 +93,7 @@ def test_another_language_is_found(code):
   if code != 'tl':  # half of it is Spanish
     assert share(SAMPLES[code], prompt) < 0.2
   half = share(f'{prompt}\n{SAMPLES[code]}', prompt)
-  n, m = (len(language.units(t)) for t in (prompt, SAMPLES[code]))
+  n, m = (len(scripts.units(t)) for t in (prompt, SAMPLES[code]))
   assert half == pytest.approx(n / (n + m), abs=0.2)
 
 
@@ -102,12 +102,12 @@ def test_the_language_by_argument_or_field():
   assert share(SAMPLES['zh'], code='zh-tw') == 1.0
   assert share(SAMPLES['ja'], code='zh') < 1.0
   example = {'prompt': '?', 'meta': {'language': 'th'}}
-  assert form.consistency(SAMPLES['th'], example) == 1.0
-  assert form.consistency(SAMPLES['ru'], example) == 0.0
+  assert consistency.reward(SAMPLES['th'], example) == 1.0
+  assert consistency.reward(SAMPLES['ru'], example) == 0.0
   with pytest.raises(ValueError, match='xx'):
     share('text', code='xx')
   with pytest.raises(ValueError, match='prompt'):
-    form.consistency('text', {})
+    consistency.reward('text', {})
 
 
 def test_formulas_and_code_have_no_language():

@@ -1,11 +1,15 @@
 """Scores of two texts: against slow definitions, and bounded on long ones."""
 
+import collections
 import random
+import re
+import string
 import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rapidfuzz.distance import LCSseq
 
 from jaxrl_reason.rewards import fields, text
 
@@ -39,10 +43,56 @@ def slow_distance(a, b):
   return row[-1]
 
 
+def slow_rouge_l(a, b):
+  """As rouge-score 0.1.2 without stemming: `_score_lcs` of its tokens."""
+  x, y = (re.findall('[a-z0-9]+', s.lower()) for s in (a, b))
+  if not x or not y:
+    return float(a.strip() == b.strip())
+  length = slow_lcs(x, y)
+  p, r = length / len(x), length / len(y)
+  return 2 * p * r / (p + r) if length else 0.0
+
+
+def squad_f1(a, b):
+  """As SQuAD's evaluate-v1.1.py: `f1_score`."""
+
+  def words(s):
+    s = ''.join(c for c in s.lower() if c not in string.punctuation)
+    return re.sub(r'\b(a|an|the)\b', ' ', s).split()
+
+  x, y = words(a), words(b)
+  same = sum((collections.Counter(x) & collections.Counter(y)).values())
+  if not same:
+    return float(a.strip() == b.strip())
+  p, r = same / len(x), same / len(y)
+  return 2 * p * r / (p + r)
+
+
+TEXTS = st.text(alphabet='ab the19._-,$% ', min_size=1, max_size=20)
+
+
+@FEW
+@given(TEXTS, TEXTS)
+def test_words_are_those_of_the_published_scripts(a, b):
+  if a.strip() and b.strip():
+    assert text.lcs_f(a.strip(), b.strip()) == pytest.approx(slow_rouge_l(a, b))
+    assert text.f1(a.strip(), b.strip()) == pytest.approx(squad_f1(a, b))
+
+
+@pytest.mark.parametrize('reward', [text.token_f1, text.rouge_l])
+@given(st.integers(0, 3000), st.integers(0, 3000), st.sampled_from('ab'))
+@FEW
+def test_numbers_are_words(reward, n, m, unit):
+  assert (score(reward, f'{n}', f'{m}') == 1.0) == (n == m)
+  in_year = score(reward, f'{unit}b in {n}', f'{unit}b in {m}')
+  assert in_year == pytest.approx(1.0 if n == m else 2 / 3)
+  assert score(reward, f'x{n}', f'x{m}') == float(n == m)
+
+
 @FEW
 @given(SHORT, SHORT)
-def test_the_bit_parallel_programs_are_right(a, b):
-  assert text.lcs(a, b) == slow_lcs(a, b)
+def test_the_quadratic_programs_are_right(a, b):
+  assert LCSseq.similarity(a, b) == slow_lcs(a, b)
   assert text.distance(a, b) == slow_distance(a, b)
 
 
@@ -50,7 +100,7 @@ def test_and_right_on_longer_texts():
   generator = random.Random(0)
   for n in (63, 64, 65, 200):
     a, b = (''.join(generator.choices('abcd', k=n)) for _ in range(2))
-    assert text.lcs(a, b) == slow_lcs(a, b)
+    assert LCSseq.similarity(a, b) == slow_lcs(a, b)
     assert text.distance(a, b[: n - 7]) == slow_distance(a, b[: n - 7])
 
 

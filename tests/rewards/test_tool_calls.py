@@ -192,8 +192,8 @@ def test_the_pairing_is_the_best_one(found, gold):
     ({'answer': [{'arguments': {}}]}, 'name'),
     ({'answer': [NOW], 'tools': [{}]}, 'tools'),
     (
-      {'answer': [NOW], 'tools': [{'name': 'f', 'parameters': {'if': {}}}]},
-      "'tools'.*'f'.*if",
+      {'answer': [NOW], 'tools': [{'name': 'f', 'parameters': {'iff': {}}}]},
+      "'tools'.*'f'.*iff",
     ),
   ],
 )

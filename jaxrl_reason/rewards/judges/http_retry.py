@@ -5,7 +5,7 @@ connection that breaks and a body that is not JSON are tried again, after
 
   max(Retry-After, uniform(0, min(backoff_s * 2^attempt, MAX_BACKOFF_S)))
 
-seconds (full jitter), as long as attempts and time are left. Other statuses
+seconds (full jitter, by tenacity) while attempts and time are left. Others
 (a wrong key, an unknown model) are final. Redirects are not followed: they
 could carry the key elsewhere.
 """
@@ -14,13 +14,13 @@ import contextlib
 import dataclasses
 import email.utils
 import http.client
-import itertools
 import json
-import random
 import socket
 import threading
 import time
 import urllib.parse
+
+import tenacity
 
 # Too busy or broken for now: request timeout, conflict, too early, too many
 # requests, and errors of servers and gateways (529: overloaded).
@@ -35,6 +35,14 @@ class PostError(Exception):
   def __init__(self, status: str, message: str):
     super().__init__(message)
     self.status = status
+
+
+class _Passing(PostError):
+  """One that may pass; `wait_s`: how long the server asks to be left alone."""
+
+  def __init__(self, status: str, message: str, wait_s: float = 0.0):
+    super().__init__(status, message)
+    self.wait_s = wait_s
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,35 +65,46 @@ def post_json(url: str, payload: dict, headers: dict, limits: Limits) -> dict:
   body = json.dumps(payload).encode('ascii')
   headers = {'Content-Type': 'application/json', **headers}
   end = time.monotonic() + limits.deadline_s
-  for attempt in itertools.count():
+  jitter = tenacity.wait_random_exponential(limits.backoff_s, MAX_BACKOFF_S)
+
+  def attempt() -> dict:
     left = end - time.monotonic()
-    kind, wait = 'error', 0.0
-    try:
-      status, after, data = _post(
-        url, body, headers, min(limits.timeout_s, left)
-      )
-      if status == 200:
-        return _object(data)
-      why = f'HTTP {status}: {data[:300].decode("utf-8", "replace")}'
-      if status not in RETRIED:
-        raise PostError('error', why)
-      wait = wait_of(after)
-    except TimeoutError:
-      kind, why = (
-        'timeout',
-        f'no reply within {min(limits.timeout_s, left):g} s',
-      )
-    # Refused, reset, cut short, or not JSON (a proxy's page): may pass.
-    except (OSError, http.client.HTTPException, ValueError) as e:
-      why = f'{type(e).__name__}: {e}'[:300]
-    ceiling = min(limits.backoff_s * 2 ** min(attempt, 30), MAX_BACKOFF_S)
-    pause = max(wait, random.uniform(0, ceiling))
-    if attempt >= limits.retries:
-      raise PostError(kind, f'{why} ({attempt + 1} attempts)')
-    if time.monotonic() + pause >= end:
-      late = f'{why} (no time left within {limits.deadline_s:g} s)'
-      raise PostError('timeout', late)
-    time.sleep(pause)
+    return _attempt(url, body, headers, min(limits.timeout_s, left))
+
+  def pause(state: tenacity.RetryCallState) -> float:
+    return max(state.outcome.exception().wait_s, jitter(state))
+
+  def give_up(state: tenacity.RetryCallState):
+    last, n = state.outcome.exception(), state.attempt_number
+    if n > limits.retries:
+      raise PostError(last.status, f'{last} ({n} attempts)') from last
+    late = f'{last} (no time left within {limits.deadline_s:g} s)'
+    raise PostError('timeout', late) from last
+
+  stop = tenacity.stop_after_attempt(limits.retries + 1)
+  return tenacity.Retrying(
+    retry=tenacity.retry_if_exception_type(_Passing),
+    wait=pause,
+    stop=stop | tenacity.stop_before_delay(limits.deadline_s),
+    retry_error_callback=give_up,
+  )(attempt)
+
+
+def _attempt(url: str, body: bytes, headers: dict, timeout_s: float) -> dict:
+  """The object of one reply; PostError, `_Passing` where it may come yet."""
+  try:
+    status, after, data = _post(url, body, headers, timeout_s)
+    if status == 200:
+      return _object(data)
+  except TimeoutError as e:
+    raise _Passing('timeout', f'no reply within {timeout_s:g} s') from e
+  # Refused, reset, cut short, or not JSON (a proxy's page): may pass.
+  except (OSError, http.client.HTTPException, ValueError) as e:
+    raise _Passing('error', f'{type(e).__name__}: {e}'[:300]) from e
+  why = f'HTTP {status}: {data[:300].decode("utf-8", "replace")}'
+  if status in RETRIED:
+    raise _Passing('error', why, wait_of(after))
+  raise PostError('error', why)
 
 
 def _object(data: bytes) -> dict:

@@ -1,10 +1,8 @@
-"""The form of a completion: tags, one language, no repetition.
+"""The form of a completion: tags, no repetition.
 
 `tags`: the automaton  ws <think> text </think> ws <answer> text </answer> ws
   accepts; each tag once, in this order, nothing outside but white space
   (https://arxiv.org/abs/2501.12948, the format reward).
-`consistency`: the share of the completion that is in the prompt's language
-  (same paper, section 2.3.2: the share of target-language words).
 `repetition`: minus the share of words inside an n-gram that occurred before
   (https://arxiv.org/abs/2502.03373, the n-gram repetition penalty, summed over
   the completion and divided by its length).
@@ -17,19 +15,11 @@ import re
 from collections.abc import Sequence
 
 from jaxrl_reason.rewards import fields
-from jaxrl_reason.rewards.text import language, sentences
+from jaxrl_reason.rewards.text import scripts
 from jaxrl_reason.rewards.verdict import Verdict
 
 MAX_WORDS = 50_000  # of a completion that is looked at
 MAX_GRAM = 100
-# Between one and two frequent words that no other language has. 1 of the 6,187
-# sentences of GSM8K's test solutions is over it.
-SLACK = 5.0
-# What has no language: code, formulas, commands, addresses, tags.
-NO_PROSE = re.compile(
-  r'```[^`]*(?:```|\Z)|`[^`\n]*`|\$\$[^$]*\$\$|\$[^$\n]*\$'
-  r'|\\[a-zA-Z]+|https?://\S+|</?[A-Za-z_]\w*>'
-)
 
 # --- tags ----------------------------------------------------------------
 
@@ -71,50 +61,6 @@ def tags(
   return Verdict(float(right), extracted=contents[-1] if right else None)
 
 
-# --- language ------------------------------------------------------------
-
-
-def share_in(text: str, code: str) -> float | None:
-  """The share of a text's words in the language `code`; None without words.
-
-  A word of another alphabet is none. The others count sentence by sentence,
-  unless some language of the same alphabet leads by more than `SLACK`.
-  """
-  alphabet = language.alphabet(code)
-  right = total = 0
-  for line in NO_PROSE.sub(' ', text).split('\n'):
-    for sentence in sentences.sentences(line):
-      found = language.units(sentence)
-      own = [u for u in found if language.script_of(u[0]) in alphabet]
-      total += len(found)
-      right += len(own) if language.lead(own, code) <= SLACK else 0
-  return right / total if total else None
-
-
-def consistency(
-  completion: str, example: dict, *, part: str = 'all', code: str | None = None
-) -> float:
-  """The share of the completion in the language of example['prompt'].
-
-  `code`, or the example's 'language', names the language instead. Code,
-  formulas and addresses do not count; a completion of nothing else gets 1.
-  """
-  if code is None:
-    code = fields.field(example, 'language', str, default=None)
-  if code is None:
-    prompt = NO_PROSE.sub(' ', fields.field(example, 'prompt', str))
-    code = language.detect(prompt)
-  if code is None:
-    return 1.0  # a prompt without words, such as "1 + 1 =", asks for none
-  code = code.lower().split('-')[0]
-  if code not in language.codes():
-    raise ValueError(
-      f'language {code!r}: not one of {sorted(language.codes())}'
-    )
-  share = share_in(fields.final(completion, part) or '', code)
-  return 1.0 if share is None else share
-
-
 # --- repetition ----------------------------------------------------------
 
 
@@ -141,4 +87,4 @@ def repetition(
   if not 1 <= n <= MAX_GRAM:
     raise ValueError(f'n={n}: an n-gram has 1 to {MAX_GRAM} words')
   text = fields.final(completion, part) or ''
-  return -repeated_share(language.units(text)[:MAX_WORDS], n)
+  return -repeated_share(scripts.units(text)[:MAX_WORDS], n)

@@ -1,44 +1,61 @@
-"""A bounded part of JSON Schema, draft 2020-12.
+"""JSON Schema, draft 2020-12, by `jsonschema`, without its hazards.
 
   check(schema)               raises SchemaError on what this cannot hold to
   first_error(value, schema)  where and how the value breaks it, or None
 
-Keywords: type, properties, required, additionalProperties, items, prefixItems,
-enum, const, minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf,
-minLength, maxLength, pattern, minItems, maxItems, uniqueItems, minProperties,
-maxProperties, anyOf, oneOf, allOf, not, $ref ('#' and '#/$defs/name'), $defs.
-Annotations (title, description, ...) are passed over. Every other keyword is
-an error: a rule that is silently not held to is a wrong reward.
-https://json-schema.org/draft/2020-12
+Every keyword of the draft that says something of a value is held to, and the
+annotations (title, description, ...) are passed over. Any other keyword is an
+error, 'format' too: a rule that is silently not held to is a wrong reward.
+Nothing is fetched: a $ref has to lead into the schema itself, or to the
+draft's own meta-schema. https://json-schema.org/draft/2020-12
 
-Patterns are Python's `re.search` and the schema's author is trusted, as in
-`structure.matches_pattern`. At most `MAX_STEPS` schemas are applied to a
-value; a value that needs more breaks its schema.
+At most `MAX_STEPS` keywords are applied to a value; a value that needs more
+breaks its schema. Patterns are Python's `re.search` and the schema's author is
+trusted, as in `structure.matches_pattern`: the pool's limit ends one that
+backtracks.
 """
 
+import contextvars
+import functools
+import json
 import re
 from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from numbers import Real
+
+import jsonschema
+import jsonschema_specifications
+import referencing.exceptions
+from jsonschema.exceptions import ValidationError
+from referencing.jsonschema import DRAFT202012
 
 MAX_STEPS = 20_000
-MAX_REFS = 64  # $refs into each other without a step into the value
+STEP_CHARS = 1_000  # of a message, which cost as much as a keyword
 MAX_SCHEMA_DEPTH = 64
 MAX_PATTERN_TEXT = 10_000
-ANNOTATIONS = frozenset(
-  '$schema $id $comment title description default examples deprecated '
-  'readOnly writeOnly'.split()
+MAX_CACHED = 256  # schemas that are kept ready
+IN_DICTS = frozenset(
+  '$defs definitions properties patternProperties dependentSchemas'.split()
 )
-LOCAL = re.compile(r'#(?:/\$defs/([^/~%]+))?')
-TYPES = {
-  'null': lambda v: v is None,
-  'boolean': lambda v: isinstance(v, bool),
-  'object': lambda v: isinstance(v, dict),
-  'array': lambda v: isinstance(v, list),
-  'string': lambda v: isinstance(v, str),
-  'number': lambda v: is_number(v),
-  'integer': lambda v: is_number(v) and v == v // 1,
-}
+IN_LISTS = frozenset('allOf anyOf oneOf prefixItems'.split())
+INSIDE = frozenset(
+  'items additionalProperties contains if then else not propertyNames '
+  'unevaluatedItems unevaluatedProperties'.split()
+)
+PLAIN = frozenset(
+  'type enum const minimum maximum exclusiveMinimum exclusiveMaximum '
+  'multipleOf minLength maxLength pattern minItems maxItems uniqueItems '
+  'minContains maxContains minProperties maxProperties required '
+  'dependentRequired $ref $dynamicRef $dynamicAnchor $anchor $id'.split()
+)
+KEYWORDS = IN_DICTS | IN_LISTS | INSIDE | PLAIN
+ANNOTATIONS = frozenset(
+  '$schema $comment title description default examples deprecated readOnly '
+  'writeOnly'.split()
+)
+# What an older draft says otherwise is mostly refused as an unknown keyword.
+DRAFT = re.compile(
+  r'https?://json-schema\.org/(draft/(2019-09|2020-12)|draft-0[4-7])/schema#?'
+)
 
 
 class SchemaError(ValueError):
@@ -69,223 +86,189 @@ def canonical(value):
 
 def check(schema) -> None:
   """Raises SchemaError, naming the place, unless all of it is understood."""
-  _check(schema, schema, '#', 0)
+  _validator(_text(schema))
 
 
-def _check(schema, root, place: str, depth: int):
-  if isinstance(schema, bool):
+def _text(schema) -> str:
+  try:
+    return json.dumps(schema, allow_nan=False, default=dict)
+  except RecursionError:
+    raise SchemaError(f'# is nested deeper than {MAX_SCHEMA_DEPTH}') from None
+  except (TypeError, ValueError) as e:
+    raise SchemaError(f'# is no JSON: {e}') from e
+
+
+@functools.lru_cache(MAX_CACHED)
+def _validator(text: str) -> 'jsonschema.protocols.Validator':
+  """The validator of a schema's JSON text, checked."""
+  schema = json.loads(text)
+  _check(schema, '#', 0)
+  meta = jsonschema.Draft202012Validator(_META)
+  problem = next(meta.iter_errors(schema), None)
+  if problem is not None:
+    place = ''.join(f'/{part}' for part in problem.absolute_path)
+    raise SchemaError(f'#{place}: {problem.message}'[:300])
+  try:
+    root = DRAFT202012.create_resource(schema)
+    base = root.id() or ''
+    registry = _REGISTRY.with_resource(base, root)
+    _check_references(root, registry.crawl().resolver(base))
+  except ValueError as e:
+    raise SchemaError(f'# has an $id or a $ref that is no URI: {e}') from e
+  return _Bounded(schema, registry=registry)
+
+
+def _check(schema, place: str, depth: int):
+  """Keywords, depth and patterns; the meta-schema says the rest.
+
+  Takes '$schema' out, in place: every draft is read as 2020-12, and jsonschema
+  would go on with another validator there, without our bounds.
+  """
+  if not isinstance(schema, dict):
     return
-  if not isinstance(schema, Mapping):
-    raise SchemaError(f'{place} is {schema!r:.60}, no schema')
   if depth > MAX_SCHEMA_DEPTH:
     raise SchemaError(f'{place} is nested deeper than {MAX_SCHEMA_DEPTH}')
+  dialect = schema.pop('$schema', '')
+  if dialect and not (isinstance(dialect, str) and DRAFT.fullmatch(dialect)):
+    raise SchemaError(f'{place}/$schema: {dialect!r:.80} is no published draft')
   for keyword, value in schema.items():
-    if keyword in ANNOTATIONS:
-      continue
     here = f'{place}/{keyword}'
-    if keyword not in SHAPES:
+    if keyword not in KEYWORDS and keyword not in ANNOTATIONS:
       raise SchemaError(f'{here}: this keyword is not supported')
-    if not SHAPES[keyword](value):
-      raise SchemaError(f'{here} cannot be {value!r:.60}')
-    if keyword == '$ref':
-      _resolve(value, root)
+    for pattern in _patterns(keyword, value):
+      try:
+        re.compile(pattern)
+      except (re.error, OverflowError, RecursionError) as e:
+        raise SchemaError(f'{here}: {pattern!r:.60} is no pattern: {e}') from e
     for name, inner in _inner(keyword, value):
-      _check(inner, root, here + name, depth + 1)
+      _check(inner, here + name, depth + 1)
+
+
+def _patterns(keyword: str, value) -> list[str]:
+  if keyword == 'pattern':
+    return [value] if isinstance(value, str) else []
+  return list(value) if keyword == 'patternProperties' else []
 
 
 def _inner(keyword: str, value) -> Iterator[tuple[str, object]]:
   """The schemas inside a keyword's value, with their places."""
-  if keyword in ('properties', '$defs'):
+  if keyword in IN_DICTS and isinstance(value, Mapping):
     yield from ((f'/{name}', inner) for name, inner in value.items())
-  elif keyword in ('anyOf', 'oneOf', 'allOf', 'prefixItems'):
+  elif keyword in IN_LISTS and isinstance(value, list):
     yield from ((f'/{i}', inner) for i, inner in enumerate(value))
-  elif keyword in ('items', 'additionalProperties', 'not'):
+  elif keyword in INSIDE:
     yield '', value
 
 
-def _resolve(ref: str, root):
-  match = LOCAL.fullmatch(ref)
-  if match is None:
-    raise SchemaError(f"$ref {ref!r:.60} is neither '#' nor '#/$defs/name'")
-  if match[1] is None:
-    return root
-  definitions = root.get('$defs')
-  if not isinstance(definitions, Mapping) or match[1] not in definitions:
-    raise SchemaError(f'$ref {ref!r:.60}: there is no such definition')
-  return definitions[match[1]]
+def _check_references(resource, resolver):
+  for keyword in ('$ref', '$dynamicRef'):
+    if isinstance(resource.contents, dict) and keyword in resource.contents:
+      _resolve(keyword, resource.contents[keyword], resolver)
+  for inner in resource.subresources():
+    _check_references(inner, resolver.in_subresource(inner))
 
 
-def _is_type(value) -> bool:
-  names = [value] if isinstance(value, str) else value
-  return isinstance(names, list) and all(
-    isinstance(name, str) and name in TYPES for name in names
-  )
-
-
-def _is_schemas(value) -> bool:
-  return isinstance(value, list) and bool(value)
-
-
-def _is_names(value) -> bool:
-  return isinstance(value, list) and all(isinstance(v, str) for v in value)
-
-
-def _is_size(value) -> bool:
-  return is_number(value) and value >= 0 and value == value // 1
-
-
-def _is_pattern(value) -> bool:
+def _resolve(keyword: str, reference: str, resolver):
   try:
-    return isinstance(value, str) and re.compile(value) is not None
-  except re.error:
-    return False
-
-
-def _is_schema(value) -> bool:
-  return isinstance(value, (Mapping, bool))
-
-
-SHAPES = {
-  'type': _is_type,
-  'enum': lambda v: isinstance(v, list),
-  'const': lambda v: True,
-  'multipleOf': lambda v: is_number(v) and v > 0,
-  **dict.fromkeys(
-    ('minimum', 'maximum', 'exclusiveMinimum', 'exclusiveMaximum'), is_number
-  ),
-  **dict.fromkeys(
-    (
-      'minLength',
-      'maxLength',
-      'minItems',
-      'maxItems',
-      'minProperties',
-      'maxProperties',
-    ),
-    _is_size,
-  ),
-  'pattern': _is_pattern,
-  'uniqueItems': lambda v: isinstance(v, bool),
-  'required': _is_names,
-  **dict.fromkeys(('properties', '$defs'), lambda v: isinstance(v, Mapping)),
-  **dict.fromkeys(('items', 'additionalProperties', 'not'), _is_schema),
-  **dict.fromkeys(('anyOf', 'oneOf', 'allOf', 'prefixItems'), _is_schemas),
-  '$ref': lambda v: isinstance(v, str),
-}
+    resolver.lookup(reference)
+  except referencing.exceptions.Unresolvable as e:
+    raise SchemaError(
+      f'{keyword} {reference!r:.80} leads nowhere: nothing is fetched, so it '
+      'has to name a place in the schema, as #/$defs/name does'
+    ) from e
 
 
 # --- a value against it --------------------------------------------------
 
 
 def first_error(value, schema) -> str | None:
-  """Where and how a JSON value breaks a checked schema; None if it does not.
+  """Where and how a JSON value breaks a schema; None if it does not.
 
-  Raises SchemaError where the schema's $refs go round in a circle.
+  Raises SchemaError as `check` does, and where $refs go round in a circle.
   """
+  validator = _validator(_text(schema))
+  token = _RUN.set(_Run())
   try:
-    return next(_Run(schema).errors(value, schema, '$', 0), None)
+    error = next(validator.iter_errors(value), None)
   except _TooMuch:
     return f'takes more than {MAX_STEPS} checks'
+  except RecursionError:
+    return 'is nested too deep for its schema'
+  finally:
+    _RUN.reset(token)
+  return None if error is None else f'{error.json_path}: {error.message}'[:200]
 
 
 class _Run:
-  """One validation: the root for $ref, and the budget."""
+  """One validation: what was spent, and the references under way."""
 
-  def __init__(self, root):
-    self.root = root
+  def __init__(self):
     self.steps = 0
+    self.active: set[tuple[int, int]] = set()
 
-  def errors(self, value, schema, place: str, refs: int) -> Iterator[str]:
-    self.steps += 1
+  def spend(self, steps: int):
+    self.steps += steps
     if self.steps > MAX_STEPS:
       raise _TooMuch
-    if isinstance(schema, bool):
-      if not schema:
-        yield f'{place} is not allowed'
-      return
-    for keyword, rule in RULES.items():
-      if keyword in schema and not rule(value, schema[keyword]):
-        yield f'{place} breaks {keyword} {schema[keyword]!r:.60}'
-    yield from self.combined(value, schema, place, refs)
-    if isinstance(value, dict):
-      yield from self.members(value, schema, place)
-    if isinstance(value, list):
-      yield from self.elements(value, schema, place)
-
-  def holds(self, value, schema, place: str, refs: int) -> bool:
-    return next(self.errors(value, schema, place, refs), None) is None
-
-  def combined(self, value, schema, place: str, refs: int) -> Iterator[str]:
-    if '$ref' in schema:
-      if refs >= MAX_REFS:
-        raise SchemaError(f'$ref {schema["$ref"]!r:.60} refers to itself')
-      target = _resolve(schema['$ref'], self.root)
-      yield from self.errors(value, target, place, refs + 1)
-    for inner in schema.get('allOf', ()):
-      yield from self.errors(value, inner, place, refs + 1)
-    for keyword in ('anyOf', 'oneOf'):
-      if keyword in schema:
-        n = sum(
-          self.holds(value, inner, place, refs + 1) for inner in schema[keyword]
-        )
-        if n == 0 or (n > 1 and keyword == 'oneOf'):
-          yield f'{place} is {n} of {keyword}'
-    if 'not' in schema and self.holds(value, schema['not'], place, refs + 1):
-      yield f'{place} is what it must not be'
-
-  def members(self, value: dict, schema, place: str) -> Iterator[str]:
-    properties = schema.get('properties', {})
-    for name in schema.get('required', ()):
-      if name not in value:
-        yield f'{place} has no {name!r:.60}'
-    rest = schema.get('additionalProperties', True)
-    for name, member in value.items():
-      inner = properties.get(name, rest)
-      yield from self.errors(member, inner, f'{place}.{name:.40}', 0)
-
-  def elements(self, value: list, schema, place: str) -> Iterator[str]:
-    first = schema.get('prefixItems', ())
-    rest = schema.get('items', True)
-    if rest is True:
-      value = value[: len(first)]
-    for i, element in enumerate(value):
-      inner = first[i] if i < len(first) else rest
-      yield from self.errors(element, inner, f'{place}[{i}]', 0)
 
 
-def _is_multiple(value: Real, of: Real) -> bool:
+_RUN: contextvars.ContextVar[_Run] = contextvars.ContextVar('run')
+
+
+def _bounded(keyword: str, rule):
+  """The rule of a keyword, counted, and for a reference once at a time."""
+
+  def counted(validator, wanted, instance, schema):
+    run = _RUN.get()
+    run.spend(1)
+    for error in rule(validator, wanted, instance, schema) or ():
+      run.spend(len(error.message) // STEP_CHARS)  # it quotes the value
+      yield error
+
+  def followed(validator, wanted, instance, schema):
+    active, here = _RUN.get().active, (id(schema), id(instance))
+    if here in active:
+      raise SchemaError(f'{keyword} {wanted!r:.60} refers to itself')
+    active.add(here)
+    yield from counted(validator, wanted, instance, schema)
+    active.remove(here)
+
+  return followed if keyword in ('$ref', '$dynamicRef') else counted
+
+
+def _multiple_of(validator, of, instance, schema):
   """Of the decimal numbers as written: 0.3 is a multiple of 0.1."""
-  return (Fraction(repr(value)) / Fraction(repr(of))).denominator == 1
+  if is_number(instance):
+    share = Fraction(repr(instance)) / Fraction(repr(of))
+    if share.denominator != 1:
+      yield ValidationError(f'{instance!r} is not a multiple of {of!r}')
 
 
-def _for(kind, rule):
-  """A keyword says nothing about values of another type."""
-  return lambda value, limit: not kind(value) or rule(value, limit)
+def _unique_items(validator, wanted, instance, schema):
+  """Linear; jsonschema's own is quadratic in the items."""
+  if wanted and isinstance(instance, list):
+    if len(set(map(canonical, instance))) < len(instance):
+      yield ValidationError('an item occurs twice')
 
 
-RULES = {
-  'type': lambda v, names: any(
-    TYPES[name](v) for name in ([names] if isinstance(names, str) else names)
-  ),
-  'enum': lambda v, options: canonical(v) in map(canonical, options),
-  'const': lambda v, only: canonical(v) == canonical(only),
-  'minimum': _for(is_number, lambda v, limit: v >= limit),
-  'maximum': _for(is_number, lambda v, limit: v <= limit),
-  'exclusiveMinimum': _for(is_number, lambda v, limit: v > limit),
-  'exclusiveMaximum': _for(is_number, lambda v, limit: v < limit),
-  'multipleOf': _for(is_number, _is_multiple),
-  'minLength': _for(TYPES['string'], lambda v, n: len(v) >= n),
-  'maxLength': _for(TYPES['string'], lambda v, n: len(v) <= n),
-  'pattern': _for(
-    TYPES['string'],
-    lambda v, p: len(v) <= MAX_PATTERN_TEXT and bool(re.search(p, v)),
-  ),
-  'minItems': _for(TYPES['array'], lambda v, n: len(v) >= n),
-  'maxItems': _for(TYPES['array'], lambda v, n: len(v) <= n),
-  'uniqueItems': _for(
-    TYPES['array'],
-    lambda v, wanted: not wanted or len(set(map(canonical, v))) == len(v),
-  ),
-  'minProperties': _for(TYPES['object'], lambda v, n: len(v) >= n),
-  'maxProperties': _for(TYPES['object'], lambda v, n: len(v) <= n),
+def _pattern(validator, pattern, instance, schema):
+  if isinstance(instance, str):
+    short = len(instance) <= MAX_PATTERN_TEXT
+    if not (short and re.search(pattern, instance)):
+      yield ValidationError(f'{instance!r:.80} does not match {pattern!r}')
+
+
+_META = jsonschema.Draft202012Validator.META_SCHEMA
+_REGISTRY = jsonschema_specifications.REGISTRY
+_OWN = {
+  'multipleOf': _multiple_of,
+  'uniqueItems': _unique_items,
+  'pattern': _pattern,
 }
+_Bounded = jsonschema.validators.extend(
+  jsonschema.Draft202012Validator,
+  {
+    keyword: _bounded(keyword, _OWN.get(keyword, rule))
+    for keyword, rule in jsonschema.Draft202012Validator.VALIDATORS.items()
+  },
+)

@@ -15,14 +15,17 @@ import contextlib
 import dataclasses
 import decimal
 import fractions
+import functools
 import importlib
 import random
+import re
 import sys
 import zlib
 
-from jaxrl_reason.rewards.code.sandbox import peer
+from jaxrl_reason.rewards.code.sandbox import objects, peer
 
 REPORT, FAIL, ENTRY = '__report__', '__fail__', '__entry__'
+TYPE = '__type__'
 # Names programs import and tests then use, too particular to be a task's own.
 CLASSES = {
   kind.__name__: kind
@@ -36,6 +39,17 @@ CLASSES = {
   )
 }
 ALIASES = {'np': 'numpy'}
+TYPE_CHECKS = ('isinstance', 'issubclass')
+CLASS_NAME = re.compile('[A-Z]')
+# Of the judge; another one is the tests' doing.
+STDIN, STDOUT = sys.stdin, sys.stdout
+PATCHED = {'input': input, 'print': print}
+# Built-in functions that have to know about the program's objects.
+BY_OBJECT = {
+  'isinstance': objects.is_instance,
+  'issubclass': objects.is_subclass,
+  'type': objects.type_of,
+}
 
 
 class Tally:
@@ -46,9 +60,12 @@ class Tally:
     self.statements = 0
     self.finished = False  # the tests ran to their end
     self.problem = None  # the first, for the verdict's detail
+    self.undecided = None  # why nobody can say, if so
+    self.inside: set[int] = set()  # numbers of the asserts in `with` blocks
 
   def report(self, number: int, value):
     if not value:
+      self.held[number] = False  # whatever catches the exception
       raise AssertionError(f'assert {number + 1} does not hold')
     self.held.setdefault(number, True)
 
@@ -69,13 +86,95 @@ class Tally:
     return float(self.finished and passed == total > 0)
 
 
+PLAIN_ATTRIBUTES = frozenset().union(
+  *(dir(kind) for kind in (*peer.BASES, *peer.BUILT, bool))
+)
+NUMPY = frozenset('shape dtype ndim T all any sum mean tolist astype'.split())
+
+
+def _used_as_objects(nodes: list[ast.AST], theirs: list[str]) -> set[str]:
+  """Names of the program's that the tests use as classes or makers of objects.
+
+  By the tests' text alone: a capitalised name, one that is asked about, caught
+  or entered, and one whose result has attributes that no plain value has.
+  """
+  made, found = {}, set()
+  for node in nodes:
+    if isinstance(node, ast.Assign) and (maker := _maker(node.value)):
+      made |= {t.id: maker for t in node.targets if isinstance(t, ast.Name)}
+  for node in nodes:
+    if isinstance(node, ast.Call) and _name(node.func) in TYPE_CHECKS:
+      asked = node.args[_name(node.func) == 'isinstance' :]
+      found |= {n for a in asked for n in _all_names(a)}
+    elif isinstance(node, ast.withitem):
+      found.add(_maker(node.context_expr) or made.get(_name(node.context_expr)))
+    elif isinstance(node, ast.Attribute):
+      if node.attr not in PLAIN_ATTRIBUTES | NUMPY:
+        value = node.value
+        found |= {_maker(value), made.get(_name(value))}
+    elif isinstance(node, ast.ExceptHandler) and node.type:
+      found |= _all_names(node.type)
+    elif isinstance(node, ast.Compare):
+      classes = [_maker(c) for c in node.comparators if _name(node.left)]
+      found |= {c for c in classes if c and made.get(node.left.id) == c}
+  return {n for n in theirs if n in found or CLASS_NAME.match(n)}
+
+
+def _name(node: ast.AST) -> str | None:
+  return node.id if isinstance(node, ast.Name) else None
+
+
+def _maker(node: ast.AST) -> str | None:
+  """The name that a call or attribute begins with: `C` of `C(1).x(2)`."""
+  while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript, ast.Await)):
+    inner = getattr(node, 'func', None) or node.value
+    if isinstance(node, ast.Call) and isinstance(inner, ast.Name):
+      return inner.id
+    node = inner
+  return None
+
+
+def _all_names(node: ast.AST) -> set[str]:
+  return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def _caught(nodes: list[ast.AST], theirs: list[str]) -> set[str]:
+  """Names of the program's exception classes."""
+  found = set()
+  for node in nodes:
+    if isinstance(node, ast.ExceptHandler) and node.type:
+      found |= _all_names(node.type)
+    elif isinstance(node, ast.Call):
+      name = getattr(node.func, 'attr', None) or _name(node.func)
+      if name in ('raises', 'assertRaises', 'assertRaisesRegex', 'suppress'):
+        found |= {n for a in node.args for n in _all_names(a)}
+  return found & set(theirs)
+
+
 class _Reporting(ast.NodeTransformer):
   """assert test  ->  report(number, test), caught if `go_on`."""
 
   def __init__(self, tally: Tally, go_on: bool):
     self.tally, self.go_on = tally, go_on
 
+  def visit_With(self, node: ast.With):
+    first = self.tally.statements
+    node = self.generic_visit(node)
+    self.tally.inside |= set(range(first, self.tally.statements))
+    return node
+
+  visit_AsyncWith = visit_With
+
+  def visit_Attribute(self, node: ast.Attribute):
+    """x.__class__ -> type(x): an object of the program has one of ours."""
+    node = self.generic_visit(node)
+    if node.attr != '__class__' or not isinstance(node.ctx, ast.Load):
+      return node
+    call = ast.Call(ast.Name(TYPE, ast.Load()), [node.value], [])
+    return ast.fix_missing_locations(ast.copy_location(call, node))
+
   def visit_Assert(self, node: ast.Assert):
+    node = self.generic_visit(node)
     if isinstance(node.test, ast.Constant) and node.test.value:
       return node  # `assert True` tests nothing
     number = ast.Constant(self.tally.statements)
@@ -99,6 +198,8 @@ class Plan:
   theirs: list[str]  # names that the program has to define
   ours: dict  # names that the tests use and do not define, and must not ask for
   calls_check: bool  # with the entry point
+  objects: set[str]  # those of `theirs` that are used as classes
+  caught: set[str]  # those that are classes of exceptions
 
 
 def parse(job: dict) -> Plan:
@@ -125,7 +226,12 @@ def parse(job: dict) -> Plan:
     for tree in trees
     for node in tree.body
   )
-  return Plan(trees, theirs, ours, entry is not None and checks)
+  caught = _caught(nodes, theirs)
+  kinds = _used_as_objects(nodes, theirs) | caught
+  for node in nodes:
+    if isinstance(node, ast.ClassDef) and kinds & set(map(_name, node.bases)):
+      raise ValueError(f'{node.name} is a subclass of a class of the program')
+  return Plan(trees, theirs, ours, entry is not None and checks, kinds, caught)
 
 
 def run(link: peer.Peer, job: dict, tally: Tally):
@@ -138,16 +244,69 @@ def run(link: peer.Peer, job: dict, tally: Tally):
   # Test inputs may be random: the same for every program, unknown to it.
   random.seed(zlib.crc32('\0'.join(job['tests']).encode()))
   space = {'__name__': 'tests', '__builtins__': builtins, **plan.ours}
-  space |= {REPORT: tally.report, FAIL: tally.fail}
-  for name in plan.theirs:
-    with contextlib.suppress(NameError):  # the test says so when it gets there
-      space[name] = link.ask('get', name)
+  space |= {REPORT: tally.report, FAIL: tally.fail, TYPE: objects.type_of}
+  if plan.objects:
+    space = {**BY_OBJECT, **space}
+  link.rich, link.around = objects.Object, functools.partial(_watched, link)
+  _fetch(link, plan, space)
   reporting = _Reporting(tally, go_on)
   steps = [compile(reporting.visit(t), 'tests', 'exec') for t in plan.trees]
   if plan.calls_check:
-    space[ENTRY] = link.ask('get', job['entry_point'])
+    entry = job['entry_point']
+    space[ENTRY] = link.ask('get!' if entry in plan.objects else 'get', entry)
     steps.append(compile(f'check({ENTRY})', 'tests', 'exec'))
   tally.finished = all([_step(s, space, tally, go_on) for s in steps])
+  if link.suppressed and not tally.inside <= tally.held.keys():
+    tally.note(AssertionError('the program stopped an exception before it'))
+    tally.finished = False
+  if tally.finished and all(tally.held.values()):
+    _decide(tally, lambda: objects.settle(link))
+
+
+def _decide(tally: Tally, step):
+  try:
+    step()
+  except objects.Undecided as e:
+    tally.undecided = tally.undecided or f'the tests cannot be judged: {e}'
+
+
+def _fetch(link: peer.Peer, plan: Plan, space: dict):
+  """The program's names; what it lacks, the tests say when they get there."""
+  kinds = []
+  for name in plan.theirs:
+    with contextlib.suppress(NameError):
+      found = link.ask('get!' if name in plan.objects else 'get', name)
+      if name in plan.caught and isinstance(found, objects.Object):
+        found = objects.raised(name, found)
+        kinds.append(found)
+      space[name] = found
+  if kinds:
+    link.caught = functools.partial(objects.exception, kinds=kinds)
+
+
+@contextlib.contextmanager
+def _watched(link: peer.Peer):
+  """A question while the tests have input or output replaced: so it is for the
+  program, too. What crosses is text, and the tests' own functions."""
+  given = sys.stdin if sys.stdin is not STDIN else None
+  output = sys.stdout if sys.stdout is not STDOUT else None
+  patched = {n: f for n, f in PATCHED.items() if getattr(builtins, n) is not f}
+  if given is None and output is None and not patched:
+    yield
+    return
+  start = given.tell() if given else 0
+  text = given.read() if given else None
+  functions = {name: getattr(builtins, name) for name in patched}
+  link.ask('watch', text, output is not None, functions)
+  try:
+    yield
+  finally:
+    printed, read = link.ask('seen')
+    if given:
+      given.seek(start)
+      given.read(read)
+    if output is not None:
+      output.write(printed)
 
 
 def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
@@ -156,6 +315,9 @@ def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
     return False
   try:
     exec(code, space)
+  except (objects.Undecided, peer.NotPlain) as e:
+    tally.undecided = f'the tests cannot be judged: {e}'
+    return False
   # A test fails with whatever the program or what it returned leads to.
   except Exception as e:
     tally.note(e)

@@ -20,12 +20,15 @@ import sysconfig
 import tempfile
 import threading
 
-from jaxrl_reason.rewards.code.sandbox import judge, zygote
+from jaxrl_reason.rewards.code.sandbox import folders, judge, zygote
 from jaxrl_reason.rewards.pool import wire
 
 # Not `-m`: the module would then exist twice. -P: no folder of ours in front.
 START = f'from {zygote.__name__} import main; main({{}})'
 FLAGS = ('-S', '-P', '-B')
+# Of this package. An editable install may be known to a finder alone, which -S
+# leaves out, and be on no path.
+ROOT = __file__.removesuffix(f'{__name__.replace(".", os.sep)}.py')
 LAYERS = ('own_uid', 'namespaces', 'landlock', 'seccomp')
 LIBRARIES = ('/lib', '/lib64', '/usr/lib', '/usr/lib64')
 SYSTEM = (*LIBRARIES, '/etc/ld.so.cache', '/etc/alternatives')
@@ -53,10 +56,14 @@ class Sandbox:
   def __init__(self, layers: tuple[str, ...] = LAYERS):
     self._lock = threading.Lock()
     self._control, theirs = socket.socketpair()
+    # Of the zygote: its new root is built on it, or the programs' folders are
+    # made in it, which their own users have to get to.
+    self._folder = tempfile.mkdtemp(prefix='sandbox_')
+    os.chmod(self._folder, 0o711)
     paths = [os.path.abspath(p or '.') for p in sys.path]
     self._process = subprocess.Popen(
       [sys.executable, *FLAGS, '-c', START.format(theirs.fileno())],
-      env={**ENVIRONMENT, 'PYTHONPATH': os.pathsep.join(paths)},
+      env={**ENVIRONMENT, 'PYTHONPATH': os.pathsep.join([*paths, ROOT])},
       pass_fds=[theirs.fileno()],
       stdin=subprocess.DEVNULL,
       stdout=subprocess.DEVNULL,
@@ -64,9 +71,9 @@ class Sandbox:
       cwd='/',
     )
     theirs.close()
-    # An empty folder to build the new root on; not needed once that stands.
-    with tempfile.TemporaryDirectory(prefix='sandbox_') as root:
-      self.report = self._greet(_settings(paths, layers, root))
+    self.report = self._greet(_settings(paths, layers, self._folder))
+    if 'namespaces' in self.report['layers']:
+      os.rmdir(self._folder)
 
   def _greet(self, settings: dict) -> dict:
     """What the zygote says of the layers it got."""
@@ -92,7 +99,7 @@ class Sandbox:
     with contextlib.closing(ours):
       with contextlib.closing(theirs):
         self._hand_over(theirs)
-      ours.settimeout(judge.STARVED * limit + GRACE_S)
+      ours.settimeout(judge.STARVED * (limit + 1) + GRACE_S)
       try:
         payload = json.dumps({**job, 'nonce': nonce}).encode()
         ours.sendall(wire.frame(payload))
@@ -124,6 +131,7 @@ class Sandbox:
       except subprocess.TimeoutExpired:
         self._process.kill()
         self._process.wait()
+      folders.remove(self._folder)
 
 
 def _settings(paths: list[str], layers: tuple[str, ...], root: str) -> dict:
@@ -138,7 +146,7 @@ def _settings(paths: list[str], layers: tuple[str, ...], root: str) -> dict:
   inside = [
     p for p in paths if any(f'{p}/'.startswith(f'{s}/') for s in shared)
   ]
-  return {'path': inside, 'shared': shared, 'layers': layers, 'root': root}
+  return {'path': inside, 'shared': shared, 'layers': layers, 'folder': root}
 
 
 def _answer(sock: socket.socket, nonce: str, limit: float) -> dict:

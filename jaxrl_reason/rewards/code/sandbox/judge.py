@@ -75,6 +75,8 @@ def _judge(caller: socket.socket, cell) -> dict:
     overran, tally.finished = True, False
     tally.problem = f'timeout: over {limit:g} s'
   child.kill()
+  if tally.undecided and not overran:
+    raise Failed(tally.undecided)
   return {
     'nonce': nonce,
     'status': 'parsed',
@@ -89,7 +91,7 @@ def _limit_self(limit: float, memory_mb: int, cell):
   spare_mb = 4 * (MAX_ANSWER >> 20)  # to read an answer and to compare it
   # First the signal that tells the caller why; the timer should be earlier,
   # but does not interrupt one long instruction.
-  cell.limit('RLIMIT_CPU', 2 * math.ceil(limit), slack=2)
+  cell.limit('RLIMIT_CPU', math.ceil(limit) + 1, slack=2)
   cell.limit('RLIMIT_AS', cell.base_bytes + (memory_mb + spare_mb << 20))
 
 

@@ -11,19 +11,23 @@ A message is JSON: ['ask', operation, ...], ['ok', value, changes] or ['error',
 name, text]. A plain value is itself, everything else a list headed by a tag.
 """
 
-import builtins
 import collections
+import contextlib
 import datetime
 import decimal
 import fractions
+import inspect
 import itertools
 import json
 
+from jaxrl_reason.rewards.code.sandbox import arrays, errors
 from jaxrl_reason.rewards.pool import wire
 
 # Larger whole numbers cross in hexadecimal: reading decimals is quadratic.
 MAX_INT = 10**18
 MAX_ITEMS = 1_000_000  # taken from an iterator that stays on its side
+# Asked of the program, not of one of its objects.
+APART = ('get', 'get!', 'load', 'watch', 'seen')
 CONTAINERS = {
   'list': list,
   'tuple': tuple,
@@ -46,10 +50,6 @@ MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
 BASES = (int, float, str, bytes, bytearray, *CONTAINERS.values(), dict)
 # A type may itself be an argument (`keep_only(values, int)`).
 TYPES = {kind.__name__: kind for kind in (bool, complex, object, *BASES)}
-
-
-class RemoteError(Exception):
-  """What the other side raised, when it is no built-in exception."""
 
 
 class Closed(Exception):
@@ -77,7 +77,7 @@ class Remote:
     return self._peer.ask(operation, self, *args)
 
   def __call__(self, *args, **kwargs):
-    return self._peer.ask('call', self, args, kwargs)
+    return self._ask('call', args, kwargs)
 
   def __getattr__(self, name):
     if name.startswith('__'):
@@ -99,6 +99,12 @@ class Remote:
   def __next__(self):
     return self._ask('next')
 
+  def __aiter__(self):
+    return self._ask('aiter')
+
+  async def __anext__(self):
+    return self._ask('anext')
+
   def __len__(self):
     return self._ask('len')
 
@@ -115,18 +121,30 @@ class Remote:
     return hash(self._number)
 
 
-# What the program's side does when asked, beside 'get' and 'call'.
-OPERATIONS = {
-  'getattr': getattr,
-  'setattr': setattr,
-  'getitem': lambda x, key: x[key],
-  'setitem': lambda x, key, value: x.__setitem__(key, value),
-  'items': lambda x: list(itertools.islice(x, MAX_ITEMS)),
-  'next': next,
-  'len': len,
-  'str': str,
-  'same': lambda a, b: bool(a == b),
-}
+class Awaitable(Remote):
+  """A coroutine of the other side, which runs it when it is awaited."""
+
+  __slots__ = ('_mark',)
+
+  def __await__(self):
+    return self._ask(f'await{self._mark}')
+    yield  # a generator
+
+  def send(self, value):
+    raise StopIteration(self._ask(f'await{self._mark}'))
+
+  def __next__(self):  # what asyncio's tasks call for `send(None)`
+    self.send(None)
+
+  def throw(self, *error):
+    raise error[0]
+
+  def close(self):
+    """Asyncio closes what it ran."""
+
+
+class NotPlain(TypeError):
+  """An object of the tests' own, which no program is given."""
 
 
 class Peer:
@@ -143,22 +161,51 @@ class Peer:
     self._exports = exports
     self._given: list = []  # objects that the other side holds by number
     self._numbers: dict[int, int] = {}  # id of an object -> its number
+    self._whole = False  # subclasses of plain types are not taken apart
+    self.stand_in = Remote  # for objects of the other side
+    self.kept: list = []  # those that are of another kind than `Remote`
+    self.claims: list = []  # pairs that the other side says are equal
+    self.suppressed = False  # the other side stopped an exception of ours
+    self.around = contextlib.nullcontext  # what surrounds every question
+    self.rich = Remote  # the kind of object that '!' asks for
+    self.caught = None  # makes an exception of one of the other side's own
 
   def ask(self, operation: str, *args):
-    """The other side's answer, or its exception."""
+    """The other side's answer, or its exception.
+
+    With a '!' behind the operation, what is answered is a `rich` object, also
+    where its class is one of a plain type.
+    """
+    if operation in APART:
+      return self._asked(operation, args)
+    with self.around():
+      return self._asked(operation, args)
+
+  def _asked(self, operation: str, args: tuple):
     sent = [self.encode(a) for a in args]
     self._send(['ask', operation, *sent])
     while True:
       kind, *rest = self._receive()
       if kind == 'ask':
         self._serve(*rest)
-      elif kind == 'ok':
-        result = self.decode(rest[0])
-        if result is None and len(rest) > 1:
-          self._apply(rest[1], args)
-        return result
-      else:
-        raise _exception(*rest)
+        continue
+      self.stand_in = self.rich if operation.endswith('!') else Remote
+      if kind != 'ok':
+        raise self._exception(*rest)
+      result = self.decode(rest[0])
+      if result is None and len(rest) > 1:
+        self._apply(rest[1], args)
+      return result
+
+  def _exception(self, name, text='', error=None) -> Exception:
+    found = errors.make_exception(name, text)
+    if error is None or self.caught is None:
+      return found
+    self.stand_in = self.rich
+    remote = self.decode(error)
+    if type(remote) is not self.rich:
+      raise Closed(f'not an exception: {error!r:.80}')
+    return self.caught(found, remote)
 
   def serve(self):
     """Answers until the other side is gone."""
@@ -171,8 +218,12 @@ class Peer:
   def _serve(self, operation: str, *args):
     # A program may raise anything, SystemExit included: it is an answer.
     try:
-      if operation not in ('get', 'load') and args[0][0] != 'yours':
+      if operation not in APART and args[0][0] != 'yours':
         raise Closed(f'{operation} of {args[0]!r:.80}')
+      self._whole = operation.endswith('!')
+      operation = operation.removesuffix('!')
+      self._whole &= operation != 'heart'  # its plain value
+      self.stand_in = Remote
       values = [self.decode(a) for a in args]
       if operation == 'call':
         result = values[0](*values[1], **values[2])
@@ -184,7 +235,10 @@ class Peer:
     except (Closed, Overrun):
       raise
     except BaseException as e:
-      answer = ['error', _builtin_name(e), _text(e)]
+      answer = ['error', errors.builtin_name(e), errors.text_of(e)]
+      if type(e).__module__ != 'builtins' and self._exports(e):
+        answer.append(['mine', self._number(e), True, ''])
+    self._whole = False
     self._send(answer)
 
   def _changes(self, before: list, values) -> list:
@@ -247,18 +301,21 @@ class Peer:
       return [kind.__name__, x.hex()]
     if kind in BUILT:
       return ['built', kind.__name__, *map(self.encode, BUILT[kind](x))]
-    if kind is Remote:
+    if isinstance(x, Remote):
       return ['yours', x._number]
     if kind is type and TYPES.get(x.__name__) is x:
       return ['type', x.__name__]
     if kind.__module__ == 'numpy' and getattr(x, 'shape', None) == ():
       return self.encode(x.item())
+    if kind.__module__ == 'numpy' and kind.__name__ == 'ndarray':
+      return arrays.encode(x)
     for base in BASES:  # a subclass crosses as what it is at heart
-      if isinstance(x, base):
+      if not self._whole and isinstance(x, base):
         return self.encode(base(x))
     if not self._exports(x):
-      raise TypeError(f'a {kind.__name__} cannot be handed to the program')
-    return ['mine', self._number(x), _truth(x)]
+      raise NotPlain(f'a {kind.__name__} cannot be handed to the program')
+    runs = 'await' if inspect.isawaitable(x) else ''
+    return ['mine', self._number(x), _truth(x), runs]
 
   def _number(self, x) -> int:
     if id(x) not in self._numbers:
@@ -294,9 +351,25 @@ class Peer:
       return TYPES[rest[0]]
     if tag == 'yours':
       return self._given[rest[0]]
+    if tag == 'array':
+      return arrays.decode(*rest)
     if tag == 'mine':
-      return Remote(self, int(rest[0]), rest[1] is True)
+      return self._proxy(*rest)
     raise ValueError(f'unknown tag {tag!r:.40}')
+
+  def _proxy(self, number: int, truth: bool, runs: str) -> Remote:
+    if runs == 'await':
+      found = Awaitable(self, int(number), True)
+      object.__setattr__(found, '_mark', '!' * (self.stand_in is not Remote))
+      return found
+    found = self.stand_in(self, int(number), truth is True)
+    if self.stand_in is Remote:
+      return found
+    for known in self.kept:  # one of a kind: tests ask whether `a is b`
+      if known._number == found._number:
+        return known
+    self.kept.append(found)
+    return found
 
 
 def _truth(x) -> bool:
@@ -305,28 +378,3 @@ def _truth(x) -> bool:
   # The program's own __bool__ or __len__ may raise anything.
   except Exception:
     return True
-
-
-def _text(error: BaseException) -> str:
-  try:
-    return str(error)[:500]
-  # So may its __str__.
-  except Exception:
-    return ''
-
-
-def _builtin_name(error: BaseException) -> str:
-  for kind in type(error).__mro__:
-    if kind.__module__ == 'builtins':
-      return kind.__name__
-  return 'Exception'
-
-
-def _exception(name, text='') -> Exception:
-  kind = getattr(builtins, name, None) if isinstance(name, str) else None
-  if isinstance(kind, type) and issubclass(kind, Exception):
-    try:
-      return kind(text)
-    except TypeError:  # UnicodeDecodeError wants five arguments
-      pass
-  return RemoteError(f'{name}: {text}')

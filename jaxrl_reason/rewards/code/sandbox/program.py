@@ -16,7 +16,13 @@ import tempfile
 import threading
 import types
 
-from jaxrl_reason.rewards.code.sandbox import landlock, linux, peer, seccomp
+from jaxrl_reason.rewards.code.sandbox import (
+  landlock,
+  linux,
+  operations,
+  peer,
+  seccomp,
+)
 from jaxrl_reason.rewards.pool import wire
 
 MODULE, SCRIPT = 'solution', '__main__'
@@ -147,8 +153,11 @@ def _serve(program: str, link: socket.socket, frames):
     except KeyError:
       raise NameError(f'the program defines no {name!r}') from None
 
-  own = {**peer.OPERATIONS, 'get': get, 'load': load}
-  peer.Peer(link, frames, operations=own, exports=lambda x: True).serve()
+  io = operations.Watch()
+  own = {'get': get, 'load': load, 'watch': io.watch, 'seen': io.seen}
+  own |= operations.OPERATIONS
+  end = peer.Peer(link, frames, operations=own, exports=lambda x: True)
+  end.serve()
 
 
 def _run_script(program: str) -> int:

@@ -18,7 +18,6 @@ import json
 import os
 import resource
 import select
-import shutil
 import signal
 import site
 import socket
@@ -26,7 +25,13 @@ import sys
 import tempfile
 import time
 
-from jaxrl_reason.rewards.code.sandbox import judge, landlock, linux, seccomp
+from jaxrl_reason.rewards.code.sandbox import (
+  folders,
+  judge,
+  landlock,
+  linux,
+  seccomp,
+)
 from jaxrl_reason.rewards.pool import procfs, wire
 
 BOX = '/box'  # the program's folder, where it has its own mounts
@@ -93,7 +98,7 @@ def main(fd: int):
   gc.freeze()  # collections in children then copy no page of ours
   report = {'layers': sorted(cell.layers)}
   control.sendall(wire.frame(json.dumps(report).encode()))
-  _Zygote(control, cell).run()
+  _Zygote(control, cell, settings['folder']).run()
 
 
 def _build(settings: dict) -> Cell:
@@ -110,7 +115,7 @@ def _build(settings: dict) -> Cell:
     if uids is not None and _works(lambda: linux.become(uids[0])):
       cell.uids = uids
       cell.layers.add('own_uid')
-  change = lambda: _change_root(cell, settings['root'])
+  change = lambda: _change_root(cell, settings['folder'])
   if 'namespaces' in wanted and _works(lambda: (change(), cell.enter())):
     change()
   elif 'landlock' in wanted and landlock.version():
@@ -158,8 +163,9 @@ def _address_space() -> int:
 class _Zygote:
   """One loop over requests and judges that ended."""
 
-  def __init__(self, control: socket.socket, cell: Cell):
-    self.control, self.cell = control, cell
+  def __init__(self, control: socket.socket, cell: Cell, folder: str):
+    self.control, self.cell, self.folder = control, cell, folder
+    self.cleaners: set[int] = set()  # children that remove a folder
     self.judges: dict[int, tuple[socket.socket, str | None]] = {}
     self.numbers = itertools.count()
     # A judge that ends wakes the loop through this pair.
@@ -198,7 +204,7 @@ class _Zygote:
       number = 64 * os.getpid() + 2 * (next(self.numbers) % 32)
       cell.uid = first + number % (count - 1)
     if not cell.has('namespaces'):
-      cell.folder = tempfile.mkdtemp(prefix='program_')
+      cell.folder = tempfile.mkdtemp(prefix='program_', dir=self.folder)
     pid = os.fork()
     if pid == 0:
       signal.set_wakeup_fd(-1)
@@ -214,15 +220,20 @@ class _Zygote:
     for pid in self.judges:
       os.kill(pid, signal.SIGTERM)
     end = time.monotonic() + CLOSE_S
-    while self.judges and time.monotonic() < end:
+    while (self.judges or self.cleaners) and time.monotonic() < end:
       time.sleep(0.01)
       self._reap()
+    if not self.cell.has('namespaces'):
+      folders.remove(self.folder)  # what is there yet; the caller may be gone
 
   def _reap(self):
-    while self.judges:
+    while self.judges or self.cleaners:
       pid, status = os.waitpid(-1, os.WNOHANG)
       if pid == 0:
         return
+      if pid in self.cleaners:
+        self.cleaners.remove(pid)
+        continue
       caller, folder = self.judges.pop(pid)
       ended = json.dumps({'ended': os.waitstatus_to_exitcode(status)})
       try:
@@ -231,4 +242,20 @@ class _Zygote:
         pass  # it has its verdict and left, or gave up on it
       caller.close()
       if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
+        self._clean(folder)
+
+  def _clean(self, folder: str):
+    """Removes a program's folder; in a child, unless it is empty.
+
+    A program may have filled it with more than the next job can wait for.
+    """
+    try:
+      return os.rmdir(folder)
+    except OSError:
+      pid = os.fork()
+    if pid == 0:
+      try:
+        folders.remove(folder)
+      finally:
+        os._exit(0)
+    self.cleaners.add(pid)

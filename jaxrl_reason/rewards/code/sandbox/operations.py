@@ -1,0 +1,133 @@
+"""What the program's side does with its objects when the tests ask for it.
+
+In the program's process: `Remote` and `objects.Object` are the other end.
+"""
+
+import asyncio
+import builtins
+import functools
+import io
+import itertools
+import operator
+import sys
+
+from jaxrl_reason.rewards.code.sandbox import errors, peer
+
+MAX_PRINTED = 1 << 20  # characters of one call that are handed over
+BINARY = (
+  'add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor'
+).split()
+PLAIN = (
+  'abs neg pos invert index lt le gt ge contains delitem'
+).split()  # as in `operator`
+
+
+def _reflected(run):
+  return lambda a, b: run(b, a)
+
+
+def _exit(x, *error):
+  return type(x).__exit__(x, *_raised(*error))
+
+
+def _raised(name: str = '', text: str = '') -> tuple:
+  """What `__exit__` is told of an exception in the tests."""
+  if not name:
+    return None, None, None
+  error = errors.make_exception(name, text)
+  return type(error), error, None
+
+
+def _run(coroutine):
+  return _loop().run_until_complete(_awaited(coroutine))
+
+
+def _heart(x):
+  """(value,) for an object of a subclass of a plain type, else ()."""
+  for base in peer.BASES:
+    if isinstance(x, base):
+      return (base(x),)
+  return ()
+
+
+@functools.cache
+def _loop():
+  return asyncio.new_event_loop()
+
+
+async def _awaited(x):
+  return await x
+
+
+def _names(kind: type) -> list[str]:
+  return [each.__name__ for each in kind.__mro__]
+
+
+OPERATIONS = {
+  'getattr': getattr,
+  'setattr': setattr,
+  'delattr': delattr,
+  'getitem': lambda x, key: x[key],
+  'setitem': lambda x, key, value: x.__setitem__(key, value),
+  'items': lambda x: list(itertools.islice(x, peer.MAX_ITEMS)),
+  'reversed': lambda x: list(reversed(x)),
+  'next': next,
+  'len': len,
+  'str': str,
+  'repr': repr,
+  'hash': hash,
+  'bool': bool,
+  'int': int,
+  'float': float,
+  'complex': complex,
+  'round': lambda x, digits: round(x) if digits is None else round(x, digits),
+  'format': format,
+  'same': lambda a, b: bool(a == b),
+  'kin': lambda a, b: type(a) is type(b),
+  'heart': _heart,
+  'type': type,
+  'isinstance': isinstance,
+  'issubclass': issubclass,
+  'mro': lambda x: _names(type(x)),
+  'bases': _names,
+  'enter': lambda x: type(x).__enter__(x),
+  'exit': _exit,
+  'await': _run,
+  'aenter': lambda x: _run(type(x).__aenter__(x)),
+  'aexit': lambda x, *error: _run(type(x).__aexit__(x, *_raised(*error))),
+  'aiter': aiter,
+  'anext': lambda x: _run(anext(x)),
+  **{name: getattr(operator, name) for name in (*PLAIN, *BINARY)},
+  **{f'r{name}': _reflected(getattr(operator, name)) for name in BINARY},
+  **{f'i{name}': getattr(operator, f'i{name.rstrip("_")}') for name in BINARY},
+}
+
+
+class Watch:
+  """Input and output of one call, where the tests have taken them over."""
+
+  def __init__(self):
+    self.old = []
+
+  def watch(self, given: str | None, captures: bool, patched: dict):
+    """Standard input from now on; is output kept; functions of the tests."""
+    self.old.append((sys.stdin, sys.stdout, {}))
+    if given is not None:
+      sys.stdin = io.StringIO(given)
+    if captures:
+      sys.stdout = io.StringIO()
+    for name, function in patched.items():
+      self.old[-1][2][name] = getattr(builtins, name)
+      setattr(builtins, name, function)
+
+  def seen(self) -> tuple[str, int]:
+    """What was printed, and how many characters were read."""
+    stdin, stdout, functions = self.old.pop()
+    for name, function in functions.items():
+      setattr(builtins, name, function)
+    read, printed = 0, ''
+    if sys.stdin is not stdin:
+      read, sys.stdin = sys.stdin.tell(), stdin
+    if sys.stdout is not stdout:
+      printed, sys.stdout = sys.stdout.getvalue()[:MAX_PRINTED], stdout
+    return printed, read

@@ -1,0 +1,169 @@
+"""Which script is a text in? Its letters, words and units, by Unicode ranges.
+
+  letters -> script -> the languages that are written in it (`LANGUAGES`)
+
+`units` are what word counts count: words, and single characters where a script
+puts no spaces between words. No model and nothing learnt: see `language`.
+"""
+
+import bisect
+import collections
+import functools
+import re
+import string
+import unicodedata
+
+HAN_WEIGHT = 2.0  # letters of an alphabet that one character stands for
+
+# First code point of a run of letters, script; what follows a gap is ''.
+RANGES = (
+  (0x00, ''),
+  (0x41, 'Latin'),
+  (0x250, ''),
+  (0x370, 'el'),
+  (0x400, 'Cyrillic'),
+  (0x530, 'hy'),
+  (0x590, 'he'),
+  (0x600, 'Arabic'),
+  (0x700, ''),
+  (0x750, 'Arabic'),
+  (0x780, ''),
+  (0x8A0, 'Arabic'),
+  (0x900, 'Devanagari'),
+  (0x980, 'bn'),
+  (0xA00, 'pa'),
+  (0xA80, 'gu'),
+  (0xB00, 'or'),
+  (0xB80, 'ta'),
+  (0xC00, 'te'),
+  (0xC80, 'kn'),
+  (0xD00, 'ml'),
+  (0xD80, 'si'),
+  (0xE00, 'th'),
+  (0xE80, 'lo'),
+  (0xF00, 'bo'),
+  (0x1000, 'my'),
+  (0x10A0, 'ka'),
+  (0x1100, 'ko'),
+  (0x1200, 'am'),
+  (0x13A0, ''),
+  (0x1780, 'km'),
+  (0x1800, ''),
+  (0x1C90, 'ka'),
+  (0x1CC0, ''),
+  (0x1E00, 'Latin'),
+  (0x1F00, 'el'),
+  (0x2000, ''),
+  (0x3040, 'Kana'),
+  (0x3100, ''),
+  (0x3130, 'ko'),
+  (0x3190, ''),
+  (0x3400, 'Han'),
+  (0xA000, ''),
+  (0xAC00, 'ko'),
+  (0xD7B0, ''),
+  (0xF900, 'Han'),
+  (0xFB00, 'Latin'),
+  (0xFB13, 'hy'),
+  (0xFB1D, 'he'),
+  (0xFB50, 'Arabic'),
+  (0xFE00, ''),
+  (0xFE70, 'Arabic'),
+  (0xFF00, ''),
+  (0xFF21, 'Latin'),
+  (0xFF5B, ''),
+  (0xFF66, 'Kana'),
+  (0xFFA0, ''),
+  (0x20000, 'Han'),
+  (0x32000, ''),
+)
+STARTS = [start for start, _ in RANGES]
+# White space and punctuation. Not \W: a vowel sign of an Indic script is part
+# of its word.
+SIGNS = (
+  r'\s'
+  + re.escape(string.punctuation)
+  + r'\u0964\u0965\u060c\u061b\u061f\u06d4\u2010-\u2027\u2030-\u205e\u00ab'
+  r'\u00bb\u00b7\u00bf\u00a1\u3000-\u303f\uff00-\uff0f\uff1a-\uff20'
+)
+SEPARATORS = re.compile(f'[{SIGNS}]+')
+NO_LETTERS = re.compile(rf'[{SIGNS}\d]+')
+
+
+# Thai, Lao, Burmese, Khmer, kana, Han.
+UNSPACED = (
+  '\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff'
+  '\uf900-\ufaff\U00020000-\U00031fff'
+)
+UNIT = re.compile(f'[{UNSPACED}]|[^{UNSPACED}]+')
+
+
+# Script -> languages (ISO 639-1) written in it; a script that is not here has
+# one language, whose code is its name.
+LANGUAGES = {
+  'Latin': (
+    'en es pt fr de it nl sv da no fi pl cs sk sl hr ro hu tr et lv lt vi id '
+    'tl sw ca sr'
+  ).split(),
+  'Cyrillic': 'ru uk bg sr mk be kk'.split(),
+  'Arabic': 'ar fa ur'.split(),
+  'Devanagari': 'hi mr ne'.split(),
+  'Han': ['zh', 'ja'],
+  'Kana': ['ja'],
+}
+
+
+@functools.lru_cache(4096)
+def script_of(char: str) -> str:
+  """A script's name, the code of its only language, or ''."""
+  script = RANGES[bisect.bisect_right(STARTS, ord(char)) - 1][1]
+  return script if char.isalpha() or script not in ('Latin', 'el') else ''
+
+
+def scripts(text: str) -> dict[str, float]:
+  """Letters of each script; one Han or kana character counts as two."""
+  counts = collections.defaultdict(float)
+  for char, n in collections.Counter(text).items():
+    script = script_of(char)
+    if script:
+      counts[script] += n * (HAN_WEIGHT if script in ('Han', 'Kana') else 1.0)
+  return dict(counts)
+
+
+def words(text: str) -> list[str]:
+  """Split a text into lower-case words, without numbers and signs."""
+  return [word for word in NO_LETTERS.split(_lower(text)) if word]
+
+
+def units(text: str) -> list[str]:
+  """Split as `words`, and into characters where a script has no spaces."""
+  return [unit for word in words(text) for unit in UNIT.findall(word)]
+
+
+def tokens(text: str) -> list[str]:
+  """Split as `units`, but keep the numbers."""
+  found = SEPARATORS.split(_lower(text))
+  return [unit for word in found for unit in UNIT.findall(word)]
+
+
+def _lower(text: str) -> str:
+  return unicodedata.normalize('NFC', text.lower())
+
+
+@functools.cache
+def codes() -> frozenset[str]:
+  """Return the ISO 639-1 codes of all the languages of all the scripts."""
+  single = {script for _, script in RANGES if len(script) == 2}
+  return frozenset(single.union(*LANGUAGES.values()))
+
+
+def alphabet(code: str) -> frozenset[str]:
+  """Return the scripts, as `script_of` names them, of a language."""
+  shared = {script for script, found in LANGUAGES.items() if code in found}
+  return frozenset(shared or {code})
+
+
+def languages(code: str) -> frozenset[str]:
+  """Return the languages that share a script with this one, itself too."""
+  shared = [LANGUAGES.get(script, [code]) for script in alphabet(code)]
+  return frozenset().union(*shared)
