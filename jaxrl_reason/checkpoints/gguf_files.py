@@ -13,8 +13,8 @@ import numpy as np
 
 from jaxrl_reason import reading
 from jaxrl_reason.checkpoints import gguf_tokenizer, hf
-from jaxrl_reason.models.published import tensors as tensor_names
 from jaxrl_reason.models import families, weights
+from jaxrl_reason.models.published import tensors as tensor_names
 
 # general.architecture -> model_type.
 FAMILIES = {

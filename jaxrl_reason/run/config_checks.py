@@ -12,8 +12,8 @@ from typing import Any
 
 import ml_collections
 
-from jaxrl_reason import losses, tasks
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import losses, tasks
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.rewards import compose
