@@ -304,6 +304,7 @@ class Loop:
       'data': self.stage.data.get_state(),
       'stats': self.stage.stats and self.stage.stats.get_state(),
     }
+    self.writer.sync()
     self.run.checkpoints.save(total, state, record)
 
   def _profile(self, total: int):

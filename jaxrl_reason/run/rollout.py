@@ -64,6 +64,7 @@ class HostStep:
     self._score = jitted.score(self.learner, self.gen)
     self._learn = jitted.learn(self.learner, self.gen)
     self._updating = None  # (metrics, when dispatched) of the step before
+    self._failed = 0  # problems on which the reward has raised, in a row
     self._ahead = None  # what `_dispatch` gave for the step after
 
   def __call__(
@@ -167,20 +168,36 @@ class HostStep:
     ]
 
   def _collect(self, futures) -> Reward:
-    """The verdicts of all parts, in the order of the batch's rows."""
-    parts = [to_reward(f.result(), self.gen.part_names) for f in futures]
-    own = batch_lib.interleaved(parts, self.gen.n_samples, np)
-    return self.all_rows(own)
+    """The verdicts of all parts, in the order of the batch's rows.
+
+    Raises:
+      RewardFailed: every case of the step failed, on all hosts, and not of one
+        problem alone: that is the reward, not the data.
+    """
+    verdicts = [f.result() for f in futures]
+    parts = [to_reward(v, self.gen.part_names) for v in verdicts]
+    failed = [np.array([x.status == 'error' for x in v]) for v in verdicts]
+    own = batch_lib.interleaved(
+      list(zip(parts, failed)), self.gen.n_samples, np
+    )
+    reward, failed = self.all_rows(own)
+    self._refuse_failed(failed, [x for v in verdicts for x in v])
+    return reward
+
+  def _refuse_failed(self, failed: np.ndarray, own: Sequence[Verdict]) -> None:
+    """Ends the run where nothing but errors has come of two problems or more,
+    of this step or of those right before it; failed: bool [N], of all hosts.
+    """
+    if not failed.all():
+      self._failed = 0
+      return
+    self._failed += len(failed) // self.gen.n_samples
+    if self._failed > 1:
+      raise RewardFailed(all_failed(own))
 
 
 def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:
-  """Verdicts as arrays; a failed verifier is invalid, not a zero.
-
-  Raises:
-    RewardFailed: every single case raised, so the reward is at fault.
-  """
-  if reason := all_failed(verdicts):
-    raise RewardFailed(reason)
+  """Verdicts as arrays; a failed verifier is invalid, not a zero."""
   total, parts, valid = compose.columns(verdicts, part_names)
   return Reward(
     np.asarray(total, np.float32),

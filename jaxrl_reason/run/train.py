@@ -25,15 +25,16 @@ from etils import epath
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Model, TrainState
-from jaxrl_reason.checkpoints import hf, manager, pretrained
+from jaxrl_reason.checkpoints import files, hf, manager, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import families, remat, spec, transformer
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.reports import plots
 from jaxrl_reason.run import compile_log as programs
-from jaxrl_reason.run import config_checks, samples, stages
+from jaxrl_reason.run import config_checks, identity, samples, stages
 from jaxrl_reason.run import loop as loop_lib
 from jaxrl_reason.run import metrics as metrics_lib
+from jaxrl_reason.run import workdir as workdirs
 
 
 @dataclasses.dataclass
@@ -61,11 +62,8 @@ class Run:
     return self.stopping
 
 
-def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
+def set_up(config: ml_collections.ConfigDict, workdir: epath.Path) -> Run:
   """Everything but the weights; refuses what cannot work."""
-  workdir = epath.Path(workdir)
-  _make_workdir(workdir)
-  _refuse_unshared(workdir)
   _use_compile_cache(config.compile_cache)
   mesh = sharding.make_mesh(config.mesh)
   config_checks.check(config, sharding.row_shards(mesh))
@@ -94,7 +92,23 @@ def set_up(config: ml_collections.ConfigDict, workdir) -> Run:
     shape,
     jax.random.key(config.seed),
     jnp.asarray(tokenizer.eos_ids, jnp.int32),
-    manager.Checkpoints(workdir, config.checkpoint.keep),
+    _checkpoints(config, workdir, problems, tokenizer),
+  )
+
+
+def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
+  origin = identity.of_run(problems, tokenizer, config.stages)
+  told = hosts.gather(origin)
+  for i, other in enumerate(told):
+    differing = [k for k in origin if other[k] != told[0][k]]
+    if differing:
+      raise ValueError(
+        f'process {i} has other {differing[0]} than process 0: the files '
+        'behind config.data and config.model_dir must be the same on all hosts'
+      )
+  c = config.checkpoint
+  return manager.Checkpoints(
+    workdir, c.keep, verify=c.verify, origin=origin, same_data=c.same_data
   )
 
 
@@ -148,34 +162,6 @@ def model_of(shape: transformer.Config, c) -> Model:
   return model
 
 
-def _make_workdir(workdir: epath.Path) -> None:
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    probe = workdir / f'.writable-{jax.process_index()}'
-    probe.write_text('')
-    probe.unlink()
-  except OSError as e:
-    raise OSError(f'--workdir={workdir} cannot be written to: {e}') from e
-
-
-def _refuse_unshared(workdir: epath.Path) -> None:
-  """All processes write their shards of a checkpoint into one folder."""
-  marker = workdir / '.shared'
-  with hosts.zero_first():
-    if hosts.is_main():
-      marker.write_text('')
-    found = marker.exists()
-  every = hosts.gather(found)
-  if not all(every):
-    lacking = [i for i, f in enumerate(every) if not f]
-    raise ValueError(
-      f'--workdir={workdir} of process 0 is not the same folder on process '
-      f'{lacking[0]}: use one that all hosts share (NFS, gs://...)'
-    )
-  if hosts.is_main():
-    marker.unlink()
-
-
 def _use_compile_cache(folder: str) -> None:
   """Keeps compiled programs between runs."""
   if not folder:
@@ -204,15 +190,25 @@ def _write_config(run: Run, resuming: bool) -> None:
           before.get(key),
           after.get(key),
         )
-  path.write_text(json.dumps(now, indent=1))
+  files.write_whole(path, json.dumps(now, indent=1))
 
 
-def run(config: ml_collections.ConfigDict, workdir) -> TrainState | None:
+def run(
+  config: ml_collections.ConfigDict, workdir, *, fresh: bool = False
+) -> TrainState | None:
   """Trains through all stages, from the start or from the last checkpoint.
+
+  Args:
+    fresh: move what the workdir holds aside first, and begin at step 0.
 
   Returns:
     The last state; None when a signal ended the run early (it is saved).
   """
+  with workdirs.opened(config, workdir, fresh=fresh) as workdir:
+    return _run(config, workdir)
+
+
+def _run(config, workdir: epath.Path) -> TrainState | None:
   with hosts.explained():
     run = set_up(config, workdir)
   say = lambda text: hosts.is_main() and print(text, file=sys.stderr)

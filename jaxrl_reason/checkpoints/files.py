@@ -1,0 +1,60 @@
+"""Files that survive a kill, and reads that survive a file system's bad moment.
+
+write_whole(path, text)   the old text or the new one, never a part
+retried(call)             again after an error of the file system or memory
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+# A server that restarts, a handle gone stale, memory that another process is
+# about to give back.
+WAITS_S = (0.5, 2.0, 8.0)
+
+
+def is_remote(path: epath.PathLike) -> bool:
+  """Whether a path is an object's name (gs://...): written whole, never
+  appended to or renamed in one go.
+  """
+  return '://' in str(path)
+
+
+def write_whole(path: epath.Path, text: str) -> None:
+  """Replaces a text file at once; an object store does so by itself."""
+  path = epath.Path(path)
+  if is_remote(path):
+    path.write_text(text)
+    return
+  aside = path.with_name(f'.{path.name}.{os.getpid()}')
+  try:
+    with open(aside, 'w') as f:
+      f.write(text)
+      f.flush()
+      os.fsync(f.fileno())
+    os.replace(aside, path)
+  except OSError:
+    aside.unlink(missing_ok=True)
+    raise
+
+
+def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
+  """What `call` returns, tried again after errors of these kinds.
+
+  Raises:
+    The last error, after `WAITS_S`.
+  """
+  for wait in WAITS_S:
+    try:
+      return call()
+    except kinds as e:
+      kind, reason = type(e).__name__, f'{e!s:.200}'.partition('\n')[0]
+      logging.warning(
+        '%s: %s (%s); trying again in %g s.', what, reason, kind, wait
+      )
+      time.sleep(wait)
+  return call()
