@@ -43,7 +43,8 @@ def write_whole(path: epath.Path, text: str) -> None:
 
 
 def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
-  """What `call` returns, tried again after errors of these kinds.
+  """What `call` returns, tried again after errors of these kinds; for a file
+  that is not there nobody waits.
 
   Raises:
     The last error, after `WAITS_S`.
@@ -51,6 +52,8 @@ def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
   for wait in WAITS_S:
     try:
       return call()
+    except FileNotFoundError:
+      raise
     except kinds as e:
       kind, reason = type(e).__name__, f'{e!s:.200}'.partition('\n')[0]
       logging.warning(

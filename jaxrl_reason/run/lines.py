@@ -105,7 +105,7 @@ class Appended:
 
 
 class Parts:
-  """A folder of files of `PART_LINES` lines each, in the order of their names."""
+  """A folder of files of `PART_LINES` lines each, in order of their names."""
 
   def __init__(self, folder: epath.Path, resume_step: int | None):
     self._folder, self._lines, self._number = folder, [], 0
