@@ -4,6 +4,7 @@ write_whole(path, text)   the old text or the new one, never a part
 retried(call)             again after an error of the file system or memory
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -24,12 +25,30 @@ def is_remote(path: epath.PathLike) -> bool:
   return '://' in str(path)
 
 
+@contextlib.contextmanager
+def explained(path):
+  """What a file system refuses, said so that a user can act."""
+  try:
+    yield
+  except OSError as e:
+    raise OSError(
+      f'{path} could not be written: {e.strerror or e}. Make room (or mend the '
+      'file system) and start the same command again to go on from the last '
+      'checkpoint'
+    ) from e
+
+
 def write_whole(path: epath.Path, text: str) -> None:
   """Replaces a text file at once; an object store does so by itself."""
   path = epath.Path(path)
-  if is_remote(path):
-    path.write_text(text)
-    return
+  with explained(path):
+    if is_remote(path):
+      path.write_text(text)
+    else:
+      _replace(path, text)
+
+
+def _replace(path: epath.Path, text: str) -> None:
   aside = path.with_name(f'.{path.name}.{os.getpid()}')
   try:
     with open(aside, 'w') as f:

@@ -37,6 +37,18 @@ OF_FILES = re.compile(
 )
 
 
+def _without_trace(record) -> bool:
+  """Takes the trace off what orbax logs of its threads: the same error is
+  raised in the main thread, and said there.
+  """
+  if 'orbax' in record.pathname:
+    record.exc_info = None
+  return True
+
+
+logging.get_absl_logger().addFilter(_without_trace)
+
+
 class Incompatible(ValueError):
   """A checkpoint of another model, optimizer or loss than the config's."""
 

@@ -6,7 +6,7 @@ import time
 
 from etils import epath
 
-from jaxrl_reason.run import lines
+from jaxrl_reason.checkpoints import files
 
 FLUSH_S = 30.0
 
@@ -26,7 +26,7 @@ class Board:
 
     self._folder, self._scalar = folder, summary.scalar
     self._event, self._log = event_pb2.Event, event_pb2.SessionLog
-    with lines.explained(folder):
+    with files.explained(folder):
       folder.mkdir(parents=True, exist_ok=True)
       self._file = event_file_writer.EventsWriter(str(folder / 'events'))
       if purge_step is not None:
@@ -37,7 +37,7 @@ class Board:
   def write(self, step: int, values: dict[str, float]) -> None:
     """Adds a value to each curve."""
     now = time.time()
-    with lines.explained(self._folder):
+    with files.explained(self._folder):
       for name, value in values.items():
         summary = self._scalar(name, value)
         event = self._event(step=step, wall_time=now, summary=summary)
@@ -47,5 +47,5 @@ class Board:
         self._flushed = time.monotonic()
 
   def close(self) -> None:
-    with lines.explained(self._folder):
+    with files.explained(self._folder):
       self._file.close()

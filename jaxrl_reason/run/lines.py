@@ -6,7 +6,6 @@ kill has left half a line or where a resumed run begins; of parts the last is
 written again until it is full.
 """
 
-import contextlib
 import json
 import os
 from collections.abc import Iterator
@@ -17,19 +16,6 @@ from etils import epath
 from jaxrl_reason.checkpoints import files
 
 PART_LINES = 100
-
-
-@contextlib.contextmanager
-def explained(path):
-  """What a file system refuses, said so that a user can act."""
-  try:
-    yield
-  except OSError as e:
-    raise OSError(
-      f'{path} could not be written: {e.strerror or e}. Make room (or mend the '
-      'file system) and start the same command again to go on from the last '
-      'checkpoint'
-    ) from e
 
 
 def opened(workdir: epath.Path, resume_step: int | None):
@@ -72,7 +58,7 @@ class Appended:
     self._path = path
     if resume_step is None and path.exists() and path.stat().length:
       _move_aside(path)
-    with explained(path):
+    with files.explained(path):
       self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
       if resume_step is not None:
         os.ftruncate(self._file, self._end(resume_step))
@@ -90,17 +76,17 @@ class Appended:
 
   def write(self, line: str) -> None:
     rest = line.encode()
-    with explained(self._path):
+    with files.explained(self._path):
       while rest:  # a disk that fills up takes a part first
         rest = rest[os.write(self._file, rest) :]
 
   def sync(self) -> None:
     """Until what was written is on the disk."""
-    with explained(self._path):
+    with files.explained(self._path):
       os.fsync(self._file)
 
   def close(self) -> None:
-    with explained(self._path):
+    with files.explained(self._path):
       os.close(self._file)
 
 
@@ -111,7 +97,7 @@ class Parts:
     self._folder, self._lines, self._number = folder, [], 0
     if resume_step is None and folder.exists():
       _move_aside(folder)
-    with explained(folder):
+    with files.explained(folder):
       folder.mkdir(parents=True, exist_ok=True)
       for path, lines in list(read_parts(folder)):
         self._number = int(path.stem)
@@ -143,7 +129,7 @@ class Parts:
 
   def write(self, line: str) -> None:
     self._lines.append(line)
-    with explained(self._path(self._number)):
+    with files.explained(self._path(self._number)):
       self._put()
     self._full()
 

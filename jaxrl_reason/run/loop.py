@@ -176,12 +176,12 @@ class Loop:
     done = place.done
     self._finished = place.finished
     self.run.agree_to_stop()
-    while not (self._finished or self.run.stopping):
-      n = min(self.c.log_every, steps - done)
-      state = self._interval(state, n, before + done)
-      done += n
-      self._boundary(state, done, before + done)
-    bar.close()
+    with bar:  # closed before an error is said, which comes last
+      while not (self._finished or self.run.stopping):
+        n = min(self.c.log_every, steps - done)
+        state = self._interval(state, n, before + done)
+        done += n
+        self._boundary(state, done, before + done)
     if self._tracing:
       self._end_trace()
     self.stage.close()

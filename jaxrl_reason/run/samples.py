@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from jaxrl_reason.checkpoints import files
+
 
 def write(run, examples: Sequence[dict], texts, total: int, stage: str) -> None:
   """Notes the greedy and one sampled completion of the first problems."""
@@ -20,18 +22,18 @@ def write(run, examples: Sequence[dict], texts, total: int, stage: str) -> None:
       f'    greedy  {row[0]}',
       f'    sampled {row[1]}',
     ]
-  (folder / f'{total:08d}.txt').write_text('\n'.join(lines) + '\n')
+  files.write_whole(folder / f'{total:08d}.txt', '\n'.join(lines) + '\n')
 
 
 def before_and_after(workdir: epath.Path) -> str:
   """Writes samples.txt from the run's notes and returns its text: the start,
   the start of the last stage and the end.
   """
-  files = sorted((workdir / 'samples').glob('*.txt'))
-  notes = [f.read_text() for f in files]
+  paths = sorted((workdir / 'samples').glob('*.txt'))
+  notes = [p.read_text() for p in paths]
   stage = lambda note: note.partition('(')[2].partition(')')[0]
   last = stage(notes[-1])
   before = [n for n in notes if stage(n) != last] or notes[:1]
   text = before[-1] + '\n' + notes[-1]
-  (workdir / 'samples.txt').write_text(text)
+  files.write_whole(workdir / 'samples.txt', text)
   return text

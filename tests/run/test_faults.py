@@ -20,12 +20,12 @@ from test_resume import content
 
 FLAGS = [
   f'--config={ROOT}/tests/tiny_recipe.py',
-  "--config.stages=('rl',)",
   '--config.rl.steps=12',
   '--config.rl.rewards.answer.reward=random',  # noise of the row: a gradient
   '--config.eval.every=12',
   '--config.eval.harder=False',
 ]
+STAGES = "--config.stages=('rl',)"  # a second one would be added to it
 ERRORS = ('ESTALE', 'EIO', 'ENOSPC', 'EMFILE', 'ETIMEDOUT')
 SIGNALS = ('SIGKILL', 'SIGKILL', 'SIGTERM')
 # Files of orbax's that hold nothing, and tell it that a folder is finished.
@@ -35,7 +35,8 @@ MARKS = ('commit_success.txt', '_CHECKPOINT_METADATA')
 class Runs:
   """Starts runs by a process that has imported everything once."""
 
-  def __init__(self, env):
+  def __init__(self, env, logs):
+    self._log = logs / 'run.log'
     self.env = env
     self._server = subprocess.Popen(
       [sys.executable, str(ROOT / 'tests' / 'run' / 'faulty_run.py')],
@@ -46,11 +47,11 @@ class Runs:
       cwd=ROOT,
     )
 
-  def __call__(self, workdir, n=0, what='', flags=()):
+  def __call__(self, workdir, n=0, what='', flags=(), stages=STAGES):
     """(exit code, output, calls of the file system) of one run."""
-    log = workdir.with_name(f'{workdir.name}.log')
+    log = self._log
     job = {'workdir': str(workdir), 'n': n, 'what': what, 'log': str(log)}
-    job['args'] = [*FLAGS, f'--workdir={workdir}', *flags]
+    job['args'] = [*FLAGS, f'--workdir={workdir}', stages, *flags]
     count = log.with_name(log.name + '.count')
     count.unlink(missing_ok=True)
     self._server.stdin.write(json.dumps(job) + '\n')
@@ -69,7 +70,7 @@ def runs(tmp_path_factory):
   cache = tmp_path_factory.mktemp('cache')
   env = os.environ | {'XDG_CACHE_HOME': str(cache), 'PYTHONPATH': str(ROOT)}
   env['XLA_FLAGS'] = env['XLA_FLAGS'].replace('count=8', 'count=1')
-  out = Runs(env)
+  out = Runs(env, cache)
   yield out
   out.close()
 
@@ -99,7 +100,7 @@ def check_said(code, log):
   assert code in (0, 1), log[-3000:]
   if code == 1:
     last = log.strip().splitlines()[-1]
-    assert last.startswith('error: ') and len(last) > 40, log[-3000:]
+    assert last.startswith('error: ') and len(last) > 60, log[-3000:]
     assert 'Traceback' not in log, log[-5000:]
 
 
@@ -205,7 +206,10 @@ def test_a_full_disk_ends_in_one_line(runs, untouched, small_disk, room):
 def test_of_two_starts_one_is_refused(runs, untouched, tmp_path):
   workdir = tmp_path / 'run'
   first = subprocess.Popen(
-    [sys.executable, '-m', 'jaxrl_reason.main', *FLAGS, f'--workdir={workdir}'],
+    [
+      *(sys.executable, '-m', 'jaxrl_reason.main', f'--workdir={workdir}'),
+      *(*FLAGS, STAGES),
+    ],
     env=runs.env,
     cwd=ROOT,
     stderr=subprocess.PIPE,
@@ -228,7 +232,6 @@ def test_of_two_starts_one_is_refused(runs, untouched, tmp_path):
 @pytest.mark.parametrize(
   'flags, words',
   [
-    (["--config.stages=('sft','rl')"], "stage 1 of ('rl',)"),
     (['--config.mesh=(1,1,3)'], 'needs 3 devices'),
     (['--config.seed=3'], 'other data (train, heldout'),
     (['--config.data.knobs.max_ops=2'], 'other data (train'),
@@ -239,12 +242,21 @@ def test_what_does_not_fit_changes_nothing(
   runs, untouched, finished, flags, words
 ):
   before = {p: p.stat().st_mtime_ns for p in finished.rglob('*')}
-  del before[finished]
   code, log, _ = runs(finished, flags=flags)
   check_said(code, log)
   assert code == 1 and words in log.strip().splitlines()[-1], log
   after = {p: p.stat().st_mtime_ns for p in finished.rglob('*')}
   assert {p: after.get(p) for p in before} == before
+  assert content(finished) == untouched[0]
+
+
+def test_other_stages_change_nothing(runs, untouched, finished):
+  before = sorted(finished.rglob('*'))
+  stages = "--config.stages=('sft','rl')"
+  code, log, _ = runs(finished, stages=stages)
+  check_said(code, log)
+  assert code == 1 and "stage 1 of ('rl',)" in log.strip().splitlines()[-1]
+  assert sorted(finished.rglob('*')) == before
   assert content(finished) == untouched[0]
 
 
