@@ -6,6 +6,7 @@ retried(call)             again after an error of the file system or memory
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,12 @@ from etils import epath
 # A server that restarts, a handle gone stale, memory that another process is
 # about to give back.
 WAITS_S = (0.5, 2.0, 8.0)
+# How tensorstore and orbax speak of what the file system refused.
+OF_FILES = re.compile(
+  r'RESOURCE_EXHAUSTED: Error|No space left|Disk quota|Input/output error|'
+  r'Read-only file system|Stale file handle|Permission denied|OS error|'
+  r'Error (opening|writing|reading|creating|renaming|listing|deleting)'
+)
 
 
 def is_remote(path: epath.PathLike) -> bool:
@@ -80,3 +87,13 @@ def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
       )
       time.sleep(wait)
   return call()
+
+
+def refusal(e: BaseException | None) -> str | None:
+  """What a file system refused, if that is what an error is about."""
+  while e is not None:
+    if isinstance(e, OSError) or OF_FILES.search(str(e)):
+      full = re.search('No space left|Disk quota', str(e))
+      return 'no space left' if full else str(e)[:300].partition('\n')[0]
+    e = e.__cause__ or e.__context__
+  return None

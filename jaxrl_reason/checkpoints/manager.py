@@ -13,7 +13,6 @@ aside, and a run that has had checkpoints never begins again by itself.
 import contextlib
 import dataclasses
 import json
-import re
 from typing import Any
 
 import jax
@@ -29,12 +28,6 @@ from jaxrl_reason.checkpoints import origin as origin_lib
 STATE, RECORD = 'state', 'record'
 ASIDE = ('damaged-*', 'torn-*')  # what was set aside, now and in the past
 NOTE = 'saved.json'  # in the workdir: the newest checkpoint it has had
-# How tensorstore and orbax speak of what the file system refused.
-OF_FILES = re.compile(
-  r'RESOURCE_EXHAUSTED: Error|No space left|Disk quota|Input/output error|'
-  r'Read-only file system|Stale file handle|Permission denied|OS error|'
-  r'Error (opening|writing|reading|creating|renaming|listing|deleting)'
-)
 
 
 def _without_trace(record) -> bool:
@@ -110,8 +103,7 @@ def read_params(workdir: epath.Path) -> dict[str, Any]:
   """The parameters alone of a workdir's newest checkpoint, as nested
   dictionaries on the default device: the optimizer's state is not read.
 
-  Raises:
-    ValueError: the workdir has no checkpoint, or its newest one is damaged.
+  Raises ValueError: there is no checkpoint, or the newest one is damaged.
   """
   checkpoints = Checkpoints(workdir, keep=1)
   steps = checkpoints.steps()
@@ -149,16 +141,6 @@ def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
   found.add(STATE, ocp.args.StandardSave, sums.Handler())
   found.add(RECORD, ocp.args.JsonSave, ocp.handlers.JsonCheckpointHandler())
   return found
-
-
-def _of_files(e: BaseException | None) -> str | None:
-  """What a file system refused, if that is what an error is about."""
-  while e is not None:
-    if isinstance(e, OSError) or OF_FILES.search(str(e)):
-      full = re.search('No space left|Disk quota', str(e))
-      return 'no space left' if full else str(e)[:300].partition('\n')[0]
-    e = e.__cause__ or e.__context__
-  return None
 
 
 class Checkpoints:
@@ -392,7 +374,7 @@ class Checkpoints:
     try:
       yield
     except Exception as e:
-      reason = _of_files(e)
+      reason = files.refusal(e)
       if reason is None:
         raise
       kept = ocp.utils.checkpoint_steps(self._dir)
