@@ -298,6 +298,12 @@ def default() -> ml_collections.ConfigDict:
       checkpoint=dict(
         every=100,  # steps; the end of a stage is always saved
         keep=2,  # newest ones; ends of stages are kept as well
+        # Sum the contents of a checkpoint before it is used; False: the sizes
+        # of its files alone, and the contents where it cannot be read.
+        verify=True,
+        # Refuse to go on from a checkpoint with other problems than those it
+        # was trained on; False: warn.
+        same_data=True,
       ),
       log_every=10,  # steps between lines of metrics.jsonl
       profile=dict(

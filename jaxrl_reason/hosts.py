@@ -73,13 +73,21 @@ def join(
   waiting = threading.Timer(join_timeout_s, _give_up, (named, join_timeout_s))
   waiting.daemon = True
   waiting.start()
-  jax.distributed.initialize(
-    *where,
-    initialization_timeout=join_timeout_s + 60,
-    heartbeat_timeout_seconds=heartbeat_s,
-    shutdown_timeout_seconds=heartbeat_s,
-  )
-  waiting.cancel()
+  try:
+    jax.distributed.initialize(
+      *where,
+      initialization_timeout=join_timeout_s + 60,
+      heartbeat_timeout_seconds=heartbeat_s,
+      shutdown_timeout_seconds=heartbeat_s,
+    )
+  except jax.errors.JaxRuntimeError as e:
+    raise ValueError(
+      f'process {where[2]} of --num_processes={where[1]} could not join the '
+      f'others at {named}: {_first_line(e)}. Do all name the same '
+      '--num_processes, and each another --process_id?'
+    ) from e
+  finally:
+    waiting.cancel()
 
 
 def _whereabouts(coordinator, num_processes, process_id) -> tuple | None:
@@ -180,6 +188,50 @@ def gather(value: Any) -> list:
     client.key_value_delete(f'{key(turn - 1)}{me}')
   by_process = {int(k.rpartition('/')[2]): v for k, v in found.items()}
   return [json.loads(by_process[i]) for i in range(jax.process_count())]
+
+
+def refuse_unlike(facts: dict[str, Any]) -> None:
+  """Refuses processes that were started with different things.
+
+  Asks the coordination service only, so it can come before jax looks for
+  devices, which waits for as many processes as this one was told of.
+
+  Args:
+    facts: by the names that an error shall have.
+
+  Raises:
+    ValueError: on every process, the same: who differs, and in what.
+  """
+  client = _client()
+  if client is None:
+    return
+  from jax._src import distributed
+
+  state, turn = distributed.global_state, next(_turns)
+  told = facts | {'--num_processes': state.num_processes}
+  key = f'jaxrl_reason/facts/{turn}'
+  client.key_value_set(f'{key}/{state.process_id}', json.dumps(told))
+  wait = lambda i: json.loads(
+    client.blocking_key_value_get(f'{key}/{i}', PATIENCE_S * 1000)
+  )
+  first = wait(0)
+  for i in range(1, first['--num_processes']):
+    _refuse_differing(i, first, wait(i))
+
+
+def _refuse_differing(i: int, first: dict, other: dict) -> None:
+  unlike = [
+    f'{k}={other.get(k, "missing")!r} where process 0 has '
+    f'{first.get(k, "nothing")!r}'
+    for k in sorted(first.keys() | other.keys())
+    if first.get(k) != other.get(k)
+  ]
+  if unlike:
+    more = f' and {len(unlike) - 3} more' if len(unlike) > 3 else ''
+    raise ValueError(
+      f'process {i} was started with {"; ".join(unlike[:3])}{more}: start the '
+      'same command, from the same code, on every host'
+    )
 
 
 def all_rows(rows: np.ndarray, tree: Any) -> Any:

@@ -1,7 +1,8 @@
 """Trains a recipe: python -m jaxrl_reason.main --config=X.py --workdir=D.
 
 Every key of the recipe can be changed: --config.rl.samples=16. Running the same
-command again resumes from the last checkpoint in the workdir.
+command again resumes from the last checkpoint in the workdir; --fresh moves
+that aside (docs/operating.md).
 """
 
 from absl import app, flags, logging
@@ -11,6 +12,9 @@ from jaxrl_reason import command
 _CONFIG = command.define_recipe()
 _WORKDIR = flags.DEFINE_string(
   'workdir', None, 'Folder for checkpoints and metrics; may be gs://...'
+)
+_FRESH = flags.DEFINE_bool(
+  'fresh', False, 'Move what the workdir holds aside and begin at step 0.'
 )
 
 # Of several processes, where no cluster is detected; or by the environment
@@ -45,7 +49,7 @@ def main(argv):
         join_timeout_s=_JOIN.value,
         heartbeat_s=_HEARTBEAT.value,
       )
-      train.run(_CONFIG.value, _WORKDIR.value)
+      train.run(_CONFIG.value, _WORKDIR.value, fresh=_FRESH.value)
     except (*command.USER_ERRORS, RewardFailed, hosts.Lost) as e:
       logging.debug('Traceback:', exc_info=True)
       command.fail(e)

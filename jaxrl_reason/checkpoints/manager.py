@@ -2,14 +2,17 @@
 stages kept.
 
 A checkpoint holds the TrainState's arrays by path, and a JSON record: stage,
-step in it, data iterator state, per-prompt statistics, and the shapes, so that
-one that does not fit is refused with the reason. Orbax renames a finished
-folder into place, so a kill during a save leaves the one before; one whose
-files are damaged later is set aside with a warning.
+step in it, data iterator state, per-prompt statistics, what the run is made of
+(`origin`) and the shapes, so that one that does not fit is refused with the
+reason. Orbax renames a finished folder into place, so a kill during a save
+leaves the one before. A checkpoint whose files no longer have their checksums
+(`sums`) is set aside by name and the one before is used; nothing else sets one
+aside, and a run that has had checkpoints never begins again by itself.
 """
 
 import contextlib
 import dataclasses
+import json
 from typing import Any
 
 import jax
@@ -19,10 +22,40 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import hosts, trees
+from jaxrl_reason.checkpoints import files, sums
+from jaxrl_reason.checkpoints import origin as origin_lib
+
+STATE, RECORD = 'state', 'record'
+ASIDE = ('damaged-*', 'torn-*')  # what was set aside, now and in the past
+NOTE = 'saved.json'  # in the workdir: the newest checkpoint it has had
+
+
+def _without_trace(record) -> bool:
+  """Takes the trace off what orbax logs of its threads: the same error is
+  raised in the main thread, and said there.
+  """
+  if 'orbax' in record.pathname:
+    record.exc_info = None
+  return True
+
+
+logging.get_absl_logger().addFilter(_without_trace)
 
 
 class Incompatible(ValueError):
   """A checkpoint of another model, optimizer or loss than the config's."""
+
+
+class Damaged(ValueError):
+  """A checkpoint whose files are proven not to be those that were saved."""
+
+
+class Unreadable(OSError):
+  """A checkpoint that could not be read, damaged or not: it stays."""
+
+
+class NothingLeft(ValueError):
+  """A workdir that has had checkpoints, of which none can be used."""
 
 
 def _described(arrays: dict[str, Any]) -> dict[str, str]:
@@ -74,17 +107,22 @@ def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
     step: of the checkpoint; None: the newest.
 
   Raises:
-    ValueError: the workdir has no such checkpoint.
+    ValueError: there is no such checkpoint, or it is damaged.
   """
   checkpoints = Checkpoints(workdir, keep=1)
   steps = checkpoints.steps()
+  checkpoints.close()
   if not steps:
     raise ValueError(f'{workdir} has no finished checkpoint')
   step = steps[-1] if step is None else step
   if step not in steps:
     raise ValueError(f'{workdir} has no checkpoint of step {step}: {steps}')
+  if damage := checkpoints.damage(step, whole=True):
+    raise Damaged(
+      f'{workdir}/checkpoints/{step} is damaged: {damage}. Move that folder '
+      'away to read the checkpoint before it'
+    )
   described = checkpoints.record(step)['arrays']
-  checkpoints.close()
   where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
   wanted = {
     k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
@@ -97,28 +135,62 @@ def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
     restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
     partial_restore=True,
   )
-  path = workdir / 'checkpoints' / str(step) / 'state'
+  path = workdir / 'checkpoints' / str(step) / STATE
   found = ocp.PyTreeCheckpointer().restore(path, args=args)
   return trees.unflatten(
     {k.removeprefix('params/'): v for k, v in found.items()}
   )
 
 
-class Checkpoints:
-  """The checkpoints of one workdir."""
+def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
+  """Orbax's own, but that arrays get checksums."""
+  found = ocp.handlers.DefaultCheckpointHandlerRegistry()
+  found.add(STATE, ocp.args.StandardSave, sums.Handler())
+  found.add(RECORD, ocp.args.JsonSave, ocp.handlers.JsonCheckpointHandler())
+  return found
 
-  def __init__(self, workdir: epath.Path, keep: int | None):
-    self._dir = workdir / 'checkpoints'
+
+class Checkpoints:
+  """The checkpoints of one workdir.
+
+  Args:
+    keep: of the newest, so many stay; ends of stages do as well.
+    verify: sum the contents of a checkpoint before it is used; else only the
+      sizes of its files, and the contents where it cannot be read.
+    origin: of the run (`origin.of_run`), kept with each and compared.
+    same_data: refuse a checkpoint of other data.
+  """
+
+  def __init__(
+    self,
+    workdir: epath.Path,
+    keep: int | None,
+    *,
+    verify: bool = True,
+    origin: dict | None = None,
+    same_data: bool = True,
+  ):
+    self._workdir, self._dir = workdir, workdir / 'checkpoints'
     self._kept = Kept(keep)
+    self._verify, self._same_data = verify, same_data
+    self._origin = origin or {}
     options = ocp.CheckpointManagerOptions(
       preservation_policy=self._kept,
       enable_async_checkpointing=True,
       create=True,
+      # Else orbax reads a file of its own of each, which may be damaged.
+      lightweight_initialize=True,
     )
-    self._manager = ocp.CheckpointManager(self._dir, options=options)
+    self._manager = ocp.CheckpointManager(
+      self._dir, options=options, handler_registry=_handlers()
+    )
 
   def save(self, step: int, state: Any, record: dict) -> None:
-    """Begins a save; the arrays may be donated as soon as this returns."""
+    """Begins a save; the arrays may be donated as soon as this returns.
+
+    Raises:
+      OSError: this or the save before could not be written; says what is kept.
+    """
     arrays = trees.flatten(state)
     if jax.default_backend() == 'cpu':
       # There the writer thread would read the live buffers themselves, which
@@ -128,9 +200,12 @@ class Checkpoints:
       self._kept.ends.add(step)
     ends = sorted(self._kept.ends)
     record = record | {'arrays': _described(arrays), 'ends': ends}
+    record |= {'origin': self._origin}
+    record |= {'sum': sums.of_json(record)}
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
     )
+    self.wait()  # for the save before, as orbax would
     with self._explained():
       self._manager.save(step, args=args)
 
@@ -139,8 +214,50 @@ class Checkpoints:
     return sorted(self._manager.all_steps())
 
   def record(self, step: int) -> dict:
-    args = ocp.args.Composite(record=ocp.args.JsonRestore())
-    return self._manager.restore(step, args=args)['record']
+    """The record of a step.
+
+    Raises:
+      Damaged: it is not the one that was saved.
+      Unreadable: the file system does not give it.
+    """
+    path = self._dir / str(step) / RECORD / 'metadata'
+    try:
+      found = files.retried(str(path), lambda: json.loads(path.read_text()))
+    except FileNotFoundError as e:
+      raise Damaged(f'{RECORD}/metadata is missing') from e
+    except OSError as e:
+      raise _unreadable(path, e) from e
+    except ValueError as e:
+      raise Damaged(f'{RECORD}/metadata is no JSON: {e!s:.100}') from e
+    if not isinstance(found, dict) or 'arrays' not in found:
+      raise Damaged(f'{RECORD}/metadata lacks what every record has')
+    # Those from before there were checksums have none.
+    if 'sum' in found:
+      rest = {k: v for k, v in found.items() if k != 'sum'}
+      if sums.of_json(rest) != found['sum']:
+        raise Damaged(f'{RECORD}/metadata has another checksum')
+    return found
+
+  def damage(self, step: int, *, whole: bool) -> str:
+    """What of a checkpoint is proven to be damaged, in the files that are this
+    process's to look at; '' if nothing is, or it is from before checksums.
+
+    Raises:
+      Unreadable: the file system does not give them.
+    """
+    try:
+      if 'sum' not in self.record(step):
+        return ''
+      me, n = jax.process_index(), jax.process_count()
+      folder = self._dir / str(step) / STATE
+      found = sums.damage(folder, whole=whole, part=me, parts=n)
+      return found and f'{STATE}/{found}'
+    except Damaged as e:
+      return str(e)
+    except Unreadable:
+      raise
+    except OSError as e:
+      raise _unreadable(self._dir / str(step), e) from e
 
   def restore(
     self, step: int, record: dict, template: Any, shardings: Any
@@ -153,6 +270,8 @@ class Checkpoints:
 
     Raises:
       Incompatible: names the arrays that differ.
+      Damaged: it cannot be read, and its checksums say why.
+      Unreadable: it cannot be read, and they do not.
     """
     flat = trees.flatten(template)
     at = self._dir / str(step)
@@ -161,40 +280,76 @@ class Checkpoints:
       k: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s)
       for (k, v), s in zip(flat.items(), jax.tree.leaves(shardings))
     }
-    args = ocp.args.Composite(state=ocp.args.StandardRestore(wanted))
-    found = self._manager.restore(step, args=args)['state']
+    args = ocp.args.StandardRestore(wanted)
+    read = lambda: sums.Handler().restore(at / STATE, args=args)
+    try:
+      # Whatever orbax and tensorstore raise where a read fails.
+      found = files.retried(str(at), read, kinds=(Exception,))
+    except Exception as e:
+      if damage := self.damage(step, whole=True):
+        raise Damaged(damage) from e
+      raise _unreadable(at, e) from e
     treedef = jax.tree.structure(template)
     return treedef.unflatten([found[k] for k in flat])
 
   def latest(self, read) -> tuple[int, Any] | None:
-    """(step, read(step, record)) of the newest checkpoint that can be read.
+    """(step, read(step, record)) of the newest checkpoint that is as it was
+    saved; None in a workdir that has never had one.
 
-    Damaged ones are renamed to `torn-<step>` and skipped with a warning; what
-    `read` raises as Incompatible is passed on.
+    Damaged ones are renamed to `damaged-<step>` and skipped with a warning.
+    What `read` raises is passed on: only `Damaged` is about the files.
+
+    Raises:
+      NothingLeft: there have been checkpoints, and none can be used.
+      Unreadable: a checkpoint cannot be read, for no proven reason.
+      origin.Other: it is of another run.
     """
     for step in reversed(self.steps()):
-      try:
-        record = self.record(step)
-        found, damage = read(step, record), ''
-      except Incompatible:
-        raise
-      # Whatever orbax, tensorstore or json raise on a damaged file.
-      except Exception as e:
-        damage = f'{type(e).__name__}: {e!s:.300}'
+      found, damage = None, self.damage(step, whole=self._verify)
       # One process may have met what the others did not have to read.
-      damages = [d for d in hosts.gather(damage) if d]
-      if not damages:
-        self._kept.ends = set(record.get('ends', ()))
+      damage = next((d for d in hosts.gather(damage) if d), '')
+      if not damage:
+        try:
+          found = self._read(step, read)
+        except Damaged as e:
+          damage = str(e)
+        damage = next((d for d in hosts.gather(damage) if d), '')
+      if not damage:
+        self._note(step)
         return step, found
-      self._set_aside(step, damages[0])
+      self._set_aside(step, damage)
+    self._refuse_to_begin_again()
     return None
 
+  def _read(self, step: int, read) -> Any:
+    record, at = self.record(step), self._dir / str(step)
+    origin_lib.check(at, record, self._origin, same_data=self._same_data)
+    self._kept.ends = set(record.get('ends', ()))
+    return read(step, record)
+
+  def _refuse_to_begin_again(self) -> None:
+    aside = [p for kind in ASIDE for p in self._dir.glob(kind)]
+    note = self._workdir / NOTE
+    had = note.read_text().strip() if note.exists() else ''
+    if not (aside or had):
+      return
+    what = ', '.join(sorted(p.name for p in aside)) or 'nothing'
+    raise NothingLeft(
+      f'{self._dir} holds no checkpoint that can be used, but has had some '
+      f'({NOTE}: {had or "missing"}; set aside: {what}). Put one back, or '
+      'start with --fresh: it moves all of the workdir aside and begins at '
+      'step 0'
+    )
+
   def _set_aside(self, step: int, damage: str) -> None:
-    here, aside = self._dir / str(step), self._dir / f'torn-{step}'
+    here, aside = self._dir / str(step), self._dir / f'damaged-{step}'
     with hosts.zero_first():
       if hosts.is_main():
+        n = 1
+        while aside.exists():
+          n, aside = n + 1, self._dir / f'damaged-{step}-{n}'
         logging.warning(
-          'Checkpoint %s cannot be read (%s). Set aside as %s; trying the one '
+          'Checkpoint %s is damaged: %s. Set aside as %s; trying the one '
           'before.',
           here,
           damage,
@@ -203,27 +358,49 @@ class Checkpoints:
         here.rename(aside)
     self._manager.reload()
 
+  def _note(self, step: int) -> None:
+    """Notes in the workdir that it has had a checkpoint."""
+    if hosts.is_main():
+      files.write_whole(self._workdir / NOTE, json.dumps({'newest': step}))
+
   def wait(self) -> None:
-    """Until what was begun is on disk; raises what went wrong there."""
+    """Until what was begun is on disk.
+
+    Raises:
+      OSError: it could not be written; says what is kept.
+    """
     with self._explained():
       self._manager.wait_until_finished()
+      steps = self.steps()
+      if steps:
+        self._note(steps[-1])
 
   @contextlib.contextmanager
   def _explained(self):
     """What the writer thread failed with, said so that a user can act."""
     try:
       yield
-    except (OSError, ValueError) as e:
-      # A full disk is a ValueError of tensorstore; others are ours.
-      if isinstance(e, ValueError) and 'RESOURCE_EXHAUSTED' not in str(e):
+    except Exception as e:
+      reason = files.refusal(e)
+      if reason is None:
         raise
-      reason = 'no space left' if 'No space left' in str(e) else str(e)[:300]
-      kept = self.steps()
+      kept = ocp.utils.checkpoint_steps(self._dir)
       raise OSError(
         f'a checkpoint could not be written to {self._dir}: {reason}. '
-        f'Kept: {", ".join(map(str, kept)) or "none"}. Make room and start '
-        'the same command again to go on from the newest.'
+        f'Kept: {", ".join(map(str, sorted(kept))) or "none"}. Make room and '
+        'start the same command again to go on from the newest.'
       ) from e
 
   def close(self) -> None:
-    self._manager.close()
+    """Finishes what was begun."""
+    with self._explained():
+      self._manager.close()
+
+
+def _unreadable(path, e: BaseException) -> Unreadable:
+  reason = f'{type(e).__name__}: {e!s:.300}'.replace('\n', ' ')
+  return Unreadable(
+    f'{path} could not be read: {reason}. Nothing was changed: start the same '
+    'command again when the file system (or the memory) is back. If it never '
+    'can be, move that folder away to go on from the checkpoint before'
+  )

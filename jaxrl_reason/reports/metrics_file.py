@@ -2,13 +2,23 @@
 
 import json
 
+from absl import logging
 from etils import epath
 
 
 def read(workdir: epath.PathLike) -> list[dict]:
-  """The rows of a workdir's metrics.jsonl."""
-  text = (epath.Path(workdir) / 'metrics.jsonl').read_text()
-  return [json.loads(line) for line in text.splitlines()]
+  """The rows of a workdir's metrics.jsonl, or of its parts in `metrics`; lines
+  that are damaged are left out with a warning.
+  """
+  workdir, rows = epath.Path(workdir), []
+  parts = sorted((workdir / 'metrics').glob('*.jsonl'))
+  for path in parts or [workdir / 'metrics.jsonl']:
+    for i, line in enumerate(path.read_text().splitlines(), 1):
+      try:
+        rows.append(json.loads(line))
+      except ValueError as e:
+        logging.warning('%s, line %d is damaged: %s', path, i, e)
+  return rows
 
 
 def series(rows: list[dict], name: str) -> tuple[list[int], list[float]]:

@@ -18,7 +18,6 @@ import jax
 import numpy as np
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import hosts
 from jaxrl_reason.base import Prompts, Reward, Rollout
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import compose
@@ -102,6 +101,7 @@ class HostSource:
 
   def __post_init__(self):
     self._under_way = collections.deque()
+    self._failed = 0  # problems on which the reward has raised, in a row
 
   def start(self, params, step, version) -> None:
     """Queues the generation of the next questions; returns at once.
@@ -159,18 +159,37 @@ class HostSource:
     """Waits for the verdicts of the oldest batch.
 
     Raises:
-      RewardFailed: every single case raised on every host, so the reward is at
-        fault.
+      RewardFailed: every case failed, on all hosts, and not of one problem
+        alone: that is the reward, not the data.
     """
     batch = self._under_way.popleft()
-    parts = [future.result() for future in batch.futures]
-    _refuse_all_failed([verdict for part in parts for verdict in part])
-    rewards = [to_reward(part, self.part_names) for part in parts]
-    own, best = batch_lib.interleaved(rewards, self.n_samples, np), None
+    verdicts = [future.result() for future in batch.futures]
+    parts = [to_reward(part, self.part_names) for part in verdicts]
+    failed = [np.array([v.status == 'error' for v in p]) for p in verdicts]
+    own = list(zip(parts, failed))
+    own = batch_lib.interleaved(own, self.n_samples, np)
+    reward, failed = self.all_rows(own)
+    self._refuse_failed(failed, [v for part in verdicts for v in part])
+    best = None
     if batch.best_future is not None:
       best = to_reward(batch.best_future.result(), self.part_names)
       best = self.all_rows(best)
-    return Answered(batch.questions, self.all_rows(own), best)
+    return Answered(batch.questions, reward, best)
+
+  def _refuse_failed(self, failed: np.ndarray, own: Sequence[Verdict]) -> None:
+    """Ends the run where nothing but errors has come of two problems or more,
+    of this step or of those right before it.
+
+    Args:
+      failed: bool [N], of all hosts.
+      own: the verdicts of this one.
+    """
+    if not failed.all():
+      self._failed = 0
+      return
+    self._failed += len(failed) // self.n_samples
+    if self._failed > 1:
+      raise RewardFailed(all_failed(own))
 
   def _cases(self, out: Rollout, examples) -> list[tuple[str, dict]]:
     """(completion text, example) of a part's rows; waits for the part."""
@@ -180,12 +199,6 @@ class HostSource:
       (self.tokenizer.decode(row[own].tolist()), examples[i // g])
       for i, (row, own) in enumerate(zip(tokens, sampled))
     ]
-
-
-def _refuse_all_failed(verdicts: Sequence[Verdict]) -> None:
-  reasons = hosts.gather(all_failed(verdicts))
-  if all(reasons):
-    raise RewardFailed(reasons[0])
 
 
 def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:

@@ -75,10 +75,13 @@ class Journal:
     self._unseen = True  # the programs of the stage, all compiled by then
     self.loss = float('inf')
 
-  def begin(self, done: int) -> None:
-    """Shows the bar, the clock starting now."""
+  def shown(self, done: int) -> tqdm.tqdm:
+    """Shows the bar, the clock starting now; to be entered, so that the bar is
+    closed before an error is told, which comes last.
+    """
     steps = self._config[self._stage].steps
     self._bar, self._flushed = bar(self._stage, steps, done), time.monotonic()
+    return self._bar
 
   def note(
     self, total: int, n: int, device: list, host: list, trained: list[str]
@@ -133,8 +136,11 @@ class Journal:
     since = time.monotonic() - self._started
     say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')
 
-  def close(self) -> None:
-    self._bar.close()
+  def sync(self) -> None:
+    """Has what was written on disk: a checkpoint never knows of more steps
+    than the metrics do.
+    """
+    self._writer.sync()
 
   def _speed(self, values: dict, step_s: float) -> dict[str, float]:
     out = {'perf/step_s': step_s}

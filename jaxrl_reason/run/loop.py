@@ -63,14 +63,13 @@ class Loop:
     steps = self.config[self.name].steps
     if total == 0 or (place.record or {}).get('owes_evaluation'):
       self.evaluate(state, total)
-    self.journal.begin(done)
-    self.stopping.agree()
-    while not (self.ended or self.stopping.agreed):
-      n = min(self.config.log_every, steps - done)
-      state = self.interval(state, n, total)
-      done, total = done + n, total + n
-      self.boundary(state, done, total)
-    self.journal.close()
+    with self.journal.shown(done):
+      self.stopping.agree()
+      while not (self.ended or self.stopping.agreed):
+        n = min(self.config.log_every, steps - done)
+        state = self.interval(state, n, total)
+        done, total = done + n, total + n
+        self.boundary(state, done, total)
     self.profiler.close()
     self.stage.close()
     return state
@@ -124,6 +123,7 @@ class Loop:
       'data': self.stage.data.get_state(),
       'stats': stats and stats.get_state(),
     }
+    self.journal.sync()
     self.checkpoints.save(total, state, record | facts)
 
 

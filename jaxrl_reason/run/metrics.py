@@ -1,4 +1,5 @@
-"""Metrics to disk: `metrics.jsonl` always, TensorBoard beside it when local.
+"""Metrics to disk: `metrics.jsonl` (in an object store, `metrics/*.jsonl`), and
+TensorBoard beside it when local.
 
 One flat JSON object a line, `step` and `stage` first; docs/metrics.md lists the
 names. A resumed run first drops the lines past its checkpoint, so the file
@@ -13,7 +14,8 @@ import numpy as np
 from etils import epath
 
 from jaxrl_reason import hosts
-from jaxrl_reason.run import chips
+from jaxrl_reason.checkpoints import files
+from jaxrl_reason.run import board, chips, lines
 
 
 def peak_flops() -> float | None:
@@ -71,50 +73,36 @@ def check_finite(
 
 
 class Writer:
-  """Appends metrics to a workdir."""
+  """Adds metrics to a workdir; on process 0, for all."""
 
   def __init__(self, workdir: epath.Path, resume_step: int | None):
-    self._path = workdir / 'metrics.jsonl'
-    self._truncate(resume_step)
-    self._board = None
-    # Object stores cannot append, which both kinds of file here need.
-    self._remote = '://' in str(workdir)
-    if hosts.is_main() and not self._remote:
-      # Imported late: protobuf takes a second of every start.
-      from tensorboardX import SummaryWriter
-
-      self._board = SummaryWriter(
-        str(workdir / 'tensorboard'),
-        purge_step=None if resume_step is None else resume_step + 1,
-      )
-
-  def _truncate(self, resume_step: int | None):
-    if not hosts.is_main() or not self._path.exists():
-      return
-    kept = []
-    for line in self._path.read_text().splitlines():
-      try:
-        row = json.loads(line)
-      except ValueError:
-        break  # a line cut off by a kill; nothing after it was written
-      if resume_step is not None and row['step'] <= resume_step:
-        kept.append(line + '\n')
-    self._path.write_text(''.join(kept))
-
-  def write(self, step: int, stage: str, values: dict[str, float]):
-    """One line; `values` by full name, as 'train/reward_mean'."""
+    self._lines = self._board = None
     if not hosts.is_main():
       return
-    line = json.dumps({'step': step, 'stage': stage} | values) + '\n'
-    if self._remote:
-      before = self._path.read_text() if self._path.exists() else ''
-      self._path.write_text(before + line)
+    self._lines = lines.opened(workdir, resume_step)
+    if not files.is_remote(workdir):
+      purge = None if resume_step is None else resume_step + 1
+      self._board = board.Board(workdir / 'tensorboard', purge)
+
+  def write(self, step: int, stage: str, values: dict[str, float]):
+    """One line; `values` by full name, as 'train/reward_mean'.
+
+    Raises:
+      OSError: it could not be written, or not all of it.
+    """
+    if self._lines is None:
       return
-    with self._path.open('a') as f:
-      f.write(line)
-    for name, value in values.items():
-      self._board.add_scalar(name, value, step)
+    row = {'step': step, 'stage': stage} | values
+    self._lines.write(json.dumps(row) + '\n')
+    if self._board is not None:
+      self._board.write(step, values)
+
+  def sync(self):
+    """Until all is on disk: a checkpoint must not outlive its metrics."""
+    if self._lines is not None:
+      self._lines.sync()
 
   def close(self):
-    if self._board is not None:
-      self._board.close()
+    for out in (self._lines, self._board):
+      if out is not None:
+        out.close()

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 
 from etils import epath
 
+from jaxrl_reason.checkpoints import files
+
 
 def write(
   workdir: epath.Path,
@@ -31,19 +33,19 @@ def write(
       f'    greedy  {row[0]}',
       f'    sampled {row[1]}',
     ]
-  (folder / f'{total:08d}.txt').write_text('\n'.join(lines) + '\n')
+  files.write_whole(folder / f'{total:08d}.txt', '\n'.join(lines) + '\n')
 
 
 def before_and_after(workdir: epath.Path) -> str:
   """Writes samples.txt from the run's notes: the start of the last stage and
   its end; returns its text.
   """
-  files = sorted((workdir / 'samples').glob('*.txt'))
-  notes = [f.read_text() for f in files]
+  paths = sorted((workdir / 'samples').glob('*.txt'))
+  notes = [p.read_text() for p in paths]
   last = _stage(notes[-1])
   before = [n for n in notes if _stage(n) != last] or notes[:1]
   text = before[-1] + '\n' + notes[-1]
-  (workdir / 'samples.txt').write_text(text)
+  files.write_whole(workdir / 'samples.txt', text)
   return text
 
 

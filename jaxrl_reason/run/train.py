@@ -16,11 +16,12 @@ from etils import epath
 
 from jaxrl_reason import hosts, reading, trees
 from jaxrl_reason.base import TrainState
-from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.checkpoints import files, manager
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import plots
 from jaxrl_reason.run import (
   compile_log,
+  identity,
   loop,
   metrics,
   rewarding,
@@ -29,32 +30,41 @@ from jaxrl_reason.run import (
   stages,
   states,
 )
+from jaxrl_reason.run import workdir as workdirs
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.journal import Journal, say
 from jaxrl_reason.run.prepare import prepare
 
 
-def run(config: ml_collections.ConfigDict, workdir) -> TrainState | None:
+def run(
+  config: ml_collections.ConfigDict, workdir, *, fresh: bool = False
+) -> TrainState | None:
   """Trains through all stages, from the start or from the last checkpoint.
+
+  Args:
+    fresh: move what the workdir holds aside first, and begin at step 0.
 
   Returns:
     The last state; None when a signal ended the run early (it is saved).
   """
-  started, workdir = time.monotonic(), epath.Path(workdir)
+  with workdirs.opened(config, workdir, fresh=fresh) as workdir:
+    return _run(config, workdir)
+
+
+def _run(config, workdir: epath.Path) -> TrainState | None:
+  started = time.monotonic()
   with hosts.explained():
-    _make_workdir(workdir)
-    _refuse_unshared(workdir)
     _use_compile_cache(config.compile_cache)
     mesh, problems, tokenizer, model, shape, root, stop = prepare(
       config, workdir
     )
+    checkpoints = _checkpoints(config, workdir, problems, tokenizer)
   say(
     f'{trees.n_params(spec.abstract(model.specs)):,} parameters on '
     f'{mesh.devices.size} x {jax.devices()[0].device_kind} of '
     f'{jax.process_count()} processes; workdir {workdir}'
   )
   rewarding.check(config, problems, tokenizer)
-  checkpoints = manager.Checkpoints(workdir, config.checkpoint.keep)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
   stopping, compiled = signals.Stopping(), compile_log.Log()
@@ -148,32 +158,21 @@ def _restore_data(stage: stages.Stage, record: dict) -> None:
     stage.stats.set_state(record['stats'])
 
 
-def _make_workdir(workdir: epath.Path) -> None:
-  try:
-    workdir.mkdir(parents=True, exist_ok=True)
-    probe = workdir / f'.writable-{jax.process_index()}'
-    probe.write_text('')
-    probe.unlink()
-  except OSError as e:
-    raise OSError(f'--workdir={workdir} cannot be written to: {e}') from e
-
-
-def _refuse_unshared(workdir: epath.Path) -> None:
-  """All processes write their shards of a checkpoint into one folder."""
-  marker = workdir / '.shared'
-  with hosts.zero_first():
-    if hosts.is_main():
-      marker.write_text('')
-    found = marker.exists()
-  every = hosts.gather(found)
-  if not all(every):
-    lacking = [i for i, f in enumerate(every) if not f]
-    raise ValueError(
-      f'--workdir={workdir} of process 0 is not the same folder on process '
-      f'{lacking[0]}: use one that all hosts share (NFS, gs://...)'
-    )
-  if hosts.is_main():
-    marker.unlink()
+def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
+  """The workdir's checkpoints, of a run that is the same on every process."""
+  origin = identity.of_run(problems, tokenizer, config.stages)
+  told = hosts.gather(origin)
+  for i, other in enumerate(told):
+    differing = [k for k in origin if other[k] != told[0][k]]
+    if differing:
+      raise ValueError(
+        f'process {i} has other {differing[0]} than process 0: the files '
+        'behind config.data and config.model_dir must be the same on all hosts'
+      )
+  c = config.checkpoint
+  return manager.Checkpoints(
+    workdir, c.keep, verify=c.verify, origin=origin, same_data=c.same_data
+  )
 
 
 def _use_compile_cache(folder: str) -> None:
@@ -204,4 +203,4 @@ def _write_config(config, workdir: epath.Path, resuming: bool) -> None:
           before.get(key),
           after.get(key),
         )
-  path.write_text(json.dumps(now, indent=1))
+  files.write_whole(path, json.dumps(now, indent=1))

@@ -3,12 +3,13 @@
 import itertools
 
 import numpy as np
+import object_store
 import pytest
 from etils import epath
 
 from jaxrl_reason.evals import accuracy
 from jaxrl_reason.reports import metrics_file, plots
-from jaxrl_reason.run import metrics
+from jaxrl_reason.run import board, lines, metrics
 
 
 def test_writer_drops_what_is_past_the_checkpoint(tmp_path):
@@ -61,3 +62,86 @@ def test_majority():
   assert accuracy.majority([None, None, '3'], [0.0, 0.0, 1.0]) == 1.0
   assert accuracy.majority([None, None], [0.0, 0.0]) == 0.0
   assert accuracy.powers(6) == [1, 2, 4, 6]
+
+
+def write_steps(workdir, resume_step, steps):
+  writer = metrics.Writer(workdir, resume_step)
+  for step in steps:
+    writer.write(step, 'rl', {'train/loss': float(step)})
+  writer.close()
+
+
+def steps_in(workdir):
+  return [row['step'] for row in metrics_file.read(workdir)]
+
+
+def test_a_resumed_file_only_loses_its_end(tmp_path):
+  """The rest is not written again: a kill in the middle could lose it."""
+  path = tmp_path / 'metrics.jsonl'
+  write_steps(epath.Path(tmp_path), None, range(2, 20, 2))
+  before, inode = path.read_bytes(), path.stat().st_ino
+  with path.open('ab') as f:
+    f.write(b'\0' * 100)  # what a power cut leaves of a line
+  write_steps(epath.Path(tmp_path), 10, [])
+  after = path.read_bytes()
+  assert before.startswith(after) and path.stat().st_ino == inode
+  assert steps_in(tmp_path) == [2, 4, 6, 8, 10]
+
+
+def test_a_damaged_line_stays_and_is_named(tmp_path, caplog):
+  path = tmp_path / 'metrics.jsonl'
+  write_steps(epath.Path(tmp_path), None, [2, 4, 6])
+  text = path.read_text().replace('"step": 4', '"step\x02: 4')
+  path.write_text(text)
+  write_steps(epath.Path(tmp_path), 6, [8])
+  assert path.read_text().startswith(text)
+  assert 'metrics.jsonl, line 2, is damaged' in caplog.text
+  assert steps_in(tmp_path) == [2, 6, 8]
+
+
+def test_a_new_run_does_not_empty_the_file_of_another(tmp_path):
+  for first in (2, 20):
+    write_steps(epath.Path(tmp_path), None, [first])
+  assert steps_in(tmp_path) == [20]
+  assert '"step": 2,' in (tmp_path / 'metrics.before-1.jsonl').read_text()
+
+
+def test_a_short_write_goes_on_or_is_an_error(tmp_path, monkeypatch):
+  writer = metrics.Writer(epath.Path(tmp_path), None)
+  write = lines.os.write
+  monkeypatch.setattr(lines.os, 'write', lambda fd, b: write(fd, b[:7]))
+  writer.write(2, 'rl', {'train/loss': 2.0})
+  assert steps_in(tmp_path) == [2]
+
+  def full(fd, b):
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(lines.os, 'write', full)
+  with pytest.raises(
+    OSError, match='metrics.jsonl could not be written: No sp'
+  ):
+    writer.write(4, 'rl', {'train/loss': 4.0})
+
+
+def test_the_events_of_a_full_disk_are_an_error_not_a_wait(tmp_path):
+  writer = board.Board(epath.Path(tmp_path), None)
+  writer._file._py_recordio_writer._writer = open('/dev/full', 'wb', 0)
+  with pytest.raises(OSError, match='could not be written: No space left'):
+    for step in range(100):
+      writer.write(step, {'a': 1.0})
+
+
+@pytest.mark.parametrize('resume', [4, 50, 100, 101, 149, 250, 400])
+def test_parts_of_an_object_store_are_the_same_file(
+  tmp_path, monkeypatch, resume
+):
+  object_store.install(monkeypatch)
+  far = epath.Path(f'gs://bucket/{tmp_path.name}')
+  far.mkdir(parents=True)
+  for workdir in (epath.Path(tmp_path), far):
+    write_steps(workdir, None, range(1, 251))
+    assert steps_in(workdir) == list(range(1, 251))
+    write_steps(workdir, resume, [1000, 1001])
+  assert steps_in(far) == steps_in(tmp_path)
+  longest = max(len(x) for _, x in lines.read_parts(far / 'metrics'))
+  assert longest <= lines.PART_LINES

@@ -164,7 +164,7 @@ def test_torn_checkpoint_is_set_aside(uninterrupted, env, tmp_path):
   for path in files:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
   log = run(env, tmp_path)
-  assert f'torn-{newest}' in log and (folder / f'torn-{newest}').exists()
+  assert f'damaged-{newest}' in log and (folder / f'damaged-{newest}').exists()
   assert content(tmp_path) == content(uninterrupted)
 
 

@@ -171,6 +171,49 @@ def test_a_reward_that_always_raises_stops_the_run_with_its_reason():
     step(state)
 
 
+def failing_on(*bad):
+  def judge(text, example):
+    if example['prompt'] in bad:
+      return Verdict(0.0, 'error', detail='mine: KeyError: 7')
+    return verdict(text, example)
+
+  return judge
+
+
+def test_one_bad_problem_does_not_stop_a_run():
+  """Nor does one that is a part of its own, or all that a host has."""
+  state = jax.tree.map(jnp.copy, L.state(L.learner()))
+  step, _ = host_step(L.learner(), failing_on(EXAMPLES[0]['prompt']), parts=L.B)
+  state, _, _, answered = step(state)
+  reward = answered.reward
+  assert not reward.valid[: L.G].any() and reward.valid[L.G :].all()
+  step, _ = host_step(L.learner(), failing_on(*(e['prompt'] for e in EXAMPLES)))
+  own = []
+
+  def another_host_has_one(tree):
+    reward, failed = tree
+    own.append(failed.copy())
+    return reward, np.where(np.arange(len(failed)) == 0, False, failed)
+
+  step.source.all_rows = another_host_has_one
+  for _ in range(3):
+    state, _, _, _ = step(state)
+  assert all(failed.all() for failed in own)
+
+
+def test_a_step_of_one_bad_problem_learns_nothing_and_two_are_the_reward():
+  prompts = jax.tree.map(lambda x: x[:1], L.prompts())
+  one = itertools.repeat(host.Questions(prompts, np.arange(1), EXAMPLES[:1]))
+  judge = failing_on(EXAMPLES[0]['prompt'])
+  step, _ = host_step(L.learner(), judge, parts=1, questions=one)
+  state = jax.tree.map(jnp.copy, L.state(L.learner()))
+  state, metrics, _, _ = step(state)
+  assert np.isfinite(metrics['loss'])
+  L.assert_close(state.params, L.state(L.learner()).params)
+  with pytest.raises(host.RewardFailed, match='mine: KeyError: 7'):
+    step(state)
+
+
 def test_the_toy_problem_is_learnt():
   """Reward for a first token of 5: from one in 24 to nearly always."""
   learner = L.learner({'name': 'dapo'}, lr=1.0, part_names=('first',))

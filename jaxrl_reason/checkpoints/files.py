@@ -1,0 +1,99 @@
+"""Files that survive a kill, and reads that survive a file system's bad moment.
+
+write_whole(path, text)   the old text or the new one, never a part
+retried(call)             again after an error of the file system or memory
+"""
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+from absl import logging
+from etils import epath
+
+# A server that restarts, a handle gone stale, memory that another process is
+# about to give back.
+WAITS_S = (0.5, 2.0, 8.0)
+# How tensorstore and orbax speak of what the file system refused.
+OF_FILES = re.compile(
+  r'RESOURCE_EXHAUSTED: Error|No space left|Disk quota|Input/output error|'
+  r'Read-only file system|Stale file handle|Permission denied|OS error|'
+  r'Error (opening|writing|reading|creating|renaming|listing|deleting)'
+)
+
+
+def is_remote(path: epath.PathLike) -> bool:
+  """Whether a path is an object's name (gs://...): written whole, never
+  appended to or renamed in one go.
+  """
+  return '://' in str(path)
+
+
+@contextlib.contextmanager
+def explained(path):
+  """What a file system refuses, said so that a user can act."""
+  try:
+    yield
+  except OSError as e:
+    raise OSError(
+      f'{path} could not be written: {e.strerror or e}. Make room (or mend the '
+      'file system) and start the same command again to go on from the last '
+      'checkpoint'
+    ) from e
+
+
+def write_whole(path: epath.Path, text: str) -> None:
+  """Replaces a text file at once; an object store does so by itself."""
+  path = epath.Path(path)
+  with explained(path):
+    if is_remote(path):
+      path.write_text(text)
+    else:
+      _replace(path, text)
+
+
+def _replace(path: epath.Path, text: str) -> None:
+  aside = path.with_name(f'.{path.name}.{os.getpid()}')
+  try:
+    with open(aside, 'w') as f:
+      f.write(text)
+      f.flush()
+      os.fsync(f.fileno())
+    os.replace(aside, path)
+  except OSError:
+    aside.unlink(missing_ok=True)
+    raise
+
+
+def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
+  """What `call` returns, tried again after errors of these kinds; for a file
+  that is not there nobody waits.
+
+  Raises:
+    The last error, after `WAITS_S`.
+  """
+  for wait in WAITS_S:
+    try:
+      return call()
+    except FileNotFoundError:
+      raise
+    except kinds as e:
+      kind, reason = type(e).__name__, f'{e!s:.200}'.partition('\n')[0]
+      logging.warning(
+        '%s: %s (%s); trying again in %g s.', what, reason, kind, wait
+      )
+      time.sleep(wait)
+  return call()
+
+
+def refusal(e: BaseException | None) -> str | None:
+  """What a file system refused, if that is what an error is about."""
+  while e is not None:
+    if isinstance(e, OSError) or OF_FILES.search(str(e)):
+      full = re.search('No space left|Disk quota', str(e))
+      return 'no space left' if full else str(e)[:300].partition('\n')[0]
+    e = e.__cause__ or e.__context__
+  return None

@@ -1,0 +1,83 @@
+"""What a run is made of beside its weights: data, tokenizer, stages, code.
+
+A checkpoint's record has it, and processes that start together compare theirs.
+Other data, another tokenizer or other stages before the one where a checkpoint
+stands would go on silently with other numbers, so they are refused; other code
+is warned about, since a run may have to go on after a repair.
+"""
+
+from typing import Any
+
+from absl import logging
+
+
+class Other(ValueError):
+  """A run that is not the one a checkpoint is of."""
+
+
+def check(path, record: dict, now: dict[str, Any], *, same_data: bool) -> None:
+  """Refuses to go on from a checkpoint of another run.
+
+  Args:
+    path: the checkpoint, for messages.
+    record: the checkpoint's.
+    now: `of_run`, or a part of it; what either does not have is not compared.
+    same_data: refuse other data; else only warn of them.
+
+  Raises:
+    Other: names what differs, and what to do.
+  """
+  before = record.get('origin', {})
+  both = before.keys() & now.keys()
+  if 'code' in both and before['code'] != now['code']:
+    logging.warning(
+      '%s was saved by jaxrl_reason %s; this is %s: from here on numbers may '
+      'differ from those of the code that began the run.',
+      path,
+      before['code'],
+      now['code'],
+    )
+  if 'stages' in now:
+    _check_stages(path, record, before.get('stages'), now['stages'])
+  for what in sorted(both & {'data', 'tokenizer'}):
+    if before[what] != now[what]:
+      _refuse(path, what, _differing(before[what], now[what]), same_data)
+
+
+def _differing(before, now) -> str:
+  if not isinstance(before, dict):
+    return ''
+  names = [k for k in now if before.get(k) != now[k]]
+  return f' ({", ".join(names)})'
+
+
+def _refuse(path, what: str, where: str, same_data: bool) -> None:
+  text = f'{path} was saved by a run with other {what}{where}'
+  if what == 'data' and not same_data:
+    logging.warning(
+      '%s; going on with those of this config, as checkpoint.same_data=False '
+      'asks.',
+      text,
+    )
+    return
+  more = ', --config.checkpoint.same_data=False' if what == 'data' else ''
+  raise Other(
+    f'{text}: config.seed, a key of config.data or the files behind it have '
+    f'changed since. Set them back{more}, use another --workdir, or --fresh'
+  )
+
+
+def _check_stages(path, record: dict, before, now: list[str]) -> None:
+  at = record.get('stage', 0)
+  if at >= len(now):
+    raise Other(
+      f'{path} stands in stage {at + 1} of its run, and config.stages='
+      f'{tuple(now)} has {len(now)}. Use the stages it was made with, another '
+      '--workdir, or --fresh'
+    )
+  if before is not None and list(before[: at + 1]) != list(now[: at + 1]):
+    raise Other(
+      f'{path} stands in stage {at + 1} of {tuple(before)}, and config.stages '
+      f'is {tuple(now)}: what has been trained must stay. Use those stages, '
+      'another --workdir, or --fresh'
+    )

@@ -1,0 +1,51 @@
+"""Metrics for TensorBoard, written by the run itself: tensorboardX's own thread
+ends at the first full disk, and the run would then wait for it forever.
+"""
+
+import time
+
+from etils import epath
+
+from jaxrl_reason.checkpoints import files
+
+FLUSH_S = 30.0
+
+
+class Board:
+  """An event file in a local folder.
+
+  Args:
+    purge_step: TensorBoard forgets what was written from this step on; None:
+      nothing was.
+  """
+
+  def __init__(self, folder: epath.Path, purge_step: int | None):
+    # Imported late: protobuf takes a second of every start.
+    from tensorboardX import event_file_writer, summary
+    from tensorboardX.proto import event_pb2
+
+    self._folder, self._scalar = folder, summary.scalar
+    self._event, self._log = event_pb2.Event, event_pb2.SessionLog
+    with files.explained(folder):
+      folder.mkdir(parents=True, exist_ok=True)
+      self._file = event_file_writer.EventsWriter(str(folder / 'events'))
+      if purge_step is not None:
+        start = self._log(status=self._log.START)
+        self._file.write_event(self._event(step=purge_step, session_log=start))
+    self._flushed = time.monotonic()
+
+  def write(self, step: int, values: dict[str, float]) -> None:
+    """Adds a value to each curve."""
+    now = time.time()
+    with files.explained(self._folder):
+      for name, value in values.items():
+        summary = self._scalar(name, value)
+        event = self._event(step=step, wall_time=now, summary=summary)
+        self._file.write_event(event)
+      if time.monotonic() - self._flushed > FLUSH_S:
+        self._file.flush()
+        self._flushed = time.monotonic()
+
+  def close(self) -> None:
+    with files.explained(self._folder):
+      self._file.close()

@@ -1,0 +1,94 @@
+"""The command `jaxrl_reason.main` with one fault in it, for test_faults.
+
+Reads jobs from stdin, a JSON object a line: {workdir, n, what, args, log}. At
+the n-th time that Python opens, lists, renames, makes or removes something in
+the workdir (in whatever thread, orbax's included), the process gets the signal
+`what`, or that call fails with the error `what`; n=0: never. Each job is a
+process of its own, forked after the imports, which take longer than a run. Its
+output goes to the file `log`. Answers with [exit code, calls counted].
+"""
+
+import errno
+import json
+import os
+import signal
+import sys
+import threading
+
+EVENTS = (
+  'open os.rename os.mkdir os.remove os.rmdir os.listdir os.scandir '
+  'os.truncate os.link'.split()
+)
+
+
+class Fault:
+  """Counts what is asked of a folder; at the n-th time, something happens."""
+
+  def __init__(self, workdir: str, n: int, what: str):
+    self._workdir, self._n, self._what = workdir, n, what
+    self.count, self._lock = 0, threading.Lock()
+
+  def __call__(self, event: str, args: tuple) -> None:
+    if event not in EVENTS or not args or not isinstance(args[0], (str, bytes)):
+      return
+    if not os.fsdecode(args[0]).startswith(self._workdir):
+      return
+    with self._lock:
+      self.count += 1
+      if self.count != self._n:
+        return
+    if self._what.startswith('SIG'):
+      os.kill(os.getpid(), signal.Signals[self._what])
+    else:
+      code = getattr(errno, self._what)
+      raise OSError(code, os.strerror(code), args[0])
+
+
+def run(job: dict) -> None:
+  """Ends this process as the command does."""
+  from absl import app
+
+  from jaxrl_reason import main as command
+  from jaxrl_reason.checkpoints import files
+
+  out = os.open(job['log'], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+  os.dup2(out, 1)
+  os.dup2(out, 2)
+  files.WAITS_S = (0.01, 0.02)
+  fault = Fault(job['workdir'], job['n'], job['what'])
+  sys.addaudithook(fault)
+  # Where ml_collections looks for --config.KEY.
+  sys.argv = ['main', *job['args']]
+  code = 0
+  try:
+    app.run(command.main)
+  except SystemExit as e:
+    code = e.code or 0
+  finally:
+    sys.stderr.flush()
+    with open(job['log'] + '.count', 'w') as f:
+      f.write(str(fault.count))
+  # As an interpreter that ends would: what orbax still has to say is said.
+  sys.exit(code)
+
+
+def serve() -> None:
+  # tensorboardX imports it where it is installed, for seconds.
+  sys.modules['torch'] = None
+  import tensorboardX  # noqa: F401
+
+  from jaxrl_reason.reports import plots
+  from jaxrl_reason.run import train  # noqa: F401
+
+  plots.save = lambda workdir: 'not drawn'  # for it takes seconds
+  for line in sys.stdin:
+    job = json.loads(line)
+    pid = os.fork()
+    if pid == 0:
+      run(job)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    print(json.dumps(code), flush=True)
+
+
+if __name__ == '__main__':
+  serve()

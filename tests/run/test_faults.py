@@ -1,0 +1,278 @@
+"""Faults at random places of real runs: killed, terminated, a file system that
+fails at its n-th call, flipped bits, files cut or lost, full disks, two starts.
+
+Whatever happens, the run ends in the untouched run's metrics, bit for bit, or
+in one line that says what to do, and then nothing is lost. Faults are drawn
+from a seed. By default 20; `-m slow` has 200.
+"""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+from small import ROOT
+from test_resume import content
+
+FLAGS = [
+  f'--config={ROOT}/tests/tiny_recipe.py',
+  '--config.rl.steps=12',
+  '--config.rl.rewards.answer.reward=random',  # noise of the row: a gradient
+  '--config.eval.every=12',
+  '--config.eval.harder=False',
+]
+STAGES = "--config.stages=('rl',)"  # a second one would be added to it
+ERRORS = ('ESTALE', 'EIO', 'ENOSPC', 'EMFILE', 'ETIMEDOUT')
+SIGNALS = ('SIGKILL', 'SIGKILL', 'SIGTERM')
+# Files of orbax's that hold nothing, and tell it that a folder is finished.
+MARKS = ('commit_success.txt', '_CHECKPOINT_METADATA')
+
+
+class Runs:
+  """Starts runs by a process that has imported everything once."""
+
+  def __init__(self, env, logs):
+    self._log = logs / 'run.log'
+    self.env = env
+    self._server = subprocess.Popen(
+      [sys.executable, str(ROOT / 'tests' / 'run' / 'faulty_run.py')],
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      text=True,
+      env=env,
+      cwd=ROOT,
+    )
+
+  def __call__(self, workdir, n=0, what='', flags=(), stages=STAGES):
+    """(exit code, output, calls of the file system) of one run."""
+    log = self._log
+    job = {'workdir': str(workdir), 'n': n, 'what': what, 'log': str(log)}
+    job['args'] = [*FLAGS, f'--workdir={workdir}', stages, *flags]
+    count = log.with_name(log.name + '.count')
+    count.unlink(missing_ok=True)
+    self._server.stdin.write(json.dumps(job) + '\n')
+    self._server.stdin.flush()
+    code = json.loads(self._server.stdout.readline())
+    calls = int(count.read_text()) if count.exists() else None
+    return code, log.read_text(errors='replace'), calls
+
+  def close(self):
+    self._server.stdin.close()
+    self._server.wait()
+
+
+@pytest.fixture(scope='module')
+def runs(tmp_path_factory):
+  cache = tmp_path_factory.mktemp('cache')
+  env = os.environ | {'XDG_CACHE_HOME': str(cache), 'PYTHONPATH': str(ROOT)}
+  env['XLA_FLAGS'] = env['XLA_FLAGS'].replace('count=8', 'count=1')
+  out = Runs(env, cache)
+  yield out
+  out.close()
+
+
+@pytest.fixture(scope='module')
+def untouched(runs, tmp_path_factory):
+  """(metrics, calls of the file system, workdir) of a run with no fault."""
+  workdir = tmp_path_factory.mktemp('untouched') / 'run'
+  code, log, calls = runs(workdir)
+  assert code == 0, log[-3000:]
+  rows = content(workdir)
+  assert any(r.get('train/grad_norm', 0) > 0 for r in rows)
+  assert calls > 100
+  return rows, calls, workdir
+
+
+@pytest.fixture
+def finished(untouched, tmp_path):
+  """A copy of the untouched run's workdir."""
+  return shutil.copytree(untouched[2], tmp_path / 'finished')
+
+
+def check_said(code, log):
+  """A run that was not killed ends well, or with one line of what to do."""
+  if code == -9:
+    return
+  assert code in (0, 1), log[-3000:]
+  if code == 1:
+    last = log.strip().splitlines()[-1]
+    assert last.startswith('error: ') and len(last) > 60, log[-3000:]
+    assert 'Traceback' not in log, log[-5000:]
+
+
+def data_files(workdir):
+  found = (workdir / 'checkpoints').rglob('*')
+  return sorted(
+    p
+    for p in found
+    if p.is_file()
+    and p.name not in MARKS
+    and p.relative_to(workdir / 'checkpoints').parts[0].isdigit()
+  )
+
+
+def flip(rng, workdir):
+  if paths := data_files(workdir):
+    path = rng.choice(paths)
+    data = bytearray(path.read_bytes())
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    path.write_bytes(data)
+
+
+def cut(rng, workdir):
+  if paths := data_files(workdir):
+    path = rng.choice(paths)
+    os.truncate(path, rng.randrange(path.stat().st_size))
+
+
+def lose(rng, workdir):
+  if paths := data_files(workdir):
+    rng.choice(paths).unlink()
+
+
+def tear_metrics(rng, workdir):
+  """The last line, as a power cut leaves it."""
+  path = workdir / 'metrics.jsonl'
+  if path.exists() and path.stat().st_size:
+    last = len(path.read_bytes().splitlines(keepends=True)[-1])
+    os.truncate(path, path.stat().st_size - rng.randint(1, last))
+    with path.open('ab') as f:
+      f.write(b'\0' * rng.randrange(20))
+
+
+ON_DISK = (flip, flip, cut, lose)
+
+
+def survive(runs, untouched, workdir, seed, n):
+  """n faults, one after the other; then the run must end as if untouched."""
+  want, calls, _ = untouched
+  rng, kinds = random.Random(seed), []
+  for _ in range(n):
+    kind = rng.choice(('error', 'signal', 'disk'))
+    kinds.append(kind)
+    if kind == 'disk':
+      rng.choice(ON_DISK)(rng, workdir)
+      what, at = rng.choice(SIGNALS), rng.randint(1, calls)
+    else:
+      what = rng.choice(ERRORS if kind == 'error' else SIGNALS)
+      at = rng.randint(1, calls)
+    code, log, _ = runs(workdir, at, what)
+    check_said(code, log)
+    if 'holds no checkpoint that can be used' in log:
+      # All of them were hit: said, and nothing is thrown away.
+      runs(workdir, flags=['--fresh'])
+      assert list((workdir / 'old-1').glob('checkpoints/damaged-*'))
+      break
+  code, log, _ = runs(workdir)
+  if code and 'holds no checkpoint that can be used' in log:
+    code, log, _ = runs(workdir, flags=['--fresh'])
+  assert code == 0, f'seed {seed}: {log[-3000:]}'
+  assert content(workdir) == want, f'seed {seed}: {kinds}'
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+  """A disk of its own, of 1 MB."""
+  folder = tmp_path / 'disk'
+  folder.mkdir()
+  mount = ['mount', '-t', 'tmpfs', '-o', 'size=1m', 'tmpfs', str(folder)]
+  done = subprocess.run(mount, capture_output=True, text=True)
+  if done.returncode:
+    pytest.skip(f'no file system can be mounted here: {done.stderr}')
+  yield folder
+  subprocess.run(['umount', '-l', str(folder)], check=True)
+
+
+@pytest.mark.parametrize('room', [0, 20_000, 60_000, 150_000])
+def test_a_full_disk_ends_in_one_line(runs, untouched, small_disk, room):
+  """Wherever it is full: config, metrics, events or within a checkpoint."""
+  filler, workdir = small_disk / 'filler', small_disk / 'run'
+  workdir.mkdir()
+  free = shutil.disk_usage(small_disk).free
+  filler.write_bytes(b'x' * (free - room))
+  code, log, _ = runs(workdir)
+  check_said(code, log)
+  assert code == 1 and 'o space left' in log.strip().splitlines()[-1], log
+  filler.unlink()
+  code, log, _ = runs(workdir)
+  assert code == 0, log[-3000:]
+  assert content(workdir) == untouched[0]
+
+
+def test_of_two_starts_one_is_refused(runs, untouched, tmp_path):
+  workdir = tmp_path / 'run'
+  first = subprocess.Popen(
+    [
+      *(sys.executable, '-m', 'jaxrl_reason.main', f'--workdir={workdir}'),
+      *(*FLAGS, STAGES),
+    ],
+    env=runs.env,
+    cwd=ROOT,
+    stderr=subprocess.PIPE,
+  )
+  try:
+    while not list(workdir.glob('metrics.jsonl')):
+      assert first.poll() is None, first.stderr.read().decode()[-3000:]
+      time.sleep(0.05)
+    code, log, _ = runs(workdir)
+    assert code == 1 and f'is in use by process {first.pid} on' in log, log
+    check_said(code, log)
+    log = first.communicate()[1].decode()
+    assert first.returncode == 0, log[-3000:]
+  finally:
+    first.kill()
+  assert content(workdir) == untouched[0]
+  assert not list(workdir.glob('lock-*'))
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    (['--config.mesh=(1,1,3)'], 'needs 3 devices'),
+    (['--config.seed=3'], 'other data (train, heldout'),
+    (['--config.data.knobs.max_ops=2'], 'other data (train'),
+    (['--config.rl.optimizer.name=sgd'], 'does not fit this config'),
+  ],
+)
+def test_what_does_not_fit_changes_nothing(
+  runs, untouched, finished, flags, words
+):
+  before = {p: p.stat().st_mtime_ns for p in finished.rglob('*')}
+  code, log, _ = runs(finished, flags=flags)
+  check_said(code, log)
+  assert code == 1 and words in log.strip().splitlines()[-1], log
+  after = {p: p.stat().st_mtime_ns for p in finished.rglob('*')}
+  assert {p: after.get(p) for p in before} == before
+  assert content(finished) == untouched[0]
+
+
+def test_other_stages_change_nothing(runs, untouched, finished):
+  before = sorted(finished.rglob('*'))
+  stages = "--config.stages=('sft','rl')"
+  code, log, _ = runs(finished, stages=stages)
+  check_said(code, log)
+  assert code == 1 and "stage 1 of ('rl',)" in log.strip().splitlines()[-1]
+  assert sorted(finished.rglob('*')) == before
+  assert content(finished) == untouched[0]
+
+
+def test_fresh_keeps_what_was_there(runs, untouched, finished):
+  code, log, _ = runs(finished, flags=['--fresh'])
+  assert code == 0 and 'are now in old-1; beginning at step 0' in log, log
+  assert content(finished) == content(finished / 'old-1') == untouched[0]
+  assert (finished / 'old-1' / 'checkpoints' / '12' / 'state').is_dir()
+
+
+@pytest.mark.parametrize('seed', range(4))
+def test_five_faults_in_a_row(runs, untouched, tmp_path, seed):
+  survive(runs, untouched, tmp_path / 'run', seed, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(100, 140))
+def test_two_hundred_faults(runs, untouched, tmp_path, seed):
+  survive(runs, untouched, tmp_path / 'run', seed, 5)
