@@ -5,6 +5,9 @@ run slowly (tests of small shapes spend their time in the compiler: 105 s become
 
 import gc
 import os
+import pathlib
+import shutil
+import tempfile
 
 os.environ['XLA_FLAGS'] = (
   os.environ.get('XLA_FLAGS', '')
@@ -13,9 +16,51 @@ os.environ['XLA_FLAGS'] = (
   + ' --xla_cpu_use_fusion_emitters=false'
 )
 os.environ['JAX_PLATFORMS'] = 'cpu'
+# Made by the process that starts the workers; they and the tests' own processes
+# inherit it, and what one has compiled the others read.
+os.environ['JAX_COMPILATION_CACHE_DIR'] = (
+  os.environ['JAX_COMPILATION_CACHE_DIR']
+  if 'PYTEST_XDIST_WORKER' in os.environ
+  else tempfile.mkdtemp(prefix='programs-')
+)
+os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0.1'
+os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 
 import pytest
 from small import small_model
+
+
+def pytest_unconfigure(config):
+  """Removes the compiled programs, after the last worker has ended."""
+  if not hasattr(config, 'workerinput'):
+    shutil.rmtree(os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True)
+
+
+# Longest first, a minute or more of CPU time each, so that the last file of a
+# run is a short one and no worker waits long for the other.
+LONGEST = (
+  'run/test_hosts.py',
+  'run/test_resume.py',
+  'test_colabs.py',
+  'update/test_step.py',
+  'update/test_algorithms.py',
+  'test_sharding.py',
+  'tpu/test_plan.py',
+  'run/test_rollout.py',
+  'run/test_recipes.py',
+  'run/test_pretrained.py',
+  'update/test_moe_training.py',
+  'rewards/test_code_hostile.py',
+  'rewards/test_judge.py',
+  'rollouts/test_sampler.py',
+)
+
+
+def pytest_collection_modifyitems(items):
+  """Orders files by LONGEST; the tests of a file keep their order."""
+  here = pathlib.Path(__file__).parent
+  place = {here / name: i for i, name in enumerate(LONGEST)}
+  items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(scope='session')
