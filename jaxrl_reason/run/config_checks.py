@@ -4,7 +4,6 @@ Errors name the key and show the arithmetic. `check` needs the configuration
 only; the others are about the model it names.
 """
 
-import inspect
 import numbers
 import re
 from collections.abc import Iterable
@@ -141,19 +140,20 @@ def check_trainable(
     )
 
 
-def _check_groups(c: ml_collections.ConfigDict, settings: dict) -> None:
+def _check_groups(
+  c: ml_collections.ConfigDict, objective: losses.Objective
+) -> None:
   """Refuses groups too small for the advantage to differ from 0."""
-  name = settings['advantage']
-  reads = inspect.signature(losses.ADVANTAGES[name]).parameters
-  if name in BEST_OF and settings['pass_k'] > c.samples:
+  name, advantage = objective['advantage'], objective.advantage
+  if name in BEST_OF and objective['pass_k'] > c.samples:
     raise ValueError(
       f'rl.samples={c.samples}: rl.loss.advantage={name!r} is 0 with fewer '
-      f'samples of a problem than rl.loss.pass_k={settings["pass_k"]}'
+      f'samples of a problem than rl.loss.pass_k={objective["pass_k"]}'
     )
-  own = 'singleton' in reads and settings['singleton'] == 'reward'
-  own |= name == 'segments' and settings['segment_baseline'] == 'none'
+  own = getattr(advantage, 'singleton', None) == 'reward'
+  own |= name == 'segments' and objective['segment_baseline'] == 'none'
   own |= name in BEST_OF
-  if c.samples == 1 and 'group' in reads and not own:
+  if c.samples == 1 and 'group' in advantage.reads and not own:
     raise ValueError(
       f'rl.samples=1: rl.algorithm={c.algorithm!r} compares the samples of a '
       f'problem (advantage={name!r}), and is 0 for one alone; use 2 or more, '
