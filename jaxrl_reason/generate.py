@@ -303,10 +303,15 @@ def _parser() -> argparse.ArgumentParser:
   # Not absl's flags: those of the commands imported here would be its own.
   p = argparse.ArgumentParser(prog='generate', description=__doc__)
   p.formatter_class = argparse.RawDescriptionHelpFormatter
-  text = lambda name, help, **more: p.add_argument(name, help=help, **more)
-  number = lambda name, default, help: p.add_argument(
-    name, type=type(default), default=default, help=f'{help} [{default}]'
-  )
+
+  def text(name, help, **more):
+    return p.add_argument(name, help=help, **more)
+
+  def number(name, default, help):
+    return p.add_argument(
+      name, type=type(default), default=default, help=f'{help} [{default}]'
+    )
+
   text('--model', 'folder, hf:owner/model, or workdir', required=True)
   what = p.add_mutually_exclusive_group(required=True)
   what.add_argument('--prompt', help='a prompt')
@@ -350,7 +355,10 @@ def run(a: argparse.Namespace) -> str:
   )
   options = {k: getattr(a, k) for k in ('system', 'thinking', 'template')}
   if a.prompt is not None:
-    write = lambda text: print(text, end='', flush=True)
+
+    def write(text):
+      return print(text, end='', flush=True)
+
     return show(g, _ids(g, {'prompt': a.prompt}, options), write)
   n, s = to_file(g, a.file, a.out, batch=a.batch, **options)
   speed = f': {n / s:.1f} tokens/s' if n else ', nothing was left to do'

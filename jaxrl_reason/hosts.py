@@ -178,7 +178,10 @@ def gather(value: Any) -> list:
   if jax.process_count() == 1:
     return [value]
   client, turn, me = _client(), next(_turns), jax.process_index()
-  key = lambda turn: f'jaxrl_reason/{turn:09d}/'
+
+  def key(turn):
+    return f'jaxrl_reason/{turn:09d}/'
+
   text = json.dumps(value).encode()
   client.key_value_set_bytes(f'{key(turn)}{me}', text)
   client.wait_at_barrier(f'jaxrl_reason/{turn}', PATIENCE_S * 1000)
@@ -211,9 +214,12 @@ def refuse_unlike(facts: dict[str, Any]) -> None:
   told = facts | {'--num_processes': state.num_processes}
   key = f'jaxrl_reason/facts/{turn}'
   client.key_value_set(f'{key}/{state.process_id}', json.dumps(told))
-  wait = lambda i: json.loads(
-    client.blocking_key_value_get(f'{key}/{i}', PATIENCE_S * 1000)
-  )
+
+  def wait(i):
+    return json.loads(
+      client.blocking_key_value_get(f'{key}/{i}', PATIENCE_S * 1000)
+    )
+
   first = wait(0)
   for i in range(1, first['--num_processes']):
     _refuse_differing(i, first, wait(i))

@@ -52,7 +52,9 @@ def _least(p: jax.Array, enough: Callable) -> jax.Array:
   sums over the vocabulary, each local to its shards. A sort would gather it
   whole, and takes the TPU compiler 12 s each.
   """
-  value = lambda bits: jax.lax.bitcast_convert_type(bits, jnp.float32)
+
+  def value(bits):
+    return jax.lax.bitcast_convert_type(bits, jnp.float32)
 
   def body(i, bits):
     t = bits | (1 << (29 - i))

@@ -170,7 +170,10 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
 def main(argv):
   command.no_more(argv)
   logging.set_verbosity(logging.ERROR)
-  say = lambda text: print(text, file=sys.stderr)
+
+  def say(text):
+    return print(text, file=sys.stderr)
+
   try:
     text, facts = run(
       _CONFIG.value,

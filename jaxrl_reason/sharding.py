@@ -255,10 +255,13 @@ def constrain(tree: Any, specs: Any, rules: dict) -> Any:
   if not in_mesh():
     return tree
   put = jax.lax.with_sharding_constraint
-  pin = lambda s, node: jax.tree.map(
-    lambda x: put(x, partition(s.axes, rules)) if x.shape == s.shape else x,
-    node,
-  )
+
+  def pin(s, node):
+    return jax.tree.map(
+      lambda x: put(x, partition(s.axes, rules)) if x.shape == s.shape else x,
+      node,
+    )
+
   return jax.tree.map(pin, specs, tree)
 
 
@@ -325,7 +328,10 @@ def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
   where = row_sharding(mesh)
   if not x.sharding.is_equivalent_to(where, x.ndim):
     x = jax.jit(_same, out_shardings=where)(x)
-  first = lambda shard: shard.index[0].indices(x.shape[0])[0]
+
+  def first(shard):
+    return shard.index[0].indices(x.shape[0])[0]
+
   parts = {first(shard): shard.data for shard in x.addressable_shards}
   return np.concatenate([np.asarray(parts[i]) for i in sorted(parts)])
 

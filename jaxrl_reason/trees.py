@@ -74,9 +74,12 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
   matched = {p for p in flatten(tree) if re.fullmatch(pattern, p)}
   if not matched:
     raise ValueError(f'{pattern!r} matches none of {list(flatten(tree))[:8]}')
-  keep = lambda inside: map_with_path(
-    lambda path, x: x if (path in matched) is inside else None, tree
-  )
+
+  def keep(inside):
+    return map_with_path(
+      lambda path, x: x if (path in matched) is inside else None, tree
+    )
+
   return keep(True), keep(False)
 
 

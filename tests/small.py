@@ -44,7 +44,10 @@ def small_model(seed: int = 0, **changes):
   def make():
     params = spec.init(model.specs, jax.random.key(seed))
     keys = iter(jax.random.split(jax.random.key(seed + 1), 100))
-    shake = lambda x: x + 0.3 * jax.random.normal(next(keys), x.shape)
+
+    def shake(x):
+      return x + 0.3 * jax.random.normal(next(keys), x.shape)
+
     return jax.tree.map(shake, params)
 
   # One program: op by op, every shape is compiled for itself, in 5 s.

@@ -176,6 +176,9 @@ def test_an_offloaded_reference_changes_nothing_and_stays_on_the_host(expected):
   got, m = updated_on((2, 4, 1), learner, batch)
   L.assert_close(m, metrics, rtol=1e-4, atol=1e-5)
   L.assert_close(got, want, rtol=1e-4, atol=1e-5)
-  kinds = lambda tree: {x.sharding.memory_kind for x in jax.tree.leaves(tree)}
+
+  def kinds(tree):
+    return {x.sharding.memory_kind for x in jax.tree.leaves(tree)}
+
   assert kinds(got.ref_params) == {'pinned_host'}
   assert kinds(got.params) == {'device'}

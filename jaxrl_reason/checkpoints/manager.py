@@ -281,7 +281,10 @@ class Checkpoints:
       for (k, v), s in zip(flat.items(), jax.tree.leaves(shardings))
     }
     args = ocp.args.StandardRestore(wanted)
-    read = lambda: sums.Handler().restore(at / STATE, args=args)
+
+    def read():
+      return sums.Handler().restore(at / STATE, args=args)
+
     try:
       # Whatever orbax and tensorstore raise where a read fails.
       found = files.retried(str(at), read, kinds=(Exception,))

@@ -110,7 +110,9 @@ def _aligned(shape: tuple[int, ...], dtype) -> np.ndarray:
 
 
 def _put(kept, stacked, one, layer):
-  put = lambda all_, x: jax.lax.dynamic_update_index_in_dim(all_, x, layer, 0)
+  def put(all_, x):
+    return jax.lax.dynamic_update_index_in_dim(all_, x, layer, 0)
+
   return jax.tree.map(put, stacked, frozen.keep(kept, one))
 
 
@@ -131,7 +133,10 @@ def read_leaf(kept, parts: dict, where) -> Any:
   # the largest weight times the number of layers.
   put = functools.partial(_put, kept)
   put = jax.jit(put, donate_argnums=0, out_shardings=where)
-  empty = lambda s, at: jnp.zeros(s.shape, s.dtype, device=at)
+
+  def empty(s, at):
+    return jnp.zeros(s.shape, s.dtype, device=at)
+
   out = jax.tree.map(empty, kept, where, is_leaf=is_spec)
   one = _of_one_layer(place)
   for layer in range(spec.shape[0]):

@@ -115,7 +115,10 @@ def damage(folder: epath.Path, *, whole: bool, part: int, parts: int) -> str:
   except ValueError as e:  # no JSON, no text, or another sum
     return f'{NAME}: {e!s:.100}'
   names = sorted(told)[part::parts]
-  look = lambda name: _damage_of(folder / name, told[name], whole)
+
+  def look(name):
+    return _damage_of(folder / name, told[name], whole)
+
   found = {k: v for k, v in _each(look, names).items() if v}
   more = f' and {len(found) - 1} more' if len(found) > 1 else ''
   return next((f'{k} {v}{more}' for k, v in found.items()), '')

@@ -51,9 +51,10 @@ def plain(name: str, question: str) -> str:
 
 def few_shot(name: str, shots: Sequence[tuple[str, str]], question: str) -> str:
   """A question after solved ones (question, solution), one blank line apart."""
-  join = lambda before, after: (
-    before + (after if before[-1:].isspace() else ' ' + after)
-  )
+
+  def join(before, after):
+    return before + (after if before[-1:].isspace() else ' ' + after)
+
   solved = [join(plain(name, q), a) for q, a in shots]
   return '\n\n'.join([*solved, plain(name, question)])
 

@@ -79,11 +79,14 @@ def _paths(source: epath.Path) -> dict[str, list[epath.Path]]:
   if not source.is_dir():
     raise FileNotFoundError(f'data.dir={source} is no file and no folder')
   here = sorted(source.iterdir())
-  of = lambda split: [
-    p
-    for p in here
-    if re.fullmatch(rf'{split}(-.*)?\.({"|".join(KINDS)})', p.name)
-  ]
+
+  def of(split):
+    return [
+      p
+      for p in here
+      if re.fullmatch(rf'{split}(-.*)?\.({"|".join(KINDS)})', p.name)
+    ]
+
   found = {split: of(split) for split in ('train', 'test')}
   if not found['train']:
     raise FileNotFoundError(

@@ -69,7 +69,10 @@ class _FolderTokenizer(base._Tokenizer):
     """ids: of every token by its text; special: ids of special tokens."""
     folder = epath.Path(folder)
     c = read_json(folder / CONFIG)
-    named = lambda key: ids.get(text_of(c.get(key)))
+
+    def named(key):
+      return ids.get(text_of(c.get(key)))
+
     self.bos_id = named('bos_token')
     self.eos_ids = _eos_ids(folder, named('eos_token'))
     if not self.eos_ids:

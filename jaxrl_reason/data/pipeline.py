@@ -102,7 +102,10 @@ def solution_row(
   row = pad_prompt(prompt_ids(example, tokenizer), prompt_len, what)
   ids = _solution_ids(example, tokenizer, completion_len, what)
   room = completion_len - len(ids)
-  pad = lambda x, n: np.pad(x, (0, n))
+
+  def pad(x, n):
+    return np.pad(x, (0, n))
+
   return {
     'tokens': np.concatenate([row['tokens'], pad(ids, room)]),
     'valid': np.concatenate([row['valid'], pad(np.ones(len(ids), bool), room)]),

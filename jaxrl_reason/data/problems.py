@@ -44,7 +44,10 @@ class Problems:
 def _task(c, seed: int) -> Problems:
   task = tasks.get(c.name)
   knobs, harder = c.knobs.to_dict(), c.harder.to_dict() or None
-  source = lambda split: pipeline.TaskSource(c.name, seed, split, knobs, harder)
+
+  def source(split):
+    return pipeline.TaskSource(c.name, seed, split, knobs, harder)
+
   for split in tasks.SPLITS:
     tasks.split_knobs(task, split, knobs, harder)  # refuses unknown knobs
   return Problems(

@@ -64,7 +64,10 @@ def make_set(source, n: int, tokenizer, prompt_len: int) -> EvalSet:
     pipeline.prompt_row(i, e, tokenizer, prompt_len, None)
     for i, e in enumerate(examples)
   ]
-  stack = lambda key: np.stack([r[key] for r in rows])
+
+  def stack(key):
+    return np.stack([r[key] for r in rows])
+
   return EvalSet(examples, stack('tokens'), stack('valid'))
 
 
@@ -152,7 +155,10 @@ def evaluate(
   own = _answers(generate, params, problems, key, tokenizer, grade, mesh, show)
   found = {row['problem']: row for part in hosts.gather(own) for row in part}
   rows = [found[i] for i in range(len(problems.examples))]
-  mean = lambda xs: float(np.mean(list(xs)))
+
+  def mean(xs):
+    return float(np.mean(list(xs)))
+
   sampled = [row['scores'][1:] for row in rows]
   n = len(sampled[0])
   values = {'greedy': mean(row['scores'][0] for row in rows)}

@@ -182,7 +182,10 @@ class _Reader:
       return None
     sources = [s for o in op.operands if o in ops for s in ops[o].shapes]
     largest = max((*op.shapes, *sources), key=lambda s: s.bytes)
-    total = lambda shapes: sum(s.bytes for s in shapes)
+
+    def total(shapes):
+      return sum(s.bytes for s in shapes)
+
     results = total(op.shapes)
     if op.kind.endswith('-start'):
       results -= total(sources)  # a start gives its operands back as well
@@ -209,9 +212,15 @@ class _Reader:
       return 0
     if 'AllocateBuffer' in op.attrs:
       return 0
-    held = lambda shapes: sum(s.bytes for s in shapes if s.hbm)
+
+    def held(shapes):
+      return sum(s.bytes for s in shapes if s.hbm)
+
     wrote = held(op.shapes)
-    shapes_of = lambda name: ops[name].shapes if name in ops else ()
+
+    def shapes_of(name):
+      return ops[name].shapes if name in ops else ()
+
     if op.kind in SLICES:
       result = op.shapes[1:2] if op.kind.endswith('start') else op.shapes
       read = sum(s.bytes for s in result)
@@ -300,11 +309,14 @@ def _convolution(op: hlo.Op, left, right) -> float:
   window = re.search(r'window=\{([^}]*)\}', op.attrs)
   field = dict(f.split('=') for f in window[1].split()) if window else {}
   spatial = sorted(i for i in lhs if i.isdigit())
-  numbers = lambda key, default: (
-    [int(n) for n in field[key].split('x')]
-    if key in field
-    else [default] * len(spatial)
-  )
+
+  def numbers(key, default):
+    return (
+      [int(n) for n in field[key].split('x')]
+      if key in field
+      else [default] * len(spatial)
+    )
+
   pads = field.get('pad', 'x'.join(['0_0'] * len(spatial))).split('x')
   low = [int(p.split('_')[0]) for p in pads] if spatial else []
   dims = op.shapes[0].dims

@@ -57,7 +57,10 @@ def token_loop(m: described.Measured) -> dict | None:
     return None
   totals = [(n, body.total()) for n, body in loops]
   trips, last = sum(n for n, _ in totals), totals[-1][1]
-  mean = lambda of: sum(n * of(t) for n, t in totals) / trips
+
+  def mean(of):
+    return sum(n * of(t) for n, t in totals) / trips
+
   return {
     'trips': trips,
     'flops': mean(lambda t: t.flops),

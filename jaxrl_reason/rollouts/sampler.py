@@ -97,7 +97,10 @@ def _write(all_, x, slots: Slots, t):
   if not slots.t.ndim:
     return jax.lax.dynamic_update_index_in_dim(all_, x, t, axis=1)
   b, n_slots = slots.row.shape
-  split = lambda x, n: x.reshape(b, n, *x.shape[1:])
+
+  def split(x, n):
+    return x.reshape(b, n, *x.shape[1:])
+
   # Slots that are over may have run past C.
   put = jax.vmap(lambda a, i, j, x: a.at[i, j].set(x, mode='drop'))
   grouped = split(all_, all_.shape[0] // b)
@@ -215,7 +218,10 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
   first = draw(hidden, lambda x: x, 0)
-  blank = lambda x: jnp.full((b * g, c), x.dtype.type(0), x.dtype)
+
+  def blank(x):
+    return jnp.full((b * g, c), x.dtype.type(0), x.dtype)
+
   out = {k: blank(x) for k, x in first.items()}
   out['tokens'] = out['tokens'] + NONE
   out = {k: sharding.rows(x.at[:, 0].set(first[k])) for k, x in out.items()}

@@ -39,7 +39,9 @@ def _clause(rng: np.random.Generator, variables: int, size: int) -> list[int]:
 
 
 def _show(clause: Sequence[int]) -> str:
-  letter = lambda x: VARIABLES[abs(x) - 1]
+  def letter(x):
+    return VARIABLES[abs(x) - 1]
+
   return ''.join(letter(x) if x > 0 else letter(x).upper() for x in clause)
 
 

@@ -104,16 +104,20 @@ def stored(tx: optax.GradientTransformation, dtype: str):
   """The transformation, its means kept in `dtype` and computed in float32."""
   if dtype == 'float32':
     return tx
-  is_mean = lambda x: x.ndim and jnp.issubdtype(x.dtype, jnp.floating)
-  cast = lambda tree, to: jax.tree.map(
-    lambda x: x.astype(to) if is_mean(x) else x, tree
-  )
+
+  def is_mean(x):
+    return x.ndim and jnp.issubdtype(x.dtype, jnp.floating)
+
+  def cast(tree, to):
+    return jax.tree.map(lambda x: x.astype(to) if is_mean(x) else x, tree)
 
   def update(updates, state, params=None):
     updates, state = tx.update(updates, cast(state, jnp.float32), params)
     return updates, cast(state, dtype)
 
-  init = lambda params: cast(tx.init(params), dtype)
+  def init(params):
+    return cast(tx.init(params), dtype)
+
   return optax.GradientTransformation(init, update)
 
 

@@ -113,12 +113,15 @@ class Packing:
     def at(rows: int) -> Packed:
       nowhere = rows * self.length
       to = jnp.where(valid, place, nowhere)
-      put = lambda fill, x: (
-        jnp.full(nowhere, fill, jnp.int32)
-        .at[to.reshape(-1)]
-        .set(x.reshape(-1), mode='drop')
-        .reshape(rows, self.length)
-      )
+
+      def put(fill, x):
+        return (
+          jnp.full(nowhere, fill, jnp.int32)
+          .at[to.reshape(-1)]
+          .set(x.reshape(-1), mode='drop')
+          .reshape(rows, self.length)
+        )
+
       ids = jnp.broadcast_to(rank[:, None] + 1, (n, t))
       return Packed(put(n * t, jnp.arange(n * t)), put(0, ids), to)
 
@@ -150,7 +153,9 @@ class Lengths:
 
     def cut(rows, size: int):
       # By shape: what an update reads of [N,T] is per token.
-      leaf = lambda x: x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
+      def leaf(x):
+        return x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
+
       return jax.tree.map(leaf, rows), None
 
     return which, [lambda x, s=s: cut(x, s) for s in sizes]

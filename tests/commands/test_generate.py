@@ -127,10 +127,13 @@ def test_what_does_not_fit_is_refused(generator, prompts, tmp_path):
 
 def test_the_command(folder):
   command = [sys.executable, '-m', 'jaxrl_reason.generate']
-  say = lambda *more: subprocess.run(
-    [*command, f'--model={folder}', *more],
-    capture_output=True, text=True, cwd=ROOT,
-  )  # fmt: skip
+
+  def say(*more):
+    return subprocess.run(
+      [*command, f'--model={folder}', *more],
+      capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+
   done = say('--prompt=2+3', '--chat', '--max_new=4', '--temperature=0')
   assert done.returncode == 0 and 'tokens/s' in done.stderr, done.stderr
   failed = say('--file=x')

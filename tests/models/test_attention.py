@@ -84,9 +84,12 @@ def test_kernels_equal_the_reference(kind, case):
   valid, window, cap = CASES[case]
   if cap and kind == 'xla':
     return  # refused, see below
-  of = lambda kind: values_and_gradients(
-    config(attention=kind, attention_cap=cap), valid, (window,), *inputs(), 0
-  )
+
+  def of(kind):
+    return values_and_gradients(
+      config(attention=kind, attention_cap=cap), valid, (window,), *inputs(), 0
+    )
+
   for got, want in zip(of(kind), of('einsum')):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
 
@@ -109,7 +112,10 @@ def test_sequences_in_one_row_are_as_if_alone():
   row = jnp.concatenate([jnp.zeros(2, int), a, jnp.zeros(1, int), b[:4]])
   ids = jnp.array([0] * 2 + [1] * 6 + [0] + [2] * 4)
   got = model.hidden(params, row[None], ids[None])[0]
-  alone = lambda x: model.hidden(params, x[None], jnp.ones((1, len(x)), bool))
+
+  def alone(x):
+    return model.hidden(params, x[None], jnp.ones((1, len(x)), bool))
+
   np.testing.assert_allclose(got[2:8], alone(a)[0], rtol=1e-4, atol=1e-5)
   np.testing.assert_allclose(got[9:], alone(b[:4])[0], rtol=1e-4, atol=1e-5)
 

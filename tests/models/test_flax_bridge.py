@@ -49,14 +49,20 @@ class InNnx(nnx.Module):
 def linen_policy():
   module = InLinen()
   params = module.init(jax.random.key(0), jnp.zeros((1, 2), int))['params']
-  apply = lambda params, tokens: module.apply({'params': params}, tokens)
+
+  def apply(params, tokens):
+    return module.apply({'params': params}, tokens)
+
   return *flax_bridge.from_linen(module, params), apply
 
 
 def nnx_policy():
   module = InNnx(nnx.Rngs(0))
   graph, _ = nnx.split(module)
-  apply = lambda params, tokens: nnx.merge(graph, params)(tokens)
+
+  def apply(params, tokens):
+    return nnx.merge(graph, params)(tokens)
+
   return *flax_bridge.from_nnx(module), apply
 
 
@@ -239,7 +245,10 @@ def test_our_forward_inside_flax():
   assert jax.tree.structure(fresh) == jax.tree.structure(weights)
   ours = flax_bridge.NnxTransformer(config, weights=weights)
   np.testing.assert_allclose(ours(tokens), want, rtol=1e-5, atol=1e-6)
-  loss = lambda m: m(tokens).sum()
+
+  def loss(m):
+    return m(tokens).sum()
+
   grads = jax.tree.leaves(nnx.grad(loss)(ours))
   assert len(grads) == len(jax.tree.leaves(weights))
   small = flax_bridge.NnxTransformer(small_config(), key=jax.random.key(0))

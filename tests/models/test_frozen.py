@@ -35,7 +35,10 @@ def adapted(dtype, shape, targets=LORA.targets):
   model = adapters.attach(
     base, lora=settings, frozen_dtype=dtype, trainable='lora/.*'
   )
-  is_leaf = lambda x: frozen.is_pair(x) or spec.is_spec(x)
+
+  def is_leaf(x):
+    return frozen.is_pair(x) or spec.is_spec(x)
+
   kept = jax.jit(
     lambda p: jax.tree.map(frozen.keep, model.specs, p, is_leaf=is_leaf)
   )(params)
@@ -109,9 +112,10 @@ def test_gradients_pass_through_and_not_into_it(name, request):
 
   def grads(model, params):
     ab, rest = trees.split(params, 'lora/.*')
-    loss = lambda ab: jnp.sum(
-      jnp.sin(model.hidden(trees.join(ab, rest), *rows()))
-    )
+
+    def loss(ab):
+      return jnp.sum(jnp.sin(model.hidden(trees.join(ab, rest), *rows())))
+
     return trees.flatten(jax.jit(jax.grad(loss))(ab))
 
   got, want = grads(model, kept), grads(plain, full)
@@ -142,16 +146,22 @@ def test_sampler_and_trainer_agree_split_or_not(name, request):
   """And on eight devices each scale lies as its weight's outputs do."""
   _, _, model, kept = request.getfixturevalue(name)
   prompts = jnp.arange(32).reshape(8, 4) % 16
-  both = lambda params, prompts: (
-    out := generate(model, params, prompts),
-    logp(model, params, prompts, out),
-  )
+
+  def both(params, prompts):
+    return (
+      out := generate(model, params, prompts),
+      logp(model, params, prompts, out),
+    )
+
   out, want = jax.jit(both)(kept, prompts)
   np.testing.assert_allclose(out.logp, want, atol=1e-5)
   mesh = sharding.make_mesh((1, 4, 2))
   where = sharding.shardings(model.specs, mesh, sharding.TRAIN_RULES)
   up = where['layers']['mlp']['up']
-  part = lambda s: tuple(s.spec)
+
+  def part(s):
+    return tuple(s.spec)
+
   assert part(up['scale'])[-1] == part(up['int8'])[-1] == 'tensor'
   assert ('fsdp' in part(up['scale'])) == (name == 'experts')
   with jax.set_mesh(mesh):
@@ -175,11 +185,14 @@ def test_bytes_in_memory(dtype):
   """Counted by hand, of a model in which projections are most."""
   c = small_config(width=64, mlp=128, head_dim=16, bias=False, qk_norm=False)
   specs = weights.specs(c)
-  n = lambda *names: sum(
-    np.prod(s.shape)
-    for p, s in trees.flatten(specs, spec.is_spec).items()
-    if p.rpartition('/')[2] in names
-  )
+
+  def n(*names):
+    return sum(
+      np.prod(s.shape)
+      for p, s in trees.flatten(specs, spec.is_spec).items()
+      if p.rpartition('/')[2] in names
+    )
+
   projections = n('q', 'k', 'v', 'o', 'gate', 'up', 'down')
   norms = n('attn_norm', 'mlp_norm', 'final_norm')
   scales = 3 * (64 + 32 + 32 + 64 + 128 + 128 + 64)
@@ -217,7 +230,10 @@ def test_loaded_layer_by_layer_is_quantized_whole(tmp_path, shape):
   c, model, params = small_model(**shape)
   hf.save(tmp_path, params, c, dtype='float32')
   kept = frozen.specs(model.specs, 'int8', 'embed')
-  is_leaf = lambda x: frozen.is_pair(x) or spec.is_spec(x)
+
+  def is_leaf(x):
+    return frozen.is_pair(x) or spec.is_spec(x)
+
   want = jax.tree.map(frozen.keep, kept, params, is_leaf=is_leaf)
   mesh = sharding.make_mesh((1, 4, 2))
   where = sharding.shardings(kept, mesh, sharding.TRAIN_RULES)

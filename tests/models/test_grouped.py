@@ -45,7 +45,10 @@ def test_product_and_gradients():
 )
 def test_the_kernel_gives_the_same_gradient(dtype, tolerance):
   rows, w, g = arrays()
-  cast = lambda x: x.astype(dtype)
+
+  def cast(x):
+    return x.astype(dtype)
+
   got = grouped.tiled(cast(rows), cast(g), jnp.asarray(SIZES), interpret=True)
   want = by_loop(rows, w, g)[2]
   assert got.dtype == jnp.float32 and not got[1].any()
@@ -55,7 +58,9 @@ def test_the_kernel_gives_the_same_gradient(dtype, tolerance):
 def test_what_is_frozen_costs_nothing():
   """The gradient of weights that nobody asks for is not computed."""
   rows, w, _ = arrays()
-  f = lambda rows, w: grouped.dot(rows, w, jnp.asarray(SIZES)).sum()
+
+  def f(rows, w):
+    return grouped.dot(rows, w, jnp.asarray(SIZES)).sum()
 
   def flops(wanted):
     program = jax.jit(jax.grad(f, wanted)).lower(rows, w).compile()

@@ -150,15 +150,18 @@ def test_only_what_is_trained_changes_and_has_state(trio, trainable):
 def test_gradients_of_a_part_are_those_of_the_whole(trio):
   base, _, params = trio
   params = lora.base_of(params)
-  of = lambda trainable: trees.flatten(
-    step.gradients(
-      make_learner(base, trainable, 'dr_grpo'),
-      params,
-      make_batch().replace(ref_logp=jnp.zeros((4, 9))),
-      jnp.array([1.0, -1, -1, 1]),
-      Sampling.make(),
-    )[0]
-  )
+
+  def of(trainable):
+    return trees.flatten(
+      step.gradients(
+        make_learner(base, trainable, 'dr_grpo'),
+        params,
+        make_batch().replace(ref_logp=jnp.zeros((4, 9))),
+        jnp.array([1.0, -1, -1, 1]),
+        Sampling.make(),
+      )[0]
+    )
+
   whole, part = of('.*'), of('.*attn/(q|o)')
   assert set(part) == {'layers/attn/q', 'layers/attn/o'}
   for path, grad in part.items():

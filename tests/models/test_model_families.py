@@ -71,7 +71,10 @@ def generate(model, params):
     )
   )
   out = run(params)
-  repeat = lambda x: np.repeat(np.asarray(x), GROUP, 0)
+
+  def repeat(x):
+    return np.repeat(np.asarray(x), GROUP, 0)
+
   ones = np.ones((rows, H.NEW), bool)
   return (
     out,
@@ -173,7 +176,10 @@ def test_bf16_is_no_further_from_float32_than_theirs(case):
   f = jax.jit(our_loss(transformer.build(half), case.tokens, case.valid))
   ours = np.asarray(f(case.params)[1])
   theirs = their_logits(H.make(case.name).bfloat16(), case)
-  rms = lambda x: np.sqrt(np.mean((x - case.logits)[case.valid] ** 2))
+
+  def rms(x):
+    return np.sqrt(np.mean((x - case.logits)[case.valid] ** 2))
+
   assert 0 < rms(ours) <= rms(theirs)
 
 

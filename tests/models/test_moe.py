@@ -100,9 +100,10 @@ def test_split_by_expert_it_is_the_same(shape, n):
   both = jax.jit(jax.grad(f, has_aux=True))
   want = both(p, x)
   mesh = sharding.make_mesh(shape)
-  put = lambda x, *axes: jax.device_put(
-    np.asarray(x), jax.NamedSharding(mesh, jax.P(*axes))
-  )
+
+  def put(x, *axes):
+    return jax.device_put(np.asarray(x), jax.NamedSharding(mesh, jax.P(*axes)))
+
   with jax.set_mesh(mesh):
     split = {k: put(v, 'fsdp') for k, v in p.items() if k != 'router'}
     split['router'] = put(p['router'])

@@ -22,7 +22,9 @@ def prompts(vocab: int = 16):
 
 
 def prefill(model, params, tokens, valid):
-  f = lambda params, tokens, valid: model.prefill(params, tokens, valid, 2, 4)
+  def f(params, tokens, valid):
+    return model.prefill(params, tokens, valid, 2, 4)
+
   return jax.jit(f)(params, tokens, jnp.asarray(valid))
 
 

@@ -46,7 +46,10 @@ def test_the_compiler_keeps_what_was_counted(config):
     model = transformer.build(c)
     params = spec.init(model.specs, jax.random.key(0))
     rows = jnp.ones((8, T), jnp.int32)
-    loss = lambda p: model.hidden(p, rows, rows > 0).sum()
+
+    def loss(p):
+      return model.hidden(p, rows, rows > 0).sum()
+
     done = jax.jit(jax.grad(loss)).lower(params).compile()
     return done.memory_analysis().temp_size_in_bytes
 

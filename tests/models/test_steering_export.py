@@ -53,9 +53,9 @@ def ask(folder) -> list[int]:
 
 
 def logits(model, params, tokens):
-  f = lambda params: model.unembed(
-    params, model.hidden(params, tokens, tokens >= 0)
-  )
+  def f(params):
+    return model.unembed(params, model.hidden(params, tokens, tokens >= 0))
+
   return jax.jit(f)(params)
 
 

@@ -28,7 +28,10 @@ def numpy_forward(c, params, tokens):
   trail (RMSNorm, RoPE, GQA, SwiGLU).
   """
   p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-  norm = lambda x, w: x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w
+
+  def norm(x, w):
+    return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * w
+
   t, half = len(tokens), c.head_dim // 2
   freq = c.rope_theta ** (-np.arange(half) / half)
 

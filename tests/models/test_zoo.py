@@ -111,10 +111,13 @@ def test_what_differs_between_layers_is_as_published():
   """Counted from 0: Gemma 2's even layers are local, all but every sixth of
   Gemma 3's, and every fourth of SmolLM3's has no positions.
   """
-  layers = lambda name, f: [
-    i for i in range(zoo.ZOO[name].layers) if f(zoo.ZOO[name], i)
-  ]
-  local = lambda window: lambda c, i: c.window(i) == window
+
+  def layers(name, f):
+    return [i for i in range(zoo.ZOO[name].layers) if f(zoo.ZOO[name], i)]
+
+  def local(window):
+    return lambda c, i: c.window(i) == window
+
   for name, n in ('2b', 26), ('9b', 42), ('27b', 46):
     want = list(range(0, n, 2))
     assert layers(f'gemma-2-{name}', local(4096)) == want
@@ -122,9 +125,15 @@ def test_what_differs_between_layers_is_as_published():
   assert layers('gemma-3-270m', local(0)) == [5, 11, 17]
   assert layers('gemma-3-1b', local(0)) == [5, 11, 17, 23]
   assert zoo.ZOO['gemma-3-1b'].window(0) == 512
-  slow = lambda c, i: c.rope_tables[c.rope_index(i)].theta == 1e6
+
+  def slow(c, i):
+    return c.rope_tables[c.rope_index(i)].theta == 1e6
+
   assert layers('gemma-3-1b', slow) == [5, 11, 17, 23]
-  without = lambda c, i: c.rope_index(i) == config.NOPE
+
+  def without(c, i):
+    return c.rope_index(i) == config.NOPE
+
   assert layers('smollm3-3b', without) == list(range(3, 36, 4))
   assert set(zoo.ZOO['mistral-7b-v0.1'].windows) == {4096}
   assert set(zoo.ZOO['phi-3-mini-4k'].windows) == {2047}

@@ -37,9 +37,12 @@ def tiny(**changes):
 
 def compiled(f, mesh, *args):
   """HLO text of f on shapes laid out by (shape, spec)."""
-  put = lambda shape, spec: jax.ShapeDtypeStruct(
-    shape, jnp.float32, sharding=jax.NamedSharding(mesh, P(*spec))
-  )
+
+  def put(shape, spec):
+    return jax.ShapeDtypeStruct(
+      shape, jnp.float32, sharding=jax.NamedSharding(mesh, P(*spec))
+    )
+
   with jax.set_mesh(mesh):
     return jax.jit(f).lower(*(put(*a) for a in args)).compile().as_text()
 
@@ -49,8 +52,12 @@ def test_loops_are_multiplied_out():
   mesh = sharding.make_mesh((8, 1, 1))
 
   def f(x, w):
-    once = lambda x, _: (jnp.tanh(x @ w), None)
-    inner = lambda x, _: jax.lax.scan(once, x, None, length=3)
+    def once(x, _):
+      return (jnp.tanh(x @ w), None)
+
+    def inner(x, _):
+      return jax.lax.scan(once, x, None, length=3)
+
     return jax.lax.scan(inner, x, None, length=7)[0]
 
   text = compiled(f, mesh, ((16, 32), ('data',)), ((32, 32), ()))
@@ -64,7 +71,10 @@ def test_loops_are_multiplied_out():
 @pytest.mark.parametrize('axis', ['fsdp', 'tensor'])
 def test_collectives_are_named_by_mesh_axis(axis):
   mesh = sharding.make_mesh((2, 2, 2))
-  gather = lambda x: jax.lax.with_sharding_constraint(x, P())
+
+  def gather(x):
+    return jax.lax.with_sharding_constraint(x, P())
+
   text = compiled(gather, mesh, ((64, 4), (axis,)))
   (found,) = costs.of(text, mesh).total().collectives
   assert (found.kind, found.axes, found.size) == ('all-gather', (axis,), 2)
@@ -169,7 +179,10 @@ def test_roofline_adds_loops_and_names_the_bound():
 def test_the_largest_batch_is_found(most, power):
   """Also where needs are no line, in few tries."""
   asked, base = [], 100.0
-  needs = lambda n: asked.append(n) or base + n**power
+
+  def needs(n):
+    return asked.append(n) or base + n**power
+
   room = base + (8.0 * most) ** power
   found = search.largest(needs, room, 64, 8, 64 * 16)
   limit = min(most * 8, 64 * 16)

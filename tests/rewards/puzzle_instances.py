@@ -133,11 +133,14 @@ def zebra(rng: random.Random):
 def fill(rng, side):
   """A full sudoku: a pattern with digits, rows and columns permuted."""
   n = side * side
-  bands = lambda: [
-    b * side + i
-    for b in rng.sample(range(side), side)
-    for i in rng.sample(range(side), side)
-  ]
+
+  def bands():
+    return [
+      b * side + i
+      for b in rng.sample(range(side), side)
+      for i in rng.sample(range(side), side)
+    ]
+
   digits, rows, columns = rng.sample(range(1, n + 1), n), bands(), bands()
   return [
     [digits[(side * (r % side) + r // side + c) % n] for c in columns]
@@ -162,7 +165,10 @@ def sudoku(rng: random.Random):
   side = rng.choice([2, 3])
   full = fill(rng, side)
   grid = [[x * (rng.random() < 0.5) for x in row] for row in full]
-  show = lambda rows: '\n'.join(' '.join(map(str, row)) for row in rows)
+
+  def show(rows):
+    return '\n'.join(' '.join(map(str, row)) for row in rows)
+
   answers = [(show(full), True)]
   for r, c in itertools.product(range(side**2), repeat=2):
     wrong = [list(row) for row in full]
@@ -176,10 +182,13 @@ def sudoku(rng: random.Random):
 
 def n_queens(rng: random.Random):
   size = rng.choice([4, 5])
-  free = lambda cols: all(
-    a != b and abs(a - b) != j - i
-    for (i, a), (j, b) in itertools.combinations(enumerate(cols), 2)
-  )
+
+  def free(cols):
+    return all(
+      a != b and abs(a - b) != j - i
+      for (i, a), (j, b) in itertools.combinations(enumerate(cols), 2)
+    )
+
   boards = list(itertools.product(range(size), repeat=size))
   fixed = rng.choice([b for b in boards if free(b)])[0]
   answers = []

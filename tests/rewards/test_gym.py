@@ -55,9 +55,12 @@ def test_every_family_is_a_task_whose_answers_score():
 
 def test_splits_are_apart_and_deterministic():
   installed()
-  draw = lambda split, seed=0: [
-    tasks.example('gym:chain_sum', seed, i, split=split) for i in range(30)
-  ]
+
+  def draw(split, seed=0):
+    return [
+      tasks.example('gym:chain_sum', seed, i, split=split) for i in range(30)
+    ]
+
   train, heldout = draw('train'), draw('heldout')
   assert train == draw('train') and train != draw('train', 1)
   assert not {e['prompt'] for e in train} & {e['prompt'] for e in heldout}

@@ -80,7 +80,10 @@ def test_logprobs_weigh_yes_against_no():
     ('yes', math.log(0.1)),
     ('NO', math.log(0.1)),
   ]
-  read = lambda first: judge_reply.logprobs(judge_reply.Reply('', first), 0, 1)
+
+  def read(first):
+    return judge_reply.logprobs(judge_reply.Reply('', first), 0, 1)
+
   assert read(first) == pytest.approx(0.8)
   assert read([('maybe', -0.1)]) is None and read(None) is None
 

@@ -93,9 +93,9 @@ def test_too_little_mass_is_an_error_and_weights_can_be_replaced(local):
 
 
 def test_rules_first_then_the_model(local):
-  rules = lambda text, example: (
-    Verdict(1.0) if text == '3' else Verdict(0.0, 'unparsed')
-  )
+  def rules(text, example):
+    return Verdict(1.0) if text == '3' else Verdict(0.0, 'unparsed')
+
   chain = judge.Chain(judge.each(rules), local)
   cases = [(t, {'prompt': '1+2='}) for t in ('3', '4')]
   first, second = chain(cases)

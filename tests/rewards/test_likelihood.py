@@ -72,7 +72,10 @@ def test_rewards_of_tokens(name):
   spoilt = jnp.pad(jnp.where(hole, x, jnp.nan), wide, constant_values=np.nan)
   more = jax.jit(f)(spoilt, np.pad(MASK, ((0, 0), (0, 2))))
   np.testing.assert_allclose(more, got, rtol=1e-6)
-  fold = lambda y: y.reshape(2, 3, *y.shape[1:])
+
+  def fold(y):
+    return y.reshape(2, 3, *y.shape[1:])
+
   both = jax.vmap(f)(fold(x), fold(jnp.asarray(MASK)))
   np.testing.assert_allclose(both.reshape(-1), got, rtol=1e-6)
 
@@ -127,7 +130,10 @@ def test_a_reference_is_scored_as_if_it_had_been_written():
     tokens, start, reference, n
   )
   whole = jnp.concatenate([prompts, spliced], 1)
-  beside = lambda x, fill: jnp.pad(x, ((0, 0), (4, 0)), constant_values=fill)
+
+  def beside(x, fill):
+    return jnp.pad(x, ((0, 0), (4, 0)), constant_values=fill)
+
   score = jax.jit(
     lambda t, v: logprobs.score(
       model, params, Rows(t, v), Sampling.make(), start=4
@@ -204,7 +210,10 @@ def test_votes_whatever_the_order_of_the_rows(f, want):
     order = np.random.default_rng(seed).permutation(len(IDS))
     got = run(IDS[order], GROUP[order])
     np.testing.assert_allclose(got, np.array(want)[order], rtol=1e-6)
-  pair = lambda x: np.stack([x, x[::-1]])
+
+  def pair(x):
+    return np.stack([x, x[::-1]])
+
   np.testing.assert_allclose(
     jax.vmap(f)(pair(IDS), pair(GROUP))[1], want[::-1], rtol=1e-6
   )
@@ -301,9 +310,10 @@ def test_label_free_parts_in_the_fused_step():
   """The parts of a step beside whole logits and Python, for every row."""
   encode, reward_fn = device.make(SPEC, L.TASK.kernel, L.TOKENIZER, L.C)
   seen = {}
-  keep = lambda out, answers, control: seen.setdefault(
-    'r', (out, reward_fn(out, answers, control))
-  )[1]
+
+  def keep(out, answers, control):
+    return seen.setdefault('r', (out, reward_fn(out, answers, control)))[1]
+
   p = prompts(encode)
   learner = L.learner(micro_batches=4, logprob_chunk=3, part_names=tuple(SPEC))
 
@@ -325,9 +335,15 @@ def test_label_free_parts_in_the_fused_step():
   taken = np.take_along_axis(logp, np.asarray(out.tokens)[..., None], -1)[
     ..., 0
   ]
-  mean = lambda x: (x * mask).sum(1) / mask.sum(1)
+
+  def mean(x):
+    return (x * mask).sum(1) / mask.sum(1)
+
   parts = dict(zip(SPEC, np.asarray(reward.parts).T))
-  close = lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+
+  def close(x, y):
+    return np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+
   close(parts['self_certainty'], mean((-np.log(24) - logp).mean(-1)))
   close(parts['neg_entropy'], mean((np.exp(logp) * logp).sum(-1)))
   close(parts['seq_logp'], (taken * mask).sum(1))
@@ -359,7 +375,10 @@ def test_votes_over_the_answers_that_completions_give():
   # The first group is right with 2 and wrong with 1 three times over.
   texts = ['2 1#1', '#1', '1#1', '#2', '#2', '2#2', '#1', '#']
   tokens = [L.TOKENIZER.encode(t) + list(L.STOP) for t in texts]
-  room = lambda ids: np.pad(ids, (0, L.C - len(ids)))
+
+  def room(ids):
+    return np.pad(ids, (0, L.C - len(ids)))
+
   out = Rollout(
     tokens=jnp.array([room(ids) for ids in tokens]),
     sampled=jnp.arange(L.C) < jnp.array([[len(ids)] for ids in tokens]),
@@ -384,7 +403,10 @@ def test_micro_batches_and_chunks_leave_the_views_alone():
 
   def views(**changes):
     views_of = Views(L.MODEL, names, L.P, **changes)
-    see = lambda params, out: views_of(params, L.prompts(), out, L.ROOT)
+
+    def see(params, out):
+      return views_of(params, L.prompts(), out, L.ROOT)
+
     return jax.jit(see)(L.model_and_params()[1], out).views
 
   whole = views()
@@ -425,7 +447,9 @@ def test_self_certainty_rises_when_it_is_rewarded():
 
 
 def test_names_and_knobs_are_checked():
-  make = lambda spec: device.make({'x': spec}, 'integer', L.TOKENIZER, L.C)
+  def make(spec):
+    return device.make({'x': spec}, 'integer', L.TOKENIZER, L.C)
+
   for spec, says in (
     ({'reward': 'random', 'kwargs': {'q': 1}}, r"\['q'\] for a kernel with p"),
     ({'reward': 'majority', 'kwargs': {'p': 1}}, 'kernel with none'),

@@ -75,9 +75,12 @@ def test_log_probs_equal_the_trainers(tiny, generate, name, chunk):
   sampling = Sampling.make(**SETTINGS[name])
   out = generate(params, jax.random.key(3), sampling, STOP)
   tokens, valid, mask = whole(out)
-  score = lambda heat, s: logprobs.score(
-    model, params, Rows(tokens, valid, heat), s, start=P, chunk=chunk
-  )[0][:, P:]
+
+  def score(heat, s):
+    return logprobs.score(
+      model, params, Rows(tokens, valid, heat), s, start=P, chunk=chunk
+    )[0][:, P:]
+
   gap = jnp.where(mask, score(out.temperature, sampling) - out.logp, 0)
   assert float(jnp.abs(gap).max()) < 1e-5
   gap = jnp.where(mask, score(1.0, Sampling.make()) - out.policy_logp, 0)
@@ -109,11 +112,15 @@ def test_nothing_recompiles(tiny, generate):
 
 def test_same_step_same_samples_next_step_others(tiny, generate):
   _, _, params = tiny
-  run = lambda key: np.asarray(
-    generate(params, key, Sampling.make(), STOP).tokens
-  )
+
+  def run(key):
+    return np.asarray(generate(params, key, Sampling.make(), STOP).tokens)
+
   root = jax.random.key(7)
-  step = lambda i: jax.random.fold_in(root, i)
+
+  def step(i):
+    return jax.random.fold_in(root, i)
+
   np.testing.assert_array_equal(run(step(4)), run(step(4)))
   assert not np.array_equal(run(step(4)), run(step(5)))
   rows = run(step(4)).reshape(B, G, C)
@@ -125,16 +132,19 @@ def test_noise_belongs_to_the_row(tiny):
   _, model, params = tiny
   tokens, valid = prompts()
   args = (jax.random.key(3), Sampling.make(), STOP)
-  run = lambda pick, ids: sampler.generate(
-    model,
-    params,
-    tokens[pick],
-    valid[pick],
-    *args,
-    n_samples=G,
-    max_new=C,
-    row_ids=ids,
-  )
+
+  def run(pick, ids):
+    return sampler.generate(
+      model,
+      params,
+      tokens[pick],
+      valid[pick],
+      *args,
+      n_samples=G,
+      max_new=C,
+      row_ids=ids,
+    )
+
   all_rows = run(jnp.arange(B), None)
   part = run(jnp.array([2, 0]), jnp.r_[8:12, 0:4])
   for i, j in ((0, 2), (1, 0)):

@@ -31,19 +31,22 @@ def small_tiles(monkeypatch):
 def run(model, params, temperature=1.0, **static):
   tokens = jax.random.randint(jax.random.key(0), (B, P), 2, 16)
   valid = jnp.asarray(VALID)
-  f = lambda params: sampler.generate(
-    model,
-    params,
-    tokens,
-    valid,
-    jax.random.key(3),
-    Sampling.make(temperature),
-    STOP,
-    n_samples=G,
-    max_new=C,
-    policy_logp=True,
-    **static,
-  )
+
+  def f(params):
+    return sampler.generate(
+      model,
+      params,
+      tokens,
+      valid,
+      jax.random.key(3),
+      Sampling.make(temperature),
+      STOP,
+      n_samples=G,
+      max_new=C,
+      policy_logp=True,
+      **static,
+    )
+
   return jax.jit(f)(params)
 
 

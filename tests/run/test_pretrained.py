@@ -347,9 +347,11 @@ def test_a_run_from_the_hub_is_fetched_once_and_pinned(
 
 
 def test_text_and_loss_of_network_of_a_model_on_the_hub(stand_in, tmp_path):
-  load = lambda name: generate.load(
-    name, None, False, n_samples=1, max_new=3, sampling=Sampling.make(0.0)
-  )
+  def load(name):
+    return generate.load(
+      name, None, False, n_samples=1, max_new=3, sampling=Sampling.make(0.0)
+    )
+
   g = load('hf:owner/tiny@v1')
   local = load(str(tmp_path / 'published'))
   ids = g.ids('2+3')

@@ -95,9 +95,10 @@ def test_the_samplers_log_probs_serve_as_old_ones():
   for old_logp in ('trainer', 'sampler'):
     learner = L.learner(epochs=2, minibatches=2, old_logp=old_logp)
     batch = L.rollout_batch(learner)
-    update = lambda s, b, learner=learner: step_lib.update(
-      learner, s, b, Sampling.make(), L.ROOT
-    )
+
+    def update(s, b, learner=learner):
+      return step_lib.update(learner, s, b, Sampling.make(), L.ROOT)
+
     state = L.state(learner)
     compiled = jax.jit(update).lower(state, batch).compile()
     flops = compiled.cost_analysis()['flops']
@@ -162,9 +163,9 @@ def test_a_failed_verifier_is_not_a_zero():
 
 
 def test_a_reward_that_always_raises_stops_the_run_with_its_reason():
-  judge = lambda text, example: Verdict(
-    0.0, 'error', detail='mine: KeyError: 7'
-  )
+  def judge(text, example):
+    return Verdict(0.0, 'error', detail='mine: KeyError: 7')
+
   step, _ = host_step(L.learner(), judge)
   state = jax.tree.map(jnp.copy, L.state(L.learner()))
   with pytest.raises(host.RewardFailed, match='mine: KeyError: 7'):

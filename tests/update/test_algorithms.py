@@ -120,7 +120,10 @@ def test_values_see_only_what_came_before(batch):
   }
   column = L.P + 3
   other = batch.tokens.at[:, column].add(1)
-  f = lambda b: critics.evaluate(learn.critic, params, params['body'], b)
+
+  def f(b):
+    return critics.evaluate(learn.critic, params, params['body'], b)
+
   before, after = f(batch), f(batch.replace(tokens=other))
   np.testing.assert_array_equal(before[:, : column + 1], after[:, : column + 1])
   assert np.abs(before - after)[:, column + 1].max() > 1e-4
@@ -171,7 +174,10 @@ def test_the_policy_stands_still_while_its_critic_warms_up(batch):
   first, _ = update(learn)(start, batch)
   jax.tree.map(np.testing.assert_array_equal, first.params, start.params)
   second, _ = update(learn)(first, batch)
-  up = lambda s: s.params['layers']['mlp']['up']
+
+  def up(s):
+    return s.params['layers']['mlp']['up']
+
   assert np.abs(up(second) - up(first)).max() > 0
 
 
@@ -234,8 +240,11 @@ def test_demonstrations_are_right_and_off_policy():
   # Learning from them makes them likelier; from a dead group it would not.
   state, metrics = update(learn)(L.state(learn), b)
   rows = jax.tree.map(lambda x: x[last], b)
-  logp = lambda p: logprobs.score(L.MODEL, p, rows, NEUTRAL, start=L.P)[0][
-    rows.mask
-  ].sum()
+
+  def logp(p):
+    return logprobs.score(L.MODEL, p, rows, NEUTRAL, start=L.P)[0][
+      rows.mask
+    ].sum()
+
   assert logp(state.params) > logp(params)
   assert np.isfinite(metrics['loss'])

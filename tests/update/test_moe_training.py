@@ -149,7 +149,10 @@ def test_the_balance_costs_no_second_forward(batch):
   def products(coef):
     lr = learner(balance_coef=coef)
     adv = jnp.ones(L.B * L.G)
-    f = lambda p, b: step_lib.gradients(lr, p, b, adv, NEUTRAL)
+
+    def f(p, b):
+      return step_lib.gradients(lr, p, b, adv, NEUTRAL)
+
     return str(jax.make_jaxpr(f)(PARAMS, batch)).count('= ragged_dot')
 
   assert products(0.5) == products(0.0) > 0

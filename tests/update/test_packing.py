@@ -72,18 +72,26 @@ def test_unpacking_undoes_packing_and_segments_are_sequences(batch):
 
 def test_the_smallest_size_that_holds_a_batch_is_taken(batch):
   """Of at most as many as configured; the largest holds any batch."""
-  f = lambda rows, packed: packed.source.size
-  cost = lambda valid: int(
-    packing.fit(PACKING, valid, (), lambda rows, p: jnp.int32(f(rows, p)))
-  )
+
+  def f(rows, packed):
+    return packed.source.size
+
+  def cost(valid):
+    return int(
+      packing.fit(PACKING, valid, (), lambda rows, p: jnp.int32(f(rows, p)))
+    )
+
   everything = jnp.ones_like(batch.valid)
   assert cost(everything) >= everything.size
   tokens = int(batch.valid.sum())
   assert tokens <= cost(batch.valid) < 0.8 * everything.size
   assert len(PACKING.options(everything)[1]) == 4
-  width = lambda valid: int(
-    packing.fit(LENGTHS, valid, valid, lambda v, _: jnp.int32(v.shape[1]))
-  )
+
+  def width(valid):
+    return int(
+      packing.fit(LENGTHS, valid, valid, lambda v, _: jnp.int32(v.shape[1]))
+    )
+
   assert width(everything) == T
   for longest, want in ((1, 2), (2, 2), (3, 4), (6, 6), (8, 8)):
     valid = jnp.arange(T) < L.P + jnp.array([[1], [longest]])
@@ -124,7 +132,10 @@ def test_a_loss_of_whole_sequences_sees_them_whole(batch):
   batch = batch.replace(old_logp=batch.sampler_logp - 0.1 * batch.mask)
   plain = L.learner({'name': 'gspo'})
   got = dataclasses.replace(plain, packing=TWO['packed'])
-  f = lambda learner: jax.jit(lambda b: gradient(learner, b))(batch)
+
+  def f(learner):
+    return jax.jit(lambda b: gradient(learner, b))(batch)
+
   L.assert_close(f(got), f(plain))
 
 
@@ -151,9 +162,12 @@ def test_packed_scores_with_chunks_temperatures_and_routes(batch):
   which, options = PACKING.options(batch.valid)
   _, packed = options[int(which)](None)
   rows = Rows(batch.tokens, batch.valid, heat, routes)
-  of = lambda **changes: logprobs.score(
-    model, params, rows, Sampling.make(top_k=5), start=L.P, **changes
-  )[:2]
+
+  def of(**changes):
+    return logprobs.score(
+      model, params, rows, Sampling.make(top_k=5), start=L.P, **changes
+    )[:2]
+
   wanted = batch.mask
   for got, want in zip(of(packed=packed, chunk=5), of()):
     got, want = (jnp.where(wanted, x, 0) for x in (got, want))

@@ -101,9 +101,10 @@ def test_reference_exists_only_for_a_kl(batch):
   assert L.state(without).ref_params is None
   state = L.state(with_kl)
   assert state.ref_params is not None
-  f = lambda lr: jax.jit(
-    lambda s, b: step_lib.update(lr, s, b, NEUTRAL, L.ROOT)
-  )
+
+  def f(lr):
+    return jax.jit(lambda s, b: step_lib.update(lr, s, b, NEUTRAL, L.ROOT))
+
   # At the start policy and reference agree: no KL, the same gradient.
   new, metrics = f(with_kl)(state, batch)
   assert abs(float(metrics['kl'])) < 1e-6
@@ -112,12 +113,13 @@ def test_reference_exists_only_for_a_kl(batch):
   _, metrics = f(with_kl)(new, batch)
   assert metrics['kl'] > 1e-4
   L.assert_close(new.ref_params, state.ref_params)
+
   # Where there is none, the compiled program holds no trace of a reference.
-  size = lambda lr: (
-    (
+  def size(lr):
+    return (
       f(lr).lower(L.state(lr), batch).compile().memory_analysis()
     ).argument_size_in_bytes
-  )
+
   params = sum(x.nbytes for x in jax.tree.leaves(new.params))
   assert size(with_kl) - size(without) >= params
 
@@ -229,9 +231,12 @@ def test_length_counts_after_the_filter(batch):
 def test_a_setting_of_the_loss_can_drop_truncated_rows(batch):
   """`drop_truncated` of the loss is the filter of the same name."""
   assert np.any(batch.truncated) and not np.all(batch.truncated)
-  update = lambda learner, b: jax.jit(
-    lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
-  )(L.state(learner), b)[0]
+
+  def update(learner, b):
+    return jax.jit(
+      lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
+    )(L.state(learner), b)[0]
+
   got = update(L.learner({'drop_truncated': True}), batch)
   want = update(L.learner(), filters.drop_truncated(batch))
   L.assert_close(got.params, want.params)

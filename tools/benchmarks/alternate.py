@@ -43,7 +43,10 @@ def serve() -> tuple[Iterator[str], Callable]:
   # Libraries may print; only answers go where the driver reads.
   answers = os.fdopen(os.dup(1), 'w')
   os.dup2(2, 1)
-  reply = lambda answer: print(json.dumps(answer), file=answers, flush=True)
+
+  def reply(answer):
+    return print(json.dumps(answer), file=answers, flush=True)
+
   return (line.strip() for line in sys.stdin), reply
 
 
@@ -127,9 +130,10 @@ def print_table(rows: Mapping, tokens: int):
   print(f'{"":9} | {one:^24} | {two:^24} | {two} / {one}')
   print(f'{"phase":9} {columns}{columns}| {"wall":>5} {"CPU":>5}')
   for phase, sides in rows.items():
-    median = lambda side, key, of=sides: statistics.median(
-      answer[key] for answer in of[side]
-    )
+
+    def median(side, key, of=sides):
+      return statistics.median(answer[key] for answer in of[side])
+
     wall, cpu = (
       [median(side, key) for side in sides] for key in ('wall_s', 'cpu_s')
     )

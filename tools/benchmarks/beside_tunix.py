@@ -74,7 +74,10 @@ def llama(shape: beside.Shape):
   )
   model = llama3.Llama3(config, rngs=nnx.Rngs(0))
   keys = nnx.Rngs(1)
-  draw = lambda x: 0.02 * jax.random.normal(keys.params(), x.shape)
+
+  def draw(x):
+    return 0.02 * jax.random.normal(keys.params(), x.shape)
+
   state = jax.tree.map(lambda x: draw(x) if x.ndim > 1 else x, nnx.state(model))
   nnx.update(model, state)
   return model

@@ -67,7 +67,10 @@ def decode(planner: plan.Planner, config) -> dict:
   (measured,) = planner.compiled(run, ('generate',))
   loop = report.token_loop(measured)
   where = sharding.shardings(run.model.specs, run.mesh, sharding.DECODE_RULES)
-  put = lambda x, s: jax.ShapeDtypeStruct(x.shape, 'bfloat16', sharding=s)
+
+  def put(x, s):
+    return jax.ShapeDtypeStruct(x.shape, 'bfloat16', sharding=s)
+
   weights = jax.tree.map(put, spec.abstract(run.model.specs), where)
   if not run.shape.tied:
     del weights['embed']  # a row of it for each token

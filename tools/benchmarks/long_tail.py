@@ -58,7 +58,9 @@ def with_lengths(model: Model, lengths: jax.Array) -> Model:
     stop = jnp.where(hidden[:, -1:] > 0, 1e9, -1e9)
     return jnp.where(jnp.arange(logits.shape[1]) == STOP, stop, logits)
 
-  grow = lambda cache, n: (model.grow(cache[0], n), cache[1])
+  def grow(cache, n):
+    return (model.grow(cache[0], n), cache[1])
+
   return dataclasses.replace(
     model, prefill=prefill, decode=decode, unembed=unembed, grow=grow
   )
@@ -98,7 +100,10 @@ def measure(args) -> list[tuple]:
         **static,
       )
     )
-    run = lambda: generate(state.params, jnp.array([stop]))  # noqa: B023
+
+    def run():
+      return generate(state.params, jnp.array([stop]))  # noqa: B023
+
     wall, cpu = grpo_step.timed(run, args.repeats)
     tokens = np.asarray(run().tokens)
     n = np.asarray(lengths)[tokens[:, 0]]

@@ -84,9 +84,10 @@ def tokens_run(how, valid, parts: int) -> int:
   """Of all micro-batches, at the sizes they run at, padding included."""
   order = how and how.order(valid, parts)
   valid = valid if order is None else valid[order]
-  size = lambda rows, packed: jnp.int32(
-    rows.size if packed is None else packed.source.size
-  )
+
+  def size(rows, packed):
+    return jnp.int32(rows.size if packed is None else packed.source.size)
+
   return sum(
     int(packing.fit(how, valid[i::parts], valid[i::parts], size))
     for i in range(parts)

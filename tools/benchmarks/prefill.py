@@ -27,7 +27,10 @@ def measure(args, chunk: int) -> list[float]:
   compiled = f.lower(state.params, full).compile()
   row = [compiled.memory_analysis().temp_size_in_bytes / 2**20]
   for valid in (full, full & (jnp.arange(args.prompt) >= args.prompt // 2)):
-    run = lambda valid=valid: compiled(state.params, valid)
+
+    def run(valid=valid):
+      return compiled(state.params, valid)
+
     row.append(grpo_step.timed(run, args.repeats)[0])
   return row
 

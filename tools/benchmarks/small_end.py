@@ -89,7 +89,10 @@ def step_seconds(made, k: int, seeds: int, repeats: int) -> float:
   run, root = programs.rl_steps, jax.random.key(2)
   if seeds > 1:
     run, root = programs.rl_seeds, jax.random.split(root, seeds)
-    copies = lambda tree: jax.tree.map(lambda x: jnp.stack([x] * seeds), tree)
+
+    def copies(tree):
+      return jax.tree.map(lambda x: jnp.stack([x] * seeds), tree)
+
     state, stacked = copies(state), copies(stacked)
   f = jax.jit(
     lambda s: run(learner, source, s, stacked, root, *args),

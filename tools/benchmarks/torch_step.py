@@ -145,7 +145,9 @@ def measure(a: argparse.Namespace, name: str, device: str) -> dict[str, float]:
   def sampler():
     return sample(frozen, prompts, a.completion_len)[0, -1].item()  # waits
 
-  learn = lambda: update(model, frozen, optimizer, rows, advantages, a)
+  def learn():
+    return update(model, frozen, optimizer, rows, advantages, a)
+
   found = {'sampler': timed(sampler, a.repeats)}
   found['update'] = timed(learn, a.repeats)
   return found | {'step': sum(found.values())}

@@ -39,8 +39,12 @@ class Kernel:
   knobs: tuple[str, ...] = ()
 
 
-_no_answer = lambda example: {}
-_free = lambda score, *reads: Kernel(score, _no_answer, reads)
+def _no_answer(example):
+  return {}
+
+
+def _free(score, *reads):
+  return Kernel(score, _no_answer, reads)
 
 
 KERNELS: dict[str, Kernel] = {

@@ -104,9 +104,9 @@ def grid(text: str, size: int, symbols: str) -> list[str] | None:
 
 @functools.lru_cache(maxsize=256)
 def _pair_pattern(names: tuple, values: tuple) -> re.Pattern:
-  longest = lambda xs: '|'.join(
-    re.escape(x) for x in sorted(xs, key=len, reverse=True)
-  )
+  def longest(xs):
+    return '|'.join(re.escape(x) for x in sorted(xs, key=len, reverse=True))
+
   value = f'(?:{longest(values)})' if values else '[0-9]{1,12}'
   edge = r'(?<![\w-])', r'(?![\w-]|\.[0-9])'
   return re.compile(

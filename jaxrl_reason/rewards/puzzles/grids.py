@@ -32,7 +32,10 @@ def sudoku(text: str, *, grid) -> float | None:
   if any(given[r][c] not in (0, int(rows[r][c])) for r, c in cells):
     return 0.0
   side = math.isqrt(size)
-  box = lambda r, c: r // side * side + c // side
+
+  def box(r, c):
+    return r // side * side + c // side
+
   units: dict = defaultdict(int)  # the digits of each, as bits
   for r, c in cells:
     for unit in (('row', r), ('column', c), ('box', box(r, c))):

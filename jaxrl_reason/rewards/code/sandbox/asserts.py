@@ -179,7 +179,10 @@ class _Reporting(ast.NodeTransformer):
       return node  # `assert True` tests nothing
     number = ast.Constant(self.tally.statements)
     self.tally.statements += 1
-    name = lambda text: ast.Name(text, ast.Load())
+
+    def name(text):
+      return ast.Name(text, ast.Load())
+
     report = ast.Expr(ast.Call(name(REPORT), [number, node.test], []))
     new = report
     if self.go_on:

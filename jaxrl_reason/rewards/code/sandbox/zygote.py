@@ -115,7 +115,10 @@ def _build(settings: dict) -> Cell:
     if uids is not None and _works(lambda: linux.become(uids[0])):
       cell.uids = uids
       cell.layers.add('own_uid')
-  change = lambda: _change_root(cell, settings['folder'])
+
+  def change():
+    return _change_root(cell, settings['folder'])
+
   if 'namespaces' in wanted and _works(lambda: (change(), cell.enter())):
     change()
   elif 'landlock' in wanted and landlock.version():
