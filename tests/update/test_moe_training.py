@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import learning as L
 import numpy as np
 import pytest
-import test_rollout
 import tiny_recipe
 from etils import epath
+from run import test_rollout
 from small import small_model
 
 from jaxrl_reason import config as config_lib
