@@ -14,8 +14,6 @@ import sys
 import pytest
 from small import ROOT
 
-from jaxrl_reason.models import families, zoo
-
 pytestmark = [
   pytest.mark.tpu_compile,
   pytest.mark.skipif(
@@ -34,41 +32,6 @@ LONG = (
   '--config.rl.parts=1',
   '--config.model.remat=full',
 )
-# Whole rows go through one compiled layer, however deep; a token's way through
-# the layers is unrolled, and so takes as long to compile as there are layers.
-FEW = 4
-DEPTHS = [FEW, pytest.param(None, marks=pytest.mark.slow, id='all')]
-
-
-def shallow(folder, name: str, layers: int | None) -> str:
-  """The flag that plans a published size of so many layers; None: all."""
-  if layers is None:
-    return f'--model={name}'
-  c = families.to_hf(zoo.ZOO[name])
-  c |= {'num_hidden_layers': layers, 'max_window_layers': layers}
-  if 'layer_types' in c:
-    c['layer_types'] = c['layer_types'][:layers]
-  (folder / 'config.json').write_text(json.dumps(c))
-  return f'--config.model_dir={folder}'
-
-
-def parameters(name: str, layers: int | None) -> float:
-  """Of a published size of so many layers, by hand."""
-  c = zoo.ZOO[name]
-  attention = 2 * c.width * c.head_dim * (c.heads + c.kv_heads)
-  experts = c.width * (3 * c.mlp * c.experts + c.experts) if c.experts else 0
-  layer = attention + (experts or 3 * c.width * c.mlp)
-  tables = c.vocab * c.width * (1 if c.tied else 2)
-  return tables + (layers or c.layers) * layer
-
-
-def check_size(facts, name: str, layers: int | None):
-  """Weights as published where all layers are planned."""
-  published = {'qwen3-8b': 8.19e9, 'qwen3-30b-a3b': 30.5e9}
-  want = parameters(name, layers)
-  assert facts['parameters'] == pytest.approx(want, rel=0.001)
-  if layers is None and name in published:
-    assert facts['parameters'] == pytest.approx(published[name], rel=0.01)
 
 
 def planned(tmp_path, recipe, topology, *flags, ok=True):
@@ -139,51 +102,47 @@ def test_two_slices_share_the_data_axis(tmp_path):
   assert 'data 1 does not divide over the 2 slices' in said
 
 
-@pytest.mark.parametrize('layers', DEPTHS)
-def test_qwen3_8b_on_64_chips(tmp_path, layers):
+def test_qwen3_8b_on_64_chips(tmp_path):
   facts = planned(
     tmp_path,
     GSM8K,
     'v5p:4x4x4',
     *LONG,
-    shallow(tmp_path, 'qwen3-8b', layers),
+    '--model=qwen3-8b',
     '--only=generate,update',
     '--config.mesh=(1,16,4)',
     '--config.rl.micro_batches=16',
   )
-  check_size(facts, 'qwen3-8b', layers)
+  assert facts['parameters'] == pytest.approx(8.19e9, rel=0.01)
   check(facts, rows=32, columns=4096, vocab=151_936)
 
 
-@pytest.mark.parametrize('layers', DEPTHS)
-def test_qwen3_1p7b_on_16_chips(tmp_path, layers):
+def test_qwen3_1p7b_on_16_chips(tmp_path):
   facts = planned(
     tmp_path,
     GSM8K,
     'v5e:4x4',
-    shallow(tmp_path, 'qwen3-1.7b', layers),
     '--only=generate,update',
     '--config.mesh=(1,16,1)',
     '--config.rl.parts=2',
     '--config.model.remat=full',
   )
-  check_size(facts, 'qwen3-1.7b', layers)
   check(facts, rows=16, columns=1024, vocab=151_936)
 
 
-@pytest.mark.parametrize('layers', DEPTHS)
-def test_qwen3_30b_a3b_on_64_chips(tmp_path, layers):
+@pytest.mark.slow
+def test_qwen3_30b_a3b_on_64_chips(tmp_path):
   facts = planned(
     tmp_path,
     GSM8K,
     'v6e:8x8',
     *LONG,
-    shallow(tmp_path, 'qwen3-30b-a3b', layers),
+    '--model=qwen3-30b-a3b',
     '--only=generate,update',
     '--config.mesh=(1,64,1)',
     '--config.rl.micro_batches=8',
   )
-  check_size(facts, 'qwen3-30b-a3b', layers)
+  assert facts['parameters'] == pytest.approx(30.5e9, rel=0.01)
   check(facts, rows=64, columns=4096, vocab=151_936)
 
 
