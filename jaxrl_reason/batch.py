@@ -67,6 +67,8 @@ def make_batch(found: Trajectories) -> Batch:
     version=beside(rollout.version),
     routes=rows.routes,
   )
+  if found.greedy is None:
+    return batch
   return with_reward(batch, reward, found.greedy)
 
 
@@ -102,21 +104,13 @@ def interleaved(parts, n_samples: int, np_=jnp):
   return jax.tree.map(whole, *parts)
 
 
-def group_stats(batch: Batch) -> dict[str, jax.Array]:
-  """Summarises groups, per row [N], over rows with a valid reward.
-
-  Returns:
-    high, low: the group's largest and smallest reward, f32; solved_all,
-    solved_none: whether all or none got the first reward part.
+def solved_groups(batch: Batch) -> tuple[jax.Array, jax.Array]:
+  """Tells per row, bool [N] each, whether all and whether none of the rows of
+  its group with a valid reward got the first reward part.
   """
   same = (batch.group[:, None] == batch.group) & batch.reward_valid
   solved = same & (batch.reward_parts[:, 0] > 0.5)
-  return {
-    'high': jnp.max(jnp.where(same, batch.reward, -jnp.inf), axis=1),
-    'low': jnp.min(jnp.where(same, batch.reward, jnp.inf), axis=1),
-    'solved_all': jnp.all(solved == same, axis=1),
-    'solved_none': ~jnp.any(solved, axis=1),
-  }
+  return jnp.all(solved == same, axis=1), ~jnp.any(solved, axis=1)
 
 
 def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
@@ -129,13 +123,13 @@ def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
 
   reward = mean(batch.reward)
   lengths = batch.mask.sum(axis=1)
-  groups = group_stats(batch)
+  solved_all, solved_none = solved_groups(batch)
   out = {
     'reward_mean': reward,
     'reward_std': jnp.sqrt(mean((batch.reward - reward) ** 2)),
     'reward_invalid': 1 - jnp.mean(ok),
-    'groups_solved_all': jnp.mean(groups['solved_all']),
-    'groups_solved_none': jnp.mean(groups['solved_none']),
+    'groups_solved_all': jnp.mean(solved_all),
+    'groups_solved_none': jnp.mean(solved_none),
     'length_mean': jnp.mean(lengths.astype(jnp.float32)),
     'length_max': jnp.max(lengths),
     'truncated': jnp.mean(batch.truncated),

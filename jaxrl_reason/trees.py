@@ -1,6 +1,7 @@
 """Trees addressed by `a/b/c` paths: what regex rules over parameters use."""
 
 import re
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -110,3 +111,10 @@ def first_nonfinite(tree: Any) -> jax.Array:
   # may also overflow is as much a reason to stop.
   bad = jnp.stack([~jnp.isfinite(jnp.sum(x)) for x in jax.tree.leaves(tree)])
   return jnp.where(jnp.any(bad), jnp.argmax(bad), -1)
+
+
+def named_key(key: jax.Array, name: str) -> jax.Array:
+  """Folds a name into a key: what is drawn for one use shares nothing with
+  what is drawn for another, whatever their numbers.
+  """
+  return jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)

@@ -25,7 +25,7 @@ def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
   return x if c.embed_scale == 1 else x * jnp.asarray(c.embed_scale, x.dtype)
 
 
-def unembed(params: Any, c: Config, hidden: jax.Array) -> jax.Array:
+def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
   """Logits [..., V], float32: log-probabilities are built on them."""
   head = params['embed'].T if c.tied else params['head']
   logits = jnp.einsum(
@@ -96,10 +96,10 @@ def _of_layer(c: Config, positions, room: int):
   gives constants of the scan.
   """
   tables = [rope.angles(r, positions, c.head_dim, room) for r in c.rope_tables]
-  of_layers = [c.window(i) for i in range(c.layers)]
+  of_layers = c.layer_windows
   windows = tuple(dict.fromkeys(of_layers))
   # Index of a layer's table; layers without positions turn by nothing.
-  index = [c.rope_index(i) % (len(tables) + 1) for i in range(c.layers)]
+  index = [i % (len(tables) + 1) for i in c.layer_ropes]
   cos, sin = tables[0]
   tables.append((jnp.ones_like(cos), jnp.zeros_like(sin)))
   flags = {}
@@ -201,3 +201,34 @@ def forward(
 
   x = embed(params, c, tokens)
   return through(params, c, x, rows, room, attention_of, routes=routes)
+
+
+def hidden(c: Config, params: Any, tokens, valid):
+  """Final hidden states [N,T,D] of tokens [N,T], valid bool [N,T].
+
+  Positions count the valid tokens of a row, so left, right or no padding give
+  the same values at the real tokens. Rows that hold several sequences have
+  segment ids for `valid` (`attention.describe`): each sequence is then as if
+  alone.
+  """
+  return forward(params, c, tokens, valid, tokens.shape[1], False)[0]
+
+
+def hidden_routed(c: Config, params: Any, tokens, valid, routes=None):
+  """`hidden` of a mixture of experts, with what its routers did.
+
+  Args:
+    routes: int [N,T,L,k], the experts to use (`sampled_routes`), where they
+      are not `moe.UNKNOWN`; None: the router's own choice.
+
+  Returns:
+    (hidden [N,T,D], {'routes': int [N,T,L,k], 'load_balance': f32 [], the
+    mean over layers}).
+  """
+  if routes is not None:
+    routes = jnp.moveaxis(routes, 2, 0)
+  h, (_, used) = forward(
+    params, c, tokens, valid, tokens.shape[1], False, routes
+  )
+  routes = jnp.moveaxis(used['routes'], 0, 2)
+  return h, {'routes': routes, 'load_balance': used['load_balance'].mean()}

@@ -1,6 +1,7 @@
 """The shape and numerics of a model, of any family, as one flat record."""
 
 import dataclasses
+import functools
 
 import jax
 
@@ -86,6 +87,8 @@ class Config:
         f'model.heads={self.heads} is no multiple of '
         f'model.kv_heads={self.kv_heads}'
       )
+    if not self.score_scale > 0:
+      raise ValueError(f'model.query_scale={self.query_scale}: more than 0')
     if self.head_dim % 2:
       raise ValueError(
         f'model.head_dim={self.head_dim} is odd; rotary positions need pairs'
@@ -112,7 +115,9 @@ class Config:
       n = len(getattr(self, name))
       if n not in (0, self.layers):
         raise ValueError(f'model.{name} has {n} of {self.layers} layers')
-    used = {i for i in self.rope_of_layer if i != NOPE}
+    if min(self.layer_windows, default=0) < 0:
+      raise ValueError(f'model.windows={self.windows}: 0 (none) or more tokens')
+    used = {i for i in self.layer_ropes if i != NOPE}
     if not used <= set(range(len(self.rope_tables))):
       raise ValueError(f'model.rope_of_layer={self.rope_of_layer} of tables')
     widths = {rotary_width(r, self.head_dim) for r in self.rope_tables}
@@ -127,18 +132,20 @@ class Config:
           f'frequencies (short_factor, long_factor), and heads rotate {n}'
         )
 
-  @property
+  @functools.cached_property
   def rope_tables(self) -> tuple[Rope, ...]:
     return self.ropes or (Rope(theta=self.rope_theta),)
 
-  @property
+  @functools.cached_property
   def score_scale(self) -> float:
     return self.query_scale or self.head_dim**-0.5
 
-  def rope_index(self, layer: int) -> int:
-    """The table of a layer, or NOPE."""
-    return self.rope_of_layer[layer] if self.rope_of_layer else 0
+  @functools.cached_property
+  def layer_ropes(self) -> tuple[int, ...]:
+    """The rotary table of every layer, or NOPE."""
+    return self.rope_of_layer or (0,) * self.layers
 
-  def window(self, layer: int) -> int:
-    """Tokens a layer's queries see, themselves included; 0: all."""
-    return self.windows[layer] if self.windows else 0
+  @functools.cached_property
+  def layer_windows(self) -> tuple[int, ...]:
+    """Tokens that queries of every layer see, their own included; 0: all."""
+    return self.windows or (0,) * self.layers

@@ -17,7 +17,7 @@ from jaxrl_reason.models.config import NOPE, Config
 from jaxrl_reason.models.parts import attention, layers, moe, rope
 
 
-def decode_params(params: Any, c: Config, specs: Any) -> Any:
+def decode_params(c: Config, specs: Any, params: Any) -> Any:
   """Weights as decoding reads them: cast and gathered once per generation, not
   once per token, and one tree per layer. Norms stay float32, as in training.
 
@@ -135,8 +135,8 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
 
 
 def prefill(
-  params: Any,
   c: Config,
+  params: Any,
   tokens,
   valid,
   n_samples: int,
@@ -161,7 +161,7 @@ def prefill(
   if routes is not None:
     unknown = jnp.full((rows, *routes.shape[2:]), moe.UNKNOWN, routes.dtype)
     routes = routes, sharding.rows(unknown)
-  windows = tuple(c.window(i) for i in range(c.layers))
+  windows = c.layer_windows
   prompt, own = [], []
   for i, window in enumerate(windows):
     # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
@@ -182,7 +182,7 @@ def prefill(
 
 
 def decode(
-  params: Any, c: Config, tokens, cache: cache_lib.Cache, t, step=None
+  c: Config, params: Any, tokens, cache: cache_lib.Cache, t, step=None
 ):
   """One token per row: the t-th of its completion.
 
@@ -221,7 +221,7 @@ def decode(
       )
       return out, kv
 
-    index = c.rope_index(i)
+    index = c.layer_ropes[i]
     angles = None if index == NOPE else tables[index]
     x, (kv, used) = blocks.block(x, p, c, angles, attend)
     own.append(kv)

@@ -137,5 +137,5 @@ class NnxTransformer(nnx.Module):
 
 def _logits(weights, config, tokens, valid):
   valid = jnp.ones_like(tokens, bool) if valid is None else valid
-  hidden = transformer.hidden(weights, config, tokens, valid)
-  return blocks.unembed(weights, config, hidden)
+  hidden = blocks.hidden(config, weights, tokens, valid)
+  return blocks.unembed(config, weights, hidden)

@@ -7,7 +7,6 @@ folded from its path, so adding a parameter changes no other one's values.
 
 import dataclasses
 import math
-import zlib
 from typing import Any
 
 import jax
@@ -91,18 +90,11 @@ def _init_leaf(spec: Spec, key: jax.Array) -> jax.Array:
   return (noise * (std / 0.87962566)).astype(dtype)
 
 
-def named_key(key: jax.Array, name: str) -> jax.Array:
-  """Folds a name into a key: what is drawn for one use shares nothing with
-  what is drawn for another, whatever their numbers.
-  """
-  return jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
-
-
 def init(specs: Any, key: jax.Array) -> Any:
   """Values for every spec, drawn from keys folded by path."""
 
   def leaf(path, spec):
-    return _init_leaf(spec, named_key(key, path))
+    return _init_leaf(spec, trees.named_key(key, path))
 
   flat, treedef = jax.tree_util.tree_flatten_with_path(specs, is_leaf=is_spec)
   return treedef.unflatten([leaf(trees.path_str(p), s) for p, s in flat])

@@ -107,5 +107,7 @@ def flops_per_token(c: Config, context: float) -> float:
   mlp = 3 * c.width * c.mlp * (c.experts_per_token or 1)
   router = c.width * c.experts
   weights = c.layers * (attn + mlp + router) + c.width * c.vocab
-  seen = sum(min(context, c.window(i) or context) for i in range(c.layers))
+  seen = sum(
+    min(context, c.layer_windows[i] or context) for i in range(c.layers)
+  )
   return 2 * weights + 4 * seen * c.heads * c.head_dim

@@ -6,7 +6,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import losses
 from jaxrl_reason.base import Batch, Metrics
 
@@ -15,8 +14,10 @@ def drop_dead_groups(batch: Batch) -> Batch:
   """Takes zero-variance groups out of every mean (the dynamic sampling of DAPO,
   https://arxiv.org/abs/2503.14476, with the batch shrunk, not refilled).
   """
-  stats = batch_lib.group_stats(batch)
-  alive = stats['high'] > stats['low']
+  same = (batch.group[:, None] == batch.group) & batch.reward_valid
+  high = jnp.max(jnp.where(same, batch.reward, -jnp.inf), axis=1)
+  low = jnp.min(jnp.where(same, batch.reward, jnp.inf), axis=1)
+  alive = high > low
   return batch.replace(mask=batch.mask & alive[:, None])
 
 

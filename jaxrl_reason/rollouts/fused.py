@@ -10,12 +10,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import trees
 from jaxrl_reason.base import Model, Prompts, Reward, Rollout, Trajectories
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.parts import moe
-from jaxrl_reason.models.spec import named_key
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.views import Views
+
+# Fields of a Generation that go by the same name into the sampler.
+OF_SAMPLER = 'n_samples max_new slots segments routes'.split()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -48,8 +51,8 @@ def step_keys(root: jax.Array, step) -> tuple[jax.Array, jax.Array]:
 
 def key_of(root: jax.Array, step: jax.Array, use: str) -> jax.Array:
   """Derives the key of one use within a step of the run with key `root`."""
-  step = jax.random.fold_in(named_key(root, 'step'), step)
-  return named_key(step, use)
+  step = jax.random.fold_in(trees.named_key(root, 'step'), step)
+  return trees.named_key(step, use)
 
 
 def complete(
@@ -73,22 +76,10 @@ def complete(
       is, all before it.
   """
   noise, _ = step_keys(root, step)
-  out = sampler.generate(
-    gen.model,
-    params,
-    prompts.tokens,
-    prompts.valid,
-    noise,
-    sampling,
-    stop,
-    n_samples=gen.n_samples,
-    max_new=gen.max_new,
-    slots=gen.slots,
-    segments=gen.segments,
-    row_ids=row_ids,
-    routes=gen.routes,
-    version=step if version is None else version,
-  )
+  how = {name: getattr(gen, name) for name in OF_SAMPLER}
+  how['version'] = step if version is None else version
+  given = prompts.tokens, prompts.valid, noise, sampling, stop
+  out = sampler.generate(gen.model, params, *given, row_ids=row_ids, **how)
   return with_demos(out, prompts, gen.demos) if gen.demos else out
 
 

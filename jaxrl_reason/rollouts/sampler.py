@@ -34,6 +34,7 @@ from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
 
 NONE = -1  # a token not drawn
+BLANK = {'tokens': NONE}  # what stands where nothing was drawn; else 0
 
 
 @struct.dataclass
@@ -79,11 +80,15 @@ class _Draw:
     return jnp.any(token[..., None] == self.stop, axis=-1) & (token != NONE)
 
 
+def _same(x: jax.Array) -> jax.Array:
+  return x
+
+
 def _rows(slots: Slots) -> Callable:
   """x [N,...] -> of the slots' rows [S,...]."""
-  b, n_slots = slots.row.shape
   if not slots.t.ndim:
-    return lambda x: x  # a slot for every row
+    return _same  # a slot for every row
+  b, n_slots = slots.row.shape
 
   def pick(x):
     taken = jax.vmap(lambda x, i: x[i])(x.reshape(b, -1), slots.row)
@@ -108,12 +113,6 @@ def _write(all_, x, slots: Slots, t):
   return new.reshape(all_.shape)
 
 
-def _unless(over, new: dict) -> dict:
-  """What was drawn, but nothing where a slot is over."""
-  none = {'tokens': NONE}
-  return {k: jnp.where(over, none.get(k, 0), x) for k, x in new.items()}
-
-
 def _tell(on_token: Callable, t, token, over) -> None:
   token = jnp.where(over, 0, token)
   jax.experimental.io_callback(on_token, None, t, token, over, ordered=True)
@@ -133,7 +132,8 @@ def _step(draw: _Draw, on_token: Callable | None, slots: Slots) -> Slots:
   if 'routes' in out:
     used = draw.model.sampled_routes(cache)[1]
     out['routes'] = _write(out['routes'], used, slots, slots.t)
-  for name, x in _unless(slots.over, new).items():
+  for name, x in new.items():
+    x = jnp.where(slots.over, BLANK.get(name, 0), x)
     out[name] = _write(out[name], x, slots, t)
   full = t + 1 == out['tokens'].shape[1]
   over = slots.over | draw.ends(token) | full
@@ -169,7 +169,7 @@ def _loop(
   draw: _Draw, on_token: Callable | None, most: int, slots: Slots
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
-  _, g, _ = _shape(slots)
+  g = slots.out['tokens'].shape[0] // slots.row.shape[0]
   fixed = not slots.t.ndim  # a slot for every row
 
   def unfinished(state):
@@ -200,13 +200,6 @@ def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
   return list(zip(rooms, steps))
 
 
-def _shape(slots: Slots) -> tuple[int, int, int]:
-  """(B, G, C)."""
-  n, c = slots.out['tokens'].shape
-  b = slots.row.shape[0]
-  return b, n // b, c
-
-
 def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   """The first token of all rows, and a row in every slot.
 
@@ -217,14 +210,10 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   """
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
-  first = draw(hidden, lambda x: x, 0)
-
-  def blank(x):
-    return jnp.full((b * g, c), x.dtype.type(0), x.dtype)
-
-  out = {k: blank(x) for k, x in first.items()}
-  out['tokens'] = out['tokens'] + NONE
-  out = {k: sharding.rows(x.at[:, 0].set(first[k])) for k, x in out.items()}
+  first, out = draw(hidden, _same, 0), {}
+  for k, x in first.items():
+    blank = jnp.full((b * g, c), BLANK.get(k, 0), x.dtype)
+    out[k] = sharding.rows(blank.at[:, 0].set(x))
   if routes is not None:
     out['routes'] = sharding.rows(
       jnp.full((b * g, c, *routes.shape[1:]), moe.UNKNOWN, routes.dtype)

@@ -8,11 +8,10 @@ import jax
 import ml_collections
 from etils import epath
 
-from jaxrl_reason import hosts
+from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.models.spec import named_key
 from jaxrl_reason.run import samples
 
 
@@ -36,7 +35,7 @@ class Evaluator:
     self._show, self._workdir = c.show, workdir
     self._mesh, self._tokenizer, self._grade = mesh, tokenizer, grade
     # The same noise at every evaluation: curves show the policy, not luck.
-    self._key = named_key(root, 'evaluation')
+    self._key = trees.named_key(root, 'evaluation')
     self._generate = accuracy.make_generate(
       model, stop, c.samples, d.completion_len, c.temperature
     )

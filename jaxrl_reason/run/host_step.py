@@ -68,10 +68,8 @@ class HostStep:
     generated = time.monotonic()
     if self.ahead and more:
       source.start(state.params, state.step + 1, state.step)
-    sizes = source.n_samples, len(source.part_names)
-    batch = self._score(
-      self.learner, *sizes, state, prompts, outs, source.sampling
-    )
+    static = self.learner, source.n_samples, len(source.part_names)
+    batch = self._score(*static, state, prompts, outs, source.sampling)
     answered = source.take()
     verified = time.monotonic()
     timing |= {
@@ -79,15 +77,10 @@ class HostStep:
       'verify_wait_s': verified - generated,
       'stale_steps': float(stale),
     }
-    state, metrics = self._learn(
-      self.learner,
-      state,
-      batch,
-      self.to_device(answered.reward),
-      answered.greedy and self.to_device(answered.greedy),
-      source.root,
-      source.sampling,
-    )
+    found = answered.reward, answered.greedy
+    rewards = [reward and self.to_device(reward) for reward in found]
+    given = batch, *rewards, source.root, source.sampling
+    state, metrics = self._learn(self.learner, state, *given)
     self._updating = metrics, verified
     return state, metrics, timing, answered
 

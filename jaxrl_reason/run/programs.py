@@ -132,6 +132,8 @@ def rl_score(
   n = out.length.shape[0]
   pending = Reward(jnp.zeros(n), jnp.zeros((n, n_parts)), jnp.zeros(n, bool))
   batch = batch_lib.make_batch(Trajectories(prompts, out, pending))
+  if not learner.reads_before:
+    return batch
   return scoring.add_arrays(learner, state, batch, sampling)
 
 

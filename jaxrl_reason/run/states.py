@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, TrainState
 from jaxrl_reason.checkpoints import other_run, pretrained
 from jaxrl_reason.models import spec, transformer
@@ -81,4 +81,4 @@ def init_params(
     return frozen.init(rest(specs), key)
 
   make = jax.jit(init_params, out_shardings=rest(where))
-  return loaded | make(spec.named_key(root, 'init'))
+  return loaded | make(trees.named_key(root, 'init'))

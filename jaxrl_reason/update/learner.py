@@ -61,6 +61,7 @@ class Learner:
   reads_entropy_early: bool = dataclasses.field(init=False)
   moves: bool = dataclasses.field(init=False)
   reads_before: bool = dataclasses.field(init=False)
+  columns: dict[str, int] = dataclasses.field(init=False)
 
   def __post_init__(self):
     """Decides what the loss reads:
@@ -73,6 +74,8 @@ class Learner:
     moves: the policy leaves the one that ratios are measured against while a
       batch is learnt from, so that old log-probs take a pass of their own.
     reads_before: anything that `scoring.add_arrays` adds.
+    columns: which log-probs are computed and how many at a time, for
+      `logprobs`.
     """
     needs, updates = self.objective.needs, self.epochs * self.minibatches
     reference = bool(needs & {'ref_logp', 'process_reward'})
@@ -82,6 +85,7 @@ class Learner:
     before = before or 'old_mean_logp' in needs or self.critic is not None
     decided = dict(needs=needs, n_updates=updates, reads_reference=reference)
     decided |= dict(reads_entropy_early=entropy, moves=moves)
+    decided['columns'] = dict(start=self.start, chunk=self.logprob_chunk)
     for name, value in (decided | {'reads_before': before}).items():
       object.__setattr__(self, name, value)
 

@@ -61,13 +61,7 @@ def scores(learner: Learner, params, batch: Batch, sampling, parts: int):
 
   def of(rows, packed):
     logp, entropy, _ = logprobs.score(
-      learner.model,
-      params,
-      rows,
-      sampling,
-      packed,
-      start=learner.start,
-      chunk=learner.logprob_chunk,
+      learner.model, params, rows, sampling, packed, **learner.columns
     )
     return logp, entropy
 
@@ -93,8 +87,7 @@ def _mean_logp(
     part,
     temperature,
     packed=packed,
-    start=learner.start,
-    chunk=learner.logprob_chunk,
+    **learner.columns,
   )[0]
 
 

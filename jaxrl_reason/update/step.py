@@ -24,6 +24,7 @@ OF_ADVANTAGES = (
   'mask reward_valid reward_parts greedy_reward old_logp ref_logp entropy '
   'values process_reward'
 ).split()
+OF_MASK = 'truncated is_offpolicy reward_valid'.split()
 OF_LOSS = 'old_logp ref_logp sampler_logp is_offpolicy'.split()
 
 
@@ -62,16 +63,10 @@ def update(
 
 def trained(learner: Learner, batch: Batch) -> jax.Array:
   """Chooses the sampled tokens that the loss settings leave in, bool [N,T]."""
-  offpolicy = batch.is_offpolicy
-  if offpolicy is None:
-    offpolicy = jnp.zeros_like(batch.mask)
-  return losses.loss_mask(
-    learner.objective,
-    batch.mask,
-    truncated=batch.truncated,
-    is_offpolicy=offpolicy,
-    reward_valid=batch.reward_valid,
-  )
+  given = {name: getattr(batch, name) for name in OF_MASK}
+  if learner.objective.drop_offpolicy and batch.is_offpolicy is None:
+    given['is_offpolicy'] = jnp.zeros_like(batch.mask)
+  return losses.loss_mask(learner.objective, batch.mask, **given)
 
 
 def advantages(learner: Learner, batch: Batch) -> jax.Array:
@@ -233,13 +228,7 @@ def loss_fn(
     return _bellman_loss(params, learner, rows, whole, sampling)
   batch, adv, selected = rows
   logp, entropy, balance = logprobs.score(
-    learner.model,
-    params,
-    batch,
-    sampling,
-    packed,
-    start=learner.start,
-    chunk=learner.logprob_chunk,
+    learner.model, params, batch, sampling, packed, **learner.columns
   )
   if 'entropy_grad' not in learner.needs:
     entropy = jax.lax.stop_gradient(entropy)

@@ -241,7 +241,7 @@ def test_layers_by_index_equal_in_a_deeper_model(name, tmp_path):
   theirs = H.make(name, num_hidden_layers=7, **DEEP[name])
   theirs.save_pretrained(tmp_path)
   c = families.from_hf(hf.read_config(tmp_path))
-  found = [[f(i) for i in range(7)] for f in (c.window, c.rope_index)]
+  found = [list(x[:7]) for x in (c.layer_windows, c.layer_ropes)]
   assert found == list(PATTERNS[name])
   params, model = hf.load(tmp_path, c), transformer.build(c)
   new = 16

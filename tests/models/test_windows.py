@@ -131,7 +131,7 @@ def bytes_of(c, rows: int, prompts: int, length: int, new: int) -> int:
   """Of keys and values, counted by hand."""
   total = 0
   for i in range(c.layers):
-    w = c.window(i) or length + new
+    w = c.layer_windows[i] or length + new
     columns = prompts * min(length, w - 1) + rows * min(new, w)
     number = {'model': 4, 'bfloat16': 2, 'int8': 1}[c.cache_dtype]
     scales = 4 * (c.cache_dtype == 'int8')  # a head's, of every column

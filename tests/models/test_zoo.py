@@ -116,7 +116,7 @@ def test_what_differs_between_layers_is_as_published():
     return [i for i in range(zoo.ZOO[name].layers) if f(zoo.ZOO[name], i)]
 
   def local(window):
-    return lambda c, i: c.window(i) == window
+    return lambda c, i: c.layer_windows[i] == window
 
   for name, n in ('2b', 26), ('9b', 42), ('27b', 46):
     want = list(range(0, n, 2))
@@ -124,15 +124,15 @@ def test_what_differs_between_layers_is_as_published():
     assert layers(f'gemma-2-{name}', local(0)) == [i + 1 for i in want]
   assert layers('gemma-3-270m', local(0)) == [5, 11, 17]
   assert layers('gemma-3-1b', local(0)) == [5, 11, 17, 23]
-  assert zoo.ZOO['gemma-3-1b'].window(0) == 512
+  assert zoo.ZOO['gemma-3-1b'].layer_windows[0] == 512
 
   def slow(c, i):
-    return c.rope_tables[c.rope_index(i)].theta == 1e6
+    return c.rope_tables[c.layer_ropes[i]].theta == 1e6
 
   assert layers('gemma-3-1b', slow) == [5, 11, 17, 23]
 
   def without(c, i):
-    return c.rope_index(i) == config.NOPE
+    return c.layer_ropes[i] == config.NOPE
 
   assert layers('smollm3-3b', without) == list(range(3, 36, 4))
   assert set(zoo.ZOO['mistral-7b-v0.1'].windows) == {4096}

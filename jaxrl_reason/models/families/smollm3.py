@@ -30,7 +30,9 @@ def write(c: Config) -> dict:
     keys.write_biases(c)
     | keys.write_windows(c)
     | {
-      'no_rope_layers': [int(c.rope_index(i) != NOPE) for i in range(c.layers)],
+      'no_rope_layers': [
+        int(c.layer_ropes[i] != NOPE) for i in range(c.layers)
+      ],
       'use_sliding_window': bool(c.windows),
     }
     | ({'mlp_bias': True} if c.mlp_bias else {})

@@ -53,7 +53,7 @@ def late_windows(h: dict) -> dict:
 
 def types_of(c: Config) -> list[str]:
   """The layer_types of a model."""
-  return [SLIDING if c.window(i) else FULL for i in range(c.layers)]
+  return [SLIDING if c.layer_windows[i] else FULL for i in range(c.layers)]
 
 
 def write_window(c: Config) -> dict:
@@ -94,11 +94,11 @@ def check_layer_types(h: dict, c: Config) -> None:
         f'config.json: layer_types[{i}]={found!r}: only {SLIDING} and {FULL} '
         'are there'
       )
-    if (found == SLIDING) != (c.window(i) > 0):
+    if (found == SLIDING) != (c.layer_windows[i] > 0):
       raise ValueError(
         f'config.json: layer_types[{i}]={found!r}, but the other keys '
         f'(sliding_window, use_sliding_window) give that layer of '
-        f'{h["model_type"]} {c.window(i) or "no"} window'
+        f'{h["model_type"]} {c.layer_windows[i] or "no"} window'
       )
 
 
