@@ -7,6 +7,9 @@ log.table()          those since the last table
 """
 
 import dataclasses
+import threading
+import time
+from collections.abc import Callable
 
 import jax
 from jax import monitoring
@@ -93,6 +96,31 @@ class Log:
       name = f'{len(rest)} smaller ones'
       lines.append(f'{name:24}{sum(p.seconds for p in rest):9.2f}')
     return '\n'.join(lines)
+
+
+class Waiting:
+  """Says, every so many seconds, what is waited for while it is entered."""
+
+  def __init__(
+    self, what: str, say: Callable[[str], None], every_s: float = 10
+  ):
+    self._what, self._say, self._every_s = what, say, every_s
+    self._done = threading.Event()
+
+  def __enter__(self) -> 'Waiting':
+    self._begun = time.monotonic()
+    self._thread = threading.Thread(target=self._run, daemon=True)
+    self._thread.start()
+    return self
+
+  def __exit__(self, *_):
+    self._done.set()
+    self._thread.join()
+
+  def _run(self) -> None:
+    while not self._done.wait(self._every_s):
+      since = time.monotonic() - self._begun
+      self._say(f'{self._what}, {since:.0f} s so far')
 
 
 class Profiler:

@@ -13,6 +13,8 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
 from jaxrl_reason.run import samples
+from jaxrl_reason.run.compile_log import Waiting
+from jaxrl_reason.run.journal import say
 
 
 class Evaluator:
@@ -51,16 +53,17 @@ class Evaluator:
     """Gives metrics by full name; `total`, `stage`: when they are of."""
     out, start = {}, time.monotonic()
     for name, problems in self._sets.items():
-      values, texts = accuracy.evaluate(
-        self._generate,
-        params,
-        problems,
-        self._key,
-        self._tokenizer,
-        self._grade,
-        self._mesh,
-        show=self._show,
-      )
+      with Waiting(f'evaluating {name} (the first time: compiling)', say):
+        values, texts = accuracy.evaluate(
+          self._generate,
+          params,
+          problems,
+          self._key,
+          self._tokenizer,
+          self._grade,
+          self._mesh,
+          show=self._show,
+        )
       out |= {f'eval/{name}/{k}': v for k, v in values.items()}
       if name == 'heldout' and hosts.is_main():
         samples.write(self._workdir, problems.examples, texts, total, stage)

@@ -4,6 +4,7 @@ Metrics of an interval stay on the device until the next one has been
 dispatched, so that the device never waits for a line.
 """
 
+import contextlib
 import sys
 import time
 
@@ -14,7 +15,7 @@ import tqdm
 from jaxrl_reason import hosts
 from jaxrl_reason.base import Model
 from jaxrl_reason.run import metrics as metrics_lib
-from jaxrl_reason.run.compile_log import Log
+from jaxrl_reason.run.compile_log import Log, Waiting
 
 
 def say(text: str) -> None:
@@ -73,6 +74,7 @@ class Journal:
     self._pending = None  # the last interval, still on the device
     self._flushed = time.monotonic()
     self._unseen = True  # the programs of the stage, all compiled by then
+    self._dispatched = False
     self.loss = float('inf')
 
   def shown(self, done: int) -> tqdm.tqdm:
@@ -82,6 +84,15 @@ class Journal:
     steps = self._config[self._stage].steps
     self._bar, self._flushed = bar(self._stage, steps, done), time.monotonic()
     return self._bar
+
+  def first_dispatch(self):
+    """Has it said that the stage's programs are being compiled, which takes
+    minutes for large ones, while its first dispatch is entered.
+    """
+    if self._dispatched:
+      return contextlib.nullcontext()
+    self._dispatched = True
+    return Waiting(f'{self._stage}: compiling the first step', say)
 
   def note(
     self, total: int, n: int, device: list, host: list, trained: list[str]

@@ -79,7 +79,10 @@ class Loop:
     k, device, host = self.stage.steps_per_dispatch, [], []
     for i in range(total, total + n, k):
       self.profiler.before(range(i + 1, i + 1 + k))
-      with jax.profiler.StepTraceAnnotation(self.name, step_num=i + 1):
+      with (
+        self.journal.first_dispatch(),
+        jax.profiler.StepTraceAnnotation(self.name, step_num=i + 1),
+      ):
         state, m, h = self.stage.dispatch(state, i + k < total + n)
       self.profiler.after(m)
       device.append(m)

@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+from waiting import eventually
 
 from jaxrl_reason.run import compile_log
 
@@ -46,3 +47,14 @@ def test_the_table_shows_the_largest_and_sums_the_rest():
   lines = log.table(shown=2).splitlines()
   assert [line.split()[0] for line in lines[1:3]] == ['of_4', 'of_3']
   assert 'smaller ones' in lines[3] and len(lines) == 4
+
+
+def test_waiting_says_what_and_how_long():
+  said = []
+  with compile_log.Waiting('compiling rl_steps', said.append, every_s=0.01):
+    assert eventually(lambda: len(said) > 2)
+  n = len(said)
+  assert said[0].startswith('compiling rl_steps, ') and 's so far' in said[0]
+  with compile_log.Waiting('quick', said.append, every_s=60):
+    pass
+  assert len(said) == n  # nothing is said of what is quick
