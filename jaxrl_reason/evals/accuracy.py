@@ -8,7 +8,7 @@ those of its own rows.
 import collections
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from jaxrl_reason import hosts, sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards import records
 from jaxrl_reason.rollouts import sampler
 
 
@@ -98,10 +99,10 @@ def make_generate(
 
 
 def _answers(
-  generate, params, problems: EvalSet, key, tokenizer, grade, mesh, show: int
+  generate, params, problems: EvalSet, key, tokenizer, grade, mesh
 ) -> list[dict]:
-  """What this process's problems got: number, scores, answers, lengths, and
-  the texts of the first `show`.
+  """The records (`rewards.records`) of what this process's problems got, those
+  of a problem adjacent, greedy first.
   """
   n, shards = len(problems.examples), sharding.row_shards(mesh)
   # The last problem fills up the rows, and is not counted again.
@@ -111,28 +112,27 @@ def _answers(
     (problems.tokens[rows], problems.valid[rows]), mesh
   )
   out = generate(params, *prompts, key)
-  tokens, lengths, truncated = (
-    sharding.to_local(x, mesh) for x in (out.tokens, out.length, out.truncated)
+  tokens, sampled, truncated = (
+    sharding.to_local(x, mesh) for x in (out.tokens, out.sampled, out.truncated)
   )
-  texts = [
-    tokenizer.decode(row[:k].tolist()) for row, k in zip(tokens, lengths)
-  ]
+  texts = [tokenizer.decode(row[m].tolist()) for row, m in zip(tokens, sampled)]
   g = len(texts) // len(mine)
   real = int((mine < n).sum())  # the filling comes last
-  verdicts = grade(
-    [(texts[i], problems.examples[mine[i // g]]) for i in range(real * g)]
-  )
+  examples = [problems.examples[mine[i // g]] for i in range(real * g)]
+  verdicts = grade(list(zip(texts, examples)))
   return [
-    {
-      'problem': int(mine[i]),
-      'scores': [float(v.score) for v in verdicts[i * g : (i + 1) * g]],
-      'answers': [v.extracted for v in verdicts[i * g : (i + 1) * g]],
-      'invalid': [not v.valid for v in verdicts[i * g : (i + 1) * g]],
-      'lengths': lengths[i * g : (i + 1) * g].tolist(),
-      'truncated': truncated[i * g : (i + 1) * g].tolist(),
-      'texts': texts[i * g : (i + 1) * g] if mine[i] < show else [],
-    }
-    for i in range(real)
+    records.judged(
+      records.record(
+        {'prompt': example['prompt'], 'answer': example['answer']},
+        number=int(mine[i // g]),
+        sample=i % g,
+        completion=texts[i],
+        length=int(sampled[i].sum()),
+        truncated=bool(truncated[i]),
+      ),
+      verdict,
+    )
+    for i, (example, verdict) in enumerate(zip(examples, verdicts))
   ]
 
 
@@ -145,30 +145,54 @@ def evaluate(
   grade: Callable,
   mesh: jax.sharding.Mesh,
   show: int = 0,
-) -> tuple[dict[str, float], list[list[str]]]:
-  """(metrics by name, completions of the first `show` problems, greedy first),
-  the same on every process.
+) -> tuple[dict[str, float], list[dict]]:
+  """Evaluates the greedy and the sampled completions of problems.
 
   Args:
     grade: list of (completion, example) -> list of Verdict.
+    show: problems, the first ones, whose records are wanted.
+
+  Returns:
+    (metrics by name, records of the first `show` problems' answers, in their
+    order, greedy first), the same on every process.
   """
-  own = _answers(generate, params, problems, key, tokenizer, grade, mesh, show)
-  found = {row['problem']: row for part in hosts.gather(own) for row in part}
-  rows = [found[i] for i in range(len(problems.examples))]
+  own = _answers(generate, params, problems, key, tokenizer, grade, mesh)
+  told = hosts.gather([_without_text(row, show) for row in own])
+  rows = {(r['problem'], r['sample']): r for part in told for r in part}
+  rows = [row for _, row in sorted(rows.items())]
+  return scores(rows), [row for row in rows if row['problem'] < show]
+
+
+def _without_text(row: dict, show: int) -> dict:
+  """A record as other hosts need it: texts only of the problems to be shown."""
+  if row['problem'] < show:
+    return row
+  return {k: v for k, v in row.items() if k not in ('prompt', 'completion')}
+
+
+def scores(rows: Sequence[Mapping]) -> dict[str, float]:
+  """Summarises the records of an evaluation: sample 0 of a problem is its
+  greedy completion.
+  """
+  by_problem: dict[int, list] = {}
+  for row in rows:
+    by_problem.setdefault(row['problem'], []).append(row['verdict'])
+  drawn = [verdicts[1:] for verdicts in by_problem.values()]
+  n = len(drawn[0])
 
   def mean(xs):
     return float(np.mean(list(xs)))
 
-  sampled = [row['scores'][1:] for row in rows]
-  n = len(sampled[0])
-  values = {'greedy': mean(row['scores'][0] for row in rows)}
+  values = {'greedy': mean(v[0]['score'] for v in by_problem.values())}
   for k in powers(n):
-    solved = (sum(s > 0.5 for s in scores) for scores in sampled)
+    solved = (sum(v['score'] > 0.5 for v in verdicts) for verdicts in drawn)
     values[f'pass@{k}'] = mean(pass_at_k(n, c, k) for c in solved)
   values[f'maj@{n}'] = mean(
-    majority(row['answers'][1:], row['scores'][1:]) for row in rows
+    majority([v['extracted'] for v in vs], [v['score'] for v in vs])
+    for vs in drawn
   )
-  values['length'] = mean(row['lengths'] for row in rows)
-  values['invalid'] = mean(x for row in rows for x in row['invalid'])
+  values['length'] = mean(row['length'] for row in rows)
+  failed = ('error', 'timeout')
+  values['invalid'] = mean(r['verdict']['status'] in failed for r in rows)
   values['truncated'] = mean(row['truncated'] for row in rows)
-  return values, [row['texts'] for row in rows[:show]]
+  return values

@@ -54,7 +54,7 @@ class Evaluator:
     out, start = {}, time.monotonic()
     for name, problems in self._sets.items():
       with Waiting(f'evaluating {name} (the first time: compiling)', say):
-        values, texts = accuracy.evaluate(
+        values, rows = accuracy.evaluate(
           self._generate,
           params,
           problems,
@@ -66,6 +66,6 @@ class Evaluator:
         )
       out |= {f'eval/{name}/{k}': v for k, v in values.items()}
       if name == 'heldout' and hosts.is_main():
-        samples.write(self._workdir, problems.examples, texts, total, stage)
+        samples.write(self._workdir, rows, total, stage)
     out['perf/eval_s'] = time.monotonic() - start
     return out

@@ -1,53 +1,62 @@
 """What the policy writes: completions of a few problems, before and after.
 
-Every evaluation leaves `samples/<step>.txt`; at the end `samples.txt` shows the
-first one beside the last.
+Every evaluation leaves `samples/<step>.jsonl`, records as `generate` writes and
+`grade` reads them; at the end `samples.txt` shows those from before the last
+stage beside the last.
 """
 
+import json
 from collections.abc import Sequence
 
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.rewards import records
 
 
 def write(
-  workdir: epath.Path,
-  examples: Sequence[dict],
-  texts: Sequence[Sequence[str]],
-  total: int,
-  stage: str,
+  workdir: epath.Path, rows: Sequence[dict], total: int, stage: str
 ) -> None:
-  """Notes the greedy and one sampled completion of the first problems.
+  """Keeps the records of a few problems' answers, greedy first.
 
   Args:
-    texts: completions of as many problems as are to be shown, greedy first.
     total, stage: when they were written: steps of the run.
   """
   folder = workdir / 'samples'
   folder.mkdir(exist_ok=True)
-  lines = [f'after {total} steps ({stage})']
-  for example, row in zip(examples, texts):
-    lines += [
-      f'  problem   {example["prompt"]}   (answer {example["answer"]})',
-      f'    greedy  {row[0]}',
-      f'    sampled {row[1]}',
-    ]
-  files.write_whole(folder / f'{total:08d}.txt', '\n'.join(lines) + '\n')
+  when = {'step': total, 'stage': stage}
+  text = ''.join(records.line_of(row | when) for row in rows)
+  files.write_whole(folder / f'{total:08d}.jsonl', text)
 
 
 def before_and_after(workdir: epath.Path) -> str:
-  """Writes samples.txt from the run's notes: the start of the last stage and
-  its end; returns its text.
+  """Writes samples.txt, the start of the last stage and its end; returns its
+  text.
   """
-  paths = sorted((workdir / 'samples').glob('*.txt'))
-  notes = [p.read_text() for p in paths]
-  last = _stage(notes[-1])
-  before = [n for n in notes if _stage(n) != last] or notes[:1]
-  text = before[-1] + '\n' + notes[-1]
+  paths = sorted((workdir / 'samples').glob('*.jsonl'))
+  notes = [_read(path) for path in paths]
+  notes = [rows for rows in notes if rows]
+  if not notes:
+    return ''
+  last = notes[-1][0]['stage']
+  before = [rows for rows in notes if rows[0]['stage'] != last] or notes[:1]
+  text = _shown(before[-1]) + '\n' + _shown(notes[-1])
   files.write_whole(workdir / 'samples.txt', text)
   return text
 
 
-def _stage(note: str) -> str:
-  return note.partition('(')[2].partition(')')[0]
+def _read(path: epath.Path) -> list[dict]:
+  lines = path.read_text().split('\n')
+  return [json.loads(line) for line in lines if line]
+
+
+def _shown(rows: Sequence[dict]) -> str:
+  """The greedy and one sampled completion of every problem."""
+  lines = [f'after {rows[0]["step"]} steps ({rows[0]["stage"]})']
+  for row in rows:
+    if row['sample'] == 0:
+      lines.append(f'  problem   {row["prompt"]}   (answer {row["answer"]})')
+    if row['sample'] < 2:
+      who = ('greedy ', 'sampled')[row['sample']]
+      lines.append(f'    {who} {row["completion"]}')
+  return '\n'.join(lines) + '\n'
