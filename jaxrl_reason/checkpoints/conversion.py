@@ -12,7 +12,7 @@ import jax
 from etils import epath
 
 from jaxrl_reason import reading, trees
-from jaxrl_reason.checkpoints import hf, manager, pretrained
+from jaxrl_reason.checkpoints import hf, manager, other_run, pretrained
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.models.config import Config
@@ -49,7 +49,7 @@ def lora_of_run(folder: pathlib.Path) -> lora.Lora:
 
 def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
   """The adapters alone of a run, as `peft` reads them."""
-  params = manager.read_params(epath.Path(source))
+  params = other_run.read_params(epath.Path(source))
   if steering.KEY in params:
     raise ValueError(
       f'{source} was trained with steering vectors, which its adapters alone '
@@ -72,7 +72,7 @@ def read_run(folder: pathlib.Path) -> tuple[Config, dict, Any]:
   """(Config, config.json, parameters) of a run, int8 multiplied out and
   adapters merged; steering vectors are still beside them.
   """
-  params = manager.read_params(epath.Path(folder))
+  params = other_run.read_params(epath.Path(folder))
   c, h = config_of_run(folder, params['embed'].shape[0])
   bad = hf.nonfinite(params)
   if bad:

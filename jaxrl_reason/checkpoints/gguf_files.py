@@ -114,7 +114,7 @@ def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
     found = fields.get(f'tokenizer.ggml.{key}_token_id')
     h[f'{theirs}_token_id'] = found
   name = FAMILIES[arch]
-  architecture = families.FAMILIES[name].architecture
+  architecture = families.FAMILIES[name].ARCHITECTURE
   h |= {'model_type': name, 'architectures': [architecture]}
   return h | _rope(of, h, tensors)
 

@@ -302,17 +302,6 @@ def load(
     return params
 
 
-def _on_disk(shape, pieces: list[Piece], flat: dict, dtype) -> np.ndarray:
-  """A tensor as it goes on disk."""
-  out = np.empty(shape, dtype)
-  for piece in pieces:
-    ours = np.asarray(flat[piece.leaf][piece.at])
-    rows = streams.disk_shape(piece.layout, piece.shape)[0]
-    theirs = streams.to_disk(piece.layout, ours)
-    out[piece.start : piece.start + rows] = theirs
-  return out
-
-
 def save(
   folder,
   params: Any,
@@ -341,7 +330,7 @@ def save(
   flat = trees.flatten(params)
 
   def tensor(name: str) -> np.ndarray:
-    return _on_disk(*wanted[name], flat, DTYPES[dtype])
+    return streams.on_disk(*wanted[name], flat, DTYPES[dtype])
 
   shapes = {name: shape for name, (shape, _) in wanted.items()}
   write(
@@ -376,7 +365,7 @@ def write(
     raise FileExistsError(f'{folder} has *.safetensors already')
   to = DTYPES[dtype]
   sizes = {name: math.prod(s) * to.itemsize for name, s in shapes.items()}
-  groups, listed = _group(sizes, shard_bytes), {}
+  groups, listed = streams.grouped(sizes, shard_bytes), {}
   for i, names in enumerate(groups, 1):
     file = SINGLE
     if len(groups) > 1:
@@ -394,15 +383,3 @@ def write(
   if 'dtype' in config:  # the newer name of the same
     config['dtype'] = dtype
   (folder / 'config.json').write_text(json.dumps(config, indent=2))
-
-
-def _group(sizes: dict[str, int], limit: int) -> list[list[str]]:
-  """Names in order, in groups of at most `limit` bytes (or one tensor)."""
-  groups, room = [], 0
-  for name, size in sizes.items():
-    if not groups or size > room:
-      groups.append([])
-      room = limit
-    groups[-1].append(name)
-    room -= size
-  return groups

@@ -13,6 +13,7 @@ aside, and a run that has had checkpoints never begins again by itself.
 import contextlib
 import dataclasses
 import json
+import sys
 from typing import Any
 
 import jax
@@ -40,6 +41,20 @@ def _without_trace(record) -> bool:
 
 
 logging.get_absl_logger().addFilter(_without_trace)
+_told = sys.excepthook
+
+
+def _unless_too_late(kind, error, trace) -> None:
+  """Says nothing of a write that ends after the save it belonged to failed:
+  tensorstore tells an event loop that is gone, and Python prints a trace of it.
+  The failure itself is raised in the main thread.
+  """
+  if kind is RuntimeError and str(error) == 'Event loop is closed':
+    return
+  _told(kind, error, trace)
+
+
+sys.excepthook = _unless_too_late
 
 
 class Incompatible(ValueError):
@@ -91,55 +106,6 @@ class Kept(ocp.checkpoint_managers.PreservationPolicy):
     del context
     old = len(checkpoints) - self.n
     return [i >= old or c.step in self.ends for i, c in enumerate(checkpoints)]
-
-
-def _undescribed(text: str) -> jax.ShapeDtypeStruct:
-  """Inverse of `_described`: 'float32[2, 3]'."""
-  dtype, shape = text.removesuffix(']').split('[')
-  return jax.ShapeDtypeStruct(tuple(map(int, shape.split(', '))), dtype)
-
-
-def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
-  """The parameters alone of a workdir's checkpoint, as nested dictionaries on
-  the default device: the optimizer's state is not read.
-
-  Args:
-    step: of the checkpoint; None: the newest.
-
-  Raises:
-    ValueError: there is no such checkpoint, or it is damaged.
-  """
-  checkpoints = Checkpoints(workdir, keep=1)
-  steps = checkpoints.steps()
-  checkpoints.close()
-  if not steps:
-    raise ValueError(f'{workdir} has no finished checkpoint')
-  step = steps[-1] if step is None else step
-  if step not in steps:
-    raise ValueError(f'{workdir} has no checkpoint of step {step}: {steps}')
-  if damage := checkpoints.damage(step, whole=True):
-    raise Damaged(
-      f'{workdir}/checkpoints/{step} is damaged: {damage}. Move that folder '
-      'away to read the checkpoint before it'
-    )
-  described = checkpoints.record(step)['arrays']
-  where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-  wanted = {
-    k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
-    for k, text in described.items()
-    if k.startswith('params/')
-    for x in [_undescribed(text)]
-  }
-  args = ocp.args.PyTreeRestore(
-    item=wanted,
-    restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-    partial_restore=True,
-  )
-  path = workdir / 'checkpoints' / str(step) / STATE
-  found = ocp.PyTreeCheckpointer().restore(path, args=args)
-  return trees.unflatten(
-    {k.removeprefix('params/'): v for k, v in found.items()}
-  )
 
 
 def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:

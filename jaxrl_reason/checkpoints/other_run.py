@@ -8,6 +8,7 @@ import pathlib
 from typing import Any
 
 import jax
+import orbax.checkpoint as ocp
 from etils import epath
 
 from jaxrl_reason import trees
@@ -17,6 +18,55 @@ from jaxrl_reason.checkpoints import manager
 def is_run(folder: str) -> bool:
   """Whether a folder is the workdir of a run."""
   return (epath.Path(folder) / 'checkpoints').is_dir()
+
+
+def _undescribed(text: str) -> jax.ShapeDtypeStruct:
+  """Inverse of `_described`: 'float32[2, 3]'."""
+  dtype, shape = text.removesuffix(']').split('[')
+  return jax.ShapeDtypeStruct(tuple(map(int, shape.split(', '))), dtype)
+
+
+def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
+  """The parameters alone of a workdir's checkpoint, as nested dictionaries on
+  the default device: the optimizer's state is not read.
+
+  Args:
+    step: of the checkpoint; None: the newest.
+
+  Raises:
+    ValueError: there is no such checkpoint, or it is damaged.
+  """
+  checkpoints = manager.Checkpoints(workdir, keep=1)
+  steps = checkpoints.steps()
+  checkpoints.close()
+  if not steps:
+    raise ValueError(f'{workdir} has no finished checkpoint')
+  step = steps[-1] if step is None else step
+  if step not in steps:
+    raise ValueError(f'{workdir} has no checkpoint of step {step}: {steps}')
+  if damage := checkpoints.damage(step, whole=True):
+    raise manager.Damaged(
+      f'{workdir}/checkpoints/{step} is damaged: {damage}. Move that folder '
+      'away to read the checkpoint before it'
+    )
+  described = checkpoints.record(step)['arrays']
+  where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  wanted = {
+    k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
+    for k, text in described.items()
+    if k.startswith('params/')
+    for x in [_undescribed(text)]
+  }
+  args = ocp.args.PyTreeRestore(
+    item=wanted,
+    restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+    partial_restore=True,
+  )
+  path = workdir / 'checkpoints' / str(step) / manager.STATE
+  found = ocp.PyTreeCheckpointer().restore(path, args=args)
+  return trees.unflatten(
+    {k.removeprefix('params/'): v for k, v in found.items()}
+  )
 
 
 def read(name: str, specs: Any, where: Any) -> Any:
@@ -34,7 +84,7 @@ def read(name: str, specs: Any, where: Any) -> Any:
       f'init_from={name!r}: {workdir} is no workdir of a run; for a folder in '
       'Hugging Face layout set model_dir'
     )
-  found = manager.read_params(epath.Path(workdir), int(step) if step else None)
+  found = read_params(epath.Path(workdir), int(step) if step else None)
   wanted, found = trees.flatten(specs), trees.flatten(found)
   shapes = {k: tuple(x.shape) for k, x in found.items()}
   for path in sorted(wanted.keys() | shapes.keys()):

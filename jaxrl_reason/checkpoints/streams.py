@@ -175,3 +175,30 @@ def _fill(out, parts, index, bounds) -> None:
     if all(a <= i < b for i, (a, b) in zip(at, bounds)):
       mine = out[tuple(i - a for i, (a, _) in zip(at, bounds))] if n else out
       read_into(mine, source, piece, index[n:])
+
+
+def on_disk(shape, pieces: list, flat: dict, dtype) -> np.ndarray:
+  """Puts a tensor together as it goes on disk.
+
+  Args:
+    pieces: `hf.Piece`s of it; flat: weights by path.
+  """
+  out = np.empty(shape, dtype)
+  for piece in pieces:
+    ours = np.asarray(flat[piece.leaf][piece.at])
+    rows = disk_shape(piece.layout, piece.shape)[0]
+    theirs = to_disk(piece.layout, ours)
+    out[piece.start : piece.start + rows] = theirs
+  return out
+
+
+def grouped(sizes: dict[str, int], limit: int) -> list[list[str]]:
+  """Names in order, in groups of at most `limit` bytes (or one tensor)."""
+  groups, room = [], 0
+  for name, size in sizes.items():
+    if not groups or size > room:
+      groups.append([])
+      room = limit
+    groups[-1].append(name)
+    room -= size
+  return groups

@@ -118,6 +118,15 @@ def of(text: str, mesh: Mesh, experts: int = 0) -> Cost:
   return _Reader(hlo.parse(text), mesh, experts).computation()
 
 
+def _total(shapes) -> int:
+  return sum(s.bytes for s in shapes)
+
+
+def _held(shapes) -> int:
+  """Of those in HBM."""
+  return sum(s.bytes for s in shapes if s.hbm)
+
+
 class _Reader:
   def __init__(self, module: hlo.Module, mesh: Mesh, experts: int):
     self.module, self.names = module, tuple(mesh.axis_names)
@@ -182,17 +191,13 @@ class _Reader:
       return None
     sources = [s for o in op.operands if o in ops for s in ops[o].shapes]
     largest = max((*op.shapes, *sources), key=lambda s: s.bytes)
-
-    def total(shapes):
-      return sum(s.bytes for s in shapes)
-
-    results = total(op.shapes)
+    results = _total(op.shapes)
     if op.kind.endswith('-start'):
-      results -= total(sources)  # a start gives its operands back as well
+      results -= _total(sources)  # a start gives its operands back as well
     group = groups(op, len(self.places))[0]
     spots = zip(*[self.places[d] for d in group])
     axes = tuple(n for n, at in zip(self.names, spots) if len(set(at)) > 1)
-    size = max(total(sources), results)
+    size = max(_total(sources), results)
     return Collective(kind, axes, max(len(group), 1), size, largest.dims)
 
   def _over_slices(self, op) -> Collective | None:
@@ -212,27 +217,23 @@ class _Reader:
       return 0
     if 'AllocateBuffer' in op.attrs:
       return 0
-
-    def held(shapes):
-      return sum(s.bytes for s in shapes if s.hbm)
-
-    wrote = held(op.shapes)
+    wrote = _held(op.shapes)
 
     def shapes_of(name):
       return ops[name].shapes if name in ops else ()
 
     if op.kind in SLICES:
       result = op.shapes[1:2] if op.kind.endswith('start') else op.shapes
-      read = sum(s.bytes for s in result)
+      read = _total(result)
       source_hbm = any(s.hbm for o in op.operands[:1] for s in shapes_of(o))
-      return held(result) + (read if source_hbm else 0)
+      return _held(result) + (read if source_hbm else 0)
     if op.kind.endswith('-start'):
-      return held(op.shapes[:2])  # destination and source
+      return _held(op.shapes[:2])  # destination and source
     if op.kind == 'dynamic-update-slice':
-      return 2 * held(shapes_of(op.operands[1]))
+      return 2 * _held(shapes_of(op.operands[1]))
     read = 0
     for i, o in enumerate(op.operands):
-      whole = held(shapes_of(o))
+      whole = _held(shapes_of(o))
       if op.kind == 'fusion' and whole:
         whole = min(whole, self.reads(op.called[0], i))
       read += whole

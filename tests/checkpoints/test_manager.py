@@ -11,7 +11,7 @@ import pytest
 from etils import epath
 
 from jaxrl_reason import sharding
-from jaxrl_reason.checkpoints import files, manager, sums
+from jaxrl_reason.checkpoints import files, manager, other_run, sums
 from jaxrl_reason.checkpoints import origin as origin_lib
 
 FULL = 'RESOURCE_EXHAUSTED: Error writing "x": No space left on device'
@@ -266,4 +266,4 @@ def test_generate_and_convert_do_not_read_damage(tmp_path):
   with pytest.raises(
     manager.Damaged, match='checkpoints/6 is damaged: state/d'
   ):
-    manager.read_params(epath.Path(tmp_path))
+    other_run.read_params(epath.Path(tmp_path))

@@ -7,11 +7,11 @@ import pytest
 from small import small_model
 
 from jaxrl_reason import sharding
+from jaxrl_reason.base import Rows
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models import families, spec, transformer
+from jaxrl_reason.models import families, logprobs, spec, transformer
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.update import logprobs
 
 B, G, P, C = 8, 4, 12, 24
 LENGTHS = np.array([12, 1, 7, 9, 3, 12, 5, 2])
@@ -86,9 +86,9 @@ def test_sampler_equals_trainer(windows):
   whole = jnp.concatenate([jnp.repeat(tokens, G, 0), out.tokens], 1)
   past = np.arange(C) < np.asarray(out.length)[:, None]
   mask = jnp.concatenate([np.repeat(VALID, G, 0), past], 1)
-  sampling = Sampling.make(out.temperature)
-  logp, _ = jax.jit(
-    lambda p: logprobs.score(model, p, whole, mask, sampling, start=P)
+  rows = Rows(whole, mask, out.temperature)
+  logp, *_ = jax.jit(
+    lambda p: logprobs.score(model, p, rows, Sampling.make(), start=P)
   )(params)
   gap = np.abs(logp[:, P:] - out.logp)[past]
   assert gap.max() < 1e-5

@@ -12,6 +12,7 @@ from jaxrl_reason.base import Rollout, Rows
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rewards.kernels import device, final, likelihood, token_bytes
+from jaxrl_reason.rollouts import fused
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import programs
@@ -359,7 +360,7 @@ def test_label_free_parts_in_the_fused_step():
     close(parts['share'][i : i + L.G], [votes.get(a, 0) / L.G for a in answers])
     want = [float(a is not None and votes[a] == most) for a in answers]
     close(parts['majority'][i : i + L.G], want)
-  noise = jax.random.fold_in(jax.random.fold_in(L.ROOT, 0), 2)
+  noise = fused.key_of(L.ROOT, 0, 'views')
   uniform = likelihood.uniforms(noise, L.B * L.G)
   close(parts['noise'], np.asarray(uniform) < 0.3)
   close(metrics['reward/majority'], parts['majority'].mean())

@@ -23,8 +23,9 @@ def test_scripts_parse(path):
 def test_what_they_name_exists(path):
   text = path.read_text()
   main = (ROOT / 'jaxrl_reason' / 'main.py').read_text()
+  main += (ROOT / 'jaxrl_reason' / 'command.py').read_text()
   for name in ('config', 'workdir'):
-    assert f'--{name}=' in text and f"  '{name}', None" in main
+    assert f'--{name}=' in text and re.search(rf"\s'{name}',\s+None", main)
   for config in re.findall(r'--config=(\S+)', text):
     assert (ROOT / config).exists()
   extras = configparser.ConfigParser()

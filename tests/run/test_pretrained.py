@@ -182,6 +182,8 @@ def test_a_quantized_base_is_kept_resumed_and_given_back(folder, tmp_path):
   """int8 under adapters, through a folder, an RL step, a checkpoint, export."""
   changes = {'stages': ('rl',), 'lora.rank': 2, 'frozen_dtype': 'int8'}
   c = recipe(folder, **changes)
+  # Some group has both rewards, so that the adapters do learn.
+  c.rl.rewards = dict(coin=dict(reward='random', kwargs=dict(p=0.5)))
   state = train.run(c, tmp_path / 'run')
   shape = families.from_hf(hf.read_config(folder))
   full = hf.load(folder, shape)

@@ -12,7 +12,7 @@ from etils import epath
 from small import ROOT
 
 from jaxrl_reason import tasks, trees
-from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.checkpoints import other_run
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.run import train
 
@@ -23,6 +23,7 @@ def recipe(**flat):
   c = tiny_recipe.get_config()
   c.stages, c.log_every = ('rl',), 1
   c.rl.update(epochs=1, minibatches=1, steps_per_dispatch=1, steps=6)
+  c.sft.steps_per_dispatch = 1
   c.rl.update(prompts=8, samples=2, parts=1)
   c.eval.update(every=100, problems=4, samples=1, harder=False)
   c.checkpoint.every = 100
@@ -86,7 +87,7 @@ def test_a_finished_stage_given_more_steps_goes_on(tmp_path):
 
 def test_a_run_starts_from_the_weights_of_another(tmp_path):
   train.run(recipe(stages=('sft',)), tmp_path / 'warm')
-  warm = manager.read_params(epath.Path(tmp_path / 'warm'))
+  warm = other_run.read_params(epath.Path(tmp_path / 'warm'))
   step = max(r['step'] for r in rows(tmp_path / 'warm', 'sft'))
   changes = {'init_from': f'{tmp_path / "warm"}@{step}', 'rl.steps': 1}
   c = recipe(**changes)
@@ -174,11 +175,10 @@ def test_a_broken_reward_is_told_before_anything_compiles(tmp_path):
 
 
 def test_nothing_draws_from_the_key_of_another_use():
-  from jaxrl_reason.models import spec
   from jaxrl_reason.rollouts import fused
 
   root = jax.random.key(0)
-  keys = [spec.named_key(root, 'init'), spec.named_key(root, 'evaluation')]
+  keys = [trees.named_key(root, 'init'), trees.named_key(root, 'evaluation')]
   for step in range(3):
     uses = 'sampling', 'minibatches', 'views', 'greedy views'
     keys += [fused.key_of(root, step, use) for use in uses]

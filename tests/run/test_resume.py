@@ -23,13 +23,16 @@ HOST = (
   '--config.rl.old_logp=sampler',
 )
 
+TINY = ROOT / 'tests' / 'tiny_recipe.py'
+GSM8K = ROOT / 'configs' / 'gsm8k_small.py'
 
-def command(workdir, *flags):
+
+def command(workdir, *flags, recipe=TINY):
   return [
     sys.executable,
     '-m',
     'jaxrl_reason.main',
-    f'--config={ROOT}/tests/tiny_recipe.py',
+    f'--config={recipe}',
     f'--workdir={workdir}',
     *flags,
   ]
@@ -42,9 +45,10 @@ def env(tmp_path_factory):
   return os.environ | {'XDG_CACHE_HOME': str(cache), 'XLA_FLAGS': ''}
 
 
-def run(env, workdir, *flags, code=0):
+def run(env, workdir, *flags, code=0, recipe=TINY):
+  given = command(workdir, *flags, recipe=recipe)
   done = subprocess.run(
-    command(workdir, *flags), env=env, capture_output=True, text=True, cwd=ROOT
+    given, env=env, capture_output=True, text=True, cwd=ROOT
   )
   assert done.returncode == code, done.stderr[-3000:]
   return done.stderr
@@ -195,7 +199,7 @@ def test_host_path_resumes_too(env, tmp_path):
     (['--config.rl.minibatches=3'], '= 16 does not divide by'),
     (['--config.data.prompt_len=3'], 'data.prompt_len is 3'),
     (['--config.data.name=riddles'], 'riddles'),
-    (['--config.data.name=gsm8k', '--config.data.dir=/nowhere'], '/nowhere'),
+    (['--config.data.name=gsm8k'], 'data.knobs.max_ops'),
     (['--config.rl.rewards.answer.reward=nothing'], 'rl.rewards.answer'),
     (['--config.mesh=(3,1,1)'], 'needs 3 devices'),
     (['--workdir=/proc/nowhere'], '/proc/nowhere'),
@@ -203,6 +207,15 @@ def test_host_path_resumes_too(env, tmp_path):
   ],
 )
 def test_bad_input_is_named(env, tmp_path, flags, words):
-  log = run(env, tmp_path, *flags, code=1)
+  refused(env, tmp_path, words, *flags)
+
+
+def test_a_folder_without_data_is_named(env, tmp_path):
+  flags = '--config.data.dir=/nowhere', '--config.eval.problems=1'
+  refused(env, tmp_path, '/nowhere', *flags, recipe=GSM8K)
+
+
+def refused(env, tmp_path, words, *flags, recipe=TINY):
+  log = run(env, tmp_path, *flags, code=1, recipe=recipe)
   assert words in '\n'.join(log.splitlines()[-3:]), log[-2000:]
   assert 'Traceback' not in log

@@ -26,7 +26,6 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from jaxrl_reason import tasks
 from jaxrl_reason.rewards import resolve
 from jaxrl_reason.rewards.pool import wire, worker
 from jaxrl_reason.rewards.verdict import Verdict
@@ -66,6 +65,14 @@ class _Batch:
     self.missing -= 1
 
 
+def _files_of_own_tasks() -> tuple[str, ...]:
+  """Files that workers import first, for the tasks that a recipe registered;
+  where nobody has imported `tasks`, nobody has.
+  """
+  tasks = sys.modules.get('jaxrl_reason.tasks')
+  return tasks.files_of_own() if tasks else ()
+
+
 class VerifierPool:
   """Worker processes for one reward; a context manager."""
 
@@ -83,7 +90,7 @@ class VerifierPool:
       raise ValueError(f'{workers=} and {timeout_s=} must be positive')
     self._settings = worker.Settings(
       resolve.portable(reward),
-      tasks.files_of_own(),
+      _files_of_own_tasks(),
       workers,
       timeout_s,
       memory_mb,
