@@ -45,6 +45,7 @@ def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
   if 'rl' not in config.stages:
     return
   rewards, example = c.rewards.to_dict(), problems.train[0]
+  _check_schedules(rewards)
   if c.path == 'fused':
     room = config.data.completion_len
     encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)
@@ -65,6 +66,17 @@ def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
       'rl.rewards: tried on the first problem, before anything is compiled: '
       f'{failed}'
     )
+
+
+def _check_schedules(rewards: Mapping) -> None:
+  known = progress.start()
+  for name, part in rewards.items():
+    weight = part.get('weight', 1.0)
+    if isinstance(weight, Mapping) and weight.get('by') not in known:
+      raise ValueError(
+        f'rl.rewards.{name}.weight follows {weight.get("by")!r}: a run keeps '
+        f'{", ".join(known)}'
+      )
 
 
 def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:

@@ -74,6 +74,15 @@ def test_a_scheduled_weight_follows_the_run(tmp_path, path, weight):
   assert len({r['train/reward/coin'] for r in seen}) > 1
 
 
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_a_weight_follows_only_what_a_run_keeps(tmp_path, path):
+  c = recipe(**{'rl.path': path})
+  weight = {'by': 'steps', 'at': [0, 1], 'values': [0.0, 1.0]}
+  c.rl.rewards = dict(answer=dict(reward='task', weight=weight))
+  with pytest.raises(ValueError, match="'steps': a run keeps step, solve_rate"):
+    train.run(c, tmp_path)
+
+
 def test_a_finished_stage_given_more_steps_goes_on(tmp_path):
   train.run(recipe(**{'rl.steps': 3}), tmp_path / 'more')
   train.run(recipe(), tmp_path / 'more')
