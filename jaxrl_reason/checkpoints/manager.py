@@ -41,20 +41,19 @@ def _without_trace(record) -> bool:
 
 
 logging.get_absl_logger().addFilter(_without_trace)
-_told = sys.excepthook
+_told = sys.unraisablehook
 
 
-def _unless_too_late(kind, error, trace) -> None:
+def _unless_too_late(unraisable) -> None:
   """Says nothing of a write that ends after the save it belonged to failed:
   tensorstore tells an event loop that is gone, and Python prints a trace of it.
   The failure itself is raised in the main thread.
   """
-  if kind is RuntimeError and str(error) == 'Event loop is closed':
-    return
-  _told(kind, error, trace)
+  if str(unraisable.exc_value) != 'Event loop is closed':
+    _told(unraisable)
 
 
-sys.excepthook = _unless_too_late
+sys.unraisablehook = _unless_too_late
 
 
 class Incompatible(ValueError):

@@ -110,7 +110,7 @@ def test_a_run_starts_from_the_weights_of_another(tmp_path):
 def test_weights_of_another_model_are_refused(tmp_path):
   train.run(recipe(stages=('sft',)), tmp_path / 'warm')
   warm = str(tmp_path / 'warm')
-  with pytest.raises(ValueError, match=r'attn/q is .* there and .* here'):
+  with pytest.raises(ValueError, match=r'attn/k is .* there and .* here'):
     changes = {'init_from': warm, 'model.heads': 4, 'model.kv_heads': 4}
     train.run(recipe(**changes), tmp_path / 'rl')
   with pytest.raises(ValueError, match='has no checkpoint of step 7'):
