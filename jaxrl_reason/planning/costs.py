@@ -213,9 +213,8 @@ class _Reader:
 
   def _bytes(self, ops, op) -> int:
     """HBM traffic of one operation."""
-    if op.kind in FREE or op.kind.endswith('-done'):
-      return 0
-    if 'AllocateBuffer' in op.attrs:
+    done = op.kind.endswith('-done')
+    if op.kind in FREE or done or 'AllocateBuffer' in op.attrs:
       return 0
     wrote = _held(op.shapes)
 
@@ -305,18 +304,15 @@ def _convolution(op: hlo.Op, left, right) -> float:
   """Only the positions of the window that meet real entries multiply: the
   compiler writes batched products as dilated convolutions.
   """
-  labels = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', op.attrs).groups()
-  lhs, rhs, out = labels
+  found = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', op.attrs)
+  lhs, rhs, out = found.groups()
   window = re.search(r'window=\{([^}]*)\}', op.attrs)
   field = dict(f.split('=') for f in window[1].split()) if window else {}
   spatial = sorted(i for i in lhs if i.isdigit())
 
   def numbers(key, default):
-    return (
-      [int(n) for n in field[key].split('x')]
-      if key in field
-      else [default] * len(spatial)
-    )
+    given = field[key].split('x') if key in field else ()
+    return [int(n) for n in given] or [default] * len(spatial)
 
   pads = field.get('pad', 'x'.join(['0_0'] * len(spatial))).split('x')
   low = [int(p.split('_')[0]) for p in pads] if spatial else []
@@ -396,10 +392,8 @@ def _named(axes: str, ids: str, used: str) -> tuple[int, ...]:
     chosen[name] = (int(pre or 1), int(part or sizes[name]))
   index = []
   for name, size in sizes.items():
-    if name not in chosen:
-      index.append(slice(0, 1))
-    else:
-      pre, part = chosen[name]
-      step = size // (pre * part)
-      index.append(slice(0, step * part, step))
+    # Of an axis that is not used: the first alone.
+    pre, part = chosen.get(name, (size, 1))
+    step = size // (pre * part)
+    index.append(slice(0, step * part, step))
   return tuple(mesh[tuple(index)].reshape(-1).tolist())
