@@ -13,7 +13,10 @@ aside, and a run that has had checkpoints never begins again by itself.
 import contextlib
 import dataclasses
 import json
+import logging as stdlib_logging
+import re
 import sys
+import threading
 from typing import Any
 
 import jax
@@ -31,16 +34,22 @@ ASIDE = ('damaged-*', 'torn-*')  # what was set aside, now and in the past
 NOTE = 'saved.json'  # in the workdir: the newest checkpoint it has had
 
 
+_explained_once = threading.Event()
+
+
 def _without_trace(record) -> bool:
-  """Takes the trace off what orbax logs of its threads: the same error is
-  raised in the main thread, and said there.
+  """Takes the trace off what orbax, and asyncio for it, log of their threads:
+  the same error is raised in the main thread, and said there. Threads that end
+  after that say nothing, since the line of what to do comes last.
   """
-  if 'orbax' in record.pathname:
-    record.exc_info = None
-  return True
+  if not re.search('orbax|asyncio', record.pathname):
+    return True
+  record.exc_info = None
+  return not _explained_once.is_set()
 
 
-logging.get_absl_logger().addFilter(_without_trace)
+for _logger in (logging.get_absl_logger(), stdlib_logging.getLogger('asyncio')):
+  _logger.addFilter(_without_trace)
 _told = sys.unraisablehook
 
 
@@ -353,6 +362,7 @@ class Checkpoints:
       if reason is None:
         raise
       kept = ocp.utils.checkpoint_steps(self._dir)
+      _explained_once.set()
       raise OSError(
         f'a checkpoint could not be written to {self._dir}: {reason}. '
         f'Kept: {", ".join(map(str, sorted(kept))) or "none"}. Make room and '
