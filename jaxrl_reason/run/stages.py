@@ -31,9 +31,8 @@ from jaxrl_reason.rollouts.host import HostSource, Questions
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import programs, rewarding, states
 from jaxrl_reason.run.host_step import HostStep
-from jaxrl_reason.update import critics, optim
+from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.update.learner import Learner
-from jaxrl_reason.update.packing import Lengths, Packing
 
 # A supervised step is policy gradient with every advantage 1.
 SUPERVISED = {
@@ -97,19 +96,12 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=_packing(c, d.prompt_len),
+    packing=packing.choose(c.padding, d.prompt_len),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=tuple(c.rewards),
     **common,
   )
-
-
-def _packing(c, start: int) -> Packing | Lengths | None:
-  """How the section of the rl stage asks to save padding."""
-  if c.pack_len:
-    return Packing(c.pack_len, c.pack_sizes)
-  return Lengths(start, c.length_buckets) if c.length_buckets else None
 
 
 def _critic(config, model: Model, objective, updates: int):
