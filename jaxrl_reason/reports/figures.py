@@ -2,13 +2,12 @@
 layout. Runs that differ in their seed alone are one line with a band.
 """
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 
-from jaxrl_reason.reports import alarms, passk, state
-from jaxrl_reason.reports.answers import QUANTILES, Step, records, support
+from jaxrl_reason.reports import alarms, metrics_file, panels, passk, state
+from jaxrl_reason.reports.answers import QUANTILES, Answers, Step
 from jaxrl_reason.reports.workdirs import Run
 
 COLORS = (
@@ -16,102 +15,6 @@ COLORS = (
   '#4d7c0f',
 )  # fmt: skip
 DASHES = ('solid', 'dash', 'dot', 'dashdot', 'longdash')
-
-
-@dataclasses.dataclass(frozen=True)
-class Panel:
-  """What a figure shows of metrics.
-
-  Attributes:
-    title, unit: of the figure and its values.
-    names: of metrics; one that ends in '/' stands for all that begin so.
-    span: the least span of the vertical axis: less than that is no mountain.
-    low, high: what the axis has to show, or None.
-    log: a logarithmic axis.
-  """
-
-  title: str
-  unit: str
-  names: tuple[str, ...]
-  span: float = 0.0
-  low: float | None = None
-  high: float | None = None
-  log: bool = False
-
-
-def _panel(title: str, unit: str, names: str, **how) -> Panel:
-  return Panel(title, unit, tuple(names.split()), **how)
-
-
-SHARE = {'low': 0.0, 'high': 1.0}
-PANELS = (
-  _panel(
-    'Accuracy', 'share', 'eval/heldout/pass@1 eval/heldout/greedy '
-    'eval/harder/pass@1 eval/harder/greedy', **SHARE,
-  ),
-  _panel('Reward', 'reward', 'train/reward_mean train/reward_std', span=0.1),
-  _panel('Reward parts', 'mean', 'train/reward/', span=0.1),
-  _panel('Entropy', 'nats a token', 'train/entropy', span=0.2, low=0.0),
-  _panel(
-    'Length', 'tokens', 'train/length_mean train/length_max '
-    'train/length_right train/length_wrong', span=4,
-  ),
-  _panel(
-    'KL', 'nats a token', 'train/kl train/approx_kl train/approx_kl_rev',
-    span=0.01, low=0.0,
-  ),
-  _panel(
-    'Clipped tokens', 'share', 'train/clip_low train/clip_high', span=0.02,
-    low=0.0,
-  ),
-  _panel(
-    'Gap of sampler and trainer', 'nats', 'train/gap_mean train/gap_max',
-    log=True,
-  ),
-  _panel(
-    'Groups without signal', 'share',
-    'train/groups_solved_all train/groups_solved_none train/dead_rows',
-    **SHARE,
-  ),
-  _panel(
-    'Cut off, or not verified', 'share',
-    'train/truncated train/reward_invalid eval/heldout/truncated '
-    'eval/heldout/invalid', span=0.1, low=0.0,
-  ),
-  _panel('Advantages', 'reward', 'train/advantage_std train/advantage_max',
-         span=0.5),
-  _panel('Loss', 'loss', 'train/loss train/pg_loss'),
-  _panel('Gradient', 'norm before clipping', 'train/grad_norm', low=0.0),
-  _panel(
-    'Ratio', 'of probabilities', 'train/ratio_mean train/ratio_max', span=0.1
-  ),
-  _panel(
-    'Time by phase', 'seconds a step', 'perf/step_s perf/rollout_s '
-    'perf/update_s perf/verify_wait_s', low=0.0,
-  ),
-  _panel('Speed', 'tokens/s', 'perf/tokens_per_s', low=0.0),
-  _panel('Memory, the most so far', 'GiB', 'perf/host_gib perf/device_gib',
-         span=1, low=0.0),
-  _panel('Verifier pool', 'count or seconds', 'pool/', low=0.0),
-  _panel('Problems of finite data', 'share', 'data/', **SHARE),
-)  # fmt: skip
-
-
-def layout(title: str, unit: str, x: str = 'step') -> dict[str, Any]:
-  """What all figures have in common."""
-  return {
-    'title': {'text': title, 'font': {'size': 15}, 'x': 0.02},
-    'xaxis': {'title': {'text': x}, 'gridcolor': '#eee'},
-    'yaxis': {'title': {'text': unit}, 'gridcolor': '#eee'},
-    'margin': {'l': 60, 'r': 15, 't': 40, 'b': 40},
-    'legend': {'orientation': 'h', 'y': -0.22, 'font': {'size': 11}},
-    'height': 330,
-    'hovermode': 'x unified',
-    'paper_bgcolor': '#fff',
-    'plot_bgcolor': '#fff',
-    'shapes': [],
-    'annotations': [],
-  }
 
 
 class Origin:
@@ -146,11 +49,12 @@ def _begin(run: Run, stage: str) -> int:
   return max(before)
 
 
-def _average(runs: list[Run], origin: Origin, name: str):
+def _average(runs: list[Run], origin: Origin, name: str, stage: str = ''):
   """(steps, mean, low, high) of runs that differ in their seed."""
   found: dict[int, list[float]] = {}
   for run in runs:
-    for step, value in zip(*run.series(name)):
+    rows = [r for r in run.rows if stage in ('', r['stage'])]
+    for step, value in zip(*metrics_file.series(rows, name)):
       if value is not None:
         found.setdefault(step - origin.of(run), []).append(value)
   steps = sorted(found)
@@ -193,7 +97,7 @@ def metrics_named(runs: list[Run], names: tuple[str, ...]) -> list[str]:
   return out
 
 
-def of_panel(panel: Panel, runs: list[Run]) -> dict[str, Any] | None:
+def of_panel(panel: panels.Panel, runs: list[Run]) -> dict[str, Any] | None:
   """The figure of a panel; None where no run told any of its metrics."""
   names, origin = metrics_named(runs, panel.names), Origin(runs)
   groups = state.seeds(runs)
@@ -201,7 +105,7 @@ def of_panel(panel: Panel, runs: list[Run]) -> dict[str, Any] | None:
   for i, group in enumerate(groups):
     for j, name in enumerate(names):
       color = COLORS[(i if several else j) % len(COLORS)]
-      steps, mean, low, high = _average(group, origin, name)
+      steps, mean, low, high = _average(group, origin, name, panel.stage)
       if not steps:
         continue
       short = name.partition('/')[2]
@@ -214,8 +118,8 @@ def of_panel(panel: Panel, runs: list[Run]) -> dict[str, Any] | None:
       values += [*low, *high]
   if not values:
     return None
-  figure = layout(panel.title, panel.unit, origin.title)
-  figure['yaxis'] |= _axis(panel, values)
+  figure = panels.layout(panel.title, panel.unit, origin.title)
+  figure['yaxis'] |= panels.axis(panel, values)
   _mark(figure, runs, origin)
   return {'data': traces, 'layout': figure}
 
@@ -231,30 +135,6 @@ def _line(x, y, name: str, color: str, dash: int = 0, **more) -> dict:
     'marker': {'size': 4},
     'line': {'color': color, 'width': 2, 'dash': DASHES[dash % len(DASHES)]},
   } | more
-
-
-def _axis(panel: Panel, values: list[float]) -> dict[str, Any]:
-  """A vertical axis that a wobble does not fill."""
-  if panel.log and max(values) > 0:
-    return {'type': 'log', 'exponentformat': 'power'}
-  low, high = spanned(values, panel.span, panel.low, panel.high)
-  return {'range': [low, high]}
-
-
-def spanned(
-  values: list[float], span: float, low: float | None, high: float | None
-) -> tuple[float, float]:
-  """Ends of an axis that shows all values, `low` and `high` included, and at
-  least `span`.
-  """
-  bottom = min(values) if low is None else min(low, *values)
-  top = max(values) if high is None else max(high, *values)
-  if top - bottom < span:
-    middle = (top + bottom) / 2
-    bottom = bottom if low is not None else middle - span / 2
-    top = bottom + span
-  room = 0.05 * (top - bottom) or 0.5
-  return bottom - room, top + room
 
 
 def _errors(run: Run, origin: Origin, name: str):
@@ -302,11 +182,14 @@ def curves(runs: list[Run]) -> list[dict]:
   """The figures of all panels that runs told anything of, and those of the
   metrics that no panel shows.
   """
-  shown = [n for p in PANELS for n in metrics_named(runs, p.names)]
+  shown = [n for p in panels.PANELS for n in metrics_named(runs, p.names)]
   known = [*{n: None for run in runs for n in run.names()}]
   rest = [n for n in known if n not in shown and '/maj@' not in n]
-  panels = [*PANELS, *(Panel(n, '', (n,)) for n in rest if '/pass@' not in n)]
-  figures = [(p, of_panel(p, runs)) for p in panels]
+  every = [
+    *panels.PANELS,
+    *(panels.Panel(n, '', (n,)) for n in rest if '/pass@' not in n),
+  ]
+  figures = [(p, of_panel(p, runs)) for p in every]
   return [
     {'figure': f, 'more': p.title in rest} for p, f in figures if f is not None
   ]
@@ -338,7 +221,7 @@ def pass_at_k(runs: list[Run]) -> list[dict]:
         if at
         else f'{run.name}: no crossover up to k = {lines[1][-1][0]}'
       )
-    figure = layout(f'pass@k, {split}', 'share of problems', 'k')
+    figure = panels.layout(f'pass@k, {split}', 'share of problems', 'k')
     figure['xaxis'] |= {'type': 'log', 'dtick': 0.30103}
     figure['yaxis']['range'] = [-0.02, 1.02]
     out.append({'figure': {'data': traces, 'layout': figure}, 'notes': notes})
@@ -356,7 +239,7 @@ def _with_errors(line: list[tuple], name: str, color: str, dash: int) -> list:
   ]
 
 
-def of_answers(runs: list[Run], steps: list[list[Step]]) -> list[dict]:
+def of_answers(runs: list[Run], found: list[Answers]) -> list[dict]:
   """Figures of what rollouts on disk say, step by step."""
   origin = Origin(runs)
   specs = (
@@ -368,8 +251,8 @@ def of_answers(runs: list[Run], steps: list[list[Step]]) -> list[dict]:
   out = []
   for title, unit, span, lines_of in specs:
     traces, values = [], []
-    for i, (run, own) in enumerate(zip(runs, steps)):
-      for j, (name, points) in enumerate(lines_of(own).items()):
+    for i, (run, own) in enumerate(zip(runs, found)):
+      for j, (name, points) in enumerate(lines_of(own.steps).items()):
         points = [(s - origin.of(run), v) for s, v in points if v is not None]
         if not points:
           continue
@@ -379,8 +262,8 @@ def of_answers(runs: list[Run], steps: list[list[Step]]) -> list[dict]:
         traces.append(_line([*x], [*y], label, color, j if runs[1:] else 0))
         values += y
     if values:
-      figure = layout(title, unit, origin.title)
-      figure['yaxis']['range'] = spanned(values, span, 0.0, None)
+      figure = panels.layout(title, unit, origin.title)
+      figure['yaxis']['range'] = panels.spanned(values, span, 0.0, None)
       out.append({'figure': {'data': traces, 'layout': figure}})
   return out
 
@@ -411,17 +294,19 @@ def _signs(steps: list[Step]) -> dict[str, list]:
   }
 
 
-def of_support(runs: list[Run]) -> list[dict]:
+def of_support(runs: list[Run], answers: list[Answers]) -> list[dict]:
   """Problems gained and lost: between two evaluations, and in training."""
   out = []
-  for run in runs:
+  for run, own in zip(runs, answers):
     both = alarms.before_and_after(run)
     for split, after in (both[1]['splits'] if both else {}).items():
       before = both[0]['splits'].get(split)
       if not before or len(before['right']) != len(after['right']):
         continue
       found = passk.changes(before['right'], after['right'])
-      figure = layout(f'{run.name}, {split}: solved by any sample', 'problems')
+      figure = panels.layout(
+        f'{run.name}, {split}: solved by any sample', 'problems'
+      )
       figure['xaxis']['title']['text'] = (
         f'step {both[0]["step"]} against {both[1]["step"]}, '
         f'{after["samples"]} samples'
@@ -439,15 +324,16 @@ def of_support(runs: list[Run]) -> list[dict]:
         if found[name]
       ]
       out.append({'figure': {'data': [bars], 'layout': figure}, 'notes': notes})
-    points = support(records(run))
-    if any(first or lost for _, first, lost in points):
-      out.append({'figure': _of_training(run, points)})
+    if any(first or lost for _, first, lost in own.support):
+      out.append({'figure': _of_training(run, own.support)})
   return out
 
 
 def _of_training(run: Run, points: list[tuple]) -> dict:
   steps, first, lost = ([*column] for column in zip(*points))
-  figure = layout(f'{run.name}: problems of training', 'problems of rollouts')
+  figure = panels.layout(
+    f'{run.name}: problems of training', 'problems of rollouts'
+  )
   lines = [
     _line(steps, first, 'solved for the first time', COLORS[2]),
     _line(steps, lost, 'lost again', COLORS[1]),

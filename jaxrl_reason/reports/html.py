@@ -10,7 +10,7 @@ import json
 import pathlib
 from typing import Any
 
-from jaxrl_reason.reports import alarms, answers, figures, state
+from jaxrl_reason.reports import alarms, answers, figures, panels, state
 from jaxrl_reason.reports.workdirs import Run
 
 PAGE = pathlib.Path(__file__).with_name('page')
@@ -45,17 +45,17 @@ def write(
   """
   template, plotly = _libraries()
   blocks = answers.Blocks()
-  steps, tops = answers.read(runs, blocks)
+  found = [answers.read(run, i, blocks) for i, run in enumerate(runs)]
   sizes = blocks.close()
   shown = {
     'pass': figures.pass_at_k(runs),
     'curves': figures.curves(runs),
-    'answers': figures.of_answers(runs, steps),
-    'support': figures.of_support(runs),
+    'answers': figures.of_answers(runs, found),
+    'support': figures.of_support(runs, found),
   }
   context = {
-    'runs': [_told(run, own) for run, own in zip(runs, steps)],
-    'tops': [(r.name, top) for r, top in zip(runs, tops) if top],
+    'runs': [_told(run, own.steps) for run, own in zip(runs, found)],
+    'tops': [(r.name, own.top) for r, own in zip(runs, found) if own.top],
     'differing': state.differing(runs),
     'changed': [(r.name, state.changed(r, defaults)) for r in runs],
     'names': [r.name for r in runs],
@@ -89,7 +89,7 @@ def _told(run: Run, steps: list[answers.Step]) -> dict[str, Any]:
 def _last(run: Run) -> list[tuple[str, float]]:
   """The newest values of what a run is judged by."""
   out = []
-  for name in figures.PANELS[0].names + figures.PANELS[1].names[:1]:
+  for name in panels.PANELS[0].names + panels.PANELS[1].names[:1]:
     values = [v for v in run.series(name)[1] if v is not None]
     out += [(name.partition('/')[2], values[-1])] if values else []
   return out

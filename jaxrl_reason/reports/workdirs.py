@@ -8,7 +8,6 @@ warning.
 import dataclasses
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
@@ -112,25 +111,22 @@ def _whole(path: epath.Path) -> dict | None:
 
 def lines(path: epath.Path) -> list[dict]:
   """The objects of a file, a line each; [] without the file."""
-  return [json.loads(x) for x in _raw(path)]
-
-
-def _raw(path: epath.Path) -> Iterator[str]:
-  """The lines that hold an object."""
   if not path.exists():
-    return
+    return []
+  out = []
   # By '\n' alone: texts may hold other characters that end a line.
   for i, line in enumerate(path.read_text().split('\n'), 1):
     if not line.strip():
       continue
     try:
-      if isinstance(json.loads(line), dict):
-        yield line
-        continue
-      problem = 'no object'
+      row, problem = json.loads(line), 'no object'
     except ValueError as e:
-      problem = e
-    logging.warning('%s, line %d is left out: %s', path, i, problem)
+      row, problem = None, e
+    if isinstance(row, dict):
+      out.append(row)
+    else:
+      logging.warning('%s, line %d is left out: %s', path, i, problem)
+  return out
 
 
 def finite(row: dict) -> dict:

@@ -7,7 +7,7 @@
   // ---- figures, drawn when they come into view
   const draw = (div) => {
     const { figure } = data.figures[div.dataset.key][+div.dataset.i];
-    Plotly.newPlot(div, figure.data, figure.layout, { responsive: true, displaylogo: false });
+    Plotly.newPlot(div, figure.data, figure.layout, { responsive: true, displaylogo: false, displayModeBar: 'hover' });
   };
   const seen = new IntersectionObserver((entries) => {
     for (const e of entries) if (e.isIntersecting) { seen.unobserve(e.target); draw(e.target); }
@@ -22,8 +22,13 @@
     const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream('gzip'));
     return JSON.parse(await new Response(stream).text());
   };
+  const whole = new Promise((done) => document.addEventListener('DOMContentLoaded', done));
+  const found = async (id) => {
+    if (!el(id)) await whole; // the file is still being read
+    return el(id).textContent;
+  };
   const block = (id) => {
-    if (!opened.has(id)) opened.set(id, unpack(el(id).textContent));
+    if (!opened.has(id)) opened.set(id, found(id).then(unpack));
     return opened.get(id);
   };
   const textsOf = async (i) => (await block(`texts-${Math.floor(i / data.textRows)}`))[i % data.textRows];
