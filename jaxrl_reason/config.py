@@ -301,6 +301,12 @@ def default() -> ml_collections.ConfigDict:
         # was trained on; False: warn.
         same_data=True,
       ),
+      # What is kept of the batches of the rl stage, in workdir/rollouts.
+      rollouts=dict(
+        every=10,  # steps of the run; 0: nothing is kept
+        problems=8,  # of such a batch, at most, with all of their samples
+        mib=256.0,  # of all files; beyond it every second one goes
+      ),
       log_every=10,  # steps between lines of metrics.jsonl
       profile=dict(
         # Steps of the run, counted over its stages, that are traced for XProf

@@ -130,6 +130,9 @@ RANGES = {
   **_inside('sft', SUPERVISED),
   **_inside('rl', RL),
   **_inside('eval', EVAL),
+  **_inside(
+    'rollouts', {'every': COUNT_OR_NONE, 'problems': COUNT, 'mib': POSITIVE}
+  ),
   **_inside('checkpoint', {'every': COUNT, 'keep': COUNT}),
 }
 

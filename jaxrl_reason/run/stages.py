@@ -33,6 +33,7 @@ from jaxrl_reason.run import programs, rewarding, states
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.update.learner import Learner
+from jaxrl_reason.update.shown import Shown
 
 # A supervised step is policy gradient with every advantage 1.
 SUPERVISED = {
@@ -100,7 +101,18 @@ def learner(
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=tuple(c.rewards),
+    shown=_shown(config),
     **common,
+  )
+
+
+def _shown(config) -> Shown | None:
+  """What of the rl stage's batches goes to disk."""
+  c, r = config.rl, config.rollouts
+  return (
+    Shown(r.every, min(r.problems, c.prompts) * c.samples)
+    if (r.every)
+    else None
   )
 
 
@@ -317,6 +329,10 @@ def _host(
       ids = np.repeat(_everyone(mesh, answered.questions.ids), c.samples)
       stats.add(ids, answered.reward.parts[:, 0], answered.reward.valid)
       host |= stats.metrics()
+    if learn.shown is not None:
+      mine = sharding.my_rows(mesh, len(answered.reward.total))
+      verdicts = dict(zip(mine.tolist(), answered.verdicts))
+      metrics['rollouts']['verdicts'] = verdicts
     return state, metrics, host
 
   return Stage(learn, where, data, dispatch, 1, stats, pool.close)
