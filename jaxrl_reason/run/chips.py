@@ -7,6 +7,9 @@ of a TPU7x chip.
 """
 
 import dataclasses
+import os
+
+import jax
 
 GIB = 2**30
 
@@ -60,3 +63,16 @@ def chip_of(topology: str) -> Chip:
       'for example v5e:4x4 or v5p:4x4x4'
     )
   return CHIPS[name]
+
+
+def memory(device: jax.Device) -> int | None:
+  """Bytes of a device's memory, or None where it is not known. Those of a CPU
+  share what the machine has.
+  """
+  for chip in CHIPS.values():
+    if device.device_kind in chip.kinds:
+      return int(chip.hbm)
+  if device.platform == 'cpu':
+    whole = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    return whole // jax.local_device_count()
+  return (device.memory_stats() or {}).get('bytes_limit')

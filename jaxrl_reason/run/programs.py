@@ -21,6 +21,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import (
+  Account,
   Batch,
   Metrics,
   Prompts,
@@ -55,9 +56,20 @@ def fused_step(
   found = source(
     state.params, state.control, prompts, root, state.step, sampling, stop
   )
+  return learn_found(learner, state, found, root, sampling)
+
+
+def learn_found(
+  learner: Learner,
+  state: TrainState,
+  found: Trajectories,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Learns from trajectories."""
   _, order = fused.step_keys(root, state.step)
   batch = batch_lib.make_batch(found)
-  return learn(learner, state, batch, sampling, order)
+  return learn(learner, state, batch, sampling, order, found.account)
 
 
 def learn(
@@ -66,17 +78,30 @@ def learn(
   batch: Batch,
   sampling: Sampling,
   key: jax.Array,
+  account: Account | None = None,
 ) -> tuple[TrainState, Metrics]:
-  """Filters a batch and updates: what follows every source."""
-  chosen, metrics = batch, batch_lib.stats(batch, learner.part_names)
+  """Filters a batch and updates: what follows every source.
+
+  Args:
+    account: of what was generated, where that is not the batch.
+  """
+  chosen, names = batch, learner.part_names
+  if account is None:
+    seen, metrics = batch_lib.outcomes(batch), batch_lib.stats(batch, names)
+  else:
+    metrics = batch_lib.stats_of_rounds(account, names) | account.metrics
+    seen = account.seen
+    if account.control:
+      state = state.replace(control=state.control | account.control)
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more
   lag = jnp.where(batch.mask, state.step - batch.version, 0)
   metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
   if state.control is not None:
-    metrics |= {f'control/{k}': v for k, v in state.control.items()}
-    state = state.replace(control=progress.observe(state.control, batch))
+    now = progress.of(state.control)
+    metrics |= {f'control/{k}': v for k, v in now.items()}
+    state = state.replace(control=progress.observe(state.control, seen))
   state, more = step_lib.update(learner, state, chosen, sampling, key)
   return state, metrics | more
 
