@@ -150,9 +150,7 @@ class Replay:
     ring, fresh = control['replay'], groups_lib.of(found)
     key = fused.key_of(root, step, 'replay')
     again, there = self._choose(ring, fresh, key)
-    both = jax.tree.map(
-      lambda a, b: jnp.concatenate([a, b]), fresh, again
-    )
+    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), fresh, again)
     alive = groups_lib.alive(self.keeps, found)
     account = _account(found)
     capacity = ring['groups'].reward.total.shape[0]

@@ -6,6 +6,8 @@ profiles and in the log of compilations.
   rl_greedy       params, prompts -> Rollout        where the loss reads those
   rl_score        state, Rollouts -> Batch          old and reference log-probs
   rl_learn        state, Batch, rewards -> state    filter and update
+  rl_round        Rollouts, rewards -> Places       of one of several rounds
+  rl_learn_rounds state, Places -> state            refill, replay, update
   pretrain_steps, sft_steps   state, rows [K,R] -> state
 
 Static records (a Learner, a source, ...) select a program and come first; keys,
@@ -33,6 +35,8 @@ from jaxrl_reason.base import (
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import fused, progress
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
+from jaxrl_reason.rollouts.refill import Places, Refill
+from jaxrl_reason.rollouts.replay import Replay
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
 from jaxrl_reason.update.learner import Learner
@@ -175,6 +179,49 @@ def rl_learn(
   _, order = fused.step_keys(root, state.step)
   batch = batch_lib.with_reward(batch, reward, greedy)
   return learn(learner, state, batch, sampling, order)
+
+
+def rl_round(
+  refill: Refill,
+  n_samples: int,
+  control: dict | None,
+  places: Places | None,
+  prompts: Prompts,
+  outs: list[Rollout],
+  reward: Reward,
+  greedy: Reward | None,
+) -> tuple[Places, jax.Array]:
+  """Puts a verified round's groups to those of the rounds before.
+
+  Args:
+    places: None, before the first.
+    outs: Rollouts of the round's parts.
+
+  Returns:
+    (places, whether groups are missing and a round is left).
+  """
+  out = batch_lib.interleaved(outs, n_samples)
+  found = Trajectories(prompts, out, reward, greedy)
+  if places is None:
+    places = refill.begin(control, found)
+  places = refill.add(places, found)
+  return places, refill.is_short(places)
+
+
+def rl_learn_rounds(
+  learner: Learner,
+  refill: Refill,
+  replay: Replay | None,
+  state: TrainState,
+  places: Places,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Learns from the groups of a step's rounds, and from those replayed."""
+  found = refill.finish(places)
+  if replay is not None:
+    found = replay.mix(found, state.control, root, state.step)
+  return learn_found(learner, state, found, root, sampling)
 
 
 def pretrain_steps(learner: Learner, state, rows, key):

@@ -24,8 +24,8 @@ def check(c: ml_collections.ConfigDict) -> None:
     )
   if args.low > args.high:
     raise ValueError(
-      f'rl.filter_args.low={args.low} is above rl.filter_args.high={args.high}: '
-      'no group falls in between'
+      f'rl.filter_args.low={args.low} is above rl.filter_args.high='
+      f'{args.high}: no group falls in between'
     )
   if 'band' in names and not _shares_inside(c.samples, args.low, args.high):
     raise ValueError(

@@ -2,7 +2,7 @@
 configuration, and what they remember (`TrainState.control`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -21,12 +21,13 @@ from jaxrl_reason.rollouts import (
   replay,
 )
 from jaxrl_reason.rollouts.fused import Generation
+from jaxrl_reason.rollouts.host import Questions
 from jaxrl_reason.run import chips, rewarding
 from jaxrl_reason.update.learner import Learner
 
 
 def is_plain(c: ml_collections.ConfigDict) -> bool:
-  """Whether a step of the rl section learns from its own groups, and no others."""
+  """Whether a step has one round, and learns from that alone."""
   return not (c.refill_rounds or c.replay.rows)
 
 
@@ -36,9 +37,7 @@ def refilled(c: ml_collections.ConfigDict, source=None) -> refill.Refill:
   return refill.Refill(source, keeps, c.refill_rounds, c.refill_keep)
 
 
-def replayed(
-  c: ml_collections.ConfigDict, source=None
-) -> replay.Replay | None:
+def replayed(c: ml_collections.ConfigDict, source=None) -> replay.Replay | None:
   """Puts the replay that the rl section asks for around a source, if any."""
   if not c.replay.rows:
     return None
@@ -126,3 +125,22 @@ def _refuse_too_large(kept, capacity: int, mesh: jax.sharding.Mesh) -> None:
       f'rl.replay.capacity={capacity} groups take {size / 2**30:.1f} GiB of '
       f'each device, which has {room / 2**30:.1f} GiB: lower it'
     )
+
+
+def questions(data, mesh, spares: int) -> Iterator[list[Questions]]:
+  """The rows of `data` on the mesh, with the problems they are of: those of a
+  step, by round.
+  """
+  for rows in data:
+    columns = [rows]
+    if spares:
+      columns = [
+        jax.tree.map(lambda x: x[:, i], rows)  # noqa: B023
+        for i in range(1 + spares)
+      ]
+    yield [_asked(column, mesh) for column in columns]
+
+
+def _asked(rows: dict, mesh) -> Questions:
+  examples, ids = rows.pop('example').tolist(), rows['prompt_id']
+  return Questions(Prompts(**sharding.to_global(rows, mesh)), ids, examples)

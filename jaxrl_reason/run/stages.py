@@ -26,10 +26,11 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
-from jaxrl_reason.rollouts.host import HostSource, Questions
+from jaxrl_reason.rollouts.host import HostSource
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import programs, rewarding, sources, states
 from jaxrl_reason.run.host_step import HostStep
+from jaxrl_reason.run.rounds_step import RoundsStep
 from jaxrl_reason.update import critics, optim
 from jaxrl_reason.update.learner import Learner
 from jaxrl_reason.update.packing import Lengths, Packing
@@ -318,22 +319,35 @@ def _host(
     # The problem itself comes along: its verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  data = _batches(config, train, row, c.prompts, 1, 'rl', mesh)
+  data = _batches(config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds)
   pool = VerifierPool(
     rewarding.host_spec(c.rewards.to_dict(), problems.reward),
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
+  steps = sources.questions(data, mesh, c.refill_rounds)
   source = _host_source(
-    config, learn, mesh, _questions(data, mesh), pool, tokenizer, root, stop
+    config,
+    learn,
+    mesh,
+    (rounds[0] for rounds in steps),
+    pool,
+    tokenizer,
+    root,
+    stop,
   )
 
   def to_device(tree):
     own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
     return sharding.to_global(own, mesh)
 
-  ahead = bool(c.staleness)
-  step = HostStep(source, learn, to_device, where.shardings, ahead)
+  plain = sources.is_plain(c)
+  if plain:
+    ahead = bool(c.staleness)
+    step = HostStep(source, learn, to_device, where.shardings, ahead)
+  else:
+    around = sources.refilled(c), sources.replayed(c)
+    step = RoundsStep(source, steps, *around, learn, to_device, where.shardings)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
@@ -341,20 +355,13 @@ def _host(
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     if stats is not None:
-      ids = np.repeat(_everyone(mesh, answered.questions.ids), c.samples)
-      stats.add(ids, answered.reward.parts[:, 0], answered.reward.valid)
+      for round_ in [answered] if plain else answered:
+        ids = np.repeat(_everyone(mesh, round_.questions.ids), c.samples)
+        stats.add(ids, round_.reward.parts[:, 0], round_.reward.valid)
       host |= stats.metrics()
     return state, metrics, host
 
   return Stage(learn, where, data, dispatch, 1, stats, pool.close)
-
-
-def _questions(data, mesh) -> Iterator[Questions]:
-  """The rows of `data` on the mesh, with the problems they are of."""
-  for rows in data:
-    examples, ids = rows.pop('example').tolist(), rows['prompt_id']
-    prompts = Prompts(**sharding.to_global(rows, mesh))
-    yield Questions(prompts, ids, examples)
 
 
 def _host_source(
