@@ -59,8 +59,8 @@ def _rank(batch: Batch, value: jax.Array, among: jax.Array) -> jax.Array:
 
 def drop_dead_groups(batch: Batch) -> Batch:
   """Takes zero-variance groups out of every mean (the dynamic sampling of DAPO,
-  https://arxiv.org/abs/2503.14476). With `rl.refill_rounds` others come in their
-  place; without, the batch shrinks.
+  https://arxiv.org/abs/2503.14476). With `rl.refill_rounds` others come in
+  their place; without, the batch shrinks.
   """
   return batch.replace(mask=batch.mask & (_spread(batch) > 0)[:, None])
 

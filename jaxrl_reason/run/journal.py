@@ -140,8 +140,8 @@ class Journal:
     if empty and not self._empty:
       c = self._config.rl
       say(
-        f'steps {total - n + 1} to {total}: rl.filter={c.filter!r} left none of '
-        f'the groups of {values["refill/rounds"]:g} rounds a step, so that '
+        f'steps {total - n + 1} to {total}: rl.filter={c.filter!r} left none '
+        f'of the groups of {values["refill/rounds"]:g} rounds a step, so that '
         f'nothing was learnt; reward_mean is {values["reward_mean"]:.3g}. Use '
         'easier problems, a longer warm start or more rl.samples.'
       )
