@@ -7,6 +7,9 @@ of a TPU7x chip.
 """
 
 import dataclasses
+import os
+
+import jax
 
 GIB = 2**30
 
@@ -82,3 +85,16 @@ def torus_of(topology: str) -> tuple[int, ...]:
       f'least 1 chip, such as {example}'
     )
   return tuple(int(s) for s in sizes)
+
+
+def memory(device: jax.Device) -> int | None:
+  """Bytes of a device's memory, or None where it is not known. Those of a CPU
+  share what the machine has.
+  """
+  for chip in CHIPS.values():
+    if device.device_kind in chip.kinds:
+      return int(chip.hbm)
+  if device.platform == 'cpu':
+    whole = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    return whole // jax.local_device_count()
+  return (device.memory_stats() or {}).get('bytes_limit')
