@@ -5,6 +5,7 @@ functions give the sampler its distribution and the trainer the log-probability
 under it, so the two agree (float32: 1e-5) whatever the settings.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -145,7 +146,7 @@ def draw(
   n, vocab = logits.shape
   # A power of two, so that shards of the vocabulary hold whole blocks.
   blocks = min(128, 2 ** math.ceil(math.log2(vocab) / 2))
-  u = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+  u = jax.vmap(functools.partial(jax.random.uniform, shape=(2,)))(keys)
   logits = jnp.pad(logits, ((0, 0), (0, -vocab % blocks)), constant_values=OUT)
   logits = logits.reshape(n, blocks, -1)
   highest = jnp.max(logits, axis=-1)

@@ -13,6 +13,7 @@ knows by its name. docs/plan.md works an example.
 """
 
 import json
+import operator
 import pathlib
 import sys
 
@@ -99,7 +100,7 @@ class Planner:
   def largest(self, facts: dict) -> int:
     """The most prompts that fit, by the phase that needs most."""
     inside = [p for p in facts['phases'] if p['phase'] not in phases.SUPERVISED]
-    top = max(inside, key=lambda p: p['needs_gib'])
+    top = max(inside, key=operator.itemgetter('needs_gib'))
     start, room = facts['prompts'], self.machine.chip.hbm
 
     def needs(prompts: int) -> float:

@@ -11,6 +11,7 @@ and attention gathers keys and values, never scores. Everywhere else, decoding
 included, 'context' splits rows further where their number allows it.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -111,9 +112,7 @@ def shardings(specs: Any, mesh: Mesh, rules: dict) -> Any:
         )
     return NamedSharding(mesh, part)
 
-  return jax.tree_util.tree_map_with_path(
-    lambda p, s: leaf(trees.path_str(p), s), specs
-  )
+  return trees.map_with_path(leaf, specs)
 
 
 def rows(x: jax.Array, axis: int = 0) -> jax.Array:
@@ -225,7 +224,7 @@ def on_shards(
 
 
 def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
-  """f(rows, weights, axis) -> arrays [M,...], every device by itself: it has
+  """f(rows, weights, axis=) -> arrays [M,...], every device by itself: it has
   its own of the rows [M,...], and its share of the experts' weights [E,...],
   which are split over mesh axis `axis`. The tensor axis stays the
   partitioner's.
@@ -235,9 +234,9 @@ def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
   """
   n, axis = n_row_shards(), TRAIN_RULES['expert']
   if n == 1 or jax.tree.leaves(rows)[0].shape[0] % n:
-    return f(rows, weights, None)
+    return f(rows, weights, axis=None)
   return jax.shard_map(
-    lambda rows, weights: f(rows, weights, axis),
+    functools.partial(f, axis=axis),
     in_specs=(P(ROWS), P(axis)),
     out_specs=P(ROWS),
     # Axes of one device as well: kernels want no axis left to the partitioner.

@@ -1,5 +1,6 @@
 """Trees addressed by `a/b/c` paths: what regex rules over parameters use."""
 
+import operator
 import re
 import zlib
 from collections.abc import Callable
@@ -91,6 +92,11 @@ def join(a: Any, b: Any) -> Any:
   return jax.tree.map(
     lambda x, y: y if x is None else x, a, b, is_leaf=lambda x: x is None
   )
+
+
+def take(tree: Any, index: Any) -> Any:
+  """The part `index` of every array of a tree, x[index]."""
+  return jax.tree.map(operator.itemgetter(index), tree)
 
 
 def n_params(tree: Any) -> int:

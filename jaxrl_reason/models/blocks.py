@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.config import ACTIVATIONS, REMAT, Config
 from jaxrl_reason.models.parts import attention, layers, moe, rope
 
@@ -112,7 +112,7 @@ def _of_layer(c: Config, positions, room: int):
   def f(flags):
     angles = tables[index[0]]
     if 'rope' in flags:
-      angles = jax.tree.map(lambda x: x[flags['rope']], stacked)
+      angles = trees.take(stacked, flags['rope'])
     return angles, flags.get('window', 0)
 
   return windows, flags, f

@@ -17,7 +17,7 @@ REMAT = {
 }
 ACTIVATIONS = {
   'silu': jax.nn.silu,
-  'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
+  'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
 }
 NOPE = -1  # in Config.rope_of_layer: a layer without positions
 CHOICES = {

@@ -27,11 +27,11 @@ def kept_bytes(c: Config, length: int) -> int:
   def bytes_of(rows: int) -> int:
     shape = jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
-    def hidden(params, tokens):
-      return model.hidden(params, tokens, tokens > 0)
-
     def pull(params, tokens):
-      return jax.vjp(lambda p: hidden(p, tokens), params)[1]
+      def hidden(params):
+        return model.hidden(params, tokens, tokens > 0)
+
+      return jax.vjp(hidden, params)[1]
 
     kept = jax.eval_shape(pull, spec.abstract(model.specs), shape)
     arrays = [x for x in jax.tree.leaves(kept) if hasattr(x, 'dtype')]

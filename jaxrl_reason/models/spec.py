@@ -54,13 +54,11 @@ def n_stacked(spec: Spec) -> int:
 
 def stack(specs: Any, n: int) -> Any:
   """The same specs with a leading 'layers' dimension of n."""
-  return jax.tree.map(
-    lambda s: dataclasses.replace(
-      s, shape=(n, *s.shape), axes=('layers', *s.axes)
-    ),
-    specs,
-    is_leaf=is_spec,
-  )
+
+  def stacked(s: Spec) -> Spec:
+    return dataclasses.replace(s, shape=(n, *s.shape), axes=('layers', *s.axes))
+
+  return jax.tree.map(stacked, specs, is_leaf=is_spec)
 
 
 def abstract(specs: Any, dtype=None) -> Any:

@@ -7,6 +7,7 @@ log.table()          those since the last table
 """
 
 import dataclasses
+import operator
 import threading
 import time
 from collections.abc import Callable
@@ -79,7 +80,7 @@ class Log:
   def take(self) -> list[Program]:
     """Those since it was last asked, the largest first."""
     taken, self._new = self._new, []
-    return sorted(taken, key=lambda p: -p.peak)
+    return sorted(taken, key=operator.attrgetter('peak'), reverse=True)
 
   def table(self, shown: int = 6) -> str:
     """Those since it was last asked: the `shown` largest, and the rest."""

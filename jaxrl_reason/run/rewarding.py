@@ -111,7 +111,11 @@ def grader(
   """How evaluations verify answers: the data's own host reward."""
   if reward not in resolve.POOL_ONLY:
     function = compose.build(reward)
-    return lambda cases: [judge(function, text, ex) for text, ex in cases]
+
+    def here(cases):
+      return [judge(function, text, example) for text, example in cases]
+
+    return here
 
   def pooled(cases):
     """Verdicts from workers that live for one evaluation."""

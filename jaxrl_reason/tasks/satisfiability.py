@@ -91,9 +91,9 @@ def generate(
     return None
   clauses, solution = found
   steps = []
-  for values in itertools.takewhile(
-    lambda values: values != solution, _assignments(variables)
-  ):
+  for values in _assignments(variables):
+    if values == solution:
+      break
     failed = next(c for c in clauses if not holds(c, values))
     steps.append(f'{_row(values)}!{_show(failed)}')
   prompt = ' '.join(map(_show, clauses)) + '>'

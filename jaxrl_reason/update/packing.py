@@ -15,6 +15,7 @@ losses, advantages and micro-batches know nothing of it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.cache import spaced
 from jaxrl_reason.models.config import sized_choice
 
@@ -111,7 +112,7 @@ class Packing:
     # valid ones, as its position does.
     place = start[:, None] + jnp.cumsum(valid, axis=1) - 1
 
-    def at(rows: int) -> Packed:
+    def at(rows: int, x: Any) -> tuple[Any, Packed]:
       nowhere = rows * self.length
       to = jnp.where(valid, place, nowhere)
 
@@ -124,10 +125,10 @@ class Packing:
         )
 
       ids = jnp.broadcast_to(rank[:, None] + 1, (n, t))
-      return Packed(put(n * t, jnp.arange(n * t)), put(0, ids), to)
+      return x, Packed(put(n * t, jnp.arange(n * t)), put(0, ids), to)
 
     which = jnp.searchsorted(jnp.asarray(sizes), row.max() + 1)
-    return which, [lambda x, s=s: (x, at(s)) for s in sizes]
+    return which, [functools.partial(at, rows) for rows in sizes]
 
   def order(self, valid: jax.Array, parts: int) -> None:
     """None: any part of the rows packs as well as another."""
@@ -152,14 +153,14 @@ class Lengths:
     sizes = [self.start + n for n in spaced(t - self.start, self.sizes)]
     which = jnp.searchsorted(jnp.asarray(sizes), _ends(valid).max())
 
-    def cut(rows, size: int):
+    def cut(size: int, rows: Any) -> tuple[Any, None]:
       # By shape: what an update reads of [N,T] is per token.
       def leaf(x):
         return x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
 
       return jax.tree.map(leaf, rows), None
 
-    return which, [lambda x, s=s: cut(x, s) for s in sizes]
+    return which, [functools.partial(cut, size) for size in sizes]
 
   def order(self, valid: jax.Array, parts: int) -> jax.Array:
     """Rows [N] such that strided parts (`batch.split`) have like lengths."""
@@ -196,7 +197,7 @@ def arranged(
   order = how and how.order(valid, parts)
   if order is None:
     return rows, None
-  return jax.tree.map(lambda x: x[order], rows), order
+  return trees.take(rows, order), order
 
 
 def fit(
@@ -214,5 +215,9 @@ def fit(
   if how is None:
     return f(rows, None)
   which, options = how.options(valid)
-  branches = [lambda rows, o=o: f(*o(rows)) for o in options]
+
+  def branch(option, rows):
+    return f(*option(rows))
+
+  branches = [functools.partial(branch, option) for option in options]
   return jax.lax.switch(which, branches, rows)

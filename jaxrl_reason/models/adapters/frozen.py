@@ -109,9 +109,10 @@ def init(tree: Any, key: jax.Array) -> Any:
 
 
 def _map_pairs(f, tree: Any) -> Any:
-  return jax.tree.map(
-    lambda x: f(x[INT8], x[SCALE]) if is_pair(x) else x, tree, is_leaf=is_pair
-  )
+  def leaf(x):
+    return f(x[INT8], x[SCALE]) if is_pair(x) else x
+
+  return jax.tree.map(leaf, tree, is_leaf=is_pair)
 
 
 def wrapped(params: Any) -> Any:

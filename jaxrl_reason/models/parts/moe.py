@@ -12,6 +12,7 @@ the router gives them now: the trainer then differentiates the very experts that
 sampled (rollout routing replay, https://arxiv.org/abs/2510.11370).
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -107,7 +108,7 @@ def _weighted(x, p: dict, routes, weights, activation, n: int) -> jax.Array:
   return jnp.einsum('mkd,mk->md', y, weights)
 
 
-def _exchanged(rows: tuple, p: dict, axis: str | None, activation, n: int):
+def _exchanged(rows: tuple, p: dict, axis: str | None, *, activation, n: int):
   """`_weighted` of this device's rows, of n experts split over a mesh axis.
 
   An update has more uses of experts than the weights have rows: it gathers the
@@ -117,9 +118,7 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, activation, n: int):
   if axis is None:
     return _weighted(rows[0], p, *rows[1:], activation, n)
 
-  def gather(tree):
-    return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
-
+  gather = functools.partial(jax.lax.all_gather, axis_name=axis, tiled=True)
   local, width, _ = jax.tree.leaves(p['down'])[0].shape
   if rows[1].size * (n // local) > n * width:
     return _weighted(rows[0], gather(p), *rows[1:], activation, n)
@@ -149,11 +148,8 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
   )
   # Cast before they travel.
   experts = {k: layers.cast(p[k], x.dtype) for k in ('gate', 'up', 'down')}
-  y = sharding.by_expert(
-    lambda rows, p, axis: _exchanged(rows, p, axis, activation, c.experts),
-    (flat, routes, weights),
-    experts,
-  )
+  run = functools.partial(_exchanged, activation=activation, n=c.experts)
+  y = sharding.by_expert(run, (flat, routes, weights), experts)
   y = y.astype(x.dtype)
   used = {
     'routes': routes.reshape(*lead, -1),

@@ -101,7 +101,11 @@ def answer_of(completion: str, part: str, max_chars: int) -> str | Verdict:
 
 def each(reward: Reward) -> Judge:
   """A plain reward as a judge of batches."""
-  return lambda cases: [verdict_lib.judge(reward, c, e) for c, e in cases]
+
+  def judge(cases):
+    return [verdict_lib.judge(reward, c, e) for c, e in cases]
+
+  return judge
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,17 +1,29 @@
 """Knights and knaves, satisfiability, graph colouring."""
 
+import operator
 from collections.abc import Mapping, Sequence
 
 from jaxrl_reason.rewards.puzzles import answers, instances
 from jaxrl_reason.tasks import satisfiability as family
 
 MAX_DEPTH = 20  # of a statement
+
+
+def _and(*statements: bool) -> bool:
+  return all(statements)
+
+
+def _or(*statements: bool) -> bool:
+  return any(statements)
+
+
+# `a <= b` of two truths is: b, unless a is false.
 CONNECTIVES = {
-  'and': all,
-  'or': any,
-  'not': lambda xs: not xs[0],
-  'implies': lambda xs: not xs[0] or xs[1],
-  'same': lambda xs: xs[0] == xs[1],
+  'and': _and,
+  'or': _or,
+  'not': operator.not_,
+  'implies': operator.le,
+  'same': operator.eq,
 }
 COUNTS = {'not': 1, 'implies': 2, 'same': 2}
 TRUTH = {'t': True, 'true': True, '1': True, 'f': False, 'false': False,
@@ -64,7 +76,7 @@ def _holds(statement, knight: Mapping[str, bool]) -> bool:
   kind, *rest = statement
   if kind in ('knight', 'knave'):
     return knight[rest[0]] == (kind == 'knight')
-  return CONNECTIVES[kind]([_holds(inner, knight) for inner in rest])
+  return CONNECTIVES[kind](*(_holds(inner, knight) for inner in rest))
 
 
 def satisfiability(text: str, *, clauses, variables=None) -> float | None:

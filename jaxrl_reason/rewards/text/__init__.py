@@ -20,6 +20,7 @@ costs tenths of a second, not hours.
 """
 
 import collections
+import operator
 import re
 import string
 import unicodedata
@@ -69,12 +70,12 @@ def best(completion: str, example: dict, score: Callable, part: str) -> Verdict:
     1.0 if completion.strip() == gold.strip() else score(answer, gold.strip())
     for gold in golds
   ]
-  return Verdict(max(scores), 'parsed', answer)
+  return Verdict(float(max(scores)), 'parsed', answer)
 
 
 def exact(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
   """1 if the answer is example['answer'], or one of a list of them."""
-  return best(completion, example, lambda a, b: float(a == b), part)
+  return best(completion, example, operator.eq, part)
 
 
 def normalized(

@@ -7,6 +7,7 @@ pivot_root(2), mount_setattr(2), capabilities(7), prctl(2).
 """
 
 import ctypes
+import operator
 import os
 import platform
 import signal
@@ -111,7 +112,7 @@ def spare_uids() -> tuple[int, int] | None:
   """
   with open('/proc/self/uid_map') as f:
     rows = [[int(x) for x in line.split()] for line in f]
-  first, _, count = max(rows, key=lambda row: row[2])
+  first, _, count = max(rows, key=operator.itemgetter(2))
   if count < 1 << 15:
     return None
   # The upper half, without the top, where 65534 (nobody) and -1 are.

@@ -34,22 +34,31 @@ CONTAINERS = {
   'set': set,
   'frozenset': frozenset,
 }
-# Rebuilt by calling the type with these arguments.
+# Rebuilt by calling the type with these attributes, or with the value as
+# another type.
 BUILT = {
-  complex: lambda x: (x.real, x.imag),
-  range: lambda x: (x.start, x.stop, x.step),
-  fractions.Fraction: lambda x: (x.numerator, x.denominator),
-  decimal.Decimal: lambda x: (str(x),),
-  collections.deque: lambda x: (list(x),),
-  collections.Counter: lambda x: (dict(x),),
-  datetime.date: lambda x: (x.year, x.month, x.day),
-  datetime.timedelta: lambda x: (x.days, x.seconds, x.microseconds),
+  complex: ('real', 'imag'),
+  range: ('start', 'stop', 'step'),
+  fractions.Fraction: ('numerator', 'denominator'),
+  decimal.Decimal: str,
+  collections.deque: list,
+  collections.Counter: dict,
+  datetime.date: ('year', 'month', 'day'),
+  datetime.timedelta: ('days', 'seconds', 'microseconds'),
 }
 BY_NAME = {kind.__name__: kind for kind in BUILT}
 MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
 BASES = (int, float, str, bytes, bytearray, *CONTAINERS.values(), dict)
 # A type may itself be an argument (`keep_only(values, int)`).
 TYPES = {kind.__name__: kind for kind in (bool, complex, object, *BASES)}
+
+
+def _arguments(x) -> list:
+  """What `x`, of a type in BUILT, is built from."""
+  how = BUILT[type(x)]
+  if isinstance(how, tuple):
+    return [getattr(x, name) for name in how]
+  return [how(x)]
 
 
 class Closed(Exception):
@@ -300,7 +309,7 @@ class Peer:
     if kind in (bytes, bytearray):
       return [kind.__name__, x.hex()]
     if kind in BUILT:
-      return ['built', kind.__name__, *map(self.encode, BUILT[kind](x))]
+      return ['built', kind.__name__, *map(self.encode, _arguments(x))]
     if isinstance(x, Remote):
       return ['yours', x._number]
     if kind is type and TYPES.get(x.__name__) is x:

@@ -132,15 +132,27 @@ def _permutations(n: Fraction, k: Fraction) -> int:
   return math.perm(integer(n, 10**6), integer(k, 1_000))
 
 
+def _sign(x: Fraction) -> int:
+  return (x > 0) - (x < 0)
+
+
+def _gcd(*xs: Fraction) -> int:
+  return math.gcd(*(integer(x) for x in xs))
+
+
+def _lcm(*xs: Fraction) -> int:
+  return math.lcm(*(integer(x, 10**100) for x in xs[:8]))
+
+
 CALLS = {
   'abs': abs,
   'floor': math.floor,
   'ceil': math.ceil,
-  'sgn': lambda x: (x > 0) - (x < 0),
+  'sgn': _sign,
   'max': max,
   'min': min,
-  'gcd': lambda *xs: math.gcd(*(integer(x) for x in xs)),
-  'lcm': lambda *xs: math.lcm(*(integer(x, 10**100) for x in xs[:8])),
+  'gcd': _gcd,
+  'lcm': _lcm,
   'binom': _binomial,
   'perm': _permutations,
 }

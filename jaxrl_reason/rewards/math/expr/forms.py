@@ -50,17 +50,16 @@ def _members(node: Node) -> Node:
 def scaled(node: Node) -> Node:
   """A number times a matrix, and a sum of matrices, worked out."""
   if node.kind == 'neg':
-    inner = scaled(node.args[0])
-    return _cells(inner, lambda cell: Node('neg', (cell,))) or node
+    return _per_cell('neg', scaled(node.args[0])) or node
   if node.kind == 'div':
     inner = scaled(node.args[0])
-    return _cells(inner, lambda cell: Node('div', (cell, node.args[1]))) or node
+    return _per_cell('div', inner, after=node.args[1:]) or node
   if node.kind == 'mul' and node.has('matrix'):
     parts = [scaled(a) for a in node.args]
     factors = tuple(p for p in parts if p.kind != 'matrix')
     if len(factors) + 1 == len(parts):
       matrix = next(p for p in parts if p.kind == 'matrix')
-      return _cells(matrix, lambda cell: Node('mul', (*factors, cell))) or node
+      return _per_cell('mul', matrix, before=factors)
   if node.kind == 'add' and node.has('matrix'):
     parts = [scaled(a) for a in node.args]
     if len({(p.kind, p.value) for p in parts}) == 1:
@@ -69,10 +68,14 @@ def scaled(node: Node) -> Node:
   return node
 
 
-def _cells(node: Node, change) -> Node | None:
-  if node.kind != 'matrix':
+def _per_cell(kind: str, matrix: Node, before=(), after=()) -> Node | None:
+  """The matrix of `kind` of each cell and the arguments before and after it;
+  None of what is no matrix.
+  """
+  if matrix.kind != 'matrix':
     return None
-  return node._replace(args=tuple(change(cell) for cell in node.args))
+  cells = (Node(kind, (*before, cell, *after)) for cell in matrix.args)
+  return matrix._replace(args=tuple(cells))
 
 
 def _opened(node: Node) -> Node:

@@ -225,6 +225,28 @@ def _stepped(name: str):
   return call
 
 
+def _of_mp(name: str):
+  """mpmath's function, for any argument."""
+
+  def call(self, value):
+    return getattr(self.mp, name)(value)
+
+  return call
+
+
+def _plain(function):
+  """A function of Python's that takes mpmath's numbers as they are."""
+
+  def call(self, *values):
+    return function(*values)
+
+  return call
+
+
+def _lg(self, value):
+  return self.ln(value) / self.mp.log(10)
+
+
 def _log(self, value, base=None):
   if base is None:
     return self.ln(value)
@@ -245,16 +267,16 @@ def _perm(self, n, k):
 
 
 FUNCTIONS = {
-  'ln': lambda self, x: self.ln(x),
+  'ln': Numeric.ln,
   'log': _log,
-  'lg': lambda self, x: self.ln(x) / self.mp.log(10),
-  'abs': lambda self, x: abs(x),
-  'conj': lambda self, x: self.mp.conj(x),
+  'lg': _lg,
+  'abs': _plain(abs),
+  'conj': _of_mp('conj'),
   'floor': _stepped('floor'),
   'ceil': _stepped('ceil'),
-  'sgn': lambda self, x: self.mp.sign(x),
-  'max': lambda self, *xs: max(xs),
-  'min': lambda self, *xs: min(xs),
+  'sgn': _of_mp('sign'),
+  'max': _plain(max),
+  'min': _plain(min),
   'binom': _binom,
   'perm': _perm,
 }

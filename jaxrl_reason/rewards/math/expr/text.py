@@ -189,9 +189,17 @@ def to_ascii(text: str) -> str:
   """Unicode spellings to ASCII and LaTeX ones; other scripts stay."""
   if text.isascii():
     return text
-  text = SUPER.sub(lambda m: f'^{{{m[0].translate(SUPER_TABLE)}}}', text)
-  text = SUB.sub(lambda m: f'_{{{m[0].translate(SUB_TABLE)}}}', text)
+  text = SUPER.sub(_superscript, text)
+  text = SUB.sub(_subscript, text)
   return text.translate(TABLE)
+
+
+def _superscript(found: re.Match) -> str:
+  return f'^{{{found[0].translate(SUPER_TABLE)}}}'
+
+
+def _subscript(found: re.Match) -> str:
+  return f'_{{{found[0].translate(SUB_TABLE)}}}'
 
 
 def clean(text: str) -> str:
