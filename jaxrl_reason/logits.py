@@ -87,7 +87,7 @@ def _floor(logits: jax.Array, s: Sampling) -> jax.Array:
 def shape(
   logits: jax.Array, s: Sampling, taken: jax.Array | None = None
 ) -> jax.Array:
-  """Logits [..., V] of the distribution drawn from.
+  """Shapes logits [..., V] into those of the distribution drawn from.
 
   Args:
     logits: f32 [..., V].
@@ -115,7 +115,7 @@ def shape(
 
 
 def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-  """log p(tokens) [...] under logits [..., V].
+  """Computes log p(tokens) [...] under logits [..., V].
 
   A masked sum picks the token: it stays local to each shard of a split
   vocabulary, where take_along_axis would gather the logits whole.
@@ -126,7 +126,7 @@ def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def entropy(logits: jax.Array) -> jax.Array:
-  """Entropy [...] in nats of logits [..., V]."""
+  """Computes the entropy [...] in nats of logits [..., V]."""
   logp = jax.nn.log_softmax(logits, axis=-1)
   return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
@@ -134,7 +134,8 @@ def entropy(logits: jax.Array) -> jax.Array:
 def draw(
   logits: jax.Array, s: Sampling, keys: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """(a token per row [N], its log-probability [N]) from shaped logits [N,V].
+  """Draws (a token per row [N], its log-probability [N]) from shaped logits
+  [N,V].
 
   Inverse of the cumulative distribution in two levels, first a block of the
   vocabulary, then a token in it: two uniforms per row, where Gumbel-max needs

@@ -70,12 +70,12 @@ class Planner:
     )
 
   def parts(self, config):
-    """The abstract `prepare.Prepared` of a recipe on these devices."""
+    """Makes the abstract `prepare.Prepared` of a recipe on these devices."""
     mesh = sharding.make_mesh(config.mesh, self.devices)
     return abstract.shapes(config, mesh, self.model)
 
   def compiled(self, config, parts, names: tuple[str, ...] = ()) -> list:
-    """A recipe's phases, compiled; only those named, if any.
+    """Compiles a recipe's phases; only those named, if any.
 
     Raises:
       DoesNotFit: one of them needs more than the chips have.
@@ -92,13 +92,13 @@ class Planner:
     return out
 
   def plan(self, config) -> dict:
-    """The facts of a recipe as it is."""
+    """Returns the facts of a recipe as it is."""
     parts = self.parts(config)
     found = self.compiled(config, parts, self.only)
     return report.plan_facts(config, parts.mesh, found, self.machine)
 
   def largest(self, facts: dict) -> int:
-    """The most prompts that fit, by the phase that needs most."""
+    """Finds the most prompts that fit, by the phase that needs most."""
     inside = [p for p in facts['phases'] if p['phase'] not in phases.SUPERVISED]
     top = max(inside, key=operator.itemgetter('needs_gib'))
     start, room = facts['prompts'], self.machine.chip.hbm
@@ -120,7 +120,9 @@ class Planner:
     return search.largest(needs, room, start, unit, MOST * start)
 
   def search(self) -> list[dict]:
-    """The recipe on every mesh shape: the fastest first, then what fails."""
+    """Plans the recipe on every mesh shape: the fastest first, then what
+    fails.
+    """
     kv_heads = self.parts(self.config).shape.kv_heads
     found = []
     for mesh in search.meshes(
@@ -137,7 +139,7 @@ class Planner:
 
 
 def ranking(found: list[dict]) -> str:
-  """The result of a search as a table."""
+  """Shows the result of a search as a table."""
   lines = [f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"tokens/s":>10} {"MFU":>5}']
   for f in found:
     mesh = f['mesh'].values() if isinstance(f['mesh'], dict) else f['mesh']
@@ -148,7 +150,7 @@ def ranking(found: list[dict]) -> str:
 
 
 def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
-  """(what to print, the same as data) of a plan.
+  """Returns (what to print, the same as data) of a plan.
 
   Args:
     options: model, slices, only, search, largest, as the flags.

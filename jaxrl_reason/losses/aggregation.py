@@ -38,7 +38,7 @@ from jaxrl_reason.losses.groups import over_group, segment_ids
 
 
 def counts(mask, *, length=None, axis_name=None, sums=None):
-  """The divisors of a batch: {'tokens', 'rows', 'nonempty', 'length'}.
+  """Computes the divisors of a batch: {'tokens', 'rows', 'nonempty', 'length'}.
 
   Args:
     mask: [N, T], 1 where a token was sampled by the policy and is trained on.
@@ -136,7 +136,7 @@ class Aggregate(Part):
 
 
 def group_token_weight(mask, group):
-  """[N, T] weights that turn `token_mean` into a mean over prompts.
+  """Computes weights [N, T] that turn `token_mean` into a mean over prompts.
 
   w_it = (tokens / prompts) / tokens of my prompt's group, so that
   sum_it w_it x_it / tokens = mean over prompts of each group's token mean:

@@ -83,7 +83,9 @@ def check_shapes(**arrays: Any) -> None:
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-  """The arrays among a function's arguments, `locals()`, of checked shapes."""
+  """Returns the arrays among a function's arguments, `locals()`, of checked
+  shapes.
+  """
   arrays = {name: x for name, x in given.items() if name in SHAPES}
   check_shapes(**arrays)
   return arrays
@@ -98,13 +100,15 @@ def _misfit(name, shape, sizes):
 
 
 def nearest(word: Any, choices: Iterable[str]) -> str:
-  """'Did you mean ..? ', or nothing where no choice is similar."""
+  """Returns 'Did you mean ..? ', or nothing where no choice is similar."""
   close = difflib.get_close_matches(str(word), list(choices), 1, 0.5)
   return f'Did you mean {close[0]!r}? ' if close else ''
 
 
 def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
-  """choices[value], or a ValueError that names the key and the choices."""
+  """Returns choices[value], or raises a ValueError that names the key and the
+  choices.
+  """
   if value not in choices:
     raise ValueError(
       f'losses: {key}={value!r} is no choice. {nearest(value, choices)}'
@@ -114,7 +118,8 @@ def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
 
 
 def required(arrays: Mapping[str, Any], name: str, but: str = '') -> Any:
-  """arrays[name], or a ValueError that says what to do about its absence.
+  """Returns arrays[name], or raises a ValueError that says what to do about its
+  absence.
 
   The array named `but` may be absent.
   """
@@ -155,16 +160,16 @@ class Part:
 
   @functools.cached_property
   def options(self) -> dict[str, Any]:
-    """The fields by the names of the arguments of `fn`."""
+    """Returns the fields by the names of the arguments of `fn`."""
     return {argument: getattr(self, field) for field, argument, _ in self.names}
 
   @property
   def keys_read(self) -> set[str]:
-    """The flat settings that have an effect, given the others."""
+    """Names the flat settings that have an effect, given the others."""
     return {key for _, _, key in self.names}
 
   def take(self, arrays: Mapping[str, Any]) -> list[Any]:
-    """The arrays the part reads; only old_logp may be None: on-policy."""
+    """Takes the arrays the part reads; only old_logp may be None: on-policy."""
     return [required(arrays, name, 'old_logp') for name in self.reads]
 
   def __call__(self, arrays: Mapping[str, Any]) -> Any:
@@ -174,7 +179,7 @@ class Part:
 
 
 def flat_names(prefix, fields):
-  """`Part.names` of fields whose flat setting is prefix_field."""
+  """Makes `Part.names` of fields whose flat setting is prefix_field."""
   return tuple((f, f, f'{prefix}_{f}') for f in fields.split())
 
 
@@ -187,11 +192,11 @@ class Weight(Part):
   metric: ClassVar[str | None] = None
 
   def sums(self, arrays):
-    """{name: scalar}: what of the whole batch the part has to know."""
+    """Computes what the part has to know of the whole batch, {name: scalar}."""
     return {}
 
   def weight(self, arrays, denominators):
-    """The factor [N, T], and its metrics."""
+    """Computes the factor [N, T], and its metrics."""
     w, mask = self(arrays), arrays['mask']
     share = safe_divide(keep(mask, 1 - w).sum(), denominators['tokens'])
     return w, {} if self.metric is None else {self.metric: stop(share)}
@@ -240,13 +245,13 @@ def part(name, fn, base=Part, *, reads=None, flat=None, **attributes):
 
 
 def as_float(x: Array) -> jax.Array:
-  """`x` as float32, or float64 when it already is."""
+  """Returns `x` as float32, or float64 when it already is."""
   x = jnp.asarray(x)
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def as_mask(mask: Array) -> jax.Array:
-  """Any 0/1 array as bool; ValueError on other values outside of jit.
+  """Reads any 0/1 array as bool; ValueError on other values outside of jit.
 
   A mask of 0.5 is a weight: hand it to `policy_loss(token_weight=..)`.
   """
@@ -262,17 +267,20 @@ def as_mask(mask: Array) -> jax.Array:
 
 
 def keep(mask, x, fill=0.0):
-  """`x` where the mask is set, `fill` elsewhere; NaN-proof in both passes."""
+  """Returns `x` where the mask is set, `fill` elsewhere; NaN-proof in both
+  passes.
+  """
   return jnp.where(as_mask(mask), as_float(x), fill)
 
 
 def safe_exp(x):
-  """exp(x) with x clamped to +-MAX_LOG_RATIO."""
+  """Computes exp(x) with x clamped to +-MAX_LOG_RATIO."""
   return jnp.exp(hard_clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
 def hard_clip(x, low, high):
-  """clip(x, low, high) with gradient 1 on the closed interval, 0 outside.
+  """Computes clip(x, low, high) with gradient 1 on the closed interval, 0
+  outside.
 
   `jnp.clip` and `jnp.minimum` halve the gradient at a tie, and an on-policy
   ratio sits exactly on ties; the selects here leave no tie to split.
@@ -281,14 +289,16 @@ def hard_clip(x, low, high):
 
 
 def safe_divide(x, n):
-  """x / n in the dtype of x, and 0 with a zero gradient where n is 0."""
+  """Computes x / n in the dtype of x, and 0 with a zero gradient where n is
+  0.
+  """
   x = as_float(x)
   n = jnp.asarray(n, x.dtype)
   return jnp.where(n == 0, 0.0, x / jnp.where(n == 0, 1.0, n))
 
 
 def rows_to_tokens(adv, mask):
-  """[N] or [N, T] -> [N, T], exactly 0 outside the mask.
+  """Spreads [N] or [N, T] over [N, T], exactly 0 outside the mask.
 
   One dimension always means one number per row, also where N = T.
   """
@@ -299,44 +309,52 @@ def rows_to_tokens(adv, mask):
 
 
 def row_sum(x, mask):
-  """Sum over a row's tokens: [N, T] -> [N]."""
+  """Computes the sum over a row's tokens: [N, T] -> [N]."""
   return keep(mask, x).sum(-1)
 
 
 def row_count(mask):
-  """Tokens in each row, [N]; float64 under `jax_enable_x64`."""
+  """Counts the tokens in each row, [N]; float64 under `jax_enable_x64`."""
   return as_mask(mask).astype(float).sum(-1)
 
 
 def row_mean(x, mask):
-  """Mean over a row's tokens, 0 for an empty row: [N, T] -> [N]."""
+  """Computes the mean over a row's tokens, 0 for an empty row: [N, T] ->
+  [N].
+  """
   return safe_divide(row_sum(x, mask), row_count(mask))
 
 
 def masked_mean(x, mask):
-  """Mean over the set places of the whole array, 0 when there is none."""
+  """Computes the mean over the set places of the whole array, 0 when there
+  is none.
+  """
   return safe_divide(keep(mask, x).sum(), row_count(mask).sum())
 
 
 def masked_var(x, mask, *, ddof=0):
-  """Two-pass variance over the set places, with the divisor n - ddof."""
+  """Computes the two-pass variance over the set places, with the divisor n
+  - ddof.
+  """
   d = keep(mask, as_float(x) - masked_mean(x, mask))
   n = row_count(mask).sum()
   return safe_divide(jnp.square(d).sum(), jnp.maximum(n - ddof, 0.0))
 
 
 def safe_sqrt(x):
-  """sqrt(x), 0 with a zero gradient at 0."""
+  """Computes sqrt(x), 0 with a zero gradient at 0."""
   return jnp.where(x <= 0, 0.0, jnp.sqrt(jnp.where(x <= 0, 1.0, x)))
 
 
 def stop(x):
-  """stop_gradient that lets None through."""
+  """Stops the gradient and lets None through."""
   return None if x is None else jax.lax.stop_gradient(x)
 
 
 def absolute(x):
-  """|x| with gradient 0 at 0, where `jnp.abs` has 1: on-policy ties are 0."""
+  """Computes |x| with gradient 0 at 0, where `jnp.abs` has 1: on-policy ties
+  are 0.
+  """
   return jnp.sign(x) * x
 
 
@@ -347,7 +365,9 @@ _SERIES = tuple(1 / math.factorial(n) for n in range(2, 8))
 
 
 def exp_minus_1_minus(x):
-  """exp(x) - 1 - x >= 0 with full relative precision; x clamped to 40."""
+  """Computes exp(x) - 1 - x >= 0 with full relative precision; x clamped to
+  40.
+  """
   small = jnp.abs(x) < 0.25
   s = jnp.where(small, x, 0.0)
   poly, *rest = reversed(_SERIES)
@@ -358,7 +378,7 @@ def exp_minus_1_minus(x):
 
 
 def log_ratio(logp, old_logp, mask):
-  """log pi - log old per token, [N, T], 0 outside the mask."""
+  """Computes log pi - log old per token, [N, T], 0 outside the mask."""
   check_shapes(mask=mask, logp=logp, old_logp=old_logp)
   logp = keep(mask, logp)
   old = stop(logp if old_logp is None else keep(mask, old_logp))
@@ -390,6 +410,6 @@ LEVELS = {
 
 
 def importance_ratio(logp, old_logp, mask, *, ratio='token'):
-  """pi / old at one of the `LEVELS`: [N, T], 0 outside the mask."""
+  """Computes pi / old at one of the `LEVELS`: [N, T], 0 outside the mask."""
   lr = log_ratio(logp, old_logp, mask)
   return keep(mask, safe_exp(choose('ratio', ratio, LEVELS)(lr, mask)))

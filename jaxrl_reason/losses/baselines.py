@@ -31,7 +31,7 @@ class Advantage(Part):
 
 
 def reinforce(reward, *, valid=None, baseline=0.0):
-  """A = r - baseline, a constant: REINFORCE (Williams 1992).
+  """Computes A = r - baseline, a constant: REINFORCE (Williams 1992).
 
   https://link.springer.com/article/10.1007/BF00992696
   """
@@ -43,7 +43,8 @@ Reinforce = part('Reinforce', reinforce, Advantage)
 
 
 def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
-  """REINFORCE without the prompts that are all right or all wrong.
+  """Computes the advantage of REINFORCE without the prompts that are all right
+  or all wrong.
 
   Reinforce-Rej, https://arxiv.org/abs/2504.11343.
   """
@@ -57,7 +58,7 @@ ReinforceRej = part('ReinforceRej', reinforce_rej, Advantage)
 
 
 def positives(reward, *, valid=None, threshold=0.0):
-  """A = 1 where r > threshold, else 0: learn from successes only.
+  """Computes A = 1 where r > threshold, else 0: learn from successes only.
 
   RAFT, https://arxiv.org/abs/2304.06767; RAFT++ with a clipped ratio,
   https://arxiv.org/abs/2504.11343; PSR, https://arxiv.org/abs/2506.01347.
@@ -70,7 +71,7 @@ Positives = part('Positives', positives, Advantage)
 
 
 def signs(reward, *, valid=None, threshold=0.0):
-  """A = +1 where r > threshold, else -1.
+  """Computes A = +1 where r > threshold, else -1.
 
   The rewards of PSR and NSR, https://arxiv.org/abs/2506.01347, which weigh the
   two signs apart: `pos_weight=0` is NSR, 0.1 is Weighted-REINFORCE.
@@ -85,7 +86,7 @@ Signs = part('Signs', signs, Advantage)
 
 
 def greedy_baseline(reward, greedy_reward, *, valid=None):
-  """A = r - r(greedy answer to the same prompt): ReMax.
+  """Computes A = r - r(greedy answer to the same prompt): ReMax.
 
   https://arxiv.org/abs/2310.10505. `greedy_reward` is [N], one per row.
   """
@@ -98,7 +99,7 @@ GreedyBaseline = part('GreedyBaseline', greedy_baseline, Advantage)
 
 
 def group_mean(reward, group, *, valid=None, singleton='zero'):
-  """A = r - mean(group): Dr.GRPO, https://arxiv.org/abs/2503.20783."""
+  """Computes A = r - mean(group): Dr.GRPO, https://arxiv.org/abs/2503.20783."""
   g = groups.group_of(reward, group, valid)
   return groups.singletons(groups.centred(g), g, reward, singleton=singleton)
 
@@ -109,7 +110,8 @@ GroupMean = part('GroupMean', group_mean, Advantage)
 def group_zscore(
   reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
 ):
-  """A = (r - mean) / (std + eps): GRPO, https://arxiv.org/abs/2402.03300.
+  """Computes A = (r - mean) / (std + eps): GRPO,
+  https://arxiv.org/abs/2402.03300.
 
   The paper prints neither ddof nor eps. ddof=1, eps=1e-6 are the most used
   trainer's (others: eps=1e-4; a NumPy std has ddof=0).
@@ -124,7 +126,7 @@ GroupZScore = part('GroupZScore', group_zscore, Advantage)
 
 
 def leave_one_out(reward, group, *, valid=None, singleton='zero'):
-  """A_i = r_i - mean_{j != i} r_j = G / (G - 1) (r_i - mean).
+  """Computes A_i = r_i - mean_{j != i} r_j = G / (G - 1) (r_i - mean).
 
   RLOO, https://arxiv.org/abs/2402.14740.
   """
@@ -139,7 +141,7 @@ LeaveOneOut = part('LeaveOneOut', leave_one_out, Advantage)
 def group_mean_batch_std(
   reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
 ):
-  """A = (r - mean(group)) / (std(all rewards of the batch) + eps).
+  """Computes A = (r - mean(group)) / (std(all rewards of the batch) + eps).
 
   LitePPO, https://arxiv.org/abs/2508.08221.
   """
@@ -154,7 +156,7 @@ GroupMeanBatchStd = part('GroupMeanBatchStd', group_mean_batch_std, Advantage)
 
 
 def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
-  """A = r - sum_j l_j r_j / sum_j l_j, l the lengths in tokens: OPO.
+  """Computes A = r - sum_j l_j r_j / sum_j l_j, l the lengths in tokens: OPO.
 
   https://arxiv.org/abs/2505.23585: the baseline of least variance when the
   squared gradient norm of a row grows with its length.
@@ -173,7 +175,8 @@ LengthWeighted = part('LengthWeighted', length_weighted, Advantage)
 
 
 def gpg(reward, group, *, valid=None, singleton='zero'):
-  """A = B / (B - M) (r - mean), M of the B rows being in dead groups: GPG.
+  """Computes A = B / (B - M) (r - mean), M of the B rows being in dead groups:
+  GPG.
 
   https://arxiv.org/abs/2504.02546 (its F_norm = 1). The factor undoes the
   shrinking of a mean over rows of which M are 0. A popular trainer counts
@@ -190,7 +193,8 @@ GPG = part('GPG', gpg, Advantage)
 
 
 def maxrl(reward, group, *, valid=None, singleton='zero'):
-  """A = (r - mean) / mean for rewards >= 0, and 0 if nothing succeeded: MaxRL.
+  """Computes A = (r - mean) / mean for rewards >= 0, and 0 if nothing
+  succeeded: MaxRL.
 
   https://arxiv.org/abs/2602.02710. With 0/1 rewards the mean over the group is
   (1 / K) sum over the K successes of the score function, minus its baseline.
@@ -205,7 +209,7 @@ MaxRL = part('MaxRL', maxrl, Advantage)
 
 
 def rank(reward, group, *, valid=None, singleton='zero'):
-  """A_i = (#{r_j < r_i} - #{r_j > r_i}) / (G - 1), in [-1, 1].
+  """Computes A_i = (#{r_j < r_i} - #{r_j > r_i}) / (G - 1), in [-1, 1].
 
   The centred rank with ties sharing theirs, as in rank-based fitness shaping
   (https://arxiv.org/abs/1106.4487): only the order of the rewards counts.
@@ -226,7 +230,7 @@ def _beta_density(p, a, b):
 
 
 def bnpo(reward, group, *, valid=None, singleton='zero'):
-  """A = (r - p) / f(p; 1 + a/3, 1 + b/3), f the Beta density: BNPO.
+  """Computes A = (r - p) / f(p; 1 + a/3, 1 + b/3), f the Beta density: BNPO.
 
   https://arxiv.org/abs/2506.02864. p is the group mean of 0/1 rewards, and
   (a, b) fit a Beta distribution to the p of the batch by their mean m and
@@ -253,7 +257,7 @@ BNPO = part('BNPO', bnpo, Advantage)
 
 
 def dead_group_share(reward, group, *, valid=None):
-  """Share of the groups that carry no signal, a scalar."""
+  """Computes the share of the groups that carry no signal, a scalar."""
   g = groups.group_of(reward, group, valid)
   share = jnp.where(g.valid, safe_divide(1.0, g.n), 0.0)
   return safe_divide(jnp.where(g.dead, share, 0.0).sum(), share.sum())

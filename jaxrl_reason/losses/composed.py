@@ -30,7 +30,8 @@ def gfpo(
   eps=1e-6,
   singleton='zero',
 ):
-  """The z-score among the k rows of a group with the highest metric, 0 else.
+  """Computes the z-score among the k rows of a group with the highest metric, 0
+  else.
 
   GFPO, https://arxiv.org/abs/2508.09726. `metric` is [N]: minus the length, or
   reward per token (`filter_metric`). Equal metrics: the earlier row is kept.
@@ -48,7 +49,9 @@ def gfpo(
 
 
 def filter_metric(reward, mask, *, keep_by='short'):
-  """What GFPO filters by: 'short' is -length, 'efficient' reward / length."""
+  """Computes what GFPO filters by: 'short' is -length, 'efficient' reward /
+  length.
+  """
   length = row_count(mask)
   if choose('keep_by', keep_by, {'short': True, 'efficient': False}):
     return -length
@@ -86,7 +89,8 @@ def gdpo(
   eps=1e-6,
   singleton='zero',
 ):
-  """A = sum_r w_r zscore(part r): normalise each reward, then add. GDPO.
+  """Computes A = sum_r w_r zscore(part r): normalise each reward, then add.
+  GDPO.
 
   https://arxiv.org/abs/2601.05242, whose second half, a whitening over the
   batch, is `whiten(.., by='rows')`. `reward_parts` is [N, R]; a part that is
@@ -113,7 +117,8 @@ GDPO = part('GDPO', gdpo, Advantage)
 
 
 def best_of_group(reward, group, *, valid=None, singleton='zero'):
-  """A = best - second best for the best row of a group, 0 for the others.
+  """Computes A = best - second best for the best row of a group, 0 for the
+  others.
 
   Pass@k training by the marginal value of a row, without a division by the
   group's standard deviation. Where two rows are the best, all get 0.
@@ -132,7 +137,7 @@ BestOfGroup = part('BestOfGroup', best_of_group, Advantage)
 def leave_one_out_std(
   reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
 ):
-  """A_i = (r_i - mean of the others) / (std of the others + eps).
+  """Computes A_i = (r_i - mean of the others) / (std of the others + eps).
 
   Neither depends on r_i. Where the others are all the same, or fewer than
   ddof + 1, nothing is divided: their standard deviation says nothing.

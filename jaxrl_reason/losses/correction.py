@@ -69,7 +69,7 @@ def correction_weight(
   correction_low=None,
   correction_high=2.0,
 ):
-  """w = old / sampler after 'truncate', 'clip' or 'mask': [N, T].
+  """Computes w = old / sampler after 'truncate', 'clip' or 'mask': [N, T].
 
   truncate: min(w, high), TIS. mask: w inside [low, high], 0 outside (IcePop).
   """
@@ -175,7 +175,8 @@ def rejection_weight(
   reject_high=None,
   veto=None,
 ):
-  """1 or 0: what is rejected contributes 0 to the loss and stays in divisors.
+  """Gives 1 or 0: what is rejected contributes 0 to the loss and stays in
+  divisors.
 
   Rejects what leaves [low, high], and rows that have any token with w < veto;
   w = old / sampler.
@@ -210,7 +211,7 @@ Reject = part(
 
 
 def normalise(weight, mask, *, total=None, tokens=None):
-  """Weights with mean 1 over the batch's tokens.
+  """Scales weights to mean 1 over the batch's tokens.
 
   `total` and `tokens` are the whole batch's sum of weights and tokens; this
   batch's own if None.

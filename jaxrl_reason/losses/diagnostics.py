@@ -24,18 +24,22 @@ from jaxrl_reason.losses.arrays import (
 
 
 def token_share(x, mask, denominators):
-  """Sum over the mask / the batch's tokens: a mean, or the share of a flag."""
+  """Computes the sum over the mask / the batch's tokens: a mean, or the share
+  of a flag.
+  """
   total = keep(mask, stop(as_float(x))).sum()
   return safe_divide(total, denominators['tokens'])
 
 
 def shares(mask, denominators, **values):
-  """`token_share` of every value, by its name."""
+  """Computes `token_share` of every value, by its name."""
   return {k: token_share(x, mask, denominators) for k, x in values.items()}
 
 
 def moments(w, mask, denominators, *, prefix):
-  """Mean, mean square and max of weights; the square is for `summarize`."""
+  """Computes mean, mean square and max of weights; the square is for
+  `summarize`.
+  """
   w = keep(mask, stop(w))
   # Squares of e^40 summed over a batch overflow float32: e^20 at most here.
   sums = {'_mean': w, '_sq_mean': jnp.square(jnp.minimum(w, 4.8e8))}
@@ -44,7 +48,7 @@ def moments(w, mask, denominators, *, prefix):
 
 
 def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
-  """Mean and max of the ratio, and the KL between the two policies.
+  """Computes mean and max of the ratio, and the KL between the two policies.
 
   With samples from old and r = pi / old: `approx_kl` = mean(r - 1 - log r)
   estimates KL(old || pi), `approx_kl_rev` = mean(r log r - r + 1) estimates
@@ -59,7 +63,7 @@ def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
 
 
 def clip_metrics(policy, arrays, denominators):
-  """The share of tokens past each bound of the policy's loss.
+  """Computes the share of tokens past each bound of the policy's loss.
 
   What a bound is, the loss says itself (`PolicyLoss.clipped`): GMPO's lies at
   e^+-c, Archer's is wider on high-entropy tokens, `clip_dual` is the cap of
@@ -70,7 +74,7 @@ def clip_metrics(policy, arrays, denominators):
 
 
 def policy_metrics(objective, arrays, denominators):
-  """The metrics that every loss returns."""
+  """Computes the metrics that every loss returns."""
   d, logp, mask = denominators, arrays['logp'], arrays['mask']
   level = getattr(objective.policy, 'ratio', 'token')
   metrics = dead_rows(arrays['adv'], mask, d)
@@ -84,14 +88,18 @@ def policy_metrics(objective, arrays, denominators):
 
 
 def gap_metrics(logp, sampler_logp, mask, denominators):
-  """|log pi - log sampler|, and the negative log-likelihood under both."""
+  """Computes |log pi - log sampler|, and the negative log-likelihood under
+  both.
+  """
   gap = absolute(stop(log_ratio(logp, sampler_logp, mask)))
   means = dict(gap_mean=gap, nll_sampler=-as_float(sampler_logp))
   return shares(mask, denominators, **means) | {'gap_max': gap.max(initial=0)}
 
 
 def dead_rows(adv, mask, denominators):
-  """Share of the rows whose advantage is 0 everywhere: no signal in them."""
+  """Computes the share of the rows whose advantage is 0 everywhere: no signal
+  in them.
+  """
   # Of a row without a token nothing is learnt, whatever its advantage.
   live = (rows_to_tokens(adv, mask) != 0).any(-1)
   rows = safe_divide(as_float(~live).sum(), denominators['rows'])

@@ -14,7 +14,7 @@ from jaxrl_reason.losses.kl import at_tokens, over_tokens
 
 
 def entropy_from_logits(logits, *, mask=None, chunk=None):
-  """H = log sum exp(z) - sum softmax(z) z: [.., V] -> [..].
+  """Computes H = log sum exp(z) - sum softmax(z) z: [.., V] -> [..].
 
   `chunk` tokens at a time when given, so that float32 copies of [N, T, V] never
   exist; the backward pass recomputes them. Outside the `mask`, if one is given,
@@ -31,7 +31,9 @@ def entropy_from_logits(logits, *, mask=None, chunk=None):
 
 
 def sum_p_squared(logits, *, mask=None, chunk=None):
-  """sum_v p_v^2, p the softmax: [.., V] -> [..]; see `optimal_token`."""
+  """Computes sum_v p_v^2, p the softmax: [.., V] -> [..]; see
+  `optimal_token`.
+  """
 
   def one(z):
     return jnp.square(jax.nn.softmax(as_float(z))).sum(-1)
@@ -40,7 +42,7 @@ def sum_p_squared(logits, *, mask=None, chunk=None):
 
 
 def adaptive_entropy(coef, entropy, *, target, step=1e-3, high=1.0):
-  """The next (coefficient, coefficient in force): Skywork-OR1.
+  """Computes the next (coefficient, coefficient in force): Skywork-OR1.
 
   https://arxiv.org/abs/2505.22312: c goes up by `step` while the entropy is
   below the target and down above, kept in [0, high]; it is in force only while
@@ -78,11 +80,11 @@ class EntropyBonus(Part):
     return super().keys_read - (adaptive if self.target is None else set())
 
   def sums(self, arrays):
-    """Nothing of the whole batch has to be known."""
+    """Asks for nothing of the whole batch."""
     return {}
 
   def term(self, arrays, mean, denominators):
-    """Minus the mean entropy; its metric is every loss's."""
+    """Computes minus the mean entropy; its metric is every loss's."""
     mask, (entropy,) = arrays['mask'], self.take(arrays)
     chosen = keep(mask, keep(arrays.get('entropy_bonus', mask), entropy))
     return -mean(chosen, mask, denominators), {}

@@ -38,7 +38,9 @@ class Group(NamedTuple):
 
 
 def segment_ids(group):
-  """Ids with any values -> ids in [0, N); equal stay equal, others differ."""
+  """Maps ids of any values to ids in [0, N); equal stay equal, others
+  differ.
+  """
   check_shapes(group=group)
   if not jnp.issubdtype(jnp.asarray(group).dtype, jnp.integer):
     raise ValueError(
@@ -54,7 +56,7 @@ def over_group(x, segment, op=jax.ops.segment_sum):
 
 
 def valid_rows(reward, valid=None):
-  """bool [N]: a finite reward, and not marked invalid."""
+  """Marks rows, bool [N], with a finite reward that are not invalid."""
   finite = jnp.isfinite(as_float(reward))
   return finite if valid is None else finite & as_mask(valid)
 
@@ -75,17 +77,23 @@ def group_of(reward, group, valid=None):
 
 
 def group_mean_of(g):
-  """The mean of `shifted` over the group: the mean reward is low + this."""
+  """Computes the group mean of `shifted`, to which low adds the mean
+  reward's.
+  """
   return safe_divide(over_group(g.shifted, g.segment), g.n)
 
 
 def centred(g):
-  """reward - group mean; exactly 0 for dead groups and invalid rows."""
+  """Computes reward - group mean; exactly 0 for dead groups and invalid
+  rows.
+  """
   return jnp.where(g.valid, g.shifted - group_mean_of(g), 0.0)
 
 
 def group_std_of(g, *, ddof=1):
-  """Standard deviation over the group with divisor n - ddof, 0 if n <= ddof."""
+  """Computes the standard deviation over the group with divisor n - ddof, 0 if
+  n <= ddof.
+  """
   total = over_group(jnp.square(centred(g)), g.segment)
   return safe_sqrt(safe_divide(total, jnp.maximum(g.n - ddof, 0.0)))
 
@@ -99,13 +107,14 @@ def singletons(adv, g, reward, *, singleton):
 
 
 def same_group(g):
-  """bool [N, N]: both rows are valid and of the same group."""
+  """Tells, bool [N, N], whether both rows are valid and of the same group."""
   same = g.segment[:, None] == g.segment[None, :]
   return same & g.valid[:, None] & g.valid[None, :]
 
 
 def place_in_group(g, x):
-  """Place of each row when its group is sorted by x, 0 first; ties by row.
+  """Computes the place of each row when its group is sorted by x, 0 first; ties
+  by row.
 
   int [N]; invalid rows are in nobody's way and get 0.
   """

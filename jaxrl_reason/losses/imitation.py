@@ -28,13 +28,13 @@ from jaxrl_reason.losses.kl import kl_exact
 
 
 def sft(logp, mask):
-  """-log pi(y_t), the negative log-likelihood."""
+  """Computes -log pi(y_t), the negative log-likelihood."""
   check_shapes(mask=mask, logp=logp)
   return -keep(mask, logp)
 
 
 def dft(logp, mask):
-  """-sg(pi) log pi: DFT, https://arxiv.org/abs/2508.05629.
+  """Computes -sg(pi) log pi: DFT, https://arxiv.org/abs/2508.05629.
 
   Weighting by the probability undoes the 1 / pi that makes plain SFT a policy
   gradient with a badly behaved implicit reward.
@@ -45,7 +45,8 @@ def dft(logp, mask):
 
 
 def luffy(logp, adv, mask, *, luffy_gamma=0.1):
-  """-f(pi) A, f(p) = p / (p + gamma): policy shaping for off-policy tokens.
+  """Computes -f(pi) A, f(p) = p / (p + gamma): policy shaping for off-policy
+  tokens.
 
   LUFFY, https://arxiv.org/abs/2504.14945, with its behaviour probability of 1.
   The gradient gamma p / (p + gamma)^2 grad log pi is largest at p = gamma, so
@@ -98,7 +99,9 @@ class Likelihood(Imitate):
     return {'sft_tokens': row_count(required(arrays, 'sft_mask')).sum()}
 
   def term(self, arrays, mean, denominators):
-    """The mean over the `sft_mask` tokens, which have their own divisor."""
+    """Computes the mean over the `sft_mask` tokens, which have their own
+    divisor.
+    """
     nll = safe_divide(self(arrays).sum(), denominators['sft_tokens'])
     return nll, {'sft_loss': stop(nll)}
 
@@ -109,7 +112,7 @@ class Likelihood(Imitate):
 
 
 def distill_reverse(logp, teacher_logp, mask):
-  """-sg(log teacher - log pi) log pi on the student's own samples.
+  """Computes -sg(log teacher - log pi) log pi on the student's own samples.
 
   On-policy distillation (https://arxiv.org/abs/2306.13649,
   https://thinkingmachines.ai/blog/on-policy-distillation): the policy gradient
@@ -121,7 +124,8 @@ def distill_reverse(logp, teacher_logp, mask):
 
 
 def distill_forward(logits, teacher_logits, mask, *, chunk=None):
-  """KL(teacher || pi) over the vocabulary [N, T, V], or over a teacher's top k.
+  """Computes KL(teacher || pi) over the vocabulary [N, T, V], or over a
+  teacher's top k.
 
   For a top k, hand in both policies' log-probabilities of those k tokens: they
   are renormalised over the k.
@@ -132,7 +136,9 @@ def distill_forward(logits, teacher_logits, mask, *, chunk=None):
 
 
 def anneal(step, *, start, end, steps, shape='linear'):
-  """A coefficient going from `start` to `end` over `steps`, then held."""
+  """Computes a coefficient going from `start` to `end` over `steps`, then
+  held.
+  """
   t = jnp.clip(as_float(step) / steps, 0.0, 1.0)
   if choose('shape', shape, {'cosine': True, 'linear': False}):
     t = 0.5 * (1 - jnp.cos(math.pi * t))

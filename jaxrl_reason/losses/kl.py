@@ -81,7 +81,7 @@ def check_same(logp, ref_logp, mask):
 
 
 def kl_penalty(logp, ref_logp, estimator='k3', *, mask=None, kl_max=None):
-  """KL(pi || ref) per token: [N, T], [N, T] -> [N, T].
+  """Computes KL(pi || ref) per token: [N, T], [N, T] -> [N, T].
 
   The reference carries no gradient. `kl_max` clamps the value to +-kl_max nats
   (10 is common practice). A clamped token has no gradient, but for 'k1+' and
@@ -99,7 +99,7 @@ def kl_penalty(logp, ref_logp, estimator='k3', *, mask=None, kl_max=None):
 
 
 def clamp(kl, kl_max):
-  """`kl` in +-kl_max nats, as it is for None."""
+  """Clamps `kl` to +-kl_max nats; None clamps nothing."""
   return kl if kl_max is None else hard_clip(kl, -kl_max, kl_max)
 
 
@@ -148,7 +148,7 @@ class KL(Part):
 
   @property
   def split(self):
-    """Whether high-entropy tokens have a coefficient of their own."""
+    """Tells whether high-entropy tokens have a coefficient of their own."""
     return self.where == 'loss' and self.high_entropy != 1
 
   @property
@@ -165,7 +165,7 @@ class KL(Part):
     return kl_penalty(logp, other, self.estimator, mask=mask, kl_max=first)
 
   def weigh(self, kl, arrays):
-    """The KL per token as it enters the loss."""
+    """Computes the KL per token as it enters the loss."""
     if self.weighted:
       logp, old_logp, mask = (arrays[k] for k in ('logp', 'old_logp', 'mask'))
       kl = kl * importance_ratio(logp, old_logp, mask)
@@ -175,17 +175,17 @@ class KL(Part):
     return clamp(kl, self.max) if self.max_on == 'weighted' else kl
 
   def sums(self, arrays):
-    """Nothing of the whole batch has to be known."""
+    """Asks for nothing of the whole batch."""
     return {}
 
   def term(self, arrays, mean, denominators):
-    """The mean penalty, and the mean estimate as a metric."""
+    """Computes the mean penalty, and the mean estimate as a metric."""
     kl, mask = self(arrays), arrays['mask']
     loss = mean(self.weigh(kl, arrays), mask, denominators)
     return loss, {'kl': token_share(kl, mask, denominators)}
 
   def cost(self, sampled, ref_logp, mask):
-    """What every token costs in reward, [N, T], without gradient."""
+    """Computes what every token costs in reward, [N, T], without gradient."""
     kl = kl_penalty(
       sampled, ref_logp, self.estimator, mask=mask, kl_max=self.max
     )
@@ -193,7 +193,9 @@ class KL(Part):
 
 
 def over_tokens(fn, *arrays, chunk=None):
-  """fn over the last axis of [.., V] arrays, `chunk` tokens at a time."""
+  """Applies fn over the last axis of [.., V] arrays, `chunk` tokens at a
+  time.
+  """
   lead = arrays[0].shape[:-1]
   flat = [x.reshape(-1, x.shape[-1]) for x in arrays]
   if chunk is None:
@@ -207,14 +209,14 @@ def over_tokens(fn, *arrays, chunk=None):
 
 
 def at_tokens(mask, logits):
-  """Logits [.., V] with those of masked tokens set to 0."""
+  """Sets the logits [.., V] of masked tokens to 0."""
   if mask is None:
     return logits
   return jnp.where(as_mask(mask)[..., None], logits, 0)
 
 
 def kl_exact(logits, ref_logits, *, mask=None, direction='reverse', chunk=None):
-  """KL over the whole vocabulary: [.., V], [.., V] -> [..].
+  """Computes KL over the whole vocabulary: [.., V], [.., V] -> [..].
 
   'reverse' is KL(pi || ref), 'forward' KL(ref || pi), the loss of distillation
   from a teacher's distribution. The reference carries no gradient. With `chunk`
@@ -238,7 +240,7 @@ def kl_exact(logits, ref_logits, *, mask=None, direction='reverse', chunk=None):
 
 
 def adaptive_kl(coef, kl, *, target, horizon, rows):
-  """The next coefficient of a KL held near `target` nats.
+  """Computes the next coefficient of a KL held near `target` nats.
 
   https://arxiv.org/abs/1909.08593: coef (1 + clip(kl / target - 1, +-0.2)
   rows / horizon), `horizon` and `rows` in samples.

@@ -19,7 +19,7 @@ def _right(correct):
 
 
 def soft_overlong_penalty(length, *, max_length, cache):
-  """0 up to max - cache, then falling linearly to -1 at max: DAPO.
+  """Gives 0 up to max - cache, then falling linearly to -1 at max: DAPO.
 
   https://arxiv.org/abs/2503.14476 eq. 13; -1 beyond `max_length`.
   """
@@ -28,12 +28,14 @@ def soft_overlong_penalty(length, *, max_length, cache):
 
 
 def l1_exact_penalty(length, target, *, alpha=3e-4):
-  """-alpha |target - length|: L1-Exact, https://arxiv.org/abs/2503.04697."""
+  """Computes -alpha |target - length|: L1-Exact,
+  https://arxiv.org/abs/2503.04697.
+  """
   return -alpha * jnp.abs(as_float(target) - as_float(length))
 
 
 def l1_max_reward(correct, length, target, *, alpha=3e-4, delta=0.5):
-  """correct * clip(alpha (target - length) + delta, 0, 1): L1-Max.
+  """Computes correct * clip(alpha (target - length) + delta, 0, 1): L1-Max.
 
   https://arxiv.org/abs/2503.04697
   """
@@ -42,7 +44,7 @@ def l1_max_reward(correct, length, target, *, alpha=3e-4, delta=0.5):
 
 
 def alp_penalty(correct, length, group, *, valid=None, alp_beta=1e-7):
-  """-beta length max(solve rate, 1 / K), K rows in the group: ALP.
+  """Computes -beta length max(solve rate, 1 / K), K rows in the group: ALP.
 
   https://arxiv.org/abs/2506.05256: easy prompts pay more for each token.
   """
@@ -53,7 +55,7 @@ def alp_penalty(correct, length, group, *, valid=None, alp_beta=1e-7):
 
 
 def laser_bonus(correct, length, target, *, alpha=0.5, explore=0.0):
-  """alpha where a correct row is within `target` tokens: LASER.
+  """Gives alpha where a correct row is within `target` tokens: LASER.
 
   https://arxiv.org/abs/2505.15612. `target` is a number, or [N] from
   `laser_d_target` (LASER-D). `explore` is given to wrong rows longer than their
@@ -66,7 +68,8 @@ def laser_bonus(correct, length, target, *, alpha=0.5, explore=0.0):
 
 
 def difficulty(correct, group, *, valid=None, bounds=(1 / 3, 2 / 3)):
-  """0 hard, 1 medium, 2 easy: int [N], by the solve rate of the row's group.
+  """Grades rows, 0 hard, 1 medium, 2 easy, int [N], by the solve rate of the
+  row's group.
 
   Hard up to bounds[0] of the rows right, easy above bounds[1].
   """
@@ -76,7 +79,7 @@ def difficulty(correct, group, *, valid=None, bounds=(1 / 3, 2 / 3)):
 
 
 def laser_d_target(correct, length, level, samples, candidates, *, n_levels=3):
-  """The length target of each difficulty level: LASER-D, [n_levels].
+  """Computes the length target of each difficulty level: LASER-D, [n_levels].
 
   https://arxiv.org/abs/2505.15612: the smallest candidate l at which the
   expected number of complete correct answers per prompt, (share of the level's
@@ -101,7 +104,7 @@ def laser_d_target(correct, length, level, samples, candidates, *, n_levels=3):
 
 
 def kimi_bonus(correct, length, group, *, valid=None):
-  """lambda if correct, min(0, lambda) if not: Kimi k1.5's long2short.
+  """Computes lambda if correct, min(0, lambda) if not: Kimi k1.5's long2short.
 
   https://arxiv.org/abs/2501.12599: lambda = 1/2 - (len - min) / (max - min)
   over the group; 0 where all its lengths are the same.
@@ -114,7 +117,8 @@ def kimi_bonus(correct, length, group, *, valid=None):
 
 
 def o1_pruner_reward(correct, length, ref_length, ref_correct, *, weight=2.0):
-  """mean reference length / length - 1 + weight (correct - reference rate).
+  """Computes mean reference length / length - 1 + weight (correct - reference
+  rate).
 
   O1-Pruner, https://arxiv.org/abs/2501.12570. `ref_length` and `ref_correct`
   are [N], the reference policy's means on the row's prompt.
@@ -132,7 +136,8 @@ def cosine_reward(
   wrong_range=(-10.0, 0.0),
   exceed=-10.0,
 ):
-  """r_L + (r_0 - r_L) (1 + cos(pi length / max)) / 2, `exceed` at the limit.
+  """Computes r_L + (r_0 - r_L) (1 + cos(pi length / max)) / 2, `exceed` at the
+  limit.
 
   https://arxiv.org/abs/2502.03373: (r_0, r_L) are the rewards at length 0 and
   at max_length, one pair for correct rows and one for wrong ones.
@@ -146,7 +151,8 @@ def cosine_reward(
 
 
 def drop_rows(mask, rows):
-  """The mask [N, T] without the rows marked in `rows` [N]: overlong filtering.
+  """Returns the mask [N, T] without the rows marked in `rows` [N]: overlong
+  filtering.
 
   https://arxiv.org/abs/2503.14476 leaves out rows cut off at the limit: their
   reward says nothing about their reasoning.

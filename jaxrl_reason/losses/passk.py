@@ -18,7 +18,9 @@ from jaxrl_reason.losses.baselines import Advantage, positives
 
 
 def choose_ratio(a, n, k):
-  """C(a, k) / C(n, k) = prod_{m<k} (a - m) / (n - m); exactly 0 if a < k."""
+  """Computes C(a, k) / C(n, k) = prod_{m<k} (a - m) / (n - m); exactly 0 if a <
+  k.
+  """
   m = jnp.arange(k)
   top = jnp.maximum(a[..., None] - m, 0.0)
   bottom = jnp.maximum(n[..., None] - m, 1.0)
@@ -26,7 +28,7 @@ def choose_ratio(a, n, k):
 
 
 def passk(reward, group, *, valid=None, pass_k=4, threshold=0.0):
-  """The closed form of training on all C(N, k) subgroups of k: pass@k.
+  """Computes the closed form of training on all C(N, k) subgroups of k: pass@k.
 
   https://arxiv.org/abs/2508.10751. With N samples of which M fail (reward <=
   threshold), R = 1 - C(M, k) / C(N, k), s = sqrt(R (1 - R)):
@@ -53,7 +55,8 @@ PKPO_BASELINES = {'loo_minus_one': True, 'loo': False, 'none': False}
 
 
 def pkpo(reward, group, *, valid=None, pass_k=4, pkpo_baseline='loo_minus_one'):
-  """Rewards whose policy gradient is an unbiased gradient of max@k: PKPO.
+  """Computes rewards whose policy gradient is an unbiased gradient of max@k:
+  PKPO.
 
   https://arxiv.org/abs/2505.15201, any real rewards. Over the subsets I of k of
   the group's n samples, with C = C(n, k):

@@ -31,12 +31,14 @@ class PolicyLoss(Part):
   """A loss per token [N, T] of (logp, old_logp, adv, mask)."""
 
   def clipped(self, arrays):
-    """{name: bool [N, T]}: which tokens lie past each bound, for metrics."""
+    """Marks the tokens past each bound, {name: bool [N, T]}, for metrics."""
     return {}
 
 
 def past(arrays, low, high, *, ratio='token', dual=None):
-  """Tokens past a bound that is one-sided by the sign of the advantage."""
+  """Marks tokens past a bound that is one-sided by the sign of the
+  advantage.
+  """
   logp, old_logp, mask = arrays['logp'], arrays['old_logp'], arrays['mask']
   r = stop(importance_ratio(logp, old_logp, mask, ratio=ratio))
   adv = rows_to_tokens(arrays['adv'], mask)
@@ -45,7 +47,7 @@ def past(arrays, low, high, *, ratio='token', dual=None):
 
 
 def log_likelihood(logp, adv, mask):
-  """-A log pi(y_t): REINFORCE (Williams 1992), RAFT, GPG.
+  """Computes -A log pi(y_t): REINFORCE (Williams 1992), RAFT, GPG.
 
   https://link.springer.com/article/10.1007/BF00992696. No ratio: data from an
   older policy is used as if it were fresh.
@@ -57,7 +59,7 @@ LogLikelihood = part('LogLikelihood', log_likelihood, PolicyLoss)
 
 
 def importance_sampling(logp, old_logp, adv, mask, *, ratio='token'):
-  """-r A, r = pi / old, with nothing clipped."""
+  """Computes -r A, r = pi / old, with nothing clipped."""
   r = importance_ratio(logp, old_logp, mask, ratio=ratio)
   return -stop(rows_to_tokens(adv, mask)) * r
 
@@ -76,7 +78,7 @@ def ppo_clip(
   dual_clip=None,
   ratio='token',
 ):
-  """-min(r A, clip(r, 1 - low, 1 + high) A), r = pi / old.
+  """Computes -min(r A, clip(r, 1 - low, 1 + high) A), r = pi / old.
 
   PPO https://arxiv.org/abs/1707.06347; low != high is DAPO's clip-higher
   https://arxiv.org/abs/2503.14476; `ratio='sequence_mean'` is GSPO and
@@ -120,7 +122,8 @@ def archer_clip(
   ratio='token',
   clip_high_entropy=0.5,
 ):
-  """`ppo_clip` with one wider range on the tokens `high_entropy` [N, T].
+  """Computes `ppo_clip` with one wider range on the tokens `high_entropy` [N,
+  T].
 
   Archer, https://arxiv.org/abs/2507.15778: reasoning tokens may move further
   than knowledge tokens; `selection.high_entropy_in_row` tells them apart.
@@ -143,7 +146,7 @@ class ArcherClip(part('ArcherClip', archer_clip, PolicyLoss)):
 def clip_cov(
   logp, old_logp, adv, mask, cov_tokens, *, clip_low=0.2, clip_high=0.2
 ):
-  """PPO's loss without the tokens `cov_tokens` [N, T]: Clip-Cov.
+  """Computes PPO's loss without the tokens `cov_tokens` [N, T]: Clip-Cov.
 
   https://arxiv.org/abs/2505.22617; `selection.clip_cov_tokens` draws them.
   """
@@ -162,7 +165,7 @@ class ClipCov(part('ClipCov', clip_cov, PolicyLoss)):
 
 
 def kl_cov(logp, old_logp, adv, mask, cov_tokens, *, kl_cov_coef=1.0):
-  """-r A, plus coef |log r| on the tokens `cov_tokens` [N, T]: KL-Cov.
+  """Computes -r A, plus coef |log r| on the tokens `cov_tokens` [N, T]: KL-Cov.
 
   https://arxiv.org/abs/2505.22617; `selection.kl_cov_tokens` finds them. The
   paper writes a KL; |log r| is the estimate its code uses.
@@ -178,7 +181,7 @@ KLCov = part('KLCov', kl_cov, PolicyLoss)
 def cispo(
   logp, old_logp, adv, mask, *, ratio='token', clip_low=1.0, clip_high=4.0
 ):
-  """-sg(clip(r, 1 - low, 1 + high)) A log pi: CISPO (MiniMax-M1).
+  """Computes -sg(clip(r, 1 - low, 1 + high)) A log pi: CISPO (MiniMax-M1).
 
   https://arxiv.org/abs/2506.13585. The importance weight is clipped, never the
   token: all tokens keep a gradient. The paper uses no lower bound (low = 1)
@@ -202,7 +205,8 @@ class CISPO(part('CISPO', cispo, PolicyLoss)):
 def sapo(
   logp, old_logp, adv, mask, *, ratio='token', tau_pos=1.0, tau_neg=1.05
 ):
-  """-(4 / tau) sigmoid(tau (r - 1)) A: a soft gate for a hard clip, SAPO.
+  """Computes -(4 / tau) sigmoid(tau (r - 1)) A: a soft gate for a hard clip,
+  SAPO.
 
   https://arxiv.org/abs/2511.20347. tau_pos where A > 0, tau_neg elsewhere; at
   r = 1 the gradient is that of r A.
@@ -221,7 +225,8 @@ SAPO = part('SAPO', sapo, PolicyLoss)
 def cpgd(
   logp, old_logp, adv, mask, *, clip_low=0.2, clip_high=0.2, drift_coef=0.0
 ):
-  """-min(log r A, clip(log r, ln(1 - low), ln(1 + high)) A) + drift: CPGD.
+  """Computes -min(log r A, clip(log r, ln(1 - low), ln(1 + high)) A) + drift:
+  CPGD.
 
   https://arxiv.org/abs/2505.12504. A clipped policy gradient: the ratio enters
   by its logarithm, so no gradient is multiplied by it. The drift is
@@ -278,7 +283,8 @@ def dppo(
   mask_sides='away',
   ratio_max=None,
 ):
-  """-M r A, M = 0 where a step past the trust region would go further: DPPO.
+  """Computes -M r A, M = 0 where a step past the trust region would go further:
+  DPPO.
 
   https://arxiv.org/abs/2602.04879. M = 0 where D(old, pi) > max_divergence and
   either A > 0 and r > 1, or A < 0 and r < 1. D is the binary estimate, between

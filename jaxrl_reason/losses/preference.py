@@ -19,7 +19,7 @@ def _margin(chosen, rejected, ref_chosen, ref_rejected):
 def dpo(
   chosen, rejected, ref_chosen, ref_rejected, *, beta=0.1, label_smoothing=0.0
 ):
-  """-log sigmoid(beta margin): DPO, https://arxiv.org/abs/2305.18290.
+  """Computes -log sigmoid(beta margin): DPO, https://arxiv.org/abs/2305.18290.
 
   With `label_smoothing` e: (1 - e) times that plus e times its mirror image.
   """
@@ -29,7 +29,7 @@ def dpo(
 
 
 def ipo(chosen, rejected, ref_chosen, ref_rejected, *, tau=0.1):
-  """(margin - 1 / (2 tau))^2: IPO, https://arxiv.org/abs/2310.12036.
+  """Computes (margin - 1 / (2 tau))^2: IPO, https://arxiv.org/abs/2310.12036.
 
   On sums of log-probabilities, as printed; some trainers use means per token.
   """
@@ -40,7 +40,8 @@ def ipo(chosen, rejected, ref_chosen, ref_rejected, *, tau=0.1):
 def kto(
   logp, ref_logp, desirable, kl, *, beta=0.1, weight_good=1.0, weight_bad=1.0
 ):
-  """Single answers labelled good or bad: KTO, https://arxiv.org/abs/2402.01306.
+  """Computes KTO, of single answers labelled good or bad,
+  https://arxiv.org/abs/2402.01306.
 
     lambda_d (1 - sigmoid(beta (log pi / ref - z)))   desirable [N]
     lambda_u (1 - sigmoid(beta (z - log pi / ref)))   undesirable
@@ -56,7 +57,7 @@ def kto(
 
 
 def orpo(chosen, rejected, *, orpo_lambda=0.1):
-  """-log pi(chosen) - lambda log sigmoid(log odds ratio): ORPO.
+  """Computes -log pi(chosen) - lambda log sigmoid(log odds ratio): ORPO.
 
   https://arxiv.org/abs/2403.07691, odds = p / (1 - p), log p the mean per
   token. No reference.

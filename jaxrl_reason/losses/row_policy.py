@@ -30,7 +30,8 @@ def _row_advantage(adv, mask):
 
 
 def gmpo(logp, old_logp, adv, mask, *, clip_low=0.4, clip_high=0.4):
-  """-A (prod_t clipped r_t)^(1 / T): the geometric mean of PPO's terms, GMPO.
+  """Computes -A (prod_t clipped r_t)^(1 / T): the geometric mean of PPO's
+  terms, GMPO.
 
   https://arxiv.org/abs/2507.20673. The clip range is (e^-low, e^high),
   one-sided by the sign of A as in PPO. `adv` is one number per row; an [N, T]
@@ -56,7 +57,8 @@ class GMPO(part('GMPO', gmpo, PolicyLoss)):
 def mirror_descent(
   logp, old_logp, adv, mask, *, md_tau=0.1, md_level='sequence'
 ):
-  """-A log pi + (tau / 2) (log pi / old)^2: the Kimi form of OPMD, and DRO.
+  """Computes -A log pi + (tau / 2) (log pi / old)^2: the Kimi form of OPMD, and
+  DRO.
 
   k1.5 https://arxiv.org/abs/2501.12599: per row, log pi and the squared log
   ratio are those of the whole sequence; aggregate with `seq_mean_token_sum`.
@@ -83,7 +85,8 @@ def _by_sign(adv, pos, neg):
 def vespo(
   logp, old_logp, adv, mask, *, vespo_pos=(2.0, 3.0), vespo_neg=(3.0, 2.0)
 ):
-  """-sg(W^c1 exp(c2 (1 - W))) A log pi, W the whole sequence's ratio: VESPO.
+  """Computes -sg(W^c1 exp(c2 (1 - W))) A log pi, W the whole sequence's ratio:
+  VESPO.
 
   https://arxiv.org/abs/2602.10693, (c1, c2) by the sign of A. The kernel is 1
   at W = 1 and goes to 0 on both sides.
@@ -101,7 +104,7 @@ VESPO = part('VESPO', vespo, PolicyLoss)
 def topr(
   logp, old_logp, adv, mask, *, topr_pos=(1.0, 1.0), topr_neg=(0.0, 1.0)
 ):
-  """-sg(clip(W, a, b)) A log pi, W the whole sequence's ratio: TOPR.
+  """Computes -sg(clip(W, a, b)) A log pi, W the whole sequence's ratio: TOPR.
 
   https://arxiv.org/abs/2503.14286, (a, b) by the sign of A. The canonical form
   learns from positives as they are (1, 1), and from negatives by a truncated

@@ -25,7 +25,8 @@ from jaxrl_reason.losses.arrays import (
 
 
 def covariance(logp, adv, mask):
-  """(log pi - mean log pi) (A - mean A) per token, means over the batch.
+  """Computes (log pi - mean log pi) (A - mean A) per token, means over the
+  batch.
 
   https://arxiv.org/abs/2505.22617: tokens with a high one collapse entropy.
   """
@@ -61,7 +62,8 @@ def clip_cov_tokens(
   clip_low=0.2,
   clip_high=0.2,
 ):
-  """A random share of the tokens whose covariance is in (low, high): Clip-Cov.
+  """Chooses a random share of the tokens whose covariance is in (low, high):
+  Clip-Cov.
 
   https://arxiv.org/abs/2505.22617. At least one token if there is any. Tokens
   the ratio clip already stops are not drawn, as in the paper's code.
@@ -81,7 +83,7 @@ ClipCovTokens = part('ClipCovTokens', clip_cov_tokens)
 
 
 def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
-  """The share of the tokens with the largest covariance: KL-Cov."""
+  """Chooses the share of the tokens with the largest covariance: KL-Cov."""
   cov = covariance(logp, adv, mask)
   return _largest(cov, as_mask(mask), _count(mask, cov_share))
 
@@ -90,7 +92,7 @@ KLCovTokens = part('KLCovTokens', kl_cov_tokens)
 
 
 def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
-  """The share of the batch's tokens with the highest entropy.
+  """Chooses the share of the batch's tokens with the highest entropy.
 
   https://arxiv.org/abs/2506.01939 trains on the top 20% only and still divides
   by all tokens. Equal entropies at the threshold are all kept.
@@ -106,7 +108,7 @@ TopEntropy = part('TopEntropy', top_entropy_tokens)
 
 
 def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
-  """Tokens at or above the quantile of their own row's entropies.
+  """Marks tokens at or above the quantile of their own row's entropies.
 
   Archer, https://arxiv.org/abs/2507.15778, tells reasoning tokens (above) from
   knowledge tokens (below). The quantile is the value of rank ceil(q n).
@@ -134,7 +136,8 @@ HighEntropy = part('HighEntropy', high_entropy_in_row)
 
 
 def off_policy_rows(logp, old_logp, adv, mask, *, max_row_drift):
-  """Weights [N, T] that drop negative rows the policy has moved away from.
+  """Computes weights [N, T] that drop negative rows the policy has moved away
+  from.
 
   DeepSeek-V3.2, https://arxiv.org/abs/2512.02556: 0 where A < 0 and the row's
   mean of log old - log pi exceeds `max_row_drift`, 1 elsewhere; on-policy

@@ -22,7 +22,7 @@ from jaxrl_reason.losses.arrays import (
 
 
 def whiten(adv, mask, *, valid=None, by='rows', whiten_ddof=1, whiten_eps=1e-8):
-  """(A - mean) / sqrt(var + eps) over the batch's rows or tokens.
+  """Computes (A - mean) / sqrt(var + eps) over the batch's rows or tokens.
 
   REINFORCE++ (https://arxiv.org/abs/2501.03262) takes the tokens of the batch,
   its baseline form and GDPO (https://arxiv.org/abs/2601.05242) its rows.
@@ -47,7 +47,8 @@ Whiten = part('Whiten', whiten, flat={'by': 'whiten'})
 
 
 def entropy_shape(adv, entropy, mask, *, entropy_alpha=0.4, entropy_kappa=2.0):
-  """A + min(alpha H, |A| / kappa): more credit where the policy hesitated.
+  """Computes A + min(alpha H, |A| / kappa): more credit where the policy
+  hesitated.
 
   https://arxiv.org/abs/2506.14758 (alpha 0.4 with GRPO, 0.1 with PPO). The
   bonus carries no gradient and, as kappa > 1, never turns a sign; where A is 0
@@ -63,7 +64,7 @@ EntropyShape = part('EntropyShape', entropy_shape)
 
 
 def weigh_signs(adv, *, pos_weight=1.0, neg_weight=1.0):
-  """Weights for positive and negative advantages: PSR / NSR.
+  """Computes weights for positive and negative advantages: PSR / NSR.
 
   https://arxiv.org/abs/2506.01347: (1, 0) learns from successes only, (0, 1)
   from failures only, (0.1, 1) is its Weighted-REINFORCE.
@@ -75,7 +76,7 @@ WeighSigns = part('WeighSigns', weigh_signs)
 
 
 def clip_advantage(adv, *, adv_max):
-  """A clipped to +-adv_max."""
+  """Clips A to +-adv_max."""
   return jnp.clip(adv, -adv_max, adv_max)
 
 
@@ -83,7 +84,7 @@ ClipAdvantage = part('ClipAdvantage', clip_advantage)
 
 
 def clip_reward(reward, *, reward_low=None, reward_high=None):
-  """Rewards [N] kept in [low, high]; None: no bound. NaN stays NaN."""
+  """Keeps rewards [N] in [low, high]; None: no bound. NaN stays NaN."""
   return jnp.clip(as_float(reward), reward_low, reward_high)
 
 

@@ -31,7 +31,9 @@ from jaxrl_reason.losses.baselines import (
 
 
 def suffix_scan(x, g):
-  """y_t = x_t + g_t y_{t+1} along the last axis, in log2(T) parallel steps."""
+  """Computes y_t = x_t + g_t y_{t+1} along the last axis, in log2(T) parallel
+  steps.
+  """
 
   def join(later, earlier):
     return later[0] * earlier[0], earlier[1] + earlier[0] * later[1]
@@ -43,20 +45,24 @@ def suffix_scan(x, g):
 
 
 def next_token(x, mask):
-  """The value of x at the next set place of the mask, 0 after the last."""
+  """Computes the value of x at the next set place of the mask, 0 after the
+  last.
+  """
   m = as_float(as_mask(mask))
   seen = suffix_scan(keep(mask, x), 1 - m)
   return jnp.pad(seen[:, 1:], ((0, 0), (0, 1)))
 
 
 def last_token(mask):
-  """bool [N, T], set at the last set place of each row."""
+  """Marks the last set place of each row, bool [N, T]."""
   m = as_mask(mask)
   return m & (jnp.flip(jnp.cumsum(jnp.flip(m, -1), -1), -1) == 1)
 
 
 def token_rewards(reward, mask, *, valid=None, process_reward=None):
-  """[N] on the last token, plus [N, T] where given; invalid rows get 0."""
+  """Puts rewards [N] on the last token, plus [N, T] where given; invalid rows
+  get 0.
+  """
   check_shapes(
     mask=mask, reward=reward, valid=valid, process_reward=process_reward
   )
@@ -69,7 +75,8 @@ def token_rewards(reward, mask, *, valid=None, process_reward=None):
 
 
 def returns(reward, mask, *, valid=None, process_reward=None, gamma=1.0):
-  """A_t = sum_{s >= t} gamma^(s-t) r_s: REINFORCE++ before its whitening.
+  """Computes A_t = sum_{s >= t} gamma^(s-t) r_s: REINFORCE++ before its
+  whitening.
 
   https://arxiv.org/abs/2501.03262: r is the reward on the last token, and with
   `kl_in='reward'` minus beta times the k1 KL on every token.
@@ -102,7 +109,8 @@ def gae(
   gae_lambda=0.95,
   lambda_alpha=None,
 ):
-  """A_t = sum_l (gamma lambda)^l delta_{t+l}, delta = r + gamma V' - V: GAE.
+  """Computes A_t = sum_l (gamma lambda)^l delta_{t+l}, delta = r + gamma V' -
+  V: GAE.
 
   https://arxiv.org/abs/1506.02438; in PPO https://arxiv.org/abs/1707.06347.
   The value after the last token is 0. `lambda_alpha` makes lambda adapt to the
@@ -132,7 +140,8 @@ def value_targets(
   gamma=1.0,
   value_lambda=1.0,
 ):
-  """V + GAE at the critic's own lambda (VC-PPO: 1, the plain return): [N, T].
+  """Computes V + GAE at the critic's own lambda (VC-PPO: 1, the plain return):
+  [N, T].
 
   https://arxiv.org/abs/2503.01491
   """
@@ -152,7 +161,8 @@ ValueTargets = part('ValueTargets', value_targets, Advantage)
 
 
 def implicit_reward(prm_logp, ref_logp, mask, *, prm_beta=0.05):
-  """beta (log pi_prm - log pi_ref) per token: an implicit process reward.
+  """Computes beta (log pi_prm - log pi_ref) per token: an implicit process
+  reward.
 
   https://arxiv.org/abs/2412.01981.
   """
@@ -160,7 +170,8 @@ def implicit_reward(prm_logp, ref_logp, mask, *, prm_beta=0.05):
 
 
 def prime(reward, group, process_reward, mask, *, valid=None, gamma=1.0):
-  """PRIME: RLOO on process rewards, discounted, plus RLOO on the outcome.
+  """Computes PRIME: RLOO on process rewards, discounted, plus RLOO on the
+  outcome.
 
   https://arxiv.org/abs/2502.01456 eq. 5, q_j the mean process reward of row j:
     A_it = sum_{s >= t} gamma^(s-t) (q_is - mean_{j != i} q_j)
@@ -214,7 +225,7 @@ def segments(
   ddof=1,
   eps=1e-6,
 ):
-  """Turn or step rewards [N, S] -> advantages of the tokens of each segment.
+  """Turns rewards of turns or steps [N, S] into advantages of their tokens.
 
   A segment's return is its reward plus gamma times the next one's, with the
   row's outcome added to its last; it is compared with the same segment of the
@@ -263,7 +274,7 @@ def tree(
   tree_local=1.0,
   tree_power=0.5,
 ):
-  """Advantages in a tree of samples that share prefixes: TreeRL.
+  """Computes advantages in a tree of samples that share prefixes: TreeRL.
 
   https://arxiv.org/abs/2506.11902. V(node) is the mean reward of the leaves
   below it, L their number:

@@ -41,7 +41,8 @@ def optimal_token(
   otb_places='column',
   singleton='zero',
 ):
-  """A_t = G_t - sum_i G_it W_it / sum_i W_it over the group, G the return: OTB.
+  """Computes A_t = G_t - sum_i G_it W_it / sum_i W_it over the group, G the
+  return: OTB.
 
   https://arxiv.org/abs/2602.07078. W_t = sum_{s <= t} (1 - 2 p_s + sum_v p_v^2)
   is the squared norm of the score by the logits, added up to t: rows that were
@@ -80,7 +81,7 @@ OptimalToken = part('OptimalToken', optimal_token, Advantage)
 
 
 def length_preference(mask, group, *, length_lambda=1.0, length_spread=1 / 9):
-  """Weights of rows by their length within the group, of mean 1: [N].
+  """Computes weights of rows by their length within the group, of mean 1: [N].
 
   Lambda-GRPO, https://arxiv.org/abs/2510.06870: n softmax(h^lambda) over the n
   rows of a group, h = 1 + spread z, z the standardised length. 0 weighs all
@@ -97,7 +98,9 @@ def length_preference(mask, group, *, length_lambda=1.0, length_spread=1 / 9):
 
 
 def prefer_lengths(adv, mask, group, *, length_lambda=1.0, length_spread=1 / 9):
-  """A times `length_preference`, [N] or [N, T]: lambda held constant."""
+  """Multiplies A by `length_preference`, [N] or [N, T]: lambda held
+  constant.
+  """
   options = dict(length_lambda=length_lambda, length_spread=length_spread)
   weight = length_preference(mask, group, **options)
   return adv * (weight if jnp.ndim(adv) == 1 else weight[:, None])

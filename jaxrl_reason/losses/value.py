@@ -18,7 +18,8 @@ from jaxrl_reason.losses.token_advantage import implicit_reward
 
 
 def value_loss(values, targets, mask, *, old_values=None, value_clip=None):
-  """max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2 per token: PPO.
+  """Computes max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2 per
+  token: PPO.
 
   https://arxiv.org/abs/1707.06347; the half is a convention. Without
   `value_clip` it is the squared error. [N, T] each.
@@ -38,7 +39,7 @@ ValueLoss = part('ValueLoss', value_loss)
 
 
 def binary_cross_entropy(logit, label, *, valid=None):
-  """-y log sigmoid(z) - (1 - y) log sigmoid(-z), any shape: verifiers.
+  """Computes -y log sigmoid(z) - (1 - y) log sigmoid(-z), any shape: verifiers.
 
   Labels in [0, 1]; https://arxiv.org/abs/2110.14168. 0 where not `valid`, or
   where the label is not finite.
@@ -50,7 +51,8 @@ def binary_cross_entropy(logit, label, *, valid=None):
 
 
 def implicit_prm(logp, ref_logp, label, mask, *, valid=None, prm_beta=0.05):
-  """Cross-entropy of sigmoid(sum_t beta log pi / ref) with the outcome: [N].
+  """Computes cross-entropy of sigmoid(sum_t beta log pi / ref) with the
+  outcome: [N].
 
   https://arxiv.org/abs/2412.01981: trained on outcomes, log pi / ref becomes a
   process reward (`token_advantage.implicit_reward`).

@@ -35,7 +35,7 @@ class Written:
 
 
 def from_apply(apply: Callable, params: Any) -> Model:
-  """A policy from `apply(params, tokens i32 [N,T]) -> logits [N,T,V]`.
+  """Makes a policy from `apply(params, tokens i32 [N,T]) -> logits [N,T,V]`.
 
   Args:
     params: the weights, or their shapes.
@@ -106,7 +106,9 @@ def _replicated(x) -> spec.Spec:
 
 
 def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
-  """A Linen module called as `module.apply({'params': params}, tokens)`."""
+  """Makes a policy of a Linen module called as `module.apply({'params':
+  params}, tokens)`.
+  """
 
   def apply(params, tokens):
     return module.apply({'params': params}, tokens)
@@ -115,9 +117,10 @@ def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
 
 
 def from_nnx(module: nnx.Module) -> tuple[Model, Any]:
-  """An NNX module called as `module(tokens)`; its `nnx.Param`s are trained, its
-  other state stays as it is: every call begins with it, so a module with
-  dropout draws the same mask each time. Call `module.eval()` first.
+  """Makes a policy of an NNX module called as `module(tokens)`; its
+  `nnx.Param`s are trained, its other state stays as it is: every call begins
+  with it, so a module with dropout draws the same mask each time. Call
+  `module.eval()` first.
   """
   graph, state, rest = nnx.split(module, nnx.Param, ...)
 

@@ -19,8 +19,8 @@ from jaxrl_reason.models.config import Config
 
 
 def kept_bytes(c: Config, length: int) -> int:
-  """Bytes of one row of `length` tokens between forward and backward pass, on
-  one device; tensor parallelism has less.
+  """Counts the bytes of one row of `length` tokens between forward and backward
+  pass, on one device; tensor parallelism has less.
   """
   model = transformer.build(c)
 
@@ -41,7 +41,8 @@ def kept_bytes(c: Config, length: int) -> int:
 
 
 def choose(c: Config, rows: int, length: int, budget: float) -> Config:
-  """The config with the policy that computes least again within the budget.
+  """Returns the config with the policy that computes least again within the
+  budget.
 
   Args:
     rows: of `length` tokens each, of a micro-batch on one device.

@@ -15,7 +15,7 @@ from jaxrl_reason.models.weights import flops_per_token, specs
 
 
 def build(c: Config) -> Model:
-  """The policy's functions, with the config bound."""
+  """Builds the policy's functions, with the config bound."""
   tree = specs(c)
   routed = functools.partial(blocks.hidden_routed, c)
   return Model(

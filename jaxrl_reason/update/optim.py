@@ -12,7 +12,7 @@ NOT_DECAYED = r'.*(norm|bias)'
 
 
 def decayed(params) -> dict:
-  """Mask of the parameters weight decay applies to."""
+  """Masks the parameters that weight decay applies to."""
   rules = ((NOT_DECAYED, False), ('.*', True))
   return trees.map_with_path(lambda path, _: trees.match(rules, path), params)
 
@@ -27,7 +27,9 @@ PROJECTIONS = {
 
 
 def projections(params) -> dict:
-  """Which dimensions of a projection make its matrix; None of other weights."""
+  """Tells which dimensions of a projection make its matrix; None of other
+  weights.
+  """
 
   def leaf(path, x):
     if path.rpartition('/')[2] not in PROJECTIONS:
@@ -115,7 +117,7 @@ SCHEDULES = {
 
 
 def schedule(c, steps: int) -> optax.Schedule:
-  """The learning rate by step: linear warm-up, then `c.schedule`.
+  """Makes the learning rate by step: linear warm-up, then `c.schedule`.
 
   'constant'; 'linear' or 'cosine' to 0 at the last step; 'wsd'
   (warm-up, stable, decay: https://arxiv.org/abs/2404.06395) keeps the peak and
@@ -135,7 +137,7 @@ def schedule(c, steps: int) -> optax.Schedule:
 
 
 def stored(tx: optax.GradientTransformation, dtype: str):
-  """The transformation, its means kept in `dtype` and computed in float32."""
+  """Keeps the transformation's means in `dtype`, computed in float32."""
   if dtype == 'float32':
     return tx
 
@@ -157,7 +159,9 @@ def stored(tx: optax.GradientTransformation, dtype: str):
 
 
 def make(c, steps: int) -> optax.GradientTransformation:
-  """The optimizer of an `optimizer` section for a stage of `steps` updates."""
+  """Makes the optimizer of an `optimizer` section for a stage of `steps`
+  updates.
+  """
   if c.name not in OPTIMIZERS:
     raise ValueError(
       f'optimizer.name={c.name!r}: choose one of {", ".join(OPTIMIZERS)}'

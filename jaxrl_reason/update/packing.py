@@ -37,11 +37,11 @@ class Packed:
   place: jax.Array  # i32 [N,T], index into the R*L tokens; R*L: nowhere
 
   def pack(self, x: jax.Array) -> jax.Array:
-    """[N,T,...] -> [R,L,...], 0 where there is nothing."""
+    """Packs [N,T,...] -> [R,L,...], 0 where there is nothing."""
     return sharding.rows(_take(x, self.source))
 
   def unpack(self, x: jax.Array) -> jax.Array:
-    """[R,L,...] -> [N,T,...], 0 at padding."""
+    """Unpacks [R,L,...] -> [N,T,...], 0 at padding."""
     return sharding.rows(_take(x, self.place))
 
 
@@ -53,7 +53,8 @@ def _take(x: jax.Array, index: jax.Array) -> jax.Array:
 def first_fit(
   lengths: jax.Array, room: int, n_rows: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Sequences into rows, the longest first, each into the first that holds it.
+  """Packs sequences into rows, the longest first, each into the first that
+  holds it.
 
   Args:
     lengths: int [N], at most `room`, the tokens of a row.
@@ -90,8 +91,8 @@ class Packing:
   sizes: int = 4
 
   def most(self, n: int, t: int) -> int:
-    """Rows that n sequences of at most t tokens never exceed: every row but
-    the last holds as many sequences as fit of whole ones.
+    """Counts the rows that n sequences of at most t tokens never exceed: every
+    row but the last holds as many sequences as fit of whole ones.
     """
     if self.length < t:
       raise ValueError(
@@ -100,7 +101,7 @@ class Packing:
     return -(-n // (self.length // t))
 
   def options(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
-    """(which to take, rows -> (rows, Packed) at every size)."""
+    """Returns (which to take, rows -> (rows, Packed) at every size)."""
     n, t = valid.shape
     most, shards = self.most(n, t), sharding.n_row_shards()
     # Whole multiples of the devices, or every one would hold all rows.
@@ -131,7 +132,7 @@ class Packing:
     return which, [functools.partial(at, rows) for rows in sizes]
 
   def order(self, valid: jax.Array, parts: int) -> None:
-    """None: any part of the rows packs as well as another."""
+    """Returns None: any part of the rows packs as well as another."""
     del valid, parts
 
 
@@ -148,7 +149,7 @@ class Lengths:
   sizes: int
 
   def options(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
-    """(which to take, rows -> (rows, None) at every size)."""
+    """Returns (which to take, rows -> (rows, None) at every size)."""
     t = valid.shape[1]
     sizes = [self.start + n for n in spaced(t - self.start, self.sizes)]
     which = jnp.searchsorted(jnp.asarray(sizes), _ends(valid).max())
@@ -163,7 +164,9 @@ class Lengths:
     return which, [functools.partial(cut, size) for size in sizes]
 
   def order(self, valid: jax.Array, parts: int) -> jax.Array:
-    """Rows [N] such that strided parts (`batch.split`) have like lengths."""
+    """Orders rows [N] such that strided parts (`batch.split`) have like
+    lengths.
+    """
     by_length = jnp.argsort(_ends(valid))
     return by_length.reshape(parts, -1).T.reshape(-1)
 
@@ -191,8 +194,8 @@ def choose(padding: str, start: int) -> Packing | Lengths | None:
 def arranged(
   how: Packing | Lengths | None, valid: jax.Array, rows: Any, parts: int
 ) -> tuple[Any, jax.Array | None]:
-  """(rows in the order in which their parts are alike, that order; or as they
-  are, None).
+  """Returns (rows in the order in which their parts are alike, that order; or
+  as they are, None).
   """
   order = how and how.order(valid, parts)
   if order is None:
@@ -203,7 +206,7 @@ def arranged(
 def fit(
   how: Packing | Lengths | None, valid: jax.Array, rows: Any, f: Callable
 ) -> Any:
-  """f(rows, Packed or None) at the smallest size that holds them.
+  """Runs f(rows, Packed or None) at the smallest size that holds them.
 
   Args:
     how: None: as they are.

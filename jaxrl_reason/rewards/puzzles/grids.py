@@ -13,7 +13,7 @@ def _lines(r: int, c: int) -> tuple:
 
 
 def sudoku(text: str, *, grid) -> float | None:
-  """The grid filled: every row, column and box has each digit once.
+  """Checks the filled grid: every row, column and box has each digit once.
 
   grid: 4 rows of 4 or 9 rows of 9 digits; 0 is a free cell. The share is that
   of the rows, columns and boxes that are right; 0 if a given digit changed.
@@ -42,7 +42,7 @@ def sudoku(text: str, *, grid) -> float | None:
 
 
 def n_queens(text: str, *, size, queens=()) -> float | None:
-  """`size` queens on a board, none of which attacks another.
+  """Checks `size` queens on a board, none of which attacks another.
 
   size: 1 to 100. queens: [row, column] pairs from 0 that are already there.
   Answers: a column for every row; `size` (row, column) pairs; or a board of Q

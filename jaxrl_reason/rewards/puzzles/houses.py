@@ -38,7 +38,7 @@ NUMBER = re.compile(
 
 
 def zebra(text: str, *, attributes, clues) -> float | None:
-  """Every value of every attribute at its house.
+  """Checks every value of every attribute at its house.
 
   attributes: {'colour': ['red', 'green', 'blue'], ...}, as many values each as
   there are houses, all different. clues: [kind, value, value] with a kind of

@@ -31,7 +31,8 @@ TRUTH = {'t': True, 'true': True, '1': True, 'f': False, 'false': False,
 
 
 def knights_knaves(text: str, *, people, statements) -> float | None:
-  """Everyone's kind: what a knight says is true, what a knave says is not.
+  """Checks everyone's kind: what a knight says is true, what a knave says is
+  not.
 
   people: names. statements: [speaker, statement] pairs, where a statement is
   ['knight', name], ['knave', name], ['not', s], ['implies', s, s],
@@ -80,7 +81,7 @@ def _holds(statement, knight: Mapping[str, bool]) -> bool:
 
 
 def satisfiability(text: str, *, clauses, variables=None) -> float | None:
-  """An assignment that satisfies every clause.
+  """Checks an assignment that satisfies every clause.
 
   clauses: lists of literals as in DIMACS, 3 or -3 for variable 3 or its
   negation. variables: their names in order, or how many there are (default:
@@ -131,7 +132,7 @@ def _truth(text: str, names: Sequence[str]) -> dict[int, bool] | None:
 
 
 def graph_colouring(text: str, *, nodes, edges, colours) -> float | None:
-  """A colour for every node, different at the ends of every edge.
+  """Checks a colour for every node, different at the ends of every edge.
 
   nodes: names. edges: pairs of names. colours: names, or how many there are
   (1, 2, ...). Answers: `A=red, B: blue`, JSON, or one colour for every node in

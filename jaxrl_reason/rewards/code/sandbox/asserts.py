@@ -206,8 +206,8 @@ class Plan:
 
 
 def parse(job: dict) -> Plan:
-  """The plan of job['setup'], source of the data set that runs first and whose
-  helpers win over the program's of the same name, and job['tests'].
+  """Makes the plan of job['setup'], source of the data set that runs first and
+  whose helpers win over the program's of the same name, and job['tests'].
 
   ValueError or SyntaxError for tests that are no Python or test nothing.
   """

@@ -152,7 +152,7 @@ class Watch:
     self.old = []
 
   def watch(self, given: str | None, captures: bool, patched: dict):
-    """Standard input from now on; is output kept; functions of the tests."""
+    """Takes over standard input, output if `captures`, patched functions."""
     self.old.append((sys.stdin, sys.stdout, {}))
     if given is not None:
       sys.stdin = io.StringIO(given)
@@ -163,7 +163,7 @@ class Watch:
       setattr(builtins, name, function)
 
   def seen(self) -> tuple[str, int]:
-    """What was printed, and how many characters were read."""
+    """Returns what was printed, and how many characters were read."""
     stdin, stdout, functions = self.old.pop()
     for name, function in functions.items():
       setattr(builtins, name, function)

@@ -149,7 +149,7 @@ class Awaitable(Remote):
     raise error[0]
 
   def close(self):
-    """Asyncio closes what it ran."""
+    """Does nothing: asyncio closes what it ran."""
 
 
 class NotPlain(TypeError):
@@ -180,7 +180,7 @@ class Peer:
     self.caught = None  # makes an exception of one of the other side's own
 
   def ask(self, operation: str, *args):
-    """The other side's answer, or its exception.
+    """Returns the other side's answer, or its exception.
 
     With a '!' behind the operation, what is answered is a `rich` object, also
     where its class is one of a plain type.
@@ -333,7 +333,7 @@ class Peer:
     return self._numbers[id(x)]
 
   def decode(self, data):
-    """Of untrusted data: any malformed part raises Closed."""
+    """Decodes untrusted data: any malformed part raises Closed."""
     try:
       return self._decode(data)
     except (*MALFORMED, RecursionError) as e:

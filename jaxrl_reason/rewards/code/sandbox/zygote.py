@@ -63,7 +63,7 @@ class Cell:
     return layer in self.layers
 
   def enter(self) -> str:
-    """In a judge: namespaces for its program; the program's folder."""
+    """Enters namespaces for a judge's program; returns the program's folder."""
     if not self.has('namespaces'):
       return self.folder
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID)
@@ -73,7 +73,9 @@ class Cell:
 
   @staticmethod
   def limit(name: str, value: int, slack: int = 0):
-    """A limit, and a hard one `slack` above, within those we have ourselves."""
+    """Sets a limit, and a hard one `slack` above, within those we have
+    ourselves.
+    """
     which = getattr(resource, name, None)
     # macOS ignores a limit on memory, or refuses to set it.
     if which is None or (name == 'RLIMIT_AS' and not linux.AVAILABLE):

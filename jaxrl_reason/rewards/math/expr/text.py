@@ -186,7 +186,7 @@ DELIMITERS = (
 
 
 def to_ascii(text: str) -> str:
-  """Unicode spellings to ASCII and LaTeX ones; other scripts stay."""
+  """Converts Unicode spellings to ASCII and LaTeX ones; other scripts stay."""
   if text.isascii():
     return text
   text = SUPER.sub(_superscript, text)
@@ -203,7 +203,7 @@ def _subscript(found: re.Match) -> str:
 
 
 def clean(text: str) -> str:
-  """The answer without its dress."""
+  """Returns the answer without its dress."""
   text = SPACES.sub(' ', PAINT.sub('', to_ascii(text))).strip()
   while True:
     bare = _undress(text)
