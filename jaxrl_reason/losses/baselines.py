@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Array,
   Part,
   as_float,
   masked_var,
@@ -30,7 +31,9 @@ class Advantage(Part):
   """An estimator of advantages, [N] or [N, T], from rewards and groups."""
 
 
-def reinforce(reward, *, valid=None, baseline=0.0):
+def reinforce(
+  reward: Array, *, valid: Array | None = None, baseline: float = 0.0
+) -> jax.Array:
   """Computes A = r - baseline, a constant: REINFORCE (Williams 1992).
 
   https://link.springer.com/article/10.1007/BF00992696
@@ -42,7 +45,13 @@ def reinforce(reward, *, valid=None, baseline=0.0):
 Reinforce = part('Reinforce', reinforce, Advantage)
 
 
-def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
+def reinforce_rej(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  baseline: float = 0.0,
+) -> jax.Array:
   """Computes the advantage of REINFORCE without the prompts that are all right
   or all wrong.
 
@@ -57,7 +66,9 @@ def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
 ReinforceRej = part('ReinforceRej', reinforce_rej, Advantage)
 
 
-def positives(reward, *, valid=None, threshold=0.0):
+def positives(
+  reward: Array, *, valid: Array | None = None, threshold: float = 0.0
+) -> jax.Array:
   """Computes A = 1 where r > threshold, else 0: learn from successes only.
 
   RAFT, https://arxiv.org/abs/2304.06767; RAFT++ with a clipped ratio,
@@ -70,7 +81,9 @@ def positives(reward, *, valid=None, threshold=0.0):
 Positives = part('Positives', positives, Advantage)
 
 
-def signs(reward, *, valid=None, threshold=0.0):
+def signs(
+  reward: Array, *, valid: Array | None = None, threshold: float = 0.0
+) -> jax.Array:
   """Computes A = +1 where r > threshold, else -1.
 
   The rewards of PSR and NSR, https://arxiv.org/abs/2506.01347, which weigh the
@@ -85,7 +98,9 @@ def signs(reward, *, valid=None, threshold=0.0):
 Signs = part('Signs', signs, Advantage)
 
 
-def greedy_baseline(reward, greedy_reward, *, valid=None):
+def greedy_baseline(
+  reward: Array, greedy_reward: Array, *, valid: Array | None = None
+) -> jax.Array:
   """Computes A = r - r(greedy answer to the same prompt): ReMax.
 
   https://arxiv.org/abs/2310.10505. `greedy_reward` is [N], one per row.
@@ -98,7 +113,13 @@ def greedy_baseline(reward, greedy_reward, *, valid=None):
 GreedyBaseline = part('GreedyBaseline', greedy_baseline, Advantage)
 
 
-def group_mean(reward, group, *, valid=None, singleton='zero'):
+def group_mean(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A = r - mean(group): Dr.GRPO, https://arxiv.org/abs/2503.20783."""
   g = groups.group_of(reward, group, valid)
   return groups.singletons(groups.centred(g), g, reward, singleton=singleton)
@@ -108,8 +129,14 @@ GroupMean = part('GroupMean', group_mean, Advantage)
 
 
 def group_zscore(
-  reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
-):
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  ddof: int = 1,
+  eps: float = 1e-6,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A = (r - mean) / (std + eps): GRPO,
   https://arxiv.org/abs/2402.03300.
 
@@ -125,7 +152,13 @@ def group_zscore(
 GroupZScore = part('GroupZScore', group_zscore, Advantage)
 
 
-def leave_one_out(reward, group, *, valid=None, singleton='zero'):
+def leave_one_out(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A_i = r_i - mean_{j != i} r_j = G / (G - 1) (r_i - mean).
 
   RLOO, https://arxiv.org/abs/2402.14740.
@@ -139,8 +172,14 @@ LeaveOneOut = part('LeaveOneOut', leave_one_out, Advantage)
 
 
 def group_mean_batch_std(
-  reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
-):
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  ddof: int = 1,
+  eps: float = 1e-6,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A = (r - mean(group)) / (std(all rewards of the batch) + eps).
 
   LitePPO, https://arxiv.org/abs/2508.08221.
@@ -155,7 +194,14 @@ def group_mean_batch_std(
 GroupMeanBatchStd = part('GroupMeanBatchStd', group_mean_batch_std, Advantage)
 
 
-def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
+def length_weighted(
+  reward: Array,
+  group: Array,
+  mask: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A = r - sum_j l_j r_j / sum_j l_j, l the lengths in tokens: OPO.
 
   https://arxiv.org/abs/2505.23585: the baseline of least variance when the
@@ -174,7 +220,13 @@ def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
 LengthWeighted = part('LengthWeighted', length_weighted, Advantage)
 
 
-def gpg(reward, group, *, valid=None, singleton='zero'):
+def gpg(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A = B / (B - M) (r - mean), M of the B rows being in dead groups:
   GPG.
 
@@ -192,7 +244,13 @@ def gpg(reward, group, *, valid=None, singleton='zero'):
 GPG = part('GPG', gpg, Advantage)
 
 
-def maxrl(reward, group, *, valid=None, singleton='zero'):
+def maxrl(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A = (r - mean) / mean for rewards >= 0, and 0 if nothing
   succeeded: MaxRL.
 
@@ -208,7 +266,13 @@ def maxrl(reward, group, *, valid=None, singleton='zero'):
 MaxRL = part('MaxRL', maxrl, Advantage)
 
 
-def rank(reward, group, *, valid=None, singleton='zero'):
+def rank(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A_i = (#{r_j < r_i} - #{r_j > r_i}) / (G - 1), in [-1, 1].
 
   The centred rank with ties sharing theirs, as in rank-based fitness shaping
@@ -229,7 +293,13 @@ def _beta_density(p, a, b):
   return jnp.exp(logs - jax.scipy.special.betaln(a, b))
 
 
-def bnpo(reward, group, *, valid=None, singleton='zero'):
+def bnpo(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A = (r - p) / f(p; 1 + a/3, 1 + b/3), f the Beta density: BNPO.
 
   https://arxiv.org/abs/2506.02864. p is the group mean of 0/1 rewards, and
@@ -256,7 +326,9 @@ def bnpo(reward, group, *, valid=None, singleton='zero'):
 BNPO = part('BNPO', bnpo, Advantage)
 
 
-def dead_group_share(reward, group, *, valid=None):
+def dead_group_share(
+  reward: Array, group: Array, *, valid: Array | None = None
+) -> jax.Array:
   """Computes the share of the groups that carry no signal, a scalar."""
   g = groups.group_of(reward, group, valid)
   share = jnp.where(g.valid, safe_divide(1.0, g.n), 0.0)

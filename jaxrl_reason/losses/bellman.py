@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   as_mask,
   check_shapes,
@@ -19,14 +20,14 @@ from jaxrl_reason.losses.kl import at_tokens
 from jaxrl_reason.losses.token_advantage import next_token
 
 
-def token_logp(logits, tokens):
+def token_logp(logits: Array, tokens: Array) -> jax.Array:
   """Computes log softmax(logits) at the tokens: [N, T, V], [N, T] -> [N, T]."""
   z = as_float(logits)
   picked = jnp.take_along_axis(z, tokens[..., None], -1)[..., 0]
   return picked - jax.nn.logsumexp(z, -1)
 
 
-def mean_logp(logits):
+def mean_logp(logits: Array) -> jax.Array:
   """Computes the mean of log softmax over the vocabulary: [N, T, V] -> [N,
   T].
   """
@@ -34,7 +35,15 @@ def mean_logp(logits):
   return z.mean(-1) - jax.nn.logsumexp(z, -1)
 
 
-def tbrm(logits, tokens, ref_logp, reward, mask, *, tbrm_beta=0.002):
+def tbrm(
+  logits: Array,
+  tokens: Array,
+  ref_logp: Array,
+  reward: Array,
+  mask: Array,
+  *,
+  tbrm_beta: float = 0.002,
+) -> jax.Array:
   """Computes (V(s_1) + sum_t log (pi / ref)(y_t) - R / beta)^2 per row, [N]:
   TBRM.
 
@@ -60,7 +69,16 @@ def tbrm(logits, tokens, ref_logp, reward, mask, *, tbrm_beta=0.002):
 TBRM = part('TBRM', tbrm)
 
 
-def rover(logits, tokens, old_logp, old_mean_logp, adv, mask, *, rover_rho=1.0):
+def rover(
+  logits: Array,
+  tokens: Array,
+  old_logp: Array,
+  old_mean_logp: Array,
+  adv: Array,
+  mask: Array,
+  *,
+  rover_rho: float = 1.0,
+) -> jax.Array:
   """Computes (Q - sg(r + mean over the vocabulary of Q'))^2 per token, [N, T]:
   ROVER.
 

@@ -6,10 +6,17 @@ max. Ratios of such sums (effective sample size, perplexity) are not additive;
 `summarize` forms them at the end from the added-up metrics.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
   LEVELS,
+  Array,
+  Arrays,
+  Metrics,
+  Sums,
   absolute,
   as_float,
   choose,
@@ -23,7 +30,7 @@ from jaxrl_reason.losses.arrays import (
 )
 
 
-def token_share(x, mask, denominators):
+def token_share(x: Array, mask: Array, denominators: Sums) -> jax.Array:
   """Computes the sum over the mask / the batch's tokens: a mean, or the share
   of a flag.
   """
@@ -31,12 +38,14 @@ def token_share(x, mask, denominators):
   return safe_divide(total, denominators['tokens'])
 
 
-def shares(mask, denominators, **values):
+def shares(mask: Array, denominators: Sums, **values: Array) -> Metrics:
   """Computes `token_share` of every value, by its name."""
   return {k: token_share(x, mask, denominators) for k, x in values.items()}
 
 
-def moments(w, mask, denominators, *, prefix):
+def moments(
+  w: Array, mask: Array, denominators: Sums, *, prefix: str
+) -> Metrics:
   """Computes mean, mean square and max of weights; the square is for
   `summarize`.
   """
@@ -47,7 +56,14 @@ def moments(w, mask, denominators, *, prefix):
   return {**out, f'{prefix}_max': w.max(initial=0.0)}
 
 
-def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
+def ratio_metrics(
+  logp: Array,
+  old_logp: Array | None,
+  mask: Array,
+  denominators: Sums,
+  *,
+  ratio: str = 'token',
+) -> Metrics:
   """Computes mean and max of the ratio, and the KL between the two policies.
 
   With samples from old and r = pi / old: `approx_kl` = mean(r - 1 - log r)
@@ -62,7 +78,7 @@ def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
   return moments(r, mask, denominators, prefix='ratio') | kl
 
 
-def clip_metrics(policy, arrays, denominators):
+def clip_metrics(policy: Any, arrays: Arrays, denominators: Sums) -> Metrics:
   """Computes the share of tokens past each bound of the policy's loss.
 
   What a bound is, the loss says itself (`PolicyLoss.clipped`): GMPO's lies at
@@ -73,7 +89,9 @@ def clip_metrics(policy, arrays, denominators):
   return shares(arrays['mask'], denominators, **past)
 
 
-def policy_metrics(objective, arrays, denominators):
+def policy_metrics(
+  objective: Any, arrays: Arrays, denominators: Sums
+) -> Metrics:
   """Computes the metrics that every loss returns."""
   d, logp, mask = denominators, arrays['logp'], arrays['mask']
   level = getattr(objective.policy, 'ratio', 'token')
@@ -87,7 +105,9 @@ def policy_metrics(objective, arrays, denominators):
   return metrics
 
 
-def gap_metrics(logp, sampler_logp, mask, denominators):
+def gap_metrics(
+  logp: Array, sampler_logp: Array, mask: Array, denominators: Sums
+) -> Metrics:
   """Computes |log pi - log sampler|, and the negative log-likelihood under
   both.
   """
@@ -96,7 +116,7 @@ def gap_metrics(logp, sampler_logp, mask, denominators):
   return shares(mask, denominators, **means) | {'gap_max': gap.max(initial=0)}
 
 
-def dead_rows(adv, mask, denominators):
+def dead_rows(adv: Array, mask: Array, denominators: Sums) -> Metrics:
   """Computes the share of the rows whose advantage is 0 everywhere: no signal
   in them.
   """
@@ -106,7 +126,7 @@ def dead_rows(adv, mask, denominators):
   return {'dead_rows': stop(rows)}
 
 
-def summarize(metrics):
+def summarize(metrics: Metrics) -> Metrics:
   """Turns sums into what they are for: 'ess', 'weight_ess', 'ppl'.
 
   ess = mean(w)^2 / mean(w^2), the share of the tokens that count; perplexities
@@ -122,7 +142,7 @@ def summarize(metrics):
   return out | exps
 
 
-def combine(metrics):
+def combine(metrics: Metrics) -> Metrics:
   """Adds up stacked metrics [K] over micro-batches (`_max`: the max)."""
   return {
     k: v.max(0) if k.endswith('_max') else v.sum(0) for k, v in metrics.items()

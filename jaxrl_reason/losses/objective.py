@@ -26,6 +26,7 @@ from jaxrl_reason.losses import diagnostics, groups
 from jaxrl_reason.losses.aggregation import counts
 from jaxrl_reason.losses.arrays import (
   Array,
+  Arrays,
   as_float,
   as_mask,
   checked,
@@ -128,7 +129,9 @@ def advantages(
   return stop(adv)
 
 
-def charge_kl(o, arrays, advantage):
+def charge_kl(
+  o: Objective, arrays: Arrays, advantage: Any
+) -> dict[str, jax.Array]:
   """Computes the rewards less kl_coef * KL, per token where the advantage reads
   it.
   """
@@ -265,7 +268,7 @@ def policy_loss(
   return loss, {'loss': stop(loss), 'pg_loss': stop(pg_loss), **metrics}
 
 
-def whole_batch(o, arrays):
+def whole_batch(o: Objective, arrays: Arrays) -> dict[str, jax.Array]:
   """Computes the divisors where this is all of the batch."""
   old_logp, logp = arrays['old_logp'], arrays['logp']
   return denominators(

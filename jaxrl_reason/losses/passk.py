@@ -4,10 +4,12 @@ Both take reward [N] and group [N], and give 0 to groups with fewer than k valid
 rows, for which no unbiased estimate exists.
 """
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   choose,
   part,
@@ -17,7 +19,7 @@ from jaxrl_reason.losses.arrays import (
 from jaxrl_reason.losses.baselines import Advantage, positives
 
 
-def choose_ratio(a, n, k):
+def choose_ratio(a: jax.Array, n: jax.Array, k: int) -> jax.Array:
   """Computes C(a, k) / C(n, k) = prod_{m<k} (a - m) / (n - m); exactly 0 if a <
   k.
   """
@@ -27,7 +29,14 @@ def choose_ratio(a, n, k):
   return jnp.prod(top / bottom, -1)
 
 
-def passk(reward, group, *, valid=None, pass_k=4, threshold=0.0):
+def passk(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  pass_k: int = 4,
+  threshold: float = 0.0,
+) -> jax.Array:
   """Computes the closed form of training on all C(N, k) subgroups of k: pass@k.
 
   https://arxiv.org/abs/2508.10751. With N samples of which M fail (reward <=
@@ -54,7 +63,14 @@ PassK = part('PassK', passk, Advantage)
 PKPO_BASELINES = {'loo_minus_one': True, 'loo': False, 'none': False}
 
 
-def pkpo(reward, group, *, valid=None, pass_k=4, pkpo_baseline='loo_minus_one'):
+def pkpo(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  pass_k: int = 4,
+  pkpo_baseline: str = 'loo_minus_one',
+) -> jax.Array:
   """Computes rewards whose policy gradient is an unbiased gradient of max@k:
   PKPO.
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 from jaxrl_reason.losses.aggregation import Aggregate
@@ -142,7 +142,7 @@ class Objective:
   def __iter__(self) -> Iterator[str]:
     return iter(self.settings)
 
-  def keys(self):
+  def keys(self) -> KeysView[str]:
     """Returns the names of all settings, so that `dict(objective)` gives
     them.
     """

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
   Weight,
   as_float,
   as_mask,
@@ -24,7 +25,7 @@ from jaxrl_reason.losses.arrays import (
 )
 
 
-def covariance(logp, adv, mask):
+def covariance(logp: Array, adv: Array, mask: Array) -> jax.Array:
   """Computes (log pi - mean log pi) (A - mean A) per token, means over the
   batch.
 
@@ -50,18 +51,18 @@ def _count(mask, share):
 
 
 def clip_cov_tokens(
-  logp,
-  adv,
-  mask,
-  key,
+  logp: Array,
+  adv: Array,
+  mask: Array,
+  key: jax.Array,
   *,
-  old_logp=None,
-  cov_share=2e-4,
-  cov_low=1.0,
-  cov_high=5.0,
-  clip_low=0.2,
-  clip_high=0.2,
-):
+  old_logp: Array | None = None,
+  cov_share: float = 2e-4,
+  cov_low: float = 1.0,
+  cov_high: float = 5.0,
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+) -> jax.Array:
   """Chooses a random share of the tokens whose covariance is in (low, high):
   Clip-Cov.
 
@@ -82,7 +83,9 @@ def clip_cov_tokens(
 ClipCovTokens = part('ClipCovTokens', clip_cov_tokens)
 
 
-def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
+def kl_cov_tokens(
+  logp: Array, adv: Array, mask: Array, *, cov_share: float = 2e-4
+) -> jax.Array:
   """Chooses the share of the tokens with the largest covariance: KL-Cov."""
   cov = covariance(logp, adv, mask)
   return _largest(cov, as_mask(mask), _count(mask, cov_share))
@@ -91,7 +94,9 @@ def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
 KLCovTokens = part('KLCovTokens', kl_cov_tokens)
 
 
-def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
+def top_entropy_tokens(
+  entropy: Array, mask: Array, *, entropy_share: float = 0.2
+) -> jax.Array:
   """Chooses the share of the batch's tokens with the highest entropy.
 
   https://arxiv.org/abs/2506.01939 trains on the top 20% only and still divides
@@ -107,7 +112,9 @@ def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
 TopEntropy = part('TopEntropy', top_entropy_tokens)
 
 
-def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
+def high_entropy_in_row(
+  entropy: Array, mask: Array, *, entropy_quantile: float = 0.8
+) -> jax.Array:
   """Marks tokens at or above the quantile of their own row's entropies.
 
   Archer, https://arxiv.org/abs/2507.15778, tells reasoning tokens (above) from
@@ -135,7 +142,9 @@ class OnlySelected(Weight):
 HighEntropy = part('HighEntropy', high_entropy_in_row)
 
 
-def off_policy_rows(logp, old_logp, adv, mask, *, max_row_drift):
+def off_policy_rows(
+  logp: Array, old_logp: Array, adv: Array, mask: Array, *, max_row_drift: float
+) -> jax.Array:
   """Computes weights [N, T] that drop negative rows the policy has moved away
   from.
 

@@ -1,9 +1,11 @@
 """The baseline of least variance at every token: OTB, [N, T]."""
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   as_mask,
   check_shapes,
@@ -30,17 +32,17 @@ def _baseline(togo, energy, there, segment):
 
 
 def optimal_token(
-  reward,
-  group,
-  old_logp,
-  sum_p_squared,
-  mask,
+  reward: Array,
+  group: Array,
+  old_logp: Array,
+  sum_p_squared: Array,
+  mask: Array,
   *,
-  valid=None,
-  process_reward=None,
-  otb_places='column',
-  singleton='zero',
-):
+  valid: Array | None = None,
+  process_reward: Array | None = None,
+  otb_places: str = 'column',
+  singleton: str = 'zero',
+) -> jax.Array:
   """Computes A_t = G_t - sum_i G_it W_it / sum_i W_it over the group, G the
   return: OTB.
 
@@ -80,7 +82,13 @@ def optimal_token(
 OptimalToken = part('OptimalToken', optimal_token, Advantage)
 
 
-def length_preference(mask, group, *, length_lambda=1.0, length_spread=1 / 9):
+def length_preference(
+  mask: Array,
+  group: Array,
+  *,
+  length_lambda: float = 1.0,
+  length_spread: float = 1 / 9,
+) -> jax.Array:
   """Computes weights of rows by their length within the group, of mean 1: [N].
 
   Lambda-GRPO, https://arxiv.org/abs/2510.06870: n softmax(h^lambda) over the n
@@ -97,7 +105,14 @@ def length_preference(mask, group, *, length_lambda=1.0, length_spread=1 / 9):
   return safe_divide(g.n * weight, groups.over_group(weight, g.segment))
 
 
-def prefer_lengths(adv, mask, group, *, length_lambda=1.0, length_spread=1 / 9):
+def prefer_lengths(
+  adv: Array,
+  mask: Array,
+  group: Array,
+  *,
+  length_lambda: float = 1.0,
+  length_spread: float = 1 / 9,
+) -> jax.Array:
   """Multiplies A by `length_preference`, [N] or [N, T]: lambda held
   constant.
   """
