@@ -225,7 +225,7 @@ def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
   for i, line in enumerate(done):
     at = line.get('problem'), line.get('sample')
     own = rows[i // n] if i // n < len(rows) else {'': 0}
-    kept = {k: v for k, v in own.items() if k not in records.FIELDS}
+    kept = records.problem_of(own)
     if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
       raise ValueError(
         f'{out}:{i + 1} is of another --file or --n; name another --out'
