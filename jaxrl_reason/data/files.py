@@ -39,6 +39,24 @@ class BadRow(ValueError):
   """A row that is no problem; names file, row, field and remedy."""
 
 
+def rows(path: epath.Path) -> Iterator[tuple[int, dict]]:
+  """(number from 1, row) of a file, JSON lines or Parquet by its suffix."""
+  return _parquet(path) if path.suffix == '.parquet' else _json_lines(path)
+
+
+def examples(path: epath.Path, fields: Mapping[str, str]) -> list[dict]:
+  """The examples of one file, repeated questions left out.
+
+  Args:
+    fields: names of question, answer and solution, see the module.
+
+  Raises:
+    ValueError: names file, row and field (`BadRow`), or the file has none.
+    ImportError: Parquet without pyarrow.
+  """
+  return _read([path], fields, set())
+
+
 def _json_lines(path: epath.Path) -> Iterator[tuple[int, dict]]:
   """(line number, row) of every line that is not empty."""
   for number, line in enumerate(path.read_bytes().split(b'\n'), start=1):
@@ -171,9 +189,8 @@ def _read(
   """The examples of some files; questions already `seen` are left out."""
   out, repeated = [], 0
   for path in paths:
-    rows = _json_lines(path) if path.suffix == '.jsonl' else _parquet(path)
     number = 0
-    for number, row in rows:
+    for number, row in rows(path):
       try:
         example = _example(row, fields)
       except BadRow as error:

@@ -94,6 +94,18 @@ SAMPLING = {
   'top_p': NUCLEUS,
   'min_p': SHARE,
 }
+# Of the commands that ask a model: `evaluate`, `curate`.
+EVALUATE = {
+  **{k: v for k, v in SAMPLING.items() if k != 'temperature'},
+  'k': COUNT_OR_NONE,
+  'batch': COUNT,
+  'max_new': COUNT_OR_NONE,
+  'seed': SEED,
+  'ngram': COUNT,
+  'contamination_limit': SHARE,
+  'workers': COUNT,
+  'timeout_s': POSITIVE,
+}
 RL = {
   **STAGE,
   **SAMPLING,
@@ -121,6 +133,7 @@ EVAL = {
   'every': COUNT,
   'problems': COUNT,
   'samples': COUNT,
+  'batch': COUNT_OR_NONE,
   'temperature': AMOUNT,
   'show': COUNT_OR_NONE,
 }
