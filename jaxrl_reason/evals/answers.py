@@ -212,7 +212,7 @@ class Asker:
     texts = [self.tokenizer.decode(ids) for ids in drawn]
     verdicts = self.grade(list(zip(texts, examples)))
     cut = self._at_budgets(drawn, examples, verdicts)
-    heat = float(np.asarray(self.sampling.temperature))
+    heat = round(float(np.asarray(self.sampling.temperature)), 6)
     out = []
     for n, i in enumerate(real):
       number, sample = map(int, rows[i])

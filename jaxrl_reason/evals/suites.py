@@ -89,7 +89,9 @@ def _options(text: str, query: str) -> dict[str, str]:
 
 def _whole(options: dict[str, str], key: str, default: int, least: int) -> int:
   """A number of the options, which it is taken out of."""
-  text = options.pop(key, str(default))
+  text = options.pop(key, None)
+  if text is None:
+    return default
   if not text.isdecimal() or int(text) < least:
     raise ValueError(f'{key}={text!r}: a whole number of at least {least}')
   return int(text)
@@ -115,10 +117,10 @@ def _value(text: str, like: Any) -> Any:
     value = json.loads(text)
   except ValueError:
     value = text
-  wrong = isinstance(like, bool) != isinstance(value, bool)
-  if isinstance(like, int | float) and (
-    wrong or not isinstance(value, int | float)
-  ):
+  kind = float if isinstance(like, float) else type(like)
+  if kind is float and type(value) is int:
+    value = float(value)
+  if like is not None and type(value) is not kind:
     raise ValueError(f'{text!r} is not like {like!r}')
   return value
 

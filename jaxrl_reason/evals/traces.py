@@ -21,7 +21,7 @@ _OPERATORS = {
 }
 # At least one operator on the left, one number on the right.
 _EQUATION = re.compile(
-  r'([\d.]+\s*[-+*/(][-+*/().\d\s]*?)=\s*(-?\d+(?:\.\d+)?)'
+  r'(\(*[\d.]+\s*[-+*/(][-+*/().\d\s]*?)=\s*(-?\d+(?:\.\d+)?)'
 )
 MOST = 200  # characters of a side, equations of a text
 ROUNDING = Fraction(1, 100)  # results in words are rounded to cents
@@ -50,6 +50,8 @@ def equations_hold(completion: str, example: Mapping) -> bool:
 def _holds(left: str, right: str) -> bool:
   if max(len(left), len(right)) > MOST:
     return False
+  while left.startswith('(') and left.count('(') > left.count(')'):
+    left = left[1:]  # of the sentence around it
   try:
     value = _value(ast.parse(left.strip(), mode='eval').body)
   except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
