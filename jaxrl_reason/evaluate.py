@@ -67,6 +67,9 @@ def options(a):
   from jaxrl_reason.run import ranges
 
   ranges.check(vars(a), ranges.EVALUATE, '--')
+  for name in ('model', 'suite', 'out', 'prompt', 'temperature', 'mesh'):
+    if not getattr(a, name):
+      raise ValueError(f'--{name} is empty')
   heats = command.listed('--temperature', a.temperature, float)
   for heat in heats:
     ranges.check({'temperature': heat}, {'temperature': ranges.POSITIVE}, '--')
@@ -98,27 +101,10 @@ def options(a):
 def main() -> None:
   a = parser().parse_args()
   # Imported here: a wrong flag is answered at once.
-  from absl import logging
-
-  from jaxrl_reason import hosts
   from jaxrl_reason.evals import session
-  from jaxrl_reason.rewards.pool import PoolError
-  from jaxrl_reason.run import journal, train
+  from jaxrl_reason.run import asking
 
-  logging.set_verbosity(logging.WARNING)
-  with hosts.together():
-    try:
-      asked = options(a)
-      hosts.join(a.coordinator, a.num_processes, a.process_id)
-      train.use_compile_cache('auto')
-      with hosts.explained():
-        text = session.run(asked, journal.say, journal.bar)
-    except (*command.USER_ERRORS, ImportError, PoolError, hosts.Lost) as e:
-      logging.debug('Traceback:', exc_info=True)
-      command.fail(e)
-  if text:
-    print(text)
-    print(f'{asked.out}/results.json, table.md, pass_at_k.png, answers/')
+  asking.main(a, options, session.run)
 
 
 if __name__ == '__main__':

@@ -212,8 +212,10 @@ def _read(
   return out
 
 
-def _is_heldout(example: dict, share: float) -> bool:
-  """By a hash of the question, so that more rows move none."""
+def is_heldout(example: dict, share: float) -> bool:
+  """Whether a problem is held out, by a hash of its question: more rows move
+  none.
+  """
   return int.from_bytes(_key(example['prompt'])[:8]) < share * 2**64
 
 
@@ -244,8 +246,8 @@ def load(
   test = _read(paths['test'], fields, seen)  # first: it takes from train
   train = _read(paths['train'], fields, seen)
   if not paths['test']:
-    test = [e for e in train if _is_heldout(e, heldout)]
-    train = [e for e in train if not _is_heldout(e, heldout)]
+    test = [e for e in train if is_heldout(e, heldout)]
+    train = [e for e in train if not is_heldout(e, heldout)]
   if not (train and test):
     raise ValueError(
       f'{source}: {len(train)} problems to train on and {len(test)} held out, '

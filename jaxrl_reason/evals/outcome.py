@@ -89,7 +89,7 @@ def as_json(rows: Iterable[Outcome]) -> str:
 def _columns(rows: Sequence[Outcome]) -> list[str]:
   names = dict.fromkeys(name for row in rows for name in row.metrics)
   ks = [name for name in names if name.startswith('pass@')]
-  step = -(-len(ks) // MOST_K)
+  step = max(1, -(-len(ks) // MOST_K))
   passes = [*ks[:-1:step], *ks[-1:]]
   last = [name for kind in ('maj', 'best') for name in names
           if name.startswith(f'{kind}@')]  # fmt: skip

@@ -124,11 +124,11 @@ def _given(variant: Variant, example: dict) -> str:
   if not variant.hint:
     return ''
   solution = example.get('solution') or ''
-  if len(solution.split()) < 2:
+  if solution == example['answer'] or not solution:
     raise ValueError('+hint needs a worked solution (?solution=FIELD)')
   words = solution.split(' ')
-  n = max(1, int(len(words) * variant.hint))
-  return ' '.join(words[:n]) + ' '
+  given = words[: int(len(words) * variant.hint)]
+  return ''.join(f'{word} ' for word in given)
 
 
 def _renderer(

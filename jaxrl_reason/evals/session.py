@@ -66,7 +66,7 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
+class Asked:
   """A cell with what it is of."""
 
   cell: Cell
@@ -90,34 +90,51 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   Raises:
     ValueError: in one line, what does not work and what to do.
   """
-  mesh = sharding.make_mesh(o.mesh)
   with hosts.zero_first():  # data sets are prepared on disk
     asked = [suites.load(s, loading.run_of(o.models[0])) for s in o.suites]
   models = [loading.full_name(m) for m in o.models]
-  plan = list(_plan(o, models, asked))
+  plan = cells_of(o, asked)
   shares = {
     (m, s.name): _contaminated(o, m, s, say) for m in models for s in asked
   }
+  answer(o, plan, bar)
+  if not hosts.is_main():
+    return ''
+  return outcome.write(o.out, list(_outcomes(plan, shares)))
+
+
+def answer(o: Options, plan: Sequence[Asked], bar: Callable) -> None:
+  """Draws what is still to do of the cells; loads what models that needs.
+
+  Raises:
+    ValueError: one was begun with other settings, or cannot be drawn.
+  """
+  mesh = sharding.make_mesh(o.mesh)
   done = {a.cell.path: a.cell.begin() for a in plan}
   total = sum(a.cell.total for a in plan)
   shown = bar('answers', total, sum(done.values()), unit='answer')
-  with shown, contextlib.ExitStack() as stack, jax.set_mesh(mesh):
-    for model in models:
+  with shown, contextlib.ExitStack() as stack:
+    for model in dict.fromkeys(a.model for a in plan):
       todo = [
         a for a in plan
         if a.model == model and done[a.cell.path] < a.cell.total
       ]  # fmt: skip
       if todo:
         _answer(o, mesh, model, todo, done, stack, shown.update)
-  if not hosts.is_main():
-    return ''
-  return outcome.write(o.out, list(_outcomes(plan, shares)))
+
+
+def cells_of(o: Options, asked: Sequence[Suite]) -> list[Asked]:
+  """The cells of all models, a model's one after another.
+
+  Raises:
+    ValueError: two of them are the same, or there is no such checkpoint.
+  """
+  return list(_plan(o, [loading.full_name(m) for m in o.models], asked))
 
 
 def _plan(
   o: Options, models: Sequence[str], asked: Sequence[Suite]
-) -> Iterator[_Asked]:
-  """The cells, a model's one after another."""
+) -> Iterator[Asked]:
   variants = [prompts.parse(text) for text in o.prompts]
   seen = set()
   for model in models:
@@ -133,7 +150,7 @@ def _plan(
           path = o.out / 'answers' / f'{name}.jsonl'
           samples = range(0 if o.greedy else 1, 1 + o.k)
           cell = Cell(path, len(suite.examples), samples, settings)
-          yield _Asked(cell, model, suite, variant, heat)
+          yield Asked(cell, model, suite, variant, heat)
 
 
 def _settings(
@@ -208,7 +225,7 @@ def _answer(
   o: Options,
   mesh: jax.sharding.Mesh,
   model: str,
-  todo: Sequence[_Asked],
+  todo: Sequence[Asked],
   done: dict[pathlib.Path, int],
   stack: contextlib.ExitStack,
   tell: Callable[[int], Any],
@@ -249,7 +266,8 @@ def _answer(
       budgets=tuple(settings['budgets']),
       about={k: v for k, v in a.about.items() if k != 'temperature'},
     )
-    a.cell.fill(asker, asked, grid, done[a.cell.path], tell)
+    with jax.set_mesh(mesh):
+      a.cell.fill(asker, asked, grid, done[a.cell.path], tell)
 
 
 def _grader(o: Options, reward: str, stack: contextlib.ExitStack) -> Callable:
@@ -271,7 +289,7 @@ def _grader(o: Options, reward: str, stack: contextlib.ExitStack) -> Callable:
 
 
 def _outcomes(
-  plan: Sequence[_Asked], shares: dict[tuple[str, str], float | None]
+  plan: Sequence[Asked], shares: dict[tuple[str, str], float | None]
 ) -> Iterator[outcome.Outcome]:
   """What was found, each model against the first that was asked the same."""
   first: dict[tuple, list[dict]] = {}

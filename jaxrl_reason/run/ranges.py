@@ -106,6 +106,12 @@ EVALUATE = {
   'workers': COUNT,
   'timeout_s': POSITIVE,
 }
+CURATE = {
+  'k': COUNT,
+  'temperature': POSITIVE,
+  'near_duplicates': SHARE,
+  'heldout': MEMORY,
+}
 RL = {
   **STAGE,
   **SAMPLING,

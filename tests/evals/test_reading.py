@@ -1,10 +1,12 @@
 """What is read off texts: confidence, reasoning, words in common, suites."""
 
 import json
+import types
 
 import pytest
 
 from jaxrl_reason import tasks
+from jaxrl_reason.data import tokenizers
 from jaxrl_reason.evals import cells, contamination, prompts, suites, traces
 
 
@@ -123,6 +125,28 @@ def test_prompts_that_are_none(text, says):
   with pytest.raises(ValueError, match=says):
     prompts.parse(text)
   assert prompts.parse('qa+plan+hint=0.5+shots=2').shots == 2
+
+
+def test_prompts_as_they_are_written():
+  found = types.SimpleNamespace(
+    tokenizer=tokenizers.ByteTokenizer(), run=None, texts=None, name='x'
+  )
+  suite = suites.load('task:arithmetic?n=3')
+  question, solution = (suite.examples[2][k] for k in ('prompt', 'solution'))
+  first = suite.train[0]
+
+  def text(name):
+    written = prompts.write(prompts.parse(name), found, suite)
+    return found.tokenizer.decode(written.ids[2])
+
+  assert text('none') == question
+  assert text('none+plan') == question + prompts.PLAN
+  assert text('qa') == f'Question: {question}\nAnswer:'
+  solved = f'Question: {first["prompt"]}\nAnswer: {first["solution"]}\n\n'
+  assert text('qa+shots=1') == solved + text('qa')
+  steps = solution.split(' ')
+  half = ' '.join(steps[: len(steps) // 2]) + ' '
+  assert text('none+hint=0.5') == question + half
 
 
 def test_names_of_files_are_short_and_apart():
