@@ -89,7 +89,8 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   rates: dict[int, dict] = {}
   if o.asked.models and work.left:
     rates = _pass_rates(o, work, bar)
-    facts['pass_rate'] = _mean(r['pass_rate'] for r in rates.values())
+    known = [r['pass_rate'] for r in rates.values()]
+    facts['pass_rate'] = _mean(r for r in known if r is not None)
     _remove_by_rate(o, work, rates)
   if not hosts.is_main():
     return ''
