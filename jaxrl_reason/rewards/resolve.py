@@ -35,6 +35,8 @@ SHORT = {
   'rules_then_judge': 'jaxrl_reason.rewards.judges.http:after_rules',
   'sql': 'jaxrl_reason.rewards.code.sql:reward',
   'tags': 'jaxrl_reason.rewards.text.format:tags',
+  # Of the tasks of this package; in a recipe, the data's own verifier.
+  'task': 'jaxrl_reason.rewards.task:reward',
   'token_f1': 'jaxrl_reason.rewards.text:token_f1',
   'tool_calls': 'jaxrl_reason.rewards.text.tool_calls:reward',
   'tool_calls_valid': 'jaxrl_reason.rewards.text.tool_calls:valid',

@@ -36,14 +36,14 @@ class _Lines:
     sys.stderr.flush()
 
 
-def bar(name: str, steps: int, done: int) -> tqdm.tqdm:
-  """Makes the progress bar of a stage."""
+def bar(name: str, steps: int, done: int, unit: str = 'step') -> tqdm.tqdm:
+  """Makes the progress bar of a stage, or of so many other units."""
   terminal = sys.stderr.isatty()
   return tqdm.tqdm(
     total=steps,
     initial=done,
     desc=name,
-    unit='step',
+    unit=unit,
     mininterval=0.5 if terminal else 15,
     file=sys.stderr if terminal else _Lines(),
     disable=not hosts.is_main(),
