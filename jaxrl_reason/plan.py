@@ -142,7 +142,8 @@ class Planner:
 
   def largest(self, facts: dict) -> int:
     """Finds the most prompts that fit, by the phase that needs most."""
-    inside = [p for p in facts['phases'] if p['phase'] not in phases.SUPERVISED]
+    wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
+    inside = [p for p in facts['phases'] if p['phase'] in wanted]
     top = max(inside, key=operator.itemgetter('needs_gib'))
     start, room = facts['prompts'], self.machine.chip.hbm
 

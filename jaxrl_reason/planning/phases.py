@@ -1,13 +1,14 @@
 """The programs of a run's stages with the shapes they are called with.
 
-  phases(config, parts) -> [Phase]: sft, then generate, score, update (rewards
-  in Python) or the whole step as one program (device rewards)
+  phases(config, parts) -> [Phase]: evaluate, sft, then generate, score, update
+  (rewards in Python) or the whole step as one program (device rewards)
 
 Each lowers the function that the trainer itself dispatches (`run.programs`),
 from shapes with the trainer's shardings.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -15,14 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxrl_reason import sharding
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import pipeline
+from jaxrl_reason.evals import answers
+from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.run import programs, stages
 from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
+EVALUATE = 'evaluate'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +79,14 @@ def state_of(layout) -> Any:
   return jax.tree.map(put, layout.template, layout.shardings)
 
 
+def of_a_step(names: Iterable[str]) -> list[str]:
+  """Keeps the phases that a step of the last stage is made of: evaluations and
+  supervised stages before RL are not.
+  """
+  trained = [name for name in names if name != EVALUATE]
+  return [n for n in trained if n not in SUPERVISED] or trained[-1:]
+
+
 def phases(config, parts: Prepared) -> list[Phase]:
   """The programs of every stage, in the order of a run."""
   out = []
@@ -84,7 +97,34 @@ def phases(config, parts: Prepared) -> list[Phase]:
       out.extend(_host(config, parts))
     else:
       out.append(_fused(config, parts))
-  return out
+  # The first program to run, beside the state of the stage that takes most.
+  state = max((phase.state for phase in out), key=trees.n_bytes)
+  return [_evaluation(config, parts, state), *out]
+
+
+def _evaluation(config, parts: Prepared, state) -> Phase:
+  """All units of one split's evaluation (`evals.answers`)."""
+  c, mesh = config.eval, parts.mesh
+  shards = sharding.row_shards(mesh)
+  samples, most = range(1 + c.samples), config_lib.eval_rows(config)
+  grid = answers.Grid.make(c.problems, samples, most, shards)
+  stop = np.zeros(parts.stop.shape, parts.stop.dtype)
+  new = config.data.completion_len
+  generate = answers.make_generate(parts.model, stop, grid.s, new)
+  prompts = _prompts(config, parts, None, grid.b)
+  rows, everywhere = sharding.row_sharding(mesh), sharding.replicated(mesh)
+  n = grid.b * grid.s
+  ids = _lay(np.zeros(n, np.int32), rows)
+  heat = _lay(np.zeros(n, np.float32), rows)
+  sampling = _lay(jax.eval_shape(Sampling.make), everywhere)
+  sampling, key = (
+    sampling.replace(temperature=heat),
+    _lay(parts.root, everywhere),
+  )
+  args = state.params, prompts.tokens, prompts.valid, ids, sampling, key
+  units = sum(1 for _ in grid.units())
+  flops = units * _Costs(config, parts).generate(grid.b, grid.s)
+  return Phase(EVALUATE, generate, args, state, units, (new,), flops)
 
 
 class _Costs:
