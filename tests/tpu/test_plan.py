@@ -102,19 +102,17 @@ def test_two_slices_share_the_data_axis(tmp_path):
   assert 'data 1 does not divide over the 2 slices' in said
 
 
+def check_long(tmp_path, topology, model, parameters, *flags, rows):
+  """Plans GSM8K with long completions on 64 chips, and checks the facts."""
+  model = f'--model={model}', '--only=generate,update'
+  facts = planned(tmp_path, GSM8K, topology, *LONG, *model, *flags)
+  assert facts['parameters'] == pytest.approx(parameters, rel=0.01)
+  check(facts, rows=rows, columns=4096, vocab=151_936)
+
+
 def test_qwen3_8b_on_64_chips(tmp_path):
-  facts = planned(
-    tmp_path,
-    GSM8K,
-    'v5p:4x4x4',
-    *LONG,
-    '--model=qwen3-8b',
-    '--only=generate,update',
-    '--config.mesh=(1,16,4)',
-    '--config.rl.micro_batches=16',
-  )
-  assert facts['parameters'] == pytest.approx(8.19e9, rel=0.01)
-  check(facts, rows=32, columns=4096, vocab=151_936)
+  flags = '--config.mesh=(1,16,4)', '--config.rl.micro_batches=16'
+  check_long(tmp_path, 'v5p:4x4x4', 'qwen3-8b', 8.19e9, *flags, rows=32)
 
 
 def test_qwen3_1p7b_on_16_chips(tmp_path):
@@ -132,18 +130,8 @@ def test_qwen3_1p7b_on_16_chips(tmp_path):
 
 @pytest.mark.slow
 def test_qwen3_30b_a3b_on_64_chips(tmp_path):
-  facts = planned(
-    tmp_path,
-    GSM8K,
-    'v6e:8x8',
-    *LONG,
-    '--model=qwen3-30b-a3b',
-    '--only=generate,update',
-    '--config.mesh=(1,64,1)',
-    '--config.rl.micro_batches=8',
-  )
-  assert facts['parameters'] == pytest.approx(30.5e9, rel=0.01)
-  check(facts, rows=64, columns=4096, vocab=151_936)
+  flags = '--config.mesh=(1,64,1)', '--config.rl.micro_batches=8'
+  check_long(tmp_path, 'v6e:8x8', 'qwen3-30b-a3b', 30.5e9, *flags, rows=64)
 
 
 def test_what_does_not_fit_is_said(tmp_path):
