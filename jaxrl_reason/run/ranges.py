@@ -98,6 +98,13 @@ RL = {
   'prompts': COUNT,
   'samples': COUNT,
   'overlong': COUNT_OR_NONE,
+  'filter_args.keep': COUNT_OR_NONE,
+  'filter_args.spread': AMOUNT,
+  'filter_args.low': SHARE,
+  'filter_args.high': SHARE,
+  'refill_rounds': COUNT_OR_NONE,
+  'replay.rows': COUNT_OR_NONE,
+  'replay.capacity': COUNT_OR_NONE,
   'epochs': COUNT,
   'minibatches': COUNT,
   # Exploration needs more than 0, which is greedy.
@@ -130,6 +137,9 @@ RANGES = {
   **_inside('sft', SUPERVISED),
   **_inside('rl', RL),
   **_inside('eval', EVAL),
+  **_inside(
+    'rollouts', {'every': COUNT_OR_NONE, 'problems': COUNT, 'mib': POSITIVE}
+  ),
   **_inside('checkpoint', {'every': COUNT, 'keep': COUNT}),
 }
 
