@@ -72,9 +72,9 @@ class Prompts:
 
 def left_padded(ids: list[int], length: int) -> dict[str, np.ndarray]:
   """Makes a row of `Prompts`: tokens and valid [P], of at most P=length ids."""
-  room = length - len(ids)
-  valid = np.arange(length) >= room
-  return {'tokens': np.array([*[0] * room, *ids], np.int32), 'valid': valid}
+  padding = length - len(ids)
+  valid = np.arange(length) >= padding
+  return {'tokens': np.array([*[0] * padding, *ids], np.int32), 'valid': valid}
 
 
 @struct.dataclass

@@ -158,7 +158,7 @@ class Planner:
     return search.largest(needs, room, start, unit, MOST * start)
 
   def search(self) -> list[dict]:
-    """Plans the recipe on every mesh shape: the fastest first, then failures."""
+    """Plans the recipe on every mesh: the fastest first, then what fails."""
     kv_heads = self.parts(self.config).shape.kv_heads
     found = []
     for mesh in search.meshes(

@@ -113,14 +113,13 @@ def _xla(
 ) -> Callable:
   del cap  # refused by `check`
   masks = _masks(rows, windows)
-  return lambda q, k, v, which: jax.nn.dot_product_attention(
-    q,
-    k,
-    v,
-    mask=masks(which)[:, None],
-    scale=scale,
-    implementation=implementation,
-  )
+
+  def attend(q, k, v, which):
+    options = dict(scale=scale, implementation=implementation)
+    mask = masks(which)[:, None]
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, **options)
+
+  return attend
 
 
 def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
@@ -178,13 +177,13 @@ def _splash_rows(kernel, q, q_ids, k, v, ids):
 
 def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
   t, shards = rows.segments.shape[1], sharding.n_context_shards()
-  room = -t % (LANES * shards)
-  ids = jnp.pad(rows.segments, ((0, 0), (0, room)))
+  padding = -t % (LANES * shards)
+  ids = jnp.pad(rows.segments, ((0, 0), (0, padding)))
 
   def of(window, q, k, v):
     heads = sharding.n_local_heads(q.shape[2], k.shape[2])
     kernel = _splash_kernel(
-      heads, t + room, window=window, cap=cap, shards=shards
+      heads, t + padding, window=window, cap=cap, shards=shards
     )
     f = sharding.on_shards(
       _splash_rows,
@@ -194,7 +193,7 @@ def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
     )
 
     def major(x):
-      return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, room), (0, 0)))
+      return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, padding), (0, 0)))
 
     out = f(kernel, major(q * scale), ids, major(k), major(v), ids)
     return out[:, :, :t].swapaxes(1, 2)
