@@ -72,8 +72,8 @@ class Evaluation:
   def __call__(
     self, params, problems: EvalSet, show: int = 0
   ) -> tuple[dict[str, float], list[dict]]:
-    """(metrics by name, records of the first `show` problems' answers, in their
-    order, greedy first), the same on every process.
+    """(metrics by name, records of all answers, in the order of the problems,
+    greedy first, texts only of the first `show`), the same on every process.
     """
 
     def told(row):
@@ -94,7 +94,7 @@ class Evaluation:
       )
     asker = answers.Asker(self._generate[grid.s], params, told=told, **self._of)
     rows = [row for block in asker.blocks(problems, grid) for row in block]
-    return values(rows), [row for row in rows if row['problem'] < show]
+    return values(rows), rows
 
 
 _TEXTS = ('prompt', 'completion', 'meta')

@@ -142,16 +142,19 @@ def test_the_trainers_evaluation_is_the_same_in_pieces():
       key=jax.random.key(1),
     )  # fmt: skip
     with jax.set_mesh(mesh):
-      return evaluate(PARAMS, problems(9), show=2)
+      found, rows = evaluate(PARAMS, problems(9), show=2)
+    at = [(r['problem'], r['sample']) for r in rows]
+    assert at == [(i, s) for i in range(9) for s in range(4)]
+    assert [r['problem'] for r in rows if 'completion' in r] == [0] * 4 + [
+      1
+    ] * 4
+    return found, rows
 
   want, shown = values(1000, 1)
   assert set(want) == {
     'greedy', 'pass@1', 'pass@2', 'pass@3', 'maj@3', 'length', 'invalid',
     'truncated',
   }  # fmt: skip
-  assert [(r['problem'], r['sample']) for r in shown] == [
-    (i, s) for i in range(2) for s in range(4)
-  ]
   for rows, devices in ((4, 1), (2, 1), (16, 8)):
     found, same = values(rows, devices)
     assert found == want and same == shown
