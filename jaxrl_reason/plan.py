@@ -94,12 +94,15 @@ class Planner:
     """Gives the facts of a recipe as it is."""
     parts, at = self._depths(config)
     names = [p.name for p in phases.phases(config, parts)]
-    unknown = set(self.only) - set(names)
+    known = [*names, phases.EVALUATE]
+    unknown = set(self.only) - set(known)
     if unknown:
-      raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
-    wanted = [n for n in names if not self.only or n in self.only]
+      raise ValueError(f'--only={sorted(unknown)}: the phases are {known}')
+    wanted = [n for n in known if n in (self.only or names)]
     each = self.facts_of(config, wanted)
     facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
+    if phases.EVALUATE in wanted:
+      facts['evaluation'] = report.evaluation_facts(config, parts)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}
     return facts
@@ -128,6 +131,8 @@ class Planner:
     """Facts of phases of the recipe with so many layers."""
     parts, out = self.parts(config, layers), []
     made = {p.name: p for p in phases.phases(config, parts)}
+    if phases.EVALUATE in names:
+      made[phases.EVALUATE] = phases.evaluation(config, parts)[0]
     for name in names:
       try:
         found = described.measure(made[name], parts.mesh, parts.shape.experts)
@@ -141,7 +146,7 @@ class Planner:
 
   def largest(self, facts: dict) -> int:
     """The most prompts that fit, by the phase that needs most."""
-    inside = [p for p in facts['phases'] if p['phase'] not in phases.SUPERVISED]
+    inside = [p for p in facts['phases'] if p['phase'] not in phases.BESIDE]
     top = max(inside, key=lambda p: p['needs_gib'])
     start, room = facts['prompts'], self.machine.chip.hbm
 
@@ -217,7 +222,8 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
     return ranking(found), {'meshes': found}
   facts = planner.plan(config)
   facts['advice'] = advice.lines(config, facts)
-  if largest and facts['prompts']:
+  steps = {p['phase'] for p in facts['phases']} - set(phases.BESIDE)
+  if largest and facts['prompts'] and steps:
     facts['largest_prompts'] = planner.largest(facts)
   return report.table(facts), facts
 

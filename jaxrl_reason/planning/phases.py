@@ -2,6 +2,7 @@
 
   phases(config, parts) -> [Phase]: sft, then generate, score, update (rewards
   in Python) or the whole step as one program (device rewards)
+  evaluation(config, parts) -> Phase beside them
 
 Each lowers the function that the trainer itself dispatches (`run.programs`),
 from shapes with the trainer's shardings.
@@ -15,14 +16,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import pipeline
+from jaxrl_reason.evals import answers
+from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.run import programs, stages
 from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
+EVALUATE = 'evaluate'
+# Not within a step of the rl stage.
+BESIDE = (*SUPERVISED, EVALUATE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +92,33 @@ def phases(config, parts: Prepared) -> list[Phase]:
     else:
       out.append(_fused(config, parts))
   return out
+
+
+def evaluation(config, parts: Prepared) -> tuple[Phase, answers.Grid]:
+  """The program of an evaluation, beside the state of the last stage; and how
+  the problems of a split are cut into its calls.
+  """
+  c, d, mesh = config.eval, config.data, parts.mesh
+  samples, shards = range(1 + c.samples), sharding.row_shards(mesh)
+  rows = config_lib.eval_rows(config)
+  grid = answers.Grid.make(c.problems, samples, rows, shards)
+  name = config.stages[-1]
+  learner = stages.learner(config, parts.model, name)
+  state = state_of(stages.layout(config, name, learner, mesh))
+  of, i32 = jax.ShapeDtypeStruct, jnp.int32
+  n, where = grid.b * grid.s, sharding.row_sharding(mesh)
+  prompt = of((grid.b, d.prompt_len), i32), of((grid.b, d.prompt_len), bool)
+  ids, heat = of((n,), i32), of((n,), jnp.float32)
+  sampling = jax.eval_shape(Sampling.make)
+  rest = _lay((sampling, parts.root, parts.stop), sharding.replicated(mesh))
+  sampling = rest[0].replace(temperature=_lay(heat, where))
+  args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
+  calls = -(-c.problems // grid.b) * grid.units_of_block / c.every
+  flops = _Costs(config, parts).generate(grid.b, grid.s)
+  loops = sampler.trips(d.completion_len, 1, grid.s)
+  trips = tuple(most for _, most in loops)
+  program = answers.make_generate(parts.model, grid.s, d.completion_len)
+  return Phase(EVALUATE, program, args, state, calls, trips, flops), grid
 
 
 class _Costs:

@@ -50,12 +50,11 @@ def drawn(rows, devices=1, first=0, samples=range(6), n=7):
   mesh = sharding.make_mesh((-1, 1, 1), jax.devices()[:devices])
   asked = problems(n)
   grid = answers.Grid.make(n, samples, rows, devices)
-  generate = answers.make_generate(
-    MODEL, learning.STOP, grid.s, learning.C, details=True
-  )
+  generate = answers.make_generate(MODEL, grid.s, learning.C, details=True)
   asker = answers.Asker(
     generate, PARAMS, mesh=mesh, tokenizer=learning.TOKENIZER,
-    sampling=Sampling.make(1.3), key=jax.random.key(3), grade=odd,
+    sampling=Sampling.make(1.3), key=jax.random.key(3),
+    stop=learning.STOP, grade=odd,
     budgets=(3,), about={'suite': 'x'},
   )  # fmt: skip
   with jax.set_mesh(mesh):
