@@ -112,4 +112,4 @@ def test_the_top_level_is_small():
   files = {path.stem for path in PACKAGE.glob('*.py')}
   commands = set(FLOORS[-1].split())
   assert commands <= files
-  assert len(files - commands) <= 11  # with them 16, when they were five
+  assert len(files - commands) <= 11

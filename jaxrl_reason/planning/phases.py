@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import sharding, trees
+from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import answers
@@ -97,34 +97,35 @@ def phases(config, parts: Prepared) -> list[Phase]:
       out.extend(_host(config, parts))
     else:
       out.append(_fused(config, parts))
-  # The first program to run, beside the state of the stage that takes most.
-  state = max((phase.state for phase in out), key=trees.n_bytes)
-  return [_evaluation(config, parts, state), *out]
+  # The first program to run.
+  return [evaluation(config, parts)[0], *out]
 
 
-def _evaluation(config, parts: Prepared, state) -> Phase:
-  """All units of one split's evaluation (`evals.answers`)."""
-  c, mesh = config.eval, parts.mesh
-  shards = sharding.row_shards(mesh)
-  samples, most = range(1 + c.samples), config_lib.eval_rows(config)
-  grid = answers.Grid.make(c.problems, samples, most, shards)
-  stop = np.zeros(parts.stop.shape, parts.stop.dtype)
-  new = config.data.completion_len
-  generate = answers.make_generate(parts.model, stop, grid.s, new)
-  prompts = _prompts(config, parts, None, grid.b)
-  rows, everywhere = sharding.row_sharding(mesh), sharding.replicated(mesh)
-  n = grid.b * grid.s
-  ids = _lay(np.zeros(n, np.int32), rows)
-  heat = _lay(np.zeros(n, np.float32), rows)
-  sampling = _lay(jax.eval_shape(Sampling.make), everywhere)
-  sampling, key = (
-    sampling.replace(temperature=heat),
-    _lay(parts.root, everywhere),
-  )
-  args = state.params, prompts.tokens, prompts.valid, ids, sampling, key
-  units = sum(1 for _ in grid.units())
-  flops = units * _Costs(config, parts).generate(grid.b, grid.s)
-  return Phase(EVALUATE, generate, args, state, units, (new,), flops)
+def evaluation(config, parts: Prepared) -> tuple[Phase, answers.Grid]:
+  """Gives the program of one split's evaluation, beside the state of the last
+  stage, and how its problems are cut into calls.
+  """
+  c, d, mesh = config.eval, config.data, parts.mesh
+  samples, shards = range(1 + c.samples), sharding.row_shards(mesh)
+  rows = config_lib.eval_rows(config)
+  grid = answers.Grid.make(c.problems, samples, rows, shards)
+  name = config.stages[-1]
+  learner = stages.learner(config, parts.model, name)
+  state = state_of(stages.layout(config, name, learner, mesh))
+  of, i32 = jax.ShapeDtypeStruct, jnp.int32
+  n, where = grid.b * grid.s, sharding.row_sharding(mesh)
+  prompt = of((grid.b, d.prompt_len), i32), of((grid.b, d.prompt_len), bool)
+  ids, heat = of((n,), i32), of((n,), jnp.float32)
+  sampling = jax.eval_shape(Sampling.make)
+  rest = _lay((sampling, parts.root, parts.stop), sharding.replicated(mesh))
+  sampling = rest[0].replace(temperature=_lay(heat, where))
+  args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
+  calls = -(-c.problems // grid.b) * grid.units_of_block
+  flops = calls * _Costs(config, parts).generate(grid.b, grid.s)
+  loops = sampler.trips(d.completion_len, 1, grid.s)
+  trips = tuple(most for _, most in loops)
+  program = answers.make_generate(parts.model, grid.s, d.completion_len)
+  return Phase(EVALUATE, program, args, state, calls, trips, flops), grid
 
 
 class _Costs:

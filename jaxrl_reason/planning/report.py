@@ -117,6 +117,18 @@ def plan_facts(
   }
 
 
+def evaluation_facts(c, parts) -> dict[str, int]:
+  """How an evaluation of one split is cut into calls of its program."""
+  _, grid = phases.evaluation(c, parts)
+  calls = -(-grid.problems // grid.b) * grid.units_of_block
+  return {
+    'problems': grid.problems,
+    'completions': grid.problems * len(grid.samples),
+    'at_a_time': grid.b * grid.s,
+    'calls': calls,
+  }
+
+
 def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
   """Seconds, MFU and, where every phase of a step is there, tokens/s; nothing
   where one was not compiled.
@@ -163,6 +175,12 @@ def table(facts: dict) -> str:
     *_speed_lines(facts),
     *_depth_lines(facts),
   ]
+  if found := facts.get('evaluation'):
+    lines.append(
+      f'an evaluation of a split: {found["problems"]:,} problems, '
+      f'{found["completions"]:,} completions, {found["at_a_time"]:,} at a time '
+      f'(eval.batch), {found["calls"]} calls'
+    )
   if 'largest_prompts' in facts:
     lines.append(
       f'largest batch that fits: {facts["largest_prompts"]} prompts '
