@@ -62,8 +62,8 @@ PANELS = (
     'train/truncated train/reward_invalid eval/heldout/truncated '
     'eval/heldout/invalid', span=0.1, low=0.0,
   ),
-  _panel('Advantages', 'reward', 'train/advantage_std train/advantage_max',
-         span=0.5),
+  _panel('Advantages', 'reward', 'train/advantage_rms train/advantage_max',
+         span=0.5, stage='rl'),
   _panel('Loss', 'loss', 'train/loss train/pg_loss'),
   _panel('Gradient', 'norm before clipping', 'train/grad_norm', low=0.0),
   _panel(

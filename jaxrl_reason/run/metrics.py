@@ -19,6 +19,9 @@ from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import files
 from jaxrl_reason.run import board, chips, lines
 
+# Means of some rows of a batch, of which it may have none.
+WHERE_ANY = {'length_right', 'length_wrong'}
+
 
 def peak_flops() -> float | None:
   """FLOP/s of all devices together, or None where it is not known."""
@@ -40,15 +43,19 @@ def memory() -> dict[str, float]:
 
 def to_host(metrics: list[dict]) -> dict[str, float]:
   """The mean over steps (`_max`: the largest) of several dispatches' metrics,
-  each a scalar or stacked [K]. Waits for the device.
+  each a scalar or stacked [K]; of `WHERE_ANY` over the steps that have one, and
+  none where no step has. Waits for the device.
   """
   stacked = {
     k: np.concatenate([np.atleast_1d(np.asarray(m[k])) for m in metrics])
     for k in metrics[0]
   }
+  for k in WHERE_ANY & stacked.keys():
+    stacked[k] = stacked[k][~np.isnan(stacked[k])]
   return {
     k: float(v.max() if k.endswith('_max') else v.astype(np.float64).mean())
     for k, v in stacked.items()
+    if v.size
   }
 
 

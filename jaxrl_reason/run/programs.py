@@ -69,6 +69,7 @@ def learn(
 ) -> tuple[TrainState, Metrics]:
   """Filters a batch and updates: what follows every source."""
   chosen, metrics = batch, batch_lib.stats(batch, learner.part_names)
+  metrics |= batch_lib.lengths_by_verdict(batch)
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more

@@ -113,6 +113,7 @@ def _stages(
     parts['problems'],
     parts['tokenizer'],
     place.total if resuming else None,
+    rewarding.second_opinion(config, parts['problems'].reward),
   )
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
