@@ -99,6 +99,28 @@ class Reward:
 
 
 @struct.dataclass
+class Outcomes:
+  """What came of N completions, as statistics read it; names as of a Batch."""
+
+  reward: jax.Array  # f32 [N]
+  reward_parts: jax.Array  # f32 [N,R]
+  reward_valid: jax.Array  # bool [N]
+  group: jax.Array  # i32 [N]
+  truncated: jax.Array  # bool [N]
+  length: jax.Array  # i32 [N], tokens sampled
+
+
+@struct.dataclass
+class Account:
+  """What a source tells where not all it generated, or more, is learnt from."""
+
+  seen: Outcomes  # [rounds at most,N]: all that was generated in this step
+  rounds: jax.Array  # i32 [], rounds of generation that ran, the first ones
+  control: dict  # what the source remembers, for TrainState.control
+  metrics: Metrics
+
+
+@struct.dataclass
 class Trajectories:
   """What a source of rollouts gives: questions, answers and their verdicts."""
 
@@ -106,6 +128,7 @@ class Trajectories:
   rollout: Rollout
   reward: Reward
   greedy: Reward | None = None  # [B], of the likeliest completions
+  account: Account | None = None  # None: these rows are all there was
 
 
 @struct.dataclass
