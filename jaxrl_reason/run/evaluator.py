@@ -36,6 +36,7 @@ class Evaluator:
     c, d = config.eval, config.data
     self._show, self._workdir = c.show, workdir
     self._mesh, self._tokenizer, self._grade = mesh, tokenizer, grade
+    self.said = ''  # of the last evaluation, on process 0
     # The same noise at every evaluation: curves show the policy, not luck.
     self._key = trees.named_key(root, 'evaluation')
     self._generate = accuracy.make_generate(
@@ -68,7 +69,7 @@ class Evaluator:
       counts[name] = evaluations.counted(rows)
       if name == 'heldout' and hosts.is_main():
         shown = [row for row in rows if row['problem'] < self._show]
-        samples.write(self._workdir, shown, total, stage)
+        self.said = samples.write(self._workdir, shown, total, stage)
     if hosts.is_main():
       evaluations.write(self._workdir, counts, total, stage)
     out['perf/eval_s'] = time.monotonic() - start

@@ -42,18 +42,21 @@ class RolloutFiles:
     tokenizer: Any,
     resume_step: int | None,
     grade: Callable[[list[tuple[str, dict]]], list[Verdict]] | None = None,
+    histogram: Callable[[int, str, np.ndarray], None] | None = None,
   ):
     """Args:
     resume_step: files past it go; None: the run begins, and what another has
       left is moved aside.
     grade: a second opinion on what kernels have judged, which also tells the
       answer found; None: there is none.
+    histogram: takes (step, name, numbers) of what is kept, or None.
     """
     c = config.rollouts
     self._every, self._room = c.every, c.mib * 2**20
     self._folder, self._pending = workdir / 'rollouts', []
     self._examples, self._tokenizer = problems.train, tokenizer
     self._n_samples, self._grade = config.rl.samples, grade
+    self._histogram = histogram
     self._parts = {k: p['reward'] for k, p in config.rl.rewards.items()}
     self._pieces = self._sizes = None
     if hosts.is_main():
@@ -95,6 +98,9 @@ class RolloutFiles:
       shown = jax.tree.map(np.asarray, arrays)
       rows = self._records(step, stage, shown, verdicts)
       self._write(step, self._within(map(records.line_of, rows)))
+      if self._histogram:
+        for name, values in _spread(shown).items():
+          self._histogram(step, f'rollouts/{name}', values)
 
   def _stride(self) -> int:
     """Steps between two files, as those that are there tell."""
@@ -202,6 +208,14 @@ class RolloutFiles:
     decoder = codecs.getincrementaldecoder('utf-8')('replace')
     known = len(self._pieces)
     return [decoder.decode(self._pieces[i] if i < known else b'') for i in ids]
+
+
+def _spread(shown: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Numbers of sampled tokens and of rows by name, some of each."""
+  own = shown['sampled']
+  out = {k: shown[k][own] for k in ('entropy', 'logp')}
+  out |= {'length': own.sum(1), 'advantage': shown['advantage']}
+  return {k: x.ravel() for k, x in out.items() if x.size}
 
 
 def _rounded(x: np.ndarray) -> Any:
