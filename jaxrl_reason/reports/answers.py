@@ -168,13 +168,14 @@ def records(run: Run) -> Iterator[tuple[int, list[dict]]]:
   """(step, its records) of a run."""
   for path in run.rollouts:
     rows = [
-      r for r in map(workdirs.finite, workdirs.lines(path)) if _is_record(r)
+      r for r in map(workdirs.finite, workdirs.lines(path)) if is_record(r)
     ]
     if rows:
       yield int(path.stem), rows
 
 
-def _is_record(row: dict) -> bool:
+def is_record(row: dict) -> bool:
+  """Whether a line is an answer."""
   return {'completion', 'problem', 'sample', 'length'} <= row.keys()
 
 

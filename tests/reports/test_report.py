@@ -19,6 +19,7 @@ from jaxrl_reason.evals import accuracy
 from jaxrl_reason.reports import (
   alarms,
   answers,
+  evaluated,
   figures,
   panels,
   passk,
@@ -234,6 +235,57 @@ def test_a_run_that_has_told_nothing_has_a_report(tmp_path, files):
     )
   text = write(path)
   assert 'nothing was told' in text and 'No metrics were told' in text
+
+
+def evaluation(path, right_of, samples=4):
+  """Answers of two models to one suite; right_of: model -> right ones."""
+  for model, counts in right_of.items():
+    rows = [
+      record(0, p, i, 0 < i <= n, model=model, suite='gsm8k', variant='own')
+      | {'temperature': float(i > 0)}
+      for p, n in enumerate(counts)
+      for i in range(samples + 1)
+    ]
+    for row in rows:
+      del row['step'], row['stage'], row['tokens'], row['advantage']
+    jsonl(path / 'answers' / f'{model}--gsm8k.jsonl', rows)
+  return path
+
+
+def test_evaluations_are_compared(tmp_path):
+  path = evaluation(
+    tmp_path / 'ev', {'base': [2, 1, 1, 1], 'tuned': [4, 4, 0, 0]}
+  )
+  cells = evaluated.read(path, 0, answers.Blocks())
+  # The greedy answer is no sample.
+  assert [(c.model, c.samples, c.right) for c in cells] == [
+    ('base', 4, {0: 2, 1: 1, 2: 1, 3: 1}),
+    ('tuned', 4, {0: 4, 1: 4, 2: 0, 3: 0}),
+  ]
+  (figure,) = evaluated.pass_at_k(cells)
+  assert figure['notes'] == ['base is ahead of tuned from k = 2']
+  (changes,) = evaluated.support(cells)
+  assert changes['notes'] == ['lost: problems 2, 3']
+  text = write(path)  # no run beside it
+  assert 'gsm8k' in text and 'No metrics were told' not in text
+  page = page_of(tmp_path / 'out.html')
+  assert page.js('report.shown') == 40
+  page.js('report.choose(1)')
+  page.until("document.querySelector('#detail dl') !== null")
+  assert page.errors == []
+  page.close()
+  # And beside one.
+  text = write(path, workdir(tmp_path / 'run'))
+  assert 'solved by any of 4' in text and 'finished at step' in text
+
+
+def test_an_evaluation_that_goes_on_counts_whole_problems(tmp_path):
+  path = evaluation(tmp_path / 'ev', {'base': [2, 1, 3]})
+  file = path / 'answers' / 'base--gsm8k.jsonl'
+  lines = file.read_text().splitlines(keepends=True)
+  file.write_text(''.join(lines[:-1]) + lines[-1][:20])
+  (cell,) = evaluated.read(path, 0, answers.Blocks())
+  assert cell.right == {0: 2, 1: 1}
 
 
 def test_what_is_no_workdir_is_named(tmp_path, capsys, monkeypatch):

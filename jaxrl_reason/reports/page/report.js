@@ -49,7 +49,7 @@
   const failed = (i) => cols.status[i] === 'error' || cols.status[i] === 'timeout';
   const mark = (i) => failed(i) ? node('span', 'mark f', '?')
     : cols.right[i] ? node('span', 'mark r', '✓') : node('span', 'mark w', '✗');
-  const name = (i) => (data.names.length > 1 ? `${data.names[cols.run[i]]} ` : '') + `step ${cols.step[i]}`;
+  const name = (i) => (data.names.length > 1 ? `${data.names[cols.run[i]]} ` : '') + (cols.step[i] === null ? '' : `step ${cols.step[i]}`);
   const number = (x) => x === null || x === undefined ? '' : (+x.toPrecision(4)).toString();
 
   const fill = (row, item) => {
@@ -226,7 +226,7 @@
     strongest = cols.advantage.reduce((m, x) => Math.max(m, Math.abs(x ?? 0)), 0);
     options('f-run', 'all runs', data.names.map((n, i) => [i, n]));
     el('f-run').hidden = data.names.length < 2;
-    options('f-step', 'all steps', [...new Set(cols.step)].sort((a, b) => a - b).map((s) => [s, `step ${s}`]));
+    options('f-step', 'all steps', [...new Set(cols.step.filter((s) => s !== null))].sort((a, b) => a - b).map((s) => [s, `step ${s}`]));
     let wait;
     for (const id of ['f-run', 'f-step', 'f-right', 'f-more', 'group']) el(id).onchange = filter;
     for (const id of ['search', 'f-problem']) el(id).oninput = () => { clearTimeout(wait); wait = setTimeout(filter, 200); };
