@@ -174,9 +174,15 @@ def records(run: Run) -> Iterator[tuple[int, list[dict]]]:
       yield int(path.stem), rows
 
 
+KINDS = {'completion': str, 'problem': int, 'sample': int, 'length': int}
+KINDS_IF_ANY = {'verdict': dict, 'tokens': dict}
+
+
 def is_record(row: dict) -> bool:
   """Whether a line is an answer."""
-  return {'completion', 'problem', 'sample', 'length'} <= row.keys()
+  return all(isinstance(row.get(k), kind) for k, kind in KINDS.items()) and all(
+    isinstance(row.get(k) or {}, kind) for k, kind in KINDS_IF_ANY.items()
+  )
 
 
 @dataclasses.dataclass

@@ -305,6 +305,31 @@ def test_damaged_lines_are_left_out(tmp_path, caplog):
   assert '00000010.jsonl, line 13' in caplog.text
 
 
+DAMAGE = {
+  'metrics.jsonl': b'{"step": "x", "stage": "rl"}\n{"step": 3}\n[]\n\xff\xfe\n',
+  'events.jsonl': b'{"event": 3}\n{"event": "start", "step": "x"}\n7\n',
+  'rollouts/00000020.jsonl': b'{"completion": 3, "problem": "a", "sample": 0,'
+  b' "length": 1}\n{"completion": "a", "problem": 1, "sample": 0, "length": 1,'
+  b' "verdict": 3, "tokens": 4}\n\xff{"a"',
+  'evaluations/00000040.json': b'{"step": 40}',
+  'evaluations/00000050.json': b'[1',
+}
+
+
+def test_whatever_is_damaged_there_is_a_report(tmp_path):
+  path = workdir(tmp_path / 'run')
+  whole = workdirs.read(path)
+  for name, data in DAMAGE.items():
+    with (path / name).open('ab') as f:
+      f.write(data)
+  assert 'finished at step' in write(path)
+  run = workdirs.read(path)
+  assert run == whole
+  assert dict(answers.records(run)) == dict(answers.records(whole))
+  (path / 'config.json').write_text('[]')
+  assert workdirs.read(path).config == {}
+
+
 def test_seeds_are_one_line_with_a_band(tmp_path):
   paths = [workdir(tmp_path / f's{i}', i, 0.1 * i) for i in range(3)]
   paths.append(workdir(tmp_path / 'other', 0, 0.0, kl=0.1))
