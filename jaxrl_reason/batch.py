@@ -181,6 +181,20 @@ def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
   return out
 
 
+def lengths_by_verdict(batch: Batch) -> Metrics:
+  """Means of the lengths of right and of wrong rows by the first reward part,
+  NaN where there are none of a kind.
+  """
+  lengths = batch.mask.sum(axis=1)
+  right = batch.reward_parts[:, 0] > 0.5
+
+  def mean(chosen):
+    chosen = chosen & batch.reward_valid
+    return jnp.where(chosen, lengths, 0).sum() / chosen.sum()
+
+  return {'length_right': mean(right), 'length_wrong': mean(~right)}
+
+
 def split(tree, parts: int):
   """Cuts rows [N,...] to [parts, N/parts, ...]: part i has i, i+parts, ...
 

@@ -329,6 +329,8 @@ def default() -> ml_collections.ConfigDict:
         problems=8,  # of such a batch, at most, with all of their samples
         mib=256.0,  # of all files; beyond it every second one goes
       ),
+      # Besides the workdir: wandb, mlflow, trackio, separated by commas.
+      track='',
       log_every=10,  # steps between lines of metrics.jsonl
       profile=dict(
         # Steps of the run, counted over its stages, that are traced for XProf

@@ -1,10 +1,12 @@
 """Writes the report of runs: one HTML file, which needs no network.
 
   python -m jaxrl_reason.report WORKDIR... [--out=FILE.html] [--open]
+  python -m jaxrl_reason.report WORKDIR EVALUATION...
 
-Runs that differ in their seed alone become one line with a band. It reads what
-is on disk, of a run that goes on, was killed or has failed as well
-(docs/reports.md).
+An evaluation is a folder with answers/*.jsonl, records of what models said;
+models that were asked the same are compared. Runs that differ in their seed
+alone become one line with a band. It reads what is on disk, of a run that goes
+on, was killed or has failed as well (docs/reports.md).
 """
 
 import argparse
@@ -14,13 +16,18 @@ import sys
 import webbrowser
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.reports import html, workdirs
+from jaxrl_reason.reports import evaluated, html, workdirs
 
 
 def _parser() -> argparse.ArgumentParser:
   p = argparse.ArgumentParser(prog='report', description=__doc__)
   p.formatter_class = argparse.RawDescriptionHelpFormatter
-  p.add_argument('workdirs', nargs='+', metavar='WORKDIR', help='of runs')
+  p.add_argument(
+    'workdirs',
+    nargs='+',
+    metavar='WORKDIR',
+    help='of runs, or evaluations',
+  )
   p.add_argument('--out', help='the file [report.html of the first workdir]')
   p.add_argument('--open', action='store_true', help='in the browser')
   return p
@@ -35,10 +42,11 @@ def _defaults() -> dict:
 def run(a: argparse.Namespace) -> pathlib.Path:
   """Writes what the arguments ask for; returns the file."""
   given = list(dict.fromkeys(p.rstrip('/') for p in a.workdirs))
-  found = workdirs.names(given)
-  runs = [workdirs.read(p, name) for p, name in zip(given, found)]
+  evaluations = [p for p in given if evaluated.is_folder(p)]
+  paths = [p for p in given if p not in evaluations]
+  runs = [workdirs.read(*each) for each in zip(paths, workdirs.names(paths))]
   out = pathlib.Path(a.out or pathlib.Path(given[0]) / 'report.html')
-  html.write(out, runs, _defaults())
+  html.write(out, runs, evaluations, _defaults())
   if a.open:
     webbrowser.open(out.resolve().as_uri())
   return out

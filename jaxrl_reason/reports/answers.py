@@ -168,14 +168,21 @@ def records(run: Run) -> Iterator[tuple[int, list[dict]]]:
   """(step, its records) of a run."""
   for path in run.rollouts:
     rows = [
-      r for r in map(workdirs.finite, workdirs.lines(path)) if _is_record(r)
+      r for r in map(workdirs.finite, workdirs.lines(path)) if is_record(r)
     ]
     if rows:
       yield int(path.stem), rows
 
 
-def _is_record(row: dict) -> bool:
-  return {'completion', 'problem', 'sample', 'length'} <= row.keys()
+KINDS = {'completion': str, 'problem': int, 'sample': int, 'length': int}
+KINDS_IF_ANY = {'verdict': dict, 'tokens': dict}
+
+
+def is_record(row: dict) -> bool:
+  """Whether a line is an answer."""
+  return all(isinstance(row.get(k), kind) for k, kind in KINDS.items()) and all(
+    isinstance(row.get(k) or {}, kind) for k, kind in KINDS_IF_ANY.items()
+  )
 
 
 @dataclasses.dataclass

@@ -10,12 +10,6 @@ from jaxrl_reason.reports import alarms, metrics_file, panels, passk, state
 from jaxrl_reason.reports.answers import QUANTILES, Answers, Step
 from jaxrl_reason.reports.workdirs import Run
 
-COLORS = (
-  '#2563eb', '#dc2626', '#059669', '#d97706', '#7c3aed', '#0891b2', '#be185d',
-  '#4d7c0f',
-)  # fmt: skip
-DASHES = ('solid', 'dash', 'dot', 'dashdot', 'longdash')
-
 
 class Origin:
   """Where a run's steps are counted from: of several runs, from the beginning
@@ -67,22 +61,6 @@ def _average(runs: list[Run], origin: Origin, name: str, stage: str = ''):
   )
 
 
-def _band(steps, low, high, color: str, group: str) -> dict[str, Any]:
-  """An area between two lines."""
-  return {
-    'x': [*steps, *steps[::-1]],
-    'y': [*high, *low[::-1]],
-    'fill': 'toself',
-    'fillcolor': f'{color}22',
-    'line': {'width': 0},
-    'hoverinfo': 'skip',
-    'showlegend': False,
-    'legendgroup': group,
-    'type': 'scatter',
-    'mode': 'lines',
-  }
-
-
 def _label(group: list[Run]) -> str:
   return group[0].name + (f' (+{len(group) - 1} seeds)' if group[1:] else '')
 
@@ -104,17 +82,17 @@ def of_panel(panel: panels.Panel, runs: list[Run]) -> dict[str, Any] | None:
   several, traces, values = len(groups) > 1, [], []
   for i, group in enumerate(groups):
     for j, name in enumerate(names):
-      color = COLORS[(i if several else j) % len(COLORS)]
+      color = panels.COLORS[(i if several else j) % len(panels.COLORS)]
       steps, mean, low, high = _average(group, origin, name, panel.stage)
       if not steps:
         continue
       short = name.partition('/')[2]
       label = f'{_label(group)} {short}' if several else short
       if group[1:]:
-        traces.append(_band(steps, low, high, color, label))
+        traces.append(panels.band(steps, low, high, color, label))
       elif band := _errors(group[0], origin, name):
-        traces.append(_band(*band, color, label))
-      traces.append(_line(steps, mean, label, color, j if several else 0))
+        traces.append(panels.band(*band, color, label))
+      traces.append(panels.line(steps, mean, label, color, j if several else 0))
       values += [*low, *high]
   if not values:
     return None
@@ -122,19 +100,6 @@ def of_panel(panel: panels.Panel, runs: list[Run]) -> dict[str, Any] | None:
   figure['yaxis'] |= panels.axis(panel, values)
   _mark(figure, runs, origin)
   return {'data': traces, 'layout': figure}
-
-
-def _line(x, y, name: str, color: str, dash: int = 0, **more) -> dict:
-  return {
-    'x': x,
-    'y': y,
-    'name': name,
-    'legendgroup': name,
-    'type': 'scatter',
-    'mode': 'lines+markers',
-    'marker': {'size': 4},
-    'line': {'color': color, 'width': 2, 'dash': DASHES[dash % len(DASHES)]},
-  } | more
 
 
 def _errors(run: Run, origin: Origin, name: str):
@@ -211,32 +176,18 @@ def pass_at_k(runs: list[Run]) -> list[dict]:
     for i, (run, *both) in enumerate(rows):
       of_split = [e['splits'][split] for e in both]
       lines = [passk.curve(s['right'], s['samples']) for s in of_split]
-      color = COLORS[i % len(COLORS)]
       for e, line, dash in zip(both, lines, (1, 0)):
         name = f'{run.name}, step {e["step"]} ({e["stage"]})'
-        traces += _with_errors(line, name, color, dash)
+        traces += panels.with_errors(line, name, i, dash)
       at = passk.crossover(*lines)
       notes.append(
         f'{run.name}: before is ahead from k = {at}'
         if at
         else f'{run.name}: no crossover up to k = {lines[1][-1][0]}'
       )
-    figure = panels.layout(f'pass@k, {split}', 'share of problems', 'k')
-    figure['xaxis'] |= {'type': 'log', 'dtick': 0.30103}
-    figure['yaxis']['range'] = [-0.02, 1.02]
+    figure = panels.pass_layout(f'pass@k, {split}')
     out.append({'figure': {'data': traces, 'layout': figure}, 'notes': notes})
   return out
-
-
-def _with_errors(line: list[tuple], name: str, color: str, dash: int) -> list:
-  """A curve of (k, mean, standard error) with its band."""
-  ks = [k for k, _, _ in line]
-  low = [max(v - e, 0) for _, v, e in line]
-  high = [min(v + e, 1) for _, v, e in line]
-  return [
-    _band(ks, low, high, color, name),
-    _line(ks, [v for _, v, _ in line], name, color, dash),
-  ]
 
 
 def of_answers(runs: list[Run], found: list[Answers]) -> list[dict]:
@@ -256,10 +207,12 @@ def of_answers(runs: list[Run], found: list[Answers]) -> list[dict]:
         points = [(s - origin.of(run), v) for s, v in points if v is not None]
         if not points:
           continue
-        color = COLORS[(i if runs[1:] else j) % len(COLORS)]
+        color = panels.COLORS[(i if runs[1:] else j) % len(panels.COLORS)]
         label = f'{run.name} {name}' if runs[1:] else name
         x, y = zip(*points)
-        traces.append(_line([*x], [*y], label, color, j if runs[1:] else 0))
+        traces.append(
+          panels.line([*x], [*y], label, color, j if runs[1:] else 0)
+        )
         values += y
     if values:
       figure = panels.layout(title, unit, origin.title)
@@ -304,26 +257,13 @@ def of_support(runs: list[Run], answers: list[Answers]) -> list[dict]:
       if not before or len(before['right']) != len(after['right']):
         continue
       found = passk.changes(before['right'], after['right'])
-      figure = panels.layout(
-        f'{run.name}, {split}: solved by any sample', 'problems'
+      out.append(
+        panels.of_changes(
+          found,
+          f'{run.name}, {split}: solved by any of {after["samples"]}',
+          f'step {both[1]["step"]} against {both[0]["step"]}',
+        )
       )
-      figure['xaxis']['title']['text'] = (
-        f'step {both[0]["step"]} against {both[1]["step"]}, '
-        f'{after["samples"]} samples'
-      )
-      bars = {
-        'type': 'bar',
-        'x': [*found],
-        'y': [len(ids) for ids in found.values()],
-        'text': [len(ids) for ids in found.values()],
-        'marker': {'color': ['#6b7280', '#059669', '#dc2626', '#d1d5db']},
-      }
-      notes = [
-        f'{name}: problems {", ".join(map(str, found[name][:40]))}'
-        for name in ('gained', 'lost')
-        if found[name]
-      ]
-      out.append({'figure': {'data': [bars], 'layout': figure}, 'notes': notes})
     if any(first or lost for _, first, lost in own.support):
       out.append({'figure': _of_training(run, own.support)})
   return out
@@ -335,7 +275,7 @@ def _of_training(run: Run, points: list[tuple]) -> dict:
     f'{run.name}: problems of training', 'problems of rollouts'
   )
   lines = [
-    _line(steps, first, 'solved for the first time', COLORS[2]),
-    _line(steps, lost, 'lost again', COLORS[1]),
+    panels.line(steps, first, 'solved for the first time', panels.COLORS[2]),
+    panels.line(steps, lost, 'lost again', panels.COLORS[1]),
   ]
   return {'data': lines, 'layout': figure}

@@ -8,9 +8,17 @@ they are looked at, so that a file with hundreds of MB of them opens at once.
 
 import json
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
-from jaxrl_reason.reports import alarms, answers, figures, panels, state
+from jaxrl_reason.reports import (
+  alarms,
+  answers,
+  evaluated,
+  figures,
+  panels,
+  state,
+)
 from jaxrl_reason.reports.workdirs import Run
 
 PAGE = pathlib.Path(__file__).with_name('page')
@@ -36,31 +44,41 @@ def _libraries() -> tuple[Any, str]:
 
 
 def write(
-  path: pathlib.Path, runs: list[Run], defaults: dict[str, Any]
+  path: pathlib.Path,
+  runs: list[Run],
+  evaluations: Sequence[str],
+  defaults: dict[str, Any],
 ) -> None:
-  """Writes the report of some runs.
+  """Writes the report of some runs and evaluations.
 
   Args:
+    evaluations: folders of them.
     defaults: of the configuration, by dotted key.
   """
   template, plotly = _libraries()
   blocks = answers.Blocks()
   found = [answers.read(run, i, blocks) for i, run in enumerate(runs)]
+  cells = []
+  for folder in evaluations:
+    cells += evaluated.read(folder, len(runs) + len(cells), blocks)
   sizes = blocks.close()
   shown = {
-    'pass': figures.pass_at_k(runs),
+    'pass': evaluated.pass_at_k(cells) + figures.pass_at_k(runs),
     'curves': figures.curves(runs),
     'answers': figures.of_answers(runs, found),
-    'support': figures.of_support(runs, found),
+    'support': evaluated.support(cells) + figures.of_support(runs, found),
   }
+  names = [r.name for r in runs]
+  names += [f'{c.model}, {c.suite}' for c in cells]
   context = {
     'runs': [_told(run, own.steps) for run, own in zip(runs, found)],
     'tops': [(r.name, own.top) for r, own in zip(runs, found) if own.top],
     'differing': state.differing(runs),
     'changed': [(r.name, state.changed(r, defaults)) for r in runs],
     'names': [r.name for r in runs],
+    'title': ', '.join([r.name for r in runs] or map(str, evaluations)),
     'figures': shown,
-    'data': _json({'figures': shown, 'names': [r.name for r in runs]} | sizes),
+    'data': _json({'figures': shown, 'names': names} | sizes),
     'columns': answers.packed(blocks.columns),
     'texts': blocks.texts,
     'tokens': blocks.tokens,

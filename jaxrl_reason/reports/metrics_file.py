@@ -13,12 +13,17 @@ def read(workdir: epath.PathLike) -> list[dict]:
   workdir, rows = epath.Path(workdir), []
   parts = sorted((workdir / 'metrics').glob('*.jsonl'))
   for path in parts or [workdir / 'metrics.jsonl']:
-    for i, line in enumerate(path.read_text().splitlines(), 1):
+    for i, line in enumerate(_text(path).splitlines(), 1):
       try:
         rows.append(json.loads(line))
       except ValueError as e:
         logging.warning('%s, line %d is damaged: %s', path, i, e)
   return rows
+
+
+def _text(path: epath.Path) -> str:
+  """The text of a file, bytes that are none replaced."""
+  return path.read_bytes().decode('utf-8', 'replace')
 
 
 def exists(workdir: epath.PathLike) -> bool:

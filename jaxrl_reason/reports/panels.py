@@ -3,6 +3,12 @@
 import dataclasses
 from typing import Any
 
+COLORS = (
+  '#2563eb', '#dc2626', '#059669', '#d97706', '#7c3aed', '#0891b2', '#be185d',
+  '#4d7c0f',
+)  # fmt: skip
+DASHES = ('solid', 'dash', 'dot', 'dashdot', 'longdash')
+
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
@@ -62,8 +68,8 @@ PANELS = (
     'train/truncated train/reward_invalid eval/heldout/truncated '
     'eval/heldout/invalid', span=0.1, low=0.0,
   ),
-  _panel('Advantages', 'reward', 'train/advantage_std train/advantage_max',
-         span=0.5),
+  _panel('Advantages', 'reward', 'train/advantage_rms train/advantage_max',
+         span=0.5, stage='rl'),
   _panel('Loss', 'loss', 'train/loss train/pg_loss'),
   _panel('Gradient', 'norm before clipping', 'train/grad_norm', low=0.0),
   _panel(
@@ -120,3 +126,75 @@ def spanned(
     top = bottom + span
   room = 0.05 * (top - bottom) or 0.5
   return bottom - room, top + room
+
+
+def band(steps, low, high, color: str, group: str) -> dict[str, Any]:
+  """An area between two lines."""
+  return {
+    'x': [*steps, *steps[::-1]],
+    'y': [*high, *low[::-1]],
+    'fill': 'toself',
+    'fillcolor': f'{color}22',
+    'line': {'width': 0},
+    'hoverinfo': 'skip',
+    'showlegend': False,
+    'legendgroup': group,
+    'type': 'scatter',
+    'mode': 'lines',
+  }
+
+
+def line(x, y, name: str, color: str, dash: int = 0, **more) -> dict:
+  return {
+    'x': x,
+    'y': y,
+    'name': name,
+    'legendgroup': name,
+    'type': 'scatter',
+    'mode': 'lines+markers',
+    'marker': {'size': 4},
+    'line': {'color': color, 'width': 2, 'dash': DASHES[dash % len(DASHES)]},
+  } | more
+
+
+def with_errors(found: list[tuple], name: str, number: int, dash: int) -> list:
+  """A curve of (k, mean, standard error) with its band.
+
+  Args:
+    number: of its colour; dash: of its line.
+  """
+  color = COLORS[number % len(COLORS)]
+  ks = [k for k, _, _ in found]
+  low = [max(v - e, 0) for _, v, e in found]
+  high = [min(v + e, 1) for _, v, e in found]
+  return [
+    band(ks, low, high, color, name),
+    line(ks, [v for _, v, _ in found], name, color, dash),
+  ]
+
+
+def pass_layout(title: str) -> dict[str, Any]:
+  """The layout of pass@k."""
+  out = layout(title, 'share of problems', 'k')
+  out['xaxis'] |= {'type': 'log', 'dtick': 0.30103}
+  out['yaxis']['range'] = [-0.02, 1.02]
+  return out
+
+
+def of_changes(found: dict[str, list[int]], title: str, what: str) -> dict:
+  """A figure of `passk.changes`, the problems gained and lost in its notes."""
+  figure = layout(title, 'problems', what)
+  counts = [len(ids) for ids in found.values()]
+  bars = {
+    'type': 'bar',
+    'x': [*found],
+    'y': counts,
+    'text': counts,
+    'marker': {'color': ['#6b7280', '#059669', '#dc2626', '#d1d5db']},
+  }
+  notes = [
+    f'{name}: problems {", ".join(map(str, found[name][:40]))}'
+    for name in ('gained', 'lost')
+    if found[name]
+  ]
+  return {'figure': {'data': [bars], 'layout': figure}, 'notes': notes}

@@ -1,22 +1,79 @@
 """The picture of a run: `curves.png` from a workdir's metrics.jsonl."""
 
+import re
+
 from etils import epath
 
-from jaxrl_reason.reports import metrics_file
+from jaxrl_reason.reports import metrics_file, panels
+from jaxrl_reason.reports.panels import Panel
 
 PANELS = (
-  (
+  Panel(
     'accuracy',
-    (
-      ('eval/heldout/pass@1', 'held-out, sampled'),
-      ('eval/heldout/greedy', 'held-out, greedy'),
-      ('eval/harder/pass@1', 'harder, sampled'),
-    ),
+    '',
+    ('eval/heldout/pass@1', 'eval/heldout/greedy', 'eval/harder/pass@1'),
+    low=0.0,
+    high=1.0,
   ),
-  ('reward', (('train/reward_mean', 'mean'), ('train/reward_std', 'std'))),
-  ('entropy, nats per token', (('train/entropy', 'entropy'),)),
-  ('completion length, tokens', (('train/length_mean', 'mean'),)),
-)
+  Panel('pass@k', '', ('eval/heldout/pass@', 'eval/harder/pass@'),
+        low=0.0, high=1.0),
+  Panel('reward', '', ('train/reward_mean', 'train/reward_std'), span=0.1),
+  Panel('entropy, nats per token', '', ('train/entropy',), span=0.2, low=0.0),
+  Panel(
+    'completion length, tokens',
+    '',
+    ('train/length_mean', 'train/length_right', 'train/length_wrong'),
+    span=4,
+  ),
+  Panel(
+    'KL, nats per token',
+    '',
+    ('train/kl', 'train/approx_kl'),
+    span=0.01,
+    low=0.0,
+    stage='rl',
+  ),
+  Panel('truncated', '', ('train/truncated', 'eval/heldout/truncated'),
+        span=0.1, low=0.0),
+  Panel(
+    'zero-variance groups',
+    '',
+    ('train/groups_solved_all', 'train/groups_solved_none'),
+    low=0.0,
+    high=1.0,
+  ),
+)  # fmt: skip
+
+
+def _names(rows: list[dict], names: tuple[str, ...]) -> list[str]:
+  """Metrics that were told; one that ends in '@' means the largest k."""
+  known = {k: None for row in rows for k in row}
+  out = []
+  for name in names:
+    ks = [int(k[len(name) :]) for k in known if re.fullmatch(name + r'\d+', k)]
+    if name.endswith('@') and ks:
+      out.append(f'{name}{max(ks)}')
+    elif name in known:
+      out.append(name)
+  return out
+
+
+def _draw(axes, panel: Panel, rows: list[dict]) -> None:
+  """Draws the metrics of a panel."""
+  shown = []
+  for name in _names(rows, panel.names):
+    own = [r for r in rows if panel.stage in ('', r['stage'])]
+    found = zip(*metrics_file.series(own, name))
+    points = [(s, v) for s, v in found if v is not None and abs(v) < 1e30]
+    if points:
+      steps, values = zip(*points)
+      label = re.sub('train/|eval/', '', name).replace('heldout', 'held-out')
+      axes.plot(steps, values, '.-', label=label, markersize=3)
+      shown += values
+  if shown:
+    ends = panels.spanned(shown, panel.span, panel.low, panel.high)
+    axes.set_ylim(*ends)
+    axes.legend(fontsize=8, frameon=False)
 
 
 def curves(workdir: epath.PathLike):
@@ -24,15 +81,12 @@ def curves(workdir: epath.PathLike):
   from matplotlib.figure import Figure  # no pyplot: no display, no state
 
   rows = metrics_file.read(workdir)
-  figure = Figure(figsize=(10, 6), layout='constrained')
+  figure = Figure(figsize=(16, 6.5), layout='constrained')
   starts = {}
   for row in rows:
     starts.setdefault(row['stage'], row['step'])
-  for axes, (title, lines) in zip(figure.subplots(2, 2).flat, PANELS):
-    for name, label in lines:
-      steps, values = metrics_file.series(rows, name)
-      if steps:
-        axes.plot(steps, values, '.-', label=label, markersize=3)
+  for axes, panel in zip(figure.subplots(2, 4).flat, PANELS):
+    _draw(axes, panel, rows)
     for stage, step in starts.items():
       axes.axvline(step, color='0.8', linewidth=1, zorder=0)
       axes.text(
@@ -44,12 +98,9 @@ def curves(workdir: epath.PathLike):
         fontsize=7,
         color='0.4',
       )
-    axes.set_title(title, fontsize=10, pad=12)
+    axes.set_title(panel.title, fontsize=10, pad=12)
     axes.set_xlabel('step', fontsize=8)
     axes.grid(alpha=0.3)
-    if axes.get_legend_handles_labels()[0]:
-      axes.legend(fontsize=8, frameon=False)
-  figure.axes[0].set_ylim(-0.02, 1.02)
   return figure
 
 

@@ -65,19 +65,19 @@ def read(path: epath.PathLike, name: str = '') -> Run:
   if not any((path / mark).exists() for mark in marks):
     raise ValueError(f'{path} is no workdir: it has none of {", ".join(marks)}')
   told = metrics_file.read(path) if metrics_file.exists(path) else []
-  rows = [finite(r) for r in told if 'step' in r and 'stage' in r]
+  rows = [finite(r) for r in told if _is_row(r)]
   last = max((r['step'] for r in rows), default=0)
   return Run(
     name or path.name,
     path,
-    flat(_whole(path / 'config.json') or {}),
+    flat(_whole(path / 'config.json')),
     rows,
-    lines(path / 'events.jsonl'),
+    [e for e in lines(path / 'events.jsonl') if _is_event(e)],
     [
       e
       for p in _numbered(path / 'evaluations', '.json')
       # Of steps that a resumed run has still to repeat: not yet.
-      if int(p.stem) <= last and (e := _whole(p))
+      if int(p.stem) <= last and is_evaluation(e := _whole(p))
     ],
     [p for p in _numbered(path / 'rollouts', '.jsonl') if int(p.stem) <= last],
   )
@@ -99,14 +99,51 @@ def _numbered(folder: epath.Path, suffix: str) -> list[epath.Path]:
   return sorted(named, key=lambda p: int(p.stem))
 
 
-def _whole(path: epath.Path) -> dict | None:
+def _whole(path: epath.Path) -> dict:
+  """The object of a file; {} where there is none."""
   if not path.exists():
-    return None
+    return {}
   try:
-    return json.loads(path.read_text())
+    found = json.loads(text_of(path))
   except ValueError as e:
     logging.warning('%s is damaged, and left out: %s', path, e)
-    return None
+    return {}
+  return found if isinstance(found, dict) else {}
+
+
+def text_of(path: epath.Path) -> str:
+  """The text of a file, bytes that are none replaced."""
+  return path.read_bytes().decode('utf-8', 'replace')
+
+
+def _is_row(row) -> bool:
+  """Whether a line of metrics is one: numbers by name, of a step."""
+  return (
+    isinstance(row, dict)
+    and isinstance(row.get('step'), int)
+    and isinstance(row.get('stage'), str)
+    and all(isinstance(v, int | float) for k, v in row.items() if k != 'stage')
+  )
+
+
+def _is_event(row: dict) -> bool:
+  """Whether a line tells of a start, with its steps, or of an end."""
+  steps = [row.get(k, 0) for k in ('step', 'reached')]
+  known = row.get('event') in ('start', 'end')
+  return known and all(isinstance(s, int) for s in steps)
+
+
+def is_evaluation(row: dict) -> bool:
+  """Whether a file of an evaluation is whole."""
+  splits = row.get('splits')
+  if not isinstance(splits, dict) or not isinstance(row.get('stage'), str):
+    return False
+  return isinstance(row.get('step'), int) and all(
+    isinstance(s, dict)
+    and isinstance(s.get('samples'), int)
+    and all(isinstance(s.get(k), list) for k in ('greedy', 'right'))
+    for s in splits.values()
+  )
 
 
 def lines(path: epath.Path) -> list[dict]:
@@ -115,7 +152,7 @@ def lines(path: epath.Path) -> list[dict]:
     return []
   out = []
   # By '\n' alone: texts may hold other characters that end a line.
-  for i, line in enumerate(path.read_text().split('\n'), 1):
+  for i, line in enumerate(text_of(path).split('\n'), 1):
     if not line.strip():
       continue
     try:

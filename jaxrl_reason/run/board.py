@@ -3,7 +3,10 @@ ends at the first full disk, and the run would then wait for it forever.
 """
 
 import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
@@ -24,7 +27,7 @@ class Board:
     from tensorboardX import event_file_writer, summary
     from tensorboardX.proto import event_pb2
 
-    self._folder, self._scalar = folder, summary.scalar
+    self._folder, self._summary = folder, summary
     self._event, self._log = event_pb2.Event, event_pb2.SessionLog
     with files.explained(folder):
       folder.mkdir(parents=True, exist_ok=True)
@@ -34,12 +37,34 @@ class Board:
         self._file.write_event(self._event(step=purge_step, session_log=start))
     self._flushed = time.monotonic()
 
-  def write(self, step: int, values: dict[str, float]) -> None:
+  def write(self, step: int, values: Mapping[str, float]) -> None:
     """Adds a value to each curve."""
+    self._put(step, [self._summary.scalar(k, v) for k, v in values.items()])
+
+  def text(self, step: int, name: str, text: str) -> None:
+    """Keeps a text, its lines as they are."""
+    self._put(step, [self._summary.text(name, f'```\n{text}\n```')])
+
+  def histogram(self, step: int, name: str, values: Sequence[float]) -> None:
+    """Keeps how numbers are spread."""
+    found = np.asarray(values, np.float64)
+    self._put(step, [self._summary.histogram(name, found, 'auto')])
+
+  def hyper_parameters(self, config: Mapping[str, Any], judged: str) -> None:
+    """Tells the configuration, by dotted key.
+
+    Args:
+      judged: the metric that runs are compared by.
+    """
+    kinds = bool, int, float, str
+    flat = {k: v if isinstance(v, kinds) else str(v) for k, v in config.items()}
+    self._put(0, self._summary.hparams(flat, {judged: 0.0}))
+    self.text(0, 'config', '\n'.join(f'{k} = {v}' for k, v in flat.items()))
+
+  def _put(self, step: int, summaries: Iterable) -> None:
     now = time.time()
     with files.explained(self._folder):
-      for name, value in values.items():
-        summary = self._scalar(name, value)
+      for summary in summaries:
         event = self._event(step=step, wall_time=now, summary=summary)
         self._file.write_event(event)
       if time.monotonic() - self._flushed > FLUSH_S:

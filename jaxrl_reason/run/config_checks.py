@@ -16,7 +16,7 @@ from jaxrl_reason import losses, tasks
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import PREFILL, Config, sized_choice
 from jaxrl_reason.rewards import compose
-from jaxrl_reason.run import compile_log, ranges, source_checks
+from jaxrl_reason.run import compile_log, ranges, source_checks, trackers
 from jaxrl_reason.update import optim, packing
 from jaxrl_reason.update.learner import OLD_LOGP
 
@@ -209,6 +209,7 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
       f'{", ".join(frozen.DTYPES)}'
     )
   compile_log.profiled(config.profile.steps)
+  trackers.names(config.track)
   if 'rl' in config.stages:
     _check_rl(config)
 

@@ -36,6 +36,7 @@ class Evaluator:
   ):
     c, d = config.eval, config.data
     self._show, self._workdir = c.show, workdir
+    self.said = ''  # of the last evaluation, on process 0
     self._evaluate = accuracy.Evaluation(
       model,
       stop,
@@ -67,7 +68,7 @@ class Evaluator:
       counts[name] = evaluations.counted(rows)
       if name == 'heldout' and hosts.is_main():
         shown = [row for row in rows if row['problem'] < self._show]
-        samples.write(self._workdir, shown, total, stage)
+        self.said = samples.write(self._workdir, shown, total, stage)
     if hosts.is_main():
       evaluations.write(self._workdir, counts, total, stage)
     out['perf/eval_s'] = time.monotonic() - start

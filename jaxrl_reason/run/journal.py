@@ -151,9 +151,13 @@ class Journal:
     """Leaves what took place since the last `flush` out of the next timing."""
     self._flushed = time.monotonic()
 
-  def evaluated(self, total: int, values: dict[str, float]) -> None:
-    """Writes an evaluation, and a line of it."""
+  def evaluated(
+    self, total: int, values: dict[str, float], text: str = ''
+  ) -> None:
+    """Writes an evaluation, what was said in it, and a line of it."""
     self._writer.write(total, self._stage, values)
+    if text:
+      self._writer.text(total, 'samples', text)
     shown = [
       f'{k.removeprefix("eval/")} {v:.3f}'
       for k, v in values.items()

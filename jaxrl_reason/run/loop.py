@@ -120,7 +120,7 @@ class Loop:
 
   def evaluate(self, state: TrainState, total: int) -> None:
     values = self.evaluator(state.params, total, self.name)
-    self.journal.evaluated(total, values)
+    self.journal.evaluated(total, values, self.evaluator.said)
 
   def save(self, state: TrainState, done: int, total: int, **facts) -> None:
     stats = self.stage.stats

@@ -10,6 +10,7 @@ import json
 import math
 import resource
 import sys
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -18,6 +19,9 @@ from etils import epath
 from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import files
 from jaxrl_reason.run import board, chips, lines
+
+# Means of some rows of a batch, of which it may have none.
+WHERE_ANY = {'length_right', 'length_wrong'}
 
 
 def peak_flops() -> float | None:
@@ -40,15 +44,19 @@ def memory() -> dict[str, float]:
 
 def to_host(metrics: list[dict]) -> dict[str, float]:
   """The mean over steps (`_max`: the largest) of several dispatches' metrics,
-  each a scalar or stacked [K]. Waits for the device.
+  each a scalar or stacked [K]; of `WHERE_ANY` over the steps that have one, and
+  none where no step has. Waits for the device.
   """
   stacked = {
     k: np.concatenate([np.atleast_1d(np.asarray(m[k])) for m in metrics])
     for k in metrics[0]
   }
+  for k in WHERE_ANY & stacked.keys():
+    stacked[k] = stacked[k][~np.isnan(stacked[k])]
   return {
     k: float(v.max() if k.endswith('_max') else v.astype(np.float64).mean())
     for k, v in stacked.items()
+    if v.size
   }
 
 
@@ -89,14 +97,17 @@ def check_finite(
 class Writer:
   """Adds metrics to a workdir; on process 0, for all."""
 
-  def __init__(self, workdir: epath.Path, resume_step: int | None):
-    self._lines = self._board = None
+  def __init__(
+    self, workdir: epath.Path, resume_step: int | None, others: Sequence = ()
+  ):
+    """Args: others: trackers that are told the same (`trackers.start`)."""
+    self._lines, self._others = None, list(others)
     if not hosts.is_main():
       return
     self._lines = lines.opened(workdir, resume_step)
     if not files.is_remote(workdir):
       purge = None if resume_step is None else resume_step + 1
-      self._board = board.Board(workdir / 'tensorboard', purge)
+      self._others.append(board.Board(workdir / 'tensorboard', purge))
 
   def write(self, step: int, stage: str, values: dict[str, float]):
     """One line; `values` by full name, as 'train/reward_mean'.
@@ -108,8 +119,24 @@ class Writer:
       return
     row = {'step': step, 'stage': stage} | values
     self._lines.write(json.dumps(row) + '\n')
-    if self._board is not None:
-      self._board.write(step, values)
+    for other in self._others:
+      other.write(step, values)
+
+  def hyper_parameters(self, config: dict) -> None:
+    """Tells TensorBoard the configuration, by dotted key; trackers know it."""
+    for other in self._others:
+      if isinstance(other, board.Board):
+        other.hyper_parameters(config, 'eval/heldout/pass@1')
+
+  def text(self, step: int, name: str, text: str) -> None:
+    """A text, for those that show any."""
+    for other in self._others:
+      other.text(step, name, text)
+
+  def histogram(self, step: int, name: str, values: Sequence[float]) -> None:
+    """How numbers are spread, for those that show it."""
+    for other in self._others:
+      other.histogram(step, name, values)
 
   def sync(self):
     """Until all is on disk: a checkpoint must not outlive its metrics."""
@@ -117,6 +144,6 @@ class Writer:
       self._lines.sync()
 
   def close(self):
-    for out in (self._lines, self._board):
+    for out in (self._lines, *self._others):
       if out is not None:
         out.close()

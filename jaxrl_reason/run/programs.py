@@ -97,6 +97,7 @@ def learn(
     seen = account.seen
     if account.control:
       state = state.replace(control=state.control | account.control)
+  metrics |= batch_lib.lengths_by_verdict(batch)
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more

@@ -10,7 +10,8 @@ only every second one is written: what is left covers the whole run evenly.
 """
 
 import codecs
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -40,15 +41,23 @@ class RolloutFiles:
     problems: Problems,
     tokenizer: Any,
     resume_step: int | None,
+    grade: Callable[[list[tuple[str, dict]]], list[Verdict]] | None = None,
+    histogram: Callable[[int, str, np.ndarray], None] | None = None,
   ):
-    """Args: resume_step: files past it go; None: the run begins, and what
-    another has left is moved aside.
+    """Args:
+    resume_step: files past it go; None: the run begins, and what another has
+      left is moved aside.
+    grade: a second opinion on what kernels have judged, which also tells the
+      answer found; None: there is none.
+    histogram: takes (step, name, numbers) of what is kept, or None.
     """
     c = config.rollouts
     self._every, self._room = c.every, c.mib * 2**20
     self._folder, self._pending = workdir / 'rollouts', []
     self._examples, self._tokenizer = problems.train, tokenizer
-    self._parts, self._n_samples = tuple(config.rl.rewards), config.rl.samples
+    self._n_samples, self._grade = config.rl.samples, grade
+    self._histogram = histogram
+    self._parts = {k: p['reward'] for k, p in config.rl.rewards.items()}
     self._pieces = self._sizes = None
     if hosts.is_main():
       self._open(resume_step)
@@ -89,12 +98,15 @@ class RolloutFiles:
       shown = jax.tree.map(np.asarray, arrays)
       rows = self._records(step, stage, shown, verdicts)
       self._write(step, self._within(map(records.line_of, rows)))
+      if self._histogram:
+        for name, values in _spread(shown).items():
+          self._histogram(step, f'rollouts/{name}', values)
 
   def _stride(self) -> int:
     """Steps between two files, as those that are there tell."""
     return int(np.gcd.reduce([*self._sizes])) if len(self._sizes) > 2 else 1
 
-  def _within(self, rows: Iterator[str]) -> str:
+  def _within(self, rows: Iterable[str]) -> str:
     """The first lines, as many as half of the room takes, and at least one."""
     kept, room = [], self._room / 2
     for line in rows:
@@ -119,38 +131,57 @@ class RolloutFiles:
 
   def _records(
     self, step: int, stage: str, shown: dict, verdicts: dict[int, Verdict]
-  ) -> Iterator[dict]:
+  ) -> list[dict]:
     """The records of R rows, rows of one problem adjacent."""
-    for i, number in enumerate(shown['prompt_id'].tolist()):
-      row = {name: x[i] for name, x in shown.items()}
-      real = row['valid']
-      ids, sampled = row['tokens'][real], row['sampled'][real]
-      example = self._examples[number]
-      about, own = self._about(row), row['sampled']
-      yield records.judged(
-        records.record(
-          {'prompt': example['prompt'], 'answer': example['answer']},
-          number=number,
-          sample=i % self._n_samples,
-          completion=self._tokenizer.decode(ids[sampled].tolist()),
-          length=int(sampled.sum()),
-          truncated=bool(row['truncated']),
-          step=step,
-          stage=stage,
-          reward=_rounded(row['reward']),
-          logp=_rounded(row['logp'][own].sum()),
-          entropy=_rounded(row['entropy'][own].mean()) if own.any() else 0.0,
-          **about,
-        ),
-        verdicts.get(i) or self._verdict(row),
+    rows = [
+      {name: x[i] for name, x in shown.items()}
+      for i in range(len(shown['prompt_id']))
+    ]
+    cases = [self._case(row) for row in rows]
+    second = self._grade(cases) if self._grade and not verdicts else []
+    out = []
+    for i, (row, (text, example)) in enumerate(zip(rows, cases)):
+      own = row['sampled']
+      record = records.record(
+        {'prompt': example['prompt'], 'answer': example['answer']},
+        number=int(row['prompt_id']),
+        sample=i % self._n_samples,
+        completion=text,
+        length=int(own.sum()),
+        truncated=bool(row['truncated']),
+        step=step,
+        stage=stage,
+        reward=_rounded(row['reward']),
+        logp=_rounded(row['logp'][own].sum()),
+        entropy=_rounded(row['entropy'][own].mean()) if own.any() else 0.0,
+        **self._about(row),
       )
+      verdict = verdicts.get(i) or self._verdict(row, *second[i : i + 1])
+      out.append(records.judged(record, verdict))
+    return out
 
-  def _verdict(self, row: dict) -> Verdict:
-    """What the reward's arrays say: a kernel tells no more."""
+  def _case(self, row: dict) -> tuple[str, dict]:
+    """The completion of a row, and its problem."""
+    ids = row['tokens'][row['sampled']].tolist()
+    return self._tokenizer.decode(ids), self._examples[int(row['prompt_id'])]
+
+  def _verdict(self, row: dict, second: Verdict | None = None) -> Verdict:
+    """What the reward's arrays say: a kernel tells no more.
+
+    Args:
+      second: what the data's own verifier says; a part `host`, if it says the
+        opposite.
+    """
     parts = dict(zip(self._parts, _rounded(row['reward_parts'])))
     if not row['reward_valid']:
       return Verdict(0.0, 'error', detail='the verifier failed', parts=parts)
-    return Verdict(next(iter(parts.values())), parts=parts)
+    first = next(iter(parts.values()))
+    if second is None:
+      return Verdict(first, parts=parts)
+    task = [parts[k] for k, reward in self._parts.items() if reward == 'task']
+    if second.valid and any((x > 0.5) != (second.score > 0.5) for x in task):
+      parts['host'] = second.score
+    return dataclasses.replace(second, score=first, parts=parts)
 
   def _about(self, row: dict) -> dict[str, Any]:
     """Advantage and tokens of a row."""
@@ -177,6 +208,14 @@ class RolloutFiles:
     decoder = codecs.getincrementaldecoder('utf-8')('replace')
     known = len(self._pieces)
     return [decoder.decode(self._pieces[i] if i < known else b'') for i in ids]
+
+
+def _spread(shown: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+  """Numbers of sampled tokens and of rows by name, some of each."""
+  own = shown['sampled']
+  out = {k: shown[k][own] for k in ('entropy', 'logp')}
+  out |= {'length': own.sum(1), 'advantage': shown['advantage']}
+  return {k: x.ravel() for k, x in out.items() if x.size}
 
 
 def _rounded(x: np.ndarray) -> Any:

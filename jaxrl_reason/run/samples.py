@@ -16,17 +16,22 @@ from jaxrl_reason.rewards import records
 
 def write(
   workdir: epath.Path, rows: Sequence[dict], total: int, stage: str
-) -> None:
+) -> str:
   """Keeps the records of a few problems' answers, greedy first.
 
   Args:
     total, stage: when they were written: steps of the run.
+
+  Returns:
+    Them as text.
   """
   folder = workdir / 'samples'
   folder.mkdir(exist_ok=True)
   when = {'step': total, 'stage': stage}
-  text = ''.join(records.line_of(row | when) for row in rows)
+  rows = [row | when for row in rows]
+  text = ''.join(map(records.line_of, rows))
   files.write_whole(folder / f'{total:08d}.jsonl', text)
+  return _shown(rows) if rows else ''
 
 
 def before_and_after(workdir: epath.Path) -> str:

@@ -31,9 +31,8 @@ from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import programs, rewarding, sources, states
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.run.rounds_step import RoundsStep
-from jaxrl_reason.update import critics, optim, packing
+from jaxrl_reason.update import critics, optim, packing, shown
 from jaxrl_reason.update.learner import Learner
-from jaxrl_reason.update.shown import Shown
 
 # A supervised step is policy gradient with every advantage 1.
 SUPERVISED = {
@@ -101,18 +100,8 @@ def learner(
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=tuple(c.rewards),
-    shown=_shown(config),
+    shown=shown.make(config.rollouts, c.prompts, c.samples),
     **common,
-  )
-
-
-def _shown(config) -> Shown | None:
-  """What of the rl stage's batches goes to disk."""
-  c, r = config.rl, config.rollouts
-  return (
-    Shown(r.every, min(r.problems, c.prompts) * c.samples)
-    if (r.every)
-    else None
   )
 
 

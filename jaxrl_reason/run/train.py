@@ -31,6 +31,7 @@ from jaxrl_reason.run import (
   signals,
   stages,
   states,
+  trackers,
 )
 from jaxrl_reason.run import workdir as workdirs
 from jaxrl_reason.run.evaluator import Evaluator
@@ -105,7 +106,7 @@ def _stages(
     say(f'Resuming at step {place.total}.')
   _write_config(config, workdir, resuming)
   events.note(workdir, 'start', step=place.total, reached=_reached(workdir))
-  writer = metrics.Writer(workdir, place.total if resuming else None)
+  writer = _writer(config, workdir, place.total if resuming else None)
   grade = rewarding.grader(config, parts['problems'].reward)
   kept = rollout_files.RolloutFiles(
     config,
@@ -113,6 +114,8 @@ def _stages(
     parts['problems'],
     parts['tokenizer'],
     place.total if resuming else None,
+    rewarding.second_opinion(config, parts['problems'].reward),
+    writer.histogram,
   )
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
@@ -146,6 +149,19 @@ def _stages(
     place = loop.Place(index + 1, 0, int(state.step))
   writer.close()
   return state
+
+
+def _writer(config, workdir, resume_step: int | None) -> metrics.Writer:
+  """What metrics are written with, the configuration told at the start."""
+  tracked = []
+  flat = trees.flatten(json.loads(config.to_json_best_effort()))
+  flat = {key.replace('/', '.'): value for key, value in flat.items()}
+  if hosts.is_main():
+    tracked = trackers.start(workdir, flat, config.track)
+  writer = metrics.Writer(workdir, resume_step, tracked)
+  if resume_step is None:
+    writer.hyper_parameters(flat)
+  return writer
 
 
 def _reached(workdir: epath.Path) -> int:

@@ -9,6 +9,7 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, TrainState
@@ -56,6 +57,14 @@ class Shown:
 
     due = (state.step + 1) % self.every == 0
     return jax.lax.cond(due, look, nothing)
+
+
+def make(
+  c: ml_collections.ConfigDict, prompts: int, samples: int
+) -> Shown | None:
+  """What the section `rollouts` asks for of batches of prompts x samples."""
+  rows = min(c.problems, prompts) * samples
+  return Shown(c.every, rows) if c.every else None
 
 
 def _arrays(

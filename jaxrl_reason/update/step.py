@@ -57,7 +57,7 @@ def update(
     state, metrics = _one_update(learner, state, *rows, key, sampling)
   else:
     state, metrics = _many_updates(learner, state, rows, sampling, key)
-  metrics = losses.summarize(metrics)
+  metrics = losses.summarize(metrics) | spread(rows[1], batch.mask)
   return state.replace(step=state.step + 1), metrics
 
 
@@ -79,6 +79,14 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
     logp=batch.sampler_logp,
     **given,
   )
+
+
+def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
+  """Says how far advantages [N] or [N,T] lie from 0 over the trained tokens."""
+  adv = adv if adv.ndim > 1 else adv[:, None]
+  size = jnp.where(mask, jnp.abs(adv), 0)
+  mean_square = jnp.square(size).sum() / jnp.maximum(mask.sum(), 1)
+  return {'advantage_rms': jnp.sqrt(mean_square), 'advantage_max': size.max()}
 
 
 def _many_updates(learner: Learner, state, rows, sampling, key):

@@ -19,6 +19,7 @@ from jaxrl_reason.evals import estimators
 from jaxrl_reason.reports import (
   alarms,
   answers,
+  evaluated,
   figures,
   panels,
   passk,
@@ -236,6 +237,57 @@ def test_a_run_that_has_told_nothing_has_a_report(tmp_path, files):
   assert 'nothing was told' in text and 'No metrics were told' in text
 
 
+def evaluation(path, right_of, samples=4):
+  """Answers of two models to one suite; right_of: model -> right ones."""
+  for model, counts in right_of.items():
+    rows = [
+      record(0, p, i, 0 < i <= n, model=model, suite='gsm8k', variant='own')
+      | {'temperature': float(i > 0)}
+      for p, n in enumerate(counts)
+      for i in range(samples + 1)
+    ]
+    for row in rows:
+      del row['step'], row['stage'], row['tokens'], row['advantage']
+    jsonl(path / 'answers' / f'{model}--gsm8k.jsonl', rows)
+  return path
+
+
+def test_evaluations_are_compared(tmp_path):
+  path = evaluation(
+    tmp_path / 'ev', {'base': [2, 1, 1, 1], 'tuned': [4, 4, 0, 0]}
+  )
+  cells = evaluated.read(path, 0, answers.Blocks())
+  # The greedy answer is no sample.
+  assert [(c.model, c.samples, c.right) for c in cells] == [
+    ('base', 4, {0: 2, 1: 1, 2: 1, 3: 1}),
+    ('tuned', 4, {0: 4, 1: 4, 2: 0, 3: 0}),
+  ]
+  (figure,) = evaluated.pass_at_k(cells)
+  assert figure['notes'] == ['base is ahead of tuned from k = 2']
+  (changes,) = evaluated.support(cells)
+  assert changes['notes'] == ['lost: problems 2, 3']
+  text = write(path)  # no run beside it
+  assert 'gsm8k' in text and 'No metrics were told' not in text
+  page = page_of(tmp_path / 'out.html')
+  assert page.js('report.shown') == 40
+  page.js('report.choose(1)')
+  page.until("document.querySelector('#detail dl') !== null")
+  assert page.errors == []
+  page.close()
+  # And beside one.
+  text = write(path, workdir(tmp_path / 'run'))
+  assert 'solved by any of 4' in text and 'finished at step' in text
+
+
+def test_an_evaluation_that_goes_on_counts_whole_problems(tmp_path):
+  path = evaluation(tmp_path / 'ev', {'base': [2, 1, 3]})
+  file = path / 'answers' / 'base--gsm8k.jsonl'
+  lines = file.read_text().splitlines(keepends=True)
+  file.write_text(''.join(lines[:-1]) + lines[-1][:20])
+  (cell,) = evaluated.read(path, 0, answers.Blocks())
+  assert cell.right == {0: 2, 1: 1}
+
+
 def test_what_is_no_workdir_is_named(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(sys, 'argv', ['report', str(tmp_path / 'nowhere')])
   assert report.main() == 1
@@ -251,6 +303,31 @@ def test_damaged_lines_are_left_out(tmp_path, caplog):
   found = dict(answers.records(run))
   assert len(found[10]) == 12
   assert '00000010.jsonl, line 13' in caplog.text
+
+
+DAMAGE = {
+  'metrics.jsonl': b'{"step": "x", "stage": "rl"}\n{"step": 3}\n[]\n\xff\xfe\n',
+  'events.jsonl': b'{"event": 3}\n{"event": "start", "step": "x"}\n7\n',
+  'rollouts/00000020.jsonl': b'{"completion": 3, "problem": "a", "sample": 0,'
+  b' "length": 1}\n{"completion": "a", "problem": 1, "sample": 0, "length": 1,'
+  b' "verdict": 3, "tokens": 4}\n\xff{"a"',
+  'evaluations/00000040.json': b'{"step": 40}',
+  'evaluations/00000050.json': b'[1',
+}
+
+
+def test_whatever_is_damaged_there_is_a_report(tmp_path):
+  path = workdir(tmp_path / 'run')
+  whole = workdirs.read(path)
+  for name, data in DAMAGE.items():
+    with (path / name).open('ab') as f:
+      f.write(data)
+  assert 'finished at step' in write(path)
+  run = workdirs.read(path)
+  assert run == whole
+  assert dict(answers.records(run)) == dict(answers.records(whole))
+  (path / 'config.json').write_text('[]')
+  assert workdirs.read(path).config == {}
 
 
 def test_seeds_are_one_line_with_a_band(tmp_path):

@@ -38,6 +38,14 @@ def test_to_host_averages_and_takes_the_largest():
   assert out == {'a': 4.0, 'b_max': 5.0}
 
 
+def test_means_of_some_rows_are_over_steps_that_have_such_rows():
+  nan, name = np.nan, 'length_right'
+  assert metrics.to_host([{name: np.array([nan, 4.0, 6.0])}]) == {name: 5.0}
+  assert metrics.to_host([{name: np.array([nan, nan])}]) == {}
+  # Of anything else NaN is an error, which must be seen.
+  assert np.isnan(metrics.to_host([{'loss': np.array([nan, 1.0])}])['loss'])
+
+
 def test_a_bad_gradient_is_named():
   trained = ['x/a', 'x/b']
   fine = {'loss': 1.0, 'nonfinite_leaf_max': -1.0}

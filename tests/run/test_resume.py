@@ -14,6 +14,8 @@ import time
 import pytest
 from small import ROOT
 
+from jaxrl_reason.reports import state, workdirs
+
 HOST = (
   '--config.rl.path=host',
   '--config.rl.steps_per_dispatch=1',
@@ -136,6 +138,11 @@ def test_killed_anywhere_goes_on_bit_for_bit(uninterrupted, env, tmp_path):
     assert code == -signal.SIGKILL
   log = run(env, tmp_path)
   assert 'Resuming at step' in log
+  told = workdirs.read(tmp_path)
+  assert [b.how for b in state.breaks(told)] == ['killed'] * len(points)
+  reached_all = [b.reached for b in state.breaks(told)]
+  assert all(r >= step for r, (_, step) in zip(reached_all, points))
+  assert state.status(told) == ('ok', 'finished at step 32')
   assert content(tmp_path) == content(uninterrupted)
   assert rollouts(tmp_path) == rollouts(uninterrupted) != {}
 

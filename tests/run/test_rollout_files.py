@@ -7,6 +7,7 @@ from etils import epath
 
 from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.rewards import records
+from jaxrl_reason.rewards.verdict import Verdict
 from jaxrl_reason.run import rollout_files, train
 
 ROWS, WARM = 32, 60  # of a batch; supervised steps: some answers are right
@@ -59,6 +60,13 @@ def test_rollouts_are_of_the_step_whose_metrics_they_explain(kept):
     assert row['train/truncated'] == mean([r['truncated'] for r in rows])
     entropies = [x for r in rows for x in r['tokens']['entropy']]
     assert row['train/entropy'] == mean(entropies)
+    sizes = [abs(r['advantage']) for r in rows for _ in r['tokens']['text']]
+    assert row['train/advantage_max'] == pytest.approx(max(sizes), abs=1e-4)
+    rms = np.sqrt(np.mean(np.square(sizes)))
+    assert row['train/advantage_rms'] == pytest.approx(rms, abs=1e-3)
+    for right, name in ((1.0, 'right'), (0.0, 'wrong')):
+      own = [r['length'] for r in rows if r['reward'] == right]
+      assert row[f'train/length_{name}'] == mean(own)
     logps = [x for r in rows for x in r['tokens']['logp']]
     assert row['train/nll'] == mean([-x for x in logps])
 
@@ -92,6 +100,19 @@ def test_verdicts_are_the_rewards(kept):
     for row in rows:
       assert row['verdict']['parts'] == {'answer': row['reward']}
       assert row['verdict']['score'] == row['reward']
+
+
+def test_a_second_opinion_that_says_the_opposite_is_a_part(tmp_path):
+  files = _files(tmp_path)
+  row = {'reward_parts': np.array([1.0]), 'reward_valid': True}
+  said = Verdict(0.0, extracted='4')
+  verdict = files._verdict(row, said)
+  assert verdict.score == 1.0 and verdict.extracted == '4'
+  assert verdict.parts == {'answer': 1.0, 'host': 0.0}
+  assert files._verdict(row, Verdict(1.0)).parts == {'answer': 1.0}
+  # One that failed has no opinion.
+  failed = files._verdict(row, Verdict(0.0, 'timeout'))
+  assert failed.parts == {'answer': 1.0}
 
 
 def test_old_files_make_room_evenly(tmp_path):

@@ -7,7 +7,7 @@
   // ---- figures, drawn when they come into view
   const draw = (div) => {
     const { figure } = data.figures[div.dataset.key][+div.dataset.i];
-    Plotly.newPlot(div, figure.data, figure.layout, { responsive: true, displaylogo: false, displayModeBar: 'hover' });
+    Plotly.newPlot(div, figure.data, figure.layout, { responsive: true, displaylogo: false, displayModeBar: false });
   };
   const seen = new IntersectionObserver((entries) => {
     for (const e of entries) if (e.isIntersecting) { seen.unobserve(e.target); draw(e.target); }
@@ -49,7 +49,7 @@
   const failed = (i) => cols.status[i] === 'error' || cols.status[i] === 'timeout';
   const mark = (i) => failed(i) ? node('span', 'mark f', '?')
     : cols.right[i] ? node('span', 'mark r', '✓') : node('span', 'mark w', '✗');
-  const name = (i) => (data.names.length > 1 ? `${data.names[cols.run[i]]} ` : '') + `step ${cols.step[i]}`;
+  const name = (i) => (data.names.length > 1 ? `${data.names[cols.run[i]]} ` : '') + (cols.step[i] === null ? '' : `step ${cols.step[i]}`);
   const number = (x) => x === null || x === undefined ? '' : (+x.toPrecision(4)).toString();
 
   const fill = (row, item) => {
@@ -141,7 +141,7 @@
     kl: { what: 'log-probability over the reference', zero: 0 },
     turn: { what: 'turn' },
   };
-  let by = 'advantage';
+  let by = 'advantage', strongest = 0;
   const values = (t, i) => {
     const n = (t.text ?? []).length;
     if (by === 'advantage') return t.advantage ?? Array(n).fill(cols.advantage[i]);
@@ -165,7 +165,9 @@
   const paint = (box, t, i) => {
     box.replaceChildren();
     const xs = values(t, i), known = (xs ?? []).filter((x) => x !== null);
-    const low = HOW[by].low ?? Math.min(...known), high = HOW[by].high ?? Math.max(...known);
+    // Advantages on one scale for all answers: a pale one is a small one.
+    const seen = by === 'advantage' ? [...known, -strongest, strongest] : known;
+    const low = HOW[by].low ?? Math.min(...seen), high = HOW[by].high ?? Math.max(...seen);
     t.text.forEach((text, k) => {
       const span = node('span', '', text === '' ? '∎' : text);
       if (t.sampled && !t.sampled[k]) span.classList.add('env');
@@ -221,9 +223,10 @@
   };
   const start = async () => {
     cols = await unpack(el('columns').textContent);
+    strongest = cols.advantage.reduce((m, x) => Math.max(m, Math.abs(x ?? 0)), 0);
     options('f-run', 'all runs', data.names.map((n, i) => [i, n]));
     el('f-run').hidden = data.names.length < 2;
-    options('f-step', 'all steps', [...new Set(cols.step)].sort((a, b) => a - b).map((s) => [s, `step ${s}`]));
+    options('f-step', 'all steps', [...new Set(cols.step.filter((s) => s !== null))].sort((a, b) => a - b).map((s) => [s, `step ${s}`]));
     let wait;
     for (const id of ['f-run', 'f-step', 'f-right', 'f-more', 'group']) el(id).onchange = filter;
     for (const id of ['search', 'f-problem']) el(id).oninput = () => { clearTimeout(wait); wait = setTimeout(filter, 200); };

@@ -1,0 +1,127 @@
+"""Answers of evaluations on disk: a folder with `answers/*.jsonl`, records
+(`rewards.records`) of what models said to suites.
+"""
+
+import dataclasses
+from collections.abc import Iterable
+
+from etils import epath
+
+from jaxrl_reason.reports import panels, passk, workdirs
+from jaxrl_reason.reports.answers import Blocks, is_record, is_right
+
+MANY = 2000  # answers of a cell that a page shows
+
+
+@dataclasses.dataclass
+class Cell:
+  """What a model answered to a suite, written out and sampled in one way.
+
+  Attributes:
+    model: its name; suite: with the prompt and the temperature.
+    right: problem -> how many of its samples are right.
+    samples: of a problem.
+  """
+
+  model: str
+  suite: str
+  right: dict[int, int]
+  samples: int
+
+  def curve(self) -> list[tuple[int, float, float]]:
+    """(k, pass@k, standard error)."""
+    return passk.curve([*self.right.values()], self.samples)
+
+
+def is_folder(path: epath.PathLike) -> bool:
+  """Whether a path holds an evaluation, and no run."""
+  return (epath.Path(path) / 'answers').is_dir()
+
+
+def read(path: epath.PathLike, number: int, blocks: Blocks) -> list[Cell]:
+  """Reads the cells of a folder, their first answers into blocks.
+
+  Args:
+    number: of the first cell, among runs and cells.
+  """
+  cells = []
+  for file in sorted((epath.Path(path) / 'answers').glob('*.jsonl')):
+    rows = [
+      r for r in map(workdirs.finite, workdirs.lines(file)) if is_record(r)
+    ]
+    if cell := _cell(rows):
+      for row in rows[:MANY]:
+        blocks.add(number + len(cells), row)
+      cells.append(cell)
+  return cells
+
+
+def _cell(rows: list[dict]) -> Cell | None:
+  """The cell of records; None without a judged sample of every problem."""
+  drawn = [r for r in rows if r['sample'] > 0 and r.get('verdict')]
+  right: dict[int, int] = {}
+  count: dict[int, int] = {}
+  for row in drawn:
+    number = row['problem']
+    right[number] = right.get(number, 0) + is_right(row)
+    count[number] = count.get(number, 0) + 1
+  # One that is still being written lacks samples of its last problems.
+  samples = max(count.values(), default=0)
+  right = {i: n for i, n in right.items() if count[i] == samples}
+  if not right:
+    return None
+  first = drawn[0]
+  heat = f'T {first.get("temperature", 1):g}'
+  asked = [str(first.get(k, '')) for k in ('suite', 'variant')] + [heat]
+  return Cell(str(first.get('model', '')), ', '.join(asked), right, samples)
+
+
+def by_suite(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
+  """The cells that were asked the same, together."""
+  out: dict[str, list[Cell]] = {}
+  for cell in cells:
+    out.setdefault(cell.suite, []).append(cell)
+  return out
+
+
+def pass_at_k(cells: list[Cell]) -> list[dict]:
+  """A figure for each suite, a line a model; `notes` say where the first one
+  and another cross.
+  """
+  out = []
+  for suite, group in by_suite(cells).items():
+    traces = []
+    for i, cell in enumerate(group):
+      traces += panels.with_errors(cell.curve(), cell.model, i, 0)
+    notes = [_crossing(group[0], other) for other in group[1:]]
+    figure = panels.pass_layout(f'pass@k, {suite}')
+    out.append({'figure': {'data': traces, 'layout': figure}, 'notes': notes})
+  return out
+
+
+def _crossing(a: Cell, b: Cell) -> str:
+  """Which of two models gets ahead as k grows."""
+  for one, other in ((a, b), (b, a)):
+    if at := passk.crossover(one.curve(), other.curve()):
+      return f'{one.model} is ahead of {other.model} from k = {at}'
+  return f'{a.model} and {b.model} do not cross'
+
+
+def support(cells: list[Cell]) -> list[dict]:
+  """Problems that models gained and lost against the first of their suite."""
+  out = []
+  for suite, (first, *others) in by_suite(cells).items():
+    for other in others:
+      both = sorted(first.right.keys() & other.right.keys())
+      found = passk.changes(
+        [first.right[i] for i in both], [other.right[i] for i in both]
+      )
+      found = {k: [both[i] for i in at] for k, at in found.items()}
+      out.append(
+        panels.of_changes(
+          found,
+          f'{suite}: solved by any of {other.samples}',
+          f'{other.model} against {first.model}',
+        )
+      )
+  return out

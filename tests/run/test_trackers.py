@@ -1,0 +1,153 @@
+"""Trackers are told what metrics.jsonl is told, and never end a run."""
+
+import glob
+import json
+import sys
+
+import pytest
+import tiny_recipe
+from etils import epath
+
+from jaxrl_reason.reports import metrics_file
+from jaxrl_reason.run import config_checks, metrics, trackers, train
+
+ROWS = [
+  (2, {'train/loss': 1.5}),
+  (4, {'train/loss': 0.5, 'eval/a/pass@4': 1.0}),
+]
+CONFIG = {'seed': 0, 'rl.algorithm': 'grpo', 'stages': ['sft', 'rl']}
+
+
+def tell(workdir, name, rows=ROWS):
+  """A run that tracker `name` is told of."""
+  (tracker,) = trackers.start(epath.Path(workdir), CONFIG, name)
+  for step, values in rows:
+    tracker.write(step, values)
+  tracker.text(4, 'samples', 'so <b> 3')
+  tracker.histogram(4, 'rollouts/entropy', [0.1, 0.2, 0.4, 0.4])
+  tracker.close()
+  assert tracker._tracker is not None, 'it failed'
+
+
+def read_mlflow(workdir):
+  mlflow = pytest.importorskip('mlflow')
+  pytest.importorskip('sqlalchemy')
+  client = mlflow.MlflowClient(f'sqlite:///{workdir}/mlflow.db')
+  run_id = json.loads((workdir / trackers.IDS).read_text())['mlflow']
+
+  def series(name):
+    found = client.get_metric_history(run_id, name)
+    return [(m.step, m.value) for m in found]
+
+  return series, client.get_run(run_id).data.params
+
+
+def test_mlflow(tmp_path):
+  pytest.importorskip('mlflow')
+  pytest.importorskip('sqlalchemy')
+  tell(tmp_path, 'mlflow')
+  tell(tmp_path, 'mlflow', [(6, {'train/loss': 0.25})])  # resumed
+  series, params = read_mlflow(tmp_path)
+  assert series('train/loss') == [(2, 1.5), (4, 0.5), (6, 0.25)]
+  assert series('eval/a/pass_at_4') == [(4, 1.0)]
+  assert params['rl.algorithm'] == 'grpo'
+  (text,) = glob.glob(f'{tmp_path}/mlflow/**/00000004.txt', recursive=True)
+  assert open(text).read() == 'so <b> 3'
+
+
+def test_wandb_offline(tmp_path, monkeypatch):
+  pytest.importorskip('wandb')
+  monkeypatch.setenv('WANDB_MODE', 'offline')
+  monkeypatch.setenv('WANDB_SILENT', 'true')
+  tell(tmp_path, 'wandb')
+  found = glob.glob(f'{tmp_path}/wandb/offline-run-*/*.wandb')
+  data = open(found[0], 'rb').read()
+  for word in (b'train/loss', b'rl.algorithm', b'rollouts/entropy', b'samples'):
+    assert word in data
+  first = json.loads((tmp_path / trackers.IDS).read_text())
+  assert first['wandb'].encode() in data
+
+
+def test_trackio(tmp_path, monkeypatch):
+  pytest.importorskip('trackio')
+  monkeypatch.setenv('TRACKIO_DIR', str(tmp_path / 'trackio'))
+  for name in [m for m in sys.modules if m.partition('.')[0] == 'trackio']:
+    monkeypatch.delitem(sys.modules, name)  # reads its folder when imported
+  tell(tmp_path, 'trackio')
+  import trackio
+
+  (run,) = trackio.Api().runs(trackers.PROJECT)
+  assert (
+    run.name == json.loads((tmp_path / trackers.IDS).read_text())['trackio']
+  )
+  names = [run.config.get('rl.algorithm')]
+  assert names == ['grpo']
+
+
+def test_a_tracker_that_fails_is_told_nothing_more(caplog):
+  class Broken:
+    calls = 0
+
+    def write(self, step, values):
+      self.calls += 1
+      raise ConnectionError('no route to host')
+
+  broken = Broken()
+  guarded = trackers.Guarded('wandb', broken)
+  for step in (1, 2):
+    guarded.write(step, {})
+  guarded.close()
+  assert broken.calls == 1 and caplog.text.count('no route to host') == 1
+
+
+@pytest.mark.parametrize('track', ['wandbb', 'wandb,tensorflow'])
+def test_an_unknown_tracker_is_named(track):
+  c = tiny_recipe.get_config()
+  c.track = track
+  with pytest.raises(ValueError, match='is none of wandb, mlflow, trackio'):
+    config_checks.check(c, 1)
+
+
+def test_one_that_is_not_installed_is_named(tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, 'wandb', None)
+  with pytest.raises(ValueError, match=r'pip install "jaxrl_reason\[wandb\]"'):
+    trackers.start(epath.Path(tmp_path), CONFIG, 'wandb')
+
+
+def test_tensorboard_has_texts_parameters_and_histograms(tmp_path):
+  loading = pytest.importorskip(
+    'tensorboard.backend.event_processing.event_accumulator',
+    reason='tensorboard is not installed',
+  )
+  writer = metrics.Writer(epath.Path(tmp_path), None)
+  writer.hyper_parameters(CONFIG)
+  writer.write(2, 'rl', {'train/loss': 1.5})
+  writer.text(2, 'samples', 'a\nb')
+  writer.histogram(2, 'rollouts/entropy', [0.1, 0.2, 0.4])
+  writer.close()
+  found = loading.EventAccumulator(str(tmp_path / 'tensorboard'))
+  tags = found.Reload().Tags()
+  assert tags['histograms'] == ['rollouts/entropy']
+  assert found.Histograms('rollouts/entropy')[0].histogram_value.num == 3
+  assert {'config/text_summary', 'samples/text_summary'} <= {*tags['tensors']}
+  plugins = found.summary_metadata
+  assert any(p.startswith('_hparams_') for p in plugins)
+
+
+def test_a_run_tells_its_tracker_what_it_tells_metrics(tmp_path):
+  """The command's own run, trained, with a database in its workdir."""
+  pytest.importorskip('mlflow')
+  pytest.importorskip('sqlalchemy')
+  c = tiny_recipe.get_config()
+  c.stages, c.mesh, c.track = ('rl',), (4, 1, 2), 'mlflow'
+  c.rl.update(steps=4)
+  c.eval.update(every=4, problems=2, samples=1)
+  c.checkpoint.every = 4
+  c.rollouts.update(every=2)
+  train.run(c, tmp_path)
+  series, params = read_mlflow(tmp_path)
+  rows = metrics_file.read(tmp_path)
+  for name in ('train/reward_mean', 'train/loss'):
+    assert series(name) == list(zip(*metrics_file.series(rows, name)))
+  assert [s for s, _ in series('rollouts/entropy/p50')] == [2, 4]
+  assert params['rollouts.every'] == '2'
