@@ -95,15 +95,23 @@ class Journal:
     return Waiting(f'{self._stage}: compiling the first step', say)
 
   def note(
-    self, total: int, n: int, device: list, host: list, trained: list[str]
+    self,
+    total: int,
+    n: int,
+    begun: metrics_lib.Begun,
+    device: list,
+    host: list,
+    trained: list[str],
   ) -> None:
-    """Keeps an interval of n steps, the last of them step `total` of the run,
-    for the next `flush`.
+    """Keeps an interval, the last of its steps step `total` of the run, for the
+    next `flush`.
 
     Args:
-      device, host: metrics of its dispatches.
+      n: steps of it that this run has made; begun: those of the run before.
+      device, host: metrics of this run's dispatches.
       trained: paths of the trained parameters, for an error to name.
     """
+    device, host = begun.before(device, host)
     self._pending = total, n, device, _over_hosts(host), trained
 
   def flush(self) -> None:

@@ -55,6 +55,8 @@ class Stage:
       [K].
     steps_per_dispatch: K.
     stats: of the prompts, where they come back; or None.
+    under_way: whether a batch has been started that no step has learnt from,
+      which no checkpoint holds.
     close: frees what it holds.
   """
 
@@ -64,6 +66,7 @@ class Stage:
   dispatch: Callable
   steps_per_dispatch: int
   stats: PromptStats | None = None
+  under_way: Callable[[], bool] = lambda: False
   close: Callable = lambda: None
 
 
@@ -319,7 +322,10 @@ def _host(
       host |= stats.metrics()
     return state, metrics, host
 
-  return Stage(learn, where, data, dispatch, 1, stats, pool.close)
+  def under_way() -> bool:
+    return source.started > 0
+
+  return Stage(learn, where, data, dispatch, 1, stats, under_way, pool.close)
 
 
 def _questions(data, mesh) -> Iterator[Questions]:
