@@ -141,7 +141,7 @@ class Peers:
   def compiling(self) -> bool:
     """Whether another process is: this one then waits for it."""
     told = (told for told, _ in self._heard.values())
-    return any(t['doing'] == 'compiling' for t in told)
+    return any(t.get('compiling') for t in told)
 
   def leave(self, ended: str = '') -> None:
     """Says the last word of this process; `ended`: of an error.

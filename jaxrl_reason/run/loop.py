@@ -10,12 +10,13 @@ import ml_collections
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.run import compile_log
+from jaxrl_reason.run import compile_log, goodput
 from jaxrl_reason.run import metrics as metrics_lib
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.journal import Journal
 from jaxrl_reason.run.signals import Stopping
 from jaxrl_reason.run.stages import Stage
+from jaxrl_reason.run.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,9 +51,12 @@ class Loop:
     evaluator: Evaluator,
     checkpoints: manager.Checkpoints,
     stopping: Stopping,
+    spent: goodput.Spent,
+    watchdog: Watchdog,
     profile_dir: str,
   ):
     """Args: index: of the stage in config.stages."""
+    self.spent, self.watchdog = spent, watchdog
     self.config, self.name, self.index, self.stage = config, name, index, stage
     self.journal, self.evaluator = journal, evaluator
     self.checkpoints, self.stopping = checkpoints, stopping
@@ -64,6 +68,7 @@ class Loop:
     # Past its end already: a stage that was given fewer steps since.
     self.ended = place.ended or place.done >= self.config[self.name].steps
     self.begun = metrics_lib.Begun.of(place.record)
+    self.watchdog.forget()
     trained, _ = trees.split(state.params, self.stage.learner.trainable)
     self._trained = list(trees.flatten(trained))
     if self.total == 0 or (place.record or {}).get('owes_evaluation'):
@@ -94,22 +99,34 @@ class Loop:
     """Makes the n steps up to the next line of metrics, evaluates and saves
     where due; or as many as there are before a signal, and saves.
     """
-    k, device, host = self.stage.steps_per_dispatch, [], []
-    for last in reversed(range(0, n, k)):
-      state, m, h = self.dispatch(state, last > 0)
-      device.append(m)
-      host.append(h)
-      # One dispatch waits in the device's queue: enough to keep it busy, and
-      # a signal waits for no more.
-      jax.block_until_ready(device[-2:-1])
-      # What is under way (`rl.staleness`) cannot be saved: it is finished.
-      stop = self.stopping.reached() and not self.stage.under_way()
-      if stop and last:
-        self.cut(state, self.begun.and_then(device, host, k))
-        return state
-    self._note(device, host, n)
+    with self.spent.on('train'):
+      state, device, host = self._steps(state, n)
+    k = self.stage.steps_per_dispatch
+    if k * len(device) < n:
+      self.cut(state, self.begun.and_then(device, host, k))
+      return state
+    begun, self.begun = self.begun, metrics_lib.Begun()
+    self.journal.note(self.total, n, begun, device, host, self._trained)
     self.boundary(state, self.stopping.agreed)
     return state
+
+  def _steps(self, state: TrainState, n: int) -> tuple:
+    """(state, device metrics, host metrics) of n steps, or of those before a
+    signal.
+    """
+    device, host = [], []
+    for last in reversed(range(0, n, self.stage.steps_per_dispatch)):
+      with self.watchdog.watched():
+        state, m, h = self.dispatch(state, last > 0)
+        # One dispatch waits in the device's queue: enough to keep it busy, and
+        # a signal waits for no more.
+        jax.block_until_ready(device[-1:])
+      device.append(m)
+      host.append(h)
+      # What is under way (`rl.staleness`) cannot be saved: it is finished.
+      if self.stopping.reached() and not self.stage.under_way():
+        break
+    return state, device, host
 
   def dispatch(self, state: TrainState, more: bool) -> tuple:
     """Dispatches the next steps; reads the last interval's metrics meanwhile.
@@ -118,25 +135,23 @@ class Loop:
       more: whether another dispatch follows before the state is saved.
     """
     k, first = self.stage.steps_per_dispatch, self.total + 1
+    waited = self.stage.data.seconds
+    hosts.at(doing='training')
     self.profiler.before(range(first, first + k))
     with (
       self.journal.first_dispatch(),
       jax.profiler.StepTraceAnnotation(self.name, step_num=first),
     ):
-      out = self.stage.dispatch(state, more)
-    self.profiler.after(out[1])
+      state, device, host = self.stage.dispatch(state, more)
+    self.profiler.after(device)
     self.done, self.total = self.done + k, self.total + k
     hosts.at(step=self.total)
     self.journal.flush()  # the device has work: now read the last interval
-    return out
-
-  def _note(self, device: list, host: list, n: int) -> None:
-    begun, self.begun = self.begun, metrics_lib.Begun()
-    self.journal.note(self.total, n, begun, device, host, self._trained)
+    waited = self.stage.data.seconds - waited
+    return state, device, host | {'perf/data_s': waited / k}
 
   def cut(self, state: TrainState, begun: metrics_lib.Begun) -> None:
     """Saves inside an interval; the resumed run writes its line."""
-    self.journal.flush()
     metrics_lib.check_finite(
       metrics_lib.to_host(begun.device), self._trained, self.total
     )
@@ -147,7 +162,7 @@ class Loop:
     c = self.config
     limit = 0.0 if self.name == 'rl' else c[self.name].stop_loss
     if limit:
-      self.journal.flush()  # the price of the limit: a wait per interval
+      self.flush()  # the price of the limit: a wait per interval
     reached = limit > 0 and self.journal.loss <= limit
     self.ended = self.done == c[self.name].steps or reached
     save = self.ended or stop or self.done % c.checkpoint.every == 0
@@ -155,7 +170,7 @@ class Loop:
     # A signal leaves seconds: the resumed run evaluates instead.
     owed = due and stop and not self.ended
     if save or due:
-      self.journal.flush()
+      self.flush()
     if due and not owed:
       self.evaluate(state)
     if save:
@@ -163,9 +178,16 @@ class Loop:
     if save or due:
       self.journal.paused()
 
+  def flush(self) -> None:
+    """Waits for the interval, and writes its line."""
+    with self.spent.on('train'), self.watchdog.watched(counted=False):
+      self.journal.flush()
+
   def evaluate(self, state: TrainState) -> None:
     hosts.at(step=self.total, doing='evaluating')
-    values = self.evaluator(state.params, self.total, self.name)
+    hosts.meet()
+    with self.spent.on('evaluation'):
+      values = self.evaluator(state.params, self.total, self.name)
     self.journal.evaluated(self.total, values)
 
   def save(self, state: TrainState, **facts) -> None:
@@ -177,8 +199,10 @@ class Loop:
       'data': self.stage.data.get_state(),
       'stats': stats and stats.get_state(),
     }
-    self.journal.sync()
-    self.checkpoints.save(self.total, state, record | facts)
+    hosts.at(doing='saving')
+    with self.spent.on('save'):
+      self.journal.sync()
+      self.checkpoints.save(self.total, state, record | facts)
 
 
 def ended(config: ml_collections.ConfigDict, record: dict) -> bool:

@@ -52,6 +52,24 @@ def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
   return out
 
 
+# Seconds of a step by which a slow host is found.
+COMPARED = ('perf/step_s', 'perf/data_s', 'perf/verify_s')
+
+
+def stragglers(values: list[dict[str, float]]) -> dict[str, float]:
+  """Of seconds that every host has its own of: the largest, whose they are, and
+  how far apart they lie.
+  """
+  out = {}
+  for key in COMPARED if len(values) > 1 else ():
+    column = [v[key] for v in values if key in v]
+    if len(column) == len(values):
+      out[f'{key}_max'] = max(column)
+      out[f'{key}_argmax'] = float(np.argmax(column))
+      out[f'{key}_spread'] = max(column) - min(column)
+  return out
+
+
 @dataclasses.dataclass(frozen=True)
 class Begun:
   """The dispatches of an interval that a signal has cut, as its checkpoint
@@ -128,9 +146,11 @@ class Writer:
 
   def __init__(self, workdir: epath.Path, resume_step: int | None):
     self._lines = self._board = None
+    self.lost = 0, 0.0  # steps told before that are made again, seconds
     if not hosts.is_main():
       return
     self._lines = lines.opened(workdir, resume_step)
+    self.lost = self._lines.lost.steps, self._lines.lost.seconds
     if not files.is_remote(workdir):
       purge = None if resume_step is None else resume_step + 1
       self._board = board.Board(workdir / 'tensorboard', purge)

@@ -29,7 +29,7 @@ from jaxrl_reason.rollouts.filters import FILTERS, Selection
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import HostSource, Questions
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import programs, rewarding, states
+from jaxrl_reason.run import goodput, programs, rewarding, states
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.update.learner import Learner
@@ -49,7 +49,7 @@ class Stage:
   Attributes:
     learner: of its updates.
     layout: of its state.
-    data: grain iterator; its state is saved with the run's.
+    data: iterator; its state is saved with the run's.
     dispatch: (state, whether another dispatch follows before the state is
       saved) -> (state, device metrics, host metrics); metrics are scalars or
       [K].
@@ -62,7 +62,7 @@ class Stage:
 
   learner: Learner
   layout: states.Layout
-  data: Iterator
+  data: goodput.Timed
   dispatch: Callable
   steps_per_dispatch: int
   stats: PromptStats | None = None
@@ -158,10 +158,10 @@ def layout(
 
 def _batches(
   config, source, encode, rows: int, k: int, name: str, mesh
-) -> pipeline.Batches:
+) -> goodput.Timed:
   """Dispatches of k steps of `rows` rows each."""
   mine = sharding.my_rows(mesh, rows)
-  return pipeline.batches(
+  data = pipeline.batches(
     source,
     encode,
     k * rows,
@@ -169,6 +169,7 @@ def _batches(
     seed=zlib.crc32(f'{name}/{config.seed}'.encode()),
     mine=np.concatenate([i * rows + mine for i in range(k)]),
   )
+  return goodput.Timed(data)
 
 
 def _stacked(tree: Any, k: int) -> Any:

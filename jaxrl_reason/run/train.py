@@ -21,7 +21,9 @@ from jaxrl_reason.models import spec
 from jaxrl_reason.reports import plots
 from jaxrl_reason.run import (
   compile_log,
+  goodput,
   identity,
+  logs,
   loop,
   metrics,
   rewarding,
@@ -29,6 +31,7 @@ from jaxrl_reason.run import (
   signals,
   stages,
   states,
+  watchdog,
 )
 from jaxrl_reason.run import workdir as workdirs
 from jaxrl_reason.run.evaluator import Evaluator
@@ -48,7 +51,8 @@ def run(
     The last state; None when a signal ended the run early (it is saved).
   """
   with workdirs.opened(config, workdir, fresh=fresh) as workdir:
-    return _run(config, workdir)
+    with logs.kept(workdir):
+      return _run(config, workdir)
 
 
 def _run(config, workdir: epath.Path) -> TrainState | None:
@@ -68,12 +72,17 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
   stopping, compiled = signals.Stopping(), compile_log.Log()
+  spent = goodput.Spent(started, compiled)
+  w = config.watchdog
+  watch = watchdog.Watchdog(w.times, w.floor_s, compiled)
+  told = dict(stopping=stopping, spent=spent, watchdog=watch)
   try:
-    with stopping, jax.set_mesh(mesh), hosts.explained(), compiled:
+    with stopping, jax.set_mesh(mesh), hosts.explained(), compiled, watch:
       state = _stages(
-        config, workdir, checkpoints, stopping, compiled, started, shape, parts
+        config, workdir, checkpoints, told, compiled, started, shape, parts
       )
-      checkpoints.wait()
+      with spent.on('save'):
+        checkpoints.wait()
   except hosts.Lost:
     raise  # a save under way would wait for those who are gone
   except BaseException:
@@ -81,6 +90,7 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
     checkpoints.close()
     raise
   checkpoints.close()
+  say(spent.told())
   if stopping.agreed:
     say('Stopped by a signal; saved. Start again to go on.')
     return None
@@ -91,19 +101,29 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
 
 
 def _stages(
-  config, workdir, checkpoints, stopping, compiled, started, shape, parts
+  config, workdir, checkpoints, told, compiled, started, shape, parts
 ) -> TrainState | None:
-  """Runs the stages that are left; `parts`: what `stages.build` takes."""
+  """Runs the stages that are left.
+
+  Args:
+    told: what a Loop is told by and tells.
+    parts: what `stages.build` takes.
+  """
   model, mesh, root = parts['model'], parts['mesh'], parts['root']
-  place = restore(config, checkpoints, model, mesh)
+  spent = told['spent']
+  with spent.on('restore'):
+    place = restore(config, checkpoints, model, mesh)
+  logs.begin()
   resuming = place.record is not None
   if resuming:
     say(f'Resuming at step {place.total}.')
   _write_config(config, workdir, resuming)
   writer = metrics.Writer(workdir, place.total if resuming else None)
+  spent.lose(*writer.lost)
   grade = rewarding.grader(config, parts['problems'].reward)
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
+  facts |= {'spent': spent, 'saved': checkpoints.told}
   for index, name in enumerate(config.stages):
     if index < place.stage:
       continue
@@ -124,10 +144,10 @@ def _stages(
       journal=journal,
       evaluator=evaluator,
       checkpoints=checkpoints,
-      stopping=stopping,
       profile_dir=str(workdir / 'profile'),
+      **told,
     ).run(state, place)
-    if stopping.agreed:
+    if told['stopping'].agreed:
       break
     # The next stage starts where this one's state stands.
     place = loop.Place(index + 1, 0, int(state.step))
