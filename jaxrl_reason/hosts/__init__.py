@@ -25,7 +25,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_reason.hosts import peers
+from jaxrl_reason.hosts import last_words, peers
 from jaxrl_reason.hosts.joining import join as join
 from jaxrl_reason.hosts.peers import at as at
 from jaxrl_reason.hosts.service import client as _client
@@ -188,6 +188,7 @@ def together():
     yield
     if peers.active is not None:
       peers.active.leave()
+      last_words.none()
   except BaseException as e:
     if _client() is None:
       raise
@@ -196,6 +197,7 @@ def together():
     sys.stderr.flush()
     if peers.active is not None:
       peers.active.leave(_cause(e))
+      last_words.none()
     code = e.code if isinstance(e, SystemExit) else 1
     os._exit(code if isinstance(code, int) else 1)
 

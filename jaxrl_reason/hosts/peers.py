@@ -51,11 +51,13 @@ def end(line: str) -> None:
   """Ends this process at once, from whatever thread, with one line."""
   if not claimed():
     return
-  print(f'error: {line}.', file=sys.stderr, flush=True)
+  last_words.prepare(f'error: {line}.')  # jax may abort before this is done
   for call in before_end:
     call(line)
   if active is not None:
     active.leave(line)
+  print(f'error: {line}.', file=sys.stderr, flush=True)
+  last_words.none()
   os._exit(1)
 
 
@@ -144,23 +146,32 @@ class Peers:
     return any(t.get('compiling') for t in told)
 
   def leave(self, ended: str = '') -> None:
-    """Says the last word of this process; `ended`: of an error.
+    """Says the last word of this process to the others; `ended`: of an error.
 
-    Process 0 stays until the others have heard it: it has the coordinator.
+    Process 0 stays until they have heard it: it has the coordinator.
     """
     self._over.set()
     self._ended = ended
-    last_words.none()
+    # In a thread: a coordinator that hangs never answers.
+    last = threading.Thread(target=self._bid_farewell, daemon=True)
+    last.start()
+    last.join(2 * GRACE_S)
+
+  def _bid_farewell(self) -> None:
+    for thread in self._threads:
+      if thread.is_alive() and thread is not threading.current_thread():
+        thread.join(BEAT_S)
     try:
-      self._say(left=not ended)
+      self._say(left=not self._ended)
+      while self._ended and self.me == 0 and not self._alone():
+        time.sleep(0.2)
+        self._listen()
     except jax.errors.JaxRuntimeError:
       return  # nobody to tell
-    until = time.monotonic() + 2 * GRACE_S
-    while ended and self.me == 0 and time.monotonic() < until:
-      time.sleep(0.2)
-      self._listen()
-      if all(t.get('ended') or t.get('left') for t, _ in self._heard.values()):
-        break
+
+  def _alone(self) -> bool:
+    told = (told for told, _ in self._heard.values())
+    return all(t.get('ended') or t.get('left') for t in told)
 
   def myself(self) -> str:
     """This process with host and step, for others to say."""

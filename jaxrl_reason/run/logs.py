@@ -41,9 +41,10 @@ class Log(stdlib_logging.Handler):
     """A line for each of the text; on disk as soon as `begin` was called."""
     now = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
     where = f'{now} process {int(self._number)} step {peers.standing["step"]}: '
-    self._waiting += [f'{where}{line}\n' for line in text.splitlines()]
-    if self._file is not None:
-      self._put()
+    with self.lock:  # the watchdog and orbax speak from other threads
+      self._waiting += [f'{where}{line}\n' for line in text.splitlines()]
+      if self._file is not None:
+        self._put()
 
   def begin(self) -> None:
     """Has what was said so far on disk, and what follows at once."""

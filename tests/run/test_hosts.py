@@ -362,6 +362,7 @@ def test_slurm_says_how_many(monkeypatch, n):
     'jax.distributed.initialize', lambda *args, **_: joined.append(args)
   )
   monkeypatch.setattr('jax.config.update', lambda *_: None)
+  monkeypatch.setattr('jaxrl_reason.hosts.peers.begin', lambda *_: None)
   for name in ('JOB_ID', 'STEP_NODELIST', 'NTASKS', 'PROCID', 'LOCALID'):
     monkeypatch.setenv(f'SLURM_{name}', str(n))
   hosts.join()
