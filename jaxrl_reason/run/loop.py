@@ -71,10 +71,11 @@ class Loop:
     self.watchdog.forget()
     trained, _ = trees.split(state.params, self.stage.learner.trainable)
     self._trained = list(trees.flatten(trained))
-    if self.total == 0 or (place.record or {}).get('owes_evaluation'):
+    stop = self.stopping.reached()
+    owed = self.total == 0 or (place.record or {}).get('owes_evaluation')
+    if owed and not stop:
       self.evaluate(state)
     with self.journal.shown(self.done):
-      stop = self.stopping.reached()
       while not (self.ended or stop):
         state = self.interval(state, self._steps_left())
         stop = self.stopping.agreed

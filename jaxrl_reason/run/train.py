@@ -50,12 +50,14 @@ def run(
   Returns:
     The last state; None when a signal ended the run early (it is saved).
   """
-  with workdirs.opened(config, workdir, fresh=fresh) as workdir:
-    with logs.kept(workdir):
-      return _run(config, workdir)
+  # From here on a signal ends the run well, however early it comes.
+  with signals.Stopping() as stopping:
+    with workdirs.opened(config, workdir, fresh=fresh) as workdir:
+      with logs.kept(workdir):
+        return _run(config, workdir, stopping)
 
 
-def _run(config, workdir: epath.Path) -> TrainState | None:
+def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
   started = time.monotonic()
   with hosts.explained():
     _use_compile_cache(config.compile_cache)
@@ -71,13 +73,13 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
   rewarding.check(config, problems, tokenizer)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
-  stopping, compiled = signals.Stopping(), compile_log.Log()
+  compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog
   watch = watchdog.Watchdog(w.times, w.floor_s, compiled)
   told = dict(stopping=stopping, spent=spent, watchdog=watch)
   try:
-    with stopping, jax.set_mesh(mesh), hosts.explained(), compiled, watch:
+    with jax.set_mesh(mesh), hosts.explained(), compiled, watch:
       state = _stages(
         config, workdir, checkpoints, told, compiled, started, shape, parts
       )
@@ -92,7 +94,7 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
   checkpoints.close()
   say(spent.told())
   if stopping.agreed:
-    say('Stopped by a signal; saved. Start again to go on.')
+    say('Stopped by a signal; what was trained is saved. Start again to go on.')
     return None
   if hosts.is_main():
     say(samples.before_and_after(workdir))

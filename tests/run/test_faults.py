@@ -296,10 +296,20 @@ def test_goodput_is_told_and_counts_what_was_lost(runs, untouched, tmp_path):
   rows = [json.loads(x) for x in (workdir / 'metrics.jsonl').open()]
   told = [r for r in rows if 'perf/goodput' in r]
   assert told and all(0 <= r['perf/goodput'] <= 1 for r in told)
-  assert any(r.get('perf/save_gb', 0) > 0 for r in told)
+  assert any(r.get('perf/restore_gb', 0) > 0 for r in told)
+  assert '"perf/save_gb": ' in (untouched[2] / 'metrics.jsonl').read_text()
   last = told[-1]
   spent = [v for k, v in last.items() if k.startswith('perf/spent/')]
   assert len(spent) == 6 and min(spent) >= 0
+
+
+@pytest.mark.parametrize('at', [1, 20, 60])
+def test_a_signal_at_the_start_ends_well_too(runs, untouched, tmp_path, at):
+  code, log, _ = runs(tmp_path / 'run', at, 'SIGTERM')
+  assert code == 0 and 'Stopped by a signal' in log, log[-3000:]
+  code, log, _ = runs(tmp_path / 'run')
+  assert code == 0, log[-3000:]
+  assert content(tmp_path / 'run') == untouched[0]
 
 
 @pytest.mark.parametrize('seed', range(4))

@@ -247,7 +247,7 @@ def test_restart_on_one_process_and_another_mesh(pod):
 def test_four_processes_with_rewards_on_every_host(pod):
   """A signal to one of them stops all at the same step, and two go on."""
   assert pod.stopped_at == 6
-  assert 'Stopped by a signal; saved' in pod.four[0]
+  assert 'Stopped by a signal; what was trained is saved' in pod.four[0]
   assert 'Resuming at step 6' in pod.two[0]
   want = content(pod.at / 'alone_host')
   assert_same_numbers(content(pod.at / 'four'), want)
