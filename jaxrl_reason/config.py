@@ -137,7 +137,26 @@ def reinforce() -> ml_collections.ConfigDict:
       # fused path the other names are device kernels, on the host path any
       # reward `rewards.compose` takes.
       rewards=Open({'answer': dict(reward='task', weight=1.0)}),
-      filter='none',  # a name in batch.FILTERS
+      # Names in rollouts.filters.FILTERS, joined by +: what is learnt from.
+      filter='none',
+      filter_args=dict(
+        keep=0,  # rows of a group, of filters that choose among them
+        spread=0.0,  # spread: least difference of a group's rewards
+        low=0.0,  # band: least share of right rows
+        high=1.0,  # band: largest share of right rows
+      ),
+      # Further rounds of `prompts` problems, at most, while the filter leaves
+      # fewer than `prompts` groups (DAPO's dynamic sampling); 0: none.
+      refill_rounds=0,
+      # Groups left over come first in the next step, one update old; needs
+      # old_logp='sampler'. False: they are dropped.
+      refill_keep=False,
+      # Groups of earlier steps that are learnt from again.
+      replay=dict(
+        rows=0,  # per step, beside the new ones: a multiple of samples; 0: off
+        capacity=0,  # groups kept, on the device
+        by='recent',  # which come first: a name in rollouts.replay.CHOICES
+      ),
       # Tokens at the end of data.completion_len over which a reward falls by 1
       # (DAPO's soft overlong punishment); 0: it does not.
       overlong=0,
@@ -287,6 +306,9 @@ def default() -> ml_collections.ConfigDict:
         every=100,  # steps; both ends of a stage are always evaluated
         problems=256,  # of each split
         samples=4,  # completions per problem, for pass@k and maj@k
+        # Completions generated at a time, over all devices: bounds the memory
+        # and changes no answer. 0: as many as a step of the rl stage generates.
+        batch=0,
         temperature=1.0,
         harder=True,  # also the harder split, where there is one
         show=3,  # problems whose completions go into samples.txt
@@ -300,6 +322,12 @@ def default() -> ml_collections.ConfigDict:
         # Refuse to go on from a checkpoint with other problems than those it
         # was trained on; False: warn.
         same_data=True,
+      ),
+      # What is kept of the batches of the rl stage, in workdir/rollouts.
+      rollouts=dict(
+        every=10,  # steps of the run; 0: nothing is kept
+        problems=8,  # of such a batch, at most, with all of their samples
+        mib=256.0,  # of all files; beyond it every second one goes
       ),
       log_every=10,  # steps between lines of metrics.jsonl
       # A dispatch that takes more than `times` the median of those before it,
@@ -340,6 +368,11 @@ def micro_batch(config: ml_collections.ConfigDict, shards: int) -> int:
     return c.prompts * c.samples // (c.minibatches * c.micro_batches)
 
   return max(-(-rows(name) // shards) for name in config.stages)
+
+
+def eval_rows(config: ml_collections.ConfigDict) -> int:
+  """Completions that an evaluation generates at a time, over all devices."""
+  return config.eval.batch or config.rl.prompts * config.rl.samples
 
 
 def trainable(config: ml_collections.ConfigDict) -> str:

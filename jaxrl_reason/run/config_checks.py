@@ -16,8 +16,7 @@ from jaxrl_reason import losses, tasks
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import PREFILL, Config, sized_choice
 from jaxrl_reason.rewards import compose
-from jaxrl_reason.rollouts import filters
-from jaxrl_reason.run import compile_log, ranges
+from jaxrl_reason.run import compile_log, ranges, source_checks
 from jaxrl_reason.update import optim, packing
 from jaxrl_reason.update.learner import OLD_LOGP
 
@@ -159,11 +158,6 @@ def _check_groups(
       f'problem (advantage={name!r}), and is 0 for one alone; use 2 or more, '
       'or another rl.loss.advantage (reinforce)'
     )
-  if c.samples == 1 and c.filter == 'dead_groups':
-    raise ValueError(
-      "rl.samples=1, rl.filter='dead_groups': every group of one sample is "
-      'without variance, and all would be dropped'
-    )
 
 
 def _divides(what: str, total: int, **parts: int):
@@ -270,7 +264,10 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
     return
   name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
   mini = {'rl.minibatches': c.minibatches}
-  _divides(name, c.prompts * c.samples, **mini, **micro, **shards)
+  replayed = c.replay.rows
+  name += f' + rl.replay.rows {replayed}' if replayed else ''
+  n = c.prompts * c.samples + replayed
+  _divides(name, n, **mini, **micro, **shards)
   parts = {'rl.parts': c.parts} if c.path == 'host' else {}
   _divides('rl.prompts', c.prompts, **parts, **shards)
 
@@ -351,10 +348,7 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   sized_choice('model.prefill', config.model.prefill, PREFILL)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
-  if c.filter not in filters.FILTERS:
-    raise ValueError(
-      f'rl.filter={c.filter!r}: choose one of {", ".join(filters.FILTERS)}'
-    )
+  source_checks.check(c)
   if c.overlong > config.data.completion_len:
     raise ValueError(
       f'rl.overlong={c.overlong} tokens of data.completion_len='

@@ -8,11 +8,12 @@ import jax
 import ml_collections
 from etils import epath
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.run import samples
+from jaxrl_reason.run import evaluations, samples
 from jaxrl_reason.run.compile_log import Waiting
 from jaxrl_reason.run.journal import say
 
@@ -35,11 +36,18 @@ class Evaluator:
   ):
     c, d = config.eval, config.data
     self._show, self._workdir = c.show, workdir
-    self._mesh, self._tokenizer, self._grade = mesh, tokenizer, grade
-    # The same noise at every evaluation: curves show the policy, not luck.
-    self._key = trees.named_key(root, 'evaluation')
-    self._generate = accuracy.make_generate(
-      model, stop, c.samples, d.completion_len, c.temperature
+    self._evaluate = accuracy.Evaluation(
+      model,
+      stop,
+      n_samples=c.samples,
+      max_new=d.completion_len,
+      heat=c.temperature,
+      rows=config_lib.eval_rows(config),
+      mesh=mesh,
+      tokenizer=tokenizer,
+      grade=grade,
+      # The same noise at every evaluation: curves show the policy, not luck.
+      key=trees.named_key(root, 'evaluation'),
     )
     splits = {'heldout': problems.heldout}
     if c.harder and problems.harder is not None:
@@ -51,21 +59,16 @@ class Evaluator:
 
   def __call__(self, params, total: int, stage: str) -> dict[str, float]:
     """Gives metrics by full name; `total`, `stage`: when they are of."""
-    out, start = {}, time.monotonic()
+    out, counts, start = {}, {}, time.monotonic()
     for name, problems in self._sets.items():
       with Waiting(f'evaluating {name} (the first time: compiling)', say):
-        values, rows = accuracy.evaluate(
-          self._generate,
-          params,
-          problems,
-          self._key,
-          self._tokenizer,
-          self._grade,
-          self._mesh,
-          show=self._show,
-        )
+        values, rows = self._evaluate(params, problems, show=self._show)
       out |= {f'eval/{name}/{k}': v for k, v in values.items()}
+      counts[name] = evaluations.counted(rows)
       if name == 'heldout' and hosts.is_main():
-        samples.write(self._workdir, rows, total, stage)
+        shown = [row for row in rows if row['problem'] < self._show]
+        samples.write(self._workdir, shown, total, stage)
+    if hosts.is_main():
+      evaluations.write(self._workdir, counts, total, stage)
     out['perf/eval_s'] = time.monotonic() - start
     return out

@@ -41,14 +41,14 @@ class _Lines:
     sys.stderr.flush()
 
 
-def bar(name: str, steps: int, done: int) -> tqdm.tqdm:
-  """Makes the progress bar of a stage."""
+def bar(name: str, steps: int, done: int, unit: str = 'step') -> tqdm.tqdm:
+  """Makes the progress bar of a stage, or of so many other units."""
   terminal = sys.stderr.isatty()
   return tqdm.tqdm(
     total=steps,
     initial=done,
     desc=name,
-    unit='step',
+    unit=unit,
     mininterval=0.5 if terminal else 15,
     file=sys.stderr if terminal else _Lines(),
     disable=not hosts.is_main(),
@@ -85,6 +85,7 @@ class Journal:
     self._flushed = self._noted = time.monotonic()
     self._unseen = True  # the programs of the stage, all compiled by then
     self._dispatched = False
+    self._empty = False
     self.loss = float('inf')
 
   def shown(self, done: int) -> tqdm.tqdm:
@@ -97,8 +98,8 @@ class Journal:
     return self._bar
 
   def first_dispatch(self):
-    """Has it said that the stage's programs are being compiled, which takes
-    minutes for large ones, while its first dispatch is entered.
+    """Says that the stage's programs are being compiled, which takes minutes
+    for large ones, while its first dispatch is entered.
     """
     if self._dispatched:
       return contextlib.nullcontext()
@@ -152,9 +153,23 @@ class Journal:
     logs.note(f'{self._stage} step {total}: {told}, {step_s:.3g} s a step')
     self._bar.set_postfix_str(told, refresh=False)
     self._bar.update(n)
+    self._explain(total, n, values)
     if self._unseen:
       say(self._compiled.table())
     self._unseen = False
+
+  def _explain(self, total: int, n: int, values: dict[str, float]) -> None:
+    """Says once that a filter has begun to leave nothing to learn from."""
+    empty = values.get('refill/filled', 1.0) == 0
+    if empty and not self._empty:
+      c = self._config.rl
+      say(
+        f'steps {total - n + 1} to {total}: rl.filter={c.filter!r} left none '
+        f'of the groups of {values["refill/rounds"]:g} rounds a step, so that '
+        f'nothing was learnt; reward_mean is {values["reward_mean"]:.3g}. Use '
+        'easier problems, a longer warm start or more rl.samples.'
+      )
+    self._empty = empty
 
   def paused(self) -> None:
     """Leaves what took place since the last `flush` out of the next timing."""
@@ -172,13 +187,13 @@ class Journal:
     say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')
 
   def sync(self) -> None:
-    """Has what was written on disk: a checkpoint never knows of more steps
+    """Puts on disk what was written: a checkpoint never knows of more steps
     than the metrics do.
     """
     self._writer.sync()
 
   def _speed(self, values: dict, step_s: float) -> dict[str, float]:
-    out = {'perf/step_s': step_s}
+    out = {'perf/step_s': step_s} | metrics_lib.memory()
     if 'tokens' not in values:
       return out
     out['perf/tokens_per_s'] = values['tokens'] / step_s

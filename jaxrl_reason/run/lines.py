@@ -40,7 +40,7 @@ class Lost:
 
 
 def opened(workdir: epath.Path, resume_step: int | None):
-  """The lines of a workdir, ready for more.
+  """Opens the lines of a workdir, ready for more.
 
   Args:
     resume_step: what is past it goes; None: the run begins, and what another
@@ -51,7 +51,8 @@ def opened(workdir: epath.Path, resume_step: int | None):
   return Appended(workdir / 'metrics.jsonl', resume_step)
 
 
-def _move_aside(path: epath.Path) -> None:
+def move_aside(path: epath.Path) -> None:
+  """Renames what a run without a checkpoint has left, and says so."""
   n = 1
   while (
     aside := path.with_name(f'{path.stem}.before-{n}{path.suffix}')
@@ -82,7 +83,7 @@ class Appended:
   def __init__(self, path: epath.Path, resume_step: int | None):
     self._path, self.lost = path, Lost(resume_step or 0)
     if resume_step is None and path.exists() and path.stat().length:
-      _move_aside(path)
+      move_aside(path)
     with files.explained(path):
       self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
       if resume_step is not None:
@@ -109,7 +110,7 @@ class Appended:
         rest = rest[os.write(self._file, rest) :]
 
   def sync(self) -> None:
-    """Until what was written is on the disk."""
+    """Waits until what was written is on the disk."""
     with files.explained(self._path):
       os.fsync(self._file)
 
@@ -125,7 +126,7 @@ class Parts:
     self._folder, self._lines, self._number = folder, [], 0
     self.lost = Lost(resume_step or 0)
     if resume_step is None and folder.exists():
-      _move_aside(folder)
+      move_aside(folder)
     with files.explained(folder):
       folder.mkdir(parents=True, exist_ok=True)
       for path, lines in list(read_parts(folder)):
@@ -168,13 +169,13 @@ class Parts:
     self._full()
 
   def sync(self) -> None:
-    """Nothing: an object is there once it is written."""
+    """Does nothing: an object is there once it is written."""
 
   def close(self) -> None:
-    """Nothing: no file is open."""
+    """Does nothing: no file is open."""
 
 
 def read_parts(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
-  """(path, lines) of each part, in order."""
+  """Reads (path, lines) of each part, in order."""
   for path in sorted(folder.glob('*.jsonl')):
     yield path, path.read_text().splitlines(keepends=True)

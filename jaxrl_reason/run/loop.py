@@ -14,6 +14,7 @@ from jaxrl_reason.run import compile_log, goodput
 from jaxrl_reason.run import metrics as metrics_lib
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.journal import Journal
+from jaxrl_reason.run.rollout_files import RolloutFiles
 from jaxrl_reason.run.signals import Stopping
 from jaxrl_reason.run.stages import Stage
 from jaxrl_reason.run.watchdog import Watchdog
@@ -53,6 +54,7 @@ class Loop:
     stopping: Stopping,
     spent: goodput.Spent,
     watchdog: Watchdog,
+    rollouts: RolloutFiles,
     profile_dir: str,
   ):
     """Args: index: of the stage in config.stages."""
@@ -60,6 +62,7 @@ class Loop:
     self.config, self.name, self.index, self.stage = config, name, index, stage
     self.journal, self.evaluator = journal, evaluator
     self.checkpoints, self.stopping = checkpoints, stopping
+    self.rollouts = rollouts
     self.profiler = compile_log.Profiler(config.profile.steps, profile_dir)
 
   def run(self, state: TrainState, place: Place) -> TrainState:
@@ -145,6 +148,7 @@ class Loop:
     ):
       state, device, host = self.stage.dispatch(state, more)
     self.profiler.after(device)
+    self.rollouts.note(self.total, self.name, device.pop('rollouts', None))
     self.done, self.total = self.done + k, self.total + k
     hosts.at(step=self.total)
     self.journal.flush()  # the device has work: now read the last interval
@@ -153,6 +157,7 @@ class Loop:
 
   def cut(self, state: TrainState, begun: metrics_lib.Begun) -> None:
     """Saves inside an interval; the resumed run writes its line."""
+    self.rollouts.flush()
     metrics_lib.check_finite(
       metrics_lib.to_host(begun.device), self._trained, self.total
     )
@@ -172,6 +177,7 @@ class Loop:
     owed = due and stop and not self.ended
     if save or due:
       self.flush()
+      self.rollouts.flush()
     if due and not owed:
       self.evaluate(state)
     if save:

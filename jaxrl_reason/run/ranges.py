@@ -20,7 +20,7 @@ class Range(NamedTuple):
   below: bool = False  # high itself is out
 
   def holds(self, value: Any) -> bool:
-    """Whether a value is a number of this range."""
+    """Tells whether a value is a number of this range."""
     kind = numbers.Integral if self.whole else numbers.Real
     if not isinstance(value, kind) or isinstance(value, bool):
       return False
@@ -92,12 +92,37 @@ SAMPLING = {
   'top_p': NUCLEUS,
   'min_p': SHARE,
 }
+# Of the commands that ask a model: `evaluate`, `curate`.
+EVALUATE = {
+  **{k: v for k, v in SAMPLING.items() if k != 'temperature'},
+  'k': COUNT_OR_NONE,
+  'batch': COUNT,
+  'max_new': COUNT_OR_NONE,
+  'seed': SEED,
+  'ngram': COUNT,
+  'contamination_limit': SHARE,
+  'workers': COUNT,
+  'timeout_s': POSITIVE,
+}
+CURATE = {
+  'k': COUNT,
+  'temperature': POSITIVE,
+  'near_duplicates': SHARE,
+  'heldout': MEMORY,
+}
 RL = {
   **STAGE,
   **SAMPLING,
   'prompts': COUNT,
   'samples': COUNT,
   'overlong': COUNT_OR_NONE,
+  'filter_args.keep': COUNT_OR_NONE,
+  'filter_args.spread': AMOUNT,
+  'filter_args.low': SHARE,
+  'filter_args.high': SHARE,
+  'refill_rounds': COUNT_OR_NONE,
+  'replay.rows': COUNT_OR_NONE,
+  'replay.capacity': COUNT_OR_NONE,
   'epochs': COUNT,
   'minibatches': COUNT,
   # Exploration needs more than 0, which is greedy.
@@ -116,6 +141,7 @@ EVAL = {
   'every': COUNT,
   'problems': COUNT,
   'samples': COUNT,
+  'batch': COUNT_OR_NONE,
   'temperature': AMOUNT,
   'show': COUNT_OR_NONE,
 }
@@ -132,6 +158,9 @@ RANGES = {
   **_inside('sft', SUPERVISED),
   **_inside('rl', RL),
   **_inside('eval', EVAL),
+  **_inside(
+    'rollouts', {'every': COUNT_OR_NONE, 'problems': COUNT, 'mib': POSITIVE}
+  ),
   **_inside('checkpoint', {'every': COUNT, 'keep': COUNT}),
 }
 

@@ -18,15 +18,17 @@ from jaxrl_reason import hosts, reading, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import files, manager
 from jaxrl_reason.models import spec
-from jaxrl_reason.reports import plots
+from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import (
   compile_log,
   goodput,
+  events,
   identity,
   logs,
   loop,
   metrics,
   rewarding,
+  rollout_files,
   samples,
   signals,
   stages,
@@ -60,7 +62,7 @@ def run(
 def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
   started = time.monotonic()
   with hosts.explained():
-    _use_compile_cache(config.compile_cache)
+    use_compile_cache(config.compile_cache)
     mesh, problems, tokenizer, model, shape, root, stop = prepare(
       config, workdir
     )
@@ -87,12 +89,14 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
         checkpoints.wait()
   except hosts.Lost:
     raise  # a save under way would wait for those who are gone
-  except BaseException:
+  except BaseException as e:
     # A save under way is finished, never torn.
     checkpoints.close()
+    events.note_failure(workdir, e)
     raise
   checkpoints.close()
   say(spent.told())
+  events.note(workdir, 'end', how='signal' if stopping.agreed else 'finished')
   if stopping.agreed:
     say('Stopped by a signal; what was trained is saved. Start again to go on.')
     return None
@@ -120,9 +124,17 @@ def _stages(
   if resuming:
     say(f'Resuming at step {place.total}.')
   _write_config(config, workdir, resuming)
+  events.note(workdir, 'start', step=place.total, reached=_reached(workdir))
   writer = metrics.Writer(workdir, place.total if resuming else None)
   spent.lose(*writer.lost)
   grade = rewarding.grader(config, parts['problems'].reward)
+  kept = rollout_files.RolloutFiles(
+    config,
+    workdir,
+    parts['problems'],
+    parts['tokenizer'],
+    place.total if resuming else None,
+  )
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
   facts |= {'spent': spent, 'saved': checkpoints.told}
@@ -146,6 +158,7 @@ def _stages(
       journal=journal,
       evaluator=evaluator,
       checkpoints=checkpoints,
+      rollouts=kept,
       profile_dir=str(workdir / 'profile'),
       **told,
     ).run(state, place)
@@ -155,6 +168,13 @@ def _stages(
     place = loop.Place(index + 1, 0, int(state.step))
   writer.close()
   return state
+
+
+def _reached(workdir: epath.Path) -> int:
+  """The last step that the run before this one has told metrics of."""
+  told = hosts.is_main() and metrics_file.exists(workdir)
+  steps = [r['step'] for r in metrics_file.read(workdir)] if told else []
+  return max(steps, default=0)
 
 
 def restore(config, checkpoints, model, mesh) -> loop.Place:
@@ -197,7 +217,7 @@ def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
   )
 
 
-def _use_compile_cache(folder: str) -> None:
+def use_compile_cache(folder: str) -> None:
   """Keeps compiled programs between runs."""
   if not folder:
     return
