@@ -332,6 +332,10 @@ def default() -> ml_collections.ConfigDict:
       # Besides the workdir: wandb, mlflow, trackio, separated by commas.
       track='',
       log_every=10,  # steps between lines of metrics.jsonl
+      # A dispatch that takes more than `times` the median of those before it,
+      # and more than `floor_s` seconds, ends the run (`run/watchdog.py`).
+      # Compiling, evaluations and saves do not count. times=0: none does.
+      watchdog=dict(times=20.0, floor_s=600.0),
       profile=dict(
         # Steps of the run, counted over its stages, that are traced for XProf
         # into workdir/profile: 'first:last', whole dispatches; '': none.

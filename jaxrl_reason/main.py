@@ -49,7 +49,8 @@ def main(argv):
         join_timeout_s=_JOIN.value,
         heartbeat_s=_HEARTBEAT.value,
       )
-      train.run(_CONFIG.value, _WORKDIR.value, fresh=_FRESH.value)
+      with hosts.explained():
+        train.run(_CONFIG.value, _WORKDIR.value, fresh=_FRESH.value)
     except (*command.USER_ERRORS, RewardFailed, hosts.Lost) as e:
       logging.debug('Traceback:', exc_info=True)
       command.fail(e)

@@ -36,19 +36,23 @@ def run_all(job: dict):
 
 def signalled(what: str, args: list[str]):
   from absl import app
+  from waiting import eventually
 
   from jaxrl_reason import main
+  from jaxrl_reason.hosts import peers
   from jaxrl_reason.run import loop
 
   name, _, step = what.partition('@')
-  interval = loop.Loop.interval
+  dispatch = loop.Loop.dispatch
 
-  def patched(self, state, n, total):
-    if total == int(step):
+  def patched(self, state, more):
+    if self.total == int(step):
       os.kill(os.getpid(), signal.Signals[name])
-    return interval(self, state, n, total)
+      if name == 'SIGTERM':  # a step as long as it takes to agree
+        assert eventually(lambda: peers.active._stop_at is not None)
+    return dispatch(self, state, more)
 
-  loop.Loop.interval = patched
+  loop.Loop.dispatch = patched
   app.run(main.main, argv=['main', *args])
 
 

@@ -13,10 +13,7 @@ aside, and a run that has had checkpoints never begins again by itself.
 import contextlib
 import dataclasses
 import json
-import logging as stdlib_logging
-import re
-import sys
-import threading
+import time
 from typing import Any
 
 import jax
@@ -26,43 +23,12 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import hosts, trees
-from jaxrl_reason.checkpoints import files, sums
+from jaxrl_reason.checkpoints import files, quiet, sums
 from jaxrl_reason.checkpoints import origin as origin_lib
 
 STATE, RECORD = 'state', 'record'
 ASIDE = ('damaged-*', 'torn-*')  # what was set aside, now and in the past
 NOTE = 'saved.json'  # in the workdir: the newest checkpoint it has had
-
-
-_explained_once = threading.Event()
-
-
-def _without_trace(record) -> bool:
-  """Takes the trace off what orbax, and asyncio for it, log of their threads:
-  the same error is raised in the main thread, and said there. Threads that end
-  after that say nothing, since the line of what to do comes last.
-  """
-  if not re.search('orbax|asyncio', record.pathname):
-    return True
-  record.exc_info = None
-  return not _explained_once.is_set()
-
-
-for _logger in (logging.get_absl_logger(), stdlib_logging.getLogger('asyncio')):
-  _logger.addFilter(_without_trace)
-_told = sys.unraisablehook
-
-
-def _unless_too_late(unraisable) -> None:
-  """Says nothing of a write that ends after the save it belonged to failed:
-  tensorstore tells an event loop that is gone, and Python prints a trace of it.
-  The failure itself is raised in the main thread.
-  """
-  if str(unraisable.exc_value) != 'Event loop is closed':
-    _told(unraisable)
-
-
-sys.unraisablehook = _unless_too_late
 
 
 class Incompatible(ValueError):
@@ -83,6 +49,11 @@ class NothingLeft(ValueError):
 
 def _described(arrays: dict[str, Any]) -> dict[str, str]:
   return {k: f'{v.dtype}{list(v.shape)}' for k, v in arrays.items()}
+
+
+def _gb(arrays: dict[str, Any]) -> float:
+  """Of arrays, each counted once however many devices hold it."""
+  return sum(x.nbytes for x in arrays.values()) / 1e9
 
 
 def _refuse_if_other(path, saved: dict[str, str], wanted: dict[str, str]):
@@ -116,10 +87,14 @@ class Kept(ocp.checkpoint_managers.PreservationPolicy):
     return [i >= old or c.step in self.ends for i, c in enumerate(checkpoints)]
 
 
-def _handlers() -> ocp.handlers.DefaultCheckpointHandlerRegistry:
-  """Orbax's own, but that arrays get checksums."""
+def _handlers(written) -> ocp.handlers.DefaultCheckpointHandlerRegistry:
+  """Orbax's own, but that arrays get checksums.
+
+  Args:
+    written: called when the files of a checkpoint are.
+  """
   found = ocp.handlers.DefaultCheckpointHandlerRegistry()
-  found.add(STATE, ocp.args.StandardSave, sums.Handler())
+  found.add(STATE, ocp.args.StandardSave, sums.Handler(written))
   found.add(RECORD, ocp.args.JsonSave, ocp.handlers.JsonCheckpointHandler())
   return found
 
@@ -148,6 +123,8 @@ class Checkpoints:
     self._kept = Kept(keep)
     self._verify, self._same_data = verify, same_data
     self._origin = origin or {}
+    # Of the last save begun: when, and GB; `told` once it is written.
+    self._begun, self._gb, self._told = 0.0, 0.0, {}
     options = ocp.CheckpointManagerOptions(
       preservation_policy=self._kept,
       enable_async_checkpointing=True,
@@ -156,8 +133,18 @@ class Checkpoints:
       lightweight_initialize=True,
     )
     self._manager = ocp.CheckpointManager(
-      self._dir, options=options, handler_registry=_handlers()
+      self._dir, options=options, handler_registry=_handlers(self._written)
     )
+
+  def _written(self) -> None:
+    took = time.monotonic() - self._begun
+    self._told = {'perf/save_s': took, 'perf/save_gb': self._gb}
+
+  def told(self) -> dict[str, float]:
+    """Seconds from the beginning of the last save to its last byte, and GB of
+    its arrays; or of the last restore.
+    """
+    return self._told
 
   def save(self, step: int, state: Any, record: dict) -> None:
     """Begins a save; the arrays may be donated as soon as this returns.
@@ -180,6 +167,7 @@ class Checkpoints:
       state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
     )
     self.wait()  # for the save before, as orbax would
+    self._begun, self._gb = time.monotonic(), _gb(arrays)
     with self._explained():
       self._manager.save(step, args=args)
 
@@ -256,6 +244,8 @@ class Checkpoints:
     }
     args = ocp.args.StandardRestore(wanted)
 
+    begun = time.monotonic()
+
     def read():
       return sums.Handler().restore(at / STATE, args=args)
 
@@ -266,6 +256,8 @@ class Checkpoints:
       if damage := self.damage(step, whole=True):
         raise Damaged(damage) from e
       raise _unreadable(at, e) from e
+    took = time.monotonic() - begun
+    self._told = {'perf/restore_s': took, 'perf/restore_gb': _gb(found)}
     treedef = jax.tree.structure(template)
     return treedef.unflatten([found[k] for k in flat])
 
@@ -362,7 +354,7 @@ class Checkpoints:
       if reason is None:
         raise
       kept = ocp.utils.checkpoint_steps(self._dir)
-      _explained_once.set()
+      quiet.explained_once.set()
       raise OSError(
         f'a checkpoint could not be written to {self._dir}: {reason}. '
         f'Kept: {", ".join(map(str, sorted(kept))) or "none"}. Make room and '

@@ -10,6 +10,7 @@ list of sums has a sum of its own.
 import concurrent.futures
 import json
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -153,7 +154,15 @@ class _Then(ocp.future.Future):
 
 
 class Handler(ocp.StandardCheckpointHandler):
-  """Saves and restores arrays; what it saves has its checksums beside it."""
+  """Saves and restores arrays; what it saves has its checksums beside it.
+
+  Args:
+    written: called when all files of a checkpoint are there.
+  """
+
+  def __init__(self, written: Callable[[], None] = lambda: None):
+    super().__init__()
+    self._written = written
 
   async def async_save(self, directory, *args, **kwargs):
     before = await super().async_save(directory, *args, **kwargs) or []
@@ -163,3 +172,4 @@ class Handler(ocp.StandardCheckpointHandler):
   def finalize(self, directory: epath.Path) -> None:
     super().finalize(directory)
     write(directory)
+    self._written()

@@ -11,6 +11,7 @@ started before the one in hand is taken: that is how a step runs ahead.
 
 import collections
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -104,6 +105,7 @@ class HostSource:
 
   def __post_init__(self):
     self._under_way = collections.deque()
+    self.judged = 0.0  # when this process had its own last verdicts
     self._failed = 0  # problems on which the reward has raised, in a row
 
   def start(self, params, step, version, questions=None, root=None) -> None:
@@ -174,6 +176,7 @@ class HostSource:
     """
     batch = self._under_way.popleft()
     verdicts = [future.result() for future in batch.futures]
+    self.judged = time.monotonic()
     parts = [to_reward(part, self.part_names) for part in verdicts]
     failed = [np.array([v.status == 'error' for v in p]) for p in verdicts]
     own = list(zip(parts, failed))

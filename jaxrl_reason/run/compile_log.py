@@ -17,7 +17,9 @@ from jax import monitoring
 
 from jaxrl_reason import hosts
 
-# The event of jax that ends a compilation.
+# Events of jax: a program has been traced, and lowered; it is compiled.
+TRACED = '/jax/core/compile/jaxpr_trace_duration'
+LOWERED = '/jax/core/compile/jaxpr_to_mlir_module_duration'
 COMPILED = '/jax/core/compile/backend_compile_duration'
 MIB = 2**20
 
@@ -54,10 +56,17 @@ class Program:
 
 
 class Log:
-  """The programs compiled while it is entered."""
+  """The programs compiled while it is entered.
+
+  Attributes:
+    seconds: that tracing, lowering and compiling took.
+    busy: whether a program is being compiled.
+    count: of programs.
+  """
 
   def __init__(self):
-    self._new = []
+    self._new, self._ends, self._lock = [], [], threading.Lock()
+    self.seconds, self.busy, self.count = 0.0, False, 0
 
   def __enter__(self):
     monitoring.register_event_duration_secs_listener(self._note)
@@ -67,8 +76,16 @@ class Log:
     monitoring.unregister_event_duration_listener(self._note)
 
   def _note(self, event: str, seconds: float, **facts):
+    if event not in (TRACED, LOWERED, COMPILED):
+      return
+    with self._lock:
+      self._add(time.monotonic(), seconds)
+    self.busy = event == LOWERED
+    if event != TRACED:
+      hosts.at(compiling=self.busy)
     if event != COMPILED:
       return
+    self.count += 1
     newest = jax.local_devices()[0].client.live_executables()[0]
     size = newest.get_compiled_memory_stats()
     held, made = size.argument_size_in_bytes, size.temp_size_in_bytes
@@ -76,6 +93,14 @@ class Log:
     peak = max(size.peak_memory_in_bytes, held + made)
     name = facts['fun_name'].removeprefix('jit(').removesuffix(')')
     self._new.append(Program(name, seconds, held, made, peak))
+
+  def _add(self, end: float, seconds: float) -> None:
+    """Counts an event; what was within it has been counted already."""
+    begun, within = end - seconds, 0.0
+    while self._ends and self._ends[-1][0] >= begun - 1e-3:
+      within += self._ends.pop()[1]
+    self._ends.append((begun, max(seconds, within)))
+    self.seconds += max(0.0, seconds - within)
 
   def take(self) -> list[Program]:
     """Takes the programs since the last call, the largest first."""

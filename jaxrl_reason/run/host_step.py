@@ -75,6 +75,7 @@ class HostStep:
     timing |= {
       'rollout_s': generated - begun,
       'verify_wait_s': verified - generated,
+      'verify_s': source.judged - generated,
       'stale_steps': float(stale),
     }
     found = answered.reward, answered.greedy

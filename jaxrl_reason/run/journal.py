@@ -7,6 +7,7 @@ dispatched, so that the device never waits for a line.
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 
 import ml_collections
 import numpy as np
@@ -14,12 +15,16 @@ import tqdm
 
 from jaxrl_reason import hosts
 from jaxrl_reason.base import Model
+from jaxrl_reason.run import goodput, logs
 from jaxrl_reason.run import metrics as metrics_lib
 from jaxrl_reason.run.compile_log import Log, Waiting
 
 
 def say(text: str) -> None:
-  """Prints a line to standard error, above any bar, on process 0."""
+  """Prints a line to standard error, above any bar, on process 0; all keep it
+  in their logs.
+  """
+  logs.note(text)
   if hosts.is_main():
     tqdm.tqdm.write(text, file=sys.stderr)
 
@@ -66,13 +71,18 @@ class Journal:
     compiled: Log,
     model: Model,
     started: float,
+    spent: goodput.Spent,
+    saved: Callable[[], dict[str, float]],
   ):
-    """Args: started: time.monotonic() of the run's start."""
+    """Args:
+    started: time.monotonic() of the run's start.
+    spent: where its time went; saved: metrics of its last save.
+    """
     self._config, self._stage, self._model = config, stage, model
     self._writer, self._compiled = writer, compiled
-    self._started = started
+    self._started, self._spent, self._saved = started, spent, saved
     self._pending = None  # the last interval, still on the device
-    self._flushed = time.monotonic()
+    self._flushed = self._noted = time.monotonic()
     self._unseen = True  # the programs of the stage, all compiled by then
     self._dispatched = False
     self._empty = False
@@ -83,7 +93,8 @@ class Journal:
     closed before an error is told, which comes last.
     """
     steps = self._config[self._stage].steps
-    self._bar, self._flushed = bar(self._stage, steps, done), time.monotonic()
+    self._bar = bar(self._stage, steps, done)
+    self.paused()
     return self._bar
 
   def first_dispatch(self):
@@ -93,19 +104,30 @@ class Journal:
     if self._dispatched:
       return contextlib.nullcontext()
     self._dispatched = True
+    hosts.meet()
     return Waiting(f'{self._stage}: compiling the first step', say)
 
   def note(
-    self, total: int, n: int, device: list, host: list, trained: list[str]
+    self,
+    total: int,
+    n: int,
+    begun: metrics_lib.Begun,
+    device: list,
+    host: list,
+    trained: list[str],
   ) -> None:
-    """Keeps an interval of n steps, the last of them step `total` of the run,
-    for the next `flush`.
+    """Keeps an interval, the last of its steps step `total` of the run, for the
+    next `flush`.
 
     Args:
-      device, host: metrics of its dispatches.
+      n: steps of it that this run has made; begun: those of the run before.
+      device, host: metrics of this run's dispatches.
       trained: paths of the trained parameters, for an error to name.
     """
-    self._pending = total, n, device, _over_hosts(host), trained
+    device, host = begun.before(device, host)
+    now = time.monotonic()
+    own_s, self._noted = (now - self._noted) / n, now
+    self._pending = total, n, device, _over_hosts(host, own_s), trained
 
   def flush(self) -> None:
     """Writes the interval noted last, if that is not done yet; waits for it.
@@ -123,11 +145,13 @@ class Journal:
     now = time.monotonic()
     step_s, self._flushed = (now - self._flushed) / n, now
     out = {f'train/{k}': v for k, v in values.items()} | host
-    out |= self._speed(values, step_s)
+    out |= self._speed(values, step_s) | self._spent.metrics() | self._saved()
     self._writer.write(total, self._stage, out)
     shown = 'reward_mean' if self._stage == 'rl' else 'loss'
     self.loss = values['loss']
-    self._bar.set_postfix_str(f'{shown} {values[shown]:.3f}', refresh=False)
+    told = f'{shown} {values[shown]:.3f}'
+    logs.note(f'{self._stage} step {total}: {told}, {step_s:.3g} s a step')
+    self._bar.set_postfix_str(told, refresh=False)
     self._bar.update(n)
     self._explain(total, n, values)
     if self._unseen:
@@ -149,7 +173,7 @@ class Journal:
 
   def paused(self) -> None:
     """Leaves what took place since the last `flush` out of the next timing."""
-    self._flushed = time.monotonic()
+    self._flushed = self._noted = time.monotonic()
 
   def evaluated(
     self, total: int, values: dict[str, float], text: str = ''
@@ -185,11 +209,17 @@ class Journal:
     return out
 
 
-def _over_hosts(host: list[dict]) -> dict[str, float]:
-  """An interval's metrics of this host, and then of all hosts."""
+def _over_hosts(host: list[dict], step_s: float) -> dict[str, float]:
+  """An interval's metrics of this host, and then of all hosts.
+
+  Args:
+    step_s: of this host.
+  """
   own = {}
   for key in {k: None for h in host for k in h}:
     seen = [h[key] for h in host if key in h]
     # Counts of the pool and the data grow; seconds are those of a step.
     own[key] = float(np.mean(seen)) if key.startswith('perf/') else seen[-1]
-  return metrics_lib.over_hosts(hosts.gather(own))
+  own['perf/step_s'] = step_s
+  told = hosts.gather(own)
+  return metrics_lib.over_hosts(told) | metrics_lib.stragglers(told)

@@ -18,6 +18,27 @@ from jaxrl_reason.checkpoints import files
 PART_LINES = 100
 
 
+class Lost:
+  """What lines past a checkpoint tell of: steps that are made again.
+
+  Args:
+    step: of the checkpoint.
+  """
+
+  def __init__(self, step: int):
+    self.steps, self.seconds, self._last = 0, 0.0, step
+
+  def add(self, line: bytes | str) -> None:
+    """Counts a line, if it is a whole one of training."""
+    try:
+      row = json.loads(line)
+      steps, step_s = row['step'] - self._last, row['perf/step_s']
+    except (ValueError, KeyError, TypeError):
+      return
+    self.steps, self._last = self.steps + steps, row['step']
+    self.seconds += steps * step_s
+
+
 def opened(workdir: epath.Path, resume_step: int | None):
   """Opens the lines of a workdir, ready for more.
 
@@ -53,10 +74,14 @@ def _step(line: bytes | str, where: str) -> int:
 
 
 class Appended:
-  """One file, which only grows; its end may be cut off when it is opened."""
+  """One file, which only grows; its end may be cut off when it is opened.
+
+  Attributes:
+    lost: what was cut off.
+  """
 
   def __init__(self, path: epath.Path, resume_step: int | None):
-    self._path = path
+    self._path, self.lost = path, Lost(resume_step or 0)
     if resume_step is None and path.exists() and path.stat().length:
       move_aside(path)
     with files.explained(path):
@@ -71,8 +96,11 @@ class Appended:
       for i, line in enumerate(f, 1):
         whole = line.endswith(b'\n')
         if not whole or _step(line, f'{self._path}, line {i},') > step:
+          self.lost.add(line)
           break
         end += len(line)
+      for line in f:
+        self.lost.add(line)
     return end
 
   def write(self, line: str) -> None:
@@ -96,6 +124,7 @@ class Parts:
 
   def __init__(self, folder: epath.Path, resume_step: int | None):
     self._folder, self._lines, self._number = folder, [], 0
+    self.lost = Lost(resume_step or 0)
     if resume_step is None and folder.exists():
       move_aside(folder)
     with files.explained(folder):
@@ -106,19 +135,24 @@ class Parts:
           x for x in lines if _step(x, f'a line of {path}') <= resume_step
         ]
         if len(self._lines) < len(lines):
-          self._cut()
+          self._cut(lines[len(self._lines) :])
           break
     self._full()
 
   def _path(self, number: int) -> epath.Path:
     return self._folder / f'{number:06d}.jsonl'
 
-  def _cut(self) -> None:
-    """Ends with the lines of this part."""
-    later = [p for p, _ in read_parts(self._folder)]
-    for path in sorted(later, reverse=True):
-      if int(path.stem) > self._number:
-        path.unlink()
+  def _cut(self, dropped: list[str]) -> None:
+    """Ends with the lines of this part, of which some are dropped."""
+    for line in dropped:
+      self.lost.add(line)
+    parts = read_parts(self._folder)
+    later = [x for x in parts if int(x[0].stem) > self._number]
+    for _, lines in later:
+      for line in lines:
+        self.lost.add(line)
+    for path, _ in reversed(later):
+      path.unlink()
     self._put()
 
   def _put(self) -> None:

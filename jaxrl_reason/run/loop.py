@@ -7,15 +7,17 @@ import dataclasses
 import jax
 import ml_collections
 
-from jaxrl_reason import trees
+from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.run import compile_log
+from jaxrl_reason.run import compile_log, goodput
+from jaxrl_reason.run import metrics as metrics_lib
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.journal import Journal
 from jaxrl_reason.run.rollout_files import RolloutFiles
 from jaxrl_reason.run.signals import Stopping
 from jaxrl_reason.run.stages import Stage
+from jaxrl_reason.run.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +52,13 @@ class Loop:
     evaluator: Evaluator,
     checkpoints: manager.Checkpoints,
     stopping: Stopping,
+    spent: goodput.Spent,
+    watchdog: Watchdog,
     rollouts: RolloutFiles,
     profile_dir: str,
   ):
     """Args: index: of the stage in config.stages."""
+    self.spent, self.watchdog = spent, watchdog
     self.config, self.name, self.index, self.stage = config, name, index, stage
     self.journal, self.evaluator = journal, evaluator
     self.checkpoints, self.stopping = checkpoints, stopping
@@ -62,77 +67,149 @@ class Loop:
 
   def run(self, state: TrainState, place: Place) -> TrainState:
     """Runs the stage from `place` to its end, or to a signal."""
-    done, total, self.ended = place.done, place.total, place.ended
-    steps = self.config[self.name].steps
-    if total == 0 or (place.record or {}).get('owes_evaluation'):
-      self.evaluate(state, total)
-    with self.journal.shown(done):
-      self.stopping.agree()
-      while not (self.ended or self.stopping.agreed):
-        n = min(self.config.log_every, steps - done)
-        state = self.interval(state, n, total)
-        done, total = done + n, total + n
-        self.boundary(state, done, total)
+    self.done, self.total = place.done, place.total
+    # Past its end already: a stage that was given fewer steps since.
+    self.ended = place.ended or place.done >= self.config[self.name].steps
+    self.begun = metrics_lib.Begun.of(place.record)
+    self.watchdog.forget()
+    trained, _ = trees.split(state.params, self.stage.learner.trainable)
+    self._trained = list(trees.flatten(trained))
+    stop = self.stopping.reached()
+    owed = self.total == 0 or (place.record or {}).get('owes_evaluation')
+    if owed and not stop:
+      self.evaluate(state)
+    with self.journal.shown(self.done):
+      while not (self.ended or stop):
+        state = self.interval(state, self._steps_left())
+        stop = self.stopping.agreed
     self.profiler.close()
     self.stage.close()
     return state
 
-  def interval(self, state: TrainState, n: int, total: int) -> TrainState:
-    """Dispatches n steps, and reads the metrics of the n before meanwhile."""
-    k, device, host = self.stage.steps_per_dispatch, [], []
-    for i in range(total, total + n, k):
-      self.profiler.before(range(i + 1, i + 1 + k))
-      with (
-        self.journal.first_dispatch(),
-        jax.profiler.StepTraceAnnotation(self.name, step_num=i + 1),
-      ):
-        state, m, h = self.stage.dispatch(state, i + k < total + n)
-      self.profiler.after(m)
-      self.rollouts.note(i, self.name, m.pop('rollouts', None))
-      device.append(m)
-      host.append(h)
-      self.journal.flush()  # the device has work: now read the last interval
-    trained, _ = trees.split(state.params, self.stage.learner.trainable)
-    self.journal.note(total + n, n, device, host, list(trees.flatten(trained)))
+  def _steps_left(self) -> int:
+    """Steps to the next line of metrics, or to the end of the stage."""
+    c, k = self.config, self.stage.steps_per_dispatch
+    n = c.log_every - self.begun.steps % c.log_every
+    n = min(n, c[self.name].steps - self.done)
+    if n % k:
+      raise ValueError(
+        f'the checkpoint is of step {self.done} of stage {self.name}, {n} '
+        f'steps before a line of metrics: {self.name}.steps_per_dispatch={k} '
+        'does not divide them; set it to what it was, or to 1'
+      )
+    return n
+
+  def interval(self, state: TrainState, n: int) -> TrainState:
+    """Makes the n steps up to the next line of metrics, evaluates and saves
+    where due; or as many as there are before a signal, and saves.
+    """
+    with self.spent.on('train'):
+      state, device, host = self._steps(state, n)
+    k = self.stage.steps_per_dispatch
+    if k * len(device) < n:
+      self.cut(state, self.begun.and_then(device, host, k))
+      return state
+    begun, self.begun = self.begun, metrics_lib.Begun()
+    self.journal.note(self.total, n, begun, device, host, self._trained)
+    self.boundary(state, self.stopping.agreed)
     return state
 
-  def boundary(self, state: TrainState, done: int, total: int) -> None:
+  def _steps(self, state: TrainState, n: int) -> tuple:
+    """(state, device metrics, host metrics) of n steps, or of those before a
+    signal.
+    """
+    device, host = [], []
+    for last in reversed(range(0, n, self.stage.steps_per_dispatch)):
+      with self.watchdog.watched():
+        state, m, h = self.dispatch(state, last > 0)
+        # One dispatch waits in the device's queue: enough to keep it busy, and
+        # a signal waits for no more.
+        jax.block_until_ready(device[-1:])
+      device.append(m)
+      host.append(h)
+      # What is under way (`rl.staleness`) cannot be saved: it is finished.
+      if self.stopping.reached() and not self.stage.under_way():
+        break
+    return state, device, host
+
+  def dispatch(self, state: TrainState, more: bool) -> tuple:
+    """Dispatches the next steps; reads the last interval's metrics meanwhile.
+
+    Args:
+      more: whether another dispatch follows before the state is saved.
+    """
+    k, first = self.stage.steps_per_dispatch, self.total + 1
+    waited = self.stage.data.seconds
+    hosts.at(doing='training')
+    self.profiler.before(range(first, first + k))
+    with (
+      self.journal.first_dispatch(),
+      jax.profiler.StepTraceAnnotation(self.name, step_num=first),
+    ):
+      state, device, host = self.stage.dispatch(state, more)
+    self.profiler.after(device)
+    self.rollouts.note(self.total, self.name, device.pop('rollouts', None))
+    self.done, self.total = self.done + k, self.total + k
+    hosts.at(step=self.total)
+    self.journal.flush()  # the device has work: now read the last interval
+    waited = self.stage.data.seconds - waited
+    return state, device, host | {'perf/data_s': waited / k}
+
+  def cut(self, state: TrainState, begun: metrics_lib.Begun) -> None:
+    """Saves inside an interval; the resumed run writes its line."""
+    self.rollouts.flush()
+    metrics_lib.check_finite(
+      metrics_lib.to_host(begun.device), self._trained, self.total
+    )
+    self.save(state, begun=begun.record())
+
+  def boundary(self, state: TrainState, stop: bool) -> None:
     """Evaluates and saves where due; metrics are checked before a save."""
-    c, stop = self.config, self.stopping.agree()
+    c = self.config
     limit = 0.0 if self.name == 'rl' else c[self.name].stop_loss
     if limit:
-      self.journal.flush()  # the price of the limit: a wait per interval
+      self.flush()  # the price of the limit: a wait per interval
     reached = limit > 0 and self.journal.loss <= limit
-    self.ended = done == c[self.name].steps or reached
-    save = self.ended or stop or done % c.checkpoint.every == 0
-    due = self.ended or done % c.eval.every == 0
+    self.ended = self.done == c[self.name].steps or reached
+    save = self.ended or stop or self.done % c.checkpoint.every == 0
+    due = self.ended or self.done % c.eval.every == 0
     # A signal leaves seconds: the resumed run evaluates instead.
     owed = due and stop and not self.ended
     if save or due:
-      self.journal.flush()
+      self.flush()
       self.rollouts.flush()
     if due and not owed:
-      self.evaluate(state, total)
+      self.evaluate(state)
     if save:
-      self.save(state, done, total, owes_evaluation=owed, reached=reached)
+      self.save(state, owes_evaluation=owed, reached=reached)
     if save or due:
       self.journal.paused()
 
-  def evaluate(self, state: TrainState, total: int) -> None:
-    values = self.evaluator(state.params, total, self.name)
-    self.journal.evaluated(total, values, self.evaluator.said)
+  def flush(self) -> None:
+    """Waits for the interval, and writes its line."""
+    with self.spent.on('train'), self.watchdog.watched(counted=False):
+      self.journal.flush()
 
-  def save(self, state: TrainState, done: int, total: int, **facts) -> None:
+  def evaluate(self, state: TrainState) -> None:
+    hosts.at(step=self.total, doing='evaluating')
+    hosts.meet()
+    with self.spent.on('evaluation'):
+      values = self.evaluator(state.params, self.total, self.name)
+    self.journal.evaluated(self.total, values, self.evaluator.said)
+
+  def save(self, state: TrainState, **facts) -> None:
     stats = self.stage.stats
     record = {
       'stage': self.index,
-      'done': done,
+      'done': self.done,
       'finished': self.ended,
       'data': self.stage.data.get_state(),
       'stats': stats and stats.get_state(),
     }
-    self.journal.sync()
-    self.checkpoints.save(total, state, record | facts)
+    hosts.at(doing='saving')
+    with self.spent.on('save'):
+      self.journal.sync()
+      self.checkpoints.save(self.total, state, record | facts)
 
 
 def ended(config: ml_collections.ConfigDict, record: dict) -> bool:

@@ -6,6 +6,7 @@ names. A resumed run first drops the lines past its checkpoint, so the file
 reads as that of one uninterrupted run.
 """
 
+import dataclasses
 import json
 import math
 import resource
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 
 import jax
 import numpy as np
+from absl import logging
 from etils import epath
 
 from jaxrl_reason import hosts
@@ -72,6 +74,73 @@ def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
   return out
 
 
+# Seconds of a step by which a slow host is found.
+COMPARED = ('perf/step_s', 'perf/data_s', 'perf/verify_s')
+
+
+def stragglers(values: list[dict[str, float]]) -> dict[str, float]:
+  """Of seconds that every host has its own of: the largest, whose they are, and
+  how far apart they lie.
+  """
+  out = {}
+  for key in COMPARED if len(values) > 1 else ():
+    column = [v[key] for v in values if key in v]
+    if len(column) == len(values):
+      out[f'{key}_max'] = max(column)
+      out[f'{key}_argmax'] = float(np.argmax(column))
+      out[f'{key}_spread'] = max(column) - min(column)
+  return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Begun:
+  """The dispatches of an interval that a signal has cut, as its checkpoint
+  keeps them: the run that goes on writes one line of all.
+
+  Attributes:
+    steps: so many.
+    device: metrics of each dispatch, the numbers of its steps in lists.
+    host: metrics of each dispatch, over all hosts.
+  """
+
+  steps: int = 0
+  device: list[dict] = dataclasses.field(default_factory=list)
+  host: list[dict] = dataclasses.field(default_factory=list)
+
+  @classmethod
+  def of(cls, record: dict | None) -> 'Begun':
+    """What a checkpoint's record has of it."""
+    return cls(**((record or {}).get('begun') or {}))
+
+  def record(self) -> dict:
+    """As JSON."""
+    return dataclasses.asdict(self)
+
+  def and_then(self, device: list[dict], host: list[dict], k: int) -> 'Begun':
+    """With the metrics of more dispatches, of k steps each; waits for them."""
+    # float64 holds every float32 and i32, so that means come out the same.
+    more = [
+      {
+        key: np.atleast_1d(x).astype(np.float64).tolist()
+        for key, x in m.items()
+      }
+      for m in jax.device_get(device)
+    ]
+    over = [over_hosts(column) for column in zip(*hosts.gather(host))]
+    steps = self.steps + k * len(device)
+    return Begun(steps, self.device + more, self.host + over)
+
+  def before(self, device: list[dict], host: list[dict]) -> tuple[list, list]:
+    """All dispatches of the interval, these the last of it."""
+    if self.device and self.device[0].keys() != device[0].keys():
+      logging.warning(
+        'The metrics of this config are not those of the checkpoint: the line '
+        'of its interval is of the steps since then alone.'
+      )
+      return device, host
+    return self.device + device, self.host + host
+
+
 def check_finite(
   values: dict[str, float], trained: list[str], step: int
 ) -> None:
@@ -102,9 +171,11 @@ class Writer:
   ):
     """Args: others: trackers that are told the same (`trackers.start`)."""
     self._lines, self._others = None, list(others)
+    self.lost = 0, 0.0  # steps told before that are made again, seconds
     if not hosts.is_main():
       return
     self._lines = lines.opened(workdir, resume_step)
+    self.lost = self._lines.lost.steps, self._lines.lost.seconds
     if not files.is_remote(workdir):
       purge = None if resume_step is None else resume_step + 1
       self._others.append(board.Board(workdir / 'tensorboard', purge))

@@ -149,6 +149,8 @@ RANGES = {
   'seed': SEED,
   'remat_gib': POSITIVE,
   'log_every': COUNT,
+  'watchdog.times': AMOUNT,
+  'watchdog.floor_s': POSITIVE,
   **_inside('model', MODEL),
   **_inside('lora', {'rank': COUNT_OR_NONE, 'alpha': POSITIVE}),
   **_inside('data', DATA),

@@ -1,25 +1,33 @@
-"""SIGTERM and Ctrl-C end a run at the next interval, saved."""
+"""SIGTERM and Ctrl-C end a run after the dispatch under way, saved.
+
+What takes machines away gives notice by SIGTERM: Cloud TPU's spot and
+maintenance events by way of the agent or GKE, SLURM's --signal.
+"""
 
 import signal
 import sys
 import threading
 
-from jaxrl_reason import hosts
+from jaxrl_reason.hosts import peers
 
 
 class Stopping:
   """Whether the run has been told to stop, while it is entered.
 
   Attributes:
-    agreed: what all hosts agreed on at the last `agree`.
+    agreed: what all processes agreed on at the last `reached`.
   """
 
   def __init__(self):
     self._told, self._before, self.agreed = False, {}, False
 
-  def agree(self) -> bool:
-    """Asks whether any host was told to; between two intervals, by all."""
-    self.agreed = any(hosts.gather(self._told))
+  def reached(self) -> bool:
+    """Whether to stop here, at a place that all processes come to; all get the
+    same answer, though only one of them may have been told. Waits for no
+    device.
+    """
+    alone = peers.active is None
+    self.agreed = self._told if alone else peers.active.reached()
     return self.agreed
 
   def __enter__(self) -> 'Stopping':
@@ -38,8 +46,10 @@ class Stopping:
     if self._told:
       raise KeyboardInterrupt  # the second time: at once
     self._told = True
+    if peers.active is not None:
+      peers.active.tell()
     print(
-      f'{signal.Signals(signum).name}: saving at the end of this interval; '
+      f'{signal.Signals(signum).name}: saving after the steps under way; '
       'once more to stop at once.',
       file=sys.stderr,
     )

@@ -8,7 +8,7 @@
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,7 +28,7 @@ from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import HostSource
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import programs, rewarding, sources, states
+from jaxrl_reason.run import goodput, programs, rewarding, sources, states
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.run.rounds_step import RoundsStep
 from jaxrl_reason.update import critics, optim, packing, shown
@@ -49,21 +49,24 @@ class Stage:
   Attributes:
     learner: of its updates.
     layout: of its state.
-    data: grain iterator; its state is saved with the run's.
+    data: iterator; its state is saved with the run's.
     dispatch: (state, whether another dispatch follows before the state is
       saved) -> (state, device metrics, host metrics); metrics are scalars or
       [K].
     steps_per_dispatch: K.
     stats: of the prompts, where they come back; or None.
+    under_way: whether a batch has been started that no step has learnt from,
+      which no checkpoint holds.
     close: frees what it holds.
   """
 
   learner: Learner
   layout: states.Layout
-  data: Iterator
+  data: goodput.Timed
   dispatch: Callable
   steps_per_dispatch: int
   stats: PromptStats | None = None
+  under_way: Callable[[], bool] = lambda: False
   close: Callable = lambda: None
 
 
@@ -163,7 +166,7 @@ def _nothing() -> None:
 
 def _batches(
   config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
-) -> pipeline.Batches | pipeline.WithSpares:
+) -> goodput.Timed:
   """Dispatches of k steps of `rows` rows each.
 
   Args:
@@ -179,10 +182,10 @@ def _batches(
 
   first = drawn(name, k * rows, mine)
   if not spares:
-    return first
+    return goodput.Timed(first)
   columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
   others = drawn(f'{name}/spares', k * rows * spares, columns)
-  return pipeline.WithSpares(first, others, spares)
+  return goodput.Timed(pipeline.WithSpares(first, others, spares))
 
 
 def _stacked(tree: Any, k: int) -> Any:
@@ -358,7 +361,10 @@ def _host(
       metrics['rollouts']['verdicts'] = verdicts
     return state, metrics, host
 
-  return Stage(learn, where, data, dispatch, 1, stats, pool.close)
+  def under_way() -> bool:
+    return source.started > 0
+
+  return Stage(learn, where, data, dispatch, 1, stats, under_way, pool.close)
 
 
 def _host_source(

@@ -22,7 +22,9 @@ from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import (
   compile_log,
   events,
+  goodput,
   identity,
+  logs,
   loop,
   metrics,
   rewarding,
@@ -32,6 +34,7 @@ from jaxrl_reason.run import (
   stages,
   states,
   trackers,
+  watchdog,
 )
 from jaxrl_reason.run import workdir as workdirs
 from jaxrl_reason.run.evaluator import Evaluator
@@ -50,11 +53,14 @@ def run(
   Returns:
     The last state; None when a signal ended the run early (it is saved).
   """
-  with workdirs.opened(config, workdir, fresh=fresh) as workdir:
-    return _run(config, workdir)
+  # From here on a signal ends the run well, however early it comes.
+  with signals.Stopping() as stopping:
+    with workdirs.opened(config, workdir, fresh=fresh) as workdir:
+      with logs.kept(workdir):
+        return _run(config, workdir, stopping)
 
 
-def _run(config, workdir: epath.Path) -> TrainState | None:
+def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
   started = time.monotonic()
   with hosts.explained():
     use_compile_cache(config.compile_cache)
@@ -70,13 +76,18 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
   rewarding.check(config, problems, tokenizer)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
-  stopping, compiled = signals.Stopping(), compile_log.Log()
+  compiled = compile_log.Log()
+  spent = goodput.Spent(started, compiled)
+  w = config.watchdog
+  watch = watchdog.Watchdog(w.times, w.floor_s, compiled)
+  told = dict(stopping=stopping, spent=spent, watchdog=watch)
   try:
-    with stopping, jax.set_mesh(mesh), hosts.explained(), compiled:
+    with jax.set_mesh(mesh), hosts.explained(), compiled, watch:
       state = _stages(
-        config, workdir, checkpoints, stopping, compiled, started, shape, parts
+        config, workdir, checkpoints, told, compiled, started, shape, parts
       )
-      checkpoints.wait()
+      with spent.on('save'):
+        checkpoints.wait()
   except hosts.Lost:
     raise  # a save under way would wait for those who are gone
   except BaseException as e:
@@ -85,9 +96,10 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
     events.note_failure(workdir, e)
     raise
   checkpoints.close()
+  say(spent.told())
   events.note(workdir, 'end', how='signal' if stopping.agreed else 'finished')
   if stopping.agreed:
-    say('Stopped by a signal; saved. Start again to go on.')
+    say('Stopped by a signal; what was trained is saved. Start again to go on.')
     return None
   if hosts.is_main():
     say(samples.before_and_after(workdir))
@@ -96,17 +108,26 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
 
 
 def _stages(
-  config, workdir, checkpoints, stopping, compiled, started, shape, parts
+  config, workdir, checkpoints, told, compiled, started, shape, parts
 ) -> TrainState | None:
-  """Runs the stages that are left; `parts`: what `stages.build` takes."""
+  """Runs the stages that are left.
+
+  Args:
+    told: what a Loop is told by and tells.
+    parts: what `stages.build` takes.
+  """
   model, mesh, root = parts['model'], parts['mesh'], parts['root']
-  place = restore(config, checkpoints, model, mesh)
+  spent = told['spent']
+  with spent.on('restore'):
+    place = restore(config, checkpoints, model, mesh)
+  logs.begin()
   resuming = place.record is not None
   if resuming:
     say(f'Resuming at step {place.total}.')
   _write_config(config, workdir, resuming)
   events.note(workdir, 'start', step=place.total, reached=_reached(workdir))
   writer = _writer(config, workdir, place.total if resuming else None)
+  spent.lose(*writer.lost)
   grade = rewarding.grader(config, parts['problems'].reward)
   kept = rollout_files.RolloutFiles(
     config,
@@ -119,6 +140,7 @@ def _stages(
   )
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
+  facts |= {'spent': spent, 'saved': checkpoints.told}
   for index, name in enumerate(config.stages):
     if index < place.stage:
       continue
@@ -139,11 +161,11 @@ def _stages(
       journal=journal,
       evaluator=evaluator,
       checkpoints=checkpoints,
-      stopping=stopping,
       rollouts=kept,
       profile_dir=str(workdir / 'profile'),
+      **told,
     ).run(state, place)
-    if stopping.agreed:
+    if told['stopping'].agreed:
       break
     # The next stage starts where this one's state stands.
     place = loop.Place(index + 1, 0, int(state.step))

@@ -3,9 +3,10 @@
 Reads jobs from stdin, a JSON object a line: {workdir, n, what, args, log}. At
 the n-th time that Python opens, lists, renames, makes or removes something in
 the workdir (in whatever thread, orbax's included), the process gets the signal
-`what`, or that call fails with the error `what`; n=0: never. Each job is a
-process of its own, forked after the imports, which take longer than a run. Its
-output goes to the file `log`. Answers with [exit code, calls counted].
+`what`, or that call fails with the error `what`; n=0: never. With `hang`, the
+dispatch after that step never ends, as a stuck collective does not. Each job is
+a process of its own, forked after the imports, which take longer than a run.
+Its output goes to the file `log`. Answers with [exit code, calls counted].
 """
 
 import errno
@@ -14,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 EVENTS = (
   'open os.rename os.mkdir os.remove os.rmdir os.listdir os.scandir '
@@ -44,6 +46,19 @@ class Fault:
       raise OSError(code, os.strerror(code), args[0])
 
 
+def hang_after(step: int) -> None:
+  from jaxrl_reason.run import loop
+
+  dispatch = loop.Loop.dispatch
+
+  def hangs_here(self, state, more):
+    while self.total == step:
+      time.sleep(1)
+    return dispatch(self, state, more)
+
+  loop.Loop.dispatch = hangs_here
+
+
 def run(job: dict) -> None:
   """Ends this process as the command does."""
   from absl import app
@@ -55,6 +70,8 @@ def run(job: dict) -> None:
   os.dup2(out, 1)
   os.dup2(out, 2)
   files.WAITS_S = (0.01, 0.02)
+  if job['hang']:
+    hang_after(job['hang'])
   fault = Fault(job['workdir'], job['n'], job['what'])
   sys.addaudithook(fault)
   # Where ml_collections looks for --config.KEY.

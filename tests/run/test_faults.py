@@ -21,6 +21,7 @@ from test_resume import content
 FLAGS = [
   f'--config={ROOT}/tests/tiny_recipe.py',
   '--config.rl.steps=12',
+  '--config.log_every=4',  # two dispatches: a signal may come between
   '--config.rl.rewards.answer.reward=random',  # noise of the row: a gradient
   '--config.eval.every=12',
   '--config.eval.harder=False',
@@ -47,10 +48,11 @@ class Runs:
       cwd=ROOT,
     )
 
-  def __call__(self, workdir, n=0, what='', flags=(), stages=STAGES):
+  def __call__(self, workdir, n=0, what='', flags=(), stages=STAGES, hang=0):
     """(exit code, output, calls of the file system) of one run."""
     log = self._log
     job = {'workdir': str(workdir), 'n': n, 'what': what, 'log': str(log)}
+    job['hang'] = hang
     job['args'] = [*FLAGS, f'--workdir={workdir}', stages, *flags]
     count = log.with_name(log.name + '.count')
     count.unlink(missing_ok=True)
@@ -265,6 +267,49 @@ def test_fresh_keeps_what_was_there(runs, untouched, finished):
   assert code == 0 and 'are now in old-1; beginning at step 0' in log, log
   assert content(finished) == content(finished / 'old-1') == untouched[0]
   assert (finished / 'old-1' / 'checkpoints' / '12' / 'state').is_dir()
+
+
+def test_a_step_that_hangs_ends_with_stacks_and_is_made_again(
+  runs, untouched, tmp_path
+):
+  """In the middle of an interval, with a checkpoint before."""
+  limits = ['--config.watchdog.floor_s=8', '--config.watchdog.times=5']
+  code, log, _ = runs(tmp_path / 'run', flags=limits, hang=6)
+  check_said(code, log)
+  last = log.strip().splitlines()[-1]
+  assert code == 1 and 'the steps after step 6 have taken' in last, log
+  text = (tmp_path / 'run' / 'logs' / 'stacks_0000.txt').read_text()
+  assert 'in hangs_here' in text and last.removeprefix('error: ')[:60] in text
+  log = (tmp_path / 'run' / 'logs' / 'process_0000.log').read_text()
+  assert 'process 0 step 6: error: the steps after step 6 have taken' in log
+  code, log, _ = runs(tmp_path / 'run')
+  assert code == 0, log[-3000:]
+  assert content(tmp_path / 'run') == untouched[0]
+
+
+def test_goodput_is_told_and_counts_what_was_lost(runs, untouched, tmp_path):
+  workdir = tmp_path / 'run'
+  code, _, _ = runs(workdir, untouched[1] * 2 // 3, 'SIGKILL')
+  assert code == -9
+  code, log, _ = runs(workdir)
+  assert code == 0 and 'Goodput ' in log
+  rows = [json.loads(x) for x in (workdir / 'metrics.jsonl').open()]
+  told = [r for r in rows if 'perf/goodput' in r]
+  assert told and all(0 <= r['perf/goodput'] <= 1 for r in told)
+  assert any(r.get('perf/restore_gb', 0) > 0 for r in told)
+  assert '"perf/save_gb": ' in (untouched[2] / 'metrics.jsonl').read_text()
+  last = told[-1]
+  spent = [v for k, v in last.items() if k.startswith('perf/spent/')]
+  assert len(spent) == 6 and min(spent) >= 0
+
+
+@pytest.mark.parametrize('at', [1, 20, 60])
+def test_a_signal_at_the_start_ends_well_too(runs, untouched, tmp_path, at):
+  code, log, _ = runs(tmp_path / 'run', at, 'SIGTERM')
+  assert code == 0 and 'Stopped by a signal' in log, log[-3000:]
+  code, log, _ = runs(tmp_path / 'run')
+  assert code == 0, log[-3000:]
+  assert content(tmp_path / 'run') == untouched[0]
 
 
 @pytest.mark.parametrize('seed', range(4))

@@ -7,6 +7,8 @@ made once (`pod`), and each process makes several.
 
 import json
 import os
+import pathlib
+import random
 import shutil
 import socket
 import subprocess
@@ -18,6 +20,7 @@ import jax
 import numpy as np
 import pytest
 from small import ROOT
+from waiting import eventually
 
 from jaxrl_reason import hosts
 
@@ -47,6 +50,8 @@ HOST = {
 }
 SPLIT = {'mesh': (1, 2, 1)}  # weights and rows over two processes
 DOUBLED = {'mesh': (2, 1, 2)}  # each row on two processes of four
+# Rows that divide by one, three and four.
+ELASTIC = FUSED | {'rl.prompts': 12, 'rl.minibatches': 1}
 
 
 @pytest.fixture(scope='module')
@@ -80,7 +85,7 @@ def log_file(log, i):
   return log.with_name(f'{log.name}.{i}.log')
 
 
-def finish(processes, log, codes=(0,), within=240) -> list[str]:
+def finish(processes, log, codes=(0,), within=400) -> list[str]:
   """Waits for all; returns their output. None is left behind."""
   deadline = time.monotonic() + within
   try:
@@ -134,7 +139,7 @@ def pod(env, tmp_path_factory):
   killed = start_signalled(env, at / 'killed', 2, 1, 'SIGKILL@10', fused)
   four = start_signalled(env, at / 'four', 4, 3, 'SIGTERM@4', host)
   out = types.SimpleNamespace(at=at)
-  out.killed = finish(killed, at / 'killed', codes=(1, -6, -9))
+  out.killed = finish(killed, at / 'killed', codes=(1, -9))
   out.four = finish(four, at / 'four')
   out.stopped_at = content(at / 'four')[-1]['step']
   shutil.copytree(at / 'killed', at / 'elsewhere')
@@ -149,6 +154,7 @@ def pod(env, tmp_path_factory):
     (at / 'alone', FUSED),
     (at / 'elsewhere', FUSED),
     (at / 'alone_host', HOST),
+    (at / 'alone_elastic', ELASTIC),
   ]
   one = start_worker(env, at / 'one', 1, runs)
   out.two, out.one = finish(two, at / 'two'), finish(one, at / 'one')
@@ -194,11 +200,43 @@ def test_process_0_writes_and_speaks(pod):
   assert 'Curves' not in pod.two[1] and 'step' not in pod.two[1]
 
 
+def ends_with(log: str, *words: str) -> None:
+  """The last line is an error, with these words and what to do."""
+  last = log.strip().splitlines()[-1]
+  assert last.startswith('error: '), log[-3000:]
+  for word in (*words, 'Start the same command'):
+    assert word in last, f'{word!r} is not in {last!r}'
+  assert 'Traceback' not in log
+
+
 def test_one_killed_stops_all_and_the_restart_is_exact(pod):
-  assert 'Start the same command' in pod.killed[0], pod.killed[0][-3000:]
-  assert 'Traceback' not in pod.killed[0]
+  ends_with(
+    pod.killed[0],
+    f'process 1 on {socket.gethostname()} (last step ',
+    'gave no sign of life for',
+  )
+  # What killed it cannot be seen from inside; a child of it says the rest.
+  ends_with(pod.killed[1], 'process 1 on', 'was ended without a word')
   assert 'Resuming at step' in pod.two[0]
   assert content(pod.at / 'killed') == content(pod.at / 'whole')  # bit by bit
+
+
+def test_each_process_keeps_a_log_and_a_line_tells_of_slow_hosts(pod):
+  for i in (0, 1):
+    text = (pod.at / 'whole' / 'logs' / f'process_{i:04d}.log').read_text()
+    assert f' process {i} step 12: rl step 12: reward_mean' in text
+    assert text.splitlines()[-1].endswith(': ended')
+  text = (pod.at / 'whole' / 'metrics.jsonl').read_text()
+  rows = [json.loads(x) for x in text.splitlines()]
+  told = [r for r in rows if 'perf/step_s_argmax' in r]
+  assert len(told) == 6
+  for row in told:
+    for key in ('perf/step_s', 'perf/data_s'):
+      assert row[f'{key}_argmax'] in (0, 1)
+      assert 0 <= row[f'{key}_spread'] <= row[f'{key}_max']
+    assert 0 <= row['perf/goodput'] <= 1
+  text = (pod.at / 'four' / 'metrics.jsonl').read_text()
+  assert '"perf/verify_s_argmax"' in text
 
 
 def test_restart_on_one_process_and_another_mesh(pod):
@@ -209,11 +247,57 @@ def test_restart_on_one_process_and_another_mesh(pod):
 def test_four_processes_with_rewards_on_every_host(pod):
   """A signal to one of them stops all at the same step, and two go on."""
   assert pod.stopped_at == 6
-  assert 'Stopped by a signal; saved' in pod.four[0]
+  assert 'Stopped by a signal; what was trained is saved' in pod.four[0]
   assert 'Resuming at step 6' in pod.two[0]
   want = content(pod.at / 'alone_host')
   assert_same_numbers(content(pod.at / 'four'), want)
   assert any(0 < r.get('train/reward_mean', 0) < 1 for r in want)
+
+
+def test_killed_on_one_then_on_four_and_finished_on_three(pod, env):
+  """A restart on more, and after a loss on fewer, at random steps."""
+  at, rng = pod.at / 'elastic', random.Random(7)
+  first, then = rng.choice((4, 6)), rng.choice((8, 10))
+  one = start_signalled(env, at, 1, 0, f'SIGKILL@{first}', ELASTIC)
+  finish(one, at, codes=(-9,))
+  lost = rng.randrange(1, 4)
+  four = start_signalled(env, at, 4, lost, f'SIGKILL@{then}', ELASTIC)
+  for i, log in enumerate(finish(four, at, codes=(1, -9))):
+    if i != lost:
+      ends_with(log, f'process {lost} on {socket.gethostname()} (last step ')
+  three = start_signalled(env, at, 3, 0, 'SIGKILL@-1', ELASTIC)
+  log = finish(three, at)[0]
+  assert 'Resuming at step' in log and '3 processes' in log
+  assert_same_numbers(content(at), content(pod.at / 'alone_elastic'))
+
+
+@pytest.mark.parametrize('who', [0, 1])
+def test_who_hangs_is_named_within_the_heartbeat(env, tmp_path, who):
+  """Stopped, not killed: its connections stay open. Number 0 has the
+  coordinator besides.
+  """
+  keys = FUSED | SPLIT
+  processes = start_signalled(env, tmp_path / 'w', 2, who, 'SIGSTOP@4', keys)
+  try:
+    assert eventually(lambda: stopped(processes[who].pid), 400)
+    since = time.monotonic()
+    processes[1 - who].wait(400)
+    # Twice the heartbeat, and room for a machine that has other things to do.
+    assert time.monotonic() - since < 2 * HEARTBEAT_S + 60
+  finally:
+    for p in processes:
+      p.kill()
+  log = log_file(tmp_path / 'w', 1 - who).read_text()
+  ends_with(log, f'process {who} on {socket.gethostname()} (last step ')
+  assert processes[1 - who].returncode == 1
+  stacks = tmp_path / 'w' / 'logs' / f'stacks_{1 - who:04d}.txt'
+  assert f'process {who} on' in stacks.read_text()
+  assert 'most recent call first' in stacks.read_text()
+
+
+def stopped(pid: int) -> bool:
+  stat = pathlib.Path(f'/proc/{pid}/stat').read_text()
+  return stat.rpartition(')')[2].split()[0] == 'T'
 
 
 @pytest.mark.parametrize(
@@ -278,6 +362,7 @@ def test_slurm_says_how_many(monkeypatch, n):
     'jax.distributed.initialize', lambda *args, **_: joined.append(args)
   )
   monkeypatch.setattr('jax.config.update', lambda *_: None)
+  monkeypatch.setattr('jaxrl_reason.hosts.peers.begin', lambda *_: None)
   for name in ('JOB_ID', 'STEP_NODELIST', 'NTASKS', 'PROCID', 'LOCALID'):
     monkeypatch.setenv(f'SLURM_{name}', str(n))
   hosts.join()

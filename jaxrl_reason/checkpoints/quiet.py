@@ -1,0 +1,40 @@
+"""Keeps orbax and its threads from printing an error that the main thread says
+once, with what to do, as the last line.
+"""
+
+import logging as stdlib_logging
+import re
+import sys
+import threading
+
+from absl import logging
+
+explained_once = threading.Event()
+
+
+def _without_trace(record) -> bool:
+  """Takes the trace off what orbax, and asyncio for it, log of their threads:
+  the same error is raised in the main thread, and said there. Threads that end
+  after that say nothing, since the line of what to do comes last.
+  """
+  if not re.search('orbax|asyncio', record.pathname):
+    return True
+  record.exc_info = None
+  return not explained_once.is_set()
+
+
+for _logger in (logging.get_absl_logger(), stdlib_logging.getLogger('asyncio')):
+  _logger.addFilter(_without_trace)
+_told = sys.unraisablehook
+
+
+def _unless_too_late(unraisable) -> None:
+  """Says nothing of a write that ends after the save it belonged to failed:
+  tensorstore tells an event loop that is gone, and Python prints a trace of it.
+  The failure itself is raised in the main thread.
+  """
+  if str(unraisable.exc_value) != 'Event loop is closed':
+    _told(unraisable)
+
+
+sys.unraisablehook = _unless_too_late

@@ -1,0 +1,128 @@
+"""Making this process one of several, before jax looks for devices."""
+
+import os
+import sys
+import threading
+
+import jax
+
+from jaxrl_reason.hosts import peers
+from jaxrl_reason.hosts.service import first_line
+
+
+def join(
+  coordinator: str | None = None,
+  num_processes: int | None = None,
+  process_id: int | None = None,
+  *,
+  join_timeout_s: int = 300,
+  heartbeat_s: int = 60,
+) -> None:
+  """Makes this process one of several, before jax looks for devices.
+
+  What of the three is not given is taken from JAX_COORDINATOR_ADDRESS,
+  JAX_NUM_PROCESSES and JAX_PROCESS_ID, and then from the cluster (Cloud TPU,
+  GKE, SLURM, Open MPI, by jax's own detection). Without any it is alone.
+
+  Args:
+    coordinator: host:port of process 0.
+    join_timeout_s: until all must have reached the coordinator.
+    heartbeat_s: after which a silent process counts as dead, and all stop.
+
+  Raises:
+    ValueError: some of the three are missing, or out of range. Where the others
+      do not come, the process says so and ends.
+  """
+  where = _whereabouts(coordinator, num_processes, process_id)
+  if where is None:
+    return
+  # The run has its own way to stop on SIGTERM; this one would take the signal.
+  jax.config.update('jax_enable_preemption_service', False)
+  jax.config.update('jax_cpu_collectives_implementation', 'gloo')
+  # At its own timeout jax aborts with a C++ stack: speak first.
+  named = where[0] or 'the detected address'
+  waiting = threading.Timer(join_timeout_s, _give_up, (named, join_timeout_s))
+  waiting.daemon = True
+  waiting.start()
+  try:
+    jax.distributed.initialize(
+      *where,
+      initialization_timeout=join_timeout_s + 60,
+      # It aborts without saying who is gone: `peers` comes first.
+      heartbeat_timeout_seconds=2 * heartbeat_s + 60,
+      shutdown_timeout_seconds=heartbeat_s,
+    )
+  except jax.errors.JaxRuntimeError as e:
+    raise ValueError(
+      f'process {where[2]} of --num_processes={where[1]} could not join the '
+      f'others at {named}: {first_line(e)}. Do all name the same '
+      '--num_processes, and each another --process_id?'
+    ) from e
+  finally:
+    waiting.cancel()
+  peers.begin(heartbeat_s)
+
+
+def _whereabouts(coordinator, num_processes, process_id) -> tuple | None:
+  """(coordinator, number of processes, this one's), None where the cluster
+  knows; or None: alone.
+  """
+  given = {
+    '--coordinator': coordinator or os.environ.get('JAX_COORDINATOR_ADDRESS'),
+    '--num_processes': _number(num_processes, 'JAX_NUM_PROCESSES'),
+    '--process_id': _number(process_id, 'JAX_PROCESS_ID'),
+  }
+  missing = [k for k, v in given.items() if v is None]
+  if missing and _cluster_of_several():
+    return tuple(given.values())
+  if len(missing) == 3:
+    return None
+  if missing:
+    raise ValueError(
+      f'{", ".join(given)} (or JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, '
+      f'JAX_PROCESS_ID) come together; {missing[0]} is not given'
+    )
+  _check(*given.values())
+  return tuple(given.values())
+
+
+def _number(given: int | None, variable: str) -> int | None:
+  text = os.environ.get(variable)
+  if given is not None or not text:
+    return given
+  if not text.isdigit():
+    raise ValueError(f'{variable}={text!r} in the environment is no number')
+  return int(text)
+
+
+def _give_up(coordinator: str, seconds: int) -> None:
+  print(
+    f'error: not all processes met at --coordinator={coordinator} within '
+    f'{seconds} s. Is process 0 running there, is the port free and open, and '
+    'do all name the same --num_processes?',
+    file=sys.stderr,
+    flush=True,
+  )
+  os._exit(1)
+
+
+def _cluster_of_several() -> bool:
+  # jax has no public way to ask before `initialize`, which raises where it
+  # finds nothing.
+  from jax._src.clusters import ClusterEnv
+
+  for kind in ClusterEnv._cluster_types:
+    if not kind.opt_in_only_method and kind.is_env_present():
+      return kind.get_process_count() > 1
+  return False
+
+
+def _check(coordinator: str, num_processes: int, process_id: int) -> None:
+  host, _, port = coordinator.rpartition(':')
+  if not host or not port.isdigit():
+    raise ValueError(f'--coordinator={coordinator!r}: write host:port')
+  if not 0 <= process_id < num_processes:
+    raise ValueError(
+      f'--process_id={process_id} is not in 0..{num_processes - 1} '
+      f'(--num_processes={num_processes})'
+    )

@@ -1,0 +1,80 @@
+"""Where the wall time of a run goes: the share of it that trained.
+
+Counted since the run was started last. Steps that an earlier run had made and
+told, and that its checkpoint did not hold, are made again: that time is lost.
+"""
+
+import contextlib
+import time
+
+from jaxrl_reason.run.compile_log import Log
+
+PARTS = ('train', 'compile', 'evaluation', 'save', 'restore', 'lost')
+
+
+class Spent:
+  """Seconds by what they went to.
+
+  Args:
+    started: time.monotonic() of the run's start.
+    compiled: knows the seconds that compiling took.
+  """
+
+  def __init__(self, started: float, compiled: Log):
+    self._started, self._compiled = started, compiled
+    self._s, self._lost_steps = dict.fromkeys(PARTS, 0.0), 0
+
+  @contextlib.contextmanager
+  def on(self, part: str):
+    """Counts what is inside; of training, compiling is a part of its own."""
+    begun, compiled = time.monotonic(), self._compiled.seconds
+    yield
+    took = time.monotonic() - begun
+    if part == 'train':
+      compiled = self._compiled.seconds - compiled
+      self._s['compile'] += compiled
+      took -= compiled
+    self._s[part] += took
+
+  def lose(self, steps: int, seconds: float) -> None:
+    """Counts steps that are made a second time."""
+    self._lost_steps += steps
+    self._s['lost'] += seconds
+
+  def metrics(self) -> dict[str, float]:
+    """By full name; seconds since the start."""
+    wall, s = time.monotonic() - self._started, self._s
+    out = {'perf/goodput': max(0.0, s['train'] - s['lost']) / wall}
+    rest = {k: v for k, v in s.items() if k != 'train'}
+    out |= {f'perf/spent/{k}_s': v for k, v in rest.items()}
+    return out | {'perf/spent/lost_steps': float(self._lost_steps)}
+
+  def told(self) -> str:
+    """A line of it."""
+    wall, s = time.monotonic() - self._started, self._s
+    good = max(0.0, s['train'] - s['lost'])
+    rest = ', '.join(f'{k} {s[k]:.1f}' for k in PARTS[1:])
+    other = max(0.0, wall - sum(s.values()) + s['lost'])
+    return (
+      f'Goodput {good / wall:.0%}: {good:.1f} of {wall:.1f} s trained; seconds '
+      f'of {rest} ({self._lost_steps} steps made again), start and rest '
+      f'{other:.1f}'
+    )
+
+
+class Timed:
+  """A data iterator that knows how many seconds were waited for it."""
+
+  def __init__(self, data):
+    self._data, self.seconds = data, 0.0
+    self.get_state, self.set_state = data.get_state, data.set_state
+
+  def __iter__(self) -> 'Timed':
+    return self
+
+  def __next__(self) -> dict:
+    begun = time.monotonic()
+    try:
+      return next(self._data)
+    finally:
+      self.seconds += time.monotonic() - begun

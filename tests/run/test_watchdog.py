@@ -1,0 +1,205 @@
+"""A dispatch that takes too long, and where the time of a run went."""
+
+import json
+import time
+import types
+
+import numpy as np
+import pytest
+
+from jaxrl_reason.hosts import peers
+from jaxrl_reason.run import compile_log, goodput, lines, metrics, watchdog
+
+
+@pytest.fixture
+def clock(monkeypatch):
+  """A clock that stands still unless it is told."""
+  now = types.SimpleNamespace(s=1000.0)
+  monkeypatch.setattr(time, 'monotonic', lambda: now.s)
+  return now
+
+
+def made(clock, seconds, times=4.0, floor_s=10.0, compiled=None):
+  """A watchdog that has seen dispatches of these seconds."""
+  dog = watchdog.Watchdog(times, floor_s, compiled or compile_log.Log())
+  for s in seconds:
+    with dog.watched():
+      clock.s += s
+  return dog
+
+
+def test_it_takes_times_the_median_and_never_less_than_the_floor(clock):
+  dog = made(clock, [5, 5, 500])  # one slow step does not move the median
+  with dog.watched():
+    clock.s += 19.9
+    assert not dog.stuck()
+    clock.s += 0.2
+    assert 'have taken 20 s, where the median is 5.00 s' in dog.stuck()
+  assert not dog.stuck()  # it has ended
+  dog = made(clock, [1])
+  with dog.watched():
+    clock.s += 9.9
+    assert not dog.stuck()
+    clock.s += 0.2
+    assert dog.stuck()
+
+
+def test_the_first_steps_of_a_stage_and_compiling_are_not_counted(clock):
+  compiled = compile_log.Log()
+  dog = made(clock, [1, 1], compiled=compiled)
+  with dog.watched():
+    compiled.busy = True
+    clock.s += 3600
+    assert not dog.stuck()
+    compiled.busy, compiled.count = False, 1
+    clock.s += 9
+    assert not dog.stuck()  # the clock starts when the compiler is done
+    clock.s += 2
+    assert dog.stuck()
+  # A dispatch that compiled says nothing of what the next may take.
+  assert dog.limit_s() == 10
+  dog.forget()
+  with dog.watched():
+    clock.s += 1e6
+    assert not dog.stuck()
+
+
+def test_it_waits_for_another_process_that_compiles(clock, monkeypatch):
+  other = types.SimpleNamespace(compiling=lambda: True, behind=lambda: 'all')
+  monkeypatch.setattr(peers, 'active', other)
+  dog = made(clock, [1, 1])
+  with dog.watched():
+    clock.s += 100
+    assert not dog.stuck()
+    other.compiling = lambda: False
+    clock.s += 11
+    assert dog.stuck()
+
+
+class Service:
+  """A coordination service of one process, which others may write to."""
+
+  def __init__(self):
+    self.values = {}
+
+  def key_value_set_bytes(self, key, value, allow_overwrite=False):
+    assert allow_overwrite or key not in self.values
+    self.values[key] = value
+
+  def key_value_dir_get_bytes(self, prefix):
+    return [(k, v) for k, v in self.values.items() if k.startswith(prefix)]
+
+
+def test_silence_and_last_words_name_who_and_where(clock):
+  service = Service()
+  own = peers.Peers(service, 0, 3, 10)
+  others = [peers.Peers(service, i, 3, 10) for i in (1, 2)]
+
+  def beat(*who):
+    for p in who:
+      p._say()
+    own._listen()
+
+  beat(*others)
+  clock.s += 9
+  beat(others[1])
+  assert not own.lost(10)
+  clock.s += 2
+  beat(others[1])
+  assert own.lost(10).startswith('process 1 on ')
+  assert 'gave no sign of life for 11 s' in own.lost(10)
+  beat(others[0])
+  assert not own.lost(10)
+  others[0]._ended = 'process 1 on h (last step 3, training) ended: no data'
+  beat(others[0])
+  assert not own.lost(10)  # time to say the same error oneself
+  clock.s += peers.GRACE_S + 0.1
+  assert own.lost(10) == others[0]._ended
+  others[0]._ended = ''
+  others[0]._say(left=True)
+  own._listen()
+  clock.s += 5
+  beat(others[1])
+  assert not own.lost(10)  # it has ended well
+  clock.s += 11
+  assert others[0].lost(10).startswith('process 0 on')
+  assert 'has the coordinator' in others[0].lost(10)
+
+
+def test_time_is_counted_once(clock):
+  compiled = compile_log.Log()
+  spent = goodput.Spent(clock.s, compiled)
+  with spent.on('restore'):
+    clock.s += 1
+  with spent.on('train'):
+    compiled.seconds += 2
+    clock.s += 8
+  with spent.on('evaluation'):
+    compiled.seconds += 3
+    clock.s += 4
+  with spent.on('save'):
+    clock.s += 3
+  clock.s += 4
+  told = spent.metrics()
+  assert told['perf/goodput'] == 6 / 20
+  assert told['perf/spent/compile_s'] == 2
+  assert told['perf/spent/evaluation_s'] == 4
+  spent.lose(3, 2.5)
+  assert spent.metrics()['perf/goodput'] == 3.5 / 20
+  assert 'trained; seconds of compile 2.0' in spent.told()
+  assert '3 steps made again' in spent.told()
+
+
+def test_nested_events_of_the_compiler_count_once():
+  """An outer trace of 5 s, with traces of 1 s and 2 s inside, and one after."""
+  log = compile_log.Log()
+  for end, seconds in ((12, 1), (14, 2), (15, 5), (18, 3)):
+    log._add(float(end), float(seconds))
+  assert log.seconds == 8
+
+
+@pytest.mark.parametrize('kind', ['file', 'parts'])
+def test_what_lies_past_a_checkpoint_is_lost(tmp_path, kind):
+  from etils import epath
+
+  path = epath.Path(tmp_path) / ('m.jsonl' if kind == 'file' else 'm')
+  make = lines.Appended if kind == 'file' else lines.Parts
+  out = make(path, None)
+  for step in range(2, 502, 2):
+    out.write(json.dumps({'step': step, 'perf/step_s': 0.5}) + '\n')
+    out.write(json.dumps({'step': step, 'eval/x': 1.0}) + '\n')
+  out.close()
+  lost = make(path, 99).lost
+  assert (lost.steps, lost.seconds) == (401, 200.5)
+  assert make(path, 99).lost.steps == 0
+
+
+def test_the_slow_host_is_found():
+  hosts = [{'perf/step_s': s, 'perf/data_s': 1.0} for s in (1.0, 4.0, 2.0)]
+  assert metrics.stragglers(hosts) == {
+    'perf/step_s_max': 4.0,
+    'perf/step_s_argmax': 1.0,
+    'perf/step_s_spread': 3.0,
+    'perf/data_s_max': 1.0,
+    'perf/data_s_argmax': 0.0,
+    'perf/data_s_spread': 0.0,
+  }
+  assert metrics.stragglers(hosts[:1]) == {}
+
+
+def test_an_interval_that_was_cut_gives_the_same_numbers():
+  """float32 survives JSON, and means over steps are those of one interval."""
+  rng = np.random.default_rng(0)
+  device = [
+    {'loss': rng.random(2, np.float32), 'length_max': np.int32([i, 2])}
+    for i in range(4)
+  ]
+  host = [{'pool/done': float(i), 'perf/x': i / 3} for i in range(4)]
+  cut = metrics.Begun().and_then(device[:1], host[:1], 2)
+  for part in (slice(1, 3),):
+    cut = metrics.Begun.of({'begun': json.loads(json.dumps(cut.record()))})
+    cut = cut.and_then(device[part], host[part], 2)
+  assert cut.steps == 6
+  whole, told = cut.before(device[3:], host[3:])
+  assert metrics.to_host(whole) == metrics.to_host(device)
+  assert told == host
