@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import (
+  NONE,
   Batch,
   Metrics,
   Prompts,
@@ -32,7 +33,7 @@ def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
   if tokens is None:
     tokens, valid = prompts.tokens, prompts.valid
   tokens = jnp.concatenate([per_row(tokens, n), rollout.tokens], axis=1)
-  valid = jnp.concatenate([per_row(valid, n), rollout.sampled], axis=1)
+  valid = jnp.concatenate([per_row(valid, n), rollout.valid], axis=1)
   routes = rollout.routes
   if routes is not None and prompts.train_tokens is not None:
     # Those of another prompt.
@@ -46,8 +47,8 @@ def make_batch(found: Trajectories) -> Batch:
   n, (b, p) = rollout.tokens.shape[0], prompts.tokens.shape
   rows = rows_of(prompts, rollout)
 
-  def beside(x):  # [N,C] -> [N,T]
-    return jnp.pad(x, ((0, 0), (p, 0)))
+  def beside(x, prompt=0):  # [N,C] -> [N,T]
+    return jnp.pad(x, ((0, 0), (p, 0)), constant_values=prompt)
 
   offpolicy = None
   if rollout.is_demo is not None:
@@ -65,6 +66,9 @@ def make_batch(found: Trajectories) -> Batch:
     sampler_logp=beside(rollout.logp),
     is_offpolicy=offpolicy,
     version=beside(rollout.version),
+    turn=beside(rollout.turn, NONE),
+    node=beside(rollout.node, NONE),
+    episode=rollout.episode,
     routes=rows.routes,
   )
   if found.greedy is None:
@@ -137,6 +141,26 @@ def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
   }
   for i, name in enumerate(part_names):
     out[f'reward/{name}'] = mean(batch.reward_parts[:, i])
+  return out if batch.episode is None else out | turn_stats(batch)
+
+
+def turn_stats(batch: Batch) -> Metrics:
+  """Summarises episodes: turns, tokens drawn and reward of each turn over the
+  rows that have it, and per row what `rollouts.turns.EVENTS` counts.
+  """
+  reward = batch.episode.reward
+  there = jnp.isfinite(reward)
+  n = jnp.maximum(there.sum(axis=0), 1)
+  out = {'turns/mean': jnp.mean(there.sum(axis=1).astype(jnp.float32))}
+  out['turns/done'] = jnp.mean(batch.episode.done)
+  for name, count in batch.episode.events.items():
+    out[f'turns/{name}'] = jnp.mean(count.astype(jnp.float32))
+  gained = jnp.where(there, reward, 0).sum(axis=0) / n
+  for i in range(reward.shape[1]):
+    out[f'turns/{i}/reward'] = gained[i]
+    drawn = jnp.sum(batch.mask & (batch.turn == i))
+    out[f'turns/{i}/length'] = drawn / n[i]
+    out[f'turns/{i}/share'] = jnp.mean(there[:, i])
   return out
 
 

@@ -19,7 +19,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import records
-from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts import sampler, turns
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
@@ -56,33 +56,60 @@ class EvalSet:
   examples: list[dict]
   tokens: np.ndarray  # i32 [E,P]
   valid: np.ndarray  # bool [E,P]
+  encoded: dict  # [E,...], what an environment goes by
 
 
-def make_set(source, n: int, tokenizer, prompt_len: int) -> EvalSet:
-  """The first n problems of a source."""
+def make_set(
+  source, n: int, tokenizer, prompt_len: int, encode=None
+) -> EvalSet:
+  """The first n problems of a source.
+
+  Args:
+    encode: of the environment that the answers are given in, if any.
+  """
   examples = [source[i] for i in range(min(n, len(source)))]
   rows = [
-    pipeline.prompt_row(i, e, tokenizer, prompt_len, None)
+    pipeline.prompt_row(i, e, tokenizer, prompt_len, encode)
     for i, e in enumerate(examples)
   ]
-
-  def stack(key):
-    return np.stack([r[key] for r in rows])
-
-  return EvalSet(examples, stack('tokens'), stack('valid'))
+  stacked = jax.tree.map(lambda *x: np.stack(x), *rows)
+  of = (stacked[name] for name in ('tokens', 'valid', 'answer'))
+  return EvalSet(examples, *of)
 
 
 def make_generate(
-  model: Model, stop, n_samples: int, max_new: int, heat: float
+  model: Model,
+  stop,
+  n_samples: int,
+  max_new: int,
+  heat: float,
+  how: turns.Turns | None = None,
 ):
-  """Compiled (params, tokens, valid, key) -> Rollout with G = 1 + n_samples,
-  the first of each group greedy.
+  """Compiled (params, tokens, valid, encoded, key) -> Rollout with G = 1 +
+  n_samples, the first of each group greedy.
+
+  Args:
+    how: the environment that answers, and the limits; None: one completion.
   """
 
   @jax.jit
-  def generate(params, tokens, valid, key):
+  def generate(params, tokens, valid, encoded, key):
     row = jnp.arange(tokens.shape[0] * (1 + n_samples))
     temperature = jnp.where(row % (1 + n_samples) == 0, 0.0, heat)
+    if how is not None:
+      return turns.generate(
+        how,
+        model,
+        params,
+        tokens,
+        valid,
+        encoded,
+        key,
+        Sampling.make(temperature),
+        stop,
+        n_samples=1 + n_samples,
+        max_new=max_new,
+      )
     return sampler.generate(
       model,
       params,
@@ -108,9 +135,9 @@ def _answers(
   # The last problem fills up the rows, and is not counted again.
   mine = sharding.my_rows(mesh, -(-n // shards) * shards)
   rows = np.minimum(mine, n - 1)
-  prompts = sharding.to_global(
-    (problems.tokens[rows], problems.valid[rows]), mesh
-  )
+  prompts = problems.tokens, problems.valid, problems.encoded
+  prompts = jax.tree.map(lambda x: x[rows], prompts)
+  prompts = sharding.to_global(prompts, mesh)
   out = generate(params, *prompts, key)
   tokens, sampled, truncated = (
     sharding.to_local(x, mesh) for x in (out.tokens, out.sampled, out.truncated)
@@ -119,6 +146,10 @@ def _answers(
   g = len(texts) // len(mine)
   real = int((mine < n).sum())  # the filling comes last
   examples = [problems.examples[mine[i // g]] for i in range(real * g)]
+  if out.episode is not None:  # the verifier of games
+    gained = sharding.to_local(out.episode.reward, mesh)
+    gained = np.nansum(gained, axis=1).tolist()
+    examples = [e | {'gained': x} for e, x in zip(examples, gained)]
   verdicts = grade(list(zip(texts, examples)))
   return [
     records.judged(

@@ -29,11 +29,10 @@ from flax import struct
 
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding
-from jaxrl_reason.base import Model, Rollout
+from jaxrl_reason.base import NONE, Model, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
 
-NONE = -1  # a token not drawn
 BLANK = {'tokens': NONE}  # what stands where nothing was drawn; else 0
 
 
@@ -232,8 +231,12 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   )
 
 
-def _rollout(draw: _Draw, slots: Slots, version: jax.Array) -> Rollout:
-  """What the slots have written."""
+def _rollout(draw: _Draw, slots: Slots, ids, version: jax.Array) -> Rollout:
+  """What the slots have written: one turn, no token shared.
+
+  Args:
+    ids: i32 [N], of the rows.
+  """
   drawn = slots.out['tokens'] != NONE
   tokens = jnp.where(drawn, slots.out['tokens'], 0)
   routes = None
@@ -250,6 +253,8 @@ def _rollout(draw: _Draw, slots: Slots, version: jax.Array) -> Rollout:
     truncated=~jnp.any(draw.ends(slots.out['tokens']), axis=1),
     temperature=draw.sampling.temperature,
     version=jnp.where(drawn, version, 0),
+    turn=jnp.where(drawn, 0, NONE),
+    node=jnp.where(drawn, ids[:, None], NONE),
     routes=routes,
   )
 
@@ -324,4 +329,4 @@ def generate(
   for columns, most in loops:
     state = state.replace(cache=model.grow(state.cache, columns))
     state = _loop(draw, on_token, most, state)
-  return _rollout(draw, state, version)
+  return _rollout(draw, state, ids, version)

@@ -12,7 +12,7 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.run import samples
+from jaxrl_reason.run import samples, stages
 from jaxrl_reason.run.compile_log import Waiting
 from jaxrl_reason.run.journal import say
 
@@ -38,14 +38,21 @@ class Evaluator:
     self._mesh, self._tokenizer, self._grade = mesh, tokenizer, grade
     # The same noise at every evaluation: curves show the policy, not luck.
     self._key = trees.named_key(root, 'evaluation')
+    how, encode = None, None
+    if config.rl.turns.env:
+      # Its rewards as they are: what they weigh in training is no score.
+      how = stages.turns_of(config, tokenizer, weight=1.0)
+      encode = how.env.encode
     self._generate = accuracy.make_generate(
-      model, stop, c.samples, d.completion_len, c.temperature
+      model, stop, c.samples, d.completion_len, c.temperature, how
     )
     splits = {'heldout': problems.heldout}
     if c.harder and problems.harder is not None:
       splits['harder'] = problems.harder
     self._sets = {
-      name: accuracy.make_set(split, c.problems, tokenizer, d.prompt_len)
+      name: accuracy.make_set(
+        split, c.problems, tokenizer, d.prompt_len, encode
+      )
       for name, split in splits.items()
     }
 

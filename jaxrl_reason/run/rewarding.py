@@ -15,7 +15,7 @@ from jaxrl_reason.rewards import compose, resolve
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.verdict import all_failed, judge
-from jaxrl_reason.rollouts import progress
+from jaxrl_reason.rollouts import progress, turns
 
 
 def is_scheduled(rewards: Mapping) -> bool:
@@ -32,6 +32,20 @@ def host_spec(rewards: dict, task_reward: str) -> dict:
     name: part | {'reward': task_reward} if part['reward'] == 'task' else part
     for name, part in rewards.items()
   }
+
+
+def part_names(c: ml_collections.ConfigDict) -> tuple[str, ...]:
+  """The parts of the reward of the rl section; an environment's comes last."""
+  return (*c.rewards, *([turns.PART] if c.turns.env else []))
+
+
+def with_env(how: turns.Turns, rewards: dict, encode, reward_fn):
+  """Adds an environment to (encode, reward_fn) of device rewards."""
+
+  def encode_all(example: dict) -> dict:
+    return encode(example) | {turns.PART: how.env.encode(example)}
+
+  return encode_all, turns.Judged(reward_fn if rewards else None)
 
 
 def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
@@ -97,7 +111,7 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
     views['uniform'] = jnp.zeros(2)
     rollout = Rollout(
       tokens, sampled, sampled.sum(1), zeros, jnp.zeros(2, bool), jnp.ones(2),
-      zeros, views=views,
+      zeros, zeros, zeros, views=views,
     )  # fmt: skip
     return reward_fn(rollout, answers, progress.start())
 
