@@ -3,12 +3,26 @@
 One's own goes into `ENVS` where the recipe imports it (docs/turns.md).
 """
 
-from jaxrl_reason.envs import calculator
+from jaxrl_reason.envs import (
+  calculator,
+  frozen_lake,
+  guess,
+  lookup,
+  sudoku,
+  tic_tac_toe,
+)
 from jaxrl_reason.envs.base import Env, Step
 
 __all__ = ['ENVS', 'Env', 'Step', 'get']
 
-ENVS: dict[str, Env] = {'calculator': calculator.ENV}
+ENVS: dict[str, Env] = {
+  'calculator': calculator.ENV,
+  'frozen_lake': frozen_lake.ENV,
+  'guess': guess.ENV,
+  'lookup': lookup.ENV,
+  'sudoku': sudoku.ENV,
+  'tic_tac_toe': tic_tac_toe.ENV,
+}
 
 
 def get(name: str) -> Env:

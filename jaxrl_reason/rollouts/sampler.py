@@ -51,7 +51,7 @@ class Slots:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Draw:
+class Draw:
   """Draws tokens of rows: the arrays are those of all N rows."""
 
   model: Model
@@ -79,14 +79,15 @@ class _Draw:
     return jnp.any(token[..., None] == self.stop, axis=-1) & (token != NONE)
 
 
-def _same(x: jax.Array) -> jax.Array:
+def same(x: jax.Array) -> jax.Array:
+  """Gives what a slot for every row picks of arrays of all rows."""
   return x
 
 
 def _rows(slots: Slots) -> Callable:
   """x [N,...] -> of the slots' rows [S,...]."""
   if not slots.t.ndim:
-    return _same  # a slot for every row
+    return same  # a slot for every row
   b, n_slots = slots.row.shape
 
   def pick(x):
@@ -117,7 +118,7 @@ def _tell(on_token: Callable, t, token, over) -> None:
   jax.experimental.io_callback(on_token, None, t, token, over, ordered=True)
 
 
-def _step(draw: _Draw, on_token: Callable | None, slots: Slots) -> Slots:
+def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   """Decodes the slots' tokens and draws the next ones."""
   hidden, cache = draw.model.decode(
     draw.weights, slots.token, slots.cache, slots.t, slots.step
@@ -141,7 +142,7 @@ def _step(draw: _Draw, on_token: Callable | None, slots: Slots) -> Slots:
   )
 
 
-def _refill(draw: _Draw, slots: Slots) -> Slots:
+def _refill(draw: Draw, slots: Slots) -> Slots:
   """Gives the slots that are over the next rows of their prompt.
 
   Their first tokens have been drawn already, with those of all rows.
@@ -165,7 +166,7 @@ def _refill(draw: _Draw, slots: Slots) -> Slots:
 
 
 def _loop(
-  draw: _Draw, on_token: Callable | None, most: int, slots: Slots
+  draw: Draw, on_token: Callable | None, most: int, slots: Slots
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
   g = slots.out['tokens'].shape[0] // slots.row.shape[0]
@@ -199,7 +200,7 @@ def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
   return list(zip(rooms, steps))
 
 
-def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
+def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   """The first token of all rows, and a row in every slot.
 
   Args:
@@ -209,7 +210,7 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   """
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
-  first, out = draw(hidden, _same, 0), {}
+  first, out = draw(hidden, same, 0), {}
   for k, x in first.items():
     blank = jnp.full((b * g, c), BLANK.get(k, 0), x.dtype)
     out[k] = sharding.rows(blank.at[:, 0].set(x))
@@ -231,7 +232,7 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   )
 
 
-def _rollout(draw: _Draw, slots: Slots, ids, version: jax.Array) -> Rollout:
+def _rollout(draw: Draw, slots: Slots, ids, version: jax.Array) -> Rollout:
   """What the slots have written: one turn, no token shared.
 
   Args:
@@ -311,7 +312,7 @@ def generate(
     raise ValueError(f'on_token needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
   heat = jnp.broadcast_to(sampling.temperature, (b * g,))
-  draw = _Draw(
+  draw = Draw(
     model,
     model.decode_params(params),
     sampling.replace(temperature=heat),

@@ -12,12 +12,12 @@ from typing import Any
 import ml_collections
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import envs, losses, tasks
+from jaxrl_reason import losses, tasks
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.rewards import compose
-from jaxrl_reason.rollouts import filters, turns
-from jaxrl_reason.run import compile_log, ranges
+from jaxrl_reason.rollouts import filters
+from jaxrl_reason.run import compile_log, ranges, turns
 from jaxrl_reason.update import optim
 from jaxrl_reason.update.learner import OLD_LOGP
 
@@ -316,40 +316,6 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
     )
 
 
-def _check_turns(
-  config: ml_collections.ConfigDict, needs: frozenset[str]
-) -> None:
-  """Refuses what an environment does not go with, and what needs one."""
-  c, name = config.rl, config.rl.turns.env
-  if not name:
-    if 'segment_reward' in needs:
-      raise ValueError(
-        f'rl.algorithm={c.algorithm!r} reads the rewards of turns: set '
-        'rl.turns.env'
-      )
-    return
-  envs.get(name)
-  if turns.PART in c.rewards:
-    raise ValueError(
-      f"rl.rewards.{turns.PART}: that name is the environment's part; its "
-      'weight is rl.turns.reward'
-    )
-  for key, value, only in (
-    ('path', c.path, 'fused'),
-    ('slots', c.slots, 0),
-    ('demos', c.demos, 0),
-  ):
-    if value != only:
-      raise ValueError(
-        f'rl.{key}={value!r}: with rl.turns.env={name!r} only {only!r} goes'
-      )
-  if c.turns.tokens > config.data.completion_len:
-    raise ValueError(
-      f'rl.turns.tokens={c.turns.tokens} is more than data.completion_len='
-      f'{config.data.completion_len}, the room of a whole episode'
-    )
-
-
 def _check_prompts(c: ml_collections.ConfigDict):
   if c.prompt_buckets > 1 and c.prefill_chunk:
     raise ValueError(
@@ -393,7 +359,7 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   _check_demos(c, needs)
   _check_old_logp(c, needs)
   _check_packing(config, needs)
-  _check_turns(config, needs)
+  turns.check(config, needs)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
   if c.filter not in filters.FILTERS:

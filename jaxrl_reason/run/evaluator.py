@@ -12,7 +12,7 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.run import samples, stages
+from jaxrl_reason.run import samples, turns
 from jaxrl_reason.run.compile_log import Waiting
 from jaxrl_reason.run.journal import say
 
@@ -41,7 +41,7 @@ class Evaluator:
     how, encode = None, None
     if config.rl.turns.env:
       # Its rewards as they are: what they weigh in training is no score.
-      how = stages.turns_of(config, tokenizer, weight=1.0)
+      how = turns.of(config, tokenizer, weight=1.0)
       encode = how.env.encode
     self._generate = accuracy.make_generate(
       model, stop, c.samples, d.completion_len, c.temperature, how

@@ -15,7 +15,7 @@ from jaxrl_reason.rewards import compose, resolve
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.verdict import all_failed, judge
-from jaxrl_reason.rollouts import progress, turns
+from jaxrl_reason.rollouts import progress
 
 
 def is_scheduled(rewards: Mapping) -> bool:
@@ -34,20 +34,6 @@ def host_spec(rewards: dict, task_reward: str) -> dict:
   }
 
 
-def part_names(c: ml_collections.ConfigDict) -> tuple[str, ...]:
-  """The parts of the reward of the rl section; an environment's comes last."""
-  return (*c.rewards, *([turns.PART] if c.turns.env else []))
-
-
-def with_env(how: turns.Turns, rewards: dict, encode, reward_fn):
-  """Adds an environment to (encode, reward_fn) of device rewards."""
-
-  def encode_all(example: dict) -> dict:
-    return encode(example) | {turns.PART: how.env.encode(example)}
-
-  return encode_all, turns.Judged(reward_fn if rewards else None)
-
-
 def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
   """Refuses rewards that do not exist or do not work now, before anything is
   compiled: each is called on a reference solution and on an empty text.
@@ -60,6 +46,8 @@ def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
     return
   rewards, example = c.rewards.to_dict(), problems.train[0]
   _check_schedules(rewards)
+  if c.turns.env and not rewards:
+    return  # the environment's own alone
   if c.path == 'fused':
     room = config.data.completion_len
     encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)

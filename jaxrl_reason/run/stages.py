@@ -16,7 +16,7 @@ import ml_collections
 import numpy as np
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import envs, hosts, losses, sharding
+from jaxrl_reason import hosts, losses, sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.data.problems import Problems
@@ -24,12 +24,13 @@ from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
-from jaxrl_reason.rollouts import progress, turns
+from jaxrl_reason.rollouts import progress
 from jaxrl_reason.rollouts.filters import FILTERS, Selection
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import HostSource, Questions
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import programs, rewarding, states
+from jaxrl_reason.run import turns as run_turns
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.update import critics, optim
 from jaxrl_reason.update.learner import Learner
@@ -100,7 +101,7 @@ def learner(
     packing=_packing(c, d.prompt_len),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
-    part_names=rewarding.part_names(c),
+    part_names=run_turns.part_names(c),
     **common,
   )
 
@@ -225,21 +226,6 @@ def generation(
   return gen, Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
 
 
-def turns_of(
-  config: ml_collections.ConfigDict, tokenizer, **changes
-) -> turns.Turns:
-  """The environment of `rl.turns`, for a tokenizer."""
-  c, room = config.rl.turns, config.data.completion_len
-  limits = dict(
-    most=c.most,
-    tokens=min(c.tokens or room, room),
-    observation=c.observation,
-    chunk=c.chunk,
-    weight=c.reward,
-  )
-  return turns.make(envs.get(c.env), tokenizer, **limits | changes)
-
-
 def _selection(config: ml_collections.ConfigDict) -> Selection | None:
   """What of a batch is learnt from; None: all of it."""
   c, chosen = config.rl, FILTERS[config.rl.filter]
@@ -275,9 +261,9 @@ def fused_source(
   )
   gen, sampling = generation(config, learn.model)
   if config.rl.turns.env:
-    how = turns_of(config, tokenizer)
+    how = run_turns.of(config, tokenizer)
     gen = dataclasses.replace(gen, turns=how)
-    encode, reward_fn = rewarding.with_env(how, rewards, encode, reward_fn)
+    encode, reward_fn = run_turns.with_env(how, rewards, encode, reward_fn)
   names, views = device.reads(rewards, task_kernel), None
   if names:
     parts = learn.minibatches * learn.micro_batches
