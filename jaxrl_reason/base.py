@@ -13,7 +13,6 @@ from typing import Any
 import jax
 from flax import struct
 
-NONE = -1  # of turns and nodes: no token
 Params = Any  # a pytree of arrays
 Metrics = dict[str, jax.Array]  # scalars by name
 
@@ -91,11 +90,11 @@ class Rollout:
   truncated: jax.Array  # bool [N], ran out of room before a stop token
   temperature: jax.Array  # f32 [N]
   version: jax.Array  # i32 [N,C], updates behind the weights that drew a token
-  # i32 [N,C], the turn of a token, from 0; an observation has that of the call
-  # it answers. NONE: padding, the only place that is no token.
+  # i32 [N,C], the turn of a token, from 1; an observation has that of the call
+  # it answers. 0: padding, the only place that is no token.
   turn: jax.Array
-  # i32 [N,C], the node of the tree of samples: tokens of one node are the same
-  # token of rows that share it; NONE: padding.
+  # i32 [N,C], the node of a token in its prompt's tree of samples, from 1;
+  # rows that share a node have the same tokens there. 0: padding.
   node: jax.Array
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
@@ -107,7 +106,7 @@ class Rollout:
   @property
   def valid(self) -> jax.Array:
     """bool [N,C], where a row has tokens, its own or an environment's."""
-    return self.turn != NONE
+    return self.turn > 0
 
 
 @struct.dataclass
@@ -129,6 +128,28 @@ class Reward:
 
 
 @struct.dataclass
+class Outcomes:
+  """What came of N completions, as statistics read it; names as of a Batch."""
+
+  reward: jax.Array  # f32 [N]
+  reward_parts: jax.Array  # f32 [N,R]
+  reward_valid: jax.Array  # bool [N]
+  group: jax.Array  # i32 [N]
+  truncated: jax.Array  # bool [N]
+  length: jax.Array  # i32 [N], tokens sampled
+
+
+@struct.dataclass
+class Account:
+  """What a source tells where not all it generated, or more, is learnt from."""
+
+  seen: Outcomes  # [rounds at most,N]: all that was generated in this step
+  rounds: jax.Array  # i32 [], rounds of generation that ran, the first ones
+  control: dict  # what the source remembers, for TrainState.control
+  metrics: Metrics
+
+
+@struct.dataclass
 class Trajectories:
   """What a source of rollouts gives: questions, answers and their verdicts."""
 
@@ -136,6 +157,7 @@ class Trajectories:
   rollout: Rollout
   reward: Reward
   greedy: Reward | None = None  # [B], of the likeliest completions
+  account: Account | None = None  # None: these rows are all there was
 
 
 @struct.dataclass
@@ -171,10 +193,11 @@ class Batch:
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
-  turn: jax.Array | None = None  # i32 [N,T], NONE outside completions
-  node: jax.Array | None = None  # i32 [N,T], NONE outside completions
+  turn: jax.Array | None = None  # i32 [N,T], 0 outside completions
+  node: jax.Array | None = None  # i32 [N,T], of one group only; 0 outside
   episode: Episode | None = None  # rewards in the unit of `reward`
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
+  prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
 
 
 @struct.dataclass

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import (
-  NONE,
+  Account,
   Batch,
   Metrics,
+  Outcomes,
   Prompts,
   Reward,
   Rollout,
@@ -47,12 +48,16 @@ def make_batch(found: Trajectories) -> Batch:
   n, (b, p) = rollout.tokens.shape[0], prompts.tokens.shape
   rows = rows_of(prompts, rollout)
 
-  def beside(x, prompt=0):  # [N,C] -> [N,T]
-    return jnp.pad(x, ((0, 0), (p, 0)), constant_values=prompt)
+  def beside(x):  # [N,C] -> [N,T]
+    return jnp.pad(x, ((0, 0), (p, 0)))
 
   offpolicy = None
   if rollout.is_demo is not None:
     offpolicy = beside(rollout.sampled & rollout.is_demo[:, None])
+  group = per_row(jnp.arange(b, dtype=jnp.int32), n)
+  # No two groups share a node: each has fewer of them than tokens.
+  room = rollout.tokens.size // b + 1
+  node = rollout.node + jnp.where(rollout.node > 0, group[:, None] * room, 0)
   batch = Batch(
     tokens=rows.tokens,
     valid=rows.valid,
@@ -60,16 +65,17 @@ def make_batch(found: Trajectories) -> Batch:
     reward=reward.total,
     reward_parts=reward.parts,
     reward_valid=reward.valid,
-    group=per_row(jnp.arange(b, dtype=jnp.int32), n),
+    group=group,
     truncated=rollout.truncated,
     temperature=rollout.temperature,
     sampler_logp=beside(rollout.logp),
     is_offpolicy=offpolicy,
     version=beside(rollout.version),
-    turn=beside(rollout.turn, NONE),
-    node=beside(rollout.node, NONE),
+    turn=beside(rollout.turn),
+    node=beside(node),
     episode=rollout.episode,
     routes=rows.routes,
+    prompt_id=per_row(prompts.prompt_id, n),
   )
   if found.greedy is None:
     return batch
@@ -108,7 +114,19 @@ def interleaved(parts, n_samples: int, np_=jnp):
   return jax.tree.map(whole, *parts)
 
 
-def solved_groups(batch: Batch) -> tuple[jax.Array, jax.Array]:
+def outcomes(batch: Batch) -> Outcomes:
+  """Gives what statistics read of a batch."""
+  return Outcomes(
+    reward=batch.reward,
+    reward_parts=batch.reward_parts,
+    reward_valid=batch.reward_valid,
+    group=batch.group,
+    truncated=batch.truncated,
+    length=batch.mask.sum(axis=1),
+  )
+
+
+def solved_groups(batch: Batch | Outcomes) -> tuple[jax.Array, jax.Array]:
   """Tells per row, bool [N] each, whether all and whether none of the rows of
   its group with a valid reward got the first reward part.
   """
@@ -119,6 +137,32 @@ def solved_groups(batch: Batch) -> tuple[jax.Array, jax.Array]:
 
 def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
   """Summarises a batch before any filter."""
+  return summary(outcomes(batch), part_names)
+
+
+def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
+  """Summarises all that was generated in a step: the mean over its rounds,
+  which have N rows each, and of tokens the sum.
+  """
+
+  def of_round(seen):
+    return summary(seen, part_names)
+
+  ran = jnp.arange(account.seen.reward.shape[0]) < account.rounds
+  out = {}
+  for name, x in jax.vmap(of_round)(account.seen).items():
+    x = jnp.where(ran, x, 0)
+    if name.endswith('_max'):
+      out[name] = x.max()
+    else:
+      out[name] = x.sum()
+      if name != 'tokens':
+        out[name] /= jnp.maximum(account.rounds, 1)
+  return out
+
+
+def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
+  """Summarises N completions."""
   ok = batch.reward_valid
   n_ok = jnp.maximum(ok.sum(), 1)
 
@@ -126,7 +170,7 @@ def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
     return jnp.sum(jnp.where(ok, x, 0)) / n_ok
 
   reward = mean(batch.reward)
-  lengths = batch.mask.sum(axis=1)
+  lengths = batch.length
   solved_all, solved_none = solved_groups(batch)
   out = {
     'reward_mean': reward,
@@ -141,7 +185,7 @@ def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
   }
   for i, name in enumerate(part_names):
     out[f'reward/{name}'] = mean(batch.reward_parts[:, i])
-  return out if batch.episode is None else out | turn_stats(batch)
+  return out
 
 
 def turn_stats(batch: Batch) -> Metrics:
@@ -158,7 +202,7 @@ def turn_stats(batch: Batch) -> Metrics:
   gained = jnp.where(there, reward, 0).sum(axis=0) / n
   for i in range(reward.shape[1]):
     out[f'turns/{i}/reward'] = gained[i]
-    drawn = jnp.sum(batch.mask & (batch.turn == i))
+    drawn = jnp.sum(batch.mask & (batch.turn == i + 1))
     out[f'turns/{i}/length'] = drawn / n[i]
     out[f'turns/{i}/share'] = jnp.mean(there[:, i])
   return out

@@ -144,10 +144,11 @@ def _token_trips(gen) -> tuple[int, ...]:
   return tuple(most for _, most in loops)
 
 
-def _prompts(config, parts: Prepared, encode, *lead: int) -> Prompts:
+def _prompts(config, parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
+  """Args: axis: of `lead`, that of the rows."""
   encoder = stages.prompt_encoder(config, parts.tokenizer, encode)
   row = encoder(0, parts.problems.train[0])
-  where = sharding.row_sharding(parts.mesh, len(lead) - 1)
+  where = sharding.row_sharding(parts.mesh, axis)
   return Prompts(**_lay(_stacked(row, *lead), where))
 
 
@@ -160,7 +161,8 @@ def _fused(config, parts: Prepared) -> Phase:
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, _Costs(config, parts)
-  prompts = _prompts(config, parts, encode, k, c.prompts)
+  spares = (1 + c.refill_rounds,) if c.refill_rounds else ()
+  prompts = _prompts(config, parts, encode, k, c.prompts, *spares, axis=1)
   scored, passes = _passes(learner)
   one = costs.forward(costs.rows, costs.new)
   state = state_of(layout)
@@ -170,7 +172,7 @@ def _fused(config, parts: Prepared) -> Phase:
     (learner, source, state, prompts, *rest),
     state,
     1 / k,
-    _token_trips(source.gen),
+    _token_trips(stages.generation(config, parts.model)[0]),
     costs.generate(c.prompts, c.samples) + (scored + passes) * one,
   )
 

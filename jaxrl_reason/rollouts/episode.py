@@ -14,11 +14,12 @@ import numpy as np
 from flax import struct
 
 from jaxrl_reason import sharding
-from jaxrl_reason.base import NONE, Episode
+from jaxrl_reason.base import Episode
 from jaxrl_reason.envs import base as env_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts.sampler import NONE
 
 # What is counted of an episode: calls that were none, observations cut to
 # their room, turns without an end, episodes without one: too many turns, or no
@@ -107,7 +108,7 @@ class Play:
     """Draws the t-th tokens of the rows whose turn is not over."""
     how, new = self.how, self.draw(hidden, sampler.same, t)
     live, out, token = ~state.over, dict(state.out), new['tokens']
-    new |= {'sampled': True, 'turn': state.turn}
+    new |= {'sampled': True, 'turn': state.turn + 1}
     for name, x in new.items():
       out[name] = _written(out[name], x, t, live)
     known = jnp.minimum(token, how.stops.shape[1] - 1)
@@ -184,7 +185,7 @@ class Play:
     )
     tokens, t = self._observation(state, said, jnp.where(on, n, NONE))
     out = dict(state.out)
-    new = {'tokens': tokens[:, 1:], 'turn': state.turn}
+    new = {'tokens': tokens[:, 1:], 'turn': state.turn + 1}
     for name, x in new.items():
       out[name] = _written(out[name], x, t[:, 1:], t[:, 1:] >= 0)
     env = jax.tree.map(lambda a, b: _where(live, a, b), said.state, state.env)
@@ -284,7 +285,7 @@ def begin(play: Play, hidden, cache, env, routes) -> State:
     'tokens': blank(0, jnp.int32, c),
     'logp': blank(0, jnp.float32, c),
     'sampled': blank(False, bool, c),
-    'turn': blank(NONE, jnp.int32, c),
+    'turn': blank(0, jnp.int32, c),
   }
   if play.draw.policy_logp:
     out['policy_logp'] = out['logp']

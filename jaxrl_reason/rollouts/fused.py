@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import trees
 from jaxrl_reason.base import (
-  NONE,
   Model,
   Prompts,
   Reward,
@@ -142,9 +141,8 @@ def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
   return rollout.replace(
     tokens=pick(batch_lib.per_row(prompts.demo, n), rollout.tokens),
     sampled=sampled,
-    turn=jnp.where(sampled, 0, NONE),
-    # A row's first token is always its own.
-    node=jnp.where(sampled, rollout.node[:, :1], NONE),
+    turn=sampled.astype(jnp.int32),
+    node=sampler.nodes(sampled, n // b),
     length=length,
     logp=pick(0.0, rollout.logp),
     truncated=rollout.truncated & ~is_demo,

@@ -29,10 +29,11 @@ from flax import struct
 
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding
-from jaxrl_reason.base import NONE, Model, Rollout
+from jaxrl_reason.base import Model, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
 
+NONE = -1  # a token not drawn
 BLANK = {'tokens': NONE}  # what stands where nothing was drawn; else 0
 
 
@@ -232,12 +233,14 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   )
 
 
-def _rollout(draw: Draw, slots: Slots, ids, version: jax.Array) -> Rollout:
-  """What the slots have written: one turn, no token shared.
+def nodes(there: jax.Array, n_samples: int) -> jax.Array:
+  """Gives samples [N,C] that share no token a node each."""
+  sample = jnp.arange(there.shape[0]) % n_samples + 1
+  return jnp.where(there, sample[:, None], 0)
 
-  Args:
-    ids: i32 [N], of the rows.
-  """
+
+def _rollout(draw: Draw, slots: Slots, version: jax.Array) -> Rollout:
+  """What the slots have written: one turn, no token shared."""
   drawn = slots.out['tokens'] != NONE
   tokens = jnp.where(drawn, slots.out['tokens'], 0)
   routes = None
@@ -254,8 +257,8 @@ def _rollout(draw: Draw, slots: Slots, ids, version: jax.Array) -> Rollout:
     truncated=~jnp.any(draw.ends(slots.out['tokens']), axis=1),
     temperature=draw.sampling.temperature,
     version=jnp.where(drawn, version, 0),
-    turn=jnp.where(drawn, 0, NONE),
-    node=jnp.where(drawn, ids[:, None], NONE),
+    turn=drawn.astype(jnp.int32),
+    node=nodes(drawn, drawn.shape[0] // slots.row.shape[0]),
     routes=routes,
   )
 
@@ -330,4 +333,4 @@ def generate(
   for columns, most in loops:
     state = state.replace(cache=model.grow(state.cache, columns))
     state = _loop(draw, on_token, most, state)
-  return _rollout(draw, state, ids, version)
+  return _rollout(draw, state, version)

@@ -22,12 +22,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.base import NONE, Model, Reward, Rollout
+from jaxrl_reason.base import Model, Reward, Rollout
 from jaxrl_reason.envs import base as env_lib
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.episode import Play, State, Turns, begin
+from jaxrl_reason.rollouts.sampler import NONE
 
 PART = 'env'  # the environment's part of the reward, and its encoded problems
 
@@ -75,12 +76,8 @@ def _automaton(stop: bytes, spelled: list[bytes]) -> np.ndarray:
   return np.int32([*rows, [n] * len(spelled)])
 
 
-def _rollout(play: Play, state: State, ids, version) -> Rollout:
-  """What the episodes came to.
-
-  Args:
-    ids: i32 [N], of the rows.
-  """
+def _rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
+  """What the episodes came to."""
   out, routes = state.out, None
   sampled = out['sampled']
   if 'routes' in out:
@@ -97,7 +94,7 @@ def _rollout(play: Play, state: State, ids, version) -> Rollout:
     temperature=play.draw.sampling.temperature,
     version=jnp.where(sampled, version, 0),
     turn=out['turn'],
-    node=jnp.where(out['turn'] != NONE, ids[:, None], NONE),
+    node=sampler.nodes(out['turn'] > 0, n_samples),
     routes=routes,
     episode=state.episode,
   )
@@ -161,7 +158,7 @@ def generate(
       play.turn,
       state.replace(cache=cache),
     )
-  return _rollout(play, state, ids, version)
+  return _rollout(play, state, n_samples, version)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

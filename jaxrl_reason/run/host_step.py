@@ -62,7 +62,7 @@ class HostStep:
     stale = source.started > 0
     if not stale:
       source.start(state.params, state.step, state.step)
-    timing = self._wait_for_update()
+    timing = wait_for_update(self._updating)
     begun = time.monotonic() if timing else begun
     prompts, outs = source.submit(state.control)
     generated = time.monotonic()
@@ -84,10 +84,15 @@ class HostStep:
     self._updating = metrics, verified
     return state, metrics, timing, answered
 
-  def _wait_for_update(self) -> dict[str, float]:
-    """Times the update of the step before; the device's queue goes on."""
-    if self._updating is None:
-      return {}
-    metrics, since = self._updating
-    jax.block_until_ready(metrics)
-    return {'update_s': time.monotonic() - since}
+
+def wait_for_update(updating: tuple | None) -> dict[str, float]:
+  """Times the update of the step before; the device's queue goes on.
+
+  Args:
+    updating: (its metrics, when it was dispatched), or None.
+  """
+  if updating is None:
+    return {}
+  metrics, since = updating
+  jax.block_until_ready(metrics)
+  return {'update_s': time.monotonic() - since}

@@ -6,6 +6,8 @@ profiles and in the log of compilations.
   rl_greedy       params, prompts -> Rollout        where the loss reads those
   rl_score        state, Rollouts -> Batch          old and reference log-probs
   rl_learn        state, Batch, rewards -> state    filter and update
+  rl_round        Rollouts, rewards -> Places       of one of several rounds
+  rl_learn_rounds state, Places -> state            refill, replay, update
   pretrain_steps, sft_steps   state, rows [K,R] -> state
 
 Static records (a Learner, a source, ...) select a program and come first; keys,
@@ -21,6 +23,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import (
+  Account,
   Batch,
   Metrics,
   Prompts,
@@ -32,6 +35,8 @@ from jaxrl_reason.base import (
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import fused, progress
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
+from jaxrl_reason.rollouts.refill import Places, Refill
+from jaxrl_reason.rollouts.replay import Replay
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
 from jaxrl_reason.update.learner import Learner
@@ -55,9 +60,20 @@ def fused_step(
   found = source(
     state.params, state.control, prompts, root, state.step, sampling, stop
   )
+  return learn_found(learner, state, found, root, sampling)
+
+
+def learn_found(
+  learner: Learner,
+  state: TrainState,
+  found: Trajectories,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Learns from trajectories."""
   _, order = fused.step_keys(root, state.step)
   batch = batch_lib.make_batch(found)
-  return learn(learner, state, batch, sampling, order)
+  return learn(learner, state, batch, sampling, order, found.account)
 
 
 def learn(
@@ -66,17 +82,35 @@ def learn(
   batch: Batch,
   sampling: Sampling,
   key: jax.Array,
+  account: Account | None = None,
 ) -> tuple[TrainState, Metrics]:
-  """Filters a batch and updates: what follows every source."""
-  chosen, metrics = batch, batch_lib.stats(batch, learner.part_names)
+  """Filters a batch and updates: what follows every source.
+
+  Args:
+    account: of what was generated, where that is not the batch.
+  """
+  chosen, names = batch, learner.part_names
+  if account is None:
+    seen, metrics = batch_lib.outcomes(batch), batch_lib.stats(batch, names)
+  else:
+    metrics = batch_lib.stats_of_rounds(account, names) | account.metrics
+    seen = account.seen
+    if account.control:
+      state = state.replace(control=state.control | account.control)
+  if batch.episode is not None:
+    metrics |= batch_lib.turn_stats(batch)
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more
+  if learner.shown is not None:
+    shown = learner.shown(learner, state, batch, chosen, sampling)
+    metrics['rollouts'] = shown
   lag = jnp.where(batch.mask, state.step - batch.version, 0)
   metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
   if state.control is not None:
-    metrics |= {f'control/{k}': v for k, v in state.control.items()}
-    state = state.replace(control=progress.observe(state.control, batch))
+    now = progress.of(state.control)
+    metrics |= {f'control/{k}': v for k, v in now.items()}
+    state = state.replace(control=progress.observe(state.control, seen))
   state, more = step_lib.update(learner, state, chosen, sampling, key)
   return state, metrics | more
 
@@ -150,6 +184,49 @@ def rl_learn(
   _, order = fused.step_keys(root, state.step)
   batch = batch_lib.with_reward(batch, reward, greedy)
   return learn(learner, state, batch, sampling, order)
+
+
+def rl_round(
+  refill: Refill,
+  n_samples: int,
+  control: dict | None,
+  places: Places | None,
+  prompts: Prompts,
+  outs: list[Rollout],
+  reward: Reward,
+  greedy: Reward | None,
+) -> tuple[Places, jax.Array]:
+  """Puts a verified round's groups to those of the rounds before.
+
+  Args:
+    places: None, before the first.
+    outs: Rollouts of the round's parts.
+
+  Returns:
+    (places, whether groups are missing and a round is left).
+  """
+  out = batch_lib.interleaved(outs, n_samples)
+  found = Trajectories(prompts, out, reward, greedy)
+  if places is None:
+    places = refill.begin(control, found)
+  places = refill.add(places, found)
+  return places, refill.is_short(places)
+
+
+def rl_learn_rounds(
+  learner: Learner,
+  refill: Refill,
+  replay: Replay | None,
+  state: TrainState,
+  places: Places,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Learns from the groups of a step's rounds, and from those replayed."""
+  found = refill.finish(places)
+  if replay is not None:
+    found = replay.mix(found, state.control, root, state.step)
+  return learn_found(learner, state, found, root, sampling)
 
 
 def pretrain_steps(learner: Learner, state, rows, key):

@@ -24,17 +24,17 @@ from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
-from jaxrl_reason.rollouts import progress
-from jaxrl_reason.rollouts.filters import FILTERS, Selection
+from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
-from jaxrl_reason.rollouts.host import HostSource, Questions
+from jaxrl_reason.rollouts.host import HostSource
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import programs, rewarding, states
+from jaxrl_reason.run import programs, rewarding, sources, states
 from jaxrl_reason.run import turns as run_turns
 from jaxrl_reason.run.host_step import HostStep
-from jaxrl_reason.update import critics, optim
+from jaxrl_reason.run.rounds_step import RoundsStep
+from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.update.learner import Learner
-from jaxrl_reason.update.packing import Lengths, Packing
+from jaxrl_reason.update.shown import Shown
 
 # A supervised step is policy gradient with every advantage 1.
 SUPERVISED = {
@@ -98,19 +98,23 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=_packing(c, d.prompt_len),
+    packing=packing.choose(c.padding, d.prompt_len),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=run_turns.part_names(c),
+    shown=_shown(config),
     **common,
   )
 
 
-def _packing(c, start: int) -> Packing | Lengths | None:
-  """How the section of the rl stage asks to save padding."""
-  if c.pack_len:
-    return Packing(c.pack_len, c.pack_sizes)
-  return Lengths(start, c.length_buckets) if c.length_buckets else None
+def _shown(config) -> Shown | None:
+  """What of the rl stage's batches goes to disk."""
+  c, r = config.rl, config.rollouts
+  return (
+    Shown(r.every, min(r.problems, c.prompts) * c.samples)
+    if (r.every)
+    else None
+  )
 
 
 def _critic(config, model: Model, objective, updates: int):
@@ -158,23 +162,39 @@ def layout(
   config, name: str, learn: Learner, mesh: jax.sharding.Mesh
 ) -> states.Layout:
   """Lays the state of stage `name` out on the mesh."""
-  scheduled = name == 'rl' and rewarding.is_scheduled(config.rl.rewards)
-  return states.Layout(learn, mesh, progress.start() if scheduled else None)
+  remembered = _nothing
+  if name == 'rl':
+    gen, _ = generation(config, learn.model)
+    remembered = sources.remembered(config, learn, gen, mesh)
+  return states.Layout(learn, mesh, remembered)
+
+
+def _nothing() -> None:
+  """Supervised stages remember nothing."""
 
 
 def _batches(
-  config, source, encode, rows: int, k: int, name: str, mesh
-) -> pipeline.Batches:
-  """Dispatches of k steps of `rows` rows each."""
+  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
+) -> pipeline.Batches | pipeline.WithSpares:
+  """Dispatches of k steps of `rows` rows each.
+
+  Args:
+    spares: further rows that each row comes with, [k*rows,1+spares,...].
+  """
   mine = sharding.my_rows(mesh, rows)
-  return pipeline.batches(
-    source,
-    encode,
-    k * rows,
+  mine = np.concatenate([i * rows + mine for i in range(k)])
+
+  def drawn(name: str, n: int, mine):
     # No two stages see the same order.
-    seed=zlib.crc32(f'{name}/{config.seed}'.encode()),
-    mine=np.concatenate([i * rows + mine for i in range(k)]),
-  )
+    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
+    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
+
+  first = drawn(name, k * rows, mine)
+  if not spares:
+    return first
+  columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
+  others = drawn(f'{name}/spares', k * rows * spares, columns)
+  return pipeline.WithSpares(first, others, spares)
 
 
 def _stacked(tree: Any, k: int) -> Any:
@@ -226,12 +246,13 @@ def generation(
   return gen, Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
 
 
-def _selection(config: ml_collections.ConfigDict) -> Selection | None:
+def _selection(config: ml_collections.ConfigDict) -> filters.Selection | None:
   """What of a batch is learnt from; None: all of it."""
-  c, chosen = config.rl, FILTERS[config.rl.filter]
+  c = config.rl
+  chosen = filters.make(c.filter, c.filter_args)
   if chosen is None and not c.overlong:
     return None
-  return Selection(chosen, c.overlong, config.data.completion_len)
+  return filters.Selection(chosen, c.overlong, config.data.completion_len)
 
 
 def prompt_encoder(
@@ -251,7 +272,7 @@ def prompt_encoder(
 
 def fused_source(
   config, learn: Learner, task_kernel: str | None, tokenizer
-) -> tuple[FusedSource, Callable, Sampling]:
+) -> tuple[Callable, Callable, Sampling]:
   """The source inside the graph, the encoder of examples' answers for it, and
   its sampling settings.
   """
@@ -269,7 +290,8 @@ def fused_source(
     parts = learn.minibatches * learn.micro_batches
     views = Views(learn.model, names, learn.start, learn.logprob_chunk, parts)
   greedy = 'greedy_reward' in learn.needs
-  return FusedSource(gen, reward_fn, views, greedy), encode, sampling
+  source = FusedSource(gen, reward_fn, views, greedy)
+  return sources.around(config.rl, source), encode, sampling
 
 
 def _fused(
@@ -289,7 +311,9 @@ def _fused(
     return *steps(learn, source, state, *rest), {}
 
   row = prompt_encoder(config, tokenizer, encode)
-  data = _batches(config, problems.train, row, c.prompts, k, 'rl', mesh)
+  data = _batches(
+    config, problems.train, row, c.prompts, k, 'rl', mesh, c.refill_rounds
+  )
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -304,22 +328,35 @@ def _host(
     # The problem itself comes along: its verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  data = _batches(config, train, row, c.prompts, 1, 'rl', mesh)
+  data = _batches(config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds)
   pool = VerifierPool(
     rewarding.host_spec(c.rewards.to_dict(), problems.reward),
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
+  steps = sources.questions(data, mesh, c.refill_rounds)
   source = _host_source(
-    config, learn, mesh, _questions(data, mesh), pool, tokenizer, root, stop
+    config,
+    learn,
+    mesh,
+    (rounds[0] for rounds in steps),
+    pool,
+    tokenizer,
+    root,
+    stop,
   )
 
   def to_device(tree):
     own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
     return sharding.to_global(own, mesh)
 
-  ahead = bool(c.staleness)
-  step = HostStep(source, learn, to_device, where.shardings, ahead)
+  plain = sources.is_plain(c)
+  if plain:
+    ahead = bool(c.staleness)
+    step = HostStep(source, learn, to_device, where.shardings, ahead)
+  else:
+    around = sources.refilled(c), sources.replayed(c)
+    step = RoundsStep(source, steps, *around, learn, to_device, where.shardings)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
@@ -327,20 +364,17 @@ def _host(
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     if stats is not None:
-      ids = np.repeat(_everyone(mesh, answered.questions.ids), c.samples)
-      stats.add(ids, answered.reward.parts[:, 0], answered.reward.valid)
+      for round_ in [answered] if plain else answered:
+        ids = np.repeat(_everyone(mesh, round_.questions.ids), c.samples)
+        stats.add(ids, round_.reward.parts[:, 0], round_.reward.valid)
       host |= stats.metrics()
+    if learn.shown is not None and plain:
+      mine = sharding.my_rows(mesh, len(answered.reward.total))
+      verdicts = dict(zip(mine.tolist(), answered.verdicts))
+      metrics['rollouts']['verdicts'] = verdicts
     return state, metrics, host
 
   return Stage(learn, where, data, dispatch, 1, stats, pool.close)
-
-
-def _questions(data, mesh) -> Iterator[Questions]:
-  """The rows of `data` on the mesh, with the problems they are of."""
-  for rows in data:
-    examples, ids = rows.pop('example').tolist(), rows['prompt_id']
-    prompts = Prompts(**sharding.to_global(rows, mesh))
-    yield Questions(prompts, ids, examples)
 
 
 def _host_source(

@@ -1,5 +1,6 @@
 """A stage's TrainState: where its arrays live, and where they come from."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,12 +27,12 @@ class Layout:
     self,
     learner: learner_lib.Learner,
     mesh: jax.sharding.Mesh,
-    control: dict | None,
+    control: Callable[[], dict | None],
   ):
-    """Args: control: what sources and rewards remember, as it starts."""
+    """Args: control: makes what sources and rewards remember, as it starts."""
 
     def init_state(params, total):
-      state = learner_lib.init_state(learner, params, control)
+      state = learner_lib.init_state(learner, params, control())
       return state.replace(step=total)
 
     specs = learner.model.specs

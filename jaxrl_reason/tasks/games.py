@@ -12,6 +12,7 @@ rewards into the example, as 'gained'. A look-up ends in an answer like any
 other task's.
 """
 
+import functools
 import operator
 from collections.abc import Callable
 
@@ -134,6 +135,7 @@ def _put(board: str, cell: int, who: str) -> str:
   return board[:cell] + who + board[cell + 1 :]
 
 
+@functools.cache
 def _best(board: str) -> tuple[float, list]:
   """(what X gets of the opponent at best, the turns to it)."""
   best = (-1.0, [])
@@ -156,6 +158,8 @@ def _best(board: str) -> tuple[float, list]:
 def tic_tac_toe(
   rng: np.random.Generator, *, played: int
 ) -> base.Example | None:
+  if not 1 <= played <= 2:  # of the one empty board there is no other side
+    raise ValueError(f'played={played}; 1 or 2')
   board = '.' * 9
   for cell in base.shuffled(rng, range(9))[: 2 * played]:
     board = _put(board, cell, 'XO'[board.count('.') % 2 == 0])
@@ -216,8 +220,8 @@ GAMES = {
     ),
     _game(
       tic_tac_toe,
-      dict(played=1),  # moves of each before the first
-      dict(played=0),
+      dict(played=1),  # moves of each before the first, 1 or 2
+      dict(played=2),
       '123456789.XO>;?',
     ),
   )

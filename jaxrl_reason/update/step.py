@@ -78,7 +78,7 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
   if 'segment_reward' in learner.needs:
     # The loss adds a row's outcome to its last turn: what is not the turns'.
     own = batch.episode.reward
-    given |= {'segment_reward': own, 'segment_ids': batch.turn}
+    given |= {'segment_reward': own, 'segment_ids': batch.turn - 1}
     reward = reward - jnp.nansum(own, axis=1)
   return losses.advantages(
     learner.objective,

@@ -11,7 +11,7 @@ import pytest
 from small import small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.base import NONE, Prompts
+from jaxrl_reason.base import Prompts
 from jaxrl_reason.batch import rows_of
 from jaxrl_reason.envs import Env, Step
 from jaxrl_reason.logits import Sampling
@@ -19,6 +19,7 @@ from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models import spec as spec_lib
 from jaxrl_reason.models.adapters import lora
 from jaxrl_reason.rollouts import turns
+from jaxrl_reason.rollouts.sampler import NONE
 
 B, G, P, C, MOST = 4, 6, 4, 26, 4
 STOP = jnp.array([1, -1])
@@ -181,8 +182,8 @@ def test_an_observation_is_data():
   seen = 0
   for row in range(B * G):
     for i in range(MOST):
-      drawn = tokens[row][(turn[row] == i) & own[row]]
-      said = tokens[row][(turn[row] == i) & ~own[row]]
+      drawn = tokens[row][(turn[row] == i + 1) & own[row]]
+      said = tokens[row][(turn[row] == i + 1) & ~own[row]]
       words = [text.get(t, '') for t in drawn]
       # A turn goes on until a stop: none before its last token.
       assert not any(';' in w for w in words[:-1])
@@ -197,7 +198,7 @@ def test_an_observation_is_data():
   # Tokens of a row lie one after another: nothing but its end is padding.
   there = np.asarray(out.valid)
   assert (there[:, :-1] >= there[:, 1:]).all()
-  assert (np.diff(np.where(there, turn, MOST), axis=1) >= 0).all()
+  assert (np.diff(np.where(there, turn, MOST + 1), axis=1) >= 0).all()
   np.testing.assert_array_equal(np.asarray(out.logp)[~own], 0)
 
 

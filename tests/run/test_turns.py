@@ -95,13 +95,13 @@ def test_turns_are_credited_by_their_own_rewards(tmp_path):
     reward=own.sum(1),  # nothing but the turns' own
     reward_valid=jnp.ones(n, bool),
     episode=batch.episode.replace(reward=own),
-    turn=jnp.where(batch.turn >= 0, jnp.arange(batch.turn.shape[1]) % 2, -1),
+    turn=jnp.where(batch.turn > 0, jnp.arange(batch.turn.shape[1]) % 2 + 1, 0),
   )
   adv = np.asarray(step.advantages(learn, batch))
   mask, turn = np.asarray(batch.mask), np.asarray(batch.turn)
-  assert not adv[mask & (turn == 1)].any()  # equal rewards: nothing learnt
+  assert not adv[mask & (turn == 2)].any()  # equal rewards: nothing learnt
   by_row = [
-    set(np.round(a[m & (t == 0)], 4)) for a, m, t in zip(adv, mask, turn)
+    set(np.round(a[m & (t == 1)], 4)) for a, m, t in zip(adv, mask, turn)
   ]
   assert all(len(values) <= 1 for values in by_row)
   seen = [min(values) for values in by_row[:4] if values]
