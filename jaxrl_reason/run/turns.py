@@ -53,6 +53,8 @@ def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
     ('path', c.path, 'fused'),
     ('slots', c.slots, 0),
     ('demos', c.demos, 0),
+    ('refill_keep', c.refill_keep, False),
+    ('replay.rows', c.replay.rows, 0),
   ):
     if value != only:
       raise ValueError(

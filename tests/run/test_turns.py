@@ -141,6 +141,10 @@ def test_a_run_plays_tells_and_goes_on(tmp_path):
     ({'turns.env': ''}, "rl.algorithm='mt_grpo' reads the rewards of turns"),
     ({'path': 'host', 'steps_per_dispatch': 1}, "rl.path='host': with"),
     ({'slots': 2}, 'rl.slots=2: with rl.turns.env'),
+    (
+      {'replay.rows': 4, 'old_logp': 'sampler'},
+      'rl.replay.rows=4: with rl.turns.env',
+    ),
     ({'turns.tokens': 25}, 'rl.turns.tokens=25 is more than data.completion'),
     ({'turns.most': 0}, 'rl.turns.most=0: must be a whole number'),
     ({'rewards': {'env': {'reward': 'task'}}}, 'rl.rewards.env: that name'),
