@@ -97,6 +97,7 @@ class Rollout:
   # rows that share a node have the same tokens there. 0: padding.
   node: jax.Array
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
+  entropy: jax.Array | None = None  # f32 [N,C], nats, untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   # int8 or 16 [N,T,L,k], experts each token used (`models.moe.UNKNOWN`).
   routes: jax.Array | None = None

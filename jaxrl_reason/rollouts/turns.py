@@ -141,6 +141,7 @@ def generate(
     fold(key, ids),
     stop,
     policy_logp,
+    entropy=False,
   )
   hidden, cache = model.prefill(params, prompts, valid, n_samples, max_new, 1)
   used = model.sampled_routes(cache)[1] if routes else None
