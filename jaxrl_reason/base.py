@@ -34,6 +34,11 @@ class Model:
     decode: (decode_params, tokens [S], cache, t [] or [S], step) -> (hidden
       [S,D], cache); see `transformer.decode`.
     grow: (cache, columns) -> cache.
+    gapped: (cache of no completion yet, columns) -> cache whose rows may hold
+      gaps; None, with extend and fork: no turns.
+    extend: (decode_params, tokens [S,O], cache, t [S,O], column) -> (hidden of
+      each row's last token [S,D], experts used, cache); see `decoding.extend`.
+    fork: (cache, t [S], n) -> cache of S*n rows; see `cache.fork`.
     flops_per_token: forward FLOPs of a token after `context` others.
     hidden_routed: of a mixture of experts, (params, tokens, valid, routes
       [N,T,L,k] or None) -> (hidden, {'routes', 'load_balance'}).
@@ -51,6 +56,9 @@ class Model:
   decode: Callable
   grow: Callable
   flops_per_token: Callable[[float], float]
+  gapped: Callable | None = None
+  extend: Callable | None = None
+  fork: Callable | None = None
   hidden_routed: Callable | None = None
   sampled_routes: Callable | None = None
   adapters_off: Callable | None = None
@@ -90,12 +98,33 @@ class Rollout:
   truncated: jax.Array  # bool [N], ran out of room before a stop token
   temperature: jax.Array  # f32 [N]
   version: jax.Array  # i32 [N,C], updates behind the weights that drew a token
+  # i32 [N,C], the turn of a token, from 1; an observation has that of the call
+  # it answers. 0: padding, the only place that is no token.
+  turn: jax.Array
+  # i32 [N,C], the node of a token in its prompt's tree of samples, from 1;
+  # rows that share a node have the same tokens there. 0: padding.
+  node: jax.Array
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
   entropy: jax.Array | None = None  # f32 [N,C], nats, untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   # int8 or 16 [N,T,L,k], experts each token used (`models.moe.UNKNOWN`).
   routes: jax.Array | None = None
   views: dict[str, jax.Array] | None = None  # what rewards read besides text
+  episode: 'Episode | None' = None  # what an environment said
+
+  @property
+  def valid(self) -> jax.Array:
+    """bool [N,C], where a row has tokens, its own or an environment's."""
+    return self.turn > 0
+
+
+@struct.dataclass
+class Episode:
+  """What an environment said of N rows, S turns at most."""
+
+  reward: jax.Array  # f32 [N,S], of each turn; NaN where there was none
+  done: jax.Array  # bool [N], the environment ended it, not the room
+  events: dict[str, jax.Array]  # i32 [N] by name, see `rollouts.turns.EVENTS`
 
 
 @struct.dataclass
@@ -173,6 +202,9 @@ class Batch:
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
+  turn: jax.Array | None = None  # i32 [N,T], 0 outside completions
+  node: jax.Array | None = None  # i32 [N,T], of one group only; 0 outside
+  episode: Episode | None = None  # rewards in the unit of `reward`
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
   prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
 

@@ -34,7 +34,7 @@ def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
   if tokens is None:
     tokens, valid = prompts.tokens, prompts.valid
   tokens = jnp.concatenate([per_row(tokens, n), rollout.tokens], axis=1)
-  valid = jnp.concatenate([per_row(valid, n), rollout.sampled], axis=1)
+  valid = jnp.concatenate([per_row(valid, n), rollout.valid], axis=1)
   routes = rollout.routes
   if routes is not None and prompts.train_tokens is not None:
     # Those of another prompt.
@@ -54,6 +54,10 @@ def make_batch(found: Trajectories) -> Batch:
   offpolicy = None
   if rollout.is_demo is not None:
     offpolicy = beside(rollout.sampled & rollout.is_demo[:, None])
+  group = per_row(jnp.arange(b, dtype=jnp.int32), n)
+  # No two groups share a node: each has fewer of them than tokens.
+  room = rollout.tokens.size // b + 1
+  node = rollout.node + jnp.where(rollout.node > 0, group[:, None] * room, 0)
   batch = Batch(
     tokens=rows.tokens,
     valid=rows.valid,
@@ -61,12 +65,15 @@ def make_batch(found: Trajectories) -> Batch:
     reward=reward.total,
     reward_parts=reward.parts,
     reward_valid=reward.valid,
-    group=per_row(jnp.arange(b, dtype=jnp.int32), n),
+    group=group,
     truncated=rollout.truncated,
     temperature=rollout.temperature,
     sampler_logp=beside(rollout.logp),
     is_offpolicy=offpolicy,
     version=beside(rollout.version),
+    turn=beside(rollout.turn),
+    node=beside(node),
+    episode=rollout.episode,
     routes=rows.routes,
     prompt_id=per_row(prompts.prompt_id, n),
   )
@@ -193,6 +200,26 @@ def lengths_by_verdict(batch: Batch) -> Metrics:
     return jnp.where(chosen, lengths, 0).sum() / chosen.sum()
 
   return {'length_right': mean(right), 'length_wrong': mean(~right)}
+
+
+def turn_stats(batch: Batch) -> Metrics:
+  """Summarises episodes: turns, tokens drawn and reward of each turn over the
+  rows that have it, and per row what `rollouts.turns.EVENTS` counts.
+  """
+  reward = batch.episode.reward
+  there = jnp.isfinite(reward)
+  n = jnp.maximum(there.sum(axis=0), 1)
+  out = {'turns/mean': jnp.mean(there.sum(axis=1).astype(jnp.float32))}
+  out['turns/done'] = jnp.mean(batch.episode.done)
+  for name, count in batch.episode.events.items():
+    out[f'turns/{name}'] = jnp.mean(count.astype(jnp.float32))
+  gained = jnp.where(there, reward, 0).sum(axis=0) / n
+  for i in range(reward.shape[1]):
+    out[f'turns/{i}/reward'] = gained[i]
+    drawn = jnp.sum(batch.mask & (batch.turn == i + 1))
+    out[f'turns/{i}/length'] = drawn / n[i]
+    out[f'turns/{i}/share'] = jnp.mean(there[:, i])
+  return out
 
 
 def split(tree, parts: int):

@@ -186,6 +186,16 @@ def reinforce() -> ml_collections.ConfigDict:
       min_p=0.0,
       slots=0,  # samples of a problem decoded at a time, then the next; 0: all
       cache_segments=4,  # parts in which the cache of a rollout grows, at most
+      # Episodes of several turns with an environment, inside the step.
+      turns=dict(
+        env='',  # a name in envs.ENVS; '': one completion per sample
+        most=4,  # turns of an episode
+        tokens=0,  # drawn in one turn, at most; 0: data.completion_len
+        observation=32,  # tokens of an answer of the environment; rest is cut
+        # Of those, computed at a time, up to the longest; 0: all.
+        chunk=0,
+        reward=1.0,  # weight of the environment's own rewards
+      ),
       demos=0,  # of a problem's samples, how many are its reference solution
       # Of losses that read values (PPO) or process rewards (PRIME).
       critic=dict(

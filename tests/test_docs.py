@@ -6,7 +6,7 @@ import sys
 import pytest
 from small import ROOT
 
-from jaxrl_reason import tasks
+from jaxrl_reason import envs, tasks
 from jaxrl_reason.rewards import resolve
 from jaxrl_reason.run import train
 
@@ -52,6 +52,29 @@ def test_an_own_task_and_reward_train(folder):
   assert resolve.load(short['reward'])('12', {}) == 1 / 3
   assert (folder / 'run' / 'curves.png').exists()
   sys.path.remove(str(folder / 'configs'))
+
+
+def test_an_own_environment_is_played(tmp_path, monkeypatch):
+  shown = blocks('turns.md')
+  assert set(shown) == {'bits.py', 'configs/bits_tiny.py'}
+  written = [line for line in shown['bits.py'].split('\n') if line]
+  assert len(written) <= 40
+  for name, code in shown.items():
+    (tmp_path / name.rpartition('/')[2]).write_text(code)
+  monkeypatch.syspath_prepend(str(tmp_path))
+  import bits_tiny
+
+  c = bits_tiny.get_config()
+  c.compile_cache, c.log_every = '', 1
+  try:
+    train.run(c, tmp_path / 'run')
+  finally:
+    tasks.GAMES.pop('bits')
+    envs.ENVS.pop('bits')
+    for name in ('bits', 'bits_tiny'):
+      sys.modules.pop(name)
+  told = (tmp_path / 'run' / 'metrics.jsonl').read_text()
+  assert '"train/turns/2/reward"' in told
 
 
 def test_an_own_loop_learns(folder):

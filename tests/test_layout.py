@@ -9,7 +9,7 @@ OURS = 'jaxrl_reason'
 PACKAGE = ROOT / OURS
 # A room imports from lower floors only, never from its own: no circle can hide.
 FLOORS = (
-  'base command hosts logits losses reading reports tasks trees',
+  'base command envs hosts logits losses reading reports tasks trees',
   'config sharding',
   'models',
   'batch checkpoints data',

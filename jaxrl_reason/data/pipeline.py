@@ -74,21 +74,31 @@ def prompt_row(
     'answer': encode(example) if encode else {},
   }
   if demo_len is not None:
-    ids = _solution_ids(example, tokenizer, demo_len, what)
+    ids, _ = _solution_ids(example, tokenizer, demo_len, what)
     row['demo'] = np.pad(ids, (0, demo_len - len(ids)))
     row['demo_length'] = np.int32(len(ids))
   return row
 
 
-def _solution_ids(example: dict, tokenizer, room: int, what: str) -> np.ndarray:
-  """The reference solution and its stop token; longer ones are refused."""
-  ids = [*tokenizer.encode(example['solution']), tokenizer.eos_ids[0]]
+def _solution_ids(
+  example: dict, tokenizer, room: int, what: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """The reference solution and its stop token, and which of them the policy
+  says itself (bool); longer ones are refused.
+  """
+  ids, own = [], []
+  for words in example.get('turns', [[example['solution'], '']]):
+    for text, mine in zip(words, (True, False)):
+      new = tokenizer.encode(text)
+      ids += new
+      own += [mine] * len(new)
+  ids, own = [*ids, tokenizer.eos_ids[0]], [*own, True]
   if len(ids) > room:
     raise ValueError(
       f'{what}: the solution has {len(ids)} tokens and data.completion_len is '
       f'{room}. Raise it, or drop long ones with data.too_long="drop".'
     )
-  return np.int32(ids)
+  return np.int32(ids), np.array(own)
 
 
 def solution_row(
@@ -97,7 +107,7 @@ def solution_row(
   """Prompt and worked solution [T], as the sampler would have made them."""
   what = f'{example["task"]} example {index}'
   row = pad_prompt(prompt_ids(example, tokenizer), prompt_len, what)
-  ids = _solution_ids(example, tokenizer, completion_len, what)
+  ids, own = _solution_ids(example, tokenizer, completion_len, what)
   room = completion_len - len(ids)
 
   def pad(x, n):
@@ -106,9 +116,7 @@ def solution_row(
   return {
     'tokens': np.concatenate([row['tokens'], pad(ids, room)]),
     'valid': np.concatenate([row['valid'], pad(np.ones(len(ids), bool), room)]),
-    'mask': np.concatenate(
-      [np.zeros(prompt_len, bool), pad(np.ones(len(ids), bool), room)]
-    ),
+    'mask': np.concatenate([np.zeros(prompt_len, bool), pad(own, room)]),
   }
 
 

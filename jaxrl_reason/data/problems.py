@@ -72,7 +72,7 @@ def load(c, seed: int) -> Problems:
     return _of_files(files.load(c.dir, **rest), c.files.verifier)
   raise ValueError(
     f'data.name={c.name!r}: choose {gsm8k.NAME}, {files.NAME}, one of '
-    f'{", ".join(tasks.TASKS)}, or gym:<family> of reasoning-gym'
+    f'{", ".join(tasks.TASKS | tasks.GAMES)}, or gym:<family> of reasoning-gym'
   )
 
 

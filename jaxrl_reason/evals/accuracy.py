@@ -16,10 +16,16 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import answers, estimators, scores
 from jaxrl_reason.evals.answers import EvalSet
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts import turns
 
 
-def make_set(source, n: int, tokenizer, prompt_len: int) -> EvalSet:
+def make_set(
+  source, n: int, tokenizer, prompt_len: int, encode: Callable | None = None
+) -> EvalSet:
   """The first n problems of a source.
+
+  Args:
+    encode: of the environment that they are played with, if any.
 
   Raises:
     ValueError: names one that has more tokens than prompt_len.
@@ -28,7 +34,8 @@ def make_set(source, n: int, tokenizer, prompt_len: int) -> EvalSet:
   ids = [pipeline.prompt_ids(e, tokenizer) for e in examples]
   for i, (example, row) in enumerate(zip(examples, ids)):
     pipeline.pad_prompt(row, prompt_len, f'{example["task"]} example {i}')
-  return EvalSet(examples, ids, prompt_len)
+  encoded = encode and [encode(example) for example in examples]
+  return EvalSet(examples, ids, prompt_len, encoded)
 
 
 class Evaluation:
@@ -47,11 +54,13 @@ class Evaluation:
     tokenizer,
     grade: Callable,
     key: jax.Array,
+    how: turns.Turns | None = None,
   ):
     """Args:
     n_samples: drawn beside the greedy one, at temperature `heat`.
     rows: completions at a time, over all devices.
     grade: list of (completion, example) -> list of Verdict.
+    how: the environment that answers, and the limits; None: one completion.
     """
     self._samples, self._rows = range(1 + n_samples), rows
     self._of = dict(
@@ -63,7 +72,7 @@ class Evaluation:
       sampling=Sampling.make(heat),
       row_id=self._row_id,
     )
-    self._program = dict(model=model, max_new=max_new)
+    self._program = dict(model=model, max_new=max_new, how=how)
     self._generate = {}  # by samples of a unit
 
   def _row_id(self, problem: np.ndarray, sample: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import traces
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import records
-from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts import sampler, turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,11 +32,13 @@ class EvalSet:
 
   Attributes:
     ids: tokens of each prompt; room: P, of the longest.
+    encoded: what an environment goes by of each; None: there is none.
   """
 
   examples: Sequence[dict]
   ids: Sequence[Sequence[int]]
   room: int
+  encoded: Sequence[dict] | None = None
 
   def rows(self, problems: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(tokens i32, valid bool) [n,P] of some of the problems."""
@@ -45,6 +47,15 @@ class EvalSet:
       for i in problems
     ]
     return tuple(np.stack([r[k] for r in rows]) for k in ('tokens', 'valid'))
+
+  def played(self, problems: np.ndarray) -> tuple[dict, ...]:
+    """What `make_generate`'s function is given last, of some of the problems,
+    arrays [n,...]; () where there is no environment.
+    """
+    if self.encoded is None:
+      return ()
+    rows = [self.encoded[i] for i in problems]
+    return (jax.tree.map(lambda *x: np.stack(x), *rows),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,16 +106,23 @@ def make_generate(
   max_new: int,
   *,
   details: bool = False,
+  how: turns.Turns | None = None,
 ) -> Callable[..., Rollout]:
-  """Compiled (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout.
+  """Compiled (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
+  where there is an environment, what it goes by is the last argument.
 
   Args:
     n_samples: G, completions of a prompt.
     details: also log-probabilities and entropies of the policy itself.
+    how: the environment that answers, and the limits; None: one completion.
   """
 
   @jax.jit
-  def generate(params, tokens, valid, row_ids, sampling, key, stop):
+  def generate(params, tokens, valid, row_ids, sampling, key, stop, *encoded):
+    if how is not None:
+      given = params, tokens, valid, *encoded, key, sampling, stop
+      rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
+      return turns.generate(how, model, *given, **rest)
     return sampler.generate(
       model,
       params,
@@ -186,7 +204,8 @@ class Asker:
     """Dispatches a unit: (its rows here [n,2], the Rollout to come)."""
     here = of[sharding.my_rows(self.mesh, len(of))]
     # What fills up is drawn as well, and not counted.
-    prompts = problems.rows(np.where(here < 0, 0, here))
+    asked = np.where(here < 0, 0, here)
+    prompts, played = problems.rows(asked), problems.played(asked)
     rows = np.stack(
       [np.repeat(here, len(samples)), np.tile(samples, len(here))], axis=1
     )
@@ -195,12 +214,12 @@ class Asker:
       named[:, 1] == 0, 0.0, np.asarray(self.sampling.temperature)
     )
     ids = self.row_id(named[:, 0], named[:, 1]).astype(np.int32)
-    tokens, valid, ids, heat = sharding.to_global(
-      (*prompts, ids, heat.astype(np.float32)), self.mesh
+    tokens, valid, ids, heat, played = sharding.to_global(
+      (*prompts, ids, heat.astype(np.float32), played), self.mesh
     )
     sampling = self.sampling.replace(temperature=heat)
-    of = tokens, valid, ids, sampling, self.key, self.stop
-    return rows, self.generate(self.params, *of)
+    given = self.params, tokens, valid, ids, sampling, self.key, self.stop
+    return rows, self.generate(*given, *played)
 
   def _records(
     self, problems: EvalSet, rows: np.ndarray, out: Rollout
@@ -210,6 +229,7 @@ class Asker:
     real = np.flatnonzero((rows >= 0).all(axis=1))
     drawn = [local.tokens[i][local.sampled[i]].tolist() for i in real]
     examples = [problems.examples[rows[i, 0]] for i in real]
+    examples = [e | local.gained(i) for e, i in zip(examples, real)]
     texts = [self.tokenizer.decode(ids) for ids in drawn]
     verdicts = self.grade(list(zip(texts, examples)))
     cut = self._at_budgets(drawn, examples, verdicts)
@@ -276,6 +296,13 @@ class _Local:
     self.tokens, self.sampled = here(out.tokens), here(out.sampled)
     self.truncated = here(out.truncated)
     self._logp, self._entropy = here(out.policy_logp), here(out.entropy)
+    self._gained = here(out.episode and out.episode.reward)
+
+  def gained(self, i: int) -> dict[str, float]:
+    """{'gained'}: a row's rewards of its environment, the verifier of games."""
+    if self._gained is None:
+      return {}
+    return {'gained': float(np.nansum(self._gained[i]))}
 
   def details(self, i: int) -> dict[str, float]:
     """Log-probability and entropy of a row, where the program gave them."""

@@ -14,6 +14,11 @@ and a ring of R = min(W, C), with the same rule. In bytes, of keys and values:
 
   2 * sum over layers of K H (B min(P, W - 1) + S min(C, W)) * bytes of a number
 
+A cache of several turns (`gapped`) has no ring: tokens of one call lie in the
+same columns of all rows, a row that has fewer, or waits, leaves gaps, and `at`
+says of every column which token of the row it is. R is then as long for a layer
+with a window, since what is within the window of one row may lie far back.
+
 An int8 cache holds round(x / scale) with scale = max |x| / 127 for each (row,
 head, position): off by at most scale / 2.
 """
@@ -54,6 +59,9 @@ class Cache:
   windows: tuple[int, ...] = struct.field(pytree_node=False)
   # Experts used, int: prompts [B,P,L,k], the tokens decoded last [S,L,k].
   routes: tuple | None = None
+  # i32 [S,R], the position in its row of the token in a column, prompt
+  # included; -1: a gap. None: columns are a ring, without gaps.
+  at: jax.Array | None = None
 
 
 def keep(x: jax.Array, dtype: str) -> Kept:
@@ -89,13 +97,14 @@ def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
 
 
 def put(buffer: Kept, x: jax.Array, step, dtype: str) -> Kept:
-  """Writes x [S,K,H] at the column of a step, of every row."""
+  """Writes x [S,K,H], or O tokens of each row [S,O,K,H], from the column of a
+  step on, of every row.
+  """
   column = step % buffer.values.shape[2]
+  x = x.swapaxes(1, 2) if x.ndim == 4 else x[:, :, None]  # [S,K,O,H]
 
   def write(all_, new):
-    return jax.lax.dynamic_update_slice_in_dim(
-      all_, new[:, :, None], column, axis=2
-    )
+    return jax.lax.dynamic_update_slice_in_dim(all_, new, column, axis=2)
 
   return jax.tree.map(write, buffer, keep(x, dtype))
 
@@ -105,16 +114,100 @@ def grow(cache: Cache, n: int) -> Cache:
   stay where they are.
   """
 
-  def pad(x, window):
+  def pad(x, columns, axis=2, fill=0):
     width = [(0, 0)] * x.ndim
-    width[2] = (0, within(n, window) - x.shape[2])
-    return sharding.rows(jnp.pad(x, width)) if width[2][1] else x
+    width[axis] = (0, columns - x.shape[axis])
+    if not width[axis][1]:
+      return x
+    return sharding.rows(jnp.pad(x, width, constant_values=fill))
 
+  if cache.at is not None:
+    own = jax.tree.map(lambda x: pad(x, n), cache.own)
+    return cache.replace(own=own, at=pad(cache.at, n, axis=1, fill=-1))
   grown = (
-    jax.tree.map(lambda x, w=w: pad(x, w), kv)
+    jax.tree.map(lambda x, w=w: pad(x, within(n, w)), kv)
     for kv, w in zip(cache.own, cache.windows)
   )
   return cache.replace(own=tuple(grown))
+
+
+def gapped(cache: Cache, columns: int) -> Cache:
+  """Gives a cache into which nothing was decoded yet as one of several turns,
+  with room for so many columns.
+  """
+  s, heads, _, width = cache.own[0][0].values.shape
+  dtype = cache.own[0][0].values.dtype
+  blank = empty(s, heads, columns, width, dtype)
+  at = sharding.rows(jnp.full((s, columns), -1, jnp.int32))
+  own = tuple((blank, blank) for _ in cache.own)
+  return cache.replace(own=own, at=at)
+
+
+def place(cache: Cache, t: jax.Array, column):
+  """Notes where tokens go in a gapped cache.
+
+  Args:
+    t: int [S,O], the index in its completion of each row's tokens; -1: none.
+    column: int [], of the first of them.
+
+  Returns:
+    (cache, positions [S,O], masks by window: (of prompt bool [B,I*O,P], of
+    own columns bool [S,O,R])).
+  """
+  b, (s, o) = cache.prompt_mask.shape[0], t.shape
+  first = jnp.repeat(cache.prompt_mask.sum(axis=1), s // b)
+  positions = jnp.where(t < 0, -1, first[:, None] + t)
+  at = jax.lax.dynamic_update_slice_in_dim(cache.at, positions, column, axis=1)
+  of_prompt = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
+  queries, masks = positions.reshape(b, -1, 1), {}
+  for window, (keys, _) in dict(zip(cache.windows, cache.prompt)).items():
+    prompt = jnp.broadcast_to(
+      cache.prompt_mask[:, None], (b, s // b * o, of_prompt.shape[2])
+    )
+    own = (at >= 0)[:, None] & (at[:, None] <= positions[..., None])
+    if window:
+      prompt = prompt & (queries - of_prompt < window)
+      own = own & (positions[..., None] - at[:, None] < window)
+    masks[window] = prompt[..., -keys.values.shape[2] :], own
+  return cache.replace(at=at), jnp.maximum(positions, 0), masks
+
+
+def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
+  """Gives every row of a gapped cache n children, which share its keys: they
+  become the prompt's, and the children's own columns begin empty.
+
+  Args:
+    t: int [S], the index in its completion of the last token that the children
+      have in common; -1: the prompt alone.
+    n: children of a row, adjacent; index 0 of their completions comes after
+      that token.
+  """
+  b, s = cache.prompt_mask.shape[0], cache.at.shape[0]
+  first = jnp.repeat(cache.prompt_mask.sum(axis=1), s // b)
+  kept = (cache.at >= 0) & (cache.at <= (first + t)[:, None])
+
+  def of_row(x):
+    return jnp.repeat(x, s // b, axis=0)
+
+  def joined(prompt, own):
+    return jnp.concatenate([of_row(prompt), own], axis=2)
+
+  def blank(x):
+    return jnp.repeat(jnp.zeros_like(x), n, axis=0)
+
+  mask = jnp.concatenate([of_row(cache.prompt_mask), kept], axis=1)
+  routes = cache.routes
+  if routes is not None:
+    own = jnp.repeat(routes[1], n, axis=0)
+    room = ((0, 0), (0, kept.shape[1]), (0, 0), (0, 0))
+    routes = jnp.pad(of_row(routes[0]), room, constant_values=-1), own
+  return cache.replace(
+    prompt=jax.tree.map(joined, cache.prompt, cache.own),
+    own=jax.tree.map(blank, cache.own),
+    prompt_mask=mask,
+    routes=routes,
+    at=jnp.repeat(jnp.full_like(cache.at, -1), n, axis=0),
+  )
 
 
 def spaced(most: int, n: int) -> list[int]:

@@ -181,24 +181,16 @@ def prefill(
   )
 
 
-def decode(
-  c: Config, params: Any, tokens, cache: cache_lib.Cache, t, step=None
-):
-  """One token per row: the t-th of its completion.
+def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
+  """The layers one by one over tokens [S,...] at positions [S,...], whose keys
+  go to the cache's columns from `column` on.
 
   Args:
-    params: from `decode_params`.
-    tokens: int [S], the tokens at completion index t.
-    cache: filled up to index t - 1.
-    t: int [] or [S].
-    step: int [], calls before this one, which says where in the cache their
-      keys go; None: t.
+    masks: by window, as `attention.attend_cached` takes them.
 
   Returns:
-    (hidden [S,D], cache with their keys written).
+    (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
   """
-  step = t if step is None else step
-  positions, masks = cache_lib.context(cache, t, step)
   tables = [
     rope.angles(r, positions, c.head_dim, cache.room) for r in c.rope_tables
   ]
@@ -208,7 +200,7 @@ def decode(
 
     def attend(q, k, v, i=i):
       kv = tuple(
-        cache_lib.put(buffer, new, step, c.cache_dtype)
+        cache_lib.put(buffer, new, column, c.cache_dtype)
         for buffer, new in zip(cache.own[i], (k, v))
       )
       out = attention.attend_cached(
@@ -226,11 +218,62 @@ def decode(
     x, (kv, used) = blocks.block(x, p, c, angles, attend)
     own.append(kv)
     routes.append(used and used['routes'])
-  cache = cache.replace(own=tuple(own))
+  cache, used = cache.replace(own=tuple(own)), None
   if cache.routes is not None:
-    used = jnp.stack(routes, axis=1).astype(cache.routes[1].dtype)
+    used = jnp.stack(routes, axis=tokens.ndim).astype(cache.routes[1].dtype)
+  return blocks.norm(x, params, 'final_norm', c), cache, used
+
+
+def decode(
+  c: Config, params: Any, tokens, cache: cache_lib.Cache, t, step=None
+):
+  """One token per row: the t-th of its completion.
+
+  Args:
+    params: from `decode_params`.
+    tokens: int [S], the tokens at completion index t.
+    cache: filled up to index t - 1.
+    t: int [] or [S]; in a gapped cache [S], -1 of rows that wait.
+    step: int [], calls before this one, which says where in the cache their
+      keys go; None: t. Of a gapped cache, the column.
+
+  Returns:
+    (hidden [S,D], cache with their keys written).
+  """
+  step = t if step is None else step
+  if cache.at is None:
+    positions, masks = cache_lib.context(cache, t, step)
+    masks = {w: (prompt, own[:, None]) for w, (prompt, own) in masks.items()}
+  else:
+    cache, positions, masks = cache_lib.place(cache, t[:, None], step)
+    positions = positions[:, 0]
+  hidden, cache, used = _walk(c, params, tokens, cache, positions, step, masks)
+  if used is not None:
     cache = cache.replace(routes=(cache.routes[0], used))
-  return blocks.norm(x, params, 'final_norm', c), cache
+  return hidden, cache
+
+
+def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
+  """Tokens that are given, several per row in one pass.
+
+  Args:
+    params: from `decode_params`.
+    tokens: int [S,O].
+    cache: gapped; their keys go to its columns from `column` on.
+    t: int [S,O], the index in its completion of each token; -1: a gap, which
+      nothing looks at.
+
+  Returns:
+    (hidden [S,D] of each row's last token, of those that have any; experts used
+    [S,O,L,k] or None; cache).
+  """
+  cache, positions, masks = cache_lib.place(cache, t, column)
+  hidden, cache, used = _walk(
+    c, params, tokens, cache, positions, column, masks
+  )
+  last = jnp.argmax(t, axis=1)
+  hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]
+  return hidden, used, cache
 
 
 def sampled_routes(cache: cache_lib.Cache) -> tuple[jax.Array, jax.Array]:

@@ -28,5 +28,8 @@ def build(c: Config) -> Model:
     flops_per_token=functools.partial(flops_per_token, c),
     hidden_routed=routed if c.experts else None,
     grow=cache_lib.grow,
+    gapped=cache_lib.gapped,
+    extend=functools.partial(decoding.extend, c),
+    fork=cache_lib.fork,
     sampled_routes=decoding.sampled_routes if c.experts else None,
   )

@@ -196,6 +196,11 @@ def _prompts(config, parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
 def _fused(config, parts: Prepared) -> Phase:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
   layout = stages.layout(config, 'rl', learner, parts.mesh)
+  if config.rl.turns.env:
+    raise ValueError(
+      f'rl.turns.env={config.rl.turns.env!r}: a plan counts the tokens of one '
+      'completion; set it to "" for the plan of that'
+    )
   source, encode, sampling = stages.fused_source(
     config, learner, parts.problems.kernel, parts.tokenizer
   )

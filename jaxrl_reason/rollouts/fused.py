@@ -11,10 +11,17 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import trees
-from jaxrl_reason.base import Model, Prompts, Reward, Rollout, Trajectories
+from jaxrl_reason.base import (
+  Model,
+  Prompts,
+  Reward,
+  Rollout,
+  Trajectories,
+)
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts import turns as turns_lib
 from jaxrl_reason.rollouts.views import Views
 
 # Fields of a Generation that go by the same name into the sampler.
@@ -33,6 +40,7 @@ class Generation:
     segments: parts in which the cache grows.
     demos: of the G samples of a prompt, how many are its reference solution.
     routes: note the experts used, for the update to replay.
+    turns: with an environment, that answers; None: one completion.
   """
 
   model: Model
@@ -42,6 +50,7 @@ class Generation:
   segments: int = 1
   demos: int = 0
   routes: bool = False
+  turns: turns_lib.Turns | None = None
 
 
 def step_keys(root: jax.Array, step) -> tuple[jax.Array, jax.Array]:
@@ -79,8 +88,26 @@ def complete(
   how = {name: getattr(gen, name) for name in OF_SAMPLER}
   how['version'] = step if version is None else version
   given = prompts.tokens, prompts.valid, noise, sampling, stop
+  if gen.turns is not None:
+    return _episodes(gen, params, prompts, given[2:], row_ids, how)
   out = sampler.generate(gen.model, params, *given, row_ids=row_ids, **how)
   return with_demos(out, prompts, gen.demos) if gen.demos else out
+
+
+def _episodes(gen, params, prompts: Prompts, given, row_ids, how) -> Rollout:
+  """Plays the episodes of one step's prompts."""
+  del how['slots']  # `config_checks` refuses them
+  return turns_lib.generate(
+    gen.turns,
+    gen.model,
+    params,
+    prompts.tokens,
+    prompts.valid,
+    prompts.answer[turns_lib.PART],
+    *given,
+    row_ids=row_ids,
+    **how,
+  )
 
 
 def greedy(
@@ -109,10 +136,13 @@ def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
     return jnp.where(where, demo, own)
 
   length = pick(batch_lib.per_row(prompts.demo_length, n), rollout.length)
+  sampled = pick(jnp.arange(c) < length[:, None], rollout.sampled)
   routes = rollout.routes
   return rollout.replace(
     tokens=pick(batch_lib.per_row(prompts.demo, n), rollout.tokens),
-    sampled=pick(jnp.arange(c) < length[:, None], rollout.sampled),
+    sampled=sampled,
+    turn=sampled.astype(jnp.int32),
+    node=sampler.nodes(sampled, n // b),
     length=length,
     logp=pick(0.0, rollout.logp),
     truncated=rollout.truncated & ~is_demo,

@@ -52,7 +52,7 @@ class Slots:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Draw:
+class Draw:
   """Draws tokens of rows: the arrays are those of all N rows."""
 
   model: Model
@@ -83,14 +83,15 @@ class _Draw:
     return jnp.any(token[..., None] == self.stop, axis=-1) & (token != NONE)
 
 
-def _same(x: jax.Array) -> jax.Array:
+def same(x: jax.Array) -> jax.Array:
+  """Gives what a slot for every row picks of arrays of all rows."""
   return x
 
 
 def _rows(slots: Slots) -> Callable:
   """x [N,...] -> of the slots' rows [S,...]."""
   if not slots.t.ndim:
-    return _same  # a slot for every row
+    return same  # a slot for every row
   b, n_slots = slots.row.shape
 
   def pick(x):
@@ -121,7 +122,7 @@ def _tell(on_token: Callable, t, token, over) -> None:
   jax.experimental.io_callback(on_token, None, t, token, over, ordered=True)
 
 
-def _step(draw: _Draw, on_token: Callable | None, slots: Slots) -> Slots:
+def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   """Decodes the slots' tokens and draws the next ones."""
   hidden, cache = draw.model.decode(
     draw.weights, slots.token, slots.cache, slots.t, slots.step
@@ -145,7 +146,7 @@ def _step(draw: _Draw, on_token: Callable | None, slots: Slots) -> Slots:
   )
 
 
-def _refill(draw: _Draw, slots: Slots) -> Slots:
+def _refill(draw: Draw, slots: Slots) -> Slots:
   """Gives the slots that are over the next rows of their prompt.
 
   Their first tokens have been drawn already, with those of all rows.
@@ -169,7 +170,7 @@ def _refill(draw: _Draw, slots: Slots) -> Slots:
 
 
 def _loop(
-  draw: _Draw, on_token: Callable | None, most: int, slots: Slots
+  draw: Draw, on_token: Callable | None, most: int, slots: Slots
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
   g = slots.out['tokens'].shape[0] // slots.row.shape[0]
@@ -203,7 +204,7 @@ def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
   return list(zip(rooms, steps))
 
 
-def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
+def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   """The first token of all rows, and a row in every slot.
 
   Args:
@@ -213,7 +214,7 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   """
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
-  first, out = draw(hidden, _same, 0), {}
+  first, out = draw(hidden, same, 0), {}
   for k, x in first.items():
     blank = jnp.full((b * g, c), BLANK.get(k, 0), x.dtype)
     out[k] = sharding.rows(blank.at[:, 0].set(x))
@@ -235,8 +236,14 @@ def _begin(draw: _Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   )
 
 
-def _rollout(draw: _Draw, slots: Slots, version: jax.Array) -> Rollout:
-  """What the slots have written."""
+def nodes(there: jax.Array, n_samples: int) -> jax.Array:
+  """Gives samples [N,C] that share no token a node each."""
+  sample = jnp.arange(there.shape[0]) % n_samples + 1
+  return jnp.where(there, sample[:, None], 0)
+
+
+def _rollout(draw: Draw, slots: Slots, version: jax.Array) -> Rollout:
+  """What the slots have written: one turn, no token shared."""
   drawn = slots.out['tokens'] != NONE
   tokens = jnp.where(drawn, slots.out['tokens'], 0)
   routes = None
@@ -254,6 +261,8 @@ def _rollout(draw: _Draw, slots: Slots, version: jax.Array) -> Rollout:
     truncated=~jnp.any(draw.ends(slots.out['tokens']), axis=1),
     temperature=draw.sampling.temperature,
     version=jnp.where(drawn, version, 0),
+    turn=drawn.astype(jnp.int32),
+    node=nodes(drawn, drawn.shape[0] // slots.row.shape[0]),
     routes=routes,
   )
 
@@ -325,7 +334,7 @@ def generate(
     raise ValueError(f'on_token needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
   heat = jnp.broadcast_to(sampling.temperature, (b * g,))
-  draw = _Draw(
+  draw = Draw(
     model,
     model.decode_params(params),
     sampling.replace(temperature=heat),

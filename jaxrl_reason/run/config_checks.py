@@ -16,7 +16,7 @@ from jaxrl_reason import losses, tasks
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import PREFILL, Config, sized_choice
 from jaxrl_reason.rewards import compose
-from jaxrl_reason.run import compile_log, ranges, source_checks, trackers
+from jaxrl_reason.run import compile_log, ranges, source_checks, trackers, turns
 from jaxrl_reason.update import optim, packing
 from jaxrl_reason.update.learner import OLD_LOGP
 
@@ -24,7 +24,7 @@ from jaxrl_reason.update.learner import OLD_LOGP
 COMPUTED = frozenset(
   'ref_logp old_logp sampler_logp entropy entropy_grad reward_parts values '
   'process_reward greedy_reward old_mean_logp full_logits sft_mask selected '
-  'key truncated is_offpolicy'.split()
+  'key truncated is_offpolicy segment_reward segment_ids node_ids'.split()
 )
 
 
@@ -346,6 +346,7 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   _check_demos(c, needs)
   _check_old_logp(c, needs)
   _check_packing(config, needs)
+  turns.check(config, needs)
   sized_choice('model.prefill', config.model.prefill, PREFILL)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')

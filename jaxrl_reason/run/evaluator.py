@@ -13,7 +13,7 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.run import evaluations, samples
+from jaxrl_reason.run import evaluations, samples, turns
 from jaxrl_reason.run.compile_log import Waiting
 from jaxrl_reason.run.journal import say
 
@@ -37,6 +37,11 @@ class Evaluator:
     c, d = config.eval, config.data
     self._show, self._workdir = c.show, workdir
     self.said = ''  # of the last evaluation, on process 0
+    how, encode = None, None
+    if config.rl.turns.env:
+      # Its rewards as they are: what they weigh in training is no score.
+      how = turns.of(config, tokenizer, weight=1.0)
+      encode = how.env.encode
     self._evaluate = accuracy.Evaluation(
       model,
       stop,
@@ -49,12 +54,15 @@ class Evaluator:
       grade=grade,
       # The same noise at every evaluation: curves show the policy, not luck.
       key=trees.named_key(root, 'evaluation'),
+      how=how,
     )
     splits = {'heldout': problems.heldout}
     if c.harder and problems.harder is not None:
       splits['harder'] = problems.harder
     self._sets = {
-      name: accuracy.make_set(split, c.problems, tokenizer, d.prompt_len)
+      name: accuracy.make_set(
+        split, c.problems, tokenizer, d.prompt_len, encode
+      )
       for name, split in splits.items()
     }
 

@@ -128,6 +128,11 @@ RL = {
   # Exploration needs more than 0, which is greedy.
   'temperature': POSITIVE,
   'slots': COUNT_OR_NONE,
+  'turns.most': COUNT,
+  'turns.tokens': COUNT_OR_NONE,
+  'turns.observation': COUNT,
+  'turns.chunk': COUNT_OR_NONE,
+  'turns.reward': AMOUNT,
   'cache_segments': COUNT,
   'demos': COUNT_OR_NONE,
   'critic.warmup_updates': COUNT_OR_NONE,

@@ -50,6 +50,8 @@ def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
     return
   rewards, example = c.rewards.to_dict(), problems.train[0]
   _check_schedules(rewards)
+  if c.turns.env and not rewards:
+    return  # the environment's own alone
   if c.path == 'fused':
     room = config.data.completion_len
     encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)
@@ -100,7 +102,7 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
     views['uniform'] = jnp.zeros(2)
     rollout = Rollout(
       tokens, sampled, sampled.sum(1), zeros, jnp.zeros(2, bool), jnp.ones(2),
-      zeros, views=views,
+      zeros, zeros, zeros, views=views,
     )  # fmt: skip
     return reward_fn(rollout, answers, progress.start())
 

@@ -29,6 +29,7 @@ from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import HostSource
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import goodput, programs, rewarding, sources, states
+from jaxrl_reason.run import turns as run_turns
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.run.rounds_step import RoundsStep
 from jaxrl_reason.update import critics, optim, packing, shown
@@ -102,7 +103,7 @@ def learner(
     packing=packing.choose(c.padding, d.prompt_len),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
-    part_names=tuple(c.rewards),
+    part_names=run_turns.part_names(c),
     shown=shown.make(config.rollouts, c.prompts, c.samples),
     **common,
   )
@@ -272,6 +273,10 @@ def fused_source(
     rewards, task_kernel, tokenizer, config.data.completion_len
   )
   gen, sampling = generation(config, learn.model)
+  if config.rl.turns.env:
+    how = run_turns.of(config, tokenizer)
+    gen = dataclasses.replace(gen, turns=how)
+    encode, reward_fn = run_turns.with_env(how, rewards, encode, reward_fn)
   names, views = device.reads(rewards, task_kernel), None
   if names:
     parts = learn.minibatches * learn.micro_batches

@@ -21,10 +21,12 @@ from jaxrl_reason.tasks import (
   base,
   base_conversion,
   countdown,
+  games,
   gym,
   knights_knaves,
   linear_equations,
   lis,
+  products,
   satisfiability,
   sorting,
   string_functions,
@@ -41,12 +43,15 @@ TASKS: dict[str, Task] = {
     knights_knaves,
     linear_equations,
     lis,
+    products,
     satisfiability,
     sorting,
     string_functions,
     sudoku4,
   )
 }
+# Problems that are played: an environment is their verifier (`games`).
+GAMES: dict[str, Task] = games.GAMES
 SPLITS = ('train', 'heldout', 'harder')
 HELDOUT_SHARE = 1 / 8
 MAX_DRAWS = 20_000
@@ -74,19 +79,20 @@ def files_of_own() -> tuple[str, ...]:
 
 
 def is_known(name: str) -> bool:
-  return name in TASKS or name.startswith(gym.PREFIX)
+  return name in TASKS or name in GAMES or name.startswith(gym.PREFIX)
 
 
 def get(name: str) -> Task:
-  """Returns a task of `TASKS`, or 'gym:<family>' of reasoning-gym."""
+  """Returns a task of `TASKS`, a game, or 'gym:<family>' of reasoning-gym."""
   if name.startswith(gym.PREFIX):
     return gym.task(name.removeprefix(gym.PREFIX))
-  if name not in TASKS:
+  known = TASKS | GAMES
+  if name not in known:
     raise ValueError(
-      f'unknown task {name!r}; known: {", ".join(TASKS)}, and '
+      f'unknown task {name!r}; known: {", ".join(known)}, and '
       f'{gym.PREFIX}<family> for those of reasoning-gym'
     )
-  return TASKS[name]
+  return known[name]
 
 
 def is_heldout(identity: str) -> bool:

@@ -10,6 +10,10 @@ An Example is a plain dict that survives JSON:
   {'prompt': '7+5-3=', 'solution': '12#9', 'answer': '9', 'meta': {},
    'task': 'arithmetic'}
 
+A problem for an environment may have 'turns' beside its solution, a list of
+[what the policy says, what the environment answers]: the solution is all of
+them, one after another, and the answers are not learnt.
+
 **Final answers.** A completion is free text, one marker `#`, and the answer:
 `12 9 18#26`. Exactly one marker may occur, and nothing may follow the answer.
 Only the answer is rewarded. An integer answer is any number of spaces, an

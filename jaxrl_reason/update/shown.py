@@ -88,7 +88,7 @@ def _arrays(
     'entropy': entropy,
     'sampler_logp': batch.sampler_logp,
     'ref_logp': chosen.ref_logp,
-    'turn': getattr(batch, 'turn', None),
+    'turn': batch.turn - 1,  # from 0
     'advantage': adv if adv.ndim > 1 else None,
   }
   found = {

@@ -72,9 +72,17 @@ def trained(learner: Learner, batch: Batch) -> jax.Array:
 def advantages(learner: Learner, batch: Batch) -> jax.Array:
   """Computes advantages [N] or [N,T], without gradient."""
   given = {name: getattr(batch, name) for name in OF_ADVANTAGES}
+  reward = batch.reward
+  if 'node_ids' in learner.needs:
+    given['node_ids'] = batch.node
+  if 'segment_reward' in learner.needs:
+    # The loss adds a row's outcome to its last turn: what is not the turns'.
+    own = batch.episode.reward
+    given |= {'segment_reward': own, 'segment_ids': batch.turn - 1}
+    reward = reward - jnp.nansum(own, axis=1)
   return losses.advantages(
     learner.objective,
-    batch.reward,
+    reward,
     batch.group,
     logp=batch.sampler_logp,
     **given,

@@ -388,6 +388,8 @@ def test_votes_over_the_answers_that_completions_give():
     truncated=jnp.zeros(8, bool),
     temperature=jnp.ones(8),
     version=jnp.zeros((8, L.C), int),
+    turn=jnp.zeros((8, L.C), int),
+    node=jnp.zeros((8, L.C), int),
     views={'group': jnp.array([0] * 4 + [1] * 4)},
   )
   answers = [encode({'answer': '2'})] * 8

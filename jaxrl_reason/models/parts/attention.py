@@ -339,7 +339,7 @@ def attend_cached(
   scale: float,
   cap: float = 0.0,
 ) -> jax.Array:
-  """Attends from one new token per row to its group's prompt and its own
+  """Attends from new tokens of rows to their group's prompt and their own
   completion.
 
   The rows of a prompt read one copy of its keys: that part is a real matrix
@@ -348,31 +348,27 @@ def attend_cached(
   log-sum-exps gives, and needs no second pass.
 
   Args:
-    q: [S,Q,H], S = B*I, the I rows of a prompt adjacent.
+    q: [S,Q,H] or, O tokens of each row, [S,O,Q,H]; S = B*I, the I rows of a
+      prompt adjacent.
     prompt: keys, values of the prompts: `cache.Kept` of [B,K,P,H].
     own: keys, values of the completions so far: Kept of [S,K,R,H].
-    prompt_mask: bool [B,1 or I,P], the prompt tokens each may look at.
-    own_mask: bool [1 or S,R], the columns each may look at.
+    prompt_mask: bool [B,1 or I*O,P], the prompt tokens each may look at.
+    own_mask: bool [1 or S,O,R], the columns each may look at.
     scale: of the scores; cap: their soft cap, 0 for none.
 
   Returns:
-    [S,Q,H]
+    As q.
   """
-  (s, heads, width), (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
-  q = q.reshape(s, kv, -1, width) * scale
-
-  def grouped(x):
-    return x.reshape(b, s // b, *x.shape[1:])
-
-  def alone(x):
-    return x[:, None]
-
-  shared = _cached_scores(grouped(q), prompt[0], prompt_mask, cap)
-  single = _cached_scores(alone(q), own[0], alone(own_mask), cap)
-  scores = [x.reshape(s, *x.shape[2:]) for x in (shared, single)]
-  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
+  shape, (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
+  s, width = shape[0], shape[-1]
+  alone = q.reshape(s, -1, kv, shape[-2] // kv, width) * scale  # [S,O,K,g,H]
+  grouped = alone.reshape(b, -1, *alone.shape[2:])  # [B,I*O,K,g,H]
+  shared = _cached_scores(grouped, prompt[0], prompt_mask, cap)
+  single = _cached_scores(alone, own[0], own_mask, cap)
+  shared = shared.reshape(*single.shape[:-1], n_prompt)
+  p = jax.nn.softmax(jnp.concatenate([shared, single], axis=-1), axis=-1)
   p_shared, p_single = jnp.split(p, [n_prompt], axis=-1)
-  out = _cached_values(alone(p_single), own[1], q.dtype)
-  out_shared = _cached_values(grouped(p_shared), prompt[1], q.dtype)
-  out = out.reshape(s, heads, width) + out_shared.reshape(s, heads, width)
-  return out.astype(q.dtype)
+  p_shared = p_shared.reshape(*grouped.shape[:-1], n_prompt)
+  out = _cached_values(p_single, own[1], q.dtype)
+  out_shared = _cached_values(p_shared, prompt[1], q.dtype)
+  return (out.reshape(shape) + out_shared.reshape(shape)).astype(q.dtype)

@@ -1,0 +1,39 @@
+"""Environments that run inside the compiled program, by name.
+
+One's own goes into `ENVS` where the recipe imports it (docs/turns.md).
+"""
+
+from jaxrl_reason.envs import (
+  calculator,
+  frozen_lake,
+  guess,
+  lookup,
+  sudoku,
+  tic_tac_toe,
+)
+from jaxrl_reason.envs.base import Env, Step
+
+__all__ = ['ENVS', 'Env', 'Step', 'get']
+
+ENVS: dict[str, Env] = {
+  'calculator': calculator.ENV,
+  'frozen_lake': frozen_lake.ENV,
+  'guess': guess.ENV,
+  'lookup': lookup.ENV,
+  'sudoku': sudoku.ENV,
+  'tic_tac_toe': tic_tac_toe.ENV,
+}
+
+
+def get(name: str) -> Env:
+  """Gives the environment of that name.
+
+  Raises:
+    ValueError: there is none.
+  """
+  if name not in ENVS:
+    raise ValueError(
+      f'rl.turns.env={name!r}: the environments are {", ".join(ENVS)}; one of '
+      'your own is put into jaxrl_reason.envs.ENVS by the recipe'
+    )
+  return ENVS[name]

@@ -1,0 +1,36 @@
+"""Look-up in a table that belongs to the problem: `?3;` is answered by what the
+table has under 3, `?` where it was asked for nothing.
+
+A toy search: the prompt does not have the table. A turn that ends in no `;` is
+the last word, and the problem's own verifier judges it.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason.envs import moves
+from jaxrl_reason.envs import text as text_lib
+from jaxrl_reason.envs.base import Env, Step
+
+
+def _encode(example: dict) -> dict:
+  return {'table': np.int32(example['meta']['table'])}  # [10]
+
+
+def _reset(encoded: dict, key):
+  del key
+  return encoded
+
+
+def _step(state: dict, text, length) -> Step:
+  asked = text_lib.byte(text, length - 1) == moves.STOP[0]
+  asked |= length > text.shape[0]
+  low = length - 3
+  key, fine = text_lib.integer(text, low + 1, moves.end_of(text, length))
+  fine &= text_lib.byte(text, low) == ord('?')
+  value = state['table'][jnp.clip(key, 0, 9)] + ord('0')
+  reply = text_lib.character(jnp.where(fine, value, ord('?')))
+  return Step(state, *reply, jnp.float32(0), ~asked, asked & ~fine)
+
+
+ENV = Env(_encode, _reset, _step, '0123456789?', moves.STOP, width=16)

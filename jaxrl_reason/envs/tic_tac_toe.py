@@ -1,0 +1,71 @@
+"""Tic-Tac-Toe against a fixed opponent: `5;` is answered by its move.
+
+  123
+  456   X, the policy, moves first; the opponent completes its line if it can,
+  789   else blocks, else takes the first free of 5 1 3 7 9 2 4 6 8.
+
+`?` answers what is no move, and moves nothing. Reward 1 for three in a row, 0.5
+for a draw; either, or three of the opponent's, end the episode.
+"""
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason.envs import moves
+from jaxrl_reason.envs import text as text_lib
+from jaxrl_reason.envs.base import Env, Step
+
+LINES = np.array(
+  [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8]]
+  + [[0, 4, 8], [2, 4, 6]]
+)
+ORDER = (4, 0, 2, 6, 8, 1, 3, 5, 7)
+_RANK = np.argsort(ORDER)  # of each cell
+
+
+def _encode(example: dict) -> dict:
+  board = example['meta']['board']  # nine of '.XO'
+  return {'board': np.int32(['.XO'.index(c) for c in board])}
+
+
+def _reset(encoded: dict, key):
+  del key
+  return encoded
+
+
+def _three(board, who: int):
+  return jnp.any(jnp.all(board[LINES] == who, axis=1))
+
+
+def _completes(board, who: int):
+  """bool [9], the free cells with which `who` has a line."""
+  cells = board[LINES]
+  two = ((cells == who).sum(axis=1) == 2) & jnp.any(cells == 0, axis=1)
+  hit = jnp.zeros(9, bool).at[LINES].max(two[:, None])
+  return hit & (board == 0)
+
+
+def _reply(board):
+  """The opponent's cell."""
+  urgency = 2 * _completes(board, 2) + _completes(board, 1)
+  score = jnp.where(board == 0, urgency * 9 - jnp.asarray(_RANK), -99)
+  return jnp.argmax(score)
+
+
+def _step(state: dict, text, length) -> Step:
+  board, cell = state['board'], text[0].astype(jnp.int32) - ord('1')
+  fine = (cell >= 0) & (cell < 9) & (moves.end_of(text, length) == 1)
+  fine &= board[jnp.clip(cell, 0, 8)] == 0
+  own = jnp.where(fine & (jnp.arange(9) == cell), 1, board)
+  won, full = _three(own, 1), jnp.all(own > 0)
+  answer = _reply(own)
+  plays = fine & ~won & ~full
+  both = jnp.where(plays & (jnp.arange(9) == answer), 2, own)
+  lost, full = _three(both, 2), jnp.all(both > 0)
+  gained = jnp.where(won, 1.0, jnp.where(full & ~lost, 0.5, 0.0))
+  reply = text_lib.character(jnp.where(fine, answer + ord('1'), ord('?')))
+  done = won | lost | full
+  return Step({'board': both}, *reply, gained, done, ~fine)
+
+
+ENV = Env(_encode, _reset, _step, '123456789?', moves.STOP, width=8)

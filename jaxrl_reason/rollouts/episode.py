@@ -1,0 +1,315 @@
+"""One episode after another turn: the loop of `rollouts.turns`.
+
+draw tokens until every row's turn is over -> one step of the environment for
+all rows -> its observations pass through the model, a few columns at once ->
+the next turn's first token
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Episode
+from jaxrl_reason.envs import base as env_lib
+from jaxrl_reason.models.parts import moe
+from jaxrl_reason.rewards import kernels
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts.sampler import NONE
+
+# What is counted of an episode: calls that were none, observations cut to
+# their room, turns without an end, episodes without one: too many turns, or no
+# room for the observation.
+EVENTS = 'malformed cut long too_many no_room'.split()
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turns:
+  """How an environment and a policy take turns; static, it selects a program.
+
+  Attributes:
+    env: the environment.
+    most: S, turns of an episode.
+    tokens: M, that the policy draws in one turn.
+    observation: O, tokens of an observation; longer ones are cut.
+    chunk: columns of an observation computed at a time; 0: all.
+    weight: of the environment's rewards.
+    bytes_of, n_bytes: see `kernels.token_bytes_table`.
+    byte_ids: i32 [256], the token of a byte alone.
+    stops: i32 [len(stop) + 1, V], from bytes of env.stop seen, the last state
+      all of them, to those seen after a token.
+  """
+
+  env: env_lib.Env
+  most: int
+  tokens: int
+  observation: int
+  chunk: int
+  weight: float
+  bytes_of: np.ndarray
+  n_bytes: np.ndarray
+  byte_ids: np.ndarray
+  stops: np.ndarray
+
+  @property
+  def extension(self) -> int:
+    """Columns of an extension: the turn's last token and the observation, in
+    whole chunks.
+    """
+    n = self.chunk or self.observation + 1
+    return -(-(self.observation + 1) // n) * n
+
+  def columns(self, turns: int) -> int:
+    """Columns of the cache that so many turns may need."""
+    return turns * (self.tokens - 1 + self.extension)
+
+
+@struct.dataclass
+class State:
+  """What the N rows are at."""
+
+  turn: jax.Array  # i32 []
+  column: jax.Array  # i32 [], the cache's next
+  t: jax.Array  # i32 [N], index in its completion of `token`
+  begin: jax.Array  # i32 [N], index of the turn's first token
+  seen: jax.Array  # i32 [N], state of `Turns.stops`
+  token: jax.Array  # i32 [N], drawn, not in the cache yet
+  ended: jax.Array  # bool [N], the turn, by a stop
+  over: jax.Array  # bool [N], the turn: there is nothing to decode
+  done: jax.Array  # bool [N], the episode
+  cache: Any
+  env: Any
+  out: dict[str, jax.Array]  # [N,C,...]
+  episode: Episode
+
+
+def _written(all_: jax.Array, x, t: jax.Array, there: jax.Array) -> jax.Array:
+  """all_ [N,C,...] with x [N,...] or [N,O,...] at index t of its row, where
+  `there`.
+  """
+  n, c = all_.shape[:2]
+  row = jnp.arange(n).reshape(-1, *[1] * (t.ndim - 1))
+  return all_.at[row, jnp.where(there, t, c)].set(x, mode='drop')
+
+
+@dataclasses.dataclass(frozen=True)
+class Play:
+  """The pieces of an episode, bound to what they go by."""
+
+  how: Turns
+  draw: sampler.Draw
+  max_new: int
+
+  def drawn(self, state: State, hidden: jax.Array, t: jax.Array) -> State:
+    """Draws the t-th tokens of the rows whose turn is not over."""
+    how, new = self.how, self.draw(hidden, sampler.same, t)
+    live, out, token = ~state.over, dict(state.out), new['tokens']
+    new |= {'sampled': True, 'turn': state.turn + 1}
+    for name, x in new.items():
+      out[name] = _written(out[name], x, t, live)
+    known = jnp.minimum(token, how.stops.shape[1] - 1)
+    seen = jnp.asarray(how.stops)[state.seen, known]
+    # Of a padded vocabulary the last ids have no bytes.
+    seen = jnp.where(token == known, seen, state.seen)
+    ended = self.draw.ends(token) | (seen == len(how.env.stop))
+    full = (t + 1 == self.max_new) | (t + 1 - state.begin == how.tokens)
+    return state.replace(
+      t=jnp.where(live, t, state.t),
+      token=jnp.where(live, token, state.token),
+      seen=jnp.where(live, seen, state.seen),
+      ended=jnp.where(live, ended, state.ended),
+      over=state.over | ended | full,
+      out=out,
+    )
+
+  def tokens_of_turn(self, state: State) -> State:
+    """Decodes and draws until every row's turn is over."""
+
+    def body(state):
+      t = jnp.where(state.over, NONE, state.t)
+      hidden, cache = self.draw.model.decode(
+        self.draw.weights, state.token, state.cache, t, state.column
+      )
+      out = dict(state.out)
+      if 'routes' in out:
+        used = self.draw.model.sampled_routes(cache)[1]
+        out['routes'] = _written(out['routes'], used, state.t, ~state.over)
+      state = state.replace(cache=cache, column=state.column + 1, out=out)
+      return self.drawn(state, hidden, state.t + 1)
+
+    return jax.lax.while_loop(lambda s: ~jnp.all(s.over), body, state)
+
+  def said(self, state: State) -> env_lib.Step:
+    """Steps the environment of every row, by the bytes of its turn."""
+    how, c = self.how, self.max_new
+    at = state.begin[:, None] + jnp.arange(how.tokens)
+    inside = at <= state.t[:, None]
+    tokens = jnp.minimum(at, c - 1)
+    tokens = jnp.take_along_axis(state.out['tokens'], tokens, axis=1)
+    spelled = how.bytes_of, how.n_bytes
+    text, n = kernels.to_bytes(
+      tokens, inside, *spelled, max_bytes=how.env.width
+    )
+    return jax.vmap(how.env.step)(state.env, text, n)
+
+  def answered(self, state: State) -> tuple[State, jax.Array, jax.Array]:
+    """Judges the turn and notes the observation.
+
+    Returns:
+      (state; tokens and their indices in the completion [N,1+O], to extend
+      by: the turn's last and the observation, NONE where there is nothing).
+    """
+    how, said, live = self.how, self.said(state), ~state.done
+    n = jnp.minimum(said.length, how.observation)
+    last = state.turn + 1 == how.most
+    fits = state.t + n + 1 < self.max_new  # and one token to draw
+    goes_on = live & ~said.done
+    on = goes_on & ~last & fits
+    events = {
+      'malformed': live & said.malformed,
+      'cut': on & (said.length > how.observation),
+      'long': live & ~state.ended,
+      'too_many': goes_on & last,
+      'no_room': goes_on & ~last & ~fits,
+    }
+    old = state.episode
+    reward = jnp.where(live, how.weight * said.reward, jnp.nan)
+    episode = Episode(
+      reward=old.reward.at[:, state.turn].set(reward.astype(jnp.float32)),
+      done=old.done | (live & said.done & state.ended),
+      events={k: old.events[k] + x for k, x in events.items()},
+    )
+    tokens, t = self._observation(state, said, jnp.where(on, n, NONE))
+    out = dict(state.out)
+    new = {'tokens': tokens[:, 1:], 'turn': state.turn + 1}
+    for name, x in new.items():
+      out[name] = _written(out[name], x, t[:, 1:], t[:, 1:] >= 0)
+    env = jax.tree.map(lambda a, b: _where(live, a, b), said.state, state.env)
+    done = state.done | ~on
+    state = state.replace(
+      turn=state.turn + 1, done=done, env=env, out=out, episode=episode
+    )
+    return state, tokens, t
+
+  def _observation(self, state: State, said, n):
+    """`answered`'s tokens and indices; n [N] of the observation, or NONE."""
+    width = self.how.observation
+    room = max(0, width - said.observation.shape[1])
+    text = jnp.pad(said.observation, ((0, 0), (0, room)))[:, :width]
+    cut = (said.length > width)[:, None] & (jnp.arange(width) == width - 1)
+    text = jnp.where(cut, ord(env_lib.CUT), text)
+    tokens = jnp.asarray(self.how.byte_ids)[text.astype(jnp.int32)]
+    tokens = jnp.concatenate([state.token[:, None], tokens], axis=1)
+    place = jnp.arange(width + 1)
+    t = jnp.where(place <= n[:, None], state.t[:, None] + place, NONE)
+    return tokens, t
+
+  def extended(self, state: State, tokens, t) -> State:
+    """Passes the tokens through the model and draws the next turn's first."""
+    how, (n, o) = self.how, tokens.shape
+    room = ((0, 0), (0, how.extension - o))
+    tokens, t = jnp.pad(tokens, room), jnp.pad(t, room, constant_values=NONE)
+    width = how.chunk or how.extension
+    longest = jnp.max(jnp.sum(t >= 0, axis=1))
+
+    def part(x, start):
+      return jax.lax.dynamic_slice_in_dim(x, start, width, axis=1)
+
+    def body(carry):
+      start, hidden, state = carry
+      own, at = part(tokens, start), part(t, start)
+      new, used, cache = self.draw.model.extend(
+        self.draw.weights, own, state.cache, at, state.column
+      )
+      out = dict(state.out)
+      if 'routes' in out:
+        out['routes'] = _written(out['routes'], used, at, at >= 0)
+      hidden = _where(jnp.any(at >= 0, axis=1), new, hidden)
+      column = state.column + width
+      return (
+        start + width,
+        hidden,
+        state.replace(cache=cache, column=column, out=out),
+      )
+
+    model = self.draw.model
+    shape = jax.eval_shape(
+      model.extend, self.draw.weights, part(tokens, 0), state.cache,
+      part(t, 0), 0,
+    )[0]  # fmt: skip
+    hidden = sharding.rows(jnp.zeros((n, *shape.shape[1:]), shape.dtype))
+    carry = jnp.int32(0), hidden, state
+    _, hidden, state = jax.lax.while_loop(
+      lambda carry: carry[0] < longest, body, carry
+    )
+    begin = jnp.max(t, axis=1) + 1
+    state = state.replace(
+      begin=jnp.where(state.done, state.begin, begin),
+      seen=jnp.zeros_like(state.seen),
+      over=state.done,
+    )
+    return self.drawn(state, hidden, begin)
+
+  def turn(self, state: State) -> State:
+    """Plays one turn, and begins the next where a row goes on."""
+    state = self.tokens_of_turn(state)
+    state, tokens, t = self.answered(state)
+    return jax.lax.cond(
+      jnp.all(state.done), lambda s, *_: s, self.extended, state, tokens, t
+    )
+
+
+def _where(rows: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
+  return jnp.where(rows.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+
+
+def begin(play: Play, hidden, cache, env, routes) -> State:
+  """The first token of all rows of prompts with hidden states [B,D].
+
+  Args:
+    env: the environment's states [N,...].
+    routes: int [N,L,k], of a step, where they are asked for.
+  """
+  how, c = play.how, play.max_new
+  n = play.draw.keys.shape[0]
+  hidden = sharding.rows(jnp.repeat(hidden, n // hidden.shape[0], axis=0))
+
+  def blank(fill, dtype, *shape):
+    return sharding.rows(jnp.full((n, *shape), fill, dtype))
+
+  out = {
+    'tokens': blank(0, jnp.int32, c),
+    'logp': blank(0, jnp.float32, c),
+    'sampled': blank(False, bool, c),
+    'turn': blank(0, jnp.int32, c),
+  }
+  if play.draw.policy_logp:
+    out['policy_logp'] = out['logp']
+  if routes is not None:
+    out['routes'] = blank(moe.UNKNOWN, routes.dtype, c, *routes.shape[1:])
+  zero, no = blank(0, jnp.int32), blank(False, bool)
+  episode = Episode(
+    reward=blank(jnp.nan, jnp.float32, how.most),
+    done=no,
+    events=dict.fromkeys(EVENTS, zero),
+  )
+  state = State(
+    turn=jnp.int32(0),
+    column=jnp.int32(0),
+    t=zero,
+    begin=zero,
+    seen=zero,
+    token=zero,
+    ended=no,
+    over=no,
+    done=no,
+    cache=cache,
+    env=env,
+    out=out,
+    episode=episode,
+  )
+  return play.drawn(state, hidden, zero)

@@ -1,0 +1,116 @@
+"""Games: good play wins, what is answered is what the problem's turns say, and
+the host's own reading of the rules agrees with the compiled one.
+"""
+
+import functools
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_reason import envs, tasks
+from jaxrl_reason.tasks import games
+
+
+@functools.cache
+def functions(name):
+  env = envs.ENVS[name]
+  return jax.jit(env.reset), jax.jit(env.step)
+
+
+def played(name, example, turns):
+  """[(what is answered, reward, done, malformed)] up to the end."""
+  env, (reset, step) = envs.ENVS[name], functions(name)
+  state, out = reset(env.encode(example), jax.random.key(0)), []
+  for text in turns:
+    data = text.encode()
+    row = np.zeros(env.width, np.uint8)
+    row[: len(data)] = np.frombuffer(data[: env.width], np.uint8)
+    said = step(state, jnp.asarray(row), len(data))
+    state = said.state
+    reply = bytes(np.asarray(said.observation)[: int(said.length)]).decode()
+    flags = bool(said.done), bool(said.malformed)
+    out.append((reply, float(said.reward), *flags))
+    if said.done:
+      break
+  return out
+
+
+def examples(name, n=25, **changes):
+  return [tasks.example(name, 0, i, split='train', **changes) for i in range(n)]
+
+
+@pytest.mark.parametrize('name', tasks.GAMES)
+@pytest.mark.parametrize('split', tasks.SPLITS)
+def test_good_play_wins_and_is_answered_so(name, split):
+  alphabet = set(tasks.get(name).alphabet)
+  assert set(envs.ENVS[name].alphabet) <= alphabet
+  for i in range(12):
+    example = tasks.example(name, 0, i, split=split)
+    turns = example['turns']
+    said = played(name, example, [own for own, _ in turns])
+    assert len(said) == len(turns) and said[-1][2]
+    assert [x[0] for x in said[:-1]] == [x for _, x in turns[:-1]]
+    assert not any(done or bad for _, _, done, bad in said[:-1])
+    gained = sum(x[1] for x in said)
+    own = ''.join(own for own, _ in turns)
+    assert tasks.check(own, example | {'gained': gained}) == 1
+    assert tasks.check(own[1:-2], example | {'gained': 0.5}) == 0
+    assert set(example['prompt'] + example['solution']) <= alphabet
+
+
+@pytest.mark.parametrize('name', tasks.GAMES)
+def test_what_is_no_move_is_told_so_and_changes_nothing(name):
+  example = examples(name, 1)[0]
+  good = [own for own, _ in example['turns']]
+  wanted = played(name, example, good)
+  asks = [';', 'zz;', '\0;', 'x' * 40 + ';', good[0][:-1] + ' ;']
+  if name != 'lookup':  # there, what asks nothing is the last word
+    asks += ['', 'z']
+  for wrong in asks:
+    got = played(name, example, [wrong, *good])
+    assert got[0][0] == '?' and got[0][3] and not got[0][2] and not got[0][1]
+    assert got[1:] == wanted
+
+
+def test_tic_tac_toe_follows_the_rules_whatever_is_played():
+  """Random games against a referee of the test's own."""
+  rng, ends = random.Random(0), set()
+  for example in examples('tic_tac_toe', 40):
+    board, moves = example['meta']['board'], []
+    rewards, over = [], False
+    while not over:
+      cell = rng.choice([i for i in range(9) if board[i] == '.'])
+      moves.append(f'{cell + 1};')
+      board = games._put(board, cell, 'X')
+      won = any(all(board[int(c)] == 'X' for c in x) for x in games.LINES)
+      if not won and '.' in board:
+        board = games._put(board, games.opponent(board), 'O')
+      lost = any(all(board[int(c)] == 'O' for c in x) for x in games.LINES)
+      over = won or lost or '.' not in board
+      draw = over and not won and not lost
+      rewards.append(1.0 if won else 0.5 if draw else 0.0)
+      ends.add((won, lost, draw))
+    said = played('tic_tac_toe', example, moves)
+    assert [x[1] for x in said] == rewards and said[-1][2]
+    assert not any(x[2] for x in said[:-1])
+  assert {(True, False, False), (False, True, False)} <= ends
+
+
+def test_frozen_lake_ends_in_a_hole_and_stops_at_the_edge():
+  lake = 'SFFFFHFFFFFFFFFG'
+  example = {'meta': {'lake': lake}}
+  said = played('frozen_lake', example, ['U;', 'L;', 'D;', 'R;', 'R;'])
+  assert [x[0] for x in said] == ['S', 'S', 'F', 'H']
+  assert said[-1][1:3] == (0.0, True)
+
+
+def test_a_wrong_digit_is_refused_and_part_of_a_grid_is_no_success():
+  example = examples('sudoku', 1)[0]
+  good = [own for own, _ in example['turns']]
+  wrong = good[0][:3] + '1234'[good[0][3] == '1'] + ';'
+  said = played('sudoku', example, [wrong, good[0], good[0], *good[1:-1]])
+  assert [x[0] for x in said[:3]] == ['-', '+', '?']
+  assert 0 < sum(x[1] for x in said) < 0.5 and not said[-1][2]

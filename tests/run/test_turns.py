@@ -1,0 +1,169 @@
+"""Runs with an environment: one program, per-turn metrics, resumable."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.base import Prompts
+from jaxrl_reason.models import spec
+from jaxrl_reason.run import config_checks, prepare, programs, stages, train
+from jaxrl_reason.update import learner as learner_lib
+
+
+def recipe(**rl):
+  c = config_lib.default()
+  c.data.update(name='products', prompt_len=6, completion_len=24)
+  c.data.knobs = dict(min_digits=1, max_digits=2, call=0.7)
+  c.model.update(layers=1, width=16, mlp=16, heads=2, kv_heads=2, head_dim=8)
+  c.sft.update(steps=4, rows=8, steps_per_dispatch=2)
+  c.rl.update(steps=4, prompts=8, samples=4, steps_per_dispatch=2)
+  c.rl.update(algorithm='mt_grpo', cache_segments=1)
+  c.rl.turns.update(env='calculator', most=2, tokens=8, observation=6)
+  c.rl.update(rl)
+  c.eval.update(every=4, problems=8, samples=1, harder=False)
+  c.checkpoint.update(every=2)
+  c.log_every, c.compile_cache = 2, ''
+  return c
+
+
+def lines(workdir):
+  text = (workdir / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.split('\n') if line]
+
+
+def built(config, tmp_path):
+  """(learner, source, state, prompts [2,B], root, sampling, stop)."""
+  p = prepare.prepare(config, tmp_path)
+  learn = stages.learner(config, p.model, 'rl')
+  source, encode, sampling = stages.fused_source(
+    config, learn, p.problems.kernel, p.tokenizer
+  )
+  row = stages.prompt_encoder(config, p.tokenizer, encode)
+  rows = [row(i, p.problems.train[i]) for i in range(16)]
+  rows = jax.tree.map(lambda *x: np.stack(x), *rows)
+  rows = jax.tree.map(lambda x: x.reshape(2, 8, *x.shape[1:]), rows)
+  params = spec.init(p.model.specs, jax.random.key(0))
+  state = learner_lib.init_state(learn, params)
+  prompts = Prompts(**rows)
+  return learn, source, state, prompts, p.root, sampling, p.stop
+
+
+def test_episodes_and_updates_are_one_program(tmp_path):
+  """K steps of it, seeds side by side, and no call of the host."""
+  learn, source, state, prompts, *rest = built(recipe(), tmp_path)
+  root, sampling, stop = rest
+  f = jax.jit(programs.rl_steps, static_argnums=(0, 1))
+  lowered = f.lower(learn, source, state, prompts, root, sampling, stop)
+  text = lowered.as_text()
+  for word in ('callback', 'outfeed', 'infeed', 'stablehlo.send'):
+    assert word not in text, word
+  after, metrics = f(learn, source, state, prompts, *rest)
+  assert int(after.step) == 2 and metrics['turns/mean'].shape == (2,)
+
+  def twice(x):
+    return jax.tree.map(lambda x: jnp.stack([x, x]), x)
+
+  g = jax.jit(programs.rl_seeds, static_argnums=(0, 1))
+  roots = jnp.stack([root, jax.random.key(9)])
+  both, more = g(
+    learn, source, twice(state), twice(prompts), roots, sampling, stop
+  )
+  np.testing.assert_allclose(
+    more['turns/mean'][0], metrics['turns/mean'], rtol=1e-6
+  )
+  assert not np.allclose(more['length_mean'][0], more['length_mean'][1])
+
+
+def test_turns_are_credited_by_their_own_rewards(tmp_path):
+  """mt_grpo: what a turn's tokens get follows that turn's reward; the row's
+  outcome goes to its last turn."""
+  from jaxrl_reason import batch as batch_lib
+  from jaxrl_reason.update import step
+
+  given = built(recipe(), tmp_path)
+  learn, source, state, prompts, root, sampling, stop = given
+  first = jax.tree.map(lambda x: x[0], prompts)
+  found = source(state.params, None, first, root, state.step, sampling, stop)
+  batch = batch_lib.make_batch(found)
+  n = batch.tokens.shape[0]
+  own = jnp.where(jnp.arange(2) == 0, jnp.arange(n)[:, None] % 4 * 0.1, 0.0)
+  batch = batch.replace(
+    reward=own.sum(1),  # nothing but the turns' own
+    reward_valid=jnp.ones(n, bool),
+    episode=batch.episode.replace(reward=own),
+    turn=jnp.where(batch.turn > 0, jnp.arange(batch.turn.shape[1]) % 2 + 1, 0),
+  )
+  adv = np.asarray(step.advantages(learn, batch))
+  mask, turn = np.asarray(batch.mask), np.asarray(batch.turn)
+  assert not adv[mask & (turn == 2)].any()  # equal rewards: nothing learnt
+  by_row = [
+    set(np.round(a[m & (t == 1)], 4)) for a, m, t in zip(adv, mask, turn)
+  ]
+  assert all(len(values) <= 1 for values in by_row)
+  seen = [min(values) for values in by_row[:4] if values]
+  assert seen == sorted(seen) and len(set(seen)) > 1
+
+
+def test_a_run_plays_tells_and_goes_on(tmp_path):
+  """Through the command's own function: metrics by turn, samples, resuming."""
+  whole = recipe()
+  train.run(whole, tmp_path / 'whole')
+  told = [x for x in lines(tmp_path / 'whole') if 'train/turns/mean' in x]
+  assert told and {
+    'train/turns/0/length', 'train/turns/1/reward', 'train/turns/malformed',
+    'train/turns/cut', 'train/turns/too_many', 'train/reward/env',
+    'train/reward/answer',
+  } <= set(told[-1])  # fmt: skip
+  half = recipe()
+  half.rl.steps = 2
+  train.run(half, tmp_path / 'parts')
+  train.run(whole, tmp_path / 'parts')
+  again = [x for x in lines(tmp_path / 'parts') if 'train/turns/mean' in x]
+
+  def values(line):
+    return {k: v for k, v in line.items() if not k.startswith('perf/')}
+
+  assert values(again[-1])['train/loss'] == values(told[-1])['train/loss']
+  assert (
+    values(again[-1])['train/turns/mean']
+    == values(told[-1])['train/turns/mean']
+  )
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'turns.env': 'abacus'}, "rl.turns.env='abacus': the environments are"),
+    ({'turns.env': ''}, "rl.algorithm='mt_grpo' reads the rewards of turns"),
+    ({'path': 'host', 'steps_per_dispatch': 1}, "rl.path='host': with"),
+    ({'slots': 2}, 'rl.slots=2: with rl.turns.env'),
+    (
+      {'replay.rows': 4, 'old_logp': 'sampler'},
+      'rl.replay.rows=4: with rl.turns.env',
+    ),
+    ({'turns.tokens': 25}, 'rl.turns.tokens=25 is more than data.completion'),
+    ({'turns.most': 0}, 'rl.turns.most=0: must be a whole number'),
+    ({'rewards': {'env': {'reward': 'task'}}}, 'rl.rewards.env: that name'),
+  ],
+)
+def test_what_does_not_go_together_is_refused(change, words):
+  c = recipe()
+  with c.rl.unlocked():
+    for key, value in change.items():
+      section, _, name = key.rpartition('.')
+      (c.rl[section] if section else c.rl)[name] = value
+  with pytest.raises(ValueError) as e:
+    config_checks.check(c, 1)
+  assert words in str(e.value)
+
+
+def test_a_tokenizer_that_cannot_write_the_answers_is_refused(tmp_path):
+  c = recipe()
+  c.data.update(name='arithmetic')
+  c.data.knobs = {}
+  with pytest.raises(ValueError, match='rl.turns.env: the tokenizer has no'):
+    train.run(c, tmp_path / 'run')
