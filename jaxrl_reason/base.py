@@ -114,7 +114,7 @@ class Rollout:
 
   @property
   def valid(self) -> jax.Array:
-    """bool [N,C], where a row has tokens, its own or an environment's."""
+    """Marks, bool [N,C], a row's tokens, its own or an environment's."""
     return self.turn > 0
 
 

@@ -36,8 +36,8 @@ def _example(task: str, prompt: str, turns: list, answer: str, **meta) -> dict:
 
 
 def won(text: str, example: base.Example) -> float:
-  """Whether the episode got more than a half, which all that is short of
-  success stays within.
+  """Tells whether the episode got more than a half, which all that is short
+  of success stays within.
   """
   del text
   return float(example.get('gained', 0.0) > 0.5)
