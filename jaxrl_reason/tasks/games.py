@@ -123,7 +123,7 @@ def _completing(board: str, who: str) -> list[int]:
 
 
 def opponent(board: str) -> int:
-  """The cell that the opponent of `envs.tic_tac_toe` takes."""
+  """Gives the cell that the opponent of `envs.tic_tac_toe` takes."""
   order = [4, 0, 2, 6, 8, 1, 3, 5, 7]
   free = [c for c in order if board[c] == '.']
   both = [_completing(board, who) for who in 'OX']
