@@ -21,8 +21,8 @@ from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import (
   compile_log,
-  goodput,
   events,
+  goodput,
   identity,
   logs,
   loop,
