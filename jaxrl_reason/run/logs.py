@@ -46,6 +46,11 @@ class Log(stdlib_logging.Handler):
       if self._file is not None:
         self._put()
 
+  @property
+  def begun(self) -> bool:
+    """Whether what was said is on disk."""
+    return self._file is not None
+
   def begin(self) -> None:
     """Has what was said so far on disk, and what follows at once."""
     with files.explained(self._path):
@@ -102,6 +107,11 @@ def begin() -> None:
   """Begins to write on disk what was and will be said."""
   if _current is not None:
     _current.begin()
+
+
+def begun() -> bool:
+  """Whether the run has begun in its workdir: it was not refused."""
+  return _current is not None and _current.begun
 
 
 @contextlib.contextmanager

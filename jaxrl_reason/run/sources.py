@@ -1,15 +1,18 @@
 """What stands around the source of a run: refill and replay, by its
-configuration, and what they remember (`TrainState.control`).
+configuration, what they remember (`TrainState.control`), and its batches.
 """
 
+import zlib
 from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
+from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
 from jaxrl_reason.rollouts import (
@@ -22,8 +25,32 @@ from jaxrl_reason.rollouts import (
 )
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.host import Questions
-from jaxrl_reason.run import chips, rewarding
+from jaxrl_reason.run import chips, goodput, rewarding
 from jaxrl_reason.update.learner import Learner
+
+
+def batches(
+  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
+) -> goodput.Timed:
+  """Dispatches of k steps of `rows` rows each.
+
+  Args:
+    spares: further rows that each row comes with, [k*rows,1+spares,...].
+  """
+  mine = sharding.my_rows(mesh, rows)
+  mine = np.concatenate([i * rows + mine for i in range(k)])
+
+  def drawn(name: str, n: int, mine):
+    # No two stages see the same order.
+    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
+    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
+
+  first = drawn(name, k * rows, mine)
+  if not spares:
+    return goodput.Timed(first)
+  columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
+  others = drawn(f'{name}/spares', k * rows * spares, columns)
+  return goodput.Timed(pipeline.WithSpares(first, others, spares))
 
 
 def is_plain(c: ml_collections.ConfigDict) -> bool:

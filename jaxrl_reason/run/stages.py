@@ -7,7 +7,6 @@
 """
 
 import dataclasses
-import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -165,30 +164,6 @@ def _nothing() -> None:
   """Supervised stages remember nothing."""
 
 
-def _batches(
-  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
-) -> goodput.Timed:
-  """Dispatches of k steps of `rows` rows each.
-
-  Args:
-    spares: further rows that each row comes with, [k*rows,1+spares,...].
-  """
-  mine = sharding.my_rows(mesh, rows)
-  mine = np.concatenate([i * rows + mine for i in range(k)])
-
-  def drawn(name: str, n: int, mine):
-    # No two stages see the same order.
-    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
-    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
-
-  first = drawn(name, k * rows, mine)
-  if not spares:
-    return goodput.Timed(first)
-  columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
-  others = drawn(f'{name}/spares', k * rows * spares, columns)
-  return goodput.Timed(pipeline.WithSpares(first, others, spares))
-
-
 def _stacked(tree: Any, k: int) -> Any:
   """Rows [K*R,...] of a dispatch as [K,R,...]."""
   return jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), tree)
@@ -211,7 +186,7 @@ def _supervised(
     rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
     return *steps(learn, state, rows, root), {}
 
-  data = _batches(config, problems.train, encode, c.rows, k, name, mesh)
+  data = sources.batches(config, problems.train, encode, c.rows, k, name, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -303,7 +278,7 @@ def _fused(
     return *steps(learn, source, state, *rest), {}
 
   row = prompt_encoder(config, tokenizer, encode)
-  data = _batches(
+  data = sources.batches(
     config, problems.train, row, c.prompts, k, 'rl', mesh, c.refill_rounds
   )
   return Stage(learn, where, data, dispatch, k)
@@ -320,7 +295,9 @@ def _host(
     # The problem itself comes along: its verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  data = _batches(config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds)
+  data = sources.batches(
+    config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds
+  )
   pool = VerifierPool(
     rewarding.host_spec(c.rewards.to_dict(), problems.reward),
     workers=c.workers,

@@ -93,7 +93,8 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
   except BaseException as e:
     # A save under way is finished, never torn.
     checkpoints.close()
-    events.note_failure(workdir, e)
+    if logs.begun():  # a start that is refused changes nothing
+      events.note_failure(workdir, e)
     raise
   checkpoints.close()
   say(spent.told())
