@@ -182,8 +182,8 @@ def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
 
 
 def lengths_by_verdict(batch: Batch) -> Metrics:
-  """Means of the lengths of right and of wrong rows by the first reward part,
-  NaN where there are none of a kind.
+  """Computes the mean length of right and of wrong rows by the first reward
+  part, NaN where there are none of a kind.
   """
   lengths = batch.mask.sum(axis=1)
   right = batch.reward_parts[:, 0] > 0.5
