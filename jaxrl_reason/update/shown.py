@@ -64,7 +64,7 @@ class Shown:
 def make(
   c: ml_collections.ConfigDict, prompts: int, samples: int
 ) -> Shown | None:
-  """Makes what the section `rollouts` asks for, of prompts x samples a batch."""
+  """Makes what the section `rollouts` asks for."""
   rows = min(c.problems, prompts) * samples
   return Shown(c.every, rows) if c.every else None
 
