@@ -15,26 +15,24 @@ import pathlib
 import sys
 import webbrowser
 
+from jaxrl_reason import command
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.reports import evaluated, html, workdirs
 
 
-def _parser() -> argparse.ArgumentParser:
-  p = argparse.ArgumentParser(prog='report', description=__doc__)
-  p.formatter_class = argparse.RawDescriptionHelpFormatter
+def parser() -> command.Parser:
+  """Defines the flags."""
+  p = command.Parser('jaxrl_reason.report', __doc__)
   p.add_argument(
-    'workdirs',
-    nargs='+',
-    metavar='WORKDIR',
-    help='of runs, or evaluations',
+    'workdirs', nargs='+', metavar='WORKDIR', help='of runs, or evaluations'
   )
-  p.add_argument('--out', help='the file [report.html of the first workdir]')
-  p.add_argument('--open', action='store_true', help='in the browser')
+  p.text('--out', '', 'the file; default: report.html of the first workdir')
+  p.switch('--open', 'in the browser')
   return p
 
 
 def _defaults() -> dict:
-  """The default configuration as a run writes its own."""
+  """Gives the default configuration as a run writes its own."""
   text = config_lib.default().to_json_best_effort()
   return workdirs.flat(json.loads(text))
 
@@ -52,14 +50,12 @@ def run(a: argparse.Namespace) -> pathlib.Path:
   return out
 
 
-def main() -> int:
+def main() -> None:
   try:
-    print(run(_parser().parse_args()), file=sys.stderr)
-  except (ValueError, OSError) as e:
-    print(f'report: {e}', file=sys.stderr)
-    return 1
-  return 0
+    print(run(parser().parse_args()), file=sys.stderr)
+  except command.USER_ERRORS as e:
+    command.fail(e)
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

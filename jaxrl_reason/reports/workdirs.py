@@ -63,7 +63,10 @@ def read(path: epath.PathLike, name: str = '') -> Run:
   path = epath.Path(path)
   marks = ('config.json', 'metrics.jsonl', 'metrics', 'events.jsonl')
   if not any((path / mark).exists() for mark in marks):
-    raise ValueError(f'{path} is no workdir: it has none of {", ".join(marks)}')
+    raise ValueError(
+      f'{path} is no workdir (it has none of {", ".join(marks)}) and no '
+      'evaluation (no folder answers)'
+    )
   told = metrics_file.read(path) if metrics_file.exists(path) else []
   rows = [finite(r) for r in told if _is_row(r)]
   last = max((r['step'] for r in rows), default=0)

@@ -49,14 +49,16 @@ class Shown:
 
     def look():
       found = _arrays(learner, state, batch, chosen, sampling)
-      return {k: sharding.everywhere(x[: self.rows]) for k, x in found.items()}
+      return {k: x[: self.rows] for k, x in found.items()}
 
     def nothing():
       shapes = jax.eval_shape(look)
       return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
 
     due = (state.step + 1) % self.every == 0
-    return jax.lax.cond(due, look, nothing)
+    found = jax.lax.cond(due, look, nothing)
+    # Process 0 writes them, whoever's rows they are.
+    return jax.tree.map(sharding.everywhere, found)
 
 
 def make(

@@ -90,7 +90,9 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
 
 
 def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
-  """Says how far advantages [N] or [N,T] lie from 0 over the trained tokens."""
+  """Summarises how far advantages [N] or [N,T] lie from 0 over the trained
+  tokens.
+  """
   adv = adv if adv.ndim > 1 else adv[:, None]
   size = jnp.where(mask, jnp.abs(adv), 0)
   mean_square = jnp.square(size).sum() / jnp.maximum(mask.sum(), 1)

@@ -114,7 +114,7 @@ def workdir(path, seed=0, offset=0.0, steps=range(10, 100, 10), **config):
 def write(*paths, out=None):
   """The text of the report that the command writes."""
   out = out or paths[0].parent / 'out.html'
-  args = report._parser().parse_args([*map(str, paths), f'--out={out}'])
+  args = report.parser().parse_args([*map(str, paths), f'--out={out}'])
   return report.run(args).read_text()
 
 
@@ -290,7 +290,8 @@ def test_an_evaluation_that_goes_on_counts_whole_problems(tmp_path):
 
 def test_what_is_no_workdir_is_named(tmp_path, capsys, monkeypatch):
   monkeypatch.setattr(sys, 'argv', ['report', str(tmp_path / 'nowhere')])
-  assert report.main() == 1
+  with pytest.raises(SystemExit, match='1'):
+    report.main()
   told = capsys.readouterr().err
   assert 'nowhere is no workdir' in told and 'Traceback' not in told
 

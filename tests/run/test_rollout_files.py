@@ -1,14 +1,15 @@
 """Rollouts on disk are those that metrics of the same step are of."""
 
 import numpy as np
+import object_store
 import pytest
 import tiny_recipe
 from etils import epath
 
-from jaxrl_reason.reports import metrics_file
+from jaxrl_reason.reports import metrics_file, workdirs
 from jaxrl_reason.rewards import records
 from jaxrl_reason.rewards.verdict import Verdict
-from jaxrl_reason.run import rollout_files, train
+from jaxrl_reason.run import events, rollout_files, train
 
 ROWS, WARM = 32, 60  # of a batch; supervised steps: some answers are right
 
@@ -144,6 +145,22 @@ def test_a_run_resumed_has_no_file_past_its_checkpoint(tmp_path):
   ]  # fmt: skip
   _files(tmp_path, resume=None)  # another run's are moved, not removed
   assert len(list((tmp_path / 'rollouts.before-1').iterdir())) == 2
+
+
+def test_an_object_store_is_written_to_as_well(tmp_path, monkeypatch):
+  object_store.install(monkeypatch)
+  far = epath.Path(f'gs://bucket/{tmp_path.name}')
+  far.mkdir(parents=True)
+  for event in ('start', 'end'):
+    events.note(far, event)
+  found = workdirs.lines(far / 'events.jsonl')
+  assert [row['event'] for row in found] == ['start', 'end']
+  files = _files(far)
+  for step in (10, 20, 30):
+    files._write(step, '{}\n')
+  _files(far, resume=20)
+  names = sorted(p.name for p in (far / 'rollouts').iterdir())
+  assert names == ['00000010.jsonl', '00000020.jsonl']
 
 
 def test_every_0_keeps_nothing_and_leaves_the_metrics_as_they_are(
