@@ -109,9 +109,9 @@ def main() -> None:
   a = parser().parse_args()
   # Imported here: a wrong flag is answered at once.
   from jaxrl_reason.evals import curation
-  from jaxrl_reason.run import asking
+  from jaxrl_reason.run import commands
 
-  asking.main(a, options, curation.run)
+  commands.main(a, options, curation.run)
 
 
 if __name__ == '__main__':

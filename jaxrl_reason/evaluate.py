@@ -101,9 +101,9 @@ def main() -> None:
   a = parser().parse_args()
   # Imported here: a wrong flag is answered at once.
   from jaxrl_reason.evals import session
-  from jaxrl_reason.run import asking
+  from jaxrl_reason.run import commands
 
-  asking.main(a, options, session.run)
+  commands.main(a, options, session.run)
 
 
 if __name__ == '__main__':

@@ -73,8 +73,11 @@ class Evaluation:
   def __call__(
     self, params, problems: EvalSet, show: int = 0
   ) -> tuple[dict[str, float], list[dict]]:
-    """(metrics by name, records of all answers, in the order of the problems,
-    greedy first, texts only of the first `show`), the same on every process.
+    """Evaluates problems.
+
+    Returns:
+      (metrics by name, records of all answers, in the order of the problems,
+      greedy first, texts only of the first `show`), the same on every process.
     """
 
     def told(row):

@@ -1,14 +1,14 @@
 """The programs of a run's stages with the shapes they are called with.
 
-  phases(config, parts) -> [Phase]: sft, then generate, score, update (rewards
-  in Python) or the whole step as one program (device rewards)
-  evaluation(config, parts) -> Phase beside them
+  phases(config, parts) -> [Phase]: evaluate, sft, then generate, score, update
+  (rewards in Python) or the whole step as one program (device rewards)
 
 Each lowers the function that the trainer itself dispatches (`run.programs`),
 from shapes with the trainer's shardings.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -28,8 +28,6 @@ from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
 EVALUATE = 'evaluate'
-# Not within a step of the rl stage.
-BESIDE = (*SUPERVISED, EVALUATE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,6 +79,14 @@ def state_of(layout) -> Any:
   return jax.tree.map(put, layout.template, layout.shardings)
 
 
+def of_a_step(names: Iterable[str]) -> list[str]:
+  """Keeps the phases that a step of the last stage is made of: evaluations and
+  supervised stages before RL are not.
+  """
+  trained = [name for name in names if name != EVALUATE]
+  return [n for n in trained if n not in SUPERVISED] or trained[-1:]
+
+
 def phases(config, parts: Prepared) -> list[Phase]:
   """The programs of every stage, in the order of a run."""
   out = []
@@ -91,12 +97,13 @@ def phases(config, parts: Prepared) -> list[Phase]:
       out.extend(_host(config, parts))
     else:
       out.append(_fused(config, parts))
-  return out
+  # The first program to run.
+  return [evaluation(config, parts)[0], *out]
 
 
 def evaluation(config, parts: Prepared) -> tuple[Phase, answers.Grid]:
-  """The program of an evaluation, beside the state of the last stage; and how
-  the problems of a split are cut into its calls.
+  """Gives the program of one split's evaluation, beside the state of the last
+  stage, and how its problems are cut into calls.
   """
   c, d, mesh = config.eval, config.data, parts.mesh
   samples, shards = range(1 + c.samples), sharding.row_shards(mesh)
@@ -113,8 +120,8 @@ def evaluation(config, parts: Prepared) -> tuple[Phase, answers.Grid]:
   rest = _lay((sampling, parts.root, parts.stop), sharding.replicated(mesh))
   sampling = rest[0].replace(temperature=_lay(heat, where))
   args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
-  calls = -(-c.problems // grid.b) * grid.units_of_block / c.every
-  flops = _Costs(config, parts).generate(grid.b, grid.s)
+  calls = -(-c.problems // grid.b) * grid.units_of_block
+  flops = calls * _Costs(config, parts).generate(grid.b, grid.s)
   loops = sampler.trips(d.completion_len, 1, grid.s)
   trips = tuple(most for _, most in loops)
   program = answers.make_generate(parts.model, grid.s, d.completion_len)

@@ -136,8 +136,8 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
   if any('flops' not in p for p in each):
     return {}
   rl = 'rl' in c.stages
-  # Supervised stages come before the rl steps, not within them.
-  inside = [p for p in each if p['phase'] not in phases.BESIDE] or each
+  wanted = phases.of_a_step(names)
+  inside = [p for p in each if p['phase'] in wanted] or each
   step = sum(p['step_seconds'] for p in inside)
   model = sum(p['model_flops'] * p['calls_per_step'] for p in inside)
   out = {
@@ -145,8 +145,7 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
     'serial_seconds': sum(p['serial_seconds'] for p in inside),
     'mfu': model / step / machine.chip.flops,
   }
-  wanted = [n for n in names if n not in phases.SUPERVISED] or names[-1:]
-  if [p['phase'] for p in inside] != list(wanted):
+  if [p['phase'] for p in inside] != wanted:
     return out
   rows = c.rl.prompts * c.rl.samples if rl else c[c.stages[-1]].rows
   rate = rows * c.data.completion_len / step

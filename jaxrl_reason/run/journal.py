@@ -87,8 +87,8 @@ class Journal:
     return self._bar
 
   def first_dispatch(self):
-    """Has it said that the stage's programs are being compiled, which takes
-    minutes for large ones, while its first dispatch is entered.
+    """Says that the stage's programs are being compiled, which takes minutes
+    for large ones, while its first dispatch is entered.
     """
     if self._dispatched:
       return contextlib.nullcontext()
@@ -163,7 +163,7 @@ class Journal:
     say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')
 
   def sync(self) -> None:
-    """Has what was written on disk: a checkpoint never knows of more steps
+    """Puts on disk what was written: a checkpoint never knows of more steps
     than the metrics do.
     """
     self._writer.sync()

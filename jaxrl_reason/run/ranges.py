@@ -20,7 +20,7 @@ class Range(NamedTuple):
   below: bool = False  # high itself is out
 
   def holds(self, value: Any) -> bool:
-    """Whether a value is a number of this range."""
+    """Tells whether a value is a number of this range."""
     kind = numbers.Integral if self.whole else numbers.Real
     if not isinstance(value, kind) or isinstance(value, bool):
       return False

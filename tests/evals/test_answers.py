@@ -154,6 +154,11 @@ def test_the_trainers_evaluation_is_the_same_in_pieces():
     'greedy', 'pass@1', 'pass@2', 'pass@3', 'maj@3', 'length', 'invalid',
     'truncated',
   }  # fmt: skip
+  assert [(r['problem'], r['sample']) for r in shown] == [
+    (i, s) for i in range(9) for s in range(4)
+  ]
+  # Texts only of the first two problems.
+  assert [r['problem'] for r in shown if 'completion' in r] == [0] * 4 + [1] * 4
   for rows, devices in ((4, 1), (2, 1), (16, 8)):
     found, same = values(rows, devices)
     assert found == want and same == shown

@@ -138,10 +138,11 @@ def test_phases_are_the_programs_of_a_run():
   )  # fmt: skip
   mesh = sharding.make_mesh(config.mesh)
   made = phases.phases(config, abstract.shapes(config, mesh))
-  assert [p.name for p in made] == ['generate', 'update']
+  assert [p.name for p in made] == ['evaluate', 'generate', 'update']
   for phase in made:
     text = phase.lower(mesh).compile().as_text()
-    ratio = costs.of(text, mesh).total().flops * mesh.size / phase.flops
+    done = costs.of(text, mesh).total().flops * mesh.size * phase.calls
+    ratio = done / phase.flops
     # Attention computes masked scores too; the formula has the causal half.
     assert 0.9 < ratio < 1.3, (phase.name, ratio)
   n_state = len(jax.tree.leaves(made[-1].state))
@@ -160,7 +161,7 @@ def test_an_evaluation_needs_what_its_batch_needs():
     phase, grid = phases.evaluation(config, parts)
     compiled = phase.lower(parts.mesh).compile()
     ratio = costs.of(compiled.as_text(), parts.mesh).total().flops
-    assert 0.9 < ratio * parts.mesh.size / phase.flops < 1.4
+    assert 0.9 < ratio * parts.mesh.size * phase.calls / phase.flops < 1.4
     facts = report.evaluation_facts(config, parts)
     assert facts['calls'] * facts['at_a_time'] >= facts['completions']
     assert facts['at_a_time'] <= (batch or 32)
@@ -417,11 +418,14 @@ ENTRY %e (a: f32[64,4]) -> f32[16,4] {
 @pytest.mark.parametrize(
   'changes, names',
   [
-    ({'rl__algorithm': 'remax'}, 'generate greedy score update'),
-    ({'rl__algorithm': 'ppo', 'rl__minibatches': 2}, 'generate score update'),
+    ({'rl__algorithm': 'remax'}, 'evaluate generate greedy score update'),
+    (
+      {'rl__algorithm': 'ppo', 'rl__minibatches': 2},
+      'evaluate generate score update',
+    ),
     (
       {'model__experts': 4, 'model__experts_per_token': 2},
-      'generate update',
+      'evaluate generate update',
     ),
   ],
 )
