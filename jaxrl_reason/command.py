@@ -88,6 +88,18 @@ def listed(flag: str, text: str, kind: Callable[[str], Any]) -> tuple:
   return tuple(out)
 
 
+def local_folder(flag: str, text: str) -> pathlib.Path:
+  """The folder that a flag names, on this machine.
+
+  Raises:
+    ValueError: it is empty, in an object store, or a file.
+  """
+  path = pathlib.Path(text)
+  if not text or '://' in text or path.is_file():
+    raise ValueError(f'{flag}={text}: must be a folder on this machine')
+  return path
+
+
 def one_of(flag: str, value: str, known: Iterable[str]) -> None:
   """Refuses a value of a flag that is not known."""
   if value not in known:

@@ -81,7 +81,7 @@ def options(a):
   asked = session.Options(
     models=models,
     suites=(),
-    out=pathlib.Path(a.out),
+    out=command.local_folder('--out', a.out),
     prompts=(a.prompt,),
     temperatures=(a.temperature,),
     greedy=False,

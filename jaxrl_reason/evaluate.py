@@ -19,7 +19,6 @@ would have drawn; --batch and the number of devices change no answer.
 docs/evaluating.md has the estimators.
 """
 
-import pathlib
 import sys
 
 from jaxrl_reason import command
@@ -67,7 +66,7 @@ def options(a):
   from jaxrl_reason.run import ranges
 
   ranges.check(vars(a), ranges.EVALUATE, '--')
-  for name in ('model', 'suite', 'out', 'prompt', 'temperature', 'mesh'):
+  for name in ('model', 'suite', 'prompt', 'temperature', 'mesh'):
     if not getattr(a, name):
       raise ValueError(f'--{name} is empty')
   heats = command.listed('--temperature', a.temperature, float)
@@ -85,7 +84,7 @@ def options(a):
   return session.Options(
     models=command.listed('--model', a.model, str),
     suites=command.listed('--suite', a.suite, str),
-    out=pathlib.Path(a.out),
+    out=command.local_folder('--out', a.out),
     prompts=command.listed('--prompt', a.prompt, str),
     temperatures=heats,
     budgets=budgets,

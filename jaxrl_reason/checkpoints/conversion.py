@@ -4,6 +4,7 @@
 folder holds as (Config, config.json, parameters).
 """
 
+import dataclasses
 import json
 import pathlib
 from typing import Any
@@ -36,6 +37,12 @@ def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
   lists = {
     k: tuple(v) if isinstance(v, list) else v for k, v in run['model'].items()
   }
+  unknown = lists.keys() - {f.name for f in dataclasses.fields(Config)}
+  if unknown:
+    raise ValueError(
+      f'{folder}/config.json has model.{min(unknown)}, which this version does '
+      'not know: another version of jaxrl_reason wrote it, and reads it'
+    )
   c = Config(vocab=vocab, **lists)
   room = run['data']['prompt_len'] + run['data']['completion_len']
   return c, families.to_hf(c, room)

@@ -50,7 +50,7 @@ def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
       'away to read the checkpoint before it'
     )
   described = checkpoints.record(step)['arrays']
-  where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+  where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
   wanted = {
     k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
     for k, text in described.items()

@@ -74,8 +74,8 @@ class Cell:
         f'{now[key]!r}; name another --out, or remove it'
       )
     try:
-      done = len(records.finished(self.path))
-    except records.BadRecord as e:
+      done = len(self.rows())
+    except ValueError as e:
       return f'{e}; remove the file to begin it again'
     records.cut_torn(self.path)
     return done
@@ -85,8 +85,22 @@ class Cell:
     return self.problems * len(self.samples)
 
   def rows(self) -> list[dict]:
-    """The records, on process 0; [] on others."""
-    return records.finished(self.path) if hosts.is_main() else []
+    """The records, on process 0; [] on others.
+
+    Raises:
+      ValueError: they are not those of the problems, in order, each with its
+        verdict: two commands wrote at once, or somebody else did.
+    """
+    rows = records.finished(self.path) if hosts.is_main() else []
+    for i, row in enumerate(rows):
+      want = i // len(self.samples), self.samples[i % len(self.samples)]
+      if (row.get('problem'), row.get('sample')) != want or i >= self.total:
+        raise ValueError(
+          f'{self.path}:{i + 1} is not sample {want[1]} of problem {want[0]}: '
+          'two commands wrote it, or it was changed'
+        )
+      records.verdict_of(row, f'{self.path}:{i + 1}')
+    return rows
 
   def fill(
     self,

@@ -178,6 +178,21 @@ def _settings(
   }
 
 
+def _trained_on(o: Options, model: str, say: Callable) -> list[str]:
+  """The questions of the finite data set that a model's run was trained on."""
+  run_config = loading.run_of(model)
+  try:
+    return suites.training_of(run_config) if run_config else []
+  except (OSError, ValueError, ImportError) as e:
+    text = f'{model}: its training data cannot be compared with suites ({e})'
+    if not o.allow_contamination:
+      raise ValueError(
+        f'{text}; --allow_contamination evaluates all the same'
+      ) from e
+    say(text)
+    return []
+
+
 def _contaminated(
   o: Options, model: str, suite: Suite, say: Callable
 ) -> float | None:
@@ -187,8 +202,7 @@ def _contaminated(
   Raises:
     ValueError: it is above the limit, and that is not allowed.
   """
-  run_config = loading.run_of(model)
-  own = suites.training_of(run_config) if run_config else []
+  own = _trained_on(o, model, say)
   if not (own or o.train):
     return None
 

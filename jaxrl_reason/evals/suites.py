@@ -145,6 +145,11 @@ def data_of(run: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """The `data` section of a run's config, keys newer than the run added."""
   data = config_lib.default().data
   for key, value in run.data.items():
+    if key not in data:
+      raise ValueError(
+        f"the run's config.json has data.{key}, which this version does not "
+        'know: another version of jaxrl_reason wrote it'
+      )
     data[key] = value
   return data
 

@@ -117,7 +117,8 @@ def verdict_of(row: Mapping[str, Any], where: str) -> Verdict:
 
 def line_of(row: Mapping[str, Any]) -> str:
   """A record as it is written."""
-  return json.dumps(row, ensure_ascii=False) + '\n'
+  # Entries of reasoning-gym hold dates: as text.
+  return json.dumps(row, ensure_ascii=False, default=str) + '\n'
 
 
 def read(path: str | os.PathLike) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -15,7 +15,7 @@ import tiny_recipe
 from small import ROOT
 
 from jaxrl_reason import evaluate, generate, grade
-from jaxrl_reason.evals import session
+from jaxrl_reason.evals import session, suites
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import records
 from jaxrl_reason.run import journal, train
@@ -175,6 +175,7 @@ def test_other_settings_are_refused(whole, folder):
     ('--mesh=3,1,1', 'needs 3 devices'),
     ('--dtype=int8', "--dtype='int8': choose float32, bfloat16"),
     ('--train=nowhere.jsonl', 'nowhere.jsonl does not exist'),
+    ('--out=gs://b/x', '--out=gs://b/x: must be a folder on this machine'),
     ('--timeout_s=0', '--timeout_s=0.0: must be'),
   ],
 )
@@ -225,6 +226,17 @@ def test_contamination_is_refused_unless_told(folder, tmp_path):
   assert 'pass@1' not in found[0]['metrics']  # --k=0: the greedy one alone
 
 
+def test_training_data_that_is_gone(folder, tmp_path, monkeypatch):
+  def gone(run):
+    raise FileNotFoundError('data.dir=/gone is no file and no folder')
+
+  monkeypatch.setattr(suites, 'training_of', gone)
+  asked = ['--suite=run:heldout?n=2', '--k=0', f'--model={folder}/run']
+  with pytest.raises(ValueError, match='cannot be compared.*/gone.*--allow'):
+    run(*flags(folder, tmp_path), *asked)
+  run(*flags(folder, tmp_path), *asked, '--allow_contamination')
+
+
 def test_prompts_that_give_hints(folder, tmp_path):
   asked = ['--suite=run:heldout?n=4', '--k=1', f'--model={folder}/run']
   prompts = '--prompt=own,own+hint=0.7,none'
@@ -271,6 +283,15 @@ def test_files_of_answers_that_were_tampered_with(whole, folder, tmp_path):
   path.write_text('not json\n' + path.read_text())
   with pytest.raises(ValueError, match=f'{path.name}:1: not JSON.*remove'):
     run(*flags(folder, tmp_path / 'out'))
+  lines = path.read_text().split('\n')[1:]
+  for changed, says in (
+    ([lines[1], lines[0], *lines[2:]], ':1 is not sample 0 of problem 0'),
+    ([*lines[:-1], lines[0], ''], ':97 is not sample 0 of problem 24'),
+    ([lines[0].replace('"score"', '"sc"'), *lines[1:]], ':1: not written by'),
+  ):
+    path.write_text('\n'.join(changed))
+    with pytest.raises(ValueError, match=f'{path.name}{says}.*remove'):
+      run(*flags(folder, tmp_path / 'out'))
   path.with_suffix('.json').unlink()
   with pytest.raises(ValueError, match='is there without'):
     run(*flags(folder, tmp_path / 'out'))
