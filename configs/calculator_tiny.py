@@ -2,6 +2,22 @@
 
   python -m jaxrl_reason.main --config=configs/calculator_tiny.py \\
     --workdir=runs/calculator --config.seed=0
+
+  problem   734*286=
+  episode   <<734*286=  209924>>  #209924      the calculator says 209924>>
+
+Nine problems of ten have factors of three digits, which a model of 0.3 million
+parameters does not multiply in its head; of the worked solutions one in five
+calls the calculator, whatever the problem is. A call costs 0.05 of the reward.
+
+256 held-out problems x 4 samples, sampled pass@1 (greedy):
+
+         warm start     25 RL steps    50             100
+  seed 0 0.140 (0.039)  0.897 (0.930)  0.925 (0.930)  0.916 (0.918)
+
+210 CPU seconds from start to end, compilation and 29 evaluations included, on
+two cores shared with other work. One seed was run; the run without the tool
+(--config.rl.turns.env=) was not.
 """
 
 from jaxrl_reason import config as config_lib
@@ -12,13 +28,13 @@ def get_config():
   c.data.update(name='products', prompt_len=8, completion_len=36)
   c.model.update(layers=2, width=128, mlp=256, heads=4, kv_heads=4)
   c.model.update(head_dim=32, qk_norm=True)
-  c.sft.update(steps=400, rows=64, steps_per_dispatch=5)
+  c.sft.update(steps=600, rows=64, steps_per_dispatch=5)
   c.sft.optimizer.update(lr=1e-3)
-  c.rl.update(steps=50, prompts=32, samples=8, steps_per_dispatch=5)
-  c.rl.update(algorithm='dapo', cache_segments=1)
+  c.rl.update(steps=100, prompts=32, samples=8, steps_per_dispatch=5)
+  c.rl.update(algorithm='dapo')
   c.rl.turns.update(env='calculator', most=3, tokens=14, observation=14)
   c.rl.optimizer.update(lr=3e-4, b2=0.99)
-  c.eval.update(every=50, problems=256, samples=4, harder=False)
+  c.eval.update(every=25, problems=256, samples=4, harder=False)
   c.checkpoint.update(every=50)
   c.log_every = 5
   return c

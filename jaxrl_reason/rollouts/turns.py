@@ -130,6 +130,11 @@ def generate(
   Returns:
     Rollout of B*G rows, with what the environment said.
   """
+  if model.extend is None:
+    raise ValueError(
+      'this model has no extend, which episodes of several turns need '
+      '(`base.Model`): sample single completions of it'
+    )
   n = prompts.shape[0] * n_samples
   ids = jnp.arange(n) if row_ids is None else row_ids
   fold = jax.vmap(jax.random.fold_in, (None, 0))
