@@ -46,7 +46,9 @@ def make_batch(found: Trajectories) -> Batch:
   """Assembles rows [N,T] of B prompts and their N = B*G completions."""
   prompts, rollout, reward = found.prompts, found.rollout, found.reward
   n, (b, p) = rollout.tokens.shape[0], prompts.tokens.shape
-  rows = rows_of(prompts, rollout)
+  rows, group = rows_of(prompts, rollout), found.group
+  if group is None:
+    group = jnp.arange(b, dtype=jnp.int32)
 
   def beside(x):  # [N,C] -> [N,T]
     return jnp.pad(x, ((0, 0), (p, 0)))
@@ -61,7 +63,7 @@ def make_batch(found: Trajectories) -> Batch:
     reward=reward.total,
     reward_parts=reward.parts,
     reward_valid=reward.valid,
-    group=per_row(jnp.arange(b, dtype=jnp.int32), n),
+    group=per_row(group, n),
     truncated=rollout.truncated,
     temperature=rollout.temperature,
     sampler_logp=beside(rollout.logp),

@@ -151,6 +151,11 @@ def reinforce() -> ml_collections.ConfigDict:
       # Groups left over come first in the next step, one update old; needs
       # old_logp='sampler'. False: they are dropped.
       refill_keep=False,
+      # More samples for some problems of a step (`rollouts/extra.py`).
+      extra=dict(
+        groups=0,  # of `samples` more each, over all problems; 0: none
+        by='hard',  # who has them: hard, knapsack
+      ),
       # Groups of earlier steps that are learnt from again.
       replay=dict(
         rows=0,  # per step, beside the new ones: a multiple of samples; 0: off

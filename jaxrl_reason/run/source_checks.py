@@ -3,7 +3,7 @@
 import ml_collections
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.rollouts import filters, replay
+from jaxrl_reason.rollouts import extra, filters, replay
 
 # Filters that drop groups; the others leave rows to every group.
 OF_GROUPS = ('dead_groups', 'spread', 'band')
@@ -41,6 +41,29 @@ def check(c: ml_collections.ConfigDict) -> None:
     )
   _check_refill(c, names)
   _check_replay(c)
+  _check_extra(c)
+
+
+def _check_extra(c: ml_collections.ConfigDict) -> None:
+  n = c.extra.groups
+  if c.extra.by not in extra.GAINS:
+    raise ValueError(
+      f'rl.extra.by={c.extra.by!r}: choose {" or ".join(extra.GAINS)}'
+    )
+  if n and c.path != 'fused':
+    raise ValueError(
+      f'rl.extra.groups={n}: only with rl.path="fused", where rewards are '
+      'known within the step'
+    )
+  for key, value in {
+    'rl.refill_rounds': c.refill_rounds,
+    'rl.replay.rows': c.replay.rows,
+  }.items():
+    if n and value:
+      raise ValueError(
+        f'rl.extra.groups={n} and {key}={value}: one gives more rows to a '
+        'problem, the other to more problems; set one of them to 0'
+      )
 
 
 def _arguments(name: str) -> tuple[str, ...]:

@@ -10,9 +10,12 @@ import ml_collections
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
+from jaxrl_reason.data import pipeline
+from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
 from jaxrl_reason.rollouts import (
+  extra,
   filters,
   fused,
   groups,
@@ -24,6 +27,20 @@ from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.host import Questions
 from jaxrl_reason.run import chips, rewarding
 from jaxrl_reason.update.learner import Learner
+
+
+def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
+  """Refuses a replay that the problems give nothing to choose from.
+
+  Raises:
+    ValueError: names the key.
+  """
+  c, endless = config.rl.replay, len(problems.train) >= pipeline.ENDLESS
+  if 'rl' in config.stages and c.rows and c.by == 'failing' and endless:
+    raise ValueError(
+      "rl.replay.by='failing' replays problems that are asked again, and those "
+      f'of data.name={config.data.name!r} never come twice; use another'
+    )
 
 
 def is_plain(c: ml_collections.ConfigDict) -> bool:
@@ -48,6 +65,8 @@ def replayed(c: ml_collections.ConfigDict, source=None) -> replay.Replay | None:
 
 def around(c: ml_collections.ConfigDict, source) -> Callable:
   """Puts all that the rl section asks for around the source in the graph."""
+  if c.extra.groups:
+    return extra.Extra(source, c.extra.groups, c.extra.by)
   if c.refill_rounds:
     source = refilled(c, source)
   return replayed(c, source) or source

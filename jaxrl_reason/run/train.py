@@ -27,6 +27,7 @@ from jaxrl_reason.run import (
   rewarding,
   samples,
   signals,
+  sources,
   stages,
   states,
 )
@@ -65,6 +66,7 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
     f'{jax.process_count()} processes; workdir {workdir}'
   )
   rewarding.check(config, problems, tokenizer)
+  sources.check(config, problems)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
   stopping, compiled = signals.Stopping(), compile_log.Log()

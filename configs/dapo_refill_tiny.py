@@ -1,0 +1,30 @@
+"""DAPO with dynamic sampling as published: groups without signal are replaced.
+
+  python -m jaxrl_reason.main --config=configs/dapo_refill_tiny.py \\
+    --workdir=runs/dapo_refill --config.seed=0
+
+The problems, model and warm start of configs/arithmetic_tiny.py, with groups of
+four, of which a third is without signal at first and more and more later: up to
+two further rounds of 32 problems are generated within the compiled step until
+32 groups have signal. RESULT
+"""
+
+from jaxrl_reason import config as config_lib
+
+
+def get_config():
+  c = config_lib.default()
+  c.data.update(name='arithmetic', prompt_len=20, completion_len=17)
+  c.data.knobs = dict(ops='+-*', modulus=7, min_ops=6, max_ops=6, max_operand=6)
+  c.data.harder = dict(min_ops=8, max_ops=8)
+  c.model.update(layers=2, width=128, mlp=256, heads=4, kv_heads=4)
+  c.model.update(head_dim=32, qk_norm=True)
+  c.sft.update(steps=800, rows=64, stop_loss=0.15, steps_per_dispatch=5)
+  c.sft.optimizer.update(lr=5e-4)
+  c.rl.update(steps=100, prompts=32, samples=4, steps_per_dispatch=5)
+  c.rl.update(algorithm='dapo', filter='dead_groups', refill_rounds=2)
+  c.rl.optimizer.update(lr=3e-4, b2=0.99)
+  c.eval.update(every=10, problems=256, samples=4)
+  c.checkpoint.update(every=50)
+  c.log_every = 5
+  return c
