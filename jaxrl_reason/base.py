@@ -166,6 +166,7 @@ class Batch:
   is_offpolicy: jax.Array | None = None  # bool [N,T]
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
+  prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
 
 
 @struct.dataclass

@@ -70,6 +70,7 @@ def make_batch(found: Trajectories) -> Batch:
     is_offpolicy=offpolicy,
     version=beside(rollout.version),
     routes=rows.routes,
+    prompt_id=per_row(prompts.prompt_id, n),
   )
   if found.greedy is None:
     return batch

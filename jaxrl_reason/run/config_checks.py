@@ -14,10 +14,10 @@ import ml_collections
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, tasks
 from jaxrl_reason.models.adapters import frozen
-from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.config import PREFILL, Config, sized_choice
 from jaxrl_reason.rewards import compose
 from jaxrl_reason.run import compile_log, ranges, source_checks
-from jaxrl_reason.update import optim
+from jaxrl_reason.update import optim, packing
 from jaxrl_reason.update.learner import OLD_LOGP
 
 # What `step` can give a loss, of what `losses.needs` may ask for.
@@ -241,12 +241,11 @@ def check_positions(c: ml_collections.ConfigDict, shape: Config) -> None:
   Raises:
     ValueError: names the keys.
   """
-  saved = c.pack_len or c.length_buckets
-  if saved and any(r.kind == 'longrope' for r in shape.rope_tables):
+  longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
+  if longrope and packing.choose(c.padding, 0) is not None:
     raise ValueError(
-      f'rl.pack_len={c.pack_len}, rl.length_buckets={c.length_buckets}: the '
-      'longrope positions of this model depend on the room of a program; set '
-      'both to 0'
+      f'rl.padding={c.padding!r}: the longrope positions of this model depend '
+      'on the room of a program; choose whole'
     )
 
 
@@ -317,31 +316,21 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
     )
 
 
-def _check_prompts(c: ml_collections.ConfigDict):
-  if c.prompt_buckets > 1 and c.prefill_chunk:
-    raise ValueError(
-      f'model.prompt_buckets={c.prompt_buckets}: with model.prefill_chunk='
-      f'{c.prefill_chunk} padding is left out chunk by chunk; set one of them'
-    )
-
-
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
   room = d.prompt_len + d.completion_len
-  if c.pack_len and c.length_buckets:
+  packed = packing.choose(c.padding, d.prompt_len)
+  if not isinstance(packed, packing.Packing):
+    return
+  if packed.length < room:
     raise ValueError(
-      f'rl.pack_len={c.pack_len} and rl.length_buckets={c.length_buckets} save '
-      'the same padding: set one of them to 0'
-    )
-  if c.pack_len and c.pack_len < room:
-    raise ValueError(
-      f'rl.pack_len={c.pack_len} is less than data.prompt_len {d.prompt_len} '
+      f'rl.padding={c.padding!r} is less than data.prompt_len {d.prompt_len} '
       f'+ data.completion_len {d.completion_len} = {room}, the longest sequence'
     )
-  if c.pack_len and 'full_logits' in needs:
+  if 'full_logits' in needs:
     raise ValueError(
-      f'rl.pack_len={c.pack_len}: rl.algorithm={c.algorithm!r} reads whole '
-      'logits, which are not packed; use rl.length_buckets'
+      f'rl.padding={c.padding!r}: rl.algorithm={c.algorithm!r} reads whole '
+      'logits, which are not packed; choose buckets:N'
     )
 
 
@@ -360,6 +349,7 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   _check_demos(c, needs)
   _check_old_logp(c, needs)
   _check_packing(config, needs)
+  sized_choice('model.prefill', config.model.prefill, PREFILL)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
   if c.overlong > config.data.completion_len:
@@ -372,4 +362,3 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
       'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
       'stand between generation and update'
     )
-  _check_prompts(config.model)

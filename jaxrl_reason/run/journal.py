@@ -169,7 +169,7 @@ class Journal:
     self._writer.sync()
 
   def _speed(self, values: dict, step_s: float) -> dict[str, float]:
-    out = {'perf/step_s': step_s}
+    out = {'perf/step_s': step_s} | metrics_lib.memory()
     if 'tokens' not in values:
       return out
     out['perf/tokens_per_s'] = values['tokens'] / step_s

@@ -100,6 +100,9 @@ def learn(
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more
+  if learner.shown is not None:
+    shown = learner.shown(learner, state, batch, chosen, sampling)
+    metrics['rollouts'] = shown
   lag = jnp.where(batch.mask, state.step - batch.version, 0)
   metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
   if state.control is not None:

@@ -77,8 +77,6 @@ MODEL = {
   'norm_eps': AMOUNT,
   'experts': COUNT_OR_NONE,
   'experts_per_token': COUNT_OR_NONE,
-  'prompt_buckets': COUNT,
-  'prefill_chunk': COUNT_OR_NONE,
 }
 DATA = {
   'files.heldout': MEMORY,
@@ -110,9 +108,6 @@ RL = {
   'replay.capacity': COUNT_OR_NONE,
   'epochs': COUNT,
   'minibatches': COUNT,
-  'pack_len': COUNT_OR_NONE,
-  'pack_sizes': COUNT,
-  'length_buckets': COUNT_OR_NONE,
   # Exploration needs more than 0, which is greedy.
   'temperature': POSITIVE,
   'slots': COUNT_OR_NONE,
@@ -143,6 +138,9 @@ RANGES = {
   **_inside('sft', SUPERVISED),
   **_inside('rl', RL),
   **_inside('eval', EVAL),
+  **_inside(
+    'rollouts', {'every': COUNT_OR_NONE, 'problems': COUNT, 'mib': POSITIVE}
+  ),
   **_inside('checkpoint', {'every': COUNT, 'keep': COUNT}),
 }
 

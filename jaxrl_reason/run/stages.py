@@ -31,9 +31,9 @@ from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import programs, rewarding, sources, states
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.run.rounds_step import RoundsStep
-from jaxrl_reason.update import critics, optim
+from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.update.learner import Learner
-from jaxrl_reason.update.packing import Lengths, Packing
+from jaxrl_reason.update.shown import Shown
 
 # A supervised step is policy gradient with every advantage 1.
 SUPERVISED = {
@@ -97,19 +97,23 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=_packing(c, d.prompt_len),
+    packing=packing.choose(c.padding, d.prompt_len),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=tuple(c.rewards),
+    shown=_shown(config),
     **common,
   )
 
 
-def _packing(c, start: int) -> Packing | Lengths | None:
-  """How the section of the rl stage asks to save padding."""
-  if c.pack_len:
-    return Packing(c.pack_len, c.pack_sizes)
-  return Lengths(start, c.length_buckets) if c.length_buckets else None
+def _shown(config) -> Shown | None:
+  """What of the rl stage's batches goes to disk."""
+  c, r = config.rl, config.rollouts
+  return (
+    Shown(r.every, min(r.problems, c.prompts) * c.samples)
+    if (r.every)
+    else None
+  )
 
 
 def _critic(config, model: Model, objective, updates: int):
@@ -359,6 +363,10 @@ def _host(
         ids = np.repeat(_everyone(mesh, round_.questions.ids), c.samples)
         stats.add(ids, round_.reward.parts[:, 0], round_.reward.valid)
       host |= stats.metrics()
+    if learn.shown is not None and plain:
+      mine = sharding.my_rows(mesh, len(answered.reward.total))
+      verdicts = dict(zip(mine.tolist(), answered.verdicts))
+      metrics['rollouts']['verdicts'] = verdicts
     return state, metrics, host
 
   return Stage(learn, where, data, dispatch, 1, stats, pool.close)
