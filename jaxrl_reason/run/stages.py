@@ -330,16 +330,8 @@ def _host(
     timeout_s=c.timeout_s,
   )
   steps = sources.questions(data, mesh, c.refill_rounds)
-  source = _host_source(
-    config,
-    learn,
-    mesh,
-    (rounds[0] for rounds in steps),
-    pool,
-    tokenizer,
-    root,
-    stop,
-  )
+  asked = (rounds[0] for rounds in steps)
+  source = _host_source(config, learn, mesh, asked, pool, tokenizer, root, stop)
 
   def to_device(tree):
     own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)

@@ -104,6 +104,17 @@ def test_a_filter_that_keeps_nothing_goes_on_and_says_so(tmp_path, monkeypatch):
   assert len(told) == 1 and 'steps 1 to 1' in told[0]
 
 
+def test_hard_problems_are_asked_more_often(tmp_path):
+  c = recipe(**{'rl.extra.groups': 8, 'rl.samples': 4, 'rl.steps': 3})
+  c.rl.extra.by = 'knapsack'
+  train.run(c, tmp_path)
+  for row in rows(tmp_path):
+    # 8 further groups: of 8 problems at most, one of one at least.
+    assert 0 < row['train/extra/problems'] <= 1
+    assert 1 <= row['train/extra/groups_max'] <= 8
+    assert row['train/tokens'] > 2 * 8 * 4  # of 16 groups, not of 8
+
+
 def flags(**more):
   given = REFILL | REMEMBER | {'rl.steps': 12, 'stages': 'rl'} | more
   given |= {'rl.epochs': 1, 'rl.minibatches': 1, 'rl.prompts': 8}
@@ -153,6 +164,13 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'replay.rows': 3, 'replay.capacity': 20}, 'multiple of rl.samples=8'),
     ({'replay.rows': 8, 'replay.capacity': 2}, 'rl.replay.capacity=2'),
     ({'replay.by': 'newest'}, "rl.replay.by='newest'"),
+    ({'extra.by': 'easy'}, "rl.extra.by='easy'"),
+    ({'extra.groups': 8, 'path': 'host'}, 'rl.path="fused"'),
+    ({'extra.groups': 3}, 'rl.extra.groups'),
+    (
+      {'extra.groups': 8, 'filter': 'dead_groups', 'refill_rounds': 1},
+      'and rl.refill_rounds=1',
+    ),
     ({'replay.rows': 8, 'replay.capacity': 10**9}, 'GiB of each device'),
     (
       {'replay.rows': 8, 'replay.capacity': 20, 'path': 'host', 'staleness': 1},
