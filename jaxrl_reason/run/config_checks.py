@@ -318,13 +318,15 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
 
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
-  room = d.prompt_len + d.completion_len
-  packed = packing.choose(c.padding, d.prompt_len)
+  start = config_lib.prompt_room(config)
+  room = start + d.completion_len
+  packed = packing.choose(c.padding, start)
   if not isinstance(packed, packing.Packing):
     return
   if packed.length < room:
     raise ValueError(
       f'rl.padding={c.padding!r} is less than data.prompt_len {d.prompt_len} '
+      f'{f"+ rl.hints.room {c.hints.room} " if c.hints.room else ""}'
       f'+ data.completion_len {d.completion_len} = {room}, the longest sequence'
     )
   if 'full_logits' in needs:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.data import pipeline
@@ -19,6 +20,7 @@ from jaxrl_reason.rollouts import (
   filters,
   fused,
   groups,
+  hints,
   progress,
   refill,
   replay,
@@ -65,6 +67,10 @@ def replayed(c: ml_collections.ConfigDict, source=None) -> replay.Replay | None:
 
 def around(c: ml_collections.ConfigDict, source) -> Callable:
   """Puts all that the rl section asks for around the source in the graph."""
+  h = c.hints
+  if h.room:
+    share = h.by, tuple(h.at), tuple(h.values)
+    source = hints.Hints(source, h.room, h.when, *share)
   if c.extra.groups:
     return extra.Extra(source, c.extra.groups, c.extra.by)
   if c.refill_rounds:
@@ -88,7 +94,8 @@ def remembered(
     like = group_shapes(config, learn, gen)
 
   def make() -> dict | None:
-    control = progress.start() if rewarding.is_scheduled(c.rewards) else {}
+    goes_by = rewarding.is_scheduled(c.rewards) or c.hints.room
+    control = progress.start() if goes_by else {}
     if c.refill_keep:
       control['refill'] = refill.start(like)
     if c.replay.rows:
@@ -103,13 +110,15 @@ def remembered(
 
 def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
   """The shapes of a step's groups, from the configuration alone."""
-  c, d = config.rl, config.data
+  c = config.rl
   b, n, r = c.prompts, c.prompts * c.samples, len(c.rewards)
 
   def make(params, key):
-    tokens = jnp.zeros((b, d.prompt_len), jnp.int32)
+    tokens = jnp.zeros((b, config_lib.prompt_room(config)), jnp.int32)
     ids = jnp.zeros(b, jnp.int32)
     asked = Prompts(tokens, tokens > 0, ids, {})
+    if c.hints.room and c.hints.when == 'failed':
+      asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
     if gen.demos:
       demo = jnp.zeros((b, gen.max_new), jnp.int32)
       asked = asked.replace(demo=demo, demo_length=ids)

@@ -92,12 +92,12 @@ def learner(
   return Learner(
     objective=objective,
     tx=optim.make(c.optimizer, updates),
-    start=d.prompt_len,
+    start=config_lib.prompt_room(config),
     epochs=c.epochs,
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=packing.choose(c.padding, d.prompt_len),
+    packing=packing.choose(c.padding, config_lib.prompt_room(config)),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=tuple(c.rewards),
@@ -127,7 +127,7 @@ def _critic(config, model: Model, objective, updates: int):
     model,
     objective,
     optim.make(c.optimizer, updates),
-    config.data.prompt_len,
+    config_lib.prompt_room(config),
     c.warmup_updates,
     config_lib.trainable(config),
   )
@@ -259,7 +259,8 @@ def prompt_encoder(
 ) -> Callable[[int, dict], dict]:
   """Gives (index, example) -> the row of a `base.Prompts`."""
   d = config.data
-  demo_len = d.completion_len if config.rl.demos else None
+  shows = config.rl.demos or config.rl.hints.room
+  demo_len = d.completion_len if shows else None
 
   def encode(i, example):
     return pipeline.prompt_row(

@@ -115,6 +115,27 @@ def test_hard_problems_are_asked_more_often(tmp_path):
     assert row['train/tokens'] > 2 * 8 * 4  # of 16 groups, not of 8
 
 
+@pytest.mark.parametrize('when', ['always', 'failed'])
+def test_hints_by_whole_runs(tmp_path, when):
+  """With nearly the whole solution given an untrained model is right now and
+  then by luck alone; the share follows the step.
+  """
+  more = {'rl.hints.room': 6, 'rl.old_logp': 'sampler', 'rl.steps': 3}
+  c = recipe(**more, **{'rl.samples': 4})
+  c.rl.hints.update(when=when, at=(0.0, 2.0), values=(0.9, 0.0))
+  if when == 'always':  # goes with refill and replay
+    c.update_from_flattened_dict(REFILL | REMEMBER | {'rl.steps': 3})
+  c.data.completion_len = 10
+  train.run(c, tmp_path)
+  seen = rows(tmp_path)
+  assert len(seen) == 3
+  assert [r['train/control/step'] for r in seen] == [0, 1, 2]
+  if when == 'failed':
+    assert all(0 < r['train/hints/failed'] <= 1 for r in seen)
+    assert any(r['train/gap_max'] > 1e-3 for r in seen[:1])  # two views
+    assert max(r['train/tokens'] for r in seen) > 8 * 4 * 10 / 2
+
+
 def flags(**more):
   given = REFILL | REMEMBER | {'rl.steps': 12, 'stages': 'rl'} | more
   given |= {'rl.epochs': 1, 'rl.minibatches': 1, 'rl.prompts': 8}
@@ -165,6 +186,16 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'replay.rows': 8, 'replay.capacity': 2}, 'rl.replay.capacity=2'),
     ({'replay.by': 'newest'}, "rl.replay.by='newest'"),
     ({'extra.by': 'easy'}, "rl.extra.by='easy'"),
+    ({'hints.room': 4, 'hints.when': 'once'}, "rl.hints.when='once'"),
+    ({'hints.room': 4, 'hints.by': 'steps'}, "rl.hints.by='steps'"),
+    ({'hints.room': 4, 'hints.values': (2.0,)}, 'shares from 0 to 1'),
+    ({'hints.room': 4, 'hints.at': (1.0, 1.0)}, 'rl.hints.at=(1.0, 1.0)'),
+    ({'hints.room': 4, 'path': 'host'}, 'rl.path="fused"'),
+    ({'hints.room': 4, 'demos': 1}, 'rl.demos=1'),
+    (
+      {'hints.room': 4, 'hints.when': 'failed', 'old_logp': 'trainer'},
+      "rl.hints.when='failed' needs",
+    ),
     ({'extra.groups': 8, 'path': 'host'}, 'rl.path="fused"'),
     ({'extra.groups': 3}, 'rl.extra.groups'),
     (
