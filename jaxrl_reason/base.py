@@ -83,6 +83,7 @@ class Rollout:
   temperature: jax.Array  # f32 [N]
   version: jax.Array  # i32 [N,C], updates behind the weights that drew a token
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
+  entropy: jax.Array | None = None  # f32 [N,C], nats, untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   # int8 or 16 [N,T,L,k], experts each token used (`models.moe.UNKNOWN`).
   routes: jax.Array | None = None

@@ -14,6 +14,7 @@ knows by its name. docs/plan.md works an example.
 
 import json
 import math
+import operator
 import pathlib
 import sys
 
@@ -140,9 +141,9 @@ class Planner:
     return out
 
   def largest(self, facts: dict) -> int:
-    """The most prompts that fit, by the phase that needs most."""
+    """Finds the most prompts that fit, by the phase that needs most."""
     inside = [p for p in facts['phases'] if p['phase'] not in phases.SUPERVISED]
-    top = max(inside, key=lambda p: p['needs_gib'])
+    top = max(inside, key=operator.itemgetter('needs_gib'))
     start, room = facts['prompts'], self.machine.chip.hbm
 
     def needs(prompts: int) -> float:
@@ -158,7 +159,9 @@ class Planner:
     return search.largest(needs, room, start, unit, MOST * start)
 
   def search(self) -> list[dict]:
-    """The recipe on every mesh shape: the fastest first, then what fails."""
+    """Plans the recipe on every mesh shape: the fastest first, then what
+    fails.
+    """
     kv_heads = self.parts(self.config).shape.kv_heads
     found = []
     for mesh in search.meshes(
@@ -202,7 +205,7 @@ def ranking(found: list[dict]) -> str:
 
 
 def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
-  """(what to print, the same as data) of a plan.
+  """Returns (what to print, the same as data) of a plan.
 
   Args:
     options: model, slices, only, full_depth, search, largest: the flags.

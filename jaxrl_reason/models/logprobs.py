@@ -133,6 +133,8 @@ def _by_chunk(of: Callable[..., Any], arrays: tuple, chunk: int) -> Any:
   def join(x):
     return jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
 
-  body = jax.checkpoint(lambda xs: of(*xs))
-  out = jax.lax.map(body, jax.tree.map(split, arrays))
+  def body(xs):
+    return of(*xs)
+
+  out = jax.lax.map(jax.checkpoint(body), jax.tree.map(split, arrays))
   return jax.tree.map(join, out)

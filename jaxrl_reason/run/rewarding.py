@@ -19,7 +19,7 @@ from jaxrl_reason.rollouts import progress
 
 
 def is_scheduled(rewards: Mapping) -> bool:
-  """Whether the weight of any part of `rl.rewards` is a schedule."""
+  """Tells whether the weight of any part of `rl.rewards` is a schedule."""
   weights = [part.get('weight', 1.0) for part in rewards.values()]
   return any(
     isinstance(w, Mapping | ml_collections.ConfigDict) for w in weights
@@ -27,7 +27,7 @@ def is_scheduled(rewards: Mapping) -> bool:
 
 
 def host_spec(rewards: dict, task_reward: str) -> dict:
-  """The compose spec of `rl.rewards`, with 'task' given its meaning."""
+  """Returns the compose spec of `rl.rewards`, with 'task' given its meaning."""
   return {
     name: part | {'reward': task_reward} if part['reward'] == 'task' else part
     for name, part in rewards.items()
@@ -108,10 +108,14 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
 def grader(
   config: ml_collections.ConfigDict, reward: str
 ) -> Callable[[list[tuple[str, dict]]], list]:
-  """How evaluations verify answers: the data's own host reward."""
+  """Makes what evaluations verify answers by: the data's own host reward."""
   if reward not in resolve.POOL_ONLY:
     function = compose.build(reward)
-    return lambda cases: [judge(function, text, ex) for text, ex in cases]
+
+    def here(cases):
+      return [judge(function, text, example) for text, example in cases]
+
+    return here
 
   def pooled(cases):
     """Verdicts from workers that live for one evaluation."""

@@ -42,7 +42,7 @@ class Rows:
 
 
 def describe(valid: jax.Array) -> Rows:
-  """Rows of one sequence each, or of several.
+  """Describes rows of one sequence each, or of several.
 
   Args:
     valid: bool [N,T], the real tokens; or i32 [N,T], the segment of every
@@ -262,7 +262,7 @@ def _fits_cudnn(c: Any) -> bool:
 
 
 def resolve(c: Any) -> str:
-  """The kernel's name; of 'auto', the fast one of the platform compiled for.
+  """Names the kernel; of 'auto', the fast one of the platform compiled for.
 
   Raises:
     ValueError: cudnn, which needs whole rows, where a mesh splits them.
@@ -287,8 +287,8 @@ def between(
   c: Any,
   windows: tuple[int, ...],
 ) -> Callable:
-  """What `make` gives, by einsum, for queries [N,T] that are some of the rows
-  whose keys [N,S] are given.
+  """Makes what `make` gives, by einsum, for queries [N,T] that are some of the
+  rows whose keys [N,S] are given.
 
   Args:
     ordered: bool [T,S], the keys that do not come after a query.
@@ -298,7 +298,7 @@ def between(
 
 
 def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:
-  """attend(q [N,T,Q,H], k, v [N,T,K,H], which) -> [N,T,Q,H] of Config c.
+  """Makes attend(q [N,T,Q,H], k, v [N,T,K,H], which) -> [N,T,Q,H] of Config c.
 
   Args:
     windows: the distinct ones, in tokens, a query's own included; 0: all. By

@@ -45,7 +45,9 @@ dot.defvjp(_forward, _backward)
 def tiled(
   rows: jax.Array, g: jax.Array, sizes: jax.Array, interpret: bool = False
 ) -> jax.Array:
-  """rows^T g of every run, f32 [E,K,F], by the kernel, on one device."""
+  """Computes rows^T g of every run, f32 [E,K,F], by the kernel, on one
+  device.
+  """
   # A fifth of a second of imports that only this kernel needs.
   from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 

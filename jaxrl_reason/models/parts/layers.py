@@ -18,21 +18,23 @@ MASKED = -1e30
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-  """x / rms(x) * weight over the last axis (https://arxiv.org/abs/1910.07467)."""
+  """Computes x / rms(x) * weight over the last axis
+  (https://arxiv.org/abs/1910.07467).
+  """
   x32 = x.astype(jnp.float32)  # bf16 squares lose the small features
   scale = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
   return (x32 * scale * weight).astype(x.dtype)
 
 
 def soft_cap(x: jax.Array, cap: float) -> jax.Array:
-  """cap * tanh(x / cap), within (-cap, cap); cap 0: x (Gemma 2,
+  """Computes cap * tanh(x / cap), within (-cap, cap); cap 0: x (Gemma 2,
   https://arxiv.org/abs/2408.00118).
   """
   return cap * jnp.tanh(x / cap) if cap else x
 
 
 def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """Masked softmax over the last axis, float32."""
+  """Computes the masked softmax over the last axis, float32."""
   return jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
 
 
@@ -65,7 +67,8 @@ def attend_cached(
   scale: float,
   cap: float = 0.0,
 ) -> jax.Array:
-  """One new token per row against its group's prompt and its own completion.
+  """Attends from one new token per row to its group's prompt and its own
+  completion.
 
   The rows of a prompt read one copy of its keys: that part is a real matrix
   product instead of one of matrix and vector for each, and nothing is repeated.
@@ -131,12 +134,12 @@ Weight = jax.Array | Quantized | Adapted
 
 
 def is_weight(x) -> bool:
-  """Whether a node of a tree is a weight of more than one array."""
+  """Tells whether a node of a tree is a weight of more than one array."""
   return isinstance(x, (Quantized, Adapted))
 
 
 def cast(w: Weight, dtype) -> Weight:
-  """A weight as products in `dtype` read it."""
+  """Casts a weight to what products in `dtype` read."""
   if isinstance(w, Quantized):
     return w  # int8 in memory; cast as it is read
   if isinstance(w, Adapted):
@@ -154,7 +157,8 @@ def _flat(x: jax.Array) -> jax.Array:
 
 
 def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
-  """x [..., A] times w [A, ...] as one product of two matrices, plus bias.
+  """Multiplies x [..., A] by w [A, ...] as one product of two matrices, plus
+  bias.
 
   The reshapes are free, and keep the weight's gradient a plain x^T g: with
   two contracted axes XLA's CPU backend transposes every activation first,
@@ -194,14 +198,14 @@ def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
 
 
 def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:
-  """activation(x) * up, rounded once: in bf16 each operation of a GELU would
-  round.
+  """Computes activation(x) * up, rounded once: in bf16 each operation of a GELU
+  would round.
   """
   return (activation(x.astype(jnp.float32)) * up).astype(x.dtype)
 
 
 def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:
-  """(act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
+  """Computes (act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
   flat = _flat(x)
 
   def times(x, name):
