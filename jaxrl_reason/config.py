@@ -152,14 +152,14 @@ def reinforce() -> ml_collections.ConfigDict:
       # old_logp='sampler'. False: they are dropped.
       refill_keep=False,
       # The beginning of the reference solution with the problem
-      # (`rollouts/hints.py`); its share is `values` at the points `at` of `by`,
+      # (`rollouts/hints.py`); it is `share` at the points `at` of `by`,
       # a straight line between two of them.
       hints=dict(
         room=0,  # tokens at most, added to data.prompt_len; 0: no hints
         when='always',  # always; failed: again, where no sample was right
         by='step',  # step, solve_rate, mean_length (`rollouts/progress.py`)
         at=(0.0,),
-        values=(0.5,),  # from 0 to 1, of the tokens before the solution's end
+        share=(0.5,),  # from 0 to 1, of the tokens before the solution's end
       ),
       # More samples for some problems of a step (`rollouts/extra.py`).
       extra=dict(

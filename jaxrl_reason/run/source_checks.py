@@ -54,13 +54,13 @@ def _check_hints(c: ml_collections.ConfigDict) -> None:
     )
   if h.by not in known:
     raise ValueError(f'rl.hints.by={h.by!r}: choose of {", ".join(known)}')
-  if len(h.at) != len(h.values) or not h.at or sorted(set(h.at)) != [*h.at]:
+  if len(h.at) != len(h.share) or not h.at or sorted(set(h.at)) != [*h.at]:
     raise ValueError(
-      f'rl.hints.at={h.at} and rl.hints.values={h.values}: as many values as '
+      f'rl.hints.at={h.at} and rl.hints.share={h.share}: as many shares as '
       'points, and points that rise'
     )
-  if not all(0 <= x <= 1 for x in h.values):
-    raise ValueError(f'rl.hints.values={h.values}: shares from 0 to 1')
+  if not all(0 <= x <= 1 for x in h.share):
+    raise ValueError(f'rl.hints.share={h.share}: shares from 0 to 1')
   if c.path != 'fused':
     raise ValueError(
       f'rl.hints.room={h.room}: only with rl.path="fused"; on the host path '

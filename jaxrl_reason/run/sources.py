@@ -69,7 +69,7 @@ def around(c: ml_collections.ConfigDict, source) -> Callable:
   """Puts all that the rl section asks for around the source in the graph."""
   h = c.hints
   if h.room:
-    share = h.by, tuple(h.at), tuple(h.values)
+    share = h.by, tuple(h.at), tuple(h.share)
     source = hints.Hints(source, h.room, h.when, *share)
   if c.extra.groups:
     return extra.Extra(source, c.extra.groups, c.extra.by)
