@@ -3,10 +3,19 @@
   python -m jaxrl_reason.main --config=configs/dapo_refill_tiny.py \\
     --workdir=runs/dapo_refill --config.seed=0
 
-The problems, model and warm start of configs/arithmetic_tiny.py, with groups of
-four, of which a third is without signal at first and more and more later: up to
-two further rounds of 32 problems are generated within the compiled step until
-32 groups have signal. RESULT
+The problems of configs/arithmetic_tiny.py with four operations. After the warm
+start a seventh of the groups of eight is without signal, half of them later: up
+to two further rounds of 32 problems are generated within the compiled step
+until 32 groups have signal. One further round was enough in nearly every step,
+and half of the generated tokens were learnt from.
+
+         sampled pass@1, 256 held-out problems x 4
+         warm start  60 updates   without refill (0 rounds), no filter
+  seed 0 0.396       0.749        0.564 (100 updates: 0.736)
+  seed 1 0.370       0.793        0.758 (100 updates: 0.891)
+
+Per update more, per generated token less: docs/refill_and_replay.md has the
+table. 140 s for the rl stage on two CPU cores shared with much other work.
 """
 
 from jaxrl_reason import config as config_lib

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from flax import struct
 
 Params = Any  # a pytree of arrays
@@ -67,6 +68,13 @@ class Prompts:
   train_valid: jax.Array | None = None  # bool [B,P]
   demo: jax.Array | None = None  # i32 [B,C], reference solution, stop included
   demo_length: jax.Array | None = None  # i32 [B], tokens of it
+
+
+def left_padded(ids: list[int], length: int) -> dict[str, np.ndarray]:
+  """Makes a row of `Prompts`: tokens and valid [P], of at most P=length ids."""
+  padding = length - len(ids)
+  valid = np.arange(length) >= padding
+  return {'tokens': np.array([*[0] * padding, *ids], np.int32), 'valid': valid}
 
 
 @struct.dataclass

@@ -71,7 +71,7 @@ def _with_default(help: str, default) -> str:
 
 
 def listed(flag: str, text: str, kind: Callable[[str], Any]) -> tuple:
-  """The values of a flag, which have commas between them.
+  """Splits the values of a flag at its commas.
 
   Raises:
     ValueError: names the flag and the value that is none.

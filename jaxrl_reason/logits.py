@@ -96,8 +96,8 @@ def shape(
       moved since it sampled may rank a token out of its own nucleus; its
       log-probability must stay finite there.
   """
-  heat = jnp.where(s.temperature > 0, s.temperature, 1.0)
-  logits = logits / heat[..., None]
+  temperature = jnp.where(s.temperature > 0, s.temperature, 1.0)
+  logits = logits / temperature[..., None]
   # Reading a vocabulary 60 times costs more than the rest of a decode step;
   # skip it at run time when every filter is neutral. Only a number per row
   # leaves the branches: logits that did would be copied there.

@@ -98,9 +98,11 @@ class Planner:
     unknown = set(self.only) - set(names)
     if unknown:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
-    wanted = [n for n in names if not self.only or n in self.only]
+    wanted = [n for n in names if n in (self.only or names)]
     each = self.facts_of(config, wanted)
     facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
+    if phases.EVALUATE in wanted:
+      facts['evaluation'] = report.evaluation_facts(config, parts)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}
     return facts
@@ -142,7 +144,8 @@ class Planner:
 
   def largest(self, facts: dict) -> int:
     """Finds the most prompts that fit, by the phase that needs most."""
-    inside = [p for p in facts['phases'] if p['phase'] not in phases.SUPERVISED]
+    wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
+    inside = [p for p in facts['phases'] if p['phase'] in wanted]
     top = max(inside, key=operator.itemgetter('needs_gib'))
     start, room = facts['prompts'], self.machine.chip.hbm
 
@@ -220,7 +223,8 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
     return ranking(found), {'meshes': found}
   facts = planner.plan(config)
   facts['advice'] = advice.lines(config, facts)
-  if largest and facts['prompts']:
+  steps = phases.of_a_step(p['phase'] for p in facts['phases'])
+  if largest and facts['prompts'] and steps:
     facts['largest_prompts'] = planner.largest(facts)
   return report.table(facts), facts
 

@@ -59,10 +59,11 @@ class Evaluation:
       tokenizer=tokenizer,
       grade=grade,
       key=key,
+      stop=stop,
       sampling=Sampling.make(heat),
       row_id=self._row_id,
     )
-    self._program = dict(model=model, stop=stop, max_new=max_new)
+    self._program = dict(model=model, max_new=max_new)
     self._generate = {}  # by samples of a unit
 
   def _row_id(self, problem: np.ndarray, sample: np.ndarray) -> np.ndarray:

@@ -91,13 +91,12 @@ class Grid:
 
 def make_generate(
   model: Model,
-  stop: jax.Array,
   n_samples: int,
   max_new: int,
   *,
   details: bool = False,
 ) -> Callable[..., Rollout]:
-  """Compiled (params, tokens, valid, row_ids, Sampling, key) -> Rollout.
+  """Compiled (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout.
 
   Args:
     n_samples: G, completions of a prompt.
@@ -105,7 +104,7 @@ def make_generate(
   """
 
   @jax.jit
-  def generate(params, tokens, valid, row_ids, sampling, key):
+  def generate(params, tokens, valid, row_ids, sampling, key, stop):
     return sampler.generate(
       model,
       params,
@@ -136,6 +135,7 @@ class Asker:
   Attributes:
     generate: of `make_generate`, for the grid's s samples.
     sampling: settings; sample 0 is greedy whatever they say.
+    stop: i32 [S], tokens that end a completion.
     grade: list of (completion, example) -> list of Verdict.
     row_id: (problem [N], sample [N]) -> names of rows, for the noise.
     budgets: tokens after which completions are also cut and judged.
@@ -149,6 +149,7 @@ class Asker:
   tokenizer: Any
   sampling: Sampling
   key: jax.Array
+  stop: jax.Array
   grade: Callable
   row_id: Callable = pair
   budgets: tuple[int, ...] = ()
@@ -198,8 +199,8 @@ class Asker:
       (*prompts, ids, heat.astype(np.float32)), self.mesh
     )
     sampling = self.sampling.replace(temperature=heat)
-    out = self.generate(self.params, tokens, valid, ids, sampling, self.key)
-    return rows, out
+    of = tokens, valid, ids, sampling, self.key, self.stop
+    return rows, self.generate(self.params, *of)
 
   def _records(
     self, problems: EvalSet, rows: np.ndarray, out: Rollout

@@ -244,15 +244,9 @@ def _answer(
     grid = answers.Grid.make(
       a.cell.problems, a.cell.samples, o.batch, sharding.row_shards(mesh)
     )
-    key = grid.s, written.stop, settings['max_new']
+    key = grid.s, settings['max_new']
     if key not in programs:
-      programs[key] = answers.make_generate(
-        found.model,
-        jnp.asarray(written.stop, jnp.int32),
-        grid.s,
-        settings['max_new'],
-        details=True,
-      )
+      programs[key] = answers.make_generate(found.model, *key, details=True)
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
     asker = answers.Asker(
@@ -261,6 +255,7 @@ def _answer(
       mesh=mesh,
       tokenizer=found.tokenizer,
       sampling=Sampling.make(a.temperature, o.top_k, o.top_p, o.min_p),
+      stop=jnp.asarray(written.stop, jnp.int32),
       key=trees.named_key(jax.random.key(o.seed), a.suite.name),
       grade=graders[a.suite.reward],
       budgets=tuple(settings['budgets']),

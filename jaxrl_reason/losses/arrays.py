@@ -356,9 +356,7 @@ def exp_minus_1_minus(x: Array) -> jax.Array:
   """Computes exp(x) - 1 - x >= 0 to full precision; x is clamped to 40."""
   small = jnp.abs(x) < 0.25
   s = jnp.where(small, x, 0.0)
-  poly, *rest = reversed(_SERIES)
-  for coefficient in rest:
-    poly = poly * s + coefficient
+  poly = functools.reduce(lambda p, c: p * s + c, reversed(_SERIES))
   far = jnp.where(small, 1.0, hard_clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
   return jnp.where(small, s * s * poly, jnp.exp(far) - 1 - far)
 

@@ -50,12 +50,11 @@ def drawn(rows, devices=1, first=0, samples=range(6), n=7):
   mesh = sharding.make_mesh((-1, 1, 1), jax.devices()[:devices])
   asked = problems(n)
   grid = answers.Grid.make(n, samples, rows, devices)
-  generate = answers.make_generate(
-    MODEL, learning.STOP, grid.s, learning.C, details=True
-  )
+  generate = answers.make_generate(MODEL, grid.s, learning.C, details=True)
   asker = answers.Asker(
     generate, PARAMS, mesh=mesh, tokenizer=learning.TOKENIZER,
-    sampling=Sampling.make(1.3), key=jax.random.key(3), grade=odd,
+    sampling=Sampling.make(1.3), key=jax.random.key(3),
+    stop=learning.STOP, grade=odd,
     budgets=(3,), about={'suite': 'x'},
   )  # fmt: skip
   with jax.set_mesh(mesh):
@@ -142,7 +141,13 @@ def test_the_trainers_evaluation_is_the_same_in_pieces():
       key=jax.random.key(1),
     )  # fmt: skip
     with jax.set_mesh(mesh):
-      return evaluate(PARAMS, problems(9), show=2)
+      found, rows = evaluate(PARAMS, problems(9), show=2)
+    at = [(r['problem'], r['sample']) for r in rows]
+    assert at == [(i, s) for i in range(9) for s in range(4)]
+    assert [r['problem'] for r in rows if 'completion' in r] == [0] * 4 + [
+      1
+    ] * 4
+    return found, rows
 
   want, shown = values(1000, 1)
   assert set(want) == {

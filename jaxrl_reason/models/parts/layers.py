@@ -1,6 +1,7 @@
-"""Transformer parts as functions of arrays. Softmax and norms are computed in
-float32 whatever the compute dtype, since their errors reach every
-log-probability; matrix products accumulate in float32.
+"""Norms, products with weights, the mlp: what every kind of block is made of.
+
+Softmax and norms are computed in float32 whatever the compute dtype, since
+their errors reach every log-probability; matrix products accumulate in float32.
 """
 
 from collections.abc import Callable
@@ -36,74 +37,6 @@ def soft_cap(x: jax.Array, cap: float) -> jax.Array:
 def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
   """Computes the masked softmax over the last axis, float32."""
   return jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
-
-
-def _cached_scores(q, keys, mask, cap: float) -> jax.Array:
-  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
-  mask bool [1 or B,1 or I,S].
-  """
-  scores = jnp.einsum(
-    'bikgh,bksh->bikgs', q, keys.values, preferred_element_type=jnp.float32
-  )
-  if keys.scale is not None:
-    scores = scores * keys.scale[:, None, :, None]
-  return jnp.where(mask[:, :, None, None], soft_cap(scores, cap), MASKED)
-
-
-def _cached_values(p, values, dtype) -> jax.Array:
-  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
-  if values.scale is not None:
-    p = p * values.scale[:, None, :, None]
-  return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
-
-
-def attend_cached(
-  q: jax.Array,
-  prompt: tuple,
-  own: tuple,
-  prompt_mask: jax.Array,
-  own_mask: jax.Array,
-  *,
-  scale: float,
-  cap: float = 0.0,
-) -> jax.Array:
-  """Attends from one new token per row to its group's prompt and its own
-  completion.
-
-  The rows of a prompt read one copy of its keys: that part is a real matrix
-  product instead of one of matrix and vector for each, and nothing is repeated.
-  One softmax over the scores of both parts is what merging two of them by their
-  log-sum-exps gives, and needs no second pass.
-
-  Args:
-    q: [S,Q,H], S = B*I, the I rows of a prompt adjacent.
-    prompt: keys, values of the prompts: `cache.Kept` of [B,K,P,H].
-    own: keys, values of the completions so far: Kept of [S,K,R,H].
-    prompt_mask: bool [B,1 or I,P], the prompt tokens each may look at.
-    own_mask: bool [1 or S,R], the columns each may look at.
-    scale: of the scores; cap: their soft cap, 0 for none.
-
-  Returns:
-    [S,Q,H]
-  """
-  (s, heads, width), (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
-  q = q.reshape(s, kv, -1, width) * scale
-
-  def grouped(x):
-    return x.reshape(b, s // b, *x.shape[1:])
-
-  def alone(x):
-    return x[:, None]
-
-  shared = _cached_scores(grouped(q), prompt[0], prompt_mask, cap)
-  single = _cached_scores(alone(q), own[0], alone(own_mask), cap)
-  scores = [x.reshape(s, *x.shape[2:]) for x in (shared, single)]
-  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
-  p_shared, p_single = jnp.split(p, [n_prompt], axis=-1)
-  out = _cached_values(alone(p_single), own[1], q.dtype)
-  out_shared = _cached_values(grouped(p_shared), prompt[1], q.dtype)
-  out = out.reshape(s, heads, width) + out_shared.reshape(s, heads, width)
-  return out.astype(q.dtype)
 
 
 @struct.dataclass
