@@ -13,6 +13,7 @@ and half of the generated tokens were learnt from.
          warm start  60 updates   without refill (0 rounds), no filter
   seed 0 0.396       0.749        0.564 (100 updates: 0.736)
   seed 1 0.370       0.793        0.758 (100 updates: 0.891)
+  seed 2 0.388       0.801        0.761 (100 updates: 0.903)
 
 Per update more, per generated token less: docs/refill_and_replay.md has the
 table. 140 s for the rl stage on two CPU cores shared with much other work.
