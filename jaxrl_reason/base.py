@@ -166,6 +166,7 @@ class Trajectories:
   rollout: Rollout
   reward: Reward
   greedy: Reward | None = None  # [B], of the likeliest completions
+  group: jax.Array | None = None  # i32 [B], equal for one problem; None: 0..B-1
   account: Account | None = None  # None: these rows are all there was
 
 

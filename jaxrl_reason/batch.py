@@ -46,7 +46,9 @@ def make_batch(found: Trajectories) -> Batch:
   """Assembles rows [N,T] of B prompts and their N = B*G completions."""
   prompts, rollout, reward = found.prompts, found.rollout, found.reward
   n, (b, p) = rollout.tokens.shape[0], prompts.tokens.shape
-  rows = rows_of(prompts, rollout)
+  rows, group = rows_of(prompts, rollout), found.group
+  if group is None:
+    group = jnp.arange(b, dtype=jnp.int32)
 
   def beside(x):  # [N,C] -> [N,T]
     return jnp.pad(x, ((0, 0), (p, 0)))
@@ -54,10 +56,9 @@ def make_batch(found: Trajectories) -> Batch:
   offpolicy = None
   if rollout.is_demo is not None:
     offpolicy = beside(rollout.sampled & rollout.is_demo[:, None])
-  group = per_row(jnp.arange(b, dtype=jnp.int32), n)
-  # No two groups share a node: each has fewer of them than tokens.
-  room = rollout.tokens.size // b + 1
-  node = rollout.node + jnp.where(rollout.node > 0, group[:, None] * room, 0)
+  # No two prompts share a node: each has fewer of them than tokens.
+  first = per_row(jnp.arange(b), n)[:, None] * (rollout.tokens.size // b + 1)
+  node = rollout.node + jnp.where(rollout.node > 0, first, 0)
   batch = Batch(
     tokens=rows.tokens,
     valid=rows.valid,
@@ -65,7 +66,7 @@ def make_batch(found: Trajectories) -> Batch:
     reward=reward.total,
     reward_parts=reward.parts,
     reward_valid=reward.valid,
-    group=group,
+    group=per_row(group, n),
     truncated=rollout.truncated,
     temperature=rollout.temperature,
     sampler_logp=beside(rollout.logp),

@@ -151,6 +151,21 @@ def reinforce() -> ml_collections.ConfigDict:
       # Groups left over come first in the next step, one update old; needs
       # old_logp='sampler'. False: they are dropped.
       refill_keep=False,
+      # The beginning of the reference solution with the problem
+      # (`rollouts/hints.py`); it is `share` at the points `at` of `by`,
+      # a straight line between two of them.
+      hints=dict(
+        room=0,  # tokens at most, added to data.prompt_len; 0: no hints
+        when='always',  # always; failed: again, where no sample was right
+        by='step',  # step, solve_rate, mean_length (`rollouts/progress.py`)
+        at=(0.0,),
+        share=(0.5,),  # from 0 to 1, of the tokens before the solution's end
+      ),
+      # More samples for some problems of a step (`rollouts/extra.py`).
+      extra=dict(
+        groups=0,  # of `samples` more each, over all problems; 0: none
+        by='hard',  # who has them: hard, knapsack
+      ),
       # Groups of earlier steps that are learnt from again.
       replay=dict(
         rows=0,  # per step, beside the new ones: a multiple of samples; 0: off
@@ -364,6 +379,11 @@ def algorithm(config: ml_collections.ConfigDict) -> losses.Objective:
     # Dr. GRPO divides by the most tokens a completion can have, not by T.
     settings['fixed_length'] = config.data.completion_len
   return losses.resolve(settings)
+
+
+def prompt_room(config: ml_collections.ConfigDict) -> int:
+  """Columns of prompts in the rl stage's rows: problems, and hints if any."""
+  return config.data.prompt_len + config.rl.hints.room
 
 
 def micro_batch(config: ml_collections.ConfigDict, shards: int) -> int:

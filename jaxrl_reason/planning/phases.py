@@ -133,9 +133,10 @@ class _Costs:
 
   def __init__(self, config, parts: Prepared):
     d, c = config.data, config.rl
-    self.length, self.new = d.prompt_len + d.completion_len, d.completion_len
+    prompt_len = config_lib.prompt_room(config)
+    self.length, self.new = prompt_len + d.completion_len, d.completion_len
     self.prompts, self.rows = c.prompts, c.prompts * c.samples
-    self.prompt_len, self.of = d.prompt_len, parts.model.flops_per_token
+    self.prompt_len, self.of = prompt_len, parts.model.flops_per_token
     self.head = 2 * parts.shape.width * parts.shape.vocab
 
   def forward(self, rows: int, n_logits: int) -> float:

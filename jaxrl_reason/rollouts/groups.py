@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding
-from jaxrl_reason.base import Batch, Trajectories
+from jaxrl_reason.base import Account, Batch, Trajectories
 
 
 def of(found: Trajectories) -> Trajectories:
@@ -61,6 +61,20 @@ def put(room: Trajectories, new: Trajectories, at: jax.Array) -> Trajectories:
 def taken(groups: Trajectories, at: jax.Array | slice) -> Trajectories:
   """Takes the groups at places `at`."""
   return jax.tree.map(lambda x: sharding.rows(x[at]), groups)
+
+
+def joined(a: Trajectories, b: Trajectories) -> Trajectories:
+  """Puts groups behind others."""
+  return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), a, b)
+
+
+def account(found: Trajectories) -> Account:
+  """Gives what a source told, or that all it found is all there was."""
+  if found.account is not None:
+    return found.account
+  seen = batch_lib.outcomes(batch_lib.make_batch(found))
+  seen = jax.tree.map(lambda x: x[None], seen)
+  return Account(seen, jnp.int32(1), {}, {})
 
 
 def alive(

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import batch as batch_lib
-from jaxrl_reason.base import Account, Batch, Prompts, Trajectories
+from jaxrl_reason.base import Batch, Prompts, Trajectories
 from jaxrl_reason.rollouts import fused
 from jaxrl_reason.rollouts import groups as groups_lib
 
@@ -150,9 +149,9 @@ class Replay:
     ring, fresh = control['replay'], groups_lib.of(found)
     key = fused.key_of(root, step, 'replay')
     again, there = self._choose(ring, fresh, key)
-    both = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), fresh, again)
+    both = groups_lib.joined(fresh, again)
     alive = groups_lib.alive(self.keeps, found)
-    account = _account(found)
+    account = groups_lib.account(found)
     capacity = ring['groups'].reward.total.shape[0]
     told = {
       'replay/stored': ring['n'] / capacity,
@@ -203,12 +202,3 @@ def stored(ring: dict, fresh: Trajectories, alive: jax.Array) -> dict:
     'next': (ring['next'] + n) % capacity,
     'n': jnp.minimum(ring['n'] + n, capacity),
   }
-
-
-def _account(found: Trajectories) -> Account:
-  """What a source told, or that all it found is all there was."""
-  if found.account is not None:
-    return found.account
-  seen = batch_lib.outcomes(batch_lib.make_batch(found))
-  seen = jax.tree.map(lambda x: x[None], seen)
-  return Account(seen, jnp.int32(1), {}, {})

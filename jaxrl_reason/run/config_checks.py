@@ -192,6 +192,8 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   for key in ('eval.every', 'checkpoint.every'):
     section, name = key.split('.')
     _divides(key, config[section][name], log_every=config.log_every)
+  if 'rl' in config.stages:
+    source_checks.check(config.rl)
   for stage in set(config.stages):
     c = config[stage]
     dispatch = {f'{stage}.steps_per_dispatch': c.steps_per_dispatch}
@@ -265,10 +267,12 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
     return
   name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
   mini = {'rl.minibatches': c.minibatches}
-  replayed = c.replay.rows
+  replayed, extra = c.replay.rows, c.extra.groups * c.samples
   name += f' + rl.replay.rows {replayed}' if replayed else ''
-  n = c.prompts * c.samples + replayed
+  name += f' + rl.extra.groups {c.extra.groups} x rl.samples' if extra else ''
+  n = c.prompts * c.samples + replayed + extra
   _divides(name, n, **mini, **micro, **shards)
+  _divides('rl.extra.groups', c.extra.groups, **shards)
   parts = {'rl.parts': c.parts} if c.path == 'host' else {}
   _divides('rl.prompts', c.prompts, **parts, **shards)
 
@@ -315,13 +319,15 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
 
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
-  room = d.prompt_len + d.completion_len
-  packed = packing.choose(c.padding, d.prompt_len)
+  start = config_lib.prompt_room(config)
+  room = start + d.completion_len
+  packed = packing.choose(c.padding, start)
   if not isinstance(packed, packing.Packing):
     return
   if packed.length < room:
     raise ValueError(
       f'rl.padding={c.padding!r} is less than data.prompt_len {d.prompt_len} '
+      f'{f"+ rl.hints.room {c.hints.room} " if c.hints.room else ""}'
       f'+ data.completion_len {d.completion_len} = {room}, the longest sequence'
     )
   if 'full_logits' in needs:
@@ -350,7 +356,6 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   sized_choice('model.prefill', config.model.prefill, PREFILL)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
-  source_checks.check(c)
   if c.overlong > config.data.completion_len:
     raise ValueError(
       f'rl.overlong={c.overlong} tokens of data.completion_len='

@@ -103,7 +103,7 @@ def remat_within(config, mesh, shape: transformer.Config) -> transformer.Config:
   if config.model.remat != 'auto':
     return dataclasses.replace(shape, remat=config.model.remat)
   rows = config_lib.micro_batch(config, sharding.row_shards(mesh))
-  length = config.data.prompt_len + config.data.completion_len
+  length = config_lib.prompt_room(config) + config.data.completion_len
   length = -(-length // mesh.shape['context'])
   shape = remat.choose(shape, rows, length, config.remat_gib * 2**30)
   logging.info(

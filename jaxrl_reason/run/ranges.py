@@ -121,6 +121,8 @@ RL = {
   'filter_args.low': SHARE,
   'filter_args.high': SHARE,
   'refill_rounds': COUNT_OR_NONE,
+  'hints.room': COUNT_OR_NONE,
+  'extra.groups': COUNT_OR_NONE,
   'replay.rows': COUNT_OR_NONE,
   'replay.capacity': COUNT_OR_NONE,
   'epochs': COUNT,

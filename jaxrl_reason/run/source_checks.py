@@ -3,7 +3,7 @@
 import ml_collections
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.rollouts import filters, replay
+from jaxrl_reason.rollouts import extra, filters, hints, progress, replay
 
 # Filters that drop groups; the others leave rows to every group.
 OF_GROUPS = ('dead_groups', 'spread', 'band')
@@ -41,6 +41,68 @@ def check(c: ml_collections.ConfigDict) -> None:
     )
   _check_refill(c, names)
   _check_replay(c)
+  _check_extra(c)
+  if c.hints.room:
+    _check_hints(c)
+
+
+def _check_hints(c: ml_collections.ConfigDict) -> None:
+  h, known = c.hints, progress.NAMES
+  if h.when not in hints.WHEN:
+    raise ValueError(
+      f'rl.hints.when={h.when!r}: choose {" or ".join(hints.WHEN)}'
+    )
+  if h.by not in known:
+    raise ValueError(f'rl.hints.by={h.by!r}: choose of {", ".join(known)}')
+  if len(h.at) != len(h.share) or not h.at or sorted(set(h.at)) != [*h.at]:
+    raise ValueError(
+      f'rl.hints.at={h.at} and rl.hints.share={h.share}: as many shares as '
+      'points, and points that rise'
+    )
+  if not all(0 <= x <= 1 for x in h.share):
+    raise ValueError(f'rl.hints.share={h.share}: shares from 0 to 1')
+  if c.path != 'fused':
+    raise ValueError(
+      f'rl.hints.room={h.room}: only with rl.path="fused"; on the host path '
+      'problems are asked as they are'
+    )
+  if c.demos:
+    raise ValueError(
+      f'rl.hints.room={h.room} and rl.demos={c.demos}: a whole solution does '
+      'not follow its own beginning; set one of them to 0'
+    )
+  if h.when != 'failed':
+    return
+  _needs_sampler(c, 'rl.hints.when', repr(h.when))
+  twice = {'refill_rounds': c.refill_rounds, 'extra.groups': c.extra.groups}
+  for key, value in twice.items():
+    if value:
+      raise ValueError(
+        f"rl.hints.when='failed' and rl.{key}={value} both ask a second time: "
+        'set one of them to its default'
+      )
+
+
+def _check_extra(c: ml_collections.ConfigDict) -> None:
+  n = c.extra.groups
+  if c.extra.by not in extra.GAINS:
+    raise ValueError(
+      f'rl.extra.by={c.extra.by!r}: choose {" or ".join(extra.GAINS)}'
+    )
+  if n and c.path != 'fused':
+    raise ValueError(
+      f'rl.extra.groups={n}: only with rl.path="fused", where rewards are '
+      'known within the step'
+    )
+  for key, value in {
+    'rl.refill_rounds': c.refill_rounds,
+    'rl.replay.rows': c.replay.rows,
+  }.items():
+    if n and value:
+      raise ValueError(
+        f'rl.extra.groups={n} and {key}={value}: one gives more rows to a '
+        'problem, the other to more problems; set one of them to 0'
+      )
 
 
 def _arguments(name: str) -> tuple[str, ...]:

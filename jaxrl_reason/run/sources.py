@@ -10,15 +10,19 @@ import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.data import pipeline
+from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
 from jaxrl_reason.rollouts import (
+  extra,
   filters,
   fused,
   groups,
+  hints,
   progress,
   refill,
   replay,
@@ -53,6 +57,20 @@ def batches(
   return goodput.Timed(pipeline.WithSpares(first, others, spares))
 
 
+def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
+  """Refuses a replay that the problems give nothing to choose from.
+
+  Raises:
+    ValueError: names the key.
+  """
+  c, endless = config.rl.replay, len(problems.train) >= pipeline.ENDLESS
+  if 'rl' in config.stages and c.rows and c.by == 'failing' and endless:
+    raise ValueError(
+      "rl.replay.by='failing' replays problems that are asked again, and those "
+      f'of data.name={config.data.name!r} never come twice; use another'
+    )
+
+
 def is_plain(c: ml_collections.ConfigDict) -> bool:
   """Whether a step has one round, and learns from that alone."""
   return not (c.refill_rounds or c.replay.rows)
@@ -75,6 +93,12 @@ def replayed(c: ml_collections.ConfigDict, source=None) -> replay.Replay | None:
 
 def around(c: ml_collections.ConfigDict, source) -> Callable:
   """Puts all that the rl section asks for around the source in the graph."""
+  h = c.hints
+  if h.room:
+    share = h.by, tuple(h.at), tuple(h.share)
+    source = hints.Hints(source, h.room, h.when, *share)
+  if c.extra.groups:
+    return extra.Extra(source, c.extra.groups, c.extra.by)
   if c.refill_rounds:
     source = refilled(c, source)
   return replayed(c, source) or source
@@ -96,7 +120,8 @@ def remembered(
     like = group_shapes(config, learn, gen)
 
   def make() -> dict | None:
-    control = progress.start() if rewarding.is_scheduled(c.rewards) else {}
+    goes_by = rewarding.is_scheduled(c.rewards) or c.hints.room
+    control = progress.start() if goes_by else {}
     if c.refill_keep:
       control['refill'] = refill.start(like)
     if c.replay.rows:
@@ -111,13 +136,15 @@ def remembered(
 
 def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
   """The shapes of a step's groups, from the configuration alone."""
-  c, d = config.rl, config.data
+  c = config.rl
   b, n, r = c.prompts, c.prompts * c.samples, len(c.rewards)
 
   def make(params, key):
-    tokens = jnp.zeros((b, d.prompt_len), jnp.int32)
+    tokens = jnp.zeros((b, config_lib.prompt_room(config)), jnp.int32)
     ids = jnp.zeros(b, jnp.int32)
     asked = Prompts(tokens, tokens > 0, ids, {})
+    if c.hints.room and c.hints.when == 'failed':
+      asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
     if gen.demos:
       demo = jnp.zeros((b, gen.max_new), jnp.int32)
       asked = asked.replace(demo=demo, demo_length=ids)

@@ -94,12 +94,12 @@ def learner(
   return Learner(
     objective=objective,
     tx=optim.make(c.optimizer, updates),
-    start=d.prompt_len,
+    start=config_lib.prompt_room(config),
     epochs=c.epochs,
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=packing.choose(c.padding, d.prompt_len),
+    packing=packing.choose(c.padding, config_lib.prompt_room(config)),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=run_turns.part_names(c),
@@ -119,7 +119,7 @@ def _critic(config, model: Model, objective, updates: int):
     model,
     objective,
     optim.make(c.optimizer, updates),
-    config.data.prompt_len,
+    config_lib.prompt_room(config),
     c.warmup_updates,
     config_lib.trainable(config),
   )
@@ -227,7 +227,8 @@ def prompt_encoder(
 ) -> Callable[[int, dict], dict]:
   """Gives (index, example) -> the row of a `base.Prompts`."""
   d = config.data
-  demo_len = d.completion_len if config.rl.demos else None
+  shows = config.rl.demos or config.rl.hints.room
+  demo_len = d.completion_len if shows else None
 
   def encode(i, example):
     return pipeline.prompt_row(
@@ -304,16 +305,8 @@ def _host(
     timeout_s=c.timeout_s,
   )
   steps = sources.questions(data, mesh, c.refill_rounds)
-  source = _host_source(
-    config,
-    learn,
-    mesh,
-    (rounds[0] for rounds in steps),
-    pool,
-    tokenizer,
-    root,
-    stop,
-  )
+  asked = (rounds[0] for rounds in steps)
+  source = _host_source(config, learn, mesh, asked, pool, tokenizer, root, stop)
 
   def to_device(tree):
     own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)

@@ -31,6 +31,7 @@ from jaxrl_reason.run import (
   rollout_files,
   samples,
   signals,
+  sources,
   stages,
   states,
   trackers,
@@ -74,6 +75,7 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
     f'{jax.process_count()} processes; workdir {workdir}'
   )
   rewarding.check(config, problems, tokenizer)
+  sources.check(config, problems)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
   compiled = compile_log.Log()

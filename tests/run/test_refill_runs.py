@@ -31,7 +31,7 @@ REMEMBER = {
   'rl.refill_keep': True,
   'rl.old_logp': 'sampler',
   'rl.replay.rows': 16,
-  'rl.replay.capacity': 12,
+  'rl.replay.capacity': 20,
   'rl.replay.by': 'uniform',
 }
 
@@ -49,16 +49,13 @@ def test_both_paths_refill_and_replay_alike(tmp_path):
   """The same groups from rewards in Python and in the graph: the task's own."""
   for path in ('fused', 'host'):
     c = recipe(**REFILL, **REMEMBER)
-    c.rl.path, c.rl.parts = path, 2
+    c.rl.path, c.rl.parts, c.rl.prompts = path, 2, 16
     train.run(c, tmp_path / path)
   fused, host = metrics(tmp_path / 'fused'), metrics(tmp_path / 'host')
   np.testing.assert_allclose(fused, host, rtol=2e-4, atol=1e-5)
   seen = rows(tmp_path / 'host')
-  total = {
-    k: sum(r[k] for r in seen) for k in seen[0] if 'ref' in k or 're' in k
-  }
-  assert total['train/refill/filled'] > 0 and total['train/replay/used'] > 0
-  assert total['train/grad_norm'] > 0 if 'train/grad_norm' in total else True
+  for name in ('refill/filled', 'replay/used', 'grad_norm'):
+    assert sum(r[f'train/{name}'] for r in seen) > 0, name
   # Most groups are dead, so the next round is known to be needed early.
   assert max(r['perf/rounds_ahead'] for r in seen) >= 1
 
@@ -82,6 +79,7 @@ def test_statistics_are_of_all_that_was_generated(tmp_path):
   """Not of what is learnt from, which is half right by choice."""
   coin = dict(answer=dict(reward='random', kwargs=dict(p=0.1)))
   changes = REFILL | {'rl.steps': 30, 'rl.samples': 4, 'log_every': 30}
+  changes |= {'eval.every': 30, 'checkpoint.every': 30}
   c = recipe(**changes, **{'rl.rewards': coin, 'rl.steps_per_dispatch': 3})
   train.run(c, tmp_path)
   (row,) = rows(tmp_path)
@@ -106,6 +104,40 @@ def test_a_filter_that_keeps_nothing_goes_on_and_says_so(tmp_path, monkeypatch):
   assert len(told) == 1 and 'steps 1 to 1' in told[0]
 
 
+def test_hard_problems_are_asked_more_often(tmp_path):
+  c = recipe(**{'rl.extra.groups': 8, 'rl.samples': 4, 'rl.steps': 3})
+  c.rl.extra.by = 'knapsack'
+  train.run(c, tmp_path)
+  for row in rows(tmp_path):
+    # 8 further groups: of 8 problems at most, one of one at least.
+    assert 0 < row['train/extra/problems'] <= 1
+    assert 1 <= row['train/extra/groups_max'] <= 8
+    assert row['train/tokens'] > 2 * 8 * 4  # of 16 groups, not of 8
+
+
+@pytest.mark.parametrize('when', ['always', 'failed'])
+def test_hints_by_whole_runs(tmp_path, when):
+  """With nearly the whole solution given an untrained model is right now and
+  then by luck alone; the share follows the step.
+  """
+  more = {'rl.hints.room': 6, 'rl.old_logp': 'sampler', 'rl.steps': 3}
+  c = recipe(**more, **{'rl.samples': 4})
+  c.rl.hints.update(when=when, at=(0.0, 2.0), share=(0.9, 0.0))
+  if when == 'always':  # goes with refill and replay
+    c.update_from_flattened_dict(REFILL | REMEMBER | {'rl.steps': 3})
+  c.data.completion_len = 10
+  train.run(c, tmp_path)
+  seen = rows(tmp_path)
+  assert len(seen) == 3
+  assert [r['train/control/step'] for r in seen] == [0, 1, 2]
+  if when == 'failed':
+    assert all(0 < r['train/hints/failed'] <= 1 for r in seen)
+    # Two views of a prompt, until at the third step nothing is given.
+    off = [abs(r['train/ratio_max'] - 1) for r in seen]
+    assert off[0] > 10 * off[2] and off[2] < 1e-4
+    assert max(r['train/tokens'] for r in seen) > 8 * 4 * 10 / 2
+
+
 def flags(**more):
   given = REFILL | REMEMBER | {'rl.steps': 12, 'stages': 'rl'} | more
   given |= {'rl.epochs': 1, 'rl.minibatches': 1, 'rl.prompts': 8}
@@ -114,14 +146,16 @@ def flags(**more):
 
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
-  coin = ['--config.rl.rewards.answer.reward=random'] * (path == 'fused')
-  given = flags(**{'rl.path': path}) + coin
+  given = flags(**{'rl.path': path})
+  if path == 'fused':  # a coin, so that half of the groups have signal
+    given += ['--config.rl.rewards.answer.reward=random']
+    given += ['--config.rl.samples=2']
   if path == 'host':
     given += ['--config.rl.steps_per_dispatch=1', '--config.rl.parts=2']
     given += ['--config.rl.workers=1']
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   run(env, whole, *given)
-  for step in (4, 8):
+  for step in (6, 10):
     process = start(env, killed, *given)
     assert kill_when(process, reached(killed, 'rl', step)) == -signal.SIGKILL
   assert 'Resuming at step' in run(env, killed, *given)
@@ -130,7 +164,7 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
   seen = [json.loads(line) for line in text.splitlines()]
   seen = [r for r in seen if 'train/loss' in r]
   assert any(r['train/replay/used'] > 0 for r in seen)
-  if path == 'fused':  # a coin: there is always something left over
+  if path == 'fused':
     assert any(r['train/refill/left'] > 0 for r in seen)
 
 
@@ -143,13 +177,33 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'filter': 'dead_group'}, "Did you mean 'dead_groups'"),
     ({'refill_keep': True}, 'rl.refill_rounds=0 makes none'),
     ({'refill_keep': True, 'old_logp': 'trainer'}, 'needs rl.old_logp'),
-    ({'filter': 'band', 'filter_args.low': 0.9}, 'rl.samples=8 samples'),
+    (
+      {'filter': 'band', 'filter_args.low': 0.9, 'filter_args.high': 0.95},
+      'rl.samples=8 samples',
+    ),
     ({'filter_args.low': 0.9, 'filter_args.high': 0.1}, 'rl.filter_args.low'),
     ({'filter': 'best', 'filter_args.keep': 8}, 'rl.filter_args.keep=8'),
     ({'replay.rows': 8}, 'rl.replay.capacity=0: set both'),
     ({'replay.rows': 3, 'replay.capacity': 20}, 'multiple of rl.samples=8'),
     ({'replay.rows': 8, 'replay.capacity': 2}, 'rl.replay.capacity=2'),
     ({'replay.by': 'newest'}, "rl.replay.by='newest'"),
+    ({'extra.by': 'easy'}, "rl.extra.by='easy'"),
+    ({'hints.room': 4, 'hints.when': 'once'}, "rl.hints.when='once'"),
+    ({'hints.room': 4, 'hints.by': 'steps'}, "rl.hints.by='steps'"),
+    ({'hints.room': 4, 'hints.share': (2.0,)}, 'shares from 0 to 1'),
+    ({'hints.room': 4, 'hints.at': (1.0, 1.0)}, 'rl.hints.at=(1.0, 1.0)'),
+    ({'hints.room': 4, 'path': 'host'}, 'rl.path="fused"'),
+    ({'hints.room': 4, 'demos': 1}, 'rl.demos=1'),
+    (
+      {'hints.room': 4, 'hints.when': 'failed', 'old_logp': 'trainer'},
+      "rl.hints.when='failed' needs",
+    ),
+    ({'extra.groups': 8, 'path': 'host'}, 'rl.path="fused"'),
+    ({'extra.groups': 3}, 'rl.extra.groups'),
+    (
+      {'extra.groups': 8, 'filter': 'dead_groups', 'refill_rounds': 1},
+      'and rl.refill_rounds=1',
+    ),
     ({'replay.rows': 8, 'replay.capacity': 10**9}, 'GiB of each device'),
     (
       {'replay.rows': 8, 'replay.capacity': 20, 'path': 'host', 'staleness': 1},
