@@ -96,6 +96,8 @@ class Reward:
   total: jax.Array  # f32 [N]
   parts: jax.Array  # f32 [N,R], in the order of the config's rewards
   valid: jax.Array  # bool [N]; false: the verifier failed, not the answer
+  # i32 [N], equal for equal final answers; -1: there is none.
+  answer_id: jax.Array | None = None
 
 
 @struct.dataclass
@@ -141,6 +143,8 @@ class Batch:
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
+  prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
+  answer_id: jax.Array | None = None  # i32 [N], see Reward
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
 
 

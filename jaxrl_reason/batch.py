@@ -65,6 +65,8 @@ def make_batch(found: Trajectories) -> Batch:
     sampler_logp=beside(rollout.logp),
     is_offpolicy=offpolicy,
     version=beside(rollout.version),
+    prompt_id=per_row(prompts.prompt_id, n),
+    answer_id=reward.answer_id,
     routes=rows.routes,
   )
   if found.greedy is None:
@@ -77,7 +79,10 @@ def with_reward(batch: Batch, reward: Reward, greedy: Reward | None) -> Batch:
   greedy completion, if there are any.
   """
   batch = batch.replace(
-    reward=reward.total, reward_parts=reward.parts, reward_valid=reward.valid
+    reward=reward.total,
+    reward_parts=reward.parts,
+    reward_valid=reward.valid,
+    answer_id=reward.answer_id,
   )
   if greedy is None:
     return batch

@@ -119,7 +119,7 @@ def _passes(learner) -> tuple[int, float]:
 def _supervised(config, parts: Prepared, name: str) -> Phase:
   c, d = config[name], config.data
   learner = stages.learner(config, parts.model, name)
-  layout = stages.layout(config, name, learner, parts.mesh)
+  layout = stages.layout(config, name, learner, parts.mesh, parts.problems)
   k = c.steps_per_dispatch
   example = parts.problems.train[0]
   row = pipeline.solution_row(
@@ -153,7 +153,7 @@ def _prompts(config, parts: Prepared, encode, *lead: int) -> Prompts:
 
 def _fused(config, parts: Prepared) -> Phase:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = stages.layout(config, 'rl', learner, parts.mesh)
+  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
   source, encode, sampling = stages.fused_source(
     config, learner, parts.problems.kernel, parts.tokenizer
   )
@@ -177,7 +177,7 @@ def _fused(config, parts: Prepared) -> Phase:
 
 def _host(config, parts: Prepared) -> list[Phase]:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = stages.layout(config, 'rl', learner, parts.mesh)
+  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
   gen, sampling = stages.generation(config, parts.model)
   costs, mesh = _Costs(config, parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)

@@ -11,6 +11,7 @@ started before the one in hand is taken: that is how a step runs ahead.
 
 import collections
 import dataclasses
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from jaxrl_reason.base import Prompts, Reward, Rollout
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import compose
 from jaxrl_reason.rewards.verdict import Verdict, all_failed
+from jaxrl_reason.rollouts import progress
 
 
 class RewardFailed(RuntimeError):
@@ -81,6 +83,8 @@ class HostSource:
     tokenizer: gives the text of a completion.
     parts: pieces a batch is generated and verified in.
     root, sampling, stop: the run's key, sampling settings, stop tokens.
+    choose: (control, step) -> Questions, where what is known of the problems
+      decides; None: the next of `questions`.
     to_host: an array [N,...] on the mesh to this process's rows [n,...].
     all_rows: this process's rows as those of all processes.
   """
@@ -96,6 +100,7 @@ class HostSource:
   root: jax.Array
   sampling: Sampling
   stop: jax.Array
+  choose: Callable[..., Questions] | None = None
   to_host: Callable = np.asarray
   all_rows: Callable = lambda tree: tree
 
@@ -103,7 +108,7 @@ class HostSource:
     self._under_way = collections.deque()
     self._failed = 0  # problems on which the reward has raised, in a row
 
-  def start(self, params, step, version) -> None:
+  def start(self, params, step, version, control: dict | None = None) -> None:
     """Queues the generation of the next questions; returns at once.
 
     Part i takes prompts i, i + parts, ...: every device keeps its share. Row
@@ -112,8 +117,12 @@ class HostSource:
     Args:
       step: i32 [], of the run, that the samples are for.
       version: i32 [], updates behind `params`; fewer than `step` when ahead.
+      control: of the state, as known by now.
     """
-    questions = next(self.questions)
+    if self.choose is None:
+      questions = next(self.questions)
+    else:
+      questions = self.choose(control, step)
     prompts, g = questions.prompts, self.n_samples
     b = prompts.tokens.shape[0]
     ids = np.arange(b * g, dtype=np.int32).reshape(b, g)
@@ -136,7 +145,7 @@ class HostSource:
     """Gives the oldest batch to the pool, waiting for each of its parts.
 
     Args:
-      control: numbers that scheduled rewards go by; they read them as
+      control: of the state; what scheduled rewards go by they read as
         example['state'].
 
     Returns:
@@ -144,8 +153,9 @@ class HostSource:
     """
     batch = self._under_way[0]
     examples = batch.questions.examples
-    if control is not None:
-      state = {k: float(v) for k, v in control.items()}
+    now = progress.of(control)
+    if now:
+      state = {k: float(v) for k, v in now.items()}
       examples = [example | {'state': state} for example in examples]
     for i, out in enumerate(batch.outs):
       cases = self._cases(out, examples[i :: self.parts])
@@ -208,4 +218,10 @@ def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:
     np.asarray(total, np.float32),
     np.asarray(parts, np.float32),
     np.asarray(valid, bool),
+    np.asarray([answer_id(v.extracted) for v in verdicts], np.int32),
   )
+
+
+def answer_id(answer: object) -> int:
+  """A number from 0 that equal answers share; -1: none was found."""
+  return -1 if answer is None else zlib.crc32(str(answer).encode()) >> 1

@@ -1,4 +1,4 @@
-"""What scheduled rewards go by: how far a stage is (`TrainState.control`).
+"""What scheduled rewards go by: how far a stage is (of `TrainState.control`).
 
   step          i32 [], batches learnt from in this stage
   solve_rate    f32 [], mean over batches of the share of rows whose first
@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxrl_reason.base import Batch
 
 KEEP = 0.9  # of a mean's value, from batch to batch
+NAMES = ('step', 'solve_rate', 'mean_length')
 
 
 def start() -> dict[str, jax.Array]:
@@ -22,10 +23,19 @@ def start() -> dict[str, jax.Array]:
   return {'step': jnp.int32(0), 'solve_rate': zero, 'mean_length': zero}
 
 
-def observe(before: dict, batch: Batch) -> dict[str, jax.Array]:
-  """Gives the numbers after one more batch; rows whose verifier failed are left
-  out, and a batch of nothing else changes no mean.
+def of(control: dict | None) -> dict[str, jax.Array]:
+  """Gives these numbers out of all that a run remembers; {}: it does not."""
+  control = control or {}
+  return {name: control[name] for name in NAMES if name in control}
+
+
+def observe(control: dict, batch: Batch) -> dict:
+  """Gives what a run remembers after one more batch: rows whose verifier failed
+  are left out, and a batch of nothing else changes no mean.
   """
+  before = of(control)
+  if not before:
+    return control
   ok = batch.reward_valid
   n = jnp.maximum(ok.sum(), 1)
   lengths = batch.mask.sum(axis=1)
@@ -36,4 +46,4 @@ def observe(before: dict, batch: Batch) -> dict[str, jax.Array]:
   keep = jnp.where(before['step'] > 0, KEEP, 0.0)
   keep = jnp.where(jnp.any(ok), keep, 1.0)
   after = {k: keep * before[k] + (1 - keep) * x for k, x in seen.items()}
-  return after | {'step': before['step'] + 1}
+  return control | after | {'step': before['step'] + 1}

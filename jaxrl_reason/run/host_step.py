@@ -61,13 +61,14 @@ class HostStep:
     source, begun = self.source, time.monotonic()
     stale = source.started > 0
     if not stale:
-      source.start(state.params, state.step, state.step)
+      source.start(state.params, state.step, state.step, state.control)
     timing = self._wait_for_update()
     begun = time.monotonic() if timing else begun
     prompts, outs = source.submit(state.control)
     generated = time.monotonic()
     if self.ahead and more:
-      source.start(state.params, state.step + 1, state.step)
+      ahead = state.step + 1, state.step
+      source.start(state.params, *ahead, state.control)
     static = self.learner, source.n_samples, len(source.part_names)
     batch = self._score(*static, state, prompts, outs, source.sampling)
     answered = source.take()

@@ -18,7 +18,7 @@ import numpy as np
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, losses, sharding
 from jaxrl_reason.base import Model, Prompts
-from jaxrl_reason.data import pipeline
+from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
@@ -29,7 +29,7 @@ from jaxrl_reason.rollouts.filters import FILTERS, Selection
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import HostSource, Questions
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import programs, rewarding, states
+from jaxrl_reason.run import asking, programs, rewarding, states
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.update import critics, optim
 from jaxrl_reason.update.learner import Learner
@@ -101,6 +101,7 @@ def learner(
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=tuple(c.rewards),
+    observe=asking.observer(asking.chooser(config)),
     **common,
   )
 
@@ -154,11 +155,30 @@ def build(
 
 
 def layout(
-  config, name: str, learn: Learner, mesh: jax.sharding.Mesh
+  config,
+  name: str,
+  learn: Learner,
+  mesh: jax.sharding.Mesh,
+  problems: Problems,
+  known: asking.Facts | None = None,
 ) -> states.Layout:
-  """Lays the state of stage `name` out on the mesh."""
+  """Lays the state of stage `name` out on the mesh.
+
+  Args:
+    known: of a pool's problems; None: shapes alone are read.
+  """
+  chooser = asking.chooser(config) if name == 'rl' else None
   scheduled = name == 'rl' and rewarding.is_scheduled(config.rl.rewards)
-  return states.Layout(learn, mesh, progress.start() if scheduled else None)
+  if chooser is not None and known is None:
+    known = asking.unknown(len(asking.pool_of(config, problems.train)))
+
+  def control(total):
+    out = progress.start() if scheduled else {}
+    if chooser is not None:
+      out |= asking.start(chooser, known, total)
+    return out or None
+
+  return states.Layout(learn, mesh, control)
 
 
 def _batches(
@@ -185,7 +205,7 @@ def _supervised(
   config, name: str, learn: Learner, *, mesh, problems, tokenizer, root
 ) -> Stage:
   c, d = config[name], config.data
-  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh)
+  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh, problems)
   steps = supervised_program(name, where.shardings)
 
   def encode(i, example):
@@ -270,10 +290,15 @@ def fused_source(
 def _fused(
   config, learn: Learner, *, mesh, problems, tokenizer, root, stop
 ) -> Stage:
-  c, where = config.rl, layout(config, 'rl', learn, mesh)
+  c = config.rl
   source, encode, sampling = fused_source(
     config, learn, problems.kernel, tokenizer
   )
+  row = prompt_encoder(config, tokenizer, encode)
+  if controllers.is_on(config.data):
+    rest = root, sampling, stop
+    return _of_pool(config, learn, source, row, mesh, problems, rest)
+  where = layout(config, 'rl', learn, mesh, problems)
   steps = programs.updating(programs.rl_steps, 2, where.shardings)
   k = c.steps_per_dispatch
 
@@ -283,30 +308,63 @@ def _fused(
     rest = Prompts(**rows), root, sampling, stop
     return *steps(learn, source, state, *rest), {}
 
-  row = prompt_encoder(config, tokenizer, encode)
   data = _batches(config, problems.train, row, c.prompts, k, 'rl', mesh)
   return Stage(learn, where, data, dispatch, k)
+
+
+def _of_pool(
+  config, learn: Learner, source, encode, mesh, problems, rest
+) -> Stage:
+  """The fused stage whose problems are chosen inside the compiled step.
+
+  Args:
+    rest: last arguments of `programs.rl_pool_steps`.
+  """
+  c, chooser = config.rl, asking.chooser(config)
+  asked = asking.pool_of(config, problems.train)
+  known = asking.facts(config, asked)
+  where = layout(config, 'rl', learn, mesh, problems, known)
+  steps = programs.updating(programs.rl_pool_steps, 5, where.shardings)
+  pool, k = asking.prompts_of(asked, encode, mesh), c.steps_per_dispatch
+
+  def dispatch(state, more):
+    del more
+    static = learn, source, chooser, k, c.prompts
+    return *steps(*static, state, pool, *rest), {}
+
+  return Stage(learn, where, asking.Nothing(), dispatch, k)
 
 
 def _host(
   config, learn: Learner, *, mesh, problems, tokenizer, root, stop
 ) -> Stage:
-  c, where = config.rl, layout(config, 'rl', learn, mesh)
-  train = problems.train
+  c, train = config.rl, problems.train
   encode = prompt_encoder(config, tokenizer, None)
 
   def row(i, example):
     # The problem itself comes along: its verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  data = _batches(config, train, row, c.prompts, 1, 'rl', mesh)
+  chooser, known, choose = asking.chooser(config), None, None
+  if chooser is None:
+    data = _batches(config, train, row, c.prompts, 1, 'rl', mesh)
+    questions = (_questions(rows, mesh) for rows in data)
+  else:
+    asked = asking.pool_of(config, train)
+    known, data, questions = asking.facts(config, asked), asking.Nothing(), ()
+    rows = asking.rows_chooser(chooser, asked, row, c.prompts, root, mesh)
+
+    def choose(control, step):
+      return _questions(rows(control, step), mesh)
+
+  where = layout(config, 'rl', learn, mesh, problems, known)
   pool = VerifierPool(
     rewarding.host_spec(c.rewards.to_dict(), problems.reward),
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
   source = _host_source(
-    config, learn, mesh, _questions(data, mesh), pool, tokenizer, root, stop
+    config, learn, mesh, questions, choose, pool, tokenizer, root, stop
   )
 
   def to_device(tree):
@@ -330,16 +388,15 @@ def _host(
   return Stage(learn, where, data, dispatch, 1, stats, pool.close)
 
 
-def _questions(data, mesh) -> Iterator[Questions]:
-  """The rows of `data` on the mesh, with the problems they are of."""
-  for rows in data:
-    examples, ids = rows.pop('example').tolist(), rows['prompt_id']
-    prompts = Prompts(**sharding.to_global(rows, mesh))
-    yield Questions(prompts, ids, examples)
+def _questions(rows: dict, mesh) -> Questions:
+  """This process's rows on the mesh, with the problems they are of."""
+  examples, ids = rows.pop('example').tolist(), rows['prompt_id']
+  prompts = Prompts(**sharding.to_global(rows, mesh))
+  return Questions(prompts, ids, examples)
 
 
 def _host_source(
-  config, learn, mesh, questions, pool, tokenizer, root, stop
+  config, learn, mesh, questions, choose, pool, tokenizer, root, stop
 ) -> HostSource:
   c = config.rl
   gen, sampling = generation(config, learn.model)
@@ -358,6 +415,7 @@ def _host_source(
     root,
     sampling,
     stop,
+    choose,
     to_host=lambda x: sharding.to_local(x, mesh),
     all_rows=lambda tree: _everyone(mesh, tree),
   )

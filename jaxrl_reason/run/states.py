@@ -1,5 +1,6 @@
 """A stage's TrainState: where its arrays live, and where they come from."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,12 +27,14 @@ class Layout:
     self,
     learner: learner_lib.Learner,
     mesh: jax.sharding.Mesh,
-    control: dict | None,
+    control: Callable[[jax.Array], dict | None],
   ):
-    """Args: control: what sources and rewards remember, as it starts."""
+    """Args: control: from the steps of the run so far to what sources and
+    rewards remember, as a stage begins.
+    """
 
     def init_state(params, total):
-      state = learner_lib.init_state(learner, params, control)
+      state = learner_lib.init_state(learner, params, control(total))
       return state.replace(step=total)
 
     specs = learner.model.specs

@@ -95,7 +95,7 @@ def _stages(
 ) -> TrainState | None:
   """Runs the stages that are left; `parts`: what `stages.build` takes."""
   model, mesh, root = parts['model'], parts['mesh'], parts['root']
-  place = restore(config, checkpoints, model, mesh)
+  place = restore(config, checkpoints, model, mesh, parts['problems'])
   resuming = place.record is not None
   if resuming:
     say(f'Resuming at step {place.total}.')
@@ -135,13 +135,13 @@ def _stages(
   return state
 
 
-def restore(config, checkpoints, model, mesh) -> loop.Place:
+def restore(config, checkpoints, model, mesh, problems) -> loop.Place:
   """Finds where the newest readable checkpoint stands, its state included."""
 
   def read(step: int, record: dict) -> loop.Place:
     name = config.stages[record['stage']]
     learner = stages.learner(config, model, name)
-    where = stages.layout(config, name, learner, mesh)
+    where = stages.layout(config, name, learner, mesh, problems)
     state = checkpoints.restore(step, record, where.template, where.shardings)
     ended = loop.ended(config, record)
     return loop.Place(

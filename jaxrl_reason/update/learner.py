@@ -35,6 +35,8 @@ class Learner:
     packing: how padding is saved; None: rows are computed as they are.
     select: batch -> (batch, metrics), chooses what is learnt from; None: all.
     part_names: of the reward's parts, for the metrics.
+    observe: (control, batch, chosen batch, step) -> (control, metrics), what is
+      known of problems after a batch; None: nothing.
   """
 
   model: Model
@@ -53,6 +55,7 @@ class Learner:
   packing: Packing | Lengths | None = None
   select: Callable[[Batch], tuple[Batch, Metrics]] | None = None
   part_names: tuple[str, ...] = ()
+  observe: Callable[..., tuple[dict, Metrics]] | None = None
 
   # What follows from these, decided once.
   needs: frozenset[str] = dataclasses.field(init=False)

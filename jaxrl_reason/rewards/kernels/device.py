@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.rewards import compose, kernels
+from jaxrl_reason.rewards.kernels import final
 
 
 def _kernel(part: str, spec: dict, task_kernel: str | None) -> kernels.Kernel:
@@ -101,6 +102,7 @@ def make(
     # A sum, not a product with the weights: TPUs multiply in bf16.
     total = sum(_now(w, control) * s for w, s in zip(weights, scores))
     # A probability may underflow to -inf in its logarithm: not a reward.
-    return Reward(total, jnp.stack(scores, axis=1), jnp.isfinite(total))
+    valid, answer_ids = jnp.isfinite(total), final.answer_ids(text, n)
+    return Reward(total, jnp.stack(scores, axis=1), valid, answer_ids)
 
   return encode, reward_fn
