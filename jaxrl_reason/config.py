@@ -202,7 +202,7 @@ def controller() -> ml_collections.ConfigDict:
       # A name in data.controllers.CONTROLLERS; none: problems come in the
       # order of the data, and nothing is kept of them.
       name='none',
-      sources='weights',  # a name in STEERING: the share of each of data.sources
+      sources='weights',  # what steers data.sources: a name in STEERING
       window=4096,  # problems of an endless task that are the pool
       memory=0.5,  # of a problem's solve rate and length, from visit to visit
       prior=0.5,  # solve rate of a problem that was not tried

@@ -8,7 +8,8 @@ The probability of problem i of source s is
 
   p_i = (share of s) * (weight of i) / (sum of the weights of s's problems)
 
-and a source of whose problems none has weight is drawn from uniformly.
+and a source of whose problems none has weight is drawn from uniformly. With
+`Free` steering p_i is in proportion to (weight of s) * (weight of i).
 """
 
 import dataclasses
@@ -68,6 +69,10 @@ class Chooser:
     """Gives the probabilities [M] of the problems at a step of the run."""
     w = self.problems.weigh(stats, step - stats.begun)
     w = jnp.where(jnp.isfinite(w), jnp.maximum(w, 0), 0)
+    if isinstance(self.steering, controllers.STEERING['free']):
+      w *= self.steering.wanted(step - stats.begun)[stats.source]
+      w = jnp.where(w.sum() > 0, w, 1.0)
+      return w / w.sum()
     of_source = self._by_source(stats, w)
     w = jnp.where(of_source[stats.source] > 0, w, 1.0)
     of_source = self._by_source(stats, w)

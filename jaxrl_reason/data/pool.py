@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-BLOCK = 1024  # problems whose probabilities are summed before they are searched
 BITS = 32  # of the sketch of the answers seen
 NEVER = -1  # `Statistics.seen` of a problem that was not tried
 
@@ -29,7 +28,9 @@ class Statistics:
   last: jax.Array  # f32 [M], share solved at the last visit
   same: jax.Array  # i32 [M], visits in a row on which all rewards were equal
   length: jax.Array  # f32 [M], running mean of sampled tokens
-  answers: jax.Array  # u32 [M], bit h: an answer with hash h modulo 32 was given
+  answers: (
+    jax.Array
+  )  # u32 [M], bit h: an answer with hash h modulo 32 was given
   seen: jax.Array  # i32 [M], the run's step of the last visit, or NEVER
   source: jax.Array  # i32 [M]
   difficulty: jax.Array  # f32 [M], 0 the easiest to 1, see `ranked`
@@ -203,15 +204,16 @@ def draw(p: jax.Array, key: jax.Array, n: int) -> jax.Array:
   much as a problem has.
   """
   m = len(p)
-  blocks = jnp.pad(p, (0, -m % BLOCK)).reshape(-1, BLOCK)
+  size = 2 ** (m.bit_length() // 2)  # of a block, about the root of m
+  blocks = jnp.pad(p, (0, -m % size)).reshape(-1, size)
   sums = blocks.sum(axis=1)
   ends = jnp.cumsum(sums)
   points = (jnp.arange(n) + jax.random.uniform(key, (n,))) / n * ends[-1]
   block = jnp.searchsorted(ends, _below(points, ends[-1]), side='right')
-  inner = jnp.cumsum(blocks[block], axis=1)  # [n, BLOCK]
+  inner = jnp.cumsum(blocks[block], axis=1)  # [n, size]
   rest = _below(points - (ends - sums)[block], inner[:, -1])
   inside = jnp.sum(inner <= rest[:, None], axis=1)
-  return (block * BLOCK + inside).astype(jnp.int32)
+  return (block * size + inside).astype(jnp.int32)
 
 
 def _below(x: jax.Array, limit: jax.Array) -> jax.Array:
@@ -232,7 +234,8 @@ def shuffled(key: jax.Array, place: jax.Array, m: int) -> jax.Array:
   """
   half = max(1, -(-(m - 1).bit_length() // 2))
   low = jnp.uint32(2**half - 1)
-  keys, epoch = jax.random.split(key, 4), place // m
+  keys = [jax.random.fold_in(key, i) for i in range(4)]
+  epoch = place // m
 
   def scrambled(key, x):
     """A number for every epoch and x."""

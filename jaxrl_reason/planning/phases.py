@@ -19,7 +19,7 @@ from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.run import programs, stages
+from jaxrl_reason.run import asking, programs, stages, states
 from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
@@ -119,7 +119,7 @@ def _passes(learner) -> tuple[int, float]:
 def _supervised(config, parts: Prepared, name: str) -> Phase:
   c, d = config[name], config.data
   learner = stages.learner(config, parts.model, name)
-  layout = stages.layout(config, name, learner, parts.mesh, parts.problems)
+  layout = states.layout(config, name, learner, parts.mesh, parts.problems)
   k = c.steps_per_dispatch
   example = parts.problems.train[0]
   row = pipeline.solution_row(
@@ -153,21 +153,30 @@ def _prompts(config, parts: Prepared, encode, *lead: int) -> Prompts:
 
 def _fused(config, parts: Prepared) -> Phase:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
+  layout = states.layout(config, 'rl', learner, parts.mesh, parts.problems)
   source, encode, sampling = stages.fused_source(
     config, learner, parts.problems.kernel, parts.tokenizer
   )
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, _Costs(config, parts)
-  prompts = _prompts(config, parts, encode, k, c.prompts)
   scored, passes = _passes(learner)
   one = costs.forward(costs.rows, costs.new)
   state = state_of(layout)
+  chooser = asking.chooser(config)
+  if chooser is None:
+    program, n_static = programs.rl_steps, 2
+    prompts = _prompts(config, parts, encode, k, c.prompts)
+    args = learner, source, state, prompts
+  else:
+    program, n_static = programs.rl_pool_steps, 5
+    m = len(asking.pool_of(config, parts.problems.train))
+    pool = _lay(_prompts(config, parts, encode, m), everywhere)
+    args = learner, source, chooser, k, c.prompts, state, pool
   return Phase(
     'step',
-    programs.updating(programs.rl_steps, 2, layout.shardings),
-    (learner, source, state, prompts, *rest),
+    programs.updating(program, n_static, layout.shardings),
+    (*args, *rest),
     state,
     1 / k,
     _token_trips(source.gen),
@@ -177,7 +186,7 @@ def _fused(config, parts: Prepared) -> Phase:
 
 def _host(config, parts: Prepared) -> list[Phase]:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
+  layout = states.layout(config, 'rl', learner, parts.mesh, parts.problems)
   gen, sampling = stages.generation(config, parts.model)
   costs, mesh = _Costs(config, parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)

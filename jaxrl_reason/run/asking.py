@@ -1,8 +1,8 @@
 """What a stage with a pool asks: the pool's prompts as arrays, the ids of the
 next step by a controller, and what is noted of a batch.
 
-On the fused path both happen inside the compiled step; on the host path `ids_of`
-is a program of its own, and the same functions run on the same arrays.
+On the fused path both happen inside the compiled step; on the host path
+`ids_of` is a program of its own, and the same functions run on the same arrays.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import numpy as np
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Batch, Metrics, Prompts
 from jaxrl_reason.data import chooser as chooser_lib
-from jaxrl_reason.data import controllers, mixture, pipeline
+from jaxrl_reason.data import controllers, mixture, pipeline, pool
 from jaxrl_reason.data.chooser import Chooser
 
 POOL = 'pool'  # of TrainState.control
@@ -58,13 +58,19 @@ def unknown(n: int) -> Facts:
 
 def facts(config: ml_collections.ConfigDict, problems) -> Facts:
   """Reads the sources and difficulties of a pool's problems."""
-  said = [s.difficulty for s in config.data.sources.values()] or [None]
+  said = mixture.own(config.data, 'difficulty')
   source, hard = [], []
   for i in range(len(problems)):
     example = problems[i]
     source.append(example.get('source', 0))
     hard.append(chooser_lib.difficulty(example, said[source[-1]]))
-  return Facts(np.int32(source), chooser_lib.pool.ranked(np.float64(hard)))
+  ranked, name = pool.ranked(np.float64(hard)), config.data.controller.name
+  if name in controllers.BY_DIFFICULTY and not ranked.any():
+    raise ValueError(
+      f'data.controller.name={name!r} goes by difficulty, and all {len(hard)} '
+      'problems are alike in it: set data.sources.<name>.difficulty'
+    )
+  return Facts(np.int32(source), ranked)
 
 
 def prompts_of(problems, encode: Callable, mesh) -> Prompts:
@@ -166,5 +172,3 @@ class Nothing:
 
   def set_state(self, state: dict[str, int]) -> None:
     del state
-
-

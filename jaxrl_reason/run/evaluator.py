@@ -42,6 +42,8 @@ class Evaluator:
       model, stop, c.samples, d.completion_len, c.temperature
     )
     splits = {'heldout': problems.heldout}
+    for name, source in problems.heldout_by_source.items():
+      splits[f'heldout/{name}'] = source
     if c.harder and problems.harder is not None:
       splits['harder'] = problems.harder
     self._sets = {

@@ -106,10 +106,11 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
 
 
 def grader(
-  config: ml_collections.ConfigDict, reward: str
+  config: ml_collections.ConfigDict, problems: Problems
 ) -> Callable[[list[tuple[str, dict]]], list]:
   """How evaluations verify answers: the data's own host reward."""
-  if reward not in resolve.POOL_ONLY:
+  reward = problems.reward
+  if not resolve.POOL_ONLY & {*problems.verifiers}:
     function = compose.build(reward)
     return lambda cases: [judge(function, text, ex) for text, ex in cases]
 

@@ -24,7 +24,6 @@ from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
-from jaxrl_reason.rollouts import progress
 from jaxrl_reason.rollouts.filters import FILTERS, Selection
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import HostSource, Questions
@@ -154,33 +153,6 @@ def build(
   return of_path(config, learn, stop=stop, **common)
 
 
-def layout(
-  config,
-  name: str,
-  learn: Learner,
-  mesh: jax.sharding.Mesh,
-  problems: Problems,
-  known: asking.Facts | None = None,
-) -> states.Layout:
-  """Lays the state of stage `name` out on the mesh.
-
-  Args:
-    known: of a pool's problems; None: shapes alone are read.
-  """
-  chooser = asking.chooser(config) if name == 'rl' else None
-  scheduled = name == 'rl' and rewarding.is_scheduled(config.rl.rewards)
-  if chooser is not None and known is None:
-    known = asking.unknown(len(asking.pool_of(config, problems.train)))
-
-  def control(total):
-    out = progress.start() if scheduled else {}
-    if chooser is not None:
-      out |= asking.start(chooser, known, total)
-    return out or None
-
-  return states.Layout(learn, mesh, control)
-
-
 def _batches(
   config, source, encode, rows: int, k: int, name: str, mesh
 ) -> pipeline.Batches:
@@ -205,7 +177,10 @@ def _supervised(
   config, name: str, learn: Learner, *, mesh, problems, tokenizer, root
 ) -> Stage:
   c, d = config[name], config.data
-  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh, problems)
+  k, where = (
+    c.steps_per_dispatch,
+    states.layout(config, name, learn, mesh, problems),
+  )
   steps = supervised_program(name, where.shardings)
 
   def encode(i, example):
@@ -298,7 +273,7 @@ def _fused(
   if controllers.is_on(config.data):
     rest = root, sampling, stop
     return _of_pool(config, learn, source, row, mesh, problems, rest)
-  where = layout(config, 'rl', learn, mesh, problems)
+  where = states.layout(config, 'rl', learn, mesh, problems)
   steps = programs.updating(programs.rl_steps, 2, where.shardings)
   k = c.steps_per_dispatch
 
@@ -323,7 +298,7 @@ def _of_pool(
   c, chooser = config.rl, asking.chooser(config)
   asked = asking.pool_of(config, problems.train)
   known = asking.facts(config, asked)
-  where = layout(config, 'rl', learn, mesh, problems, known)
+  where = states.layout(config, 'rl', learn, mesh, problems, known)
   steps = programs.updating(programs.rl_pool_steps, 5, where.shardings)
   pool, k = asking.prompts_of(asked, encode, mesh), c.steps_per_dispatch
 
@@ -357,7 +332,7 @@ def _host(
     def choose(control, step):
       return _questions(rows(control, step), mesh)
 
-  where = layout(config, 'rl', learn, mesh, problems, known)
+  where = states.layout(config, 'rl', learn, mesh, problems, known)
   pool = VerifierPool(
     rewarding.host_spec(c.rewards.to_dict(), problems.reward),
     workers=c.workers,

@@ -101,7 +101,7 @@ def _stages(
     say(f'Resuming at step {place.total}.')
   _write_config(config, workdir, resuming)
   writer = metrics.Writer(workdir, place.total if resuming else None)
-  grade = rewarding.grader(config, parts['problems'].reward)
+  grade = rewarding.grader(config, parts['problems'])
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
   for index, name in enumerate(config.stages):
@@ -141,7 +141,7 @@ def restore(config, checkpoints, model, mesh, problems) -> loop.Place:
   def read(step: int, record: dict) -> loop.Place:
     name = config.stages[record['stage']]
     learner = stages.learner(config, model, name)
-    where = stages.layout(config, name, learner, mesh, problems)
+    where = states.layout(config, name, learner, mesh, problems)
     state = checkpoints.restore(step, record, where.template, where.shardings)
     ended = loop.ended(config, record)
     return loop.Place(

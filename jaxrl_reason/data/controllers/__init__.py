@@ -28,11 +28,14 @@ CONTROLLERS = {
 }
 STEERING = {
   'weights': sources.Weights,
+  'free': sources.Free,
   'consumed': sources.Consumed,
   'tokens': sources.Tokens,
   'sec': sources.Sec,
   'dump': sources.Dump,
 }
+# Controllers that go by the difficulty of all problems.
+BY_DIFFICULTY = ('easy_to_hard', 'adarft', 'ladder')
 # Keys of the section that are no setting of a record.
 OTHER = ('name', 'sources', 'window', 'memory', 'prior')
 

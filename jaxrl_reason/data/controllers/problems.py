@@ -178,8 +178,8 @@ class Drive(Uniform):
 
 @dataclasses.dataclass(frozen=True)
 class EasyToHard(Uniform):
-  """A Gaussian over difficulty whose centre goes from the easiest to the hardest
-  (E2H-G, https://arxiv.org/abs/2506.06632).
+  """A Gaussian over difficulty whose centre goes from the easiest problems to
+  the hardest (E2H-G, https://arxiv.org/abs/2506.06632).
 
     p ~ exp(-(d - (t / steps)^power)^2 / (2 width^2))
 

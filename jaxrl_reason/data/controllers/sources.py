@@ -48,6 +48,13 @@ class Weights:
 
 
 @dataclasses.dataclass(frozen=True)
+class Free(Weights):
+  """No shares: configured weights multiply those of the problems, and the
+  controller of problems goes by all of them at once.
+  """
+
+
+@dataclasses.dataclass(frozen=True)
 class Consumed(Weights):
   """Shares as configured of the rows that are learnt from, whatever filters
   leave of each source's (adaptive sampling of Apriel,
