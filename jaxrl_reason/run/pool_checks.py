@@ -1,4 +1,4 @@
-"""What `data.controller` and `data.sources` must satisfy; errors name the key."""
+"""What `data.controller` and `data.sources` must satisfy; errors name a key."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -2,7 +2,7 @@
 profiles and in the log of compilations.
 
   rl_steps        state, prompts [K,B] -> state     a whole step: the fused path
-  rl_pool_steps   state, pool [M] -> state          the same on problems it chooses
+  rl_pool_steps   state, pool [M] -> state          the same, choosing problems
   rl_rollout      params, prompts -> Rollout        host path, a part at a time
   rl_greedy       params, prompts -> Rollout        where the loss reads those
   rl_score        state, Rollouts -> Batch          old and reference log-probs

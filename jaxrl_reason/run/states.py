@@ -68,7 +68,7 @@ def layout(
   mesh: jax.sharding.Mesh,
   problems: Problems,
   known: asking.Facts | None = None,
-) -> states.Layout:
+) -> Layout:
   """Lays the state of stage `name` out on the mesh.
 
   Args:

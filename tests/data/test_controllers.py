@@ -7,6 +7,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from data.test_pool import stats, told
 
@@ -357,3 +358,42 @@ def test_the_section_names_every_setting_and_no_other():
 def test_wrong_settings_are_named(settings, words):
   with pytest.raises(ValueError, match=words):
     chooser(**settings)
+
+
+def trial(c, s, first, last):
+  """The ids of some steps, and the statistics after them; right answers come by
+  a rule, noise and failures among them.
+  """
+
+  @jax.jit
+  def step(s, i):
+    ids = jnp.repeat(c.propose(s, KEY, 8, i), 4)
+    noise = jax.random.uniform(jax.random.fold_in(KEY, i), (3, 32))
+    right = (noise[0] > s.difficulty[ids]).astype(jnp.float32)
+    rows = right, right > 0, noise[1] > 0.1, ids + 1, ids, noise[2] > 0.3
+    return c.observe(s, ids, *rows, i), ids
+
+  out = []
+  for i in range(first, last):
+    s, ids = step(s, jnp.int32(i))
+    out.append(np.asarray(ids))
+  return s, np.stack(out)
+
+
+@pytest.mark.parametrize('steering', ['weights', 'tokens', 'sec', 'dump'])
+@pytest.mark.parametrize('name', controllers.CONTROLLERS)
+def test_a_saved_state_goes_on_as_if_it_had_not_been(tmp_path, name, steering):
+  """Every controller, through a checkpoint on disk."""
+  if steering != 'weights' and name != 'priority':
+    pytest.skip('every steering once, every controller once')
+  c = chooser(name, steering, (1.0, 2.0))
+  s = known(c).replace(source=jnp.arange(M) % 2)
+  begun, first = trial(c, s, 0, 6)
+  with ocp.StandardCheckpointer() as saver:
+    saver.save(tmp_path / 'state', begun)
+    saver.wait_until_finished()
+    template = jax.eval_shape(lambda: begun)
+    restored = saver.restore(tmp_path / 'state', template)
+  _, rest = trial(c, restored, 6, 12)
+  _, whole = trial(c, s, 0, 12)
+  np.testing.assert_array_equal(np.concatenate([first, rest]), whole)

@@ -2,16 +2,20 @@
 
 import os
 import subprocess
-import sys
 
 import jax
 import numpy as np
 import pytest
+import test_resume as resumed
 from small import ROOT
+from test_hosts import FUSED as HOSTS_FUSED
+from test_hosts import finish, start_worker
 from test_recipe_features import PARITY, recipe, rows
+from test_resume import kill_when, reached
 
 from jaxrl_reason.run import train
 
+RECIPE = ROOT / 'tests' / 'pool_recipe.py'
 COIN = dict(reward='random', kwargs=dict(p=0.5))
 CHAINS = {
   f'chain{n}': dict(knobs=dict(min_ops=n, max_ops=n), difficulty=n, weight=n)
@@ -45,7 +49,7 @@ def test_statistics_count_what_a_run_has_seen(tmp_path, path):
   assert found[0]['train/problems/tried'] == 0
   tried = [r['train/problems/tried'] for r in found]
   assert tried == sorted(tried) and tried[-1] > tried[1] > 0
-  assert found[0]['train/problems/entropy'] == 1
+  assert found[0]['train/problems/entropy'] == pytest.approx(1)
   assert found[-1]['train/problems/entropy'] < 0.999
   rate = stats.rate[stats.visits > 0]
   assert 0.2 < rate.mean() < 0.8 and rate.std() > 0.05
@@ -115,20 +119,15 @@ def test_the_ladder_over_a_tasks_knobs_ignores_what_is_above(tmp_path):
   assert rows(tmp_path)[-1]['train/problems/rung'] == 0
 
 
+def start(env, workdir, *flags):
+  given = resumed.command(workdir, *flags, recipe=RECIPE)
+  return subprocess.Popen(given, env=env, stderr=subprocess.PIPE, cwd=ROOT)
+
+
 def command(workdir, env, *flags, code=0):
+  given = resumed.command(workdir, *flags, recipe=RECIPE)
   done = subprocess.run(
-    [
-      sys.executable,
-      '-m',
-      'jaxrl_reason.main',
-      f'--config={ROOT}/tests/pool_recipe.py',
-      f'--workdir={workdir}',
-      *flags,
-    ],
-    env=env,
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
+    given, env=env, capture_output=True, text=True, cwd=ROOT
   )
   assert done.returncode == code, done.stderr[-3000:]
   return done.stderr
@@ -138,6 +137,55 @@ def command(workdir, env, *flags, code=0):
 def env(tmp_path_factory):
   cache = tmp_path_factory.mktemp('cache')
   return os.environ | {'XDG_CACHE_HOME': str(cache)}
+
+
+def content(workdir):
+  """The rows of metrics.jsonl without what depends on the clock."""
+  found = [json.loads(x) for x in (workdir / 'metrics.jsonl').open()]
+  timing = ('perf/', 'pool/')
+  return [
+    {k: v for k, v in row.items() if not k.startswith(timing)} for row in found
+  ]
+
+
+HOST = (
+  '--config.rl.path=host',
+  '--config.rl.steps_per_dispatch=1',
+  '--config.rl.workers=1',
+  '--config.rl.staleness=1',
+  '--config.rl.old_logp=sampler',
+  f'--config.rl.rewards.answer={{"reward":"{PARITY}","weight":1.0}}',
+)
+
+
+@pytest.mark.parametrize('flags', [(), HOST], ids=['fused', 'host, ahead'])
+def test_killed_and_resumed_chooses_the_same_problems(tmp_path, env, flags):
+  """The statistics that choose are those of the checkpoint."""
+  env = env | {'XLA_FLAGS': ''}
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  command(whole, env, *flags)
+  process = start(env, killed, *flags)
+  assert kill_when(process, reached(killed, 'rl', 10)) == -9
+  log = command(killed, env, *flags)
+  assert 'Resuming at step' in log
+  assert content(killed) == content(whole)
+  told = [r for r in content(whole) if 'train/problems/tried' in r]
+  assert told[-1]['train/problems/entropy'] < 0.999
+
+
+def test_two_processes_choose_what_one_does(tmp_path, env):
+  flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
+  env = env | {'XLA_FLAGS': flags}
+  base = HOSTS_FUSED | {'data.controller.window': 32, 'rl.steps': 8}
+  keys = base | {'data.controller.name': 'priority', 'log_every': 2}
+  two = start_worker(env, tmp_path / 'two', 2, [(tmp_path / 'b', keys)])
+  finish(two, tmp_path / 'two')
+  one = start_worker(env, tmp_path / 'one', 1, [(tmp_path / 'a', keys)])
+  finish(one, tmp_path / 'one')
+  for x, y in zip(content(tmp_path / 'a'), content(tmp_path / 'b')):
+    for key, value in x.items():
+      if key.startswith('train/problems') or key == 'train/reward_mean':
+        np.testing.assert_allclose(y[key], value, rtol=1e-5, err_msg=key)
 
 
 @pytest.mark.parametrize(
