@@ -1,5 +1,6 @@
 """Runs that choose their problems: both paths, mixtures, devices, resuming."""
 
+import json
 import os
 import subprocess
 
@@ -119,13 +120,13 @@ def test_the_ladder_over_a_tasks_knobs_ignores_what_is_above(tmp_path):
   assert rows(tmp_path)[-1]['train/problems/rung'] == 0
 
 
-def start(env, workdir, *flags):
-  given = resumed.command(workdir, *flags, recipe=RECIPE)
+def start(env, workdir, *flags, path='fused'):
+  given = resumed.command(workdir, *flags, recipe=f'{RECIPE}:{path}')
   return subprocess.Popen(given, env=env, stderr=subprocess.PIPE, cwd=ROOT)
 
 
-def command(workdir, env, *flags, code=0):
-  given = resumed.command(workdir, *flags, recipe=RECIPE)
+def command(workdir, env, *flags, code=0, path='fused'):
+  given = resumed.command(workdir, *flags, recipe=f'{RECIPE}:{path}')
   done = subprocess.run(
     given, env=env, capture_output=True, text=True, cwd=ROOT
   )
@@ -148,25 +149,15 @@ def content(workdir):
   ]
 
 
-HOST = (
-  '--config.rl.path=host',
-  '--config.rl.steps_per_dispatch=1',
-  '--config.rl.workers=1',
-  '--config.rl.staleness=1',
-  '--config.rl.old_logp=sampler',
-  f'--config.rl.rewards.answer={{"reward":"{PARITY}","weight":1.0}}',
-)
-
-
-@pytest.mark.parametrize('flags', [(), HOST], ids=['fused', 'host, ahead'])
-def test_killed_and_resumed_chooses_the_same_problems(tmp_path, env, flags):
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_killed_and_resumed_chooses_the_same_problems(tmp_path, env, path):
   """The statistics that choose are those of the checkpoint."""
   env = env | {'XLA_FLAGS': ''}
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
-  command(whole, env, *flags)
-  process = start(env, killed, *flags)
+  command(whole, env, path=path)
+  process = start(env, killed, path=path)
   assert kill_when(process, reached(killed, 'rl', 10)) == -9
-  log = command(killed, env, *flags)
+  log = command(killed, env, path=path)
   assert 'Resuming at step' in log
   assert content(killed) == content(whole)
   told = [r for r in content(whole) if 'train/problems/tried' in r]
