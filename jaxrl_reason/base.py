@@ -101,6 +101,31 @@ class Reward:
 
 
 @struct.dataclass
+class Outcomes:
+  """What came of N completions, as statistics read it; names as of a Batch."""
+
+  reward: jax.Array  # f32 [N]
+  reward_parts: jax.Array  # f32 [N,R]
+  reward_valid: jax.Array  # bool [N]
+  group: jax.Array  # i32 [N]
+  truncated: jax.Array  # bool [N]
+  length: jax.Array  # i32 [N], tokens sampled
+  prompt_id: jax.Array | None = None  # i32 [N]
+  answer_id: jax.Array | None = None  # i32 [N]
+  is_demo: jax.Array | None = None  # bool [N], a reference solution
+
+
+@struct.dataclass
+class Account:
+  """What a source tells where not all it generated, or more, is learnt from."""
+
+  seen: Outcomes  # [rounds at most,N]: all that was generated in this step
+  rounds: jax.Array  # i32 [], rounds of generation that ran, the first ones
+  control: dict  # what the source remembers, for TrainState.control
+  metrics: Metrics
+
+
+@struct.dataclass
 class Trajectories:
   """What a source of rollouts gives: questions, answers and their verdicts."""
 
@@ -108,6 +133,7 @@ class Trajectories:
   rollout: Rollout
   reward: Reward
   greedy: Reward | None = None  # [B], of the likeliest completions
+  account: Account | None = None  # None: these rows are all there was
 
 
 @struct.dataclass
@@ -143,9 +169,9 @@ class Batch:
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
+  routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
   prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
   answer_id: jax.Array | None = None  # i32 [N], see Reward
-  routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
 
 
 @struct.dataclass

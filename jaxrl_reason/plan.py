@@ -13,6 +13,7 @@ knows by its name. docs/plan.md works an example.
 """
 
 import json
+import math
 import pathlib
 import sys
 
@@ -22,6 +23,7 @@ from jaxrl_reason import command, sharding
 from jaxrl_reason.planning import (
   abstract,
   advice,
+  depth,
   described,
   phases,
   report,
@@ -44,6 +46,9 @@ _SEARCH = flags.DEFINE_bool('search', False, 'Try mesh shapes and rank them.')
 _LARGEST = flags.DEFINE_bool(
   'largest', True, 'Look for the largest batch that fits (compiles more).'
 )
+_FULL_DEPTH = flags.DEFINE_bool(
+  'full_depth', False, 'Compile every layer, where three depths would do.'
+)
 _ONLY = flags.DEFINE_list(
   'only', [], 'Phases to compile (generate, score, update, ...); all if none.'
 )
@@ -59,42 +64,80 @@ class Planner:
   """A recipe on a described machine; `say` gets lines about progress."""
 
   def __init__(
-    self, config, topology: str, *, slices: int, model: str, only=(), say=print
+    self,
+    config,
+    topology: str,
+    *,
+    slices: int,
+    model: str,
+    only=(),
+    full_depth: bool = False,
+    say=print,
   ):
     self.config, self.model, self.say = config, model, say
-    self.only = tuple(only)
+    self.only, self.full_depth = tuple(only), full_depth
     self.devices = described.devices(topology, slices)
     self.machine = roofline.Machine(
-      chips.chip_of(topology), roofline.torus_of(topology), slices
+      chips.chip_of(topology), chips.torus_of(topology), slices
     )
 
-  def parts(self, config):
-    """The abstract `prepare.Prepared` of a recipe on these devices."""
-    mesh = sharding.make_mesh(config.mesh, self.devices)
-    return abstract.shapes(config, mesh, self.model)
+  def parts(self, config, layers: int = 0):
+    """Makes the abstract `prepare.Prepared` of a recipe on these devices.
 
-  def compiled(self, config, parts, names: tuple[str, ...] = ()) -> list:
-    """A recipe's phases, compiled; only those named, if any.
-
-    Raises:
-      DoesNotFit: one of them needs more than the chips have.
+    Args:
+      layers: of the model; 0: all.
     """
-    out = []
-    made = {p.name: p for p in phases.phases(config, parts)}
-    unknown = set(names) - made.keys()
-    if unknown:
-      raise ValueError(f'--only={sorted(unknown)}: the phases are {[*made]}')
-    hbm, experts = self.machine.chip.hbm, parts.shape.experts
-    for phase in [made[n] for n in names or made]:
-      out.append(described.measure(phase, parts.mesh, hbm, experts))
-      self.say(f'{phase.name}: compiled in {out[-1].compile_s:.0f} s')
-    return out
+    mesh = sharding.make_mesh(config.mesh, self.devices)
+    return abstract.shapes(config, mesh, self.model, layers)
 
   def plan(self, config) -> dict:
-    """The facts of a recipe as it is."""
+    """Gives the facts of a recipe as it is."""
+    parts, at = self._depths(config)
+    names = [p.name for p in phases.phases(config, parts)]
+    unknown = set(self.only) - set(names)
+    if unknown:
+      raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
+    wanted = [n for n in names if not self.only or n in self.only]
+    each = self.facts_of(config, wanted)
+    facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
+    if len(at) > 1:
+      facts |= {'depths': at, 'layers': parts.shape.layers}
+    return facts
+
+  def _depths(self, config) -> tuple:
+    """(the recipe's parts, depths to compile)."""
     parts = self.parts(config)
-    found = self.compiled(config, parts, self.only)
-    return report.plan_facts(config, parts.mesh, found, self.machine)
+    few = depth.depths(parts.shape)
+    return parts, (parts.shape.layers,) if self.full_depth else few
+
+  def facts_of(self, config, names) -> list[dict]:
+    """Gives the facts of some phases of a recipe, at its own depth."""
+    parts, at = self._depths(config)
+    by_depth = [self._compiled(config, n, names) for n in at]
+    out = []
+    for seen in zip(*by_depth):
+      facts = depth.extended(seen, at, parts.shape.layers)
+      needs, has = facts['needs_gib'] * chips.GIB, self.machine.chip.hbm
+      facts['fits'] = needs <= has
+      if not facts['fits']:
+        self.say(str(described.DoesNotFit(facts['phase'], needs, has)))
+      out.append(facts)
+    return out
+
+  def _compiled(self, config, layers: int, names) -> list[dict]:
+    """Facts of phases of the recipe with so many layers."""
+    parts, out = self.parts(config, layers), []
+    made = {p.name: p for p in phases.phases(config, parts)}
+    for name in names:
+      try:
+        found = described.measure(made[name], parts.mesh, parts.shape.experts)
+      except described.DoesNotFit as e:
+        out.append(report.no_room(e))
+        continue
+      out.append(report.phase_facts(found, self.machine, parts.mesh))
+      what = f'{name} ({layers} layers)'
+      self.say(f'{what}: compiled in {found.compile_s:.0f} s')
+    return out
 
   def largest(self, facts: dict) -> int:
     """The most prompts that fit, by the phase that needs most."""
@@ -107,12 +150,8 @@ class Planner:
         return top['needs_gib'] * chips.GIB
       self.say(f'trying {prompts} prompts')
       config = search.changed(self.config, rl__prompts=prompts)
-      try:
-        found = self.compiled(config, self.parts(config), (top['phase'],))
-        return found[0].needs
-      except described.DoesNotFit as e:
-        self.say(str(e))
-        return e.needs
+      (found,) = self.facts_of(config, (top['phase'],))
+      return found['needs_gib'] * chips.GIB
 
     shards = facts['mesh']['data'] * facts['mesh']['fsdp']
     unit = search.unit_of_prompts(self.config, shards)
@@ -128,20 +167,36 @@ class Planner:
       self.say(f'mesh {mesh}')
       try:
         facts = self.plan(search.changed(self.config, mesh=mesh))
-      except ValueError as e:  # does not divide, or does not fit
+      except ValueError as e:  # does not divide
         found.append({'mesh': mesh, 'why': str(e)})
         continue
-      found.append({'mesh': mesh, **facts})
-    return sorted(found, key=lambda f: -f.get('tokens_per_s', 0))
+      found.append(facts | ({} if facts['fits'] else {'why': misfits(facts)}))
+    return sorted(found, key=_rank)
+
+
+def _rank(facts: dict) -> tuple[bool, float]:
+  """What fits comes first, the fastest first."""
+  return 'why' in facts, facts.get('step_seconds', math.inf)
+
+
+def misfits(facts: dict) -> str:
+  """Names the phases that do not fit, and what they need."""
+  has = facts['hbm_gib']
+  return '; '.join(
+    f'{p["phase"]} does not fit: needs {p["needs_gib"]:.2f} of {has:.2f} GiB a '
+    'chip'
+    for p in facts['phases']
+    if not p['fits']
+  )
 
 
 def ranking(found: list[dict]) -> str:
-  """The result of a search as a table."""
-  lines = [f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"tokens/s":>10} {"MFU":>5}']
+  """Lays the result of a search out as a table."""
+  lines = [f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"seconds":>10} {"MFU":>5}']
   for f in found:
     mesh = f['mesh'].values() if isinstance(f['mesh'], dict) else f['mesh']
     data, fsdp, tensor = tuple(mesh)[:3]
-    said = f.get('why') or f'{f["tokens_per_s"]:10,.0f} {f["mfu"]:5.2f}'
+    said = f.get('why') or f'{f["step_seconds"]:10.3g} {f["mfu"]:5.2f}'
     lines.append(f'{data:5} {fsdp:5} {tensor:6} {said}')
   return '\n'.join(lines)
 
@@ -150,7 +205,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   """(what to print, the same as data) of a plan.
 
   Args:
-    options: model, slices, only, search, largest, as the flags.
+    options: model, slices, only, full_depth, search, largest: the flags.
 
   Raises:
     ValueError, ImportError: in words for the user.
@@ -182,6 +237,7 @@ def main(argv):
       slices=_SLICES.value,
       model=_MODEL.value,
       only=_ONLY.value,
+      full_depth=_FULL_DEPTH.value,
       search=_SEARCH.value,
       largest=_LARGEST.value,
     )
@@ -194,6 +250,8 @@ def main(argv):
     logging.debug('Traceback:', exc_info=True)
     command.fail(e)
   print(text)
+  if not facts.get('fits', True):
+    command.fail(ValueError(misfits(facts)))
 
 
 if __name__ == '__main__':

@@ -139,6 +139,11 @@ def gathered(x: jax.Array) -> jax.Array:
   return _pin(x, {0: ROWS, 1: None}) if _size(('context',)) > 1 else x
 
 
+def everywhere(x: jax.Array) -> jax.Array:
+  """Every device of the mesh holds all of x, so that any host can read it."""
+  return jax.lax.with_sharding_constraint(x, P()) if in_mesh() else x
+
+
 def _pin(x: jax.Array, where: dict[int, tuple[str, ...] | None]) -> jax.Array:
   """Pins dimensions to mesh axes, but those that do not divide over them."""
   if not in_mesh():
@@ -336,6 +341,10 @@ def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
   return np.concatenate([np.asarray(parts[i]) for i in sorted(parts)])
 
 
+# Of what sources remember, the arrays that have a group in each line.
+OF_GROUPS = ('control/refill/groups/', 'control/replay/groups/')
+
+
 def state_shardings(
   template: Any, params: Any, mesh: Mesh, offload: tuple[str, ...] = ()
 ) -> Any:
@@ -353,6 +362,8 @@ def state_shardings(
     for name, sharding in by_path.items():
       if path.endswith(f'/{name}') and len(x.shape) == len(sharding.spec):
         return sharding.with_memory_kind(kind) if kind else sharding
+    if path.startswith(OF_GROUPS) and x.shape[0] % row_shards(mesh) == 0:
+      return row_sharding(mesh)
     return replicated(mesh)
 
   return trees.map_with_path(leaf, template)

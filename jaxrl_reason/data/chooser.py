@@ -103,12 +103,14 @@ class Chooser:
     valid: jax.Array,
     length: jax.Array,
     answer_id: jax.Array,
-    used: jax.Array,
+    used_ids: jax.Array,
+    used_tokens: jax.Array,
     step: jax.Array,
   ) -> pool.Statistics:
     """Gives the statistics after a batch of N rows; see `pool.tell`."""
-    rows = ids, reward, solved, valid, length, answer_id, used
-    seen = pool.tell(stats, *rows, n_sources=len(self.names))
+    rows = ids, reward, solved, valid, length, answer_id
+    used = used_ids, used_tokens
+    seen = pool.tell(stats, *rows, *used, n_sources=len(self.names))
     return self.learn(stats, seen, step)
 
   def learn(
@@ -121,9 +123,17 @@ class Chooser:
     )
 
   def metrics(
-    self, stats: pool.Statistics, ids: jax.Array, step: jax.Array
+    self,
+    stats: pool.Statistics,
+    ids: jax.Array,
+    there: jax.Array,
+    step: jax.Array,
   ) -> dict[str, jax.Array]:
-    """Says what the state is that ids [N] of a step were chosen by."""
+    """Says what the state is that ids [N] of a step were chosen by.
+
+    Args:
+      there: bool [N], of the ids that were used.
+    """
     tried = stats.visits > 0
     n = jnp.maximum(tried.sum(), 1)
     rate = jnp.where(tried, stats.rate, 0)
@@ -142,9 +152,8 @@ class Chooser:
       return out
     count = self._by_source(stats, tried)
     solved = self._by_source(stats, rate) / jnp.maximum(count, 1)
-    shares = jax.ops.segment_sum(
-      jnp.ones(len(ids)) / len(ids), stats.source[ids], len(self.names)
-    )
+    of = stats.source[ids]
+    shares = jax.ops.segment_sum(there / there.sum(), of, len(self.names))
     for i, name in enumerate(self.names):
       out[f'source/{name}/share'] = shares[i]
       out[f'source/{name}/solve_rate'] = solved[i]

@@ -233,3 +233,29 @@ def batches(
   options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
   data = grain.MapDataset.source(steps).to_iter_dataset(options)
   return Batches(iter(data), rows)
+
+
+class WithSpares:
+  """Batches whose rows each come with others, [rows,1+spares,...]: the first
+  column is what the batches would be without, the rest has an order of its own.
+  """
+
+  def __init__(self, first: Batches, others: Batches, spares: int):
+    self._first, self._others, self._spares = first, others, spares
+
+  def __iter__(self):
+    return self
+
+  def __next__(self) -> dict:
+    def beside(row, others):
+      others = others.reshape(len(row), self._spares, *others.shape[1:])
+      return np.concatenate([row[:, None], others], axis=1)
+
+    return jax.tree.map(beside, next(self._first), next(self._others))
+
+  def get_state(self) -> dict[str, int]:
+    return self._first.get_state()
+
+  def set_state(self, state: dict[str, int]):
+    self._first.set_state(state)
+    self._others.set_state({'next_index': state['next_index'] * self._spares})

@@ -111,18 +111,21 @@ def tell(
   valid: jax.Array,
   length: jax.Array,
   answer_id: jax.Array,
-  used: jax.Array,
+  used_ids: jax.Array,
+  used_tokens: jax.Array,
   *,
   n_sources: int,
 ) -> Seen:
   """Sums up N rows by problem. Rows without a verdict, or with a reward that is
-  no finite number, count for nothing but `drawn`, `used` and `tokens`.
+  no finite number, count for nothing but `drawn`; of a row that was not
+  generated the length is 0.
 
   Args:
     ids: i32 [N], of their problems, in any order and number.
     reward: f32 [N]; solved, valid: bool [N].
     length: i32 [N], sampled tokens; answer_id: i32 [N], -1: no answer.
-    used: bool [N], whether the row is learnt from.
+    used_ids: i32 [R], of the problems of the rows that are learnt from, with
+      used_tokens: i32 [R] tokens each; 0: it is not.
   """
   n, m = len(ids), len(stats.visits)
   ok = valid & jnp.isfinite(reward)
@@ -145,10 +148,10 @@ def tell(
   bit = jnp.where(ok & (answer_id >= 0), answer_id % BITS, BITS)
   given = jnp.zeros((n, BITS + 1), bool).at[row, bit].set(True)[:, :BITS]
   weight = jnp.uint32(1) << jnp.arange(BITS, dtype=jnp.uint32)
-  of_row = stats.source[ids]
 
-  def by_source(x):
-    return jax.ops.segment_sum(x.astype(jnp.float32), of_row, n_sources)
+  def by_source(ids, x):
+    of = stats.source[ids]
+    return jax.ops.segment_sum(x.astype(jnp.float32), of, n_sources)
 
   return Seen(
     ids=jnp.where(count > 0, found, m),
@@ -160,9 +163,9 @@ def tell(
     advantage=jnp.where(same, 0.0, total(spread) / n_ok),
     answers=jnp.sum(jnp.where(given, weight, 0), axis=1, dtype=jnp.uint32),
     source=stats.source[jnp.minimum(found, m - 1)],
-    drawn=by_source(jnp.ones(n)),
-    used=by_source(used),
-    tokens=by_source(jnp.where(used, length, 0)),
+    drawn=by_source(ids, length > 0),
+    used=by_source(used_ids, used_tokens > 0),
+    tokens=by_source(used_ids, used_tokens),
   )
 
 

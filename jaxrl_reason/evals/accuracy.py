@@ -150,17 +150,17 @@ def evaluate(
 
   Args:
     grade: list of (completion, example) -> list of Verdict.
-    show: problems, the first ones, whose records are wanted.
+    show: problems, the first ones, whose texts are wanted.
 
   Returns:
-    (metrics by name, records of the first `show` problems' answers, in their
-    order, greedy first), the same on every process.
+    (metrics by name, records of all answers, in the order of the problems,
+    greedy first, texts only of the first `show`), the same on every process.
   """
   own = _answers(generate, params, problems, key, tokenizer, grade, mesh)
   told = hosts.gather([_without_text(row, show) for row in own])
   rows = {(r['problem'], r['sample']): r for part in told for r in part}
   rows = [row for _, row in sorted(rows.items())]
-  return scores(rows), [row for row in rows if row['problem'] < show]
+  return scores(rows), rows
 
 
 def _without_text(row: dict, show: int) -> dict:

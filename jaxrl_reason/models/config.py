@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 
@@ -28,6 +29,30 @@ CHOICES = {
   'norm_place': ('pre', 'post', 'sandwich'),
   'qk_norm_over': ('head', 'projection'),
 }
+PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
+
+
+def sized_choice(key: str, value: str, kinds: Sequence[str]) -> tuple[str, int]:
+  """Reads 'whole', or one of the kinds and its size, 'kind:size'.
+
+  Args:
+    key: of the configuration, for the message.
+
+  Returns:
+    (kind, size); ('whole', 1).
+
+  Raises:
+    ValueError: names the key and what it may be.
+  """
+  kind, _, size = value.partition(':')
+  if value == 'whole':
+    return value, 1
+  if kind not in kinds or not size.isdecimal() or not int(size):
+    choices = ' or '.join(f'{kind}:N' for kind in kinds)
+    raise ValueError(
+      f'{key}={value!r}: choose whole, {choices}; N is at least 1'
+    )
+  return kind, int(size)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +77,8 @@ class Config:
   tied: bool = True  # the head is the embedding, transposed
   dtype: str = 'float32'  # of computation; parameters are float32
   cache_dtype: str = 'model'  # of decoding: that of computation, or less
-  prompt_buckets: int = 1  # widths of prompts a program holds
-  prefill_chunk: int = 0  # columns of prompts computed at a time; 0: all
+  # whole | buckets:N widths of prompts in a program | chunks:N columns a time
+  prefill: str = 'whole'
   remat: str = 'none'  # none | dots | full
   scan: bool = True  # over layers in training; False unrolls
   # Kernel over whole rows (`models.attention`); auto: by platform.
@@ -100,6 +125,7 @@ class Config:
           f'model.{name}={value!r}: choose one of {", ".join(choices)}'
         )
     attention.check(self.attention, self)
+    sized_choice('model.prefill', self.prefill, PREFILL)
     self._check_layers()
     if self.mlp_bias and self.experts:
       raise ValueError('model.mlp_bias: experts have no biases')
@@ -131,6 +157,13 @@ class Config:
           f'model.ropes: longrope divides {len(r.short)} and {len(r.long)} '
           f'frequencies (short_factor, long_factor), and heads rotate {n}'
         )
+
+  @functools.cached_property
+  def prefill_sizes(self) -> dict[str, int]:
+    """Widths of prompts in a program (buckets) or columns computed at a time
+    (chunks), whichever is chosen.
+    """
+    return dict([sized_choice('model.prefill', self.prefill, PREFILL)])
 
   @functools.cached_property
   def rope_tables(self) -> tuple[Rope, ...]:

@@ -40,8 +40,8 @@ def _prompts(params: Any, c: Config, tokens, valid, room: int):
   """(hidden of the last token [B,D], keys and values [L,B,K,P,H], routes
   [B,P,L,k] or None) of prompts [B,P], left-padded.
 
-  Columns in which every prompt is padding are not computed: the program holds
-  `c.prompt_buckets` widths and runs the first that is wide enough.
+  With `c.prefill='buckets:N'`, columns in which every prompt is padding are not
+  computed: the program holds N widths and runs the first that is wide enough.
   """
   length = tokens.shape[1]
 
@@ -57,7 +57,7 @@ def _prompts(params: Any, c: Config, tokens, valid, room: int):
     routes = used and left(jnp.moveaxis(used['routes'], 0, 2), 1, moe.UNKNOWN)
     return h[:, -1], kv, routes
 
-  widths = cache_lib.spaced(length, c.prompt_buckets)
+  widths = cache_lib.spaced(length, c.prefill_sizes.get('buckets', 1))
   longest = length - jnp.argmax(jnp.any(valid, axis=0))
   which = jnp.searchsorted(jnp.asarray(widths), longest)
   return jax.lax.switch(which, [lambda n=n: of_width(n) for n in widths])
@@ -93,11 +93,11 @@ def _write(all_, new, start, axis: int):
 
 
 def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
-  """What `_prompts` gives, `c.prefill_chunk` columns at a time: activations
+  """What `_prompts` gives, so many columns at a time: activations
   and scores are those of a chunk, and weights that are sharded are gathered for
   each. Chunks in which every prompt is padding are left out.
   """
-  (b, length), n = tokens.shape, c.prefill_chunk
+  (b, length), n = tokens.shape, c.prefill_sizes['chunks']
   extra = -length % n
   tokens, valid = (jnp.pad(x, ((0, 0), (extra, 0))) for x in (tokens, valid))
   rows = attention.describe(valid)
@@ -154,7 +154,7 @@ def prefill(
     (hidden of the last token [B,D], Cache for B*n_samples rows).
   """
   length = tokens.shape[1]
-  prompts = _prompts_in_chunks if c.prefill_chunk else _prompts
+  prompts = _prompts_in_chunks if 'chunks' in c.prefill_sizes else _prompts
   last, kv, routes = prompts(params, c, tokens, valid, length + max_new)
   columns = max_new if columns is None else columns
   rows = tokens.shape[0] * n_samples

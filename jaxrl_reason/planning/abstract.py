@@ -21,6 +21,7 @@ from jaxrl_reason.checkpoints import hf, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.models import families, transformer, zoo
+from jaxrl_reason.planning import depth
 from jaxrl_reason.run import config_checks, prepare
 
 # What owners append to a size's name.
@@ -73,12 +74,16 @@ def _texts(config) -> tuple[problems_lib.Problems, Any]:
 
 
 def shapes(
-  config: ml_collections.ConfigDict, mesh: Mesh, model: str = ''
+  config: ml_collections.ConfigDict,
+  mesh: Mesh,
+  model: str = '',
+  layers: int = 0,
 ) -> prepare.Prepared:
   """Prepares a run whose programs can be lowered and never executed.
 
   Args:
     model: a name in `zoo.ZOO`, in place of the recipe's own model.
+    layers: of the model that are kept; 0: all.
 
   Raises:
     ValueError: as a real run, and where the model's shape is not known.
@@ -86,6 +91,7 @@ def shapes(
   config_checks.check(config, sharding.row_shards(mesh))
   problems, tokenizer = _texts(config)
   shape = _shape(config, model, tokenizer)
+  shape = depth.cut(shape, layers) if layers else shape
   parts = prepare.assemble(config, mesh, problems, tokenizer, shape)
   root, stop = jax.eval_shape(lambda: (parts.root, parts.stop))
   return parts._replace(root=root, stop=stop)

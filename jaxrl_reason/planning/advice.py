@@ -18,7 +18,7 @@ def lines(config: ml_collections.ConfigDict, facts: dict) -> list[str]:
       f'{most["phase"]} takes {share:.0%} of HBM: more micro_batches, '
       'model.remat=full or a larger fsdp axis leave room'
     )
-  for p in facts['phases']:
+  for p in (p for p in facts['phases'] if 'bound_by' in p):
     out += _room(p, config, p['needs_gib'] / facts['hbm_gib']) + _speed(p)
   return out
 

@@ -40,13 +40,13 @@ ENVIRONMENT = {
 
 
 class DoesNotFit(ValueError):
-  """The compiler found no room. Attributes: needs, has: bytes."""
+  """No room for a phase. Attributes: phase; needs, has: bytes of a chip."""
 
-  def __init__(self, what: str, needs: float, has: float):
-    self.needs, self.has = needs, has
+  def __init__(self, phase: str, needs: float, has: float):
+    self.phase, self.needs, self.has = phase, needs, has
     gib = chips.GIB
     super().__init__(
-      f'{what} does not fit: needs {needs / gib:.1f} of {has / gib:.1f} GiB '
+      f'{phase} does not fit: needs {needs / gib:.1f} of {has / gib:.1f} GiB '
       'a chip'
     )
 
@@ -63,8 +63,12 @@ def devices(topology: str, slices: int = 1) -> list:
   # Described chips are no backend: the program's own arrays are on the CPU.
   jax.config.update('jax_platforms', 'cpu')
   options = dict(chips.OPTIONS.get(topology.partition(':')[0], {}))
+  if slices < 1:
+    raise ValueError(f'--num_slices={slices}: at least 1')
   if slices > 1:
     options['num_slices'] = slices
+  if set(chips.torus_of(topology)) == {1}:
+    options['chips_per_host_bounds'] = [1, 1, 1]
   try:
     import libtpu  # noqa: F401
   except ImportError as e:
@@ -118,6 +122,10 @@ def out_of_memory(message: str) -> tuple[float, float] | None:
   return None
 
 
+def _is_laid(x) -> bool:
+  return isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None
+
+
 def on_chip(tree) -> int:
   """Bytes of shapes with shardings, on one device."""
   local = jax.tree.map(
@@ -127,16 +135,14 @@ def on_chip(tree) -> int:
   return trees.n_bytes(local)
 
 
-def measure(
-  phase: phases.Phase, mesh: Mesh, hbm: float, experts: int = 0
-) -> Measured:
+def measure(phase: phases.Phase, mesh: Mesh, experts: int = 0) -> Measured:
   """Compiles a phase for the devices of a mesh.
 
   Args:
     experts: of the model.
 
   Raises:
-    DoesNotFit: it needs more than the chip's HBM.
+    DoesNotFit: the compiler found no room for the program.
   """
   start = time.monotonic()
   try:
@@ -144,11 +150,13 @@ def measure(
   except jax.errors.JaxRuntimeError as e:
     if (room := out_of_memory(str(e))) is None:
       raise
-    raise DoesNotFit(phase.name, *room) from e
+    given = on_chip([x for x in jax.tree.leaves(phase.args) if _is_laid(x)])
+    resident = max(on_chip(phase.state) - given, 0)
+    raise DoesNotFit(phase.name, room[0] + resident, room[1]) from e
   seconds = time.monotonic() - start
   memory, text = compiled.memory_analysis(), compiled.as_text()
   arguments = memory.argument_size_in_bytes
-  out = Measured(
+  return Measured(
     phase,
     arguments,
     memory.temp_size_in_bytes,
@@ -160,6 +168,3 @@ def measure(
     memory.alias_size_in_bytes,
     seconds,
   )
-  if out.needs > hbm:
-    raise DoesNotFit(phase.name, out.needs, hbm)
-  return out

@@ -19,7 +19,7 @@ from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.run import asking, programs, stages, states
+from jaxrl_reason.run import asking, programs, stages
 from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
@@ -119,7 +119,7 @@ def _passes(learner) -> tuple[int, float]:
 def _supervised(config, parts: Prepared, name: str) -> Phase:
   c, d = config[name], config.data
   learner = stages.learner(config, parts.model, name)
-  layout = states.layout(config, name, learner, parts.mesh, parts.problems)
+  layout = stages.layout(config, name, learner, parts.mesh, parts.problems)
   k = c.steps_per_dispatch
   example = parts.problems.train[0]
   row = pipeline.solution_row(
@@ -144,16 +144,17 @@ def _token_trips(gen) -> tuple[int, ...]:
   return tuple(most for _, most in loops)
 
 
-def _prompts(config, parts: Prepared, encode, *lead: int) -> Prompts:
+def _prompts(config, parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
+  """Args: axis: of `lead`, that of the rows."""
   encoder = stages.prompt_encoder(config, parts.tokenizer, encode)
   row = encoder(0, parts.problems.train[0])
-  where = sharding.row_sharding(parts.mesh, len(lead) - 1)
+  where = sharding.row_sharding(parts.mesh, axis)
   return Prompts(**_lay(_stacked(row, *lead), where))
 
 
 def _fused(config, parts: Prepared) -> Phase:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = states.layout(config, 'rl', learner, parts.mesh, parts.problems)
+  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
   source, encode, sampling = stages.fused_source(
     config, learner, parts.problems.kernel, parts.tokenizer
   )
@@ -166,27 +167,29 @@ def _fused(config, parts: Prepared) -> Phase:
   chooser = asking.chooser(config)
   if chooser is None:
     program, n_static = programs.rl_steps, 2
-    prompts = _prompts(config, parts, encode, k, c.prompts)
+    spares = (1 + c.refill_rounds,) if c.refill_rounds else ()
+    prompts = _prompts(config, parts, encode, k, c.prompts, *spares, axis=1)
     args = learner, source, state, prompts
   else:
-    program, n_static = programs.rl_pool_steps, 5
+    program, n_static = programs.rl_pool_steps, 4
+    ask = asking.Ask(chooser, c.prompts, c.refill_rounds)
     m = len(asking.pool_of(config, parts.problems.train))
     pool = _lay(_prompts(config, parts, encode, m), everywhere)
-    args = learner, source, chooser, k, c.prompts, state, pool
+    args = learner, source, ask, k, state, pool
   return Phase(
     'step',
     programs.updating(program, n_static, layout.shardings),
     (*args, *rest),
     state,
     1 / k,
-    _token_trips(source.gen),
+    _token_trips(stages.generation(config, parts.model)[0]),
     costs.generate(c.prompts, c.samples) + (scored + passes) * one,
   )
 
 
 def _host(config, parts: Prepared) -> list[Phase]:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = states.layout(config, 'rl', learner, parts.mesh, parts.problems)
+  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
   gen, sampling = stages.generation(config, parts.model)
   costs, mesh = _Costs(config, parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)

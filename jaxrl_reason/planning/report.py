@@ -25,6 +25,7 @@ def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
   calls = m.phase.calls
   return {
     'phase': m.phase.name,
+    'parameters': trees.n_params(m.phase.state.params),
     'calls_per_step': calls,
     'arguments_gib': m.arguments / GIB,
     'temporaries_gib': m.temporaries / GIB,
@@ -40,6 +41,7 @@ def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
     'flops_over_model': total.flops * mesh.size * calls / m.phase.flops,
     'bytes': total.bytes,
     'step_seconds': calls * by.total(),
+    'serial_seconds': calls * roofline.serial_seconds(m.cost, machine),
     'bound_by': by.most_common(1)[0][0],
     'seconds_by_bound': {k: calls * t for k, t in by.items()},
     'collectives': collectives(total),
@@ -88,31 +90,55 @@ def collectives(total) -> list[dict]:
   return sorted(rows, key=lambda row: -row['bytes'])
 
 
+def no_room(e: described.DoesNotFit) -> dict:
+  """All that is known of a phase that the compiler found no room for."""
+  return {'phase': e.phase, 'fits': False, 'needs_gib': e.needs / GIB}
+
+
 def plan_facts(
-  c, mesh, measured: Sequence[described.Measured], machine: roofline.Machine
+  c, mesh, each: Sequence[dict], names: Sequence[str], machine: roofline.Machine
 ) -> dict[str, Any]:
-  """The whole plan as data (`--json`)."""
-  each = [phase_facts(m, machine, mesh) for m in measured]
-  # Supervised stages come before the rl steps, not within them.
-  inside = [p for p in each if p['phase'] not in phases.SUPERVISED] or each
-  step = sum(p['step_seconds'] for p in inside)
-  rl = 'rl' in c.stages
-  rows = c.rl.prompts * c.rl.samples if rl else c[c.stages[-1]].rows
-  tokens = rows * c.data.completion_len
-  model = sum(p['model_flops'] * p['calls_per_step'] for p in inside)
+  """Adds phases up to the whole plan as data (`--json`).
+
+  Args:
+    each: `phase_facts`, of all phases or some.
+    names: of all phases.
+  """
   return {
-    'parameters': trees.n_params(measured[0].phase.state.params),
+    'fits': all(p['fits'] for p in each),
+    'parameters': max((p.get('parameters', 0) for p in each), default=0),
     'mesh': dict(mesh.shape),
     'devices': mesh.size,
     'chip': machine.chip.kinds[0],
     'hbm_gib': machine.chip.hbm / GIB,
-    'prompts': c.rl.prompts if rl else 0,
-    'phases': each,
+    'prompts': c.rl.prompts if 'rl' in c.stages else 0,
+    'phases': list(each),
+    **_speed(c, mesh, each, names, machine),
+  }
+
+
+def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
+  """Seconds, MFU and, where every phase of a step is there, tokens/s; nothing
+  where one was not compiled.
+  """
+  if any('flops' not in p for p in each):
+    return {}
+  rl = 'rl' in c.stages
+  # Supervised stages come before the rl steps, not within them.
+  inside = [p for p in each if p['phase'] not in phases.SUPERVISED] or each
+  step = sum(p['step_seconds'] for p in inside)
+  model = sum(p['model_flops'] * p['calls_per_step'] for p in inside)
+  out = {
     'step_seconds': step,
-    'tokens_per_s': tokens / step,
-    'tokens_per_s_device': tokens / step / mesh.size,
+    'serial_seconds': sum(p['serial_seconds'] for p in inside),
     'mfu': model / step / machine.chip.flops,
   }
+  wanted = [n for n in names if n not in phases.SUPERVISED] or names[-1:]
+  if [p['phase'] for p in inside] != list(wanted):
+    return out
+  rows = c.rl.prompts * c.rl.samples if rl else c[c.stages[-1]].rows
+  rate = rows * c.data.completion_len / step
+  return out | {'tokens_per_s': rate, 'tokens_per_s_device': rate / mesh.size}
 
 
 def human(x: float) -> str:
@@ -129,15 +155,14 @@ def table(facts: dict) -> str:
   mesh = ' x '.join(f'{k} {v}' for k, v in facts['mesh'].items())
   lines = [
     f'{facts["parameters"]:,} parameters on {facts["devices"]} x '
-    f'{facts["chip"]} of {facts["hbm_gib"]:.0f} GiB, mesh {mesh}',
+    f'{facts["chip"]} of {facts["hbm_gib"]:.2f} GiB, mesh {mesh}',
     '',
     *_phase_lines(facts['phases']),
     '',
     *_exchanges(facts['phases']),
     '',
-    f'a step takes at least {facts["step_seconds"]:.3g} s: '
-    f'{facts["tokens_per_s"]:,.0f} tokens/s, '
-    f'{facts["tokens_per_s_device"]:,.0f} a device, MFU {facts["mfu"]:.2f}',
+    *_speed_lines(facts),
+    *_depth_lines(facts),
   ]
   if 'largest_prompts' in facts:
     lines.append(
@@ -148,6 +173,34 @@ def table(facts: dict) -> str:
   return '\n'.join(lines)
 
 
+def _speed_lines(facts: dict) -> list[str]:
+  if 'step_seconds' not in facts:
+    return []
+  low, high = facts['step_seconds'], facts['serial_seconds']
+  what = 'a step takes' if 'tokens_per_s' in facts else 'these phases take'
+  out = [
+    f'{what} {low:.3g} s if all overlaps, {high:.3g} s if nothing does; MFU '
+    f'at most {facts["mfu"]:.2f}'
+  ]
+  if 'tokens_per_s' in facts:
+    out[0] += (
+      f', {facts["tokens_per_s"]:,.0f} tokens/s, '
+      f'{facts["tokens_per_s_device"]:,.0f} a device'
+    )
+  return out
+
+
+def _depth_lines(facts: dict) -> list[str]:
+  if 'depths' not in facts:
+    return []
+  *few, last = facts['depths']
+  error = max(p.get('depth_error', 0) for p in facts['phases'])
+  return [
+    f'from {", ".join(map(str, few))} and {last} of {facts["layers"]} layers; '
+    f'off the line by at most {error:.1%} (--full_depth compiles all)'
+  ]
+
+
 def _phase_lines(each: list[dict]) -> list[str]:
   form = '{:9} {:>6} {:>6} {:>6} {:>6} {:>6} {:>7} {:>7} {:>8}  {}'
   names = 'phase args temps peak needs FLOPs /model bytes seconds'.split()
@@ -156,13 +209,17 @@ def _phase_lines(each: list[dict]) -> list[str]:
     form.format(*names, 'bound by'),
   ]
   for p in each:
+    if 'flops' not in p:
+      out.append(f'{p["phase"]:9} no room: needs {p["needs_gib"]:.2f}')
+      continue
     sizes = (
       f'{p[k + "_gib"]:.2f}'
       for k in ('arguments', 'temporaries', 'peak', 'needs')
     )
     work = human(p['flops']), f'{p["flops_over_model"]:.2f}', human(p['bytes'])
     seconds = f'{p["step_seconds"]:.3g}'
-    out.append(form.format(p['phase'], *sizes, *work, seconds, _bounds(p)))
+    bounds = _bounds(p) + ('' if p['fits'] else '; DOES NOT FIT')
+    out.append(form.format(p['phase'], *sizes, *work, seconds, bounds))
   return out
 
 
@@ -185,6 +242,6 @@ def _exchanges(each: list[dict]) -> list[str]:
         human(c['bytes']),
         human(c['largest']),
       )
-      for c in p['collectives']
+      for c in p.get('collectives', ())
     ]
   return out

@@ -31,40 +31,59 @@ class Machine:
   torus: tuple[int, ...]
   slices: int = 1
 
-  def links(self, c: costs.Collective) -> float:
-    """Bytes/s that a device sends with in a collective."""
-    if self.slices > 1 and 'data' in c.axes:
-      return chips.DCN
+  def links(self, size: int) -> float:
+    """Gives the bytes/s that a device of `size` in a slice sends with."""
     covered, used = 1, 0
     for n in sorted(self.torus, reverse=True):
-      if covered >= c.size:
+      if covered >= size:
         break
       covered, used = covered * n, used + 1
     return self.chip.ici * max(used, 1) / len(self.torus)
 
+  def exchange(self, c: costs.Collective) -> float:
+    """Gives the seconds of a collective.
 
-def torus_of(topology: str) -> tuple[int, ...]:
-  return tuple(int(n) for n in topology.partition(':')[2].split('x'))
+    One that crosses slices is hierarchical: first within each slice, then each
+    device exchanges its share of the bytes with its like in the other slices.
+    """
+    if self.slices == 1 or 'data' not in c.axes:
+      return c.sent / self.links(c.size)
+    inside = max(c.size // self.slices, 1)
+    within = dataclasses.replace(c, size=inside)
+    across = dataclasses.replace(c, size=self.slices, bytes=c.bytes / inside)
+    return within.sent / self.links(inside) + across.sent / chips.DCN
 
 
-def seconds(cost: costs.Cost, machine: Machine) -> collections.Counter:
-  """Seconds by what bounds them: compute, memory, or the mesh axes of the
-  exchanges; their sum is the time.
-  """
-  sent, axes = 0.0, collections.Counter()
+def _times(cost: costs.Cost, machine: Machine) -> dict[str, float]:
+  """Seconds that one run, loops apart, keeps each resource busy."""
+  axes = collections.Counter()
   for c, n in cost.collectives.items():
-    t = n * c.sent / machine.links(c)
-    sent += t
-    axes['+'.join(c.axes) or 'self'] += t
+    axes['+'.join(c.axes) or 'self'] += n * machine.exchange(c)
   times = {
     COMPUTE: cost.flops / machine.chip.flops,
     MEMORY: cost.bytes / machine.chip.bandwidth,
   }
-  if sent:
+  if sent := axes.total():
     times[f'links of {axes.most_common(1)[0][0]}'] = sent
+  return times
+
+
+def seconds(cost: costs.Cost, machine: Machine) -> collections.Counter:
+  """Gives the least seconds by what bounds them: compute, memory, or the mesh
+  axes of the exchanges; their sum is the time, all overlapping.
+  """
+  times = _times(cost, machine)
   bound = max(times, key=times.get)
   out = collections.Counter({bound: times[bound]})
   for trips, body in cost.loops:
     for key, t in seconds(body, machine).items():
       out[key] += trips * t
   return out
+
+
+def serial_seconds(cost: costs.Cost, machine: Machine) -> float:
+  """Gives the seconds with nothing overlapping: products, then memory, then
+  exchanges.
+  """
+  inside = (n * serial_seconds(body, machine) for n, body in cost.loops)
+  return sum(_times(cost, machine).values()) + sum(inside)

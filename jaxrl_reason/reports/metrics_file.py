@@ -21,6 +21,12 @@ def read(workdir: epath.PathLike) -> list[dict]:
   return rows
 
 
+def exists(workdir: epath.PathLike) -> bool:
+  """Whether a run has told anything in a workdir."""
+  workdir = epath.Path(workdir)
+  return any((workdir / name).exists() for name in ('metrics.jsonl', 'metrics'))
+
+
 def series(rows: list[dict], name: str) -> tuple[list[int], list[float]]:
   """Steps and values of one metric."""
   found = [(r['step'], r[name]) for r in rows if name in r]

@@ -6,7 +6,24 @@
 
 A line is one completion: first what the problem came with (`prompt` or
 `messages`, `answer`, whatever a verifier reads), then the fields above.
-`generate` writes lines without a verdict, `grade` adds it.
+`generate` writes lines without a verdict, `grade` adds it; evaluations, the
+samples and rollouts of a run, and reports read and write the same. Who knows
+more says more, all of it optional (`OPTIONAL`):
+
+  suite, model, variant  what was asked, who answered, how prompts were written
+  temperature            of sampling; 0: greedy
+  step, stage            of the run, when it was sampled
+  logp                   nats, sum over the completion's tokens, of the policy
+                         itself (temperature 1, no filter)
+  entropy                nats, mean over its tokens, of the policy itself
+  confidence             that the answer is right, 0 to 1, as the text states it
+  trace                  whether the reasoning before the answer holds
+  at_budget              {"64": 0.0}: scores of its first so many tokens
+  reward, advantage      what it was trained with
+  tokens                 {"text": [...], "logp": [...], "entropy": [...],
+                         "advantage": [...], "ratio": [...], "turn": [...],
+                         "sampled": [...]}: lists of one length, a token each;
+                         any of them
 
 A file is written line by line and can be gone on with: a line that was being
 written when its writer stopped has no end, and is cut off.
@@ -22,6 +39,11 @@ from jaxrl_reason.rewards.verdict import Verdict
 
 # What a writer adds to a problem's own fields.
 FIELDS = ('problem', 'sample', 'completion', 'length', 'truncated', 'verdict')
+OPTIONAL = (
+  'suite', 'model', 'variant', 'temperature', 'step', 'stage', 'logp',
+  'entropy', 'confidence', 'trace', 'at_budget', 'reward', 'advantage',
+  'tokens',
+)  # fmt: skip
 
 
 class BadRecord(ValueError):
@@ -36,6 +58,7 @@ def record(
   completion: str,
   length: int,
   truncated: bool,
+  **about: Any,
 ) -> dict[str, Any]:
   """The record of a completion that nobody has judged yet.
 
@@ -45,15 +68,31 @@ def record(
     sample: which of the problem's completions, from 0.
     length: in tokens, the stop token included.
     truncated: whether it ran out of room.
+    about: of `OPTIONAL`, what is known.
   """
+  unknown = about.keys() - set(OPTIONAL)
+  if unknown:
+    raise TypeError(f'a record has no field {sorted(unknown)}')
   return {
-    **{k: v for k, v in problem.items() if k not in FIELDS},
+    **problem_of(problem),
     'problem': number,
     'sample': sample,
     'completion': completion,
     'length': length,
     'truncated': truncated,
+    **about,
   }
+
+
+def problem_of(row: Mapping[str, Any]) -> dict[str, Any]:
+  """What a row says of its problem: of a record, that without the answer.
+
+  A problem may have a field of its own called `step` or `model`; a record has
+  completion and sample beside it.
+  """
+  is_record = 'completion' in row and 'sample' in row
+  added = {*FIELDS, *(OPTIONAL if is_record else ())}
+  return {k: v for k, v in row.items() if k not in added}
 
 
 def judged(row: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:

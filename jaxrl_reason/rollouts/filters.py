@@ -1,24 +1,68 @@
-"""Which rows of a batch are learnt from, by what the verifier said of them."""
+"""Which rows of a batch are learnt from, by what the verifier said of them.
+
+A filter is a function of a Batch that masks tokens. What drops groups leaves
+the baselines alone; what chooses rows within a group takes the others out of
+the group's baseline too (`reward_valid`), as if they had not been sampled.
+"""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.base import Batch, Metrics
+
+Filter = Callable[[Batch], Batch]
+
+
+def _same(batch: Batch) -> jax.Array:
+  """Whether a row [N] and another [N] with a verdict share a group."""
+  return (batch.group[:, None] == batch.group) & batch.reward_valid
+
+
+def _spread(batch: Batch) -> jax.Array:
+  """Largest less smallest reward of a row's group, [N]; -inf: no verdict."""
+  same = _same(batch)
+  high = jnp.max(jnp.where(same, batch.reward, -jnp.inf), axis=1)
+  low = jnp.min(jnp.where(same, batch.reward, jnp.inf), axis=1)
+  return high - low
+
+
+def _right(batch: Batch) -> jax.Array:
+  """Whether a row got the first reward part, bool [N]."""
+  return batch.reward_parts[:, 0] > 0.5
+
+
+def _rows(batch: Batch, kept: jax.Array) -> Batch:
+  """Keeps rows [N] of their groups, the others as if never sampled."""
+  return batch.replace(
+    mask=batch.mask & kept[:, None], reward_valid=batch.reward_valid & kept
+  )
+
+
+def _rank(batch: Batch, value: jax.Array, among: jax.Array) -> jax.Array:
+  """How many rows `among` [N] a row's group come before it: those of smaller
+  value, and of the equal ones those of smaller index, i32 [N].
+  """
+  i = jnp.arange(value.shape[0])
+  before = (value < value[:, None]) | (
+    (value == value[:, None]) & (i < i[:, None])
+  )
+  return (before & _same(batch) & among).sum(axis=1)
 
 
 def drop_dead_groups(batch: Batch) -> Batch:
   """Takes zero-variance groups out of every mean (the dynamic sampling of DAPO,
-  https://arxiv.org/abs/2503.14476, with the batch shrunk, not refilled).
+  https://arxiv.org/abs/2503.14476). With `rl.refill_rounds` others come in
+  their place; without, the batch shrinks.
   """
-  same = (batch.group[:, None] == batch.group) & batch.reward_valid
-  high = jnp.max(jnp.where(same, batch.reward, -jnp.inf), axis=1)
-  low = jnp.min(jnp.where(same, batch.reward, jnp.inf), axis=1)
-  alive = high > low
-  return batch.replace(mask=batch.mask & alive[:, None])
+  return batch.replace(mask=batch.mask & (_spread(batch) > 0)[:, None])
 
 
 def drop_truncated(batch: Batch) -> Batch:
@@ -26,11 +70,153 @@ def drop_truncated(batch: Batch) -> Batch:
   return batch.replace(mask=batch.mask & ~batch.truncated[:, None])
 
 
+def keep_spread(batch: Batch, *, spread: float) -> Batch:
+  """Takes groups out whose rewards differ by less than `spread`: for rewards
+  with noise or small parts, where hardly any group is dead.
+  """
+  return batch.replace(mask=batch.mask & (_spread(batch) >= spread)[:, None])
+
+
+def keep_band(batch: Batch, *, low: float, high: float) -> Batch:
+  """Takes groups out whose accuracy, the share of rows with a verdict that got
+  the first reward part, lies outside [low, high] (online difficulty filtering,
+  https://arxiv.org/abs/2504.03380).
+  """
+  same = _same(batch)
+  n = same.sum(axis=1)
+  # A product, not a quotient: 3 / 10 is more than 0.3 in float32.
+  right = (same & _right(batch)).sum(axis=1)
+  inside = (right >= low * n - 1e-4) & (right <= high * n + 1e-4) & (n > 0)
+  return batch.replace(mask=batch.mask & inside[:, None])
+
+
+def keep_shortest(batch: Batch, *, keep: int) -> Batch:
+  """Keeps the `keep` shortest rows of every group (GFPO,
+  https://arxiv.org/abs/2508.09726).
+  """
+  length = batch.mask.sum(axis=1)
+  return _rows(batch, _rank(batch, length, batch.reward_valid) < keep)
+
+
+def keep_efficient(batch: Batch, *, keep: int) -> Batch:
+  """Keeps the `keep` rows of every group with the most reward per token (GFPO's
+  token efficiency, https://arxiv.org/abs/2508.09726).
+  """
+  length = jnp.maximum(batch.mask.sum(axis=1), 1)
+  return _rows(
+    batch, _rank(batch, -batch.reward / length, batch.reward_valid) < keep
+  )
+
+
+def keep_best(batch: Batch, *, keep: int) -> Batch:
+  """Keeps the `keep` rows of every group with the highest reward."""
+  return _rows(batch, _rank(batch, -batch.reward, batch.reward_valid) < keep)
+
+
+def keep_varied(batch: Batch, *, keep: int) -> Batch:
+  """Keeps those `keep` rows of every group whose rewards vary most (PODS,
+  https://arxiv.org/abs/2504.13818): the i highest and keep - i lowest, for the
+  best i (its theorem 1).
+  """
+  ok, same = batch.reward_valid, _same(batch)
+  lowest = _rank(batch, batch.reward, ok)
+  highest = same.sum(axis=1) - 1 - lowest
+
+  def chosen(i):
+    return ok & ((highest < i) | (lowest < keep - i))
+
+  def variance(i):
+    together = same & chosen(i)
+    n = jnp.maximum(together.sum(axis=1), 1)
+    mean = jnp.sum(jnp.where(together, batch.reward, 0), axis=1) / n
+    off = jnp.where(together, batch.reward - mean[:, None], 0)
+    return jnp.sum(off**2, axis=1) / n
+
+  found = jax.lax.map(variance, jnp.arange(keep + 1))  # [keep+1,N]
+  return _rows(batch, chosen(jnp.argmax(found, axis=0)))
+
+
+def fewer_right(batch: Batch, *, keep: int) -> Batch:
+  """Keeps the `keep` shortest of a group's right rows, and all wrong ones (the
+  positive side of GRPO-RoC, https://arxiv.org/abs/2508.20722, which chooses by
+  faults of format and tools where this goes by length).
+  """
+  right, length = _right(batch), batch.mask.sum(axis=1)
+  rank = _rank(batch, length, batch.reward_valid & right)
+  return _rows(batch, ~right | (rank < keep))
+
+
+def fewer_wrong(batch: Batch, *, keep: int) -> Batch:
+  """Keeps the first `keep` of a group's wrong rows, which is as good as at
+  random, and all right ones (the negative side of GRPO-RoC,
+  https://arxiv.org/abs/2508.20722).
+  """
+  wrong = ~_right(batch)
+  rank = _rank(batch, jnp.zeros(wrong.shape), batch.reward_valid & wrong)
+  return _rows(batch, ~wrong | (rank < keep))
+
+
+# Their keyword arguments are keys of `rl.filter_args`.
 FILTERS = {
   'none': None,
   'dead_groups': drop_dead_groups,
   'truncated': drop_truncated,
+  'spread': keep_spread,
+  'band': keep_band,
+  'shortest': keep_shortest,
+  'efficient': keep_efficient,
+  'best': keep_best,
+  'varied': keep_varied,
+  'fewer_right': fewer_right,
+  'fewer_wrong': fewer_wrong,
 }
+
+
+def make(names: str, args: Mapping[str, Any]) -> Filter | None:
+  """Puts the filters of `rl.filter` together; None: all is learnt from.
+
+  Args:
+    names: of FILTERS, joined by '+' and applied in that order.
+    args: `rl.filter_args`; 0 in `keep` stands for not set.
+
+  Raises:
+    ValueError: names the key.
+  """
+  chosen = []
+  for name in names.split('+'):
+    if name not in FILTERS:
+      raise ValueError(
+        f'rl.filter={names!r}: no filter is called {name!r}.'
+        f'{config_lib.nearest(name, FILTERS)} Choose of {", ".join(FILTERS)}, '
+        'several joined by +'
+      )
+    if FILTERS[name] is not None:
+      chosen.append(_with_args(name, args))
+  if len(chosen) < 2:
+    return chosen[0] if chosen else None
+  return functools.partial(_in_turn, chosen)
+
+
+def arguments(f: Callable) -> tuple[str, ...]:
+  """Names of the `rl.filter_args` that a filter reads."""
+  return tuple(inspect.signature(f).parameters)[1:]
+
+
+def _with_args(name: str, args: Mapping[str, Any]) -> Filter:
+  f = FILTERS[name]
+  given = {k: args[k] for k in arguments(f)}
+  for key, value in given.items():
+    if key in ('keep', 'spread') and not value:
+      raise ValueError(
+        f'rl.filter={name!r} needs rl.filter_args.{key} above 0, not {value}'
+      )
+  return functools.partial(f, **given) if given else f
+
+
+def _in_turn(chosen: list[Filter], batch: Batch) -> Batch:
+  for f in chosen:
+    batch = f(batch)
+  return batch
 
 
 def overlong_penalty(batch: Batch, cache: int, max_new: int) -> jax.Array:

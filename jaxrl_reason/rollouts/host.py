@@ -46,12 +46,14 @@ class Questions(NamedTuple):
 
 class Answered(NamedTuple):
   """Questions with the rewards of all rows [N,...], and of the greedy
-  completions [B,...] or None: on the host, alike on every process.
+  completions [B,...] or None: on the host, alike on every process; and the
+  verdicts [n] of this process's rows.
   """
 
   questions: Questions
   reward: Reward
   greedy: Reward | None
+  verdicts: np.ndarray
 
 
 @dataclasses.dataclass
@@ -83,8 +85,6 @@ class HostSource:
     tokenizer: gives the text of a completion.
     parts: pieces a batch is generated and verified in.
     root, sampling, stop: the run's key, sampling settings, stop tokens.
-    choose: (control, step) -> Questions, where what is known of the problems
-      decides; None: the next of `questions`.
     to_host: an array [N,...] on the mesh to this process's rows [n,...].
     all_rows: this process's rows as those of all processes.
   """
@@ -100,7 +100,6 @@ class HostSource:
   root: jax.Array
   sampling: Sampling
   stop: jax.Array
-  choose: Callable[..., Questions] | None = None
   to_host: Callable = np.asarray
   all_rows: Callable = lambda tree: tree
 
@@ -108,7 +107,7 @@ class HostSource:
     self._under_way = collections.deque()
     self._failed = 0  # problems on which the reward has raised, in a row
 
-  def start(self, params, step, version, control: dict | None = None) -> None:
+  def start(self, params, step, version, questions=None, root=None) -> None:
     """Queues the generation of the next questions; returns at once.
 
     Part i takes prompts i, i + parts, ...: every device keeps its share. Row
@@ -117,12 +116,10 @@ class HostSource:
     Args:
       step: i32 [], of the run, that the samples are for.
       version: i32 [], updates behind `params`; fewer than `step` when ahead.
-      control: of the state, as known by now.
+      questions: in place of the next ones; root: in place of the run's key.
     """
-    if self.choose is None:
-      questions = next(self.questions)
-    else:
-      questions = self.choose(control, step)
+    questions = next(self.questions) if questions is None else questions
+    root = self.root if root is None else root
     prompts, g = questions.prompts, self.n_samples
     b = prompts.tokens.shape[0]
     ids = np.arange(b * g, dtype=np.int32).reshape(b, g)
@@ -130,10 +127,10 @@ class HostSource:
     for i in range(self.parts):
       piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
       rows = ids[i :: self.parts].reshape(-1)
-      how = self.root, step, self.sampling, self.stop, rows, version
+      how = root, step, self.sampling, self.stop, rows, version
       outs.append(self.generate(params, piece, *how))
     if self.greedy is not None:
-      best = self.greedy(params, prompts, self.root, step, self.stop)
+      best = self.greedy(params, prompts, root, step, self.stop)
     self._under_way.append(_UnderWay(questions, outs, best))
 
   @property
@@ -145,17 +142,16 @@ class HostSource:
     """Gives the oldest batch to the pool, waiting for each of its parts.
 
     Args:
-      control: of the state; what scheduled rewards go by they read as
-        example['state'].
+      control: of the TrainState, for the numbers that scheduled rewards go
+        by; they read them as example['state'].
 
     Returns:
       (prompts, Rollouts of the parts), on the device.
     """
     batch = self._under_way[0]
     examples = batch.questions.examples
-    now = progress.of(control)
-    if now:
-      state = {k: float(v) for k, v in now.items()}
+    state = {k: float(v) for k, v in progress.of(control).items()}
+    if state:
       examples = [example | {'state': state} for example in examples]
     for i, out in enumerate(batch.outs):
       cases = self._cases(out, examples[i :: self.parts])
@@ -164,6 +160,11 @@ class HostSource:
       cases = self._cases(batch.best, examples)
       batch.best_future = self.pool.submit(cases)
     return batch.questions.prompts, batch.outs
+
+  def part(self, i: int) -> Reward:
+    """Waits for the verdicts of part i of the oldest batch, on all hosts."""
+    verdicts = self._under_way[0].futures[i].result()
+    return self.all_rows(to_reward(verdicts, self.part_names))
 
   def take(self) -> Answered:
     """Waits for the verdicts of the oldest batch.
@@ -184,7 +185,9 @@ class HostSource:
     if batch.best_future is not None:
       best = to_reward(batch.best_future.result(), self.part_names)
       best = self.all_rows(best)
-    return Answered(batch.questions, reward, best)
+    told = [np.array(part, object) for part in verdicts]
+    told = batch_lib.interleaved(told, self.n_samples, np)
+    return Answered(batch.questions, reward, best, told)
 
   def _refuse_failed(self, failed: np.ndarray, own: Sequence[Verdict]) -> None:
     """Ends the run where nothing but errors has come of two problems or more,

@@ -11,7 +11,7 @@ Means are exponential, of about the last ten batches; the first batch sets them.
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.base import Batch
+from jaxrl_reason.base import Outcomes
 
 KEEP = 0.9  # of a mean's value, from batch to batch
 NAMES = ('step', 'solve_rate', 'mean_length')
@@ -29,21 +29,23 @@ def of(control: dict | None) -> dict[str, jax.Array]:
   return {name: control[name] for name in NAMES if name in control}
 
 
-def observe(control: dict, batch: Batch) -> dict:
+def observe(control: dict, seen: Outcomes) -> dict:
   """Gives what a run remembers after one more batch: rows whose verifier failed
   are left out, and a batch of nothing else changes no mean.
+
+  Args:
+    seen: all that was generated, [...,N].
   """
   before = of(control)
   if not before:
     return control
-  ok = batch.reward_valid
+  ok = seen.reward_valid
   n = jnp.maximum(ok.sum(), 1)
-  lengths = batch.mask.sum(axis=1)
-  seen = {
-    'solve_rate': jnp.sum(ok & (batch.reward_parts[:, 0] > 0.5)) / n,
-    'mean_length': jnp.sum(jnp.where(ok, lengths, 0)) / n,
+  now = {
+    'solve_rate': jnp.sum(ok & (seen.reward_parts[..., 0] > 0.5)) / n,
+    'mean_length': jnp.sum(jnp.where(ok, seen.length, 0)) / n,
   }
   keep = jnp.where(before['step'] > 0, KEEP, 0.0)
   keep = jnp.where(jnp.any(ok), keep, 1.0)
-  after = {k: keep * before[k] + (1 - keep) * x for k, x in seen.items()}
+  after = {k: keep * before[k] + (1 - keep) * x for k, x in now.items()}
   return control | after | {'step': before['step'] + 1}

@@ -1,8 +1,8 @@
 """What a stage with a pool asks: the pool's prompts as arrays, the ids of the
 next step by a controller, and what is noted of a batch.
 
-On the fused path both happen inside the compiled step; on the host path
-`ids_of` is a program of its own, and the same functions run on the same arrays.
+On the fused path both happen in the compiled step; on the host path `Ask.ids`
+is a program of its own, and the same functions run on the same arrays.
 """
 
 import dataclasses
@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.base import Batch, Metrics, Prompts
+from jaxrl_reason.base import Batch, Metrics, Outcomes, Prompts
 from jaxrl_reason.data import chooser as chooser_lib
 from jaxrl_reason.data import controllers, mixture, pipeline, pool
 from jaxrl_reason.data.chooser import Chooser
@@ -85,64 +86,95 @@ def prompts_of(problems, encode: Callable, mesh) -> Prompts:
   return Prompts(**jax.tree.map(everywhere, rows))
 
 
-def ids_of(
-  chooser: Chooser, n: int, control: dict, root: jax.Array, step: jax.Array
-) -> jax.Array:
-  """Chooses the ids [n] of a step's problems; root: the run's key."""
-  key = trees.named_key(root, POOL)
-  return chooser.propose(control[POOL], key, n, step)
+@dataclasses.dataclass(frozen=True)
+class Ask:
+  """What a step asks; static, so it selects a program.
 
-
-def rows_chooser(
-  chooser: Chooser, problems, encode: Callable, n: int, root, mesh
-) -> Callable[[dict, jax.Array], dict]:
-  """Gives (control, step) -> this process's encoded rows [m,...] of the n
-  problems of a step, for the host path; waits for the state.
+  Attributes:
+    chooser: of the problems.
+    n: problems of a step.
+    spares: further ones for each of these, of the rounds of a refill.
   """
-  propose = jax.jit(ids_of, static_argnums=(0, 1))
+
+  chooser: Chooser
+  n: int
+  spares: int = 0
+
+  def ids(self, control: dict, root: jax.Array, step: jax.Array) -> jax.Array:
+    """Chooses the ids of a step's problems: [n], or [n,1+spares] by round, of
+    which the first are those there would be without spares.
+
+    Args:
+      root: the run's key, which the step is folded into.
+    """
+    stats, propose = control[POOL], self.chooser.propose
+    ids = propose(stats, trees.named_key(root, POOL), self.n, step)
+    if not self.spares:
+      return ids
+    key = trees.named_key(root, 'spares')
+    others = propose(stats, key, self.n * self.spares, step)
+    return jnp.concatenate([ids[:, None], others.reshape(self.n, -1)], axis=1)
+
+
+def asker(
+  config: ml_collections.ConfigDict, problems, encode: Callable, root, mesh
+) -> Callable[[dict, jax.Array], dict]:
+  """Gives (control, step) -> this process's encoded rows of a step [m,...], or
+  [m,1+spares,...], for the host path; waits for the state.
+  """
+  ask = Ask(chooser(config), config.rl.prompts, config.rl.refill_rounds)
+  propose = jax.jit(Ask.ids, static_argnums=0)
 
   def rows(control, step):
-    ids = np.asarray(propose(chooser, n, control, root, step))
-    mine = ids[sharding.my_rows(mesh, n)]
-    rows = [encode(int(i), problems[int(i)]) for i in mine]
-    return jax.tree.map(lambda *x: np.stack(x), *rows)
+    ids = np.asarray(propose(ask, control, root, step))
+    mine = ids[sharding.my_rows(mesh, ask.n)]
+    rows = [encode(int(i), problems[int(i)]) for i in mine.ravel()]
+    return jax.tree.map(
+      lambda *x: np.stack(x).reshape(*mine.shape, *x[0].shape), *rows
+    )
 
   return rows
 
 
 def take(prompts: Prompts, ids: jax.Array) -> Prompts:
-  """Gives the prompts [n,...] of some ids of a pool."""
+  """Gives the prompts [n,...] of ids [n] of a pool, or [n,1+spares,...]."""
   return jax.tree.map(lambda x: sharding.rows(x[ids]), prompts)
 
 
 def observe(
-  chooser: Chooser, control: dict, batch: Batch, chosen: Batch, step: jax.Array
+  chooser: Chooser,
+  control: dict,
+  seen: Outcomes,
+  chosen: Batch,
+  step: jax.Array,
 ) -> tuple[dict, Metrics]:
-  """Notes what a batch told of its problems.
+  """Notes what a step told of its problems.
 
   Args:
-    chosen: the batch after its filter: rows without a token left are not used.
+    seen: all that was generated, [...,N].
+    chosen: what is learnt from: rows without a token left are not used.
 
   Returns:
-    (control after the batch, metrics of what the batch was chosen by).
+    (control after the step, metrics of what it was chosen by).
   """
-  stats, valid = control[POOL], batch.reward_valid
-  if batch.is_offpolicy is not None:
-    valid &= ~batch.is_offpolicy.any(axis=1)  # reference solutions
-  metrics = chooser.metrics(stats, batch.prompt_id, step)
+  stats, valid = control[POOL], seen.reward_valid
+  if seen.is_demo is not None:
+    valid &= ~seen.is_demo
+  answers = seen.answer_id
   rows = dict(
-    ids=batch.prompt_id,
-    reward=batch.reward,
-    solved=batch.reward_parts[:, 0] > 0.5,
+    ids=seen.prompt_id,
+    reward=seen.reward,
+    solved=seen.reward_parts[..., 0] > 0.5,
     valid=valid,
-    length=batch.mask.sum(axis=1),
-    answer_id=batch.answer_id,
-    used=chosen.mask.any(axis=1),
+    length=seen.length,
+    answer_id=jnp.full_like(seen.length, -1) if answers is None else answers,
   )
+  rows = {k: x.reshape(-1) for k, x in rows.items()}
+  rows |= dict(used_ids=chosen.prompt_id, used_tokens=chosen.mask.sum(axis=1))
   # One order on every mesh: sums over rows are then the same, bit by bit.
   rows = {k: _everywhere(x) for k, x in rows.items()}
-  stats = chooser.observe(stats, **rows, step=step)
-  return control | {POOL: stats}, metrics
+  metrics = chooser.metrics(stats, rows['ids'], rows['length'] > 0, step)
+  return control | {POOL: chooser.observe(stats, **rows, step=step)}, metrics
 
 
 def _everywhere(x: jax.Array) -> jax.Array:

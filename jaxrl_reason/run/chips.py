@@ -7,6 +7,9 @@ of a TPU7x chip.
 """
 
 import dataclasses
+import os
+
+import jax
 
 GIB = 2**30
 
@@ -15,7 +18,8 @@ GIB = 2**30
 class Chip:
   """Attributes:
   flops: dense bf16 FLOP/s.
-  hbm: bytes of memory; bandwidth: its bytes/s.
+  hbm: bytes of memory that programs may have, by the compiler's own account
+    (tests/tpu asks it); bandwidth: its bytes/s.
   ici: bytes/s to the other chips of a slice.
   kinds: `device_kind` of jax, in one release or another.
   """
@@ -29,11 +33,11 @@ class Chip:
 
 # By the name of a topology.
 CHIPS = {
-  'v4': Chip(275e12, 32 * GIB, 1228e9, 300e9, ('TPU v4',)),
-  'v5e': Chip(197e12, 16 * GIB, 819e9, 200e9, ('TPU v5 lite', 'TPU v5e')),
-  'v5p': Chip(459e12, 95 * GIB, 2765e9, 600e9, ('TPU v5', 'TPU v5p')),
-  'v6e': Chip(918e12, 32 * GIB, 1640e9, 448e9, ('TPU v6 lite', 'TPU v6e')),
-  'tpu7x': Chip(1153.5e12, 96 * GIB, 3690e9, 600e9, ('TPU7x',)),
+  'v4': Chip(275e12, 30.75 * GIB, 1228e9, 300e9, ('TPU v4',)),
+  'v5e': Chip(197e12, 15.75 * GIB, 819e9, 200e9, ('TPU v5 lite', 'TPU v5e')),
+  'v5p': Chip(459e12, 95.74 * GIB, 2765e9, 600e9, ('TPU v5', 'TPU v5p')),
+  'v6e': Chip(918e12, 31.25 * GIB, 1640e9, 448e9, ('TPU v6 lite', 'TPU v6e')),
+  'tpu7x': Chip(1153.5e12, 94.75 * GIB, 3690e9, 600e9, ('TPU7x',)),
 }
 # Peak dense bf16 FLOP/s by `device_kind`.
 PEAK_FLOPS = {
@@ -43,6 +47,8 @@ PEAK_FLOPS = {
 } | {kind: c.flops for c in CHIPS.values() for kind in c.kinds}
 # Between slices, bytes/s of a chip: 100 Gbit/s a host of four.
 DCN = 3.1e9
+# Dimensions of a slice's torus.
+DIMENSIONS = {'v4': 3, 'v5e': 2, 'v5p': 3, 'v6e': 2, 'tpu7x': 3}
 # jax sees a v4 chip as one device only when asked.
 OPTIONS = {'v4': {'chip_config_name': 'megacore'}}
 
@@ -59,4 +65,36 @@ def chip_of(topology: str) -> Chip:
       f'--topology={topology}: {name!r} is none of {", ".join(CHIPS)}; write '
       'for example v5e:4x4 or v5p:4x4x4'
     )
+  torus_of(topology)
   return CHIPS[name]
+
+
+def torus_of(topology: str) -> tuple[int, ...]:
+  """Reads the sizes of a slice's torus, (4, 4) of v5e:4x4.
+
+  Raises:
+    ValueError: not as many sizes as the chip's torus has dimensions.
+  """
+  name, _, text = topology.partition(':')
+  sizes = text.split('x')
+  n = DIMENSIONS[name]
+  if len(sizes) != n or not all(s.isdecimal() and int(s) for s in sizes):
+    example = f'{name}:{"x".join(["4"] * n)}'
+    raise ValueError(
+      f'--topology={topology}: a slice of {name} has {n} dimensions of at '
+      f'least 1 chip, such as {example}'
+    )
+  return tuple(int(s) for s in sizes)
+
+
+def memory(device: jax.Device) -> int | None:
+  """Bytes of a device's memory, or None where it is not known. Those of a CPU
+  share what the machine has.
+  """
+  for chip in CHIPS.values():
+    if device.device_kind in chip.kinds:
+      return int(chip.hbm)
+  if device.platform == 'cpu':
+    whole = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    return whole // jax.local_device_count()
+  return (device.memory_stats() or {}).get('bytes_limit')

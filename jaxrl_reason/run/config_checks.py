@@ -15,11 +15,10 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, tasks
 from jaxrl_reason.data import mixture
 from jaxrl_reason.models.adapters import frozen
-from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.config import PREFILL, Config, sized_choice
 from jaxrl_reason.rewards import compose
-from jaxrl_reason.rollouts import filters
-from jaxrl_reason.run import compile_log, pool_checks, ranges
-from jaxrl_reason.update import optim
+from jaxrl_reason.run import compile_log, pool_checks, ranges, source_checks
+from jaxrl_reason.update import optim, packing
 from jaxrl_reason.update.learner import OLD_LOGP
 
 # What `step` can give a loss, of what `losses.needs` may ask for.
@@ -166,11 +165,6 @@ def _check_groups(
       f'problem (advantage={name!r}), and is 0 for one alone; use 2 or more, '
       'or another rl.loss.advantage (reinforce)'
     )
-  if c.samples == 1 and c.filter == 'dead_groups':
-    raise ValueError(
-      "rl.samples=1, rl.filter='dead_groups': every group of one sample is "
-      'without variance, and all would be dropped'
-    )
 
 
 def _divides(what: str, total: int, **parts: int):
@@ -253,12 +247,11 @@ def check_positions(c: ml_collections.ConfigDict, shape: Config) -> None:
   Raises:
     ValueError: names the keys.
   """
-  saved = c.pack_len or c.length_buckets
-  if saved and any(r.kind == 'longrope' for r in shape.rope_tables):
+  longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
+  if longrope and packing.choose(c.padding, 0) is not None:
     raise ValueError(
-      f'rl.pack_len={c.pack_len}, rl.length_buckets={c.length_buckets}: the '
-      'longrope positions of this model depend on the room of a program; set '
-      'both to 0'
+      f'rl.padding={c.padding!r}: the longrope positions of this model depend '
+      'on the room of a program; choose whole'
     )
 
 
@@ -279,7 +272,10 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
     return
   name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
   mini = {'rl.minibatches': c.minibatches}
-  _divides(name, c.prompts * c.samples, **mini, **micro, **shards)
+  replayed = c.replay.rows
+  name += f' + rl.replay.rows {replayed}' if replayed else ''
+  n = c.prompts * c.samples + replayed
+  _divides(name, n, **mini, **micro, **shards)
   parts = {'rl.parts': c.parts} if c.path == 'host' else {}
   _divides('rl.prompts', c.prompts, **parts, **shards)
 
@@ -324,31 +320,21 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
     )
 
 
-def _check_prompts(c: ml_collections.ConfigDict):
-  if c.prompt_buckets > 1 and c.prefill_chunk:
-    raise ValueError(
-      f'model.prompt_buckets={c.prompt_buckets}: with model.prefill_chunk='
-      f'{c.prefill_chunk} padding is left out chunk by chunk; set one of them'
-    )
-
-
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
   room = d.prompt_len + d.completion_len
-  if c.pack_len and c.length_buckets:
+  packed = packing.choose(c.padding, d.prompt_len)
+  if not isinstance(packed, packing.Packing):
+    return
+  if packed.length < room:
     raise ValueError(
-      f'rl.pack_len={c.pack_len} and rl.length_buckets={c.length_buckets} save '
-      'the same padding: set one of them to 0'
-    )
-  if c.pack_len and c.pack_len < room:
-    raise ValueError(
-      f'rl.pack_len={c.pack_len} is less than data.prompt_len {d.prompt_len} '
+      f'rl.padding={c.padding!r} is less than data.prompt_len {d.prompt_len} '
       f'+ data.completion_len {d.completion_len} = {room}, the longest sequence'
     )
-  if c.pack_len and 'full_logits' in needs:
+  if 'full_logits' in needs:
     raise ValueError(
-      f'rl.pack_len={c.pack_len}: rl.algorithm={c.algorithm!r} reads whole '
-      'logits, which are not packed; use rl.length_buckets'
+      f'rl.padding={c.padding!r}: rl.algorithm={c.algorithm!r} reads whole '
+      'logits, which are not packed; choose buckets:N'
     )
 
 
@@ -367,12 +353,10 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   _check_demos(c, needs)
   _check_old_logp(c, needs)
   _check_packing(config, needs)
+  sized_choice('model.prefill', config.model.prefill, PREFILL)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')
-  if c.filter not in filters.FILTERS:
-    raise ValueError(
-      f'rl.filter={c.filter!r}: choose one of {", ".join(filters.FILTERS)}'
-    )
+  source_checks.check(c)
   if c.overlong > config.data.completion_len:
     raise ValueError(
       f'rl.overlong={c.overlong} tokens of data.completion_len='
@@ -383,4 +367,3 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
       'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
       'stand between generation and update'
     )
-  _check_prompts(config.model)

@@ -12,7 +12,7 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.run import samples
+from jaxrl_reason.run import evaluations, samples
 from jaxrl_reason.run.compile_log import Waiting
 from jaxrl_reason.run.journal import say
 
@@ -53,7 +53,7 @@ class Evaluator:
 
   def __call__(self, params, total: int, stage: str) -> dict[str, float]:
     """Gives metrics by full name; `total`, `stage`: when they are of."""
-    out, start = {}, time.monotonic()
+    out, counts, start = {}, {}, time.monotonic()
     for name, problems in self._sets.items():
       with Waiting(f'evaluating {name} (the first time: compiling)', say):
         values, rows = accuracy.evaluate(
@@ -67,7 +67,11 @@ class Evaluator:
           show=self._show,
         )
       out |= {f'eval/{name}/{k}': v for k, v in values.items()}
+      counts[name] = evaluations.counted(rows)
       if name == 'heldout' and hosts.is_main():
-        samples.write(self._workdir, rows, total, stage)
+        shown = [row for row in rows if row['problem'] < self._show]
+        samples.write(self._workdir, shown, total, stage)
+    if hosts.is_main():
+      evaluations.write(self._workdir, counts, total, stage)
     out['perf/eval_s'] = time.monotonic() - start
     return out

@@ -75,6 +75,7 @@ class Journal:
     self._flushed = time.monotonic()
     self._unseen = True  # the programs of the stage, all compiled by then
     self._dispatched = False
+    self._empty = False
     self.loss = float('inf')
 
   def shown(self, done: int) -> tqdm.tqdm:
@@ -128,9 +129,23 @@ class Journal:
     self.loss = values['loss']
     self._bar.set_postfix_str(f'{shown} {values[shown]:.3f}', refresh=False)
     self._bar.update(n)
+    self._explain(total, n, values)
     if self._unseen:
       say(self._compiled.table())
     self._unseen = False
+
+  def _explain(self, total: int, n: int, values: dict[str, float]) -> None:
+    """Says once that a filter has begun to leave nothing to learn from."""
+    empty = values.get('refill/filled', 1.0) == 0
+    if empty and not self._empty:
+      c = self._config.rl
+      say(
+        f'steps {total - n + 1} to {total}: rl.filter={c.filter!r} left none '
+        f'of the groups of {values["refill/rounds"]:g} rounds a step, so that '
+        f'nothing was learnt; reward_mean is {values["reward_mean"]:.3g}. Use '
+        'easier problems, a longer warm start or more rl.samples.'
+      )
+    self._empty = empty
 
   def paused(self) -> None:
     """Leaves what took place since the last `flush` out of the next timing."""
@@ -154,7 +169,7 @@ class Journal:
     self._writer.sync()
 
   def _speed(self, values: dict, step_s: float) -> dict[str, float]:
-    out = {'perf/step_s': step_s}
+    out = {'perf/step_s': step_s} | metrics_lib.memory()
     if 'tokens' not in values:
       return out
     out['perf/tokens_per_s'] = values['tokens'] / step_s

@@ -30,7 +30,8 @@ def opened(workdir: epath.Path, resume_step: int | None):
   return Appended(workdir / 'metrics.jsonl', resume_step)
 
 
-def _move_aside(path: epath.Path) -> None:
+def move_aside(path: epath.Path) -> None:
+  """Renames what a run without a checkpoint has left, and says so."""
   n = 1
   while (
     aside := path.with_name(f'{path.stem}.before-{n}{path.suffix}')
@@ -57,7 +58,7 @@ class Appended:
   def __init__(self, path: epath.Path, resume_step: int | None):
     self._path = path
     if resume_step is None and path.exists() and path.stat().length:
-      _move_aside(path)
+      move_aside(path)
     with files.explained(path):
       self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
       if resume_step is not None:
@@ -96,7 +97,7 @@ class Parts:
   def __init__(self, folder: epath.Path, resume_step: int | None):
     self._folder, self._lines, self._number = folder, [], 0
     if resume_step is None and folder.exists():
-      _move_aside(folder)
+      move_aside(folder)
     with files.explained(folder):
       folder.mkdir(parents=True, exist_ok=True)
       for path, lines in list(read_parts(folder)):

@@ -13,6 +13,7 @@ from jaxrl_reason.checkpoints import manager
 from jaxrl_reason.run import compile_log
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.journal import Journal
+from jaxrl_reason.run.rollout_files import RolloutFiles
 from jaxrl_reason.run.signals import Stopping
 from jaxrl_reason.run.stages import Stage
 
@@ -49,12 +50,14 @@ class Loop:
     evaluator: Evaluator,
     checkpoints: manager.Checkpoints,
     stopping: Stopping,
+    rollouts: RolloutFiles,
     profile_dir: str,
   ):
     """Args: index: of the stage in config.stages."""
     self.config, self.name, self.index, self.stage = config, name, index, stage
     self.journal, self.evaluator = journal, evaluator
     self.checkpoints, self.stopping = checkpoints, stopping
+    self.rollouts = rollouts
     self.profiler = compile_log.Profiler(config.profile.steps, profile_dir)
 
   def run(self, state: TrainState, place: Place) -> TrainState:
@@ -85,6 +88,7 @@ class Loop:
       ):
         state, m, h = self.stage.dispatch(state, i + k < total + n)
       self.profiler.after(m)
+      self.rollouts.note(i, self.name, m.pop('rollouts', None))
       device.append(m)
       host.append(h)
       self.journal.flush()  # the device has work: now read the last interval
@@ -106,6 +110,7 @@ class Loop:
     owed = due and stop and not self.ended
     if save or due:
       self.journal.flush()
+      self.rollouts.flush()
     if due and not owed:
       self.evaluate(state, total)
     if save:

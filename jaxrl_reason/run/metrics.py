@@ -8,6 +8,8 @@ reads as that of one uninterrupted run.
 
 import json
 import math
+import resource
+import sys
 
 import jax
 import numpy as np
@@ -22,6 +24,18 @@ def peak_flops() -> float | None:
   """FLOP/s of all devices together, or None where it is not known."""
   peak = chips.PEAK_FLOPS.get(jax.devices()[0].device_kind)
   return peak and peak * jax.device_count()
+
+
+def memory() -> dict[str, float]:
+  """The most memory this process has had, and its fullest device, in GiB."""
+  # Linux counts in KiB, macOS in bytes.
+  unit = 2**30 if sys.platform == 'darwin' else 2**20
+  held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+  told = [d.memory_stats() or {} for d in jax.local_devices()]
+  device = max(m.get('peak_bytes_in_use', 0) for m in told) / 2**30
+  return {'perf/host_gib': held} | (
+    {'perf/device_gib': device} if device else {}
+  )
 
 
 def to_host(metrics: list[dict]) -> dict[str, float]:

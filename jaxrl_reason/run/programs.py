@@ -7,6 +7,8 @@ profiles and in the log of compilations.
   rl_greedy       params, prompts -> Rollout        where the loss reads those
   rl_score        state, Rollouts -> Batch          old and reference log-probs
   rl_learn        state, Batch, rewards -> state    filter and update
+  rl_round        Rollouts, rewards -> Places       of one of several rounds
+  rl_learn_rounds state, Places -> state            refill, replay, update
   pretrain_steps, sft_steps   state, rows [K,R] -> state
 
 Static records (a Learner, a source, ...) select a program and come first; keys,
@@ -22,6 +24,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.base import (
+  Account,
   Batch,
   Metrics,
   Prompts,
@@ -33,7 +36,10 @@ from jaxrl_reason.base import (
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import fused, progress
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
+from jaxrl_reason.rollouts.refill import Places, Refill
+from jaxrl_reason.rollouts.replay import Replay
 from jaxrl_reason.run import asking
+from jaxrl_reason.run.asking import Ask
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
 from jaxrl_reason.update.learner import Learner
@@ -57,9 +63,20 @@ def fused_step(
   found = source(
     state.params, state.control, prompts, root, state.step, sampling, stop
   )
+  return learn_found(learner, state, found, root, sampling)
+
+
+def learn_found(
+  learner: Learner,
+  state: TrainState,
+  found: Trajectories,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Learns from trajectories."""
   _, order = fused.step_keys(root, state.step)
   batch = batch_lib.make_batch(found)
-  return learn(learner, state, batch, sampling, order)
+  return learn(learner, state, batch, sampling, order, found.account)
 
 
 def learn(
@@ -68,21 +85,35 @@ def learn(
   batch: Batch,
   sampling: Sampling,
   key: jax.Array,
+  account: Account | None = None,
 ) -> tuple[TrainState, Metrics]:
-  """Filters a batch and updates: what follows every source."""
-  chosen, metrics = batch, batch_lib.stats(batch, learner.part_names)
+  """Filters a batch and updates: what follows every source.
+
+  Args:
+    account: of what was generated, where that is not the batch.
+  """
+  chosen, names = batch, learner.part_names
+  if account is None:
+    seen, metrics = batch_lib.outcomes(batch), batch_lib.stats(batch, names)
+  else:
+    metrics = batch_lib.stats_of_rounds(account, names) | account.metrics
+    seen = account.seen
+    if account.control:
+      state = state.replace(control=state.control | account.control)
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more
+  if learner.shown is not None:
+    shown = learner.shown(learner, state, batch, chosen, sampling)
+    metrics['rollouts'] = shown
   lag = jnp.where(batch.mask, state.step - batch.version, 0)
   metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
   if state.control is not None:
     now = progress.of(state.control)
     metrics |= {f'control/{k}': v for k, v in now.items()}
-    state = state.replace(control=progress.observe(state.control, batch))
+    state = state.replace(control=progress.observe(state.control, seen))
   if learner.observe is not None:
-    rows = batch, chosen, state.step
-    control, more = learner.observe(state.control, *rows)
+    control, more = learner.observe(state.control, seen, chosen, state.step)
     state, metrics = state.replace(control=control), metrics | more
   state, more = step_lib.update(learner, state, chosen, sampling, key)
   return state, metrics | more
@@ -100,9 +131,9 @@ def rl_steps(
 
 
 def rl_pool_steps(
-  learner, source, chooser, k, n, state, pool, root, sampling, stop
+  learner, source, ask: Ask, k, state, pool, root, sampling, stop
 ) -> tuple[TrainState, Metrics]:
-  """Makes K steps in one dispatch, each on n problems that are chosen in it by
+  """Makes K steps in one dispatch, each on problems that are chosen in it by
   what is known by then.
 
   Args:
@@ -110,7 +141,7 @@ def rl_pool_steps(
   """
 
   def one(state, _):
-    ids = asking.ids_of(chooser, n, state.control, root, state.step)
+    ids = ask.ids(state.control, root, state.step)
     prompts = asking.take(pool, ids)
     return fused_step(learner, source, state, prompts, root, sampling, stop)
 
@@ -175,6 +206,49 @@ def rl_learn(
   _, order = fused.step_keys(root, state.step)
   batch = batch_lib.with_reward(batch, reward, greedy)
   return learn(learner, state, batch, sampling, order)
+
+
+def rl_round(
+  refill: Refill,
+  n_samples: int,
+  control: dict | None,
+  places: Places | None,
+  prompts: Prompts,
+  outs: list[Rollout],
+  reward: Reward,
+  greedy: Reward | None,
+) -> tuple[Places, jax.Array]:
+  """Puts a verified round's groups to those of the rounds before.
+
+  Args:
+    places: None, before the first.
+    outs: Rollouts of the round's parts.
+
+  Returns:
+    (places, whether groups are missing and a round is left).
+  """
+  out = batch_lib.interleaved(outs, n_samples)
+  found = Trajectories(prompts, out, reward, greedy)
+  if places is None:
+    places = refill.begin(control, found)
+  places = refill.add(places, found)
+  return places, refill.is_short(places)
+
+
+def rl_learn_rounds(
+  learner: Learner,
+  refill: Refill,
+  replay: Replay | None,
+  state: TrainState,
+  places: Places,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Learns from the groups of a step's rounds, and from those replayed."""
+  found = refill.finish(places)
+  if replay is not None:
+    found = replay.mix(found, state.control, root, state.step)
+  return learn_found(learner, state, found, root, sampling)
 
 
 def pretrain_steps(learner: Learner, state, rows, key):

@@ -77,8 +77,6 @@ MODEL = {
   'norm_eps': AMOUNT,
   'experts': COUNT_OR_NONE,
   'experts_per_token': COUNT_OR_NONE,
-  'prompt_buckets': COUNT,
-  'prefill_chunk': COUNT_OR_NONE,
 }
 DATA = {
   'files.heldout': MEMORY,
@@ -112,11 +110,15 @@ RL = {
   'prompts': COUNT,
   'samples': COUNT,
   'overlong': COUNT_OR_NONE,
+  'filter_args.keep': COUNT_OR_NONE,
+  'filter_args.spread': AMOUNT,
+  'filter_args.low': SHARE,
+  'filter_args.high': SHARE,
+  'refill_rounds': COUNT_OR_NONE,
+  'replay.rows': COUNT_OR_NONE,
+  'replay.capacity': COUNT_OR_NONE,
   'epochs': COUNT,
   'minibatches': COUNT,
-  'pack_len': COUNT_OR_NONE,
-  'pack_sizes': COUNT,
-  'length_buckets': COUNT_OR_NONE,
   # Exploration needs more than 0, which is greedy.
   'temperature': POSITIVE,
   'slots': COUNT_OR_NONE,
@@ -147,6 +149,9 @@ RANGES = {
   **_inside('sft', SUPERVISED),
   **_inside('rl', RL),
   **_inside('eval', EVAL),
+  **_inside(
+    'rollouts', {'every': COUNT_OR_NONE, 'problems': COUNT, 'mib': POSITIVE}
+  ),
   **_inside('checkpoint', {'every': COUNT, 'keep': COUNT}),
 }
 

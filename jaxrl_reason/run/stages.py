@@ -24,15 +24,16 @@ from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
-from jaxrl_reason.rollouts.filters import FILTERS, Selection
+from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
-from jaxrl_reason.rollouts.host import HostSource, Questions
+from jaxrl_reason.rollouts.host import HostSource
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import asking, programs, rewarding, states
+from jaxrl_reason.run import asking, programs, rewarding, sources, states
 from jaxrl_reason.run.host_step import HostStep
-from jaxrl_reason.update import critics, optim
+from jaxrl_reason.run.rounds_step import RoundsStep
+from jaxrl_reason.update import critics, optim, packing
 from jaxrl_reason.update.learner import Learner
-from jaxrl_reason.update.packing import Lengths, Packing
+from jaxrl_reason.update.shown import Shown
 
 # A supervised step is policy gradient with every advantage 1.
 SUPERVISED = {
@@ -96,20 +97,24 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=_packing(c, d.prompt_len),
+    packing=packing.choose(c.padding, d.prompt_len),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=tuple(c.rewards),
     observe=asking.observer(asking.chooser(config)),
+    shown=_shown(config),
     **common,
   )
 
 
-def _packing(c, start: int) -> Packing | Lengths | None:
-  """How the section of the rl stage asks to save padding."""
-  if c.pack_len:
-    return Packing(c.pack_len, c.pack_sizes)
-  return Lengths(start, c.length_buckets) if c.length_buckets else None
+def _shown(config) -> Shown | None:
+  """What of the rl stage's batches goes to disk."""
+  c, r = config.rl, config.rollouts
+  return (
+    Shown(r.every, min(r.problems, c.prompts) * c.samples)
+    if (r.every)
+    else None
+  )
 
 
 def _critic(config, model: Model, objective, updates: int):
@@ -153,19 +158,53 @@ def build(
   return of_path(config, learn, stop=stop, **common)
 
 
+def layout(
+  config,
+  name: str,
+  learn: Learner,
+  mesh: jax.sharding.Mesh,
+  problems: Problems,
+  known: asking.Facts | None = None,
+) -> states.Layout:
+  """Lays the state of stage `name` out on the mesh.
+
+  Args:
+    known: of a pool's problems; None: shapes alone are read.
+  """
+  remembered = _nothing
+  if name == 'rl':
+    gen, _ = generation(config, learn.model)
+    n = len(asking.pool_of(config, problems.train))
+    remembered = sources.remembered(config, learn, gen, mesh, n, known)
+  return states.Layout(learn, mesh, remembered)
+
+
+def _nothing(total: jax.Array) -> None:
+  """Supervised stages remember nothing."""
+
+
 def _batches(
-  config, source, encode, rows: int, k: int, name: str, mesh
-) -> pipeline.Batches:
-  """Dispatches of k steps of `rows` rows each."""
+  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
+) -> pipeline.Batches | pipeline.WithSpares:
+  """Dispatches of k steps of `rows` rows each.
+
+  Args:
+    spares: further rows that each row comes with, [k*rows,1+spares,...].
+  """
   mine = sharding.my_rows(mesh, rows)
-  return pipeline.batches(
-    source,
-    encode,
-    k * rows,
+  mine = np.concatenate([i * rows + mine for i in range(k)])
+
+  def drawn(name: str, n: int, mine):
     # No two stages see the same order.
-    seed=zlib.crc32(f'{name}/{config.seed}'.encode()),
-    mine=np.concatenate([i * rows + mine for i in range(k)]),
-  )
+    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
+    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
+
+  first = drawn(name, k * rows, mine)
+  if not spares:
+    return first
+  columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
+  others = drawn(f'{name}/spares', k * rows * spares, columns)
+  return pipeline.WithSpares(first, others, spares)
 
 
 def _stacked(tree: Any, k: int) -> Any:
@@ -177,10 +216,7 @@ def _supervised(
   config, name: str, learn: Learner, *, mesh, problems, tokenizer, root
 ) -> Stage:
   c, d = config[name], config.data
-  k, where = (
-    c.steps_per_dispatch,
-    states.layout(config, name, learn, mesh, problems),
-  )
+  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh, problems)
   steps = supervised_program(name, where.shardings)
 
   def encode(i, example):
@@ -220,12 +256,13 @@ def generation(
   return gen, Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
 
 
-def _selection(config: ml_collections.ConfigDict) -> Selection | None:
+def _selection(config: ml_collections.ConfigDict) -> filters.Selection | None:
   """What of a batch is learnt from; None: all of it."""
-  c, chosen = config.rl, FILTERS[config.rl.filter]
+  c = config.rl
+  chosen = filters.make(c.filter, c.filter_args)
   if chosen is None and not c.overlong:
     return None
-  return Selection(chosen, c.overlong, config.data.completion_len)
+  return filters.Selection(chosen, c.overlong, config.data.completion_len)
 
 
 def prompt_encoder(
@@ -245,7 +282,7 @@ def prompt_encoder(
 
 def fused_source(
   config, learn: Learner, task_kernel: str | None, tokenizer
-) -> tuple[FusedSource, Callable, Sampling]:
+) -> tuple[Callable, Callable, Sampling]:
   """The source inside the graph, the encoder of examples' answers for it, and
   its sampling settings.
   """
@@ -259,23 +296,23 @@ def fused_source(
     parts = learn.minibatches * learn.micro_batches
     views = Views(learn.model, names, learn.start, learn.logprob_chunk, parts)
   greedy = 'greedy_reward' in learn.needs
-  return FusedSource(gen, reward_fn, views, greedy), encode, sampling
+  source = FusedSource(gen, reward_fn, views, greedy)
+  return sources.around(config.rl, source), encode, sampling
 
 
 def _fused(
   config, learn: Learner, *, mesh, problems, tokenizer, root, stop
 ) -> Stage:
-  c = config.rl
+  c, k = config.rl, config.rl.steps_per_dispatch
   source, encode, sampling = fused_source(
     config, learn, problems.kernel, tokenizer
   )
   row = prompt_encoder(config, tokenizer, encode)
   if controllers.is_on(config.data):
-    rest = root, sampling, stop
-    return _of_pool(config, learn, source, row, mesh, problems, rest)
-  where = states.layout(config, 'rl', learn, mesh, problems)
+    given = row, mesh, problems, (root, sampling, stop)
+    return _of_pool(config, learn, source, *given)
+  where = layout(config, 'rl', learn, mesh, problems)
   steps = programs.updating(programs.rl_steps, 2, where.shardings)
-  k = c.steps_per_dispatch
 
   def dispatch(state, more):
     del more
@@ -283,7 +320,9 @@ def _fused(
     rest = Prompts(**rows), root, sampling, stop
     return *steps(learn, source, state, *rest), {}
 
-  data = _batches(config, problems.train, row, c.prompts, k, 'rl', mesh)
+  data = _batches(
+    config, problems.train, row, c.prompts, k, 'rl', mesh, c.refill_rounds
+  )
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -295,17 +334,17 @@ def _of_pool(
   Args:
     rest: last arguments of `programs.rl_pool_steps`.
   """
-  c, chooser = config.rl, asking.chooser(config)
-  asked = asking.pool_of(config, problems.train)
-  known = asking.facts(config, asked)
-  where = states.layout(config, 'rl', learn, mesh, problems, known)
-  steps = programs.updating(programs.rl_pool_steps, 5, where.shardings)
+  c, asked = config.rl, asking.pool_of(config, problems.train)
+  ask = asking.Ask(asking.chooser(config), c.prompts, c.refill_rounds)
+  where = layout(
+    config, 'rl', learn, mesh, problems, asking.facts(config, asked)
+  )
+  steps = programs.updating(programs.rl_pool_steps, 4, where.shardings)
   pool, k = asking.prompts_of(asked, encode, mesh), c.steps_per_dispatch
 
   def dispatch(state, more):
     del more
-    static = learn, source, chooser, k, c.prompts
-    return *steps(*static, state, pool, *rest), {}
+    return *steps(learn, source, ask, k, state, pool, *rest), {}
 
   return Stage(learn, where, asking.Nothing(), dispatch, k)
 
@@ -320,34 +359,49 @@ def _host(
     # The problem itself comes along: its verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  chooser, known, choose = asking.chooser(config), None, None
-  if chooser is None:
-    data = _batches(config, train, row, c.prompts, 1, 'rl', mesh)
-    questions = (_questions(rows, mesh) for rows in data)
-  else:
+  known, ask = None, None
+  if controllers.is_on(config.data):
     asked = asking.pool_of(config, train)
-    known, data, questions = asking.facts(config, asked), asking.Nothing(), ()
-    rows = asking.rows_chooser(chooser, asked, row, c.prompts, root, mesh)
+    known, data, steps = asking.facts(config, asked), asking.Nothing(), iter(())
+    rows_of = asking.asker(config, asked, row, root, mesh)
 
-    def choose(control, step):
-      return _questions(rows(control, step), mesh)
+    def ask(control, step):
+      return sources.questions(rows_of(control, step), mesh, c.refill_rounds)
 
-  where = states.layout(config, 'rl', learn, mesh, problems, known)
+  else:
+    data = _batches(
+      config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds
+    )
+    steps = (sources.questions(rows, mesh, c.refill_rounds) for rows in data)
+  where = layout(config, 'rl', learn, mesh, problems, known)
   pool = VerifierPool(
     rewarding.host_spec(c.rewards.to_dict(), problems.reward),
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
   source = _host_source(
-    config, learn, mesh, questions, choose, pool, tokenizer, root, stop
+    config,
+    learn,
+    mesh,
+    (rounds[0] for rounds in steps),
+    pool,
+    tokenizer,
+    root,
+    stop,
   )
 
   def to_device(tree):
     own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
     return sharding.to_global(own, mesh)
 
-  ahead = bool(c.staleness)
-  step = HostStep(source, learn, to_device, where.shardings, ahead)
+  plain = sources.is_plain(c)
+  if plain:
+    ahead = bool(c.staleness)
+    step = HostStep(source, learn, to_device, where.shardings, ahead, ask)
+  else:
+    around = sources.refilled(c), sources.replayed(c)
+    rest = learn, to_device, where.shardings, ask
+    step = RoundsStep(source, steps, *around, *rest)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
@@ -355,23 +409,21 @@ def _host(
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     if stats is not None:
-      ids = np.repeat(_everyone(mesh, answered.questions.ids), c.samples)
-      stats.add(ids, answered.reward.parts[:, 0], answered.reward.valid)
+      for round_ in [answered] if plain else answered:
+        ids = np.repeat(_everyone(mesh, round_.questions.ids), c.samples)
+        stats.add(ids, round_.reward.parts[:, 0], round_.reward.valid)
       host |= stats.metrics()
+    if learn.shown is not None and plain:
+      mine = sharding.my_rows(mesh, len(answered.reward.total))
+      verdicts = dict(zip(mine.tolist(), answered.verdicts))
+      metrics['rollouts']['verdicts'] = verdicts
     return state, metrics, host
 
   return Stage(learn, where, data, dispatch, 1, stats, pool.close)
 
 
-def _questions(rows: dict, mesh) -> Questions:
-  """This process's rows on the mesh, with the problems they are of."""
-  examples, ids = rows.pop('example').tolist(), rows['prompt_id']
-  prompts = Prompts(**sharding.to_global(rows, mesh))
-  return Questions(prompts, ids, examples)
-
-
 def _host_source(
-  config, learn, mesh, questions, choose, pool, tokenizer, root, stop
+  config, learn, mesh, questions, pool, tokenizer, root, stop
 ) -> HostSource:
   c = config.rl
   gen, sampling = generation(config, learn.model)
@@ -390,7 +442,6 @@ def _host_source(
     root,
     sampling,
     stop,
-    choose,
     to_host=lambda x: sharding.to_local(x, mesh),
     all_rows=lambda tree: _everyone(mesh, tree),
   )

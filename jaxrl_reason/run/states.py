@@ -10,11 +10,8 @@ import ml_collections
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, TrainState
 from jaxrl_reason.checkpoints import other_run, pretrained
-from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.models import spec, transformer
 from jaxrl_reason.models.adapters import frozen
-from jaxrl_reason.rollouts import progress
-from jaxrl_reason.run import asking, rewarding
 from jaxrl_reason.update import learner as learner_lib
 
 
@@ -32,8 +29,8 @@ class Layout:
     mesh: jax.sharding.Mesh,
     control: Callable[[jax.Array], dict | None],
   ):
-    """Args: control: from the steps of the run so far to what sources and
-    rewards remember, as a stage begins.
+    """Args: control: makes what sources and rewards remember, as a stage
+    begins after so many steps of the run.
     """
 
     def init_state(params, total):
@@ -59,33 +56,6 @@ class Layout:
     """
     make = jax.jit(self._make, out_shardings=self.shardings)
     return make(params, jnp.int32(total))
-
-
-def layout(
-  config,
-  name: str,
-  learner: learner_lib.Learner,
-  mesh: jax.sharding.Mesh,
-  problems: Problems,
-  known: asking.Facts | None = None,
-) -> Layout:
-  """Lays the state of stage `name` out on the mesh.
-
-  Args:
-    known: of a pool's problems; None: shapes alone are read.
-  """
-  chooser = asking.chooser(config) if name == 'rl' else None
-  scheduled = name == 'rl' and rewarding.is_scheduled(config.rl.rewards)
-  if chooser is not None and known is None:
-    known = asking.unknown(len(asking.pool_of(config, problems.train)))
-
-  def control(total):
-    out = progress.start() if scheduled else {}
-    if chooser is not None:
-      out |= asking.start(chooser, known, total)
-    return out or None
-
-  return Layout(learner, mesh, control)
 
 
 def init_params(

@@ -18,13 +18,15 @@ from jaxrl_reason import hosts, reading, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import files, manager
 from jaxrl_reason.models import spec
-from jaxrl_reason.reports import plots
+from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import (
   compile_log,
+  events,
   identity,
   loop,
   metrics,
   rewarding,
+  rollout_files,
   samples,
   signals,
   stages,
@@ -76,11 +78,13 @@ def _run(config, workdir: epath.Path) -> TrainState | None:
       checkpoints.wait()
   except hosts.Lost:
     raise  # a save under way would wait for those who are gone
-  except BaseException:
+  except BaseException as e:
     # A save under way is finished, never torn.
     checkpoints.close()
+    events.note_failure(workdir, e)
     raise
   checkpoints.close()
+  events.note(workdir, 'end', how='signal' if stopping.agreed else 'finished')
   if stopping.agreed:
     say('Stopped by a signal; saved. Start again to go on.')
     return None
@@ -100,8 +104,16 @@ def _stages(
   if resuming:
     say(f'Resuming at step {place.total}.')
   _write_config(config, workdir, resuming)
+  events.note(workdir, 'start', step=place.total, reached=_reached(workdir))
   writer = metrics.Writer(workdir, place.total if resuming else None)
   grade = rewarding.grader(config, parts['problems'])
+  kept = rollout_files.RolloutFiles(
+    config,
+    workdir,
+    parts['problems'],
+    parts['tokenizer'],
+    place.total if resuming else None,
+  )
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
   for index, name in enumerate(config.stages):
@@ -125,6 +137,7 @@ def _stages(
       evaluator=evaluator,
       checkpoints=checkpoints,
       stopping=stopping,
+      rollouts=kept,
       profile_dir=str(workdir / 'profile'),
     ).run(state, place)
     if stopping.agreed:
@@ -135,13 +148,20 @@ def _stages(
   return state
 
 
+def _reached(workdir: epath.Path) -> int:
+  """The last step that the run before this one has told metrics of."""
+  told = hosts.is_main() and metrics_file.exists(workdir)
+  steps = [r['step'] for r in metrics_file.read(workdir)] if told else []
+  return max(steps, default=0)
+
+
 def restore(config, checkpoints, model, mesh, problems) -> loop.Place:
   """Finds where the newest readable checkpoint stands, its state included."""
 
   def read(step: int, record: dict) -> loop.Place:
     name = config.stages[record['stage']]
     learner = stages.learner(config, model, name)
-    where = states.layout(config, name, learner, mesh, problems)
+    where = stages.layout(config, name, learner, mesh, problems)
     state = checkpoints.restore(step, record, where.template, where.shardings)
     ended = loop.ended(config, record)
     return loop.Place(

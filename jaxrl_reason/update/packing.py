@@ -24,6 +24,7 @@ from flax import struct
 
 from jaxrl_reason import sharding
 from jaxrl_reason.models.cache import spaced
+from jaxrl_reason.models.config import sized_choice
 
 
 @struct.dataclass
@@ -85,7 +86,7 @@ class Packing:
   """
 
   length: int
-  sizes: int
+  sizes: int = 4
 
   def most(self, n: int, t: int) -> int:
     """Rows that n sequences of at most t tokens never exceed: every row but
@@ -169,6 +170,21 @@ class Lengths:
 def _ends(valid: jax.Array) -> jax.Array:
   """i32 [N], columns up to the last real token of every row."""
   return jnp.max(jnp.where(valid, jnp.arange(1, valid.shape[1] + 1), 0), axis=1)
+
+
+def choose(padding: str, start: int) -> Packing | Lengths | None:
+  """Reads `rl.padding`.
+
+  Args:
+    start: columns that no row does without: those of the prompt.
+
+  Raises:
+    ValueError: names the key and what it may be.
+  """
+  kind, size = sized_choice('rl.padding', padding, ('packed', 'buckets'))
+  if kind == 'packed':
+    return Packing(size)
+  return Lengths(start, size) if kind == 'buckets' else None
 
 
 def arranged(

@@ -159,7 +159,7 @@ def test_sets_smaller_than_a_batch_are_legal(name, m):
     if m == 3:
       assert len(set(ids)) > 1 or name in ('ladder', 'adarft')
     s = learn(s, ids, step)
-  assert c.metrics(s, ids, jnp.int32(5))['problems/entropy'] >= 0
+  assert c.metrics(s, ids, ids >= 0, jnp.int32(5))['problems/entropy'] >= 0
 
 
 def test_a_band_that_nothing_is_in_gives_way_to_all():
@@ -236,8 +236,9 @@ def simulated(c, live, length, steps=400, batch=64):
     of = s.source[ids]
     used, long = u < jnp.array(live)[of], jnp.array(length)[of]
     ones = jnp.ones(batch)
-    rows = ids, ones, ones > 0, ones > 0, long, ids, used
-    return c.observe(s, *rows, i), of, used, long
+    rows = ids, ones, ones > 0, ones > 0, long, ids
+    tokens = jnp.where(used, long, 0)
+    return c.observe(s, *rows, ids, tokens, i), of, used, long
 
   for i in range(steps):
     s, of, used, long = step(s, jnp.int32(i), rng.random(batch))
@@ -370,8 +371,9 @@ def trial(c, s, first, last):
     ids = jnp.repeat(c.propose(s, KEY, 8, i), 4)
     noise = jax.random.uniform(jax.random.fold_in(KEY, i), (3, 32))
     right = (noise[0] > s.difficulty[ids]).astype(jnp.float32)
-    rows = right, right > 0, noise[1] > 0.1, ids + 1, ids, noise[2] > 0.3
-    return c.observe(s, ids, *rows, i), ids
+    rows = right, right > 0, noise[1] > 0.1, ids + 1, ids
+    tokens = jnp.where(noise[2] > 0.3, ids + 1, 0)
+    return c.observe(s, ids, *rows, ids, tokens, i), ids
 
   out = []
   for i in range(first, last):

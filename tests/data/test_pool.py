@@ -29,7 +29,8 @@ def told(s, ids, reward, n_sources=1, **changes):
     valid=np.ones(n, bool),
     length=np.arange(n) + 1,
     answer_id=np.full(n, -1),
-    used=np.ones(n, bool),
+    used_ids=np.asarray(ids),
+    used_tokens=np.arange(n) + 1,
   )
   rows |= changes
   rows = {k: jnp.asarray(v) for k, v in rows.items()}

@@ -50,14 +50,14 @@ def assert_same(got, want, atol=1e-5):
 def test_chunks_give_what_the_whole_gives(shape, n):
   _, model, params = small_model(**shape)
   want = prefill(model, params, prompts(), VALID)
-  _, model, _ = small_model(prefill_chunk=n, **shape)
+  _, model, _ = small_model(prefill=f'chunks:{n}', **shape)
   assert_same(prefill(model, params, prompts(), VALID), want)
 
 
 def test_experts_are_routed_alike():
   _, model, params = small_model(**EXPERTS)
   want = prefill(model, params, prompts(), VALID)
-  _, model, _ = small_model(prefill_chunk=3, **EXPERTS)
+  _, model, _ = small_model(prefill='chunks:3', **EXPERTS)
   got = prefill(model, params, prompts(), VALID)
   assert_same(got, want)
   routes, empty = got[1].routes
@@ -67,7 +67,7 @@ def test_experts_are_routed_alike():
 
 
 def test_padding_is_without_effect_whatever_it_embeds_to():
-  _, model, params = small_model(prefill_chunk=4)
+  _, model, params = small_model(prefill='chunks:4')
   tokens = jnp.where(VALID, prompts(vocab=15), 15)  # 15 is padding alone
   want = prefill(model, params, tokens, VALID)
   params['embed'] = params['embed'].at[15].set(jnp.nan)
@@ -79,7 +79,7 @@ def test_padding_is_without_effect_whatever_it_embeds_to():
   'lengths, chunks', [((1, 2), 1), ((4, 1), 1), ((5, 4), 2), ((13, 13), 4)]
 )
 def test_chunks_of_padding_are_not_computed(monkeypatch, lengths, chunks):
-  _, model, params = small_model(prefill_chunk=4)
+  _, model, params = small_model(prefill='chunks:4')
   through, seen = blocks.through, []
 
   def spy(params, c, x, *args, **kwargs):
@@ -95,7 +95,7 @@ def test_chunks_of_padding_are_not_computed(monkeypatch, lengths, chunks):
 
 @pytest.mark.parametrize('shape', [(8, 1, 1), (2, 2, 2), (1, 2, 2, 2)])
 def test_on_eight_devices_as_on_one(shape):
-  _, model, params = small_model(prefill_chunk=4)
+  _, model, params = small_model(prefill='chunks:4')
   want = prefill(model, params, prompts(), VALID)
   mesh = sharding.make_mesh(shape)
   with jax.set_mesh(mesh):
@@ -110,9 +110,9 @@ def test_less_is_alive_at_a_time():
   """Scores of a chunk [B,Q,n,P] instead of all [B,Q,P,P]."""
   peak = {}
   tokens = jnp.zeros((2, 512), jnp.int32)
-  for n in (0, 64):
-    _, model, params = small_model(prefill_chunk=n)
+  for prefill in ('whole', 'chunks:64'):
+    _, model, params = small_model(prefill=prefill)
     f = jax.jit(lambda p, x, m=model: m.prefill(p, x, x == 0, 1, 1))
     memory = f.lower(params, tokens).compile().memory_analysis()
-    peak[n] = memory.temp_size_in_bytes
-  assert peak[64] < peak[0] / 3, peak
+    peak[prefill] = memory.temp_size_in_bytes
+  assert peak['chunks:64'] < peak['whole'] / 3, peak

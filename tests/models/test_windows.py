@@ -102,8 +102,8 @@ def test_sampler_equals_trainer(windows):
     ((1, 0, 2), {}, dict(slots=2)),
     ((5, 5, 0), dict(cache_dtype='int8'), dict(slots=2)),
     ((7, 7, 7), dict(cache_dtype='bfloat16'), dict(segments=3)),
-    ((5, 5, 0), dict(prefill_chunk=5), dict(slots=2, segments=2)),
-    ((7, 7, 7), dict(prompt_buckets=3, dtype='bfloat16'), {}),
+    ((5, 5, 0), dict(prefill='chunks:5'), dict(slots=2, segments=2)),
+    ((7, 7, 7), dict(prefill='buckets:3', dtype='bfloat16'), {}),
   ],
 )
 def test_equals_the_whole_cache(monkeypatch, windows, shape, static):
@@ -152,7 +152,7 @@ def test_bytes_of_the_compiled_program(windows, dtype):
   assert 0 <= memory.output_size_in_bytes - want <= pointers
 
 
-@pytest.mark.parametrize('shape', [{}, {'prefill_chunk': 16}])
+@pytest.mark.parametrize('shape', [{}, {'prefill': 'chunks:16'}])
 def test_generation_needs_less_by_that_much(shape):
   peak, kept = [], []
   for windows in ((), (8, 8, 8)):

@@ -2,6 +2,7 @@
 of eight CPU devices: the arithmetic is the same as for a described TPU.
 """
 
+import dataclasses
 import functools
 import math
 
@@ -19,6 +20,7 @@ from jaxrl_reason.planning import (
   abstract,
   advice,
   costs,
+  depth,
   described,
   hlo,
   kernels,
@@ -169,9 +171,87 @@ def test_roofline_adds_loops_and_names_the_bound():
   cost = costs.Cost(flops=197e12, bytes=1.0, loops=[(3, body)])
   assert roofline.seconds(cost, machine) == {'compute': 1.0, 'memory': 3.0}
   gather = costs.Collective('all-gather', ('fsdp',), 16, 16, ())
-  assert machine.links(gather) == machine.chip.ici  # all of the torus
+  assert machine.links(gather.size) == machine.chip.ici  # all of the torus
   ring = costs.Collective('all-gather', ('tensor',), 4, 16, ())
-  assert machine.links(ring) == machine.chip.ici / 2  # one dimension of two
+  # One dimension of two.
+  assert machine.links(ring.size) == machine.chip.ici / 2
+
+
+def test_seconds_have_a_range():
+  """All overlapping, the longest of each body; none, all of them."""
+  machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4))
+  body = costs.Cost(bytes=819e9, flops=197e11)
+  gather = costs.Collective('all-gather', ('fsdp',), 16, 1600 * 10**9, ())
+  cost = costs.Cost(flops=197e12, bytes=819e8, loops=[(3, body)])
+  cost.collectives[gather] = 1
+  sent = 15 / 16 * 1600e9 / 200e9
+  assert roofline.seconds(cost, machine).total() == pytest.approx(sent + 3)
+  both = sent + 1 + 0.1 + 3 * (1 + 0.1)
+  assert roofline.serial_seconds(cost, machine) == pytest.approx(both)
+
+
+def test_exchanges_between_slices_are_hierarchical():
+  """Each device sends its share of what its slice has summed."""
+  gather = costs.Collective('all-reduce', ('data',), 32, 3200, ())
+  machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4), 2)
+  inside = 2 * 15 / 16 * 3200 / 200e9
+  across = 2 * 1 / 2 * 3200 / 16 / chips.DCN
+  assert machine.exchange(gather) == pytest.approx(inside + across)
+  own = costs.Collective('all-reduce', ('fsdp',), 16, 3200, ())
+  assert machine.exchange(own) == pytest.approx(inside)
+
+
+LINE = {'kind': 'all-gather', 'axis': 'fsdp', 'largest': 8, 'dims': (2, 4)}
+
+
+def of_layers(n: int, bend: float = 0.0) -> dict:
+  """Facts that are a line in n, but for `bend`."""
+  return {
+    'phase': 'update',
+    'needs_gib': 1.0 + 0.5 * n + bend,
+    'flops': 100.0 + 7 * n,
+    'model_flops': 50.0 + 7 * n,
+    'bytes': 3 * n,
+    'parameters': 1000 + 10 * n,
+    'step_seconds': 2.0 * n,
+    'seconds_by_bound': {'memory': 5.0 + n, 'compute': float(n * n > 4) * n},
+    'collectives': [LINE | {'times': 1 + 2 * n, 'bytes': 16 * n}],
+    'token_loop': None,
+    'compile_s': 1.0,
+  }
+
+
+def test_figures_of_few_layers_are_a_line_to_all_of_them():
+  got = depth.extended([of_layers(n) for n in (2, 4, 6)], (2, 4, 6), 80)
+  want = of_layers(80)
+  for key in ('needs_gib', 'flops', 'bytes', 'parameters', 'collectives'):
+    assert got[key] == want[key], key
+  assert got['depth_error'] == 0 and got['compile_s'] == 3
+  assert got['flops_over_model'] == want['flops'] / want['model_flops']
+  bent = [of_layers(2, bend=0.41), of_layers(4), of_layers(6)]
+  error = depth.extended(bent, (2, 4, 6), 80)['depth_error']
+  assert error == pytest.approx(0.41 / want['needs_gib'])
+
+
+def test_a_phase_without_room_says_what_it_needs():
+  no_room = {'phase': 'update', 'needs_gib': 200.0}
+  got = depth.extended([of_layers(2), no_room, no_room], (2, 4, 6), 80)
+  assert got == no_room
+
+
+def test_depths_end_on_the_layers_own_pattern():
+  small = zoo.ZOO['gemma-3-1b']
+  assert depth.depths(small) == (26,)  # few layers would cost as much
+  tables = {
+    k: (getattr(small, k)[:6] * 20)[:116] for k in ('windows', 'rope_of_layer')
+  }
+  deep = dataclasses.replace(small, layers=116, **tables)
+  p, few = depth.period(deep), depth.depths(deep)
+  assert p == 6 and deep.layers % p == few[0] % p
+  assert len(few) == 3 and max(few) < deep.layers
+  for n in few:
+    assert depth.cut(deep, n).layer_windows == deep.layer_windows[:n]
+  assert depth.depths(small_config(layers=2)) == (2,)
 
 
 @pytest.mark.parametrize('most', [0, 1, 5, 24, 37, 200])
@@ -218,6 +298,11 @@ def test_what_cannot_be_planned_is_said():
     abstract.size_of('someone/their-own')
   with pytest.raises(ValueError, match='--topology=v9:2x2'):
     chips.chip_of('v9:2x2')
+  for topology in ('v5p:4x4', 'v5e:2x2x1', 'v6e:0x2', 'v5e:', 'v5e:2xx'):
+    with pytest.raises(ValueError, match=f'{topology}.* has . dimensions'):
+      chips.chip_of(topology)
+  with pytest.raises(ValueError, match='--num_slices=0'):
+    described.devices('v5e:2x2', 0)
 
 
 def test_advice_follows_what_bounds_a_phase():
@@ -334,12 +419,12 @@ def test_the_command_says_the_largest_batch(monkeypatch):
   )  # fmt: skip
   asked, said = [], []
 
-  def measured(phase, mesh, hbm, experts):
+  def measured(phase, mesh, experts):
     rows = phase.args[2].tokens.shape[0]
     asked.append(rows)
     needs = 2**30 * rows // 8
-    if needs > hbm:
-      raise described.DoesNotFit(phase.name, needs, hbm)
+    if needs > 2**35:
+      raise described.DoesNotFit(phase.name, needs, 2**34)
     room = needs, needs, needs, 0
     cost = costs.Cost(flops=phase.flops / mesh.size, bytes=1.0)
     return described.Measured(phase, *room, cost, 0, 0, 0.0)
@@ -349,8 +434,8 @@ def test_the_command_says_the_largest_batch(monkeypatch):
     config, 'v5e:2x4', say=said.append, slices=1, model='',
     only=('update',), search=False, largest=True,
   )  # fmt: skip
-  # 16 GiB hold 128 rows: 32 prompts of 4 samples.
-  assert facts['largest_prompts'] == 32 and 'fits: 32 prompts' in text
+  # 15.75 GiB hold 126 rows: 31 prompts of 4 samples, in eights 24.
+  assert facts['largest_prompts'] == 24 and 'fits: 24 prompts' in text
   assert facts['prompts'] == 8 and asked[0] == 32
   assert any('does not fit' in line for line in said)
   (phase,) = facts['phases']
@@ -401,9 +486,9 @@ def test_kernels_called_by_name_are_counted(experts, share):
 def test_a_ranking_shows_every_mesh():
   mesh = dict(zip(sharding.AXES, (1, 2, 2, 1)))
   found = [
-    {'mesh': mesh, 'tokens_per_s': 1234.0, 'mfu': 0.25},
+    {'mesh': mesh, 'step_seconds': 12.34, 'mfu': 0.25},
     {'mesh': (4, 1, 1), 'why': 'does not fit'},
   ]
   _, first, second = plan.ranking(found).splitlines()
-  assert first.split() == ['1', '2', '2', '1,234', '0.25']
+  assert first.split() == ['1', '2', '2', '12.3', '0.25']
   assert second.split() == ['4', '1', '1', 'does', 'not', 'fit']

@@ -93,7 +93,7 @@ def test_slots_are_few_and_the_cache_grows(tiny):
 def test_prompt_buckets_change_no_sample(shape):
   routes = 'experts' in shape
   want = run(*small_model(**shape)[1:], routes=routes)
-  got = run(*small_model(prompt_buckets=3, **shape)[1:], routes=routes)
+  got = run(*small_model(prefill='buckets:3', **shape)[1:], routes=routes)
   assert_same(got, want)
   if routes:
     real = np.asarray(want.routes) != moe.UNKNOWN
@@ -104,7 +104,7 @@ def test_prompt_buckets_change_no_sample(shape):
 @pytest.mark.parametrize('cache_dtype', ['model', 'int8'])
 def test_prompt_chunks_change_no_sample(cache_dtype):
   want = run(*small_model(cache_dtype=cache_dtype)[1:])
-  chunked = small_model(prefill_chunk=3, cache_dtype=cache_dtype)
+  chunked = small_model(prefill='chunks:3', cache_dtype=cache_dtype)
   assert_same(run(*chunked[1:]), want)
 
 
@@ -112,7 +112,7 @@ def test_prompt_chunks_change_no_sample(cache_dtype):
 def test_prompts_are_computed_as_wide_as_the_longest(
   monkeypatch, longest, width
 ):
-  _, model, params = small_model(prompt_buckets=2)
+  _, model, params = small_model(prefill='buckets:2')
   forward = blocks.forward
 
   def spy(params, c, tokens, *args, **kwargs):

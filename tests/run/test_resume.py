@@ -74,6 +74,11 @@ def content(workdir):
   ]
 
 
+def rollouts(workdir):
+  """The files of rollouts, byte for byte."""
+  return {p.name: p.read_bytes() for p in (workdir / 'rollouts').iterdir()}
+
+
 def kill_when(process, condition, sig=signal.SIGKILL):
   """Sends the signal as soon as the condition holds; returns the exit code."""
   deadline = time.monotonic() + 240
@@ -132,6 +137,7 @@ def test_killed_anywhere_goes_on_bit_for_bit(uninterrupted, env, tmp_path):
   log = run(env, tmp_path)
   assert 'Resuming at step' in log
   assert content(tmp_path) == content(uninterrupted)
+  assert rollouts(tmp_path) == rollouts(uninterrupted) != {}
 
 
 def test_killed_during_a_save(uninterrupted, env, tmp_path):
@@ -145,6 +151,7 @@ def test_killed_during_a_save(uninterrupted, env, tmp_path):
   assert kill_when(start(env, tmp_path), saving) == -signal.SIGKILL
   run(env, tmp_path)
   assert content(tmp_path) == content(uninterrupted)
+  assert rollouts(tmp_path) == rollouts(uninterrupted) != {}
 
 
 def test_sigterm_saves_and_exits_0(uninterrupted, env, tmp_path):
@@ -155,6 +162,7 @@ def test_sigterm_saves_and_exits_0(uninterrupted, env, tmp_path):
   log = run(env, tmp_path)
   assert f'Resuming at step {before}' in log  # nothing done was lost
   assert content(tmp_path) == content(uninterrupted)
+  assert rollouts(tmp_path) == rollouts(uninterrupted) != {}
 
 
 def test_torn_checkpoint_is_set_aside(uninterrupted, env, tmp_path):
@@ -170,6 +178,7 @@ def test_torn_checkpoint_is_set_aside(uninterrupted, env, tmp_path):
   log = run(env, tmp_path)
   assert f'damaged-{newest}' in log and (folder / f'damaged-{newest}').exists()
   assert content(tmp_path) == content(uninterrupted)
+  assert rollouts(tmp_path) == rollouts(uninterrupted) != {}
 
 
 def test_incompatible_checkpoint_is_refused(uninterrupted, env, tmp_path):
@@ -187,6 +196,7 @@ def test_host_path_resumes_too(env, tmp_path):
   kill_when(start(env, killed, *HOST), reached(killed, 'rl', 26))
   run(env, killed, *HOST)
   assert content(killed) == content(whole)
+  assert rollouts(killed) == rollouts(whole) != {}
   timed = [json.loads(x) for x in lines(whole)]
   assert any('perf/verify_wait_s' in row for row in timed)
 

@@ -14,6 +14,8 @@ import sys
 import pytest
 from small import ROOT
 
+from jaxrl_reason.run import chips
+
 pytestmark = [
   pytest.mark.tpu_compile,
   pytest.mark.skipif(
@@ -31,6 +33,13 @@ LONG = (
   '--config.rl.prompts=64',
   '--config.rl.parts=1',
   '--config.model.remat=full',
+)
+
+EIGHT_B = (
+  *LONG,
+  '--model=qwen3-8b',
+  '--config.mesh=(1,16,4)',
+  '--config.rl.micro_batches=16',
 )
 
 
@@ -52,7 +61,9 @@ def planned(tmp_path, recipe, topology, *flags, ok=True):
     text=True,
   )
   assert (done.returncode == 0) is ok, done.stderr[-3000:]
-  return json.loads(out.read_text()) if ok else done.stderr
+  if ok:
+    return json.loads(out.read_text())
+  return done.stderr + done.stdout
 
 
 def check(facts, *, rows: int, columns: int, vocab: int):
@@ -103,16 +114,9 @@ def test_two_slices_share_the_data_axis(tmp_path):
 
 
 def test_qwen3_8b_on_64_chips(tmp_path):
-  facts = planned(
-    tmp_path,
-    GSM8K,
-    'v5p:4x4x4',
-    *LONG,
-    '--model=qwen3-8b',
-    '--only=generate,update',
-    '--config.mesh=(1,16,4)',
-    '--config.rl.micro_batches=16',
-  )
+  flags = *EIGHT_B, '--only=generate,update'
+  facts = planned(tmp_path, GSM8K, 'v5p:4x4x4', *flags)
+  assert facts['depths'] == [2, 3, 4] and facts['layers'] == 36
   assert facts['parameters'] == pytest.approx(8.19e9, rel=0.01)
   check(facts, rows=32, columns=4096, vocab=151_936)
 
@@ -128,6 +132,20 @@ def test_qwen3_1p7b_on_16_chips(tmp_path):
     '--config.model.remat=full',
   )
   check(facts, rows=16, columns=1024, vocab=151_936)
+
+
+@pytest.mark.slow
+def test_few_layers_give_the_figures_of_all(tmp_path):
+  """Every layer of the 8B compiled, against the line through few depths."""
+  flags = *EIGHT_B, '--only=generate,update'
+  few = planned(tmp_path, GSM8K, 'v5p:4x4x4', *flags)
+  all_ = planned(tmp_path, GSM8K, 'v5p:4x4x4', *flags, '--full_depth')
+  assert 'depths' in few and 'depths' not in all_
+  check(all_, rows=32, columns=4096, vocab=151_936)
+  assert few['parameters'] == all_['parameters']
+  for a, b in zip(few['phases'], all_['phases']):
+    for key in ('arguments_gib', 'needs_gib', 'flops', 'step_seconds'):
+      assert a[key] == pytest.approx(b[key], rel=0.05), (a['phase'], key)
 
 
 @pytest.mark.slow
@@ -156,5 +174,41 @@ def test_what_does_not_fit_is_said(tmp_path):
     ok=False,
   )
   assert 'sft does not fit: needs' in said and 'Traceback' not in said
+  # The table and the data all the same.
+  assert '331,520 parameters' in said or 'no room' in said
+  facts = json.loads((tmp_path / 'plan.json').read_text())
+  assert not facts['fits'] and facts['phases'][0]['needs_gib'] > 15.75
   said = planned(tmp_path, GSM8K, 'v5e:3x5', ok=False)
   assert '--topology=v5e:3x5' in said and 'Traceback' not in said
+
+
+PROBE = """
+import jax, jax.numpy as jnp
+from jaxrl_reason.planning import described
+from jaxrl_reason.run import chips
+SLICES = {'v4': '2x2x1', 'v5e': '1x1', 'v5p': '2x2x1', 'v6e': '1x1',
+          'tpu7x': '2x2x1'}
+for name, chip in chips.CHIPS.items():
+  device = described.devices(f'{name}:{SLICES[name]}')[0]
+  where = jax.sharding.SingleDeviceSharding(device)
+  huge = jax.ShapeDtypeStruct((2**40,), jnp.float32, sharding=where)
+  try:
+    jax.jit(jnp.sin).lower(huge).compile()
+  except jax.errors.JaxRuntimeError as e:
+    print(name, described.out_of_memory(str(e))[1] == chip.hbm)
+"""
+
+
+def test_a_chip_has_the_memory_that_its_compiler_says():
+  """One chip alone too."""
+  env = {k: v for k, v in os.environ.items() if k not in OURS}
+  done = subprocess.run(
+    [sys.executable, '-c', PROBE],
+    env=env | {'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  assert done.stdout.split() == [
+    word for name in chips.CHIPS for word in (name, 'True')
+  ]

@@ -63,9 +63,9 @@ def recipe(a: argparse.Namespace):
 
 def decode(planner: plan.Planner, config) -> dict:
   """Bytes on one device of a trip of the token loop, and what it must read."""
-  run = planner.run(config)
-  (measured,) = planner.compiled(run, ('generate',))
-  loop = report.token_loop(measured)
+  run = planner.parts(config)
+  (facts,) = planner.facts_of(config, ('generate',))
+  loop = facts['token_loop']
   where = sharding.shardings(run.model.specs, run.mesh, sharding.DECODE_RULES)
 
   def put(x, s):
@@ -102,7 +102,12 @@ def main():
   )
   for topology in a.topologies.split(','):
     planner = plan.Planner(
-      config, topology, slices=1, model=a.model, say=lambda text: None
+      config,
+      topology,
+      slices=1,
+      model=a.model,
+      full_depth=True,
+      say=lambda text: None,
     )
     d = decode(planner, config)
     ratio = d['bytes'] / (d['weights'] + d['cache'])
@@ -123,14 +128,10 @@ def main():
 
 def update(planner: plan.Planner, config, remat: str, chunk: int) -> str:
   """FLOPs over the model's formula; or that it does not fit."""
-  run = planner.run(
-    search.changed(config, model__remat=remat, rl__logprob_chunk=chunk)
-  )
-  try:
-    (m,) = planner.compiled(run, ('update',))
-  except described.DoesNotFit:
+  changed = search.changed(config, model__remat=remat, rl__logprob_chunk=chunk)
+  (facts,) = planner.facts_of(changed, ('update',))
+  if not facts['fits']:
     return 'does not fit'
-  facts = report.phase_facts(m, planner.machine, run.mesh)
   return f'{facts["flops_over_model"]:.2f}'
 
 

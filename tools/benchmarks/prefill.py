@@ -18,7 +18,10 @@ import jax.numpy as jnp
 def measure(args, chunk: int) -> list[float]:
   """[MiB, seconds full, seconds half] of chunks of that size; 0: whole."""
   learner, _, state, _ = grpo_step.problem(
-    args.layers, args.width, prompt=args.prompt, prefill_chunk=chunk
+    args.layers,
+    args.width,
+    prompt=args.prompt,
+    prefill=f'chunks:{chunk}' if chunk else 'whole',
   )
   shape = args.rows, args.prompt
   prompts = jax.random.randint(jax.random.key(1), shape, 0, grpo_step.V)

@@ -106,8 +106,7 @@ MISSING = {
 RUNTIME = (
   'dtype',
   'cache_dtype',
-  'prompt_buckets',
-  'prefill_chunk',
+  'prefill',
   'remat',
   'scan',
   'attention',

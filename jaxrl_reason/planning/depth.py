@@ -1,0 +1,97 @@
+"""A deep model planned from a few of its layers.
+
+  figure(L) = figure(b) + (L - b) * (figure(b) - figure(a)) / (b - a)
+
+Layers are alike, so that memory, FLOPs, bytes, exchanges and seconds are lines
+in their number; what is left, embedding and head, is the same at every depth.
+Three depths are compiled: the line through the last two gives the figures, and
+how far the first is from it says how good a line it is.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from jaxrl_reason.models.config import Config
+
+# Depths compiled, in periods of the layers' pattern.
+PERIODS = 2, 3, 4
+# A figure of a phase whose error is told.
+CHECKED = 'needs_gib', 'flops', 'step_seconds'
+# What does not grow with depth: of one array, or of the compilation.
+LIKE_THE_LAST = 'dims', 'calls_per_step', 'trips'
+
+
+def cut(shape: Config, layers: int) -> Config:
+  """Keeps the first layers of a model."""
+  return dataclasses.replace(
+    shape,
+    layers=layers,
+    windows=shape.windows[:layers],
+    rope_of_layer=shape.rope_of_layer[:layers],
+  )
+
+
+def period(shape: Config) -> int:
+  """The number of layers after which their kinds repeat."""
+  kinds = list(zip(shape.layer_windows, shape.layer_ropes))
+  n = len(kinds)
+  return next(p for p in range(1, n + 1) if kinds[p:] == kinds[: n - p])
+
+
+def depths(shape: Config) -> tuple[int, ...]:
+  """Gives the depths to compile: three, or only the model's own where they
+  would cost as much.
+  """
+  p = period(shape)
+  rest = shape.layers % p
+  found = tuple(rest + p * n for n in PERIODS)
+  return found if sum(found) < shape.layers else (shape.layers,)
+
+
+def extended(seen: Sequence[dict], at: Sequence[int], layers: int) -> dict:
+  """Extends the facts of one phase (`report.phase_facts`) to another depth.
+
+  Args:
+    seen: facts by depth; at: the depths, rising.
+
+  Returns:
+    Facts of the same form, with `depth_error`: how far CHECKED of the first
+    depth are from the line, relative to the figures extended to.
+  """
+  missing = [facts for facts in seen if 'flops' not in facts]
+  if missing or len(at) == 1:
+    return dict((missing or seen)[0])
+  first, a, b = seen
+  out = _line(a, b, (layers - at[2]) / (at[2] - at[1]))
+  back = _line(a, b, (at[0] - at[2]) / (at[2] - at[1]))
+  out['depth_error'] = max(
+    abs(back[key] - first[key]) / out[key] for key in CHECKED if out[key]
+  )
+  out['bound_by'] = max(
+    out['seconds_by_bound'], key=out['seconds_by_bound'].get
+  )
+  out['flops_over_model'] = out['flops'] / out['model_flops']
+  out['compile_s'] = sum(facts['compile_s'] for facts in seen)
+  return out
+
+
+def _line(a: Any, b: Any, share: float) -> Any:
+  """b + share * (b - a) of every number in two trees of facts."""
+  if isinstance(b, dict):
+    return {
+      k: v if k in LIKE_THE_LAST else _line((a or {}).get(k, 0), v, share)
+      for k, v in b.items()
+    }
+  if isinstance(b, list):
+    return _lines(a, b, share)
+  if isinstance(b, bool) or not isinstance(b, int | float):
+    return b
+  out = max(b + share * (b - a), 0)
+  return round(out) if isinstance(b, int) else out
+
+
+def _lines(a: list[dict], b: list[dict], share: float) -> list[dict]:
+  """`_line` of rows of exchanges, by kind and mesh axis."""
+  before = {(row['kind'], row['axis']): row for row in a or ()}
+  return [_line(before.get((r['kind'], r['axis']), {}), r, share) for r in b]

@@ -1,0 +1,101 @@
+"""The report: one HTML file that holds all it shows, its scripts included.
+
+  write(path, runs, defaults)
+
+Texts and tokens of rollouts lie in compressed blocks that the page opens when
+they are looked at, so that a file with hundreds of MB of them opens at once.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+from jaxrl_reason.reports import alarms, answers, figures, panels, state
+from jaxrl_reason.reports.workdirs import Run
+
+PAGE = pathlib.Path(__file__).with_name('page')
+
+
+def _libraries() -> tuple[Any, str]:
+  """The template and plotly's script.
+
+  Raises:
+    ValueError: they are not installed.
+  """
+  try:
+    import jinja2
+    from plotly.offline import get_plotlyjs
+  except ImportError as e:
+    raise ValueError(
+      f"{e.name} is not installed: pip install 'jaxrl_reason[report]'"
+    ) from e
+  env = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(PAGE), autoescape=True, trim_blocks=True
+  )
+  return env.get_template('report.html.j2'), get_plotlyjs()
+
+
+def write(
+  path: pathlib.Path, runs: list[Run], defaults: dict[str, Any]
+) -> None:
+  """Writes the report of some runs.
+
+  Args:
+    defaults: of the configuration, by dotted key.
+  """
+  template, plotly = _libraries()
+  blocks = answers.Blocks()
+  found = [answers.read(run, i, blocks) for i, run in enumerate(runs)]
+  sizes = blocks.close()
+  shown = {
+    'pass': figures.pass_at_k(runs),
+    'curves': figures.curves(runs),
+    'answers': figures.of_answers(runs, found),
+    'support': figures.of_support(runs, found),
+  }
+  context = {
+    'runs': [_told(run, own.steps) for run, own in zip(runs, found)],
+    'tops': [(r.name, own.top) for r, own in zip(runs, found) if own.top],
+    'differing': state.differing(runs),
+    'changed': [(r.name, state.changed(r, defaults)) for r in runs],
+    'names': [r.name for r in runs],
+    'figures': shown,
+    'data': _json({'figures': shown, 'names': [r.name for r in runs]} | sizes),
+    'columns': answers.packed(blocks.columns),
+    'texts': blocks.texts,
+    'tokens': blocks.tokens,
+    'plotly': plotly,
+    'style': (PAGE / 'report.css').read_text(),
+    'script': (PAGE / 'report.js').read_text(),
+  }
+  with open(path, 'w', encoding='utf-8') as f:
+    template.stream(**context).dump(f)
+
+
+def _told(run: Run, steps: list[answers.Step]) -> dict[str, Any]:
+  kind, sentence = state.status(run)
+  return {
+    'name': run.name,
+    'path': str(run.path),
+    'kind': kind,
+    'status': sentence,
+    'stages': run.stages,
+    'last': _last(run),
+    'breaks': state.breaks(run),
+    'alarms': alarms.of(run, steps),
+  }
+
+
+def _last(run: Run) -> list[tuple[str, float]]:
+  """The newest values of what a run is judged by."""
+  out = []
+  for name in panels.PANELS[0].names + panels.PANELS[1].names[:1]:
+    values = [v for v in run.series(name)[1] if v is not None]
+    out += [(name.partition('/')[2], values[-1])] if values else []
+  return out
+
+
+def _json(tree: Any) -> str:
+  """JSON that may stand inside a script element."""
+  text = json.dumps(tree, ensure_ascii=False, allow_nan=False)
+  return text.replace('<', '\\u003c')

@@ -1,0 +1,249 @@
+'use strict';
+(() => {
+  const el = (id) => document.getElementById(id);
+  const data = JSON.parse(el('data').textContent);
+  window.report = { ready: false, opened: performance.now() };
+
+  // ---- figures, drawn when they come into view
+  const draw = (div) => {
+    const { figure } = data.figures[div.dataset.key][+div.dataset.i];
+    Plotly.newPlot(div, figure.data, figure.layout, { responsive: true, displaylogo: false, displayModeBar: 'hover' });
+  };
+  const seen = new IntersectionObserver((entries) => {
+    for (const e of entries) if (e.isIntersecting) { seen.unobserve(e.target); draw(e.target); }
+  }, { rootMargin: '300px' });
+  document.querySelectorAll('.figure').forEach((div) => seen.observe(div));
+
+  // ---- blocks: base64 of gzip of JSON, opened once
+  const opened = new Map();
+  const unpack = async (text) => {
+    const raw = Uint8Array.fromBase64 ? Uint8Array.fromBase64(text)
+      : Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const stream = new Blob([raw]).stream().pipeThrough(new DecompressionStream('gzip'));
+    return JSON.parse(await new Response(stream).text());
+  };
+  const whole = new Promise((done) => document.addEventListener('DOMContentLoaded', done));
+  const found = async (id) => {
+    if (!el(id)) await whole; // the file is still being read
+    return el(id).textContent;
+  };
+  const block = (id) => {
+    if (!opened.has(id)) opened.set(id, found(id).then(unpack));
+    return opened.get(id);
+  };
+  const textsOf = async (i) => (await block(`texts-${Math.floor(i / data.textRows)}`))[i % data.textRows];
+  const tokensOf = async (i) => (await block(`tokens-${Math.floor(i / data.tokenRows)}`))[i % data.tokenRows];
+
+  // ---- the list of answers
+  const HEIGHT = 26;
+  const list = el('list'), spacer = el('spacer'), detail = el('detail');
+  const state = { items: [], chosen: -1, drawn: 0 };
+  let cols = null;
+
+  const node = (tag, cls, text) => {
+    const n = document.createElement(tag);
+    if (cls) n.className = cls;
+    if (text !== undefined) n.textContent = text;
+    return n;
+  };
+  const failed = (i) => cols.status[i] === 'error' || cols.status[i] === 'timeout';
+  const mark = (i) => failed(i) ? node('span', 'mark f', '?')
+    : cols.right[i] ? node('span', 'mark r', '✓') : node('span', 'mark w', '✗');
+  const name = (i) => (data.names.length > 1 ? `${data.names[cols.run[i]]} ` : '') + `step ${cols.step[i]}`;
+  const number = (x) => x === null || x === undefined ? '' : (+x.toPrecision(4)).toString();
+
+  const fill = (row, item) => {
+    if (item.head !== undefined) {
+      row.classList.add('head');
+      row.append(node('span', '', `problem ${cols.problem[item.head]}, ${name(item.head)}: ${item.right} of ${item.n} right`));
+      return;
+    }
+    const i = item.row, text = node('span', 'text', '…');
+    row.append(mark(i), node('span', 'what', `${name(i)}, problem ${cols.problem[i]}.${cols.sample[i]}`), text);
+    textsOf(i).then((t) => { text.textContent = `${t.prompt} ▸ ${t.completion}`.slice(0, 300); });
+  };
+  const show = () => {
+    const first = Math.max(0, Math.floor(list.scrollTop / HEIGHT) - 5);
+    const last = Math.min(state.items.length, first + Math.ceil(list.clientHeight / HEIGHT) + 10);
+    list.querySelectorAll('.row').forEach((n) => n.remove());
+    for (let k = first; k < last; k++) {
+      const item = state.items[k], row = node('div', 'row');
+      row.style.top = `${k * HEIGHT}px`;
+      if (item.row !== undefined && item.row === state.chosen) row.classList.add('chosen');
+      fill(row, item);
+      row.onclick = () => item.head !== undefined ? only(cols.problem[item.head]) : choose(item.row);
+      list.append(row);
+    }
+    state.drawn = last - first;
+  };
+  const only = (problem) => { el('f-problem').value = problem; filter(); };
+
+  let turn = 0;
+  const filter = async () => {
+    const mine = ++turn;
+    const words = el('search').value.trim().toLowerCase();
+    const run = el('f-run').value, step = el('f-step').value, right = el('f-right').value;
+    const more = el('f-more').value, problem = el('f-problem').value;
+    let rows = [];
+    for (let i = 0; i < data.rows; i++) {
+      if (run !== '' && cols.run[i] !== +run) continue;
+      if (step !== '' && cols.step[i] !== +step) continue;
+      if (right !== '' && cols.right[i] !== +right) continue;
+      if (problem !== '' && cols.problem[i] !== +problem) continue;
+      if (more === 'truncated' && !cols.truncated[i]) continue;
+      if (more === 'failed' && !failed(i)) continue;
+      if (more === 'signal' && !cols.advantage[i]) continue;
+      rows.push(i);
+    }
+    if (words) {
+      const kept = [];
+      let told = performance.now();
+      for (const i of rows) {
+        const t = await textsOf(i);
+        if (mine !== turn) return;
+        if (`${t.prompt}\n${t.completion}\n${t.extracted ?? ''}`.toLowerCase().includes(words)) kept.push(i);
+        if (performance.now() - told > 200) { told = performance.now(); el('count').textContent = `searching … ${kept.length}`; }
+      }
+      rows = kept;
+    }
+    state.items = el('group').checked ? grouped(rows) : rows.map((row) => ({ row }));
+    el('count').textContent = `${rows.length} of ${data.rows} answers`;
+    spacer.style.height = `${state.items.length * HEIGHT}px`;
+    list.scrollTop = 0;
+    show();
+    report.shown = rows.length;
+  };
+  const grouped = (rows) => {
+    const key = (i) => [cols.problem[i], cols.run[i], cols.step[i], cols.sample[i]];
+    const sorted = [...rows].sort((a, b) => {
+      const x = key(a), y = key(b);
+      for (let k = 0; k < 4; k++) if (x[k] !== y[k]) return x[k] - y[k];
+      return a - b;
+    });
+    const out = [];
+    let head = null;
+    for (const i of sorted) {
+      const same = head && cols.problem[head.head] === cols.problem[i]
+        && cols.run[head.head] === cols.run[i] && cols.step[head.head] === cols.step[i];
+      if (!same) { head = { head: i, n: 0, right: 0 }; out.push(head); }
+      head.n++; head.right += cols.right[i];
+      out.push({ row: i });
+    }
+    return out;
+  };
+
+  // ---- one answer, its tokens coloured
+  const HOW = {
+    advantage: { what: 'advantage', zero: 0 },
+    entropy: { what: 'entropy, nats', low: 0 },
+    logp: { what: 'log-probability', high: 0 },
+    ratio: { what: 'trainer over sampler', zero: 1 },
+    kl: { what: 'log-probability over the reference', zero: 0 },
+    turn: { what: 'turn' },
+  };
+  let by = 'advantage';
+  const values = (t, i) => {
+    const n = (t.text ?? []).length;
+    if (by === 'advantage') return t.advantage ?? Array(n).fill(cols.advantage[i]);
+    if (by === 'kl') return t.ref_logp?.map((r, k) => t.logp[k] - r);
+    if (by === 'turn') return t.turn ?? Array(n).fill(0);
+    return t[by];
+  };
+  const TURNS = ['#dbeafe', '#dcfce7', '#fef3c7', '#fce7f3', '#ede9fe', '#cffafe'];
+  const color = (x, low, high) => {
+    if (x === null || x === undefined) return '';
+    if (by === 'turn') return TURNS[x % TURNS.length];
+    const how = HOW[by];
+    if (how.zero !== undefined) {
+      const most = Math.max(Math.abs(low - how.zero), Math.abs(high - how.zero)) || 1;
+      const s = (x - how.zero) / most;
+      return s > 0 ? `rgba(5,150,105,${0.7 * s})` : `rgba(220,38,38,${-0.7 * s})`;
+    }
+    const s = high > low ? (x - low) / (high - low) : 0;
+    return `rgba(217,119,6,${0.8 * (by === 'logp' ? 1 - s : s)})`;
+  };
+  const paint = (box, t, i) => {
+    box.replaceChildren();
+    const xs = values(t, i), known = (xs ?? []).filter((x) => x !== null);
+    const low = HOW[by].low ?? Math.min(...known), high = HOW[by].high ?? Math.max(...known);
+    t.text.forEach((text, k) => {
+      const span = node('span', '', text === '' ? '∎' : text);
+      if (t.sampled && !t.sampled[k]) span.classList.add('env');
+      else if (t.trained && !t.trained[k]) span.classList.add('left');
+      if (xs && !(t.sampled && !t.sampled[k])) span.style.background = color(xs[k], low, high);
+      span.title = Object.keys(HOW).filter((h) => t[h]).map((h) => `${h} ${number(t[h][k])}`).join('\n')
+        + (t.advantage ? '' : `\nadvantage ${number(cols.advantage[i])}`)
+        + (t.sampled && !t.sampled[k] ? '\nnot sampled: an observation or a forced token' : '');
+      box.append(span);
+    });
+    report.painted = t.text.length;
+    return known.length ? `${HOW[by].what}: ${number(Math.min(...known))} to ${number(Math.max(...known))}` : 'not on disk';
+  };
+  const choose = async (i) => {
+    state.chosen = i;
+    show();
+    const [t, toks] = [await textsOf(i), await tokensOf(i)];
+    if (state.chosen !== i) return;
+    detail.replaceChildren();
+    const title = node('h3');
+    title.append(mark(i), ` ${name(i)}, problem ${cols.problem[i]}, sample ${cols.sample[i]}`);
+    detail.append(title, node('pre', '', t.prompt));
+    const facts = {
+      answer: t.answer, extracted: t.extracted, verdict: `${number(cols.score[i])} (${cols.status[i]})`,
+      reason: t.detail, parts: t.parts && Object.entries(t.parts).map(([k, v]) => `${k} ${number(v)}`).join(', '),
+      reward: number(cols.reward[i]), advantage: number(cols.advantage[i]),
+      length: `${cols.length[i]} tokens${cols.truncated[i] ? ', cut off' : ''}`,
+    };
+    const dl = node('dl');
+    for (const [k, v] of Object.entries(facts)) if (v !== null && v !== undefined && v !== '') dl.append(node('dt', '', k), node('dd', '', `${v}`));
+    detail.append(dl);
+    if (!toks.text) { detail.append(node('pre', '', t.completion)); return; }
+    const buttons = node('div', 'by'), box = node('div', 'tokens'), said = node('p', 'note');
+    const paintNow = () => {
+      buttons.querySelectorAll('button').forEach((b) => b.classList.toggle('on', b.dataset.by === by));
+      said.textContent = paint(box, toks, i);
+    };
+    for (const h of Object.keys(HOW)) {
+      const had = h === 'kl' ? toks.ref_logp : h === 'advantage' || h === 'turn' || toks[h];
+      if (!had) continue;
+      const b = node('button', '', h);
+      b.dataset.by = h;
+      b.onclick = () => { by = h; paintNow(); };
+      buttons.append(b);
+    }
+    detail.append(buttons, said, box);
+    if (toks.sampled) detail.append(node('p', 'note', 'Dashed: observations and forced tokens, which the policy did not draw.'));
+    paintNow();
+  };
+
+  const options = (id, all, pairs) => {
+    el(id).append(new Option(all, ''), ...pairs.map(([v, t]) => new Option(t, v)));
+  };
+  const start = async () => {
+    cols = await unpack(el('columns').textContent);
+    options('f-run', 'all runs', data.names.map((n, i) => [i, n]));
+    el('f-run').hidden = data.names.length < 2;
+    options('f-step', 'all steps', [...new Set(cols.step)].sort((a, b) => a - b).map((s) => [s, `step ${s}`]));
+    let wait;
+    for (const id of ['f-run', 'f-step', 'f-right', 'f-more', 'group']) el(id).onchange = filter;
+    for (const id of ['search', 'f-problem']) el(id).oninput = () => { clearTimeout(wait); wait = setTimeout(filter, 200); };
+    list.onscroll = show;
+    list.onkeydown = (e) => {
+      const by = { ArrowDown: 1, ArrowUp: -1 }[e.key];
+      if (!by) return;
+      e.preventDefault();
+      let k = state.items.findIndex((x) => x.row === state.chosen) + by;
+      while (state.items[k] && state.items[k].row === undefined) k += by;
+      if (!state.items[k]) return;
+      if (k * HEIGHT < list.scrollTop) list.scrollTop = k * HEIGHT;
+      if ((k + 1) * HEIGHT > list.scrollTop + list.clientHeight) list.scrollTop = (k + 1) * HEIGHT - list.clientHeight;
+      choose(state.items[k].row);
+    };
+    if (data.rows) await filter();
+    else { el('count').textContent = 'no rollouts on disk'; report.shown = 0; }
+    Object.assign(report, { choose, filter, state });
+    report.ready = true;
+    report.took = performance.now();
+  };
+  start();
+})();

@@ -1,0 +1,50 @@
+"""pass@k of evaluations on disk, with errors over problems."""
+
+import numpy as np
+
+
+def pass_at_k(right: np.ndarray, n: int, k: int) -> np.ndarray:
+  """1 - C(n - c, k) / C(n, k) of each problem with c right samples of n.
+
+  As a product, https://arxiv.org/abs/2107.03374, figure 3: of float64, without
+  factorials.
+  """
+  right = np.asarray(right)[:, None]
+  i = np.arange(k)
+  # Fewer wrong ones than k: some factor is 0, and none of the rest matters.
+  return 1.0 - np.prod(np.clip(n - right - i, 0, None) / (n - i), axis=1)
+
+
+def powers(n: int) -> list[int]:
+  """1, 2, 4, ... and n."""
+  return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
+
+
+def curve(right: list[int], n: int) -> list[tuple[int, float, float]]:
+  """(k, mean over problems, its standard error) for the powers up to n."""
+  out = []
+  for k in powers(n):
+    values = pass_at_k(right, n, k)
+    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0
+    out.append((k, float(values.mean()), float(error)))
+  return out
+
+
+def crossover(before: list[tuple], after: list[tuple]) -> int | None:
+  """The least k from which `before` is ahead of `after`, though it is not at
+  1; None: there is none.
+  """
+  both = dict((k, v) for k, v, _ in before)
+  ahead = [k for k, v, _ in after if k in both and both[k] > v]
+  return min(ahead) if ahead and ahead[0] > 1 else None
+
+
+def changes(before: list[int], after: list[int]) -> dict[str, list[int]]:
+  """Problems by what became of them: solved by some sample before and after,
+  gained, lost, or neither.
+  """
+  names = {(1, 1): 'kept', (0, 1): 'gained', (1, 0): 'lost', (0, 0): 'neither'}
+  out: dict[str, list[int]] = {name: [] for name in names.values()}
+  for i, (b, a) in enumerate(zip(before, after)):
+    out[names[int(b > 0), int(a > 0)]].append(i)
+  return out

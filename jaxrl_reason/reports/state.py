@@ -1,0 +1,81 @@
+"""How runs stand: ended or not, where they were killed, what they differ in."""
+
+import dataclasses
+from typing import Any
+
+from jaxrl_reason.reports.workdirs import Run
+
+
+@dataclasses.dataclass(frozen=True)
+class Break:
+  """Where a run was cut and went on.
+
+  Attributes:
+    at: the step that it went on from.
+    reached: the last step told before; what lies between was done again.
+    how: 'killed', or as the run told its end.
+  """
+
+  at: int
+  reached: int
+  how: str
+
+
+def breaks(run: Run) -> list[Break]:
+  """The points at which a run was gone on with."""
+  out, how = [], ''
+  for event in run.events:
+    if event.get('event') == 'end':
+      how = str(event.get('how', ''))
+    elif event.get('event') == 'start':
+      at, reached = event.get('step', 0), event.get('reached', 0)
+      if out or at or reached or how:
+        out.append(Break(at, reached, how or 'killed'))
+      # The next start finds a kill, unless an end is told before it.
+      how = ''
+  return out
+
+
+def status(run: Run) -> tuple[str, str]:
+  """('ok', 'bad' or 'open', a sentence about how a run stands)."""
+  step = max((r['step'] for r in run.rows), default=0)
+  ends = [e for e in run.events if e.get('event') in ('start', 'end')]
+  if not ends:
+    return 'open', f'step {step}; no start or end was noted'
+  how = str(ends[-1].get('how', ''))
+  if ends[-1]['event'] == 'start':
+    return 'open', f'step {step}; no end was told: it runs, or was killed'
+  if how == 'finished':
+    return 'ok', f'finished at step {step}'
+  if how == 'signal':
+    return 'open', f'stopped by a signal at step {step}, saved'
+  return 'bad', f'ended after step {step} by an error: {how}'
+
+
+def differing(runs: list[Run]) -> list[tuple[str, list[Any]]]:
+  """(key, value of each run) of the configuration where runs differ."""
+  keys = {k: None for run in runs for k in run.config}
+  rows = [(k, [run.config.get(k) for run in runs]) for k in keys]
+  return [
+    (k, values) for k, values in rows if any(v != values[0] for v in values)
+  ]
+
+
+def changed(run: Run, defaults: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+  """(key, default, value) where a run is not as by default."""
+  return [
+    (k, defaults.get(k), v)
+    for k, v in run.config.items()
+    if v != defaults.get(k)
+  ]
+
+
+def seeds(runs: list[Run]) -> list[list[Run]]:
+  """Runs that differ in their seed alone, together."""
+  groups: dict[str, list[Run]] = {}
+  for run in runs:
+    rest = {k: v for k, v in run.config.items() if k != 'seed'}
+    groups.setdefault(
+      repr(sorted(rest.items())) if rest else run.name, []
+    ).append(run)
+  return [*groups.values()]

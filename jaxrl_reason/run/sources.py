@@ -1,0 +1,155 @@
+"""What stands around the source of a run: refill and replay, by its
+configuration, and what they remember (`TrainState.control`).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.base import Prompts, Reward, Trajectories
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import spec
+from jaxrl_reason.rollouts import (
+  filters,
+  fused,
+  groups,
+  progress,
+  refill,
+  replay,
+)
+from jaxrl_reason.rollouts.fused import Generation
+from jaxrl_reason.rollouts.host import Questions
+from jaxrl_reason.run import asking, chips, rewarding
+from jaxrl_reason.update.learner import Learner
+
+
+def is_plain(c: ml_collections.ConfigDict) -> bool:
+  """Whether a step has one round, and learns from that alone."""
+  return not (c.refill_rounds or c.replay.rows)
+
+
+def refilled(c: ml_collections.ConfigDict, source=None) -> refill.Refill:
+  """Puts the rounds that the rl section asks for around a source."""
+  keeps = filters.make(c.filter, c.filter_args)
+  return refill.Refill(source, keeps, c.refill_rounds, c.refill_keep)
+
+
+def replayed(c: ml_collections.ConfigDict, source=None) -> replay.Replay | None:
+  """Puts the replay that the rl section asks for around a source, if any."""
+  if not c.replay.rows:
+    return None
+  keeps = filters.make(c.filter, c.filter_args)
+  again = c.replay.rows // c.samples
+  return replay.Replay(source, keeps, again, c.replay.by)
+
+
+def around(c: ml_collections.ConfigDict, source) -> Callable:
+  """Puts all that the rl section asks for around the source in the graph."""
+  if c.refill_rounds:
+    source = refilled(c, source)
+  return replayed(c, source) or source
+
+
+def remembered(
+  config: ml_collections.ConfigDict,
+  learn: Learner,
+  gen: Generation,
+  mesh: jax.sharding.Mesh,
+  n_problems: int,
+  known: asking.Facts | None,
+) -> Callable[[jax.Array], dict | None]:
+  """Gives a function that makes what the rl stage remembers, as it starts after
+  so many steps of the run.
+
+  Args:
+    n_problems: of the pool; known: of them; None: shapes alone are read.
+
+  Raises:
+    ValueError: a replay that does not fit the device's memory.
+  """
+  c, like, chooser = config.rl, None, asking.chooser(config)
+  if c.refill_keep or c.replay.rows:
+    like = group_shapes(config, learn, gen)
+
+  if known is None:
+    known = asking.unknown(n_problems)
+
+  def make(total: jax.Array) -> dict | None:
+    control = progress.start() if rewarding.is_scheduled(c.rewards) else {}
+    if c.refill_keep:
+      control['refill'] = refill.start(like)
+    if c.replay.rows:
+      control['replay'] = replay.start(like, c.replay.capacity)
+    if chooser is not None:
+      control |= asking.start(chooser, known, total)
+    return control or None
+
+  if c.replay.rows:
+    kept = jax.eval_shape(make, jnp.int32(0))['replay']
+    _refuse_too_large(kept, c.replay.capacity, mesh)
+  return make
+
+
+def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
+  """The shapes of a step's groups, from the configuration alone."""
+  c, d = config.rl, config.data
+  b, n, r = c.prompts, c.prompts * c.samples, len(c.rewards)
+
+  def make(params, key):
+    tokens = jnp.zeros((b, d.prompt_len), jnp.int32)
+    ids = jnp.zeros(b, jnp.int32)
+    asked = Prompts(tokens, tokens > 0, ids, {})
+    if gen.demos:
+      demo = jnp.zeros((b, gen.max_new), jnp.int32)
+      asked = asked.replace(demo=demo, demo_length=ids)
+    stop = jnp.zeros(1, jnp.int32)
+    out = fused.complete(
+      gen, params, asked, key, jnp.int32(0), Sampling.make(), stop
+    )
+    return groups.of(
+      Trajectories(
+        asked,
+        out,
+        _no_reward(n, r),
+        _no_reward(b, r) if 'greedy_reward' in learn.needs else None,
+      )
+    )
+
+  params = spec.abstract(learn.model.specs)
+  return jax.eval_shape(make, params, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def _no_reward(n: int, parts: int) -> Reward:
+  ids = jnp.zeros(n, jnp.int32)
+  return Reward(jnp.zeros(n), jnp.zeros((n, parts)), ids > 0, ids)
+
+
+def _refuse_too_large(kept, capacity: int, mesh: jax.sharding.Mesh) -> None:
+  """Refuses a ring that leaves a device no memory."""
+  shards = sharding.row_shards(mesh)
+  size = trees.n_bytes(kept) // (1 if capacity % shards else shards)
+  room = chips.memory(mesh.devices.flat[0])
+  if room is not None and size >= room:
+    raise ValueError(
+      f'rl.replay.capacity={capacity} groups take {size / 2**30:.1f} GiB of '
+      f'each device, which has {room / 2**30:.1f} GiB: lower it'
+    )
+
+
+def questions(rows: dict, mesh, spares: int) -> list[Questions]:
+  """The rows of a step on the mesh, with the problems they are of, by round."""
+  columns = [rows]
+  if spares:
+    columns = [
+      jax.tree.map(lambda x: x[:, i], rows)  # noqa: B023
+      for i in range(1 + spares)
+    ]
+  return [_asked(column, mesh) for column in columns]
+
+
+def _asked(rows: dict, mesh) -> Questions:
+  examples, ids = rows.pop('example').tolist(), rows['prompt_id']
+  return Questions(Prompts(**sharding.to_global(rows, mesh)), ids, examples)

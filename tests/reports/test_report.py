@@ -1,0 +1,428 @@
+"""The report of runs that went well, were killed, have diverged or are empty;
+and its page in a real browser.
+"""
+
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+
+import chromium
+import numpy as np
+import pytest
+from small import ROOT
+
+from jaxrl_reason import report
+from jaxrl_reason.evals import accuracy
+from jaxrl_reason.reports import (
+  alarms,
+  answers,
+  figures,
+  panels,
+  passk,
+  signs,
+  state,
+  workdirs,
+)
+
+pytest.importorskip('plotly', reason='the extra report is not installed')
+
+
+def jsonl(path, rows):
+  path.parent.mkdir(parents=True, exist_ok=True)
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+
+
+def record(step, problem, sample, right, text='1 2 # 3', **more):
+  n = len(text)
+  return {
+    'prompt': f'question {problem}?',
+    'answer': '3',
+    'problem': problem,
+    'sample': sample,
+    'completion': text,
+    'length': n,
+    'truncated': not right,
+    'step': step,
+    'stage': 'rl',
+    'reward': float(right),
+    'advantage': 1.0 if right else -1.0,
+    'tokens': {
+      'text': list(text),
+      'logp': [-0.1 * i for i in range(n)],
+      'entropy': [0.2 * (i % 3) for i in range(n)],
+      'ratio': [1.0] * n,
+    },
+    'verdict': {
+      'score': float(right),
+      'status': 'parsed',
+      'extracted': '3' if right else '4',
+      'detail': None,
+      'parts': {'answer': float(right), 'format': 1.0},
+    },
+  } | more
+
+
+def workdir(path, seed=0, offset=0.0, steps=range(10, 100, 10), **config):
+  """A run of two stages as it lies on disk."""
+  rows = [
+    {'step': 5, 'stage': 'sft', 'train/loss': 1.0},
+    {'step': 5, 'stage': 'sft', 'eval/heldout/pass@1': 0.2},
+  ]
+  for step in steps:
+    rows.append(
+      {
+        'step': step,
+        'stage': 'rl',
+        'train/reward_mean': 0.3 + step / 200 + offset,
+        'train/length_mean': 12.0,
+        'train/entropy': 0.4,
+        'perf/step_s': 0.1,
+      }
+    )
+  rows.append({'step': steps[-1], 'stage': 'rl', 'eval/heldout/pass@1': 0.5})
+  jsonl(path / 'metrics.jsonl', rows)
+  (path / 'config.json').write_text(
+    json.dumps({'seed': seed, 'stages': ['sft', 'rl'], 'rl': config})
+  )
+  jsonl(
+    path / 'events.jsonl',
+    [
+      {'event': 'start', 'time': 1.0, 'step': 0, 'reached': 0},
+      {'event': 'end', 'time': 2.0, 'how': 'finished'},
+    ],
+  )
+  for step in steps:
+    rows = [
+      record(step, p, i, right=(p + i + step // 10) % 3 == 0)
+      for p in range(4)
+      for i in range(3)
+    ]
+    jsonl(path / 'rollouts' / f'{step:08d}.jsonl', rows)
+  splits = ([3, 1, 0, 2], [4, 4, 0, 0])
+  for step, stage, right in zip((5, steps[-1]), ('sft', 'rl'), splits):
+    entry = {'samples': 4, 'greedy': [1, 0, 0, 1], 'right': right}
+    row = {'step': step, 'stage': stage, 'splits': {'heldout': entry}}
+    (path / 'evaluations').mkdir(exist_ok=True)
+    (path / 'evaluations' / f'{step:08d}.json').write_text(json.dumps(row))
+  return path
+
+
+def write(*paths, out=None):
+  """The text of the report that the command writes."""
+  out = out or paths[0].parent / 'out.html'
+  args = report._parser().parse_args([*map(str, paths), f'--out={out}'])
+  return report.run(args).read_text()
+
+
+def page_of(out):
+  page = chromium.Page(out.as_uri())
+  page.until('window.report && report.ready')
+  return page
+
+
+@pytest.mark.parametrize('n, right', [(4, 0), (4, 1), (4, 4), (64, 3), (5, 2)])
+def test_pass_at_k_is_that_of_evaluations(n, right):
+  for k in range(1, n + 1):
+    got = passk.pass_at_k([right], n, k)[0]
+    assert got == pytest.approx(accuracy.pass_at_k(n, right, k), abs=1e-12)
+
+
+def test_the_error_of_pass_at_1_is_that_of_a_mean_over_problems():
+  right = [0, 1, 2, 4, 4, 0]
+  (_, mean, error), *_ = passk.curve(right, 4)
+  shares = np.array(right) / 4
+  assert mean == pytest.approx(shares.mean())
+  assert error == pytest.approx(shares.std(ddof=1) / math.sqrt(6))
+
+
+def test_a_crossover_is_where_before_gets_ahead():
+  line = [(1, 0.2, 0), (2, 0.3, 0), (4, 0.5, 0)]
+  after = [(1, 0.4, 0), (2, 0.4, 0), (4, 0.45, 0)]
+  assert passk.crossover(line, after) == 4
+  assert passk.crossover(after, line) is None  # behind from the start
+  assert passk.crossover(line, [(k, v + 0.1, e) for k, v, e in line]) is None
+
+
+def test_problems_gained_and_lost():
+  found = passk.changes([0, 0, 2, 1], [0, 3, 0, 4])
+  assert found == {'kept': [3], 'gained': [1], 'lost': [2], 'neither': [0]}
+  seen = answers.Support()
+  # Problem 0 is lost once, not at every step after.
+  for step, right, want in ((1, 0, (1, 0)), (2, 1, (1, 1)), (3, 1, (0, 0))):
+    rows = [record(step, p, 0, p == right) for p in (0, 1)]
+    assert seen.add(rows) == want
+
+
+@pytest.mark.parametrize(
+  'values, span, low, high',
+  [
+    ([31.0, 31.05], 4, None, None),
+    ([0.0, 0.0], 0.1, 0.0, None),
+    ([0.5], 0.0, 0.0, 1.0),
+    ([2.0, 9.0], 4, None, None),
+    ([3.0], 0.0, None, None),
+  ],
+)
+def test_a_wobble_is_no_mountain(values, span, low, high):
+  bottom, top = panels.spanned(values, span, low, high)
+  assert bottom < min(values) and top > max(values)
+  assert top - bottom >= span and top > bottom
+  ends = [x for x in (low, high) if x is not None]
+  assert all(bottom <= x <= top for x in ends)
+
+
+def test_a_killed_run_is_told_from_where_it_went_on(tmp_path):
+  path = workdir(tmp_path / 'run')
+  jsonl(
+    path / 'events.jsonl',
+    [
+      {'event': 'start', 'step': 0, 'reached': 0},
+      {'event': 'start', 'step': 40, 'reached': 47},
+      {'event': 'end', 'how': 'signal'},
+      {'event': 'start', 'step': 60, 'reached': 60},
+    ],
+  )
+  run = workdirs.read(path)
+  assert [(b.at, b.reached, b.how) for b in state.breaks(run)] == [
+    (40, 47, 'killed'),
+    (60, 60, 'signal'),
+  ]
+  assert state.status(run)[0] == 'open'
+  text = write(path)
+  assert 'killed after step 47, gone on with from step 40' in text
+  figure = figures.of_panel(panels.PANELS[1], [run])
+  assert {40, 60} <= {s['x0'] for s in figure['layout']['shapes']}
+
+
+def test_a_run_that_was_killed_has_no_more_than_its_metrics(tmp_path):
+  """Files of steps that a resumed run has still to repeat are not shown."""
+  path = workdir(tmp_path / 'run')
+  rows = [json.loads(x) for x in (path / 'metrics.jsonl').open()]
+  jsonl(path / 'metrics.jsonl', [r for r in rows if r['step'] <= 40])
+  with (path / 'metrics.jsonl').open('a') as f:
+    f.write('{"step": 50, "sta')
+  run = workdirs.read(path)
+  assert [int(p.stem) for p in run.rollouts] == [10, 20, 30, 40]
+  assert [e['step'] for e in run.evaluations] == [5]
+
+
+def test_a_diverged_run_is_told_and_drawn(tmp_path):
+  path = workdir(tmp_path / 'run')
+  how = 'FloatingPointError: NaN or infinity in or before step 90'
+  jsonl(path / 'events.jsonl', [{'event': 'start', 'step': 0, 'reached': 0},
+                                {'event': 'end', 'how': how}])  # fmt: skip
+  with (path / 'metrics.jsonl').open('a') as f:
+    bad = {'step': 95, 'stage': 'rl', 'train/entropy': math.nan}
+    f.write(json.dumps(bad | {'train/grad_norm': math.inf}) + '\n')
+  text = write(path)
+  assert how in text and 'dot bad' in text
+  data = re.search('type="application/json">(.*?)</script>', text, re.S)[1]
+  assert 'NaN' not in data and 'Infinity' not in data
+  json.loads(data)
+
+
+@pytest.mark.parametrize('files', [['config.json'], ['config.json', 'metrics']])
+def test_a_run_that_has_told_nothing_has_a_report(tmp_path, files):
+  path = tmp_path / 'empty'
+  path.mkdir()
+  for name in files:
+    (path / name.replace('metrics', 'metrics.jsonl')).write_text(
+      '{}' if 'config' in name else ''
+    )
+  text = write(path)
+  assert 'nothing was told' in text and 'No metrics were told' in text
+
+
+def test_what_is_no_workdir_is_named(tmp_path, capsys, monkeypatch):
+  monkeypatch.setattr(sys, 'argv', ['report', str(tmp_path / 'nowhere')])
+  assert report.main() == 1
+  told = capsys.readouterr().err
+  assert 'nowhere is no workdir' in told and 'Traceback' not in told
+
+
+def test_damaged_lines_are_left_out(tmp_path, caplog):
+  path = workdir(tmp_path / 'run')
+  with (path / 'rollouts' / '00000010.jsonl').open('a') as f:
+    f.write('{"problem": 1, \n[1]\n{"step": 10}\n')
+  run = workdirs.read(path)
+  found = dict(answers.records(run))
+  assert len(found[10]) == 12
+  assert '00000010.jsonl, line 13' in caplog.text
+
+
+def test_seeds_are_one_line_with_a_band(tmp_path):
+  paths = [workdir(tmp_path / f's{i}', i, 0.1 * i) for i in range(3)]
+  paths.append(workdir(tmp_path / 'other', 0, 0.0, kl=0.1))
+  runs = [workdirs.read(p) for p in paths]
+  assert [len(g) for g in state.seeds(runs)] == [3, 1]
+  figure = figures.of_panel(panels.PANELS[1], runs)
+  named = [t for t in figure['data'] if 'name' in t]
+  assert [t['name'] for t in named] == [
+    's0 (+2 seeds) reward_mean', 'other reward_mean',
+  ]  # fmt: skip
+  want = 0.3 + 10 / 200 + 0.1  # the mean of three
+  assert named[0]['y'][0] == pytest.approx(want)
+  # Steps are counted from where reinforcement began.
+  assert named[0]['x'][0] == 5
+  bands = [t for t in figure['data'] if 'fill' in t]
+  assert len(bands) == 1 and max(bands[0]['y']) > max(named[0]['y'])
+  assert state.differing(runs)[-1][0] == 'rl.kl'
+
+
+def test_signs():
+  assert signs.repeats('so it is 3 and ' * 30)
+  assert not signs.repeats('1 2 # 3')
+  assert signs.answers_early(r'\boxed{3} because one and two are three')
+  assert not signs.answers_early(r'one and two are three, so \boxed{3}')
+  assert signs.format_only({'format': 1.0, 'answer': 0.0})
+  assert not signs.format_only({'format': 1.0, 'answer': 1.0})
+  assert signs.disagree({'math': 1.0, 'exact': 0.0, 'format': 1.0})
+  assert not signs.disagree({'math': 1.0, 'format': 0.0})
+
+
+def test_an_alarm_is_raised_by_what_has_risen(tmp_path):
+  path = workdir(tmp_path / 'run')
+  for step in (70, 80, 90):
+    rows = [record(step, p, 0, False, 'say it again and ' * 20) for p in (0, 1)]
+    jsonl(path / 'rollouts' / f'{step:08d}.jsonl', rows)
+  run = workdirs.read(path)
+  steps = answers.read(run, 0, answers.Blocks()).steps
+  on = {a.name for a in alarms.of(run, steps) if a.on}
+  assert 'repetition' in on and 'format passes while answers fail' in on
+  assert 'verifiers disagree' not in on
+
+
+def test_a_fall_of_pass_at_k_is_an_alarm(tmp_path):
+  path = workdir(tmp_path / 'run')
+  for step, right in ((5, [1] * 30), (90, [4] * 15 + [0] * 15)):
+    file = path / 'evaluations' / f'{step:08d}.json'
+    row = json.loads(file.read_text())
+    row['splits']['heldout']['right'] = right
+    file.write_text(json.dumps(row))
+  found = alarms.of(workdirs.read(path), [])[-1]
+  assert found.on and '-0.500' in found.evidence
+  assert figures.pass_at_k([workdirs.read(path)])[0]['notes'] == [
+    'run: before is ahead from k = 4'
+  ]
+
+
+def test_texts_cannot_leave_their_place(tmp_path):
+  evil = '</script><script>throw Error("out")</script>'
+  path = workdir(tmp_path / evil.replace('/', '_'), note=evil)
+  rows = [record(10, 0, 0, False, evil, prompt=evil)]
+  jsonl(path / 'rollouts' / '00000010.jsonl', rows)
+  out = tmp_path / 'out.html'
+  assert evil not in write(path, out=out)
+  page = page_of(out)
+  page.js('report.choose(0)')
+  page.until('report.painted > 0')
+  assert page.js("document.querySelector('.tokens').textContent") == evil
+  assert page.errors == []
+  page.close()
+
+
+def test_the_page_in_a_browser(tmp_path):
+  """Draws, filters, groups, colours; asks the network for nothing."""
+  paths = [workdir(tmp_path / 'a'), workdir(tmp_path / 'b', kl=0.5)]
+  rows = [record(10, 0, 0, True)]
+  rows[0]['tokens'] |= {
+    'sampled': [i < 4 for i in range(7)],
+    'turn': [0] * 5 + [1] * 2,
+    'advantage': [0.5, -0.5, 0, 0, 0, 0, 0],
+  }
+  jsonl(paths[0] / 'rollouts' / '00000010.jsonl', rows)
+  out = tmp_path / 'out.html'
+  write(*paths, out=out)
+  page = page_of(out)
+  n = 1 + 8 * 12 + 9 * 12
+  assert page.js('report.shown') == n
+  page.js("document.querySelector('#curves').scrollIntoView()")
+  page.until("document.querySelectorAll('.figure .main-svg').length > 3")
+
+  def chosen(field, value):
+    page.js(
+      f"{{const e = document.getElementById('{field}'); e.value = '{value}';"
+      "e.dispatchEvent(new Event(e.onchange ? 'change' : 'input'))}"
+    )
+
+  chosen('f-run', 1)
+  page.until(f'report.shown === {9 * 12}')
+  chosen('f-right', 1)
+  page.until(f'report.shown === {9 * 4}')
+  chosen('f-problem', 2)
+  page.until(f'report.shown === {9}')
+  for field in ('f-run', 'f-right', 'f-problem'):
+    chosen(field, '')
+  page.until(f'report.shown === {n}')
+  chosen('search', 'QUESTION 3')
+  page.until(f'report.shown === {3 * (8 + 9)}')
+  chosen('search', '')
+  page.until(f'report.shown === {n}')
+  page.js("document.getElementById('group').click()")
+  page.until("document.querySelectorAll('#list .head').length > 0")
+  page.js('report.choose(0)')
+  page.until('report.painted === 7')
+  spans = "[...document.querySelectorAll('.tokens span')]"
+  assert page.js(f"{spans}.map(s => s.classList.contains('env'))") == [
+    False, False, False, False, True, True, True,
+  ]  # fmt: skip
+  before = page.js(f'{spans}.map(s => s.style.background)')
+  # Green above 0, red below, nothing at 0.
+  assert '150' in before[0] and '38' in before[1] and before[4] == ''
+  page.js("document.querySelector('.by button[data-by=entropy]').click()")
+  assert page.js(f'{spans}.map(s => s.style.background)') != before
+  assert page.errors == []
+  assert page.requests == [out.as_uri()]
+  page.close()
+
+
+def test_100_mb_of_rollouts_open_in_5_seconds(tmp_path):
+  path = workdir(tmp_path / 'run', steps=range(1, 41))
+  rng, size, n = np.random.default_rng(0), 0, 0
+  for step in range(1, 41):
+    rows = []
+    for i in range(64):
+      t = 400
+      row = record(step, i // 8, i % 8, i % 3 == 0, 'x' * t)
+      row['completion'] = ' '.join(map(str, rng.integers(0, 99, t)))
+      row['tokens'] = {
+        'text': [f' {x}' for x in rng.integers(0, 99, t)],
+        **{
+          k: rng.normal(size=t).round(4).tolist()
+          for k in ('logp', 'entropy', 'ratio', 'ref_logp', 'advantage')
+        },
+        'turn': [0] * t,
+      }
+      rows.append(row)
+    jsonl(path / 'rollouts' / f'{step:08d}.jsonl', rows)
+    n += len(rows)
+  found = sorted((path / 'rollouts').iterdir())
+  size = sum(p.stat().st_size for p in found)
+  copies = math.ceil(100e6 / size)
+  for i in range(1, copies):
+    for p in found:
+      p.with_name(f'{int(p.stem) + 40 * i:08d}.jsonl').write_bytes(
+        p.read_bytes()
+      )
+  with (path / 'metrics.jsonl').open('a') as f:
+    f.write(json.dumps({'step': 40 * copies, 'stage': 'rl'}) + '\n')
+  assert sum(p.stat().st_size for p in (path / 'rollouts').iterdir()) > 100e6
+  out, begun = tmp_path / 'out.html', time.monotonic()
+  args = [sys.executable, '-m', 'jaxrl_reason.report', str(path)]
+  subprocess.run([*args, f'--out={out}'], check=True, cwd=ROOT)
+  print(f'written in {time.monotonic() - begun:.1f} s: {out.stat().st_size:,}')
+  page = page_of(out)
+  assert page.js('report.shown') == n * copies
+  # Milliseconds since the browser began to open the file, by its own clock.
+  took = page.js('report.took')
+  print(f'opened in {took:.0f} ms')
+  assert took < 5000
+  # The rows in sight only.
+  assert page.js("document.querySelectorAll('#list .row').length") < 100
+  page.js(f'report.choose({n * copies - 1})')
+  page.until('report.painted === 400')
+  assert page.errors == []
+  page.close()

@@ -1,0 +1,349 @@
+"""Refill and replay against their laws, with trajectories made up."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Reward, Rollout, Trajectories
+from jaxrl_reason.rewards.kernels import device
+from jaxrl_reason.rollouts import filters, groups, refill, replay
+from jaxrl_reason.rollouts.fused import FusedSource
+from jaxrl_reason.rollouts.views import Views
+from jaxrl_reason.run import programs
+from jaxrl_reason.update import step as step_lib
+
+B, G, C = 4, 3, 2
+DEAD = filters.drop_dead_groups
+
+
+def trajectories(ids, alive, solved=None) -> Trajectories:
+  """Groups of the problems `ids` [b], some with signal; tokens tell whose."""
+  ids, alive = jnp.asarray(ids, jnp.int32), jnp.asarray(alive)
+  b, n = len(ids), len(ids) * G
+  row = jnp.repeat(ids, G)
+  up = jnp.where(alive[:, None], jnp.arange(G) == 0, False)
+  if solved is not None:
+    up |= jnp.asarray(solved)[:, None]
+  total = up.reshape(-1).astype(jnp.float32)
+  prompts = L.prompts(n=b).replace(prompt_id=ids)
+  rollout = Rollout(
+    tokens=jnp.stack([row, row], axis=1),
+    sampled=jnp.ones((n, C), bool),
+    length=jnp.full(n, C),
+    logp=jnp.full((n, C), -1.0) * (1 + row[:, None]),
+    truncated=jnp.zeros(n, bool),
+    temperature=jnp.ones(n),
+    version=jnp.zeros((n, C), jnp.int32),
+  )
+  return Trajectories(
+    prompts, rollout, Reward(total, total[:, None], jnp.ones(n, bool))
+  )
+
+
+def rounds(alive, keep=False, control=None) -> Trajectories:
+  """Of rounds with groups alive [R,B]: the group of round r at place i is of
+  problem 10 * r + i.
+  """
+  made = refill.Refill(None, DEAD, len(alive) - 1, keep)
+  places = None
+  for r, row in enumerate(alive):
+    found = trajectories(10 * r + np.arange(B), row)
+    if places is None:
+      places = made.begin(control, found)
+    places = made.add(places, found)
+    if not made.is_short(places):
+      break
+  return made.finish(places)
+
+
+def ids_of(found) -> list[int]:
+  return found.prompts.prompt_id.tolist()
+
+
+def test_groups_without_signal_are_replaced_in_order():
+  found = rounds([[0, 1, 0, 1], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]])
+  assert ids_of(found) == [1, 3, 10, 20]
+  # Prompts, rollouts and rewards moved together.
+  tokens = np.asarray(found.rollout.tokens)[:, 0].reshape(B, G)
+  np.testing.assert_array_equal(tokens, np.repeat([[1], [3], [10], [20]], G, 1))
+  assert np.all(np.ptp(found.reward.total.reshape(B, G), axis=1) > 0)
+  told = found.account.metrics
+  assert found.account.rounds == 3 and told['refill/filled'] == 1
+  np.testing.assert_allclose(told['refill/used'], 4 / 12)
+
+
+def test_what_could_not_be_filled_is_masked_and_counted():
+  found = rounds([[0, 1, 0, 0], [0, 0, 0, 0]])
+  assert (
+    ids_of(found)[0] == 1 and found.account.metrics['refill/filled'] == 0.25
+  )
+  batch = DEAD(batch_lib.make_batch(found))
+  rows = np.asarray(batch.mask).any(axis=1).reshape(B, G)
+  np.testing.assert_array_equal(rows[:, 0], [True, False, False, False])
+
+
+def test_what_is_left_over_comes_first_in_the_next_step():
+  shapes = groups.of(trajectories(range(B), [1] * B))
+  control = {'refill': refill.start(shapes)}
+  first = rounds([[1, 1, 0, 1], [0, 1, 1, 1]], True, control)
+  assert ids_of(first) == [0, 1, 3, 11]
+  left = first.account.control
+  assert left['refill']['n'] == 2
+  second = rounds([[0, 0, 0, 1], [1, 0, 0, 0]], True, left)
+  assert ids_of(second) == [12, 13, 3, 10]
+  assert second.account.control['refill']['n'] == 0
+  # What a step does not use up is not kept twice.
+  third = rounds([[1, 1, 1, 1]], True, second.account.control)
+  assert ids_of(third) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_any_rounds_against_a_list(seed):
+  """What a loop over a Python list would train on, and would keep."""
+  rng = np.random.default_rng(seed)
+  shapes = groups.of(trajectories(range(B), [1] * B))
+  control, queue = {'refill': refill.start(shapes)}, []
+  for _ in range(6):
+    alive = rng.random((3, B)) < 0.4
+    ran = 0
+    for r in range(3):
+      queue += [10 * r + i for i in range(B) if alive[r, i]]
+      ran += 1
+      if len(queue) >= B:
+        break
+    found = rounds(alive.tolist(), True, control)
+    n = min(len(queue), B)
+    assert ids_of(found)[:n] == queue[:n] and found.account.rounds == ran
+    queue = queue[B:]
+    control = found.account.control
+    assert control['refill']['n'] == len(queue)
+
+
+def source_of(keeps=DEAD, n_rounds=3, **changes):
+  return refill.Refill(L.SOURCE, keeps, n_rounds, **changes)
+
+
+def keep_nothing(batch):
+  return batch.replace(mask=jnp.zeros_like(batch.mask))
+
+
+def columns(n_rounds=3):
+  """A step's problems [B,1+rounds,...], the first column those of a plain
+  step.
+  """
+  parts = [L.prompts(first=i * L.B) for i in range(1 + n_rounds)]
+  return jax.tree.map(lambda *x: np.stack(x, axis=1), *parts)
+
+
+def test_where_no_group_is_dead_refill_changes_nothing():
+  """Bit for bit; and only one round is generated."""
+  learner = L.learner()
+  want, m1 = jax.jit(lambda s, p: L.fused(learner, s, p))(
+    L.state(learner), L.prompts()
+  )
+  whole = source_of(keeps=None)
+  got, m2 = jax.jit(lambda s, p: L.fused(learner, s, p, whole))(
+    L.state(learner), columns()
+  )
+  assert m2['refill/rounds'] == 1
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+  for name, x in m1.items():
+    np.testing.assert_array_equal(m2[name], x, name)
+
+
+def test_rounds_are_other_samples_of_other_problems():
+  state = L.state(L.learner())
+  never = dataclasses.replace(source_of(), keeps=keep_nothing)
+
+  def run(source, prompts):
+    return source(
+      state.params, None, prompts, L.ROOT, state.step, L.NEUTRAL, L.STOP
+    )
+
+  found = jax.jit(lambda p: run(source_of(), p))(columns())
+  seen = found.account.seen
+  assert found.account.rounds == 4  # an untrained model solves next to nothing
+  plain = jax.jit(lambda p: run(L.SOURCE, p))(L.prompts())
+  np.testing.assert_array_equal(seen.length[0], plain.rollout.length)
+  # The same problems again, in another round, are answered otherwise.
+  again = jax.tree.map(lambda x: np.stack([x] * 4, 1), L.prompts())
+  found = jax.jit(lambda p: run(never, p))(again)
+  lengths = np.asarray(found.account.seen.length)
+  assert len({tuple(x) for x in lengths}) == 4
+  np.testing.assert_array_equal(lengths[0], plain.rollout.length)
+  assert found.account.metrics['refill/filled'] == 0
+
+
+@pytest.mark.parametrize('shape', [(8, 1, 1), (2, 2, 2)])
+def test_eight_devices_refill_and_replay_as_one(shape):
+  learner = L.learner(old_logp='sampler', part_names=('answer',))
+  coin = device.make(
+    {'answer': {'reward': 'random', 'kwargs': {'p': 0.15}}},
+    'integer',
+    L.TOKENIZER,
+    L.C,
+  )[1]
+  views = Views(L.MODEL, ('uniform',), L.P)
+  own = FusedSource(L.GEN, coin, views)
+  source = refill.Refill(own, DEAD, 2, True)
+  source = replay.Replay(source, DEAD, 8, 'uniform')
+
+  def begin(params):
+    like = jax.eval_shape(
+      lambda p: groups.of(own(params, None, p, L.ROOT, 0, L.NEUTRAL, L.STOP)),
+      L.prompts(),
+    )
+    return {'refill': refill.start(like), 'replay': replay.start(like, 16)}
+
+  def steps(state, prompts):
+    control = begin(state.params)
+    both = jax.tree.map(lambda x: jnp.stack([x] * 3), prompts)
+    return programs.rl_steps(
+      learner, source, state.replace(control=control), both, L.ROOT,
+      L.NEUTRAL, L.STOP,
+    )  # fmt: skip
+
+  want, m1 = jax.jit(steps)(L.state(learner), columns(2))
+  assert m1['replay/used'].max() > 0 and m1['refill/rounds'].max() > 1
+  mesh = sharding.make_mesh(shape)
+  with jax.set_mesh(mesh):
+    params = sharding.shardings(L.MODEL.specs, mesh, sharding.TRAIN_RULES)
+    start = L.state(learner)
+    where = sharding.state_shardings(start, params, mesh)
+    start = jax.tree.map(
+      lambda x, s: jax.device_put(np.asarray(x), s), start, where
+    )
+    rows = sharding.to_global(columns(2), mesh)
+    got, m8 = jax.jit(steps)(start, rows)
+    laid = sharding.state_shardings(got, params, mesh)
+  L.assert_close(m8, m1, rtol=1e-3, atol=1e-5)
+  L.assert_close(got.params, want.params, rtol=1e-3, atol=1e-5)
+  for name in ('refill', 'replay'):
+    a, b = got.control[name]['groups'], want.control[name]['groups']
+    L.assert_close(a.reward, b.reward)
+    np.testing.assert_array_equal(a.rollout.tokens, b.rollout.tokens)
+    # A group's arrays are split over devices, not copied to each.
+    split = laid.control[name]['groups'].rollout.tokens
+    assert not split.is_fully_replicated
+
+
+# --- replay -------------------------------------------------------------------
+
+
+def ring(*steps, capacity=6, like=None) -> dict:
+  """A ring that has been given the trajectories of steps, one after another."""
+  shapes = groups.of(trajectories(range(B), [1] * B))
+  out = replay.start(shapes, capacity)
+  for found in steps:
+    alive = groups.alive(DEAD, found)
+    out = replay.stored(out, groups.of(found), alive)
+  return out
+
+
+def chosen(by, held, found=None, m=2, seed=0):
+  """(problems replayed, those without a token to learn from as None)."""
+  found = trajectories([90, 91, 92, 93], [1] * B) if found is None else found
+  again = replay.Replay(None, DEAD, m, by)
+  both = again.mix(found, {'replay': held}, jax.random.key(seed), 0)
+  assert ids_of(both)[:B] == ids_of(found)
+  rows = np.asarray(both.rollout.sampled).any(axis=1).reshape(-1, G)[B:]
+  ids = ids_of(both)[B:]
+  return [i if row.all() else None for i, row in zip(ids, rows)], both
+
+
+def test_a_ring_holds_the_newest_groups_with_signal():
+  held = ring(
+    trajectories([0, 1, 2, 3], [1, 0, 1, 1]),
+    trajectories([4, 5, 6, 7], [1, 1, 1, 0]),
+    trajectories([8, 9, 10, 11], [0, 0, 0, 1]),
+  )
+  assert int(held['n']) == 6 and int(held['next']) == 1
+  ids = held['groups'].prompts.prompt_id
+  assert ids.tolist() == [11, 2, 3, 4, 5, 6]
+  assert chosen('recent', held, m=3)[0] == [11, 6, 5]
+
+
+def test_a_ring_not_yet_full_gives_what_it_has():
+  got, both = chosen('uniform', ring(trajectories([0, 1, 2, 3], [0, 1, 0, 0])))
+  assert got == [1, None]
+  empty, both = chosen('recent', ring())
+  assert empty == [None, None]
+  # Rows that stand in for missing ones count nowhere.
+  assert not np.any(both.reward.valid[B * G :])
+  batch = batch_lib.make_batch(both)
+  assert not np.any(batch.mask[B * G :]) and np.all(np.isfinite(batch.reward))
+  np.testing.assert_allclose(both.account.metrics['replay/used'], 0)
+
+
+def test_a_step_does_not_replay_itself():
+  found = trajectories([0, 1, 2, 3], [1] * B)
+  got, both = chosen('recent', ring(), found)
+  assert got == [None, None]
+  kept = both.account.control['replay']
+  assert kept['groups'].prompts.prompt_id.tolist()[:B] == [0, 1, 2, 3]
+
+
+def test_choices_by_reward_and_certainty():
+  """Problem i has i + 1 nats per token; the second step's have more reward."""
+  low = trajectories([3, 2, 1], [1] * 3)
+  high = trajectories([8, 7, 6], [0] * 3)
+  total = jnp.float32([1, 1, 0] * 2 + [1, 0, 1])
+  high = high.replace(reward=Reward(total, total[:, None], jnp.ones(9, bool)))
+  held = ring(low, high)
+  assert chosen('reward', held, m=3)[0] == [6, 7, 8]
+  assert chosen('certain', held, m=2)[0] == [1, 2]
+  # Variances are equal, (1/3)(2/3): the newest come first.
+  assert chosen('variance', held, m=2)[0] == [6, 7]
+
+
+def test_only_what_now_fails_is_replayed():
+  held = ring(
+    trajectories([0, 1, 2, 3], [1] * B), trajectories([1, 5], [1] * 2)
+  )
+  now = trajectories([0, 1, 2, 5], [0, 0, 1, 0], solved=[0, 0, 0, 1])
+  got, _ = chosen('failing', held, now, m=4)
+  assert got == [1, 1, 0, None]  # newest first; 2 and 5 are solved now
+
+
+def test_difficulty_is_drawn_by_its_law():
+  """p ~ exp(-(s - 1/2)^2 / 2), s = 1/3 of all but one, of which it is 2/3 with
+  the same p, or 1: a tenth less.
+  """
+  easy = trajectories([4], [0], solved=[1])
+  held = ring(trajectories([0, 1, 2], [1] * 3))
+  held = replay.stored(held, groups.of(easy), jnp.ones(1, bool))
+  again = replay.Replay(None, DEAD, 1, 'difficulty')
+  fresh = jax.tree.map(jnp.asarray, groups.of(trajectories([90], [1])))
+
+  def draw(key):
+    out, _ = again._choose(held, fresh, key)
+    return out.prompts.prompt_id[0]
+
+  keys = jax.random.split(jax.random.key(0), 20_000)
+  ids = np.asarray(jax.jit(jax.vmap(draw))(keys))
+  weights = np.exp(-0.5 * (np.array([1, 1, 1, 3]) / 3 - 0.5) ** 2)
+  want = weights / weights.sum()
+  share = np.array([(ids == i).mean() for i in (0, 1, 2, 4)])
+  np.testing.assert_allclose(share, want, atol=4 * np.sqrt(0.25 / 20_000))
+  assert abs(want[3] - 0.25) > 4 * np.sqrt(0.25 / 20_000)
+
+
+def test_a_replayed_group_keeps_its_own_baseline():
+  """Advantages of new groups are those they have without replay."""
+  learner = L.learner(old_logp='sampler', part_names=('answer',))
+  found = trajectories([0, 1, 2, 3], [1, 1, 0, 1])
+  held = ring(trajectories([7, 8], [1, 1]))
+  _, both = chosen('recent', held, found)
+  alone = step_lib.advantages(learner, batch_lib.make_batch(found))
+  mixed = step_lib.advantages(learner, batch_lib.make_batch(both))
+  np.testing.assert_array_equal(mixed[: B * G], alone)
+  want = step_lib.advantages(
+    learner, batch_lib.make_batch(trajectories([8, 7], [1, 1]))
+  )
+  np.testing.assert_array_equal(mixed[B * G :], want)

@@ -1,0 +1,175 @@
+"""Refill and replay by whole runs: both paths, killed runs, bad values."""
+
+import json
+import signal
+
+import numpy as np
+import pytest
+from test_recipe_features import recipe, rows
+from test_resume import (
+  content,
+  env,
+  kill_when,
+  reached,
+  refused,
+  run,
+  start,
+)
+
+from jaxrl_reason.run import train
+
+__all__ = ['env']
+# With eight samples an untrained model has a group with signal now and then.
+REFILL = {
+  'rl.filter': 'dead_groups',
+  'rl.refill_rounds': 3,
+  'rl.samples': 8,
+  'rl.algorithm': 'dr_grpo',
+  'rl.steps': 5,
+}
+REMEMBER = {
+  'rl.refill_keep': True,
+  'rl.old_logp': 'sampler',
+  'rl.replay.rows': 16,
+  'rl.replay.capacity': 12,
+  'rl.replay.by': 'uniform',
+}
+
+
+def metrics(workdir):
+  names = 'train/loss train/reward_mean train/tokens train/grad_norm '
+  names += 'train/policy_lag train/refill/rounds train/refill/filled '
+  names += 'train/refill/used train/refill/left train/length_max '
+  names += 'train/replay/used train/replay/stored train/groups_solved_none'
+  seen = rows(workdir)
+  return [[r.get(name, 0.0) for name in names.split()] for r in seen]
+
+
+def test_both_paths_refill_and_replay_alike(tmp_path):
+  """The same groups from rewards in Python and in the graph: the task's own."""
+  for path in ('fused', 'host'):
+    c = recipe(**REFILL, **REMEMBER)
+    c.rl.path, c.rl.parts = path, 2
+    train.run(c, tmp_path / path)
+  fused, host = metrics(tmp_path / 'fused'), metrics(tmp_path / 'host')
+  np.testing.assert_allclose(fused, host, rtol=2e-4, atol=1e-5)
+  seen = rows(tmp_path / 'host')
+  total = {
+    k: sum(r[k] for r in seen) for k in seen[0] if 'ref' in k or 're' in k
+  }
+  assert total['train/refill/filled'] > 0 and total['train/replay/used'] > 0
+  assert total['train/grad_norm'] > 0 if 'train/grad_norm' in total else True
+  # Most groups are dead, so the next round is known to be needed early.
+  assert max(r['perf/rounds_ahead'] for r in seen) >= 1
+
+
+def test_without_dead_groups_a_run_is_the_run_without_refill(tmp_path):
+  """The same problems, samples and updates, step by step: a reward that no two
+  samples share.
+  """
+  changes = {'rl.rewards': dict(answer=dict(reward='mean_logp'))}
+  for name, n in (('off', 0), ('on', 2)):
+    more = {'rl.refill_rounds': n, 'rl.filter': 'dead_groups'}
+    train.run(recipe(**changes, **more), tmp_path / name)
+  off, on = rows(tmp_path / 'off'), rows(tmp_path / 'on')
+  assert all(r['train/refill/rounds'] == 1 for r in on) and len(on) == 6
+  for a, b in zip(off, on):
+    same = [k for k in a if not k.startswith('perf/')]
+    assert [a[k] for k in same] == [b[k] for k in same]
+
+
+def test_statistics_are_of_all_that_was_generated(tmp_path):
+  """Not of what is learnt from, which is half right by choice."""
+  coin = dict(answer=dict(reward='random', kwargs=dict(p=0.1)))
+  changes = REFILL | {'rl.steps': 30, 'rl.samples': 4, 'log_every': 30}
+  c = recipe(**changes, **{'rl.rewards': coin, 'rl.steps_per_dispatch': 3})
+  train.run(c, tmp_path)
+  (row,) = rows(tmp_path)
+  n = 8 * 4 * row['train/refill/rounds'] * 30
+  assert abs(row['train/reward_mean'] - 0.1) < 4 * np.sqrt(0.09 / n)
+  # A group of 4 has signal with p = 1 - 0.1^4 - 0.9^4 = 0.344: three rounds of
+  # 8 give 8.3 on the mean, so that mostly three or four are generated.
+  assert 2.5 < row['train/refill/rounds'] < 4
+  assert row['train/refill/filled'] > 0.9
+
+
+def test_a_filter_that_keeps_nothing_goes_on_and_says_so(tmp_path, monkeypatch):
+  said = []
+  monkeypatch.setattr('jaxrl_reason.run.journal.say', said.append)
+  impossible = dict(answer=dict(reward='random', kwargs=dict(p=0.0)))
+  state = train.run(recipe(**REFILL, **{'rl.rewards': impossible}), tmp_path)
+  assert int(state.step) == 5
+  seen = rows(tmp_path)
+  assert all(r['train/refill/rounds'] == 4 for r in seen)
+  assert all(r['train/grad_norm'] == 0 for r in seen)
+  told = [x for x in said if "rl.filter='dead_groups' left none" in x]
+  assert len(told) == 1 and 'steps 1 to 1' in told[0]
+
+
+def flags(**more):
+  given = REFILL | REMEMBER | {'rl.steps': 12, 'stages': 'rl'} | more
+  given |= {'rl.epochs': 1, 'rl.minibatches': 1, 'rl.prompts': 8}
+  return [f'--config.{k}={v}' for k, v in given.items()]
+
+
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
+  coin = ['--config.rl.rewards.answer.reward=random'] * (path == 'fused')
+  given = flags(**{'rl.path': path}) + coin
+  if path == 'host':
+    given += ['--config.rl.steps_per_dispatch=1', '--config.rl.parts=2']
+    given += ['--config.rl.workers=1']
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  run(env, whole, *given)
+  for step in (4, 8):
+    process = start(env, killed, *given)
+    assert kill_when(process, reached(killed, 'rl', step)) == -signal.SIGKILL
+  assert 'Resuming at step' in run(env, killed, *given)
+  assert content(killed) == content(whole)
+  text = (whole / 'metrics.jsonl').read_text()
+  seen = [json.loads(line) for line in text.splitlines()]
+  seen = [r for r in seen if 'train/loss' in r]
+  assert any(r['train/replay/used'] > 0 for r in seen)
+  if path == 'fused':  # a coin: there is always something left over
+    assert any(r['train/refill/left'] > 0 for r in seen)
+
+
+@pytest.mark.parametrize(
+  'given, words',
+  [
+    ({'refill_rounds': 2, 'filter': 'none'}, 'rl.filter='),
+    ({'refill_rounds': -1}, 'rl.refill_rounds=-1: must be'),
+    ({'refill_rounds': 2, 'filter': 'shortest'}, 'rl.filter_args.keep above 0'),
+    ({'filter': 'dead_group'}, "Did you mean 'dead_groups'"),
+    ({'refill_keep': True}, 'rl.refill_rounds=0 makes none'),
+    ({'refill_keep': True, 'old_logp': 'trainer'}, 'needs rl.old_logp'),
+    ({'filter': 'band', 'filter_args.low': 0.9}, 'rl.samples=8 samples'),
+    ({'filter_args.low': 0.9, 'filter_args.high': 0.1}, 'rl.filter_args.low'),
+    ({'filter': 'best', 'filter_args.keep': 8}, 'rl.filter_args.keep=8'),
+    ({'replay.rows': 8}, 'rl.replay.capacity=0: set both'),
+    ({'replay.rows': 3, 'replay.capacity': 20}, 'multiple of rl.samples=8'),
+    ({'replay.rows': 8, 'replay.capacity': 2}, 'rl.replay.capacity=2'),
+    ({'replay.by': 'newest'}, "rl.replay.by='newest'"),
+    ({'replay.rows': 8, 'replay.capacity': 10**9}, 'GiB of each device'),
+    (
+      {'replay.rows': 8, 'replay.capacity': 20, 'path': 'host', 'staleness': 1},
+      'rl.staleness=1',
+    ),
+    ({'replay.rows': 8, 'replay.capacity': 20, 'minibatches': 7}, '= 72 does'),
+    ({'replay.rows': 8, 'replay.capacity': 20, 'replay.by': 'failing'}, 'come'),
+  ],
+)
+def test_bad_values_are_named_in_a_line(tmp_path, given, words):
+  c = recipe(**{'rl.samples': 8, 'rl.old_logp': 'sampler'})
+  if given.get('refill_keep') and 'old_logp' in given:
+    given = given | {'refill_rounds': 1, 'filter': 'dead_groups'}
+  for key, value in given.items():
+    c.update_from_flattened_dict({f'rl.{key}': value})
+  with pytest.raises(ValueError) as e:
+    train.run(c, tmp_path)
+  assert words in str(e.value) and '\n' not in str(e.value)
+
+
+def test_a_bad_value_on_the_command_line(env, tmp_path):
+  flag = '--config.rl.refill_rounds=1'
+  refused(env, tmp_path, "rl.filter='none' drops none", flag)

@@ -1,0 +1,153 @@
+"""Rollouts on disk are those that metrics of the same step are of."""
+
+import numpy as np
+import pytest
+import tiny_recipe
+from etils import epath
+
+from jaxrl_reason.reports import metrics_file
+from jaxrl_reason.rewards import records
+from jaxrl_reason.run import rollout_files, train
+
+ROWS, WARM = 32, 60  # of a batch; supervised steps: some answers are right
+
+
+def recipe(**changes):
+  """One update a batch, every step told, on a mesh of eight devices."""
+  c = tiny_recipe.get_config()
+  c.stages, c.mesh = ('sft', 'rl'), (4, 1, 2)
+  c.sft.update(steps=WARM, steps_per_dispatch=1)
+  c.rl.update(prompts=8, steps=3, epochs=1, minibatches=1, steps_per_dispatch=1)
+  c.rl.optimizer.lr = 3e-2
+  c.eval.update(every=60, problems=2, samples=1)
+  c.checkpoint.update(every=60)
+  c.log_every = 1
+  c.rollouts.update(every=1, problems=99)
+  c.rl.update(changes)
+  return c
+
+
+def read(workdir):
+  """{step: records} of what a run has kept."""
+  found = sorted((epath.Path(workdir) / 'rollouts').glob('*.jsonl'))
+  return {int(p.stem): [row for _, row in records.read(p)] for p in found}
+
+
+@pytest.fixture(scope='module', params=['fused', 'host'])
+def kept(request, tmp_path_factory):
+  """(records by step, rows of metrics) of three steps, all rows kept."""
+  workdir = tmp_path_factory.mktemp(request.param)
+  train.run(recipe(path=request.param), workdir)
+  rows = [r for r in metrics_file.read(workdir) if 'train/loss' in r]
+  return read(workdir), rows
+
+
+def test_rollouts_are_of_the_step_whose_metrics_they_explain(kept):
+  found, told = kept
+  assert list(found) == [WARM + 1, WARM + 2, WARM + 3] and all(
+    len(r) == ROWS for r in found.values()
+  )
+  for row in told[WARM:]:
+    rows = found[row['step']]
+    assert {r['step'] for r in rows} == {row['step']}
+
+    def mean(values):
+      return pytest.approx(np.mean(values), abs=1e-4)
+
+    assert row['train/reward_mean'] == mean([r['reward'] for r in rows])
+    assert row['train/length_mean'] == mean([r['length'] for r in rows])
+    assert row['train/truncated'] == mean([r['truncated'] for r in rows])
+    entropies = [x for r in rows for x in r['tokens']['entropy']]
+    assert row['train/entropy'] == mean(entropies)
+    logps = [x for r in rows for x in r['tokens']['logp']]
+    assert row['train/nll'] == mean([-x for x in logps])
+
+
+def test_every_token_is_told(kept):
+  for rows in kept[0].values():
+    for row in rows:
+      lists = row['tokens']
+      assert {len(x) for x in lists.values()} == {row['length']}
+      assert ''.join(lists['text']) == row['completion']
+      assert row['logp'] == pytest.approx(sum(lists['logp']), abs=1e-2)
+      # One update a batch: what is trained is what was sampled from.
+      assert lists['ratio'] == [pytest.approx(1.0, abs=1e-3)] * row['length']
+
+
+def test_advantages_are_those_of_the_groups(kept):
+  some = 0
+  for rows in kept[0].values():
+    for number in {r['problem'] for r in rows}:
+      group = [r for r in rows if r['problem'] == number]
+      assert [r['sample'] for r in group] == [0, 1, 2, 3]
+      mean = np.mean([r['reward'] for r in group])
+      for row in group:
+        assert np.sign(row['advantage']) == np.sign(row['reward'] - mean)
+      some += any(r['advantage'] for r in group)
+  assert some  # not all groups are alike
+
+
+def test_verdicts_are_the_rewards(kept):
+  for rows in kept[0].values():
+    for row in rows:
+      assert row['verdict']['parts'] == {'answer': row['reward']}
+      assert row['verdict']['score'] == row['reward']
+
+
+def test_old_files_make_room_evenly(tmp_path):
+  c = recipe(steps=12)
+  c.rollouts.mib = 100 / 1024
+  train.run(c, tmp_path)
+  found = read(tmp_path)
+  size = sum(p.stat().st_size for p in (tmp_path / 'rollouts').iterdir())
+  assert size <= 100 * 1024
+  gaps = np.diff([*found])
+  assert len(found) > 1 and len(set(gaps)) == 1 and gaps[0] > 1
+
+
+def test_what_does_not_fit_into_half_of_the_room_is_left_out(tmp_path):
+  files = _files(tmp_path, mib=100 / 2**20)
+  lines = ['x' * 30, 'y' * 15, 'z' * 15]
+  assert files._within(iter(lines)) == lines[0] + lines[1]
+  assert files._within(iter(['w' * 99])) == 'w' * 99
+
+
+def test_a_run_resumed_has_no_file_past_its_checkpoint(tmp_path):
+  folder = tmp_path / 'rollouts'
+  folder.mkdir()
+  for step in (10, 20, 30):
+    (folder / f'{step:08d}.jsonl').write_text('{}\n')
+  _files(tmp_path, resume=20)
+  assert sorted(p.name for p in folder.iterdir()) == [
+    '00000010.jsonl', '00000020.jsonl',
+  ]  # fmt: skip
+  _files(tmp_path, resume=None)  # another run's are moved, not removed
+  assert len(list((tmp_path / 'rollouts.before-1').iterdir())) == 2
+
+
+def test_every_0_keeps_nothing_and_leaves_the_metrics_as_they_are(
+  kept, tmp_path
+):
+  c = recipe()
+  c.rollouts.every = 0
+  train.run(c, tmp_path)
+  assert not (tmp_path / 'rollouts').exists()
+  rows = [r for r in metrics_file.read(tmp_path) if 'train/loss' in r]
+  assert len(rows) == len(kept[1]) == WARM + 3
+  for row, other in zip(rows, kept[1]):
+    assert _without_clock(row) == _without_clock(other)
+
+
+def _without_clock(row):
+  return {k: v for k, v in row.items() if not k.startswith(('perf/', 'pool/'))}
+
+
+def _files(workdir, mib=1.0, resume=None):
+  c = recipe()
+  c.rollouts.mib = mib
+
+  class Problems:
+    train = []
+
+  where = epath.Path(workdir)
+  return rollout_files.RolloutFiles(c, where, Problems, None, resume)
