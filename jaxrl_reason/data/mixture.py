@@ -24,6 +24,7 @@ OWN = {
   'weight': 1.0,  # share of the draws, in any unit; or a schedule over steps
   'difficulty': None,  # of its problems, in any unit; None: each one's own
   'reward': None,  # what verifies its answers; None: what does for its data
+  'supervised': True,  # whether supervised stages are trained on it too
 }
 
 

@@ -33,6 +33,7 @@ class Problems:
   reward: the host reward that does, by name.
   alphabet: every character of its texts, or None when unknown.
   parts: of a mixture (`data.sources`), each source's (section, Problems).
+  supervised: what supervised stages are trained on; None: train.
   """
 
   train: Any
@@ -44,6 +45,7 @@ class Problems:
   parts: dict[str, tuple[Any, 'Problems']] = dataclasses.field(
     default_factory=dict
   )
+  supervised: Any = None
 
   @property
   def verifiers(self) -> tuple[str, ...]:
@@ -87,13 +89,14 @@ def _labelled(parts: dict, split: str) -> list:
   ]
 
 
-def mixed(parts: dict[str, tuple[Any, Problems]], window: int) -> Problems:
+def mixed(parts: dict[str, tuple[Any, Problems]], c) -> Problems:
   """Makes one of several sources.
 
   Args:
     parts: (section, Problems) by name.
-    window: problems of an endless source.
+    c: the `data` section.
   """
+  window, warm = c.controller.window, mixture.own(c, 'supervised')
   each = [part for _, part in parts.values()]
   train, heldout, harder = (_labelled(parts, s) for s in tasks.SPLITS)
   kernels = tuple(part.kernel for part in each)
@@ -107,6 +110,9 @@ def mixed(parts: dict[str, tuple[Any, Problems]], window: int) -> Problems:
     reward=BY_SOURCE,
     alphabet=None if None in alphabets else _united(alphabets),
     parts=parts,
+    supervised=mixture.OneAfterAnother(
+      [source for source, kept in zip(train, warm) if kept], window
+    ),
   )
 
 
@@ -125,7 +131,7 @@ def _of_sources(c, seed: int) -> Problems:
     if reward is not None:
       part = dataclasses.replace(part, reward=reward, kernel=reward)
     parts[name] = section, part
-  return mixed(parts, c.controller.window)
+  return mixed(parts, c)
 
 
 def load(c, seed: int) -> Problems:
@@ -261,7 +267,7 @@ def rendered(problems: Problems, c, tokenizer, folder=None) -> Problems:
       name: (section, rendered(part, section, tokenizer, folder))
       for name, (section, part) in problems.parts.items()
     }
-    return mixed(parts, c.controller.window)
+    return mixed(parts, c)
   if c.thinking not in ('', 'on', 'off'):
     raise ValueError(f'data.thinking={c.thinking!r}: choose on, off or ""')
   render = _renderer(c, problems, tokenizer, folder)
@@ -297,7 +303,7 @@ def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
       part, of_part = drop_long(part, section, tokenizer)
       parts[name] = section, part
       dropped |= {f'{name}/{split}': n for split, n in of_part.items()}
-    return mixed(parts, c.controller.window), dropped
+    return mixed(parts, c), dropped
 
   def prompt_fits(example):
     return len(pipeline.prompt_ids(example, tokenizer)) <= c.prompt_len

@@ -33,6 +33,12 @@ def check(config: ml_collections.ConfigDict) -> None:
   if config.data.sources:
     _check_names(config.data)
     _check_weights(config.data)
+    supervised = {'pretrain', 'sft'} & {*config.stages}
+    if supervised and not any(mixture.own(config.data, 'supervised')):
+      raise ValueError(
+        f'stages={config.stages}: no source of data.sources has '
+        'supervised=True to train on'
+      )
   elif config.data.controller.sources != 'weights':
     raise ValueError(
       f'data.controller.sources={config.data.controller.sources!r} steers '
@@ -69,6 +75,8 @@ def _check_source(key: str, source: Any) -> None:
       source[name], ml_collections.ConfigDict
     ):
       raise ValueError(f'{key}.{name}={source[name]!r}: must be a section')
+  if not isinstance(source.get('supervised', True), bool):
+    raise ValueError(f'{key}.supervised={source.supervised!r}: True or False')
   hard = source.get('difficulty')
   if hard is not None and (
     isinstance(hard, bool) or not isinstance(hard, int | float)

@@ -229,7 +229,8 @@ def _supervised(
     rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
     return *steps(learn, state, rows, root), {}
 
-  data = _batches(config, problems.train, encode, c.rows, k, name, mesh)
+  train = problems.supervised or problems.train
+  data = _batches(config, train, encode, c.rows, k, name, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 

@@ -29,7 +29,7 @@ def told(s, ids, reward, n_sources=1, **changes):
     valid=np.ones(n, bool),
     length=np.arange(n) + 1,
     answer_id=np.full(n, -1),
-    used_ids=np.asarray(ids),
+    used_ids=jnp.asarray(ids),
     used_tokens=np.arange(n) + 1,
   )
   rows |= changes

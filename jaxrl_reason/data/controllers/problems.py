@@ -12,6 +12,21 @@ import jax.numpy as jnp
 from jaxrl_reason.data.pool import Seen, Statistics
 
 
+def lowest(x: jax.Array, share: float | jax.Array) -> jax.Array:
+  """Tells which of x [M], from 0 to 1, are its lowest ceil(share M) values and
+  their equals. By halves, without sorting: a million take a fiftieth of it.
+  """
+
+  def halve(_, span):
+    low, high = span
+    middle = (low + high) / 2
+    enough = jnp.mean(x <= middle) >= share
+    return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+  span = jnp.float32(-1.0), jnp.float32(1.0)
+  return x <= jax.lax.fori_loop(0, 26, halve, span)[1]
+
+
 @dataclasses.dataclass(frozen=True)
 class Uniform:
   """Every problem alike; of one source, in epochs without replacement. The
@@ -173,7 +188,7 @@ class Drive(Uniform):
   def weigh(self, stats: Statistics, step: jax.Array) -> jax.Array:
     done = jnp.clip(step / self.steps, 0.0, 1.0)
     share = 1 - done * (1 - self.keep)
-    return (stats.rate <= jnp.quantile(stats.rate, share)).astype(jnp.float32)
+    return lowest(stats.rate, share).astype(jnp.float32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +235,7 @@ class AdaRft(Uniform):
   def weigh(self, stats: Statistics, step: jax.Array) -> jax.Array:
     del step
     far = jnp.abs(stats.difficulty - stats.own['target'])
-    return (far <= jnp.quantile(far, self.nearest)).astype(jnp.float32)
+    return lowest(far, self.nearest).astype(jnp.float32)
 
   def observe(self, stats: Statistics, seen: Seen) -> dict[str, jax.Array]:
     n = jnp.sum(seen.n)
