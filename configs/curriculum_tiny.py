@@ -12,7 +12,7 @@ and so on, with a fifth of the draws for what is below. Beside it, uniform draws
 over the same chains: `--config.data.controller.name=uniform
 --config.data.controller.sources=weights`.
 
-Results: docs/choosing.md, made by tools/benchmarks/controllers.py.
+Not run to its end yet; tools/benchmarks/controllers.py compares (docs/choosing.md).
 """
 
 from jaxrl_reason import config as config_lib

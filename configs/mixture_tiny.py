@@ -13,7 +13,7 @@ learnt from shall be countdown's: groups without signal are left out
 (`rl.filter='dead_groups'`), of which the two tasks have different shares, and
 `data.controller.sources='consumed'` makes up for that.
 
-Results: docs/choosing.md.
+Not run to its end yet.
 """
 
 from jaxrl_reason import config as config_lib

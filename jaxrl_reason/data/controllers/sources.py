@@ -57,8 +57,8 @@ class Free(Weights):
 @dataclasses.dataclass(frozen=True)
 class Consumed(Weights):
   """Shares as configured of the rows that are learnt from, whatever filters
-  leave of each source's (adaptive sampling of Apriel,
-  https://arxiv.org/abs/2508.10948).
+  leave of each source's (adaptive domain sampling of Apriel-Reasoner,
+  https://arxiv.org/abs/2604.02007).
 
   Draws go by what each source lacks after the next batch, over how much of a
   drawn row of it has been used.
