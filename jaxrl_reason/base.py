@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from flax import struct
 
 Params = Any  # a pytree of arrays
@@ -69,6 +70,13 @@ class Prompts:
   demo_length: jax.Array | None = None  # i32 [B], tokens of it
 
 
+def left_padded(ids: list[int], length: int) -> dict[str, np.ndarray]:
+  """Makes a row of `Prompts`: tokens and valid [P], of at most P=length ids."""
+  padding = length - len(ids)
+  valid = np.arange(length) >= padding
+  return {'tokens': np.array([*[0] * padding, *ids], np.int32), 'valid': valid}
+
+
 @struct.dataclass
 class Rollout:
   """N completions, rows of one prompt adjacent."""
@@ -83,6 +91,7 @@ class Rollout:
   temperature: jax.Array  # f32 [N]
   version: jax.Array  # i32 [N,C], updates behind the weights that drew a token
   policy_logp: jax.Array | None = None  # f32 [N,C], untempered, unfiltered
+  entropy: jax.Array | None = None  # f32 [N,C], nats, untempered, unfiltered
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   # int8 or 16 [N,T,L,k], experts each token used (`models.moe.UNKNOWN`).
   routes: jax.Array | None = None

@@ -1,10 +1,14 @@
-"""What the commands with a --config share: errors said in one line."""
+"""What commands share: errors said in one line, flags with a --config, flags
+without.
+"""
 
+import argparse
 import pathlib
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import ml_collections
 from absl import flags
@@ -15,6 +19,80 @@ USER_ERRORS = (ValueError, OSError, FloatingPointError)
 RETURN = 'return what config.default() gave'
 STAGES = '--config.stages'
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
+
+
+class Parser(argparse.ArgumentParser):
+  """Flags of a command without a recipe; a mistake is one line.
+
+  Not absl's flags: those of the modules that a command imports would be its
+  own.
+  """
+
+  def __init__(self, prog: str, doc: str | None):
+    """Args: doc: the command's docstring, for --help."""
+    super().__init__(
+      prog=f'python -m {prog}',
+      description=doc,
+      allow_abbrev=False,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+  def error(self, message: str):
+    fail(f'{message}; --help lists the options')
+
+  def text(self, name: str, default: str | None, help: str, **more) -> None:
+    """Adds --name=TEXT."""
+    self.add_argument(
+      name, default=default, help=_with_default(help, default), **more
+    )
+
+  def number(self, name: str, default: float, help: str) -> None:
+    """Adds --name=NUMBER, whole where the default is."""
+    kind = type(default)
+    self.add_argument(
+      name, type=kind, default=default, help=_with_default(help, default)
+    )
+
+  def hosts(self) -> None:
+    """Adds what makes one process one of several (`hosts.join`)."""
+    self.text('--coordinator', None, 'host:port of process 0, of several')
+    for name in ('--num_processes', '--process_id'):
+      self.add_argument(name, type=int, help='of several processes')
+
+  def switch(self, name: str, help: str) -> None:
+    """Adds --name, which is off where it is not given."""
+    self.add_argument(name, action='store_true', help=help)
+
+
+def _with_default(help: str, default) -> str:
+  # argparse reads % in it.
+  text = help if default in (None, '') else f'{help} [{default}]'
+  return text.replace('%', '%%')
+
+
+def listed(flag: str, text: str, kind: Callable[[str], Any]) -> tuple:
+  """Splits the values of a flag at its commas.
+
+  Raises:
+    ValueError: names the flag and the value that is none.
+  """
+  out = []
+  for part in text.split(',') if text else ():
+    try:
+      value = kind(part)
+    except ValueError:
+      value = ''
+    if value == '':
+      raise ValueError(f'{flag}={text}: {part!r} is no {kind.__name__}')
+    out.append(value)
+  return tuple(out)
+
+
+def one_of(flag: str, value: str, known: Iterable[str]) -> None:
+  """Refuses a value of a flag that is not known."""
+  if value not in known:
+    words = ', '.join(k for k in known if k)
+    raise ValueError(f'{flag}={value!r}: choose {words}')
 
 
 def define_recipe():

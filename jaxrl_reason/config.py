@@ -350,6 +350,9 @@ def default() -> ml_collections.ConfigDict:
         every=100,  # steps; both ends of a stage are always evaluated
         problems=256,  # of each split
         samples=4,  # completions per problem, for pass@k and maj@k
+        # Completions generated at a time, over all devices: bounds the memory
+        # and changes no answer. 0: as many as a step of the rl stage generates.
+        batch=0,
         temperature=1.0,
         harder=True,  # also the harder split, where there is one
         show=3,  # problems whose completions go into samples.txt
@@ -405,6 +408,11 @@ def micro_batch(config: ml_collections.ConfigDict, shards: int) -> int:
     return c.prompts * c.samples // (c.minibatches * c.micro_batches)
 
   return max(-(-rows(name) // shards) for name in config.stages)
+
+
+def eval_rows(config: ml_collections.ConfigDict) -> int:
+  """Completions that an evaluation generates at a time, over all devices."""
+  return config.eval.batch or config.rl.prompts * config.rl.samples
 
 
 def trainable(config: ml_collections.ConfigDict) -> str:

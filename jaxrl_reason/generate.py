@@ -26,11 +26,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.base import Model
-from jaxrl_reason.checkpoints import conversion, hf, pretrained
-from jaxrl_reason.data import chat, hf_tokenizers, pipeline, problems
+from jaxrl_reason.data import chat, pipeline
+from jaxrl_reason.evals import loading
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import adapters, transformer
-from jaxrl_reason.models.adapters import steering
 from jaxrl_reason.rewards import records
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.run import ranges
@@ -145,28 +143,14 @@ def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
   Raises:
     ValueError: it is none of these, or lacks a tokenizer or a template.
   """
-  folder, _ = pretrained.resolve(name)
-  cpu = jax.default_backend() == 'cpu'
-  dtype = dtype or ('float32' if cpu else 'bfloat16')
-  texts = folder
-  if (folder / 'checkpoints').is_dir():
-    c, _, params = conversion.read_run(folder)
-    texts = folder / pretrained.FOLDER
-  else:
-    c, _, params = conversion.read(folder, dtype)
-  if conversion.is_from_scratch(folder):
-    tokenizer = problems.tokenizer_of_run(folder)
-  else:
-    tokenizer = hf_tokenizers.load(texts)
-  hf.check_vocab(tokenizer.vocab_size, c, folder)
-  model = transformer.build(dataclasses.replace(c, dtype=dtype))
-  if steering.KEY in params:
-    model = adapters.attach(model, steering=True)
+  found = loading.load(name, dtype=dtype)
+  if use_chat and found.texts is None:
+    raise ValueError(f'{name} began from no folder: it has no chat template')
   return Generator(
-    model,
-    jax.tree.map(lambda x: x.astype(dtype), params),
-    tokenizer,
-    chat.load(texts) if use_chat else None,
+    found.model,
+    found.params,
+    found.tokenizer,
+    chat.load(found.texts) if use_chat else None,
     **settings,
   )
 
@@ -225,7 +209,7 @@ def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
   for i, line in enumerate(done):
     at = line.get('problem'), line.get('sample')
     own = rows[i // n] if i // n < len(rows) else {'': 0}
-    kept = {k: v for k, v in own.items() if k not in records.FIELDS}
+    kept = records.problem_of(own)
     if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
       raise ValueError(
         f'{out}:{i + 1} is of another --file or --n; name another --out'

@@ -5,6 +5,7 @@ functions give the sampler its distribution and the trainer the log-probability
 under it, so the two agree (float32: 1e-5) whatever the settings.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -86,7 +87,7 @@ def _floor(logits: jax.Array, s: Sampling) -> jax.Array:
 def shape(
   logits: jax.Array, s: Sampling, taken: jax.Array | None = None
 ) -> jax.Array:
-  """Logits [..., V] of the distribution drawn from.
+  """Shapes logits [..., V] into those of the distribution drawn from.
 
   Args:
     logits: f32 [..., V].
@@ -95,8 +96,8 @@ def shape(
       moved since it sampled may rank a token out of its own nucleus; its
       log-probability must stay finite there.
   """
-  heat = jnp.where(s.temperature > 0, s.temperature, 1.0)
-  logits = logits / heat[..., None]
+  temperature = jnp.where(s.temperature > 0, s.temperature, 1.0)
+  logits = logits / temperature[..., None]
   # Reading a vocabulary 60 times costs more than the rest of a decode step;
   # skip it at run time when every filter is neutral. Only a number per row
   # leaves the branches: logits that did would be copied there.
@@ -114,7 +115,7 @@ def shape(
 
 
 def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-  """log p(tokens) [...] under logits [..., V].
+  """Computes log p(tokens) [...] under logits [..., V].
 
   A masked sum picks the token: it stays local to each shard of a split
   vocabulary, where take_along_axis would gather the logits whole.
@@ -125,7 +126,7 @@ def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def entropy(logits: jax.Array) -> jax.Array:
-  """Entropy [...] in nats of logits [..., V]."""
+  """Computes the entropy [...] in nats of logits [..., V]."""
   logp = jax.nn.log_softmax(logits, axis=-1)
   return -jnp.sum(jnp.exp(logp) * logp, axis=-1)
 
@@ -133,7 +134,8 @@ def entropy(logits: jax.Array) -> jax.Array:
 def draw(
   logits: jax.Array, s: Sampling, keys: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """(a token per row [N], its log-probability [N]) from shaped logits [N,V].
+  """Draws (a token per row [N], its log-probability [N]) from shaped logits
+  [N,V].
 
   Inverse of the cumulative distribution in two levels, first a block of the
   vocabulary, then a token in it: two uniforms per row, where Gumbel-max needs
@@ -145,7 +147,7 @@ def draw(
   n, vocab = logits.shape
   # A power of two, so that shards of the vocabulary hold whole blocks.
   blocks = min(128, 2 ** math.ceil(math.log2(vocab) / 2))
-  u = jax.vmap(lambda key: jax.random.uniform(key, (2,)))(keys)
+  u = jax.vmap(functools.partial(jax.random.uniform, shape=(2,)))(keys)
   logits = jnp.pad(logits, ((0, 0), (0, -vocab % blocks)), constant_values=OUT)
   logits = logits.reshape(n, blocks, -1)
   highest = jnp.max(logits, axis=-1)

@@ -14,6 +14,7 @@ knows by its name. docs/plan.md works an example.
 
 import json
 import math
+import operator
 import pathlib
 import sys
 
@@ -97,9 +98,11 @@ class Planner:
     unknown = set(self.only) - set(names)
     if unknown:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
-    wanted = [n for n in names if not self.only or n in self.only]
+    wanted = [n for n in names if n in (self.only or names)]
     each = self.facts_of(config, wanted)
     facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
+    if phases.EVALUATE in wanted:
+      facts['evaluation'] = report.evaluation_facts(config, parts)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}
     return facts
@@ -140,9 +143,10 @@ class Planner:
     return out
 
   def largest(self, facts: dict) -> int:
-    """The most prompts that fit, by the phase that needs most."""
-    inside = [p for p in facts['phases'] if p['phase'] not in phases.SUPERVISED]
-    top = max(inside, key=lambda p: p['needs_gib'])
+    """Finds the most prompts that fit, by the phase that needs most."""
+    wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
+    inside = [p for p in facts['phases'] if p['phase'] in wanted]
+    top = max(inside, key=operator.itemgetter('needs_gib'))
     start, room = facts['prompts'], self.machine.chip.hbm
 
     def needs(prompts: int) -> float:
@@ -158,7 +162,9 @@ class Planner:
     return search.largest(needs, room, start, unit, MOST * start)
 
   def search(self) -> list[dict]:
-    """The recipe on every mesh shape: the fastest first, then what fails."""
+    """Plans the recipe on every mesh shape: the fastest first, then what
+    fails.
+    """
     kv_heads = self.parts(self.config).shape.kv_heads
     found = []
     for mesh in search.meshes(
@@ -202,7 +208,7 @@ def ranking(found: list[dict]) -> str:
 
 
 def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
-  """(what to print, the same as data) of a plan.
+  """Returns (what to print, the same as data) of a plan.
 
   Args:
     options: model, slices, only, full_depth, search, largest: the flags.
@@ -217,7 +223,8 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
     return ranking(found), {'meshes': found}
   facts = planner.plan(config)
   facts['advice'] = advice.lines(config, facts)
-  if largest and facts['prompts']:
+  steps = phases.of_a_step(p['phase'] for p in facts['phases'])
+  if largest and facts['prompts'] and steps:
     facts['largest_prompts'] = planner.largest(facts)
   return report.table(facts), facts
 

@@ -9,7 +9,7 @@ from etils import epath
 
 
 def cache_dir() -> epath.Path:
-  """The user's folder for what can be made again."""
+  """Returns the user's folder for what can be made again."""
   base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   return epath.Path(base) / 'jaxrl_reason'
 
@@ -35,7 +35,7 @@ def explained(path: str | os.PathLike) -> Iterator[None]:
 
 
 def json_object(path: str | os.PathLike) -> dict:
-  """The object that a JSON file holds.
+  """Reads the object that a JSON file holds.
 
   Raises:
     ValueError: names a file that is no JSON, or holds no object.

@@ -11,6 +11,7 @@ and attention gathers keys and values, never scores. Everywhere else, decoding
 included, 'context' splits rows further where their number allows it.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -44,8 +45,8 @@ DECODE_RULES = TRAIN_RULES | {'embed': None}
 def make_mesh(
   shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None
 ) -> Mesh:
-  """A mesh of sizes along AXES; the last may be left out (1), and one may be
-  -1: what is left over.
+  """Makes a mesh of sizes along AXES; the last may be left out (1), and one may
+  be -1: what is left over.
   """
   devices = jax.devices() if devices is None else list(devices)
   sizes = all(isinstance(n, int) and (n == -1 or n > 0) for n in shape)
@@ -87,7 +88,9 @@ def _over_slices(shape: list[int], slices: int, devices: list) -> Mesh:
 
 
 def partition(axes: Sequence[str | None], rules: dict) -> P:
-  """The PartitionSpec of logical axes; unknown or repeated names raise."""
+  """Returns the PartitionSpec of logical axes; unknown or repeated names
+  raise.
+  """
   unknown = [a for a in axes if a is not None and a not in rules]
   if unknown:
     raise ValueError(f'no sharding rule for axis {unknown[0]!r}: {list(rules)}')
@@ -99,7 +102,7 @@ def partition(axes: Sequence[str | None], rules: dict) -> P:
 
 
 def shardings(specs: Any, mesh: Mesh, rules: dict) -> Any:
-  """A NamedSharding per spec; sizes that do not divide raise."""
+  """Returns a NamedSharding per spec; sizes that do not divide raise."""
 
   def leaf(path, s):
     part = partition(s.axes, rules)
@@ -111,9 +114,7 @@ def shardings(specs: Any, mesh: Mesh, rules: dict) -> Any:
         )
     return NamedSharding(mesh, part)
 
-  return jax.tree_util.tree_map_with_path(
-    lambda p, s: leaf(trees.path_str(p), s), specs
-  )
+  return trees.map_with_path(leaf, specs)
 
 
 def rows(x: jax.Array, axis: int = 0) -> jax.Array:
@@ -135,7 +136,7 @@ def tokens(x: jax.Array, axis: int = 0) -> jax.Array:
 
 
 def gathered(x: jax.Array) -> jax.Array:
-  """[N,T,...] pinned by rows, every device of a context holding all T."""
+  """Pins [N,T,...] by rows, every device of a context holding all T."""
   return _pin(x, {0: ROWS, 1: None}) if _size(('context',)) > 1 else x
 
 
@@ -156,7 +157,7 @@ def _pin(x: jax.Array, where: dict[int, tuple[str, ...] | None]) -> jax.Array:
 
 
 def in_mesh() -> bool:
-  """Whether the program being traced has a mesh of ours."""
+  """Tells whether the program being traced has a mesh of ours."""
   mesh = jax.sharding.get_abstract_mesh()
   return not mesh.empty and set(AXES) <= set(mesh.axis_names)
 
@@ -168,32 +169,36 @@ def _size(names: Sequence[str]) -> int:
 
 
 def n_row_shards() -> int:
-  """Devices over which batches of the mesh in use are split; 1 outside one."""
+  """Counts the devices over which batches of the mesh in use are split; 1
+  outside one.
+  """
   return _size(ROWS)
 
 
 def n_context_shards() -> int:
-  """Devices over which a row's tokens are split; 1 outside a mesh."""
+  """Counts the devices over which a row's tokens are split; 1 outside a
+  mesh.
+  """
   return _size(('context',))
 
 
 def n_local_heads(n: int, n_kv: int) -> int:
-  """Of n query heads, those on one device (`on_shards`)."""
+  """Counts those of n query heads that are on one device (`on_shards`)."""
   shards = _size(('tensor',))
   return n if n_kv % shards else n // shards
 
 
 def is_own_device() -> bool:
-  """Whether what is traced runs on one device by itself: without a mesh, or
-  where `shard_map` has taken every axis of it.
+  """Tells whether what is traced runs on one device by itself: without a mesh,
+  or where `shard_map` has taken every axis of it.
   """
   mesh = jax.sharding.get_abstract_mesh()
   return mesh.empty or mesh.are_all_axes_manual or mesh.size == 1
 
 
 def platform() -> str:
-  """What the program being traced is compiled for: the mesh's platform, which
-  may be described only, or the default one ('cpu', 'tpu', 'gpu').
+  """Tells what the program being traced is compiled for: the mesh's platform,
+  which may be described only, or the default one ('cpu', 'tpu', 'gpu').
   """
   device = jax.sharding.get_abstract_mesh().abstract_device
   return device.platform if device else jax.default_backend()
@@ -202,7 +207,7 @@ def platform() -> str:
 def on_shards(
   f: Callable, kernel_specs: Callable, *, n_rows: int, n_heads: int
 ) -> Callable:
-  """f(kernel, q, q_ids, k, v, ids) on every device's own rows, heads and
+  """Runs f(kernel, q, q_ids, k, v, ids) on every device's own rows, heads and
   queries, for kernels that the partitioner cannot split; outside a mesh, f
   itself.
 
@@ -230,9 +235,9 @@ def on_shards(
 
 
 def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
-  """f(rows, weights, axis) -> arrays [M,...], every device by itself: it has
-  its own of the rows [M,...], and its share of the experts' weights [E,...],
-  which are split over mesh axis `axis`. The tensor axis stays the
+  """Runs f(rows, weights, axis=) -> arrays [M,...], every device by itself: it
+  has its own of the rows [M,...], and its share of the experts' weights
+  [E,...], which are split over mesh axis `axis`. The tensor axis stays the
   partitioner's.
 
   Outside a mesh, or where the rows do not divide, `axis` is None and all of it
@@ -240,9 +245,9 @@ def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
   """
   n, axis = n_row_shards(), TRAIN_RULES['expert']
   if n == 1 or jax.tree.leaves(rows)[0].shape[0] % n:
-    return f(rows, weights, None)
+    return f(rows, weights, axis=None)
   return jax.shard_map(
-    lambda rows, weights: f(rows, weights, axis),
+    functools.partial(f, axis=axis),
     in_specs=(P(ROWS), P(axis)),
     out_specs=P(ROWS),
     # Axes of one device as well: kernels want no axis left to the partitioner.
@@ -252,7 +257,7 @@ def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
 
 
 def constrain(tree: Any, specs: Any, rules: dict) -> Any:
-  """The arrays of a spec tree, laid out by a rule table, inside jit.
+  """Lays out the arrays of a spec tree by a rule table, inside jit.
 
   Of a weight of several arrays (`models.layers`), it pins the one that has the
   spec's shape. Does nothing outside a mesh, as `rows`.
@@ -275,13 +280,15 @@ def replicated(mesh: Mesh) -> NamedSharding:
 
 
 def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
-  """Sharding of host batches: dimension `axis` over the row axes."""
+  """Returns the sharding of host batches: dimension `axis` over the row
+  axes.
+  """
   return NamedSharding(mesh, P(*[None] * axis, ROWS))
 
 
 def my_rows(mesh: Mesh, n: int) -> np.ndarray:
-  """Positions [m] of those of a batch's n rows that this process's devices
-  hold: all of them where it is alone.
+  """Returns positions [m] of those of a batch's n rows that this process's
+  devices hold: all of them where it is alone.
   """
   held = row_sharding(mesh).addressable_devices_indices_map((n,))
   spans = {rows.indices(n)[:2] for (rows,) in held.values()}
@@ -289,20 +296,18 @@ def my_rows(mesh: Mesh, n: int) -> np.ndarray:
 
 
 def row_shards(mesh: Mesh) -> int:
-  """Pieces that the rows of a batch are split into."""
+  """Counts the pieces that the rows of a batch are split into."""
   return int(np.prod([mesh.shape[a] for a in ROWS]))
 
 
 def rows_of_all(mesh: Mesh, n_mine: int) -> int:
-  """N of a batch of which this process holds n_mine rows."""
+  """Counts the rows of a batch of which this process holds n_mine."""
   shards = row_shards(mesh)
   return n_mine * shards // len(my_rows(mesh, shards))
 
 
 def to_global(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
-  """Host arrays of this process's rows (`my_rows`) as global arrays, rows
-  sharded.
-  """
+  """Makes global arrays, rows sharded, of this process's rows (`my_rows`)."""
   sharding = row_sharding(mesh, axis)
 
   def leaf(x):
@@ -327,7 +332,7 @@ def _same(x):
 
 
 def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
-  """This process's rows (`my_rows`) of a global array; waits for it."""
+  """Returns this process's rows (`my_rows`) of a global array; waits for it."""
   if x.is_fully_addressable:
     return np.asarray(x)
   where = row_sharding(mesh)
@@ -348,8 +353,8 @@ OF_GROUPS = ('control/refill/groups/', 'control/replay/groups/')
 def state_shardings(
   template: Any, params: Any, mesh: Mesh, offload: tuple[str, ...] = ()
 ) -> Any:
-  """Shardings of a whole state: every array that belongs to a parameter (the
-  optimizer's moments, the reference) lies as the parameter does.
+  """Returns shardings of a whole state: every array that belongs to a parameter
+  (the optimizer's moments, the reference) lies as the parameter does.
 
   Args:
     template: the state's shapes; params: shardings of its parameters.

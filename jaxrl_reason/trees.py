@@ -1,5 +1,6 @@
 """Trees addressed by `a/b/c` paths: what regex rules over parameters use."""
 
+import operator
 import re
 import zlib
 from collections.abc import Callable
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 
 def path_str(path) -> str:
-  """A jax key path as 'layers/attn/q'."""
+  """Writes a jax key path as 'layers/attn/q'."""
   return '/'.join(
     str(getattr(k, 'key', getattr(k, 'idx', getattr(k, 'name', k))))
     for k in path
@@ -24,7 +25,7 @@ def flatten(tree: Any, is_leaf: Callable | None = None) -> dict[str, Any]:
 
 
 def unflatten(leaves: dict[str, Any]) -> dict[str, Any]:
-  """Nested dictionaries of leaves by path; the inverse of `flatten`."""
+  """Nests leaves by path in dictionaries; the inverse of `flatten`."""
   tree: dict[str, Any] = {}
   for path, leaf in leaves.items():
     *outer, last = path.split('/')
@@ -38,7 +39,7 @@ def unflatten(leaves: dict[str, Any]) -> dict[str, Any]:
 def map_with_path(
   f: Callable, tree: Any, *rest: Any, is_leaf: Callable | None = None
 ) -> Any:
-  """`f(path, leaf, *rest_leaves)` over a tree; path as 'a/b/c'."""
+  """Maps `f(path, leaf, *rest_leaves)` over a tree; path as 'a/b/c'."""
   return jax.tree_util.tree_map_with_path(
     lambda path, *leaves: f(path_str(path), *leaves),
     tree,
@@ -48,7 +49,8 @@ def map_with_path(
 
 
 def match(rules, path: str) -> Any:
-  """Value of the first (regex, value) rule that matches the whole path.
+  """Returns the value of the first (regex, value) rule that matches the whole
+  path.
 
   Raises:
     ValueError: no rule covers the path (a silent default would hide a
@@ -64,8 +66,8 @@ def match(rules, path: str) -> Any:
 
 
 def split(tree: Any, pattern: str) -> tuple[Any, Any]:
-  """(leaves whose path the regex matches, the others): two trees of the same
-  form, None where a leaf is in the other one; (the tree, None) of '.*'.
+  """Returns (leaves whose path the regex matches, the others): two trees of the
+  same form, None where a leaf is in the other one; (the tree, None) of '.*'.
 
   Raises:
     ValueError: the pattern matches nothing.
@@ -85,7 +87,7 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
 
 
 def join(a: Any, b: Any) -> Any:
-  """The tree that `split` took apart."""
+  """Joins the tree that `split` took apart."""
   if b is None:
     return a
   return jax.tree.map(
@@ -93,13 +95,18 @@ def join(a: Any, b: Any) -> Any:
   )
 
 
+def take(tree: Any, index: Any) -> Any:
+  """Takes the part `index` of every array of a tree, x[index]."""
+  return jax.tree.map(operator.itemgetter(index), tree)
+
+
 def n_params(tree: Any) -> int:
-  """How many numbers the tree's arrays (or shapes) hold."""
+  """Counts the numbers that the tree's arrays (or shapes) hold."""
   return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def n_bytes(tree: Any) -> int:
-  """How many bytes the tree's arrays (or shapes) hold."""
+  """Counts the bytes that the tree's arrays (or shapes) hold."""
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 

@@ -2,6 +2,7 @@
 
 import ast
 
+import pytest
 from small import ROOT
 
 OURS = 'jaxrl_reason'
@@ -17,8 +18,31 @@ FLOORS = (
   'evals',
   'run',
   'planning',
-  'convert generate grade main plan report',
+  'convert curate evaluate generate grade main plan report',
 )
+
+
+# Rooms whose public docstrings begin with a verb in the third person, and the
+# verbs; another one is a word more here.
+PLAIN = (
+  'base batch command convert logits losses models/adapters models/families '
+  'models/parts models/published plan reading rewards/code rewards/judges '
+  'rewards/kernels rewards/math rewards/pool rewards/puzzles rewards/text '
+  'tasks trees update'
+)
+VERBS = (
+  'Adds Adopts Answers Applies Asks Assembles Attends Averages Calls '
+  'Canonicalises Casts Changes Checks Chooses Clamps Classifies Clips '
+  'Clusters Compares Computes Converts Counts Cuts Decides Decodes Defines '
+  'Describes Divides Does Draws Drops Ends Enters Extracts Fills Finds Folds '
+  'Forbids Gathers Gives Grades Guesses Identifies Installs Joins Judges '
+  'Keeps Lays Leaves Lists Makes Maps Marks Masks Measures Mounts Multiplies '
+  'Names Nests Notes Numbers Opens Orders Packs Parses Plans Puts Raises '
+  'Reads Reduces Refuses Removes Repeats Replaces Restricts Returns Rotates '
+  'Runs Scales Scores Sets Shapes Shifts Sorts Splits Spreads Stops '
+  'Summarises Takes Tells Tests Turns Undoes Unpacks Waits Wants Works '
+  'Writes'
+).split()
 
 
 def rooms_imported(path) -> set[str]:
@@ -55,5 +79,37 @@ def test_losses_stand_alone():
     assert rooms_imported(path) <= {'losses'}, path
 
 
+def public_docstrings(path):
+  """(name, docstring) of the public functions and methods of a file."""
+  functions = ast.FunctionDef | ast.AsyncFunctionDef
+  for node in ast.parse(path.read_text()).body:
+    inside = node.body if isinstance(node, ast.ClassDef) else [node]
+    for f in inside if not getattr(node, 'name', '_').startswith('_') else ():
+      if isinstance(f, functions) and not f.name.startswith('_'):
+        yield f.name, ast.get_docstring(f)
+
+
+@pytest.mark.parametrize('room', PLAIN.split())
+def test_docstrings_begin_with_a_verb(room):
+  paths = sorted(PACKAGE.glob(f'{room}.py')) or (PACKAGE / room).rglob('*.py')
+  found = [(p, *rest) for p in paths for rest in public_docstrings(p)]
+  assert found
+  for path, name, text in found:
+    verb = text.split()[0].strip(',;:') if text else VERBS[0]
+    assert verb in VERBS, f'{path}: {name} begins with {verb!r}'
+
+
+def test_losses_are_annotated():
+  for path in (PACKAGE / 'losses').rglob('*.py'):
+    for f in ast.parse(path.read_text()).body:
+      if isinstance(f, ast.FunctionDef) and not f.name.startswith('_'):
+        arguments = f.args.posonlyargs + f.args.args + f.args.kwonlyargs
+        bare = [a.arg for a in arguments if a.annotation is None]
+        assert not bare and f.returns, f'{path}: {f.name}: {bare}'
+
+
 def test_the_top_level_is_small():
-  assert len(list(PACKAGE.glob('*.py'))) <= 17
+  files = {path.stem for path in PACKAGE.glob('*.py')}
+  commands = set(FLOORS[-1].split())
+  assert commands <= files
+  assert len(files - commands) <= 11

@@ -68,11 +68,16 @@ def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
   )
 
 
-def read_run(folder: pathlib.Path) -> tuple[Config, dict, Any]:
+def read_run(
+  folder: pathlib.Path, step: int | None = None
+) -> tuple[Config, dict, Any]:
   """(Config, config.json, parameters) of a run, int8 multiplied out and
   adapters merged; steering vectors are still beside them.
+
+  Args:
+    step: of the checkpoint; None: the newest.
   """
-  params = other_run.read_params(epath.Path(folder))
+  params = other_run.read_params(epath.Path(folder), step)
   c, h = config_of_run(folder, params['embed'].shape[0])
   bad = hf.nonfinite(params)
   if bad:

@@ -39,6 +39,24 @@ class BadRow(ValueError):
   """A row that is no problem; names file, row, field and remedy."""
 
 
+def rows(path: epath.Path) -> Iterator[tuple[int, dict]]:
+  """(number from 1, row) of a file, JSON lines or Parquet by its suffix."""
+  return _parquet(path) if path.suffix == '.parquet' else _json_lines(path)
+
+
+def examples(path: epath.Path, fields: Mapping[str, str]) -> list[dict]:
+  """The examples of one file, repeated questions left out.
+
+  Args:
+    fields: names of question, answer and solution, see the module.
+
+  Raises:
+    ValueError: names file, row and field (`BadRow`), or the file has none.
+    ImportError: Parquet without pyarrow.
+  """
+  return _read([path], fields, set())
+
+
 def _json_lines(path: epath.Path) -> Iterator[tuple[int, dict]]:
   """(line number, row) of every line that is not empty."""
   for number, line in enumerate(path.read_bytes().split(b'\n'), start=1):
@@ -171,9 +189,8 @@ def _read(
   """The examples of some files; questions already `seen` are left out."""
   out, repeated = [], 0
   for path in paths:
-    rows = _json_lines(path) if path.suffix == '.jsonl' else _parquet(path)
     number = 0
-    for number, row in rows:
+    for number, row in rows(path):
       try:
         example = _example(row, fields)
       except BadRow as error:
@@ -195,8 +212,10 @@ def _read(
   return out
 
 
-def _is_heldout(example: dict, share: float) -> bool:
-  """By a hash of the question, so that more rows move none."""
+def is_heldout(example: dict, share: float) -> bool:
+  """Whether a problem is held out, by a hash of its question: more rows move
+  none.
+  """
   return int.from_bytes(_key(example['prompt'])[:8]) < share * 2**64
 
 
@@ -227,8 +246,8 @@ def load(
   test = _read(paths['test'], fields, seen)  # first: it takes from train
   train = _read(paths['train'], fields, seen)
   if not paths['test']:
-    test = [e for e in train if _is_heldout(e, heldout)]
-    train = [e for e in train if not _is_heldout(e, heldout)]
+    test = [e for e in train if is_heldout(e, heldout)]
+    train = [e for e in train if not is_heldout(e, heldout)]
   if not (train and test):
     raise ValueError(
       f'{source}: {len(train)} problems to train on and {len(test)} held out, '

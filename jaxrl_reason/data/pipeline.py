@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from jaxrl_reason import tasks
+from jaxrl_reason.base import left_padded
 
 # grain indexes with 64 bits, prompt ids with 32.
 ENDLESS = 2**31 - 1
@@ -52,11 +53,7 @@ def pad_prompt(ids: list[int], length: int, what: str) -> dict:
       f'{length}. Raise data.prompt_len, or drop long prompts with '
       'data.too_long="drop".'
     )
-  tokens, valid = np.zeros(length, np.int32), np.zeros(length, bool)
-  if ids:
-    tokens[-len(ids) :] = ids
-    valid[-len(ids) :] = True
-  return {'tokens': tokens, 'valid': valid}
+  return left_padded(ids, length)
 
 
 def prompt_ids(example: dict, tokenizer) -> list[int]:

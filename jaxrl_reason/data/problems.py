@@ -230,8 +230,13 @@ def _stop_at_turn_end(tokenizer, template: chat.ChatTemplate) -> None:
     tokenizer.eos_ids = tuple(dict.fromkeys((end, *tokenizer.eos_ids)))
 
 
-def _renderer(c, problems: Problems, tokenizer, folder):
-  """question -> prompt text, as a `data` section has it; None: as it is."""
+def renderer(c, problems: Problems, tokenizer, folder):
+  """Gives question -> prompt text, as a `data` section has it; None: as it is.
+
+  Args:
+    problems: whose train split has the solved ones of `data.shots`.
+    folder: the model's, where the run has one.
+  """
   if c.template == 'chat':
     if c.tokenizer != 'hf':
       raise ValueError('data.template="chat" needs data.tokenizer="hf"')
@@ -270,7 +275,7 @@ def rendered(problems: Problems, c, tokenizer, folder=None) -> Problems:
     return mixed(parts, c)
   if c.thinking not in ('', 'on', 'off'):
     raise ValueError(f'data.thinking={c.thinking!r}: choose on, off or ""')
-  render = _renderer(c, problems, tokenizer, folder)
+  render = renderer(c, problems, tokenizer, folder)
   if render is None:
     return problems
   sources = {k: getattr(problems, k) for k in ('train', 'heldout', 'harder')}

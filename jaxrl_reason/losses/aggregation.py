@@ -25,7 +25,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
   Part,
+  Sums,
   as_mask,
   check_shapes,
   choose,
@@ -37,8 +39,14 @@ from jaxrl_reason.losses.arrays import (
 from jaxrl_reason.losses.groups import over_group, segment_ids
 
 
-def counts(mask, *, length=None, axis_name=None, sums=None):
-  """The divisors of a batch: {'tokens', 'rows', 'nonempty', 'length'}.
+def counts(
+  mask: Array,
+  *,
+  length: Array | None = None,
+  axis_name: str | tuple[str, ...] | None = None,
+  sums: Sums | None = None,
+) -> dict[str, jax.Array]:
+  """Computes the divisors of a batch: {'tokens', 'rows', 'nonempty', 'length'}.
 
   Args:
     mask: [N, T], 1 where a token was sampled by the policy and is trained on.
@@ -94,8 +102,14 @@ AGGREGATIONS = {
 
 
 def aggregate(
-  x, mask, how, *, denominators=None, length=None, count_empty=False
-):
+  x: Array,
+  mask: Array,
+  how: str,
+  *,
+  denominators: Sums | None = None,
+  length: Array | None = None,
+  count_empty: bool = False,
+) -> jax.Array:
   """Reduces `x` [N, T] over the mask; 0 when the mask is empty, never NaN.
 
   Args:
@@ -126,7 +140,7 @@ class Aggregate(Part):
   )
 
   @property
-  def keys_read(self):
+  def keys_read(self) -> set[str]:
     fixed = self.how in ('fixed_length', 'length_weighted')
     return super().keys_read - (set() if fixed else {'fixed_length'})
 
@@ -135,8 +149,8 @@ class Aggregate(Part):
     return aggregate(x, mask, self.how, **options)
 
 
-def group_token_weight(mask, group):
-  """[N, T] weights that turn `token_mean` into a mean over prompts.
+def group_token_weight(mask: Array, group: Array) -> jax.Array:
+  """Computes weights [N, T] that turn `token_mean` into a mean over prompts.
 
   w_it = (tokens / prompts) / tokens of my prompt's group, so that
   sum_it w_it x_it / tokens = mean over prompts of each group's token mean:

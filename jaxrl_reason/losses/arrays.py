@@ -37,6 +37,9 @@ import jax.numpy as jnp
 import numpy as np
 
 Array = jax.typing.ArrayLike
+Arrays = Mapping[str, Any]  # by the names of SHAPES, None where absent
+Sums = Mapping[str, Array]  # scalars of the whole batch
+Metrics = dict[str, jax.Array]  # scalars
 
 # exp() of a log-ratio is taken inside +-40: e^40 = 2.4e17 is exact enough for
 # any clip or truncation that follows and its sums stay finite in float32,
@@ -83,7 +86,7 @@ def check_shapes(**arrays: Any) -> None:
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-  """The arrays among a function's arguments, `locals()`, of checked shapes."""
+  """Returns the arrays among the arguments `locals()`, of checked shapes."""
   arrays = {name: x for name, x in given.items() if name in SHAPES}
   check_shapes(**arrays)
   return arrays
@@ -92,19 +95,18 @@ def checked(given: Mapping[str, Any]) -> dict[str, Any]:
 def _misfit(name, shape, sizes):
   forms = ' or '.join(f'[{", ".join(f)}]' for f in SHAPES[name].split('|'))
   known = ', '.join(f'{k}={n}' for k, n in sizes.items())
-  return f'losses: {name} has shape {list(shape)} and has to be {forms}' + (
-    f' with {known}, as the arguments before it have.' if known else '.'
-  )
+  end = f' with {known}, as the arguments before it have' if known else ''
+  return f'losses: {name} has shape {list(shape)} and has to be {forms}{end}.'
 
 
 def nearest(word: Any, choices: Iterable[str]) -> str:
-  """'Did you mean ..? ', or nothing where no choice is similar."""
+  """Returns 'Did you mean ..? ', or nothing where no choice is similar."""
   close = difflib.get_close_matches(str(word), list(choices), 1, 0.5)
   return f'Did you mean {close[0]!r}? ' if close else ''
 
 
 def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
-  """choices[value], or a ValueError that names the key and the choices."""
+  """Returns choices[value]; a ValueError names the key and the choices."""
   if value not in choices:
     raise ValueError(
       f'losses: {key}={value!r} is no choice. {nearest(value, choices)}'
@@ -114,10 +116,7 @@ def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
 
 
 def required(arrays: Mapping[str, Any], name: str, but: str = '') -> Any:
-  """arrays[name], or a ValueError that says what to do about its absence.
-
-  The array named `but` may be absent.
-  """
+  """Returns arrays[name]; where it is None, except of `but`, a ValueError."""
   if arrays.get(name) is None and name != but:
     name = {'at_sampling': 'old_logp'}.get(name, name)
     raise ValueError(
@@ -155,16 +154,16 @@ class Part:
 
   @functools.cached_property
   def options(self) -> dict[str, Any]:
-    """The fields by the names of the arguments of `fn`."""
+    """Returns the fields by the names of the arguments of `fn`."""
     return {argument: getattr(self, field) for field, argument, _ in self.names}
 
   @property
   def keys_read(self) -> set[str]:
-    """The flat settings that have an effect, given the others."""
+    """Names the flat settings that have an effect, given the others."""
     return {key for _, _, key in self.names}
 
   def take(self, arrays: Mapping[str, Any]) -> list[Any]:
-    """The arrays the part reads; only old_logp may be None: on-policy."""
+    """Takes the arrays the part reads; only old_logp may be None: on-policy."""
     return [required(arrays, name, 'old_logp') for name in self.reads]
 
   def __call__(self, arrays: Mapping[str, Any]) -> Any:
@@ -173,8 +172,8 @@ class Part:
     return self.fn(*self.take(arrays), **also, **self.options)
 
 
-def flat_names(prefix, fields):
-  """`Part.names` of fields whose flat setting is prefix_field."""
+def flat_names(prefix: str, fields: str) -> tuple[tuple[str, str, str], ...]:
+  """Makes `Part.names` of fields whose flat setting is prefix_field."""
   return tuple((f, f, f'{prefix}_{f}') for f in fields.split())
 
 
@@ -186,27 +185,34 @@ class Weight(Part):
 
   metric: ClassVar[str | None] = None
 
-  def sums(self, arrays):
-    """{name: scalar}: what of the whole batch the part has to know."""
+  def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
+    """Computes what the part has to know of the whole batch, {name: scalar}."""
     return {}
 
-  def weight(self, arrays, denominators):
-    """The factor [N, T], and its metrics."""
+  def weight(
+    self, arrays: Arrays, denominators: Sums
+  ) -> tuple[jax.Array, Metrics]:
+    """Computes the factor [N, T], and its metrics."""
     w, mask = self(arrays), arrays['mask']
     share = safe_divide(keep(mask, 1 - w).sum(), denominators['tokens'])
     return w, {} if self.metric is None else {self.metric: stop(share)}
 
 
 # Fields that are shorter than the flat setting they hold.
-_SHORT = {
-  'clip_low': 'low',
-  'clip_high': 'high',
-  'dual_clip': 'dual',
-  'clip_high_entropy': 'wide',
-}
+_SHORT = dict(
+  clip_low='low', clip_high='high', dual_clip='dual', clip_high_entropy='wide'
+)
 
 
-def part(name, fn, base=Part, *, reads=None, flat=None, **attributes):
+def part(
+  name: str,
+  fn: Callable,
+  base: type[Part] = Part,
+  *,
+  reads: Mapping[str, str] | None = None,
+  flat: Mapping[str, str] | None = None,
+  **attributes: Any,
+) -> type[Part]:
   """Makes the record of a function's settings: a subclass of `base`.
 
   Positional arguments of the function are arrays, and so are keyword ones that
@@ -240,13 +246,13 @@ def part(name, fn, base=Part, *, reads=None, flat=None, **attributes):
 
 
 def as_float(x: Array) -> jax.Array:
-  """`x` as float32, or float64 when it already is."""
+  """Returns `x` as float32, or float64 when it already is."""
   x = jnp.asarray(x)
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 
 def as_mask(mask: Array) -> jax.Array:
-  """Any 0/1 array as bool; ValueError on other values outside of jit.
+  """Reads any 0/1 array as bool; ValueError on other values outside of jit.
 
   A mask of 0.5 is a weight: hand it to `policy_loss(token_weight=..)`.
   """
@@ -261,18 +267,18 @@ def as_mask(mask: Array) -> jax.Array:
   return mask != 0
 
 
-def keep(mask, x, fill=0.0):
-  """`x` where the mask is set, `fill` elsewhere; NaN-proof in both passes."""
+def keep(mask: Array, x: Array, fill: Array = 0.0) -> jax.Array:
+  """Keeps `x` where the mask is set, else `fill`; NaN-proof in both passes."""
   return jnp.where(as_mask(mask), as_float(x), fill)
 
 
-def safe_exp(x):
-  """exp(x) with x clamped to +-MAX_LOG_RATIO."""
+def safe_exp(x: Array) -> jax.Array:
+  """Computes exp(x) with x clamped to +-MAX_LOG_RATIO."""
   return jnp.exp(hard_clip(x, -MAX_LOG_RATIO, MAX_LOG_RATIO))
 
 
-def hard_clip(x, low, high):
-  """clip(x, low, high) with gradient 1 on the closed interval, 0 outside.
+def hard_clip(x: Array, low: Array, high: Array) -> jax.Array:
+  """Clips x, with gradient 1 on the closed interval and 0 outside.
 
   `jnp.clip` and `jnp.minimum` halve the gradient at a tie, and an on-policy
   ratio sits exactly on ties; the selects here leave no tie to split.
@@ -280,15 +286,15 @@ def hard_clip(x, low, high):
   return jnp.where(x > high, high, jnp.where(x < low, low, x))
 
 
-def safe_divide(x, n):
-  """x / n in the dtype of x, and 0 with a zero gradient where n is 0."""
+def safe_divide(x: Array, n: Array) -> jax.Array:
+  """Divides x / n in the dtype of x; 0 with a zero gradient where n is 0."""
   x = as_float(x)
   n = jnp.asarray(n, x.dtype)
   return jnp.where(n == 0, 0.0, x / jnp.where(n == 0, 1.0, n))
 
 
-def rows_to_tokens(adv, mask):
-  """[N] or [N, T] -> [N, T], exactly 0 outside the mask.
+def rows_to_tokens(adv: Array, mask: Array) -> jax.Array:
+  """Spreads [N] or [N, T] over [N, T], exactly 0 outside the mask.
 
   One dimension always means one number per row, also where N = T.
   """
@@ -298,45 +304,45 @@ def rows_to_tokens(adv, mask):
   return keep(mask, jnp.broadcast_to(x, jnp.shape(mask)))
 
 
-def row_sum(x, mask):
-  """Sum over a row's tokens: [N, T] -> [N]."""
+def row_sum(x: Array, mask: Array) -> jax.Array:
+  """Computes the sum over a row's tokens: [N, T] -> [N]."""
   return keep(mask, x).sum(-1)
 
 
-def row_count(mask):
-  """Tokens in each row, [N]; float64 under `jax_enable_x64`."""
+def row_count(mask: Array) -> jax.Array:
+  """Counts the tokens in each row, [N]; float64 under `jax_enable_x64`."""
   return as_mask(mask).astype(float).sum(-1)
 
 
-def row_mean(x, mask):
-  """Mean over a row's tokens, 0 for an empty row: [N, T] -> [N]."""
+def row_mean(x: Array, mask: Array) -> jax.Array:
+  """Averages the tokens of a row, 0 for an empty row: [N, T] -> [N]."""
   return safe_divide(row_sum(x, mask), row_count(mask))
 
 
-def masked_mean(x, mask):
-  """Mean over the set places of the whole array, 0 when there is none."""
+def masked_mean(x: Array, mask: Array) -> jax.Array:
+  """Averages the set places of the whole array, 0 when there is none."""
   return safe_divide(keep(mask, x).sum(), row_count(mask).sum())
 
 
-def masked_var(x, mask, *, ddof=0):
-  """Two-pass variance over the set places, with the divisor n - ddof."""
+def masked_var(x: Array, mask: Array, *, ddof: int = 0) -> jax.Array:
+  """Computes the variance of the set places in two passes, over n - ddof."""
   d = keep(mask, as_float(x) - masked_mean(x, mask))
   n = row_count(mask).sum()
   return safe_divide(jnp.square(d).sum(), jnp.maximum(n - ddof, 0.0))
 
 
-def safe_sqrt(x):
-  """sqrt(x), 0 with a zero gradient at 0."""
+def safe_sqrt(x: Array) -> jax.Array:
+  """Computes sqrt(x), 0 with a zero gradient at 0."""
   return jnp.where(x <= 0, 0.0, jnp.sqrt(jnp.where(x <= 0, 1.0, x)))
 
 
-def stop(x):
-  """stop_gradient that lets None through."""
+def stop(x: Array | None) -> jax.Array | None:
+  """Stops the gradient and lets None through."""
   return None if x is None else jax.lax.stop_gradient(x)
 
 
-def absolute(x):
-  """|x| with gradient 0 at 0, where `jnp.abs` has 1: on-policy ties are 0."""
+def absolute(x: Array) -> jax.Array:
+  """Computes |x| with gradient 0 at 0 (`jnp.abs`: 1): on-policy ties are 0."""
   return jnp.sign(x) * x
 
 
@@ -346,8 +352,8 @@ def absolute(x):
 _SERIES = tuple(1 / math.factorial(n) for n in range(2, 8))
 
 
-def exp_minus_1_minus(x):
-  """exp(x) - 1 - x >= 0 with full relative precision; x clamped to 40."""
+def exp_minus_1_minus(x: Array) -> jax.Array:
+  """Computes exp(x) - 1 - x >= 0 to full precision; x is clamped to 40."""
   small = jnp.abs(x) < 0.25
   s = jnp.where(small, x, 0.0)
   poly = functools.reduce(lambda p, c: p * s + c, reversed(_SERIES))
@@ -355,8 +361,8 @@ def exp_minus_1_minus(x):
   return jnp.where(small, s * s * poly, jnp.exp(far) - 1 - far)
 
 
-def log_ratio(logp, old_logp, mask):
-  """log pi - log old per token, [N, T], 0 outside the mask."""
+def log_ratio(logp: Array, old_logp: Array | None, mask: Array) -> jax.Array:
+  """Computes log pi - log old per token, [N, T], 0 outside the mask."""
   check_shapes(mask=mask, logp=logp, old_logp=old_logp)
   logp = keep(mask, logp)
   old = stop(logp if old_logp is None else keep(mask, old_logp))
@@ -367,27 +373,25 @@ def _token(lr, mask):
   return lr
 
 
-def _sequence_mean(lr, mask):
-  return jnp.broadcast_to(row_mean(lr, mask)[:, None], lr.shape)
+def _of_row(reduce, lr, mask):
+  return jnp.broadcast_to(reduce(lr, mask)[:, None], lr.shape)
 
 
 def _sequence_mean_token(lr, mask):
   return lr - stop(lr) + stop(row_mean(lr, mask))[:, None]
 
 
-def _product(lr, mask):
-  return jnp.broadcast_to(row_sum(lr, mask)[:, None], lr.shape)
-
-
 LEVELS = {
   'token': _token,
-  'sequence_mean': _sequence_mean,
+  'sequence_mean': functools.partial(_of_row, row_mean),
   'sequence_mean_token': _sequence_mean_token,
-  'sequence_product': _product,
+  'sequence_product': functools.partial(_of_row, row_sum),
 }
 
 
-def importance_ratio(logp, old_logp, mask, *, ratio='token'):
-  """pi / old at one of the `LEVELS`: [N, T], 0 outside the mask."""
+def importance_ratio(
+  logp: Array, old_logp: Array | None, mask: Array, *, ratio: str = 'token'
+) -> jax.Array:
+  """Computes pi / old at one of the `LEVELS`: [N, T], 0 outside the mask."""
   lr = log_ratio(logp, old_logp, mask)
   return keep(mask, safe_exp(choose('ratio', ratio, LEVELS)(lr, mask)))

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Array,
   Part,
   as_float,
   masked_var,
@@ -30,8 +31,10 @@ class Advantage(Part):
   """An estimator of advantages, [N] or [N, T], from rewards and groups."""
 
 
-def reinforce(reward, *, valid=None, baseline=0.0):
-  """A = r - baseline, a constant: REINFORCE (Williams 1992).
+def reinforce(
+  reward: Array, *, valid: Array | None = None, baseline: float = 0.0
+) -> jax.Array:
+  """Computes A = r - baseline, a constant: REINFORCE (Williams 1992).
 
   https://link.springer.com/article/10.1007/BF00992696
   """
@@ -42,8 +45,15 @@ def reinforce(reward, *, valid=None, baseline=0.0):
 Reinforce = part('Reinforce', reinforce, Advantage)
 
 
-def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
-  """REINFORCE without the prompts that are all right or all wrong.
+def reinforce_rej(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  baseline: float = 0.0,
+) -> jax.Array:
+  """Computes the advantage of REINFORCE without the prompts that are all right
+  or all wrong.
 
   Reinforce-Rej, https://arxiv.org/abs/2504.11343.
   """
@@ -56,8 +66,10 @@ def reinforce_rej(reward, group, *, valid=None, baseline=0.0):
 ReinforceRej = part('ReinforceRej', reinforce_rej, Advantage)
 
 
-def positives(reward, *, valid=None, threshold=0.0):
-  """A = 1 where r > threshold, else 0: learn from successes only.
+def positives(
+  reward: Array, *, valid: Array | None = None, threshold: float = 0.0
+) -> jax.Array:
+  """Computes A = 1 where r > threshold, else 0: learn from successes only.
 
   RAFT, https://arxiv.org/abs/2304.06767; RAFT++ with a clipped ratio,
   https://arxiv.org/abs/2504.11343; PSR, https://arxiv.org/abs/2506.01347.
@@ -69,8 +81,10 @@ def positives(reward, *, valid=None, threshold=0.0):
 Positives = part('Positives', positives, Advantage)
 
 
-def signs(reward, *, valid=None, threshold=0.0):
-  """A = +1 where r > threshold, else -1.
+def signs(
+  reward: Array, *, valid: Array | None = None, threshold: float = 0.0
+) -> jax.Array:
+  """Computes A = +1 where r > threshold, else -1.
 
   The rewards of PSR and NSR, https://arxiv.org/abs/2506.01347, which weigh the
   two signs apart: `pos_weight=0` is NSR, 0.1 is Weighted-REINFORCE.
@@ -84,8 +98,10 @@ def signs(reward, *, valid=None, threshold=0.0):
 Signs = part('Signs', signs, Advantage)
 
 
-def greedy_baseline(reward, greedy_reward, *, valid=None):
-  """A = r - r(greedy answer to the same prompt): ReMax.
+def greedy_baseline(
+  reward: Array, greedy_reward: Array, *, valid: Array | None = None
+) -> jax.Array:
+  """Computes A = r - r(greedy answer to the same prompt): ReMax.
 
   https://arxiv.org/abs/2310.10505. `greedy_reward` is [N], one per row.
   """
@@ -97,8 +113,14 @@ def greedy_baseline(reward, greedy_reward, *, valid=None):
 GreedyBaseline = part('GreedyBaseline', greedy_baseline, Advantage)
 
 
-def group_mean(reward, group, *, valid=None, singleton='zero'):
-  """A = r - mean(group): Dr.GRPO, https://arxiv.org/abs/2503.20783."""
+def group_mean(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = r - mean(group): Dr.GRPO, https://arxiv.org/abs/2503.20783."""
   g = groups.group_of(reward, group, valid)
   return groups.singletons(groups.centred(g), g, reward, singleton=singleton)
 
@@ -107,9 +129,16 @@ GroupMean = part('GroupMean', group_mean, Advantage)
 
 
 def group_zscore(
-  reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
-):
-  """A = (r - mean) / (std + eps): GRPO, https://arxiv.org/abs/2402.03300.
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  ddof: int = 1,
+  eps: float = 1e-6,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = (r - mean) / (std + eps): GRPO,
+  https://arxiv.org/abs/2402.03300.
 
   The paper prints neither ddof nor eps. ddof=1, eps=1e-6 are the most used
   trainer's (others: eps=1e-4; a NumPy std has ddof=0).
@@ -123,8 +152,14 @@ def group_zscore(
 GroupZScore = part('GroupZScore', group_zscore, Advantage)
 
 
-def leave_one_out(reward, group, *, valid=None, singleton='zero'):
-  """A_i = r_i - mean_{j != i} r_j = G / (G - 1) (r_i - mean).
+def leave_one_out(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A_i = r_i - mean_{j != i} r_j = G / (G - 1) (r_i - mean).
 
   RLOO, https://arxiv.org/abs/2402.14740.
   """
@@ -137,9 +172,15 @@ LeaveOneOut = part('LeaveOneOut', leave_one_out, Advantage)
 
 
 def group_mean_batch_std(
-  reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
-):
-  """A = (r - mean(group)) / (std(all rewards of the batch) + eps).
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  ddof: int = 1,
+  eps: float = 1e-6,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = (r - mean(group)) / (std(all rewards of the batch) + eps).
 
   LitePPO, https://arxiv.org/abs/2508.08221.
   """
@@ -153,8 +194,15 @@ def group_mean_batch_std(
 GroupMeanBatchStd = part('GroupMeanBatchStd', group_mean_batch_std, Advantage)
 
 
-def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
-  """A = r - sum_j l_j r_j / sum_j l_j, l the lengths in tokens: OPO.
+def length_weighted(
+  reward: Array,
+  group: Array,
+  mask: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = r - sum_j l_j r_j / sum_j l_j, l the lengths in tokens: OPO.
 
   https://arxiv.org/abs/2505.23585: the baseline of least variance when the
   squared gradient norm of a row grows with its length.
@@ -172,8 +220,15 @@ def length_weighted(reward, group, mask, *, valid=None, singleton='zero'):
 LengthWeighted = part('LengthWeighted', length_weighted, Advantage)
 
 
-def gpg(reward, group, *, valid=None, singleton='zero'):
-  """A = B / (B - M) (r - mean), M of the B rows being in dead groups: GPG.
+def gpg(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = B / (B - M) (r - mean), M of the B rows being in dead groups:
+  GPG.
 
   https://arxiv.org/abs/2504.02546 (its F_norm = 1). The factor undoes the
   shrinking of a mean over rows of which M are 0. A popular trainer counts
@@ -189,8 +244,15 @@ def gpg(reward, group, *, valid=None, singleton='zero'):
 GPG = part('GPG', gpg, Advantage)
 
 
-def maxrl(reward, group, *, valid=None, singleton='zero'):
-  """A = (r - mean) / mean for rewards >= 0, and 0 if nothing succeeded: MaxRL.
+def maxrl(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = (r - mean) / mean for rewards >= 0, and 0 if nothing
+  succeeded: MaxRL.
 
   https://arxiv.org/abs/2602.02710. With 0/1 rewards the mean over the group is
   (1 / K) sum over the K successes of the score function, minus its baseline.
@@ -204,8 +266,14 @@ def maxrl(reward, group, *, valid=None, singleton='zero'):
 MaxRL = part('MaxRL', maxrl, Advantage)
 
 
-def rank(reward, group, *, valid=None, singleton='zero'):
-  """A_i = (#{r_j < r_i} - #{r_j > r_i}) / (G - 1), in [-1, 1].
+def rank(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A_i = (#{r_j < r_i} - #{r_j > r_i}) / (G - 1), in [-1, 1].
 
   The centred rank with ties sharing theirs, as in rank-based fitness shaping
   (https://arxiv.org/abs/1106.4487): only the order of the rewards counts.
@@ -225,8 +293,14 @@ def _beta_density(p, a, b):
   return jnp.exp(logs - jax.scipy.special.betaln(a, b))
 
 
-def bnpo(reward, group, *, valid=None, singleton='zero'):
-  """A = (r - p) / f(p; 1 + a/3, 1 + b/3), f the Beta density: BNPO.
+def bnpo(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = (r - p) / f(p; 1 + a/3, 1 + b/3), f the Beta density: BNPO.
 
   https://arxiv.org/abs/2506.02864. p is the group mean of 0/1 rewards, and
   (a, b) fit a Beta distribution to the p of the batch by their mean m and
@@ -252,8 +326,10 @@ def bnpo(reward, group, *, valid=None, singleton='zero'):
 BNPO = part('BNPO', bnpo, Advantage)
 
 
-def dead_group_share(reward, group, *, valid=None):
-  """Share of the groups that carry no signal, a scalar."""
+def dead_group_share(
+  reward: Array, group: Array, *, valid: Array | None = None
+) -> jax.Array:
+  """Computes the share of the groups that carry no signal, a scalar."""
   g = groups.group_of(reward, group, valid)
   share = jnp.where(g.valid, safe_divide(1.0, g.n), 0.0)
   return safe_divide(jnp.where(g.dead, share, 0.0).sum(), share.sum())

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   as_mask,
   check_shapes,
@@ -19,21 +20,32 @@ from jaxrl_reason.losses.kl import at_tokens
 from jaxrl_reason.losses.token_advantage import next_token
 
 
-def token_logp(logits, tokens):
-  """log softmax(logits) at the tokens: [N, T, V], [N, T] -> [N, T]."""
+def token_logp(logits: Array, tokens: Array) -> jax.Array:
+  """Computes log softmax(logits) at the tokens: [N, T, V], [N, T] -> [N, T]."""
   z = as_float(logits)
   picked = jnp.take_along_axis(z, tokens[..., None], -1)[..., 0]
   return picked - jax.nn.logsumexp(z, -1)
 
 
-def mean_logp(logits):
-  """The mean of log softmax over the vocabulary: [N, T, V] -> [N, T]."""
+def mean_logp(logits: Array) -> jax.Array:
+  """Computes the mean of log softmax over the vocabulary: [N, T, V] -> [N,
+  T].
+  """
   z = as_float(logits)
   return z.mean(-1) - jax.nn.logsumexp(z, -1)
 
 
-def tbrm(logits, tokens, ref_logp, reward, mask, *, tbrm_beta=0.002):
-  """(V(s_1) + sum_t log (pi / ref)(y_t) - R / beta)^2 per row, [N]: TBRM.
+def tbrm(
+  logits: Array,
+  tokens: Array,
+  ref_logp: Array,
+  reward: Array,
+  mask: Array,
+  *,
+  tbrm_beta: float = 0.002,
+) -> jax.Array:
+  """Computes (V(s_1) + sum_t log (pi / ref)(y_t) - R / beta)^2 per row, [N]:
+  TBRM.
 
   https://arxiv.org/abs/2505.15311. With Q = logit - log ref and V = logsumexp
   of the logits, the soft Bellman residuals Q - r / beta - V' of a row add up to
@@ -57,8 +69,18 @@ def tbrm(logits, tokens, ref_logp, reward, mask, *, tbrm_beta=0.002):
 TBRM = part('TBRM', tbrm)
 
 
-def rover(logits, tokens, old_logp, old_mean_logp, adv, mask, *, rover_rho=1.0):
-  """(Q - sg(r + mean over the vocabulary of Q'))^2 per token, [N, T]: ROVER.
+def rover(
+  logits: Array,
+  tokens: Array,
+  old_logp: Array,
+  old_mean_logp: Array,
+  adv: Array,
+  mask: Array,
+  *,
+  rover_rho: float = 1.0,
+) -> jax.Array:
+  """Computes (Q - sg(r + mean over the vocabulary of Q'))^2 per token, [N, T]:
+  ROVER.
 
   https://arxiv.org/abs/2509.24981: Q = rho (log pi - log old) values the
   uniform policy, whose backup is the plain mean over next tokens; 0 after the

@@ -3,11 +3,14 @@
 The rules of baselines.py hold here too.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   check_shapes,
   choose,
@@ -20,17 +23,18 @@ from jaxrl_reason.losses.baselines import Advantage, group_zscore
 
 
 def gfpo(
-  reward,
-  group,
-  metric,
+  reward: Array,
+  group: Array,
+  metric: Array,
   *,
-  valid=None,
-  keep_k=4,
-  ddof=1,
-  eps=1e-6,
-  singleton='zero',
-):
-  """The z-score among the k rows of a group with the highest metric, 0 else.
+  valid: Array | None = None,
+  keep_k: int = 4,
+  ddof: int = 1,
+  eps: float = 1e-6,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes the z-score among the k rows of a group with the highest metric, 0
+  else.
 
   GFPO, https://arxiv.org/abs/2508.09726. `metric` is [N]: minus the length, or
   reward per token (`filter_metric`). Equal metrics: the earlier row is kept.
@@ -47,8 +51,12 @@ def gfpo(
   )
 
 
-def filter_metric(reward, mask, *, keep_by='short'):
-  """What GFPO filters by: 'short' is -length, 'efficient' reward / length."""
+def filter_metric(
+  reward: Array, mask: Array, *, keep_by: str = 'short'
+) -> jax.Array:
+  """Computes what GFPO filters by: 'short' is -length, 'efficient' reward /
+  length.
+  """
   length = row_count(mask)
   if choose('keep_by', keep_by, {'short': True, 'efficient': False}):
     return -length
@@ -77,16 +85,17 @@ GFPO = part('GFPO', _gfpo, Advantage)
 
 
 def gdpo(
-  reward_parts,
-  group,
+  reward_parts: Array,
+  group: Array,
   *,
-  valid=None,
-  part_weights=(),
-  ddof=1,
-  eps=1e-6,
-  singleton='zero',
-):
-  """A = sum_r w_r zscore(part r): normalise each reward, then add. GDPO.
+  valid: Array | None = None,
+  part_weights: Sequence[float] = (),
+  ddof: int = 1,
+  eps: float = 1e-6,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = sum_r w_r zscore(part r): normalise each reward, then add.
+  GDPO.
 
   https://arxiv.org/abs/2601.05242, whose second half, a whitening over the
   batch, is `whiten(.., by='rows')`. `reward_parts` is [N, R]; a part that is
@@ -112,8 +121,15 @@ def gdpo(
 GDPO = part('GDPO', gdpo, Advantage)
 
 
-def best_of_group(reward, group, *, valid=None, singleton='zero'):
-  """A = best - second best for the best row of a group, 0 for the others.
+def best_of_group(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A = best - second best for the best row of a group, 0 for the
+  others.
 
   Pass@k training by the marginal value of a row, without a division by the
   group's standard deviation. Where two rows are the best, all get 0.
@@ -130,9 +146,15 @@ BestOfGroup = part('BestOfGroup', best_of_group, Advantage)
 
 
 def leave_one_out_std(
-  reward, group, *, valid=None, ddof=1, eps=1e-6, singleton='zero'
-):
-  """A_i = (r_i - mean of the others) / (std of the others + eps).
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  ddof: int = 1,
+  eps: float = 1e-6,
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A_i = (r_i - mean of the others) / (std of the others + eps).
 
   Neither depends on r_i. Where the others are all the same, or fewer than
   ddof + 1, nothing is divided: their standard deviation says nothing.

@@ -19,7 +19,9 @@ Coefs = dict[str, jax.Array]
 
 
 def init_coefs(settings: Settings) -> Coefs:
-  """{'kl_coef', 'entropy_coef', 'entropy_level', 'sft_coef', 'step'}."""
+  """Returns {'kl_coef', 'entropy_coef', 'entropy_level', 'sft_coef',
+  'step'}.
+  """
   o = objective_of(settings)
   coefs = {name: jnp.float32(x) for name, x in o.coefs.items()}
   # The level moves by steps; the coefficient in force may be 0 meanwhile.
@@ -33,7 +35,9 @@ def init_coefs(settings: Settings) -> Coefs:
 def next_coefs(
   settings: Settings, coefs: Coefs, metrics: Metrics, *, rows: int
 ) -> Coefs:
-  """The coefficients of the next update from the metrics of this one."""
+  """Computes the coefficients of the next update from the metrics of this
+  one.
+  """
   o = objective_of(settings)
   out = {**coefs, 'step': coefs['step'] + 1}
   kl, entropy, sft = o.kl, o.entropy, o.likelihood

@@ -19,10 +19,15 @@ weight from the behaviour policy.
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
   LEVELS,
+  Array,
+  Arrays,
+  Metrics,
+  Sums,
   Weight,
   as_mask,
   check_shapes,
@@ -60,16 +65,16 @@ def _mask(w, low, high):
 
 
 def correction_weight(
-  old_logp,
-  sampler_logp,
-  mask,
+  old_logp: Array,
+  sampler_logp: Array,
+  mask: Array,
   *,
-  correction='truncate',
-  correction_level='token',
-  correction_low=None,
-  correction_high=2.0,
-):
-  """w = old / sampler after 'truncate', 'clip' or 'mask': [N, T].
+  correction: str = 'truncate',
+  correction_level: str = 'token',
+  correction_low: float | None = None,
+  correction_high: float | None = 2.0,
+) -> jax.Array:
+  """Computes w = old / sampler after 'truncate', 'clip' or 'mask': [N, T].
 
   truncate: min(w, high), TIS. mask: w inside [low, high], 0 outside (IcePop).
   """
@@ -97,7 +102,7 @@ class Truncate(Weight):
   names = flat_names('correction', 'high level normalise low')
 
   @property
-  def keys_read(self):
+  def keys_read(self) -> set[str]:
     unread = {'correction_low'} if self.how == 'truncate' else set()
     return super().keys_read - unread
 
@@ -110,12 +115,14 @@ class Truncate(Weight):
       correction_high=self.high,
     )
 
-  def sums(self, arrays):
+  def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
     if not self.normalise:
       return {}
     return {'weights': keep(arrays['mask'], self(arrays)).sum()}
 
-  def weight(self, arrays, denominators):
+  def weight(
+    self, arrays: Arrays, denominators: Sums
+  ) -> tuple[jax.Array, Metrics]:
     w, mask, d = self(arrays), arrays['mask'], denominators
     if self.normalise:
       w = normalise(w, mask, total=d['weights'], tokens=d['tokens'])
@@ -165,17 +172,18 @@ REJECT_LEVELS = {**LEVELS, **ROW_STATISTICS}
 
 
 def rejection_weight(
-  old_logp,
-  sampler_logp,
-  mask,
+  old_logp: Array,
+  sampler_logp: Array,
+  mask: Array,
   *,
-  reject_by='ratio',
-  reject_level='sequence_mean',
-  reject_low=None,
-  reject_high=None,
-  veto=None,
-):
-  """1 or 0: what is rejected contributes 0 to the loss and stays in divisors.
+  reject_by: str = 'ratio',
+  reject_level: str = 'sequence_mean',
+  reject_low: float | None = None,
+  reject_high: float | None = None,
+  veto: float | None = None,
+) -> jax.Array:
+  """Gives 1 or 0: what is rejected contributes 0 to the loss and stays in
+  divisors.
 
   Rejects what leaves [low, high], and rows that have any token with w < veto;
   w = old / sampler.
@@ -209,8 +217,14 @@ Reject = part(
 )
 
 
-def normalise(weight, mask, *, total=None, tokens=None):
-  """Weights with mean 1 over the batch's tokens.
+def normalise(
+  weight: Array,
+  mask: Array,
+  *,
+  total: Array | None = None,
+  tokens: Array | None = None,
+) -> jax.Array:
+  """Scales weights to mean 1 over the batch's tokens.
 
   `total` and `tokens` are the whole batch's sum of weights and tokens; this
   batch's own if None.

@@ -38,7 +38,7 @@ def critic_targets(
   ref_logp: Array | None = None,
   process_reward: Array | None = None,
 ) -> jax.Array:
-  """Regression targets of a critic, [N, T], for `critic_loss`.
+  """Computes regression targets of a critic, [N, T], for `critic_loss`.
 
   The reward, KL included where the settings put it there, is the one
   `advantages` sees; lambda is `value_lambda`.
@@ -63,7 +63,7 @@ def critic_loss(
   old_values: Array | None = None,
   denominators: Mapping[str, Array] | None = None,
 ) -> tuple[jax.Array, Metrics]:
-  """The mean over tokens of the (clipped) squared error of a critic.
+  """Computes the mean over tokens of the (clipped) squared error of a critic.
 
   `targets` from `critic_targets`. Adds up over micro-batches.
   """
@@ -87,7 +87,8 @@ def bellman_loss(
   old_mean_logp: Array | None = None,
   denominators: Mapping[str, Array] | None = None,
 ) -> tuple[jax.Array, Metrics]:
-  """The loss of policy='tbrm' or 'rover', which takes full logits [N, T, V].
+  """Computes the loss of policy='tbrm' or 'rover', which takes full logits [N,
+  T, V].
 
   `adv` is what `advantages` gives for the preset: TBRM reads it as the reward.
   Adds up over micro-batches like `policy_loss`.

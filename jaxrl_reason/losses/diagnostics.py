@@ -6,10 +6,17 @@ max. Ratios of such sums (effective sample size, perplexity) are not additive;
 `summarize` forms them at the end from the added-up metrics.
 """
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
   LEVELS,
+  Array,
+  Arrays,
+  Metrics,
+  Sums,
   absolute,
   as_float,
   choose,
@@ -23,19 +30,25 @@ from jaxrl_reason.losses.arrays import (
 )
 
 
-def token_share(x, mask, denominators):
-  """Sum over the mask / the batch's tokens: a mean, or the share of a flag."""
+def token_share(x: Array, mask: Array, denominators: Sums) -> jax.Array:
+  """Computes the sum over the mask / the batch's tokens: a mean, or the share
+  of a flag.
+  """
   total = keep(mask, stop(as_float(x))).sum()
   return safe_divide(total, denominators['tokens'])
 
 
-def shares(mask, denominators, **values):
-  """`token_share` of every value, by its name."""
+def shares(mask: Array, denominators: Sums, **values: Array) -> Metrics:
+  """Computes `token_share` of every value, by its name."""
   return {k: token_share(x, mask, denominators) for k, x in values.items()}
 
 
-def moments(w, mask, denominators, *, prefix):
-  """Mean, mean square and max of weights; the square is for `summarize`."""
+def moments(
+  w: Array, mask: Array, denominators: Sums, *, prefix: str
+) -> Metrics:
+  """Computes mean, mean square and max of weights; the square is for
+  `summarize`.
+  """
   w = keep(mask, stop(w))
   # Squares of e^40 summed over a batch overflow float32: e^20 at most here.
   sums = {'_mean': w, '_sq_mean': jnp.square(jnp.minimum(w, 4.8e8))}
@@ -43,8 +56,15 @@ def moments(w, mask, denominators, *, prefix):
   return {**out, f'{prefix}_max': w.max(initial=0.0)}
 
 
-def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
-  """Mean and max of the ratio, and the KL between the two policies.
+def ratio_metrics(
+  logp: Array,
+  old_logp: Array | None,
+  mask: Array,
+  denominators: Sums,
+  *,
+  ratio: str = 'token',
+) -> Metrics:
+  """Computes mean and max of the ratio, and the KL between the two policies.
 
   With samples from old and r = pi / old: `approx_kl` = mean(r - 1 - log r)
   estimates KL(old || pi), `approx_kl_rev` = mean(r log r - r + 1) estimates
@@ -58,8 +78,8 @@ def ratio_metrics(logp, old_logp, mask, denominators, *, ratio='token'):
   return moments(r, mask, denominators, prefix='ratio') | kl
 
 
-def clip_metrics(policy, arrays, denominators):
-  """The share of tokens past each bound of the policy's loss.
+def clip_metrics(policy: Any, arrays: Arrays, denominators: Sums) -> Metrics:
+  """Computes the share of tokens past each bound of the policy's loss.
 
   What a bound is, the loss says itself (`PolicyLoss.clipped`): GMPO's lies at
   e^+-c, Archer's is wider on high-entropy tokens, `clip_dual` is the cap of
@@ -69,8 +89,10 @@ def clip_metrics(policy, arrays, denominators):
   return shares(arrays['mask'], denominators, **past)
 
 
-def policy_metrics(objective, arrays, denominators):
-  """The metrics that every loss returns."""
+def policy_metrics(
+  objective: Any, arrays: Arrays, denominators: Sums
+) -> Metrics:
+  """Computes the metrics that every loss returns."""
   d, logp, mask = denominators, arrays['logp'], arrays['mask']
   level = getattr(objective.policy, 'ratio', 'token')
   metrics = dead_rows(arrays['adv'], mask, d)
@@ -83,22 +105,28 @@ def policy_metrics(objective, arrays, denominators):
   return metrics
 
 
-def gap_metrics(logp, sampler_logp, mask, denominators):
-  """|log pi - log sampler|, and the negative log-likelihood under both."""
+def gap_metrics(
+  logp: Array, sampler_logp: Array, mask: Array, denominators: Sums
+) -> Metrics:
+  """Computes |log pi - log sampler|, and the negative log-likelihood under
+  both.
+  """
   gap = absolute(stop(log_ratio(logp, sampler_logp, mask)))
   means = dict(gap_mean=gap, nll_sampler=-as_float(sampler_logp))
   return shares(mask, denominators, **means) | {'gap_max': gap.max(initial=0)}
 
 
-def dead_rows(adv, mask, denominators):
-  """Share of the rows whose advantage is 0 everywhere: no signal in them."""
+def dead_rows(adv: Array, mask: Array, denominators: Sums) -> Metrics:
+  """Computes the share of the rows whose advantage is 0 everywhere: no signal
+  in them.
+  """
   # Of a row without a token nothing is learnt, whatever its advantage.
   live = (rows_to_tokens(adv, mask) != 0).any(-1)
   rows = safe_divide(as_float(~live).sum(), denominators['rows'])
   return {'dead_rows': stop(rows)}
 
 
-def summarize(metrics):
+def summarize(metrics: Metrics) -> Metrics:
   """Turns sums into what they are for: 'ess', 'weight_ess', 'ppl'.
 
   ess = mean(w)^2 / mean(w^2), the share of the tokens that count; perplexities
@@ -114,7 +142,7 @@ def summarize(metrics):
   return out | exps
 
 
-def combine(metrics):
+def combine(metrics: Metrics) -> Metrics:
   """Adds up stacked metrics [K] over micro-batches (`_max`: the max)."""
   return {
     k: v.max(0) if k.endswith('_max') else v.sum(0) for k, v in metrics.items()

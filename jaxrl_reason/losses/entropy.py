@@ -5,16 +5,29 @@ or over selected ones (`selection.top_entropy_tokens` gives such a mask).
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import Part, as_float, flat_names, keep, stop
+from jaxrl_reason.losses.arrays import (
+  Array,
+  Arrays,
+  Metrics,
+  Part,
+  Sums,
+  as_float,
+  flat_names,
+  keep,
+  stop,
+)
 from jaxrl_reason.losses.kl import at_tokens, over_tokens
 
 
-def entropy_from_logits(logits, *, mask=None, chunk=None):
-  """H = log sum exp(z) - sum softmax(z) z: [.., V] -> [..].
+def entropy_from_logits(
+  logits: Array, *, mask: Array | None = None, chunk: int | None = None
+) -> jax.Array:
+  """Computes H = log sum exp(z) - sum softmax(z) z: [.., V] -> [..].
 
   `chunk` tokens at a time when given, so that float32 copies of [N, T, V] never
   exist; the backward pass recomputes them. Outside the `mask`, if one is given,
@@ -30,8 +43,12 @@ def entropy_from_logits(logits, *, mask=None, chunk=None):
   return over_tokens(one, at_tokens(mask, logits), chunk=chunk)
 
 
-def sum_p_squared(logits, *, mask=None, chunk=None):
-  """sum_v p_v^2, p the softmax: [.., V] -> [..]; see `optimal_token`."""
+def sum_p_squared(
+  logits: Array, *, mask: Array | None = None, chunk: int | None = None
+) -> jax.Array:
+  """Computes sum_v p_v^2, p the softmax: [.., V] -> [..]; see
+  `optimal_token`.
+  """
 
   def one(z):
     return jnp.square(jax.nn.softmax(as_float(z))).sum(-1)
@@ -39,8 +56,15 @@ def sum_p_squared(logits, *, mask=None, chunk=None):
   return over_tokens(one, at_tokens(mask, logits), chunk=chunk)
 
 
-def adaptive_entropy(coef, entropy, *, target, step=1e-3, high=1.0):
-  """The next (coefficient, coefficient in force): Skywork-OR1.
+def adaptive_entropy(
+  coef: Array,
+  entropy: Array,
+  *,
+  target: float,
+  step: float = 1e-3,
+  high: float = 1.0,
+) -> tuple[jax.Array, jax.Array]:
+  """Computes the next (coefficient, coefficient in force): Skywork-OR1.
 
   https://arxiv.org/abs/2505.22312: c goes up by `step` while the entropy is
   below the target and down above, kept in [0, high]; it is in force only while
@@ -73,16 +97,18 @@ class EntropyBonus(Part):
   )
 
   @property
-  def keys_read(self):
+  def keys_read(self) -> set[str]:
     adaptive = {'entropy_step', 'entropy_coef_max'}
     return super().keys_read - (adaptive if self.target is None else set())
 
-  def sums(self, arrays):
-    """Nothing of the whole batch has to be known."""
+  def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
+    """Asks for nothing of the whole batch."""
     return {}
 
-  def term(self, arrays, mean, denominators):
-    """Minus the mean entropy; its metric is every loss's."""
+  def term(
+    self, arrays: Arrays, mean: Callable, denominators: Sums
+  ) -> tuple[jax.Array, Metrics]:
+    """Computes minus the mean entropy; its metric is every loss's."""
     mask, (entropy,) = arrays['mask'], self.take(arrays)
     chosen = keep(mask, keep(arrays.get('entropy_bonus', mask), entropy))
     return -mean(chosen, mask, denominators), {}

@@ -11,12 +11,14 @@ the shift is exact for equal rewards, so a group of identical rewards is exactly
 such as 1e6 + {0, 1} keep their digits.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   as_mask,
   check_shapes,
@@ -37,8 +39,10 @@ class Group(NamedTuple):
   dead: jax.Array  # bool: all rewards of my group are the same
 
 
-def segment_ids(group):
-  """Ids with any values -> ids in [0, N); equal stay equal, others differ."""
+def segment_ids(group: Array) -> jax.Array:
+  """Maps ids of any values to ids in [0, N); equal stay equal, others
+  differ.
+  """
   check_shapes(group=group)
   if not jnp.issubdtype(jnp.asarray(group).dtype, jnp.integer):
     raise ValueError(
@@ -48,18 +52,20 @@ def segment_ids(group):
   return jnp.searchsorted(jnp.sort(group), group)
 
 
-def over_group(x, segment, op=jax.ops.segment_sum):
+def over_group(
+  x: jax.Array, segment: jax.Array, op: Callable = jax.ops.segment_sum
+) -> jax.Array:
   """Reduces [N, ...] over groups and hands each row its group's result."""
   return op(x, segment, num_segments=x.shape[0])[segment]
 
 
-def valid_rows(reward, valid=None):
-  """bool [N]: a finite reward, and not marked invalid."""
+def valid_rows(reward: Array, valid: Array | None = None) -> jax.Array:
+  """Marks rows, bool [N], with a finite reward that are not invalid."""
   finite = jnp.isfinite(as_float(reward))
   return finite if valid is None else finite & as_mask(valid)
 
 
-def group_of(reward, group, valid=None):
+def group_of(reward: Array, group: Array, valid: Array | None = None) -> Group:
   """Gathers what the baselines below need to know about each row's group."""
   check_shapes(reward=reward, group=group, valid=valid)
   valid = valid_rows(reward, valid)
@@ -74,23 +80,31 @@ def group_of(reward, group, valid=None):
   return Group(segment, valid, n, low, shifted, dead)
 
 
-def group_mean_of(g):
-  """The mean of `shifted` over the group: the mean reward is low + this."""
+def group_mean_of(g: Group) -> jax.Array:
+  """Computes the group mean of `shifted`, to which low adds the mean
+  reward's.
+  """
   return safe_divide(over_group(g.shifted, g.segment), g.n)
 
 
-def centred(g):
-  """reward - group mean; exactly 0 for dead groups and invalid rows."""
+def centred(g: Group) -> jax.Array:
+  """Computes reward - group mean; exactly 0 for dead groups and invalid
+  rows.
+  """
   return jnp.where(g.valid, g.shifted - group_mean_of(g), 0.0)
 
 
-def group_std_of(g, *, ddof=1):
-  """Standard deviation over the group with divisor n - ddof, 0 if n <= ddof."""
+def group_std_of(g: Group, *, ddof: int = 1) -> jax.Array:
+  """Computes the standard deviation over the group with divisor n - ddof, 0 if
+  n <= ddof.
+  """
   total = over_group(jnp.square(centred(g)), g.segment)
   return safe_sqrt(safe_divide(total, jnp.maximum(g.n - ddof, 0.0)))
 
 
-def singletons(adv, g, reward, *, singleton):
+def singletons(
+  adv: Array, g: Group, reward: Array, *, singleton: str
+) -> jax.Array:
   """Gives rows alone in their group 0 (`'zero'`) or their reward."""
   if choose('singleton', singleton, {'zero': True, 'reward': False}):
     return jnp.where(g.n > 1, adv, 0.0)
@@ -98,14 +112,15 @@ def singletons(adv, g, reward, *, singleton):
   return jnp.where(alone, jnp.where(alone, as_float(reward), 0.0), adv)
 
 
-def same_group(g):
-  """bool [N, N]: both rows are valid and of the same group."""
+def same_group(g: Group) -> jax.Array:
+  """Tells, bool [N, N], whether both rows are valid and of the same group."""
   same = g.segment[:, None] == g.segment[None, :]
   return same & g.valid[:, None] & g.valid[None, :]
 
 
-def place_in_group(g, x):
-  """Place of each row when its group is sorted by x, 0 first; ties by row.
+def place_in_group(g: Group, x: jax.Array) -> jax.Array:
+  """Computes the place of each row when its group is sorted by x, 0 first; ties
+  by row.
 
   int [N]; invalid rows are in nobody's way and get 0.
   """

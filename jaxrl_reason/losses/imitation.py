@@ -6,11 +6,17 @@ mask of the demonstration tokens.
 
 import dataclasses
 import math
+from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
+  Arrays,
+  Metrics,
   Part,
+  Sums,
   as_float,
   check_shapes,
   choose,
@@ -27,14 +33,14 @@ from jaxrl_reason.losses.arrays import (
 from jaxrl_reason.losses.kl import kl_exact
 
 
-def sft(logp, mask):
-  """-log pi(y_t), the negative log-likelihood."""
+def sft(logp: Array, mask: Array) -> jax.Array:
+  """Computes -log pi(y_t), the negative log-likelihood."""
   check_shapes(mask=mask, logp=logp)
   return -keep(mask, logp)
 
 
-def dft(logp, mask):
-  """-sg(pi) log pi: DFT, https://arxiv.org/abs/2508.05629.
+def dft(logp: Array, mask: Array) -> jax.Array:
+  """Computes -sg(pi) log pi: DFT, https://arxiv.org/abs/2508.05629.
 
   Weighting by the probability undoes the 1 / pi that makes plain SFT a policy
   gradient with a badly behaved implicit reward.
@@ -44,8 +50,11 @@ def dft(logp, mask):
   return -stop(safe_exp(logp)) * logp
 
 
-def luffy(logp, adv, mask, *, luffy_gamma=0.1):
-  """-f(pi) A, f(p) = p / (p + gamma): policy shaping for off-policy tokens.
+def luffy(
+  logp: Array, adv: Array, mask: Array, *, luffy_gamma: float = 0.1
+) -> jax.Array:
+  """Computes -f(pi) A, f(p) = p / (p + gamma): policy shaping for off-policy
+  tokens.
 
   LUFFY, https://arxiv.org/abs/2504.14945, with its behaviour probability of 1.
   The gradient gamma p / (p + gamma)^2 grad log pi is largest at p = gamma, so
@@ -94,22 +103,26 @@ class Likelihood(Imitate):
     *flat_names('sft', 'coef steps shape'),
   )
 
-  def sums(self, arrays):
+  def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
     return {'sft_tokens': row_count(required(arrays, 'sft_mask')).sum()}
 
-  def term(self, arrays, mean, denominators):
-    """The mean over the `sft_mask` tokens, which have their own divisor."""
+  def term(
+    self, arrays: Arrays, mean: Callable, denominators: Sums
+  ) -> tuple[jax.Array, Metrics]:
+    """Computes the mean over the `sft_mask` tokens, which have their own
+    divisor.
+    """
     nll = safe_divide(self(arrays).sum(), denominators['sft_tokens'])
     return nll, {'sft_loss': stop(nll)}
 
   @property
-  def keys_read(self):
+  def keys_read(self) -> set[str]:
     annealed = {'sft_steps', 'sft_shape'}
     return super().keys_read - (annealed if self.end is None else set())
 
 
-def distill_reverse(logp, teacher_logp, mask):
-  """-sg(log teacher - log pi) log pi on the student's own samples.
+def distill_reverse(logp: Array, teacher_logp: Array, mask: Array) -> jax.Array:
+  """Computes -sg(log teacher - log pi) log pi on the student's own samples.
 
   On-policy distillation (https://arxiv.org/abs/2306.13649,
   https://thinkingmachines.ai/blog/on-policy-distillation): the policy gradient
@@ -120,8 +133,11 @@ def distill_reverse(logp, teacher_logp, mask):
   return -stop(keep(mask, teacher_logp) - logp) * logp
 
 
-def distill_forward(logits, teacher_logits, mask, *, chunk=None):
-  """KL(teacher || pi) over the vocabulary [N, T, V], or over a teacher's top k.
+def distill_forward(
+  logits: Array, teacher_logits: Array, mask: Array, *, chunk: int | None = None
+) -> jax.Array:
+  """Computes KL(teacher || pi) over the vocabulary [N, T, V], or over a
+  teacher's top k.
 
   For a top k, hand in both policies' log-probabilities of those k tokens: they
   are renormalised over the k.
@@ -131,8 +147,12 @@ def distill_forward(logits, teacher_logits, mask, *, chunk=None):
   )
 
 
-def anneal(step, *, start, end, steps, shape='linear'):
-  """A coefficient going from `start` to `end` over `steps`, then held."""
+def anneal(
+  step: Array, *, start: float, end: float, steps: int, shape: str = 'linear'
+) -> jax.Array:
+  """Computes a coefficient going from `start` to `end` over `steps`, then
+  held.
+  """
   t = jnp.clip(as_float(step) / steps, 0.0, 1.0)
   if choose('shape', shape, {'cosine': True, 'linear': False}):
     t = 0.5 * (1 - jnp.cos(math.pi * t))

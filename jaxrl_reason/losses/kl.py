@@ -16,12 +16,17 @@ gradient.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
+  Arrays,
+  Metrics,
   Part,
+  Sums,
   absolute,
   as_float,
   as_mask,
@@ -70,7 +75,7 @@ KL_ESTIMATORS = {
 }
 
 
-def check_same(logp, ref_logp, mask):
+def check_same(logp: Array, ref_logp: Array, mask: Array) -> None:
   """Raises ValueError unless all have one shape, any: [N, T], [N] or [V]."""
   for name, x in (('ref_logp', ref_logp), ('mask', mask)):
     if x is not None and jnp.shape(x) != jnp.shape(logp):
@@ -80,8 +85,15 @@ def check_same(logp, ref_logp, mask):
       )
 
 
-def kl_penalty(logp, ref_logp, estimator='k3', *, mask=None, kl_max=None):
-  """KL(pi || ref) per token: [N, T], [N, T] -> [N, T].
+def kl_penalty(
+  logp: Array,
+  ref_logp: Array,
+  estimator: str = 'k3',
+  *,
+  mask: Array | None = None,
+  kl_max: float | None = None,
+) -> jax.Array:
+  """Computes KL(pi || ref) per token: [N, T], [N, T] -> [N, T].
 
   The reference carries no gradient. `kl_max` clamps the value to +-kl_max nats
   (10 is common practice). A clamped token has no gradient, but for 'k1+' and
@@ -98,8 +110,8 @@ def kl_penalty(logp, ref_logp, estimator='k3', *, mask=None, kl_max=None):
   return _straight_through(kl, _k2(d)) if estimator.endswith('+') else kl
 
 
-def clamp(kl, kl_max):
-  """`kl` in +-kl_max nats, as it is for None."""
+def clamp(kl: jax.Array, kl_max: float | None) -> jax.Array:
+  """Clamps `kl` to +-kl_max nats; None clamps nothing."""
   return kl if kl_max is None else hard_clip(kl, -kl_max, kl_max)
 
 
@@ -140,19 +152,19 @@ class KL(Part):
   )
 
   @property
-  def reads(self):
+  def reads(self) -> tuple[str, ...]:
     other = 'at_sampling' if self.to == 'old' else self.to + '_logp'
     first = ('logp', other, 'mask')
     more = (('old_logp', self.weighted), ('high_entropy', self.split))
     return first + tuple(name for name, on in more if on)
 
   @property
-  def split(self):
-    """Whether high-entropy tokens have a coefficient of their own."""
+  def split(self) -> bool:
+    """Tells whether high-entropy tokens have a coefficient of their own."""
     return self.where == 'loss' and self.high_entropy != 1
 
   @property
-  def keys_read(self):
+  def keys_read(self) -> set[str]:
     in_reward = {'kl_to', 'kl_weighted', 'kl_high_entropy', 'kl_max_on'}
     unread = set() if self.where == 'loss' else in_reward
     unread |= {'kl_max_on'} if self.max is None else set()
@@ -164,8 +176,8 @@ class KL(Part):
     logp, other, mask = self.take(arrays)[:3]
     return kl_penalty(logp, other, self.estimator, mask=mask, kl_max=first)
 
-  def weigh(self, kl, arrays):
-    """The KL per token as it enters the loss."""
+  def weigh(self, kl: jax.Array, arrays: Arrays) -> jax.Array:
+    """Computes the KL per token as it enters the loss."""
     if self.weighted:
       logp, old_logp, mask = (arrays[k] for k in ('logp', 'old_logp', 'mask'))
       kl = kl * importance_ratio(logp, old_logp, mask)
@@ -174,26 +186,32 @@ class KL(Part):
       kl = kl * jnp.where(high, self.high_entropy, 1.0)
     return clamp(kl, self.max) if self.max_on == 'weighted' else kl
 
-  def sums(self, arrays):
-    """Nothing of the whole batch has to be known."""
+  def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
+    """Asks for nothing of the whole batch."""
     return {}
 
-  def term(self, arrays, mean, denominators):
-    """The mean penalty, and the mean estimate as a metric."""
+  def term(
+    self, arrays: Arrays, mean: Callable, denominators: Sums
+  ) -> tuple[jax.Array, Metrics]:
+    """Computes the mean penalty, and the mean estimate as a metric."""
     kl, mask = self(arrays), arrays['mask']
     loss = mean(self.weigh(kl, arrays), mask, denominators)
     return loss, {'kl': token_share(kl, mask, denominators)}
 
-  def cost(self, sampled, ref_logp, mask):
-    """What every token costs in reward, [N, T], without gradient."""
+  def cost(self, sampled: Array, ref_logp: Array, mask: Array) -> jax.Array:
+    """Computes what every token costs in reward, [N, T], without gradient."""
     kl = kl_penalty(
       sampled, ref_logp, self.estimator, mask=mask, kl_max=self.max
     )
     return self.coef * stop(kl)
 
 
-def over_tokens(fn, *arrays, chunk=None):
-  """fn over the last axis of [.., V] arrays, `chunk` tokens at a time."""
+def over_tokens(
+  fn: Callable, *arrays: Array, chunk: int | None = None
+) -> jax.Array:
+  """Applies fn over the last axis of [.., V] arrays, `chunk` tokens at a
+  time.
+  """
   lead = arrays[0].shape[:-1]
   flat = [x.reshape(-1, x.shape[-1]) for x in arrays]
   if chunk is None:
@@ -206,15 +224,22 @@ def over_tokens(fn, *arrays, chunk=None):
   return out.reshape(lead)
 
 
-def at_tokens(mask, logits):
-  """Logits [.., V] with those of masked tokens set to 0."""
+def at_tokens(mask: Array | None, logits: Array) -> jax.Array:
+  """Sets the logits [.., V] of masked tokens to 0."""
   if mask is None:
     return logits
   return jnp.where(as_mask(mask)[..., None], logits, 0)
 
 
-def kl_exact(logits, ref_logits, *, mask=None, direction='reverse', chunk=None):
-  """KL over the whole vocabulary: [.., V], [.., V] -> [..].
+def kl_exact(
+  logits: Array,
+  ref_logits: Array,
+  *,
+  mask: Array | None = None,
+  direction: str = 'reverse',
+  chunk: int | None = None,
+) -> jax.Array:
+  """Computes KL over the whole vocabulary: [.., V], [.., V] -> [..].
 
   'reverse' is KL(pi || ref), 'forward' KL(ref || pi), the loss of distillation
   from a teacher's distribution. The reference carries no gradient. With `chunk`
@@ -237,8 +262,10 @@ def kl_exact(logits, ref_logits, *, mask=None, direction='reverse', chunk=None):
   return over_tokens(one, logits, ref_logits, chunk=chunk)
 
 
-def adaptive_kl(coef, kl, *, target, horizon, rows):
-  """The next coefficient of a KL held near `target` nats.
+def adaptive_kl(
+  coef: Array, kl: Array, *, target: float, horizon: float, rows: int
+) -> jax.Array:
+  """Computes the next coefficient of a KL held near `target` nats.
 
   https://arxiv.org/abs/1909.08593: coef (1 + clip(kl / target - 1, +-0.2)
   rows / horizon), `horizon` and `rows` in samples.

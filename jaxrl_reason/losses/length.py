@@ -6,20 +6,23 @@ term to add to the reward (`.._penalty`, `.._bonus`) or the reward itself.
 """
 
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
-from jaxrl_reason.losses.arrays import as_float, as_mask, safe_divide
+from jaxrl_reason.losses.arrays import Array, as_float, as_mask, safe_divide
 
 
 def _right(correct):
   return as_float(correct) > 0
 
 
-def soft_overlong_penalty(length, *, max_length, cache):
-  """0 up to max - cache, then falling linearly to -1 at max: DAPO.
+def soft_overlong_penalty(
+  length: Array, *, max_length: float, cache: float
+) -> jax.Array:
+  """Gives 0 up to max - cache, then falling linearly to -1 at max: DAPO.
 
   https://arxiv.org/abs/2503.14476 eq. 13; -1 beyond `max_length`.
   """
@@ -27,13 +30,24 @@ def soft_overlong_penalty(length, *, max_length, cache):
   return jnp.clip(over, -1.0, 0.0)
 
 
-def l1_exact_penalty(length, target, *, alpha=3e-4):
-  """-alpha |target - length|: L1-Exact, https://arxiv.org/abs/2503.04697."""
+def l1_exact_penalty(
+  length: Array, target: Array, *, alpha: float = 3e-4
+) -> jax.Array:
+  """Computes -alpha |target - length|: L1-Exact,
+  https://arxiv.org/abs/2503.04697.
+  """
   return -alpha * jnp.abs(as_float(target) - as_float(length))
 
 
-def l1_max_reward(correct, length, target, *, alpha=3e-4, delta=0.5):
-  """correct * clip(alpha (target - length) + delta, 0, 1): L1-Max.
+def l1_max_reward(
+  correct: Array,
+  length: Array,
+  target: Array,
+  *,
+  alpha: float = 3e-4,
+  delta: float = 0.5,
+) -> jax.Array:
+  """Computes correct * clip(alpha (target - length) + delta, 0, 1): L1-Max.
 
   https://arxiv.org/abs/2503.04697
   """
@@ -41,8 +55,15 @@ def l1_max_reward(correct, length, target, *, alpha=3e-4, delta=0.5):
   return jnp.where(_right(correct), jnp.clip(room, 0.0, 1.0), 0.0)
 
 
-def alp_penalty(correct, length, group, *, valid=None, alp_beta=1e-7):
-  """-beta length max(solve rate, 1 / K), K rows in the group: ALP.
+def alp_penalty(
+  correct: Array,
+  length: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  alp_beta: float = 1e-7,
+) -> jax.Array:
+  """Computes -beta length max(solve rate, 1 / K), K rows in the group: ALP.
 
   https://arxiv.org/abs/2506.05256: easy prompts pay more for each token.
   """
@@ -52,8 +73,15 @@ def alp_penalty(correct, length, group, *, valid=None, alp_beta=1e-7):
   return jnp.where(g.valid, -alp_beta * as_float(length) * rate, 0.0)
 
 
-def laser_bonus(correct, length, target, *, alpha=0.5, explore=0.0):
-  """alpha where a correct row is within `target` tokens: LASER.
+def laser_bonus(
+  correct: Array,
+  length: Array,
+  target: Array,
+  *,
+  alpha: float = 0.5,
+  explore: Array | None = 0.0,
+) -> jax.Array:
+  """Gives alpha where a correct row is within `target` tokens: LASER.
 
   https://arxiv.org/abs/2505.15612. `target` is a number, or [N] from
   `laser_d_target` (LASER-D). `explore` is given to wrong rows longer than their
@@ -65,8 +93,15 @@ def laser_bonus(correct, length, target, *, alpha=0.5, explore=0.0):
   )
 
 
-def difficulty(correct, group, *, valid=None, bounds=(1 / 3, 2 / 3)):
-  """0 hard, 1 medium, 2 easy: int [N], by the solve rate of the row's group.
+def difficulty(
+  correct: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  bounds: Sequence[float] = (1 / 3, 2 / 3),
+) -> jax.Array:
+  """Grades rows, 0 hard, 1 medium, 2 easy, int [N], by the solve rate of the
+  row's group.
 
   Hard up to bounds[0] of the rows right, easy above bounds[1].
   """
@@ -75,8 +110,16 @@ def difficulty(correct, group, *, valid=None, bounds=(1 / 3, 2 / 3)):
   return (rate > bounds[0]).astype(int) + (rate > bounds[1]).astype(int)
 
 
-def laser_d_target(correct, length, level, samples, candidates, *, n_levels=3):
-  """The length target of each difficulty level: LASER-D, [n_levels].
+def laser_d_target(
+  correct: Array,
+  length: Array,
+  level: Array,
+  samples: int,
+  candidates: Array,
+  *,
+  n_levels: int = 3,
+) -> jax.Array:
+  """Computes the length target of each difficulty level: LASER-D, [n_levels].
 
   https://arxiv.org/abs/2505.15612: the smallest candidate l at which the
   expected number of complete correct answers per prompt, (share of the level's
@@ -100,8 +143,10 @@ def laser_d_target(correct, length, level, samples, candidates, *, n_levels=3):
   return candidates[first]
 
 
-def kimi_bonus(correct, length, group, *, valid=None):
-  """lambda if correct, min(0, lambda) if not: Kimi k1.5's long2short.
+def kimi_bonus(
+  correct: Array, length: Array, group: Array, *, valid: Array | None = None
+) -> jax.Array:
+  """Computes lambda if correct, min(0, lambda) if not: Kimi k1.5's long2short.
 
   https://arxiv.org/abs/2501.12599: lambda = 1/2 - (len - min) / (max - min)
   over the group; 0 where all its lengths are the same.
@@ -113,8 +158,16 @@ def kimi_bonus(correct, length, group, *, valid=None):
   return jnp.where(_right(correct), lam, jnp.minimum(lam, 0.0))
 
 
-def o1_pruner_reward(correct, length, ref_length, ref_correct, *, weight=2.0):
-  """mean reference length / length - 1 + weight (correct - reference rate).
+def o1_pruner_reward(
+  correct: Array,
+  length: Array,
+  ref_length: Array,
+  ref_correct: Array,
+  *,
+  weight: float = 2.0,
+) -> jax.Array:
+  """Computes mean reference length / length - 1 + weight (correct - reference
+  rate).
 
   O1-Pruner, https://arxiv.org/abs/2501.12570. `ref_length` and `ref_correct`
   are [N], the reference policy's means on the row's prompt.
@@ -124,15 +177,16 @@ def o1_pruner_reward(correct, length, ref_length, ref_correct, *, weight=2.0):
 
 
 def cosine_reward(
-  correct,
-  length,
+  correct: Array,
+  length: Array,
   *,
-  max_length,
-  correct_range=(2.0, 1.0),
-  wrong_range=(-10.0, 0.0),
-  exceed=-10.0,
-):
-  """r_L + (r_0 - r_L) (1 + cos(pi length / max)) / 2, `exceed` at the limit.
+  max_length: float,
+  correct_range: Sequence[float] = (2.0, 1.0),
+  wrong_range: Sequence[float] = (-10.0, 0.0),
+  exceed: float = -10.0,
+) -> jax.Array:
+  """Computes r_L + (r_0 - r_L) (1 + cos(pi length / max)) / 2, `exceed` at the
+  limit.
 
   https://arxiv.org/abs/2502.03373: (r_0, r_L) are the rewards at length 0 and
   at max_length, one pair for correct rows and one for wrong ones.
@@ -145,8 +199,9 @@ def cosine_reward(
   return jnp.where(length >= max_length, exceed, end + (start - end) * wave)
 
 
-def drop_rows(mask, rows):
-  """The mask [N, T] without the rows marked in `rows` [N]: overlong filtering.
+def drop_rows(mask: Array, rows: Array) -> jax.Array:
+  """Returns the mask [N, T] without the rows marked in `rows` [N]: overlong
+  filtering.
 
   https://arxiv.org/abs/2503.14476 leaves out rows cut off at the limit: their
   reward says nothing about their reasoning.

@@ -26,6 +26,7 @@ from jaxrl_reason.losses import diagnostics, groups
 from jaxrl_reason.losses.aggregation import counts
 from jaxrl_reason.losses.arrays import (
   Array,
+  Arrays,
   as_float,
   as_mask,
   checked,
@@ -46,7 +47,7 @@ Metrics = dict[str, jax.Array]
 
 
 def objective_of(settings: Settings) -> Objective:
-  """The objective itself, or the one that the settings describe."""
+  """Returns the objective itself, or the one that the settings describe."""
   return settings if isinstance(settings, Objective) else resolve(settings)
 
 
@@ -58,7 +59,7 @@ def loss_mask(
   is_offpolicy: Array | None = None,
   reward_valid: Array | None = None,
 ) -> jax.Array:
-  """The tokens to train on, [N, T] bool; make it before `denominators`.
+  """Chooses the tokens to train on, [N, T] bool, before `denominators`.
 
   Leaves out rows cut off at the limit (`drop_truncated`) and tokens the policy
   did not sample (`offpolicy='drop'`: forced prefixes, demonstrations). A row
@@ -97,7 +98,7 @@ def advantages(
   sum_p_squared: Array | None = None,
   key: Array | None = None,
 ) -> jax.Array:
-  """Rewards [N] -> advantages [N] or [N, T], float32, without gradient.
+  """Turns rewards [N] into advantages [N] or [N, T], float32, without gradient.
 
   Args:
     settings: an `Objective`, or see `resolve`.
@@ -128,8 +129,12 @@ def advantages(
   return stop(adv)
 
 
-def charge_kl(o, arrays, advantage):
-  """The rewards less kl_coef * KL, per token where the advantage reads it."""
+def charge_kl(
+  o: Objective, arrays: Arrays, advantage: Any
+) -> dict[str, jax.Array]:
+  """Computes the rewards less kl_coef * KL, per token where the advantage reads
+  it.
+  """
   old_logp, ref_logp = (required(arrays, k) for k in ('old_logp', 'ref_logp'))
   mask = arrays['mask']
   cost = o.kl.cost(old_logp, ref_logp, mask)
@@ -156,7 +161,7 @@ def denominators(
   sft_mask: Array | None = None,
   axis_name: Any = None,
 ) -> dict[str, jax.Array]:
-  """The divisors of the whole batch, computed once before micro-batching.
+  """Computes the divisors of the whole batch, once, before micro-batching.
 
   A dict of scalars: 'tokens', 'rows', 'nonempty', 'length', and where the
   settings ask for them 'weights' (sum of the correction weights) and
@@ -180,7 +185,8 @@ def select_tokens(
   key: Array | None = None,
   old_logp: Array | None = None,
 ) -> dict[str, jax.Array]:
-  """The token choices that depend on the whole batch: dict of [N, T] bool.
+  """Makes the token choices that depend on the whole batch: dict of [N, T]
+  bool.
 
   Hand slices of it to `policy_loss(selected=..)`; without it each call chooses
   among its own rows. Empty unless `needs` has 'selected'.
@@ -214,7 +220,7 @@ def policy_loss(
   key: Array | None = None,
   denominators: Mapping[str, Array] | None = None,
 ) -> tuple[jax.Array, Metrics]:
-  """The loss of one (micro-)batch, a scalar, and its metrics.
+  """Computes the loss of one (micro-)batch, a scalar, and its metrics.
 
   With the whole batch's `denominators` (and `selected`), the sum of this over
   slices of rows is the whole batch's loss, gradient and metrics, but for
@@ -262,8 +268,8 @@ def policy_loss(
   return loss, {'loss': stop(loss), 'pg_loss': stop(pg_loss), **metrics}
 
 
-def whole_batch(o, arrays):
-  """The divisors where this is all of the batch."""
+def whole_batch(o: Objective, arrays: Arrays) -> dict[str, jax.Array]:
+  """Computes the divisors where this is all of the batch."""
   old_logp, logp = arrays['old_logp'], arrays['logp']
   return denominators(
     o,

@@ -4,10 +4,12 @@ Both take reward [N] and group [N], and give 0 to groups with fewer than k valid
 rows, for which no unbiased estimate exists.
 """
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   choose,
   part,
@@ -17,16 +19,25 @@ from jaxrl_reason.losses.arrays import (
 from jaxrl_reason.losses.baselines import Advantage, positives
 
 
-def choose_ratio(a, n, k):
-  """C(a, k) / C(n, k) = prod_{m<k} (a - m) / (n - m); exactly 0 if a < k."""
+def choose_ratio(a: jax.Array, n: jax.Array, k: int) -> jax.Array:
+  """Computes C(a, k) / C(n, k) = prod_{m<k} (a - m) / (n - m); exactly 0 if a <
+  k.
+  """
   m = jnp.arange(k)
   top = jnp.maximum(a[..., None] - m, 0.0)
   bottom = jnp.maximum(n[..., None] - m, 1.0)
   return jnp.prod(top / bottom, -1)
 
 
-def passk(reward, group, *, valid=None, pass_k=4, threshold=0.0):
-  """The closed form of training on all C(N, k) subgroups of k: pass@k.
+def passk(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  pass_k: int = 4,
+  threshold: float = 0.0,
+) -> jax.Array:
+  """Computes the closed form of training on all C(N, k) subgroups of k: pass@k.
 
   https://arxiv.org/abs/2508.10751. With N samples of which M fail (reward <=
   threshold), R = 1 - C(M, k) / C(N, k), s = sqrt(R (1 - R)):
@@ -52,8 +63,16 @@ PassK = part('PassK', passk, Advantage)
 PKPO_BASELINES = {'loo_minus_one': True, 'loo': False, 'none': False}
 
 
-def pkpo(reward, group, *, valid=None, pass_k=4, pkpo_baseline='loo_minus_one'):
-  """Rewards whose policy gradient is an unbiased gradient of max@k: PKPO.
+def pkpo(
+  reward: Array,
+  group: Array,
+  *,
+  valid: Array | None = None,
+  pass_k: int = 4,
+  pkpo_baseline: str = 'loo_minus_one',
+) -> jax.Array:
+  """Computes rewards whose policy gradient is an unbiased gradient of max@k:
+  PKPO.
 
   https://arxiv.org/abs/2505.15201, any real rewards. Over the subsets I of k of
   the group's n samples, with C = C(n, k):

@@ -8,9 +8,12 @@ after a function is the part of an objective that calls it. Losses of whole rows
 are in row_policy.py.
 """
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
+  Arrays,
   Part,
   absolute,
   as_mask,
@@ -30,13 +33,22 @@ from jaxrl_reason.losses.arrays import (
 class PolicyLoss(Part):
   """A loss per token [N, T] of (logp, old_logp, adv, mask)."""
 
-  def clipped(self, arrays):
-    """{name: bool [N, T]}: which tokens lie past each bound, for metrics."""
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
+    """Marks the tokens past each bound, {name: bool [N, T]}, for metrics."""
     return {}
 
 
-def past(arrays, low, high, *, ratio='token', dual=None):
-  """Tokens past a bound that is one-sided by the sign of the advantage."""
+def past(
+  arrays: Arrays,
+  low: Array,
+  high: Array,
+  *,
+  ratio: str = 'token',
+  dual: float | None = None,
+) -> dict[str, jax.Array]:
+  """Marks tokens past a bound that is one-sided by the sign of the
+  advantage.
+  """
   logp, old_logp, mask = arrays['logp'], arrays['old_logp'], arrays['mask']
   r = stop(importance_ratio(logp, old_logp, mask, ratio=ratio))
   adv = rows_to_tokens(arrays['adv'], mask)
@@ -44,8 +56,8 @@ def past(arrays, low, high, *, ratio='token', dual=None):
   return out if dual is None else {**out, 'clip_dual': (r > dual) & (adv < 0)}
 
 
-def log_likelihood(logp, adv, mask):
-  """-A log pi(y_t): REINFORCE (Williams 1992), RAFT, GPG.
+def log_likelihood(logp: Array, adv: Array, mask: Array) -> jax.Array:
+  """Computes -A log pi(y_t): REINFORCE (Williams 1992), RAFT, GPG.
 
   https://link.springer.com/article/10.1007/BF00992696. No ratio: data from an
   older policy is used as if it were fresh.
@@ -56,8 +68,15 @@ def log_likelihood(logp, adv, mask):
 LogLikelihood = part('LogLikelihood', log_likelihood, PolicyLoss)
 
 
-def importance_sampling(logp, old_logp, adv, mask, *, ratio='token'):
-  """-r A, r = pi / old, with nothing clipped."""
+def importance_sampling(
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  *,
+  ratio: str = 'token',
+) -> jax.Array:
+  """Computes -r A, r = pi / old, with nothing clipped."""
   r = importance_ratio(logp, old_logp, mask, ratio=ratio)
   return -stop(rows_to_tokens(adv, mask)) * r
 
@@ -66,17 +85,17 @@ ImportanceSampling = part('ImportanceSampling', importance_sampling, PolicyLoss)
 
 
 def ppo_clip(
-  logp,
-  old_logp,
-  adv,
-  mask,
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
   *,
-  clip_low=0.2,
-  clip_high=0.2,
-  dual_clip=None,
-  ratio='token',
-):
-  """-min(r A, clip(r, 1 - low, 1 + high) A), r = pi / old.
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+  dual_clip: float | None = None,
+  ratio: str = 'token',
+) -> jax.Array:
+  """Computes -min(r A, clip(r, 1 - low, 1 + high) A), r = pi / old.
 
   PPO https://arxiv.org/abs/1707.06347; low != high is DAPO's clip-higher
   https://arxiv.org/abs/2503.14476; `ratio='sequence_mean'` is GSPO and
@@ -102,25 +121,26 @@ def ppo_clip(
 class PPOClip(part('PPOClip', ppo_clip, PolicyLoss)):
   """`ppo_clip` as a part."""
 
-  def clipped(self, arrays):
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     low, high = 1 - self.low, 1 + self.high
     return past(arrays, low, high, ratio=self.ratio, dual=self.dual)
 
 
 def archer_clip(
-  logp,
-  old_logp,
-  adv,
-  mask,
-  high_entropy,
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  high_entropy: Array,
   *,
-  clip_low=0.2,
-  clip_high=0.2,
-  dual_clip=None,
-  ratio='token',
-  clip_high_entropy=0.5,
-):
-  """`ppo_clip` with one wider range on the tokens `high_entropy` [N, T].
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+  dual_clip: float | None = None,
+  ratio: str = 'token',
+  clip_high_entropy: float = 0.5,
+) -> jax.Array:
+  """Computes `ppo_clip` with one wider range on the tokens `high_entropy` [N,
+  T].
 
   Archer, https://arxiv.org/abs/2507.15778: reasoning tokens may move further
   than knowledge tokens; `selection.high_entropy_in_row` tells them apart.
@@ -134,16 +154,23 @@ def archer_clip(
 class ArcherClip(part('ArcherClip', archer_clip, PolicyLoss)):
   """`archer_clip` as a part."""
 
-  def clipped(self, arrays):
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     at = arrays['high_entropy']
     low, high = (jnp.where(at, self.wide, x) for x in (self.low, self.high))
     return past(arrays, 1 - low, 1 + high, ratio=self.ratio, dual=self.dual)
 
 
 def clip_cov(
-  logp, old_logp, adv, mask, cov_tokens, *, clip_low=0.2, clip_high=0.2
-):
-  """PPO's loss without the tokens `cov_tokens` [N, T]: Clip-Cov.
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  cov_tokens: Array,
+  *,
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+) -> jax.Array:
+  """Computes PPO's loss without the tokens `cov_tokens` [N, T]: Clip-Cov.
 
   https://arxiv.org/abs/2505.22617; `selection.clip_cov_tokens` draws them.
   """
@@ -156,13 +183,21 @@ def clip_cov(
 class ClipCov(part('ClipCov', clip_cov, PolicyLoss)):
   """`clip_cov` as a part."""
 
-  def clipped(self, arrays):
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     drawn = {'clip_cov': arrays['cov_tokens']}
     return past(arrays, 1 - self.low, 1 + self.high) | drawn
 
 
-def kl_cov(logp, old_logp, adv, mask, cov_tokens, *, kl_cov_coef=1.0):
-  """-r A, plus coef |log r| on the tokens `cov_tokens` [N, T]: KL-Cov.
+def kl_cov(
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  cov_tokens: Array,
+  *,
+  kl_cov_coef: float = 1.0,
+) -> jax.Array:
+  """Computes -r A, plus coef |log r| on the tokens `cov_tokens` [N, T]: KL-Cov.
 
   https://arxiv.org/abs/2505.22617; `selection.kl_cov_tokens` finds them. The
   paper writes a KL; |log r| is the estimate its code uses.
@@ -176,9 +211,16 @@ KLCov = part('KLCov', kl_cov, PolicyLoss)
 
 
 def cispo(
-  logp, old_logp, adv, mask, *, ratio='token', clip_low=1.0, clip_high=4.0
-):
-  """-sg(clip(r, 1 - low, 1 + high)) A log pi: CISPO (MiniMax-M1).
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  *,
+  ratio: str = 'token',
+  clip_low: float = 1.0,
+  clip_high: float = 4.0,
+) -> jax.Array:
+  """Computes -sg(clip(r, 1 - low, 1 + high)) A log pi: CISPO (MiniMax-M1).
 
   https://arxiv.org/abs/2506.13585. The importance weight is clipped, never the
   token: all tokens keep a gradient. The paper uses no lower bound (low = 1)
@@ -193,16 +235,24 @@ def cispo(
 class CISPO(part('CISPO', cispo, PolicyLoss)):
   """`cispo` as a part."""
 
-  def clipped(self, arrays):
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     logp, old_logp, _, mask = self.take(arrays)
     w = stop(importance_ratio(logp, old_logp, mask, ratio=self.ratio))
     return {'clip_low': w < 1 - self.low, 'clip_high': w > 1 + self.high}
 
 
 def sapo(
-  logp, old_logp, adv, mask, *, ratio='token', tau_pos=1.0, tau_neg=1.05
-):
-  """-(4 / tau) sigmoid(tau (r - 1)) A: a soft gate for a hard clip, SAPO.
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  *,
+  ratio: str = 'token',
+  tau_pos: float = 1.0,
+  tau_neg: float = 1.05,
+) -> jax.Array:
+  """Computes -(4 / tau) sigmoid(tau (r - 1)) A: a soft gate for a hard clip,
+  SAPO.
 
   https://arxiv.org/abs/2511.20347. tau_pos where A > 0, tau_neg elsewhere; at
   r = 1 the gradient is that of r A.
@@ -219,9 +269,17 @@ SAPO = part('SAPO', sapo, PolicyLoss)
 
 
 def cpgd(
-  logp, old_logp, adv, mask, *, clip_low=0.2, clip_high=0.2, drift_coef=0.0
-):
-  """-min(log r A, clip(log r, ln(1 - low), ln(1 + high)) A) + drift: CPGD.
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  *,
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+  drift_coef: float = 0.0,
+) -> jax.Array:
+  """Computes -min(log r A, clip(log r, ln(1 - low), ln(1 + high)) A) + drift:
+  CPGD.
 
   https://arxiv.org/abs/2505.12504. A clipped policy gradient: the ratio enters
   by its logarithm, so no gradient is multiplied by it. The drift is
@@ -238,7 +296,7 @@ def cpgd(
 class CPGD(part('CPGD', cpgd, PolicyLoss)):
   """`cpgd` as a part."""
 
-  def clipped(self, arrays):
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     return past(arrays, 1 - self.low, 1 + self.high)
 
 
@@ -268,17 +326,18 @@ MASK_SIDES = {'away': False, 'both': True}
 
 
 def dppo(
-  logp,
-  old_logp,
-  adv,
-  mask,
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
   *,
-  divergence='tv',
-  max_divergence=0.15,
-  mask_sides='away',
-  ratio_max=None,
-):
-  """-M r A, M = 0 where a step past the trust region would go further: DPPO.
+  divergence: str = 'tv',
+  max_divergence: float = 0.15,
+  mask_sides: str = 'away',
+  ratio_max: float | None = None,
+) -> jax.Array:
+  """Computes -M r A, M = 0 where a step past the trust region would go further:
+  DPPO.
 
   https://arxiv.org/abs/2602.04879. M = 0 where D(old, pi) > max_divergence and
   either A > 0 and r > 1, or A < 0 and r < 1. D is the binary estimate, between
@@ -302,7 +361,7 @@ def dppo(
 class DPPO(part('DPPO', dppo, PolicyLoss)):
   """`dppo` as a part."""
 
-  def clipped(self, arrays):
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     logp, old_logp, adv, mask = self.take(arrays)
     old_logp = stop(logp) if old_logp is None else old_logp
     region = {k: x for k, x in self.options.items() if k != 'ratio_max'}

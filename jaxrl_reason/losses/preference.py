@@ -7,7 +7,7 @@ policy and the reference; those of ORPO are means per token.
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import as_float, stop
+from jaxrl_reason.losses.arrays import Array, as_float, stop
 
 
 def _margin(chosen, rejected, ref_chosen, ref_rejected):
@@ -17,9 +17,15 @@ def _margin(chosen, rejected, ref_chosen, ref_rejected):
 
 
 def dpo(
-  chosen, rejected, ref_chosen, ref_rejected, *, beta=0.1, label_smoothing=0.0
-):
-  """-log sigmoid(beta margin): DPO, https://arxiv.org/abs/2305.18290.
+  chosen: Array,
+  rejected: Array,
+  ref_chosen: Array,
+  ref_rejected: Array,
+  *,
+  beta: float = 0.1,
+  label_smoothing: float = 0.0,
+) -> jax.Array:
+  """Computes -log sigmoid(beta margin): DPO, https://arxiv.org/abs/2305.18290.
 
   With `label_smoothing` e: (1 - e) times that plus e times its mirror image.
   """
@@ -28,8 +34,15 @@ def dpo(
   return -(1 - e) * jax.nn.log_sigmoid(h) - e * jax.nn.log_sigmoid(-h)
 
 
-def ipo(chosen, rejected, ref_chosen, ref_rejected, *, tau=0.1):
-  """(margin - 1 / (2 tau))^2: IPO, https://arxiv.org/abs/2310.12036.
+def ipo(
+  chosen: Array,
+  rejected: Array,
+  ref_chosen: Array,
+  ref_rejected: Array,
+  *,
+  tau: float = 0.1,
+) -> jax.Array:
+  """Computes (margin - 1 / (2 tau))^2: IPO, https://arxiv.org/abs/2310.12036.
 
   On sums of log-probabilities, as printed; some trainers use means per token.
   """
@@ -38,9 +51,17 @@ def ipo(chosen, rejected, ref_chosen, ref_rejected, *, tau=0.1):
 
 
 def kto(
-  logp, ref_logp, desirable, kl, *, beta=0.1, weight_good=1.0, weight_bad=1.0
-):
-  """Single answers labelled good or bad: KTO, https://arxiv.org/abs/2402.01306.
+  logp: Array,
+  ref_logp: Array,
+  desirable: Array,
+  kl: Array,
+  *,
+  beta: float = 0.1,
+  weight_good: float = 1.0,
+  weight_bad: float = 1.0,
+) -> jax.Array:
+  """Computes KTO, of single answers labelled good or bad,
+  https://arxiv.org/abs/2402.01306.
 
     lambda_d (1 - sigmoid(beta (log pi / ref - z)))   desirable [N]
     lambda_u (1 - sigmoid(beta (z - log pi / ref)))   undesirable
@@ -55,8 +76,10 @@ def kto(
   return jnp.where(jnp.asarray(desirable) != 0, good, bad)
 
 
-def orpo(chosen, rejected, *, orpo_lambda=0.1):
-  """-log pi(chosen) - lambda log sigmoid(log odds ratio): ORPO.
+def orpo(
+  chosen: Array, rejected: Array, *, orpo_lambda: float = 0.1
+) -> jax.Array:
+  """Computes -log pi(chosen) - lambda log sigmoid(log odds ratio): ORPO.
 
   https://arxiv.org/abs/2403.07691, odds = p / (1 - p), log p the mean per
   token. No reference.

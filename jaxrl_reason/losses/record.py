@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 from jaxrl_reason.losses.aggregation import Aggregate
@@ -70,7 +70,7 @@ class Objective:
 
   @property
   def parts(self) -> list[Part]:
-    """Every part, in the order in which they are used."""
+    """Lists every part, in the order in which they are used."""
     first = (self.reward, self.advantage, *self.shaping, self.policy)
     weights = (self.row_entropy, *self.select.values())
     last = (self.offpolicy, self.kl, self.entropy, self.likelihood)
@@ -80,7 +80,7 @@ class Objective:
 
   @functools.cached_property
   def needs(self) -> frozenset[str]:
-    """See `losses.needs`."""
+    """Names the arrays that a run has to compute; see `losses.needs`."""
     names = set().union(*(self._arrays(p) for p in self.parts)) & ARRAYS
     if self.entropy is not None:
       names -= {'entropy'} - set().union(
@@ -110,7 +110,9 @@ class Objective:
 
   @functools.cached_property
   def terms(self) -> dict[str, Part]:
-    """The terms beside the policy's, by the name of their coefficient."""
+    """Returns the terms beside the policy's, by the name of their
+    coefficient.
+    """
     kl = self.kl if self.kl is not None and self.kl.where == 'loss' else None
     terms = dict(
       kl_coef=kl, entropy_coef=self.entropy, sft_coef=self.likelihood
@@ -119,19 +121,19 @@ class Objective:
 
   @property
   def correction(self) -> Part | None:
-    """The weight old / sampler among `weights`, or None."""
+    """Returns the weight old / sampler among `weights`, or None."""
     return next((w for w in self.weights if hasattr(w, 'normalise')), None)
 
   @functools.cached_property
   def coefs(self) -> dict[str, float]:
-    """The coefficients that `init_coefs` starts from."""
+    """Returns the coefficients that `init_coefs` starts from."""
     parts = dict(kl_coef=self.kl, entropy_coef=self.entropy)
     parts['sft_coef'] = self.likelihood
     return {k: 0.0 if p is None else p.coef for k, p in parts.items()}
 
   @functools.cached_property
   def takes_logits(self) -> bool:
-    """Whether the policy's loss is one of `bellman_loss`."""
+    """Tells whether the policy's loss is one of `bellman_loss`."""
     return 'logits' in self.policy.reads
 
   def __getitem__(self, key: str) -> Any:
@@ -140,6 +142,8 @@ class Objective:
   def __iter__(self) -> Iterator[str]:
     return iter(self.settings)
 
-  def keys(self):
-    """The names of all settings, so that `dict(objective)` gives them."""
+  def keys(self) -> KeysView[str]:
+    """Returns the names of all settings, so that `dict(objective)` gives
+    them.
+    """
     return self.settings.keys()

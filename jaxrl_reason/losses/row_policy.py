@@ -4,9 +4,14 @@ The arguments are those of policy.py. Each docstring names the aggregation that
 gives the published sum over rows.
 """
 
+from collections.abc import Sequence
+
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
+  Arrays,
   choose,
   hard_clip,
   importance_ratio,
@@ -29,8 +34,17 @@ def _row_advantage(adv, mask):
   return stop(row_mean(rows_to_tokens(adv, mask), mask))[:, None]
 
 
-def gmpo(logp, old_logp, adv, mask, *, clip_low=0.4, clip_high=0.4):
-  """-A (prod_t clipped r_t)^(1 / T): the geometric mean of PPO's terms, GMPO.
+def gmpo(
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  *,
+  clip_low: float = 0.4,
+  clip_high: float = 0.4,
+) -> jax.Array:
+  """Computes -A (prod_t clipped r_t)^(1 / T): the geometric mean of PPO's
+  terms, GMPO.
 
   https://arxiv.org/abs/2507.20673. The clip range is (e^-low, e^high),
   one-sided by the sign of A as in PPO. `adv` is one number per row; an [N, T]
@@ -46,7 +60,7 @@ def gmpo(logp, old_logp, adv, mask, *, clip_low=0.4, clip_high=0.4):
 class GMPO(part('GMPO', gmpo, PolicyLoss)):
   """`gmpo` as a part."""
 
-  def clipped(self, arrays):
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     logp, old_logp, adv, mask = self.take(arrays)
     lr, adv = stop(log_ratio(logp, old_logp, mask)), _row_advantage(adv, mask)
     low, high = (lr < -self.low) & (adv < 0), (lr > self.high) & (adv > 0)
@@ -54,9 +68,16 @@ class GMPO(part('GMPO', gmpo, PolicyLoss)):
 
 
 def mirror_descent(
-  logp, old_logp, adv, mask, *, md_tau=0.1, md_level='sequence'
-):
-  """-A log pi + (tau / 2) (log pi / old)^2: the Kimi form of OPMD, and DRO.
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  *,
+  md_tau: float = 0.1,
+  md_level: str = 'sequence',
+) -> jax.Array:
+  """Computes -A log pi + (tau / 2) (log pi / old)^2: the Kimi form of OPMD, and
+  DRO.
 
   k1.5 https://arxiv.org/abs/2501.12599: per row, log pi and the squared log
   ratio are those of the whole sequence; aggregate with `seq_mean_token_sum`.
@@ -81,9 +102,16 @@ def _by_sign(adv, pos, neg):
 
 
 def vespo(
-  logp, old_logp, adv, mask, *, vespo_pos=(2.0, 3.0), vespo_neg=(3.0, 2.0)
-):
-  """-sg(W^c1 exp(c2 (1 - W))) A log pi, W the whole sequence's ratio: VESPO.
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  *,
+  vespo_pos: Sequence[float] = (2.0, 3.0),
+  vespo_neg: Sequence[float] = (3.0, 2.0),
+) -> jax.Array:
+  """Computes -sg(W^c1 exp(c2 (1 - W))) A log pi, W the whole sequence's ratio:
+  VESPO.
 
   https://arxiv.org/abs/2602.10693, (c1, c2) by the sign of A. The kernel is 1
   at W = 1 and goes to 0 on both sides.
@@ -99,9 +127,15 @@ VESPO = part('VESPO', vespo, PolicyLoss)
 
 
 def topr(
-  logp, old_logp, adv, mask, *, topr_pos=(1.0, 1.0), topr_neg=(0.0, 1.0)
-):
-  """-sg(clip(W, a, b)) A log pi, W the whole sequence's ratio: TOPR.
+  logp: Array,
+  old_logp: Array | None,
+  adv: Array,
+  mask: Array,
+  *,
+  topr_pos: Sequence[float] = (1.0, 1.0),
+  topr_neg: Sequence[float] = (0.0, 1.0),
+) -> jax.Array:
+  """Computes -sg(clip(W, a, b)) A log pi, W the whole sequence's ratio: TOPR.
 
   https://arxiv.org/abs/2503.14286, (a, b) by the sign of A. The canonical form
   learns from positives as they are (1, 1), and from negatives by a truncated
@@ -116,7 +150,7 @@ def topr(
 class TOPR(part('TOPR', topr, PolicyLoss)):
   """`topr` as a part."""
 
-  def clipped(self, arrays):
+  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     logp, old_logp, adv, mask = self.take(arrays)
     w = stop(importance_ratio(logp, old_logp, mask, ratio='sequence_product'))
     adv = rows_to_tokens(adv, mask)

@@ -1,12 +1,44 @@
-"""Settings that cannot be together: (what cannot be, what to do)."""
+"""Settings that cannot be together: (what cannot be, what to do).
+
+What cannot be is a function of the full settings; `_when` makes one of values.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 from jaxrl_reason.losses.bellman import BELLMAN
 from jaxrl_reason.losses.correction import ROW_STATISTICS
 from jaxrl_reason.losses.defaults import TOKEN_ADVANTAGES
 
 
-def _per_token(s):
-  return s['advantage'] in TOKEN_ADVANTAGES
+@dataclasses.dataclass(frozen=True)
+class _But:
+  """Every value but these."""
+
+  values: tuple
+
+
+def _but(*values) -> _But:
+  return _But(values)
+
+
+def _is(value: Any, wanted: Any) -> bool:
+  if isinstance(wanted, _But):
+    return value not in wanted.values
+  return value in wanted if isinstance(wanted, tuple) else value == wanted
+
+
+def _when(*also: Callable, **wanted) -> Callable:
+  """Settings with all these values (one of a tuple, any but of `_but`), of
+  which all the functions `also` are true.
+  """
+
+  def impossible(s):
+    named = all(_is(s[key], value) for key, value in wanted.items())
+    return named and all(f(s) for f in also)
+
+  return impossible
 
 
 def _uses_kl(s):
@@ -17,6 +49,16 @@ def _uses_terms(s):
   return (
     _uses_kl(s) or bool(s['entropy_coef']) or s['entropy_target'] is not None
   )
+
+
+def _dual_clip_is_inside(s):
+  return s['dual_clip'] is not None and s['dual_clip'] <= 1 + (
+    s['clip_high'] or 0
+  )
+
+
+def _kl_is_straight_through(s):
+  return s['kl'].endswith('+')
 
 
 def _inverted(low, high):
@@ -38,91 +80,80 @@ NO_REWARD = ('gdpo', 'rank', 'positives', 'signs', 'passk')
 
 RULES = (
   (
-    lambda s: _per_token(s) and s['ratio'] == 'sequence_mean',
+    _when(advantage=TOKEN_ADVANTAGES, ratio='sequence_mean'),
     "ratio='sequence_mean' takes one advantage per row and advantage="
     "{advantage!r} gives one per token: use ratio='sequence_mean_token'",
   ),
   (
-    lambda s: _per_token(s) and s['policy'] == 'gmpo',
+    _when(advantage=TOKEN_ADVANTAGES, policy='gmpo'),
     "policy='gmpo' takes one advantage per row and advantage={advantage!r} "
     "gives one per token: use an advantage per row, or policy='ppo_clip'",
   ),
   (
-    lambda s: (
-      s['policy'] == 'gmpo' and s['aggregation'] != 'seq_mean_token_mean'
-    ),
+    _when(policy='gmpo', aggregation=_but('seq_mean_token_mean')),
     "policy='gmpo' is a loss per row, spread over its tokens: aggregation="
     "{aggregation!r} would weigh it by length; use 'seq_mean_token_mean'",
   ),
   (
-    lambda s: (
-      (s['policy'], s['md_level']) == ('mirror_descent', 'sequence')
-      and s['aggregation'] != 'seq_mean_token_sum'
+    _when(
+      policy='mirror_descent',
+      md_level='sequence',
+      aggregation=_but('seq_mean_token_sum'),
     ),
     "policy='mirror_descent' squares a row's log ratio and spreads it over its "
     'tokens: aggregation={aggregation!r} would divide it by length; use '
     "'seq_mean_token_sum', or md_level='token'",
   ),
   (
-    lambda s: _per_token(s) and s['whiten'] == 'rows',
+    _when(advantage=TOKEN_ADVANTAGES, whiten='rows'),
     "whiten='rows' needs one advantage per row and advantage={advantage!r} "
     "gives one per token: use whiten='tokens'",
   ),
   (
-    lambda s: (
-      s['dual_clip'] is not None and s['dual_clip'] <= 1 + (s['clip_high'] or 0)
-    ),
+    _dual_clip_is_inside,
     'dual_clip={dual_clip!r} has to exceed 1 + clip_high (clip_high='
     '{clip_high!r}): raise it (3 is common), or set it to None',
   ),
   (
-    lambda s: s['kl_in'] == 'reward' and s['kl'].endswith('+'),
+    _when(_kl_is_straight_through, kl_in='reward'),
     'kl={kl!r} differs from {kl[0]}{kl[1]} in its gradient only, and '
     "kl_in='reward' has none: drop the '+', or use kl_in='loss'",
   ),
   (
-    lambda s: (
-      s['kl_in'] == 'reward' and _uses_kl(s) and s['advantage'] in NO_REWARD
-    ),
+    _when(_uses_kl, kl_in='reward', advantage=NO_REWARD),
     "kl_in='reward' has no meaning with advantage={advantage!r}, which does "
     "not read the reward as a number to add to: use kl_in='loss'",
   ),
   (
-    lambda s: (
-      s['correction'] == 'mask'
-      and s['correction_low'] is s['correction_high'] is None
-    ),
+    _when(correction='mask', correction_low=None, correction_high=None),
     "correction='mask' needs correction_low or correction_high",
   ),
   (
-    lambda s: s['ratio_to'] == 'sampler' and s['correction'] != 'none',
+    _when(ratio_to='sampler', correction=_but('none')),
     "ratio_to='sampler' already divides by the sampler, and correction="
     "{correction!r} would do so again: use ratio_to='old' or correction='none'",
   ),
   (
-    lambda s: s['pos_weight'] == 0 and s['neg_weight'] == 0,
+    _when(pos_weight=0, neg_weight=0),
     'pos_weight=0 and neg_weight=0 leave nothing to learn from: raise one',
   ),
   (
-    lambda s: s['policy'] in BELLMAN and _uses_terms(s),
+    _when(_uses_terms, policy=tuple(BELLMAN)),
     'policy={policy!r} has no KL or entropy term: set kl_coef and entropy_coef '
     'to 0',
   ),
   (
-    lambda s: (
-      s['reject_by'] != 'ratio'
-      and s['reject_level'] not in ('token', *ROW_STATISTICS)
-    ),
+    _when(reject_by=_but('ratio'), reject_level=_but('token', *ROW_STATISTICS)),
     'reject_by={reject_by!r} is no ratio and reject_level={reject_level!r} a '
     "level of ratios: use 'token', 'sum', 'mean' or 'max'",
   ),
   (
-    lambda s: s['advantage'] == 'gdpo' and s['reward_low'] is not None,
+    _when(advantage='gdpo', reward_low=_but(None)),
     'reward_low={reward_low!r} has no effect on the parts that '
     "advantage='gdpo' reads: remove it",
   ),
   (
-    lambda s: s['advantage'] == 'gdpo' and s['reward_high'] is not None,
+    _when(advantage='gdpo', reward_high=_but(None)),
     'reward_high={reward_high!r} has no effect on the parts that '
     "advantage='gdpo' reads: remove it",
   ),

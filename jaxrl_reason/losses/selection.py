@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
   Weight,
   as_float,
   as_mask,
@@ -24,8 +25,9 @@ from jaxrl_reason.losses.arrays import (
 )
 
 
-def covariance(logp, adv, mask):
-  """(log pi - mean log pi) (A - mean A) per token, means over the batch.
+def covariance(logp: Array, adv: Array, mask: Array) -> jax.Array:
+  """Computes (log pi - mean log pi) (A - mean A) per token, means over the
+  batch.
 
   https://arxiv.org/abs/2505.22617: tokens with a high one collapse entropy.
   """
@@ -49,19 +51,20 @@ def _count(mask, share):
 
 
 def clip_cov_tokens(
-  logp,
-  adv,
-  mask,
-  key,
+  logp: Array,
+  adv: Array,
+  mask: Array,
+  key: jax.Array,
   *,
-  old_logp=None,
-  cov_share=2e-4,
-  cov_low=1.0,
-  cov_high=5.0,
-  clip_low=0.2,
-  clip_high=0.2,
-):
-  """A random share of the tokens whose covariance is in (low, high): Clip-Cov.
+  old_logp: Array | None = None,
+  cov_share: float = 2e-4,
+  cov_low: float = 1.0,
+  cov_high: float = 5.0,
+  clip_low: float = 0.2,
+  clip_high: float = 0.2,
+) -> jax.Array:
+  """Chooses a random share of the tokens whose covariance is in (low, high):
+  Clip-Cov.
 
   https://arxiv.org/abs/2505.22617. At least one token if there is any. Tokens
   the ratio clip already stops are not drawn, as in the paper's code.
@@ -80,8 +83,10 @@ def clip_cov_tokens(
 ClipCovTokens = part('ClipCovTokens', clip_cov_tokens)
 
 
-def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
-  """The share of the tokens with the largest covariance: KL-Cov."""
+def kl_cov_tokens(
+  logp: Array, adv: Array, mask: Array, *, cov_share: float = 2e-4
+) -> jax.Array:
+  """Chooses the share of the tokens with the largest covariance: KL-Cov."""
   cov = covariance(logp, adv, mask)
   return _largest(cov, as_mask(mask), _count(mask, cov_share))
 
@@ -89,8 +94,10 @@ def kl_cov_tokens(logp, adv, mask, *, cov_share=2e-4):
 KLCovTokens = part('KLCovTokens', kl_cov_tokens)
 
 
-def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
-  """The share of the batch's tokens with the highest entropy.
+def top_entropy_tokens(
+  entropy: Array, mask: Array, *, entropy_share: float = 0.2
+) -> jax.Array:
+  """Chooses the share of the batch's tokens with the highest entropy.
 
   https://arxiv.org/abs/2506.01939 trains on the top 20% only and still divides
   by all tokens. Equal entropies at the threshold are all kept.
@@ -105,8 +112,10 @@ def top_entropy_tokens(entropy, mask, *, entropy_share=0.2):
 TopEntropy = part('TopEntropy', top_entropy_tokens)
 
 
-def high_entropy_in_row(entropy, mask, *, entropy_quantile=0.8):
-  """Tokens at or above the quantile of their own row's entropies.
+def high_entropy_in_row(
+  entropy: Array, mask: Array, *, entropy_quantile: float = 0.8
+) -> jax.Array:
+  """Marks tokens at or above the quantile of their own row's entropies.
 
   Archer, https://arxiv.org/abs/2507.15778, tells reasoning tokens (above) from
   knowledge tokens (below). The quantile is the value of rank ceil(q n).
@@ -133,8 +142,11 @@ class OnlySelected(Weight):
 HighEntropy = part('HighEntropy', high_entropy_in_row)
 
 
-def off_policy_rows(logp, old_logp, adv, mask, *, max_row_drift):
-  """Weights [N, T] that drop negative rows the policy has moved away from.
+def off_policy_rows(
+  logp: Array, old_logp: Array, adv: Array, mask: Array, *, max_row_drift: float
+) -> jax.Array:
+  """Computes weights [N, T] that drop negative rows the policy has moved away
+  from.
 
   DeepSeek-V3.2, https://arxiv.org/abs/2512.02556: 0 where A < 0 and the row's
   mean of log old - log pi exceeds `max_row_drift`, 1 elsewhere; on-policy

@@ -48,7 +48,8 @@ SWITCHES = frozenset(
 
 
 def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
-  """The objective of some settings: preset over defaults, the given over both.
+  """Reads settings into an objective: preset over defaults, the given over
+  both.
 
   Accepts a dict, anything `dict()` takes, a preset's name, or an objective,
   which is given back as it is. Raises ValueError on an unknown key or choice,
@@ -76,7 +77,7 @@ def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
 
 
 def needs(settings: Objective | Mapping[str, Any] | str) -> frozenset[str]:
-  """The arrays a run with these settings has to compute, by name.
+  """Names the arrays a run with these settings has to compute, by name.
 
   Among `record.ARRAYS`, and 'entropy_grad' (entropy with a gradient),
   'full_logits', 'sft_mask', 'truncated', 'is_offpolicy', 'key', 'selected'
@@ -87,7 +88,7 @@ def needs(settings: Objective | Mapping[str, Any] | str) -> frozenset[str]:
 
 
 def keys_read(settings: Objective | Mapping[str, Any] | str) -> set[str]:
-  """The settings that have an effect, given the others."""
+  """Names the settings that have an effect, given the others."""
   o = resolve(settings)
   names = set(SWITCHES).union(*(part.keys_read for part in o.parts))
   return names | {

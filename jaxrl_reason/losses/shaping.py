@@ -3,9 +3,11 @@
 All take and give [N] or [N, T]; none touches rows or tokens outside the mask.
 """
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   as_mask,
   check_shapes,
@@ -21,8 +23,16 @@ from jaxrl_reason.losses.arrays import (
 )
 
 
-def whiten(adv, mask, *, valid=None, by='rows', whiten_ddof=1, whiten_eps=1e-8):
-  """(A - mean) / sqrt(var + eps) over the batch's rows or tokens.
+def whiten(
+  adv: Array,
+  mask: Array,
+  *,
+  valid: Array | None = None,
+  by: str = 'rows',
+  whiten_ddof: int = 1,
+  whiten_eps: float = 1e-8,
+) -> jax.Array:
+  """Computes (A - mean) / sqrt(var + eps) over the batch's rows or tokens.
 
   REINFORCE++ (https://arxiv.org/abs/2501.03262) takes the tokens of the batch,
   its baseline form and GDPO (https://arxiv.org/abs/2601.05242) its rows.
@@ -46,8 +56,16 @@ def whiten(adv, mask, *, valid=None, by='rows', whiten_ddof=1, whiten_eps=1e-8):
 Whiten = part('Whiten', whiten, flat={'by': 'whiten'})
 
 
-def entropy_shape(adv, entropy, mask, *, entropy_alpha=0.4, entropy_kappa=2.0):
-  """A + min(alpha H, |A| / kappa): more credit where the policy hesitated.
+def entropy_shape(
+  adv: Array,
+  entropy: Array,
+  mask: Array,
+  *,
+  entropy_alpha: float = 0.4,
+  entropy_kappa: float = 2.0,
+) -> jax.Array:
+  """Computes A + min(alpha H, |A| / kappa): more credit where the policy
+  hesitated.
 
   https://arxiv.org/abs/2506.14758 (alpha 0.4 with GRPO, 0.1 with PPO). The
   bonus carries no gradient and, as kappa > 1, never turns a sign; where A is 0
@@ -62,8 +80,10 @@ def entropy_shape(adv, entropy, mask, *, entropy_alpha=0.4, entropy_kappa=2.0):
 EntropyShape = part('EntropyShape', entropy_shape)
 
 
-def weigh_signs(adv, *, pos_weight=1.0, neg_weight=1.0):
-  """Weights for positive and negative advantages: PSR / NSR.
+def weigh_signs(
+  adv: Array, *, pos_weight: float = 1.0, neg_weight: float = 1.0
+) -> jax.Array:
+  """Computes weights for positive and negative advantages: PSR / NSR.
 
   https://arxiv.org/abs/2506.01347: (1, 0) learns from successes only, (0, 1)
   from failures only, (0.1, 1) is its Weighted-REINFORCE.
@@ -74,16 +94,21 @@ def weigh_signs(adv, *, pos_weight=1.0, neg_weight=1.0):
 WeighSigns = part('WeighSigns', weigh_signs)
 
 
-def clip_advantage(adv, *, adv_max):
-  """A clipped to +-adv_max."""
+def clip_advantage(adv: Array, *, adv_max: float) -> jax.Array:
+  """Clips A to +-adv_max."""
   return jnp.clip(adv, -adv_max, adv_max)
 
 
 ClipAdvantage = part('ClipAdvantage', clip_advantage)
 
 
-def clip_reward(reward, *, reward_low=None, reward_high=None):
-  """Rewards [N] kept in [low, high]; None: no bound. NaN stays NaN."""
+def clip_reward(
+  reward: Array,
+  *,
+  reward_low: float | None = None,
+  reward_high: float | None = None,
+) -> jax.Array:
+  """Keeps rewards [N] in [low, high]; None: no bound. NaN stays NaN."""
   return jnp.clip(as_float(reward), reward_low, reward_high)
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   as_mask,
   check_shapes,
@@ -30,8 +31,10 @@ from jaxrl_reason.losses.baselines import (
 )
 
 
-def suffix_scan(x, g):
-  """y_t = x_t + g_t y_{t+1} along the last axis, in log2(T) parallel steps."""
+def suffix_scan(x: jax.Array, g: Array) -> jax.Array:
+  """Computes y_t = x_t + g_t y_{t+1} along the last axis, in log2(T) parallel
+  steps.
+  """
 
   def join(later, earlier):
     return later[0] * earlier[0], earlier[1] + earlier[0] * later[1]
@@ -42,21 +45,31 @@ def suffix_scan(x, g):
   ]
 
 
-def next_token(x, mask):
-  """The value of x at the next set place of the mask, 0 after the last."""
+def next_token(x: Array, mask: Array) -> jax.Array:
+  """Computes the value of x at the next set place of the mask, 0 after the
+  last.
+  """
   m = as_float(as_mask(mask))
   seen = suffix_scan(keep(mask, x), 1 - m)
   return jnp.pad(seen[:, 1:], ((0, 0), (0, 1)))
 
 
-def last_token(mask):
-  """bool [N, T], set at the last set place of each row."""
+def last_token(mask: Array) -> jax.Array:
+  """Marks the last set place of each row, bool [N, T]."""
   m = as_mask(mask)
   return m & (jnp.flip(jnp.cumsum(jnp.flip(m, -1), -1), -1) == 1)
 
 
-def token_rewards(reward, mask, *, valid=None, process_reward=None):
-  """[N] on the last token, plus [N, T] where given; invalid rows get 0."""
+def token_rewards(
+  reward: Array,
+  mask: Array,
+  *,
+  valid: Array | None = None,
+  process_reward: Array | None = None,
+) -> jax.Array:
+  """Puts rewards [N] on the last token, plus [N, T] where given; invalid rows
+  get 0.
+  """
   check_shapes(
     mask=mask, reward=reward, valid=valid, process_reward=process_reward
   )
@@ -68,8 +81,16 @@ def token_rewards(reward, mask, *, valid=None, process_reward=None):
   return r
 
 
-def returns(reward, mask, *, valid=None, process_reward=None, gamma=1.0):
-  """A_t = sum_{s >= t} gamma^(s-t) r_s: REINFORCE++ before its whitening.
+def returns(
+  reward: Array,
+  mask: Array,
+  *,
+  valid: Array | None = None,
+  process_reward: Array | None = None,
+  gamma: float = 1.0,
+) -> jax.Array:
+  """Computes A_t = sum_{s >= t} gamma^(s-t) r_s: REINFORCE++ before its
+  whitening.
 
   https://arxiv.org/abs/2501.03262: r is the reward on the last token, and with
   `kl_in='reward'` minus beta times the k1 KL on every token.
@@ -92,17 +113,18 @@ def _lambdas(mask, gae_lambda, lambda_alpha):
 
 
 def gae(
-  reward,
-  values,
-  mask,
+  reward: Array,
+  values: Array,
+  mask: Array,
   *,
-  valid=None,
-  process_reward=None,
-  gamma=1.0,
-  gae_lambda=0.95,
-  lambda_alpha=None,
-):
-  """A_t = sum_l (gamma lambda)^l delta_{t+l}, delta = r + gamma V' - V: GAE.
+  valid: Array | None = None,
+  process_reward: Array | None = None,
+  gamma: float = 1.0,
+  gae_lambda: float = 0.95,
+  lambda_alpha: float | None = None,
+) -> jax.Array:
+  """Computes A_t = sum_l (gamma lambda)^l delta_{t+l}, delta = r + gamma V' -
+  V: GAE.
 
   https://arxiv.org/abs/1506.02438; in PPO https://arxiv.org/abs/1707.06347.
   The value after the last token is 0. `lambda_alpha` makes lambda adapt to the
@@ -123,16 +145,17 @@ GAE = part('GAE', gae, Advantage)
 
 
 def value_targets(
-  reward,
-  values,
-  mask,
+  reward: Array,
+  values: Array,
+  mask: Array,
   *,
-  valid=None,
-  process_reward=None,
-  gamma=1.0,
-  value_lambda=1.0,
-):
-  """V + GAE at the critic's own lambda (VC-PPO: 1, the plain return): [N, T].
+  valid: Array | None = None,
+  process_reward: Array | None = None,
+  gamma: float = 1.0,
+  value_lambda: float = 1.0,
+) -> jax.Array:
+  """Computes V + GAE at the critic's own lambda (VC-PPO: 1, the plain return):
+  [N, T].
 
   https://arxiv.org/abs/2503.01491
   """
@@ -151,16 +174,28 @@ def value_targets(
 ValueTargets = part('ValueTargets', value_targets, Advantage)
 
 
-def implicit_reward(prm_logp, ref_logp, mask, *, prm_beta=0.05):
-  """beta (log pi_prm - log pi_ref) per token: an implicit process reward.
+def implicit_reward(
+  prm_logp: Array, ref_logp: Array, mask: Array, *, prm_beta: float = 0.05
+) -> jax.Array:
+  """Computes beta (log pi_prm - log pi_ref) per token: an implicit process
+  reward.
 
   https://arxiv.org/abs/2412.01981.
   """
   return prm_beta * (keep(mask, prm_logp) - keep(mask, ref_logp))
 
 
-def prime(reward, group, process_reward, mask, *, valid=None, gamma=1.0):
-  """PRIME: RLOO on process rewards, discounted, plus RLOO on the outcome.
+def prime(
+  reward: Array,
+  group: Array,
+  process_reward: Array,
+  mask: Array,
+  *,
+  valid: Array | None = None,
+  gamma: float = 1.0,
+) -> jax.Array:
+  """Computes PRIME: RLOO on process rewards, discounted, plus RLOO on the
+  outcome.
 
   https://arxiv.org/abs/2502.01456 eq. 5, q_j the mean process reward of row j:
     A_it = sum_{s >= t} gamma^(s-t) (q_is - mean_{j != i} q_j)
@@ -202,19 +237,19 @@ SEGMENT_BASELINES = {
 
 
 def segments(
-  reward,
-  group,
-  segment_reward,
-  segment_ids,
-  mask,
+  reward: Array,
+  group: Array,
+  segment_reward: Array,
+  segment_ids: Array,
+  mask: Array,
   *,
-  valid=None,
-  segment_gamma=1.0,
-  segment_baseline='group_mean',
-  ddof=1,
-  eps=1e-6,
-):
-  """Turn or step rewards [N, S] -> advantages of the tokens of each segment.
+  valid: Array | None = None,
+  segment_gamma: float = 1.0,
+  segment_baseline: str = 'group_mean',
+  ddof: int = 1,
+  eps: float = 1e-6,
+) -> jax.Array:
+  """Turns rewards of turns or steps [N, S] into advantages of their tokens.
 
   A segment's return is its reward plus gamma times the next one's, with the
   row's outcome added to its last; it is compared with the same segment of the
@@ -253,17 +288,17 @@ Segments = part('Segments', segments, Advantage)
 
 
 def tree(
-  reward,
-  group,
-  node_ids,
-  mask,
+  reward: Array,
+  group: Array,
+  node_ids: Array,
+  mask: Array,
   *,
-  valid=None,
-  tree_global=1.0,
-  tree_local=1.0,
-  tree_power=0.5,
-):
-  """Advantages in a tree of samples that share prefixes: TreeRL.
+  valid: Array | None = None,
+  tree_global: float = 1.0,
+  tree_local: float = 1.0,
+  tree_power: float = 0.5,
+) -> jax.Array:
+  """Computes advantages in a tree of samples that share prefixes: TreeRL.
 
   https://arxiv.org/abs/2506.11902. V(node) is the mean reward of the leaves
   below it, L their number:

@@ -1,9 +1,11 @@
 """The baseline of least variance at every token: OTB, [N, T]."""
 
+import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   as_mask,
   check_shapes,
@@ -30,18 +32,19 @@ def _baseline(togo, energy, there, segment):
 
 
 def optimal_token(
-  reward,
-  group,
-  old_logp,
-  sum_p_squared,
-  mask,
+  reward: Array,
+  group: Array,
+  old_logp: Array,
+  sum_p_squared: Array,
+  mask: Array,
   *,
-  valid=None,
-  process_reward=None,
-  otb_places='column',
-  singleton='zero',
-):
-  """A_t = G_t - sum_i G_it W_it / sum_i W_it over the group, G the return: OTB.
+  valid: Array | None = None,
+  process_reward: Array | None = None,
+  otb_places: str = 'column',
+  singleton: str = 'zero',
+) -> jax.Array:
+  """Computes A_t = G_t - sum_i G_it W_it / sum_i W_it over the group, G the
+  return: OTB.
 
   https://arxiv.org/abs/2602.07078. W_t = sum_{s <= t} (1 - 2 p_s + sum_v p_v^2)
   is the squared norm of the score by the logits, added up to t: rows that were
@@ -79,8 +82,14 @@ def optimal_token(
 OptimalToken = part('OptimalToken', optimal_token, Advantage)
 
 
-def length_preference(mask, group, *, length_lambda=1.0, length_spread=1 / 9):
-  """Weights of rows by their length within the group, of mean 1: [N].
+def length_preference(
+  mask: Array,
+  group: Array,
+  *,
+  length_lambda: float = 1.0,
+  length_spread: float = 1 / 9,
+) -> jax.Array:
+  """Computes weights of rows by their length within the group, of mean 1: [N].
 
   Lambda-GRPO, https://arxiv.org/abs/2510.06870: n softmax(h^lambda) over the n
   rows of a group, h = 1 + spread z, z the standardised length. 0 weighs all
@@ -96,8 +105,17 @@ def length_preference(mask, group, *, length_lambda=1.0, length_spread=1 / 9):
   return safe_divide(g.n * weight, groups.over_group(weight, g.segment))
 
 
-def prefer_lengths(adv, mask, group, *, length_lambda=1.0, length_spread=1 / 9):
-  """A times `length_preference`, [N] or [N, T]: lambda held constant."""
+def prefer_lengths(
+  adv: Array,
+  mask: Array,
+  group: Array,
+  *,
+  length_lambda: float = 1.0,
+  length_spread: float = 1 / 9,
+) -> jax.Array:
+  """Multiplies A by `length_preference`, [N] or [N, T]: lambda held
+  constant.
+  """
   options = dict(length_lambda=length_lambda, length_spread=length_spread)
   weight = length_preference(mask, group, **options)
   return adv * (weight if jnp.ndim(adv) == 1 else weight[:, None])

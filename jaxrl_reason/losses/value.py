@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
+  Array,
   as_float,
   check_shapes,
   hard_clip,
@@ -17,8 +18,16 @@ from jaxrl_reason.losses.groups import valid_rows
 from jaxrl_reason.losses.token_advantage import implicit_reward
 
 
-def value_loss(values, targets, mask, *, old_values=None, value_clip=None):
-  """max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2 per token: PPO.
+def value_loss(
+  values: Array,
+  targets: Array,
+  mask: Array,
+  *,
+  old_values: Array | None = None,
+  value_clip: float | None = None,
+) -> jax.Array:
+  """Computes max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2) / 2 per
+  token: PPO.
 
   https://arxiv.org/abs/1707.06347; the half is a convention. Without
   `value_clip` it is the squared error. [N, T] each.
@@ -37,8 +46,10 @@ def value_loss(values, targets, mask, *, old_values=None, value_clip=None):
 ValueLoss = part('ValueLoss', value_loss)
 
 
-def binary_cross_entropy(logit, label, *, valid=None):
-  """-y log sigmoid(z) - (1 - y) log sigmoid(-z), any shape: verifiers.
+def binary_cross_entropy(
+  logit: Array, label: Array, *, valid: Array | None = None
+) -> jax.Array:
+  """Computes -y log sigmoid(z) - (1 - y) log sigmoid(-z), any shape: verifiers.
 
   Labels in [0, 1]; https://arxiv.org/abs/2110.14168. 0 where not `valid`, or
   where the label is not finite.
@@ -49,8 +60,17 @@ def binary_cross_entropy(logit, label, *, valid=None):
   return keep(ok, loss)
 
 
-def implicit_prm(logp, ref_logp, label, mask, *, valid=None, prm_beta=0.05):
-  """Cross-entropy of sigmoid(sum_t beta log pi / ref) with the outcome: [N].
+def implicit_prm(
+  logp: Array,
+  ref_logp: Array,
+  label: Array,
+  mask: Array,
+  *,
+  valid: Array | None = None,
+  prm_beta: float = 0.05,
+) -> jax.Array:
+  """Computes cross-entropy of sigmoid(sum_t beta log pi / ref) with the
+  outcome: [N].
 
   https://arxiv.org/abs/2412.01981: trained on outcomes, log pi / ref becomes a
   process reward (`token_advantage.implicit_reward`).

@@ -13,20 +13,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.config import ACTIVATIONS, REMAT, Config
 from jaxrl_reason.models.parts import attention, layers, moe, rope
 
 
 def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
-  """Token embeddings [..., D]."""
+  """Looks up token embeddings [..., D]."""
   x = params['embed'][tokens].astype(c.dtype)
   # The scale is rounded too, as in the published bf16 models.
   return x if c.embed_scale == 1 else x * jnp.asarray(c.embed_scale, x.dtype)
 
 
 def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
-  """Logits [..., V], float32: log-probabilities are built on them."""
+  """Computes logits [..., V], float32: log-probabilities are built on them."""
   head = params['embed'].T if c.tied else params['head']
   logits = jnp.einsum(
     '...d,dv->...v',
@@ -40,7 +40,7 @@ def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
 
 
 def norm(x, p: dict, name: str, c: Config) -> jax.Array:
-  """The norm of that name; x where the family has none there."""
+  """Applies the norm of that name; x where the family has none there."""
   if name not in p:
     return x
   weight = p[name]
@@ -68,7 +68,7 @@ def _scaled(y: jax.Array, c: Config) -> jax.Array:
 
 
 def block(x, p, c: Config, angles, attend, routes=None):
-  """One layer; `attend(q, k, v) -> (out, kv)` is what differs between
+  """Computes one layer; `attend(q, k, v) -> (out, kv)` is what differs between
   training, prefill and decoding. x: [...,D]; returns (x, (kv, used)), where
   used are the routes and router probabilities of experts, if any.
   """
@@ -112,7 +112,7 @@ def _of_layer(c: Config, positions, room: int):
   def f(flags):
     angles = tables[index[0]]
     if 'rope' in flags:
-      angles = jax.tree.map(lambda x: x[flags['rope']], stacked)
+      angles = trees.take(stacked, flags['rope'])
     return angles, flags.get('window', 0)
 
   return windows, flags, f
@@ -128,8 +128,8 @@ def through(
   memory: Any = None,
   routes: jax.Array | None = None,
 ):
-  """All layers over embeddings x [N,T,D]: of tokens (`embed`), or of what is
-  not text (soft prompts, images).
+  """Runs all layers over embeddings x [N,T,D]: of tokens (`embed`), or of what
+  is not text (soft prompts, images).
 
   Args:
     rows: who the embeddings are.
@@ -182,7 +182,8 @@ def through(
 def forward(
   params: Any, c: Config, tokens, valid, room: int, keep: bool, routes=None
 ):
-  """`through` of whole rows of tokens [N,T], by the kernel of `c.attention`.
+  """Runs `through` on whole rows of tokens [N,T], by the kernel of
+  `c.attention`.
 
   Args:
     valid: as `attention.describe` takes it.
@@ -204,7 +205,7 @@ def forward(
 
 
 def hidden(c: Config, params: Any, tokens, valid):
-  """Final hidden states [N,T,D] of tokens [N,T], valid bool [N,T].
+  """Computes final hidden states [N,T,D] of tokens [N,T], valid bool [N,T].
 
   Positions count the valid tokens of a row, so left, right or no padding give
   the same values at the real tokens. Rows that hold several sequences have
@@ -215,7 +216,7 @@ def hidden(c: Config, params: Any, tokens, valid):
 
 
 def hidden_routed(c: Config, params: Any, tokens, valid, routes=None):
-  """`hidden` of a mixture of experts, with what its routers did.
+  """Computes `hidden` of a mixture of experts, with what its routers did.
 
   Args:
     routes: int [N,T,L,k], the experts to use (`sampled_routes`), where they

@@ -17,7 +17,7 @@ REMAT = {
 }
 ACTIVATIONS = {
   'silu': jax.nn.silu,
-  'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
+  'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
 }
 NOPE = -1  # in Config.rope_of_layer: a layer without positions
 CHOICES = {
@@ -160,8 +160,8 @@ class Config:
 
   @functools.cached_property
   def prefill_sizes(self) -> dict[str, int]:
-    """Widths of prompts in a program (buckets) or columns computed at a time
-    (chunks), whichever is chosen.
+    """Returns widths of prompts in a program (buckets) or columns computed at a
+    time (chunks), whichever is chosen.
     """
     return dict([sized_choice('model.prefill', self.prefill, PREFILL)])
 
@@ -175,10 +175,12 @@ class Config:
 
   @functools.cached_property
   def layer_ropes(self) -> tuple[int, ...]:
-    """The rotary table of every layer, or NOPE."""
+    """Returns the rotary table of every layer, or NOPE."""
     return self.rope_of_layer or (0,) * self.layers
 
   @functools.cached_property
   def layer_windows(self) -> tuple[int, ...]:
-    """Tokens that queries of every layer see, their own included; 0: all."""
+    """Counts the tokens that queries of every layer see, their own included; 0:
+    all.
+    """
     return self.windows or (0,) * self.layers

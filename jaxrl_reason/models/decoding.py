@@ -211,7 +211,7 @@ def decode(
         cache_lib.put(buffer, new, step, c.cache_dtype)
         for buffer, new in zip(cache.own[i], (k, v))
       )
-      out = layers.attend_cached(
+      out = attention.attend_cached(
         q,
         cache.prompt[i],
         kv,

@@ -12,6 +12,7 @@ cache either: every decode step runs the whole row again, so sampling C tokens
 costs C forward passes. Weights are replicated over a mesh.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -34,7 +35,7 @@ class Written:
 
 
 def from_apply(apply: Callable, params: Any) -> Model:
-  """A policy from `apply(params, tokens i32 [N,T]) -> logits [N,T,V]`.
+  """Makes a policy from `apply(params, tokens i32 [N,T]) -> logits [N,T,V]`.
 
   Args:
     params: the weights, or their shapes.
@@ -43,10 +44,8 @@ def from_apply(apply: Callable, params: Any) -> Model:
   def logits(params, tokens, valid):
     """[N,T,V], float32; at padding they mean nothing."""
     ahead = jnp.argmax(valid, axis=1)  # tokens of padding on the left
-    rolled = jax.vmap(lambda row, n: jnp.roll(row, -n))
-    out = apply(params, rolled(jnp.where(valid, tokens, 0), ahead))
-    back = jax.vmap(lambda row, n: jnp.roll(row, n, axis=0))
-    return back(out, ahead).astype(jnp.float32)
+    out = apply(params, _rolled(jnp.where(valid, tokens, 0), -ahead))
+    return _rolled(out, ahead).astype(jnp.float32)
 
   def prefill(params, tokens, valid, n_samples, max_new, columns=None):
     del columns  # there is no cache to grow
@@ -70,17 +69,36 @@ def from_apply(apply: Callable, params: Any) -> Model:
     out = logits(params, rows.tokens, rows.valid)
     return out[jnp.arange(len(at)), at], rows
 
+  def flops_per_token(context):
+    """Two for each weight; attention is not known."""
+    del context
+    return 2.0 * trees.n_params(params)
+
   return Model(
     specs=jax.tree.map(_replicated, params),
     hidden=logits,  # what is handed on is logits already
-    unembed=lambda params, hidden: hidden,
-    decode_params=lambda params: params,
+    unembed=_second,
+    decode_params=_first,
     prefill=prefill,
     decode=decode,
-    grow=lambda rows, columns: rows,
-    # Two for each weight; attention is not known.
-    flops_per_token=lambda context: 2.0 * trees.n_params(params),
+    grow=_first,
+    flops_per_token=flops_per_token,
   )
+
+
+def _rolled(x: jax.Array, n: jax.Array) -> jax.Array:
+  """Rows [N,T,...], each turned to the right by its n [N]."""
+  return jax.vmap(functools.partial(jnp.roll, axis=0))(x, n)
+
+
+def _first(x, *unused):
+  del unused
+  return x
+
+
+def _second(unused, x):
+  del unused
+  return x
 
 
 def _replicated(x) -> spec.Spec:
@@ -88,7 +106,9 @@ def _replicated(x) -> spec.Spec:
 
 
 def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
-  """A Linen module called as `module.apply({'params': params}, tokens)`."""
+  """Makes a policy of a Linen module called as `module.apply({'params':
+  params}, tokens)`.
+  """
 
   def apply(params, tokens):
     return module.apply({'params': params}, tokens)
@@ -97,9 +117,10 @@ def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
 
 
 def from_nnx(module: nnx.Module) -> tuple[Model, Any]:
-  """An NNX module called as `module(tokens)`; its `nnx.Param`s are trained, its
-  other state stays as it is: every call begins with it, so a module with
-  dropout draws the same mask each time. Call `module.eval()` first.
+  """Makes a policy of an NNX module called as `module(tokens)`; its
+  `nnx.Param`s are trained, its other state stays as it is: every call begins
+  with it, so a module with dropout draws the same mask each time. Call
+  `module.eval()` first.
   """
   graph, state, rest = nnx.split(module, nnx.Param, ...)
 
@@ -118,7 +139,7 @@ class LinenTransformer(linen.Module):
   @linen.compact
   def __call__(self, tokens, valid=None):
     specs = transformer.specs(self.config)
-    weights = self.param('weights', lambda key: spec.init(specs, key))
+    weights = self.param('weights', functools.partial(spec.init, specs))
     return _logits(weights, self.config, tokens, valid)
 
 

@@ -124,15 +124,17 @@ def over_columns(
 def _by_chunk(of: Callable[..., Any], arrays: tuple, chunk: int) -> Any:
   """of(*arrays) [n,T] of arrays [n,T,...], `chunk` columns at a time."""
   n, columns = jax.tree.leaves(arrays)[0].shape[:2]
-  room = -columns % chunk
+  padding = -columns % chunk
 
   def split(x):
-    padded = jnp.pad(x, ((0, 0), (0, room)) + ((0, 0),) * (x.ndim - 2))
+    padded = jnp.pad(x, ((0, 0), (0, padding)) + ((0, 0),) * (x.ndim - 2))
     return jnp.moveaxis(padded.reshape(n, -1, chunk, *x.shape[2:]), 1, 0)
 
   def join(x):
     return jnp.moveaxis(x, 0, 1).reshape(n, -1)[:, :columns]
 
-  body = jax.checkpoint(lambda xs: of(*xs))
-  out = jax.lax.map(body, jax.tree.map(split, arrays))
+  def body(xs):
+    return of(*xs)
+
+  out = jax.lax.map(jax.checkpoint(body), jax.tree.map(split, arrays))
   return jax.tree.map(join, out)

@@ -19,19 +19,19 @@ from jaxrl_reason.models.config import Config
 
 
 def kept_bytes(c: Config, length: int) -> int:
-  """Bytes of one row of `length` tokens between forward and backward pass, on
-  one device; tensor parallelism has less.
+  """Counts the bytes of one row of `length` tokens between forward and backward
+  pass, on one device; tensor parallelism has less.
   """
   model = transformer.build(c)
 
   def bytes_of(rows: int) -> int:
     shape = jax.ShapeDtypeStruct((rows, length), jnp.int32)
 
-    def hidden(params, tokens):
-      return model.hidden(params, tokens, tokens > 0)
-
     def pull(params, tokens):
-      return jax.vjp(lambda p: hidden(p, tokens), params)[1]
+      def hidden(params):
+        return model.hidden(params, tokens, tokens > 0)
+
+      return jax.vjp(hidden, params)[1]
 
     kept = jax.eval_shape(pull, spec.abstract(model.specs), shape)
     arrays = [x for x in jax.tree.leaves(kept) if hasattr(x, 'dtype')]
@@ -41,7 +41,8 @@ def kept_bytes(c: Config, length: int) -> int:
 
 
 def choose(c: Config, rows: int, length: int, budget: float) -> Config:
-  """The config with the policy that computes least again within the budget.
+  """Returns the config with the policy that computes least again within the
+  budget.
 
   Args:
     rows: of `length` tokens each, of a micro-batch on one device.

@@ -48,24 +48,22 @@ def is_spec(x: Any) -> bool:
 
 
 def n_stacked(spec: Spec) -> int:
-  """How many leading dimensions count layers and experts."""
+  """Counts the leading dimensions of layers and experts."""
   return sum(a in ('layers', 'expert') for a in spec.axes)
 
 
 def stack(specs: Any, n: int) -> Any:
-  """The same specs with a leading 'layers' dimension of n."""
-  return jax.tree.map(
-    lambda s: dataclasses.replace(
-      s, shape=(n, *s.shape), axes=('layers', *s.axes)
-    ),
-    specs,
-    is_leaf=is_spec,
-  )
+  """Gives the specs a leading 'layers' dimension of n."""
+
+  def stacked(s: Spec) -> Spec:
+    return dataclasses.replace(s, shape=(n, *s.shape), axes=('layers', *s.axes))
+
+  return jax.tree.map(stacked, specs, is_leaf=is_spec)
 
 
 def abstract(specs: Any, dtype=None) -> Any:
-  """The tree of shapes and dtypes (the specs' own unless given), without
-  values.
+  """Returns the tree of shapes and dtypes (the specs' own unless given),
+  without values.
   """
 
   def make(s):
@@ -91,7 +89,7 @@ def _init_leaf(spec: Spec, key: jax.Array) -> jax.Array:
 
 
 def init(specs: Any, key: jax.Array) -> Any:
-  """Values for every spec, drawn from keys folded by path."""
+  """Draws values for every spec, from keys folded by path."""
 
   def leaf(path, spec):
     return _init_leaf(spec, trees.named_key(key, path))

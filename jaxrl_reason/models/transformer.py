@@ -15,7 +15,7 @@ from jaxrl_reason.models.weights import flops_per_token, specs
 
 
 def build(c: Config) -> Model:
-  """The policy's functions, with the config bound."""
+  """Builds the policy's functions, with the config bound."""
   tree = specs(c)
   routed = functools.partial(blocks.hidden_routed, c)
   return Model(
@@ -25,7 +25,7 @@ def build(c: Config) -> Model:
     decode_params=functools.partial(decoding.decode_params, c, tree),
     prefill=functools.partial(decoding.prefill, c),
     decode=functools.partial(decoding.decode, c),
-    flops_per_token=lambda context: flops_per_token(c, context),
+    flops_per_token=functools.partial(flops_per_token, c),
     hidden_routed=routed if c.experts else None,
     grow=cache_lib.grow,
     sampled_routes=decoding.sampled_routes if c.experts else None,

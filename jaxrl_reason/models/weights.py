@@ -11,7 +11,9 @@ N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
 
 
 def split(path: str, s: spec.Spec) -> tuple[int, int]:
-  """(stacked dimensions, inputs after them) of the projection at a path."""
+  """Returns (stacked dimensions, inputs after them) of the projection at a
+  path.
+  """
   return spec.n_stacked(s), N_INPUTS[path.rpartition('/')[2]]
 
 
@@ -73,7 +75,7 @@ def _mlp(c: Config, depth: float) -> dict:
 
 
 def specs(c: Config) -> dict:
-  """The spec tree: shapes, logical axes and initial values."""
+  """Makes the spec tree: shapes, logical axes and initial values."""
   d = c.width
   # Residual outputs start smaller with depth (GPT-2), so that the sum of 2L
   # of them has the scale of one.
@@ -100,8 +102,8 @@ def specs(c: Config) -> dict:
 
 
 def flops_per_token(c: Config, context: float) -> float:
-  """Forward FLOPs of one token that attends to `context` tokens: two per
-  weight that multiplies it, and four per attended feature.
+  """Counts the forward FLOPs of one token that attends to `context` tokens: two
+  per weight that multiplies it, and four per attended feature.
   """
   attn = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads)
   mlp = 3 * c.width * c.mlp * (c.experts_per_token or 1)

@@ -1,13 +1,14 @@
 """The programs of a run's stages with the shapes they are called with.
 
-  phases(config, parts) -> [Phase]: sft, then generate, score, update (rewards
-  in Python) or the whole step as one program (device rewards)
+  phases(config, parts) -> [Phase]: evaluate, sft, then generate, score, update
+  (rewards in Python) or the whole step as one program (device rewards)
 
 Each lowers the function that the trainer itself dispatches (`run.programs`),
 from shapes with the trainer's shardings.
 """
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -15,14 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import pipeline
+from jaxrl_reason.evals import answers
+from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.run import asking, programs, stages
 from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
+EVALUATE = 'evaluate'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +79,14 @@ def state_of(layout) -> Any:
   return jax.tree.map(put, layout.template, layout.shardings)
 
 
+def of_a_step(names: Iterable[str]) -> list[str]:
+  """Keeps the phases that a step of the last stage is made of: evaluations and
+  supervised stages before RL are not.
+  """
+  trained = [name for name in names if name != EVALUATE]
+  return [n for n in trained if n not in SUPERVISED] or trained[-1:]
+
+
 def phases(config, parts: Prepared) -> list[Phase]:
   """The programs of every stage, in the order of a run."""
   out = []
@@ -84,7 +97,35 @@ def phases(config, parts: Prepared) -> list[Phase]:
       out.extend(_host(config, parts))
     else:
       out.append(_fused(config, parts))
-  return out
+  # The first program to run.
+  return [evaluation(config, parts)[0], *out]
+
+
+def evaluation(config, parts: Prepared) -> tuple[Phase, answers.Grid]:
+  """Gives the program of one split's evaluation, beside the state of the last
+  stage, and how its problems are cut into calls.
+  """
+  c, d, mesh = config.eval, config.data, parts.mesh
+  samples, shards = range(1 + c.samples), sharding.row_shards(mesh)
+  rows = config_lib.eval_rows(config)
+  grid = answers.Grid.make(c.problems, samples, rows, shards)
+  name = config.stages[-1]
+  learner = stages.learner(config, parts.model, name)
+  state = state_of(stages.layout(config, name, learner, mesh))
+  of, i32 = jax.ShapeDtypeStruct, jnp.int32
+  n, where = grid.b * grid.s, sharding.row_sharding(mesh)
+  prompt = of((grid.b, d.prompt_len), i32), of((grid.b, d.prompt_len), bool)
+  ids, heat = of((n,), i32), of((n,), jnp.float32)
+  sampling = jax.eval_shape(Sampling.make)
+  rest = _lay((sampling, parts.root, parts.stop), sharding.replicated(mesh))
+  sampling = rest[0].replace(temperature=_lay(heat, where))
+  args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
+  calls = -(-c.problems // grid.b) * grid.units_of_block
+  flops = calls * _Costs(config, parts).generate(grid.b, grid.s)
+  loops = sampler.trips(d.completion_len, 1, grid.s)
+  trips = tuple(most for _, most in loops)
+  program = answers.make_generate(parts.model, grid.s, d.completion_len)
+  return Phase(EVALUATE, program, args, state, calls, trips, flops), grid
 
 
 class _Costs:

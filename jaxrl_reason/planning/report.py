@@ -117,6 +117,18 @@ def plan_facts(
   }
 
 
+def evaluation_facts(c, parts) -> dict[str, int]:
+  """How an evaluation of one split is cut into calls of its program."""
+  _, grid = phases.evaluation(c, parts)
+  calls = -(-grid.problems // grid.b) * grid.units_of_block
+  return {
+    'problems': grid.problems,
+    'completions': grid.problems * len(grid.samples),
+    'at_a_time': grid.b * grid.s,
+    'calls': calls,
+  }
+
+
 def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
   """Seconds, MFU and, where every phase of a step is there, tokens/s; nothing
   where one was not compiled.
@@ -124,8 +136,8 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
   if any('flops' not in p for p in each):
     return {}
   rl = 'rl' in c.stages
-  # Supervised stages come before the rl steps, not within them.
-  inside = [p for p in each if p['phase'] not in phases.SUPERVISED] or each
+  wanted = phases.of_a_step(names)
+  inside = [p for p in each if p['phase'] in wanted] or each
   step = sum(p['step_seconds'] for p in inside)
   model = sum(p['model_flops'] * p['calls_per_step'] for p in inside)
   out = {
@@ -133,8 +145,7 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
     'serial_seconds': sum(p['serial_seconds'] for p in inside),
     'mfu': model / step / machine.chip.flops,
   }
-  wanted = [n for n in names if n not in phases.SUPERVISED] or names[-1:]
-  if [p['phase'] for p in inside] != list(wanted):
+  if [p['phase'] for p in inside] != wanted:
     return out
   rows = c.rl.prompts * c.rl.samples if rl else c[c.stages[-1]].rows
   rate = rows * c.data.completion_len / step
@@ -164,6 +175,12 @@ def table(facts: dict) -> str:
     *_speed_lines(facts),
     *_depth_lines(facts),
   ]
+  if found := facts.get('evaluation'):
+    lines.append(
+      f'an evaluation of a split: {found["problems"]:,} problems, '
+      f'{found["completions"]:,} completions, {found["at_a_time"]:,} at a time '
+      f'(eval.batch), {found["calls"]} calls'
+    )
   if 'largest_prompts' in facts:
     lines.append(
       f'largest batch that fits: {facts["largest_prompts"]} prompts '

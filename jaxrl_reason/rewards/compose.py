@@ -94,7 +94,7 @@ def _scores(done: Mapping[str, Verdict]) -> dict[str, float]:
 
 
 def compose(spec: Mapping) -> Composed:
-  """The reward that a spec (see the module) describes."""
+  """Builds the reward that a spec (see the module) describes."""
   if not spec:
     raise resolve.RewardError('a composed reward needs at least one part')
   parts = {name: _part(name, value) for name, value in spec.items()}
@@ -102,7 +102,7 @@ def compose(spec: Mapping) -> Composed:
 
 
 def build(reward) -> Reward:
-  """A name, function or spec as the function to call."""
+  """Turns a name, function or spec into the function to call."""
   if isinstance(reward, str):
     return resolve.load(reward)
   if isinstance(reward, Mapping):
@@ -111,14 +111,15 @@ def build(reward) -> Reward:
 
 
 def part_names(reward) -> tuple[str, ...]:
-  """The columns of `reward_parts`, in the order of the spec."""
+  """Names the columns of `reward_parts`, in the order of the spec."""
   return tuple(reward) if isinstance(reward, Mapping) else (SINGLE,)
 
 
 def columns(
   verdicts: Sequence[Verdict], names: Sequence[str], missing: float = 0.0
 ) -> tuple[list[float], list[list[float]], list[bool]]:
-  """reward[N], reward_parts[N,R] and reward_valid[N], ready for np.asarray.
+  """Returns reward[N], reward_parts[N,R] and reward_valid[N], ready for
+  np.asarray.
 
   `missing` stands for parts that do not apply to the row's task or domain.
   """
@@ -138,7 +139,7 @@ def _named(verdict: Verdict, names: Sequence[str]) -> Mapping[str, float]:
 
 
 def weight_at(weight: float | Mapping, example: dict) -> float:
-  """A constant, or the schedule's value at the example's state."""
+  """Returns a constant, or the schedule's value at the example's state."""
   if not isinstance(weight, Mapping):
     return weight
   by, at, values = weight['by'], weight['at'], weight['values']

@@ -16,7 +16,7 @@ class FieldError(ValueError):
 
 
 def field(example: Mapping, name: str, kinds=None, default=MISSING):
-  """example[name], or example['meta'][name].
+  """Returns example[name], or example['meta'][name].
 
   `kinds` is a type or a tuple of types. Without a `default` the field must be
   there. Raises FieldError, which names the field.
@@ -37,7 +37,9 @@ def field(example: Mapping, name: str, kinds=None, default=MISSING):
 
 
 def golds(example: Mapping) -> list[str]:
-  """The right answers: example['answer'], one text or a list of them."""
+  """Returns the right answers: example['answer'], one text or a list of
+  them.
+  """
   answer = field(example, 'answer', (str, list, tuple))
   if isinstance(answer, str):
     return [answer]
@@ -47,7 +49,7 @@ def golds(example: Mapping) -> list[str]:
 
 
 def final(completion: str, part: str = 'answer') -> str | None:
-  """The part of the completion that is judged; None if it has none.
+  """Extracts the part of the completion that is judged; None if it has none.
 
   'all': everything; 'response': what follows the last </think>; 'answer': the
   last <answer>...</answer> of that if there is one, else all of it. A thought

@@ -35,6 +35,8 @@ SHORT = {
   'rules_then_judge': 'jaxrl_reason.rewards.judges.http:after_rules',
   'sql': 'jaxrl_reason.rewards.code.sql:reward',
   'tags': 'jaxrl_reason.rewards.text.format:tags',
+  # Of the tasks of this package; in a recipe, the data's own verifier.
+  'task': 'jaxrl_reason.rewards.task:reward',
   'token_f1': 'jaxrl_reason.rewards.text:token_f1',
   'tool_calls': 'jaxrl_reason.rewards.text.tool_calls:reward',
   'tool_calls_valid': 'jaxrl_reason.rewards.text.tool_calls:valid',
@@ -48,7 +50,7 @@ class RewardError(ValueError):
 
 
 def load(name: str):
-  """The function of that name."""
+  """Loads the function of that name."""
   module_name, _, attribute = SHORT.get(name, name).rpartition(':')
   if not module_name:
     raise RewardError(
@@ -86,7 +88,7 @@ def load_file(path: str):
 
 
 def name_of(function) -> str:
-  """The name under which another process finds `function`."""
+  """Returns the name under which another process finds `function`."""
   module = getattr(function, '__module__', None)
   name = getattr(function, '__qualname__', None)
   if module is None or name is None or '<' in name:
@@ -108,9 +110,9 @@ def name_of(function) -> str:
 
 
 def portable(reward):
-  """`reward` (name, function or composed spec) as another process can load it:
-  functions by name, short names written out, since a recipe may have added
-  some to `SHORT`.
+  """Returns `reward` (name, function or composed spec) as another process can
+  load it: functions by name, short names written out, since a recipe may have
+  added some to `SHORT`.
   """
   if isinstance(reward, str):
     return SHORT.get(reward, reward)

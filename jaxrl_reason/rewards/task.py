@@ -9,7 +9,7 @@ from jaxrl_reason.tasks import base
 
 
 def reward(completion: str, example: dict) -> Verdict:
-  """1 if the final answer is right; see `jaxrl_reason.tasks.base`."""
+  """Gives 1 if the final answer is right; see `jaxrl_reason.tasks.base`."""
   answer = base.final_answer(completion)
   status = 'no_answer' if answer is None else 'parsed'
   return Verdict(tasks.check(completion, example), status, answer)

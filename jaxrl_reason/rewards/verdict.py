@@ -41,7 +41,9 @@ Reward = Callable[[str, dict], 'float | Verdict']
 
 
 def as_verdict(value) -> Verdict:
-  """A reward's return value as a Verdict; TypeError/ValueError otherwise."""
+  """Reads a reward's return value as a Verdict; TypeError/ValueError
+  otherwise.
+  """
   if isinstance(value, Verdict):
     verdict = value
   elif isinstance(value, (bool, int, float)) or hasattr(value, '__float__'):
@@ -82,7 +84,7 @@ def _describe(reward: Reward, error: Exception) -> str:
 
 
 def all_failed(verdicts: Sequence[Verdict]) -> str | None:
-  """Why every one of these failed with an error; None if any did not.
+  """Tells why every one of these failed with an error; None if any did not.
 
   A reward that raises on every case is a bug in it, not hard data: callers
   stop with this message instead of training on nothing.

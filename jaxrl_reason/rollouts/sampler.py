@@ -61,6 +61,7 @@ class _Draw:
   keys: jax.Array  # [N]
   stop: jax.Array  # int [E]
   policy_logp: bool
+  entropy: bool
 
   def __call__(self, hidden, row, t) -> dict[str, jax.Array]:
     """The t-th tokens and their log-probs of rows [S] (int, or all)."""
@@ -73,6 +74,8 @@ class _Draw:
     new = {'tokens': token, 'logp': logp}
     if self.policy_logp:
       new['policy_logp'] = logits_lib.token_logp(logits, token)
+    if self.entropy:
+      new['entropy'] = logits_lib.entropy(logits)
     return new
 
   def ends(self, token: jax.Array) -> jax.Array:
@@ -247,11 +250,23 @@ def _rollout(draw: _Draw, slots: Slots, version: jax.Array) -> Rollout:
     length=drawn.sum(axis=1),
     logp=slots.out['logp'],
     policy_logp=slots.out.get('policy_logp'),
+    entropy=slots.out.get('entropy'),
     truncated=~jnp.any(draw.ends(slots.out['tokens']), axis=1),
     temperature=draw.sampling.temperature,
     version=jnp.where(drawn, version, 0),
     routes=routes,
   )
+
+
+def row_keys(key: jax.Array, ids: jax.Array) -> jax.Array:
+  """The key of each row [N], of its id (int [N]) or its numbers (int [N,k])."""
+  keys = jax.vmap(jax.random.fold_in, (None, 0))
+  if ids.ndim == 1:
+    return keys(key, ids)
+  keys = keys(key, ids[:, 0])
+  for column in range(1, ids.shape[1]):
+    keys = jax.vmap(jax.random.fold_in)(keys, ids[:, column])
+  return keys
 
 
 def generate(
@@ -269,6 +284,7 @@ def generate(
   slots: int = 0,
   segments: int = 1,
   policy_logp: bool = False,
+  entropy: bool = False,
   routes: bool = False,
   version: jax.Array | int = 0,
   on_token: Callable | None = None,
@@ -284,10 +300,13 @@ def generate(
     n_samples: G; rows of one prompt are adjacent.
     max_new: C, the completion's room.
     row_ids: int [N], the rows' places in the whole batch when this is a part
-      of it; None: 0 to N - 1.
+      of it, or [N,k], names of k numbers; None: 0 to N - 1. Noise depends on
+      them.
     slots: I, samples of a prompt that are decoded at a time; 0: all.
     segments: parts in which the cache grows; each compiles its own loop.
     policy_logp: also return log-probabilities of the untempered policy.
+    entropy: also return its entropies, of the distribution each token was
+      drawn from before temperature and filters, in nats.
     routes: also return the experts used, for `model.hidden_routed`: int
       [N,P+C,L,k]; -1 where nothing was decoded. No log-probability of a row
       depends on those of its last token and past its end.
@@ -310,9 +329,10 @@ def generate(
     model,
     model.decode_params(params),
     sampling.replace(temperature=heat),
-    jax.vmap(jax.random.fold_in, (None, 0))(key, ids),
+    row_keys(key, ids),
     stop,
     policy_logp,
+    entropy,
   )
   loops = trips(c, segments, g, n_slots)
   first = loops[0][0]

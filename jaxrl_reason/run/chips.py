@@ -54,7 +54,7 @@ OPTIONS = {'v4': {'chip_config_name': 'megacore'}}
 
 
 def chip_of(topology: str) -> Chip:
-  """The chip of a topology such as v5e:4x4.
+  """Returns the chip of a topology such as v5e:4x4.
 
   Raises:
     ValueError: names what there is.

@@ -7,6 +7,7 @@ log.table()          those since the last table
 """
 
 import dataclasses
+import operator
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ MIB = 2**20
 
 
 def profiled(text: str) -> range:
-  """The numbers, from 1, of the steps that profile.steps asks to trace.
+  """Returns the numbers, from 1, of the steps that profile.steps asks to trace.
 
   Raises:
     ValueError: profile.steps is no 'first:last'.
@@ -77,12 +78,14 @@ class Log:
     self._new.append(Program(name, seconds, held, made, peak))
 
   def take(self) -> list[Program]:
-    """Those since it was last asked, the largest first."""
+    """Takes the programs since the last call, the largest first."""
     taken, self._new = self._new, []
-    return sorted(taken, key=lambda p: -p.peak)
+    return sorted(taken, key=operator.attrgetter('peak'), reverse=True)
 
   def table(self, shown: int = 6) -> str:
-    """Those since it was last asked: the `shown` largest, and the rest."""
+    """Shows the programs since the last call: the `shown` largest, and the
+    rest.
+    """
     found = self.take()
     head = ('compiled', 'seconds', 'arguments', 'temporaries', 'peak')
     lines = ['{:24}{:>9}{:>12}{:>12}{:>12}'.format(*head) + '  MiB a device']

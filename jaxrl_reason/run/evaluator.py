@@ -8,6 +8,7 @@ import jax
 import ml_collections
 from etils import epath
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
@@ -35,11 +36,18 @@ class Evaluator:
   ):
     c, d = config.eval, config.data
     self._show, self._workdir = c.show, workdir
-    self._mesh, self._tokenizer, self._grade = mesh, tokenizer, grade
-    # The same noise at every evaluation: curves show the policy, not luck.
-    self._key = trees.named_key(root, 'evaluation')
-    self._generate = accuracy.make_generate(
-      model, stop, c.samples, d.completion_len, c.temperature
+    self._evaluate = accuracy.Evaluation(
+      model,
+      stop,
+      n_samples=c.samples,
+      max_new=d.completion_len,
+      heat=c.temperature,
+      rows=config_lib.eval_rows(config),
+      mesh=mesh,
+      tokenizer=tokenizer,
+      grade=grade,
+      # The same noise at every evaluation: curves show the policy, not luck.
+      key=trees.named_key(root, 'evaluation'),
     )
     splits = {'heldout': problems.heldout}
     for name, source in problems.heldout_by_source.items():
@@ -56,16 +64,7 @@ class Evaluator:
     out, counts, start = {}, {}, time.monotonic()
     for name, problems in self._sets.items():
       with Waiting(f'evaluating {name} (the first time: compiling)', say):
-        values, rows = accuracy.evaluate(
-          self._generate,
-          params,
-          problems,
-          self._key,
-          self._tokenizer,
-          self._grade,
-          self._mesh,
-          show=self._show,
-        )
+        values, rows = self._evaluate(params, problems, show=self._show)
       out |= {f'eval/{name}/{k}': v for k, v in values.items()}
       counts[name] = evaluations.counted(rows)
       if name == 'heldout' and hosts.is_main():

@@ -25,13 +25,13 @@ PROBE = 'The answer is \\boxed{-12.5}. Añb 数学 <|im_end|>\n  x\t~!@#$%^&*()'
 
 
 def digest(value: Any) -> str:
-  """Sixteen hexadecimal digits of a value."""
+  """Digests a value to sixteen hexadecimal digits."""
   text = json.dumps(value, sort_keys=True, default=str)
   return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def of_source(source) -> str:
-  """The digest of a split's examples."""
+  """Computes the digest of a split's examples."""
   if source is None:
     return 'none'
   n = len(source)
@@ -43,7 +43,7 @@ def of_source(source) -> str:
 
 
 def of_tokenizer(tokenizer, source) -> str:
-  """The digest of what a tokenizer makes of the first problems."""
+  """Computes the digest of what a tokenizer makes of the first problems."""
   texts = [source[i]['prompt'] for i in range(min(SAMPLED, len(source)))]
   ids = [list(map(int, tokenizer.encode(text))) for text in texts]
   try:
@@ -55,7 +55,7 @@ def of_tokenizer(tokenizer, source) -> str:
 
 @functools.cache
 def of_code() -> str:
-  """The version, and the digest of the package's files."""
+  """Returns the version, and the digest of the package's files."""
   folder = pathlib.Path(jaxrl_reason.__file__).parent
   paths = sorted(folder.rglob('*.py'), key=str)
   texts = {str(p.relative_to(folder)): p.read_text() for p in paths}
@@ -63,7 +63,7 @@ def of_code() -> str:
 
 
 def of_run(problems, tokenizer, stages) -> dict[str, Any]:
-  """The origin of a run, as its checkpoints keep it."""
+  """Returns the origin of a run, as its checkpoints keep it."""
   splits = ('train', 'heldout', 'harder')
   data = {split: of_source(getattr(problems, split)) for split in splits}
   return {
@@ -75,7 +75,7 @@ def of_run(problems, tokenizer, stages) -> dict[str, Any]:
 
 
 def of_start(config: ml_collections.ConfigDict, workdir) -> dict[str, Any]:
-  """What every process of a run must have been started with."""
+  """Tells what every process of a run must have been started with."""
   flat = trees.flatten(json.loads(config.to_json_best_effort()))
   keys = {f'config.{k.replace("/", ".")}': v for k, v in flat.items()}
   return keys | {

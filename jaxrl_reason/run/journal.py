@@ -36,14 +36,14 @@ class _Lines:
     sys.stderr.flush()
 
 
-def bar(name: str, steps: int, done: int) -> tqdm.tqdm:
-  """Makes the progress bar of a stage."""
+def bar(name: str, steps: int, done: int, unit: str = 'step') -> tqdm.tqdm:
+  """Makes the progress bar of a stage, or of so many other units."""
   terminal = sys.stderr.isatty()
   return tqdm.tqdm(
     total=steps,
     initial=done,
     desc=name,
-    unit='step',
+    unit=unit,
     mininterval=0.5 if terminal else 15,
     file=sys.stderr if terminal else _Lines(),
     disable=not hosts.is_main(),
@@ -87,8 +87,8 @@ class Journal:
     return self._bar
 
   def first_dispatch(self):
-    """Has it said that the stage's programs are being compiled, which takes
-    minutes for large ones, while its first dispatch is entered.
+    """Says that the stage's programs are being compiled, which takes minutes
+    for large ones, while its first dispatch is entered.
     """
     if self._dispatched:
       return contextlib.nullcontext()
@@ -163,7 +163,7 @@ class Journal:
     say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')
 
   def sync(self) -> None:
-    """Has what was written on disk: a checkpoint never knows of more steps
+    """Puts on disk what was written: a checkpoint never knows of more steps
     than the metrics do.
     """
     self._writer.sync()

@@ -19,7 +19,7 @@ PART_LINES = 100
 
 
 def opened(workdir: epath.Path, resume_step: int | None):
-  """The lines of a workdir, ready for more.
+  """Opens the lines of a workdir, ready for more.
 
   Args:
     resume_step: what is past it goes; None: the run begins, and what another
@@ -82,7 +82,7 @@ class Appended:
         rest = rest[os.write(self._file, rest) :]
 
   def sync(self) -> None:
-    """Until what was written is on the disk."""
+    """Waits until what was written is on the disk."""
     with files.explained(self._path):
       os.fsync(self._file)
 
@@ -135,13 +135,13 @@ class Parts:
     self._full()
 
   def sync(self) -> None:
-    """Nothing: an object is there once it is written."""
+    """Does nothing: an object is there once it is written."""
 
   def close(self) -> None:
-    """Nothing: no file is open."""
+    """Does nothing: no file is open."""
 
 
 def read_parts(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
-  """(path, lines) of each part, in order."""
+  """Reads (path, lines) of each part, in order."""
   for path in sorted(folder.glob('*.jsonl')):
     yield path, path.read_text().splitlines(keepends=True)

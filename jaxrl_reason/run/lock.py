@@ -197,7 +197,7 @@ def held(
   stale_s: float = STALE_S,
   on_lost: Callable = _end,
 ):
-  """Has the workdir to itself; stale locks are removed, and named on stderr.
+  """Holds the workdir alone; stale locks are removed, and named on stderr.
 
   Args:
     on_lost: called with the lock's path when another has taken it over.

@@ -20,7 +20,7 @@ class Range(NamedTuple):
   below: bool = False  # high itself is out
 
   def holds(self, value: Any) -> bool:
-    """Whether a value is a number of this range."""
+    """Tells whether a value is a number of this range."""
     kind = numbers.Integral if self.whole else numbers.Real
     if not isinstance(value, kind) or isinstance(value, bool):
       return False
@@ -104,6 +104,24 @@ SAMPLING = {
   'top_p': NUCLEUS,
   'min_p': SHARE,
 }
+# Of the commands that ask a model: `evaluate`, `curate`.
+EVALUATE = {
+  **{k: v for k, v in SAMPLING.items() if k != 'temperature'},
+  'k': COUNT_OR_NONE,
+  'batch': COUNT,
+  'max_new': COUNT_OR_NONE,
+  'seed': SEED,
+  'ngram': COUNT,
+  'contamination_limit': SHARE,
+  'workers': COUNT,
+  'timeout_s': POSITIVE,
+}
+CURATE = {
+  'k': COUNT,
+  'temperature': POSITIVE,
+  'near_duplicates': SHARE,
+  'heldout': MEMORY,
+}
 RL = {
   **STAGE,
   **SAMPLING,
@@ -135,6 +153,7 @@ EVAL = {
   'every': COUNT,
   'problems': COUNT,
   'samples': COUNT,
+  'batch': COUNT_OR_NONE,
   'temperature': AMOUNT,
   'show': COUNT_OR_NONE,
 }

@@ -19,15 +19,19 @@ from jaxrl_reason.rollouts import progress
 
 
 def is_scheduled(rewards: Mapping) -> bool:
-  """Whether the weight of any part of `rl.rewards` is a schedule."""
-  weights = [part.get('weight', 1.0) for part in rewards.values()]
-  return any(
-    isinstance(w, Mapping | ml_collections.ConfigDict) for w in weights
-  )
+  """Tells whether the weight of any part of `rl.rewards` is a schedule."""
+  return bool(_schedules(rewards))
+
+
+def _schedules(rewards: Mapping) -> dict[str, Mapping]:
+  """The weights of parts that are schedules, by the part's name."""
+  weights = {name: part.get('weight') for name, part in rewards.items()}
+  kinds = Mapping | ml_collections.ConfigDict
+  return {name: w for name, w in weights.items() if isinstance(w, kinds)}
 
 
 def host_spec(rewards: dict, task_reward: str) -> dict:
-  """The compose spec of `rl.rewards`, with 'task' given its meaning."""
+  """Returns the compose spec of `rl.rewards`, with 'task' given its meaning."""
   return {
     name: part | {'reward': task_reward} if part['reward'] == 'task' else part
     for name, part in rewards.items()
@@ -70,9 +74,8 @@ def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
 
 def _check_schedules(rewards: Mapping) -> None:
   known = progress.start()
-  for name, part in rewards.items():
-    weight = part.get('weight', 1.0)
-    if isinstance(weight, Mapping) and weight.get('by') not in known:
+  for name, weight in _schedules(rewards).items():
+    if weight.get('by') not in known:
       raise ValueError(
         f'rl.rewards.{name}.weight follows {weight.get("by")!r}: a run keeps '
         f'{", ".join(known)}'
@@ -108,11 +111,15 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
 def grader(
   config: ml_collections.ConfigDict, problems: Problems
 ) -> Callable[[list[tuple[str, dict]]], list]:
-  """How evaluations verify answers: the data's own host reward."""
+  """Makes what evaluations verify answers by: the data's own host reward."""
   reward = problems.reward
   if not resolve.POOL_ONLY & {*problems.verifiers}:
     function = compose.build(reward)
-    return lambda cases: [judge(function, text, ex) for text, ex in cases]
+
+    def here(cases):
+      return [judge(function, text, example) for text, example in cases]
+
+    return here
 
   def pooled(cases):
     """Verdicts from workers that live for one evaluation."""

@@ -56,7 +56,7 @@ def run(
 def _run(config, workdir: epath.Path) -> TrainState | None:
   started = time.monotonic()
   with hosts.explained():
-    _use_compile_cache(config.compile_cache)
+    use_compile_cache(config.compile_cache)
     mesh, problems, tokenizer, model, shape, root, stop = prepare(
       config, workdir
     )
@@ -195,7 +195,7 @@ def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
   )
 
 
-def _use_compile_cache(folder: str) -> None:
+def use_compile_cache(folder: str) -> None:
   """Keeps compiled programs between runs."""
   if not folder:
     return

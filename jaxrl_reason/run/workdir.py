@@ -18,7 +18,7 @@ OLD = 'old-'  # folders that --fresh makes
 
 @contextlib.contextmanager
 def opened(config: ml_collections.ConfigDict, workdir, *, fresh: bool = False):
-  """Has the workdir for one run, whose processes were all started alike.
+  """Opens the workdir for one run, whose processes were all started alike.
 
   Args:
     fresh: move what is there into a folder `old-<n>` of it, and begin anew.

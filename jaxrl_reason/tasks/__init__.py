@@ -78,7 +78,7 @@ def is_known(name: str) -> bool:
 
 
 def get(name: str) -> Task:
-  """A task of `TASKS`, or 'gym:<family>' of reasoning-gym."""
+  """Returns a task of `TASKS`, or 'gym:<family>' of reasoning-gym."""
   if name.startswith(gym.PREFIX):
     return gym.task(name.removeprefix(gym.PREFIX))
   if name not in TASKS:
@@ -100,8 +100,9 @@ def split_knobs(
   knobs: dict | None = None,
   harder: dict | None = None,
 ) -> dict:
-  """The knobs of a split: the task's, then `knobs`, and for 'harder' then
-  `harder` (the task's own where None)."""
+  """Returns the knobs of a split: the task's, then `knobs`, and for 'harder'
+  then `harder` (the task's own where None).
+  """
   if split not in SPLITS:
     raise ValueError(f'unknown split {split!r}; known: {", ".join(SPLITS)}')
   changes = dict(knobs or {})
@@ -125,7 +126,7 @@ def example(
   knobs: dict | None = None,
   harder: dict | None = None,
 ) -> Example:
-  """Problem `index` of a split: the same on every machine, for ever."""
+  """Makes problem `index` of a split: the same on every machine, for ever."""
   family = get(task)
   settings = split_knobs(family, split, knobs, harder)
   entropy = (zlib.crc32(f'{task}/{split}'.encode()), seed, index)
@@ -146,5 +147,7 @@ def check(text: str, problem: Example) -> float:
 
 
 def check_format(text: str, problem: Example) -> float:
-  """1.0 if the text has one marker and then an answer of the task's kind."""
+  """Gives 1.0 if the text has one marker and then an answer of the task's
+  kind.
+  """
   return base.check_format(text, get(problem['task']).answer_chars)

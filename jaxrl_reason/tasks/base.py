@@ -84,14 +84,17 @@ def make_example(
 
 
 def final_answer(text: str) -> str | None:
-  """The text after the only marker; None without one or with several."""
+  """Returns the text after the only marker; None without one or with
+  several.
+  """
   _, marker, answer = text.partition(MARKER)
   return None if not marker or MARKER in answer else answer
 
 
 def canonical_integer(text: str) -> str | None:
-  """' +007' -> '7', '-0' -> '0', '1.5' -> None. A string, not an int: int()
-  refuses more than 4,300 digits."""
+  """Canonicalises ' +007' -> '7', '-0' -> '0', '1.5' -> None. A string, not an
+  int: int() refuses more than 4,300 digits.
+  """
   match = _INTEGER.fullmatch(text)
   if match is None:
     return None
@@ -112,12 +115,14 @@ def check_integer(text: str, example: Example) -> float:
 
 
 def check_text(text: str, example: Example) -> float:
-  """The answer, character for character."""
+  """Checks the answer, character for character."""
   return float(final_answer(text) == example['answer'])
 
 
 def check_format(text: str, answer_chars: str) -> float:
-  """One marker, then at least one character, all from `answer_chars`."""
+  """Checks for one marker, then at least one character, all from
+  `answer_chars`.
+  """
   answer = final_answer(text)
   return float(bool(answer) and not answer.strip(answer_chars))
 
@@ -128,12 +133,12 @@ def check_format(text: str, answer_chars: str) -> float:
 
 
 def below(rng: np.random.Generator, n: int) -> int:
-  """Uniform in [0, n)."""
+  """Draws uniformly in [0, n)."""
   return int(rng.random() * n)
 
 
 def between(rng: np.random.Generator, low: int, high: int) -> int:
-  """Uniform in [low, high]."""
+  """Draws uniformly in [low, high]."""
   if high < low:
     raise ValueError(f'empty range: from {low} to {high}')
   return low + int(rng.random() * (high - low + 1))

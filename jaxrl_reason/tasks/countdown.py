@@ -40,7 +40,9 @@ def max_tokens(n_numbers: int) -> int:
 def tokenize(
   text: str, limit: int, *, max_digits: int = base.MAX_DIGITS
 ) -> list[str] | None:
-  """Tokens of an expression; None if malformed or more than `limit`."""
+  """Splits an expression into tokens; None if malformed or more than
+  `limit`.
+  """
   text = text.strip(' ')
   tokens, at = [], 0
   while at < len(text):
@@ -85,7 +87,7 @@ def _sum(tokens: list[str]) -> Fraction:
 
 
 def evaluate(tokens: list[str]) -> Fraction | None:
-  """The value; None if malformed or a division by zero."""
+  """Computes the value; None if malformed or a division by zero."""
   rest = tokens[::-1]
   try:
     value = _sum(rest)
@@ -187,7 +189,7 @@ def generate(
 
 
 def identity(example: base.Example) -> str:
-  """The order of the numbers does not make another problem."""
+  """Identifies a problem, whatever the order of its numbers."""
   meta = example['meta']
   return f'{sorted(meta["numbers"])}>{meta["target"]}'
 

@@ -37,12 +37,12 @@ def _factory():
 
 
 def families() -> tuple[str, ...]:
-  """The names that the installed version has."""
+  """Lists the names that the installed version has."""
   return tuple(name for name in _factory().DATASETS if name not in NOT_A_FAMILY)
 
 
 def dataset(family: str, seed: int = 0, **knobs):
-  """The family's data set of one problem."""
+  """Makes the family's data set of one problem."""
   # Sequences of a config come as tuples or lists; both are taken.
   return _factory().create_dataset(family, seed=seed, size=1, **knobs)
 

@@ -13,6 +13,7 @@ in order, each with the first speaker it contradicts. Statements:
 """
 
 import itertools
+import operator
 
 import numpy as np
 
@@ -21,15 +22,13 @@ from jaxrl_reason.tasks import base
 NAME = 'knights_knaves'
 PEOPLE = 'ABCDEF'
 
-# The truth of a statement, from whether its people are knights. `k` and `n`
-# look at the second only.
-_TRUTH = {
-  'k': lambda a, b: b,
-  'n': lambda a, b: not b,
-  '&': lambda a, b: a and b,
-  '/': lambda a, b: a or b,
-  '=': lambda a, b: a == b,
-  '~': lambda a, b: a != b,
+# A statement of two people, true or not by whether each is a knight. `k` and
+# `n` speak of the second only.
+_OF_TWO = {
+  '&': operator.and_,
+  '/': operator.or_,
+  '=': operator.eq,
+  '~': operator.ne,
 }
 
 Statement = tuple[str, int, int]
@@ -53,10 +52,17 @@ def _show(speaker: int, statement: Statement) -> str:
   return f'{PEOPLE[speaker]}:{left}{kind}{PEOPLE[second]}'
 
 
+def _is_true(statement: Statement, kinds: tuple[bool, ...]) -> bool:
+  kind, first, second = statement
+  if kind in 'kn':
+    return kinds[second] == (kind == 'k')
+  return _OF_TWO[kind](kinds[first], kinds[second])
+
+
 def _liar(kinds: tuple[bool, ...], statements: list[Statement]) -> int | None:
   """The first speaker whose statement does not fit these kinds."""
-  for speaker, (kind, first, second) in enumerate(statements):
-    if _TRUTH[kind](kinds[first], kinds[second]) != kinds[speaker]:
+  for speaker, statement in enumerate(statements):
+    if _is_true(statement, kinds) != kinds[speaker]:
       return speaker
   return None
 

@@ -20,7 +20,7 @@ NAME = 'lis'
 
 
 def lengths(numbers: list[int]) -> list[int]:
-  """The longest increasing subsequence that ends at each number."""
+  """Computes the longest increasing subsequence that ends at each number."""
   lowest: list[int] = []  # the lowest end of a subsequence of each length
   found = []
   for number in numbers:

@@ -22,14 +22,16 @@ MAX_CLAUSES = 40  # of a draw without a single solution
 
 
 def holds(clause: Sequence[int], values: Mapping[int, bool]) -> bool:
-  """Whether a literal (3: variable 3, -3: its negation) of it is true."""
+  """Tells whether a clause has a true literal (3: variable 3, -3: not it)."""
   return any(values.get(abs(x)) is (x > 0) for x in clause)
 
 
 def satisfied(
   clauses: Sequence[Sequence[int]], values: Mapping[int, bool]
 ) -> int:
-  """How many clauses hold; a variable without a value makes none hold."""
+  """Counts the clauses that hold; a variable without a value makes none
+  hold.
+  """
   return sum(holds(clause, values) for clause in clauses)
 
 
@@ -91,9 +93,9 @@ def generate(
     return None
   clauses, solution = found
   steps = []
-  for values in itertools.takewhile(
-    lambda values: values != solution, _assignments(variables)
-  ):
+  for values in _assignments(variables):
+    if values == solution:
+      break
     failed = next(c for c in clauses if not holds(c, values))
     steps.append(f'{_row(values)}!{_show(failed)}')
   prompt = ' '.join(map(_show, clauses)) + '>'

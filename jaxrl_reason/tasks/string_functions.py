@@ -19,16 +19,29 @@ NAME = 'string_functions'
 LETTERS = 'abcdefghi'
 _NEXT = str.maketrans(LETTERS, LETTERS[1:] + LETTERS[0])
 
-FUNCTIONS = {
-  'R': lambda s: s[::-1],
-  'S': lambda s: ''.join(sorted(s)),
-  'L': lambda s: s[1:] + s[:1],
-  'X': lambda s: s[-1] + s[1:-1] + s[0] if len(s) > 1 else s,
-  'I': lambda s: s.translate(_NEXT),
-  'U': lambda s: ''.join(dict.fromkeys(s)),
-  'T': lambda s: s[1:],
-  'D': lambda s: s + s,
-}
+FUNCTIONS = 'RSLXIUTD'
+
+
+def apply(name: str, s: str) -> str:
+  """Applies one of FUNCTIONS to a string."""
+  match name:
+    case 'R':
+      return s[::-1]
+    case 'S':
+      return ''.join(sorted(s))
+    case 'L':
+      return s[1:] + s[:1]
+    case 'X':
+      return s[-1] + s[1:-1] + s[0] if len(s) > 1 else s
+    case 'I':
+      return s.translate(_NEXT)
+    case 'U':
+      return ''.join(dict.fromkeys(s))
+    case 'T':
+      return s[1:]
+    case 'D':
+      return s + s
+  raise ValueError(f'functions={name!r}: choose of {FUNCTIONS}')
 
 
 def generate(
@@ -47,7 +60,7 @@ def generate(
   for _ in range(base.between(rng, min_functions, max_functions)):
     name = base.choose(rng, functions)
     prompt += name
-    text = FUNCTIONS[name](text)
+    text = apply(name, text)
     if not 0 < len(text) <= max_result:
       return None
     states.append(text)
@@ -64,10 +77,10 @@ TASK = base.Task(
     min_length=3,  # letters of the first string
     max_length=5,
     max_result=8,  # letters; a longer string on the way is drawn again
-    functions=''.join(FUNCTIONS),  # those to draw from
+    functions=FUNCTIONS,  # those to draw from
   ),
   harder=dict(min_functions=5, max_functions=6),
-  alphabet=LETTERS + ''.join(FUNCTIONS) + '|= ' + base.MARKER,
+  alphabet=LETTERS + FUNCTIONS + '|= ' + base.MARKER,
   answer_chars=LETTERS,
   kernel='text',
 )

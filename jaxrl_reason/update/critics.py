@@ -61,13 +61,13 @@ class Critic:
 
 
 def init_state(critic: Critic, params) -> CriticState:
-  """A critic that starts from the policy's weights."""
+  """Makes a critic that starts from the policy's weights."""
   own = KINDS[critic.output][0](critic, params)
   return CriticState(own, critic.tx.init(own), jnp.int32(0))
 
 
 def evaluate(critic: Critic, params, policy, batch: Batch) -> jax.Array:
-  """The critic's output [N,T], float32; entry t is about token t.
+  """Computes the critic's output [N,T], float32; entry t is about token t.
 
   Args:
     params: its own; policy: the policy's, whose frozen ones it shares.
@@ -76,7 +76,9 @@ def evaluate(critic: Critic, params, policy, batch: Batch) -> jax.Array:
 
 
 def targets(critic: Critic, batch: Batch) -> jax.Array | None:
-  """What the output is regressed on, [N,T]; None: the outcome alone."""
+  """Computes what the output is regressed on, [N,T]; None: the outcome
+  alone.
+  """
   if critic.output != 'values':
     return None
   return losses.critic_targets(
@@ -91,13 +93,13 @@ def targets(critic: Critic, batch: Batch) -> jax.Array | None:
 
 
 def loss_fn(params, critic: Critic, policy, batch: Batch, target, denominators):
-  """A (micro-)batch's share of the critic's loss, and its metrics."""
+  """Computes a (micro-)batch's share of the critic's loss, and its metrics."""
   own = critic, params, policy
   return KINDS[critic.output][2](*own, batch, target, denominators)
 
 
 def apply(critic: Critic, state: CriticState, grads) -> CriticState:
-  """One update from summed gradients."""
+  """Applies one update from summed gradients."""
   updates, opt_state = critic.tx.update(grads, state.opt_state, state.params)
   params = optax.apply_updates(state.params, updates)
   return CriticState(params, opt_state, state.updates + 1)
@@ -179,7 +181,7 @@ def kind_of(needs: frozenset[str]) -> str | None:
 
 
 def while_warm(critic: Critic, state: CriticState, old, new) -> Any:
-  """`new` of the policy; `old` during the critic's warm-up."""
+  """Returns `new` of the policy; `old` during the critic's warm-up."""
   if not critic.warmup_updates:
     return new
   warm = state.updates >= critic.warmup_updates

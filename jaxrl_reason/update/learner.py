@@ -97,7 +97,7 @@ class Learner:
 
   @property
   def offload(self) -> tuple[str, ...]:
-    """Fields of the state that are kept in the hosts' memory."""
+    """Names the fields of the state that are kept in the hosts' memory."""
     return ('ref_params',) if self.reference_memory == 'host' else ()
 
 

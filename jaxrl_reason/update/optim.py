@@ -7,44 +7,12 @@ import optax.contrib
 
 from jaxrl_reason import trees
 
-OPTIMIZERS = {
-  'sgd': lambda lr, c: optax.sgd(lr, momentum=c.b1 or None),
-  'adamw': lambda lr, c: optax.adamw(
-    lr, b1=c.b1, b2=c.b2, eps=c.eps, weight_decay=c.weight_decay, mask=_mask(c)
-  ),
-  'adafactor': lambda lr, c: optax.adafactor(
-    lr, weight_decay_rate=c.weight_decay or None, weight_decay_mask=decayed
-  ),
-  # Orthogonalised momentum for the layers' projections, AdamW for the rest
-  # (https://kellerjordan.github.io/posts/muon).
-  'muon': lambda lr, c: optax.contrib.muon(
-    lr,
-    beta=c.b2,
-    eps=c.eps,
-    weight_decay=c.weight_decay,
-    weight_decay_mask=decayed,
-    adam_b1=c.b1,
-    adam_b2=c.b2,
-    consistent_rms=0.2,  # of updates: AdamW's learning rates fit
-    muon_weight_dimension_numbers=projections,
-  ),
-  'lion': lambda lr, c: optax.lion(
-    lr, b1=c.b1, b2=c.b2, weight_decay=c.weight_decay, mask=_mask(c)
-  ),
-}
-
-
-def _mask(c):
-  """Which parameters decay, where any do."""
-  return decayed if c.weight_decay else None
-
-
 # What weight decay leaves alone: norms and biases, whose scale is not free.
 NOT_DECAYED = r'.*(norm|bias)'
 
 
 def decayed(params) -> dict:
-  """Mask of the parameters weight decay applies to."""
+  """Masks the parameters that weight decay applies to."""
   rules = ((NOT_DECAYED, False), ('.*', True))
   return trees.map_with_path(lambda path, _: trees.match(rules, path), params)
 
@@ -59,7 +27,9 @@ PROJECTIONS = {
 
 
 def projections(params) -> dict:
-  """Which dimensions of a projection make its matrix; None of other weights."""
+  """Tells which dimensions of a projection make its matrix; None of other
+  weights.
+  """
 
   def leaf(path, x):
     if path.rpartition('/')[2] not in PROJECTIONS:
@@ -72,44 +42,111 @@ def projections(params) -> dict:
   return trees.map_with_path(leaf, params)
 
 
+def _sgd(lr, c) -> optax.GradientTransformation:
+  return optax.sgd(lr, momentum=c.b1 or None)
+
+
+def _adamw(lr, c) -> optax.GradientTransformation:
+  mask = decayed if c.weight_decay else None
+  return optax.adamw(
+    lr, b1=c.b1, b2=c.b2, eps=c.eps, weight_decay=c.weight_decay, mask=mask
+  )
+
+
+def _lion(lr, c) -> optax.GradientTransformation:
+  mask = decayed if c.weight_decay else None
+  return optax.lion(
+    lr, b1=c.b1, b2=c.b2, weight_decay=c.weight_decay, mask=mask
+  )
+
+
+def _adafactor(lr, c) -> optax.GradientTransformation:
+  return optax.adafactor(
+    lr, weight_decay_rate=c.weight_decay or None, weight_decay_mask=decayed
+  )
+
+
+def _muon(lr, c) -> optax.GradientTransformation:
+  """Orthogonalised momentum for the layers' projections, AdamW for the rest
+  (https://kellerjordan.github.io/posts/muon).
+  """
+  return optax.contrib.muon(
+    lr,
+    beta=c.b2,
+    eps=c.eps,
+    weight_decay=c.weight_decay,
+    weight_decay_mask=decayed,
+    adam_b1=c.b1,
+    adam_b2=c.b2,
+    consistent_rms=0.2,  # of updates: AdamW's learning rates fit
+    muon_weight_dimension_numbers=projections,
+  )
+
+
+OPTIMIZERS = {
+  'sgd': _sgd,
+  'adamw': _adamw,
+  'adafactor': _adafactor,
+  'muon': _muon,
+  'lion': _lion,
+}
+
+
+def _to_zero(lr: float, updates: int, begin: int = 0) -> optax.Schedule:
+  """`lr` until `begin`, then linearly to 0 over `updates`."""
+  return optax.linear_schedule(lr, 0.0, updates, transition_begin=begin)
+
+
+def _wsd(lr: float, updates: int) -> optax.Schedule:
+  last = updates // 5
+  return _to_zero(lr, max(last, 1), begin=updates - last)
+
+
+def _constant(lr: float, updates: int) -> optax.Schedule:
+  del updates
+  return optax.constant_schedule(lr)
+
+
+# (peak, updates from there to the end) -> the learning rate by update.
+SCHEDULES = {
+  'constant': _constant,
+  'linear': _to_zero,
+  'cosine': optax.cosine_decay_schedule,
+  'wsd': _wsd,
+}
+
+
 def schedule(c, steps: int) -> optax.Schedule:
-  """The learning rate by step: linear warm-up, then `c.schedule`.
+  """Makes the learning rate by step: linear warm-up, then `c.schedule`.
 
   'constant'; 'linear' or 'cosine' to 0 at the last step; 'wsd'
   (warm-up, stable, decay: https://arxiv.org/abs/2404.06395) keeps the peak and
   falls linearly to 0 over the last fifth.
   """
-  after = max(steps - c.warmup_steps, 1)
-  tails = {
-    'constant': lambda: optax.constant_schedule(c.lr),
-    'linear': lambda: optax.linear_schedule(c.lr, 0.0, after),
-    'cosine': lambda: optax.cosine_decay_schedule(c.lr, after),
-    'wsd': lambda: optax.linear_schedule(
-      c.lr, 0.0, max(after // 5, 1), transition_begin=after - after // 5
-    ),
-  }
-  if c.schedule not in tails:
+  if c.schedule not in SCHEDULES:
     raise ValueError(
-      f'schedule={c.schedule!r}: choose one of {", ".join(tails)}'
+      f'schedule={c.schedule!r}: choose one of {", ".join(SCHEDULES)}'
     )
+  tail = SCHEDULES[c.schedule](c.lr, max(steps - c.warmup_steps, 1))
   warmup = optax.linear_schedule(
     c.lr / max(c.warmup_steps, 1), c.lr, max(c.warmup_steps - 1, 1)
   )
   if not c.warmup_steps:
-    return tails[c.schedule]()
-  return optax.join_schedules([warmup, tails[c.schedule]()], [c.warmup_steps])
+    return tail
+  return optax.join_schedules([warmup, tail], [c.warmup_steps])
 
 
 def stored(tx: optax.GradientTransformation, dtype: str):
-  """The transformation, its means kept in `dtype` and computed in float32."""
+  """Keeps the transformation's means in `dtype`, computed in float32."""
   if dtype == 'float32':
     return tx
 
-  def is_mean(x):
-    return x.ndim and jnp.issubdtype(x.dtype, jnp.floating)
-
   def cast(tree, to):
-    return jax.tree.map(lambda x: x.astype(to) if is_mean(x) else x, tree)
+    def leaf(x):
+      is_mean = x.ndim and jnp.issubdtype(x.dtype, jnp.floating)
+      return x.astype(to) if is_mean else x
+
+    return jax.tree.map(leaf, tree)
 
   def update(updates, state, params=None):
     updates, state = tx.update(updates, cast(state, jnp.float32), params)
@@ -122,7 +159,9 @@ def stored(tx: optax.GradientTransformation, dtype: str):
 
 
 def make(c, steps: int) -> optax.GradientTransformation:
-  """The optimizer of an `optimizer` section for a stage of `steps` updates."""
+  """Makes the optimizer of an `optimizer` section for a stage of `steps`
+  updates.
+  """
   if c.name not in OPTIMIZERS:
     raise ValueError(
       f'optimizer.name={c.name!r}: choose one of {", ".join(OPTIMIZERS)}'

@@ -15,6 +15,7 @@ losses, advantages and micro-batches know nothing of it.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -22,7 +23,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.cache import spaced
 from jaxrl_reason.models.config import sized_choice
 
@@ -36,11 +37,11 @@ class Packed:
   place: jax.Array  # i32 [N,T], index into the R*L tokens; R*L: nowhere
 
   def pack(self, x: jax.Array) -> jax.Array:
-    """[N,T,...] -> [R,L,...], 0 where there is nothing."""
+    """Packs [N,T,...] -> [R,L,...], 0 where there is nothing."""
     return sharding.rows(_take(x, self.source))
 
   def unpack(self, x: jax.Array) -> jax.Array:
-    """[R,L,...] -> [N,T,...], 0 at padding."""
+    """Unpacks [R,L,...] -> [N,T,...], 0 at padding."""
     return sharding.rows(_take(x, self.place))
 
 
@@ -52,7 +53,8 @@ def _take(x: jax.Array, index: jax.Array) -> jax.Array:
 def first_fit(
   lengths: jax.Array, room: int, n_rows: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Sequences into rows, the longest first, each into the first that holds it.
+  """Packs sequences into rows, the longest first, each into the first that
+  holds it.
 
   Args:
     lengths: int [N], at most `room`, the tokens of a row.
@@ -89,8 +91,8 @@ class Packing:
   sizes: int = 4
 
   def most(self, n: int, t: int) -> int:
-    """Rows that n sequences of at most t tokens never exceed: every row but
-    the last holds as many sequences as fit of whole ones.
+    """Counts the rows that n sequences of at most t tokens never exceed: every
+    row but the last holds as many sequences as fit of whole ones.
     """
     if self.length < t:
       raise ValueError(
@@ -99,7 +101,7 @@ class Packing:
     return -(-n // (self.length // t))
 
   def options(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
-    """(which to take, rows -> (rows, Packed) at every size)."""
+    """Returns (which to take, rows -> (rows, Packed) at every size)."""
     n, t = valid.shape
     most, shards = self.most(n, t), sharding.n_row_shards()
     # Whole multiples of the devices, or every one would hold all rows.
@@ -111,7 +113,7 @@ class Packing:
     # valid ones, as its position does.
     place = start[:, None] + jnp.cumsum(valid, axis=1) - 1
 
-    def at(rows: int) -> Packed:
+    def at(rows: int, x: Any) -> tuple[Any, Packed]:
       nowhere = rows * self.length
       to = jnp.where(valid, place, nowhere)
 
@@ -124,13 +126,13 @@ class Packing:
         )
 
       ids = jnp.broadcast_to(rank[:, None] + 1, (n, t))
-      return Packed(put(n * t, jnp.arange(n * t)), put(0, ids), to)
+      return x, Packed(put(n * t, jnp.arange(n * t)), put(0, ids), to)
 
     which = jnp.searchsorted(jnp.asarray(sizes), row.max() + 1)
-    return which, [lambda x, s=s: (x, at(s)) for s in sizes]
+    return which, [functools.partial(at, rows) for rows in sizes]
 
   def order(self, valid: jax.Array, parts: int) -> None:
-    """None: any part of the rows packs as well as another."""
+    """Returns None: any part of the rows packs as well as another."""
     del valid, parts
 
 
@@ -147,22 +149,24 @@ class Lengths:
   sizes: int
 
   def options(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
-    """(which to take, rows -> (rows, None) at every size)."""
+    """Returns (which to take, rows -> (rows, None) at every size)."""
     t = valid.shape[1]
     sizes = [self.start + n for n in spaced(t - self.start, self.sizes)]
     which = jnp.searchsorted(jnp.asarray(sizes), _ends(valid).max())
 
-    def cut(rows, size: int):
+    def cut(size: int, rows: Any) -> tuple[Any, None]:
       # By shape: what an update reads of [N,T] is per token.
       def leaf(x):
         return x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
 
       return jax.tree.map(leaf, rows), None
 
-    return which, [lambda x, s=s: cut(x, s) for s in sizes]
+    return which, [functools.partial(cut, size) for size in sizes]
 
   def order(self, valid: jax.Array, parts: int) -> jax.Array:
-    """Rows [N] such that strided parts (`batch.split`) have like lengths."""
+    """Orders rows [N] such that strided parts (`batch.split`) have like
+    lengths.
+    """
     by_length = jnp.argsort(_ends(valid))
     return by_length.reshape(parts, -1).T.reshape(-1)
 
@@ -190,19 +194,19 @@ def choose(padding: str, start: int) -> Packing | Lengths | None:
 def arranged(
   how: Packing | Lengths | None, valid: jax.Array, rows: Any, parts: int
 ) -> tuple[Any, jax.Array | None]:
-  """(rows in the order in which their parts are alike, that order; or as they
-  are, None).
+  """Returns (rows in the order in which their parts are alike, that order; or
+  as they are, None).
   """
   order = how and how.order(valid, parts)
   if order is None:
     return rows, None
-  return jax.tree.map(lambda x: x[order], rows), order
+  return trees.take(rows, order), order
 
 
 def fit(
   how: Packing | Lengths | None, valid: jax.Array, rows: Any, f: Callable
 ) -> Any:
-  """f(rows, Packed or None) at the smallest size that holds them.
+  """Runs f(rows, Packed or None) at the smallest size that holds them.
 
   Args:
     how: None: as they are.
@@ -214,5 +218,9 @@ def fit(
   if how is None:
     return f(rows, None)
   which, options = how.options(valid)
-  branches = [lambda rows, o=o: f(*o(rows)) for o in options]
+
+  def branch(option, rows):
+    return f(*option(rows))
+
+  branches = [functools.partial(branch, option) for option in options]
   return jax.lax.switch(which, branches, rows)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import logits as logits_lib
-from jaxrl_reason import losses
+from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
@@ -38,11 +38,11 @@ def in_parts(learner: Learner, f, batch: Batch, parts: int):
   """
   t = batch.tokens.shape[1]
 
+  def widened(x):
+    return jnp.pad(x, ((0, 0), (0, t - x.shape[1])))
+
   def at_size(rows, packed):
-    out = f(rows, packed)
-    return jax.tree.map(
-      lambda x: jnp.pad(x, ((0, 0), (0, t - x.shape[1]))), out
-    )
+    return jax.tree.map(widened, f(rows, packed))
 
   def of_part(rows):
     return packing.fit(learner.packing, rows.valid, rows, at_size)
@@ -51,7 +51,7 @@ def in_parts(learner: Learner, f, batch: Batch, parts: int):
   out = batch_lib.join(jax.lax.map(of_part, batch_lib.split(batch, parts)))
   if order is None:
     return out
-  return jax.tree.map(lambda x: x[jnp.argsort(order)], out)
+  return trees.take(out, jnp.argsort(order))
 
 
 def scores(learner: Learner, params, batch: Batch, sampling, parts: int):

@@ -84,15 +84,15 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
 def _many_updates(learner: Learner, state, rows, sampling, key):
   n, m = rows[0].tokens.shape[0], learner.minibatches
 
+  def update(state, minibatch):
+    (batch, adv, target), key = minibatch
+    return _one_update(learner, state, batch, adv, target, key, sampling)
+
   def epoch(state, epoch_key):
     order = jax.random.permutation(epoch_key, n)
-    shuffled = jax.tree.map(lambda x: x[order], rows)
+    shuffled = trees.take(rows, order)
     keys = jax.random.split(epoch_key, m)
-    return jax.lax.scan(
-      lambda s, xs: _one_update(learner, s, *xs[0], xs[1], sampling),
-      state,
-      (batch_lib.split(shuffled, m), keys),
-    )
+    return jax.lax.scan(update, state, (batch_lib.split(shuffled, m), keys))
 
   keys = jax.random.split(key, learner.epochs)
   state, metrics = jax.lax.scan(epoch, state, keys)

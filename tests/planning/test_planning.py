@@ -25,6 +25,7 @@ from jaxrl_reason.planning import (
   hlo,
   kernels,
   phases,
+  report,
   roofline,
   search,
 )
@@ -137,14 +138,42 @@ def test_phases_are_the_programs_of_a_run():
   )  # fmt: skip
   mesh = sharding.make_mesh(config.mesh)
   made = phases.phases(config, abstract.shapes(config, mesh))
-  assert [p.name for p in made] == ['generate', 'update']
+  assert [p.name for p in made] == ['evaluate', 'generate', 'update']
   for phase in made:
     text = phase.lower(mesh).compile().as_text()
-    ratio = costs.of(text, mesh).total().flops * mesh.size / phase.flops
+    done = costs.of(text, mesh).total().flops * mesh.size * phase.calls
+    ratio = done / phase.flops
     # Attention computes masked scores too; the formula has the causal half.
     assert 0.9 < ratio < 1.3, (phase.name, ratio)
   n_state = len(jax.tree.leaves(made[-1].state))
   assert hlo.parse(text).aliased() == n_state
+
+
+def test_an_evaluation_needs_what_its_batch_needs():
+  """However many problems: the same program, called more often."""
+
+  def of(problems, batch):
+    config = tiny(
+      mesh=(2, 2, 2), stages=('rl',), rl__prompts=8, rl__samples=4,
+      eval__problems=problems, eval__samples=7, eval__batch=batch,
+    )  # fmt: skip
+    parts = abstract.shapes(config, sharding.make_mesh(config.mesh))
+    phase, grid = phases.evaluation(config, parts)
+    compiled = phase.lower(parts.mesh).compile()
+    ratio = costs.of(compiled.as_text(), parts.mesh).total().flops
+    assert 0.9 < ratio * parts.mesh.size * phase.calls / phase.flops < 1.4
+    facts = report.evaluation_facts(config, parts)
+    assert facts['calls'] * facts['at_a_time'] >= facts['completions']
+    assert facts['at_a_time'] <= (batch or 32)
+    room = compiled.memory_analysis()
+    return room.temp_size_in_bytes + room.argument_size_in_bytes, facts['calls']
+
+  few, one = of(4, 0)
+  assert one == 1
+  many, calls = of(1319, 0)
+  assert many == few and calls == -(-1319 // 4)
+  more, calls = of(1319, 256)
+  assert more > 1.5 * few and calls == -(-1319 // 32)
 
 
 def test_attention_splits_rows_and_heads():
@@ -389,11 +418,14 @@ ENTRY %e (a: f32[64,4]) -> f32[16,4] {
 @pytest.mark.parametrize(
   'changes, names',
   [
-    ({'rl__algorithm': 'remax'}, 'generate greedy score update'),
-    ({'rl__algorithm': 'ppo', 'rl__minibatches': 2}, 'generate score update'),
+    ({'rl__algorithm': 'remax'}, 'evaluate generate greedy score update'),
+    (
+      {'rl__algorithm': 'ppo', 'rl__minibatches': 2},
+      'evaluate generate score update',
+    ),
     (
       {'model__experts': 4, 'model__experts_per_token': 2},
-      'generate update',
+      'evaluate generate update',
     ),
   ],
 )

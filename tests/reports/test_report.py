@@ -15,7 +15,7 @@ import pytest
 from small import ROOT
 
 from jaxrl_reason import report
-from jaxrl_reason.evals import accuracy
+from jaxrl_reason.evals import estimators
 from jaxrl_reason.reports import (
   alarms,
   answers,
@@ -127,7 +127,7 @@ def page_of(out):
 def test_pass_at_k_is_that_of_evaluations(n, right):
   for k in range(1, n + 1):
     got = passk.pass_at_k([right], n, k)[0]
-    assert got == pytest.approx(accuracy.pass_at_k(n, right, k), abs=1e-12)
+    assert got == pytest.approx(estimators.pass_at_k(n, right, k), abs=1e-12)
 
 
 def test_the_error_of_pass_at_1_is_that_of_a_mean_over_problems():

@@ -7,7 +7,7 @@ import object_store
 import pytest
 from etils import epath
 
-from jaxrl_reason.evals import accuracy
+from jaxrl_reason.evals import estimators
 from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import board, lines, metrics
 
@@ -53,15 +53,15 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_answer(n, correct, k):
   rows = [i < correct for i in range(n)]
   subsets = list(itertools.combinations(rows, k))
   want = sum(any(s) for s in subsets) / len(subsets)
-  assert accuracy.pass_at_k(n, correct, k) == pytest.approx(want)
+  assert estimators.pass_at_k(n, correct, k) == pytest.approx(want)
 
 
 def test_majority():
-  assert accuracy.majority(['7', '3', '7'], [1.0, 0.0, 1.0]) == 1.0
-  assert accuracy.majority(['7', '3', '3'], [1.0, 0.0, 0.0]) == 0.0
-  assert accuracy.majority([None, None, '3'], [0.0, 0.0, 1.0]) == 1.0
-  assert accuracy.majority([None, None], [0.0, 0.0]) == 0.0
-  assert accuracy.powers(6) == [1, 2, 4, 6]
+  assert estimators.majority(['7', '3', '7'], [1.0, 0.0, 1.0]) == 1.0
+  assert estimators.majority(['7', '3', '3'], [1.0, 0.0, 0.0]) == 0.0
+  assert estimators.majority([None, None, '3'], [0.0, 0.0, 1.0]) == 1.0
+  assert estimators.majority([None, None], [0.0, 0.0]) == 0.0
+  assert estimators.powers(6) == [1, 2, 4, 6]
 
 
 def write_steps(workdir, resume_step, steps):

@@ -214,7 +214,7 @@ def test_lis_answers(answer, score):
 def test_string_functions(name, before, after):
   from jaxrl_reason.tasks import string_functions
 
-  assert string_functions.FUNCTIONS[name](before) == after
+  assert string_functions.apply(name, before) == after
 
 
 def test_string_function_steps_follow_from_one_another():
@@ -225,7 +225,7 @@ def test_string_function_steps_follow_from_one_another():
     states = re.split('[ #]', ex['solution'])
     assert len(states) == len(names)
     for name, state in zip(names, states):
-      text = string_functions.FUNCTIONS[name](text)
+      text = string_functions.apply(name, text)
       assert text == state
 
 

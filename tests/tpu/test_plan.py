@@ -95,7 +95,7 @@ def test_the_tiny_recipe_on_four_chips(tmp_path):
   facts = planned(
     tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', '--config.mesh=(1,4,1)'
   )
-  assert [p['phase'] for p in facts['phases']] == ['sft', 'step']
+  assert [p['phase'] for p in facts['phases']] == ['evaluate', 'sft', 'step']
   assert facts['parameters'] == 331_520
   # A vocabulary of 24 is smaller than the width: whole logits of all rows.
   check(facts, rows=512, columns=37, vocab=24)

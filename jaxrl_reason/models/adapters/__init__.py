@@ -42,8 +42,8 @@ def attach(
   frozen_dtype: str = 'float32',
   trainable: str = '.*',
 ) -> Model:
-  """The model with adapters, vectors and frozen weights; without the first two
-  in its parameters it is the base.
+  """Returns the model with adapters, vectors and frozen weights; without the
+  first two in its parameters it is the base.
 
   Args:
     frozen_dtype: of the weights that are not trained: `frozen.DTYPES`.

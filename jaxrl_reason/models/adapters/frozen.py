@@ -32,7 +32,7 @@ EXACT = r'.*(norm|bias)'  # small, and float32 where they are used
 
 
 def specs(base: Any, dtype: str, trainable: str) -> dict:
-  """The spec tree of a model whose frozen weights are kept as `dtype`.
+  """Returns the spec tree of a model whose frozen weights are kept as `dtype`.
 
   Args:
     trainable: regex over the paths of the weights that are not frozen.
@@ -59,12 +59,14 @@ def _smaller(path: str, s: spec.Spec, dtype: str):
 
 
 def is_pair(x: Any) -> bool:
-  """Whether a node of a tree is a projection kept as int8."""
+  """Tells whether a node of a tree is a projection kept as int8."""
   return isinstance(x, dict) and INT8 in x
 
 
 def plain(tree: Any) -> Any:
-  """The specs of the same weights in float32: those to draw them from."""
+  """Returns the specs of the same weights in float32: those to draw them
+  from.
+  """
 
   def undo(s):
     return dataclasses.replace(s[INT8] if is_pair(s) else s, dtype='float32')
@@ -76,7 +78,7 @@ def plain(tree: Any) -> Any:
 
 
 def keep(s: Any, w: jax.Array) -> Any:
-  """A weight as its spec, or pair of specs, keeps it.
+  """Converts a weight to what its spec, or pair of specs, keeps.
 
   Args:
     w: of the spec's shape, or one layer of it.
@@ -91,7 +93,7 @@ def keep(s: Any, w: jax.Array) -> Any:
 
 
 def quantize(w: jax.Array, inputs: tuple[int, ...]) -> dict[str, jax.Array]:
-  """{'int8', 'scale'} of a weight; inputs: the dimensions summed over."""
+  """Makes {'int8', 'scale'} of a weight; inputs: the dimensions summed over."""
   w = w.astype(jnp.float32)
   scale = jnp.max(jnp.abs(w), axis=inputs) / 127
   step = jnp.expand_dims(jnp.where(scale > 0, scale, 1), inputs)
@@ -99,7 +101,9 @@ def quantize(w: jax.Array, inputs: tuple[int, ...]) -> dict[str, jax.Array]:
 
 
 def init(tree: Any, key: jax.Array) -> Any:
-  """Values of a tree of these specs, as `spec.init` draws those of `plain`."""
+  """Draws the values of a tree of these specs, as `spec.init` draws those of
+  `plain`.
+  """
   full = spec.init(plain(tree), key)
 
   def is_leaf(x):
@@ -109,18 +113,21 @@ def init(tree: Any, key: jax.Array) -> Any:
 
 
 def _map_pairs(f, tree: Any) -> Any:
-  return jax.tree.map(
-    lambda x: f(x[INT8], x[SCALE]) if is_pair(x) else x, tree, is_leaf=is_pair
-  )
+  def leaf(x):
+    return f(x[INT8], x[SCALE]) if is_pair(x) else x
+
+  return jax.tree.map(leaf, tree, is_leaf=is_pair)
 
 
 def wrapped(params: Any) -> Any:
-  """The parameters with each pair as the weight `layers` multiply by."""
+  """Returns the parameters with each pair as the weight `layers` multiply
+  by.
+  """
   return _map_pairs(layers.Quantized, params)
 
 
 def restored(params: Any, tree: Any) -> Any:
-  """The parameters with each pair multiplied out, float32.
+  """Returns the parameters with each pair multiplied out, float32.
 
   Args:
     tree: the model's specs, before any dtype.

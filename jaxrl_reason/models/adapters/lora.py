@@ -59,7 +59,7 @@ def _pair(path: str, s: spec.Spec, rank: int) -> dict[str, spec.Spec]:
 
 
 def specs(base: Any, c: Lora) -> dict:
-  """The specs of the adapters of a model's spec tree.
+  """Returns the specs of the adapters of a model's spec tree.
 
   Raises:
     ValueError: the targets match nothing, or what cannot be adapted.
@@ -81,7 +81,7 @@ def specs(base: Any, c: Lora) -> dict:
 
 
 def base_of(params: dict) -> dict:
-  """The parameters with the adapters off."""
+  """Returns the parameters with the adapters off."""
   return {k: v for k, v in params.items() if k != KEY}
 
 
@@ -97,8 +97,9 @@ def _with(params: dict, f) -> dict:
 
 
 def merged(params: dict, scale: float) -> dict:
-  """The base's parameters with the adapters added to them, float32 where they
-  are; beside those that are int8 (`models.frozen`), which have no room for it.
+  """Returns the base's parameters with the adapters added to them, float32
+  where they are; beside those that are int8 (`models.frozen`), which have no
+  room for it.
   """
 
   def add(w, a, b):
@@ -111,7 +112,7 @@ def merged(params: dict, scale: float) -> dict:
 
 
 def beside(params: dict, scale: float) -> dict:
-  """The base's parameters with the adapters beside them."""
+  """Returns the base's parameters with the adapters beside them."""
 
   def pair(w, a, b):
     return layers.Adapted(w, a, b, scale)

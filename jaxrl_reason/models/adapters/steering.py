@@ -25,19 +25,19 @@ KEY = 'steering'
 
 
 def spec_of(base: dict) -> spec.Spec:
-  """The spec of the vectors of a model's spec tree."""
+  """Returns the spec of the vectors of a model's spec tree."""
   (width,) = base['final_norm'].shape
   weight = jax.tree.leaves(base['layers'], is_leaf=spec.is_spec)[0]
   return spec.Spec((weight.shape[0], width), ('layers', None), 'zeros')
 
 
 def off(params: dict) -> dict:
-  """The parameters without the vectors."""
+  """Returns the parameters without the vectors."""
   return {k: v for k, v in params.items() if k != KEY}
 
 
 def on(params: dict) -> dict:
-  """The parameters with each vector among its layer's weights."""
+  """Returns the parameters with each vector among its layer's weights."""
   if KEY not in params:
     return params
   steered = params['layers'] | {'steer': params[KEY]}
@@ -45,7 +45,7 @@ def on(params: dict) -> dict:
 
 
 def on_decoded(weights: dict, params: dict) -> dict:
-  """The same for `weights` as decoding reads them, with those of `params`."""
+  """Puts the vectors of `params` among `weights` as decoding reads them."""
   if KEY not in params:
     return weights
   pairs = zip(weights['layers'], params[KEY], strict=True)
@@ -53,7 +53,8 @@ def on_decoded(weights: dict, params: dict) -> dict:
 
 
 def folded(params: dict, c: Config) -> tuple[dict, Config]:
-  """The same model without vectors, each being a bias of its layer's mlp.
+  """Returns the same model without vectors, each being a bias of its layer's
+  mlp.
 
   Biases come as families have them: on all projections of the mlp, and on the
   attention's output where its inputs have them; the others are zeros.

@@ -114,7 +114,7 @@ RUNTIME = (
 
 
 def family_of(h: dict) -> str:
-  """model_type of a config.json.
+  """Reads the model_type of a config.json.
 
   Raises:
     ValueError: the family is not there, with the reason.
@@ -136,12 +136,14 @@ def family_of(h: dict) -> str:
 
 
 def tensors_of(h: dict) -> tuple:
-  """Rows of `published.tensors`: those of the family of a config.json."""
+  """Returns rows of `published.tensors`: those of the family of a
+  config.json.
+  """
   return FAMILIES[family_of(h)].TENSORS
 
 
 def from_hf(h: dict, **runtime: Any) -> Config:
-  """The Config of a config.json.
+  """Reads the Config of a config.json.
 
   Args:
     h: its content.
@@ -191,7 +193,7 @@ def _read_shared(h: dict, family) -> dict:
 
 
 def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
-  """A config.json that `from_hf` reads as c.
+  """Writes a config.json that `from_hf` reads as c.
 
   Args:
     family: its model_type; None: the first that can say c.

@@ -1,4 +1,4 @@
-"""Attention over whole rows, by any of several kernels.
+"""Attention over whole rows, by any of several kernels, and over caches.
 
   einsum  the reference: scores [N,Q,T,T], any platform
   xla     `jax.nn.dot_product_attention`, scores left to XLA
@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts.layers import soft_cap, softmax
+from jaxrl_reason.models.parts.layers import MASKED, soft_cap, softmax
 
 MOST = 2**30  # tokens: a window of all of them
 LANES = 128  # of a TPU: splash takes rows of a multiple of it
@@ -42,7 +42,7 @@ class Rows:
 
 
 def describe(valid: jax.Array) -> Rows:
-  """Rows of one sequence each, or of several.
+  """Describes rows of one sequence each, or of several.
 
   Args:
     valid: bool [N,T], the real tokens; or i32 [N,T], the segment of every
@@ -113,14 +113,13 @@ def _xla(
 ) -> Callable:
   del cap  # refused by `check`
   masks = _masks(rows, windows)
-  return lambda q, k, v, which: jax.nn.dot_product_attention(
-    q,
-    k,
-    v,
-    mask=masks(which)[:, None],
-    scale=scale,
-    implementation=implementation,
-  )
+
+  def attend(q, k, v, which):
+    options = dict(scale=scale, implementation=implementation)
+    mask = masks(which)[:, None]
+    return jax.nn.dot_product_attention(q, k, v, mask=mask, **options)
+
+  return attend
 
 
 def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
@@ -178,13 +177,13 @@ def _splash_rows(kernel, q, q_ids, k, v, ids):
 
 def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
   t, shards = rows.segments.shape[1], sharding.n_context_shards()
-  room = -t % (LANES * shards)
-  ids = jnp.pad(rows.segments, ((0, 0), (0, room)))
+  padding = -t % (LANES * shards)
+  ids = jnp.pad(rows.segments, ((0, 0), (0, padding)))
 
   def of(window, q, k, v):
     heads = sharding.n_local_heads(q.shape[2], k.shape[2])
     kernel = _splash_kernel(
-      heads, t + room, window=window, cap=cap, shards=shards
+      heads, t + padding, window=window, cap=cap, shards=shards
     )
     f = sharding.on_shards(
       _splash_rows,
@@ -194,7 +193,7 @@ def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
     )
 
     def major(x):
-      return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, room), (0, 0)))
+      return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, padding), (0, 0)))
 
     out = f(kernel, major(q * scale), ids, major(k), major(v), ids)
     return out[:, :, :t].swapaxes(1, 2)
@@ -262,7 +261,7 @@ def _fits_cudnn(c: Any) -> bool:
 
 
 def resolve(c: Any) -> str:
-  """The kernel's name; of 'auto', the fast one of the platform compiled for.
+  """Names the kernel; of 'auto', the fast one of the platform compiled for.
 
   Raises:
     ValueError: cudnn, which needs whole rows, where a mesh splits them.
@@ -287,8 +286,8 @@ def between(
   c: Any,
   windows: tuple[int, ...],
 ) -> Callable:
-  """What `make` gives, by einsum, for queries [N,T] that are some of the rows
-  whose keys [N,S] are given.
+  """Makes what `make` gives, by einsum, for queries [N,T] that are some of the
+  rows whose keys [N,S] are given.
 
   Args:
     ordered: bool [T,S], the keys that do not come after a query.
@@ -298,7 +297,7 @@ def between(
 
 
 def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:
-  """attend(q [N,T,Q,H], k, v [N,T,K,H], which) -> [N,T,Q,H] of Config c.
+  """Makes attend(q [N,T,Q,H], k, v [N,T,K,H], which) -> [N,T,Q,H] of Config c.
 
   Args:
     windows: the distinct ones, in tokens, a query's own included; 0: all. By
@@ -309,3 +308,71 @@ def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:
   attend = kernel(rows, windows, scale=c.score_scale, cap=c.attention_cap)
   gathered = sharding.gathered
   return lambda q, k, v, which: attend(q, gathered(k), gathered(v), which)
+
+
+def _cached_scores(q, keys, mask, cap: float) -> jax.Array:
+  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
+  mask bool [1 or B,1 or I,S].
+  """
+  scores = jnp.einsum(
+    'bikgh,bksh->bikgs', q, keys.values, preferred_element_type=jnp.float32
+  )
+  if keys.scale is not None:
+    scores = scores * keys.scale[:, None, :, None]
+  return jnp.where(mask[:, :, None, None], soft_cap(scores, cap), MASKED)
+
+
+def _cached_values(p, values, dtype) -> jax.Array:
+  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
+  if values.scale is not None:
+    p = p * values.scale[:, None, :, None]
+  return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
+
+
+def attend_cached(
+  q: jax.Array,
+  prompt: tuple,
+  own: tuple,
+  prompt_mask: jax.Array,
+  own_mask: jax.Array,
+  *,
+  scale: float,
+  cap: float = 0.0,
+) -> jax.Array:
+  """Attends from one new token per row to its group's prompt and its own
+  completion.
+
+  The rows of a prompt read one copy of its keys: that part is a real matrix
+  product instead of one of matrix and vector for each, and nothing is repeated.
+  One softmax over the scores of both parts is what merging two of them by their
+  log-sum-exps gives, and needs no second pass.
+
+  Args:
+    q: [S,Q,H], S = B*I, the I rows of a prompt adjacent.
+    prompt: keys, values of the prompts: `cache.Kept` of [B,K,P,H].
+    own: keys, values of the completions so far: Kept of [S,K,R,H].
+    prompt_mask: bool [B,1 or I,P], the prompt tokens each may look at.
+    own_mask: bool [1 or S,R], the columns each may look at.
+    scale: of the scores; cap: their soft cap, 0 for none.
+
+  Returns:
+    [S,Q,H]
+  """
+  (s, heads, width), (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
+  q = q.reshape(s, kv, -1, width) * scale
+
+  def grouped(x):
+    return x.reshape(b, s // b, *x.shape[1:])
+
+  def alone(x):
+    return x[:, None]
+
+  shared = _cached_scores(grouped(q), prompt[0], prompt_mask, cap)
+  single = _cached_scores(alone(q), own[0], alone(own_mask), cap)
+  scores = [x.reshape(s, *x.shape[2:]) for x in (shared, single)]
+  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
+  p_shared, p_single = jnp.split(p, [n_prompt], axis=-1)
+  out = _cached_values(alone(p_single), own[1], q.dtype)
+  out_shared = _cached_values(grouped(p_shared), prompt[1], q.dtype)
+  out = out.reshape(s, heads, width) + out_shared.reshape(s, heads, width)
+  return out.astype(q.dtype)

@@ -1,6 +1,7 @@
-"""Transformer parts as functions of arrays. Softmax and norms are computed in
-float32 whatever the compute dtype, since their errors reach every
-log-probability; matrix products accumulate in float32.
+"""Norms, products with weights, the mlp: what every kind of block is made of.
+
+Softmax and norms are computed in float32 whatever the compute dtype, since
+their errors reach every log-probability; matrix products accumulate in float32.
 """
 
 from collections.abc import Callable
@@ -18,89 +19,24 @@ MASKED = -1e30
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
-  """x / rms(x) * weight over the last axis (https://arxiv.org/abs/1910.07467)."""
+  """Computes x / rms(x) * weight over the last axis
+  (https://arxiv.org/abs/1910.07467).
+  """
   x32 = x.astype(jnp.float32)  # bf16 squares lose the small features
   scale = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
   return (x32 * scale * weight).astype(x.dtype)
 
 
 def soft_cap(x: jax.Array, cap: float) -> jax.Array:
-  """cap * tanh(x / cap), within (-cap, cap); cap 0: x (Gemma 2,
+  """Computes cap * tanh(x / cap), within (-cap, cap); cap 0: x (Gemma 2,
   https://arxiv.org/abs/2408.00118).
   """
   return cap * jnp.tanh(x / cap) if cap else x
 
 
 def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """Masked softmax over the last axis, float32."""
+  """Computes the masked softmax over the last axis, float32."""
   return jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
-
-
-def _cached_scores(q, keys, mask, cap: float) -> jax.Array:
-  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
-  mask bool [1 or B,1 or I,S].
-  """
-  scores = jnp.einsum(
-    'bikgh,bksh->bikgs', q, keys.values, preferred_element_type=jnp.float32
-  )
-  if keys.scale is not None:
-    scores = scores * keys.scale[:, None, :, None]
-  return jnp.where(mask[:, :, None, None], soft_cap(scores, cap), MASKED)
-
-
-def _cached_values(p, values, dtype) -> jax.Array:
-  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
-  if values.scale is not None:
-    p = p * values.scale[:, None, :, None]
-  return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
-
-
-def attend_cached(
-  q: jax.Array,
-  prompt: tuple,
-  own: tuple,
-  prompt_mask: jax.Array,
-  own_mask: jax.Array,
-  *,
-  scale: float,
-  cap: float = 0.0,
-) -> jax.Array:
-  """One new token per row against its group's prompt and its own completion.
-
-  The rows of a prompt read one copy of its keys: that part is a real matrix
-  product instead of one of matrix and vector for each, and nothing is repeated.
-  One softmax over the scores of both parts is what merging two of them by their
-  log-sum-exps gives, and needs no second pass.
-
-  Args:
-    q: [S,Q,H], S = B*I, the I rows of a prompt adjacent.
-    prompt: keys, values of the prompts: `cache.Kept` of [B,K,P,H].
-    own: keys, values of the completions so far: Kept of [S,K,R,H].
-    prompt_mask: bool [B,1 or I,P], the prompt tokens each may look at.
-    own_mask: bool [1 or S,R], the columns each may look at.
-    scale: of the scores; cap: their soft cap, 0 for none.
-
-  Returns:
-    [S,Q,H]
-  """
-  (s, heads, width), (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
-  q = q.reshape(s, kv, -1, width) * scale
-
-  def grouped(x):
-    return x.reshape(b, s // b, *x.shape[1:])
-
-  def alone(x):
-    return x[:, None]
-
-  shared = _cached_scores(grouped(q), prompt[0], prompt_mask, cap)
-  single = _cached_scores(alone(q), own[0], alone(own_mask), cap)
-  scores = [x.reshape(s, *x.shape[2:]) for x in (shared, single)]
-  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
-  p_shared, p_single = jnp.split(p, [n_prompt], axis=-1)
-  out = _cached_values(alone(p_single), own[1], q.dtype)
-  out_shared = _cached_values(grouped(p_shared), prompt[1], q.dtype)
-  out = out.reshape(s, heads, width) + out_shared.reshape(s, heads, width)
-  return out.astype(q.dtype)
 
 
 @struct.dataclass
@@ -131,12 +67,12 @@ Weight = jax.Array | Quantized | Adapted
 
 
 def is_weight(x) -> bool:
-  """Whether a node of a tree is a weight of more than one array."""
+  """Tells whether a node of a tree is a weight of more than one array."""
   return isinstance(x, (Quantized, Adapted))
 
 
 def cast(w: Weight, dtype) -> Weight:
-  """A weight as products in `dtype` read it."""
+  """Casts a weight to what products in `dtype` read."""
   if isinstance(w, Quantized):
     return w  # int8 in memory; cast as it is read
   if isinstance(w, Adapted):
@@ -154,7 +90,8 @@ def _flat(x: jax.Array) -> jax.Array:
 
 
 def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
-  """x [..., A] times w [A, ...] as one product of two matrices, plus bias.
+  """Multiplies x [..., A] by w [A, ...] as one product of two matrices, plus
+  bias.
 
   The reshapes are free, and keep the weight's gradient a plain x^T g: with
   two contracted axes XLA's CPU backend transposes every activation first,
@@ -194,14 +131,14 @@ def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
 
 
 def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:
-  """activation(x) * up, rounded once: in bf16 each operation of a GELU would
-  round.
+  """Computes activation(x) * up, rounded once: in bf16 each operation of a GELU
+  would round.
   """
   return (activation(x.astype(jnp.float32)) * up).astype(x.dtype)
 
 
 def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:
-  """(act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
+  """Computes (act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
   flat = _flat(x)
 
   def times(x, name):

@@ -12,6 +12,7 @@ the router gives them now: the trainer then differentiates the very experts that
 sampled (rollout routing replay, https://arxiv.org/abs/2510.11370).
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -26,14 +27,14 @@ UNKNOWN = -1
 
 
 def route_dtype(n_experts: int) -> jnp.dtype:
-  """The smallest integers for experts and UNKNOWN; routes are kept for every
-  token, layer and use: 384 bytes a token in Qwen3-30B-A3B.
+  """Returns the smallest integers for experts and UNKNOWN; routes are kept for
+  every token, layer and use: 384 bytes a token in Qwen3-30B-A3B.
   """
   return jnp.dtype(jnp.int8 if n_experts <= 128 else jnp.int16)
 
 
 def route(x, router, k: int, *, normalise: bool, routes=None):
-  """Which experts a token uses, and how much of each.
+  """Chooses the experts that a token uses, and how much of each.
 
   Args:
     x: [M,D]; router: [D,E].
@@ -86,7 +87,9 @@ def _runs(uses: jax.Array, n: int):
 def grouped_mlp(
   x, p: dict, routes, activation: Callable, n_experts: int
 ) -> jax.Array:
-  """mlp_e(x) of every token's experts: [M,D], routes [M,k] -> [M,k,D]."""
+  """Computes mlp_e(x) of every token's experts: [M,D], routes [M,k] ->
+  [M,k,D].
+  """
   m, k = routes.shape
   # [M*k], the k uses of a token adjacent
   order, back, sizes = _runs(routes.reshape(-1), n_experts)
@@ -107,7 +110,7 @@ def _weighted(x, p: dict, routes, weights, activation, n: int) -> jax.Array:
   return jnp.einsum('mkd,mk->md', y, weights)
 
 
-def _exchanged(rows: tuple, p: dict, axis: str | None, activation, n: int):
+def _exchanged(rows: tuple, p: dict, axis: str | None, *, activation, n: int):
   """`_weighted` of this device's rows, of n experts split over a mesh axis.
 
   An update has more uses of experts than the weights have rows: it gathers the
@@ -117,9 +120,7 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, activation, n: int):
   if axis is None:
     return _weighted(rows[0], p, *rows[1:], activation, n)
 
-  def gather(tree):
-    return jax.tree.map(lambda x: jax.lax.all_gather(x, axis, tiled=True), tree)
-
+  gather = functools.partial(jax.lax.all_gather, axis_name=axis, tiled=True)
   local, width, _ = jax.tree.leaves(p['down'])[0].shape
   if rows[1].size * (n // local) > n * width:
     return _weighted(rows[0], gather(p), *rows[1:], activation, n)
@@ -131,7 +132,7 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, activation, n: int):
 
 
 def mlp(x, p: dict, c, activation: Callable, routes=None):
-  """The block's mlp of x [...,D].
+  """Computes the block's mlp of x [...,D].
 
   Returns:
     (y [...,D], {'routes': int [...,k], 'probs': f32 [...,E]}).
@@ -149,11 +150,8 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
   )
   # Cast before they travel.
   experts = {k: layers.cast(p[k], x.dtype) for k in ('gate', 'up', 'down')}
-  y = sharding.by_expert(
-    lambda rows, p, axis: _exchanged(rows, p, axis, activation, c.experts),
-    (flat, routes, weights),
-    experts,
-  )
+  run = functools.partial(_exchanged, activation=activation, n=c.experts)
+  y = sharding.by_expert(run, (flat, routes, weights), experts)
   y = y.astype(x.dtype)
   used = {
     'routes': routes.reshape(*lead, -1),
@@ -163,8 +161,8 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
 
 
 def load_balance(routes, probs, valid) -> jax.Array:
-  """E * sum over e of (share of uses of e) * (mean probability of e) of one
-  layer: k when balanced (https://arxiv.org/abs/2101.03961, equation 4).
+  """Computes E * sum over e of (share of uses of e) * (mean probability of e)
+  of one layer: k when balanced (https://arxiv.org/abs/2101.03961, equation 4).
 
   Differs from `transformers` in that each layer has a sum of its own, of which
   the model takes the mean; there the layers' shares are pooled first, which

@@ -57,7 +57,7 @@ class Rope:
 
 
 def rotary_width(rope: Rope, head_dim: int) -> int:
-  """W, the rotated features of a head."""
+  """Counts W, the rotated features of a head."""
   return int(head_dim * rope.fraction)
 
 
@@ -144,7 +144,8 @@ KINDS = {
 def angles(
   rope: Rope, positions: jax.Array, head_dim: int, room: int
 ) -> tuple[jax.Array, jax.Array]:
-  """cos, sin f32 [..., W/2] of the rotary angles of int positions [...].
+  """Computes cos, sin f32 [..., W/2] of the rotary angles of int positions
+  [...].
 
   Args:
     room: tokens a row may have in this program, prompt and completion.

@@ -52,22 +52,22 @@ def late_windows(h: dict) -> dict:
 
 
 def types_of(c: Config) -> list[str]:
-  """The layer_types of a model."""
+  """Returns the layer_types of a model."""
   return [SLIDING if c.layer_windows[i] else FULL for i in range(c.layers)]
 
 
 def write_window(c: Config) -> dict:
-  """Keys of one window for all layers, or none."""
+  """Writes the keys of one window for all layers, or none."""
   return {'sliding_window': max(c.windows, default=0) or None}
 
 
 def write_windows(c: Config) -> dict:
-  """Keys of windows that differ between layers."""
+  """Writes the keys of windows that differ between layers."""
   return write_window(c) | {'layer_types': types_of(c)}
 
 
 def write_late_windows(c: Config) -> dict:
-  """Keys of Qwen's windows."""
+  """Writes the keys of Qwen's windows."""
   types = types_of(c)
   first = types.index(SLIDING) if SLIDING in types else c.layers
   out = {'use_sliding_window': SLIDING in types, 'max_window_layers': first}
@@ -109,7 +109,7 @@ def biases(h: dict) -> dict:
 
 
 def write_biases(c: Config) -> dict:
-  """Keys of biases on all four projections."""
+  """Writes the keys of biases on all four projections."""
   return {'attention_bias': c.bias}
 
 
@@ -133,7 +133,7 @@ def experts(h: dict) -> dict:
 
 
 def write_experts(c: Config) -> dict:
-  """Keys of a mixture of experts in every layer."""
+  """Writes the keys of a mixture of experts in every layer."""
   return {
     'moe_intermediate_size': c.mlp,
     'num_experts': c.experts,
@@ -158,7 +158,7 @@ def gemma(h: dict) -> dict:
 
 
 def write_gemma(c: Config) -> dict:
-  """Keys of what Gemma 2 and 3 share."""
+  """Writes the keys of what Gemma 2 and 3 share."""
   # An integer wherever the published files have one.
   scalar = c.score_scale**-2
   if abs(scalar - round(scalar)) < 1e-6 * scalar:

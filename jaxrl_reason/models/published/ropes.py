@@ -79,7 +79,7 @@ def _partial(h: dict, raw: dict, fraction: float) -> None:
 
 
 def read(h: dict, raw: dict, theta, fraction: float = 1.0) -> Rope:
-  """The table that `raw` (rope_scaling or rope_parameters) describes.
+  """Reads the table that `raw` (rope_scaling or rope_parameters) describes.
 
   Args:
     theta: where `raw` has no rope_theta.
@@ -119,7 +119,7 @@ def read(h: dict, raw: dict, theta, fraction: float = 1.0) -> Rope:
 
 
 def fields(h: dict, fraction: float = 1.0) -> dict:
-  """Fields of Config of a config.json with one table."""
+  """Reads the fields of Config of a config.json with one table."""
   raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
   rope = read(h, raw, h['rope_theta'], fraction)
   if rope == Rope(theta=rope.theta):
@@ -128,7 +128,7 @@ def fields(h: dict, fraction: float = 1.0) -> dict:
 
 
 def by_type(h: dict, types: list[str], full, sliding) -> dict:
-  """Fields of Config of a config.json with a table per kind of layer.
+  """Reads the fields of Config of a config.json with a table per kind of layer.
 
   Args:
     types: of the layers, where the file does not give `layer_types`.
@@ -151,7 +151,7 @@ def by_type(h: dict, types: list[str], full, sliding) -> dict:
 
 
 def write(rope: Rope) -> dict | None:
-  """rope_scaling of a table; None for the default kind."""
+  """Writes rope_scaling of a table; None for the default kind."""
   if rope.kind == 'default':
     return None
   out = {'rope_type': rope.kind}

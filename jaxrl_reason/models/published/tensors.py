@@ -23,19 +23,19 @@ EMBED, HEAD = 'model.embed_tokens.weight', 'lm_head.weight'
 
 
 def is_buffer(name: str) -> bool:
-  """A tensor that old files have and that is no weight."""
+  """Tells whether a name is of a tensor in old files that is no weight."""
   return re.fullmatch(r'.*\.rotary_emb\.inv_freq', name) is not None
 
 
 def layer(name: str, *leaves: str, layout: str = 'linear') -> Row:
-  """A row of every layer, of these weights."""
+  """Makes a row of every layer, of these weights."""
   return Row(
     f'model.layers.{{}}.{name}', tuple(f'layers/{x}' for x in leaves), layout
   )
 
 
 def vector(name: str, leaf: str) -> Row:
-  """A row of every layer, of a norm or bias."""
+  """Makes a row of every layer, of a norm or bias."""
   return layer(name, leaf, layout='vector')
 
 

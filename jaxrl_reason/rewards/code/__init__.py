@@ -51,7 +51,7 @@ def run_tests(
   score: str = ALL,
   sandbox: client.Sandbox | None = None,
 ) -> Verdict:
-  """The verdict on `program`, Python source of any origin.
+  """Returns the verdict on `program`, Python source of any origin.
 
   Args:
     program: imported as a module for asserts, run as a script for input.
@@ -134,7 +134,8 @@ def reward(
   score: str = ALL,
   sandbox: client.Sandbox | None = None,
 ) -> Verdict:
-  """The verdict on the program of a completion; see `run_tests` for the knobs.
+  """Returns the verdict on the program of a completion; see `run_tests` for the
+  knobs.
 
   The tests are example['tests'], or the fields of the HumanEval and MBPP
   files, or example['answer']; 'entry_point', 'test_setup_code' and, where the
@@ -180,7 +181,7 @@ def _opening(prompt, entry_point: str | None) -> str:
 def extract(
   completion: str, prompt: str = '', entry_point: str | None = None
 ) -> str | None:
-  """The program of a completion, or None.
+  """Extracts the program of a completion, or None.
 
   The last fenced block of Python after the last </think>, else all the text.
   Where `prompt` begins the function `entry_point`, its imports and helpers are

@@ -103,7 +103,7 @@ def _built(script: str) -> bytes:
 
 
 def connect(example: dict) -> sqlite3.Connection:
-  """The example's database, for reading, with its limits set."""
+  """Opens the example's database, for reading, with its limits set."""
   script = fields.field(example, 'db_script', str, default=None)
   if script is None:
     path = os.path.abspath(fields.field(example, 'db', (str, os.PathLike)))
@@ -161,7 +161,7 @@ def rows_of(
   steps: int = STEPS,
   seconds: float = SECONDS,
 ) -> list[tuple]:
-  """The rows of one SELECT.
+  """Reads the rows of one SELECT.
 
   QueryError if it fails or runs past a limit, SlowQuery if past `seconds`.
   """
@@ -195,7 +195,9 @@ def _fetch(cursor: sqlite3.Cursor) -> Iterator[tuple]:
 
 
 def query_of(text: str) -> str:
-  """The query in an answer: the last fenced block, or from SELECT on."""
+  """Extracts the query in an answer: the last fenced block, or from SELECT
+  on.
+  """
   fenced = FENCE.findall(text)
   if fenced:
     return fenced[-1].strip()
@@ -204,7 +206,7 @@ def query_of(text: str) -> str:
 
 
 def is_ordered(query: str) -> bool:
-  """Has the query an ORDER BY of its own, not only in a subquery?"""
+  """Tells whether a query has an own ORDER BY, not only in a subquery."""
   depth = 0
   for match in WORDS.finditer(query):
     if match[0] == '(':
@@ -224,7 +226,9 @@ def _is_number(value) -> bool:
 
 
 def close(a: tuple, b: tuple, tolerance: float) -> bool:
-  """Equal cell by cell; numbers up to a relative or absolute tolerance."""
+  """Tells whether rows are equal cell by cell; numbers up to a relative or
+  absolute tolerance.
+  """
   return len(a) == len(b) and all(
     x == y
     or (
@@ -243,7 +247,7 @@ def same_rows(
   ordered: bool,
   tolerance: float = 1e-6,
 ) -> bool:
-  """Equal as lists if `ordered`, else as multisets."""
+  """Tells whether rows are equal as lists if `ordered`, else as multisets."""
   if len(a) != len(b):
     return False
   if ordered:
@@ -280,7 +284,9 @@ def same_result(
   columns: str = 'ordered',
   tolerance: float = 1e-6,
 ) -> bool:
-  """`same_rows`; columns='any' also under some order of the columns."""
+  """Compares as `same_rows`; columns='any' also under some order of the
+  columns.
+  """
   if columns == 'ordered' or not gold or not found:
     return same_rows(found, gold, ordered=ordered, tolerance=tolerance)
   if len(found[0]) != len(gold[0]) or len(found) != len(gold):
@@ -337,7 +343,7 @@ def reward(
   seconds: float = SECONDS,
   part: str = 'answer',
 ) -> Verdict:
-  """1 if the query's rows are those of the query example['answer'].
+  """Gives 1 if the query's rows are those of the query example['answer'].
 
   In order if that has an ORDER BY, else as a multiset; names of columns do not
   count. Reads 'answer', and 'db' or 'db_script'.

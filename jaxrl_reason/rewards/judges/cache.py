@@ -17,7 +17,7 @@ LOCK_S = 30.0  # patience with other writers
 
 
 def key_of(content: dict) -> str:
-  """A name of what was asked; equal contents have equal names."""
+  """Names what was asked; equal contents have equal names."""
   text = json.dumps(content, sort_keys=True)
   return hashlib.sha256(text.encode('ascii')).hexdigest()
 
@@ -45,7 +45,7 @@ class Cache:
     return found and found[0]
 
   def put(self, key: str, reply: str):
-    """The first reply stays: all who ask get the same."""
+    """Keeps the first reply: all who ask get the same."""
     with self._open() as db:
       db.execute(
         'INSERT OR IGNORE INTO replies VALUES (?, ?, ?)',

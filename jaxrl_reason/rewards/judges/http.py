@@ -199,7 +199,7 @@ def _reply_of(data: dict) -> Reply:
 
 
 def of(settings: Mapping) -> HttpJudge:
-  """The judge of these settings: one a process, whoever asks.
+  """Returns the judge of these settings: one a process, whoever asks.
 
   By process, because a worker that is forked has none of its parent's threads.
   """
@@ -212,7 +212,7 @@ def _made(pid: int, settings: str) -> HttpJudge:
 
 
 def reward(completion: str, example: dict, **settings) -> Verdict:
-  """The judge's mark; `settings` are those of `HttpJudge`."""
+  """Returns the judge's mark; `settings` are those of `HttpJudge`."""
   return of(settings)([(completion, example)])[0]
 
 
@@ -224,6 +224,6 @@ def after_rules(
   undecided: Sequence[str] = ('unparsed',),
   **settings,
 ) -> Verdict:
-  """`rules` (a reward's name); the judge where they cannot; `judge.Chain`."""
+  """Judges by the reward `rules`; by the judge where `rules` cannot."""
   chain = judge.Chain(judge.each(compose.build(rules)), of(settings), undecided)
   return chain([(completion, example)])[0]

@@ -57,7 +57,7 @@ class Limits:
 
 
 def post_json(url: str, payload: dict, headers: dict, limits: Limits) -> dict:
-  """The JSON object that the server answers with.
+  """Returns the JSON object that the server answers with.
 
   Raises:
     PostError: with the last attempt's reason.
@@ -115,7 +115,9 @@ def _object(data: bytes) -> dict:
 
 
 def wait_of(retry_after: str | None) -> float:
-  """Seconds of a Retry-After, a number or a date; 0 if it is neither."""
+  """Reads the seconds of a Retry-After, a number or a date; 0 if it is
+  neither.
+  """
   if not retry_after:
     return 0.0
   with contextlib.suppress(ValueError):

@@ -68,7 +68,8 @@ _PLACES = re.compile(r'\{(nonce|question|reference|answer|criterion)\}')
 
 
 def fill(template: str, answer: str, example: dict, nonce: str) -> str:
-  """The template with {question}, {reference}, {criterion}, {answer}, {nonce}.
+  """Fills the template with {question}, {reference}, {criterion}, {answer},
+  {nonce}.
 
   In one pass: braces in what is filled in are text. {question} is
   example['prompt'], {reference} example['answer'] (a list as JSON).
@@ -89,7 +90,9 @@ def fill(template: str, answer: str, example: dict, nonce: str) -> str:
 
 
 def answer_of(completion: str, part: str, max_chars: int) -> str | Verdict:
-  """What is to be judged (see `fields.final`), or the verdict without it."""
+  """Extracts what is to be judged (see `fields.final`), or the verdict without
+  it.
+  """
   answer = fields.final(completion, part)
   if answer is None or not answer.strip():
     return Verdict(0.0, 'no_answer')
@@ -100,8 +103,12 @@ def answer_of(completion: str, part: str, max_chars: int) -> str | Verdict:
 
 
 def each(reward: Reward) -> Judge:
-  """A plain reward as a judge of batches."""
-  return lambda cases: [verdict_lib.judge(reward, c, e) for c, e in cases]
+  """Makes a plain reward a judge of batches."""
+
+  def judge(cases):
+    return [verdict_lib.judge(reward, c, e) for c, e in cases]
+
+  return judge
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +161,7 @@ class Background:
     self._waiting = 0
 
   def submit(self, cases: Sequence[Case]) -> concurrent.futures.Future:
-    """A future of the verdicts, in the order of the cases."""
+    """Returns a future of the verdicts, in the order of the cases."""
     with self._lock:
       self._waiting += len(cases)
     return self._thread.submit(self._run, cases)

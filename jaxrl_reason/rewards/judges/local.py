@@ -19,8 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import sharding
-from jaxrl_reason.base import Model, Params
-from jaxrl_reason.data import pipeline
+from jaxrl_reason.base import Model, Params, left_padded
 from jaxrl_reason.rewards.judges import judge
 from jaxrl_reason.rewards.judges.judge import Case
 from jaxrl_reason.rewards.verdict import Verdict
@@ -96,7 +95,9 @@ class LocalJudge:
     try:
       text = judge.fill(self.template, answer, example, nonce)
       ids = self.tokenizer.encode(text)
-      return pipeline.pad_prompt(ids, self.prompt_len, 'the judge'), answer
+      if len(ids) > self.prompt_len:
+        raise ValueError(f'{len(ids)} tokens; prompt_len={self.prompt_len}')
+      return left_padded(ids, self.prompt_len), answer
     # A field is missing, a character is not in the alphabet, or no room.
     except ValueError as e:
       return Verdict(0.0, 'error', answer, f'{type(e).__name__}: {e}'), answer

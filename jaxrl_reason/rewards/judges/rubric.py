@@ -43,7 +43,7 @@ class RubricError(ValueError):
 
 
 def make(items: Sequence[Mapping]) -> tuple[Item, ...]:
-  """Dicts as checked items; names default to 'item0', 'item1', ..."""
+  """Turns dicts into checked items; names default to 'item0', 'item1', ..."""
   made = tuple(_item(i, row) for i, row in enumerate(items))
   names = [item.name for item in made]
   if len(set(names)) < len(names):
@@ -69,7 +69,7 @@ def _item(index: int, row: Mapping) -> Item:
 
 
 def aggregate(items: Sequence[Item], marks: Mapping[str, float]) -> float:
-  """The score in [0, 1] of marks by item; see the module.
+  """Computes the score in [0, 1] of marks by item; see the module.
 
   Gates are direct: an item behind a gate that is itself shut may be open.
   """
@@ -141,7 +141,9 @@ def reward(
   items: Sequence[Mapping] | None = None,
   **settings,
 ) -> Verdict:
-  """A rubric over HTTP; `settings` are those of `judge_http.HttpJudge`."""
+  """Judges by a rubric over HTTP; `settings` are those of
+  `judge_http.HttpJudge`.
+  """
   settings = {'template': judge.CRITERION, **settings}
   rubric = Rubric(
     judge_http.of(settings), None if items is None else make(items)

@@ -249,7 +249,7 @@ def _reaches(tokens: _Tokens, target: jax.Array, max_numbers: int):
 
 
 def score(text, length, answer) -> jax.Array:
-  """Twin of `jaxrl_reason.tasks.countdown.check`."""
+  """Scores as `jaxrl_reason.tasks.countdown.check` does."""
   given = answer['numbers']  # [N,K]
   k = given.shape[1]
   n_numbers = (given >= 0).sum(1)

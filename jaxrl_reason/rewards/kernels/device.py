@@ -84,7 +84,7 @@ def _now(weight: float | dict, control: dict | None) -> float | jax.Array:
 
 
 def reads(spec: dict[str, dict], task_kernel: str | None) -> tuple[str, ...]:
-  """The views that the parts of a spec read, by name."""
+  """Returns the views that the parts of a spec read, by name."""
   parts = [_kernel(k, v, task_kernel) for k, v in spec.items()]
   return tuple(sorted({name for kernel in parts for name in kernel.reads}))
 
@@ -104,7 +104,7 @@ def refuse_on_host(spec: dict[str, dict]) -> None:
 def make(
   spec: dict[str, dict], task_kernel, tokenizer, max_new: int
 ) -> tuple[Callable, Callable]:
-  """(encode, reward_fn) of weighted kernels.
+  """Makes (encode, reward_fn) of weighted kernels.
 
   Args:
     spec: part -> {'reward': kernel or 'task', 'weight': number, 'kwargs'}.

@@ -19,8 +19,9 @@ _MARKER = ord(base.MARKER)
 def answer_span(
   text: jax.Array, length: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Where the answer begins (i32[N]) and whether it counts (bool[N]): there
-  is exactly one marker and the text was not cut."""
+  """Finds where the answer begins (i32[N]) and whether it counts (bool[N]):
+  there is exactly one marker and the text was not cut.
+  """
   at = jnp.arange(text.shape[1])
   marker = (text == _MARKER) & (at < length[:, None])  # [N,W]
   start = jnp.argmax(marker, axis=1) + 1
@@ -70,7 +71,7 @@ def encode_integer(
 
 
 def score_integer(text, length, answer) -> jax.Array:
-  """Twin of `base.check_integer`: spaces, sign, digits, end."""
+  """Scores as `base.check_integer` does: spaces, sign, digits, end."""
   at = jnp.arange(text.shape[1])
   inside = at < length[:, None]
   start, counts = answer_span(text, length)
@@ -100,7 +101,7 @@ def encode_text(
 
 
 def score_text(text, length, answer) -> jax.Array:
-  """Twin of `base.check_text`: the answer's bytes and nothing else."""
+  """Scores as `base.check_text` does: the answer's bytes and nothing else."""
   start, counts = answer_span(text, length)
   equal = _same(
     text, start, length - start, length, answer['bytes'], answer['n_bytes']
@@ -116,7 +117,9 @@ def encode_format(example: base.Example) -> dict[str, np.ndarray]:
 
 
 def score_format(text, length, answer) -> jax.Array:
-  """Twin of `tasks.check_format`: one marker, then allowed bytes only."""
+  """Scores as `tasks.check_format` does: one marker, then allowed bytes
+  only.
+  """
   at = jnp.arange(text.shape[1])
   start, counts = answer_span(text, length)
   allowed = jnp.take_along_axis(
@@ -144,14 +147,14 @@ def _ids(text, place, inside) -> jax.Array:
 
 
 def bytes_ids(data: jax.Array, n_bytes: jax.Array) -> jax.Array:
-  """The `answer_ids` of answers u8[N,K] that are n_bytes[N] long."""
+  """Returns the `answer_ids` of answers u8[N,K] that are n_bytes[N] long."""
   place = jnp.broadcast_to(jnp.arange(data.shape[1]), data.shape)
   return _ids(data, place, place < n_bytes[:, None])
 
 
 def answer_ids(text: jax.Array, length: jax.Array) -> jax.Array:
-  """i32[N]: equal final answers share an id; -1 where there is none (no
-  marker, several, nothing after it, or a text that was cut).
+  """Numbers the final answers, i32[N]: equal ones share an id; -1 where there
+  is none (no marker, several, nothing after it, or a text that was cut).
 
   Two different answers share one by accident once in 2^31 pairs.
   """

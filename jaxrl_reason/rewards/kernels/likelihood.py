@@ -30,7 +30,7 @@ from jaxrl_reason.losses.groups import over_group, segment_ids
 
 
 def uniform_kl(logits: jax.Array, vocab: int | None = None) -> jax.Array:
-  """KL(U || p) [...] in nats of logits [..., V], at least 0.
+  """Computes KL(U || p) [...] in nats of logits [..., V], at least 0.
 
     -1/V sum_v log(V p_v) = logsumexp(l) - mean(l) - log V
 
@@ -47,17 +47,17 @@ def uniform_kl(logits: jax.Array, vocab: int | None = None) -> jax.Array:
 
 
 def token_sum(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """sum_t x_t over the mask."""
+  """Computes sum_t x_t over the mask."""
   return keep(mask, x).sum(axis=1)
 
 
 def token_mean(x: jax.Array, mask: jax.Array) -> jax.Array:
-  """1/n sum_t x_t over the n tokens of the mask."""
+  """Computes 1/n sum_t x_t over the n tokens of the mask."""
   return safe_divide(token_sum(x, mask), as_float(as_mask(mask)).sum(axis=1))
 
 
 def self_certainty(kl: jax.Array, mask: jax.Array) -> jax.Array:
-  """1/n sum_t KL(U || p_t), `uniform_kl` per token: Intuitor.
+  """Computes 1/n sum_t KL(U || p_t), `uniform_kl` per token: Intuitor.
 
   https://arxiv.org/abs/2505.19590. At least 0.
   """
@@ -65,14 +65,14 @@ def self_certainty(kl: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def neg_entropy(entropy: jax.Array, mask: jax.Array) -> jax.Array:
-  """-1/n sum_t H(p_t): RENT, https://arxiv.org/abs/2505.22660; the token-level
-  reward of https://arxiv.org/abs/2505.15134. At most 0.
+  """Computes -1/n sum_t H(p_t): RENT, https://arxiv.org/abs/2505.22660; the
+  token-level reward of https://arxiv.org/abs/2505.15134. At most 0.
   """
   return -token_mean(entropy, mask)
 
 
 def seq_logp(logp: jax.Array, mask: jax.Array) -> jax.Array:
-  """log p(y|x) = sum_t log p_t: the sequence-level reward of EM-RL
+  """Computes log p(y|x) = sum_t log p_t: the sequence-level reward of EM-RL
   (https://arxiv.org/abs/2505.15134). It falls with length.
 
   With the mask of a spliced reference (`splice_reference`): the
@@ -83,7 +83,7 @@ def seq_logp(logp: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def mean_logp(logp: jax.Array, mask: jax.Array) -> jax.Array:
-  """1/n sum_t log p_t: the same, whatever the length."""
+  """Computes 1/n sum_t log p_t: the same, whatever the length."""
   return token_mean(logp, mask)
 
 
@@ -91,23 +91,25 @@ def mean_logp(logp: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def seq_prob(logp: jax.Array, mask: jax.Array) -> jax.Array:
-  """p(answer | prompt, reasoning) = prod_t p_t: VeriFree,
-  https://arxiv.org/abs/2505.21493. In [0, 1]; 0, not 1, where
-  there is no token, for then nothing was scored.
+  """Computes p(answer | prompt, reasoning) = prod_t p_t: VeriFree,
+  https://arxiv.org/abs/2505.21493. In [0, 1]; 0, not 1, where there is no
+  token, for then nothing was scored.
   """
   return jnp.where(as_mask(mask).any(1), jnp.exp(token_sum(logp, mask)), 0.0)
 
 
 def mean_prob(logp: jax.Array, mask: jax.Array) -> jax.Array:
-  """1/n sum_t p_t: RLPR, https://arxiv.org/abs/2506.18254, whose authors
-  prefer it to the product because one rare token does not decide. In [0, 1].
+  """Computes 1/n sum_t p_t: RLPR, https://arxiv.org/abs/2506.18254, whose
+  authors prefer it to the product because one rare token does not decide. In
+  [0, 1].
   """
   return token_mean(jnp.exp(keep(mask, logp)), mask)
 
 
 def debiased(with_reasoning: jax.Array, without: jax.Array) -> jax.Array:
-  """clip(r - r', 0, 1): RLPR's reward less the one of the reference straight
-  after the prompt, so that an answer that is likely anyway earns nothing.
+  """Computes clip(r - r', 0, 1): RLPR's reward less the one of the reference
+  straight after the prompt, so that an answer that is likely anyway earns
+  nothing.
   """
   return jnp.clip(as_float(with_reasoning) - as_float(without), 0.0, 1.0)
 
@@ -118,7 +120,7 @@ def splice_reference(
   reference: jax.Array,
   n_reference: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Completions whose answer is replaced by the reference answer.
+  """Replaces the answer of completions by the reference answer.
 
     t < start          the completion (the reasoning, up to the answer)
     start <= t < end   the reference, end = start + n_reference
@@ -150,9 +152,9 @@ def splice_reference(
 
 
 def brier(correct: jax.Array, confidence: jax.Array) -> jax.Array:
-  """-(q - c)^2, in [-1, 0], of correctness c in {0, 1} and the confidence q
-  that the completion states. A q outside [0, 1] or NaN (none stated) is -1,
-  the worst, so that to say nothing is never the better choice.
+  """Computes -(q - c)^2, in [-1, 0], of correctness c in {0, 1} and the
+  confidence q that the completion states. A q outside [0, 1] or NaN (none
+  stated) is -1, the worst, so that to say nothing is never the better choice.
   """
   c, q = as_float(correct), as_float(confidence)
   stated = (q >= 0) & (q <= 1)
@@ -160,7 +162,7 @@ def brier(correct: jax.Array, confidence: jax.Array) -> jax.Array:
 
 
 def calibrated(correct: jax.Array, confidence: jax.Array) -> jax.Array:
-  """c - (q - c)^2, in [-1, 1]: RLCR, https://arxiv.org/abs/2507.16806:
+  """Computes c - (q - c)^2, in [-1, 1]: RLCR, https://arxiv.org/abs/2507.16806:
   largest for right answers and an honest q.
   """
   return as_float(correct) + brier(correct, confidence)
@@ -184,7 +186,7 @@ def _votes(answer_id: jax.Array, group: jax.Array, voters: jax.Array):
 def majority(
   answer_id: jax.Array, group: jax.Array, valid: jax.Array | None = None
 ) -> jax.Array:
-  """1 for the commonest answer of the group: TTRL,
+  """Gives 1 for the commonest answer of the group: TTRL,
   https://arxiv.org/abs/2504.16084.
 
   Args:
@@ -203,7 +205,7 @@ def majority(
 def cluster_share(
   cluster_id: jax.Array, group: jax.Array, valid: jax.Array | None = None
 ) -> jax.Array:
-  """|my cluster| / |my group|: EMPO, https://arxiv.org/abs/2504.05812.
+  """Computes |my cluster| / |my group|: EMPO, https://arxiv.org/abs/2504.05812.
   In [0, 1].
 
   Args:
@@ -220,7 +222,7 @@ def cluster_share(
 
 
 def random(uniform: jax.Array, p: float = 0.5) -> jax.Array:
-  """1 with probability p, whatever the completion says.
+  """Gives 1 with probability p, whatever the completion says.
 
   Args:
     uniform: f32 [N] in [0, 1), of keys folded by row (`uniforms`).
@@ -229,7 +231,7 @@ def random(uniform: jax.Array, p: float = 0.5) -> jax.Array:
 
 
 def uniforms(key: jax.Array, n: int) -> jax.Array:
-  """f32 [n]; a row's depends on the key and its number, not on n."""
+  """Draws f32 [n]; a row's depends on the key and its number, not on n."""
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n))
   return jax.vmap(jax.random.uniform)(keys)
 
@@ -240,9 +242,9 @@ def wrong_label(
   group: jax.Array,
   valid: jax.Array | None = None,
 ) -> jax.Array:
-  """1 for the group's commonest wrong answer: the incorrect labels of
-  https://arxiv.org/abs/2506.10947 (there a majority vote of the
-  starting policy, kept where it is wrong; here of the batch). Right answers
-  score 0. Ties as in `majority`.
+  """Gives 1 for the group's commonest wrong answer: the incorrect labels of
+  https://arxiv.org/abs/2506.10947 (there a majority vote of the starting
+  policy, kept where it is wrong; here of the batch). Right answers score 0.
+  Ties as in `majority`.
   """
   return majority(jnp.where(answer_id == gold_id, -1, answer_id), group, valid)

@@ -7,15 +7,16 @@ from jaxrl_reason.tasks import base
 
 
 def shift(x: jax.Array, by: int) -> jax.Array:
-  """x[:, i - by], zero outside."""
+  """Shifts columns, x[:, i - by], zero outside."""
   pad = ((0, 0), (max(by, 0), max(-by, 0)))
   x = jnp.pad(x, pad)
   return x[:, : x.shape[1] - by] if by >= 0 else x[:, -by:]
 
 
 def ends(digit: jax.Array, text: jax.Array):
-  """Where digit runs end, the number that ends there, and whether its run is
-  too long: bool, i32, bool, all [N,W]."""
+  """Finds where digit runs end, the number that ends there, and whether its run
+  is too long: bool, i32, bool, all [N,W].
+  """
   run, place, value = digit, 1, jnp.zeros(text.shape, jnp.int32)
   for back in range(base.MAX_DIGITS):
     d = shift(text, back).astype(jnp.int32) - ord('0')
@@ -26,6 +27,8 @@ def ends(digit: jax.Array, text: jax.Array):
 
 
 def nth(flags: jax.Array, n: int) -> jax.Array:
-  """i32[N,n]: the positions of the first n flags; W where there are fewer."""
+  """Finds the positions of the first n flags, i32[N,n]; W where there are
+  fewer.
+  """
   count = jnp.cumsum(flags, axis=1)  # [N,W]
   return (count[:, None, :] <= jnp.arange(n)[:, None]).sum(-1)

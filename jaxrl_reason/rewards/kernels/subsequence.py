@@ -38,7 +38,7 @@ def _is_subsequence(chosen, n_chosen, given) -> jax.Array:
 
 
 def score(text, length, answer) -> jax.Array:
-  """Twin of `jaxrl_reason.tasks.lis.check`."""
+  """Scores as `jaxrl_reason.tasks.lis.check` does."""
   given = answer['numbers']  # [N,K]
   at = jnp.arange(text.shape[1])
   start, counts = final.answer_span(text, length)

@@ -16,7 +16,7 @@ import numpy as np
 
 
 def token_bytes_table(tokenizer) -> tuple[np.ndarray, np.ndarray]:
-  """The bytes of every token, padded with zeros, and their number."""
+  """Returns the bytes of every token, padded with zeros, and their number."""
   tokens = tokenizer.token_bytes()
   lengths = np.array([len(t) for t in tokens], np.int32)  # [V]
   width = max(1, int(lengths.max()))
@@ -75,7 +75,7 @@ def is_digit(text: jax.Array) -> jax.Array:
 def after_marker(
   tokens: jax.Array, n_tokens: jax.Array, table: np.ndarray, marker: int
 ) -> jax.Array:
-  """i32[N]: the token at which the final answer begins, for
+  """Finds the token, i32[N], at which the final answer begins, for
   `likelihood.splice_reference`; -1 where that is no place between tokens.
 
   There must be exactly one marker byte, and the token that holds it must end

@@ -20,12 +20,14 @@ MAX_SHORT = 200  # characters of a text that is also compared as a whole
 
 
 def verify(prediction: str, gold: str, *, strict: bool = False) -> bool:
-  """Is `prediction` (a completion or a bare answer) the answer `gold`?"""
+  """Tells whether `prediction`, a completion or an answer, is `gold`."""
   return grade(prediction, gold, strict=strict).score == 1.0
 
 
 def grade(prediction: str, gold: str, *, strict: bool = False) -> Verdict:
-  """The verdict, with what was extracted; `strict` wants a marked answer."""
+  """Returns the verdict, with what was extracted; `strict` wants a marked
+  answer.
+  """
   gold = bare_gold(gold)
   if prediction.strip() == gold.strip() != '':
     return Verdict(1.0, 'parsed', gold)
@@ -60,7 +62,7 @@ def _whole(prediction: str, found: str, gold: str, outcome):
 
 
 def bare_gold(gold: str) -> str:
-  """Gold answers come bare, but data sets also ship the whole solution."""
+  """Returns the bare answer of a gold that may be a whole solution."""
   if '\\boxed' in gold or '####' in gold:
     found = extraction.extract(gold, strict=True)
     return gold if found is None else found.text
@@ -68,5 +70,5 @@ def bare_gold(gold: str) -> str:
 
 
 def reward(completion: str, example: dict, *, strict: bool = False) -> Verdict:
-  """1 if the completion's answer is example['answer'], else 0."""
+  """Gives 1 if the completion's answer is example['answer'], else 0."""
   return grade(completion, example['answer'], strict=strict)

@@ -112,7 +112,7 @@ class Found(NamedTuple):
 
 
 def extract(text: str, *, strict: bool = False) -> Found | None:
-  """The answer's text, or None."""
+  """Extracts the answer's text, or None."""
   body = _bounded(text[slice(*_spoken(text))])
   if not body.strip():
     return None if strict else guess(_bounded(text))
@@ -141,13 +141,13 @@ def _spoken(text: str) -> tuple[int, int | None]:
 
 
 def unfinished(text: str) -> bool:
-  """Does the text end in a thought, with nothing said before it?"""
+  """Tells whether the text ends in a thought, with nothing said before."""
   after, opened = _spoken(text)
   return opened is not None and not text[after:opened].strip()
 
 
 def boxed(text: str) -> str | None:
-  """The last balanced box that is not empty; neighbours belong to it."""
+  """Finds the last balanced box that is not empty; neighbours belong to it."""
   boxes = list(BOX.finditer(text))
   if not boxes:
     return None
@@ -197,7 +197,7 @@ def _with_others(text: str, start: int, end: int, answer: str) -> str:
 
 
 def matched_braces(text: str) -> dict[int, int]:
-  """Position of each { to that of its }; escaped ones do not count."""
+  """Maps the position of each { to that of its }; escaped ones do not count."""
   stack, closes = [], {}
   for match in BRACES.finditer(text):
     if match[0] == '{':
@@ -215,14 +215,14 @@ def tagged(text: str) -> str | None:
 
 
 def hashed(text: str) -> str | None:
-  """What follows the last ####, as in GSM8K."""
+  """Finds what follows the last ####, as in GSM8K."""
   _, mark, rest = text.rpartition('####')
   line = rest.strip().split('\n', 1)[0].strip()
   return narrowed(line) if mark and line else None
 
 
 def stated(text: str) -> str | None:
-  """The sentence after the last "the answer is", or "the result is"."""
+  """Finds the sentence after the last "the answer is", or "the result is"."""
   for pattern in (ANSWER_IS, RESULT_IS):
     last = None
     for match in pattern.finditer(text):
@@ -257,12 +257,12 @@ def _first_sentence(text: str) -> str:
 
 
 def narrowed(text: str) -> str:
-  """The mathematics in a short text that also has prose."""
+  """Finds the mathematics in a short text that also has prose."""
   return text if is_bare(text) else best_part(text, -1) or text
 
 
 def best_part(text: str, which: int) -> str | None:
-  """A $formula$ of a text, else something **bold**, else the last number.
+  """Finds a $formula$ of a text, else something **bold**, else the last number.
 
   A formula with prose in it is none: "$20, so she has $5" are two prices.
   """
@@ -303,7 +303,7 @@ def _joined(text: str, pair: list) -> bool:
 
 
 def counted(text: str) -> str | None:
-  """The 5 of "5 (rounded up!)", where the whole is not understood."""
+  """Finds the 5 of "5 (rounded up!)", where the whole is not understood."""
   if DOUBT.search(text):
     return None  # 5 (or six)
   match = COUNTED.fullmatch(text[:MAX_BARE])
@@ -312,7 +312,9 @@ def counted(text: str) -> str | None:
 
 
 def is_bare(text: str) -> bool:
-  """No sentence: this may be an answer as it stands."""
+  """Tells whether a text is no sentence: such a text may be an answer as it
+  stands.
+  """
   return len(text) <= MAX_BARE and '\n' not in text and not PROSE.search(text)
 
 
@@ -322,7 +324,7 @@ def _is_prose(text: str) -> bool:
 
 
 def guess(text: str) -> Found | None:
-  """The answer of a completion that does not mark it."""
+  """Guesses the answer of a completion that does not mark it."""
   body = text.strip()
   if not body:
     return None

@@ -29,7 +29,9 @@ GROUPED = re.compile(
 
 
 def canonical(negative: bool, digits: str) -> str:
-  """Digits without commas, leading or trailing zeros: equal means equal."""
+  """Returns digits without commas, leading or trailing zeros: equal means
+  equal.
+  """
   whole, _, fraction = digits.replace(',', '').partition('.')
   whole = whole.lstrip('0') or '0'
   fraction = fraction.rstrip('0')
@@ -47,7 +49,9 @@ def _read(match: re.Match, place: int) -> str:
 
 
 def extract(text: str) -> str | None:
-  """The answer's canonical digits, or None if the text has no number."""
+  """Extracts the answer's canonical digits, or None if the text has no
+  number.
+  """
   mark = text.rfind(MARK)
   if mark >= 0:
     match = NUMBER.search(text, mark + len(MARK))
@@ -59,7 +63,7 @@ def extract(text: str) -> str | None:
 
 
 def reward(completion: str, example: dict) -> Verdict:
-  """1 if the completion's number is the gold answer's number, else 0."""
+  """Gives 1 if the completion's number is the gold answer's number, else 0."""
   gold = extract(example['answer'])
   if gold is None:
     raise ValueError(f'the gold answer {example["answer"]!r:.80} has no number')

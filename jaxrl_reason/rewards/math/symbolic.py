@@ -13,7 +13,7 @@ from jaxrl_reason.rewards.verdict import Verdict
 
 
 def reward(completion: str, example: dict, *, strict: bool = False) -> Verdict:
-  """1 if the completion's answer is example['answer'], else 0."""
+  """Gives 1 if the completion's answer is example['answer'], else 0."""
   gold = math.bare_gold(example['answer'])
   verdict = math.grade(completion, gold, strict=strict)
   if verdict.score == 1.0 or verdict.status != 'parsed':

@@ -116,7 +116,7 @@ class VerifierPool:
     self.close()
 
   def submit(self, cases: Sequence[Case]) -> concurrent.futures.Future:
-    """A future of the verdicts, in the order of the cases."""
+    """Returns a future of the verdicts, in the order of the cases."""
     batch = _Batch(len(cases))
     payloads = [pickle.dumps((text, example)) for text, example in cases]
     with self._lock:

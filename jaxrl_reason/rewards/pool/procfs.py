@@ -7,7 +7,7 @@ AVAILABLE = sys.platform.startswith('linux')
 
 
 def usage(pid: int, *, proc: int | None = None) -> tuple[str, float]:
-  """(state, CPU seconds) of a process; unknown where there is no /proc.
+  """Reads (state, CPU seconds) of a process; unknown where there is no /proc.
 
   `proc` is an open descriptor of /proc, for those who no longer see it.
   """
@@ -19,7 +19,9 @@ def usage(pid: int, *, proc: int | None = None) -> tuple[str, float]:
 
 
 def children(pid: int, *, proc: int | None = None) -> list[int]:
-  """Of a process with one thread; none where nobody can say."""
+  """Lists the children of a process with one thread; none where nobody can
+  say.
+  """
   return [int(p) for p in _read(f'{pid}/task/{pid}/children', proc).split()]
 
 

@@ -47,7 +47,7 @@ PUZZLES: dict[str, Checker] = {
 
 @functools.cache
 def schema(puzzle: str) -> dict[str, bool]:
-  """Field of the instance -> whether it must be there."""
+  """Maps the fields of the instance to whether each must be there."""
   _, *parameters = inspect.signature(PUZZLES[puzzle]).parameters.values()
   return {p.name: p.default is p.empty for p in parameters}
 
@@ -81,7 +81,7 @@ def reward(
   part: str = 'answer',
   **settings,
 ) -> Verdict:
-  """1 if the answer solves the puzzle of the example.
+  """Gives 1 if the answer solves the puzzle of the example.
 
   puzzle: a name in `PUZZLES`; None: example['puzzle'] (or of its 'meta'), or
     else its 'task'.

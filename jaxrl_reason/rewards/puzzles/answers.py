@@ -34,7 +34,7 @@ LINK = r'\s*(?:=>?|:|->|→|\bis\b(?:\s+an?\b|\s+the\b)?|\bat\b|\s)\s*'
 
 
 def located(completion: str, part: str) -> str | None:
-  """The text of the answer; None without one.
+  """Finds the text of the answer; None without one.
 
   Of the `part` (see `fields.final`), the first of: the last box; what follows
   the last ####; what follows the last "answer is", "solution:"; the last
@@ -65,7 +65,7 @@ def _tokens(text: str, marks: dict, limit: int) -> list[str] | None:
 
 
 def integers(text: str, limit: int) -> list[int] | None:
-  """At most `limit` integers and nothing else but brackets and commas."""
+  """Reads at most `limit` integers and nothing else but brackets and commas."""
   found = _tokens(text, LIST_MARKS, limit)
   if not found:
     return None
@@ -76,12 +76,14 @@ def integers(text: str, limit: int) -> list[int] | None:
 
 
 def words(text: str, limit: int) -> list[str] | None:
-  """At most `limit` words: what white space, commas or quotes separate."""
+  """Reads at most `limit` words: what white space, commas or quotes
+  separate.
+  """
   return _tokens(text, WORD_MARKS, limit) or None
 
 
 def grid(text: str, size: int, symbols: str) -> list[str] | None:
-  """`size` rows of `size` symbols: the last block of such lines.
+  """Reads `size` rows of `size` symbols: the last block of such lines.
 
   Separators inside a row, blank lines and drawn lines between rows do not
   count; one line may hold the whole grid.
@@ -117,7 +119,7 @@ def _pair_pattern(names: tuple, values: tuple) -> re.Pattern:
 def assignment(
   text: str, names: Sequence[str], values: Sequence[str] = ()
 ) -> dict[str, str] | None:
-  """name -> value, in lower case, for every name that the text gives one.
+  """Reads name -> value, in lower case, for every name that the text gives one.
 
   Without `values`, a value is a natural number. None if it gives a name two
   different ones, or none at all.
@@ -145,7 +147,9 @@ MOVE_MARKS = str.maketrans(dict.fromkeys('[](){},;"\'`- \t\n\r', ' '))
 
 
 def moves(text: str, limit: int) -> list[tuple[int, int]] | None:
-  """(rows, columns) of at most `limit` steps, and nothing else in the text."""
+  """Reads (rows, columns) of at most `limit` steps, and nothing else in the
+  text.
+  """
   if len(text) > MAX_CHARS:
     return None
   found = []

@@ -19,7 +19,7 @@ PREFIX = {'0b': 2, '0o': 8, '0x': 16}
 
 
 def countdown(text: str, *, numbers, target, use='subset') -> float | None:
-  """An expression over the numbers whose value is the target.
+  """Checks an expression over the numbers whose value is the target.
 
   numbers: integers from 0. target: an integer. use: 'all' (each number exactly
   once) or 'subset' (at most once).
@@ -35,7 +35,9 @@ def countdown(text: str, *, numbers, target, use='subset') -> float | None:
 
 
 def game24(text: str, *, numbers) -> float | None:
-  """An expression over all of the numbers, each once, whose value is 24."""
+  """Checks an expression over all of the numbers, each once, whose value is
+  24.
+  """
   given = instances.integers('numbers', numbers, 0, 10**12, at_most=MAX_NUMBERS)
   return _expression(text, given, 24, 'all')
 
@@ -61,7 +63,8 @@ def _expression(text, given: list[int], target: int, use: str) -> float | None:
 def base_conversion(
   text: str, *, number, from_base=10, to_base=10
 ) -> float | None:
-  """The number in another base, in any case, with leading zeros or without.
+  """Checks the number in another base, in any case, with leading zeros or
+  without.
 
   number: its numeral in from_base, as text (an integer, if that is 10). Bases
   from 2 to 36. 0b, 0o, 0x or a subscript may name the base, if it is the right

@@ -6,17 +6,14 @@ from collections import Counter, defaultdict
 
 from jaxrl_reason.rewards.puzzles import answers, instances
 
-# The row, the column and both diagonals of a square.
-LINES = (
-  lambda r, c: r,
-  lambda r, c: c,
-  lambda r, c: r - c,
-  lambda r, c: r + c,
-)
+
+def _lines(r: int, c: int) -> tuple:
+  """Names the row, the column and both diagonals of a square."""
+  return ('row', r), ('column', c), ('falling', r - c), ('rising', r + c)
 
 
 def sudoku(text: str, *, grid) -> float | None:
-  """The grid filled: every row, column and box has each digit once.
+  """Checks the filled grid: every row, column and box has each digit once.
 
   grid: 4 rows of 4 or 9 rows of 9 digits; 0 is a free cell. The share is that
   of the rows, columns and boxes that are right; 0 if a given digit changed.
@@ -45,7 +42,7 @@ def sudoku(text: str, *, grid) -> float | None:
 
 
 def n_queens(text: str, *, size, queens=()) -> float | None:
-  """`size` queens on a board, none of which attacks another.
+  """Checks `size` queens on a board, none of which attacks another.
 
   size: 1 to 100. queens: [row, column] pairs from 0 that are already there.
   Answers: a column for every row; `size` (row, column) pairs; or a board of Q
@@ -62,9 +59,9 @@ def n_queens(text: str, *, size, queens=()) -> float | None:
     return None
   if not fixed <= placed or len(placed) != size:
     return 0.0
-  counts = [Counter(line(r, c) for r, c in placed) for line in LINES]
+  queens_on = Counter(line for square in placed for line in _lines(*square))
   free = sum(
-    all(n[line(r, c)] == 1 for n, line in zip(counts, LINES)) for r, c in placed
+    all(queens_on[line] == 1 for line in _lines(*square)) for square in placed
   )
   return free / size
 

@@ -40,8 +40,8 @@ def reward(
   threshold: float = 1.0,
   part: str = 'answer',
 ) -> Verdict:
-  """The score of example['entry'] (or of its 'meta'), of the family in its
-  'task', if it reaches the threshold; else 0.
+  """Returns the score of example['entry'] (or of its 'meta'), of the family in
+  its 'task', if it reaches the threshold; else 0.
 
   A scorer that raises could not read the answer: 'unparsed', score 0.
 

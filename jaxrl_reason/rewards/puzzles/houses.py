@@ -1,29 +1,44 @@
 """Zebra puzzles: who lives where, from clues given as data."""
 
+import operator
 import re
 from collections.abc import Mapping
 
 from jaxrl_reason.rewards.puzzles import answers, instances
 from jaxrl_reason.rewards.text import structure
 
+
+def _left(a: int, b: int) -> bool:
+  return a + 1 == b
+
+
+def _right(a: int, b: int) -> bool:
+  return _left(b, a)
+
+
+def _next(a: int, b: int) -> bool:
+  return abs(a - b) == 1
+
+
 # On the positions, from 1, of two values.
 CLUES = {
-  'same': lambda a, b: a == b,
-  'different': lambda a, b: a != b,
-  'left': lambda a, b: a + 1 == b,
-  'right': lambda a, b: a == b + 1,
-  'next': lambda a, b: abs(a - b) == 1,
-  'before': lambda a, b: a < b,
-  'after': lambda a, b: a > b,
+  'same': operator.eq,
+  'different': operator.ne,
+  'left': _left,
+  'right': _right,
+  'next': _next,
+  'before': operator.lt,
+  'after': operator.gt,
 }
-PLACES = {'at': lambda a, n: a == n, 'not_at': lambda a, n: a != n}
+# On the position of a value, and a number.
+PLACES = {'at': operator.eq, 'not_at': operator.ne}
 NUMBER = re.compile(
   r'[^0-9A-Za-z]*(?:house|position)?\s*#?\s*([0-9]{1,3})\b', re.I
 )
 
 
 def zebra(text: str, *, attributes, clues) -> float | None:
-  """Every value of every attribute at its house.
+  """Checks every value of every attribute at its house.
 
   attributes: {'colour': ['red', 'green', 'blue'], ...}, as many values each as
   there are houses, all different. clues: [kind, value, value] with a kind of

@@ -20,7 +20,7 @@ def refuse(field: str, why: str):
 
 
 def items(field: str, value, low: int = 0, high: int = MAX_ITEMS) -> list:
-  """A list of `low` to `high` things."""
+  """Checks a list of `low` to `high` things."""
   if isinstance(value, str) or not isinstance(value, Sequence):
     refuse(field, f'{value!r:.60} is no list')
   if not low <= len(value) <= high:
@@ -62,7 +62,7 @@ def integers(
 
 
 def matrix(field: str, value, size: int, low: int, high: int):
-  """`size` rows of `size` integers."""
+  """Checks `size` rows of `size` integers."""
   rows = items(field, value, size, size)
   bounds = dict(at_least=size, at_most=size)
   return [integers(field, row, low, high, **bounds) for row in rows]
@@ -71,7 +71,7 @@ def matrix(field: str, value, size: int, low: int, high: int):
 def names(
   field: str, value, *, at_least: int = 1, at_most: int = 1000
 ) -> list[str]:
-  """Different names; upper and lower case do not make a difference."""
+  """Checks that names differ, in more than upper and lower case."""
   found = items(field, value, at_least, at_most)
   for name in found:
     if not isinstance(name, str) or not 0 < len(name.strip()) <= MAX_NAME:
@@ -88,7 +88,7 @@ def member(field: str, value, known: Sequence[str]) -> str:
 
 
 def pairs(field: str, value, known: Sequence[str]) -> list[tuple[str, str]]:
-  """Pairs of two different known names."""
+  """Checks pairs of two different known names."""
   found = []
   for pair in items(field, value):
     first, second = (member(field, n, known) for n in items(field, pair, 2, 2))
@@ -99,7 +99,7 @@ def pairs(field: str, value, known: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def table(field: str, value, known: Sequence[str] | None = None) -> dict:
-  """A mapping of (known) names to anything."""
+  """Checks a mapping of (known) names to anything."""
   if not isinstance(value, Mapping) or len(value) > 1000:
     refuse(field, f'{value!r:.60} is no mapping of at most 1000 names')
   if known is None:

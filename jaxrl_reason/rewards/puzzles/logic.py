@@ -1,17 +1,29 @@
 """Knights and knaves, satisfiability, graph colouring."""
 
+import operator
 from collections.abc import Mapping, Sequence
 
 from jaxrl_reason.rewards.puzzles import answers, instances
 from jaxrl_reason.tasks import satisfiability as family
 
 MAX_DEPTH = 20  # of a statement
+
+
+def _and(*statements: bool) -> bool:
+  return all(statements)
+
+
+def _or(*statements: bool) -> bool:
+  return any(statements)
+
+
+# `a <= b` of two truths is: b, unless a is false.
 CONNECTIVES = {
-  'and': all,
-  'or': any,
-  'not': lambda xs: not xs[0],
-  'implies': lambda xs: not xs[0] or xs[1],
-  'same': lambda xs: xs[0] == xs[1],
+  'and': _and,
+  'or': _or,
+  'not': operator.not_,
+  'implies': operator.le,
+  'same': operator.eq,
 }
 COUNTS = {'not': 1, 'implies': 2, 'same': 2}
 TRUTH = {'t': True, 'true': True, '1': True, 'f': False, 'false': False,
@@ -19,7 +31,8 @@ TRUTH = {'t': True, 'true': True, '1': True, 'f': False, 'false': False,
 
 
 def knights_knaves(text: str, *, people, statements) -> float | None:
-  """Everyone's kind: what a knight says is true, what a knave says is not.
+  """Checks everyone's kind: what a knight says is true, what a knave says is
+  not.
 
   people: names. statements: [speaker, statement] pairs, where a statement is
   ['knight', name], ['knave', name], ['not', s], ['implies', s, s],
@@ -64,11 +77,11 @@ def _holds(statement, knight: Mapping[str, bool]) -> bool:
   kind, *rest = statement
   if kind in ('knight', 'knave'):
     return knight[rest[0]] == (kind == 'knight')
-  return CONNECTIVES[kind]([_holds(inner, knight) for inner in rest])
+  return CONNECTIVES[kind](*(_holds(inner, knight) for inner in rest))
 
 
 def satisfiability(text: str, *, clauses, variables=None) -> float | None:
-  """An assignment that satisfies every clause.
+  """Checks an assignment that satisfies every clause.
 
   clauses: lists of literals as in DIMACS, 3 or -3 for variable 3 or its
   negation. variables: their names in order, or how many there are (default:
@@ -119,7 +132,7 @@ def _truth(text: str, names: Sequence[str]) -> dict[int, bool] | None:
 
 
 def graph_colouring(text: str, *, nodes, edges, colours) -> float | None:
-  """A colour for every node, different at the ends of every edge.
+  """Checks a colour for every node, different at the ends of every edge.
 
   nodes: names. edges: pairs of names. colours: names, or how many there are
   (1, 2, ...). Answers: `A=red, B: blue`, JSON, or one colour for every node in

@@ -11,7 +11,7 @@ Cell = tuple[int, int]
 
 
 def maze(text: str, *, maze, shortest=False) -> float | None:
-  """A path from S to G that goes through no wall and ends at G.
+  """Checks a path from S to G that goes through no wall and ends at G.
 
   maze: rows of text, # a wall, . free, one S and one G. shortest: only a path
   of the fewest steps is right. Answers: moves (U D L R, words, arrows) or the

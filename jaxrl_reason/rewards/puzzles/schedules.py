@@ -17,7 +17,7 @@ def scheduling(
   resources=(),
   deadline=None,
 ) -> float | None:
-  """A start time for every job that keeps all rules.
+  """Checks a start time for every job that keeps all rules.
 
   durations: {job: time from 1}. precedence: [a, b] pairs, a ends before b
   starts. windows: {job: [earliest start, latest end]}. resources: {name:

@@ -11,7 +11,7 @@ SPLITS = re.compile(r'[\s\[\](){},;"\'`]')
 
 
 def sorting(text: str, *, items, descending=False) -> float | None:
-  """The items in order: numbers by value, words by code point.
+  """Checks the items in order: numbers by value, words by code point.
 
   items: integers and decimals, or words without white space, commas, quotes
   and brackets. The share is that of the places that are right.
@@ -42,7 +42,7 @@ def _exact(text: str) -> Fraction | None:
 
 
 def lis(text: str, *, numbers) -> float | None:
-  """A longest strictly increasing subsequence.
+  """Checks a longest strictly increasing subsequence.
 
   numbers: integers. The share of a shorter one is its length over the longest.
   """

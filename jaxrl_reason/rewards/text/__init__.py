@@ -20,6 +20,7 @@ costs tenths of a second, not hours.
 """
 
 import collections
+import operator
 import re
 import string
 import unicodedata
@@ -37,7 +38,8 @@ ARTICLES = re.compile(r'\b(?:a|an|the)\b')
 
 
 def normalize(text: str) -> str:
-  """Lower case, no punctuation, no English articles, single spaces.
+  """Reduces a text to lower case, no punctuation, no English articles, single
+  spaces.
 
   As SQuAD's script, and idempotent; punctuation is also Unicode's, and
   composed and decomposed letters are the same (NFC).
@@ -54,7 +56,7 @@ def _is_punctuation(char: str) -> bool:
 
 
 def best(completion: str, example: dict, score: Callable, part: str) -> Verdict:
-  """The highest score(answer, gold) over example['answer'].
+  """Computes the highest score(answer, gold) over example['answer'].
 
   The whole completion counts too where it equals a right answer: an answer may
   itself have tags in it.
@@ -69,35 +71,39 @@ def best(completion: str, example: dict, score: Callable, part: str) -> Verdict:
     1.0 if completion.strip() == gold.strip() else score(answer, gold.strip())
     for gold in golds
   ]
-  return Verdict(max(scores), 'parsed', answer)
+  return Verdict(float(max(scores)), 'parsed', answer)
 
 
 def exact(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
-  """1 if the answer is example['answer'], or one of a list of them."""
-  return best(completion, example, lambda a, b: float(a == b), part)
+  """Gives 1 if the answer is example['answer'], or one of a list of them."""
+  return best(completion, example, operator.eq, part)
 
 
 def normalized(
   completion: str, example: dict, *, part: str = 'answer'
 ) -> Verdict:
-  """1 if the answer is a right one after `normalize`."""
+  """Gives 1 if the answer is a right one after `normalize`."""
   return best(completion, example, same_normalized, part)
 
 
 def token_f1(
   completion: str, example: dict, *, part: str = 'answer'
 ) -> Verdict:
-  """F1 of the words in common with example['answer'], in [0, 1]."""
+  """Computes the F1 of the words in common with example['answer'], in [0,
+  1].
+  """
   return best(completion, example, f1, part)
 
 
 def rouge_l(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
-  """F measure of the longest common subsequence of words, in [0, 1]."""
+  """Computes the F measure of the longest common subsequence of words, in [0,
+  1].
+  """
   return best(completion, example, lcs_f, part)
 
 
 def edit(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
-  """1 - edit distance / length of the longer text, in [0, 1]."""
+  """Computes 1 - edit distance / length of the longer text, in [0, 1]."""
   return best(completion, example, edit_similarity, part)
 
 
@@ -109,7 +115,7 @@ def same_normalized(a: str, b: str) -> float:
 
 
 def f1(a: str, b: str) -> float:
-  """Token F1; two texts without words are equal or nothing."""
+  """Computes the token F1; two texts without words are equal or nothing."""
   x, y = (collections.Counter(_words(normalize(text))) for text in (a, b))
   return _f((x & y).total(), x.total(), y.total(), a == b)
 
@@ -119,7 +125,7 @@ def _words(plain: str) -> list[str]:
 
 
 def lcs_f(a: str, b: str) -> float:
-  """ROUGE-L; a lower bound if a text has more than MAX_WORDS words."""
+  """Computes ROUGE-L; a lower bound if a text has more than MAX_WORDS words."""
   x, y = scripts.tokens(a), scripts.tokens(b)
   common = LCSseq.similarity(x[:MAX_WORDS], y[:MAX_WORDS])
   return _f(common, len(x), len(y), a == b)
@@ -130,13 +136,14 @@ def _f(common: int, n: int, m: int, equal: bool) -> float:
 
 
 def edit_similarity(a: str, b: str) -> float:
-  """A lower bound if the texts differ beyond MAX_CHARS characters."""
+  """Computes `edit`, or a lower bound beyond MAX_CHARS differing characters."""
   longest = max(len(a), len(b))
   return 1.0 - distance(a, b) / longest if longest else 1.0
 
 
 def distance(a: str, b: str) -> int:
-  """Levenshtein distance; an upper bound for very long differences.
+  """Computes the Levenshtein distance; an upper bound for very long
+  differences.
 
   What is beyond MAX_CHARS is counted as replaced, after the common beginning
   and end are left out.

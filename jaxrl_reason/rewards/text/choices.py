@@ -52,7 +52,9 @@ BOLD = re.compile(r'\*\*([^*\n]+)\*\*')
 
 
 def options_of(example: Mapping) -> dict[str, str]:
-  """letter -> text, from 'choices' (a list or a dict); {} without them."""
+  """Reads letter -> text, from 'choices' (a list or a dict); {} without
+  them.
+  """
   choices = fields.field(example, 'choices', (list, tuple, dict), default=())
   if isinstance(choices, dict):
     options = {str(k).strip().upper(): str(v) for k, v in choices.items()}
@@ -64,7 +66,9 @@ def options_of(example: Mapping) -> dict[str, str]:
 
 
 def gold_letter(example: Mapping, options: Mapping[str, str]) -> str:
-  """The right letter; example['answer'] is the letter or the option's text."""
+  """Returns the right letter; example['answer'] is the letter or the option's
+  text.
+  """
   answer = fields.field(example, 'answer', str)
   letter = _one(answer, options)
   if letter is None or (options and letter not in options):
@@ -75,7 +79,7 @@ def gold_letter(example: Mapping, options: Mapping[str, str]) -> str:
 
 
 def by_text(text: str, options: Mapping[str, str]) -> str | None:
-  """The one option with this text."""
+  """Finds the one option with this text."""
   found = [k for k, option in options.items() if _same(text, option)]
   return found[0] if len(found) == 1 else None
 
@@ -110,7 +114,7 @@ def _alone(text: str) -> str | None:
 
 
 def letters(place: str, options: Mapping[str, str]) -> set[str]:
-  """The letters that a short text chooses."""
+  """Finds the letters that a short text chooses."""
   text = ' '.join(WRAPPING.sub('', place[:MAX_PLACE]).split()).strip(' .,;:')
   one = _one(text, options)
   if one:
@@ -134,7 +138,7 @@ def _found(pattern: re.Pattern, text: str) -> set[str]:
 
 
 def places(text: str, options: Mapping[str, str]) -> Iterator[str]:
-  """Where the completion may answer, the surest first."""
+  """Finds where the completion may answer, the surest first."""
   boxed = extraction.boxed(text)
   if boxed is not None:
     yield boxed
@@ -161,7 +165,7 @@ def _is_option(line: str, options: Mapping[str, str]) -> bool:
 
 
 def chosen(text: str, options: Mapping[str, str]) -> set[str]:
-  """The letters chosen at the first place that has any."""
+  """Finds the letters chosen at the first place that has any."""
   text = text[-extraction.MAX_COMPLETION :]
   for place in places(text, options):
     found = letters(place, options)
@@ -171,7 +175,7 @@ def chosen(text: str, options: Mapping[str, str]) -> set[str]:
 
 
 def reward(completion: str, example: dict, *, part: str = 'answer') -> Verdict:
-  """1 if the completion chooses the right option and no other.
+  """Gives 1 if the completion chooses the right option and no other.
 
   Reads 'answer' (a letter or the option's text) and 'choices' (a list, or
   letter -> text; optional).

@@ -24,7 +24,8 @@ NO_PROSE = re.compile(
 
 
 def share_in(text: str, code: str) -> float | None:
-  """The share of a text's words in the language `code`; None without words.
+  """Computes the share of a text's words in the language `code`; None without
+  words.
 
   A word of another alphabet is none. The others count sentence by sentence,
   unless some language of the same alphabet leads by more than `SLACK`.
@@ -43,7 +44,7 @@ def share_in(text: str, code: str) -> float | None:
 def reward(
   completion: str, example: dict, *, part: str = 'all', code: str | None = None
 ) -> float:
-  """The share of the completion in the language of example['prompt'].
+  """Computes the share of the completion in the language of example['prompt'].
 
   `code`, or the example's 'language', names the language instead. Code,
   formulas and addresses do not count; a completion of nothing else gets 1.

@@ -27,7 +27,7 @@ MAX_GRAM = 100
 def tagged(
   text: str, names: Sequence[str] = ('think', 'answer'), *, opened: bool = False
 ) -> list[str] | None:
-  """The contents of the tags if the text has the form, else None.
+  """Returns the contents of the tags if the text has the form, else None.
 
   `opened`: the first opening tag stands at the end of the prompt already.
   """
@@ -55,7 +55,9 @@ def tags(
   opened: bool = False,
   empty: bool = False,
 ) -> Verdict:
-  """1 if the completion has the form and, unless `empty`, text in each tag."""
+  """Gives 1 if the completion has the form and, unless `empty`, text in each
+  tag.
+  """
   contents = tagged(completion, names, opened=opened)
   right = contents is not None and (empty or all(c.strip() for c in contents))
   return Verdict(float(right), extracted=contents[-1] if right else None)
@@ -65,7 +67,7 @@ def tags(
 
 
 def repeated_share(items: Sequence[str], n: int) -> float:
-  """The share of the items inside an n-gram that occurred before."""
+  """Computes the share of the items inside an n-gram that occurred before."""
   seen: set[tuple] = set()
   covered = end = 0  # items before `end` are counted
   for i in range(len(items) - n + 1):
@@ -80,7 +82,7 @@ def repeated_share(items: Sequence[str], n: int) -> float:
 def repetition(
   completion: str, example: dict, *, n: int = 10, part: str = 'all'
 ) -> float:
-  """In [-1, 0]: minus the share of words in n-grams seen before.
+  """Computes, in [-1, 0], minus the share of words in n-grams seen before.
 
   Numbers and signs are left out, so that a table is no repetition.
   """

@@ -65,7 +65,9 @@ def number_words(text, num_words, relation):
 
 
 def number_paragraphs(text, num_paragraphs):
-  """Exactly so many between *** dividers; blank ones only at the edges."""
+  """Wants exactly so many between *** dividers; blank ones only at the
+  edges.
+  """
   first, *middle = DIVIDER.split(text)
   last = [middle.pop()] if middle else []
   if not all(paragraph.strip() for paragraph in middle):
@@ -106,7 +108,7 @@ def postscript(text, postscript_marker):
 
 
 def number_bullets(text, num_bullets):
-  """Exactly so many lines that begin with - or with one *."""
+  """Wants exactly so many lines that begin with - or with one *."""
   lines = [line.lstrip() for line in text.split('\n')]
   n = sum(line.startswith('-') for line in lines)
   i = 0
@@ -125,7 +127,7 @@ def constrained_response(text):
 
 
 def number_highlights(text, num_highlights):
-  """*so* or **so**, not blank."""
+  """Counts *so* or **so**, not blank."""
   single = (m.strip('*') for m in HIGHLIGHT.findall(text))
   double = (m[2:-2] for m in DOUBLE_HIGHLIGHT.findall(text))
   n = sum(bool(m.strip()) for found in (single, double) for m in found)
@@ -133,7 +135,7 @@ def number_highlights(text, num_highlights):
 
 
 def number_sections(text, section_spliter, num_sections):
-  """At least so many "Section 1", "Section 2", ..."""
+  """Wants at least so many "Section 1", "Section 2", ..."""
   mark = re.compile(rf'{re.escape(section_spliter)}\s?\d+')
   return len(mark.findall(text)) >= num_sections
 

@@ -159,7 +159,9 @@ CHECKS: dict[str, Check] = {
 
 
 def read(instruction: str, kwargs: Mapping | None) -> dict:
-  """The kwargs as the check takes them; keys without a value are left out."""
+  """Reads the kwargs as the check takes them; keys without a value are left
+  out.
+  """
   if instruction not in CHECKS:
     raise InstructionError(f'instruction {instruction!r} is unknown')
   given = {k: v for k, v in (kwargs or {}).items() if v is not None}
@@ -182,7 +184,7 @@ def read(instruction: str, kwargs: Mapping | None) -> dict:
 
 
 def follows(response: str, instruction: str, kwargs: Mapping | None) -> bool:
-  """Does the response follow the instruction, strictly?"""
+  """Tells whether the response follows the instruction, strictly."""
   values = read(instruction, kwargs)
   return bool(response.strip()) and CHECKS[instruction].follows(
     response, **values
@@ -190,7 +192,9 @@ def follows(response: str, instruction: str, kwargs: Mapping | None) -> bool:
 
 
 def variants(response: str) -> list[str]:
-  """Loose mode: with and without * and the first and last line."""
+  """Lists the loose mode's variants: with and without * and the first and last
+  line.
+  """
   lines = response.split('\n')
   parts = [lines[1:], lines[:-1], lines[1:-1]]
   plain = [response, *('\n'.join(part).strip() for part in parts)]
@@ -205,7 +209,7 @@ def reward(
   score: str = 'all',
   part: str = 'response',
 ) -> Verdict:
-  """1 if every instruction is followed, or the 'fraction' that is.
+  """Gives 1 if every instruction is followed, or the 'fraction' that is.
 
   `loose` takes an instruction for followed if one of eight variants of the
   response follows it. Reads 'instruction_id_list' and 'kwargs'; an instruction

@@ -71,7 +71,7 @@ def is_number(value) -> bool:
 
 
 def canonical(value):
-  """Hashable, and equal exactly where JSON values are: 1 is 1.0, not true."""
+  """Makes JSON values hashable, equal where JSON's are: 1 is 1.0, not true."""
   if isinstance(value, dict):
     return 'object', frozenset((k, canonical(v)) for k, v in value.items())
   if isinstance(value, list):
@@ -182,7 +182,7 @@ def _resolve(keyword: str, reference: str, resolver):
 
 
 def first_error(value, schema) -> str | None:
-  """Where and how a JSON value breaks a schema; None if it does not.
+  """Tells where and how a JSON value breaks a schema; None if it does not.
 
   Raises SchemaError as `check` does, and where $refs go round in a circle.
   """

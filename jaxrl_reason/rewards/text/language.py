@@ -33,13 +33,13 @@ _MODEL = _model()
 
 
 def likelihoods(text: str) -> dict[str, float]:
-  """Return the log-likelihood (nats, up to a constant) of each language."""
+  """Returns the log-likelihood (nats, up to a constant) of each language."""
   letters = scripts.NO_LETTERS.sub(' ', text[:MAX_CHARS]).strip()
   return dict(_MODEL.rank(letters))
 
 
 def detect(text: str) -> str | None:
-  """Name the language of a text (ISO 639-1); None without any letter.
+  """Names the language of a text (ISO 639-1); None without any letter.
 
   Where nothing is likelier the first language of the commonest script is
   taken; for the Latin one that is English.
@@ -67,7 +67,7 @@ def _possible(text: str) -> list[str]:
 
 
 def lead(found: list[str], code: str) -> float:
-  """Measure by how many nats `code` is behind the likeliest language.
+  """Measures by how many nats `code` is behind the likeliest language.
 
   `found` are units of `code`'s own alphabet, and only languages of a script in
   common are compared: 0 if `code` is the likeliest, or alone in its alphabet.

@@ -115,13 +115,15 @@ LANGUAGES = {
 
 @functools.lru_cache(4096)
 def script_of(char: str) -> str:
-  """A script's name, the code of its only language, or ''."""
+  """Returns a script's name, the code of its only language, or ''."""
   script = RANGES[bisect.bisect_right(STARTS, ord(char)) - 1][1]
   return script if char.isalpha() or script not in ('Latin', 'el') else ''
 
 
 def scripts(text: str) -> dict[str, float]:
-  """Letters of each script; one Han or kana character counts as two."""
+  """Counts the letters of each script; one Han or kana character counts as
+  two.
+  """
   counts = collections.defaultdict(float)
   for char, n in collections.Counter(text).items():
     script = script_of(char)
@@ -131,17 +133,17 @@ def scripts(text: str) -> dict[str, float]:
 
 
 def words(text: str) -> list[str]:
-  """Split a text into lower-case words, without numbers and signs."""
+  """Splits a text into lower-case words, without numbers and signs."""
   return [word for word in NO_LETTERS.split(_lower(text)) if word]
 
 
 def units(text: str) -> list[str]:
-  """Split as `words`, and into characters where a script has no spaces."""
+  """Splits as `words`, and into characters where a script has no spaces."""
   return [unit for word in words(text) for unit in UNIT.findall(word)]
 
 
 def tokens(text: str) -> list[str]:
-  """Split as `units`, but keep the numbers."""
+  """Splits as `units`, but keeps the numbers."""
   found = SEPARATORS.split(_lower(text))
   return [unit for word in found for unit in UNIT.findall(word)]
 
@@ -152,18 +154,18 @@ def _lower(text: str) -> str:
 
 @functools.cache
 def codes() -> frozenset[str]:
-  """Return the ISO 639-1 codes of all the languages of all the scripts."""
+  """Returns the ISO 639-1 codes of all the languages of all the scripts."""
   single = {script for _, script in RANGES if len(script) == 2}
   return frozenset(single.union(*LANGUAGES.values()))
 
 
 def alphabet(code: str) -> frozenset[str]:
-  """Return the scripts, as `script_of` names them, of a language."""
+  """Returns the scripts, as `script_of` names them, of a language."""
   shared = {script for script, found in LANGUAGES.items() if code in found}
   return frozenset(shared or {code})
 
 
 def languages(code: str) -> frozenset[str]:
-  """Return the languages that share a script with this one, itself too."""
+  """Returns the languages that share a script with this one, itself too."""
   shared = [LANGUAGES.get(script, [code]) for script in alphabet(code)]
   return frozenset().union(*shared)

@@ -62,7 +62,9 @@ APART = re.compile(
 
 
 def sentences(text: str) -> list[str]:
-  """The sentences of a text, stripped; what has no letter or digit is none."""
+  """Splits a text into sentences, stripped; what has no letter or digit is
+  none.
+  """
   found, start = [], 0
   for end in ends(text):
     found.append(text[start:end].strip())
@@ -72,7 +74,7 @@ def sentences(text: str) -> list[str]:
 
 
 def ends(text: str) -> Iterator[int]:
-  """The positions behind the sentences, in order."""
+  """Finds the positions behind the sentences, in order."""
   for match in END.finditer(text):
     if match['ascii'] is None or _ends(text, match):
       yield match.end()
@@ -116,7 +118,7 @@ def words(text: str) -> list[str]:
 
 
 def tokens(text: str) -> Iterator[str]:
-  """Words as the Penn Treebank cuts them, without the punctuation.
+  """Cuts words as the Penn Treebank does, without the punctuation.
 
   Hyphenated words stay whole; "I'M" is I and 'M; "CANNOT" is CAN and NOT.
   """

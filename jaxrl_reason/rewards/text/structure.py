@@ -30,7 +30,9 @@ class JsonError(ValueError):
 
 
 def loads(text: str):
-  """The value of a JSON text; JsonError, with the reason, if it has none."""
+  """Reads the value of a JSON text; JsonError, with the reason, if it has
+  none.
+  """
   if len(text) > MAX_CHARS:
     raise JsonError(f'longer than {MAX_CHARS} characters')
   if _depth(text) > MAX_DEPTH:
@@ -83,7 +85,7 @@ def _int(digits: str) -> int:
 
 
 def find(text: str, *, strict: bool = False):
-  """The JSON value of an answer; JsonError if it has none.
+  """Finds the JSON value of an answer; JsonError if it has none.
 
   The whole text; unless `strict`, also the last fenced block, or what stands
   between the first opening and the last closing bracket.
@@ -105,7 +107,9 @@ def find(text: str, *, strict: bool = False):
 
 
 def found(completion: str, part: str, strict: bool):
-  """(value, None), or (None, the verdict on a completion without JSON)."""
+  """Returns (value, None), or (None, the verdict on a completion without
+  JSON).
+  """
   text = fields.final(completion, part)
   if text is None or not text.strip():
     return None, Verdict(0.0, 'no_answer')
@@ -122,7 +126,7 @@ def valid_json(
   part: str = 'answer',
   strict: bool = False,
 ) -> Verdict:
-  """1 if the answer is JSON; `strict` wants nothing around it."""
+  """Gives 1 if the answer is JSON; `strict` wants nothing around it."""
   _, problem = found(completion, part, strict)
   return problem or Verdict(1.0)
 
@@ -134,7 +138,7 @@ def matches_schema(
   part: str = 'answer',
   strict: bool = False,
 ) -> Verdict:
-  """1 if the answer is JSON that example['schema'] allows.
+  """Gives 1 if the answer is JSON that example['schema'] allows.
 
   The schema is a dict, a bool or JSON text; see `json_schema` for what it may
   say. `detail` names the place where the answer first breaks it.
@@ -156,7 +160,7 @@ def equal_json(
   part: str = 'answer',
   strict: bool = False,
 ) -> Verdict:
-  """1 if the answer is the JSON value example['answer'].
+  """Gives 1 if the answer is the JSON value example['answer'].
 
   Objects have no order; 1 is 1.0 and is not true.
   """
@@ -175,7 +179,8 @@ def matches_pattern(
   part: str = 'answer',
   whole: bool = True,
 ) -> Verdict:
-  """1 if the answer matches example['pattern'], a Python regular expression.
+  """Gives 1 if the answer matches example['pattern'], a Python regular
+  expression.
 
   All of it, or `whole=False` somewhere in it. The answer is stripped and may
   have MAX_PATTERN_TEXT characters; a longer one does not match. The pattern is

@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 def read(value) -> list[Call]:
-  """The calls of a JSON value; CallError if it is none."""
+  """Reads the calls of a JSON value; CallError if it is none."""
   if isinstance(value, Mapping) and 'tool_calls' in value:
     value = value['tool_calls']
   items = value if isinstance(value, list) else [value]
@@ -69,7 +69,7 @@ def _call(item) -> Call:
 
 
 def parse(text: str) -> list[Call]:
-  """The calls of a response; [] if it has none.
+  """Reads the calls of a response; [] if it has none.
 
   Raises CallError or structure.JsonError where a call is begun but not right.
   """
@@ -92,7 +92,7 @@ def parse(text: str) -> list[Call]:
 
 
 def schemas(tools: Sequence) -> dict[str, Mapping | bool]:
-  """name -> schema of the arguments, checked."""
+  """Reads name -> schema of the arguments, checked."""
   found = {}
   for tool in tools:
     if isinstance(tool, Mapping) and isinstance(tool.get('function'), Mapping):
@@ -108,7 +108,7 @@ def schemas(tools: Sequence) -> dict[str, Mapping | bool]:
 
 
 def problem(call: Call, tools: Mapping[str, Mapping | bool]) -> str | None:
-  """Why the tools do not allow the call; None if they do.
+  """Tells why the tools do not allow the call; None if they do.
 
   An argument that the schema does not list is refused, unless the schema says
   something of 'additionalProperties'.
@@ -125,7 +125,7 @@ def problem(call: Call, tools: Mapping[str, Mapping | bool]) -> str | None:
 
 
 def similarity(a: Call, b: Call) -> float:
-  """The score of a pair, in [0, 1]; 1 if they are equal."""
+  """Computes the score of a pair, in [0, 1]; 1 if they are equal."""
   if a.name != b.name:
     return 0.0
   either = a.arguments.keys() | b.arguments.keys()
@@ -139,7 +139,9 @@ def similarity(a: Call, b: Call) -> float:
 def pairing(
   found: Sequence[Call], gold: Sequence[Call], *, ordered: bool = False
 ) -> float:
-  """The best one-to-one pairing's score, in [0, 1]; 1 if all are equal."""
+  """Computes the best one-to-one pairing's score, in [0, 1]; 1 if all are
+  equal.
+  """
   if not found and not gold:
     return 1.0
   best = {0: 0.0}  # gold calls taken (bits) -> highest sum
@@ -166,7 +168,7 @@ def _read_completion(completion: str, part: str):
 
 
 def valid(completion: str, example: dict, *, part: str = 'response') -> Verdict:
-  """1 if there are tool calls and example['tools'] allow every one."""
+  """Gives 1 if there are tool calls and example['tools'] allow every one."""
   tools = schemas(fields.field(example, 'tools', (list, tuple)))
   calls, wrong = _read_completion(completion, part)
   if wrong is not None:
@@ -185,7 +187,7 @@ def reward(
   ordered: bool = False,
   part: str = 'response',
 ) -> Verdict:
-  """1 if the calls are those of example['answer'] (a list, or JSON text).
+  """Gives 1 if the calls are those of example['answer'] (a list, or JSON text).
 
   In any order unless `ordered`; score='partial' pays as the module says. With
   an example['tools'], one call that these do not allow makes all of it wrong.

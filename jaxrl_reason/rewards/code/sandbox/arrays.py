@@ -15,7 +15,9 @@ def encode(x) -> list:
 
 
 def decode(kind: str, shape: list, data: str):
-  """A new array, or nested lists where numpy is not in use on this side."""
+  """Makes a new array, or nested lists where numpy is not in use on this
+  side.
+  """
   if not TYPE.fullmatch(kind):
     raise ValueError(f'no type of an array: {kind!r:.40}')
   import numpy  # here: most programs do without it

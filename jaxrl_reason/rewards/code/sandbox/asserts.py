@@ -206,8 +206,8 @@ class Plan:
 
 
 def parse(job: dict) -> Plan:
-  """The plan of job['setup'], source of the data set that runs first and whose
-  helpers win over the program's of the same name, and job['tests'].
+  """Makes the plan of job['setup'], source of the data set that runs first and
+  whose helpers win over the program's of the same name, and job['tests'].
 
   ValueError or SyntaxError for tests that are no Python or test nothing.
   """
@@ -263,12 +263,12 @@ def run(link: peer.Peer, job: dict, tally: Tally):
     tally.note(AssertionError('the program stopped an exception before it'))
     tally.finished = False
   if tally.finished and all(tally.held.values()):
-    _decide(tally, lambda: objects.settle(link))
+    _settle(tally, link)
 
 
-def _decide(tally: Tally, step):
+def _settle(tally: Tally, link):
   try:
-    step()
+    objects.settle(link)
   except objects.Undecided as e:
     tally.undecided = tally.undecided or f'the tests cannot be judged: {e}'
 

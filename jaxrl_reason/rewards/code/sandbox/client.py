@@ -92,7 +92,9 @@ class Sandbox:
     return json.loads(answer)
 
   def run(self, job: dict) -> dict:
-    """The judge's answer: status, score, detail, overran. See `judge`."""
+    """Returns the judge's answer: status, score, detail, overran. See
+    `judge`.
+    """
     nonce = secrets.token_hex(16)
     ours, theirs = socket.socketpair()
     limit = job['timeout_s']
@@ -176,7 +178,7 @@ _shared: dict[int, Sandbox] = {}  # process id -> its own; a fork starts anew
 
 
 def shared() -> Sandbox:
-  """This process's sandbox; a new one when the last one ended."""
+  """Returns this process's sandbox; a new one when the last one ended."""
   with _lock:
     pid = os.getpid()
     sandbox = _shared.get(pid)

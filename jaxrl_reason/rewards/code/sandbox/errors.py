@@ -23,7 +23,7 @@ def builtin_name(error: BaseException) -> str:
 
 
 def make_exception(name, text='') -> Exception:
-  """The built-in exception of that name; RemoteError for any other."""
+  """Makes the built-in exception of that name; RemoteError for any other."""
   kind = getattr(builtins, name, None) if isinstance(name, str) else None
   if isinstance(kind, type) and issubclass(kind, Exception):
     try:

@@ -33,7 +33,9 @@ class Failed(Exception):
 
 
 def main(caller: socket.socket, cell):
-  """Never returns. Writes a frame of JSON: nonce, score, status, detail, ..."""
+  """Writes a frame of JSON (nonce, score, status, detail, ...); never
+  returns.
+  """
   try:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:

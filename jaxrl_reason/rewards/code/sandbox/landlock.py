@@ -25,7 +25,7 @@ class _Rule(ctypes.Structure):
 
 
 def version() -> int:
-  """0 where there is none."""
+  """Returns the version of the system's landlock, 0 where there is none."""
   if not linux.AVAILABLE:
     return 0
   try:
@@ -35,7 +35,9 @@ def version() -> int:
 
 
 def restrict(read: list[str], write: list[str]):
-  """Only these files and folders from now on; needs no_new_privileges."""
+  """Restricts this process to these files and folders; needs
+  no_new_privileges.
+  """
   found = version()
   rights = (
     VERSION_1 | (REFER if found > 1 else 0) | (TRUNCATE if found > 2 else 0)

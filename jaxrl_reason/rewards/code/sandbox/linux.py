@@ -7,6 +7,7 @@ pivot_root(2), mount_setattr(2), capabilities(7), prctl(2).
 """
 
 import ctypes
+import operator
 import os
 import platform
 import signal
@@ -43,7 +44,7 @@ _libc = ctypes.CDLL(None, use_errno=True) if AVAILABLE else None
 
 
 def call(name: str, *args) -> int:
-  """A libc function that returns -1 and sets errno when it fails."""
+  """Calls a libc function that returns -1 and sets errno when it fails."""
   result = getattr(_libc, name)(*[_argument(a) for a in args])
   if result < 0:
     code = ctypes.get_errno()
@@ -62,17 +63,17 @@ def _argument(value):
 
 
 def die_with_parent():
-  """SIGKILL when the parent ends. A change of the uid forgets it."""
+  """Asks for SIGKILL when the parent ends. A change of the uid forgets it."""
   call('prctl', PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def adopt_orphans():
-  """Children of children become ours when their parent ends."""
+  """Adopts children of children when their parent ends."""
   call('prctl', PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def undumpable():
-  """No core, no ptrace, and /proc/PID belongs to root."""
+  """Forbids cores and ptrace; /proc/PID then belongs to root."""
   call('prctl', PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
@@ -85,7 +86,9 @@ class _CapHeader(ctypes.Structure):
 
 
 def set_capabilities(keep: int = 0):
-  """Those of the bit mask `keep` that we have, and no others."""
+  """Keeps those capabilities of the bit mask `keep` that we have, and no
+  others.
+  """
   header = _CapHeader(CAP_VERSION_3, 0)
   # Twice (effective, permitted, inheritable): low words, then high ones.
   data = (ctypes.c_uint32 * 6)()
@@ -96,7 +99,9 @@ def set_capabilities(keep: int = 0):
 
 
 def become(uid: int, *, keep: int = 0):
-  """Root becomes `uid`, with no group and only the capabilities of `keep`."""
+  """Changes root to `uid`, with no group and only the capabilities of
+  `keep`.
+  """
   call('prctl', PR_SET_KEEPCAPS, 1, 0, 0, 0)
   os.setgroups([])
   os.setresgid(uid, uid, uid)
@@ -105,13 +110,14 @@ def become(uid: int, *, keep: int = 0):
 
 
 def spare_uids() -> tuple[int, int] | None:
-  """(first, number) of high uids that nobody uses; None if root has no spare.
+  """Returns (first, number) of high uids that nobody uses; None if root has no
+  spare.
 
   In a container the uids that exist are those of /proc/self/uid_map.
   """
   with open('/proc/self/uid_map') as f:
     rows = [[int(x) for x in line.split()] for line in f]
-  first, _, count = max(rows, key=lambda row: row[2])
+  first, _, count = max(rows, key=operator.itemgetter(2))
   if count < 1 << 15:
     return None
   # The upper half, without the top, where 65534 (nobody) and -1 are.
@@ -123,7 +129,7 @@ def unshare(flags: int):
 
 
 def enter_namespaces(*, own_user: bool):
-  """Own mounts, network (nothing in it, not even lo), IPC and host name.
+  """Enters own mounts, network (nothing there, not even lo), IPC and host name.
 
   `own_user` first makes a user namespace, in which an ordinary user may do
   all this; it maps that user alone, to the same number.
@@ -149,7 +155,9 @@ def mount(source, target: str, kind, flags: int, data: str | None = None):
 
 
 def mount_box(path: str, uid: int, megabytes: int):
-  """An empty folder of limited size and number of files, gone with us."""
+  """Mounts an empty folder of limited size and number of files, gone with
+  us.
+  """
   options = f'size={megabytes}m,nr_inodes=1024,mode=700,uid={uid},gid={uid}'
   mount('box', path, 'tmpfs', MS_NOSUID | MS_NODEV, options)
 

@@ -245,12 +245,16 @@ class _Raised:
 
 
 def raised(name: str, theirs: Object) -> type:
-  """A class that tests can catch, for an exception class of the program's."""
+  """Makes a class that tests can catch, for an exception class of the
+  program's.
+  """
   return _Kind(name, (_Raised, Exception), {'theirs': theirs})
 
 
 def exception(error: Exception, remote, kinds: list[type]) -> Exception:
-  """`error` as an instance of those of `kinds` that the program's one is."""
+  """Returns `error` as an instance of those of `kinds` that the program's one
+  is.
+  """
   own = tuple(k for k in kinds if remote._ask('isinstance', k.theirs) is True)
   if not own:
     return error
@@ -260,7 +264,9 @@ def exception(error: Exception, remote, kinds: list[type]) -> Exception:
 
 
 def is_instance(x, kinds) -> bool:
-  """As the built-in function, for objects and classes of either side."""
+  """Does what the built-in function does, for objects and classes of either
+  side.
+  """
   return any(_is_one(x, kind) for kind in _flat(kinds))
 
 
@@ -275,7 +281,7 @@ def _is_one(x, kind) -> bool:
 
 
 def is_subclass(x, kinds) -> bool:
-  """As the built-in function, for classes of either side."""
+  """Does what the built-in function does, for classes of either side."""
   x = x.theirs if type(x) is _Kind else x
   for kind in _flat(kinds):
     kind = kind.theirs if type(kind) is _Kind else kind
@@ -291,7 +297,7 @@ def is_subclass(x, kinds) -> bool:
 
 
 def type_of(x, *rest):
-  """As the built-in function: of an object, the program's class."""
+  """Does what the built-in function does: of an object, the program's class."""
   if rest or not isinstance(x, Object):
     return type(x, *rest)
   return x._ask('type')
@@ -304,7 +310,9 @@ def _flat(kinds) -> list:
 
 
 def settle(link: peer.Peer):
-  """Undecided, unless the program can tell equal objects from some other."""
+  """Raises Undecided, unless the program can tell equal objects from some
+  other.
+  """
   for a, b in link.claims:
     others = [x for x in link.kept[:MAX_KEPT] if x is not a and x is not b]
     kin = [x for x in others if a._ask('kin', x) is True]

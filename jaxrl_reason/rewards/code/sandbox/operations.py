@@ -18,16 +18,56 @@ BINARY = (
   'add sub mul truediv floordiv mod pow matmul lshift rshift and_ or_ xor'
 ).split()
 PLAIN = (
-  'abs neg pos invert index lt le gt ge contains delitem'
+  'abs neg pos invert index lt le gt ge contains getitem setitem delitem'
 ).split()  # as in `operator`
 
 
 def _reflected(run):
-  return lambda a, b: run(b, a)
+  def call(a, b):
+    return run(b, a)
+
+  return call
+
+
+def _waited_for(f):
+  """`f`, whose result is awaited."""
+
+  def call(*args):
+    return _run(f(*args))
+
+  return call
+
+
+def _items(x) -> list:
+  return list(itertools.islice(x, peer.MAX_ITEMS))
+
+
+def _reversed(x) -> list:
+  return list(reversed(x))
+
+
+def _same(a, b) -> bool:
+  return bool(a == b)
+
+
+def _kin(a, b) -> bool:
+  return type(a) is type(b)
+
+
+def _enter(x):
+  return type(x).__enter__(x)
 
 
 def _exit(x, *error):
   return type(x).__exit__(x, *_raised(*error))
+
+
+def _aenter(x):
+  return type(x).__aenter__(x)
+
+
+def _aexit(x, *error):
+  return type(x).__aexit__(x, *_raised(*error))
 
 
 def _raised(name: str = '', text: str = '') -> tuple:
@@ -63,14 +103,16 @@ def _names(kind: type) -> list[str]:
   return [each.__name__ for each in kind.__mro__]
 
 
+def _mro(x) -> list[str]:
+  return _names(type(x))
+
+
 OPERATIONS = {
   'getattr': getattr,
   'setattr': setattr,
   'delattr': delattr,
-  'getitem': lambda x, key: x[key],
-  'setitem': lambda x, key, value: x.__setitem__(key, value),
-  'items': lambda x: list(itertools.islice(x, peer.MAX_ITEMS)),
-  'reversed': lambda x: list(reversed(x)),
+  'items': _items,
+  'reversed': _reversed,
   'next': next,
   'len': len,
   'str': str,
@@ -80,23 +122,23 @@ OPERATIONS = {
   'int': int,
   'float': float,
   'complex': complex,
-  'round': lambda x, digits: round(x) if digits is None else round(x, digits),
+  'round': round,
   'format': format,
-  'same': lambda a, b: bool(a == b),
-  'kin': lambda a, b: type(a) is type(b),
+  'same': _same,
+  'kin': _kin,
   'heart': _heart,
   'type': type,
   'isinstance': isinstance,
   'issubclass': issubclass,
-  'mro': lambda x: _names(type(x)),
+  'mro': _mro,
   'bases': _names,
-  'enter': lambda x: type(x).__enter__(x),
+  'enter': _enter,
   'exit': _exit,
   'await': _run,
-  'aenter': lambda x: _run(type(x).__aenter__(x)),
-  'aexit': lambda x, *error: _run(type(x).__aexit__(x, *_raised(*error))),
+  'aenter': _waited_for(_aenter),
+  'aexit': _waited_for(_aexit),
   'aiter': aiter,
-  'anext': lambda x: _run(anext(x)),
+  'anext': _waited_for(anext),
   **{name: getattr(operator, name) for name in (*PLAIN, *BINARY)},
   **{f'r{name}': _reflected(getattr(operator, name)) for name in BINARY},
   **{f'i{name}': getattr(operator, f'i{name.rstrip("_")}') for name in BINARY},
@@ -110,7 +152,7 @@ class Watch:
     self.old = []
 
   def watch(self, given: str | None, captures: bool, patched: dict):
-    """Standard input from now on; is output kept; functions of the tests."""
+    """Takes over standard input, output if `captures`, patched functions."""
     self.old.append((sys.stdin, sys.stdout, {}))
     if given is not None:
       sys.stdin = io.StringIO(given)
@@ -121,7 +163,7 @@ class Watch:
       setattr(builtins, name, function)
 
   def seen(self) -> tuple[str, int]:
-    """What was printed, and how many characters were read."""
+    """Returns what was printed, and how many characters were read."""
     stdin, stdout, functions = self.old.pop()
     for name, function in functions.items():
       setattr(builtins, name, function)

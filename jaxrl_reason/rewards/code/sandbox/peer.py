@@ -34,22 +34,31 @@ CONTAINERS = {
   'set': set,
   'frozenset': frozenset,
 }
-# Rebuilt by calling the type with these arguments.
+# Rebuilt by calling the type with these attributes, or with the value as
+# another type.
 BUILT = {
-  complex: lambda x: (x.real, x.imag),
-  range: lambda x: (x.start, x.stop, x.step),
-  fractions.Fraction: lambda x: (x.numerator, x.denominator),
-  decimal.Decimal: lambda x: (str(x),),
-  collections.deque: lambda x: (list(x),),
-  collections.Counter: lambda x: (dict(x),),
-  datetime.date: lambda x: (x.year, x.month, x.day),
-  datetime.timedelta: lambda x: (x.days, x.seconds, x.microseconds),
+  complex: ('real', 'imag'),
+  range: ('start', 'stop', 'step'),
+  fractions.Fraction: ('numerator', 'denominator'),
+  decimal.Decimal: str,
+  collections.deque: list,
+  collections.Counter: dict,
+  datetime.date: ('year', 'month', 'day'),
+  datetime.timedelta: ('days', 'seconds', 'microseconds'),
 }
 BY_NAME = {kind.__name__: kind for kind in BUILT}
 MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
 BASES = (int, float, str, bytes, bytearray, *CONTAINERS.values(), dict)
 # A type may itself be an argument (`keep_only(values, int)`).
 TYPES = {kind.__name__: kind for kind in (bool, complex, object, *BASES)}
+
+
+def _arguments(x) -> list:
+  """What `x`, of a type in BUILT, is built from."""
+  how = BUILT[type(x)]
+  if isinstance(how, tuple):
+    return [getattr(x, name) for name in how]
+  return [how(x)]
 
 
 class Closed(Exception):
@@ -140,7 +149,7 @@ class Awaitable(Remote):
     raise error[0]
 
   def close(self):
-    """Asyncio closes what it ran."""
+    """Does nothing: asyncio closes what it ran."""
 
 
 class NotPlain(TypeError):
@@ -171,7 +180,7 @@ class Peer:
     self.caught = None  # makes an exception of one of the other side's own
 
   def ask(self, operation: str, *args):
-    """The other side's answer, or its exception.
+    """Returns the other side's answer, or its exception.
 
     With a '!' behind the operation, what is answered is a `rich` object, also
     where its class is one of a plain type.
@@ -300,7 +309,7 @@ class Peer:
     if kind in (bytes, bytearray):
       return [kind.__name__, x.hex()]
     if kind in BUILT:
-      return ['built', kind.__name__, *map(self.encode, BUILT[kind](x))]
+      return ['built', kind.__name__, *map(self.encode, _arguments(x))]
     if isinstance(x, Remote):
       return ['yours', x._number]
     if kind is type and TYPES.get(x.__name__) is x:
@@ -324,7 +333,7 @@ class Peer:
     return self._numbers[id(x)]
 
   def decode(self, data):
-    """Of untrusted data: any malformed part raises Closed."""
+    """Decodes untrusted data: any malformed part raises Closed."""
     try:
       return self._decode(data)
     except (*MALFORMED, RecursionError) as e:

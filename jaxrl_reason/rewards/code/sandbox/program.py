@@ -31,7 +31,9 @@ MAX_FILES, MAX_THREADS = 64, 64
 
 
 def main(link: socket.socket, output: int, cell):
-  """Never returns. `cell` is the `zygote.Cell` this process lives in."""
+  """Runs the program and never returns. `cell` is the `zygote.Cell` this
+  process lives in.
+  """
   code = 1
   try:
     # First of all the judge's ends: while we hold them too, its death would

@@ -137,7 +137,7 @@ def _only(number: int, argument: int, values, *, allow: bool) -> list[bytes]:
 
 
 def program(pid: int) -> bytes:
-  """The filter for a process that is `pid` to itself."""
+  """Makes the filter for a process that is `pid` to itself."""
   column, arch = MACHINES[linux.MACHINE]
   ops = [_op(LD, ARCH), _op(JEQ, arch, 1), _op(RET, KILL_PROCESS)]
   ops.append(_op(LD, NUMBER))
@@ -166,7 +166,9 @@ class _Program(ctypes.Structure):
 
 
 def install():
-  """For this process and for good; needs no_new_privileges first."""
+  """Installs the filter for this process and for good; needs no_new_privileges
+  first.
+  """
   code = program(os.getpid())
   wanted = _Program(len(code) // 8, code)
   pointer = ctypes.byref(wanted)

@@ -11,6 +11,7 @@ then kills the judges, and with each judge its program (PR_SET_PDEATHSIG).
 """
 
 import dataclasses
+import functools
 import gc
 import importlib
 import itertools
@@ -62,7 +63,7 @@ class Cell:
     return layer in self.layers
 
   def enter(self) -> str:
-    """In a judge: namespaces for its program; the program's folder."""
+    """Enters namespaces for a judge's program; returns the program's folder."""
     if not self.has('namespaces'):
       return self.folder
     linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWPID)
@@ -72,7 +73,9 @@ class Cell:
 
   @staticmethod
   def limit(name: str, value: int, slack: int = 0):
-    """A limit, and a hard one `slack` above, within those we have ourselves."""
+    """Sets a limit, and a hard one `slack` above, within those we have
+    ourselves.
+    """
     which = getattr(resource, name, None)
     # macOS ignores a limit on memory, or refuses to set it.
     if which is None or (name == 'RLIMIT_AS' and not linux.AVAILABLE):
@@ -112,14 +115,18 @@ def _build(settings: dict) -> Cell:
   cell.proc = os.open('/proc', os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
   if 'own_uid' in wanted and os.geteuid() == 0:
     uids = linux.spare_uids()
-    if uids is not None and _works(lambda: linux.become(uids[0])):
+    if uids is not None and _works(functools.partial(linux.become, uids[0])):
       cell.uids = uids
       cell.layers.add('own_uid')
 
   def change():
     return _change_root(cell, settings['folder'])
 
-  if 'namespaces' in wanted and _works(lambda: (change(), cell.enter())):
+  def change_and_enter():
+    change()
+    cell.enter()
+
+  if 'namespaces' in wanted and _works(change_and_enter):
     change()
   elif 'landlock' in wanted and landlock.version():
     cell.layers.add('landlock')

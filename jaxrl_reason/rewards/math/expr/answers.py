@@ -38,7 +38,9 @@ class Outcome(NamedTuple):
 
 
 def plain_number(text: str) -> str | None:
-  """Canonical digits of a lone number of any size, without arithmetic."""
+  """Returns canonical digits of a lone number of any size, without
+  arithmetic.
+  """
   match = PLAIN_NUMBER.fullmatch(text)
   if match is None:
     return None
@@ -49,7 +51,7 @@ def plain_number(text: str) -> str | None:
 
 
 def squashed(text: str) -> str:
-  """Without spacing, for comparison as text; 1 2 is not 12."""
+  """Removes spacing, for comparison as text; 1 2 is not 12."""
   return SPACES.sub(_gap, text).replace('\\dfrac', '\\frac')
 
 
@@ -62,7 +64,7 @@ def _gap(match: re.Match) -> str:
 
 
 def same(a: str, b: str) -> Outcome:
-  """Is the answer `a` the answer `b`? Bounded and total."""
+  """Tells whether the answer `a` is the answer `b`. Bounded and total."""
   if a == b:
     return Outcome(bool(a.strip()), True)
   number_a, number_b = plain_number(a), plain_number(b)
@@ -148,7 +150,9 @@ class Readings:
     )
 
   def variants(self, against: Node) -> list[dict]:
-    """Keyword arguments of the other readings, given the other answer."""
+    """Returns keyword arguments of the other readings, given the other
+    answer.
+    """
     found = []
     if 'commas' in self.others:
       found.append({'commas': False})
@@ -177,7 +181,7 @@ def _any_reading(a: Readings, b: Readings, budget: Budget) -> bool:
 
 
 def value(text: str) -> Node:
-  """The tree of an answer, of an equation its value."""
+  """Returns the tree of an answer, of an equation its value."""
   node = parse(clean(text))[0]
   if forms.is_equation(node) and forms.is_name(node.args[0]):
     return node.args[-1]

@@ -9,7 +9,7 @@ class Brackets:
   """Mixed into `parser.Parser`, which has the token position."""
 
   def bracketed(self, left: str) -> Node:
-    """A group, a tuple, or an interval of any openness."""
+    """Parses a group, a tuple, or an interval of any openness."""
     self.next()
     state, self.bars, self.builders = (self.bars, self.builders), 0, 0
     angles, self.angles = self.angles, 0
@@ -30,7 +30,7 @@ class Brackets:
     return inner._replace(value=left + right)
 
   def braced(self) -> Node:
-    """A TeX group, a set, or {x | conditions}."""
+    """Parses a TeX group, a set, or {x | conditions}."""
     explicit = self.next().value == '\\{'
     if self.take('}', '\\}'):
       return EMPTY

@@ -19,7 +19,7 @@ ROUNDED = frozenset(('~', 'note'))
 
 
 def values(equation: Node, budget: Budget) -> list[Node]:
-  """What `x = 5` says when it is held against `5`: at most two values."""
+  """Tells what `x = 5` says when it is held against `5`: at most two values."""
   sides, operators = list(equation.args), list(equation.value)
   first = _is_label(sides[0])
   last = not first and _is_label(sides[-1])

@@ -16,7 +16,7 @@ ROUNDS = 24  # a composite number passes with probability 4^-24
 
 @functools.lru_cache(None)
 def prime(which: int) -> int:
-  """This process's prime of that number."""
+  """Returns this process's prime of that number."""
   while True:
     candidate = secrets.randbits(BITS) | 1 << (BITS - 1) | 1
     if _is_prime(candidate):
@@ -24,7 +24,9 @@ def prime(which: int) -> int:
 
 
 def share(name: str, size: int = 40) -> int:
-  """`size` bytes that belong to a name, mixed with the process's key."""
+  """Returns `size` bytes that belong to a name, mixed with the process's
+  key.
+  """
   mixed = hashlib.blake2b(name.encode(), key=KEY, digest_size=size)
   return int.from_bytes(mixed.digest(), 'big')
 

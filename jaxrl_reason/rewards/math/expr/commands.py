@@ -62,7 +62,9 @@ class Commands:
     raise ParseError(f'unknown command \\{name}')
 
   def argument(self) -> Node:
-    """A TeX argument: a group, or the next single digit, letter or command."""
+    """Parses a TeX argument: a group, or the next single digit, letter or
+    command.
+    """
     if self.token.kind == 'num' and len(self.token.value) > 1:
       digits = self.token.value
       if not digits.isdigit():
@@ -81,7 +83,9 @@ class Commands:
     return self.script()
 
   def script(self, *, chained: bool = True) -> Node:
-    """What ^ or _ applies to; x^12 and x^-1 without braces mean x^{12}."""
+    """Parses what ^ or _ applies to; x^12 and x^-1 without braces mean
+    x^{12}.
+    """
     if self.on('-', '+'):
       self.enter()
       negative = self.next().value == '-'

@@ -36,7 +36,7 @@ AXES = tuple(symbol(f'unit vector {axis}') for axis in 'ijk')
 
 
 def equal(a: Node, b: Node, budget: Budget) -> bool:
-  """Symmetric: the same answer, whichever is the gold one."""
+  """Tells whether two answers are the same, whichever is the gold one."""
   a, b = tidy(a, b)
   if a == b or _mirrored(a) == b or _dispatch(a, b, budget):
     return True
@@ -258,7 +258,7 @@ def _sets(a: Node, b: Node, budget: Budget) -> bool | None:
 
 
 def as_matrix(node: Node) -> tuple[tuple[int, int], tuple[Node, ...]] | None:
-  """(shape, cells); a tuple is a column, nested lists are rows."""
+  """Returns (shape, cells); a tuple is a column, nested lists are rows."""
   if node.kind == 'matrix':
     return node.value, node.args
   if not is_tuple(node) and not (node.kind == 'seq' and node.args):

@@ -21,7 +21,7 @@ MAX_MODULAR_FACTORIAL = 20_000  # 5 ms
 
 
 def integer(value, largest: int | None = None) -> int:
-  """`value` as an int, or Outside."""
+  """Returns `value` as an int, or raises Outside."""
   if value.denominator != 1:
     raise Outside('no integer')
   value = int(value)
@@ -31,7 +31,7 @@ def integer(value, largest: int | None = None) -> int:
 
 
 def integer_root(value: int, degree: int) -> int | None:
-  """The exact root of an integer, if it has one."""
+  """Returns the exact root of an integer, if it has one."""
   if value < 0:
     found = integer_root(-value, degree) if degree % 2 else None
     return None if found is None else -found
@@ -132,15 +132,27 @@ def _permutations(n: Fraction, k: Fraction) -> int:
   return math.perm(integer(n, 10**6), integer(k, 1_000))
 
 
+def _sign(x: Fraction) -> int:
+  return (x > 0) - (x < 0)
+
+
+def _gcd(*xs: Fraction) -> int:
+  return math.gcd(*(integer(x) for x in xs))
+
+
+def _lcm(*xs: Fraction) -> int:
+  return math.lcm(*(integer(x, 10**100) for x in xs[:8]))
+
+
 CALLS = {
   'abs': abs,
   'floor': math.floor,
   'ceil': math.ceil,
-  'sgn': lambda x: (x > 0) - (x < 0),
+  'sgn': _sign,
   'max': max,
   'min': min,
-  'gcd': lambda *xs: math.gcd(*(integer(x) for x in xs)),
-  'lcm': lambda *xs: math.lcm(*(integer(x, 10**100) for x in xs[:8])),
+  'gcd': _gcd,
+  'lcm': _lcm,
   'binom': _binomial,
   'perm': _permutations,
 }
@@ -194,7 +206,7 @@ class Modular(Exact):
     return self.random(f'unit {base}') * self.number(factor) % self.prime
 
   def random(self, name: str) -> int:
-    """This process's residue for a name."""
+    """Returns this process's residue for a name."""
     return chance.share(f'{self.salt} {name}') % self.prime
 
   def _add(self, node: Node) -> int:

@@ -22,7 +22,7 @@ SUBSCRIPTED = re.compile('[Cc]_?[0-9]')
 
 
 def tidy(a: Node, b: Node) -> tuple[Node, Node]:
-  """Conditions dropped, free integers renamed, one-element sets opened."""
+  """Drops conditions, renames free integers, opens sets of one element."""
   a, integers_a = _without_conditions(a)
   b, integers_b = _without_conditions(b)
   a, b = (scaled(_opened(_members(n))) for n in (a, b))
@@ -48,19 +48,18 @@ def _members(node: Node) -> Node:
 
 
 def scaled(node: Node) -> Node:
-  """A number times a matrix, and a sum of matrices, worked out."""
+  """Works out a number times a matrix, and a sum of matrices."""
   if node.kind == 'neg':
-    inner = scaled(node.args[0])
-    return _cells(inner, lambda cell: Node('neg', (cell,))) or node
+    return _per_cell('neg', scaled(node.args[0])) or node
   if node.kind == 'div':
     inner = scaled(node.args[0])
-    return _cells(inner, lambda cell: Node('div', (cell, node.args[1]))) or node
+    return _per_cell('div', inner, after=node.args[1:]) or node
   if node.kind == 'mul' and node.has('matrix'):
     parts = [scaled(a) for a in node.args]
     factors = tuple(p for p in parts if p.kind != 'matrix')
     if len(factors) + 1 == len(parts):
       matrix = next(p for p in parts if p.kind == 'matrix')
-      return _cells(matrix, lambda cell: Node('mul', (*factors, cell))) or node
+      return _per_cell('mul', matrix, before=factors)
   if node.kind == 'add' and node.has('matrix'):
     parts = [scaled(a) for a in node.args]
     if len({(p.kind, p.value) for p in parts}) == 1:
@@ -69,10 +68,14 @@ def scaled(node: Node) -> Node:
   return node
 
 
-def _cells(node: Node, change) -> Node | None:
-  if node.kind != 'matrix':
+def _per_cell(kind: str, matrix: Node, before=(), after=()) -> Node | None:
+  """The matrix of `kind` of each cell and the arguments before and after it;
+  None of what is no matrix.
+  """
+  if matrix.kind != 'matrix':
     return None
-  return node._replace(args=tuple(change(cell) for cell in node.args))
+  cells = (Node(kind, (*before, cell, *after)) for cell in matrix.args)
+  return matrix._replace(args=tuple(cells))
 
 
 def _opened(node: Node) -> Node:
@@ -122,7 +125,9 @@ def _renamed(a: Node, b: Node, integers_a: list, integers_b: list):
 
 
 def constants_renamed(a: Node, b: Node) -> list[Node]:
-  """`a` with its constants of integration named, in any order, like b's."""
+  """Returns `a` with its constants of integration named, in any order, like
+  b's.
+  """
   all_a, all_b = names(a), names(b)
   own_a, own_b = all_a - all_b, all_b - all_a
   if not own_a and not own_b:
@@ -156,7 +161,7 @@ def is_equation(node: Node) -> bool:
 
 
 def is_name(node: Node) -> bool:
-  """x, f(x), (x, y), AB, angle A: what an answer can be the value of."""
+  """Tells whether an answer can be the value of a node: x, f(x), (x, y), AB."""
   if node.kind == 'sym':
     return True
   if node.kind == 'call':
@@ -174,7 +179,9 @@ def is_name(node: Node) -> bool:
 
 
 def is_many(node: Node) -> bool:
-  """A bare or braced list, or something with plus-minus signs."""
+  """Tells whether a node is a bare or braced list, or something with plus-minus
+  signs.
+  """
   if node.kind == 'seq':
     return node.value in BARE or node.value == '{}'
   return node.kind != 'seq' and node.has('pm')
@@ -185,7 +192,7 @@ def is_tuple(node: Node) -> bool:
 
 
 def expand(node: Node) -> list[Node]:
-  """The values of an expression with plus-minus signs."""
+  """Returns the values of an expression with plus-minus signs."""
   signs = [n for n in node.walk() if n.kind == 'pm']
   if not signs:
     return [node]
@@ -207,7 +214,7 @@ def _signed(node: Node, choice) -> Node:
 
 
 def elements(node: Node) -> list[Node]:
-  """All values of a list, its plus-minus signs written out."""
+  """Returns all values of a list, its plus-minus signs written out."""
   items = node.args if node.kind == 'seq' and is_many(node) else (node,)
   found = [value for item in items for value in _expanded(item)]
   if len(found) > MAX_ITEMS:
@@ -227,7 +234,9 @@ def _expanded(item: Node) -> list[Node]:
 
 
 def assignments(node: Node) -> dict[str, Node] | None:
-  """{'x': 1, 'y': 2} of 'x = 1, y = 2'; None if anything else is in it."""
+  """Returns {'x': 1, 'y': 2} of 'x = 1, y = 2'; None if anything else is in
+  it.
+  """
   if node.kind != 'seq' or node.value == 'or':
     return None
   found: dict[str, Node] = {}

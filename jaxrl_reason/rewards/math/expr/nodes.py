@@ -72,7 +72,7 @@ def number(value) -> Node:
 
 
 def decimal(text: str) -> Node:
-  """Digits, with a point or an exponent, as an exact number."""
+  """Reads digits, with a point or an exponent, as an exact number."""
   mantissa, _, exponent = text.lower().partition('e')
   whole, _, fraction = mantissa.partition('.')
   scale = int(exponent or 0) - len(fraction)
@@ -94,7 +94,7 @@ def names(node: Node, kind: str = 'sym') -> set[str]:
 
 
 def replace(node: Node, old: Node, new: Node) -> Node:
-  """`node` with every `old` replaced."""
+  """Returns `node` with every `old` replaced."""
   if node == old:
     return new
   if not node.args:

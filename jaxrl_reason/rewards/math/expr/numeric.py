@@ -31,7 +31,7 @@ _LOCAL = threading.local()
 
 
 def context(bits: int):
-  """This thread's mpmath context of that precision."""
+  """Returns this thread's mpmath context of that precision."""
   contexts = _LOCAL.__dict__
   if bits not in contexts:
     made = mpmath.MPContext()
@@ -70,7 +70,9 @@ class Numeric(Evaluator):
     return self.mp.mpf(value.numerator) / value.denominator
 
   def random(self, name: str):
-    """Fixed for a name; between scale[0] and scale[0] + scale[1]."""
+    """Draws a number fixed for a name; between scale[0] and scale[0] +
+    scale[1].
+    """
     if name in self.fixed:
       return self.number(self.fixed[name])
     low, width = self.scale
@@ -108,7 +110,7 @@ class Numeric(Evaluator):
     return self.checked(super()._mul(node))
 
   def checked(self, value):
-    """`value`, if it is finite enough to go on with."""
+    """Returns `value`, if it is finite enough to go on with."""
     if self.mp.isnan(value):
       raise Undefined('not a number')
     if (
@@ -120,7 +122,7 @@ class Numeric(Evaluator):
     return value
 
   def magnitude(self, value) -> int:
-    """log2, at least 0."""
+    """Computes log2, at least 0."""
     if self.mp.isinf(value):
       raise Undefined('infinite')
     return max(0, int(self.mp.mag(value))) if value else 0
@@ -181,7 +183,7 @@ class Numeric(Evaluator):
       raise Outside(node.value) from e
 
   def unknown(self, name: str, values):
-    """f(x) of a function nobody defined: some smooth function of x."""
+    """Computes f(x) of a function nobody defined: some smooth function of x."""
     total = self.random(f'function {name}')
     for i, value in enumerate(values):
       total = total + SINE(self, value * (i + 2) + total)
@@ -225,6 +227,28 @@ def _stepped(name: str):
   return call
 
 
+def _of_mp(name: str):
+  """mpmath's function, for any argument."""
+
+  def call(self, value):
+    return getattr(self.mp, name)(value)
+
+  return call
+
+
+def _plain(function):
+  """A function of Python's that takes mpmath's numbers as they are."""
+
+  def call(self, *values):
+    return function(*values)
+
+  return call
+
+
+def _lg(self, value):
+  return self.ln(value) / self.mp.log(10)
+
+
 def _log(self, value, base=None):
   if base is None:
     return self.ln(value)
@@ -245,16 +269,16 @@ def _perm(self, n, k):
 
 
 FUNCTIONS = {
-  'ln': lambda self, x: self.ln(x),
+  'ln': Numeric.ln,
   'log': _log,
-  'lg': lambda self, x: self.ln(x) / self.mp.log(10),
-  'abs': lambda self, x: abs(x),
-  'conj': lambda self, x: self.mp.conj(x),
+  'lg': _lg,
+  'abs': _plain(abs),
+  'conj': _of_mp('conj'),
   'floor': _stepped('floor'),
   'ceil': _stepped('ceil'),
-  'sgn': lambda self, x: self.mp.sign(x),
-  'max': lambda self, *xs: max(xs),
-  'min': lambda self, *xs: min(xs),
+  'sgn': _of_mp('sign'),
+  'max': _plain(max),
+  'min': _plain(min),
   'binom': _binom,
   'perm': _perm,
 }

@@ -45,7 +45,7 @@ def parse(
   tight: bool = False,  # 1/2x is 1/(2x)
   letters: bool = False,  # the m of "5 m" is a metre
 ) -> tuple[Node, frozenset[str]]:
-  """The tree of a cleaned answer, and which other readings it has.
+  """Parses a cleaned answer: its tree, and which other readings it has.
 
   They are named like the arguments; 'glued' is `letters` without a space.
   """
@@ -103,7 +103,7 @@ class Parser(Atoms, Brackets, Commands, Quantities):
       raise Limit('nested too deeply')
 
   def listing(self) -> Node:
-    """One answer or several; the words between them are kept."""
+    """Parses one answer or several; the words between them are kept."""
     if self.token.kind in ('word', 'unit') and self.peek().value == ':':
       self.next()  # "domain: (0, 1)", "total: 12"
       self.next()
@@ -219,7 +219,7 @@ class Parser(Atoms, Brackets, Commands, Quantities):
     return Node('pm', (inner,), 1 if operator == 'pm' else -1)
 
   def product(self) -> Node:
-    """Factors and divisors of one term, flat: a/b/c is a/(bc)."""
+    """Parses factors and divisors of one term, flat: a/b/c is a/(bc)."""
     above, below = [self.power()], []
     while True:
       last = (below or above)[-1]
@@ -240,7 +240,7 @@ class Parser(Atoms, Brackets, Commands, Quantities):
         return _quotient(above, below)
 
   def factor(self) -> Node:
-    """After an explicit operator a sign may follow: 3 * -2."""
+    """Parses a factor; after an explicit operator a sign may follow: 3 * -2."""
     if self.on('-', '+'):
       return self.signed_factor()
     return self.power()
@@ -286,7 +286,7 @@ class Parser(Atoms, Brackets, Commands, Quantities):
     return token.kind == 'op' and token.value in OPENERS
 
   def power(self) -> Node:
-    """An atom with what is written behind it: ! % degrees ' ^ and _."""
+    """Parses an atom with what is written behind it: ! % degrees ' ^ and _."""
     base = self.atom()
     for _ in range(MAX_POSTFIX):
       if self.on('^'):

@@ -30,7 +30,7 @@ def difference(equation: Node) -> Node:
 def proportional(
   a: Node, b: Node, budget: Budget, *, positive: bool = False
 ) -> bool:
-  """Is a / b a constant other than 0 (above 0 if `positive`)?"""
+  """Tells whether a / b is a constant other than 0 (if `positive`, above)."""
   if names(a) != names(b) or not names(a):
     return False
   if not positive:
@@ -76,7 +76,7 @@ def _ratio(a: Node, b: Node, budget: Budget, point: dict):
 
 
 def cleared(node: Node) -> tuple[Node, Node]:
-  """(numerator, denominator) of sums and products of quotients."""
+  """Returns (numerator, denominator) of sums and products of quotients."""
   if node.kind == 'div':
     above, below = (cleared(a) for a in node.args)
     return _times(above[0], below[1]), _times(above[1], below[0])

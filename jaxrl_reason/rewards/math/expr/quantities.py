@@ -8,7 +8,7 @@ class Quantities:
   """Mixed into `parser.Parser`, which has the token position."""
 
   def quantity(self, above: list[Node]) -> Node:
-    """The next factor: a unit where numbers or units precede."""
+    """Parses the next factor: a unit where numbers or units precede."""
     measured = above[-1].has('num', 'dec', 'const', 'unit')
     if not self._at_unit() or (
       self.token.kind == 'unit' and not measured and self._letters_ahead()
@@ -51,7 +51,7 @@ class Quantities:
     return self._at_unit() and self.token.kind != 'word'
 
   def temperature(self):
-    """The C of 20 degrees C."""
+    """Parses the C of 20 degrees C."""
     token, following = self.token, self.peek()
     if token.kind == 'letter' and token.value in 'CF':
       if not token.spaced or token.roman or following.kind == 'end':
@@ -82,7 +82,9 @@ class Quantities:
     self.token = self.tokens[self.at]
 
   def unit(self) -> Node:
-    """One unit with its power; unknown words after a number count things."""
+    """Parses one unit with its power; unknown words after a number count
+    things.
+    """
     token = self.next()
     spelling = token.value
     if token.kind == 'word':

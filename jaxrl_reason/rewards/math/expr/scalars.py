@@ -37,7 +37,9 @@ SYMBOLS_OF_INTEGERS = frozenset('nmk')
 
 
 def equal(a: Node, b: Node, budget: Budget) -> bool:
-  """Equality, with the freedoms answers take: units, percent, log base."""
+  """Tells whether two scalars are equal, with the freedoms answers take: units,
+  percent, log base.
+  """
   if a == b:
     return True
   if INF in a.walk() or INF in b.walk():
@@ -77,7 +79,7 @@ def has_variables(node: Node) -> bool:
 
 
 def modular(a: Node, b: Node, budget: Budget) -> bool:
-  """Rational functions; Outside if either is none."""
+  """Compares rational functions; Outside if either is none."""
   for field in (1, 2):  # the second prime checks the first
     domain = Modular(budget, salt=field, field=field)
     try:
@@ -92,7 +94,7 @@ def modular(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def numeric(a: Node, b: Node, budget: Budget) -> bool:
-  """Equal wherever both are real; if never real, equal as complex values."""
+  """Compares wherever both are real; if never real, equal as complex values."""
   symbols = sorted(names(a) | names(b))
   points = Points(a, b, budget)
   try:
@@ -130,7 +132,7 @@ class Points:
     self.overflow: Overflow | None = None
 
   def decide(self, symbols: list[str], whole: tuple) -> bool | None:
-    """True or False; None when no point was conclusive."""
+    """Decides, True or False; None when no point was conclusive."""
     real = both_complex = 0
     different = False
     # Pieces of |x| and its like agree on half of the points.
@@ -156,7 +158,9 @@ class Points:
     return True
 
   def survive(self, symbols: list[str]) -> bool:
-    """Equal also where floors jump, and at a point that nobody knows?"""
+    """Tells whether both stay equal where floors jump and at an unknown
+    point.
+    """
     if not symbols:
       return True
     points = [
@@ -166,7 +170,7 @@ class Points:
     return not any(outcome == (True, False) for outcome in outcomes)
 
   def at(self, **point) -> tuple[bool, bool] | None:
-    """(both real, equal) or None where either has no value."""
+    """Returns (both real, equal) or None where either has no value."""
     for precision in (BITS, MORE_BITS):
       domain = Numeric(self.budget, precision, **point)
       try:
@@ -194,12 +198,12 @@ def is_real(mp, value) -> bool:
 
 
 def larger(mp, x, y) -> int:
-  """log2 of the larger one."""
+  """Computes log2 of the larger one."""
   return max(int(mp.mag(v)) if v else -(10**6) for v in (x, y))
 
 
 def near(mp, x, y) -> bool | None:
-  """Equality up to rounding at BITS; None when more digits are needed."""
+  """Tells equality up to rounding at BITS; None when more digits are needed."""
   if x == y:
     return True
   if mp.isinf(x) or mp.isinf(y):
@@ -214,7 +218,9 @@ def near(mp, x, y) -> bool | None:
 
 
 def nearer(mp, x, y, size_before: int) -> bool:
-  """The same at MORE_BITS, where noise has become smaller and values not."""
+  """Does what `near` does at MORE_BITS, where noise has become smaller and
+  values not.
+  """
   if x == y:
     return True
   size, gap = larger(mp, x, y), int(mp.mag(x - y))
@@ -227,7 +233,7 @@ def nearer(mp, x, y, size_before: int) -> bool:
 
 
 def rounded(a: Node, b: Node, budget: Budget) -> bool:
-  """Is one a long decimal and the other a value that rounds to it?"""
+  """Tells whether one is a long decimal that the other rounds to."""
   for decimal, other in ((a, b), (b, a)):
     sign, bare = (
       (-1, decimal.args[0]) if decimal.kind == 'neg' else (1, decimal)
@@ -295,7 +301,9 @@ def units_of(node: Node) -> set[str]:
 
 
 def strippable(node: Node) -> bool:
-  """No sum of different units: 3 h 20 min is not 23."""
+  """Tells whether a node has no sum of different units: 3 h 20 min is not
+  23.
+  """
   for part in node.walk():
     if part.kind == 'add':
       sets = [units_of(term) for term in part.args]
@@ -305,12 +313,12 @@ def strippable(node: Node) -> bool:
 
 
 def without_base(node: Node) -> Node:
-  """101_2 as its digits: where the question names the base."""
+  """Gives 101_2 as its digits: where the question names the base."""
   return number(int(node.value[0])) if node.kind == 'base' else node
 
 
 def without_units(node: Node) -> Node:
-  """Units to 1, except in arguments: sin 30 degrees stays what it is."""
+  """Sets units to 1, except in arguments: sin 30 degrees stays what it is."""
   if node.kind == 'unit':
     return ONE
   if node.kind == 'call' or not node.args:
@@ -319,7 +327,7 @@ def without_units(node: Node) -> Node:
 
 
 def decimal_logs(node: Node) -> Node:
-  """log without a base as log base 10."""
+  """Reads log without a base as log base 10."""
   args = tuple(decimal_logs(a) for a in node.args)
   is_bare_log = node.kind == 'call' and node.value == 'log' and len(args) == 1
   return node._replace(args=args, value='lg' if is_bare_log else node.value)

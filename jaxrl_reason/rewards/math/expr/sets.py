@@ -51,7 +51,7 @@ class RealSet(NamedTuple):
 
 
 def is_set_like(node: Node) -> bool:
-  """Can this only be meant as a set of reals (or can it not)?"""
+  """Tells whether a node can only be meant as a set of reals."""
   if node == EMPTY or node.kind in ('setop', 'builder'):
     return True
   if node.kind == 'const':
@@ -126,7 +126,7 @@ class Reader:
     return self.interval(node, True, node, True, variable)
 
   def order(self, a: End, b: End) -> int:
-    """-1, 0 or 1; equal up to rounding is 0."""
+    """Returns -1, 0 or 1; equal up to rounding is 0."""
     if a.value is None or b.value is None:
       raise Outside('ends with variables')
     if near(self.mp, a.value, b.value) is True:
@@ -134,7 +134,9 @@ class Reader:
     return -1 if a.value < b.value else 1
 
   def tidy(self, intervals) -> tuple[Interval, ...]:
-    """Sorted, disjoint, none empty; as given when ends have variables."""
+    """Sorts and joins intervals, none of them empty; as given when ends have
+    variables.
+    """
     if len(intervals) > MAX_INTERVALS:
       raise Limit('too many intervals')
     if any(e.value is None for i in intervals for e in (i.low, i.high)):
@@ -332,7 +334,7 @@ NAMED = {
 
 
 def read(node: Node, budget: Budget) -> RealSet:
-  """The set of reals that a node describes, or Outside."""
+  """Reads the set of reals that a node describes, or raises Outside."""
   try:
     return Reader(budget).read(node)
   except Undefined as e:

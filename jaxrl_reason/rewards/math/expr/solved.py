@@ -9,14 +9,16 @@ MEMBERSHIP = frozenset(('in', 'notin'))
 
 
 def alike(a: Node, b: Node) -> bool:
-  """Are both solved, or neither? Of one variable; of more it depends."""
+  """Tells whether both are solved, or neither. Of one variable; of more it
+  depends.
+  """
   if len(names(a) | names(b)) > 1:
     return True
   return is_solved(a) == is_solved(b)
 
 
 def is_solved(node: Node) -> bool:
-  """Has every relation its variable alone, and on one side only?"""
+  """Tells whether every relation has its variable alone on one side only."""
   return all(_isolates(part) for part in node.walk() if part.kind == 'rel')
 
 

@@ -26,7 +26,7 @@ MAX_SOLVED = 4  # pairs of an argument and a variable
 
 
 def points(a: Node, b: Node, budget: Budget) -> list[dict[str, Fraction]]:
-  """Values of the variables; none where nothing jumps."""
+  """Chooses values of the variables; none where nothing jumps."""
   inner = {
     call.args[0]
     for call in (*a.walk(), *b.walk())

@@ -116,7 +116,7 @@ class Builder(Evaluator):
 
 
 def equal(a: Node, b: Node) -> bool:
-  """Does sympy find the difference to be zero?"""
+  """Tells whether sympy finds the difference to be zero."""
   if any(sum(1 for _ in n.walk()) > MAX_NODES or n == INF for n in (a, b)):
     return False
   build = Builder(Budget())

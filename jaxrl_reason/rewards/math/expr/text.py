@@ -186,16 +186,24 @@ DELIMITERS = (
 
 
 def to_ascii(text: str) -> str:
-  """Unicode spellings to ASCII and LaTeX ones; other scripts stay."""
+  """Converts Unicode spellings to ASCII and LaTeX ones; other scripts stay."""
   if text.isascii():
     return text
-  text = SUPER.sub(lambda m: f'^{{{m[0].translate(SUPER_TABLE)}}}', text)
-  text = SUB.sub(lambda m: f'_{{{m[0].translate(SUB_TABLE)}}}', text)
+  text = SUPER.sub(_superscript, text)
+  text = SUB.sub(_subscript, text)
   return text.translate(TABLE)
 
 
+def _superscript(found: re.Match) -> str:
+  return f'^{{{found[0].translate(SUPER_TABLE)}}}'
+
+
+def _subscript(found: re.Match) -> str:
+  return f'_{{{found[0].translate(SUB_TABLE)}}}'
+
+
 def clean(text: str) -> str:
-  """The answer without its dress."""
+  """Returns the answer without its dress."""
   text = SPACES.sub(' ', PAINT.sub('', to_ascii(text))).strip()
   while True:
     bare = _undress(text)

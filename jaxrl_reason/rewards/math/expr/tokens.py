@@ -270,7 +270,9 @@ class Reader:
 
 
 def classify(word: str, roman: bool) -> list[tuple[str, object]]:
-  """A run of letters as (kind, value): one word, or a product of letters."""
+  """Classifies a run of letters as (kind, value): one word, or a product of
+  letters.
+  """
   lower = word.lower()
   if lower in KEYWORDS:
     return [KEYWORDS[lower]]

@@ -194,7 +194,9 @@ SPLIT = re.compile(f'({"|".join(_SPLIT)})')
 
 
 def segments(word: str) -> list[str] | None:
-  """'xlnx' -> ['x', 'ln', 'x']; None when it is no run of functions."""
+  """Splits 'xlnx' into ['x', 'ln', 'x']; None of what is no run of
+  functions.
+  """
   pieces = SPLIT.split(word)
   if len(pieces) == 1 or any(len(p) > 2 for p in pieces[::2]):
     return None

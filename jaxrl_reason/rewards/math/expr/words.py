@@ -120,7 +120,7 @@ DATE_WORD = re.compile(
 
 
 def undressed(text: str) -> str:
-  """Without \\text and the braces and dollars that go with it."""
+  """Removes \text and the braces and dollars that go with it."""
   text = DRESS.sub(' ', text)
   for mark in '{}$*':
     text = text.replace(mark, ' ')
@@ -143,12 +143,16 @@ def as_phrase(text: str) -> str:
 
 
 def is_wordy(text: str) -> bool:
-  """Letters, spaces and the punctuation of sentences."""
+  """Tells whether a text is letters, spaces and the punctuation of
+  sentences.
+  """
   return bool(ONLY_WORDS.fullmatch(undressed(text)))
 
 
 def is_text(text: str) -> bool:
-  """Nothing but words, at least one of them no name of mathematics."""
+  """Tells whether a text is nothing but words, at least one of them no name of
+  mathematics.
+  """
   return is_wordy(text) and any(_is_plain_word(word) for word in words(text))
 
 
@@ -174,7 +178,7 @@ PLAIN_SHORT = frozenset(
 
 
 def as_node(text: str) -> Node | None:
-  """What a text means as mathematics: a number word, a set."""
+  """Reads what a text means as mathematics: a number word, a set."""
   found = words(text)
   phrase = ' '.join(found)
   if HEDGES & set(found):
@@ -204,7 +208,9 @@ def number_word(phrase: str) -> int | None:
 
 
 def same_text(a: str, b: str) -> bool:
-  """Equal words; for single letters case and order have a meaning."""
+  """Tells whether words are equal; for single letters case and order have a
+  meaning.
+  """
   phrase_a, phrase_b = as_phrase(a), as_phrase(b)
   if 'yes' in (phrase_a, phrase_b) or 'no' in (phrase_a, phrase_b):
     phrase_a, phrase_b = _yes_or_no(a), _yes_or_no(b)
@@ -223,13 +229,13 @@ def _yes_or_no(text: str) -> str:
 
 
 def choice(text: str) -> str | None:
-  """The letter of an answer that is nothing but a choice."""
+  """Returns the letter of an answer that is nothing but a choice."""
   match = CHOICE.fullmatch(undressed(text))
   return match[1].upper() if match else None
 
 
 def labelled_choice(text: str) -> tuple[str, str] | None:
-  """(letter, rest) of "(B) 12" and "B. 12"."""
+  """Returns (letter, rest) of "(B) 12" and "B. 12"."""
   match = LABELLED.fullmatch(undressed(text))
   if match is None or OTHER_LABEL.search(match[3]):
     return None  # (A) 5 (B) 6
@@ -237,7 +243,7 @@ def labelled_choice(text: str) -> tuple[str, str] | None:
 
 
 def choices(text: str) -> frozenset[str] | None:
-  """The letters of ABD and of A, B, D."""
+  """Returns the letters of ABD and of A, B, D."""
   bare = BRACKETED.sub(r'\1', undressed(text))  # (A) and (C), (A)(C)
   if len(bare) > 40:
     return None
@@ -252,7 +258,7 @@ def choices(text: str) -> frozenset[str] | None:
 
 
 def clock(text: str) -> tuple[int, int, str] | None:
-  """(hour, minute, 'a', 'p' or '') of a time of day."""
+  """Reads (hour, minute, 'a', 'p' or '') of a time of day."""
   match = CLOCK.fullmatch(undressed(text))
   if match is None:
     return hour(text)
@@ -261,13 +267,15 @@ def clock(text: str) -> tuple[int, int, str] | None:
 
 
 def hour(text: str) -> tuple[int, int, str] | None:
-  """The same of a full hour: 6 p.m."""
+  """Reads the same of a full hour: 6 p.m."""
   match = HOUR.fullmatch(undressed(text))
   return (int(match[1]), 0, match[2].lower()) if match else None
 
 
 def same_clock(a: tuple, b: tuple) -> bool:
-  """Equal, where a.m. or p.m. may be left out on one side."""
+  """Tells whether times are equal, where a.m. or p.m. may be left out on one
+  side.
+  """
   if a[1] != b[1]:
     return False
   if a[2] == b[2] or '' in (a[2], b[2]):
@@ -281,7 +289,7 @@ def _hours(time: tuple) -> int:
 
 
 def date(text: str) -> tuple | None:
-  """(day, month, year or None) of a date with its month in words."""
+  """Reads (day, month, year or None) of a date with its month in words."""
   match = DATE_WORD.fullmatch(undressed(text))
   if match is None or bool(match[1]) == bool(match[3]):
     return None

@@ -1,0 +1,118 @@
+r"""Makes a file of problems fit to train on.
+
+  python -m jaxrl_reason.curate --file=problems.jsonl --out=curated \
+    --near_duplicates=0.8 --against=gsm8k/test.jsonl --heldout=0.02
+  python -m jaxrl_reason.curate --file=problems.parquet --out=curated \
+    --model=runs/a --k=8 --keep=0.1,0.9
+
+Repeated questions, near duplicates and what evaluation files ask are removed;
+a model's pass rate sorts the rest by difficulty. OUT gets train.jsonl (and
+test.jsonl, by a hash of the question), failing.jsonl (what the model never
+solves), removed.jsonl with reasons, report.json and, of the model, answers/.
+The same command goes on where it was stopped. docs/evaluating.md has more.
+"""
+
+import pathlib
+import sys
+
+from jaxrl_reason import command
+
+FORMS = ('jsonl', 'parquet')
+
+
+def parser() -> command.Parser:
+  """The flags."""
+  p = command.Parser('jaxrl_reason.curate', __doc__)
+  p.text('--file', None, 'problems, .jsonl or .parquet', required=True)
+  p.text('--out', None, 'folder to write, or to go on with', required=True)
+  p.text('--question', 'question', 'field of a row; a.0.b goes inside')
+  p.text('--answer', 'answer', 'field of the answer')
+  p.text('--solution', '', 'field of a worked solution')
+  p.text('--verifier', 'math', 'reward that judges answers')
+  p.number('--near_duplicates', 0.0, 'similarity (Jaccard) to remove; 0: none')
+  p.text('--against', '', 'evaluation files whose problems are removed')
+  p.number('--ngram', 13, 'words in common that make a problem contaminated')
+  p.text('--model', '', 'whose pass rate is wanted, as of evaluate')
+  p.text('--prompt', 'own', 'how problems are written out, as of evaluate')
+  p.number('--k', 8, 'samples of a problem')
+  p.number('--batch', 256, 'completions at a time, over all devices')
+  p.number('--temperature', 1.0, 'of sampling')
+  p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
+  p.text('--buckets', '0.25,0.75', 'pass rates between difficulties')
+  p.text('--keep', '0,1', 'least and largest pass rate of what is kept')
+  p.number('--heldout', 0.0, 'share of problems that go into test')
+  p.text('--format', 'jsonl', 'of what is written: jsonl or parquet')
+  p.number('--seed', 0, 'of the noise')
+  p.text('--dtype', '', 'float32 or bfloat16; default: float32 on CPU only')
+  p.text('--mesh', '-1,1,1', 'devices along data, fsdp, tensor')
+  p.number('--workers', 2, 'verifier processes')
+  p.number('--timeout_s', 10.0, 'of one verification')
+  p.hosts()
+  return p
+
+
+def options(a):
+  """What the flags say, as `curation.Options`.
+
+  Raises:
+    ValueError: names the flag.
+  """
+  from jaxrl_reason.evals import curation, session
+  from jaxrl_reason.run import ranges
+
+  ranges.check(vars(a), ranges.EVALUATE | ranges.CURATE, '--')
+  command.one_of('--format', a.format, FORMS)
+  command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
+  file = pathlib.Path(a.file)
+  if not file.is_file() or file.suffix.removeprefix('.') not in FORMS:
+    raise ValueError(f'--file={a.file} is no file .{" or .".join(FORMS)}')
+  edges = command.listed('--buckets', a.buckets, float)
+  keep = command.listed('--keep', a.keep, float)
+  if not all(0 < x < 1 for x in edges) or list(edges) != sorted(set(edges)):
+    raise ValueError(f'--buckets={a.buckets}: rising, between 0 and 1')
+  if len(keep) != 2 or not 0 <= keep[0] <= keep[1] <= 1:
+    raise ValueError(f'--keep={a.keep}: two pass rates, the least first')
+  models = command.listed('--model', a.model, str)
+  if len(models) > 1:
+    raise ValueError(f'--model={a.model}: one model')
+  if not models and keep != (0, 1):
+    raise ValueError(f'--keep={a.keep} needs the pass rate of a --model')
+  same = ('k', 'batch', 'seed', 'workers', 'timeout_s')
+  asked = session.Options(
+    models=models,
+    suites=(),
+    out=pathlib.Path(a.out),
+    prompts=(a.prompt,),
+    temperatures=(a.temperature,),
+    greedy=False,
+    max_new=a.max_new or None,
+    dtype=a.dtype or None,
+    mesh=command.listed('--mesh', a.mesh, int),
+    **{k: getattr(a, k) for k in same},
+  )
+  return curation.Options(
+    file,
+    {k: getattr(a, k) for k in ('question', 'answer', 'solution')},
+    a.verifier,
+    asked,
+    near_duplicates=a.near_duplicates,
+    against=command.listed('--against', a.against, str),
+    ngram=a.ngram,
+    buckets=edges,
+    keep=keep,
+    heldout=a.heldout,
+    form=a.format,
+  )
+
+
+def main() -> None:
+  a = parser().parse_args()
+  # Imported here: a wrong flag is answered at once.
+  from jaxrl_reason.evals import curation
+  from jaxrl_reason.run import commands
+
+  commands.main(a, options, curation.run)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

@@ -1,0 +1,118 @@
+"""One question put to one model: a file of records that can be gone on with.
+
+  OUT/answers/<model>--<suite>--<prompt>--t<temperature>.jsonl    the records
+  the same with .json                                 what they were made with
+
+Blocks of problems are written in order, so that what a killed command has
+written says where it stood; the same command draws the rest as it would have.
+"""
+
+import dataclasses
+import hashlib
+import json
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from jaxrl_reason import hosts, reading
+from jaxrl_reason.checkpoints import files
+from jaxrl_reason.evals import answers
+from jaxrl_reason.rewards import records
+
+LONGEST = 60  # characters of a part of a file's name
+
+
+def slug(text: str) -> str:
+  """A text as part of a file's name; long ones end in a hash."""
+  name = re.sub(r'[^\w.=@+-]+', '_', text).strip('_')
+  if len(name) <= LONGEST:
+    return name
+  digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+  return f'{name[: LONGEST // 2]}..{name[9 - LONGEST // 2 :]}-{digest}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """Attributes:
+  path: of the records; samples: their numbers, of every problem.
+  settings: all that the answers depend on, as JSON has it.
+  """
+
+  path: pathlib.Path
+  problems: int
+  samples: range
+  settings: dict[str, Any]
+
+  def begin(self) -> int:
+    """The number of records there are, the same on every process; notes the
+    settings at first.
+
+    Raises:
+      ValueError: the file was begun with other settings.
+    """
+    done = hosts.gather(self._begin() if hosts.is_main() else 0)
+    if isinstance(done[0], str):
+      raise ValueError(done[0])
+    return done[0]
+
+  def _begin(self) -> int | str:
+    """The number of records, or why there can be none."""
+    noted = self.path.with_suffix('.json')
+    if not noted.exists():
+      if self.path.exists():
+        return f'{self.path} is there without {noted.name}; move it away'
+      self.path.parent.mkdir(parents=True, exist_ok=True)
+      files.write_whole(noted, json.dumps(self.settings, indent=1))
+    before = reading.json_object(noted)
+    now = json.loads(json.dumps(self.settings))
+    other = [k for k in now if before.get(k) != now[k]]
+    if other:
+      key = other[0]
+      return (
+        f'{self.path} was begun with {key}={before.get(key)!r}, not '
+        f'{now[key]!r}; name another --out, or remove it'
+      )
+    try:
+      done = len(records.finished(self.path))
+    except records.BadRecord as e:
+      return f'{e}; remove the file to begin it again'
+    records.cut_torn(self.path)
+    return done
+
+  @property
+  def total(self) -> int:
+    return self.problems * len(self.samples)
+
+  def rows(self) -> list[dict]:
+    """The records, on process 0; [] on others."""
+    return records.finished(self.path) if hosts.is_main() else []
+
+  def fill(
+    self,
+    asker: answers.Asker,
+    asked: answers.EvalSet,
+    grid: answers.Grid,
+    done: int,
+    tell: Callable[[int], Any],
+  ) -> None:
+    """Draws and writes what is still to do.
+
+    Args:
+      done: records there are.
+      tell: called with the number of records written, block after block.
+    """
+    first = done // len(self.samples)
+    skip = done % len(self.samples)
+    for rows in _rest(asker.blocks(asked, grid, first), skip):
+      if hosts.is_main():
+        with self.path.open('a', encoding='utf-8') as f:
+          f.writelines(map(records.line_of, rows))
+      tell(len(rows))
+
+
+def _rest(blocks: Iterator[list[dict]], skip: int) -> Iterator[list[dict]]:
+  """Blocks without the first records, which are there."""
+  for rows in blocks:
+    yield rows[skip:]
+    skip = 0

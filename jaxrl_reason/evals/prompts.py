@@ -1,0 +1,196 @@
+"""How a problem is written out: variants of the prompt, by name.
+
+own                 as the model's run was trained; of a folder its chat
+                    template, or `boxed` where it has none
+none qa boxed r1_zero chat        the templates of `data.chat`
+TEMPLATE+plan       asks for a plan before the solution
+TEMPLATE+hint=0.3   the first 30 % of the reference solution is given: the
+                    model goes on from there
+TEMPLATE+shots=4    after four solved problems of the suite's train split
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxrl_reason.data import chat
+from jaxrl_reason.data import problems as problems_lib
+from jaxrl_reason.evals import suites
+from jaxrl_reason.evals.loading import Loaded
+
+OWN, CHAT = 'own', 'chat'
+PLAN = '\nFirst write a short plan, then carry it out step by step.'
+KEYS = ('plan', 'hint=SHARE', 'shots=N')
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+  """A way to write prompts; see the module."""
+
+  name: str
+  template: str
+  plan: bool = False
+  hint: float = 0.0
+  shots: int = 0
+
+
+def parse(text: str) -> Variant:
+  """The variant of that name.
+
+  Raises:
+    ValueError: names what is not known in it.
+  """
+  template, *more = text.split('+')
+  known = (OWN, CHAT, *chat.PLAIN)
+  if template not in known:
+    raise ValueError(f'prompt {text!r}: choose {", ".join(known)}')
+  found: dict[str, Any] = {}
+  for part in more:
+    key, _, value = part.partition('=')
+    if part == 'plan':
+      found['plan'] = True
+    elif key == 'hint' and _is_share(value):
+      found['hint'] = float(value)
+    elif key == 'shots' and value.isdecimal() and int(value):
+      found['shots'] = int(value)
+    else:
+      raise ValueError(
+        f'prompt {text!r}: +{part} is none of +{", +".join(KEYS)} (a share '
+        'between 0 and 1, a whole number)'
+      )
+  if found.get('shots') and template in (OWN, CHAT):
+    raise ValueError(f'prompt {text!r}: +shots needs one of {[*chat.PLAIN]}')
+  return Variant(text, template, **found)
+
+
+def _is_share(text: str) -> bool:
+  try:
+    return 0 < float(text) < 1
+  except ValueError:
+    return False
+
+
+@dataclasses.dataclass(frozen=True)
+class Written:
+  """Attributes:
+  ids: tokens of every prompt; stop: those that end a completion.
+  """
+
+  ids: list[list[int]]
+  stop: tuple[int, ...]
+
+
+def write(
+  variant: Variant,
+  found: Loaded,
+  suite: suites.Suite,
+  *,
+  system: str = '',
+  thinking: bool | None = None,
+) -> Written:
+  """Writes out the problems of a suite for a model.
+
+  Args:
+    system, thinking: of chat templates.
+
+  Raises:
+    ValueError: the model or the suite lacks what the variant needs, or the
+      tokenizer lacks a character; names the problem.
+  """
+  tokenizer, stop = found.tokenizer, tuple(found.tokenizer.eos_ids)
+  render, is_chat = _renderer(variant, found, suite, system, thinking)
+  if is_chat:
+    end = chat.turn_end(chat.load(found.texts), tokenizer)
+    stop = stop if end is None or end in stop else (*stop, end)
+  ids = []
+  for i, example in enumerate(suite.examples):
+    try:
+      text = render(_asked(variant, example)) + _given(variant, example)
+      row = list(tokenizer.encode(text))
+    except ValueError as e:
+      raise ValueError(f'{suite.name}, problem {i}: {e}') from e
+    if not row:
+      raise ValueError(f'{suite.name}, problem {i}: its prompt is empty')
+    ids.append(row)
+  return Written(ids, stop)
+
+
+def _asked(variant: Variant, example: dict) -> str:
+  return example['prompt'] + (PLAN if variant.plan else '')
+
+
+def _given(variant: Variant, example: dict) -> str:
+  """The part of the reference solution that the model goes on from."""
+  if not variant.hint:
+    return ''
+  solution = example.get('solution') or ''
+  if solution == example['answer'] or not solution:
+    raise ValueError('+hint needs a worked solution (?solution=FIELD)')
+  words = solution.split(' ')
+  given = words[: int(len(words) * variant.hint)]
+  return ''.join(f'{word} ' for word in given)
+
+
+def _renderer(
+  variant: Variant, found: Loaded, suite: suites.Suite, system, thinking
+) -> tuple[Callable[[str], str], bool]:
+  """(question -> text, whether it is the model's chat template)."""
+  name = variant.template
+  if name == OWN and found.run is not None:
+    return _as_trained(found)
+  if name == OWN:
+    name = CHAT if _has_chat(found) else 'boxed'
+  if name == CHAT:
+    if found.texts is None:
+      raise ValueError(f'{found.name} began from no folder: no chat template')
+    return _by_chat(chat.load(found.texts), system, thinking), True
+  prefix = ''.join(
+    found.tokenizer.token_text(i)
+    for i in getattr(found.tokenizer, 'prefix_ids', ())
+  )
+  shots = _solved(variant, suite)
+
+  def render(question):
+    return prefix + chat.few_shot(name, shots, question)
+
+  return render, False
+
+
+def _by_chat(template: chat.ChatTemplate, system: str, thinking) -> Callable:
+  before = [{'role': 'system', 'content': system}] if system else []
+
+  def render(question):
+    said = [*before, {'role': 'user', 'content': question}]
+    return template.render(said, enable_thinking=thinking)
+
+  return render
+
+
+def _has_chat(found: Loaded) -> bool:
+  try:
+    chat.load(found.texts)
+  except ValueError:
+    return False
+  return True
+
+
+def _solved(variant: Variant, suite: suites.Suite) -> Sequence:
+  """Solved problems (question, solution) to show first."""
+  if not variant.shots:
+    return []
+  if suite.train is None:
+    raise ValueError(
+      f'prompt {variant.name!r}: {suite.name} has no train split to take '
+      'solved problems from; gsm8k, task: and run: have one'
+    )
+  rows = [suite.train[i] for i in range(variant.shots)]
+  return [(e['prompt'], e['solution']) for e in rows]
+
+
+def _as_trained(found: Loaded) -> tuple[Callable[[str], str], bool]:
+  """As the data of the model's run was written."""
+  data = suites.data_of(found.run)
+  train = problems_lib.load(data, found.run.seed).train if data.shots else ()
+  problems = problems_lib.Problems(train, None, None, None, '', None)
+  render = problems_lib.renderer(data, problems, found.tokenizer, found.texts)
+  return render or str, data.template == CHAT

@@ -1,0 +1,193 @@
+"""Records of answers -> metrics with their intervals.
+
+  sums(rows)                      {name: (num [E], den [E])} by problem
+  estimates(rows)                 {name: Estimate}
+  differences(rows, base rows)    {name: Estimate}, paired by problem
+
+Sample 0 of a problem is its greedy completion, the others are draws. An answer
+is right where its score is above 0.5; one whose verifier failed counts as
+wrong, and `invalid` says how many did.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from jaxrl_reason.evals import estimators
+from jaxrl_reason.evals.estimators import Estimate
+
+FAILED = ('error', 'timeout')
+Sums = dict[str, tuple[np.ndarray, np.ndarray]]
+# Not between 0 and 1.
+AMOUNTS = ('length', 'entropy', 'logp')
+
+
+def by_problem(rows: Iterable[Mapping]) -> dict[int, list[Mapping]]:
+  """The records of each problem, in the order in which they come."""
+  out: dict[int, list] = {}
+  for row in rows:
+    out.setdefault(row['problem'], []).append(row)
+  return out
+
+
+def is_right(row: Mapping) -> bool:
+  return row['verdict']['score'] > 0.5
+
+
+def is_sound(row: Mapping) -> bool:
+  """Right, and reasoned so (https://arxiv.org/abs/2506.14245)."""
+  return is_right(row) and row['trace'] is True
+
+
+def sums(rows: Sequence[Mapping]) -> Sums:
+  """Every metric that the records allow, as (num, den) [E] by problem."""
+  groups = list(by_problem(rows).values())
+  greedy = [[r for r in g if r['sample'] == 0] for g in groups]
+  drawn = [[r for r in g if r['sample'] != 0] for g in groups]
+  out: Sums = {}
+  if all(greedy):
+    out['greedy'] = _means(greedy, _score)
+  if all(drawn):
+    out |= _of_draws(drawn)
+  out['length'] = _means(groups, _field('length'))
+  out['truncated'] = _means(groups, _field('truncated'))
+  out['invalid'] = _means(groups, _status(FAILED))
+  out['no_answer'] = _means(groups, _status(('no_answer',)))
+  for name in ('entropy', 'logp'):
+    if all(name in r for r in rows):
+      out[name] = _means(drawn if all(drawn) else groups, _field(name))
+  stated = [[r for r in g if r.get('confidence') is not None] for g in groups]
+  if any(stated):
+    out['stated_confidence'] = _share(stated, groups)
+    out['brier'] = _means(stated, _squared_error)
+  return out
+
+
+def _of_draws(drawn: list[list[Mapping]]) -> Sums:
+  """pass@k and the rest for k of 1, 2, 4, ... to the fewest draws."""
+  n, out = min(map(len, drawn)), {}
+  ks = estimators.powers(n)
+
+  def each(f: Callable, name: str):
+    for k in ks:
+      out[f'{name}@{k}'] = _ones([f(g, k) for g in drawn])
+
+  def passes(right: Callable):
+    def f(g, k):
+      return estimators.pass_at_k(len(g), sum(map(right, g)), k)
+
+    return f
+
+  each(passes(is_right), 'pass')
+  each(_majority, 'maj')
+  if all(r.get('trace') is not None for g in drawn for r in g):
+    each(passes(is_sound), 'cot_pass')
+  if all('logp' in r for g in drawn for r in g):
+    each(_best, 'best')
+  for budget in drawn[0][0].get('at_budget') or ():
+    each(passes(_right_at(budget)), f'budget_{budget}/pass')
+  return out
+
+
+def _majority(rows: Sequence[Mapping], k: int) -> float:
+  verdicts = [r['verdict'] for r in rows]
+  return estimators.majority_at_k(
+    [v['extracted'] for v in verdicts], [v['score'] for v in verdicts], k
+  )
+
+
+def _best(rows: Sequence[Mapping], k: int) -> float:
+  """Of k, the one whose tokens the policy finds likeliest in the mean."""
+  order = [r['logp'] / max(r['length'], 1) for r in rows]
+  return estimators.best_of_k([float(is_right(r)) for r in rows], order, k)
+
+
+def _right_at(budget: str) -> Callable[[Mapping], bool]:
+  def right(row):
+    return row['at_budget'][budget] > 0.5
+
+  return right
+
+
+def _score(row: Mapping) -> float:
+  return row['verdict']['score']
+
+
+def _field(name: str) -> Callable[[Mapping], float]:
+  def get(row):
+    return row[name]
+
+  return get
+
+
+def _status(statuses: Sequence[str]) -> Callable[[Mapping], bool]:
+  def holds(row):
+    return row['verdict']['status'] in statuses
+
+  return holds
+
+
+def _squared_error(row: Mapping) -> float:
+  return (row['confidence'] - is_right(row)) ** 2
+
+
+def _ones(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+  return np.asarray(values, np.float64), np.ones(len(values))
+
+
+def _means(groups: Sequence[Sequence], f: Callable) -> tuple:
+  """Sum of f and count of each group."""
+  num = [float(sum(f(r) for r in g)) for g in groups]
+  return np.asarray(num), np.asarray([float(len(g)) for g in groups])
+
+
+def _share(some: Sequence[Sequence], of: Sequence[Sequence]) -> tuple:
+  n = np.asarray([[len(a), len(b)] for a, b in zip(some, of)], np.float64)
+  return n[:, 0], n[:, 1]
+
+
+def values(rows: Sequence[Mapping]) -> dict[str, float]:
+  """The metrics alone."""
+  return {
+    name: float(num.sum() / den.sum())
+    for name, (num, den) in sums(rows).items()
+  }
+
+
+def estimates(rows: Sequence[Mapping]) -> dict[str, Estimate]:
+  """The metrics with standard error and interval, by bootstrap of problems."""
+  out = {}
+  for name, (num, den) in sums(rows).items():
+    n = 0 if name in AMOUNTS else len(num)
+    out[name] = estimators.estimate(*estimators.ratio(num, den), n)
+  if 'brier' in out:
+    out['ece'] = _calibration(rows)
+  return out
+
+
+def _calibration(rows: Sequence[Mapping]) -> Estimate:
+  parts = []
+  for group in by_problem(rows).values():
+    stated = [r for r in group if r.get('confidence') is not None]
+    confidence = np.asarray([r['confidence'] for r in stated], np.float64)
+    right = np.asarray([is_right(r) for r in stated], np.float64)
+    parts.append(estimators.calibration_sums(confidence, right))
+  whole = np.stack(parts)  # [E,bins,3]
+  value = float(estimators.calibration_error(whole.sum(0)))
+  draws = estimators.calibration_error(estimators.resampled(whole))
+  return estimators.estimate(value, draws)
+
+
+def differences(
+  rows: Sequence[Mapping], base: Sequence[Mapping]
+) -> dict[str, Estimate]:
+  """The metrics minus those of `base`, of the same problems: both come from the
+  same bootstrap samples, so that what makes a problem hard cancels.
+  """
+  a, b, out = sums(rows), sums(base), {}
+  for name in [name for name in a if name in b]:
+    if len(a[name][0]) != len(b[name][0]):
+      raise ValueError('other problems: a difference needs the same ones')
+    (va, da), (vb, db) = estimators.ratio(*a[name]), estimators.ratio(*b[name])
+    out[name] = estimators.estimate(va - vb, da - db)
+  return out

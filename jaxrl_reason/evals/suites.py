@@ -1,0 +1,225 @@
+"""What is asked: suites of problems, by name.
+
+  gsm8k                              the test split, downloaded
+  gsm8k?dir=FOLDER&n=200             of your copy, the first 200
+  FILE.jsonl?question=problem&verifier=math       a row each, or .parquet
+  task:countdown?max_ops=4&split=harder&n=256     procedural, `tasks`
+  run:heldout  run:harder            what the (first) model's run evaluates on
+
+After `?`: `n` problems, how they are read, and of tasks any knob.
+"""
+
+import dataclasses
+import hashlib
+import json
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ml_collections
+from etils import epath
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import reading, tasks
+from jaxrl_reason.data import files, gsm8k, pipeline
+from jaxrl_reason.data import problems as problems_lib
+
+TASK, RUN = 'task:', 'run:'
+DEFAULT_N = 256  # of suites without end
+FILE = {'question': 'question', 'answer': 'answer', 'solution': ''}
+
+
+@dataclasses.dataclass(frozen=True)
+class Suite:
+  """Attributes:
+  name: of its problems, whatever their number: noise depends on it.
+  examples: as verifiers read them.
+  reward: the host reward that verifies answers, by name.
+  train: a source of solved problems beside them; None: there is none.
+  """
+
+  name: str
+  examples: Sequence[dict]
+  reward: str
+  train: Any = None
+
+  def digest(self) -> str:
+    """Sixteen hexadecimal digits of what is asked and how it is verified."""
+    asked = [[e['prompt'], e['answer']] for e in self.examples]
+    text = json.dumps([asked, self.reward])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load(text: str, run: ml_collections.ConfigDict | None = None) -> Suite:
+  """The suite that a text names.
+
+  Args:
+    run: the config of the model's run, for `run:`; None: it has none.
+
+  Raises:
+    ValueError: names the suite and what is wrong with it.
+  """
+  name, _, query = text.partition('?')
+  options = _options(text, query)
+  try:
+    if name.startswith(TASK):
+      suite = _task(name.removeprefix(TASK), options)
+    elif name.startswith(RUN):
+      suite = _of_run(name.removeprefix(RUN), options, run)
+    elif name == gsm8k.NAME:
+      suite = _gsm8k(options)
+    else:
+      suite = _file(name, options)
+  except (ValueError, OSError, ImportError) as e:
+    raise ValueError(f'suite {text!r}: {e}') from e
+  if not suite.examples:
+    raise ValueError(f'suite {text!r} has no problems')
+  return suite
+
+
+def _options(text: str, query: str) -> dict[str, str]:
+  out = {}
+  for part in query.split('&') if query else ():
+    key, equals, value = part.partition('=')
+    if not (key and equals) or key in out:
+      raise ValueError(f'suite {text!r}: {part!r} is no new KEY=VALUE')
+    out[key] = urllib.parse.unquote(value)
+  return out
+
+
+def _whole(options: dict[str, str], key: str, default: int, least: int) -> int:
+  """A number of the options, which it is taken out of."""
+  text = options.pop(key, None)
+  if text is None:
+    return default
+  if not text.isdecimal() or int(text) < least:
+    raise ValueError(f'{key}={text!r}: a whole number of at least {least}')
+  return int(text)
+
+
+def _done(options: dict[str, str], known: str) -> None:
+  if options:
+    raise ValueError(f'it has no option {sorted(options)[0]!r}, but {known}')
+
+
+def _first(source, n: int) -> list[dict]:
+  """The first n examples of a source; 0: all, of endless ones DEFAULT_N."""
+  endless = len(source) >= pipeline.ENDLESS
+  n = n or (DEFAULT_N if endless else len(source))
+  return [dict(source[i]) for i in range(min(n, len(source)))]
+
+
+def _value(text: str, like: Any) -> Any:
+  """A knob as the task's own is: a number, a truth, a list or a text."""
+  if isinstance(like, str):
+    return text
+  try:
+    value = json.loads(text)
+  except ValueError:
+    value = text
+  kind = float if isinstance(like, float) else type(like)
+  if kind is float and type(value) is int:
+    value = float(value)
+  if like is not None and type(value) is not kind:
+    raise ValueError(f'{text!r} is not like {like!r}')
+  return value
+
+
+def _task(name: str, options: dict[str, str]) -> Suite:
+  n, seed = _whole(options, 'n', 0, 1), _whole(options, 'seed', 0, 0)
+  split = options.pop('split', 'heldout')
+  task = tasks.get(name)
+  settings = tasks.split_knobs(task, split)
+  unknown = sorted(options.keys() - settings.keys())
+  if unknown:
+    known = ', '.join(('n', 'seed', 'split', *settings))
+    raise ValueError(f'it has no option {unknown[0]!r}, but {known}')
+  knobs = {k: _value(v, settings[k]) for k, v in options.items()}
+  changes = {k: v for k, v in settings.items() if k not in knobs} | knobs
+  source = pipeline.TaskSource(name, seed, split, changes, {})
+  train = dataclasses.replace(source, split='train')
+  return Suite(f'{TASK}{name}/{split}', _first(source, n), task.reward, train)
+
+
+def data_of(run: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """The `data` section of a run's config, keys newer than the run added."""
+  data = config_lib.default().data
+  for key, value in run.data.items():
+    data[key] = value
+  return data
+
+
+def _of_run(split: str, options: dict[str, str], run) -> Suite:
+  if run is None:
+    raise ValueError('the first model is not the workdir of a run')
+  n = _whole(options, 'n', 0, 1)
+  _done(options, 'n')
+  data = data_of(run)
+  found = problems_lib.load(data, run.seed)
+  splits = {'heldout': found.heldout, 'harder': found.harder}
+  if splits.get(split) is None:
+    known = [k for k, v in splits.items() if v is not None]
+    raise ValueError(f'the run has no split {split!r}, but {", ".join(known)}')
+  name = f'{RUN}{data.name}/{split}'
+  examples = _first(splits[split], n)
+  return Suite(name, examples, found.reward, found.train)
+
+
+def training_of(run: ml_collections.ConfigDict) -> list[str]:
+  """The questions that a run on a finite data set was trained on. Procedural
+  tasks keep their splits apart by a hash of the problem.
+  """
+  data = data_of(run)
+  if tasks.is_known(data.name):
+    return []
+  train = problems_lib.load(data, run.seed).train
+  return [train[i]['prompt'] for i in range(len(train))]
+
+
+def _gsm8k(options: dict[str, str]) -> Suite:
+  n, split = _whole(options, 'n', 0, 1), options.pop('split', 'test')
+  folder = options.pop('dir', None)
+  _done(options, 'dir, n, split')
+  if split not in gsm8k.SPLITS:
+    raise ValueError(f'split={split!r}: {" or ".join(gsm8k.SPLITS)}')
+  found = gsm8k.load(folder, reading.cache_dir() / 'gsm8k')
+  examples, train = _first(found[split], n), found['train']
+  return Suite(f'{gsm8k.NAME}/{split}', examples, 'numbers', train)
+
+
+def _file(name: str, options: dict[str, str]) -> Suite:
+  path = epath.Path(name)
+  if path.suffix.removeprefix('.') not in files.KINDS or not path.is_file():
+    raise ValueError(
+      f'no file (.{" or .".join(files.KINDS)}) of that name; or choose gsm8k, '
+      'task:NAME, run:heldout, run:harder'
+    )
+  n = _whole(options, 'n', 0, 1)
+  verifier = options.pop('verifier', 'math')
+  fields = {k: options.pop(k, default) for k, default in FILE.items()}
+  _done(options, ', '.join(('n', 'verifier', *FILE)))
+  examples = files.examples(path, fields)
+  return Suite(path.stem, examples[: n or len(examples)], verifier)
+
+
+def texts(name: str) -> Iterator[tuple[str, list[str]]]:
+  """(where, the texts of a row) of every row of a training file.
+
+  Raises:
+    ValueError: names the file and the row.
+  """
+  path = epath.Path(name)
+  if not path.is_file():
+    raise ValueError(f'{name} does not exist')
+  for number, row in files.rows(path):
+    yield f'{name}:{number}', _strings(row)
+
+
+def _strings(value: Any) -> list[str]:
+  if isinstance(value, str):
+    return [value]
+  if isinstance(value, Mapping):
+    value = list(value.values())
+  if isinstance(value, list | tuple):
+    return [text for inner in value for text in _strings(inner)]
+  return []

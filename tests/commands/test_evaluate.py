@@ -1,0 +1,276 @@
+"""`python -m jaxrl_reason.evaluate`: killed and resumed, other batches and
+devices, what it writes, what it refuses.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import tiny_recipe
+from small import ROOT
+
+from jaxrl_reason import evaluate, generate, grade
+from jaxrl_reason.evals import session
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards import records
+from jaxrl_reason.run import journal, train
+
+SLOW = """
+import time
+
+def odd(completion, example):
+  time.sleep(0.02)
+  return len(completion) % 2
+
+def broken(completion, example):
+  raise KeyError('oh')
+"""
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory):
+  """A run from scratch of a few steps, a suite, a reward."""
+  path = tmp_path_factory.mktemp('evaluate')
+  config = tiny_recipe.get_config()
+  config.stages, config.compile_cache = ('pretrain', 'sft'), ''
+  config.pretrain.steps = config.sft.steps = 2
+  config.log_every = 2
+  config.checkpoint.every = 2
+  config.eval.update(problems=2, every=2)
+  train.run(config, path / 'run')
+  (path / 'mine.py').write_text(SLOW)
+  rows = [{'q': f'{i % 8 + 1}+{i // 8 + 1}=', 'a': i} for i in range(24)]
+  lines = ''.join(json.dumps(r) + '\n' for r in rows)
+  (path / 'suite.jsonl').write_text(lines)
+  return path
+
+
+def flags(folder, out, *more):
+  return [
+    f'--model={folder}/run@2,{folder}/run',
+    f'--suite={folder}/suite.jsonl?question=q&answer=a'
+    f'&verifier={folder}/mine.py:odd',
+    '--k=3',
+    '--budgets=2',
+    f'--out={folder / out}',
+    *more,
+  ]
+
+
+def run(*args) -> str:
+  """The command, in this process and on all its devices."""
+  asked = evaluate.options(evaluate.parser().parse_args(args))
+  return session.run(asked, journal.say, journal.bar)
+
+
+@pytest.fixture(scope='module')
+def whole(folder):
+  return run(*flags(folder, 'whole')), folder / 'whole'
+
+
+def written(out) -> dict[str, list[dict]]:
+  return {
+    p.name: records.finished(p) for p in sorted(out.glob('answers/*.jsonl'))
+  }
+
+
+def test_what_is_written(whole, folder):
+  text, out = whole
+  found = written(out)
+  assert len(found) == 2  # a file a model
+  for rows in found.values():
+    at = [(r['problem'], r['sample']) for r in rows]
+    assert at == [(i, s) for i in range(24) for s in range(4)]
+  results = json.loads((out / 'results.json').read_text())['results']
+  for row, rows in zip(results, found.values()):
+    right = [r['verdict']['score'] for r in rows if r['sample']]
+    assert row['metrics']['pass@1']['value'] == pytest.approx(
+      sum(right) / len(right)
+    )
+    cut = [r['at_budget']['2'] for r in rows if r['sample']]
+    assert row['metrics']['budget_2/pass@1']['value'] == pytest.approx(
+      sum(cut) / len(cut)
+    )
+  steps = [r['model'].rpartition('@')[2] for r in results]
+  assert steps == ['2', '4'] and not results[0]['difference_to_first']
+  first, second = (r['metrics']['pass@3']['value'] for r in results)
+  difference = results[1]['difference_to_first']['pass@3']
+  assert difference['value'] == pytest.approx(second - first)
+  assert difference['low'] <= difference['value'] <= difference['high']
+  assert text == (out / 'table.md').read_text()
+  assert 'suite: 24 problems x 3 samples' in text and 'minus the first' in text
+  assert (out / 'pass_at_k.png').stat().st_size > 5000
+
+
+def test_killed_and_resumed_it_draws_the_same(whole, folder):
+  """On one device, in other batches, killed in the middle."""
+  env = os.environ | {'XLA_FLAGS': '', 'XDG_CACHE_HOME': str(folder / 'cache')}
+  command = [sys.executable, '-m', 'jaxrl_reason.evaluate']
+  command += flags(folder, 'parts', '--batch=9', '--workers=1')
+  process = subprocess.Popen(
+    command, env=env, cwd=ROOT, stderr=subprocess.DEVNULL
+  )
+  out = folder / 'parts'
+  while process.poll() is None and not any(written(out).values()):
+    time.sleep(0.01)
+  process.send_signal(signal.SIGKILL)
+  process.wait()
+  before = written(out)
+  assert 0 < sum(map(len, before.values())) < 24 * 4  # of twice as many
+  path = next(out.glob('answers/*.jsonl'))
+  with path.open('a') as f:
+    f.write('{"prompt": "1+')  # killed inside a line
+  done = subprocess.run(
+    command, env=env, cwd=ROOT, capture_output=True, text=True
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  after = written(out)
+  assert after[path.name][: len(before[path.name])] == before[path.name]
+  for name, rows in written(whole[1]).items():
+    for x, y in zip(rows, after[name], strict=True):
+      for key in ('logp', 'entropy'):  # sums in another order
+        assert x.pop(key) == pytest.approx(y.pop(key), abs=2e-3)
+      assert x == y
+  assert done.stdout.startswith(whole[0][:40])
+  # Nothing is left to do: no model is loaded, the same is said.
+  assert run(*flags(folder, 'parts')) == (out / 'table.md').read_text()
+
+
+def test_other_settings_are_refused(whole, folder):
+  for more, says in (
+    ('--k=4', 'k=3, not 4'),
+    ('--seed=1', 'seed=0, not 1'),
+    ('--max_new=5', 'max_new=8, not 5'),
+    ('--budgets=3', r'budgets=\[2\], not \[3\]'),
+  ):
+    with pytest.raises(ValueError, match=f'was begun with {says}.*--out'):
+      run(*flags(folder, 'whole'), more)
+
+
+@pytest.mark.parametrize(
+  'flag, says',
+  [
+    ('--k=-1', '--k=-1: must be'),
+    ('--batch=0', '--batch=0: must be'),
+    ('--temperature=0', '--temperature=0.0: must be a number above 0'),
+    ('--temperature=x', "--temperature=x: 'x' is no float"),
+    ('--temperature=1,1', 'asked for twice'),
+    ('--top_p=0', '--top_p=0.0: must be'),
+    ('--budgets=0', '--budgets=0: must be'),
+    ('--budgets=2,,3', "--budgets=2,,3: '' is no int"),
+    ('--prompt=nothing', "prompt 'nothing': choose own"),
+    ('--prompt=chat', 'began from no folder'),
+    ('--prompt=none+hint=0.5', r'\+hint needs a worked solution'),
+    ('--prompt=none+shots=2', 'has no train split'),
+    ('--prompt=boxed', 'problem 0: character .* is not in the alphabet'),
+    ('--suite=task:nothing', 'unknown task'),
+    ('--suite=run:left', "no split 'left', but heldout, harder"),
+    ('--suite=', '--suite'),
+    ('--model=nowhere', "model 'nowhere' is no folder"),
+    ('--mesh=3,1,1', 'needs 3 devices'),
+    ('--dtype=int8', "--dtype='int8': choose float32, bfloat16"),
+    ('--train=nowhere.jsonl', 'nowhere.jsonl does not exist'),
+    ('--timeout_s=0', '--timeout_s=0.0: must be'),
+  ],
+)
+def test_mistakes_are_one_line(folder, flag, says, tmp_path):
+  with pytest.raises((ValueError, OSError), match=says) as error:
+    run(*flags(folder, tmp_path / 'out'), flag)
+  assert '\n' not in str(error.value)
+
+
+def test_checkpoints_that_are_none(folder, tmp_path):
+  for name, says in (
+    ('run@3', r'no checkpoint of step 3: \[2, 4\]'),
+    ('run@last', "the step 'last' is no whole number"),
+  ):
+    with pytest.raises(ValueError, match=says):
+      run(*flags(folder, tmp_path), f'--model={folder}/{name}')
+
+
+def test_a_flag_that_does_not_exist_is_one_line(capsys):
+  with pytest.raises(SystemExit):
+    evaluate.parser().parse_args(['--model=x', '--suit=y', '--out=z'])
+  said = capsys.readouterr().err
+  assert said.startswith('error: ') and said.count('\n') == 1
+
+
+def test_a_reward_that_always_fails_stops_with_its_name(folder, tmp_path):
+  suite = f'--suite={folder}/suite.jsonl?question=q&answer=a'
+  with pytest.raises(ValueError, match='broken raised KeyError'):
+    run(*flags(folder, tmp_path), f'{suite}&verifier={folder}/mine.py:broken')
+
+
+def test_contamination_is_refused_unless_told(folder, tmp_path):
+  seen = tmp_path / 'seen.jsonl'
+  seen.write_text('{"text": ["x", "3 + 1 ="]}\n')
+  more = [f'--train={seen}', '--k=0']
+  suite = f'--suite={folder}/suite.jsonl?question=q&answer=a'
+  with pytest.raises(ValueError, match='4.17% of 24.*problem 2 with.*seen'):
+    run(*flags(folder, tmp_path / 'a'), suite, *more)
+  (hits,) = (tmp_path / 'a').glob('contamination*@2*.jsonl')
+  assert json.loads(hits.read_text()) == {
+    'problem': 2, 'where': f'{seen}:1', 'words': '3 1',
+  }  # fmt: skip
+  text = run(*flags(folder, tmp_path / 'b'), suite, *more,
+             '--allow_contamination')  # fmt: skip
+  assert '4.17% have words in common' in text
+  found = json.loads((tmp_path / 'b' / 'results.json').read_text())['results']
+  assert [r['contaminated'] for r in found] == [1 / 24] * 2
+  assert 'pass@1' not in found[0]['metrics']  # --k=0: the greedy one alone
+
+
+def test_prompts_that_give_hints(folder, tmp_path):
+  asked = ['--suite=run:heldout?n=4', '--k=1', f'--model={folder}/run']
+  prompts = '--prompt=own,own+hint=0.7,none'
+  run(*flags(folder, tmp_path), *asked, prompts, '--max_new=3')
+  found = {r[0]['variant']: r for r in written(tmp_path).values()}
+  assert set(found) == {'own', 'own+hint=0.7', 'none'}
+
+  def said(name):
+    return [r['completion'] for r in found[name]]
+
+  assert said('own') == said('none')  # this run has no template
+  assert said('own') != said('own+hint=0.7')
+
+
+def test_generate_and_grade_read_what_evaluate_wrote(whole, folder, tmp_path):
+  run(
+    *flags(folder, tmp_path), '--suite=run:heldout?n=3', f'--model={folder}/run'
+  )
+  ((name, rows),) = written(tmp_path).items()
+  graded = tmp_path / 'graded.jsonl'
+  limits = dict(workers=1, timeout_s=5.0, memory_mb=1024)
+  keys = 'completion', 'answer'
+  source = str(tmp_path / 'answers' / name)
+  grade.run(source, str(graded), 'task', keys, **limits)
+  again = records.finished(graded)
+  assert [r['verdict'] for r in again] == [r['verdict'] for r in rows]
+  g = generate.load(
+    str(folder / 'run'), 'float32', False, n_samples=1, max_new=8,
+    sampling=Sampling.make(0.0),
+  )  # fmt: skip
+  out = tmp_path / 'generated.jsonl'
+  generate.to_file(g, source, out, batch=4)
+  new = records.finished(out)
+  # Greedy again, problem by problem: as sample 0 was.
+  greedy = {r['prompt']: r['completion'] for r in rows if r['sample'] == 0}
+  assert all(r['completion'] == greedy[r['prompt']] for r in new)
+  assert 'verdict' not in new[0] and 'logp' not in new[0]
+  grade.run(str(out), str(tmp_path / 'g2.jsonl'), 'task', keys, **limits)
+
+
+def test_files_of_answers_that_were_tampered_with(whole, folder, tmp_path):
+  shutil.copytree(whole[1], tmp_path / 'out')
+  path = next((tmp_path / 'out' / 'answers').glob('*.jsonl'))
+  path.write_text('not json\n' + path.read_text())
+  with pytest.raises(ValueError, match=f'{path.name}:1: not JSON.*remove'):
+    run(*flags(folder, tmp_path / 'out'))
+  path.with_suffix('.json').unlink()
+  with pytest.raises(ValueError, match='is there without'):
+    run(*flags(folder, tmp_path / 'out'))

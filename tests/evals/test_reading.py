@@ -1,0 +1,155 @@
+"""What is read off texts: confidence, reasoning, words in common, suites."""
+
+import json
+import types
+
+import pytest
+
+from jaxrl_reason import tasks
+from jaxrl_reason.data import tokenizers
+from jaxrl_reason.evals import cells, contamination, prompts, suites, traces
+
+
+@pytest.mark.parametrize(
+  'text, want',
+  [
+    ('<confidence>0.8</confidence>', 0.8),
+    ('<confidence>75%</confidence>', 0.75),
+    ('Confidence: 80%.', 0.8),
+    ('confidence = 0.3. Then <confidence> 1 </confidence>', 1.0),
+    ('Confidence: 90', 0.9),
+    ('Confidence: 0.9.', 0.9),
+    ('I am confident.', None),
+    ('Confidence: 1.2.3', None),
+    ('Confidence: 700', None),
+  ],
+)
+def test_stated_confidence(text, want):
+  assert traces.stated_confidence(text) == want
+
+
+@pytest.mark.parametrize(
+  'text, want',
+  [
+    ('48/2 = 24 clips, 48+24 = 72', True),
+    ('He has $48/2 = $24. Then 2 x 3 = 6', True),
+    ('1,200 + 3 = 1,203', True),
+    ('10/3 = 3.33', True),
+    ('48/2 = 25, 48+24 = 72', False),
+    ('the answer is 72', False),
+    ('1/0 = 5', False),
+    ('2+' * 500 + '1 = 5', False),
+    ('so (1+1 = 2, and 3) is it', True),
+    ('so (1+(1 = 2', False),
+    ('(2+3)*4 = 20', True),
+    ('9**9**9 = 1', False),
+  ],
+)
+def test_equations(text, want):
+  assert traces.check(text, {'task': 'gsm8k'}) is want
+
+
+@pytest.mark.parametrize('name', sorted(traces.CHECKS.keys() - {'gsm8k'}))
+def test_reference_solutions_are_sound(name):
+  for i in range(20):
+    problem = tasks.example(name, 0, i, split='heldout')
+    assert traces.check(problem['solution'], problem) is True, problem
+    assert traces.check('1+1=3 ' + problem['solution'], problem) is False
+  assert traces.check('x', {'task': 'sudoku4'}) is None
+
+
+def test_words_in_common():
+  problems = ['How many apples has Ann?', 'a b c d e f', 'One two', 'x y z w']
+  training = [
+    ('f:1', ['Zero. HOW many apples -- has Bob']),
+    ('f:2', ['q', 'one, two!']),
+    ('f:3', ['one two three', 'b c d']),
+  ]
+  found = contamination.hits(problems, training, n=4)
+  assert [(h.problem, h.where) for h in found] == [(0, 'f:1'), (2, 'f:2')]
+  assert found[0].words == 'how many apples has'
+  all_of_it = contamination.hits(problems, training, n=3)
+  assert [h.problem for h in all_of_it] == [0, 1, 2]
+
+
+def test_suites_by_name(tmp_path):
+  path = tmp_path / 'mine.jsonl'
+  rows = [{'q': f'1+{i}=', 'a': i + 1} for i in range(3)]
+  path.write_text(''.join(json.dumps(r) + '\n' for r in rows))
+  found = suites.load(f'{path}?question=q&answer=a&n=2&verifier=exact')
+  assert [e['answer'] for e in found.examples] == ['1', '2']
+  assert found.name == 'mine' and found.reward == 'exact'
+  whole = suites.load(f'{path}?question=q&answer=a')
+  assert len(whole.examples) == 3 and whole.digest() != found.digest()
+  of = suites.load(
+    'task:countdown?min_numbers=3&max_numbers=3&n=5&split=harder'
+  )
+  assert len(of.examples) == 5 and of.name == 'task:countdown/harder'
+  same = suites.load('task:arithmetic?n=4&ops=%2B-&modulus=3')
+  assert all('*' not in e['prompt'] for e in same.examples)
+
+
+@pytest.mark.parametrize(
+  'text, says',
+  [
+    ('nowhere.jsonl', "'nowhere.jsonl': no file"),
+    ('task:nothing', 'unknown task'),
+    ('task:countdown?max_op=4', "no option 'max_op', but n, seed, split"),
+    ('task:countdown?split=left', 'unknown split'),
+    ('task:arithmetic?min_ops=x', "'x' is not like"),
+    ('task:arithmetic?n=0', "n='0': a whole number of at least 1"),
+    ('task:arithmetic?n', "'n' is no new KEY=VALUE"),
+    ('run:heldout', 'not the workdir of a run'),
+    ('gsm8k?dir=/nowhere', 'train.jsonl is missing'),
+    ('gsm8k?split=dev', "split='dev'"),
+  ],
+)
+def test_suites_that_are_none(text, says):
+  with pytest.raises(ValueError) as error:
+    suites.load(text)
+  said = str(error.value)
+  assert says in said and said.startswith('suite ') and '\n' not in said
+
+
+@pytest.mark.parametrize(
+  'text, says',
+  [
+    ('nothing', 'choose own, chat'),
+    ('qa+shot=3', r'\+shot=3 is none of'),
+    ('qa+hint=2', r'\+hint=2 is none of'),
+    ('qa+shots=0', r'\+shots=0 is none of'),
+    ('chat+shots=2', r'\+shots needs one of'),
+  ],
+)
+def test_prompts_that_are_none(text, says):
+  with pytest.raises(ValueError, match=says):
+    prompts.parse(text)
+  assert prompts.parse('qa+plan+hint=0.5+shots=2').shots == 2
+
+
+def test_prompts_as_they_are_written():
+  found = types.SimpleNamespace(
+    tokenizer=tokenizers.ByteTokenizer(), run=None, texts=None, name='x'
+  )
+  suite = suites.load('task:arithmetic?n=3')
+  question, solution = (suite.examples[2][k] for k in ('prompt', 'solution'))
+  first = suite.train[0]
+
+  def text(name):
+    written = prompts.write(prompts.parse(name), found, suite)
+    return found.tokenizer.decode(written.ids[2])
+
+  assert text('none') == question
+  assert text('none+plan') == question + prompts.PLAN
+  assert text('qa') == f'Question: {question}\nAnswer:'
+  solved = f'Question: {first["prompt"]}\nAnswer: {first["solution"]}\n\n'
+  assert text('qa+shots=1') == solved + text('qa')
+  steps = solution.split(' ')
+  half = ' '.join(steps[: len(steps) // 2]) + ' '
+  assert text('none+hint=0.5') == question + half
+
+
+def test_names_of_files_are_short_and_apart():
+  names = {cells.slug('/a/' + 'x' * 200 + str(i)) for i in range(20)}
+  assert len(names) == 20 and all(len(n) <= cells.LONGEST + 2 for n in names)
+  assert cells.slug('run:a/b') == 'run_a_b'
