@@ -49,13 +49,13 @@ class Problems:
 
   @property
   def verifiers(self) -> tuple[str, ...]:
-    """The host rewards behind `reward`, one or those of all sources."""
+    """Names the host rewards behind `reward`, one or those of all sources."""
     own = tuple(part.reward for _, part in self.parts.values())
     return own or (self.reward,)
 
   @property
   def heldout_by_source(self) -> dict[str, Any]:
-    """The held-out problems of each source of a mixture."""
+    """Gives the held-out problems of each source of a mixture."""
     return dict(zip(self.parts, _labelled(self.parts, 'heldout')))
 
 

@@ -16,5 +16,5 @@ def reward(completion: str, example: dict) -> Verdict:
 
 
 def by_source(completion: str, example: dict) -> float | Verdict:
-  """What the reward says that verifies the example's source (`verifier`)."""
+  """Judges by the reward that verifies the example's source (`verifier`)."""
   return resolve.load(example['verifier'])(completion, example)

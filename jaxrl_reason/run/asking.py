@@ -53,7 +53,7 @@ class Facts:
 
 
 def unknown(n: int) -> Facts:
-  """Facts of n problems where their shapes alone are read."""
+  """Gives facts of n problems where their shapes alone are read."""
   return Facts(np.zeros(n, np.int32), np.zeros(n, np.float32))
 
 
@@ -185,12 +185,12 @@ def _everywhere(x: jax.Array) -> jax.Array:
 
 
 def observer(chooser: Chooser | None) -> Callable | None:
-  """`observe` of a chooser; None: there is none."""
+  """Gives `observe` of a chooser; None: there is none."""
   return chooser and functools.partial(observe, chooser)
 
 
 def start(chooser: Chooser, known: Facts, total: jax.Array) -> dict:
-  """What is known as a stage begins, at step `total` of the run."""
+  """Gives what is known as a stage begins, at step `total` of the run."""
   return {POOL: chooser.start(known.source, known.difficulty, total)}
 
 

@@ -1,15 +1,19 @@
-"""What stands around the source of a run: refill and replay, by its
-configuration, and what they remember (`TrainState.control`).
+"""What a stage's problems come from, and what stands around its source: refill
+and replay, by its configuration, and what they remember (`TrainState.control`).
 """
 
+import zlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import ml_collections
+import numpy as np
 
-from jaxrl_reason import sharding, trees
+from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
+from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
 from jaxrl_reason.rollouts import (
@@ -21,8 +25,8 @@ from jaxrl_reason.rollouts import (
   replay,
 )
 from jaxrl_reason.rollouts.fused import Generation
-from jaxrl_reason.rollouts.host import Questions
-from jaxrl_reason.run import asking, chips, rewarding
+from jaxrl_reason.rollouts.host import HostSource, Questions
+from jaxrl_reason.run import asking, chips, programs, rewarding
 from jaxrl_reason.update.learner import Learner
 
 
@@ -153,3 +157,63 @@ def questions(rows: dict, mesh, spares: int) -> list[Questions]:
 def _asked(rows: dict, mesh) -> Questions:
   examples, ids = rows.pop('example').tolist(), rows['prompt_id']
   return Questions(Prompts(**sharding.to_global(rows, mesh)), ids, examples)
+
+
+def batches(
+  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
+) -> pipeline.Batches | pipeline.WithSpares:
+  """Makes dispatches of k steps of `rows` rows each.
+
+  Args:
+    spares: further rows that each row comes with, [k*rows,1+spares,...].
+  """
+  mine = sharding.my_rows(mesh, rows)
+  mine = np.concatenate([i * rows + mine for i in range(k)])
+
+  def drawn(name: str, n: int, mine):
+    # No two stages see the same order.
+    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
+    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
+
+  first = drawn(name, k * rows, mine)
+  if not spares:
+    return first
+  columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
+  others = drawn(f'{name}/spares', k * rows * spares, columns)
+  return pipeline.WithSpares(first, others, spares)
+
+
+def host_source(
+  config, learn, made, mesh, questions, pool, tokenizer, root, stop
+) -> HostSource:
+  """Makes the source whose rewards are Python.
+
+  Args:
+    made: how completions are made, and the sampling settings.
+  """
+  c = config.rl
+  gen, sampling = made
+  rollout = jax.jit(programs.rl_rollout, static_argnums=0)
+  greedy = jax.jit(programs.rl_greedy, static_argnums=0)
+  reads_greedy = 'greedy_reward' in learn.needs
+  return HostSource(
+    questions,
+    lambda *args: rollout(gen, *args),
+    (lambda *args: greedy(gen, *args)) if reads_greedy else None,
+    c.samples,
+    tuple(c.rewards),
+    pool,
+    tokenizer,
+    c.parts,
+    root,
+    sampling,
+    stop,
+    to_host=lambda x: sharding.to_local(x, mesh),
+    all_rows=lambda tree: everyone(mesh, tree),
+  )
+
+
+def everyone(mesh, tree: Any) -> Any:
+  """Gives this process's rows [m,...] of a batch as all rows [N,...]."""
+  n = sharding.rows_of_all(mesh, len(jax.tree.leaves(tree)[0]))
+  return hosts.all_rows(sharding.my_rows(mesh, n), tree)

@@ -7,7 +7,6 @@
 """
 
 import dataclasses
-import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ import ml_collections
 import numpy as np
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import hosts, losses, sharding
+from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
@@ -26,7 +25,6 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
-from jaxrl_reason.rollouts.host import HostSource
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import asking, programs, rewarding, sources, states
 from jaxrl_reason.run.host_step import HostStep
@@ -183,30 +181,6 @@ def _nothing(total: jax.Array) -> None:
   """Supervised stages remember nothing."""
 
 
-def _batches(
-  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
-) -> pipeline.Batches | pipeline.WithSpares:
-  """Dispatches of k steps of `rows` rows each.
-
-  Args:
-    spares: further rows that each row comes with, [k*rows,1+spares,...].
-  """
-  mine = sharding.my_rows(mesh, rows)
-  mine = np.concatenate([i * rows + mine for i in range(k)])
-
-  def drawn(name: str, n: int, mine):
-    # No two stages see the same order.
-    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
-    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
-
-  first = drawn(name, k * rows, mine)
-  if not spares:
-    return first
-  columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
-  others = drawn(f'{name}/spares', k * rows * spares, columns)
-  return pipeline.WithSpares(first, others, spares)
-
-
 def _stacked(tree: Any, k: int) -> Any:
   """Rows [K*R,...] of a dispatch as [K,R,...]."""
   return jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), tree)
@@ -230,7 +204,7 @@ def _supervised(
     return *steps(learn, state, rows, root), {}
 
   train = problems.supervised or problems.train
-  data = _batches(config, train, encode, c.rows, k, name, mesh)
+  data = sources.batches(config, train, encode, c.rows, k, name, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -321,7 +295,7 @@ def _fused(
     rest = Prompts(**rows), root, sampling, stop
     return *steps(learn, source, state, *rest), {}
 
-  data = _batches(
+  data = sources.batches(
     config, problems.train, row, c.prompts, k, 'rl', mesh, c.refill_rounds
   )
   return Stage(learn, where, data, dispatch, k)
@@ -370,7 +344,7 @@ def _host(
       return sources.questions(rows_of(control, step), mesh, c.refill_rounds)
 
   else:
-    data = _batches(
+    data = sources.batches(
       config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds
     )
     steps = (sources.questions(rows, mesh, c.refill_rounds) for rows in data)
@@ -380,9 +354,10 @@ def _host(
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
-  source = _host_source(
+  source = sources.host_source(
     config,
     learn,
+    generation(config, learn.model),
     mesh,
     (rounds[0] for rounds in steps),
     pool,
@@ -411,7 +386,7 @@ def _host(
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     if stats is not None:
       for round_ in [answered] if plain else answered:
-        ids = np.repeat(_everyone(mesh, round_.questions.ids), c.samples)
+        ids = np.repeat(sources.everyone(mesh, round_.questions.ids), c.samples)
         stats.add(ids, round_.reward.parts[:, 0], round_.reward.valid)
       host |= stats.metrics()
     if learn.shown is not None and plain:
@@ -421,34 +396,3 @@ def _host(
     return state, metrics, host
 
   return Stage(learn, where, data, dispatch, 1, stats, pool.close)
-
-
-def _host_source(
-  config, learn, mesh, questions, pool, tokenizer, root, stop
-) -> HostSource:
-  c = config.rl
-  gen, sampling = generation(config, learn.model)
-  rollout = jax.jit(programs.rl_rollout, static_argnums=0)
-  greedy = jax.jit(programs.rl_greedy, static_argnums=0)
-  reads_greedy = 'greedy_reward' in learn.needs
-  return HostSource(
-    questions,
-    lambda *args: rollout(gen, *args),
-    (lambda *args: greedy(gen, *args)) if reads_greedy else None,
-    c.samples,
-    tuple(c.rewards),
-    pool,
-    tokenizer,
-    c.parts,
-    root,
-    sampling,
-    stop,
-    to_host=lambda x: sharding.to_local(x, mesh),
-    all_rows=lambda tree: _everyone(mesh, tree),
-  )
-
-
-def _everyone(mesh, tree: Any) -> Any:
-  """This process's rows [m,...] of a batch as all rows [N,...]."""
-  n = sharding.rows_of_all(mesh, len(jax.tree.leaves(tree)[0]))
-  return hosts.all_rows(sharding.my_rows(mesh, n), tree)

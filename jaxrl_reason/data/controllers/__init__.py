@@ -51,8 +51,8 @@ def is_on(data: Mapping[str, Any]) -> bool:
 
 
 def names(c: Mapping[str, Any]) -> tuple[str, str]:
-  """The controller and the steering that a section names; sources without a
-  controller are drawn from uniformly.
+  """Reads the controller and the steering that a section names; sources without
+  a controller are drawn from uniformly.
   """
   return 'uniform' if c['name'] == 'none' else c['name'], c['sources']
 

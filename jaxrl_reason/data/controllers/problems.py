@@ -270,7 +270,7 @@ class Ladder(Uniform):
     }
 
   def of(self, difficulty: jax.Array) -> jax.Array:
-    """The rungs [M] of difficulties."""
+    """Gives the rungs [M] of difficulties."""
     return jnp.round(difficulty * (self.rungs - 1)).astype(jnp.int32)
 
   def weigh(self, stats: Statistics, step: jax.Array) -> jax.Array:

@@ -69,7 +69,7 @@ class Consumed(Weights):
     return {'consumed': jnp.zeros(n), 'drawn': jnp.zeros(n)}
 
   def used(self, seen: Seen) -> jax.Array:
-    """What is counted of a batch, by source."""
+    """Tells what is counted of a batch, by source."""
     return seen.used
 
   def weigh(self, stats: Statistics, step: jax.Array) -> jax.Array:

@@ -22,8 +22,8 @@ from jaxrl_reason.rewards.kernels import final
 
 
 def routed(routes: mixture.Routes) -> kernels.Kernel | None:
-  """The kernel that scores every row by that of its source; None: one of them
-  does not exist.
+  """Makes the kernel that scores every row by that of its source; None: one of
+  them does not exist.
   """
   kinds = list(dict.fromkeys(routes.kernels))
   chosen = [kernels.KERNELS.get(kind) for kind in kinds]
