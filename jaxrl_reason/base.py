@@ -134,6 +134,8 @@ class Reward:
   total: jax.Array  # f32 [N]
   parts: jax.Array  # f32 [N,R], in the order of the config's rewards
   valid: jax.Array  # bool [N]; false: the verifier failed, not the answer
+  # i32 [N], equal for equal final answers; -1: there is none.
+  answer_id: jax.Array | None = None
 
 
 @struct.dataclass
@@ -146,6 +148,9 @@ class Outcomes:
   group: jax.Array  # i32 [N]
   truncated: jax.Array  # bool [N]
   length: jax.Array  # i32 [N], tokens sampled
+  prompt_id: jax.Array | None = None  # i32 [N]
+  answer_id: jax.Array | None = None  # i32 [N]
+  is_demo: jax.Array | None = None  # bool [N], a reference solution
 
 
 @struct.dataclass
@@ -208,6 +213,7 @@ class Batch:
   episode: Episode | None = None  # rewards in the unit of `reward`
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
   prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
+  answer_id: jax.Array | None = None  # i32 [N], see Reward
 
 
 @struct.dataclass

@@ -77,6 +77,7 @@ def make_batch(found: Trajectories) -> Batch:
     episode=rollout.episode,
     routes=rows.routes,
     prompt_id=per_row(prompts.prompt_id, n),
+    answer_id=reward.answer_id,
   )
   if found.greedy is None:
     return batch
@@ -88,7 +89,10 @@ def with_reward(batch: Batch, reward: Reward, greedy: Reward | None) -> Batch:
   greedy completion, if there are any.
   """
   batch = batch.replace(
-    reward=reward.total, reward_parts=reward.parts, reward_valid=reward.valid
+    reward=reward.total,
+    reward_parts=reward.parts,
+    reward_valid=reward.valid,
+    answer_id=reward.answer_id,
   )
   if greedy is None:
     return batch
@@ -117,6 +121,7 @@ def interleaved(parts, n_samples: int, np_=jnp):
 
 def outcomes(batch: Batch) -> Outcomes:
   """Gives what statistics read of a batch."""
+  demos = batch.is_offpolicy
   return Outcomes(
     reward=batch.reward,
     reward_parts=batch.reward_parts,
@@ -124,6 +129,9 @@ def outcomes(batch: Batch) -> Outcomes:
     group=batch.group,
     truncated=batch.truncated,
     length=batch.mask.sum(axis=1),
+    prompt_id=batch.prompt_id,
+    answer_id=batch.answer_id,
+    is_demo=None if demos is None else demos.any(axis=1),
   )
 
 

@@ -233,6 +233,46 @@ def reinforce() -> ml_collections.ConfigDict:
   )
 
 
+def controller() -> ml_collections.ConfigDict:
+  """What the rl stage is asked next, by what is known of the problems.
+
+  Settings that are None are the controller's own (docs/choosing.md).
+  """
+  return _section(
+    dict(
+      # A name in data.controllers.CONTROLLERS; none: problems come in the
+      # order of the data, and nothing is kept of them.
+      name='none',
+      sources='weights',  # what steers data.sources: a name in STEERING
+      window=4096,  # problems of an endless task that are the pool
+      memory=0.5,  # of a problem's solve rate and length, from visit to visit
+      prior=0.5,  # solve rate of a problem that was not tried
+      floor=placeholder(float),  # priority, learnability: least weight
+      low=placeholder(float),  # band: least solve rate
+      high=placeholder(float),  # band: largest solve rate
+      balanced=placeholder(bool),  # band: as many below its middle as above
+      explore=placeholder(float),  # greso: chance to keep, at first
+      easy=placeholder(float),  # greso: target share of all-right groups
+      hard=placeholder(float),  # greso: target share of all-wrong groups
+      above=placeholder(float),  # mastered: from this solve rate
+      retest=placeholder(int),  # mastered: steps until the next try
+      keep=placeholder(float),  # drive: share of the pool at the end
+      steps=placeholder(int),  # drive, easy_to_hard: of the stage, to the end
+      power=placeholder(float),  # easy_to_hard: of the share of steps done
+      width=placeholder(float),  # easy_to_hard: in difficulty, 0 to 1
+      goal=placeholder(float),  # adarft: solve rate aimed at
+      change=placeholder(float),  # adarft, greso: largest move per batch
+      slope=placeholder(float),  # adarft: of the move
+      nearest=placeholder(float),  # adarft: share of the pool to draw from
+      rungs=placeholder(int),  # ladder: of difficulty, 0 to 1
+      climb=placeholder(float),  # ladder: solve rate at which the next begins
+      review=placeholder(float),  # ladder: share of draws below the rung
+      learn=placeholder(float),  # sec, dump: weight of a new batch
+      temperature=placeholder(float),  # sec, dump: of the softmax
+    )
+  )
+
+
 def default() -> ml_collections.ConfigDict:
   """Every key of a run."""
   return _section(
@@ -323,6 +363,10 @@ def default() -> ml_collections.ConfigDict:
         prompt_len=32,  # P, tokens
         completion_len=32,  # C, tokens, stop token included
         too_long='error',  # examples that do not fit: error, or drop them
+        # Several data sets or tasks in one: name -> keys of this section that
+        # say what is asked, a weight and a difficulty (`data/mixture.py`).
+        sources=Open(),
+        controller=controller(),
       ),
       pretrain=supervised(steps=100, rows=64, lr=1e-3),
       sft=supervised(steps=100, rows=64, lr=1e-3),

@@ -16,6 +16,7 @@ from jaxrl_reason.data import (
   files,
   gsm8k,
   hf_tokenizers,
+  mixture,
   pipeline,
   tokenizers,
 )
@@ -31,14 +32,31 @@ class Problems:
   kernel: the device kernel that verifies answers, or None.
   reward: the host reward that does, by name.
   alphabet: every character of its texts, or None when unknown.
+  parts: of a mixture (`data.sources`), each source's (section, Problems).
+  supervised: what supervised stages are trained on; None: train.
   """
 
   train: Any
   heldout: Any
   harder: Any
-  kernel: str | None
+  kernel: str | mixture.Routes | None
   reward: str
   alphabet: str | None
+  parts: dict[str, tuple[Any, 'Problems']] = dataclasses.field(
+    default_factory=dict
+  )
+  supervised: Any = None
+
+  @property
+  def verifiers(self) -> tuple[str, ...]:
+    """Names the host rewards behind `reward`, one or those of all sources."""
+    own = tuple(part.reward for _, part in self.parts.values())
+    return own or (self.reward,)
+
+  @property
+  def heldout_by_source(self) -> dict[str, Any]:
+    """Gives the held-out problems of each source of a mixture."""
+    return dict(zip(self.parts, _labelled(self.parts, 'heldout')))
 
 
 def _task(c, seed: int) -> Problems:
@@ -58,8 +76,68 @@ def _task(c, seed: int) -> Problems:
   )
 
 
+# A reward that calls the one an example names.
+BY_SOURCE = 'jaxrl_reason.rewards.task:by_source'
+
+
+def _labelled(parts: dict, split: str) -> list:
+  """A split of every source that has it."""
+  return [
+    mixture.Labelled(getattr(part, split), i, name, part.reward)
+    for i, (name, (_, part)) in enumerate(parts.items())
+    if getattr(part, split) is not None
+  ]
+
+
+def mixed(parts: dict[str, tuple[Any, Problems]], c) -> Problems:
+  """Makes one of several sources.
+
+  Args:
+    parts: (section, Problems) by name.
+    c: the `data` section.
+  """
+  window, warm = c.controller.window, mixture.own(c, 'supervised')
+  each = [part for _, part in parts.values()]
+  train, heldout, harder = (_labelled(parts, s) for s in tasks.SPLITS)
+  kernels = tuple(part.kernel for part in each)
+  routes = mixture.Routes(kernels, tuple(source[0] for source in train))
+  alphabets = [part.alphabet for part in each]
+  return Problems(
+    mixture.OneAfterAnother(train, window),
+    mixture.InTurns(heldout),
+    mixture.InTurns(harder) if len(harder) == len(each) else None,
+    kernel=None if None in kernels else routes,
+    reward=BY_SOURCE,
+    alphabet=None if None in alphabets else _united(alphabets),
+    parts=parts,
+    supervised=mixture.OneAfterAnother(
+      [source for source, kept in zip(train, warm) if kept], window
+    ),
+  )
+
+
+def _united(alphabets: list[str]) -> str:
+  return ''.join(dict.fromkeys(''.join(alphabets)))
+
+
+def _of_sources(c, seed: int) -> Problems:
+  """The problems of `data.sources`."""
+  parts, rewards = {}, mixture.own(c, 'reward')
+  for (name, section), reward in zip(mixture.sections(c).items(), rewards):
+    try:
+      part = load(section, seed)
+    except (ValueError, OSError, ImportError) as error:
+      raise type(error)(f'data.sources.{name}: {error}') from error
+    if reward is not None:
+      part = dataclasses.replace(part, reward=reward, kernel=reward)
+    parts[name] = section, part
+  return mixed(parts, c)
+
+
 def load(c, seed: int) -> Problems:
   """The problems of a config's `data` section."""
+  if c.sources:
+    return _of_sources(c, seed)
   if tasks.is_known(c.name):
     return _task(c, seed)
   if c.name == gsm8k.NAME:
@@ -189,6 +267,12 @@ def rendered(problems: Problems, c, tokenizer, folder=None) -> Problems:
   Raises:
     ValueError: names the key that does not fit.
   """
+  if problems.parts:
+    parts = {
+      name: (section, rendered(part, section, tokenizer, folder))
+      for name, (section, part) in problems.parts.items()
+    }
+    return mixed(parts, c)
   if c.thinking not in ('', 'on', 'off'):
     raise ValueError(f'data.thinking={c.thinking!r}: choose on, off or ""')
   render = renderer(c, problems, tokenizer, folder)
@@ -218,6 +302,13 @@ def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
     raise ValueError(f'data.too_long={c.too_long!r}: choose error or drop')
   if c.too_long == 'error':
     return problems, {}
+  if problems.parts:
+    parts, dropped = {}, {}
+    for name, (section, part) in problems.parts.items():
+      part, of_part = drop_long(part, section, tokenizer)
+      parts[name] = section, part
+      dropped |= {f'{name}/{split}': n for split, n in of_part.items()}
+    return mixed(parts, c), dropped
 
   def prompt_fits(example):
     return len(pipeline.prompt_ids(example, tokenizer)) <= c.prompt_len

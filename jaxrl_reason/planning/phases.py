@@ -23,7 +23,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import answers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.run import programs, stages
+from jaxrl_reason.run import asking, programs, stages
 from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
@@ -161,7 +161,7 @@ def _passes(learner) -> tuple[int, float]:
 def _supervised(config, parts: Prepared, name: str) -> Phase:
   c, d = config[name], config.data
   learner = stages.learner(config, parts.model, name)
-  layout = stages.layout(config, name, learner, parts.mesh)
+  layout = stages.layout(config, name, learner, parts.mesh, parts.problems)
   k = c.steps_per_dispatch
   example = parts.problems.train[0]
   row = pipeline.solution_row(
@@ -196,7 +196,7 @@ def _prompts(config, parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
 
 def _fused(config, parts: Prepared) -> Phase:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = stages.layout(config, 'rl', learner, parts.mesh)
+  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
   if config.rl.turns.env:
     raise ValueError(
       f'rl.turns.env={config.rl.turns.env!r}: a plan counts the tokens of one '
@@ -208,15 +208,25 @@ def _fused(config, parts: Prepared) -> Phase:
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, _Costs(config, parts)
-  spares = (1 + c.refill_rounds,) if c.refill_rounds else ()
-  prompts = _prompts(config, parts, encode, k, c.prompts, *spares, axis=1)
   scored, passes = _passes(learner)
   one = costs.forward(costs.rows, costs.new)
   state = state_of(layout)
+  chooser = asking.chooser(config)
+  if chooser is None:
+    program, n_static = programs.rl_steps, 2
+    spares = (1 + c.refill_rounds,) if c.refill_rounds else ()
+    prompts = _prompts(config, parts, encode, k, c.prompts, *spares, axis=1)
+    args = learner, source, state, prompts
+  else:
+    program, n_static = programs.rl_pool_steps, 4
+    ask = asking.Ask(chooser, c.prompts, c.refill_rounds)
+    m = len(asking.pool_of(config, parts.problems.train))
+    pool = _lay(_prompts(config, parts, encode, m), everywhere)
+    args = learner, source, ask, k, state, pool
   return Phase(
     'step',
-    programs.updating(programs.rl_steps, 2, layout.shardings),
-    (learner, source, state, prompts, *rest),
+    programs.updating(program, n_static, layout.shardings),
+    (*args, *rest),
     state,
     1 / k,
     _token_trips(stages.generation(config, parts.model)[0]),
@@ -226,7 +236,7 @@ def _fused(config, parts: Prepared) -> Phase:
 
 def _host(config, parts: Prepared) -> list[Phase]:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = stages.layout(config, 'rl', learner, parts.mesh)
+  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
   gen, sampling = stages.generation(config, parts.model)
   costs, mesh = _Costs(config, parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)

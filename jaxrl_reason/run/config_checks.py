@@ -13,10 +13,18 @@ import ml_collections
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, tasks
+from jaxrl_reason.data import mixture
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import PREFILL, Config, sized_choice
 from jaxrl_reason.rewards import compose
-from jaxrl_reason.run import compile_log, ranges, source_checks, trackers, turns
+from jaxrl_reason.run import (
+  compile_log,
+  pool_checks,
+  ranges,
+  source_checks,
+  trackers,
+  turns,
+)
 from jaxrl_reason.update import optim, packing
 from jaxrl_reason.update.learner import OLD_LOGP
 
@@ -78,23 +86,29 @@ def _flat(section: ml_collections.ConfigDict, prefix: str = '') -> dict:
   return out
 
 
-def _check_open(config: ml_collections.ConfigDict) -> None:
-  """Refuses keys of the open sections that nothing would read."""
-  d = config.data
+def _check_knobs(prefix: str, d: ml_collections.ConfigDict) -> None:
+  """Refuses knobs that the task of a `data` section does not have."""
   known = tasks.get(d.name).knobs if tasks.is_known(d.name) else {}
   for section in ('knobs', 'harder'):
     for key, value in d[section].items():
       if key not in known:
         has = ', '.join(known) or 'none'
         raise ValueError(
-          f'data.{section}.{key}: data.name={d.name!r} has no such knob.'
-          f'{config_lib.nearest(key, known)} It has {has}'
+          f'{prefix}.{section}.{key}: {prefix}.name={d.name!r} has no such '
+          f'knob.{config_lib.nearest(key, known)} It has {has}'
         )
       kind = type(known[key])
       if kind in KNOBS and not isinstance(value, KNOBS[kind]):
         raise ValueError(
-          f'data.{section}.{key}={value!r}: must be a {kind.__name__}'
+          f'{prefix}.{section}.{key}={value!r}: must be a {kind.__name__}'
         )
+
+
+def _check_open(config: ml_collections.ConfigDict) -> None:
+  """Refuses keys of the open sections that nothing would read."""
+  _check_knobs('data', config.data)
+  for name, section in mixture.sections(config.data).items():
+    _check_knobs(f'data.sources.{name}', section)
   for name, part in config.rl.rewards.items():
     if not isinstance(part, ml_collections.ConfigDict):
       raise ValueError(
@@ -182,6 +196,7 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   """
   check_keys(config, config_lib.default())
   ranges.check(_flat(config), ranges.RANGES)
+  pool_checks.check(config)
   _check_open(config)
   _check_regex('trainable', config.trainable)
   _check_regex('lora.targets', config.lora.targets)

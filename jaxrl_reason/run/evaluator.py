@@ -57,6 +57,8 @@ class Evaluator:
       how=how,
     )
     splits = {'heldout': problems.heldout}
+    for name, source in problems.heldout_by_source.items():
+      splits[f'heldout/{name}'] = source
     if c.harder and problems.harder is not None:
       splits['harder'] = problems.harder
     self._sets = {

@@ -34,6 +34,8 @@ class HostStep:
     ahead: start the next batch before this one is learnt from, where one
       follows. The loss must then measure its ratio against the sampler
       (`Learner.old_logp`).
+    ask: (control, step) -> the step's Questions, a list of one, where what is
+      known of the problems decides; None: the source's own come next.
   """
 
   source: HostSource
@@ -41,6 +43,7 @@ class HostStep:
   to_device: Callable = lambda tree: tree
   where: object = None
   ahead: bool = False
+  ask: Callable | None = None
 
   def __post_init__(self):
     self._score = jax.jit(programs.rl_score, static_argnums=(0, 1, 2))
@@ -61,13 +64,13 @@ class HostStep:
     source, begun = self.source, time.monotonic()
     stale = source.started > 0
     if not stale:
-      source.start(state.params, state.step, state.step)
+      self._start(state, state.step)
     timing = wait_for_update(self._updating)
     begun = time.monotonic() if timing else begun
     prompts, outs = source.submit(state.control)
     generated = time.monotonic()
     if self.ahead and more:
-      source.start(state.params, state.step + 1, state.step)
+      self._start(state, state.step + 1)
     static = self.learner, source.n_samples, len(source.part_names)
     batch = self._score(*static, state, prompts, outs, source.sampling)
     answered = source.take()
@@ -84,6 +87,11 @@ class HostStep:
     state, metrics = self._learn(self.learner, state, *given)
     self._updating = metrics, verified
     return state, metrics, timing, answered
+
+  def _start(self, state: TrainState, step: jax.Array) -> None:
+    """Queues the batch of a step, sampled by the parameters there are now."""
+    asked = self.ask and self.ask(state.control, step)[0]
+    self.source.start(state.params, step, state.step, asked)
 
 
 def wait_for_update(updating: tuple | None) -> dict[str, float]:

@@ -2,6 +2,7 @@
 profiles and in the log of compilations.
 
   rl_steps        state, prompts [K,B] -> state     a whole step: the fused path
+  rl_pool_steps   state, pool [M] -> state          the same, choosing problems
   rl_rollout      params, prompts -> Rollout        host path, a part at a time
   rl_greedy       params, prompts -> Rollout        where the loss reads those
   rl_score        state, Rollouts -> Batch          old and reference log-probs
@@ -37,6 +38,8 @@ from jaxrl_reason.rollouts import fused, progress
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.refill import Places, Refill
 from jaxrl_reason.rollouts.replay import Replay
+from jaxrl_reason.run import asking
+from jaxrl_reason.run.asking import Ask
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
 from jaxrl_reason.update.learner import Learner
@@ -112,6 +115,9 @@ def learn(
     now = progress.of(state.control)
     metrics |= {f'control/{k}': v for k, v in now.items()}
     state = state.replace(control=progress.observe(state.control, seen))
+  if learner.observe is not None:
+    control, more = learner.observe(state.control, seen, chosen, state.step)
+    state, metrics = state.replace(control=control), metrics | more
   state, more = step_lib.update(learner, state, chosen, sampling, key)
   return state, metrics | more
 
@@ -125,6 +131,24 @@ def rl_steps(
     return fused_step(learner, source, state, prompts, root, sampling, stop)
 
   return jax.lax.scan(one, state, prompts)
+
+
+def rl_pool_steps(
+  learner, source, ask: Ask, k, state, pool, root, sampling, stop
+) -> tuple[TrainState, Metrics]:
+  """Makes K steps in one dispatch, each on problems that are chosen in it by
+  what is known by then.
+
+  Args:
+    pool: Prompts [M,...], all problems there are.
+  """
+
+  def one(state, _):
+    ids = ask.ids(state.control, root, state.step)
+    prompts = asking.take(pool, ids)
+    return fused_step(learner, source, state, prompts, root, sampling, stop)
+
+  return jax.lax.scan(one, state, length=k)
 
 
 def rl_seeds(

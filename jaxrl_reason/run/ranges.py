@@ -84,6 +84,18 @@ DATA = {
   'shots': COUNT_OR_NONE,
   'prompt_len': COUNT,
   'completion_len': COUNT,
+  **_inside('controller', {'window': COUNT, 'memory': MEMORY, 'prior': SHARE}),
+}
+# Of `data.controller`, where they are not None.
+CONTROLLER = {
+  **dict.fromkeys(('window', 'retest', 'steps', 'rungs'), COUNT),
+  **dict.fromkeys(
+    ('prior', 'floor', 'low', 'high', 'easy', 'hard', 'above'), SHARE
+  ),
+  **dict.fromkeys(('goal', 'climb', 'review', 'learn'), SHARE),
+  **dict.fromkeys(('explore', 'keep', 'nearest', 'change'), NUCLEUS),
+  **dict.fromkeys(('power', 'width', 'slope', 'temperature'), POSITIVE),
+  'memory': MEMORY,
 }
 # Of sampling, in training and in `generate`.
 SAMPLING = {

@@ -119,10 +119,11 @@ def second_opinion(config: ml_collections.ConfigDict, reward: str):
 
 
 def grader(
-  config: ml_collections.ConfigDict, reward: str
+  config: ml_collections.ConfigDict, problems: Problems
 ) -> Callable[[list[tuple[str, dict]]], list]:
   """Makes what evaluations verify answers by: the data's own host reward."""
-  if reward not in resolve.POOL_ONLY:
+  reward = problems.reward
+  if not resolve.POOL_ONLY & {*problems.verifiers}:
     function = compose.build(reward)
 
     def here(cases):

@@ -38,6 +38,8 @@ class RoundsStep:
     learner: what the update is made of.
     to_device: host arrays [N,...] to the mesh.
     where: shardings of the state, or None.
+    ask: (control, step) -> the questions of a step, by round, where what is
+      known of the problems decides; None: the next of `steps`.
   """
 
   source: HostSource
@@ -47,6 +49,7 @@ class RoundsStep:
   learner: Learner
   to_device: Callable = lambda tree: tree
   where: object = None
+  ask: Callable | None = None
 
   def __post_init__(self):
     self._add = jax.jit(programs.rl_round, static_argnums=(0, 1))
@@ -73,7 +76,10 @@ class RoundsStep:
 
   def _rounds(self, state) -> tuple[Places, list[Answered], dict]:
     """Generates and verifies until no group is missing or no round is left."""
-    first, *others = next(self.steps)
+    if self.ask is None:
+      first, *others = next(self.steps)
+    else:
+      first, *others = self.ask(state.control, state.step)
     self._start(state, first, 0)
     places, answers = None, []
     spent = dict.fromkeys(('rollout_s', 'verify_wait_s', 'rounds_ahead'), 0.0)

@@ -1,9 +1,10 @@
-"""What stands around the source of a run: refill and replay, by its
-configuration, what they remember (`TrainState.control`), and its batches.
+"""What a stage's problems come from, and what stands around its source: refill
+and replay, by its configuration, and what they remember (`TrainState.control`).
 """
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import ml_collections
 import numpy as np
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import sharding, trees
+from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.data.problems import Problems
@@ -28,33 +29,9 @@ from jaxrl_reason.rollouts import (
   replay,
 )
 from jaxrl_reason.rollouts.fused import Generation
-from jaxrl_reason.rollouts.host import Questions
-from jaxrl_reason.run import chips, goodput, rewarding
+from jaxrl_reason.rollouts.host import HostSource, Questions
+from jaxrl_reason.run import asking, chips, goodput, programs, rewarding
 from jaxrl_reason.update.learner import Learner
-
-
-def batches(
-  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
-) -> goodput.Timed:
-  """Dispatches of k steps of `rows` rows each.
-
-  Args:
-    spares: further rows that each row comes with, [k*rows,1+spares,...].
-  """
-  mine = sharding.my_rows(mesh, rows)
-  mine = np.concatenate([i * rows + mine for i in range(k)])
-
-  def drawn(name: str, n: int, mine):
-    # No two stages see the same order.
-    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
-    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
-
-  first = drawn(name, k * rows, mine)
-  if not spares:
-    return goodput.Timed(first)
-  columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
-  others = drawn(f'{name}/spares', k * rows * spares, columns)
-  return goodput.Timed(pipeline.WithSpares(first, others, spares))
 
 
 def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
@@ -109,27 +86,38 @@ def remembered(
   learn: Learner,
   gen: Generation,
   mesh: jax.sharding.Mesh,
-) -> Callable[[], dict | None]:
-  """Gives a function that makes what the rl stage remembers, as it starts.
+  n_problems: int,
+  known: asking.Facts | None,
+) -> Callable[[jax.Array], dict | None]:
+  """Gives a function that makes what the rl stage remembers, as it starts after
+  so many steps of the run.
+
+  Args:
+    n_problems: of the pool; known: of them; None: shapes alone are read.
 
   Raises:
     ValueError: a replay that does not fit the device's memory.
   """
-  c, like = config.rl, None
+  c, like, chooser = config.rl, None, asking.chooser(config)
   if c.refill_keep or c.replay.rows:
     like = group_shapes(config, learn, gen)
 
-  def make() -> dict | None:
+  if known is None:
+    known = asking.unknown(n_problems)
+
+  def make(total: jax.Array) -> dict | None:
     goes_by = rewarding.is_scheduled(c.rewards) or c.hints.room
     control = progress.start() if goes_by else {}
     if c.refill_keep:
       control['refill'] = refill.start(like)
     if c.replay.rows:
       control['replay'] = replay.start(like, c.replay.capacity)
+    if chooser is not None:
+      control |= asking.start(chooser, known, total)
     return control or None
 
   if c.replay.rows:
-    kept = jax.eval_shape(make)['replay']
+    kept = jax.eval_shape(make, jnp.int32(0))['replay']
     _refuse_too_large(kept, c.replay.capacity, mesh)
   return make
 
@@ -166,7 +154,8 @@ def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
 
 
 def _no_reward(n: int, parts: int) -> Reward:
-  return Reward(jnp.zeros(n), jnp.zeros((n, parts)), jnp.zeros(n, bool))
+  ids = jnp.zeros(n, jnp.int32)
+  return Reward(jnp.zeros(n), jnp.zeros((n, parts)), ids > 0, ids)
 
 
 def _refuse_too_large(kept, capacity: int, mesh: jax.sharding.Mesh) -> None:
@@ -181,20 +170,77 @@ def _refuse_too_large(kept, capacity: int, mesh: jax.sharding.Mesh) -> None:
     )
 
 
-def questions(data, mesh, spares: int) -> Iterator[list[Questions]]:
-  """The rows of `data` on the mesh, with the problems they are of: those of a
-  step, by round.
-  """
-  for rows in data:
-    columns = [rows]
-    if spares:
-      columns = [
-        jax.tree.map(lambda x: x[:, i], rows)  # noqa: B023
-        for i in range(1 + spares)
-      ]
-    yield [_asked(column, mesh) for column in columns]
+def questions(rows: dict, mesh, spares: int) -> list[Questions]:
+  """The rows of a step on the mesh, with the problems they are of, by round."""
+  columns = [rows]
+  if spares:
+    columns = [
+      jax.tree.map(lambda x: x[:, i], rows)  # noqa: B023
+      for i in range(1 + spares)
+    ]
+  return [_asked(column, mesh) for column in columns]
 
 
 def _asked(rows: dict, mesh) -> Questions:
   examples, ids = rows.pop('example').tolist(), rows['prompt_id']
   return Questions(Prompts(**sharding.to_global(rows, mesh)), ids, examples)
+
+
+def batches(
+  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
+) -> goodput.Timed:
+  """Makes dispatches of k steps of `rows` rows each.
+
+  Args:
+    spares: further rows that each row comes with, [k*rows,1+spares,...].
+  """
+  mine = sharding.my_rows(mesh, rows)
+  mine = np.concatenate([i * rows + mine for i in range(k)])
+
+  def drawn(name: str, n: int, mine):
+    # No two stages see the same order.
+    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
+    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
+
+  first = drawn(name, k * rows, mine)
+  if not spares:
+    return goodput.Timed(first)
+  columns = (mine[:, None] * spares + np.arange(spares)).reshape(-1)
+  others = drawn(f'{name}/spares', k * rows * spares, columns)
+  return goodput.Timed(pipeline.WithSpares(first, others, spares))
+
+
+def host_source(
+  config, learn, made, mesh, questions, pool, tokenizer, root, stop
+) -> HostSource:
+  """Makes the source whose rewards are Python.
+
+  Args:
+    made: how completions are made, and the sampling settings.
+  """
+  c = config.rl
+  gen, sampling = made
+  rollout = jax.jit(programs.rl_rollout, static_argnums=0)
+  greedy = jax.jit(programs.rl_greedy, static_argnums=0)
+  reads_greedy = 'greedy_reward' in learn.needs
+  return HostSource(
+    questions,
+    lambda *args: rollout(gen, *args),
+    (lambda *args: greedy(gen, *args)) if reads_greedy else None,
+    c.samples,
+    tuple(c.rewards),
+    pool,
+    tokenizer,
+    c.parts,
+    root,
+    sampling,
+    stop,
+    to_host=lambda x: sharding.to_local(x, mesh),
+    all_rows=lambda tree: everyone(mesh, tree),
+  )
+
+
+def everyone(mesh, tree: Any) -> Any:
+  """Gives this process's rows [m,...] of a batch as all rows [N,...]."""
+  n = sharding.rows_of_all(mesh, len(jax.tree.leaves(tree)[0]))
+  return hosts.all_rows(sharding.my_rows(mesh, n), tree)

@@ -15,9 +15,9 @@ import ml_collections
 import numpy as np
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import hosts, losses, sharding
+from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Model, Prompts
-from jaxrl_reason.data import pipeline
+from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
@@ -25,9 +25,15 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
-from jaxrl_reason.rollouts.host import HostSource
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import goodput, programs, rewarding, sources, states
+from jaxrl_reason.run import (
+  asking,
+  goodput,
+  programs,
+  rewarding,
+  sources,
+  states,
+)
 from jaxrl_reason.run import turns as run_turns
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.run.rounds_step import RoundsStep
@@ -104,6 +110,7 @@ def learner(
     select=_selection(config),
     part_names=run_turns.part_names(c),
     shown=shown.make(config.rollouts, c.prompts, c.samples),
+    observe=asking.observer(asking.chooser(config)),
     **common,
   )
 
@@ -150,17 +157,27 @@ def build(
 
 
 def layout(
-  config, name: str, learn: Learner, mesh: jax.sharding.Mesh
+  config,
+  name: str,
+  learn: Learner,
+  mesh: jax.sharding.Mesh,
+  problems: Problems,
+  known: asking.Facts | None = None,
 ) -> states.Layout:
-  """Lays the state of stage `name` out on the mesh."""
+  """Lays the state of stage `name` out on the mesh.
+
+  Args:
+    known: of a pool's problems; None: shapes alone are read.
+  """
   remembered = _nothing
   if name == 'rl':
     gen, _ = generation(config, learn.model)
-    remembered = sources.remembered(config, learn, gen, mesh)
+    n = len(asking.pool_of(config, problems.train))
+    remembered = sources.remembered(config, learn, gen, mesh, n, known)
   return states.Layout(learn, mesh, remembered)
 
 
-def _nothing() -> None:
+def _nothing(total: jax.Array) -> None:
   """Supervised stages remember nothing."""
 
 
@@ -173,7 +190,7 @@ def _supervised(
   config, name: str, learn: Learner, *, mesh, problems, tokenizer, root
 ) -> Stage:
   c, d = config[name], config.data
-  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh)
+  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh, problems)
   steps = supervised_program(name, where.shardings)
 
   def encode(i, example):
@@ -186,7 +203,8 @@ def _supervised(
     rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
     return *steps(learn, state, rows, root), {}
 
-  data = sources.batches(config, problems.train, encode, c.rows, k, name, mesh)
+  train = problems.supervised or problems.train
+  data = sources.batches(config, train, encode, c.rows, k, name, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -265,12 +283,16 @@ def fused_source(
 def _fused(
   config, learn: Learner, *, mesh, problems, tokenizer, root, stop
 ) -> Stage:
-  c, where = config.rl, layout(config, 'rl', learn, mesh)
+  c, k = config.rl, config.rl.steps_per_dispatch
   source, encode, sampling = fused_source(
     config, learn, problems.kernel, tokenizer
   )
+  row = prompt_encoder(config, tokenizer, encode)
+  if controllers.is_on(config.data):
+    given = row, mesh, problems, (root, sampling, stop)
+    return _of_pool(config, learn, source, *given)
+  where = layout(config, 'rl', learn, mesh, problems)
   steps = programs.updating(programs.rl_steps, 2, where.shardings)
-  k = c.steps_per_dispatch
 
   def dispatch(state, more):
     del more
@@ -278,35 +300,68 @@ def _fused(
     rest = Prompts(**rows), root, sampling, stop
     return *steps(learn, source, state, *rest), {}
 
-  row = prompt_encoder(config, tokenizer, encode)
   data = sources.batches(
     config, problems.train, row, c.prompts, k, 'rl', mesh, c.refill_rounds
   )
   return Stage(learn, where, data, dispatch, k)
 
 
+def _of_pool(
+  config, learn: Learner, source, encode, mesh, problems, rest
+) -> Stage:
+  """The fused stage whose problems are chosen inside the compiled step.
+
+  Args:
+    rest: last arguments of `programs.rl_pool_steps`.
+  """
+  c, asked = config.rl, asking.pool_of(config, problems.train)
+  ask = asking.Ask(asking.chooser(config), c.prompts, c.refill_rounds)
+  where = layout(
+    config, 'rl', learn, mesh, problems, asking.facts(config, asked)
+  )
+  steps = programs.updating(programs.rl_pool_steps, 4, where.shardings)
+  pool, k = asking.prompts_of(asked, encode, mesh), c.steps_per_dispatch
+
+  def dispatch(state, more):
+    del more
+    return *steps(learn, source, ask, k, state, pool, *rest), {}
+
+  return Stage(learn, where, asking.Nothing(), dispatch, k)
+
+
 def _host(
   config, learn: Learner, *, mesh, problems, tokenizer, root, stop
 ) -> Stage:
-  c, where = config.rl, layout(config, 'rl', learn, mesh)
-  train = problems.train
+  c, train = config.rl, problems.train
   encode = prompt_encoder(config, tokenizer, None)
 
   def row(i, example):
     # The problem itself comes along: its verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  data = sources.batches(
-    config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds
-  )
+  known, ask = None, None
+  if controllers.is_on(config.data):
+    asked = asking.pool_of(config, train)
+    known, data, steps = asking.facts(config, asked), asking.Nothing(), iter(())
+    rows_of = asking.asker(config, asked, row, root, mesh)
+
+    def ask(control, step):
+      return sources.questions(rows_of(control, step), mesh, c.refill_rounds)
+
+  else:
+    data = sources.batches(
+      config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds
+    )
+    steps = (sources.questions(rows, mesh, c.refill_rounds) for rows in data)
+  where = layout(config, 'rl', learn, mesh, problems, known)
   pool = VerifierPool(
     rewarding.host_spec(c.rewards.to_dict(), problems.reward),
     workers=c.workers,
     timeout_s=c.timeout_s,
   )
-  steps = sources.questions(data, mesh, c.refill_rounds)
-  asked = (rounds[0] for rounds in steps)
-  source = _host_source(config, learn, mesh, asked, pool, tokenizer, root, stop)
+  first, rest = (rounds[0] for rounds in steps), (tokenizer, root, stop)
+  made = generation(config, learn.model)
+  source = sources.host_source(config, learn, made, mesh, first, pool, *rest)
 
   def to_device(tree):
     own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
@@ -315,10 +370,11 @@ def _host(
   plain = sources.is_plain(c)
   if plain:
     ahead = bool(c.staleness)
-    step = HostStep(source, learn, to_device, where.shardings, ahead)
+    step = HostStep(source, learn, to_device, where.shardings, ahead, ask)
   else:
     around = sources.refilled(c), sources.replayed(c)
-    step = RoundsStep(source, steps, *around, learn, to_device, where.shardings)
+    rest = learn, to_device, where.shardings, ask
+    step = RoundsStep(source, steps, *around, *rest)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
@@ -327,7 +383,7 @@ def _host(
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     if stats is not None:
       for round_ in [answered] if plain else answered:
-        ids = np.repeat(_everyone(mesh, round_.questions.ids), c.samples)
+        ids = np.repeat(sources.everyone(mesh, round_.questions.ids), c.samples)
         stats.add(ids, round_.reward.parts[:, 0], round_.reward.valid)
       host |= stats.metrics()
     if learn.shown is not None and plain:
@@ -340,34 +396,3 @@ def _host(
     return source.started > 0
 
   return Stage(learn, where, data, dispatch, 1, stats, under_way, pool.close)
-
-
-def _host_source(
-  config, learn, mesh, questions, pool, tokenizer, root, stop
-) -> HostSource:
-  c = config.rl
-  gen, sampling = generation(config, learn.model)
-  rollout = jax.jit(programs.rl_rollout, static_argnums=0)
-  greedy = jax.jit(programs.rl_greedy, static_argnums=0)
-  reads_greedy = 'greedy_reward' in learn.needs
-  return HostSource(
-    questions,
-    lambda *args: rollout(gen, *args),
-    (lambda *args: greedy(gen, *args)) if reads_greedy else None,
-    c.samples,
-    tuple(c.rewards),
-    pool,
-    tokenizer,
-    c.parts,
-    root,
-    sampling,
-    stop,
-    to_host=lambda x: sharding.to_local(x, mesh),
-    all_rows=lambda tree: _everyone(mesh, tree),
-  )
-
-
-def _everyone(mesh, tree: Any) -> Any:
-  """This process's rows [m,...] of a batch as all rows [N,...]."""
-  n = sharding.rows_of_all(mesh, len(jax.tree.leaves(tree)[0]))
-  return hosts.all_rows(sharding.my_rows(mesh, n), tree)

@@ -27,12 +27,14 @@ class Layout:
     self,
     learner: learner_lib.Learner,
     mesh: jax.sharding.Mesh,
-    control: Callable[[], dict | None],
+    control: Callable[[jax.Array], dict | None],
   ):
-    """Args: control: makes what sources and rewards remember, as it starts."""
+    """Args: control: makes what sources and rewards remember, as a stage
+    begins after so many steps of the run.
+    """
 
     def init_state(params, total):
-      state = learner_lib.init_state(learner, params, control())
+      state = learner_lib.init_state(learner, params, control(total))
       return state.replace(step=total)
 
     specs = learner.model.specs

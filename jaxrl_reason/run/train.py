@@ -122,7 +122,7 @@ def _stages(
   model, mesh, root = parts['model'], parts['mesh'], parts['root']
   spent = told['spent']
   with spent.on('restore'):
-    place = restore(config, checkpoints, model, mesh)
+    place = restore(config, checkpoints, model, mesh, parts['problems'])
   logs.begin()
   resuming = place.record is not None
   if resuming:
@@ -131,7 +131,7 @@ def _stages(
   events.note(workdir, 'start', step=place.total, reached=_reached(workdir))
   writer = _writer(config, workdir, place.total if resuming else None)
   spent.lose(*writer.lost)
-  grade = rewarding.grader(config, parts['problems'].reward)
+  grade = rewarding.grader(config, parts['problems'])
   kept = rollout_files.RolloutFiles(
     config,
     workdir,
@@ -196,13 +196,13 @@ def _reached(workdir: epath.Path) -> int:
   return max(steps, default=0)
 
 
-def restore(config, checkpoints, model, mesh) -> loop.Place:
+def restore(config, checkpoints, model, mesh, problems) -> loop.Place:
   """Finds where the newest readable checkpoint stands, its state included."""
 
   def read(step: int, record: dict) -> loop.Place:
     name = config.stages[record['stage']]
     learner = stages.learner(config, model, name)
-    where = stages.layout(config, name, learner, mesh)
+    where = stages.layout(config, name, learner, mesh, problems)
     state = checkpoints.restore(step, record, where.template, where.shardings)
     ended = loop.ended(config, record)
     return loop.Place(

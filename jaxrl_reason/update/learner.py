@@ -35,6 +35,8 @@ class Learner:
     packing: how padding is saved; None: rows are computed as they are.
     select: batch -> (batch, metrics), chooses what is learnt from; None: all.
     part_names: of the reward's parts, for the metrics.
+    observe: (control, Outcomes, chosen batch, step) -> (control, metrics), what
+      is known of problems after a step; None: nothing.
     shown: (learner, state, batch, chosen, sampling) -> arrays of a few rows,
       for `rollouts/*.jsonl` (`update.shown`); None: nothing.
   """
@@ -55,6 +57,7 @@ class Learner:
   packing: Packing | Lengths | None = None
   select: Callable[[Batch], tuple[Batch, Metrics]] | None = None
   part_names: tuple[str, ...] = ()
+  observe: Callable[..., tuple[dict, Metrics]] | None = None
   shown: Callable[..., Metrics] | None = None
 
   # What follows from these, decided once.

@@ -13,16 +13,52 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_reason.base import Reward, Rollout
+from jaxrl_reason.data import mixture
 from jaxrl_reason.rewards import compose, kernels
+from jaxrl_reason.rewards.kernels import final
 
 
-def _kernel(part: str, spec: dict, task_kernel: str | None) -> kernels.Kernel:
+def routed(routes: mixture.Routes) -> kernels.Kernel | None:
+  """Makes the kernel that scores every row by that of its source; None: one of
+  them does not exist.
+  """
+  kinds = list(dict.fromkeys(routes.kernels))
+  chosen = [kernels.KERNELS.get(kind) for kind in kinds]
+  if None in chosen or len(kinds) == 1:
+    return chosen[0] if len(kinds) == 1 else None
+  firsts = [routes.examples[routes.kernels.index(kind)] for kind in kinds]
+  # Shapes depend on the kernel alone: zeros stand for other kernels' answers.
+  blank = [
+    jax.tree.map(np.zeros_like, kernel.encode(example))
+    for kernel, example in zip(chosen, firsts)
+  ]
+
+  def encode(example: dict) -> dict:
+    own = kinds.index(routes.kernels[example['source']])
+    out = {str(i): x for i, x in enumerate(blank)}
+    return out | {'kind': np.int32(own), str(own): chosen[own].encode(example)}
+
+  def score(text, length, answer):
+    out = jnp.zeros(text.shape[0])
+    for i, kernel in enumerate(chosen):
+      mine = answer['kind'] == i
+      out = jnp.where(mine, kernel.score(text, length, answer[str(i)]), out)
+    return out
+
+  return kernels.Kernel(score, encode)
+
+
+def _kernel(
+  part: str, spec: dict, task_kernel: str | mixture.Routes | None
+) -> kernels.Kernel:
   """The kernel a reward part names ('task': the task's own), knobs set."""
   host_only = sorted(spec.keys() - {'reward', 'weight', 'kwargs'})
   name = task_kernel if spec['reward'] == 'task' else spec['reward']
-  kernel = kernels.KERNELS.get(name)
+  of_sources = isinstance(name, mixture.Routes)
+  kernel = routed(name) if of_sources else kernels.KERNELS.get(name)
   kwargs = dict(spec.get('kwargs', {}))
   if kernel is None:
     problem = f'there is no device kernel for {spec["reward"]!r} (kernels: '
@@ -66,13 +102,13 @@ def refuse_on_host(spec: dict[str, dict]) -> None:
 
 
 def make(
-  spec: dict[str, dict], task_kernel: str | None, tokenizer, max_new: int
+  spec: dict[str, dict], task_kernel, tokenizer, max_new: int
 ) -> tuple[Callable, Callable]:
   """Makes (encode, reward_fn) of weighted kernels.
 
   Args:
     spec: part -> {'reward': kernel or 'task', 'weight': number, 'kwargs'}.
-    task_kernel: the kernel that 'task' means.
+    task_kernel: the kernel that 'task' means: a name, or Routes of a mixture.
     tokenizer: whose `token_bytes` give the completions' bytes.
     max_new: C.
   """
@@ -101,6 +137,7 @@ def make(
     # A sum, not a product with the weights: TPUs multiply in bf16.
     total = sum(_now(w, control) * s for w, s in zip(weights, scores))
     # A probability may underflow to -inf in its logarithm: not a reward.
-    return Reward(total, jnp.stack(scores, axis=1), jnp.isfinite(total))
+    valid, answer_ids = jnp.isfinite(total), final.answer_ids(text, n)
+    return Reward(total, jnp.stack(scores, axis=1), valid, answer_ids)
 
   return encode, reward_fn

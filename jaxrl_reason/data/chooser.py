@@ -1,0 +1,207 @@
+"""What is asked next: a controller of problems and what steers sources, as two
+pure functions of one state.
+
+  propose(state, key, n, step) -> ids
+  observe(state, ids, reward, ...) -> state
+
+The probability of problem i of source s is
+
+  p_i = (share of s) * (weight of i) / (sum of the weights of s's problems)
+
+and a source of whose problems none has weight is drawn from uniformly. With
+`Free` steering p_i is in proportion to (weight of s) * (weight of i).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from jaxrl_reason.data import controllers, pool
+
+MASTERED = 0.9  # solve rate from which metrics call a problem mastered
+
+
+@dataclasses.dataclass(frozen=True)
+class Chooser:
+  """A controller with its pool's sources; static, so it selects a program.
+
+  Attributes:
+    problems: a controller of `controllers.CONTROLLERS`.
+    steering: of `controllers.STEERING`.
+    names: of the sources.
+    memory: of a problem's running means.
+    prior: solve rate of a problem not tried.
+  """
+
+  problems: Any
+  steering: Any
+  names: tuple[str, ...]
+  memory: float = 0.5
+  prior: float = 0.5
+
+  def start(
+    self, source: np.ndarray, difficulty: np.ndarray, begun: jax.Array
+  ) -> pool.Statistics:
+    """Gives the statistics of M problems, untried; begun: the run's step."""
+    return pool.start(
+      source,
+      difficulty,
+      prior=self.prior,
+      begun=begun,
+      own=self.problems.start(),
+      arms=self.steering.start(),
+    )
+
+  def shares(self, stats: pool.Statistics, step: jax.Array) -> jax.Array:
+    """Gives the probabilities [S] of the sources at a step of the run."""
+    w = self.steering.weigh(stats, step - stats.begun)
+    w = jnp.where(jnp.isfinite(w), jnp.maximum(w, 0), 0)
+    wanted = self.steering.wanted(step - stats.begun)
+    w = jnp.where(w.sum() > 0, w, wanted)
+    return w / w.sum()
+
+  def probabilities(self, stats: pool.Statistics, step: jax.Array) -> jax.Array:
+    """Gives the probabilities [M] of the problems at a step of the run."""
+    w = self.problems.weigh(stats, step - stats.begun)
+    w = jnp.where(jnp.isfinite(w), jnp.maximum(w, 0), 0)
+    if isinstance(self.steering, controllers.STEERING['free']):
+      w *= self.steering.wanted(step - stats.begun)[stats.source]
+      w = jnp.where(w.sum() > 0, w, 1.0)
+      return w / w.sum()
+    of_source = self._by_source(stats, w)
+    w = jnp.where(of_source[stats.source] > 0, w, 1.0)
+    of_source = self._by_source(stats, w)
+    each = self.shares(stats, step) / jnp.where(of_source > 0, of_source, 1)
+    return w * each[stats.source]
+
+  def propose(
+    self, stats: pool.Statistics, key: jax.Array, n: int, step: jax.Array
+  ) -> jax.Array:
+    """Chooses the ids [n] of the problems of a step of the run.
+
+    Args:
+      key: of the run; the step is folded in.
+    """
+    if self._in_epochs:
+      first = (step - stats.begun).astype(jnp.uint32) * jnp.uint32(n)
+      place = first + jnp.arange(n, dtype=jnp.uint32)
+      return pool.shuffled(key, place, len(stats.visits))
+    p = self.probabilities(stats, step)
+    return pool.draw(p, jax.random.fold_in(key, step), n)
+
+  def observe(
+    self,
+    stats: pool.Statistics,
+    ids: jax.Array,
+    reward: jax.Array,
+    solved: jax.Array,
+    valid: jax.Array,
+    length: jax.Array,
+    answer_id: jax.Array,
+    used_ids: jax.Array,
+    used_tokens: jax.Array,
+    step: jax.Array,
+  ) -> pool.Statistics:
+    """Gives the statistics after a batch of N rows; see `pool.tell`."""
+    rows = ids, reward, solved, valid, length, answer_id
+    used = used_ids, used_tokens
+    seen = pool.tell(stats, *rows, *used, n_sources=len(self.names))
+    return self.learn(stats, seen, step)
+
+  def learn(
+    self, stats: pool.Statistics, seen: pool.Seen, step: jax.Array
+  ) -> pool.Statistics:
+    """Gives the statistics after what was seen, the controllers' own too."""
+    return pool.note(stats, seen, step, self.memory).replace(
+      own=self.problems.observe(stats, seen),
+      arms=self.steering.observe(stats, seen, step - stats.begun),
+    )
+
+  def metrics(
+    self,
+    stats: pool.Statistics,
+    ids: jax.Array,
+    there: jax.Array,
+    step: jax.Array,
+  ) -> dict[str, jax.Array]:
+    """Says what the state is that ids [N] of a step were chosen by.
+
+    Args:
+      there: bool [N], of the ids that were used.
+    """
+    tried = stats.visits > 0
+    n = jnp.maximum(tried.sum(), 1)
+    rate = jnp.where(tried, stats.rate, 0)
+    out = {
+      'entropy': self._entropy(stats, step),
+      'tried': jnp.mean(tried),
+      'solve_rate': rate.sum() / n,
+      'mastered': jnp.sum(tried & (rate >= MASTERED)) / n,
+      'unsolved': jnp.sum(tried & (rate == 0)) / n,
+      'same': jnp.sum(stats.same > 0) / n,
+      'answers': jax.lax.population_count(stats.answers).sum() / n,
+    }
+    out |= {k: v.astype(jnp.float32) for k, v in stats.own.items()}
+    out = {f'problems/{k}': v for k, v in out.items()}
+    if len(self.names) == 1:
+      return out
+    count = self._by_source(stats, tried)
+    solved = self._by_source(stats, rate) / jnp.maximum(count, 1)
+    of = stats.source[ids]
+    shares = jax.ops.segment_sum(there / there.sum(), of, len(self.names))
+    for i, name in enumerate(self.names):
+      out[f'source/{name}/share'] = shares[i]
+      out[f'source/{name}/solve_rate'] = solved[i]
+    return out
+
+  @property
+  def _in_epochs(self) -> bool:
+    """Whether problems come in epochs without replacement."""
+    uniform = controllers.CONTROLLERS['uniform']
+    return len(self.names) == 1 and type(self.problems) is uniform
+
+  def _by_source(self, stats: pool.Statistics, x: jax.Array) -> jax.Array:
+    """Sums x [M] over the problems of each source, [S]."""
+    x = x.astype(jnp.float32)
+    if len(self.names) == 1:
+      return x.sum(keepdims=True)
+    return jax.ops.segment_sum(x, stats.source, len(self.names))
+
+  def _entropy(self, stats: pool.Statistics, step: jax.Array) -> jax.Array:
+    """The entropy of the proposal over its largest, log M: 1 is uniform."""
+    m = len(stats.visits)
+    if self._in_epochs or m == 1:
+      return jnp.float32(1)
+    p = self.probabilities(stats, step)
+    return -jnp.sum(jax.scipy.special.xlogy(p, p)) / jnp.log(m)
+
+
+def make(
+  data: ml_collections.ConfigDict, names: tuple[str, ...], weights: tuple
+) -> Chooser:
+  """Makes the chooser of a `data` section.
+
+  Args:
+    names, weights: of the sources.
+  """
+  c = data.controller
+  problem, steering = controllers.make(c.to_dict(), weights)
+  return Chooser(problem, steering, names, c.memory, c.prior)
+
+
+def difficulty(example: Mapping[str, Any], of_source: float | None) -> float:
+  """Tells how hard a problem is said to be, in any unit: its source's
+  `difficulty`, else the example's own (meta), else the characters of
+  its worked solution.
+  """
+  own = (example.get('meta') or {}).get('difficulty')
+  if of_source is not None:
+    return float(of_source)
+  if isinstance(own, int | float) and not isinstance(own, bool):
+    return float(own)
+  return float(len(example.get('solution') or ''))

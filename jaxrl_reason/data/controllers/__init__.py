@@ -1,0 +1,90 @@
+"""Controllers: what is trained on next, by what is known of the problems.
+
+  CONTROLLERS   weights of problems within a source    data.controller.name
+  STEERING      weights of sources                     data.controller.sources
+
+A controller is a frozen record of its settings (docs/choosing.md has a table):
+`start` gives the arrays that it remembers, `weigh` is a pure function of the
+statistics and the stage's step, `observe` gives its arrays after a batch. A new
+one is such a class and a name here.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl_reason.data.controllers import problems, sources
+
+CONTROLLERS = {
+  'uniform': problems.Uniform,
+  'priority': problems.Priority,
+  'learnability': problems.Learnability,
+  'band': problems.Band,
+  'greso': problems.Greso,
+  'mastered': problems.Mastered,
+  'drive': problems.Drive,
+  'easy_to_hard': problems.EasyToHard,
+  'adarft': problems.AdaRft,
+  'ladder': problems.Ladder,
+}
+STEERING = {
+  'weights': sources.Weights,
+  'free': sources.Free,
+  'consumed': sources.Consumed,
+  'tokens': sources.Tokens,
+  'sec': sources.Sec,
+  'dump': sources.Dump,
+}
+# Controllers that go by the difficulty of all problems.
+BY_DIFFICULTY = ('easy_to_hard', 'adarft', 'ladder')
+# Keys of the section that are no setting of a record.
+OTHER = ('name', 'sources', 'window', 'memory', 'prior')
+
+
+def _settings(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+  fields = kind.__dataclass_fields__
+  return {k: v for k, v in given.items() if k in fields and v is not None}
+
+
+def is_on(data: Mapping[str, Any]) -> bool:
+  """Whether a `data` section asks for a pool: a controller, or sources."""
+  return data['controller']['name'] != 'none' or bool(data['sources'])
+
+
+def names(c: Mapping[str, Any]) -> tuple[str, str]:
+  """Reads the controller and the steering that a section names; sources without
+  a controller are drawn from uniformly.
+  """
+  return 'uniform' if c['name'] == 'none' else c['name'], c['sources']
+
+
+def make(c: Mapping[str, Any], weights: tuple = (1.0,)):
+  """Makes (a controller of problems, what steers sources) of a
+  `data.controller` section.
+
+  Args:
+    weights: of the sources, numbers or schedules.
+
+  Raises:
+    ValueError: an unknown name, or a setting that neither of the two has.
+  """
+  chosen = []
+  for key, table, name in zip(
+    ('name', 'sources'), (CONTROLLERS, STEERING), names(c)
+  ):
+    if name not in table:
+      raise ValueError(
+        f'data.controller.{key}={name!r}: choose one of {", ".join(table)}'
+      )
+    chosen.append(table[name])
+  known = {k for kind in chosen for k in kind.__dataclass_fields__}
+  for key, value in c.items():
+    if key not in OTHER and value is not None and key not in known:
+      raise ValueError(
+        f'data.controller.{key}={value!r}: neither {c["name"]!r} nor '
+        f'data.controller.sources={c["sources"]!r} reads it; set it to None'
+      )
+  problem, steering = chosen
+  return (
+    problem(**_settings(problem, c)),
+    steering(weights=weights, **_settings(steering, c)),
+  )

@@ -1,0 +1,263 @@
+"""A pool: a finite set of problems, and what a stage has learnt of each.
+
+  propose -> ids -> rollouts, rewards -> observe -> Statistics -> propose
+
+Prompts and answers are constants on the device (`run.asking`); the statistics
+are arrays in `TrainState.control['pool']`, so that they are saved, resumed and
+read inside the compiled step. The id of a problem is its place in the pool.
+
+`draw` takes ids by stratified sampling: of n draws, problem i gets n p_i on
+average, exactly, whatever n, the number of problems and p are.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+BITS = 32  # of the sketch of the answers seen
+NEVER = -1  # `Statistics.seen` of a problem that was not tried
+
+
+@struct.dataclass
+class Statistics:
+  """What is known of M problems, of S sources."""
+
+  visits: jax.Array  # i32 [M], steps in which it got a verdict
+  rate: jax.Array  # f32 [M], running mean of `last`; data.controller.prior
+  last: jax.Array  # f32 [M], share solved at the last visit
+  same: jax.Array  # i32 [M], visits in a row on which all rewards were equal
+  length: jax.Array  # f32 [M], running mean of sampled tokens
+  answers: (
+    jax.Array
+  )  # u32 [M], bit h: an answer with hash h modulo 32 was given
+  seen: jax.Array  # i32 [M], the run's step of the last visit, or NEVER
+  source: jax.Array  # i32 [M]
+  difficulty: jax.Array  # f32 [M], 0 the easiest to 1, see `ranked`
+  begun: jax.Array  # i32 [], the run's step at which the stage began
+  own: dict  # arrays of the controller of problems
+  arms: dict  # arrays of what steers sources
+
+
+@struct.dataclass
+class Seen:
+  """What a batch told of the problems in it: U entries, as many as rows, one
+  per problem and the rest empty.
+  """
+
+  ids: jax.Array  # i32 [U], M where there is no problem with a verdict
+  n: jax.Array  # f32 [U], rows with a verdict
+  solved: jax.Array  # f32 [U], share of those that are right
+  same: jax.Array  # bool [U], all rewards equal
+  length: jax.Array  # f32 [U], mean sampled tokens
+  advantage: jax.Array  # f32 [U], mean |reward - mean| / (std + 1e-6)
+  answers: jax.Array  # u32 [U], bits as in Statistics
+  source: jax.Array  # i32 [U]
+  # Of all sources, verdict or not:
+  drawn: jax.Array  # f32 [S], rows
+  used: jax.Array  # f32 [S], rows that were learnt from
+  tokens: jax.Array  # f32 [S], sampled tokens that were learnt from
+
+  @property
+  def there(self) -> jax.Array:
+    """Which entries are of a problem, bool [U]."""
+    return self.n > 0
+
+
+def start(
+  source: jax.Array,
+  difficulty: jax.Array,
+  *,
+  prior: float,
+  begun: jax.Array,
+  own: dict,
+  arms: dict,
+) -> Statistics:
+  """Gives the statistics of M problems that nobody has tried.
+
+  Args:
+    prior: solve rate of such a problem.
+  """
+  n = len(source)
+  return Statistics(
+    visits=jnp.zeros(n, jnp.int32),
+    rate=jnp.full(n, prior, jnp.float32),
+    last=jnp.full(n, prior, jnp.float32),
+    same=jnp.zeros(n, jnp.int32),
+    length=jnp.zeros(n),
+    answers=jnp.zeros(n, jnp.uint32),
+    seen=jnp.full(n, NEVER, jnp.int32),
+    source=jnp.asarray(source, jnp.int32),
+    difficulty=jnp.asarray(difficulty, jnp.float32),
+    begun=jnp.asarray(begun, jnp.int32),
+    own=own,
+    arms=arms,
+  )
+
+
+def ranked(difficulty: np.ndarray) -> np.ndarray:
+  """Puts difficulties of any unit on the scale from 0 to 1: K distinct values
+  become 0, 1/(K-1), ..., 1; one value alone becomes 0.
+  """
+  levels, place = np.unique(difficulty, return_inverse=True)
+  return np.float32(place / max(len(levels) - 1, 1))
+
+
+def tell(
+  stats: Statistics,
+  ids: jax.Array,
+  reward: jax.Array,
+  solved: jax.Array,
+  valid: jax.Array,
+  length: jax.Array,
+  answer_id: jax.Array,
+  used_ids: jax.Array,
+  used_tokens: jax.Array,
+  *,
+  n_sources: int,
+) -> Seen:
+  """Sums up N rows by problem. Rows without a verdict, or with a reward that is
+  no finite number, count for nothing but `drawn`; of a row that was not
+  generated the length is 0.
+
+  Args:
+    ids: i32 [N], of their problems, in any order and number.
+    reward: f32 [N]; solved, valid: bool [N].
+    length: i32 [N], sampled tokens; answer_id: i32 [N], -1: no answer.
+    used_ids: i32 [R], of the problems of the rows that are learnt from, with
+      used_tokens: i32 [R] tokens each; 0: it is not.
+  """
+  n, m = len(ids), len(stats.visits)
+  ok = valid & jnp.isfinite(reward)
+  reward = jnp.where(ok, reward, 0).astype(jnp.float32)
+  found, row = jnp.unique(ids, size=n, fill_value=m, return_inverse=True)
+  row = row.reshape(n)
+
+  def total(x):
+    x = jnp.where(ok, x, 0).astype(jnp.float32)
+    return jax.ops.segment_sum(x, row, n)
+
+  count = total(1)
+  n_ok = jnp.maximum(count, 1)
+  centred = reward - (total(reward) / n_ok)[row]
+  std = jnp.sqrt(total(centred**2) / n_ok)
+  high = jax.ops.segment_max(jnp.where(ok, reward, -jnp.inf), row, n)
+  low = jax.ops.segment_min(jnp.where(ok, reward, jnp.inf), row, n)
+  same = high <= low
+  spread = jnp.abs(centred) / (std[row] + 1e-6)
+  bit = jnp.where(ok & (answer_id >= 0), answer_id % BITS, BITS)
+  given = jnp.zeros((n, BITS + 1), bool).at[row, bit].set(True)[:, :BITS]
+  weight = jnp.uint32(1) << jnp.arange(BITS, dtype=jnp.uint32)
+
+  def by_source(ids, x):
+    of = stats.source[ids]
+    return jax.ops.segment_sum(x.astype(jnp.float32), of, n_sources)
+
+  return Seen(
+    ids=jnp.where(count > 0, found, m),
+    n=count,
+    solved=total(solved) / n_ok,
+    same=same & (count > 0),
+    length=total(length) / n_ok,
+    # Exactly 0 where rewards are equal: their mean may round away from them.
+    advantage=jnp.where(same, 0.0, total(spread) / n_ok),
+    answers=jnp.sum(jnp.where(given, weight, 0), axis=1, dtype=jnp.uint32),
+    source=stats.source[jnp.minimum(found, m - 1)],
+    drawn=by_source(ids, length > 0),
+    used=by_source(used_ids, used_tokens > 0),
+    tokens=by_source(used_ids, used_tokens),
+  )
+
+
+def note(
+  stats: Statistics, seen: Seen, step: jax.Array, memory: float
+) -> Statistics:
+  """Gives the statistics after a batch.
+
+  Args:
+    step: i32 [], of the run.
+    memory: of a running mean, from visit to visit; the first visit sets it.
+  """
+  at = jnp.minimum(seen.ids, len(stats.visits) - 1)
+  keep = jnp.where(stats.visits[at] > 0, memory, 0.0)
+
+  def put(old, new):
+    return old.at[seen.ids].set(new.astype(old.dtype), mode='drop')
+
+  def mean(old, new):
+    return put(old, keep * old[at] + (1 - keep) * new)
+
+  return stats.replace(
+    visits=put(stats.visits, stats.visits[at] + 1),
+    rate=mean(stats.rate, seen.solved),
+    last=put(stats.last, seen.solved),
+    same=put(stats.same, jnp.where(seen.same, stats.same[at] + 1, 0)),
+    length=mean(stats.length, seen.length),
+    answers=put(stats.answers, stats.answers[at] | seen.answers),
+    seen=put(stats.seen, jnp.full(len(at), step)),
+  )
+
+
+def draw(p: jax.Array, key: jax.Array, n: int) -> jax.Array:
+  """Draws n ids, i32 [n], of problems with probabilities p [M] that sum to 1.
+
+  One point in each of n equal strata of the cumulative distribution: problem i
+  comes n p_i times on average, and never if p_i is 0. The distribution is
+  summed in two levels: at 10^6 problems one sum of float32 would be off by as
+  much as a problem has.
+  """
+  m = len(p)
+  size = 2 ** (m.bit_length() // 2)  # of a block, about the root of m
+  blocks = jnp.pad(p, (0, -m % size)).reshape(-1, size)
+  sums = blocks.sum(axis=1)
+  ends = jnp.cumsum(sums)
+  points = (jnp.arange(n) + jax.random.uniform(key, (n,))) / n * ends[-1]
+  block = jnp.searchsorted(ends, _below(points, ends[-1]), side='right')
+  inner = jnp.cumsum(blocks[block], axis=1)  # [n, size]
+  rest = _below(points - (ends - sums)[block], inner[:, -1])
+  inside = jnp.sum(inner <= rest[:, None], axis=1)
+  return (block * size + inside).astype(jnp.int32)
+
+
+def _below(x: jax.Array, limit: jax.Array) -> jax.Array:
+  """x, or the number just below the limit where rounding has passed it."""
+  return jnp.clip(x, 0.0, jnp.nextafter(limit, jnp.zeros_like(limit)))
+
+
+def shuffled(key: jax.Array, place: jax.Array, m: int) -> jax.Array:
+  """Gives the ids at some places of an endless sequence: every m places are a
+  permutation of range(m), each one another.
+
+  A Feistel network of four rounds walks until it falls below m, so that no
+  permutation is kept (Black and Rogaway 2002, Ciphers with arbitrary finite
+  domains).
+
+  Args:
+    place: u32 [n].
+  """
+  half = max(1, -(-(m - 1).bit_length() // 2))
+  low = jnp.uint32(2**half - 1)
+  keys = [jax.random.fold_in(key, i) for i in range(4)]
+  epoch = place // m
+
+  def scrambled(key, x):
+    """A number for every epoch and x."""
+    fold = jax.random.fold_in
+    return jax.vmap(lambda e, x: jax.random.bits(fold(fold(key, e), x)))(
+      epoch, x
+    )
+
+  def step(x):
+    left, right = x >> half, x & low
+    for key in keys:
+      left, right = right, left ^ (scrambled(key, right) & low)
+    return (left << half) | right
+
+  def outside(x):
+    return jnp.any(x >= m)
+
+  def walk(x):
+    return jnp.where(x >= m, step(x), x)
+
+  first = step(place % m)
+  return jax.lax.while_loop(outside, walk, first).astype(jnp.int32)

@@ -1,0 +1,208 @@
+"""What a stage with a pool asks: the pool's prompts as arrays, the ids of the
+next step by a controller, and what is noted of a batch.
+
+On the fused path both happen in the compiled step; on the host path `Ask.ids`
+is a program of its own, and the same functions run on the same arrays.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.base import Batch, Metrics, Outcomes, Prompts
+from jaxrl_reason.data import chooser as chooser_lib
+from jaxrl_reason.data import controllers, mixture, pipeline, pool
+from jaxrl_reason.data.chooser import Chooser
+
+POOL = 'pool'  # of TrainState.control
+
+
+def chooser(config: ml_collections.ConfigDict) -> Chooser | None:
+  """Makes the chooser of a run; None: problems come in the data's order."""
+  if not controllers.is_on(config.data):
+    return None
+  return chooser_lib.make(config.data, *mixture.names_and_weights(config.data))
+
+
+def pool_of(config: ml_collections.ConfigDict, train) -> Any:
+  """Gives the problems of the pool: a data set, or the first problems of an
+  endless one.
+  """
+  if len(train) < pipeline.ENDLESS:
+    return train
+  return pipeline.Subset(train, range(config.data.controller.window))
+
+
+@dataclasses.dataclass
+class Facts:
+  """What is known of M problems before any is tried.
+
+  Attributes:
+    source: i32 [M]; difficulty: f32 [M], 0 to 1.
+  """
+
+  source: np.ndarray
+  difficulty: np.ndarray
+
+
+def unknown(n: int) -> Facts:
+  """Gives facts of n problems where their shapes alone are read."""
+  return Facts(np.zeros(n, np.int32), np.zeros(n, np.float32))
+
+
+def facts(config: ml_collections.ConfigDict, problems) -> Facts:
+  """Reads the sources and difficulties of a pool's problems."""
+  said = mixture.own(config.data, 'difficulty')
+  source, hard = [], []
+  for i in range(len(problems)):
+    example = problems[i]
+    source.append(example.get('source', 0))
+    hard.append(chooser_lib.difficulty(example, said[source[-1]]))
+  ranked, name = pool.ranked(np.float64(hard)), config.data.controller.name
+  if name in controllers.BY_DIFFICULTY and not ranked.any():
+    raise ValueError(
+      f'data.controller.name={name!r} goes by difficulty, and all {len(hard)} '
+      'problems are alike in it: set data.sources.<name>.difficulty'
+    )
+  return Facts(np.int32(source), ranked)
+
+
+def prompts_of(problems, encode: Callable, mesh) -> Prompts:
+  """Encodes a pool's problems as Prompts [M,...], on every device of a mesh."""
+  rows = [encode(i, problems[i]) for i in range(len(problems))]
+  rows = jax.tree.map(lambda *x: np.stack(x), *rows)
+
+  def everywhere(x):
+    where = sharding.replicated(mesh)
+    return jax.make_array_from_callback(x.shape, where, lambda at: x[at])
+
+  return Prompts(**jax.tree.map(everywhere, rows))
+
+
+@dataclasses.dataclass(frozen=True)
+class Ask:
+  """What a step asks; static, so it selects a program.
+
+  Attributes:
+    chooser: of the problems.
+    n: problems of a step.
+    spares: further ones for each of these, of the rounds of a refill.
+  """
+
+  chooser: Chooser
+  n: int
+  spares: int = 0
+
+  def ids(self, control: dict, root: jax.Array, step: jax.Array) -> jax.Array:
+    """Chooses the ids of a step's problems: [n], or [n,1+spares] by round, of
+    which the first are those there would be without spares.
+
+    Args:
+      root: the run's key, which the step is folded into.
+    """
+    stats, propose = control[POOL], self.chooser.propose
+    ids = propose(stats, trees.named_key(root, POOL), self.n, step)
+    if not self.spares:
+      return ids
+    key = trees.named_key(root, 'spares')
+    others = propose(stats, key, self.n * self.spares, step)
+    return jnp.concatenate([ids[:, None], others.reshape(self.n, -1)], axis=1)
+
+
+def asker(
+  config: ml_collections.ConfigDict, problems, encode: Callable, root, mesh
+) -> Callable[[dict, jax.Array], dict]:
+  """Gives (control, step) -> this process's encoded rows of a step [m,...], or
+  [m,1+spares,...], for the host path; waits for the state.
+  """
+  ask = Ask(chooser(config), config.rl.prompts, config.rl.refill_rounds)
+  propose = jax.jit(Ask.ids, static_argnums=0)
+
+  def rows(control, step):
+    ids = np.asarray(propose(ask, control, root, step))
+    mine = ids[sharding.my_rows(mesh, ask.n)]
+    rows = [encode(int(i), problems[int(i)]) for i in mine.ravel()]
+    return jax.tree.map(
+      lambda *x: np.stack(x).reshape(*mine.shape, *x[0].shape), *rows
+    )
+
+  return rows
+
+
+def take(prompts: Prompts, ids: jax.Array) -> Prompts:
+  """Gives the prompts [n,...] of ids [n] of a pool, or [n,1+spares,...]."""
+  return jax.tree.map(lambda x: sharding.rows(x[ids]), prompts)
+
+
+def observe(
+  chooser: Chooser,
+  control: dict,
+  seen: Outcomes,
+  chosen: Batch,
+  step: jax.Array,
+) -> tuple[dict, Metrics]:
+  """Notes what a step told of its problems.
+
+  Args:
+    seen: all that was generated, [...,N].
+    chosen: what is learnt from: rows without a token left are not used.
+
+  Returns:
+    (control after the step, metrics of what it was chosen by).
+  """
+  stats, valid = control[POOL], seen.reward_valid
+  if seen.is_demo is not None:
+    valid &= ~seen.is_demo
+  answers = seen.answer_id
+  rows = dict(
+    ids=seen.prompt_id,
+    reward=seen.reward,
+    solved=seen.reward_parts[..., 0] > 0.5,
+    valid=valid,
+    length=seen.length,
+    answer_id=jnp.full_like(seen.length, -1) if answers is None else answers,
+  )
+  rows = {k: x.reshape(-1) for k, x in rows.items()}
+  rows |= dict(used_ids=chosen.prompt_id, used_tokens=chosen.mask.sum(axis=1))
+  # One order on every mesh: sums over rows are then the same, bit by bit.
+  rows = {k: _everywhere(x) for k, x in rows.items()}
+  metrics = chooser.metrics(stats, rows['ids'], rows['length'] > 0, step)
+  return control | {POOL: chooser.observe(stats, **rows, step=step)}, metrics
+
+
+def _everywhere(x: jax.Array) -> jax.Array:
+  """Rows [N] as every device has them, inside a mesh."""
+  if not sharding.in_mesh():
+    return x
+  return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec())
+
+
+def observer(chooser: Chooser | None) -> Callable | None:
+  """Gives `observe` of a chooser; None: there is none."""
+  return chooser and functools.partial(observe, chooser)
+
+
+def start(chooser: Chooser, known: Facts, total: jax.Array) -> dict:
+  """Gives what is known as a stage begins, at step `total` of the run."""
+  return {POOL: chooser.start(known.source, known.difficulty, total)}
+
+
+class Nothing:
+  """The state of data of which nothing is drawn: what is asked follows from
+  the state and the step, without a wait.
+  """
+
+  seconds = 0.0
+
+  def get_state(self) -> dict[str, int]:
+    return {'next_index': 0}
+
+  def set_state(self, state: dict[str, int]) -> None:
+    del state

@@ -1,0 +1,233 @@
+"""Runs that choose their problems: both paths, mixtures, devices, resuming."""
+
+import json
+import os
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+import test_resume as resumed
+from small import ROOT
+from test_hosts import FUSED as HOSTS_FUSED
+from test_hosts import finish, start_worker
+from test_recipe_features import PARITY, recipe, rows
+from test_resume import kill_when, reached
+
+from jaxrl_reason.run import train
+
+RECIPE = ROOT / 'tests' / 'pool_recipe.py'
+COIN = dict(reward='random', kwargs=dict(p=0.5))
+CHAINS = {
+  f'chain{n}': dict(knobs=dict(min_ops=n, max_ops=n), difficulty=n, weight=n)
+  for n in (1, 2, 3)
+}
+
+
+def chosen(path='fused', controller='priority', **flat):
+  """A tiny recipe whose rewards differ, by noise or by length."""
+  c = recipe(**{'rl.path': path, 'log_every': 1})
+  c.data.controller.update(name=controller, window=24)
+  c.rl.rewards = dict(answer=COIN if path == 'fused' else dict(reward=PARITY))
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+def controlled(state):
+  return jax.tree.map(np.asarray, state.control['pool'])
+
+
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_statistics_count_what_a_run_has_seen(tmp_path, path):
+  c = chosen(path, **{'rl.samples': 4})
+  stats = controlled(train.run(c, tmp_path))
+  assert stats.visits.shape == (24,)
+  found = rows(tmp_path)
+  assert len(found) == 6
+  assert 0 < stats.visits.sum() <= 6 * 8
+  assert stats.seen.max() == 5 and (stats.visits > 0).sum() > 8
+  assert np.all((stats.rate == 0.5) | (stats.visits > 0))
+  assert found[0]['train/problems/tried'] == 0
+  tried = [r['train/problems/tried'] for r in found]
+  assert tried == sorted(tried) and tried[-1] > tried[1] > 0
+  assert found[0]['train/problems/entropy'] == pytest.approx(1)
+  assert found[-1]['train/problems/entropy'] < 0.999
+  rate = stats.rate[stats.visits > 0]
+  assert 0.2 < rate.mean() < 0.8 and rate.std() > 0.05
+
+
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_epochs_visit_every_problem_once(tmp_path, path):
+  """24 problems, 8 a step: each twice in six steps."""
+  c = chosen(path, 'uniform')
+  stats = controlled(train.run(c, tmp_path))
+  np.testing.assert_array_equal(stats.visits, 2)
+
+
+def test_a_set_of_one_problem(tmp_path):
+  stats = controlled(
+    train.run(chosen(**{'data.controller.window': 1}), tmp_path)
+  )
+  np.testing.assert_array_equal(stats.visits, [6])
+
+
+def test_steps_in_one_dispatch_are_those_one_by_one(tmp_path):
+  """Each chooses by what the one before has told."""
+  one = chosen(log_every=6)
+  k = chosen(log_every=6, **{'rl.steps_per_dispatch': 6})
+  a = train.run(one, tmp_path / 'one')
+  b = train.run(k, tmp_path / 'k')
+  for x, y in zip(*map(jax.tree.leaves, (controlled(a), controlled(b)))):
+    np.testing.assert_allclose(x, y, rtol=1e-5)
+
+
+def mixture(path, **flat):
+  c = chosen(path, 'uniform', **flat)
+  c.data.sources = CHAINS | {
+    'sums': dict(name='countdown', knobs=dict(max_number=4), weight=2)
+  }
+  c.data.update(prompt_len=14)
+  c.rl.rewards = dict(answer=dict(reward='task'))
+  c.rl.prompts = 16
+  return c
+
+
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_a_mixture_of_tasks(tmp_path, path):
+  """Each row is judged by its source's own verifier, and sources come in their
+  ratios.
+  """
+  stats = controlled(train.run(mixture(path), tmp_path))
+  assert len(stats.visits) == 4 * 24
+  np.testing.assert_array_equal(stats.source, np.repeat(np.arange(4), 24))
+  found = rows(tmp_path)
+  for name, weight in {'chain1': 1, 'chain3': 3, 'sums': 2}.items():
+    share = np.mean([r[f'train/source/{name}/share'] for r in found])
+    assert abs(share - weight / 8) <= 1 / 16
+  text = (tmp_path / 'metrics.jsonl').read_text()
+  for name in ('heldout', 'heldout/chain2', 'heldout/sums'):
+    assert f'"eval/{name}/pass@1"' in text
+  assert not any(r['train/reward_invalid'] for r in found)
+
+
+def test_the_ladder_over_a_tasks_knobs_ignores_what_is_above(tmp_path):
+  c = mixture('fused')
+  c.data.sources = CHAINS
+  c.data.controller.update(name='ladder', rungs=3, sources='free')
+  stats = controlled(train.run(c, tmp_path))
+  assert stats.visits[stats.difficulty == 0].sum() > 0
+  assert stats.visits[stats.difficulty > 0].sum() == 0
+  assert rows(tmp_path)[-1]['train/problems/rung'] == 0
+
+
+def start(env, workdir, *flags, path='fused'):
+  given = resumed.command(workdir, *flags, recipe=f'{RECIPE}:{path}')
+  return subprocess.Popen(given, env=env, stderr=subprocess.PIPE, cwd=ROOT)
+
+
+def command(workdir, env, *flags, code=0, path='fused'):
+  given = resumed.command(workdir, *flags, recipe=f'{RECIPE}:{path}')
+  done = subprocess.run(
+    given, env=env, capture_output=True, text=True, cwd=ROOT
+  )
+  assert done.returncode == code, done.stderr[-3000:]
+  return done.stderr
+
+
+@pytest.fixture(scope='module')
+def env(tmp_path_factory):
+  cache = tmp_path_factory.mktemp('cache')
+  return os.environ | {'XDG_CACHE_HOME': str(cache)}
+
+
+def content(workdir):
+  """The rows of metrics.jsonl without what depends on the clock."""
+  found = [json.loads(x) for x in (workdir / 'metrics.jsonl').open()]
+  timing = ('perf/', 'pool/')
+  return [
+    {k: v for k, v in row.items() if not k.startswith(timing)} for row in found
+  ]
+
+
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_killed_and_resumed_chooses_the_same_problems(tmp_path, env, path):
+  """The statistics that choose are those of the checkpoint."""
+  env = env | {'XLA_FLAGS': ''}
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  command(whole, env, path=path)
+  process = start(env, killed, path=path)
+  assert kill_when(process, reached(killed, 'rl', 10)) == -9
+  log = command(killed, env, path=path)
+  assert 'Resuming at step' in log
+  assert content(killed) == content(whole)
+  told = [r for r in content(whole) if 'train/problems/tried' in r]
+  assert told[-1]['train/problems/entropy'] < 0.999
+
+
+def test_two_processes_choose_what_one_does(tmp_path, env):
+  flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
+  env = env | {'XLA_FLAGS': flags}
+  base = HOSTS_FUSED | {'data.controller.window': 32, 'rl.steps': 8}
+  keys = base | {'data.controller.name': 'priority', 'log_every': 2}
+  two = start_worker(env, tmp_path / 'two', 2, [(tmp_path / 'b', keys)])
+  finish(two, tmp_path / 'two')
+  one = start_worker(env, tmp_path / 'one', 1, [(tmp_path / 'a', keys)])
+  finish(one, tmp_path / 'one')
+  for x, y in zip(content(tmp_path / 'a'), content(tmp_path / 'b')):
+    for key, value in x.items():
+      if key.startswith('train/problems') or key == 'train/reward_mean':
+        np.testing.assert_allclose(y[key], value, rtol=1e-5, err_msg=key)
+
+
+@pytest.mark.parametrize(
+  'flags, words',
+  [
+    (['name=priorty'], "data.controller.name='priorty': choose one of"),
+    (['name=band', 'low=0.9', 'high=0.1'], 'data.controller.low=0.9 is above'),
+    (['name=band', 'low=1.5'], 'data.controller.low=1.5'),
+    (['window=0'], 'data.controller.window=0'),
+    (['name=priority', 'rungs=3'], 'data.controller.rungs=3: neither'),
+    (['name=uniform', 'sources=sec'], "sources='sec' steers"),
+    (['name=ladder', 'rungs=0'], 'data.controller.rungs=0'),
+  ],
+)
+def test_bad_controllers_are_named(tmp_path, env, flags, words):
+  flags = [f'--config.data.controller.{flag}' for flag in flags]
+  log = command(tmp_path, env, *flags, code=1)
+  assert words in '\n'.join(log.splitlines()[-3:]), log[-2000:]
+  assert 'Traceback' not in log
+
+
+@pytest.mark.parametrize(
+  'source, words',
+  [
+    (dict(name='riddles'), "data.sources.x.name='riddles': choose"),
+    (dict(wieght=2), 'unknown key data.sources.x.wieght. Did you mean'),
+    (dict(weight=-1), 'data.sources.x.weight=-1: must be a number'),
+    (dict(weight=0), 'data.sources.x.weight: all are 0'),
+    (dict(weight=dict(by='step', at=[0], values=[])), 'as many values'),
+    (dict(weight=dict(by='loss', at=[0], values=[1])), "{'by': 'step'"),
+    (
+      dict(weight=dict(by='step', at=[0, 9], values=[1, 0])),
+      'all weights are 0 at step 9',
+    ),
+    (dict(knobs=dict(max_opps=3)), 'data.sources.x.knobs.max_opps'),
+    (dict(knobs=3), 'data.sources.x.knobs=3: must be a section'),
+    (dict(difficulty='hard'), "data.sources.x.difficulty='hard'"),
+    (dict(name='files', dir='/nowhere'), 'data.sources.x: /nowhere'),
+    ('arithmetic', "data.sources.x='arithmetic': must be a section"),
+  ],
+)
+def test_bad_sources_are_named(tmp_path, source, words):
+  c = chosen()
+  c.data.sources = {'x': source}
+  with pytest.raises((ValueError, OSError)) as e:
+    train.run(c, tmp_path)
+  assert words in str(e.value) and '\n' not in str(e.value)
+
+
+def test_difficulties_that_are_all_alike_are_refused(tmp_path):
+  c = chosen(controller='ladder', **{'data.controller.sources': 'free'})
+  c.data.sources = {'a': dict(difficulty=2), 'b': dict(difficulty=2)}
+  with pytest.raises(ValueError, match='data.controller.name=.ladder.*alike'):
+    train.run(c, tmp_path)

@@ -1,0 +1,128 @@
+"""What a pool costs: proposing and observing, by its size; and a fused step
+with a controller beside one without.
+
+  python tools/benchmarks/pool.py [--problems=1000000] [--prompts=256]
+    [--samples=16] [--repeats=20] [--step]
+
+Seconds are medians of jitted calls. `--step` trains the default recipe for a
+few dispatches with and without `priority`, alternating, instead.
+"""
+
+import argparse
+import pathlib
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2]))
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import trees
+from jaxrl_reason.data import chooser as chooser_lib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+KEY = jax.random.key(0)
+
+
+def median(f, args, repeats: int) -> float:
+  """Seconds of f(*args), compilation left out."""
+  jax.block_until_ready(f(*args))
+  times = []
+  for _ in range(repeats):
+    begun = time.perf_counter()
+    jax.block_until_ready(f(*args))
+    times.append(time.perf_counter() - begun)
+  return sorted(times)[len(times) // 2]
+
+
+def costs(name: str, args) -> tuple[float, float, float, int]:
+  """Seconds of propose, observe and metrics, and bytes of the statistics."""
+  data = config_lib.default().data
+  data.controller.update(name=name)
+  chooser = chooser_lib.make(data, ('all',), (1.0,))
+  m, n = args.problems, args.prompts * args.samples
+  rng = np.random.default_rng(0)
+  stats = chooser.start(np.zeros(m), rng.random(m), jnp.int32(0))
+  stats = stats.replace(rate=jnp.asarray(rng.random(m), jnp.float32))
+  propose = jax.jit(lambda s, i: chooser.propose(s, KEY, args.prompts, i))
+  ids = jnp.repeat(propose(stats, 0), args.samples)
+  right = jnp.asarray(rng.integers(0, 2, n), jnp.float32)
+  ones = jnp.ones(n, jnp.int32)
+  rows = ids, right, right > 0, right >= 0, ones, ids, ids, ones
+
+  # The statistics are updated in place, as those of a train state are.
+  observe = jax.jit(
+    lambda s, rows: chooser.observe(s, *rows, jnp.int32(1)), donate_argnums=0
+  )
+  metrics = jax.jit(lambda s: chooser.metrics(s, ids, ids >= 0, jnp.int32(1)))
+  n_bytes, out = trees.n_bytes(stats), []
+  out.append(median(propose, (stats, 1), args.repeats))
+  out.append(median(metrics, (stats,), args.repeats))
+  times = []
+  for _ in range(args.repeats + 1):
+    begun = time.perf_counter()
+    stats = jax.block_until_ready(observe(stats, rows))
+    times.append(time.perf_counter() - begun)
+  out.append(sorted(times)[len(times) // 2])
+  return *out, n_bytes
+
+
+def steps(repeats: int) -> None:
+  """Prints seconds of a fused step with a controller and without."""
+  sys.path.insert(0, str(ROOT / 'configs'))
+  import arithmetic_tiny
+  from etils import epath
+
+  from jaxrl_reason.run import prepare, stages, states
+
+  dispatch, state = {}, {}
+  for name in ('none', 'priority'):
+    c = arithmetic_tiny.get_config()
+    c.data.controller.name = name
+    made = prepare.prepare(c, epath.Path('/tmp'))
+    parts = made._asdict()
+    shape = parts.pop('shape')
+    with jax.set_mesh(made.mesh):
+      stage = stages.build(c, 'rl', **parts)
+      params = states.init_params(
+        c, made.model, shape, made.mesh, made.root, epath.Path('/tmp')
+      )
+      dispatch[name] = stage.dispatch
+      state[name] = stage.layout.begin(params, 0)
+  times = {name: [] for name in dispatch}
+  with jax.set_mesh(made.mesh):
+    for _ in range(repeats + 1):
+      for name, f in dispatch.items():
+        begun = time.perf_counter()
+        state[name], metrics, _ = f(state[name], True)
+        jax.block_until_ready(metrics)
+        times[name].append((time.perf_counter() - begun) / 5)
+  best = {name: sorted(t[1:]) for name, t in times.items()}
+  for name, t in best.items():
+    print(f'{name:10s} fastest {t[0]:.4f} s, median {t[len(t) // 2]:.4f} s')
+
+
+def main():
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--problems', type=int, default=1_000_000)
+  parser.add_argument('--prompts', type=int, default=256)
+  parser.add_argument('--samples', type=int, default=16)
+  parser.add_argument('--repeats', type=int, default=20)
+  parser.add_argument('--step', action='store_true')
+  args = parser.parse_args()
+  if args.step:
+    steps(args.repeats)
+    return
+  print('controller     propose   metrics   observe  ms    statistics MiB')
+  for name in ('uniform', 'priority', 'band', 'greso', 'drive', 'ladder'):
+    *seconds, size = costs(name, args)
+    told = '  '.join(f'{1000 * s:8.2f}' for s in seconds)
+    print(f'{name:12s} {told}        {size / 2**20:8.1f}')
+
+
+if __name__ == '__main__':
+  main()
