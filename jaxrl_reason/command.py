@@ -89,7 +89,7 @@ def listed(flag: str, text: str, kind: Callable[[str], Any]) -> tuple:
 
 
 def local_folder(flag: str, text: str) -> pathlib.Path:
-  """The folder that a flag names, on this machine.
+  """Gives the folder that a flag names, on this machine.
 
   Raises:
     ValueError: it is empty, in an object store, or a file.
