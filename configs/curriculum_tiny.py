@@ -12,8 +12,8 @@ and so on, with a fifth of the draws for what is below. Beside it, uniform draws
 over the same chains: `--config.data.controller.name=uniform
 --config.data.controller.sources=weights`.
 
-Not run to its end yet; tools/benchmarks/controllers.py compares controllers
-(docs/choosing.md).
+Not run to its end yet, so neither pass@1 nor minutes are given;
+tools/benchmarks/controllers.py compares controllers (docs/choosing.md).
 """
 
 from jaxrl_reason import config as config_lib

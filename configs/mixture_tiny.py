@@ -13,7 +13,7 @@ learnt from shall be countdown's: groups without signal are left out
 (`rl.filter='dead_groups'`), of which the two tasks have different shares, and
 `data.controller.sources='consumed'` makes up for that.
 
-Not run to its end yet.
+Not run to its end yet, so neither pass@1 nor minutes are given.
 """
 
 from jaxrl_reason import config as config_lib
