@@ -110,12 +110,13 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
   jax.eval_shape(try_on, answers)
 
 
-def second_opinion(config: ml_collections.ConfigDict, reward: str):
+def second_opinion(config: ml_collections.ConfigDict, problems: Problems):
   """The data's own host reward as `grader` gives it, where a kernel judges and
   this process can; else None.
   """
-  own = config.rl.path == 'fused' and reward not in resolve.POOL_ONLY
-  return grader(config, reward) if own else None
+  slow = resolve.POOL_ONLY & {*problems.verifiers}
+  own = config.rl.path == 'fused' and not slow
+  return grader(config, problems) if own else None
 
 
 def grader(

@@ -138,7 +138,7 @@ def _stages(
     parts['problems'],
     parts['tokenizer'],
     place.total if resuming else None,
-    rewarding.second_opinion(config, parts['problems'].reward),
+    rewarding.second_opinion(config, parts['problems']),
     writer.histogram,
   )
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
