@@ -63,33 +63,22 @@ def fused_step(
   found = source(
     state.params, state.control, prompts, root, state.step, sampling, stop
   )
-  return learn_found(learner, state, found, root, sampling)
-
-
-def learn_found(
-  learner: Learner,
-  state: TrainState,
-  found: Trajectories,
-  root: jax.Array,
-  sampling: Sampling,
-) -> tuple[TrainState, Metrics]:
-  """Learns from trajectories."""
-  _, order = fused.step_keys(root, state.step)
   batch = batch_lib.make_batch(found)
-  return learn(learner, state, batch, sampling, order, found.account)
+  return learn(learner, state, batch, root, sampling, found.account)
 
 
 def learn(
   learner: Learner,
   state: TrainState,
   batch: Batch,
+  root: jax.Array,
   sampling: Sampling,
-  key: jax.Array,
   account: Account | None = None,
 ) -> tuple[TrainState, Metrics]:
   """Filters a batch and updates: what follows every source.
 
   Args:
+    root: the run's key; state.step is folded in.
     account: of what was generated, where that is not the batch.
   """
   chosen, names = batch, learner.part_names
@@ -118,7 +107,8 @@ def learn(
   if learner.observe is not None:
     control, more = learner.observe(state.control, seen, chosen, state.step)
     state, metrics = state.replace(control=control), metrics | more
-  state, more = step_lib.update(learner, state, chosen, sampling, key)
+  _, order = fused.step_keys(root, state.step)
+  state, more = step_lib.update(learner, state, chosen, sampling, order)
   return state, metrics | more
 
 
@@ -206,9 +196,8 @@ def rl_learn(
   sampling: Sampling,
 ) -> tuple[TrainState, Metrics]:
   """Puts the rewards into a scored batch, and learns from it."""
-  _, order = fused.step_keys(root, state.step)
   batch = batch_lib.with_reward(batch, reward, greedy)
-  return learn(learner, state, batch, sampling, order)
+  return learn(learner, state, batch, root, sampling)
 
 
 def rl_round(
@@ -251,7 +240,8 @@ def rl_learn_rounds(
   found = refill.finish(places)
   if replay is not None:
     found = replay.mix(found, state.control, root, state.step)
-  return learn_found(learner, state, found, root, sampling)
+  batch = batch_lib.make_batch(found)
+  return learn(learner, state, batch, root, sampling, found.account)
 
 
 def pretrain_steps(learner: Learner, state, rows, key):

@@ -18,7 +18,6 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models.adapters import frozen, lora
-from jaxrl_reason.rollouts import fused
 from jaxrl_reason.run import config_checks, programs
 from jaxrl_reason.update import critics, optim
 from jaxrl_reason.update import learner as learner_lib
@@ -187,7 +186,6 @@ def test_remax_compares_with_the_greedy_completion():
   source = dataclasses.replace(L.SOURCE, greedy=True)
   got, _ = jax.jit(lambda s, p: L.fused(learn, s, p, source))(state, prompts)
 
-  _, order = fused.step_keys(L.ROOT, 0)
   out = L.sample(state.params, prompts)
   b = L.batch_of(prompts, out)
   # Greedy by hand: the likeliest token of the whole forward pass, each time.
@@ -206,7 +204,7 @@ def test_remax_compares_with_the_greedy_completion():
   )
   reward = L.REWARD(one, prompts.answer)
   b = b.replace(greedy_reward=jnp.repeat(reward.total, L.G))
-  want, _ = programs.learn(learn, state, b, NEUTRAL, order)
+  want, _ = programs.learn(learn, state, b, L.ROOT, NEUTRAL)
   L.assert_close(got.params, want.params)
 
 

@@ -133,13 +133,12 @@ def test_fused_step_equals_its_parts(batch):
   step = jax.jit(lambda s, p: L.fused(learner, s, p))
   got, metrics = step(L.state(learner), p)
 
-  _, order = fused.step_keys(L.ROOT, 0)
   state = L.state(learner)
   out = L.sample(state.params, p)
   answers = jax.tree.map(lambda x: np.repeat(x, L.G, 0), p.answer)
   found = Trajectories(p, out, L.REWARD(out, answers))
   b = batch_lib.make_batch(found)
-  want, more = programs.learn(learner, state, b, NEUTRAL, order)
+  want, more = programs.learn(learner, state, b, L.ROOT, NEUTRAL)
   L.assert_close(got.params, want.params)
   for name in ('reward_mean', 'loss', 'entropy', 'length_mean', 'tokens'):
     np.testing.assert_allclose(metrics[name], more[name], rtol=1e-4, atol=1e-6)
@@ -216,12 +215,13 @@ def test_length_counts_after_the_filter(batch):
   choose = filters.Selection(filters.FILTERS['dead_groups'], 3, L.C)
   learner, shaping = L.learner(), L.learner(select=choose)
   got, metrics = jax.jit(
-    lambda s, b: programs.learn(shaping, s, b, NEUTRAL, L.ROOT)
+    lambda s, b: programs.learn(shaping, s, b, L.ROOT, NEUTRAL)
   )(L.state(learner), dead)
   shaped = filters.drop_dead_groups(dead)
   shaped = shaped.replace(reward=shaped.reward - jnp.float32(taken))
+  _, order = fused.step_keys(L.ROOT, 0)
   want, _ = jax.jit(
-    lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT)
+    lambda s, b: step_lib.update(learner, s, b, NEUTRAL, order)
   )(L.state(learner), shaped)
   L.assert_close(got.params, want.params)
   np.testing.assert_allclose(metrics['overlong_penalty'], -taken.mean(), 1e-5)
