@@ -111,7 +111,7 @@ def evaluation(config, parts: Prepared) -> tuple[Phase, answers.Grid]:
   grid = answers.Grid.make(c.problems, samples, rows, shards)
   name = config.stages[-1]
   learner = stages.learner(config, parts.model, name)
-  state = state_of(stages.layout(config, name, learner, mesh))
+  state = state_of(stages.layout(config, name, learner, mesh, parts.problems))
   of, i32 = jax.ShapeDtypeStruct, jnp.int32
   n, where = grid.b * grid.s, sharding.row_sharding(mesh)
   prompt = of((grid.b, d.prompt_len), i32), of((grid.b, d.prompt_len), bool)

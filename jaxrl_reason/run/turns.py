@@ -39,7 +39,7 @@ def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
   if not name:
     if 'segment_reward' in needs:
       raise ValueError(
-        f'rl.algorithm={c.algorithm!r} reads the rewards of turns: set '
+        f'rl.algorithm={c.algorithm!r} needs the rewards of turns: set '
         'rl.turns.env'
       )
     return

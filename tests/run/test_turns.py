@@ -138,7 +138,7 @@ def test_a_run_plays_tells_and_goes_on(tmp_path):
   'change, words',
   [
     ({'turns.env': 'abacus'}, "rl.turns.env='abacus': the environments are"),
-    ({'turns.env': ''}, "rl.algorithm='mt_grpo' reads the rewards of turns"),
+    ({'turns.env': ''}, "rl.algorithm='mt_grpo' needs the rewards of turns"),
     ({'path': 'host', 'steps_per_dispatch': 1}, "rl.path='host': with"),
     ({'slots': 2}, 'rl.slots=2: with rl.turns.env'),
     (
