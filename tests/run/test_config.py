@@ -88,7 +88,7 @@ def test_every_key_is_read():
     ({'rl.cache_segments': 0}, 'rl.cache_segments=0'),
     ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),
     ({'checkpoint.every': 15}, 'checkpoint.every = 15 does not.*log_every 10'),
-    ({'rl.algorithm': 'tree_rl'}, 'tree_rl.*needs node_ids'),
+    ({'rl.algorithm': 'mt_grpo'}, 'mt_grpo.*needs the rewards of turns'),
     ({'rl.algorithm': 'luffy'}, 'luffy.*set rl.demos=1'),
     ({'rl.demos': 1}, 'rl.demos=1.*offpolicy to luffy'),
     ({'rl.overlong': 33}, 'rl.overlong=33 .*completion_len=32'),

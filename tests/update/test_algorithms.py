@@ -89,9 +89,19 @@ def test_every_recipe_is_accepted_or_says_what_it_lacks():
     except ValueError as e:
       refused.append(name)
       assert f'{name!r} needs' in str(e)
-  # Trees of samples and rewards per turn come from other rollouts; nobody
-  # sums squares of probabilities here.
-  assert refused == ['otb', 'otb_turns', 'tree_rl', 'mt_grpo']
+  # Rewards of turns come from episodes; nobody sums squares of probabilities
+  # here.
+  assert refused == ['otb', 'otb_turns', 'mt_grpo']
+
+
+def test_a_tree_of_separate_samples_has_the_root_for_every_parent(batch):
+  """Twice the reward less the group's mean, at every token drawn."""
+  reward = np.arange(len(batch.reward)) ** 2.0
+  batch = batch.replace(reward=jnp.asarray(reward, jnp.float32))
+  got = np.asarray(step_lib.advantages(L.learner({'name': 'tree_rl'}), batch))
+  mean = np.repeat(reward.reshape(-1, L.G).mean(1), L.G)
+  want = np.where(batch.mask, 2 * (reward - mean)[:, None], 0)
+  np.testing.assert_allclose(got * np.asarray(batch.mask), want, rtol=1e-5)
 
 
 def test_a_critic_learns_the_mean_reward(batch):
