@@ -157,7 +157,8 @@ def test_a_failed_verifier_is_not_a_zero():
 
   step, _ = host_step(L.learner(), judge)
   state = jax.tree.map(jnp.copy, L.state(L.learner()))
-  _, metrics, _, (_, reward, _) = step(state)
+  _, metrics, _, answered = step(state)
+  reward = answered.reward
   assert not reward.valid[: L.G].any() and reward.valid[L.G :].all()
   np.testing.assert_allclose(metrics['reward_invalid'], 1 / L.B, rtol=1e-6)
 
