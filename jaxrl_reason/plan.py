@@ -47,8 +47,8 @@ _SEARCH = flags.DEFINE_bool('search', False, 'Try mesh shapes and rank them.')
 _LARGEST = flags.DEFINE_bool(
   'largest', True, 'Look for the largest batch that fits (compiles more).'
 )
-_FULL_DEPTH = flags.DEFINE_bool(
-  'full_depth', False, 'Compile every layer, where three depths would do.'
+_BY_DEPTH = flags.DEFINE_bool(
+  'by_depth', False, 'Compile three depths of a deep model, and extend them.'
 )
 _ONLY = flags.DEFINE_list(
   'only', [], 'Phases to compile (generate, score, update, ...); all if none.'
@@ -72,11 +72,11 @@ class Planner:
     slices: int,
     model: str,
     only=(),
-    full_depth: bool = False,
+    by_depth: bool = False,
     say=print,
   ):
     self.config, self.model, self.say = config, model, say
-    self.only, self.full_depth = tuple(only), full_depth
+    self.only, self.by_depth = tuple(only), by_depth
     self.devices = described.devices(topology, slices)
     self.machine = roofline.Machine(
       chips.chip_of(topology), chips.torus_of(topology), slices
@@ -111,7 +111,7 @@ class Planner:
     """(the recipe's parts, depths to compile)."""
     parts = self.parts(config)
     few = depth.depths(parts.shape)
-    return parts, (parts.shape.layers,) if self.full_depth else few
+    return parts, few if self.by_depth else (parts.shape.layers,)
 
   def facts_of(self, config, names) -> list[dict]:
     """Gives the facts of some phases of a recipe, at its own depth."""
@@ -211,7 +211,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   """Returns (what to print, the same as data) of a plan.
 
   Args:
-    options: model, slices, only, full_depth, search, largest: the flags.
+    options: model, slices, only, by_depth, search, largest: the flags.
 
   Raises:
     ValueError, ImportError: in words for the user.
@@ -244,7 +244,7 @@ def main(argv):
       slices=_SLICES.value,
       model=_MODEL.value,
       only=_ONLY.value,
-      full_depth=_FULL_DEPTH.value,
+      by_depth=_BY_DEPTH.value,
       search=_SEARCH.value,
       largest=_LARGEST.value,
     )

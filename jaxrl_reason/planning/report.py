@@ -214,7 +214,7 @@ def _depth_lines(facts: dict) -> list[str]:
   error = max(p.get('depth_error', 0) for p in facts['phases'])
   return [
     f'from {", ".join(map(str, few))} and {last} of {facts["layers"]} layers; '
-    f'off the line by at most {error:.1%} (--full_depth compiles all)'
+    f'off the line by at most {error:.1%} (without --by_depth all are compiled)'
   ]
 
 

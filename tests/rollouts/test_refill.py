@@ -40,6 +40,8 @@ def trajectories(ids, alive, solved=None) -> Trajectories:
     truncated=jnp.zeros(n, bool),
     temperature=jnp.ones(n),
     version=jnp.zeros((n, C), jnp.int32),
+    turn=jnp.ones((n, C), jnp.int32),
+    node=jnp.ones((n, C), jnp.int32),
   )
   return Trajectories(
     prompts, rollout, Reward(total, total[:, None], jnp.ones(n, bool))

@@ -106,7 +106,6 @@ def main():
       topology,
       slices=1,
       model=a.model,
-      full_depth=True,
       say=lambda text: None,
     )
     d = decode(planner, config)
