@@ -15,9 +15,9 @@ calls the calculator, whatever the problem is. A call costs 0.05 of the reward.
          warm start     25 RL steps    50             100
   seed 0 0.140 (0.039)  0.897 (0.930)  0.925 (0.930)  0.916 (0.918)
 
-210 CPU seconds from start to end, compilation and 29 evaluations included, on
-two cores shared with other work. One seed was run; the run without the tool
-(--config.rl.turns.env=) was not.
+210 CPU seconds (3.5 min) from start to end, compilation and 29 evaluations
+included, on two cores shared with other work. One seed was run; the run without
+the tool (--config.rl.turns.env=) was not.
 """
 
 from jaxrl_reason import config as config_lib

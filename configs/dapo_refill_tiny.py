@@ -16,7 +16,8 @@ and half of the generated tokens were learnt from.
   seed 2 0.388       0.801        0.761 (100 updates: 0.903)
 
 Per update more, per generated token less: docs/refill_and_replay.md has the
-table. 140 s for the rl stage on two CPU cores shared with much other work.
+table. 140 s (2.3 min) for the rl stage on two CPU cores shared with much other
+work.
 """
 
 from jaxrl_reason import config as config_lib

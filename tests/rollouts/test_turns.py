@@ -113,8 +113,8 @@ SHAPES = {
   'plain': {},
   'windows': GEMMA,
   'experts': EXPERTS,
-  'chunked': dict(prefill_chunk=3),
-  'windows, chunked': dict(prefill_chunk=2, **GEMMA),
+  'chunked': dict(prefill='chunks:3'),
+  'windows, chunked': dict(prefill='chunks:2', **GEMMA),
 }
 
 
