@@ -35,7 +35,11 @@ class Log(stdlib_logging.Handler):
     self._waiting, self._file, self._part = [], None, 0
 
   def emit(self, record) -> None:
-    self.write(f'{record.levelname.lower()}: {record.getMessage()}')
+    """Writes a warning, of whatever thread; a disk that is full is told by the
+    run's own next line, which has this one with it.
+    """
+    with contextlib.suppress(OSError):
+      self.write(f'{record.levelname.lower()}: {record.getMessage()}')
 
   def write(self, text: str) -> None:
     """A line for each of the text; on disk as soon as `begin` was called."""
@@ -67,9 +71,9 @@ class Log(stdlib_logging.Handler):
   def _put(self) -> None:
     text = ''.join(self._waiting)
     if self._file >= 0:
-      self._waiting = []
       with files.explained(self._path):
         os.write(self._file, text.encode())
+      self._waiting = []
       return
     name = f'process_{self._number}.{self._part:04d}.log'
     files.write_whole(self._folder / name, text)
