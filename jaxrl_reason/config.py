@@ -288,7 +288,9 @@ def default() -> ml_collections.ConfigDict:
       init_from='',
       remat_gib=8.0,  # of a micro-batch's activations on a device, with auto
       mesh=(-1, 1, 1),  # devices along data, fsdp, tensor[, context]; -1: rest
-      compile_cache='auto',  # folder of compiled programs; '': none
+      # Folder of compiled programs; '': none; auto: what the environment calls
+      # JAX_COMPILATION_CACHE_DIR, or else one in the user's cache.
+      compile_cache='auto',
       model=dict(
         layers=2,
         width=128,

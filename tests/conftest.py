@@ -43,9 +43,13 @@ def pytest_unconfigure(config):
 LONGEST = (
   'run/test_hosts.py',
   'run/test_resume.py',
+  'run/test_refill_runs.py',
+  'run/test_pool_runs.py',
+  'run/test_faults.py',
   'test_colabs.py',
   'update/test_step.py',
   'update/test_algorithms.py',
+  'run/test_notice.py',
   'test_sharding.py',
   'reports/test_report.py',
   'tpu/test_plan.py',

@@ -237,8 +237,13 @@ def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
 
 
 def use_compile_cache(folder: str) -> None:
-  """Keeps compiled programs between runs."""
-  if not folder:
+  """Keeps compiled programs between runs.
+
+  Args:
+    folder: for them; auto: the one that JAX_COMPILATION_CACHE_DIR names, or the
+      user's cache; '': nothing is kept.
+  """
+  if not folder or (folder == 'auto' and jax.config.jax_compilation_cache_dir):
     return
   if folder == 'auto':
     folder = reading.cache_dir() / 'xla'

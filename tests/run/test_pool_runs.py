@@ -73,8 +73,9 @@ def test_a_set_of_one_problem(tmp_path):
 
 def test_steps_in_one_dispatch_are_those_one_by_one(tmp_path):
   """Each chooses by what the one before has told."""
-  one = chosen(log_every=6)
-  k = chosen(log_every=6, **{'rl.steps_per_dispatch': 6})
+  every = {'log_every': 6, 'eval.every': 6, 'checkpoint.every': 6}
+  one = chosen(**every)
+  k = chosen(**every, **{'rl.steps_per_dispatch': 6})
   a = train.run(one, tmp_path / 'one')
   b = train.run(k, tmp_path / 'k')
   for x, y in zip(*map(jax.tree.leaves, (controlled(a), controlled(b)))):
@@ -214,7 +215,10 @@ def test_bad_controllers_are_named(tmp_path, env, flags, words):
     (dict(knobs=dict(max_opps=3)), 'data.sources.x.knobs.max_opps'),
     (dict(knobs=3), 'data.sources.x.knobs=3: must be a section'),
     (dict(difficulty='hard'), "data.sources.x.difficulty='hard'"),
-    (dict(name='files', dir='/nowhere'), 'data.sources.x: /nowhere'),
+    (
+      dict(name='files', dir='/nowhere'),
+      'data.sources.x: data.dir=/nowhere is no',
+    ),
     ('arithmetic', "data.sources.x='arithmetic': must be a section"),
   ],
 )
