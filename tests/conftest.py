@@ -45,6 +45,7 @@ LONGEST = (
   'run/test_resume.py',
   'run/test_refill_runs.py',
   'run/test_pool_runs.py',
+  'run/test_turn_runs.py',
   'run/test_faults.py',
   'test_colabs.py',
   'update/test_step.py',

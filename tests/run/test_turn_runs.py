@@ -142,7 +142,7 @@ def test_a_run_plays_tells_and_goes_on(tmp_path):
     ({'path': 'host', 'steps_per_dispatch': 1}, "rl.path='host': with"),
     ({'slots': 2}, 'rl.slots=2: with rl.turns.env'),
     (
-      {'replay.rows': 4, 'old_logp': 'sampler'},
+      {'replay.rows': 4, 'replay.capacity': 8, 'old_logp': 'sampler'},
       'rl.replay.rows=4: with rl.turns.env',
     ),
     ({'turns.tokens': 25}, 'rl.turns.tokens=25 is more than data.completion'),
