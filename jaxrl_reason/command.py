@@ -59,6 +59,16 @@ class Parser(argparse.ArgumentParser):
     for name in ('--num_processes', '--process_id'):
       self.add_argument(name, type=int, help='of several processes')
 
+  def machine(self) -> None:
+    """Adds what models answer on, and what their answers are verified by."""
+    self.text(
+      '--dtype', '', 'float32 or bfloat16; default: float32 on CPU only'
+    )
+    self.text('--mesh', '-1,1,1', 'devices along data, fsdp, tensor')
+    self.number('--workers', 2, 'verifier processes')
+    self.number('--timeout_s', 10.0, 'of one verification')
+    self.hosts()
+
   def switch(self, name: str, help: str) -> None:
     """Adds --name, which is off where it is not given."""
     self.add_argument(name, action='store_true', help=help)

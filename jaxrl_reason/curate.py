@@ -43,11 +43,7 @@ def parser() -> command.Parser:
   p.number('--heldout', 0.0, 'share of problems that go into test')
   p.text('--format', 'jsonl', 'of what is written: jsonl or parquet')
   p.number('--seed', 0, 'of the noise')
-  p.text('--dtype', '', 'float32 or bfloat16; default: float32 on CPU only')
-  p.text('--mesh', '-1,1,1', 'devices along data, fsdp, tensor')
-  p.number('--workers', 2, 'verifier processes')
-  p.number('--timeout_s', 10.0, 'of one verification')
-  p.hosts()
+  p.machine()
   return p
 
 

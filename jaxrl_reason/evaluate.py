@@ -48,11 +48,7 @@ def parser() -> command.Parser:
   p.number('--ngram', 13, 'words in common that make a problem contaminated')
   p.number('--contamination_limit', 0.01, 'share of problems, refused above')
   p.switch('--allow_contamination', 'evaluate above the limit too')
-  p.text('--dtype', '', 'float32 or bfloat16; default: float32 on CPU only')
-  p.text('--mesh', '-1,1,1', 'devices along data, fsdp, tensor')
-  p.number('--workers', 2, 'verifier processes')
-  p.number('--timeout_s', 10.0, 'of one verification')
-  p.hosts()
+  p.machine()
   return p
 
 

@@ -93,33 +93,37 @@ class Planner:
 
   def plan(self, config) -> dict:
     """Gives the facts of a recipe as it is."""
-    parts, at = self._depths(config)
+    parts = self.parts(config)
     names = [p.name for p in phases.phases(config, parts)]
     unknown = set(self.only) - set(names)
     if unknown:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
     wanted = [n for n in names if n in (self.only or names)]
-    each = self.facts_of(config, wanted)
+    each = self.facts_of(config, parts, wanted)
     facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
     if phases.EVALUATE in wanted:
-      facts['evaluation'] = report.evaluation_facts(config, parts)
+      facts['evaluation'] = report.evaluation_facts(config, parts.mesh)
+    at = self._depths(parts.shape)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}
     return facts
 
-  def _depths(self, config) -> tuple:
-    """(the recipe's parts, depths to compile)."""
-    parts = self.parts(config)
-    few = depth.depths(parts.shape)
-    return parts, few if self.by_depth else (parts.shape.layers,)
+  def _depths(self, shape) -> tuple[int, ...]:
+    """Numbers of layers to compile."""
+    return depth.depths(shape) if self.by_depth else (shape.layers,)
 
-  def facts_of(self, config, names) -> list[dict]:
-    """Gives the facts of some phases of a recipe, at its own depth."""
-    parts, at = self._depths(config)
-    by_depth = [self._compiled(config, n, names) for n in at]
-    out = []
+  def facts_of(self, config, parts, names) -> list[dict]:
+    """Gives the facts of some phases of a recipe, at its own depth.
+
+    Args:
+      parts: of the recipe (`parts`).
+    """
+    layers, out = parts.shape.layers, []
+    at = self._depths(parts.shape)
+    made = [parts if n == layers else self.parts(config, n) for n in at]
+    by_depth = [self._compiled(config, each, names) for each in made]
     for seen in zip(*by_depth):
-      facts = depth.extended(seen, at, parts.shape.layers)
+      facts = depth.extended(seen, at, layers)
       needs, has = facts['needs_gib'] * chips.GIB, self.machine.chip.hbm
       facts['fits'] = needs <= has
       if not facts['fits']:
@@ -127,9 +131,9 @@ class Planner:
       out.append(facts)
     return out
 
-  def _compiled(self, config, layers: int, names) -> list[dict]:
-    """Facts of phases of the recipe with so many layers."""
-    parts, out = self.parts(config, layers), []
+  def _compiled(self, config, parts, names) -> list[dict]:
+    """Facts of phases of the recipe, compiled as deep as its parts are."""
+    out = []
     made = {p.name: p for p in phases.phases(config, parts)}
     for name in names:
       try:
@@ -138,7 +142,7 @@ class Planner:
         out.append(report.no_room(e))
         continue
       out.append(report.phase_facts(found, self.machine, parts.mesh))
-      what = f'{name} ({layers} layers)'
+      what = f'{name} ({parts.shape.layers} layers)'
       self.say(f'{what}: compiled in {found.compile_s:.0f} s')
     return out
 
@@ -154,7 +158,8 @@ class Planner:
         return top['needs_gib'] * chips.GIB
       self.say(f'trying {prompts} prompts')
       config = search.changed(self.config, rl__prompts=prompts)
-      (found,) = self.facts_of(config, (top['phase'],))
+      parts = self.parts(config)
+      (found,) = self.facts_of(config, parts, (top['phase'],))
       return found['needs_gib'] * chips.GIB
 
     shards = facts['mesh']['data'] * facts['mesh']['fsdp']

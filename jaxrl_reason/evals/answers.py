@@ -99,6 +99,11 @@ class Grid:
     """Units that have the same problems."""
     return -(-len(self.samples) // self.s)
 
+  @property
+  def n_units(self) -> int:
+    """Units of all problems: how often the program is called."""
+    return -(-self.problems // self.b) * self.units_of_block
+
 
 def make_generate(
   model: Model,

@@ -98,17 +98,22 @@ def phases(config, parts: Prepared) -> list[Phase]:
     else:
       out.append(_fused(config, parts))
   # The first program to run.
-  return [evaluation(config, parts)[0], *out]
+  return [evaluation(config, parts), *out]
 
 
-def evaluation(config, parts: Prepared) -> tuple[Phase, answers.Grid]:
+def evaluation_grid(config, mesh: Mesh) -> answers.Grid:
+  """Gives how the problems of a split's evaluation are cut into calls."""
+  c, rows = config.eval, config_lib.eval_rows(config)
+  shards = sharding.row_shards(mesh)
+  return answers.Grid.make(c.problems, range(1 + c.samples), rows, shards)
+
+
+def evaluation(config, parts: Prepared) -> Phase:
   """Gives the program of one split's evaluation, beside the state of the last
-  stage, and how its problems are cut into calls.
+  stage.
   """
-  c, d, mesh = config.eval, config.data, parts.mesh
-  samples, shards = range(1 + c.samples), sharding.row_shards(mesh)
-  rows = config_lib.eval_rows(config)
-  grid = answers.Grid.make(c.problems, samples, rows, shards)
+  d, mesh = config.data, parts.mesh
+  grid = evaluation_grid(config, mesh)
   name = config.stages[-1]
   learner = stages.learner(config, parts.model, name)
   state = state_of(stages.layout(config, name, learner, mesh, parts.problems))
@@ -120,12 +125,12 @@ def evaluation(config, parts: Prepared) -> tuple[Phase, answers.Grid]:
   rest = _lay((sampling, parts.root, parts.stop), sharding.replicated(mesh))
   sampling = rest[0].replace(temperature=_lay(heat, where))
   args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
-  calls = -(-c.problems // grid.b) * grid.units_of_block
+  calls = grid.n_units
   flops = calls * _Costs(config, parts).generate(grid.b, grid.s)
   loops = sampler.trips(d.completion_len, 1, grid.s)
   trips = tuple(most for _, most in loops)
   program = answers.make_generate(parts.model, grid.s, d.completion_len)
-  return Phase(EVALUATE, program, args, state, calls, trips, flops), grid
+  return Phase(EVALUATE, program, args, state, calls, trips, flops)
 
 
 class _Costs:

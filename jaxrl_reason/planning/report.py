@@ -117,15 +117,14 @@ def plan_facts(
   }
 
 
-def evaluation_facts(c, parts) -> dict[str, int]:
+def evaluation_facts(c, mesh) -> dict[str, int]:
   """How an evaluation of one split is cut into calls of its program."""
-  _, grid = phases.evaluation(c, parts)
-  calls = -(-grid.problems // grid.b) * grid.units_of_block
+  grid = phases.evaluation_grid(c, mesh)
   return {
     'problems': grid.problems,
     'completions': grid.problems * len(grid.samples),
     'at_a_time': grid.b * grid.s,
-    'calls': calls,
+    'calls': grid.n_units,
   }
 
 

@@ -172,16 +172,9 @@ def observe(
   rows = {k: x.reshape(-1) for k, x in rows.items()}
   rows |= dict(used_ids=chosen.prompt_id, used_tokens=chosen.mask.sum(axis=1))
   # One order on every mesh: sums over rows are then the same, bit by bit.
-  rows = {k: _everywhere(x) for k, x in rows.items()}
+  rows = {k: sharding.everywhere(x) for k, x in rows.items()}
   metrics = chooser.metrics(stats, rows['ids'], rows['length'] > 0, step)
   return control | {POOL: chooser.observe(stats, **rows, step=step)}, metrics
-
-
-def _everywhere(x: jax.Array) -> jax.Array:
-  """Rows [N] as every device has them, inside a mesh."""
-  if not sharding.in_mesh():
-    return x
-  return jax.lax.with_sharding_constraint(x, jax.sharding.PartitionSpec())
 
 
 def observer(chooser: Chooser | None) -> Callable | None:

@@ -158,11 +158,11 @@ def test_an_evaluation_needs_what_its_batch_needs():
       eval__problems=problems, eval__samples=7, eval__batch=batch,
     )  # fmt: skip
     parts = abstract.shapes(config, sharding.make_mesh(config.mesh))
-    phase, grid = phases.evaluation(config, parts)
+    phase = phases.evaluation(config, parts)
     compiled = phase.lower(parts.mesh).compile()
     ratio = costs.of(compiled.as_text(), parts.mesh).total().flops
     assert 0.9 < ratio * parts.mesh.size * phase.calls / phase.flops < 1.4
-    facts = report.evaluation_facts(config, parts)
+    facts = report.evaluation_facts(config, parts.mesh)
     assert facts['calls'] * facts['at_a_time'] >= facts['completions']
     assert facts['at_a_time'] <= (batch or 32)
     room = compiled.memory_analysis()

@@ -64,7 +64,7 @@ def recipe(a: argparse.Namespace):
 def decode(planner: plan.Planner, config) -> dict:
   """Bytes on one device of a trip of the token loop, and what it must read."""
   run = planner.parts(config)
-  (facts,) = planner.facts_of(config, ('generate',))
+  (facts,) = planner.facts_of(config, run, ('generate',))
   loop = facts['token_loop']
   where = sharding.shardings(run.model.specs, run.mesh, sharding.DECODE_RULES)
 
@@ -128,7 +128,8 @@ def main():
 def update(planner: plan.Planner, config, remat: str, chunk: int) -> str:
   """FLOPs over the model's formula; or that it does not fit."""
   changed = search.changed(config, model__remat=remat, rl__logprob_chunk=chunk)
-  (facts,) = planner.facts_of(changed, ('update',))
+  parts = planner.parts(changed)
+  (facts,) = planner.facts_of(changed, parts, ('update',))
   if not facts['fits']:
     return 'does not fit'
   return f'{facts["flops_over_model"]:.2f}'
