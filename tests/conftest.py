@@ -28,6 +28,11 @@ os.environ['JAX_COMPILATION_CACHE_DIR'] = (
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 
+# Processes that tests start import what lies beside the recipes given to them.
+os.environ['PYTHONPATH'] = os.pathsep.join(
+  filter(None, [os.path.dirname(__file__), os.environ.get('PYTHONPATH')])
+)
+
 import pytest
 from small import small_model
 
