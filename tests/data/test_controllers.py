@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from data.test_pool import stats, told
+from data.test_problem_pool import stats, told
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import chooser as chooser_lib
