@@ -193,7 +193,9 @@ def reinforce() -> ml_collections.ConfigDict:
       # Padding in passes over log-probs (`packing.py`). whole: computed too;
       # packed:TOKENS: completed sequences lie in rows of so many tokens, at
       # least prompt_len + completion_len; buckets:N: rows are sorted by length
-      # and micro-batches cut to the first of N widths that holds them.
+      # and micro-batches cut to the first of N widths that holds them;
+      # shared:N: the samples of a problem attend to one copy of their prompt
+      # (`models/shared.py`), cut to the first of N widths (1: not cut).
       padding='whole',
       temperature=1.0,  # of sampling; the loss sees the same distribution
       top_k=0,  # 0: all tokens
