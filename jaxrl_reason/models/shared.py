@@ -106,7 +106,7 @@ def _described(valid: jax.Array, how: Layout):
     how.prompts(rows.positions),
     rows.packed,
   )
-  own = attention.from_column(rows, how.start)
+  own = attention.columns(rows, how.start, valid.shape[1])
   return rows, prompts, jax.tree.map(how.join, prompts, own)
 
 

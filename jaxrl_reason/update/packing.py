@@ -204,7 +204,7 @@ class Shared:
     if not self.shuffled:
       return [min(n, least)]
     most = min(n, self.prompts)
-    return sorted({min(least, most), *spaced(most, 4)})
+    return sorted({min(least, most), *spaced(most, 2)})
 
   def options(self, batch: Batch) -> tuple[jax.Array, list[Callable]]:
     """Returns (which to take, rows -> (rows, Layout) at every size)."""

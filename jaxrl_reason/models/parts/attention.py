@@ -1,6 +1,8 @@
 """Attention over whole rows, by any of several kernels, and over caches.
 
   einsum  the reference: scores [N,Q,T,T], any platform
+  blocked a block of queries at a time and the keys up to it, for CPUs; rows of
+          one block as einsum
   xla     `jax.nn.dot_product_attention`, scores left to XLA
   splash  Pallas on TPU: blocks of scores, never all of them; elsewhere it is
           interpreted, slowly and with the same numbers
@@ -27,6 +29,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
+from jaxrl_reason.models.parts import blocked
 from jaxrl_reason.models.parts.layers import MASKED, soft_cap, softmax
 
 MOST = 2**30  # tokens: a window of all of them
@@ -80,13 +83,22 @@ def _masks(rows: Rows, windows: tuple[int, ...], start: int) -> Callable:
   """`_seen` of the tokens of whole rows from column `start` on."""
   t = rows.segments.shape[1]
   ordered = jnp.tril(jnp.ones((t, t), bool))[start:]
-  return _seen(from_column(rows, start), rows, ordered, windows)
+  return _seen(columns(rows, start, t), rows, ordered, windows)
 
 
-def from_column(rows: Rows, start: int) -> Rows:
-  """Describes the tokens of rows from column `start` on."""
+def _block(windows, rows: Rows, which, first: int, end: int) -> jax.Array:
+  """bool [N,end - first,end], who of the queries from column `first` to `end`
+  looks at which keys up to there.
+  """
+  own, keys = columns(rows, first, end), columns(rows, 0, end)
+  ordered = jnp.tril(jnp.ones((end, end), bool))[first:]
+  return _seen(own, keys, ordered, windows)(which)
+
+
+def columns(rows: Rows, first: int, end: int) -> Rows:
+  """Describes the tokens of rows from column `first` to `end`."""
   return rows.replace(
-    segments=rows.segments[:, start:], positions=rows.positions[:, start:]
+    segments=rows.segments[:, first:end], positions=rows.positions[:, first:end]
   )
 
 
@@ -117,6 +129,17 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
     return out.reshape(n, heads, t, width).swapaxes(1, 2)
 
   return attend
+
+
+def _blocked(
+  rows: Rows, windows, start: int, *, scale: float, cap: float
+) -> Callable:
+  n = rows.segments.shape[1] - start
+  if len(blocked.spans(n, start)) == 1:
+    return _einsum(rows, windows, start, scale=scale, cap=cap)
+
+  how = blocked.How(functools.partial(_block, windows), start, cap)
+  return blocked.attention(rows, how, scale=scale)
 
 
 def _xla(
@@ -269,7 +292,13 @@ def _cudnn(
   return _by_window(windows, of)
 
 
-KERNELS = {'einsum': _einsum, 'xla': _xla, 'splash': _splash, 'cudnn': _cudnn}
+KERNELS = {
+  'einsum': _einsum,
+  'blocked': _blocked,
+  'xla': _xla,
+  'splash': _splash,
+  'cudnn': _cudnn,
+}
 
 
 def check(kind: str, c: Any) -> None:
@@ -301,18 +330,20 @@ def resolve(c: Any) -> str:
   """Names the kernel; of 'auto', the fast one of the platform compiled for.
 
   Raises:
-    ValueError: cudnn, which needs whole rows, where a mesh splits them.
+    ValueError: cudnn and blocked, which need whole rows, where a mesh splits
+      them.
   """
   split = sharding.n_context_shards() > 1
-  if c.attention == 'cudnn' and split:
+  if c.attention in ('cudnn', 'blocked') and split:
     raise ValueError(
-      "model.attention='cudnn' computes whole rows, and config.mesh splits "
-      'them over a context axis: choose auto, einsum or xla'
+      f'model.attention={c.attention!r} computes whole rows, and config.mesh '
+      'splits them over a context axis: choose auto, einsum or xla'
     )
   if c.attention != 'auto':
     return c.attention
   cudnn = _fits_cudnn(c) and not split
   fast = {'tpu': 'splash', 'gpu': 'cudnn' if cudnn else 'einsum'}
+  fast['cpu'] = 'einsum' if split else 'blocked'
   return fast.get(sharding.platform(), 'einsum')
 
 
