@@ -79,9 +79,11 @@ def test_reference_equals_numpy(case):
 
 
 @pytest.fixture(autouse=True)
-def two_blocks(monkeypatch):
-  """Rows of T are two blocks, as rows of more than 256 are elsewhere."""
-  monkeypatch.setattr(blocked, 'LEAST', 32)
+def several_blocks(monkeypatch):
+  """Rows of T are several blocks, as those of more than 128 are elsewhere, and
+  so are their last queries.
+  """
+  monkeypatch.setattr(blocked, 'QUERIES', 32)
 
 
 @pytest.mark.parametrize('kind', ['xla', 'splash', 'blocked'])
@@ -103,7 +105,7 @@ def test_kernels_equal_the_reference(kind, case):
 @pytest.mark.parametrize('kind', ['einsum', 'splash', 'blocked', 'xla'])
 def test_queries_may_be_the_last_of_their_rows(kind):
   """They see what they see among all."""
-  c, (q, k, v, g), start = config(attention=kind), inputs(), 130 - 9
+  c, (q, k, v, g), start = config(attention=kind), inputs(), 61
   rows = attention.describe(jnp.asarray(LEFT))
 
   @jax.jit
@@ -198,17 +200,17 @@ def test_auto_is_the_reference_on_cpu_where_rows_are_short(monkeypatch):
     return str(jax.make_jaxpr(lambda *x: attend(*x, 0))(*inputs_[:3]))
 
   assert program('auto') != program('einsum')
-  monkeypatch.setattr(blocked, 'LEAST', 256)
+  monkeypatch.setattr(blocked, 'QUERIES', 140)
   assert program('auto') == program('einsum')
   monkeypatch.setattr(sharding, 'n_context_shards', lambda: 2)
   assert attention.resolve(config()) == 'einsum'
 
 
 def test_blocks_leave_out_most_of_what_is_masked():
-  for n, start in ((2048, 0), (1024, 1024), (8192, 0), (300, 0), (7, 900)):
-    found = blocked.spans(n, start)
+  for n in (2048, 1024, 8192, 300, 129, 128, 7):
+    found = blocked.spans(n)
     assert found[0][0] == 0 and found[-1][1] == n
     assert all(a[1] == b[0] for a, b in zip(found, found[1:]))
     assert len(found) <= blocked.MOST
-  scores = sum((b - a) * b for a, b in blocked.spans(2048, 0))
+  scores = sum((b - a) * b for a, b in blocked.spans(2048))
   assert scores < 0.6 * 2048**2

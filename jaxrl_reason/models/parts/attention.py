@@ -135,7 +135,7 @@ def _blocked(
   rows: Rows, windows, start: int, *, scale: float, cap: float
 ) -> Callable:
   n = rows.segments.shape[1] - start
-  if len(blocked.spans(n, start)) == 1:
+  if len(blocked.spans(n)) == 1:
     return _einsum(rows, windows, start, scale=scale, cap=cap)
 
   how = blocked.How(functools.partial(_block, windows), start, cap)

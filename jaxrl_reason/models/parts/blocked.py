@@ -20,17 +20,14 @@ import jax.numpy as jnp
 
 from jaxrl_reason.models.parts.layers import MASKED, soft_cap
 
-LEAST = 256  # queries of a block: below, products are too small to be fast
+QUERIES = 128  # of a block: below, products are too small to be fast
 MOST = 8  # blocks of a row, each of which is compiled
 
 
-def spans(n: int, start: int) -> list[tuple[int, int]]:
-  """Lists (first, end) of the blocks of n queries.
-
-  Args:
-    start: column of the first query.
-  """
-  size = max(LEAST, -(-(start + n) // (MOST * 128)) * 128)
+def spans(n: int) -> list[tuple[int, int]]:
+  """Lists (first, end) of the blocks of n queries, of about the same size."""
+  count = min(MOST, -(-n // QUERIES))
+  size = -(-n // (count * 32)) * 32
   return [(i, min(n, i + size)) for i in range(0, n, size)]
 
 
@@ -87,7 +84,7 @@ def _onto(x, y) -> jax.Array:
 
 def _blocks(how: How, n: int, rows, which):
   """(slice of n queries, of the keys that they may see, mask) of blocks."""
-  for first, end in spans(n, how.start):
+  for first, end in spans(n):
     upto = how.start + end
     mask = how.seen(rows, which, how.start + first, upto)
     yield slice(first, end), slice(0, upto), mask
