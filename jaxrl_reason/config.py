@@ -322,8 +322,9 @@ def default() -> ml_collections.ConfigDict:
         # keeps activations within remat_gib.
         remat='none',
         scan=True,  # over layers; False unrolls them
-        # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn (GPU,
-        # in bfloat16); auto: splash on TPU, cudnn where it can, blocked on CPU.
+        # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn
+        # (GPU, in bfloat16); auto: splash on TPU, cudnn where it can, blocked
+        # on CPU.
         attention='auto',
       ),
       # Adapters beside frozen weights (`models/lora.py`).
