@@ -12,6 +12,9 @@ RL = (
   '--config.rl.steps=4',
   '--config.rl.optimizer.lr=1e-3',
   '--config.eval.every=100',
+  '--config.eval.problems=4',
+  '--config.eval.samples=1',
+  '--config.eval.harder=False',
   '--config.checkpoint.every=2',
 )
 SHARED = (*RL, '--config.rl.padding=shared:2')
