@@ -56,10 +56,9 @@ def run(env, workdir, *flags, code=0, recipe=TINY):
   return done.stderr
 
 
-def start(env, workdir, *flags):
-  return subprocess.Popen(
-    command(workdir, *flags), env=env, stderr=subprocess.PIPE, cwd=ROOT
-  )
+def start(env, workdir, *flags, recipe=TINY):
+  given = command(workdir, *flags, recipe=recipe)
+  return subprocess.Popen(given, env=env, stderr=subprocess.PIPE, cwd=ROOT)
 
 
 def lines(workdir):
