@@ -79,6 +79,7 @@ def make_batch(found: Trajectories) -> Batch:
     node=beside(node),
     episode=rollout.episode,
     prompt_id=per_row(prompts.prompt_id, n),
+    prompt_index=per_row(jnp.arange(b, dtype=jnp.int32), n),
     answer_id=reward.answer_id,
   )
   if found.greedy is None:

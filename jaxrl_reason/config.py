@@ -193,7 +193,9 @@ def reinforce() -> ml_collections.ConfigDict:
       # Padding in passes over log-probs (`packing.py`). whole: computed too;
       # packed:TOKENS: completed sequences lie in rows of so many tokens, at
       # least prompt_len + completion_len; buckets:N: rows are sorted by length
-      # and micro-batches cut to the first of N widths that holds them.
+      # and micro-batches cut to the first of N widths that holds them;
+      # shared:N: the samples of a problem attend to one copy of their prompt
+      # (`models/shared.py`), cut to the first of N widths (1: not cut).
       padding='whole',
       temperature=1.0,  # of sampling; the loss sees the same distribution
       top_k=0,  # 0: all tokens
@@ -320,8 +322,9 @@ def default() -> ml_collections.ConfigDict:
         # keeps activations within remat_gib.
         remat='none',
         scan=True,  # over layers; False unrolls them
-        # Kernel over whole rows: einsum, xla, splash (TPU), cudnn (GPU, in
-        # bfloat16); auto: splash on TPU, cudnn where it can, else einsum.
+        # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn
+        # (GPU, in bfloat16); auto: splash on TPU, cudnn where it can, blocked
+        # on CPU.
         attention='auto',
       ),
       # Adapters beside frozen weights (`models/lora.py`).

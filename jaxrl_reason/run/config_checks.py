@@ -258,10 +258,10 @@ def check_positions(c: ml_collections.ConfigDict, shape: Config) -> None:
     ValueError: names the keys.
   """
   longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
-  if longrope and packing.choose(c.padding, 0) is not None:
+  if longrope and c.padding not in ('whole', 'shared:1'):
     raise ValueError(
       f'rl.padding={c.padding!r}: the longrope positions of this model depend '
-      'on the room of a program; choose whole'
+      'on the room of a program; choose whole or shared:1'
     )
 
 
@@ -332,11 +332,21 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
     )
 
 
+def _check_shared(c: ml_collections.ConfigDict, packed) -> None:
+  if isinstance(packed, packing.Shared) and c.demos and c.replay_routes:
+    raise ValueError(
+      f'rl.padding={c.padding!r} with rl.demos={c.demos} and '
+      'rl.replay_routes=True: a demonstration and the samples beside it choose '
+      'other experts for their prompt, which is then not one; choose whole'
+    )
+
+
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
   start = config_lib.prompt_room(config)
   room = start + d.completion_len
-  packed = packing.choose(c.padding, start)
+  packed = packing.choose(c, start)
+  _check_shared(c, packed)
   if not isinstance(packed, packing.Packing):
     return
   if packed.length < room:
