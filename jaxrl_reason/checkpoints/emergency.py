@@ -6,7 +6,7 @@ another slice where there are two. So a kill costs a few steps, and so does the
 loss of a host with its disk, or of a slice. They are beside the checkpoints of
 the workdir, which outlive the hosts.
 
-  FOLDER/<workdir's digest>-<start>/<step>.<owner>.<of>
+  FOLDER/<start>/<step>.<owner>.<of>
 
 A start draws a name of its own, and notes in the workdir up to which step the
 files of earlier starts are part of the run (`emergency.json`): what was trained
@@ -20,7 +20,6 @@ hosts.
 
 import collections
 import functools
-import hashlib
 import json
 import os
 import pathlib
@@ -87,9 +86,8 @@ class Emergency:
     self._workdir, self._every = workdir, every
     self._me, self._n = jax.process_index(), jax.process_count()
     self._folder = _made(folder)
-    self._run = hashlib.sha256(str(workdir).encode()).hexdigest()[:16]
     self._others = parcels.Parcels(self._folder) if self._n > 1 else None
-    told = hosts.gather([secrets.token_hex(4), _noted(workdir)])[0]
+    told = hosts.gather([secrets.token_hex(8), _noted(workdir)])[0]
     self._start, self._valid = told
     self._found = self._inventory()
     # Step of the newest set of which this process has done its share.
@@ -99,7 +97,7 @@ class Emergency:
     self.told, self.restored = {}, {}
 
   def _home(self, start: str) -> pathlib.Path:
-    return self._folder / f'{self._run}-{start}'
+    return self._folder / start
 
   def _inventory(self) -> list[Kept]:
     """All sets that are part of this run, the newest first."""

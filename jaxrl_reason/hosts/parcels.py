@@ -24,7 +24,7 @@ from jaxrl_reason import hosts
 from jaxrl_reason.hosts import service
 
 # Of a folder, a number each: nothing else is read or written for others.
-NAME = re.compile(r'[0-9a-f-]+/[0-9]+\.[0-9]+\.[0-9]+')
+NAME = re.compile(r'[0-9a-f]+/[0-9]+\.[0-9]+\.[0-9]+')
 SILENCE_S = 60.0  # until one side gives up on the other
 BLOCK, LONGEST = 1 << 20, 4096  # bytes: of a copy's steps, of a request
 
