@@ -199,7 +199,7 @@ class Emergency:
 
   def begin(self, step: int) -> None:
     """Notes that the run goes on from a step: what lies past it is history."""
-    self._passed(step)
+    self.passed(step)
     valid = {k: min(last, step) for k, last in self._valid.items()}
     if hosts.is_main():
       text = json.dumps({'starts': valid, 'now': self._start})
@@ -210,7 +210,8 @@ class Emergency:
     """Whether the state of a step should be kept."""
     return step >= self._next
 
-  def _passed(self, step: int) -> None:
+  def passed(self, step: int) -> None:
+    """Notes that a step is kept, here or in the workdir."""
     self._next = (step // self._every + 1) * self._every
 
   def save(self, step: int, arrays: dict[str, jax.Array], record: dict) -> None:
@@ -229,7 +230,7 @@ class Emergency:
       self._write(step, record, held)
       self.told = {'perf/emergency_s': time.monotonic() - begun}
 
-    self._passed(step)
+    self.passed(step)
     self._writing = threading.Thread(
       target=self._kept, args=(work,), name='emergency', daemon=True
     )

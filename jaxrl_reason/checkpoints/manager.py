@@ -151,6 +151,8 @@ class Checkpoints:
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
     )
+    if self.near:
+      self.near.passed(step)
     self.wait()  # for the save before, as orbax would
     self._begun, self._gb = time.monotonic(), described.gb(arrays)
     with self._explained():

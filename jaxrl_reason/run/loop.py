@@ -226,7 +226,8 @@ class Loop:
       'stats': stats and stats.get_state(),
     }
     hosts.at(doing='saving')
-    with self.spent.on('save'), self.watchdog.watched('save'):
+    kind = 'save' if keep == self.checkpoints.save else 'emergency'
+    with self.spent.on('save'), self.watchdog.watched(kind):
       self.journal.sync()
       keep(self.total, state, record | facts)
 
