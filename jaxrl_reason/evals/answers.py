@@ -33,12 +33,14 @@ class EvalSet:
   Attributes:
     ids: tokens of each prompt; room: P, of the longest.
     encoded: what an environment goes by of each; None: there is none.
+    hosted: an environment in Python plays them, and goes by the problems.
   """
 
   examples: Sequence[dict]
   ids: Sequence[Sequence[int]]
   room: int
   encoded: Sequence[dict] | None = None
+  hosted: bool = False
 
   def rows(self, problems: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(tokens i32, valid bool) [n,P] of some of the problems."""
@@ -222,6 +224,8 @@ class Asker:
     tokens, valid, ids, heat, played = sharding.to_global(
       (*prompts, ids, heat.astype(np.float32), played), self.mesh
     )
+    if problems.hosted:
+      played = ([problems.examples[i] for i in asked],)
     sampling = self.sampling.replace(temperature=heat)
     given = self.params, tokens, valid, ids, sampling, self.key, self.stop
     return rows, self.generate(*given, *played)
