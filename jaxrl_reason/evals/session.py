@@ -7,6 +7,7 @@ all records -> results.json, table.md, pass_at_k.png
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -302,13 +303,35 @@ def _outcomes(
 ) -> Iterator[outcome.Outcome]:
   """What was found, each model against the first that was asked the same."""
   first: dict[tuple, list[dict]] = {}
-  for a in plan:
-    rows = a.cell.rows()
-    key = a.suite.name, a.variant.name, a.temperature
-    base = first.setdefault(key, rows)
-    yield outcome.make(
-      a.about,
-      rows,
-      None if base is rows else base,
-      shares[a.model, a.suite.name],
-    )
+
+  def made(a: Asked, rows: list[dict], heat: float | str) -> outcome.Outcome:
+    base = first.setdefault((a.suite.name, a.variant.name, heat), rows)
+    against = None if base is rows else base
+    about = {**a.about, 'temperature': heat}
+    return outcome.make(about, rows, against, shares[a.model, a.suite.name])
+
+  def question(a: Asked) -> tuple[str, str, str]:
+    return a.model, a.suite.name, a.variant.name
+
+  for _, same in itertools.groupby(plan, question):
+    same = list(same)
+    rows = [a.cell.rows() for a in same]
+    for a, own in zip(same, rows):
+      yield made(a, own, a.temperature)
+    if len(same) > 1:
+      yield made(same[0], together(rows), outcome.ALL)
+
+
+def together(rows: Sequence[Sequence[dict]]) -> list[dict]:
+  """Puts the samples of several temperatures to those of one problem, in turn,
+  so that of k one after another each temperature has its share; greedy ones
+  come once.
+  """
+  found = []
+  for i, own in enumerate(rows):
+    for row in own:
+      sample = row['sample']
+      if sample or not i:
+        number = sample and (sample - 1) * len(rows) + i + 1
+        found.append({**row, 'sample': number})
+  return sorted(found, key=lambda row: (row['problem'], row['sample']))

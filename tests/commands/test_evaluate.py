@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import tiny_recipe
 from small import ROOT
@@ -105,6 +106,32 @@ def test_what_is_written(whole, folder):
   assert text == (out / 'table.md').read_text()
   assert 'suite: 24 problems x 3 samples' in text and 'minus the first' in text
   assert (out / 'pass_at_k.png').stat().st_size > 5000
+
+
+def test_sums_of_models_and_votes_over_temperatures(whole, folder):
+  """By name: what training changed in a small model, here in itself; and the
+  samples of several temperatures in one vote."""
+  name = f'rast:{folder}/run@2+{folder}/run@4+{folder}/run@2'
+  given = flags(folder, 'rast', '--temperature=1,0.5')
+  given[0] = f'--model={name},{folder}/run@4'
+  text = run(*given)
+  mixed, _, trained, _ = written(folder / 'rast').values()
+  same = [a['completion'] == b['completion'] for a, b in zip(mixed, trained)]
+  # Untrained + (trained - untrained): the trained, but for rounding.
+  assert np.mean(same) > 0.95
+  results = json.loads((folder / 'rast' / 'results.json').read_text())[
+    'results'
+  ]
+  heats = [r['temperature'] for r in results]
+  assert heats == [1.0, 0.5, 'all'] * 2
+  assert results[0]['model'].endswith('*1') and '| all' in text
+  cold, pooled = results[1]['metrics'], results[2]['metrics']
+  assert {'vote@6', 'maj@6', 'best@6'} <= {*pooled} and 'maj@6' not in cold
+  mean = [r['metrics']['pass@1']['value'] for r in results[:2]]
+  assert pooled['pass@1']['value'] == pytest.approx(np.mean(mean))
+  assert pooled['greedy'] == results[0]['metrics']['greedy']
+  with pytest.raises(ValueError, match='three models, and perhaps'):
+    run(*flags(folder, 'bad', f'--model=rast:{folder}/run+{folder}/run'))
 
 
 def test_killed_and_resumed_it_draws_the_same(whole, folder):
