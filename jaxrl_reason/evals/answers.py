@@ -23,7 +23,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import traces
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import records
-from jaxrl_reason.rollouts import sampler, turns
+from jaxrl_reason.rollouts import forcing, sampler, turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +114,7 @@ def make_generate(
   *,
   details: bool = False,
   how: turns.Turns | None = None,
+  forced: forcing.Forcing | None = None,
 ) -> Callable[..., Rollout]:
   """Compiled (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
   where there is an environment, what it goes by is the last argument.
@@ -122,6 +123,7 @@ def make_generate(
     n_samples: G, completions of a prompt.
     details: also log-probabilities and entropies of the policy itself.
     how: the environment that answers, and the limits; None: one completion.
+    forced: on completions; None: nothing.
   """
 
   @jax.jit
@@ -143,6 +145,7 @@ def make_generate(
       row_ids=row_ids,
       policy_logp=details,
       entropy=details,
+      forcing=forced,
     )
 
   return generate

@@ -7,6 +7,7 @@ all records -> results.json, table.md, pass_at_k.png
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 import pathlib
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.data import chat
 from jaxrl_reason.evals import (
   answers,
   contamination,
@@ -31,6 +33,7 @@ from jaxrl_reason.evals.suites import Suite
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.verdict import all_failed
+from jaxrl_reason.rollouts import forcing
 
 BUCKET = 16  # prompts are padded to a multiple of so many tokens
 MAX_NEW = 512  # where no run says how long its completions are
@@ -53,6 +56,10 @@ class Options:
   top_k: int = 0
   top_p: float = 1.0
   min_p: float = 0.0
+  least: int = 0
+  wait: str = ''
+  most: int = 0
+  final: str = ''
   seed: int = 0
   dtype: str | None = None
   mesh: Sequence[int] = (-1, 1, 1)
@@ -176,7 +183,14 @@ def _settings(
     'thinking': o.thinking,
     'budgets': sorted(o.budgets),
     **{k: getattr(o, k) for k in same},
+    **_forced(o),
   }
+
+
+def _forced(o: Options) -> dict[str, Any]:
+  """The budget that is forced; {}: none, as in files from before there was."""
+  found = {k: getattr(o, k) for k in ('least', 'wait', 'most', 'final')}
+  return found if any(found.values()) else {}
 
 
 def _trained_on(o: Options, model: str, say: Callable) -> list[str]:
@@ -261,7 +275,11 @@ def _answer(
     )
     key = grid.s, settings['max_new']
     if key not in programs:
-      programs[key] = answers.make_generate(found.model, *key, details=True)
+      encode = functools.partial(chat.encode_after, found.tokenizer)
+      forced = forcing.make(encode, settings['max_new'], **_forced(o))
+      programs[key] = answers.make_generate(
+        found.model, *key, details=True, forced=forced
+      )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
     asker = answers.Asker(

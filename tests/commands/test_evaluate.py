@@ -134,6 +134,25 @@ def test_sums_of_models_and_votes_over_temperatures(whole, folder):
     run(*flags(folder, 'bad', f'--model=rast:{folder}/run+{folder}/run'))
 
 
+def test_a_budget_is_forced_by_name(folder):
+  """And other budgets are other answers: they are not gone on with."""
+  model = f'--model={folder}/run@2'
+  budget = model, '--k=4', '--least=4', '--wait=1', '--most=6', '--final=2'
+  run(*flags(folder, 'forced', *budget))
+  (rows,) = written(folder / 'forced').values()
+  assert all(row['length'] > 4 for row in rows)
+  long = [r['completion'] for r in rows if r['length'] > 6]
+  assert long and all(text[6] == '2' for text in long)
+  with pytest.raises(ValueError, match='other settings'):
+    run(*flags(folder, 'forced', model, '--k=4'))
+  for more in ('--least=4', '--most=6'):
+    with pytest.raises(ValueError, match='go together'):
+      run(*flags(folder, 'none', model, more))
+  for wrong in ('--least=-1', '--most=-1'):
+    with pytest.raises(ValueError, match='must be a whole number'):
+      run(*flags(folder, 'none', model, wrong))
+
+
 def test_killed_and_resumed_it_draws_the_same(whole, folder):
   """On one device, in other batches, killed in the middle."""
   env = os.environ | {'XLA_FLAGS': '', 'XDG_CACHE_HOME': str(folder / 'cache')}
