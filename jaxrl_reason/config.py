@@ -212,6 +212,16 @@ def reinforce() -> ml_collections.ConfigDict:
         # Of those, computed at a time, up to the longest; 0: all.
         chunk=0,
         reward=1.0,  # weight of the environment's own rewards
+        # Host path: the environment is Python in processes (docs/turns.md).
+        args=Open(),  # its further arguments
+        # Of env='tools': name -> {'tool': name or path.py:function, 'args'}.
+        tools=Open(),
+        stops=(),  # texts that end a turn; (): as the environment says
+        calls='tags',  # how tools are called: tags, hermes, llama, mistral
+        workers=4,  # processes, each with one turn at a time
+        timeout_s=10.0,  # wall clock for the answer to one turn
+        start_s=120.0,  # and for all that the environment loads at first
+        burst=8,  # tokens drawn before the next look at who was answered
       ),
       demos=0,  # of a problem's samples, how many are its reference solution
       # Of losses that read values (PPO) or process rewards (PRIME).

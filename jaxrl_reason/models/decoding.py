@@ -199,6 +199,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
   go to the cache's columns from `column` on.
 
   Args:
+    column: int [], or int [S,O], of each token of each row.
     masks: by window, as `attention.attend_cached` takes them.
 
   Returns:
@@ -248,12 +249,14 @@ def decode(
     cache: filled up to index t - 1.
     t: int [] or [S]; in a gapped cache [S], -1 of rows that wait.
     step: int [], calls before this one, which says where in the cache their
-      keys go; None: t. Of a gapped cache, the column.
+      keys go; None: t. Of a gapped cache, the column; None: of each row the
+      index of its token.
 
   Returns:
     (hidden [S,D], cache with their keys written).
   """
-  step = t if step is None else step
+  if step is None:
+    step = t if cache.at is None else t[:, None]
   if cache.at is None:
     positions, masks = cache_lib.context(cache, t, step)
     masks = {w: (prompt, own[:, None]) for w, (prompt, own) in masks.items()}
@@ -272,7 +275,8 @@ def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
   Args:
     params: from `decode_params`.
     tokens: int [S,O].
-    cache: gapped; their keys go to its columns from `column` on.
+    cache: gapped; their keys go to its columns from `column` on; None: of each
+      token to that of its index.
     t: int [S,O], the index in its completion of each token; -1: a gap, which
       nothing looks at.
 
@@ -280,6 +284,7 @@ def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
     (hidden [S,D] of each row's last token, of those that have any; experts used
     [S,O,L,k] or None; cache).
   """
+  column = t if column is None else column
   cache, positions, masks = cache_lib.place(cache, t, column)
   hidden, cache, used = _walk(
     c, params, tokens, cache, positions, column, masks

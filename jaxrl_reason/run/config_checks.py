@@ -303,7 +303,9 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
   n = c.prompts * c.samples + replayed + extra
   _divides(name, n, **mini, **micro, **shards)
   _divides('rl.extra.groups', c.extra.groups, **shards)
-  parts = {'rl.parts': c.parts} if c.path == 'host' else {}
+  # Episodes are not played in parts.
+  in_parts = c.path == 'host' and not c.turns.env
+  parts = {'rl.parts': c.parts} if in_parts else {}
   _divides('rl.prompts', c.prompts, **parts, **shards)
 
 
