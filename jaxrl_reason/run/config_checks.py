@@ -207,6 +207,7 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   for key in ('eval.every', 'checkpoint.every'):
     section, name = key.split('.')
     _divides(key, config[section][name], log_every=config.log_every)
+  _check_emergency(config.checkpoint)
   if 'rl' in config.stages:
     source_checks.check(config.rl)
   for stage in set(config.stages):
@@ -229,6 +230,20 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   trackers.names(config.track)
   if 'rl' in config.stages:
     _check_rl(config)
+
+
+def _check_emergency(c: ml_collections.ConfigDict) -> None:
+  if c.emergency_every >= c.every:
+    raise ValueError(
+      f'checkpoint.emergency_every={c.emergency_every} is not below '
+      f'checkpoint.every={c.every}: make it a few steps, or 0'
+    )
+  if '://' in c.emergency_dir:
+    raise ValueError(
+      f'checkpoint.emergency_dir={c.emergency_dir!r}: must be a folder on a '
+      'disk of each host; the checkpoints of the workdir are the ones that '
+      'outlive hosts'
+    )
 
 
 def check_experts(config: ml_collections.ConfigDict, experts: int) -> None:
@@ -288,7 +303,9 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
   n = c.prompts * c.samples + replayed + extra
   _divides(name, n, **mini, **micro, **shards)
   _divides('rl.extra.groups', c.extra.groups, **shards)
-  parts = {'rl.parts': c.parts} if c.path == 'host' else {}
+  # Episodes are not played in parts.
+  in_parts = c.path == 'host' and not c.turns.env
+  parts = {'rl.parts': c.parts} if in_parts else {}
   _divides('rl.prompts', c.prompts, **parts, **shards)
 
 
