@@ -25,6 +25,9 @@ calls the calculator, whatever the problem is. A call costs 0.05 of the reward.
 (+-: the standard error of three seeds.) 210 CPU seconds (3.5 min) from start to
 end, compilation and 29 evaluations included, on two cores shared with other
 work.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned
+without the tool).
 """
 
 from jaxrl_reason import config as config_lib

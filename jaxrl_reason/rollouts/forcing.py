@@ -3,8 +3,8 @@
 A stop token before `least` tokens is not taken: the words `wait` stand in its
 place, and the policy goes on. At `most` tokens the words `final` are written,
 whatever was being said. s1, https://arxiv.org/abs/2501.19393. For evaluation
-and `generate`: forced tokens are part of the completion, with log-probability 0,
-and nothing is trained on.
+and `generate`: forced tokens are part of the completion, with log-probability
+0, and nothing is trained on.
 """
 
 import dataclasses

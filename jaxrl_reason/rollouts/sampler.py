@@ -373,6 +373,7 @@ def generate(
   if on_token is not None:
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
   for columns, most in loops:
-    state = state.replace(cache=model.grow(state.cache, columns))
+    if columns > first:
+      state = state.replace(cache=model.grow(state.cache, columns))
     state = _loop(draw, on_token, most, state)
   return _rollout(draw, state, version)

@@ -177,6 +177,7 @@ RANGES = {
   'log_every': COUNT,
   'watchdog.times': AMOUNT,
   'watchdog.floor_s': POSITIVE,
+  'watchdog.first_s': POSITIVE,
   **_inside('model', MODEL),
   **_inside('lora', {'rank': COUNT_OR_NONE, 'alpha': POSITIVE}),
   **_inside('data', DATA),
@@ -187,7 +188,10 @@ RANGES = {
   **_inside(
     'rollouts', {'every': COUNT_OR_NONE, 'problems': COUNT, 'mib': POSITIVE}
   ),
-  **_inside('checkpoint', {'every': COUNT, 'keep': COUNT}),
+  **_inside(
+    'checkpoint',
+    {'every': COUNT, 'keep': COUNT, 'emergency_every': COUNT_OR_NONE},
+  ),
 }
 
 

@@ -103,7 +103,7 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=packing.choose(c.padding, config_lib.prompt_room(config)),
+    packing=packing.choose(c, config_lib.prompt_room(config)),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=run_turns.part_names(c),
