@@ -2,6 +2,9 @@
 
   python -m jaxrl_reason.main --config=configs/sudoku_turns_tiny.py \\
     --workdir=runs/sudoku --config.seed=0
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned
+without the game).
 """
 
 from jaxrl_reason import config as config_lib
@@ -15,7 +18,7 @@ def get_config():
   c.sft.update(steps=200, rows=64, steps_per_dispatch=5)
   c.sft.optimizer.update(lr=1e-3)
   c.rl.update(steps=60, prompts=32, samples=8, steps_per_dispatch=5)
-  c.rl.update(algorithm='mt_grpo')
+  c.rl.update(algorithm='dapo')
   c.rl.rewards = {}  # the environment's own alone
   c.rl.turns.update(env='sudoku', most=10, tokens=6, observation=1)
   c.rl.optimizer.update(lr=3e-4, b2=0.99)
