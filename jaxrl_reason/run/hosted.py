@@ -123,11 +123,10 @@ class Unjudged:
 def limits(config: ml_collections.ConfigDict, tokenizer, weight: float):
   """Gives the limits of turns, and the bytes that end one."""
   c, room = config.rl.turns, config.data.completion_len
+  own = c.stops or STOPS.get(c.env, ())
+  stops = [text.encode() for text in own]
   if c.env == 'tools':
-    stops = calls.stops(c.calls, list(c.tools))
-  else:
-    own = c.stops or STOPS.get(c.env, ())
-    stops = [text.encode() for text in own]
+    stops += calls.stops(c.calls, list(c.tools))
   return episode.Limits(
     most=c.most,
     tokens=min(c.tokens or room, room),

@@ -35,7 +35,7 @@ class Threads:
   """A pool of threads, each with a delay of its own."""
 
   def __init__(self, env, delays=None):
-    self.server = serve.Server(env, 1000, own=True)
+    self.server = serve.Server(env, 1000)
     self.delays, self.calls = delays, 0
     self.lock = threading.Lock()
     self.pool = concurrent.futures.ThreadPoolExecutor(64)
