@@ -68,11 +68,11 @@ def get_config():
   c.model.update(head_dim=32, qk_norm=True)
   c.sft.update(steps=300, rows=64, steps_per_dispatch=5)
   c.sft.optimizer.update(lr=1e-3)
-  c.rl.update(steps=60, prompts=32, samples=8, path='host', algorithm='dapo')
+  c.rl.update(steps=30, prompts=32, samples=8, path='host', algorithm='dapo')
   c.rl.turns.update(env='tools', most=3, tokens=12, observation=12)
   c.rl.turns.tools = {'s': {'tool': 'search', 'args': {'folder': str(ARCHIVE)}}}
   c.rl.optimizer.update(lr=3e-4, b2=0.99)
   c.eval.update(every=100, problems=128, samples=4, harder=False)
-  c.checkpoint.update(every=20)
+  c.checkpoint.update(every=10)
   c.log_every = 5
   return c
