@@ -55,7 +55,8 @@ def check(c: ml_collections.ConfigDict) -> None:
       '{...}}'
     )
   for name, part in t.tools.items():
-    if 'tool' not in part or set(part) - {'tool', 'args'}:
+    named = 'tool' in part and not set(part) - {'tool', 'args'}
+    if not named or not isinstance(part['tool'], str):
       raise ValueError(
         f"rl.turns.tools.{name}: is {{'tool': name or path, 'args': {{...}}}}"
       )
