@@ -139,7 +139,10 @@ def test_a_run_plays_tells_and_goes_on(tmp_path):
   [
     ({'turns.env': 'abacus'}, "rl.turns.env='abacus': the environments are"),
     ({'turns.env': ''}, "rl.algorithm='mt_grpo' needs the rewards of turns"),
-    ({'path': 'host', 'steps_per_dispatch': 1}, "rl.path='host': with"),
+    (
+      {'path': 'host', 'steps_per_dispatch': 1, 'turns.env': 'guess'},
+      "rl.turns.env='guess': with rl.path",
+    ),
     ({'slots': 2}, 'rl.slots=2: with rl.turns.env'),
     (
       {'replay.rows': 4, 'replay.capacity': 8, 'old_logp': 'sampler'},
