@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 from etils import epath
 
-from jaxrl_reason import reading, tasks
+from jaxrl_reason import tasks
 from jaxrl_reason.data import (
   chat,
   files,
@@ -20,6 +20,7 @@ from jaxrl_reason.data import (
   pipeline,
   tokenizers,
 )
+from jaxrl_reason.hosts import reading
 
 PIECES = hf_tokenizers.PIECES  # in a workdir: the tokenizer that a run trained
 

@@ -55,12 +55,15 @@ class Evaluation:
     grade: Callable,
     key: jax.Array,
     how: turns.Turns | None = None,
+    programs: dict[int, Callable] | None = None,
   ):
     """Args:
     n_samples: drawn beside the greedy one, at temperature `heat`.
     rows: completions at a time, over all devices.
     grade: list of (completion, example) -> list of Verdict.
     how: the environment that answers, and the limits; None: one completion.
+    programs: by samples of a unit, shared by evaluations that are alike but
+      for their problems and noise.
     """
     self._samples, self._rows = range(1 + n_samples), rows
     self._of = dict(
@@ -73,7 +76,7 @@ class Evaluation:
       row_id=self._row_id,
     )
     self._program = dict(model=model, max_new=max_new, how=how)
-    self._generate = {}  # by samples of a unit
+    self._generate = {} if programs is None else programs
 
   def _row_id(self, problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
     """The row's place among those of all problems."""

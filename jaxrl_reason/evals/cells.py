@@ -15,9 +15,10 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxrl_reason import hosts, reading
+from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import files
 from jaxrl_reason.evals import answers
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.rewards import records
 
 LONGEST = 60  # characters of a part of a file's name

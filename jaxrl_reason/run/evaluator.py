@@ -33,7 +33,9 @@ class Evaluator:
     grade: Callable,
     root: jax.Array,
     stop: jax.Array,
+    programs: dict[int, Callable] | None = None,
   ):
+    """Args: programs: as `accuracy.Evaluation` shares them."""
     c, d = config.eval, config.data
     self._show, self._workdir = c.show, workdir
     self.said = ''  # of the last evaluation, on process 0
@@ -55,6 +57,7 @@ class Evaluator:
       # The same noise at every evaluation: curves show the policy, not luck.
       key=trees.named_key(root, 'evaluation'),
       how=how,
+      programs=programs,
     )
     splits = {'heldout': problems.heldout}
     for name, source in problems.heldout_by_source.items():

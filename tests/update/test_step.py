@@ -168,7 +168,7 @@ def test_seeds_side_by_side_equal_seeds_alone():
   states = jax.tree.map(lambda x: jnp.stack([x, x]), L.state(learner))
   both, metrics = jax.jit(
     lambda s, p, r: programs.rl_seeds(
-      learner, L.SOURCE, s, p, r, NEUTRAL, L.STOP
+      lambda _: (learner, L.SOURCE, NEUTRAL), s, p, r, {}, L.STOP
     )
   )(states, p, roots)
   assert metrics['loss'].shape == (2, 1)

@@ -1,0 +1,242 @@
+"""Studies: one program of many runs equals each alone, goes on after a kill,
+and tells what differs.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tiny_recipe
+from small import ROOT
+
+from jaxrl_reason.reports import metrics_file
+from jaxrl_reason.run import train
+from jaxrl_reason.studies import fits, grid, outcome, session, traced
+from jaxrl_reason.studies.grid import Study
+
+SETTINGS = {
+  'as_it_is': {},
+  'fast': {'rl.optimizer.lr': 3e-3},
+  'hot': {'rl.temperature': 0.7},
+  'wrong_only': {'rl.loss.pos_weight': 0.0},
+  'clipped': {'rl.loss.clip_high': 0.05},
+  'format': {'rl.rewards.format.weight': 1.5},
+}
+
+
+def recipe():
+  c = tiny_recipe.get_config()
+  c.stages = ('sft', 'rl')
+  c.rl.rewards = {
+    'answer': dict(reward='task', weight=1.0),
+    'format': dict(reward='format', weight=0.5),
+  }
+  c.rl.update(steps=8)
+  c.rl.optimizer.warmup_steps = 2
+  c.log_every = 4
+  return c
+
+
+def study(**changes):
+  given = dict(recipe=recipe(), settings=SETTINGS, seeds=1)
+  return Study(**given | changes)
+
+
+def cells(s):
+  return {c.name: c for c in grid.cells(s, '/warm')}
+
+
+def quiet(text):
+  del text
+
+
+@pytest.fixture(scope='module')
+def done(tmp_path_factory):
+  """A study of six settings in one program, and its folder."""
+  out = tmp_path_factory.mktemp('study')
+  table = session.run(study(), out, quiet)
+  return out, table
+
+
+def test_what_is_one_program():
+  """Traced numbers share one; what changes shapes or parts does not."""
+  more = SETTINGS | {
+    'lora': {'lora.rank': 2},
+    'kl': {'rl.loss.kl_coef': 0.1},
+    'more': {'rl.samples': 8},
+    'top': {'rl.loss.entropy_share': 0.5},
+  }
+  s = study(settings=more, seeds=2)
+  configs = [c.config for c in grid.cells(s, '')]
+  found = traced.groups(configs, 100)
+  n = 2 * len(SETTINGS)
+  assert found == [list(range(n)), *([n + i, n + i + 1] for i in (0, 2, 4, 6))]
+  assert traced.groups(configs[:n], 5) == [
+    list(range(5)), list(range(5, 10)), [10, 11]
+  ]  # fmt: skip
+  host = grid.changed(recipe(), {'rl.path': 'host'})
+  assert traced.program_of(host) is None
+
+
+def test_one_program_equals_runs_alone(done, tmp_path):
+  """Every traced number is that of its run, and so are weights and metrics."""
+  out, _ = done
+  assert len(list((out / 'groups').iterdir())) == 1
+  seen = []
+  for name in ('fast', 'hot', 'wrong_only', 'clipped', 'format'):
+    cell = {c.name: c for c in grid.cells(study(), str(out / 'warm'))}
+    alone = train.run(cell[f'{name}--s0'].config, tmp_path / name)
+    told = [
+      metrics_file.read(folder)
+      for folder in (tmp_path / name, out / 'cells' / f'{name}--s0')
+    ]
+    assert [[r['step'] for r in rows] for rows in told] == [[0, 4, 8, 8]] * 2
+    for a, b in zip(*told):
+      for key in ('train/loss', 'train/reward_mean', 'train/grad_norm'):
+        if key in a:
+          np.testing.assert_allclose(b[key], a[key], rtol=2e-3, atol=2e-5)
+      scores = [k for k in a if k.startswith('eval/')]
+      assert [a[k] for k in scores] == [b[k] for k in scores]
+    seen.append(told[0][1]['train/loss'])
+    assert int(alone.step) == 8
+  assert len(set(seen)) == len(seen)  # the settings do differ
+
+
+def test_the_table_says_what_differs(done):
+  out, table = done
+  for word in ('difference', 'pass@k, heldout', 'thousand tokens', 'fast'):
+    assert word in table
+  found = json.loads((out / 'results.json').read_text())
+  assert found['against'] == 'as_it_is'
+  rows = metrics_file.read(out / 'cells' / 'fast--s0')
+  last = {k: v for row in rows for k, v in row.items()}
+  got = found['settings']['fast']['final']['eval/heldout/pass@1']
+  assert got['mean'] == pytest.approx(last['eval/heldout/pass@1'])
+  assert (out / 'study.png').stat().st_size > 1000
+
+
+def test_finished_cells_are_left_alone(done):
+  out, table = done
+  paths = [p for p in (out / 'cells').rglob('metrics.jsonl')]
+  before = {p: p.stat().st_mtime_ns for p in paths}
+  assert session.run(study(), out, quiet) == table
+  assert {p: p.stat().st_mtime_ns for p in paths} == before
+  other = study(settings={'as_it_is': {'rl.top_k': 3}})
+  with pytest.raises(ValueError, match='begun with another rl.top_k'):
+    session.run(other, out, quiet)
+
+
+def command(out, *more):
+  return subprocess.Popen(
+    [sys.executable, '-m', 'jaxrl_reason.study', f'--out={out}', *more],
+    env=os.environ | {'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+FILE = """
+import tiny_recipe
+from jaxrl_reason.studies.grid import Study
+
+def get_study():
+  c = tiny_recipe.get_config()
+  c.stages = ('sft', 'rl')
+  c.rl.update(steps=400)
+  return Study(c, {'one': {}, 'two': {'rl.optimizer.lr': 1e-3}}, seeds=1)
+"""
+
+
+@pytest.mark.slow
+def test_killed_inside_a_program_it_goes_on(tmp_path):
+  """The same numbers as without the kill, through the command line."""
+  path = tmp_path / 'study.py'
+  path.write_text(FILE)
+  whole, parts = tmp_path / 'whole', tmp_path / 'parts'
+  run = command(whole, f'--config={path}')
+  text, errors = run.communicate()
+  assert run.returncode == 0, errors
+  assert '| two |' in text
+  run = command(parts, f'--config={path}')
+  for line in run.stderr:
+    if 'runs:' in line and '%' in line and ' 0/' not in line:
+      break
+  run.send_signal(signal.SIGKILL)
+  run.wait()
+  again, errors = command(parts, f'--config={path}').communicate()
+  assert again == text, errors
+
+
+def test_errors_are_one_line(tmp_path):
+  path = tmp_path / 'study.py'
+  path.write_text(FILE.replace('optimizer.lr', 'optimiser.lr'))
+  for more, words in (
+    ((f'--config={path}',), "setting 'two': rl.optimiser.lr=0.001"),
+    (('--config=none.py',), '--config=none.py does not exist'),
+    ((f'--config={path}', '--settings=thre'), '--settings'),
+    ((f'--config={path}', '--set=rl.stepz=3'), 'rl.stepz'),
+    ((), '--config'),
+  ):
+    run = command(tmp_path / 'out', *more)
+    _, errors = run.communicate()
+    (line,) = [x for x in errors.splitlines() if x]
+    assert run.returncode == 1 and line.startswith('error: ') and words in line
+
+
+def test_what_cannot_be_a_study_is_refused():
+  for changes, words in (
+    (dict(settings={}), 'no settings'),
+    (dict(against='hott'), "Did you mean 'hot'"),
+    (dict(settings={'a b': {}}), 'letters'),
+    (dict(settings={'a': {'sft.steps': 3}}), 'one warm start'),
+    (dict(settings={'a': {'seed': 3}}), 'one warm start'),
+    (dict(recipe=grid.changed(recipe(), {'stages': ('sft',)})), 'last one'),
+    (dict(seeds=0), 'at least 1'),
+  ):
+    with pytest.raises(ValueError, match=words):
+      grid.check(study(**changes))
+
+
+def test_laws_are_found_again():
+  """Of points made by a law, its numbers; of noise, errors that cover them."""
+  x = np.arange(1, 50)
+  found = fits.power(x, 1 - 0.7 * x**-0.3)
+  np.testing.assert_allclose([found['b'], found['c']], [0.3, 0.7], rtol=1e-6)
+  h = np.linspace(0.1, 1.2, 40)
+  rng, hits = np.random.default_rng(0), 0
+  for _ in range(200):
+    y = -0.2 * np.exp(h) + 0.9 + 0.02 * rng.standard_normal(h.size)
+    got = fits.entropy_law(h, y)
+    hits += abs(got['a'] - 0.2) < 1.96 * got['a_error']
+  assert 0.9 < hits / 200 < 0.99
+  assert fits.power([1, 2], [0.1, 0.2]) == {}
+
+
+def test_means_errors_and_targets():
+  value = fits.over([1.0, 2.0, 4.0])
+  assert value.mean == pytest.approx(7 / 3)
+  assert value.error == pytest.approx(math.sqrt(7 / 3) / math.sqrt(3))
+  assert math.isnan(fits.over([1.0]).error)
+  rows = [
+    {'step': 5, 'train/tokens': 10.0, 'm': 0.1},
+    {'step': 8, 'train/tokens': 20.0, 'm': 0.6},
+    {'step': 9, 'train/tokens': 20.0, 'm': 0.9},
+  ]
+  assert outcome.reached(rows, 'm', 0.5) == (8.0, 110.0)
+  assert outcome.reached(rows, 'm', 0.95) is None
+
+
+def test_a_run_that_diverges_leaves_the_others(tmp_path):
+  """Numbers that are none end one run of a program, and are told as that."""
+  settings = {'as_it_is': {}, 'wild': {'rl.optimizer.lr': 1e30}}
+  c = grid.changed(recipe(), {'rl.optimizer.clip_norm': 0.0})
+  table = session.run(study(recipe=c, settings=settings), tmp_path, quiet)
+  assert 'wild (1 diverged)' in table
+  rows = metrics_file.read(tmp_path / 'cells' / 'as_it_is--s0')
+  assert rows[-1]['step'] == 8
