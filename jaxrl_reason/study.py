@@ -18,7 +18,7 @@ from jaxrl_reason import command
 
 
 def parser() -> command.Parser:
-  """The flags."""
+  """Makes the flags."""
   p = command.Parser('jaxrl_reason.study', __doc__)
   p.text('--config', None, 'file with get_study()', required=True)
   p.text('--out', None, 'folder to write, or to go on with', required=True)
@@ -33,6 +33,7 @@ def parser() -> command.Parser:
 
 
 def main() -> None:
+  """Runs the command."""
   a = parser().parse_args()
   # Imported here: a wrong flag is answered at once.
   from absl import logging

@@ -173,6 +173,18 @@ def with_errors(found: list[tuple], name: str, number: int, dash: int) -> list:
   ]
 
 
+def bars_with_errors(found: list[tuple], name: str, number: int) -> dict:
+  """Bars of (label, value, standard error) in the colour of a number."""
+  return {
+    'type': 'bar',
+    'name': name,
+    'x': [label for label, _, _ in found],
+    'y': [value for _, value, _ in found],
+    'error_y': {'type': 'data', 'array': [error for _, _, error in found]},
+    'marker': {'color': COLORS[number % len(COLORS)]},
+  }
+
+
 def pass_layout(title: str) -> dict[str, Any]:
   """The layout of pass@k."""
   out = layout(title, 'share of problems', 'k')

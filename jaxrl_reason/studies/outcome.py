@@ -46,28 +46,28 @@ class Found:
   told: Mapping[str, Mapping[int, Told]]
 
   def ended(self, setting: str) -> dict[int, Told]:
-    """The runs of a setting that have not diverged."""
+    """Gives the runs of a setting that have not diverged."""
     return {s: t for s, t in self.told[setting].items() if not t.diverged}
 
   def final(self, setting: str, metric: str) -> fits.Value:
-    """A metric at the end, over seeds."""
+    """Gives a metric at the end, over seeds."""
     runs = self.ended(setting).values()
     return fits.over([t.last[metric] for t in runs if metric in t.last])
 
   def start(self, metric: str) -> fits.Value:
-    """A metric before the first step, over the seeds of the base setting."""
+    """Gives a metric before the first step, over seeds."""
     runs = self.ended(self.study.base).values()
     return fits.over([t.first[metric] for t in runs if metric in t.first])
 
   def gain(self, setting: str, metric: str) -> fits.Value:
-    """What a metric has gained since it was first told, seed by seed."""
+    """Gives what a metric has gained since it was first told, seed by seed."""
     runs = self.ended(setting).values()
     return fits.over(
       [t.last[metric] - t.first[metric] for t in runs if metric in t.last]
     )
 
   def paired(self, setting: str, metric: str) -> fits.Value:
-    """The difference to the base setting, seed by seed."""
+    """Gives the difference to the base setting, seed by seed."""
     own, base = self.ended(setting), self.ended(self.study.base)
     both = [
       (own[s].last, base[s].last) for s in sorted(own.keys() & base.keys())
@@ -77,22 +77,22 @@ class Found:
     )
 
   def to_target(self, setting: str) -> tuple[fits.Value, fits.Value, int]:
-    """Steps and tokens to the target, over the seeds that come there, and how
-    many do.
+    """Gives steps and tokens to the target, over the seeds that come there, and
+    how many do.
     """
     found = [t.to_target for t in self.ended(setting).values() if t.to_target]
     steps, tokens = zip(*found) if found else ((), ())
     return fits.over(steps), fits.over(tokens), len(found)
 
   def fitted(self, setting: str, law: str, name: str) -> fits.Value:
-    """A number of a fitted law, over seeds."""
+    """Gives a number of a fitted law, over seeds."""
     runs = self.ended(setting).values()
     return fits.over([t.fits[law][name] for t in runs if name in t.fits[law]])
 
   def pass_at_k(
     self, setting: str, split: str, when: str
   ) -> list[tuple[int, fits.Value]]:
-    """pass@k over seeds; `when`: 'before' or 'after'."""
+    """Gives pass@k over seeds; `when`: 'before' or 'after'."""
     curves = [
       dict((k, v) for k, v, _ in getattr(t, when)[split])
       for t in self.ended(setting).values()
@@ -102,12 +102,12 @@ class Found:
     return [(k, fits.over([c[k] for c in curves if k in c])) for k in ks]
 
   def splits(self) -> list[str]:
-    """The splits that were evaluated."""
+    """Lists the splits that were evaluated."""
     runs = [t for own in self.told.values() for t in own.values()]
     return list(dict.fromkeys(name for t in runs for name in t.after))
 
   def data(self) -> dict[str, Any]:
-    """All of it as JSON has it."""
+    """Gives all of it as JSON has it."""
     study = self.study
     metrics = study.shown
 

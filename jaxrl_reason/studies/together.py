@@ -55,7 +55,7 @@ class Data:
 
   @property
   def seconds(self) -> float:
-    """The seconds that were waited for them."""
+    """Gives the seconds that were waited for them."""
     return sum(data.seconds for data in self._each)
 
   def __next__(self) -> dict:
