@@ -14,8 +14,9 @@ prompt: own, none, qa, boxed, r1_zero, chat, each with +plan, +hint=0.3,
 +shots=4.
 
 OUT, a folder or gs://..., gets answers/*.jsonl (`rewards.records`),
-results.json, table.md and pass_at_k.png. The same command goes on where it was stopped, and draws what it
-would have drawn; --batch and the number of devices change no answer.
+results.json, table.md and pass_at_k.png. The same command goes on where it was
+stopped, and draws what it would have drawn; --batch and the number of devices
+change no answer.
 docs/evaluating.md has the estimators.
 """
 

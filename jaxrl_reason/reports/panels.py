@@ -45,7 +45,8 @@ PANELS = (
   ),
   _panel('Reward', 'reward', 'train/reward_mean train/reward_std', span=0.1),
   _panel('Reward parts', 'mean', 'train/reward/', span=0.1),
-  _panel('Entropy', 'nats a token', 'train/entropy', span=0.2, low=0.0),
+  _panel('Entropy', 'nats a token', 'train/entropy train/answer_entropy',
+         span=0.2, low=0.0),
   _panel(
     'Length', 'tokens', 'train/length_mean train/length_max '
     'train/length_right train/length_wrong', span=4,

@@ -4,6 +4,7 @@ import glob
 import json
 import sys
 
+import object_store
 import pytest
 import tiny_recipe
 from etils import epath
