@@ -15,11 +15,19 @@ import tiny_recipe
 from etils import epath
 from small import ROOT
 
+from jaxrl_reason import study as study_command
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
 from jaxrl_reason.reports import metrics_file
-from jaxrl_reason.run import train
-from jaxrl_reason.studies import fits, grid, outcome, session, traced
+from jaxrl_reason.run import events, train
+from jaxrl_reason.studies import (
+  fits,
+  grid,
+  options,
+  outcome,
+  session,
+  traced,
+)
 from jaxrl_reason.studies.grid import Study
 
 # Every traced number is another than the recipe's.
@@ -33,7 +41,11 @@ OTHER = {
   'rl.loss.entropy_coef': 0.1,
   'rl.rewards.format.weight': 1.5,
 }
-SETTINGS = {'as_it_is': {}, 'other': OTHER}
+SETTINGS = {
+  'as_it_is': {},
+  'other': OTHER,
+  'wild': {'rl.optimizer.lr': 1e30},  # diverges
+}
 
 
 def recipe():
@@ -62,7 +74,7 @@ def quiet(text):
 
 @pytest.fixture(scope='module')
 def done(tmp_path_factory):
-  """A study of two settings in one program, and its folder."""
+  """A study of settings in one program, one of which diverges, and its folder."""
   out = tmp_path_factory.mktemp('study')
   table = session.run(study(), out, quiet)
   return out, table
@@ -79,8 +91,9 @@ def test_what_is_one_program():
   s = study(settings=more, seeds=2)
   configs = [c.config for c in grid.cells(s, '')]
   found = traced.groups(configs, 100)
-  assert found == [[0, 1, 2, 3], [4, 5], [6, 7], [8, 9], [10, 11]]
-  assert traced.groups(configs[:4], 3) == [[0, 1, 2], [3]]
+  pairs = [[6, 7], [8, 9], [10, 11], [12, 13]]
+  assert found == [[0, 1, 2, 3, 4, 5], *pairs]
+  assert traced.groups(configs[:6], 4) == [[0, 1, 2, 3], [4, 5]]
   host = grid.changed(recipe(), {'rl.path': 'host'})
   assert traced.program_of(host) is None
 
@@ -178,18 +191,31 @@ def test_killed_inside_a_program_it_goes_on(tmp_path):
 
 def test_errors_are_one_line(tmp_path):
   path = tmp_path / 'study.py'
-  path.write_text(FILE.replace('optimizer.lr', 'optimiser.lr'))
+  path.write_text(FILE)
   for more, words in (
-    ((f'--config={path}',), "setting 'two': rl.optimiser.lr=0.001"),
     (('--config=none.py',), '--config=none.py does not exist'),
-    ((f'--config={path}', '--settings=thre'), '--settings'),
-    ((f'--config={path}', '--set=rl.stepz=3'), 'rl.stepz'),
-    ((), '--config'),
+    ((f'--config={ROOT}/setup.cfg',), 'setup.cfg: SyntaxError'),
+    (
+      (f'--config={ROOT}/configs/arithmetic_tiny.py',),
+      r'no function get_study',
+    ),
+    ((f'--config={path}', '--settings=thre'), "--settings='thre': choose one"),
+    ((f'--config={path}', '--set=rl.stepz=3'), '--set=rl.stepz=3: unknown key'),
+    ((f'--config={path}', '--set=rl.steps=x'), '--set=rl.steps='),
+    ((f'--config={path}', '--set=rl'), 'write KEY=VALUE'),
+    ((f'--config={path}', '--seeds=-1'), '--seeds=-1: must be'),
   ):
-    run = command(tmp_path / 'out', *more)
-    _, errors = run.communicate()
-    (line,) = [x for x in errors.splitlines() if x]
-    assert run.returncode == 1 and line.startswith('error: ') and words in line
+    flags = study_command.parser().parse_args(['--out=x', *more])
+    with pytest.raises(ValueError, match=words) as error:
+      options.study_of(flags)
+    assert '\n' not in str(error.value)
+  bad = tmp_path / 'bad.py'
+  bad.write_text(FILE.replace('optimizer.lr', 'optimiser.lr'))
+  run = command(tmp_path / 'out', f'--config={bad}')
+  _, errors = run.communicate()
+  (line,) = [x for x in errors.splitlines() if x]
+  said = "error: setting 'two': rl.optimiser.lr=0.001: unknown key 'optimiser'"
+  assert run.returncode == 1 and line.startswith(said)
 
 
 def test_what_cannot_be_a_study_is_refused():
@@ -235,11 +261,12 @@ def test_means_errors_and_targets():
   assert outcome.reached(rows, 'm', 0.95) is None
 
 
-def test_a_run_that_diverges_leaves_the_others(tmp_path):
+def test_a_run_that_diverges_leaves_the_others(done):
   """Numbers that are none end one run of a program, and are told as that."""
-  settings = {'as_it_is': {}, 'wild': {'rl.optimizer.lr': 1e30}}
-  c = grid.changed(recipe(), {'rl.optimizer.clip_norm': 0.0})
-  table = session.run(study(recipe=c, settings=settings), tmp_path, quiet)
-  assert 'wild (1 diverged)' in table
-  rows = metrics_file.read(tmp_path / 'cells' / 'as_it_is--s0')
+  out, table = done
+  assert 'wild (1 diverged)' in table and 'other (' not in table
+  rows = metrics_file.read(out / 'cells' / 'as_it_is--s0')
   assert rows[-1]['step'] == 4
+  wild = metrics_file.read(out / 'cells' / 'wild--s0')
+  assert all(math.isfinite(r.get('train/loss', 0.0)) for r in wild)
+  assert 'FloatingPointError' in events.last_end(out / 'cells' / 'wild--s0')
