@@ -50,6 +50,8 @@ def main() -> None:
   except (*command.USER_ERRORS, ImportError) as e:
     logging.debug('Traceback:', exc_info=True)
     command.fail(' '.join(str(e).split()))
+  except KeyboardInterrupt:
+    command.fail('stopped; the same command goes on from what is done')
   if table:
     print(table)
 

@@ -62,6 +62,8 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
   if not path.exists():
     return
   before, now = json.loads(path.read_text()), _plain(cell.config)
+  # The same warm start, whichever way the folder is written.
+  before['init_from'] = now['init_from']
   if before != now:
     keys = _differing(before, now)
     raise ValueError(

@@ -337,7 +337,7 @@ def test_kl_to_a_base_is_that_of_a_forward_pass(folder, tmp_path):
   with pytest.raises(ValueError, match='was begun with base='):
     run(*flags(folder, tmp_path), '--suite=run:heldout?n=4')
   (panel,) = evaluated.forgetting(evaluated.read(tmp_path, 0, Blocks()))
-  assert 'run@2 on run:heldout' in ' '.join(panel['notes'])
+  assert 'run@2 on run:arithmetic/heldout' in ' '.join(panel['notes'])
   assert len(panel['figure']['data']) == 1  # a model against the first
 
 

@@ -74,7 +74,7 @@ def quiet(text):
 
 @pytest.fixture(scope='module')
 def done(tmp_path_factory):
-  """A study of settings in one program, one of which diverges, and its folder."""
+  """A study in one program, of which one run diverges, and its folder."""
   out = tmp_path_factory.mktemp('study')
   table = session.run(study(), out, quiet)
   return out, table
