@@ -158,7 +158,7 @@ def cells(study: Study, warm: str) -> list[Cell]:
   """
   shared = {'stages': ('rl',), 'rollouts.every': 0}
   if warm:
-    shared |= {'init_from': warm, 'model_dir': ''}
+    shared |= {'init_from': warm}
   out = []
   for setting, changes in study.settings.items():
     for seed in range(study.seeds):

@@ -105,23 +105,35 @@ def is_over(folder: pathlib.Path) -> bool:
 def _run_cells(study: Study, cells: Sequence[Cell], out, say) -> bool:
   """Runs the cells that are left; whether all are done."""
   groups = traced.groups([c.config for c in cells], study.at_once)
-  groups = [[cells[i] for i in group] for group in groups]
-  done = [all(is_over(_folder(out, c)) for c in group) for group in groups]
-  left = sum(len(g) for g, d in zip(groups, done) if not d)
+  groups = [_left([cells[i] for i in group], out) for group in groups]
+  left = sum(map(len, groups))
   say(
     f'{len(cells)} runs of {len(study.settings)} settings in {len(groups)} '
     f'programs; {left} runs are left'
   )
   began, made = time.monotonic(), 0
-  for group, over in zip(groups, done):
-    if over:
-      continue
+  for group in filter(None, groups):
     if not _run_group(group, out, say):
       return False
     made, left = made + len(group), left - len(group)
     rest = (time.monotonic() - began) / made * left
     say(f'{made} runs done, {left} left: about {rest / 60:.1f} min more')
   return True
+
+
+def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:
+  """The cells of a program that are still to be run: all of them where they are
+  under way together.
+  """
+  left = [c for c in group if not is_over(_folder(out, c))]
+  under_way = (_shared(group, out) / 'checkpoints').exists()
+  return group if left and under_way else left
+
+
+def _shared(group: Sequence[Cell], out: pathlib.Path) -> pathlib.Path:
+  """The folder of what cells share on the way."""
+  name = identity.digest([_plain(c.config) for c in group])
+  return out / 'groups' / name
 
 
 def _run_group(group: Sequence[Cell], out: pathlib.Path, say) -> bool:
@@ -131,8 +143,7 @@ def _run_group(group: Sequence[Cell], out: pathlib.Path, say) -> bool:
   say(f'{", ".join(names)}: {len(group)} runs')
   if len(group) > 1:
     configs = [c.config for c in group]
-    name = identity.digest([_plain(c) for c in configs])
-    return together.run(configs, folders, out / 'groups' / name)
+    return together.run(configs, folders, _shared(group, out))
   try:
     return train.run(group[0].config, folders[0]) is not None
   except FloatingPointError as e:

@@ -322,7 +322,8 @@ def _finish(own, made, layout: Stacked, state, stage, diverged) -> None:
     saved = manager.Checkpoints(path, keep=1, origin=_origin(m))
     record = {'stage': 0, 'done': total, 'finished': True, 'stats': None}
     record |= {'data': each[i], 'owes_evaluation': False, 'reached': False}
-    saved.save(total, layout.pick(state, i), record)
+    if total not in saved.steps():  # a kill may have come after it
+      saved.save(total, layout.pick(state, i), record)
     saved.wait()
     saved.close()
     if hosts.is_main():

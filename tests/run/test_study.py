@@ -147,6 +147,42 @@ def test_finished_cells_are_left_alone(done):
     session.run(other, out, quiet)
 
 
+def test_only_what_is_left_is_run(tmp_path, monkeypatch):
+  """Settings that come later join no run that is over; a program that was
+  under way goes on whole.
+  """
+  ran = []
+
+  def finish(configs, folders, shared):
+    ran.append([folder.name for folder in folders])
+    for folder in folders:
+      folder.mkdir(parents=True, exist_ok=True)
+      events.note(epath.Path(folder), 'end', how='finished')
+    return True
+
+  monkeypatch.setattr(session.together, 'run', finish)
+  monkeypatch.setattr(session, '_warmed', lambda *_: True)
+  monkeypatch.setattr(session.outcome, 'of', lambda *_: 1 / 0)
+
+  def go(*names):
+    chosen = {name: SETTINGS[name] for name in names}
+    with pytest.raises(ZeroDivisionError):  # all runs are over by then
+      session.run(study(settings=chosen, seeds=2), tmp_path, quiet)
+
+  go('as_it_is')
+  go('as_it_is', 'other')
+  go('as_it_is', 'other')
+  assert ran == [
+    ['as_it_is--s0', 'as_it_is--s1'], ['other--s0', 'other--s1']
+  ]  # fmt: skip
+  both = study(settings={k: SETTINGS[k] for k in ('other', 'wild')})
+  group = grid.cells(both, str(tmp_path / 'warm'))
+  (session._shared(group, tmp_path) / 'checkpoints').mkdir(parents=True)
+  with pytest.raises(ZeroDivisionError):
+    session.run(both, tmp_path, quiet)
+  assert ran[2] == ['other--s0', 'wild--s0']
+
+
 def command(out, *more):
   return subprocess.Popen(
     [sys.executable, '-m', 'jaxrl_reason.study', f'--out={out}', *more],
