@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.checkpoints import files, manager
 
 
 def is_run(folder: str) -> bool:
@@ -36,6 +36,7 @@ def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
   Raises:
     ValueError: there is no such checkpoint, or it is damaged.
   """
+  workdir = files.absolute(workdir)
   checkpoints = manager.Checkpoints(workdir, keep=1)
   steps = checkpoints.steps()
   checkpoints.close()

@@ -26,7 +26,7 @@ from jaxrl_reason.evals import traces
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rewards import records
-from jaxrl_reason.rollouts import sampler, turns
+from jaxrl_reason.rollouts import forcing, sampler, turns
 
 BASE = 'base_logp'  # of records
 COLUMNS = 64  # of logits of the base model alive at once
@@ -39,12 +39,14 @@ class EvalSet:
   Attributes:
     ids: tokens of each prompt; room: P, of the longest.
     encoded: what an environment goes by of each; None: there is none.
+    hosted: an environment in Python plays them, and goes by the problems.
   """
 
   examples: Sequence[dict]
   ids: Sequence[Sequence[int]]
   room: int
   encoded: Sequence[dict] | None = None
+  hosted: bool = False
 
   def rows(self, problems: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(tokens i32, valid bool) [n,P] of some of the problems."""
@@ -119,6 +121,7 @@ def make_generate(
   details: bool = False,
   how: turns.Turns | None = None,
   base: Model | None = None,
+  forced: forcing.Forcing | None = None,
 ) -> Callable[..., Rollout]:
   """Compiled (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
   where there is an environment, what it goes by is the last argument.
@@ -129,6 +132,7 @@ def make_generate(
     how: the environment that answers, and the limits; None: one completion.
     base: a model whose log-probabilities of what was sampled are wanted too;
       `params` is then the pair of both models'.
+    forced: on completions; None: nothing.
   """
 
   @jax.jit
@@ -151,6 +155,7 @@ def make_generate(
       row_ids=row_ids,
       policy_logp=details,
       entropy=details,
+      forcing=forced,
     )
     if base is None:
       return out
@@ -245,6 +250,8 @@ class Asker:
     tokens, valid, ids, heat, played = sharding.to_global(
       (*prompts, ids, heat.astype(np.float32), played), self.mesh
     )
+    if problems.hosted:
+      played = ([problems.examples[i] for i in asked],)
     sampling = self.sampling.replace(temperature=heat)
     given = self.params, tokens, valid, ids, sampling, self.key, self.stop
     return rows, self.generate(*given, *played)

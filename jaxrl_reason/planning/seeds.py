@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxrl_reason.planning import costs, hlo, phases, roofline
+from jaxrl_reason.planning import costs, described, hlo, phases, roofline
 from jaxrl_reason.run import programs
 
 START_S = 1e-6
@@ -86,11 +86,19 @@ def phase(config, parts, n: int) -> phases.Phase:
 def facts_of(
   config, parts, counts: Sequence[int], machine: roofline.Machine, say
 ) -> list[dict[str, Any]]:
-  """Gives the facts of each number of seeds, seconds of a step of all."""
+  """Gives the facts of each number of seeds that fits, seconds of a step of
+  all.
+  """
   out = []
   for n in counts:
     found = phase(config, parts, n)
-    compiled = found.lower(parts.mesh).compile()
+    try:
+      compiled = found.lower(parts.mesh).compile()
+    except jax.errors.JaxRuntimeError as e:
+      if (room := described.out_of_memory(str(e))) is None:
+        raise
+      say(f'{n} seeds need {room[0] / 2**30:.1f} of {room[1] / 2**30:.1f} GiB')
+      break
     text = compiled.as_text()
     least = roofline.seconds(costs.of(text, parts.mesh), machine).total()
     begun = starts(hlo.parse(text))
@@ -104,6 +112,8 @@ def facts_of(
       'peak_gib': memory / 2**30,
     })  # fmt: skip
     say(f'{n} seeds: compiled')
+  if not out:
+    raise ValueError(f'--seeds: {counts[0]} do not fit the chip')
   return out
 
 

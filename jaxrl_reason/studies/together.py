@@ -159,13 +159,13 @@ class Loop(loop.Loop):
   def evaluate(self, state: TrainState) -> None:
     """Evaluates all runs, and tells each."""
     hosts.at(step=self.total, doing='evaluating')
-    with self.spent.on('evaluation'):
+    with self.spent.on('evaluation'), self.watchdog.watched('evaluation'):
       values = self.evaluator.of(state, self.total, self.name)
     self.journal.evaluated(self.total, values)
 
-  def cut(self, state: TrainState, begun: metrics.Begun) -> None:
+  def cut(self, state: TrainState, begun: metrics.Begun, keep) -> None:
     """Saves inside an interval; a run that has diverged stops no other."""
-    self.save(state, begun=begun.record())
+    self.save(state, keep, begun=begun.record())
 
 
 def run(
@@ -197,7 +197,7 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
   compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog
-  watch = watchdog.Watchdog(w.times, w.floor_s, compiled)
+  watch = watchdog.Watchdog(w.times, w.floor_s, compiled, w.first_s)
   checkpoints = _checkpoints(config, folder, made)
   told = dict(stopping=stopping, spent=spent, watchdog=watch)
   told |= dict(checkpoints=checkpoints, rollouts=Nothing())
@@ -279,8 +279,8 @@ def _stage(config, configs, made) -> tuple[Stacked, stages.Stage]:
 def _restore(config, checkpoints, layout: Stacked) -> loop.Place:
   """Where all runs stand."""
 
-  def read(step: int, record: dict) -> loop.Place:
-    state = checkpoints.restore(step, record, layout.template, layout.shardings)
+  def read(step: int, record: dict, restored) -> loop.Place:
+    state = restored(layout.template, layout.shardings)
     ended = loop.ended(config, record)
     return loop.Place(0, record['done'], step, ended, record, state)
 
