@@ -20,8 +20,10 @@ from jaxrl_reason.studies.grid import Study, recipe_beside
 
 
 def get_study():
+  c = recipe_beside(__file__, 'small.py')
+  c.eval.update(problems=128, samples=16)  # nothing is asked of large k
   return Study(
-    recipe=recipe_beside(__file__, 'small.py'),
+    recipe=c,
     settings={
       'full': {},
       'lora4': {'lora.rank': 4, 'rl.optimizer.lr': 5e-3},

@@ -17,8 +17,10 @@ from jaxrl_reason.studies.grid import Study, recipe_beside
 
 
 def get_study():
+  c = recipe_beside(__file__, 'small.py')
+  c.eval.update(problems=128, samples=16)  # nothing is asked of large k
   return Study(
-    recipe=recipe_beside(__file__, 'small.py'),
+    recipe=c,
     settings={
       'all': {},
       'top20': {'rl.loss.entropy_share': 0.2},

@@ -58,6 +58,8 @@ class Board:
       folder.mkdir(parents=True, exist_ok=True)
       if files.is_remote(folder):
         self._aside = tempfile.TemporaryDirectory()
+        # TensorBoard reads files in the order of their names.
+        self._begun = len(list(folder.iterdir()))
       self._begin()
       if purge_step is not None:
         start = self._log(status=self._log.START)
@@ -67,7 +69,6 @@ class Board:
   def _begin(self) -> None:
     """Begins an event file."""
     where = self._aside.name if self._aside else str(self._folder)
-    # Two files of one second need two names in an object store.
     name = f'events{self._begun:04d}' if self._aside else 'events'
     self._file = self._open(f'{where}/{name}')
     self._begun += 1
