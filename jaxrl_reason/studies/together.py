@@ -22,7 +22,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from jaxrl_reason import hosts, sharding
 from jaxrl_reason.base import Prompts, TrainState
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.reports import plots
 from jaxrl_reason.run import (
   compile_log,
   events,
@@ -312,8 +311,9 @@ def _evaluators(configs, own, made, layout: Stacked) -> Evaluators:
 
 
 def _finish(own, made, layout: Stacked, state, stage, diverged) -> None:
-  """Leaves in each workdir what a run alone would have left; no checkpoint
-  where its numbers are none.
+  """Leaves in each workdir what a run alone would have left, but for its
+  curves.png (1.5 s each; `report` draws them); no checkpoint where its numbers
+  are none.
   """
   each, total = stage.data.get_state()['runs'], int(state.step[0])
   for i, (path, m) in enumerate(zip(own, made)):
@@ -326,6 +326,4 @@ def _finish(own, made, layout: Stacked, state, stage, diverged) -> None:
       saved.save(total, layout.pick(state, i), record)
     saved.wait()
     saved.close()
-    if hosts.is_main():
-      plots.save(path)
     events.note(path, 'end', how='finished')
