@@ -25,7 +25,7 @@ Neither claim holds. `negative` is not above `positive` in pass@256 (0.912 and
 0.950), and it falls below the warm start in pass@1 and, on held-out problems,
 at every k up to 64. `weighted` is not above `all` in pass@256 (-0.013 ± 0.023)
 and clearly below in pass@1. `negative` does keep the most entropy, as in the
-paper; here a small model, warm-started on 0.1 M tokens, has no prior that the
+paper; here a small model, warm-started on 30 k solutions, has no prior that the
 mass taken from wrong answers could fall back on. 20 runs in one program.
 """
 

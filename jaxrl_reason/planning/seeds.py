@@ -111,7 +111,7 @@ def facts_of(
       'seconds': (least + begun * START_S) / k,
       'peak_gib': memory / 2**30,
     })  # fmt: skip
-    say(f'{n} seeds: compiled')
+    say(f'{n} seeds compiled: {out[-1]}')
   if not out:
     raise ValueError(f'--seeds: {counts[0]} do not fit the chip')
   return out
