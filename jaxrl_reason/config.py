@@ -359,7 +359,9 @@ def default() -> ml_collections.ConfigDict:
         # folder's own template.
         template='none',
         system='',  # chat: the system's message; '': none
-        thinking='',  # chat: on or off, for templates with the switch
+        # chat: on or off, for templates with the switch; low, medium or high,
+        # for those with an effort
+        thinking='',
         day='2024-07-26',  # chat: what templates that ask take for today
         shots=0,  # plain: solved problems before each, the first of train
         prompt_len=32,  # P, tokens

@@ -23,8 +23,6 @@ import sys
 
 from jaxrl_reason import command
 
-SWITCH = {'': None, 'on': True, 'off': False}
-
 
 def parser() -> command.Parser:
   """The flags."""
@@ -42,7 +40,7 @@ def parser() -> command.Parser:
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.text('--budgets', '', 'tokens at which answers are cut and judged too')
   p.text('--system', '', "the system's message, of chat templates")
-  p.text('--thinking', '', 'on or off, of templates with the switch')
+  p.text('--thinking', '', 'on or off, or low, medium or high (gpt-oss)')
   p.number('--seed', 0, 'of the noise')
   p.text('--train', '', 'training files that suites are compared with')
   p.number('--ngram', 13, 'words in common that make a problem contaminated')
@@ -58,6 +56,7 @@ def options(a):
   Raises:
     ValueError: names the flag.
   """
+  from jaxrl_reason.data import chat
   from jaxrl_reason.evals import session
   from jaxrl_reason.run import ranges
 
@@ -71,7 +70,7 @@ def options(a):
   budgets = command.listed('--budgets', a.budgets, int)
   for budget in budgets:
     ranges.check({'budgets': budget}, {'budgets': ranges.COUNT}, '--')
-  command.one_of('--thinking', a.thinking, SWITCH)
+  command.one_of('--thinking', a.thinking, chat.THINKING)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   same = (
     'k batch top_k top_p min_p seed system ngram contamination_limit '
@@ -87,7 +86,7 @@ def options(a):
     max_new=a.max_new or None,
     dtype=a.dtype or None,
     mesh=command.listed('--mesh', a.mesh, int),
-    thinking=SWITCH[a.thinking],
+    thinking=chat.THINKING[a.thinking],
     train=command.listed('--train', a.train, str),
     **{k: getattr(a, k) for k in same},
   )

@@ -150,6 +150,19 @@ def dtype_of(h: dict, params: Any, int8: bool) -> str:
   return 'float32' if int8 or said not in hf.DTYPES else said
 
 
+def _beside(source: pathlib.Path, h: dict) -> pathlib.Path | None:
+  """The folder of the tensors that a model has beside its text model's."""
+  if not families.beside_of(h):
+    return None
+  if not (source / 'checkpoints').is_dir():
+    return source
+  kept = source / pretrained.FOLDER / pretrained.SOURCE
+  if not kept.is_file():
+    return None
+  begun = reading.json_object(kept)
+  return pretrained.resolve(begun['name'], begun['revision'])[0]
+
+
 def convert(
   source, target, *, dtype: str | None = None, form: str = 'hf'
 ) -> str:
@@ -184,7 +197,8 @@ def convert(
     _write_checkpoint(target, h, params)
     pretrained.copy_small(rest, target / pretrained.FOLDER)
   else:
-    hf.save(target, params, c, dtype=dtype, config=h)
+    beside = _beside(source, h)
+    hf.save(target, params, c, dtype=dtype, config=h, beside=beside)
     own = ('config.json', pretrained.SOURCE)
     pretrained.copy_small(rest, target, without=own)
   line = f'{h["model_type"]}, {trees.n_params(flat):,} parameters, {dtype}'

@@ -12,9 +12,11 @@ is handed a mask it does not need: a token sees the tokens of its own segment
 up to itself, and of those the last `window`. Padding is a segment too, which
 gives every query something to look at.
 
-`make` binds a description and gives attend(q, k, v, which), `which` the index
-of the layer's window: an int, or traced where layers of several windows share
-one compiled body.
+`make` binds a description and gives attend(q, k, v, which, sinks), `which` the
+index of the layer's window: an int, or traced where layers of several windows
+share one compiled body. Sinks, where a model has them (f32 [Q], a score per
+head that is nobody's), take their share of each softmax
+(https://arxiv.org/abs/2309.17453, as learned in gpt-oss).
 """
 
 import functools
@@ -88,7 +90,7 @@ def _einsum(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
 def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
   """By scores [N,Q,T,S] of queries [N,T] and keys [N,S], and their masks."""
 
-  def attend(q, k, v, which):
+  def attend(q, k, v, which, sinks=None):
     (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
     # Head-major, so that every product is a plain batched one: with the heads
     # in the middle XLA's CPU backend is 2.3 times slower, mostly backward.
@@ -101,9 +103,11 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
       'nkth,nksh->nkts', q, k, preferred_element_type=jnp.float32
     ).reshape(n, kv, -1, t, s)
     seen = masks(which)[:, None, None]
-    p = softmax(soft_cap(scores, cap), seen).astype(v.dtype)
+    if sinks is not None:
+      sinks = sinks.reshape(kv, -1, 1, 1)
+    p = softmax(soft_cap(scores, cap), seen, sinks).astype(v.dtype)
     out = jnp.einsum('nkts,nksh->nkth', p.reshape(n, kv, -1, s), v)
-    return out.reshape(n, heads, t, width).swapaxes(1, 2)
+    return out.reshape(n, heads, t, -1).swapaxes(1, 2)
 
   return attend
 
@@ -114,7 +118,8 @@ def _xla(
   del cap  # refused by `check`
   masks = _masks(rows, windows)
 
-  def attend(q, k, v, which):
+  def attend(q, k, v, which, sinks=None):
+    del sinks  # refused by `check`
     options = dict(scale=scale, implementation=implementation)
     mask = masks(which)[:, None]
     return jax.nn.dot_product_attention(q, k, v, mask=mask, **options)
@@ -128,10 +133,10 @@ def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
   """
   branches = [functools.partial(of, window) for window in windows]
 
-  def attend(q, k, v, which):
+  def attend(q, k, v, which, sinks=None):
     if isinstance(which, int):
-      return branches[which](q, k, v)
-    return jax.lax.switch(which, branches, q, k, v)
+      return branches[which](q, k, v, sinks)
+    return jax.lax.switch(which, branches, q, k, v, sinks)
 
   return attend
 
@@ -168,11 +173,16 @@ def _splash_kernel(
   )
 
 
-def _splash_rows(kernel, q, q_ids, k, v, ids):
-  """q [N,Q,t,H], q_ids [N,t]; k and v [N,K,T,H], ids [N,T]: of one device."""
+def _splash_rows(kernel, q, q_ids, k, v, ids, sinks=None):
+  """q [N,Q,t,H], q_ids [N,t]; k and v [N,K,T,H], ids [N,T], sinks [N,Q]: of one
+  device.
+  """
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-  return jax.vmap(kernel)(q, k, v, splash.SegmentIds(q_ids, ids))
+  def of_row(q, k, v, q_ids, ids, sinks):
+    return kernel(q, k, v, splash.SegmentIds(q_ids, ids), sinks=sinks)
+
+  return jax.vmap(of_row)(q, k, v, q_ids, ids, sinks)
 
 
 def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
@@ -180,7 +190,7 @@ def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
   padding = -t % (LANES * shards)
   ids = jnp.pad(rows.segments, ((0, 0), (0, padding)))
 
-  def of(window, q, k, v):
+  def of(window, q, k, v, sinks):
     heads = sharding.n_local_heads(q.shape[2], k.shape[2])
     kernel = _splash_kernel(
       heads, t + padding, window=window, cap=cap, shards=shards
@@ -190,12 +200,17 @@ def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
       kernel.manual_sharding_spec,
       n_rows=q.shape[0],
       n_heads=k.shape[2],
+      n_beside=int(sinks is not None),
     )
+    beside = ()
+    if sinks is not None:
+      # A copy for each row: what is split over devices by rows and heads.
+      beside = (jnp.broadcast_to(sinks, (q.shape[0], *sinks.shape)),)
 
     def major(x):
       return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, padding), (0, 0)))
 
-    out = f(kernel, major(q * scale), ids, major(k), major(v), ids)
+    out = f(kernel, major(q * scale), ids, major(k), major(v), ids, *beside)
     return out[:, :, :t].swapaxes(1, 2)
 
   return _by_window(windows, of)
@@ -216,7 +231,8 @@ def _cudnn(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
   def move(x, to):
     return jnp.take_along_axis(x, to[..., None, None], axis=1)
 
-  def of(window, q, k, v):
+  def of(window, q, k, v, sinks):
+    del sinks  # refused by `check`
     out = jax.nn.dot_product_attention(
       *(move(x, there) for x in (q, k, v)),
       scale=scale,
@@ -247,6 +263,15 @@ def check(kind: str, c: Any) -> None:
       f'model.attention={kind!r} has no soft cap of scores, which this model '
       f'has (attention_cap={c.attention_cap}): choose auto, einsum or splash'
     )
+  for name, what in (
+    ('sinks', 'attention sinks'),
+    ('kv_rank', 'values of another width than keys'),
+  ):
+    if kind in ('xla', 'cudnn') and getattr(c, name):
+      raise ValueError(
+        f'model.attention={kind!r} has no {what}, which this model has: choose '
+        'auto, einsum or splash'
+      )
   if kind == 'cudnn' and not _fits_cudnn(c):
     raise ValueError(
       "model.attention='cudnn' takes model.dtype='bfloat16' and heads of a "
@@ -257,7 +282,8 @@ def check(kind: str, c: Any) -> None:
 
 def _fits_cudnn(c: Any) -> bool:
   narrow = c.head_dim % 8 == 0 and c.head_dim <= 128
-  return c.dtype == 'bfloat16' and narrow and not c.attention_cap
+  plain = not c.attention_cap and not c.sinks and not c.kv_rank
+  return c.dtype == 'bfloat16' and narrow and plain
 
 
 def resolve(c: Any) -> str:
@@ -297,7 +323,8 @@ def between(
 
 
 def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:
-  """Makes attend(q [N,T,Q,H], k, v [N,T,K,H], which) -> [N,T,Q,H] of Config c.
+  """Makes attend(q [N,T,Q,H], k, v [N,T,K,H], which, sinks [Q] or None) ->
+  [N,T,Q,H] of Config c.
 
   Args:
     windows: the distinct ones, in tokens, a query's own included; 0: all. By
@@ -307,7 +334,11 @@ def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:
   kernel = KERNELS[resolve(c)]
   attend = kernel(rows, windows, scale=c.score_scale, cap=c.attention_cap)
   gathered = sharding.gathered
-  return lambda q, k, v, which: attend(q, gathered(k), gathered(v), which)
+
+  def of_all(q, k, v, which, sinks=None):
+    return attend(q, gathered(k), gathered(v), which, sinks)
+
+  return of_all
 
 
 def _cached_scores(q, keys, mask, cap: float) -> jax.Array:
@@ -338,6 +369,7 @@ def attend_cached(
   *,
   scale: float,
   cap: float = 0.0,
+  sinks: jax.Array | None = None,
 ) -> jax.Array:
   """Attends from new tokens of rows to their group's prompt and their own
   completion.
@@ -355,6 +387,7 @@ def attend_cached(
     prompt_mask: bool [B,1 or I*O,P], the prompt tokens each may look at.
     own_mask: bool [1 or S,O,R], the columns each may look at.
     scale: of the scores; cap: their soft cap, 0 for none.
+    sinks: [Q], a score per head that is nobody's.
 
   Returns:
     As q.
@@ -366,8 +399,13 @@ def attend_cached(
   shared = _cached_scores(grouped, prompt[0], prompt_mask, cap)
   single = _cached_scores(alone, own[0], own_mask, cap)
   shared = shared.reshape(*single.shape[:-1], n_prompt)
-  p = jax.nn.softmax(jnp.concatenate([shared, single], axis=-1), axis=-1)
-  p_shared, p_single = jnp.split(p, [n_prompt], axis=-1)
+  scores = [shared, single]
+  if sinks is not None:
+    nobody = sinks.astype(jnp.float32).reshape(kv, -1, 1)
+    scores.append(jnp.broadcast_to(nobody, (*single.shape[:-1], 1)))
+  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
+  ends = n_prompt, n_prompt + single.shape[-1]
+  p_shared, p_single, *_ = jnp.split(p, ends[: len(scores) - 1], axis=-1)
   p_shared = p_shared.reshape(*grouped.shape[:-1], n_prompt)
   out = _cached_values(p_single, own[1], q.dtype)
   out_shared = _cached_values(p_shared, prompt[1], q.dtype)

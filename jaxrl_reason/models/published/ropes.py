@@ -118,6 +118,13 @@ def read(h: dict, raw: dict, theta, fraction: float = 1.0) -> Rope:
   return Rope(**out)
 
 
+def fraction_of(h: dict, absent: float = 1.0) -> float:
+  """Reads the share of a head's features that are rotated."""
+  raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
+  found = raw.get('partial_rotary_factor') or h.get('partial_rotary_factor')
+  return float(found or absent)
+
+
 def fields(h: dict, fraction: float = 1.0) -> dict:
   """Reads the fields of Config of a config.json with one table."""
   raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
