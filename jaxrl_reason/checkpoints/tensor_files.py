@@ -6,6 +6,7 @@ import pathlib
 from jaxrl_reason import reading
 from jaxrl_reason.checkpoints import packed
 
+POINTER = b'version https://git-lfs'
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
 
 
@@ -46,6 +47,16 @@ def _files(folder: pathlib.Path) -> tuple[list[str], set[str] | None]:
   )
 
 
+def _refuse_pointer(path: pathlib.Path) -> None:
+  """Refuses what git leaves in place of a large file."""
+  with path.open('rb') as f:
+    if f.read(len(POINTER)) == POINTER:
+      raise BadCheckpoint(
+        f'{path} is a pointer of git-lfs, not the weights: git lfs pull, or hf '
+        'download'
+      )
+
+
 @contextlib.contextmanager
 def open_folder(folder: pathlib.Path):
   """name -> its safetensors slice, files mapped and open meanwhile."""
@@ -53,9 +64,10 @@ def open_folder(folder: pathlib.Path):
   with contextlib.ExitStack() as stack:
     slices, home = {}, {}
     for file in names:
+      _refuse_pointer(folder / file)
       with reading.explained(folder / file):
         handle = stack.enter_context(
-          library.safeopen_folder(folder / file, framework='np')
+          library().safe_open(folder / file, framework='np')
         )
       for name in handle.keys():
         if name in home:

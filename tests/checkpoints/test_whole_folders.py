@@ -4,11 +4,11 @@ weights are widened, what is none of ours is given back.
 
 import json
 
-import hf_models as H
 import jax
 import numpy as np
 import pytest
-from hf_models import torch, transformers
+from models import hf_models as H
+from models.hf_models import torch, transformers
 
 from jaxrl_reason.checkpoints import conversion, hf
 from jaxrl_reason.models import families, transformer, weights
