@@ -118,8 +118,7 @@ def _xla(
   del cap  # refused by `check`
   masks = _masks(rows, windows)
 
-  def attend(q, k, v, which, sinks=None):
-    del sinks  # refused by `check`
+  def attend(q, k, v, which, sinks=None):  # refused by `check`
     options = dict(scale=scale, implementation=implementation)
     mask = masks(which)[:, None]
     return jax.nn.dot_product_attention(q, k, v, mask=mask, **options)
@@ -231,8 +230,7 @@ def _cudnn(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
   def move(x, to):
     return jnp.take_along_axis(x, to[..., None, None], axis=1)
 
-  def of(window, q, k, v, sinks):
-    del sinks  # refused by `check`
+  def of(window, q, k, v, sinks):  # refused by `check`
     out = jax.nn.dot_product_attention(
       *(move(x, there) for x in (q, k, v)),
       scale=scale,
@@ -248,6 +246,12 @@ def _cudnn(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
   return _by_window(windows, of)
 
 
+# Fields of Config that only einsum and splash know.
+SPECIAL = {
+  'attention_cap': 'soft cap of scores',
+  'sinks': 'attention sinks',
+  'kv_rank': 'values of another width than keys',
+}
 KERNELS = {'einsum': _einsum, 'xla': _xla, 'splash': _splash, 'cudnn': _cudnn}
 
 
@@ -258,19 +262,11 @@ def check(kind: str, c: Any) -> None:
   Raises:
     ValueError: names the keys and what to choose instead.
   """
-  if kind in ('xla', 'cudnn') and c.attention_cap:
-    raise ValueError(
-      f'model.attention={kind!r} has no soft cap of scores, which this model '
-      f'has (attention_cap={c.attention_cap}): choose auto, einsum or splash'
-    )
-  for name, what in (
-    ('sinks', 'attention sinks'),
-    ('kv_rank', 'values of another width than keys'),
-  ):
+  for name, what in SPECIAL.items():
     if kind in ('xla', 'cudnn') and getattr(c, name):
       raise ValueError(
-        f'model.attention={kind!r} has no {what}, which this model has: choose '
-        'auto, einsum or splash'
+        f'model.attention={kind!r} has no {what}, which this model has '
+        f'({name}={getattr(c, name)}): choose auto, einsum or splash'
       )
   if kind == 'cudnn' and not _fits_cudnn(c):
     raise ValueError(
@@ -282,7 +278,7 @@ def check(kind: str, c: Any) -> None:
 
 def _fits_cudnn(c: Any) -> bool:
   narrow = c.head_dim % 8 == 0 and c.head_dim <= 128
-  plain = not c.attention_cap and not c.sinks and not c.kv_rank
+  plain = not any(getattr(c, name) for name in SPECIAL)
   return c.dtype == 'bfloat16' and narrow and plain
 
 
