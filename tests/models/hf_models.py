@@ -45,7 +45,7 @@ DEEP_EXPERTS = dict(
   n_group=3,
   topk_group=2,
   routed_scaling_factor=1.5,
-  moe_intermediate_size=20,
+  moe_intermediate_size=24,
   num_mtp_layers=0,
 )
 # family -> (class, what makes it different)

@@ -10,7 +10,6 @@ from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'DeepseekV3ForCausalLM'
 DEFAULTS = keys.BASE | {
-  'num_key_value_heads': 128,
   'kv_lora_rank': 512,
   'q_lora_rank': 1536,
   'qk_rope_head_dim': 64,
@@ -53,14 +52,9 @@ def _stretch(factor: float, scale: float) -> float:
 
 def read(h: dict) -> dict:
   heads = h['num_attention_heads']
-  if h['num_key_value_heads'] not in (None, heads):
-    raise ValueError(
-      f'config.json: num_key_value_heads={h["num_key_value_heads"]}: latent '
-      f'attention has one of keys for each of num_attention_heads={heads}'
-    )
   width = h['qk_nope_head_dim'] + h['qk_rope_head_dim']
   out = {
-    'kv_heads': heads,
+    'kv_heads': heads,  # whatever num_key_value_heads, as transformers does
     'head_dim': width,
     'kv_rank': h['kv_lora_rank'],
     'q_rank': h['q_lora_rank'] or 0,
