@@ -65,12 +65,12 @@ def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
     )
   if lora.KEY not in params:
     raise ValueError(f'{source} has no adapters')
-  _, h = config_of_run(source, params['embed'].shape[0])
+  c, h = config_of_run(source, params['embed'].shape[0])
   table = families.tensors_of(h)
   kept = source / pretrained.FOLDER / pretrained.SOURCE
   name = reading.json_object(kept)['name'] if kept.is_file() else ''
   name = name.removeprefix(pretrained.HUB)
-  lora.save_peft(target, params, lora_of_run(source), table, name)
+  lora.save_peft(target, params, lora_of_run(source), table, name, c.stacks)
   return (
     f'{trees.n_params(params[lora.KEY]):,} parameters of adapters: {target}'
   )

@@ -10,6 +10,7 @@ import pytest
 from models import hf_models as H
 from models.hf_models import torch, transformers
 
+from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import conversion, hf
 from jaxrl_reason.models import families, transformer, weights
 
@@ -73,6 +74,22 @@ def test_a_part_of_a_packed_weight_is_that_part(packed):
     for name, whole in want.items():
       for where in np.index_exp[1:2, 5:50, 3:4], np.index_exp[0:5, 32:33, 0:7]:
         np.testing.assert_array_equal(slices[name][where], whole[where])
+
+
+def test_packed_weights_are_read_straight_into_shards(packed):
+  folder, want = packed
+  c = families.from_hf(hf.read_config(folder))
+  mesh = sharding.make_mesh((4, 1, 2))
+  where = sharding.shardings(weights.specs(c), mesh, sharding.TRAIN_RULES)
+  mlp = hf.load(folder, c, where=where)['layers']['mlp']
+  assert mlp['up'].addressable_shards[0].data.shape == (2, 5, 64, 16)
+  name = 'model.layers.1.mlp.experts'
+  both, down = (want[f'{name}.{x}'] for x in EXPERTS)
+  np.testing.assert_array_equal(mlp['gate'][1], both[..., ::2])
+  np.testing.assert_array_equal(mlp['up'][1], both[..., 1::2])
+  np.testing.assert_array_equal(mlp['down'][1], down)
+  bias = tensors_of(folder)[f'{name}.gate_up_proj_bias'].astype('f4')
+  np.testing.assert_array_equal(mlp['up_bias'][1], bias[:, 1::2])
 
 
 def test_what_is_packed_wrongly_is_named(packed, tmp_path):

@@ -256,6 +256,27 @@ def test_a_latent_cache_keeps_a_row_for_all_heads():
   assert [list(layer) for layer in kept] == [[(B * G, 1, C, 14)]] * c.layers
 
 
+def test_adapters_alone_are_named_by_their_layers(tmp_path):
+  """Layers without experts are a stack of their own, and the first."""
+  settings = lora.Lora(rank=2, alpha=4.0, targets='.*attn/(q|o)')
+  beside = dict(lora=settings, trainable='lora/.*')
+  model, params = built('glm4_moe', beside)
+  c, table = config('glm4_moe'), families.FAMILIES['glm4_moe'].TENSORS
+  lora.save_peft(tmp_path, params, settings, table, stacks=c.stacks)
+  file = tmp_path / 'adapter_model.safetensors'
+  found = pytest.importorskip('safetensors.numpy').load_file(file)
+  for stack, layers in ('dense_layers', (0, 1)), ('layers', (2, 3, 4, 5)):
+    ours = params['lora'][stack]['attn']['o']['b']
+    for at, layer in enumerate(layers):
+      name = f'base_model.model.model.layers.{layer}.self_attn.o_proj'
+      np.testing.assert_array_equal(found[f'{name}.lora_B.weight'].T, ours[at])
+  experts = lora.Lora(rank=2, alpha=4.0, targets='.*mlp/down')
+  model, params = built('gpt_oss', dict(lora=experts, trainable='lora/.*'))
+  table = families.FAMILIES['gpt_oss'].TENSORS
+  with pytest.raises(ValueError, match='an adapter per expert'):
+    lora.save_peft(tmp_path, params, experts, table)
+
+
 @pytest.mark.parametrize(
   'changes, said',
   [
