@@ -34,8 +34,9 @@ def rewrite(folder, tensors: dict, **config) -> None:
 def packed(tmp_path_factory):
   """(folder, experts' weights by name as transformers widens them)."""
   folder = tmp_path_factory.mktemp('mxfp4')
-  changes = dict(hidden_size=64, intermediate_size=32, num_hidden_layers=2)
-  H.make('gpt_oss', **changes).bfloat16().save_pretrained(folder)
+  shape = dict(hidden_size=64, intermediate_size=32, num_hidden_layers=2)
+  shape |= dict(num_key_value_heads=2)
+  H.make('gpt_oss', **shape).bfloat16().save_pretrained(folder)
   tensors, want = tensors_of(folder), {}
   rng = np.random.default_rng(0)
   for name in [n for n in tensors if n.endswith(EXPERTS)]:

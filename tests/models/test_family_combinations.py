@@ -74,8 +74,10 @@ FAMILIES = {
 EXPERTS = [n for n in FAMILIES if n != 'glm4']
 
 
-def config(name: str, **runtime):
-  h = SHARED | FAMILIES[name] | {'model_type': name}
+def config(name: str, split: bool = False, **runtime):
+  """split: with heads that a tensor axis of 2 divides."""
+  shared = SHARED | ({'num_key_value_heads': 2} if split else {})
+  h = shared | FAMILIES[name] | {'model_type': name}
   return families.from_hf(h, **runtime)
 
 
@@ -163,9 +165,9 @@ def test_adapters_beside_int8(name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', FAMILIES)
-@pytest.mark.parametrize('shape', [(2, 2, 2), (1, 4, 1, 2)])
+@pytest.mark.parametrize('shape', [(2, 2, 2), (2, 4, 1), (1, 4, 1, 2)])
 def test_on_eight_devices_as_on_one(name, shape):
-  model, params = built(name)
+  model, params = built(name, split=shape[2] > 1)
   tokens, want = generate(model, params)
   rows, past = rows_of(tokens, want)
 
