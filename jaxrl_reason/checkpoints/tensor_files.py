@@ -79,7 +79,7 @@ def open_folder(folder: pathlib.Path):
         f'{folder / INDEX} and the files disagree on '
         f'{shown(listed ^ slices.keys())}'
       )
-    yield packed.unpacked(folder, slices)
+    yield packed.unpacked(folder, slices, home)
 
 
 def shown(names) -> str:

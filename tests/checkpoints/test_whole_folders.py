@@ -110,6 +110,44 @@ def test_what_is_packed_wrongly_is_named(packed, tmp_path):
     conversion.convert(tmp_path, tmp_path / 'out')
 
 
+def test_fp8_is_widened_tile_by_tile(tmp_path):
+  """Of DeepSeek V3's published form; the product in float32, rounded once."""
+  H.make(
+    'deepseek_v3', hidden_size=136, num_hidden_layers=2
+  ).bfloat16().save_pretrained(tmp_path / 'in')
+  path = tmp_path / 'in' / hf.SINGLE
+  torch_files = pytest.importorskip('safetensors.torch')
+  tensors, want = torch_files.load_file(path), {}
+  torch.manual_seed(0)
+  for name in [n for n in tensors if 'proj' in n]:
+    tiles = [-(-n // 128) for n in tensors[name].shape]
+    tensors[name] = tensors[name].to(torch.float8_e4m3fn)
+    scales = torch.rand(tiles)
+    tensors[f'{name}_scale_inv'] = scales
+    wide = scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+    part = wide[tuple(slice(n) for n in tensors[name].shape)]
+    want[name] = (tensors[name].float() * part).bfloat16().float().numpy()
+  torch_files.save_file(tensors, path, metadata={'format': 'pt'})
+  config = tmp_path / 'in' / 'config.json'
+  packed = {'quantization_config': {'quant_method': 'fp8'}}
+  config.write_text(json.dumps(json.loads(config.read_text()) | packed))
+  conversion.convert(tmp_path / 'in', tmp_path / 'out')
+  got = tensors_of(tmp_path / 'out')
+  assert any('experts' in name for name in want)
+  for name, x in want.items():
+    assert got[name].dtype == 'bfloat16'
+    np.testing.assert_array_equal(got[name].astype('f4'), x, name)
+  name = min(want)
+  with hf.open_folder(tmp_path / 'in') as slices:
+    where = np.index_exp[1:4, 3:9]
+    np.testing.assert_array_equal(slices[name][where], want[name][where])
+  scales = f'{name}_scale_inv'
+  wrong = tensors | {scales: tensors[scales].repeat(1, 2)}
+  torch_files.save_file(wrong, path, metadata={'format': 'pt'})
+  with pytest.raises(ValueError, match='one for each tile of 128'):
+    hf.dtype_of(tmp_path / 'in')
+
+
 def gemma3(folder):
   """Saves a random model with a tower for images; gives it."""
   text = dict(

@@ -43,6 +43,7 @@ TENSORS = (
   *tensors.DEEP,
 )
 beside = keys.later_layers
+PACKED = ('fp8',)
 
 
 def _stretch(factor: float, scale: float) -> float:
