@@ -197,7 +197,7 @@ def test_mixtures_with_adapters(tmp_path, model, topology, mesh, billions):
     '--config.rl.micro_batches=8',
   )
   assert facts['fits']
-  assert facts['parameters'] / 1e9 == pytest.approx(billions, rel=0.01)
+  assert facts['parameters'] / 1e9 == pytest.approx(billions, rel=0.02)
 
 
 def test_what_does_not_fit_is_said(tmp_path):
