@@ -194,7 +194,10 @@ def convert(
   # Of a run: what it keeps of the model it began from.
   rest = source / pretrained.FOLDER if ours else source
   if form == 'orbax':
-    params = {k: v.astype(dtype) for k, v in flat.items()}
+    params = {
+      k: v if k.endswith('choice_bias') else v.astype(dtype)
+      for k, v in flat.items()
+    }
     _write_checkpoint(target, h, params)
     pretrained.copy_small(rest, target / pretrained.FOLDER)
   else:

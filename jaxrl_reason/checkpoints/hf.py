@@ -241,10 +241,11 @@ def load(
   if kept is None:
     to = jnp.dtype(dtype).name
 
-    def own(s):
-      return dataclasses.replace(s, dtype=to)
+    def own(path, s):
+      exact = trees.path_str(path).endswith('choice_bias')  # FLOAT32 on disk
+      return dataclasses.replace(s, dtype='float32' if exact else to)
 
-    kept = jax.tree.map(own, specs, is_leaf=is_spec)
+    kept = jax.tree_util.tree_map_with_path(own, specs, is_leaf=is_spec)
   if where is None:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     where = jax.tree.map(lambda _: one, kept, is_leaf=is_spec)
