@@ -286,7 +286,7 @@ def test_adapters_alone_are_named_by_their_layers(tmp_path):
     (dict(experts_per_token=5), '4 in model.groups_per_token=2'),
     (dict(dense_layers=6), 'dense_layers=6 of model.layers=6'),
     (dict(dense_mlp=0), 'model.dense_mlp=0 wide'),
-    (dict(expert_groups=8), 'the sum of their best two'),
+    (dict(expert_groups=8, experts_per_token=2), 'sum of their best two'),
     (dict(rope_dim=10), 'rope_dim=10 of model.head_dim=10'),
     (dict(kv_rank=0), 'q_rank is of latent attention'),
     (dict(kv_heads=1), 'fewer heads of keys'),
