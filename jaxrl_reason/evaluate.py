@@ -24,8 +24,6 @@ import sys
 
 from jaxrl_reason import command
 
-SWITCH = {'': None, 'on': True, 'off': False}
-
 
 def parser() -> command.Parser:
   """The flags."""
@@ -47,7 +45,7 @@ def parser() -> command.Parser:
   p.number('--most', 0, 'tokens after which --final is written')
   p.text('--final', '', 'words after which only the answer is to come')
   p.text('--system', '', "the system's message, of chat templates")
-  p.text('--thinking', '', 'on or off, of templates with the switch')
+  p.text('--thinking', '', 'on or off, or low, medium or high (gpt-oss)')
   p.number('--seed', 0, 'of the noise')
   p.text('--base', '', 'model that the KL of all is measured to: kl_base')
   p.text('--train', '', 'training files that suites are compared with')
@@ -64,6 +62,7 @@ def options(a):
   Raises:
     ValueError: names the flag.
   """
+  from jaxrl_reason.data import chat
   from jaxrl_reason.evals import session
   from jaxrl_reason.run import ranges
 
@@ -77,7 +76,7 @@ def options(a):
   budgets = command.listed('--budgets', a.budgets, int)
   for budget in budgets:
     ranges.check({'budgets': budget}, {'budgets': ranges.COUNT}, '--')
-  command.one_of('--thinking', a.thinking, SWITCH)
+  command.one_of('--thinking', a.thinking, chat.THINKING)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   same = (
     'k batch top_k top_p min_p least wait most final seed system base '
@@ -93,7 +92,7 @@ def options(a):
     max_new=a.max_new or None,
     dtype=a.dtype or None,
     mesh=command.listed('--mesh', a.mesh, int),
-    thinking=SWITCH[a.thinking],
+    thinking=chat.THINKING[a.thinking],
     train=command.listed('--train', a.train, str),
     **{k: getattr(a, k) for k in same},
   )

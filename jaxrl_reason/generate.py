@@ -43,7 +43,6 @@ ARGUMENTS = {
 }
 FORCED = ('least', 'wait', 'most', 'final')
 BUCKET = 64  # prompts are padded to multiples of so many tokens
-THINKING = {None: None, 'on': True, 'off': False}
 
 
 @dataclasses.dataclass
@@ -281,7 +280,7 @@ def _ids(g: Generator, row: dict, options: dict) -> list[int]:
     if 'prompt' not in row:
       raise ValueError('"messages" need --chat')
     return g.ids(chat.plain(options.get('template', 'none'), row['prompt']))
-  thinking = THINKING[options.get('thinking')]
+  thinking = chat.THINKING[options.get('thinking') or '']
   if 'messages' in row:
     return g.ids(row['messages'], enable_thinking=thinking)
   system = options.get('system')
@@ -310,7 +309,8 @@ def _parser() -> argparse.ArgumentParser:
   text('--out', 'completions, JSONL, with --file')
   text('--chat', "in the model's chat template", action='store_true')
   text('--system', 'message of the system, with --chat')
-  text('--thinking', 'for templates with the switch', choices=('on', 'off'))
+  kinds = [kind for kind in chat.THINKING if kind]
+  text('--thinking', 'for templates with the switch', choices=kinds)
   text('--template', 'without --chat', choices=chat.PLAIN, default='none')
   number('--n', 1, 'completions per prompt')
   number('--max_new', 512, 'tokens of a completion')

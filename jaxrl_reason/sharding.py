@@ -205,7 +205,12 @@ def platform() -> str:
 
 
 def on_shards(
-  f: Callable, kernel_specs: Callable, *, n_rows: int, n_heads: int
+  f: Callable,
+  kernel_specs: Callable,
+  *,
+  n_rows: int,
+  n_heads: int,
+  n_beside: int = 0,
 ) -> Callable:
   """Runs f(kernel, q, q_ids, k, v, ids) on every device's own rows, heads and
   queries, for kernels that the partitioner cannot split; outside a mesh, f
@@ -218,6 +223,7 @@ def on_shards(
       the kernel's arrays.
     n_rows, n_heads: N and the fewest heads of the three; what does not divide
       over its mesh axes is computed on each of them.
+    n_beside: further arrays [N,heads] that f takes.
   """
   if not in_mesh():
     return f
@@ -228,7 +234,7 @@ def on_shards(
   kernel = kernel_specs(NamedSharding(mesh, P(None, 'context')))
   return jax.shard_map(
     f,
-    in_specs=(kernel, q, P(rows, 'context'), kv, kv, P(rows)),
+    in_specs=(kernel, q, P(rows, 'context'), kv, kv, P(rows), *[kv] * n_beside),
     out_specs=q,
     check_vma=False,  # a Pallas call does not say how its results vary
   )

@@ -38,6 +38,7 @@ def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
   lists = {
     k: tuple(v) if isinstance(v, list) else v for k, v in run['model'].items()
   }
+  lists.pop('rope_scale', None)  # of a model_dir, which there was none
   unknown = lists.keys() - {f.name for f in dataclasses.fields(Config)}
   if unknown:
     raise ValueError(
@@ -65,12 +66,12 @@ def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
     )
   if lora.KEY not in params:
     raise ValueError(f'{source} has no adapters')
-  _, h = config_of_run(source, params['embed'].shape[0])
+  c, h = config_of_run(source, params['embed'].shape[0])
   table = families.tensors_of(h)
   kept = source / pretrained.FOLDER / pretrained.SOURCE
   name = reading.json_object(kept)['name'] if kept.is_file() else ''
   name = name.removeprefix(pretrained.HUB)
-  lora.save_peft(target, params, lora_of_run(source), table, name)
+  lora.save_peft(target, params, lora_of_run(source), table, name, c.stacks)
   return (
     f'{trees.n_params(params[lora.KEY]):,} parameters of adapters: {target}'
   )
@@ -151,6 +152,19 @@ def dtype_of(h: dict, params: Any, int8: bool) -> str:
   return 'float32' if int8 or said not in hf.DTYPES else said
 
 
+def _beside(source: pathlib.Path, h: dict) -> pathlib.Path | None:
+  """The folder of the tensors that a model has beside its text model's."""
+  if not families.beside_of(h):
+    return None
+  if not (source / 'checkpoints').is_dir():
+    return source
+  kept = source / pretrained.FOLDER / pretrained.SOURCE
+  if not kept.is_file():
+    return None
+  begun = reading.json_object(kept)
+  return pretrained.resolve(begun['name'], begun['revision'])[0]
+
+
 def convert(
   source, target, *, dtype: str | None = None, form: str = 'hf'
 ) -> str:
@@ -181,11 +195,15 @@ def convert(
   # Of a run: what it keeps of the model it began from.
   rest = source / pretrained.FOLDER if ours else source
   if form == 'orbax':
-    params = {k: v.astype(dtype) for k, v in flat.items()}
+    params = {
+      k: v if k.endswith('choice_bias') else v.astype(dtype)
+      for k, v in flat.items()
+    }
     _write_checkpoint(target, h, params)
     pretrained.copy_small(rest, target / pretrained.FOLDER)
   else:
-    hf.save(target, params, c, dtype=dtype, config=h)
+    beside = _beside(source, h)
+    hf.save(target, params, c, dtype=dtype, config=h, beside=beside)
     own = ('config.json', pretrained.SOURCE)
     pretrained.copy_small(rest, target, without=own)
   line = f'{h["model_type"]}, {trees.n_params(flat):,} parameters, {dtype}'

@@ -209,7 +209,8 @@ def convert(path, target, dtype: str | None = None) -> str:
       )
     h = _config(arch, fields, tensors)
     table = families.tensors_of(h)
-    wanted = hf.plan(weights.specs(families.from_hf(h)), table)
+    c = families.from_hf(h)
+    wanted = hf.plan(weights.specs(c), table, c.stacks)
     _check(wanted, arch, tensors)
     files = gguf_tokenizer.files(fields)
   except ValueError as e:

@@ -15,6 +15,7 @@ import dataclasses
 import json
 import math
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -24,13 +25,20 @@ import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import streams
+from jaxrl_reason.checkpoints.tensor_files import (
+  INDEX,
+  SINGLE,
+  BadCheckpoint,
+  library,
+  open_folder,
+  shown,
+)
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import tensors
 from jaxrl_reason.models.spec import is_spec, n_stacked
 
-INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
 DTYPES = {
   'float32': np.dtype(np.float32),
   'float16': np.dtype(np.float16),
@@ -38,10 +46,8 @@ DTYPES = {
 }
 ON_DISK = {'F32': 'float32', 'F16': 'float16', 'BF16': 'bfloat16'}
 SHARD_BYTES = 4 << 30
-
-
-class BadCheckpoint(ValueError):
-  """A folder that does not hold the model its config.json describes."""
+# Ends of names of tensors that are float32 among narrower ones.
+FLOAT32 = ('e_score_correction_bias',)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,29 +58,24 @@ class Piece:
   at: tuple[int, ...]  # index along its layers (and experts)
   shape: tuple[int, ...]  # of ours, without those axes
   layout: str  # a name in `streams.LAYOUTS`
-  start: int  # first row in the tensor on disk
+  start: int  # first row in the tensor on disk, or its turn
 
 
 Plan = dict[str, tuple[tuple[int, ...], list[Piece]]]  # name -> (shape, parts)
 
 
-def safetensors():
-  """The library, or what to install."""
-  try:
-    import safetensors.numpy  # noqa: F401 (also imports safetensors)
-  except ImportError as e:
-    raise ImportError(
-      '*.safetensors need the safetensors library: '
-      'pip install "jaxrl_reason[hf]"'
-    ) from e
-  return safetensors
-
-
-def plan(specs: Any, table: tuple[tensors.Row, ...]) -> Plan:
+def plan(
+  specs: Any,
+  table: tuple[tensors.Row, ...],
+  stacks: dict[str, tuple[int, ...]] | None = None,
+) -> Plan:
   """Every tensor on disk with the weights it holds, from specs and a table.
 
   Rows whose weights the model does not have (an untied head, biases) are
   skipped.
+
+  Args:
+    stacks: `Config.stacks`; None: one of all layers.
 
   Raises:
     BadCheckpoint: the table maps a weight twice, or not at all.
@@ -87,21 +88,24 @@ def plan(specs: Any, table: tuple[tensors.Row, ...]) -> Plan:
   for row in table:
     if row.leaves[0] not in flat:
       continue
-    n = n_stacked(flat[row.leaves[0]])
+    # One number in the name of each stacked dimension that is not on disk.
+    n = min(n_stacked(flat[row.leaves[0]]), row.name.count('{}'))
+    stack = (stacks or {}).get(row.leaves[0].partition('/')[0])
+    shapes = [flat[leaf].shape[n:] for leaf in row.leaves]
+    on_disk = [streams.disk_shape(row.layout, shape) for shape in shapes]
+    whole, starts = streams.joined(row.layout, on_disk)
     for at in np.ndindex(*flat[row.leaves[0]].shape[:n]):
-      name = row.name.format(*at)
-      pieces, start, shape = [], 0, ()
-      for leaf in row.leaves:
-        piece = Piece(leaf, at, flat[leaf].shape[n:], row.layout, start)
-        shape = streams.disk_shape(piece.layout, piece.shape)
-        start += shape[0]
-        pieces.append(piece)
+      numbers = (stack[at[0]], *at[1:]) if stack and n else at
+      name = row.name.format(*numbers)
+      pieces = []
+      for leaf, shape, start in zip(row.leaves, shapes, starts):
+        pieces.append(Piece(leaf, at, shape, row.layout, start))
         if (leaf, at) in seen:
           raise BadCheckpoint(f'{leaf}{list(at)} is mapped twice: {name}')
         seen.add((leaf, at))
       if name in out:
         raise BadCheckpoint(f'{name} is mapped twice')
-      out[name] = ((start, *shape[1:]), pieces)
+      out[name] = whole, pieces
   unmapped = flat.keys() - {leaf for leaf, _ in seen}
   if unmapped:
     raise BadCheckpoint(f'no tensor is mapped to {sorted(unmapped)}')
@@ -129,58 +133,6 @@ def check_vocab(n_tokens: int, c: Config, source) -> None:
     )
 
 
-def _files(folder: pathlib.Path) -> tuple[list[str], set[str] | None]:
-  """(names of the folder's weight files, tensors its index lists)."""
-  if (folder / INDEX).is_file():
-    listed = reading.json_object(folder / INDEX).get('weight_map')
-    with reading.explained(folder / INDEX):
-      names = sorted(set(listed.values()))
-    for name in names:
-      if pathlib.PurePath(name).name != name:
-        raise BadCheckpoint(f'{folder / INDEX}: {name!r} is no plain file name')
-      if not (folder / name).is_file():
-        raise BadCheckpoint(f'{folder / name}, listed in {INDEX}, is missing')
-    return names, set(listed)
-  if (folder / SINGLE).is_file():
-    return [SINGLE], None
-  found = sorted(p.name for p in folder.iterdir())
-  raise BadCheckpoint(
-    f'{folder} has neither {SINGLE} nor {INDEX}, only {found[:8]}. Pickles '
-    '(*.bin, *.pt, *.pth) are never read: convert them to safetensors first.'
-  )
-
-
-@contextlib.contextmanager
-def _open(folder: pathlib.Path):
-  """name -> its safetensors slice, files mapped and open meanwhile."""
-  names, listed = _files(folder)
-  with contextlib.ExitStack() as stack:
-    slices, home = {}, {}
-    for file in names:
-      library = safetensors()
-      with reading.explained(folder / file):
-        handle = stack.enter_context(
-          library.safe_open(folder / file, framework='np')
-        )
-      for name in handle.keys():
-        if name in home:
-          raise BadCheckpoint(f'{name} is in both {home[name]} and {file}')
-        home[name] = file
-        slices[name] = handle.get_slice(name)
-    if listed is not None and listed != slices.keys():
-      raise BadCheckpoint(
-        f'{folder / INDEX} and the files disagree on '
-        f'{_shown(listed ^ slices.keys())}'
-      )
-    yield slices
-
-
-def _shown(names) -> str:
-  names = sorted(names)
-  more = f' and {len(names) - 3} more' if len(names) > 3 else ''
-  return ', '.join(names[:3]) + more
-
-
 def _dtype(folder, name: str, slices: dict) -> str:
   found = slices[name].get_dtype()
   if found not in ON_DISK:
@@ -190,33 +142,44 @@ def _dtype(folder, name: str, slices: dict) -> str:
   return ON_DISK[found]
 
 
+def _is_beside(h: dict, name: str) -> bool:
+  """Whether a tensor is none of the text model's, and left where it is."""
+  return re.fullmatch(families.beside_of(h), name) is not None
+
+
 def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
   """Refuses a folder whose tensors are not exactly those of the plan."""
   missing = wanted.keys() - slices.keys()
   if missing:
-    raise BadCheckpoint(f'{folder} lacks {_shown(missing)}')
+    raise BadCheckpoint(f'{folder} lacks {shown(missing)}')
   # A tied model may be saved with its head all the same.
-  known = wanted.keys() | ({tensors.HEAD} if tied else set())
-  extra = {n for n in slices if not tensors.is_buffer(n)} - known
+  h = read_config(folder)
+  embed, head = (
+    families.prefix_of(h) + n for n in (tensors.EMBED, tensors.HEAD)
+  )
+  known = wanted.keys() | ({head} if tied else set())
+  ours = {n for n in slices if not _is_beside(h, n)}
+  extra = {n for n in ours if not tensors.is_buffer(n)} - known
   if extra:
-    raise BadCheckpoint(f'{folder} has unexpected tensors: {_shown(extra)}')
+    raise BadCheckpoint(f'{folder} has unexpected tensors: {shown(extra)}')
   for name, (shape, _) in wanted.items():
     found = tuple(slices[name].get_shape())
     if found != shape:
       raise BadCheckpoint(f'{folder}: {name} is {found}, not {shape}')
     _dtype(folder, name, slices)
-  if tied and tensors.HEAD in slices:
-    embed = slices[tensors.EMBED]
-    if not streams.equal(slices[tensors.HEAD], embed):
+  if tied and head in slices:
+    if not streams.equal(slices[head], slices[embed]):
       raise BadCheckpoint(
-        f'{folder}: {tensors.HEAD} differs from the embedding it is tied to'
+        f'{folder}: {head} differs from the embedding it is tied to'
       )
 
 
 def dtype_of(folder) -> str:
   """The narrowest dtype that holds every weight on disk exactly."""
-  with _open(pathlib.Path(folder)) as slices:
-    found = {_dtype(folder, name, slices) for name in slices}
+  h = read_config(folder)
+  with open_folder(pathlib.Path(folder)) as slices:
+    mine = [n for n in slices if not _is_beside(h, n)]
+    found = {_dtype(folder, n, slices) for n in mine if not n.endswith(FLOAT32)}
   return found.pop() if len(found) == 1 else 'float32'
 
 
@@ -271,7 +234,7 @@ def load(
   folder = pathlib.Path(folder)
   specs = weights.specs(c)
   table = families.tensors_of(read_config(folder))
-  wanted = plan(specs, table)
+  wanted = plan(specs, table, c.stacks)
   by_leaf = {}
   for name, (_, pieces) in wanted.items():
     for piece in pieces:
@@ -279,14 +242,15 @@ def load(
   if kept is None:
     to = jnp.dtype(dtype).name
 
-    def own(s):
-      return dataclasses.replace(s, dtype=to)
+    def own(path, s):
+      exact = trees.path_str(path).endswith('choice_bias')  # FLOAT32 on disk
+      return dataclasses.replace(s, dtype='float32' if exact else to)
 
-    kept = jax.tree.map(own, specs, is_leaf=is_spec)
+    kept = jax.tree_util.tree_map_with_path(own, specs, is_leaf=is_spec)
   if where is None:
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     where = jax.tree.map(lambda _: one, kept, is_leaf=is_spec)
-  with _open(folder) as slices:
+  with open_folder(folder) as slices:
     _check(folder, wanted, slices, c.tied)
 
     def leaf(path, _, kept, where):
@@ -311,6 +275,7 @@ def save(
   dtype: str = 'bfloat16',
   config: dict | None = None,
   shard_bytes: int = SHARD_BYTES,
+  beside: pathlib.Path | None = None,
 ) -> None:
   """Writes a folder that `transformers` opens: config.json and weights.
 
@@ -321,22 +286,54 @@ def save(
       from c.
     shard_bytes: size from which weights are split over files; the host holds
       one file's worth.
+    beside: the folder that the model came from, whose other tensors (a tower
+      for images, predictions of further tokens) are given back.
 
   Raises:
     ValueError: no published family has c's combination of parts.
+    BadCheckpoint: config is of a model with other tensors, which are not there.
     FileExistsError: the folder has weights already.
   """
   config = families.to_hf(c) if config is None else config
-  wanted = plan(weights.specs(c), families.tensors_of(config))
+  wanted = plan(weights.specs(c), families.tensors_of(config), c.stacks)
   flat = trees.flatten(params)
 
-  def tensor(name: str) -> np.ndarray:
-    return streams.on_disk(*wanted[name], flat, DTYPES[dtype])
-
   shapes = {name: shape for name, (shape, _) in wanted.items()}
-  write(
-    folder, shapes, tensor, dtype=dtype, config=config, shard_bytes=shard_bytes
-  )
+  with _others(config, beside) as others:
+
+    def tensor(name: str) -> np.ndarray:
+      if name in others:
+        return others[name][:]
+      to = 'float32' if name.endswith(FLOAT32) else dtype
+      return streams.on_disk(*wanted[name], flat, DTYPES[to])
+
+    shapes |= {name: tuple(x.get_shape()) for name, x in others.items()}
+    sizes = dict(dtype=dtype, shard_bytes=shard_bytes)
+    write(folder, shapes, tensor, config=config, **sizes)
+
+
+@contextlib.contextmanager
+def _others(h: dict, beside: pathlib.Path | None):
+  """name -> slice of the tensors that are none of the text model's."""
+  if not families.beside_of(h) or beside is None:
+    if families.prefix_of(h):
+      raise BadCheckpoint(
+        f'{h["model_type"]} has tensors beside its text model, and the folder '
+        'that has them is not known: export from the run, or name the folder'
+      )
+    yield {}
+    return
+  with open_folder(beside) as slices:
+    found = {n: x for n, x in slices.items() if _is_beside(h, n)}
+    if families.prefix_of(h) and not found:
+      raise BadCheckpoint(f'{beside} has no tensors beside its text model')
+    yield found
+
+
+def _as(x: np.ndarray, name: str, to: np.dtype) -> np.ndarray:
+  """A tensor as it is written: integers, and what is float32, as they are."""
+  as_it_is = x.dtype.kind in 'iub' or name.endswith(FLOAT32)
+  return np.ascontiguousarray(x, x.dtype if as_it_is else to)
 
 
 def write(
@@ -371,16 +368,18 @@ def write(
     file = SINGLE
     if len(groups) > 1:
       file = f'model-{i:05d}-of-{len(groups):05d}.safetensors'
-    arrays = {n: np.ascontiguousarray(tensor(n), to) for n in names}
+    arrays = {n: _as(tensor(n), n, to) for n in names}
     # transformers refuses a file that does not say which framework's it is.
     meta = {'format': 'pt'}
-    safetensors().numpy.save_file(arrays, folder / file, metadata=meta)
+    library().numpy.save_file(arrays, folder / file, metadata=meta)
     listed |= dict.fromkeys(names, file)
   if len(groups) > 1:
     total = {'total_size': sum(sizes.values())}
     index = {'metadata': total, 'weight_map': listed}
     (folder / INDEX).write_text(json.dumps(index, indent=2))
-  config = config | {'torch_dtype': dtype}
+  # Weights that came packed are written plain.
+  config = {k: v for k, v in config.items() if k != 'quantization_config'}
+  config |= {'torch_dtype': dtype}
   if 'dtype' in config:  # the newer name of the same
     config['dtype'] = dtype
   (folder / 'config.json').write_text(json.dumps(config, indent=2))

@@ -18,6 +18,7 @@ from etils import epath
 from jaxrl_reason.checkpoints import hf, wheels
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.published import ropes
 
 HUB = 'hf:'
 FOLDER, SOURCE = 'hf', 'source.json'
@@ -58,15 +59,39 @@ def _wanted() -> str:
   return ', '.join(WANTED)
 
 
-def _snapshot(repo: str, revision: str) -> pathlib.Path:
-  """The cached or downloaded files of a model on the Hub."""
+def _hub(repo: str):
+  """The library, or what to install."""
   try:
     import huggingface_hub
-    from huggingface_hub import constants, errors
   except ImportError as e:
     raise ImportError(
       f'{HUB}{repo} needs huggingface_hub: pip install huggingface_hub'
     ) from e
+  return huggingface_hub
+
+
+def first_look(name: str, workdir) -> dict | None:
+  """The config.json of a model on the Hub that a run has not begun from yet,
+  without its weights; None: it is none, or cannot be had (`begin` says why).
+  """
+  if not name.startswith(HUB) or (epath.Path(workdir) / HF_CONFIG).exists():
+    return None
+  repo, _, revision = name.removeprefix(HUB).partition('@')
+  hub = _hub(repo)
+  from huggingface_hub import errors
+
+  try:
+    path = hub.hf_hub_download(repo, 'config.json', revision=revision or None)
+  except (errors.HfHubHTTPError, OSError, ValueError):
+    return None
+  return hf.read_config(pathlib.Path(path).parent)
+
+
+def _snapshot(repo: str, revision: str) -> pathlib.Path:
+  """The cached or downloaded files of a model on the Hub."""
+  huggingface_hub = _hub(repo)
+  from huggingface_hub import constants, errors
+
   try:
     folder = huggingface_hub.snapshot_download(
       repo, revision=revision or None, allow_patterns=PATTERNS
@@ -82,8 +107,12 @@ def _snapshot(repo: str, revision: str) -> pathlib.Path:
   return pathlib.Path(folder)
 
 
-def begin(name: str, workdir) -> epath.Path:
+def begin(name: str, workdir, rope_scale: float = 1.0) -> epath.Path:
   """The folder in the workdir with the model's small files; made at first.
+
+  Args:
+    rope_scale: by how much farther than the model's own its rotary table
+      reaches, which the config.json that is kept then says.
 
   Raises:
     ValueError: no such model, or the workdir began from another one.
@@ -91,18 +120,26 @@ def begin(name: str, workdir) -> epath.Path:
   workdir = epath.Path(workdir)
   kept, marker = workdir / FOLDER, workdir / HF_CONFIG
   if marker.exists():  # written last, so the rest is complete
-    before = reading.json_object(kept / SOURCE)['name']
-    if before != name:
-      raise ValueError(
-        f'{workdir} began from model_dir={before!r}, not {name!r}; use another '
-        '--workdir'
-      )
+    source = reading.json_object(kept / SOURCE)
+    before = source['name'], source.get('rope_scale', 1.0)
+    for key, was, given in zip(
+      ('model_dir', 'model.rope_scale'), before, (name, rope_scale)
+    ):
+      if was != given:
+        raise ValueError(
+          f'{workdir} began from {key}={was!r}, not {given!r}; use another '
+          '--workdir'
+        )
     return kept
   folder, revision = resolve(name)
   config = hf.read_config(folder)
+  source = {'name': name, 'revision': revision}
+  if rope_scale != 1:
+    config = ropes.stretched(config, rope_scale)
+    source['rope_scale'] = rope_scale
   kept.mkdir(parents=True, exist_ok=True)
   copy_small(folder, kept)
-  source = {'name': name, 'revision': revision}
+  (kept / 'config.json').write_text(json.dumps(config, indent=1))
   (kept / SOURCE).write_text(json.dumps(source))
   marker.write_text(json.dumps(config, indent=1))
   return kept

@@ -24,7 +24,10 @@ LAYOUTS = (
   'table',  # as it is: embeddings
   'linear',  # [in, out...] <-> [out, in]
   'output',  # [in..., out] <-> [out, in]: the attention's output
+  'stacked',  # as it is, all experts in one tensor
+  'interleaved',  # the same, the last dimension in turns with another weight's
 )
+WHOLE = 'stacked', 'interleaved'
 CHUNK_BYTES = 8 << 20  # read at once
 ALIGNMENT = 64  # bytes; jax on CPU takes such a buffer without copying it
 
@@ -33,10 +36,21 @@ def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
   """Shape on disk of a weight of ours."""
   if layout == 'vector':
     return (math.prod(shape),)
-  if layout == 'table':
+  if layout == 'table' or layout in WHOLE:
     return shape
   n = INPUTS[layout]
   return math.prod(shape[n:]), math.prod(shape[:n])
+
+
+def joined(layout: str, shapes: list) -> tuple[tuple[int, ...], list[int]]:
+  """The shape of a tensor that holds weights of these shapes on disk, and where
+  each begins: a row, or its turn.
+  """
+  if layout == 'interleaved':
+    shape = (*shapes[0][:-1], len(shapes) * shapes[0][-1])
+    return shape, list(range(len(shapes)))
+  ends = np.cumsum([0, *(shape[0] for shape in shapes)])
+  return (int(ends[-1]), *shapes[0][1:]), [int(x) for x in ends[:-1]]
 
 
 def to_disk(layout: str, ours: np.ndarray) -> np.ndarray:
@@ -74,6 +88,8 @@ def read_into(out: np.ndarray, source, piece, index: tuple[slice, ...]) -> None:
     out: contiguous, of the part's shape; values are cast to its dtype.
     source: safetensors slice of the tensor on disk.
   """
+  if piece.layout in WHOLE:
+    return _read_whole(out, source, piece, index)
   (top, bottom), *columns = _rectangle(piece.layout, piece.shape, index)
   flat = out.reshape(disk_shape(piece.layout, out.shape)[:: _step(piece)])
   flat = flat.T if piece.layout in INPUTS else flat
@@ -85,6 +101,17 @@ def read_into(out: np.ndarray, source, piece, index: tuple[slice, ...]) -> None:
     flat[row - top : end - top] = source[
       (where, *[slice(a, b) for a, b in columns])
     ]
+
+
+def _read_whole(out, source, piece, index: tuple[slice, ...]) -> None:
+  """`read_into` of a tensor of all experts, one of them at a time."""
+  bounds = [s.indices(n)[:2] for s, n in zip(index, piece.shape)]
+  turns = source.get_shape()[-1] // piece.shape[-1]
+  *lead, (first, last) = bounds
+  lead, end = lead[1:], slice(first * turns, last * turns)
+  for i, expert in enumerate(range(*bounds[0])):
+    where = (slice(expert, expert + 1), *[slice(a, b) for a, b in lead], end)
+    out[i] = source[where][0][..., piece.start % turns :: turns]
 
 
 def _step(piece) -> int:
@@ -186,6 +213,9 @@ def on_disk(shape, pieces: list, flat: dict, dtype) -> np.ndarray:
   out = np.empty(shape, dtype)
   for piece in pieces:
     ours = np.asarray(flat[piece.leaf][piece.at])
+    if piece.layout == 'interleaved':
+      out[..., piece.start :: shape[-1] // ours.shape[-1]] = ours
+      continue
     rows = disk_shape(piece.layout, piece.shape)[0]
     theirs = to_disk(piece.layout, ours)
     out[piece.start : piece.start + rows] = theirs

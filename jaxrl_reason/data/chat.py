@@ -34,6 +34,11 @@ QA = 'Question: {question}\nAnswer:'
 # Plain templates by name; '{question}' is the problem's text.
 PLAIN = {'none': '{question}', 'r1_zero': R1_ZERO, 'boxed': BOXED, 'qa': QA}
 ADDITIONAL = 'additional_chat_templates'  # a folder of them, by name
+# What a recipe or a flag says of thinking, as `ChatTemplate.render` takes it.
+THINKING = {'': None, 'on': True, 'off': False}
+THINKING |= {effort: effort for effort in ('low', 'medium', 'high')}
+# What ends a message of gpt-oss where it is the last, and where it is not.
+RETURN, END = '<|return|>', '<|end|>'
 # What stands for an assistant's text while the text around it is rendered.
 MARK = 'jaxrl-reason-assistant-text'
 
@@ -79,7 +84,7 @@ class ChatTemplate:
     messages: Messages,
     *,
     add_generation_prompt: bool = True,
-    enable_thinking: bool | None = None,
+    enable_thinking: bool | str | None = None,
     name: str | None = None,
     **variables: Any,
   ) -> str:
@@ -87,7 +92,9 @@ class ChatTemplate:
 
     Args:
       add_generation_prompt: end where the assistant begins to speak.
-      enable_thinking: a switch of templates that have it; None: not given.
+      enable_thinking: a switch of templates that have it, as `enable_thinking`
+        or `thinking`; or the `reasoning_effort` of those that have that; None:
+        not given.
       name: of the template; None: 'tool_use' where there are tools and such a
         template, else 'default'.
       variables: others that the template reads (`tools`, `documents`, ...).
@@ -100,8 +107,11 @@ class ChatTemplate:
       name = 'tool_use' if with_tools else 'default'
     if name not in self.templates:
       raise ValueError(f'no chat template {name!r}: {list(self.templates)}')
-    if enable_thinking is not None:
-      variables['enable_thinking'] = enable_thinking
+    if isinstance(enable_thinking, str):
+      variables['reasoning_effort'] = enable_thinking
+    elif enable_thinking is not None:
+      names = 'enable_thinking', 'thinking'
+      variables |= dict.fromkeys(names, enable_thinking)
     given = {'tools': None, 'documents': None, **self.tokens, **variables}
     given |= {
       'messages': messages,
@@ -223,7 +233,18 @@ def next_turn(
   # The template's end of a turn may be none of the tokenizer's (Gemma).
   end = _end_of_turn(template, tokenizer, messages)
   stops = {*tokenizer.eos_ids, *end[-1:]}
-  stopped = len(sampled) > 0 and sampled[-1] in stops
-  if stopped and between[: len(end)] == end:
-    between = between[len(end) :]  # the end of the turn is there already
+  if len(sampled) > 0 and sampled[-1] in stops:
+    between = between[_n_said(tokenizer, end, sampled[-1], between) :]
   return [*ids, *sampled, *between]
+
+
+def _n_said(tokenizer, end: list[int], stop: int, between: list[int]) -> int:
+  """How many of the tokens after a turn, whose end is `end`, are there already
+  where it stopped with a token.
+  """
+  if end and between[: len(end)] == end:
+    return len(end)
+  # The next speaker's token may be the end (GLM); and gpt-oss ends a last
+  # message otherwise than one among others.
+  texts = [tokenizer.token_text(i) for i in (stop, *between[:1])]
+  return int(between[:1] == [stop] or texts == [RETURN, END])

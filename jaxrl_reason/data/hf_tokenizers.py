@@ -33,6 +33,9 @@ SPACE = '\u2581'
 # Appended to a SentencePiece model: protobuf merges it into the message, as
 # normalizer_spec {add_dummy_prefix: false}.
 NO_PREFIX = b'\x1a\x02\x18\x00'
+# Special tokens that texts show all the same: they tell thoughts from answers
+# (`rewards.thoughts`).
+CHANNELS = frozenset(('<|start|>', '<|channel|>', '<|message|>', '<|end|>'))
 
 
 def read_json(path: epath.Path) -> dict:
@@ -86,11 +89,13 @@ class _FolderTokenizer(base._Tokenizer):
     known |= set() if self.bos_id is None else {self.bos_id}
     self._texts = {i: text for text, i in ids.items()}
     size = max(max(self._texts), *known) + 1
+    channels = {ids[x] for x in CHANNELS} if ids.keys() >= CHANNELS else set()
+    hidden = known - (channels - {self.pad_id, *self.eos_ids})
     super().__init__(
-      [b'' if i in known else table.get(i, b'') for i in range(size)]
+      [b'' if i in hidden else table.get(i, b'') for i in range(size)]
     )
     self.special_ids = tuple(
-      i for i, data in enumerate(self._token_bytes) if not data
+      i for i, x in enumerate(self._token_bytes) if not x or i in channels
     )
     wants_bos = c.get('add_bos_token', self._adds_bos())
     bos = wants_bos and self.bos_id is not None

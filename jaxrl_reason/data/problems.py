@@ -250,7 +250,7 @@ def renderer(c, problems: Problems, tokenizer, folder, tools=None):
       raise ValueError(f'data.shots={c.shots} needs a plain data.template')
     template = chat.load(_folder(c, folder), c.day)
     system = [{'role': 'system', 'content': c.system}] if c.system else []
-    thinking = {'': None, 'on': True, 'off': False}[c.thinking]
+    thinking = chat.THINKING[c.thinking]
     return lambda question: template.render(
       [*system, {'role': 'user', 'content': question}],
       enable_thinking=thinking,
@@ -285,8 +285,10 @@ def rendered(
       for name, (section, part) in problems.parts.items()
     }
     return mixed(parts, c)
-  if c.thinking not in ('', 'on', 'off'):
-    raise ValueError(f'data.thinking={c.thinking!r}: choose on, off or ""')
+  if c.thinking not in chat.THINKING:
+    raise ValueError(
+      f'data.thinking={c.thinking!r}: choose on, off, low, medium, high or ""'
+    )
   render = renderer(c, problems, tokenizer, folder, tools)
   if render is None:
     return problems

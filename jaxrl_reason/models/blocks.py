@@ -14,8 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models.config import ACTIVATIONS, REMAT, Config
-from jaxrl_reason.models.parts import attention, layers, moe, rope
+from jaxrl_reason.models.config import ACTIVATIONS, LAYERS, REMAT, Config
+from jaxrl_reason.models.parts import attention, latent, layers, moe, rope
+
+# Weights of attention that `attend` takes, beside what it attends with.
+BESIDE_HEADS = 'sinks', 'kv_up'
 
 
 def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
@@ -58,7 +61,9 @@ def _qkv(x, p, c: Config, angles):
       flat = y.shape[:-2] if c.qk_norm_over == 'projection' else y.shape[:-1]
       y = norm(y.reshape(*flat, -1), p, name + '_norm', c).reshape(y.shape)
     rotated = name != 'v' and angles is not None
-    out.append(rope.rotate(y, *angles) if rotated else y)
+    if rotated:
+      y = rope.rotate(y, *angles, interleaved=c.rope_interleaved)
+    out.append(y)
   return out
 
 
@@ -67,22 +72,36 @@ def _scaled(y: jax.Array, c: Config) -> jax.Array:
   return y if c.residual_scale == 1 else y * c.residual_scale
 
 
+def _shared(h: jax.Array, p: dict, act: Callable) -> jax.Array:
+  """The mlp of all tokens beside experts, and the part of it that counts."""
+  y = layers.gated_mlp(h, p, act)
+  if 'part' not in p:
+    return y
+  part = jax.nn.sigmoid(layers.dense(h, p['part']).astype(jnp.float32))
+  return (y * part).astype(y.dtype)
+
+
 def block(x, p, c: Config, angles, attend, routes=None):
   """Computes one layer; `attend(q, k, v) -> (out, kv)` is what differs between
-  training, prefill and decoding. x: [...,D]; returns (x, (kv, used)), where
-  used are the routes and router probabilities of experts, if any.
+  training, prefill and decoding. It also takes the sinks of a layer with some,
+  and of a latent layer (q, kept, kv_up=). x: [...,D]; returns (x, (kv, used)),
+  where used are the routes and router probabilities of experts, if any.
   """
   h = norm(x, p, 'attn_norm', c)
-  out, kv = attend(*_qkv(h, p['attn'], c, angles))
+  beside = {k: v for k, v in p['attn'].items() if k in BESIDE_HEADS}
+  heads = latent.heads_of if c.kv_rank else _qkv
+  out, kv = attend(*heads(h, p['attn'], c, angles), **beside)
   o = p['attn']['o'].reshape(-1, c.width)
   out = out.reshape(*x.shape[:-1], -1)
   y = layers.dense(out, o, p['attn'].get('o_bias'))
   x = x + _scaled(norm(y, p, 'attn_post_norm', c), c)
   h, used, act = norm(x, p, 'mlp_norm', c), None, ACTIVATIONS[c.activation]
-  if c.experts:
+  if 'router' in p['mlp']:
     y, used = moe.mlp(h, p['mlp'], c, act, routes)
   else:
     y = layers.gated_mlp(h, p['mlp'], act)
+  if 'shared_mlp' in p:
+    y = y + _shared(h, p['shared_mlp'], act)
   x = x + _scaled(norm(y, p, 'mlp_post_norm', c), c)
   if 'steer' in p:  # models.steering
     x = x + p['steer'].astype(x.dtype)
@@ -91,11 +110,12 @@ def block(x, p, c: Config, angles, attend, routes=None):
 
 def _of_layer(c: Config, positions, room: int):
   """What layers differ in: (windows, flags, f). Windows are the distinct ones;
-  f(flags of a layer) -> (angles, index of its window). Flags are arrays [L]
-  of what differs between layers; where all are alike there are none, and f
-  gives constants of the scan.
+  f(flags of a layer) -> (angles, index of its window). Flags are, by stack,
+  arrays [its layers] of what differs between layers; where all are alike there
+  are none, and f gives constants of the scan.
   """
-  tables = [rope.angles(r, positions, c.head_dim, room) for r in c.rope_tables]
+  width = c.rotary_dim
+  tables = [rope.angles(r, positions, width, room) for r in c.rope_tables]
   of_layers = c.layer_windows
   windows = tuple(dict.fromkeys(of_layers))
   # Index of a layer's table; layers without positions turn by nothing.
@@ -115,7 +135,51 @@ def _of_layer(c: Config, positions, room: int):
       angles = trees.take(stacked, flags['rope'])
     return angles, flags.get('window', 0)
 
-  return windows, flags, f
+  of_stack = {
+    name: {
+      k: x if len(stack) == c.layers else x[jnp.asarray(stack)]
+      for k, x in flags.items()
+    }
+    for name, stack in c.stacks.items()
+  }
+  return windows, of_stack, f
+
+
+def _by_stack(c: Config, routes: jax.Array | None) -> dict:
+  """Routes [layers with experts,...] as each stack's."""
+  at = {layer: i for i, layer in enumerate(c.routed_layers)}
+  out = dict.fromkeys(c.stacks)
+  for name, stack in c.stacks.items():
+    mine = [at[layer] for layer in stack if layer in at]
+    if routes is not None and mine:
+      whole = len(mine) == len(at)
+      out[name] = routes if whole else routes[jnp.asarray(mine)]
+  return out
+
+
+def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
+  """Runs body(x, part of xs of a layer) -> (x, y) over the layers.
+
+  Args:
+    xs: by stack, trees of arrays [its layers,...].
+
+  Returns:
+    (x, by stack, the layers' y, stacked).
+  """
+  done, out = dict.fromkeys(c.stacks, 0), {name: [] for name in c.stacks}
+  for name, n in c.runs:
+    first = done[name]
+    done[name] += n
+    part = xs[name]
+    if n < len(c.stacks[name]):
+      part = jax.tree.map(lambda a, i=first, n=n: a[i : i + n], part)
+    x, ys = jax.lax.scan(body, x, part, unroll=1 if c.scan else n)
+    out[name].append(ys)
+
+  def joined(*parts):
+    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
+
+  return x, {name: jax.tree.map(joined, *ys) for name, ys in out.items()}
 
 
 def through(
@@ -138,13 +202,13 @@ def through(
     attention_of: windows -> attend(q, k, v, which, memory) -> (out, kept), with
       the distinct windows of layers, a layer's index among them, and its part
       of `memory`.
-    memory: arrays [L,...], or None.
-    routes: int [L,N,T,k] to replay, or None.
+    memory: by stack of layers, arrays [its layers,...]; or None.
+    routes: int [L,N,T,k] of the layers with experts to replay, or None.
     weights: [N,T], how often a token counts in the experts' load; None: once.
 
   Returns:
-    (hidden [N,T,D], (kept, used)), the latter stacked over layers [L,...]; of
-    experts, used is {'routes': int [L,N,T,k], 'load_balance': f32 [L]}.
+    (hidden [N,T,D], (kept, used)): kept by stack, [its layers,...]; used, of
+    the layers with experts, {'routes': int [L,N,T,k], 'load_balance': f32 [L]}.
   """
   # Padding becomes zeros here, so whatever it embeds to (NaN included) never
   # meets a real token, not even times a zero weight.
@@ -158,8 +222,8 @@ def through(
     p, flags, memory, routes = xs
     angles, which = of_layer(flags)
 
-    def of_this(q, k, v):
-      return attend(q, k, v, which, memory)
+    def of_this(*heads, **beside):
+      return attend(*heads, which, memory, **beside)
 
     x, (kept, used) = block(x, p, c, angles, of_this, routes)
     if used is not None:
@@ -174,13 +238,15 @@ def through(
 
   if c.remat != 'none':
     body = jax.checkpoint(body, policy=REMAT[c.remat])
-  x, aux = jax.lax.scan(
-    body,
-    sharding.tokens(x),
-    (params['layers'], flags, memory, routes),
-    unroll=1 if c.scan else c.layers,
-  )
-  return norm(x, params, 'final_norm', c), aux
+  memory, routes = memory or {}, _by_stack(c, routes)
+  xs = {
+    name: (params[name], flags[name], memory.get(name), routes[name])
+    for name in c.stacks
+  }
+  x, aux = _scan(c, body, sharding.tokens(x), xs)
+  kept = {name: kept for name, (kept, _) in aux.items()}
+  used = aux[LAYERS][1]
+  return norm(x, params, 'final_norm', c), (kept, used)
 
 
 def forward(
@@ -191,16 +257,18 @@ def forward(
 
   Args:
     valid: as `attention.describe` takes it.
-    keep: also return keys and values [L,N,K,T,H] as kept.
+    keep: also return keys and values by stack, [L,N,K,T,H], as kept.
   """
   rows = attention.describe(valid)
 
   def attention_of(windows):
     kernel = attention.make(rows, c, windows)
 
-    def attend(q, k, v, which, _):
-      kept = (k.swapaxes(1, 2), v.swapaxes(1, 2)) if keep else None
-      return kernel(q, k, v, which), kept
+    def attend(q, *args, kv_up=None, **sinks):
+      *kv, which, _ = args
+      kept = tuple(x.swapaxes(1, 2) for x in kv) if keep else None
+      k, v = kv if kv_up is None else latent.expanded(*kv, kv_up, c)
+      return kernel(q, k, v, which, **sinks), kept
 
     return attend
 

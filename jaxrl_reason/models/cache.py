@@ -53,7 +53,8 @@ class Cache:
   that a head's keys are contiguous for the decode step's products.
   """
 
-  prompt: tuple  # L x (keys, values), Kept of [B,K,P,H]
+  # L x (keys, values), Kept of [B,K,P,H]; of latent layers, one row for both.
+  prompt: tuple
   own: tuple  # L x (keys, values), Kept of [S,K,R,H]; P and R within windows
   prompt_mask: jax.Array  # bool [B,P]
   # Tokens a row may have, P + C: rotary tables may depend on it.
@@ -153,11 +154,14 @@ def gapped(cache: Cache, columns: int) -> Cache:
   """Gives a cache into which nothing was decoded yet as one of several turns,
   with room for so many columns.
   """
-  s, heads, _, width = cache.own[0][0].values.shape
-  dtype = cache.own[0][0].values.dtype
-  blank = empty(s, heads, columns, width, dtype)
+
+  def blank(kept):
+    s, heads, _, width = kept.values.shape
+    return empty(s, heads, columns, width, kept.values.dtype)
+
+  s = len(cache.own[0][0].values)
   at = sharding.rows(jnp.full((s, columns), -1, jnp.int32))
-  own = tuple((blank, blank) for _ in cache.own)
+  own = tuple(tuple(blank(x) for x in layer) for layer in cache.own)
   return cache.replace(own=own, at=at)
 
 
@@ -184,7 +188,7 @@ def place(cache: Cache, t: jax.Array, column):
     )
   of_prompt = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   queries, masks = positions.reshape(b, -1, 1), {}
-  for window, (keys, _) in dict(zip(cache.windows, cache.prompt)).items():
+  for window, (keys, *_) in dict(zip(cache.windows, cache.prompt)).items():
     prompt = jnp.broadcast_to(
       cache.prompt_mask[:, None], (b, s // b * o, of_prompt.shape[2])
     )
@@ -267,7 +271,7 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
   # A prompt token's position, and with it its distance, is its own.
   at = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   masks = {}
-  for window, (keys, _) in dict(zip(cache.windows, cache.own)).items():
+  for window, (keys, *_) in dict(zip(cache.windows, cache.own)).items():
     r = keys.values.shape[2]
     prompt = cache.prompt_mask[:, None]
     if window:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 
 import jax
@@ -15,9 +16,18 @@ REMAT = {
   # Products with weights kept; attention scores recomputed.
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
+LAYERS, DENSE = 'layers', 'dense_layers'  # stacks of layers with equal weights
+
+
+def gelu_quick(x: jax.Array) -> jax.Array:
+  """Computes x sigmoid(1.702 x) (https://arxiv.org/abs/1606.08415)."""
+  return x * jax.nn.sigmoid(1.702 * x)
+
+
 ACTIVATIONS = {
   'silu': jax.nn.silu,
   'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
+  'gelu_quick': gelu_quick,
 }
 NOPE = -1  # in Config.rope_of_layer: a layer without positions
 CHOICES = {
@@ -28,6 +38,7 @@ CHOICES = {
   'activation': tuple(ACTIVATIONS),
   'norm_place': ('pre', 'post', 'sandwich'),
   'qk_norm_over': ('head', 'projection'),
+  'router': ('softmax', 'sigmoid'),
 }
 PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
 
@@ -93,11 +104,20 @@ class Config:
   qk_norm_over: str = 'head'  # or the whole projection (OLMo 2)
   query_scale: float = 0.0  # of attention scores; 0: head_dim**-0.5
   attention_cap: float = 0.0  # scores become cap * tanh(scores / cap)
+  # Latent attention (`parts.latent`): ranks of what keys and values, and
+  # queries, are projected from (0: not latent, from all of x), features of a
+  # head that turn (0: all, or by the table), width of values (0: of heads).
+  kv_rank: int = 0
+  q_rank: int = 0
+  rope_dim: int = 0
+  value_dim: int = 0
+  sinks: bool = False  # a learned score per head that is nobody's (gpt-oss)
   logit_cap: float = 0.0  # the same for logits
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
   residual_scale: float = 1.0  # of what attention and mlp add (Granite)
   logit_divisor: float = 1.0
   ropes: tuple[Rope, ...] = ()  # tables; (): one of rope_theta
+  rope_interleaved: bool = False  # pairs of neighbours turn, not of halves
   rope_of_layer: tuple[int, ...] = ()  # each layer's table, or NOPE
   windows: tuple[
     int, ...
@@ -105,6 +125,17 @@ class Config:
   experts: int = 0  # 0: one mlp for all tokens
   experts_per_token: int = 0
   expert_norm: bool = False  # the chosen experts' weights sum to 1
+  expert_scale: float = 1.0  # of the chosen experts' weights, after that
+  expert_bias: bool = False  # on the router and on experts' gate, up and down
+  mlp_limit: float = 0.0  # of experts' gates and ups (`layers.gate`); 0: none
+  router: str = 'softmax'  # of all scores, or sigmoid of each
+  choice_bias: bool = False  # added to the scores that experts are chosen by
+  expert_groups: int = 1  # experts are chosen within the best of so many groups
+  groups_per_token: int = 1
+  shared_mlp: int = 0  # width of an mlp of all tokens beside experts; 0: none
+  shared_gate: bool = False  # which is multiplied by sigmoid(x w)
+  dense_layers: int = 0  # the first layers, which have one mlp and no experts
+  dense_mlp: int = 0  # its width
 
   def __post_init__(self):
     if self.heads % self.kv_heads:
@@ -135,6 +166,38 @@ class Config:
         f'model.experts_per_token={self.experts_per_token} of '
         f'model.experts={self.experts}'
       )
+    self._check_experts()
+
+  def _check_experts(self):
+    if not self.experts:
+      for name in ('expert_bias', 'mlp_limit', 'choice_bias', 'shared_mlp'):
+        if getattr(self, name):
+          raise ValueError(f'model.{name} is of experts: model.experts=0')
+      if self.dense_layers:
+        raise ValueError('model.dense_layers are beside experts, of which: 0')
+      return
+    n, used = self.expert_groups, self.groups_per_token
+    if n < 1 or self.experts % n or not 1 <= used <= n:
+      raise ValueError(
+        f'model.groups_per_token={used} of model.expert_groups={n}, which '
+        f'divide model.experts={self.experts}'
+      )
+    if self.experts_per_token > used * (self.experts // n):
+      raise ValueError(
+        f'model.experts_per_token={self.experts_per_token}: there are '
+        f'{used * (self.experts // n)} in model.groups_per_token={used}'
+      )
+    if n > 1 and self.experts // n < 2:
+      raise ValueError(
+        f'model.expert_groups={n}: groups go by the sum of their best two'
+      )
+    if not 0 <= self.dense_layers < self.layers or (
+      bool(self.dense_layers) != bool(self.dense_mlp)
+    ):
+      raise ValueError(
+        f'model.dense_layers={self.dense_layers} of model.layers='
+        f'{self.layers}, model.dense_mlp={self.dense_mlp} wide'
+      )
 
   def _check_layers(self):
     for name in ('rope_of_layer', 'windows'):
@@ -146,7 +209,8 @@ class Config:
     used = {i for i in self.layer_ropes if i != NOPE}
     if not used <= set(range(len(self.rope_tables))):
       raise ValueError(f'model.rope_of_layer={self.rope_of_layer} of tables')
-    widths = {rotary_width(r, self.head_dim) for r in self.rope_tables}
+    self._check_latent()
+    widths = {rotary_width(r, self.rotary_dim) for r in self.rope_tables}
     if len(widths) > 1 or min(widths) % 2:
       # One even width, since layers select their table inside a scan.
       raise ValueError(f'model.ropes rotate {sorted(widths)} features')
@@ -157,6 +221,37 @@ class Config:
           f'model.ropes: longrope divides {len(r.short)} and {len(r.long)} '
           f'frequencies (short_factor, long_factor), and heads rotate {n}'
         )
+
+  def _check_latent(self):
+    if not self.kv_rank:
+      for name in ('q_rank', 'rope_dim', 'value_dim'):
+        if getattr(self, name):
+          raise ValueError(f'model.{name} is of latent attention: kv_rank=0')
+      return
+    if not 0 < self.rope_dim < self.head_dim or self.value_dim < 1:
+      raise ValueError(
+        f'model.rope_dim={self.rope_dim} of model.head_dim={self.head_dim}, '
+        f'model.value_dim={self.value_dim} wide'
+      )
+    if self.kv_heads != self.heads or any(self.layer_windows) or self.sinks:
+      raise ValueError(
+        'model.kv_rank: latent attention with fewer heads of keys, windows or '
+        'sinks is not there'
+      )
+
+  @functools.cached_property
+  def rotary_dim(self) -> int:
+    """Counts the features of a head that rotary tables may turn."""
+    return self.rope_dim or self.head_dim
+
+  @functools.cached_property
+  def cached(self) -> tuple[tuple[int, int], ...]:
+    """Returns (heads, width) of what a cache keeps of a token: keys and values,
+    or one row for all heads.
+    """
+    if self.kv_rank:
+      return ((1, self.kv_rank + self.rope_dim),)
+    return ((self.kv_heads, self.head_dim),) * 2
 
   @functools.cached_property
   def prefill_sizes(self) -> dict[str, int]:
@@ -184,3 +279,34 @@ class Config:
     all.
     """
     return self.windows or (0,) * self.layers
+
+  @functools.cached_property
+  def stacks(self) -> dict[str, tuple[int, ...]]:
+    """Returns the layers whose weights lie stacked, by the stack's name."""
+    out = {LAYERS: tuple(range(self.dense_layers, self.layers))}
+    if self.dense_layers:
+      out[DENSE] = tuple(range(self.dense_layers))
+    return out
+
+  @functools.cached_property
+  def stack_of_layer(self) -> tuple[tuple[str, int], ...]:
+    """Returns every layer's stack, and its place there."""
+    found = {
+      i: (name, at)
+      for name, stack in self.stacks.items()
+      for at, i in enumerate(stack)
+    }
+    return tuple(found[i] for i in range(self.layers))
+
+  @functools.cached_property
+  def routed_layers(self) -> tuple[int, ...]:
+    """Returns the layers that have experts."""
+    return self.stacks[LAYERS] if self.experts else ()
+
+  @functools.cached_property
+  def runs(self) -> tuple[tuple[str, int], ...]:
+    """Returns the stacks in the order of layers, and how many of each follow
+    on one another.
+    """
+    names = [name for name, _ in self.stack_of_layer]
+    return tuple((k, len(list(g))) for k, g in itertools.groupby(names))

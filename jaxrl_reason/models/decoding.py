@@ -14,31 +14,43 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import blocks
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import NOPE, Config
-from jaxrl_reason.models.parts import attention, layers, moe, rope
+from jaxrl_reason.models.parts import (
+  attention,
+  cached,
+  latent,
+  layers,
+  moe,
+  rope,
+)
+
+EXACT = 'norm', 'sinks', 'choice_bias'  # ends of paths of what stays float32
 
 
 def decode_params(c: Config, specs: Any, params: Any) -> Any:
   """Weights as decoding reads them: cast and gathered once per generation, not
-  once per token, and one tree per layer. Norms stay float32, as in training.
+  once per token, and one tree per layer. Norms, and what joins scores, stay
+  float32, as in training.
 
   Args:
     specs: of the parameters.
   """
   cast = trees.map_with_path(
-    lambda path, x: x if path.endswith('norm') else layers.cast(x, c.dtype),
+    lambda path, x: x if path.endswith(EXACT) else layers.cast(x, c.dtype),
     params,
     is_leaf=layers.is_weight,
   )
   cast = sharding.constrain(cast, specs, sharding.DECODE_RULES)
   layers_ = [
-    jax.tree.map(lambda x, i=i: x[i], cast['layers']) for i in range(c.layers)
+    jax.tree.map(lambda x, i=i: x[i], cast[name])
+    for name, i in c.stack_of_layer
   ]
-  return cast | {'layers': layers_}
+  ends = {k: v for k, v in cast.items() if k not in c.stacks}
+  return ends | {'layers': layers_}
 
 
 def _prompts(params: Any, c: Config, tokens, valid, room: int):
-  """(hidden of the last token [B,D], keys and values [L,B,K,P,H], routes
-  [B,P,L,k] or None) of prompts [B,P], left-padded.
+  """(hidden of the last token [B,D], keys and values by stack [L,B,K,P,H],
+  routes [B,P,L,k] or None) of prompts [B,P], left-padded.
   """
   h, (kv, used) = blocks.forward(params, c, tokens, valid, room, keep=True)
   return h[:, -1], kv, used and jnp.moveaxis(used['routes'], 0, 2)
@@ -71,7 +83,7 @@ def _prompts_by_width(params: Any, c: Config, tokens, valid, room: int):
 
 def _chunk(params: Any, c: Config, tokens, rows, start, n: int, room: int, kv):
   """`blocks.through` of columns start to start + n - 1 of prompts [B,P], after
-  those whose keys and values kv [L,B,K,P,H] holds.
+  those whose keys and values kv, by stack [L,B,K,P,H], holds.
   """
 
   def part(x):
@@ -83,10 +95,15 @@ def _chunk(params: Any, c: Config, tokens, rows, start, n: int, room: int, kv):
   def attention_of(windows):
     kernel = attention.between(own, rows, ordered, c, windows)
 
-    def attend(q, k, v, which, memory):
-      new = tuple(sharding.gathered(x).swapaxes(1, 2) for x in (k, v))
+    def attend(q, *args, kv_up=None, **sinks):
+      *kv, which, memory = args
+      new = tuple(sharding.gathered(x).swapaxes(1, 2) for x in kv)
       all_ = [_write(old, x, start, 2) for old, x in zip(memory, new)]
-      return kernel(q, *(x.swapaxes(1, 2) for x in all_), which), new
+      both = [x.swapaxes(1, 2) for x in all_]
+      if kv_up is None:
+        return kernel(q, *both, which, **sinks), new
+      out = kernel(latent.absorbed(q, kv_up, c), *both * 2, which)
+      return latent.opened(out, kv_up, c), new
 
     return attend
 
@@ -108,15 +125,20 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
   tokens, valid = (jnp.pad(x, ((0, 0), (extra, 0))) for x in (tokens, valid))
   rows = attention.describe(valid)
   total = length + extra
-  shape = c.layers, b, c.kv_heads, total, c.head_dim
-  blank = sharding.rows(jnp.zeros(shape, c.dtype), axis=1)
+
+  def blank(n):
+    shapes = [(n, b, heads, total, width) for heads, width in c.cached]
+    return tuple(
+      sharding.rows(jnp.zeros(shape, c.dtype), axis=1) for shape in shapes
+    )
+
   state = {
     'start': jnp.argmax(jnp.any(valid, axis=0)) // n * n,
     'last': sharding.rows(jnp.zeros((b, c.width), c.dtype)),
-    'kv': (blank, blank),
+    'kv': {k: blank(len(v)) for k, v in c.stacks.items()},
   }
   if c.experts:
-    routes = (c.layers, b, total, c.experts_per_token)
+    routes = (len(c.routed_layers), b, total, c.experts_per_token)
     dtype = moe.route_dtype(c.experts)
     state['routes'] = jnp.full(routes, moe.UNKNOWN, dtype)
 
@@ -126,7 +148,7 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
     new = {
       'start': start + n,
       'last': h[:, -1],
-      'kv': tuple(_write(*x, start, 3) for x in zip(state['kv'], kv)),
+      'kv': jax.tree.map(lambda a, x: _write(a, x, start, 3), state['kv'], kv),
     }
     if used is not None:
       new['routes'] = _write(state['routes'], used['routes'], start, 2)
@@ -178,12 +200,18 @@ def prefill(
   prompt, own = [], []
   for i, window in enumerate(windows):
     # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
-    whole = (sharding.gathered(x[i].swapaxes(1, 2)).swapaxes(1, 2) for x in kv)
+    stack, at = c.stack_of_layer[i]
+    of_layer = (x[at].swapaxes(1, 2) for x in kv[stack])
+    whole = (sharding.gathered(x).swapaxes(1, 2) for x in of_layer)
     seen = (cache_lib.seen_of_prompt(x, window) for x in whole)
     prompt.append(tuple(cache_lib.keep(x, c.cache_dtype) for x in seen))
-    shape = rows, c.kv_heads, cache_lib.within(columns, window), c.head_dim
-    empty = cache_lib.empty(*shape, prompt[i][0].values.dtype)
-    own.append((empty, empty))
+    room, dtype = cache_lib.within(columns, window), prompt[i][0].values.dtype
+    own.append(
+      tuple(
+        cache_lib.empty(rows, heads, room, width, dtype)
+        for heads, width in c.cached
+      )
+    )
   return last, cache_lib.Cache(
     prompt=tuple(prompt),
     own=tuple(own),
@@ -200,38 +228,44 @@ def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
 
   Args:
     column: int [], or int [S,O], of each token of each row.
-    masks: by window, as `attention.attend_cached` takes them.
+    masks: by window, as `cached.attend` takes them.
 
   Returns:
     (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
   """
   tables = [
-    rope.angles(r, positions, c.head_dim, cache.room) for r in c.rope_tables
+    rope.angles(r, positions, c.rotary_dim, cache.room) for r in c.rope_tables
   ]
   x = sharding.rows(blocks.embed(params, c, tokens))
   own, routes = [], []
   for i, p in enumerate(params['layers']):
 
-    def attend(q, k, v, i=i):
-      kv = tuple(
-        cache_lib.put(buffer, new, column, c.cache_dtype)
-        for buffer, new in zip(cache.own[i], (k, v))
+    def attend(q, *new, i=i, kv_up=None, **sinks):
+      kept = tuple(
+        cache_lib.put(buffer, x, column, c.cache_dtype)
+        for buffer, x in zip(cache.own[i], new)
       )
-      out = attention.attend_cached(
+      prompt, own = cache.prompt[i], kept
+      if kv_up is not None:
+        # Keys are values as well: no part of a cache is cut out of it.
+        q, prompt, own = latent.absorbed(q, kv_up, c), prompt * 2, own * 2
+      out = cached.attend(
         q,
-        cache.prompt[i],
-        kv,
+        prompt,
+        own,
         *masks[cache.windows[i]],
         scale=c.score_scale,
         cap=c.attention_cap,
+        **sinks,
       )
-      return out, kv
+      return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
     index = c.layer_ropes[i]
     angles = None if index == NOPE else tables[index]
     x, (kv, used) = blocks.block(x, p, c, angles, attend)
     own.append(kv)
-    routes.append(used and used['routes'])
+    if used is not None:
+      routes.append(used['routes'])
   cache, used = cache.replace(own=tuple(own)), None
   if cache.routes is not None:
     used = jnp.stack(routes, axis=tokens.ndim).astype(cache.routes[1].dtype)

@@ -23,7 +23,7 @@ from flax import struct
 from jaxrl_reason import sharding
 from jaxrl_reason.models import blocks
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.parts import attention
+from jaxrl_reason.models.parts import attention, latent
 
 
 @struct.dataclass
@@ -131,13 +131,15 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
     kernel = attention.make(prompts, c, windows)
     of_own = attention.make(rows, c, windows, how.start)
 
-    def attend(q, k, v, which, _):
-      (q, own_q), *kv = map(how.cut, (q, k, v))
+    def attend(q, *args, kv_up=None, **sinks):
+      *kv, which, _ = args
+      kv = kv if kv_up is None else latent.expanded(*kv, kv_up, c)
+      (q, own_q), *kv = map(how.cut, (q, *kv))
       keys = [
         jnp.concatenate([how.for_rows(first), own], axis=1) for first, own in kv
       ]
-      out = kernel(q, *(first for first, _ in kv), which)
-      return how.join(out, of_own(own_q, *keys, which)), None
+      out = kernel(q, *(first for first, _ in kv), which, **sinks)
+      return how.join(out, of_own(own_q, *keys, which, **sinks)), None
 
     return attend
 

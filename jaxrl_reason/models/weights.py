@@ -3,11 +3,12 @@ values. Layers are stacked on a leading axis.
 """
 
 from jaxrl_reason.models import spec
-from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.config import DENSE, LAYERS, Config
 
 # Name of a projection -> how many of its dimensions, after those of layers and
 # experts, are inputs; the rest are outputs.
 N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
+N_INPUTS |= {'q_down': 1, 'q_up': 1, 'kv_down': 1, 'kv_up': 1}
 
 
 def split(path: str, s: spec.Spec) -> tuple[int, int]:
@@ -20,6 +21,37 @@ def split(path: str, s: spec.Spec) -> tuple[int, int]:
 def _norm(c: Config, axis: str | None, n: int) -> spec.Spec:
   """A norm that begins as multiplication by 1."""
   return spec.Spec((n,), (axis,), 'zeros' if c.norm_offset else 'ones')
+
+
+def _latent(c: Config, depth: float) -> dict:
+  """The weights of `parts.latent`."""
+  d, q, h, u = c.width, c.heads, c.head_dim, c.value_dim
+
+  def down(name: str, rank: int, beside: int) -> dict:
+    shape = d, rank + beside
+    out = {
+      name: spec.Spec(shape, ('embed', None), fan_in=d),
+      f'{name}_norm': _norm(c, None, rank),
+    }
+    if c.bias:
+      out[f'{name}_bias'] = spec.Spec((shape[1],), (None,), 'zeros')
+    return out
+
+  def up(rank: int, width: int) -> spec.Spec:
+    return spec.Spec((rank, q, width), (None, 'heads', None), fan_in=rank)
+
+  attn = down('kv_down', c.kv_rank, c.rope_dim)
+  attn['kv_up'] = up(c.kv_rank, h - c.rope_dim + u)
+  if c.q_rank:
+    attn |= down('q_down', c.q_rank, 0) | {'q_up': up(c.q_rank, h)}
+  else:
+    attn['q'] = spec.Spec((d, q, h), ('embed', 'heads', None), fan_in=d)
+  attn['o'] = spec.Spec(
+    (q, u, d), ('heads', None, 'embed'), scale=depth * (q * u) ** -0.5
+  )
+  if c.o_bias:
+    attn['o_bias'] = spec.Spec((d,), (None,), 'zeros')
+  return attn
 
 
 def _attention(c: Config, depth: float) -> dict:
@@ -41,6 +73,8 @@ def _attention(c: Config, depth: float) -> dict:
       attn[name + '_bias'] = spec.Spec((heads, h), (axis, None), 'zeros')
   if c.o_bias:
     attn['o_bias'] = spec.Spec((d,), (None,), 'zeros')
+  if c.sinks:
+    attn['sinks'] = spec.Spec((q,), ('heads',), 'zeros')
   if c.qk_norm:
     over = c.qk_norm_over == 'projection'
     attn |= {
@@ -50,11 +84,11 @@ def _attention(c: Config, depth: float) -> dict:
   return attn
 
 
-def _mlp(c: Config, depth: float) -> dict:
-  d, f = c.width, c.mlp
+def _mlp(c: Config, depth: float, f: int, experts: int = 0) -> dict:
+  d = c.width
   # Expert weights are split by expert, so not by width as well.
-  lead, axes = ((c.experts,), ('expert',)) if c.experts else ((), ())
-  embed = None if c.experts else 'embed'
+  lead, axes = ((experts,), ('expert',)) if experts else ((), ())
+  embed = None if experts else 'embed'
   mlp = {
     'gate': spec.Spec((*lead, d, f), (*axes, embed, 'mlp'), fan_in=d),
     'up': spec.Spec((*lead, d, f), (*axes, embed, 'mlp'), fan_in=d),
@@ -62,16 +96,47 @@ def _mlp(c: Config, depth: float) -> dict:
       (*lead, f, d), (*axes, 'mlp', embed), scale=depth * f**-0.5
     ),
   }
-  if c.mlp_bias:
+  if c.expert_bias if experts else c.mlp_bias:
     for name, n, axis in (
       ('gate', f, 'mlp'),
       ('up', f, 'mlp'),
       ('down', d, None),
     ):
-      mlp[name + '_bias'] = spec.Spec((n,), (axis,), 'zeros')
-  if c.experts:
-    mlp['router'] = spec.Spec((d, c.experts), ('embed', None), fan_in=d)
-  return mlp
+      mlp[name + '_bias'] = spec.Spec((*lead, n), (*axes, axis), 'zeros')
+  return mlp | (_router(c) if experts else {})
+
+
+def _router(c: Config) -> dict:
+  router = spec.Spec((c.width, c.experts), ('embed', None), fan_in=c.width)
+  out = {'router': router}
+  bias = spec.Spec((c.experts,), (None,), 'zeros')
+  if c.expert_bias:
+    out['router_bias'] = bias
+  if c.choice_bias:
+    out['choice_bias'] = bias
+  return out
+
+
+def _layer(c: Config, depth: float, stack: str) -> dict:
+  """One layer of a stack."""
+  attention = _latent if c.kv_rank else _attention
+  layer = {'attn': attention(c, depth)}
+  if stack == DENSE:
+    layer['mlp'] = _mlp(c, depth, c.dense_mlp)
+  else:
+    layer['mlp'] = _mlp(c, depth, c.mlp, c.experts)
+    if c.shared_mlp:
+      layer['shared_mlp'] = _mlp(c, depth, c.shared_mlp)
+    if c.shared_gate:
+      shape = c.width, 1
+      part = spec.Spec(shape, ('embed', None), fan_in=c.width)
+      layer['shared_mlp']['part'] = part
+  for name in ('attn', 'mlp'):
+    if c.norm_place != 'post':
+      layer[name + '_norm'] = _norm(c, None, c.width)
+    if c.norm_place != 'pre':
+      layer[name + '_post_norm'] = _norm(c, None, c.width)
+  return layer
 
 
 def specs(c: Config) -> dict:
@@ -80,12 +145,6 @@ def specs(c: Config) -> dict:
   # Residual outputs start smaller with depth (GPT-2), so that the sum of 2L
   # of them has the scale of one.
   depth = (2 * c.layers) ** -0.5
-  layer = {'attn': _attention(c, depth), 'mlp': _mlp(c, depth)}
-  for name in ('attn', 'mlp'):
-    if c.norm_place != 'post':
-      layer[name + '_norm'] = _norm(c, None, d)
-    if c.norm_place != 'pre':
-      layer[name + '_post_norm'] = _norm(c, None, d)
   tree = {
     # Unit inputs, unless the same weights also make the logits.
     'embed': spec.Spec(
@@ -93,7 +152,10 @@ def specs(c: Config) -> dict:
       ('vocab', 'embed'),
       scale=d**-0.5 if c.tied else 1.0,
     ),
-    'layers': spec.stack(layer, c.layers),
+    **{
+      name: spec.stack(_layer(c, depth, name), len(layers))
+      for name, layers in c.stacks.items()
+    },
     'final_norm': _norm(c, None, d),
   }
   if not c.tied:
@@ -106,10 +168,18 @@ def flops_per_token(c: Config, context: float) -> float:
   per weight that multiplies it, and four per attended feature.
   """
   attn = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads)
-  mlp = 3 * c.width * c.mlp * (c.experts_per_token or 1)
+  width = c.head_dim
+  if c.kv_rank:
+    queries, width = c.heads * c.head_dim, (c.head_dim + c.value_dim) / 2
+    attn = c.width * (c.kv_rank + c.rope_dim + c.heads * c.value_dim)
+    attn += c.kv_rank * c.heads * (c.head_dim - c.rope_dim + c.value_dim)
+    attn += c.q_rank * (c.width + queries) if c.q_rank else c.width * queries
+  mlp = 3 * c.width * (c.mlp * (c.experts_per_token or 1) + c.shared_mlp)
   router = c.width * c.experts
-  weights = c.layers * (attn + mlp + router) + c.width * c.vocab
+  weights = c.layers * attn + c.width * c.vocab
+  weights += len(c.stacks[LAYERS]) * (mlp + router)
+  weights += c.dense_layers * 3 * c.width * c.dense_mlp
   seen = sum(
     min(context, c.layer_windows[i] or context) for i in range(c.layers)
   )
-  return 2 * weights + 4 * seen * c.heads * c.head_dim
+  return 2 * weights + 4 * seen * c.heads * width

@@ -90,6 +90,28 @@ def _gemma1(*row: int) -> Config:
   return _make('gemma', (*row, 256, 256_000))
 
 
+def _gemma3(*row: int, scalar: int = 256) -> Config:
+  return _make(
+    'gemma3_text',
+    (*row, 262_208),
+    sliding_window=1024,
+    query_pre_attn_scalar=scalar,
+    rope_scaling={'rope_type': 'linear', 'factor': 8.0},
+  )
+
+
+def _gpt_oss(layers: int, experts: int) -> Config:
+  row = layers, 2880, 2880, 64, 8, 64, 201_088
+  return _make('gpt_oss', row, num_local_experts=experts)
+
+
+DEEPSEEK_ROPE = {
+  'rope_type': 'yarn',
+  'factor': 40.0,
+  'mscale': 1.0,
+  'mscale_all_dim': 1.0,
+  'original_max_position_embeddings': 4096,
+}
 # layers, width, mlp, heads, kv heads[, head width[, vocabulary]]
 ZOO = {
   'qwen2.5-0.5b': _qwen2(24, 896, 4864, 14, 2, 64, 151_936, tied=True),
@@ -144,6 +166,28 @@ ZOO = {
     (26, 1152, 6912, 4, 1, 256, 262_144),
     sliding_window=512,
   ),
+  'gemma-3-4b': _gemma3(34, 2560, 10_240, 8, 4, 256),
+  'gemma-3-12b': _gemma3(48, 3840, 15_360, 16, 8, 256),
+  'gemma-3-27b': _gemma3(62, 5376, 21_504, 32, 16, 128, scalar=168),
+  'gpt-oss-20b': _gpt_oss(24, 32),
+  'gpt-oss-120b': _gpt_oss(36, 128),
+  'qwen1.5-moe-a2.7b': _make(
+    'qwen2_moe', (24, 2048, 5632, 16, 16, 128, 151_936), rope_theta=1e6
+  ),
+  'glm-4-9b-0414': _make(
+    'glm4', (40, 4096, 13_696, 32, 2, 128, 151_552), rms_norm_eps=1e-5
+  ),
+  'glm-4.5-air': _make(
+    'glm4_moe',
+    (46, 4096, 10_944, 96, 8, 128, 151_552),
+    attention_bias=True,
+    rope_theta=1e6,
+  ),
+  'deepseek-v3': _make(
+    'deepseek_v3',
+    (61, 7168, 18_432, 128, 128, 64, 129_280),
+    rope_scaling=DEEPSEEK_ROPE,
+  ),
   'olmo-2-1b': _olmo2(16, 2048, 8192, 16, 16),
   'olmo-2-7b': _olmo2(32, 4096, 11_008, 32, 32),
   'olmo-2-13b': _olmo2(40, 5120, 13_824, 40, 40),
@@ -165,6 +209,7 @@ ZOO = {
   ),
 }
 ZOO |= {
+  'deepseek-r1': ZOO['deepseek-v3'],
   'deepseek-r1-distill-qwen-1.5b': _qwen2(
     28, 1536, 8960, 12, 2, 128, 151_936, theta=10_000.0
   ),

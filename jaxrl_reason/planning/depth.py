@@ -48,7 +48,8 @@ def depths(shape: Config) -> tuple[int, ...]:
   would cost as much.
   """
   p = period(shape)
-  rest = shape.layers % p
+  first = shape.dense_layers  # there at any depth
+  rest = first + (shape.layers - first) % p
   found = tuple(rest + p * n for n in PERIODS)
   return found if sum(found) < shape.layers else (shape.layers,)
 

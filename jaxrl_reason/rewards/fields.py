@@ -7,6 +7,8 @@ content of the last `<answer>...</answer>`.
 
 from collections.abc import Mapping
 
+from jaxrl_reason.rewards import thoughts
+
 MISSING = object()
 PARTS = ('answer', 'response', 'all')
 
@@ -53,14 +55,14 @@ def final(completion: str, part: str = 'answer') -> str | None:
 
   'all': everything; 'response': what follows the last </think>; 'answer': the
   last <answer>...</answer> of that if there is one, else all of it. A thought
-  that was begun and never ended has no response.
+  that was begun and never ended has no response (`thoughts`).
   """
   if part not in PARTS:
     raise ValueError(f'part {part!r} is none of {", ".join(PARTS)}')
   if part == 'all':
     return completion
-  _, _, response = completion.rpartition('</think>')
-  if '<think>' in response:
+  response = thoughts.response(completion)
+  if response is None:
     return None
   if part == 'answer':
     body, closed, _ = response.rpartition('</answer>')

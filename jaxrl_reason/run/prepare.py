@@ -20,7 +20,7 @@ from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
-from jaxrl_reason.run import config_checks, hosted
+from jaxrl_reason.run import config_checks, fits, hosted
 
 
 class Prepared(NamedTuple):
@@ -55,7 +55,10 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.Path) -> Prepared:
     other_run.refuse_as_model(config.model_dir)
   problems = problems_lib.load(config.data, config.seed)
   with hosts.zero_first():
-    folder = config.model_dir and pretrained.begin(config.model_dir, workdir)
+    fits.tell(config.model_dir, workdir)
+    folder = config.model_dir and pretrained.begin(
+      config.model_dir, workdir, config.model.rope_scale
+    )
     tokenizer = problems_lib.make_tokenizer(
       config.data, problems, workdir, folder
     )
@@ -120,10 +123,16 @@ def architecture(c, n_tokens: int, folder) -> transformer.Config:
   came from a folder, else of a `model` section.
   """
   c = c.to_dict() | {'remat': 'none'}
+  scale = c.pop('rope_scale')
   if not folder:
     # A multiple of 8, so that a tensor axis divides it; ids past the
     # tokenizer's decode to nothing.
     vocab = -(-n_tokens // 8) * 8
+    if scale != 1:
+      raise ValueError(
+        f'model.rope_scale={scale:g} stretches the rotary table of model_dir, '
+        'which is empty: set model.rope_theta instead'
+      )
     return transformer.Config(vocab=vocab, **c)
   shape = families.from_hf(
     hf.read_config(folder), **{k: c[k] for k in families.RUNTIME}

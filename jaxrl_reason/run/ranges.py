@@ -74,6 +74,7 @@ MODEL = {
     ('layers', 'width', 'mlp', 'heads', 'kv_heads', 'head_dim'), COUNT
   ),
   'rope_theta': POSITIVE,
+  'rope_scale': Range(1, whole=False),
   'norm_eps': AMOUNT,
   'experts': COUNT_OR_NONE,
   'experts_per_token': COUNT_OR_NONE,

@@ -8,7 +8,7 @@ import optax.contrib
 from jaxrl_reason import trees
 
 # What weight decay leaves alone: norms and biases, whose scale is not free.
-NOT_DECAYED = r'.*(norm|bias)'
+NOT_DECAYED = r'.*(norm|bias|sinks)'
 
 
 def decayed(params) -> dict:

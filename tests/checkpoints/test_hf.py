@@ -144,6 +144,20 @@ def test_a_table_must_map_every_weight_once():
     hf.plan(specs, [r for r in tensors.LLAMA if r.name != 'model.norm.weight'])
 
 
+def test_a_half_fetched_folder_is_named(folder):
+  file = folder / hf.SINGLE
+  whole = file.read_bytes()
+  for part, said in (
+    (whole[: len(whole) // 2], 'model.safetensors'),
+    (whole[:5], 'model.safetensors'),
+    (b'', 'model.safetensors'),
+    (b'version https://git-lfs.github.com/spec/v1\noid x', 'git lfs pull'),
+  ):
+    file.write_bytes(part)
+    with pytest.raises(ValueError, match=said):
+      hf.load(folder, CONFIG)
+
+
 def test_pickles_are_never_read(folder):
   (folder / hf.SINGLE).rename(folder / 'pytorch_model.bin')
   with pytest.raises(hf.BadCheckpoint, match='Pickles.*are never read'):

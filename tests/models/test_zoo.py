@@ -50,6 +50,19 @@ PUBLISHED = {
   'smollm2-360m': 361_821_120,
   'smollm2-1.7b': 1_711_376_384,
   'smollm3-3b': 3_075_098_624,
+  # Of the text model: without 416,866,032 of a tower for images and its
+  # projection.
+  'gemma-3-4b': 4_300_079_472 - 416_866_032 - 1152 * 2561,
+  'gemma-3-12b': 12_187_325_040 - 416_866_032 - 1152 * 3841,
+  'gemma-3-27b': 27_432_406_640 - 416_866_032 - 1152 * 5377,
+  'gpt-oss-20b': 20_914_757_184,
+  'gpt-oss-120b': 116_829_156_672,
+  'qwen1.5-moe-a2.7b': 14_315_784_192,
+  'glm-4-9b-0414': 9_400_279_040,
+  # Less the layer that predicts a further token.
+  'glm-4.5-air': 110_468_824_832 - 3_616_573_568,
+  'deepseek-v3': 671_026_419_200,
+  'deepseek-r1': 671_026_419_200,
   'deepseek-r1-distill-qwen-1.5b': 1_777_088_000,  # untied
   'deepseek-r1-distill-qwen-7b': 7_615_616_512,
   'deepseek-r1-distill-qwen-14b': 14_770_033_664,
@@ -72,6 +85,11 @@ NUMERICS = {
   'gemma-2': (1e4, 1e-6),
   'gemma-7b': (1e4, 1e-6),
   'gemma-3': (1e6, 1e-6),
+  'gpt-oss': (1.5e5, 1e-5),
+  'qwen1.5': (1e6, 1e-6),
+  'glm-4-': (1e4, 1e-5),
+  'glm-4.5': (1e6, 1e-5),
+  'deepseek-v3': (1e4, 1e-6),
   'olmo-2': (5e5, 1e-6),
   'olmoe': (1e4, 1e-5),
   'phi': (1e4, 1e-5),
@@ -82,6 +100,7 @@ NUMERICS = {
   'deepseek-r1-distill-qwen-7b': (1e4, 1e-6),
   'deepseek-r1-distill-qwen': (1e6, 1e-5),
   'deepseek-r1-distill-llama': (5e5, 1e-5),
+  'deepseek-r1': (1e4, 1e-6),
 }
 
 
@@ -147,8 +166,9 @@ def test_what_differs_between_layers_is_as_published():
 
 
 def test_every_size_has_a_config_file_and_a_layout():
-  mesh = sharding.make_mesh((1, 8, 1))
   for name, c in zoo.ZOO.items():
+    # Qwen1.5-MoE has 60 experts.
+    mesh = sharding.make_mesh((-1, 4 if c.experts % 8 else 8, 1))
     assert families.from_hf(families.to_hf(c)) == c, name
     specs = transformer.specs(c)
     where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)

@@ -21,9 +21,9 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import generate, trees
 from jaxrl_reason.checkpoints import conversion, hf, pretrained
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import families, transformer
+from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.models.adapters import frozen, lora
-from jaxrl_reason.run import prepare, states, train
+from jaxrl_reason.run import fits, prepare, states, train
 
 
 @pytest.fixture(scope='module')
@@ -271,12 +271,14 @@ class Hub:
   """Stands for `huggingface_hub`: branches of one model, a cache, a network.
 
   Attributes:
-    asked: (model, revision) of every call; sent: names of files downloaded.
+    asked: (model, revision) of every call; sent: names of files downloaded;
+      looked: of those asked for one by one.
   """
 
   def __init__(self, cache: pathlib.Path):
     self.cache, self.commits, self.branches = cache, {}, {}
     self.online, self.asked, self.sent = True, [], []
+    self.looked = []
     http_error = type('HfHubHTTPError', (OSError,), {})
     self.missing = type('LocalEntryNotFoundError', (FileNotFoundError,), {})
     self.modules = {
@@ -287,6 +289,13 @@ class Hub:
   def publish(self, branch: str, commit: str, folder) -> None:
     self.commits[commit] = pathlib.Path(folder)
     self.branches[branch] = commit
+
+  def hf_hub_download(self, repo, file, *, revision=None):
+    commit = self.branches.get(revision or 'main', revision)
+    if not self.online:
+      raise self.missing('no network')
+    self.looked.append(file)
+    return str(self.commits[commit] / file)
 
   def snapshot_download(self, repo, *, revision=None, allow_patterns):
     self.asked.append((repo, revision))
@@ -314,11 +323,64 @@ def stand_in(folder, tmp_path, monkeypatch):
   hub.publish('v1', 'a' * 40, published)
   module = types.ModuleType('huggingface_hub')
   module.snapshot_download = hub.snapshot_download
+  module.hf_hub_download = hub.hf_hub_download
   vars(module).update(hub.modules)
   monkeypatch.setitem(sys.modules, 'huggingface_hub', module)
   for name, part in hub.modules.items():
     monkeypatch.setitem(sys.modules, f'huggingface_hub.{name}', part)
   return hub
+
+
+def test_what_fits_where_is_said_before_anything_is_fetched(
+  stand_in, tmp_path, capsys
+):
+  name, published = 'hf:owner/tiny@v1', stand_in.commits['a' * 40]
+  fits.tell(name, tmp_path)
+  told = capsys.readouterr().err
+  for word in name, 'qwen2', 'GiB (1 of v5e', "frozen_dtype='int8'":
+    assert word in told
+  path = published / 'config.json'
+  path.write_text(json.dumps({'model_type': 'mamba2'}))
+  with pytest.raises(ValueError, match="'mamba2' cannot be read: recurrent"):
+    prepared(recipe(name), tmp_path / 'run')
+  assert stand_in.looked == ['config.json'] * 2 and not stand_in.sent
+  stand_in.online = False  # the cache may have it: that is for `begin` to say
+  fits.tell(name, tmp_path)
+  assert not capsys.readouterr().err
+
+
+def test_a_stretched_rotary_table_is_that_of_all_who_read_it(folder, tmp_path):
+  """Sampler and trainer have one shape; the checkpoint says it, an export does,
+  and a resumed run keeps it.
+  """
+  c, workdir = recipe(folder, **{'model.rope_scale': 4.0}), tmp_path / 'run'
+  (table,) = prepared(c, workdir).shape.ropes
+  own = families.from_hf(hf.read_config(folder))
+  assert (table.kind, table.factor, table.original) == ('yarn', 4.0, 256)
+  assert table.theta == own.rope_theta and not own.ropes
+  shape, h = conversion.config_of_run(workdir, 0)
+  assert shape.ropes == (table,) and h['max_position_embeddings'] == 1024
+  theirs = hf_models.transformers.AutoConfig.from_pretrained(workdir / 'hf')
+  assert families.from_hf(theirs.to_dict()).ropes == (table,)
+  assert prepared(c, workdir).shape.ropes == (table,)
+  with pytest.raises(ValueError, match='rope_scale=4.0, not 1.0; use another'):
+    prepared(recipe(folder), workdir)
+  for wrong in (
+    {'model.rope_scale': 0.5},
+    {'model.rope_scale': 2.0, 'model_dir': '', 'data.tokenizer': 'byte'}
+    | {'data.template': 'none'},
+  ):
+    with pytest.raises(ValueError, match='model.rope_scale'):
+      prepared(recipe(folder, **wrong), tmp_path / 'other')
+
+
+def test_where_a_published_model_fits_by_hand():
+  """20.9 B parameters of 16, 2 and 1 bytes, in 0.7 of 15.75 GiB and more."""
+  h = families.to_hf(zoo.ZOO['gpt-oss-20b'])
+  told = fits.line('hf:openai/gpt-oss-20b', h)
+  assert 'gpt_oss, 20.9 B parameters' in told
+  assert 'trained 312 GiB (32 of v5e, 16 of v6e, 8 of v5p)' in told
+  assert "'bfloat16') 39 GiB (4 of v5e, 2 of v6e, 1 of v5p)" in told
 
 
 def test_a_run_from_the_hub_is_fetched_once_and_pinned(

@@ -165,6 +165,41 @@ def test_qwen3_30b_a3b_on_64_chips(tmp_path):
   check(facts, rows=64, columns=4096, vocab=151_936)
 
 
+# Adapters beside frozen bf16 weights, 64 problems x 8 samples.
+ADAPTERS = (
+  '--only=generate,update',
+  '--by_depth',
+  '--config.lora.rank=16',
+  '--config.frozen_dtype=bfloat16',
+  '--config.model.remat=full',
+  '--config.rl.prompts=64',
+  '--config.rl.parts=1',
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'model, topology, mesh, billions',
+  [
+    ('gpt-oss-20b', 'v5e:4x4', (1, 16, 1), 20.9),
+    ('gpt-oss-120b', 'v5p:2x4x4', (1, 32, 1), 116.8),
+    ('deepseek-v3', 'v5p:4x4x4', (1, 64, 1), 671.0),
+  ],
+)
+def test_mixtures_with_adapters(tmp_path, model, topology, mesh, billions):
+  facts = planned(
+    tmp_path,
+    GSM8K,
+    topology,
+    *ADAPTERS,
+    f'--model={model}',
+    f'--config.mesh={mesh}',
+    '--config.rl.micro_batches=8',
+  )
+  assert facts['fits']
+  assert facts['parameters'] / 1e9 == pytest.approx(billions, rel=0.02)
+
+
 def test_what_does_not_fit_is_said(tmp_path):
   said = planned(
     tmp_path,

@@ -142,6 +142,10 @@ MODELS = {
   'caps': dict(attention_cap=2.0, logit_cap=3.0),
   'xla': dict(attention='xla'),
   'unrolled, remat': dict(scan=False, remat='full'),
+  'sinks': dict(sinks=True, layers=2),
+  'latent': dict(
+    kv_heads=4, kv_rank=6, rope_dim=2, value_dim=3, qk_norm=False, layers=2
+  ),
   'sandwich norms': dict(norm_place='sandwich', norm_offset=1.0),
 }
 

@@ -121,7 +121,7 @@ def beside(params: dict, scale: float) -> dict:
 
 
 def save_peft(
-  folder, params: dict, c: Lora, table, base_name: str = ''
+  folder, params: dict, c: Lora, table, base_name: str = '', stacks=None
 ) -> None:
   """Writes the adapters alone, as `peft` and vLLM read them.
 
@@ -129,6 +129,7 @@ def save_peft(
     params: with the subtree 'lora'.
     table: rows of `models.published.tensors` of the model's family.
     base_name: of the model they belong to.
+    stacks: `Config.stacks` of the model; None: one of all layers.
 
   Raises:
     ValueError: the family keeps an adapted weight fused with others, or has
@@ -146,14 +147,16 @@ def save_peft(
         'low-rank change of that; merge it instead'
       )
     name = names[path].removesuffix('.weight')
-    if name.count('{}') > 1:
+    if flat[f'{path}/a'].ndim > 3:  # layers, experts, a matrix
       raise ValueError(
         f'{path} has an adapter per expert, which is not written for peft (its '
         'experts are one fused parameter); merge it instead'
       )
     modules.add(name.rpartition('.')[2])
     for ours, theirs in (('a', 'lora_A'), ('b', 'lora_B')):
-      for i, x in enumerate(np.asarray(flat[f'{path}/{ours}'])):
+      stacked = np.asarray(flat[f'{path}/{ours}'])
+      stack = (stacks or {}).get(path.partition('/')[0], range(len(stacked)))
+      for i, x in zip(stack, stacked, strict=True):
         key = f'base_model.model.{name.format(i)}.{theirs}.weight'
         tensors[key] = np.ascontiguousarray(x.T)
   folder.mkdir(parents=True, exist_ok=True)

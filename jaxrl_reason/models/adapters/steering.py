@@ -19,13 +19,22 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.models import spec
-from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.config import DENSE, Config
 
 KEY = 'steering'
 
 
 def spec_of(base: dict) -> spec.Spec:
-  """Returns the spec of the vectors of a model's spec tree."""
+  """Returns the spec of the vectors of a model's spec tree.
+
+  Raises:
+    ValueError: its layers are of several kinds, in stacks of their own.
+  """
+  if DENSE in base:
+    raise ValueError(
+      'steering: this model has layers of several kinds, for which vectors are '
+      'not there; train lora instead'
+    )
   (width,) = base['final_norm'].shape
   weight = jax.tree.leaves(base['layers'], is_leaf=spec.is_spec)[0]
   return spec.Spec((weight.shape[0], width), ('layers', None), 'zeros')

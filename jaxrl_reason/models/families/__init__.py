@@ -8,6 +8,9 @@ A family is one file with
   read(h)       fields of Config, beyond those all families share
   write(c)      keys of config.json, beyond those all families share
   ACTIVATIONS   theirs -> ours, only where it is not `ACTIVATIONS` below
+  beside(h)     a regex over names of tensors that are left where they are, only
+                where there may be some
+  PACKED        quant_methods of its weights that `checkpoints.packed` widens
 
 and a name in `FAMILIES`, its `model_type`. `from_hf` reads what `transformers`
 wrote, in its old form (rope_theta, rope_scaling) or its new one
@@ -21,9 +24,13 @@ from typing import Any
 
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.families import (
+  deepseek_v3,
   gemma,
   gemma2,
   gemma3_text,
+  glm4,
+  glm4_moe,
+  gpt_oss,
   granite,
   llama,
   mistral,
@@ -33,6 +40,7 @@ from jaxrl_reason.models.families import (
   olmoe,
   phi3,
   qwen2,
+  qwen2_moe,
   qwen3,
   qwen3_moe,
   smollm3,
@@ -56,27 +64,28 @@ FAMILIES = {
   'gemma2': gemma2,
   'gemma3_text': gemma3_text,
   'granite': granite,
+  'gpt_oss': gpt_oss,
+  'qwen2_moe': qwen2_moe,
+  'glm4': glm4,
+  'glm4_moe': glm4_moe,
+  'deepseek_v3': deepseek_v3,
 }
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 # Why a family is not there, where it is known.
-LATENT = 'latent attention is not there'
+LATENT = 'latent attention is there for deepseek_v3 alone'
 RECURRENT = 'recurrent layers (a state in place of keys) are not there'
 TOWERS = 'images, sound and their towers are not there, text alone is'
 LAYER_NORM = 'norms with a mean and learned positions are not there'
-MIXED = 'layers without experts among layers with them are not there'
 ENCODER = 'encoders are not there, it is no causal language model'
 MISSING = {
   'bert': ENCODER,
   'cohere': 'attention and mlp side by side are not there',
   'cohere2': 'attention and mlp side by side are not there',
   'deepseek_v2': LATENT,
-  'deepseek_v3': LATENT,
   'deepseek_v32': LATENT,
   'falcon_h1': RECURRENT,
   'falcon_mamba': RECURRENT,
-  'gemma3': f'{TOWERS}: gemma3_text',
   'gemma3n': 'layers that share keys, and embeddings per layer, are not there',
-  'glm4_moe': f"{MIXED}, nor a correction of the router's choice",
   'gpt2': LAYER_NORM,
   'gpt_neox': LAYER_NORM,
   'granitemoehybrid': RECURRENT,
@@ -113,13 +122,53 @@ RUNTIME = (
 )
 
 
+# Models of text in a folder that holds more: the key of their config.json, the
+# prefix of their tensors, and those beside them.
+WITHIN = {
+  'gemma3': (
+    'text_config',
+    'language_model.',
+    r'(vision_tower|multi_modal_projector)\..*',
+  ),
+}
+
+
+def text_of(h: dict) -> dict:
+  """Returns the config.json of the text model of a folder: mostly all of it.
+
+  Raises:
+    ValueError: the folder should have more, and has no such key.
+  """
+  name = h.get('model_type')
+  if name not in WITHIN:
+    return h
+  key = WITHIN[name][0]
+  if not isinstance(h.get(key), dict):
+    raise ValueError(f'config.json: {name} lacks {key}, of its text model')
+  tied = {k: h[k] for k in ('tie_word_embeddings',) if k in h}
+  return {'model_type': f'{name}_text', **tied, **h[key]}
+
+
+def prefix_of(h: dict) -> str:
+  """Returns what the names of the text model's tensors begin with."""
+  return WITHIN[h['model_type']][1] if h.get('model_type') in WITHIN else ''
+
+
+def beside_of(h: dict) -> str:
+  """Returns a regex over names of tensors that are not read; '': none."""
+  if h.get('model_type') in WITHIN:
+    return WITHIN[h['model_type']][2]
+  beside = getattr(FAMILIES.get(h.get('model_type')), 'beside', None)
+  return beside(h) if beside else ''
+
+
 def family_of(h: dict) -> str:
   """Reads the model_type of a config.json.
 
   Raises:
     ValueError: the family is not there, with the reason.
   """
-  name = h.get('model_type')
+  name = text_of(h).get('model_type')
   if name in MISSING:
     raise ValueError(f'model_type {name!r} cannot be read: {MISSING[name]}')
   if name not in FAMILIES:
@@ -127,11 +176,15 @@ def family_of(h: dict) -> str:
       f'model_type {name!r} is unknown: no file of models/families reads its '
       f'config.json and tensors; there are {", ".join(FAMILIES)}'
     )
-  if h.get('quantization_config'):
-    raise ValueError(
-      'quantization_config: quantized weights are not there; take a folder of '
-      'bf16 weights (frozen_dtype=int8 quantizes them)'
-    )
+  packed = h.get('quantization_config')
+  if packed:
+    method = packed.get('quant_method')
+    known = getattr(FAMILIES[name], 'PACKED', ())
+    if method not in known:
+      raise ValueError(
+        f'quantization_config: {name} quantized by {method!r} is not there; '
+        'take a folder of bf16 weights (frozen_dtype=int8 quantizes them)'
+      )
   return name
 
 
@@ -139,7 +192,9 @@ def tensors_of(h: dict) -> tuple:
   """Returns rows of `published.tensors`: those of the family of a
   config.json.
   """
-  return FAMILIES[family_of(h)].TENSORS
+  prefix = prefix_of(h)
+  rows = FAMILIES[family_of(h)].TENSORS
+  return tuple(row._replace(name=prefix + row.name) for row in rows)
 
 
 def from_hf(h: dict, **runtime: Any) -> Config:
@@ -154,7 +209,7 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   """
   name = family_of(h)
   family = FAMILIES[name]
-  h = family.DEFAULTS | h
+  h = family.DEFAULTS | text_of(h)
   try:
     fields = _read_shared(h, family) | family.read(h)
   except KeyError as e:
@@ -226,7 +281,7 @@ def _write_shared(c: Config, name: str, max_positions: int) -> dict:
   """Keys of all families."""
   rope = c.rope_tables[0]
   stretched = int(rope.original * rope.factor)
-  activation = {v: k for k, v in ACTIVATIONS.items()}[c.activation]
+  activation = {v: k for k, v in ACTIVATIONS.items()}.get(c.activation)
   return {
     'architectures': [FAMILIES[name].ARCHITECTURE],
     'model_type': name,

@@ -7,6 +7,9 @@ from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'Gemma3ForCausalLM'
 DEFAULTS = keys.GEMMA | {
+  # Left out in the published folders of 4B and up.
+  'vocab_size': 262_208,
+  'num_attention_heads': 8,
   'rope_theta': 1_000_000.0,
   'rope_local_base_freq': 10_000.0,
   'sliding_window_pattern': 6,

@@ -13,8 +13,7 @@ def read(h: dict) -> dict:
   kind = raw.get('rope_type', raw.get('type', 'default'))
   # 'su' and 'yarn' are older names of longrope here.
   raw['rope_type'] = 'longrope' if kind in ('su', 'yarn') else kind
-  fraction = raw.get('partial_rotary_factor')
-  fraction = fraction or h.get('partial_rotary_factor') or 1.0
+  fraction = ropes.fraction_of(h)
   return keys.windows(h) | ropes.fields(h | {'rope_parameters': raw}, fraction)
 
 

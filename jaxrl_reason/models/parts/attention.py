@@ -1,4 +1,4 @@
-"""Attention over whole rows, by any of several kernels, and over caches.
+"""Attention over whole rows, by any of several kernels.
 
   einsum  the reference: scores [N,Q,T,T], any platform
   blocked a block of queries at a time and the keys up to it, for CPUs; rows of
@@ -15,9 +15,11 @@ up to itself, and of those the last `window`. Padding is a segment too, which
 gives every query something to look at. Queries are all tokens of the rows, or
 those from a column on (`start`): the others' keys come from elsewhere.
 
-`make` binds a description and gives attend(q, k, v, which), `which` the index
-of the layer's window: an int, or traced where layers of several windows share
-one compiled body.
+`make` binds a description and gives attend(q, k, v, which, sinks), `which` the
+index of the layer's window: an int, or traced where layers of several windows
+share one compiled body. Sinks, where a model has them (f32 [Q], a score per
+head that is nobody's), take their share of each softmax
+(https://arxiv.org/abs/2309.17453, as learned in gpt-oss).
 """
 
 import functools
@@ -30,7 +32,7 @@ from flax import struct
 
 from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import blocked
-from jaxrl_reason.models.parts.layers import MASKED, soft_cap, softmax
+from jaxrl_reason.models.parts.layers import soft_cap, softmax
 
 MOST = 2**30  # tokens: a window of all of them
 LANES = 128  # of a TPU: splash takes rows of a multiple of it
@@ -111,7 +113,7 @@ def _einsum(
 def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
   """By scores [N,Q,T,S] of queries [N,T] and keys [N,S], and their masks."""
 
-  def attend(q, k, v, which):
+  def attend(q, k, v, which, sinks=None):
     (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
     # Head-major, so that every product is a plain batched one: with the heads
     # in the middle XLA's CPU backend is 2.3 times slower, mostly backward.
@@ -124,9 +126,11 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
       'nkth,nksh->nkts', q, k, preferred_element_type=jnp.float32
     ).reshape(n, kv, -1, t, s)
     seen = masks(which)[:, None, None]
-    p = softmax(soft_cap(scores, cap), seen).astype(v.dtype)
+    if sinks is not None:
+      sinks = sinks.reshape(kv, -1, 1, 1)
+    p = softmax(soft_cap(scores, cap), seen, sinks).astype(v.dtype)
     out = jnp.einsum('nkts,nksh->nkth', p.reshape(n, kv, -1, s), v)
-    return out.reshape(n, heads, t, width).swapaxes(1, 2)
+    return out.reshape(n, heads, t, -1).swapaxes(1, 2)
 
   return attend
 
@@ -142,19 +146,11 @@ def _blocked(
   return blocked.attention(rows, how, scale=scale)
 
 
-def _xla(
-  rows: Rows,
-  windows,
-  start: int,
-  *,
-  scale: float,
-  cap: float,
-  implementation: str = 'xla',
-) -> Callable:
+def _xla(rows: Rows, windows, start, *, scale, cap, implementation='xla'):
   del cap  # refused by `check`
   masks = _masks(rows, windows, start)
 
-  def attend(q, k, v, which):
+  def attend(q, k, v, which, sinks=None):  # refused by `check`
     options = dict(scale=scale, implementation=implementation)
     mask = masks(which)[:, None]
     return jax.nn.dot_product_attention(q, k, v, mask=mask, **options)
@@ -168,10 +164,10 @@ def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
   """
   branches = [functools.partial(of, window) for window in windows]
 
-  def attend(q, k, v, which):
+  def attend(q, k, v, which, sinks=None):
     if isinstance(which, int):
-      return branches[which](q, k, v)
-    return jax.lax.switch(which, branches, q, k, v)
+      return branches[which](q, k, v, sinks)
+    return jax.lax.switch(which, branches, q, k, v, sinks)
 
   return attend
 
@@ -217,11 +213,16 @@ def _splash_kernel(
   )
 
 
-def _splash_rows(kernel, q, q_ids, k, v, ids):
-  """q [N,Q,t,H], q_ids [N,t]; k and v [N,K,T,H], ids [N,T]: of one device."""
+def _splash_rows(kernel, q, q_ids, k, v, ids, sinks=None):
+  """q [N,Q,t,H], q_ids [N,t]; k and v [N,K,T,H], ids [N,T], sinks [N,Q]: of one
+  device.
+  """
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-  return jax.vmap(kernel)(q, k, v, splash.SegmentIds(q_ids, ids))
+  def of_row(q, k, v, q_ids, ids, sinks):
+    return kernel(q, k, v, splash.SegmentIds(q_ids, ids), sinks=sinks)
+
+  return jax.vmap(of_row)(q, k, v, q_ids, ids, sinks)
 
 
 def _splash(
@@ -239,7 +240,7 @@ def _splash(
     padding = (0, 0), (0, 0), (0, n - x.shape[1]), (0, 0)
     return jnp.pad(x.swapaxes(1, 2), padding)
 
-  def of(window, q, k, v):
+  def of(window, q, k, v, sinks):
     heads = sharding.n_local_heads(q.shape[2], k.shape[2])
     kernel = _splash_kernel(
       heads, (n_q, n_kv), start, window=window, cap=cap, shards=shards
@@ -249,10 +250,14 @@ def _splash(
       kernel.manual_sharding_spec,
       n_rows=q.shape[0],
       n_heads=k.shape[2],
+      n_beside=int(sinks is not None),
     )
     keys = padded(k, n_kv), padded(v, n_kv)
-    out = f(kernel, padded(q * scale, n_q), q_ids, *keys, ids)
-    return out[:, :, : t - start].swapaxes(1, 2)
+    args = kernel, padded(q * scale, n_q), q_ids, *keys, ids
+    if sinks is not None:
+      # A copy for each row: what is split over devices by rows and heads.
+      args = *args, jnp.broadcast_to(sinks, (q.shape[0], *sinks.shape))
+    return f(*args)[:, :, : t - start].swapaxes(1, 2)
 
   return _by_window(windows, of)
 
@@ -276,7 +281,7 @@ def _cudnn(
   def move(x, to):
     return jnp.take_along_axis(x, to[..., None, None], axis=1)
 
-  def of(window, q, k, v):
+  def of(window, q, k, v, sinks):  # refused by `check`
     out = jax.nn.dot_product_attention(
       *(move(x, there) for x in (q, k, v)),
       scale=scale,
@@ -292,6 +297,12 @@ def _cudnn(
   return _by_window(windows, of)
 
 
+# Fields of Config that only einsum and splash know.
+SPECIAL = {
+  'attention_cap': 'soft cap of scores',
+  'sinks': 'attention sinks',
+  'kv_rank': 'values of another width than keys',
+}
 KERNELS = {
   'einsum': _einsum,
   'blocked': _blocked,
@@ -308,11 +319,12 @@ def check(kind: str, c: Any) -> None:
   Raises:
     ValueError: names the keys and what to choose instead.
   """
-  if kind in ('xla', 'cudnn') and c.attention_cap:
-    raise ValueError(
-      f'model.attention={kind!r} has no soft cap of scores, which this model '
-      f'has (attention_cap={c.attention_cap}): choose auto, einsum or splash'
-    )
+  for name, what in SPECIAL.items():
+    if kind in ('xla', 'cudnn') and getattr(c, name):
+      raise ValueError(
+        f'model.attention={kind!r} has no {what}, which this model has '
+        f'({name}={getattr(c, name)}): choose auto, einsum or splash'
+      )
   if kind == 'cudnn' and not _fits_cudnn(c):
     raise ValueError(
       "model.attention='cudnn' takes model.dtype='bfloat16' and heads of a "
@@ -323,7 +335,8 @@ def check(kind: str, c: Any) -> None:
 
 def _fits_cudnn(c: Any) -> bool:
   narrow = c.head_dim % 8 == 0 and c.head_dim <= 128
-  return c.dtype == 'bfloat16' and narrow and not c.attention_cap
+  plain = not any(getattr(c, name) for name in SPECIAL)
+  return c.dtype == 'bfloat16' and narrow and plain
 
 
 def resolve(c: Any) -> str:
@@ -367,8 +380,8 @@ def between(
 def make(
   rows: Rows, c: Any, windows: tuple[int, ...], start: int = 0
 ) -> Callable:
-  """Makes attend(q [N,T-start,Q,H], k, v [N,T,K,H], which) -> [N,T-start,Q,H]
-  of Config c.
+  """Makes attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)
+  -> [N,T-start,Q,H] of Config c.
 
   Args:
     windows: the distinct ones, in tokens, a query's own included; 0: all. By
@@ -379,68 +392,6 @@ def make(
   kernel, how = KERNELS[resolve(c)], dict(scale=c.score_scale)
   attend = kernel(rows, windows, start, cap=c.attention_cap, **how)
   gathered = sharding.gathered
-  return lambda q, k, v, which: attend(q, gathered(k), gathered(v), which)
-
-
-def _cached_scores(q, keys, mask, cap: float) -> jax.Array:
-  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
-  mask bool [1 or B,1 or I,S].
-  """
-  scores = jnp.einsum(
-    'bikgh,bksh->bikgs', q, keys.values, preferred_element_type=jnp.float32
+  return lambda q, k, v, which, sinks=None: attend(
+    q, gathered(k), gathered(v), which, sinks
   )
-  if keys.scale is not None:
-    scores = scores * keys.scale[:, None, :, None]
-  return jnp.where(mask[:, :, None, None], soft_cap(scores, cap), MASKED)
-
-
-def _cached_values(p, values, dtype) -> jax.Array:
-  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
-  if values.scale is not None:
-    p = p * values.scale[:, None, :, None]
-  return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
-
-
-def attend_cached(
-  q: jax.Array,
-  prompt: tuple,
-  own: tuple,
-  prompt_mask: jax.Array,
-  own_mask: jax.Array,
-  *,
-  scale: float,
-  cap: float = 0.0,
-) -> jax.Array:
-  """Attends from new tokens of rows to their group's prompt and their own
-  completion.
-
-  The rows of a prompt read one copy of its keys: that part is a real matrix
-  product instead of one of matrix and vector for each, and nothing is repeated.
-  One softmax over the scores of both parts is what merging two of them by their
-  log-sum-exps gives, and needs no second pass.
-
-  Args:
-    q: [S,Q,H] or, O tokens of each row, [S,O,Q,H]; S = B*I, the I rows of a
-      prompt adjacent.
-    prompt: keys, values of the prompts: `cache.Kept` of [B,K,P,H].
-    own: keys, values of the completions so far: Kept of [S,K,R,H].
-    prompt_mask: bool [B,1 or I*O,P], the prompt tokens each may look at.
-    own_mask: bool [1 or S,O,R], the columns each may look at.
-    scale: of the scores; cap: their soft cap, 0 for none.
-
-  Returns:
-    As q.
-  """
-  shape, (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
-  s, width = shape[0], shape[-1]
-  alone = q.reshape(s, -1, kv, shape[-2] // kv, width) * scale  # [S,O,K,g,H]
-  grouped = alone.reshape(b, -1, *alone.shape[2:])  # [B,I*O,K,g,H]
-  shared = _cached_scores(grouped, prompt[0], prompt_mask, cap)
-  single = _cached_scores(alone, own[0], own_mask, cap)
-  shared = shared.reshape(*single.shape[:-1], n_prompt)
-  p = jax.nn.softmax(jnp.concatenate([shared, single], axis=-1), axis=-1)
-  p_shared, p_single = jnp.split(p, [n_prompt], axis=-1)
-  p_shared = p_shared.reshape(*grouped.shape[:-1], n_prompt)
-  out = _cached_values(p_single, own[1], q.dtype)
-  out_shared = _cached_values(p_shared, prompt[1], q.dtype)
-  return (out.reshape(shape) + out_shared.reshape(shape)).astype(q.dtype)

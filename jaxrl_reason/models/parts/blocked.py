@@ -42,19 +42,22 @@ class How(NamedTuple):
 
 
 def attention(rows: Any, how: How, *, scale: float) -> Callable:
-  """Makes attend(q [N,T-start,Q,H], k, v [N,T,K,H], which) -> [N,T-start,Q,H].
+  """Makes attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)
+  -> [N,T-start,Q,H].
 
   Args:
     rows: what `how.seen` reads.
   """
 
-  def attend(q, k, v, which):
+  def attend(q, k, v, which, sinks=None):
     (n, t, heads, width), kv = q.shape, k.shape[2]
     # Head-major, as `attention._dense` and for its reason.
     q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
-    out = _attend(how, q, k, v, rows, which)
-    return out.reshape(n, heads, t, width).swapaxes(1, 2)
+    if sinks is not None:
+      sinks = sinks.astype(jnp.float32).reshape(kv, -1, 1, 1)
+    out = _attend(how, q, k, v, sinks, rows, which)
+    return out.reshape(n, heads, t, -1).swapaxes(1, 2)
 
   return attend
 
@@ -91,26 +94,30 @@ def _blocks(how: How, n: int, rows, which):
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _attend(how, q, k, v, rows, which):
-  return _forward(how, q, k, v, rows, which)[0]
+def _attend(how, q, k, v, sinks, rows, which):
+  return _forward(how, q, k, v, sinks, rows, which)[0]
 
 
-def _forward(how, q, k, v, rows, which):
+def _forward(how, q, k, v, sinks, rows, which):
   outs, sums = [], []
   for own, upto, mask in _blocks(how, q.shape[3], rows, which):
     scores = _scores(how.cap, q[..., own, :], k[:, :, upto], mask)
     top = jnp.max(scores, axis=-1, keepdims=True)
+    if sinks is not None:
+      top = jnp.maximum(top, sinks)
     p = jnp.exp(scores - top)
     total = jnp.sum(p, axis=-1, keepdims=True)
+    if sinks is not None:
+      total = total + jnp.exp(sinks - top)
     out = _times('nkts,nksh->nkth', p.astype(v.dtype), v[:, :, upto])
     outs.append((out / total).astype(v.dtype))
     sums.append(top + jnp.log(total))
   out, lse = (jnp.concatenate(x, axis=3) for x in (outs, sums))
-  return out, (q, k, v, rows, which, out, lse)
+  return out, (q, k, v, sinks, rows, which, out, lse)
 
 
 def _backward(how, kept, g):
-  q, k, v, rows, which, out, lse = kept
+  q, k, v, sinks, rows, which, out, lse = kept
   of_row = jnp.sum(out.astype(jnp.float32) * g, axis=-1, keepdims=True)
   dq, dk, dv = [], jnp.zeros(k.shape), jnp.zeros(v.shape)
   for own, upto, mask in _blocks(how, q.shape[3], rows, which):
@@ -128,8 +135,12 @@ def _backward(how, kept, g):
     dk = dk.at[:, :, upto].add(_onto(ds, q_own))
     dv = dv.at[:, :, upto].add(_onto(p, g_own))
   dq = jnp.concatenate(dq, axis=3)
+  # A sink's share moves each output away from itself.
+  ds = sinks
+  if sinks is not None:
+    ds = -jnp.sum(jnp.exp(sinks - lse) * of_row, axis=(0, 3), keepdims=True)[0]
   nothing = None, None  # what rows and `which` are of has no gradient
-  return *(d.astype(x.dtype) for d, x in zip((dq, dk, dv), kept)), *nothing
+  return *(d.astype(x.dtype) for d, x in zip((dq, dk, dv), kept)), ds, *nothing
 
 
 _attend.defvjp(_forward, _backward)

@@ -34,9 +34,21 @@ def soft_cap(x: jax.Array, cap: float) -> jax.Array:
   return cap * jnp.tanh(x / cap) if cap else x
 
 
-def softmax(scores: jax.Array, mask: jax.Array) -> jax.Array:
-  """Computes the masked softmax over the last axis, float32."""
-  return jax.nn.softmax(jnp.where(mask, scores, MASKED), axis=-1)
+def softmax(
+  scores: jax.Array, mask: jax.Array, sinks: jax.Array | None = None
+) -> jax.Array:
+  """Computes the masked softmax over the last axis, float32.
+
+  Args:
+    sinks: [...,1], one more score, whose share is left out; None: none.
+  """
+  scores = jnp.where(mask, scores, MASKED)
+  if sinks is None:
+    return jax.nn.softmax(scores, axis=-1)
+  one = (*scores.shape[:-1], 1)
+  sinks = jnp.broadcast_to(sinks.astype(scores.dtype), one)
+  both = jnp.concatenate([scores, sinks], axis=-1)
+  return jax.nn.softmax(both, axis=-1)[..., :-1]
 
 
 @struct.dataclass
@@ -119,6 +131,19 @@ def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
   return y.astype(x.dtype)
 
 
+def plain(w: Weight, dtype) -> jax.Array:
+  """Multiplies a weight of several arrays out, as products in `dtype` read it:
+  for what is no product of rows with it.
+  """
+  if isinstance(w, Adapted):
+    change = (w.a.astype(dtype) @ w.b.astype(dtype)) * w.scale
+    base = plain(w.w, dtype)
+    return base + change.reshape(base.shape)
+  if isinstance(w, Quantized):
+    return (w.int8 * w.scale).astype(dtype)
+  return w.astype(dtype)
+
+
 def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
   """Runs of rows [M,in], `sizes` [E] long, each times its expert's [in,out]."""
   if isinstance(w, Adapted):
@@ -130,11 +155,21 @@ def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
   return grouped_lib.dot(rows, w.astype(rows.dtype), sizes)
 
 
-def gate(x: jax.Array, up: jax.Array, activation: Callable) -> jax.Array:
+def gate(
+  x: jax.Array, up: jax.Array, activation: Callable, limit: float = 0.0
+) -> jax.Array:
   """Computes activation(x) * up, rounded once: in bf16 each operation of a GELU
   would round.
+
+  Args:
+    limit: of gpt-oss: x is at most that, up within it on both sides and 1 more;
+      0: neither.
   """
-  return (activation(x.astype(jnp.float32)) * up).astype(x.dtype)
+  x32 = x.astype(jnp.float32)
+  if limit:
+    x32 = jnp.minimum(x32, limit)
+    up = jnp.clip(up.astype(jnp.float32), -limit, limit) + 1
+  return (activation(x32) * up).astype(x.dtype)
 
 
 def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:

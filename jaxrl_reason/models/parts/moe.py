@@ -24,6 +24,9 @@ from jaxrl_reason.models.parts import layers
 # In place of an expert's number: the router chooses (a token that nobody
 # sampled, or whose routes were not noted).
 UNKNOWN = -1
+# Weights of which every expert has its own.
+PROJECTIONS = 'gate', 'up', 'down'
+OF_EXPERTS = (*PROJECTIONS, *(f'{name}_bias' for name in PROJECTIONS))
 
 
 def route_dtype(n_experts: int) -> jnp.dtype:
@@ -33,11 +36,28 @@ def route_dtype(n_experts: int) -> jnp.dtype:
   return jnp.dtype(jnp.int8 if n_experts <= 128 else jnp.int16)
 
 
-def route(x, router, k: int, *, normalise: bool, routes=None):
+def _best(probs, bias, c) -> jax.Array:
+  """The experts i32 [M,k] of the largest f32 [M,E], which a bias [E] corrects,
+  in the groups of the largest sums of their best two
+  (https://arxiv.org/abs/2412.19437).
+  """
+  if bias is not None:
+    probs = probs + bias.astype(jnp.float32)
+  if c.expert_groups > 1:
+    groups = probs.reshape(len(probs), c.expert_groups, -1)
+    of_group = jax.lax.top_k(groups, 2)[0].sum(axis=-1)
+    kept = jax.lax.top_k(of_group, c.groups_per_token)[1]
+    inside = jax.nn.one_hot(kept, c.expert_groups).sum(axis=1) > 0
+    groups = jnp.where(inside[..., None], groups, -jnp.inf)
+    probs = groups.reshape(probs.shape)
+  return jax.lax.top_k(probs, c.experts_per_token)[1]
+
+
+def route(x, p: dict, c, routes=None):
   """Chooses the experts that a token uses, and how much of each.
 
   Args:
-    x: [M,D]; router: [D,E].
+    x: [M,D]; p: router [D,E] and its biases, if any.
     routes: int [M,k] to replay, UNKNOWN where there are none; or None.
 
   Returns:
@@ -46,17 +66,26 @@ def route(x, router, k: int, *, normalise: bool, routes=None):
   # In float32 from the product on: near-ties between experts are decided
   # here, and a rounded score sends a token elsewhere.
   scores = jnp.dot(
-    x, router.astype(x.dtype), preferred_element_type=jnp.float32
+    x, p['router'].astype(x.dtype), preferred_element_type=jnp.float32
   )
-  probs = jax.nn.softmax(scores, axis=-1)
-  best = jax.lax.top_k(probs, k)[1]
+  if 'router_bias' in p:
+    scores = scores + p['router_bias'].astype(x.dtype)
+  one_by_one = c.router == 'sigmoid'
+  probs = jax.nn.sigmoid(scores) if one_by_one else jax.nn.softmax(scores)
+  best = _best(probs, p.get('choice_bias'), c)
   if routes is None:
     routes = best
   else:
     routes = jnp.where(routes == UNKNOWN, best, routes.astype(best.dtype))
   weights = jnp.take_along_axis(probs, routes, axis=-1)
-  if normalise:
-    weights = weights / weights.sum(axis=-1, keepdims=True)
+  if c.expert_norm:
+    # A softmax's largest are never all 0, which sigmoids may be.
+    least = 1e-20 if one_by_one else 0.0
+    weights = weights / (weights.sum(axis=-1, keepdims=True) + least)
+  if c.expert_scale != 1:
+    weights = weights * c.expert_scale
+  if one_by_one:
+    probs = probs / (probs.sum(axis=-1, keepdims=True) + 1e-20)
   return routes, weights, probs
 
 
@@ -85,32 +114,39 @@ def _runs(uses: jax.Array, n: int):
 
 
 def grouped_mlp(
-  x, p: dict, routes, activation: Callable, n_experts: int
+  x, p: dict, routes, activation: Callable, n_experts: int, limit: float = 0.0
 ) -> jax.Array:
   """Computes mlp_e(x) of every token's experts: [M,D], routes [M,k] ->
   [M,k,D].
+
+  Args:
+    limit: as `layers.gate` takes it.
   """
   m, k = routes.shape
   # [M*k], the k uses of a token adjacent
   order, back, sizes = _runs(routes.reshape(-1), n_experts)
 
-  def dot(rows, w):
-    return layers.grouped(rows, w, sizes)
+  def dot(rows, name):
+    y = layers.grouped(rows, p[name], sizes)
+    bias = p.get(name + '_bias')
+    if bias is None:
+      return y
+    return y + bias[routes.reshape(-1)[order]]
 
   rows = x[order // k]
-  act = layers.gate(dot(rows, p['gate']), dot(rows, p['up']), activation)
-  return dot(act, p['down'])[back].reshape(m, k, -1)
+  act = layers.gate(dot(rows, 'gate'), dot(rows, 'up'), activation, limit)
+  return dot(act, 'down')[back].reshape(m, k, -1)
 
 
-def _weighted(x, p: dict, routes, weights, activation, n: int) -> jax.Array:
+def _weighted(x, p: dict, routes, weights, run: Callable, n: int) -> jax.Array:
   """sum over k of weights * mlp_e(x), f32 [M,D]; a use of expert n is 0."""
-  y = grouped_mlp(x, p, routes, activation, n)
+  y = run(x, p, routes, n_experts=n)
   y = jnp.where((routes < n)[..., None], y, 0)
   # Weighted and summed in float32.
   return jnp.einsum('mkd,mk->md', y, weights)
 
 
-def _exchanged(rows: tuple, p: dict, axis: str | None, *, activation, n: int):
+def _exchanged(rows: tuple, p: dict, axis: str | None, *, run, n: int):
   """`_weighted` of this device's rows, of n experts split over a mesh axis.
 
   An update has more uses of experts than the weights have rows: it gathers the
@@ -118,16 +154,16 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, *, activation, n: int):
   experts, and the sums go back.
   """
   if axis is None:
-    return _weighted(rows[0], p, *rows[1:], activation, n)
+    return _weighted(rows[0], p, *rows[1:], run, n)
 
   gather = functools.partial(jax.lax.all_gather, axis_name=axis, tiled=True)
   local, width, _ = jax.tree.leaves(p['down'])[0].shape
   if rows[1].size * (n // local) > n * width:
-    return _weighted(rows[0], gather(p), *rows[1:], activation, n)
+    return _weighted(rows[0], gather(p), *rows[1:], run, n)
   x, routes, weights = gather(rows)
   mine = routes - jax.lax.axis_index(axis) * local
   mine = jnp.where((mine >= 0) & (mine < local), mine, local)
-  y = _weighted(x, p, mine, weights, activation, local)
+  y = _weighted(x, p, mine, weights, run, local)
   return jax.lax.psum_scatter(y, axis, tiled=True)
 
 
@@ -141,17 +177,12 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
   flat = x.reshape(-1, x.shape[-1])
   if routes is not None:
     routes = routes.reshape(-1, c.experts_per_token)
-  routes, weights, probs = route(
-    flat,
-    p['router'],
-    c.experts_per_token,
-    normalise=c.expert_norm,
-    routes=routes,
-  )
+  routes, weights, probs = route(flat, p, c, routes)
   # Cast before they travel.
-  experts = {k: layers.cast(p[k], x.dtype) for k in ('gate', 'up', 'down')}
-  run = functools.partial(_exchanged, activation=activation, n=c.experts)
-  y = sharding.by_expert(run, (flat, routes, weights), experts)
+  experts = {k: layers.cast(p[k], x.dtype) for k in OF_EXPERTS if k in p}
+  run = functools.partial(grouped_mlp, activation=activation, limit=c.mlp_limit)
+  f = functools.partial(_exchanged, run=run, n=c.experts)
+  y = sharding.by_expert(f, (flat, routes, weights), experts)
   y = y.astype(x.dtype)
   used = {
     'routes': routes.reshape(*lead, -1),

@@ -159,11 +159,21 @@ def angles(
   return cos * rope.attention, sin * rope.attention
 
 
-def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-  """Rotates the first W features of x [..., heads, H] by angles [..., W/2]."""
+def rotate(
+  x: jax.Array, cos: jax.Array, sin: jax.Array, *, interleaved: bool = False
+) -> jax.Array:
+  """Rotates the first W features of x [..., heads, H] by angles [..., W/2].
+
+  Args:
+    interleaved: pairs are neighbours; they come out in halves, which changes no
+      product of two heads.
+  """
   half = cos.shape[-1]
   x32 = x.astype(jnp.float32)
   a, b, rest = jnp.split(x32, [half, 2 * half], axis=-1)
+  if interleaved:
+    pairs = x32[..., : 2 * half]
+    a, b = pairs[..., ::2], pairs[..., 1::2]
   cos, sin = cos[..., None, :], sin[..., None, :]
   turned = [a * cos - b * sin, b * cos + a * sin]
   if rest.shape[-1]:

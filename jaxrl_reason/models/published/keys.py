@@ -173,3 +173,50 @@ def write_gemma(c: Config) -> dict:
       'attn_logit_softcapping': c.attention_cap or None,
     }
   )
+
+
+def deep_experts(h: dict) -> dict:
+  """Reads experts after some layers without, chosen by corrected sigmoids in
+  groups, and an mlp of all tokens beside them.
+  """
+  dense = h['first_k_dense_replace']
+  return {
+    'mlp': h['moe_intermediate_size'],
+    'experts': h.get('num_local_experts') or h['n_routed_experts'],
+    'experts_per_token': h['num_experts_per_tok'],
+    'expert_norm': bool(h['norm_topk_prob']),
+    'expert_scale': float(h['routed_scaling_factor']),
+    'router': 'sigmoid',
+    'choice_bias': True,
+    'expert_groups': h['n_group'] or 1,
+    'groups_per_token': h['topk_group'] or 1,
+    'shared_mlp': h['moe_intermediate_size'] * h['n_shared_experts'],
+    'dense_layers': dense,
+    'dense_mlp': h['intermediate_size'] if dense else 0,
+  }
+
+
+def write_deep_experts(c: Config) -> dict:
+  """Writes the keys of such experts."""
+  return {
+    'intermediate_size': c.dense_mlp or c.mlp,
+    'moe_intermediate_size': c.mlp,
+    'n_routed_experts': c.experts,
+    'num_experts_per_tok': c.experts_per_token,
+    'norm_topk_prob': c.expert_norm,
+    'routed_scaling_factor': c.expert_scale,
+    'n_group': c.expert_groups,
+    'topk_group': c.groups_per_token,
+    'n_shared_experts': c.shared_mlp // c.mlp,
+    'first_k_dense_replace': c.dense_layers,
+    'num_mtp_layers': 0,
+    'num_nextn_predict_layers': 0,
+  }
+
+
+def later_layers(h: dict) -> str:
+  """Returns a regex over the names of tensors of layers that come after the
+  model's own: predictions of further tokens, which are not read.
+  """
+  own = '|'.join(map(str, range(h['num_hidden_layers'])))
+  return rf'model\.layers\.(?!(?:{own})\.)\d+\..*'

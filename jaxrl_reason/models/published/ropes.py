@@ -118,6 +118,13 @@ def read(h: dict, raw: dict, theta, fraction: float = 1.0) -> Rope:
   return Rope(**out)
 
 
+def fraction_of(h: dict, absent: float = 1.0) -> float:
+  """Reads the share of a head's features that are rotated."""
+  raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
+  found = raw.get('partial_rotary_factor') or h.get('partial_rotary_factor')
+  return float(found or absent)
+
+
 def fields(h: dict, fraction: float = 1.0) -> dict:
   """Reads the fields of Config of a config.json with one table."""
   raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
@@ -147,6 +154,39 @@ def by_type(h: dict, types: list[str], full, sliding) -> dict:
     'rope_theta': tables[0].theta,
     'ropes': tables,
     'rope_of_layer': tuple(int(t == SLIDING) for t in types),
+  }
+
+
+def stretched(h: dict, scale: float) -> dict:
+  """Returns a config.json whose rotary table reaches `scale` times as far: by
+  YaRN, or more of what stretches it already.
+
+  Raises:
+    ValueError: names what the table is, where it cannot be stretched so.
+  """
+  raw = dict(h.get('rope_parameters') or h.get('rope_scaling') or {})
+  kind = raw.get('rope_type', raw.get('type', 'default'))
+  longest = h.get('max_position_embeddings')
+  if {FULL, SLIDING} & raw.keys() or 'rope_local_base_freq' in h:
+    raise ValueError(
+      f'model.rope_scale={scale:g}: {h["model_type"]} has a rotary table per '
+      'kind of layer; stretch them in its config.json'
+    )
+  if kind not in ('default', 'linear', 'yarn') or not longest:
+    raise ValueError(
+      f'model.rope_scale={scale:g}: a rotary table of type {kind!r} and '
+      f'max_position_embeddings={longest} is not stretched further; default, '
+      'linear and yarn are'
+    )
+  if kind == 'default':
+    raw |= {'rope_type': 'yarn', 'original_max_position_embeddings': longest}
+  raw |= {'factor': raw.get('factor', 1.0) * scale, 'attention_factor': None}
+  out = {k: v for k, v in h.items() if k != 'rope_parameters'}
+  theta = raw.pop('rope_theta', h.get('rope_theta'))
+  out |= {'rope_theta': theta} if theta else {}
+  return out | {
+    'rope_scaling': {k: v for k, v in raw.items() if v is not None},
+    'max_position_embeddings': int(longest * scale),
   }
 
 

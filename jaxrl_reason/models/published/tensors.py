@@ -89,10 +89,41 @@ EXPERTS = (
   layer('mlp.experts.{}.up_proj.weight', 'mlp/up'),
   layer('mlp.experts.{}.down_proj.weight', 'mlp/down'),
 )
+GATE_UP = layer('mlp.gate_up_proj.weight', 'mlp/gate', 'mlp/up')
 FUSED = (
   layer('self_attn.qkv_proj.weight', 'attn/q', 'attn/k', 'attn/v'),
-  layer('mlp.gate_up_proj.weight', 'mlp/gate', 'mlp/up'),
+  GATE_UP,
   DOWN,
 )
 
+
+def shared(name: str) -> tuple[Row, ...]:
+  """Makes the rows of the mlp of all tokens beside experts."""
+  kinds = 'gate', 'up', 'down'
+  return tuple(
+    layer(f'mlp.{name}.{kind}_proj.weight', f'shared_mlp/{kind}')
+    for kind in kinds
+  )
+
+
+def dense_too(*rows: Row) -> tuple[Row, ...]:
+  """Returns rows of every layer for the stack of those without experts as
+  well.
+  """
+
+  def dense(leaf: str) -> str:
+    return leaf.replace('layers/', 'dense_layers/', 1)
+
+  more = [r._replace(leaves=tuple(map(dense, r.leaves))) for r in rows]
+  return *rows, *more
+
+
+# Of dense layers first and a corrected choice among experts after them.
+DEEP = (
+  *dense_too(*MLP)[len(MLP) :],
+  *EXPERTS,
+  vector('mlp.gate.e_score_correction_bias', 'mlp/choice_bias'),
+  *shared('shared_experts'),
+  *dense_too(*PRE_NORMS),
+)
 LLAMA = (*ENDS, *QKV, *OUT, *MLP, *PRE_NORMS)

@@ -25,6 +25,7 @@ import ast
 import re
 from collections.abc import Sequence
 
+from jaxrl_reason.rewards import thoughts
 from jaxrl_reason.rewards.code.sandbox import client
 from jaxrl_reason.rewards.verdict import Verdict
 
@@ -183,11 +184,13 @@ def extract(
 ) -> str | None:
   """Extracts the program of a completion, or None.
 
-  The last fenced block of Python after the last </think>, else all the text.
+  The last fenced block of Python after the last thought, else all the text.
   Where `prompt` begins the function `entry_point`, its imports and helpers are
   put in front, and a completion that is only a body is joined to it.
   """
   text = completion.rpartition('</think>')[2]
+  if thoughts.CHANNEL in completion:
+    text = thoughts.response(completion) or ''
   block = _last_block(text)
   code = text if block is None else block
   if not code.strip():

@@ -17,6 +17,7 @@ boxes.
 import re
 from typing import NamedTuple
 
+from jaxrl_reason.rewards import thoughts
 from jaxrl_reason.rewards.math.expr.nodes import MAX_CHARS
 
 MAX_COMPLETION = 200_000  # characters that are looked at, from the end
@@ -71,7 +72,6 @@ SENTENCE = re.compile(
   r"(?=.*[0-9])(?:[A-Z][\w'’]*,? [a-zA-Z][\w'’]+ [^:]*[0-9]"
   r"|.*?(?<![\\\w])(?:[A-Za-z'’]{2,},? +){2}[A-Za-z]{2})"
 )
-THINK = re.compile(r'<(/?)think(?:ing)?>', re.I)
 DOUBT = re.compile(
   r'\b(?:or|either|maybe|perhaps|possibly|alternatively|otherwise)\b|或', re.I
 )
@@ -113,7 +113,7 @@ class Found(NamedTuple):
 
 def extract(text: str, *, strict: bool = False) -> Found | None:
   """Extracts the answer's text, or None."""
-  body = _bounded(text[slice(*_spoken(text))])
+  body = _bounded(text[slice(*thoughts.spoken(text))])
   if not body.strip():
     return None if strict else guess(_bounded(text))
   for marked in (boxed, tagged, hashed, stated):
@@ -127,22 +127,9 @@ def _bounded(text: str) -> str:
   return SPECIAL_TOKENS.sub('', text[-MAX_COMPLETION:])
 
 
-def _spoken(text: str) -> tuple[int, int | None]:
-  """Where the last thought that ended does, and one that did not begins."""
-  after, opened = 0, None
-  if 'think' not in text.lower():
-    return after, opened
-  for tag in THINK.finditer(text):
-    if tag[1]:
-      after, opened = tag.end(), None
-    elif opened is None:
-      opened = tag.start()
-  return after, opened
-
-
 def unfinished(text: str) -> bool:
   """Tells whether the text ends in a thought, with nothing said before."""
-  after, opened = _spoken(text)
+  after, opened = thoughts.spoken(text)
   return opened is not None and not text[after:opened].strip()
 
 

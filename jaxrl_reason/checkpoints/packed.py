@@ -1,0 +1,130 @@
+"""Published weights of a few bits, widened as they are read.
+
+  MXFP4  X_blocks u8 [..., out, in / 32, 16] and X_scales u8 [..., out, in / 32]
+         are X [..., in, out]: 4-bit floats, two in a byte, low bits first, and
+         a power of two for 32 of them (Open Compute Project, MX formats 1.0)
+
+  FP8    X f8e4m3 [out, in] and X_scale_inv f32 [out / 128, in / 128] are their
+         product, a scale for each tile (https://arxiv.org/abs/2412.19437)
+
+Every number of MXFP4 is a bfloat16; products of FP8 are rounded to one, as the
+conversion that was published with DeepSeek V3 does. What is given looks like a
+slice of safetensors: tensors are widened a few megabytes at a time.
+"""
+
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+BLOCKS, SCALES = '_blocks', '_scales'
+INVERSE, TILE = '_scale_inv', 128
+BIAS = 127  # of the scales' exponents
+FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+FP4 = np.concatenate([FP4, -FP4])
+BLOCK = 32  # numbers that share a scale
+
+
+@dataclasses.dataclass(frozen=True)
+class Mxfp4:
+  """A weight [..., in, out] of blocks and scales, as if it were bfloat16."""
+
+  blocks: Any  # slice of u8 [..., out, in / 32, 16]
+  scales: Any  # slice of u8 [..., out, in / 32]
+
+  def get_shape(self) -> list[int]:
+    *lead, n_out, n, _ = self.blocks.get_shape()
+    return [*lead, n * BLOCK, n_out]
+
+  def get_dtype(self) -> str:
+    return 'BF16'
+
+  def __getitem__(self, where) -> np.ndarray:
+    shape = self.get_shape()
+    where = where if isinstance(where, tuple) else (where,)
+    where = [*where, *[slice(None)] * (len(shape) - len(where))]
+    *lead, rows, columns = where
+    first, last, _ = rows.indices(shape[-2])
+    blocks = slice(first // BLOCK, math.ceil(last / BLOCK))
+    codes = self.blocks[(*lead, columns, blocks)]
+    scales = self.scales[(*lead, columns, blocks)]
+    pairs = np.stack([codes & 15, codes >> 4], axis=-1)
+    values = FP4[pairs.reshape(*codes.shape[:-1], BLOCK)]
+    values = np.ldexp(values, scales[..., None].astype(np.int32) - BIAS)
+    values = values.reshape(*values.shape[:-2], -1).swapaxes(-1, -2)
+    skip = first - blocks.start * BLOCK
+    return values[..., skip : skip + last - first, :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fp8:
+  """A weight [out, in] and the scales of its tiles, as if it were bfloat16."""
+
+  values: np.ndarray  # f8e4m3 [out, in], mapped from the file
+  scales: Any  # slice of f32 [out / 128, in / 128]
+
+  def get_shape(self) -> list[int]:
+    return list(self.values.shape)
+
+  def get_dtype(self) -> str:
+    return 'BF16'
+
+  def __getitem__(self, where) -> np.ndarray:
+    where = where if isinstance(where, tuple) else (where,)
+    where = (*where, *[slice(None)] * (2 - len(where)))
+    at = [np.arange(n)[w] // TILE for n, w in zip(self.values.shape, where)]
+    scales = self.scales[:][np.ix_(*at)].astype(np.float32)
+    return (self.values[where].astype(np.float32) * scales).astype(jnp.bfloat16)
+
+
+def _mapped(path: pathlib.Path, name: str) -> np.ndarray:
+  """Maps a tensor of FP8, which safetensors slices to no NumPy type."""
+  with path.open('rb') as f:
+    size = int.from_bytes(f.read(8), 'little')
+    entry = json.loads(f.read(size))[name]
+  first = 8 + size + entry['data_offsets'][0]
+  raw = np.memmap(path, np.uint8, 'r', first, tuple(entry['shape']))
+  return raw.view(jnp.float8_e4m3fn)
+
+
+def unpacked(folder: pathlib.Path, slices: dict, home: dict) -> dict:
+  """Returns slices by name with those that are packed as what they hold.
+
+  Args:
+    home: the file of each.
+
+  Raises:
+    ValueError: blocks without their scales, or of another shape.
+  """
+  out = dict(slices)
+  for name in [n for n in slices if n.endswith(INVERSE)]:
+    whole, scales = name.removesuffix(INVERSE), out.pop(name)
+    if whole not in slices or slices[whole].get_dtype() != 'F8_E4M3':
+      raise ValueError(f'{folder}: {name} scales no tensor of F8_E4M3')
+    shape, found = slices[whole].get_shape(), list(scales.get_shape())
+    if found != [math.ceil(n / TILE) for n in shape]:
+      raise ValueError(
+        f'{folder}: {whole} is {tuple(shape)} and its scales {tuple(found)}: '
+        f'one for each tile of {TILE} by {TILE} is read'
+      )
+    out[whole] = Fp8(_mapped(folder / home[whole], whole), scales)
+  for name in slices:
+    if not name.endswith(BLOCKS):
+      continue
+    whole = name.removesuffix(BLOCKS)
+    if whole + SCALES not in slices:
+      raise ValueError(f'{folder}: {name} lacks {whole + SCALES}')
+    blocks, scales = out.pop(name), out.pop(whole + SCALES)
+    *shape, width = blocks.get_shape()
+    found = scales.get_shape()
+    if 2 * width != BLOCK or list(found) != shape:
+      raise ValueError(
+        f'{folder}: {name} is {(*shape, width)} and its scales '
+        f'{tuple(found)}: MXFP4 has {BLOCK // 2} bytes for each scale'
+      )
+    out[whole] = Mxfp4(blocks, scales)
+  return out

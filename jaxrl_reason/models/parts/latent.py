@@ -1,0 +1,66 @@
+"""Latent attention: keys and values as projections of one short row per token.
+
+  c = norm(x W_down),  r = rotated(x W_rope)     kept: [c, r], for all heads
+  k_h = [c K_h, r],  v_h = c V_h
+
+(https://arxiv.org/abs/2405.04434). Whole rows are computed by heads
+(`expanded`), which is less work for many queries. A cache holds [c, r] alone,
+and what new tokens ask of it is asked of c: q . (c K_h) = (q K_h^T) . c, and
+sum p (c V_h) = (sum p c) V_h (`absorbed`, `opened`), so that no key of a head
+is ever made. Attention is then that of one head of keys, whose first features
+are the values.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.models.parts import layers, rope
+
+EPS = 1e-6  # of the norms within, whatever the model's
+
+
+def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple:
+  """Computes q [...,Q,H], and what is kept of a token, [...,1,R + W] of rank R
+  and W rotated features, from x [...,D].
+  """
+
+  def turned(y, n):
+    plain, part = jnp.split(y, [n], axis=-1)
+    part = rope.rotate(part, *angles, interleaved=c.rope_interleaved)
+    return jnp.concatenate([plain, part], axis=-1)
+
+  q = x
+  if 'q_down' in p:
+    q = layers.dense(x, p['q_down'], p.get('q_down_bias'))
+    q = layers.rms_norm(q, p['q_down_norm'], EPS)
+  q = layers.dense(q, p['q_up' if 'q_down' in p else 'q'])
+  kept = layers.dense(x, p['kv_down'], p.get('kv_down_bias'))
+  row, part = jnp.split(kept, [c.kv_rank], axis=-1)
+  row = layers.rms_norm(row, p['kv_down_norm'], EPS)
+  kept = jnp.concatenate([row, part], axis=-1)[..., None, :]
+  return turned(q, c.head_dim - c.rope_dim), turned(kept, c.kv_rank)
+
+
+def expanded(kept: jax.Array, up, c: Any) -> tuple[jax.Array, jax.Array]:
+  """Computes k [...,Q,H] and v [...,Q,U] of what is kept, [...,1,R + W]."""
+  row, part = jnp.split(kept[..., 0, :], [c.kv_rank], axis=-1)
+  both = layers.dense(row, up)
+  k, v = jnp.split(both, [c.head_dim - c.rope_dim], axis=-1)
+  part = jnp.broadcast_to(part[..., None, :], (*k.shape[:-1], c.rope_dim))
+  return jnp.concatenate([k, part], axis=-1), v
+
+
+def absorbed(q: jax.Array, up, c: Any) -> jax.Array:
+  """Turns queries [...,Q,H] into those of what is kept, [...,Q,R + W]."""
+  n = c.head_dim - c.rope_dim
+  keys = layers.plain(up, q.dtype)[..., :n]
+  row = jnp.einsum('...qh,rqh->...qr', q[..., :n], keys)
+  return jnp.concatenate([row, q[..., n:]], axis=-1)
+
+
+def opened(out: jax.Array, up, c: Any) -> jax.Array:
+  """Turns sums of what is kept [...,Q,R + W] into values [...,Q,U]."""
+  values = layers.plain(up, out.dtype)[..., c.head_dim - c.rope_dim :]
+  return jnp.einsum('...qr,rqu->...qu', out[..., : c.kv_rank], values)

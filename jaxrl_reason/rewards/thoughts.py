@@ -1,0 +1,51 @@
+"""Where a completion stops thinking and speaks, in the formats of published
+reasoning models.
+
+  tags      <think> thought </think> answer        (DeepSeek R1, Qwen3, GLM)
+  channels  <|channel|>analysis<|message|> thought <|end|><|start|>assistant
+            <|channel|>final<|message|> answer     (gpt-oss; "harmony")
+
+A prompt may end within a thought, so that a completion has its end alone.
+"""
+
+import re
+
+CHANNEL, FINAL = '<|channel|>', '<|channel|>final<|message|>'
+TAG = re.compile(r'<(/?)think(?:ing)?>', re.I)
+# What ends a message of a channel, or begins the next.
+ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')
+
+
+def spoken(text: str) -> tuple[int, int | None]:
+  """Finds where the last thought that ended does, and where one that did not
+  end, or another message, begins.
+  """
+  if CHANNEL in text:
+    return _of_channels(text)
+  after, opened = 0, None
+  if 'think' not in text.lower():
+    return after, opened
+  for tag in TAG.finditer(text):
+    if tag[1]:
+      after, opened = tag.end(), None
+    elif opened is None:
+      opened = tag.start()
+  return after, opened
+
+
+def _of_channels(text: str) -> tuple[int, int | None]:
+  at = text.rfind(FINAL)
+  if at < 0:
+    return 0, 0  # nothing was said
+  after = at + len(FINAL)
+  end = ENDS.search(text, after)
+  return after, end and end.start()
+
+
+def response(text: str) -> str | None:
+  """Extracts what is said after the last thought; None while it thinks."""
+  if CHANNEL not in text:
+    _, _, said = text.rpartition('</think>')
+    return None if '<think>' in said else said
+  after, end = _of_channels(text)
+  return None if end == 0 else text[after:end]

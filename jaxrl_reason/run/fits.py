@@ -1,0 +1,58 @@
+"""What a model on the Hub needs, said before its weights are fetched."""
+
+import math
+import sys
+
+import jax
+
+from jaxrl_reason import trees
+from jaxrl_reason.checkpoints import pretrained
+from jaxrl_reason.models import families, spec, weights
+from jaxrl_reason.run import chips
+
+# Bytes of a parameter, activations and caches aside.
+WAYS = {
+  'every weight trained': 16,  # float32, its gradient, two moments of Adam
+  "adapters (frozen_dtype='bfloat16')": 2,
+  "adapters (frozen_dtype='int8')": 1,
+}
+ROOM = 0.7  # of a chip's memory, for that; the rest for activations
+SHOWN = ('v5e', 'v6e', 'v5p')
+
+
+def least(n_bytes: float, chip: str) -> int:
+  """Counts the chips, a power of two, whose memory has room for so much."""
+  n = n_bytes / (ROOM * chips.CHIPS[chip].hbm)
+  return 2 ** max(math.ceil(math.log2(n)), 0)
+
+
+def line(name: str, h: dict) -> str:
+  """Says what the model of a config.json needs, and where it fits.
+
+  Raises:
+    ValueError: the model cannot be read, with the reason.
+  """
+  c = families.from_hf(h)
+  n = trees.n_params(spec.abstract(weights.specs(c)))
+  parts = []
+  for way, size in WAYS.items():
+    where = ', '.join(f'{least(n * size, x)} of {x}' for x in SHOWN)
+    parts.append(f'{way} {n * size / chips.GIB:,.0f} GiB ({where})')
+  return (
+    f'{name}: {h["model_type"]}, {n / 1e9:.1f} B parameters. Without '
+    f'activations and caches: {"; ".join(parts)}. jaxrl_reason.plan says it of '
+    'a recipe on a topology.'
+  )
+
+
+def tell(name: str, workdir) -> None:
+  """Says it of a model that a run is about to fetch from the Hub.
+
+  Raises:
+    ValueError: the model cannot be read: nothing is fetched then.
+  """
+  h = pretrained.first_look(name, workdir)
+  if h is not None:
+    text = line(name, h)
+    if jax.process_index() == 0:
+      print(text, file=sys.stderr, flush=True)

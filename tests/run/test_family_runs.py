@@ -1,0 +1,56 @@
+"""Families whose layers differ train from a folder, and give it back."""
+
+import pytest
+import tiny_recipe
+from data import hf_folders
+from models import hf_models
+from safetensors.numpy import load_file
+
+from jaxrl_reason.checkpoints import conversion, hf
+from jaxrl_reason.run import train
+
+CHANGES = {
+  'gpt_oss': dict(num_local_experts=4),
+  'glm4_moe': {},
+  'deepseek_v3': {},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', CHANGES)
+def test_a_run_from_a_folder_and_back(name, tmp_path):
+  folder, workdir = tmp_path / 'in', tmp_path / 'run'
+  folder.mkdir()
+  hf_folders.byte_level(folder)
+  model = hf_models.make(name, vocab_size=312, **CHANGES[name])
+  model.bfloat16().save_pretrained(folder)
+  c = tiny_recipe.get_config()
+  c.stages, c.model_dir, c.compile_cache = ('rl',), str(folder), ''
+  c.data.update(
+    tokenizer='hf', template='chat', prompt_len=64, completion_len=16
+  )
+  c.rl.update(
+    steps=2,
+    steps_per_dispatch=1,
+    prompts=8,
+    samples=2,
+    epochs=1,
+    minibatches=1,
+    padding='packed:96',
+    replay_routes=True,
+  )
+  c.rl.optimizer.lr = 1e-2
+  c.eval.update(every=1, problems=4, harder=False)
+  c.checkpoint.every = c.log_every = 1
+  train.run(c, workdir)
+  conversion.convert(workdir, tmp_path / 'out')
+  before, after = (load_file(x / hf.SINGLE) for x in (folder, tmp_path / 'out'))
+  assert before.keys() == after.keys()
+  for tensor, x in before.items():
+    assert (x.dtype, x.shape) == (after[tensor].dtype, after[tensor].shape)
+  moved = [n for n in before if (before[n] != after[n]).any()]
+  assert any('experts' in n for n in moved), moved
+  again = hf_models.transformers.AutoModelForCausalLM.from_pretrained(
+    tmp_path / 'out'
+  )
+  assert type(again) is type(model)
