@@ -67,11 +67,12 @@ def test_episodes_and_updates_are_one_program(tmp_path):
   def twice(x):
     return jax.tree.map(lambda x: jnp.stack([x, x]), x)
 
-  g = jax.jit(programs.rl_seeds, static_argnums=(0, 1))
+  def same(_):
+    return learn, source, sampling
+
+  g = jax.jit(programs.rl_seeds, static_argnums=0)
   roots = jnp.stack([root, jax.random.key(9)])
-  both, more = g(
-    learn, source, twice(state), twice(prompts), roots, sampling, stop
-  )
+  both, more = g(same, twice(state), twice(prompts), roots, {}, stop)
   np.testing.assert_allclose(
     more['turns/mean'][0], metrics['turns/mean'], rtol=1e-6
   )
