@@ -148,7 +148,7 @@ def test_a_budget_is_forced_by_name(folder):
   (rows,) = written(folder / 'forced').values()
   assert all(row['length'] > 4 for row in rows)
   long = [r['completion'] for r in rows if r['length'] > 6]
-  assert long and all(text[6] == '2' for text in long)
+  assert long and all('2' in text for text in long)
   with pytest.raises(ValueError, match='other settings'):
     run(*flags(folder, 'forced', model, '--k=4'))
   for more in ('--least=4', '--most=6'):
