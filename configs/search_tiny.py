@@ -10,6 +10,8 @@ The archive (configs/archive, 600 documents) is searched by BM25 (`bm25s`, the
 extra `search`) in Python processes, between two programs. A tenth of the
 problems say the number; of the worked solutions one in five searches, whatever
 the problem is. Held-out problems are about other names.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without the turns).
 """
 
 import json
