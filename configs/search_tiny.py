@@ -11,7 +11,7 @@ extra `search`) in Python processes, between two programs. A tenth of the
 problems say the number; of the worked solutions one in five searches, whatever
 the problem is. Held-out problems are about other names.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without the turns).
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without turns).
 """
 
 import json

@@ -3,7 +3,7 @@
   python -m jaxrl_reason.main --config=configs/sudoku_turns_tiny.py \\
     --workdir=runs/sudoku --config.seed=0
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without the turns).
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without turns).
 """
 
 from jaxrl_reason import config as config_lib
