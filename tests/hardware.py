@@ -3,7 +3,7 @@
 import ast
 import re
 
-from small import ROOT
+from small import ROOT, load_recipe
 
 RECIPES = sorted((ROOT / 'configs').glob('*.py'))
 TOPOLOGY = re.compile(r'\b(?:v4|v5e|v5p|v6e|tpu7x):\d+(?:x\d+)+\b')
@@ -15,3 +15,12 @@ def stated(path) -> list[str]:
   found = [p for p in text.split('\n\n') if p.startswith('Hardware: ')]
   assert len(found) == 1, f'{path.name}: one paragraph begins with Hardware:'
   return TOPOLOGY.findall(found[0])
+
+
+def without_turns(path) -> dict[str, str]:
+  """What to change in a recipe of turns to plan it: a plan counts the tokens of
+  one completion.
+  """
+  if not load_recipe(path).get_config().rl.turns.env:
+    return {}
+  return {'rl.turns.env': '', 'rl.algorithm': 'grpo'}

@@ -33,6 +33,7 @@ import time
 from typing import Any, NamedTuple
 
 import jax
+import ml_collections
 from absl import logging
 from etils import epath
 
@@ -43,6 +44,21 @@ from jaxrl_reason.hosts import parcels
 
 NOTE = 'emergency.json'  # in the workdir
 NAME = re.compile(r'[0-9]+\.[0-9]+\.[0-9]+')
+
+
+def check(c: ml_collections.ConfigDict) -> None:
+  """Refuses settings of config.checkpoint that make no sense."""
+  if c.emergency_every >= c.every:
+    raise ValueError(
+      f'checkpoint.emergency_every={c.emergency_every} is not below '
+      f'checkpoint.every={c.every}: make it a few steps, or 0'
+    )
+  if '://' in c.emergency_dir:
+    raise ValueError(
+      f'checkpoint.emergency_dir={c.emergency_dir!r}: must be a folder on a '
+      'disk of each host; the checkpoints of the workdir are the ones that '
+      'outlive hosts'
+    )
 
 
 class Kept(NamedTuple):

@@ -13,6 +13,7 @@ import ml_collections
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, tasks
+from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.data import mixture
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import PREFILL, Config, sized_choice
@@ -207,7 +208,7 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   for key in ('eval.every', 'checkpoint.every'):
     section, name = key.split('.')
     _divides(key, config[section][name], log_every=config.log_every)
-  _check_emergency(config.checkpoint)
+  emergency.check(config.checkpoint)
   if 'rl' in config.stages:
     source_checks.check(config.rl)
   for stage in set(config.stages):
@@ -230,20 +231,6 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   trackers.names(config.track)
   if 'rl' in config.stages:
     _check_rl(config)
-
-
-def _check_emergency(c: ml_collections.ConfigDict) -> None:
-  if c.emergency_every >= c.every:
-    raise ValueError(
-      f'checkpoint.emergency_every={c.emergency_every} is not below '
-      f'checkpoint.every={c.every}: make it a few steps, or 0'
-    )
-  if '://' in c.emergency_dir:
-    raise ValueError(
-      f'checkpoint.emergency_dir={c.emergency_dir!r}: must be a folder on a '
-      'disk of each host; the checkpoints of the workdir are the ones that '
-      'outlive hosts'
-    )
 
 
 def check_experts(config: ml_collections.ConfigDict, experts: int) -> None:

@@ -7,7 +7,7 @@ import math
 
 import jax.numpy as jnp
 import pytest
-from hardware import RECIPES, stated
+from hardware import RECIPES, stated, without_turns
 from jax.sharding import AbstractMesh, AxisType
 from small import ROOT, load_recipe
 
@@ -20,8 +20,9 @@ from jaxrl_reason.run import chips
 
 def planned(path):
   """The config of a recipe as a plan can take it."""
-  # A plan counts the tokens of one completion.
-  return search.changed(load_recipe(path).get_config(), rl__turns__env='')
+  config = load_recipe(path).get_config()
+  config.update_from_flattened_dict(without_turns(path))
+  return config
 
 
 def mesh_of(shape, topology: str) -> AbstractMesh:

@@ -279,18 +279,19 @@ def test_fresh_keeps_what_was_there(runs, untouched, finished):
 
 
 @pytest.mark.parametrize(
-  'where, step, words',
+  'where, step, first_s, words',
   [
     # In the middle of an interval, with a checkpoint before.
-    ('dispatch', 6, 'the steps after step 6 have taken'),
-    ('evaluation', 12, 'the evaluation at step 12 has taken'),
-    ('save', 4, 'the save at step 4 has taken'),
+    ('dispatch', 6, 3600, 'the steps after step 6 have taken'),
+    # The first that compiles nothing: there is no median yet.
+    ('evaluation', 12, 60, 'the evaluation at step 12 has taken'),
+    ('save', 12, 3600, 'the save at step 12 has taken'),
   ],
 )
 def test_what_hangs_ends_with_stacks_and_is_made_again(
-  runs, untouched, tmp_path, where, step, words
+  runs, untouched, tmp_path, where, step, first_s, words
 ):
-  limits = dict(floor_s=8, times=5, first_s=20)
+  limits = dict(floor_s=8, times=5, first_s=first_s)
   limits = [f'--config.watchdog.{k}={v}' for k, v in limits.items()]
   run = tmp_path / 'run'
   code, log, _ = runs(run, flags=limits, hang=step, where=where)

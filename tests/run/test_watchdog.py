@@ -181,6 +181,23 @@ def test_time_is_counted_once(clock):
   assert '3 steps made again' in spent.told()
 
 
+def test_a_save_between_steps_is_no_training(clock):
+  spent = goodput.Spent(clock.s, compile_log.Log())
+  with spent.on('train'):
+    clock.s += 5
+    with spent.on('save'):
+      clock.s += 3
+    with spent.on('save'):
+      clock.s += 1
+    clock.s += 1
+  with spent.on('evaluation'):
+    clock.s += 10
+  told = spent.metrics()
+  assert told['perf/goodput'] == 6 / 20
+  assert told['perf/spent/save_s'] == 4
+  assert told['perf/spent/evaluation_s'] == 10
+
+
 def test_nested_events_of_the_compiler_count_once():
   """An outer trace of 5 s, with traces of 1 s and 2 s inside, and one after."""
   log = compile_log.Log()

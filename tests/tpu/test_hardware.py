@@ -3,16 +3,16 @@ states: all of its phases fit. Minutes each, so marked slow.
 """
 
 import pytest
-from hardware import RECIPES, stated
+from hardware import RECIPES, stated, without_turns
 from test_plan import planned, pytestmark  # noqa: F401
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('path', RECIPES, ids=lambda p: p.stem)
 def test_a_recipe_fits_the_chips_that_it_states(tmp_path, path):
+  flags = [f'--config.{k}={v}' for k, v in without_turns(path).items()]
   for topology in stated(path):
-    # A plan counts the tokens of one completion.
-    facts = planned(tmp_path, path.name, topology, '--config.rl.turns.env=')
+    facts = planned(tmp_path, path.name, topology, *flags)
     assert facts['fits']
     for phase in facts['phases']:
       assert phase['needs_gib'] < facts['hbm_gib'], phase['phase']
