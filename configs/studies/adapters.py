@@ -16,7 +16,7 @@ difference below it; so is the vector if it makes up at least four fifths of
 what `full` gains over the warm start.
 
 Result so far (5 seeds, 128 problems, warm start 0.467 ± 0.006): `full` ends at
-0.566 ± 0.017 and `lora4` at 0.363 ± 0.032, below the warm start and below `full`
+0.566 ± 0.017, `lora4` at 0.363 ± 0.032, below the warm start and below `full`
 by 0.203 ± 0.022: it is not equal. Its reward falls in the first steps, so that
 ten times the learning rate is likely too much for so small a model; other rates
 were not tried. `steering` has not been run to its end yet.
