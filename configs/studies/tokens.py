@@ -11,6 +11,13 @@ Written before the first run. The claim holds here if `top20` is not below `all`
 in pass@1 on held-out problems by more than two standard errors of the
 difference, and above `random20` by more than two (of the difference of their
 differences to `all`).
+
+Result so far (5 seeds, 128 problems, warm start 0.467 ± 0.006): `all` ends at
+0.566 ± 0.017, `top20` at 0.537 ± 0.016, a difference of -0.029 ± 0.023: not
+below by two standard errors, so the first half holds, but it gains nothing; the
+reward of training in the last interval is lower by 0.045 ± 0.005. It keeps more
+entropy (+0.037 ± 0.003 nats). The control `random20` has not been run to its
+end yet, so that the second half is open.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside
