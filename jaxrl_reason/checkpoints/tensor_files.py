@@ -3,8 +3,8 @@
 import contextlib
 import pathlib
 
-from jaxrl_reason import reading
 from jaxrl_reason.checkpoints import packed
+from jaxrl_reason.hosts import reading
 
 POINTER = b'version https://git-lfs'
 INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
