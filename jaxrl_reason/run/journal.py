@@ -34,6 +34,14 @@ def in_notebook() -> bool:
   return type(sys.stderr).__module__ == 'ipykernel.iostream'
 
 
+def aside(text: str) -> None:
+  """Says what a notebook has no room for: there the log alone keeps it."""
+  if in_notebook():
+    logs.note(text)
+  else:
+    say(text)
+
+
 class _Lines:
   """Where there is no terminal, each state of the bar is a line of its own."""
 
@@ -161,8 +169,7 @@ class Journal:
     self._bar.update(n)
     self._explain(total, n, values)
     if self._unseen:
-      tell = logs.note if in_notebook() else say
-      tell(self._compiled.table())
+      aside(self._compiled.table())
     self._unseen = False
 
   def _explain(self, total: int, n: int, values: dict[str, float]) -> None:
