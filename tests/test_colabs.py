@@ -199,18 +199,25 @@ def test_each_has_a_story_to_hold():
   assert sorted(SHOWN) == [name[0] for name in NAMES]
 
 
-def test_badges_and_install_lines_have_the_address_of_setup_cfg():
+def test_the_address_is_that_of_setup_cfg():
   assert list(notebooks.stale(write=False)) == []
   text = (ROOT / 'README.md').read_text()
   for path in PATHS:
     assert notebooks.badge(path.name) in text
-  assert 'colab.research.google.com' in text
-  assert text.count('/github/') == len(PATHS)
+    assert f'(colabs/{path.name})' in text
+  for name in notebooks.PAGES:
+    assert f'git clone {notebooks.url()}' in (ROOT / name).read_text()
 
 
-def test_another_address_is_noticed(monkeypatch):
+def test_another_address_changes_every_mention(monkeypatch):
+  old = notebooks.url()
   monkeypatch.setattr(notebooks, 'url', lambda: 'https://github.com/a/b')
-  assert [*notebooks.stale(write=False)] == [path.name for path in PATHS]
+  files = {*notebooks.PAGES, *(f'colabs/{path.name}' for path in PATHS)}
+  assert {*notebooks.stale(write=False)} == files
+  place = old.removeprefix('https://github.com/')
+  for name in files:
+    text = notebooks.settled_file(ROOT / name)
+    assert 'github.com/a/b' in text and place not in text
 
 
 @pytest.mark.skipif(not (ROOT / '.git').exists(), reason='no git repository')

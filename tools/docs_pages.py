@@ -91,8 +91,8 @@ def notebook_rows() -> str:
   """Returns a page with the title, first lines and badge of each notebook."""
   out = [
     '# Notebooks\n',
-    'They run on Colab, or with Jupyter on two CPU cores in under three minutes '
-    'each: `pip install jupyter matplotlib`, then open `colabs/`.\n',
+    'They run on Colab, or with Jupyter on two CPU cores, in under three '
+    'minutes each: `pip install jupyter`, then open `colabs/`.\n',
   ]
   for path in sorted(notebooks.FOLDER.glob('*.ipynb')):
     cells = json.loads(path.read_text())['cells']

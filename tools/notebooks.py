@@ -1,23 +1,27 @@
-"""The first two cells of every notebook: a badge for Colab, an install line.
+"""The repository's address in notebooks and pages: badges, install lines.
 
   python tools/notebooks.py                what does not agree with setup.cfg
   python tools/notebooks.py --write        made to agree
 
-The repository's address is `url` in setup.cfg and nowhere else is it chosen:
-whoever publishes the code elsewhere changes that line and writes. What a
-notebook shows when it is run is not kept in it.
+The address is `url` in setup.cfg and nowhere else is it chosen: whoever
+publishes the code elsewhere changes that line and writes. A notebook's first
+two cells are the badge that opens it on Colab and what installs the package
+there. What it shows when it is run is not kept in it.
 """
 
 import argparse
 import configparser
 import json
 import pathlib
+import re
 import sys
 from collections.abc import Iterable
 
 ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / 'colabs'
+PAGES = ('README.md', 'CONTRIBUTING.md')
 BRANCH = 'main'
+COLAB = 'https://colab.research.google.com/github'
 # Extras that a notebook needs beside the package, by its number.
 EXTRAS = {'4': 'gguf,hf', '8': 'tpu'}
 KERNEL = {
@@ -40,9 +44,13 @@ def url() -> str:
 
 def badge(name: str) -> str:
   """Returns the Markdown of a link that opens a notebook on Colab."""
+  return f'[![Open in Colab]({IMAGE})]({_on_colab()}/colabs/{name})'
+
+
+def _on_colab() -> str:
+  """The repository as Colab reads it."""
   place = url().removeprefix('https://github.com/')
-  page = f'https://colab.research.google.com/github/{place}'
-  return f'[![Open in Colab]({IMAGE})]({page}/blob/{BRANCH}/colabs/{name})'
+  return f'{COLAB}/{place}/blob/{BRANCH}'
 
 
 def requirement(name: str) -> str:
@@ -75,6 +83,12 @@ def settled(name: str, notebook: dict) -> dict:
   }  # fmt: skip
 
 
+def settled_page(text: str) -> str:
+  """Returns Markdown whose badges and clones are of the address."""
+  text = re.sub(rf'{COLAB}/[^)\s]*?(?=/colabs/)', _on_colab(), text)
+  return re.sub(r'(?<=git clone )https?://\S+', url(), text)
+
+
 def _is_head(cell: dict) -> bool:
   """Whether a cell is one that this file writes."""
   text = ''.join(cell['source'])
@@ -90,14 +104,22 @@ def _cell(number: int, cell: dict) -> dict:
   return made | {'metadata': {}, 'source': text}
 
 
+def settled_file(path: pathlib.Path) -> str:
+  """Returns what a notebook or page should hold."""
+  text = path.read_text()
+  if path.suffix == '.md':
+    return settled_page(text)
+  made = settled(path.name, json.loads(text))
+  return json.dumps(made, indent=1, ensure_ascii=False) + '\n'
+
+
 def stale(write: bool) -> Iterable[str]:
-  """Yields the names of notebooks that are not as they should be."""
-  for path in sorted(FOLDER.glob('*.ipynb')):
-    old = path.read_text()
-    made = settled(path.name, json.loads(old))
-    new = json.dumps(made, indent=1, ensure_ascii=False) + '\n'
-    if new != old:
-      yield path.name
+  """Yields the files that are not as they should be."""
+  pages = [ROOT / name for name in PAGES]
+  for path in (*pages, *sorted(FOLDER.glob('*.ipynb'))):
+    new = settled_file(path)
+    if new != path.read_text():
+      yield str(path.relative_to(ROOT))
       if write:
         path.write_text(new)
 
@@ -110,7 +132,7 @@ def main() -> int:
   write = parser.parse_args().write
   found = list(stale(write))
   for name in found:
-    print(f'colabs/{name}: {"written" if write else "differs; --write"}')
+    print(f'{name}: {"written" if write else "differs; --write"}')
   return int(bool(found) and not write)
 
 
