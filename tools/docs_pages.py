@@ -112,9 +112,18 @@ def recipes() -> str:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-  """Enters the address and the pages of the reference."""
-  config.repo_url = notebooks.url()
-  extend = next(part['Extend'] for part in config.nav if 'Extend' in part)
+  """Enters the address, pages that the menu leaves out, and the reference."""
+  # No repo_url: pages would ask GitHub for stars and releases.
+  icon = 'fontawesome/brands/github'
+  config.extra['social'] = [{'icon': icon, 'link': notebooks.url()}]
+  groups = {name: pages for part in config.nav for name, pages in part.items()}
+  listed = {page for pages in groups.values() for page in pages if '.' in page}
+  groups['Use'] += sorted(
+    page.name
+    for page in pathlib.Path(config.docs_dir).glob('*.md')
+    if page.name not in listed
+  )
+  extend = groups['Extend']
   reference = next(part for part in extend if 'Reference' in part)
   reference['Reference'] = [f'reference/{room}.md' for room in rooms()]
   return config
