@@ -14,6 +14,8 @@ over the same chains: `--config.data.controller.name=uniform
 
 Not run to its end yet, so neither pass@1 nor minutes are given;
 tools/benchmarks/controllers.py compares controllers (docs/choosing.md).
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -14,6 +14,8 @@ learnt from shall be countdown's: groups without signal are left out
 `data.controller.sources='consumed'` makes up for that.
 
 Not run to its end yet, so neither pass@1 nor minutes are given.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

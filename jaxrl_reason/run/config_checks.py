@@ -207,6 +207,7 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   for key in ('eval.every', 'checkpoint.every'):
     section, name = key.split('.')
     _divides(key, config[section][name], log_every=config.log_every)
+  _check_emergency(config.checkpoint)
   if 'rl' in config.stages:
     source_checks.check(config.rl)
   for stage in set(config.stages):
@@ -229,6 +230,20 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   trackers.names(config.track)
   if 'rl' in config.stages:
     _check_rl(config)
+
+
+def _check_emergency(c: ml_collections.ConfigDict) -> None:
+  if c.emergency_every >= c.every:
+    raise ValueError(
+      f'checkpoint.emergency_every={c.emergency_every} is not below '
+      f'checkpoint.every={c.every}: make it a few steps, or 0'
+    )
+  if '://' in c.emergency_dir:
+    raise ValueError(
+      f'checkpoint.emergency_dir={c.emergency_dir!r}: must be a folder on a '
+      'disk of each host; the checkpoints of the workdir are the ones that '
+      'outlive hosts'
+    )
 
 
 def check_experts(config: ml_collections.ConfigDict, experts: int) -> None:
@@ -258,10 +273,10 @@ def check_positions(c: ml_collections.ConfigDict, shape: Config) -> None:
     ValueError: names the keys.
   """
   longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
-  if longrope and packing.choose(c.padding, 0) is not None:
+  if longrope and c.padding not in ('whole', 'shared:1'):
     raise ValueError(
       f'rl.padding={c.padding!r}: the longrope positions of this model depend '
-      'on the room of a program; choose whole'
+      'on the room of a program; choose whole or shared:1'
     )
 
 
@@ -288,7 +303,9 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
   n = c.prompts * c.samples + replayed + extra
   _divides(name, n, **mini, **micro, **shards)
   _divides('rl.extra.groups', c.extra.groups, **shards)
-  parts = {'rl.parts': c.parts} if c.path == 'host' else {}
+  # Episodes are not played in parts.
+  in_parts = c.path == 'host' and not c.turns.env
+  parts = {'rl.parts': c.parts} if in_parts else {}
   _divides('rl.prompts', c.prompts, **parts, **shards)
 
 
@@ -332,11 +349,21 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
     )
 
 
+def _check_shared(c: ml_collections.ConfigDict, packed) -> None:
+  if isinstance(packed, packing.Shared) and c.demos and c.replay_routes:
+    raise ValueError(
+      f'rl.padding={c.padding!r} with rl.demos={c.demos} and '
+      'rl.replay_routes=True: a demonstration and the samples beside it choose '
+      'other experts for their prompt, which is then not one; choose whole'
+    )
+
+
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
   start = config_lib.prompt_room(config)
   room = start + d.completion_len
-  packed = packing.choose(c.padding, start)
+  packed = packing.choose(c, start)
+  _check_shared(c, packed)
   if not isinstance(packed, packing.Packing):
     return
   if packed.length < room:

@@ -18,6 +18,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
+from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rollouts import (
   extra,
   filters,
@@ -30,7 +31,14 @@ from jaxrl_reason.rollouts import (
 )
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.host import HostSource, Questions
-from jaxrl_reason.run import asking, chips, goodput, programs, rewarding
+from jaxrl_reason.run import (
+  asking,
+  chips,
+  goodput,
+  hosted,
+  programs,
+  rewarding,
+)
 from jaxrl_reason.update.learner import Learner
 
 
@@ -211,33 +219,70 @@ def batches(
 
 
 def host_source(
-  config, learn, made, mesh, questions, pool, tokenizer, root, stop
+  config, learn, made, mesh, questions, pool, tokenizer, root, stop, player=None
 ) -> HostSource:
   """Makes the source whose rewards are Python.
 
   Args:
     made: how completions are made, and the sampling settings.
+    player: of episodes with an environment in Python; None: completions.
   """
   c = config.rl
   gen, sampling = made
   rollout = jax.jit(programs.rl_rollout, static_argnums=0)
   greedy = jax.jit(programs.rl_greedy, static_argnums=0)
   reads_greedy = 'greedy_reward' in learn.needs
+
+  def play(params, prompts, examples, root, step, sampling, stop, ids, version):
+    noise, _ = fused.step_keys(root, step)
+    asked = prompts.tokens, prompts.valid, examples
+    return player(params, *asked, noise, sampling, stop, ids, version)
+
   return HostSource(
     questions,
     lambda *args: rollout(gen, *args),
     (lambda *args: greedy(gen, *args)) if reads_greedy else None,
     c.samples,
-    tuple(c.rewards),
+    learn.part_names,
     pool,
     tokenizer,
-    c.parts,
+    # Episodes wait for no part: their tools are asked while others speak.
+    c.parts if player is None else 1,
     root,
     sampling,
     stop,
     to_host=lambda x: sharding.to_local(x, mesh),
     all_rows=lambda tree: everyone(mesh, tree),
+    play=None if player is None else play,
   )
+
+
+def judges(config, learn: Learner, problems, tokenizer):
+  """Makes what judges completions: (the pool of rewards, what closes all pools,
+  the player of episodes or None, what tells metrics of it).
+  """
+  c, pool = config.rl, hosted.Unjudged()
+  if c.rewards:
+    spec = rewarding.host_spec(c.rewards.to_dict(), problems.reward)
+    limits = dict(workers=c.workers, timeout_s=c.timeout_s)
+    pool = VerifierPool(spec, **limits)
+  if not hosted.is_on(c):
+    return pool, pool.close, None, dict
+  tools = hosted.Pool(c)
+  player = hosted.player(
+    config, learn.model, tokenizer, tools, n_samples=c.samples,
+    weight=c.turns.reward,
+  )  # fmt: skip
+
+  def close():
+    pool.close()
+    tools.close()
+
+  def spent():
+    found = {f'perf/{k}': v for k, v in player.take_spent().items()}
+    return found | {f'tools/{k}': float(v) for k, v in tools.stats().items()}
+
+  return pool, close, player, spent
 
 
 def everyone(mesh, tree: Any) -> Any:

@@ -22,7 +22,6 @@ from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
-from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.views import Views
@@ -30,7 +29,6 @@ from jaxrl_reason.run import (
   asking,
   goodput,
   programs,
-  rewarding,
   sources,
   states,
 )
@@ -105,7 +103,7 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=packing.choose(c.padding, config_lib.prompt_room(config)),
+    packing=packing.choose(c, config_lib.prompt_room(config)),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=run_turns.part_names(c),
@@ -354,14 +352,14 @@ def _host(
     )
     steps = (sources.questions(rows, mesh, c.refill_rounds) for rows in data)
   where = layout(config, 'rl', learn, mesh, problems, known)
-  pool = VerifierPool(
-    rewarding.host_spec(c.rewards.to_dict(), problems.reward),
-    workers=c.workers,
-    timeout_s=c.timeout_s,
+  pool, close, player, spent = sources.judges(
+    config, learn, problems, tokenizer
   )
   first, rest = (rounds[0] for rounds in steps), (tokenizer, root, stop)
   made = generation(config, learn.model)
-  source = sources.host_source(config, learn, made, mesh, first, pool, *rest)
+  source = sources.host_source(
+    config, learn, made, mesh, first, pool, *rest, player
+  )
 
   def to_device(tree):
     own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
@@ -381,6 +379,7 @@ def _host(
     state, metrics, timing, answered = step(state, more)
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
+    host |= spent()
     if stats is not None:
       for round_ in [answered] if plain else answered:
         ids = np.repeat(sources.everyone(mesh, round_.questions.ids), c.samples)
@@ -395,4 +394,4 @@ def _host(
   def under_way() -> bool:
     return source.started > 0
 
-  return Stage(learn, where, data, dispatch, 1, stats, under_way, pool.close)
+  return Stage(learn, where, data, dispatch, 1, stats, under_way, close)
