@@ -22,6 +22,8 @@ PAGES = [
 SOURCES = [*PAGES, *sorted((ROOT / 'configs').glob('*.py'))]
 MODULE = re.compile(r'(?:\.venv/bin/)?python -m jaxrl_reason\.(\w+)(.*)', re.S)
 FLAG = re.compile(r"flags\.DEFINE_\w+\(\s*'(\w+)'")
+# The room of the package that is called as the folder is.
+ROOM = re.compile(r'tools/(?!run\b|test\b|docs\b|launch/|benchmarks/)')
 # A name in place of what a reader has.
 STAND_INS = ('X.py', 'configs/X.py', 'try/mine.py')
 
@@ -41,11 +43,11 @@ def commands(path) -> list[str]:
     blocks = re.findall(r'^```(?:\w*)\n(.*?)^```', text, re.M | re.S)
     found = [line for block in blocks for line in joined(block)]
     rest = re.sub(r'^```.*?^```', '', text, flags=re.M | re.S)
-    found += re.findall(r'`([^`]+)`', rest.replace('\n', ' '))
+    said = re.findall(r'`([^`]+)`', rest.replace('\n', ' '))
+    found += [s for s in said if not ROOM.match(s)]
   shown = [line.strip().removeprefix('$ ') for line in found]
-  return [
-    s for s in shown if re.match(r'[A-Z_]+=\S+ tools/|tools/|\S*python ', s)
-  ]
+  begins = r'[A-Z_]+=\S+ tools/|tools/\w|\S*python '
+  return [s for s in shown if re.match(begins, s)]
 
 
 SHOWN = [(path, line) for path in SOURCES for line in commands(path)]
