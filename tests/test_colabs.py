@@ -30,12 +30,13 @@ SHORT = """
 from jaxrl_reason import plan
 from jaxrl_reason.checkpoints import wheels
 from jaxrl_reason.evals import session
-from jaxrl_reason.run import train
+from jaxrl_reason.run import config_checks, train
 import dataclasses
 
 _run, _plan, _evaluate = train.run, plan.run, session.run
 
 def run(c, workdir):
+  config_checks.check(c, 1)  # as it is before it is cut
   c.model.update(layers=1, width=16, mlp=16, heads=2, kv_heads=2, head_dim=8)
   c.sft.update(steps=1, rows=8, steps_per_dispatch=1)
   c.rl.update(steps=2, prompts=8, samples=2, steps_per_dispatch=1)
@@ -69,7 +70,7 @@ SHOWN = {
   '3': """
     length = metrics_file.series(rows, 'train/length_mean')[1]
     reward = metrics_file.series(rows, 'train/reward_mean')[1]
-    assert length[-1] < 0.7 * length[0] and reward[-1] > 2 * reward[0]
+    assert length[-1] < 0.7 * length[0] and reward[-1] > reward[0] + 0.2
   """,
   '4': """
     accuracy = metrics_file.series(rows, 'eval/heldout/pass@1')[1]
