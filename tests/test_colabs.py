@@ -1,16 +1,264 @@
-"""Every notebook runs from top to bottom."""
+"""Every notebook runs from top to bottom: cut short always, and as its readers
+run it where slow tests are asked for. The package installs by their first line.
+"""
 
+import configparser
+import importlib.util
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
 import nbformat
 import pytest
 from nbclient import NotebookClient
+from packaging import requirements
 from small import ROOT
 
-NOTEBOOKS = sorted((ROOT / 'colabs').glob('*.ipynb'))
+from jaxrl_reason.checkpoints import hf
+from jaxrl_reason.models import families, spec, transformer
+
+sys.path.insert(0, str(ROOT / 'tools'))
+import notebooks  # noqa: E402
+
+PATHS = sorted((ROOT / 'colabs').glob('*.ipynb'))
+NAMES = [path.stem for path in PATHS]
+# A cell that is put before those of a notebook: what takes time is cut, and
+# nothing else is changed.
+SHORT = """
+from jaxrl_reason import plan
+from jaxrl_reason.checkpoints import wheels
+from jaxrl_reason.evals import session
+from jaxrl_reason.run import config_checks, train
+import dataclasses
+
+_run, _plan, _evaluate = train.run, plan.run, session.run
+
+def run(c, workdir):
+  config_checks.check(c, 1)  # as it is before it is cut
+  c.model.update(layers=1, width=16, mlp=16, heads=2, kv_heads=2, head_dim=8)
+  c.sft.update(steps=1, rows=8, steps_per_dispatch=1)
+  c.rl.update(steps=2, prompts=8, samples=2, steps_per_dispatch=1)
+  c.eval.update(every=100, problems=8, samples=2)
+  c.log_every = c.rollouts.every = 1
+  return _run(c, workdir)
+
+def plan_run(c, *args, **options):
+  c.data.update(prompt_len=16, completion_len=16)
+  c.rl.update(prompts=8, samples=2)
+  c.model.update(layers=1, width=128, mlp=128, heads=4, kv_heads=4)
+  return _plan(c, *args, **options | dict(model=''))
+
+def evaluate(o, *args):
+  suites = [suite.replace('n=64', 'n=4') for suite in o.suites]
+  return _evaluate(dataclasses.replace(o, k=4, batch=16, suites=suites), *args)
+
+train.run, plan.run, session.run = run, plan_run, evaluate
+"""
+# What a notebook shows its readers, as a cell after its own.
+SHOWN = {
+  '1': """
+    before, after = last_answers('sft'), last_answers('rl')
+    n = [sum(a['verdict']['score'] for a in x) for x in (before, after)]
+    assert n[1] > n[0] + 2, n
+    steps, accuracy = metrics_file.series(rows, 'eval/heldout/pass@1')
+    last = [r for r in rows if r['stage'] == 'sft'][-1]['step']
+    assert accuracy[steps.index(last)] < 0.4 and accuracy[-1] > 0.9, accuracy
+  """,
+  '2': 'assert linen_reward > 0.9 and nnx_reward > 0.9',
+  '3': """
+    length = metrics_file.series(rows, 'train/length_mean')[1]
+    reward = metrics_file.series(rows, 'train/reward_mean')[1]
+    assert length[-1] < 0.7 * length[0] and reward[-1] > reward[0] + 0.2
+  """,
+  '4': """
+    accuracy = metrics_file.series(rows, 'eval/heldout/pass@1')[1]
+    assert accuracy[-1] > accuracy[0] + 0.2, accuracy
+  """,
+  '5': """
+    found = json.loads((out / 'results.json').read_text())['results']
+    value = {
+      (r['model'], r['suite'].rpartition('/')[2]): r['metrics'] for r in found
+    }
+    def of(model, split, metric):
+      return value[model, split][metric]['value']
+    gain = of(after, 'heldout', 'pass@1') - of(before, 'heldout', 'pass@1')
+    assert gain > 0.3
+    assert of(after, 'harder', 'pass@64') < of(before, 'harder', 'pass@64')
+  """,
+  '6': """
+    def last(way, metric):
+      return metrics_file.series(metrics_file.read(runs[way]), metric)[1][-1]
+    assert last('ladder', 'train/problems/rung') > 0
+    assert last('refill', 'train/refill/filled') > 0.9
+  """,
+  '7': """
+    called = metrics_file.series(rows, 'train/turns/1/share')[1]
+    assert called[0] < 0.4 and called[-1] > 0.7, called
+  """,
+  '8': 'assert facts["fits"] and facts["devices"] == 4',
+}
 
 
-@pytest.mark.parametrize('path', NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebook_runs(path, monkeypatch):
-  monkeypatch.setenv('XLA_FLAGS', '')  # one device, as its readers have
-  notebook = nbformat.read(path, as_version=4)
-  NotebookClient(notebook, timeout=600, kernel_name='python3').execute()
-  assert any(cell.get('outputs') for cell in notebook.cells)
+def executed(path, folder, *, first: str = '', last: str = ''):
+  """The notebook with its outputs, run in a folder of its own.
+
+  Args:
+    first, last: cells put before and after its own.
+  """
+  text = path.read_text()
+  if first:  # a loop of its own
+    text = text.replace('STEPS = 250', 'STEPS = 2')
+  notebook = nbformat.reads(text, as_version=4)
+  extra = [nbformat.v4.new_code_cell(textwrap.dedent(c)) for c in (first, last)]
+  notebook.cells = [extra[0], *notebook.cells, extra[1]]
+  place = {'metadata': {'path': str(folder)}}
+  NotebookClient(
+    notebook, timeout=900, kernel_name='python3', resources=place
+  ).execute()
+  return notebook
+
+
+def check_shown(notebook):
+  """A notebook has pictures, and tells of nothing that went wrong."""
+  outputs = [o for c in notebook.cells for o in c.get('outputs', ())]
+  data = [o['data'] for o in outputs if 'data' in o]
+  assert any('image/png' in d for d in data)
+  said = ''.join(o['text'] for o in outputs if o['output_type'] == 'stream')
+  for word in ('Warning', 'WARNING', 'Traceback', 'error:', 'MiB a device'):
+    assert word not in said, said
+  # Bars are written over on a line of their own.
+  assert said.count('\n') < 80, said
+
+
+@pytest.fixture
+def environment(monkeypatch, tmp_path):
+  """Where cells import the package from the sources, on the CPU."""
+  path = [str(ROOT), os.environ.get('PYTHONPATH', '')]
+  monkeypatch.setenv('PYTHONPATH', os.pathsep.join(filter(None, path)))
+  monkeypatch.setenv('MPLBACKEND', 'module://matplotlib_inline.backend_inline')
+  return tmp_path
+
+
+@pytest.fixture(scope='session')
+def stand_in(tmp_path_factory):
+  """A folder with a tokenizer, a chat template and a random model."""
+  hf_folders = pytest.importorskip('data.hf_folders')
+  folder = tmp_path_factory.mktemp('stand_in')
+  hf_folders.byte_level(folder)
+  sizes = dict(
+    model_type='llama', hidden_size=16, intermediate_size=16, vocab_size=312,
+    num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+    head_dim=8, max_position_embeddings=256, rms_norm_eps=1e-6,
+    rope_theta=1e4, tie_word_embeddings=True,
+  )  # fmt: skip
+  config = families.from_hf(sizes)
+  specs = transformer.build(config).specs
+  params = spec.init(specs, jax.random.key(0))
+  hf.save(folder, params, config, config=sizes)
+  return folder
+
+
+def needs(path, request) -> str:
+  """What a notebook needs beside the package; its own first cell."""
+  if path.stem.startswith('8'):
+    pytest.importorskip('libtpu')
+  if path.stem.startswith('4'):
+    folder = request.getfixturevalue('stand_in')
+    # Prompts of a tokenizer that has seen nothing are longer.
+    return f"""
+import pathlib
+wheels.folder = lambda name: pathlib.Path({str(folder)!r})
+_cut = train.run
+def run(c, workdir):
+  c.data.update(prompt_len=128)
+  return _cut(c, workdir)
+train.run = run
+"""
+  return ''
+
+
+@pytest.mark.parametrize('path', PATHS, ids=NAMES)
+def test_a_notebook_runs(path, environment, request, monkeypatch):
+  more = needs(path, request)
+  flags = os.environ['XLA_FLAGS'].split()
+  one = [f for f in flags if 'device_count' not in f]
+  monkeypatch.setenv('XLA_FLAGS', ' '.join(one))
+  check_shown(executed(path, environment, first=SHORT + more))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('path', PATHS, ids=NAMES)
+def test_a_notebook_shows_what_it_says(path, environment, monkeypatch):
+  if path.stem.startswith('8'):
+    pytest.importorskip('libtpu')
+  if path.stem.startswith('4'):
+    pytest.importorskip('gguf')
+  monkeypatch.setenv('XLA_FLAGS', '')
+  found = executed(path, environment, last=SHOWN[path.stem[0]])
+  check_shown(found)
+
+
+def test_each_has_a_story_to_hold():
+  assert sorted(SHOWN) == [name[0] for name in NAMES]
+
+
+def test_the_address_is_that_of_setup_cfg():
+  assert list(notebooks.stale(write=False)) == []
+  text = (ROOT / 'README.md').read_text()
+  for path in PATHS:
+    assert notebooks.badge(path.name) in text
+    assert f'(colabs/{path.name})' in text
+  for name in notebooks.PAGES:
+    assert f'git clone {notebooks.url()}' in (ROOT / name).read_text()
+
+
+def test_another_address_changes_every_mention(monkeypatch):
+  old = notebooks.url()
+  monkeypatch.setattr(notebooks, 'url', lambda: 'https://github.com/a/b')
+  files = {*notebooks.PAGES, *(f'colabs/{path.name}' for path in PATHS)}
+  assert {*notebooks.stale(write=False)} == files
+  place = old.removeprefix('https://github.com/')
+  for name in files:
+    text = notebooks.settled_file(ROOT / name)
+    assert 'github.com/a/b' in text and place not in text
+
+
+@pytest.mark.skipif(not (ROOT / '.git').exists(), reason='no git repository')
+@pytest.mark.skipif(
+  importlib.util.find_spec('setuptools') is None, reason='no setuptools'
+)
+def test_the_install_line_installs(tmp_path):
+  """From a clone that lies here in place of the address."""
+  for path in PATHS:
+    line = notebooks.requirement(path.name)
+    cells = nbformat.read(path, as_version=4).cells
+    assert f'%pip install -q "{line}"' in cells[1].source
+    wanted = requirements.Requirement(line)
+    assert (wanted.name, wanted.url) == (
+      'jaxrl_reason',
+      f'git+{notebooks.url()}',
+    )
+    known = configparser.ConfigParser()
+    known.read(ROOT / 'setup.cfg')
+    assert wanted.extras <= {*known['options.extras_require']}
+  # pip takes no `name @ git+file:`, which is the address with a name.
+  here = wanted.url.replace(notebooks.url(), ROOT.as_uri())
+  target = tmp_path / 'site'
+  subprocess.run(
+    [sys.executable, '-m', 'pip', 'install', '-q', '--no-deps',
+     '--no-build-isolation', '--target', target, here],
+    check=True, cwd=tmp_path,
+  )  # fmt: skip
+  code = 'import jaxrl_reason.losses as l; print(l.__file__)'
+  env = os.environ | {'PYTHONPATH': str(target)}
+  found = subprocess.run(
+    [sys.executable, '-c', code],
+    env=env, cwd=tmp_path, check=True, capture_output=True, text=True,
+  )  # fmt: skip
+  assert found.stdout.startswith(str(target))
+  for path in (ROOT / 'jaxrl_reason').rglob('*'):  # all of it was packed
+    inside = path.relative_to(ROOT)
+    kept = path.is_file() and '__pycache__' not in inside.parts
+    assert not kept or (target / inside).is_file(), inside

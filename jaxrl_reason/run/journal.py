@@ -29,6 +29,19 @@ def say(text: str) -> None:
     tqdm.tqdm.write(text, file=sys.stderr)
 
 
+def in_notebook() -> bool:
+  """Tells whether standard error is the output of a notebook's cell."""
+  return type(sys.stderr).__module__ == 'ipykernel.iostream'
+
+
+def aside(text: str) -> None:
+  """Says what a notebook has no room for: there the log alone keeps it."""
+  if in_notebook():
+    logs.note(text)
+  else:
+    say(text)
+
+
 class _Lines:
   """Where there is no terminal, each state of the bar is a line of its own."""
 
@@ -43,7 +56,8 @@ class _Lines:
 
 def bar(name: str, steps: int, done: int, unit: str = 'step') -> tqdm.tqdm:
   """Makes the progress bar of a stage, or of so many other units."""
-  terminal = sys.stderr.isatty()
+  # A notebook's output takes a bar as a terminal does.
+  terminal = sys.stderr.isatty() or in_notebook()
   return tqdm.tqdm(
     total=steps,
     initial=done,
@@ -155,7 +169,7 @@ class Journal:
     self._bar.update(n)
     self._explain(total, n, values)
     if self._unseen:
-      say(self._compiled.table())
+      aside(self._compiled.table())
     self._unseen = False
 
   def _explain(self, total: int, n: int, values: dict[str, float]) -> None:

@@ -40,7 +40,7 @@ from jaxrl_reason.run import (
 )
 from jaxrl_reason.run import workdir as workdirs
 from jaxrl_reason.run.evaluator import Evaluator
-from jaxrl_reason.run.journal import Journal, say
+from jaxrl_reason.run.journal import Journal, aside, say
 from jaxrl_reason.run.prepare import prepare
 
 
@@ -108,7 +108,7 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
     say('Stopped by a signal; what was trained is saved. Start again to go on.')
     return None
   if hosts.is_main():
-    say(samples.before_and_after(workdir))
+    aside(samples.before_and_after(workdir))
     say(f'Curves: {plots.save(workdir)}')
   return state
 

@@ -1,0 +1,294 @@
+"""What README, docs and recipes show is true of the code: commands have flags
+and keys that exist, Python blocks run, links between pages lead somewhere.
+"""
+
+import ast
+import importlib
+import inspect
+import re
+import shlex
+import sys
+from unittest import mock
+
+import pytest
+from absl import flags
+from ml_collections import config_flags
+from small import ROOT
+
+PAGES = [
+  *(ROOT / name for name in ('README.md', 'CONTRIBUTING.md')),
+  *sorted((ROOT / 'docs').glob('*.md')),
+]
+SOURCES = [*PAGES, *sorted((ROOT / 'configs').glob('*.py'))]
+MODULE = re.compile(r'(?:\.venv/bin/)?python -m jaxrl_reason\.(\w+)(.*)', re.S)
+FLAG = re.compile(r"flags\.DEFINE_\w+\(\s*'(\w+)'")
+# The room of the package that is called as the folder is.
+ROOM = re.compile(r'tools/(?!run\b|test\b|docs\b|launch/|benchmarks/)')
+# A name in place of what a reader has.
+STAND_INS = ('X.py', 'configs/X.py', 'try/mine.py')
+
+
+def joined(text: str) -> list[str]:
+  """Lines of a shell, those that go on with a backslash as one."""
+  return re.sub(r'\\+\n\s*', ' ', text).split('\n')
+
+
+def commands(path) -> list[str]:
+  """Shell commands of ours that a file shows, in blocks or in a sentence."""
+  text = path.read_text()
+  if path.suffix == '.py':
+    text = ast.get_docstring(ast.parse(text))
+    found = [line.strip() for line in joined(text)]
+  else:
+    blocks = re.findall(r'^```(?:\w*)\n(.*?)^```', text, re.M | re.S)
+    found = [line for block in blocks for line in joined(block)]
+    rest = re.sub(r'^```.*?^```', '', text, flags=re.M | re.S)
+    said = re.findall(r'`([^`]+)`', rest.replace('\n', ' '))
+    found += [s for s in said if not ROOM.match(s)]
+  shown = [line.strip().removeprefix('$ ') for line in found]
+  begins = r'[A-Z_]+=\S+ tools/|tools/\w|\S*python '
+  return [s for s in shown if re.match(begins, s)]
+
+
+SHOWN = [(path, line) for path in SOURCES for line in commands(path)]
+
+
+def arguments(text: str) -> list[str]:
+  """Words of a command line, with [--what may be left out], without `...`."""
+  text = re.sub(r'\[(--[^\]]*)\]', r'\1', text)
+  words = shlex.split(text, comments=True)
+  return [w for w in words if w not in ('...', '&&')]
+
+
+def flags_of(name: str) -> set[str]:
+  """Names of the flags of a command of absl's."""
+  text = (ROOT / f'jaxrl_reason/{name}.py').read_text()
+  found = {*FLAG.findall(text)}
+  return (
+    found
+    | {f'no{f}' for f in found}
+    | ({'config'} if 'define_recipe' in text else set())
+  )
+
+
+def check_recipe(words: list[str]) -> None:
+  """Loads the recipe with the changes that the words make."""
+  mine = [w for w in words if re.match(r'--config[.=]', w)]
+  recipe = next((w for w in mine if w.startswith('--config=')), '')
+  name = recipe.removeprefix('--config=')
+  if not name or name in STAND_INS or name == '...':
+    mine = [w for w in mine if w is not recipe]
+    mine.insert(0, f'--config={ROOT}/configs/arithmetic_tiny.py')
+  else:
+    assert (ROOT / name).is_file(), name
+    mine[mine.index(recipe)] = f'--config={ROOT / name}'
+  values = flags.FlagValues()
+  config_flags.DEFINE_config_file(
+    'config', None, '', flag_values=values, lock_config=False,
+    accept_new_attributes=True,
+  )  # fmt: skip
+  argv = ['x', *(w for w in mine if not w.endswith('...'))]
+  with mock.patch.object(sys, 'argv', argv):  # config_flags looks there
+    values(argv)
+  assert values.config is not None
+
+
+def check_module(name: str, words: list[str]) -> None:
+  """Parses the words as the command would."""
+  assert (ROOT / f'jaxrl_reason/{name}.py').is_file(), name
+  module = importlib.import_module(f'jaxrl_reason.{name}') if (
+    'argparse' in (text := (ROOT / f'jaxrl_reason/{name}.py').read_text())
+    or 'command.Parser' in text
+  ) else None  # fmt: skip
+  names = [w[2:].partition('=')[0] for w in words if w.startswith('--')]
+  if module is None:
+    known = flags_of(name)
+    for flag in names:
+      assert flag in known or flag.startswith('config.'), f'--{flag}'
+    if 'config' in known and names:
+      check_recipe(words)
+    return
+  parser = getattr(module, 'parser', None) or module._parser
+  known = parser()._option_string_actions
+  for flag in names:
+    assert f'--{flag}' in known, f'--{flag}'
+
+
+@pytest.mark.parametrize(
+  'path, line', SHOWN, ids=[f'{p.stem}-{i}' for i, (p, _) in enumerate(SHOWN)]
+)
+def test_a_command_is_what_the_code_takes(path, line):
+  line = re.sub(r'^([A-Z_]+=\S+ )+', '', line)
+  if found := MODULE.match(line):
+    check_module(found[1], arguments(found[2]))
+    return
+  words = arguments(line.partition(' | ')[0])
+  if words[0].endswith('python'):
+    assert words[1] == '-m' or (ROOT / words[1]).is_file(), words[1]
+    return
+  assert (ROOT / words[0]).exists(), words[0]
+  if words[0] == 'tools/run':
+    for word in words[1:]:
+      assert re.match(r'--(config[.=]|workdir=|fresh)', word), word
+    check_recipe(words)
+  for word in words[1:] if words[0] == 'tools/test' else ():
+    if word.startswith('tests/'):
+      assert (ROOT / word.partition('::')[0]).exists(), word
+
+
+def test_commands_are_found():
+  told = ' '.join(line for _, line in SHOWN)
+  for name in ('main', 'plan', 'evaluate', 'convert', 'generate', 'report'):
+    assert f'jaxrl_reason.{name}' in told
+  assert len(SHOWN) > 60
+
+
+@pytest.mark.parametrize(
+  'line',
+  [
+    'python -m jaxrl_reason.main --config=configs/none.py --workdir=D',
+    'python -m jaxrl_reason.main --config=X.py --work=D',
+    'python -m jaxrl_reason.nothing --x',
+    'python -m jaxrl_reason.evaluate --modell=a',
+    'tools/run --config.rl.sample=3',
+    'tools/none',
+    'python tools/benchmarks/none.py',
+    'tools/test tests/none',
+  ],
+)
+def test_a_wrong_command_is_found(line):
+  with pytest.raises((AssertionError, KeyError, flags.Error)):
+    test_a_command_is_what_the_code_takes(ROOT, line)
+
+
+def unnamed(path) -> list[str]:
+  """Python blocks of a page that are no files (those test_docs.py runs)."""
+  blocks = re.findall(r'^```python\n(.*?)^```', path.read_text(), re.M | re.S)
+  return [b for b in blocks if not re.match(r'# \S+\.py\n', b)]
+
+
+BLOCKS = [(p, i, b) for p in PAGES for i, b in enumerate(unnamed(p))]
+CONFIG = 'from jaxrl_reason import config; c = config.default()'
+ROWS = """
+import jax.numpy as jnp
+reward, group = jnp.array([1.0, 0.0]), jnp.array([0, 0])
+logp = old_logp = jnp.full((2, 3), -1.0)
+mask = jnp.ones((2, 3), bool)
+"""
+PROGRAM = """
+program, tests = 'def f(x): return x + 1', ['assert f(1) == 2']
+test_source = 'def check(f): assert f(1) == 2'
+"""
+# What blocks take for granted, as code before them; the others need a model, a
+# server, or are cut with `...`: of them only names and keywords are checked.
+GIVEN = {
+  ('README', 0): ROWS,
+  ('algorithms', 0): 'import dataclasses\nimport jax.numpy as jnp\n'
+  'from jaxrl_reason import losses',
+  ('choosing', 0): CONFIG,
+  ('choosing', 1): CONFIG,
+  ('choosing', 2): CONFIG,
+  ('verifiers', 0): 'from jaxrl_reason.rewards.verdict import Verdict',
+  ('verifiers', 1): '',
+  ('verifiers', 3): PROGRAM,
+  ('verifiers', 5): CONFIG,
+}
+
+
+def parts_of(tree: ast.AST, known: dict) -> None:
+  """Looks up the names that a block imports, their attributes and keywords.
+
+  Raises:
+    AttributeError, ImportError, TypeError: there is no such one.
+  """
+
+  def value(node):
+    if isinstance(node, ast.Name):
+      return known[node.id]
+    if isinstance(node, ast.Attribute):
+      return getattr(value(node.value), node.attr)
+    raise KeyError(ast.dump(node))
+
+  for node in ast.walk(tree):
+    if isinstance(node, ast.Import | ast.ImportFrom):
+      exec(ast.unparse(node), known)
+  for node in ast.walk(tree):
+    if not isinstance(node, ast.Call):
+      continue
+    try:
+      function = value(node.func)
+    except KeyError:  # made within the block
+      continue
+    given = dict.fromkeys(k.arg for k in node.keywords if k.arg)
+    inspect.signature(function).bind_partial(*node.args, **given)
+
+
+def run_block(code: str, known: dict) -> int:
+  """Runs a block; gives how many values it told in comments, all true."""
+  told = 0
+  lines = code.split('\n')
+  for node in ast.parse(code).body:
+    if not isinstance(node, ast.Expr):
+      exec(ast.unparse(node), known)
+      continue
+    found = eval(ast.unparse(node), known)
+    said = lines[node.end_lineno - 1][node.end_col_offset :].strip(' #')
+    try:
+      expected = eval(said, known)
+    except (SyntaxError, NameError):
+      continue  # a remark
+    assert found == expected, f'{ast.unparse(node)} is {found}'
+    told += 1
+  return told
+
+
+@pytest.mark.parametrize(
+  'path, i, code', BLOCKS, ids=[f'{p.stem}-{i}' for p, i, _ in BLOCKS]
+)
+def test_a_block_runs(path, i, code):
+  parts_of(ast.parse(code), {})
+  given = GIVEN.get((path.stem, i))
+  if given is not None:
+    known = {}
+    exec(given, known)
+    run_block(code, known)
+
+
+def test_blocks_that_run_are_there_and_tell_true_values():
+  keys = {(p.stem, i): b for p, i, b in BLOCKS}
+  assert set(GIVEN) <= set(keys)
+  known = {}
+  exec(GIVEN['verifiers', 0], known)
+  assert run_block(keys['verifiers', 0], known) == 2
+  wrong = keys['verifiers', 0].replace('# True', '# False')
+  with pytest.raises(AssertionError, match='is True'):
+    run_block(wrong, known)
+
+
+@pytest.mark.parametrize(
+  'code',
+  [
+    'from jaxrl_reason import lossses',
+    'from jaxrl_reason import losses\nlosses.ppo_klip(x)',
+    'from jaxrl_reason import losses\nlosses.ppo_clip(a, b, c, d, cliphigh=1)',
+  ],
+)
+def test_a_wrong_block_is_found(code):
+  with pytest.raises((AttributeError, ImportError, TypeError)):
+    parts_of(ast.parse(code), {})
+
+
+def test_links_between_pages_lead_somewhere():
+  for path in PAGES:
+    text = re.sub(r'^```.*?^```', '', path.read_text(), flags=re.M | re.S)
+    for link, anchor in re.findall(r'\]\(([^)#\s]*)(#[^)\s]*)?\)', text):
+      if '://' in link:
+        continue
+      target = path.parent / link if link else path
+      assert target.exists(), f'{path.name}: {link}'
+      if anchor:
+        heads = re.findall(r'^#+ (.*)$', target.read_text(), re.M)
+        slugs = {
+          re.sub(r'[^\w\- ]', '', h.lower()).replace(' ', '-') for h in heads
+        }
+        assert anchor[1:] in slugs, f'{path.name}: {link}{anchor}'
