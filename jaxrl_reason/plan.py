@@ -31,7 +31,7 @@ from jaxrl_reason.planning import (
   roofline,
   search,
 )
-from jaxrl_reason.run import chips
+from jaxrl_reason.run import chips, staging
 
 _CONFIG = command.define_recipe()
 _TOPOLOGY = flags.DEFINE_string(
@@ -93,6 +93,7 @@ class Planner:
 
   def plan(self, config) -> dict:
     """Gives the facts of a recipe as it is."""
+    config = staging.last_of_each_kind(config)
     parts = self.parts(config)
     names = [p.name for p in phases.phases(config, parts)]
     unknown = set(self.only) - set(names)

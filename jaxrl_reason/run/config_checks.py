@@ -4,6 +4,7 @@ Errors name the key and show the arithmetic. `check` needs the configuration
 only; the others are about the model it names.
 """
 
+import copy
 import numbers
 import re
 from collections.abc import Iterable
@@ -22,6 +23,7 @@ from jaxrl_reason.run import (
   pool_checks,
   ranges,
   source_checks,
+  staging,
   trackers,
   turns,
 )
@@ -195,14 +197,33 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
     ValueError: names the key and shows the arithmetic.
   """
   check_keys(config, config_lib.default())
+  planned = staging.each(config)
+  named = [p for p in planned if p.name.partition('#')[0] in config.named]
+  plain = dict.fromkeys(p.kind for p in planned if p not in named)
+  if plain:
+    own = copy.deepcopy(config)
+    own.stages, own.named = tuple(plain), config_lib.Open()
+    _check_stages(own, n_row_shards)
+  room = config.data.completion_len
+  for p in named:
+    try:
+      _check_stages(p.config, n_row_shards)
+      if p.config.data.completion_len > room:
+        raise ValueError(
+          f'data.completion_len={p.config.data.completion_len} is above the '
+          f"run's own, {room}, which evaluations have room for; raise that"
+        )
+    except ValueError as e:
+      raise ValueError(f'named.{p.name}: {e}') from e
+
+
+def _check_stages(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
+  """Refuses a config none of whose stages has settings of its own."""
   ranges.check(_flat(config), ranges.RANGES)
   pool_checks.check(config)
   _check_open(config)
   _check_regex('trainable', config.trainable)
   _check_regex('lora.targets', config.lora.targets)
-  unknown = [s for s in config.stages if s not in config_lib.STAGES]
-  if unknown or not config.stages:
-    raise ValueError(f'stages={config.stages}: choose from {config_lib.STAGES}')
   # Evaluations and checkpoints fall between two lines of metrics.
   for key in ('eval.every', 'checkpoint.every'):
     section, name = key.split('.')

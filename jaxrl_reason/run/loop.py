@@ -10,7 +10,7 @@ import ml_collections
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.run import compile_log, goodput
+from jaxrl_reason.run import compile_log, goodput, staging
 from jaxrl_reason.run import metrics as metrics_lib
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.journal import Journal
@@ -43,8 +43,7 @@ class Loop:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
-    name: str,
+    planned: staging.Planned,
     index: int,
     stage: Stage,
     *,
@@ -59,17 +58,19 @@ class Loop:
   ):
     """Args: index: of the stage in config.stages."""
     self.spent, self.watchdog = spent, watchdog
-    self.config, self.name, self.index, self.stage = config, name, index, stage
+    self.config, self.kind = planned.config, planned.kind
+    self.name, self.index, self.stage = planned.name, index, stage
     self.journal, self.evaluator = journal, evaluator
     self.checkpoints, self.stopping = checkpoints, stopping
     self.rollouts = rollouts
-    self.profiler = compile_log.Profiler(config.profile.steps, profile_dir)
+    steps = self.config.profile.steps
+    self.profiler = compile_log.Profiler(steps, profile_dir)
 
   def run(self, state: TrainState, place: Place) -> TrainState:
     """Runs the stage from `place` to its end, or to a signal."""
     self.done, self.total = place.done, place.total
     # Past its end already: a stage that was given fewer steps since.
-    self.ended = place.ended or place.done >= self.config[self.name].steps
+    self.ended = place.ended or place.done >= self._own.steps
     self.begun = metrics_lib.Begun.of(place.record)
     self.watchdog.forget()
     trained, _ = trees.split(state.params, self.stage.learner.trainable)
@@ -86,15 +87,20 @@ class Loop:
     self.stage.close()
     return state
 
+  @property
+  def _own(self) -> ml_collections.ConfigDict:
+    """The section of the stage's kind."""
+    return self.config[self.kind]
+
   def _steps_left(self) -> int:
     """Steps to the next line of metrics, or to the end of the stage."""
     c, k = self.config, self.stage.steps_per_dispatch
     n = c.log_every - self.begun.steps % c.log_every
-    n = min(n, c[self.name].steps - self.done)
+    n = min(n, self._own.steps - self.done)
     if n % k:
       raise ValueError(
         f'the checkpoint is of step {self.done} of stage {self.name}, {n} '
-        f'steps before a line of metrics: {self.name}.steps_per_dispatch={k} '
+        f'steps before a line of metrics: {self.kind}.steps_per_dispatch={k} '
         'does not divide them; set it to what it was, or to 1'
       )
     return n
@@ -166,11 +172,11 @@ class Loop:
   def boundary(self, state: TrainState, stop: bool) -> None:
     """Evaluates and saves where due; metrics are checked before a save."""
     c = self.config
-    limit = 0.0 if self.name == 'rl' else c[self.name].stop_loss
+    limit = 0.0 if self.kind == 'rl' else self._own.stop_loss
     if limit:
       self.flush()  # the price of the limit: a wait per interval
     reached = limit > 0 and self.journal.loss <= limit
-    self.ended = self.done == c[self.name].steps or reached
+    self.ended = self.done == self._own.steps or reached
     save = self.ended or stop or self.done % c.checkpoint.every == 0
     due = self.ended or self.done % c.eval.every == 0
     # A signal leaves seconds: the resumed run evaluates instead.
@@ -212,13 +218,13 @@ class Loop:
       self.checkpoints.save(self.total, state, record | facts)
 
 
-def ended(config: ml_collections.ConfigDict, record: dict) -> bool:
+def ended(planned: staging.Planned, record: dict) -> bool:
   """Whether the stage of a checkpoint's record is over: a stage that was given
   more steps since then goes on.
   """
   if not record['finished']:
     return False
-  c = config[config.stages[record['stage']]]
+  c = planned.config[planned.kind]
   # Records from before `reached` was noted: its limit ended the stage if any.
   reached = record.get('reached', bool(c.get('stop_loss', 0.0)))
   return reached or record['done'] >= c.steps

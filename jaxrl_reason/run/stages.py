@@ -32,6 +32,7 @@ from jaxrl_reason.run import (
   programs,
   rewarding,
   sources,
+  staging,
   states,
 )
 from jaxrl_reason.run import turns as run_turns
@@ -133,8 +134,7 @@ def _critic(config, model: Model, objective, updates: int):
 
 
 def build(
-  config: ml_collections.ConfigDict,
-  name: str,
+  planned: staging.Planned,
   *,
   model: Model,
   mesh: jax.sharding.Mesh,
@@ -143,15 +143,17 @@ def build(
   root: jax.Array,
   stop: jax.Array,
 ) -> Stage:
-  """Builds stage `name` of a run.
+  """Builds a stage of a run.
 
   Args:
     root: the run's key; stop: i32 [E], stop tokens.
   """
-  learn = learner(config, model, name)
+  config, kind = planned.config, planned.kind
+  learn = learner(config, model, kind)
   common = dict(mesh=mesh, problems=problems, tokenizer=tokenizer, root=root)
-  if name != 'rl':
-    return _supervised(config, name, learn, **common)
+  common['order'] = planned.name
+  if kind != 'rl':
+    return _supervised(config, kind, learn, **common)
   of_path = _host if config.rl.path == 'host' else _fused
   return of_path(config, learn, stop=stop, **common)
 
@@ -187,7 +189,7 @@ def _stacked(tree: Any, k: int) -> Any:
 
 
 def _supervised(
-  config, name: str, learn: Learner, *, mesh, problems, tokenizer, root
+  config, name: str, learn: Learner, *, mesh, problems, tokenizer, root, order
 ) -> Stage:
   c, d = config[name], config.data
   k, where = c.steps_per_dispatch, layout(config, name, learn, mesh, problems)
@@ -204,7 +206,7 @@ def _supervised(
     return *steps(learn, state, rows, root), {}
 
   train = problems.supervised or problems.train
-  data = sources.batches(config, train, encode, c.rows, k, name, mesh)
+  data = sources.batches(config, train, encode, c.rows, k, order, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -281,7 +283,7 @@ def fused_source(
 
 
 def _fused(
-  config, learn: Learner, *, mesh, problems, tokenizer, root, stop
+  config, learn: Learner, *, mesh, problems, tokenizer, root, stop, order
 ) -> Stage:
   c, k = config.rl, config.rl.steps_per_dispatch
   source, encode, sampling = fused_source(
@@ -301,7 +303,7 @@ def _fused(
     return *steps(learn, source, state, *rest), {}
 
   data = sources.batches(
-    config, problems.train, row, c.prompts, k, 'rl', mesh, c.refill_rounds
+    config, problems.train, row, c.prompts, k, order, mesh, c.refill_rounds
   )
   return Stage(learn, where, data, dispatch, k)
 
@@ -330,7 +332,7 @@ def _of_pool(
 
 
 def _host(
-  config, learn: Learner, *, mesh, problems, tokenizer, root, stop
+  config, learn: Learner, *, mesh, problems, tokenizer, root, stop, order
 ) -> Stage:
   c, train = config.rl, problems.train
   encode = prompt_encoder(config, tokenizer, None)
@@ -350,7 +352,7 @@ def _host(
 
   else:
     data = sources.batches(
-      config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds
+      config, train, row, c.prompts, 1, order, mesh, c.refill_rounds
     )
     steps = (sources.questions(rows, mesh, c.refill_rounds) for rows in data)
   where = layout(config, 'rl', learn, mesh, problems, known)
