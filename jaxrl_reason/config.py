@@ -175,6 +175,22 @@ def reinforce() -> ml_collections.ConfigDict:
       # Tokens at the end of data.completion_len over which a reward falls by 1
       # (DAPO's soft overlong punishment); 0: it does not.
       overlong=0,
+      # Terms added to the reward after the filter, which go by what the stage
+      # has seen (`rollouts/shaping.py`); 0: none.
+      shaping=dict(
+        alp=0.0,  # ALP: taken off per token, times the group's solve rate
+        laser=0.0,  # LASER-D: for right rows within their level's target
+        laser_lengths=(),  # what targets are chosen of, tokens, rising
+        laser_explore=0.0,  # LASER-DE: for wrong rows beyond the target
+        laser_every=10,  # steps from one choice of targets to the next
+        price=0.0,  # of a whole completion's tokens, at first
+        price_rate=0.0,  # of its change per step, times (x - price_goal)
+        price_by='solve_rate',  # x: solve_rate, mean_length (of the room)
+        price_goal=0.0,  # above it the price rises, below it falls
+        price_most=1.0,
+        historical=0.0,  # for answers that a problem has rarely got so far
+        repeats=0.0,  # taken off answers that others of the group give
+      ),
       epochs=1,  # passes over a batch
       minibatches=1,  # updates per pass
       micro_batches=1,  # pieces a minibatch's gradient is summed over
@@ -190,12 +206,28 @@ def reinforce() -> ml_collections.ConfigDict:
       # Of the reference's copy of the weights: device, or host, from where it
       # comes to the device only to be scored with.
       reference_memory='device',
+      # A reference that moves (`update/refresh.py`), of losses that read one.
+      reference=dict(
+        every=0,  # steps from one reset to the policy to the next; 0: none
+        kl=0.0,  # nats a token above which it is reset; 0: none
+        patience=0,  # steps without a higher solve rate until a reset; 0: none
+        ema=0.0,  # of the reference from step to step; 0: it stands still
+        optimizer=False,  # a reset begins the optimizer anew as well
+      ),
       # Padding in passes over log-probs (`packing.py`). whole: computed too;
       # packed:TOKENS: completed sequences lie in rows of so many tokens, at
       # least prompt_len + completion_len; buckets:N: rows are sorted by length
       # and micro-batches cut to the first of N widths that holds them.
       padding='whole',
       temperature=1.0,  # of sampling; the loss sees the same distribution
+      # The temperature follows an entropy of what is sampled (`run/heat.py`),
+      # from rl.temperature on.
+      heat=dict(
+        entropy=0.0,  # nats a token, about 0.3; 0: it stands still
+        rate=0.1,  # of its logarithm per step, at an entropy of 0
+        low=0.3,
+        high=2.0,
+      ),
       top_k=0,  # 0: all tokens
       top_p=1.0,
       min_p=0.0,

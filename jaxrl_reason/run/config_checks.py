@@ -353,6 +353,49 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
     )
 
 
+def _check_reference(config: ml_collections.ConfigDict, needs: frozenset):
+  c = config.rl
+  keys = 'every', 'kl', 'patience', 'ema'
+  on = [f'rl.reference.{k}={c.reference[k]}' for k in keys if c.reference[k]]
+  if c.reference.optimizer and not (
+    c.reference.every or c.reference.kl or c.reference.patience
+  ):
+    raise ValueError(
+      'rl.reference.optimizer=True goes with a reset: set rl.reference.every, '
+      'rl.reference.kl or rl.reference.patience'
+    )
+  if not on:
+    return
+  if not needs & {'ref_logp', 'process_reward'}:
+    raise ValueError(
+      f'{on[0]}: rl.algorithm={c.algorithm!r} reads no reference; set '
+      'rl.loss.kl_coef above 0'
+    )
+  if config.lora.rank or config.steering:
+    raise ValueError(
+      f'{on[0]}: the reference of a model with adapters is the model without '
+      'them, which does not move'
+    )
+  if c.reference_memory != 'device':
+    raise ValueError(
+      f'{on[0]} and rl.reference_memory={c.reference_memory!r}: what moves '
+      "stays on the device; set it to 'device'"
+    )
+  if c.reference.kl and 'ref_logp' not in needs:
+    raise ValueError(
+      f'rl.reference.kl={c.reference.kl}: the loss measures no kl; set '
+      'rl.loss.kl_coef above 0'
+    )
+
+
+def _check_heat(c: ml_collections.ConfigDict) -> None:
+  if c.heat.entropy and not c.heat.low <= c.temperature <= c.heat.high:
+    raise ValueError(
+      f'rl.temperature={c.temperature} is not within rl.heat.low='
+      f'{c.heat.low} and rl.heat.high={c.heat.high}'
+    )
+
+
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
   start = config_lib.prompt_room(config)
@@ -387,6 +430,8 @@ def _check_rl(config: ml_collections.ConfigDict) -> None:
   _check_optimizer('rl.critic.optimizer', c.critic.optimizer, c.steps)
   _check_demos(c, needs)
   _check_old_logp(c, needs)
+  _check_reference(config, needs)
+  _check_heat(c)
   _check_packing(config, needs)
   turns.check(config, needs)
   sized_choice('model.prefill', config.model.prefill, PREFILL)

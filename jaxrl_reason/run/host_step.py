@@ -18,7 +18,7 @@ import jax
 
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.rollouts.host import Answered, HostSource
-from jaxrl_reason.run import programs
+from jaxrl_reason.run import heat, programs
 from jaxrl_reason.update.learner import Learner
 
 
@@ -91,7 +91,9 @@ class HostStep:
   def _start(self, state: TrainState, step: jax.Array) -> None:
     """Queues the batch of a step, sampled by the parameters there are now."""
     asked = self.ask and self.ask(state.control, step)[0]
-    self.source.start(state.params, step, state.step, asked)
+    how = heat.heated(state.control, self.source.sampling)
+    given = state.params, step, state.step, asked
+    self.source.start(*given, sampling=how)
 
 
 def wait_for_update(updating: tuple | None) -> dict[str, float]:

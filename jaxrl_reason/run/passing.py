@@ -1,5 +1,5 @@
-"""From one stage of a run to the next: whose weights it begins with, and what of
-the state goes on.
+"""From one stage of a run to the next: its first weights, and what of the state
+goes on.
 
   the stage before, or another, or the run's first weights -> params
   params -> a new state, but for what `named.<name>.keep` lists

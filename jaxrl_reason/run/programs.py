@@ -38,7 +38,7 @@ from jaxrl_reason.rollouts import fused, progress
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.refill import Places, Refill
 from jaxrl_reason.rollouts.replay import Replay
-from jaxrl_reason.run import asking
+from jaxrl_reason.run import asking, heat
 from jaxrl_reason.run.asking import Ask
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
@@ -60,6 +60,7 @@ def fused_step(
     root: the run's key; state.step is folded in.
     stop: int [E] stop tokens.
   """
+  sampling = heat.heated(state.control, sampling)
   found = source(
     state.params, state.control, prompts, root, state.step, sampling, stop
   )
@@ -95,6 +96,9 @@ def learn(
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more
+  if learner.shape is not None:
+    control, chosen, more = learner.shape(state.control, seen, chosen)
+    state, metrics = state.replace(control=control), metrics | more
   if learner.shown is not None:
     shown = learner.shown(learner, state, batch, chosen, sampling)
     metrics['rollouts'] = shown
@@ -109,7 +113,14 @@ def learn(
     state, metrics = state.replace(control=control), metrics | more
   _, order = fused.step_keys(root, state.step)
   state, more = step_lib.update(learner, state, chosen, sampling, order)
-  return state, metrics | more
+  metrics |= more
+  if learner.refresh is not None:
+    state, more = learner.refresh(learner.tx, learner.trainable, state, metrics)
+    metrics |= more
+  if learner.heat is not None:
+    control, more = learner.heat(state.control, metrics)
+    state, metrics = state.replace(control=control), metrics | more
+  return state, metrics
 
 
 def rl_steps(

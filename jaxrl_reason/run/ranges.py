@@ -133,6 +133,26 @@ RL = {
   'filter_args.low': SHARE,
   'filter_args.high': SHARE,
   'refill_rounds': COUNT_OR_NONE,
+  'reference.every': COUNT_OR_NONE,
+  'reference.kl': AMOUNT,
+  'reference.patience': COUNT_OR_NONE,
+  'reference.ema': MEMORY,
+  'heat.entropy': AMOUNT,
+  'heat.rate': POSITIVE,
+  'heat.low': POSITIVE,
+  'heat.high': POSITIVE,
+  **_inside(
+    'shaping',
+    {
+      **dict.fromkeys(
+        'alp laser laser_explore price price_rate price_most historical '
+        'repeats'.split(),
+        AMOUNT,
+      ),
+      'price_goal': SHARE,
+      'laser_every': COUNT,
+    },
+  ),
   'hints.room': COUNT_OR_NONE,
   'extra.groups': COUNT_OR_NONE,
   'replay.rows': COUNT_OR_NONE,

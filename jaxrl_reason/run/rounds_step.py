@@ -21,7 +21,7 @@ from jaxrl_reason.rollouts import groups, refill
 from jaxrl_reason.rollouts.host import Answered, HostSource, Questions
 from jaxrl_reason.rollouts.refill import Places, Refill
 from jaxrl_reason.rollouts.replay import Replay
-from jaxrl_reason.run import programs
+from jaxrl_reason.run import heat, programs
 from jaxrl_reason.run.host_step import wait_for_update
 from jaxrl_reason.update.learner import Learner
 
@@ -103,7 +103,9 @@ class RoundsStep:
 
   def _start(self, state: TrainState, questions: Questions, index: int):
     root = refill.key_of_round(self.source.root, index)
-    self.source.start(state.params, state.step, state.step, questions, root)
+    how = heat.heated(state.control, self.source.sampling)
+    given = state.params, state.step, state.step, questions, root
+    self.source.start(*given, how)
 
   def _placed(self, state, places, prompts, outs, answered: Answered):
     """The places with a round's groups, and whether some are still missing."""

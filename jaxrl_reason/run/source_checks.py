@@ -3,7 +3,14 @@
 import ml_collections
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.rollouts import extra, filters, hints, progress, replay
+from jaxrl_reason.rollouts import (
+  extra,
+  filters,
+  hints,
+  progress,
+  replay,
+  shaping,
+)
 
 # Filters that drop groups; the others leave rows to every group.
 OF_GROUPS = ('dead_groups', 'spread', 'band')
@@ -42,8 +49,41 @@ def check(c: ml_collections.ConfigDict) -> None:
   _check_refill(c, names)
   _check_replay(c)
   _check_extra(c)
+  _check_shaping(c.shaping)
   if c.hints.room:
     _check_hints(c)
+
+
+def _check_shaping(c: ml_collections.ConfigDict) -> None:
+  lengths = list(c.laser_lengths)
+  numbers = all(
+    isinstance(x, int | float) and not isinstance(x, bool) and x > 0
+    for x in lengths
+  )
+  if not numbers or sorted(set(lengths)) != lengths:
+    raise ValueError(
+      f'rl.shaping.laser_lengths={c.laser_lengths}: numbers of tokens above 0 '
+      'that rise'
+    )
+  if bool(c.laser) != bool(lengths):
+    raise ValueError(
+      f'rl.shaping.laser={c.laser} and rl.shaping.laser_lengths='
+      f'{c.laser_lengths}: set both, or neither'
+    )
+  if c.laser_explore and not c.laser:
+    raise ValueError(
+      f'rl.shaping.laser_explore={c.laser_explore} goes with rl.shaping.laser, '
+      'which is 0'
+    )
+  if c.price_by not in shaping.BY:
+    raise ValueError(
+      f'rl.shaping.price_by={c.price_by!r}: choose {" or ".join(shaping.BY)}'
+    )
+  if c.price > c.price_most:
+    raise ValueError(
+      f'rl.shaping.price={c.price} is above rl.shaping.price_most='
+      f'{c.price_most}'
+    )
 
 
 def _check_hints(c: ml_collections.ConfigDict) -> None:

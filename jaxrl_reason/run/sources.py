@@ -14,10 +14,11 @@ import numpy as np
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
-from jaxrl_reason.data import pipeline
+from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
+from jaxrl_reason.rewards.kernels import likelihood
 from jaxrl_reason.rollouts import (
   extra,
   filters,
@@ -27,11 +28,15 @@ from jaxrl_reason.rollouts import (
   progress,
   refill,
   replay,
+  shaping,
 )
 from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.host import HostSource, Questions
-from jaxrl_reason.run import asking, chips, goodput, programs, rewarding
+from jaxrl_reason.run import asking, chips, goodput, heat, programs, rewarding
+from jaxrl_reason.update import refresh
 from jaxrl_reason.update.learner import Learner
+
+SHAPING = 'shaping'  # of TrainState.control
 
 
 def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
@@ -41,11 +46,47 @@ def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
     ValueError: names the key.
   """
   c, endless = config.rl.replay, len(problems.train) >= pipeline.ENDLESS
-  if 'rl' in config.stages and c.rows and c.by == 'failing' and endless:
+  if 'rl' not in config.stages:
+    return
+  never = endless and not controllers.is_on(config.data)
+  if config.rl.shaping.historical and never:
+    raise ValueError(
+      f'rl.shaping.historical={config.rl.shaping.historical} goes by the '
+      f'answers given before, and problems of data.name={config.data.name!r} '
+      'never come twice: set data.controller.name to make a pool of them'
+    )
+  if c.rows and c.by == 'failing' and endless:
     raise ValueError(
       "rl.replay.by='failing' replays problems that are asked again, and those "
       f'of data.name={config.data.name!r} never come twice; use another'
     )
+
+
+def shaped(config: ml_collections.ConfigDict) -> shaping.Shaping | None:
+  """Makes the terms that are added to rewards; None: none is."""
+  c = config.rl.shaping.to_dict()
+  own = {k: tuple(v) if isinstance(v, list) else v for k, v in c.items()}
+  made = shaping.Shaping(config.rl.samples, config.data.completion_len, **own)
+  return made if made.is_on else None
+
+
+def shaper(config: ml_collections.ConfigDict) -> Callable | None:
+  """Gives (control, outcomes, chosen batch) -> (control, batch, metrics);
+  None: rewards are as they are.
+  """
+  made = shaped(config)
+
+  def shape(control: dict, seen, chosen):
+    chosen, known, told = made(control[SHAPING], seen, chosen)
+    return control | {SHAPING: known}, chosen, told
+
+  return made and shape
+
+
+def refreshed(config: ml_collections.ConfigDict) -> refresh.Refresh | None:
+  """Makes what moves the reference policy; None: it stands still."""
+  made = refresh.Refresh(**config.rl.reference.to_dict())
+  return made if made.is_on else None
 
 
 def is_plain(c: ml_collections.ConfigDict) -> bool:
@@ -104,9 +145,11 @@ def remembered(
 
   if known is None:
     known = asking.unknown(n_problems)
+  shape, moving = shaped(config), refreshed(config)
 
   def make(total: jax.Array) -> dict | None:
     goes_by = rewarding.is_scheduled(c.rewards) or c.hints.room
+    goes_by = goes_by or c.reference.patience
     control = progress.start() if goes_by else {}
     if c.refill_keep:
       control['refill'] = refill.start(like)
@@ -114,6 +157,12 @@ def remembered(
       control['replay'] = replay.start(like, c.replay.capacity)
     if chooser is not None:
       control |= asking.start(chooser, known, total)
+    if shape is not None:
+      control[SHAPING] = shape.start(n_problems)
+    if moving is not None:
+      control[refresh.CONTROL] = moving.start()
+    if c.heat.entropy:
+      control[heat.CONTROL] = jnp.float32(c.temperature)
     return control or None
 
   if c.replay.rows:
@@ -237,7 +286,19 @@ def host_source(
     stop,
     to_host=lambda x: sharding.to_local(x, mesh),
     all_rows=lambda tree: everyone(mesh, tree),
+    draws=_draws(c, mesh) if rewarding.reads_noise(c.rewards) else None,
   )
+
+
+def _draws(c: ml_collections.ConfigDict, mesh) -> Callable:
+  """Gives `HostSource.draws`, the numbers that the compiled step draws too."""
+
+  def draws(root, step, use: str, n_samples: int) -> np.ndarray:
+    n = c.prompts * n_samples
+    found = likelihood.uniforms(fused.key_of(root, step, use), n)
+    return np.asarray(found)[sharding.my_rows(mesh, n)]
+
+  return draws
 
 
 def everyone(mesh, tree: Any) -> Any:

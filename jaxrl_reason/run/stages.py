@@ -29,6 +29,7 @@ from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import (
   asking,
   goodput,
+  heat,
   programs,
   rewarding,
   sources,
@@ -110,6 +111,9 @@ def learner(
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=run_turns.part_names(c),
+    shape=sources.shaper(config),
+    refresh=sources.refreshed(config),
+    heat=heat.make(c),
     shown=shown.make(config.rollouts, c.prompts, c.samples),
     observe=asking.observer(asking.chooser(config)),
     **common,

@@ -136,7 +136,7 @@ def _change(config, values: Mapping, where: str, kind: str, prefix='') -> None:
       raise ValueError(
         f'{where}{path}: a stage of kind {kind!r} changes keys of {kind}, '
         'data.completion_len, data.controller, eval.every, checkpoint.every '
-        'and log_every; set the run\'s own'
+        "and log_every; set the run's own"
       )
     try:
       section[key] = tuple(value) if isinstance(old, tuple) else value

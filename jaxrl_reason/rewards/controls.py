@@ -1,0 +1,24 @@
+"""Rewards with no truth in them, to run beside one that has: what a run gains
+with these it does not owe to its verifier.
+
+"Spurious Rewards" (https://arxiv.org/abs/2506.10947) found that for some models
+even random ones raise accuracy. On the fused path the kernels of the same names
+give the same.
+"""
+
+from jaxrl_reason import tasks
+
+
+def random(completion: str, example: dict, *, p: float = 0.5) -> float:
+  """Gives 1 with probability p, whatever the completion says: by
+  example['uniform'], a number in [0, 1) that the run draws for every row.
+  """
+  del completion
+  return float(example['uniform'] < p)
+
+
+def well_formed(completion: str, example: dict) -> float:
+  """Gives 1 where there is one marker and then an answer of the task's kind,
+  right or wrong.
+  """
+  return tasks.check_format(completion, example)
