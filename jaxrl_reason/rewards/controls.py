@@ -7,18 +7,23 @@ give the same.
 """
 
 from jaxrl_reason import tasks
+from jaxrl_reason.rewards.verdict import Verdict
+from jaxrl_reason.tasks import base
 
 
-def random(completion: str, example: dict, *, p: float = 0.5) -> float:
+def _said(score: float, completion: str) -> Verdict:
+  return Verdict(score, extracted=base.final_answer(completion))
+
+
+def random(completion: str, example: dict, *, p: float = 0.5) -> Verdict:
   """Gives 1 with probability p, whatever the completion says: by
   example['uniform'], a number in [0, 1) that the run draws for every row.
   """
-  del completion
-  return float(example['uniform'] < p)
+  return _said(float(example['uniform'] < p), completion)
 
 
-def well_formed(completion: str, example: dict) -> float:
+def well_formed(completion: str, example: dict) -> Verdict:
   """Gives 1 where there is one marker and then an answer of the task's kind,
   right or wrong.
   """
-  return tasks.check_format(completion, example)
+  return _said(tasks.check_format(completion, example), completion)

@@ -14,8 +14,7 @@ import jax
 import ml_collections
 import numpy as np
 
-from jaxrl_reason import config as config_lib
-from jaxrl_reason import losses, sharding
+from jaxrl_reason import sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
@@ -23,13 +22,11 @@ from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
-from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import (
   asking,
   goodput,
-  heat,
   programs,
   rewarding,
   sources,
@@ -38,16 +35,9 @@ from jaxrl_reason.run import (
 )
 from jaxrl_reason.run import turns as run_turns
 from jaxrl_reason.run.host_step import HostStep
+from jaxrl_reason.run.learners import learner
 from jaxrl_reason.run.rounds_step import RoundsStep
-from jaxrl_reason.update import critics, optim, packing, shown
 from jaxrl_reason.update.learner import Learner
-
-# A supervised step is policy gradient with every advantage 1.
-SUPERVISED = {
-  'advantage': 'reinforce',
-  'policy': 'log_likelihood',
-  'aggregation': 'token_mean',
-}
 
 
 @dataclasses.dataclass
@@ -76,65 +66,6 @@ class Stage:
   stats: PromptStats | None = None
   under_way: Callable[[], bool] = lambda: False
   close: Callable = lambda: None
-
-
-def learner(
-  config: ml_collections.ConfigDict, model: Model, name: str
-) -> Learner:
-  """Puts together what the updates of stage `name` are made of."""
-  c, d = config[name], config.data
-  common = dict(
-    model=model,
-    micro_batches=c.micro_batches,
-    logprob_chunk=c.logprob_chunk,
-    trainable=config_lib.trainable(config),
-    balance_coef=c.balance_coef,
-  )
-  if name != 'rl':
-    return Learner(
-      objective=losses.resolve(SUPERVISED),
-      tx=optim.make(c.optimizer, c.steps),
-      start=1 if name == 'pretrain' else d.prompt_len,
-      **common,
-    )
-  objective = config_lib.algorithm(config)
-  updates = c.steps * c.epochs * c.minibatches
-  return Learner(
-    objective=objective,
-    tx=optim.make(c.optimizer, updates),
-    start=config_lib.prompt_room(config),
-    epochs=c.epochs,
-    minibatches=c.minibatches,
-    old_logp=c.old_logp,
-    reference_memory=c.reference_memory,
-    packing=packing.choose(c.padding, config_lib.prompt_room(config)),
-    critic=_critic(config, model, objective, updates),
-    select=_selection(config),
-    part_names=run_turns.part_names(c),
-    shape=sources.shaper(config),
-    refresh=sources.refreshed(config),
-    heat=heat.make(c),
-    shown=shown.make(config.rollouts, c.prompts, c.samples),
-    observe=asking.observer(asking.chooser(config)),
-    **common,
-  )
-
-
-def _critic(config, model: Model, objective, updates: int):
-  """The network beside the policy that the loss asks for, if any."""
-  output = critics.kind_of(objective.needs)
-  if output is None:
-    return None
-  c = config.rl.critic
-  return critics.Critic(
-    output,
-    model,
-    objective,
-    optim.make(c.optimizer, updates),
-    config_lib.prompt_room(config),
-    c.warmup_updates,
-    config_lib.trainable(config),
-  )
 
 
 def build(
@@ -235,15 +166,6 @@ def generation(
     routes=c.replay_routes,
   )
   return gen, Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
-
-
-def _selection(config: ml_collections.ConfigDict) -> filters.Selection | None:
-  """What of a batch is learnt from; None: all of it."""
-  c = config.rl
-  chosen = filters.make(c.filter, c.filter_args)
-  if chosen is None and not c.overlong:
-    return None
-  return filters.Selection(chosen, c.overlong, config.data.completion_len)
 
 
 def prompt_encoder(
