@@ -161,6 +161,9 @@ def reinforce() -> ml_collections.ConfigDict:
         at=(0.0,),
         share=(0.5,),  # from 0 to 1, of the tokens before the solution's end
       ),
+      # Solutions kept of every problem, the shortest, at most so many, for
+      # later stages (`rollouts/archive.py`); 0: none.
+      archive=0,
       # More samples for some problems of a step (`rollouts/extra.py`).
       extra=dict(
         groups=0,  # of `samples` more each, over all problems; 0: none
@@ -402,6 +405,9 @@ def default() -> ml_collections.ConfigDict:
         prompt_len=32,  # P, tokens
         completion_len=32,  # C, tokens, stop token included
         too_long='error',  # examples that do not fit: error, or drop them
+        # Of a named stage: an earlier one, whose archive of solutions
+        # (rl.archive) stands for the data's own; '': those.
+        solutions='',
         # Several data sets or tasks in one: name -> keys of this section that
         # say what is asked, a weight and a difficulty (`data/mixture.py`).
         sources=Open(),

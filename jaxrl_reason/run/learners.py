@@ -53,6 +53,7 @@ def learner(
     select=_selection(config),
     part_names=run_turns.part_names(c),
     shape=sources.shaper(config),
+    archive=sources.archiver(config),
     refresh=sources.refreshed(config),
     heat=heat.make(c),
     shown=shown.make(config.rollouts, c.prompts, c.samples),

@@ -99,6 +99,9 @@ def learn(
   if learner.shape is not None:
     control, chosen, more = learner.shape(state.control, seen, chosen)
     state, metrics = state.replace(control=control), metrics | more
+  if learner.archive is not None:
+    control, more = learner.archive(state.control, batch)
+    state, metrics = state.replace(control=control), metrics | more
   if learner.shown is not None:
     shown = learner.shown(learner, state, batch, chosen, sampling)
     metrics['rollouts'] = shown

@@ -133,6 +133,7 @@ RL = {
   'filter_args.low': SHARE,
   'filter_args.high': SHARE,
   'refill_rounds': COUNT_OR_NONE,
+  'archive': COUNT_OR_NONE,
   'reference.every': COUNT_OR_NONE,
   'reference.kl': AMOUNT,
   'reference.patience': COUNT_OR_NONE,

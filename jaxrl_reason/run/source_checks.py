@@ -50,6 +50,11 @@ def check(c: ml_collections.ConfigDict) -> None:
   _check_replay(c)
   _check_extra(c)
   _check_shaping(c.shaping)
+  if c.archive and c.turns.env:
+    raise ValueError(
+      f'rl.archive={c.archive} and rl.turns.env={c.turns.env!r}: a solution '
+      'with what an environment says in it is none to learn; set one of them'
+    )
   if c.hints.room:
     _check_hints(c)
 

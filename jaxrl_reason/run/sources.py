@@ -20,6 +20,7 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
 from jaxrl_reason.rewards.kernels import likelihood
 from jaxrl_reason.rollouts import (
+  archive,
   extra,
   filters,
   fused,
@@ -49,12 +50,17 @@ def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
   if 'rl' not in config.stages:
     return
   never = endless and not controllers.is_on(config.data)
-  if config.rl.shaping.historical and never:
-    raise ValueError(
-      f'rl.shaping.historical={config.rl.shaping.historical} goes by the '
-      f'answers given before, and problems of data.name={config.data.name!r} '
-      'never come twice: set data.controller.name to make a pool of them'
-    )
+  again = {
+    'rl.shaping.historical': config.rl.shaping.historical,
+    'rl.archive': config.rl.archive,
+  }
+  for key, value in again.items():
+    if value and never:
+      raise ValueError(
+        f'{key}={value} is kept by problem, and those of data.name='
+        f'{config.data.name!r} never come twice: set data.controller.name to '
+        'make a pool of them'
+      )
   if c.rows and c.by == 'failing' and endless:
     raise ValueError(
       "rl.replay.by='failing' replays problems that are asked again, and those "
@@ -87,6 +93,26 @@ def refreshed(config: ml_collections.ConfigDict) -> refresh.Refresh | None:
   """Makes what moves the reference policy; None: it stands still."""
   made = refresh.Refresh(**config.rl.reference.to_dict())
   return made if made.is_on else None
+
+
+def archived(config: ml_collections.ConfigDict) -> archive.Archive | None:
+  """Makes what keeps the solutions of problems; None: nothing does."""
+  c, columns = config.rl, config_lib.prompt_room(config)
+  room = config.data.completion_len
+  if not c.archive:
+    return None
+  return archive.Archive(c.archive, c.samples, columns, room)
+
+
+def archiver(config: ml_collections.ConfigDict) -> Callable | None:
+  """Gives (control, batch) -> (control, metrics); None: nothing is kept."""
+  made = archived(config)
+
+  def keep(control: dict, batch):
+    known, told = made(control[archive.CONTROL], batch)
+    return control | {archive.CONTROL: known}, told
+
+  return made and keep
 
 
 def is_plain(c: ml_collections.ConfigDict) -> bool:
@@ -146,6 +172,7 @@ def remembered(
   if known is None:
     known = asking.unknown(n_problems)
   shape, moving = shaped(config), refreshed(config)
+  solved = archived(config)
 
   def make(total: jax.Array) -> dict | None:
     goes_by = rewarding.is_scheduled(c.rewards) or c.hints.room
@@ -159,6 +186,8 @@ def remembered(
       control |= asking.start(chooser, known, total)
     if shape is not None:
       control[SHAPING] = shape.start(n_problems)
+    if solved is not None:
+      control[archive.CONTROL] = solved.start(n_problems)
     if moving is not None:
       control[refresh.CONTROL] = moving.start()
     if c.heat.entropy:
@@ -167,7 +196,14 @@ def remembered(
 
   if c.replay.rows:
     kept = jax.eval_shape(make, jnp.int32(0))['replay']
-    _refuse_too_large(kept, c.replay.capacity, mesh)
+    n, shards = c.replay.capacity, sharding.row_shards(mesh)
+    shards = 1 if n % shards else shards
+    what = f'rl.replay.capacity={n} groups'
+    _refuse_too_large(what, trees.n_bytes(kept) // shards, mesh)
+  if solved is not None:
+    kept = jax.eval_shape(make, jnp.int32(0))[archive.CONTROL]
+    what = f'rl.archive={c.archive} solutions of {n_problems} problems'
+    _refuse_too_large(what, trees.n_bytes(kept), mesh)
   return make
 
 
@@ -207,14 +243,12 @@ def _no_reward(n: int, parts: int) -> Reward:
   return Reward(jnp.zeros(n), jnp.zeros((n, parts)), ids > 0, ids)
 
 
-def _refuse_too_large(kept, capacity: int, mesh: jax.sharding.Mesh) -> None:
-  """Refuses a ring that leaves a device no memory."""
-  shards = sharding.row_shards(mesh)
-  size = trees.n_bytes(kept) // (1 if capacity % shards else shards)
+def _refuse_too_large(what: str, size: int, mesh: jax.sharding.Mesh) -> None:
+  """Refuses to keep what leaves a device, with `size` bytes, no memory."""
   room = chips.memory(mesh.devices.flat[0])
   if room is not None and size >= room:
     raise ValueError(
-      f'rl.replay.capacity={capacity} groups take {size / 2**30:.1f} GiB of '
+      f'{what} take {size / 2**30:.1f} GiB of '
       f'each device, which has {room / 2**30:.1f} GiB: lower it'
     )
 

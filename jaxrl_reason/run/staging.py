@@ -33,7 +33,7 @@ START = 'start'  # `named.<name>.weights`: those that the run began with
 OWN = ('kind', 'weights', 'keep')
 # Keys that a stage may change besides its kind's section.
 CHANGES = re.compile(
-  r'data\.(completion_len|controller\..*)'
+  r'data\.(completion_len|solutions|controller\..*)'
   r'|eval\.every|checkpoint\.every|log_every'
 )
 _SECTION = Mapping | ml_collections.ConfigDict
@@ -135,8 +135,8 @@ def _change(config, values: Mapping, where: str, kind: str, prefix='') -> None:
     if not (path.startswith(f'{kind}.') or CHANGES.fullmatch(path)):
       raise ValueError(
         f'{where}{path}: a stage of kind {kind!r} changes keys of {kind}, '
-        'data.completion_len, data.controller, eval.every, checkpoint.every '
-        "and log_every; set the run's own"
+        'data.completion_len, data.solutions, data.controller, eval.every, '
+        "checkpoint.every and log_every; set the run's own"
       )
     try:
       section[key] = tuple(value) if isinstance(old, tuple) else value
@@ -182,6 +182,13 @@ def _check_order(planned: Planned, before: list[Planned]) -> None:
     raise ValueError(
       f'{key}.weights={planned.weights!r}: {START!r}, or a stage before it: '
       f'{", ".join(names) or "there is none"}'
+    )
+  keeps = [p.name for p in before if p.kind == 'rl' and p.config.rl.archive]
+  wanted = planned.config.data.solutions
+  if wanted and wanted not in keeps:
+    raise ValueError(
+      f'{key}.data.solutions={wanted!r}: a stage before it with rl.archive '
+      f'above 0: {", ".join(keeps) or "there is none"}'
     )
   for what in planned.keep:
     if what not in KEEP:

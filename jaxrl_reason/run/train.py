@@ -20,6 +20,7 @@ from jaxrl_reason.checkpoints import files, manager
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import (
+  archives,
   compile_log,
   events,
   goodput,
@@ -149,7 +150,8 @@ def _stages(
   for index, p in enumerate(planned):
     if index < place.stage:
       continue
-    stage = stages.build(p, **parts)
+    own = archives.applied(p, parts['problems'], workdir)
+    stage = stages.build(p, **parts | {'problems': own})
     if place.state is None:
       at = passing.Passing(planned, index, checkpoints, workdir, first)
       state = at.state(stage.layout, state, place.total)
@@ -176,6 +178,8 @@ def _stages(
       profile_dir=str(workdir / 'profile'),
       **told,
     ).run(state, place)
+    if not told['stopping'].agreed:
+      archives.write(workdir, p, state, parts['tokenizer'])
     if told['stopping'].agreed:
       break
     # The next stage starts where this one's state stands.

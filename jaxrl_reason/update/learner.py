@@ -40,6 +40,8 @@ class Learner:
       is known of problems after a step; None: nothing.
     shape: (control, Outcomes, chosen batch) -> (control, batch, metrics), adds
       terms to rewards that go by the run; None: rewards are as they are.
+    archive: (control, batch) -> (control, metrics), keeps what solves problems;
+      None: nothing is kept.
     refresh: moves the reference after a step; None: it stands still.
     heat: (control, metrics) -> (control, metrics), steers the temperature of
       the next step; None: it stands still.
@@ -65,6 +67,7 @@ class Learner:
   part_names: tuple[str, ...] = ()
   observe: Callable[..., tuple[dict, Metrics]] | None = None
   shape: Callable[..., tuple[dict, Batch, Metrics]] | None = None
+  archive: Callable[..., tuple[dict, Metrics]] | None = None
   refresh: Refresh | None = None
   heat: Callable[..., tuple[dict, Metrics]] | None = None
   shown: Callable[..., Metrics] | None = None

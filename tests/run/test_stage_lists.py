@@ -167,3 +167,58 @@ def test_overrides_on_the_command_line(env, tmp_path):
   stages = '--config.stages=rl,more'
   named = "--config.named.more={'kind':'rl','rl':{'stepz':3}}"
   refused(env, tmp_path, 'unknown key named.more.rl.stepz', stages, named)
+
+
+def test_what_was_sampled_and_right_is_learnt(tmp_path):
+  """Rejection sampling fine-tuning: a coin verifies, so that every completion
+  that ended is right half of the time.
+  """
+  c = recipe(**{'stages': ('explore', 'rft', 'shown'), 'rl.samples': 4})
+  c.data.controller.update(name='uniform', window=16)
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
+  still = dict(optimizer=dict(lr=0.0))
+  c.named = dict(
+    explore=dict(kind='rl', rl=dict(archive=2) | still),
+    rft=dict(kind='sft', weights='start', data=dict(solutions='explore')),
+    shown=dict(kind='rl', data=dict(solutions='explore')),
+  )
+  c.sft.update(steps=2, rows=4)
+  c.rl.steps = 4
+  c.rollouts.update(every=1, problems=8)
+  train.run(c, tmp_path)
+  archive = [json.loads(x) for x in (tmp_path / 'archive/explore.jsonl').open()]
+  right = {}
+  for path in sorted((tmp_path / 'rollouts').glob('*.jsonl')):
+    for r in map(json.loads, path.open()):
+      if r['stage'] == 'explore' and r['reward'] > 0.5 and not r['truncated']:
+        right.setdefault(r['problem'], {})[r['completion']] = r['length']
+  assert right and {r['problem'] for r in archive} == set(right)
+  for row in archive:
+    known = right[row['problem']]
+    kept = [known[x] for x in row['solutions']]
+    assert kept == sorted(known.values())[:2] and len(set(row['solutions'])) == len(kept)  # fmt: skip
+  assert len(rows(tmp_path, 'rft')) == 2 and len(rows(tmp_path, 'shown')) == 4
+
+
+@pytest.mark.parametrize(
+  'named, words',
+  [
+    (dict(kind='sft', data=dict(solutions='rl')), 'there is none'),
+    (dict(kind='sft', data=dict(solutions='later')), "solutions='later'"),
+  ],
+)
+def test_an_archive_that_nobody_keeps_is_refused(named, words):
+  c = recipe(stages=('rl', 'rft'))
+  c.named.rft = named
+  with pytest.raises(ValueError, match=words):
+    config_checks.check(c, 1)
+
+
+def test_an_archive_without_a_solution_says_so(tmp_path):
+  c = recipe(**{'stages': ('explore', 'rft'), 'rl.steps': 1})
+  c.data.controller.update(name='uniform', window=8)
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.0)))
+  c.named.explore = dict(kind='rl', rl=dict(archive=1))
+  c.named.rft = dict(kind='sft', data=dict(solutions='explore'))
+  with pytest.raises(ValueError, match='has solved no problem'):
+    train.run(c, tmp_path)
