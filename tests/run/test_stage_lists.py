@@ -196,7 +196,8 @@ def test_what_was_sampled_and_right_is_learnt(tmp_path):
   for row in archive:
     known = right[row['problem']]
     kept = [known[x] for x in row['solutions']]
-    assert kept == sorted(known.values())[:2] and len(set(row['solutions'])) == len(kept)  # fmt: skip
+    assert kept == sorted(known.values())[:2]
+    assert len(set(row['solutions'])) == len(kept)
   assert len(rows(tmp_path, 'rft')) == 2 and len(rows(tmp_path, 'shown')) == 4
 
 
