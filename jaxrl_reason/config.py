@@ -280,6 +280,7 @@ def controller() -> ml_collections.ConfigDict:
       name='none',
       sources='weights',  # what steers data.sources: a name in STEERING
       window=4096,  # problems of an endless task that are the pool
+      refresh=0,  # steps until the pool is its next window; 0: it stays
       memory=0.5,  # of a problem's solve rate and length, from visit to visit
       prior=0.5,  # solve rate of a problem that was not tried
       floor=placeholder(float),  # priority, learnability: least weight

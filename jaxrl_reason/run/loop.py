@@ -154,7 +154,9 @@ class Loop:
     ):
       state, device, host = self.stage.dispatch(state, more)
     self.profiler.after(device)
-    self.rollouts.note(self.total, self.name, device.pop('rollouts', None))
+    asked = getattr(self.stage.data, 'problems', None)
+    told = device.pop('rollouts', None)
+    self.rollouts.note(self.total, self.name, told, asked)
     self.done, self.total = self.done + k, self.total + k
     hosts.at(step=self.total)
     self.journal.flush()  # the device has work: now read the last interval

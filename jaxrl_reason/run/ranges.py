@@ -84,7 +84,15 @@ DATA = {
   'shots': COUNT_OR_NONE,
   'prompt_len': COUNT,
   'completion_len': COUNT,
-  **_inside('controller', {'window': COUNT, 'memory': MEMORY, 'prior': SHARE}),
+  **_inside(
+    'controller',
+    {
+      'window': COUNT,
+      'refresh': COUNT_OR_NONE,
+      'memory': MEMORY,
+      'prior': SHARE,
+    },
+  ),
 }
 # Of `data.controller`, where they are not None.
 CONTROLLER = {

@@ -49,6 +49,12 @@ def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
   c, endless = config.rl.replay, len(problems.train) >= pipeline.ENDLESS
   if 'rl' not in config.stages:
     return
+  moves = config.data.controller.refresh
+  if moves and not any(asking.moving(problems.train)):
+    raise ValueError(
+      f'data.controller.refresh={moves}: data.name={config.data.name!r} is a '
+      'data set, all of which is the pool; set it to 0'
+    )
   never = endless and not controllers.is_on(config.data)
   again = {
     'rl.shaping.historical': config.rl.shaping.historical,

@@ -242,19 +242,25 @@ def _of_pool(
   Args:
     rest: last arguments of `programs.rl_pool_steps`.
   """
-  c, asked = config.rl, asking.pool_of(config, problems.train)
+  c, windows = config.rl, asking.Windows(config, problems.train)
   ask = asking.Ask(asking.chooser(config), c.prompts, c.refill_rounds)
   where = layout(
-    config, 'rl', learn, mesh, problems, asking.facts(config, asked)
+    config, 'rl', learn, mesh, problems, asking.facts(config, windows.problems)
   )
   steps = programs.updating(programs.rl_pool_steps, 4, where.shardings)
-  pool, k = asking.prompts_of(asked, encode, mesh), c.steps_per_dispatch
+  k, pool = c.steps_per_dispatch, None
 
   def dispatch(state, more):
+    nonlocal pool
     del more
+    if windows.due:
+      state, pool = windows.move(state), None
+    if pool is None:
+      pool = asking.prompts_of(windows.problems, encode, mesh)
+    windows.advance(k)
     return *steps(learn, source, ask, k, state, pool, *rest), {}
 
-  return Stage(learn, where, asking.Nothing(), dispatch, k)
+  return Stage(learn, where, windows, dispatch, k)
 
 
 def _host(
@@ -268,10 +274,11 @@ def _host(
     return encode(i, example) | {'example': np.array(example, object)}
 
   known, ask = None, None
-  if controllers.is_on(config.data):
-    asked = asking.pool_of(config, train)
-    known, data, steps = asking.facts(config, asked), asking.Nothing(), iter(())
-    rows_of = asking.asker(config, asked, row, root, mesh)
+  chosen = controllers.is_on(config.data)
+  if chosen:
+    data, steps = asking.Windows(config, train), iter(())
+    known = asking.facts(config, data.problems)
+    rows_of = asking.asker(config, data, row, root, mesh)
 
     def ask(control, step):
       return sources.questions(rows_of(control, step), mesh, c.refill_rounds)
@@ -306,6 +313,9 @@ def _host(
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
+    if chosen:
+      state = data.move(state) if data.due else state
+      data.advance(1)
     state, metrics, timing, answered = step(state, more)
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}

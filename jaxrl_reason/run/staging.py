@@ -200,6 +200,12 @@ def _check_order(planned: Planned, before: list[Planned]) -> None:
       f'{key}.keep={planned.keep} goes on with the state of the stage before, '
       f'and {key}.weights={planned.weights!r} with other weights; set one'
     )
+  moves = before and before[-1].config.data.controller.refresh
+  if 'control' in planned.keep and moves:
+    raise ValueError(
+      f"{key}.keep='control': the problems of the stage before have moved on "
+      f'(data.controller.refresh={moves}), and this one begins with the first'
+    )
   if not before or before[-1].kind != planned.kind:
     has = before[-1].name if before else 'none'
     raise ValueError(
