@@ -160,6 +160,7 @@ def reinforce() -> ml_collections.ConfigDict:
         by='step',  # step, solve_rate, mean_length (`rollouts/progress.py`)
         at=(0.0,),
         share=(0.5,),  # from 0 to 1, of the tokens before the solution's end
+        learn=False,  # always: its tokens too, as rl.loss.offpolicy says
       ),
       # Solutions kept of every problem, the shortest, at most so many, for
       # later stages (`rollouts/archive.py`); 0: none.

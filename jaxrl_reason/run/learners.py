@@ -43,7 +43,8 @@ def learner(
   return Learner(
     objective=objective,
     tx=optim.make(c.optimizer, updates),
-    start=config_lib.prompt_room(config),
+    # Of hints that are learnt log-probs are wanted too.
+    start=d.prompt_len if c.hints.learn else config_lib.prompt_room(config),
     epochs=c.epochs,
     minibatches=c.minibatches,
     old_logp=c.old_logp,

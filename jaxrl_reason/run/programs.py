@@ -9,6 +9,7 @@ profiles and in the log of compilations.
   rl_learn        state, Batch, rewards -> state    filter and update
   rl_round        Rollouts, rewards -> Places       of one of several rounds
   rl_learn_rounds state, Places -> state            refill, replay, update
+  rl_learn_hints  state, two rounds -> state        hints, replay, update
   pretrain_steps, sft_steps   state, rows [K,R] -> state
 
 Static records (a Learner, a source, ...) select a program and come first; keys,
@@ -34,7 +35,8 @@ from jaxrl_reason.base import (
   Trajectories,
 )
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rollouts import fused, progress
+from jaxrl_reason.rollouts import fused, hints, progress
+from jaxrl_reason.rollouts import groups as groups_lib
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.refill import Places, Refill
 from jaxrl_reason.rollouts.replay import Replay
@@ -233,8 +235,7 @@ def rl_round(
   Returns:
     (places, whether groups are missing and a round is left).
   """
-  out = batch_lib.interleaved(outs, n_samples)
-  found = Trajectories(prompts, out, reward, greedy)
+  found = _found(n_samples, (prompts, outs, reward, greedy))
   if places is None:
     places = refill.begin(control, found)
   places = refill.add(places, found)
@@ -252,6 +253,43 @@ def rl_learn_rounds(
 ) -> tuple[TrainState, Metrics]:
   """Learns from the groups of a step's rounds, and from those replayed."""
   found = refill.finish(places)
+  if replay is not None:
+    found = replay.mix(found, state.control, root, state.step)
+  batch = batch_lib.make_batch(found)
+  return learn(learner, state, batch, root, sampling, found.account)
+
+
+def _found(n_samples: int, given: tuple) -> Trajectories:
+  """The trajectories of a verified round of the host path."""
+  prompts, outs, reward, greedy = given
+  out = batch_lib.interleaved(outs, n_samples)
+  return Trajectories(prompts, out, reward, greedy)
+
+
+def rl_missed(n_samples: int, given: tuple) -> jax.Array:
+  """Tells which problems of a round nobody has solved, bool [B]."""
+  return hints.failed(_found(n_samples, given))
+
+
+def rl_learn_hints(
+  learner: Learner,
+  replay: Replay | None,
+  n_samples: int,
+  state: TrainState,
+  rounds: list[tuple],
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Learns from a round without hints, and from one with hints in place of
+  what was missed in it.
+
+  Args:
+    rounds: (prompts, Rollouts of the parts, reward, greedy) of both; the first
+      twice where nothing was missed.
+  """
+  first, second = (_found(n_samples, given) for given in rounds)
+  own, more = groups_lib.of(first), groups_lib.of(second)
+  found = hints.both(own, more, hints.failed(first))
   if replay is not None:
     found = replay.mix(found, state.control, root, state.step)
   batch = batch_lib.make_batch(found)

@@ -48,15 +48,22 @@ def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
     raise ValueError(
       f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}'
     )
+  if c.hints.learn and 'is_offpolicy' not in needs:
+    raise ValueError(
+      f'rl.hints.learn=True: rl.algorithm={c.algorithm!r} takes every token '
+      "for the policy's own; set rl.loss.offpolicy to luffy or sft"
+    )
+  if c.hints.learn and not c.hints.room:
+    raise ValueError('rl.hints.learn=True: there is none; set rl.hints.room')
   if c.demos and 'is_offpolicy' not in needs:
     raise ValueError(
       f'rl.demos={c.demos}: rl.algorithm={c.algorithm!r} takes every token for '
       "the policy's own; set rl.loss.offpolicy to luffy or sft"
     )
-  if 'is_offpolicy' in needs and not c.demos:
+  if 'is_offpolicy' in needs and not (c.demos or c.hints.learn):
     raise ValueError(
       f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
-      'rl.demos=1 or more'
+      'rl.demos=1 or more, or rl.hints.learn=True'
     )
 
 
@@ -65,10 +72,11 @@ def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
     raise ValueError(
       f'rl.old_logp={c.old_logp!r}: choose {" or ".join(OLD_LOGP)}'
     )
-  if c.old_logp == 'sampler' and (c.demos or 'old_mean_logp' in needs):
+  off = c.demos or c.hints.learn
+  if c.old_logp == 'sampler' and (off or 'old_mean_logp' in needs):
     raise ValueError(
       'rl.old_logp="sampler": the sampler knows no log-probs of demonstrations '
-      '(rl.demos) or of whole vocabularies (rover); use "trainer"'
+      '(rl.demos, rl.hints.learn) or whole vocabularies (rover); use "trainer"'
     )
   if c.staleness and c.path != 'host':
     raise ValueError(

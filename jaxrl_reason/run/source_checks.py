@@ -106,10 +106,15 @@ def _check_hints(c: ml_collections.ConfigDict) -> None:
     )
   if not all(0 <= x <= 1 for x in h.share):
     raise ValueError(f'rl.hints.share={h.share}: shares from 0 to 1')
-  if c.path != 'fused':
+  if h.learn and h.when != 'always':
     raise ValueError(
-      f'rl.hints.room={h.room}: only with rl.path="fused"; on the host path '
-      'problems are asked as they are'
+      f'rl.hints.learn=True and rl.hints.when={h.when!r}: what is learnt there '
+      "is the problem without its hint; set rl.hints.when='always'"
+    )
+  if c.archive:
+    raise ValueError(
+      f'rl.hints.room={h.room} and rl.archive={c.archive}: a completion of a '
+      'hint is no whole solution; set one of them to 0'
     )
   if c.demos:
     raise ValueError(
@@ -119,6 +124,7 @@ def _check_hints(c: ml_collections.ConfigDict) -> None:
   if h.when != 'failed':
     return
   _needs_sampler(c, 'rl.hints.when', repr(h.when))
+  _refuse_staleness(c, 'rl.hints.when', repr(h.when))
   twice = {'refill_rounds': c.refill_rounds, 'extra.groups': c.extra.groups}
   for key, value in twice.items():
     if value:

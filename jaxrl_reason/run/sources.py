@@ -123,7 +123,8 @@ def archiver(config: ml_collections.ConfigDict) -> Callable | None:
 
 def is_plain(c: ml_collections.ConfigDict) -> bool:
   """Whether a step has one round, and learns from that alone."""
-  return not (c.refill_rounds or c.replay.rows)
+  again = c.hints.room and c.hints.when == 'failed'
+  return not (c.refill_rounds or c.replay.rows or again)
 
 
 def refilled(c: ml_collections.ConfigDict, source=None) -> refill.Refill:
@@ -141,12 +142,18 @@ def replayed(c: ml_collections.ConfigDict, source=None) -> replay.Replay | None:
   return replay.Replay(source, keeps, again, c.replay.by)
 
 
+def hinted(c: ml_collections.ConfigDict, source=None) -> hints.Hints | None:
+  """Puts the hints that the rl section asks for around a source, if any."""
+  h = c.hints
+  if not h.room:
+    return None
+  share = h.by, tuple(h.at), tuple(h.share)
+  return hints.Hints(source, h.room, h.when, *share, h.learn)
+
+
 def around(c: ml_collections.ConfigDict, source) -> Callable:
   """Puts all that the rl section asks for around the source in the graph."""
-  h = c.hints
-  if h.room:
-    share = h.by, tuple(h.at), tuple(h.share)
-    source = hints.Hints(source, h.room, h.when, *share)
+  source = hinted(c, source) or source
   if c.extra.groups:
     return extra.Extra(source, c.extra.groups, c.extra.by)
   if c.refill_rounds:
@@ -222,6 +229,8 @@ def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
     tokens = jnp.zeros((b, config_lib.prompt_room(config)), jnp.int32)
     ids = jnp.zeros(b, jnp.int32)
     asked = Prompts(tokens, tokens > 0, ids, {})
+    if c.hints.learn:
+      asked = asked.replace(forced=tokens > 0)
     if c.hints.room and c.hints.when == 'failed':
       asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
     if gen.demos:

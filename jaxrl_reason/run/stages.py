@@ -34,6 +34,7 @@ from jaxrl_reason.run import (
   states,
 )
 from jaxrl_reason.run import turns as run_turns
+from jaxrl_reason.run.hints_step import HintsStep
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.run.learners import learner
 from jaxrl_reason.run.rounds_step import RoundsStep
@@ -305,11 +306,16 @@ def _host(
   plain = sources.is_plain(c)
   if plain:
     ahead = bool(c.staleness)
-    step = HostStep(source, learn, to_device, where.shardings, ahead, ask)
+    rest = learn, to_device, where.shardings, ahead, ask
+    step = HostStep(source, *rest, sources.hinted(c))
   else:
-    around = sources.refilled(c), sources.replayed(c)
     rest = learn, to_device, where.shardings, ask
-    step = RoundsStep(source, steps, *around, *rest)
+    again, help_ = sources.replayed(c), sources.hinted(c)
+    if help_ is not None and help_.when == 'failed':
+      step = HintsStep(help_, source, steps, again, *rest)
+    else:
+      more = sources.refilled(c), again
+      step = RoundsStep(source, steps, *more, *rest, help_)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
