@@ -6,9 +6,9 @@
 
 What is given belongs to the prompt: it has no sampler log-prob, rewards do not
 read it, and it has no loss, unless `learn` asks for one: then it is trained on
-as off-policy tokens, as the loss has it (`rl.loss.offpolicy`): its likelihood,
-or LUFFY's shaped policy gradient (https://arxiv.org/abs/2504.14945) on the
-row's advantage, which Prefix-RFT (https://arxiv.org/abs/2507.01679) blends. With
+as off-policy tokens, as `rl.loss.offpolicy` has it: by its likelihood, or by
+LUFFY's shaped policy gradient (https://arxiv.org/abs/2504.14945) on the row's
+advantage; Prefix-RFT (https://arxiv.org/abs/2507.01679) blends the two so. With
 `always` it stands before the completion in training too; with `failed` the
 samples are learnt from as answers to the problem alone, by the ratio to the
 policy that had the hint.
