@@ -175,6 +175,9 @@ def reinforce() -> ml_collections.ConfigDict:
         rows=0,  # per step, beside the new ones: a multiple of samples; 0: off
         capacity=0,  # groups kept, on the device
         by='recent',  # which come first: a name in rollouts.replay.CHOICES
+        # groups: with baselines of their own; rows: right rows alone, in the
+        # baseline of the same problem's new group.
+        mix='groups',
       ),
       # Tokens at the end of data.completion_len over which a reward falls by 1
       # (DAPO's soft overlong punishment); 0: it does not.

@@ -66,6 +66,7 @@ def _check_refresh(config: ml_collections.ConfigDict) -> None:
     'rl.archive': c.archive,
     'rl.shaping.historical': c.shaping.historical,
     'rl.replay.by': c.replay.by if c.replay.by == 'failing' else '',
+    'rl.replay.mix': c.replay.mix if c.replay.mix == 'rows' else '',
   }
   for name, value in by_problem.items():
     if value:

@@ -191,6 +191,10 @@ def _check_replay(c: ml_collections.ConfigDict) -> None:
       f'rl.replay.by={r.by!r}: choose one of {", ".join(replay.CHOICES)}.'
       f'{config_lib.nearest(r.by, replay.CHOICES)}'
     )
+  if r.mix not in replay.MIX:
+    raise ValueError(
+      f'rl.replay.mix={r.mix!r}: choose {" or ".join(replay.MIX)}'
+    )
   if bool(r.rows) != bool(r.capacity):
     raise ValueError(
       f'rl.replay.rows={r.rows} and rl.replay.capacity={r.capacity}: set both, '

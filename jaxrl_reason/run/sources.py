@@ -67,11 +67,12 @@ def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
         f'{config.data.name!r} never come twice: set data.controller.name to '
         'make a pool of them'
       )
-  if c.rows and c.by == 'failing' and endless:
-    raise ValueError(
-      "rl.replay.by='failing' replays problems that are asked again, and those "
-      f'of data.name={config.data.name!r} never come twice; use another'
-    )
+  for key, value in {'by': 'failing', 'mix': 'rows'}.items():
+    if c.rows and c[key] == value and never:
+      raise ValueError(
+        f'rl.replay.{key}={value!r} replays problems that are asked again, and '
+        f'those of data.name={config.data.name!r} never come twice; use another'
+      )
 
 
 def shaped(config: ml_collections.ConfigDict) -> shaping.Shaping | None:
@@ -139,7 +140,7 @@ def replayed(c: ml_collections.ConfigDict, source=None) -> replay.Replay | None:
     return None
   keeps = filters.make(c.filter, c.filter_args)
   again = c.replay.rows // c.samples
-  return replay.Replay(source, keeps, again, c.replay.by)
+  return replay.Replay(source, keeps, again, c.replay.by, c.replay.mix)
 
 
 def hinted(c: ml_collections.ConfigDict, source=None) -> hints.Hints | None:

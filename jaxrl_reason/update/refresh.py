@@ -40,7 +40,7 @@ class Refresh:
 
   @property
   def is_on(self) -> bool:
-    """Whether the reference ever moves."""
+    """Tells whether the reference ever moves."""
     return bool(self.every or self.kl or self.patience or self.ema)
 
   def start(self) -> dict[str, jax.Array]:

@@ -130,6 +130,7 @@ def test_targets_are_candidates_and_change_every_second_step(both):
     assert seen[1] != seen[0] or seen[3] != seen[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('path', ['fused', 'host'])
 def test_killed_with_what_rewards_remember(env, tmp_path, path):
   given = {f'rl.shaping.{k}': v for k, v in TERMS.items()}

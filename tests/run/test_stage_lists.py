@@ -55,6 +55,7 @@ def test_a_reference_is_reset_and_a_temperature_steered(whole):
   assert found[1]['train/temperature'] < found[0]['train/temperature'] < 1
 
 
+@pytest.mark.slow
 def test_killed_in_any_stage_goes_on_bit_for_bit(whole, env, tmp_path):
   for stage, step in (('short', 6), ('long', 10), ('again', 18)):
     process = subprocess.Popen(
@@ -72,6 +73,7 @@ def test_killed_in_any_stage_goes_on_bit_for_bit(whole, env, tmp_path):
 def test_a_stage_begins_with_the_weights_it_names(tmp_path):
   c = recipe(**{'stages': ('sft', 'rl', 'still'), 'sft.steps': 2})
   c.rl.steps = 1
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
   c.named.still = dict(kind='rl', weights='sft')
   c.named.still['rl'] = dict(optimizer=dict(lr=0.0))
   state = train.run(c, tmp_path)
