@@ -251,6 +251,7 @@ def reinforce() -> ml_collections.ConfigDict:
         reward=1.0,  # weight of the environment's own rewards
       ),
       demos=0,  # of a problem's samples, how many are its reference solution
+      demos_when='always',  # always; failed: where no sample was right
       # Of losses that read values (PPO) or process rewards (PRIME).
       critic=dict(
         warmup_updates=0,  # its first ones, the policy standing still

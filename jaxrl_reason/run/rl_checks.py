@@ -5,6 +5,7 @@ import ml_collections
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.models.config import PREFILL, sized_choice
+from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run import turns
 from jaxrl_reason.update import packing
 from jaxrl_reason.update.learner import OLD_LOGP
@@ -48,6 +49,12 @@ def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
     raise ValueError(
       f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}'
     )
+  if c.demos_when not in rescue.WHEN:
+    raise ValueError(
+      f'rl.demos_when={c.demos_when!r}: choose {" or ".join(rescue.WHEN)}'
+    )
+  if c.demos and c.demos_when == 'failed':
+    _check_rescue(c)
   if c.hints.learn and 'is_offpolicy' not in needs:
     raise ValueError(
       f'rl.hints.learn=True: rl.algorithm={c.algorithm!r} takes every token '
@@ -65,6 +72,28 @@ def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
       f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
       'rl.demos=1 or more, or rl.hints.learn=True'
     )
+
+
+def _check_rescue(c: ml_collections.ConfigDict) -> None:
+  """Demonstrations where nobody was right are put in once, by kernels."""
+  if c.path != 'fused':
+    raise ValueError(
+      f'rl.demos_when={c.demos_when!r}: only with rl.path="fused", where '
+      'rewards are known within the step'
+    )
+  others = {
+    'rl.refill_rounds': c.refill_rounds,
+    'rl.extra.groups': c.extra.groups,
+    'rl.replay.rows': c.replay.rows,
+    'rl.replay_routes': c.replay_routes,
+    'rl.turns.env': c.turns.env,
+  }
+  for key, value in others.items():
+    if value:
+      raise ValueError(
+        f'rl.demos_when={c.demos_when!r} and {key}={value!r} do not go '
+        'together; set one of them to its default'
+      )
 
 
 def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:

@@ -29,6 +29,7 @@ from jaxrl_reason.rollouts import (
   progress,
   refill,
   replay,
+  rescue,
   shaping,
 )
 from jaxrl_reason.rollouts.fused import Generation
@@ -154,6 +155,8 @@ def hinted(c: ml_collections.ConfigDict, source=None) -> hints.Hints | None:
 
 def around(c: ml_collections.ConfigDict, source) -> Callable:
   """Puts all that the rl section asks for around the source in the graph."""
+  if c.demos and c.demos_when == 'failed':
+    source = rescue.Rescue(source, c.demos)
   source = hinted(c, source) or source
   if c.extra.groups:
     return extra.Extra(source, c.extra.groups, c.extra.by)

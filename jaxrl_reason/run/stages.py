@@ -161,7 +161,7 @@ def generation(
     model=model,
     n_samples=c.samples,
     max_new=config.data.completion_len,
-    demos=c.demos,
+    demos=c.demos if c.demos_when == 'always' else 0,
     slots=c.slots,
     segments=c.cache_segments,
     routes=c.replay_routes,

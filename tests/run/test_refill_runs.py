@@ -284,3 +284,23 @@ def test_hints_are_learnt_where_asked_for(tmp_path, path):
   # Only the policy's own words are counted.
   a, b = (end[k][0] for k in (False, True))
   assert a['train/length_mean'] == b['train/length_mean']
+
+
+def test_demonstrations_where_nobody_was_right(tmp_path):
+  """An untrained model fails nearly everywhere, and learns from solutions there;
+  a problem whose samples are right is left alone.
+  """
+  c = recipe(**{'rl.demos': 1, 'rl.demos_when': 'failed', 'rl.samples': 4})
+  c.rl.loss.offpolicy = 'sft'
+  c.rl.update(algorithm='dapo', steps=4)
+  c.data.completion_len = 10
+  train.run(c, tmp_path / 'failed')
+  seen = rows(tmp_path / 'failed')
+  for row in seen:
+    assert row['train/demos/groups'] == row['train/groups_solved_none'] > 0.5
+    assert row['train/grad_norm'] > 0
+  right = dict(answer=dict(reward='random', kwargs=dict(p=1.0)))
+  c.rl.rewards = right
+  train.run(c, tmp_path / 'right')
+  for row in rows(tmp_path / 'right'):
+    assert row['train/demos/groups'] == 0 == row['train/grad_norm']
