@@ -2,8 +2,8 @@
 the last `rl.demos` samples are replaced by the reference solution.
 
 So the policy imitates where it has nothing of its own to learn from, and learns
-from itself elsewhere, as ReLIFT (https://arxiv.org/abs/2506.07527) does in turns
-of RL and supervised steps on the hardest problems; how it imitates is
+from itself elsewhere. ReLIFT (https://arxiv.org/abs/2506.07527) does so in turns
+of RL and of supervised steps on the hardest problems. How it imitates is
 `rl.loss.offpolicy`.
 """
 

@@ -287,8 +287,8 @@ def test_hints_are_learnt_where_asked_for(tmp_path, path):
 
 
 def test_demonstrations_where_nobody_was_right(tmp_path):
-  """An untrained model fails nearly everywhere, and learns from solutions there;
-  a problem whose samples are right is left alone.
+  """An untrained model fails nearly everywhere, and learns solutions there; a
+  problem whose samples are right is left alone.
   """
   c = recipe(**{'rl.demos': 1, 'rl.demos_when': 'failed', 'rl.samples': 4})
   c.rl.loss.offpolicy = 'sft'
