@@ -3,8 +3,8 @@ the last `rl.demos` samples are replaced by the reference solution.
 
 So the policy imitates where it has nothing of its own to learn from, and
 learns from itself elsewhere. ReLIFT (https://arxiv.org/abs/2506.07527) does so
-in turns of RL and of supervised steps on the hardest problems. How it imitates is
-`rl.loss.offpolicy`.
+in turns of RL and of supervised steps on the hardest problems. How it
+imitates is `rl.loss.offpolicy`.
 """
 
 import dataclasses
