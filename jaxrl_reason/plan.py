@@ -93,7 +93,6 @@ class Planner:
 
   def plan(self, config) -> dict:
     """Gives the facts of a recipe as it is."""
-    config = staging.last_of_each_kind(config)
     parts = self.parts(config)
     names = [p.name for p in phases.phases(config, parts)]
     unknown = set(self.only) - set(names)
@@ -223,6 +222,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
     ValueError, ImportError: in words for the user.
   """
   search_, largest = options.pop('search'), options.pop('largest')
+  config = staging.last_of_each_kind(config)
   planner = Planner(config, topology, say=say, **options)
   if search_:
     found = planner.search()
