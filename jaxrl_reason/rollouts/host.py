@@ -255,5 +255,7 @@ def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:
 
 
 def answer_id(answer: object) -> int:
-  """A number from 0 that equal answers share; -1: none was found."""
-  return -1 if answer is None else zlib.crc32(str(answer).encode()) >> 1
+  """A number from 0 that equal answers share; -1: none was found, or nothing
+  stands there, as `kernels.final.answer_ids` has it.
+  """
+  return -1 if answer in (None, '') else zlib.crc32(str(answer).encode()) >> 1

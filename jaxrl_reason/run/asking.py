@@ -206,20 +206,22 @@ def start(chooser: Chooser, known: Facts, total: jax.Array) -> dict:
 
 
 def renewed(
-  chooser: Chooser, moves: tuple[bool, ...], control: dict, known: Facts
-) -> dict:
+  chooser: Chooser,
+  moves: tuple[bool, ...],
+  old: pool.Statistics,
+  known: Facts,
+) -> pool.Statistics:
   """Gives what is known as the pool's windows move on: nothing of their
   problems; of other sources', and of the controllers, all there was.
 
   Args:
     moves: of each source, whether it is a window; known: of the new problems.
   """
-  old = control[POOL]
   new = chooser.start(known.source, known.difficulty, old.begun)
   moved = jnp.asarray(moves)[old.source]
   fields = [k for k in vars(old) if k not in ('begun', 'own', 'arms')]
   both = {k: jnp.where(moved, getattr(new, k), getattr(old, k)) for k in fields}
-  return control | {POOL: old.replace(**both)}
+  return old.replace(**both)
 
 
 class Windows:
@@ -235,7 +237,8 @@ class Windows:
   def __init__(self, config: ml_collections.ConfigDict, train):
     self._config, self._train = config, train
     self._every, self._steps = config.data.controller.refresh, 0
-    self._chooser, self._moves = chooser(config), moving(train)
+    given = chooser(config), moving(train)
+    self._renewed = jax.jit(functools.partial(renewed, *given))
     self.problems = pool_of(config, train)
 
   def get_state(self) -> dict[str, int]:
@@ -262,8 +265,5 @@ class Windows:
     number = self._steps // self._every
     self.problems = pool_of(self._config, self._train, number)
     known = facts(self._config, self.problems)
-    place = jax.tree.map(lambda x: x.sharding, state.control)
-    made = jax.jit(renewed, static_argnums=(0, 1), out_shardings=place)
-    given = jnp.asarray(known.source), jnp.asarray(known.difficulty)
-    control = made(self._chooser, self._moves, state.control, Facts(*given))
-    return state.replace(control=control)
+    pool = self._renewed(state.control[POOL], known)
+    return state.replace(control=state.control | {POOL: pool})

@@ -96,7 +96,8 @@ class RolloutFiles:
   def flush(self) -> None:
     """Writes what was noted last, if that is not done yet; waits for it."""
     pending, self._pending = self._pending, []
-    for (step, stage, arrays, verdicts), self._examples in pending:
+    for given, self._examples in pending:
+      step, stage, arrays, verdicts = given
       if step % self._stride():
         continue
       shown = jax.tree.map(np.asarray, arrays)
