@@ -265,5 +265,8 @@ class Windows:
     number = self._steps // self._every
     self.problems = pool_of(self._config, self._train, number)
     known = facts(self._config, self.problems)
-    pool = self._renewed(state.control[POOL], known)
-    return state.replace(control=state.control | {POOL: pool})
+    old = state.control[POOL]
+    # Laid out as it was: another layout is another program.
+    where = jax.tree.map(lambda x: x.sharding, old)
+    new = jax.device_put(self._renewed(old, known), where)
+    return state.replace(control=state.control | {POOL: new})
