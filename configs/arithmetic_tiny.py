@@ -30,6 +30,8 @@ What was tried: totals that are not reduced modulo a prime (wrong steps often
 cancel, and a right answer by chance teaches the wrong steps); RL from 0.20
 with half the prompts (collapses to guessing on one seed of three); learning
 rate 1e-3 (collapses).
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

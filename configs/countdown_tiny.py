@@ -26,6 +26,8 @@ explanation: `4+7=11 11-7=6#4+7-4`. The expression alone gets better.
 Tried, one seed each: numbers to 10, targets to 40 with this recipe 0.19 to
 0.34, with DAPO and 64 prompts 0.14 to 0.30; + and - alone (numbers to 20,
 targets to 60) 0.19 to 0.54, the mean of three seeds.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

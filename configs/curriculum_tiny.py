@@ -24,10 +24,12 @@ stays on its first rung: on the chains it asks for the reward rises from 0.28 to
 table and a held-out one was never seen. It shows the mechanism, and no gain.
 
 Tried, seed 0: chains of 2 to 6, a wider model (128), a pool of 8192, a warm
-start on chains of two and three to a loss of 0.12 (pass@1 of chains of 3: 0.90).
-The ladder climbs to chains of 4, which begin below chance (0.07) and reach it
-(0.15 after 150 steps), while those of 3 are lost (0.34): where no sample is right
-but by luck, a rung teaches nothing and costs what was known.
+start on chains of two and three to a loss of 0.12 (chains of 3: 0.90). The
+ladder climbs to chains of 4, which begin below chance (0.07) and reach it (0.15 after
+150 steps), while those of 3 are lost (0.34): where samples are right by luck
+alone, a rung teaches nothing and costs what was known.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -21,9 +21,9 @@ The model is fetched from the Hub; a folder in its layout does as well:
 --config.model_dir=DIR. Afterwards `python -m jaxrl_reason.convert
 --from=WORKDIR --to=DIR` gives a folder that transformers and vLLM open.
 
-Hardware: 16 TPU chips of 95 GB (v5p). By arithmetic, per chip: float32 weights
-and Adam moments over 16 chips 6 GB, bf16 weights to decode with 16 GB, keys and
-values of 16 rows of 9,216 tokens 22 GB.
+Hardware: sixteen TPU chips of 95 GB, v5p:2x2x4. By arithmetic, per chip:
+float32 weights and Adam moments over 16 chips 6 GB, bf16 weights to decode with
+16 GB, keys and values of 16 rows of 9,216 tokens 22 GB.
 
 Expected result: none to give, not run. The tests run a step of it with a tiny
 Qwen3 in place of the model. The settings are a first guess, the memory is

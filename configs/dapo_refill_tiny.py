@@ -18,6 +18,8 @@ and half of the generated tokens were learnt from.
 Per update more, per generated token less: docs/refill_and_replay.md has the
 table. 140 s (2.3 min) for the rl stage on two CPU cores shared with much other
 work.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

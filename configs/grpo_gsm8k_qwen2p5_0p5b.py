@@ -7,13 +7,12 @@ The model is fetched from the Hub; a folder in its layout does as well:
 --config.model_dir=DIR. Afterwards `python -m jaxrl_reason.convert
 --from=WORKDIR --to=DIR` gives a folder that transformers and vLLM open.
 
-Hardware: one accelerator with 40 GB (float32 weights, Adam moments and
-reference: 10 GB).
+Hardware: four TPU chips of 16 GB, v5e:2x2, which weights, Adam's moments and
+the reference are split over.
 
 Expected result: none to give, not run. No weights were at hand where this was
 written; the tests build it with a tiny model in its place. The settings are a
-first guess, the memory is arithmetic on the weights alone, without activations
-or cache. pass@1 is eval/heldout/pass@1 of metrics.jsonl; how many minutes a
+first guess. pass@1 is eval/heldout/pass@1 of metrics.jsonl; how many minutes a
 step takes is not measured.
 """
 
@@ -24,7 +23,8 @@ def get_config():
   c = config_lib.default()
   c.stages = ('rl',)
   c.model_dir = 'hf:Qwen/Qwen2.5-0.5B-Instruct'
-  c.model.update(dtype='bfloat16', remat='dots')
+  c.mesh = (1, -1, 1)
+  c.model.update(dtype='bfloat16', remat='full')
   c.data.update(
     name='gsm8k',
     tokenizer='hf',
@@ -41,7 +41,7 @@ def get_config():
     prompts=32,
     samples=8,
     parts=4,
-    micro_batches=8,
+    micro_batches=16,
     logprob_chunk=128,
   )
   c.rl.optimizer.update(lr=1e-6, schedule='constant', warmup_steps=5)

@@ -28,6 +28,8 @@ Seed 0, two CPU cores shared with other work (6 to 10 busy threads):
 Why RL gains nothing here: 1 to 2% of the samples are right, so that in 90 to
 96% of the groups every reward is 0. The entropy rose from 3.1 to 3.5. Only
 one seed and one learning rate were tried.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

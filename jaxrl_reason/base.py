@@ -42,6 +42,9 @@ class Model:
     flops_per_token: forward FLOPs of a token after `context` others.
     hidden_routed: of a mixture of experts, (params, tokens, valid, routes
       [N,T,L,k] or None) -> (hidden, {'routes', 'load_balance'}).
+    hidden_shared: (params, tokens [N,T], valid, `models.shared.Layout`, routes
+      or None) -> (hidden [N,C,D], load balance or None), each prompt computed
+      once; None: every row computes its own.
     sampled_routes: cache -> int (of prompts [B,P,L,k], of the tokens decoded
       last [S,L,k]), the experts used.
     adapters_off: of a model with adapters, params -> those without them, which
@@ -60,6 +63,7 @@ class Model:
   extend: Callable | None = None
   fork: Callable | None = None
   hidden_routed: Callable | None = None
+  hidden_shared: Callable | None = None
   sampled_routes: Callable | None = None
   adapters_off: Callable | None = None
 
@@ -215,6 +219,7 @@ class Batch:
   episode: Episode | None = None  # rewards in the unit of `reward`
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
   prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
+  prompt_index: jax.Array | None = None  # i32 [N], equal: one prompt's tokens
   answer_id: jax.Array | None = None  # i32 [N], see Reward
 
 

@@ -21,6 +21,11 @@ from jaxrl_reason.base import (
 )
 from jaxrl_reason.models.parts import moe
 
+# Fields of a Batch that Outcomes have by the same name.
+OF_OUTCOMES = (
+  'reward reward_parts reward_valid group truncated prompt_id answer_id'
+).split()
+
 
 def per_row(x: jax.Array, n: int) -> jax.Array:
   """Repeats what belongs to prompts [B,...] for their N rows [N,...]."""
@@ -34,7 +39,7 @@ def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
   if tokens is None:
     tokens, valid = prompts.tokens, prompts.valid
   tokens = jnp.concatenate([per_row(tokens, n), rollout.tokens], axis=1)
-  valid = jnp.concatenate([per_row(valid, n), rollout.valid], axis=1)
+  valid = jnp.concatenate([per_row(valid, n), rollout.turn > 0], axis=1)
   routes = rollout.routes
   if routes is not None and prompts.train_tokens is not None:
     # Those of another prompt.
@@ -65,15 +70,13 @@ def make_batch(found: Trajectories) -> Batch:
   first = per_row(jnp.arange(b), n)[:, None] * (rollout.tokens.size // b + 1)
   node = rollout.node + jnp.where(rollout.node > 0, first, 0)
   batch = Batch(
-    tokens=rows.tokens,
-    valid=rows.valid,
+    **vars(rows),
     mask=beside(rollout.sampled),
     reward=reward.total,
     reward_parts=reward.parts,
     reward_valid=reward.valid,
     group=per_row(group, n),
     truncated=rollout.truncated,
-    temperature=rollout.temperature,
     sampler_logp=beside(rollout.logp),
     is_offpolicy=offpolicy,
     forced=forced,
@@ -81,8 +84,8 @@ def make_batch(found: Trajectories) -> Batch:
     turn=beside(rollout.turn),
     node=beside(node),
     episode=rollout.episode,
-    routes=rows.routes,
     prompt_id=per_row(prompts.prompt_id, n),
+    prompt_index=per_row(jnp.arange(b, dtype=jnp.int32), n),
     answer_id=reward.answer_id,
   )
   if found.greedy is None:
@@ -127,18 +130,9 @@ def interleaved(parts, n_samples: int, np_=jnp):
 
 def outcomes(batch: Batch) -> Outcomes:
   """Gives what statistics read of a batch."""
-  demos = batch.is_offpolicy
-  return Outcomes(
-    reward=batch.reward,
-    reward_parts=batch.reward_parts,
-    reward_valid=batch.reward_valid,
-    group=batch.group,
-    truncated=batch.truncated,
-    length=batch.mask.sum(axis=1),
-    prompt_id=batch.prompt_id,
-    answer_id=batch.answer_id,
-    is_demo=None if demos is None else demos.any(axis=1),
-  )
+  same, demos = {k: getattr(batch, k) for k in OF_OUTCOMES}, batch.is_offpolicy
+  is_demo = None if demos is None else demos.any(axis=1)
+  return Outcomes(**same, length=batch.mask.sum(axis=1), is_demo=is_demo)
 
 
 def solved_groups(batch: Batch | Outcomes) -> tuple[jax.Array, jax.Array]:

@@ -224,7 +224,9 @@ def reinforce() -> ml_collections.ConfigDict:
       # Padding in passes over log-probs (`packing.py`). whole: computed too;
       # packed:TOKENS: completed sequences lie in rows of so many tokens, at
       # least prompt_len + completion_len; buckets:N: rows are sorted by length
-      # and micro-batches cut to the first of N widths that holds them.
+      # and micro-batches cut to the first of N widths that holds them;
+      # shared:N: the samples of a problem attend to one copy of their prompt
+      # (`models/shared.py`), cut to the first of N widths (1: not cut).
       padding='whole',
       temperature=1.0,  # of sampling; the loss sees the same distribution
       # The temperature follows an entropy of what is sampled (`run/heat.py`),
@@ -249,6 +251,16 @@ def reinforce() -> ml_collections.ConfigDict:
         # Of those, computed at a time, up to the longest; 0: all.
         chunk=0,
         reward=1.0,  # weight of the environment's own rewards
+        # Host path: the environment is Python in processes (docs/turns.md).
+        args=Open(),  # its further arguments
+        # Of env='tools': name -> {'tool': name or path.py:function, 'args'}.
+        tools=Open(),
+        stops=(),  # texts that end a turn; (): as the environment says
+        calls='tags',  # how tools are called: tags, hermes, llama, mistral
+        workers=4,  # processes, each with one turn at a time
+        timeout_s=10.0,  # wall clock for the answer to one turn
+        start_s=120.0,  # and for all that the environment loads at first
+        burst=8,  # tokens drawn before the next look at who was answered
       ),
       demos=0,  # of a problem's samples, how many are its reference solution
       demos_when='always',  # always; failed: where no sample was right
@@ -366,8 +378,9 @@ def default() -> ml_collections.ConfigDict:
         # keeps activations within remat_gib.
         remat='none',
         scan=True,  # over layers; False unrolls them
-        # Kernel over whole rows: einsum, xla, splash (TPU), cudnn (GPU, in
-        # bfloat16); auto: splash on TPU, cudnn where it can, else einsum.
+        # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn
+        # (GPU, in bfloat16); auto: splash on TPU, cudnn where it can, blocked
+        # on CPU.
         attention='auto',
       ),
       # Adapters beside frozen weights (`models/lora.py`).
@@ -442,6 +455,12 @@ def default() -> ml_collections.ConfigDict:
         # Refuse to go on from a checkpoint with other problems than those it
         # was trained on; False: warn.
         same_data=True,
+        # Steps between copies on the hosts' own disks, beside the checkpoints
+        # of the workdir (`checkpoints/emergency.py`); 0: none.
+        emergency_every=0,
+        # For them, on every host: a RAM disk or a local SSD; $VARIABLES are put
+        # in; '': the system's temporary folder.
+        emergency_dir='',
       ),
       # What is kept of the batches of the rl stage, in workdir/rollouts.
       rollouts=dict(
@@ -452,10 +471,11 @@ def default() -> ml_collections.ConfigDict:
       # Besides the workdir: wandb, mlflow, trackio, separated by commas.
       track='',
       log_every=10,  # steps between lines of metrics.jsonl
-      # A dispatch that takes more than `times` the median of those before it,
-      # and more than `floor_s` seconds, ends the run (`run/watchdog.py`).
-      # Compiling, evaluations and saves do not count. times=0: none does.
-      watchdog=dict(times=20.0, floor_s=600.0),
+      # A dispatch, an evaluation or a save that takes more than `times` the
+      # median of those before it, and more than `floor_s` seconds, ends the run
+      # (`run/watchdog.py`). The first of a kind may take `first_s` seconds.
+      # Compiling does not count. times=0: nothing is watched.
+      watchdog=dict(times=20.0, floor_s=600.0, first_s=3600.0),
       profile=dict(
         # Steps of the run, counted over its stages, that are traced for XProf
         # into workdir/profile: 'first:last', whole dispatches; '': none.

@@ -41,6 +41,10 @@ def parser() -> command.Parser:
   p.number('--min_p', 0.0, 'share of the likeliest token')
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.text('--budgets', '', 'tokens at which answers are cut and judged too')
+  p.number('--least', 0, 'tokens before which --wait replaces a stop token')
+  p.text('--wait', '', 'words with which an answer then goes on')
+  p.number('--most', 0, 'tokens after which --final is written')
+  p.text('--final', '', 'words after which only the answer is to come')
   p.text('--system', '', "the system's message, of chat templates")
   p.text('--thinking', '', 'on or off, of templates with the switch')
   p.number('--seed', 0, 'of the noise')
@@ -74,8 +78,8 @@ def options(a):
   command.one_of('--thinking', a.thinking, SWITCH)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   same = (
-    'k batch top_k top_p min_p seed system ngram contamination_limit '
-    'allow_contamination workers timeout_s'
+    'k batch top_k top_p min_p least wait most final seed system ngram '
+    'contamination_limit allow_contamination workers timeout_s'
   ).split()
   return session.Options(
     models=command.listed('--model', a.model, str),

@@ -18,7 +18,7 @@ import functools
 import pathlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -30,7 +30,7 @@ from jaxrl_reason.data import chat, pipeline
 from jaxrl_reason.evals import loading
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import records
-from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts import forcing, sampler
 from jaxrl_reason.run import ranges
 
 ARGUMENTS = {
@@ -39,7 +39,9 @@ ARGUMENTS = {
   'seed': ranges.SEED,
   'batch': ranges.COUNT,
   **ranges.SAMPLING,
+  **ranges.FORCING,
 }
+FORCED = ('least', 'wait', 'most', 'final')
 BUCKET = 64  # prompts are padded to multiples of so many tokens
 THINKING = {None: None, 'on': True, 'off': False}
 
@@ -52,6 +54,7 @@ class Generator:
     template: its chat template; None: prompts are plain text.
     n_samples, max_new: completions per prompt, tokens of each.
     sampling: settings; seed: of the noise.
+    forced: of `forcing.make`.
   """
 
   model: Model
@@ -63,6 +66,7 @@ class Generator:
   sampling: Sampling
   seed: int = 0
   on_token: Callable | None = None
+  forced: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
   def __post_init__(self):
     eos = self.tokenizer.eos_ids
@@ -71,6 +75,8 @@ class Generator:
       eos = eos if end is None else (*eos, end)
     self._stop = jnp.asarray(eos, jnp.int32)
     self._compiled = functools.cache(self._compile)
+    encode = functools.partial(chat.encode_after, self.tokenizer)
+    self._forcing = forcing.make(encode, self.max_new, **self.forced)
 
   def ids(self, prompt: str | chat.Messages, **options: Any) -> list[int]:
     """Tokens of a prompt: a text, or messages for the chat template.
@@ -125,6 +131,7 @@ class Generator:
         max_new=self.max_new,
         row_ids=row_ids,
         on_token=self.on_token,
+        forcing=self._forcing,
       )
 
     of = jax.ShapeDtypeStruct
@@ -311,6 +318,7 @@ def _parser() -> argparse.ArgumentParser:
   number('--top_k', 0, '0: all tokens')
   number('--top_p', 1.0, 'nucleus')
   number('--min_p', 0.0, 'share of the likeliest token')
+  forcing_flags(number, text)
   number('--seed', 0, 'of the noise')
   number('--batch', 8, 'prompts of --file at a time')
   text(
@@ -319,6 +327,14 @@ def _parser() -> argparse.ArgumentParser:
     choices=('float32', 'bfloat16'),
   )
   return p
+
+
+def forcing_flags(number: Callable, text: Callable) -> None:
+  """Adds the flags of budget forcing."""
+  number('--least', 0, 'tokens before which --wait replaces a stop token')
+  text('--wait', 'words with which a completion goes on', default='')
+  number('--most', 0, 'tokens after which --final is written')
+  text('--final', 'words after which only the answer is to come', default='')
 
 
 def run(a: argparse.Namespace) -> str:
@@ -336,6 +352,7 @@ def run(a: argparse.Namespace) -> str:
     max_new=a.max_new,
     sampling=Sampling.make(a.temperature, a.top_k, a.top_p, a.min_p),
     seed=a.seed,
+    forced={name: getattr(a, name) for name in FORCED},
   )
   options = {k: getattr(a, k) for k in ('system', 'thinking', 'template')}
   if a.prompt is not None:

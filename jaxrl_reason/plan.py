@@ -12,6 +12,7 @@ Weights are never read: a model on the Hub has the size that `models/zoo.py`
 knows by its name. docs/plan.md works an example.
 """
 
+import functools
 import json
 import math
 import operator
@@ -48,7 +49,10 @@ _LARGEST = flags.DEFINE_bool(
   'largest', True, 'Look for the largest batch that fits (compiles more).'
 )
 _BY_DEPTH = flags.DEFINE_bool(
-  'by_depth', False, 'Compile three depths of a deep model, and extend them.'
+  'by_depth',
+  None,
+  'Compile three depths of a deep model, and extend them; if not given, of '
+  'what decodes, where all of its layers would take longer.',
 )
 _ONLY = flags.DEFINE_list(
   'only', [], 'Phases to compile (generate, score, update, ...); all if none.'
@@ -72,7 +76,7 @@ class Planner:
     slices: int,
     model: str,
     only=(),
-    by_depth: bool = False,
+    by_depth: bool | None = None,
     say=print,
   ):
     self.config, self.model, self.say = config, model, say
@@ -103,14 +107,18 @@ class Planner:
     facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
     if phases.EVALUATE in wanted:
       facts['evaluation'] = report.evaluation_facts(config, parts.mesh)
-    at = self._depths(parts.shape)
-    if len(at) > 1:
-      facts |= {'depths': at, 'layers': parts.shape.layers}
+    at = {name: self._depths(parts.shape, name) for name in wanted}
+    if extended := [name for name in wanted if len(at[name]) > 1]:
+      facts |= {'depths': at[extended[0]], 'layers': parts.shape.layers}
+      facts['by_depth'] = extended
     return facts
 
-  def _depths(self, shape) -> tuple[int, ...]:
-    """Numbers of layers to compile."""
-    return depth.depths(shape) if self.by_depth else (shape.layers,)
+  def _depths(self, shape, name: str) -> tuple[int, ...]:
+    """Numbers of layers to compile of a phase."""
+    chosen = self.by_depth
+    if chosen is None:
+      chosen = name in phases.WALKED and shape.layers >= depth.DEEP
+    return depth.depths(shape) if chosen else (shape.layers,)
 
   def facts_of(self, config, parts, names) -> list[dict]:
     """Gives the facts of some phases of a recipe, at its own depth.
@@ -119,10 +127,15 @@ class Planner:
       parts: of the recipe (`parts`).
     """
     layers, out = parts.shape.layers, []
-    at = self._depths(parts.shape)
-    made = [parts if n == layers else self.parts(config, n) for n in at]
-    by_depth = [self._compiled(config, each, names) for each in made]
-    for seen in zip(*by_depth):
+
+    @functools.cache
+    def made(n: int) -> dict:
+      run = parts if n == layers else self.parts(config, n)
+      return {p.name: (p, run) for p in phases.phases(config, run)}
+
+    for name in names:
+      at = self._depths(parts.shape, name)
+      seen = [self._compiled(*made(n)[name]) for n in at]
       facts = depth.extended(seen, at, layers)
       needs, has = facts['needs_gib'] * chips.GIB, self.machine.chip.hbm
       facts['fits'] = needs <= has
@@ -131,20 +144,15 @@ class Planner:
       out.append(facts)
     return out
 
-  def _compiled(self, config, parts, names) -> list[dict]:
-    """Facts of phases of the recipe, compiled as deep as its parts are."""
-    out = []
-    made = {p.name: p for p in phases.phases(config, parts)}
-    for name in names:
-      try:
-        found = described.measure(made[name], parts.mesh, parts.shape.experts)
-      except described.DoesNotFit as e:
-        out.append(report.no_room(e))
-        continue
-      out.append(report.phase_facts(found, self.machine, parts.mesh))
-      what = f'{name} ({parts.shape.layers} layers)'
-      self.say(f'{what}: compiled in {found.compile_s:.0f} s')
-    return out
+  def _compiled(self, phase: phases.Phase, parts) -> dict:
+    """Facts of a phase, compiled as deep as its parts are."""
+    try:
+      found = described.measure(phase, parts.mesh, parts.shape.experts)
+    except described.DoesNotFit as e:
+      return report.no_room(e)
+    what = f'{phase.name} ({parts.shape.layers} layers)'
+    self.say(f'{what}: compiled in {found.compile_s:.0f} s')
+    return report.phase_facts(found, self.machine, parts.mesh)
 
   def largest(self, facts: dict) -> int:
     """Finds the most prompts that fit, by the phase that needs most."""

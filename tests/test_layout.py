@@ -15,7 +15,7 @@ FLOORS = (
   'models',
   'batch checkpoints data',
   'rewards',
-  'rollouts update',
+  'rollouts tools update',
   'evals',
   'run',
   'planning',

@@ -12,6 +12,7 @@ aside, and a run that has had checkpoints never begins again by itself.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import time
 from typing import Any
@@ -23,20 +24,13 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import hosts, trees
-from jaxrl_reason.checkpoints import files, quiet, sums
+from jaxrl_reason.checkpoints import described, emergency, files, quiet, sums
 from jaxrl_reason.checkpoints import origin as origin_lib
+from jaxrl_reason.checkpoints.described import Damaged
 
 STATE, RECORD = 'state', 'record'
 ASIDE = ('damaged-*', 'torn-*')  # what was set aside, now and in the past
 NOTE = 'saved.json'  # in the workdir: the newest checkpoint it has had
-
-
-class Incompatible(ValueError):
-  """A checkpoint of another model, optimizer or loss than the config's."""
-
-
-class Damaged(ValueError):
-  """A checkpoint whose files are proven not to be those that were saved."""
 
 
 class Unreadable(OSError):
@@ -45,31 +39,6 @@ class Unreadable(OSError):
 
 class NothingLeft(ValueError):
   """A workdir that has had checkpoints, of which none can be used."""
-
-
-def _described(arrays: dict[str, Any]) -> dict[str, str]:
-  return {k: f'{v.dtype}{list(v.shape)}' for k, v in arrays.items()}
-
-
-def _gb(arrays: dict[str, Any]) -> float:
-  """Of arrays, each counted once however many devices hold it."""
-  return sum(x.nbytes for x in arrays.values()) / 1e9
-
-
-def _refuse_if_other(path, saved: dict[str, str], wanted: dict[str, str]):
-  if saved == wanted:
-    return
-  lines = [
-    f'{k}: saved {saved.get(k, "nothing")}, config wants '
-    f'{wanted.get(k, "nothing")}'
-    for k in sorted(saved.keys() | wanted.keys())
-    if saved.get(k) != wanted.get(k)
-  ]
-  more = f' (and {len(lines) - 3} more)' if len(lines) > 3 else ''
-  raise Incompatible(
-    f'{path} does not fit this config. {"; ".join(lines[:3])}{more}. Use the '
-    'config it was made with, or another --workdir.'
-  )
 
 
 @dataclasses.dataclass
@@ -108,6 +77,7 @@ class Checkpoints:
       sizes of its files, and the contents where it cannot be read.
     origin: of the run (`origin.of_run`), kept with each and compared.
     same_data: refuse a checkpoint of other data.
+    near: emergency checkpoints, beside these; None: there are none.
   """
 
   def __init__(
@@ -118,8 +88,10 @@ class Checkpoints:
     verify: bool = True,
     origin: dict | None = None,
     same_data: bool = True,
+    near: emergency.Emergency | None = None,
   ):
     self._workdir, self._dir = workdir, workdir / 'checkpoints'
+    self.near = near
     self._kept = Kept(keep)
     self._verify, self._same_data = verify, same_data
     self._origin = origin or {}
@@ -144,7 +116,22 @@ class Checkpoints:
     """Seconds from the beginning of the last save to its last byte, and GB of
     its arrays; or of the last restore.
     """
-    return self._told
+    return self._told | (self.near.told if self.near else {})
+
+  def _whole(self, record: dict, arrays: dict[str, Any]) -> dict:
+    """A record with all that every record has."""
+    ends = sorted(self._kept.ends)
+    record = record | {'arrays': described.shapes(arrays), 'ends': ends}
+    return record | {'origin': self._origin}
+
+  def near_due(self, step: int) -> bool:
+    """Whether an emergency checkpoint of a step is due."""
+    return self.near is not None and self.near.due(step)
+
+  def save_near(self, step: int, state: Any, record: dict) -> None:
+    """Begins an emergency checkpoint; the arrays may then be donated."""
+    arrays = trees.flatten(state)
+    self.near.save(step, arrays, self._whole(record, arrays))
 
   def save(self, step: int, state: Any, record: dict) -> None:
     """Begins a save; the arrays may be donated as soon as this returns.
@@ -159,15 +146,15 @@ class Checkpoints:
       arrays = jax.tree.map(jnp.copy, arrays)
     if record.get('finished'):
       self._kept.ends.add(step)
-    ends = sorted(self._kept.ends)
-    record = record | {'arrays': _described(arrays), 'ends': ends}
-    record |= {'origin': self._origin}
+    record = self._whole(record, arrays)
     record |= {'sum': sums.of_json(record)}
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)
     )
+    if self.near:
+      self.near.passed(step)
     self.wait()  # for the save before, as orbax would
-    self._begun, self._gb = time.monotonic(), _gb(arrays)
+    self._begun, self._gb = time.monotonic(), described.gb(arrays)
     with self._explained():
       self._manager.save(step, args=args)
 
@@ -231,13 +218,13 @@ class Checkpoints:
       template: tree of ShapeDtypeStruct, as `jax.eval_shape` gives.
 
     Raises:
-      Incompatible: names the arrays that differ.
+      described.Incompatible: names the arrays that differ.
       Damaged: it cannot be read, and its checksums say why.
       Unreadable: it cannot be read, and they do not.
     """
     flat = trees.flatten(template)
     at = self._dir / str(step)
-    _refuse_if_other(at, record['arrays'], _described(flat))
+    described.refuse_other(at, record['arrays'], described.shapes(flat))
     wanted = {
       k: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=s)
       for (k, v), s in zip(flat.items(), jax.tree.leaves(shardings))
@@ -257,13 +244,17 @@ class Checkpoints:
         raise Damaged(damage) from e
       raise _unreadable(at, e) from e
     took = time.monotonic() - begun
-    self._told = {'perf/restore_s': took, 'perf/restore_gb': _gb(found)}
+    self._told = {
+      'perf/restore_s': took,
+      'perf/restore_gb': described.gb(found),
+    }
     treedef = jax.tree.structure(template)
     return treedef.unflatten([found[k] for k in flat])
 
   def latest(self, read) -> tuple[int, Any] | None:
-    """(step, read(step, record)) of the newest checkpoint that is as it was
-    saved; None in a workdir that has never had one.
+    """(step, read(step, record, restore)) of the newest checkpoint that is as
+    it was saved, `restore(template, shardings)` giving its state; None in a
+    workdir that has never had one.
 
     Damaged ones are renamed to `damaged-<step>` and skipped with a warning.
     What `read` raises is passed on: only `Damaged` is about the files.
@@ -274,6 +265,8 @@ class Checkpoints:
       origin.Other: it is of another run.
     """
     for step in reversed(self.steps()):
+      if near := self._nearer(step, read):
+        return near
       found, damage = None, self.damage(step, whole=self._verify)
       # One process may have met what the others did not have to read.
       damage = next((d for d in hosts.gather(damage) if d), '')
@@ -287,14 +280,26 @@ class Checkpoints:
         self._note(step)
         return step, found
       self._set_aside(step, damage)
+    if near := self._nearer(0, read):
+      return near
     self._refuse_to_begin_again()
     return None
 
   def _read(self, step: int, read) -> Any:
     record, at = self.record(step), self._dir / str(step)
+    self._check(at, record)
+    return read(step, record, functools.partial(self.restore, step, record))
+
+  def _check(self, at, record: dict) -> None:
     origin_lib.check(at, record, self._origin, same_data=self._same_data)
     self._kept.ends = set(record.get('ends', ()))
-    return read(step, record)
+
+  def _nearer(self, than: int, read) -> tuple[int, Any] | None:
+    """`latest` of the emergency checkpoints past a step."""
+    found = self.near and self.near.latest(than, self._check, read)
+    if found:
+      self._told = self.near.restored
+    return found
 
   def _refuse_to_begin_again(self) -> None:
     aside = [p for kind in ASIDE for p in self._dir.glob(kind)]

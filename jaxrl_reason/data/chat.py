@@ -186,6 +186,8 @@ def encode_after(tokenizer, text: str) -> list[int]:
   """Ids of a text that follows other tokens: no space before it, even where
   the model puts one before a text.
   """
+  if not hasattr(tokenizer, 'token_text'):  # of no folder: it puts none
+    return tokenizer.encode(text)
   anchor = tokenizer.eos_ids[0]
   ids = tokenizer.encode(tokenizer.token_text(anchor) + text)
   if ids[:1] != [anchor]:

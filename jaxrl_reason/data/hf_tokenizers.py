@@ -187,6 +187,13 @@ class JsonTokenizer(_FolderTokenizer):
   def encode(self, text: str) -> list[int]:
     return self._model.encode(text, add_special_tokens=False).ids
 
+  def encode_data(self, text: str) -> list[int]:
+    self._model.encode_special_tokens = True  # written out, they are text
+    try:
+      return self.encode(text)
+    finally:
+      self._model.encode_special_tokens = False
+
 
 def _library() -> Any:
   try:
@@ -258,6 +265,9 @@ class PieceTokenizer(_FolderTokenizer):
       out.append(self._added[match.group()])
       end = match.end()
     return out + self._plain(text[end:], end == 0)
+
+  def encode_data(self, text: str) -> list[int]:
+    return self._plain(text, False)
 
   def _plain(self, text: str, first: bool) -> list[int]:
     return (self._first if first else self._later).encode(text) if text else []

@@ -51,6 +51,12 @@ class _Tokenizer:
     parts = (table[i] for i in ids if 0 <= i < len(table))
     return b''.join(parts).decode('utf-8', errors='replace')
 
+  def encode_data(self, text: str) -> list[int]:
+    """Gives the ids of a text that others wrote: none of them special, and what
+    has no token is left out.
+    """
+    return self.encode(text)
+
 
 class CharTokenizer(_Tokenizer):
   """One token per character of a fixed alphabet."""
@@ -68,6 +74,9 @@ class CharTokenizer(_Tokenizer):
         f'character {error.args[0]!r} of {text[:80]!r} is not in the '
         f'alphabet {self.alphabet!r}'
       ) from None
+
+  def encode_data(self, text: str) -> list[int]:
+    return [self._ids[c] for c in text if c in self._ids]
 
 
 class ByteTokenizer(_Tokenizer):

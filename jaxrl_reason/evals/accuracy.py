@@ -5,6 +5,7 @@ bounded number of completions is generated at a time (`answers`); they are
 verified by the host reward, by each process those of its own rows.
 """
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import jax
@@ -20,12 +21,18 @@ from jaxrl_reason.rollouts import turns
 
 
 def make_set(
-  source, n: int, tokenizer, prompt_len: int, encode: Callable | None = None
+  source,
+  n: int,
+  tokenizer,
+  prompt_len: int,
+  encode: Callable | None = None,
+  hosted: bool = False,
 ) -> EvalSet:
   """The first n problems of a source.
 
   Args:
-    encode: of the environment that they are played with, if any.
+    encode: of the environment that they are played with, if any; hosted: that
+      is in Python.
 
   Raises:
     ValueError: names one that has more tokens than prompt_len.
@@ -35,7 +42,7 @@ def make_set(
   for i, (example, row) in enumerate(zip(examples, ids)):
     pipeline.pad_prompt(row, prompt_len, f'{example["task"]} example {i}')
   encoded = encode and [encode(example) for example in examples]
-  return EvalSet(examples, ids, prompt_len, encoded)
+  return EvalSet(examples, ids, prompt_len, encoded, hosted)
 
 
 class Evaluation:
@@ -55,12 +62,15 @@ class Evaluation:
     grade: Callable,
     key: jax.Array,
     how: turns.Turns | None = None,
+    player: Callable | None = None,
   ):
     """Args:
     n_samples: drawn beside the greedy one, at temperature `heat`.
     rows: completions at a time, over all devices.
     grade: list of (completion, example) -> list of Verdict.
     how: the environment that answers, and the limits; None: one completion.
+    player: of an environment in Python, samples of a unit -> what
+      `answers.make_generate` gives.
     """
     self._samples, self._rows = range(1 + n_samples), rows
     self._of = dict(
@@ -72,7 +82,9 @@ class Evaluation:
       sampling=Sampling.make(heat),
       row_id=self._row_id,
     )
-    self._program = dict(model=model, max_new=max_new, how=how)
+    self._make = player or functools.partial(
+      answers.make_generate, model, max_new=max_new, how=how
+    )
     self._generate = {}  # by samples of a unit
 
   def _row_id(self, problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
@@ -102,9 +114,7 @@ class Evaluation:
       sharding.row_shards(self._of['mesh']),
     )
     if grid.s not in self._generate:
-      self._generate[grid.s] = answers.make_generate(
-        n_samples=grid.s, **self._program
-      )
+      self._generate[grid.s] = self._make(n_samples=grid.s)
     asker = answers.Asker(self._generate[grid.s], params, told=told, **self._of)
     rows = [row for block in asker.blocks(problems, grid) for row in block]
     return values(rows), rows

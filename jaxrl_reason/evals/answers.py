@@ -23,7 +23,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import traces
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import records
-from jaxrl_reason.rollouts import sampler, turns
+from jaxrl_reason.rollouts import forcing, sampler, turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +33,14 @@ class EvalSet:
   Attributes:
     ids: tokens of each prompt; room: P, of the longest.
     encoded: what an environment goes by of each; None: there is none.
+    hosted: an environment in Python plays them, and goes by the problems.
   """
 
   examples: Sequence[dict]
   ids: Sequence[Sequence[int]]
   room: int
   encoded: Sequence[dict] | None = None
+  hosted: bool = False
 
   def rows(self, problems: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(tokens i32, valid bool) [n,P] of some of the problems."""
@@ -112,6 +114,7 @@ def make_generate(
   *,
   details: bool = False,
   how: turns.Turns | None = None,
+  forced: forcing.Forcing | None = None,
 ) -> Callable[..., Rollout]:
   """Compiled (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
   where there is an environment, what it goes by is the last argument.
@@ -120,6 +123,7 @@ def make_generate(
     n_samples: G, completions of a prompt.
     details: also log-probabilities and entropies of the policy itself.
     how: the environment that answers, and the limits; None: one completion.
+    forced: on completions; None: nothing.
   """
 
   @jax.jit
@@ -141,6 +145,7 @@ def make_generate(
       row_ids=row_ids,
       policy_logp=details,
       entropy=details,
+      forcing=forced,
     )
 
   return generate
@@ -222,6 +227,8 @@ class Asker:
     tokens, valid, ids, heat, played = sharding.to_global(
       (*prompts, ids, heat.astype(np.float32), played), self.mesh
     )
+    if problems.hosted:
+      played = ([problems.examples[i] for i in asked],)
     sampling = self.sampling.replace(temperature=heat)
     given = self.params, tokens, valid, ids, sampling, self.key, self.stop
     return rows, self.generate(*given, *played)

@@ -61,12 +61,22 @@ def best_of_k(scores: Sequence[float], order: Sequence[float], k: int) -> float:
   return float(sum(w * m for w, m in zip(weights, means)))
 
 
-def majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
-  """Score of the commonest answer (the first of equals); 0 without any.
+def majority(
+  answers: Sequence[str | None],
+  scores: Sequence[float],
+  weights: Sequence[float] | None = None,
+) -> float:
+  """Score of the answer with most votes (the first of equals); 0 without any.
 
   Self-consistency, https://arxiv.org/abs/2203.11171.
+
+  Args:
+    weights: of the votes; None: all alike.
   """
-  votes = collections.Counter(a for a in answers if a is not None)
+  votes = collections.Counter()
+  for answer, weight in zip(answers, weights or [1] * len(answers)):
+    if answer is not None:
+      votes[answer] += weight
   if not votes:
     return 0.0
   winner = max(votes, key=votes.get)
@@ -74,7 +84,10 @@ def majority(answers: Sequence[str | None], scores: Sequence[float]) -> float:
 
 
 def majority_at_k(
-  answers: Sequence[str | None], scores: Sequence[float], k: int
+  answers: Sequence[str | None],
+  scores: Sequence[float],
+  k: int,
+  weights: Sequence[float] | None = None,
 ) -> float:
   """Mean of `majority` over the n // k groups of k samples, one after another:
   unbiased, since samples are exchangeable.
@@ -82,7 +95,11 @@ def majority_at_k(
   starts = range(0, len(answers) // k * k, k)
   if not starts:
     raise ValueError(f'maj@{k} needs k of 1 to {len(answers)} samples')
-  votes = [majority(answers[i : i + k], scores[i : i + k]) for i in starts]
+  weights = weights or [1] * len(answers)
+  votes = [
+    majority(*(x[i : i + k] for x in (answers, scores, weights)))
+    for i in starts
+  ]
   return sum(votes) / len(votes)
 
 

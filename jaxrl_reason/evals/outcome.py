@@ -16,6 +16,7 @@ from jaxrl_reason.evals import estimators, scores
 from jaxrl_reason.evals.estimators import Estimate
 
 ABOUT = ('model', 'suite', 'variant', 'temperature')
+ALL = 'all'  # in place of a temperature
 # Beside pass@k: what a table shows, where there is such a metric.
 SHOWN = ('cot_pass@1', 'brier', 'ece', 'truncated', 'invalid', 'length')
 MOST_K = 5  # columns of pass@k
@@ -128,7 +129,7 @@ def table(rows: Sequence[Outcome]) -> str:
       digits = {'length': 1}
       cells.append(
         [_short(row.about['model']), row.about['variant'],
-         f'{row.about["temperature"]:g}',
+         heat(row.about['temperature']),
          *(_cell(row.metrics.get(c), digits.get(c, 3)) for c in columns)]
       )  # fmt: skip
     out += ['', *_lines(cells), '']
@@ -144,6 +145,11 @@ def _heading(suite: str, rows: Sequence[Outcome]) -> str:
   if shares:
     text += f'; {max(shares):.2%} have words in common with training texts'
   return text
+
+
+def heat(temperature: float | str) -> str:
+  """A temperature as tables have it; `ALL`: the samples of several."""
+  return temperature if temperature == ALL else f'{temperature:g}'
 
 
 def _short(model: str) -> str:
@@ -192,7 +198,7 @@ def _draw(axes, row: Outcome) -> None:
   }
   about = row.about
   label = f'{_short(about["model"])}, {about["variant"]}'
-  label += f', T={about["temperature"]:g}'
+  label += f', T={heat(about["temperature"])}'
   values = [e.value for e in found.values()]
   below = [e.value - e.low for e in found.values()]
   above = [e.high - e.value for e in found.values()]

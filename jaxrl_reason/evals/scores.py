@@ -9,6 +9,7 @@ is right where its score is above 0.5; one whose verifier failed counts as
 wrong, and `invalid` says how many did.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -84,6 +85,7 @@ def _of_draws(drawn: list[list[Mapping]]) -> Sums:
     each(passes(is_sound), 'cot_pass')
   if all('logp' in r for g in drawn for r in g):
     each(_best, 'best')
+    each(_vote, 'vote')
   for budget in drawn[0][0].get('at_budget') or ():
     each(passes(_right_at(budget)), f'budget_{budget}/pass')
   return out
@@ -100,6 +102,19 @@ def _best(rows: Sequence[Mapping], k: int) -> float:
   """Of k, the one whose tokens the policy finds likeliest in the mean."""
   order = [r['logp'] / max(r['length'], 1) for r in rows]
   return estimators.best_of_k([float(is_right(r)) for r in rows], order, k)
+
+
+def _vote(rows: Sequence[Mapping], k: int) -> float:
+  """The answer of most weight, a vote weighing the mean probability of its
+  tokens (https://arxiv.org/abs/2203.11171, weighted sum, normalized).
+  """
+  verdicts = [r['verdict'] for r in rows]
+  return estimators.majority_at_k(
+    [v['extracted'] for v in verdicts],
+    [v['score'] for v in verdicts],
+    k,
+    [math.exp(r['logp'] / max(r['length'], 1)) for r in rows],
+  )
 
 
 def _right_at(budget: str) -> Callable[[Mapping], bool]:

@@ -7,6 +7,8 @@ all records -> results.json, table.md, pass_at_k.png
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +19,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.data import chat
 from jaxrl_reason.evals import (
   answers,
   contamination,
@@ -30,6 +33,7 @@ from jaxrl_reason.evals.suites import Suite
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.verdict import all_failed
+from jaxrl_reason.rollouts import forcing
 
 BUCKET = 16  # prompts are padded to a multiple of so many tokens
 MAX_NEW = 512  # where no run says how long its completions are
@@ -52,6 +56,10 @@ class Options:
   top_k: int = 0
   top_p: float = 1.0
   min_p: float = 0.0
+  least: int = 0
+  wait: str = ''
+  most: int = 0
+  final: str = ''
   seed: int = 0
   dtype: str | None = None
   mesh: Sequence[int] = (-1, 1, 1)
@@ -175,7 +183,14 @@ def _settings(
     'thinking': o.thinking,
     'budgets': sorted(o.budgets),
     **{k: getattr(o, k) for k in same},
+    **_forced(o),
   }
+
+
+def _forced(o: Options) -> dict[str, Any]:
+  """The budget that is forced; {}: none, as in files from before there was."""
+  found = {k: getattr(o, k) for k in ('least', 'wait', 'most', 'final')}
+  return found if any(found.values()) else {}
 
 
 def _trained_on(o: Options, model: str, say: Callable) -> list[str]:
@@ -260,7 +275,11 @@ def _answer(
     )
     key = grid.s, settings['max_new']
     if key not in programs:
-      programs[key] = answers.make_generate(found.model, *key, details=True)
+      encode = functools.partial(chat.encode_after, found.tokenizer)
+      forced = forcing.make(encode, settings['max_new'], **_forced(o))
+      programs[key] = answers.make_generate(
+        found.model, *key, details=True, forced=forced
+      )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
     asker = answers.Asker(
@@ -302,13 +321,35 @@ def _outcomes(
 ) -> Iterator[outcome.Outcome]:
   """What was found, each model against the first that was asked the same."""
   first: dict[tuple, list[dict]] = {}
-  for a in plan:
-    rows = a.cell.rows()
-    key = a.suite.name, a.variant.name, a.temperature
-    base = first.setdefault(key, rows)
-    yield outcome.make(
-      a.about,
-      rows,
-      None if base is rows else base,
-      shares[a.model, a.suite.name],
-    )
+
+  def made(a: Asked, rows: list[dict], heat: float | str) -> outcome.Outcome:
+    base = first.setdefault((a.suite.name, a.variant.name, heat), rows)
+    against = None if base is rows else base
+    about = {**a.about, 'temperature': heat}
+    return outcome.make(about, rows, against, shares[a.model, a.suite.name])
+
+  def question(a: Asked) -> tuple[str, str, str]:
+    return a.model, a.suite.name, a.variant.name
+
+  for _, same in itertools.groupby(plan, question):
+    same = list(same)
+    rows = [a.cell.rows() for a in same]
+    for a, own in zip(same, rows):
+      yield made(a, own, a.temperature)
+    if len(same) > 1:
+      yield made(same[0], together(rows), outcome.ALL)
+
+
+def together(rows: Sequence[Sequence[dict]]) -> list[dict]:
+  """Puts the samples of several temperatures to those of one problem, in turn,
+  so that of k one after another each temperature has its share; greedy ones
+  come once.
+  """
+  found = []
+  for i, own in enumerate(rows):
+    for row in own:
+      sample = row['sample']
+      if sample or not i:
+        number = sample and (sample - 1) * len(rows) + i + 1
+        found.append({**row, 'sample': number})
+  return sorted(found, key=lambda row: (row['problem'], row['sample']))

@@ -21,7 +21,7 @@ from etils import epath
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import reading, tasks
-from jaxrl_reason.data import files, gsm8k, pipeline
+from jaxrl_reason.data import files, pipeline
 from jaxrl_reason.data import problems as problems_lib
 
 TASK, RUN = 'task:', 'run:'
@@ -66,7 +66,7 @@ def load(text: str, run: ml_collections.ConfigDict | None = None) -> Suite:
       suite = _task(name.removeprefix(TASK), options)
     elif name.startswith(RUN):
       suite = _of_run(name.removeprefix(RUN), options, run)
-    elif name == gsm8k.NAME:
+    elif name == problems_lib.GSM8K:
       suite = _gsm8k(options)
     else:
       suite = _file(name, options)
@@ -182,6 +182,8 @@ def training_of(run: ml_collections.ConfigDict) -> list[str]:
 
 
 def _gsm8k(options: dict[str, str]) -> Suite:
+  from jaxrl_reason.data import gsm8k  # TFDS: see data/problems.py
+
   n, split = _whole(options, 'n', 0, 1), options.pop('split', 'test')
   folder = options.pop('dir', None)
   _done(options, 'dir, n, split')

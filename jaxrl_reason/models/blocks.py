@@ -127,6 +127,7 @@ def through(
   attention_of: Callable,
   memory: Any = None,
   routes: jax.Array | None = None,
+  weights: jax.Array | None = None,
 ):
   """Runs all layers over embeddings x [N,T,D]: of tokens (`embed`), or of what
   is not text (soft prompts, images).
@@ -139,6 +140,7 @@ def through(
       of `memory`.
     memory: arrays [L,...], or None.
     routes: int [L,N,T,k] to replay, or None.
+    weights: [N,T], how often a token counts in the experts' load; None: once.
 
   Returns:
     (hidden [N,T,D], (kept, used)), the latter stacked over layers [L,...]; of
@@ -146,7 +148,9 @@ def through(
   """
   # Padding becomes zeros here, so whatever it embeds to (NaN included) never
   # meets a real token, not even times a zero weight.
-  x = jnp.where(rows.segments[..., None] > 0, x, 0)
+  real = rows.segments > 0
+  x = jnp.where(real[..., None], x, 0)
+  counted = real if weights is None else jnp.where(real, weights, 0)
   windows, flags, of_layer = _of_layer(c, rows.positions, room)
   attend = attention_of(windows)
 
@@ -163,7 +167,7 @@ def through(
       used = {
         'routes': used['routes'].astype(moe.route_dtype(c.experts)),
         'load_balance': moe.load_balance(
-          used['routes'], used['probs'], rows.segments > 0
+          used['routes'], used['probs'], counted
         ),
       }
     return sharding.tokens(x), (kept, used)

@@ -18,6 +18,9 @@ A cache of several turns (`gapped`) has no ring: tokens of one call lie in the
 same columns of all rows, a row that has fewer, or waits, leaves gaps, and `at`
 says of every column which token of the row it is. R is then as long for a layer
 with a window, since what is within the window of one row may lie far back.
+Where each row goes on at a time of its own (`rollouts.hosted`), a token's
+column is its index in its completion: a scatter then, but R = C columns are
+enough, and there are no gaps.
 
 An int8 cache holds round(x / scale) with scale = max |x| / 127 for each (row,
 head, position): off by at most scale / 2.
@@ -98,13 +101,28 @@ def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
 
 def put(buffer: Kept, x: jax.Array, step, dtype: str) -> Kept:
   """Writes x [S,K,H], or O tokens of each row [S,O,K,H], from the column of a
-  step on, of every row.
+  step on, of every row; or at columns [S,O] of each row, -1: nowhere.
   """
+  if jnp.ndim(step):
+    return _scattered(
+      buffer, x.reshape(*step.shape, *x.shape[-2:]), step, dtype
+    )
   column = step % buffer.values.shape[2]
   x = x.swapaxes(1, 2) if x.ndim == 4 else x[:, :, None]  # [S,K,O,H]
 
   def write(all_, new):
     return jax.lax.dynamic_update_slice_in_dim(all_, new, column, axis=2)
+
+  return jax.tree.map(write, buffer, keep(x, dtype))
+
+
+def _scattered(buffer: Kept, x: jax.Array, columns, dtype: str) -> Kept:
+  """Writes x [S,O,K,H] at columns [S,O] of its rows; -1: nowhere."""
+
+  def write(all_, new):
+    row = jnp.arange(all_.shape[0])[:, None]
+    at = jnp.where(columns < 0, all_.shape[2], columns)
+    return all_.at[row, :, at].set(new, mode='drop')
 
   return jax.tree.map(write, buffer, keep(x, dtype))
 
@@ -148,7 +166,7 @@ def place(cache: Cache, t: jax.Array, column):
 
   Args:
     t: int [S,O], the index in its completion of each row's tokens; -1: none.
-    column: int [], of the first of them.
+    column: int [], of the first of them; or [S,O], of each, -1: none.
 
   Returns:
     (cache, positions [S,O], masks by window: (of prompt bool [B,I*O,P], of
@@ -157,7 +175,13 @@ def place(cache: Cache, t: jax.Array, column):
   b, (s, o) = cache.prompt_mask.shape[0], t.shape
   first = jnp.repeat(cache.prompt_mask.sum(axis=1), s // b)
   positions = jnp.where(t < 0, -1, first[:, None] + t)
-  at = jax.lax.dynamic_update_slice_in_dim(cache.at, positions, column, axis=1)
+  if jnp.ndim(column):
+    to = jnp.where(column < 0, cache.at.shape[1], column)
+    at = cache.at.at[jnp.arange(s)[:, None], to].set(positions, mode='drop')
+  else:
+    at = jax.lax.dynamic_update_slice_in_dim(
+      cache.at, positions, column, axis=1
+    )
   of_prompt = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   queries, masks = positions.reshape(b, -1, 1), {}
   for window, (keys, _) in dict(zip(cache.windows, cache.prompt)).items():

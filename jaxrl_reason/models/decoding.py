@@ -39,25 +39,31 @@ def decode_params(c: Config, specs: Any, params: Any) -> Any:
 def _prompts(params: Any, c: Config, tokens, valid, room: int):
   """(hidden of the last token [B,D], keys and values [L,B,K,P,H], routes
   [B,P,L,k] or None) of prompts [B,P], left-padded.
+  """
+  h, (kv, used) = blocks.forward(params, c, tokens, valid, room, keep=True)
+  return h[:, -1], kv, used and jnp.moveaxis(used['routes'], 0, 2)
 
-  With `c.prefill='buckets:N'`, columns in which every prompt is padding are not
-  computed: the program holds N widths and runs the first that is wide enough.
+
+def _prompts_by_width(params: Any, c: Config, tokens, valid, room: int):
+  """What `_prompts` gives, but columns in which every prompt is padding: the
+  program holds some widths and runs the first that is wide enough.
   """
   length = tokens.shape[1]
 
   def of_width(n: int):
     rows = tokens[:, length - n :], valid[:, length - n :]
-    h, (kv, used) = blocks.forward(params, c, *rows, room, keep=True)
+    last, kv, routes = _prompts(params, c, *rows, room)
 
     def left(x, axis, fill):
       width = [(length - n if i == axis else 0, 0) for i in range(x.ndim)]
       return jnp.pad(x, width, constant_values=fill)
 
     kv = jax.tree.map(lambda x: left(x, 3, 0), kv)
-    routes = used and left(jnp.moveaxis(used['routes'], 0, 2), 1, moe.UNKNOWN)
-    return h[:, -1], kv, routes
+    if routes is not None:
+      routes = left(routes, 1, moe.UNKNOWN)
+    return last, kv, routes
 
-  widths = cache_lib.spaced(length, c.prefill_sizes.get('buckets', 1))
+  widths = cache_lib.spaced(length, c.prefill_sizes['buckets'])
   longest = length - jnp.argmax(jnp.any(valid, axis=0))
   which = jnp.searchsorted(jnp.asarray(widths), longest)
   return jax.lax.switch(which, [lambda n=n: of_width(n) for n in widths])
@@ -134,6 +140,13 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
   return state['last'], kv, routes
 
 
+PREFILLS = {
+  'whole': _prompts,
+  'buckets': _prompts_by_width,
+  'chunks': _prompts_in_chunks,
+}
+
+
 def prefill(
   c: Config,
   params: Any,
@@ -154,8 +167,8 @@ def prefill(
     (hidden of the last token [B,D], Cache for B*n_samples rows).
   """
   length = tokens.shape[1]
-  prompts = _prompts_in_chunks if 'chunks' in c.prefill_sizes else _prompts
-  last, kv, routes = prompts(params, c, tokens, valid, length + max_new)
+  (kind,) = c.prefill_sizes
+  last, kv, routes = PREFILLS[kind](params, c, tokens, valid, length + max_new)
   columns = max_new if columns is None else columns
   rows = tokens.shape[0] * n_samples
   if routes is not None:
@@ -186,6 +199,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
   go to the cache's columns from `column` on.
 
   Args:
+    column: int [], or int [S,O], of each token of each row.
     masks: by window, as `attention.attend_cached` takes them.
 
   Returns:
@@ -235,12 +249,14 @@ def decode(
     cache: filled up to index t - 1.
     t: int [] or [S]; in a gapped cache [S], -1 of rows that wait.
     step: int [], calls before this one, which says where in the cache their
-      keys go; None: t. Of a gapped cache, the column.
+      keys go; None: t. Of a gapped cache, the column; None: of each row the
+      index of its token.
 
   Returns:
     (hidden [S,D], cache with their keys written).
   """
-  step = t if step is None else step
+  if step is None:
+    step = t if cache.at is None else t[:, None]
   if cache.at is None:
     positions, masks = cache_lib.context(cache, t, step)
     masks = {w: (prompt, own[:, None]) for w, (prompt, own) in masks.items()}
@@ -259,7 +275,8 @@ def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
   Args:
     params: from `decode_params`.
     tokens: int [S,O].
-    cache: gapped; their keys go to its columns from `column` on.
+    cache: gapped; their keys go to its columns from `column` on; None: of each
+      token to that of its index.
     t: int [S,O], the index in its completion of each token; -1: a gap, which
       nothing looks at.
 
@@ -267,6 +284,7 @@ def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
     (hidden [S,D] of each row's last token, of those that have any; experts used
     [S,O,L,k] or None; cache).
   """
+  column = t if column is None else column
   cache, positions, masks = cache_lib.place(cache, t, column)
   hidden, cache, used = _walk(
     c, params, tokens, cache, positions, column, masks

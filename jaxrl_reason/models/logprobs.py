@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Model, Rows
+from jaxrl_reason.models import shared
 
 
 def score(
@@ -60,12 +61,15 @@ def forward(
     rows: its routes are replayed where it has any; None: the router's choice.
     packed: where the rows' tokens lie in packed ones [R,L]
       (`update.packing.Packed`), whose hidden states [R,L,D] these are then;
-      None: as they are.
+      which rows have one prompt (`shared.Layout`), whose hidden states are
+      those from which its completions were drawn; None: as they are.
 
   Returns:
     (hidden, load balance; None without experts).
   """
   tokens, valid, routes = rows.tokens, rows.valid, rows.routes
+  if isinstance(packed, shared.Layout):
+    return model.hidden_shared(params, tokens, valid, packed, routes)
   if packed is not None:
     tokens, valid = packed.pack(tokens), packed.segments
     routes = None if routes is None else packed.pack(routes)
@@ -103,10 +107,14 @@ def over_columns(
   """
   hidden, balance = forward(model, params, rows, packed)
   read, first = (rows.tokens, *beside), start
-  if packed is not None:
+  joined = isinstance(packed, shared.Layout)
+  moved = packed is not None and not joined
+  if moved:
     # A packed row has another sequence's prompt anywhere.
     read, first = tuple(map(packed.pack, read)), 1
-  hidden, read = hidden[:, first - 1 : -1], tuple(x[:, first:] for x in read)
+  if not joined:
+    hidden = hidden[:, first - 1 : -1]
+  read = tuple(x[:, first:] for x in read)
 
   def of(hidden, read):
     hidden, read = jax.tree.map(sharding.tokens, (hidden, read))
@@ -115,7 +123,7 @@ def over_columns(
   whole = not 0 < chunk < hidden.shape[1]
   out = of(hidden, read) if whole else _by_chunk(of, (hidden, read), chunk)
   out = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (first, 0))), out)
-  if packed is not None:
+  if moved:
     wanted = jnp.arange(rows.tokens.shape[1]) >= start
     out = jax.tree.map(lambda x: jnp.where(wanted, packed.unpack(x), 0), out)
   return out, balance

@@ -8,7 +8,7 @@ the layers are in `blocks`, generation in `decoding`.
 import functools
 
 from jaxrl_reason.base import Model
-from jaxrl_reason.models import blocks, decoding
+from jaxrl_reason.models import blocks, decoding, shared
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.weights import flops_per_token, specs
@@ -27,6 +27,7 @@ def build(c: Config) -> Model:
     decode=functools.partial(decoding.decode, c),
     flops_per_token=functools.partial(flops_per_token, c),
     hidden_routed=routed if c.experts else None,
+    hidden_shared=functools.partial(shared.hidden, c),
     grow=cache_lib.grow,
     gapped=cache_lib.gapped,
     extend=functools.partial(decoding.extend, c),

@@ -81,7 +81,7 @@ def curves(workdir: epath.PathLike):
   from matplotlib.figure import Figure  # no pyplot: no display, no state
 
   rows = metrics_file.read(workdir)
-  figure = Figure(figsize=(16, 6.5), layout='constrained')
+  figure = Figure(figsize=(16, 6.5), layout='tight')
   starts = {}
   for row in rows:
     starts.setdefault(row['stage'], row['step'])

@@ -28,31 +28,25 @@ EVENTS = 'malformed cut long too_many no_room'.split()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Turns:
-  """How an environment and a policy take turns; static, it selects a program.
+class Limits:
+  """How the policy and whatever answers it take turns; static, it selects a
+  program.
 
   Attributes:
-    env: the environment.
     most: S, turns of an episode.
     tokens: M, that the policy draws in one turn.
     observation: O, tokens of an observation; longer ones are cut.
     chunk: columns of an observation computed at a time; 0: all.
     weight: of the environment's rewards.
-    bytes_of, n_bytes: see `kernels.token_bytes_table`.
-    byte_ids: i32 [256], the token of a byte alone.
-    stops: i32 [len(stop) + 1, V], from bytes of env.stop seen, the last state
-      all of them, to those seen after a token.
+    stops: i32 [states, V], what of the bytes that end a turn was seen, before
+      and after a token; the last state is all of them (`turns.automaton`).
   """
 
-  env: env_lib.Env
   most: int
   tokens: int
   observation: int
   chunk: int
   weight: float
-  bytes_of: np.ndarray
-  n_bytes: np.ndarray
-  byte_ids: np.ndarray
   stops: np.ndarray
 
   @property
@@ -68,15 +62,31 @@ class Turns:
     return turns * (self.tokens - 1 + self.extension)
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class Turns(Limits):
+  """An environment inside the program.
+
+  Attributes:
+    env: the environment.
+    bytes_of, n_bytes: see `kernels.token_bytes_table`.
+    byte_ids: i32 [256], the token of a byte alone.
+  """
+
+  env: env_lib.Env
+  bytes_of: np.ndarray
+  n_bytes: np.ndarray
+  byte_ids: np.ndarray
+
+
 @struct.dataclass
 class State:
   """What the N rows are at."""
 
-  turn: jax.Array  # i32 []
-  column: jax.Array  # i32 [], the cache's next
+  turn: jax.Array  # i32 [], or [N] where rows go on by themselves
+  column: jax.Array | None  # i32 [], the cache's next; None: a row's own
   t: jax.Array  # i32 [N], index in its completion of `token`
   begin: jax.Array  # i32 [N], index of the turn's first token
-  seen: jax.Array  # i32 [N], state of `Turns.stops`
+  seen: jax.Array  # i32 [N], state of `Limits.stops`
   token: jax.Array  # i32 [N], drawn, not in the cache yet
   ended: jax.Array  # bool [N], the turn, by a stop
   over: jax.Array  # bool [N], the turn: there is nothing to decode
@@ -87,9 +97,9 @@ class State:
   episode: Episode
 
 
-def _written(all_: jax.Array, x, t: jax.Array, there: jax.Array) -> jax.Array:
-  """all_ [N,C,...] with x [N,...] or [N,O,...] at index t of its row, where
-  `there`.
+def written(all_: jax.Array, x, t: jax.Array, there: jax.Array) -> jax.Array:
+  """Gives all_ [N,C,...] with x [N,...] or [N,O,...] at index t of its row,
+  where `there`.
   """
   n, c = all_.shape[:2]
   row = jnp.arange(n).reshape(-1, *[1] * (t.ndim - 1))
@@ -100,7 +110,7 @@ def _written(all_: jax.Array, x, t: jax.Array, there: jax.Array) -> jax.Array:
 class Play:
   """The pieces of an episode, bound to what they go by."""
 
-  how: Turns
+  how: Limits
   draw: sampler.Draw
   max_new: int
 
@@ -110,12 +120,12 @@ class Play:
     live, out, token = ~state.over, dict(state.out), new['tokens']
     new |= {'sampled': True, 'turn': state.turn + 1}
     for name, x in new.items():
-      out[name] = _written(out[name], x, t, live)
+      out[name] = written(out[name], x, t, live)
     known = jnp.minimum(token, how.stops.shape[1] - 1)
     seen = jnp.asarray(how.stops)[state.seen, known]
     # Of a padded vocabulary the last ids have no bytes.
     seen = jnp.where(token == known, seen, state.seen)
-    ended = self.draw.ends(token) | (seen == len(how.env.stop))
+    ended = self.draw.ends(token) | (seen == how.stops.shape[0] - 1)
     full = (t + 1 == self.max_new) | (t + 1 - state.begin == how.tokens)
     return state.replace(
       t=jnp.where(live, t, state.t),
@@ -126,22 +136,22 @@ class Play:
       out=out,
     )
 
+  def token(self, state: State) -> State:
+    """Decodes the rows whose turn is not over, and draws their next tokens."""
+    t = jnp.where(state.over, NONE, state.t)
+    hidden, cache = self.draw.model.decode(
+      self.draw.weights, state.token, state.cache, t, state.column
+    )
+    out = dict(state.out)
+    if 'routes' in out:
+      used = self.draw.model.sampled_routes(cache)[1]
+      out['routes'] = written(out['routes'], used, state.t, ~state.over)
+    state = state.replace(cache=cache, column=_past(state, 1), out=out)
+    return self.drawn(state, hidden, state.t + 1)
+
   def tokens_of_turn(self, state: State) -> State:
     """Decodes and draws until every row's turn is over."""
-
-    def body(state):
-      t = jnp.where(state.over, NONE, state.t)
-      hidden, cache = self.draw.model.decode(
-        self.draw.weights, state.token, state.cache, t, state.column
-      )
-      out = dict(state.out)
-      if 'routes' in out:
-        used = self.draw.model.sampled_routes(cache)[1]
-        out['routes'] = _written(out['routes'], used, state.t, ~state.over)
-      state = state.replace(cache=cache, column=state.column + 1, out=out)
-      return self.drawn(state, hidden, state.t + 1)
-
-    return jax.lax.while_loop(lambda s: ~jnp.all(s.over), body, state)
+    return jax.lax.while_loop(lambda s: ~jnp.all(s.over), self.token, state)
 
   def said(self, state: State) -> env_lib.Step:
     """Steps the environment of every row, by the bytes of its turn."""
@@ -187,7 +197,7 @@ class Play:
     out = dict(state.out)
     new = {'tokens': tokens[:, 1:], 'turn': state.turn + 1}
     for name, x in new.items():
-      out[name] = _written(out[name], x, t[:, 1:], t[:, 1:] >= 0)
+      out[name] = written(out[name], x, t[:, 1:], t[:, 1:] >= 0)
     env = jax.tree.map(lambda a, b: _where(live, a, b), said.state, state.env)
     done = state.done | ~on
     state = state.replace(
@@ -201,15 +211,18 @@ class Play:
     room = max(0, width - said.observation.shape[1])
     text = jnp.pad(said.observation, ((0, 0), (0, room)))[:, :width]
     cut = (said.length > width)[:, None] & (jnp.arange(width) == width - 1)
-    text = jnp.where(cut, ord(env_lib.CUT), text)
+    if self.how.byte_ids[ord(env_lib.CUT)] >= 0:
+      text = jnp.where(cut, ord(env_lib.CUT), text)
     tokens = jnp.asarray(self.how.byte_ids)[text.astype(jnp.int32)]
     tokens = jnp.concatenate([state.token[:, None], tokens], axis=1)
     place = jnp.arange(width + 1)
     t = jnp.where(place <= n[:, None], state.t[:, None] + place, NONE)
     return tokens, t
 
-  def extended(self, state: State, tokens, t) -> State:
-    """Passes the tokens through the model and draws the next turn's first."""
+  def passed(self, state: State, tokens, t) -> tuple[State, jax.Array]:
+    """Passes tokens [N,1+O] at indices t through the model; gives hidden states
+    [N,D] of the last of each row that has any.
+    """
     how, (n, o) = self.how, tokens.shape
     room = ((0, 0), (0, how.extension - o))
     tokens, t = jnp.pad(tokens, room), jnp.pad(t, room, constant_values=NONE)
@@ -227,25 +240,26 @@ class Play:
       )
       out = dict(state.out)
       if 'routes' in out:
-        out['routes'] = _written(out['routes'], used, at, at >= 0)
+        out['routes'] = written(out['routes'], used, at, at >= 0)
       hidden = _where(jnp.any(at >= 0, axis=1), new, hidden)
-      column = state.column + width
-      return (
-        start + width,
-        hidden,
-        state.replace(cache=cache, column=column, out=out),
-      )
+      state = state.replace(cache=cache, column=_past(state, width), out=out)
+      return start + width, hidden, state
 
     model = self.draw.model
     shape = jax.eval_shape(
       model.extend, self.draw.weights, part(tokens, 0), state.cache,
-      part(t, 0), 0,
+      part(t, 0), state.column,
     )[0]  # fmt: skip
     hidden = sharding.rows(jnp.zeros((n, *shape.shape[1:]), shape.dtype))
     carry = jnp.int32(0), hidden, state
     _, hidden, state = jax.lax.while_loop(
       lambda carry: carry[0] < longest, body, carry
     )
+    return state, hidden
+
+  def extended(self, state: State, tokens, t) -> State:
+    """Passes the tokens through the model and draws the next turn's first."""
+    state, hidden = self.passed(state, tokens, t)
     begin = jnp.max(t, axis=1) + 1
     state = state.replace(
       begin=jnp.where(state.done, state.begin, begin),
@@ -261,6 +275,11 @@ class Play:
     return jax.lax.cond(
       jnp.all(state.done), lambda s, *_: s, self.extended, state, tokens, t
     )
+
+
+def _past(state: State, n: int) -> jax.Array | None:
+  """The cache's column after n more."""
+  return None if state.column is None else state.column + n
 
 
 def _where(rows: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:

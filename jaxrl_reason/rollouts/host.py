@@ -81,8 +81,8 @@ class HostSource:
 
   Attributes:
     questions: gives those of the next step.
-    generate, greedy: compiled `generation.complete` and `generation.greedy`;
-      greedy None: no loss reads it.
+    generate, greedy: compiled `fused.complete` and `fused.greedy`; greedy None:
+      no loss reads it.
     n_samples: G; part_names: of the reward.
     pool: a VerifierPool, or anything with `submit(cases) -> future`.
     tokenizer: gives the text of a completion.
@@ -92,6 +92,8 @@ class HostSource:
     all_rows: this process's rows as those of all processes.
     draws: (root, step, use, samples of a problem) -> f32 [n], of this process's
       rows, which rewards read as example['uniform']; None: none reads it.
+    play: in place of `generate`, of episodes with an environment in Python: the
+      problems follow the prompts.
   """
 
   questions: Iterator[Questions]
@@ -108,6 +110,7 @@ class HostSource:
   to_host: Callable = np.asarray
   all_rows: Callable = lambda tree: tree
   draws: Callable | None = None
+  play: Callable[..., Rollout] | None = None
 
   def __post_init__(self):
     self._under_way = collections.deque()
@@ -139,7 +142,11 @@ class HostSource:
       piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
       rows = ids[i :: self.parts].reshape(-1)
       how = root, step, sampling, self.stop, rows, version
-      outs.append(self.generate(params, piece, *how))
+      if self.play is None:
+        outs.append(self.generate(params, piece, *how))
+      else:
+        asked = questions.examples[i :: self.parts]
+        outs.append(self.play(params, piece, asked, *how))
     if self.greedy is not None:
       best = self.greedy(params, prompts, root, step, self.stop)
     given = questions, outs, best, (root, step)
@@ -178,8 +185,9 @@ class HostSource:
 
   def part(self, i: int) -> Reward:
     """Waits for the verdicts of part i of the oldest batch, on all hosts."""
-    verdicts = self._under_way[0].futures[i].result()
-    return self.all_rows(to_reward(verdicts, self.part_names))
+    batch = self._under_way[0]
+    reward = self._reward(batch.futures[i].result(), batch.outs[i])
+    return self.all_rows(reward)
 
   def take(self) -> Answered:
     """Waits for the verdicts of the oldest batch.
@@ -191,7 +199,7 @@ class HostSource:
     batch = self._under_way.popleft()
     verdicts = [future.result() for future in batch.futures]
     self.judged = time.monotonic()
-    parts = [to_reward(part, self.part_names) for part in verdicts]
+    parts = [self._reward(*of) for of in zip(verdicts, batch.outs)]
     failed = [np.array([v.status == 'error' for v in p]) for p in verdicts]
     own = list(zip(parts, failed))
     own = batch_lib.interleaved(own, self.n_samples, np)
@@ -199,11 +207,23 @@ class HostSource:
     self._refuse_failed(failed, [v for part in verdicts for v in part])
     best = None
     if batch.best_future is not None:
-      best = to_reward(batch.best_future.result(), self.part_names)
+      best = self._reward(batch.best_future.result(), batch.best)
       best = self.all_rows(best)
     told = [np.array(part, object) for part in verdicts]
     told = batch_lib.interleaved(told, self.n_samples, np)
     return Answered(batch.questions, reward, best, told)
+
+  def _reward(self, verdicts: Sequence[Verdict], out: Rollout) -> Reward:
+    """Verdicts as arrays, and what an environment gave as the last part."""
+    if out.episode is None:
+      return to_reward(verdicts, self.part_names)
+    found = to_reward(verdicts, self.part_names[:-1])
+    own = np.nansum(self.to_host(out.episode.reward), axis=1, dtype=np.float32)
+    parts = found.parts.reshape(len(own), -1)
+    return found.replace(
+      total=found.total + own,
+      parts=np.concatenate([parts, own[:, None]], axis=1),
+    )
 
   def _refuse_failed(self, failed: np.ndarray, own: Sequence[Verdict]) -> None:
     """Ends the run where nothing but errors has come of two problems or more,

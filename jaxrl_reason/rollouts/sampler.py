@@ -32,6 +32,7 @@ from jaxrl_reason import sharding
 from jaxrl_reason.base import Model, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
+from jaxrl_reason.rollouts.forcing import Forcing
 
 NONE = -1  # a token not drawn
 BLANK = {'tokens': NONE}  # what stands where nothing was drawn; else 0
@@ -49,6 +50,7 @@ class Slots:
   taken: jax.Array  # int [B], samples that have been given to a slot
   cache: Any
   out: dict[str, jax.Array]  # [N,C,...]; tokens NONE where none was drawn
+  due: jax.Array | None = None  # int [S], of `Draw.forcing`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,7 @@ class Draw:
   stop: jax.Array  # int [E]
   policy_logp: bool
   entropy: bool
+  forcing: Forcing | None = None
 
   def __call__(self, hidden, row, t) -> dict[str, jax.Array]:
     """The t-th tokens and their log-probs of rows [S] (int, or all)."""
@@ -77,6 +80,12 @@ class Draw:
     if self.entropy:
       new['entropy'] = logits_lib.entropy(logits)
     return new
+
+  def forced(self, new: dict, due, t) -> tuple[dict, jax.Array | None]:
+    """What was drawn at t, but where something else is forced; what comes."""
+    if self.forcing is None:
+      return new, None
+    return self.forcing(new, due, t, self.ends(new['tokens']))
 
   def ends(self, token: jax.Array) -> jax.Array:
     """Whether tokens [...] are stop tokens."""
@@ -128,7 +137,7 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
     draw.weights, slots.token, slots.cache, slots.t, slots.step
   )
   t = slots.t + 1
-  new = draw(hidden, _rows(slots), t)
+  new, due = draw.forced(draw(hidden, _rows(slots), t), slots.due, t)
   token = new['tokens']
   if on_token is not None:
     _tell(on_token, t, token, slots.over)
@@ -142,7 +151,13 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   full = t + 1 == out['tokens'].shape[1]
   over = slots.over | draw.ends(token) | full
   return slots.replace(
-    step=slots.step + 1, t=t, token=token, over=over, cache=cache, out=out
+    step=slots.step + 1,
+    t=t,
+    token=token,
+    over=over,
+    cache=cache,
+    out=out,
+    due=due,
   )
 
 
@@ -214,7 +229,8 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   """
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
-  first, out = draw(hidden, same, 0), {}
+  due = draw.forcing and draw.forcing.begin(b * g)
+  (first, due), out = draw.forced(draw(hidden, same, 0), due, 0), {}
   for k, x in first.items():
     blank = jnp.full((b * g, c), BLANK.get(k, 0), x.dtype)
     out[k] = sharding.rows(blank.at[:, 0].set(x))
@@ -233,6 +249,7 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
     taken=jnp.full(b, n_slots),
     cache=cache,
     out=out,
+    due=due,
   )
 
 
@@ -297,6 +314,7 @@ def generate(
   routes: bool = False,
   version: jax.Array | int = 0,
   on_token: Callable | None = None,
+  forcing: Forcing | None = None,
 ) -> Rollout:
   """Samples n_samples completions of every prompt.
 
@@ -323,6 +341,7 @@ def generate(
     on_token: host function (t, tokens [N], done bool [N]), called in order
       with the t-th tokens while the program runs, `done` of the rows that had
       ended before; on one device, and only with a slot for every row.
+    forcing: what is forced on completions; only with a slot for every row.
 
   Returns:
     Rollout of B*G rows. The stop token is part of a completion; what follows
@@ -332,6 +351,8 @@ def generate(
   n_slots = min(slots or g, g)
   if on_token is not None and n_slots < g:
     raise ValueError(f'on_token needs a slot for every row, not {slots} of {g}')
+  if forcing is not None and n_slots < g:
+    raise ValueError(f'forcing needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
   heat = jnp.broadcast_to(sampling.temperature, (b * g,))
   draw = Draw(
@@ -342,6 +363,7 @@ def generate(
     stop,
     policy_logp,
     entropy,
+    forcing,
   )
   loops = trips(c, segments, g, n_slots)
   first = loops[0][0]
@@ -351,6 +373,7 @@ def generate(
   if on_token is not None:
     _tell(on_token, state.t, state.token, jnp.zeros_like(state.over))
   for columns, most in loops:
-    state = state.replace(cache=model.grow(state.cache, columns))
+    if columns > first:
+      state = state.replace(cache=model.grow(state.cache, columns))
     state = _loop(draw, on_token, most, state)
   return _rollout(draw, state, version)

@@ -15,7 +15,7 @@ the sampler's does.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -53,31 +53,45 @@ def make(env: env_lib.Env, tokenizer, **limits) -> Turns:
       f'{"".join(sorted(missing))!r} alone, which the environment writes; use '
       'data.tokenizer="byte", or have the characters in the task\'s alphabet'
     )
-  stops = _automaton(env.stop, spelled)
-  rest = dict(byte_ids=np.int32(ids), stops=stops)
-  return Turns(env, **limits, bytes_of=table, n_bytes=lengths, **rest)
+  return Turns(
+    env=env,
+    stops=automaton([env.stop], spelled),
+    bytes_of=table,
+    n_bytes=lengths,
+    byte_ids=np.int32(ids),
+    **limits,
+  )
 
 
-def _automaton(stop: bytes, spelled: list[bytes]) -> np.ndarray:
-  """The transitions of `Turns.stops`; the last state is never left."""
-  n = len(stop)
+def automaton(stops: Sequence[bytes], spelled: list[bytes]) -> np.ndarray:
+  """Gives the transitions of `Limits.stops`.
 
-  def after(state: int, token: bytes) -> int:
-    seen = stop[:state]
+  A state is the longest end of what was drawn that begins one of `stops`; the
+  last is never left.
+
+  Args:
+    stops: not empty any; none of them: nothing but a stop token ends a turn.
+    spelled: bytes of every token.
+  """
+  states = {b''} | {stop[:i] for stop in stops for i in range(len(stop))}
+  states = sorted(states, key=lambda s: (len(s), s))
+  number = {seen: i for i, seen in enumerate(states)}
+
+  def after(seen: bytes, token: bytes) -> int:
     for i in range(len(token)):
       seen += token[i : i + 1]
-      while not stop.startswith(seen):
+      if any(seen.endswith(stop) for stop in stops):
+        return len(states)
+      while seen not in number:
         seen = seen[1:]
-      if seen == stop:
-        return n
-    return len(seen)
+    return number[seen]
 
-  rows = [[after(s, token) for token in spelled] for s in range(n)]
-  return np.int32([*rows, [n] * len(spelled)])
+  rows = [[after(seen, token) for token in spelled] for seen in states]
+  return np.int32([*rows, [len(states)] * len(spelled)])
 
 
-def _rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
-  """What the episodes came to."""
+def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
+  """Lays out what the episodes came to."""
   out, routes = state.out, None
   sampled = out['sampled']
   if 'routes' in out:
@@ -97,6 +111,31 @@ def _rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
     node=sampler.nodes(out['turn'] > 0, n_samples),
     routes=routes,
     episode=state.episode,
+  )
+
+
+def require_extend(model: Model) -> None:
+  """Refuses a model that cannot read what it is answered."""
+  if model.extend is None:
+    raise ValueError(
+      'this model has no extend, which episodes of several turns need '
+      '(`base.Model`): sample single completions of it'
+    )
+
+
+def drawing(
+  model: Model, weights, key, ids, sampling, stop, policy_logp: bool = False
+) -> sampler.Draw:
+  """Gives what draws the tokens of rows with these ids [N] or [N,k]."""
+  heat = jnp.broadcast_to(sampling.temperature, ids.shape[:1])
+  return sampler.Draw(
+    model,
+    weights,
+    sampling.replace(temperature=heat),
+    sampler.row_keys(key, ids),
+    stop,
+    policy_logp,
+    entropy=False,
   )
 
 
@@ -130,30 +169,17 @@ def generate(
   Returns:
     Rollout of B*G rows, with what the environment said.
   """
-  if model.extend is None:
-    raise ValueError(
-      'this model has no extend, which episodes of several turns need '
-      '(`base.Model`): sample single completions of it'
-    )
+  require_extend(model)
   n = prompts.shape[0] * n_samples
   ids = jnp.arange(n) if row_ids is None else row_ids
-  fold = jax.vmap(jax.random.fold_in, (None, 0))
-  heat = jnp.broadcast_to(sampling.temperature, (n,))
-  draw = sampler.Draw(
-    model,
-    model.decode_params(params),
-    sampling.replace(temperature=heat),
-    fold(key, ids),
-    stop,
-    policy_logp,
-    entropy=False,
-  )
+  weights = model.decode_params(params)
+  draw = drawing(model, weights, key, ids, sampling, stop, policy_logp)
   hidden, cache = model.prefill(params, prompts, valid, n_samples, max_new, 1)
   used = model.sampled_routes(cache)[1] if routes else None
   bounds = cache_lib.spaced(how.most, min(segments, how.most))
   cache = model.gapped(cache, how.columns(bounds[0]))
   encoded = jax.tree.map(lambda x: jnp.repeat(x, n_samples, axis=0), encoded)
-  noise = fold(trees.named_key(key, 'environment'), ids)
+  noise = sampler.row_keys(trees.named_key(key, 'environment'), ids)
   env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
   play = Play(how, draw, max_new)
   state = begin(play, hidden, cache, env, used)
@@ -164,7 +190,7 @@ def generate(
       play.turn,
       state.replace(cache=cache),
     )
-  return _rollout(play, state, n_samples, version)
+  return rollout(play, state, n_samples, version)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -2,6 +2,8 @@
 ends at the first full disk, and the run would then wait for it forever.
 """
 
+import contextlib
+import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,6 +16,21 @@ from jaxrl_reason.checkpoints import files
 FLUSH_S = 30.0
 
 
+@contextlib.contextmanager
+def _no_torch():
+  """Hides torch, which tensorboardX imports wherever it is installed: three
+  seconds of every start, for tensors that nobody gives it.
+  """
+  if 'torch' in sys.modules:
+    yield
+    return
+  sys.modules['torch'] = None  # `import torch` raises ImportError
+  try:
+    yield
+  finally:
+    del sys.modules['torch']
+
+
 class Board:
   """An event file in a local folder.
 
@@ -24,8 +41,9 @@ class Board:
 
   def __init__(self, folder: epath.Path, purge_step: int | None):
     # Imported late: protobuf takes a second of every start.
-    from tensorboardX import event_file_writer, summary
-    from tensorboardX.proto import event_pb2
+    with _no_torch():
+      from tensorboardX import event_file_writer, summary
+      from tensorboardX.proto import event_pb2
 
     self._folder, self._summary = folder, summary
     self._event, self._log = event_pb2.Event, event_pb2.SessionLog

@@ -27,7 +27,7 @@ from jaxrl_reason.run import (
   staging,
   trackers,
 )
-from jaxrl_reason.update import optim, packing
+from jaxrl_reason.update import optim
 
 # Type of a task's knob -> what a recipe may give.
 KNOBS = {int: int, float: numbers.Real, bool: bool, str: str}
@@ -196,6 +196,7 @@ def _check_stages(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   for key in ('eval.every', 'checkpoint.every'):
     section, name = key.split('.')
     _divides(key, config[section][name], log_every=config.log_every)
+  _check_emergency(config.checkpoint)
   if 'rl' in config.stages:
     source_checks.check(config.rl)
   for stage in set(config.stages):
@@ -220,6 +221,20 @@ def _check_stages(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
     o = config.rl.critic.optimizer
     _check_optimizer('rl.critic.optimizer', o, config.rl.steps)
     rl_checks.check(config)
+
+
+def _check_emergency(c: ml_collections.ConfigDict) -> None:
+  if c.emergency_every >= c.every:
+    raise ValueError(
+      f'checkpoint.emergency_every={c.emergency_every} is not below '
+      f'checkpoint.every={c.every}: make it a few steps, or 0'
+    )
+  if '://' in c.emergency_dir:
+    raise ValueError(
+      f'checkpoint.emergency_dir={c.emergency_dir!r}: must be a folder on a '
+      'disk of each host; the checkpoints of the workdir are the ones that '
+      'outlive hosts'
+    )
 
 
 def check_experts(config: ml_collections.ConfigDict, experts: int) -> None:
@@ -249,10 +264,10 @@ def check_positions(c: ml_collections.ConfigDict, shape: Config) -> None:
     ValueError: names the keys.
   """
   longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
-  if longrope and packing.choose(c.padding, 0) is not None:
+  if longrope and c.padding not in ('whole', 'shared:1'):
     raise ValueError(
       f'rl.padding={c.padding!r}: the longrope positions of this model depend '
-      'on the room of a program; choose whole'
+      'on the room of a program; choose whole or shared:1'
     )
 
 
@@ -279,5 +294,7 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
   n = c.prompts * c.samples + replayed + extra
   _divides(name, n, **mini, **micro, **shards)
   _divides('rl.extra.groups', c.extra.groups, **shards)
-  parts = {'rl.parts': c.parts} if c.path == 'host' else {}
+  # Episodes are not played in parts.
+  in_parts = c.path == 'host' and not c.turns.env
+  parts = {'rl.parts': c.parts} if in_parts else {}
   _divides('rl.prompts', c.prompts, **parts, **shards)

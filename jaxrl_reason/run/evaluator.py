@@ -13,7 +13,7 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.run import evaluations, samples, turns
+from jaxrl_reason.run import evaluations, hosted, samples, turns
 from jaxrl_reason.run.compile_log import Waiting
 from jaxrl_reason.run.journal import say
 
@@ -37,8 +37,12 @@ class Evaluator:
     c, d = config.eval, config.data
     self._show, self._workdir = c.show, workdir
     self.said = ''  # of the last evaluation, on process 0
-    how, encode = None, None
-    if config.rl.turns.env:
+    how, encode, player = None, None, None
+    self._tools = None
+    if hosted.is_on(config.rl):
+      self._tools = hosted.Pool(config.rl)
+      player = self._playing(config, model, tokenizer)
+    elif config.rl.turns.env:
       # Its rewards as they are: what they weigh in training is no score.
       how = turns.of(config, tokenizer, weight=1.0)
       encode = how.env.encode
@@ -55,6 +59,7 @@ class Evaluator:
       # The same noise at every evaluation: curves show the policy, not luck.
       key=trees.named_key(root, 'evaluation'),
       how=how,
+      player=player,
     )
     splits = {'heldout': problems.heldout}
     for name, source in problems.heldout_by_source.items():
@@ -63,10 +68,26 @@ class Evaluator:
       splits['harder'] = problems.harder
     self._sets = {
       name: accuracy.make_set(
-        split, c.problems, tokenizer, d.prompt_len, encode
+        split, c.problems, tokenizer, d.prompt_len, encode, bool(player)
       )
       for name, split in splits.items()
     }
+
+  def _playing(self, config, model: Model, tokenizer: Any) -> Callable:
+    """Gives n_samples -> what plays so many episodes of every prompt."""
+
+    def make(n_samples: int) -> Callable:
+      play = hosted.player(
+        config, model, tokenizer, self._tools, n_samples=n_samples, weight=1.0
+      )
+
+      def generate(params, tokens, valid, ids, sampling, key, stop, examples):
+        given = params, tokens, valid, examples, key, sampling, stop, ids
+        return play(*given)
+
+      return generate
+
+    return make
 
   def __call__(self, params, total: int, stage: str) -> dict[str, float]:
     """Gives metrics by full name; `total`, `stage`: when they are of."""
@@ -81,5 +102,7 @@ class Evaluator:
         self.said = samples.write(self._workdir, shown, total, stage)
     if hosts.is_main():
       evaluations.write(self._workdir, counts, total, stage)
+    if self._tools is not None:
+      self._tools.close()  # they live for one evaluation
     out['perf/eval_s'] = time.monotonic() - start
     return out

@@ -23,13 +23,18 @@ class Spent:
   def __init__(self, started: float, compiled: Log):
     self._started, self._compiled = started, compiled
     self._s, self._lost_steps = dict.fromkeys(PARTS, 0.0), 0
+    self._within = 0.0  # seconds of parts inside the one under way
 
   @contextlib.contextmanager
   def on(self, part: str):
-    """Counts what is inside; of training, compiling is a part of its own."""
+    """Counts what is inside, without the parts inside it; of training,
+    compiling is a part of its own.
+    """
     begun, compiled = time.monotonic(), self._compiled.seconds
+    within, self._within = self._within, 0.0
     yield
-    took = time.monotonic() - begun
+    whole = time.monotonic() - begun
+    took, self._within = whole - self._within, within + whole
     if part == 'train':
       compiled = self._compiled.seconds - compiled
       self._s['compile'] += compiled

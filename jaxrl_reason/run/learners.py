@@ -6,7 +6,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.rollouts import filters
-from jaxrl_reason.run import asking, heat, sources
+from jaxrl_reason.run import asking, heat, memory
 from jaxrl_reason.run import turns as run_turns
 from jaxrl_reason.update import critics, optim, packing, shown
 from jaxrl_reason.update.learner import Learner
@@ -49,13 +49,13 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=packing.choose(c.padding, config_lib.prompt_room(config)),
+    packing=packing.choose(c, config_lib.prompt_room(config)),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=run_turns.part_names(c),
-    shape=sources.shaper(config),
-    archive=sources.archiver(config),
-    refresh=sources.refreshed(config),
+    shape=memory.shaper(config),
+    archive=memory.archiver(config),
+    refresh=memory.refreshed(config),
     heat=heat.make(c),
     shown=shown.make(config.rollouts, c.prompts, c.samples),
     observe=asking.observer(asking.chooser(config)),

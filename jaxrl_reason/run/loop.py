@@ -3,6 +3,7 @@ evaluate, save. `train` strings stages together.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import jax
 import ml_collections
@@ -113,7 +114,8 @@ class Loop:
       state, device, host = self._steps(state, n)
     k = self.stage.steps_per_dispatch
     if k * len(device) < n:
-      self.cut(state, self.begun.and_then(device, host, k))
+      begun = self.begun.and_then(device, host, k)
+      self.cut(state, begun, self.checkpoints.save)
       return state
     begun, self.begun = self.begun, metrics_lib.Begun()
     self.journal.note(self.total, n, begun, device, host, self._trained)
@@ -126,16 +128,22 @@ class Loop:
     """
     device, host = [], []
     for last in reversed(range(0, n, self.stage.steps_per_dispatch)):
-      with self.watchdog.watched():
+      with self.watchdog.watched('steps'):
         state, m, h = self.dispatch(state, last > 0)
         # One dispatch waits in the device's queue: enough to keep it busy, and
         # a signal waits for no more.
         jax.block_until_ready(device[-1:])
       device.append(m)
       host.append(h)
+      stop = self.stopping.reached()
       # What is under way (`rl.staleness`) cannot be saved: it is finished.
-      if self.stopping.reached() and not self.stage.under_way():
+      if self.stage.under_way():
+        continue
+      if stop:
         break
+      if last and self.checkpoints.near_due(self.total):
+        begun = self.begun.and_then(device, host, self.stage.steps_per_dispatch)
+        self.cut(state, begun, self.checkpoints.save_near)
     return state, device, host
 
   def dispatch(self, state: TrainState, more: bool) -> tuple:
@@ -163,13 +171,17 @@ class Loop:
     waited = self.stage.data.seconds - waited
     return state, device, host | {'perf/data_s': waited / k}
 
-  def cut(self, state: TrainState, begun: metrics_lib.Begun) -> None:
-    """Saves inside an interval; the resumed run writes its line."""
+  def cut(self, state: TrainState, begun: metrics_lib.Begun, keep) -> None:
+    """Saves inside an interval; the resumed run writes its line.
+
+    Args:
+      keep: see `save`.
+    """
     self.rollouts.flush()
     metrics_lib.check_finite(
       metrics_lib.to_host(begun.device), self._trained, self.total
     )
-    self.save(state, begun=begun.record())
+    self.save(state, keep, begun=begun.record())
 
   def boundary(self, state: TrainState, stop: bool) -> None:
     """Evaluates and saves where due; metrics are checked before a save."""
@@ -180,32 +192,39 @@ class Loop:
     reached = limit > 0 and self.journal.loss <= limit
     self.ended = self.done == self._own.steps or reached
     save = self.ended or stop or self.done % c.checkpoint.every == 0
+    near = not save and self.checkpoints.near_due(self.total)
     due = self.ended or self.done % c.eval.every == 0
     # A signal leaves seconds: the resumed run evaluates instead.
     owed = due and stop and not self.ended
-    if save or due:
+    if save or due or near:
       self.flush()
       self.rollouts.flush()
     if due and not owed:
       self.evaluate(state)
-    if save:
-      self.save(state, owes_evaluation=owed, reached=reached)
-    if save or due:
+    if save or near:
+      keep = self.checkpoints.save if save else self.checkpoints.save_near
+      self.save(state, keep, owes_evaluation=owed, reached=reached)
+    if save or due or near:
       self.journal.paused()
 
   def flush(self) -> None:
     """Waits for the interval, and writes its line."""
-    with self.spent.on('train'), self.watchdog.watched(counted=False):
+    with self.spent.on('train'), self.watchdog.watched('steps', counted=False):
       self.journal.flush()
 
   def evaluate(self, state: TrainState) -> None:
     hosts.at(step=self.total, doing='evaluating')
-    hosts.meet()
-    with self.spent.on('evaluation'):
+    with self.spent.on('evaluation'), self.watchdog.watched('evaluation'):
+      hosts.meet()
       values = self.evaluator(state.params, self.total, self.name)
     self.journal.evaluated(self.total, values, self.evaluator.said)
 
-  def save(self, state: TrainState, **facts) -> None:
+  def save(self, state: TrainState, keep: Callable, **facts) -> None:
+    """Begins a checkpoint.
+
+    Args:
+      keep: takes (step, state, record): to the workdir, or to the hosts' disks.
+    """
     stats = self.stage.stats
     record = {
       'stage': self.index,
@@ -215,9 +234,10 @@ class Loop:
       'stats': stats and stats.get_state(),
     }
     hosts.at(doing='saving')
-    with self.spent.on('save'):
+    kind = 'save' if keep == self.checkpoints.save else 'emergency'
+    with self.spent.on('save'), self.watchdog.watched(kind):
       self.journal.sync()
-      self.checkpoints.save(self.total, state, record | facts)
+      keep(self.total, state, record | facts)
 
 
 def ended(planned: staging.Planned, record: dict) -> bool:

@@ -20,7 +20,7 @@ from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
-from jaxrl_reason.run import config_checks, staging
+from jaxrl_reason.run import config_checks, hosted, staging
 
 
 class Prepared(NamedTuple):
@@ -59,7 +59,9 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.Path) -> Prepared:
     tokenizer = problems_lib.make_tokenizer(
       config.data, problems, workdir, folder
     )
-  problems = problems_lib.rendered(problems, config.data, tokenizer, folder)
+  problems = problems_lib.rendered(
+    problems, config.data, tokenizer, folder, hosted.schemas(config)
+  )
   problems, dropped = problems_lib.drop_long(problems, config.data, tokenizer)
   for split, n in dropped.items():
     if n:

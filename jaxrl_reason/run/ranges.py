@@ -112,9 +112,12 @@ SAMPLING = {
   'top_p': NUCLEUS,
   'min_p': SHARE,
 }
+# Of a budget that is forced (`rollouts/forcing.py`).
+FORCING = {'least': COUNT_OR_NONE, 'most': COUNT_OR_NONE}
 # Of the commands that ask a model: `evaluate`, `curate`.
 EVALUATE = {
   **{k: v for k, v in SAMPLING.items() if k != 'temperature'},
+  **FORCING,
   'k': COUNT_OR_NONE,
   'batch': COUNT,
   'max_new': COUNT_OR_NONE,
@@ -176,6 +179,10 @@ RL = {
   'turns.observation': COUNT,
   'turns.chunk': COUNT_OR_NONE,
   'turns.reward': AMOUNT,
+  'turns.workers': COUNT,
+  'turns.timeout_s': POSITIVE,
+  'turns.start_s': POSITIVE,
+  'turns.burst': COUNT,
   'cache_segments': COUNT,
   'demos': COUNT_OR_NONE,
   'critic.warmup_updates': COUNT_OR_NONE,
@@ -199,6 +206,7 @@ RANGES = {
   'log_every': COUNT,
   'watchdog.times': AMOUNT,
   'watchdog.floor_s': POSITIVE,
+  'watchdog.first_s': POSITIVE,
   **_inside('model', MODEL),
   **_inside('lora', {'rank': COUNT_OR_NONE, 'alpha': POSITIVE}),
   **_inside('data', DATA),
@@ -209,7 +217,10 @@ RANGES = {
   **_inside(
     'rollouts', {'every': COUNT_OR_NONE, 'problems': COUNT, 'mib': POSITIVE}
   ),
-  **_inside('checkpoint', {'every': COUNT, 'keep': COUNT}),
+  **_inside(
+    'checkpoint',
+    {'every': COUNT, 'keep': COUNT, 'emergency_every': COUNT_OR_NONE},
+  ),
 }
 
 

@@ -16,6 +16,7 @@ from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.verdict import all_failed, judge
 from jaxrl_reason.rollouts import progress
+from jaxrl_reason.run import hosted
 
 
 def is_scheduled(rewards: Mapping) -> bool:
@@ -55,6 +56,8 @@ def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
     return
   rewards, example = c.rewards.to_dict(), problems.train[0]
   _check_schedules(rewards)
+  if hosted.is_on(c):
+    hosted.try_out(config, problems)
   if c.turns.env and not rewards:
     return  # the environment's own alone
   if c.path == 'fused':

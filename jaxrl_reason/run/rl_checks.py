@@ -162,11 +162,28 @@ def _check_heat(c: ml_collections.ConfigDict) -> None:
     )
 
 
+def _check_shared(c: ml_collections.ConfigDict, packed) -> None:
+  if not isinstance(packed, packing.Shared):
+    return
+  if c.demos and c.replay_routes:
+    raise ValueError(
+      f'rl.padding={c.padding!r} with rl.demos={c.demos} and '
+      'rl.replay_routes=True: a demonstration and the samples beside it choose '
+      'other experts for their prompt, which is then not one; choose whole'
+    )
+  if c.hints.learn:
+    raise ValueError(
+      f'rl.padding={c.padding!r} and rl.hints.learn=True: what is computed '
+      'once for all samples has no loss; choose whole'
+    )
+
+
 def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
   start = config_lib.prompt_room(config)
   room = start + d.completion_len
-  packed = packing.choose(c.padding, start)
+  packed = packing.choose(c, start)
+  _check_shared(c, packed)
   if not isinstance(packed, packing.Packing):
     return
   if packed.length < room:

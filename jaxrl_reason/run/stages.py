@@ -21,14 +21,13 @@ from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
-from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import (
   asking,
   goodput,
+  memory,
   programs,
-  rewarding,
   sources,
   staging,
   states,
@@ -111,7 +110,7 @@ def layout(
   if name == 'rl':
     gen, _ = generation(config, learn.model)
     n = len(asking.pool_of(config, problems.train))
-    remembered = sources.remembered(config, learn, gen, mesh, n, known)
+    remembered = memory.remembered(config, learn, gen, mesh, n, known)
   return states.Layout(learn, mesh, remembered)
 
 
@@ -290,14 +289,14 @@ def _host(
     )
     steps = (sources.questions(rows, mesh, c.refill_rounds) for rows in data)
   where = layout(config, 'rl', learn, mesh, problems, known)
-  pool = VerifierPool(
-    rewarding.host_spec(c.rewards.to_dict(), problems.reward),
-    workers=c.workers,
-    timeout_s=c.timeout_s,
+  pool, close, player, spent = sources.judges(
+    config, learn, problems, tokenizer
   )
   first, rest = (rounds[0] for rounds in steps), (tokenizer, root, stop)
   made = generation(config, learn.model)
-  source = sources.host_source(config, learn, made, mesh, first, pool, *rest)
+  source = sources.host_source(
+    config, learn, made, mesh, first, pool, *rest, player
+  )
 
   def to_device(tree):
     own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
@@ -325,6 +324,7 @@ def _host(
     state, metrics, timing, answered = step(state, more)
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
+    host |= spent()
     if stats is not None:
       for round_ in [answered] if plain else answered:
         ids = np.repeat(sources.everyone(mesh, round_.questions.ids), c.samples)
@@ -339,4 +339,4 @@ def _host(
   def under_way() -> bool:
     return source.started > 0
 
-  return Stage(learn, where, data, dispatch, 1, stats, under_way, pool.close)
+  return Stage(learn, where, data, dispatch, 1, stats, under_way, close)

@@ -16,7 +16,7 @@ from etils import epath
 
 from jaxrl_reason import hosts, reading, trees
 from jaxrl_reason.base import TrainState
-from jaxrl_reason.checkpoints import files, manager
+from jaxrl_reason.checkpoints import emergency, files, manager
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import (
@@ -86,7 +86,7 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
   compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog
-  watch = watchdog.Watchdog(w.times, w.floor_s, compiled)
+  watch = watchdog.Watchdog(w.times, w.floor_s, compiled, w.first_s)
   told = dict(stopping=stopping, spent=spent, watchdog=watch)
   try:
     with jax.set_mesh(mesh), hosts.explained(), compiled, watch:
@@ -95,8 +95,10 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
         planned, config, workdir, checkpoints, told, compiled, started, shape,
         parts,
       )  # fmt: skip
-      with spent.on('save'):
+      with spent.on('save'), watch.watched('save', counted=False):
         checkpoints.wait()
+        if checkpoints.near:
+          checkpoints.near.close()
   except hosts.Lost:
     raise  # a save under way would wait for those who are gone
   except BaseException as e:
@@ -134,7 +136,9 @@ def _stages(
   logs.begin()
   resuming = place.record is not None
   if resuming:
-    say(f'Resuming at step {place.total}.')
+    near = checkpoints.near and checkpoints.near.restored
+    kind = ', of an emergency checkpoint' if near else ''
+    say(f'Resuming at step {place.total}{kind}.')
   _write_config(config, workdir, resuming)
   events.note(workdir, 'start', step=place.total, reached=_reached(workdir))
   writer = _writer(config, workdir, place.total if resuming else None)
@@ -215,17 +219,20 @@ def restore(planned, checkpoints, model, mesh, problems) -> loop.Place:
     planned: the stages of the run.
   """
 
-  def read(step: int, record: dict) -> loop.Place:
+  def read(step: int, record: dict, restored) -> loop.Place:
     p = planned[record['stage']]
     where = passing.layout(p, model, mesh, problems)
-    state = checkpoints.restore(step, record, where.template, where.shardings)
+    state = restored(where.template, where.shardings)
     ended = loop.ended(p, record)
     return loop.Place(
       record['stage'], record['done'], step, ended, record, state
     )
 
   found = checkpoints.latest(read)
-  return found[1] if found else loop.Place()
+  place = found[1] if found else loop.Place()
+  if checkpoints.near:
+    checkpoints.near.begin(place.total)
+  return place
 
 
 def _restore_data(stage: stages.Stage, record: dict) -> None:
@@ -246,9 +253,18 @@ def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
         f'process {i} has other {differing[0]} than process 0: the files '
         'behind config.data and config.model_dir must be the same on all hosts'
       )
-  c = config.checkpoint
+  c, near = config.checkpoint, None
+  if c.emergency_every:
+    near = emergency.Emergency(workdir, c.emergency_every, c.emergency_dir)
+  else:
+    emergency.disown(workdir)
   return manager.Checkpoints(
-    workdir, c.keep, verify=c.verify, origin=origin, same_data=c.same_data
+    workdir,
+    c.keep,
+    verify=c.verify,
+    origin=origin,
+    same_data=c.same_data,
+    near=near,
   )
 
 

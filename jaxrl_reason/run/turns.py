@@ -4,6 +4,7 @@ import ml_collections
 
 from jaxrl_reason import envs
 from jaxrl_reason.rollouts import turns
+from jaxrl_reason.run import hosted
 
 
 def of(config: ml_collections.ConfigDict, tokenizer, **changes) -> turns.Turns:
@@ -43,14 +44,27 @@ def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
         'rl.turns.env'
       )
     return
-  envs.get(name)
+  if hosted.is_on(c):
+    hosted.check(c)
+    if 'greedy_reward' in needs:
+      raise ValueError(
+        f'rl.algorithm={c.algorithm!r} reads greedy completions, which an '
+        'environment with rl.path="host" does not play'
+      )
+  else:
+    envs.get(name)
+    for key in ('args', 'tools', 'stops'):
+      if c.turns[key]:
+        raise ValueError(
+          f'rl.turns.{key}: read with rl.path="host" only; environments inside '
+          'the program have none'
+        )
   if turns.PART in c.rewards:
     raise ValueError(
       f"rl.rewards.{turns.PART}: that name is the environment's part; its "
       'weight is rl.turns.reward'
     )
   for key, value, only in (
-    ('path', c.path, 'fused'),
     ('slots', c.slots, 0),
     ('demos', c.demos, 0),
     ('refill_keep', c.refill_keep, False),

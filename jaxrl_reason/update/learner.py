@@ -10,7 +10,7 @@ import optax
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch, Metrics, Model, TrainState
 from jaxrl_reason.update import critics
-from jaxrl_reason.update.packing import Lengths, Packing
+from jaxrl_reason.update import packing as packing_lib
 from jaxrl_reason.update.refresh import Refresh
 
 
@@ -62,7 +62,7 @@ class Learner:
   old_logp: str = 'trainer'
   balance_coef: float = 0.0
   reference_memory: str = 'device'
-  packing: Packing | Lengths | None = None
+  packing: packing_lib.How | None = None
   select: Callable[[Batch], tuple[Batch, Metrics]] | None = None
   part_names: tuple[str, ...] = ()
   observe: Callable[..., tuple[dict, Metrics]] | None = None
@@ -104,6 +104,12 @@ class Learner:
     decided = dict(needs=needs, n_updates=updates, reads_reference=reference)
     decided |= dict(reads_entropy_early=entropy, moves=moves)
     decided['columns'] = dict(start=self.start, chunk=self.logprob_chunk)
+    shared = isinstance(self.packing, packing_lib.Shared)
+    if shared and self.model.hidden_shared is None:
+      raise ValueError(
+        "rl.padding='shared:N': this model computes whole rows only; choose "
+        'whole, packed:N or buckets:N'
+      )
     for name, value in (decided | {'reads_before': before}).items():
       object.__setattr__(self, name, value)
 

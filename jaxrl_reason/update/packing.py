@@ -9,9 +9,12 @@ runs one of them (`fit`): nothing is compiled later, whatever the lengths.
             of such rows
   Lengths   rows stay rows, sorted by length so that micro-batches hold equal
             ones; sizes are numbers of columns
+  Shared    rows of one prompt attend to one copy of it (`models.shared`), and
+            are sorted so that micro-batches hold whole groups; sizes are
+            numbers of prompts and columns of completions
 
-Packing is between tokens and log-probs only. Both ends of it are [N,T]:
-losses, advantages and micro-batches know nothing of it.
+All of it is between tokens and log-probs only. Both ends are [N,T]: losses,
+advantages and micro-batches know nothing of it.
 """
 
 import dataclasses
@@ -21,9 +24,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import ml_collections
 from flax import struct
 
 from jaxrl_reason import sharding, trees
+from jaxrl_reason.base import Batch
+from jaxrl_reason.models import shared
 from jaxrl_reason.models.cache import spaced
 from jaxrl_reason.models.config import sized_choice
 
@@ -100,9 +106,9 @@ class Packing:
       )
     return -(-n // (self.length // t))
 
-  def options(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
+  def options(self, batch: Batch) -> tuple[jax.Array, list[Callable]]:
     """Returns (which to take, rows -> (rows, Packed) at every size)."""
-    n, t = valid.shape
+    valid, (n, t) = batch.valid, batch.valid.shape
     most, shards = self.most(n, t), sharding.n_row_shards()
     # Whole multiples of the devices, or every one would hold all rows.
     blocks = -(-most // shards)
@@ -131,9 +137,9 @@ class Packing:
     which = jnp.searchsorted(jnp.asarray(sizes), row.max() + 1)
     return which, [functools.partial(at, rows) for rows in sizes]
 
-  def order(self, valid: jax.Array, parts: int) -> None:
+  def order(self, batch: Batch, parts: int) -> None:
     """Returns None: any part of the rows packs as well as another."""
-    del valid, parts
+    del batch, parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,27 +154,114 @@ class Lengths:
   start: int
   sizes: int
 
-  def options(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
+  def options(self, batch: Batch) -> tuple[jax.Array, list[Callable]]:
     """Returns (which to take, rows -> (rows, None) at every size)."""
-    t = valid.shape[1]
-    sizes = [self.start + n for n in spaced(t - self.start, self.sizes)]
-    which = jnp.searchsorted(jnp.asarray(sizes), _ends(valid).max())
+    t = batch.valid.shape[1]
+    sizes = self.columns(t)
+    which = jnp.searchsorted(jnp.asarray(sizes), _ends(batch.valid).max())
 
-    def cut(size: int, rows: Any) -> tuple[Any, None]:
-      # By shape: what an update reads of [N,T] is per token.
-      def leaf(x):
-        return x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
+    def at(size: int, rows: Any) -> tuple[Any, None]:
+      return _cut(rows, t, size), None
 
-      return jax.tree.map(leaf, rows), None
+    return which, [functools.partial(at, size) for size in sizes]
 
-    return which, [functools.partial(cut, size) for size in sizes]
+  def columns(self, t: int) -> list[int]:
+    """Lists the numbers of columns that rows of t may be cut to."""
+    return [self.start + n for n in spaced(t - self.start, self.sizes)]
 
-  def order(self, valid: jax.Array, parts: int) -> jax.Array:
+  def order(self, batch: Batch, parts: int) -> jax.Array:
     """Orders rows [N] such that strided parts (`batch.split`) have like
     lengths.
     """
-    by_length = jnp.argsort(_ends(valid))
-    return by_length.reshape(parts, -1).T.reshape(-1)
+    return _dealt(jnp.argsort(_ends(batch.valid))[None], parts)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shared:
+  """Rows that attend to one copy of their prompt.
+
+  Attributes:
+    start: P, columns of prompts.
+    sizes: static numbers of columns that completions are cut to, as Lengths.
+    samples: G, rows of a prompt in a batch, adjacent.
+    prompts: of a whole batch.
+    shuffled: rows come in another order (minibatches), so that a part of them
+      may have more prompts than there are groups in it.
+  """
+
+  start: int
+  sizes: int
+  samples: int
+  prompts: int
+  shuffled: bool = False
+
+  def most(self, n: int) -> list[int]:
+    """Lists the numbers of prompts that n rows of a slab are laid out for; the
+    last of them holds any such rows.
+    """
+    whole = n % self.samples == 0 or self.samples % n == 0
+    least = -(-n // self.samples) if whole else (n - 2) // self.samples + 2
+    if not self.shuffled:
+      return [min(n, least)]
+    most = min(n, self.prompts)
+    return sorted({min(least, most), *spaced(most, 2)})
+
+  def options(self, batch: Batch) -> tuple[jax.Array, list[Callable]]:
+    """Returns (which to take, rows -> (rows, Layout) at every size)."""
+    n, t = batch.valid.shape
+    slabs = _slabs(n)
+    which, layouts = shared.layout(
+      batch.prompt_index, self.start, slabs, self.most(n // slabs)
+    )
+    cuts = Lengths(self.start, self.sizes)
+    columns, _ = cuts.options(batch)
+
+    def at(layout: shared.Layout, size: int, rows: Any):
+      return _cut(rows, t, size), layout
+
+    sizes = cuts.columns(t)
+    options = [
+      functools.partial(at, x, size) for x in layouts for size in sizes
+    ]
+    return which * len(sizes) + columns, options
+
+  def order(self, batch: Batch, parts: int) -> jax.Array | None:
+    """Orders rows [N] such that strided parts (`batch.split`) hold the rows of
+    few prompts, and no row leaves its device; None: there is one part.
+    """
+    if parts == 1:
+      return None
+    n = batch.prompt_index.shape[0]
+    index = batch.prompt_index.reshape(_slabs(n // parts), -1)
+    first = jnp.arange(len(index))[:, None] * index.shape[1]
+    return _dealt(jnp.argsort(index, axis=1) + first, parts)
+
+
+def _slabs(n: int) -> int:
+  """Counts the devices that have their own of n rows; 1 where these do not
+  divide over them.
+  """
+  shards = sharding.n_row_shards()
+  return 1 if n % shards else shards
+
+
+def _dealt(order: jax.Array, parts: int) -> jax.Array:
+  """[S,n], of each slab an order in which its parts follow one another, as that
+  of rows [S*n] in which they are strided.
+  """
+  order = order.reshape(len(order), parts, -1)
+  return order.swapaxes(1, 2).reshape(-1)
+
+
+def _cut(rows: Any, t: int, size: int) -> Any:
+  """Rows of t columns cut to some: by shape, since what an update reads of
+  [N,T] is per token.
+  """
+
+  def leaf(x):
+    return x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
+
+  return jax.tree.map(leaf, rows)
 
 
 def _ends(valid: jax.Array) -> jax.Array:
@@ -176,48 +269,60 @@ def _ends(valid: jax.Array) -> jax.Array:
   return jnp.max(jnp.where(valid, jnp.arange(1, valid.shape[1] + 1), 0), axis=1)
 
 
-def choose(padding: str, start: int) -> Packing | Lengths | None:
+How = Packing | Lengths | Shared
+KINDS = 'packed', 'buckets', 'shared'  # of `rl.padding`, besides whole
+
+
+def choose(c: ml_collections.ConfigDict, start: int) -> How | None:
   """Reads `rl.padding`.
 
   Args:
+    c: the section `rl`.
     start: columns that no row does without: those of the prompt.
 
   Raises:
     ValueError: names the key and what it may be.
   """
-  kind, size = sized_choice('rl.padding', padding, ('packed', 'buckets'))
+  kind, size = sized_choice('rl.padding', c.padding, KINDS)
   if kind == 'packed':
     return Packing(size)
+  if kind == 'shared':
+    groups = c.prompts + c.replay.rows // c.samples + c.extra.groups
+    mixed = c.epochs * c.minibatches > 1
+    return Shared(start, size, c.samples, groups, mixed)
   return Lengths(start, size) if kind == 'buckets' else None
 
 
 def arranged(
-  how: Packing | Lengths | None, valid: jax.Array, rows: Any, parts: int
+  how: How | None, batch: Batch, rows: Any, parts: int
 ) -> tuple[Any, jax.Array | None]:
   """Returns (rows in the order in which their parts are alike, that order; or
   as they are, None).
+
+  Args:
+    batch: what is read of them.
   """
-  order = how and how.order(valid, parts)
+  order = how and how.order(batch, parts)
   if order is None:
     return rows, None
   return trees.take(rows, order), order
 
 
-def fit(
-  how: Packing | Lengths | None, valid: jax.Array, rows: Any, f: Callable
-) -> Any:
-  """Runs f(rows, Packed or None) at the smallest size that holds them.
+def fit(how: How | None, batch: Batch, rows: Any, f: Callable) -> Any:
+  """Runs f(rows, Packed, Layout or None) at the smallest size that holds them.
 
   Args:
     how: None: as they are.
-    valid: bool [N,T], their real tokens.
+    batch: what is read of them.
     rows: tree of [N,...].
     f: gives arrays of the same shapes whatever the size. A gradient belongs
       inside it: taken of the switch it would keep what every size saves.
   """
   if how is None:
     return f(rows, None)
-  which, options = how.options(valid)
+  which, options = how.options(batch)
+  if len(options) == 1:
+    return f(*options[0](rows))
 
   def branch(option, rows):
     return f(*option(rows))

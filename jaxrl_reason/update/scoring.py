@@ -19,14 +19,22 @@ from jaxrl_reason.update import critics, packing
 from jaxrl_reason.update.learner import Learner, reference
 
 
-def whole_logits(learner: Learner, params, batch: Batch, sampling: Sampling):
+def whole_logits(
+  learner: Learner, params, batch: Batch, sampling: Sampling, how=None
+):
   """Computes the logits [N,C,V] that the columns trained on were drawn from.
+
+  Args:
+    how: which rows have one prompt (`models.shared.Layout`); None: each its
+      own.
 
   Returns:
     (logits, load balance of experts or None).
   """
-  hidden, balance = logprobs.forward(learner.model, params, batch)
-  logits = learner.model.unembed(params, hidden[:, learner.start - 1 : -1])
+  hidden, balance = logprobs.forward(learner.model, params, batch, how)
+  if how is None:
+    hidden = hidden[:, learner.start - 1 : -1]
+  logits = learner.model.unembed(params, hidden)
   drawn = sampling.replace(temperature=batch.temperature[:, None])
   taken = batch.tokens[:, learner.start :]
   return logits_lib.shape(logits, drawn, taken), balance
@@ -45,9 +53,9 @@ def in_parts(learner: Learner, f, batch: Batch, parts: int):
     return jax.tree.map(widened, f(rows, packed))
 
   def of_part(rows):
-    return packing.fit(learner.packing, rows.valid, rows, at_size)
+    return packing.fit(learner.packing, rows, rows, at_size)
 
-  batch, order = packing.arranged(learner.packing, batch.valid, batch, parts)
+  batch, order = packing.arranged(learner.packing, batch, batch, parts)
   out = batch_lib.join(jax.lax.map(of_part, batch_lib.split(batch, parts)))
   if order is None:
     return out

@@ -178,9 +178,9 @@ def gradients(
     def at_size(rows, packed):
       return grad(chosen, frozen, learner, rows, whole, sampling, packed)
 
-    return packing.fit(packed, rows[0].valid, rows, at_size)
+    return packing.fit(packed, rows[0], rows, at_size)
 
-  rows, _ = packing.arranged(packed, batch.valid, rows, parts)
+  rows, _ = packing.arranged(packed, batch, rows, parts)
   return _summed(of_part, chosen, rows, parts)
 
 
@@ -249,11 +249,12 @@ def loss_fn(
     chosen, frozen: the parameters, as `trees.split` by what is trained.
     rows: (batch, adv, selected tokens or None).
     whole: keyword arguments of the loss that belong to the whole minibatch.
-    packed: where the rows' tokens lie in packed rows, or None.
+    packed: where the rows' tokens lie in packed rows, or which rows have one
+      prompt; or None.
   """
   params = trees.join(chosen, frozen)
   if 'full_logits' in learner.needs:
-    return _bellman_loss(params, learner, rows, whole, sampling)
+    return _bellman_loss(params, learner, rows, whole, sampling, packed)
   batch, adv, selected = rows
   logp, entropy, balance = logprobs.score(
     learner.model, params, batch, sampling, packed, **learner.columns
@@ -268,10 +269,10 @@ def loss_fn(
   return _with_balance(learner, balance, loss, metrics)
 
 
-def _bellman_loss(params, learner: Learner, rows, whole, sampling):
+def _bellman_loss(params, learner: Learner, rows, whole, sampling, how):
   """Of losses that take full logits, which this does not chunk."""
   batch, adv, _ = rows
-  logits, balance = scoring.whole_logits(learner, params, batch, sampling)
+  logits, balance = scoring.whole_logits(learner, params, batch, sampling, how)
   named = {
     'ref_logp': batch.ref_logp,
     'old_logp': batch.old_logp,

@@ -46,7 +46,7 @@ def test_other_errors_stay_what_they_are(tmp_path, monkeypatch):
 def test_the_newest_and_the_ends_of_stages_are_kept(tmp_path):
   for first in (0, 4):  # the second time from the same folder
     checkpoints = manager.Checkpoints(epath.Path(tmp_path), keep=2)
-    checkpoints.latest(lambda step, record: record)
+    checkpoints.latest(lambda step, record, restore: record)
     for step in range(first, first + 4):
       record = {'finished': step == 1}
       checkpoints.save(step, {'w': jnp.ones(3)}, record)
@@ -90,8 +90,8 @@ def saved(tmp_path, *steps, origin=None):
     lambda: {'a': jnp.zeros((50, 40)), 'b': jnp.arange(3)}
   )
 
-  def read(step, record):
-    state = checkpoints.restore(step, record, template, {'a': one, 'b': one})
+  def read(step, record, restore):
+    state = restore(template, {'a': one, 'b': one})
     assert record['done'] == step
     return float(state['a'].min()), float(state['a'].max())
 
@@ -183,7 +183,7 @@ def test_an_error_of_the_reader_moves_nothing(tmp_path, kind):
   checkpoints, _ = saved(tmp_path, 3, 6)
   before = all_files(tmp_path)
 
-  def refuse(step, record):
+  def refuse(step, record, restore):
     raise kind('heads 2 do not divide over tensor 3')
 
   with pytest.raises(kind, match='heads'):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import tiny_recipe
 from small import ROOT
@@ -105,6 +106,51 @@ def test_what_is_written(whole, folder):
   assert text == (out / 'table.md').read_text()
   assert 'suite: 24 problems x 3 samples' in text and 'minus the first' in text
   assert (out / 'pass_at_k.png').stat().st_size > 5000
+
+
+def test_sums_of_models_and_votes_over_temperatures(whole, folder):
+  """By name: what training changed in a small model, here in itself; and the
+  samples of several temperatures in one vote."""
+  name = f'rast:{folder}/run@2+{folder}/run@4+{folder}/run@2'
+  given = flags(folder, 'rast', '--temperature=1,0.5')
+  given[0] = f'--model={name},{folder}/run@4'
+  text = run(*given)
+  mixed, _, trained, _ = written(folder / 'rast').values()
+  same = [a['completion'] == b['completion'] for a, b in zip(mixed, trained)]
+  # Untrained + (trained - untrained): the trained, but for rounding.
+  assert np.mean(same) > 0.95
+  results = json.loads((folder / 'rast' / 'results.json').read_text())[
+    'results'
+  ]
+  heats = [r['temperature'] for r in results]
+  assert heats == [1.0, 0.5, 'all'] * 2
+  assert results[0]['model'].endswith('*1') and '| all' in text
+  cold, pooled = results[1]['metrics'], results[2]['metrics']
+  assert {'vote@6', 'maj@6', 'best@6'} <= {*pooled} and 'maj@6' not in cold
+  mean = [r['metrics']['pass@1']['value'] for r in results[:2]]
+  assert pooled['pass@1']['value'] == pytest.approx(np.mean(mean))
+  assert pooled['greedy'] == results[0]['metrics']['greedy']
+  with pytest.raises(ValueError, match='three models, and perhaps'):
+    run(*flags(folder, 'bad', f'--model=rast:{folder}/run+{folder}/run'))
+
+
+def test_a_budget_is_forced_by_name(folder):
+  """And other budgets are other answers: they are not gone on with."""
+  model = f'--model={folder}/run@2'
+  budget = model, '--k=4', '--least=4', '--wait=1', '--most=6', '--final=2'
+  run(*flags(folder, 'forced', *budget))
+  (rows,) = written(folder / 'forced').values()
+  assert all(row['length'] > 4 for row in rows)
+  long = [r['completion'] for r in rows if r['length'] > 6]
+  assert long and all(text[6] == '2' for text in long)
+  with pytest.raises(ValueError, match='other settings'):
+    run(*flags(folder, 'forced', model, '--k=4'))
+  for more in ('--least=4', '--most=6'):
+    with pytest.raises(ValueError, match='go together'):
+      run(*flags(folder, 'none', model, more))
+  for wrong in ('--least=-1', '--most=-1'):
+    with pytest.raises(ValueError, match='must be a whole number'):
+      run(*flags(folder, 'none', model, wrong))
 
 
 def test_killed_and_resumed_it_draws_the_same(whole, folder):

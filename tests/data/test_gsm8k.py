@@ -186,3 +186,12 @@ def test_no_tensorflow_and_no_jax(folder, tmp_path):
     'assert not {"tensorflow", "jax"} & set(sys.modules)'
   )
   subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_a_run_without_it_imports_no_tfds():
+  """Half a second of the start of every other run."""
+  code = (
+    'import sys, jaxrl_reason.run.train, jaxrl_reason.evals.suites;'
+    'sys.exit("tensorflow_datasets" in sys.modules)'
+  )
+  assert subprocess.run([sys.executable, '-c', code]).returncode == 0

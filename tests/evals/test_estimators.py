@@ -186,3 +186,25 @@ def test_differences_are_paired():
   assert scores.estimates(of(1))['pass@1'].se > 0.02
   with pytest.raises(ValueError, match='other problems'):
     scores.differences(of(1), of(1)[:-4])
+
+
+def test_votes_weigh_what_they_are_given():
+  """By the mean probability of tokens; where it is equal, a majority."""
+  answers, right = ['3', '7', '3', None], [0.0, 1.0, 0.0, 0.0]
+  assert estimators.majority(answers, right, [1, 3, 1.5, 9]) == 1.0
+  assert estimators.majority(answers, right, [1, 2, 1.5, 9]) == 0.0
+  assert estimators.majority(answers, right) == 0.0
+
+  def row(sample, answer, logp):
+    verdict = dict(
+      score=float(answer == '7'), status='parsed', extracted=answer
+    )
+    return dict(
+      problem=0, sample=sample, length=2, truncated=False, logp=logp,
+      verdict=verdict,
+    )  # fmt: skip
+
+  rows = [row(1, '3', -4.0), row(2, '3', -4.0), row(3, '7', -0.2)]
+  found = scores.values(rows)
+  assert found['maj@3'] == 0.0 and found['vote@3'] == 1.0
+  assert found['vote@1'] == found['maj@1'] == pytest.approx(1 / 3)

@@ -9,7 +9,7 @@ import pytest
 from small import small_config, small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import attention
+from jaxrl_reason.models.parts import attention, blocked
 
 N, T, Q, K, H = 2, 140, 4, 2, 8  # 140: two blocks of 128 once padded
 
@@ -78,7 +78,15 @@ def test_reference_equals_numpy(case):
   np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-5)
 
 
-@pytest.mark.parametrize('kind', ['xla', 'splash'])
+@pytest.fixture(autouse=True)
+def several_blocks(monkeypatch):
+  """Rows of T are several blocks, as those of more than 128 are elsewhere, and
+  so are their last queries.
+  """
+  monkeypatch.setattr(blocked, 'QUERIES', 32)
+
+
+@pytest.mark.parametrize('kind', ['xla', 'splash', 'blocked'])
 @pytest.mark.parametrize('case', CASES)
 def test_kernels_equal_the_reference(kind, case):
   valid, window, cap = CASES[case]
@@ -92,6 +100,30 @@ def test_kernels_equal_the_reference(kind, case):
 
   for got, want in zip(of(kind), of('einsum')):
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize('kind', ['einsum', 'splash', 'blocked', 'xla'])
+def test_queries_may_be_the_last_of_their_rows(kind):
+  """They see what they see among all."""
+  c, (q, k, v, g), start = config(attention=kind), inputs(), 61
+  rows = attention.describe(jnp.asarray(LEFT))
+
+  @jax.jit
+  def f(q, k, v):
+    def part(q, k, v, first):
+      attend = attention.make(rows, c, (9,), first)
+      return attend(q[:, first:], k, v, 0)[:, start - first :]
+
+    def loss(*args):
+      return jnp.sum(part(*args) * g[:, start:])
+
+    grads = [jax.grad(loss, (0, 1, 2))(q, k, v, i) for i in (0, start)]
+    return *(part(q, k, v, i) for i in (0, start)), *grads
+
+  whole, some, grad_whole, grad_some = f(q, k, v)
+  np.testing.assert_allclose(some, whole, rtol=1e-4, atol=2e-5)
+  for x, y in zip(grad_some, grad_whole):
+    np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize('kind', ['einsum', 'splash'])
@@ -158,5 +190,27 @@ def test_kernels_that_cannot_are_refused(changes, words):
     small_config(**changes)
 
 
-def test_auto_is_the_reference_on_cpu():
+def test_auto_is_the_reference_on_cpu_where_rows_are_short(monkeypatch):
+  """One block of queries is the very program; several are where scores fall."""
+  assert attention.resolve(config()) == 'blocked'
+  inputs_, rows = inputs(), attention.describe(jnp.asarray(LEFT))
+
+  def program(kind):
+    attend = attention.make(rows, config(attention=kind), (9,))
+    return str(jax.make_jaxpr(lambda *x: attend(*x, 0))(*inputs_[:3]))
+
+  assert program('auto') != program('einsum')
+  monkeypatch.setattr(blocked, 'QUERIES', 140)
+  assert program('auto') == program('einsum')
+  monkeypatch.setattr(sharding, 'n_context_shards', lambda: 2)
   assert attention.resolve(config()) == 'einsum'
+
+
+def test_blocks_leave_out_most_of_what_is_masked():
+  for n in (2048, 1024, 8192, 300, 129, 128, 7):
+    found = blocked.spans(n)
+    assert found[0][0] == 0 and found[-1][1] == n
+    assert all(a[1] == b[0] for a, b in zip(found, found[1:]))
+    assert len(found) <= blocked.MOST
+  scores = sum((b - a) * b for a, b in blocked.spans(2048))
+  assert scores < 0.6 * 2048**2

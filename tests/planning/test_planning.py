@@ -5,6 +5,7 @@ of eight CPU devices: the arithmetic is the same as for a described TPU.
 import dataclasses
 import functools
 import math
+import types
 
 import jax
 import jax.numpy as jnp
@@ -524,3 +525,19 @@ def test_a_ranking_shows_every_mesh():
   _, first, second = plan.ranking(found).splitlines()
   assert first.split() == ['1', '2', '2', '12.3', '0.25']
   assert second.split() == ['4', '1', '1', 'does', 'not', 'fit']
+
+
+@pytest.mark.parametrize(
+  'asked, name, model, at',
+  [
+    (None, 'generate', 'llama-3.1-70b', (2, 3, 4)),
+    (None, 'evaluate', 'llama-3.1-70b', (2, 3, 4)),
+    (None, 'update', 'llama-3.1-70b', (80,)),  # it scans its layers
+    (None, 'generate', 'qwen3-8b', (36,)),
+    (True, 'update', 'qwen3-8b', (2, 3, 4)),
+    (False, 'generate', 'llama-3.1-70b', (80,)),
+  ],
+)
+def test_what_walks_many_layers_is_planned_from_a_few(asked, name, model, at):
+  planner = types.SimpleNamespace(by_depth=asked)
+  assert plan.Planner._depths(planner, zoo.ZOO[model], name) == at

@@ -3,8 +3,9 @@
 Reads jobs from stdin, a JSON object a line: {workdir, n, what, args, log}. At
 the n-th time that Python opens, lists, renames, makes or removes something in
 the workdir (in whatever thread, orbax's included), the process gets the signal
-`what`, or that call fails with the error `what`; n=0: never. With `hang`, the
-dispatch after that step never ends, as a stuck collective does not. Each job is
+`what`, or that call fails with the error `what`; n=0: never. With `hang`, what
+begins after that step never ends, as a stuck collective does not: a dispatch,
+an evaluation or a save, as `where` says. Each job is
 a process of its own, forked after the imports, which take longer than a run.
 Its output goes to the file `log`. Answers with [exit code, calls counted].
 """
@@ -46,17 +47,23 @@ class Fault:
       raise OSError(code, os.strerror(code), args[0])
 
 
-def hang_after(step: int) -> None:
-  from jaxrl_reason.run import loop
+def hang_after(step: int, where: str) -> None:
+  from jaxrl_reason.hosts import peers
+  from jaxrl_reason.run import evaluator, loop, train
 
-  dispatch = loop.Loop.dispatch
+  owner, name = {
+    'dispatch': (loop.Loop, 'dispatch'),
+    'evaluation': (evaluator.Evaluator, '__call__'),
+    'save': (train.manager.Checkpoints, 'save'),
+  }[where]
+  before = getattr(owner, name)
 
-  def hangs_here(self, state, more):
-    while self.total == step:
+  def hangs_here(*args, **kwargs):
+    while peers.standing['step'] == step:
       time.sleep(1)
-    return dispatch(self, state, more)
+    return before(*args, **kwargs)
 
-  loop.Loop.dispatch = hangs_here
+  setattr(owner, name, hangs_here)
 
 
 def run(job: dict) -> None:
@@ -71,7 +78,7 @@ def run(job: dict) -> None:
   os.dup2(out, 2)
   files.WAITS_S = (0.01, 0.02)
   if job['hang']:
-    hang_after(job['hang'])
+    hang_after(job['hang'], job['where'])
   fault = Fault(job['workdir'], job['n'], job['what'])
   sys.addaudithook(fault)
   # Where ml_collections looks for --config.KEY.

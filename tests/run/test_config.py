@@ -80,6 +80,16 @@ def test_every_key_is_read():
     ({'rl.padding': 'buckets:0'}, "padding='buckets:0'.*packed:N or buckets:N"),
     ({'rl.padding': 'packed'}, "padding='packed': choose whole, packed:N"),
     ({'rl.padding': 'packed:64', 'rl.algorithm': 'tbrm'}, 'whole logits'),
+    ({'rl.padding': 'shared'}, "padding='shared': choose .* or shared:N"),
+    (
+      {
+        'rl.padding': 'shared:1',
+        'rl.algorithm': 'luffy',
+        'rl.demos': 1,
+        'rl.replay_routes': True,
+      },
+      "padding='shared:1' with rl.demos=1 and rl.replay_routes",
+    ),
     ({'rl.filter': 'some'}, 'rl.filter'),
     ({'rl.temperature': 0.0}, 'rl.temperature'),
     ({'rl.slots': -1}, 'rl.slots=-1'),

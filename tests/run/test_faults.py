@@ -48,11 +48,20 @@ class Runs:
       cwd=ROOT,
     )
 
-  def __call__(self, workdir, n=0, what='', flags=(), stages=STAGES, hang=0):
+  def __call__(
+    self,
+    workdir,
+    n=0,
+    what='',
+    flags=(),
+    stages=STAGES,
+    hang=0,
+    where='dispatch',
+  ):
     """(exit code, output, calls of the file system) of one run."""
     log = self._log
     job = {'workdir': str(workdir), 'n': n, 'what': what, 'log': str(log)}
-    job['hang'] = hang
+    job |= {'hang': hang, 'where': where}
     job['args'] = [*FLAGS, f'--workdir={workdir}', stages, *flags]
     count = log.with_name(log.name + '.count')
     count.unlink(missing_ok=True)
@@ -269,19 +278,29 @@ def test_fresh_keeps_what_was_there(runs, untouched, finished):
   assert (finished / 'old-1' / 'checkpoints' / '12' / 'state').is_dir()
 
 
-def test_a_step_that_hangs_ends_with_stacks_and_is_made_again(
-  runs, untouched, tmp_path
+@pytest.mark.parametrize(
+  'where, step, words',
+  [
+    # In the middle of an interval, with a checkpoint before.
+    ('dispatch', 6, 'the steps after step 6 have taken'),
+    ('evaluation', 12, 'the evaluation at step 12 has taken'),
+    ('save', 4, 'the save at step 4 has taken'),
+  ],
+)
+def test_what_hangs_ends_with_stacks_and_is_made_again(
+  runs, untouched, tmp_path, where, step, words
 ):
-  """In the middle of an interval, with a checkpoint before."""
-  limits = ['--config.watchdog.floor_s=8', '--config.watchdog.times=5']
-  code, log, _ = runs(tmp_path / 'run', flags=limits, hang=6)
+  limits = dict(floor_s=8, times=5, first_s=20)
+  limits = [f'--config.watchdog.{k}={v}' for k, v in limits.items()]
+  run = tmp_path / 'run'
+  code, log, _ = runs(run, flags=limits, hang=step, where=where)
   check_said(code, log)
   last = log.strip().splitlines()[-1]
-  assert code == 1 and 'the steps after step 6 have taken' in last, log
-  text = (tmp_path / 'run' / 'logs' / 'stacks_0000.txt').read_text()
+  assert code == 1 and words in last, log
+  text = (run / 'logs' / 'stacks_0000.txt').read_text()
   assert 'in hangs_here' in text and last.removeprefix('error: ')[:60] in text
-  log = (tmp_path / 'run' / 'logs' / 'process_0000.log').read_text()
-  assert 'process 0 step 6: error: the steps after step 6 have taken' in log
+  log = (run / 'logs' / 'process_0000.log').read_text()
+  assert f'process 0 step {step}: error: {words}' in log
   code, log, _ = runs(tmp_path / 'run')
   assert code == 0, log[-3000:]
   assert content(tmp_path / 'run') == untouched[0]

@@ -74,7 +74,7 @@ def start(env, log, commands) -> list:
   for i, args in enumerate(commands):
     command = [sys.executable, str(ROOT / 'tests' / 'pod_worker.py'), *args]
     with log_file(log, i).open('w') as out:
-      where = env | {'PYTHONPATH': str(ROOT)}
+      where = env | {'PYTHONPATH': str(ROOT), 'DISK': f'disk_{i}'}
       processes.append(
         subprocess.Popen(command, env=where, stderr=out, stdout=out, cwd=ROOT)
       )

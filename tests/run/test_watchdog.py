@@ -21,23 +21,24 @@ def clock(monkeypatch):
 
 def made(clock, seconds, times=4.0, floor_s=10.0, compiled=None):
   """A watchdog that has seen dispatches of these seconds."""
-  dog = watchdog.Watchdog(times, floor_s, compiled or compile_log.Log())
+  compiled = compiled or compile_log.Log()
+  dog = watchdog.Watchdog(times, floor_s, compiled, 1000.0)
   for s in seconds:
-    with dog.watched():
+    with dog.watched('steps'):
       clock.s += s
   return dog
 
 
 def test_it_takes_times_the_median_and_never_less_than_the_floor(clock):
   dog = made(clock, [5, 5, 500])  # one slow step does not move the median
-  with dog.watched():
+  with dog.watched('steps'):
     clock.s += 19.9
     assert not dog.stuck()
     clock.s += 0.2
     assert 'have taken 20 s, where the median is 5.00 s' in dog.stuck()
   assert not dog.stuck()  # it has ended
   dog = made(clock, [1])
-  with dog.watched():
+  with dog.watched('steps'):
     clock.s += 9.9
     assert not dog.stuck()
     clock.s += 0.2
@@ -47,7 +48,7 @@ def test_it_takes_times_the_median_and_never_less_than_the_floor(clock):
 def test_the_first_steps_of_a_stage_and_compiling_are_not_counted(clock):
   compiled = compile_log.Log()
   dog = made(clock, [1, 1], compiled=compiled)
-  with dog.watched():
+  with dog.watched('steps'):
     compiled.busy = True
     clock.s += 3600
     assert not dog.stuck()
@@ -57,18 +58,48 @@ def test_the_first_steps_of_a_stage_and_compiling_are_not_counted(clock):
     clock.s += 2
     assert dog.stuck()
   # A dispatch that compiled says nothing of what the next may take.
-  assert dog.limit_s() == 10
+  assert dog.limit_s('steps') == 10
   dog.forget()
-  with dog.watched():
-    clock.s += 1e6
+  with dog.watched('steps'):
+    clock.s += 1000
     assert not dog.stuck()
+    clock.s += 1
+    assert 'where the first may take 1000 s' in dog.stuck()
+    assert 'config.watchdog.first_s' in dog.stuck()
+
+
+@pytest.mark.parametrize(
+  'kind, words',
+  [
+    ('evaluation', 'the evaluation at step 7 has taken 41 s'),
+    ('save', 'the save at step 7 has taken 41 s'),
+  ],
+)
+def test_evaluations_and_saves_have_medians_of_their_own(
+  clock, monkeypatch, kind, words
+):
+  monkeypatch.setitem(peers.standing, 'step', 7)
+  dog = made(clock, [1, 1])
+  with dog.watched(kind):
+    clock.s += 999  # none has ended yet
+    assert not dog.stuck()
+  dog = made(clock, [1, 1])
+  for seconds in (10, 10, 10):
+    with dog.watched(kind):
+      clock.s += seconds
+  dog.forget()  # another stage: as before
+  with dog.watched(kind):
+    clock.s += 40
+    assert not dog.stuck()
+    clock.s += 1
+    assert words in dog.stuck() and 'the median is 10.00 s' in dog.stuck()
 
 
 def test_it_waits_for_another_process_that_compiles(clock, monkeypatch):
   other = types.SimpleNamespace(compiling=lambda: True, behind=lambda: 'all')
   monkeypatch.setattr(peers, 'active', other)
   dog = made(clock, [1, 1])
-  with dog.watched():
+  with dog.watched('steps'):
     clock.s += 100
     assert not dog.stuck()
     other.compiling = lambda: False

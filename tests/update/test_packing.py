@@ -59,7 +59,7 @@ def test_first_fit_is_the_textbooks_and_never_needs_more_rows(seed):
 
 
 def test_unpacking_undoes_packing_and_segments_are_sequences(batch):
-  which, options = PACKING.options(batch.valid)
+  which, options = PACKING.options(batch)
   _, packed = options[int(which)](None)
   back = packed.unpack(packed.pack(batch.tokens))
   np.testing.assert_array_equal(back, jnp.where(batch.valid, batch.tokens, 0))
@@ -77,19 +77,21 @@ def test_the_smallest_size_that_holds_a_batch_is_taken(batch):
     return packed.source.size
 
   def cost(valid):
+    rows = batch.replace(valid=valid)
     return int(
-      packing.fit(PACKING, valid, (), lambda rows, p: jnp.int32(f(rows, p)))
+      packing.fit(PACKING, rows, (), lambda rows, p: jnp.int32(f(rows, p)))
     )
 
   everything = jnp.ones_like(batch.valid)
   assert cost(everything) >= everything.size
   tokens = int(batch.valid.sum())
   assert tokens <= cost(batch.valid) < 0.8 * everything.size
-  assert len(PACKING.options(everything)[1]) == 4
+  assert len(PACKING.options(batch.replace(valid=everything))[1]) == 4
 
   def width(valid):
+    rows = batch.replace(valid=valid)
     return int(
-      packing.fit(LENGTHS, valid, valid, lambda v, _: jnp.int32(v.shape[1]))
+      packing.fit(LENGTHS, rows, valid, lambda v, _: jnp.int32(v.shape[1]))
     )
 
   assert width(everything) == T
@@ -159,7 +161,7 @@ def test_packed_scores_with_chunks_temperatures_and_routes(batch):
   shape = (*batch.tokens.shape, 2, 2)
   routes = jax.random.randint(jax.random.key(0), shape, 0, 4)
   heat = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
-  which, options = PACKING.options(batch.valid)
+  which, options = PACKING.options(batch)
   _, packed = options[int(which)](None)
   rows = Rows(batch.tokens, batch.valid, heat, routes)
 

@@ -76,22 +76,21 @@ def measure(args) -> tuple[list[tuple], int]:
       jax.jit(f), state, batch, Sampling.make(), jax.random.key(0)
     )
     wall, cpu = grpo_step.timed(update, args.repeats)
-    table.append((name, tokens_run(how, batch.valid, args.micro), wall, cpu))
+    table.append((name, tokens_run(how, batch, args.micro), wall, cpu))
   return table, int(batch.valid.sum())
 
 
-def tokens_run(how, valid, parts: int) -> int:
+def tokens_run(how, batch: Batch, parts: int) -> int:
   """Of all micro-batches, at the sizes they run at, padding included."""
-  order = how and how.order(valid, parts)
-  valid = valid if order is None else valid[order]
+  batch, _ = packing.arranged(how, batch, batch, parts)
 
   def size(rows, packed):
     return jnp.int32(rows.size if packed is None else packed.source.size)
 
-  return sum(
-    int(packing.fit(how, valid[i::parts], valid[i::parts], size))
-    for i in range(parts)
-  )
+  split = [
+    jax.tree.map(lambda x, i=i: x[i::parts], batch) for i in range(parts)
+  ]
+  return sum(int(packing.fit(how, x, x.valid, size)) for x in split)
 
 
 def main():

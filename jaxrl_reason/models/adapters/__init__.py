@@ -77,6 +77,7 @@ def attach(
     hidden=bind(base.hidden),
     prefill=bind(base.prefill),
     hidden_routed=bind(base.hidden_routed),
+    hidden_shared=bind(base.hidden_shared),
     decode_params=decode_params,
     adapters_off=adapters_off if lora or steering else None,
   )

@@ -1,6 +1,8 @@
 """Attention over whole rows, by any of several kernels, and over caches.
 
   einsum  the reference: scores [N,Q,T,T], any platform
+  blocked a block of queries at a time and the keys up to it, for CPUs; rows of
+          one block as einsum
   xla     `jax.nn.dot_product_attention`, scores left to XLA
   splash  Pallas on TPU: blocks of scores, never all of them; elsewhere it is
           interpreted, slowly and with the same numbers
@@ -10,7 +12,8 @@
 All of them take one description of who looks at whom (`Rows`), so that none
 is handed a mask it does not need: a token sees the tokens of its own segment
 up to itself, and of those the last `window`. Padding is a segment too, which
-gives every query something to look at.
+gives every query something to look at. Queries are all tokens of the rows, or
+those from a column on (`start`): the others' keys come from elsewhere.
 
 `make` binds a description and gives attend(q, k, v, which), `which` the index
 of the layer's window: an int, or traced where layers of several windows share
@@ -26,6 +29,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
+from jaxrl_reason.models.parts import blocked
 from jaxrl_reason.models.parts.layers import MASKED, soft_cap, softmax
 
 MOST = 2**30  # tokens: a window of all of them
@@ -75,14 +79,33 @@ def _seen(
   return lambda which: seen & (distance < sizes[which])
 
 
-def _masks(rows: Rows, windows: tuple[int, ...]) -> Callable:
-  """`_seen` of whole rows."""
+def _masks(rows: Rows, windows: tuple[int, ...], start: int) -> Callable:
+  """`_seen` of the tokens of whole rows from column `start` on."""
   t = rows.segments.shape[1]
-  return _seen(rows, rows, jnp.tril(jnp.ones((t, t), bool)), windows)
+  ordered = jnp.tril(jnp.ones((t, t), bool))[start:]
+  return _seen(columns(rows, start, t), rows, ordered, windows)
 
 
-def _einsum(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
-  return _dense(_masks(rows, windows), scale=scale, cap=cap)
+def _block(windows, rows: Rows, which, first: int, end: int) -> jax.Array:
+  """bool [N,end - first,end], who of the queries from column `first` to `end`
+  looks at which keys up to there.
+  """
+  own, keys = columns(rows, first, end), columns(rows, 0, end)
+  ordered = jnp.tril(jnp.ones((end, end), bool))[first:]
+  return _seen(own, keys, ordered, windows)(which)
+
+
+def columns(rows: Rows, first: int, end: int) -> Rows:
+  """Describes the tokens of rows from column `first` to `end`."""
+  return rows.replace(
+    segments=rows.segments[:, first:end], positions=rows.positions[:, first:end]
+  )
+
+
+def _einsum(
+  rows: Rows, windows, start: int, *, scale: float, cap: float
+) -> Callable:
+  return _dense(_masks(rows, windows, start), scale=scale, cap=cap)
 
 
 def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
@@ -108,11 +131,28 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
   return attend
 
 
+def _blocked(
+  rows: Rows, windows, start: int, *, scale: float, cap: float
+) -> Callable:
+  n = rows.segments.shape[1] - start
+  if len(blocked.spans(n)) == 1:
+    return _einsum(rows, windows, start, scale=scale, cap=cap)
+
+  how = blocked.How(functools.partial(_block, windows), start, cap)
+  return blocked.attention(rows, how, scale=scale)
+
+
 def _xla(
-  rows: Rows, windows, *, scale: float, cap: float, implementation: str = 'xla'
+  rows: Rows,
+  windows,
+  start: int,
+  *,
+  scale: float,
+  cap: float,
+  implementation: str = 'xla',
 ) -> Callable:
   del cap  # refused by `check`
-  masks = _masks(rows, windows)
+  masks = _masks(rows, windows, start)
 
   def attend(q, k, v, which):
     options = dict(scale=scale, implementation=implementation)
@@ -137,29 +177,38 @@ def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
 
 
 def _splash_kernel(
-  heads: int, t: int, *, window: int, cap: float, shards: int
+  heads: int,
+  shape: tuple[int, int],
+  start: int,
+  *,
+  window: int,
+  cap: float,
+  shards: int,
 ) -> Any:
-  """The kernel of rows of t tokens, t a multiple of LANES * shards; queries
-  are split over so many devices.
+  """The kernel of rows of `shape` queries and keys, multiples of LANES *
+  shards, the queries from column `start` on; they are split over so many
+  devices.
   """
   # Half a second of imports that only this kernel needs.
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
-  mask = splash.CausalMask((t, t), shard_count=shards)
+  mask = splash.CausalMask(shape, start, shard_count=shards)
   if window:
-    mask = splash.LocalMask((t, t), (window - 1, 0), 0, shard_count=shards)
-  size = next(n for n in (512, 256, LANES) if t // shards % n == 0)
+    mask = splash.LocalMask(shape, (window - 1, 0), start, shard_count=shards)
+  of_q, of_kv = (
+    next(n for n in (512, 256, LANES) if t // shards % n == 0) for t in shape
+  )
   return splash.make_splash_mha(
     splash.MultiHeadMask([mask] * heads),
     block_sizes=splash.BlockSizes(
-      block_q=size,
-      block_kv=size,
-      block_kv_compute=size,
-      block_q_dkv=size,
-      block_kv_dkv=size,
-      block_kv_dkv_compute=size,
-      block_q_dq=size,
-      block_kv_dq=size,
+      block_q=of_q,
+      block_kv=of_kv,
+      block_kv_compute=of_kv,
+      block_q_dkv=of_q,
+      block_kv_dkv=of_kv,
+      block_kv_dkv_compute=of_kv,
+      block_q_dq=of_q,
+      block_kv_dq=of_kv,
     ),
     head_shards=1,
     q_seq_shards=shards,
@@ -175,15 +224,25 @@ def _splash_rows(kernel, q, q_ids, k, v, ids):
   return jax.vmap(kernel)(q, k, v, splash.SegmentIds(q_ids, ids))
 
 
-def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
-  t, shards = rows.segments.shape[1], sharding.n_context_shards()
-  padding = -t % (LANES * shards)
-  ids = jnp.pad(rows.segments, ((0, 0), (0, padding)))
+def _splash(
+  rows: Rows, windows, start: int, *, scale: float, cap: float
+) -> Callable:
+  shards, t = sharding.n_context_shards(), rows.segments.shape[1]
+  tile = LANES * shards
+  # Queries of padding find keys of padding: the keys reach as far as they do.
+  n_q = -(-(t - start) // tile) * tile
+  n_kv = -(-(start + n_q) // tile) * tile
+  ids = jnp.pad(rows.segments, ((0, 0), (0, n_kv - t)))
+  q_ids = ids[:, start : start + n_q]
+
+  def padded(x, n):
+    padding = (0, 0), (0, 0), (0, n - x.shape[1]), (0, 0)
+    return jnp.pad(x.swapaxes(1, 2), padding)
 
   def of(window, q, k, v):
     heads = sharding.n_local_heads(q.shape[2], k.shape[2])
     kernel = _splash_kernel(
-      heads, t + padding, window=window, cap=cap, shards=shards
+      heads, (n_q, n_kv), start, window=window, cap=cap, shards=shards
     )
     f = sharding.on_shards(
       _splash_rows,
@@ -191,22 +250,23 @@ def _splash(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
       n_rows=q.shape[0],
       n_heads=k.shape[2],
     )
-
-    def major(x):
-      return jnp.pad(x.swapaxes(1, 2), ((0, 0), (0, 0), (0, padding), (0, 0)))
-
-    out = f(kernel, major(q * scale), ids, major(k), major(v), ids)
-    return out[:, :, :t].swapaxes(1, 2)
+    keys = padded(k, n_kv), padded(v, n_kv)
+    out = f(kernel, padded(q * scale, n_q), q_ids, *keys, ids)
+    return out[:, :, : t - start].swapaxes(1, 2)
 
   return _by_window(windows, of)
 
 
-def _cudnn(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
+def _cudnn(
+  rows: Rows, windows, start: int, *, scale: float, cap: float
+) -> Callable:
   """Rows of one segment go by their lengths, moved to the left, since the
-  kernel knows padding on the right only; packed rows by a mask.
+  kernel knows padding on the right only; packed rows, and queries that are
+  some of their rows, by a mask.
   """
-  if rows.packed:
-    return _xla(rows, windows, scale=scale, cap=cap, implementation='cudnn')
+  if rows.packed or start:
+    how = dict(scale=scale, cap=cap, implementation='cudnn')
+    return _xla(rows, windows, start, **how)
   t = rows.segments.shape[1]
   real = rows.segments > 0
   first, lengths = jnp.argmax(real, axis=1), real.sum(axis=1)
@@ -232,7 +292,13 @@ def _cudnn(rows: Rows, windows, *, scale: float, cap: float) -> Callable:
   return _by_window(windows, of)
 
 
-KERNELS = {'einsum': _einsum, 'xla': _xla, 'splash': _splash, 'cudnn': _cudnn}
+KERNELS = {
+  'einsum': _einsum,
+  'blocked': _blocked,
+  'xla': _xla,
+  'splash': _splash,
+  'cudnn': _cudnn,
+}
 
 
 def check(kind: str, c: Any) -> None:
@@ -264,18 +330,20 @@ def resolve(c: Any) -> str:
   """Names the kernel; of 'auto', the fast one of the platform compiled for.
 
   Raises:
-    ValueError: cudnn, which needs whole rows, where a mesh splits them.
+    ValueError: cudnn and blocked, which need whole rows, where a mesh splits
+      them.
   """
   split = sharding.n_context_shards() > 1
-  if c.attention == 'cudnn' and split:
+  if c.attention in ('cudnn', 'blocked') and split:
     raise ValueError(
-      "model.attention='cudnn' computes whole rows, and config.mesh splits "
-      'them over a context axis: choose auto, einsum or xla'
+      f'model.attention={c.attention!r} computes whole rows, and config.mesh '
+      'splits them over a context axis: choose auto, einsum or xla'
     )
   if c.attention != 'auto':
     return c.attention
   cudnn = _fits_cudnn(c) and not split
   fast = {'tpu': 'splash', 'gpu': 'cudnn' if cudnn else 'einsum'}
+  fast['cpu'] = 'einsum' if split else 'blocked'
   return fast.get(sharding.platform(), 'einsum')
 
 
@@ -296,16 +364,20 @@ def between(
   return _dense(seen, scale=c.score_scale, cap=c.attention_cap)
 
 
-def make(rows: Rows, c: Any, windows: tuple[int, ...]) -> Callable:
-  """Makes attend(q [N,T,Q,H], k, v [N,T,K,H], which) -> [N,T,Q,H] of Config c.
+def make(
+  rows: Rows, c: Any, windows: tuple[int, ...], start: int = 0
+) -> Callable:
+  """Makes attend(q [N,T-start,Q,H], k, v [N,T,K,H], which) -> [N,T-start,Q,H]
+  of Config c.
 
   Args:
     windows: the distinct ones, in tokens, a query's own included; 0: all. By
       array index in splash and cudnn, by position in the others: the same
       where a segment has no holes.
+    start: column of the first query.
   """
-  kernel = KERNELS[resolve(c)]
-  attend = kernel(rows, windows, scale=c.score_scale, cap=c.attention_cap)
+  kernel, how = KERNELS[resolve(c)], dict(scale=c.score_scale)
+  attend = kernel(rows, windows, start, cap=c.attention_cap, **how)
   gathered = sharding.gathered
   return lambda q, k, v, which: attend(q, gathered(k), gathered(v), which)
 

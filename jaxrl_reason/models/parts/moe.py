@@ -169,7 +169,8 @@ def load_balance(routes, probs, valid) -> jax.Array:
   lets opposite imbalances cancel.
 
   Args:
-    routes: int [N,T,k]; probs: f32 [N,T,E]; valid: bool [N,T].
+    routes: int [N,T,k]; probs: f32 [N,T,E]; valid: bool [N,T], or how often a
+      token counts.
   """
   n = jnp.maximum(valid.sum(), 1)
   # [E]: uses of each expert per valid token.

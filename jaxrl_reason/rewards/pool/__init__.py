@@ -33,6 +33,8 @@ from jaxrl_reason.rewards.verdict import Verdict
 Case = tuple[str, dict]
 # Not `-m`: the module would then exist twice, as itself and as __main__.
 START = f'from {worker.__name__} import main; main({{}})'
+# What makes the function that workers call of its portable description.
+BUILD = 'jaxrl_reason.rewards.compose:build'
 # A nursery that dies this often without answering anything is given up.
 MAX_BARREN_RESTARTS = 3
 # No accelerator for a worker, whatever a reward imports, and one thread each:
@@ -85,6 +87,9 @@ class VerifierPool:
     memory_mb: int = 1024,  # of a worker, on top of its imports
     recycle_cases: int = 10_000,  # a worker is replaced after so many
     recycle_mb: int = 512,  # or once its resident memory passed this
+    build: str = BUILD,  # 'package.module:function' of the reward
+    chunk: int = worker.MAX_CHUNK,  # cases a worker is given at a time
+    start_s: float | None = None,  # for its imports; None: no limit
   ):
     if workers < 1 or timeout_s <= 0:
       raise ValueError(f'{workers=} and {timeout_s=} must be positive')
@@ -96,7 +101,10 @@ class VerifierPool:
       memory_mb,
       recycle_cases,
       recycle_mb,
+      build,
+      chunk,
     )
+    self._start_s = start_s
     self._lock = threading.Lock()  # for everything below
     self._numbers = itertools.count()
     # number -> (its batch, index in the batch, the case's bytes for a rerun)
@@ -181,8 +189,13 @@ class VerifierPool:
     self._sock = ours
     ours.sendall(wire.frame(pickle.dumps(self._settings)))
     reader = wire.Reader(ours)
-    answer = reader.only()
+    ours.settimeout(self._start_s)
     problem = 'it ended at once; its messages are above'
+    try:
+      answer = reader.only()
+    except TimeoutError:
+      answer, problem = None, f'not ready after {self._start_s:g} s'
+    ours.settimeout(None)
     if answer is not None:
       problem = pickle.loads(answer)
     if problem is not None:

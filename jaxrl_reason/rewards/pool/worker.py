@@ -25,7 +25,6 @@ import sys
 import time
 
 from jaxrl_reason.rewards import resolve
-from jaxrl_reason.rewards.compose import build
 from jaxrl_reason.rewards.pool import procfs, wire
 from jaxrl_reason.rewards.verdict import Verdict, judge
 
@@ -50,6 +49,8 @@ class Settings:
   memory_mb: int
   recycle_cases: int
   recycle_mb: int
+  build: str  # name of what makes a function of `reward`
+  chunk: int  # cases of a worker at a time, at most
 
 
 # --- in a worker ---------------------------------------------------------
@@ -276,7 +277,8 @@ class Nursery:
       if worker.cases or worker.retiring or not self.queue:
         continue
       share = len(self.queue) // (2 * self.settings.workers)
-      size = min(len(self.queue), max(1, min(share, MAX_CHUNK)))
+      most = min(share, self.settings.chunk)
+      size = min(len(self.queue), max(1, most))
       cases = [self.queue.popleft() for _ in range(size)]
       worker.give(cases, self.settings.timeout_s)
 
@@ -288,7 +290,7 @@ def main(fd: int):
     settings = pickle.loads(wire.Reader(sock).only())
     for path in settings.files:
       resolve.load_file(path)
-    reward = build(settings.reward)
+    reward = resolve.load(settings.build)(settings.reward)
   # Any failure of a user's module at import is the caller's to see.
   except Exception as e:
     sock.sendall(wire.frame(pickle.dumps(f'{type(e).__name__}: {e}')))

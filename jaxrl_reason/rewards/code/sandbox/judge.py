@@ -85,6 +85,7 @@ def _judge(caller: socket.socket, cell) -> dict:
     'score': tally.score(fraction=job['fraction']),
     'detail': tally.problem,
     'overran': overran,
+    **child.shown(job.get('shows', 0)),
   }
 
 
@@ -148,6 +149,8 @@ class _Child:
     self.output, output_end = os.pipe()
     self.cell, self.folder = cell, cell.enter()
     self.status = None  # its exit code, or minus its signal
+    self.printed = bytearray()
+    self.ended = None  # why a program whose output is shown did, if not well
     self.pid = os.fork()
     if self.pid == 0:
       program.main(theirs, output_end, cell)
@@ -172,6 +175,13 @@ class _Child:
 
   def usage(self) -> tuple[str, float]:
     return procfs.usage(self.pid, proc=self.cell.proc)
+
+  def shown(self, most: int) -> dict[str, str | None]:
+    """What a caller who asked for so many bytes of output is told."""
+    if not most:
+      return {}
+    text = bytes(self.printed[:most]).decode('utf-8', 'replace')
+    return {'printed': text, 'ended': self.ended}
 
   def wait(self):
     """Until it ends: it holds the link. What it writes there means nothing."""
@@ -218,16 +228,17 @@ def _by_asserts(child: _Child, job: dict, tally: asserts.Tally):
 def _by_output(child: _Child, job: dict, tally: asserts.Tally):
   """Reads all it prints; it must end by itself, without a crash."""
   tally.statements = 1
-  printed = bytearray()
+  printed = child.printed
   while data := os.read(child.output, 1 << 16):
     printed += data
     if len(printed) > MAX_PRINTED:
-      tally.problem = f'over {MAX_PRINTED} bytes of output'
+      tally.problem = child.ended = f'over {MAX_PRINTED} bytes of output'
       return
   child.wait()
   child.kill()
   if child.status:
-    tally.problem = f'the program ended with status {child.status}'
+    child.ended = f'the program ended with status {child.status}'
+    tally.problem = child.ended
   elif not output.same(printed.decode('utf-8', 'replace'), job['expected']):
     tally.problem = 'the output differs'
   tally.held[0] = tally.problem is None

@@ -1,0 +1,47 @@
+"""What a checkpoint's arrays are, in words, so that one that does not fit is
+refused with the reason.
+"""
+
+from typing import Any
+
+
+class Incompatible(ValueError):
+  """A checkpoint of another model, optimizer or loss than the config's."""
+
+
+class Damaged(ValueError):
+  """A checkpoint whose files are proven not to be those that were saved."""
+
+
+def shapes(arrays: dict[str, Any]) -> dict[str, str]:
+  """Describes arrays by dtype and shape."""
+  return {k: f'{v.dtype}{list(v.shape)}' for k, v in arrays.items()}
+
+
+def gb(arrays: dict[str, Any]) -> float:
+  """Counts the GB of arrays, each once however many devices hold it."""
+  return sum(x.nbytes for x in arrays.values()) / 1e9
+
+
+def refuse_other(path, saved: dict[str, str], wanted: dict[str, str]) -> None:
+  """Refuses a checkpoint of other arrays.
+
+  Args:
+    path: of it, for the message; saved, wanted: `shapes`.
+
+  Raises:
+    Incompatible: names the first that differ.
+  """
+  if saved == wanted:
+    return
+  lines = [
+    f'{k}: saved {saved.get(k, "nothing")}, config wants '
+    f'{wanted.get(k, "nothing")}'
+    for k in sorted(saved.keys() | wanted.keys())
+    if saved.get(k) != wanted.get(k)
+  ]
+  more = f' (and {len(lines) - 3} more)' if len(lines) > 3 else ''
+  raise Incompatible(
+    f'{path} does not fit this config. {"; ".join(lines[:3])}{more}. Use the '
+    'config it was made with, or another --workdir.'
+  )

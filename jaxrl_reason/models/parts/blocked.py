@@ -1,0 +1,135 @@
+"""Attention by blocks of queries, for processors without a kernel of their own.
+
+  o_i = softmax(q_i k^T) v            over the keys up to the block's last query
+  p_i = exp(q_i k^T - lse_i),  D_i = sum(o_i * do_i)
+  ds_i = p_i * (do_i v^T - D_i);  dq_i = ds_i k,  dk += ds_i^T q_i,
+  dv += p_i^T do_i
+
+Scores exist a block at a time and only up to its last query: of [T,T] a little
+more than half. The backward pass has the log-sum-exps and computes scores again
+(https://arxiv.org/abs/2205.14135), so that none are kept: on a CPU the memory
+of scores costs more than their products.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.models.parts.layers import MASKED, soft_cap
+
+QUERIES = 128  # of a block: below, products are too small to be fast
+MOST = 8  # blocks of a row, each of which is compiled
+
+
+def spans(n: int) -> list[tuple[int, int]]:
+  """Lists (first, end) of the blocks of n queries, of about the same size."""
+  count = min(MOST, -(-n // QUERIES))
+  size = -(-n // (count * 32)) * 32
+  return [(i, min(n, i + size)) for i in range(0, n, size)]
+
+
+class How(NamedTuple):
+  """What is computed; static."""
+
+  # (rows, which, first, end) -> bool [N,end - first,end], who of the queries
+  # from column `first` to `end` looks at which keys up to there.
+  seen: Callable
+  start: int  # column of the first query
+  cap: float  # of the scores; 0: none
+
+
+def attention(rows: Any, how: How, *, scale: float) -> Callable:
+  """Makes attend(q [N,T-start,Q,H], k, v [N,T,K,H], which) -> [N,T-start,Q,H].
+
+  Args:
+    rows: what `how.seen` reads.
+  """
+
+  def attend(q, k, v, which):
+    (n, t, heads, width), kv = q.shape, k.shape[2]
+    # Head-major, as `attention._dense` and for its reason.
+    q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
+    k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
+    out = _attend(how, q, k, v, rows, which)
+    return out.reshape(n, heads, t, width).swapaxes(1, 2)
+
+  return attend
+
+
+def _scores(cap: float, q, k, seen) -> jax.Array:
+  """f32 [N,K,g,b,S] of q [N,K,g,b,H] and k [N,K,S,H]."""
+  scores = _times('nkth,nksh->nkts', q, k)
+  return jnp.where(seen[:, None, None], soft_cap(scores, cap), MASKED)
+
+
+def _times(how: str, x, y) -> jax.Array:
+  """Multiplies x [N,K,g,b,.] by y [N,K,.,.], float32: heads of a group and
+  queries are lines of one matrix.
+  """
+  flat = x.reshape(*x.shape[:2], -1, x.shape[-1])
+  out = jnp.einsum(how, flat, y, preferred_element_type=jnp.float32)
+  return out.reshape(*x.shape[:-1], out.shape[-1])
+
+
+def _onto(x, y) -> jax.Array:
+  """Sums x [N,K,g,b,S] times y [N,K,g,b,H] over g and b: [N,K,S,H]."""
+  flat = [z.reshape(*z.shape[:2], -1, z.shape[-1]) for z in (x, y)]
+  return jnp.einsum(
+    'nkts,nkth->nksh', *flat, preferred_element_type=jnp.float32
+  )
+
+
+def _blocks(how: How, n: int, rows, which):
+  """(slice of n queries, of the keys that they may see, mask) of blocks."""
+  for first, end in spans(n):
+    upto = how.start + end
+    mask = how.seen(rows, which, how.start + first, upto)
+    yield slice(first, end), slice(0, upto), mask
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(how, q, k, v, rows, which):
+  return _forward(how, q, k, v, rows, which)[0]
+
+
+def _forward(how, q, k, v, rows, which):
+  outs, sums = [], []
+  for own, upto, mask in _blocks(how, q.shape[3], rows, which):
+    scores = _scores(how.cap, q[..., own, :], k[:, :, upto], mask)
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    p = jnp.exp(scores - top)
+    total = jnp.sum(p, axis=-1, keepdims=True)
+    out = _times('nkts,nksh->nkth', p.astype(v.dtype), v[:, :, upto])
+    outs.append((out / total).astype(v.dtype))
+    sums.append(top + jnp.log(total))
+  out, lse = (jnp.concatenate(x, axis=3) for x in (outs, sums))
+  return out, (q, k, v, rows, which, out, lse)
+
+
+def _backward(how, kept, g):
+  q, k, v, rows, which, out, lse = kept
+  of_row = jnp.sum(out.astype(jnp.float32) * g, axis=-1, keepdims=True)
+  dq, dk, dv = [], jnp.zeros(k.shape), jnp.zeros(v.shape)
+  for own, upto, mask in _blocks(how, q.shape[3], rows, which):
+    q_own, g_own = q[..., own, :], g[..., own, :]
+    scores = _scores(how.cap, q_own, k[:, :, upto], mask)
+    p = jnp.exp(scores - lse[..., own, :])
+    dp = _times('nkth,nksh->nkts', g_own, v[:, :, upto])
+    ds = p * (dp - of_row[..., own, :])
+    if how.cap:
+      # Of what is masked, the square is infinite.
+      slope = jnp.where(mask[:, None, None], 1 - (scores / how.cap) ** 2, 0)
+      ds = ds * slope
+    ds, p = ds.astype(q.dtype), p.astype(q.dtype)
+    dq.append(_times('nkts,nksh->nkth', ds, k[:, :, upto]))
+    dk = dk.at[:, :, upto].add(_onto(ds, q_own))
+    dv = dv.at[:, :, upto].add(_onto(p, g_own))
+  dq = jnp.concatenate(dq, axis=3)
+  nothing = None, None  # what rows and `which` are of has no gradient
+  return *(d.astype(x.dtype) for d, x in zip((dq, dk, dv), kept)), *nothing
+
+
+_attend.defvjp(_forward, _backward)

@@ -1,0 +1,161 @@
+"""Rows whose prompts are computed once: forward passes of training.
+
+  rows [N,T] of G completions a prompt
+    -> prompts [K,P] and completions [N,C], one behind the other in slabs
+    -> L x (attention of prompts to themselves, of completions to the keys of
+       their prompt and their own; all else per token)
+    -> hidden states [N,C,D] from which completions were drawn
+
+A row computes the same numbers as alone: the keys that a completion looks at
+are those of its prompt, whose tokens never look at a completion; and what is
+differentiated is the one copy, into which the gradients of its completions add
+up. A slab is what one device has, K/S prompts and N/S completions for S
+devices, so that no row looks for its prompt on another one.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_reason import sharding
+from jaxrl_reason.models import blocks
+from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.parts import attention
+
+
+@struct.dataclass
+class Layout:
+  """Which prompts of rows [N,T] are computed, by slabs of N/S rows."""
+
+  first: jax.Array  # i32 [S,k], of a prompt a row of the slab that has it
+  uses: jax.Array  # i32 [S,k], rows that have it; 0: nothing is computed here
+  owner: jax.Array  # i32 [S,N/S], the prompt of each row
+  start: int = struct.field(pytree_node=False)  # P, columns of prompts
+
+  def prompts(self, x: jax.Array) -> jax.Array:
+    """Takes the prompts' columns [S*k,P,...] of rows [N,T,...]."""
+    return _of_slabs(x[:, : self.start], self.first)
+
+  def for_rows(self, x: jax.Array) -> jax.Array:
+    """Gives every row [N,...] what belongs to its prompt [S*k,...]."""
+    return _of_slabs(x, self.owner)
+
+  def join(self, prompts: jax.Array, completions: jax.Array) -> jax.Array:
+    """Joins [S*k,P,...] and [N,C,...] to slabs [S,k*P + N/S*C,...]."""
+    both = [
+      sharding.rows(x).reshape(len(self.first), -1, *x.shape[2:])
+      for x in (prompts, completions)
+    ]
+    return sharding.tokens(jnp.concatenate(both, axis=1))
+
+  def cut(self, slabs: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Undoes `join`."""
+    rest, end = slabs.shape[2:], self.first.shape[1] * self.start
+    prompts = slabs[:, :end].reshape(-1, self.start, *rest)
+    own = slabs[:, end:].reshape(self.owner.size, -1, *rest)
+    return sharding.tokens(prompts), sharding.tokens(own)
+
+
+def _of_slabs(x: jax.Array, index: jax.Array) -> jax.Array:
+  """x [S*a,...] taken by index [S,b] within each slab: [S*b,...]."""
+  slabs = x.reshape(len(index), -1, *x.shape[1:])
+  taken = jax.vmap(lambda x, i: x[i])(slabs, index)
+  return sharding.rows(taken.reshape(-1, *x.shape[1:]))
+
+
+def layout(
+  prompt_index: jax.Array, start: int, n_slabs: int, sizes: Sequence[int]
+) -> tuple[jax.Array, list[Layout]]:
+  """Lays rows out for each of some numbers of prompts in a slab.
+
+  Args:
+    prompt_index: i32 [N], equal for rows of one prompt.
+    start: P. sizes: numbers k, rising.
+
+  Returns:
+    (which of the sizes is the first that holds all slabs, Layouts).
+  """
+  index = prompt_index.reshape(n_slabs, -1)
+  order = jnp.argsort(index, axis=1)
+  by_prompt = jnp.take_along_axis(index, order, axis=1)
+  new = by_prompt != jnp.roll(by_prompt, 1, axis=1).at[:, 0].set(-1)
+  rank = jnp.cumsum(new, axis=1) - 1
+  slab = jnp.arange(n_slabs)[:, None]
+  owner = jnp.zeros_like(rank).at[slab, order].set(rank)
+
+  def of(k: int) -> Layout:
+    # What is not used is a copy of some prompt, as padding.
+    some = jnp.full((n_slabs, k), index.shape[1] - 1)
+    first = some.at[slab, rank].min(order, mode='drop')
+    uses = jnp.zeros_like(some).at[slab, rank].add(1, mode='drop')
+    return Layout(first, uses, owner, start)
+
+  which = jnp.searchsorted(jnp.asarray(sizes), rank.max() + 1)
+  return which, [of(k) for k in sizes]
+
+
+def _described(valid: jax.Array, how: Layout):
+  """(whole rows, their prompts, both as slabs) as attention is told of them."""
+  rows = attention.describe(valid)
+  used = how.uses.reshape(-1, 1) > 0
+  prompts = attention.Rows(
+    jnp.where(used, how.prompts(rows.segments), 0),
+    how.prompts(rows.positions),
+    rows.packed,
+  )
+  own = attention.columns(rows, how.start, valid.shape[1])
+  return rows, prompts, jax.tree.map(how.join, prompts, own)
+
+
+def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
+  """Computes the hidden states from which completions were drawn.
+
+  Args:
+    tokens: [N,T]; valid: bool [N,T].
+    how: which rows have one prompt: its tokens, and routes, are those of any.
+    routes: int [N,T,L,k] to replay, or None.
+
+  Returns:
+    (hidden [N,C,D], those of columns P - 1 to T - 2; of experts their load
+    balance, in which a prompt counts for each of its rows, or None).
+  """
+  rows, prompts, slabs = _described(valid, how)
+
+  def join(x):
+    return how.join(how.prompts(x), x[:, how.start :])
+
+  def attention_of(windows):
+    kernel = attention.make(prompts, c, windows)
+    of_own = attention.make(rows, c, windows, how.start)
+
+    def attend(q, k, v, which, _):
+      (q, own_q), *kv = map(how.cut, (q, k, v))
+      keys = [
+        jnp.concatenate([how.for_rows(first), own], axis=1) for first, own in kv
+      ]
+      out = kernel(q, *(first for first, _ in kv), which)
+      return how.join(out, of_own(own_q, *keys, which)), None
+
+    return attend
+
+  if routes is not None:
+    routes = jnp.moveaxis(join(routes), 2, 0)
+  x = blocks.embed(params, c, join(tokens))
+  n = jnp.broadcast_to(how.uses.reshape(-1, 1), prompts.segments.shape)
+  weights = how.join(n, jnp.ones_like(tokens[:, how.start :]))
+  h, (_, used) = blocks.through(
+    params,
+    c,
+    x,
+    slabs,
+    tokens.shape[1],
+    attention_of,
+    routes=routes,
+    weights=weights,
+  )
+  prompts, own = how.cut(h)
+  drawn = jnp.concatenate([how.for_rows(prompts[:, -1:]), own[:, :-1]], axis=1)
+  return drawn, used and used['load_balance'].mean()

@@ -1,0 +1,247 @@
+"""States kept on hosts' own disks: any layout from any other, bit for bit, and
+nothing that is damaged, half there or of a past that was left.
+"""
+
+import json
+import pathlib
+import random
+import threading
+import types
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from etils import epath
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxrl_reason import hosts, sharding
+from jaxrl_reason.checkpoints import emergency, manager, pieces
+from jaxrl_reason.hosts import parcels, service
+
+WHERE = {'w': ('fsdp', 'tensor'), 'b': (), 'step': (), 'm': ('data', None)}
+
+
+def state_of(value: float, mesh) -> dict:
+  """Arrays of several dtypes and layouts, `value` in them."""
+  rng = np.random.default_rng(0)
+  made = {
+    'w': jnp.asarray(rng.random((8, 12)), jnp.bfloat16) + value,
+    'b': jnp.arange(5, dtype=jnp.int8),
+    'm': jnp.asarray(rng.random((4, 3)), jnp.float32) * value,
+    'step': jnp.int32(value),
+  }
+  return {k: jax.device_put(x, where(k, mesh)) for k, x in made.items()}
+
+
+def where(name, mesh):
+  return NamedSharding(mesh, P(*WHERE[name]))
+
+
+def bits(state) -> dict:
+  return {k: np.asarray(x).tobytes() for k, x in state.items()}
+
+
+def opened(tmp_path, every=2):
+  """The checkpoints of a workdir, with those of the host beside them."""
+  workdir = epath.Path(tmp_path / 'w')
+  workdir.mkdir(exist_ok=True)
+  near = emergency.Emergency(workdir, every, str(tmp_path / 'disk'))
+  return manager.Checkpoints(workdir, 2, near=near)
+
+
+def found(checkpoints, mesh):
+  """(step, state) as a start finds it."""
+
+  def read(step, record, restore):
+    template = jax.eval_shape(lambda: state_of(0.0, mesh))
+    assert record['done'] == step
+    return restore(template, {k: where(k, mesh) for k in template})
+
+  out = checkpoints.latest(read) or (0, None)
+  checkpoints.near.begin(out[0])
+  return out
+
+
+def keep(checkpoints, mesh, *steps):
+  for step in steps:
+    checkpoints.save_near(step, state_of(step, mesh), {'done': step})
+  checkpoints.near.wait()
+
+
+def files(tmp_path) -> list[pathlib.Path]:
+  found = (tmp_path / 'disk').rglob('*')
+  return sorted(p for p in found if p.is_file())
+
+
+@pytest.mark.parametrize('shape', [(2, 2, 2), (1, 1, 1), (4, 2, 1), (1, 2, 4)])
+def test_any_layout_is_made_from_any_other(tmp_path, shape):
+  mesh = sharding.make_mesh((2, 2, 2))
+  first = opened(tmp_path)
+  assert found(first, mesh) == (0, None)
+  keep(first, mesh, 2, 4)
+  n = int(np.prod(shape))
+  other = sharding.make_mesh(shape, jax.devices()[:n])
+  step, state = found(opened(tmp_path), other)
+  assert step == 4 and bits(state) == bits(state_of(4, mesh))
+  assert state['w'].sharding == where('w', other)
+
+
+def test_a_state_that_is_overwritten_meanwhile_is_kept_as_it_was(tmp_path):
+  """Buffers are donated to the next step while the file is written."""
+  mesh = sharding.make_mesh((2, 2, 2))
+  state = {'w': jax.device_put(jnp.zeros((8, 12)), where('w', mesh))}
+  held = pieces.on_host(state)
+  step = jax.jit(lambda x: x + 1, donate_argnums=0)
+  for _ in range(3):
+    state['w'] = step(state['w'])
+  state['w'].block_until_ready()
+  assert not any(x.any() for *_, x in held)
+
+
+def test_no_flipped_bit_and_no_cut_is_read(tmp_path):
+  mesh = sharding.make_mesh((2, 2, 2))
+  first = opened(tmp_path)
+  found(first, mesh)
+  first.save(2, state_of(2, mesh), {'done': 2})
+  first.wait()
+  keep(first, mesh, 4)
+  path = next(p for p in files(tmp_path) if p.name.startswith('4.'))
+  whole, rng = path.read_bytes(), random.Random(0)
+  for i in range(40):
+    at, data = rng.randrange(len(whole)), bytearray(whole)
+    data[at] ^= 1 << rng.randrange(8)
+    path.write_bytes(data if i % 2 else whole[:at])
+    step, state = found(opened(tmp_path), mesh)
+    assert step == 2 and bits(state) == bits(state_of(2, mesh)), (i, at)
+    # It was noted that the run goes on from step 2: undone, for the next.
+    note = tmp_path / 'w' / emergency.NOTE
+    told = json.loads(note.read_text())
+    told['starts'] = {k: 4 for k in told['starts']}
+    note.write_text(json.dumps(told))
+  path.write_bytes(whole)
+  assert found(opened(tmp_path), mesh)[0] == 4
+
+
+def test_what_was_left_behind_is_never_taken_up(tmp_path):
+  """A start went on from step 2, though 4 had been kept: on a disk that was
+  away then, or with emergency checkpoints switched off.
+  """
+  mesh = sharding.make_mesh((4, 2, 1))
+  first = opened(tmp_path)
+  found(first, mesh)
+  first.save(2, state_of(2, mesh), {'done': 2})
+  first.wait()
+  keep(first, mesh, 4)
+  (tmp_path / 'disk').rename(tmp_path / 'away')
+  assert found(opened(tmp_path), mesh)[0] == 2
+  (tmp_path / 'disk').rename(tmp_path / 'new')
+  (tmp_path / 'away').rename(tmp_path / 'disk')
+  assert found(opened(tmp_path), mesh)[0] == 2
+  second = opened(tmp_path)
+  found(second, mesh)
+  keep(second, mesh, 4)
+  emergency.disown(epath.Path(tmp_path / 'w'))
+  assert found(opened(tmp_path), mesh)[0] == 2
+
+
+def test_a_newer_checkpoint_of_the_workdir_comes_first(tmp_path):
+  mesh = sharding.make_mesh((4, 2, 1))
+  first = opened(tmp_path)
+  found(first, mesh)
+  keep(first, mesh, 2, 4)
+  for step in (3, 6):
+    first.save(step, state_of(step, mesh), {'done': step})
+  first.wait()
+  assert found(opened(tmp_path), mesh)[0] == 6
+  # Where it is damaged, what lies between it and the one before.
+  note = tmp_path / 'w' / emergency.NOTE
+  (tmp_path / 'w/checkpoints/6/record/metadata').write_text('{}')
+  assert found(opened(tmp_path), mesh)[0] == 4
+  assert json.loads(note.read_text())['starts']
+
+
+def test_two_are_kept_and_a_full_disk_stops_nothing(
+  tmp_path, monkeypatch, caplog
+):
+  mesh = sharding.make_mesh((4, 2, 1))
+  first = opened(tmp_path)
+  found(first, mesh)
+  keep(first, mesh, 2)
+  keep(first, mesh, 4)
+  keep(first, mesh, 6)
+  assert [p.name for p in files(tmp_path)] == ['4.0.1', '6.0.1']
+
+  def full(*_):
+    raise OSError(28, 'No space left on device')
+
+  with monkeypatch.context() as m:
+    m.setattr(pieces, 'write', full)
+    keep(first, mesh, 8, 10)
+  assert caplog.text.count('could not be kept: [Errno 28] No space left') == 1
+  assert found(opened(tmp_path), mesh)[0] == 6
+
+
+@pytest.mark.parametrize(
+  'folder, words',
+  [
+    ('$NOWHERE_AT_ALL/x', 'NOWHERE_AT_ALL.*not in the environment'),
+    ('/proc/nowhere', r'checkpoint\.emergency_dir: /proc/nowhere.*cannot be'),
+  ],
+)
+def test_a_folder_that_cannot_be_used_is_named(tmp_path, folder, words):
+  with pytest.raises((ValueError, OSError), match=words):
+    emergency.Emergency(epath.Path(tmp_path), 2, folder)
+
+
+@pytest.fixture
+def served(tmp_path, monkeypatch):
+  """This process as number 0, which serves `there`; asked as if by another."""
+  state = types.SimpleNamespace(coordinator_address='localhost:1')
+  monkeypatch.setattr(service, 'state', lambda: state)
+  monkeypatch.setattr(hosts, 'gather', lambda value: [value])
+  made = parcels.Parcels(tmp_path / 'there')
+  yield made
+  made.close()
+
+
+def test_hosts_give_each_other_files(served, tmp_path):
+  name, data = 'ab12/4.0.2', random.Random(0).randbytes(3 << 20)
+  here = tmp_path / 'here' / name
+  here.parent.mkdir(parents=True)
+  here.write_bytes(data)
+  there, served._folder = tmp_path / 'there' / name, tmp_path / 'here'
+  served.put(0, name)
+  assert there.read_bytes() == data
+  assert served.read(0, name, 5, 1000) == data[5:1005]
+  served.put(0, name)  # it is there: not sent again
+  with pytest.raises(OSError, match='process 0: .* has 4 of 10 bytes there'):
+    served.read(0, name, len(data) - 4, 10)
+
+
+@pytest.mark.parametrize(
+  'secret, name, words',
+  [
+    ('', 'ab12/4.0.2', 'not a process of this run'),
+    ('guess', 'ab12/4.0.2', 'not a process of this run'),
+    (None, '../../etc/passwd', 'is no name'),
+    (None, 'ab12/../../x', 'is no name'),
+    (None, '/etc/passwd', 'is no name'),
+  ],
+)
+def test_strangers_and_other_files_are_refused(served, secret, name, words):
+  if secret is not None:
+    served._secret = secret
+  with pytest.raises(OSError, match=words):
+    served.read(0, name, 0, 10)
+
+
+def test_a_copy_that_breaks_off_is_not_kept(served, tmp_path):
+  with served._asked(0, do='put', name='ab12/4.0.2', size=100) as f:
+    assert parcels._heard(f) == {'there': False}
+    f.write(b'half')
+  threads = [t for t in threading.enumerate() if 'process_request' in t.name]
+  for thread in threads:
+    thread.join(10)
+  assert not [p for p in (tmp_path / 'there').rglob('*') if p.is_file()]

@@ -1,0 +1,17 @@
+"""The hardware that recipes state, for tests that hold their plans to it."""
+
+import ast
+import re
+
+from small import ROOT
+
+RECIPES = sorted((ROOT / 'configs').glob('*.py'))
+TOPOLOGY = re.compile(r'\b(?:v4|v5e|v5p|v6e|tpu7x):\d+(?:x\d+)+\b')
+
+
+def stated(path) -> list[str]:
+  """The topologies that a recipe's line `Hardware: ...` names."""
+  text = ast.get_docstring(ast.parse(path.read_text()))
+  found = [p for p in text.split('\n\n') if p.startswith('Hardware: ')]
+  assert len(found) == 1, f'{path.name}: one paragraph begins with Hardware:'
+  return TOPOLOGY.findall(found[0])

@@ -1,0 +1,44 @@
+"""Environments for tests of runs: one that misbehaves, one that keeps count."""
+
+import os
+import signal
+import subprocess
+import time
+import zlib
+
+WAYS = 'hang fork leave flood binary crash raise exit big ask'.split()
+
+
+def step(text, example, state):
+  """Misbehaves by what was said, and not at all when that is even."""
+  turn = state or 0
+  number = zlib.crc32(f'{text}/{example["prompt"]}/{turn}'.encode())
+  way = WAYS[number // 2 % len(WAYS)] if number % 2 else 'ask'
+  if way == 'hang':
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(1000)
+  elif way == 'fork' and os.fork() == 0:
+    return '9', turn + 1, 100.0  # answers as well
+  elif way == 'leave':
+    subprocess.Popen(['sleep', '1000'], start_new_session=True)
+  elif way == 'flood':
+    return '1' * 10**9, turn + 1, 0.0
+  elif way == 'binary':
+    return bytes(range(255, -1, -1)) * 40 + b'#7', turn + 1, 0.0
+  elif way == 'crash':
+    os.kill(os.getpid(), signal.SIGSEGV)
+  elif way == 'raise':
+    raise RuntimeError('\ud800 #7 =')
+  elif way == 'exit':
+    raise SystemExit(0)
+  elif way == 'big':
+    return '2', 'x' * 10**8, 0.0
+  done = turn >= 2
+  return None if done else f'{number % 97}=#', turn + 1, number % 5 * 0.1
+
+
+class Slow:
+  """Never ready."""
+
+  def __init__(self):
+    time.sleep(1000)

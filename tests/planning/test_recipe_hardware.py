@@ -1,0 +1,92 @@
+"""The hardware that a recipe's docstring states is what its plan accepts: here
+by arithmetic that no program can undercut, in `tests/tpu/test_hardware.py` by
+the compiler.
+"""
+
+import math
+
+import jax.numpy as jnp
+import pytest
+from hardware import RECIPES, stated
+from jax.sharding import AbstractMesh, AxisType
+from small import ROOT, load_recipe
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.models import spec
+from jaxrl_reason.planning import abstract, described, phases, search
+from jaxrl_reason.run import chips
+
+
+def planned(path):
+  """The config of a recipe as a plan can take it."""
+  # A plan counts the tokens of one completion.
+  return search.changed(load_recipe(path).get_config(), rl__turns__env='')
+
+
+def mesh_of(shape, topology: str) -> AbstractMesh:
+  n = math.prod(chips.torus_of(topology))
+  n *= 2 if topology.startswith('tpu7x') else 1  # devices of a chip
+  sizes = [*shape, 1][:4]
+  rest = n // math.prod(x for x in sizes if x != -1)
+  sizes = [rest if x == -1 else x for x in sizes]
+  assert math.prod(sizes) == n, f'mesh {sizes} on {topology}'
+  return AbstractMesh(
+    tuple(sizes), sharding.AXES, axis_types=(AxisType.Auto,) * 4
+  )
+
+
+def least_bytes(config, mesh) -> dict[str, float]:
+  """Bytes of a device that decoding and training cannot do without."""
+  parts = abstract.shapes(config, mesh)
+  c, d, r = parts.shape, config.data, config.rl
+  shards, tensor = sharding.row_shards(mesh), mesh.shape['tensor']
+  number = jnp.dtype(config.model.dtype).itemsize
+  made = {p.name: p for p in phases.phases(config, parts)}
+  state = max(described.on_chip(p.state) for p in made.values())
+  weights = trees.n_params(spec.abstract(parts.model.specs)) * number / tensor
+  grid = phases.evaluation_grid(config, mesh)
+  kept = 2 * c.layers * c.kv_heads * c.head_dim * number / tensor / shards
+
+  def decoding(prompts, rows):
+    room = config_lib.prompt_room(config)
+    cache = kept * (prompts * room + rows * d.completion_len)
+    return state + (0 if any(c.layer_windows) else cache) + weights
+
+  out = {phases.EVALUATE: decoding(grid.b, grid.b * grid.s)}
+  if 'rl' not in config.stages:
+    return out
+  n = r.prompts // (r.parts if r.path == 'host' else 1)
+  out['generate'] = decoding(n, n * (r.slots or r.samples))
+  rows = r.prompts * r.samples / r.minibatches / r.micro_batches / shards
+  saved = c.width  # of a token and layer: what a layer begins with
+  if config.model.remat == 'dots':
+    heads = (c.heads + 2 * c.kv_heads) * c.head_dim
+    saved += (heads + 2 * c.mlp) / tensor + 2 * c.width
+  if config.model.remat == 'none':
+    saved *= 2
+  tokens = rows * (config_lib.prompt_room(config) + d.completion_len)
+  logits = 4 * rows * (r.logprob_chunk or 1) * c.vocab / tensor
+  out['update'] = state + tokens * saved * c.layers * number + logits
+  return out
+
+
+@pytest.mark.parametrize('path', RECIPES, ids=lambda p: p.stem)
+def test_a_recipe_states_chips_that_can_hold_it(path):
+  found, config = stated(path), planned(path)
+  assert found, f'{path.name}: its line Hardware: names no topology'
+  for topology in found:
+    has = chips.chip_of(topology).hbm
+    for phase, needs in least_bytes(
+      config, mesh_of(config.mesh, topology)
+    ).items():
+      gib = f'{needs / chips.GIB:.1f} of {has / chips.GIB:.1f} GiB'
+      assert needs < has, f'{path.name}, {topology}: {phase} needs {gib}'
+
+
+def test_what_was_stated_before_is_refused():
+  """One chip with 24 GB: the update saves 21 GB of products alone."""
+  config = planned(ROOT / 'configs' / 'lora_gsm8k_gemma3_1b.py')
+  config = search.changed(config, model__remat='dots', rl__micro_batches=8)
+  needs = least_bytes(config, mesh_of((-1, 1, 1), 'v6e:1x1'))
+  assert needs['update'] > 24e9

@@ -1,0 +1,290 @@
+"""Episodes whose environment is Python: the same as inside the program,
+whatever the times of the tools."""
+
+import concurrent.futures
+import dataclasses
+import itertools
+import random
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import small_model
+from test_turns import gaps
+
+from jaxrl_reason import envs, sharding
+from jaxrl_reason.base import Prompts
+from jaxrl_reason.data import tokenizers
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rewards.verdict import Verdict, judge
+from jaxrl_reason.rollouts import episode, hosted, turns
+from jaxrl_reason.tools import Answer, calculator, serve
+
+B, G, P, C, MOST = 4, 6, 4, 44, 4
+TOKENIZER = tokenizers.CharTokenizer('0123456789*=<>-r erostyngadixz')
+LIMITS = dict(most=MOST, tokens=12, observation=9, chunk=0, weight=0.5)
+STOP = jnp.array([1, -1])
+KEY = jax.random.key(3)
+HOT = 2.0  # tokens of all kinds, calls among them
+
+
+class Threads:
+  """A pool of threads, each with a delay of its own."""
+
+  def __init__(self, env, delays=None):
+    self.server = serve.Server(env, 1000, own=True)
+    self.delays, self.calls = delays, 0
+    self.lock = threading.Lock()
+    self.pool = concurrent.futures.ThreadPoolExecutor(64)
+
+  def submit(self, cases):
+    def run():
+      if self.delays:
+        time.sleep(self.delays())
+      with self.lock:
+        self.calls += 1
+        return [judge(self.server, *case) for case in cases]
+
+    return self.pool.submit(run)
+
+
+def prompts():
+  tokens = jax.random.randint(jax.random.key(0), (B, P), 2, 14)
+  valid = np.arange(P) >= P - np.array([[3], [2], [1], [4]])
+  return Prompts(tokens, jnp.asarray(valid), jnp.arange(B), {})
+
+
+def model_of(**shape):
+  return small_model(vocab=32, **shape)
+
+
+def in_the_graph(model, params, **static):
+  how = turns.make(envs.ENVS['calculator'], TOKENIZER, **LIMITS)
+  asked = prompts()
+  f = jax.jit(
+    lambda params: turns.generate(
+      how, model, params, asked.tokens, asked.valid, {}, KEY,
+      Sampling.make(HOT), STOP, n_samples=G, max_new=C, **static,
+    )
+  )  # fmt: skip
+  return f(params)
+
+
+def on_the_host(model, params, env=calculator.step, delays=None, **static):
+  limits = hosted_limits()
+  write = hosted.Writer(TOKENIZER.encode_data, room=LIMITS['observation'])
+  player = hosted.Player(
+    limits, model, n_samples=G, max_new=C, pool=Threads(env, delays),
+    write=write, decode=TOKENIZER.decode, **dict(burst=3) | static,
+  )  # fmt: skip
+  asked, ids = prompts(), np.arange(B * G, dtype=np.int32)
+  examples = [{'id': i} for i in range(B)]
+  out = player(
+    params,
+    asked.tokens,
+    asked.valid,
+    examples,
+    KEY,
+    Sampling.make(HOT),
+    STOP,
+    ids,
+  )
+  return out, player
+
+
+def hosted_limits():
+  stops = turns.automaton([b'='], TOKENIZER.token_bytes())
+  return episode.Limits(**LIMITS, stops=stops)
+
+
+def assert_same(got, want, exact):
+  for name in ('tokens', 'sampled', 'turn', 'length', 'truncated'):
+    np.testing.assert_array_equal(
+      getattr(got, name), getattr(want, name), err_msg=name
+    )
+  for name in ('malformed', 'cut', 'long', 'too_many', 'no_room'):
+    np.testing.assert_array_equal(
+      got.episode.events[name], want.episode.events[name], err_msg=name
+    )
+  np.testing.assert_array_equal(got.episode.done, want.episode.done)
+  np.testing.assert_allclose(got.episode.reward, want.episode.reward, atol=1e-7)
+  if exact:
+    np.testing.assert_array_equal(got.logp, want.logp)
+  else:
+    np.testing.assert_allclose(got.logp, want.logp, atol=1e-5)
+
+
+SHAPES = {
+  'plain': {},
+  'windows': dict(windows=(3, 0, 5), attention_cap=2.0),
+  'experts': dict(experts=4, experts_per_token=2, bias=False),
+  'int8': dict(cache_dtype='int8'),
+}
+
+
+@pytest.mark.parametrize(
+  'name', [*list(SHAPES)[:3], pytest.param('int8', marks=pytest.mark.slow)]
+)
+def test_the_host_plays_what_the_graph_does(name):
+  """The same trajectories of the same seeds; the trainer's log-probs; and the
+  times of tools change nothing, not a bit."""
+  _, model, params = model_of(**SHAPES[name])
+  static = dict(routes=True) if name == 'experts' else {}
+  want = in_the_graph(model, params, **static)
+  assert len(set(np.isfinite(want.episode.reward).sum(1).tolist())) > 1
+  assert int(want.episode.events['malformed'].sum()) > 3
+  calm, _ = on_the_host(model, params, **static)
+  assert_same(calm, want, exact=False)
+  noise = random.Random(0)
+  hasty, player = on_the_host(
+    model, params, delays=lambda: noise.random() * 0.05, **static
+  )
+  assert_same(hasty, calm, exact=True)
+  spent = player.take_spent()
+  assert spent['tools_wait_s'] > 0 and spent['turns_decode_s'] > 0
+  if name == 'experts':
+    np.testing.assert_array_equal(calm.routes, want.routes)
+  if name != 'int8':
+    rows = dataclasses.replace(calm, policy_logp=None)
+    assert gaps_of(model, params, rows).max() < 1e-5
+
+
+def gaps_of(model, params, out):
+  import test_turns
+
+  kept = test_turns.prompts, test_turns.P
+  test_turns.prompts, test_turns.P = prompts, P
+  try:
+    return gaps(model, params, out, dict(temperature=HOT))
+  finally:
+    test_turns.prompts, test_turns.P = kept
+
+
+def test_eight_devices_play_what_one_does():
+  _, model, params = model_of(kv_heads=4, tied=False)
+  want, _ = on_the_host(model, params)
+  with jax.set_mesh(sharding.make_mesh((2, 2, 2))):
+    got, _ = on_the_host(model, params)
+  assert_same(got, want, exact=False)
+
+
+def test_a_row_waits_for_its_own_tool_alone():
+  """While one tool takes its time, the other rows come to their ends."""
+  _, model, params = model_of()
+  free, done = threading.Event(), []
+
+  def env(text, example, state):
+    turn = state or 0
+    if example['id'] == 0 and not turn:
+      assert free.wait(20)
+    elif example['id'] > 0:
+      done.append(turn)
+      if len(done) >= 3 * (B - 1) * G:  # of the others, three turns each
+        free.set()
+    return Answer('1', turn + 1)
+
+  class Many(Threads):
+    def submit(self, cases):
+      def run():
+        return [judge(self.server, *case) for case in cases]
+
+      return self.pool.submit(run)
+
+  limits = hosted_limits()
+  write = hosted.Writer(TOKENIZER.encode_data, room=9)
+  player = hosted.Player(
+    limits, model, n_samples=G, max_new=C, pool=Many(env), write=write,
+    decode=TOKENIZER.decode, burst=3,
+  )  # fmt: skip
+  asked, ids = prompts(), np.arange(B * G, dtype=np.int32)
+  out = player(
+    params, asked.tokens, asked.valid, [{'id': i} for i in range(B)], KEY,
+    Sampling.make(HOT), STOP, ids,
+  )  # fmt: skip
+  assert free.is_set() and not np.asarray(out.episode.events['failed']).any()
+
+
+def test_what_fails_is_text_and_counted():
+  """A tool that raises, overruns or answers too much; what it says is data."""
+  _, model, params = model_of()
+
+  class Failing(Threads):
+    def submit(self, cases):
+      (_, case), future = cases[0], concurrent.futures.Future()
+      kind = case['example']['id']
+      replies = [
+        Verdict(0.0, 'timeout'),
+        Verdict(0.0, 'error', detail='the worker died (signal 9)'),
+        serve.Reply(0.0, observation='12=<<' * 1000, event='unknown'),
+        serve.Reply(0.25, observation='=\x00\ufffd<<1=', event=''),
+      ]
+      future.set_result([replies[kind]])
+      return future
+
+  player = hosted.Player(
+    hosted_limits(), model, n_samples=G, max_new=C, pool=Failing(None),
+    write=hosted.Writer(TOKENIZER.encode_data, room=9),
+    decode=TOKENIZER.decode, burst=3,
+  )  # fmt: skip
+  asked, ids = prompts(), np.arange(B * G, dtype=np.int32)
+  out = player(
+    params, asked.tokens, asked.valid, [{'id': i} for i in range(B)], KEY,
+    Sampling.make(HOT), STOP, ids,
+  )  # fmt: skip
+  by_kind = {
+    k: np.asarray(x).reshape(B, G).sum(1) for k, x in out.episode.events.items()
+  }
+  for i, kind in enumerate(('timeout', 'failed', 'unknown')):
+    others = [by_kind[kind][j] for j in range(B) if j != i]
+    assert by_kind[kind][i] >= G and not any(others), kind
+  assert by_kind['cut'][2] > 0 and not by_kind['cut'][3]
+  tokens, own = np.asarray(out.tokens), np.asarray(out.sampled)
+  turn = np.asarray(out.turn)
+  for row in range(B * G):
+    for i in range(1, turn[row].max() + 1):
+      there = (turn[row] == i) & ~own[row]
+      said = TOKENIZER.decode(tokens[row][there].tolist())
+      told = ['error: timeout', 'error: the tool failed', '12=<<12=<', '=<<1=']
+      kept = [
+        c for c in told[row // G] if c in TOKENIZER.alphabet
+      ]  # what has no token is left out
+      assert said in ('', ''.join(kept)[:9]), (row, i, said)
+  reward = np.asarray(out.episode.reward).reshape(B, -1)
+  assert np.nanmax(reward[3]) == 0.125 and not np.nansum(reward[:3])
+
+
+def test_the_twin_is_the_calculator():
+  """Byte for byte, on calls of all kinds."""
+  env, rng = envs.ENVS['calculator'], np.random.default_rng(0)
+  alphabet = list('0123456789-+*/<<=')
+  numbers = itertools.product((-17, 5, 10**17), '+-*/', (3, 0, -4))
+  texts = [f'<<{a}{op}{b}=' for a, op, b in numbers]
+  sizes = rng.integers(1, 12, 300)
+  texts += [''.join(rng.choice(alphabet, n)) for n in sizes]
+  texts += [
+    '<<' + '9' * 19 + '*1=',
+    'x' * 60,
+    'x' * 60 + '=',
+    '#12',
+    '=',
+    '<<=',
+  ]
+  width = env.width
+  rows = np.zeros((len(texts), width), np.uint8)
+  for i, text in enumerate(texts):
+    data = text.encode()[:width]
+    rows[i, : len(data)] = np.frombuffer(data, np.uint8)
+  lengths = np.array([len(t) for t in texts])
+  said = jax.jit(jax.vmap(env.step, (None, 0, 0)))((), rows, lengths)
+  for i, text in enumerate(texts):
+    answer = calculator.step(text, {}, None)
+    assert (answer.observation is None) == bool(said.done[i]), text
+    assert np.float32(answer.reward) == said.reward[i], text
+    assert (answer.event == 'malformed') == bool(said.malformed[i]), text
+    if answer.observation is not None:
+      n = int(said.length[i])
+      want = bytes(np.asarray(said.observation[i])[:n]).decode()
+      assert answer.observation == want, text

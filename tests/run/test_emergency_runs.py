@@ -1,0 +1,126 @@
+"""Emergency checkpoints of real processes, killed: the run goes on from its
+last steps, bit for bit, though a host has lost its disk; and where they are
+damaged, from the checkpoint of the workdir. Each process has a folder of its
+own that stands for its host's disk.
+"""
+
+import re
+import shutil
+import types
+
+import pytest
+from test_hosts import (
+  FUSED,
+  assert_same_numbers,
+  content,
+  env,  # noqa: F401
+  finish,
+  start_signalled,
+  start_worker,
+)
+
+NEAR = FUSED | {
+  'mesh': (1, -1, 1),  # weights over all processes, however many there are
+  'rl.steps': 16,
+  'log_every': 4,  # two dispatches: emergency checkpoints lie between as well
+  'eval.every': 16,
+  'checkpoint.every': 8,
+  'checkpoint.emergency_every': 2,
+}
+
+
+def keys(disks, **changes):
+  return NEAR | {'checkpoint.emergency_dir': f'{disks}/$DISK'} | changes
+
+
+def files_of(disk, owner):
+  return sorted(disk.rglob(f'*.{owner}.2'))
+
+
+def cut(paths):
+  for path in paths:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size - 9])
+
+
+def resumed(log) -> tuple[int, bool]:
+  """(step, whether of an emergency checkpoint) of the runs of one process."""
+  found = re.findall(r'Resuming at step (\d+)(, of an emergency)?', log)
+  return [(int(step), bool(near)) for step, near in found]
+
+
+@pytest.fixture(scope='module')
+def pod(env, tmp_path_factory):  # noqa: F811
+  """One run of two processes that is killed, and all that goes on from it."""
+  at = tmp_path_factory.mktemp('near')
+  first, disks = at / 'killed', at / 'disks'
+  killed = start_signalled(env, first, 2, 1, 'SIGKILL@12', keys(disks))
+  finish(killed, first, codes=(1, -9))
+  for name in ('lost', 'mixed', 'torn', 'alone'):
+    shutil.copytree(first, at / name)
+    shutil.copytree(disks, at / f'disks_{name}')
+  shutil.rmtree(at / 'disks_lost' / 'disk_1')
+  shutil.rmtree(at / 'disks_alone' / 'disk_1')  # its host is gone as well
+  # Number 0 reads what number 1 keeps of it, and the other way round.
+  for i in (0, 1):
+    cut(files_of(at / 'disks_mixed' / f'disk_{i}', i))
+    cut(files_of(at / 'disks_torn' / f'disk_{i}', 1))
+  out = types.SimpleNamespace(at=at)
+  runs = [(at / 'whole', keys(at / 'disks_whole')), (first, keys(disks))]
+  for name in ('lost', 'mixed', 'torn'):
+    runs.append((at / name, keys(at / f'disks_{name}')))
+  two = start_worker(env, at / 'two', 2, runs)
+  runs = [(at / 'alone', keys(at / 'disks_alone'))]
+  one = start_worker(env, at / 'one', 1, runs)
+  out.two, out.one = finish(two, at / 'two'), finish(one, at / 'one')
+  return out
+
+
+def test_two_copies_of_the_last_steps_are_on_the_disks(pod):
+  for i in (0, 1):
+    disk = pod.at / 'disks_torn' / f'disk_{i}'
+    for owner in (0, 1):
+      assert files_of(disk, owner), (i, owner)
+  # What has ended leaves nothing behind.
+  assert not [p for p in (pod.at / 'disks').rglob('*') if p.is_file()]
+
+
+@pytest.mark.parametrize('name', ['killed', 'lost', 'mixed', 'torn'])
+def test_the_restart_is_exact(pod, name):
+  assert content(pod.at / name) == content(pod.at / 'whole')
+
+
+def test_it_goes_on_from_the_newest_that_is_whole(pod):
+  *near, last = resumed(pod.two[0])
+  # Killed as step 12 was being written: that one, or the one before.
+  assert [n in ((10, True), (12, True)) for n in near] == [True] * 3
+  assert last == (8, False)
+  said = 'is not used: no host has part 1 of 2 undamaged'
+  assert said in pod.two[0] and 'it has been cut off' in pod.two[0]
+
+
+def test_the_processes_that_are_left_go_on_by_the_same_command(pod):
+  ((step, near),) = resumed(pod.one[0])
+  assert step in (10, 12) and near
+  assert_same_numbers(content(pod.at / 'alone'), content(pod.at / 'whole'))
+
+
+@pytest.mark.slow
+def test_a_slice_lost_of_two(env, tmp_path):  # noqa: F811
+  """Two processes stand for a slice: rows and copies of the weights over the
+  slices, the weights split within. A slice goes, with its hosts' disks.
+  """
+  disks, workdir = tmp_path / 'disks', tmp_path / 'run'
+  changes = keys(disks, mesh=(-1, 2, 1))
+  four = start_signalled(env, workdir, 4, 2, 'SIGKILL@12', changes)
+  finish(four, workdir, codes=(1, -9))
+  for i in (2, 3):
+    shutil.rmtree(disks / f'disk_{i}')
+  two = start_signalled(env, workdir, 2, 0, 'SIGKILL@-1', changes)
+  log = finish(two, workdir)[0]
+  ((step, near),) = resumed(log)
+  assert step in (10, 12) and near
+  whole = tmp_path / 'whole'
+  elsewhere = keys(tmp_path / 'others', mesh=(-1, 2, 1))
+  four = start_signalled(env, whole, 4, 0, 'SIGKILL@-1', elsewhere)
+  finish(four, whole)
+  assert_same_numbers(content(workdir), content(whole))

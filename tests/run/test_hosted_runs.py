@@ -1,0 +1,210 @@
+"""Runs whose environment is Python: as inside the program, under hostile tools,
+killed and resumed.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+from test_turn_runs import lines, recipe
+
+from jaxrl_reason.run import config_checks, train
+
+HOSTILE = pathlib.Path(__file__).parents[1] / 'hostile_env.py'
+NOWHERE = {'tool': 'search', 'args': {'folder': '/none'}}
+
+
+def hosted(**turns):
+  c = recipe(path='host', steps_per_dispatch=1)
+  c.rl.turns.update(workers=2, timeout_s=5.0)
+  c.rl.turns.update(turns)
+  return c
+
+
+def told(workdir):
+  """Lines of the rl stage without what the clock says."""
+  clocks = ('perf/', 'pool/', 'tools/')
+  return [
+    {k: v for k, v in line.items() if not k.startswith(clocks)}
+    for line in lines(workdir)
+    if 'train/turns/mean' in line
+  ]
+
+
+def test_a_run_on_the_host_learns_what_the_fused_one_does(tmp_path):
+  """Metrics, samples and evaluations of both are alike."""
+  fused = recipe(steps_per_dispatch=1)
+  train.run(fused, tmp_path / 'fused')
+  train.run(hosted(), tmp_path / 'host')
+  want, got = told(tmp_path / 'fused'), told(tmp_path / 'host')
+  assert len(want) == len(got) > 1
+  for a, b in zip(want, got):
+    shared = [
+      k for k in a if k in b and k.startswith(('train/turns', 'train/reward'))
+    ]
+    assert {'train/turns/malformed', 'train/reward/env'} <= {*shared}
+    for k in shared:
+      np.testing.assert_allclose(b[k], a[k], rtol=1e-4, atol=1e-5, err_msg=k)
+    assert b['train/turns/timeout'] == b['train/turns/failed'] == 0
+  evals = [
+    [x['eval/heldout/pass@1'] for x in lines(d) if 'eval/heldout/pass@1' in x]
+    for d in (tmp_path / 'fused', tmp_path / 'host')
+  ]
+  assert evals[0] == evals[1]
+
+
+def hostile(**changes):
+  c = hosted(env=f'{HOSTILE}:step', timeout_s=1.0, workers=4, most=3)
+  c.rl.turns.stops = ('=',)
+  c.rl.update(steps=2, prompts=8, samples=2)
+  c.rl.update(changes)
+  c.sft.steps, c.eval.problems = 2, 4
+  return c
+
+
+def test_hostile_tools_lose_nothing(tmp_path):
+  """Every row comes to its end, all that happens is counted, in bounded time;
+  what was left running is ended."""
+  before = sleepers()
+  train.run(hostile(), tmp_path / 'run')
+  last = told(tmp_path / 'run')[-1]
+  counts = {k: last[f'train/turns/{k}'] for k in ('timeout', 'failed', 'cut')}
+  assert counts['timeout'] > 0 and counts['failed'] > 0, counts
+  assert np.isfinite(last['train/loss'])
+  # A fork's answer counts for nothing, nor do an answer's markers.
+  assert last['train/reward/env'] < 2
+  rows = lines(tmp_path / 'run')
+  perf = [x for x in rows if 'tools/timeouts' in x][-1]
+  assert perf['tools/crashes'] > 0 and perf['tools/done'] > 20
+  assert sleepers() <= before
+
+
+def sleepers():
+  """Processes of `sleep 1000` there are."""
+  out = subprocess.run(['pgrep', '-f', 'sleep 1000'], capture_output=True)
+  return {int(x) for x in out.stdout.split()}
+
+
+def test_what_a_killed_run_goes_on_with_is_the_same(tmp_path):
+  """Through the command line: killed between two saves, and uninterrupted."""
+  script = tmp_path / 'recipe.py'
+  root = pathlib.Path(__file__).parents[1]
+  script.write_text(
+    'import sys\n'
+    f'sys.path[:0] = [{str(root)!r}, {str(root / "run")!r}]\n'
+    'import test_hosted_runs\n'
+    'def get_config():\n'
+    '  c = test_hosted_runs.hosted()\n'
+    '  c.rl.steps, c.checkpoint.every = 40, 2\n'
+    '  return c\n'
+  )
+
+  def start(workdir):
+    command = [sys.executable, '-m', 'jaxrl_reason.main']
+    command += [f'--config={script}', f'--workdir={tmp_path / workdir}']
+    return subprocess.Popen(command, env={**os.environ})
+
+  run = start('parts')
+  metrics = tmp_path / 'parts' / 'metrics.jsonl'
+  end = time.monotonic() + 240
+  while time.monotonic() < end:
+    if metrics.exists() and len(told(tmp_path / 'parts')) >= 4:
+      break
+    time.sleep(0.02)
+  os.kill(run.pid, signal.SIGKILL)
+  run.wait()
+  assert start('parts').wait() == 0
+  assert start('whole').wait() == 0
+  assert told(tmp_path / 'parts') == told(tmp_path / 'whole')
+  assert len(told(tmp_path / 'whole')) == 20
+
+
+test_what_a_killed_run_goes_on_with_is_the_same = pytest.mark.slow(
+  test_what_a_killed_run_goes_on_with_is_the_same
+)
+
+
+def test_a_run_that_goes_on_is_the_same(tmp_path):
+  whole, half = hosted(), hosted()
+  half.rl.steps = 2
+  train.run(whole, tmp_path / 'whole')
+  train.run(half, tmp_path / 'parts')
+  train.run(whole, tmp_path / 'parts')
+  want, got = told(tmp_path / 'whole'), told(tmp_path / 'parts')
+  assert got[-1] == want[-1]
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'turns.env': 'abacus'}, "rl.turns.env='abacus': with rl.path"),
+    ({'staleness': 1, 'old_logp': 'sampler'}, 'rl.staleness=1: with'),
+    ({'turns.calls': 'morse'}, "rl.turns.calls='morse': choose tags"),
+    ({'turns.env': 'tools'}, "needs one at least: name={'tool'"),
+    ({'turns.tools': {'s': {'tool': 'search'}}}, "are those of env='tools'"),
+    (
+      {'turns.env': 'tools', 'turns.tools': {'s': {'tol': 'search'}}},
+      "rl.turns.tools.s: is {'tool'",
+    ),
+    (
+      {'turns.env': 'tools', 'turns.tools': {'s': {'tool': 'seek'}}},
+      "rl.turns.tools.s.tool='seek': choose calculate",
+    ),
+    ({'turns.workers': 0}, 'rl.turns.workers=0: must be a whole number'),
+    ({'turns.timeout_s': 0.0}, 'rl.turns.timeout_s=0.0: must be a number'),
+    ({'path': 'fused', 'turns.stops': ('=',)}, 'rl.turns.stops: read with'),
+    ({'algorithm': 'remax'}, "rl.algorithm='remax' reads greedy completions"),
+  ],
+)
+def test_what_does_not_go_together_is_refused(change, words):
+  c = hosted()
+  with c.rl.unlocked():
+    for key, value in change.items():
+      section, _, name = key.rpartition('.')
+      place = c.rl[section] if section else c.rl
+      if isinstance(value, dict):
+        place[name].update(value)
+      else:
+        place[name] = value
+  with pytest.raises(ValueError) as e:
+    config_checks.check(c, 1)
+  assert words in str(e.value), str(e.value)
+
+
+@pytest.mark.parametrize(
+  'turns, words',
+  [
+    (dict(env='nowhere.py:step'), "reward 'nowhere.py:step': FileNotFound"),
+    (dict(env=f'{HOSTILE}:Slow', start_s=1.0), 'not ready after 1 s'),
+    (dict(env='tools', tools={'s': NOWHERE}), '/none has no documents'),
+    (dict(env='jaxrl_reason.tools:is_known'), 'is_known() takes 1 positional'),
+  ],
+)  # fmt: skip
+def test_an_environment_that_cannot_start_is_refused(tmp_path, turns, words):
+  """Before anything is compiled."""
+  tools = turns.pop('tools', {})
+  c = hosted(**turns)
+  c.rl.turns.tools.update(tools)
+  with pytest.raises(ValueError, match='rl.turns.env=') as e:
+    train.run(c, tmp_path / 'run')
+  assert words in str(e.value), str(e.value)
+
+
+def test_rollouts_on_disk_tell_turns(tmp_path):
+  c = hosted()
+  c.rollouts.every = 2
+  train.run(c, tmp_path / 'run')
+  rows = [
+    json.loads(line)
+    for path in (tmp_path / 'run' / 'rollouts').glob('*.jsonl')
+    for line in path.read_text().splitlines()
+  ]
+  assert rows and any('turn' in str(row) for row in rows)
+  assert jax.process_count() == 1

@@ -1,0 +1,255 @@
+"""A prompt computed once for its samples changes what is computed, not what
+comes out.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+import test_algorithms as algorithms
+from small import small_model
+
+from jaxrl_reason import losses, sharding
+from jaxrl_reason.base import Rows
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import adapters, logprobs, shared
+from jaxrl_reason.models.adapters import frozen, lora
+from jaxrl_reason.run.config_checks import COMPUTED
+from jaxrl_reason.update import packing
+from jaxrl_reason.update import step as step_lib
+
+NEUTRAL = Sampling.make()
+N, T = L.B * L.G, L.P + L.C
+SHARED = packing.Shared(L.P, 1, L.G, L.B)
+
+
+def slow(case):
+  return pytest.param(case, marks=pytest.mark.slow)
+
+
+@pytest.fixture(scope='module')
+def batch():
+  """Lengths 1 to C, few of them long."""
+  batch = L.rollout_batch(L.learner())
+  lengths = jnp.array([1, 2, 1, 3, 2, 1, 2, 5, 8, 1, 2, 3, 1, 1, 2, 4] * 2)
+  short = jnp.arange(T) < L.P + lengths[:, None]
+  return batch.replace(valid=batch.valid & short, mask=batch.mask & short)
+
+
+def gradient(learner, batch, params=None):
+  """(gradient, metrics) of a minibatch, log-probs of the loss among them."""
+  params = L.model_and_params()[1] if params is None else params
+
+  def f(batch):
+    adv = step_lib.advantages(learner, batch)
+    return step_lib.gradients(learner, params, batch, adv, NEUTRAL)
+
+  return jax.jit(f)(batch)
+
+
+def check(plain, batch, how=SHARED, params=None):
+  """The same gradient and metrics with each prompt once."""
+  got = gradient(dataclasses.replace(plain, packing=how), batch, params)
+  L.assert_close(got, gradient(plain, batch, params), rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize('micro_batches', [slow(1), 2, slow(4), 16])
+def test_gradients_equal_those_of_rows_apart(batch, micro_batches):
+  """Parts of whole groups, and of half of one."""
+  check(L.learner(micro_batches=micro_batches), batch)
+
+
+def test_updates_equal_those_of_rows_apart(batch):
+  """Two minibatches, which mix the groups: reference, old log-probs, loss,
+  gradient and metrics.
+  """
+  settings = {'kl_coef': 0.1, 'entropy_coef': 0.01}
+  plain = L.learner(settings, minibatches=2, logprob_chunk=3)
+  mixed = dataclasses.replace(SHARED, shuffled=True)
+
+  def update(how):
+    learner = dataclasses.replace(plain, packing=how)
+    f = functools.partial(step_lib.update, learner)
+    return jax.jit(f)(L.state(learner), batch, NEUTRAL, L.ROOT)
+
+  L.assert_close(update(mixed), update(None))
+
+
+# One of the presets of every set of arrays that losses read; the others' update
+# differs from theirs in what it does with log-probs only.
+READERS = {losses.resolve({'name': k}).needs: k for k in losses.PRESETS}
+MET = {k for needs, k in READERS.items() if needs <= COMPUTED}
+QUICK = {'tbrm'}  # whole logits
+
+
+@pytest.mark.parametrize(
+  'name',
+  [k if k in QUICK else slow(k) for k in sorted(MET | QUICK)],
+)
+def test_presets_equal_those_of_rows_apart(batch, name):
+  """A whole update of two micro-batches, with a critic where one is read."""
+  learner = algorithms.learner(name, micro_batches=2)
+  if 'is_offpolicy' in learner.needs:
+    batch = batch.replace(
+      is_offpolicy=batch.mask & (jnp.arange(N) % 4 == 3)[:, None]
+    )
+  batch = batch.replace(greedy_reward=jnp.ones(N))
+
+  def update(how):
+    f = functools.partial(
+      step_lib.update, dataclasses.replace(learner, packing=how)
+    )
+    return jax.jit(f)(L.state(learner), batch, NEUTRAL, L.ROOT)
+
+  L.assert_close(update(SHARED), update(None))
+
+
+def tail(batch, params, model, how, routes=None, **changes):
+  """Log-probs, entropies and the balance of experts, with the gradient."""
+  heat = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
+
+  @jax.jit
+  def f(params):
+    rows = Rows(batch.tokens, batch.valid, heat, routes)
+
+    def loss(params):
+      out = logprobs.score(
+        model, params, rows, Sampling.make(top_k=5), how, start=L.P, **changes
+      )
+      logp, entropy, balance = out
+      logp, entropy = (jnp.where(batch.mask, x, 0) for x in (logp, entropy))
+      balance = 0.0 if balance is None else balance
+      total = jnp.sum(logp * jnp.cos(jnp.arange(T))) + balance
+      return total + 0.1 * jnp.sum(entropy), (logp, entropy, balance)
+
+    return jax.grad(loss, has_aux=True)(params)
+
+  return f(params)
+
+
+def layout(batch, how=SHARED):
+  (chosen,) = how.options(batch)[1]
+  return chosen(batch)[1]
+
+
+MODELS = {
+  'windows': dict(windows=(0, 5), layers=2, attention_cap=2.0),
+  'narrow window': dict(windows=(3, 3), layers=2),
+  'caps': dict(attention_cap=2.0, logit_cap=3.0),
+  'xla': dict(attention='xla'),
+  'unrolled, remat': dict(scan=False, remat='full'),
+  'sandwich norms': dict(norm_place='sandwich', norm_offset=1.0),
+}
+
+
+@pytest.mark.parametrize(
+  'case', [k if k in ('windows', 'xla') else slow(k) for k in MODELS]
+)
+def test_models_of_every_kind(batch, case):
+  changes = dict(vocab=24) | MODELS[case]
+  _, model, params = small_model(**changes)
+  want = tail(batch, params, model, None)
+  got = tail(batch, params, model, layout(batch))
+  L.assert_close(got, want, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize('replayed', [slow(False), True])
+def test_experts_choose_and_balance_as_for_rows_apart(batch, replayed):
+  """A prompt counts for each of its rows in the load."""
+  _, model, params = small_model(
+    vocab=24, layers=2, experts=4, experts_per_token=2
+  )
+  routes = None
+  if replayed:
+    shape = (L.B, L.G, T, 2, 2)
+    routes = jax.random.randint(jax.random.key(0), shape, 0, 4)
+    routes = routes.at[:, :, : L.P].set(routes[:, :1, : L.P])
+    routes = routes.reshape(N, T, 2, 2)
+  got = tail(batch, params, model, layout(batch), routes)
+  want = tail(batch, params, model, None, routes)
+  L.assert_close(got, want, rtol=1e-4, atol=2e-6)
+
+
+def test_adapters_over_int8_weights(batch):
+  target = dict(frozen_dtype='int8', trainable='lora/.*')
+  model = adapters.attach(L.MODEL, lora=lora.Lora(2, 4.0), **target)
+  params = frozen.init(model.specs, jax.random.key(0))
+  params['lora'] = jax.tree.map(lambda x: x + 0.1, params['lora'])
+  plain = dataclasses.replace(L.learner(), model=model, trainable='lora/.*')
+  check(plain, batch, params=params)
+
+
+@pytest.mark.parametrize(
+  'shape', [slow((8, 1, 1)), slow((1, 2, 2, 2)), (2, 2, 1, 2)]
+)
+def test_meshes_equal_one_device(batch, shape):
+  plain = L.learner(micro_batches=2)
+  want = gradient(plain, batch)
+  mesh = sharding.make_mesh(shape)
+  with jax.set_mesh(mesh):
+    got = gradient(
+      dataclasses.replace(plain, packing=SHARED),
+      sharding.to_global(batch, mesh),
+    )
+  L.assert_close(got, want)
+
+
+def flops(model, params, batch, how) -> float:
+  """Of log-probs and their gradient, as XLA counts the compiled program's."""
+
+  def f(params):
+    rows = Rows(batch.tokens, batch.valid)
+    out = logprobs.score(model, params, rows, NEUTRAL, how, start=L.P)
+    return jnp.sum(jnp.where(batch.mask, out[0], 0))
+
+  return jax.jit(jax.grad(f)).lower(params).compile().cost_analysis()['flops']
+
+
+def test_flops_fall_by_the_prompts_share(batch):
+  """A model of wide layers, whose tokens cost alike wherever they stand."""
+  _, model, params = small_model(
+    vocab=24, width=64, mlp=256, layers=2, scan=False
+  )
+  share = (L.P / L.G + L.C) / (L.P + L.C)
+  once = flops(model, params, batch, layout(batch))
+  assert once < 1.05 * share * flops(model, params, batch, None)
+
+
+def test_rows_of_a_shuffled_part_find_their_prompts():
+  """Whatever comes together, each row has its own prompt, and the numbers of
+  prompts laid out for hold them.
+  """
+  rng = np.random.default_rng(0)
+  how = packing.Shared(3, 1, 4, 6, shuffled=True)
+  for n in (1, 2, 5, 8, 24):
+    index = jnp.asarray(rng.permutation(np.repeat(np.arange(6), 4))[:n])
+    sizes = how.most(n)
+    assert sizes[-1] >= len(np.unique(index))
+    which, found = shared.layout(index, 3, 1, sizes)
+    assert sizes[int(which)] >= len(np.unique(index))
+    assert int(which) == 0 or sizes[int(which) - 1] < len(np.unique(index))
+    rows = index[:, None] * jnp.ones((1, 5), int)
+    prompts = found[int(which)].prompts(rows)
+    np.testing.assert_array_equal(
+      found[int(which)].for_rows(prompts)[:, 0], index
+    )
+    assert found[int(which)].uses.sum() == n
+
+
+@pytest.mark.parametrize('n, most', [(8, 2), (2, 1), (4, 1), (6, 3), (1, 1)])
+def test_rows_in_runs_never_have_more_prompts(n, most):
+  """Any n in a row of runs of 4, from where parts of n begin."""
+  found = packing.Shared(3, 1, 4, 6).most(n)
+  runs = np.repeat(np.arange(6), 4)
+  seen = {len(np.unique(runs[i : i + n])) for i in range(0, 24 - n + 1, n)}
+  assert found == [most] and max(seen) <= most
+
+
+def test_a_model_of_whole_rows_is_refused():
+  model = dataclasses.replace(L.MODEL, hidden_shared=None)
+  with pytest.raises(ValueError, match='rl.padding=.*whole rows only'):
+    dataclasses.replace(L.learner(packing=SHARED), model=model)

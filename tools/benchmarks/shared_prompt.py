@@ -1,0 +1,193 @@
+"""The update with a prompt per row beside one with a prompt per group.
+
+  python tools/benchmarks/shared_prompt.py [--layers=2 --width=128]
+    [--rows=64 --tokens=256] [--shares=0.1,0.25,0.5,0.75,0.9]
+    [--groups=4,16,64] [--repeats=5]
+  python tools/benchmarks/shared_prompt.py --topology=v5p:2x2x1
+    [--model=qwen2.5-0.5b] [--mesh=1,4,1]
+
+`share` is the prompt's of a row's tokens, G the rows of a prompt. Nothing is
+padding. The update is reference log-probs (KL 0.04), log-probs, loss, gradient
+and AdamW of one batch; `flops` are what XLA counts in the compiled program
+(layers unrolled, no loop in it), `tokens` is share / G + 1 - share, what is
+left of them. Both ways are timed in turn, repeat after repeat, in one
+process: ratios bear a busy machine better than seconds do.
+
+With a topology the update of a recipe is compiled for it and not run (the extra
+`tpu`): FLOPs of its matrix products on one device, bytes and the roofline's
+seconds.
+"""
+
+import argparse
+import dataclasses
+import functools
+import statistics
+import time
+
+import grpo_step
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason.base import Batch
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import transformer
+from jaxrl_reason.rollouts import fused
+from jaxrl_reason.update import packing
+from jaxrl_reason.update import step as step_lib
+
+
+def numbers(text: str, kind=int) -> list:
+  return [kind(x) for x in text.split(',')]
+
+
+def arguments() -> argparse.Namespace:
+  parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
+  parser.add_argument('--layers', type=int, default=2)
+  parser.add_argument('--width', type=int, default=128)
+  parser.add_argument('--rows', type=int, default=64)
+  parser.add_argument('--tokens', type=int, default=256, help='of a row')
+  parser.add_argument('--shares', default='0.1,0.25,0.5,0.75,0.9')
+  parser.add_argument('--groups', default='4,16,64')
+  parser.add_argument('--repeats', type=int, default=5)
+  parser.add_argument('--topology', default='', help='as plan takes it')
+  parser.add_argument('--model', default='qwen2.5-0.5b', help='of models/zoo')
+  parser.add_argument('--mesh', default='1,4,1', help='data,fsdp,tensor')
+  return parser.parse_args()
+
+
+def make_batch(n: int, t: int, prompt: int, group: int) -> Batch:
+  """Full rows of random tokens, a prompt for each group of them."""
+  rng = np.random.default_rng(1)
+  asked = rng.integers(0, grpo_step.V, (n // group, prompt))
+  own = rng.integers(0, grpo_step.V, (n, t - prompt))
+  tokens = np.concatenate([np.repeat(asked, group, axis=0), own], axis=1)
+  reward = jnp.asarray(rng.random(n), jnp.float32)
+  of = jnp.arange(n, dtype=jnp.int32) // group
+  return Batch(
+    tokens=jnp.asarray(tokens, jnp.int32),
+    valid=jnp.ones((n, t), bool),
+    mask=jnp.broadcast_to(jnp.arange(t) >= prompt, (n, t)),
+    reward=reward,
+    reward_parts=reward[:, None],
+    reward_valid=reward >= 0,
+    group=of,
+    truncated=reward < 0,
+    temperature=jnp.ones(n),
+    sampler_logp=jnp.full((n, t), -np.log(grpo_step.V), jnp.float32),
+    prompt_index=of,
+  )
+
+
+def compiled(a: argparse.Namespace, share: float, group: int) -> list:
+  """The two updates, () -> metrics, and the FLOPs of each."""
+  prompt = round(share * a.tokens)
+  config = transformer.Config(
+    vocab=grpo_step.V,
+    layers=a.layers,
+    width=a.width,
+    mlp=4 * a.width,
+    heads=4,
+    kv_heads=4,
+    head_dim=a.width // 4,
+    scan=False,
+  )
+  model = transformer.build(config)
+  gen = fused.Generation(model, group, a.tokens - prompt)
+  learner, _, state, _ = grpo_step.problem_of(
+    config, gen, a.rows // group, prompt
+  )
+  batch = make_batch(a.rows, a.tokens, prompt, group)
+  once = packing.Shared(prompt, 1, group, a.rows // group)
+  found = []
+  for how in (None, once):
+    learn = dataclasses.replace(learner, packing=how)
+    f = jax.jit(functools.partial(step_lib.update, learn))
+    given = state, batch, Sampling.make(), jax.random.key(0)
+    f = f.lower(*given).compile()
+    found.append((functools.partial(f, *given), f.cost_analysis()['flops']))
+  return found
+
+
+def in_turn(programs: list, repeats: int) -> list[tuple[float, float]]:
+  """Median wall and CPU seconds of each program, warm."""
+  seen = [[] for _ in programs]
+  for _ in range(repeats + 1):
+    for f, rows in zip(programs, seen):
+      wall, cpu = time.perf_counter(), time.process_time()
+      jax.block_until_ready(f())
+      rows.append((time.perf_counter() - wall, time.process_time() - cpu))
+  return [tuple(map(statistics.median, zip(*rows[1:]))) for rows in seen]
+
+
+def measured(a: argparse.Namespace) -> None:
+  print(
+    f'{a.layers} layers x {a.width}, {a.rows} rows of {a.tokens} tokens, '
+    f'vocabulary {grpo_step.V}, float32; {jax.default_backend()}, '
+    f'jax {jax.__version__}; shared / whole'
+  )
+  form = '{:>5} {:>3} | {:>7} {:>7} | {:>8} {:>8} | {:>6} {:>5} {:>5} {:>5}'
+  print(
+    form.format(
+      *'share G whole shared CPU,s shared tokens flops wall CPU'.split()
+    )
+  )
+  for share in numbers(a.shares, float):
+    for group in numbers(a.groups):
+      programs, flops = zip(*compiled(a, share, group))
+      (wall, cpu), (wall_once, cpu_once) = in_turn(programs, a.repeats)
+      part = round(share * a.tokens) / a.tokens
+      ratios = [part / group + 1 - part, flops[1] / flops[0]]
+      ratios += [wall_once / wall, cpu_once / cpu]
+      seconds = [f'{x:.3f}' for x in (wall, wall_once, cpu, cpu_once)]
+      cells = [f'{x:.2f}' for x in ratios]
+      print(form.format(share, group, *seconds, *cells), flush=True)
+
+
+def planned(a: argparse.Namespace) -> None:
+  """The same of a published model's shapes, for chips that are not here."""
+  import decode_tpu
+
+  from jaxrl_reason import plan
+  from jaxrl_reason.planning import search
+
+  a.prompts, a.samples, a.segments, a.micro_batches = 8, 16, 1, 8
+  print(
+    f'{a.model}, 128 rows of {a.tokens} tokens, 8 micro-batches, mesh '
+    f'{a.mesh}, {a.topology}; one device, shared / whole'
+  )
+  form = '{:>5} {:>3} | {:>9} {:>9} | {:>6} {:>5} {:>5} {:>7}'
+  print(form.format(*'share G TFLOP shared tokens flops bytes seconds'.split()))
+  for share in numbers(a.shares, float):
+    for group in numbers(a.groups):
+      a.prompt_len = round(share * a.tokens)
+      a.completion_len = a.tokens - a.prompt_len
+      a.prompts, a.samples = 128 // group, group
+      config = decode_tpu.recipe(a)
+      planner = plan.Planner(
+        config, a.topology, slices=1, model=a.model, say=lambda text: None
+      )
+      seen = []
+      for padding in ('whole', 'shared:1'):
+        changed = search.changed(config, rl__padding=padding)
+        run = planner.parts(changed)
+        (facts,) = planner.facts_of(changed, run, ('update',))
+        seen.append(facts)
+      whole, once = seen
+      part = a.prompt_len / a.tokens
+      ratios = [part / group + 1 - part]
+      ratios += [once[k] / whole[k] for k in ('flops', 'bytes', 'step_seconds')]
+      tera = [f'{x["flops"] / 1e12:.1f}' for x in seen]
+      print(
+        form.format(share, group, *tera, *(f'{x:.2f}' for x in ratios)),
+        flush=True,
+      )
+
+
+def main():
+  a = arguments()
+  planned(a) if a.topology else measured(a)
+
+
+if __name__ == '__main__':
+  main()
