@@ -25,9 +25,9 @@ table and a held-out one was never seen. It shows the mechanism, and no gain.
 
 Tried, seed 0: chains of 2 to 6, a wider model (128), a pool of 8192, a warm
 start on chains of two and three to a loss of 0.12 (chains of 3: 0.90). The
-ladder climbs to chains of 4, which begin below chance (0.07) and reach it (0.15 after
-150 steps), while those of 3 are lost (0.34): where samples are right by luck
-alone, a rung teaches nothing and costs what was known.
+ladder climbs to chains of 4, which begin below chance (0.07) and reach it (0.15
+after 150 steps), while those of 3 are lost (0.34): where samples are right by
+luck alone, a rung teaches nothing and costs what was known.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
