@@ -147,14 +147,19 @@ def _check_reference(config: ml_collections.ConfigDict, needs: frozenset):
       f'{on[0]} and rl.reference_memory={c.reference_memory!r}: what moves '
       "stays on the device; set it to 'device'"
     )
-  if c.reference.kl and 'ref_logp' not in needs:
+  if c.reference.kl and config_lib.algorithm(config).kl is None:
     raise ValueError(
       f'rl.reference.kl={c.reference.kl}: the loss measures no kl; set '
       'rl.loss.kl_coef above 0'
     )
 
 
-def _check_heat(c: ml_collections.ConfigDict) -> None:
+def _check_heat(c: ml_collections.ConfigDict, needs: frozenset) -> None:
+  if c.heat.entropy and 'full_logits' in needs:
+    raise ValueError(
+      f'rl.heat.entropy={c.heat.entropy}: rl.algorithm={c.algorithm!r} tells no '
+      'entropy of what is sampled; set it to 0'
+    )
   if c.heat.entropy and not c.heat.low <= c.temperature <= c.heat.high:
     raise ValueError(
       f'rl.temperature={c.temperature} is not within rl.heat.low='
@@ -213,7 +218,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   _check_demos(c, needs)
   _check_old_logp(c, needs)
   _check_reference(config, needs)
-  _check_heat(c)
+  _check_heat(c, needs)
   _check_packing(config, needs)
   turns.check(config, needs)
   sized_choice('model.prefill', config.model.prefill, PREFILL)
