@@ -157,7 +157,7 @@ def _check_reference(config: ml_collections.ConfigDict, needs: frozenset):
 def _check_heat(c: ml_collections.ConfigDict, needs: frozenset) -> None:
   if c.heat.entropy and 'full_logits' in needs:
     raise ValueError(
-      f'rl.heat.entropy={c.heat.entropy}: rl.algorithm={c.algorithm!r} tells no '
+      f'rl.heat.entropy={c.heat.entropy}: rl.algorithm={c.algorithm!r} has no '
       'entropy of what is sampled; set it to 0'
     )
   if c.heat.entropy and not c.heat.low <= c.temperature <= c.heat.high:
