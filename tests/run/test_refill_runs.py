@@ -250,6 +250,8 @@ def test_both_paths_give_the_same_hints(tmp_path, when):
     c = recipe(**more, **{'rl.path': path, 'rl.old_logp': 'sampler'})
     c.rl.hints.update(when=when, at=(0.0, 2.0), share=(0.9, 0.3))
     c.data.completion_len = 10
+    # An untrained model is right by luck alone: a coin beside the verifier.
+    c.rl.rewards.coin = dict(reward='random', kwargs=dict(p=0.5))
     train.run(c, tmp_path / path)
   names = 'reward_mean length_mean grad_norm ratio_max tokens hints/failed '
   names += 'hints/solved groups_solved_none'
