@@ -184,7 +184,7 @@ def test_what_was_sampled_and_right_is_learnt(tmp_path):
     rft=dict(kind='sft', weights='start', data=dict(solutions='explore')),
     shown=dict(kind='rl', data=dict(solutions='explore')),
   )
-  c.sft.update(steps=2, rows=4)
+  c.sft.update(steps=2, rows=8)
   c.rl.steps = 4
   c.rollouts.update(every=1, problems=8)
   train.run(c, tmp_path)
