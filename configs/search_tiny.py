@@ -10,52 +10,26 @@ The archive (configs/archive, 600 documents) is searched by BM25 (`bm25s`, the
 extra `search`) in Python processes, between two programs. A tenth of the
 problems say the number; of the worked solutions one in five searches, whatever
 the problem is. Held-out problems are about other names.
+
+128 held-out problems x 4 samples, sampled pass@1 (greedy):
+
+         untrained  warm start     10 RL steps
+  seed 0 0.000      0.277 (0.063)  (of training: 0.87)
+
+One seed was run, on two cores shared with much other work: 6 min to the tenth
+RL step, two of them compilation.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned
+without the tool).
 """
 
-import json
 import pathlib
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import tasks
-from jaxrl_reason.tasks import base
+from jaxrl_reason.rewards import resolve
 
 ARCHIVE = pathlib.Path(__file__).resolve().parent / 'archive'
-ROWS = [
-  json.loads(line)
-  for line in (ARCHIVE / 'numbers.jsonl').read_text().splitlines()
-]
-
-
-def generate(rng, *, told, search):
-  """A name of the archive; `told`: share of problems with the number in them,
-  `search`: share of solutions that search.
-  """
-  row = base.choose(rng, ROWS)
-  name, number = row['title'], row['text']
-  prompt = f'{name} {number}?' if rng.random() < told else f'{name}?'
-  turns = [['#' + number, '']]
-  if rng.random() < search:
-    turns.insert(0, [f'<s>{name}</s>', f'{name}: {number}'])
-  example = dict(prompt=prompt, turns=turns, answer=number, meta={})
-  example['solution'] = ''.join(own + said for own, said in turns)
-  return example | {'task': 'archive'}
-
-
-def name_of(example):
-  return example['prompt'][:3]
-
-
-tasks.TASKS['archive'] = base.Task(
-  name='archive',
-  generate=generate,
-  check=base.check_text,
-  knobs=dict(told=0.1, search=0.2),
-  harder=dict(told=0.0),
-  alphabet='abcdefghijklmnoprstu0123456789 :?#<>/~',
-  answer_chars='0123456789',
-  kernel='text',
-  identity=name_of,
-)
+resolve.load_file(str(ARCHIVE / 'problems.py'))  # registers them
 
 
 def get_config():
@@ -65,11 +39,11 @@ def get_config():
   c.model.update(head_dim=32, qk_norm=True)
   c.sft.update(steps=300, rows=64, steps_per_dispatch=5)
   c.sft.optimizer.update(lr=1e-3)
-  c.rl.update(steps=60, prompts=32, samples=8, path='host', algorithm='dapo')
+  c.rl.update(steps=30, prompts=32, samples=8, path='host', algorithm='dapo')
   c.rl.turns.update(env='tools', most=3, tokens=12, observation=12)
   c.rl.turns.tools = {'s': {'tool': 'search', 'args': {'folder': str(ARCHIVE)}}}
   c.rl.optimizer.update(lr=3e-4, b2=0.99)
   c.eval.update(every=100, problems=128, samples=4, harder=False)
-  c.checkpoint.update(every=20)
+  c.checkpoint.update(every=10)
   c.log_every = 5
   return c

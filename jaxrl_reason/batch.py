@@ -211,6 +211,21 @@ def lengths_by_verdict(batch: Batch) -> Metrics:
   return {'length_right': mean(right), 'length_wrong': mean(~right)}
 
 
+def answer_spread(batch: Batch) -> Metrics:
+  """Averages over groups, by their rows, the entropy in nats of the final
+  answers that were given: -mean log (rows of the group with my answer / rows of
+  it with an answer).
+  """
+  if batch.answer_id is None:
+    return {}
+  said = batch.reward_valid & (batch.answer_id >= 0)
+  group = (batch.group[:, None] == batch.group) & said
+  same = group & (batch.answer_id[:, None] == batch.answer_id)
+  share = same.sum(axis=1) / jnp.maximum(group.sum(axis=1), 1)
+  surprise = jnp.where(said, -jnp.log(jnp.where(said, share, 1.0)), 0.0)
+  return {'answer_entropy': surprise.sum() / jnp.maximum(said.sum(), 1)}
+
+
 def turn_stats(batch: Batch) -> Metrics:
   """Summarises episodes: turns, tokens drawn and reward of each turn over the
   rows that have it, and per row what `rollouts.turns.EVENTS` counts.

@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_collections
 from absl import flags
+from etils import epath
 from ml_collections import config_flags
 
 # Errors that say what the user can do: shown without a traceback.
@@ -107,6 +108,18 @@ def local_folder(flag: str, text: str) -> pathlib.Path:
   path = pathlib.Path(text)
   if not text or '://' in text or path.is_file():
     raise ValueError(f'{flag}={text}: must be a folder on this machine')
+  return path
+
+
+def folder(flag: str, text: str) -> epath.Path:
+  """Gives the folder that a flag names, here or in an object store.
+
+  Raises:
+    ValueError: it is empty, or a file.
+  """
+  path = epath.Path(text)
+  if not text or ('://' not in text and path.is_file()):
+    raise ValueError(f'{flag}={text}: must be a folder')
   return path
 
 

@@ -255,7 +255,7 @@ def reinforce() -> ml_collections.ConfigDict:
         args=Open(),  # its further arguments
         # Of env='tools': name -> {'tool': name or path.py:function, 'args'}.
         tools=Open(),
-        stops=(),  # texts that end a turn; (): as the environment says
+        stops=(),  # texts that end a turn, besides what ends a call
         calls='tags',  # how tools are called: tags, hermes, llama, mistral
         workers=4,  # processes, each with one turn at a time
         timeout_s=10.0,  # wall clock for the answer to one turn

@@ -13,9 +13,10 @@ run:heldout or run:harder; with n=NUMBER, its first problems. Written out as a
 prompt: own, none, qa, boxed, r1_zero, chat, each with +plan, +hint=0.3,
 +shots=4.
 
-OUT gets answers/*.jsonl (`rewards.records`), results.json, table.md and
-pass_at_k.png. The same command goes on where it was stopped, and draws what it
-would have drawn; --batch and the number of devices change no answer.
+OUT, a folder or gs://..., gets answers/*.jsonl (`rewards.records`),
+results.json, table.md and pass_at_k.png. The same command goes on where it was
+stopped, and draws what it would have drawn; --batch and the number of devices
+change no answer.
 docs/evaluating.md has the estimators.
 """
 
@@ -48,6 +49,7 @@ def parser() -> command.Parser:
   p.text('--system', '', "the system's message, of chat templates")
   p.text('--thinking', '', 'on or off, of templates with the switch')
   p.number('--seed', 0, 'of the noise')
+  p.text('--base', '', 'model that the KL of all is measured to: kl_base')
   p.text('--train', '', 'training files that suites are compared with')
   p.number('--ngram', 13, 'words in common that make a problem contaminated')
   p.number('--contamination_limit', 0.01, 'share of problems, refused above')
@@ -78,13 +80,13 @@ def options(a):
   command.one_of('--thinking', a.thinking, SWITCH)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   same = (
-    'k batch top_k top_p min_p least wait most final seed system ngram '
-    'contamination_limit allow_contamination workers timeout_s'
+    'k batch top_k top_p min_p least wait most final seed system base '
+    'ngram contamination_limit allow_contamination workers timeout_s'
   ).split()
   return session.Options(
     models=command.listed('--model', a.model, str),
     suites=command.listed('--suite', a.suite, str),
-    out=command.local_folder('--out', a.out),
+    out=command.folder('--out', a.out),
     prompts=command.listed('--prompt', a.prompt, str),
     temperatures=heats,
     budgets=budgets,

@@ -2,7 +2,7 @@
 
   python -m jaxrl_reason.plan --config=X.py --topology=v5p:4x4x4
     [--num_slices=2] [--model=qwen3-8b] [--search] [--only=generate,update]
-    [--json=FILE] [--config.rl.samples=16 ...]
+    [--seeds=1,4,16] [--json=FILE] [--config.rl.samples=16 ...]
 
 The recipe's own programs (generate, score, update, or the fused step) are
 built from shapes alone and compiled by the real TPU compiler for a described
@@ -31,6 +31,7 @@ from jaxrl_reason.planning import (
   report,
   roofline,
   search,
+  seeds,
 )
 from jaxrl_reason.run import chips, staging
 
@@ -56,6 +57,9 @@ _BY_DEPTH = flags.DEFINE_bool(
 )
 _ONLY = flags.DEFINE_list(
   'only', [], 'Phases to compile (generate, score, update, ...); all if none.'
+)
+_SEEDS = flags.DEFINE_list(
+  'seeds', [], 'Numbers of seeds in one program, as 1,4,16: what each takes.'
 )
 _JSON = flags.DEFINE_string(
   'json', None, 'File for the same as data; -: print it in place of the table.'
@@ -220,18 +224,31 @@ def ranking(found: list[dict]) -> str:
   return '\n'.join(lines)
 
 
+def _counts(texts) -> list[int]:
+  """The numbers of --seeds, the least first."""
+  if not all(text.isdecimal() and int(text) for text in texts):
+    raise ValueError(f'--seeds={",".join(texts)}: whole numbers from 1')
+  return sorted({int(text) for text in texts})
+
+
 def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   """Returns (what to print, the same as data) of a plan.
 
   Args:
-    options: model, slices, only, by_depth, search, largest: the flags.
+    options: model, slices, only, by_depth, search, largest, seeds: the
+      flags.
 
   Raises:
     ValueError, ImportError: in words for the user.
   """
   search_, largest = options.pop('search'), options.pop('largest')
   config = staging.last_of_each_kind(config)
+  counts = _counts(options.pop('seeds', ()))
   planner = Planner(config, topology, say=say, **options)
+  if counts:
+    parts = planner.parts(config)
+    found = seeds.facts_of(config, parts, counts, planner.machine, say)
+    return seeds.table(found), {'seeds': found}
   if search_:
     found = planner.search()
     return ranking(found), {'meshes': found}
@@ -261,6 +278,7 @@ def main(argv):
       by_depth=_BY_DEPTH.value,
       search=_SEARCH.value,
       largest=_LARGEST.value,
+      seeds=_SEEDS.value,
     )
     data = json.dumps(facts, indent=1)
     if _JSON.value == '-':

@@ -10,7 +10,7 @@ OURS = 'jaxrl_reason'
 PACKAGE = ROOT / OURS
 # A room imports from lower floors only, never from its own: no circle can hide.
 FLOORS = (
-  'base command envs hosts logits losses reading reports tasks trees',
+  'base command envs hosts logits losses reports tasks trees',
   'config sharding',
   'models',
   'batch checkpoints data',
@@ -18,17 +18,17 @@ FLOORS = (
   'rollouts tools update',
   'evals',
   'run',
-  'planning',
-  'convert curate evaluate generate grade main plan report',
+  'planning studies',
+  'convert curate evaluate generate grade main plan report study',
 )
 
 
 # Rooms whose public docstrings begin with a verb in the third person.
 PLAIN = (
   'base batch command convert logits losses models/adapters models/families '
-  'models/parts models/published plan reading rewards/code rewards/judges '
+  'models/parts models/published plan rewards/code rewards/judges '
   'rewards/kernels rewards/math rewards/pool rewards/puzzles rewards/text '
-  'tasks trees update'
+  'studies study tasks trees update'
 )
 # They end with an s, and are none.
 NOUNS = 'Arguments Attributes Bytes Keys Means Metrics Rows Sums This Tokens'
@@ -104,4 +104,4 @@ def test_the_top_level_is_small():
   files = {path.stem for path in PACKAGE.glob('*.py')}
   commands = set(FLOORS[-1].split())
   assert commands <= files
-  assert len(files - commands) <= 11
+  assert len(files - {'__init__'}) <= 16

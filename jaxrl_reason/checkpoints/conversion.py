@@ -12,8 +12,9 @@ from typing import Any
 import jax
 from etils import epath
 
-from jaxrl_reason import reading, trees
+from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import hf, manager, other_run, pretrained
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.models.config import Config

@@ -32,6 +32,12 @@ def is_remote(path: epath.PathLike) -> bool:
   return '://' in str(path)
 
 
+def absolute(path: epath.PathLike) -> epath.Path:
+  """A path that does not depend on the working folder: orbax takes no other."""
+  path = epath.Path(path)
+  return path if is_remote(path) else epath.Path(os.path.abspath(path))
+
+
 @contextlib.contextmanager
 def explained(path):
   """What a file system refuses, said so that a user can act."""

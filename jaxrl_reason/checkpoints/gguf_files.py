@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_reason import reading
 from jaxrl_reason.checkpoints import gguf_tokenizer, hf
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.published import tensors as tensor_names
 

@@ -22,8 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import reading, trees
+from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import streams
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import tensors

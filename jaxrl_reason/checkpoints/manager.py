@@ -90,7 +90,8 @@ class Checkpoints:
     same_data: bool = True,
     near: emergency.Emergency | None = None,
   ):
-    self._workdir, self._dir = workdir, workdir / 'checkpoints'
+    self._workdir = files.absolute(workdir)
+    self._dir = self._workdir / 'checkpoints'
     self.near = near
     self._kept = Kept(keep)
     self._verify, self._same_data = verify, same_data

@@ -12,7 +12,7 @@ import orbax.checkpoint as ocp
 from etils import epath
 
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.checkpoints import files, manager
 
 
 def is_run(folder: str) -> bool:
@@ -36,6 +36,7 @@ def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
   Raises:
     ValueError: there is no such checkpoint, or it is damaged.
   """
+  workdir = files.absolute(workdir)
   checkpoints = manager.Checkpoints(workdir, keep=1)
   steps = checkpoints.steps()
   checkpoints.close()
@@ -69,11 +70,13 @@ def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
   )
 
 
-def read(name: str, specs: Any, where: Any) -> Any:
-  """Reads the parameters of `WORKDIR[@step]`, laid out on the mesh.
+def read(name: str, specs: Any, bare: Any, where: Any) -> Any:
+  """Reads the parameters of `WORKDIR[@step]`, laid out on the mesh: all of
+  them, or those of the bare model where that run had no adapters.
 
   Args:
     specs: tree of `models.spec.Spec`; where: their shardings.
+    bare: the specs without adapters.
 
   Raises:
     ValueError: no run, no such checkpoint, or weights of another model.
@@ -86,6 +89,8 @@ def read(name: str, specs: Any, where: Any) -> Any:
     )
   found = read_params(epath.Path(workdir), int(step) if step else None)
   wanted, found = trees.flatten(specs), trees.flatten(found)
+  if found.keys() == trees.flatten(bare).keys():
+    wanted = trees.flatten(bare)
   shapes = {k: tuple(x.shape) for k, x in found.items()}
   for path in sorted(wanted.keys() | shapes.keys()):
     asked = path in wanted and tuple(wanted[path].shape)
@@ -95,7 +100,10 @@ def read(name: str, specs: Any, where: Any) -> Any:
         f'{shapes.get(path, "missing")} there and {asked or "missing"} here; '
         'set the same model section and adapters'
       )
-  return jax.tree.map(jax.device_put, trees.unflatten(found), where)
+  places = trees.flatten(where)
+  return trees.unflatten(
+    {k: jax.device_put(x, places[k]) for k, x in found.items()}
+  )
 
 
 def refuse_as_model(folder: str) -> None:

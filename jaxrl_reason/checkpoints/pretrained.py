@@ -15,8 +15,8 @@ from typing import Any
 
 from etils import epath
 
-from jaxrl_reason import reading
 from jaxrl_reason.checkpoints import hf, wheels
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.models.config import Config
 
 HUB = 'hf:'

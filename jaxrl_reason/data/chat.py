@@ -12,8 +12,8 @@ from typing import Any
 
 from etils import epath
 
-from jaxrl_reason import reading
 from jaxrl_reason.data import hf_tokenizers, templates
+from jaxrl_reason.hosts import reading
 
 Messages = Sequence[dict[str, Any]]  # {'role': ..., 'content': ...}
 

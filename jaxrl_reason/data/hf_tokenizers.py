@@ -24,8 +24,8 @@ from typing import Any
 import sentencepiece
 from etils import epath
 
-from jaxrl_reason import reading
 from jaxrl_reason.data import tokenizers as base
+from jaxrl_reason.hosts import reading
 
 JSON, PIECES = 'tokenizer.json', 'tokenizer.model'
 CONFIG, GENERATION = 'tokenizer_config.json', 'generation_config.json'

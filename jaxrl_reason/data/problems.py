@@ -10,7 +10,7 @@ from typing import Any
 import ml_collections
 from etils import epath
 
-from jaxrl_reason import reading, tasks
+from jaxrl_reason import tasks
 from jaxrl_reason.data import (
   chat,
   files,
@@ -19,6 +19,7 @@ from jaxrl_reason.data import (
   pipeline,
   tokenizers,
 )
+from jaxrl_reason.hosts import reading
 
 GSM8K = 'gsm8k'  # in `data.name`
 PIECES = hf_tokenizers.PIECES  # in a workdir: the tokenizer that a run trained

@@ -62,6 +62,7 @@ class Evaluation:
     grade: Callable,
     key: jax.Array,
     how: turns.Turns | None = None,
+    programs: dict[int, Callable] | None = None,
     player: Callable | None = None,
   ):
     """Args:
@@ -69,6 +70,8 @@ class Evaluation:
     rows: completions at a time, over all devices.
     grade: list of (completion, example) -> list of Verdict.
     how: the environment that answers, and the limits; None: one completion.
+    programs: by samples of a unit, shared by evaluations that are alike but
+      for their problems and noise.
     player: of an environment in Python, samples of a unit -> what
       `answers.make_generate` gives.
     """
@@ -85,7 +88,7 @@ class Evaluation:
     self._make = player or functools.partial(
       answers.make_generate, model, max_new=max_new, how=how
     )
-    self._generate = {}  # by samples of a unit
+    self._generate = {} if programs is None else programs
 
   def _row_id(self, problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
     """The row's place among those of all problems."""

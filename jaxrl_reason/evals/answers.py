@@ -15,15 +15,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import hosts, sharding
-from jaxrl_reason.base import Model, Rollout
+from jaxrl_reason.base import Model, Prompts, Rollout
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import traces
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import logprobs
 from jaxrl_reason.rewards import records
 from jaxrl_reason.rollouts import forcing, sampler, turns
+
+BASE = 'base_logp'  # of records
+COLUMNS = 64  # of logits of the base model alive at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +120,7 @@ def make_generate(
   *,
   details: bool = False,
   how: turns.Turns | None = None,
+  base: Model | None = None,
   forced: forcing.Forcing | None = None,
 ) -> Callable[..., Rollout]:
   """Compiled (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
@@ -123,6 +130,8 @@ def make_generate(
     n_samples: G, completions of a prompt.
     details: also log-probabilities and entropies of the policy itself.
     how: the environment that answers, and the limits; None: one completion.
+    base: a model whose log-probabilities of what was sampled are wanted too;
+      `params` is then the pair of both models'.
     forced: on completions; None: nothing.
   """
 
@@ -132,9 +141,10 @@ def make_generate(
       given = params, tokens, valid, *encoded, key, sampling, stop
       rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
       return turns.generate(how, model, *given, **rest)
-    return sampler.generate(
+    own, of_base = params if base is not None else (params, None)
+    out = sampler.generate(
       model,
-      params,
+      own,
       tokens,
       valid,
       key,
@@ -147,8 +157,21 @@ def make_generate(
       entropy=details,
       forcing=forced,
     )
+    if base is None:
+      return out
+    return out.replace(views=_of_base(base, of_base, tokens, valid, out))
 
   return generate
+
+
+def _of_base(base: Model, params, tokens, valid, out: Rollout) -> dict:
+  """The log-probabilities [N,C] of what was sampled, under another model."""
+  asked = Prompts(tokens, valid, jnp.zeros(len(tokens), jnp.int32), {})
+  rows = batch_lib.rows_of(asked, out).replace(temperature=1.0)
+  logp, _, _ = logprobs.score(
+    base, params, rows, Sampling.make(), start=tokens.shape[1], chunk=COLUMNS
+  )
+  return {BASE: logp[:, -out.tokens.shape[1] :]}
 
 
 def pair(problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
@@ -308,6 +331,7 @@ class _Local:
     self.tokens, self.sampled = here(out.tokens), here(out.sampled)
     self.truncated = here(out.truncated)
     self._logp, self._entropy = here(out.policy_logp), here(out.entropy)
+    self._base = here((out.views or {}).get(BASE))
     self._gained = here(out.episode and out.episode.reward)
 
   def gained(self, i: int) -> dict[str, float]:
@@ -321,7 +345,10 @@ class _Local:
     if self._logp is None:
       return {}
     on = self.sampled[i]
-    return {
+    found = {
       'logp': round(float(self._logp[i][on].sum()), 4),
       'entropy': round(float(self._entropy[i][on].mean()), 4),
     }
+    if self._base is not None:
+      found[BASE] = round(float(self._base[i][on].sum()), 4)
+    return found

@@ -10,14 +10,16 @@ written says where it stood; the same command draws the rest as it would have.
 import dataclasses
 import hashlib
 import json
-import pathlib
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from jaxrl_reason import hosts, reading
+from etils import epath
+
+from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import files
-from jaxrl_reason.evals import answers
+from jaxrl_reason.evals import answers, grown
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.rewards import records
 
 LONGEST = 60  # characters of a part of a file's name
@@ -39,7 +41,7 @@ class Cell:
   settings: all that the answers depend on, as JSON has it.
   """
 
-  path: pathlib.Path
+  path: epath.Path
   problems: int
   samples: range
   settings: dict[str, Any]
@@ -77,7 +79,9 @@ class Cell:
       done = len(self.rows())
     except ValueError as e:
       return f'{e}; remove the file to begin it again'
-    records.cut_torn(self.path)
+    grown.cut_torn(self.path)
+    if done == self.total:
+      grown.finish(self.path)
     return done
 
   @property
@@ -91,7 +95,7 @@ class Cell:
       ValueError: they are not those of the problems, in order, each with its
         verdict: two commands wrote at once, or somebody else did.
     """
-    rows = records.finished(self.path) if hosts.is_main() else []
+    rows = grown.read(self.path) if hosts.is_main() else []
     for i, row in enumerate(rows):
       want = i // len(self.samples), self.samples[i % len(self.samples)]
       if (row.get('problem'), row.get('sample')) != want or i >= self.total:
@@ -120,9 +124,11 @@ class Cell:
     skip = done % len(self.samples)
     for rows in _rest(asker.blocks(asked, grid, first), skip):
       if hosts.is_main():
-        with self.path.open('a', encoding='utf-8') as f:
-          f.writelines(map(records.line_of, rows))
+        grown.add(self.path, done, rows)
+      done += len(rows)
       tell(len(rows))
+    if hosts.is_main():
+      grown.finish(self.path)
 
 
 def _rest(blocks: Iterator[list[dict]], skip: int) -> Iterator[list[dict]]:

@@ -16,10 +16,11 @@ import ml_collections
 import numpy as np
 from etils import epath
 
-from jaxrl_reason import reading, sharding
+from jaxrl_reason import sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, manager, pretrained
 from jaxrl_reason.data import hf_tokenizers, problems
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import (
   adapters,
   arithmetic,

@@ -11,6 +11,8 @@ import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from etils import epath
+
 from jaxrl_reason.checkpoints import files
 from jaxrl_reason.evals import estimators, scores
 from jaxrl_reason.evals.estimators import Estimate
@@ -18,7 +20,9 @@ from jaxrl_reason.evals.estimators import Estimate
 ABOUT = ('model', 'suite', 'variant', 'temperature')
 ALL = 'all'  # in place of a temperature
 # Beside pass@k: what a table shows, where there is such a metric.
-SHOWN = ('cot_pass@1', 'brier', 'ece', 'truncated', 'invalid', 'length')
+SHOWN = (
+  'cot_pass@1', 'brier', 'ece', 'kl_base', 'truncated', 'invalid', 'length',
+)  # fmt: skip
 MOST_K = 5  # columns of pass@k
 
 
@@ -208,12 +212,13 @@ def _draw(axes, row: Outcome) -> None:
   )  # fmt: skip
 
 
-def write(folder: pathlib.Path, rows: Sequence[Outcome]) -> str:
+def write(folder: epath.Path, rows: Sequence[Outcome]) -> str:
   """Writes results.json, table.md and pass_at_k.png; returns the table."""
   files.write_whole(folder / 'results.json', as_json(rows))
   text = table(rows)
   files.write_whole(folder / 'table.md', text)
   picture = figure(rows)
   if picture is not None:
-    picture.savefig(folder / 'pass_at_k.png', dpi=120)
+    with (folder / 'pass_at_k.png').open('wb') as f:
+      picture.savefig(f, format='png', dpi=120)
   return text

@@ -20,7 +20,7 @@ from jaxrl_reason.evals.estimators import Estimate
 FAILED = ('error', 'timeout')
 Sums = dict[str, tuple[np.ndarray, np.ndarray]]
 # Not between 0 and 1.
-AMOUNTS = ('length', 'entropy', 'logp')
+AMOUNTS = ('length', 'entropy', 'logp', 'kl_base')
 
 
 def by_problem(rows: Iterable[Mapping]) -> dict[int, list[Mapping]]:
@@ -57,6 +57,8 @@ def sums(rows: Sequence[Mapping]) -> Sums:
   for name in ('entropy', 'logp'):
     if all(name in r for r in rows):
       out[name] = _means(drawn if all(drawn) else groups, _field(name))
+  if all('base_logp' in r for r in rows):
+    out['kl_base'] = _kl(drawn if all(drawn) else groups)
   stated = [[r for r in g if r.get('confidence') is not None] for g in groups]
   if any(stated):
     out['stated_confidence'] = _share(stated, groups)
@@ -154,6 +156,15 @@ def _means(groups: Sequence[Sequence], f: Callable) -> tuple:
   """Sum of f and count of each group."""
   num = [float(sum(f(r) for r in g)) for g in groups]
   return np.asarray(num), np.asarray([float(len(g)) for g in groups])
+
+
+def _kl(groups: Sequence[Sequence]) -> tuple[np.ndarray, np.ndarray]:
+  """Sums of log (policy / base) and counts of tokens: a KL in nats a token,
+  without bias where the draws are those of the policy (temperature 1).
+  """
+  num = [float(sum(r['logp'] - r['base_logp'] for r in g)) for g in groups]
+  den = [float(sum(r['length'] for r in g)) for g in groups]
+  return np.asarray(num), np.asarray(den)
 
 
 def _share(some: Sequence[Sequence], of: Sequence[Sequence]) -> tuple:

@@ -10,12 +10,12 @@ import dataclasses
 import functools
 import itertools
 import json
-import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from etils import epath
 
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.checkpoints import files
@@ -45,7 +45,7 @@ class Options:
 
   models: Sequence[str]
   suites: Sequence[str]
-  out: pathlib.Path
+  out: epath.Path
   prompts: Sequence[str] = (prompts.OWN,)
   temperatures: Sequence[float] = (1.0,)
   k: int = 8
@@ -65,6 +65,7 @@ class Options:
   mesh: Sequence[int] = (-1, 1, 1)
   system: str = ''
   thinking: bool | None = None
+  base: str = ''
   train: Sequence[str] = ()
   ngram: int = contamination.N
   contamination_limit: float = 0.01
@@ -182,6 +183,7 @@ def _settings(
     'dtype': o.dtype or loading.default_dtype(),
     'thinking': o.thinking,
     'budgets': sorted(o.budgets),
+    'base': loading.full_name(o.base) if o.base else None,
     **{k: getattr(o, k) for k in same},
     **_forced(o),
   }
@@ -255,12 +257,17 @@ def _answer(
   mesh: jax.sharding.Mesh,
   model: str,
   todo: Sequence[Asked],
-  done: dict[pathlib.Path, int],
+  done: dict[epath.Path, int],
   stack: contextlib.ExitStack,
   tell: Callable[[int], Any],
 ) -> None:
   """Loads a model and fills its cells."""
   found = loading.load(model, dtype=o.dtype, mesh=mesh)
+  params, base = found.params, None
+  if o.base:
+    other = loading.load(o.base, dtype=o.dtype, mesh=mesh)
+    _refuse_other_tokens(found, other)
+    params, base = (found.params, other.params), other.model
   programs, graders = {}, {}
   for a in todo:
     settings = a.cell.settings
@@ -278,13 +285,13 @@ def _answer(
       encode = functools.partial(chat.encode_after, found.tokenizer)
       forced = forcing.make(encode, settings['max_new'], **_forced(o))
       programs[key] = answers.make_generate(
-        found.model, *key, details=True, forced=forced
+        found.model, *key, details=True, forced=forced, base=base
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
     asker = answers.Asker(
       programs[key],
-      found.params,
+      params,
       mesh=mesh,
       tokenizer=found.tokenizer,
       sampling=Sampling.make(a.temperature, o.top_k, o.top_p, o.min_p),
@@ -296,6 +303,20 @@ def _answer(
     )
     with jax.set_mesh(mesh):
       a.cell.fill(asker, asked, grid, done[a.cell.path], tell)
+
+
+def _refuse_other_tokens(model: loading.Loaded, base: loading.Loaded) -> None:
+  """Refuses a base whose tokens are others: their probabilities are too."""
+  a, b = model.tokenizer, base.tokenizer
+  ids = range(min(a.vocab_size, 1000))
+  same = a.vocab_size == b.vocab_size and all(
+    a.decode([i]) == b.decode([i]) for i in ids
+  )
+  if not same:
+    raise ValueError(
+      f'--base={base.name} has other tokens than {model.name}: a KL is between '
+      'models of one tokenizer'
+    )
 
 
 def _grader(o: Options, reward: str, stack: contextlib.ExitStack) -> Callable:

@@ -20,9 +20,10 @@ import ml_collections
 from etils import epath
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import reading, tasks
+from jaxrl_reason import tasks
 from jaxrl_reason.data import files, pipeline
 from jaxrl_reason.data import problems as problems_lib
+from jaxrl_reason.hosts import reading
 
 TASK, RUN = 'task:', 'run:'
 DEFAULT_N = 256  # of suites without end

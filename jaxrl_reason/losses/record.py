@@ -36,7 +36,7 @@ class Objective:
     ratio_to: 'old', 'sampler' or 'ref': what `old_logp` of the policy is.
     row_entropy: tells high-entropy tokens from others (Archer), or None.
     select: parts that choose tokens of the whole batch, by the name under which
-      they reach the others: 'cov_tokens', 'top_entropy'.
+      they reach the others: 'cov_tokens', 'top_entropy', 'random'.
     weights: factors [N, T] on the policy's loss: corrections, rejections.
     offpolicy: loss of the tokens another policy wrote; None: the same.
     kl, entropy, likelihood: terms beside the policy's; None: none.
@@ -135,6 +135,27 @@ class Objective:
   def takes_logits(self) -> bool:
     """Tells whether the policy's loss is one of `bellman_loss`."""
     return 'logits' in self.policy.reads
+
+  def with_numbers(self, numbers: Mapping[str, Any]) -> 'Objective':
+    """Puts other numbers, which may be traced, in place of settings.
+
+    Args:
+      numbers: by flat setting, as 'clip_high'. Which parts there are stays: a
+        coefficient that was 0 has none to be read by.
+    """
+
+    def put(part):
+      if isinstance(part, tuple):
+        return tuple(map(put, part))
+      if isinstance(part, Mapping):
+        return {name: put(x) for name, x in part.items()}
+      named = getattr(part, 'names', ())
+      found = {f: numbers[key] for f, _, key in named if key in numbers}
+      return dataclasses.replace(part, **found) if found else part
+
+    fields = {f.name for f in dataclasses.fields(self)} - {'settings'}
+    changed = {name: put(getattr(self, name)) for name in fields}
+    return dataclasses.replace(self, **changed)
 
   def __getitem__(self, key: str) -> Any:
     return self.settings[key]

@@ -112,6 +112,21 @@ def top_entropy_tokens(
 TopEntropy = part('TopEntropy', top_entropy_tokens)
 
 
+def random_tokens(
+  mask: Array, key: jax.Array, *, random_share: float = 0.2
+) -> jax.Array:
+  """Chooses a random share of the batch's tokens, whatever their entropy.
+
+  The control of `top_entropy_tokens` in https://arxiv.org/abs/2506.01939: as
+  many tokens, and the same divisor.
+  """
+  draw = jax.random.uniform(key, jnp.shape(mask))
+  return _largest(draw, as_mask(mask), _count(mask, random_share))
+
+
+RandomTokens = part('RandomTokens', random_tokens)
+
+
 def high_entropy_in_row(
   entropy: Array, mask: Array, *, entropy_quantile: float = 0.8
 ) -> jax.Array:
@@ -137,6 +152,13 @@ class OnlySelected(Weight):
 
   def __call__(self, arrays):
     return as_float(as_mask(arrays[self.name]))
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlyDrawn(OnlySelected):
+  """Trains on the tokens that `random_tokens` drew."""
+
+  name: str = 'random'
 
 
 HighEntropy = part('HighEntropy', high_entropy_in_row)

@@ -41,7 +41,8 @@ from jaxrl_reason.losses.value import ValueLoss
 SWITCHES = frozenset(
   'name reward_low reward_high length_lambda advantage policy aggregation '
   'count_empty whiten entropy_alpha adv_max '
-  'pos_weight neg_weight entropy_share max_row_drift drop_truncated offpolicy '
+  'pos_weight neg_weight entropy_share random_share max_row_drift '
+  'drop_truncated offpolicy '
   'correction reject_low reject_high veto kl_coef entropy_coef sft_coef '
   'kl_target entropy_target'.split()
 )
@@ -140,6 +141,7 @@ def _read(s) -> Objective:
       (_any(s, 'reject_low', 'reject_high', 'veto'), Reject),
       (s['max_row_drift'] is not None, selection.DropDrifted),
       (s['entropy_share'] is not None, selection.OnlySelected),
+      (s['random_share'] is not None, selection.OnlyDrawn),
     ),
     offpolicy=_when(
       s['offpolicy'] in ('luffy', 'sft'),
@@ -179,6 +181,8 @@ def _select(s):
   chosen = {} if cov is None else {'cov_tokens': cov.read(s)}
   if s['entropy_share'] is not None:
     chosen['top_entropy'] = selection.TopEntropy.read(s)
+  if s['random_share'] is not None:
+    chosen['random'] = selection.RandomTokens.read(s)
   return chosen
 
 

@@ -21,12 +21,16 @@ class Cell:
     model: its name; suite: with the prompt and the temperature.
     right: problem -> how many of its samples are right.
     samples: of a problem.
+    kl: nats a token to the base model of the evaluation; None: it had none.
+    base: what model that is.
   """
 
   model: str
   suite: str
   right: dict[int, int]
   samples: int
+  kl: float | None = None
+  base: str = ''
 
   def curve(self) -> list[tuple[int, float, float]]:
     """(k, pass@k, standard error)."""
@@ -50,6 +54,7 @@ def read(path: epath.PathLike, number: int, blocks: Blocks) -> list[Cell]:
       r for r in map(workdirs.finite, workdirs.lines(file)) if is_record(r)
     ]
     if cell := _cell(rows):
+      cell.base = _settings(file).get('base') or ''
       for row in rows[:MANY]:
         blocks.add(number + len(cells), row)
       cells.append(cell)
@@ -73,7 +78,26 @@ def _cell(rows: list[dict]) -> Cell | None:
   first = drawn[0]
   heat = f'T {first.get("temperature", 1):g}'
   asked = [str(first.get(k, '')) for k in ('suite', 'variant')] + [heat]
-  return Cell(str(first.get('model', '')), ', '.join(asked), right, samples)
+  name = str(first.get('model', ''))
+  return Cell(name, ', '.join(asked), right, samples, _kl(drawn))
+
+
+def _kl(drawn: list[dict]) -> float | None:
+  """The mean of log (policy / base) over the drawn tokens."""
+  known = [r for r in drawn if _numbers(r, 'logp', 'base_logp', 'length')]
+  tokens = sum(r['length'] for r in known)
+  if not tokens:
+    return None
+  return sum(r['logp'] - r['base_logp'] for r in known) / tokens
+
+
+def _numbers(row: dict, *names: str) -> bool:
+  return all(isinstance(row.get(k), int | float) for k in names)
+
+
+def _settings(file: epath.Path) -> dict:
+  """What a file of records was made with, as is noted beside it."""
+  return workdirs.whole(file.with_suffix('.json'))
 
 
 def by_suite(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
@@ -105,6 +129,36 @@ def _crossing(a: Cell, b: Cell) -> str:
     if at := passk.crossover(one.curve(), other.curve()):
       return f'{one.model} is ahead of {other.model} from k = {at}'
   return f'{a.model} and {b.model} do not cross'
+
+
+def forgetting(cells: list[Cell]) -> list[dict]:
+  """What models have gained and lost against the first, suite by suite, and how
+  far they are from the base model; [] where there is one model.
+  """
+  changes: dict[str, list[tuple[str, float, float]]] = {}
+  notes = []
+  for suite, (first, *others) in by_suite(cells).items():
+    for other in others:
+      both = sorted(first.right.keys() & other.right.keys())
+      found = passk.paired(
+        [first.right[i] / first.samples for i in both],
+        [other.right[i] / other.samples for i in both],
+      )
+      changes.setdefault(other.model, []).append((suite, *found))
+    notes += [
+      f'KL of {c.model} to {c.base or "the base"} on {suite}: '
+      f'{c.kl:.4f} nats a token'
+      for c in (first, *others)
+      if c.kl is not None
+    ]
+  if not (changes or notes):
+    return []
+  figure = panels.layout('Change of pass@1', 'share of problems', 'suite')
+  bars = [
+    panels.bars_with_errors(rows, model, i)
+    for i, (model, rows) in enumerate(changes.items())
+  ]
+  return [{'figure': {'data': bars, 'layout': figure}, 'notes': notes}]
 
 
 def support(cells: list[Cell]) -> list[dict]:

@@ -66,6 +66,7 @@ def write(
     'pass': evaluated.pass_at_k(cells) + figures.pass_at_k(runs),
     'curves': figures.curves(runs),
     'answers': figures.of_answers(runs, found),
+    'forgetting': evaluated.forgetting(cells),
     'support': evaluated.support(cells) + figures.of_support(runs, found),
   }
   names = [r.name for r in runs]

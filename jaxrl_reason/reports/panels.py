@@ -45,7 +45,8 @@ PANELS = (
   ),
   _panel('Reward', 'reward', 'train/reward_mean train/reward_std', span=0.1),
   _panel('Reward parts', 'mean', 'train/reward/', span=0.1),
-  _panel('Entropy', 'nats a token', 'train/entropy', span=0.2, low=0.0),
+  _panel('Entropy', 'nats a token', 'train/entropy train/answer_entropy',
+         span=0.2, low=0.0),
   _panel(
     'Length', 'tokens', 'train/length_mean train/length_max '
     'train/length_right train/length_wrong', span=4,
@@ -171,6 +172,18 @@ def with_errors(found: list[tuple], name: str, number: int, dash: int) -> list:
     band(ks, low, high, color, name),
     line(ks, [v for _, v, _ in found], name, color, dash),
   ]
+
+
+def bars_with_errors(found: list[tuple], name: str, number: int) -> dict:
+  """Bars of (label, value, standard error) in the colour of a number."""
+  return {
+    'type': 'bar',
+    'name': name,
+    'x': [label for label, _, _ in found],
+    'y': [value for _, value, _ in found],
+    'error_y': {'type': 'data', 'array': [error for _, _, error in found]},
+    'marker': {'color': COLORS[number % len(COLORS)]},
+  }
 
 
 def pass_layout(title: str) -> dict[str, Any]:

@@ -39,6 +39,14 @@ def crossover(before: list[tuple], after: list[tuple]) -> int | None:
   return min(ahead) if ahead and ahead[0] > 1 else None
 
 
+def paired(before: list[float], after: list[float]) -> tuple[float, float]:
+  """(mean change over problems, its standard error)."""
+  change = np.asarray(after, float) - np.asarray(before, float)
+  n = len(change)
+  error = change.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
+  return float(change.mean()) if n else 0.0, float(error)
+
+
 def changes(before: list[int], after: list[int]) -> dict[str, list[int]]:
   """Problems by what became of them: solved by some sample before and after,
   gained, lost, or neither.

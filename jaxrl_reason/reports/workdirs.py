@@ -73,14 +73,14 @@ def read(path: epath.PathLike, name: str = '') -> Run:
   return Run(
     name or path.name,
     path,
-    flat(_whole(path / 'config.json')),
+    flat(whole(path / 'config.json')),
     rows,
     [e for e in lines(path / 'events.jsonl') if _is_event(e)],
     [
       e
       for p in _numbered(path / 'evaluations', '.json')
       # Of steps that a resumed run has still to repeat: not yet.
-      if int(p.stem) <= last and is_evaluation(e := _whole(p))
+      if int(p.stem) <= last and is_evaluation(e := whole(p))
     ],
     [p for p in _numbered(path / 'rollouts', '.jsonl') if int(p.stem) <= last],
   )
@@ -102,7 +102,7 @@ def _numbered(folder: epath.Path, suffix: str) -> list[epath.Path]:
   return sorted(named, key=lambda p: int(p.stem))
 
 
-def _whole(path: epath.Path) -> dict:
+def whole(path: epath.Path) -> dict:
   """The object of a file; {} where there is none."""
   if not path.exists():
     return {}

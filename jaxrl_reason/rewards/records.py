@@ -15,6 +15,7 @@ more says more, all of it optional (`OPTIONAL`):
   step, stage            of the run, when it was sampled
   logp                   nats, sum over the completion's tokens, of the policy
                          itself (temperature 1, no filter)
+  base_logp              the same of another model, that KL is measured to
   entropy                nats, mean over its tokens, of the policy itself
   confidence             that the answer is right, 0 to 1, as the text states it
   trace                  whether the reasoning before the answer holds
@@ -41,8 +42,8 @@ from jaxrl_reason.rewards.verdict import Verdict
 FIELDS = ('problem', 'sample', 'completion', 'length', 'truncated', 'verdict')
 OPTIONAL = (
   'suite', 'model', 'variant', 'temperature', 'step', 'stage', 'logp',
-  'entropy', 'confidence', 'trace', 'at_budget', 'reward', 'advantage',
-  'tokens',
+  'base_logp', 'entropy', 'confidence', 'trace', 'at_budget', 'reward',
+  'advantage', 'tokens',
 )  # fmt: skip
 
 
@@ -152,8 +153,17 @@ def finished(path: str | os.PathLike) -> list[dict[str, Any]]:
   if not os.path.exists(path):
     return []
   with open(path, 'rb') as f:
-    # By the end of lines alone: texts may hold other characters that end one.
-    whole = f.read().split(b'\n')[:-1]
+    return parsed(f.read(), path)
+
+
+def parsed(data: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
+  """The complete lines among the bytes of a file.
+
+  Raises:
+    BadRecord: a complete line holds no JSON object.
+  """
+  # By the end of lines alone: texts may hold other characters that end one.
+  whole = data.split(b'\n')[:-1]
   return [
     _parsed(line.decode('utf-8', 'replace'), f'{path}:{i}')
     for i, line in enumerate(whole, 1)

@@ -33,9 +33,9 @@ from jaxrl_reason.rollouts.sampler import NONE
 # What is counted beside `episode.EVENTS`: calls of tools that there are not,
 # that took too long, and that raised or lost their process.
 EVENTS = (*episode.EVENTS, 'unknown', 'timeout', 'failed')
-# What the model reads of a call that came to nothing.
 # Characters of an answer that are looked at, for each token of its room.
 CHARACTERS = 16
+# What the model reads of a call that came to nothing.
 FAILED = {'timeout': 'error: timeout', 'failed': 'error: the tool failed'}
 
 

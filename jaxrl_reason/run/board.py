@@ -3,7 +3,9 @@ ends at the first full disk, and the run would then wait for it forever.
 """
 
 import contextlib
+import pathlib
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -14,6 +16,7 @@ from etils import epath
 from jaxrl_reason.checkpoints import files
 
 FLUSH_S = 30.0
+OBJECT_BYTES = 2**22
 
 
 @contextlib.contextmanager
@@ -32,7 +35,9 @@ def _no_torch():
 
 
 class Board:
-  """An event file in a local folder.
+  """An event file in a folder; in an object store, which cannot append, it is
+  kept aside and written there as a whole, and a long one is followed by
+  another.
 
   Args:
     purge_step: TensorBoard forgets what was written from this step on; None:
@@ -47,13 +52,40 @@ class Board:
 
     self._folder, self._summary = folder, summary
     self._event, self._log = event_pb2.Event, event_pb2.SessionLog
+    self._open = event_file_writer.EventsWriter
+    self._aside, self._begun = None, 0
     with files.explained(folder):
       folder.mkdir(parents=True, exist_ok=True)
-      self._file = event_file_writer.EventsWriter(str(folder / 'events'))
+      if files.is_remote(folder):
+        self._aside = tempfile.TemporaryDirectory()
+        # TensorBoard reads files in the order of their names.
+        self._begun = len(list(folder.iterdir()))
+      self._begin()
       if purge_step is not None:
         start = self._log(status=self._log.START)
         self._file.write_event(self._event(step=purge_step, session_log=start))
     self._flushed = time.monotonic()
+
+  def _begin(self) -> None:
+    """Begins an event file."""
+    where = self._aside.name if self._aside else str(self._folder)
+    name = f'events{self._begun:04d}' if self._aside else 'events'
+    self._file = self._open(f'{where}/{name}')
+    self._begun += 1
+
+  def _flush(self) -> None:
+    """Has on disk what was written; an object is written whole, and another
+    begun where it has grown long.
+    """
+    self._file.flush()
+    self._flushed = time.monotonic()
+    if self._aside:
+      (path,) = pathlib.Path(self._aside.name).iterdir()
+      (self._folder / path.name).write_bytes(path.read_bytes())
+      if path.stat().st_size > OBJECT_BYTES:
+        self._file.close()
+        path.unlink()
+        self._begin()
 
   def write(self, step: int, values: Mapping[str, float]) -> None:
     """Adds a value to each curve."""
@@ -86,9 +118,12 @@ class Board:
         event = self._event(step=step, wall_time=now, summary=summary)
         self._file.write_event(event)
       if time.monotonic() - self._flushed > FLUSH_S:
-        self._file.flush()
-        self._flushed = time.monotonic()
+        self._flush()
 
   def close(self) -> None:
     with files.explained(self._folder):
+      if self._aside:
+        self._flush()
       self._file.close()
+      if self._aside:
+        self._aside.cleanup()

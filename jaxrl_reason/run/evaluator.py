@@ -33,7 +33,9 @@ class Evaluator:
     grade: Callable,
     root: jax.Array,
     stop: jax.Array,
+    programs: dict[int, Callable] | None = None,
   ):
+    """Args: programs: as `accuracy.Evaluation` shares them."""
     c, d = config.eval, config.data
     self._show, self._workdir = c.show, workdir
     self.said = ''  # of the last evaluation, on process 0
@@ -59,6 +61,7 @@ class Evaluator:
       # The same noise at every evaluation: curves show the policy, not luck.
       key=trees.named_key(root, 'evaluation'),
       how=how,
+      programs=programs,
       player=player,
     )
     splits = {'heldout': problems.heldout}

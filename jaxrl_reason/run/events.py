@@ -30,6 +30,16 @@ def note(workdir: epath.Path, event: str, **facts) -> None:
   files.write_whole(path, before + json.dumps(row) + '\n')
 
 
+def last_end(workdir: epath.Path) -> str:
+  """How the run in a workdir has ended last; '' where it goes on, or never
+  began.
+  """
+  path = epath.Path(workdir) / NAME
+  text = path.read_text() if path.exists() else ''
+  row = json.loads(text.splitlines()[-1]) if text.strip() else {}
+  return str(row.get('how', '')) if row.get('event') == 'end' else ''
+
+
 def note_failure(workdir: epath.Path, error: BaseException) -> None:
   """Adds how a run failed, if the disk still takes it: the error that ends the
   run must be told, not one of this file.

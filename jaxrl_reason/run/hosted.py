@@ -13,8 +13,7 @@ from jaxrl_reason.base import Model
 from jaxrl_reason.data import chat
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.pool import PoolError, VerifierPool
-from jaxrl_reason.rewards.resolve import RewardError
-from jaxrl_reason.rewards.verdict import Verdict
+from jaxrl_reason.rewards.verdict import Verdict, all_failed
 from jaxrl_reason.rollouts import episode, turns
 from jaxrl_reason.rollouts.hosted import CHARACTERS, Player, Writer
 from jaxrl_reason.tools import calculator, calls, toolbox
@@ -22,6 +21,7 @@ from jaxrl_reason.tools import calculator, calls, toolbox
 BUILD = 'jaxrl_reason.tools.serve:build'
 # What ends a turn of our own environments.
 STOPS = {'calculator': calculator.STOPS}
+TRIED = 4  # problems, before a run begins
 # Of templates that have a call come before its answer.
 _CALL = {'name': 'f', 'arguments': {}}
 _MARK = 'jaxrl-reason-answer-of-a-tool'
@@ -55,7 +55,8 @@ def check(c: ml_collections.ConfigDict) -> None:
       '{...}}'
     )
   for name, part in t.tools.items():
-    if 'tool' not in part or set(part) - {'tool', 'args'}:
+    named = 'tool' in part and not set(part) - {'tool', 'args'}
+    if not named or not isinstance(part['tool'], str):
       raise ValueError(
         f"rl.turns.tools.{name}: is {{'tool': name or path, 'args': {{...}}}}"
       )
@@ -123,11 +124,10 @@ class Unjudged:
 def limits(config: ml_collections.ConfigDict, tokenizer, weight: float):
   """Gives the limits of turns, and the bytes that end one."""
   c, room = config.rl.turns, config.data.completion_len
+  own = c.stops or STOPS.get(c.env, ())
+  stops = [text.encode() for text in own]
   if c.env == 'tools':
-    stops = calls.stops(c.calls, list(c.tools))
-  else:
-    own = c.stops or STOPS.get(c.env, ())
-    stops = [text.encode() for text in own]
+    stops += calls.stops(c.calls, list(c.tools))
   return episode.Limits(
     most=c.most,
     tokens=min(c.tokens or room, room),
@@ -242,24 +242,28 @@ def tool_schema(name: str) -> dict:
 
 
 def try_out(config: ml_collections.ConfigDict, problems: Problems) -> None:
-  """Starts the environment, and lets it answer the first turn of the first
-  problem, before anything is compiled.
+  """Starts the environment, and lets it answer the first turns of the first
+  problems, before anything is compiled.
 
   Raises:
-    ValueError: it does not start, or raises.
+    ValueError: it does not start, or raises on every one.
   """
-  example = problems.train[0]
-  said = example.get('turns', [[example.get('solution') or '', '']])[0][0]
-  pool, env = Pool(config.rl), config.rl.turns.env
+  env, pool = config.rl.turns.env, Pool(config.rl)
+  examples = [problems.train[i] for i in range(min(TRIED, len(problems.train)))]
+  cases = [(_first(e), {'example': e, 'state': None}) for e in examples]
   try:
-    case = said, {'example': example, 'state': None}
-    verdict = pool.submit([case]).result()[0]
-  except (PoolError, RewardError) as e:
+    failed = all_failed(pool.submit(cases).result())
+  except PoolError as e:
     raise ValueError(f'rl.turns.env={env!r}: {e}') from e
   finally:
     pool.close()
-  if verdict.status == 'error':
+  if failed:
     raise ValueError(
-      f'rl.turns.env={env!r}: tried on the first problem, before anything is '
-      f'compiled: {verdict.detail}'
+      f'rl.turns.env={env!r}: tried on the first problems, before anything is '
+      f'compiled: {failed.replace("the reward", "it", 1)}'
     )
+
+
+def _first(example: dict) -> str:
+  """What a good player says first."""
+  return example.get('turns', [[example.get('solution') or '', '']])[0][0]

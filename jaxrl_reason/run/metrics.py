@@ -1,5 +1,5 @@
 """Metrics to disk: `metrics.jsonl` (in an object store, `metrics/*.jsonl`), and
-TensorBoard beside it when local.
+TensorBoard beside it.
 
 One flat JSON object a line, `step` and `stage` first; docs/metrics.md lists the
 names. A resumed run first drops the lines past its checkpoint, so the file
@@ -19,7 +19,6 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason import hosts
-from jaxrl_reason.checkpoints import files
 from jaxrl_reason.run import board, chips, lines
 
 # Means of some rows of a batch, of which it may have none.
@@ -176,9 +175,8 @@ class Writer:
       return
     self._lines = lines.opened(workdir, resume_step)
     self.lost = self._lines.lost.steps, self._lines.lost.seconds
-    if not files.is_remote(workdir):
-      purge = None if resume_step is None else resume_step + 1
-      self._others.append(board.Board(workdir / 'tensorboard', purge))
+    purge = None if resume_step is None else resume_step + 1
+    self._others.append(board.Board(workdir / 'tensorboard', purge))
 
   def write(self, step: int, stage: str, values: dict[str, float]):
     """One line; `values` by full name, as 'train/reward_mean'.

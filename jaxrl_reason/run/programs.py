@@ -7,6 +7,7 @@ profiles and in the log of compilations.
   rl_greedy       params, prompts -> Rollout        where the loss reads those
   rl_score        state, Rollouts -> Batch          old and reference log-probs
   rl_learn        state, Batch, rewards -> state    filter and update
+  rl_seeds        states [S], prompts [S,K,B] -> states   several runs at once
   rl_round        Rollouts, rewards -> Places       of one of several rounds
   rl_learn_rounds state, Places -> state            refill, replay, update
   rl_learn_hints  state, two rounds -> state        hints, replay, update
@@ -93,6 +94,7 @@ def learn(
     if account.control:
       state = state.replace(control=state.control | account.control)
   metrics |= batch_lib.lengths_by_verdict(batch)
+  metrics |= batch_lib.answer_spread(batch)
   if batch.episode is not None:
     metrics |= batch_lib.turn_stats(batch)
   if learner.select is not None:
@@ -158,16 +160,20 @@ def rl_pool_steps(
 
 
 def rl_seeds(
-  learner, source, states, prompts, roots, sampling, stop
+  made: Callable, states, prompts, roots, values, stop
 ) -> tuple[TrainState, Metrics]:
   """Makes K steps of S runs side by side: states [S,...], prompts [S,K,B,...],
-  roots [S] -> metrics [S,K].
+  roots [S], values [S] by name -> metrics [S,K].
+
+  Args:
+    made: a run's values -> (learner, source, sampling) of its steps.
   """
 
-  def one(state, prompts, root):
+  def one(state, prompts, root, values):
+    learner, source, sampling = made(values)
     return rl_steps(learner, source, state, prompts, root, sampling, stop)
 
-  return jax.vmap(one)(states, prompts, roots)
+  return jax.vmap(one)(states, prompts, roots, values)
 
 
 def rl_rollout(

@@ -185,14 +185,14 @@ def prompt_encoder(
 
 
 def fused_source(
-  config, learn: Learner, task_kernel: str | None, tokenizer
+  config, learn: Learner, task_kernel: str | None, tokenizer, weights=None
 ) -> tuple[Callable, Callable, Sampling]:
   """The source inside the graph, the encoder of examples' answers for it, and
-  its sampling settings.
+  its sampling settings; `weights` of rewards as `device.make` takes them.
   """
   rewards = config.rl.rewards.to_dict()
   encode, reward_fn = device.make(
-    rewards, task_kernel, tokenizer, config.data.completion_len
+    rewards, task_kernel, tokenizer, config.data.completion_len, weights
   )
   gen, sampling = generation(config, learn.model)
   if config.rl.turns.env:

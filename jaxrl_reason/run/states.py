@@ -58,6 +58,10 @@ class Layout:
     return make(params, jnp.int32(total))
 
 
+def _whole(tree):
+  return tree
+
+
 def init_params(
   config: ml_collections.ConfigDict,
   model: Model,
@@ -71,11 +75,14 @@ def init_params(
   """
   specs, loaded = model.specs, {}
   where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
+  off = model.adapters_off or _whole
   if config.init_from:
-    return other_run.read(config.init_from, specs, where)
-  if config.model_dir:
-    off = model.adapters_off or (lambda tree: tree)
+    loaded = other_run.read(config.init_from, specs, off(specs), where)
+  elif config.model_dir:
     loaded = pretrained.load(workdir, shape, off(specs), off(where))
+
+  if loaded.keys() == specs.keys():
+    return loaded
 
   def rest(tree):
     return {k: v for k, v in tree.items() if k not in loaded}

@@ -14,9 +14,10 @@ import ml_collections
 from absl import logging
 from etils import epath
 
-from jaxrl_reason import hosts, reading, trees
+from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import emergency, files, manager
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import (
@@ -139,8 +140,8 @@ def _stages(
     near = checkpoints.near and checkpoints.near.restored
     kind = ', of an emergency checkpoint' if near else ''
     say(f'Resuming at step {place.total}{kind}.')
-  _write_config(config, workdir, resuming)
-  events.note(workdir, 'start', step=place.total, reached=_reached(workdir))
+  write_config(config, workdir, resuming)
+  events.note(workdir, 'start', step=place.total, reached=reached(workdir))
   writer = _writer(config, workdir, place.total if resuming else None)
   spent.lose(*writer.lost)
   grade = rewarding.grader(config, parts['problems'])
@@ -205,7 +206,7 @@ def _writer(config, workdir, resume_step: int | None) -> metrics.Writer:
   return writer
 
 
-def _reached(workdir: epath.Path) -> int:
+def reached(workdir: epath.Path) -> int:
   """The last step that the run before this one has told metrics of."""
   told = hosts.is_main() and metrics_file.exists(workdir)
   steps = [r['step'] for r in metrics_file.read(workdir)] if told else []
@@ -284,7 +285,7 @@ def use_compile_cache(folder: str) -> None:
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
 
-def _write_config(config, workdir: epath.Path, resuming: bool) -> None:
+def write_config(config, workdir: epath.Path, resuming: bool) -> None:
   """Keeps the config; on resuming says what has changed."""
   if not hosts.is_main():
     return

@@ -31,6 +31,8 @@ TOOLS = {
 # package.module:name or path/to/file.py:name.
 ENVS = {
   'calculator': 'jaxrl_reason.tools.calculator:step',
+  'objects': 'jaxrl_reason.tools.objects:Objects',
+  'retry': 'jaxrl_reason.tools.retry:Retry',
   'tools': 'jaxrl_reason.tools.toolbox:Toolbox',
 }
 

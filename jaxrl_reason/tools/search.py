@@ -19,7 +19,7 @@ def read(folder: str) -> list[tuple[str, str]]:
   """
   root = pathlib.Path(folder).expanduser()
   found = []
-  for path in sorted(p for p in root.rglob('*') if p.suffix in KINDS):
+  for path in sorted(p for p in root.rglob('*') if _is_one(p)):
     text = path.read_text(encoding='utf-8', errors='replace')
     if path.suffix != '.jsonl':
       found.append((path.stem, text))
@@ -32,10 +32,14 @@ def read(folder: str) -> list[tuple[str, str]]:
   return found
 
 
+def _is_one(path: pathlib.Path) -> bool:
+  return path.suffix in KINDS and path.is_file()
+
+
 def _document(line: str, where: str) -> tuple[str, str]:
   try:
     row = json.loads(line)
-    return str(row.get('title', '')), row['text']
+    return str(row.get('title', '')), str(row['text'])
   except (ValueError, KeyError, AttributeError) as e:
     raise ValueError(f'{where} is no {{"text": ...}}: {e!r}') from e
 

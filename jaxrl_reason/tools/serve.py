@@ -7,6 +7,7 @@ environment says becomes text of bounded length, its state is bounded and
 pickled before it leaves, and processes that it started and left are ended.
 """
 
+import contextlib
 import dataclasses
 import os
 import pickle
@@ -15,7 +16,7 @@ import time
 from collections.abc import Mapping
 
 from jaxrl_reason import tools
-from jaxrl_reason.rewards.code.sandbox import linux
+from jaxrl_reason.rewards.code.sandbox import client, linux
 from jaxrl_reason.rewards.pool import procfs
 from jaxrl_reason.rewards.verdict import Verdict
 
@@ -39,25 +40,23 @@ def build(spec: Mapping) -> 'Server':
   """Makes what workers call, of {'env': {'name', 'args', 'most'}}."""
   env = spec['env']
   made = tools.make(env['name'], env['args'])
-  return Server(made, env['most'], own=env['name'] in tools.ENVS)
+  return Server(made, env['most'], around=_Alone)
 
 
 class Server:
   """Calls an environment and bounds what it gives."""
 
-  def __init__(self, env, most: int, own: bool):
+  def __init__(self, env, most: int, around=contextlib.nullcontext):
     """Args:
     most: characters of an observation.
-    own: of this package, which ends its own processes.
+    around: makes a context of a call, which ends what the call has left.
     """
-    self._env, self._most, self._own = env, most, own
+    self._env, self._most, self._around = env, most, around
 
   def __call__(self, text: str, case: Mapping) -> Reply:
     state = case['state']
     state = None if state is None else pickle.loads(state)
-    if self._own:
-      return self._reply(self._env(text, case['example'], state))
-    with _Alone():
+    with self._around():
       return self._reply(self._env(text, case['example'], state))
 
   def _reply(self, said) -> Reply:
@@ -111,6 +110,7 @@ class _Alone:
     end = time.monotonic() + SWEEP_S
     while linux.AVAILABLE and time.monotonic() < end:
       left = set(procfs.children(self._pid)) - self._before
+      left -= client.processes()
       if not left:
         return
       for pid in left:

@@ -70,6 +70,18 @@ def test_what_is_offloaded_comes_back_to_the_host(tmp_path):
   checkpoints.close()
 
 
+def test_a_relative_folder_is_as_good(tmp_path, monkeypatch):
+  """Orbax takes absolute paths alone: a save would fail in its thread."""
+  monkeypatch.chdir(tmp_path)
+  checkpoints, read = saved('run', 3)
+  assert checkpoints.latest(read) == (3, (3.0, 3.0))
+  checkpoints.close()
+  monkeypatch.chdir('/')
+  checkpoints, read = saved(tmp_path / 'run')
+  assert checkpoints.steps() == [3]
+  checkpoints.close()
+
+
 @pytest.fixture
 def quick(monkeypatch):
   """No waits between one try and the next."""

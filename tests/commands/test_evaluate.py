@@ -10,14 +10,20 @@ import subprocess
 import sys
 import time
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import object_store
 import pytest
 import tiny_recipe
+from etils import epath
 from small import ROOT
 
 from jaxrl_reason import evaluate, generate, grade
-from jaxrl_reason.evals import session, suites
+from jaxrl_reason.evals import grown, loading, session, suites
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.reports import evaluated
+from jaxrl_reason.reports.answers import Blocks
 from jaxrl_reason.rewards import records
 from jaxrl_reason.run import journal, train
 
@@ -187,6 +193,35 @@ def test_killed_and_resumed_it_draws_the_same(whole, folder):
   assert run(*flags(folder, 'parts')) == (out / 'table.md').read_text()
 
 
+def test_an_object_store_holds_the_same(folder, monkeypatch, tmp_path):
+  """Objects cannot be appended to: a stopped command goes on from its parts,
+  and leaves one object a cell, line by line that of a folder.
+  """
+  object_store.install(monkeypatch)
+  asked = ['--suite=run:heldout?n=24', '--k=1', f'--model={folder}/run']
+  asked += ['--batch=16', '--max_new=3', '--budgets=']
+  run(*flags(folder, tmp_path), *asked)
+  add, far = grown.add, epath.Path(f'gs://bucket/{tmp_path.name}')
+
+  def full(path, before, rows):
+    if before:
+      raise OSError('gone')
+    add(path, before, rows)
+
+  monkeypatch.setattr(grown, 'add', full)
+  with pytest.raises(OSError, match='gone'):
+    run(*flags(folder, tmp_path), *asked, f'--out={far}')
+  (part,) = far.glob('answers/*.parts/*.jsonl')
+  monkeypatch.setattr(grown, 'add', add)
+  text = run(*flags(folder, tmp_path), *asked, f'--out={far}')
+  (here,), (there,) = (
+    list(epath.Path(at).glob('answers/*.jsonl')) for at in (tmp_path, far)
+  )
+  assert there.read_text() == here.read_text() and not part.exists()
+  assert text == (far / 'table.md').read_text()
+  assert (far / 'pass_at_k.png').exists() and (far / 'results.json').exists()
+
+
 def test_other_settings_are_refused(whole, folder):
   for more, says in (
     ('--k=4', 'k=3, not 4'),
@@ -221,7 +256,7 @@ def test_other_settings_are_refused(whole, folder):
     ('--mesh=3,1,1', 'needs 3 devices'),
     ('--dtype=int8', "--dtype='int8': choose float32, bfloat16"),
     ('--train=nowhere.jsonl', 'nowhere.jsonl does not exist'),
-    ('--out=gs://b/x', '--out=gs://b/x: must be a folder on this machine'),
+    ('--out=', '--out=: must be a folder'),
     ('--timeout_s=0', '--timeout_s=0.0: must be'),
   ],
 )
@@ -321,6 +356,35 @@ def test_generate_and_grade_read_what_evaluate_wrote(whole, folder, tmp_path):
   assert all(r['completion'] == greedy[r['prompt']] for r in new)
   assert 'verdict' not in new[0] and 'logp' not in new[0]
   grade.run(str(out), str(tmp_path / 'g2.jsonl'), 'task', keys, **limits)
+
+
+def test_kl_to_a_base_is_that_of_a_forward_pass(folder, tmp_path):
+  """0 of the base itself; of another, what whole rows through it say."""
+  run(
+    *flags(folder, tmp_path), '--suite=run:heldout?n=4', '--temperature=1',
+    f'--base={folder}/run@2',
+  )  # fmt: skip
+  found = json.loads((tmp_path / 'results.json').read_text())['results']
+  kl = [r['metrics']['kl_base']['value'] for r in found]
+  assert abs(kl[0]) < 1e-5 < 1e-3 < abs(kl[1])
+  base = loading.load(f'{folder}/run@2', dtype='float32')
+  rows = list(written(tmp_path).values())[1]
+  for row in [r for r in rows if not r['truncated']][:3]:
+    asked = base.tokenizer.encode(row['prompt'])
+    said = base.tokenizer.encode(row['completion'])
+    tokens = jnp.array([[*asked, *said, base.tokenizer.eos_ids[0]]])
+    hidden = base.model.hidden(base.params, tokens, tokens >= 0)
+    logp = jax.nn.log_softmax(base.model.unembed(base.params, hidden)[0], -1)
+    at = jnp.arange(len(asked), tokens.shape[1])
+    want = logp[at - 1, tokens[0, at]].sum()
+    assert row['base_logp'] == pytest.approx(float(want), abs=1e-3)
+  text = (tmp_path / 'table.md').read_text()
+  assert 'kl_base' in text
+  with pytest.raises(ValueError, match='was begun with base='):
+    run(*flags(folder, tmp_path), '--suite=run:heldout?n=4')
+  (panel,) = evaluated.forgetting(evaluated.read(tmp_path, 0, Blocks()))
+  assert 'run@2 on run:arithmetic/heldout' in ' '.join(panel['notes'])
+  assert len(panel['figure']['data']) == 1  # a model against the first
 
 
 def test_files_of_answers_that_were_tampered_with(whole, folder, tmp_path):

@@ -110,6 +110,36 @@ def test_entropy_picks():
   close(high, [[0, 1, 0], [0, 1, 1]], 0)
 
 
+def test_random_tokens_are_a_fixed_share_drawn_evenly():
+  keys = jax.random.split(jax.random.key(1), 400)
+  draw = functools.partial(library.random_tokens, MASK, random_share=0.4)
+  drawn = np.asarray(jax.jit(jax.vmap(draw))(keys))
+  assert (drawn.sum((1, 2)) == 2).all()  # floor(0.4 * 5)
+  often, at = drawn.mean(0), np.asarray(MASK) > 0
+  assert not often[~at].any()
+  # 0.4 each, within 4 standard errors of 400 draws.
+  np.testing.assert_allclose(often[at], 0.4, atol=4 * (0.24 / 400) ** 0.5)
+
+
+def test_a_random_share_is_trained_on_under_the_divisor_of_all():
+  """Its gradient is that of all tokens where they are drawn, 0 elsewhere."""
+  logp = jnp.array([[-1.0, -2.0, 0.0], [-1.5, -0.5, -1.0]])
+  adv, key = jnp.array([1.0, -2.0]), jax.random.key(3)
+
+  def grad(settings):
+    def loss(logp):
+      o = library.resolve({'name': 'dapo', **settings})
+      return library.policy_loss(o, logp, adv, MASK, key=key)[0]
+
+    return np.asarray(jax.jit(jax.grad(loss))(logp))
+
+  some, whole = grad({'random_share': 0.4}), grad({})
+  drawn = some != 0
+  assert drawn.sum() == 2
+  np.testing.assert_allclose(some[drawn], whole[drawn], rtol=1e-6)
+  assert 'key' in library.needs({'name': 'dapo', 'random_share': 0.4})
+
+
 def test_off_policy_rows_drop_only_negative_ones():
   logp = jnp.array([[-3.0, -3.0, jnp.nan], [-3.0, -3.0, -3.0]])
   old = logp + 1

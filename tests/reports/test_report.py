@@ -264,6 +264,12 @@ def test_evaluations_are_compared(tmp_path):
   ]
   (figure,) = evaluated.pass_at_k(cells)
   assert figure['notes'] == ['base is ahead of tuned from k = 2']
+  (panel,) = evaluated.forgetting(cells)
+  (bars,) = panel['figure']['data']
+  # 5/16 right before, 8/16 after; the changes are 2, 3, -1, -1 quarters.
+  assert bars['name'] == 'tuned' and bars['y'] == [0.1875]
+  assert bars['error_y']['array'] == [pytest.approx(0.5154 / 2, rel=1e-3)]
+  assert panel['notes'] == []
   (changes,) = evaluated.support(cells)
   assert changes['notes'] == ['lost: problems 2, 3']
   text = write(path)  # no run beside it

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 
-import jax
 import numpy as np
 import pytest
 from test_turn_runs import lines, recipe
@@ -38,12 +37,24 @@ def told(workdir):
   ]
 
 
-def test_a_run_on_the_host_learns_what_the_fused_one_does(tmp_path):
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  """The workdir of a run, its rollouts kept."""
+  workdir = tmp_path_factory.mktemp('hosted') / 'whole'
+  train.run(kept(), workdir)
+  return workdir
+
+
+def kept():
+  c = hosted()
+  c.rollouts.every = 2
+  return c
+
+
+def test_a_run_on_the_host_learns_what_the_fused_one_does(whole, tmp_path):
   """Metrics, samples and evaluations of both are alike."""
-  fused = recipe(steps_per_dispatch=1)
-  train.run(fused, tmp_path / 'fused')
-  train.run(hosted(), tmp_path / 'host')
-  want, got = told(tmp_path / 'fused'), told(tmp_path / 'host')
+  train.run(recipe(steps_per_dispatch=1), tmp_path / 'fused')
+  want, got = told(tmp_path / 'fused'), told(whole)
   assert len(want) == len(got) > 1
   for a, b in zip(want, got):
     shared = [
@@ -55,7 +66,7 @@ def test_a_run_on_the_host_learns_what_the_fused_one_does(tmp_path):
     assert b['train/turns/timeout'] == b['train/turns/failed'] == 0
   evals = [
     [x['eval/heldout/pass@1'] for x in lines(d) if 'eval/heldout/pass@1' in x]
-    for d in (tmp_path / 'fused', tmp_path / 'host')
+    for d in (tmp_path / 'fused', whole)
   ]
   assert evals[0] == evals[1]
 
@@ -92,6 +103,7 @@ def sleepers():
   return {int(x) for x in out.stdout.split()}
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_goes_on_with_is_the_same(tmp_path):
   """Through the command line: killed between two saves, and uninterrupted."""
   script = tmp_path / 'recipe.py'
@@ -126,19 +138,12 @@ def test_what_a_killed_run_goes_on_with_is_the_same(tmp_path):
   assert len(told(tmp_path / 'whole')) == 20
 
 
-test_what_a_killed_run_goes_on_with_is_the_same = pytest.mark.slow(
-  test_what_a_killed_run_goes_on_with_is_the_same
-)
-
-
-def test_a_run_that_goes_on_is_the_same(tmp_path):
-  whole, half = hosted(), hosted()
+def test_a_run_that_goes_on_is_the_same(whole, tmp_path):
+  half = kept()
   half.rl.steps = 2
-  train.run(whole, tmp_path / 'whole')
   train.run(half, tmp_path / 'parts')
-  train.run(whole, tmp_path / 'parts')
-  want, got = told(tmp_path / 'whole'), told(tmp_path / 'parts')
-  assert got[-1] == want[-1]
+  train.run(kept(), tmp_path / 'parts')
+  assert told(tmp_path / 'parts')[-1] == told(whole)[-1]
 
 
 @pytest.mark.parametrize(
@@ -197,14 +202,16 @@ def test_an_environment_that_cannot_start_is_refused(tmp_path, turns, words):
   assert words in str(e.value), str(e.value)
 
 
-def test_rollouts_on_disk_tell_turns(tmp_path):
-  c = hosted()
-  c.rollouts.every = 2
-  train.run(c, tmp_path / 'run')
+def test_rollouts_on_disk_tell_turns(whole):
   rows = [
     json.loads(line)
-    for path in (tmp_path / 'run' / 'rollouts').glob('*.jsonl')
+    for path in (whole / 'rollouts').glob('*.jsonl')
     for line in path.read_text().splitlines()
   ]
-  assert rows and any('turn' in str(row) for row in rows)
-  assert jax.process_count() == 1
+  heard = 0
+  for row in rows:
+    of = row['tokens']
+    there = [(t, own) for t, own in zip(of['turn'], of['sampled']) if t]
+    assert there == sorted(there, key=lambda x: x[0])  # turn after turn
+    heard += any(not own for _, own in there)
+  assert heard and any(max(row['tokens']['turn']) > 1 for row in rows)

@@ -4,12 +4,13 @@ import glob
 import json
 import sys
 
+import object_store
 import pytest
 import tiny_recipe
 from etils import epath
 
 from jaxrl_reason.reports import metrics_file
-from jaxrl_reason.run import config_checks, metrics, trackers, train
+from jaxrl_reason.run import board, config_checks, metrics, trackers, train
 
 ROWS = [
   (2, {'train/loss': 1.5}),
@@ -132,6 +133,35 @@ def test_tensorboard_has_texts_parameters_and_histograms(tmp_path):
   assert {'config/text_summary', 'samples/text_summary'} <= {*tags['tensors']}
   plugins = found.summary_metadata
   assert any(p.startswith('_hparams_') for p in plugins)
+
+
+def test_tensorboard_in_an_object_store(tmp_path, monkeypatch):
+  """What cannot append gets whole event files, a new one where one is long;
+  what was flushed before a kill is there, and a resumed run purges what it
+  repeats.
+  """
+  loading = pytest.importorskip(
+    'tensorboard.backend.event_processing.event_accumulator',
+    reason='tensorboard is not installed',
+  )
+  object_store.install(monkeypatch)
+  monkeypatch.setattr(board, 'OBJECT_BYTES', 500)
+  monkeypatch.setattr(board, 'FLUSH_S', 0.0)
+  far = epath.Path(f'gs://bucket/{tmp_path.name}')
+  far.mkdir(parents=True)
+  killed = metrics.Writer(far, None)
+  for step in range(1, 31):
+    killed.write(step, 'rl', {'train/loss': float(step)})
+  resumed = metrics.Writer(far, 20)
+  resumed.write(21, 'rl', {'train/loss': 210.0})
+  resumed.close()
+  objects = list((far / 'tensorboard').iterdir())
+  assert len(objects) > 3
+  for found in objects:
+    (tmp_path / found.name).write_bytes(found.read_bytes())
+  told = loading.EventAccumulator(str(tmp_path)).Reload()
+  values = {e.step: e.value for e in told.Scalars('train/loss')}
+  assert values == {i: float(i) for i in range(1, 21)} | {21: 210.0}
 
 
 def test_a_run_tells_its_tracker_what_it_tells_metrics(tmp_path):

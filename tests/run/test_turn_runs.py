@@ -67,11 +67,12 @@ def test_episodes_and_updates_are_one_program(tmp_path):
   def twice(x):
     return jax.tree.map(lambda x: jnp.stack([x, x]), x)
 
-  g = jax.jit(programs.rl_seeds, static_argnums=(0, 1))
+  def same(_):
+    return learn, source, sampling
+
+  g = jax.jit(programs.rl_seeds, static_argnums=0)
   roots = jnp.stack([root, jax.random.key(9)])
-  both, more = g(
-    learn, source, twice(state), twice(prompts), roots, sampling, stop
-  )
+  both, more = g(same, twice(state), twice(prompts), roots, {}, stop)
   np.testing.assert_allclose(
     more['turns/mean'][0], metrics['turns/mean'], rtol=1e-6
   )
@@ -139,7 +140,10 @@ def test_a_run_plays_tells_and_goes_on(tmp_path):
   [
     ({'turns.env': 'abacus'}, "rl.turns.env='abacus': the environments are"),
     ({'turns.env': ''}, "rl.algorithm='mt_grpo' needs the rewards of turns"),
-    ({'path': 'host', 'steps_per_dispatch': 1}, "rl.path='host': with"),
+    (
+      {'path': 'host', 'steps_per_dispatch': 1, 'turns.env': 'guess'},
+      "rl.turns.env='guess': with rl.path",
+    ),
     ({'slots': 2}, 'rl.slots=2: with rl.turns.env'),
     (
       {'replay.rows': 4, 'replay.capacity': 8, 'old_logp': 'sampler'},

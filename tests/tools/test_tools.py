@@ -199,11 +199,36 @@ def test_hostile_environments_cost_one_limit_each():
   assert any('state of an episode' in (a.detail or '') for a in answers)
 
 
+def forking(what: str) -> str:
+  """A tool that is two from then on."""
+  if os.fork() == 0 and what == 'loop':
+    time.sleep(1000)
+  return what
+
+
+def test_a_tool_that_forks_answers_once():
+  """Beside a sandbox, which is not taken for something left behind."""
+  tools = {'f': {'tool': f'{__file__}:forking'}, 'p': {'tool': 'python'}}
+  args = {'calls': 'tags', 'tools': tools}
+  env = {'name': 'tools', 'args': args, 'most': 100}
+  pool = VerifierPool(
+    {'env': env}, workers=1, timeout_s=5.0, chunk=1,
+    build='jaxrl_reason.tools.serve:build',
+  )  # fmt: skip
+  texts = ['<p>1 + 1</p>', '<f>loop</f>', '<f>on</f>', '<p>2 + 2</p>'] * 4
+  case = {'example': {}, 'state': None}
+  with pool:
+    said = pool.map([(text, case) for text in texts])
+    stats = pool.stats()
+  assert [a.observation for a in said] == ['2', 'loop', 'on', '4'] * 4
+  assert stats['crashes'] == stats['restarts'] == stats['timeouts'] == 0
+
+
 def test_a_reply_is_checked():
   def env(text, example, state):
     return example['reply']
 
-  server = serve.Server(env, 5, own=True)
+  server = serve.Server(env, 5)
 
   def ask(reply):
     return server('', {'example': {'reply': reply}, 'state': None})

@@ -144,6 +144,25 @@ def test_fused_step_equals_its_parts(batch):
     np.testing.assert_allclose(metrics[name], more[name], rtol=1e-4, atol=1e-6)
 
 
+def test_answer_entropy_is_that_of_the_counts(batch):
+  """By group, of answers counted by hand; rows without one are left out."""
+  rng = np.random.default_rng(0)
+  ids = rng.integers(-1, 3, len(batch.group))
+  valid = rng.random(len(ids)) < 0.8
+  given = batch.replace(answer_id=jnp.asarray(ids), reward_valid=valid)
+  total = n = 0.0
+  for group in np.unique(batch.group):
+    said = ids[(np.asarray(batch.group) == group) & valid & (ids >= 0)]
+    counts = np.unique(said, return_counts=True)[1]
+    total -= (counts * np.log(counts / max(len(said), 1))).sum()
+    n += len(said)
+  got = batch_lib.answer_spread(given)['answer_entropy']
+  np.testing.assert_allclose(got, total / n, rtol=1e-5)
+  none = given.replace(answer_id=jnp.full(len(ids), -1))
+  assert float(batch_lib.answer_spread(none)['answer_entropy']) == 0
+  assert batch_lib.answer_spread(batch.replace(answer_id=None)) == {}
+
+
 def test_k_steps_in_one_dispatch_equal_k_dispatches():
   learner = L.learner()
   args = (L.ROOT, NEUTRAL, L.STOP)
@@ -168,7 +187,7 @@ def test_seeds_side_by_side_equal_seeds_alone():
   states = jax.tree.map(lambda x: jnp.stack([x, x]), L.state(learner))
   both, metrics = jax.jit(
     lambda s, p, r: programs.rl_seeds(
-      learner, L.SOURCE, s, p, r, NEUTRAL, L.STOP
+      lambda _: (learner, L.SOURCE, NEUTRAL), s, p, r, {}, L.STOP
     )
   )(states, p, roots)
   assert metrics['loss'].shape == (2, 1)

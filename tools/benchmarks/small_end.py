@@ -85,19 +85,26 @@ def step_seconds(made, k: int, seeds: int, repeats: int) -> float:
   learner, gen, state, prompts = made
   stacked = jax.tree.map(lambda x: jnp.stack([x] * k), prompts)
   source = FusedSource(gen, grpo_step.reward_fn)
-  args = Sampling.make(), grpo_step.NEVER
-  run, root = programs.rl_steps, jax.random.key(2)
+  parts, root = (learner, source, Sampling.make()), jax.random.key(2)
+
+  def run(s):
+    learner, source, sampling = parts
+    given = s, stacked, root, sampling, grpo_step.NEVER
+    return programs.rl_steps(learner, source, *given)
+
   if seeds > 1:
-    run, root = programs.rl_seeds, jax.random.split(root, seeds)
+    root = jax.random.split(root, seeds)
 
     def copies(tree):
       return jax.tree.map(lambda x: jnp.stack([x] * seeds), tree)
 
     state, stacked = copies(state), copies(stacked)
-  f = jax.jit(
-    lambda s: run(learner, source, s, stacked, root, *args),
-    donate_argnums=0,
-  )
+
+    def run(s):
+      given = s, stacked, root, {}, grpo_step.NEVER
+      return programs.rl_seeds(lambda _: parts, *given)
+
+  f = jax.jit(run, donate_argnums=0)
   moving = jax.tree.map(jnp.copy, state)
 
   def once():

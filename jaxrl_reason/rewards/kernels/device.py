@@ -9,7 +9,7 @@ views, the source puts them into the Rollout first (`rollouts.views`).
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +103,11 @@ def refuse_on_host(spec: dict[str, dict]) -> None:
 
 
 def make(
-  spec: dict[str, dict], task_kernel, tokenizer, max_new: int
+  spec: dict[str, dict],
+  task_kernel,
+  tokenizer,
+  max_new: int,
+  weights: Sequence | None = None,
 ) -> tuple[Callable, Callable]:
   """Makes (encode, reward_fn) of weighted kernels.
 
@@ -112,9 +116,10 @@ def make(
     task_kernel: the kernel that 'task' means: a name, or Routes of a mixture.
     tokenizer: whose `token_bytes` give the completions' bytes.
     max_new: C.
+    weights: in place of the spec's, in its order; they may be traced.
   """
   parts = {k: _kernel(k, v, task_kernel) for k, v in spec.items()}
-  weights = [
+  weights = weights or [
     compose.checked_weight(k, v.get('weight', 1.0)) for k, v in spec.items()
   ]
   table, lengths = kernels.token_bytes_table(tokenizer)

@@ -121,6 +121,10 @@ class Sandbox:
       raise SandboxError(f'the sandbox was lost: {e}') from e
 
   @property
+  def pid(self) -> int:
+    return self._process.pid
+
+  @property
   def alive(self) -> bool:
     return self._process.poll() is None
 
@@ -175,6 +179,12 @@ def _lost(code: int, limit: float) -> dict:
 
 _lock = threading.Lock()
 _shared: dict[int, Sandbox] = {}  # process id -> its own; a fork starts anew
+
+
+def processes() -> set[int]:
+  """Gives the ids of this process's children that are its sandbox."""
+  sandbox = _shared.get(os.getpid())
+  return set() if sandbox is None else {sandbox.pid}
 
 
 def shared() -> Sandbox:

@@ -1,0 +1,64 @@
+"""Records that are written block after block: a file that grows or, in an
+object store, which cannot append, an object a block until all are there.
+
+  gs://.../<name>.jsonl             all of them, when the last is written
+  gs://.../<name>.parts/<n>.jsonl   until then, n records before it
+"""
+
+from collections.abc import Sequence
+
+from etils import epath
+
+from jaxrl_reason.checkpoints import files
+from jaxrl_reason.rewards import records
+
+
+def read(path: epath.Path) -> list[dict]:
+  """Reads the complete records there are.
+
+  Raises:
+    BadRecord: a complete line holds no JSON object.
+  """
+  if not files.is_remote(path):
+    return records.finished(path)
+  if path.exists():
+    return records.parsed(path.read_bytes(), path)
+  found = [records.parsed(p.read_bytes(), p) for p in _parts(path)]
+  return [row for rows in found for row in rows]
+
+
+def cut_torn(path: epath.Path) -> None:
+  """Takes away what a kill has left half written: an object is whole."""
+  if not files.is_remote(path):
+    records.cut_torn(path)
+
+
+def add(path: epath.Path, before: int, rows: Sequence[dict]) -> None:
+  """Writes records after those that are there.
+
+  Args:
+    before: how many these are.
+  """
+  text = ''.join(map(records.line_of, rows))
+  if not files.is_remote(path):
+    with path.open('a', encoding='utf-8') as f:
+      f.write(text)
+    return
+  folder = path.with_suffix('.parts')
+  folder.mkdir(parents=True, exist_ok=True)
+  files.write_whole(folder / f'{before:09d}.jsonl', text)
+
+
+def finish(path: epath.Path) -> None:
+  """Makes one object of the parts, if there are any."""
+  if not files.is_remote(path) or path.exists():
+    return
+  parts = _parts(path)
+  files.write_whole(path, ''.join(p.read_text() for p in parts))
+  for part in parts:
+    part.unlink()
+
+
+def _parts(path: epath.Path) -> list[epath.Path]:
+  folder = path.with_suffix('.parts')
+  return sorted(folder.glob('*.jsonl')) if folder.exists() else []

@@ -1,0 +1,153 @@
+"""What several seeds in one program cost: `programs.rl_seeds`, compiled for a
+chip.
+
+A small model does not fill a chip. What its step takes there is, at least, the
+roofline's time and the start of every operation, one after the other; the
+number of operations is the same for any number of seeds. START_S is an
+assumption, not a measurement of ours: microseconds are what profiles of small
+programs on TPUs show between the beginnings of fusions.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxrl_reason.planning import costs, described, hlo, phases, roofline
+from jaxrl_reason.run import programs
+
+START_S = 1e-6
+# What a program lists and a device does not start.
+FREE = frozenset(
+  'parameter constant tuple get-tuple-element bitcast after-all copy-done '
+  'slice-done dynamic-slice-done async-done partition-id replica-id '
+  'opt-barrier iota'.split()
+)
+ENOUGH = 1.1  # times the price of one seed alone still counts as that price
+
+
+def starts(module: hlo.Module, name: str = '') -> int:
+  """Counts the operations that a device starts, loops multiplied out."""
+  total = 0
+  for op in module.computations[name or module.entry].values():
+    if op.kind == 'while':
+      inside = (op.attr(k).lstrip('%') for k in ('body', 'condition'))
+      each = sum(starts(module, computation) for computation in inside)
+      total += hlo.trips(module, op) * each
+    elif op.kind == 'conditional':
+      total += min(starts(module, computation) for computation in op.called)
+    elif op.kind == 'call':
+      total += starts(module, op.called[0])
+    else:
+      total += op.kind not in FREE
+  return total
+
+
+def phase(config, parts, n: int) -> phases.Phase:
+  """Gives the fused step of n seeds as a phase.
+
+  Raises:
+    ValueError: the recipe's step is not one program.
+  """
+  one = {p.name: p for p in phases.phases(config, parts)}.get('step')
+  if one is None or len(one.args) != 7:
+    raise ValueError(
+      "--seeds: only steps that are one program (rl.path='fused', no "
+      'data.controller) can have seeds side by side'
+    )
+  learner, source, state, prompts, root, sampling, stop = one.args
+
+  def stacked(x):
+    where = x.sharding
+    spec = PartitionSpec(None, *where.spec)
+    where = NamedSharding(where.mesh, spec, memory_kind=where.memory_kind)
+    return jax.ShapeDtypeStruct((n, *x.shape), x.dtype, sharding=where)
+
+  def made(values):
+    """Runs that differ in their seed alone."""
+    del values
+    return learner, source, same
+
+  # Concrete: a static record may hold no shapes.
+  same = jax.tree.map(lambda x: jax.numpy.ones(x.shape, x.dtype), sampling)
+  state, prompts, root = jax.tree.map(stacked, (state, prompts, root))
+  shardings = jax.tree.map(lambda x: x.sharding, state)
+  return dataclasses.replace(
+    one,
+    program=programs.updating(programs.rl_seeds, 1, shardings),
+    args=(made, state, prompts, root, {}, stop),
+    state=state,
+    flops=n * one.flops,
+  )
+
+
+def facts_of(
+  config, parts, counts: Sequence[int], machine: roofline.Machine, say
+) -> list[dict[str, Any]]:
+  """Gives the facts of each number of seeds that fits, seconds of a step of
+  all.
+  """
+  out = []
+  for n in counts:
+    found = phase(config, parts, n)
+    try:
+      compiled = found.lower(parts.mesh).compile()
+    except jax.errors.JaxRuntimeError as e:
+      if (room := described.out_of_memory(str(e))) is None:
+        raise
+      say(f'{n} seeds need {room[0] / 2**30:.1f} of {room[1] / 2**30:.1f} GiB')
+      break
+    text = compiled.as_text()
+    least = roofline.seconds(costs.of(text, parts.mesh), machine).total()
+    begun = starts(hlo.parse(text))
+    k = 1 / found.calls
+    memory = compiled.memory_analysis().peak_memory_in_bytes
+    out.append({
+      'seeds': n,
+      'roofline_s': least / k,
+      'operations': round(begun / k),
+      'seconds': (least + begun * START_S) / k,
+      'peak_gib': memory / 2**30,
+    })  # fmt: skip
+    say(f'{n} seeds compiled: {out[-1]}')
+  if not out:
+    raise ValueError(f'--seeds: {counts[0]} do not fit the chip')
+  return out
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+  """Lays the facts out, and says how many seeds have the price of one."""
+  form = '{:>5} {:>11} {:>10} {:>10} {:>9} {:>8}'
+  names = 'seeds roofline,s operations seconds,s of alone peak,GiB'
+  lines = [form.format(*names.replace('of alone', 'of_alone').split())]
+  alone = found[0]['seconds'] / found[0]['seeds']
+  for f in found:
+    lines.append(
+      form.format(
+        f['seeds'],
+        f'{f["roofline_s"]:.3g}',
+        f['operations'],
+        f'{f["seconds"]:.3g}',
+        f'{f["seconds"] / alone:.2f}',
+        f'{f["peak_gib"]:.2f}',
+      )
+    )
+  return '\n'.join([*lines, verdict(found)])
+
+
+def verdict(found: Sequence[dict[str, Any]]) -> str:
+  """Says how many seeds take at most `ENOUGH` times as long as one: along the
+  line through the first and the last number of them.
+  """
+  first, last = found[0], found[-1]
+  more = last['seeds'] - first['seeds']
+  each = (last['seconds'] - first['seconds']) / max(more, 1)
+  alone = first['seconds'] - (first['seeds'] - 1) * each
+  most = 1 + int((ENOUGH - 1) * alone / each) if each > 0 else last['seeds']
+  return (
+    f'{most} seeds for the price of one (within {ENOUGH - 1:.0%}); a further '
+    f'seed adds {each:.3g} s to a step of {alone:.3g} s, if every operation '
+    f'takes {START_S * 1e6:g} us to start'
+  )

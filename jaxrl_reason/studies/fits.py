@@ -1,0 +1,101 @@
+"""Laws fitted to runs, with the errors of what is fitted.
+
+  power     1 - R = c x^-b       straight in logarithms
+  entropy   R = -a e^H + b       https://arxiv.org/abs/2505.22617
+
+Both are straight lines y = k x + m by least squares. The error within a run
+takes its points to be independent, which those of one run are not: it is too
+small. The one to go by is that over seeds (`over`).
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+  """A mean with its standard error; nan where one value gives none."""
+
+  mean: float
+  error: float
+  n: int
+
+  def __str__(self):
+    digits = f'{self.mean:.3f}' if abs(self.mean) < 1000 else f'{self.mean:.3g}'
+    if math.isnan(self.error):
+      return digits
+    error = f'{self.error:.3f}' if self.error < 1000 else f'{self.error:.3g}'
+    return f'{digits} ± {error}'
+
+
+def over(values: Sequence[float]) -> Value:
+  """Gives the mean of a value over seeds, and its standard error."""
+  x = np.asarray(values, float)
+  if not x.size:
+    return Value(math.nan, math.nan, 0)
+  error = x.std(ddof=1) / math.sqrt(x.size) if x.size > 1 else math.nan
+  return Value(float(x.mean()), float(error), int(x.size))
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+  """y = slope x + offset, their standard errors, and the share of the variance
+  that it explains.
+  """
+
+  slope: float
+  offset: float
+  slope_error: float
+  offset_error: float
+  r2: float
+
+
+def line(x: Sequence[float], y: Sequence[float]) -> Line | None:
+  """Fits a straight line; None where there are fewer than 3 different x."""
+  x, y = np.asarray(x, float), np.asarray(y, float)
+  if len(set(x.tolist())) < 3:
+    return None
+  columns = np.stack([x, np.ones_like(x)], 1)
+  found, *_ = np.linalg.lstsq(columns, y, rcond=None)
+  rest = np.square(y - columns @ found).sum()
+  spread = np.linalg.inv(columns.T @ columns) * rest / max(len(x) - 2, 1)
+  total = np.square(y - y.mean()).sum()
+  errors = np.sqrt(np.diag(spread))
+  r2 = 1 - rest / total if total else math.nan
+  return Line(*map(float, (*found, *errors, r2)))
+
+
+def power(x: Sequence[float], reward: Sequence[float]) -> dict[str, float]:
+  """Fits 1 - R = c x^-b; {} where too few rewards are below 1."""
+  kept = [(a, r) for a, r in zip(x, reward) if a > 0 and r < 1]
+  found = line(
+    [math.log(a) for a, _ in kept], [math.log(1 - r) for _, r in kept]
+  )
+  if found is None:
+    return {}
+  return {
+    'b': -found.slope,
+    'b_error': found.slope_error,
+    'c': math.exp(found.offset),
+    'c_error': math.exp(found.offset) * found.offset_error,
+    'r2': found.r2,
+  }
+
+
+def entropy_law(
+  entropy: Sequence[float], reward: Sequence[float]
+) -> dict[str, float]:
+  """Fits R = -a e^H + b, H in nats; {} where there are too few points."""
+  found = line([math.exp(h) for h in entropy], reward)
+  if found is None:
+    return {}
+  return {
+    'a': -found.slope,
+    'a_error': found.slope_error,
+    'b': found.offset,
+    'b_error': found.offset_error,
+    'r2': found.r2,
+  }

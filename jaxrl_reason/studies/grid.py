@@ -1,0 +1,168 @@
+"""A study: what is compared, on how many seeds, and the runs that makes.
+
+configs/studies/*.py have a function `get_study()` that gives a `Study`.
+"""
+
+import copy
+import dataclasses
+import pathlib
+import re
+import runpy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_collections
+
+from jaxrl_reason import config as config_lib
+
+# What all cells have in common, or a study sets itself.
+SHARED = ('seed', 'stages', 'init_from', 'model_dir', 'pretrain', 'sft')
+
+
+@dataclasses.dataclass(frozen=True)
+class Study:
+  """What a study compares.
+
+  Attributes:
+    recipe: of the warm start and, but for what a setting changes, of the rl
+      stage of every cell.
+    settings: name -> {dotted key of the recipe: value}; {} is the recipe.
+    seeds: of every setting, 0 to seeds - 1, of problems, order and noise.
+    against: the setting that others are compared with; '': the first.
+    shown: metrics at the end of a run that the table has.
+    target: (metric, value): the table has steps and tokens until then.
+    at_once: cells in one program, at most.
+  """
+
+  recipe: ml_collections.ConfigDict
+  settings: Mapping[str, Mapping[str, Any]]
+  seeds: int = 5
+  against: str = ''
+  shown: Sequence[str] = ('eval/heldout/pass@1', 'eval/heldout/greedy')
+  target: tuple[str, float] = ('train/reward_mean', 0.8)
+  at_once: int = 20
+
+  @property
+  def base(self) -> str:
+    """Names the setting that others are compared with."""
+    return self.against or next(iter(self.settings))
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+  """A run of a study: its setting, its seed and its configuration."""
+
+  setting: str
+  seed: int
+  config: ml_collections.ConfigDict
+
+  @property
+  def name(self) -> str:
+    """Names the folder of the run."""
+    return f'{self.setting}--s{self.seed}'
+
+
+def load(path: str) -> Study:
+  """Reads a study's file.
+
+  Raises:
+    ValueError: names the file and what it lacks.
+  """
+  if not pathlib.Path(path).is_file():
+    raise ValueError(f'--config={path} does not exist')
+  try:
+    found = runpy.run_path(path)
+  # Whatever a file raises, said with its name.
+  except Exception as e:
+    raise ValueError(f'{path}: {type(e).__name__}: {e}') from e
+  if 'get_study' not in found:
+    raise ValueError(f'{path} has no function get_study(); configs/ has others')
+  study = found['get_study']()
+  if not isinstance(study, Study):
+    raise ValueError(f'{path}: get_study() returned {study!r:.60}, no Study')
+  return study
+
+
+def recipe_beside(file: str, name: str) -> ml_collections.ConfigDict:
+  """Gives the recipe of another file in a study's folder.
+
+  Args:
+    file: `__file__` of the study.
+  """
+  return runpy.run_path(str(pathlib.Path(file).with_name(name)))['get_config']()
+
+
+def changed(
+  config: ml_collections.ConfigDict, changes: Mapping[str, Any], what: str = ''
+) -> ml_collections.ConfigDict:
+  """Returns a copy of a recipe with other values, by dotted key.
+
+  Args:
+    what: whose changes these are, for errors.
+
+  Raises:
+    ValueError: there is no such key, or it is of another type.
+  """
+  out = copy.deepcopy(config)
+  for key, value in changes.items():
+    *sections, last = key.split('.')
+    try:
+      at = out
+      for name in sections:
+        at = at[name]
+      at[last] = value
+    except (KeyError, TypeError, AttributeError) as e:
+      why = e.args[0] if e.args else e
+      raise ValueError(f'{what}{key}={value!r}: {why}') from e
+  return out
+
+
+def check(study: Study) -> None:
+  """Refuses what makes no study.
+
+  Raises:
+    ValueError: names the setting and the key.
+  """
+  if not study.settings:
+    raise ValueError('the study has no settings')
+  if study.seeds < 1 or study.at_once < 1:
+    raise ValueError('seeds and at_once of a study must be at least 1')
+  if study.base not in study.settings:
+    near = config_lib.nearest(study.base, study.settings)
+    raise ValueError(f'against={study.base!r} is no setting.{near}')
+  stages = study.recipe.stages
+  if not stages or stages[-1] != 'rl' or 'rl' in stages[:-1]:
+    raise ValueError(f'stages={stages}: the last one of a study is rl')
+  for name, changes in study.settings.items():
+    if not re.fullmatch(r'[\w.=+-]+', name):
+      raise ValueError(f'setting {name!r}: use letters, digits and _.=+-')
+    for key in changes:
+      if key.split('.')[0] in SHARED:
+        raise ValueError(
+          f'setting {name!r} changes {key}: all settings have one warm start, '
+          'and the seeds are those of the study'
+        )
+
+
+def warm_config(study: Study) -> ml_collections.ConfigDict | None:
+  """Gives the configuration of the warm start; None: the rl stage is all."""
+  before = tuple(study.recipe.stages[:-1])
+  return changed(study.recipe, {'stages': before}) if before else None
+
+
+def cells(study: Study, warm: str) -> list[Cell]:
+  """Lists the runs of a study, the seeds of a setting one after another.
+
+  Args:
+    warm: workdir of the warm start; '': there is none.
+  """
+  shared = {'stages': ('rl',), 'rollouts.every': 0}
+  if warm:
+    shared |= {'init_from': warm}
+  out = []
+  for setting, changes in study.settings.items():
+    for seed in range(study.seeds):
+      config = changed(study.recipe, shared | {'seed': seed})
+      config = changed(config, changes, f'setting {setting!r}: ')
+      out.append(Cell(setting, seed, config))
+  return out

@@ -1,0 +1,145 @@
+"""A study for people: table.md and study.png."""
+
+import pathlib
+
+from jaxrl_reason.studies import fits
+from jaxrl_reason.studies.outcome import REWARD, Found
+
+
+def table(found: Found) -> str:
+  """Lays out means with standard errors, differences to the base setting seed
+  by seed, steps and tokens to the target, fits and pass@k.
+  """
+  study = found.study
+  metric, value = study.target
+  lines = [
+    f'{study.seeds} seeds of each setting, from one warm start; mean ± '
+    f'standard error over seeds; gains since the first value and differences '
+    f'to {study.base!r} are taken seed by seed',
+    '',
+    *_finals(found),
+    '',
+    f'until {metric} is {value:g}, over the runs that come there',
+    '',
+    *_targets(found),
+    '',
+    '1 - R = c steps^-b and R = -a e^H + b, of every interval',
+    '',
+    *_fits(found),
+  ]
+  for split in found.splits():
+    lines += ['', f'pass@k, {split}', '', *_pass_at_k(found, split)]
+  return '\n'.join(lines)
+
+
+def _rows(names: list[str], rows: list[list]) -> list[str]:
+  """A table of Markdown."""
+  out = [names, ['---'] * len(names), *rows]
+  return [f'| {" | ".join(map(str, row))} |' for row in out]
+
+
+def _short(metric: str) -> str:
+  return metric.removeprefix('eval/').removeprefix('train/')
+
+
+def _finals(found: Found) -> list[str]:
+  study, names = found.study, ['setting']
+  for m in study.shown:
+    names += [_short(m), 'gain', 'difference']
+  start = ['before']
+  for m in study.shown:
+    start += [found.start(m), '', '']
+  rows = [start]
+  for setting in study.settings:
+    row = [setting + _diverged(found, setting)]
+    for m in study.shown:
+      other = setting != study.base
+      row += [found.final(setting, m), found.gain(setting, m)]
+      row += [found.paired(setting, m) if other else '']
+    rows.append(row)
+  return _rows(names, rows)
+
+
+def _diverged(found: Found, setting: str) -> str:
+  n = sum(t.diverged for t in found.told[setting].values())
+  return f' ({n} diverged)' if n else ''
+
+
+def _targets(found: Found) -> list[str]:
+  rows = []
+  for setting in found.study.settings:
+    steps, tokens, n = found.to_target(setting)
+    of = f'{n} of {len(found.told[setting])}'
+    thousands = fits.Value(tokens.mean / 1e3, tokens.error / 1e3, tokens.n)
+    rows.append([setting, of, *((steps, thousands) if n else ('-', '-'))])
+  return _rows(['setting', 'runs', 'steps', 'thousand tokens'], rows)
+
+
+def _fits(found: Found) -> list[str]:
+  names = ['setting', 'power: b', 'c', 'R²', 'entropy: a', 'b', 'R²']
+  rows = [
+    [setting]
+    + [found.fitted(setting, 'power', x) for x in ('b', 'c', 'r2')]
+    + [found.fitted(setting, 'entropy', x) for x in ('a', 'b', 'r2')]
+    for setting in found.study.settings
+  ]
+  return _rows(names, rows)
+
+
+def _pass_at_k(found: Found, split: str) -> list[str]:
+  before = found.pass_at_k(found.study.base, split, 'before')
+  ks = [k for k, _ in before]
+  rows = [['before', *(v for _, v in before)]]
+  for setting in found.study.settings:
+    own = dict(found.pass_at_k(setting, split, 'after'))
+    rows.append([setting, *(own.get(k, '') for k in ks)])
+  return _rows(['setting', *(f'k={k}' for k in ks)], rows)
+
+
+def save_plot(found: Found, path: pathlib.Path) -> None:
+  """Draws the reward by step, and pass@k by split, with bands over seeds."""
+  from matplotlib.figure import Figure  # no pyplot: no display, no state
+
+  splits = found.splits()
+  width = 5.2 * (1 + len(splits))
+  figure = Figure(figsize=(width, 4.2), layout='constrained')
+  axes = figure.subplots(1, 1 + len(splits), squeeze=False)[0]
+  for i, setting in enumerate(found.study.settings):
+    _band(axes[0], _by_step(found, setting), f'C{i}', setting)
+    for ax, split in zip(axes[1:], splits):
+      _band(ax, found.pass_at_k(setting, split, 'after'), f'C{i}', setting)
+  for ax, split in zip(axes[1:], splits):
+    before = found.pass_at_k(found.study.base, split, 'before')
+    _band(ax, before, 'black', 'before', '--')
+    ax.set_xscale('log', base=2)
+    ax.set_title(f'pass@k, {split}')
+    ax.set_xlabel('k')
+  axes[0].set_title('reward of training')
+  axes[0].set_xlabel('step')
+  for ax in axes:
+    ax.grid(alpha=0.3)
+    ax.legend(fontsize=8, frameon=False)
+  figure.savefig(path, dpi=120)
+
+
+def _by_step(found: Found, setting: str) -> list[tuple[int, fits.Value]]:
+  """The reward of a setting by step, over seeds."""
+  by_step: dict[int, list[float]] = {}
+  for told in found.ended(setting).values():
+    for row in told.rows:
+      if REWARD in row:
+        by_step.setdefault(row['step'], []).append(row[REWARD])
+  return [(step, fits.over(x)) for step, x in sorted(by_step.items())]
+
+
+def _band(ax, points, colour: str, label: str, style: str = '-') -> None:
+  """A line with its standard errors."""
+  if not points:
+    return
+  x = [at for at, _ in points]
+  y = [v.mean for _, v in points]
+  error = [0.0 if v.error != v.error else v.error for _, v in points]
+  ax.plot(x, y, style, color=colour, label=label, linewidth=1.3)
+  low = [a - e for a, e in zip(y, error)]
+  high = [a + e for a, e in zip(y, error)]
+  ax.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)

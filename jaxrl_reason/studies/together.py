@@ -1,0 +1,329 @@
+"""Runs that are one program, side by side in it: `programs.rl_seeds`.
+
+  states [S,...], prompts [S,K,B,...], roots [S], values [S] -> states, metrics
+
+The same loop drives them as drives a run alone; its parts are S-fold here. On
+disk every run is what it would be alone, and the checkpoints on the way are
+those of all.
+"""
+
+import shutil
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+from etils import epath
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxrl_reason import hosts, sharding
+from jaxrl_reason.base import Prompts, TrainState
+from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.run import (
+  compile_log,
+  events,
+  goodput,
+  identity,
+  logs,
+  loop,
+  metrics,
+  programs,
+  rewarding,
+  signals,
+  sources,
+  stages,
+  states,
+  train,
+  watchdog,
+)
+from jaxrl_reason.run import workdir as workdirs
+from jaxrl_reason.run.evaluator import Evaluator
+from jaxrl_reason.run.prepare import Prepared, prepare
+from jaxrl_reason.studies import traced
+from jaxrl_reason.studies.telling import Telling
+
+
+class Data:
+  """The problems of several runs: a batch has their rows [S,...]."""
+
+  def __init__(self, each: Sequence[goodput.Timed]):
+    self._each = each
+
+  @property
+  def seconds(self) -> float:
+    """Gives the seconds that were waited for them."""
+    return sum(data.seconds for data in self._each)
+
+  def __next__(self) -> dict:
+    rows = [next(data) for data in self._each]
+    return jax.tree.map(lambda *x: np.stack(x), *rows)
+
+  def get_state(self) -> dict[str, list]:
+    """Gives where all of them stand."""
+    return {'runs': [data.get_state() for data in self._each]}
+
+  def set_state(self, state: dict[str, list]) -> None:
+    """Goes on where they stood."""
+    for data, own in zip(self._each, state['runs']):
+      data.set_state(own)
+
+
+class Stacked:
+  """The layout of S states as one, their first axis on every device.
+
+  Attributes:
+    one: of a single state.
+    template, shardings: of all.
+  """
+
+  def __init__(self, one: states.Layout, mesh, n: int):
+    def of_all(x):
+      return jax.ShapeDtypeStruct((n, *x.shape), x.dtype)
+
+    def put(s):
+      spec = PartitionSpec(None, *s.spec)
+      return NamedSharding(mesh, spec, memory_kind=s.memory_kind)
+
+    self.one, self.n = one, n
+    self.template = jax.tree.map(of_all, one.template)
+    self.shardings = jax.tree.map(put, one.shardings)
+    self._pick = jax.jit(
+      lambda tree, i: jax.tree.map(lambda x: x[i], tree),
+      out_shardings=one.shardings,
+    )
+
+  def stack(self, each: Sequence[TrainState]) -> TrainState:
+    """Puts single states together."""
+    put = jax.jit(
+      lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees),
+      out_shardings=self.shardings,
+    )
+    return put(list(each))
+
+  def pick(self, state: TrainState, i: int) -> TrainState:
+    """Gives the state of one run."""
+    return self._pick(state, i)
+
+
+class Evaluators:
+  """Evaluates every run on its own problems."""
+
+  said = ''
+
+  def __init__(self, each, layout: Stacked, seeds: Sequence[int], workdirs):
+    self._each, self._layout = each, layout
+    self._seeds, self._workdirs = seeds, workdirs
+
+  def of(self, state: TrainState, total: int, name: str) -> list[dict]:
+    """Gives the metrics of each run; before the first step, runs of one seed
+    are the same policy on the same problems, and asked once.
+    """
+    out, first = [], {}
+    for i, evaluate in enumerate(self._each):
+      seed = self._seeds[i]
+      if total == 0 and seed in first:
+        _copy_evaluation(self._workdirs[first[seed]], self._workdirs[i])
+        out.append(out[first[seed]])
+        continue
+      first[seed] = i
+      params = self._layout.pick(state, i).params
+      out.append(evaluate(params, total, name))
+    return out
+
+
+def _copy_evaluation(source: epath.Path, to: epath.Path) -> None:
+  """Copies what an evaluation of step 0 has written."""
+  (to / 'evaluations').mkdir(exist_ok=True)
+  for name in ('evaluations/00000000.json', 'samples.txt'):
+    if hosts.is_main() and (source / name).exists():
+      (to / name).write_text((source / name).read_text())
+
+
+class Nothing:
+  """Keeps no rollouts: a program of several runs shows none."""
+
+  def note(self, first: int, stage: str, shown: Any) -> None:
+    """Takes what is not there."""
+
+  def flush(self) -> None:
+    """Waits for nothing."""
+
+
+class Loop(loop.Loop):
+  """The loop of a stage, whose evaluations are of each run."""
+
+  def evaluate(self, state: TrainState) -> None:
+    """Evaluates all runs, and tells each."""
+    hosts.at(step=self.total, doing='evaluating')
+    with self.spent.on('evaluation'), self.watchdog.watched('evaluation'):
+      values = self.evaluator.of(state, self.total, self.name)
+    self.journal.evaluated(self.total, values)
+
+  def cut(self, state: TrainState, begun: metrics.Begun, keep) -> None:
+    """Saves inside an interval; a run that has diverged stops no other."""
+    self.save(state, keep, begun=begun.record())
+
+
+def run(
+  configs: Sequence[ml_collections.ConfigDict],
+  folders: Sequence[epath.PathLike],
+  folder: epath.PathLike,
+) -> bool:
+  """Runs the rl stage of several configurations of one program.
+
+  Args:
+    folders: workdir of each; folder: of what they share on the way.
+
+  Returns:
+    Whether they are done; False where a signal ended them, all saved.
+  """
+  with signals.Stopping() as stopping:
+    with workdirs.opened(configs[0], folder) as folder, logs.kept(folder):
+      own = [epath.Path(f) for f in folders]
+      for path in own:
+        path.mkdir(parents=True, exist_ok=True)
+      return _run(configs, own, folder, stopping)
+
+
+def _run(configs, own, folder: epath.Path, stopping) -> bool:
+  started, config = time.monotonic(), traced.richest(configs)
+  train.use_compile_cache(config.compile_cache)
+  made = [prepare(c, w) for c, w in zip(configs, own)]
+  rewarding.check(config, made[0].problems, made[0].tokenizer)
+  compiled = compile_log.Log()
+  spent = goodput.Spent(started, compiled)
+  w = config.watchdog
+  watch = watchdog.Watchdog(w.times, w.floor_s, compiled, w.first_s)
+  checkpoints = _checkpoints(config, folder, made)
+  told = dict(stopping=stopping, spent=spent, watchdog=watch)
+  told |= dict(checkpoints=checkpoints, rollouts=Nothing())
+  told |= dict(profile_dir=str(folder / 'profile'))
+  with jax.set_mesh(made[0].mesh), hosts.explained(), compiled, watch:
+    layout, stage = _stage(config, configs, made)
+    place = _restore(config, checkpoints, layout)
+    logs.begin()
+    told['journal'] = Telling(configs, own, place, compiled, spent)
+    told['evaluator'] = _evaluators(configs, own, made, layout)
+    state = place.state
+    if state is None:
+      state = _first(configs, own, made, layout)
+    else:
+      stage.data.set_state(place.record['data'])
+    state = Loop(config, 'rl', 0, stage, **told).run(state, place)
+    checkpoints.wait()
+    checkpoints.close()
+    told['journal'].close(stopping.agreed)
+    if not stopping.agreed:
+      _finish(own, made, layout, state, stage, told['journal'].diverged)
+  if not stopping.agreed:
+    shutil.rmtree(folder / 'checkpoints')
+  return not stopping.agreed
+
+
+def _checkpoints(config, folder, made: Sequence[Prepared]):
+  """The checkpoints of all runs together."""
+  origins = [_origin(p) for p in made]
+  data = {str(i): identity.digest(o['data']) for i, o in enumerate(origins)}
+  c = config.checkpoint
+  return manager.Checkpoints(
+    folder, c.keep, verify=c.verify, origin=origins[0] | {'data': data}
+  )
+
+
+def _origin(p: Prepared) -> dict:
+  return identity.of_run(p.problems, p.tokenizer, ('rl',))
+
+
+def _stage(config, configs, made) -> tuple[Stacked, stages.Stage]:
+  """The layout of all states, and the stage whose dispatch is of all runs.
+
+  Args:
+    config: `traced.richest` of configs.
+  """
+  p, c, k = made[0], config.rl, config.rl.steps_per_dispatch
+  program = traced.maker(config, p.model, p.problems.kernel, p.tokenizer)
+  numbers = [traced.values(x) for x in configs]
+  learner, _, _ = program(numbers[0])
+  one = stages.layout(config, 'rl', learner, p.mesh, p.problems)
+  layout = Stacked(one, p.mesh, len(configs))
+  _, encode, _ = stages.fused_source(
+    config, learner, p.problems.kernel, p.tokenizer
+  )
+  row = stages.prompt_encoder(config, p.tokenizer, encode)
+  data = Data([
+    sources.batches(
+      x, m.problems.train, row, c.prompts, k, 'rl', p.mesh, c.refill_rounds
+    )
+    for x, m in zip(configs, made)
+  ])  # fmt: skip
+  steps = programs.updating(programs.rl_seeds, 1, layout.shardings)
+  roots = jnp.stack([m.root for m in made])
+  columns = {k: np.stack([n[k] for n in numbers]) for k in numbers[0]}
+
+  def split(x):
+    return x.reshape(len(configs), k, -1, *x.shape[2:])
+
+  def dispatch(state, more):
+    del more
+    rows = jax.tree.map(split, next(data))
+    rows = sharding.to_global(rows, p.mesh, axis=2)
+    return *steps(program, state, Prompts(**rows), roots, columns, p.stop), {}
+
+  return layout, stages.Stage(learner, one, data, dispatch, k)
+
+
+def _restore(config, checkpoints, layout: Stacked) -> loop.Place:
+  """Where all runs stand."""
+
+  def read(step: int, record: dict, restored) -> loop.Place:
+    state = restored(layout.template, layout.shardings)
+    ended = loop.ended(config, record)
+    return loop.Place(0, record['done'], step, ended, record, state)
+
+  found = checkpoints.latest(read)
+  return found[1] if found else loop.Place()
+
+
+def _first(configs, own, made, layout: Stacked) -> TrainState:
+  """The states before the first step, of weights that one place gives."""
+  p, each = made[0], []
+  for config, path, m in zip(configs, own, made):
+    params = states.init_params(config, p.model, p.shape, p.mesh, m.root, path)
+    each.append(layout.one.begin(params, 0))
+  return layout.stack(each)
+
+
+def _evaluators(configs, own, made, layout: Stacked) -> Evaluators:
+  """An evaluator of each run, all of one program."""
+  p, shared = made[0], {}
+  each = [
+    Evaluator(
+      config, path, model=p.model, mesh=p.mesh, problems=m.problems,
+      tokenizer=m.tokenizer, grade=rewarding.grader(config, m.problems),
+      root=m.root, stop=m.stop, programs=shared,
+    )
+    for config, path, m in zip(configs, own, made)
+  ]  # fmt: skip
+  return Evaluators(each, layout, [c.seed for c in configs], own)
+
+
+def _finish(own, made, layout: Stacked, state, stage, diverged) -> None:
+  """Leaves in each workdir what a run alone would have left, but for its
+  curves.png (1.5 s each; `report` draws them); no checkpoint where its numbers
+  are none.
+  """
+  each, total = stage.data.get_state()['runs'], int(state.step[0])
+  for i, (path, m) in enumerate(zip(own, made)):
+    if i in diverged:
+      continue
+    saved = manager.Checkpoints(path, keep=1, origin=_origin(m))
+    record = {'stage': 0, 'done': total, 'finished': True, 'stats': None}
+    record |= {'data': each[i], 'owes_evaluation': False, 'reached': False}
+    if total not in saved.steps():  # a kill may have come after it
+      saved.save(total, layout.pick(state, i), record)
+    saved.wait()
+    saved.close()
+    events.note(path, 'end', how='finished')

@@ -1,0 +1,134 @@
+"""Which runs are one program, and the numbers in which they differ inside it.
+
+Two runs are one program where their configurations are equal but for the seed
+and the numbers below, and their losses are made of the same parts. What is
+compiled then has those numbers as arguments, a column of each for every run.
+"""
+
+import dataclasses
+import json
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import ml_collections
+import numpy as np
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import trees
+from jaxrl_reason.base import Model
+from jaxrl_reason.data import controllers
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.losses.shaping import WeighSigns
+from jaxrl_reason.run import stages
+from jaxrl_reason.update import optim
+
+SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p')
+LOSS = 'kl_coef entropy_coef clip_low clip_high pos_weight neg_weight'.split()
+# A part that does nothing at its defaults, so that it may be there for all.
+NEUTRAL = WeighSigns
+
+
+def values(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:
+  """Gives the numbers of a run that are arguments of its program."""
+  c, objective = config.rl, config_lib.algorithm(config)
+  out = {f'rl.{k}': c[k] for k in SAMPLING}
+  out['rl.optimizer.lr'] = c.optimizer.lr
+  out |= {
+    f'rl.loss.{k}': objective[k] for k in LOSS if _is_number(objective[k])
+  }
+  return {k: np.float32(x) for k, x in (out | _weights(config)).items()}
+
+
+def _is_number(value: Any) -> bool:
+  return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _weights(config) -> dict[str, float]:
+  """The weights of rewards, where they are no schedules."""
+  parts = config.rl.rewards.to_dict()
+  found = {k: p.get('weight', 1.0) for k, p in parts.items()}
+  return {
+    f'rl.rewards.{k}.weight': w for k, w in found.items() if _is_number(w)
+  }
+
+
+def program_of(config: ml_collections.ConfigDict) -> str | None:
+  """Names the program of a run by all it is made of; None: it is not one that
+  runs can share, because its rewards are in Python or it chooses problems.
+  """
+  if config.rl.path != 'fused' or controllers.is_on(config.data):
+    return None
+  objective, own = config_lib.algorithm(config), values(config)
+  flat = trees.flatten(json.loads(config.to_json_best_effort()))
+  flat = {k.replace('/', '.'): x for k, x in flat.items()}
+  rest = {
+    k: x
+    for k, x in flat.items()
+    if k != 'seed' and k not in own and k.removeprefix('rl.loss.') not in LOSS
+  }
+  parts = [type(p).__name__ for p in objective.parts if type(p) is not NEUTRAL]
+  return json.dumps([rest, sorted(own), parts, sorted(objective.needs)])
+
+
+def groups(
+  configs: Sequence[ml_collections.ConfigDict], at_once: int
+) -> list[list[int]]:
+  """Puts the numbers of runs that are one program together, in order.
+
+  Args:
+    at_once: runs of one, at most.
+  """
+  by_program: dict[str, list[int]] = {}
+  for i, config in enumerate(configs):
+    by_program.setdefault(program_of(config) or f'alone {i}', []).append(i)
+  return [
+    found[at : at + at_once]
+    for found in by_program.values()
+    for at in range(0, len(found), at_once)
+  ]
+
+
+def richest(
+  configs: Sequence[ml_collections.ConfigDict],
+) -> ml_collections.ConfigDict:
+  """Gives the configuration whose loss has the most parts, of one program."""
+  return max(configs, key=lambda c: len(config_lib.algorithm(c).parts))
+
+
+def maker(
+  config: ml_collections.ConfigDict, model: Model, kernel: Any, tokenizer: Any
+) -> Callable[[dict], tuple]:
+  """Gives values -> (learner, source, sampling) of a run's steps, as
+  `programs.rl_seeds` takes it.
+
+  Args:
+    config: of one of the runs (`richest`).
+    kernel: of the task's device reward.
+  """
+  c = config.rl
+  updates = c.steps * c.epochs * c.minibatches
+
+  def made(values: dict):
+    """Values may be traced, or be `config`'s own numbers."""
+    learner = stages.learner(config, model, 'rl')
+    numbers = {k.removeprefix('rl.loss.'): x for k, x in values.items()}
+    section = c.optimizer.to_dict() | {'lr': values['rl.optimizer.lr']}
+    learner = dataclasses.replace(
+      learner,
+      objective=learner.objective.with_numbers(numbers),
+      tx=optim.make(types.SimpleNamespace(**section), updates),
+    )
+    weights = [
+      values.get(f'rl.rewards.{k}.weight', p.get('weight', 1.0))
+      for k, p in c.rewards.to_dict().items()
+    ]
+    source, _, _ = stages.fused_source(
+      config, learner, kernel, tokenizer, weights
+    )
+    settings = [values[f'rl.{k}'] for k in SAMPLING]
+    settings[1] = jnp.asarray(settings[1], jnp.int32)
+    return learner, source, Sampling.make(*settings)
+
+  return made

@@ -1,0 +1,60 @@
+r"""Compares settings of a recipe over seeds, all from one warm start.
+
+  python -m jaxrl_reason.study --config=configs/studies/tokens.py \
+    --out=studies/tokens
+
+A study is a Python file with get_study(), which names a recipe, settings that
+change keys of it, and how many seeds each gets (`studies/grid.py`). Runs whose
+programs differ in traced numbers alone (seed, learning rate, KL, clips,
+temperature, weights) go side by side in one program; others follow one
+another. The same command goes on where it was stopped. OUT gets a workdir of
+every run (for `report` and `evaluate`), table.md, results.json and study.png.
+docs/studies.md reads a table.
+"""
+
+import sys
+
+from jaxrl_reason import command
+
+
+def parser() -> command.Parser:
+  """Makes the flags."""
+  p = command.Parser('jaxrl_reason.study', __doc__)
+  p.text('--config', None, 'file with get_study()', required=True)
+  p.text('--out', None, 'folder to write, or to go on with', required=True)
+  p.number('--seeds', 0, "of every setting; 0: the study's")
+  p.text('--settings', '', 'only these, with commas between')
+  p.number('--at_once', 0, "runs in one program, at most; 0: the study's")
+  p.add_argument(
+    '--set', action='append', default=[], metavar='KEY=VALUE',
+    help='a key of the recipe for all, as rl.steps=20; may be given again',
+  )  # fmt: skip
+  return p
+
+
+def main() -> None:
+  """Runs the command."""
+  a = parser().parse_args()
+  # Imported here: a wrong flag is answered at once.
+  from absl import logging
+
+  from jaxrl_reason.run import journal
+  from jaxrl_reason.studies import options, session
+
+  logging.set_verbosity(logging.WARNING)
+  try:
+    study = options.study_of(a)
+    table = session.run(
+      study, command.local_folder('--out', a.out), journal.say
+    )
+  except (*command.USER_ERRORS, ImportError) as e:
+    logging.debug('Traceback:', exc_info=True)
+    command.fail(' '.join(str(e).split()))
+  except KeyboardInterrupt:
+    command.fail('stopped; the same command goes on from what is done')
+  if table:
+    print(table)
+
+
+if __name__ == '__main__':
+  sys.exit(main())

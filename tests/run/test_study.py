@@ -1,0 +1,308 @@
+"""Studies: one program of many runs equals each alone, goes on after a kill,
+and tells what differs.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tiny_recipe
+from etils import epath
+from small import ROOT
+
+from jaxrl_reason import study as study_command
+from jaxrl_reason import trees
+from jaxrl_reason.checkpoints import other_run
+from jaxrl_reason.reports import metrics_file
+from jaxrl_reason.run import events, train
+from jaxrl_reason.studies import (
+  fits,
+  grid,
+  options,
+  outcome,
+  session,
+  traced,
+)
+from jaxrl_reason.studies.grid import Study
+
+# Every traced number is another than the recipe's.
+OTHER = {
+  'rl.optimizer.lr': 3e-3,
+  'rl.temperature': 0.7,
+  'rl.top_p': 0.95,
+  'rl.loss.pos_weight': 0.3,
+  'rl.loss.clip_high': 0.02,
+  'rl.loss.kl_coef': 0.5,
+  'rl.loss.entropy_coef': 0.1,
+  'rl.rewards.format.weight': 1.5,
+}
+SETTINGS = {
+  'as_it_is': {},
+  'other': OTHER,
+  'wild': {'rl.optimizer.lr': 1e30},  # diverges
+}
+
+
+def recipe():
+  c = tiny_recipe.get_config()
+  c.stages = ('sft', 'rl')
+  c.rl.rewards = {
+    'answer': dict(reward='task', weight=1.0),
+    'format': dict(reward='format', weight=0.5),
+  }
+  c.sft.update(steps=40)  # some answers are right
+  c.rl.update(steps=4, prompts=8)
+  c.rl.loss.update(kl_coef=0.01, entropy_coef=0.01)
+  c.rl.optimizer.warmup_steps = 2
+  c.eval.every = 4
+  return c
+
+
+def study(**changes):
+  given = dict(recipe=recipe(), settings=SETTINGS, seeds=1)
+  return Study(**given | changes)
+
+
+def quiet(text):
+  del text
+
+
+@pytest.fixture(scope='module')
+def done(tmp_path_factory):
+  """A study in one program, of which one run diverges, and its folder."""
+  out = tmp_path_factory.mktemp('study')
+  table = session.run(study(), out, quiet)
+  return out, table
+
+
+def test_what_is_one_program():
+  """Traced numbers share one; what changes shapes or parts does not."""
+  more = SETTINGS | {
+    'lora': {'lora.rank': 2},
+    'no_kl': {'rl.loss.kl_coef': 0.0},
+    'more': {'rl.samples': 8},
+    'top': {'rl.loss.entropy_share': 0.5},
+  }
+  s = study(settings=more, seeds=2)
+  configs = [c.config for c in grid.cells(s, '')]
+  found = traced.groups(configs, 100)
+  pairs = [[6, 7], [8, 9], [10, 11], [12, 13]]
+  assert found == [[0, 1, 2, 3, 4, 5], *pairs]
+  assert traced.groups(configs[:6], 4) == [[0, 1, 2, 3], [4, 5]]
+  host = grid.changed(recipe(), {'rl.path': 'host'})
+  assert traced.program_of(host) is None
+
+
+def test_one_program_equals_a_run_alone(done, tmp_path):
+  """Every traced number is that of its run, and so are weights and metrics."""
+  out, _ = done
+  assert len(list((out / 'groups').iterdir())) == 1
+  cell = {c.name: c for c in grid.cells(study(), str(out / 'warm'))}[
+    'other--s0'
+  ]
+  alone = train.run(cell.config, tmp_path)
+  mine = out / 'cells' / cell.name
+  told = [metrics_file.read(folder) for folder in (tmp_path, mine)]
+  assert [[r['step'] for r in rows] for rows in told] == [[0, 2, 4, 4]] * 2
+  for a, b in zip(*told):
+    for key in a:
+      if key.startswith(('train/', 'eval/')):
+        np.testing.assert_allclose(
+          b[key], a[key], rtol=5e-3, atol=1e-4, err_msg=key
+        )
+  weights = trees.flatten(other_run.read_params(epath.Path(mine)))
+  for path, x in trees.flatten(alone.params).items():
+    np.testing.assert_allclose(weights[path], x, rtol=1e-2, atol=1e-4)
+  other = metrics_file.read(out / 'cells' / 'as_it_is--s0')
+  assert other[1]['train/loss'] != told[1][1]['train/loss']
+  assert told[0][1]['train/reward_std'] > 0  # there was something to learn
+
+
+def test_the_table_says_what_differs(done):
+  out, table = done
+  for word in ('difference', 'pass@k, heldout', 'thousand tokens', 'other'):
+    assert word in table
+  found = json.loads((out / 'results.json').read_text())
+  assert found['against'] == 'as_it_is'
+  rows = metrics_file.read(out / 'cells' / 'other--s0')
+  last = {k: v for row in rows for k, v in row.items()}
+  got = found['settings']['other']['final']['eval/heldout/pass@1']
+  assert got['mean'] == pytest.approx(last['eval/heldout/pass@1'])
+  assert (out / 'study.png').stat().st_size > 1000
+
+
+def test_finished_cells_are_left_alone(done):
+  out, table = done
+  paths = [p for p in (out / 'cells').rglob('metrics.jsonl')]
+  before = {p: p.stat().st_mtime_ns for p in paths}
+  assert session.run(study(), out, quiet) == table
+  assert {p: p.stat().st_mtime_ns for p in paths} == before
+  other = study(settings={'as_it_is': {'rl.top_k': 3}})
+  with pytest.raises(ValueError, match='begun with another rl.top_k'):
+    session.run(other, out, quiet)
+
+
+def test_only_what_is_left_is_run(tmp_path, monkeypatch):
+  """Settings that come later join no run that is over; a program that was
+  under way goes on whole.
+  """
+  ran = []
+
+  def finish(configs, folders, shared):
+    ran.append([folder.name for folder in folders])
+    for folder in folders:
+      folder.mkdir(parents=True, exist_ok=True)
+      events.note(epath.Path(folder), 'end', how='finished')
+    return True
+
+  monkeypatch.setattr(session.together, 'run', finish)
+  monkeypatch.setattr(session, '_warmed', lambda *_: True)
+  monkeypatch.setattr(session.outcome, 'of', lambda *_: 1 / 0)
+
+  def go(*names):
+    chosen = {name: SETTINGS[name] for name in names}
+    with pytest.raises(ZeroDivisionError):  # all runs are over by then
+      session.run(study(settings=chosen, seeds=2), tmp_path, quiet)
+
+  go('as_it_is')
+  go('as_it_is', 'other')
+  go('as_it_is', 'other')
+  assert ran == [
+    ['as_it_is--s0', 'as_it_is--s1'], ['other--s0', 'other--s1']
+  ]  # fmt: skip
+  both = study(settings={k: SETTINGS[k] for k in ('other', 'wild')})
+  group = grid.cells(both, str(tmp_path / 'warm'))
+  (session._shared(group, tmp_path) / 'checkpoints').mkdir(parents=True)
+  with pytest.raises(ZeroDivisionError):
+    session.run(both, tmp_path, quiet)
+  assert ran[2] == ['other--s0', 'wild--s0']
+
+
+def command(out, *more):
+  return subprocess.Popen(
+    [sys.executable, '-m', 'jaxrl_reason.study', f'--out={out}', *more],
+    env=os.environ | {'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}'},
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+  )
+
+
+FILE = """
+import tiny_recipe
+from jaxrl_reason.studies.grid import Study
+
+def get_study():
+  c = tiny_recipe.get_config()
+  c.stages = ('sft', 'rl')
+  c.rl.update(steps=400)
+  return Study(c, {'one': {}, 'two': {'rl.optimizer.lr': 1e-3}}, seeds=1)
+"""
+
+
+@pytest.mark.slow
+def test_killed_inside_a_program_it_goes_on(tmp_path):
+  """The same numbers as without the kill, through the command line."""
+  path = tmp_path / 'study.py'
+  path.write_text(FILE)
+  whole, parts = tmp_path / 'whole', tmp_path / 'parts'
+  run = command(whole, f'--config={path}')
+  text, errors = run.communicate()
+  assert run.returncode == 0, errors
+  assert '| two |' in text
+  run = command(parts, f'--config={path}')
+  for line in run.stderr:
+    if 'runs:' in line and '%' in line and ' 0/' not in line:
+      break
+  run.send_signal(signal.SIGKILL)
+  run.wait()
+  again, errors = command(parts, f'--config={path}').communicate()
+  assert again == text, errors
+
+
+def test_errors_are_one_line(tmp_path):
+  path = tmp_path / 'study.py'
+  path.write_text(FILE)
+  for more, words in (
+    (('--config=none.py',), '--config=none.py does not exist'),
+    ((f'--config={ROOT}/setup.cfg',), 'setup.cfg: SyntaxError'),
+    (
+      (f'--config={ROOT}/configs/arithmetic_tiny.py',),
+      r'no function get_study',
+    ),
+    ((f'--config={path}', '--settings=thre'), "--settings='thre': choose one"),
+    ((f'--config={path}', '--set=rl.stepz=3'), '--set=rl.stepz=3: unknown key'),
+    ((f'--config={path}', '--set=rl.steps=x'), '--set=rl.steps='),
+    ((f'--config={path}', '--set=rl'), 'write KEY=VALUE'),
+    ((f'--config={path}', '--seeds=-1'), '--seeds=-1: must be'),
+  ):
+    flags = study_command.parser().parse_args(['--out=x', *more])
+    with pytest.raises(ValueError, match=words) as error:
+      options.study_of(flags)
+    assert '\n' not in str(error.value)
+  bad = tmp_path / 'bad.py'
+  bad.write_text(FILE.replace('optimizer.lr', 'optimiser.lr'))
+  run = command(tmp_path / 'out', f'--config={bad}')
+  _, errors = run.communicate()
+  (line,) = [x for x in errors.splitlines() if x]
+  said = "error: setting 'two': rl.optimiser.lr=0.001: unknown key 'optimiser'"
+  assert run.returncode == 1 and line.startswith(said)
+
+
+def test_what_cannot_be_a_study_is_refused():
+  for changes, words in (
+    (dict(settings={}), 'no settings'),
+    (dict(against='othr'), "Did you mean 'other'"),
+    (dict(settings={'a b': {}}), 'letters'),
+    (dict(settings={'a': {'sft.steps': 3}}), 'one warm start'),
+    (dict(settings={'a': {'seed': 3}}), 'one warm start'),
+    (dict(recipe=grid.changed(recipe(), {'stages': ('sft',)})), 'last one'),
+    (dict(seeds=0), 'at least 1'),
+  ):
+    with pytest.raises(ValueError, match=words):
+      grid.check(study(**changes))
+
+
+def test_laws_are_found_again():
+  """Of points made by a law, its numbers; of noise, errors that cover them."""
+  x = np.arange(1, 50)
+  found = fits.power(x, 1 - 0.7 * x**-0.3)
+  np.testing.assert_allclose([found['b'], found['c']], [0.3, 0.7], rtol=1e-6)
+  h = np.linspace(0.1, 1.2, 40)
+  rng, hits = np.random.default_rng(0), 0
+  for _ in range(200):
+    y = -0.2 * np.exp(h) + 0.9 + 0.02 * rng.standard_normal(h.size)
+    got = fits.entropy_law(h, y)
+    hits += abs(got['a'] - 0.2) < 1.96 * got['a_error']
+  assert 0.9 < hits / 200 < 0.99
+  assert fits.power([1, 2], [0.1, 0.2]) == {}
+
+
+def test_means_errors_and_targets():
+  value = fits.over([1.0, 2.0, 4.0])
+  assert value.mean == pytest.approx(7 / 3)
+  assert value.error == pytest.approx(math.sqrt(7 / 3) / math.sqrt(3))
+  assert math.isnan(fits.over([1.0]).error)
+  rows = [
+    {'step': 5, 'train/tokens': 10.0, 'm': 0.1},
+    {'step': 8, 'train/tokens': 20.0, 'm': 0.6},
+    {'step': 9, 'train/tokens': 20.0, 'm': 0.9},
+  ]
+  assert outcome.reached(rows, 'm', 0.5) == (8.0, 110.0)
+  assert outcome.reached(rows, 'm', 0.95) is None
+
+
+def test_a_run_that_diverges_leaves_the_others(done):
+  """Numbers that are none end one run of a program, and are told as that."""
+  out, table = done
+  assert 'wild (1 diverged)' in table and 'other (' not in table
+  rows = metrics_file.read(out / 'cells' / 'as_it_is--s0')
+  assert rows[-1]['step'] == 4
+  wild = metrics_file.read(out / 'cells' / 'wild--s0')
+  assert all(math.isfinite(r.get('train/loss', 0.0)) for r in wild)
+  assert 'FloatingPointError' in events.last_end(out / 'cells' / 'wild--s0')
