@@ -13,7 +13,16 @@ learnt from shall be countdown's: groups without signal are left out
 (`rl.filter='dead_groups'`), of which the two tasks have different shares, and
 `data.controller.sources='consumed'` makes up for that.
 
-Not run to its end yet, so neither pass@1 nor minutes are given.
+Seed 0, sampled pass@1 of 64 held-out problems x 4 of each source:
+
+             chains  sums
+  after sft  0.137   0.078
+  after rl   0.121   0.164
+
+89 s on two CPU cores shared with other work, 38 of them compiling. Four of five
+rows generated were countdown's (0.80 after 10 steps, 0.82 at the end), for the
+three of four that are learnt from. The chains stay at chance (0.14), from where
+rl does not move them in 60 steps: their warm start is too short.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """

@@ -78,6 +78,7 @@ class Prompts:
   answer: dict[str, jax.Array]  # [B,...] what device kernels compare with
   train_tokens: jax.Array | None = None  # i32 [B,P]; None: as sampled under
   train_valid: jax.Array | None = None  # bool [B,P]
+  forced: jax.Array | None = None  # bool [B,P], of a hint, to be learnt too
   demo: jax.Array | None = None  # i32 [B,C], reference solution, stop included
   demo_length: jax.Array | None = None  # i32 [B], tokens of it
 
@@ -211,6 +212,7 @@ class Batch:
   greedy_reward: jax.Array | None = None  # f32 [N], of the greedy completion
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
+  forced: jax.Array | None = None  # bool [N,T], of a hint, learnt off-policy
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
   turn: jax.Array | None = None  # i32 [N,T], 0 outside completions
   node: jax.Array | None = None  # i32 [N,T], of one group only; 0 outside

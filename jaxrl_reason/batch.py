@@ -61,6 +61,11 @@ def make_batch(found: Trajectories) -> Batch:
   offpolicy = None
   if rollout.is_demo is not None:
     offpolicy = beside(rollout.sampled & rollout.is_demo[:, None])
+  forced = prompts.forced
+  if forced is not None:
+    forced = jnp.pad(
+      per_row(forced, n), ((0, 0), (0, rows.tokens.shape[1] - p))
+    )
   # No two prompts share a node: each has fewer of them than tokens.
   first = per_row(jnp.arange(b), n)[:, None] * (rollout.tokens.size // b + 1)
   node = rollout.node + jnp.where(rollout.node > 0, first, 0)
@@ -74,6 +79,7 @@ def make_batch(found: Trajectories) -> Batch:
     truncated=rollout.truncated,
     sampler_logp=beside(rollout.logp),
     is_offpolicy=offpolicy,
+    forced=forced,
     version=beside(rollout.version),
     turn=beside(rollout.turn),
     node=beside(node),

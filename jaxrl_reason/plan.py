@@ -33,7 +33,7 @@ from jaxrl_reason.planning import (
   search,
   seeds,
 )
-from jaxrl_reason.run import chips
+from jaxrl_reason.run import chips, staging
 
 _CONFIG = command.define_recipe()
 _TOPOLOGY = flags.DEFINE_string(
@@ -242,6 +242,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
     ValueError, ImportError: in words for the user.
   """
   search_, largest = options.pop('search'), options.pop('largest')
+  config = staging.last_of_each_kind(config)
   counts = _counts(options.pop('seeds', ()))
   planner = Planner(config, topology, say=say, **options)
   if counts:

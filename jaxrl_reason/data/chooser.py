@@ -90,6 +90,9 @@ class Chooser:
     if self._in_epochs:
       first = (step - stats.begun).astype(jnp.uint32) * jnp.uint32(n)
       place = first + jnp.arange(n, dtype=jnp.uint32)
+      if len(self.names) > 1:
+        weights = self.steering.weights
+        return pool.in_turns(key, place, stats.source, weights)
       return pool.shuffled(key, place, len(stats.visits))
     p = self.probabilities(stats, step)
     return pool.draw(p, jax.random.fold_in(key, step), n)
@@ -161,9 +164,15 @@ class Chooser:
 
   @property
   def _in_epochs(self) -> bool:
-    """Whether problems come in epochs without replacement."""
+    """Whether problems come in epochs without replacement, those of each
+    source in its own.
+    """
     uniform = controllers.CONTROLLERS['uniform']
-    return len(self.names) == 1 and type(self.problems) is uniform
+    weights = controllers.STEERING['weights']
+    still = not any(isinstance(w, tuple) for w in self.steering.weights)
+    steady = type(self.steering) is weights and still
+    one = len(self.names) == 1
+    return type(self.problems) is uniform and (one or steady)
 
   def _by_source(self, stats: pool.Statistics, x: jax.Array) -> jax.Array:
     """Sums x [M] over the problems of each source, [S]."""
@@ -175,7 +184,7 @@ class Chooser:
   def _entropy(self, stats: pool.Statistics, step: jax.Array) -> jax.Array:
     """The entropy of the proposal over its largest, log M: 1 is uniform."""
     m = len(stats.visits)
-    if self._in_epochs or m == 1:
+    if m == 1 or (self._in_epochs and len(self.names) == 1):
       return jnp.float32(1)
     p = self.probabilities(stats, step)
     return -jnp.sum(jax.scipy.special.xlogy(p, p)) / jnp.log(m)

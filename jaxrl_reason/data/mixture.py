@@ -96,13 +96,19 @@ class Labelled:
 class OneAfterAnother:
   """The problems of several sources; of an endless one the first `window`."""
 
-  def __init__(self, sources: Sequence, window: int):
+  def __init__(self, sources: Sequence, window: int, number: int = 0):
+    """Args: number: of the window, from 0."""
+    self._sources, self._window = sources, window
+    self.endless = tuple(len(s) >= pipeline.ENDLESS for s in sources)
+    at = range(number * window, (number + 1) * window)
     self._parts = [
-      pipeline.Subset(source, range(window))
-      if len(source) >= pipeline.ENDLESS
-      else source
-      for source in sources
+      pipeline.Subset(source, at) if endless else source
+      for source, endless in zip(sources, self.endless)
     ]
+
+  def moved(self, number: int) -> 'OneAfterAnother':
+    """Gives the same with another window."""
+    return OneAfterAnother(self._sources, self._window, number)
 
   def __len__(self) -> int:
     return sum(map(len, self._parts))

@@ -10,11 +10,15 @@ read inside the compiled step. The id of a problem is its place in the pool.
 average, exactly, whatever n, the number of problems and p are.
 """
 
+import functools
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+PATTERN = 1024  # turns of sources until their pattern comes again
 BITS = 32  # of the sketch of the answers seen
 NEVER = -1  # `Statistics.seen` of a problem that was not tried
 
@@ -224,7 +228,62 @@ def _below(x: jax.Array, limit: jax.Array) -> jax.Array:
   return jnp.clip(x, 0.0, jnp.nextafter(limit, jnp.zeros_like(limit)))
 
 
-def shuffled(key: jax.Array, place: jax.Array, m: int) -> jax.Array:
+def turns(weights: Sequence[float]) -> tuple[np.ndarray, ...]:
+  """Gives a pattern of PATTERN turns of S sources, in the ratio of their
+  weights: each turn goes to the source that lacks most (smooth weighted round
+  robin), so that any piece of it has nearly that ratio.
+
+  Returns:
+    (source of each turn [L], how many turns it had before [L], turns of each
+    source [S]); a source of any weight has one.
+  """
+  share = np.float64(weights) / np.sum(weights)
+  count = np.where(share > 0, np.maximum(np.rint(share * PATTERN), 1), 0)
+  count = count.astype(np.int64)
+  count[count.argmax()] += PATTERN - count.sum()
+  given, source, before = np.zeros(len(share)), [], []
+  for i in range(1, PATTERN + 1):
+    one = int(
+      np.argmax(np.where(given < count, i * count - given * PATTERN, -1))
+    )
+    source.append(one)
+    before.append(given[one])
+    given[one] += 1
+  return np.uint32(source), np.uint32(before), np.uint32(count)
+
+
+def in_turns(
+  key: jax.Array, place: jax.Array, source: jax.Array, weights: tuple
+) -> jax.Array:
+  """Gives the ids at some places of an endless sequence in which sources have
+  turns by their weights, and each comes in epochs of its own (`shuffled`).
+
+  Args:
+    place: u32 [n]; source: i32 [M], in rising order.
+  """
+  pattern, before, count = map(jnp.asarray, turns(weights))
+  at, of = place % PATTERN, pattern[place % PATTERN]
+  number = place // PATTERN * count[of] + before[at]
+  size = jnp.zeros(len(weights), jnp.uint32).at[source].add(1)
+  first = jnp.cumsum(size) - size
+  ids = shuffled(key, number, size[of], of)
+  return first[of].astype(jnp.int32) + ids
+
+
+def _half(m: int | jax.Array) -> int | jax.Array:
+  """Half of the bits that range(m) takes, rounded up."""
+  if isinstance(m, int):
+    return max(1, -(-(m - 1).bit_length() // 2))
+  bits = 32 - jax.lax.clz(m - 1)
+  return jnp.maximum((bits + 1) // 2, 1)
+
+
+def shuffled(
+  key: jax.Array,
+  place: jax.Array,
+  m: int | jax.Array,
+  which: jax.Array | None = None,
+) -> jax.Array:
   """Gives the ids at some places of an endless sequence: every m places are a
   permutation of range(m), each one another.
 
@@ -233,19 +292,24 @@ def shuffled(key: jax.Array, place: jax.Array, m: int) -> jax.Array:
   domains).
 
   Args:
-    place: u32 [n].
+    place: u32 [n]; m: of all, or u32 [n] of each.
+    which: u32 [n], of several sequences; None: there is one.
   """
-  half = max(1, -(-(m - 1).bit_length() // 2))
-  low = jnp.uint32(2**half - 1)
+  half = _half(m)
+  low = (jnp.uint32(1) << jnp.uint32(half)) - 1
   keys = [jax.random.fold_in(key, i) for i in range(4)]
   epoch = place // m
 
   def scrambled(key, x):
     """A number for every epoch and x."""
-    fold = jax.random.fold_in
-    return jax.vmap(lambda e, x: jax.random.bits(fold(fold(key, e), x)))(
-      epoch, x
-    )
+    fold, parts = jax.random.fold_in, [epoch, x]
+    if which is not None:
+      parts = [which, *parts]
+
+    def drawn(*parts):
+      return jax.random.bits(functools.reduce(fold, parts, key))
+
+    return jax.vmap(drawn)(*parts)
 
   def step(x):
     left, right = x >> half, x & low

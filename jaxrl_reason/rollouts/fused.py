@@ -186,15 +186,26 @@ class FusedSource:
     """
     gen = self.gen
     rollout = complete(gen, params, prompts, root, step, sampling, stop)
-    n = rollout.tokens.shape[0]
-    answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
-    seen = self._see(params, prompts, rollout, (root, step, 'views'))
-    reward, best = self.reward_fn(seen, answers, control), None
+    noise, best = (root, step, 'views'), None
+    reward = self.judged(params, control, prompts, rollout, noise)
     if self.greedy:
       best = greedy(gen, params, prompts, root, step, stop)
       best = self._see(params, prompts, best, (root, step, 'greedy views'))
       best = self.reward_fn(best, prompts.answer, control)
     return Trajectories(prompts, rollout, reward, best)
+
+  def judged(
+    self, params, control, prompts: Prompts, rollout: Rollout, noise
+  ) -> Reward:
+    """Judges a rollout.
+
+    Args:
+      noise: arguments of `key_of`.
+    """
+    n = rollout.tokens.shape[0]
+    answers = jax.tree.map(lambda x: batch_lib.per_row(x, n), prompts.answer)
+    seen = self._see(params, prompts, rollout, noise)
+    return self.reward_fn(seen, answers, control)
 
   def _see(self, params, prompts, rollout: Rollout, noise) -> Rollout:
     """The rollout with the views its rewards read, if they read any.

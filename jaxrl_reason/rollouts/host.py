@@ -63,12 +63,14 @@ class _UnderWay:
 
   Attributes:
     outs: Rollouts of the parts; best: the greedy one, or None.
+    drawn_by: (root, step), what noise goes by.
     futures, best_future: of the verdicts, once submitted.
   """
 
   questions: Questions
   outs: list[Rollout]
   best: Rollout | None
+  drawn_by: tuple
   futures: list = dataclasses.field(default_factory=list)
   best_future: Any = None
 
@@ -88,6 +90,8 @@ class HostSource:
     root, sampling, stop: the run's key, sampling settings, stop tokens.
     to_host: an array [N,...] on the mesh to this process's rows [n,...].
     all_rows: this process's rows as those of all processes.
+    draws: (root, step, use, samples of a problem) -> f32 [n], of this process's
+      rows, which rewards read as example['uniform']; None: none reads it.
     play: in place of `generate`, of episodes with an environment in Python: the
       problems follow the prompts.
   """
@@ -105,6 +109,7 @@ class HostSource:
   stop: jax.Array
   to_host: Callable = np.asarray
   all_rows: Callable = lambda tree: tree
+  draws: Callable | None = None
   play: Callable[..., Rollout] | None = None
 
   def __post_init__(self):
@@ -112,7 +117,9 @@ class HostSource:
     self.judged = 0.0  # when this process had its own last verdicts
     self._failed = 0  # problems on which the reward has raised, in a row
 
-  def start(self, params, step, version, questions=None, root=None) -> None:
+  def start(
+    self, params, step, version, questions=None, root=None, sampling=None
+  ) -> None:
     """Queues the generation of the next questions; returns at once.
 
     Part i takes prompts i, i + parts, ...: every device keeps its share. Row
@@ -121,10 +128,12 @@ class HostSource:
     Args:
       step: i32 [], of the run, that the samples are for.
       version: i32 [], updates behind `params`; fewer than `step` when ahead.
-      questions: in place of the next ones; root: in place of the run's key.
+      questions: in place of the next ones; root: in place of the run's key;
+        sampling: in place of the run's settings.
     """
     questions = next(self.questions) if questions is None else questions
     root = self.root if root is None else root
+    sampling = self.sampling if sampling is None else sampling
     prompts, g = questions.prompts, self.n_samples
     b = prompts.tokens.shape[0]
     ids = np.arange(b * g, dtype=np.int32).reshape(b, g)
@@ -132,7 +141,7 @@ class HostSource:
     for i in range(self.parts):
       piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
       rows = ids[i :: self.parts].reshape(-1)
-      how = root, step, self.sampling, self.stop, rows, version
+      how = root, step, sampling, self.stop, rows, version
       if self.play is None:
         outs.append(self.generate(params, piece, *how))
       else:
@@ -140,7 +149,8 @@ class HostSource:
         outs.append(self.play(params, piece, asked, *how))
     if self.greedy is not None:
       best = self.greedy(params, prompts, root, step, self.stop)
-    self._under_way.append(_UnderWay(questions, outs, best))
+    given = questions, outs, best, (root, step)
+    self._under_way.append(_UnderWay(*given))
 
   @property
   def started(self) -> int:
@@ -162,11 +172,14 @@ class HostSource:
     state = {k: float(v) for k, v in progress.of(control).items()}
     if state:
       examples = [example | {'state': state} for example in examples]
+    noise = self._noise(batch, 'views', self.n_samples)
     for i, out in enumerate(batch.outs):
-      cases = self._cases(out, examples[i :: self.parts])
+      part = slice(i, None, self.parts)
+      cases = self._cases(out, examples[part], noise and noise[part])
       batch.futures.append(self.pool.submit(cases))
     if batch.best is not None:
-      cases = self._cases(batch.best, examples)
+      noise = self._noise(batch, 'greedy views', 1)
+      cases = self._cases(batch.best, examples, noise)
       batch.best_future = self.pool.submit(cases)
     return batch.questions.prompts, batch.outs
 
@@ -227,10 +240,23 @@ class HostSource:
     if self._failed > 1:
       raise RewardFailed(all_failed(own))
 
-  def _cases(self, out: Rollout, examples) -> list[tuple[str, dict]]:
+  def _noise(self, batch: _UnderWay, use: str, n: int) -> list | None:
+    """What rewards read as example['uniform'], of n rows by problem."""
+    if self.draws is None:
+      return None
+    return self.draws(*batch.drawn_by, use, n).reshape(-1, n).tolist()
+
+  def _cases(self, out: Rollout, examples, noise) -> list[tuple[str, dict]]:
     """(completion text, example) of a part's rows; waits for the part."""
     tokens, sampled = self.to_host(out.tokens), self.to_host(out.sampled)
     g = len(tokens) // len(examples)
+    if noise is not None:
+      examples = [
+        example | {'uniform': x}
+        for example, drawn in zip(examples, noise)
+        for x in drawn
+      ]
+      g = 1
     return [
       (self.tokenizer.decode(row[own].tolist()), examples[i // g])
       for i, (row, own) in enumerate(zip(tokens, sampled))
@@ -249,5 +275,7 @@ def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:
 
 
 def answer_id(answer: object) -> int:
-  """A number from 0 that equal answers share; -1: none was found."""
-  return -1 if answer is None else zlib.crc32(str(answer).encode()) >> 1
+  """A number from 0 that equal answers share; -1: none was found, or nothing
+  stands there, as `kernels.final.answer_ids` has it.
+  """
+  return -1 if answer in (None, '') else zlib.crc32(str(answer).encode()) >> 1

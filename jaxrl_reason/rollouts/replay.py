@@ -2,14 +2,14 @@
 
 A ring of groups with signal: tokens, what of them the policy sampled, the
 sampler's log-probs, rewards, versions, the problem's name. A step takes
-`rl.replay.rows` / G of them, each with its own baseline, so that what is
-replayed never moves the advantages of what is new. Their ratio is measured
-against the sampler (`rl.old_logp='sampler'`), whatever policy that was.
+`rl.replay.rows` / G of them. Their ratio is measured against the sampler
+(`rl.old_logp='sampler'`), whatever policy that was.
 
-Differs from the papers, which mix single completions into new groups of the
-same problem (RLEP, https://arxiv.org/abs/2507.07451; ExGRPO,
-https://arxiv.org/abs/2510.02245) or keep both advantages apart as here (RePO,
-https://arxiv.org/abs/2506.09340), in that groups are replayed as a whole.
+  groups   each has its own baseline, so that what is replayed never moves the
+           advantages of what is new (RePO, https://arxiv.org/abs/2506.09340)
+  rows     only their right rows count, in the baseline of the same problem's
+           new group (RLEP, https://arxiv.org/abs/2507.07451; ExGRPO,
+           https://arxiv.org/abs/2510.02245): problems that are asked again
 """
 
 import dataclasses
@@ -108,6 +108,10 @@ CHOICES = {
 }
 
 
+# What a replayed group is to those of the step.
+MIX = ('groups', 'rows')
+
+
 def start(like: Trajectories, capacity: int) -> dict:
   """Gives an empty ring.
 
@@ -128,12 +132,14 @@ class Replay:
     keeps: filter that leaves tokens to the groups worth storing; None: all.
     groups: M, replayed per step.
     by: a name in CHOICES.
+    mixes: a name in MIX.
   """
 
   source: Callable[..., Trajectories] | None
   keeps: Callable[[Batch], Batch] | None
   groups: int
   by: str
+  mixes: str = 'groups'
 
   def __call__(
     self, params, control, prompts: Prompts, root, step, sampling, stop
@@ -149,7 +155,9 @@ class Replay:
     ring, fresh = control['replay'], groups_lib.of(found)
     key = fused.key_of(root, step, 'replay')
     again, there = self._choose(ring, fresh, key)
-    both = groups_lib.joined(fresh, again)
+    both, group = groups_lib.joined(fresh, again), None
+    if self.mixes == 'rows':
+      group = jnp.concatenate([_own(fresh), _asked(fresh, again)[0]])
     alive = groups_lib.alive(self.keeps, found)
     account = groups_lib.account(found)
     capacity = ring['groups'].reward.total.shape[0]
@@ -161,7 +169,7 @@ class Replay:
       control=account.control | {'replay': stored(ring, fresh, alive)},
       metrics=account.metrics | told,
     )
-    return groups_lib.to_rows(both).replace(account=account)
+    return groups_lib.to_rows(both).replace(account=account, group=group)
 
   def _choose(self, ring: dict, fresh: Trajectories, key):
     """(M groups, whether each is one of the ring); the others are copies of
@@ -172,6 +180,10 @@ class Replay:
     age = (ring['next'] - 1 - jnp.arange(capacity)) % capacity + 1
     value = CHOICES[self.by](Stored(ring['groups'], key, fresh))
     value = jnp.where(age <= ring['n'], value, -jnp.inf)
+    if self.mixes == 'rows':
+      asked = _asked(fresh, ring['groups'])[1]
+      asked &= jnp.any(_right(ring['groups']), axis=1)
+      value = jnp.where(asked, value, -jnp.inf)
     at = jnp.lexsort((age, -value))[: self.groups]
     there = value[at] > -jnp.inf
     b = fresh.prompts.tokens.shape[0]
@@ -182,13 +194,32 @@ class Replay:
 
     out = jax.tree.map(pick, groups_lib.taken(ring['groups'], at), spare)
     rollout, verdict = out.rollout, out.reward
-    sampled = rollout.sampled & there[:, None, None]
-    valid = verdict.valid & there[:, None]
+    rows = jnp.broadcast_to(there[:, None], verdict.valid.shape)
+    if self.mixes == 'rows':
+      rows &= _right(out)
+    sampled, valid = rollout.sampled & rows[..., None], verdict.valid & rows
     out = out.replace(
       rollout=rollout.replace(sampled=sampled),
       reward=verdict.replace(valid=valid),
     )
     return out, there
+
+
+def _own(fresh: Trajectories) -> jax.Array:
+  """The numbers of a step's groups, i32 [B]: one for each problem."""
+  ids = fresh.prompts.prompt_id
+  return jnp.argmax(ids[:, None] == ids, axis=1).astype(jnp.int32)
+
+
+def _asked(
+  fresh: Trajectories, groups: Trajectories
+) -> tuple[jax.Array, jax.Array]:
+  """Of stored groups [K], the number of the step's group that is of the same
+  problem, and whether there is one.
+  """
+  ids = fresh.prompts.prompt_id, groups.prompts.prompt_id
+  same = ids[1][:, None] == ids[0]
+  return jnp.argmax(same, axis=1).astype(jnp.int32), jnp.any(same, axis=1)
 
 
 def stored(ring: dict, fresh: Trajectories, alive: jax.Array) -> dict:

@@ -14,9 +14,16 @@ import jax
 import jax.numpy as jnp
 import ml_collections
 import numpy as np
+from flax import struct
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.base import Batch, Metrics, Outcomes, Prompts
+from jaxrl_reason.base import (
+  Batch,
+  Metrics,
+  Outcomes,
+  Prompts,
+  TrainState,
+)
 from jaxrl_reason.data import chooser as chooser_lib
 from jaxrl_reason.data import controllers, mixture, pipeline, pool
 from jaxrl_reason.data.chooser import Chooser
@@ -31,16 +38,26 @@ def chooser(config: ml_collections.ConfigDict) -> Chooser | None:
   return chooser_lib.make(config.data, *mixture.names_and_weights(config.data))
 
 
-def pool_of(config: ml_collections.ConfigDict, train) -> Any:
-  """Gives the problems of the pool: a data set, or the first problems of an
-  endless one.
+def pool_of(config: ml_collections.ConfigDict, train, number: int = 0) -> Any:
+  """Gives the problems of the pool: a data set, or a window of an endless one.
+
+  Args:
+    number: of the window, from 0.
   """
+  if hasattr(train, 'moved'):
+    return train.moved(number)
   if len(train) < pipeline.ENDLESS:
     return train
-  return pipeline.Subset(train, range(config.data.controller.window))
+  n = config.data.controller.window
+  return pipeline.Subset(train, range(number * n, (number + 1) * n))
 
 
-@dataclasses.dataclass
+def moving(train) -> tuple[bool, ...]:
+  """Tells of each source whether its part of the pool is a window."""
+  return getattr(train, 'endless', (len(train) >= pipeline.ENDLESS,))
+
+
+@struct.dataclass
 class Facts:
   """What is known of M problems before any is tried.
 
@@ -117,7 +134,7 @@ class Ask:
 
 
 def asker(
-  config: ml_collections.ConfigDict, problems, encode: Callable, root, mesh
+  config: ml_collections.ConfigDict, windows: 'Windows', encode, root, mesh
 ) -> Callable[[dict, jax.Array], dict]:
   """Gives (control, step) -> this process's encoded rows of a step [m,...], or
   [m,1+spares,...], for the host path; waits for the state.
@@ -128,7 +145,8 @@ def asker(
   def rows(control, step):
     ids = np.asarray(propose(ask, control, root, step))
     mine = ids[sharding.my_rows(mesh, ask.n)]
-    rows = [encode(int(i), problems[int(i)]) for i in mine.ravel()]
+    asked = windows.problems
+    rows = [encode(int(i), asked[int(i)]) for i in mine.ravel()]
     return jax.tree.map(
       lambda *x: np.stack(x).reshape(*mine.shape, *x[0].shape), *rows
     )
@@ -187,15 +205,68 @@ def start(chooser: Chooser, known: Facts, total: jax.Array) -> dict:
   return {POOL: chooser.start(known.source, known.difficulty, total)}
 
 
-class Nothing:
-  """The state of data of which nothing is drawn: what is asked follows from
-  the state and the step, without a wait.
+def renewed(
+  chooser: Chooser,
+  moves: tuple[bool, ...],
+  old: pool.Statistics,
+  known: Facts,
+) -> pool.Statistics:
+  """Gives what is known as the pool's windows move on: nothing of their
+  problems; of other sources', and of the controllers, all there was.
+
+  Args:
+    moves: of each source, whether it is a window; known: of the new problems.
+  """
+  new = chooser.start(known.source, known.difficulty, old.begun)
+  moved = jnp.asarray(moves)[old.source]
+  fields = [k for k in vars(old) if k not in ('begun', 'own', 'arms')]
+  both = {k: jnp.where(moved, getattr(new, k), getattr(old, k)) for k in fields}
+  return old.replace(**both)
+
+
+class Windows:
+  """The pool of a stage and its state as data: how many steps were made, of
+  which the window follows.
+
+  Attributes:
+    problems: the pool now.
   """
 
   seconds = 0.0
 
+  def __init__(self, config: ml_collections.ConfigDict, train):
+    self._config, self._train = config, train
+    self._every, self._steps = config.data.controller.refresh, 0
+    given = chooser(config), moving(train)
+    self._renewed = jax.jit(functools.partial(renewed, *given))
+    self.problems = pool_of(config, train)
+
   def get_state(self) -> dict[str, int]:
-    return {'next_index': 0}
+    return {'next_index': 0, 'steps': self._steps}
 
   def set_state(self, state: dict[str, int]) -> None:
-    del state
+    # At the very end of a window the next dispatch moves on.
+    self._steps = state.get('steps', 0)
+    number = max(self._steps - 1, 0) // self._every if self._every else 0
+    self.problems = pool_of(self._config, self._train, number)
+
+  @property
+  def due(self) -> bool:
+    """Whether the next step is the first of another window."""
+    every, steps = self._every, self._steps
+    return bool(every and steps and steps % every == 0)
+
+  def advance(self, steps: int) -> None:
+    """Counts steps that are made."""
+    self._steps += steps
+
+  def move(self, state: TrainState) -> TrainState:
+    """Takes the next window, and forgets the problems of the last."""
+    number = self._steps // self._every
+    self.problems = pool_of(self._config, self._train, number)
+    known = facts(self._config, self.problems)
+    old = state.control[POOL]
+    # Laid out as it was: another layout is another program.
+    where = jax.tree.map(lambda x: x.sharding, old)
+    new = jax.device_put(self._renewed(old, known), where)
+    return state.replace(control=state.control | {POOL: new})

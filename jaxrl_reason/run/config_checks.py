@@ -4,6 +4,7 @@ Errors name the key and show the arithmetic. `check` needs the configuration
 only; the others are about the model it names.
 """
 
+import copy
 import numbers
 import re
 from collections.abc import Iterable
@@ -12,33 +13,23 @@ from typing import Any
 import ml_collections
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import losses, tasks
+from jaxrl_reason import tasks
 from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.data import mixture
 from jaxrl_reason.models.adapters import frozen
-from jaxrl_reason.models.config import PREFILL, Config, sized_choice
+from jaxrl_reason.models.config import Config
 from jaxrl_reason.rewards import compose
 from jaxrl_reason.run import (
   compile_log,
   pool_checks,
   ranges,
+  rl_checks,
   source_checks,
+  staging,
   trackers,
-  turns,
 )
-from jaxrl_reason.update import optim, packing
-from jaxrl_reason.update.learner import OLD_LOGP
+from jaxrl_reason.update import optim
 
-# What `step` can give a loss, of what `losses.needs` may ask for.
-COMPUTED = frozenset(
-  'ref_logp old_logp sampler_logp entropy entropy_grad reward_parts values '
-  'process_reward greedy_reward old_mean_logp full_logits sft_mask selected '
-  'key truncated is_offpolicy segment_reward segment_ids node_ids'.split()
-)
-
-
-# Advantages of the best of loss.pass_k samples.
-BEST_OF = ('passk', 'pkpo')
 # Type of a task's knob -> what a recipe may give.
 KNOBS = {int: int, float: numbers.Real, bool: bool, str: str}
 
@@ -154,27 +145,6 @@ def check_trainable(
     )
 
 
-def _check_groups(
-  c: ml_collections.ConfigDict, objective: losses.Objective
-) -> None:
-  """Refuses groups too small for the advantage to differ from 0."""
-  name, advantage = objective['advantage'], objective.advantage
-  if name in BEST_OF and objective['pass_k'] > c.samples:
-    raise ValueError(
-      f'rl.samples={c.samples}: rl.loss.advantage={name!r} is 0 with fewer '
-      f'samples of a problem than rl.loss.pass_k={objective["pass_k"]}'
-    )
-  own = getattr(advantage, 'singleton', None) == 'reward'
-  own |= name == 'segments' and objective['segment_baseline'] == 'none'
-  own |= name in BEST_OF
-  if c.samples == 1 and 'group' in advantage.reads and not own:
-    raise ValueError(
-      f'rl.samples=1: rl.algorithm={c.algorithm!r} compares the samples of a '
-      f'problem (advantage={name!r}), and is 0 for one alone; use 2 or more, '
-      'or another rl.loss.advantage (reinforce)'
-    )
-
-
 def _divides(what: str, total: int, **parts: int):
   product, shown = 1, []
   for name, n in parts.items():
@@ -196,14 +166,33 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
     ValueError: names the key and shows the arithmetic.
   """
   check_keys(config, config_lib.default())
+  planned = staging.each(config)
+  named = [p for p in planned if p.name.partition('#')[0] in config.named]
+  plain = dict.fromkeys(p.kind for p in planned if p not in named)
+  if plain:
+    own = copy.deepcopy(config)
+    own.stages, own.named = tuple(plain), config_lib.Open()
+    _check_stages(own, n_row_shards)
+  room = config.data.completion_len
+  for p in named:
+    try:
+      _check_stages(p.config, n_row_shards)
+      if p.config.data.completion_len > room:
+        raise ValueError(
+          f'data.completion_len={p.config.data.completion_len} is above the '
+          f"run's own, {room}, which evaluations have room for; raise that"
+        )
+    except ValueError as e:
+      raise ValueError(f'named.{p.name}: {e}') from e
+
+
+def _check_stages(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
+  """Refuses a config none of whose stages has settings of its own."""
   ranges.check(_flat(config), ranges.RANGES)
   pool_checks.check(config)
   _check_open(config)
   _check_regex('trainable', config.trainable)
   _check_regex('lora.targets', config.lora.targets)
-  unknown = [s for s in config.stages if s not in config_lib.STAGES]
-  if unknown or not config.stages:
-    raise ValueError(f'stages={config.stages}: choose from {config_lib.STAGES}')
   # Evaluations and checkpoints fall between two lines of metrics.
   for key in ('eval.every', 'checkpoint.every'):
     section, name = key.split('.')
@@ -230,7 +219,9 @@ def check(config: ml_collections.ConfigDict, n_row_shards: int) -> None:
   compile_log.profiled(config.profile.steps)
   trackers.names(config.track)
   if 'rl' in config.stages:
-    _check_rl(config)
+    o = config.rl.critic.optimizer
+    _check_optimizer('rl.critic.optimizer', o, config.rl.steps)
+    rl_checks.check(config)
 
 
 def check_experts(config: ml_collections.ConfigDict, experts: int) -> None:
@@ -294,104 +285,3 @@ def _check_rows(stage: str, c: ml_collections.ConfigDict, shards: int) -> None:
   in_parts = c.path == 'host' and not c.turns.env
   parts = {'rl.parts': c.parts} if in_parts else {}
   _divides('rl.prompts', c.prompts, **parts, **shards)
-
-
-def _check_demos(c: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
-  """Demonstrations and a loss that knows them come together."""
-  if c.demos >= c.samples:
-    raise ValueError(
-      f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}'
-    )
-  if c.demos and 'is_offpolicy' not in needs:
-    raise ValueError(
-      f'rl.demos={c.demos}: rl.algorithm={c.algorithm!r} takes every token for '
-      "the policy's own; set rl.loss.offpolicy to luffy or sft"
-    )
-  if 'is_offpolicy' in needs and not c.demos:
-    raise ValueError(
-      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
-      'rl.demos=1 or more'
-    )
-
-
-def _check_old_logp(c: ml_collections.ConfigDict, needs: frozenset) -> None:
-  if c.old_logp not in OLD_LOGP:
-    raise ValueError(
-      f'rl.old_logp={c.old_logp!r}: choose {" or ".join(OLD_LOGP)}'
-    )
-  if c.old_logp == 'sampler' and (c.demos or 'old_mean_logp' in needs):
-    raise ValueError(
-      'rl.old_logp="sampler": the sampler knows no log-probs of demonstrations '
-      '(rl.demos) or of whole vocabularies (rover); use "trainer"'
-    )
-  if c.staleness and c.path != 'host':
-    raise ValueError(
-      f'rl.staleness={c.staleness}: 0, or 1 with rl.path="host"; in the fused '
-      'step nothing waits for a verifier'
-    )
-  if c.staleness and c.old_logp != 'sampler':
-    raise ValueError(
-      'rl.staleness=1 needs rl.old_logp="sampler": samples of an earlier '
-      'policy are off-policy by the ratio to that policy'
-    )
-
-
-def _check_shared(c: ml_collections.ConfigDict, packed) -> None:
-  if isinstance(packed, packing.Shared) and c.demos and c.replay_routes:
-    raise ValueError(
-      f'rl.padding={c.padding!r} with rl.demos={c.demos} and '
-      'rl.replay_routes=True: a demonstration and the samples beside it choose '
-      'other experts for their prompt, which is then not one; choose whole'
-    )
-
-
-def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
-  c, d = config.rl, config.data
-  start = config_lib.prompt_room(config)
-  room = start + d.completion_len
-  packed = packing.choose(c, start)
-  _check_shared(c, packed)
-  if not isinstance(packed, packing.Packing):
-    return
-  if packed.length < room:
-    raise ValueError(
-      f'rl.padding={c.padding!r} is less than data.prompt_len {d.prompt_len} '
-      f'{f"+ rl.hints.room {c.hints.room} " if c.hints.room else ""}'
-      f'+ data.completion_len {d.completion_len} = {room}, the longest sequence'
-    )
-  if 'full_logits' in needs:
-    raise ValueError(
-      f'rl.padding={c.padding!r}: rl.algorithm={c.algorithm!r} reads whole '
-      'logits, which are not packed; choose buckets:N'
-    )
-
-
-def _check_rl(config: ml_collections.ConfigDict) -> None:
-  c = config.rl
-  settings = config_lib.algorithm(config)
-  needs = losses.needs(settings)
-  unmet = needs - COMPUTED
-  if unmet:
-    raise ValueError(
-      f'rl.algorithm={c.algorithm!r} needs {", ".join(sorted(unmet))}, which '
-      'this trainer does not compute; `losses` has it for your own loop'
-    )
-  _check_groups(c, settings)
-  _check_optimizer('rl.critic.optimizer', c.critic.optimizer, c.steps)
-  _check_demos(c, needs)
-  _check_old_logp(c, needs)
-  _check_packing(config, needs)
-  turns.check(config, needs)
-  sized_choice('model.prefill', config.model.prefill, PREFILL)
-  if c.path not in ('fused', 'host'):
-    raise ValueError(f'rl.path={c.path!r}: choose fused or host')
-  if c.overlong > config.data.completion_len:
-    raise ValueError(
-      f'rl.overlong={c.overlong} tokens of data.completion_len='
-      f'{config.data.completion_len}: choose from 0 to that'
-    )
-  if c.path == 'host' and c.steps_per_dispatch != 1:
-    raise ValueError(
-      'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
-      'stand between generation and update'
-    )

@@ -17,8 +17,9 @@ from collections.abc import Callable
 import jax
 
 from jaxrl_reason.base import TrainState
+from jaxrl_reason.rollouts.hints import Hints
 from jaxrl_reason.rollouts.host import Answered, HostSource
-from jaxrl_reason.run import programs
+from jaxrl_reason.run import heat, programs
 from jaxrl_reason.update.learner import Learner
 
 
@@ -36,6 +37,7 @@ class HostStep:
       (`Learner.old_logp`).
     ask: (control, step) -> the step's Questions, a list of one, where what is
       known of the problems decides; None: the source's own come next.
+    hints: given with every problem, or None.
   """
 
   source: HostSource
@@ -44,8 +46,10 @@ class HostStep:
   where: object = None
   ahead: bool = False
   ask: Callable | None = None
+  hints: Hints | None = None
 
   def __post_init__(self):
+    self._helped = jax.jit(Hints.helped, static_argnums=0)
     self._score = jax.jit(programs.rl_score, static_argnums=(0, 1, 2))
     self._learn = programs.updating(programs.rl_learn, 1, self.where)
     self._updating = None  # (metrics, when dispatched) of the step before
@@ -91,7 +95,23 @@ class HostStep:
   def _start(self, state: TrainState, step: jax.Array) -> None:
     """Queues the batch of a step, sampled by the parameters there are now."""
     asked = self.ask and self.ask(state.control, step)[0]
-    self.source.start(state.params, step, state.step, asked)
+    asked = with_hints(self._helped, self.hints, state, asked, self.source)
+    how = heat.heated(state.control, self.source.sampling)
+    given = state.params, step, state.step, asked
+    self.source.start(*given, sampling=how)
+
+
+def with_hints(helped, hints: Hints | None, state, asked, source: HostSource):
+  """Gives Questions with the hints of a step; asked None: the source's next.
+
+  Args:
+    helped: compiled `Hints.helped`.
+  """
+  if hints is None:
+    return asked
+  asked = next(source.questions) if asked is None else asked
+  prompts = helped(hints, state.control, asked.prompts)
+  return asked._replace(prompts=prompts)
 
 
 def wait_for_update(updating: tuple | None) -> dict[str, float]:

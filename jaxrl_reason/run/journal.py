@@ -9,13 +9,12 @@ import sys
 import time
 from collections.abc import Callable
 
-import ml_collections
 import numpy as np
 import tqdm
 
 from jaxrl_reason import hosts
 from jaxrl_reason.base import Model
-from jaxrl_reason.run import goodput, logs
+from jaxrl_reason.run import goodput, logs, staging
 from jaxrl_reason.run import metrics as metrics_lib
 from jaxrl_reason.run.compile_log import Log, Waiting
 
@@ -78,8 +77,7 @@ class Journal:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
-    stage: str,
+    planned: staging.Planned,
     *,
     writer: metrics_lib.Writer,
     compiled: Log,
@@ -92,7 +90,8 @@ class Journal:
     started: time.monotonic() of the run's start.
     spent: where its time went; saved: metrics of its last save.
     """
-    self._config, self._stage, self._model = config, stage, model
+    self._config, self._kind = planned.config, planned.kind
+    self._stage, self._model = planned.name, model
     self._writer, self._compiled = writer, compiled
     self._started, self._spent, self._saved = started, spent, saved
     self._pending = None  # the last interval, still on the device
@@ -106,7 +105,7 @@ class Journal:
     """Shows the bar, the clock starting now; to be entered, so that the bar is
     closed before an error is told, which comes last.
     """
-    steps = self._config[self._stage].steps
+    steps = self._config[self._kind].steps
     self._bar = bar(self._stage, steps, done)
     self.paused()
     return self._bar
@@ -161,7 +160,7 @@ class Journal:
     out = {f'train/{k}': v for k, v in values.items()} | host
     out |= self._speed(values, step_s) | self._spent.metrics() | self._saved()
     self._writer.write(total, self._stage, out)
-    shown = 'reward_mean' if self._stage == 'rl' else 'loss'
+    shown = 'reward_mean' if self._kind == 'rl' else 'loss'
     self.loss = values['loss']
     told = f'{shown} {values[shown]:.3f}'
     logs.note(f'{self._stage} step {total}: {told}, {step_s:.3g} s a step')

@@ -11,7 +11,7 @@ import ml_collections
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.run import compile_log, goodput
+from jaxrl_reason.run import compile_log, goodput, staging
 from jaxrl_reason.run import metrics as metrics_lib
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.journal import Journal
@@ -44,8 +44,7 @@ class Loop:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
-    name: str,
+    planned: staging.Planned,
     index: int,
     stage: Stage,
     *,
@@ -60,17 +59,19 @@ class Loop:
   ):
     """Args: index: of the stage in config.stages."""
     self.spent, self.watchdog = spent, watchdog
-    self.config, self.name, self.index, self.stage = config, name, index, stage
+    self.config, self.kind = planned.config, planned.kind
+    self.name, self.index, self.stage = planned.name, index, stage
     self.journal, self.evaluator = journal, evaluator
     self.checkpoints, self.stopping = checkpoints, stopping
     self.rollouts = rollouts
-    self.profiler = compile_log.Profiler(config.profile.steps, profile_dir)
+    steps = self.config.profile.steps
+    self.profiler = compile_log.Profiler(steps, profile_dir)
 
   def run(self, state: TrainState, place: Place) -> TrainState:
     """Runs the stage from `place` to its end, or to a signal."""
     self.done, self.total = place.done, place.total
     # Past its end already: a stage that was given fewer steps since.
-    self.ended = place.ended or place.done >= self.config[self.name].steps
+    self.ended = place.ended or place.done >= self._own.steps
     self.begun = metrics_lib.Begun.of(place.record)
     self.watchdog.forget()
     trained, _ = trees.split(state.params, self.stage.learner.trainable)
@@ -87,15 +88,20 @@ class Loop:
     self.stage.close()
     return state
 
+  @property
+  def _own(self) -> ml_collections.ConfigDict:
+    """The section of the stage's kind."""
+    return self.config[self.kind]
+
   def _steps_left(self) -> int:
     """Steps to the next line of metrics, or to the end of the stage."""
     c, k = self.config, self.stage.steps_per_dispatch
     n = c.log_every - self.begun.steps % c.log_every
-    n = min(n, c[self.name].steps - self.done)
+    n = min(n, self._own.steps - self.done)
     if n % k:
       raise ValueError(
         f'the checkpoint is of step {self.done} of stage {self.name}, {n} '
-        f'steps before a line of metrics: {self.name}.steps_per_dispatch={k} '
+        f'steps before a line of metrics: {self.kind}.steps_per_dispatch={k} '
         'does not divide them; set it to what it was, or to 1'
       )
     return n
@@ -156,7 +162,9 @@ class Loop:
     ):
       state, device, host = self.stage.dispatch(state, more)
     self.profiler.after(device)
-    self.rollouts.note(self.total, self.name, device.pop('rollouts', None))
+    asked = getattr(self.stage.data, 'problems', None)
+    told = device.pop('rollouts', None)
+    self.rollouts.note(self.total, self.name, told, asked)
     self.done, self.total = self.done + k, self.total + k
     hosts.at(step=self.total)
     self.journal.flush()  # the device has work: now read the last interval
@@ -178,11 +186,11 @@ class Loop:
   def boundary(self, state: TrainState, stop: bool) -> None:
     """Evaluates and saves where due; metrics are checked before a save."""
     c = self.config
-    limit = 0.0 if self.name == 'rl' else c[self.name].stop_loss
+    limit = 0.0 if self.kind == 'rl' else self._own.stop_loss
     if limit:
       self.flush()  # the price of the limit: a wait per interval
     reached = limit > 0 and self.journal.loss <= limit
-    self.ended = self.done == c[self.name].steps or reached
+    self.ended = self.done == self._own.steps or reached
     save = self.ended or stop or self.done % c.checkpoint.every == 0
     near = not save and self.checkpoints.near_due(self.total)
     due = self.ended or self.done % c.eval.every == 0
@@ -232,13 +240,13 @@ class Loop:
       keep(self.total, state, record | facts)
 
 
-def ended(config: ml_collections.ConfigDict, record: dict) -> bool:
+def ended(planned: staging.Planned, record: dict) -> bool:
   """Whether the stage of a checkpoint's record is over: a stage that was given
   more steps since then goes on.
   """
   if not record['finished']:
     return False
-  c = config[config.stages[record['stage']]]
+  c = planned.config[planned.kind]
   # Records from before `reached` was noted: its limit ended the stage if any.
   reached = record.get('reached', bool(c.get('stop_loss', 0.0)))
   return reached or record['done'] >= c.steps

@@ -30,6 +30,8 @@ def check(config: ml_collections.ConfigDict) -> None:
         "difficulty of all problems, and would be held to the sources' shares; "
         "set it to 'free'"
       )
+  if 'rl' in config.stages and config.data.controller.refresh:
+    _check_refresh(config)
   if config.data.sources:
     _check_names(config.data)
     _check_weights(config.data)
@@ -44,6 +46,34 @@ def check(config: ml_collections.ConfigDict) -> None:
       f'data.controller.sources={config.data.controller.sources!r} steers '
       'between sources: name them in data.sources'
     )
+
+
+def _check_refresh(config: ml_collections.ConfigDict) -> None:
+  n, c = config.data.controller.refresh, config.rl
+  key = f'data.controller.refresh={n}'
+  if not controllers.is_on(config.data):
+    raise ValueError(
+      f'{key} moves the window of a pool, and there is none: set '
+      'data.controller.name'
+    )
+  if n % c.steps_per_dispatch:
+    raise ValueError(
+      f'{key} does not divide by rl.steps_per_dispatch={c.steps_per_dispatch}: '
+      'the pool moves between two dispatches'
+    )
+  by_problem = {
+    'rl.staleness': c.staleness,
+    'rl.archive': c.archive,
+    'rl.shaping.historical': c.shaping.historical,
+    'rl.replay.by': c.replay.by if c.replay.by == 'failing' else '',
+    'rl.replay.mix': c.replay.mix if c.replay.mix == 'rows' else '',
+  }
+  for name, value in by_problem.items():
+    if value:
+      raise ValueError(
+        f'{key} and {name}={value!r}: another window has other problems under '
+        'the same numbers; set one of them to its default'
+      )
 
 
 def _check_controller(c: ml_collections.ConfigDict) -> None:

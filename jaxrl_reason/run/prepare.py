@@ -20,7 +20,7 @@ from jaxrl_reason.checkpoints import hf, other_run, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
-from jaxrl_reason.run import config_checks, fits, hosted
+from jaxrl_reason.run import config_checks, fits, hosted, staging
 
 
 class Prepared(NamedTuple):
@@ -86,8 +86,9 @@ def assemble(
     shape: of the model, nothing recomputed yet.
   """
   shape = remat_within(config, mesh, shape)
-  config_checks.check_experts(config, shape.experts)
-  config_checks.check_positions(config.rl, shape)
+  for planned in staging.each(config):
+    config_checks.check_experts(planned.config, shape.experts)
+    config_checks.check_positions(planned.config.rl, shape)
   model = model_of(shape, config)
   config_checks.check_trainable(config, trees.flatten(model.specs))
   return Prepared(
@@ -107,7 +108,9 @@ def remat_within(config, mesh, shape: transformer.Config) -> transformer.Config:
   """
   if config.model.remat != 'auto':
     return dataclasses.replace(shape, remat=config.model.remat)
-  rows = config_lib.micro_batch(config, sharding.row_shards(mesh))
+  shards = sharding.row_shards(mesh)
+  stages = staging.each(config)
+  rows = max(config_lib.micro_batch(p.config, shards) for p in stages)
   length = config_lib.prompt_room(config) + config.data.completion_len
   length = -(-length // mesh.shape['context'])
   shape = remat.choose(shape, rows, length, config.remat_gib * 2**30)

@@ -10,6 +10,7 @@ profiles and in the log of compilations.
   rl_seeds        states [S], prompts [S,K,B] -> states   several runs at once
   rl_round        Rollouts, rewards -> Places       of one of several rounds
   rl_learn_rounds state, Places -> state            refill, replay, update
+  rl_learn_hints  state, two rounds -> state        hints, replay, update
   pretrain_steps, sft_steps   state, rows [K,R] -> state
 
 Static records (a Learner, a source, ...) select a program and come first; keys,
@@ -35,11 +36,12 @@ from jaxrl_reason.base import (
   Trajectories,
 )
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rollouts import fused, progress
+from jaxrl_reason.rollouts import fused, hints, progress
+from jaxrl_reason.rollouts import groups as groups_lib
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.refill import Places, Refill
 from jaxrl_reason.rollouts.replay import Replay
-from jaxrl_reason.run import asking
+from jaxrl_reason.run import asking, heat
 from jaxrl_reason.run.asking import Ask
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
@@ -61,6 +63,7 @@ def fused_step(
     root: the run's key; state.step is folded in.
     stop: int [E] stop tokens.
   """
+  sampling = heat.heated(state.control, sampling)
   found = source(
     state.params, state.control, prompts, root, state.step, sampling, stop
   )
@@ -97,6 +100,12 @@ def learn(
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more
+  if learner.shape is not None:
+    control, chosen, more = learner.shape(state.control, seen, chosen)
+    state, metrics = state.replace(control=control), metrics | more
+  if learner.archive is not None:
+    control, more = learner.archive(state.control, batch)
+    state, metrics = state.replace(control=control), metrics | more
   if learner.shown is not None:
     shown = learner.shown(learner, state, batch, chosen, sampling)
     metrics['rollouts'] = shown
@@ -111,7 +120,14 @@ def learn(
     state, metrics = state.replace(control=control), metrics | more
   _, order = fused.step_keys(root, state.step)
   state, more = step_lib.update(learner, state, chosen, sampling, order)
-  return state, metrics | more
+  metrics |= more
+  if learner.refresh is not None:
+    state, more = learner.refresh(learner.tx, learner.trainable, state, metrics)
+    metrics |= more
+  if learner.heat is not None:
+    control, more = learner.heat(state.control, metrics)
+    state, metrics = state.replace(control=control), metrics | more
+  return state, metrics
 
 
 def rl_steps(
@@ -225,8 +241,7 @@ def rl_round(
   Returns:
     (places, whether groups are missing and a round is left).
   """
-  out = batch_lib.interleaved(outs, n_samples)
-  found = Trajectories(prompts, out, reward, greedy)
+  found = _found(n_samples, (prompts, outs, reward, greedy))
   if places is None:
     places = refill.begin(control, found)
   places = refill.add(places, found)
@@ -244,6 +259,43 @@ def rl_learn_rounds(
 ) -> tuple[TrainState, Metrics]:
   """Learns from the groups of a step's rounds, and from those replayed."""
   found = refill.finish(places)
+  if replay is not None:
+    found = replay.mix(found, state.control, root, state.step)
+  batch = batch_lib.make_batch(found)
+  return learn(learner, state, batch, root, sampling, found.account)
+
+
+def _found(n_samples: int, given: tuple) -> Trajectories:
+  """The trajectories of a verified round of the host path."""
+  prompts, outs, reward, greedy = given
+  out = batch_lib.interleaved(outs, n_samples)
+  return Trajectories(prompts, out, reward, greedy)
+
+
+def rl_missed(n_samples: int, given: tuple) -> jax.Array:
+  """Tells which problems of a round nobody has solved, bool [B]."""
+  return hints.failed(_found(n_samples, given))
+
+
+def rl_learn_hints(
+  learner: Learner,
+  replay: Replay | None,
+  n_samples: int,
+  state: TrainState,
+  rounds: list[tuple],
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Learns from a round without hints, and from one with hints in place of
+  what was missed in it.
+
+  Args:
+    rounds: (prompts, Rollouts of the parts, reward, greedy) of both; the first
+      twice where nothing was missed.
+  """
+  first, second = (_found(n_samples, given) for given in rounds)
+  own, more = groups_lib.of(first), groups_lib.of(second)
+  found = hints.both(own, more, hints.failed(first))
   if replay is not None:
     found = replay.mix(found, state.control, root, state.step)
   batch = batch_lib.make_batch(found)

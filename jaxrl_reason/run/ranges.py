@@ -85,7 +85,15 @@ DATA = {
   'shots': COUNT_OR_NONE,
   'prompt_len': COUNT,
   'completion_len': COUNT,
-  **_inside('controller', {'window': COUNT, 'memory': MEMORY, 'prior': SHARE}),
+  **_inside(
+    'controller',
+    {
+      'window': COUNT,
+      'refresh': COUNT_OR_NONE,
+      'memory': MEMORY,
+      'prior': SHARE,
+    },
+  ),
 }
 # Of `data.controller`, where they are not None.
 CONTROLLER = {
@@ -137,6 +145,27 @@ RL = {
   'filter_args.low': SHARE,
   'filter_args.high': SHARE,
   'refill_rounds': COUNT_OR_NONE,
+  'archive': COUNT_OR_NONE,
+  'reference.every': COUNT_OR_NONE,
+  'reference.kl': AMOUNT,
+  'reference.patience': COUNT_OR_NONE,
+  'reference.ema': MEMORY,
+  'heat.entropy': AMOUNT,
+  'heat.rate': POSITIVE,
+  'heat.low': POSITIVE,
+  'heat.high': POSITIVE,
+  **_inside(
+    'shaping',
+    {
+      **dict.fromkeys(
+        'alp laser laser_explore price price_rate price_most historical '
+        'repeats'.split(),
+        AMOUNT,
+      ),
+      'price_goal': SHARE,
+      'laser_every': COUNT,
+    },
+  ),
   'hints.room': COUNT_OR_NONE,
   'extra.groups': COUNT_OR_NONE,
   'replay.rows': COUNT_OR_NONE,

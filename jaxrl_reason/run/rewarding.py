@@ -31,6 +31,11 @@ def _schedules(rewards: Mapping) -> dict[str, Mapping]:
   return {name: w for name, w in weights.items() if isinstance(w, kinds)}
 
 
+def reads_noise(rewards: Mapping) -> bool:
+  """Tells whether a part of `rl.rewards` reads a number drawn for its row."""
+  return any(part['reward'] == 'random' for part in rewards.values())
+
+
 def host_spec(rewards: dict, task_reward: str) -> dict:
   """Returns the compose spec of `rl.rewards`, with 'task' given its meaning."""
   return {
@@ -65,7 +70,7 @@ def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
   compose.compose(spec)
   state = {name: 0.0 for name in progress.start()}
   cases = [
-    (text, example | {'state': state})
+    (text, example | {'state': state, 'uniform': 0.5})
     for text in (example.get('solution') or '', '')
   ]
   with VerifierPool(spec, workers=1, timeout_s=c.timeout_s) as pool:

@@ -70,12 +70,15 @@ class RolloutFiles:
     for step in [s for s in self._sizes if s > (resume_step or 0)]:
       self._remove(step)
 
-  def note(self, first: int, stage: str, shown: Metrics | None) -> None:
+  def note(
+    self, first: int, stage: str, shown: Metrics | None, examples=None
+  ) -> None:
     """Writes what was noted before, and keeps a dispatch that was just queued.
 
     Args:
       first: steps made before it.
       shown: its arrays, [R,...] of one step or [K,R,...]; None: it has none.
+      examples: problems by id, of a pool that moves; None: those of train.
     """
     self.flush()
     if shown is None or self._sizes is None:
@@ -87,12 +90,14 @@ class RolloutFiles:
       verdicts = arrays.pop('verdicts', {})
       for x in arrays.values():
         x.copy_to_host_async()
-      self._pending.append((first + s + 1, stage, arrays, verdicts))
+      given = first + s + 1, stage, arrays, verdicts
+      self._pending.append((given, examples or self._examples))
 
   def flush(self) -> None:
     """Writes what was noted last, if that is not done yet; waits for it."""
     pending, self._pending = self._pending, []
-    for step, stage, arrays, verdicts in pending:
+    for given, self._examples in pending:
+      step, stage, arrays, verdicts = given
       if step % self._stride():
         continue
       shown = jax.tree.map(np.asarray, arrays)

@@ -18,11 +18,12 @@ import jax
 
 from jaxrl_reason.base import TrainState, Trajectories
 from jaxrl_reason.rollouts import groups, refill
+from jaxrl_reason.rollouts.hints import Hints
 from jaxrl_reason.rollouts.host import Answered, HostSource, Questions
 from jaxrl_reason.rollouts.refill import Places, Refill
 from jaxrl_reason.rollouts.replay import Replay
-from jaxrl_reason.run import programs
-from jaxrl_reason.run.host_step import wait_for_update
+from jaxrl_reason.run import heat, programs
+from jaxrl_reason.run.host_step import wait_for_update, with_hints
 from jaxrl_reason.update.learner import Learner
 
 
@@ -40,6 +41,7 @@ class RoundsStep:
     where: shardings of the state, or None.
     ask: (control, step) -> the questions of a step, by round, where what is
       known of the problems decides; None: the next of `steps`.
+    hints: given with every problem, or None.
   """
 
   source: HostSource
@@ -50,8 +52,10 @@ class RoundsStep:
   to_device: Callable = lambda tree: tree
   where: object = None
   ask: Callable | None = None
+  hints: Hints | None = None
 
   def __post_init__(self):
+    self._helped = jax.jit(Hints.helped, static_argnums=0)
     self._add = jax.jit(programs.rl_round, static_argnums=(0, 1))
     self._learn = programs.updating(programs.rl_learn_rounds, 3, self.where)
     self._alive = jax.jit(groups.alive, static_argnums=0)
@@ -103,7 +107,12 @@ class RoundsStep:
 
   def _start(self, state: TrainState, questions: Questions, index: int):
     root = refill.key_of_round(self.source.root, index)
-    self.source.start(state.params, state.step, state.step, questions, root)
+    questions = with_hints(
+      self._helped, self.hints, state, questions, self.source
+    )
+    how = heat.heated(state.control, self.source.sampling)
+    given = state.params, state.step, state.step, questions, root
+    self.source.start(*given, how)
 
   def _placed(self, state, places, prompts, outs, answered: Answered):
     """The places with a round's groups, and whether some are still missing."""

@@ -3,7 +3,14 @@
 import ml_collections
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.rollouts import extra, filters, hints, progress, replay
+from jaxrl_reason.rollouts import (
+  extra,
+  filters,
+  hints,
+  progress,
+  replay,
+  shaping,
+)
 
 # Filters that drop groups; the others leave rows to every group.
 OF_GROUPS = ('dead_groups', 'spread', 'band')
@@ -42,8 +49,46 @@ def check(c: ml_collections.ConfigDict) -> None:
   _check_refill(c, names)
   _check_replay(c)
   _check_extra(c)
+  _check_shaping(c.shaping)
+  if c.archive and c.turns.env:
+    raise ValueError(
+      f'rl.archive={c.archive} and rl.turns.env={c.turns.env!r}: a solution '
+      'with what an environment says in it is none to learn; set one of them'
+    )
   if c.hints.room:
     _check_hints(c)
+
+
+def _check_shaping(c: ml_collections.ConfigDict) -> None:
+  lengths = list(c.laser_lengths)
+  numbers = all(
+    isinstance(x, int | float) and not isinstance(x, bool) and x > 0
+    for x in lengths
+  )
+  if not numbers or sorted(set(lengths)) != lengths:
+    raise ValueError(
+      f'rl.shaping.laser_lengths={c.laser_lengths}: numbers of tokens above 0 '
+      'that rise'
+    )
+  if bool(c.laser) != bool(lengths):
+    raise ValueError(
+      f'rl.shaping.laser={c.laser} and rl.shaping.laser_lengths='
+      f'{c.laser_lengths}: set both, or neither'
+    )
+  if c.laser_explore and not c.laser:
+    raise ValueError(
+      f'rl.shaping.laser_explore={c.laser_explore} goes with rl.shaping.laser, '
+      'which is 0'
+    )
+  if c.price_by not in shaping.BY:
+    raise ValueError(
+      f'rl.shaping.price_by={c.price_by!r}: choose {" or ".join(shaping.BY)}'
+    )
+  if c.price > c.price_most:
+    raise ValueError(
+      f'rl.shaping.price={c.price} is above rl.shaping.price_most='
+      f'{c.price_most}'
+    )
 
 
 def _check_hints(c: ml_collections.ConfigDict) -> None:
@@ -61,10 +106,15 @@ def _check_hints(c: ml_collections.ConfigDict) -> None:
     )
   if not all(0 <= x <= 1 for x in h.share):
     raise ValueError(f'rl.hints.share={h.share}: shares from 0 to 1')
-  if c.path != 'fused':
+  if h.learn and h.when != 'always':
     raise ValueError(
-      f'rl.hints.room={h.room}: only with rl.path="fused"; on the host path '
-      'problems are asked as they are'
+      f'rl.hints.learn=True and rl.hints.when={h.when!r}: what is learnt there '
+      "is the problem without its hint; set rl.hints.when='always'"
+    )
+  if c.archive:
+    raise ValueError(
+      f'rl.hints.room={h.room} and rl.archive={c.archive}: a completion of a '
+      'hint is no whole solution; set one of them to 0'
     )
   if c.demos:
     raise ValueError(
@@ -74,6 +124,7 @@ def _check_hints(c: ml_collections.ConfigDict) -> None:
   if h.when != 'failed':
     return
   _needs_sampler(c, 'rl.hints.when', repr(h.when))
+  _refuse_staleness(c, 'rl.hints.when', repr(h.when))
   twice = {'refill_rounds': c.refill_rounds, 'extra.groups': c.extra.groups}
   for key, value in twice.items():
     if value:
@@ -139,6 +190,10 @@ def _check_replay(c: ml_collections.ConfigDict) -> None:
     raise ValueError(
       f'rl.replay.by={r.by!r}: choose one of {", ".join(replay.CHOICES)}.'
       f'{config_lib.nearest(r.by, replay.CHOICES)}'
+    )
+  if r.mix not in replay.MIX:
+    raise ValueError(
+      f'rl.replay.mix={r.mix!r}: choose {" or ".join(replay.MIX)}'
     )
   if bool(r.rows) != bool(r.capacity):
     raise ValueError(

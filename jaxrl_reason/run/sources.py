@@ -7,33 +7,27 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import ml_collections
 import numpy as np
 
-from jaxrl_reason import config as config_lib
-from jaxrl_reason import hosts, sharding, trees
-from jaxrl_reason.base import Prompts, Reward, Trajectories
-from jaxrl_reason.data import pipeline
+from jaxrl_reason import hosts, sharding
+from jaxrl_reason.base import Prompts
+from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
-from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import spec
+from jaxrl_reason.rewards.kernels import likelihood
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rollouts import (
   extra,
   filters,
   fused,
-  groups,
   hints,
-  progress,
   refill,
   replay,
+  rescue,
 )
-from jaxrl_reason.rollouts.fused import Generation
 from jaxrl_reason.rollouts.host import HostSource, Questions
 from jaxrl_reason.run import (
   asking,
-  chips,
   goodput,
   hosted,
   programs,
@@ -49,16 +43,38 @@ def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
     ValueError: names the key.
   """
   c, endless = config.rl.replay, len(problems.train) >= pipeline.ENDLESS
-  if 'rl' in config.stages and c.rows and c.by == 'failing' and endless:
+  if 'rl' not in config.stages:
+    return
+  moves = config.data.controller.refresh
+  if moves and not any(asking.moving(problems.train)):
     raise ValueError(
-      "rl.replay.by='failing' replays problems that are asked again, and those "
-      f'of data.name={config.data.name!r} never come twice; use another'
+      f'data.controller.refresh={moves}: data.name={config.data.name!r} is a '
+      'data set, all of which is the pool; set it to 0'
     )
+  never = endless and not controllers.is_on(config.data)
+  again = {
+    'rl.shaping.historical': config.rl.shaping.historical,
+    'rl.archive': config.rl.archive,
+  }
+  for key, value in again.items():
+    if value and never:
+      raise ValueError(
+        f'{key}={value} is kept by problem, and those of data.name='
+        f'{config.data.name!r} never come twice: set data.controller.name to '
+        'make a pool of them'
+      )
+  for key, value in {'by': 'failing', 'mix': 'rows'}.items():
+    if c.rows and c[key] == value and never:
+      raise ValueError(
+        f'rl.replay.{key}={value!r} replays problems that are asked again, and '
+        f'those of data.name={config.data.name!r} never come twice; use another'
+      )
 
 
 def is_plain(c: ml_collections.ConfigDict) -> bool:
   """Whether a step has one round, and learns from that alone."""
-  return not (c.refill_rounds or c.replay.rows)
+  again = c.hints.room and c.hints.when == 'failed'
+  return not (c.refill_rounds or c.replay.rows or again)
 
 
 def refilled(c: ml_collections.ConfigDict, source=None) -> refill.Refill:
@@ -73,109 +89,28 @@ def replayed(c: ml_collections.ConfigDict, source=None) -> replay.Replay | None:
     return None
   keeps = filters.make(c.filter, c.filter_args)
   again = c.replay.rows // c.samples
-  return replay.Replay(source, keeps, again, c.replay.by)
+  return replay.Replay(source, keeps, again, c.replay.by, c.replay.mix)
+
+
+def hinted(c: ml_collections.ConfigDict, source=None) -> hints.Hints | None:
+  """Puts the hints that the rl section asks for around a source, if any."""
+  h = c.hints
+  if not h.room:
+    return None
+  share = h.by, tuple(h.at), tuple(h.share)
+  return hints.Hints(source, h.room, h.when, *share, h.learn)
 
 
 def around(c: ml_collections.ConfigDict, source) -> Callable:
   """Puts all that the rl section asks for around the source in the graph."""
-  h = c.hints
-  if h.room:
-    share = h.by, tuple(h.at), tuple(h.share)
-    source = hints.Hints(source, h.room, h.when, *share)
+  if c.demos and c.demos_when == 'failed':
+    source = rescue.Rescue(source, c.demos)
+  source = hinted(c, source) or source
   if c.extra.groups:
     return extra.Extra(source, c.extra.groups, c.extra.by)
   if c.refill_rounds:
     source = refilled(c, source)
   return replayed(c, source) or source
-
-
-def remembered(
-  config: ml_collections.ConfigDict,
-  learn: Learner,
-  gen: Generation,
-  mesh: jax.sharding.Mesh,
-  n_problems: int,
-  known: asking.Facts | None,
-) -> Callable[[jax.Array], dict | None]:
-  """Gives a function that makes what the rl stage remembers, as it starts after
-  so many steps of the run.
-
-  Args:
-    n_problems: of the pool; known: of them; None: shapes alone are read.
-
-  Raises:
-    ValueError: a replay that does not fit the device's memory.
-  """
-  c, like, chooser = config.rl, None, asking.chooser(config)
-  if c.refill_keep or c.replay.rows:
-    like = group_shapes(config, learn, gen)
-
-  if known is None:
-    known = asking.unknown(n_problems)
-
-  def make(total: jax.Array) -> dict | None:
-    goes_by = rewarding.is_scheduled(c.rewards) or c.hints.room
-    control = progress.start() if goes_by else {}
-    if c.refill_keep:
-      control['refill'] = refill.start(like)
-    if c.replay.rows:
-      control['replay'] = replay.start(like, c.replay.capacity)
-    if chooser is not None:
-      control |= asking.start(chooser, known, total)
-    return control or None
-
-  if c.replay.rows:
-    kept = jax.eval_shape(make, jnp.int32(0))['replay']
-    _refuse_too_large(kept, c.replay.capacity, mesh)
-  return make
-
-
-def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
-  """The shapes of a step's groups, from the configuration alone."""
-  c = config.rl
-  b, n, r = c.prompts, c.prompts * c.samples, len(c.rewards)
-
-  def make(params, key):
-    tokens = jnp.zeros((b, config_lib.prompt_room(config)), jnp.int32)
-    ids = jnp.zeros(b, jnp.int32)
-    asked = Prompts(tokens, tokens > 0, ids, {})
-    if c.hints.room and c.hints.when == 'failed':
-      asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
-    if gen.demos:
-      demo = jnp.zeros((b, gen.max_new), jnp.int32)
-      asked = asked.replace(demo=demo, demo_length=ids)
-    stop = jnp.zeros(1, jnp.int32)
-    out = fused.complete(
-      gen, params, asked, key, jnp.int32(0), Sampling.make(), stop
-    )
-    return groups.of(
-      Trajectories(
-        asked,
-        out,
-        _no_reward(n, r),
-        _no_reward(b, r) if 'greedy_reward' in learn.needs else None,
-      )
-    )
-
-  params = spec.abstract(learn.model.specs)
-  return jax.eval_shape(make, params, jax.eval_shape(lambda: jax.random.key(0)))
-
-
-def _no_reward(n: int, parts: int) -> Reward:
-  ids = jnp.zeros(n, jnp.int32)
-  return Reward(jnp.zeros(n), jnp.zeros((n, parts)), ids > 0, ids)
-
-
-def _refuse_too_large(kept, capacity: int, mesh: jax.sharding.Mesh) -> None:
-  """Refuses a ring that leaves a device no memory."""
-  shards = sharding.row_shards(mesh)
-  size = trees.n_bytes(kept) // (1 if capacity % shards else shards)
-  room = chips.memory(mesh.devices.flat[0])
-  if room is not None and size >= room:
-    raise ValueError(
-      f'rl.replay.capacity={capacity} groups take {size / 2**30:.1f} GiB of '
-      f'each device, which has {room / 2**30:.1f} GiB: lower it'
-    )
 
 
 def questions(rows: dict, mesh, spares: int) -> list[Questions]:
@@ -254,7 +189,19 @@ def host_source(
     to_host=lambda x: sharding.to_local(x, mesh),
     all_rows=lambda tree: everyone(mesh, tree),
     play=None if player is None else play,
+    draws=_draws(c, mesh) if rewarding.reads_noise(c.rewards) else None,
   )
+
+
+def _draws(c: ml_collections.ConfigDict, mesh) -> Callable:
+  """Gives `HostSource.draws`, the numbers that the compiled step draws too."""
+
+  def draws(root, step, use: str, n_samples: int) -> np.ndarray:
+    n = c.prompts * n_samples
+    found = likelihood.uniforms(fused.key_of(root, step, use), n)
+    return np.asarray(found)[sharding.my_rows(mesh, n)]
+
+  return draws
 
 
 def judges(config, learn: Learner, problems, tokenizer):

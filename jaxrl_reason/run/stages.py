@@ -14,36 +14,30 @@ import jax
 import ml_collections
 import numpy as np
 
-from jaxrl_reason import config as config_lib
-from jaxrl_reason import losses, sharding
+from jaxrl_reason import sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
-from jaxrl_reason.rollouts import filters
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import (
   asking,
   goodput,
+  memory,
   programs,
   sources,
+  staging,
   states,
 )
 from jaxrl_reason.run import turns as run_turns
+from jaxrl_reason.run.hints_step import HintsStep
 from jaxrl_reason.run.host_step import HostStep
+from jaxrl_reason.run.learners import learner
 from jaxrl_reason.run.rounds_step import RoundsStep
-from jaxrl_reason.update import critics, optim, packing, shown
 from jaxrl_reason.update.learner import Learner
-
-# A supervised step is policy gradient with every advantage 1.
-SUPERVISED = {
-  'advantage': 'reinforce',
-  'policy': 'log_likelihood',
-  'aggregation': 'token_mean',
-}
 
 
 @dataclasses.dataclass
@@ -74,65 +68,8 @@ class Stage:
   close: Callable = lambda: None
 
 
-def learner(
-  config: ml_collections.ConfigDict, model: Model, name: str
-) -> Learner:
-  """Puts together what the updates of stage `name` are made of."""
-  c, d = config[name], config.data
-  common = dict(
-    model=model,
-    micro_batches=c.micro_batches,
-    logprob_chunk=c.logprob_chunk,
-    trainable=config_lib.trainable(config),
-    balance_coef=c.balance_coef,
-  )
-  if name != 'rl':
-    return Learner(
-      objective=losses.resolve(SUPERVISED),
-      tx=optim.make(c.optimizer, c.steps),
-      start=1 if name == 'pretrain' else d.prompt_len,
-      **common,
-    )
-  objective = config_lib.algorithm(config)
-  updates = c.steps * c.epochs * c.minibatches
-  return Learner(
-    objective=objective,
-    tx=optim.make(c.optimizer, updates),
-    start=config_lib.prompt_room(config),
-    epochs=c.epochs,
-    minibatches=c.minibatches,
-    old_logp=c.old_logp,
-    reference_memory=c.reference_memory,
-    packing=packing.choose(c, config_lib.prompt_room(config)),
-    critic=_critic(config, model, objective, updates),
-    select=_selection(config),
-    part_names=run_turns.part_names(c),
-    shown=shown.make(config.rollouts, c.prompts, c.samples),
-    observe=asking.observer(asking.chooser(config)),
-    **common,
-  )
-
-
-def _critic(config, model: Model, objective, updates: int):
-  """The network beside the policy that the loss asks for, if any."""
-  output = critics.kind_of(objective.needs)
-  if output is None:
-    return None
-  c = config.rl.critic
-  return critics.Critic(
-    output,
-    model,
-    objective,
-    optim.make(c.optimizer, updates),
-    config_lib.prompt_room(config),
-    c.warmup_updates,
-    config_lib.trainable(config),
-  )
-
-
 def build(
-  config: ml_collections.ConfigDict,
-  name: str,
+  planned: staging.Planned,
   *,
   model: Model,
   mesh: jax.sharding.Mesh,
@@ -141,15 +78,17 @@ def build(
   root: jax.Array,
   stop: jax.Array,
 ) -> Stage:
-  """Builds stage `name` of a run.
+  """Builds a stage of a run.
 
   Args:
     root: the run's key; stop: i32 [E], stop tokens.
   """
-  learn = learner(config, model, name)
+  config, kind = planned.config, planned.kind
+  learn = learner(config, model, kind)
   common = dict(mesh=mesh, problems=problems, tokenizer=tokenizer, root=root)
-  if name != 'rl':
-    return _supervised(config, name, learn, **common)
+  common['order'] = planned.name
+  if kind != 'rl':
+    return _supervised(config, kind, learn, **common)
   of_path = _host if config.rl.path == 'host' else _fused
   return of_path(config, learn, stop=stop, **common)
 
@@ -171,7 +110,7 @@ def layout(
   if name == 'rl':
     gen, _ = generation(config, learn.model)
     n = len(asking.pool_of(config, problems.train))
-    remembered = sources.remembered(config, learn, gen, mesh, n, known)
+    remembered = memory.remembered(config, learn, gen, mesh, n, known)
   return states.Layout(learn, mesh, remembered)
 
 
@@ -185,7 +124,7 @@ def _stacked(tree: Any, k: int) -> Any:
 
 
 def _supervised(
-  config, name: str, learn: Learner, *, mesh, problems, tokenizer, root
+  config, name: str, learn: Learner, *, mesh, problems, tokenizer, root, order
 ) -> Stage:
   c, d = config[name], config.data
   k, where = c.steps_per_dispatch, layout(config, name, learn, mesh, problems)
@@ -202,7 +141,7 @@ def _supervised(
     return *steps(learn, state, rows, root), {}
 
   train = problems.supervised or problems.train
-  data = sources.batches(config, train, encode, c.rows, k, name, mesh)
+  data = sources.batches(config, train, encode, c.rows, k, order, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -221,21 +160,12 @@ def generation(
     model=model,
     n_samples=c.samples,
     max_new=config.data.completion_len,
-    demos=c.demos,
+    demos=c.demos if c.demos_when == 'always' else 0,
     slots=c.slots,
     segments=c.cache_segments,
     routes=c.replay_routes,
   )
   return gen, Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
-
-
-def _selection(config: ml_collections.ConfigDict) -> filters.Selection | None:
-  """What of a batch is learnt from; None: all of it."""
-  c = config.rl
-  chosen = filters.make(c.filter, c.filter_args)
-  if chosen is None and not c.overlong:
-    return None
-  return filters.Selection(chosen, c.overlong, config.data.completion_len)
 
 
 def prompt_encoder(
@@ -279,7 +209,7 @@ def fused_source(
 
 
 def _fused(
-  config, learn: Learner, *, mesh, problems, tokenizer, root, stop
+  config, learn: Learner, *, mesh, problems, tokenizer, root, stop, order
 ) -> Stage:
   c, k = config.rl, config.rl.steps_per_dispatch
   source, encode, sampling = fused_source(
@@ -299,7 +229,7 @@ def _fused(
     return *steps(learn, source, state, *rest), {}
 
   data = sources.batches(
-    config, problems.train, row, c.prompts, k, 'rl', mesh, c.refill_rounds
+    config, problems.train, row, c.prompts, k, order, mesh, c.refill_rounds
   )
   return Stage(learn, where, data, dispatch, k)
 
@@ -312,23 +242,29 @@ def _of_pool(
   Args:
     rest: last arguments of `programs.rl_pool_steps`.
   """
-  c, asked = config.rl, asking.pool_of(config, problems.train)
+  c, windows = config.rl, asking.Windows(config, problems.train)
   ask = asking.Ask(asking.chooser(config), c.prompts, c.refill_rounds)
   where = layout(
-    config, 'rl', learn, mesh, problems, asking.facts(config, asked)
+    config, 'rl', learn, mesh, problems, asking.facts(config, windows.problems)
   )
   steps = programs.updating(programs.rl_pool_steps, 4, where.shardings)
-  pool, k = asking.prompts_of(asked, encode, mesh), c.steps_per_dispatch
+  k, pool = c.steps_per_dispatch, None
 
   def dispatch(state, more):
+    nonlocal pool
     del more
+    if windows.due:
+      state, pool = windows.move(state), None
+    if pool is None:
+      pool = asking.prompts_of(windows.problems, encode, mesh)
+    windows.advance(k)
     return *steps(learn, source, ask, k, state, pool, *rest), {}
 
-  return Stage(learn, where, asking.Nothing(), dispatch, k)
+  return Stage(learn, where, windows, dispatch, k)
 
 
 def _host(
-  config, learn: Learner, *, mesh, problems, tokenizer, root, stop
+  config, learn: Learner, *, mesh, problems, tokenizer, root, stop, order
 ) -> Stage:
   c, train = config.rl, problems.train
   encode = prompt_encoder(config, tokenizer, None)
@@ -338,17 +274,18 @@ def _host(
     return encode(i, example) | {'example': np.array(example, object)}
 
   known, ask = None, None
-  if controllers.is_on(config.data):
-    asked = asking.pool_of(config, train)
-    known, data, steps = asking.facts(config, asked), asking.Nothing(), iter(())
-    rows_of = asking.asker(config, asked, row, root, mesh)
+  chosen = controllers.is_on(config.data)
+  if chosen:
+    data, steps = asking.Windows(config, train), iter(())
+    known = asking.facts(config, data.problems)
+    rows_of = asking.asker(config, data, row, root, mesh)
 
     def ask(control, step):
       return sources.questions(rows_of(control, step), mesh, c.refill_rounds)
 
   else:
     data = sources.batches(
-      config, train, row, c.prompts, 1, 'rl', mesh, c.refill_rounds
+      config, train, row, c.prompts, 1, order, mesh, c.refill_rounds
     )
     steps = (sources.questions(rows, mesh, c.refill_rounds) for rows in data)
   where = layout(config, 'rl', learn, mesh, problems, known)
@@ -368,14 +305,22 @@ def _host(
   plain = sources.is_plain(c)
   if plain:
     ahead = bool(c.staleness)
-    step = HostStep(source, learn, to_device, where.shardings, ahead, ask)
+    rest = learn, to_device, where.shardings, ahead, ask
+    step = HostStep(source, *rest, sources.hinted(c))
   else:
-    around = sources.refilled(c), sources.replayed(c)
     rest = learn, to_device, where.shardings, ask
-    step = RoundsStep(source, steps, *around, *rest)
+    again, help_ = sources.replayed(c), sources.hinted(c)
+    if help_ is not None and help_.when == 'failed':
+      step = HintsStep(help_, source, steps, again, *rest)
+    else:
+      more = sources.refilled(c), again
+      step = RoundsStep(source, steps, *more, *rest, help_)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
+    if chosen:
+      state = data.move(state) if data.due else state
+      data.advance(1)
     state, metrics, timing, answered = step(state, more)
     host = {f'perf/{k}': v for k, v in timing.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}

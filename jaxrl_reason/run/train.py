@@ -21,6 +21,7 @@ from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
 from jaxrl_reason.run import (
+  archives,
   compile_log,
   events,
   goodput,
@@ -28,12 +29,14 @@ from jaxrl_reason.run import (
   logs,
   loop,
   metrics,
+  passing,
   rewarding,
   rollout_files,
   samples,
   signals,
   sources,
   stages,
+  staging,
   states,
   trackers,
   watchdog,
@@ -75,8 +78,10 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
     f'{mesh.devices.size} x {jax.devices()[0].device_kind} of '
     f'{jax.process_count()} processes; workdir {workdir}'
   )
-  rewarding.check(config, problems, tokenizer)
-  sources.check(config, problems)
+  planned = staging.each(config)
+  for p in planned:
+    rewarding.check(p.config, problems, tokenizer)
+    sources.check(p.config, problems)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
   compiled = compile_log.Log()
@@ -86,9 +91,11 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
   told = dict(stopping=stopping, spent=spent, watchdog=watch)
   try:
     with jax.set_mesh(mesh), hosts.explained(), compiled, watch:
+      passing.check(planned, model, mesh, problems)
       state = _stages(
-        config, workdir, checkpoints, told, compiled, started, shape, parts
-      )
+        planned, config, workdir, checkpoints, told, compiled, started, shape,
+        parts,
+      )  # fmt: skip
       with spent.on('save'), watch.watched('save', counted=False):
         checkpoints.wait()
         if checkpoints.near:
@@ -114,18 +121,19 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
 
 
 def _stages(
-  config, workdir, checkpoints, told, compiled, started, shape, parts
+  planned, config, workdir, checkpoints, told, compiled, started, shape, parts
 ) -> TrainState | None:
   """Runs the stages that are left.
 
   Args:
+    planned: all of them.
     told: what a Loop is told by and tells.
     parts: what `stages.build` takes.
   """
   model, mesh, root = parts['model'], parts['mesh'], parts['root']
   spent = told['spent']
   with spent.on('restore'):
-    place = restore(config, checkpoints, model, mesh, parts['problems'])
+    place = restore(planned, checkpoints, model, mesh, parts['problems'])
   logs.begin()
   resuming = place.record is not None
   if resuming:
@@ -137,33 +145,35 @@ def _stages(
   writer = _writer(config, workdir, place.total if resuming else None)
   spent.lose(*writer.lost)
   grade = rewarding.grader(config, parts['problems'])
-  kept = rollout_files.RolloutFiles(
-    config,
-    workdir,
-    parts['problems'],
-    parts['tokenizer'],
-    place.total if resuming else None,
-    rewarding.second_opinion(config, parts['problems']),
-    writer.histogram,
-  )
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
   facts |= {'spent': spent, 'saved': checkpoints.told}
-  for index, name in enumerate(config.stages):
+
+  def first():
+    return states.init_params(config, model, shape, mesh, root, workdir)
+
+  for index, p in enumerate(planned):
     if index < place.stage:
       continue
-    stage = stages.build(config, name, **parts)
+    own = archives.applied(p, parts['problems'], workdir)
+    stage = stages.build(p, **parts | {'problems': own})
     if place.state is None:
-      params = state and state.params
-      if params is None:
-        params = states.init_params(config, model, shape, mesh, root, workdir)
-      state = stage.layout.begin(params, place.total)
+      at = passing.Passing(planned, index, checkpoints, workdir, first)
+      state = at.state(stage.layout, state, place.total)
     else:
       _restore_data(stage, place.record)
-    journal = Journal(config, name, writer=writer, model=model, **facts)
+    kept = rollout_files.RolloutFiles(
+      p.config,
+      workdir,
+      parts['problems'],
+      parts['tokenizer'],
+      place.total if resuming or index else None,
+      rewarding.second_opinion(p.config, parts['problems']),
+      writer.histogram,
+    )
+    journal = Journal(p, writer=writer, model=model, **facts)
     state = loop.Loop(
-      config,
-      name,
+      p,
       index,
       stage,
       journal=journal,
@@ -173,6 +183,8 @@ def _stages(
       profile_dir=str(workdir / 'profile'),
       **told,
     ).run(state, place)
+    if not told['stopping'].agreed:
+      archives.write(workdir, p, state, parts['tokenizer'])
     if told['stopping'].agreed:
       break
     # The next stage starts where this one's state stands.
@@ -201,15 +213,18 @@ def reached(workdir: epath.Path) -> int:
   return max(steps, default=0)
 
 
-def restore(config, checkpoints, model, mesh, problems) -> loop.Place:
-  """Finds where the newest readable checkpoint stands, its state included."""
+def restore(planned, checkpoints, model, mesh, problems) -> loop.Place:
+  """Finds where the newest readable checkpoint stands, its state included.
+
+  Args:
+    planned: the stages of the run.
+  """
 
   def read(step: int, record: dict, restored) -> loop.Place:
-    name = config.stages[record['stage']]
-    learner = stages.learner(config, model, name)
-    where = stages.layout(config, name, learner, mesh, problems)
+    p = planned[record['stage']]
+    where = passing.layout(p, model, mesh, problems)
     state = restored(where.template, where.shardings)
-    ended = loop.ended(config, record)
+    ended = loop.ended(p, record)
     return loop.Place(
       record['stage'], record['done'], step, ended, record, state
     )
@@ -229,7 +244,8 @@ def _restore_data(stage: stages.Stage, record: dict) -> None:
 
 def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
   """The workdir's checkpoints, of a run that is the same on every process."""
-  origin = identity.of_run(problems, tokenizer, config.stages)
+  names = [p.origin for p in staging.each(config)]
+  origin = identity.of_run(problems, tokenizer, names)
   told = hosts.gather(origin)
   for i, other in enumerate(told):
     differing = [k for k in origin if other[k] != told[0][k]]

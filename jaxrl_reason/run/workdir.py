@@ -4,6 +4,7 @@ with opened(config, workdir, fresh=...):   the first thing that a run does
 """
 
 import contextlib
+import os
 import sys
 
 import jax
@@ -34,6 +35,8 @@ def opened(config: ml_collections.ConfigDict, workdir, *, fresh: bool = False):
   # this one was told of.
   hosts.refuse_unlike(identity.of_start(config, workdir))
   workdir = epath.Path(workdir)
+  if '://' not in str(workdir):  # orbax takes no relative path
+    workdir = epath.Path(os.path.abspath(workdir))
   _make(workdir)
   _refuse_unshared(workdir)
   with _locked(workdir):

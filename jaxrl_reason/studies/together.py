@@ -35,6 +35,7 @@ from jaxrl_reason.run import (
   signals,
   sources,
   stages,
+  staging,
   states,
   train,
   watchdog,
@@ -145,7 +146,9 @@ def _copy_evaluation(source: epath.Path, to: epath.Path) -> None:
 class Nothing:
   """Keeps no rollouts: a program of several runs shows none."""
 
-  def note(self, first: int, stage: str, shown: Any) -> None:
+  def note(
+    self, first: int, stage: str, shown: Any, examples: Any = None
+  ) -> None:
     """Takes what is not there."""
 
   def flush(self) -> None:
@@ -212,7 +215,8 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
       state = _first(configs, own, made, layout)
     else:
       stage.data.set_state(place.record['data'])
-    state = Loop(config, 'rl', 0, stage, **told).run(state, place)
+    planned = staging.Planned('rl', 'rl', config)
+    state = Loop(planned, 0, stage, **told).run(state, place)
     checkpoints.wait()
     checkpoints.close()
     told['journal'].close(stopping.agreed)
@@ -280,7 +284,7 @@ def _restore(config, checkpoints, layout: Stacked) -> loop.Place:
 
   def read(step: int, record: dict, restored) -> loop.Place:
     state = restored(layout.template, layout.shardings)
-    ended = loop.ended(config, record)
+    ended = loop.ended(staging.Planned('rl', 'rl', config), record)
     return loop.Place(0, record['done'], step, ended, record, state)
 
   found = checkpoints.latest(read)

@@ -11,6 +11,7 @@ from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch, Metrics, Model, TrainState
 from jaxrl_reason.update import critics
 from jaxrl_reason.update import packing as packing_lib
+from jaxrl_reason.update.refresh import Refresh
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -37,6 +38,13 @@ class Learner:
     part_names: of the reward's parts, for the metrics.
     observe: (control, Outcomes, chosen batch, step) -> (control, metrics), what
       is known of problems after a step; None: nothing.
+    shape: (control, Outcomes, chosen batch) -> (control, batch, metrics), adds
+      terms to rewards that go by the run; None: rewards are as they are.
+    archive: (control, batch) -> (control, metrics), keeps what solves problems;
+      None: nothing is kept.
+    refresh: moves the reference after a step; None: it stands still.
+    heat: (control, metrics) -> (control, metrics), steers the temperature of
+      the next step; None: it stands still.
     shown: (learner, state, batch, chosen, sampling) -> arrays of a few rows,
       for `rollouts/*.jsonl` (`update.shown`); None: nothing.
   """
@@ -58,6 +66,10 @@ class Learner:
   select: Callable[[Batch], tuple[Batch, Metrics]] | None = None
   part_names: tuple[str, ...] = ()
   observe: Callable[..., tuple[dict, Metrics]] | None = None
+  shape: Callable[..., tuple[dict, Batch, Metrics]] | None = None
+  archive: Callable[..., tuple[dict, Metrics]] | None = None
+  refresh: Refresh | None = None
+  heat: Callable[..., tuple[dict, Metrics]] | None = None
   shown: Callable[..., Metrics] | None = None
 
   # What follows from these, decided once.

@@ -48,6 +48,8 @@ def update(
     The next state, and metrics averaged over the updates (`_max`: the
     largest).
   """
+  if batch.forced is not None:
+    batch = with_forced(batch)
   batch = batch.replace(mask=trained(learner, batch))
   if learner.reads_before:
     batch = scoring.add_arrays(learner, state, batch, sampling)
@@ -59,6 +61,14 @@ def update(
     state, metrics = _many_updates(learner, state, rows, sampling, key)
   metrics = losses.summarize(metrics) | spread(rows[1], batch.mask)
   return state.replace(step=state.step + 1), metrics
+
+
+def with_forced(batch: Batch) -> Batch:
+  """Adds the tokens of hints, off-policy, to what is trained on of the rows
+  that a filter has left.
+  """
+  forced = batch.forced & jnp.any(batch.mask, axis=1, keepdims=True)
+  return batch.replace(mask=batch.mask | forced, is_offpolicy=forced)
 
 
 def trained(learner: Learner, batch: Batch) -> jax.Array:

@@ -174,3 +174,25 @@ def test_difficulties_are_ranked():
     pool.ranked(np.array([10.0, 3, 3, 70])), [0.5, 0, 0, 1]
   )
   np.testing.assert_array_equal(pool.ranked(np.array([4.0, 4])), [0, 0])
+
+
+def test_sources_have_turns_and_each_its_own_epochs():
+  """Every n m places of a source are n permutations of its m problems, and any
+  piece of the sequence has nearly the ratio of the weights.
+  """
+  sizes, weights = (7, 100, 1000, 3), (1.0, 2.0, 5.0, 0.0)
+  source = np.repeat(np.arange(4), sizes)
+  places = jnp.arange(4096, dtype=jnp.uint32)
+  given = places, jnp.asarray(source), weights
+  ids = np.asarray(pool.in_turns(KEY, *given))
+  of = source[ids]
+  for s, m in enumerate(sizes[:3]):
+    mine = ids[of == s]
+    for epoch in mine[: len(mine) // m * m].reshape(-1, m):
+      np.testing.assert_array_equal(np.sort(epoch), np.flatnonzero(source == s))
+    counts = np.cumsum(of == s)
+    wanted = np.arange(1, 4097) * weights[s] / 8
+    assert np.abs(counts - wanted).max() <= 2
+  assert not (of == 3).any()
+  first, second = ids[of == 0][:14].reshape(2, 7)
+  assert not np.array_equal(first, second)

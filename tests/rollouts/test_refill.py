@@ -349,3 +349,31 @@ def test_a_replayed_group_keeps_its_own_baseline():
     learner, batch_lib.make_batch(trajectories([8, 7], [1, 1]))
   )
   np.testing.assert_array_equal(mixed[B * G :], want)
+
+
+def test_right_rows_alone_join_the_new_group_of_their_problem():
+  """Advantages are those of a group that has the new rows and the right old
+  ones; other problems' and wrong rows count nowhere.
+  """
+  learner = L.learner(old_logp='sampler', part_names=('answer',))
+  held = ring(trajectories([7, 2, 8], [1, 1, 1]))
+  found = trajectories([0, 1, 2, 3], [1, 1, 0, 1])
+  again = replay.Replay(None, DEAD, 2, 'recent', 'rows')
+  both = again.mix(found, {'replay': held}, jax.random.key(0), 0)
+  batch = batch_lib.make_batch(both)
+  used = np.asarray(batch.mask).any(axis=1)
+  old = np.flatnonzero(used[B * G :]) + B * G
+  right = np.asarray(batch.reward_parts[:, 0] > 0.5)
+  assert 0 < len(old) < G and right[old].all()
+  assert np.all(batch.prompt_id[old] == 2) and np.all(batch.group[old] == 2)
+  np.testing.assert_array_equal(batch.group[: B * G], np.repeat(range(B), G))
+  adv = np.asarray(step_lib.advantages(learner, batch))
+  mine = np.flatnonzero(np.asarray(batch.group) == 2)
+  mine = mine[used[mine]]
+  reward = np.asarray(batch.reward)[mine]
+  want = (reward - reward.mean()) / (reward.std(ddof=1) + 1e-4)
+  np.testing.assert_allclose(adv[mine], want, rtol=1e-3, atol=1e-3)
+  assert adv[old].max() > 0 and (adv[2 * G : 3 * G] < 0).all()
+  alone = step_lib.advantages(learner, batch_lib.make_batch(found))
+  others = np.delete(np.arange(B * G), np.arange(2 * G, 3 * G))
+  np.testing.assert_array_equal(adv[others], np.asarray(alone)[others])

@@ -9,7 +9,7 @@ from small import ROOT, load_recipe
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses, sharding, trees
 from jaxrl_reason.models import spec, transformer
-from jaxrl_reason.run import config_checks, prepare, ranges
+from jaxrl_reason.run import config_checks, prepare, ranges, rl_checks
 from jaxrl_reason.update import optim
 
 RECIPES = sorted((ROOT / 'configs').glob('*.py'))
@@ -167,7 +167,7 @@ def test_refused_single_samples_have_no_advantage():
     settings = losses.resolve({'advantage': name})
     config.rl.loss.advantage = name
     try:
-      config_checks._check_groups(config.rl, settings)
+      rl_checks.check_groups(config.rl, settings)
     except ValueError:
       refused.add(name)
   arrays = {

@@ -235,3 +235,53 @@ def test_difficulties_that_are_all_alike_are_refused(tmp_path):
   c.data.sources = {'a': dict(difficulty=2), 'b': dict(difficulty=2)}
   with pytest.raises(ValueError, match='data.controller.name=.ladder.*alike'):
     train.run(c, tmp_path)
+
+
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_a_pool_moves_on_to_its_next_window(tmp_path, path):
+  """Six steps of eight: two windows of 24, each once; and a run that was cut
+  at any step goes on with the window it was at.
+  """
+  flat = {'data.controller.refresh': 3, 'checkpoint.every': 1, 'eval.every': 6}
+  flat |= {'rollouts.every': 1, 'data.controller.name': 'uniform'}
+  c = chosen(path, **flat)
+  stats = controlled(train.run(c, tmp_path / 'whole'))
+  np.testing.assert_array_equal(stats.visits, 1)
+  assert stats.seen.min() == 3 and stats.begun == 0
+  asked = []
+  for file in sorted((tmp_path / 'whole' / 'rollouts').glob('*.jsonl')):
+    asked.append({json.loads(x)['prompt'] for x in file.open()})
+  first, second = set.union(*asked[:3]), set.union(*asked[3:])
+  assert len(first) == len(second) == 24 and len(first & second) < 6
+  if path == 'host':
+    return
+  # Cut within a window and at its very end.
+  for steps in (2, 3):
+    part = chosen(path, **flat)
+    part.rl.steps = steps
+    train.run(part, tmp_path / 'cut')
+  train.run(c, tmp_path / 'cut')
+  names = ('train/grad_norm', 'train/length_mean', 'train/problems/tried')
+  whole, cut = (
+    [[r[k] for k in names] for r in rows(tmp_path / x)]
+    for x in ('whole', 'cut')
+  )
+  assert whole == cut
+
+
+@pytest.mark.parametrize(
+  'flat, words',
+  [
+    ({'data.controller.name': 'none'}, 'there is none'),
+    ({'rl.steps_per_dispatch': 2, 'rl.path': 'fused'}, 'does not divide'),
+    ({'rl.archive': 1}, 'and rl.archive=1'),
+    ({'rl.shaping.historical': 0.1}, 'rl.shaping.historical=0.1'),
+  ],
+)
+def test_windows_that_cannot_move_are_refused(tmp_path, flat, words):
+  c = chosen(**{'data.controller.refresh': 3, 'log_every': 2, 'eval.every': 2})
+  c.checkpoint.every = 2
+  c.update_from_flattened_dict(flat)
+  with pytest.raises(ValueError) as e:
+    train.run(c, tmp_path)
+  assert words in str(e.value) and '\n' not in str(e.value)

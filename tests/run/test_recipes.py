@@ -14,7 +14,7 @@ from small import ROOT, load_recipe
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.models import families, spec, transformer, zoo
-from jaxrl_reason.run import prepare, rewarding, stages, states
+from jaxrl_reason.run import prepare, rewarding, stages, staging, states
 
 RECIPES = {
   path.stem: path
@@ -91,7 +91,7 @@ def one_step(c, workdir):
   parts = made._asdict()
   shape = parts.pop('shape')
   with jax.set_mesh(made.mesh):
-    stage = stages.build(c, 'rl', **parts)
+    stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
     params = states.init_params(
       c, made.model, shape, made.mesh, made.root, workdir
     )

@@ -192,7 +192,21 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'hints.room': 4, 'hints.by': 'steps'}, "rl.hints.by='steps'"),
     ({'hints.room': 4, 'hints.share': (2.0,)}, 'shares from 0 to 1'),
     ({'hints.room': 4, 'hints.at': (1.0, 1.0)}, 'rl.hints.at=(1.0, 1.0)'),
-    ({'hints.room': 4, 'path': 'host'}, 'rl.path="fused"'),
+    ({'hints.room': 4, 'hints.learn': True}, 'rl.loss.offpolicy'),
+    ({'hints.room': 4, 'archive': 1}, 'is no whole solution'),
+    (
+      {'hints.room': 4, 'hints.learn': True, 'hints.when': 'failed'},
+      "set rl.hints.when='always'",
+    ),
+    (
+      {
+        'hints.room': 4,
+        'hints.when': 'failed',
+        'path': 'host',
+        'staleness': 1,
+      },
+      "rl.hints.when='failed' and rl.staleness=1",
+    ),
     ({'hints.room': 4, 'demos': 1}, 'rl.demos=1'),
     (
       {'hints.room': 4, 'hints.when': 'failed', 'old_logp': 'trainer'},
@@ -227,3 +241,68 @@ def test_bad_values_are_named_in_a_line(tmp_path, given, words):
 def test_a_bad_value_on_the_command_line(env, tmp_path):
   flag = '--config.rl.refill_rounds=1'
   refused(env, tmp_path, "rl.filter='none' drops none", flag)
+
+
+@pytest.mark.parametrize('when', ['always', 'failed'])
+def test_both_paths_give_the_same_hints(tmp_path, when):
+  for path in ('fused', 'host'):
+    more = {'rl.hints.room': 6, 'rl.steps': 3, 'rl.samples': 4}
+    c = recipe(**more, **{'rl.path': path, 'rl.old_logp': 'sampler'})
+    c.rl.hints.update(when=when, at=(0.0, 2.0), share=(0.9, 0.3))
+    c.data.completion_len = 10
+    # An untrained model is right by luck alone: a coin beside the verifier.
+    c.rl.rewards.coin = dict(reward='random', kwargs=dict(p=0.5))
+    train.run(c, tmp_path / path)
+  names = 'reward_mean length_mean grad_norm ratio_max tokens hints/failed '
+  names += 'hints/solved groups_solved_none'
+  fused, host = (
+    [[r.get(f'train/{k}', 0.0) for k in names.split()] for r in rows(where)]
+    for where in (tmp_path / 'fused', tmp_path / 'host')
+  )
+  np.testing.assert_allclose(fused, host, rtol=2e-4, atol=1e-5)
+  assert len(fused) == 3 and sum(r[2] for r in fused) > 0
+  assert when == 'always' or all(r[5] > 0 for r in fused)
+
+
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_hints_are_learnt_where_asked_for(tmp_path, path):
+  """A reward that is the same for all has no gradient but of what is forced:
+  its likelihood rises, and nothing does without it.
+  """
+  end = {}
+  for learn in (False, True):
+    more = {'rl.hints.room': 8, 'rl.hints.learn': learn, 'rl.samples': 4}
+    c = recipe(**more, **{'rl.path': path, 'rl.steps': 6})
+    c.rl.hints.update(at=(0.0,), share=(0.9,))
+    c.data.completion_len = 10
+    if learn:
+      c.rl.loss.offpolicy = 'sft'
+    c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=1.0)))
+    c.rl.algorithm, c.rl.optimizer.lr = 'dapo', 3e-3
+    train.run(c, tmp_path / str(learn))
+    end[learn] = rows(tmp_path / str(learn))
+  assert all(r['train/grad_norm'] == 0 for r in end[False])
+  assert all(r['train/grad_norm'] > 0 for r in end[True])
+  # Only the policy's own words are counted.
+  a, b = (end[k][0] for k in (False, True))
+  assert a['train/length_mean'] == b['train/length_mean']
+
+
+def test_demonstrations_where_nobody_was_right(tmp_path):
+  """An untrained model fails nearly everywhere, and learns solutions there; a
+  problem whose samples are right is left alone.
+  """
+  c = recipe(**{'rl.demos': 1, 'rl.demos_when': 'failed', 'rl.samples': 4})
+  c.rl.loss.offpolicy = 'sft'
+  c.rl.update(algorithm='dapo', steps=4)
+  c.data.completion_len = 10
+  train.run(c, tmp_path / 'failed')
+  seen = rows(tmp_path / 'failed')
+  for row in seen:
+    assert row['train/demos/groups'] == row['train/groups_solved_none'] > 0.5
+    assert row['train/grad_norm'] > 0
+  right = dict(answer=dict(reward='random', kwargs=dict(p=1.0)))
+  c.rl.rewards = right
+  train.run(c, tmp_path / 'right')
+  for row in rows(tmp_path / 'right'):
+    assert row['train/demos/groups'] == 0 == row['train/grad_norm']

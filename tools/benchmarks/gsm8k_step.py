@@ -41,7 +41,7 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import families, zoo
 from jaxrl_reason.planning import phases
-from jaxrl_reason.run import prepare, stages, states
+from jaxrl_reason.run import prepare, stages, staging, states
 
 RECIPE = 'configs/grpo_gsm8k_qwen2p5_0p5b.py'
 GIB = 2**30
@@ -145,7 +145,7 @@ def run_steps(
   begun = time.perf_counter()
   parts = made._asdict()
   shape = parts.pop('shape')
-  stage = stages.build(c, 'rl', **parts)
+  stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
   params = states.init_params(
     c, made.model, shape, made.mesh, made.root, workdir
   )

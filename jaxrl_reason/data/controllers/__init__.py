@@ -37,7 +37,7 @@ STEERING = {
 # Controllers that go by the difficulty of all problems.
 BY_DIFFICULTY = ('easy_to_hard', 'adarft', 'ladder')
 # Keys of the section that are no setting of a record.
-OTHER = ('name', 'sources', 'window', 'memory', 'prior')
+OTHER = ('name', 'sources', 'window', 'refresh', 'memory', 'prior')
 
 
 def _settings(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.data import mixture
-from jaxrl_reason.rewards import compose, kernels
+from jaxrl_reason.rewards import compose, kernels, resolve
 from jaxrl_reason.rewards.kernels import final
 
 
@@ -93,7 +93,8 @@ def refuse_on_host(spec: dict[str, dict]) -> None:
   """Raises ValueError for a part that only the compiled step can compute."""
   for part, value in spec.items():
     kernel = kernels.KERNELS.get(value['reward'])
-    if kernel is not None and kernel.reads:
+    here = value['reward'] in resolve.SHORT
+    if kernel is not None and kernel.reads and not here:
       raise ValueError(
         f'rl.rewards.{part}: {value["reward"]!r} reads '
         f'{", ".join(kernel.reads)}, which rewards in Python do not see. Set '

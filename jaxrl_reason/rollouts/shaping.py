@@ -1,0 +1,185 @@
+"""Terms added to the reward of what is learnt from, that go by what the stage
+has seen. What they remember is `TrainState.control['shaping']`.
+
+  alp          -alp n max(s, 1 / G), n tokens, s the group's solve rate
+  laser        +laser for right rows of at most t_d tokens, t_d the target of
+               the group's difficulty (easy, medium, hard), found anew every
+               `laser_every` steps; laser_explore for wrong rows beyond it
+  price        -lambda n / C, lambda = clip(lambda + rate (x - goal), 0, most)
+               after every step, x its solve rate or mean length over C
+  historical   +historical / sqrt(1 + how often the problem got this answer)
+  repeats      -repeats times the share of the group's other rows that give
+               the same answer
+
+ALP: https://arxiv.org/abs/2506.05256. LASER-D, -DE:
+https://arxiv.org/abs/2505.15612, with the steps' own rows as monitoring set.
+The last two: https://arxiv.org/abs/2509.06941, where the historical bonus may
+have baselines of its own; here it has the group's. Answers are told apart by 32
+places of a hash.
+
+Terms count after the filter, as overlong punishment does, and statistics are of
+rewards without them. Lengths are in sampled tokens.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import losses
+from jaxrl_reason.base import Batch, Metrics, Outcomes
+from jaxrl_reason.losses import groups
+
+BITS = 32  # places of answers, by hash
+LEVELS = ('hard', 'medium', 'easy')
+BY = ('solve_rate', 'mean_length')
+
+
+@dataclasses.dataclass(frozen=True)
+class Shaping:
+  """Adds terms to rewards; static. The fields are keys of `rl.shaping`.
+
+  Attributes:
+    samples: G; room: C, tokens of a completion.
+  """
+
+  samples: int
+  room: int
+  alp: float = 0.0
+  laser: float = 0.0
+  laser_lengths: tuple[float, ...] = ()
+  laser_explore: float = 0.0
+  laser_every: int = 1
+  price: float = 0.0
+  price_rate: float = 0.0
+  price_by: str = 'solve_rate'
+  price_goal: float = 0.0
+  price_most: float = 1.0
+  historical: float = 0.0
+  repeats: float = 0.0
+
+  @property
+  def is_on(self) -> bool:
+    """Whether there is any term."""
+    names = 'alp laser price price_rate historical repeats'.split()
+    return any(getattr(self, name) for name in names)
+
+  def start(self, n_problems: int) -> dict[str, jax.Array]:
+    """Gives what is remembered before the first step."""
+    out = {}
+    if self.laser:
+      out['targets'] = jnp.full(len(LEVELS), max(self.laser_lengths))
+      out['steps'] = jnp.int32(0)
+    if self.price or self.price_rate:
+      out['price'] = jnp.float32(self.price)
+    if self.historical:
+      out['given'] = jnp.zeros((n_problems, BITS), jnp.int32)
+    return out
+
+  def __call__(
+    self, known: dict, seen: Outcomes, chosen: Batch
+  ) -> tuple[Batch, dict, Metrics]:
+    """Adds the terms to a batch, and notes what the step has told.
+
+    Args:
+      known: what is remembered.
+      seen: all that was generated in the step, [...,N].
+      chosen: what is learnt from.
+
+    Returns:
+      (batch, what is remembered next, metrics).
+    """
+    terms = self._terms(known, chosen)
+    reward = chosen.reward + sum(terms.values())
+    n = jnp.maximum(chosen.reward_valid.sum(), 1)
+    told = {
+      f'shaping/{k}': jnp.sum(jnp.where(chosen.reward_valid, x, 0)) / n
+      for k, x in terms.items()
+    }
+    if 'price' in known:
+      told['shaping/lambda'] = known['price']
+    for i, level in enumerate(LEVELS if 'targets' in known else ()):
+      told[f'shaping/target_{level}'] = known['targets'][i]
+    return chosen.replace(reward=reward), self.observe(known, seen), told
+
+  def _terms(self, known: dict, b: Batch) -> dict[str, jax.Array]:
+    """The terms [N] of a batch's rows, by name."""
+    own = b.mask if b.is_offpolicy is None else b.mask & ~b.is_offpolicy
+    length, right = own.sum(axis=1), (b.reward_parts[:, 0] > 0.5) * 1.0
+    of_group = dict(group=b.group, valid=b.reward_valid)
+    out = {}
+    if self.alp:
+      given = right, length
+      out['alp'] = losses.alp_penalty(*given, **of_group, alp_beta=self.alp)
+    if self.laser:
+      target = known['targets'][losses.difficulty(right, **of_group)]
+      how = dict(alpha=self.laser, explore=self.laser_explore)
+      out['laser'] = losses.laser_bonus(right, length, target, **how)
+    if 'price' in known:
+      out['price'] = -known['price'] * length / self.room
+    if self.historical:
+      count = (
+        known['given']
+        .at[b.prompt_id, b.answer_id % BITS]
+        .get(mode='fill', fill_value=0)
+      )
+      bonus = self.historical / jnp.sqrt(1.0 + count)
+      out['historical'] = jnp.where(b.answer_id >= 0, bonus, 0.0)
+    if self.repeats:
+      out['repeats'] = -self.repeats * _repeated(b)
+    return out
+
+  def observe(self, known: dict, seen: Outcomes) -> dict[str, jax.Array]:
+    """Gives what is remembered after a step."""
+    new = dict(known)
+    ok = seen.reward_valid
+    right = ok & (seen.reward_parts[..., 0] > 0.5)
+    n = jnp.maximum(ok.sum(), 1)
+    if 'price' in known:
+      x = right.sum() / n
+      if self.price_by == 'mean_length':
+        x = jnp.sum(jnp.where(ok, seen.length, 0)) / n / self.room
+      moved = known['price'] + self.price_rate * (x - self.price_goal)
+      moved = jnp.clip(moved, 0.0, self.price_most)
+      new['price'] = jnp.where(jnp.any(ok), moved, known['price'])
+    if 'given' in known:
+      there = (ok & (seen.answer_id >= 0)).astype(jnp.int32)
+      at = seen.prompt_id, seen.answer_id % BITS
+      new['given'] = known['given'].at[at].add(there, mode='drop')
+    if 'targets' in known:
+      due = known['steps'] % self.laser_every == 0
+      found = self._targets(known['targets'], seen, right)
+      new['targets'] = jnp.where(due, found, known['targets'])
+      new['steps'] = known['steps'] + 1
+    return new
+
+  def _targets(self, old, seen: Outcomes, right) -> jax.Array:
+    """LASER-D's target of each level by all rows seen; of a level that no row
+    is of the old one.
+    """
+    n = seen.group.shape[-1]
+    rounds = jnp.arange(seen.group.size // n).reshape(-1, 1)
+    # Rounds of a step number their groups alike.
+    group = (seen.group.reshape(-1, n) + n * rounds).reshape(-1)
+    valid, right = seen.reward_valid.reshape(-1), right.reshape(-1) * 1.0
+    level = losses.difficulty(right, group, valid=valid)
+    level = jnp.where(valid, level, len(LEVELS))  # of no level
+    new = losses.laser_d_target(
+      right,
+      seen.length.reshape(-1),
+      level,
+      self.samples,
+      jnp.float32(self.laser_lengths),
+    )
+    there = jnp.any(level[:, None] == jnp.arange(len(LEVELS)), axis=0)
+    return jnp.where(there, new, old)
+
+
+def _repeated(b: Batch) -> jax.Array:
+  """The share of a group's other rows that give the same answer, [N]."""
+  g = groups.group_of(b.reward, b.group, b.reward_valid)
+  same = groups.same_group(g)
+  answered = b.answer_id >= 0
+  alike = same & (b.answer_id[:, None] == b.answer_id) & answered[:, None]
+  others = jnp.maximum(same.sum(axis=1) - 1, 1)
+  return jnp.maximum(alike.sum(axis=1) - 1, 0) / others

@@ -1,0 +1,102 @@
+"""A reference policy that moves: set to the policy every n steps or at a
+trigger, or a running mean of it. What it goes by is
+`TrainState.control['reference']`.
+
+ProRL (https://arxiv.org/abs/2505.24864) resets the reference, and the
+optimizer with it, by hand when the validation score stops rising or the KL term
+begins to rule the loss; here `patience` goes by the solve rate of the steps and
+`kl` by the measured divergence.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import trees
+from jaxrl_reason.base import Metrics, TrainState
+
+CONTROL = 'reference'
+
+
+@dataclasses.dataclass(frozen=True)
+class Refresh:
+  """Moves the reference of a state; static. The fields are keys of
+  `rl.reference`.
+
+  Attributes:
+    every: steps from one reset to the next; 0: none by time.
+    kl: nats per token above which there is one; 0: none by divergence.
+    patience: steps without a higher solve rate after which there is one.
+    ema: of the reference, from step to step; 0: it stands still.
+    optimizer: a reset begins the optimizer anew as well.
+  """
+
+  every: int = 0
+  kl: float = 0.0
+  patience: int = 0
+  ema: float = 0.0
+  optimizer: bool = False
+
+  @property
+  def is_on(self) -> bool:
+    """Tells whether the reference ever moves."""
+    return bool(self.every or self.kl or self.patience or self.ema)
+
+  def start(self) -> dict[str, jax.Array]:
+    """Gives what is remembered before the first step."""
+    zero = jnp.int32(0)
+    return {'age': zero, 'best': jnp.float32(-1), 'since': zero}
+
+  def __call__(
+    self, tx, trainable: str, state: TrainState, metrics: Metrics
+  ) -> tuple[TrainState, Metrics]:
+    """Gives the state after a step, its reference moved where it is due.
+
+    Args:
+      tx: the optimizer; trainable: regex over the paths of what it trains.
+      metrics: of the step: its kl, where that is a trigger.
+    """
+    known, control = self._counted(state.control), state.control
+    due = self._due(known, metrics)
+    now, _ = trees.split(state.params, trainable)
+    ref, opt = state.ref_params, state.opt_state
+    if self.ema:
+      ref = jax.tree.map(
+        lambda r, p: self.ema * r + (1 - self.ema) * p, ref, now
+      )
+    if self.every or self.kl or self.patience:
+      ref = _where(due, now, ref)
+      known = _where(due, self.start(), known)
+    if self.optimizer:
+      opt = _where(due, tx.init(now), opt)
+    told = {'reference/age': known['age'], 'reference/reset': due}
+    told = {k: v.astype(jnp.float32) for k, v in told.items()}
+    control = control | {CONTROL: known}
+    state = state.replace(ref_params=ref, opt_state=opt, control=control)
+    return state, told
+
+  def _counted(self, control: dict) -> dict[str, jax.Array]:
+    """What is remembered, this step counted."""
+    known = control[CONTROL]
+    best, since = known['best'], known['since']
+    if self.patience:
+      rate = control['solve_rate']
+      since = jnp.where(rate > best, 0, since + 1)
+      best = jnp.maximum(best, rate)
+    return {'age': known['age'] + 1, 'best': best, 'since': since}
+
+  def _due(self, known: dict, metrics: Metrics) -> jax.Array:
+    """Whether this step ends with a reset."""
+    due = jnp.bool_(False)
+    if self.every:
+      due |= known['age'] >= self.every
+    if self.kl:
+      due |= metrics['kl'] > self.kl
+    if self.patience:
+      due |= known['since'] >= self.patience
+    return due
+
+
+def _where(condition: jax.Array, new, old):
+  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), new, old)

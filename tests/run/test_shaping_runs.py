@@ -1,0 +1,167 @@
+"""Terms of rewards that go by the run, by whole runs: what they remember is
+counted again here, from the rollouts on disk and the metrics.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from test_recipe_features import recipe, rows
+from test_resume import content, env, kill_when, reached, run, start
+
+from jaxrl_reason.run import train
+
+__all__ = ['env']
+TERMS = {
+  'alp': 0.02,
+  'laser': 0.5,
+  'laser_lengths': (2.0, 4.0, 6.0, 8.0),
+  'laser_explore': 0.25,
+  'laser_every': 2,
+  'price': 0.1,
+  'price_rate': 0.3,
+  'price_by': 'mean_length',
+  'price_goal': 0.5,
+  'price_most': 2.0,
+  'historical': 0.7,
+  'repeats': 0.3,
+}
+# A coin for the first part: right and wrong rows in most groups.
+COIN = dict(
+  answer=dict(reward='random', kwargs=dict(p=0.5)),
+  form=dict(reward='format', weight=0.5),
+)
+
+
+def shaped(path, **flat):
+  c = recipe(**{'rl.path': path, 'rl.samples': 4, 'rollouts.every': 1})
+  c.data.controller.update(name='uniform', window=16)
+  c.rl.rewards = COIN
+  c.rl.shaping.update(TERMS)
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+@pytest.fixture(scope='module')
+def both(tmp_path_factory):
+  """Folder and last state of a run on each path."""
+  out = {}
+  for path in ('fused', 'host'):
+    where = tmp_path_factory.mktemp(path)
+    out[path] = where, train.run(shaped(path), where)
+  return out
+
+
+def terms(row):
+  return {k: v for k, v in row.items() if k.startswith('train/shaping/')}
+
+
+def test_both_paths_shape_alike(both):
+  """The controls too: the same coins fall in Python and in the graph."""
+  fused, host = (rows(both[path][0]) for path in ('fused', 'host'))
+  assert len(fused) == 6 and len(terms(fused[0])) == 9
+  for a, b in zip(fused, host):
+    for name in ('answer', 'form'):
+      name = f'train/reward/{name}'
+      np.testing.assert_allclose(a[name], b[name], rtol=2e-4, atol=1e-6)
+    x, y = terms(a), terms(b)
+    assert x.keys() == y.keys()
+    # Answers are hashed otherwise on the host: places may be shared there.
+    for name in x.keys() - {'train/shaping/historical'}:
+      np.testing.assert_allclose(x[name], y[name], rtol=2e-4, atol=1e-6)
+  given = [
+    np.asarray(both[p][1].control['shaping']['given']).sum(1) for p in both
+  ]
+  np.testing.assert_array_equal(*given)
+
+
+def test_every_coin_is_its_own(both):
+  """With p = 1/2 over 6 x 32 rows: not one per problem, nor one per step."""
+  seen = rows(both['host'][0])
+  shares = [r['train/reward/answer'] for r in seen]
+  assert abs(np.mean(shares) - 0.5) < 4 * np.sqrt(0.25 / (6 * 32))
+  assert len(set(shares)) > 2
+
+
+def test_the_price_moves_by_its_law(both):
+  """lambda + rate (mean length / room - goal), kept within 0 and most."""
+  for path in both:
+    seen, price = rows(both[path][0]), np.float32(TERMS['price'])
+    for row in seen:
+      np.testing.assert_allclose(row['train/shaping/lambda'], price, rtol=1e-5)
+      share = row['train/length_mean'] / 8
+      np.testing.assert_allclose(
+        row['train/shaping/price'], -price * share, rtol=1e-4
+      )
+      price = np.clip(price + 0.3 * (share - 0.5), 0, 2)
+
+
+def told(where):
+  """Records of the rollouts on disk, by step."""
+  out = {}
+  for path in sorted((where / 'rollouts').glob('*.jsonl')):
+    out[int(path.stem)] = [json.loads(x) for x in path.open()]
+  return out
+
+
+def test_answers_are_counted_by_problem(both):
+  """As many as the rollouts on disk have, of all problems of a step."""
+  where, state = both['fused']
+  given = np.asarray(state.control['shaping']['given'])
+  assert given.shape == (16, 32)
+  found = np.zeros(16, int)
+  for step in told(where).values():
+    assert len(step) == 32
+    for record in step:
+      found[record['problem']] += '#' in record['completion']
+  # An answer may be empty after its marker, or hash alike: not more than those.
+  assert 0 < given.sum() <= found.sum()
+  assert np.all(given.sum(1) <= found)
+
+
+def test_targets_are_candidates_and_change_every_second_step(both):
+  for path in both:
+    names = [f'train/shaping/target_{x}' for x in ('hard', 'medium', 'easy')]
+    seen = [[r[name] for name in names] for r in rows(both[path][0])]
+    assert seen[0] == [8, 8, 8]
+    assert np.isin(seen, TERMS['laser_lengths']).all()
+    assert seen[1] == seen[2] and seen[3] == seen[4]
+    # Half of four coins are right: the first target that holds one of them.
+    assert seen[1] != seen[0] or seen[3] != seen[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('path', ['fused', 'host'])
+def test_killed_with_what_rewards_remember(env, tmp_path, path):
+  given = {f'rl.shaping.{k}': v for k, v in TERMS.items()}
+  given |= {'stages': 'rl', 'data.controller.name': 'uniform', 'rl.steps': 12}
+  given |= {'data.controller.window': 16, 'rl.path': path, 'rl.workers': 1}
+  given |= {'rl.epochs': 1, 'rl.minibatches': 1, 'rl.steps_per_dispatch': 1}
+  given |= {'rl.rewards.answer.reward': 'random'}
+  flags = [f'--config.{k}={v}' for k, v in given.items()]
+  whole, killed = tmp_path / 'whole', tmp_path / 'killed'
+  run(env, whole, *flags)
+  process = start(env, killed, *flags)
+  kill_when(process, reached(killed, 'rl', 6))
+  assert 'Resuming at step' in run(env, killed, *flags)
+  assert content(killed) == content(whole)
+
+
+@pytest.mark.parametrize(
+  'given, words',
+  [
+    ({'laser': 0.5}, 'rl.shaping.laser=0.5 and rl.shaping.laser_lengths'),
+    ({'laser_lengths': (4.0, 2.0), 'laser': 0.5}, 'that rise'),
+    ({'laser_explore': 0.5}, 'goes with rl.shaping.laser'),
+    ({'price_by': 'length'}, "rl.shaping.price_by='length'"),
+    ({'price': 2.0}, 'above rl.shaping.price_most'),
+    ({'alp': -1.0}, 'rl.shaping.alp=-1.0'),
+    ({'historical': 0.1}, 'never come twice'),
+  ],
+)
+def test_bad_values_are_named(tmp_path, given, words):
+  c = recipe()
+  c.rl.shaping.update(given)
+  with pytest.raises(ValueError) as e:
+    train.run(c, tmp_path)
+  assert words in str(e.value) and '\n' not in str(e.value)

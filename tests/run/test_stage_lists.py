@@ -1,0 +1,227 @@
+"""Runs whose stages have settings of their own: names, weights, what goes on,
+what moves, and killing them.
+"""
+
+import json
+import signal
+import subprocess
+
+import jax
+import numpy as np
+import pytest
+import stage_recipe
+from etils import epath
+from small import ROOT
+from test_recipe_features import recipe, rows
+from test_resume import command, content, env, kill_when, reached, refused, run
+
+from jaxrl_reason import trees
+from jaxrl_reason.checkpoints import other_run
+from jaxrl_reason.run import config_checks, staging, train
+
+__all__ = ['env']
+RECIPE = ROOT / 'tests' / 'stage_recipe.py'
+NAMES = ['sft', 'short', 'long', 'sft#2', 'again']
+
+
+@pytest.fixture(scope='module')
+def whole(env, tmp_path_factory):
+  where = tmp_path_factory.mktemp('stages')
+  run(env, where, recipe=RECIPE)
+  return where
+
+
+def test_every_stage_has_its_name_and_its_settings(whole):
+  found = [json.loads(x) for x in (whole / 'metrics.jsonl').open()]
+  assert list(dict.fromkeys(r['stage'] for r in found)) == NAMES
+  for name in NAMES:
+    assert len(rows(whole, name)) == 2, name
+  stages = ('short', 'long', 'again')
+  longest = [r['train/length_max'] for n in stages for r in rows(whole, n)]
+  assert max(longest[:2]) <= 6 < max(longest[2:4])
+  tried = [r['train/problems/tried'] for n in stages for r in rows(whole, n)]
+  # 'long' goes on with what 'short' has learnt of the problems.
+  assert 0 <= tried[0] < tried[1] < tried[2] < tried[3]
+  assert tried[4] == tried[0]
+
+
+def test_a_reference_is_reset_and_a_temperature_steered(whole):
+  found = rows(whole, 'again')
+  # Means over two steps: ages 1 and 0 (just reset), one of two is a reset.
+  assert [r['train/reference/reset'] for r in found] == [0.5, 0.5]
+  assert [r['train/reference/age'] for r in found] == [0.5, 0.5]
+  assert all('train/reference/age' not in r for r in rows(whole, 'long'))
+  # An untrained model has far more entropy than 0.3: it is cooled.
+  assert found[1]['train/temperature'] < found[0]['train/temperature'] < 1
+
+
+@pytest.mark.slow
+def test_killed_in_any_stage_goes_on_bit_for_bit(whole, env, tmp_path):
+  for stage, step in (('short', 6), ('long', 10), ('again', 18)):
+    process = subprocess.Popen(
+      command(tmp_path, recipe=RECIPE),
+      env=env,
+      stderr=subprocess.PIPE,
+      cwd=ROOT,
+    )
+    code = kill_when(process, reached(tmp_path, stage, step))
+    assert code == -signal.SIGKILL
+  assert 'Resuming at step' in run(env, tmp_path, recipe=RECIPE)
+  assert content(tmp_path) == content(whole)
+
+
+def test_a_stage_begins_with_the_weights_it_names(tmp_path):
+  c = recipe(**{'stages': ('sft', 'rl', 'still'), 'sft.steps': 2})
+  c.rl.steps = 1
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
+  c.named.still = dict(kind='rl', weights='sft')
+  c.named.still['rl'] = dict(optimizer=dict(lr=0.0))
+  state = train.run(c, tmp_path)
+  warm = other_run.read_params(epath.Path(f'{tmp_path}'), 2)
+  for path, x in trees.flatten(state.params).items():
+    np.testing.assert_array_equal(x, trees.flatten(warm)[path], path)
+  moved = other_run.read_params(epath.Path(f'{tmp_path}'), 3)
+  differs = jax.tree.map(lambda a, b: not np.array_equal(a, b), warm, moved)
+  assert any(jax.tree.leaves(differs))
+
+
+def planned(**flat):
+  c = stage_recipe.get_config()
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+def test_only_what_a_stage_names_is_changed():
+  c = planned()
+  by_name = {p.name: p for p in staging.each(c)}
+  own = by_name['again'].config
+  assert own.rl.reference.every == 2 and c.rl.reference.every == 0
+  own.rl.update(reference=c.rl.reference, heat=c.rl.heat)
+  own.stages, c.named = c.stages, {}
+  assert own.to_json() == c.to_json()
+  assert by_name['sft#2'].kind == 'sft'
+  assert by_name['again'].origin == 'again:rl'
+  assert by_name['sft#2'].origin == 'sft#2'
+
+
+def test_kinds_alone_are_the_runs_own_config():
+  c = recipe(stages=('sft', 'rl'))
+  for p in staging.each(c):
+    p.config.stages = c.stages
+    assert p.config.to_json() == c.to_json() and p.origin == p.kind == p.name
+
+
+BAD = [
+  ({'named.long.kind': 'dpo'}, 'named.long.kind='),
+  ({'named.long.weights': 'later'}, "named.long.weights='later'"),
+  ({'named.long.weights': 'again'}, "named.long.weights='again'"),
+  ({'named.long.keep': ('optimiser',)}, "named.long.keep='optimiser'"),
+  ({'named.long.weights': 'start'}, 'set one'),
+  ({'named.again.keep': ('optimizer',), 'named.again.weights': ''}, 'sft#2'),
+  ({'named.short.rl.steps': 0}, 'named.short: rl.steps=0'),
+  ({'named.short.rl.steps': 3}, 'named.short: rl.steps = 3'),
+  ({'named.short.data.completion_len': 99}, 'named.short: data.completion_len'),
+  ({'stages': ('sft', 'shrot')}, "Did you mean 'short'"),
+]
+
+
+@pytest.mark.parametrize('flat, words', BAD)
+def test_bad_stages_are_named_in_a_line(flat, words):
+  with pytest.raises(ValueError) as e:
+    config_checks.check(planned(**flat), 1)
+  assert words in str(e.value) and '\n' not in str(e.value)
+
+
+@pytest.mark.parametrize(
+  'given, words',
+  [
+    (dict(kind='rl', rl=dict(stepz=3)), 'unknown key named.new.rl.stepz'),
+    (dict(kind='rl', rl=dict(steps='many')), "named.new.rl.steps='many'"),
+    (dict(kind='rl', rl=3), 'named.new.rl=3: must be a section'),
+    (dict(kind='rl', sft=dict(steps=3)), 'named.new.sft.steps'),
+    (dict(kind='rl', model=dict(width=3)), 'named.new.model.width'),
+    (dict(rl=dict(steps=3)), 'must be a section such as'),
+    (3, 'must be a section such as'),
+    (
+      dict(kind='rl', rl=dict(algorithm='dapo', reference=dict(ema=0.9))),
+      'reads no reference',
+    ),
+    (dict(kind='rl', rl=dict(heat=dict(entropy=1.0, low=1.5))), 'rl.heat.low'),
+  ],
+)
+def test_bad_overrides_are_named_in_a_line(given, words):
+  c = recipe(stages=('new',))
+  c.named.new = given
+  with pytest.raises(ValueError) as e:
+    config_checks.check(c, 1)
+  assert words in str(e.value) and '\n' not in str(e.value)
+
+
+def test_what_cannot_go_on_is_refused_before_the_first_step(tmp_path):
+  c = recipe(stages=('rl', 'wide'))
+  c.named.wide = dict(kind='rl', keep=('optimizer', 'control'))
+  with pytest.raises(ValueError, match="named.wide.keep='control'.*no control"):
+    train.run(c, tmp_path)
+  assert not (tmp_path / 'metrics.jsonl').exists()
+
+
+def test_overrides_on_the_command_line(env, tmp_path):
+  stages = '--config.stages=rl,more'
+  named = "--config.named.more={'kind':'rl','rl':{'stepz':3}}"
+  refused(env, tmp_path, 'unknown key named.more.rl.stepz', stages, named)
+
+
+def test_what_was_sampled_and_right_is_learnt(tmp_path):
+  """Rejection sampling fine-tuning: a coin verifies, so that every completion
+  that ended is right half of the time.
+  """
+  c = recipe(**{'stages': ('explore', 'rft', 'shown'), 'rl.samples': 4})
+  c.data.controller.update(name='uniform', window=16)
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
+  still = dict(optimizer=dict(lr=0.0))
+  c.named = dict(
+    explore=dict(kind='rl', rl=dict(archive=2) | still),
+    rft=dict(kind='sft', weights='start', data=dict(solutions='explore')),
+    shown=dict(kind='rl', data=dict(solutions='explore')),
+  )
+  c.sft.update(steps=2, rows=8)
+  c.rl.steps = 4
+  c.rollouts.update(every=1, problems=8)
+  train.run(c, tmp_path)
+  archive = [json.loads(x) for x in (tmp_path / 'archive/explore.jsonl').open()]
+  right = {}
+  for path in sorted((tmp_path / 'rollouts').glob('*.jsonl')):
+    for r in map(json.loads, path.open()):
+      if r['stage'] == 'explore' and r['reward'] > 0.5 and not r['truncated']:
+        right.setdefault(r['problem'], {})[r['completion']] = r['length']
+  assert right and {r['problem'] for r in archive} == set(right)
+  for row in archive:
+    known = right[row['problem']]
+    kept = [known[x] for x in row['solutions']]
+    assert kept == sorted(known.values())[:2]
+    assert len(set(row['solutions'])) == len(kept)
+  assert len(rows(tmp_path, 'rft')) == 2 and len(rows(tmp_path, 'shown')) == 4
+
+
+@pytest.mark.parametrize(
+  'named, words',
+  [
+    (dict(kind='sft', data=dict(solutions='rl')), 'there is none'),
+    (dict(kind='sft', data=dict(solutions='later')), "solutions='later'"),
+  ],
+)
+def test_an_archive_that_nobody_keeps_is_refused(named, words):
+  c = recipe(stages=('rl', 'rft'))
+  c.named.rft = named
+  with pytest.raises(ValueError, match=words):
+    config_checks.check(c, 1)
+
+
+def test_an_archive_without_a_solution_says_so(tmp_path):
+  c = recipe(**{'stages': ('explore', 'rft'), 'rl.steps': 1})
+  c.data.controller.update(name='uniform', window=8)
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.0)))
+  c.named.explore = dict(kind='rl', rl=dict(archive=1))
+  c.named.rft = dict(kind='sft', data=dict(solutions='explore'))
+  with pytest.raises(ValueError, match='has solved no problem'):
+    train.run(c, tmp_path)
