@@ -19,7 +19,9 @@ STAGES = ('pretrain', 'sft', 'rl')
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-  """A sentence that names the known word most like this one; '' if none is."""
+  """Returns a sentence that names the known word most like this one; '' if none
+  is.
+  """
   close = difflib.get_close_matches(word, [*known], 1, 0.5)
   return f' Did you mean {close[0]!r}?' if close else ''
 
@@ -76,7 +78,7 @@ def _section(fields: Mapping[str, Any]) -> Section:
 
 
 def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
-  """An optimizer section; `optim.OPTIMIZERS` has the names."""
+  """Makes an optimizer section; `optim.OPTIMIZERS` has the names."""
   section = _section(
     dict(
       name='adamw',
@@ -96,7 +98,9 @@ def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
 
 
 def supervised(steps: int, rows: int, lr: float) -> ml_collections.ConfigDict:
-  """A supervised stage: next-token loss on worked solutions."""
+  """Makes the section of a supervised stage: next-token loss on worked
+  solutions.
+  """
   return _section(
     dict(
       steps=steps,  # updates, at most
@@ -114,7 +118,9 @@ def supervised(steps: int, rows: int, lr: float) -> ml_collections.ConfigDict:
 
 
 def loss_overrides() -> ml_collections.ConfigDict:
-  """One empty slot per setting of `losses`; None leaves it to the recipe."""
+  """Makes one empty slot per setting of `losses`; None leaves it to the
+  recipe.
+  """
   kinds = {
     k: float if v is None else type(v) for k, v in losses.DEFAULTS.items()
   }
@@ -124,7 +130,7 @@ def loss_overrides() -> ml_collections.ConfigDict:
 
 
 def reinforce() -> ml_collections.ConfigDict:
-  """The rl stage."""
+  """Makes the rl section of a config."""
   return _section(
     dict(
       steps=200,  # batches generated and learnt from
@@ -286,7 +292,8 @@ def reinforce() -> ml_collections.ConfigDict:
 
 
 def controller() -> ml_collections.ConfigDict:
-  """What the rl stage is asked next, by what is known of the problems.
+  """Makes the section of what the rl stage is asked next, by what is known of
+  the problems.
 
   Settings that are None are the controller's own (docs/choosing.md).
   """
@@ -327,7 +334,7 @@ def controller() -> ml_collections.ConfigDict:
 
 
 def default() -> ml_collections.ConfigDict:
-  """Every key of a run."""
+  """Makes a config with every key of a run."""
   return _section(
     dict(
       seed=0,
@@ -491,7 +498,7 @@ def default() -> ml_collections.ConfigDict:
 
 
 def algorithm(config: ml_collections.ConfigDict) -> losses.Objective:
-  """The objective of the rl stage."""
+  """Returns the objective of the rl stage."""
   changes = {k: v for k, v in config.rl.loss.items() if v is not None}
   settings = {'name': config.rl.algorithm, **changes}
   aggregation = losses.resolve(settings).aggregation
@@ -507,7 +514,7 @@ def prompt_room(config: ml_collections.ConfigDict) -> int:
 
 
 def micro_batch(config: ml_collections.ConfigDict, shards: int) -> int:
-  """Rows of the largest micro-batch of any stage on one device.
+  """Counts the rows of the largest micro-batch of any stage on one device.
 
   Args:
     shards: devices over which rows are split.
@@ -528,7 +535,7 @@ def eval_rows(config: ml_collections.ConfigDict) -> int:
 
 
 def trainable(config: ml_collections.ConfigDict) -> str:
-  """The regex over the paths of the parameters that are trained."""
+  """Chooses the regex over the paths of the parameters that are trained."""
   adapters = {'lora/.*': config.lora.rank, 'steering': config.steering}
   return (
     config.trainable or '|'.join(k for k, v in adapters.items() if v) or '.*'

@@ -21,7 +21,7 @@ FORMS = ('jsonl', 'parquet')
 
 
 def parser() -> command.Parser:
-  """The flags."""
+  """Makes the parser of the flags."""
   p = command.Parser('jaxrl_reason.curate', __doc__)
   p.text('--file', None, 'problems, .jsonl or .parquet', required=True)
   p.text('--out', None, 'folder to write, or to go on with', required=True)
@@ -48,7 +48,7 @@ def parser() -> command.Parser:
 
 
 def options(a):
-  """What the flags say, as `curation.Options`.
+  """Returns what the flags say, as `curation.Options`.
 
   Raises:
     ValueError: names the flag.

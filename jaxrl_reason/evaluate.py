@@ -26,7 +26,7 @@ from jaxrl_reason import command
 
 
 def parser() -> command.Parser:
-  """The flags."""
+  """Makes the parser of the flags."""
   p = command.Parser('jaxrl_reason.evaluate', __doc__)
   p.text('--model', None, 'models, with commas between', required=True)
   p.text('--suite', None, 'suites, with commas between', required=True)
@@ -57,7 +57,7 @@ def parser() -> command.Parser:
 
 
 def options(a):
-  """What the flags say, as `session.Options`.
+  """Returns what the flags say, as `session.Options`.
 
   Raises:
     ValueError: names the flag.

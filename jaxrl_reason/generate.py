@@ -78,7 +78,8 @@ class Generator:
     self._forcing = forcing.make(encode, self.max_new, **self.forced)
 
   def ids(self, prompt: str | chat.Messages, **options: Any) -> list[int]:
-    """Tokens of a prompt: a text, or messages for the chat template.
+    """Returns the tokens of a prompt: a text, or messages for the chat
+    template.
 
     Args:
       options: of `ChatTemplate.render`.
@@ -139,12 +140,12 @@ class Generator:
     return jax.jit(f).lower(self.params, *shapes).compile()
 
   def stopped(self, tokens: list[int]) -> bool:
-    """Whether a completion came to its end."""
+    """Tells whether a completion came to its end."""
     return bool(tokens) and tokens[-1] in self._stop.tolist()
 
 
 def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
-  """The Generator of a folder, a model on the Hub, or a workdir.
+  """Returns the Generator of a folder, a model on the Hub, or a workdir.
 
   Raises:
     ValueError: it is none of these, or lacks a tokenizer or a template.
@@ -338,7 +339,7 @@ def forcing_flags(number: Callable, text: Callable) -> None:
 
 
 def run(a: argparse.Namespace) -> str:
-  """What the arguments ask for; returns a line about its speed."""
+  """Does what the arguments ask for; returns a line about its speed."""
   if (a.file is None) != (a.out is None):
     raise ValueError('--file and --out go together')
   ranges.check(vars(a), ARGUMENTS, '--')

@@ -51,7 +51,7 @@ class GradeError(Exception):
 
 
 def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
-  """(line number, object) of every line that is not blank."""
+  """Returns (line number, object) of every line that is not blank."""
   for number, row in records.read(path):
     for key in (completion_key, answer_key):
       if key and not isinstance(row.get(key), str):
@@ -64,7 +64,7 @@ def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
 
 
 def resume(out: str, rows: Iterator, completion_key: str):
-  """Rows still to do, and the verdicts that `out` already has."""
+  """Returns the rows still to do, and the verdicts that `out` already has."""
   done = []
   for number, old in enumerate(records.finished(out), 1):
     done.append(records.verdict_of(old, f'{out}:{number}'))
@@ -102,7 +102,7 @@ def _answer(row: dict, key: str) -> dict:
 
 
 def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:
-  """A few lines for people."""
+  """Returns a few lines for people."""
   valid = [v.score for v in verdicts if v.valid]
   counts = collections.Counter(v.status for v in verdicts)
   mean = sum(valid) / len(valid) if valid else float('nan')

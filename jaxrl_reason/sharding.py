@@ -141,7 +141,9 @@ def gathered(x: jax.Array) -> jax.Array:
 
 
 def everywhere(x: jax.Array) -> jax.Array:
-  """Every device of the mesh holds all of x, so that any host can read it."""
+  """Lets every device of the mesh hold all of x, so that any host can read
+  it.
+  """
   return jax.lax.with_sharding_constraint(x, P()) if in_mesh() else x
 
 

@@ -25,7 +25,7 @@ NOT_OF_SHAPE = ('bos_token_id', 'eos_token_id', 'pad_token_id', 'torch_dtype')
 
 
 def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
-  """(Config, config.json) of a run's model.
+  """Returns (Config, config.json) of a run's model.
 
   Args:
     vocab: rows of its embedding, which the run's config does not say.
@@ -51,13 +51,13 @@ def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
 
 
 def lora_of_run(folder: pathlib.Path) -> lora.Lora:
-  """The settings of a run's adapters."""
+  """Returns the settings of a run's adapters."""
   run = reading.json_object(folder / 'config.json')
   return lora.Lora(**run['lora'])
 
 
 def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
-  """The adapters alone of a run, as `peft` reads them."""
+  """Returns the adapters alone of a run, as `peft` reads them."""
   params = other_run.read_params(epath.Path(source))
   if steering.KEY in params:
     raise ValueError(
@@ -80,7 +80,7 @@ def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
 def read_run(
   folder: pathlib.Path, step: int | None = None
 ) -> tuple[Config, dict, Any]:
-  """(Config, config.json, parameters) of a run, int8 multiplied out and
+  """Returns (Config, config.json, parameters) of a run, int8 multiplied out and
   adapters merged; steering vectors are still beside them.
 
   Args:
@@ -115,7 +115,7 @@ def _fold_steering(folder, c: Config, h: dict, params: Any):
 
 
 def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
-  """(Config, config.json, parameters) of a folder of either kind.
+  """Returns (Config, config.json, parameters) of a folder of either kind.
 
   Raises:
     ValueError: the folder is neither, or does not hold what it says.
@@ -140,7 +140,8 @@ def _write_checkpoint(target: pathlib.Path, h: dict, params: Any) -> None:
 
 
 def dtype_of(h: dict, params: Any, int8: bool) -> str:
-  """The dtype to export a run's weights in: that of the model it began from.
+  """Returns the dtype to export a run's weights in: that of the model it began
+  from.
 
   float32 where that is not known, and where weights were kept as int8: what is
   multiplied out then fits no narrower type, and rounding would lose what the
@@ -213,14 +214,14 @@ def convert(
 
 
 def is_from_scratch(source) -> bool:
-  """Whether a folder is the workdir of a run that began from no model."""
+  """Tells whether a folder is the workdir of a run that began from no model."""
   source = pathlib.Path(source)
   has = (source / 'checkpoints').is_dir() and (source / 'config.json').is_file()
   return has and not (source / HF_CONFIG).is_file()
 
 
 def is_int8(source: pathlib.Path) -> bool:
-  """Whether a run kept weights as int8."""
+  """Tells whether a run kept weights as int8."""
   path = source / 'config.json'
   if not path.is_file():  # a checkpoint made by `convert`
     return False

@@ -75,7 +75,7 @@ class Kept(NamedTuple):
   where: dict[int, list[int]]
 
   def name(self, owner: int) -> str:
-    """Of a file, in its start's folder."""
+    """Returns the name of a file, in its start's folder."""
     return f'{self.step}.{owner}.{self.of}'
 
   def whole(self) -> bool:
@@ -174,8 +174,8 @@ class Emergency:
     return pieces.File(functools.partial(self._others.read, held[0], name))
 
   def latest(self, than: int, check, read) -> tuple[int, Any] | None:
-    """(step, read(step, record, restore)) of the newest set past a step that
-    can be used, `restore(template, shardings)` giving its state.
+    """Returns (step, read(step, record, restore)) of the newest set past a step
+    that can be used, `restore(template, shardings)` giving its state.
 
     Args:
       check: (checkpoint's name, record), raises where it is of another run.
@@ -223,7 +223,7 @@ class Emergency:
     self._home(self._start).mkdir(exist_ok=True)
 
   def due(self, step: int) -> bool:
-    """Whether the state of a step should be kept."""
+    """Tells whether the state of a step should be kept."""
     return step >= self._next
 
   def passed(self, step: int) -> None:
@@ -285,7 +285,7 @@ class Emergency:
         path.unlink(missing_ok=True)
 
   def wait(self) -> None:
-    """Until what was begun is written, or has failed."""
+    """Waits until what was begun is written, or has failed."""
     if self._writing is not None:
       self._writing.join()
 

@@ -26,21 +26,23 @@ OF_FILES = re.compile(
 
 
 def is_remote(path: epath.PathLike) -> bool:
-  """Whether a path is an object's name (gs://...): written whole, never
+  """Tells whether a path is an object's name (gs://...): written whole, never
   appended to or renamed in one go.
   """
   return '://' in str(path)
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-  """A path that does not depend on the working folder: orbax takes no other."""
+  """Returns a path that does not depend on the working folder: orbax takes no
+  other.
+  """
   path = epath.Path(path)
   return path if is_remote(path) else epath.Path(os.path.abspath(path))
 
 
 @contextlib.contextmanager
 def explained(path):
-  """What a file system refuses, said so that a user can act."""
+  """Says what a file system refuses, so that a user can act."""
   try:
     yield
   except OSError as e:
@@ -75,8 +77,8 @@ def _replace(path: epath.Path, text: str) -> None:
 
 
 def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
-  """What `call` returns, tried again after errors of these kinds; for a file
-  that is not there nobody waits.
+  """Returns what `call` does, tried again after errors of these kinds; for a
+  file that is not there nobody waits.
 
   Raises:
     The last error, after `WAITS_S`.
@@ -96,7 +98,7 @@ def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
 
 
 def refusal(e: BaseException | None) -> str | None:
-  """What a file system refused, if that is what an error is about."""
+  """Returns what a file system refused, if that is what an error is about."""
   while e is not None:
     if isinstance(e, OSError) or OF_FILES.search(str(e)):
       full = re.search('No space left|Disk quota', str(e))

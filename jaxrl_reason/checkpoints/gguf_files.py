@@ -76,7 +76,7 @@ PLAIN = ('F32', 'F16', 'BF16')
 
 
 def library() -> Any:
-  """The package, or what to install."""
+  """Imports the package, or says what to install."""
   try:
     import gguf
   except ImportError as e:

@@ -108,7 +108,7 @@ def _pieces(fields: dict[str, Any]) -> bytes:
 
 
 def files(fields: dict[str, Any]) -> dict[str, bytes]:
-  """Content by name of the files that describe a tokenizer.
+  """Returns the content by name of the files that describe a tokenizer.
 
   Args:
     fields: metadata of a GGUF file.

@@ -69,7 +69,8 @@ def plan(
   table: tuple[tensors.Row, ...],
   stacks: dict[str, tuple[int, ...]] | None = None,
 ) -> Plan:
-  """Every tensor on disk with the weights it holds, from specs and a table.
+  """Lists every tensor on disk with the weights it holds, from specs and a
+  table.
 
   Rows whose weights the model does not have (an untied head, biases) are
   skipped.
@@ -113,7 +114,7 @@ def plan(
 
 
 def read_config(folder) -> dict:
-  """config.json of a folder."""
+  """Reads config.json of a folder."""
   path = pathlib.Path(folder) / 'config.json'
   if not path.is_file():
     raise BadCheckpoint(f'{path} does not exist: not a Hugging Face folder')
@@ -175,7 +176,7 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
 
 
 def dtype_of(folder) -> str:
-  """The narrowest dtype that holds every weight on disk exactly."""
+  """Returns the narrowest dtype that holds every weight on disk exactly."""
   h = read_config(folder)
   with open_folder(pathlib.Path(folder)) as slices:
     mine = [n for n in slices if not _is_beside(h, n)]
@@ -184,7 +185,9 @@ def dtype_of(folder) -> str:
 
 
 def nonfinite(params: Any) -> str:
-  """The path of a weight with a value that is not finite; '' if none has."""
+  """Returns the path of a weight with a value that is not finite; '' if none
+  has.
+  """
   flat = trees.flatten(params)
   sums = jax.jit(
     lambda xs: [jnp.isfinite(jnp.sum(x, dtype=jnp.float32)) for x in xs]
@@ -214,7 +217,7 @@ def load(
   where: Any = None,
   kept: Any = None,
 ) -> Any:
-  """The parameters of a folder, streamed into their shards.
+  """Loads the parameters of a folder, streamed into their shards.
 
   A tensor is read a few megabytes at a time, into the one buffer that becomes
   its shard; a layer is then written into its place in the stacked weight. So

@@ -126,7 +126,7 @@ class Checkpoints:
     return record | {'origin': self._origin}
 
   def near_due(self, step: int) -> bool:
-    """Whether an emergency checkpoint of a step is due."""
+    """Tells whether an emergency checkpoint of a step is due."""
     return self.near is not None and self.near.due(step)
 
   def save_near(self, step: int, state: Any, record: dict) -> None:
@@ -164,7 +164,7 @@ class Checkpoints:
     return sorted(self._manager.all_steps())
 
   def record(self, step: int) -> dict:
-    """The record of a step.
+    """Returns the record of a step.
 
     Raises:
       Damaged: it is not the one that was saved.
@@ -189,8 +189,8 @@ class Checkpoints:
     return found
 
   def damage(self, step: int, *, whole: bool) -> str:
-    """What of a checkpoint is proven to be damaged, in the files that are this
-    process's to look at; '' if nothing is, or it is from before checksums.
+    """Names what of a checkpoint is proven to be damaged, in the files that are
+    this process's to look at; '' if nothing is, or it is from before checksums.
 
     Raises:
       Unreadable: the file system does not give them.
@@ -212,7 +212,7 @@ class Checkpoints:
   def restore(
     self, step: int, record: dict, template: Any, shardings: Any
   ) -> Any:
-    """The state saved at `step`, laid out as `shardings` say.
+    """Returns the state saved at `step`, laid out as `shardings` say.
 
     Args:
       record: of the step.
@@ -253,9 +253,9 @@ class Checkpoints:
     return treedef.unflatten([found[k] for k in flat])
 
   def latest(self, read) -> tuple[int, Any] | None:
-    """(step, read(step, record, restore)) of the newest checkpoint that is as
-    it was saved, `restore(template, shardings)` giving its state; None in a
-    workdir that has never had one.
+    """Returns (step, read(step, record, restore)) of the newest checkpoint that
+    is as it was saved, `restore(template, shardings)` giving its state; None in
+    a workdir that has never had one.
 
     Damaged ones are renamed to `damaged-<step>` and skipped with a warning.
     What `read` raises is passed on: only `Damaged` is about the files.
@@ -339,7 +339,7 @@ class Checkpoints:
       files.write_whole(self._workdir / NOTE, json.dumps({'newest': step}))
 
   def wait(self) -> None:
-    """Until what was begun is on disk.
+    """Waits until what was begun is on disk.
 
     Raises:
       OSError: it could not be written; says what is kept.

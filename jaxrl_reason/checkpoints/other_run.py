@@ -16,7 +16,7 @@ from jaxrl_reason.checkpoints import files, manager
 
 
 def is_run(folder: str) -> bool:
-  """Whether a folder is the workdir of a run."""
+  """Tells whether a folder is the workdir of a run."""
   return (epath.Path(folder) / 'checkpoints').is_dir()
 
 
@@ -27,8 +27,8 @@ def _undescribed(text: str) -> jax.ShapeDtypeStruct:
 
 
 def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
-  """The parameters alone of a workdir's checkpoint, as nested dictionaries on
-  the default device: the optimizer's state is not read.
+  """Returns the parameters alone of a workdir's checkpoint, as nested
+  dictionaries on the default device: the optimizer's state is not read.
 
   Args:
     step: of the checkpoint; None: the newest.

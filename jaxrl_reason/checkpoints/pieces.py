@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
 
 def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
-  """The bounds of an index that a sharding gives."""
+  """Returns the bounds of an index that a sharding gives."""
   return tuple(s.indices(n)[:2] for s, n in zip(index, shape))
 
 
@@ -119,7 +119,7 @@ class File:
       self.pieces.append(Piece(path, bounds, *facts))
 
   def values(self, piece: Piece) -> np.ndarray:
-    """The values of a piece.
+    """Returns the values of a piece.
 
     Raises:
       Damaged: they are not those that were written.

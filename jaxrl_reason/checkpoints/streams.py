@@ -33,7 +33,7 @@ ALIGNMENT = 64  # bytes; jax on CPU takes such a buffer without copying it
 
 
 def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Shape on disk of a weight of ours."""
+  """Returns the shape on disk of a weight of ours."""
   if layout == 'vector':
     return (math.prod(shape),)
   if layout == 'table' or layout in WHOLE:
@@ -43,8 +43,8 @@ def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def joined(layout: str, shapes: list) -> tuple[tuple[int, ...], list[int]]:
-  """The shape of a tensor that holds weights of these shapes on disk, and where
-  each begins: a row, or its turn.
+  """Returns the shape of a tensor that holds weights of these shapes on disk,
+  and where each begins: a row, or its turn.
   """
   if layout == 'interleaved':
     shape = (*shapes[0][:-1], len(shapes) * shapes[0][-1])
@@ -54,7 +54,7 @@ def joined(layout: str, shapes: list) -> tuple[tuple[int, ...], list[int]]:
 
 
 def to_disk(layout: str, ours: np.ndarray) -> np.ndarray:
-  """A weight of ours as it lies on disk (a view where possible)."""
+  """Returns a weight of ours as it lies on disk (a view where possible)."""
   shape = disk_shape(layout, ours.shape)
   if layout in INPUTS:
     return ours.reshape(shape[::-1]).T
@@ -120,7 +120,9 @@ def _step(piece) -> int:
 
 
 def equal(a, b) -> bool:
-  """Whether two tensors on disk are the same, a few megabytes at a time."""
+  """Tells whether two tensors on disk are the same, a few megabytes at a
+  time.
+  """
   shape = a.get_shape()
   if shape != b.get_shape():
     return False
@@ -144,7 +146,7 @@ def _put(kept, stacked, one, layer):
 
 
 def read_leaf(kept, parts: dict, where) -> Any:
-  """A weight from its pieces on disk, laid out as `where` says.
+  """Returns a weight from its pieces on disk, laid out as `where` says.
 
   Args:
     kept: its spec, or the pair of specs it is quantized to (`models.frozen`).

@@ -26,12 +26,14 @@ BLOCK = 8 << 20  # bytes
 
 
 def of_json(value: Any) -> int:
-  """The sum of a JSON value, whatever its spacing and the order of its keys."""
+  """Returns the sum of a JSON value, whatever its spacing and the order of its
+  keys.
+  """
   return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
 def of_file(path: epath.Path) -> list[int]:
-  """[bytes, sum] of a file."""
+  """Returns [bytes, sum] of a file."""
   size = total = 0
   with path.open('rb') as f:
     while block := f.read(BLOCK):
@@ -60,7 +62,7 @@ def _of_process(i: int) -> str:
 
 
 def write_own(folder: epath.Path) -> None:
-  """Sums what this process has written of a checkpoint's arrays."""
+  """Writes sums of what this process has written of a checkpoint's arrays."""
   me = jax.process_index()
   own = f'ocdbt.process_{me}'
   if (folder / own).is_dir():
@@ -84,7 +86,7 @@ def write(folder: epath.Path) -> None:
 
 
 def read(folder: epath.Path) -> dict[str, list[int]]:
-  """The sums that a folder was finished with.
+  """Returns the sums that a folder was finished with.
 
   Raises:
     ValueError: they are damaged themselves.
@@ -99,7 +101,7 @@ def read(folder: epath.Path) -> dict[str, list[int]]:
 
 
 def damage(folder: epath.Path, *, whole: bool, part: int, parts: int) -> str:
-  """What of a folder is proven to be damaged; '' where nothing is.
+  """Names what of a folder is proven to be damaged; '' where nothing is.
 
   Args:
     whole: sum the contents; else only sizes are compared.

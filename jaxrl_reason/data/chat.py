@@ -44,7 +44,7 @@ MARK = 'jaxrl-reason-assistant-text'
 
 
 def plain(name: str, question: str) -> str:
-  """A question in a plain template.
+  """Returns a question in a plain template.
 
   Raises:
     ValueError: no such template.
@@ -55,7 +55,9 @@ def plain(name: str, question: str) -> str:
 
 
 def few_shot(name: str, shots: Sequence[tuple[str, str]], question: str) -> str:
-  """A question after solved ones (question, solution), one blank line apart."""
+  """Returns a question after solved ones (question, solution), one blank line
+  apart.
+  """
 
   def join(before, after):
     return before + (after if before[-1:].isspace() else ' ' + after)
@@ -88,7 +90,7 @@ class ChatTemplate:
     name: str | None = None,
     **variables: Any,
   ) -> str:
-    """The text of a conversation.
+    """Returns the text of a conversation.
 
     Args:
       add_generation_prompt: end where the assistant begins to speak.
@@ -120,8 +122,8 @@ class ChatTemplate:
     return templates.render(name, self.templates[name], self.day, given)
 
   def after_assistant(self, messages: Messages, following: Messages) -> str:
-    """The text between what the assistant wrote and its next turn, the end of
-    its own turn included.
+    """Returns the text between what the assistant wrote and its next turn, the
+    end of its own turn included.
 
     Args:
       messages: the conversation up to the assistant's turn.
@@ -139,7 +141,7 @@ class ChatTemplate:
 
 
 def load(folder, day: str = '') -> ChatTemplate:
-  """The chat templates of a Hugging Face folder.
+  """Returns the chat templates of a Hugging Face folder.
 
   Raises:
     ValueError: it has none.
@@ -186,7 +188,9 @@ def _end_of_turn(
 
 
 def turn_end(template: ChatTemplate, tokenizer) -> int | None:
-  """The special token with which the assistant's turn ends, if one does."""
+  """Returns the special token with which the assistant's turn ends, if one
+  does.
+  """
   end = template.after_assistant([{'role': 'user', 'content': 'x'}], [])
   ids = encode_after(tokenizer, end)
   return ids[0] if ids and ids[0] in tokenizer.special_ids else None
@@ -216,7 +220,7 @@ def next_turn(
   messages: Messages,
   following: Messages,
 ) -> list[int]:
-  """The ids under which the assistant speaks next.
+  """Returns the ids under which the assistant speaks next.
 
   ids and sampled are kept as they are: the same text may have other tokens
   than those sampled, and a policy must be trained on its own.

@@ -40,12 +40,14 @@ class BadRow(ValueError):
 
 
 def rows(path: epath.Path) -> Iterator[tuple[int, dict]]:
-  """(number from 1, row) of a file, JSON lines or Parquet by its suffix."""
+  """Returns (number from 1, row) of a file, JSON lines or Parquet by its
+  suffix.
+  """
   return _parquet(path) if path.suffix == '.parquet' else _json_lines(path)
 
 
 def examples(path: epath.Path, fields: Mapping[str, str]) -> list[dict]:
-  """The examples of one file, repeated questions left out.
+  """Returns the examples of one file, repeated questions left out.
 
   Args:
     fields: names of question, answer and solution, see the module.
@@ -213,8 +215,8 @@ def _read(
 
 
 def is_heldout(example: dict, share: float) -> bool:
-  """Whether a problem is held out, by a hash of its question: more rows move
-  none.
+  """Tells whether a problem is held out, by a hash of its question: more rows
+  move none.
   """
   return int.from_bytes(_key(example['prompt'])[:8]) < share * 2**64
 
@@ -227,7 +229,7 @@ def load(
   solution: str = '',
   heldout: float = 0.02,
 ) -> dict[str, list[dict]]:
-  """{'train': examples, 'test': examples} of a file or a folder.
+  """Returns {'train': examples, 'test': examples} of a file or a folder.
 
   Args:
     question, answer, solution: fields, see the module; solution '': the

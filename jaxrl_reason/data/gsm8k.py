@@ -52,7 +52,9 @@ def _check_row(row) -> str | None:
 
 
 def read_rows(path: epath.PathLike) -> Iterator[dict]:
-  """The rows of a published file; an error names the file and the row."""
+  """Returns the rows of a published file; an error names the file and the
+  row.
+  """
   path = epath.Path(path)
   empty = True
   for number, line in enumerate(path.read_bytes().split(b'\n'), start=1):
@@ -170,7 +172,7 @@ def load(
   *,
   keep_annotations: bool = False,
 ) -> dict[str, Source]:
-  """{'train': source, 'test': source}, prepared below `cache_dir` once.
+  """Returns {'train': source, 'test': source}, prepared below `cache_dir` once.
 
   source_dir: a folder with the two files; None: download them.
   keep_annotations: keep the calculator's `<<48/2=24>>` in the solutions.

@@ -39,17 +39,17 @@ CHANNELS = frozenset(('<|start|>', '<|channel|>', '<|message|>', '<|end|>'))
 
 
 def read_json(path: epath.Path) -> dict:
-  """The object of a JSON file; {} when there is none."""
+  """Returns the object of a JSON file; {} when there is none."""
   return reading.json_object(path) if path.exists() else {}
 
 
 def text_of(token: str | dict | None) -> str | None:
-  """A special token of tokenizer_config.json, which may be a record."""
+  """Returns a special token of tokenizer_config.json, which may be a record."""
   return token['content'] if isinstance(token, dict) else token
 
 
 def load(folder) -> '_FolderTokenizer':
-  """The tokenizer of a Hugging Face folder.
+  """Returns the tokenizer of a Hugging Face folder.
 
   Raises:
     FileNotFoundError: names what it looked for.
@@ -118,8 +118,8 @@ def _eos_ids(folder: epath.Path, first: int | None) -> tuple[int, ...]:
 
 @functools.cache
 def byte_of_character() -> dict[str, int]:
-  """How byte-level BPE writes bytes: printable ones as themselves, the others
-  as the characters from 256 on (GPT-2).
+  """Says how byte-level BPE writes bytes: printable ones as themselves, the
+  others as the characters from 256 on (GPT-2).
   """
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
   others = [b for b in range(256) if b not in printable]

@@ -46,7 +46,7 @@ class TaskSource:
 
 
 def pad_prompt(ids: list[int], length: int, what: str) -> dict:
-  """Left-padded tokens and valid [P]; longer prompts are refused."""
+  """Returns left-padded tokens and valid [P]; longer prompts are refused."""
   if len(ids) > length:
     raise ValueError(
       f'{what}: the prompt has {len(ids)} tokens and data.prompt_len is '
@@ -57,15 +57,17 @@ def pad_prompt(ids: list[int], length: int, what: str) -> dict:
 
 
 def prompt_ids(example: dict, tokenizer) -> list[int]:
-  """Tokens of a problem, in its template where it has one (`Rendered`)."""
+  """Returns the tokens of a problem, in its template where it has one
+  (`Rendered`).
+  """
   return tokenizer.encode(example.get('rendered', example['prompt']))
 
 
 def prompt_row(
   index: int, example: dict, tokenizer, length, encode, demo_len=None
 ) -> dict:
-  """What `base.Prompts` holds, for one example; with `demo_len` (C) also its
-  reference solution.
+  """Returns what `base.Prompts` holds, for one example; with `demo_len` (C)
+  also its reference solution.
   """
   what = f'{example["task"]} example {index}'
   row = pad_prompt(prompt_ids(example, tokenizer), length, what)
@@ -104,7 +106,9 @@ def _solution_ids(
 def solution_row(
   index: int, example: dict, tokenizer, prompt_len: int, completion_len: int
 ) -> dict:
-  """Prompt and worked solution [T], as the sampler would have made them."""
+  """Returns prompt and worked solution [T], as the sampler would have made
+  them.
+  """
   what = f'{example["task"]} example {index}'
   row = pad_prompt(prompt_ids(example, tokenizer), prompt_len, what)
   ids, own = _solution_ids(example, tokenizer, completion_len, what)
@@ -207,7 +211,9 @@ class Batches:
     return {'next_index': self._steps.get_state()['next_index'] * self._rows}
 
   def set_state(self, state: dict[str, int]):
-    """Of another number of rows: repeats less than a batch."""
+    """Goes on from the state of another number of rows: repeats less than a
+    batch.
+    """
     self._steps.set_state({'next_index': state['next_index'] // self._rows})
 
 

@@ -64,7 +64,7 @@ class Seen:
 
   @property
   def there(self) -> jax.Array:
-    """Which entries are of a problem, bool [U]."""
+    """Marks which entries are of a problem, bool [U]."""
     return self.n > 0
 
 
@@ -120,9 +120,9 @@ def tell(
   *,
   n_sources: int,
 ) -> Seen:
-  """Sums up N rows by problem. Rows without a verdict, or with a reward that is
-  no finite number, count for nothing but `drawn`; of a row that was not
-  generated the length is 0.
+  """Tells N rows by problem, summed up. Rows without a verdict, or with a
+  reward that is no finite number, count for nothing but `drawn`; of a row that
+  was not generated the length is 0.
 
   Args:
     ids: i32 [N], of their problems, in any order and number.

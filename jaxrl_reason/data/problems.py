@@ -136,7 +136,7 @@ def _of_sources(c, seed: int) -> Problems:
 
 
 def load(c, seed: int) -> Problems:
-  """The problems of a config's `data` section."""
+  """Returns the problems of a config's `data` section."""
   if c.sources:
     return _of_sources(c, seed)
   if tasks.is_known(c.name):
@@ -166,8 +166,8 @@ def _of_files(found: dict, reward: str) -> Problems:
 
 
 def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
-  """The tokenizer of a `data` section; one that is trained is kept in the
-  workdir, so that a resumed run reads the same ids.
+  """Returns the tokenizer of a `data` section; one that is trained is kept in
+  the workdir, so that a resumed run reads the same ids.
 
   Args:
     folder: the model's, in Hugging Face layout, where the run has one.
@@ -199,7 +199,7 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
 
 
 def tokenizer_of_run(workdir):
-  """The tokenizer of a run that began from no folder.
+  """Returns the tokenizer of a run that began from no folder.
 
   Args:
     workdir: the run's, as a path.
@@ -271,7 +271,8 @@ def renderer(c, problems: Problems, tokenizer, folder, tools=None):
 def rendered(
   problems: Problems, c, tokenizer, folder=None, tools=None
 ) -> Problems:
-  """The problems, written out in the template that a `data` section names.
+  """Returns the problems, written out in the template that a `data` section
+  names.
 
   Args:
     tools: schemas that a chat template tells the model of; None: none.

@@ -177,7 +177,7 @@ def _compiled(text: str, day: str):
 
 
 def render(name: str, text: str, day: str, values: dict[str, Any]) -> str:
-  """The text that a template makes of these values.
+  """Returns the text that a template makes of these values.
 
   Args:
     name: what an error calls the template.

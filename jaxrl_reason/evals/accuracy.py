@@ -28,7 +28,7 @@ def make_set(
   encode: Callable | None = None,
   hosted: bool = False,
 ) -> EvalSet:
-  """The first n problems of a source.
+  """Returns the first n problems of a source.
 
   Args:
     encode: of the environment that they are played with, if any; hosted: that

@@ -49,7 +49,7 @@ class EvalSet:
   hosted: bool = False
 
   def rows(self, problems: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens i32, valid bool) [n,P] of some of the problems."""
+    """Returns (tokens i32, valid bool) [n,P] of some of the problems."""
     rows = [
       pipeline.pad_prompt(self.ids[i], self.room, f'problem {i}')
       for i in problems
@@ -57,8 +57,8 @@ class EvalSet:
     return tuple(np.stack([r[k] for r in rows]) for k in ('tokens', 'valid'))
 
   def played(self, problems: np.ndarray) -> tuple[dict, ...]:
-    """What `make_generate`'s function is given last, of some of the problems,
-    arrays [n,...]; () where there is no environment.
+    """Returns what `make_generate`'s function is given last, of some of the
+    problems, arrays [n,...]; () where there is no environment.
     """
     if self.encoded is None:
       return ()
@@ -92,8 +92,8 @@ class Grid:
     return cls(problems, samples, b, s)
 
   def units(self, first: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(problems [b], samples [s]) of every unit, from problem `first` on; what
-    fills up the last ones is -1.
+    """Returns (problems [b], samples [s]) of every unit, from problem `first`
+    on; what fills up the last ones is -1.
     """
     for start in range(first, self.problems, self.b):
       problems = np.arange(start, start + self.b)
@@ -123,7 +123,7 @@ def make_generate(
   base: Model | None = None,
   forced: forcing.Forcing | None = None,
 ) -> Callable[..., Rollout]:
-  """Compiled (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
+  """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
   where there is an environment, what it goes by is the last argument.
 
   Args:
@@ -210,8 +210,8 @@ class Asker:
   def blocks(
     self, problems: EvalSet, grid: Grid, first: int = 0
   ) -> Iterator[list[dict]]:
-    """The records of block after block, ordered by (problem, sample), the same
-    on every process.
+    """Returns the records of block after block, ordered by (problem, sample),
+    the same on every process.
 
     Args:
       first: problem to begin with.

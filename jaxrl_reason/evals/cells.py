@@ -26,7 +26,7 @@ LONGEST = 60  # characters of a part of a file's name
 
 
 def slug(text: str) -> str:
-  """A text as part of a file's name; long ones end in a hash."""
+  """Returns a text as part of a file's name; long ones end in a hash."""
   name = re.sub(r'[^\w.=@+-]+', '_', text).strip('_')
   if len(name) <= LONGEST:
     return name
@@ -47,8 +47,8 @@ class Cell:
   settings: dict[str, Any]
 
   def begin(self) -> int:
-    """The number of records there are, the same on every process; notes the
-    settings at first.
+    """Returns the number of records there are, the same on every process; notes
+    the settings at first.
 
     Raises:
       ValueError: the file was begun with other settings.
@@ -89,7 +89,7 @@ class Cell:
     return self.problems * len(self.samples)
 
   def rows(self) -> list[dict]:
-    """The records, on process 0; [] on others.
+    """Returns the records, on process 0; [] on others.
 
     Raises:
       ValueError: they are not those of the problems, in order, each with its

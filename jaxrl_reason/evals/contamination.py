@@ -24,12 +24,12 @@ class Hit:
 
 
 def words(text: str) -> list[str]:
-  """The words of a text, numbers included, in lower case."""
+  """Returns the words of a text, numbers included, in lower case."""
   return _WORD.findall(text.lower())
 
 
 def grams(text: str, n: int) -> set[tuple[str, ...]]:
-  """The n-grams of a text; of a shorter one, all its words."""
+  """Returns the n-grams of a text; of a shorter one, all its words."""
   found = words(text)
   if not found:
     return set()
@@ -41,7 +41,7 @@ def hits(
   training: Iterable[tuple[str, Sequence[str]]],
   n: int = N,
 ) -> list[Hit]:
-  """The problems that training texts contain words of, in order.
+  """Returns the problems that training texts contain words of, in order.
 
   Args:
     training: (where, texts of a row).

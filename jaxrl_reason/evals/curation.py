@@ -145,8 +145,8 @@ def _pass_rates(o: Options, work: Work, bar: Callable) -> dict[int, dict]:
 
 
 def bucket(rate: float | None, edges: Sequence[float]) -> str:
-  """The name of the difficulty of a pass rate: '0', '1', or the two edges that
-  it lies between, the lower one not included; 'unknown' without one.
+  """Returns the name of the difficulty of a pass rate: '0', '1', or the two
+  edges that it lies between, the lower one not included; 'unknown' without one.
   """
   if rate is None:
     return 'unknown'

@@ -31,7 +31,7 @@ def _library() -> Any:
 def near(
   texts: Sequence[str], threshold: float, tell: Callable[[int], Any]
 ) -> dict[int, int]:
-  """{index of a duplicate: index of the first text that it repeats}.
+  """Returns {index of a duplicate: index of the first text that it repeats}.
 
   Args:
     threshold: least Jaccard similarity of duplicates, in (0, 1].

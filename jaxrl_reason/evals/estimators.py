@@ -30,12 +30,13 @@ class Estimate:
 
 
 def powers(n: int) -> list[int]:
-  """The ks worth reporting for n samples: 1, 2, 4, ... and n."""
+  """Returns the ks worth reporting for n samples: 1, 2, 4, ... and n."""
   return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-  """Chance that at least one of k samples is right, unbiased from n >= k.
+  """Computes the chance that at least one of k samples is right, unbiased from
+  n >= k.
 
   1 - C(n - c, k) / C(n, k), https://arxiv.org/abs/2107.03374, equation 1.
   """
@@ -45,7 +46,8 @@ def pass_at_k(n: int, correct: int, k: int) -> float:
 
 
 def best_of_k(scores: Sequence[float], order: Sequence[float], k: int) -> float:
-  """Mean score of the sample of highest `order` among k, over all subsets.
+  """Computes the mean score of the sample of highest `order` among k, over all
+  subsets.
 
   With samples sorted by order, the i-th of them (from 1) is the highest of
   C(i - 1, k - 1) of the C(n, k) subsets. Equal orders share their scores.
@@ -66,7 +68,8 @@ def majority(
   scores: Sequence[float],
   weights: Sequence[float] | None = None,
 ) -> float:
-  """Score of the answer with most votes (the first of equals); 0 without any.
+  """Returns the score of the answer with most votes (the first of equals); 0
+  without any.
 
   Self-consistency, https://arxiv.org/abs/2203.11171.
 
@@ -89,7 +92,7 @@ def majority_at_k(
   k: int,
   weights: Sequence[float] | None = None,
 ) -> float:
-  """Mean of `majority` over the n // k groups of k samples, one after another:
+  """Averages `majority` over the n // k groups of k samples, one after another:
   unbiased, since samples are exchangeable.
   """
   starts = range(0, len(answers) // k * k, k)
@@ -104,7 +107,8 @@ def majority_at_k(
 
 
 def bootstrap_counts(n: int, seed: int = 0, draws: int = DRAWS) -> np.ndarray:
-  """int [draws,n]: how often each of n problems is in each bootstrap sample.
+  """Counts, int [draws,n], how often each of n problems is in each bootstrap
+  sample.
 
   The same for the same n, so that models asked the same problems are compared
   on the same samples: their differences are paired.
@@ -114,7 +118,7 @@ def bootstrap_counts(n: int, seed: int = 0, draws: int = DRAWS) -> np.ndarray:
 
 
 def resampled(sums: np.ndarray, draws: int = DRAWS) -> np.ndarray:
-  """Sums over problems of every bootstrap sample, [draws,...].
+  """Returns sums over problems of every bootstrap sample, [draws,...].
 
   Args:
     sums: f64 [E,...], by problem.
@@ -130,7 +134,9 @@ def resampled(sums: np.ndarray, draws: int = DRAWS) -> np.ndarray:
 
 
 def ratio(num: np.ndarray, den: np.ndarray) -> tuple[float, np.ndarray]:
-  """(sum num / sum den, the same of every bootstrap sample); NaN of nothing."""
+  """Returns (sum num / sum den, the same of every bootstrap sample); NaN of
+  nothing.
+  """
   total = den.sum()
   value = float(num.sum() / total) if total else math.nan
   sums = resampled(np.stack([num, den], axis=1))
@@ -139,8 +145,8 @@ def ratio(num: np.ndarray, den: np.ndarray) -> tuple[float, np.ndarray]:
 
 
 def estimate(value: float, draws: np.ndarray, n: int = 0) -> Estimate:
-  """A value with the spread of its bootstrap samples, and the interval between
-  their quantiles.
+  """Returns a value with the spread of its bootstrap samples, and the interval
+  between their quantiles.
 
   Args:
     n: problems behind a share of them; where it is 0 or 1, and all samples are
@@ -160,8 +166,8 @@ def estimate(value: float, draws: np.ndarray, n: int = 0) -> Estimate:
 def calibration_sums(
   confidence: np.ndarray, right: np.ndarray, bins: int = 10
 ) -> np.ndarray:
-  """[bins,3] of one problem's answers: how many, confidence, right, by equal
-  bins of confidence.
+  """Counts, [bins,3], of one problem's answers: how many, confidence, right, by
+  equal bins of confidence.
   """
   at = np.minimum((confidence * bins).astype(int), bins - 1)
   out = np.zeros((bins, 3))
@@ -170,8 +176,8 @@ def calibration_sums(
 
 
 def calibration_error(sums: np.ndarray) -> np.ndarray:
-  """Expected calibration error [...] of sums [...,bins,3]:
-  sum over bins of |confidence - right| / N.
+  """Computes the expected calibration error [...] of sums [...,bins,3]: sum
+  over bins of |confidence - right| / N.
 
   Naeini et al. 2015; https://arxiv.org/abs/1706.04599, equation 3.
   """

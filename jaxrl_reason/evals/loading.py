@@ -53,7 +53,7 @@ class Loaded:
 
 
 def split_step(name: str) -> tuple[str, int | None]:
-  """(workdir, step) of 'WORKDIR@step'; (name, None) of any other.
+  """Returns (workdir, step) of 'WORKDIR@step'; (name, None) of any other.
 
   Raises:
     ValueError: a workdir, and what follows it is no number.
@@ -67,7 +67,7 @@ def split_step(name: str) -> tuple[str, int | None]:
 
 
 def run_of(name: str) -> ml_collections.ConfigDict | None:
-  """The config of the run whose workdir a name is; None: it is none."""
+  """Returns the config of the run whose workdir a name is; None: it is none."""
   if name.startswith(RAST):
     name = _terms(name)[0][0]
   folder = pathlib.Path(split_step(name)[0])
@@ -80,7 +80,8 @@ def run_of(name: str) -> ml_collections.ConfigDict | None:
 
 
 def full_name(name: str) -> str:
-  """A model's name with the step of the checkpoint that it stands for now.
+  """Returns a model's name with the step of the checkpoint that it stands for
+  now.
 
   Raises:
     ValueError: a run without such a checkpoint.

@@ -75,7 +75,7 @@ def _plain(estimates: Mapping[str, Estimate]) -> dict[str, dict]:
 
 
 def as_json(rows: Iterable[Outcome]) -> str:
-  """The outcomes as results.json has them."""
+  """Returns the outcomes as results.json has them."""
   found = [
     {
       **row.about,
@@ -152,7 +152,7 @@ def _heading(suite: str, rows: Sequence[Outcome]) -> str:
 
 
 def heat(temperature: float | str) -> str:
-  """A temperature as tables have it; `ALL`: the samples of several."""
+  """Returns a temperature as tables have it; `ALL`: the samples of several."""
   return temperature if temperature == ALL else f'{temperature:g}'
 
 
@@ -173,7 +173,7 @@ def _compared(row: Outcome) -> list[str]:
 
 
 def figure(rows: Sequence[Outcome]):
-  """pass@k by k, a panel a suite, with intervals; None without draws."""
+  """Draws pass@k by k, a panel a suite, with intervals; None without draws."""
   from matplotlib.figure import Figure  # no pyplot: no display, no state
 
   suites = list(dict.fromkeys(row.about['suite'] for row in rows))

@@ -35,7 +35,7 @@ class Variant:
 
 
 def parse(text: str) -> Variant:
-  """The variant of that name.
+  """Returns the variant of that name.
 
   Raises:
     ValueError: names what is not known in it.

@@ -24,7 +24,7 @@ AMOUNTS = ('length', 'entropy', 'logp', 'kl_base')
 
 
 def by_problem(rows: Iterable[Mapping]) -> dict[int, list[Mapping]]:
-  """The records of each problem, in the order in which they come."""
+  """Returns the records of each problem, in the order in which they come."""
   out: dict[int, list] = {}
   for row in rows:
     out.setdefault(row['problem'], []).append(row)
@@ -36,12 +36,16 @@ def is_right(row: Mapping) -> bool:
 
 
 def is_sound(row: Mapping) -> bool:
-  """Right, and reasoned so (https://arxiv.org/abs/2506.14245)."""
+  """Tells whether an answer is right, and reasoned so
+  (https://arxiv.org/abs/2506.14245).
+  """
   return is_right(row) and row['trace'] is True
 
 
 def sums(rows: Sequence[Mapping]) -> Sums:
-  """Every metric that the records allow, as (num, den) [E] by problem."""
+  """Returns every metric that the records allow, as (num, den) [E] by
+  problem.
+  """
   groups = list(by_problem(rows).values())
   greedy = [[r for r in g if r['sample'] == 0] for g in groups]
   drawn = [[r for r in g if r['sample'] != 0] for g in groups]
@@ -173,7 +177,7 @@ def _share(some: Sequence[Sequence], of: Sequence[Sequence]) -> tuple:
 
 
 def values(rows: Sequence[Mapping]) -> dict[str, float]:
-  """The metrics alone."""
+  """Returns the metrics alone."""
   return {
     name: float(num.sum() / den.sum())
     for name, (num, den) in sums(rows).items()
@@ -181,7 +185,9 @@ def values(rows: Sequence[Mapping]) -> dict[str, float]:
 
 
 def estimates(rows: Sequence[Mapping]) -> dict[str, Estimate]:
-  """The metrics with standard error and interval, by bootstrap of problems."""
+  """Returns the metrics with standard error and interval, by bootstrap of
+  problems.
+  """
   out = {}
   for name, (num, den) in sums(rows).items():
     n = 0 if name in AMOUNTS else len(num)
@@ -207,8 +213,8 @@ def _calibration(rows: Sequence[Mapping]) -> Estimate:
 def differences(
   rows: Sequence[Mapping], base: Sequence[Mapping]
 ) -> dict[str, Estimate]:
-  """The metrics minus those of `base`, of the same problems: both come from the
-  same bootstrap samples, so that what makes a problem hard cancels.
+  """Returns the metrics minus those of `base`, of the same problems: both come
+  from the same bootstrap samples, so that what makes a problem hard cancels.
   """
   a, b, out = sums(rows), sums(base), {}
   for name in [name for name in a if name in b]:

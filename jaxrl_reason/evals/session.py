@@ -86,7 +86,7 @@ class Asked:
 
   @property
   def about(self) -> dict[str, Any]:
-    """As records and results name it (`outcome.ABOUT`)."""
+    """Describes the cell as records and results name it (`outcome.ABOUT`)."""
     return {k: self.cell.settings[k] for k in outcome.ABOUT}
 
 
@@ -133,7 +133,7 @@ def answer(o: Options, plan: Sequence[Asked], bar: Callable) -> None:
 
 
 def cells_of(o: Options, asked: Sequence[Suite]) -> list[Asked]:
-  """The cells of all models, a model's one after another.
+  """Returns the cells of all models, a model's one after another.
 
   Raises:
     ValueError: two of them are the same, or there is no such checkpoint.

@@ -45,14 +45,16 @@ class Suite:
   train: Any = None
 
   def digest(self) -> str:
-    """Sixteen hexadecimal digits of what is asked and how it is verified."""
+    """Returns sixteen hexadecimal digits of what is asked and how it is
+    verified.
+    """
     asked = [[e['prompt'], e['answer']] for e in self.examples]
     text = json.dumps([asked, self.reward])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def load(text: str, run: ml_collections.ConfigDict | None = None) -> Suite:
-  """The suite that a text names.
+  """Returns the suite that a text names.
 
   Args:
     run: the config of the model's run, for `run:`; None: it has none.
@@ -143,7 +145,9 @@ def _task(name: str, options: dict[str, str]) -> Suite:
 
 
 def data_of(run: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """The `data` section of a run's config, keys newer than the run added."""
+  """Returns the `data` section of a run's config, keys newer than the run
+  added.
+  """
   data = config_lib.default().data
   for key, value in run.data.items():
     if key not in data:
@@ -172,8 +176,8 @@ def _of_run(split: str, options: dict[str, str], run) -> Suite:
 
 
 def training_of(run: ml_collections.ConfigDict) -> list[str]:
-  """The questions that a run on a finite data set was trained on. Procedural
-  tasks keep their splits apart by a hash of the problem.
+  """Returns the questions that a run on a finite data set was trained on.
+  Procedural tasks keep their splits apart by a hash of the problem.
   """
   data = data_of(run)
   if tasks.is_known(data.name):
@@ -211,7 +215,7 @@ def _file(name: str, options: dict[str, str]) -> Suite:
 
 
 def texts(name: str) -> Iterator[tuple[str, list[str]]]:
-  """(where, the texts of a row) of every row of a training file.
+  """Returns (where, the texts of a row) of every row of a training file.
 
   Raises:
     ValueError: names the file and the row.

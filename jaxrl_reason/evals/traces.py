@@ -28,8 +28,8 @@ ROUNDING = Fraction(1, 100)  # results in words are rounded to cents
 
 
 def same_steps(completion: str, example: Mapping) -> bool:
-  """Whether the steps are the reference's, spaces aside: of tasks that have
-  one way to write them.
+  """Tells whether the steps are the reference's, spaces aside: of tasks that
+  have one way to write them.
   """
 
   def steps(text):
@@ -39,7 +39,9 @@ def same_steps(completion: str, example: Mapping) -> bool:
 
 
 def equations_hold(completion: str, example: Mapping) -> bool:
-  """Whether the text has equations between numbers, and all of them hold."""
+  """Tells whether the text has equations between numbers, and all of them
+  hold.
+  """
   del example
   text = re.sub(r'(?<=\d),(?=\d{3})|[$%]', '', completion)
   text = re.sub(r'(?<=[\d)\s])[x×](?=[\d(\s])', '*', text).replace('÷', '/')
@@ -82,7 +84,7 @@ CHECKS: dict[str, Callable[[str, Mapping], bool]] = {
 
 
 def check(completion: str, example: Mapping) -> bool | None:
-  """Whether a completion's reasoning holds; None: nobody can say."""
+  """Tells whether a completion's reasoning holds; None: nobody can say."""
   f = CHECKS.get(example.get('task', ''))
   return None if f is None else f(completion, example)
 
@@ -95,7 +97,7 @@ _STATED = re.compile(
 
 
 def stated_confidence(completion: str) -> float | None:
-  """The last confidence that a text states, as a share: in tags
+  """Returns the last confidence that a text states, as a share: in tags
   (https://arxiv.org/abs/2507.16806) or as `Confidence: 80%`; None: none.
   """
   found = _STATED.findall(completion)

@@ -46,12 +46,14 @@ class Lost(RuntimeError):
 
 
 def is_main() -> bool:
-  """Whether this process writes what is written once: logs, metrics, plots."""
+  """Tells whether this process writes what is written once: logs, metrics,
+  plots.
+  """
   return jax.process_index() == 0
 
 
 def gather(value: Any) -> list:
-  """Every process's value, in their order; numbers, texts, lists and
+  """Returns every process's value, in their order; numbers, texts, lists and
   dictionaries by text (JSON).
   """
   if jax.process_count() == 1:
@@ -164,7 +166,9 @@ def zero_first():
 
 @contextlib.contextmanager
 def explained():
-  """A failure of what the processes do together, as Lost, with who is gone."""
+  """Raises a failure of what the processes do together, as Lost, with who is
+  gone.
+  """
   try:
     yield
   except jax.errors.JaxRuntimeError as e:
@@ -181,8 +185,8 @@ def explained():
 
 @contextlib.contextmanager
 def together():
-  """What ends this process in an error ends it at once: the others wait for it
-  in a collective, and its own exit would wait for them.
+  """Ends this process at once where something ends it in an error: the others
+  wait for it in a collective, and its own exit would wait for them.
   """
   try:
     yield

@@ -43,7 +43,7 @@ def at(**facts) -> None:
 
 
 def claimed() -> bool:
-  """Whether this thread is the one to say why the process ends."""
+  """Tells whether this thread is the one to say why the process ends."""
   return _ending.acquire(blocking=False)
 
 
@@ -104,7 +104,7 @@ class Peers:
       return self._stop_at is not None and self._count >= self._stop_at
 
   def lost(self, silence_s: float) -> str:
-    """Who is gone, with host and last step; '' while nobody is."""
+    """Names who is gone, with host and last step; '' while nobody is."""
     now = time.monotonic()
     if now - self._round_done > silence_s:
       quiet = f'no answer for {now - self._round_done:.0f} s'
@@ -121,8 +121,8 @@ class Peers:
     return ''
 
   def culprit(self) -> str:
-    """Who is gone, waited for as long as a heartbeat: what the processes do
-    together has failed.
+    """Names who is gone, waited for as long as a heartbeat: what the processes
+    do together has failed.
     """
     begun, found = time.monotonic(), ''
     silence_s = max(3 * BEAT_S, self._heartbeat_s / 2)
@@ -132,7 +132,7 @@ class Peers:
     return found
 
   def behind(self) -> str:
-    """Who has come least far, as text."""
+    """Names who has come least far, as text."""
     steps = {i: told['step'] for i, (told, _) in self._heard.items()}
     steps[self.me] = standing['step']
     least = min(steps.values())
@@ -141,7 +141,7 @@ class Peers:
     return ', '.join(self._named(i) for i in steps if steps[i] == least)
 
   def compiling(self) -> bool:
-    """Whether another process is: this one then waits for it."""
+    """Tells whether another process is: this one then waits for it."""
     told = (told for told, _ in self._heard.values())
     return any(t.get('compiling') for t in told)
 
@@ -174,7 +174,7 @@ class Peers:
     return all(t.get('ended') or t.get('left') for t in told)
 
   def myself(self) -> str:
-    """This process with host and step, for others to say."""
+    """Describes this process with host and step, for others to say."""
     return self._named(self.me)
 
   def _named(self, i: int) -> str:

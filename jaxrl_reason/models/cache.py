@@ -69,7 +69,7 @@ class Cache:
 
 
 def keep(x: jax.Array, dtype: str) -> Kept:
-  """x [...,H] as a cache of that dtype ('model': as it is) holds it."""
+  """Returns x [...,H] as a cache of that dtype ('model': as it is) holds it."""
   if dtype != 'int8':
     return Kept(x if dtype == 'model' else x.astype(dtype))
   x = x.astype(jnp.float32)
@@ -79,7 +79,7 @@ def keep(x: jax.Array, dtype: str) -> Kept:
 
 
 def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Kept:
-  """Room for keys or values; dtype that of `keep`'s values."""
+  """Makes room for keys or values; dtype that of `keep`'s values."""
   values = sharding.rows(jnp.zeros((rows, heads, columns, width), dtype))
   if values.dtype != jnp.int8:
     return Kept(values)
@@ -93,8 +93,8 @@ def within(columns: int, window: int) -> int:
 
 
 def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
-  """The columns of x [B,...,P,H or 1] that completions see: the last window - 1
-  of prompts, which are left-padded.
+  """Returns the columns of x [B,...,P,H or 1] that completions see: the last
+  window - 1 of prompts, which are left-padded.
   """
   most = max(window - 1, 1)  # one at least: no array is empty
   return x[..., -most:, :] if window else x
@@ -129,7 +129,7 @@ def _scattered(buffer: Kept, x: jax.Array, columns, dtype: str) -> Kept:
 
 
 def grow(cache: Cache, n: int) -> Cache:
-  """The cache with n columns, or as many as a layer's window; those it has
+  """Gives the cache n columns, or as many as a layer's window; those it has
   stay where they are.
   """
 
@@ -239,7 +239,7 @@ def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
 
 
 def spaced(most: int, n: int) -> list[int]:
-  """At most n sizes up to `most`, evenly spaced, rising."""
+  """Lists at most n sizes up to `most`, evenly spaced, rising."""
   return sorted({-(-most * i // n) for i in range(1, n + 1)})
 
 
@@ -252,7 +252,7 @@ def rooms(max_new: int, segments: int) -> tuple[int, ...]:
 
 
 def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
-  """Where rows stand and what they may look at.
+  """Says where rows stand and what they may look at.
 
   Args:
     t: int [] or [S], the index in its completion of each row's token.

@@ -275,7 +275,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
 def decode(
   c: Config, params: Any, tokens, cache: cache_lib.Cache, t, step=None
 ):
-  """One token per row: the t-th of its completion.
+  """Decodes one token per row: the t-th of its completion.
 
   Args:
     params: from `decode_params`.
@@ -304,7 +304,7 @@ def decode(
 
 
 def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
-  """Tokens that are given, several per row in one pass.
+  """Runs tokens that are given, several per row in one pass.
 
   Args:
     params: from `decode_params`.
@@ -329,7 +329,7 @@ def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
 
 
 def sampled_routes(cache: cache_lib.Cache) -> tuple[jax.Array, jax.Array]:
-  """The experts used, int: by the prompts' tokens [B,P,L,k], and by the tokens
-  decoded last [S,L,k].
+  """Returns the experts used, int: by the prompts' tokens [B,P,L,k], and by the
+  tokens decoded last [S,L,k].
   """
   return cache.routes

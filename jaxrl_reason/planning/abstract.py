@@ -30,7 +30,7 @@ EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
 
 
 def size_of(name: str) -> str:
-  """The name in the zoo of a model on the Hub or a folder.
+  """Returns the name in the zoo of a model on the Hub or a folder.
 
   Raises:
     ValueError: no published size is called so.

@@ -9,7 +9,7 @@ ROOMY, TIGHT = 0.5, 0.9
 
 
 def lines(config: ml_collections.ConfigDict, facts: dict) -> list[str]:
-  """A sentence per thing to change; facts: of `report.plan_facts`."""
+  """Returns a sentence per thing to change; facts: of `report.plan_facts`."""
   out = []
   most = max(facts['phases'], key=lambda p: p['needs_gib'])
   share = most['needs_gib'] / facts['hbm_gib']

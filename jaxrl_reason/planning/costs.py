@@ -54,7 +54,7 @@ class Collective:
 
   @property
   def sent(self) -> float:
-    """Bytes through a device's links, by the ring algorithm."""
+    """Counts the bytes through a device's links, by the ring algorithm."""
     share = (self.size - 1) / self.size
     twice = 2 if self.kind == 'all-reduce' else 1
     whole = self.kind == 'collective-permute'
@@ -89,7 +89,7 @@ class Cost:
     self.loops.extend(other.loops)
 
   def total(self) -> 'Cost':
-    """Everything, loops multiplied out."""
+    """Adds up everything, loops multiplied out."""
     out = Cost()
     out.add(dataclasses.replace(self, loops=[]))
     for times, body in self.loops:
@@ -102,7 +102,7 @@ class Cost:
     return out
 
   def loops_of(self, trips: tuple[int, ...]) -> list:
-    """(trips, body) of the outermost loops that run so often."""
+    """Returns (trips, body) of the outermost loops that run so often."""
     out = []
     for n, body in self.loops:
       out += [(n, body)] if n in trips else body.loops_of(trips)
@@ -110,7 +110,7 @@ class Cost:
 
 
 def of(text: str, mesh: Mesh, experts: int = 0) -> Cost:
-  """The cost of a compiled program, from its HLO text.
+  """Returns the cost of a compiled program, from its HLO text.
 
   Args:
     experts: that the model has, of which a device may hold some.
@@ -290,7 +290,7 @@ class _Reader:
 
 
 def product_flops(ops: dict, op: hlo.Op) -> float:
-  """Two per multiplication of a `dot` or `convolution`."""
+  """Counts two FLOPs per multiplication of a `dot` or `convolution`."""
   out = math.prod(op.shapes[0].dims)
   left, right = (ops[o].shapes[0].dims for o in op.operands[:2])
   if op.kind == 'dot':
@@ -350,7 +350,9 @@ def _taps(size, window, out, low, *, stride, base, dilation) -> int:
 
 
 def groups(op: hlo.Op, n: int) -> list[tuple[int, ...]]:
-  """The devices that exchange with one another, in any of HLO's notations."""
+  """Returns the devices that exchange with one another, in any of HLO's
+  notations.
+  """
   text = op.attrs
   pairs = re.search(r'source_target_pairs=\{(.*?)\}\}', text)
   if pairs:

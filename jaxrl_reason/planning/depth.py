@@ -37,7 +37,7 @@ def cut(shape: Config, layers: int) -> Config:
 
 
 def period(shape: Config) -> int:
-  """The number of layers after which their kinds repeat."""
+  """Returns the number of layers after which their kinds repeat."""
   kinds = list(zip(shape.layer_windows, shape.layer_ropes))
   n = len(kinds)
   return next(p for p in range(1, n + 1) if kinds[p:] == kinds[: n - p])

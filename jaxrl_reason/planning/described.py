@@ -52,7 +52,7 @@ class DoesNotFit(ValueError):
 
 
 def devices(topology: str, slices: int = 1) -> list:
-  """Described devices of a topology.
+  """Returns the described devices of a topology.
 
   Raises:
     ValueError: no such topology. ImportError: no libtpu.
@@ -114,7 +114,9 @@ class Measured:
 
 
 def out_of_memory(message: str) -> tuple[float, float] | None:
-  """(bytes needed, bytes there) of a compiler's message, if it says so."""
+  """Returns (bytes needed, bytes there) of a compiler's message, if it says
+  so.
+  """
   for pattern in _USED:
     if found := pattern.search(message):
       used, unit, has, unit_has = found.groups()
@@ -127,7 +129,7 @@ def _is_laid(x) -> bool:
 
 
 def on_chip(tree) -> int:
-  """Bytes of shapes with shardings, on one device."""
+  """Counts the bytes of shapes with shardings, on one device."""
   local = jax.tree.map(
     lambda x: jax.ShapeDtypeStruct(x.sharding.shard_shape(x.shape), x.dtype),
     tree,

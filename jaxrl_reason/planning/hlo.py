@@ -74,7 +74,9 @@ class Op:
   root: bool
 
   def attr(self, name: str) -> str:
-    """Text of `name={...}` or `name=...`, '' where it is not there."""
+    """Returns the text of `name={...}` or `name=...`, '' where it is not
+    there.
+    """
     found = re.search(rf'\b{name}=(\{{[^}}]*\}}|[^, ]+)', self.attrs)
     return found[1].strip('{}') if found else ''
 
@@ -95,12 +97,12 @@ class Module:
     return next(o for o in self.computations[computation].values() if o.root)
 
   def aliased(self) -> int:
-    """How many outputs lie in the buffer of a donated argument."""
+    """Counts how many outputs lie in the buffer of a donated argument."""
     return len(re.findall(r'(?:may|must)-alias\)', self.header))
 
 
 def shapes(text: str) -> tuple[Shape, ...]:
-  """The arrays of a type, a tuple's in order."""
+  """Returns the arrays of a type, a tuple's in order."""
   return tuple(
     Shape(
       kind,
@@ -148,7 +150,7 @@ def _names(text: str) -> list[str]:
 
 
 def parse(text: str) -> Module:
-  """The computations of an HLO text (`compiled.as_text()`)."""
+  """Returns the computations of an HLO text (`compiled.as_text()`)."""
   computations, entry, current = {}, '', {}
   for line in text.splitlines():
     head = _HEAD.match(line)
@@ -216,7 +218,7 @@ def _step(condition: dict[str, Op], body: dict[str, Op]) -> int:
 
 @functools.cache
 def mesh_of(sizes: tuple[int, ...], names: tuple[str, ...]) -> dict:
-  """Device number -> its coordinates, of a mesh by rows."""
+  """Maps device number -> its coordinates, of a mesh by rows."""
   strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
   return {
     d: tuple(d // s % n for s, n in zip(strides, sizes))

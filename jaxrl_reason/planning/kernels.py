@@ -13,7 +13,7 @@ GROUPED = ('ragged-dot', 'tgmm')
 
 
 def flops(ops: dict, op: hlo.Op, experts: int) -> float:
-  """Of one call; 0 of what is no kernel known here.
+  """Counts the FLOPs of one call; 0 of what is no kernel known here.
 
   Attention counts half of the scores of a grid of all blocks, which is causal,
   and all of a narrower one, which has a sliding window. A device that holds

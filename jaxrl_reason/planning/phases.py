@@ -74,7 +74,9 @@ def _stacked(row: Any, *lead: int) -> Any:
 
 
 def state_of(layout) -> Any:
-  """The shapes and layout of a stage's state, of its `states.Layout`."""
+  """Returns the shapes and layout of a stage's state, of its
+  `states.Layout`.
+  """
 
   def put(x, s):
     return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s)
@@ -91,7 +93,7 @@ def of_a_step(names: Iterable[str]) -> list[str]:
 
 
 def phases(config, parts: Prepared) -> list[Phase]:
-  """The programs of every stage, in the order of a run."""
+  """Returns the programs of every stage, in the order of a run."""
   out = []
   for name in dict.fromkeys(config.stages):
     if name != 'rl':

@@ -19,7 +19,9 @@ GIB = chips.GIB
 
 
 def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
-  """One phase, of one call and one device where not said otherwise."""
+  """Describes one phase, of one call and one device where not said
+  otherwise.
+  """
   total = m.cost.total()
   by = roofline.seconds(m.cost, machine)
   calls = m.phase.calls
@@ -51,8 +53,9 @@ def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
 
 
 def token_loop(m: described.Measured) -> dict | None:
-  """What a trip of the loops over tokens does on one device, in the mean over
-  them; copies and collectives are those of the last, whose cache is longest.
+  """Returns what a trip of the loops over tokens does on one device, in the
+  mean over them; copies and collectives are those of the last, whose cache is
+  longest.
   """
   loops = m.cost.loops_of(m.phase.decode_trips)
   if not loops:
@@ -76,7 +79,7 @@ def token_loop(m: described.Measured) -> dict | None:
 
 
 def collectives(total) -> list[dict]:
-  """By kind and axis, most bytes first."""
+  """Lists collectives by kind and axis, most bytes first."""
   seen = collections.defaultdict(lambda: [0, 0, 0, ()])
   for c, n in total.collectives.items():
     row = seen[c.kind, '+'.join(c.axes) or 'self']
@@ -91,7 +94,7 @@ def collectives(total) -> list[dict]:
 
 
 def no_room(e: described.DoesNotFit) -> dict:
-  """All that is known of a phase that the compiler found no room for."""
+  """Tells all that is known of a phase that the compiler found no room for."""
   return {'phase': e.phase, 'fits': False, 'needs_gib': e.needs / GIB}
 
 
@@ -118,7 +121,7 @@ def plan_facts(
 
 
 def evaluation_facts(c, mesh) -> dict[str, int]:
-  """How an evaluation of one split is cut into calls of its program."""
+  """Says how an evaluation of one split is cut into calls of its program."""
   grid = phases.evaluation_grid(c, mesh)
   return {
     'problems': grid.problems,
@@ -152,7 +155,7 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
 
 
 def human(x: float) -> str:
-  """Three digits and a letter: 1.23M."""
+  """Writes three digits and a letter: 1.23M."""
   for unit in ('', 'k', 'M', 'G', 'T', 'P', 'E'):
     if x < 1000:
       return f'{x:.3g}{unit}'
@@ -161,7 +164,7 @@ def human(x: float) -> str:
 
 
 def table(facts: dict) -> str:
-  """The plan for people."""
+  """Returns the plan for people."""
   mesh = ' x '.join(f'{k} {v}' for k, v in facts['mesh'].items())
   lines = [
     f'{facts["parameters"]:,} parameters on {facts["devices"]} x '

@@ -10,7 +10,9 @@ from jaxrl_reason.run import config_checks
 
 
 def changed(config: ml_collections.ConfigDict, **values):
-  """A copy of a recipe with other values; `rl__prompts` is rl.prompts."""
+  """Returns a copy of a recipe with other values; `rl__prompts` is
+  rl.prompts.
+  """
   copy = config.copy_and_resolve_references()
   for key, value in values.items():
     *outer, last = key.split('__')
@@ -22,7 +24,7 @@ def changed(config: ml_collections.ConfigDict, **values):
 
 
 def unit_of_prompts(config: ml_collections.ConfigDict, shards: int) -> int:
-  """The least number of prompts that divides as the recipe asks.
+  """Returns the least number of prompts that divides as the recipe asks.
 
   Args:
     shards: devices over which rows are split.
@@ -36,8 +38,8 @@ def unit_of_prompts(config: ml_collections.ConfigDict, shards: int) -> int:
 def largest(
   needs: Callable[[int], float], room: float, start: int, unit: int, most: int
 ) -> int:
-  """The largest multiple of `unit` with needs(n) <= room, within an eighth;
-  0: none. At most `most`, but never less than `start` if that fits.
+  """Returns the largest multiple of `unit` with needs(n) <= room, within an
+  eighth; 0: none. At most `most`, but never less than `start` if that fits.
 
   Needs are nearly a line in n, so that each try after the second is where the
   line through the nearest two meets the room. Few tries: each one compiles.
@@ -64,7 +66,7 @@ def _meets(seen: dict[int, float], room: float) -> float:
 def meshes(
   config: ml_collections.ConfigDict, n: int, kv_heads: int, slices: int = 1
 ) -> Iterator[tuple[int, int, int]]:
-  """(data, fsdp, tensor) of n devices that the recipe divides over.
+  """Returns (data, fsdp, tensor) of n devices that the recipe divides over.
 
   Heads bound the tensor axis: a part of a head is of no use. Slices are
   joined by the data axis, which exchanges least.

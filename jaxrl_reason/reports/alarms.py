@@ -27,7 +27,7 @@ class Alarm:
 
 
 def of(run: Run, steps: list[Step]) -> list[Alarm]:
-  """All alarms of a run."""
+  """Returns all alarms of a run."""
   early, late = thirds(steps)
   return [
     _risen('format passes while answers fail', 'format_only', early, late),
@@ -93,7 +93,7 @@ def _held_out_falls(run: Run) -> Alarm:
 
 
 def before_and_after(run: Run) -> tuple[dict, dict] | None:
-  """The evaluations at the start of the last stage and at its end."""
+  """Returns the evaluations at the start of the last stage and at its end."""
   found = run.evaluations
   if len(found) < 2:
     return None

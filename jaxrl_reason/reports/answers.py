@@ -46,7 +46,7 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def is_right(row: dict) -> bool:
-  """Whether an answer counts as right."""
+  """Tells whether an answer counts as right."""
   return (row.get('verdict') or {}).get('score', 0.0) > 0.5
 
 
@@ -95,7 +95,9 @@ class Uncertain:
       seen[1] += nats
 
   def top(self, n: int = 15) -> list[tuple[str, int, float, float]]:
-    """(text, how often, mean in nats, share of all entropy), largest shares."""
+    """Returns (text, how often, mean in nats, share of all entropy), largest
+    shares.
+    """
     whole = sum(total for _, total in self._sums.values()) or 1.0
     ranked = sorted(self._sums.items(), key=lambda x: -x[1][1])[:n]
     return [(t, c, total / c, total / whole) for t, (c, total) in ranked]
@@ -158,14 +160,14 @@ class Blocks:
 
 
 def packed(tree) -> str:
-  """JSON, compressed, as text."""
+  """Packs JSON, compressed, as text."""
   data = json.dumps(tree, ensure_ascii=False, separators=(',', ':')).encode()
   # Level 1: numbers are as large at any, and it takes a third of the time.
   return base64.b64encode(gzip.compress(data, 1)).decode()
 
 
 def records(run: Run) -> Iterator[tuple[int, list[dict]]]:
-  """(step, its records) of a run."""
+  """Returns (step, its records) of a run."""
   for path in run.rollouts:
     rows = [
       r for r in map(workdirs.finite, workdirs.lines(path)) if is_record(r)
@@ -179,7 +181,7 @@ KINDS_IF_ANY = {'verdict': dict, 'tokens': dict}
 
 
 def is_record(row: dict) -> bool:
-  """Whether a line is an answer."""
+  """Tells whether a line is an answer."""
   return all(isinstance(row.get(k), kind) for k, kind in KINDS.items()) and all(
     isinstance(row.get(k) or {}, kind) for k, kind in KINDS_IF_ANY.items()
   )
@@ -215,7 +217,7 @@ def read(run: Run, number: int, blocks: Blocks) -> Answers:
 
 
 def thirds(steps: list[Step]) -> tuple[list[Step], list[Step]]:
-  """The first and the last third; two empty lists below three steps."""
+  """Returns the first and the last third; two empty lists below three steps."""
   n = len(steps) // 3
   return (steps[:n], steps[-n:]) if n else ([], [])
 
@@ -227,8 +229,9 @@ class Support:
     self._solved: dict[int, bool] = {}
 
   def add(self, rows: list[dict]) -> tuple[int, int]:
-    """How many problems a step's records solve for the first time, and how many
-    are lost again: without a right answer now, though they had one last time.
+    """Counts how many problems a step's records solve for the first time, and
+    how many are lost again: without a right answer now, though they had one
+    last time.
     """
     first = lost = 0
     now: dict[int, bool] = {}

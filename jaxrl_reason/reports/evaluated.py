@@ -33,12 +33,12 @@ class Cell:
   base: str = ''
 
   def curve(self) -> list[tuple[int, float, float]]:
-    """(k, pass@k, standard error)."""
+    """Returns (k, pass@k, standard error)."""
     return passk.curve([*self.right.values()], self.samples)
 
 
 def is_folder(path: epath.PathLike) -> bool:
-  """Whether a path holds an evaluation, and no run."""
+  """Tells whether a path holds an evaluation, and no run."""
   return (epath.Path(path) / 'answers').is_dir()
 
 
@@ -101,7 +101,7 @@ def _settings(file: epath.Path) -> dict:
 
 
 def by_suite(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-  """The cells that were asked the same, together."""
+  """Returns the cells that were asked the same, together."""
   out: dict[str, list[Cell]] = {}
   for cell in cells:
     out.setdefault(cell.suite, []).append(cell)
@@ -109,8 +109,8 @@ def by_suite(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
 
 
 def pass_at_k(cells: list[Cell]) -> list[dict]:
-  """A figure for each suite, a line a model; `notes` say where the first one
-  and another cross.
+  """Draws a figure for each suite, a line a model; `notes` say where the first
+  one and another cross.
   """
   out = []
   for suite, group in by_suite(cells).items():
@@ -132,8 +132,8 @@ def _crossing(a: Cell, b: Cell) -> str:
 
 
 def forgetting(cells: list[Cell]) -> list[dict]:
-  """What models have gained and lost against the first, suite by suite, and how
-  far they are from the base model; [] where there is one model.
+  """Returns what models have gained and lost against the first, suite by suite,
+  and how far they are from the base model; [] where there is one model.
   """
   changes: dict[str, list[tuple[str, float, float]]] = {}
   notes = []

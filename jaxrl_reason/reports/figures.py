@@ -21,7 +21,7 @@ class Origin:
     self.stage = shared[-1] if len(runs) > 1 and shared else None
 
   def of(self, run: Run) -> int:
-    """The step of a run that is 0 in figures."""
+    """Returns the step of a run that is 0 in figures."""
     return _begin(run, self.stage) if self.stage else 0
 
   @property
@@ -66,7 +66,7 @@ def _label(group: list[Run]) -> str:
 
 
 def metrics_named(runs: list[Run], names: tuple[str, ...]) -> list[str]:
-  """The metrics that runs have of those named."""
+  """Returns the metrics that runs have of those named."""
   known = [*{n: None for run in runs for n in run.names()}]
   out = []
   for name in names:
@@ -76,7 +76,7 @@ def metrics_named(runs: list[Run], names: tuple[str, ...]) -> list[str]:
 
 
 def of_panel(panel: panels.Panel, runs: list[Run]) -> dict[str, Any] | None:
-  """The figure of a panel; None where no run told any of its metrics."""
+  """Draws the figures of a panel; None where no run told any of its metrics."""
   names, origin = metrics_named(runs, panel.names), Origin(runs)
   groups = state.seeds(runs)
   several, traces, values = len(groups) > 1, [], []
@@ -144,8 +144,8 @@ def _mark(figure: dict, runs: list[Run], origin: Origin) -> None:
 
 
 def curves(runs: list[Run]) -> list[dict]:
-  """The figures of all panels that runs told anything of, and those of the
-  metrics that no panel shows.
+  """Draws the figures of all panels that runs told anything of, and those of
+  the metrics that no panel shows.
   """
   shown = [n for p in panels.PANELS for n in metrics_named(runs, p.names)]
   known = [*{n: None for run in runs for n in run.names()}]
@@ -161,8 +161,8 @@ def curves(runs: list[Run]) -> list[dict]:
 
 
 def pass_at_k(runs: list[Run]) -> list[dict]:
-  """pass@k before and after the last stage, a figure for each split; `notes`
-  say where the curves cross.
+  """Draws pass@k before and after the last stage, a figure for each split;
+  `notes` say where the curves cross.
   """
   found: dict[str, list] = {}
   for run in runs:

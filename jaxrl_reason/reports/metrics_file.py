@@ -7,8 +7,8 @@ from etils import epath
 
 
 def read(workdir: epath.PathLike) -> list[dict]:
-  """The rows of a workdir's metrics.jsonl, or of its parts in `metrics`; lines
-  that are damaged are left out with a warning.
+  """Returns the rows of a workdir's metrics.jsonl, or of its parts in
+  `metrics`; lines that are damaged are left out with a warning.
   """
   workdir, rows = epath.Path(workdir), []
   parts = sorted((workdir / 'metrics').glob('*.jsonl'))
@@ -27,7 +27,7 @@ def _text(path: epath.Path) -> str:
 
 
 def exists(workdir: epath.PathLike) -> bool:
-  """Whether a run has told anything in a workdir."""
+  """Tells whether a run has told anything in a workdir."""
   workdir = epath.Path(workdir)
   return any((workdir / name).exists() for name in ('metrics.jsonl', 'metrics'))
 

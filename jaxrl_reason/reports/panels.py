@@ -89,7 +89,7 @@ PANELS = (
 
 
 def layout(title: str, unit: str, x: str = 'step') -> dict[str, Any]:
-  """What all figures have in common."""
+  """Returns what all figures have in common."""
   return {
     'title': {'text': title, 'font': {'size': 15}, 'x': 0.02},
     'xaxis': {'title': {'text': x, 'standoff': 4}, 'gridcolor': '#eee'},
@@ -106,7 +106,7 @@ def layout(title: str, unit: str, x: str = 'step') -> dict[str, Any]:
 
 
 def axis(panel: Panel, values: list[float]) -> dict[str, Any]:
-  """A vertical axis that a wobble does not fill."""
+  """Returns a vertical axis that a wobble does not fill."""
   if panel.log and max(values) > 0:
     return {'type': 'log', 'exponentformat': 'power'}
   low, high = spanned(values, panel.span, panel.low, panel.high)
@@ -130,7 +130,7 @@ def spanned(
 
 
 def band(steps, low, high, color: str, group: str) -> dict[str, Any]:
-  """An area between two lines."""
+  """Returns an area between two lines."""
   return {
     'x': [*steps, *steps[::-1]],
     'y': [*high, *low[::-1]],
@@ -159,7 +159,7 @@ def line(x, y, name: str, color: str, dash: int = 0, **more) -> dict:
 
 
 def with_errors(found: list[tuple], name: str, number: int, dash: int) -> list:
-  """A curve of (k, mean, standard error) with its band.
+  """Returns a curve of (k, mean, standard error) with its band.
 
   Args:
     number: of its colour; dash: of its line.
@@ -187,7 +187,7 @@ def bars_with_errors(found: list[tuple], name: str, number: int) -> dict:
 
 
 def pass_layout(title: str) -> dict[str, Any]:
-  """The layout of pass@k."""
+  """Returns the layout of pass@k."""
   out = layout(title, 'share of problems', 'k')
   out['xaxis'] |= {'type': 'log', 'dtick': 0.30103}
   out['yaxis']['range'] = [-0.02, 1.02]
@@ -195,7 +195,9 @@ def pass_layout(title: str) -> dict[str, Any]:
 
 
 def of_changes(found: dict[str, list[int]], title: str, what: str) -> dict:
-  """A figure of `passk.changes`, the problems gained and lost in its notes."""
+  """Draws a figure of `passk.changes`, the problems gained and lost in its
+  notes.
+  """
   figure = layout(title, 'problems', what)
   counts = [len(ids) for ids in found.values()]
   bars = {

@@ -4,7 +4,8 @@ import numpy as np
 
 
 def pass_at_k(right: np.ndarray, n: int, k: int) -> np.ndarray:
-  """1 - C(n - c, k) / C(n, k) of each problem with c right samples of n.
+  """Computes 1 - C(n - c, k) / C(n, k) of each problem with c right samples of
+  n.
 
   As a product, https://arxiv.org/abs/2107.03374, figure 3: of float64, without
   factorials.
@@ -16,12 +17,14 @@ def pass_at_k(right: np.ndarray, n: int, k: int) -> np.ndarray:
 
 
 def powers(n: int) -> list[int]:
-  """1, 2, 4, ... and n."""
+  """Lists 1, 2, 4, ... and n."""
   return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
 def curve(right: list[int], n: int) -> list[tuple[int, float, float]]:
-  """(k, mean over problems, its standard error) for the powers up to n."""
+  """Returns (k, mean over problems, its standard error) for the powers up to
+  n.
+  """
   out = []
   for k in powers(n):
     values = pass_at_k(right, n, k)
@@ -31,8 +34,8 @@ def curve(right: list[int], n: int) -> list[tuple[int, float, float]]:
 
 
 def crossover(before: list[tuple], after: list[tuple]) -> int | None:
-  """The least k from which `before` is ahead of `after`, though it is not at
-  1; None: there is none.
+  """Returns the least k from which `before` is ahead of `after`, though it is
+  not at 1; None: there is none.
   """
   both = dict((k, v) for k, v, _ in before)
   ahead = [k for k, v, _ in after if k in both and both[k] > v]
@@ -40,7 +43,7 @@ def crossover(before: list[tuple], after: list[tuple]) -> int | None:
 
 
 def paired(before: list[float], after: list[float]) -> tuple[float, float]:
-  """(mean change over problems, its standard error)."""
+  """Returns (mean change over problems, its standard error)."""
   change = np.asarray(after, float) - np.asarray(before, float)
   n = len(change)
   error = change.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0

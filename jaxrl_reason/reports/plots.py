@@ -77,7 +77,7 @@ def _draw(axes, panel: Panel, rows: list[dict]) -> None:
 
 
 def curves(workdir: epath.PathLike):
-  """A matplotlib figure of the run in `workdir`."""
+  """Draws a matplotlib figure of the run in `workdir`."""
   from matplotlib.figure import Figure  # no pyplot: no display, no state
 
   rows = metrics_file.read(workdir)

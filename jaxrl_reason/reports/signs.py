@@ -19,7 +19,7 @@ SIGNS = ('repeats', 'early', 'reflects', 'format_only', 'disagree')
 
 
 def of(row: dict) -> dict[str, bool]:
-  """Each of `SIGNS` of a record."""
+  """Returns each of `SIGNS` of a record."""
   text = row.get('completion', '')
   verdict = row.get('verdict') or {}
   parts = verdict.get('parts') or {}
@@ -33,7 +33,7 @@ def of(row: dict) -> dict[str, bool]:
 
 
 def repeats(text: str) -> bool:
-  """Whether a text says the same over and over."""
+  """Tells whether a text says the same over and over."""
   data = text.encode()
   if len(data) >= LONG and len(zlib.compress(data)) < REPEATED * len(data):
     return True
@@ -43,7 +43,9 @@ def repeats(text: str) -> bool:
 
 
 def answers_early(text: str) -> bool:
-  """Whether an answer is announced first and most of the text comes after."""
+  """Tells whether an answer is announced first and most of the text comes
+  after.
+  """
   found = ANSWER.search(text)
   return bool(found) and len(text) >= 8 and found.start() < 0.2 * len(text)
 
@@ -53,13 +55,15 @@ def _is_form(name: str) -> bool:
 
 
 def format_only(parts: dict[str, float]) -> bool:
-  """Whether a part about form is satisfied and none about the answer is."""
+  """Tells whether a part about form is satisfied and none about the answer
+  is.
+  """
   form = [v > 0.5 for k, v in parts.items() if _is_form(k)]
   answer = [v > 0.5 for k, v in parts.items() if not _is_form(k)]
   return any(form) and bool(answer) and not any(answer)
 
 
 def disagree(parts: dict[str, float]) -> bool:
-  """Whether two parts about the answer say opposite things."""
+  """Tells whether two parts about the answer say opposite things."""
   answer = [v > 0.5 for k, v in parts.items() if not _is_form(k)]
   return len({*answer}) > 1

@@ -22,7 +22,7 @@ class Break:
 
 
 def breaks(run: Run) -> list[Break]:
-  """The points at which a run was gone on with."""
+  """Returns the points at which a run was gone on with."""
   out, how = [], ''
   for event in run.events:
     if event.get('event') == 'end':
@@ -37,7 +37,7 @@ def breaks(run: Run) -> list[Break]:
 
 
 def status(run: Run) -> tuple[str, str]:
-  """('ok', 'bad' or 'open', a sentence about how a run stands)."""
+  """Returns ('ok', 'bad' or 'open', a sentence about how a run stands)."""
   step = max((r['step'] for r in run.rows), default=0)
   ends = [e for e in run.events if e.get('event') in ('start', 'end')]
   if not ends:
@@ -53,7 +53,7 @@ def status(run: Run) -> tuple[str, str]:
 
 
 def differing(runs: list[Run]) -> list[tuple[str, list[Any]]]:
-  """(key, value of each run) of the configuration where runs differ."""
+  """Returns (key, value of each run) of the configuration where runs differ."""
   keys = {k: None for run in runs for k in run.config}
   rows = [(k, [run.config.get(k) for run in runs]) for k in keys]
   return [
@@ -62,7 +62,7 @@ def differing(runs: list[Run]) -> list[tuple[str, list[Any]]]:
 
 
 def changed(run: Run, defaults: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-  """(key, default, value) where a run is not as by default."""
+  """Returns (key, default, value) where a run is not as by default."""
   return [
     (k, defaults.get(k), v)
     for k, v in run.config.items()

@@ -39,7 +39,7 @@ class Run:
 
   @property
   def stages(self) -> dict[str, int]:
-    """The first step told of each stage, in their order."""
+    """Returns the first step told of each stage, in their order."""
     starts = {}
     for row in self.rows:
       starts.setdefault(row['stage'], row['step'])
@@ -50,7 +50,7 @@ class Run:
     return metrics_file.series(self.rows, name)
 
   def names(self) -> list[str]:
-    """The metrics told, in the order in which they first were."""
+    """Returns the metrics told, in the order in which they first were."""
     return [*{k: None for row in self.rows for k in row}][2:]
 
 
@@ -87,7 +87,7 @@ def read(path: epath.PathLike, name: str = '') -> Run:
 
 
 def names(paths: list[str]) -> list[str]:
-  """The shortest ends of paths that tell them apart."""
+  """Returns the shortest ends of paths that tell them apart."""
   parts = [epath.Path(p).resolve().parts for p in paths]
   n = 1
   while len({p[-n:] for p in parts}) < len({*parts}):
@@ -103,7 +103,7 @@ def _numbered(folder: epath.Path, suffix: str) -> list[epath.Path]:
 
 
 def whole(path: epath.Path) -> dict:
-  """The object of a file; {} where there is none."""
+  """Returns the object of a file; {} where there is none."""
   if not path.exists():
     return {}
   try:
@@ -115,7 +115,7 @@ def whole(path: epath.Path) -> dict:
 
 
 def text_of(path: epath.Path) -> str:
-  """The text of a file, bytes that are none replaced."""
+  """Returns the text of a file, bytes that are none replaced."""
   return path.read_bytes().decode('utf-8', 'replace')
 
 
@@ -137,7 +137,7 @@ def _is_event(row: dict) -> bool:
 
 
 def is_evaluation(row: dict) -> bool:
-  """Whether a file of an evaluation is whole."""
+  """Tells whether a file of an evaluation is whole."""
   splits = row.get('splits')
   if not isinstance(splits, dict) or not isinstance(row.get('stage'), str):
     return False
@@ -150,7 +150,7 @@ def is_evaluation(row: dict) -> bool:
 
 
 def lines(path: epath.Path) -> list[dict]:
-  """The objects of a file, a line each; [] without the file."""
+  """Returns the objects of a file, a line each; [] without the file."""
   if not path.exists():
     return []
   out = []
@@ -170,7 +170,9 @@ def lines(path: epath.Path) -> list[dict]:
 
 
 def finite(row: dict) -> dict:
-  """A row whose numbers that are none are None: JSON has no name for them."""
+  """Returns a row whose numbers that are none are None: JSON has no name for
+  them.
+  """
   return {
     k: None if isinstance(v, float) and not math.isfinite(v) else v
     for k, v in row.items()
@@ -178,7 +180,7 @@ def finite(row: dict) -> dict:
 
 
 def flat(tree: dict, prefix: str = '') -> dict[str, Any]:
-  """The values of a tree by dotted key."""
+  """Returns the values of a tree by dotted key."""
   out = {}
   for key, value in tree.items():
     if isinstance(value, dict) and value:

@@ -61,7 +61,7 @@ def record(
   truncated: bool,
   **about: Any,
 ) -> dict[str, Any]:
-  """The record of a completion that nobody has judged yet.
+  """Returns the record of a completion that nobody has judged yet.
 
   Args:
     problem: the fields it came with.
@@ -86,7 +86,8 @@ def record(
 
 
 def problem_of(row: Mapping[str, Any]) -> dict[str, Any]:
-  """What a row says of its problem: of a record, that without the answer.
+  """Returns what a row says of its problem: of a record, that without the
+  answer.
 
   A problem may have a field of its own called `step` or `model`; a record has
   completion and sample beside it.
@@ -97,12 +98,12 @@ def problem_of(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged(row: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:
-  """A record with its verdict."""
+  """Returns a record with its verdict."""
   return {**row, 'verdict': dataclasses.asdict(verdict)}
 
 
 def verdict_of(row: Mapping[str, Any], where: str) -> Verdict:
-  """The verdict of a record.
+  """Returns the verdict of a record.
 
   Raises:
     BadRecord: it has none that this package wrote.
@@ -117,13 +118,13 @@ def verdict_of(row: Mapping[str, Any], where: str) -> Verdict:
 
 
 def line_of(row: Mapping[str, Any]) -> str:
-  """A record as it is written."""
+  """Returns a record as it is written."""
   # Entries of reasoning-gym hold dates: as text.
   return json.dumps(row, ensure_ascii=False, default=str) + '\n'
 
 
 def read(path: str | os.PathLike) -> Iterator[tuple[int, dict[str, Any]]]:
-  """(line number, object) of every line that is not blank.
+  """Returns (line number, object) of every line that is not blank.
 
   Raises:
     BadRecord: a line holds no JSON object.
@@ -145,7 +146,8 @@ def _parsed(line: str, where: str) -> dict[str, Any]:
 
 
 def finished(path: str | os.PathLike) -> list[dict[str, Any]]:
-  """The complete lines of a file that its writer goes on with; [] without it.
+  """Returns the complete lines of a file that its writer goes on with; []
+  without it.
 
   Raises:
     BadRecord: a complete line holds no JSON object.
@@ -157,7 +159,7 @@ def finished(path: str | os.PathLike) -> list[dict[str, Any]]:
 
 
 def parsed(data: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
-  """The complete lines among the bytes of a file.
+  """Returns the complete lines among the bytes of a file.
 
   Raises:
     BadRecord: a complete line holds no JSON object.

@@ -287,7 +287,7 @@ def _where(rows: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def begin(play: Play, hidden, cache, env, routes) -> State:
-  """The first token of all rows of prompts with hidden states [B,D].
+  """Draws the first token of all rows of prompts with hidden states [B,D].
 
   Args:
     env: the environment's states [N,...].

@@ -27,18 +27,18 @@ from jaxrl_reason.rollouts.refill import key_of_round
 
 
 def hard(rate: jax.Array, n: jax.Array, g: int) -> jax.Array:
-  """In proportion to 1 - s: (1 - s) over the samples there are (the largest
-  such quotient goes next, d'Hondt's apportionment). DARS's weights rise with
-  1 - s too; their constants are its own.
+  """Shares out in proportion to 1 - s: (1 - s) over the samples there are (the
+  largest such quotient goes next, d'Hondt's apportionment). DARS's weights rise
+  with 1 - s too; their constants are its own.
   """
   del g
   return (1 - rate) / n
 
 
 def knapsack(rate: jax.Array, n: jax.Array, g: int) -> jax.Array:
-  """By what G samples more add to the chance of a signal, 1 - s^n - (1 - s)^n,
-  times s (1 - s)^2, what the signal is worth. It falls with n, so that to give
-  the next ones where the gain is largest solves the knapsack.
+  """Shares out by what G samples more add to the chance of a signal, 1 - s^n -
+  (1 - s)^n, times s (1 - s)^2, what the signal is worth. It falls with n, so
+  that to give the next ones where the gain is largest solves the knapsack.
   """
 
   def chance(n):
@@ -68,7 +68,9 @@ def allocated(
 
 
 def solve_rates(found: Trajectories) -> jax.Array:
-  """(right rows + 1) / (rows with a verdict + 2) of every problem, f32 [B]."""
+  """Estimates (right rows + 1) / (rows with a verdict + 2) of every problem,
+  f32 [B].
+  """
   b = found.prompts.tokens.shape[0]
   ok = found.reward.valid.reshape(b, -1)
   right = ok & (found.reward.parts[:, 0] > 0.5).reshape(b, -1)

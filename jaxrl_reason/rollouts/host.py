@@ -154,7 +154,7 @@ class HostSource:
 
   @property
   def started(self) -> int:
-    """How many batches are under way."""
+    """Counts how many batches are under way."""
     return len(self._under_way)
 
   def submit(self, control: dict | None) -> tuple[Prompts, list[Rollout]]:
@@ -275,7 +275,7 @@ def to_reward(verdicts: Sequence[Verdict], part_names) -> Reward:
 
 
 def answer_id(answer: object) -> int:
-  """A number from 0 that equal answers share; -1: none was found, or nothing
-  stands there, as `kernels.final.answer_ids` has it.
+  """Returns a number from 0 that equal answers share; -1: none was found, or
+  nothing stands there, as `kernels.final.answer_ids` has it.
   """
   return -1 if answer in (None, '') else zlib.crc32(str(answer).encode()) >> 1

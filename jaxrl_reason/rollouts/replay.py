@@ -44,29 +44,29 @@ def _right(groups: Trajectories) -> jax.Array:
 
 
 def recent(stored: Stored) -> jax.Array:
-  """All alike, so that the newest come first (RePO's recency-based)."""
+  """Scores all alike, so that the newest come first (RePO's recency-based)."""
   return jnp.zeros(stored.groups.reward.total.shape[0])
 
 
 def uniform(stored: Stored) -> jax.Array:
-  """At random among all (RePO's full-scope)."""
+  """Draws at random among all (RePO's full-scope)."""
   return jax.random.uniform(stored.key, stored.groups.reward.total.shape[:1])
 
 
 def reward(stored: Stored) -> jax.Array:
-  """Those of the highest mean reward (RePO's reward-oriented; RLEP)."""
+  """Prefers those of the highest mean reward (RePO's reward-oriented; RLEP)."""
   return _mean(stored.groups.reward.total, stored.groups.reward.valid)
 
 
 def variance(stored: Stored) -> jax.Array:
-  """Those whose rewards vary most (RePO's variance-driven)."""
+  """Prefers those whose rewards vary most (RePO's variance-driven)."""
   r = stored.groups.reward
   return _mean((r.total - _mean(r.total, r.valid)[:, None]) ** 2, r.valid)
 
 
 def difficulty(stored: Stored) -> jax.Array:
-  """At random, p ~ exp(-(s - 1/2)^2 / 2) of the solve rate s then (the buckets
-  of ExGRPO), by Gumbel noise: without replacement.
+  """Draws at random, p ~ exp(-(s - 1/2)^2 / 2) of the solve rate s then (the
+  buckets of ExGRPO), by Gumbel noise: without replacement.
   """
   rate = _mean(_right(stored.groups), stored.groups.reward.valid)
   noise = jax.random.gumbel(stored.key, rate.shape)
@@ -74,8 +74,8 @@ def difficulty(stored: Stored) -> jax.Array:
 
 
 def certain(stored: Stored) -> jax.Array:
-  """Those whose right rows the sampler was surest of, by mean log-prob of a
-  token (ExGRPO's lowest entropy); groups without a right row come last.
+  """Prefers those whose right rows the sampler was surest of, by mean log-prob
+  of a token (ExGRPO's lowest entropy); groups without a right row come last.
   """
   out, right = stored.groups.rollout, _right(stored.groups)
   per_row = jnp.sum(out.logp, axis=2) / jnp.maximum(out.length, 1)
@@ -84,8 +84,8 @@ def certain(stored: Stored) -> jax.Array:
 
 
 def failing(stored: Stored) -> jax.Array:
-  """Those with a right row, of problems that nobody solves in this step; none
-  of the others.
+  """Prefers those with a right row, of problems that nobody solves in this
+  step; none of the others.
   """
   asked = ~jnp.any(_right(stored.fresh), axis=1)  # [B]
   asked &= jnp.any(stored.fresh.reward.valid, axis=1)

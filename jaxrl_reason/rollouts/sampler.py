@@ -82,13 +82,15 @@ class Draw:
     return new
 
   def forced(self, new: dict, due, t) -> tuple[dict, jax.Array | None]:
-    """What was drawn at t, but where something else is forced; what comes."""
+    """Returns what was drawn at t, but where something else is forced, and what
+    comes.
+    """
     if self.forcing is None:
       return new, None
     return self.forcing(new, due, t, self.ends(new['tokens']))
 
   def ends(self, token: jax.Array) -> jax.Array:
-    """Whether tokens [...] are stop tokens."""
+    """Tells whether tokens [...] are stop tokens."""
     return jnp.any(token[..., None] == self.stop, axis=-1) & (token != NONE)
 
 
@@ -207,7 +209,8 @@ def _loop(
 
 
 def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
-  """[(columns, steps at most)] of the loops over tokens, one after another.
+  """Returns [(columns, steps at most)] of the loops over tokens, one after
+  another.
 
   The last ends when all rows have: I slots need at most the steps of their
   G / I rows each, and of one more.
@@ -285,7 +288,9 @@ def _rollout(draw: Draw, slots: Slots, version: jax.Array) -> Rollout:
 
 
 def row_keys(key: jax.Array, ids: jax.Array) -> jax.Array:
-  """The key of each row [N], of its id (int [N]) or its numbers (int [N,k])."""
+  """Returns the key of each row [N], of its id (int [N]) or its numbers (int
+  [N,k]).
+  """
   keys = jax.vmap(jax.random.fold_in, (None, 0))
   if ids.ndim == 1:
     return keys(key, ids)

@@ -60,7 +60,7 @@ class Shaping:
 
   @property
   def is_on(self) -> bool:
-    """Whether there is any term."""
+    """Tells whether there is any term."""
     names = 'alp laser price price_rate historical repeats'.split()
     return any(getattr(self, name) for name in names)
 

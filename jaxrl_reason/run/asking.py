@@ -252,7 +252,7 @@ class Windows:
 
   @property
   def due(self) -> bool:
-    """Whether the next step is the first of another window."""
+    """Tells whether the next step is the first of another window."""
     every, steps = self._every, self._steps
     return bool(every and steps and steps % every == 0)
 

@@ -88,8 +88,8 @@ def torus_of(topology: str) -> tuple[int, ...]:
 
 
 def memory(device: jax.Device) -> int | None:
-  """Bytes of a device's memory, or None where it is not known. Those of a CPU
-  share what the machine has.
+  """Returns the bytes of a device's memory, or None where it is not known.
+  Those of a CPU share what the machine has.
   """
   for chip in CHIPS.values():
     if device.device_kind in chip.kinds:

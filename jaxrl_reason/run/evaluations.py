@@ -16,7 +16,9 @@ from jaxrl_reason.checkpoints import files
 
 
 def counted(rows: Sequence[Mapping]) -> dict:
-  """A split's entry from its records, sample 0 of a problem being greedy."""
+  """Returns a split's entry from its records, sample 0 of a problem being
+  greedy.
+  """
   greedy: dict[int, int] = {}
   right: dict[int, int] = {}
   samples = 0

@@ -31,7 +31,7 @@ def note(workdir: epath.Path, event: str, **facts) -> None:
 
 
 def last_end(workdir: epath.Path) -> str:
-  """How the run in a workdir has ended last; '' where it goes on, or never
+  """Says how the run in a workdir has ended last; '' where it goes on, or never
   began.
   """
   path = epath.Path(workdir) / NAME

@@ -47,7 +47,7 @@ class Spent:
     self._s['lost'] += seconds
 
   def metrics(self) -> dict[str, float]:
-    """By full name; seconds since the start."""
+    """Returns metrics by full name; seconds since the start."""
     wall, s = time.monotonic() - self._started, self._s
     out = {'perf/goodput': max(0.0, s['train'] - s['lost']) / wall}
     rest = {k: v for k, v in s.items() if k != 'train'}
@@ -55,7 +55,7 @@ class Spent:
     return out | {'perf/spent/lost_steps': float(self._lost_steps)}
 
   def told(self) -> str:
-    """A line of it."""
+    """Returns a line of it."""
     wall, s = time.monotonic() - self._started, self._s
     good = max(0.0, s['train'] - s['lost'])
     rest = ', '.join(f'{k} {s[k]:.1f}' for k in PARTS[1:])

@@ -42,7 +42,9 @@ class Log(stdlib_logging.Handler):
       self.write(f'{record.levelname.lower()}: {record.getMessage()}')
 
   def write(self, text: str) -> None:
-    """A line for each of the text; on disk as soon as `begin` was called."""
+    """Writes a line for each of the text; on disk as soon as `begin` was
+    called.
+    """
     now = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
     where = f'{now} process {int(self._number)} step {peers.standing["step"]}: '
     with self.lock:  # the watchdog and orbax speak from other threads
@@ -52,7 +54,7 @@ class Log(stdlib_logging.Handler):
 
   @property
   def begun(self) -> bool:
-    """Whether what was said is on disk."""
+    """Tells whether what was said is on disk."""
     return self._file is not None
 
   def begin(self) -> None:
@@ -114,7 +116,7 @@ def begin() -> None:
 
 
 def begun() -> bool:
-  """Whether the run has begun in its workdir: it was not refused."""
+  """Tells whether the run has begun in its workdir: it was not refused."""
   return _current is not None and _current.begun
 
 

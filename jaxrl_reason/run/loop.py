@@ -241,8 +241,8 @@ class Loop:
 
 
 def ended(planned: staging.Planned, record: dict) -> bool:
-  """Whether the stage of a checkpoint's record is over: a stage that was given
-  more steps since then goes on.
+  """Tells whether the stage of a checkpoint's record is over: a stage that was
+  given more steps since then goes on.
   """
   if not record['finished']:
     return False

@@ -137,7 +137,7 @@ def remembered(
 
 
 def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
-  """The shapes of a step's groups, from the configuration alone."""
+  """Returns the shapes of a step's groups, from the configuration alone."""
   c = config.rl
   b, n, r = c.prompts, c.prompts * c.samples, len(c.rewards)
 

@@ -26,13 +26,17 @@ WHERE_ANY = {'length_right', 'length_wrong'}
 
 
 def peak_flops() -> float | None:
-  """FLOP/s of all devices together, or None where it is not known."""
+  """Returns the FLOP/s of all devices together, or None where it is not
+  known.
+  """
   peak = chips.PEAK_FLOPS.get(jax.devices()[0].device_kind)
   return peak and peak * jax.device_count()
 
 
 def memory() -> dict[str, float]:
-  """The most memory this process has had, and its fullest device, in GiB."""
+  """Measures the most memory this process has had, and its fullest device, in
+  GiB.
+  """
   # Linux counts in KiB, macOS in bytes.
   unit = 2**30 if sys.platform == 'darwin' else 2**20
   held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
@@ -44,9 +48,9 @@ def memory() -> dict[str, float]:
 
 
 def to_host(metrics: list[dict]) -> dict[str, float]:
-  """The mean over steps (`_max`: the largest) of several dispatches' metrics,
-  each a scalar or stacked [K]; of `WHERE_ANY` over the steps that have one, and
-  none where no step has. Waits for the device.
+  """Takes the mean over steps (`_max`: the largest) of several dispatches'
+  metrics, each a scalar or stacked [K]; of `WHERE_ANY` over the steps that have
+  one, and none where no step has. Waits for the device.
   """
   stacked = {
     k: np.concatenate([np.atleast_1d(np.asarray(m[k])) for m in metrics])
@@ -62,8 +66,8 @@ def to_host(metrics: list[dict]) -> dict[str, float]:
 
 
 def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
-  """One dictionary of every host's: the sum of what pools count, else the mean
-  (seconds; what all know alike).
+  """Makes one dictionary of every host's: the sum of what pools count, else the
+  mean (seconds; what all know alike).
   """
   out = {}
   for key in values[0]:
@@ -78,8 +82,8 @@ COMPARED = ('perf/step_s', 'perf/data_s', 'perf/verify_s')
 
 
 def stragglers(values: list[dict[str, float]]) -> dict[str, float]:
-  """Of seconds that every host has its own of: the largest, whose they are, and
-  how far apart they lie.
+  """Compares seconds that every host has its own of: the largest, whose they
+  are, and how far apart they lie.
   """
   out = {}
   for key in COMPARED if len(values) > 1 else ():
@@ -108,15 +112,17 @@ class Begun:
 
   @classmethod
   def of(cls, record: dict | None) -> 'Begun':
-    """What a checkpoint's record has of it."""
+    """Returns what a checkpoint's record has of it."""
     return cls(**((record or {}).get('begun') or {}))
 
   def record(self) -> dict:
-    """As JSON."""
+    """Returns the record as JSON."""
     return dataclasses.asdict(self)
 
   def and_then(self, device: list[dict], host: list[dict], k: int) -> 'Begun':
-    """With the metrics of more dispatches, of k steps each; waits for them."""
+    """Goes on with the metrics of more dispatches, of k steps each; waits for
+    them.
+    """
     # float64 holds every float32 and i32, so that means come out the same.
     more = [
       {
@@ -130,7 +136,7 @@ class Begun:
     return Begun(steps, self.device + more, self.host + over)
 
   def before(self, device: list[dict], host: list[dict]) -> tuple[list, list]:
-    """All dispatches of the interval, these the last of it."""
+    """Returns all dispatches of the interval, these the last of it."""
     if self.device and self.device[0].keys() != device[0].keys():
       logging.warning(
         'The metrics of this config are not those of the checkpoint: the line '
@@ -179,7 +185,7 @@ class Writer:
     self._others.append(board.Board(workdir / 'tensorboard', purge))
 
   def write(self, step: int, stage: str, values: dict[str, float]):
-    """One line; `values` by full name, as 'train/reward_mean'.
+    """Writes one line; `values` by full name, as 'train/reward_mean'.
 
     Raises:
       OSError: it could not be written, or not all of it.
@@ -198,17 +204,17 @@ class Writer:
         other.hyper_parameters(config, 'eval/heldout/pass@1')
 
   def text(self, step: int, name: str, text: str) -> None:
-    """A text, for those that show any."""
+    """Shows a text, where any is shown."""
     for other in self._others:
       other.text(step, name, text)
 
   def histogram(self, step: int, name: str, values: Sequence[float]) -> None:
-    """How numbers are spread, for those that show it."""
+    """Shows how numbers are spread, where that is shown."""
     for other in self._others:
       other.histogram(step, name, values)
 
   def sync(self):
-    """Until all is on disk: a checkpoint must not outlive its metrics."""
+    """Waits until all is on disk: a checkpoint must not outlive its metrics."""
     if self._lines is not None:
       self._lines.sync()
 

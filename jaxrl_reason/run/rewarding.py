@@ -119,8 +119,8 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
 
 
 def second_opinion(config: ml_collections.ConfigDict, problems: Problems):
-  """The data's own host reward as `grader` gives it, where a kernel judges and
-  this process can; else None.
+  """Returns the data's own host reward as `grader` gives it, where a kernel
+  judges and this process can; else None.
   """
   slow = resolve.POOL_ONLY & {*problems.verifiers}
   own = config.rl.path == 'fused' and not slow

@@ -22,9 +22,9 @@ class Stopping:
     self._told, self._before, self.agreed = False, {}, False
 
   def reached(self) -> bool:
-    """Whether to stop here, at a place that all processes come to; all get the
-    same answer, though only one of them may have been told. Waits for no
-    device.
+    """Tells whether to stop here, at a place that all processes come to; all
+    get the same answer, though only one of them may have been told. Waits for
+    no device.
     """
     alone = peers.active is None
     self.agreed = self._told if alone else peers.active.reached()

@@ -72,7 +72,7 @@ def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
 
 
 def is_plain(c: ml_collections.ConfigDict) -> bool:
-  """Whether a step has one round, and learns from that alone."""
+  """Tells whether a step has one round, and learns from that alone."""
   again = c.hints.room and c.hints.when == 'failed'
   return not (c.refill_rounds or c.replay.rows or again)
 
@@ -114,7 +114,9 @@ def around(c: ml_collections.ConfigDict, source) -> Callable:
 
 
 def questions(rows: dict, mesh, spares: int) -> list[Questions]:
-  """The rows of a step on the mesh, with the problems they are of, by round."""
+  """Returns the rows of a step on the mesh, with the problems they are of, by
+  round.
+  """
   columns = [rows]
   if spares:
     columns = [

@@ -146,7 +146,7 @@ def _supervised(
 
 
 def supervised_program(name: str, where=None) -> Callable:
-  """The jitted program of a supervised stage."""
+  """Returns the jitted program of a supervised stage."""
   f = {'pretrain': programs.pretrain_steps, 'sft': programs.sft_steps}[name]
   return programs.updating(f, 1, where)
 
@@ -154,7 +154,9 @@ def supervised_program(name: str, where=None) -> Callable:
 def generation(
   config: ml_collections.ConfigDict, model: Model
 ) -> tuple[Generation, Sampling]:
-  """How completions are made: what selects a program, and what does not."""
+  """Reads how completions are made: what selects a program, and what does
+  not.
+  """
   c = config.rl
   gen = Generation(
     model=model,
@@ -187,8 +189,9 @@ def prompt_encoder(
 def fused_source(
   config, learn: Learner, task_kernel: str | None, tokenizer, weights=None
 ) -> tuple[Callable, Callable, Sampling]:
-  """The source inside the graph, the encoder of examples' answers for it, and
-  its sampling settings; `weights` of rewards as `device.make` takes them.
+  """Returns the source inside the graph, the encoder of examples' answers for
+  it, and its sampling settings; `weights` of rewards as `device.make` takes
+  them.
   """
   rewards = config.rl.rewards.to_dict()
   encode, reward_fn = device.make(

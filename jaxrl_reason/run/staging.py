@@ -60,7 +60,9 @@ class Planned:
 
   @property
   def origin(self) -> str:
-    """What a checkpoint notes of the stage: other kinds of one name differ."""
+    """Returns what a checkpoint notes of the stage: other kinds of one name
+    differ.
+    """
     plain = self.name.partition('#')[0] == self.kind
     return self.name if plain else f'{self.name}:{self.kind}'
 

@@ -136,7 +136,7 @@ TRACKERS: dict[str, Callable] = {
 
 
 def names(track: str) -> list[str]:
-  """The trackers that a configuration names, separated by commas.
+  """Returns the trackers that a configuration names, separated by commas.
 
   Raises:
     ValueError: one is unknown.

@@ -207,7 +207,7 @@ def _writer(config, workdir, resume_step: int | None) -> metrics.Writer:
 
 
 def reached(workdir: epath.Path) -> int:
-  """The last step that the run before this one has told metrics of."""
+  """Returns the last step that the run before this one has told metrics of."""
   told = hosts.is_main() and metrics_file.exists(workdir)
   steps = [r['step'] for r in metrics_file.read(workdir)] if told else []
   return max(steps, default=0)

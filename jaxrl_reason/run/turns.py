@@ -8,7 +8,7 @@ from jaxrl_reason.run import hosted
 
 
 def of(config: ml_collections.ConfigDict, tokenizer, **changes) -> turns.Turns:
-  """The environment of `rl.turns`, for a tokenizer."""
+  """Returns the environment of `rl.turns`, for a tokenizer."""
   c, room = config.rl.turns, config.data.completion_len
   limits = dict(
     most=c.most,
@@ -21,7 +21,9 @@ def of(config: ml_collections.ConfigDict, tokenizer, **changes) -> turns.Turns:
 
 
 def part_names(c: ml_collections.ConfigDict) -> tuple[str, ...]:
-  """The parts of the reward of the rl section; an environment's comes last."""
+  """Returns the parts of the reward of the rl section; an environment's comes
+  last.
+  """
   return (*c.rewards, *([turns.PART] if c.turns.env else []))
 
 

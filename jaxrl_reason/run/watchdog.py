@@ -84,7 +84,7 @@ class Watchdog:
     return max(self._floor_s, self._times * statistics.median(took))
 
   def stuck(self) -> str:
-    """What to say of what is under way; '' while it may go on."""
+    """Returns what to say of what is under way; '' while it may go on."""
     under_way, now = self._under_way, time.monotonic()
     others = peers.active is not None and peers.active.compiling()
     if self._compiled.busy or others:

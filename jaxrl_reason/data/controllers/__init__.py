@@ -46,7 +46,9 @@ def _settings(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_on(data: Mapping[str, Any]) -> bool:
-  """Whether a `data` section asks for a pool: a controller, or sources."""
+  """Tells whether a `data` section asks for a pool: a controller, or
+  sources.
+  """
   return data['controller']['name'] != 'none' or bool(data['sources'])
 
 
