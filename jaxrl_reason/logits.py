@@ -108,6 +108,10 @@ def shape(
     lambda x: jnp.full(x.shape[:-1], -jnp.inf),
     jax.lax.stop_gradient(logits),
   )
+  # The compiler may compute logits once more here, rounded otherwise: those of
+  # a sum of models would then lie below their own least. What is as likely as
+  # the least to 1e-5 stays with it.
+  floor -= 1e-5 * jnp.maximum(jnp.abs(floor), 1)
   out = logits < floor[..., None]  # not of NaN, which must not be hidden
   if taken is not None:
     out &= jnp.arange(logits.shape[-1]) != taken[..., None]

@@ -1,4 +1,4 @@
-"""Several models as one: the sum of their logits."""
+"""Several models as one: the sum of their logits, in every way they are run."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from small import small_model
 
+from jaxrl_reason.base import Rows
 from jaxrl_reason.data import tokenizers
-from jaxrl_reason.models import arithmetic
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import arithmetic, logprobs
+from jaxrl_reason.rollouts import sampler
 
 WEIGHTS = (1.0, 0.7, -0.7)
 
@@ -21,7 +24,7 @@ def three():
   return made, model, {str(i): p for i, (_, _, p) in enumerate(made)}
 
 
-def test_logits_are_the_sum():
+def test_logits_are_the_sum_and_samples_are_of_it():
   made, model, params = three()
   tokens = jax.random.randint(jax.random.key(0), (2, 5), 2, 14)
   valid = jnp.arange(5) >= jnp.array([[2], [0]])
@@ -31,6 +34,21 @@ def test_logits_are_the_sum():
     for w, (_, m, p) in zip(WEIGHTS, made)
   )
   np.testing.assert_allclose(got, want, atol=1e-5)
+  settings = Sampling.make(0.8, 0, 0.9)
+  out = jax.jit(
+    lambda p: sampler.generate(
+      model, p, tokens, valid, jax.random.key(1), settings,
+      jnp.array([1, -1]), n_samples=4, max_new=40, segments=2,
+    )
+  )(params)  # fmt: skip
+  rows = Rows(
+    jnp.concatenate([jnp.repeat(tokens, 4, axis=0), out.tokens], axis=1),
+    jnp.concatenate([jnp.repeat(valid, 4, axis=0), out.valid], axis=1),
+    out.temperature,
+  )
+  logp = logprobs.score(model, params, rows, settings, start=5)[0][:, 5:]
+  gaps = jnp.abs(jnp.where(out.sampled, logp - out.logp, 0))
+  assert gaps.max() < 1e-5 and out.sampled.sum() > 50
 
 
 def test_a_model_that_nothing_is_added_to_is_itself():
