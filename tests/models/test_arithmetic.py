@@ -38,12 +38,12 @@ def test_logits_are_the_sum_and_samples_are_of_it():
   out = jax.jit(
     lambda p: sampler.generate(
       model, p, tokens, valid, jax.random.key(1), settings,
-      jnp.array([1, -1]), n_samples=4, max_new=40, segments=2,
+      jnp.array([1, -1]), n_samples=16, max_new=40, segments=2,
     )
   )(params)  # fmt: skip
   rows = Rows(
-    jnp.concatenate([jnp.repeat(tokens, 4, axis=0), out.tokens], axis=1),
-    jnp.concatenate([jnp.repeat(valid, 4, axis=0), out.valid], axis=1),
+    jnp.concatenate([jnp.repeat(tokens, 16, axis=0), out.tokens], axis=1),
+    jnp.concatenate([jnp.repeat(valid, 16, axis=0), out.valid], axis=1),
     out.temperature,
   )
   logp = logprobs.score(model, params, rows, settings, start=5)[0][:, 5:]
