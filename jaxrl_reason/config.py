@@ -67,7 +67,9 @@ def _replaced(old: Section, values: Mapping) -> Section:
   """A section made of the values given, which may be some of the old keys."""
   new = Section(old)
   new.lock()
-  new.update(values)
+  # As plain values: empty slots of one config cannot be those of another.
+  plain = values.to_dict() if hasattr(values, 'to_dict') else values
+  new.update(plain)
   return new
 
 
