@@ -208,10 +208,11 @@ def test_layers_that_predict_further_tokens_are_given_back(tmp_path):
   theirs = H.make('glm4_moe').bfloat16()
   theirs.save_pretrained(tmp_path / 'in')
   tensors = tensors_of(tmp_path / 'in')
-  bias = next(n for n in tensors if n.endswith('e_score_correction_bias'))
-  third = np.full(tensors[bias].shape, 1 / 3, np.float32)
+  # In float32, as published.
+  third = np.full(6, 1 / 3, np.float32)
+  biases = {n: third for n in tensors if n.endswith('e_score_correction_bias')}
   more = {'model.layers.3.eh_proj.weight': tensors['model.norm.weight'] * 2}
-  rewrite(tmp_path / 'in', tensors | more | {bias: third})
+  rewrite(tmp_path / 'in', tensors | more | biases)
   conversion.convert(tmp_path / 'in', tmp_path / 'out')
   assert_same_folders(tmp_path / 'in', tmp_path / 'out')
   rewrite(tmp_path / 'in', tensors | {'model.layers.2.extra': third})
@@ -222,7 +223,8 @@ def test_layers_that_predict_further_tokens_are_given_back(tmp_path):
 def test_a_stack_is_numbered_by_its_layers():
   h = dict(
     model_type='glm4_moe', vocab_size=8, hidden_size=8, intermediate_size=8,
-    num_hidden_layers=4, num_attention_heads=8, first_k_dense_replace=3,
+    num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=2,
+    first_k_dense_replace=3,
   )  # fmt: skip
   c = families.from_hf(h)
   plan = hf.plan(weights.specs(c), families.tensors_of(h), c.stacks)
