@@ -64,9 +64,11 @@ def options(a):
   """
   from jaxrl_reason.data import chat
   from jaxrl_reason.evals import session
+  from jaxrl_reason.rollouts import forcing
   from jaxrl_reason.run import ranges
 
   ranges.check(vars(a), ranges.EVALUATE, '--')
+  forcing.refuse_alone(a.least, a.wait, a.most, a.final)
   for name in ('model', 'suite', 'prompt', 'temperature', 'mesh'):
     if not getattr(a, name):
       raise ValueError(f'--{name} is empty')

@@ -343,6 +343,7 @@ def run(a: argparse.Namespace) -> str:
   if (a.file is None) != (a.out is None):
     raise ValueError('--file and --out go together')
   ranges.check(vars(a), ARGUMENTS, '--')
+  forcing.refuse_alone(*(getattr(a, name) for name in FORCED))
   if a.prompt is None and not pathlib.Path(a.file).is_file():
     raise ValueError(f'--file={a.file} does not exist')
   g = load(

@@ -68,12 +68,12 @@ class Cell:
       files.write_whole(noted, json.dumps(self.settings, indent=1))
     before = reading.json_object(noted)
     now = json.loads(json.dumps(self.settings))
-    other = [k for k in now if before.get(k) != now[k]]
+    other = [k for k in before | now if before.get(k) != now.get(k)]
     if other:
       key = other[0]
       return (
         f'{self.path} was begun with {key}={before.get(key)!r}, not '
-        f'{now[key]!r}; name another --out, or remove it'
+        f'{now.get(key)!r}; name another --out, or remove it'
       )
     try:
       done = len(self.rows())

@@ -8,7 +8,7 @@ and `generate`: forced tokens are part of the completion, with log-probability
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,7 @@ class Forcing:
   final: tuple[int, ...] = ()
 
   def __post_init__(self):
-    if bool(self.least) != bool(self.wait) or bool(self.most) != bool(
-      self.final
-    ):
-      raise ValueError(
-        'budget forcing: a least number of tokens and words to wait by go '
-        'together, and so do a most and final words'
-      )
+    refuse_alone(self.least, self.wait, self.most, self.final)
 
   def begin(self, n: int) -> jax.Array:
     """Gives what rows [n] are to be forced to next: nothing."""
@@ -96,6 +90,19 @@ def make(
   forcing = Forcing(least, wait_ids, most, final_ids)
   refuse_too_long(forcing, max_new)
   return forcing
+
+
+def refuse_alone(least: int, wait: Sized, most: int, final: Sized) -> None:
+  """Refuses a number of tokens without its words, or words without it.
+
+  Raises:
+    ValueError: says which go together.
+  """
+  if bool(least) != bool(wait) or bool(most) != bool(final):
+    raise ValueError(
+      'budget forcing: a least number of tokens and words to wait by go '
+      'together, and so do a most and final words'
+    )
 
 
 def refuse_too_long(forcing: Forcing, max_new: int) -> None:

@@ -149,7 +149,7 @@ def test_a_budget_is_forced_by_name(folder):
   assert all(row['length'] > 4 for row in rows)
   long = [r['completion'] for r in rows if r['length'] > 6]
   assert long and all('2' in text for text in long)
-  with pytest.raises(ValueError, match='other settings'):
+  with pytest.raises(ValueError, match='was begun with least=4, not None'):
     run(*flags(folder, 'forced', model, '--k=4'))
   for more in ('--least=4', '--most=6'):
     with pytest.raises(ValueError, match='go together'):

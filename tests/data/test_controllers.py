@@ -226,7 +226,7 @@ def simulated(c, live, length, steps=400, batch=64):
   so many tokens, after some steps.
   """
   n = len(live)
-  source = np.arange(300) % n
+  source = np.arange(300) * n // 300  # one after another, as in a pool
   s = stats(300, source=source, arms=c.steering.start(), own=c.problems.start())
   rng, used_rows, used_tokens = np.random.default_rng(2), [0] * n, [0] * n
 

@@ -174,7 +174,10 @@ def test_layers_of_different_tables_and_windows():
     ({'rope_theta': None}, 'rope_theta is None'),
     ({'model_type': 'llamb'}, "'llamb' is unknown"),
     ({'model_type': 'gpt2'}, "'gpt2' .* norms with a mean"),
-    ({'model_type': 'deepseek_v3'}, 'latent attention is not there$'),
+    (
+      {'model_type': 'deepseek_v2'},
+      'latent attention is there for deepseek_v3',
+    ),
     ({'model_type': 'qwen3_next'}, 'recurrent layers'),
     ({'layer_types': ['full_attention', 'chunked']}, r"\[1\]='chunked'"),
     ({'layer_types': ['full_attention']}, 'layer_types has 1 entries'),
