@@ -38,7 +38,6 @@ def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
   lists = {
     k: tuple(v) if isinstance(v, list) else v for k, v in run['model'].items()
   }
-  lists.pop('rope_scale', None)  # of a model_dir, which there was none
   unknown = lists.keys() - {f.name for f in dataclasses.fields(Config)}
   if unknown:
     raise ValueError(

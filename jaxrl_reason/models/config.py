@@ -82,6 +82,7 @@ class Config:
   kv_heads: int
   head_dim: int
   rope_theta: float = 10_000.0  # unless `ropes` says more
+  rope_scale: float = 1.0  # of a folder's table (`published.ropes.stretched`)
   norm_eps: float = 1e-6
   qk_norm: bool = False
   bias: bool = False  # on q, k, v, as in Qwen2

@@ -126,15 +126,14 @@ def architecture(c, n_tokens: int, folder) -> transformer.Config:
   came from a folder, else of a `model` section.
   """
   c = c.to_dict() | {'remat': 'none'}
-  scale = c.pop('rope_scale')
   if not folder:
     # A multiple of 8, so that a tensor axis divides it; ids past the
     # tokenizer's decode to nothing.
     vocab = -(-n_tokens // 8) * 8
-    if scale != 1:
+    if c['rope_scale'] != 1:
       raise ValueError(
-        f'model.rope_scale={scale:g} stretches the rotary table of model_dir, '
-        'which is empty: set model.rope_theta instead'
+        f'model.rope_scale={c["rope_scale"]:g} stretches the rotary table of '
+        'model_dir, which is empty: set model.rope_theta instead'
       )
     return transformer.Config(vocab=vocab, **c)
   shape = families.from_hf(

@@ -73,7 +73,7 @@ def test_a_run_becomes_a_folder(params, tmp_path):
   """Its parameters, of the newest checkpoint, without the optimizer's."""
   config = config_lib.default()
   c = small_config(**CHANGES)
-  fields = {k: getattr(c, k) for k in config.model if hasattr(c, k)}
+  fields = {k: getattr(c, k) for k in config.model}
   config.model.update(fields)
   (tmp_path / 'run').mkdir()
   (tmp_path / 'run' / 'config.json').write_text(config.to_json_best_effort())
@@ -137,7 +137,7 @@ def run_of(workdir, params, changes=(), h=None):
   """A workdir with a checkpoint of these parameters."""
   config = config_lib.default()
   c = small_config(**CHANGES)
-  config.model.update({k: getattr(c, k) for k in config.model if hasattr(c, k)})
+  config.model.update({k: getattr(c, k) for k in config.model})
   config.update_from_flattened_dict(dict(changes))
   workdir.mkdir()
   (workdir / 'config.json').write_text(config.to_json_best_effort())

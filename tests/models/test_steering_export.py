@@ -29,7 +29,7 @@ def run_of(folder, shape: dict):
   c, base, params = small_model(**SHAPE, **shape)
   params |= {steering.KEY: VECTORS}
   config = config_lib.default()
-  config.model.update({k: getattr(c, k) for k in config.model if hasattr(c, k)})
+  config.model.update({k: getattr(c, k) for k in config.model})
   (folder / 'hf').mkdir(parents=True)
   hf_folders.byte_level(folder / 'hf')
   (folder / 'config.json').write_text(config.to_json_best_effort())
