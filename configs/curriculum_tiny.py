@@ -18,10 +18,11 @@ Seed 0, sampled pass@1 of 64 held-out problems x 4 of each length:
   after sft    0.070 0.105 0.133 0.137 0.098
   after rl     0.016 0.117 0.172 0.238 0.102   (chance is 0.14)
 
-81 s (1.4 min) on two CPU cores shared with other work, 46 of them compiling. The ladder
-stays on its first rung: on the chains it asks for the reward rises from 0.28 to
-0.68, all of it known by heart, as a chain of one operation is a fact of the
-table and a held-out one was never seen. It shows the mechanism, and no gain.
+81 s (1.4 min) on two CPU cores shared with other work, 46 of them compiling.
+The ladder stays on its first rung: on the chains it asks for the reward rises
+from 0.28 to 0.68, all of it known by heart, as a chain of one operation is a
+fact of the table and a held-out one was never seen. It shows the mechanism, and
+no gain.
 
 Tried, seed 0: chains of 2 to 6, a wider model (128), a pool of 8192, a warm
 start on chains of two and three to a loss of 0.12 (chains of 3: 0.90). The

@@ -19,10 +19,11 @@ Seed 0, sampled pass@1 of 64 held-out problems x 4 of each source:
   after sft  0.137   0.078
   after rl   0.121   0.164
 
-89 s (1.5 min) on two CPU cores shared with other work, 38 of them compiling. Four of five
-rows generated were countdown's (0.80 after 10 steps, 0.82 at the end), for the
-three of four that are learnt from. The chains stay at chance (0.14), from where
-rl does not move them in 60 steps: their warm start is too short.
+89 s (1.5 min) on two CPU cores shared with other work, 38 of them compiling.
+Four of five rows generated were countdown's (0.80 after 10 steps, 0.82 at the
+end), for the three of four that are learnt from. The chains stay at chance
+(0.14), from where rl does not move them in 60 steps: their warm start is too
+short.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """

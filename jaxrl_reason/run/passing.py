@@ -64,7 +64,7 @@ class Passing:
       if record['stage'] == number and record['finished']:
         like = layout.template.params
         where = f'{self.workdir}@{step}'
-        return other_run.read(where, like, layout.shardings.params)
+        return other_run.read(where, like, like, layout.shardings.params)
     raise ValueError(
       f'named.{self.planned[self.index].name}.weights={name!r}: '
       f'{self.workdir}/checkpoints has no end of that stage any more'
