@@ -40,9 +40,9 @@ def commands(path) -> list[str]:
     text = ast.get_docstring(ast.parse(text))
     found = [line.strip() for line in joined(text)]
   else:
-    blocks = re.findall(r'^```(?:\w*)\n(.*?)^```', text, re.M | re.S)
+    blocks = re.findall(r'^ *```(?:\w*)\n(.*?)^ *```', text, re.M | re.S)
     found = [line for block in blocks for line in joined(block)]
-    rest = re.sub(r'^```.*?^```', '', text, flags=re.M | re.S)
+    rest = re.sub(r'^ *```.*?^ *```', '', text, flags=re.M | re.S)
     said = re.findall(r'`([^`]+)`', rest.replace('\n', ' '))
     found += [s for s in said if not ROOM.match(s)]
   shown = [line.strip().removeprefix('$ ') for line in found]
@@ -280,7 +280,7 @@ def test_a_wrong_block_is_found(code):
 
 def test_links_between_pages_lead_somewhere():
   for path in PAGES:
-    text = re.sub(r'^```.*?^```', '', path.read_text(), flags=re.M | re.S)
+    text = re.sub(r'^ *```.*?^ *```', '', path.read_text(), flags=re.M | re.S)
     for link, anchor in re.findall(r'\]\(([^)#\s]*)(#[^)\s]*)?\)', text):
       if '://' in link:
         continue
