@@ -1,10 +1,10 @@
 """Environments for tests of runs: one that misbehaves, one that keeps count."""
 
+import hashlib
 import os
 import signal
 import subprocess
 import time
-import zlib
 
 WAYS = 'hang fork leave flood binary crash raise exit big ask'.split()
 
@@ -12,7 +12,8 @@ WAYS = 'hang fork leave flood binary crash raise exit big ask'.split()
 def step(text, example, state):
   """Misbehaves by what was said, and not at all when that is even."""
   turn = state or 0
-  number = zlib.crc32(f'{text}/{example["prompt"]}/{turn}'.encode())
+  said = f'{text}/{example["prompt"]}/{turn}'.encode()
+  number = int.from_bytes(hashlib.sha256(said).digest()[:4])
   way = WAYS[number // 2 % len(WAYS)] if number % 2 else 'ask'
   if way == 'hang':
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
