@@ -10,14 +10,29 @@ import subprocess
 import sys
 import time
 
+import jax
 import numpy as np
 import pytest
 from test_turn_runs import lines, recipe
 
+from jaxrl_reason import sharding
 from jaxrl_reason.run import config_checks, train
 
 HOSTILE = pathlib.Path(__file__).parents[1] / 'hostile_env.py'
 NOWHERE = {'tool': 'search', 'args': {'folder': '/none'}}
+
+
+@pytest.fixture(autouse=True, scope='module')
+def one_device():
+  """Runs that start many programs beside one another: eight devices on two
+  cores may wait for each other longer than XLA does, which then aborts.
+  """
+  make = sharding.make_mesh
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(
+      sharding, 'make_mesh', lambda shape: make(shape, jax.devices()[:1])
+    )
+    yield
 
 
 def hosted(**turns):
