@@ -57,6 +57,20 @@ def matmul_peak(repeats: int) -> float:
   return 2 * 2048**3 / timed(product(), repeats)[0]
 
 
+def shape(layers: int, width: int, **model) -> transformer.Config:
+  """The comparison's model: four heads, nothing shared among them."""
+  return transformer.Config(
+    vocab=V,
+    layers=layers,
+    width=width,
+    mlp=4 * width,
+    heads=4,
+    kv_heads=4,
+    head_dim=width // 4,
+    **model,
+  )
+
+
 def problem(
   layers: int,
   width: int,
@@ -70,16 +84,7 @@ def problem(
   **model,
 ):
   """(learner, generation, state, prompts) of the comparison's shapes."""
-  config = transformer.Config(
-    vocab=V,
-    layers=layers,
-    width=width,
-    mlp=4 * width,
-    heads=4,
-    kv_heads=4,
-    head_dim=width // 4,
-    **model,
-  )
+  config = shape(layers, width, **model)
   gen = fused.Generation(
     transformer.build(config), samples, new, slots, segments
   )

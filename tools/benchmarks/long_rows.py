@@ -39,16 +39,7 @@ def arguments() -> argparse.Namespace:
 
 def compiled(a: argparse.Namespace, length: int, kind: str):
   """(() -> metrics, MiB of temporaries, the model's FLOPs) of an update."""
-  config = transformer.Config(
-    vocab=grpo_step.V,
-    layers=a.layers,
-    width=a.width,
-    mlp=4 * a.width,
-    heads=4,
-    kv_heads=4,
-    head_dim=a.width // 4,
-    attention=kind,
-  )
+  config = grpo_step.shape(a.layers, a.width, attention=kind)
   rows, prompt = a.tokens // length, length // 4
   gen = fused.Generation(transformer.build(config), GROUP, length - prompt)
   learner, _, state, _ = grpo_step.problem_of(

@@ -82,16 +82,7 @@ def make_batch(n: int, t: int, prompt: int, group: int) -> Batch:
 def compiled(a: argparse.Namespace, share: float, group: int) -> list:
   """The two updates, () -> metrics, and the FLOPs of each."""
   prompt = round(share * a.tokens)
-  config = transformer.Config(
-    vocab=grpo_step.V,
-    layers=a.layers,
-    width=a.width,
-    mlp=4 * a.width,
-    heads=4,
-    kv_heads=4,
-    head_dim=a.width // 4,
-    scan=False,
-  )
+  config = grpo_step.shape(a.layers, a.width, scan=False)
   model = transformer.build(config)
   gen = fused.Generation(model, group, a.tokens - prompt)
   learner, _, state, _ = grpo_step.problem_of(
