@@ -178,7 +178,7 @@ def made(args, out: pathlib.Path, name: str, seed: int) -> Run:
       return known
   warm, (settings, changes) = out / f'warm-{seed}', CONTROLLERS[name]
   c = recipe(args.recipe, seed, given)
-  c.stages = ('sft',)
+  c.stages, c.eval.every = ('sft',), c.sft.steps
   train.run(c, warm)
   c = controlled(recipe(args.recipe, seed, given), settings, args.steps)
   c.stages, c.init_from = ('rl',), str(warm)
