@@ -171,7 +171,7 @@ def host_source(
   reads_greedy = 'greedy_reward' in learn.needs
 
   def play(params, prompts, examples, root, step, sampling, stop, ids, version):
-    noise, _ = fused.step_keys(root, step)
+    noise = fused.key_of(root, step, 'sampling')
     asked = prompts.tokens, prompts.valid, examples
     return player(params, *asked, noise, sampling, stop, ids, version)
 

@@ -167,7 +167,7 @@ def generation(
     segments=c.cache_segments,
     routes=c.replay_routes,
   )
-  return gen, Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
+  return gen, Sampling.fixed(c.temperature, c.top_k, c.top_p, c.min_p)
 
 
 def prompt_encoder(

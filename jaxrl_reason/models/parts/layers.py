@@ -4,6 +4,7 @@ Softmax and norms are computed in float32 whatever the compute dtype, since
 their errors reach every log-probability; matrix products accumulate in float32.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -16,6 +17,8 @@ from jaxrl_reason.models.parts import grouped as grouped_lib
 # Finite, so that a row with nothing to attend to (padding) gives uniform
 # weights and not NaN; exp of it underflows to exactly 0.
 MASKED = -1e30
+
+einsum32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
