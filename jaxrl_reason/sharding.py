@@ -319,6 +319,8 @@ def rows_of_all(mesh: Mesh, n_mine: int) -> int:
 def to_global(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
   """Makes global arrays, rows sharded, of this process's rows (`my_rows`)."""
   sharding = row_sharding(mesh, axis)
+  if jax.process_count() == 1:
+    return jax.device_put(tree, sharding)
 
   def leaf(x):
     x = np.asarray(x)

@@ -302,8 +302,9 @@ def _host(
   )
 
   def to_device(tree):
-    own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
-    return sharding.to_global(own, mesh)
+    if jax.process_count() > 1:
+      tree = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
+    return sharding.to_global(tree, mesh)
 
   plain = sources.is_plain(c)
   if plain:

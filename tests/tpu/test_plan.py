@@ -121,16 +121,23 @@ def test_qwen3_8b_on_64_chips(tmp_path):
   check(facts, rows=32, columns=4096, vocab=151_936)
 
 
-def test_qwen3_1p7b_on_16_chips(tmp_path):
-  facts = planned(
-    tmp_path,
-    GSM8K,
-    'v5e:4x4',
-    '--only=generate,update',
-    '--config.mesh=(1,16,1)',
-    '--config.rl.parts=2',
-    '--config.model.remat=full',
-  )
+ON_16 = (
+  '--config.mesh=(1,16,1)',
+  '--config.rl.parts=2',
+  '--config.model.remat=full',
+)
+
+
+@pytest.mark.parametrize(
+  'flags',
+  [
+    ('--only=generate', '--by_depth'),  # three depths, of 28 layers walked
+    ('--only=update',),  # one layer is, however many there are
+    pytest.param(('--only=generate,update',), marks=pytest.mark.slow),
+  ],
+)
+def test_qwen3_1p7b_on_16_chips(tmp_path, flags):
+  facts = planned(tmp_path, GSM8K, 'v5e:4x4', *flags, *ON_16)
   check(facts, rows=16, columns=1024, vocab=151_936)
 
 
