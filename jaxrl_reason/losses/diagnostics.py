@@ -51,11 +51,8 @@ def moments(
   """
   w = keep(mask, stop(w))
   # Squares of e^40 summed over a batch overflow float32: e^20 at most here.
-  sums = {
-    f'{prefix}_mean': w,
-    f'{prefix}_sq_mean': jnp.square(jnp.minimum(w, 4.8e8)),
-  }
-  out = shares(mask, denominators, **sums)
+  sums = {'_mean': w, '_sq_mean': jnp.square(jnp.minimum(w, 4.8e8))}
+  out = shares(mask, denominators, **{prefix + k: x for k, x in sums.items()})
   return {**out, f'{prefix}_max': w.max(initial=0.0)}
 
 

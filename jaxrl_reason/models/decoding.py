@@ -192,9 +192,8 @@ def prefill(
   if routes is not None:
     unknown = jnp.full((rows, *routes.shape[2:]), moe.UNKNOWN, routes.dtype)
     routes = routes, sharding.rows(unknown)
-  windows = c.layer_windows
   prompt, own = [], []
-  for i, window in enumerate(windows):
+  for i, window in enumerate(c.layer_windows):
     # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
     stack, at = c.stack_of_layer[i]
     whole = (sharding.gathered(x[at], axis=2) for x in kv[stack])
@@ -208,7 +207,7 @@ def prefill(
     own=tuple(own),
     prompt_mask=valid,
     room=length + max_new,
-    windows=windows,
+    windows=c.layer_windows,
     routes=routes,
   )
 

@@ -264,14 +264,13 @@ def nodes(there: jax.Array, n_samples: int) -> jax.Array:
 def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
   """What the slots have written: one turn, no token shared."""
   drawn = slots.out['tokens'] != NONE
-  tokens = jnp.where(drawn, slots.out['tokens'], 0)
   routes = None
   if 'routes' in slots.out:
     prompt, own = draw.model.sampled_routes(slots.cache)[0], slots.out['routes']
     repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
     routes = jnp.concatenate([repeated, own], axis=1)
   return Rollout(
-    tokens=tokens,
+    tokens=jnp.where(drawn, slots.out['tokens'], 0),
     sampled=drawn,
     length=drawn.sum(axis=1),
     logp=slots.out['logp'],

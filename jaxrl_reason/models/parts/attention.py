@@ -72,8 +72,7 @@ def _seen(
   Args:
     ordered: bool [Q,S], the keys that do not come after a query.
   """
-  same = queries.segments[:, :, None] == keys.segments[:, None, :]
-  seen = same & ordered
+  seen = ordered & (queries.segments[:, :, None] == keys.segments[:, None, :])
   if not any(windows):
     return lambda which: seen
   distance = queries.positions[:, :, None] - keys.positions[:, None, :]
@@ -308,6 +307,8 @@ KERNELS = {
   'splash': _splash,
   'cudnn': _cudnn,
 }
+FAST = {'cpu': 'blocked', 'gpu': 'cudnn', 'tpu': 'splash'}  # by platform
+OF_WHOLE_ROWS = 'blocked', 'cudnn'  # which no mesh may split
 
 
 def check(kind: str, c: Any) -> None:
@@ -345,19 +346,17 @@ def resolve(c: Any) -> str:
       them.
   """
   split = sharding.n_context_shards() > 1
-  if c.attention in ('cudnn', 'blocked') and split:
+  if c.attention in OF_WHOLE_ROWS and split:
     raise ValueError(
       f'model.attention={c.attention!r} computes whole rows, and config.mesh '
       'splits them over a context axis: choose auto, einsum or xla'
     )
   if c.attention != 'auto':
     return c.attention
-  platform = sharding.platform()
-  if platform == 'tpu':
-    return 'splash'
-  if platform == 'gpu' and not split and _fits_cudnn(c):
-    return 'cudnn'
-  return 'blocked' if platform == 'cpu' and not split else 'einsum'
+  fast = FAST.get(sharding.platform(), 'einsum')
+  if fast == 'cudnn' and not _fits_cudnn(c) or fast in OF_WHOLE_ROWS and split:
+    return 'einsum'
+  return fast
 
 
 def between(

@@ -100,8 +100,7 @@ def _flat(x: jax.Array) -> jax.Array:
   """[...,D] as the rows [M,D] of a matrix; as it is where a mesh splits the
   tokens of a row, because rows of several split lines are none of one line.
   """
-  split = sharding.n_context_shards() > 1
-  return x if split else x.reshape(-1, x.shape[-1])
+  return x if sharding.n_context_shards() > 1 else x.reshape(-1, x.shape[-1])
 
 
 def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
