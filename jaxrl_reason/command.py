@@ -6,7 +6,9 @@ import argparse
 import pathlib
 import re
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -19,6 +21,7 @@ from ml_collections import config_flags
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 RETURN = 'return what config.default() gave'
 STAGES = '--config.stages'
+ended = threading.Event()  # the last line was said
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
 
 
@@ -232,7 +235,12 @@ def _plain(error: BaseException) -> str:
 
 
 def fail(error: BaseException | str):
-  print(f'error: {error}', file=sys.stderr)
+  """Ends the process in one line, its last: warnings of what is left behind,
+  as coroutines that a failed save made and never began, do not follow it.
+  """
+  print(f'error: {error}', file=sys.stderr, flush=True)
+  ended.set()
+  warnings.simplefilter('ignore')
   sys.exit(1)
 
 

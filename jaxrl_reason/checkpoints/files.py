@@ -53,6 +53,27 @@ def explained(path):
     ) from e
 
 
+@contextlib.contextmanager
+def explained_below(folder: epath.PathLike):
+  """Says what a file system refuses of a folder's files, where whoever asked
+  has not said it: its own errors have a number, those of ours a remedy.
+  """
+  try:
+    yield
+  except OSError as e:
+    path = os.fsdecode(e.filename) if _named(e.filename) else ''
+    if e.errno is None or not path.startswith(str(absolute(folder))):
+      raise
+    raise OSError(
+      f'{path} could not be used: {e.strerror}. Mend the file system and start '
+      'the same command again to go on from the last checkpoint'
+    ) from e
+
+
+def _named(filename) -> bool:
+  return isinstance(filename, (str, bytes))
+
+
 def write_whole(path: epath.Path, text: str) -> None:
   """Replaces a text file at once; an object store does so by itself."""
   path = epath.Path(path)
@@ -99,9 +120,15 @@ def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
 
 def refusal(e: BaseException | None) -> str | None:
   """Returns what a file system refused, if that is what an error is about."""
+  told = None
   while e is not None:
-    if isinstance(e, OSError) or OF_FILES.search(str(e)):
+    named = getattr(e, 'errno', None) is not None or OF_FILES.search(str(e))
+    if named or (told is None and isinstance(e, OSError)):
       full = re.search('No space left|Disk quota', str(e))
-      return 'no space left' if full else str(e)[:300].partition('\n')[0]
+      told = 'no space left' if full else str(e)[:300].partition('\n')[0]
+    if named:
+      break
+    # Orbax waits with a limit, and takes ETIMEDOUT for its own: what it says
+    # then has no number, and hides the call that failed.
     e = e.__cause__ or e.__context__
-  return None
+  return told and told.rstrip('.')

@@ -101,6 +101,11 @@ class Checkpoints:
     options = ocp.CheckpointManagerOptions(
       preservation_policy=self._kept,
       enable_async_checkpointing=True,
+      # Else, where a folder cannot be made, the threads that would write in it
+      # wait ten minutes for it, and the process for them.
+      async_options=ocp.options.AsyncOptions(
+        create_directories_asynchronously=False
+      ),
       create=True,
       # Else orbax reads a file of its own of each, which may be damaged.
       lightweight_initialize=True,

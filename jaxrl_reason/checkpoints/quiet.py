@@ -9,6 +9,8 @@ import threading
 
 from absl import logging
 
+from jaxrl_reason import command
+
 explained_once = threading.Event()
 
 
@@ -20,21 +22,31 @@ def _without_trace(record) -> bool:
   if not re.search('orbax|asyncio', record.pathname):
     return True
   record.exc_info = None
-  return not explained_once.is_set()
+  return not (explained_once.is_set() or command.ended.is_set())
 
 
 for _logger in (logging.get_absl_logger(), stdlib_logging.getLogger('asyncio')):
   _logger.addFilter(_without_trace)
-_told = sys.unraisablehook
 
 
-def _unless_too_late(unraisable) -> None:
+# Values by default, for at the interpreter's end a module's names are gone.
+def _unless_too_late(
+  unraisable, ended=command.ended.is_set, told=sys.unraisablehook
+) -> None:
   """Says nothing of a write that ends after the save it belonged to failed:
   tensorstore tells an event loop that is gone, and Python prints a trace of it.
   The failure itself is raised in the main thread.
   """
-  if str(unraisable.exc_value) != 'Event loop is closed':
-    _told(unraisable)
+  if not ended() and str(unraisable.exc_value) != 'Event loop is closed':
+    told(unraisable)
+
+
+def _unless_ended(
+  args, ended=command.ended.is_set, told=threading.excepthook
+) -> None:
+  if not ended():
+    told(args)
 
 
 sys.unraisablehook = _unless_too_late
+threading.excepthook = _unless_ended

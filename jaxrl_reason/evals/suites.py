@@ -141,7 +141,10 @@ def _task(name: str, options: dict[str, str]) -> Suite:
   changes = {k: v for k, v in settings.items() if k not in knobs} | knobs
   source = pipeline.TaskSource(name, seed, split, changes, {})
   train = dataclasses.replace(source, split='train')
-  return Suite(f'{TASK}{name}/{split}', _first(source, n), task.reward, train)
+  # With its knobs: the same task twice, with others, is two suites.
+  known = urllib.parse.urlencode(sorted(options.items()), safe='+-*/,[]')
+  called = f'{TASK}{name}/{split}' + (f'?{known}' if known else '')
+  return Suite(called, _first(source, n), task.reward, train)
 
 
 def data_of(run: ml_collections.ConfigDict) -> ml_collections.ConfigDict:

@@ -31,8 +31,7 @@ def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
 def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
   """Computes logits [..., V], float32: log-probabilities are built on them."""
   head = params['embed'].T if c.tied else params['head']
-  head = head.astype(hidden.dtype)
-  logits = layers.einsum32('...d,dv->...v', hidden, head)
+  logits = layers.wide(hidden, head.astype(hidden.dtype))
   if c.logit_divisor != 1:
     logits = logits / c.logit_divisor
   return layers.soft_cap(logits, c.logit_cap)

@@ -59,7 +59,7 @@ def run(
     The last state; None when a signal ended the run early (it is saved).
   """
   # From here on a signal ends the run well, however early it comes.
-  with signals.Stopping() as stopping:
+  with signals.Stopping() as stopping, files.explained_below(workdir):
     with workdirs.opened(config, workdir, fresh=fresh) as workdir:
       with logs.kept(workdir):
         return _run(config, workdir, stopping)

@@ -31,6 +31,7 @@ from jaxrl_reason.tasks import (
   sorting,
   string_functions,
   sudoku4,
+  word_problems,
 )
 from jaxrl_reason.tasks.base import Example, Task
 
@@ -48,6 +49,7 @@ TASKS: dict[str, Task] = {
     sorting,
     string_functions,
     sudoku4,
+    word_problems,
   )
 }
 # Problems that are played: an environment is their verifier (`games`).

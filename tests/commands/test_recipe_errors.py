@@ -117,3 +117,43 @@ def test_other_arguments_stay_as_they_are():
   before = set(flags.FLAGS)
   assert command._quoted(given) == given
   assert set(flags.FLAGS) == before
+
+
+LATE = """
+import asyncio, threading, time
+from jaxrl_reason import command
+from jaxrl_reason.checkpoints import quiet
+
+class Bad:
+  def __del__(self):
+    raise RuntimeError('late')
+
+def later():
+  time.sleep(0.2)
+  raise RuntimeError('late')
+
+async def never():
+  pass
+
+async def half():
+  made = [never() for _ in range(3)]  # gone with the error's frames
+  raise ValueError('the disk is full: make room')
+
+kept = Bad()
+circle = [never()]
+circle.append(circle)
+threading.Thread(target=later).start()
+try:
+  asyncio.run(half())
+except ValueError as e:
+  command.fail(e)
+"""
+
+
+def test_the_line_of_what_to_do_is_the_last():
+  """Whatever ends after it: coroutines, threads, objects of modules."""
+  done = subprocess.run(
+    [sys.executable, '-c', LATE], cwd=ROOT, capture_output=True, text=True
+  )
+  assert done.returncode == 1
+  assert done.stderr == 'error: the disk is full: make room\n'

@@ -1,6 +1,7 @@
 """The transformer against itself in another form, and against NumPy."""
 
 import dataclasses
+import re
 
 import jax
 import jax.numpy as jnp
@@ -162,6 +163,27 @@ def test_bf16_computes_in_bf16_and_stays_close(tiny):
   assert out.dtype == jnp.float32
   want = logits(model, params, *rows())
   assert float(jnp.abs(out - want).max()) < 0.1 * float(jnp.abs(want).max())
+
+
+def test_gradients_of_logits_are_multiplied_in_the_compute_dtype():
+  """Close to float32's, and no product of the compiled step takes float32."""
+  keys = jax.random.split(jax.random.key(0), 3)
+  x = jax.random.normal(keys[0], (3, 5, 16))
+  w = jax.random.normal(keys[1], (16, 40)) / 4
+  pull = jax.random.normal(keys[2], (3, 5, 40))
+
+  def loss(dtype):
+    return lambda x, w: jnp.sum(
+      pull * jax.nn.log_softmax(layers.wide(x.astype(dtype), w.astype(dtype)))
+    )
+
+  exact = jax.grad(loss('float32'), (0, 1))(x, w)
+  half = jax.grad(loss('bfloat16'), (0, 1))(x, w)
+  for a, b in zip(exact, half):
+    assert np.linalg.norm(a - b) < 0.02 * np.linalg.norm(a)
+  jaxpr = str(jax.make_jaxpr(jax.grad(loss('bfloat16'), (0, 1)))(x, w))
+  products = re.findall(r'(\w+)\[[\d,]*\] = dot_general\[', jaxpr)
+  assert sorted(products) == ['bf16', 'bf16', 'f32']
 
 
 def test_flops_formula_counts_every_matrix(tiny):

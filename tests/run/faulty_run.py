@@ -2,8 +2,9 @@
 
 Reads jobs from stdin, a JSON object a line: {workdir, n, what, args, log}. At
 the n-th time that Python opens, lists, renames, makes or removes something in
-the workdir (in whatever thread, orbax's included), the process gets the signal
-`what`, or that call fails with the error `what`; n=0: never. With `hang`, what
+the workdir (in whatever thread, orbax's included) whose path has `of` in it,
+the process gets the signal `what`, or that call fails with the error `what`;
+n=0: never. With `hang`, what
 begins after that step never ends, as a stuck collective does not: a dispatch,
 an evaluation or a save, as `where` says. Each job is
 a process of its own, forked after the imports, which take longer than a run.
@@ -18,6 +19,7 @@ import sys
 import threading
 import time
 
+LIMIT_S = 300  # of a run of some seconds: one that hangs is ended by a signal
 EVENTS = (
   'open os.rename os.mkdir os.remove os.rmdir os.listdir os.scandir '
   'os.truncate os.link'.split()
@@ -27,14 +29,15 @@ EVENTS = (
 class Fault:
   """Counts what is asked of a folder; at the n-th time, something happens."""
 
-  def __init__(self, workdir: str, n: int, what: str):
-    self._workdir, self._n, self._what = workdir, n, what
+  def __init__(self, workdir: str, n: int, what: str, of: str):
+    self._workdir, self._n, self._what, self._of = workdir, n, what, of
     self.count, self._lock = 0, threading.Lock()
 
   def __call__(self, event: str, args: tuple) -> None:
     if event not in EVENTS or not args or not isinstance(args[0], (str, bytes)):
       return
-    if not os.fsdecode(args[0]).startswith(self._workdir):
+    path = os.fsdecode(args[0])
+    if not path.startswith(self._workdir) or self._of not in path:
       return
     with self._lock:
       self.count += 1
@@ -77,9 +80,10 @@ def run(job: dict) -> None:
   os.dup2(out, 1)
   os.dup2(out, 2)
   files.WAITS_S = (0.01, 0.02)
+  signal.alarm(LIMIT_S)
   if job['hang']:
     hang_after(job['hang'], job['where'])
-  fault = Fault(job['workdir'], job['n'], job['what'])
+  fault = Fault(job['workdir'], job['n'], job['what'], job['of'])
   sys.addaudithook(fault)
   # Where ml_collections looks for --config.KEY.
   sys.argv = ['main', *job['args']]

@@ -6,6 +6,7 @@ in one line that says what to do, and then nothing is lost. Faults are drawn
 from a seed. By default 20; `-m slow` has 200.
 """
 
+import errno
 import json
 import os
 import random
@@ -57,11 +58,12 @@ class Runs:
     stages=STAGES,
     hang=0,
     where='dispatch',
+    of='',
   ):
     """(exit code, output, calls of the file system) of one run."""
     log = self._log
     job = {'workdir': str(workdir), 'n': n, 'what': what, 'log': str(log)}
-    job |= {'hang': hang, 'where': where}
+    job |= {'hang': hang, 'where': where, 'of': of}
     job['args'] = [*FLAGS, f'--workdir={workdir}', stages, *flags]
     count = log.with_name(log.name + '.count')
     count.unlink(missing_ok=True)
@@ -212,6 +214,31 @@ def test_a_full_disk_ends_in_one_line(runs, untouched, small_disk, room):
   code, log, _ = runs(workdir)
   assert code == 0, log[-3000:]
   assert content(workdir) == untouched[0]
+
+
+@pytest.mark.parametrize(
+  'of, error', [('4.orbax', 'EIO'), ('state.orbax', 'ETIMEDOUT')]
+)
+def test_a_checkpoint_without_its_folder_ends_at_once(
+  runs, untouched, tmp_path, of, error
+):
+  """No thread waits for the folder, nor does the process for the thread; and
+  of what was to be written in it nothing is said after the last line.
+  """
+  code, log, _ = runs(tmp_path / 'run', 1, error, of=of)
+  check_said(code, log)
+  last = log.strip().splitlines()[-1]
+  number = getattr(errno, error)
+  assert code == 1 and 'a checkpoint could not be written' in last, log
+  assert f'[Errno {number}]' in last, log
+
+
+@pytest.mark.parametrize('of', ['.shared', 'checkpoints', 'logs', 'lock-'])
+def test_whatever_is_refused_has_a_remedy(runs, untouched, tmp_path, of):
+  code, log, _ = runs(tmp_path / 'run', 1, 'EIO', of=of)
+  check_said(code, log)
+  last = log.strip().splitlines()[-1]
+  assert code == 1 and of in last and 'start the same command again' in last
 
 
 def test_of_two_starts_one_is_refused(runs, untouched, tmp_path):

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from jaxrl_reason import tasks
+from jaxrl_reason.rewards.math import numbers
 from jaxrl_reason.tasks import base, countdown, lis
 
 
@@ -257,3 +258,48 @@ def speaks(words, knight):
   assert kind not in 'kn' or second != speaker
   true = SAYS[kind](knight.get(first), knight[second])
   return true == knight[speaker]
+
+
+# --- word problems ------------------------------------------------------------
+
+# What an event does, by a word that only such events have.
+WORDS = {
+  '+': 'gives .* more|buys|finds|put in|adds|added|plus',
+  '-': 'gives .* of them|loses|sells|takes out|missing|taken away|minus',
+  '*': 'times|multiplied',
+}
+
+
+def read(problem: str) -> int:
+  """What a reader would answer, from the sentences alone."""
+  bare = re.fullmatch(r'What is (\d+) (.*)\?', problem)
+  said = [bare[1], *bare[2].split(', ')] if bare else problem.split('. ')[:-1]
+  first, *events = said
+  total = int(re.search(r'\d+', first)[0])
+  for event in events:
+    n = int(re.search(r'\d+', event)[0])
+    (op,) = [op for op, words in WORDS.items() if re.search(words, event)]
+    total = {'+': total + n, '-': total - n, '*': total * n}[op]
+  return total
+
+
+@pytest.mark.parametrize('split', tasks.SPLITS)
+@pytest.mark.parametrize('plain', [0.0, 1.0])
+def test_word_problems_say_what_is_computed(split, plain):
+  found = examples('word_problems', split, max_steps=3, plain=plain)
+  for ex in found:
+    assert read(ex['prompt']) == int(ex['answer'])
+    assert 0 <= int(ex['answer']) <= 99
+    assert numbers.reward(ex['solution'], ex).score == 1
+    assert numbers.reward(f'That is {ex["answer"]} now.', ex).score == 1
+    assert numbers.reward('I cannot say.', ex).score == 0
+
+
+def test_the_harder_word_problems_have_other_words():
+  def words(split):
+    found = examples('word_problems', split, plain=0.0)
+    return set(re.findall(r'[A-Za-z]+', ' '.join(e['prompt'] for e in found)))
+
+  said, other = words('heldout'), words('harder')
+  assert not other & {'Mia', 'Tom', 'apples', 'books', 'buys', 'sells'}
+  assert {'Priya', 'lemons', 'missing'} <= other - said

@@ -2,7 +2,8 @@
 
   python tools/benchmarks/accelerator.py [--models=qwen2.5-0.5b,qwen2.5-1.5b]
     [--prompts=32 --samples=8] [--prompt-len=256 --completion-len=1024]
-    [--micro-batches=32] [--remat=dots] [--layers=N] [--repeats=3]
+    [--micro-batches=8] [--remat=dots] [--unrolled] [--layers=N] [--repeats=3]
+    [--phases=prompts,sampler,update,step]
 
 Random weights, float32 with bfloat16 products and cache, a reference and KL,
 AdamW; nothing stops early. In the same run it measures what the device does at
@@ -36,11 +37,13 @@ def arguments() -> argparse.Namespace:
   p.add_argument('--samples', type=int, default=8)
   p.add_argument('--prompt-len', type=int, default=256)
   p.add_argument('--completion-len', type=int, default=1024)
-  p.add_argument('--micro-batches', type=int, default=32)
+  p.add_argument('--micro-batches', type=int, default=8)
   p.add_argument('--segments', type=int, default=8)
   p.add_argument('--remat', default='dots')
   p.add_argument('--attention', default='auto')
+  p.add_argument('--unrolled', action='store_true', help='layers, not scanned')
   p.add_argument('--layers', type=int, default=0, help='0: all')
+  p.add_argument('--phases', default='prompts,sampler,update,step')
   p.add_argument('--repeats', type=int, default=3)
   p.add_argument('--probe', type=int, default=8192, help='size of the product')
   return p.parse_args()
@@ -67,6 +70,7 @@ def shape_of(a: argparse.Namespace, name: str):
     dtype='bfloat16',
     remat=a.remat,
     attention=a.attention,
+    scan=not a.unrolled,
   )
 
 
@@ -83,8 +87,8 @@ def needed(a, c, learner, n_weights: int) -> tuple[float, float]:
   return decoded, 4 * rows * (whole - (length - new) * head)
 
 
-def measure(a: argparse.Namespace, name: str) -> tuple[dict, tuple]:
-  """(seconds by phase, what `needed` gives)."""
+def measure(a: argparse.Namespace, name: str):
+  """Yields each phase's (name, seconds, what `needed` gives)."""
   c = shape_of(a, name)
   gen = fused.Generation(
     transformer.build(c), a.samples, a.completion_len, segments=a.segments
@@ -102,11 +106,13 @@ def measure(a: argparse.Namespace, name: str) -> tuple[dict, tuple]:
   first = dataclasses.replace(gen, max_new=1, segments=1)
   programs = grpo_step.programs(*made)
   alone = grpo_step.programs(learner, first, state, prompts)['sampler']
-  seconds = {'prompts': grpo_step.timed(alone, a.repeats)[0]}
-  for phase, f in programs.items():
-    seconds[phase] = grpo_step.timed(f, a.repeats)[0]
-  seconds['decode'] = seconds['sampler'] - seconds['prompts']
-  return seconds, needed(a, c, learner, n_weights)
+  programs = {'prompts': alone, **programs}
+  work, found = needed(a, c, learner, n_weights), {}
+  for phase in a.phases.split(','):
+    found[phase] = grpo_step.timed(programs[phase], a.repeats)[0]
+    yield phase, found[phase], work
+    if phase == 'sampler' and 'prompts' in found:
+      yield 'decode', found[phase] - found['prompts'], work
 
 
 def main():
@@ -120,16 +126,12 @@ def main():
   )
   print(f'{"model":14} {"phase":8} {"wall s":>9} {"tokens/s":>9} {"share":>6}')
   for name in a.models.split(','):
-    seconds, (read, work) = measure(a, name)
-    shares = {
-      'decode': read / bandwidth / seconds['decode'],
-      'update': work / flops / seconds['update'],
-    }
-    for phase in ('prompts', 'decode', 'sampler', 'update', 'step'):
-      tokens = a.prompts * a.samples * a.completion_len / seconds[phase]
-      share = f'{shares[phase]:6.2f}' if phase in shares else ''
+    for phase, s, (read, work) in measure(a, name):
+      floors = {'decode': read / bandwidth, 'update': work / flops}
+      tokens = a.prompts * a.samples * a.completion_len / s
+      share = f'{floors[phase] / s:6.2f}' if phase in floors else ''
       print(
-        f'{name:14} {phase:8} {seconds[phase]:9.3f} {tokens:9.0f} {share}',
+        f'{name:14} {phase:8} {s:9.3f} {tokens:9.0f} {share}',
         flush=True,
       )
 

@@ -119,8 +119,7 @@ def update(model, frozen, optimizer, rows, advantages, a) -> float:
 
 
 def timed(f, repeats: int) -> float:
-  """Median seconds of f(), which waits for its device; warm."""
-  f()
+  """Median seconds of f(), which has run before and waits for its device."""
   seconds = []
   for _ in range(repeats):
     begun = time.perf_counter()
@@ -149,6 +148,7 @@ def measure(a: argparse.Namespace, name: str, device: str) -> dict[str, float]:
     return update(model, frozen, optimizer, rows, advantages, a)
 
   found = {'sampler': timed(sampler, a.repeats)}
+  learn()
   found['update'] = timed(learn, a.repeats)
   return found | {'step': sum(found.values())}
 
