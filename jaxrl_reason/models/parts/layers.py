@@ -144,7 +144,7 @@ def wide(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _into_float32(x, w):
-  return jnp.einsum('...a,ab->...b', x, w, preferred_element_type=jnp.float32)
+  return einsum32('...a,ab->...b', x, w)
 
 
 def _wide_backward(kept, g):
