@@ -23,7 +23,7 @@ def get_config():
   c.data.update(prompt_len=72, completion_len=24)
   c.data.knobs = dict(max_steps=1, max_start=12, ops='++-')
   c.data.harder = dict(min_steps=2, max_steps=2, wording=1)
-  c.rl.update(steps=100, path='host', algorithm='dr_grpo')
+  c.rl.update(steps=50, path='host', algorithm='dr_grpo')
   c.rl.update(prompts=8, samples=8, padding='shared:1')
   c.rl.optimizer.update(lr=3e-5, schedule='constant', warmup_steps=5)
   c.eval.update(every=50, problems=64, samples=4, batch=64)

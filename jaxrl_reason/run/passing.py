@@ -18,6 +18,7 @@ from jaxrl_reason.checkpoints import manager, other_run
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.run import stages, staging, states
 from jaxrl_reason.run.staging import Planned
+from jaxrl_reason.update import optim
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +54,9 @@ class Passing:
       params = self._at_the_end_of(p.weights, layout)
     state = layout.begin(params, total)
     fields = [staging.KEEP[what] for what in p.keep]
-    return state.replace(**{k: getattr(before, k) for k in fields})
+    kept = {k: getattr(before, k) for k in fields}
+    # Means go on; the learning rate is that of this stage's own schedule.
+    return state.replace(**optim.rescheduled(kept))
 
   def _at_the_end_of(self, name: str, layout: states.Layout) -> Any:
     """The weights with which an earlier stage ended: it is kept on disk."""

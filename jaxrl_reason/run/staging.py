@@ -79,6 +79,7 @@ def each(config: ml_collections.ConfigDict) -> list[Planned]:
     seen[given] += 1
     name = f'{given}#{seen[given]}' if seen[given] > 1 else given
     planned = _planned(config, given, name)
+    _name_archive(planned, out)
     _check_order(planned, out)
     out.append(planned)
   return out
@@ -97,6 +98,19 @@ def last_of_each_kind(config: ml_collections.ConfigDict):
   return out
 
 
+def one(config: ml_collections.ConfigDict, name: str):
+  """Gives the config of one stage, by its name in metrics: `rl#2` of two.
+
+  Raises:
+    ValueError: there is no such stage.
+  """
+  stages = {p.name: p.config for p in each(config)}
+  if name not in stages:
+    near = config_lib.nearest(name, stages)
+    raise ValueError(f'stage {name!r}: choose of {", ".join(stages)}.{near}')
+  return stages[name]
+
+
 def _planned(config, given: str, name: str) -> Planned:
   own = copy.deepcopy(config)
   own.named = config_lib.Open()
@@ -107,10 +121,19 @@ def _planned(config, given: str, name: str) -> Planned:
   kind = values['kind']
   own.stages = (kind,)
   rest = {k: v for k, v in values.items() if k not in OWN}
-  _change(own, rest, f'named.{given}.', kind)
   weights, keep = values.get('weights', ''), values.get('keep', ())
   keep = (keep,) if isinstance(keep, str) else tuple(keep)
+  _warm(own[kind], keep)
+  _change(own, rest, f'named.{given}.', kind)
   return Planned(name, kind, own, weights, keep)
+
+
+def _warm(section, keep: tuple[str, ...]) -> None:
+  """Leaves out the warm-up of optimizers whose means go on."""
+  if 'optimizer' in keep:
+    section.optimizer.warmup_steps = 0
+  if 'critic' in keep and 'critic' in section:
+    section.critic.optimizer.warmup_steps = 0
 
 
 def _plain(section) -> dict:
@@ -176,6 +199,20 @@ def _shown(given: Any) -> str:
   return f'{_plain(given) if isinstance(given, _SECTION) else given!r}'
 
 
+def _archives(stages: list[Planned]) -> list[str]:
+  return [p.name for p in stages if p.kind == 'rl' and p.config.rl.archive]
+
+
+def _name_archive(planned: Planned, before: list[Planned]) -> None:
+  """Names the newest archive, in place, where the stage that is named has come
+  several times: stages that take turns read what the last turn has found.
+  """
+  data, keeps = planned.config.data, _archives(before)
+  turns = [n for n in keeps if n.partition('#')[0] == data.solutions]
+  if turns:
+    data.solutions = turns[-1]
+
+
 def _check_order(planned: Planned, before: list[Planned]) -> None:
   """Refuses what a stage asks of those before it."""
   key = f'named.{planned.name}'
@@ -185,7 +222,7 @@ def _check_order(planned: Planned, before: list[Planned]) -> None:
       f'{key}.weights={planned.weights!r}: {START!r}, or a stage before it: '
       f'{", ".join(names) or "there is none"}'
     )
-  keeps = [p.name for p in before if p.kind == 'rl' and p.config.rl.archive]
+  keeps = _archives(before)
   wanted = planned.config.data.solutions
   if wanted and wanted not in keeps:
     raise ValueError(

@@ -3,6 +3,10 @@
   prompt    7+5-3*2+8=           or, modulo 10,   7+5-3*2+8%10=
   solution  12 9 18#26                            2 9 8#6
 
+With `width`, blanks after a chain bring it to so many characters. What a total
+is computed from then stands equally far from it in chains of all lengths, so
+that a model which knows short chains can begin longer ones.
+
 The solution writes the running total after every operation; the last one is
 the answer. `*` does not bind tighter than `+`: every step is one look-up of
 (total, operator, operand), so a small model can do each, and none can do a
@@ -30,6 +34,7 @@ def generate(
   modulus: int,
   min_total: int,
   max_total: int,
+  width: int,
 ) -> base.Example | None:
   total = base.between(rng, min_operand, max_operand)
   prompt, totals = [str(total)], []
@@ -45,7 +50,7 @@ def generate(
     totals.append(str(total))
   ending = f'%{modulus}=' if modulus else '='
   return base.make_example(
-    NAME, ''.join(prompt) + ending, totals[:-1], totals[-1]
+    NAME, ''.join(prompt).ljust(width) + ending, totals[:-1], totals[-1]
   )
 
 
@@ -62,6 +67,7 @@ TASK = base.Task(
     modulus=0,  # every total is reduced modulo this; 0: never
     min_total=0,  # bounds of every running total; a chain that
     max_total=99,  # leaves them is drawn again
+    width=0,  # characters of a chain at least, blanks after it included
   ),
   harder=dict(min_ops=7, max_ops=9),
   alphabet=base.DIGITS + '+-*%= ' + base.MARKER,

@@ -136,6 +136,21 @@ def schedule(c, steps: int) -> optax.Schedule:
   return optax.join_schedules([warmup, tail], [c.warmup_steps])
 
 
+def rescheduled(state):
+  """Puts an optimizer's state, or a tree with some, at the begin of its
+  learning-rate schedule; means, and what they count, stay.
+  """
+
+  def is_place(x):
+    return isinstance(x, optax.ScaleByScheduleState)
+
+  def leaf(x):
+    # Not a new array: it stays where it lives.
+    return x._replace(count=0 * x.count) if is_place(x) else x
+
+  return jax.tree.map(leaf, state, is_leaf=is_place)
+
+
 def stored(tx: optax.GradientTransformation, dtype: str):
   """Keeps the transformation's means in `dtype`, computed in float32."""
   if dtype == 'float32':

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import learning as L
 import pytest
+import stage_recipe
 from jax.sharding import PartitionSpec as P
 from small import ROOT, load_recipe, small_config
 
@@ -439,6 +440,32 @@ def test_every_pass_of_a_step_is_a_phase(changes, names):
   made = phases.phases(config, parts)
   assert ' '.join(p.name for p in made) == names
   assert made[-1].lower(parts.mesh).as_text()
+
+
+@pytest.mark.parametrize(
+  'stage, trained',
+  [('', ['sft', 'step']), ('short', ['step']), ('sft', ['sft'])],
+)
+def test_a_stage_of_a_list_is_planned_as_it_is(monkeypatch, stage, trained):
+  monkeypatch.setattr(described, 'devices', lambda *_: jax.devices())
+  config, seen, said = stage_recipe.get_config(), {}, []
+  config.rl.prompts = 8
+
+  def measured(phase, mesh, experts):
+    seen[phase.name] = phase.decode_trips
+    cost = costs.Cost(flops=phase.flops / mesh.size, bytes=1.0)
+    return described.Measured(phase, 1, 1, 1, 0, cost, 0, 0, 0.0)
+
+  monkeypatch.setattr(described, 'measure', measured)
+  options = dict(slices=1, model='', search=False, largest=False)
+  plan.run(config, 'v5e:2x4', say=said.append, stage=stage, **options)
+  assert [n for n in seen if n != phases.EVALUATE] == trained
+  # Tokens of a completion: the recipe's, or those of the stage.
+  assert seen.get('step') == {'': (8,), 'short': (6,), 'sft': None}[stage]
+  others = 'stages sft#2, again; --stage=NAME plans another: sft, short, long'
+  assert (others in said) is not bool(stage)
+  with pytest.raises(ValueError, match="'shrot'.*Did you mean 'short'"):
+    plan.run(config, 'v5e:2x4', say=said.append, stage='shrot', **options)
 
 
 def test_the_command_says_the_largest_batch(monkeypatch):

@@ -87,7 +87,7 @@ def hosted_limits():
   return episode.Limits(**LIMITS, stops=stops)
 
 
-def assert_same(got, want, exact):
+def assert_same(got, want, exact, flips=False):
   for name in ('tokens', 'sampled', 'turn', 'length', 'truncated'):
     np.testing.assert_array_equal(
       getattr(got, name), getattr(want, name), err_msg=name
@@ -100,6 +100,12 @@ def assert_same(got, want, exact):
   np.testing.assert_allclose(got.episode.reward, want.episode.reward, atol=1e-7)
   if exact:
     np.testing.assert_array_equal(got.logp, want.logp)
+  elif flips:
+    # A key that lies between two steps of int8 is rounded to the other one by
+    # another last bit, and all that its row draws later reads it: weights times
+    # 1 + 1e-7 move as few log-probs as far (6 to 8 of 1056, by 2e-4 to 1e-3).
+    np.testing.assert_allclose(got.logp, want.logp, rtol=0, atol=2e-3)
+    assert (np.abs(got.logp - want.logp) > 1e-5).mean() < 0.02
   else:
     np.testing.assert_allclose(got.logp, want.logp, atol=1e-5)
 
@@ -129,7 +135,7 @@ def test_the_host_plays_what_the_graph_does(name):
   assert len(set(np.isfinite(want.episode.reward).sum(1).tolist())) > 1
   assert int(want.episode.events['malformed'].sum()) > 3
   calm, _ = on_the_host(model, params, **static)
-  assert_same(calm, want, exact=False)
+  assert_same(calm, want, exact=False, flips=name == 'int8')
   noise = random.Random(0)
   pool = Threads(calculator.step, lambda: noise.random() * 0.05)
   hasty, player = on_the_host(model, params, pool, **static)

@@ -40,6 +40,8 @@ def test_a_run_from_a_folder_and_back(name, tmp_path):
     replay_routes=True,
   )
   c.rl.optimizer.lr = 1e-2
+  # By chance: no random weights answer right, and equal rewards move nothing.
+  c.rl.rewards.answer.reward = 'random'
   c.eval.update(every=1, problems=4, harder=False)
   c.checkpoint.every = c.log_every = 1
   train.run(c, workdir)
@@ -47,7 +49,11 @@ def test_a_run_from_a_folder_and_back(name, tmp_path):
   before, after = (load_file(x / hf.SINGLE) for x in (folder, tmp_path / 'out'))
   assert before.keys() == after.keys()
   for tensor, x in before.items():
-    assert (x.dtype, x.shape) == (after[tensor].dtype, after[tensor].shape)
+    # Corrections of choices are float32 in every published checkpoint; the
+    # model made here has them in bfloat16 only because all of it was cast.
+    wide = tensor.endswith('e_score_correction_bias')
+    assert after[tensor].dtype == ('float32' if wide else x.dtype), tensor
+    assert x.shape == after[tensor].shape
   moved = [n for n in before if (before[n] != after[n]).any()]
   assert any('experts' in n for n in moved), moved
   again = hf_models.transformers.AutoModelForCausalLM.from_pretrained(

@@ -3,21 +3,20 @@ killed and resumed.
 """
 
 import json
-import os
 import pathlib
 import signal
 import subprocess
-import sys
-import time
 
 import jax
 import numpy as np
 import pytest
+from test_resume import env, kill_when, run, saved, start
 from test_turn_runs import lines, recipe
 
 from jaxrl_reason import sharding
 from jaxrl_reason.run import config_checks, train
 
+__all__ = ['env']
 HOSTILE = pathlib.Path(__file__).parents[1] / 'hostile_env.py'
 NOWHERE = {'tool': 'search', 'args': {'folder': '/none'}}
 
@@ -119,7 +118,7 @@ def sleepers():
 
 
 @pytest.mark.slow
-def test_what_a_killed_run_goes_on_with_is_the_same(tmp_path):
+def test_what_a_killed_run_goes_on_with_is_the_same(env, tmp_path):
   """Through the command line: killed between two saves, and uninterrupted."""
   script = tmp_path / 'recipe.py'
   root = pathlib.Path(__file__).parents[1]
@@ -133,24 +132,14 @@ def test_what_a_killed_run_goes_on_with_is_the_same(tmp_path):
     '  return c\n'
   )
 
-  def start(workdir):
-    command = [sys.executable, '-m', 'jaxrl_reason.main']
-    command += [f'--config={script}', f'--workdir={tmp_path / workdir}']
-    return subprocess.Popen(command, env={**os.environ})
-
-  run = start('parts')
-  metrics = tmp_path / 'parts' / 'metrics.jsonl'
-  end = time.monotonic() + 240
-  while time.monotonic() < end:
-    if metrics.exists() and len(told(tmp_path / 'parts')) >= 4:
-      break
-    time.sleep(0.02)
-  os.kill(run.pid, signal.SIGKILL)
-  run.wait()
-  assert start('parts').wait() == 0
-  assert start('whole').wait() == 0
-  assert told(tmp_path / 'parts') == told(tmp_path / 'whole')
-  assert len(told(tmp_path / 'whole')) == 20
+  whole, parts = tmp_path / 'whole', tmp_path / 'parts'
+  process = start(env, parts, recipe=script)
+  assert kill_when(process, saved(parts, 12)) == -signal.SIGKILL
+  before = told(parts)
+  assert 'Resuming at step' in run(env, parts, recipe=script)
+  run(env, whole, recipe=script)
+  assert told(parts) == told(whole)
+  assert len(before) < len(told(whole)) == 20
 
 
 def test_a_run_that_goes_on_is_the_same(whole, tmp_path):

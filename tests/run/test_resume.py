@@ -103,6 +103,18 @@ def reached(workdir, stage, step):
   return check
 
 
+def saved(workdir, step):
+  """A checkpoint of the step or of a later one is finished; a line of metrics
+  does not tell it, for what is saved is written while steps go on.
+  """
+
+  def check():
+    found = (workdir / 'checkpoints').glob('[0-9]*')
+    return any(p.name.isdigit() and int(p.name) >= step for p in found)
+
+  return check
+
+
 @pytest.fixture(scope='module')
 def uninterrupted(env, tmp_path_factory):
   workdir = tmp_path_factory.mktemp('whole run')  # with a space in it

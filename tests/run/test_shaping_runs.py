@@ -3,11 +3,12 @@ counted again here, from the rollouts on disk and the metrics.
 """
 
 import json
+import signal
 
 import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
-from test_resume import content, env, kill_when, reached, run, start
+from test_resume import content, env, kill_when, run, saved, start
 
 from jaxrl_reason.run import train
 
@@ -142,7 +143,7 @@ def test_killed_with_what_rewards_remember(env, tmp_path, path):
   whole, killed = tmp_path / 'whole', tmp_path / 'killed'
   run(env, whole, *flags)
   process = start(env, killed, *flags)
-  kill_when(process, reached(killed, 'rl', 6))
+  assert kill_when(process, saved(killed, 4)) == -signal.SIGKILL
   assert 'Resuming at step' in run(env, killed, *flags)
   assert content(killed) == content(whole)
 

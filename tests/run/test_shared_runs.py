@@ -38,7 +38,7 @@ def test_metrics_are_those_of_rows_apart(shared, env, tmp_path):
 @pytest.mark.slow
 def test_killed_and_resumed_it_is_the_same_bit_for_bit(shared, env, tmp_path):
   process = runs.start(env, tmp_path, SHARED, recipe=RECIPE)
-  there = runs.reached(tmp_path, 'rl', 2)
+  there = runs.saved(tmp_path, 2)
   assert runs.kill_when(process, there) == -signal.SIGKILL
   assert 'Resuming at step' in runs.run(env, tmp_path, SHARED, recipe=RECIPE)
   assert runs.content(tmp_path) == runs.content(shared)

@@ -171,6 +171,71 @@ def test_overrides_on_the_command_line(env, tmp_path):
   refused(env, tmp_path, 'unknown key named.more.rl.stepz', stages, named)
 
 
+def test_a_stage_that_no_recipe_names_on_the_command_line(env, tmp_path):
+  flags = (
+    '--config.stages=rl,more',
+    '--config.named.more.kind=rl',
+    '--config.named.more.rl.optimizer.lrr=1.0',
+  )
+  refused(env, tmp_path, 'unknown key named.more.rl.optimizer.lrr', *flags)
+  # A mistyped name is a stage of no kind.
+  words = "must be a section such as dict(kind='rl'"
+  refused(env, tmp_path, words, '--config.named.shrot.rl.steps=1')
+
+
+TURNS = (
+  '--config.stages=sft,explore,rft,explore,rft',
+  '--config.named.explore.kind=rl',
+  '--config.named.explore.rl.steps=4',
+  '--config.named.explore.rl.archive=2',
+  '--config.named.rft.kind=sft',
+  '--config.named.rft.weights=sft',
+  '--config.named.rft.data.solutions=explore',
+  '--config.named.rft.sft.steps=2',
+  # It stands still, so that it ends with what it began with.
+  '--config.named.rft.sft.optimizer.lr=0.0',
+  '--config.sft.steps=2',
+  '--config.data.controller.name=uniform',
+  '--config.data.controller.window=16',
+  '--config.rl.rewards.answer.reward=random',
+  "--config.rl.rewards.answer.kwargs={'p':0.5}",
+  '--config.rl.epochs=1',
+  '--config.rl.minibatches=1',
+  '--config.eval.problems=2',
+)
+
+
+def test_turns_of_exploring_and_learning_again_from_one_policy(env, tmp_path):
+  """RLoop (2511.04285), every stage of it from the command line."""
+  run(env, tmp_path, *TURNS)
+  names = dict.fromkeys(
+    json.loads(x)['stage'] for x in (tmp_path / 'metrics.jsonl').open()
+  )
+  assert [*names] == ['sft', 'explore', 'rft', 'explore#2', 'rft#2']
+  ends = {
+    step: trees.flatten(other_run.read_params(epath.Path(f'{tmp_path}'), step))
+    for step in (2, 6, 8, 12, 14)
+  }
+  for step, weights in ends.items():
+    same = [np.array_equal(x, ends[2][k]) for k, x in weights.items()]
+    assert all(same) if step in (8, 14) else step == 2 or not all(same), step
+  found = [
+    (tmp_path / 'archive' / f'{name}.jsonl').read_text()
+    for name in ('explore', 'explore-2')
+  ]
+  assert found[0] and found[1] and found[0] != found[1]
+
+
+def test_a_turn_learns_what_the_last_one_found():
+  c = recipe(stages=('explore', 'rft', 'explore', 'rft', 'first'))
+  c.named.explore = dict(kind='rl', rl=dict(archive=1))
+  c.named.rft = dict(kind='sft', data=dict(solutions='explore'))
+  c.named.first = dict(kind='sft', data=dict(solutions='explore#2'))
+  read = {p.name: p.config.data.solutions for p in staging.each(c)}
+  assert read['rft'] == 'explore'
+  assert read['rft#2'] == read['first'] == 'explore#2'
+
+
 def test_what_was_sampled_and_right_is_learnt(tmp_path):
   """Rejection sampling fine-tuning: a coin verifies, so that every completion
   that ended is right half of the time.

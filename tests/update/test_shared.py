@@ -14,7 +14,7 @@ import test_algorithms as algorithms
 from small import small_model
 
 from jaxrl_reason import losses, sharding
-from jaxrl_reason.base import Rows
+from jaxrl_reason.base import Episode, Rows
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, logprobs, shared
 from jaxrl_reason.models.adapters import frozen, lora
@@ -86,6 +86,17 @@ MET = {k for needs, k in READERS.items() if needs <= COMPUTED}
 QUICK = {'tbrm'}  # whole logits
 
 
+def of_two_turns(batch):
+  """The second from the third token of a completion on, where there is one."""
+  second = jnp.arange(T) >= L.P + 2
+  turn = jnp.where(batch.valid & (jnp.arange(T) >= L.P), 1 + second, 0)
+  reward = jax.random.uniform(jax.random.key(7), (N, 2))
+  there = jnp.arange(1, 3) <= turn.max(axis=1, keepdims=True)
+  reward = jnp.where(there, reward, jnp.nan)
+  episode = Episode(reward, jnp.ones(N, bool), {})
+  return batch.replace(turn=turn, episode=episode)
+
+
 @pytest.mark.parametrize(
   'name',
   [k if k in QUICK else slow(k) for k in sorted(MET | QUICK)],
@@ -98,6 +109,8 @@ def test_presets_equal_those_of_rows_apart(batch, name):
       is_offpolicy=batch.mask & (jnp.arange(N) % 4 == 3)[:, None]
     )
   batch = batch.replace(greedy_reward=jnp.ones(N))
+  if 'segment_reward' in learner.needs:
+    batch = of_two_turns(batch)
 
   def update(how):
     f = functools.partial(

@@ -2,17 +2,26 @@
 generated tokens, and at equal seconds.
 
   python tools/benchmarks/controllers.py [--recipe=curriculum_tiny] [--seeds=3]
-    [--steps=100] [--every=20] [--out=runs/controllers]
-    [--only=uniform,ladder] [--split=heldout] [--picture=FILE.png]
+    [--steps=100] [--every=20] [--out=runs/controllers] [--only=uniform,ladder]
+    [--split=heldout] [--set=model.width=64,rl.prompts=16] [--picture=FILE.png]
 
 Every seed has one supervised warm start, from which each controller trains with
 reinforcement learning for as many steps. Prints two tables in Markdown: the
 sampled accuracy (pass@1) of a split at shares of the least tokens, and of the
 least seconds, that any run took; means over seeds, with standard errors where
-there are several. A run that is done is not made again.
+there are several.
+
+Seconds are those of a controller's steps: the lower quartile of what its
+intervals took per step, over all seeds, so that other work on the machine moves
+them little; compilation, evaluations and saves are left out.
+
+Runs are kept in --out with their metrics: one that is done is not made again,
+and one that was cut short goes on.
 """
 
 import argparse
+import ast
+import dataclasses
 import importlib.util
 import json
 import pathlib
@@ -43,15 +52,22 @@ SETTINGS = ('rungs', 'climb', 'review')  # of the recipe's own controller
 PARTS = 4  # columns of a table
 
 
-def recipe(name: str, seed: int):
-  """A recipe's config."""
+def recipe(name: str, seed: int, changes: dict):
+  """A recipe's config, with some keys changed."""
   path = ROOT / 'configs' / f'{name}.py'
   spec = importlib.util.spec_from_file_location(name, path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
   c = module.get_config()
+  c.update_from_flattened_dict(changes)
   c.seed = seed
   return c
+
+
+def changed(text: str) -> dict:
+  """The keys and values of --set."""
+  pairs = (pair.partition('=') for pair in text.split(',') if pair)
+  return {key: ast.literal_eval(value) for key, _, value in pairs}
 
 
 def controlled(c, settings: dict, steps: int):
@@ -69,32 +85,53 @@ def controlled(c, settings: dict, steps: int):
   return c
 
 
-def curve(workdir: pathlib.Path, split: str) -> np.ndarray:
-  """[(tokens generated since rl began, seconds, pass@1)] of evaluations;
-  seconds of steps alone, those of the median interval for each.
+@dataclasses.dataclass
+class Run:
+  """What a run has told.
+
+  Attributes:
+    points: [E, 3], evaluations: generated tokens and steps since rl began, and
+      pass@1.
+    step_s: seconds of a step, by interval.
   """
-  rows = [json.loads(line) for line in (workdir / 'metrics.jsonl').open()]
-  seconds = np.median([r['perf/step_s'] for r in rows if 'train/loss' in r])
-  tokens, before, out = 0.0, 0, []
-  for r in rows:
+
+  points: np.ndarray
+  step_s: list[float]
+
+
+def told(workdir: pathlib.Path, split: str) -> Run:
+  """Reads a run's metrics."""
+  tokens, before, points, step_s = 0.0, 0, {}, []
+  for r in map(json.loads, (workdir / 'metrics.jsonl').open()):
     if 'train/tokens' in r:
       tokens += r['train/tokens'] * (r['step'] - before)
       before = r['step']
+      step_s.append(r['perf/step_s'])
     elif f'eval/{split}/pass@1' in r:
-      out.append((tokens, seconds * before, r[f'eval/{split}/pass@1']))
-  return np.array(out)
+      points[before] = tokens, before, r[f'eval/{split}/pass@1']
+  return Run(np.array([*points.values()]), step_s)
 
 
-def table(curves: dict[str, list[np.ndarray]], axis: int, unit: str) -> str:
-  """Accuracy at equal places of an axis: mean and standard error over seeds."""
-  least = min(c[-1, axis] for many in curves.values() for c in many)
+def by_seconds(many: list[Run]) -> list[np.ndarray]:
+  """The points of a controller's runs by seconds in place of steps."""
+  second = np.quantile(np.concatenate([r.step_s for r in many]), 0.25)
+  return [r.points[:, 1:] * [second, 1] for r in many]
+
+
+def table(curves: dict[str, list[np.ndarray]], unit: str) -> str:
+  """Accuracy at equal places of an axis: mean and standard error over seeds.
+
+  Args:
+    curves: by controller, of every seed [E, 2]: a place and the accuracy there.
+  """
+  least = min(c[-1, 0] for many in curves.values() for c in many)
   at = np.linspace(0, least, PARTS + 1)
   lines = [
     '| controller | ' + ' | '.join(f'{x:,.0f} {unit}' for x in at) + ' |',
     '|---' * (2 + PARTS) + '|',
   ]
   for name, many in curves.items():
-    found = np.array([np.interp(at, c[:, axis], c[:, 2]) for c in many])
+    found = np.array([np.interp(at, *c.T) for c in many])
     cells = [f'{x:.3f}' for x in found.mean(axis=0)]
     if len(many) > 1:
       errors = found.std(axis=0, ddof=1) / len(many) ** 0.5
@@ -103,37 +140,52 @@ def table(curves: dict[str, list[np.ndarray]], axis: int, unit: str) -> str:
   return '\n'.join(lines)
 
 
-def draw(curves: dict[str, list[np.ndarray]], path: str, split: str) -> None:
-  """Draws the mean over seeds by generated tokens."""
+def draw(curves: dict[str, list[np.ndarray]], axes, label: str) -> None:
+  """Draws means over seeds, with their standard errors."""
+  for name, many in curves.items():
+    x = np.linspace(0, min(c[-1, 0] for c in many), 50)
+    y = np.array([np.interp(x, *c.T) for c in many])
+    (line,) = axes.plot(x, y.mean(axis=0), label=name)
+    if len(many) > 1:
+      error = y.std(axis=0, ddof=1) / len(many) ** 0.5
+      low, high = y.mean(axis=0) - error, y.mean(axis=0) + error
+      axes.fill_between(x, low, high, color=line.get_color(), alpha=0.12)
+  axes.set_xlabel(label)
+
+
+def picture(path: str, split: str, *axes_of) -> None:
+  """Saves a picture of curves by generated tokens and by seconds."""
   import matplotlib
 
   matplotlib.use('agg')
   import matplotlib.pyplot as plt
 
-  figure, axes = plt.subplots(figsize=(7, 4))
-  for name, many in curves.items():
-    x = np.linspace(0, min(c[-1, 0] for c in many), 50)
-    y = np.mean([np.interp(x, c[:, 0], c[:, 2]) for c in many], axis=0)
-    axes.plot(x / 1000, y, label=name)
-  axes.set_xlabel('generated tokens, thousands')
-  axes.set_ylabel(f'pass@1, {split}')
-  axes.legend()
+  figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), sharey=True)
+  for one, (curves, label) in zip(axes, axes_of):
+    draw(curves, one, label)
+  axes[0].set_ylabel(f'pass@1, {split}')
+  axes[0].legend(fontsize=8)
   figure.tight_layout()
-  figure.savefig(path, dpi=120)
+  figure.savefig(path, dpi=100)
 
 
-def made(args, out: pathlib.Path, name: str, seed: int) -> np.ndarray:
-  """The curve of one run, trained if need be."""
+def made(args, out: pathlib.Path, name: str, seed: int) -> Run:
+  """What one run has told, trained if need be."""
+  where, given = out / f'{name}-{seed}', changed(args.set)
+  if (where / 'metrics.jsonl').exists():
+    known = told(where, args.split)
+    if len(known.points) and known.points[-1, 1] >= args.steps:
+      return known
   warm, (settings, changes) = out / f'warm-{seed}', CONTROLLERS[name]
-  c = recipe(args.recipe, seed)
-  c.stages = ('sft',)
+  c = recipe(args.recipe, seed, given)
+  c.stages, c.eval.every = ('sft',), c.sft.steps
   train.run(c, warm)
-  c = controlled(recipe(args.recipe, seed), settings, args.steps)
+  c = controlled(recipe(args.recipe, seed, given), settings, args.steps)
   c.stages, c.init_from = ('rl',), str(warm)
   c.rl.update(steps=args.steps, **changes)
-  c.eval.every, c.checkpoint.every = args.every, args.steps
-  train.run(c, out / f'{name}-{seed}')
-  return curve(out / f'{name}-{seed}', args.split)
+  c.eval.every = c.checkpoint.every = args.every
+  train.run(c, where)
+  return told(where, args.split)
 
 
 def main():
@@ -145,18 +197,20 @@ def main():
   parser.add_argument('--out', default=str(ROOT / 'runs' / 'controllers'))
   parser.add_argument('--only', default=','.join(CONTROLLERS))
   parser.add_argument('--split', default='heldout')
+  parser.add_argument('--set', default='', help='keys of the recipe')
   parser.add_argument('--picture', default='')
   args = parser.parse_args()
   out = pathlib.Path(args.out).absolute() / args.recipe
-  curves = {name: [] for name in args.only.split(',')}
+  runs = {name: [] for name in args.only.split(',')}
   for seed in range(args.seeds):
-    for name, found in curves.items():
+    for name, found in runs.items():
       found.append(made(args, out, name, seed))
-  print(table(curves, 0, 'tokens'))
-  print()
-  print(table(curves, 1, 's'))
+  tokens = {k: [r.points[:, ::2] for r in many] for k, many in runs.items()}
+  seconds = {k: by_seconds(many) for k, many in runs.items()}
+  print(f'{table(tokens, "tokens")}\n\n{table(seconds, "s")}')
   if args.picture:
-    draw(curves, args.picture, args.split)
+    axes = (tokens, 'generated tokens'), (seconds, 'seconds of steps')
+    picture(args.picture, args.split, *axes)
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ and those of the processors, which other work on the machine moves less.
 import argparse
 import pathlib
 import sys
+import tempfile
 import time
 
 import jax
@@ -81,16 +82,18 @@ def steps(repeats: int) -> None:
   from jaxrl_reason.run import prepare, stages, staging, states
 
   dispatch, state = {}, {}
+  folder = epath.Path(tempfile.mkdtemp())
   for name in ('none', 'priority'):
     c = arithmetic_tiny.get_config()
+    c.rollouts.every = 0
     c.data.controller.name = name
-    made = prepare.prepare(c, epath.Path('/tmp'))
+    made = prepare.prepare(c, folder)
     parts = made._asdict()
     shape = parts.pop('shape')
     with jax.set_mesh(made.mesh):
       stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
       params = states.init_params(
-        c, made.model, shape, made.mesh, made.root, epath.Path('/tmp')
+        c, made.model, shape, made.mesh, made.root, folder
       )
       dispatch[name] = stage.dispatch
       state[name] = stage.layout.begin(params, 0)
@@ -102,7 +105,8 @@ def steps(repeats: int) -> None:
         state[name], metrics, _ = f(state[name], True)
         jax.block_until_ready(metrics)
         ended = time.perf_counter(), time.process_time()
-        times[name].append([(b - a) / 5 for a, b in zip(begun, ended)])
+        k = c.rl.steps_per_dispatch
+        times[name].append([(b - a) / k for a, b in zip(begun, ended)])
   for name, t in times.items():
     for what, x in zip(('wall', 'processor'), np.sort(t[1:], axis=0).T):
       middle = x[len(x) // 2]
