@@ -1,7 +1,7 @@
 """Trajectories -> the Batch an update reads, and its statistics.
 
-What the rooms on both sides share: `make_batch` assembles, `stats` says what to
-watch, `split` cuts rows into micro-batches.
+What the rooms on both sides share: `make_batch` assembles, `summary` says what
+to watch, `split` cuts rows into micro-batches.
 """
 
 import jax
@@ -144,11 +144,6 @@ def solved_groups(batch: Batch | Outcomes) -> tuple[jax.Array, jax.Array]:
   return jnp.all(solved == same, axis=1), ~jnp.any(solved, axis=1)
 
 
-def stats(batch: Batch, part_names: tuple[str, ...]) -> Metrics:
-  """Summarises a batch before any filter."""
-  return summary(outcomes(batch), part_names)
-
-
 def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
   """Summarises all that was generated in a step: the mean over its rounds,
   which have N rows each, and of tokens the sum.
@@ -179,7 +174,6 @@ def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
     return jnp.sum(jnp.where(ok, x, 0)) / n_ok
 
   reward = mean(batch.reward)
-  lengths = batch.length
   solved_all, solved_none = solved_groups(batch)
   out = {
     'reward_mean': reward,
@@ -187,10 +181,10 @@ def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
     'reward_invalid': 1 - jnp.mean(ok),
     'groups_solved_all': jnp.mean(solved_all),
     'groups_solved_none': jnp.mean(solved_none),
-    'length_mean': jnp.mean(lengths.astype(jnp.float32)),
-    'length_max': jnp.max(lengths),
+    'length_mean': jnp.mean(batch.length.astype(jnp.float32)),
+    'length_max': jnp.max(batch.length),
     'truncated': jnp.mean(batch.truncated),
-    'tokens': lengths.sum(),
+    'tokens': batch.length.sum(),
   }
   for i, name in enumerate(part_names):
     out[f'reward/{name}'] = mean(batch.reward_parts[:, i])

@@ -352,7 +352,7 @@ def run(a: argparse.Namespace) -> str:
     a.chat,
     n_samples=a.n,
     max_new=a.max_new,
-    sampling=Sampling.make(a.temperature, a.top_k, a.top_p, a.min_p),
+    sampling=Sampling.fixed(a.temperature, a.top_k, a.top_p, a.min_p),
     seed=a.seed,
     forced={name: getattr(a, name) for name in FORCED},
   )

@@ -1,6 +1,7 @@
 """The distribution tokens are drawn from: temperature, top-k, top-p, min-p.
 
-All settings are traced arrays, so changing one never recompiles. The same
+All settings are traced arrays, so changing one never recompiles; a run, whose
+filters stay what they are, has none in its program where it uses none. The same
 functions give the sampler its distribution and the trainer the log-probability
 under it, so the two agree (float32: 1e-5) whatever the settings.
 """
@@ -19,11 +20,10 @@ OUT = -1e30
 
 
 @struct.dataclass
-class Sampling:
-  """Sampling settings. Neutral values (1, 0, 1, 0) mean the policy itself.
+class Filters:
+  """Which tokens are left to be drawn. Neutral values (0, 1, 0) keep all.
 
   Attributes:
-    temperature: f32 [N] or [], > 0; 0 means greedy.
     top_k: i32 [], keep the k likeliest; 0 keeps all.
     top_p: f32 [], keep the smallest set of mass >= p (nucleus sampling,
       https://arxiv.org/abs/1904.09751); 1 keeps all.
@@ -31,19 +31,41 @@ class Sampling:
       (https://arxiv.org/abs/2407.01082); 0 keeps all.
   """
 
-  temperature: jax.Array
   top_k: jax.Array
   top_p: jax.Array
   min_p: jax.Array
 
+
+@struct.dataclass
+class Sampling:
+  """Sampling settings. Temperature 1 without filters means the policy itself.
+
+  Attributes:
+    temperature: f32 [N] or [], > 0; 0 means greedy.
+    filters: None: none, and none in the program.
+  """
+
+  temperature: jax.Array
+  filters: Filters | None = None
+
   @classmethod
   def make(cls, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> 'Sampling':
-    return cls(
-      temperature=jnp.asarray(temperature, jnp.float32),
+    """Makes settings that share a program with all others made here."""
+    filters = Filters(
       top_k=jnp.asarray(top_k, jnp.int32),
       top_p=jnp.asarray(top_p, jnp.float32),
       min_p=jnp.asarray(min_p, jnp.float32),
     )
+    return cls(jnp.asarray(temperature, jnp.float32), filters)
+
+  @classmethod
+  def fixed(cls, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> 'Sampling':
+    """Makes settings of a program that will see no other filters: neutral ones
+    are left out of it.
+    """
+    given = top_k, top_p, min_p
+    made = cls.make(temperature, *given)
+    return made.replace(filters=None) if given == (0, 1, 0) else made
 
 
 def _least(p: jax.Array, enough: Callable) -> jax.Array:
@@ -65,7 +87,7 @@ def _least(p: jax.Array, enough: Callable) -> jax.Array:
   return value(jax.lax.fori_loop(0, 30, body, zero))
 
 
-def _kept(logits: jax.Array, s: Sampling) -> jax.Array:
+def _kept(logits: jax.Array, s: Filters) -> jax.Array:
   """bool [..., V]: which tokens top-k, top-p and min-p leave."""
   p = jax.nn.softmax(logits, axis=-1)
   # A token stays while the mass before it is below top_p: the likeliest
@@ -79,9 +101,27 @@ def _kept(logits: jax.Array, s: Sampling) -> jax.Array:
   return p >= jnp.minimum(least, top)[..., None]
 
 
-def _floor(logits: jax.Array, s: Sampling) -> jax.Array:
-  """The least of the logits [..., V] that the filters leave."""
-  return jnp.min(jnp.where(_kept(logits, s), logits, jnp.inf), axis=-1)
+def _floor(logits: jax.Array, s: Filters) -> jax.Array:
+  """The least of the logits [..., V] that the filters leave, a bit less; -inf
+  where they are neutral.
+  """
+
+  def least(x):
+    return jnp.min(jnp.where(_kept(x, s), x, jnp.inf), axis=-1)
+
+  def none(x):
+    return jnp.full(x.shape[:-1], -jnp.inf)
+
+  # Reading a vocabulary 60 times costs more than the rest of a decode step;
+  # skip it at run time when every filter is neutral. Only a number per row
+  # leaves the branches: logits that did would be copied there.
+  active = (s.top_k > 0) | (s.top_p < 1) | (s.min_p > 0)
+  logits = jax.lax.stop_gradient(logits)
+  floor = jax.lax.cond(active, least, none, logits)
+  # The compiler may compute logits once more here, rounded otherwise: those of
+  # a sum of models would then lie below their own least. What is as likely as
+  # the least to 1e-5 stays with it.
+  return floor - 1e-5 * jnp.maximum(jnp.abs(floor), 1)
 
 
 def shape(
@@ -98,20 +138,9 @@ def shape(
   """
   temperature = jnp.where(s.temperature > 0, s.temperature, 1.0)
   logits = logits / temperature[..., None]
-  # Reading a vocabulary 60 times costs more than the rest of a decode step;
-  # skip it at run time when every filter is neutral. Only a number per row
-  # leaves the branches: logits that did would be copied there.
-  active = (s.top_k > 0) | (s.top_p < 1) | (s.min_p > 0)
-  floor = jax.lax.cond(
-    active,
-    lambda x: _floor(x, s),
-    lambda x: jnp.full(x.shape[:-1], -jnp.inf),
-    jax.lax.stop_gradient(logits),
-  )
-  # The compiler may compute logits once more here, rounded otherwise: those of
-  # a sum of models would then lie below their own least. What is as likely as
-  # the least to 1e-5 stays with it.
-  floor -= 1e-5 * jnp.maximum(jnp.abs(floor), 1)
+  if s.filters is None:
+    return logits
+  floor = _floor(logits, s.filters)
   out = logits < floor[..., None]  # not of NaN, which must not be hidden
   if taken is not None:
     out &= jnp.arange(logits.shape[-1]) != taken[..., None]
@@ -119,14 +148,18 @@ def shape(
 
 
 def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-  """Computes log p(tokens) [...] under logits [..., V].
+  """Computes log p(tokens) [...] under logits [..., V]."""
+  return _picked(logits, tokens) - jax.nn.logsumexp(logits, axis=-1)
 
-  A masked sum picks the token: it stays local to each shard of a split
-  vocabulary, where take_along_axis would gather the logits whole.
+
+def _picked(x: jax.Array, index: jax.Array) -> jax.Array:
+  """x [..., V] at index [...].
+
+  A masked sum picks it: that stays local to each shard of a split vocabulary,
+  where take_along_axis would gather x whole.
   """
-  hit = jnp.arange(logits.shape[-1]) == tokens[..., None]
-  picked = jnp.sum(jnp.where(hit, logits, 0), axis=-1)
-  return picked - jax.nn.logsumexp(logits, axis=-1)
+  hit = jnp.arange(x.shape[-1]) == index[..., None]
+  return jnp.sum(jnp.where(hit, x, 0), axis=-1)
 
 
 def entropy(logits: jax.Array) -> jax.Array:
@@ -166,9 +199,7 @@ def draw(
   token = jnp.where(
     greedy, jnp.argmax(within, axis=-1), _invert(jnp.exp(within), u[:, 1])
   )
-  chosen = jnp.arange(within.shape[1]) == token[:, None]
-  picked = jnp.sum(jnp.where(chosen, within, 0), axis=-1)
-  logp = picked - jnp.log(mass.sum(axis=-1))
+  logp = _picked(within, token) - jnp.log(mass.sum(axis=-1))
   return block * within.shape[1] + token, logp
 
 

@@ -135,9 +135,11 @@ def tokens(x: jax.Array, axis: int = 0) -> jax.Array:
   return _pin(x, {axis: ROWS, axis + 1: ('context',)})
 
 
-def gathered(x: jax.Array) -> jax.Array:
-  """Pins [N,T,...] by rows, every device of a context holding all T."""
-  return _pin(x, {0: ROWS, 1: None}) if _size(('context',)) > 1 else x
+def gathered(x: jax.Array, axis: int = 1) -> jax.Array:
+  """Pins [N,...] by rows, every device of a context holding all of dimension
+  `axis` (tokens).
+  """
+  return _pin(x, {0: ROWS, axis: None}) if _size(('context',)) > 1 else x
 
 
 def everywhere(x: jax.Array) -> jax.Array:
@@ -149,7 +151,7 @@ def everywhere(x: jax.Array) -> jax.Array:
 
 def _pin(x: jax.Array, where: dict[int, tuple[str, ...] | None]) -> jax.Array:
   """Pins dimensions to mesh axes, but those that do not divide over them."""
-  if not in_mesh():
+  if not in_mesh() or is_own_device():
     return x
   part = [P.UNCONSTRAINED] * x.ndim
   for axis, names in where.items():
@@ -270,7 +272,7 @@ def constrain(tree: Any, specs: Any, rules: dict) -> Any:
   Of a weight of several arrays (`models.layers`), it pins the one that has the
   spec's shape. Does nothing outside a mesh, as `rows`.
   """
-  if not in_mesh():
+  if not in_mesh() or is_own_device():
     return tree
   put = jax.lax.with_sharding_constraint
 
@@ -317,6 +319,8 @@ def rows_of_all(mesh: Mesh, n_mine: int) -> int:
 def to_global(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
   """Makes global arrays, rows sharded, of this process's rows (`my_rows`)."""
   sharding = row_sharding(mesh, axis)
+  if jax.process_count() == 1:
+    return jax.device_put(tree, sharding)
 
   def leaf(x):
     x = np.asarray(x)

@@ -12,10 +12,7 @@ import jax.numpy as jnp
 
 def path_str(path) -> str:
   """Writes a jax key path as 'layers/attn/q'."""
-  return '/'.join(
-    str(getattr(k, 'key', getattr(k, 'idx', getattr(k, 'name', k))))
-    for k in path
-  )
+  return jax.tree_util.keystr(path, simple=True, separator='/')
 
 
 def flatten(tree: Any, is_leaf: Callable | None = None) -> dict[str, Any]:
@@ -40,12 +37,11 @@ def map_with_path(
   f: Callable, tree: Any, *rest: Any, is_leaf: Callable | None = None
 ) -> Any:
   """Maps `f(path, leaf, *rest_leaves)` over a tree; path as 'a/b/c'."""
-  return jax.tree_util.tree_map_with_path(
-    lambda path, *leaves: f(path_str(path), *leaves),
-    tree,
-    *rest,
-    is_leaf=is_leaf,
-  )
+
+  def named(path, *leaves):
+    return f(path_str(path), *leaves)
+
+  return jax.tree_util.tree_map_with_path(named, tree, *rest, is_leaf=is_leaf)
 
 
 def match(rules, path: str) -> Any:

@@ -82,7 +82,7 @@ class Evaluation:
       grade=grade,
       key=key,
       stop=stop,
-      sampling=Sampling.make(heat),
+      sampling=Sampling.fixed(heat),
       row_id=self._row_id,
     )
     self._make = player or functools.partial(

@@ -169,7 +169,7 @@ def _of_base(base: Model, params, tokens, valid, out: Rollout) -> dict:
   asked = Prompts(tokens, valid, jnp.zeros(len(tokens), jnp.int32), {})
   rows = batch_lib.rows_of(asked, out).replace(temperature=1.0)
   logp, _, _ = logprobs.score(
-    base, params, rows, Sampling.make(), start=tokens.shape[1], chunk=COLUMNS
+    base, params, rows, Sampling.fixed(), start=tokens.shape[1], chunk=COLUMNS
   )
   return {BASE: logp[:, -out.tokens.shape[1] :]}
 

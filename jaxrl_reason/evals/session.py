@@ -294,7 +294,7 @@ def _answer(
       params,
       mesh=mesh,
       tokenizer=found.tokenizer,
-      sampling=Sampling.make(a.temperature, o.top_k, o.top_p, o.min_p),
+      sampling=Sampling.fixed(a.temperature, o.top_k, o.top_p, o.min_p),
       stop=jnp.asarray(written.stop, jnp.int32),
       key=trees.named_key(jax.random.key(o.seed), a.suite.name),
       grade=graders[a.suite.reward],

@@ -55,8 +55,7 @@ def _qkv(x, p, c: Config, angles):
     if c.qk_norm and name != 'v':
       flat = y.shape[:-2] if c.qk_norm_over == 'projection' else y.shape[:-1]
       y = norm(y.reshape(*flat, -1), p, name + '_norm', c).reshape(y.shape)
-    rotated = name != 'v' and angles is not None
-    if rotated:
+    if name != 'v' and angles is not None:
       y = rope.rotate(y, *angles, interleaved=c.rope_interleaved)
     out.append(y)
   return out
@@ -111,15 +110,25 @@ def _of_layer(c: Config, positions, room: int):
   """
   width = c.rotary_dim
   tables = [rope.angles(r, positions, width, room) for r in c.rope_tables]
-  of_layers = c.layer_windows
-  windows = tuple(dict.fromkeys(of_layers))
+  windows = tuple(dict.fromkeys(c.layer_windows))
+  if len(windows) == 1 and set(c.layer_ropes) == {0}:
+    return windows, dict.fromkeys(c.stacks, {}), lambda flags: (tables[0], 0)
+  return windows, *_differing(c, tables, windows)
+
+
+def _differing(c: Config, tables: list, windows: tuple[int, ...]):
+  """(flags, f) of `_of_layer`, where layers differ or have no positions.
+
+  Args:
+    tables: (cos, sin) of each of `c.rope_tables`.
+  """
   # Index of a layer's table; layers without positions turn by nothing.
   index = [i % (len(tables) + 1) for i in c.layer_ropes]
   cos, sin = tables[0]
-  tables.append((jnp.ones_like(cos), jnp.zeros_like(sin)))
+  tables = [*tables, (jnp.ones_like(cos), jnp.zeros_like(sin))]
   flags = {}
   if len(windows) > 1:
-    flags['window'] = jnp.asarray([windows.index(w) for w in of_layers])
+    flags['window'] = jnp.asarray([windows.index(w) for w in c.layer_windows])
   if len(set(index)) > 1:
     flags['rope'] = jnp.asarray(index)
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *tables)
@@ -137,16 +146,18 @@ def _of_layer(c: Config, positions, room: int):
     }
     for name, stack in c.stacks.items()
   }
-  return windows, of_stack, f
+  return of_stack, f
 
 
 def _by_stack(c: Config, routes: jax.Array | None) -> dict:
   """Routes [layers with experts,...] as each stack's."""
-  at = {layer: i for i, layer in enumerate(c.routed_layers)}
   out = dict.fromkeys(c.stacks)
+  if routes is None:
+    return out
+  at = {layer: i for i, layer in enumerate(c.routed_layers)}
   for name, stack in c.stacks.items():
     mine = [at[layer] for layer in stack if layer in at]
-    if routes is not None and mine:
+    if mine:
       whole = len(mine) == len(at)
       out[name] = routes if whole else routes[jnp.asarray(mine)]
   return out
@@ -161,13 +172,10 @@ def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
   Returns:
     (x, by stack, the layers' y, stacked).
   """
-  done, out = dict.fromkeys(c.stacks, 0), {name: [] for name in c.stacks}
-  for name, n in c.runs:
-    first = done[name]
-    done[name] += n
-    part = xs[name]
-    if n < len(c.stacks[name]):
-      part = jax.tree.map(lambda a, i=first, n=n: a[i : i + n], part)
+  out = {name: [] for name in c.stacks}
+  for name, run in c.runs:
+    n = run.stop - run.start
+    part = xs[name] if n == len(c.stacks[name]) else trees.take(xs[name], run)
     x, ys = jax.lax.scan(body, x, part, unroll=1 if c.scan else n)
     out[name].append(ys)
 
@@ -209,7 +217,6 @@ def through(
   # meets a real token, not even times a zero weight.
   real = rows.segments > 0
   x = jnp.where(real[..., None], x, 0)
-  counted = real if weights is None else jnp.where(real, weights, 0)
   windows, flags, of_layer = _of_layer(c, rows.positions, room)
   attend = attention_of(windows)
 
@@ -222,6 +229,7 @@ def through(
 
     x, (kept, used) = block(x, p, c, angles, of_this, routes)
     if used is not None:
+      counted = real if weights is None else jnp.where(real, weights, 0)
       # Summed up here: probabilities [L,N,T,E] need never exist.
       used = {
         'routes': used['routes'].astype(moe.route_dtype(c.experts)),

@@ -1,4 +1,5 @@
-"""What decoding remembers: keys and values of prompts and of completions.
+"""What decoding remembers, keys and values of prompts and of completions, and
+attention to it.
 
   prompts  [B,K,P,H]   one copy for all the samples of a prompt
   own      [S,K,R,H]   of S rows that are generated at a time
@@ -33,6 +34,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
+from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
 
 # Columns: rows of a TPU's bfloat16 tile are 16, and of fewer than 32 columns
 # less is saved than another loop costs to compile.
@@ -261,10 +263,9 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
 
   Returns:
     (positions [S], masks by window: (of prompt bool [B,1 or S/B,P], of own
-    columns bool [1 or S,R])).
+    columns bool [1 or S,1,R])).
   """
-  b, _ = cache.prompt_mask.shape
-  s = cache.own[0][0].values.shape[0]
+  b, s = len(cache.prompt_mask), len(cache.own[0][0].values)
   t = jnp.asarray(t)
   by_prompt = t.reshape(b, -1) if t.ndim else t[None, None]
   positions = cache.prompt_mask.sum(axis=1)[:, None] + by_prompt
@@ -278,5 +279,74 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
       prompt = prompt & (positions[..., None] - at < window)
       prompt = seen_of_prompt(prompt[..., None], window)[..., 0]
     # Of the window's own tokens none is too far: R is no more than it.
-    masks[window] = prompt, (step - jnp.arange(r)) % r <= t.reshape(-1, 1)
+    seen = (step - jnp.arange(r)) % r <= t.reshape(-1, 1, 1)
+    masks[window] = prompt, seen
   return jnp.broadcast_to(positions, (b, s // b)).reshape(s), masks
+
+
+def _scores(q, keys: Kept, mask, cap: float) -> jax.Array:
+  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
+  mask bool [1 or B,1 or I,S].
+  """
+  scores = einsum32('bikgh,bksh->bikgs', q, keys.values)
+  if keys.scale is not None:
+    scores = scores * keys.scale[:, None, :, None]
+  return jnp.where(mask[:, :, None, None], soft_cap(scores, cap), MASKED)
+
+
+def _values(p, values: Kept, dtype) -> jax.Array:
+  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
+  if values.scale is not None:
+    p = p * values.scale[:, None, :, None]
+  return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
+
+
+def attend(
+  q: jax.Array,
+  prompt: tuple,
+  own: tuple,
+  prompt_mask: jax.Array,
+  own_mask: jax.Array,
+  *,
+  scale: float,
+  cap: float = 0.0,
+  sinks: jax.Array | None = None,
+) -> jax.Array:
+  """Attends from new tokens of rows to their group's prompt and their own
+  completion.
+
+  The rows of a prompt read one copy of its keys: that part is a real matrix
+  product instead of one of matrix and vector for each, and nothing is repeated.
+  One softmax over the scores of both parts is what merging two of them by their
+  log-sum-exps gives, and needs no second pass.
+
+  Args:
+    q: [S,Q,H] or, O tokens of each row, [S,O,Q,H]; S = B*I, the I rows of a
+      prompt adjacent.
+    prompt: keys, values of the prompts: Kept of [B,K,P,H].
+    own: keys, values of the completions so far: Kept of [S,K,R,H].
+    prompt_mask: bool [B,1 or I*O,P], the prompt tokens each may look at.
+    own_mask: bool [1 or S,O,R], the columns each may look at.
+    scale: of the scores; cap: their soft cap, 0 for none.
+    sinks: [Q], a score per head that is nobody's.
+
+  Returns:
+    As q.
+  """
+  shape, (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
+  s, width = shape[0], shape[-1]
+  alone = q.reshape(s, -1, kv, shape[-2] // kv, width) * scale  # [S,O,K,g,H]
+  grouped = alone.reshape(b, -1, *alone.shape[2:])  # [B,I*O,K,g,H]
+  shared = _scores(grouped, prompt[0], prompt_mask, cap)
+  single = _scores(alone, own[0], own_mask, cap)
+  shared = shared.reshape(*single.shape[:-1], n_prompt)
+  scores = [shared, single]
+  if sinks is not None:
+    nobody = sinks.astype(jnp.float32).reshape(kv, -1, 1)
+    scores.append(jnp.broadcast_to(nobody, (*single.shape[:-1], 1)))
+  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
+  p_shared = p[..., :n_prompt].reshape(*grouped.shape[:-1], n_prompt)
+  p_single = p[..., n_prompt : n_prompt + single.shape[-1]]
+  out = _values(p_single, own[1], q.dtype)
+  out_shared = _values(p_shared, prompt[1], q.dtype)
+  return (out.reshape(shape) + out_shared.reshape(shape)).astype(q.dtype)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import operator
 from collections.abc import Sequence
 
 import jax
@@ -305,9 +306,10 @@ class Config:
     return self.stacks[LAYERS] if self.experts else ()
 
   @functools.cached_property
-  def runs(self) -> tuple[tuple[str, int], ...]:
-    """Returns the stacks in the order of layers, and how many of each follow
-    on one another.
+  def runs(self) -> tuple[tuple[str, slice], ...]:
+    """Returns the stacks in the order of layers, and which of each follow on
+    one another.
     """
-    names = [name for name, _ in self.stack_of_layer]
-    return tuple((k, len(list(g))) for k, g in itertools.groupby(names))
+    groups = itertools.groupby(self.stack_of_layer, operator.itemgetter(0))
+    runs = [(name, [i for _, i in layers]) for name, layers in groups]
+    return tuple((name, slice(at[0], at[-1] + 1)) for name, at in runs)

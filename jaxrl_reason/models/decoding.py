@@ -16,7 +16,6 @@ from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import NOPE, Config
 from jaxrl_reason.models.parts import (
   attention,
-  cached,
   latent,
   layers,
   moe,
@@ -34,16 +33,13 @@ def decode_params(c: Config, specs: Any, params: Any) -> Any:
   Args:
     specs: of the parameters.
   """
-  cast = trees.map_with_path(
-    lambda path, x: x if path.endswith(EXACT) else layers.cast(x, c.dtype),
-    params,
-    is_leaf=layers.is_weight,
-  )
+
+  def read(path, x):
+    return x if path.endswith(EXACT) else layers.cast(x, c.dtype)
+
+  cast = trees.map_with_path(read, params, is_leaf=layers.is_weight)
   cast = sharding.constrain(cast, specs, sharding.DECODE_RULES)
-  layers_ = [
-    jax.tree.map(lambda x, i=i: x[i], cast[name])
-    for name, i in c.stack_of_layer
-  ]
+  layers_ = [trees.take(cast[name], i) for name, i in c.stack_of_layer]
   ends = {k: v for k, v in cast.items() if k not in c.stacks}
   return ends | {'layers': layers_}
 
@@ -196,28 +192,22 @@ def prefill(
   if routes is not None:
     unknown = jnp.full((rows, *routes.shape[2:]), moe.UNKNOWN, routes.dtype)
     routes = routes, sharding.rows(unknown)
-  windows = c.layer_windows
   prompt, own = [], []
-  for i, window in enumerate(windows):
+  for i, window in enumerate(c.layer_windows):
     # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
     stack, at = c.stack_of_layer[i]
-    of_layer = (x[at].swapaxes(1, 2) for x in kv[stack])
-    whole = (sharding.gathered(x).swapaxes(1, 2) for x in of_layer)
+    whole = (sharding.gathered(x[at], axis=2) for x in kv[stack])
     seen = (cache_lib.seen_of_prompt(x, window) for x in whole)
     prompt.append(tuple(cache_lib.keep(x, c.cache_dtype) for x in seen))
     room, dtype = cache_lib.within(columns, window), prompt[i][0].values.dtype
-    own.append(
-      tuple(
-        cache_lib.empty(rows, heads, room, width, dtype)
-        for heads, width in c.cached
-      )
-    )
+    sizes = [(rows, heads, room, width) for heads, width in c.cached]
+    own.append(tuple(cache_lib.empty(*size, dtype) for size in sizes))
   return last, cache_lib.Cache(
     prompt=tuple(prompt),
     own=tuple(own),
     prompt_mask=valid,
     room=length + max_new,
-    windows=windows,
+    windows=c.layer_windows,
     routes=routes,
   )
 
@@ -228,7 +218,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
 
   Args:
     column: int [], or int [S,O], of each token of each row.
-    masks: by window, as `cached.attend` takes them.
+    masks: by window, as `cache.attend` takes them.
 
   Returns:
     (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
@@ -237,6 +227,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
     rope.angles(r, positions, c.rotary_dim, cache.room) for r in c.rope_tables
   ]
   x = sharding.rows(blocks.embed(params, c, tokens))
+  how = dict(scale=c.score_scale, cap=c.attention_cap)
   own, routes = [], []
   for i, p in enumerate(params['layers']):
 
@@ -245,19 +236,11 @@ def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
         cache_lib.put(buffer, x, column, c.cache_dtype)
         for buffer, x in zip(cache.own[i], new)
       )
-      prompt, own = cache.prompt[i], kept
+      prompt, own, seen = cache.prompt[i], kept, masks[cache.windows[i]]
       if kv_up is not None:
         # Keys are values as well: no part of a cache is cut out of it.
         q, prompt, own = latent.absorbed(q, kv_up, c), prompt * 2, own * 2
-      out = cached.attend(
-        q,
-        prompt,
-        own,
-        *masks[cache.windows[i]],
-        scale=c.score_scale,
-        cap=c.attention_cap,
-        **sinks,
-      )
+      out = cache_lib.attend(q, prompt, own, *seen, **how, **sinks)
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
     index = c.layer_ropes[i]
@@ -293,7 +276,6 @@ def decode(
     step = t if cache.at is None else t[:, None]
   if cache.at is None:
     positions, masks = cache_lib.context(cache, t, step)
-    masks = {w: (prompt, own[:, None]) for w, (prompt, own) in masks.items()}
   else:
     cache, positions, masks = cache_lib.place(cache, t[:, None], step)
     positions = positions[:, 0]

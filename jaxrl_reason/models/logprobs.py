@@ -37,15 +37,14 @@ def score(
     load balance of `forward`. Values at invalid tokens are finite and mean
     nothing.
   """
-  n, t = rows.tokens.shape
-  temperature = jnp.broadcast_to(rows.temperature, (n,))[:, None]
+  temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
 
   def part(logits, targets, temperature):
     of = sampling.replace(temperature=temperature)
     shaped = logits_lib.shape(logits, of, targets)
     return logits_lib.token_logp(shaped, targets), logits_lib.entropy(shaped)
 
-  beside = jnp.broadcast_to(temperature, (n, t))
+  beside = jnp.broadcast_to(temperature, rows.tokens.shape)
   (logp, entropy), balance = over_columns(
     model, params, rows, part, beside, packed=packed, start=start, chunk=chunk
   )

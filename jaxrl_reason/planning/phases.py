@@ -126,7 +126,7 @@ def evaluation(config, parts: Prepared) -> Phase:
   n, where = grid.b * grid.s, sharding.row_sharding(mesh)
   prompt = of((grid.b, d.prompt_len), i32), of((grid.b, d.prompt_len), bool)
   ids, heat = of((n,), i32), of((n,), jnp.float32)
-  sampling = jax.eval_shape(Sampling.make)
+  sampling = jax.eval_shape(Sampling.fixed)
   rest = _lay((sampling, parts.root, parts.stop), sharding.replicated(mesh))
   sampling = rest[0].replace(temperature=_lay(heat, where))
   args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]

@@ -53,11 +53,6 @@ class Generation:
   turns: turns_lib.Turns | None = None
 
 
-def step_keys(root: jax.Array, step) -> tuple[jax.Array, jax.Array]:
-  """Derives (key of the sampling noise, key of the minibatch order)."""
-  return key_of(root, step, 'sampling'), key_of(root, step, 'minibatches')
-
-
 def key_of(root: jax.Array, step: jax.Array, use: str) -> jax.Array:
   """Derives the key of one use within a step of the run with key `root`."""
   step = jax.random.fold_in(trees.named_key(root, 'step'), step)
@@ -84,7 +79,7 @@ def complete(
     version: i32 [], updates behind the weights; None: as many as `step`, that
       is, all before it.
   """
-  noise, _ = step_keys(root, step)
+  noise = key_of(root, step, 'sampling')
   how = {name: getattr(gen, name) for name in OF_SAMPLER}
   how['version'] = step if version is None else version
   given = prompts.tokens, prompts.valid, noise, sampling, stop
@@ -120,7 +115,7 @@ def greedy(
 ) -> Rollout:
   """Takes the likeliest completion of each prompt: the baseline of ReMax."""
   one = dataclasses.replace(gen, n_samples=1, demos=0)
-  settings = Sampling.make(temperature=0.0)
+  settings = Sampling.fixed(temperature=0.0)
   return complete(one, params, prompts, root, step, settings, stop)
 
 
@@ -184,14 +179,14 @@ class FusedSource:
       root: the run's key; step: i32 [].
       stop: int [E] stop tokens.
     """
-    gen = self.gen
-    rollout = complete(gen, params, prompts, root, step, sampling, stop)
-    noise, best = (root, step, 'views'), None
+    rollout = complete(self.gen, params, prompts, root, step, sampling, stop)
+    noise = root, step, 'views'
     reward = self.judged(params, control, prompts, rollout, noise)
-    if self.greedy:
-      best = greedy(gen, params, prompts, root, step, stop)
-      best = self._see(params, prompts, best, (root, step, 'greedy views'))
-      best = self.reward_fn(best, prompts.answer, control)
+    if not self.greedy:
+      return Trajectories(prompts, rollout, reward)
+    best = greedy(self.gen, params, prompts, root, step, stop)
+    best = self._see(params, prompts, best, (root, step, 'greedy views'))
+    best = self.reward_fn(best, prompts.answer, control)
     return Trajectories(prompts, rollout, reward, best)
 
   def judged(

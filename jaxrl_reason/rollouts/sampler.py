@@ -44,13 +44,14 @@ class Slots:
 
   step: jax.Array  # int [], steps done, which says what column is next
   t: jax.Array  # int [] or [S], index in its completion of `token`
-  row: jax.Array  # int [B,I], the sample of the prompt that a slot has
   token: jax.Array  # int [S], to be decoded
   over: jax.Array  # bool [S], nothing to be decoded
-  taken: jax.Array  # int [B], samples that have been given to a slot
   cache: Any
   out: dict[str, jax.Array]  # [N,C,...]; tokens NONE where none was drawn
   due: jax.Array | None = None  # int [S], of `Draw.forcing`
+  # Of fewer slots than rows; None: every row has its own.
+  row: jax.Array | None = None  # int [B,I], the sample of its prompt in a slot
+  taken: jax.Array | None = None  # int [B], samples that were given to a slot
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,8 +102,8 @@ def same(x: jax.Array) -> jax.Array:
 
 def _rows(slots: Slots) -> Callable:
   """x [N,...] -> of the slots' rows [S,...]."""
-  if not slots.t.ndim:
-    return same  # a slot for every row
+  if slots.row is None:
+    return same
   b, n_slots = slots.row.shape
 
   def pick(x):
@@ -114,7 +115,7 @@ def _rows(slots: Slots) -> Callable:
 
 def _write(all_, x, slots: Slots, t):
   """all_ [N,C,...] with x [S,...] at index t of the slots' rows."""
-  if not slots.t.ndim:
+  if slots.row is None:
     return jax.lax.dynamic_update_index_in_dim(all_, x, t, axis=1)
   b, n_slots = slots.row.shape
 
@@ -138,7 +139,7 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   hidden, cache = draw.model.decode(
     draw.weights, slots.token, slots.cache, slots.t, slots.step
   )
-  t = slots.t + 1
+  step, t = slots.step + 1, slots.t + 1
   new, due = draw.forced(draw(hidden, _rows(slots), t), slots.due, t)
   token = new['tokens']
   if on_token is not None:
@@ -153,13 +154,7 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
   full = t + 1 == out['tokens'].shape[1]
   over = slots.over | draw.ends(token) | full
   return slots.replace(
-    step=slots.step + 1,
-    t=t,
-    token=token,
-    over=over,
-    cache=cache,
-    out=out,
-    due=due,
+    step=step, t=t, token=token, over=over, cache=cache, out=out, due=due
   )
 
 
@@ -190,22 +185,20 @@ def _loop(
   draw: Draw, on_token: Callable | None, most: int, slots: Slots
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
-  g = slots.out['tokens'].shape[0] // slots.row.shape[0]
-  fixed = not slots.t.ndim  # a slot for every row
+  last = slots.step + most
 
-  def unfinished(state):
-    done, slots = state
+  def unfinished(slots):
     left = ~jnp.all(slots.over)
-    if not fixed:
+    if slots.row is not None:
+      g = slots.out['tokens'].shape[0] // slots.row.shape[0]
       left |= jnp.any(slots.taken < g)
-    return (done < most) & left
+    return (slots.step < last) & left
 
-  def body(state):
-    done, slots = state
+  def body(slots):
     slots = _step(draw, on_token, slots)
-    return done + 1, slots if fixed else _refill(draw, slots)
+    return slots if slots.row is None else _refill(draw, slots)
 
-  return jax.lax.while_loop(unfinished, body, (jnp.int32(0), slots))[1]
+  return jax.lax.while_loop(unfinished, body, slots)
 
 
 def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
@@ -241,18 +234,24 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
     out['routes'] = sharding.rows(
       jnp.full((b * g, c, *routes.shape[1:]), moe.UNKNOWN, routes.dtype)
     )
-  row = jnp.broadcast_to(jnp.arange(n_slots), (b, n_slots))
-  token = first['tokens'].reshape(b, g)[:, :n_slots].reshape(-1)
-  return Slots(
-    step=jnp.int32(0),
-    t=jnp.zeros(() if n_slots == g else b * n_slots, jnp.int32),
-    row=row,
-    token=token,
-    over=draw.ends(token) | (c == 1),
+  token, zero = first['tokens'], jnp.int32(0)
+  over = draw.ends(token) | (c == 1)
+  slots = Slots(zero, zero, token, over, cache, out, due)
+  return slots if n_slots == g else _shared(slots, b, n_slots)
+
+
+def _shared(slots: Slots, b: int, n_slots: int) -> Slots:
+  """Slots for a part of the rows: the first of each prompt are in them."""
+
+  def first(x):
+    return x.reshape(b, -1)[:, :n_slots].reshape(-1)
+
+  return slots.replace(
+    t=jnp.zeros(b * n_slots, jnp.int32),
+    token=first(slots.token),
+    over=first(slots.over),
+    row=jnp.broadcast_to(jnp.arange(n_slots), (b, n_slots)),
     taken=jnp.full(b, n_slots),
-    cache=cache,
-    out=out,
-    due=due,
   )
 
 
@@ -262,17 +261,16 @@ def nodes(there: jax.Array, n_samples: int) -> jax.Array:
   return jnp.where(there, sample[:, None], 0)
 
 
-def _rollout(draw: Draw, slots: Slots, version: jax.Array) -> Rollout:
+def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
   """What the slots have written: one turn, no token shared."""
   drawn = slots.out['tokens'] != NONE
-  tokens = jnp.where(drawn, slots.out['tokens'], 0)
   routes = None
   if 'routes' in slots.out:
     prompt, own = draw.model.sampled_routes(slots.cache)[0], slots.out['routes']
     repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
     routes = jnp.concatenate([repeated, own], axis=1)
   return Rollout(
-    tokens=tokens,
+    tokens=jnp.where(drawn, slots.out['tokens'], 0),
     sampled=drawn,
     length=drawn.sum(axis=1),
     logp=slots.out['logp'],
@@ -282,7 +280,7 @@ def _rollout(draw: Draw, slots: Slots, version: jax.Array) -> Rollout:
     temperature=draw.sampling.temperature,
     version=jnp.where(drawn, version, 0),
     turn=drawn.astype(jnp.int32),
-    node=nodes(drawn, drawn.shape[0] // slots.row.shape[0]),
+    node=nodes(drawn, g),
     routes=routes,
   )
 
@@ -354,22 +352,15 @@ def generate(
   """
   (b, _), g, c = prompts.shape, n_samples, max_new
   n_slots = min(slots or g, g)
-  if on_token is not None and n_slots < g:
-    raise ValueError(f'on_token needs a slot for every row, not {slots} of {g}')
-  if forcing is not None and n_slots < g:
-    raise ValueError(f'forcing needs a slot for every row, not {slots} of {g}')
+  if n_slots < g and (on_token or forcing):
+    name = 'on_token' if on_token else 'forcing'
+    raise ValueError(f'{name} needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
   heat = jnp.broadcast_to(sampling.temperature, (b * g,))
-  draw = Draw(
-    model,
-    model.decode_params(params),
-    sampling.replace(temperature=heat),
-    row_keys(key, ids),
-    stop,
-    policy_logp,
-    entropy,
-    forcing,
-  )
+  sampling = sampling.replace(temperature=heat)
+  weights, keys = model.decode_params(params), row_keys(key, ids)
+  told = policy_logp, entropy, forcing
+  draw = Draw(model, weights, sampling, keys, stop, *told)
   loops = trips(c, segments, g, n_slots)
   first = loops[0][0]
   hidden, cache = model.prefill(params, prompts, valid, n_slots, c, first)
@@ -381,4 +372,4 @@ def generate(
     if columns > first:
       state = state.replace(cache=model.grow(state.cache, columns))
     state = _loop(draw, on_token, most, state)
-  return _rollout(draw, state, version)
+  return _rollout(draw, state, g, version)

@@ -50,8 +50,6 @@ def make(c: ml_collections.ConfigDict) -> Heat | None:
   return Heat(**c.heat.to_dict()) if c.heat.entropy else None
 
 
-def heated(control: dict | None, sampling: Sampling) -> Sampling:
+def heated(control: dict, sampling: Sampling) -> Sampling:
   """Gives the settings to sample the next step with."""
-  if control is None or CONTROL not in control:
-    return sampling
   return sampling.replace(temperature=control[CONTROL])

@@ -82,7 +82,9 @@ class HintsStep:
     reward, greedy one), and what was answered.
     """
     root = refill.key_of_round(self.source.root, index)
-    how = heat.heated(state.control, self.source.sampling)
+    how = self.source.sampling
+    if self.learner.heat is not None:
+      how = heat.heated(state.control, how)
     questions = asked._replace(prompts=prompts)
     given = state.params, state.step, state.step, questions, root
     self.source.start(*given, how)

@@ -96,7 +96,9 @@ class HostStep:
     """Queues the batch of a step, sampled by the parameters there are now."""
     asked = self.ask and self.ask(state.control, step)[0]
     asked = with_hints(self._helped, self.hints, state, asked, self.source)
-    how = heat.heated(state.control, self.source.sampling)
+    how = self.source.sampling
+    if self.learner.heat is not None:
+      how = heat.heated(state.control, how)
     given = state.params, step, state.step, asked
     self.source.start(*given, sampling=how)
 

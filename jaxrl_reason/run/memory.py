@@ -154,7 +154,7 @@ def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
       asked = asked.replace(demo=demo, demo_length=ids)
     stop = jnp.zeros(1, jnp.int32)
     out = fused.complete(
-      gen, params, asked, key, jnp.int32(0), Sampling.make(), stop
+      gen, params, asked, key, jnp.int32(0), Sampling.fixed(), stop
     )
     return groups.of(
       Trajectories(

@@ -63,7 +63,8 @@ def fused_step(
     root: the run's key; state.step is folded in.
     stop: int [E] stop tokens.
   """
-  sampling = heat.heated(state.control, sampling)
+  if learner.heat is not None:
+    sampling = heat.heated(state.control, sampling)
   found = source(
     state.params, state.control, prompts, root, state.step, sampling, stop
   )
@@ -87,7 +88,8 @@ def learn(
   """
   chosen, names = batch, learner.part_names
   if account is None:
-    seen, metrics = batch_lib.outcomes(batch), batch_lib.stats(batch, names)
+    seen = batch_lib.outcomes(batch)
+    metrics = batch_lib.summary(seen, names)
   else:
     metrics = batch_lib.stats_of_rounds(account, names) | account.metrics
     seen = account.seen
@@ -118,7 +120,7 @@ def learn(
   if learner.observe is not None:
     control, more = learner.observe(state.control, seen, chosen, state.step)
     state, metrics = state.replace(control=control), metrics | more
-  _, order = fused.step_keys(root, state.step)
+  order = fused.key_of(root, state.step, 'minibatches')
   state, more = step_lib.update(learner, state, chosen, sampling, order)
   metrics |= more
   if learner.refresh is not None:
@@ -318,7 +320,7 @@ def sft_steps(learner: Learner, state, rows, key):
 def _supervised(learner: Learner, state, rows, key):
   def one(state, row):
     batch = supervised_batch(row)
-    return step_lib.update(learner, state, batch, Sampling.make(), key)
+    return step_lib.update(learner, state, batch, Sampling.fixed(), key)
 
   return jax.lax.scan(one, state, rows)
 

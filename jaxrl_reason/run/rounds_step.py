@@ -110,7 +110,9 @@ class RoundsStep:
     questions = with_hints(
       self._helped, self.hints, state, questions, self.source
     )
-    how = heat.heated(state.control, self.source.sampling)
+    how = self.source.sampling
+    if self.learner.heat is not None:
+      how = heat.heated(state.control, how)
     given = state.params, state.step, state.step, questions, root
     self.source.start(*given, how)
 

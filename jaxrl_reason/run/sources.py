@@ -171,7 +171,7 @@ def host_source(
   reads_greedy = 'greedy_reward' in learn.needs
 
   def play(params, prompts, examples, root, step, sampling, stop, ids, version):
-    noise, _ = fused.step_keys(root, step)
+    noise = fused.key_of(root, step, 'sampling')
     asked = prompts.tokens, prompts.valid, examples
     return player(params, *asked, noise, sampling, stop, ids, version)
 
@@ -236,5 +236,7 @@ def judges(config, learn: Learner, problems, tokenizer):
 
 def everyone(mesh, tree: Any) -> Any:
   """Gives this process's rows [m,...] of a batch as all rows [N,...]."""
+  if jax.process_count() == 1:
+    return tree
   n = sharding.rows_of_all(mesh, len(jax.tree.leaves(tree)[0]))
   return hosts.all_rows(sharding.my_rows(mesh, n), tree)

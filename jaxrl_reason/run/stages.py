@@ -167,7 +167,7 @@ def generation(
     segments=c.cache_segments,
     routes=c.replay_routes,
   )
-  return gen, Sampling.make(c.temperature, c.top_k, c.top_p, c.min_p)
+  return gen, Sampling.fixed(c.temperature, c.top_k, c.top_p, c.min_p)
 
 
 def prompt_encoder(
@@ -302,8 +302,9 @@ def _host(
   )
 
   def to_device(tree):
-    own = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
-    return sharding.to_global(own, mesh)
+    if jax.process_count() > 1:
+      tree = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
+    return sharding.to_global(tree, mesh)
 
   plain = sources.is_plain(c)
   if plain:

@@ -143,7 +143,7 @@ def _value_loss(critic: Critic, params, policy, batch, target, denominators):
 
 def _prm_logp(critic: Critic, params, policy, batch: Batch) -> jax.Array:
   rows = Rows(batch.tokens, batch.valid)
-  body, neutral = _body(critic, params, policy), Sampling.make()
+  body, neutral = _body(critic, params, policy), Sampling.fixed()
   return logprobs.score(critic.model, body, rows, neutral, start=critic.start)[
     0
   ]

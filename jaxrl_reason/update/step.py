@@ -90,13 +90,8 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
     own = batch.episode.reward
     given |= {'segment_reward': own, 'segment_ids': batch.turn - 1}
     reward = reward - jnp.nansum(own, axis=1)
-  return losses.advantages(
-    learner.objective,
-    reward,
-    batch.group,
-    logp=batch.sampler_logp,
-    **given,
-  )
+  given['logp'] = batch.sampler_logp
+  return losses.advantages(learner.objective, reward, batch.group, **given)
 
 
 def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
@@ -186,13 +181,9 @@ def gradients(
 
 def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
   """What the loss of every micro-batch is told of the whole minibatch."""
-  denominators = losses.denominators(
-    learner.objective,
-    batch.mask,
-    old_logp=batch.old_logp,
-    sampler_logp=batch.sampler_logp,
-    sft_mask=_sft_mask(learner, batch),
-  )
+  given = dict(old_logp=batch.old_logp, sampler_logp=batch.sampler_logp)
+  given['sft_mask'] = _sft_mask(learner, batch)
+  denominators = losses.denominators(learner.objective, batch.mask, **given)
   return {'denominators': denominators, 'coefs': coefs, 'key': key}
 
 
@@ -266,6 +257,8 @@ def loss_fn(
   loss, metrics = losses.policy_loss(
     learner.objective, logp, adv, batch.mask, entropy=entropy, **given, **whole
   )
+  if balance is None:
+    return loss, metrics
   return _with_balance(learner, balance, loss, metrics)
 
 
@@ -287,6 +280,8 @@ def _bellman_loss(params, learner: Learner, rows, whole, sampling, how):
     **{k: x[:, learner.start :] for k, x in named.items() if x is not None},
     denominators=whole['denominators'],
   )
+  if balance is None:
+    return loss, metrics
   return _with_balance(learner, balance, loss, metrics)
 
 
@@ -295,8 +290,6 @@ def _with_balance(learner: Learner, balance, loss, metrics):
   minibatch has the mean. The product of two means over tokens is no sum over
   rows: with smaller pieces the term asks for balance in each of them.
   """
-  if balance is None:
-    return loss, metrics
   balance = balance / learner.micro_batches
   metrics = metrics | {'load_balance': jax.lax.stop_gradient(balance)}
   if learner.balance_coef:

@@ -64,7 +64,7 @@ def whole_cache(monkeypatch):
     own = age <= ts[:, None]
     near = {w: w or 10**6 for w in cache.windows}
     return n + ts, {
-      w: (valid[:, None] & (far < most), own & (age < most))
+      w: (valid[:, None] & (far < most), (own & (age < most))[:, None])
       for w, most in near.items()
     }
 

@@ -154,7 +154,6 @@ def pod(env, tmp_path_factory):
     (at / 'alone', FUSED),
     (at / 'elsewhere', FUSED),
     (at / 'alone_host', HOST),
-    (at / 'alone_elastic', ELASTIC),
   ]
   one = start_worker(env, at / 'one', 1, runs)
   out.two, out.one = finish(two, at / 'two'), finish(one, at / 'one')
@@ -254,9 +253,10 @@ def test_four_processes_with_rewards_on_every_host(pod):
   assert any(0 < r.get('train/reward_mean', 0) < 1 for r in want)
 
 
-def test_killed_on_one_then_on_four_and_finished_on_three(pod, env):
+@pytest.mark.slow
+def test_killed_on_one_then_on_four_and_finished_on_three(env, tmp_path):
   """A restart on more, and after a loss on fewer, at random steps."""
-  at, rng = pod.at / 'elastic', random.Random(7)
+  at, rng = tmp_path / 'elastic', random.Random(7)
   first, then = rng.choice((4, 6)), rng.choice((8, 10))
   one = start_signalled(env, at, 1, 0, f'SIGKILL@{first}', ELASTIC)
   finish(one, at, codes=(-9,))
@@ -268,10 +268,14 @@ def test_killed_on_one_then_on_four_and_finished_on_three(pod, env):
   three = start_signalled(env, at, 3, 0, 'SIGKILL@-1', ELASTIC)
   log = finish(three, at)[0]
   assert 'Resuming at step' in log and '3 processes' in log
-  assert_same_numbers(content(at), content(pod.at / 'alone_elastic'))
+  alone = tmp_path / 'alone'
+  finish(
+    start_worker(env, tmp_path / 'own', 1, [(alone, ELASTIC)]), tmp_path / 'own'
+  )
+  assert_same_numbers(content(at), content(alone))
 
 
-@pytest.mark.parametrize('who', [0, 1])
+@pytest.mark.parametrize('who', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_hangs_is_named_within_the_heartbeat(env, tmp_path, who):
   """Stopped, not killed: its connections stay open. Number 0 has the
   coordinator besides.

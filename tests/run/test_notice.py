@@ -60,7 +60,7 @@ def saved(workdir):
   [
     # Twice in an interval, at its last dispatch, and at its first.
     (FUSED, (0, 2, 4, 6), (2, 4, 6, 8)),
-    (HOST, (0, 2, 7, 9), (1, 3, 8, 10)),
+    pytest.param(*(HOST, (0, 2, 7, 9), (1, 3, 8, 10)), marks=pytest.mark.slow),
   ],
 )
 def test_a_notice_saves_inside_an_interval_and_nothing_is_lost(

@@ -150,7 +150,9 @@ def content(workdir):
   ]
 
 
-@pytest.mark.parametrize('path', ['fused', 'host'])
+@pytest.mark.parametrize(
+  'path', ['fused', pytest.param('host', marks=pytest.mark.slow)]
+)
 def test_killed_and_resumed_chooses_the_same_problems(tmp_path, env, path):
   """The statistics that choose are those of the checkpoint."""
   env = env | {'XLA_FLAGS': ''}

@@ -41,16 +41,17 @@ def rows(workdir, stage='rl', key='train/loss'):
 SCHEDULE = {'by': 'step', 'at': [1, 4], 'values': [0.5, 2.0]}
 BY_LENGTH = {'by': 'mean_length', 'at': [0, 8], 'values': [3.0, 1.0]}
 BY_RATE = {'by': 'solve_rate', 'at': [0, 1], 'values': [1.0, -1.0]}
+WEIGHTS = {'coin': BY_RATE, 'by_step': SCHEDULE, 'by_length': BY_LENGTH}
 
 
-@pytest.mark.parametrize('weight', [SCHEDULE, BY_LENGTH, BY_RATE])
 @pytest.mark.parametrize('path', ['fused', 'host'])
-def test_a_scheduled_weight_follows_the_run(tmp_path, path, weight):
+def test_scheduled_weights_follow_the_run(tmp_path, path):
   c = recipe()
   c.rl.path = path
   random = dict(reward='random', kwargs=dict(p=0.5))
   part = random if path == 'fused' else dict(reward=PARITY)
-  c.rl.rewards = dict(coin=part | dict(weight=weight), again=part)
+  parts = {k: part | dict(weight=w) for k, w in WEIGHTS.items()}
+  c.rl.rewards = parts | dict(again=part)
   train.run(c, tmp_path)
   seen, length, rate = rows(tmp_path), None, None
   for i, row in enumerate(seen):
@@ -66,9 +67,11 @@ def test_a_scheduled_weight_follows_the_run(tmp_path, path, weight):
     new = row['train/length_mean'], row['train/reward/coin']
     length = new[0] if i == 0 else 0.9 * length + 0.1 * new[0]
     rate = new[1] if i == 0 else 0.9 * rate + 0.1 * new[1]
-    at = row[f'train/control/{weight["by"]}']
-    now = np.interp(at, weight['at'], weight['values'])
-    want = now * row['train/reward/coin'] + row['train/reward/again']
+    want = row['train/reward/again']
+    for k, weight in WEIGHTS.items():
+      at = row[f'train/control/{weight["by"]}']
+      now = np.interp(at, weight['at'], weight['values'])
+      want += now * row[f'train/reward/{k}']
     np.testing.assert_allclose(row['train/reward_mean'], want, rtol=1e-5)
   assert len(seen) == 6
   assert len({r['train/reward/coin'] for r in seen}) > 1

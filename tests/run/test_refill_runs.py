@@ -144,7 +144,9 @@ def flags(**more):
   return [f'--config.{k}={v}' for k, v in given.items()]
 
 
-@pytest.mark.parametrize('path', ['fused', 'host'])
+@pytest.mark.parametrize(
+  'path', ['fused', pytest.param('host', marks=pytest.mark.slow)]
+)
 def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
   given = flags(**{'rl.path': path})
   if path == 'fused':  # a coin, so that half of the groups have signal

@@ -17,7 +17,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.verdict import Verdict
 from jaxrl_reason.rollouts import host
-from jaxrl_reason.rollouts.fused import FusedSource, Generation, step_keys
+from jaxrl_reason.rollouts.fused import FusedSource, Generation, key_of
 from jaxrl_reason.run import programs
 from jaxrl_reason.run.host_step import HostStep
 from jaxrl_reason.update import step as step_lib
@@ -143,7 +143,7 @@ def test_a_step_ahead_is_the_same_step_of_earlier_parameters():
   )
   versions = [L.state(learner)]
   for i in range(3):
-    _, order = step_keys(L.ROOT, i)
+    order = key_of(L.ROOT, i, 'minibatches')
     out = sample(versions[max(i - 1, 0)].params, prompts[i], i)
     reward = host.to_reward(judged(out, examples[i]), L.PARTS)
     batch = batch_lib.make_batch(Trajectories(prompts[i], out, reward))

@@ -121,16 +121,22 @@ def test_qwen3_8b_on_64_chips(tmp_path):
   check(facts, rows=32, columns=4096, vocab=151_936)
 
 
-def test_qwen3_1p7b_on_16_chips(tmp_path):
-  facts = planned(
-    tmp_path,
-    GSM8K,
-    'v5e:4x4',
-    '--only=generate,update',
-    '--config.mesh=(1,16,1)',
-    '--config.rl.parts=2',
-    '--config.model.remat=full',
-  )
+ON_16 = (
+  '--config.mesh=(1,16,1)',
+  '--config.rl.parts=2',
+  '--config.model.remat=full',
+)
+
+
+@pytest.mark.parametrize(
+  'only',
+  [
+    'update',  # one layer is compiled, however many there are
+    pytest.param('generate', marks=pytest.mark.slow),  # each of 28 layers
+  ],
+)
+def test_qwen3_1p7b_on_16_chips(tmp_path, only):
+  facts = planned(tmp_path, GSM8K, 'v5e:4x4', f'--only={only}', *ON_16)
   check(facts, rows=16, columns=1024, vocab=151_936)
 
 

@@ -238,7 +238,7 @@ def test_length_counts_after_the_filter(batch):
   )(L.state(learner), dead)
   shaped = filters.drop_dead_groups(dead)
   shaped = shaped.replace(reward=shaped.reward - jnp.float32(taken))
-  _, order = fused.step_keys(L.ROOT, 0)
+  order = fused.key_of(L.ROOT, 0, 'minibatches')
   want, _ = jax.jit(
     lambda s, b: step_lib.update(learner, s, b, NEUTRAL, order)
   )(L.state(learner), shaped)
@@ -272,7 +272,9 @@ def test_invalid_rewards_teach_nothing(batch):
   kept = jax.tree.map(lambda x: x[np.flatnonzero(ok)], masked)
   want = step_lib.advantages(L.learner(), kept)
   np.testing.assert_allclose(np.asarray(adv)[ok], want, rtol=1e-5, atol=1e-6)
-  assert np.isfinite(batch_lib.stats(masked, ('a', 'b'))['reward_mean'])
+  assert np.isfinite(
+    batch_lib.summary(batch_lib.outcomes(masked), ('a', 'b'))['reward_mean']
+  )
 
 
 def test_split_and_join_are_inverse_and_strided():

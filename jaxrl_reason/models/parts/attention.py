@@ -32,7 +32,7 @@ from flax import struct
 
 from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import blocked
-from jaxrl_reason.models.parts.layers import soft_cap, softmax
+from jaxrl_reason.models.parts.layers import einsum32, soft_cap, softmax
 
 MOST = 2**30  # tokens: a window of all of them
 LANES = 128  # of a TPU: splash takes rows of a multiple of it
@@ -72,8 +72,7 @@ def _seen(
   Args:
     ordered: bool [Q,S], the keys that do not come after a query.
   """
-  same = queries.segments[:, :, None] == keys.segments[:, None, :]
-  seen = same & ordered
+  seen = ordered & (queries.segments[:, :, None] == keys.segments[:, None, :])
   if not any(windows):
     return lambda which: seen
   distance = queries.positions[:, :, None] - keys.positions[:, None, :]
@@ -85,7 +84,8 @@ def _masks(rows: Rows, windows: tuple[int, ...], start: int) -> Callable:
   """`_seen` of the tokens of whole rows from column `start` on."""
   t = rows.segments.shape[1]
   ordered = jnp.tril(jnp.ones((t, t), bool))[start:]
-  return _seen(columns(rows, start, t), rows, ordered, windows)
+  queries = columns(rows, start, t) if start else rows
+  return _seen(queries, rows, ordered, windows)
 
 
 def _block(windows, rows: Rows, which, first: int, end: int) -> jax.Array:
@@ -122,9 +122,7 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
     q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
     q = q.reshape(n, kv, -1, width)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
-    scores = jnp.einsum(
-      'nkth,nksh->nkts', q, k, preferred_element_type=jnp.float32
-    ).reshape(n, kv, -1, t, s)
+    scores = einsum32('nkth,nksh->nkts', q, k).reshape(n, kv, -1, t, s)
     seen = masks(which)[:, None, None]
     if sinks is not None:
       sinks = sinks.reshape(kv, -1, 1, 1)
@@ -138,8 +136,7 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
 def _blocked(
   rows: Rows, windows, start: int, *, scale: float, cap: float
 ) -> Callable:
-  n = rows.segments.shape[1] - start
-  if len(blocked.spans(n)) == 1:
+  if rows.segments.shape[1] - start <= blocked.QUERIES:  # one block
     return _einsum(rows, windows, start, scale=scale, cap=cap)
 
   how = blocked.How(functools.partial(_block, windows), start, cap)
@@ -310,6 +307,8 @@ KERNELS = {
   'splash': _splash,
   'cudnn': _cudnn,
 }
+FAST = {'cpu': 'blocked', 'gpu': 'cudnn', 'tpu': 'splash'}  # by platform
+OF_WHOLE_ROWS = 'blocked', 'cudnn'  # which no mesh may split
 
 
 def check(kind: str, c: Any) -> None:
@@ -347,17 +346,17 @@ def resolve(c: Any) -> str:
       them.
   """
   split = sharding.n_context_shards() > 1
-  if c.attention in ('cudnn', 'blocked') and split:
+  if c.attention in OF_WHOLE_ROWS and split:
     raise ValueError(
       f'model.attention={c.attention!r} computes whole rows, and config.mesh '
       'splits them over a context axis: choose auto, einsum or xla'
     )
   if c.attention != 'auto':
     return c.attention
-  cudnn = _fits_cudnn(c) and not split
-  fast = {'tpu': 'splash', 'gpu': 'cudnn' if cudnn else 'einsum'}
-  fast['cpu'] = 'einsum' if split else 'blocked'
-  return fast.get(sharding.platform(), 'einsum')
+  fast = FAST.get(sharding.platform(), 'einsum')
+  if fast == 'cudnn' and not _fits_cudnn(c) or fast in OF_WHOLE_ROWS and split:
+    return 'einsum'
+  return fast
 
 
 def between(
@@ -391,6 +390,8 @@ def make(
   """
   kernel, how = KERNELS[resolve(c)], dict(scale=c.score_scale)
   attend = kernel(rows, windows, start, cap=c.attention_cap, **how)
+  if sharding.n_context_shards() == 1:
+    return attend
   gathered = sharding.gathered
   return lambda q, k, v, which, sinks=None: attend(
     q, gathered(k), gathered(v), which, sinks

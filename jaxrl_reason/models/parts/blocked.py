@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.models.parts.layers import MASKED, soft_cap
+from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
 
 QUERIES = 128  # of a block: below, products are too small to be fast
 MOST = 8  # blocks of a row, each of which is compiled
@@ -73,16 +73,14 @@ def _times(how: str, x, y) -> jax.Array:
   queries are lines of one matrix.
   """
   flat = x.reshape(*x.shape[:2], -1, x.shape[-1])
-  out = jnp.einsum(how, flat, y, preferred_element_type=jnp.float32)
+  out = einsum32(how, flat, y)
   return out.reshape(*x.shape[:-1], out.shape[-1])
 
 
 def _onto(x, y) -> jax.Array:
   """Sums x [N,K,g,b,S] times y [N,K,g,b,H] over g and b: [N,K,S,H]."""
   flat = [z.reshape(*z.shape[:2], -1, z.shape[-1]) for z in (x, y)]
-  return jnp.einsum(
-    'nkts,nkth->nksh', *flat, preferred_element_type=jnp.float32
-  )
+  return einsum32('nkts,nkth->nksh', *flat)
 
 
 def _blocks(how: How, n: int, rows, which):

@@ -4,6 +4,7 @@ Softmax and norms are computed in float32 whatever the compute dtype, since
 their errors reach every log-probability; matrix products accumulate in float32.
 """
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -16,6 +17,8 @@ from jaxrl_reason.models.parts import grouped as grouped_lib
 # Finite, so that a row with nothing to attend to (padding) gives uniform
 # weights and not NaN; exp of it underflows to exactly 0.
 MASKED = -1e30
+
+einsum32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
@@ -97,8 +100,7 @@ def _flat(x: jax.Array) -> jax.Array:
   """[...,D] as the rows [M,D] of a matrix; as it is where a mesh splits the
   tokens of a row, because rows of several split lines are none of one line.
   """
-  split = sharding.n_context_shards() > 1
-  return x if split else x.reshape(-1, x.shape[-1])
+  return x if sharding.n_context_shards() > 1 else x.reshape(-1, x.shape[-1])
 
 
 def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
@@ -142,7 +144,7 @@ def wide(x: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def _into_float32(x, w):
-  return jnp.einsum('...a,ab->...b', x, w, preferred_element_type=jnp.float32)
+  return einsum32('...a,ab->...b', x, w)
 
 
 def _wide_backward(kept, g):

@@ -134,12 +134,10 @@ def make(
     text, n = kernels.to_bytes(
       rollout.tokens, rollout.sampled, table, lengths, max_bytes=max_bytes
     )
-    scores = [
-      kernel.score(
-        text, n, answers[part], *([rollout.views] if kernel.reads else [])
-      )
-      for part, kernel in parts.items()
-    ]
+    scores = []
+    for part, kernel in parts.items():
+      views = (rollout.views,) if kernel.reads else ()
+      scores.append(kernel.score(text, n, answers[part], *views))
     # A sum, not a product with the weights: TPUs multiply in bf16.
     total = sum(_now(w, control) * s for w, s in zip(weights, scores))
     # A probability may underflow to -inf in its logarithm: not a reward.
