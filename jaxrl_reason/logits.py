@@ -181,6 +181,11 @@ def draw(
   block. A row's token depends on its own key only. Temperature 0 takes the
   likeliest.
   """
+
+  def chosen(x, weight, u):
+    likeliest = jnp.argmax(x, axis=-1)
+    return jnp.where(s.temperature <= 0, likeliest, _invert(weight, u))
+
   n, vocab = logits.shape
   # A power of two, so that shards of the vocabulary hold whole blocks.
   blocks = min(128, 2 ** math.ceil(math.log2(vocab) / 2))
@@ -190,15 +195,10 @@ def draw(
   highest = jnp.max(logits, axis=-1)
   top = jnp.max(highest, axis=-1, keepdims=True)
   mass = jnp.exp(logits - top[..., None]).sum(axis=-1)  # of blocks [N,K]
-  greedy = s.temperature <= 0
-  block = jnp.where(
-    greedy, jnp.argmax(highest, axis=-1), _invert(mass, u[:, 0])
-  )
+  block = chosen(highest, mass, u[:, 0])
   hit = jnp.arange(blocks) == block[:, None]
   within = jnp.sum(jnp.where(hit[..., None], logits, 0), axis=1) - top
-  token = jnp.where(
-    greedy, jnp.argmax(within, axis=-1), _invert(jnp.exp(within), u[:, 1])
-  )
+  token = chosen(within, jnp.exp(within), u[:, 1])
   logp = _picked(within, token) - jnp.log(mass.sum(axis=-1))
   return block * within.shape[1] + token, logp
 
