@@ -17,14 +17,16 @@ of apples. It is rewarded where the last number it says is right.
   mean         0.061 +- 0.006 0.76 +- 0.08
   LoRA, seed 0 0.074 (0.109)  0.727 (0.734)
 
-(+-: the standard error of three seeds.) LoRA: --config.lora.rank=16 --config.rl.optimizer.lr=1e-3. A standard error of
-64 problems is 0.03 to 0.06. pass@4 rose from 0.27 to 0.97 (seed 0) and from
-0.14 to 0.69 (seed 1): in seed 1 the policy settled on adding in every story
-(entropy 0.05 nats), so that gifts away come out wrong. Eight problems a step
-make a noisy reward. Completions became 11 tokens long from 23.
+(+-: the standard error of three seeds; of 64 problems, 0.03 to 0.06.) LoRA:
+--config.lora.rank=16 --config.rl.optimizer.lr=1e-3. Seed 2 was stopped at step
+31 and gone on with. pass@4 rose from 0.27 to 0.97 (seed 0) and from 0.14 to
+0.69 (seed 1): in seed 1 the policy settled on adding in every story (entropy
+0.05 nats), so that gifts away come out wrong. Eight problems a step make a
+noisy reward. Completions became 11 tokens long from 23.
 
 The harder split is out of distribution, two operations in other words: 0.031 to
-0.023 (seed 0), 0.066 to 0.031 (seed 1), 0.016 to 0.031 (seed 2). Nothing carries over to it.
+0.023 (seed 0), 0.066 to 0.031 (seed 1), 0.016 to 0.031 (seed 2). Nothing
+carries over to it.
 
 What a full run took while other work shared the two cores (seed 1): 887 CPU
 seconds, 13 minutes, 9.4 GiB at its highest; LoRA 785, 13 minutes and 7.5 GiB.
