@@ -238,8 +238,9 @@ def _of_stage(config, name: str, say):
   """Gives what is planned of a run's stages: one, or the last of each kind."""
   if name:
     return staging.one(config, name)
-  last = {p.kind: p.name for p in staging.each(config)}
-  others = [p.name for p in staging.each(config) if p.name != last[p.kind]]
+  stages = staging.each(config)
+  last = {p.kind: p.name for p in stages}
+  others = [p.name for p in stages if p.name != last[p.kind]]
   if others:
     told = ', '.join(last.values())
     say(f'stages {told}; --stage=NAME plans another: {", ".join(others)}')

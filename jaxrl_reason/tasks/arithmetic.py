@@ -13,14 +13,11 @@ the answer. `*` does not bind tighter than `+`: every step is one look-up of
 long chain at once.
 """
 
-import operator
-
 import numpy as np
 
 from jaxrl_reason.tasks import base
 
 NAME = 'arithmetic'
-_OPS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 
 
 def generate(
@@ -41,7 +38,7 @@ def generate(
   for _ in range(base.between(rng, min_ops, max_ops)):
     op = base.choose(rng, ops)
     operand = base.between(rng, min_operand, max_operand)
-    total = _OPS[op](total, operand)
+    total = base.OPERATIONS[op](total, operand)
     if modulus:
       total %= modulus
     if not min_total <= total <= max_total:

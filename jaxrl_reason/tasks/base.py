@@ -35,6 +35,7 @@ import numpy as np
 
 MARKER = '#'
 DIGITS = '0123456789'
+OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 # Of a number inside an answer that is not one integer: lists, expressions.
 MAX_DIGITS = 4
 

@@ -1,7 +1,7 @@
 """Short word problems for models that can read: a count and what happens to it.
 
-  prompt    Mia has 3 apples. Tom gives her 4 more. Then she eats 2. How many
-            apples does Mia have now?
+  prompt    Mia has 3 apples. Tom gives Mia 4 more. Mia loses 2 of them. How
+            many apples does Mia have now?
   solution  3 + 4 = 7, 7 - 2 = 5 #5
 
 A share of them (`plain`) is bare arithmetic, from left to right: What is 3 plus
@@ -13,7 +13,6 @@ fused path by a kernel that wants the marker.
 chains it is the out-of-distribution split.
 """
 
-import operator
 import string
 
 import numpy as np
@@ -64,7 +63,6 @@ PLAIN = {
   '-': ('minus {n}', 'with {n} taken away'),
   '*': ('times {n}', 'multiplied by {n}'),
 }
-OPS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
 
 
 def _told(rng: np.random.Generator, chain: list, wording: int) -> str:
@@ -104,7 +102,7 @@ def generate(
   chain, steps = [('', total)], []
   for _ in range(base.between(rng, min_steps, max_steps)):
     op, n = base.choose(rng, ops), base.between(rng, 2, max_operand)
-    before, total = total, OPS[op](total, n)
+    before, total = total, base.OPERATIONS[op](total, n)
     if not 0 <= total <= max_total:
       return None
     chain.append((op, n))
