@@ -22,7 +22,7 @@ USER_ERRORS = (ValueError, OSError, FloatingPointError)
 RETURN = 'return what config.default() gave'
 STAGES = '--config.stages'
 # A key: rl.steps, stages[0].
-PATH = re.compile(r"\w+(\[[^\]]*\])*(\.\w+(\[[^\]]*\])*)*")
+PATH = re.compile(r'\w+(\[[^\]]*\])*(\.\w+(\[[^\]]*\])*)*')
 ended = threading.Event()  # the last line was said
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
 

