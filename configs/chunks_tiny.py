@@ -1,0 +1,36 @@
+"""Thoughts longer than what is read: chained arithmetic in chunks (Delethink).
+
+  python -m jaxrl_reason.main --config=configs/chunks_tiny.py \\
+    --workdir=runs/chunks --config.seed=0
+
+  problem   3*6-2*3*5+1*6%7=
+  solution  14 22 36 42 53#4     every step with its number
+
+  chunk 0   3*6-2*3*5+1*6%7=14 22 36
+  chunk 1   3*6-2*3*5+1*6%7=       36 42
+  chunk 2   3*6-2*3*5+1*6%7=             42 53#4
+
+A chunk has the problem and 9 tokens, 3 of them carried: less than a solution's
+17, and no step can be left out.
+"""
+
+from jaxrl_reason import config as config_lib
+
+
+def get_config():
+  c = config_lib.default()
+  c.data.update(name='arithmetic', prompt_len=14, completion_len=15)
+  c.data.knobs = dict(ops='+-*', modulus=5, min_ops=5, max_ops=5, max_operand=4)
+  c.data.knobs.numbered = True
+  c.model.update(layers=2, width=128, mlp=256, heads=4, kv_heads=4)
+  c.model.update(head_dim=32, qk_norm=True)
+  c.sft.update(steps=600, rows=64, stop_loss=0.1, steps_per_dispatch=5)
+  c.sft.optimizer.update(lr=5e-4)
+  c.rl.update(steps=100, prompts=32, samples=8, steps_per_dispatch=5)
+  c.rl.update(algorithm='dapo')
+  c.rl.chunks.update(tokens=6, carry=3)
+  c.rl.optimizer.update(lr=3e-4, b2=0.99)
+  c.eval.update(every=25, problems=256, samples=4, harder=False)
+  c.checkpoint.update(every=50)
+  c.log_every = 5
+  return c

@@ -1,0 +1,37 @@
+"""Solve, then verify with the same policy: chains of two links, one program.
+
+  python -m jaxrl_reason.main --config=configs/verify_tiny.py \\
+    --workdir=runs/verify --config.seed=0
+
+  problem   2*3+1-4*2%5=
+  chain     1 2 3#1;  ?  y        1 2 3#4;  ?  n
+
+The first link is rewarded where its answer is right, the second where its
+verdict is that of the verifier (S2R, RL^V); `;` ends a link and `?` asks for
+the next.
+"""
+
+from jaxrl_reason import config as config_lib
+
+
+def get_config():
+  c = config_lib.default()
+  c.data.update(name='checked', prompt_len=12, completion_len=16)
+  c.data.knobs = dict(ops='+-*', modulus=5, min_ops=4, max_ops=4, max_operand=4)
+  c.model.update(layers=2, width=128, mlp=256, heads=4, kv_heads=4)
+  c.model.update(head_dim=32, qk_norm=True)
+  c.sft.update(steps=400, rows=64, stop_loss=0.3, steps_per_dispatch=5)
+  c.sft.optimizer.update(lr=5e-4)
+  c.rl.update(steps=80, prompts=32, samples=8, steps_per_dispatch=5)
+  c.rl.update(algorithm='mt_grpo', cache_segments=1)
+  c.rl.rewards = {}  # the links' alone
+  c.rl.turns.update(env='chain', tokens=10, observation=1, stops=(';',))
+  c.rl.turns.links = {
+    'solve': {'reward': 'task'},
+    'verify': {'ask': '?', 'reward': 'agrees', 'of': 'solve'},
+  }
+  c.rl.optimizer.update(lr=3e-4, b2=0.99)
+  c.eval.update(every=20, problems=256, samples=4, harder=False)
+  c.checkpoint.update(every=40)
+  c.log_every = 5
+  return c
