@@ -8,7 +8,9 @@
 
 The first link is rewarded where its answer is right, the second where its
 verdict is that of the verifier (S2R, RL^V); `;` ends a link and `?` asks for
-the next.
+the next. A link is credited with its own reward alone: with what follows added,
+a policy that always says `n` gets as much for a wrong answer as for a right
+one, and learns no more to solve.
 """
 
 from jaxrl_reason import config as config_lib
@@ -20,10 +22,11 @@ def get_config():
   c.data.knobs = dict(ops='+-*', modulus=5, min_ops=4, max_ops=4, max_operand=4)
   c.model.update(layers=2, width=128, mlp=256, heads=4, kv_heads=4)
   c.model.update(head_dim=32, qk_norm=True)
-  c.sft.update(steps=400, rows=64, stop_loss=0.3, steps_per_dispatch=5)
+  c.sft.update(steps=500, rows=64, stop_loss=0.2, steps_per_dispatch=5)
   c.sft.optimizer.update(lr=5e-4)
   c.rl.update(steps=80, prompts=32, samples=8, steps_per_dispatch=5)
   c.rl.update(algorithm='mt_grpo', cache_segments=1)
+  c.rl.loss.segment_gamma = 0.0  # a link's own reward
   c.rl.rewards = {}  # the links' alone
   c.rl.turns.update(env='chain', tokens=10, observation=1, stops=(';',))
   c.rl.turns.links = {

@@ -72,10 +72,10 @@ class Thinking:
       state.out['tokens'], chunk * self.how.fresh, m, axis=1
     )
     t = jnp.where(state.over[:, None], NONE, jnp.arange(m))
-    model = self.draw.model
-    cache = model.gapped(state.cache, self.how.tokens)  # empty once more
-    hidden, _, cache = model.extend(
-      self.draw.weights, tail, cache, t, jnp.int32(0)
+    # A column has the token of its index: what the chunk before has left
+    # comes after all that is looked at, until it is overwritten.
+    hidden, _, cache = self.draw.model.extend(
+      self.draw.weights, tail, state.cache, t, jnp.int32(0)
     )
     state = state.replace(chunk=chunk, cache=cache)
     return self.drawn(state, hidden, jnp.int32(m))

@@ -23,9 +23,7 @@ LINKS = {
 def recipe(second='verify', **rl):
   c = config_lib.default()
   c.data.update(name='checked', prompt_len=10, completion_len=16)
-  c.data.knobs = dict(
-    ops='+', modulus=3, min_ops=1, max_ops=2, max_operand=2, second=second
-  )
+  c.data.knobs = dict(ops='+-', modulus=3, min_ops=1, max_ops=2, second=second)
   c.model.update(layers=1, width=32, mlp=32, heads=2, kv_heads=2, head_dim=16)
   c.sft.update(steps=60, rows=32, steps_per_dispatch=2)
   c.sft.optimizer.lr = 1e-2
