@@ -3,15 +3,25 @@
   python -m jaxrl_reason.main --config=configs/chunks_tiny.py \\
     --workdir=runs/chunks --config.seed=0
 
-  problem   3*6-2*3*5+1*6%7=
-  solution  14 22 36 42 53#4     every step with its number
+  problem   3*4-2*3+1-4%5=
+  solution  12 20 30 41#2        every step with its number
 
-  chunk 0   3*6-2*3*5+1*6%7=14 22 36
-  chunk 1   3*6-2*3*5+1*6%7=       36 42
-  chunk 2   3*6-2*3*5+1*6%7=             42 53#4
+  chunk 0   3*4-2*3+1-4%5=12 20
+  chunk 1   3*4-2*3+1-4%5=   20 30
+  chunk 2   3*4-2*3+1-4%5=      30 41#
+  chunk 3   3*4-2*3+1-4%5=         41#2
 
-A chunk has the problem and 9 tokens, 3 of them carried: less than a solution's
-17, and no step can be left out.
+A chunk has the problem and 6 tokens, 3 of them carried: a step is made from the
+one before it, and no chunk holds a solution.
+
+256 held-out problems x 4 samples, sampled pass@1 (greedy); chance is 0.2:
+
+  seed 0   warm start 0.467 (0.613)   RL steps 25: 0.407 (0.523)
+           50: 0.504 (0.605)   75: 0.619 (0.758)   100: 0.770 (0.883)
+
+7 minutes on two cores shared with much other work.
+
+Hardware: two CPU cores.
 """
 
 from jaxrl_reason import config as config_lib

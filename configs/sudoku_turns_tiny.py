@@ -7,6 +7,22 @@
   episode   a3=2; + c3=1; + c4=3; + d3=1; -    `-`: wrong, try again
 
 Two to five free cells, seven moves at most: a wrong move costs one.
+
+128 held-out problems x 4 samples, sampled pass@1 (greedy):
+
+              warm start     25 RL steps    50             80
+  seed 0      0.285 (0.422)  0.533 (0.617)  0.535 (0.609)  0.543 (0.656)
+  seed 1      0.441 (0.625)  0.555 (0.664)  0.533 (0.617)  0.547 (0.648)
+  seed 2      0.416 (0.625)  0.496 (0.648)  0.521 (0.664)  0.555 (0.633)
+  mean        0.38 +- 0.05   0.53 +- 0.02   0.53 +- 0.00   0.55 +- 0.00
+
+(+-: the standard error of three seeds.) 3.5 to 5 minutes from start to end,
+compilation and evaluations included, on two cores shared with much other work.
+With a learning rate of 3e-4 seed 0 reached 0.52 and fell back to 0.41: it
+becomes certain of moves that it repeats.
+
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned
+without the game).
 """
 
 from jaxrl_reason import config as config_lib

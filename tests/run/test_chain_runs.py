@@ -58,11 +58,13 @@ def test_every_link_is_told(second, tmp_path):
   )
   (path, *_) = sorted((tmp_path / 'rollouts').glob('*.jsonl'))
   rows = [json.loads(x) for x in path.read_text().split('\n') if x]
-  assert rows and {tuple(row['parts']) for row in rows} == {(first, last)}
+  assert rows and {tuple(row['verdict']['parts']) for row in rows} == {
+    (first, last)
+  }
   weights = [spec[k].get('weight', 1.0) for k in (first, last)]
   seen = set()
   for row in rows:
-    parts = row['parts']
+    parts = row['verdict']['parts']
     total = sum(w * parts[k] for w, k in zip(weights, (first, last)))
     assert row['reward'] == pytest.approx(total)
     # The text is of all links, what asks for one is not in it: `?` is data.

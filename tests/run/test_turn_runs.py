@@ -143,7 +143,9 @@ def test_what_an_environment_gave_is_on_disk(tmp_path):
   train.run(c, tmp_path / 'run')
   (first, *_) = sorted((tmp_path / 'run' / 'rollouts').glob('*.jsonl'))
   rows = [json.loads(x) for x in first.read_text().split('\n') if x]
-  assert rows and all(row['parts'] == {'env': row['reward']} for row in rows)
+  assert rows and all(
+    row['verdict']['parts'] == {'env': row['reward']} for row in rows
+  )
 
 
 @pytest.mark.parametrize(
