@@ -18,6 +18,8 @@ one before it, and no chunk holds a solution.
 
   seed 0   warm start 0.467 (0.613)   RL steps 25: 0.407 (0.523)
            50: 0.504 (0.605)   75: 0.619 (0.758)   100: 0.770 (0.883)
+  seed 1   warm start 0.429 (0.648)   RL steps 25: 0.595 (0.828)
+           50: 0.840 (0.980)   75: 0.946 (0.996)   100: 0.923 (0.980)
 
 7 minutes on two cores shared with much other work.
 
