@@ -244,6 +244,13 @@ def turn_stats(batch: Batch) -> Metrics:
   return out
 
 
+def chunk_stats(batch: Batch) -> Metrics:
+  """Counts the chunks of completions, whose numbers are those of turns."""
+  chunks = jnp.max(batch.turn, axis=1)
+  mean = jnp.mean(chunks.astype(jnp.float32))
+  return {'chunks': mean, 'chunks_max': jnp.max(chunks)}
+
+
 def split(tree, parts: int):
   """Cuts rows [N,...] to [parts, N/parts, ...]: part i has i, i+parts, ...
 

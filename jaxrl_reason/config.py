@@ -273,7 +273,7 @@ def reinforce() -> ml_collections.ConfigDict:
       top_p=1.0,
       min_p=0.0,
       slots=0,  # samples of a problem decoded at a time, then the next; 0: all
-      cache_segments=4,  # parts in which the cache of a rollout grows, at most
+      cache_segments=4,  # parts, at most, in which a completion's cache grows
       # Episodes of several turns with an environment, inside the step.
       turns=dict(
         env='',  # a name in envs.ENVS; '': one completion per sample
@@ -288,11 +288,20 @@ def reinforce() -> ml_collections.ConfigDict:
         # Of env='tools': name -> {'tool': name or path.py:function, 'args'}.
         tools=Open(),
         stops=(),  # texts that end a turn, besides what ends a call
+        # Of env='chain', inside the program: name -> what asks for the link,
+        # its reward and weight (`rollouts/chain.py`, docs/turns.md).
+        links=Open(),
         calls='tags',  # how tools are called: tags, hermes, llama, mistral
         workers=4,  # processes, each with one turn at a time
         timeout_s=10.0,  # wall clock for the answer to one turn
         start_s=120.0,  # and for all that the environment loads at first
         burst=8,  # tokens drawn before the next look at who was answered
+      ),
+      # Completions in chunks that see the prompt and the end of the chunk
+      # before (Delethink, docs/turns.md), in all stages and evaluations.
+      chunks=dict(
+        tokens=0,  # of a chunk, what it carries included; 0: no chunks
+        carry=0,  # of the chunk before, at least 1
       ),
       demos=0,  # of a problem's samples, how many are its reference solution
       demos_when='always',  # always; failed: where no sample was right

@@ -39,6 +39,8 @@ def parser() -> command.Parser:
   p.number('--top_p', 1.0, 'nucleus')
   p.number('--min_p', 0.0, 'share of the likeliest token')
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
+  p.number('--chunk', 0, "tokens of a completion's chunk; 0: the run's")
+  p.number('--carry', 0, 'tokens that a chunk carries into the next')
   p.text('--budgets', '', 'tokens at which answers are cut and judged too')
   p.number('--least', 0, 'tokens before which --wait replaces a stop token')
   p.text('--wait', '', 'words with which an answer then goes on')
@@ -69,6 +71,10 @@ def options(a):
 
   ranges.check(vars(a), ranges.EVALUATE, '--')
   forcing.refuse_alone(a.least, a.wait, a.most, a.final)
+  if (a.chunk or a.carry) and not 0 < a.carry < a.chunk:
+    raise ValueError(
+      f'--carry={a.carry} of --chunk={a.chunk}: at least 1 and less than those'
+    )
   for name in ('model', 'suite', 'prompt', 'temperature', 'mesh'):
     if not getattr(a, name):
       raise ValueError(f'--{name} is empty')
@@ -81,8 +87,8 @@ def options(a):
   command.one_of('--thinking', a.thinking, chat.THINKING)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   same = (
-    'k batch top_k top_p min_p least wait most final seed system base '
-    'ngram contamination_limit allow_contamination workers timeout_s'
+    'k batch top_k top_p min_p chunk carry least wait most final seed system '
+    'base ngram contamination_limit allow_contamination workers timeout_s'
   ).split()
   return session.Options(
     models=command.listed('--model', a.model, str),

@@ -39,8 +39,10 @@ class Env:
     encode, reset, step: see the module.
     alphabet: every character an observation may have; the tokenizer must have
       a token for each alone.
-    stop: the bytes that end a turn; a stop token of the tokenizer does too.
+    stop: the bytes that end a turn, b'' for none; a stop token of the
+      tokenizer does too.
     width: W, bytes of a turn that `step` sees.
+    told: states of rows -> arrays by name that rewards read; None: none.
   """
 
   encode: Callable[[dict], dict]
@@ -49,3 +51,4 @@ class Env:
   alphabet: str
   stop: bytes
   width: int = 48
+  told: Callable[[Any], dict[str, jax.Array]] | None = None

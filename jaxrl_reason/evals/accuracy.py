@@ -17,6 +17,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import answers, estimators, scores
 from jaxrl_reason.evals.answers import EvalSet
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.chunks import Chunks
 from jaxrl_reason.rollouts import turns
 
 
@@ -64,6 +65,7 @@ class Evaluation:
     how: turns.Turns | None = None,
     programs: dict[int, Callable] | None = None,
     player: Callable | None = None,
+    chunks: Chunks | None = None,
   ):
     """Args:
     n_samples: drawn beside the greedy one, at temperature `heat`.
@@ -74,6 +76,7 @@ class Evaluation:
       for their problems and noise.
     player: of an environment in Python, samples of a unit -> what
       `answers.make_generate` gives.
+    chunks: of completions, with a carried tail; None: they are whole.
     """
     self._samples, self._rows = range(1 + n_samples), rows
     self._of = dict(
@@ -86,7 +89,7 @@ class Evaluation:
       row_id=self._row_id,
     )
     self._make = player or functools.partial(
-      answers.make_generate, model, max_new=max_new, how=how
+      answers.make_generate, model, max_new=max_new, how=how, chunks=chunks
     )
     self._generate = {} if programs is None else programs
 

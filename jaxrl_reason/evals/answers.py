@@ -25,7 +25,9 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import traces
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
+from jaxrl_reason.models.chunks import Chunks
 from jaxrl_reason.rewards import records
+from jaxrl_reason.rollouts import chunks as chunks_lib
 from jaxrl_reason.rollouts import forcing, sampler, turns
 
 BASE = 'base_logp'  # of records
@@ -122,6 +124,7 @@ def make_generate(
   how: turns.Turns | None = None,
   base: Model | None = None,
   forced: forcing.Forcing | None = None,
+  chunks: Chunks | None = None,
 ) -> Callable[..., Rollout]:
   """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
   where there is an environment, what it goes by is the last argument.
@@ -133,7 +136,16 @@ def make_generate(
     base: a model whose log-probabilities of what was sampled are wanted too;
       `params` is then the pair of both models'.
     forced: on completions; None: nothing.
+    chunks: of completions, with a carried tail; None: they are whole.
+
+  Raises:
+    ValueError: chunks, and what goes by whole completions.
   """
+  if chunks is not None and (base is not None or forced is not None):
+    raise ValueError(
+      'completions in chunks: neither a base model nor budget forcing goes '
+      'with them'
+    )
 
   @jax.jit
   def generate(params, tokens, valid, row_ids, sampling, key, stop, *encoded):
@@ -142,21 +154,12 @@ def make_generate(
       rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
       return turns.generate(how, model, *given, **rest)
     own, of_base = params if base is not None else (params, None)
-    out = sampler.generate(
-      model,
-      own,
-      tokens,
-      valid,
-      key,
-      sampling,
-      stop,
-      n_samples=n_samples,
-      max_new=max_new,
-      row_ids=row_ids,
-      policy_logp=details,
-      entropy=details,
-      forcing=forced,
-    )
+    given = model, own, tokens, valid, key, sampling, stop
+    rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
+    rest |= dict(policy_logp=details, entropy=details)
+    if chunks is not None:
+      return chunks_lib.generate(chunks, *given, **rest)
+    out = sampler.generate(*given, **rest, forcing=forced)
     if base is None:
       return out
     return out.replace(views=_of_base(base, of_base, tokens, valid, out))

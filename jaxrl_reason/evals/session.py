@@ -31,6 +31,7 @@ from jaxrl_reason.evals import (
 from jaxrl_reason.evals.cells import Cell, slug
 from jaxrl_reason.evals.suites import Suite
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.chunks import Chunks
 from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.rewards.verdict import all_failed
 from jaxrl_reason.rollouts import forcing
@@ -56,6 +57,8 @@ class Options:
   top_k: int = 0
   top_p: float = 1.0
   min_p: float = 0.0
+  chunk: int = 0
+  carry: int = 0
   least: int = 0
   wait: str = ''
   most: int = 0
@@ -186,7 +189,26 @@ def _settings(
     'base': loading.full_name(o.base) if o.base else None,
     **{k: getattr(o, k) for k in same},
     **_forced(o),
+    **_chunks(o, run_config, max_new),
   }
+
+
+def _chunks(o: Options, run_config, max_new: int) -> dict[str, int]:
+  """The chunks that completions come in, those of the run where no others are
+  asked for; {}: they are whole.
+  """
+  found = {'chunk': o.chunk, 'carry': o.carry}
+  of_run = run_config.rl.get('chunks') if run_config else None
+  if of_run and not o.chunk:  # a run of a version without them has none
+    found = {'chunk': of_run.tokens, 'carry': of_run.carry}
+  return found if 0 < found['chunk'] < max_new else {}
+
+
+def _of_settings(settings: dict[str, Any]) -> Chunks | None:
+  """The chunks of a cell's answers."""
+  if 'chunk' not in settings:
+    return None
+  return Chunks(settings['chunk'], settings['carry'])
 
 
 def _forced(o: Options) -> dict[str, Any]:
@@ -285,7 +307,12 @@ def _answer(
       encode = functools.partial(chat.encode_after, found.tokenizer)
       forced = forcing.make(encode, settings['max_new'], **_forced(o))
       programs[key] = answers.make_generate(
-        found.model, *key, details=True, forced=forced, base=base
+        found.model,
+        *key,
+        details=True,
+        forced=forced,
+        base=base,
+        chunks=_of_settings(settings),
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)

@@ -204,14 +204,23 @@ def _prompts(config, parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
   return Prompts(**_lay(_stacked(row, *lead), where))
 
 
+def _refuse_parts(c) -> None:
+  """Refuses completions that are more than one loop over tokens."""
+  for key, value, none in (
+    ('rl.turns.env', c.turns.env, ''),
+    ('rl.chunks.tokens', c.chunks.tokens, 0),
+  ):
+    if value:
+      raise ValueError(
+        f'{key}={value!r}: a plan counts the tokens of one completion; set it '
+        f'to {none!r} for the plan of that'
+      )
+
+
 def _fused(config, parts: Prepared) -> Phase:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
   layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
-  if config.rl.turns.env:
-    raise ValueError(
-      f'rl.turns.env={config.rl.turns.env!r}: a plan counts the tokens of one '
-      'completion; set it to "" for the plan of that'
-    )
+  _refuse_parts(config.rl)
   source, encode, sampling = stages.fused_source(
     config, learner, parts.problems.kernel, parts.tokenizer
   )
@@ -245,6 +254,7 @@ def _fused(config, parts: Prepared) -> Phase:
 
 
 def _host(config, parts: Prepared) -> list[Phase]:
+  _refuse_parts(config.rl)
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
   layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
   gen, sampling = stages.generation(config, parts.model)

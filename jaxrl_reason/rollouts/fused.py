@@ -19,7 +19,9 @@ from jaxrl_reason.base import (
   Trajectories,
 )
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.chunks import Chunks
 from jaxrl_reason.models.parts import moe
+from jaxrl_reason.rollouts import chunks as chunks_lib
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts import turns as turns_lib
 from jaxrl_reason.rollouts.views import Views
@@ -41,6 +43,7 @@ class Generation:
     demos: of the G samples of a prompt, how many are its reference solution.
     routes: note the experts used, for the update to replay.
     turns: with an environment, that answers; None: one completion.
+    chunks: of a completion, with a carried tail; None: one.
   """
 
   model: Model
@@ -51,6 +54,7 @@ class Generation:
   demos: int = 0
   routes: bool = False
   turns: turns_lib.Turns | None = None
+  chunks: Chunks | None = None
 
 
 def key_of(root: jax.Array, step: jax.Array, use: str) -> jax.Array:
@@ -85,7 +89,10 @@ def complete(
   given = prompts.tokens, prompts.valid, noise, sampling, stop
   if gen.turns is not None:
     return _episodes(gen, params, prompts, given[2:], row_ids, how)
-  out = sampler.generate(gen.model, params, *given, row_ids=row_ids, **how)
+  if gen.chunks is not None:
+    out = _in_chunks(gen, params, given, row_ids, how)
+  else:
+    out = sampler.generate(gen.model, params, *given, row_ids=row_ids, **how)
   return with_demos(out, prompts, gen.demos) if gen.demos else out
 
 
@@ -102,6 +109,15 @@ def _episodes(gen, params, prompts: Prompts, given, row_ids, how) -> Rollout:
     *given,
     row_ids=row_ids,
     **how,
+  )
+
+
+def _in_chunks(gen: Generation, params, given, row_ids, how) -> Rollout:
+  """Samples completions chunk by chunk."""
+  # `config_checks` refuses the rest.
+  how = {k: how[k] for k in ('n_samples', 'max_new', 'version')}
+  return chunks_lib.generate(
+    gen.chunks, gen.model, params, *given, row_ids=row_ids, **how
   )
 
 

@@ -55,7 +55,7 @@ def make(env: env_lib.Env, tokenizer, **limits) -> Turns:
     )
   return Turns(
     env=env,
-    stops=automaton([env.stop], spelled),
+    stops=automaton([env.stop] if env.stop else [], spelled),
     bytes_of=table,
     n_bytes=lengths,
     byte_ids=np.int32(ids),
@@ -110,6 +110,7 @@ def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
     turn=out['turn'],
     node=sampler.nodes(out['turn'] > 0, n_samples),
     routes=routes,
+    views=play.how.env.told and play.how.env.told(state.env),
     episode=state.episode,
   )
 

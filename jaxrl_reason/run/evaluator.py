@@ -13,7 +13,7 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.run import evaluations, hosted, samples, turns
+from jaxrl_reason.run import chunks, evaluations, hosted, samples, turns
 from jaxrl_reason.run.compile_log import Waiting
 from jaxrl_reason.run.journal import say
 
@@ -45,9 +45,10 @@ class Evaluator:
       self._tools = hosted.Pool(config.rl)
       player = self._playing(config, model, tokenizer)
     elif config.rl.turns.env:
-      # Its rewards as they are: what they weigh in training is no score.
-      how = turns.of(config, tokenizer, weight=1.0)
+      how = turns.scored(config, tokenizer, problems.kernel)
       encode = how.env.encode
+      if turns.is_chain(config.rl):
+        grade = turns.graded
     self._evaluate = accuracy.Evaluation(
       model,
       stop,
@@ -63,6 +64,7 @@ class Evaluator:
       how=how,
       programs=programs,
       player=player,
+      chunks=chunks.of(config),
     )
     splits = {'heldout': problems.heldout}
     for name, source in problems.heldout_by_source.items():

@@ -7,8 +7,9 @@ from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.rollouts import filters
 from jaxrl_reason.run import asking, heat, memory
+from jaxrl_reason.run import chunks as run_chunks
 from jaxrl_reason.run import turns as run_turns
-from jaxrl_reason.update import critics, optim, packing, shown
+from jaxrl_reason.update import chunked, critics, optim, packing, shown
 from jaxrl_reason.update.learner import Learner
 
 # A supervised step is policy gradient with every advantage 1.
@@ -23,7 +24,7 @@ def learner(
   config: ml_collections.ConfigDict, model: Model, name: str
 ) -> Learner:
   """Puts together what the updates of stage `name` are made of."""
-  c, d = config[name], config.data
+  c, d, chunks = config[name], config.data, run_chunks.of(config)
   common = dict(
     model=model,
     micro_batches=c.micro_batches,
@@ -36,20 +37,22 @@ def learner(
       objective=losses.resolve(SUPERVISED),
       tx=optim.make(c.optimizer, c.steps),
       start=1 if name == 'pretrain' else d.prompt_len,
+      packing=chunked.choose(chunks, d.prompt_len),
       **common,
     )
   objective = config_lib.algorithm(config)
   updates = c.steps * c.epochs * c.minibatches
+  room = config_lib.prompt_room(config)
   return Learner(
     objective=objective,
     tx=optim.make(c.optimizer, updates),
     # Of hints that are learnt log-probs are wanted too.
-    start=d.prompt_len if c.hints.learn else config_lib.prompt_room(config),
+    start=d.prompt_len if c.hints.learn else room,
     epochs=c.epochs,
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    packing=packing.choose(c, config_lib.prompt_room(config)),
+    packing=chunked.choose(chunks, room, c.padding) or packing.choose(c, room),
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=run_turns.part_names(c),

@@ -43,7 +43,7 @@ from jaxrl_reason.rollouts.refill import Places, Refill
 from jaxrl_reason.rollouts.replay import Replay
 from jaxrl_reason.run import asking, heat
 from jaxrl_reason.run.asking import Ask
-from jaxrl_reason.update import scoring
+from jaxrl_reason.update import chunked, scoring
 from jaxrl_reason.update import step as step_lib
 from jaxrl_reason.update.learner import Learner
 
@@ -98,6 +98,8 @@ def learn(
   metrics |= batch_lib.length_by_verdict(batch) | batch_lib.answer_spread(batch)
   if batch.episode is not None:
     metrics |= batch_lib.turn_stats(batch)
+  if isinstance(learner.packing, chunked.Chunked):
+    metrics |= batch_lib.chunk_stats(batch)
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more

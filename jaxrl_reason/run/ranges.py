@@ -119,6 +119,8 @@ FORCING = {'least': COUNT_OR_NONE, 'most': COUNT_OR_NONE}
 EVALUATE = {
   **{k: v for k, v in SAMPLING.items() if k != 'temperature'},
   **FORCING,
+  'chunk': COUNT_OR_NONE,
+  'carry': COUNT_OR_NONE,
   'k': COUNT_OR_NONE,
   'batch': COUNT,
   'max_new': COUNT_OR_NONE,
@@ -175,6 +177,8 @@ RL = {
   # Exploration needs more than 0, which is greedy.
   'temperature': POSITIVE,
   'slots': COUNT_OR_NONE,
+  'chunks.tokens': COUNT_OR_NONE,
+  'chunks.carry': COUNT_OR_NONE,
   'turns.most': COUNT,
   'turns.tokens': COUNT_OR_NONE,
   'turns.observation': COUNT,

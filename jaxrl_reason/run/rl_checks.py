@@ -6,7 +6,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.models.config import PREFILL, sized_choice
 from jaxrl_reason.rollouts import rescue
-from jaxrl_reason.run import turns
+from jaxrl_reason.run import chunks, turns
 from jaxrl_reason.update import packing
 from jaxrl_reason.update.learner import OLD_LOGP
 
@@ -187,6 +187,8 @@ def _check_packing(config: ml_collections.ConfigDict, needs: frozenset[str]):
   c, d = config.rl, config.data
   start = config_lib.prompt_room(config)
   room = start + d.completion_len
+  if chunks.of(config) is not None:
+    return  # their rows are other ones
   packed = packing.choose(c, start)
   _check_shared(c, packed)
   if not isinstance(packed, packing.Packing):
@@ -221,6 +223,7 @@ def check(config: ml_collections.ConfigDict) -> None:
   _check_heat(c, needs)
   _check_packing(config, needs)
   turns.check(config, needs)
+  chunks.check(config, needs)
   sized_choice('model.prefill', config.model.prefill, PREFILL)
   if c.path not in ('fused', 'host'):
     raise ValueError(f'rl.path={c.path!r}: choose fused or host')

@@ -25,7 +25,7 @@ from jaxrl_reason.checkpoints import files
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards import records
 from jaxrl_reason.rewards.verdict import Verdict
-from jaxrl_reason.run import lines
+from jaxrl_reason.run import lines, turns
 
 # Of these, a token is told where they are not those of every token.
 USUAL = {'sampled': True, 'trained': True, 'turn': 0}
@@ -57,7 +57,11 @@ class RolloutFiles:
     self._examples, self._tokenizer = problems.train, tokenizer
     self._n_samples, self._grade = config.rl.samples, grade
     self._histogram = histogram
-    self._parts = {k: p['reward'] for k, p in config.rl.rewards.items()}
+    rewards = config.rl.rewards.to_dict()  # an environment's is none of them
+    self._parts = {
+      k: rewards.get(k, {}).get('reward', k)
+      for k in turns.part_names(config.rl)
+    }
     self._pieces = self._sizes = None
     if hosts.is_main():
       self._open(resume_step)

@@ -25,6 +25,7 @@ from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import (
   asking,
+  chunks,
   goodput,
   memory,
   programs,
@@ -166,6 +167,7 @@ def generation(
     slots=c.slots,
     segments=c.cache_segments,
     routes=c.replay_routes,
+    chunks=chunks.of(config),
   )
   return gen, Sampling.fixed(c.temperature, c.top_k, c.top_p, c.min_p)
 
@@ -199,11 +201,12 @@ def fused_source(
   )
   gen, sampling = generation(config, learn.model)
   if config.rl.turns.env:
-    how = run_turns.of(config, tokenizer)
+    how = run_turns.of(config, tokenizer, task_kernel)
     gen = dataclasses.replace(gen, turns=how)
     encode, reward_fn = run_turns.with_env(how, rewards, encode, reward_fn)
   names, views = device.reads(rewards, task_kernel), None
   if names:
+    chunks.refuse_views(gen.chunks, names)
     parts = learn.minibatches * learn.micro_batches
     views = Views(learn.model, names, learn.start, learn.logprob_chunk, parts)
   greedy = 'greedy_reward' in learn.needs

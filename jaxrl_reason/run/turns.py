@@ -3,13 +3,23 @@
 import ml_collections
 
 from jaxrl_reason import envs
-from jaxrl_reason.rollouts import turns
+from jaxrl_reason.rewards import kernels
+from jaxrl_reason.rewards.verdict import Verdict
+from jaxrl_reason.rollouts import chain, turns
 from jaxrl_reason.run import hosted
 
 
-def of(config: ml_collections.ConfigDict, tokenizer, **changes) -> turns.Turns:
-  """Returns the environment of `rl.turns`, for a tokenizer."""
+def of(
+  config: ml_collections.ConfigDict, tokenizer, kernel, **changes
+) -> turns.Turns:
+  """Returns the environment of `rl.turns`, for a tokenizer.
+
+  Args:
+    kernel: that verifies answers to the problems, by name, or None.
+    changes: to the limits.
+  """
   c, room = config.rl.turns, config.data.completion_len
+  alone = changes.pop('alone', False)
   limits = dict(
     most=c.most,
     tokens=min(c.tokens or room, room),
@@ -17,13 +27,44 @@ def of(config: ml_collections.ConfigDict, tokenizer, **changes) -> turns.Turns:
     chunk=c.chunk,
     weight=c.reward,
   )
+  if is_chain(config.rl):
+    return _chain(config.rl, tokenizer, kernel, limits | changes, alone)
   return turns.make(envs.get(c.env), tokenizer, **limits | changes)
+
+
+def scored(config: ml_collections.ConfigDict, tokenizer, kernel) -> turns.Turns:
+  """Returns the environment as evaluations play it: its rewards as they are,
+  since what they weigh in training is no score; of a chain one link counts.
+  """
+  return of(config, tokenizer, kernel, weight=1.0, alone=True)
+
+
+def is_chain(c: ml_collections.ConfigDict) -> bool:
+  """Tells whether the rl section asks for a chain of links."""
+  return c.turns.env == chain.NAME
+
+
+def _chain(c, tokenizer, kernel, limits: dict, alone: bool) -> turns.Turns:
+  links = chain.parse(c.turns.links.to_dict(), kernel)
+  long = max(len(link.ask.encode()) for link in links)
+  if long > limits['observation']:
+    raise ValueError(
+      f'rl.turns.observation={limits["observation"]}: what asks for a link of '
+      f'rl.turns.links has {long} bytes'
+    )
+  links = chain.graded(links) if alone else links
+  table, _ = kernels.token_bytes_table(tokenizer)
+  stop = c.turns.stops[0] if c.turns.stops else ''
+  env = chain.make(links, stop, limits['tokens'] * table.shape[1])
+  return turns.make(env, tokenizer, **limits | {'most': len(links)})
 
 
 def part_names(c: ml_collections.ConfigDict) -> tuple[str, ...]:
   """Returns the parts of the reward of the rl section; an environment's comes
-  last.
+  last, a chain has one by link.
   """
+  if is_chain(c):
+    return tuple(c.turns.links)
   return (*c.rewards, *([turns.PART] if c.turns.env else []))
 
 
@@ -33,7 +74,22 @@ def with_env(how: turns.Turns, rewards: dict, encode, reward_fn):
   def encode_all(example: dict) -> dict:
     return encode(example) | {turns.PART: how.env.encode(example)}
 
+  if how.env.told is not None:
+    return encode_all, chain.Judged()
   return encode_all, turns.Judged(reward_fn if rewards else None)
+
+
+def _check_chain(c: ml_collections.ConfigDict) -> None:
+  if c.rewards:
+    raise ValueError(
+      f'rl.rewards={[*c.rewards]}: of rl.turns.env={chain.NAME!r} every link '
+      'has its own reward (rl.turns.links); set rl.rewards={}'
+    )
+  if len(c.turns.stops) > 1 or not all(c.turns.stops):
+    raise ValueError(
+      f'rl.turns.stops={c.turns.stops}: one text ends the links of a chain, '
+      'or none'
+    )
 
 
 def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
@@ -54,8 +110,12 @@ def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
         'environment with rl.path="host" does not play'
       )
   else:
-    envs.get(name)
-    for key in ('args', 'tools', 'stops'):
+    if is_chain(c):
+      _check_chain(c)
+    else:
+      envs.get(name)
+    only_host = ('args', 'tools', *(() if is_chain(c) else ('stops',)))
+    for key in only_host:
       if c.turns[key]:
         raise ValueError(
           f'rl.turns.{key}: read with rl.path="host" only; environments inside '
@@ -81,3 +141,10 @@ def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
       f'rl.turns.tokens={c.turns.tokens} is more than data.completion_len='
       f'{config.data.completion_len}, the room of a whole episode'
     )
+
+
+def graded(cases: list[tuple[str, dict]]) -> list[Verdict]:
+  """Gives the verdicts of evaluations of a chain: its kernels' own, since the
+  text of all links is no answer.
+  """
+  return [Verdict(float(example['gained'])) for _, example in cases]

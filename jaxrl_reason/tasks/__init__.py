@@ -20,6 +20,7 @@ from jaxrl_reason.tasks import (
   arithmetic,
   base,
   base_conversion,
+  checked,
   countdown,
   games,
   gym,
@@ -40,6 +41,7 @@ TASKS: dict[str, Task] = {
   for module in (
     arithmetic,
     base_conversion,
+    checked,
     countdown,
     knights_knaves,
     linear_equations,

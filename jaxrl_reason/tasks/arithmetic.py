@@ -7,6 +7,9 @@ With `width`, blanks after a chain bring it to so many characters. What a total
 is computed from then stands equally far from it in chains of all lengths, so
 that a model which knows short chains can begin longer ones.
 
+`numbered` steps begin with their number, 112 29 318#26: each of them says where
+the chain has come to, and what was written before it may be forgotten.
+
 The solution writes the running total after every operation; the last one is
 the answer. `*` does not bind tighter than `+`: every step is one look-up of
 (total, operator, operand), so a small model can do each, and none can do a
@@ -32,6 +35,7 @@ def generate(
   min_total: int,
   max_total: int,
   width: int,
+  numbered: bool,
 ) -> base.Example | None:
   total = base.between(rng, min_operand, max_operand)
   prompt, totals = [str(total)], []
@@ -45,9 +49,12 @@ def generate(
       return None
     prompt.append(f'{op}{operand}')
     totals.append(str(total))
+  steps = totals[:-1]
+  if numbered:
+    steps = [f'{i + 1}{total}' for i, total in enumerate(steps)]
   ending = f'%{modulus}=' if modulus else '='
   return base.make_example(
-    NAME, ''.join(prompt).ljust(width) + ending, totals[:-1], totals[-1]
+    NAME, ''.join(prompt).ljust(width) + ending, steps, totals[-1]
   )
 
 
@@ -65,6 +72,7 @@ TASK = base.Task(
     min_total=0,  # bounds of every running total; a chain that
     max_total=99,  # leaves them is drawn again
     width=0,  # characters of a chain at least, blanks after it included
+    numbered=False,  # steps begin with their number
   ),
   harder=dict(min_ops=7, max_ops=9),
   alphabet=base.DIGITS + '+-*%= ' + base.MARKER,

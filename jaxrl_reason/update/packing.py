@@ -12,6 +12,8 @@ runs one of them (`fit`): nothing is compiled later, whatever the lengths.
   Shared    rows of one prompt attend to one copy of it (`models.shared`), and
             are sorted so that micro-batches hold whole groups; sizes are
             numbers of prompts and columns of completions
+  Chunked   rows are the chunks of a completion, packed as Packing packs rows
+            (`update.chunked`)
 
 All of it is between tokens and log-probs only. Both ends are [N,T]: losses,
 advantages and micro-batches know nothing of it.
@@ -109,6 +111,23 @@ class Packing:
   def options(self, batch: Batch) -> tuple[jax.Array, list[Callable]]:
     """Returns (which to take, rows -> (rows, Packed) at every size)."""
     valid, (n, t) = batch.valid, batch.valid.shape
+    which, options = self.placed(valid)
+    source = jnp.arange(n * t).reshape(n, t)
+
+    def at(option: Callable, x: Any) -> tuple[Any, Packed]:
+      put, to, ids = option()
+      return x, Packed(put(n * t, source), put(0, ids), to)
+
+    return which, [functools.partial(at, option) for option in options]
+
+  def placed(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
+    """Places sequences bool [S,t], those without a token nowhere.
+
+    Returns:
+      (which to take, at every size () -> (what puts numbers [S,t] into packed
+      rows [R,L] around a fill, places [S,t], segments [S,t])).
+    """
+    n, t = valid.shape
     most, shards = self.most(n, t), sharding.n_row_shards()
     # Whole multiples of the devices, or every one would hold all rows.
     blocks = -(-most // shards)
@@ -119,7 +138,7 @@ class Packing:
     # valid ones, as its position does.
     place = start[:, None] + jnp.cumsum(valid, axis=1) - 1
 
-    def at(rows: int, x: Any) -> tuple[Any, Packed]:
+    def at(rows: int):
       nowhere = rows * self.length
       to = jnp.where(valid, place, nowhere)
 
@@ -131,8 +150,7 @@ class Packing:
           .reshape(rows, self.length)
         )
 
-      ids = jnp.broadcast_to(rank[:, None] + 1, (n, t))
-      return x, Packed(put(n * t, jnp.arange(n * t)), put(0, ids), to)
+      return put, to, jnp.broadcast_to(rank[:, None] + 1, (n, t))
 
     which = jnp.searchsorted(jnp.asarray(sizes), row.max() + 1)
     return which, [functools.partial(at, rows) for rows in sizes]
@@ -269,7 +287,7 @@ def _ends(valid: jax.Array) -> jax.Array:
   return jnp.max(jnp.where(valid, jnp.arange(1, valid.shape[1] + 1), 0), axis=1)
 
 
-How = Packing | Lengths | Shared
+How = Packing | Lengths | Shared  # or chunked.Chunked
 KINDS = 'packed', 'buckets', 'shared'  # of `rl.padding`, besides whole
 
 

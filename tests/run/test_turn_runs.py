@@ -135,6 +135,19 @@ def test_a_run_plays_tells_and_goes_on(tmp_path):
   )
 
 
+def test_what_an_environment_gave_is_on_disk(tmp_path):
+  """Its part of the reward too, where it is the only one as well."""
+  c = recipe()
+  c.stages, c.rollouts.every, c.rl.steps = ('rl',), 1, 2
+  c.rl.rewards, c.rl.turns.reward = {}, 2.0
+  train.run(c, tmp_path / 'run')
+  (first, *_) = sorted((tmp_path / 'run' / 'rollouts').glob('*.jsonl'))
+  rows = [json.loads(x) for x in first.read_text().split('\n') if x]
+  assert rows and all(
+    row['verdict']['parts'] == {'env': row['reward']} for row in rows
+  )
+
+
 @pytest.mark.parametrize(
   'change, words',
   [

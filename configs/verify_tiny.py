@@ -1,0 +1,47 @@
+"""Solve, then verify with the same policy: chains of two links, one program.
+
+  python -m jaxrl_reason.main --config=configs/verify_tiny.py \\
+    --workdir=runs/verify --config.seed=0
+
+  problem   2*3+1-4*2%5=
+  chain     1 2 3#1;  ?  y        1 2 3#4;  ?  n
+
+The first link is rewarded where its answer is right, the second where its
+verdict is that of the verifier (S2R, RL^V); `;` ends a link and `?` asks for
+the next. A link is credited with its own reward alone: with what follows added,
+a policy that always says `n` gets as much for a wrong answer as for a right
+one, and learns no more to solve (0.30 to 0.25 in 60 steps, seed 0).
+
+256 held-out problems x 4 samples, seed 0: the first link is right in 0.413
+(greedy 0.453) after the warm start and in 0.755 (0.805) after 80 RL steps; of
+the verdicts in training 0.49 agree at first and 0.78 at the end. 2.3 minutes on
+two cores shared with much other work.
+
+Hardware: two CPU cores.
+"""
+
+from jaxrl_reason import config as config_lib
+
+
+def get_config():
+  c = config_lib.default()
+  c.data.update(name='checked', prompt_len=12, completion_len=16)
+  c.data.knobs = dict(ops='+-*', modulus=5, min_ops=4, max_ops=4, max_operand=4)
+  c.model.update(layers=2, width=128, mlp=256, heads=4, kv_heads=4)
+  c.model.update(head_dim=32, qk_norm=True)
+  c.sft.update(steps=500, rows=64, stop_loss=0.2, steps_per_dispatch=5)
+  c.sft.optimizer.update(lr=5e-4)
+  c.rl.update(steps=80, prompts=32, samples=8, steps_per_dispatch=5)
+  c.rl.update(algorithm='mt_grpo', cache_segments=1)
+  c.rl.loss.segment_gamma = 0.0  # a link's own reward
+  c.rl.rewards = {}  # the links' alone
+  c.rl.turns.update(env='chain', tokens=10, observation=1, stops=(';',))
+  c.rl.turns.links = {
+    'solve': {'reward': 'task'},
+    'verify': {'ask': '?', 'reward': 'agrees', 'of': 'solve'},
+  }
+  c.rl.optimizer.update(lr=3e-4, b2=0.99)
+  c.eval.update(every=20, problems=256, samples=4, harder=False)
+  c.checkpoint.update(every=40)
+  c.log_every = 5
+  return c

@@ -1,0 +1,180 @@
+"""Generation in chunks with a carried tail (Delethink), `models.chunks`.
+
+prefill the prompts -> draw up to C tokens -> forget all but the last m, which
+pass through the model as the beginning of the next chunk -> draw C - m more ...
+
+One cache of C columns, whatever the number of chunks: what was written for one
+is overwritten by the next. All rows that have not ended are at the same token.
+
+The noise of a token depends on (key, row id, index in the completion) only, as
+the sampler's does: what ends in its first chunk is what the sampler draws.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Model, Rollout
+from jaxrl_reason.models.chunks import Chunks
+from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts.sampler import BLANK, NONE
+
+
+@struct.dataclass
+class State:
+  """What the N rows are at."""
+
+  chunk: jax.Array  # i32 []
+  t: jax.Array  # i32 [], index in the chunk of `token`
+  token: jax.Array  # i32 [N], drawn, not in the cache yet
+  over: jax.Array  # bool [N]
+  cache: Any
+  out: dict[str, jax.Array]  # [N,C,...], of the whole completion
+
+
+@dataclasses.dataclass(frozen=True)
+class Thinking:
+  """The pieces of a chunk, bound to what they go by."""
+
+  how: Chunks
+  draw: sampler.Draw
+  room: int  # of a completion
+
+  def drawn(self, state: State, hidden: jax.Array, t) -> State:
+    """Draws the t-th tokens of the chunk, of the rows that have not ended."""
+    at = state.chunk * self.how.fresh + t
+    new, out = self.draw(hidden, sampler.same, at), {}
+    for name, x in new.items():
+      x = jnp.where(state.over, BLANK.get(name, 0), x)
+      out[name] = jax.lax.dynamic_update_index_in_dim(
+        state.out[name], x, at, axis=1
+      )
+    token = new['tokens']
+    over = state.over | self.draw.ends(token) | (at + 1 == self.room)
+    return state.replace(t=t, token=token, over=over, out=out)
+
+  def token(self, state: State) -> State:
+    """Decodes the rows' tokens and draws the next ones."""
+    t = jnp.where(state.over, NONE, state.t)
+    hidden, cache = self.draw.model.decode(
+      self.draw.weights, state.token, state.cache, t, state.t
+    )
+    return self.drawn(state.replace(cache=cache), hidden, state.t + 1)
+
+  def carried(self, state: State) -> State:
+    """Begins the next chunk with the tail of this one, and draws its first."""
+    chunk, m = state.chunk + 1, self.how.carry
+    tail = jax.lax.dynamic_slice_in_dim(
+      state.out['tokens'], chunk * self.how.fresh, m, axis=1
+    )
+    t = jnp.where(state.over[:, None], NONE, jnp.arange(m))
+    # A column has the token of its index: what the chunk before has left
+    # comes after all that is looked at, until it is overwritten.
+    hidden, _, cache = self.draw.model.extend(
+      self.draw.weights, tail, state.cache, t, jnp.int32(0)
+    )
+    state = state.replace(chunk=chunk, cache=cache)
+    return self.drawn(state, hidden, jnp.int32(m))
+
+  def think(self, state: State) -> State:
+    """Writes a chunk to its end, and begins the next where a row goes on."""
+
+    def unfinished(s):
+      return (s.t + 1 < self.how.tokens) & ~jnp.all(s.over)
+
+    state = jax.lax.while_loop(unfinished, self.token, state)
+    return jax.lax.cond(jnp.all(state.over), lambda s: s, self.carried, state)
+
+
+def _begin(thinking: Thinking, hidden, cache, n_samples: int) -> State:
+  """Draws the first token of all rows of prompts with hidden states [B,D]."""
+  hidden = sharding.rows(jnp.repeat(hidden, n_samples, axis=0))
+  n, zero = len(hidden), jnp.int32(0)
+  names = jax.eval_shape(lambda h: thinking.draw(h, sampler.same, 0), hidden)
+  out = {
+    k: sharding.rows(jnp.full((n, thinking.room), BLANK.get(k, 0), x.dtype))
+    for k, x in names.items()
+  }
+  token = sharding.rows(jnp.zeros(n, jnp.int32))
+  over = sharding.rows(jnp.zeros(n, bool))
+  state = State(zero, zero, token, over, cache, out)
+  return thinking.drawn(state, hidden, zero)
+
+
+def _rollout(thinking: Thinking, state: State, n_samples: int, version):
+  """What the chunks have written; their numbers are those of turns."""
+  tokens = state.out['tokens']
+  drawn, draw = tokens != NONE, thinking.draw
+  chunk = jnp.asarray(thinking.how.chunk_of(thinking.room)) + 1
+  return Rollout(
+    tokens=jnp.where(drawn, tokens, 0),
+    sampled=drawn,
+    length=drawn.sum(axis=1),
+    logp=state.out['logp'],
+    policy_logp=state.out.get('policy_logp'),
+    entropy=state.out.get('entropy'),
+    truncated=~jnp.any(draw.ends(tokens), axis=1),
+    temperature=draw.sampling.temperature,
+    version=jnp.where(drawn, version, 0),
+    turn=jnp.where(drawn, chunk, 0),
+    node=sampler.nodes(drawn, n_samples),
+  )
+
+
+def generate(
+  how: Chunks,
+  model: Model,
+  params,
+  prompts: jax.Array,
+  valid: jax.Array,
+  key: jax.Array,
+  sampling,
+  stop: jax.Array,
+  *,
+  n_samples: int,
+  max_new: int,
+  row_ids: jax.Array | None = None,
+  policy_logp: bool = False,
+  entropy: bool = False,
+  version: jax.Array | int = 0,
+) -> Rollout:
+  """Samples n_samples completions of every prompt, chunk by chunk.
+
+  Args:
+    how: the chunks.
+    max_new: room of the whole completion.
+    others: see `sampler.generate`.
+
+  Returns:
+    Rollout of B*G rows; `turn` counts chunks from 1.
+
+  Raises:
+    ValueError: the model cannot read what is carried.
+  """
+  if model.extend is None:
+    raise ValueError(
+      'this model has no extend, which chunks with a carried tail need '
+      '(`base.Model`): sample single completions of it'
+    )
+  ids = jnp.arange(len(prompts) * n_samples) if row_ids is None else row_ids
+  heat = jnp.broadcast_to(sampling.temperature, ids.shape[:1])
+  draw = sampler.Draw(
+    model,
+    model.decode_params(params),
+    sampling.replace(temperature=heat),
+    sampler.row_keys(key, ids),
+    stop,
+    policy_logp,
+    entropy,
+  )
+  hidden, cache = model.prefill(
+    params, prompts, valid, n_samples, how.tokens, 1
+  )
+  thinking = Thinking(how, draw, max_new)
+  state = _begin(thinking, hidden, model.gapped(cache, how.tokens), n_samples)
+  state = jax.lax.while_loop(lambda s: ~jnp.all(s.over), thinking.think, state)
+  return _rollout(thinking, state, n_samples, version)

@@ -1,0 +1,107 @@
+"""Runs of chains: rewards of every link by name, in metrics and on disk."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.run import config_checks, train
+
+LINKS = {
+  'verify': {
+    'solve': {'reward': 'task'},
+    'verify': {'ask': '?', 'reward': 'agrees', 'of': 'solve', 'weight': 0.5},
+  },
+  'refine': {
+    'draft': {'reward': 'task', 'weight': 0.0},
+    'refine': {'ask': '?', 'reward': 'task'},
+  },
+}
+
+
+def recipe(second='verify', **rl):
+  c = config_lib.default()
+  c.data.update(name='checked', prompt_len=10, completion_len=16)
+  c.data.knobs = dict(ops='+-', modulus=3, min_ops=1, max_ops=2, second=second)
+  c.model.update(layers=1, width=32, mlp=32, heads=2, kv_heads=2, head_dim=16)
+  c.sft.update(steps=60, rows=32, steps_per_dispatch=2)
+  c.sft.optimizer.lr = 1e-2
+  c.rl.update(steps=4, prompts=8, samples=4, steps_per_dispatch=2)
+  c.rl.update(algorithm='mt_grpo', cache_segments=1)
+  c.rl.rewards = {}
+  c.rl.turns.update(env='chain', tokens=8, observation=2, stops=(';',))
+  c.rl.turns.links = LINKS[second]
+  c.rl.update(rl)
+  c.rollouts.update(every=2, problems=4)
+  c.eval.update(every=100, problems=16, samples=2, harder=False)
+  c.log_every, c.compile_cache = 2, ''
+  return c
+
+
+def told(workdir):
+  text = (workdir / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.split('\n') if line]
+
+
+@pytest.mark.parametrize(
+  'second', ['verify', pytest.param('refine', marks=pytest.mark.slow)]
+)
+def test_every_link_is_told(second, tmp_path):
+  c = recipe(second)
+  train.run(c, tmp_path)
+  lines = told(tmp_path)
+  (first, last), spec = LINKS[second], LINKS[second]
+  trained = [x for x in lines if f'train/reward/{first}' in x]
+  assert trained and {'train/turns/0/length', f'train/reward/{last}'} <= set(
+    trained[-1]
+  )
+  (path, *_) = sorted((tmp_path / 'rollouts').glob('*.jsonl'))
+  rows = [json.loads(x) for x in path.read_text().split('\n') if x]
+  assert rows and {tuple(row['verdict']['parts']) for row in rows} == {
+    (first, last)
+  }
+  weights = [spec[k].get('weight', 1.0) for k in (first, last)]
+  seen = set()
+  for row in rows:
+    parts = row['verdict']['parts']
+    total = sum(w * parts[k] for w, k in zip(weights, (first, last)))
+    assert row['reward'] == pytest.approx(total)
+    # The text is of all links, what asks for one is not in it: `?` is data.
+    own = row['completion'].split(';')
+    if len(own) == 2 and second == 'verify':
+      right = own[0].rpartition('#')[2] == row['answer']
+      if own[0].count('#') == 1 and own[1] in ('y', 'n'):
+        assert parts == {'solve': right, 'verify': right == (own[1] == 'y')}
+        seen.add((right, own[1]))
+  assert second == 'refine' or seen
+  (end,) = [x for x in lines if 'eval/heldout/greedy' in x][-1:]
+  shares = np.array([end['eval/heldout/greedy'], end['eval/heldout/pass@1']])
+  assert ((shares > 0) & (shares <= 1)).all()  # one link, and it is graded
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'rewards': {'answer': {'reward': 'task'}}}, "rl.rewards=['answer']: of "),
+    ({'turns.stops': (';', '?')}, "rl.turns.stops=(';', '?'): one text ends"),
+    ({'path': 'host', 'steps_per_dispatch': 1}, "rl.turns.env='chain'"),
+    ({'turns.args': {'a': 1}}, 'rl.turns.args: read with rl.path="host" only'),
+  ],
+)
+def test_what_does_not_go_together_is_refused(change, words):
+  c = recipe()
+  with c.rl.unlocked():
+    for key, value in change.items():
+      section, _, name = key.rpartition('.')
+      (c.rl[section] if section else c.rl)[name] = value
+  with pytest.raises(ValueError) as e:
+    config_checks.check(c, 1)
+  assert words in str(e.value)
+
+
+def test_a_question_without_room_is_refused(tmp_path):
+  c = recipe()
+  c.rl.turns.links.verify.ask = '???'
+  with pytest.raises(ValueError, match='rl.turns.observation=2: what asks'):
+    train.run(c, tmp_path)

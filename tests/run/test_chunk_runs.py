@@ -1,0 +1,143 @@
+"""Runs of completions in chunks: told, on disk, resumed, on both paths."""
+
+import json
+
+import numpy as np
+import pytest
+from tiny_recipe import get_config
+
+from jaxrl_reason import evaluate
+from jaxrl_reason.evals import loading, session, suites
+from jaxrl_reason.planning import phases
+from jaxrl_reason.run import config_checks, journal, train
+
+
+def recipe(**rl):
+  c = get_config()
+  c.stages = ('sft', 'rl')
+  c.data.knobs = dict(min_ops=4, max_ops=5, modulus=3, ops='+-', numbered=True)
+  c.data.update(prompt_len=16, completion_len=16)
+  c.eval.harder = False
+  c.sft.steps, c.rl.steps = 4, 4
+  c.rl.update(prompts=8, samples=4, parts=1, epochs=1, minibatches=1)
+  c.rl.chunks.update(tokens=7, carry=3)
+  c.rollouts.update(every=2, problems=2)
+  c.rl.update(rl)
+  c.compile_cache = ''
+  return c
+
+
+def told(workdir, stage='rl'):
+  """Lines of metrics without timings."""
+  text = (workdir / 'metrics.jsonl').read_text()
+  found = [json.loads(line) for line in text.split('\n') if line]
+  return [
+    {k: v for k, v in line.items() if not k.startswith('perf/')}
+    for line in found
+    if line['stage'] == stage
+  ]
+
+
+@pytest.fixture(scope='module')
+def whole(tmp_path_factory):
+  workdir = tmp_path_factory.mktemp('runs') / 'whole'
+  train.run(recipe(), workdir)
+  return workdir
+
+
+def test_chunks_are_told_and_evaluated(whole):
+  lines = [line for line in told(whole) if 'train/chunks' in line]
+  assert lines and all(1 < x['train/chunks'] <= 4 for x in lines)
+  assert all(x['train/chunks_max'] <= 4 for x in lines)
+  # One update: what is trained is what was sampled.
+  (first, *_) = sorted((whole / 'rollouts').glob('*.jsonl'))
+  rows = [json.loads(x) for x in first.read_text().split('\n') if x]
+  ratios = np.concatenate([row['tokens']['ratio'] for row in rows])
+  np.testing.assert_allclose(ratios, 1, atol=1e-4)
+  chunks = [max(row['tokens'].get('turn', [0])) for row in rows]
+  assert max(chunks) > 0
+  for row, last in zip(rows, chunks):
+    n = row['length']
+    assert last == max(0, -(-(n - 7) // 4))
+
+
+def test_it_is_evaluated_in_its_chunks(whole, tmp_path):
+  """By the command, unless others are asked for; and never planned as if it
+  had none."""
+  given = f'--model={whole}', '--suite=task:arithmetic?n=4', '--k=2'
+
+  def settings(name, *more):
+    a = evaluate.parser().parse_args(
+      [*given, *more, f'--out={tmp_path / name}']
+    )
+    o = evaluate.options(a)
+    suite = suites.load(o.suites[0], loading.run_of(o.models[0]))
+    (cell,) = session.cells_of(o, [suite])
+    return o, {k: cell.cell.settings.get(k) for k in ('chunk', 'carry')}
+
+  o, found = settings('own')
+  assert found == {'chunk': 7, 'carry': 3}
+  session.run(o, print, journal.bar)
+  assert settings('other', '--chunk=5', '--carry=1')[1]['chunk'] == 5
+  assert settings('whole', '--chunk=16', '--carry=1')[1]['chunk'] is None
+  for wrong in ('--chunk=4', '--carry=4'):
+    with pytest.raises(ValueError, match='--carry='):
+      settings('wrong', wrong)
+  with pytest.raises(ValueError, match='rl.chunks.tokens=7: a plan counts'):
+    phases._refuse_parts(recipe().rl)
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_is_the_same(whole, tmp_path):
+  half = recipe(steps=2)
+  train.run(half, tmp_path / 'parts')
+  train.run(recipe(), tmp_path / 'parts')
+  assert told(tmp_path / 'parts')[-1] == told(whole)[-1]
+  kept = [line for line in told(whole) if 'train/loss' in line]
+  again = [line for line in told(tmp_path / 'parts') if 'train/loss' in line]
+  assert again[-1] == kept[-1]
+
+
+@pytest.mark.slow
+def test_the_host_path_samples_the_same(whole, tmp_path):
+  """In parts, verified in Python: another program, the same traces."""
+  train.run(
+    recipe(path='host', steps_per_dispatch=1, steps=2), tmp_path / 'run'
+  )
+  here = [x for x in told(tmp_path / 'run') if 'train/loss' in x][0]
+  there = [x for x in told(whole) if 'train/loss' in x][0]
+  assert here['step'] == there['step']
+  for key in ('reward_mean', 'length_mean', 'chunks', 'loss', 'grad_norm'):
+    a, b = here[f'train/{key}'], there[f'train/{key}']
+    np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4, err_msg=key)
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'chunks.carry': 0}, 'rl.chunks.carry=0 of rl.chunks.tokens=7: at least'),
+    ({'chunks.carry': 7}, 'rl.chunks.carry=7 of rl.chunks.tokens=7: at least'),
+    ({'chunks.tokens': 0}, 'rl.chunks.carry=3 of rl.chunks.tokens=0'),
+    ({'chunks.tokens': 17}, 'rl.chunks.tokens=17 is more than data.completion'),
+    ({'chunks.tokens': -1}, 'rl.chunks.tokens=-1: must be a whole number'),
+    ({'slots': 2}, 'rl.slots=2 and rl.chunks.tokens=7 do not go'),
+    ({'padding': 'buckets:2'}, "rl.padding='buckets:2' with rl.chunks.tokens"),
+    ({'padding': 'packed:20'}, "rl.padding='packed:20' is less than 16 tokens"),
+    ({'algorithm': 'ppo'}, "rl.algorithm='ppo' reads a critic"),
+    ({'turns.env': 'calculator'}, "rl.turns.env='calculator' and rl.chunks"),
+  ],
+)
+def test_what_does_not_go_together_is_refused(change, words):
+  c = recipe()
+  for key, value in change.items():
+    section, _, name = key.rpartition('.')
+    (c.rl[section] if section else c.rl)[name] = value
+  with pytest.raises(ValueError) as e:
+    config_checks.check(c, 1)
+  assert words in str(e.value)
+
+
+def test_rewards_of_whole_completions_are_refused(tmp_path):
+  c = recipe(rewards={'sure': {'reward': 'mean_logp'}})
+  with pytest.raises(ValueError, match='rl.rewards read logp of whole compl'):
+    train.run(c, tmp_path / 'run')
