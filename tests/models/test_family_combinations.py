@@ -71,6 +71,19 @@ FAMILIES = {
   )
   | DEEP,
 }
+FAMILIES['qwen3_next'] = dict(
+  num_hidden_layers=5,
+  head_dim=12,
+  linear_num_key_heads=2,
+  linear_num_value_heads=4,
+  linear_key_head_dim=5,
+  linear_value_head_dim=6,
+  linear_conv_kernel_dim=3,
+  num_experts=4,
+  num_experts_per_tok=2,
+  moe_intermediate_size=8,
+  shared_expert_intermediate_size=12,
+)
 EXPERTS = [n for n in FAMILIES if n != 'glm4']
 
 
