@@ -163,24 +163,27 @@ def _within(q, k, v, decay, share, run):
 
   Returns:
     (scores of queries and keys [C,N,K,G,T,T], new values [C,N,T,K,G,U], what
-    keys expect of the state [C,N,T,K,G,H], decay up to each token).
+    keys expect of the state [C,N,T,K,G,H], what is left of the state at each
+    token [C,N,T,K,G], of each token at the end of the chunk [C,N,T,K,G]).
   """
   t = q.shape[2]
-  total = jnp.cumsum(decay, axis=2)  # [C,N,T,K,G]
-  by_head = jnp.moveaxis(total, 2, -1)  # [C,N,K,G,T]
-  seen = jnp.tril(jnp.ones((t, t), bool))
-  seen = seen & (run[..., :, None] == run[..., None, :])
-  apart = by_head[..., :, None] - by_head[..., None, :]
-  # Masked before the exponential, which overflows above the diagonal.
-  kept = jnp.exp(jnp.where(seen[:, :, None, None], apart, layers.MASKED))
+  total = jnp.cumsum(decay, axis=2)
+  past = jnp.tril(jnp.ones((t, t)))
+  # What lies between two tokens summed by itself: a difference of two totals
+  # has lost the digits of what is small beside them.
+  between = jnp.moveaxis(decay, 2, -1)[..., None] * jnp.tril(past, -1)
+  between = _dot('il,cnkglj->cnkgij', past, between)
+  seen = (past > 0) & (run[..., :, None] == run[..., None, :])
+  kept = jnp.exp(between) * seen[:, :, None, None]
   scores = _dot('cntkh,cnskh->cnkts', q, k)[:, :, :, None] * kept
   alike = _dot('cntkh,cnskh->cnkts', k, k)[:, :, :, None] * kept
   alike = alike * jnp.moveaxis(share, 2, -1)[..., None]
   solved = _inverse(jnp.tril(alike, -1))
   values = _dot('cnkgts,cnskgu->cntkgu', solved, v * share[..., None])
-  asked = k[..., None, :] * (share * jnp.exp(total))[..., None]
+  left, end = jnp.exp(total), jnp.moveaxis(kept[..., -1, :], -1, 2)
+  asked = k[..., None, :] * (share * left)[..., None]
   expected = _dot('cnkgts,cnskgh->cntkgh', solved, asked)
-  return scores, values, expected, total
+  return scores, values, expected, left, end
 
 
 def _rule(q, k, v, decay, share, run, memory):
@@ -195,19 +198,18 @@ def _rule(q, k, v, decay, share, run, memory):
   parts = [_by_chunk(x, size) for x in (q, k, v, decay, share)]
   # Padding in front belongs to what the memory is of.
   run = _by_chunk(run, size)
-  scores, values, expected, total = _within(*parts, run)
+  scores, values, expected, left, end = _within(*parts, run)
   last = run[:, :, -1:]
   first = jnp.concatenate([jnp.zeros_like(last[:1]), last[:-1]])
-  reads = jnp.exp(total) * (run == first)[..., None, None]
-  to_end = jnp.exp(total[:, :, -1:] - total) * (run == last)[..., None, None]
+  reads = left * (run == first)[..., None, None]
   xs = {
     'scores': scores,
     'values': values,
     # A sequence that begins in a chunk expects nothing of the state.
     'expected': expected * (run == first)[..., None, None, None],
     'q': parts[0][..., None, :] * reads[..., None],
-    'k': parts[1][..., None, :] * to_end[..., None],
-    'keeps': jnp.exp(total[:, :, -1]) * (first == last)[..., None],
+    'k': parts[1][..., None, :] * end[..., None],
+    'keeps': left[:, :, -1] * (first == last)[..., None],
   }
 
   def step(memory, x):
