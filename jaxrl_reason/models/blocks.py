@@ -15,7 +15,14 @@ import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.config import ACTIVATIONS, REMAT, Config
-from jaxrl_reason.models.parts import attention, delta, latent, layers, moe, rope
+from jaxrl_reason.models.parts import (
+  attention,
+  delta,
+  latent,
+  layers,
+  moe,
+  rope,
+)
 
 # Weights of attention that `attend` takes, beside what it attends with.
 BESIDE_HEADS = 'sinks', 'kv_up'

@@ -22,7 +22,9 @@ class Shape:
 
 C, N = Shape(), 2
 WIDTH = 2 * C.delta_key_dim + C.delta_groups * C.delta_value_dim
-TAPS = jax.random.normal(jax.random.key(9), (C.delta_taps, C.delta_heads, WIDTH))
+TAPS = jax.random.normal(
+  jax.random.key(9), (C.delta_taps, C.delta_heads, WIDTH)
+)
 
 
 def heads(t: int, strong: float = 1.0, seed: int = 0) -> delta.Heads:
