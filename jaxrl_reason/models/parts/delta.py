@@ -1,6 +1,6 @@
 """The gated delta rule: a layer that remembers a matrix per head, not tokens.
 
-  S_t = e^{g_t} S_{t-1} + k_t b_t (v_t - k_t^T e^{g_t} S_{t-1}),   o_t = S_t^T q_t
+  R = e^{g_t} S_{t-1},  S_t = R + k_t b_t (v_t - k_t^T R),  o_t = S_t^T q_t
 
 (https://arxiv.org/abs/2412.06464). q, k, v are projections of x behind a short
 causal convolution and SiLU; q and k have length 1; g <= 0 and b within (0, 1)
