@@ -36,7 +36,7 @@ def generate(model, params, **static):
   def f(params):
     return sampler.generate(
       model, params, tokens, jnp.asarray(VALID), jax.random.key(3),
-      Sampling.make(1.0), jnp.array([1, 2]), n_samples=G, max_new=C, **static,
+      Sampling.make(1.0), jnp.array([1]), n_samples=G, max_new=C, **static,
     )  # fmt: skip
 
   out = f(params)
@@ -64,6 +64,8 @@ def test_a_slot_begins_its_next_row_with_the_state_of_the_prompt(
   _, model, params = small_model(
     **SEVEN, **shape, experts=4, experts_per_token=2
   )
+  # Milder: a last bit of the embedding is 2e-5 of a log-probability else.
+  params = jax.tree.map(lambda x: 0.5 * x, params)
   out, rows, past = generate(model, params, routes=True, **static)
   assert out.length.max() > 20 > out.length.min()
   score = jax.jit(
