@@ -46,14 +46,14 @@ def generate(model, params, **static):
   return out, Rows(whole, mask, out.temperature, out.routes), past
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
   'shape, static',
   [
     (dict(prefill='buckets:2'), dict(slots=2, segments=2)),
-    pytest.param(
+    (
       dict(cache_dtype='int8', prefill='chunks:4', scan=False),
       dict(slots=3),
-      marks=pytest.mark.slow,
     ),
   ],
 )

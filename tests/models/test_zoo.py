@@ -75,6 +75,7 @@ PUBLISHED = {
 # What no parameter shows, from the models' config.json: the first prefix that
 # fits -> rotary base, epsilon.
 NUMERICS = {
+  'qwen3-next': (1e7, 1e-6),
   'qwen2.5-14b': (1e6, 1e-5),
   'qwen2.5-32b': (1e6, 1e-5),
   'qwen2.5-72b': (1e6, 1e-5),

@@ -166,7 +166,7 @@ MODELS = {
     delta_key_dim=3,
     delta_value_dim=4,
     delta_taps=3,
-    norm_eps=1e-2,
+    norm_eps=0.1,
   ),
   'sandwich norms': dict(norm_place='sandwich', norm_offset=1.0),
 }
