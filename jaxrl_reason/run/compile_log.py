@@ -6,6 +6,7 @@ with log: ...        jax tells when it has compiled a program (or found it in
 log.table()          those since the last table
 """
 
+import collections
 import dataclasses
 import operator
 import threading
@@ -55,18 +56,27 @@ class Program:
   peak: int
 
 
+def _program(name: str, seconds: float, size) -> Program:
+  held, made = size.argument_size_in_bytes, size.temp_size_in_bytes
+  # XLA's peak of a CPU leaves the temporaries out.
+  peak = max(size.peak_memory_in_bytes, held + made)
+  name = name.removeprefix('jit(').removesuffix(')')
+  return Program(name, seconds, held, made, peak)
+
+
 class Log:
   """The programs compiled while it is entered.
 
   Attributes:
-    seconds: that tracing, lowering and compiling took.
     busy: whether a program is being compiled.
     count: of programs.
   """
 
   def __init__(self):
-    self._new, self._ends, self._lock = [], [], threading.Lock()
-    self.seconds, self.busy, self.count = 0.0, False, 0
+    self._new, self._ended = [], collections.deque()
+    self._seconds, self._counted = 0.0, []  # of these: (begun, seconds)
+    self._lock = threading.Lock()
+    self.busy, self.count = False, 0
 
   def __enter__(self):
     monitoring.register_event_duration_secs_listener(self._note)
@@ -78,33 +88,35 @@ class Log:
   def _note(self, event: str, seconds: float, **facts):
     if event not in (TRACED, LOWERED, COMPILED):
       return
-    with self._lock:
-      self._add(time.monotonic(), seconds)
+    self._ended.append((time.monotonic(), seconds))
     self.busy = event == LOWERED
-    if event != TRACED:
-      hosts.at(compiling=self.busy)
+    hosts.at(compiling=self.busy)
     if event != COMPILED:
       return
     self.count += 1
     newest = jax.local_devices()[0].client.live_executables()[0]
     size = newest.get_compiled_memory_stats()
-    held, made = size.argument_size_in_bytes, size.temp_size_in_bytes
-    # XLA's peak of a CPU leaves the temporaries out.
-    peak = max(size.peak_memory_in_bytes, held + made)
-    name = facts['fun_name'].removeprefix('jit(').removesuffix(')')
-    self._new.append(Program(name, seconds, held, made, peak))
+    self._new.append((facts['fun_name'], seconds, size))
 
-  def _add(self, end: float, seconds: float) -> None:
-    """Counts an event; what was within it has been counted already."""
-    begun, within = end - seconds, 0.0
-    while self._ends and self._ends[-1][0] >= begun - 1e-3:
-      within += self._ends.pop()[1]
-    self._ends.append((begun, max(seconds, within)))
-    self.seconds += max(0.0, seconds - within)
+  @property
+  def seconds(self) -> float:
+    """Adds up what tracing, lowering and compiling took; what was within
+    another counts once.
+    """
+    with self._lock:
+      while self._ended:
+        end, seconds = self._ended.popleft()
+        begun, within = end - seconds, 0.0
+        while self._counted and self._counted[-1][0] >= begun - 1e-3:
+          within += self._counted.pop()[1]
+        self._counted.append((begun, max(seconds, within)))
+        self._seconds += max(0.0, seconds - within)
+      return self._seconds
 
   def take(self) -> list[Program]:
     """Takes the programs since the last call, the largest first."""
-    taken, self._new = self._new, []
+    new, self._new = self._new, []
+    taken = [_program(*facts) for facts in new]
     return sorted(taken, key=operator.attrgetter('peak'), reverse=True)
 
   def table(self, shown: int = 6) -> str:

@@ -90,8 +90,5 @@ class HintsStep:
     self.source.start(*given, how)
     prompts, outs = self.source.submit(state.control)
     answered = self.source.take()
-    rewards = [
-      reward and self.to_device(reward)
-      for reward in (answered.reward, answered.greedy)
-    ]
+    rewards = self.to_device((answered.reward, answered.greedy))
     return (prompts, outs, *rewards), answered

@@ -85,8 +85,7 @@ class HostStep:
       'verify_s': source.judged - generated,
       'stale_steps': float(stale),
     }
-    found = answered.reward, answered.greedy
-    rewards = [reward and self.to_device(reward) for reward in found]
+    rewards = self.to_device((answered.reward, answered.greedy))
     given = batch, *rewards, source.root, source.sampling
     state, metrics = self._learn(self.learner, state, *given)
     self._updating = metrics, verified
@@ -95,22 +94,20 @@ class HostStep:
   def _start(self, state: TrainState, step: jax.Array) -> None:
     """Queues the batch of a step, sampled by the parameters there are now."""
     asked = self.ask and self.ask(state.control, step)[0]
-    asked = with_hints(self._helped, self.hints, state, asked, self.source)
+    if self.hints is not None:
+      asked = with_hints(self._helped, self.hints, state, asked, self.source)
     how = self.source.sampling
     if self.learner.heat is not None:
       how = heat.heated(state.control, how)
-    given = state.params, step, state.step, asked
-    self.source.start(*given, sampling=how)
+    self.source.start(state.params, step, state.step, asked, sampling=how)
 
 
-def with_hints(helped, hints: Hints | None, state, asked, source: HostSource):
+def with_hints(helped, hints: Hints, state, asked, source: HostSource):
   """Gives Questions with the hints of a step; asked None: the source's next.
 
   Args:
     helped: compiled `Hints.helped`.
   """
-  if hints is None:
-    return asked
   asked = next(source.questions) if asked is None else asked
   prompts = helped(hints, state.control, asked.prompts)
   return asked._replace(prompts=prompts)

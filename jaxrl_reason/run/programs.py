@@ -95,8 +95,7 @@ def learn(
     seen = account.seen
     if account.control:
       state = state.replace(control=state.control | account.control)
-  metrics |= batch_lib.lengths_by_verdict(batch)
-  metrics |= batch_lib.answer_spread(batch)
+  metrics |= batch_lib.length_by_verdict(batch) | batch_lib.answer_spread(batch)
   if batch.episode is not None:
     metrics |= batch_lib.turn_stats(batch)
   if learner.select is not None:

@@ -107,9 +107,9 @@ class RoundsStep:
 
   def _start(self, state: TrainState, questions: Questions, index: int):
     root = refill.key_of_round(self.source.root, index)
-    questions = with_hints(
-      self._helped, self.hints, state, questions, self.source
-    )
+    if self.hints is not None:
+      given = self.hints, state, questions, self.source
+      questions = with_hints(self._helped, *given)
     how = self.source.sampling
     if self.learner.heat is not None:
       how = heat.heated(state.control, how)
@@ -118,8 +118,7 @@ class RoundsStep:
 
   def _placed(self, state, places, prompts, outs, answered: Answered):
     """The places with a round's groups, and whether some are still missing."""
-    found = answered.reward, answered.greedy
-    rewards = [reward and self.to_device(reward) for reward in found]
+    rewards = self.to_device((answered.reward, answered.greedy))
     static = self.refill, self.source.n_samples
     given = state.control, places, prompts, outs, *rewards
     places, short = self._add(*static, *given)

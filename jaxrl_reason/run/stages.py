@@ -276,7 +276,7 @@ def _host(
     # The problem itself comes along: its verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  known, ask = None, None
+  known, ask, spares = None, None, c.refill_rounds
   chosen = controllers.is_on(config.data)
   if chosen:
     data, steps = asking.Windows(config, train), iter(())
@@ -284,13 +284,13 @@ def _host(
     rows_of = asking.asker(config, data, row, root, mesh)
 
     def ask(control, step):
-      return sources.questions(rows_of(control, step), mesh, c.refill_rounds)
+      return sources.questions(rows_of(control, step), mesh, spares)
 
   else:
     data = sources.batches(
-      config, train, row, c.prompts, 1, order, mesh, c.refill_rounds
+      config, train, row, c.prompts, 1, order, mesh, spares
     )
-    steps = (sources.questions(rows, mesh, c.refill_rounds) for rows in data)
+    steps = (sources.questions(rows, mesh, spares) for rows in data)
   where = layout(config, 'rl', learn, mesh, problems, known)
   pool, close, player, spent = sources.judges(
     config, learn, problems, tokenizer

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jaxrl_reason.run import events, identity, train
+from jaxrl_reason import sharding
+from jaxrl_reason.run import config_checks, events, identity, train
 from jaxrl_reason.studies import grid, outcome, pages, together, traced
 from jaxrl_reason.studies.grid import Cell, Study
 from jaxrl_reason.studies.telling import DIVERGED
@@ -35,6 +36,7 @@ def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
   cells = grid.cells(study, warm)
   for cell in cells:
     _refuse_other(out, cell)
+  _check(cells)
   if config and not _warmed(config, out / 'warm', say):
     return ''
   if not _run_cells(study, cells, out, say):
@@ -45,6 +47,16 @@ def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
   (out / 'table.md').write_text(table + '\n')
   pages.save_plot(found, out / 'study.png')
   return table
+
+
+def _check(cells: Sequence[Cell]) -> None:
+  """Refuses settings that cannot run, before the warm start is made."""
+  for cell in cells:
+    mesh = sharding.make_mesh(cell.config.mesh)
+    try:
+      config_checks.check(cell.config, sharding.row_shards(mesh))
+    except ValueError as e:
+      raise ValueError(f'setting {cell.setting!r}: {e}') from e
 
 
 def _folder(out: pathlib.Path, cell: Cell) -> pathlib.Path:

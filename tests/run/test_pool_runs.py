@@ -167,6 +167,7 @@ def test_killed_and_resumed_chooses_the_same_problems(tmp_path, env, path):
   assert told[-1]['train/problems/entropy'] < 0.9999
 
 
+@pytest.mark.slow
 def test_two_processes_choose_what_one_does(tmp_path, env):
   flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
   env = env | {'XLA_FLAGS': flags}

@@ -249,12 +249,18 @@ def test_errors_are_one_line(tmp_path):
       options.study_of(flags)
     assert '\n' not in str(error.value)
   bad = tmp_path / 'bad.py'
-  bad.write_text(FILE.replace('optimizer.lr', 'optimiser.lr'))
-  run = command(tmp_path / 'out', f'--config={bad}')
-  _, errors = run.communicate()
-  (line,) = [x for x in errors.splitlines() if x]
-  said = "error: setting 'two': rl.optimiser.lr=0.001: unknown key 'optimiser'"
-  assert run.returncode == 1 and line.startswith(said)
+  key = 'rl.optimiser.lr=0.001'
+  for text, said in (
+    (FILE.replace('optimizer.lr', 'optimiser.lr'), f"{key}: unknown key 'opti"),
+    (FILE.replace('1e-3', '-1e-3'), 'rl.optimizer.lr=-0.001: must be'),
+  ):
+    bad.write_text(text)
+    run = command(tmp_path / 'out', f'--config={bad}')
+    _, errors = run.communicate()
+    (line,) = [x for x in errors.splitlines() if x]
+    assert run.returncode == 1
+    assert line.startswith(f"error: setting 'two': {said}"), line
+  assert not (tmp_path / 'out' / 'warm').exists()
 
 
 def test_what_cannot_be_a_study_is_refused():

@@ -128,13 +128,8 @@ ON_16 = (
 )
 
 
-@pytest.mark.parametrize(
-  'only',
-  [
-    'update',  # one layer is compiled, however many there are
-    pytest.param('generate', marks=pytest.mark.slow),  # each of 28 layers
-  ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize('only', ['update', 'generate'])
 def test_qwen3_1p7b_on_16_chips(tmp_path, only):
   facts = planned(tmp_path, GSM8K, 'v5e:4x4', f'--only={only}', *ON_16)
   check(facts, rows=16, columns=1024, vocab=151_936)

@@ -214,7 +214,9 @@ def test_remax_compares_with_the_greedy_completion():
   )
   reward = L.REWARD(one, prompts.answer)
   b = b.replace(greedy_reward=jnp.repeat(reward.total, L.G))
-  want, _ = programs.learn(learn, state, b, L.ROOT, NEUTRAL)
+  want, _ = jax.jit(programs.learn, static_argnums=0)(
+    learn, state, b, L.ROOT, NEUTRAL
+  )
   L.assert_close(got.params, want.params)
 
 

@@ -143,8 +143,7 @@ def wide(x: jax.Array, w: jax.Array) -> jax.Array:
   return _into_float32(x, w) if x.dtype == jnp.float32 else _wide(x, w)
 
 
-def _into_float32(x, w):
-  return einsum32('...a,ab->...b', x, w)
+_into_float32 = functools.partial(einsum32, '...a,ab->...b')
 
 
 def _wide_backward(kept, g):

@@ -126,17 +126,17 @@ class VerifierPool:
   def submit(self, cases: Sequence[Case]) -> concurrent.futures.Future:
     """Returns a future of the verdicts, in the order of the cases."""
     batch = _Batch(len(cases))
-    payloads = [pickle.dumps((text, example)) for text, example in cases]
+    payloads = [pickle.dumps(tuple(case)) for case in cases]
     with self._lock:
       if self._closing:
         raise PoolError('the verifier pool is closed')
-      numbers = list(itertools.islice(self._numbers, len(cases)))
-      for i, (number, payload) in enumerate(zip(numbers, payloads)):
+      sent = list(zip(payloads, self._numbers))
+      for i, (payload, number) in enumerate(sent):
         self._open[number] = (batch, i, payload)
     if not cases:
       batch.future.set_result([])
     else:
-      self._outbox.put(list(zip(numbers, payloads)))
+      self._outbox.put(sent)
     return batch.future
 
   def map(self, cases: Sequence[Case]) -> list[Verdict]:
@@ -217,7 +217,7 @@ class VerifierPool:
     """Thread: cases to the nursery, so that submit never waits for it."""
     while (cases := self._outbox.get()) is not None:
       head = worker.CASE.pack
-      data = b''.join(wire.frame(head(n) + payload) for n, payload in cases)
+      data = b''.join(wire.frame(head(n) + payload) for payload, n in cases)
       # A dead nursery is the reading thread's to replace; it resends all.
       with contextlib.suppress(OSError):
         self._sock.sendall(data)
@@ -245,7 +245,7 @@ class VerifierPool:
         self._fail_open(str(e))
         return
       with self._lock:
-        rows = [(n, payload) for n, (_, _, payload) in self._open.items()]
+        rows = [(payload, n) for n, (_, _, payload) in self._open.items()]
       if rows:
         self._outbox.put(rows)
 
