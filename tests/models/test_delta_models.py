@@ -185,6 +185,8 @@ def test_config_files_that_cannot_be_read_are_named():
     (dict(layer_types=[linear, full]), '2 entries'),
     (dict(layer_types=['x', full, linear, full]), r"layer_types\[0\]='x'"),
     (dict(linear_num_value_heads=17), 'linear_num_value_heads=17'),
+    (dict(linear_num_key_heads=0), 'linear_num_key_heads=0'),
+    (dict(full_attention_interval=0), 'full_attention_interval=0'),
     (dict(mlp_only_layers=[1]), 'mlp_only_layers'),
     (dict(hidden_act='gelu_pytorch_tanh'), 'activation'),
   ):

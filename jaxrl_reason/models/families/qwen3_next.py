@@ -56,11 +56,15 @@ def beside(h: dict) -> str:
 
 def read(h: dict) -> dict:
   n, every = h['num_hidden_layers'], h['full_attention_interval']
+  if every < 1:
+    raise ValueError(
+      f'config.json: full_attention_interval={every}: at least 1'
+    )
   types = h.get('layer_types') or [
     keys.LINEAR if (i + 1) % every else keys.FULL for i in range(n)
   ]
   k, v = h['linear_num_key_heads'], h['linear_num_value_heads']
-  if v % k:
+  if k < 1 or v % k:
     raise ValueError(
       f'config.json: linear_num_value_heads={v} is no multiple of '
       f'linear_num_key_heads={k}'
