@@ -151,6 +151,8 @@ def draw(curves: dict[str, list[np.ndarray]], axes, label: str) -> None:
       low, high = y.mean(axis=0) - error, y.mean(axis=0) + error
       axes.fill_between(x, low, high, color=line.get_color(), alpha=0.12)
   axes.set_xlabel(label)
+  axes.xaxis.set_major_formatter('{x:,.0f}')
+  axes.locator_params(axis='x', nbins=5)
 
 
 def picture(path: str, split: str, *axes_of) -> None:
