@@ -22,6 +22,7 @@ INPUTS = {'linear': 1, 'output': -1}
 LAYOUTS = (
   'vector',  # any dimensions, flat on disk: norms, biases
   'table',  # as it is: embeddings
+  'depthwise',  # [..., taps] <-> [features, 1, taps]
   'linear',  # [in, out...] <-> [out, in]
   'output',  # [in..., out] <-> [out, in]: the attention's output
   'stacked',  # as it is, all experts in one tensor
@@ -38,6 +39,8 @@ def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (math.prod(shape),)
   if layout == 'table' or layout in WHOLE:
     return shape
+  if layout == 'depthwise':
+    return math.prod(shape[:-1]), 1, shape[-1]
   n = INPUTS[layout]
   return math.prod(shape[n:]), math.prod(shape[:n])
 
@@ -76,6 +79,9 @@ def _rectangle(layout, shape, index) -> list[tuple[int, int]]:
   """Ranges on disk, rows first, of an index into a weight of ours."""
   if layout == 'vector':
     return [_range(shape, index)]
+  if layout == 'depthwise':
+    ends = _range(shape[:-1], index[:-1]), _range(shape[-1:], index[-1:])
+    return [ends[0], (0, 1), ends[1]]
   n = 1 if layout == 'table' else INPUTS[layout]
   first, second = _range(shape[:n], index[:n]), _range(shape[n:], index[n:])
   return [first, second] if layout == 'table' else [second, first]

@@ -14,8 +14,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models.config import ACTIVATIONS, LAYERS, REMAT, Config
-from jaxrl_reason.models.parts import attention, latent, layers, moe, rope
+from jaxrl_reason.models.config import ACTIVATIONS, REMAT, Config
+from jaxrl_reason.models.parts import (
+  attention,
+  delta,
+  latent,
+  layers,
+  moe,
+  rope,
+)
 
 # Weights of attention that `attend` takes, beside what it attends with.
 BESIDE_HEADS = 'sinks', 'kv_up'
@@ -48,17 +55,21 @@ def norm(x, p: dict, name: str, c: Config) -> jax.Array:
 
 
 def _qkv(x, p, c: Config, angles):
-  """q [...,Q,H] and k, v [...,K,H] of x [...,D], rotated."""
-  out = []
+  """q [...,Q,H] and k, v [...,K,H] of x [...,D], rotated; and gates [...,Q,H]
+  of what comes out, where there are some.
+  """
+  out, gates = [], []
   for name in ('q', 'k', 'v'):
     y = layers.dense(x, p[name], p.get(name + '_bias'))
+    if c.out_gate and name == 'q':
+      y, *gates = jnp.split(y, 2, axis=-1)
     if c.qk_norm and name != 'v':
       flat = y.shape[:-2] if c.qk_norm_over == 'projection' else y.shape[:-1]
       y = norm(y.reshape(*flat, -1), p, name + '_norm', c).reshape(y.shape)
     if name != 'v' and angles is not None:
       y = rope.rotate(y, *angles, interleaved=c.rope_interleaved)
     out.append(y)
-  return out
+  return out + gates
 
 
 def _scaled(y: jax.Array, c: Config) -> jax.Array:
@@ -75,16 +86,31 @@ def _shared(h: jax.Array, p: dict, act: Callable) -> jax.Array:
   return (y * part).astype(y.dtype)
 
 
+def _attended(h, p: dict, c: Config, angles, attend: Callable):
+  """What the heads of a layer give for h [...,D], and what is kept of it."""
+  if delta.NAME in p:
+    heads, gate = delta.heads_of(h, p, c)
+    out, kept = attend(heads, taps=delta.taps(p, c))
+    return delta.gated(out, gate, p, c), kept
+  beside = {k: v for k, v in p.items() if k in BESIDE_HEADS}
+  heads = latent.heads_of if c.kv_rank else _qkv
+  heads = heads(h, p, c, angles)
+  gate = heads.pop() if c.out_gate else None
+  out, kept = attend(*heads, **beside)
+  if gate is not None:
+    out = out * jax.nn.sigmoid(gate.astype(jnp.float32)).astype(out.dtype)
+  return out, kept
+
+
 def block(x, p, c: Config, angles, attend, routes=None):
   """Computes one layer; `attend(q, k, v) -> (out, kv)` is what differs between
   training, prefill and decoding. It also takes the sinks of a layer with some,
-  and of a latent layer (q, kept, kv_up=). x: [...,D]; returns (x, (kv, used)),
-  where used are the routes and router probabilities of experts, if any.
+  of a latent layer (q, kept, kv_up=), and of one of the delta rule (heads,
+  taps=). x: [...,D]; returns (x, (kv, used)), where used are the routes and
+  router probabilities of experts, if any.
   """
   h = norm(x, p, 'attn_norm', c)
-  beside = {k: v for k, v in p['attn'].items() if k in BESIDE_HEADS}
-  heads = latent.heads_of if c.kv_rank else _qkv
-  out, kv = attend(*heads(h, p['attn'], c, angles), **beside)
+  out, kv = _attended(h, p['attn'], c, angles, attend)
   o = p['attn']['o'].reshape(-1, c.width)
   out = out.reshape(*x.shape[:-1], -1)
   y = layers.dense(out, o, p['attn'].get('o_bias'))
@@ -173,16 +199,74 @@ def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
     (x, by stack, the layers' y, stacked).
   """
   out = {name: [] for name in c.stacks}
-  for name, run in c.runs:
+  for n, runs in c.periods:
+    if n == 1:
+      x, ys = _runs(c, body, x, xs, runs)
+    else:
+      x, ys = _repeated(c, body, x, xs, runs, n)
+    for name, y in ys.items():
+      out[name].append(y)
+  return x, {name: _joined(parts) for name, parts in out.items()}
+
+
+def _joined(parts: list):
+  """One tree of several, whose arrays follow on one another."""
+  if len(parts) == 1:
+    return parts[0]
+  return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
+
+
+def _runs(c: Config, body: Callable, x: jax.Array, xs: dict, runs):
+  """`_scan` of these runs of layers."""
+  out = {}
+  for name, run in runs:
     n = run.stop - run.start
-    part = xs[name] if n == len(c.stacks[name]) else trees.take(xs[name], run)
+    whole = n == len(jax.tree.leaves(xs[name])[0])
+    part = xs[name] if whole else trees.take(xs[name], run)
     x, ys = jax.lax.scan(body, x, part, unroll=1 if c.scan else n)
-    out[name].append(ys)
+    out.setdefault(name, []).append(ys)
+  return x, {name: _joined(parts) for name, parts in out.items()}
 
-  def joined(*parts):
-    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
 
-  return x, {name: jax.tree.map(joined, *ys) for name, ys in out.items()}
+def _repeated(c: Config, body: Callable, x, xs: dict, runs, n: int):
+  """`_scan` of runs of layers that come n times: compiled once."""
+  first, size = {}, {}
+  for name, run in runs:
+    first.setdefault(name, run.start)
+    size[name] = size.get(name, 0) + run.stop - run.start
+
+  def split(name):
+    every = slice(first[name], first[name] + n * size[name])
+    shape = n, size[name]
+    return jax.tree.map(
+      lambda a: a[every].reshape(*shape, *a.shape[1:]), xs[name]
+    )
+
+  inside = [
+    (name, slice(run.start - first[name], run.stop - first[name]))
+    for name, run in runs
+  ]
+
+  def once(x, xs):
+    return _runs(c, body, x, xs, inside)
+
+  parts = {name: split(name) for name in first}
+  x, ys = jax.lax.scan(once, x, parts, unroll=1 if c.scan else n)
+  return x, jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), ys)
+
+
+def _in_order(c: Config, used: dict):
+  """What routers did, of stacks [their layers,...], in the order of layers;
+  None without experts.
+  """
+  names = c.routed_stacks
+  if len(names) < 2:
+    return used[names[0]] if names else None
+  layers_ = [i for name in names for i in c.stacks[name]]
+  order = jnp.argsort(jnp.asarray(layers_))
+  return jax.tree.map(
+    lambda a: a[order], _joined([used[name] for name in names])
+  )
 
 
 def through(
@@ -248,7 +332,7 @@ def through(
   }
   x, aux = _scan(c, body, sharding.tokens(x), xs)
   kept = {name: kept for name, (kept, _) in aux.items()}
-  used = aux[LAYERS][1]
+  used = _in_order(c, {name: used for name, (_, used) in aux.items()})
   return norm(x, params, 'final_norm', c), (kept, used)
 
 
@@ -260,15 +344,20 @@ def forward(
 
   Args:
     valid: as `attention.describe` takes it.
-    keep: also return keys and values by stack, [L,N,K,T,H], as kept.
+    keep: also return by stack what is kept: keys and values [L,N,K,T,H], or
+      states of the delta rule.
   """
   rows = attention.describe(valid)
 
   def attention_of(windows):
     kernel = attention.make(rows, c, windows)
 
-    def attend(q, *args, kv_up=None, **sinks):
+    def attend(q, *args, kv_up=None, taps=None, **sinks):
       *kv, which, _ = args
+      if taps is not None:
+        state = delta.empty(len(tokens), c)
+        out, state = delta.over_rows(q, taps, rows, c, state)
+        return out, state if keep else None
       kept = tuple(x.swapaxes(1, 2) for x in kv) if keep else None
       k, v = kv if kv_up is None else latent.expanded(*kv, kv_up, c)
       return kernel(q, k, v, which, **sinks), kept

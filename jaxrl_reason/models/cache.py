@@ -15,6 +15,9 @@ and a ring of R = min(W, C), with the same rule. In bytes, of keys and values:
 
   2 * sum over layers of K H (B min(P, W - 1) + S min(C, W)) * bytes of a number
 
+A layer of the delta rule keeps a State of its prompts, and one of every row,
+however many tokens they have (`parts.delta`).
+
 A cache of several turns (`gapped`) has no ring: tokens of one call lie in the
 same columns of all rows, a row that has fewer, or waits, leaves gaps, and `at`
 says of every column which token of the row it is. R is then as long for a layer
@@ -34,6 +37,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
+from jaxrl_reason.models.parts.delta import State
 from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
 
 # Columns: rows of a TPU's bfloat16 tile are 16, and of fewer than 32 columns
@@ -55,9 +59,11 @@ class Cache:
   that a head's keys are contiguous for the decode step's products.
   """
 
-  # L x (keys, values), Kept of [B,K,P,H]; of latent layers, one row for both.
+  # L x (keys, values), Kept of [B,K,P,H]; of latent layers, one row for both;
+  # of layers of the delta rule, State of B.
   prompt: tuple
-  own: tuple  # L x (keys, values), Kept of [S,K,R,H]; P and R within windows
+  # L x (keys, values), Kept of [S,K,R,H], or State of S; P and R within windows
+  own: tuple
   prompt_mask: jax.Array  # bool [B,P]
   # Tokens a row may have, P + C: rotary tables may depend on it.
   room: int = struct.field(pytree_node=False)
@@ -68,6 +74,16 @@ class Cache:
   # i32 [S,R], the position in its row of the token in a column, prompt
   # included; -1: a gap. None: columns are a ring, without gaps.
   at: jax.Array | None = None
+
+  @property
+  def rows(self) -> int:
+    """Counts the rows S that are generated at a time."""
+    return len(jax.tree.leaves(self.own)[0])
+
+  def keys(self, of: str) -> dict[int, Kept]:
+    """Returns by window the keys ('prompt' or 'own') of a layer that has it."""
+    layers = zip(self.windows, getattr(self, of))
+    return {w: kv[0] for w, kv in layers if not isinstance(kv, State)}
 
 
 def keep(x: jax.Array, dtype: str) -> Kept:
@@ -143,13 +159,18 @@ def grow(cache: Cache, n: int) -> Cache:
     return sharding.rows(jnp.pad(x, width, constant_values=fill))
 
   if cache.at is not None:
-    own = jax.tree.map(lambda x: pad(x, n), cache.own)
+    own = tuple(_of_keys(lambda x: pad(x, n), kv) for kv in cache.own)
     return cache.replace(own=own, at=pad(cache.at, n, axis=1, fill=-1))
   grown = (
-    jax.tree.map(lambda x, w=w: pad(x, within(n, w)), kv)
+    _of_keys(lambda x, w=w: pad(x, within(n, w)), kv)
     for kv, w in zip(cache.own, cache.windows)
   )
   return cache.replace(own=tuple(grown))
+
+
+def _of_keys(f, kv):
+  """What a layer keeps, f of its keys and values; states as they are."""
+  return kv if isinstance(kv, State) else jax.tree.map(f, kv)
 
 
 def gapped(cache: Cache, columns: int) -> Cache:
@@ -161,9 +182,11 @@ def gapped(cache: Cache, columns: int) -> Cache:
     s, heads, _, width = kept.values.shape
     return empty(s, heads, columns, width, kept.values.dtype)
 
-  s = len(cache.own[0][0].values)
-  at = sharding.rows(jnp.full((s, columns), -1, jnp.int32))
-  own = tuple(tuple(blank(x) for x in layer) for layer in cache.own)
+  at = sharding.rows(jnp.full((cache.rows, columns), -1, jnp.int32))
+  own = tuple(
+    layer if isinstance(layer, State) else tuple(blank(x) for x in layer)
+    for layer in cache.own
+  )
   return cache.replace(own=own, at=at)
 
 
@@ -190,7 +213,7 @@ def place(cache: Cache, t: jax.Array, column):
     )
   of_prompt = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   queries, masks = positions.reshape(b, -1, 1), {}
-  for window, (keys, *_) in dict(zip(cache.windows, cache.prompt)).items():
+  for window, keys in cache.keys('prompt').items():
     prompt = jnp.broadcast_to(
       cache.prompt_mask[:, None], (b, s // b * o, of_prompt.shape[2])
     )
@@ -265,14 +288,14 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
     (positions [S], masks by window: (of prompt bool [B,1 or S/B,P], of own
     columns bool [1 or S,1,R])).
   """
-  b, s = len(cache.prompt_mask), len(cache.own[0][0].values)
+  b, s = len(cache.prompt_mask), cache.rows
   t = jnp.asarray(t)
   by_prompt = t.reshape(b, -1) if t.ndim else t[None, None]
   positions = cache.prompt_mask.sum(axis=1)[:, None] + by_prompt
   # A prompt token's position, and with it its distance, is its own.
   at = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   masks = {}
-  for window, (keys, *_) in dict(zip(cache.windows, cache.own)).items():
+  for window, keys in cache.keys('own').items():
     r = keys.values.shape[2]
     prompt = cache.prompt_mask[:, None]
     if window:

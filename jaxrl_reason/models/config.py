@@ -17,7 +17,8 @@ REMAT = {
   # Products with weights kept; attention scores recomputed.
   'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
 }
-LAYERS, DENSE = 'layers', 'dense_layers'  # stacks of layers with equal weights
+# Stacks of layers with equal weights.
+LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'
 
 
 def gelu_quick(x: jax.Array) -> jax.Array:
@@ -114,6 +115,17 @@ class Config:
   rope_dim: int = 0
   value_dim: int = 0
   sinks: bool = False  # a learned score per head that is nobody's (gpt-oss)
+  # Attention's output is multiplied by sigmoids of more features of q.
+  out_gate: bool = False
+  # Layers of the gated delta rule in place of attention (`parts.delta`): which,
+  # heads of queries and keys, of values for each, widths, the convolution's
+  # taps.
+  delta_layers: tuple[int, ...] = ()
+  delta_heads: int = 0
+  delta_groups: int = 0
+  delta_key_dim: int = 0
+  delta_value_dim: int = 0
+  delta_taps: int = 0
   logit_cap: float = 0.0  # the same for logits
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
   residual_scale: float = 1.0  # of what attention and mlp add (Granite)
@@ -212,6 +224,7 @@ class Config:
     if not used <= set(range(len(self.rope_tables))):
       raise ValueError(f'model.rope_of_layer={self.rope_of_layer} of tables')
     self._check_latent()
+    self._check_delta()
     widths = {rotary_width(r, self.rotary_dim) for r in self.rope_tables}
     if len(widths) > 1 or min(widths) % 2:
       # One even width, since layers select their table inside a scan.
@@ -240,6 +253,37 @@ class Config:
         'model.kv_rank: latent attention with fewer heads of keys, windows or '
         'sinks is not there'
       )
+
+  def _check_delta(self):
+    sizes = {
+      name: getattr(self, f'delta_{name}')
+      for name in ('heads', 'groups', 'key_dim', 'value_dim', 'taps')
+    }
+    if not self.delta_layers:
+      given = [name for name, n in sizes.items() if n]
+      if given:
+        raise ValueError(
+          f'model.delta_{given[0]} is of model.delta_layers, of which: 0'
+        )
+      return
+    wrong = next((k for k, n in sizes.items() if n < 1 + (k == 'taps')), None)
+    if wrong:
+      raise ValueError(f'model.delta_{wrong}={sizes[wrong]}: too few')
+    which = self.delta_layers
+    if list(which) != sorted({*which} & {*range(self.layers)}):
+      raise ValueError(
+        f'model.delta_layers={which}: rising numbers of model.layers='
+        f'{self.layers}'
+      )
+    if len(which) == self.layers:
+      raise ValueError('model.delta_layers: no layer with attention is left')
+    if self.dense_layers or self.kv_rank or self.rope_of_layer:
+      raise ValueError(
+        'model.delta_layers: beside layers without experts, latent attention '
+        'or several rotary tables the delta rule is not there'
+      )
+    if any(self.layer_windows):
+      raise ValueError('model.delta_layers: windows beside them are not there')
 
   @functools.cached_property
   def rotary_dim(self) -> int:
@@ -285,9 +329,12 @@ class Config:
   @functools.cached_property
   def stacks(self) -> dict[str, tuple[int, ...]]:
     """Returns the layers whose weights lie stacked, by the stack's name."""
-    out = {LAYERS: tuple(range(self.dense_layers, self.layers))}
+    others = range(self.dense_layers, self.layers)
+    out = {LAYERS: tuple(i for i in others if i not in self.delta_layers)}
     if self.dense_layers:
       out[DENSE] = tuple(range(self.dense_layers))
+    if self.delta_layers:
+      out[DELTA] = self.delta_layers
     return out
 
   @functools.cached_property
@@ -303,7 +350,13 @@ class Config:
   @functools.cached_property
   def routed_layers(self) -> tuple[int, ...]:
     """Returns the layers that have experts."""
-    return self.stacks[LAYERS] if self.experts else ()
+    return tuple(range(self.dense_layers, self.layers)) if self.experts else ()
+
+  @functools.cached_property
+  def routed_stacks(self) -> tuple[str, ...]:
+    """Returns the stacks whose layers have experts."""
+    names = [name for name in self.stacks if name != DENSE]
+    return tuple(names) if self.experts else ()
 
   @functools.cached_property
   def runs(self) -> tuple[tuple[str, slice], ...]:
@@ -313,3 +366,30 @@ class Config:
     groups = itertools.groupby(self.stack_of_layer, operator.itemgetter(0))
     runs = [(name, [i for _, i in layers]) for name, layers in groups]
     return tuple((name, slice(at[0], at[-1] + 1)) for name, at in runs)
+
+  @functools.cached_property
+  def periods(self) -> tuple[tuple[int, tuple[tuple[str, slice], ...]], ...]:
+    """Returns the runs with those that repeat told once: (how often, the runs
+    of the first time), in the order of layers.
+    """
+    sizes = [(name, at.stop - at.start) for name, at in self.runs]
+    out, i = [], 0
+    while i < len(sizes):
+      n, long = _repeated(sizes[i:])
+      out.append((n, self.runs[i : i + long]))
+      i += n * long
+    return tuple(out)
+
+
+def _repeated(items: Sequence) -> tuple[int, int]:
+  """(how often, how many) of the items at the beginning that repeat and cover
+  most; (1, 1) where none do.
+  """
+  best = 1, 1
+  for long in range(1, len(items) // 2 + 1):
+    n = 1
+    while items[n * long : (n + 1) * long] == items[:long]:
+      n += 1
+    if n > 1 and n * long > best[0] * best[1]:
+      best = n, long
+  return best

@@ -13,16 +13,18 @@ import jax.numpy as jnp
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import blocks
 from jaxrl_reason.models import cache as cache_lib
-from jaxrl_reason.models.config import NOPE, Config
+from jaxrl_reason.models.config import DELTA, NOPE, Config
 from jaxrl_reason.models.parts import (
   attention,
+  delta,
   latent,
   layers,
   moe,
   rope,
 )
 
-EXACT = 'norm', 'sinks', 'choice_bias'  # ends of paths of what stays float32
+# Ends of paths of what stays float32.
+EXACT = 'norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'
 
 
 def decode_params(c: Config, specs: Any, params: Any) -> Any:
@@ -66,7 +68,10 @@ def _prompts_by_width(params: Any, c: Config, tokens, valid, room: int):
       width = [(length - n if i == axis else 0, 0) for i in range(x.ndim)]
       return jnp.pad(x, width, constant_values=fill)
 
-    kv = jax.tree.map(lambda x: left(x, 3, 0), kv)
+    kv = {
+      name: x if name == DELTA else jax.tree.map(lambda x: left(x, 3, 0), x)
+      for name, x in kv.items()
+    }
     if routes is not None:
       routes = left(routes, 1, moe.UNKNOWN)
     return last, kv, routes
@@ -91,8 +96,10 @@ def _chunk(params: Any, c: Config, tokens, rows, start, n: int, room: int, kv):
   def attention_of(windows):
     kernel = attention.between(own, rows, ordered, c, windows)
 
-    def attend(q, *args, kv_up=None, **sinks):
+    def attend(q, *args, kv_up=None, taps=None, **sinks):
       *kv, which, memory = args
+      if taps is not None:
+        return delta.over_rows(q, taps, own, c, memory)
       new = tuple(sharding.gathered(x).swapaxes(1, 2) for x in kv)
       all_ = [_write(old, x, start, 2) for old, x in zip(memory, new)]
       both = [x.swapaxes(1, 2) for x in all_]
@@ -122,16 +129,27 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
   rows = attention.describe(valid)
   total = length + extra
 
-  def blank(n):
+  def blank(name):
+    n = len(c.stacks[name])
+    if name == DELTA:
+      return jax.tree.map(
+        lambda x: sharding.rows(jnp.zeros((n, *x.shape), x.dtype), axis=1),
+        delta.empty(b, c),
+      )
     shapes = [(n, b, heads, total, width) for heads, width in c.cached]
     return tuple(
       sharding.rows(jnp.zeros(shape, c.dtype), axis=1) for shape in shapes
     )
 
+  def written(name, old, new, start):
+    if name == DELTA:
+      return new
+    return jax.tree.map(lambda a, x: _write(a, x, start, 3), old, new)
+
   state = {
     'start': jnp.argmax(jnp.any(valid, axis=0)) // n * n,
     'last': sharding.rows(jnp.zeros((b, c.width), c.dtype)),
-    'kv': {k: blank(len(v)) for k, v in c.stacks.items()},
+    'kv': {name: blank(name) for name in c.stacks},
   }
   if c.experts:
     routes = (len(c.routed_layers), b, total, c.experts_per_token)
@@ -144,14 +162,17 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
     new = {
       'start': start + n,
       'last': h[:, -1],
-      'kv': jax.tree.map(lambda a, x: _write(a, x, start, 3), state['kv'], kv),
+      'kv': {k: written(k, x, kv[k], start) for k, x in state['kv'].items()},
     }
     if used is not None:
       new['routes'] = _write(state['routes'], used['routes'], start, 2)
     return new
 
   state = jax.lax.while_loop(lambda s: s['start'] < total, step, state)
-  kv = jax.tree.map(lambda x: x[:, :, :, extra:], state['kv'])
+  kv = {
+    name: x if name == DELTA else tuple(y[:, :, :, extra:] for y in x)
+    for name, x in state['kv'].items()
+  }
   routes = state.get('routes')
   if routes is not None:
     routes = jnp.moveaxis(routes, 0, 2)[:, extra:]
@@ -196,6 +217,10 @@ def prefill(
   for i, window in enumerate(c.layer_windows):
     # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
     stack, at = c.stack_of_layer[i]
+    if stack == DELTA:
+      prompt.append(trees.take(kv[stack], at))
+      own.append(delta.empty(rows, c))
+      continue
     whole = (sharding.gathered(x[at], axis=2) for x in kv[stack])
     seen = (cache_lib.seen_of_prompt(x, window) for x in whole)
     prompt.append(tuple(cache_lib.keep(x, c.cache_dtype) for x in seen))
@@ -212,11 +237,12 @@ def prefill(
   )
 
 
-def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
+def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   """The layers one by one over tokens [S,...] at positions [S,...], whose keys
   go to the cache's columns from `column` on.
 
   Args:
+    t: int [] or as tokens, their indices in their completions; -1: none.
     column: int [], or int [S,O], of each token of each row.
     masks: by window, as `cache.attend` takes them.
 
@@ -231,7 +257,11 @@ def _walk(c: Config, params: Any, tokens, cache, positions, column, masks):
   own, routes = [], []
   for i, p in enumerate(params['layers']):
 
-    def attend(q, *new, i=i, kv_up=None, **sinks):
+    def attend(q, *new, i=i, kv_up=None, taps=None, **sinks):
+      if taps is not None:
+        prompt, own = cache.prompt[i], cache.own[i]
+        at = jnp.broadcast_to(t, tokens.shape)
+        return delta.decoded(q, taps, at, c, prompt, own)
       kept = tuple(
         cache_lib.put(buffer, x, column, c.cache_dtype)
         for buffer, x in zip(cache.own[i], new)
@@ -279,7 +309,9 @@ def decode(
   else:
     cache, positions, masks = cache_lib.place(cache, t[:, None], step)
     positions = positions[:, 0]
-  hidden, cache, used = _walk(c, params, tokens, cache, positions, step, masks)
+  hidden, cache, used = _walk(
+    c, params, tokens, cache, positions, t, step, masks
+  )
   if used is not None:
     cache = cache.replace(routes=(cache.routes[0], used))
   return hidden, cache
@@ -303,7 +335,7 @@ def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
   column = t if column is None else column
   cache, positions, masks = cache_lib.place(cache, t, column)
   hidden, cache, used = _walk(
-    c, params, tokens, cache, positions, column, masks
+    c, params, tokens, cache, positions, t, column, masks
   )
   last = jnp.argmax(t, axis=1)
   hidden = jnp.take_along_axis(hidden, last[:, None, None], axis=1)[:, 0]

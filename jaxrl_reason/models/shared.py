@@ -23,7 +23,7 @@ from flax import struct
 from jaxrl_reason import sharding
 from jaxrl_reason.models import blocks
 from jaxrl_reason.models.config import Config
-from jaxrl_reason.models.parts import attention, latent
+from jaxrl_reason.models.parts import attention, delta, latent
 
 
 @struct.dataclass
@@ -127,12 +127,25 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
   def join(x):
     return how.join(how.prompts(x), x[:, how.start :])
 
+  columns = attention.columns(rows, how.start, tokens.shape[1])
+
+  def recalled(heads, taps):
+    first, own = (
+      jax.tree.map(lambda x, i=i: how.cut(x)[i], heads) for i in (0, 1)
+    )
+    state = delta.empty(len(prompts.segments), c)
+    out, state = delta.over_rows(first, taps, prompts, c, state)
+    state = jax.tree.map(how.for_rows, state)
+    return how.join(out, delta.over_rows(own, taps, columns, c, state)[0])
+
   def attention_of(windows):
     kernel = attention.make(prompts, c, windows)
     of_own = attention.make(rows, c, windows, how.start)
 
-    def attend(q, *args, kv_up=None, **sinks):
+    def attend(q, *args, kv_up=None, taps=None, **sinks):
       *kv, which, _ = args
+      if taps is not None:
+        return recalled(q, taps), None
       kv = kv if kv_up is None else latent.expanded(*kv, kv_up, c)
       (q, own_q), *kv = map(how.cut, (q, *kv))
       keys = [

@@ -31,6 +31,7 @@ def build(c: Config) -> Model:
     grow=cache_lib.grow,
     gapped=cache_lib.gapped,
     extend=functools.partial(decoding.extend, c),
-    fork=cache_lib.fork,
+    # A state is of the last token, and has none of those before it.
+    fork=None if c.delta_layers else cache_lib.fork,
     sampled_routes=decoding.sampled_routes if c.experts else None,
   )

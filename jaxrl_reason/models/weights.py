@@ -3,12 +3,12 @@ values. Layers are stacked on a leading axis.
 """
 
 from jaxrl_reason.models import spec
-from jaxrl_reason.models.config import DENSE, LAYERS, Config
+from jaxrl_reason.models.config import DELTA, DENSE, LAYERS, Config
 
 # Name of a projection -> how many of its dimensions, after those of layers and
 # experts, are inputs; the rest are outputs.
 N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
-N_INPUTS |= {'q_down': 1, 'q_up': 1, 'kv_down': 1, 'kv_up': 1}
+N_INPUTS |= {'q_down': 1, 'q_up': 1, 'kv_down': 1, 'kv_up': 1, 'qkvz': 1}
 
 
 def split(path: str, s: spec.Spec) -> tuple[int, int]:
@@ -54,10 +54,31 @@ def _latent(c: Config, depth: float) -> dict:
   return attn
 
 
+def _delta(c: Config, depth: float) -> dict:
+  """The weights of `parts.delta`."""
+  d, k, g = c.width, c.delta_heads, c.delta_groups
+  h, u = c.delta_key_dim, c.delta_value_dim
+  axes, out = ('embed', 'heads', None), k * g * u
+  return {
+    'qkvz': spec.Spec((d, k, 2 * h + 2 * g * u), axes, fan_in=d),
+    'ba': spec.Spec((d, k, 2 * g), axes, fan_in=d),
+    'conv': spec.Spec(
+      (2 * k * h + out, c.delta_taps), (None, None), fan_in=c.delta_taps
+    ),
+    'log_decay': spec.Spec((k * g,), (None,), 'zeros'),
+    'step_bias': spec.Spec((k * g,), (None,), 'ones'),
+    'out_norm': spec.Spec((u,), (None,), 'ones'),
+    'o': spec.Spec(
+      (k * g, u, d), ('heads', None, 'embed'), scale=depth * out**-0.5
+    ),
+  }
+
+
 def _attention(c: Config, depth: float) -> dict:
   d, q, k, h = c.width, c.heads, c.kv_heads, c.head_dim
+  of_q = 2 * h if c.out_gate else h  # a head's queries, then its gates
   attn = {
-    'q': spec.Spec((d, q, h), ('embed', 'heads', None), fan_in=d),
+    'q': spec.Spec((d, q, of_q), ('embed', 'heads', None), fan_in=d),
     'k': spec.Spec((d, k, h), ('embed', 'kv_heads', None), fan_in=d),
     'v': spec.Spec((d, k, h), ('embed', 'kv_heads', None), fan_in=d),
     'o': spec.Spec(
@@ -65,12 +86,12 @@ def _attention(c: Config, depth: float) -> dict:
     ),
   }
   if c.bias:
-    for name, heads, axis in (
-      ('q', q, 'heads'),
-      ('k', k, 'kv_heads'),
-      ('v', k, 'kv_heads'),
+    for name, heads, axis, n in (
+      ('q', q, 'heads', of_q),
+      ('k', k, 'kv_heads', h),
+      ('v', k, 'kv_heads', h),
     ):
-      attn[name + '_bias'] = spec.Spec((heads, h), (axis, None), 'zeros')
+      attn[name + '_bias'] = spec.Spec((heads, n), (axis, None), 'zeros')
   if c.o_bias:
     attn['o_bias'] = spec.Spec((d,), (None,), 'zeros')
   if c.sinks:
@@ -120,7 +141,7 @@ def _router(c: Config) -> dict:
 def _layer(c: Config, depth: float, stack: str) -> dict:
   """One layer of a stack."""
   attention = _latent if c.kv_rank else _attention
-  layer = {'attn': attention(c, depth)}
+  layer = {'attn': (_delta if stack == DELTA else attention)(c, depth)}
   if stack == DENSE:
     layer['mlp'] = _mlp(c, depth, c.dense_mlp)
   else:
@@ -168,6 +189,7 @@ def flops_per_token(c: Config, context: float) -> float:
   per weight that multiplies it, and four per attended feature.
   """
   attn = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads)
+  attn += c.width * c.head_dim * c.heads * c.out_gate
   width = c.head_dim
   if c.kv_rank:
     queries, width = c.heads * c.head_dim, (c.head_dim + c.value_dim) / 2
@@ -176,10 +198,25 @@ def flops_per_token(c: Config, context: float) -> float:
     attn += c.q_rank * (c.width + queries) if c.q_rank else c.width * queries
   mlp = 3 * c.width * (c.mlp * (c.experts_per_token or 1) + c.shared_mlp)
   router = c.width * c.experts
-  weights = c.layers * attn + c.width * c.vocab
-  weights += len(c.stacks[LAYERS]) * (mlp + router)
+  n_delta = len(c.delta_layers)
+  weights = (c.layers - n_delta) * attn + c.width * c.vocab
+  weights += n_delta * _delta_weights(c)
+  weights += (len(c.stacks[LAYERS]) + n_delta) * (mlp + router)
   weights += c.dense_layers * 3 * c.width * c.dense_mlp
   seen = sum(
-    min(context, c.layer_windows[i] or context) for i in range(c.layers)
+    min(context, c.layer_windows[i] or context)
+    for i in range(c.layers)
+    if i not in c.delta_layers
   )
   return 2 * weights + 4 * seen * c.heads * width
+
+
+def _delta_weights(c: Config) -> float:
+  """Counts what multiplies a token in a layer of the delta rule: projections,
+  and three products of a head with its state.
+  """
+  values = c.delta_heads * c.delta_groups * c.delta_value_dim
+  mixed = 2 * c.delta_heads * c.delta_key_dim + values
+  projections = c.width * (mixed + 2 * values)
+  projections += c.width * 2 * c.delta_heads * c.delta_groups
+  return projections + mixed * c.delta_taps + 3 * values * c.delta_key_dim

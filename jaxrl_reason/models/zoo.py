@@ -183,6 +183,9 @@ ZOO = {
     attention_bias=True,
     rope_theta=1e6,
   ),
+  'qwen3-next-80b-a3b': _make(
+    'qwen3_next', (48, 2048, 5120, 16, 2, 256, 151_936), rope_theta=1e7
+  ),
   'deepseek-v3': _make(
     'deepseek_v3',
     (61, 7168, 18_432, 128, 128, 64, 129_280),

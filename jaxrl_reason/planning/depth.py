@@ -33,12 +33,14 @@ def cut(shape: Config, layers: int) -> Config:
     layers=layers,
     windows=shape.windows[:layers],
     rope_of_layer=shape.rope_of_layer[:layers],
+    delta_layers=tuple(i for i in shape.delta_layers if i < layers),
   )
 
 
 def period(shape: Config) -> int:
   """Returns the number of layers after which their kinds repeat."""
-  kinds = list(zip(shape.layer_windows, shape.layer_ropes))
+  recurrent = [i in shape.delta_layers for i in range(shape.layers)]
+  kinds = list(zip(shape.layer_windows, shape.layer_ropes, recurrent))
   n = len(kinds)
   return next(p for p in range(1, n + 1) if kinds[p:] == kinds[: n - p])
 

@@ -194,6 +194,30 @@ CASES = {
       **DEEP_EXPERTS,
     ),
   ),
+  'qwen3_next': (
+    'Qwen3Next',
+    dict(
+      num_hidden_layers=5,  # the last is none of a whole period
+      num_key_value_heads=1,
+      head_dim=12,
+      vocab_size=70,
+      linear_num_key_heads=2,
+      linear_num_value_heads=6,
+      linear_key_head_dim=5,
+      linear_value_head_dim=7,
+      linear_conv_kernel_dim=3,
+      # What heads recall may be next to nothing, and is normalised: with 1e-6
+      # the last bit of an embedding moves their own logits by 1e-3.
+      rms_norm_eps=1e-2,
+      num_experts=5,
+      num_experts_per_tok=2,
+      moe_intermediate_size=24,
+      shared_expert_intermediate_size=20,
+      rope_parameters=dict(
+        rope_type='default', rope_theta=1000.0, partial_rotary_factor=0.5
+      ),
+    ),
+  ),
   'gpt_oss': (
     'GptOss',
     dict(

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Rows
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, families, logprobs, transformer
@@ -71,6 +71,21 @@ FAMILIES = {
   )
   | DEEP,
 }
+FAMILIES['qwen3_next'] = dict(
+  num_hidden_layers=5,
+  head_dim=12,
+  partial_rotary_factor=0.5,
+  linear_num_key_heads=2,
+  linear_num_value_heads=4,
+  linear_key_head_dim=5,
+  linear_value_head_dim=6,
+  linear_conv_kernel_dim=3,
+  rms_norm_eps=1e-2,  # as in hf_models
+  num_experts=4,
+  num_experts_per_tok=2,
+  moe_intermediate_size=8,
+  shared_expert_intermediate_size=12,
+)
 EXPERTS = [n for n in FAMILIES if n != 'glm4']
 
 
@@ -86,12 +101,14 @@ def shaken(params):
   """Every value moved off what it begins as, so that none is without effect."""
   keys = iter(jax.random.split(jax.random.key(1), 200))
 
-  def shake(x):
+  def shake(path, x):
     if x.dtype == jnp.int8:
       return x
-    return x + 0.2 * jax.random.normal(next(keys), x.shape, x.dtype)
+    by = 0.2 * jax.random.normal(next(keys), x.shape, x.dtype)
+    # 0.2 more of a scale of 0.002 is a weight of 25: no such model is exact.
+    return x * (1 + by) if path.endswith('/scale') else x + by
 
-  return jax.tree.map(shake, params)
+  return trees.map_with_path(shake, params)
 
 
 def built(name: str, beside=None, **runtime):

@@ -178,7 +178,7 @@ def test_layers_of_different_tables_and_windows():
       {'model_type': 'deepseek_v2'},
       'latent attention is there for deepseek_v3',
     ),
-    ({'model_type': 'qwen3_next'}, 'recurrent layers'),
+    ({'model_type': 'qwen3_5'}, 'recurrent layers'),
     ({'layer_types': ['full_attention', 'chunked']}, r"\[1\]='chunked'"),
     ({'layer_types': ['full_attention']}, 'layer_types has 1 entries'),
     ({'layer_types': ['sliding_attention'] * 2}, r'\[0\].*llama no window'),

@@ -58,6 +58,8 @@ PUBLISHED = {
   'gpt-oss-20b': 20_914_757_184,
   'gpt-oss-120b': 116_829_156_672,
   'qwen1.5-moe-a2.7b': 14_315_784_192,
+  # By hand, without the layer that predicts a further token.
+  'qwen3-next-80b-a3b': 79_674_391_296,
   'glm-4-9b-0414': 9_400_279_040,
   # Less the layer that predicts a further token.
   'glm-4.5-air': 110_468_824_832 - 3_616_573_568,
@@ -73,6 +75,7 @@ PUBLISHED = {
 # What no parameter shows, from the models' config.json: the first prefix that
 # fits -> rotary base, epsilon.
 NUMERICS = {
+  'qwen3-next': (1e7, 1e-6),
   'qwen2.5-14b': (1e6, 1e-5),
   'qwen2.5-32b': (1e6, 1e-5),
   'qwen2.5-72b': (1e6, 1e-5),

@@ -13,6 +13,7 @@ CHANGES = {
   'gpt_oss': dict(num_local_experts=4),
   'glm4_moe': {},
   'deepseek_v3': {},
+  'qwen3_next': {},
 }
 
 

@@ -159,6 +159,15 @@ MODELS = {
   'latent': dict(
     kv_heads=4, kv_rank=6, rope_dim=2, value_dim=3, qk_norm=False, layers=2
   ),
+  'delta rule': dict(
+    delta_layers=(0, 2),
+    delta_heads=2,
+    delta_groups=2,
+    delta_key_dim=3,
+    delta_value_dim=4,
+    delta_taps=3,
+    norm_eps=0.1,
+  ),
   'sandwich norms': dict(norm_place='sandwich', norm_offset=1.0),
 }
 

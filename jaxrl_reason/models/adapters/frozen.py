@@ -28,7 +28,8 @@ from jaxrl_reason.models.parts import layers
 
 DTYPES = ('float32', 'bfloat16', 'int8')
 INT8, SCALE = 'int8', 'scale'
-EXACT = r'.*(norm|bias|sinks)'  # small, and float32 where they are used
+# Small, and float32 where they are used.
+EXACT = r'.*(norm|bias|sinks|conv|log_decay)'
 
 
 def specs(base: Any, dtype: str, trainable: str) -> dict:

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason.models import spec
-from jaxrl_reason.models.config import DENSE, Config
+from jaxrl_reason.models.config import DELTA, DENSE, Config
 
 KEY = 'steering'
 
@@ -30,7 +30,7 @@ def spec_of(base: dict) -> spec.Spec:
   Raises:
     ValueError: its layers are of several kinds, in stacks of their own.
   """
-  if DENSE in base:
+  if DENSE in base or DELTA in base:
     raise ValueError(
       'steering: this model has layers of several kinds, for which vectors are '
       'not there; train lora instead'

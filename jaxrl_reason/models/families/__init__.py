@@ -43,6 +43,7 @@ from jaxrl_reason.models.families import (
   qwen2_moe,
   qwen3,
   qwen3_moe,
+  qwen3_next,
   smollm3,
 )
 from jaxrl_reason.models.published import keys, ropes
@@ -69,11 +70,12 @@ FAMILIES = {
   'glm4': glm4,
   'glm4_moe': glm4_moe,
   'deepseek_v3': deepseek_v3,
+  'qwen3_next': qwen3_next,
 }
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 # Why a family is not there, where it is known.
 LATENT = 'latent attention is there for deepseek_v3 alone'
-RECURRENT = 'recurrent layers (a state in place of keys) are not there'
+RECURRENT = 'recurrent layers are there for qwen3_next alone'
 TOWERS = 'images, sound and their towers are not there, text alone is'
 LAYER_NORM = 'norms with a mean and learned positions are not there'
 ENCODER = 'encoders are not there, it is no causal language model'
@@ -105,7 +107,6 @@ MISSING = {
   'qwen2_5_vl': TOWERS,
   'qwen2_vl': TOWERS,
   'qwen3_5': RECURRENT,
-  'qwen3_next': RECURRENT,
   'qwen3_vl': TOWERS,
   'recurrent_gemma': RECURRENT,
   't5': ENCODER,

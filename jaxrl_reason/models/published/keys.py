@@ -5,6 +5,7 @@ windows, biases.
 from jaxrl_reason.models.config import Config
 
 SLIDING, FULL = 'sliding_attention', 'full_attention'
+LINEAR = 'linear_attention'  # the gated delta rule
 BASE = {
   'rope_theta': 10_000.0,
   'rms_norm_eps': 1e-6,
@@ -53,7 +54,8 @@ def late_windows(h: dict) -> dict:
 
 def types_of(c: Config) -> list[str]:
   """Returns the layer_types of a model."""
-  return [SLIDING if c.layer_windows[i] else FULL for i in range(c.layers)]
+  out = [SLIDING if c.layer_windows[i] else FULL for i in range(c.layers)]
+  return [LINEAR if i in c.delta_layers else kind for i, kind in enumerate(out)]
 
 
 def write_window(c: Config) -> dict:
@@ -89,11 +91,14 @@ def check_layer_types(h: dict, c: Config) -> None:
       f'num_hidden_layers={c.layers}'
     )
   for i, found in enumerate(types):
-    if found not in (SLIDING, FULL):
+    known = (LINEAR, FULL) if c.delta_layers else (SLIDING, FULL)
+    if found not in known:
       raise ValueError(
-        f'config.json: layer_types[{i}]={found!r}: only {SLIDING} and {FULL} '
+        f'config.json: layer_types[{i}]={found!r}: only {" and ".join(known)} '
         'are there'
       )
+    if c.delta_layers:
+      continue
     if (found == SLIDING) != (c.layer_windows[i] > 0):
       raise ValueError(
         f'config.json: layer_types[{i}]={found!r}, but the other keys '

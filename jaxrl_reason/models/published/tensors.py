@@ -34,6 +34,11 @@ def layer(name: str, *leaves: str, layout: str = 'linear') -> Row:
   )
 
 
+def depthwise(name: str, leaf: str) -> Row:
+  """Makes a row of every layer, of a convolution of each feature alone."""
+  return layer(name, leaf, layout='depthwise')
+
+
 def vector(name: str, leaf: str) -> Row:
   """Makes a row of every layer, of a norm or bias."""
   return layer(name, leaf, layout='vector')
@@ -106,16 +111,20 @@ def shared(name: str) -> tuple[Row, ...]:
   )
 
 
+def of_stack(name: str, *rows: Row) -> tuple[Row, ...]:
+  """Returns rows of every layer as those of the layers of another stack."""
+
+  def there(leaf: str) -> str:
+    return leaf.replace('layers', name, 1)
+
+  return tuple(r._replace(leaves=tuple(map(there, r.leaves))) for r in rows)
+
+
 def dense_too(*rows: Row) -> tuple[Row, ...]:
   """Returns rows of every layer for the stack of those without experts as
   well.
   """
-
-  def dense(leaf: str) -> str:
-    return leaf.replace('layers/', 'dense_layers/', 1)
-
-  more = [r._replace(leaves=tuple(map(dense, r.leaves))) for r in rows]
-  return *rows, *more
+  return *rows, *of_stack('dense_layers', *rows)
 
 
 # Of dense layers first and a corrected choice among experts after them.

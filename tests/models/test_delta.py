@@ -1,0 +1,169 @@
+"""The gated delta rule: chunks against the recurrence, in float64 on paper."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_reason.models.parts import attention, delta
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+  delta_heads: int = 2
+  delta_groups: int = 3
+  delta_key_dim: int = 5
+  delta_value_dim: int = 4
+  delta_taps: int = 3
+  dtype: str = 'float32'
+
+
+C, N = Shape(), 2
+WIDTH = 2 * C.delta_key_dim + C.delta_groups * C.delta_value_dim
+TAPS = jax.random.normal(
+  jax.random.key(9), (C.delta_taps, C.delta_heads, WIDTH)
+)
+
+
+def heads(t: int, strong: float = 1.0, seed: int = 0) -> delta.Heads:
+  keys = jax.random.split(jax.random.key(seed), 3)
+  by_head = N, t, C.delta_heads, C.delta_groups
+  rates = jax.random.uniform(keys[1], by_head, minval=-1.0, maxval=1.0)
+  return delta.Heads(
+    mixed=jax.random.normal(keys[0], (N, t, C.delta_heads, WIDTH)),
+    # Of some tokens nearly nothing is left, of others nearly all.
+    decay=-strong * jnp.exp(4 * rates),
+    share=jax.random.uniform(keys[2], by_head),
+  )
+
+
+def on_paper(x: delta.Heads, ids: np.ndarray) -> np.ndarray:
+  """The recurrence, a token at a time, f64; ids [N,T], 0: padding."""
+  mixed, g, b = (np.asarray(a, np.float64) for a in (x.mixed, x.decay, x.share))
+  out = np.zeros((*g.shape, C.delta_value_dim))
+  for n, k in np.ndindex(N, C.delta_heads):
+    seen, last = [], 0
+    for t in np.flatnonzero(ids[n]):
+      if ids[n, t] != last:
+        seen, last = [], ids[n, t]
+        memory = np.zeros((C.delta_groups, C.delta_key_dim, C.delta_value_dim))
+      seen.append(mixed[n, t, k])
+      taps = np.asarray(TAPS, np.float64)[:, k]
+      y = sum(w * u for w, u in zip(taps[::-1], seen[::-1]))
+      y = y / (1 + np.exp(-y))
+      q, key, v = np.split(y, [C.delta_key_dim, 2 * C.delta_key_dim])
+      q, key = (a / np.sqrt(a @ a + 1e-6) for a in (q, key))
+      v = v.reshape(C.delta_groups, -1)
+      memory = memory * np.exp(g[n, t, k])[:, None, None]
+      change = b[n, t, k][:, None] * (v - np.einsum('h,ghu->gu', key, memory))
+      memory = memory + key[:, None] * change[:, None]
+      out[n, t, k] = np.einsum('h,ghu->gu', q, memory) / C.delta_key_dim**0.5
+  return out
+
+
+ROWS = {
+  'a chunk': [[1] * 7] * 2,
+  'several': [[1] * 150] * 2,
+  'left-padded': [[0] * 60 + [1] * 90, [0] * 3 + [1] * 147],
+  'packed': [
+    [0] * 2 + [1] * 40 + [2] * 30 + [3] + [4] * 77,
+    [1] * 64 + [2] * 64 + [3] * 20 + [0] * 2,
+  ],
+}
+
+
+@pytest.fixture(scope='module')
+def whole():
+  def f(x, ids, of_rows):
+    rows = attention.describe(ids if of_rows else ids > 0)
+    return delta.over_rows(x, TAPS, rows, C, delta.empty(N, C))
+
+  return jax.jit(f, static_argnums=2)
+
+
+@pytest.mark.parametrize('name', ROWS)
+@pytest.mark.parametrize('strong', [0.01, 1.0])
+def test_chunks_are_the_recurrence(whole, name, strong):
+  ids = np.array(ROWS[name])
+  x = heads(ids.shape[1], strong)
+  got, _ = whole(x, jnp.asarray(ids), name == 'packed')
+  want = on_paper(x, ids)
+  real = ids > 0
+  np.testing.assert_allclose(got[real], want[real], atol=3e-6)
+  assert np.abs(want[real]).mean() > 0.05
+
+
+def test_keys_that_are_all_alike_lose_no_digits():
+  """Powers of their system grow to 1e17, its inverse does not."""
+  x = heads(64, 1e-4)
+  x = x.replace(mixed=jnp.ones_like(x.mixed), share=jnp.ones_like(x.share))
+  ids = np.ones((N, 64), int)
+  rows = attention.describe(jnp.asarray(ids > 0))
+  run = jax.jit(delta.over_rows, static_argnums=3)
+  got, _ = run(x, TAPS, rows, C, delta.empty(N, C))
+  np.testing.assert_allclose(got, on_paper(x, ids), atol=3e-6)
+
+
+def test_one_token_some_tokens_and_chunks_go_on_from_one_another(whole):
+  """Two tokens alone, five at once of which a row has three, two in a chunk of
+  columns: what a row remembers is as if it had been read whole.
+  """
+  x = heads(9)
+  ids = jnp.ones((N, 9), int)
+  want, end = whole(x, ids, False)
+
+  def part(a, b):
+    return jax.tree.map(lambda y: y[:, a:b], x)
+
+  state = delta.empty(N, C)
+  there = jnp.ones(N, bool)
+  for t in range(2):
+    one = jax.tree.map(lambda y, t=t: y[:, t], x)
+    out, new = delta.one_token(one, TAPS, there, C, state)
+    np.testing.assert_allclose(out, want[:, t], atol=1e-5)
+    _, same = delta.one_token(one, TAPS, ~there, C, state)
+    jax.tree.map(np.testing.assert_array_equal, same, state)
+    state = new
+  has = jnp.arange(5) < 3
+  out, state = delta.some_tokens(
+    part(2, 7), TAPS, jnp.broadcast_to(has, (N, 5)), C, state
+  )
+  np.testing.assert_allclose(out[:, :3], want[:, 2:5], atol=1e-5)
+  rows = attention.columns(attention.describe(ids > 0), 5, 9)
+  out, state = delta.over_rows(part(5, 9), TAPS, rows, C, state)
+  np.testing.assert_allclose(out, want[:, 5:], atol=1e-5)
+  gaps = jax.tree.map(lambda a, b: np.abs(a - b).max(), state, end)
+  assert max(jax.tree.leaves(gaps)) < 1e-5
+
+
+def test_gradients_are_those_of_the_recurrence(whole):
+  x, t = heads(70), 70
+  ids = np.array([[0] * 5 + [1] * 30 + [2] * 35, [1] * 66 + [0] * 4])
+  over = jax.random.normal(jax.random.key(3), on_paper(x, ids).shape)
+
+  def by_chunk(x):
+    out, _ = delta.over_rows(
+      x, TAPS, attention.describe(jnp.asarray(ids)), C, delta.empty(N, C)
+    )
+    return jnp.sum(jnp.where((ids > 0)[..., None, None, None], out, 0) * over)
+
+  def by_token(x):
+    def step(carry, y):
+      state, last = carry
+      one, now = y
+      fresh = delta.empty(N, C)
+      state = delta.chosen((now != last) & (now > 0), fresh, state)
+      out, state = delta.one_token(one, TAPS, now > 0, C, state)
+      real = (now > 0)[:, None, None, None]
+      return (state, now), jnp.where(real, out, 0)
+
+    xs = jax.tree.map(lambda y: y.swapaxes(0, 1), (x, jnp.asarray(ids)))
+    start = delta.empty(N, C), jnp.zeros(N, int)
+    _, out = jax.lax.scan(step, start, xs, length=t)
+    return jnp.sum(out.swapaxes(0, 1) * over)
+
+  got, want = (jax.jit(jax.grad(f))(x) for f in (by_chunk, by_token))
+  for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want)):
+    assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)

@@ -1,0 +1,194 @@
+"""Models with layers of the delta rule among those with attention."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import small_config, small_model
+
+from jaxrl_reason.base import Rows
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import adapters, families, logprobs, transformer
+from jaxrl_reason.models import cache as cache_lib
+from jaxrl_reason.rollouts import sampler
+
+B, G, P, C = 4, 4, 10, 24
+LENGTHS = np.array([10, 1, 7, 4])
+VALID = np.arange(P) >= P - LENGTHS[:, None]
+DELTA = dict(
+  delta_heads=2,
+  delta_groups=2,
+  delta_key_dim=3,
+  delta_value_dim=4,
+  delta_taps=3,
+  norm_eps=0.1,  # as in hf_models: what is recalled may be next to nothing
+)
+# Two periods of three layers, and one of another.
+SEVEN = DELTA | dict(layers=7, delta_layers=(0, 1, 3, 4, 6))
+
+
+def generate(model, params, **static):
+  tokens = jax.random.randint(jax.random.key(0), (B, P), 3, 16)
+
+  @jax.jit
+  def f(params):
+    return sampler.generate(
+      model, params, tokens, jnp.asarray(VALID), jax.random.key(3),
+      Sampling.make(1.0), jnp.array([1]), n_samples=G, max_new=C, **static,
+    )  # fmt: skip
+
+  out = f(params)
+  whole = jnp.concatenate([jnp.repeat(tokens, G, 0), out.tokens], 1)
+  past = np.arange(C) < np.asarray(out.length)[:, None]
+  mask = jnp.concatenate([np.repeat(VALID, G, 0), past], 1)
+  return out, Rows(whole, mask, out.temperature, out.routes), past
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+  'shape, static',
+  [
+    (dict(prefill='buckets:2'), dict(slots=2, segments=2)),
+    (
+      dict(cache_dtype='int8', prefill='chunks:4', scan=False),
+      dict(slots=3),
+    ),
+  ],
+)
+def test_a_slot_begins_its_next_row_with_the_state_of_the_prompt(
+  monkeypatch, shape, static
+):
+  monkeypatch.setattr(cache_lib, 'TILE', 2)
+  _, model, params = small_model(
+    **SEVEN, **shape, experts=4, experts_per_token=2
+  )
+  # Milder: a last bit of the embedding is 2e-5 of a log-probability else.
+  params = jax.tree.map(lambda x: 0.5 * x, params)
+  out, rows, past = generate(model, params, routes=True, **static)
+  assert out.length.max() > 20 > out.length.min()
+  score = jax.jit(
+    lambda p: logprobs.score(model, p, rows, Sampling.make(), start=P)[0]
+  )
+  gap = np.abs(score(params)[:, P:] - out.logp)[past]
+  assert gap.max() < (1e-5 if 'cache_dtype' not in shape else 0.3)
+  if 'cache_dtype' not in shape:
+    own = jax.jit(model.hidden_routed)(params, rows.tokens, rows.valid)[1]
+    real = np.asarray(rows.valid)
+    real = real[:, :-1] & real[:, 1:]
+    a, b = (np.sort(x[:, :-1])[real] for x in (own['routes'], rows.routes))
+    assert (a == b).all(axis=(-1, -2)).mean() > 0.99
+
+
+def test_turns_go_on_from_what_was_read():
+  """Rows that wait, answers of several lengths, and whole rows agree."""
+  _, model, params = small_model(**DELTA, layers=3, delta_layers=(0, 1))
+  tokens = jax.random.randint(jax.random.key(1), (2, P + 8), 3, 16)
+  valid = np.arange(P) >= P - np.array([[10], [6]])
+  whole = np.concatenate([valid, np.ones((2, 8), bool)], 1)
+  want = jax.jit(model.hidden)(params, tokens, whole)[:, P:]
+  weights = model.decode_params(params)
+  _, cache = model.prefill(params, tokens[:, :P], valid, 1, 8, 1)
+  cache, answers = model.gapped(cache, 12), tokens[:, P:]
+  # A token of both rows, of the second alone, then two and four at once.
+  decode, extend = jax.jit(model.decode), jax.jit(model.extend)
+  h, cache = decode(weights, answers[:, 0], cache, jnp.array([0, 0]), 0)
+  np.testing.assert_allclose(h, want[:, 0], atol=1e-5)
+  h, cache = decode(weights, answers[:, 1], cache, jnp.array([-1, 1]), 1)
+  np.testing.assert_allclose(h[1], want[1, 1], atol=1e-5)
+  t = jnp.array([[1, 2, -1, -1], [2, 3, 4, 5]])
+  some = jnp.take_along_axis(answers, jnp.maximum(t, 0), axis=1)
+  h, _, cache = extend(weights, some, cache, t, 2)
+  np.testing.assert_allclose(h[0], want[0, 2], atol=1e-5)
+  np.testing.assert_allclose(h[1], want[1, 5], atol=1e-5)
+  h, cache = decode(
+    weights, answers[jnp.arange(2), jnp.array([3, 6])], cache,
+    jnp.array([3, 6]), 6,
+  )  # fmt: skip
+  np.testing.assert_allclose(h[0], want[0, 3], atol=1e-5)
+  np.testing.assert_allclose(h[1], want[1, 6], atol=1e-5)
+
+
+def test_bytes_of_a_cache_are_those_of_states_and_of_keys():
+  c, model, params = small_model(**SEVEN)
+  f = jax.jit(lambda *args: model.prefill(*args, G, C))
+  lowered = f.lower(params, jnp.zeros((B, P), int), jnp.asarray(VALID))
+  found = lowered.compile().memory_analysis().output_size_in_bytes
+  features = 2 * 2 * 3 + 2 * 2 * 4  # q and k, v
+  state = 4 * (2 * features + 2 * 2 * 3 * 4)  # two inputs, and four matrices
+  keys = 2 * 4 * c.kv_heads * c.head_dim
+  want = 5 * (B + B * G) * state + 2 * (B * P + B * G * C) * keys
+  want += B * c.width * 4 + B * P  # the last hidden state, and the mask
+  assert 0 <= found - want <= 8 * (2 + 4 * c.layers)
+
+
+def test_a_deeper_model_of_the_same_pattern_is_no_larger_program():
+  def size(n):
+    delta = tuple(i for i in range(4 * n) if i % 4 < 3)
+    c = small_config(**DELTA, layers=4 * n, delta_layers=delta)
+    model = transformer.build(c)
+    shapes = jax.eval_shape(
+      lambda: jax.tree.map(
+        lambda s: jnp.zeros(s.shape),
+        model.specs,
+        is_leaf=lambda s: hasattr(s, 'axes'),
+      )
+    )
+    tokens = jnp.zeros((2, 8), int)
+    return (
+      jax.jit(model.hidden)
+      .lower(shapes, tokens, tokens > -1)
+      .as_text()
+      .count('\n')
+    )
+
+  assert size(2) == size(6)
+
+
+@pytest.mark.parametrize(
+  'changes, said',
+  [
+    (dict(delta_layers=()), 'delta_heads is of model.delta_layers'),
+    (dict(delta_layers=(0, 7)), 'rising numbers of model.layers=7'),
+    (dict(delta_layers=(1, 0)), 'rising numbers'),
+    (dict(delta_layers=tuple(range(7))), 'no layer with attention is left'),
+    (dict(delta_taps=1), 'delta_taps=1: too few'),
+    (dict(delta_groups=0), 'delta_groups=0: too few'),
+    (dict(windows=(4,) * 7), 'windows beside them'),
+    (dict(rope_of_layer=(0,) * 7), 'several rotary tables'),
+  ],
+)
+def test_what_does_not_go_together_is_refused(changes, said):
+  c = small_config(**SEVEN)
+  with pytest.raises(ValueError, match=said):
+    dataclasses.replace(c, **changes)
+
+
+def test_what_a_state_makes_impossible_is_not_there():
+  model = transformer.build(small_config(**SEVEN))
+  assert model.fork is None
+  with pytest.raises(ValueError, match='layers of several kinds'):
+    adapters.attach(model, steering=True)
+
+
+def test_config_files_that_cannot_be_read_are_named():
+  h = dict(
+    model_type='qwen3_next', vocab_size=16, hidden_size=16, num_hidden_layers=4,
+    intermediate_size=8, num_attention_heads=2, num_key_value_heads=1,
+    head_dim=16,
+  )  # fmt: skip
+  assert families.from_hf(h).delta_layers == (0, 1, 2)
+  linear, full = 'linear_attention', 'full_attention'
+  for changes, said in (
+    (dict(layer_types=[linear] * 4), 'no layer with attention is left'),
+    (dict(layer_types=[linear, full]), '2 entries'),
+    (dict(layer_types=['x', full, linear, full]), r"layer_types\[0\]='x'"),
+    (dict(linear_num_value_heads=17), 'linear_num_value_heads=17'),
+    (dict(linear_num_key_heads=0), 'linear_num_key_heads=0'),
+    (dict(full_attention_interval=0), 'full_attention_interval=0'),
+    (dict(mlp_only_layers=[1]), 'mlp_only_layers'),
+    (dict(hidden_act='gelu_pytorch_tanh'), 'activation'),
+  ):
+    with pytest.raises(ValueError, match=said):
+      families.from_hf(h | changes)
