@@ -137,20 +137,26 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
   """
   if any('flops' not in p for p in each):
     return {}
-  rl = 'rl' in c.stages
   wanted = phases.of_a_step(names)
   inside = [p for p in each if p['phase'] in wanted] or each
   step = sum(p['step_seconds'] for p in inside)
   model = sum(p['model_flops'] * p['calls_per_step'] for p in inside)
+  serial = sum(p['serial_seconds'] for p in inside)
   out = {
     'step_seconds': step,
-    'serial_seconds': sum(p['serial_seconds'] for p in inside),
+    'serial_seconds': serial,
     'mfu': model / step / machine.chip.flops,
+    'serial_mfu': model / serial / machine.chip.flops,
   }
   if [p['phase'] for p in inside] != wanted:
     return out
-  rows = c.rl.prompts * c.rl.samples if rl else c[c.stages[-1]].rows
-  rate = rows * c.data.completion_len / step
+  # Of rl those generated; supervised stages read whole rows.
+  if 'rl' in c.stages:
+    tokens = c.rl.prompts * c.rl.samples * c.data.completion_len
+  else:
+    length = c.data.prompt_len + c.data.completion_len
+    tokens = c[c.stages[-1]].rows * length
+  rate = tokens / step
   return out | {'tokens_per_s': rate, 'tokens_per_s_device': rate / mesh.size}
 
 
@@ -199,11 +205,11 @@ def _speed_lines(facts: dict) -> list[str]:
   what = 'a step takes' if 'tokens_per_s' in facts else 'these phases take'
   out = [
     f'{what} {low:.3g} s if all overlaps, {high:.3g} s if nothing does; MFU '
-    f'at most {facts["mfu"]:.2f}'
+    f'{facts["mfu"]:.2f} and {facts["serial_mfu"]:.2f}'
   ]
   if 'tokens_per_s' in facts:
     out[0] += (
-      f', {facts["tokens_per_s"]:,.0f} tokens/s, '
+      f'; at most {facts["tokens_per_s"]:,.0f} tokens/s, '
       f'{facts["tokens_per_s_device"]:,.0f} a device'
     )
   return out

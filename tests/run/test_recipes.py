@@ -12,9 +12,8 @@ from etils import epath
 from small import ROOT, load_recipe
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.checkpoints import hf
+from jaxrl_reason.checkpoints import hf, wheels
 from jaxrl_reason.models import families, spec, transformer, zoo
-from jaxrl_reason.planning import abstract
 from jaxrl_reason.run import prepare, rewarding, stages, staging, states
 
 RECIPES = {
@@ -62,8 +61,9 @@ def model_folder(path, name: str):
 
 def published_size(model_dir: str) -> str:
   """'hf:Qwen/Qwen2.5-0.5B-Instruct' -> 'qwen2.5-0.5b'."""
-  if model_dir in abstract.WHEELS:
-    return abstract.WHEELS[model_dir]
+  package = model_dir.removeprefix(wheels.PREFIX)
+  if package in wheels.KNOWN:
+    return wheels.KNOWN[package][-1]
   assert model_dir.startswith('hf:')
   name = model_dir.split('/')[1].lower()
   for suffix in ('-instruct', '-it', '-base'):
