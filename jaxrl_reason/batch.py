@@ -42,9 +42,9 @@ def per_row(x: jax.Array, n: int) -> jax.Array:
 def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
   """Joins the prompts trained under and their completions, to rows [N,T]."""
   n, c = rollout.tokens.shape
-  tokens, valid = prompts.train_tokens, prompts.train_valid
-  if tokens is None:
-    tokens, valid = prompts.tokens, prompts.valid
+  tokens, valid = prompts.tokens, prompts.valid
+  if prompts.train_tokens is not None:
+    tokens, valid = prompts.train_tokens, prompts.train_valid
   tokens = jnp.concatenate([per_row(tokens, n), rollout.tokens], axis=1)
   valid = jnp.concatenate([per_row(valid, n), rollout.turn > 0], axis=1)
   routes = rollout.routes
@@ -58,17 +58,15 @@ def make_batch(found: Trajectories) -> Batch:
   """Assembles rows [N,T] of B prompts and their N = B*G completions."""
   prompts, rollout, reward = found.prompts, found.rollout, found.reward
   n, (b, p) = rollout.tokens.shape[0], prompts.tokens.shape
-  rows, group = rows_of(prompts, rollout), found.group
-  if group is None:
-    group = jnp.arange(b, dtype=jnp.int32)
+  rows, own = rows_of(prompts, rollout), jnp.arange(b, dtype=jnp.int32)
+  group = own if found.group is None else found.group
 
   def beside(x):  # [N,C] -> [N,T]
     return jnp.pad(x, ((0, 0), (p, 0)))
 
-  offpolicy = None
+  offpolicy, forced = None, prompts.forced
   if rollout.is_demo is not None:
     offpolicy = beside(rollout.sampled & rollout.is_demo[:, None])
-  forced = prompts.forced
   if forced is not None:
     forced = jnp.pad(
       per_row(forced, n), ((0, 0), (0, rows.tokens.shape[1] - p))
@@ -90,7 +88,7 @@ def make_batch(found: Trajectories) -> Batch:
     node=beside(node),
     episode=rollout.episode,
     prompt_id=per_row(prompts.prompt_id, n),
-    prompt_index=per_row(jnp.arange(b, dtype=jnp.int32), n),
+    prompt_index=per_row(own, n),
   )
   if found.greedy is None:
     return batch

@@ -26,6 +26,7 @@ from jaxrl_reason import trees
 
 AXES = ('data', 'fsdp', 'tensor', 'context')
 ROWS = ('data', 'fsdp')
+MOST = (*ROWS, 'context')  # rows, where whole rows are not needed
 
 # Logical weight axis -> mesh axis.
 TRAIN_RULES = {
@@ -124,8 +125,7 @@ def rows(x: jax.Array, axis: int = 0) -> jax.Array:
   Does nothing outside a mesh (`jax.set_mesh`), so that models and losses work
   in anyone's program.
   """
-  most = (*ROWS, 'context')
-  return _pin(x, {axis: ROWS if x.shape[axis] % _size(most) else most})
+  return _pin(x, {axis: ROWS if x.shape[axis] % _size(MOST) else MOST})
 
 
 def tokens(x: jax.Array, axis: int = 0) -> jax.Array:

@@ -7,11 +7,13 @@ however deep); what differs between layers (windows, rotary tables) is scanned
 with them.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.config import ACTIVATIONS, REMAT, Config
@@ -86,20 +88,15 @@ def _shared(h: jax.Array, p: dict, act: Callable) -> jax.Array:
   return (y * part).astype(y.dtype)
 
 
-def _attended(h, p: dict, c: Config, angles, attend: Callable):
-  """What the heads of a layer give for h [...,D], and what is kept of it."""
+def _gated(h, p: dict, c: Config, angles, attend: Callable, **beside):
+  """What heads with gates give for h [...,D], and what is kept of it."""
   if delta.NAME in p:
     heads, gate = delta.heads_of(h, p, c)
     out, kept = attend(heads, taps=delta.taps(p, c))
     return delta.gated(out, gate, p, c), kept
-  beside = {k: v for k, v in p.items() if k in BESIDE_HEADS}
-  heads = latent.heads_of if c.kv_rank else _qkv
-  heads = heads(h, p, c, angles)
-  gate = heads.pop() if c.out_gate else None
+  *heads, gate = _qkv(h, p, c, angles)
   out, kept = attend(*heads, **beside)
-  if gate is not None:
-    out = out * jax.nn.sigmoid(gate.astype(jnp.float32)).astype(out.dtype)
-  return out, kept
+  return out * jax.nn.sigmoid(gate.astype(jnp.float32)).astype(out.dtype), kept
 
 
 def block(x, p, c: Config, angles, attend, routes=None):
@@ -110,7 +107,12 @@ def block(x, p, c: Config, angles, attend, routes=None):
   router probabilities of experts, if any.
   """
   h = norm(x, p, 'attn_norm', c)
-  out, kv = _attended(h, p['attn'], c, angles, attend)
+  beside = {k: v for k, v in p['attn'].items() if k in BESIDE_HEADS}
+  heads = latent.heads_of if c.kv_rank else _qkv
+  if c.out_gate or delta.NAME in p['attn']:
+    out, kv = _gated(h, p['attn'], c, angles, attend, **beside)
+  else:
+    out, kv = attend(*heads(h, p['attn'], c, angles), **beside)
   o = p['attn']['o'].reshape(-1, c.width)
   out = out.reshape(*x.shape[:-1], -1)
   y = layers.dense(out, o, p['attn'].get('o_bias'))
@@ -128,14 +130,19 @@ def block(x, p, c: Config, angles, attend, routes=None):
   return x, (kv, used)
 
 
+def rotary(c: Config, positions: jax.Array, room: int) -> list:
+  """Computes (cos, sin) of each of a model's rotary tables."""
+  width = c.rotary_dim
+  return [rope.angles(r, positions, width, room) for r in c.rope_tables]
+
+
 def _of_layer(c: Config, positions, room: int):
   """What layers differ in: (windows, flags, f). Windows are the distinct ones;
   f(flags of a layer) -> (angles, index of its window). Flags are, by stack,
   arrays [its layers] of what differs between layers; where all are alike there
   are none, and f gives constants of the scan.
   """
-  width = c.rotary_dim
-  tables = [rope.angles(r, positions, width, room) for r in c.rope_tables]
+  tables = rotary(c, positions, room)
   windows = tuple(dict.fromkeys(c.layer_windows))
   if len(windows) == 1 and set(c.layer_ropes) == {0}:
     return windows, dict.fromkeys(c.stacks, {}), lambda flags: (tables[0], 0)
@@ -175,11 +182,9 @@ def _differing(c: Config, tables: list, windows: tuple[int, ...]):
   return of_stack, f
 
 
-def _by_stack(c: Config, routes: jax.Array | None) -> dict:
+def _by_stack(c: Config, routes: jax.Array) -> dict:
   """Routes [layers with experts,...] as each stack's."""
-  out = dict.fromkeys(c.stacks)
-  if routes is None:
-    return out
+  out = {}
   at = {layer: i for i, layer in enumerate(c.routed_layers)}
   for name, stack in c.stacks.items():
     mine = [at[layer] for layer in stack if layer in at]
@@ -198,6 +203,8 @@ def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
   Returns:
     (x, by stack, the layers' y, stacked).
   """
+  if all(n == 1 for n, _ in c.periods):
+    return _runs(c, body, x, xs, c.runs)
   out = {name: [] for name in c.stacks}
   for n, runs in c.periods:
     if n == 1:
@@ -255,18 +262,13 @@ def _repeated(c: Config, body: Callable, x, xs: dict, runs, n: int):
   return x, jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), ys)
 
 
-def _in_order(c: Config, used: dict):
-  """What routers did, of stacks [their layers,...], in the order of layers;
-  None without experts.
-  """
+def _in_order(c: Config, aux: dict):
+  """What routers did, of stacks [their layers,...], in the order of layers."""
   names = c.routed_stacks
-  if len(names) < 2:
-    return used[names[0]] if names else None
-  layers_ = [i for name in names for i in c.stacks[name]]
-  order = jnp.argsort(jnp.asarray(layers_))
-  return jax.tree.map(
-    lambda a: a[order], _joined([used[name] for name in names])
-  )
+  if len(names) == 1:
+    return aux[names[0]][1]
+  order = np.argsort([i for name in names for i in c.stacks[name]])
+  return trees.take(_joined([aux[name][1] for name in names]), order)
 
 
 def through(
@@ -286,9 +288,9 @@ def through(
   Args:
     rows: who the embeddings are.
     room: tokens a row may have in this program, completion included.
-    attention_of: windows -> attend(q, k, v, which, memory) -> (out, kept), with
-      the distinct windows of layers, a layer's index among them, and its part
-      of `memory`.
+    attention_of: windows -> attend(q, k, v, which=, memory=) -> (out, kept),
+      with the distinct windows of layers, a layer's index among them, and its
+      part of `memory`.
     memory: by stack of layers, arrays [its layers,...]; or None.
     routes: int [L,N,T,k] of the layers with experts to replay, or None.
     weights: [N,T], how often a token counts in the experts' load; None: once.
@@ -308,9 +310,7 @@ def through(
     p, flags, memory, routes = xs
     angles, which = of_layer(flags)
 
-    def of_this(*heads, **beside):
-      return attend(*heads, which, memory, **beside)
-
+    of_this = functools.partial(attend, which=which, memory=memory)
     x, (kept, used) = block(x, p, c, angles, of_this, routes)
     if used is not None:
       counted = real if weights is None else jnp.where(real, weights, 0)
@@ -325,14 +325,16 @@ def through(
 
   if c.remat != 'none':
     body = jax.checkpoint(body, policy=REMAT[c.remat])
-  memory, routes = memory or {}, _by_stack(c, routes)
+  memory, routed = memory or {}, {}
+  if routes is not None:
+    routed = _by_stack(c, routes)
   xs = {
-    name: (params[name], flags[name], memory.get(name), routes[name])
+    name: (params[name], flags[name], memory.get(name), routed.get(name))
     for name in c.stacks
   }
   x, aux = _scan(c, body, sharding.tokens(x), xs)
   kept = {name: kept for name, (kept, _) in aux.items()}
-  used = _in_order(c, {name: used for name, (_, used) in aux.items()})
+  used = _in_order(c, aux) if c.experts else None
   return norm(x, params, 'final_norm', c), (kept, used)
 
 
@@ -352,8 +354,7 @@ def forward(
   def attention_of(windows):
     kernel = attention.make(rows, c, windows)
 
-    def attend(q, *args, kv_up=None, taps=None, **sinks):
-      *kv, which, _ = args
+    def attend(q, *kv, which, memory, kv_up=None, taps=None, **sinks):
       if taps is not None:
         state = delta.empty(len(tokens), c)
         out, state = delta.over_rows(q, taps, rows, c, state)

@@ -289,8 +289,7 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
     columns bool [1 or S,1,R])).
   """
   b, s = len(cache.prompt_mask), cache.rows
-  t = jnp.asarray(t)
-  by_prompt = t.reshape(b, -1) if t.ndim else t[None, None]
+  by_prompt = jnp.reshape(t, (b, -1) if jnp.ndim(t) else (1, 1))
   positions = cache.prompt_mask.sum(axis=1)[:, None] + by_prompt
   # A prompt token's position, and with it its distance, is its own.
   at = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
@@ -302,7 +301,7 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
       prompt = prompt & (positions[..., None] - at < window)
       prompt = seen_of_prompt(prompt[..., None], window)[..., 0]
     # Of the window's own tokens none is too far: R is no more than it.
-    seen = (step - jnp.arange(r)) % r <= t.reshape(-1, 1, 1)
+    seen = (step - jnp.arange(r)) % r <= jnp.reshape(t, (-1, 1, 1))
     masks[window] = prompt, seen
   return jnp.broadcast_to(positions, (b, s // b)).reshape(s), masks
 

@@ -20,7 +20,6 @@ from jaxrl_reason.models.parts import (
   latent,
   layers,
   moe,
-  rope,
 )
 
 # Ends of paths of what stays float32.
@@ -96,8 +95,7 @@ def _chunk(params: Any, c: Config, tokens, rows, start, n: int, room: int, kv):
   def attention_of(windows):
     kernel = attention.between(own, rows, ordered, c, windows)
 
-    def attend(q, *args, kv_up=None, taps=None, **sinks):
-      *kv, which, memory = args
+    def attend(q, *kv, which, memory, kv_up=None, taps=None, **sinks):
       if taps is not None:
         return delta.over_rows(q, taps, own, c, memory)
       new = tuple(sharding.gathered(x).swapaxes(1, 2) for x in kv)
@@ -249,9 +247,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   Returns:
     (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
   """
-  tables = [
-    rope.angles(r, positions, c.rotary_dim, cache.room) for r in c.rope_tables
-  ]
+  tables = blocks.rotary(c, positions, cache.room)
   x = sharding.rows(blocks.embed(params, c, tokens))
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   own, routes = [], []

@@ -142,8 +142,7 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
     kernel = attention.make(prompts, c, windows)
     of_own = attention.make(rows, c, windows, how.start)
 
-    def attend(q, *args, kv_up=None, taps=None, **sinks):
-      *kv, which, _ = args
+    def attend(q, *kv, which, memory, kv_up=None, taps=None, **sinks):
       if taps is not None:
         return recalled(q, taps), None
       kv = kv if kv_up is None else latent.expanded(*kv, kv_up, c)

@@ -261,14 +261,20 @@ def nodes(there: jax.Array, n_samples: int) -> jax.Array:
   return jnp.where(there, sample[:, None], 0)
 
 
+def routes_of_rows(prompt: jax.Array, own: jax.Array) -> jax.Array:
+  """Joins the experts used of prompts [B,P,...] and of their completions
+  [N,C,...].
+  """
+  repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
+  return jnp.concatenate([repeated, own], axis=1)
+
+
 def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
   """What the slots have written: one turn, no token shared."""
-  drawn = slots.out['tokens'] != NONE
-  routes = None
-  if 'routes' in slots.out:
-    prompt, own = draw.model.sampled_routes(slots.cache)[0], slots.out['routes']
-    repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
-    routes = jnp.concatenate([repeated, own], axis=1)
+  drawn, routes = slots.out['tokens'] != NONE, slots.out.get('routes')
+  if routes is not None:
+    of_prompts = draw.model.sampled_routes(slots.cache)[0]
+    routes = routes_of_rows(of_prompts, routes)
   return Rollout(
     tokens=jnp.where(drawn, slots.out['tokens'], 0),
     sampled=drawn,

@@ -95,9 +95,7 @@ def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
   out, routes = state.out, None
   sampled = out['sampled']
   if 'routes' in out:
-    prompt, own = state.cache.routes[0], out['routes']
-    repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
-    routes = jnp.concatenate([repeated, own], axis=1)
+    routes = sampler.routes_of_rows(state.cache.routes[0], out['routes'])
   return Rollout(
     tokens=out['tokens'],
     sampled=sampled,
@@ -110,7 +108,6 @@ def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
     turn=out['turn'],
     node=sampler.nodes(out['turn'] > 0, n_samples),
     routes=routes,
-    views=play.how.env.told and play.how.env.told(state.env),
     episode=state.episode,
   )
 
@@ -191,7 +188,8 @@ def generate(
       play.turn,
       state.replace(cache=cache),
     )
-  return rollout(play, state, n_samples, version)
+  out = rollout(play, state, n_samples, version)
+  return out.replace(views=how.env.told(state.env)) if how.env.told else out
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

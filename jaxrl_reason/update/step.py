@@ -98,8 +98,7 @@ def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
   """Summarises how far advantages [N] or [N,T] lie from 0 over the trained
   tokens.
   """
-  adv = adv if adv.ndim > 1 else adv[:, None]
-  size = jnp.where(mask, jnp.abs(adv), 0)
+  size = jnp.abs(losses.rows_to_tokens(adv, mask))
   mean_square = jnp.square(size).sum() / jnp.maximum(mask.sum(), 1)
   return {'advantage_rms': jnp.sqrt(mean_square), 'advantage_max': size.max()}
 

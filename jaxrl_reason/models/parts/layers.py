@@ -115,9 +115,7 @@ def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
     y = dense(x, w.w, bias)
     change = dense(dense(x, w.a), w.b) * w.scale
     return y + change.reshape(y.shape)
-  scale = None
-  if isinstance(w, Quantized):
-    w, scale = w.int8, w.scale
+  w, scale = (w.int8, w.scale) if isinstance(w, Quantized) else (w, None)
   rows, features = x.shape[:-1], w.shape[1:]
   flat = _flat(x)
   w = w.reshape(w.shape[0], -1).astype(x.dtype)
