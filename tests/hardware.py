@@ -18,9 +18,12 @@ def stated(path) -> list[str]:
 
 
 def without_turns(path) -> dict[str, str]:
-  """What to change in a recipe of turns to plan it: a plan counts the tokens of
-  one completion.
+  """What to change in a recipe of turns or chunks to plan it: a plan counts the
+  tokens of one completion.
   """
-  if not load_recipe(path).get_config().rl.turns.env:
+  c = load_recipe(path).get_config().rl
+  if c.chunks.tokens:
+    return {'rl.chunks.tokens': 0, 'rl.chunks.carry': 0}
+  if not c.turns.env:
     return {}
   return {'rl.turns.env': '', 'rl.algorithm': 'grpo'}
