@@ -23,7 +23,7 @@ one before it, and no chunk holds a solution.
 
 7 minutes on two cores shared with much other work.
 
-Hardware: two CPU cores.
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without chunks).
 """
 
 from jaxrl_reason import config as config_lib

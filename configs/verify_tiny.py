@@ -12,12 +12,12 @@ the next. A link is credited with its own reward alone: with what follows added,
 a policy that always says `n` gets as much for a wrong answer as for a right
 one, and learns no more to solve (0.30 to 0.25 in 60 steps, seed 0).
 
-256 held-out problems x 4 samples, seed 0: the first link is right in 0.413
-(greedy 0.453) after the warm start and in 0.755 (0.805) after 80 RL steps; of
-the verdicts in training 0.49 agree at first and 0.78 at the end. 2.3 minutes on
-two cores shared with much other work.
+256 held-out problems x 4 samples, seed 0: sampled pass@1 of the first link is
+0.413 (greedy 0.453) after the warm start and 0.755 (0.805) after 80 RL steps;
+of the verdicts in training 0.49 agree at first and 0.78 at the end. 2.3 minutes
+on two cores shared with much other work.
 
-Hardware: two CPU cores.
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without the chain).
 """
 
 from jaxrl_reason import config as config_lib

@@ -236,7 +236,7 @@ def test_embeddings_may_come_from_elsewhere(tiny):
 
   def attention_of(windows):
     kernel = attention.make(whom, c, windows)
-    return lambda q, k, v, which, _: (kernel(q, k, v, which), None)
+    return lambda q, k, v, which, memory: (kernel(q, k, v, which), None)
 
   @jax.jit
   def hidden(x):
