@@ -26,4 +26,7 @@ def without_turns(path) -> dict[str, str]:
     return {'rl.chunks.tokens': 0, 'rl.chunks.carry': 0}
   if not c.turns.env:
     return {}
-  return {'rl.turns.env': '', 'rl.algorithm': 'grpo'}
+  changes = {'rl.turns.env': '', 'rl.algorithm': 'grpo'}
+  if c.loss.segment_gamma is not None:  # of turns alone
+    changes['rl.loss.segment_gamma'] = None
+  return changes

@@ -10,7 +10,10 @@ from test_plan import planned, pytestmark  # noqa: F401
 @pytest.mark.slow
 @pytest.mark.parametrize('path', RECIPES, ids=lambda p: p.stem)
 def test_a_recipe_fits_the_chips_that_it_states(tmp_path, path):
-  flags = [f'--config.{k}={v}' for k, v in without_turns(path).items()]
+  changes = without_turns(path)
+  if None in changes.values():
+    pytest.skip('a setting of the loss cannot be taken back on a command line')
+  flags = [f'--config.{k}={v}' for k, v in changes.items()]
   for topology in stated(path):
     facts = planned(tmp_path, path.name, topology, *flags)
     assert facts['fits']
