@@ -29,4 +29,6 @@ def without_turns(path) -> dict[str, str]:
   changes = {'rl.turns.env': '', 'rl.algorithm': 'grpo'}
   if c.loss.segment_gamma is not None:  # of turns alone
     changes['rl.loss.segment_gamma'] = None
+  if not c.rewards:  # the environment's own alone
+    changes['rl.rewards'] = {'any': {'reward': 'random', 'weight': 1.0}}
   return changes

@@ -101,6 +101,12 @@ def _check_open(config: ml_collections.ConfigDict) -> None:
   _check_knobs('data', config.data)
   for name, section in mixture.sections(config.data).items():
     _check_knobs(f'data.sources.{name}', section)
+  nothing = not (config.rl.rewards or config.rl.turns.env)
+  if nothing and 'rl' in config.stages:
+    raise ValueError(
+      "rl.rewards is empty: name a reward, as answer=dict(reward='task'), or "
+      'an environment, rl.turns.env'
+    )
   for name, part in config.rl.rewards.items():
     if not isinstance(part, ml_collections.ConfigDict):
       raise ValueError(

@@ -70,6 +70,7 @@ def test_every_key_is_read():
   'changes, words',
   [
     ({'stages': ('sft', 'dpo')}, 'stages=.*dpo'),
+    ({'rl.rewards': {}}, 'rl.rewards is empty: name a reward'),
     ({'rl.prompts': 6, 'rl.minibatches': 5}, r'6 x rl.samples 8 = 48 .*= 5'),
     ({'rl.micro_batches': 7}, r'= 256 does not divide by .*micro_batches 7'),
     ({'sft.micro_batches': 0}, 'sft.micro_batches=0: must be .* at least 1'),
