@@ -20,7 +20,7 @@ from flax import struct
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Model, Rollout
 from jaxrl_reason.models.chunks import Chunks
-from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.rollouts import sampler, turns
 from jaxrl_reason.rollouts.sampler import BLANK, NONE
 
 
@@ -155,22 +155,11 @@ def generate(
   Raises:
     ValueError: the model cannot read what is carried.
   """
-  if model.extend is None:
-    raise ValueError(
-      'this model has no extend, which chunks with a carried tail need '
-      '(`base.Model`): sample single completions of it'
-    )
+  turns.require_extend(model, 'chunks with a carried tail')
   ids = jnp.arange(len(prompts) * n_samples) if row_ids is None else row_ids
-  heat = jnp.broadcast_to(sampling.temperature, ids.shape[:1])
-  draw = sampler.Draw(
-    model,
-    model.decode_params(params),
-    sampling.replace(temperature=heat),
-    sampler.row_keys(key, ids),
-    stop,
-    policy_logp,
-    entropy,
-  )
+  weights = model.decode_params(params)
+  given = model, weights, key, ids, sampling, stop
+  draw = turns.drawing(*given, policy_logp, entropy)
   hidden, cache = model.prefill(
     params, prompts, valid, n_samples, how.tokens, 1
   )

@@ -112,17 +112,26 @@ def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
   )
 
 
-def require_extend(model: Model) -> None:
+def require_extend(
+  model: Model, what: str = 'episodes of several turns'
+) -> None:
   """Refuses a model that cannot read what it is answered."""
   if model.extend is None:
     raise ValueError(
-      'this model has no extend, which episodes of several turns need '
-      '(`base.Model`): sample single completions of it'
+      f'this model has no extend, which {what} need (`base.Model`): sample '
+      'single completions of it'
     )
 
 
 def drawing(
-  model: Model, weights, key, ids, sampling, stop, policy_logp: bool = False
+  model: Model,
+  weights,
+  key,
+  ids,
+  sampling,
+  stop,
+  policy_logp: bool = False,
+  entropy: bool = False,
 ) -> sampler.Draw:
   """Gives what draws the tokens of rows with these ids [N] or [N,k]."""
   heat = jnp.broadcast_to(sampling.temperature, ids.shape[:1])
@@ -133,7 +142,7 @@ def drawing(
     sampler.row_keys(key, ids),
     stop,
     policy_logp,
-    entropy=False,
+    entropy,
   )
 
 

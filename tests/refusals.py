@@ -1,0 +1,16 @@
+"""What a configuration's checks say, shared by the tests of runs."""
+
+import pytest
+
+from jaxrl_reason.run import config_checks
+
+
+def refusal(config, changes: dict) -> str:
+  """The error that the rl section with these keys changed is refused with."""
+  with config.rl.unlocked():
+    for key, value in changes.items():
+      section, _, name = key.rpartition('.')
+      (config.rl[section] if section else config.rl)[name] = value
+  with pytest.raises(ValueError) as e:
+    config_checks.check(config, 1)
+  return str(e.value)
