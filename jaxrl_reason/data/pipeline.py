@@ -14,7 +14,7 @@ import grain
 import jax
 import numpy as np
 
-from jaxrl_reason import tasks
+from jaxrl_reason import tasks, trees
 from jaxrl_reason.base import left_padded
 
 # grain indexes with 64 bits, prompt ids with 32.
@@ -141,7 +141,7 @@ class _Steps:
     for row in self._mine:
       index = int(self._order[int(step) * self._rows + int(row)])
       rows.append(self._encode(index, self._source[index]))
-    return jax.tree.map(lambda *x: np.stack(x), *rows)
+    return trees.stacked(rows)
 
 
 class Subset:

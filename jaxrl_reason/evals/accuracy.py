@@ -56,7 +56,7 @@ class Evaluation:
     *,
     n_samples: int,
     max_new: int,
-    heat: float,
+    temperature: float,
     rows: int,
     mesh: jax.sharding.Mesh,
     tokenizer,
@@ -68,7 +68,7 @@ class Evaluation:
     chunks: Chunks | None = None,
   ):
     """Args:
-    n_samples: drawn beside the greedy one, at temperature `heat`.
+    n_samples: drawn beside the greedy one, at that temperature.
     rows: completions at a time, over all devices.
     grade: list of (completion, example) -> list of Verdict.
     how: the environment that answers, and the limits; None: one completion.
@@ -85,7 +85,7 @@ class Evaluation:
       grade=grade,
       key=key,
       stop=stop,
-      sampling=Sampling.fixed(heat),
+      sampling=Sampling.fixed(temperature),
       row_id=self._row_id,
     )
     self._make = player or functools.partial(

@@ -11,6 +11,7 @@ unit nor the number of devices or processes changes what is drawn.
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import hosts, sharding
+from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Model, Prompts, Rollout
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import traces
@@ -65,7 +66,7 @@ class EvalSet:
     if self.encoded is None:
       return ()
     rows = [self.encoded[i] for i in problems]
-    return (jax.tree.map(lambda *x: np.stack(x), *rows),)
+    return (trees.stacked(rows),)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,7 +226,7 @@ class Asker:
     answers = self._answers(problems, ahead, started)
     while block := list(itertools.islice(answers, grid.units_of_block)):
       rows = [row for part in block for row in part]
-      yield sorted(rows, key=lambda r: (r['problem'], r['sample']))
+      yield sorted(rows, key=operator.itemgetter('problem', 'sample'))
 
   def _answers(self, problems: EvalSet, ahead, started) -> Iterator[list[dict]]:
     """The records of unit after unit, the next one being generated."""
@@ -246,16 +247,16 @@ class Asker:
       [np.repeat(here, len(samples)), np.tile(samples, len(here))], axis=1
     )
     named = np.maximum(rows, 0)
-    heat = np.where(
+    temperature = np.where(
       named[:, 1] == 0, 0.0, np.asarray(self.sampling.temperature)
     )
     ids = self.row_id(named[:, 0], named[:, 1]).astype(np.int32)
-    tokens, valid, ids, heat, played = sharding.to_global(
-      (*prompts, ids, heat.astype(np.float32), played), self.mesh
+    tokens, valid, ids, temperature, played = sharding.to_global(
+      (*prompts, ids, temperature.astype(np.float32), played), self.mesh
     )
     if problems.hosted:
       played = ([problems.examples[i] for i in asked],)
-    sampling = self.sampling.replace(temperature=heat)
+    sampling = self.sampling.replace(temperature=temperature)
     given = self.params, tokens, valid, ids, sampling, self.key, self.stop
     return rows, self.generate(*given, *played)
 
@@ -271,7 +272,7 @@ class Asker:
     texts = [self.tokenizer.decode(ids) for ids in drawn]
     verdicts = self.grade(list(zip(texts, examples)))
     cut = self._at_budgets(drawn, examples, verdicts)
-    heat = round(float(np.asarray(self.sampling.temperature)), 6)
+    temperature = round(float(np.asarray(self.sampling.temperature)), 6)
     out = []
     for n, i in enumerate(real):
       number, sample = map(int, rows[i])
@@ -282,7 +283,7 @@ class Asker:
         completion=texts[n],
         length=len(drawn[n]),
         truncated=bool(local.truncated[i]),
-        temperature=heat if sample else 0.0,
+        temperature=temperature if sample else 0.0,
         **self._judged(texts[n], examples[n]),
         **local.details(i),
         **cut[n],

@@ -7,6 +7,7 @@ write(folder, rows)               results.json, table.md, pass_at_k.png
 import dataclasses
 import json
 import math
+import operator
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -133,7 +134,7 @@ def table(rows: Sequence[Outcome]) -> str:
       digits = {'length': 1}
       cells.append(
         [_short(row.about['model']), row.about['variant'],
-         heat(row.about['temperature']),
+         temperature_text(row.about['temperature']),
          *(_cell(row.metrics.get(c), digits.get(c, 3)) for c in columns)]
       )  # fmt: skip
     out += ['', *_lines(cells), '']
@@ -151,7 +152,7 @@ def _heading(suite: str, rows: Sequence[Outcome]) -> str:
   return text
 
 
-def heat(temperature: float | str) -> str:
+def temperature_text(temperature: float | str) -> str:
   """Returns a temperature as tables have it; `ALL`: the samples of several."""
   return temperature if temperature == ALL else f'{temperature:g}'
 
@@ -202,7 +203,7 @@ def _draw(axes, row: Outcome) -> None:
   }
   about = row.about
   label = f'{_short(about["model"])}, {about["variant"]}'
-  label += f', T={heat(about["temperature"])}'
+  label += f', T={temperature_text(about["temperature"])}'
   values = [e.value for e in found.values()]
   below = [e.value - e.low for e in found.values()]
   above = [e.high - e.value for e in found.values()]
@@ -210,6 +211,21 @@ def _draw(axes, row: Outcome) -> None:
     list(found), values, yerr=[below, above],
     marker='.', capsize=3, linewidth=1.2, label=label,
   )  # fmt: skip
+
+
+def together(rows: Sequence[Sequence[dict]]) -> list[dict]:
+  """Puts the samples of several temperatures to those of one problem, in turn,
+  so that of k one after another each temperature has its share; greedy ones
+  come once.
+  """
+  found = []
+  for i, own in enumerate(rows):
+    for row in own:
+      sample = row['sample']
+      if sample or not i:
+        number = sample and (sample - 1) * len(rows) + i + 1
+        found.append({**row, 'sample': number})
+  return sorted(found, key=operator.itemgetter('problem', 'sample'))
 
 
 def write(folder: epath.Path, rows: Sequence[Outcome]) -> str:

@@ -152,9 +152,9 @@ def _plan(
   for model in models:
     for suite in asked:
       for variant in variants:
-        for heat in o.temperatures:
-          settings = _settings(o, model, suite, variant, heat)
-          parts = (model, suite.name, variant.name, f't{heat:g}')
+        for temperature in o.temperatures:
+          settings = _settings(o, model, suite, variant, temperature)
+          parts = (model, suite.name, variant.name, f't{temperature:g}')
           name = '--'.join(map(slug, parts))
           if name in seen:
             raise ValueError(f'{", ".join(parts)}: asked for twice')
@@ -162,11 +162,15 @@ def _plan(
           path = o.out / 'answers' / f'{name}.jsonl'
           samples = range(0 if o.greedy else 1, 1 + o.k)
           cell = Cell(path, len(suite.examples), samples, settings)
-          yield Asked(cell, model, suite, variant, heat)
+          yield Asked(cell, model, suite, variant, temperature)
 
 
 def _settings(
-  o: Options, model: str, suite: Suite, variant: prompts.Variant, heat: float
+  o: Options,
+  model: str,
+  suite: Suite,
+  variant: prompts.Variant,
+  temperature: float,
 ) -> dict[str, Any]:
   """All that the answers of a cell depend on; how they are computed (batch,
   devices) is not among it.
@@ -180,7 +184,7 @@ def _settings(
     'model': model,
     'suite': suite.name,
     'variant': variant.name,
-    'temperature': float(heat),
+    'temperature': float(temperature),
     'max_new': max_new,
     'problems': suite.digest(),
     'dtype': o.dtype or loading.default_dtype(),
@@ -370,10 +374,12 @@ def _outcomes(
   """What was found, each model against the first that was asked the same."""
   first: dict[tuple, list[dict]] = {}
 
-  def made(a: Asked, rows: list[dict], heat: float | str) -> outcome.Outcome:
-    base = first.setdefault((a.suite.name, a.variant.name, heat), rows)
+  def made(
+    a: Asked, rows: list[dict], temperature: float | str
+  ) -> outcome.Outcome:
+    base = first.setdefault((a.suite.name, a.variant.name, temperature), rows)
     against = None if base is rows else base
-    about = {**a.about, 'temperature': heat}
+    about = {**a.about, 'temperature': temperature}
     return outcome.make(about, rows, against, shares[a.model, a.suite.name])
 
   def question(a: Asked) -> tuple[str, str, str]:
@@ -385,19 +391,4 @@ def _outcomes(
     for a, own in zip(same, rows):
       yield made(a, own, a.temperature)
     if len(same) > 1:
-      yield made(same[0], together(rows), outcome.ALL)
-
-
-def together(rows: Sequence[Sequence[dict]]) -> list[dict]:
-  """Puts the samples of several temperatures to those of one problem, in turn,
-  so that of k one after another each temperature has its share; greedy ones
-  come once.
-  """
-  found = []
-  for i, own in enumerate(rows):
-    for row in own:
-      sample = row['sample']
-      if sample or not i:
-        number = sample and (sample - 1) * len(rows) + i + 1
-        found.append({**row, 'sample': number})
-  return sorted(found, key=lambda row: (row['problem'], row['sample']))
+      yield made(same[0], outcome.together(rows), outcome.ALL)

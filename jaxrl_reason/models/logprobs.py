@@ -41,7 +41,7 @@ def score(
 
   def part(logits, targets, temperature):
     of = sampling.replace(temperature=temperature)
-    shaped = logits_lib.shape(logits, of, targets)
+    shaped = logits_lib.shaped(logits, of, targets)
     return logits_lib.token_logp(shaped, targets), logits_lib.entropy(shaped)
 
   beside = jnp.broadcast_to(temperature, rows.tokens.shape)

@@ -13,6 +13,7 @@ up. A slab is what one device has, K/S prompts and N/S completions for S
 devices, so that no row looks for its prompt on another one.
 """
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,7 +63,7 @@ class Layout:
 def _of_slabs(x: jax.Array, index: jax.Array) -> jax.Array:
   """x [S*a,...] taken by index [S,b] within each slab: [S*b,...]."""
   slabs = x.reshape(len(index), -1, *x.shape[1:])
-  taken = jax.vmap(lambda x, i: x[i])(slabs, index)
+  taken = jax.vmap(operator.getitem)(slabs, index)
   return sharding.rows(taken.reshape(-1, *x.shape[1:]))
 
 

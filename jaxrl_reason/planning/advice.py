@@ -1,5 +1,7 @@
 """What to change in a recipe, from what bounds its phases and what is left."""
 
+import operator
+
 import ml_collections
 
 from jaxrl_reason.planning import phases
@@ -11,7 +13,7 @@ ROOMY, TIGHT = 0.5, 0.9
 def lines(config: ml_collections.ConfigDict, facts: dict) -> list[str]:
   """Returns a sentence per thing to change; facts: of `report.plan_facts`."""
   out = []
-  most = max(facts['phases'], key=lambda p: p['needs_gib'])
+  most = max(facts['phases'], key=operator.itemgetter('needs_gib'))
   share = most['needs_gib'] / facts['hbm_gib']
   if share > TIGHT:
     out.append(

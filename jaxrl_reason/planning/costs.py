@@ -14,12 +14,12 @@ import collections
 import dataclasses
 import functools
 import math
+import operator
 import re
 
-import numpy as np
 from jax.sharding import Mesh
 
-from jaxrl_reason.planning import hlo, kernels
+from jaxrl_reason.planning import exchanges, hlo, kernels
 
 COLLECTIVES = (
   'all-gather',
@@ -30,7 +30,6 @@ COLLECTIVES = (
   'collective-permute',
   'collective-broadcast',
 )
-_TILED = re.compile(r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](T\([\d,]+\))?')
 # No work of their own: names, or the second half of an asynchronous pair.
 FREE = frozenset(
   'parameter constant tuple get-tuple-element bitcast after-all while call '
@@ -190,11 +189,11 @@ class _Reader:
     if kind not in COLLECTIVES:
       return None
     sources = [s for o in op.operands if o in ops for s in ops[o].shapes]
-    largest = max((*op.shapes, *sources), key=lambda s: s.bytes)
+    largest = max((*op.shapes, *sources), key=operator.attrgetter('bytes'))
     results = _total(op.shapes)
     if op.kind.endswith('-start'):
       results -= _total(sources)  # a start gives its operands back as well
-    group = groups(op, len(self.places))[0]
+    group = exchanges.groups(op, len(self.places))[0]
     spots = zip(*[self.places[d] for d in group])
     axes = tuple(n for n, at in zip(self.names, spots) if len(set(at)) > 1)
     size = max(_total(sources), results)
@@ -347,55 +346,3 @@ def _taps(size, window, out, low, *, stride, base, dilation) -> int:
       at = o * stride - low + w * dilation
       count += 0 <= at <= reach and at % base == 0
   return count
-
-
-def groups(op: hlo.Op, n: int) -> list[tuple[int, ...]]:
-  """Returns the devices that exchange with one another, in any of HLO's
-  notations.
-  """
-  text = op.attrs
-  pairs = re.search(r'source_target_pairs=\{(.*?)\}\}', text)
-  if pairs:
-    return [tuple(int(x) for x in re.findall(r'\d+', pairs[1])[:2])]
-  listed = re.search(r'replica_groups=\{\{(.*?)\}', text)
-  if listed:
-    return [tuple(int(x) for x in listed[1].split(','))]
-  tiled = _TILED.search(text)
-  if tiled:
-    shape, order = _iota(tiled[1]), _order(tiled[2], tiled[3])
-    return [tuple(order[: shape[-1]])]
-  named = re.search(r'replica_groups=mesh\[(.*?)\](.*?)\{([^}]*)\}', text)
-  if named:
-    return [_named(named[1], named[2], named[3])]
-  return [tuple(range(n))]
-
-
-def _iota(text: str) -> list[int]:
-  return [int(x) for x in text.split(',')]
-
-
-def _order(shape: str, transpose: str | None) -> list[int]:
-  """Numbers 0.. in a shape, transposed, by rows."""
-  ids = np.arange(math.prod(_iota(shape))).reshape(_iota(shape))
-  if transpose:
-    ids = ids.transpose(_iota(transpose[2:-1]))
-  return ids.reshape(-1).tolist()
-
-
-def _named(axes: str, ids: str, used: str) -> tuple[int, ...]:
-  """The first group of `mesh['a'=2,'b'=2], device_ids=(...) {'b'}`."""
-  sizes = {k: int(v) for k, v in re.findall(r"'(\w+)'=(\d+)", axes)}
-  order = list(range(math.prod(sizes.values())))
-  if found := re.search(r'\(\[([\d,]+)\](T\([\d,]+\))?\)', ids):
-    order = _order(found[1], found[2])
-  mesh = np.asarray(order).reshape(list(sizes.values()))
-  chosen = {}
-  for name, pre, part in re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", used):
-    chosen[name] = (int(pre or 1), int(part or sizes[name]))
-  index = []
-  for name, size in sizes.items():
-    # Of an axis that is not used: the first alone.
-    pre, part = chosen.get(name, (size, 1))
-    step = size // (pre * part)
-    index.append(slice(0, step * part, step))
-  return tuple(mesh[tuple(index)].reshape(-1).tolist())

@@ -6,6 +6,7 @@ be. MFU counts the model's own FLOPs, without what is recomputed.
 """
 
 import collections
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,8 +69,8 @@ def token_loop(m: described.Measured) -> dict | None:
 
   return {
     'trips': trips,
-    'flops': mean(lambda t: t.flops),
-    'bytes': mean(lambda t: t.bytes),
+    'flops': mean(operator.attrgetter('flops')),
+    'bytes': mean(operator.attrgetter('bytes')),
     'largest_copy': max(last.copies, default=0),
     'exchanged': mean(
       lambda t: sum(n * c.bytes for c, n in t.collectives.items())
@@ -90,7 +91,7 @@ def collectives(total) -> list[dict]:
     {'kind': k, 'axis': a, 'times': n, 'bytes': b, 'largest': big, 'dims': dims}
     for (k, a), (n, b, big, dims) in seen.items()
   ]
-  return sorted(rows, key=lambda row: -row['bytes'])
+  return sorted(rows, key=operator.itemgetter('bytes'), reverse=True)
 
 
 def no_room(e: described.DoesNotFit) -> dict:

@@ -9,6 +9,7 @@ programs on TPUs show between the beginnings of fusions.
 """
 
 import dataclasses
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,9 +72,9 @@ def phase(config, parts, n: int) -> phases.Phase:
     return learner, source, same
 
   # Concrete: a static record may hold no shapes.
-  same = jax.tree.map(lambda x: jax.numpy.ones(x.shape, x.dtype), sampling)
+  same = jax.tree.map(jax.numpy.ones_like, sampling)
   state, prompts, root = jax.tree.map(stacked, (state, prompts, root))
-  shardings = jax.tree.map(lambda x: x.sharding, state)
+  shardings = jax.tree.map(operator.attrgetter('sharding'), state)
   return dataclasses.replace(
     one,
     program=programs.updating(programs.rl_seeds, 1, shardings),

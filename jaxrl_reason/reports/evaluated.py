@@ -76,8 +76,8 @@ def _cell(rows: list[dict]) -> Cell | None:
   if not right:
     return None
   first = drawn[0]
-  heat = f'T {first.get("temperature", 1):g}'
-  asked = [str(first.get(k, '')) for k in ('suite', 'variant')] + [heat]
+  temperature = f'T {first.get("temperature", 1):g}'
+  asked = [str(first.get(k, '')) for k in ('suite', 'variant')] + [temperature]
   name = str(first.get('model', ''))
   return Cell(name, ', '.join(asked), right, samples, _kl(drawn))
 

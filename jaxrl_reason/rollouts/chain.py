@@ -22,6 +22,7 @@ from collections.abc import Mapping, Sequence
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason import trees
 from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.envs import Env, Step
 from jaxrl_reason.envs import text as text_lib
@@ -175,7 +176,7 @@ def make(links: Sequence[Link], stop: str, width: int) -> Env:
 
   def judged(state: dict, text, n):
     """Scores [S], and whether they are no verdict [S], by link."""
-    one = jax.tree.map(lambda x: x[None], (text, n, state['encoded']))
+    one = trees.take((text, n, state['encoded']), None)
     by = {
       k: kernels.KERNELS[k].score(*one[:2], one[2][k])[0] for k in sorted(used)
     }

@@ -20,7 +20,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Trajectories
 from jaxrl_reason.rollouts import groups as groups_lib
 from jaxrl_reason.rollouts.refill import key_of_round
@@ -100,7 +100,7 @@ class Extra:
     b, rate = prompts.tokens.shape[0], solve_rates(found)
     g = found.rollout.length.shape[0] // b
     at = allocated(rate, self.groups, g, GAINS[self.by])
-    asked = jax.tree.map(lambda x: sharding.rows(x[at]), prompts)
+    asked = jax.tree.map(sharding.rows, trees.take(prompts, at))
     # The noise goes by row, so that other rows of a problem need another key.
     more = self.source(params, control, asked, key_of_round(root, 1), *rest)
     both = groups_lib.joined(groups_lib.of(found), groups_lib.of(more))

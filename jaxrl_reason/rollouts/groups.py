@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Account, Batch, Trajectories
 
 
@@ -60,7 +60,7 @@ def put(room: Trajectories, new: Trajectories, at: jax.Array) -> Trajectories:
 
 def taken(groups: Trajectories, at: jax.Array | slice) -> Trajectories:
   """Takes the groups at places `at`."""
-  return jax.tree.map(lambda x: sharding.rows(x[at]), groups)
+  return jax.tree.map(sharding.rows, trees.take(groups, at))
 
 
 def joined(a: Trajectories, b: Trajectories) -> Trajectories:
@@ -73,7 +73,7 @@ def account(found: Trajectories) -> Account:
   if found.account is not None:
     return found.account
   seen = batch_lib.outcomes(batch_lib.make_batch(found))
-  seen = jax.tree.map(lambda x: x[None], seen)
+  seen = trees.take(seen, None)
   return Account(seen, jnp.int32(1), {}, {})
 
 

@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import trees
 from jaxrl_reason.base import Prompts, Reward, Rollout
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards import compose
@@ -108,7 +109,7 @@ class HostSource:
   sampling: Sampling
   stop: jax.Array
   to_host: Callable = np.asarray
-  all_rows: Callable = lambda tree: tree
+  all_rows: Callable = trees.same
   draws: Callable | None = None
   play: Callable[..., Rollout] | None = None
 
@@ -138,7 +139,7 @@ class HostSource:
     ids = np.arange(len(prompts.tokens) * g, dtype=np.int32).reshape(-1, g)
     outs, best = [], None
     for i in range(self.parts):
-      piece = jax.tree.map(lambda x: x[i :: self.parts], prompts)  # noqa: B023
+      piece = trees.take(prompts, slice(i, None, self.parts))
       rows = ids[i :: self.parts].reshape(-1)
       how = root, step, sampling, self.stop, rows, version
       if self.play is None:

@@ -19,6 +19,7 @@ batch in parts.
 """
 
 import dataclasses
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,7 @@ class Draw:
     """The t-th tokens and their log-probs of rows [S] (int, or all)."""
     logits = self.model.unembed(self.weights, hidden)
     sampling = self.sampling.replace(temperature=row(self.sampling.temperature))
-    shaped = logits_lib.shape(logits, sampling)
+    shaped = logits_lib.shaped(logits, sampling)
     keys = row(self.keys)
     at_t = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(t, keys.shape))
     token, logp = logits_lib.draw(shaped, sampling, at_t)
@@ -107,7 +108,7 @@ def _rows(slots: Slots) -> Callable:
   b, n_slots = slots.row.shape
 
   def pick(x):
-    taken = jax.vmap(lambda x, i: x[i])(x.reshape(b, -1), slots.row)
+    taken = jax.vmap(operator.getitem)(x.reshape(b, -1), slots.row)
     return taken.reshape(b * n_slots)
 
   return pick

@@ -15,6 +15,7 @@ the sampler's does.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 
 import jax
@@ -185,7 +186,8 @@ def generate(
   used = model.sampled_routes(cache)[1] if routes else None
   bounds = cache_lib.spaced(how.most, min(segments, how.most))
   cache = model.gapped(cache, how.columns(bounds[0]))
-  encoded = jax.tree.map(lambda x: jnp.repeat(x, n_samples, axis=0), encoded)
+  of_each = functools.partial(jnp.repeat, repeats=n_samples, axis=0)
+  encoded = jax.tree.map(of_each, encoded)
   noise = sampler.row_keys(trees.named_key(key, 'environment'), ids)
   env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
   play = Play(how, draw, max_new)

@@ -7,6 +7,7 @@ is a program of its own, and the same functions run on the same arrays.
 
 import dataclasses
 import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -94,7 +95,7 @@ def facts(config: ml_collections.ConfigDict, problems) -> Facts:
 def prompts_of(problems, encode: Callable, mesh) -> Prompts:
   """Encodes a pool's problems as Prompts [M,...], on every device of a mesh."""
   rows = [encode(i, problems[i]) for i in range(len(problems))]
-  rows = jax.tree.map(lambda *x: np.stack(x), *rows)
+  rows = trees.stacked(rows)
 
   def everywhere(x):
     where = sharding.replicated(mesh)
@@ -156,7 +157,7 @@ def asker(
 
 def take(prompts: Prompts, ids: jax.Array) -> Prompts:
   """Gives the prompts [n,...] of ids [n] of a pool, or [n,1+spares,...]."""
-  return jax.tree.map(lambda x: sharding.rows(x[ids]), prompts)
+  return jax.tree.map(sharding.rows, trees.take(prompts, ids))
 
 
 def observe(
@@ -267,6 +268,6 @@ class Windows:
     known = facts(self._config, self.problems)
     old = state.control[POOL]
     # Laid out as it was: another layout is another program.
-    where = jax.tree.map(lambda x: x.sharding, old)
+    where = jax.tree.map(operator.attrgetter('sharding'), old)
     new = jax.device_put(self._renewed(old, known), where)
     return state.replace(control=state.control | {POOL: new})

@@ -54,7 +54,7 @@ class Evaluator:
       stop,
       n_samples=c.samples,
       max_new=d.completion_len,
-      heat=c.temperature,
+      temperature=c.temperature,
       rows=config_lib.eval_rows(config),
       mesh=mesh,
       tokenizer=tokenizer,

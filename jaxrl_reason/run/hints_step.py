@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 
+from jaxrl_reason import trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.rollouts import refill
 from jaxrl_reason.rollouts.hints import Hints
@@ -35,7 +36,7 @@ class HintsStep:
   steps: Iterator[list[Questions]]
   replay: Replay | None
   learner: Learner
-  to_device: Callable = lambda tree: tree
+  to_device: Callable = trees.same
   where: object = None
   ask: Callable | None = None
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import jax
 
+from jaxrl_reason import trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.rollouts.hints import Hints
 from jaxrl_reason.rollouts.host import Answered, HostSource
@@ -42,7 +43,7 @@ class HostStep:
 
   source: HostSource
   learner: Learner
-  to_device: Callable = lambda tree: tree
+  to_device: Callable = trees.same
   where: object = None
   ahead: bool = False
   ask: Callable | None = None

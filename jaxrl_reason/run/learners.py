@@ -56,7 +56,7 @@ def learner(
     critic=_critic(config, model, objective, updates),
     select=_selection(config),
     part_names=run_turns.part_names(c),
-    shape=memory.shaper(config),
+    shaping=memory.shaper(config),
     archive=memory.archiver(config),
     refresh=memory.refreshed(config),
     heat=heat.make(c),

@@ -103,8 +103,8 @@ def learn(
   if learner.select is not None:
     chosen, more = learner.select(batch)
     metrics |= more
-  if learner.shape is not None:
-    control, chosen, more = learner.shape(state.control, seen, chosen)
+  if learner.shaping is not None:
+    control, chosen, more = learner.shaping(state.control, seen, chosen)
     state, metrics = state.replace(control=control), metrics | more
   if learner.archive is not None:
     control, more = learner.archive(state.control, batch)

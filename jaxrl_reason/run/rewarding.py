@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import jax
 import jax.numpy as jnp
 import ml_collections
-import numpy as np
 
+from jaxrl_reason import trees
 from jaxrl_reason.base import Rollout
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards import compose, resolve
@@ -114,7 +114,7 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
     )  # fmt: skip
     return reward_fn(rollout, answers, progress.start())
 
-  answers = jax.tree.map(lambda x: np.stack([x, x]), encode(example))
+  answers = trees.stacked([encode(example)] * 2)
   jax.eval_shape(try_on, answers)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 
+from jaxrl_reason import trees
 from jaxrl_reason.base import TrainState, Trajectories
 from jaxrl_reason.rollouts import groups, refill
 from jaxrl_reason.rollouts.hints import Hints
@@ -49,7 +50,7 @@ class RoundsStep:
   refill: Refill
   replay: Replay | None
   learner: Learner
-  to_device: Callable = lambda tree: tree
+  to_device: Callable = trees.same
   where: object = None
   ask: Callable | None = None
   hints: Hints | None = None
@@ -132,7 +133,7 @@ class RoundsStep:
     elif self.refill.keep:
       spare = int(state.control['refill']['n'])
     for i, out in enumerate(outs[:-1]):
-      asked = jax.tree.map(lambda x: x[i::parts], prompts)  # noqa: B023
+      asked = trees.take(prompts, slice(i, None, parts))
       reward = self.to_device(self.source.part(i))
       found = Trajectories(asked, out, reward)
       spare -= int((~self._alive(self.refill.keeps, found)).sum())

@@ -2,6 +2,7 @@
 and replay, by its configuration, and what they remember (`TrainState.control`).
 """
 
+import functools
 import zlib
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,7 @@ import jax
 import ml_collections
 import numpy as np
 
-from jaxrl_reason import hosts, sharding
+from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
@@ -119,10 +120,7 @@ def questions(rows: dict, mesh, spares: int) -> list[Questions]:
   """
   columns = [rows]
   if spares:
-    columns = [
-      jax.tree.map(lambda x: x[:, i], rows)  # noqa: B023
-      for i in range(1 + spares)
-    ]
+    columns = [trees.take(rows, np.s_[:, i]) for i in range(1 + spares)]
   return [_asked(column, mesh) for column in columns]
 
 
@@ -177,8 +175,8 @@ def host_source(
 
   return HostSource(
     questions,
-    lambda *args: rollout(gen, *args),
-    (lambda *args: greedy(gen, *args)) if reads_greedy else None,
+    functools.partial(rollout, gen),
+    functools.partial(greedy, gen) if reads_greedy else None,
     c.samples,
     learn.part_names,
     pool,
@@ -188,8 +186,8 @@ def host_source(
     root,
     sampling,
     stop,
-    to_host=lambda x: sharding.to_local(x, mesh),
-    all_rows=lambda tree: everyone(mesh, tree),
+    to_host=functools.partial(sharding.to_local, mesh=mesh),
+    all_rows=functools.partial(everyone, mesh),
     play=None if player is None else play,
     draws=_draws(c, mesh) if rewarding.reads_noise(c.rewards) else None,
   )

@@ -19,7 +19,7 @@ import numpy as np
 from etils import epath
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxrl_reason import hosts, sharding
+from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Prompts, TrainState
 from jaxrl_reason.checkpoints import manager
 from jaxrl_reason.run import (
@@ -60,7 +60,7 @@ class Data:
 
   def __next__(self) -> dict:
     rows = [next(data) for data in self._each]
-    return jax.tree.map(lambda *x: np.stack(x), *rows)
+    return trees.stacked(rows)
 
   def get_state(self) -> dict[str, list]:
     """Gives where all of them stand."""
@@ -91,10 +91,7 @@ class Stacked:
     self.one, self.n = one, n
     self.template = jax.tree.map(of_all, one.template)
     self.shardings = jax.tree.map(put, one.shardings)
-    self._pick = jax.jit(
-      lambda tree, i: jax.tree.map(lambda x: x[i], tree),
-      out_shardings=one.shardings,
-    )
+    self._pick = jax.jit(trees.take, out_shardings=one.shardings)
 
   def stack(self, each: Sequence[TrainState]) -> TrainState:
     """Puts single states together."""

@@ -185,4 +185,4 @@ def while_warm(critic: Critic, state: CriticState, old, new) -> Any:
   if not critic.warmup_updates:
     return new
   warm = state.updates >= critic.warmup_updates
-  return jax.tree.map(lambda a, b: jnp.where(warm, b, a), old, new)
+  return trees.where(warm, new, old)

@@ -38,8 +38,8 @@ class Learner:
     part_names: of the reward's parts, for the metrics.
     observe: (control, Outcomes, chosen batch, step) -> (control, metrics), what
       is known of problems after a step; None: nothing.
-    shape: (control, Outcomes, chosen batch) -> (control, batch, metrics), adds
-      terms to rewards that go by the run; None: rewards are as they are.
+    shaping: (control, Outcomes, chosen batch) -> (control, batch, metrics),
+      adds terms to rewards that go by the run; None: rewards are as they are.
     archive: (control, batch) -> (control, metrics), keeps what solves problems;
       None: nothing is kept.
     refresh: moves the reference after a step; None: it stands still.
@@ -66,7 +66,7 @@ class Learner:
   select: Callable[[Batch], tuple[Batch, Metrics]] | None = None
   part_names: tuple[str, ...] = ()
   observe: Callable[..., tuple[dict, Metrics]] | None = None
-  shape: Callable[..., tuple[dict, Batch, Metrics]] | None = None
+  shaping: Callable[..., tuple[dict, Batch, Metrics]] | None = None
   archive: Callable[..., tuple[dict, Metrics]] | None = None
   refresh: Refresh | None = None
   heat: Callable[..., tuple[dict, Metrics]] | None = None

@@ -66,10 +66,10 @@ class Refresh:
         lambda r, p: self.ema * r + (1 - self.ema) * p, ref, now
       )
     if self.every or self.kl or self.patience:
-      ref = _where(due, now, ref)
-      known = _where(due, self.start(), known)
+      ref = trees.where(due, now, ref)
+      known = trees.where(due, self.start(), known)
     if self.optimizer:
-      opt = _where(due, tx.init(now), opt)
+      opt = trees.where(due, tx.init(now), opt)
     told = {'reference/age': known['age'], 'reference/reset': due}
     told = {k: v.astype(jnp.float32) for k, v in told.items()}
     control = control | {CONTROL: known}
@@ -96,7 +96,3 @@ class Refresh:
     if self.patience:
       due |= known['since'] >= self.patience
     return due
-
-
-def _where(condition: jax.Array, new, old):
-  return jax.tree.map(lambda x, y: jnp.where(condition, x, y), new, old)

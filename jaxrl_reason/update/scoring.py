@@ -37,7 +37,7 @@ def whole_logits(
   logits = learner.model.unembed(params, hidden)
   drawn = sampling.replace(temperature=batch.temperature[:, None])
   taken = batch.tokens[:, learner.start :]
-  return logits_lib.shape(logits, drawn, taken), balance
+  return logits_lib.shaped(logits, drawn, taken), balance
 
 
 def in_parts(learner: Learner, f, batch: Batch, parts: int):
@@ -85,7 +85,7 @@ def _mean_logp(
 
   def part(logits, taken, temperature):
     drawn = sampling.replace(temperature=temperature)
-    logits = logits_lib.shape(logits, drawn, taken)
+    logits = logits_lib.shaped(logits, drawn, taken)
     return logits_lib.token_logp(logits, taken), losses.mean_logp(logits)
 
   return logprobs.over_columns(

@@ -53,7 +53,7 @@ class Shown:
 
     def nothing():
       shapes = jax.eval_shape(look)
-      return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+      return jax.tree.map(jnp.zeros_like, shapes)
 
     due = (state.step + 1) % self.every == 0
     found = jax.lax.cond(due, look, nothing)

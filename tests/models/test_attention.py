@@ -9,7 +9,7 @@ import pytest
 from small import small_config, small_model
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import attention, blocked
+from jaxrl_reason.models.parts import attention, blocked, layers
 
 N, T, Q, K, H = 2, 140, 4, 2, 8  # 140: two blocks of 128 once padded
 
@@ -256,3 +256,20 @@ def test_blocks_leave_out_most_of_what_is_masked():
     assert len(found) <= blocked.MOST
   scores = sum((b - a) * b for a, b in blocked.spans(2048))
   assert scores < 0.6 * 2048**2
+
+
+def test_moved_columns_and_their_gradient_are_those_of_take_along_axis():
+  x, w = jax.random.normal(jax.random.key(0), (2, 3, 7, 2, 4))
+  first = jnp.array([0, 2, 5])[:, None]
+  there, back = (jnp.arange(7) + first) % 7, (jnp.arange(7) - first) % 7
+
+  def moved(f):
+    return jax.jit(jax.value_and_grad(lambda x: (f(x) * w).sum()))
+
+  ours = moved(lambda x: layers.reordered(x, there, back))(x)
+  theirs = moved(
+    lambda x: jnp.take_along_axis(x, there[..., None, None], axis=1)
+  )(x)
+  jax.tree.map(np.testing.assert_array_equal, ours, theirs)
+  hlo = jax.jit(jax.grad(lambda x: layers.reordered(x, there, back).sum()))
+  assert 'scatter' not in hlo.lower(x).as_text()

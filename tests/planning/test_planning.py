@@ -24,6 +24,7 @@ from jaxrl_reason.planning import (
   costs,
   depth,
   described,
+  exchanges,
   hlo,
   kernels,
   phases,
@@ -105,7 +106,7 @@ def test_collectives_are_named_by_mesh_axis(axis):
 )
 def test_groups_in_every_notation(text, want):
   op = hlo.Op('x', 'all-reduce', (), (), (), text, '', False)
-  assert costs.groups(op, 4)[0] == want
+  assert exchanges.groups(op, 4)[0] == want
 
 
 def test_products_that_the_tpu_compiler_writes_as_convolutions():
@@ -355,7 +356,7 @@ def test_filters_without_a_sort_keep_what_a_sort_would():
   p = jax.nn.softmax(raw)
   for k, top_p, min_p in ((5, 1, 0), (0, 0.6, 0), (0, 1, 0.2), (9, 0.8, 0.05)):
     s = logits_lib.Sampling.make(1.0, k, top_p, min_p)
-    kept = logits_lib.shape(raw, s) > logits_lib.OUT
+    kept = logits_lib.shaped(raw, s) > logits_lib.OUT
     for row, got in zip(p.tolist(), kept.tolist()):
       order = sorted(row, reverse=True)
       kth = order[k - 1] if k else 0

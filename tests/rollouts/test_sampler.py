@@ -185,7 +185,7 @@ def test_stops_are_kept_and_end_rows(tiny):
 
 
 def kept(probs, **settings):
-  shaped = logits_lib.shape(
+  shaped = logits_lib.shaped(
     jnp.log(jnp.asarray(probs)), Sampling.make(**settings)
   )
   return (np.asarray(jax.nn.softmax(shaped)) > 0).tolist()
@@ -243,7 +243,7 @@ def test_a_row_of_nan_is_not_hidden(heat):
   logits = jnp.zeros((2, 30)).at[0, 3].set(jnp.nan)
   for top_p in (1.0, 0.5):
     s = Sampling.make(jnp.full(2, heat), top_p=top_p)
-    shaped = logits_lib.shape(logits, s)
+    shaped = logits_lib.shaped(logits, s)
     _, logp = logits_lib.draw(shaped, s, jax.random.split(jax.random.key(0)))
     assert np.isnan(logp).tolist() == [True, False]
     assert np.isnan(logits_lib.token_logp(shaped, jnp.zeros(2, int))[0])
@@ -266,5 +266,5 @@ def test_taken_token_keeps_a_finite_log_prob():
   logits = jnp.log(jnp.array([[0.9, 0.09, 0.01]]))
   s = Sampling.make(jnp.ones(1), top_p=0.5)
   taken = jnp.array([2])
-  out = logits_lib.token_logp(logits_lib.shape(logits, s, taken), taken)
+  out = logits_lib.token_logp(logits_lib.shaped(logits, s, taken), taken)
   np.testing.assert_allclose(out, np.log(0.01 / 0.91), rtol=1e-5)

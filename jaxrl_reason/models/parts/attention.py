@@ -31,7 +31,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import blocked
+from jaxrl_reason.models.parts import blocked, layers
 from jaxrl_reason.models.parts.layers import einsum32, soft_cap, softmax
 
 MOST = 2**30  # tokens: a window of all of them
@@ -275,12 +275,9 @@ def _cudnn(
   there = (jnp.arange(t) + first[:, None]) % t
   back = (jnp.arange(t) - first[:, None]) % t
 
-  def move(x, to):
-    return jnp.take_along_axis(x, to[..., None, None], axis=1)
-
   def of(window, q, k, v, sinks):  # refused by `check`
     out = jax.nn.dot_product_attention(
-      *(move(x, there) for x in (q, k, v)),
+      *(layers.reordered(x, there, back) for x in (q, k, v)),
       scale=scale,
       is_causal=True,
       query_seq_lengths=lengths,
@@ -289,7 +286,8 @@ def _cudnn(
       implementation='cudnn',
     )
     # What it writes past a row's end is not specified.
-    return jnp.where(real[..., None, None], move(out, back), 0)
+    out = layers.reordered(out, back, there)
+    return jnp.where(real[..., None, None], out, 0)
 
   return _by_window(windows, of)
 

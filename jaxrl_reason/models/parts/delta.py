@@ -21,6 +21,7 @@ K heads of queries and keys, of width H, G heads of values for each, of width U.
 W = 2 H + G U features of a head pass through the convolution.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -331,7 +332,8 @@ def decoded(
   """
   begins = jnp.any(t.reshape(len(t), -1) == 0, axis=1)
   repeats = len(t) // len(prompt.memory)
-  first = jax.tree.map(lambda x: jnp.repeat(x, repeats, axis=0), prompt)
+  of_rows = functools.partial(jnp.repeat, repeats=repeats, axis=0)
+  first = jax.tree.map(of_rows, prompt)
   state = chosen(begins, first, own)
   run = one_token if t.ndim == 1 else some_tokens
   return run(heads, weights, t >= 0, c, state)

@@ -154,6 +154,29 @@ _wide = jax.custom_vjp(_into_float32)
 _wide.defvjp(lambda x, w: (_into_float32(x, w), (x, w)), _wide_backward)
 
 
+@jax.custom_vjp
+def reordered(x: jax.Array, there: jax.Array, back: jax.Array) -> jax.Array:
+  """Takes columns `there` int [N,T] of rows x [N,T,...].
+
+  Args:
+    back: the inverse permutation. By it the gradient is a look-up as well,
+      where that of `take_along_axis` adds up by a scatter.
+  """
+  del back
+  return _columns(x, there)
+
+
+def _columns(x: jax.Array, at: jax.Array) -> jax.Array:
+  at = at.reshape(*at.shape, *[1] * (x.ndim - 2))
+  return jnp.take_along_axis(x, at, axis=1)
+
+
+reordered.defvjp(
+  lambda x, there, back: (_columns(x, there), back),
+  lambda back, g: (_columns(g, back), None, None),
+)
+
+
 def plain(w: Weight, dtype) -> jax.Array:
   """Multiplies a weight of several arrays out, as products in `dtype` read it:
   for what is no product of rows with it.

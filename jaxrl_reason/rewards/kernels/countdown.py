@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_reason import trees
 from jaxrl_reason.rewards.kernels import final, numbers, token_bytes
 from jaxrl_reason.tasks import base, countdown
 
@@ -242,7 +243,7 @@ def _reaches(tokens: _Tokens, target: jax.Array, max_numbers: int):
 
   columns = (tokens.kind.T, tokens.value.T)  # [T,N]
   state, _ = jax.lax.scan(body, state, columns)
-  total, term = jax.tree.map(lambda x: x[:, 0], (state.total, state.term))
+  total, term = trees.take((state.total, state.term), np.s_[:, 0])
   value = _add(total, term, primes)
   wanted = _mul(value.q, target[:, None].astype(jnp.uint32), primes)
   return (value.p == wanted).all(-1) & ~state.broken
