@@ -26,7 +26,9 @@ step, 1.5 to 1.8 s per RL step. Its flags:
 bound by that, at 1.4 % of the product's rate. On two CPU cores it takes
 minutes; there, two steps of each stage were run.
 
-Hardware: one TPU chip, v5e:1x1.
+Hardware: one TPU chip, v5e:1x1. By its compiler 9.9 GiB of 15.8; a supervised
+step takes 0.09 s at least, an RL step 1.1 to 1.4 s, an evaluation 9 s: six
+minutes in all, compilation apart.
 """
 
 from jaxrl_reason import config as config_lib
@@ -42,7 +44,7 @@ def get_config():
   c.sft.update(steps=600, rows=32, micro_batches=4, logprob_chunk=64)
   c.sft.optimizer.update(lr=1e-4, schedule='cosine', warmup_steps=20)
   c.rl.update(steps=150, path='host', algorithm='dr_grpo')
-  c.rl.update(prompts=32, samples=8, micro_batches=8, logprob_chunk=64)
+  c.rl.update(prompts=32, samples=8, micro_batches=16, logprob_chunk=64)
   c.rl.update(padding='shared:1', parts=4, workers=4)
   c.rl.optimizer.update(lr=1e-5, schedule='constant', warmup_steps=5)
   c.eval.update(every=75, problems=1319, samples=1)

@@ -76,7 +76,8 @@ def run(a: argparse.Namespace, settings: list[str]) -> dict[str, float]:
     command += [f'--config.{x}' for x in changed] + a.more
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-      raise RuntimeError(' '.join(done.stderr.split())[-800:])
+      said = ' '.join(done.stderr.split())[-800:]
+      raise RuntimeError(f'exit {done.returncode} (-9: out of memory): {said}')
     lines = pathlib.Path(workdir, 'run/metrics.jsonl').read_text().splitlines()
   rows = [m for m in map(json.loads, lines) if 'perf/update_s' in m][1:]
   return {
