@@ -23,9 +23,9 @@ That run took 8 minutes on one H100, evaluations, compilation and a restart
 included (it was stopped at step 730 and gone on with): 0.074 s per supervised
 step, 1.5 to 1.8 s per RL step. Its flags:
 --config.sft.micro_batches=1 --config.rl.micro_batches=4 --config.rl.workers=12
---config.eval.batch=1319. An RL step decodes its parts one after another and is
-bound by that, at 1.4 % of the product's rate. On two CPU cores it takes
-minutes; there, two steps of each stage were run.
+--config.eval.batch=1319. An RL step ran at 1.4 % of the product's rate: its
+four parts are decoded one after another, which may be what bounds it. On two
+CPU cores it takes minutes; there, two steps of each stage were run.
 
 Hardware: one TPU chip, v5e:1x1. By its compiler 9.9 GiB of 15.8; a supervised
 step takes 0.09 s at least, an RL step 1.1 to 1.4 s, an evaluation 9 s: six

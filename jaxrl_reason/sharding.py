@@ -339,17 +339,13 @@ def to_global(tree: Any, mesh: Mesh, axis: int = 0) -> Any:
   return jax.tree.map(leaf, tree)
 
 
-def _same(x):
-  return x
-
-
 def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
   """Returns this process's rows (`my_rows`) of a global array; waits for it."""
   if x.is_fully_addressable:
     return np.asarray(x)
   where = row_sharding(mesh)
   if not x.sharding.is_equivalent_to(where, x.ndim):
-    x = jax.jit(_same, out_shardings=where)(x)
+    x = jax.jit(trees.same, out_shardings=where)(x)
 
   def first(shard):
     return shard.index[0].indices(x.shape[0])[0]

@@ -1,4 +1,6 @@
-"""Trees addressed by `a/b/c` paths: what regex rules over parameters use."""
+"""Trees as wholes, and addressed by `a/b/c` paths: what regex rules over
+parameters use.
+"""
 
 import functools
 import operator

@@ -10,7 +10,7 @@ from small import small_config, small_model
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import losses, tasks
+from jaxrl_reason import losses, tasks, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.data import pipeline, tokenizers
 from jaxrl_reason.logits import Sampling
@@ -79,7 +79,7 @@ def prompts(first: int = 0, n: int = B) -> Prompts:
     pipeline.prompt_row(i, source[i], TOKENIZER, P, ENCODE)
     for i in range(first, first + n)
   ]
-  return Prompts(**jax.tree.map(lambda *x: np.stack(x), *rows))
+  return Prompts(**trees.stacked(rows))
 
 
 def state(learner: learner_lib.Learner):

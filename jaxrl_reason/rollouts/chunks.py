@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Rollout
 from jaxrl_reason.models.chunks import Chunks
 from jaxrl_reason.rollouts import sampler, turns
@@ -47,7 +47,7 @@ class Thinking:
   def drawn(self, state: State, hidden: jax.Array, t) -> State:
     """Draws the t-th tokens of the chunk, of the rows that have not ended."""
     at = state.chunk * self.how.fresh + t
-    new, out = self.draw(hidden, sampler.same, at), {}
+    new, out = self.draw(hidden, trees.same, at), {}
     for name, x in new.items():
       x = jnp.where(state.over, BLANK.get(name, 0), x)
       out[name] = jax.lax.dynamic_update_index_in_dim(
@@ -94,7 +94,7 @@ def _begin(thinking: Thinking, hidden, cache, n_samples: int) -> State:
   """Draws the first token of all rows of prompts with hidden states [B,D]."""
   hidden = sharding.rows(jnp.repeat(hidden, n_samples, axis=0))
   n, zero = len(hidden), jnp.int32(0)
-  names = jax.eval_shape(lambda h: thinking.draw(h, sampler.same, 0), hidden)
+  names = jax.eval_shape(lambda h: thinking.draw(h, trees.same, 0), hidden)
   out = {
     k: sharding.rows(jnp.full((n, thinking.room), BLANK.get(k, 0), x.dtype))
     for k, x in names.items()

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Episode
 from jaxrl_reason.envs import base as env_lib
 from jaxrl_reason.models.parts import moe
@@ -116,7 +116,7 @@ class Play:
 
   def drawn(self, state: State, hidden: jax.Array, t: jax.Array) -> State:
     """Draws the t-th tokens of the rows whose turn is not over."""
-    how, new = self.how, self.draw(hidden, sampler.same, t)
+    how, new = self.how, self.draw(hidden, trees.same, t)
     live, out, token = ~state.over, dict(state.out), new['tokens']
     new |= {'sampled': True, 'turn': state.turn + 1}
     for name, x in new.items():

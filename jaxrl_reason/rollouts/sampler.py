@@ -29,7 +29,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import logits as logits_lib
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
@@ -96,15 +96,10 @@ class Draw:
     return jnp.any(token[..., None] == self.stop, axis=-1) & (token != NONE)
 
 
-def same(x: jax.Array) -> jax.Array:
-  """Gives what a slot for every row picks of arrays of all rows."""
-  return x
-
-
 def _rows(slots: Slots) -> Callable:
   """x [N,...] -> of the slots' rows [S,...]."""
   if slots.row is None:
-    return same
+    return trees.same
   b, n_slots = slots.row.shape
 
   def pick(x):
@@ -227,7 +222,7 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
   due = draw.forcing and draw.forcing.begin(b * g)
-  (first, due), out = draw.forced(draw(hidden, same, 0), due, 0), {}
+  (first, due), out = draw.forced(draw(hidden, trees.same, 0), due, 0), {}
   for k, x in first.items():
     blank = jnp.full((b * g, c), BLANK.get(k, 0), x.dtype)
     out[k] = sharding.rows(blank.at[:, 0].set(x))

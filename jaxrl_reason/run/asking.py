@@ -149,7 +149,7 @@ def asker(
     asked = windows.problems
     rows = [encode(int(i), asked[int(i)]) for i in mine.ravel()]
     return jax.tree.map(
-      lambda *x: np.stack(x).reshape(*mine.shape, *x[0].shape), *rows
+      lambda x: x.reshape(*mine.shape, *x.shape[1:]), trees.stacked(rows)
     )
 
   return rows

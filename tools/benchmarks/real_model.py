@@ -19,6 +19,8 @@ import subprocess
 import sys
 import tempfile
 
+TOP_P = ['rl.temperature=0.7', 'rl.top_p=0.9']
+BFLOAT16, INT8 = 'model.dtype=bfloat16', 'model.cache_dtype=int8'
 SETTINGS = {
   'as it is': [],
   'prompts apart': ['rl.padding=whole'],
@@ -27,19 +29,11 @@ SETTINGS = {
   'slots': ['rl.slots=4'],
   'micro-batches': ['rl.micro_batches=4'],
   'LoRA': ['lora.rank=16'],
-  'top-p': ['rl.temperature=0.7', 'rl.top_p=0.9'],
-  'bfloat16': ['model.dtype=bfloat16'],
-  'bfloat16 top-p': [
-    'model.dtype=bfloat16',
-    'rl.temperature=0.7',
-    'rl.top_p=0.9',
-  ],
-  'int8 cache': ['model.cache_dtype=int8'],
-  'int8 top-p': [
-    'model.cache_dtype=int8',
-    'rl.temperature=0.7',
-    'rl.top_p=0.9',
-  ],
+  'top-p': TOP_P,
+  'bfloat16': [BFLOAT16],
+  'bfloat16 top-p': [BFLOAT16, *TOP_P],
+  'int8 cache': [INT8],
+  'int8 top-p': [INT8, *TOP_P],
 }
 # One problem to evaluate: both ends of a stage are.
 ALWAYS = [
