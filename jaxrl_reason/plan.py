@@ -51,9 +51,8 @@ _LARGEST = flags.DEFINE_bool(
 )
 _BY_DEPTH = flags.DEFINE_bool(
   'by_depth',
-  None,
-  'Compile three depths of a deep model, and extend them; if not given, of '
-  'what decodes, where all of its layers would take longer.',
+  False,
+  'Compile three depths of a deep model, and extend them.',
 )
 _ONLY = flags.DEFINE_list(
   'only', [], 'Phases to compile (generate, score, update, ...); all if none.'
@@ -83,7 +82,7 @@ class Planner:
     slices: int,
     model: str,
     only=(),
-    by_depth: bool | None = None,
+    by_depth: bool = False,
     say=print,
   ):
     self.config, self.model, self.say = config, model, say
@@ -114,18 +113,14 @@ class Planner:
     facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
     if phases.EVALUATE in wanted:
       facts['evaluation'] = report.evaluation_facts(config, parts.mesh)
-    at = {name: self._depths(parts.shape, name) for name in wanted}
-    if extended := [name for name in wanted if len(at[name]) > 1]:
-      facts |= {'depths': at[extended[0]], 'layers': parts.shape.layers}
-      facts['by_depth'] = extended
+    at = self._depths(parts.shape)
+    if len(at) > 1:
+      facts |= {'depths': at, 'layers': parts.shape.layers}
     return facts
 
-  def _depths(self, shape, name: str) -> tuple[int, ...]:
-    """Numbers of layers to compile of a phase."""
-    chosen = self.by_depth
-    if chosen is None:
-      chosen = name in phases.WALKED and shape.layers >= depth.DEEP
-    return depth.depths(shape) if chosen else (shape.layers,)
+  def _depths(self, shape) -> tuple[int, ...]:
+    """Numbers of layers to compile."""
+    return depth.depths(shape) if self.by_depth else (shape.layers,)
 
   def facts_of(self, config, parts, names) -> list[dict]:
     """Gives the facts of some phases of a recipe, at its own depth.
@@ -140,8 +135,8 @@ class Planner:
       run = parts if n == layers else self.parts(config, n)
       return {p.name: (p, run) for p in phases.phases(config, run)}
 
+    at = self._depths(parts.shape)
     for name in names:
-      at = self._depths(parts.shape, name)
       seen = [self._compiled(*made(n)[name]) for n in at]
       facts = depth.extended(seen, at, layers)
       needs, has = facts['needs_gib'] * chips.GIB, self.machine.chip.hbm

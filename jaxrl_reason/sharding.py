@@ -244,6 +244,24 @@ def on_shards(
   )
 
 
+def by_rows_and_heads(f: Callable, q, kept: Any, at, seen) -> Any:
+  """Runs f(q [N,K,...], kept [n,N,K,...], at [], seen [1 or N,...]) -> arrays
+  [N,K,...], every device its own rows and heads; outside a mesh, f itself.
+  """
+  if not in_mesh() or is_own_device():
+    return f(q, kept, at, seen)
+  n, k = q.shape[:2]
+  rows = next((a for a in (MOST, ROWS) if n % _size(a) == 0), None)
+  heads = None if k % _size(('tensor',)) else 'tensor'
+  of_seen = P(rows) if len(seen) > 1 else P()
+  return jax.shard_map(
+    f,
+    in_specs=(P(rows, heads), P(None, rows, heads), P(), of_seen),
+    out_specs=P(rows, heads),
+    check_vma=False,  # a Pallas call does not say how its results vary
+  )(q, kept, at, seen)
+
+
 def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
   """Runs f(rows, weights, axis=) -> arrays [M,...], every device by itself: it
   has its own of the rows [M,...], and its share of the experts' weights

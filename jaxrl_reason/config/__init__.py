@@ -76,6 +76,9 @@ def default() -> ml_collections.ConfigDict:
         # reaches, by YaRN: what is trained, sampled and exported has it.
         rope_scale=1.0,
         scan=True,  # over layers; False unrolls them
+        # The same while sampling: auto (scan on TPU), scan, unroll. scan
+        # compiles as fast for 60 layers as for 2; a CPU would copy weights.
+        decode_layers='auto',
         # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn
         # (GPU, in bfloat16); auto: splash on TPU, cudnn where it can, blocked
         # on CPU.

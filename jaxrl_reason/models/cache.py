@@ -30,15 +30,18 @@ An int8 cache holds round(x / scale) with scale = max |x| / 127 for each (row,
 head, position): off by at most scale / 2.
 """
 
+import functools
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_reason import sharding
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.parts.delta import State
-from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
+from jaxrl_reason.models.stretches import mapped
 
 # Columns: rows of a TPU's bfloat16 tile are 16, and of fewer than 32 columns
 # less is saved than another loop costs to compile.
@@ -55,20 +58,24 @@ class Kept:
 
 @struct.dataclass
 class Cache:
-  """Keys and values, one pair per layer, laid out [row, head, position, H] so
-  that a head's keys are contiguous for the decode step's products.
+  """Keys and values, one pair per entry (`stretches`), laid out [row, head,
+  position, H] so that a head's keys are contiguous for the decode step's
+  products. An entry of several layers has an axis of layers before these.
   """
 
-  # L x (keys, values), Kept of [B,K,P,H]; of latent layers, one row for both;
-  # of layers of the delta rule, State of B.
+  # (keys, values), Kept of [B,K,P,H]; of latent layers, one row for both; of
+  # layers of the delta rule, State of B.
   prompt: tuple
-  # L x (keys, values), Kept of [S,K,R,H], or State of S; P and R within windows
+  # (keys, values), Kept of [S,K,R,H], or State of S; P and R within windows
   own: tuple
   prompt_mask: jax.Array  # bool [B,P]
   # Tokens a row may have, P + C: rotary tables may depend on it.
   room: int = struct.field(pytree_node=False)
-  # Of each layer, in tokens; 0: none.
+  # Of each entry: its layers; its window in tokens, 0: none.
+  layers: tuple[range, ...] = struct.field(pytree_node=False)
   windows: tuple[int, ...] = struct.field(pytree_node=False)
+  # Read by the kernel of `parts.cached`, from as many columns as it ever has.
+  by_kernel: bool = struct.field(pytree_node=False)
   # Experts used, int: prompts [B,P,L,k], the tokens decoded last [S,L,k].
   routes: tuple | None = None
   # i32 [S,R], the position in its row of the token in a column, prompt
@@ -78,12 +85,12 @@ class Cache:
   @property
   def rows(self) -> int:
     """Counts the rows S that are generated at a time."""
-    return len(jax.tree.leaves(self.own)[0])
+    return jax.tree.leaves(self.own)[0].shape[-4]
 
   def keys(self, of: str) -> dict[int, Kept]:
-    """Returns by window the keys ('prompt' or 'own') of a layer that has it."""
-    layers = zip(self.windows, getattr(self, of))
-    return {w: kv[0] for w, kv in layers if not isinstance(kv, State)}
+    """Returns by window the keys ('prompt' or 'own') of layers that have it."""
+    entries = zip(self.windows, getattr(self, of))
+    return {w: kv[0] for w, kv in entries if not isinstance(kv, State)}
 
 
 def keep(x: jax.Array, dtype: str) -> Kept:
@@ -118,59 +125,84 @@ def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
   return x[..., -most:, :] if window else x
 
 
-def put(buffer: Kept, x: jax.Array, step, dtype: str) -> Kept:
+def of(entry, at) -> Any:
+  """Returns what an entry holds of its at-th layer; None: of its only one."""
+  return entry if at is None else trees.take(entry, at)
+
+
+def with_states(entry: State, new: State, at) -> State:
+  """Returns an entry with another state of its at-th layer."""
+  if at is None:
+    return new
+  return jax.tree.map(lambda all_, x: all_.at[at].set(x), entry, new)
+
+
+def put(buffer: Kept, x: jax.Array, step, dtype: str, at=None) -> Kept:
   """Writes x [S,K,H], or O tokens of each row [S,O,K,H], from the column of a
   step on, of every row; or at columns [S,O] of each row, -1: nowhere.
+
+  Args:
+    at: of a buffer of several layers, which of them; None: it is of one.
   """
   if jnp.ndim(step):
-    return _scattered(
-      buffer, x.reshape(*step.shape, *x.shape[-2:]), step, dtype
-    )
-  column = step % buffer.values.shape[2]
+    x = x.reshape(*step.shape, *x.shape[-2:])
+    return _scattered(buffer, x, step, dtype, at)
+  column = step % buffer.values.shape[-2]
   x = x.swapaxes(1, 2) if x.ndim == 4 else x[:, :, None]  # [S,K,O,H]
 
   def write(all_, new):
-    return jax.lax.dynamic_update_slice_in_dim(all_, new, column, axis=2)
+    if at is None:
+      return jax.lax.dynamic_update_slice_in_dim(all_, new, column, axis=2)
+    start = (at, 0, 0, column, 0)[: all_.ndim]
+    return jax.lax.dynamic_update_slice(all_, new[None], start)
 
   return jax.tree.map(write, buffer, keep(x, dtype))
 
 
-def _scattered(buffer: Kept, x: jax.Array, columns, dtype: str) -> Kept:
+def _scattered(buffer: Kept, x: jax.Array, columns, dtype: str, at) -> Kept:
   """Writes x [S,O,K,H] at columns [S,O] of its rows; -1: nowhere."""
+  lead = () if at is None else (at,)
 
   def write(all_, new):
-    row = jnp.arange(all_.shape[0])[:, None]
-    at = jnp.where(columns < 0, all_.shape[2], columns)
-    return all_.at[row, :, at].set(new, mode='drop')
+    s, _, r = all_.shape[len(lead) : len(lead) + 3]
+    where = *lead, jnp.arange(s)[:, None], slice(None)
+    to = jnp.where(columns < 0, r, columns)
+    return all_.at[*where, to].set(new, mode='drop')
 
   return jax.tree.map(write, buffer, keep(x, dtype))
 
 
 def grow(cache: Cache, n: int) -> Cache:
-  """Gives the cache n columns, or as many as a layer's window; those it has
-  stay where they are.
+  """Gives the cache n columns at least, or as many as a layer's window; those
+  it has stay where they are.
   """
 
   def pad(x, columns, axis=2, fill=0):
     width = [(0, 0)] * x.ndim
-    width[axis] = (0, columns - x.shape[axis])
+    width[axis] = (0, max(columns - x.shape[axis], 0))
     if not width[axis][1]:
       return x
     return sharding.rows(jnp.pad(x, width, constant_values=fill))
 
-  if cache.at is not None:
-    own = tuple(_of_keys(lambda x: pad(x, n), kv) for kv in cache.own)
-    return cache.replace(own=own, at=pad(cache.at, n, axis=1, fill=-1))
-  grown = (
-    _of_keys(lambda x, w=w: pad(x, within(n, w)), kv)
-    for kv, w in zip(cache.own, cache.windows)
+  def grown(kv, window):
+    if isinstance(kv, State):
+      return kv
+    columns = n if cache.at is not None else within(n, window)
+    return jax.tree.map(lambda x: pad(x, columns), kv)
+
+  at = cache.at
+  if at is not None:
+    at = pad(at, n, axis=1, fill=-1)
+  return cache.replace(own=_each(grown, cache, cache.own), at=at)
+
+
+def _each(f: Callable, cache: Cache, *entries) -> tuple:
+  """Maps f(what is kept of a layer,..., its window) over entries."""
+  parts = zip(cache.layers, cache.windows, *entries)
+  return tuple(
+    mapped(functools.partial(f, window=window), layers)(*kept)
+    for layers, window, *kept in parts
   )
-  return cache.replace(own=tuple(grown))
-
-
-def _of_keys(f, kv):
-  """What a layer keeps, f of its keys and values; states as they are."""
-  return kv if isinstance(kv, State) else jax.tree.map(f, kv)
 
 
 def gapped(cache: Cache, columns: int) -> Cache:
@@ -178,16 +210,15 @@ def gapped(cache: Cache, columns: int) -> Cache:
   with room for so many columns.
   """
 
-  def blank(kept):
-    s, heads, _, width = kept.values.shape
-    return empty(s, heads, columns, width, kept.values.dtype)
+  def blank(kv, window):
+    del window  # of one row it may lie far back
+    if isinstance(kv, State):
+      return kv
+    shapes, dtype = [x.values.shape for x in kv], kv[0].values.dtype
+    return tuple(empty(s, k, columns, h, dtype) for s, k, _, h in shapes)
 
   at = sharding.rows(jnp.full((cache.rows, columns), -1, jnp.int32))
-  own = tuple(
-    layer if isinstance(layer, State) else tuple(blank(x) for x in layer)
-    for layer in cache.own
-  )
-  return cache.replace(own=own, at=at)
+  return cache.replace(own=_each(blank, cache, cache.own), at=at)
 
 
 def place(cache: Cache, t: jax.Array, column):
@@ -221,7 +252,7 @@ def place(cache: Cache, t: jax.Array, column):
     if window:
       prompt = prompt & (queries - of_prompt < window)
       own = own & (positions[..., None] - at[:, None] < window)
-    masks[window] = prompt[..., -keys.values.shape[2] :], own
+    masks[window] = prompt[..., -keys.values.shape[-2] :], own
   return cache.replace(at=at), jnp.maximum(positions, 0), masks
 
 
@@ -242,11 +273,14 @@ def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
   def of_row(x):
     return jnp.repeat(x, s // b, axis=0)
 
-  def joined(prompt, own):
-    return jnp.concatenate([of_row(prompt), own], axis=2)
+  def joined(prompt, own, window):
+    del window  # gapped caches keep all columns
+    join = functools.partial(jnp.concatenate, axis=2)
+    return jax.tree.map(lambda a, b: join([of_row(a), b]), prompt, own)
 
-  def blank(x):
-    return jnp.repeat(jnp.zeros_like(x), n, axis=0)
+  def blank(own, window):
+    del window
+    return jax.tree.map(lambda x: jnp.repeat(jnp.zeros_like(x), n, axis=0), own)
 
   mask = jnp.concatenate([of_row(cache.prompt_mask), kept], axis=1)
   routes = cache.routes
@@ -255,8 +289,8 @@ def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
     room = ((0, 0), (0, kept.shape[1]), (0, 0), (0, 0))
     routes = jnp.pad(of_row(routes[0]), room, constant_values=-1), own
   return cache.replace(
-    prompt=jax.tree.map(joined, cache.prompt, cache.own),
-    own=jax.tree.map(blank, cache.own),
+    prompt=_each(joined, cache, cache.prompt, cache.own),
+    own=_each(blank, cache, cache.own),
     prompt_mask=mask,
     routes=routes,
     at=jnp.repeat(jnp.full_like(cache.at, -1), n, axis=0),
@@ -295,7 +329,7 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
   at = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   masks = {}
   for window, keys in cache.keys('own').items():
-    r = keys.values.shape[2]
+    r = keys.values.shape[-2]
     prompt = cache.prompt_mask[:, None]
     if window:
       prompt = prompt & (positions[..., None] - at < window)
@@ -304,71 +338,3 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
     seen = (step - jnp.arange(r)) % r <= jnp.reshape(t, (-1, 1, 1))
     masks[window] = prompt, seen
   return jnp.broadcast_to(positions, (b, s // b)).reshape(s), masks
-
-
-def _scores(q, keys: Kept, mask, cap: float) -> jax.Array:
-  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
-  mask bool [1 or B,1 or I,S].
-  """
-  scores = einsum32('bikgh,bksh->bikgs', q, keys.values)
-  if keys.scale is not None:
-    scores = scores * keys.scale[:, None, :, None]
-  return jnp.where(mask[:, :, None, None], soft_cap(scores, cap), MASKED)
-
-
-def _values(p, values: Kept, dtype) -> jax.Array:
-  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
-  if values.scale is not None:
-    p = p * values.scale[:, None, :, None]
-  return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
-
-
-def attend(
-  q: jax.Array,
-  prompt: tuple,
-  own: tuple,
-  prompt_mask: jax.Array,
-  own_mask: jax.Array,
-  *,
-  scale: float,
-  cap: float = 0.0,
-  sinks: jax.Array | None = None,
-) -> jax.Array:
-  """Attends from new tokens of rows to their group's prompt and their own
-  completion.
-
-  The rows of a prompt read one copy of its keys: that part is a real matrix
-  product instead of one of matrix and vector for each, and nothing is repeated.
-  One softmax over the scores of both parts is what merging two of them by their
-  log-sum-exps gives, and needs no second pass.
-
-  Args:
-    q: [S,Q,H] or, O tokens of each row, [S,O,Q,H]; S = B*I, the I rows of a
-      prompt adjacent.
-    prompt: keys, values of the prompts: Kept of [B,K,P,H].
-    own: keys, values of the completions so far: Kept of [S,K,R,H].
-    prompt_mask: bool [B,1 or I*O,P], the prompt tokens each may look at.
-    own_mask: bool [1 or S,O,R], the columns each may look at.
-    scale: of the scores; cap: their soft cap, 0 for none.
-    sinks: [Q], a score per head that is nobody's.
-
-  Returns:
-    As q.
-  """
-  shape, (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
-  s, width = shape[0], shape[-1]
-  alone = q.reshape(s, -1, kv, shape[-2] // kv, width) * scale  # [S,O,K,g,H]
-  grouped = alone.reshape(b, -1, *alone.shape[2:])  # [B,I*O,K,g,H]
-  shared = _scores(grouped, prompt[0], prompt_mask, cap)
-  single = _scores(alone, own[0], own_mask, cap)
-  shared = shared.reshape(*single.shape[:-1], n_prompt)
-  scores = [shared, single]
-  if sinks is not None:
-    nobody = sinks.astype(jnp.float32).reshape(kv, -1, 1)
-    scores.append(jnp.broadcast_to(nobody, (*single.shape[:-1], 1)))
-  p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
-  p_shared = p[..., :n_prompt].reshape(*grouped.shape[:-1], n_prompt)
-  p_single = p[..., n_prompt : n_prompt + single.shape[-1]]
-  out = _values(p_single, own[1], q.dtype)
-  out_shared = _values(p_shared, prompt[1], q.dtype)
-  return (out.reshape(shape) + out_shared.reshape(shape)).astype(q.dtype)

@@ -36,6 +36,7 @@ CHOICES = {
   'dtype': ('float32', 'bfloat16'),
   'cache_dtype': ('model', 'bfloat16', 'int8'),
   'remat': ('none', *REMAT),
+  'decode_layers': ('auto', 'scan', 'unroll'),
   'attention': ('auto', *attention.KERNELS),
   'activation': tuple(ACTIVATIONS),
   'norm_place': ('pre', 'post', 'sandwich'),
@@ -95,6 +96,8 @@ class Config:
   prefill: str = 'whole'
   remat: str = 'none'  # none | dots | full
   scan: bool = True  # over layers in training; False unrolls
+  # The same in decoding (`models.stretches`): auto | scan | unroll.
+  decode_layers: str = 'auto'
   # Kernel over whole rows (`models.attention`); auto: by platform.
   attention: str = 'auto'
   o_bias: bool = False  # on the attention's output
@@ -159,10 +162,6 @@ class Config:
       )
     if not self.score_scale > 0:
       raise ValueError(f'model.query_scale={self.query_scale}: more than 0')
-    if self.head_dim % 2:
-      raise ValueError(
-        f'model.head_dim={self.head_dim} is odd; rotary positions need pairs'
-      )
     for name, choices in CHOICES.items():
       value = getattr(self, name)
       if value not in choices:
@@ -228,7 +227,10 @@ class Config:
     widths = {rotary_width(r, self.rotary_dim) for r in self.rope_tables}
     if len(widths) > 1 or min(widths) % 2:
       # One even width, since layers select their table inside a scan.
-      raise ValueError(f'model.ropes rotate {sorted(widths)} features')
+      raise ValueError(
+        f'model.ropes rotate {sorted(widths)} of model.head_dim='
+        f'{self.head_dim} features: one number of them, in pairs'
+      )
     n = min(widths) // 2
     for r in self.rope_tables:
       if r.kind == 'longrope' and (len(r.short), len(r.long)) != (n, n):
@@ -375,15 +377,15 @@ class Config:
     sizes = [(name, at.stop - at.start) for name, at in self.runs]
     out, i = [], 0
     while i < len(sizes):
-      n, long = _repeated(sizes[i:])
+      n, long = repeated(sizes[i:])
       out.append((n, self.runs[i : i + long]))
       i += n * long
     return tuple(out)
 
 
-def _repeated(items: Sequence) -> tuple[int, int]:
-  """(how often, how many) of the items at the beginning that repeat and cover
-  most; (1, 1) where none do.
+def repeated(items: Sequence) -> tuple[int, int]:
+  """Returns (how often, how many) of the items at the beginning that repeat and
+  cover most; (1, 1) where none do.
   """
   best = 1, 1
   for long in range(1, len(items) // 2 + 1):

@@ -1,21 +1,23 @@
 """Generation: prompts once, then a token per row and step.
 
-Prompts go through whole, or in chunks of columns. Decoding walks the layers one
-by one over a cache of one array per layer, updated in place: a scan would copy
-the whole cache every token.
+Prompts go through whole, or in chunks of columns. Decoding goes through the
+layers one by one, or in loops over those that repeat (`stretches`), and updates
+the cache in place.
 """
 
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import blocks
+from jaxrl_reason.models import blocks, stretches
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import DELTA, NOPE, Config
 from jaxrl_reason.models.parts import (
   attention,
+  cached,
   delta,
   latent,
   layers,
@@ -26,13 +28,14 @@ from jaxrl_reason.models.parts import (
 EXACT = 'norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'
 
 
-def decode_params(c: Config, specs: Any, params: Any) -> Any:
+def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
   """Weights as decoding reads them: cast and gathered once per generation, not
-  once per token, and one tree per layer. Norms, and what joins scores, stay
-  float32, as in training.
+  once per token, and one tree per entry (`stretches`). Norms, and what joins
+  scores, stay float32, as in training.
 
   Args:
     specs: of the parameters.
+    steer: [L,D], vectors beside them (`adapters.steering`), if any.
   """
 
   def read(path, x):
@@ -40,9 +43,11 @@ def decode_params(c: Config, specs: Any, params: Any) -> Any:
 
   cast = trees.map_with_path(read, params, is_leaf=layers.is_weight)
   cast = sharding.constrain(cast, specs, sharding.DECODE_RULES)
-  layers_ = [trees.take(cast[name], i) for name, i in c.stack_of_layer]
+  if steer is not None:
+    cast['layers'] = cast['layers'] | {'steer': steer}
+  entries = [stretches.take(c, cast, at) for at in stretches.entries(c)]
   ends = {k: v for k, v in cast.items() if k not in c.stacks}
-  return ends | {'layers': layers_}
+  return ends | {'layers': entries}
 
 
 def _prompts(params: Any, c: Config, tokens, valid, room: int):
@@ -184,6 +189,19 @@ PREFILLS = {
 }
 
 
+def _rooms(c: Config, kept, *, rows: int, columns: int, window: int):
+  """(what a layer keeps of prompts, room for its rows)."""
+  if isinstance(kept, delta.State):
+    return kept, delta.empty(rows, c)
+  # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
+  whole = (sharding.gathered(x, axis=2) for x in kept)
+  seen = (cache_lib.seen_of_prompt(x, window) for x in whole)
+  prompt = tuple(cache_lib.keep(x, c.cache_dtype) for x in seen)
+  room, dtype = cache_lib.within(columns, window), prompt[0].values.dtype
+  sizes = [(rows, heads, room, width) for heads, width in c.cached]
+  return prompt, tuple(cache_lib.empty(*size, dtype) for size in sizes)
+
+
 def prefill(
   c: Config,
   params: Any,
@@ -206,31 +224,28 @@ def prefill(
   length = tokens.shape[1]
   (kind,) = c.prefill_sizes
   last, kv, routes = PREFILLS[kind](params, c, tokens, valid, length + max_new)
-  columns = max_new if columns is None else columns
   rows = tokens.shape[0] * n_samples
+  by_kernel = cached.pays(c, rows, max_new)
+  if columns is None or by_kernel:
+    columns = max_new
   if routes is not None:
     unknown = jnp.full((rows, *routes.shape[2:]), moe.UNKNOWN, routes.dtype)
     routes = routes, sharding.rows(unknown)
-  prompt, own = [], []
-  for i, window in enumerate(c.layer_windows):
-    # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
-    stack, at = c.stack_of_layer[i]
-    if stack == DELTA:
-      prompt.append(trees.take(kv[stack], at))
-      own.append(delta.empty(rows, c))
-      continue
-    whole = (sharding.gathered(x[at], axis=2) for x in kv[stack])
-    seen = (cache_lib.seen_of_prompt(x, window) for x in whole)
-    prompt.append(tuple(cache_lib.keep(x, c.cache_dtype) for x in seen))
-    room, dtype = cache_lib.within(columns, window), prompt[i][0].values.dtype
-    sizes = [(rows, heads, room, width) for heads, width in c.cached]
-    own.append(tuple(cache_lib.empty(*size, dtype) for size in sizes))
+  prompt, own, where = [], [], stretches.entries(c)
+  windows = tuple(c.layer_windows[at[0]] for at in where)
+  for at, window in zip(where, windows):
+    f = functools.partial(_rooms, c, rows=rows, columns=columns, window=window)
+    of_prompt, of_rows = stretches.mapped(f, at)(stretches.take(c, kv, at))
+    prompt.append(of_prompt)
+    own.append(of_rows)
   return last, cache_lib.Cache(
     prompt=tuple(prompt),
     own=tuple(own),
     prompt_mask=valid,
     room=length + max_new,
-    windows=c.layer_windows,
+    layers=where,
+    windows=windows,
+    by_kernel=by_kernel,
     routes=routes,
   )
 
@@ -242,7 +257,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   Args:
     t: int [] or as tokens, their indices in their completions; -1: none.
     column: int [], or int [S,O], of each token of each row.
-    masks: by window, as `cache.attend` takes them.
+    masks: by window, as `cached.attend` takes them.
 
   Returns:
     (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
@@ -250,34 +265,39 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   tables = blocks.rotary(c, positions, cache.room)
   x = sharding.rows(blocks.embed(params, c, tokens))
   how = dict(scale=c.score_scale, cap=c.attention_cap)
-  own, routes = [], []
-  for i, p in enumerate(params['layers']):
+  if cache.by_kernel and tokens.ndim == 1:
+    # A ring is half full in the mean; how full turns are is not known.
+    how['live'] = 0.5 if cache.at is None else 1.0
 
-    def attend(q, *new, i=i, kv_up=None, taps=None, **sinks):
+  def layer(x, i, p, prompt, own, at=None):
+    def attend(q, *new, kv_up=None, taps=None, **sinks):
       if taps is not None:
-        prompt, own = cache.prompt[i], cache.own[i]
-        at = jnp.broadcast_to(t, tokens.shape)
-        return delta.decoded(q, taps, at, c, prompt, own)
+        old, when = cache_lib.of(own, at), jnp.broadcast_to(t, tokens.shape)
+        states = cache_lib.of(prompt, at), old
+        out, new = delta.decoded(q, taps, when, c, *states)
+        return out, cache_lib.with_states(own, new, at)
       kept = tuple(
-        cache_lib.put(buffer, x, column, c.cache_dtype)
-        for buffer, x in zip(cache.own[i], new)
+        cache_lib.put(buffer, x, column, c.cache_dtype, at)
+        for buffer, x in zip(own, new)
       )
-      prompt, own, seen = cache.prompt[i], kept, masks[cache.windows[i]]
       if kv_up is not None:
-        # Keys are values as well: no part of a cache is cut out of it.
-        q, prompt, own = latent.absorbed(q, kv_up, c), prompt * 2, own * 2
-      out = cache_lib.attend(q, prompt, own, *seen, **how, **sinks)
+        q = latent.absorbed(q, kv_up, c)
+      seen = masks[cache.windows[i]]
+      out = cached.attend(q, prompt, kept, at, *seen, **how, **sinks)
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
-    index = c.layer_ropes[i]
+    index = c.layer_ropes[cache.layers[i][0]]
     angles = None if index == NOPE else tables[index]
-    x, (kv, used) = blocks.block(x, p, c, angles, attend)
-    own.append(kv)
-    if used is not None:
-      routes.append(used['routes'])
-  cache, used = cache.replace(own=tuple(own)), None
+    x, (kept, used) = blocks.block(x, p, c, angles, attend)
+    return x, (kept, used and used['routes'])
+
+  x, own, routes = stretches.through(
+    layer, x, cache.layers, params['layers'], cache.prompt, cache.own
+  )
+  cache, used = cache.replace(own=own), None
   if cache.routes is not None:
-    used = jnp.stack(routes, axis=tokens.ndim).astype(cache.routes[1].dtype)
+    used = stretches.in_order(cache.layers, routes, tokens.ndim)
+    used = used.astype(cache.routes[1].dtype)
   return blocks.norm(x, params, 'final_norm', c), cache, used
 
 

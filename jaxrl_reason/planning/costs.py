@@ -215,6 +215,8 @@ class _Reader:
     done = op.kind.endswith('-done')
     if op.kind in FREE or done or 'AllocateBuffer' in op.attrs:
       return 0
+    if (said := kernels.stated(op, 'bytes_accessed')) is not None:
+      return int(said)
     wrote = _held(op.shapes)
 
     def shapes_of(name):

@@ -16,10 +16,6 @@ from jaxrl_reason.models.config import Config
 
 # Depths compiled, in periods of the layers' pattern.
 PERIODS = 2, 3, 4
-# A decode program of 36 layers takes as long to compile as these three depths
-# (195 CPU seconds of the 8B): what is not of a layer, code for the prefill and
-# the loops, is compiled three times.
-DEEP = 40  # layers
 # A figure of a phase whose error is told.
 CHECKED = 'needs_gib', 'flops', 'step_seconds'
 # What does not grow with depth: of one array, or of the compilation.

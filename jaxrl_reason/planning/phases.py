@@ -28,9 +28,6 @@ from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
 EVALUATE = 'evaluate'
-# Programs that do nothing but decode: they walk the layers, and take time to
-# compile for each. Others scan them.
-WALKED = (EVALUATE, 'generate', 'greedy')
 
 
 @dataclasses.dataclass(frozen=True)

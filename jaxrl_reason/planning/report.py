@@ -221,11 +221,9 @@ def _depth_lines(facts: dict) -> list[str]:
     return []
   *few, last = facts['depths']
   error = max(p.get('depth_error', 0) for p in facts['phases'])
-  names = ', '.join(facts['by_depth'])
   return [
-    f'{names} from {", ".join(map(str, few))} and {last} '
-    f'of {facts["layers"]} layers; off the line by at most {error:.1%} '
-    '(--noby_depth compiles all)'
+    f'from {", ".join(map(str, few))} and {last} of {facts["layers"]} layers; '
+    f'off the line by at most {error:.1%}'
   ]
 
 

@@ -181,20 +181,22 @@ def _loop(
   draw: Draw, on_token: Callable | None, most: int, slots: Slots
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
-  last = slots.step + most
 
-  def unfinished(slots):
+  def unfinished(state):
+    done, slots = state
     left = ~jnp.all(slots.over)
     if slots.row is not None:
       g = slots.out['tokens'].shape[0] // slots.row.shape[0]
       left |= jnp.any(slots.taken < g)
-    return (slots.step < last) & left
+    return (done < most) & left
 
-  def body(slots):
+  def body(state):
+    done, slots = state
     slots = _step(draw, on_token, slots)
-    return slots if slots.row is None else _refill(draw, slots)
+    return done + 1, slots if slots.row is None else _refill(draw, slots)
 
-  return jax.lax.while_loop(unfinished, body, slots)
+  # From 0 to a constant: a plan reads the trips in the compiled condition.
+  return jax.lax.while_loop(unfinished, body, (jnp.int32(0), slots))[1]
 
 
 def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):

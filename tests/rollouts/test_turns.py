@@ -243,7 +243,7 @@ def test_children_of_a_fork_share_the_keys(shape):
   at = jnp.array([2, 1] * B)  # of each row, the last in common
   _, _, cache = model.extend(weights, tokens, begun(2), t, 0)
   forked = model.fork(cache, at, n)
-  assert forked.prompt[0][0].values.shape[0] == B * 2  # not one per child
+  assert forked.prompt[0][0].values.shape[-4] == B * 2  # not one per child
   more = jax.random.randint(jax.random.key(2), (B * 2 * n, 4), 2, 14)
   after = jnp.broadcast_to(jnp.arange(4), more.shape)
   got, _, _ = model.extend(weights, more, forked, after, 0)

@@ -111,8 +111,11 @@ def test_turns_are_credited_by_their_own_rewards(tmp_path):
 
 
 def test_a_run_plays_tells_and_goes_on(tmp_path):
-  """Through the command's own function: metrics by turn, samples, resuming."""
+  """Through the command's own function: metrics by turn, samples, resuming;
+  sampled in a loop over layers, what is sampled is what is trained.
+  """
   whole = recipe()
+  whole.model.update(layers=2, decode_layers='scan')
   train.run(whole, tmp_path / 'whole')
   told = [x for x in lines(tmp_path / 'whole') if 'train/turns/mean' in x]
   assert told and {
@@ -120,7 +123,8 @@ def test_a_run_plays_tells_and_goes_on(tmp_path):
     'train/turns/cut', 'train/turns/too_many', 'train/reward/env',
     'train/reward/answer',
   } <= set(told[-1])  # fmt: skip
-  half = recipe()
+  assert 0 < told[-1]['train/gap_max'] < 1e-5
+  half = whole.copy_and_resolve_references()
   half.rl.steps = 2
   train.run(half, tmp_path / 'parts')
   train.run(whole, tmp_path / 'parts')

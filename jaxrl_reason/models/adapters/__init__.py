@@ -66,7 +66,9 @@ def attach(
   def decode_params(params):
     params = frozen_lib.wrapped(params)
     merged = lora_lib.merged(steering_lib.off(params), scale)
-    return steering_lib.on_decoded(base.decode_params(merged), params)
+    if not steering:
+      return base.decode_params(merged)
+    return base.decode_params(merged, params[steering_lib.KEY])
 
   def adapters_off(params):
     return lora_lib.base_of(steering_lib.off(params))

@@ -53,14 +53,6 @@ def on(params: dict) -> dict:
   return off(params) | {'layers': steered}
 
 
-def on_decoded(weights: dict, params: dict) -> dict:
-  """Puts the vectors of `params` among `weights` as decoding reads them."""
-  if KEY not in params:
-    return weights
-  pairs = zip(weights['layers'], params[KEY], strict=True)
-  return weights | {'layers': [p | {'steer': v} for p, v in pairs]}
-
-
 def folded(params: dict, c: Config) -> tuple[dict, Config]:
   """Returns the same model without vectors, each being a bias of its layer's
   mlp.

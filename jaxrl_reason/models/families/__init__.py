@@ -119,6 +119,7 @@ RUNTIME = (
   'prefill',
   'remat',
   'scan',
+  'decode_layers',
   'attention',
 )
 

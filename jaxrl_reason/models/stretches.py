@@ -1,0 +1,123 @@
+"""How decoding goes through a model's layers: one by one, or those that repeat
+in a loop.
+
+A stretch is a period of layers that comes n times. Each place in the period is
+an entry, the range of the layers that stand there. What decoding holds of it,
+weights and cache, is that of its layer, or of n > 1 layers with a leading axis
+[n,...], which the loop indexes and writes in place.
+
+  12 equal layers            range(0, 12)
+  local, global, 6 times     range(0, 12, 2), range(1, 12, 2)
+  one by one                 range(0, 1), range(1, 2), ...
+
+A loop is compiled once, however often it runs. On a TPU its products read a
+layer's weights where they lie in the stack. XLA's CPU backend would copy them,
+and the layer's cache with them, at every token.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.models.config import Config, repeated
+
+
+def entries(c: Config) -> tuple[range, ...]:
+  """Returns the layers of each entry, on the platform compiled for."""
+  how = c.decode_layers
+  if how == 'unroll' or (how == 'auto' and sharding.platform() != 'tpu'):
+    return tuple(range(i, i + 1) for i in range(c.layers))
+  stacks = [name for name, _ in c.stack_of_layer]
+  kinds = list(zip(stacks, c.layer_windows, c.layer_ropes))
+  out, first = [], 0
+  while first < c.layers:
+    n, long = repeated(kinds[first:])
+    end = first + n * long
+    out += [range(first + i, end, long) for i in range(long)]
+    first = end
+  return tuple(out)
+
+
+def take(c: Config, stacked: dict, layers: range) -> Any:
+  """Returns what stands in `stacked` (by stack, trees of arrays [its
+  layers,...]) for these layers of one stack.
+  """
+  name, first = c.stack_of_layer[layers[0]]
+  if len(layers) == 1:
+    return trees.take(stacked[name], first)
+  last = c.stack_of_layer[layers[-1]][1]
+  step = (last - first) // (len(layers) - 1)
+  return trees.take(stacked[name], slice(first, last + 1, step))
+
+
+def mapped(f: Callable, layers: range) -> Callable:
+  """Returns f of one layer's arrays as a function of an entry's."""
+  return f if len(layers) == 1 else jax.vmap(f)
+
+
+def through(layer: Callable, x: jax.Array, where, *entries):
+  """Runs all layers.
+
+  Args:
+    layer: (x, index of an entry, its weights, its prompt's cache, its rows'
+      cache, at) -> (x, (that cache, experts used or None)). In a loop weights
+      are those of one layer, caches those of all n, of which it reads and
+      writes the at-th.
+    where: the layers of every entry.
+    entries: weights, prompts' caches and rows' caches.
+
+  Returns:
+    (x, the rows' caches, of each entry the experts used [n,...] or None).
+  """
+  own, routes = [], []
+  while len(own) < len(where):
+    i, n = len(own), len(where[len(own)])
+    if n == 1:
+      x, (kept, used) = layer(x, i, *(e[i] for e in entries))
+      own.append(kept)
+      routes.append(used)
+    else:
+      long = where[i].step
+      part = (e[i : i + long] for e in entries)
+      x, kept, used = _loop(layer, x, i, n, *part)
+      own += kept
+      routes += used
+  return x, tuple(own), routes
+
+
+def _loop(layer: Callable, x: jax.Array, first: int, n: int, *entries):
+  """`through` of the n periods of a stretch, whose first entry is `first`."""
+  params, prompts, own = entries
+
+  def period(state, at):
+    (x, own), new, used = state, [], []
+    for i, (p, prompt) in enumerate(zip(params, prompts)):
+      p = trees.take(p, at)
+      x, (kept, routes) = layer(x, first + i, p, prompt, own[i], at)
+      new.append(kept)
+      used.append(routes)
+    return (x, tuple(new)), used
+
+  (x, own), used = jax.lax.scan(period, (x, tuple(own)), jnp.arange(n))
+  return x, own, used
+
+
+def in_order(where, routes: list, axis: int) -> jax.Array:
+  """Returns the experts used of all entries in the order of layers.
+
+  Args:
+    where: the layers of every entry.
+    routes: of each entry [...,k], of several layers [n,...,k], or None.
+    axis: of the layers in what is returned.
+  """
+  pairs = [(at, x) for at, x in zip(where, routes) if x is not None]
+  parts = [x if len(at) > 1 else x[None] for at, x in pairs]
+  layers = [i for at, _ in pairs for i in at]
+  whole = jnp.concatenate(parts)
+  if layers != sorted(layers):
+    whole = whole[np.argsort(layers)]
+  return jnp.moveaxis(whole, 0, axis)

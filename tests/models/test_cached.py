@@ -1,0 +1,61 @@
+"""A kernel's attention to a cache is the einsum's."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxrl_reason.models import cache as cache_lib
+from jaxrl_reason.models.parts import cached
+
+B, I, K, G, H, P, R, LAYERS = 2, 3, 2, 4, 16, 20, 300, 3
+S = B * I
+
+
+def normal(seed, *shape):
+  return jax.random.normal(jax.random.key(seed), shape)
+
+
+def entry(seed, rows, columns, *, kept=2, dtype='model', layers=LAYERS):
+  shape = (layers, rows, K, columns, H)
+  return tuple(
+    cache_lib.keep(normal(seed + i, *shape), dtype) for i in range(kept)
+  )
+
+
+def masks(by_row, seen):
+  """Prompts with padding; `seen` of R own columns, of each row other ones."""
+  prompt = jnp.arange(P) >= jnp.array([0, 7])[:, None, None]
+  own = (jnp.arange(R) < seen)[None, None]
+  if by_row:
+    far = jnp.arange(I)[None, :, None]
+    prompt = prompt & (jnp.arange(P) > 2 * far)
+    own = own & (jnp.arange(R) >= 40 * jnp.arange(S)[:, None, None])
+    own = own | (jnp.arange(R) == 0)
+  return prompt, own
+
+
+@pytest.mark.parametrize('dtype', ['model', 'int8'])
+@pytest.mark.parametrize('kept', [1, 2])
+@pytest.mark.parametrize('by_row', [False, True])
+@pytest.mark.parametrize('special', [{}, {'cap': 3.0, 'sinks': True}])
+def test_the_kernel_is_the_einsum(dtype, kept, by_row, special):
+  q = normal(0, S, K * G, H)
+  prompt = entry(1, B, P, kept=kept, dtype=dtype)
+  own = entry(5, S, R, kept=kept, dtype=dtype)
+  special = dict(special)
+  if special.pop('sinks', False):
+    special['sinks'] = normal(9, K * G)
+  both = masks(by_row, 131)
+
+  @functools.partial(jax.jit, static_argnums=0)
+  def by(live, at):
+    args = q, prompt, own, at, *both
+    return cached.attend(*args, live=live, scale=0.3, **special)
+
+  got, want = (by(live, jnp.int32(2)) for live in (1.0, 0.0))
+  np.testing.assert_allclose(got, want, atol=2e-6)
+  other = by(0.0, jnp.int32(1))
+  assert np.abs(got - other).max() > 0.1
