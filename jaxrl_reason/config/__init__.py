@@ -77,8 +77,8 @@ def default() -> ml_collections.ConfigDict:
         rope_scale=1.0,
         scan=True,  # over layers; False unrolls them
         # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn
-        # (GPU, in bfloat16); auto: splash on TPU, cudnn where it can, blocked
-        # on CPU.
+        # (GPU, in bfloat16); auto: splash on TPU for rows of over 128
+        # tokens, cudnn where it can, blocked on CPU.
         attention='auto',
       ),
       # Adapters beside frozen weights (`models/lora.py`).

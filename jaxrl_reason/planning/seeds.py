@@ -71,8 +71,9 @@ def phase(config, parts, n: int) -> phases.Phase:
     del values
     return learner, source, same
 
-  # Concrete: a static record may hold no shapes.
-  same = jax.tree.map(jax.numpy.ones_like, sampling)
+  # Concrete: a static record may hold no shapes. Not ones_like, which puts an
+  # array where its shape lies: on a chip that is not here.
+  same = jax.tree.map(lambda x: jax.numpy.ones(x.shape, x.dtype), sampling)
   state, prompts, root = jax.tree.map(stacked, (state, prompts, root))
   shardings = jax.tree.map(operator.attrgetter('sharding'), state)
   return dataclasses.replace(
