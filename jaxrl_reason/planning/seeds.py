@@ -8,6 +8,7 @@ assumption, not a measurement of ours: microseconds are what profiles of small
 programs on TPUs show between the beginnings of fusions.
 """
 
+import copy
 import dataclasses
 import operator
 from collections.abc import Sequence
@@ -52,6 +53,8 @@ def phase(config, parts, n: int) -> phases.Phase:
   Raises:
     ValueError: the recipe's step is not one program.
   """
+  config = copy.deepcopy(config)
+  config.rollouts.every = 0  # as a study's runs: they keep none
   one = {p.name: p for p in phases.phases(config, parts)}.get('step')
   if one is None or len(one.args) != 7:
     raise ValueError(

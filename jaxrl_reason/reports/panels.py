@@ -69,7 +69,7 @@ PANELS = (
     'train/truncated train/reward_invalid eval/heldout/truncated '
     'eval/heldout/invalid', span=0.1, low=0.0,
   ),
-  _panel('Advantages', 'reward', 'train/advantage_rms train/advantage_max',
+  _panel('Advantages', 'advantage', 'train/advantage_rms train/advantage_max',
          span=0.5, stage='rl'),
   _panel('Loss', 'loss', 'train/loss train/pg_loss'),
   _panel('Gradient', 'norm before clipping', 'train/grad_norm', low=0.0),
@@ -208,8 +208,15 @@ def of_changes(found: dict[str, list[int]], title: str, what: str) -> dict:
     'marker': {'color': ['#6b7280', '#059669', '#dc2626', '#d1d5db']},
   }
   notes = [
-    f'{name}: problems {", ".join(map(str, found[name][:40]))}'
+    f'{name}: problems {_some(found[name])}'
     for name in ('gained', 'lost')
     if found[name]
   ]
   return {'figure': {'data': [bars], 'layout': figure}, 'notes': notes}
+
+
+def _some(numbers: list[int], most: int = 40) -> str:
+  """The first numbers, and how many more there are."""
+  more = len(numbers) - most
+  said = ', '.join(map(str, numbers[:most]))
+  return f'{said} and {more} more' if more > 0 else said
