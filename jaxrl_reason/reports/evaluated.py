@@ -152,7 +152,7 @@ def forgetting(cells: list[Cell]) -> list[dict]:
       )
       changes.setdefault(other.model, []).append((suite, *found))
     for cell in (first, *others):
-      if cell.kl:
+      if cell.kl and cell.model != cell.base:  # 0 to itself
         name = f'{cell.model} to {cell.base or "the base"}'
         kl.setdefault(name, []).append((suite, *cell.kl))
   out = [_bars(changes, 'Change of pass@1', 'share of problems')]
@@ -173,7 +173,7 @@ def _bars(found: dict[str, list[tuple]], title: str, unit: str) -> dict:
     for name, rows in found.items()
     for suite, value, error in rows
   ]
-  figure = panels.layout(title, unit, 'suite')
+  figure = panels.bar_layout(title, unit)
   return {'figure': {'data': bars, 'layout': figure}, 'notes': notes}
 
 

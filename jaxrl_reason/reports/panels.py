@@ -175,15 +175,30 @@ def with_errors(found: list[tuple], name: str, number: int, dash: int) -> list:
 
 
 def bars_with_errors(found: list[tuple], name: str, number: int) -> dict:
-  """Bars of (label, value, standard error) in the colour of a number."""
+  """Draws bars of (label, value, standard error) in the colour of a number,
+  to the right: labels of suites are long.
+  """
   return {
     'type': 'bar',
+    'orientation': 'h',
     'name': name,
-    'x': [label for label, _, _ in found],
-    'y': [value for _, value, _ in found],
-    'error_y': {'type': 'data', 'array': [error for _, _, error in found]},
+    'y': [_broken(label) for label, _, _ in found],
+    'x': [value for _, value, _ in found],
+    'error_x': {'type': 'data', 'array': [error for _, _, error in found]},
     'marker': {'color': COLORS[number % len(COLORS)]},
   }
+
+
+def _broken(label: str) -> str:
+  """A label over several lines: a suite, its options, how it was asked."""
+  return label.replace('?', '<br>?', 1).replace(', ', '<br>', 1)
+
+
+def bar_layout(title: str, unit: str) -> dict[str, Any]:
+  """Returns the layout of `bars_with_errors`, the first bar at the top."""
+  out = layout(title, '', unit)
+  out['yaxis'] |= {'automargin': True, 'autorange': 'reversed'}
+  return out | {'showlegend': True, 'hovermode': 'closest'}
 
 
 def pass_layout(title: str) -> dict[str, Any]:

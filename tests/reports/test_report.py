@@ -269,8 +269,8 @@ def test_evaluations_are_compared(tmp_path):
   (panel,) = evaluated.forgetting(cells)
   (bars,) = panel['figure']['data']
   # 5/16 right before, 8/16 after; the changes are 2, 3, -1, -1 quarters.
-  assert bars['name'] == 'tuned' and bars['y'] == [0.1875]
-  assert bars['error_y']['array'] == [pytest.approx(0.5154 / 2, rel=1e-3)]
+  assert bars['name'] == 'tuned' and bars['x'] == [0.1875]
+  assert bars['error_x']['array'] == [pytest.approx(0.5154 / 2, rel=1e-3)]
   assert panel['notes'] == ['tuned, gsm8k, own, T 1: +0.1875 ± 0.2577']
   (changes,) = evaluated.support(cells)
   assert changes['notes'] == ['lost: problems 2, 3']
@@ -304,13 +304,13 @@ def test_the_kl_to_the_base_is_drawn(tmp_path):
   (panel,) = evaluated.forgetting(evaluated.read(path, 0, answers.Blocks()))
   (bars,) = panel['figure']['data']
   assert bars['name'] == 'tuned to runs/a@5'
-  assert bars['y'] == [pytest.approx(6 / 20)]
+  assert bars['x'] == [pytest.approx(6 / 20)]
   # The jackknife, which is another estimator of the same error.
   left = [
     np.delete(nats, i).sum() / np.delete(tokens, i).sum() for i in range(3)
   ]
   error = np.sqrt(2 / 3 * ((left - np.mean(left)) ** 2).sum())
-  assert bars['error_y']['array'][0] == pytest.approx(error, rel=0.2)
+  assert bars['error_x']['array'][0] == pytest.approx(error, rel=0.2)
   assert panel['notes'] == [
     'tuned to runs/a@5, gsm8k, own, T 1: +0.3000 ± 0.1652'
   ]
