@@ -109,10 +109,11 @@ def _errors(run: Run, origin: Origin, name: str):
   parts = name.split('/')
   if parts[0] != 'eval' or parts[2] not in ('greedy', 'pass@1'):
     return None
-  points = []
+  points, told = [], {*run.series(name)[0]}
   for e in run.evaluations:
     split = e['splits'].get(parts[1])
-    if not split:
+    # A resumed run may have files of steps that it has still to repeat.
+    if not split or e['step'] not in told:
       continue
     n = 1 if parts[2] == 'greedy' else split['samples']
     right = split['greedy' if parts[2] == 'greedy' else 'right']

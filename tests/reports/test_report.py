@@ -565,3 +565,14 @@ def test_100_mb_of_rollouts_open_in_5_seconds(tmp_path):
   page.until('report.painted === 400')
   assert page.errors == []
   page.close()
+
+
+def test_an_error_band_ends_with_its_line(tmp_path):
+  """A file of a step that a resumed run has still to repeat has no band."""
+  path = workdir(tmp_path / 'a')
+  entry = {'samples': 4, 'greedy': [1] * 4, 'right': [4] * 4}
+  row = {'step': 50, 'stage': 'rl', 'splits': {'heldout': entry}}
+  (path / 'evaluations' / '00000050.json').write_text(json.dumps(row))
+  figure = figures.of_panel(panels.PANELS[0], [workdirs.read(path)])
+  band, line = figure['data'][:2]
+  assert line['x'] == [5, 90] and {*band['x']} == {5, 90}
