@@ -208,6 +208,8 @@ def _prompts(source) -> list[dict]:
         '(a list)'
       )
     rows.append(row)
+  if not rows:
+    raise ValueError(f'{source} has no prompts')
   return rows
 
 

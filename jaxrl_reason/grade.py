@@ -51,7 +51,12 @@ class GradeError(Exception):
 
 
 def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
-  """Returns (line number, object) of every line that is not blank."""
+  """Returns (line number, object) of every line that is not blank.
+
+  Raises:
+    GradeError: a row lacks a key, or there is no row.
+  """
+  number = 0
   for number, row in records.read(path):
     for key in (completion_key, answer_key):
       if key and not isinstance(row.get(key), str):
@@ -61,6 +66,8 @@ def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
           'name the fields.'
         )
     yield number, row
+  if not number:
+    raise GradeError(f'{path} has no rows')
 
 
 def resume(out: str, rows: Iterator, completion_key: str):

@@ -140,3 +140,22 @@ def named_key(key: jax.Array, name: str) -> jax.Array:
   what is drawn for another, whatever their numbers.
   """
   return jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
+
+
+@jax.custom_batching.custom_vmap
+def shared_max(x: jax.Array) -> jax.Array:
+  """Computes the largest value of an array, of flags whether any is set; of
+  runs side by side (`vmap`) one value for all, the largest of any.
+
+  What decides of a loop or a branch goes through here where all runs may do
+  what one of them needs. With a decision of its own each run would copy all
+  that the loop carries at every turn, and run every branch.
+  """
+  return jnp.max(x)
+
+
+@shared_max.def_vmap
+def _(n: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+  """Reduces the axis of the runs too: what comes of it is theirs in common."""
+  del n, batched
+  return shared_max(x), False

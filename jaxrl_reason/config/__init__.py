@@ -80,8 +80,8 @@ def default() -> ml_collections.ConfigDict:
         # compiles as fast for 60 layers as for 2; a CPU would copy weights.
         decode_layers='auto',
         # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn
-        # (GPU, in bfloat16); auto: splash on TPU, cudnn where it can, blocked
-        # on CPU.
+        # (GPU, in bfloat16); auto: splash on TPU for rows of over 128
+        # tokens, cudnn where it can, blocked on CPU.
         attention='auto',
       ),
       # Adapters beside frozen weights (`models/lora.py`).

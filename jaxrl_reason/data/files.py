@@ -146,8 +146,8 @@ def _field(row, names: str, key: str) -> str:
       break
   else:
     raise BadRow(
-      f'it has no field {names!r}, only {sorted(map(str, row))}; set '
-      f'data.files.{key} to the right one'
+      f'it has no field {names!r}, only {sorted(map(str, row))}; name the '
+      f'right one in data.files.{key}, of a suite with ?{key}=FIELD'
     )
   text = _text(value)
   if text is None:
@@ -166,7 +166,7 @@ def _example(row, fields: Mapping[str, str]) -> dict:
     raise BadRow(
       f'its {fields["answer"]!r} has several lines and neither '
       f'{" nor ".join(MARKS)}: which part is the answer? Name the field of the '
-      'bare answer in data.files.answer'
+      'bare answer in data.files.answer, of a suite with ?answer=FIELD'
     )
   solution = answer
   if fields['solution']:

@@ -59,11 +59,17 @@ def split_step(name: str) -> tuple[str, int | None]:
     ValueError: a workdir, and what follows it is no number.
   """
   folder, at, step = name.rpartition('@')
-  if not at or not (pathlib.Path(folder) / 'checkpoints').is_dir():
+  if not at or not _is_workdir(folder):
     return name, None
   if not step.isdecimal():
     raise ValueError(f'{name!r}: the step {step!r} is no whole number')
   return folder, int(step)
+
+
+def _is_workdir(folder: str) -> bool:
+  """Whether a run has begun in a folder; `convert` makes checkpoints alone."""
+  path = pathlib.Path(folder)
+  return (path / 'checkpoints').is_dir() or (path / 'events.jsonl').is_file()
 
 
 def run_of(name: str) -> ml_collections.ConfigDict | None:
@@ -84,14 +90,16 @@ def full_name(name: str) -> str:
   now.
 
   Raises:
-    ValueError: a run without such a checkpoint.
+    ValueError: a run without such a checkpoint, or with none yet.
   """
   if name.startswith(RAST):
     names, strength = _terms(name)
     return f'{RAST}{"+".join(map(full_name, names))}*{strength:g}'
   folder, step = split_step(name)
-  if not (pathlib.Path(folder) / 'checkpoints').is_dir():
+  if not _is_workdir(folder):
     return name
+  if not (pathlib.Path(folder) / 'checkpoints').is_dir():
+    raise ValueError(f'{folder} has no checkpoint yet')
   steps = _steps(pathlib.Path(folder))
   if step is not None and step not in steps:
     raise ValueError(f'{folder} has no checkpoint of step {step}: {steps}')

@@ -83,6 +83,7 @@ def _prompts_by_width(params: Any, c: Config, tokens, valid, room: int):
   widths = cache_lib.spaced(length, c.prefill_sizes['buckets'])
   longest = length - jnp.argmax(jnp.any(valid, axis=0))
   which = jnp.searchsorted(jnp.asarray(widths), longest)
+  which = trees.shared_max(which)
   return jax.lax.switch(which, [lambda n=n: of_width(n) for n in widths])
 
 

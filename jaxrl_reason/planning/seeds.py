@@ -8,6 +8,7 @@ assumption, not a measurement of ours: microseconds are what profiles of small
 programs on TPUs show between the beginnings of fusions.
 """
 
+import copy
 import dataclasses
 import operator
 from collections.abc import Sequence
@@ -52,6 +53,8 @@ def phase(config, parts, n: int) -> phases.Phase:
   Raises:
     ValueError: the recipe's step is not one program.
   """
+  config = copy.deepcopy(config)
+  config.rollouts.every = 0  # as a study's runs: they keep none
   one = {p.name: p for p in phases.phases(config, parts)}.get('step')
   if one is None or len(one.args) != 7:
     raise ValueError(
@@ -71,8 +74,9 @@ def phase(config, parts, n: int) -> phases.Phase:
     del values
     return learner, source, same
 
-  # Concrete: a static record may hold no shapes.
-  same = jax.tree.map(jax.numpy.ones_like, sampling)
+  # Concrete: a static record may hold no shapes. Not ones_like, which puts an
+  # array where its shape lies: on a chip that is not here.
+  same = jax.tree.map(lambda x: jax.numpy.ones(x.shape, x.dtype), sampling)
   state, prompts, root = jax.tree.map(stacked, (state, prompts, root))
   shardings = jax.tree.map(operator.attrgetter('sharding'), state)
   return dataclasses.replace(
@@ -123,7 +127,7 @@ def table(found: Sequence[dict[str, Any]]) -> str:
   form = '{:>5} {:>11} {:>10} {:>10} {:>9} {:>8}'
   names = 'seeds roofline,s operations seconds,s of alone peak,GiB'
   lines = [form.format(*names.replace('of alone', 'of_alone').split())]
-  alone = found[0]['seconds'] / found[0]['seeds']
+  alone, _ = line(found)
   for f in found:
     lines.append(
       form.format(
@@ -138,17 +142,32 @@ def table(found: Sequence[dict[str, Any]]) -> str:
   return '\n'.join([*lines, verdict(found)])
 
 
-def verdict(found: Sequence[dict[str, Any]]) -> str:
-  """Says how many seeds take at most `ENOUGH` times as long as one: along the
-  line through the first and the last number of them.
+def line(found: Sequence[dict[str, Any]]) -> tuple[float, float]:
+  """Returns (seconds of one seed alone, of each further one), by the line
+  through the first and the last number of them; of a single number its shares.
   """
   first, last = found[0], found[-1]
   more = last['seeds'] - first['seeds']
-  each = (last['seconds'] - first['seconds']) / max(more, 1)
-  alone = first['seconds'] - (first['seeds'] - 1) * each
+  if not more:
+    each = first['seconds'] / first['seeds']
+    return each, each
+  each = (last['seconds'] - first['seconds']) / more
+  return first['seconds'] - (first['seeds'] - 1) * each, each
+
+
+def verdict(found: Sequence[dict[str, Any]]) -> str:
+  """Says how many seeds take at most `ENOUGH` times as long as one, and what
+  the most of them gain on as many runs one after another.
+  """
+  alone, each = line(found)
+  last = found[-1]
+  if last is found[0]:
+    return 'two numbers of seeds, as --seeds=1,4, say what a further one costs'
   most = 1 + int((ENOUGH - 1) * alone / each) if each > 0 else last['seeds']
+  gain = last['seeds'] * alone / last['seconds']
   return (
-    f'{most} seeds for the price of one (within {ENOUGH - 1:.0%}); a further '
-    f'seed adds {each:.3g} s to a step of {alone:.3g} s, if every operation '
-    f'takes {START_S * 1e6:g} us to start'
+    f'{most} for the price of one (within {ENOUGH - 1:.0%}); a further seed '
+    f'adds {each:.3g} s to a step of {alone:.3g} s, if every operation takes '
+    f'{START_S * 1e6:g} us to start; {last["seeds"]} side by side are done '
+    f'{gain:.2f} times as fast as one after another'
   )

@@ -21,7 +21,8 @@ class Cell:
     model: its name; suite: with the prompt and the temperature.
     right: problem -> how many of its samples are right.
     samples: of a problem.
-    kl: nats a token to the base model of the evaluation; None: it had none.
+    kl: nats a token to the base model of the evaluation, and their standard
+      error; None: it had none.
     base: what model that is.
   """
 
@@ -29,7 +30,7 @@ class Cell:
   suite: str
   right: dict[int, int]
   samples: int
-  kl: float | None = None
+  kl: tuple[float, float] | None = None
   base: str = ''
 
   def curve(self) -> list[tuple[int, float, float]]:
@@ -82,13 +83,17 @@ def _cell(rows: list[dict]) -> Cell | None:
   return Cell(name, ', '.join(asked), right, samples, _kl(drawn))
 
 
-def _kl(drawn: list[dict]) -> float | None:
-  """The mean of log (policy / base) over the drawn tokens."""
-  known = [r for r in drawn if _numbers(r, 'logp', 'base_logp', 'length')]
-  tokens = sum(r['length'] for r in known)
-  if not tokens:
-    return None
-  return sum(r['logp'] - r['base_logp'] for r in known) / tokens
+def _kl(drawn: list[dict]) -> tuple[float, float] | None:
+  """(mean of log (policy / base) over the drawn tokens, its standard error over
+  problems); None where no base has scored them.
+  """
+  sums: dict[int, list[float]] = {}  # problem -> [nats, tokens]
+  for r in drawn:
+    if _numbers(r, 'logp', 'base_logp', 'length') and r['length']:
+      of = sums.setdefault(r['problem'], [0.0, 0.0])
+      of[0] += r['logp'] - r['base_logp']
+      of[1] += r['length']
+  return passk.ratio(*zip(*sums.values())) if sums else None
 
 
 def _numbers(row: dict, *names: str) -> bool:
@@ -132,11 +137,12 @@ def _crossing(a: Cell, b: Cell) -> str:
 
 
 def forgetting(cells: list[Cell]) -> list[dict]:
-  """Returns what models have gained and lost against the first, suite by suite,
-  and how far they are from the base model; [] where there is one model.
+  """Draws what models have gained and lost against the first, suite by suite,
+  and how far they are from the base model; [] where there is one model and no
+  base.
   """
   changes: dict[str, list[tuple[str, float, float]]] = {}
-  notes = []
+  kl: dict[str, list[tuple[str, float, float]]] = {}
   for suite, (first, *others) in by_suite(cells).items():
     for other in others:
       both = sorted(first.right.keys() & other.right.keys())
@@ -145,20 +151,30 @@ def forgetting(cells: list[Cell]) -> list[dict]:
         [other.right[i] / other.samples for i in both],
       )
       changes.setdefault(other.model, []).append((suite, *found))
-    notes += [
-      f'KL of {c.model} to {c.base or "the base"} on {suite}: '
-      f'{c.kl:.4f} nats a token'
-      for c in (first, *others)
-      if c.kl is not None
-    ]
-  if not (changes or notes):
-    return []
-  figure = panels.layout('Change of pass@1', 'share of problems', 'suite')
+    for cell in (first, *others):
+      if cell.kl and cell.model != cell.base:  # 0 to itself
+        name = f'{cell.model} to {cell.base or "the base"}'
+        kl.setdefault(name, []).append((suite, *cell.kl))
+  out = [_bars(changes, 'Change of pass@1', 'share of problems')]
+  out += [_bars(kl, 'KL to the base', 'nats a token')]
+  return [figure for figure in out if figure['figure']['data']]
+
+
+def _bars(found: dict[str, list[tuple]], title: str, unit: str) -> dict:
+  """A figure of (suite, value, standard error) by name, the values in its
+  notes.
+  """
   bars = [
-    panels.bars_with_errors(rows, model, i)
-    for i, (model, rows) in enumerate(changes.items())
+    panels.bars_with_errors(rows, name, i)
+    for i, (name, rows) in enumerate(found.items())
   ]
-  return [{'figure': {'data': bars, 'layout': figure}, 'notes': notes}]
+  notes = [
+    f'{name}, {suite}: {value:+.4f} ± {error:.4f}'
+    for name, rows in found.items()
+    for suite, value, error in rows
+  ]
+  figure = panels.bar_layout(title, unit)
+  return {'figure': {'data': bars, 'layout': figure}, 'notes': notes}
 
 
 def support(cells: list[Cell]) -> list[dict]:

@@ -22,7 +22,7 @@ class Origin:
 
   def of(self, run: Run) -> int:
     """Returns the step of a run that is 0 in figures."""
-    return _begin(run, self.stage) if self.stage else 0
+    return begin(run, self.stage) if self.stage else 0
 
   @property
   def title(self) -> str:
@@ -33,8 +33,8 @@ def _stages(runs: list[Run]) -> list[str]:
   return [*{s: None for run in runs for s in run.stages}]
 
 
-def _begin(run: Run, stage: str) -> int:
-  """The step after which a stage began: the last one of the stage before."""
+def begin(run: Run, stage: str) -> int:
+  """Returns the step after which a stage began: the last one before it."""
   before = [0]
   for row in run.rows:
     if row['stage'] == stage:
@@ -98,6 +98,8 @@ def of_panel(panel: panels.Panel, runs: list[Run]) -> dict[str, Any] | None:
     return None
   figure = panels.layout(panel.title, panel.unit, origin.title)
   figure['yaxis'] |= panels.axis(panel, values)
+  # A theme's title does not name its curve where there is one alone.
+  figure['showlegend'] = bool(panel.unit)
   _mark(figure, runs, origin)
   return {'data': traces, 'layout': figure}
 
@@ -107,10 +109,11 @@ def _errors(run: Run, origin: Origin, name: str):
   parts = name.split('/')
   if parts[0] != 'eval' or parts[2] not in ('greedy', 'pass@1'):
     return None
-  points = []
+  points, told = [], {*run.series(name)[0]}
   for e in run.evaluations:
     split = e['splits'].get(parts[1])
-    if not split:
+    # A resumed run may have files of steps that it has still to repeat.
+    if not split or e['step'] not in told:
       continue
     n = 1 if parts[2] == 'greedy' else split['samples']
     right = split['greedy' if parts[2] == 'greedy' else 'right']
@@ -121,11 +124,13 @@ def _errors(run: Run, origin: Origin, name: str):
 
 
 def _mark(figure: dict, runs: list[Run], origin: Origin) -> None:
-  """Adds where stages began and where runs were cut."""
+  """Adds where stages began, their names above, and where runs were cut, along
+  the line.
+  """
   marks = []
   for run in runs:
     start = origin.of(run)
-    marks += [(_begin(run, s) - start, s, '#9ca3af', 'dot') for s in run.stages]
+    marks += [(begin(run, s) - start, s, '#6b7280', 'dot') for s in run.stages]
     marks += [
       (b.at - start, f'{b.how[:20]} at {b.reached}, from {b.at}', '#b91c1c',
        'dash')
@@ -136,10 +141,12 @@ def _mark(figure: dict, runs: list[Run], origin: Origin) -> None:
       {'type': 'line', 'x0': x, 'x1': x, 'yref': 'paper', 'y0': 0, 'y1': 1,
        'line': {'color': color, 'width': 1, 'dash': dash}}
     )  # fmt: skip
+    along = {'yanchor': 'top', 'xanchor': 'left', 'textangle': 90}
+    above = {'yanchor': 'bottom', 'xanchor': 'center', 'textangle': 0}
     figure['annotations'].append(
-      {'x': x, 'y': 1, 'yref': 'paper', 'yanchor': 'top', 'xanchor': 'left',
-       'text': text, 'textangle': 90, 'showarrow': False,
-       'font': {'size': 9, 'color': color}}
+      {'x': x, 'y': 1, 'yref': 'paper', 'text': text, 'showarrow': False,
+       'font': {'size': 11, 'color': color}}
+      | (along if dash == 'dash' else above)
     )  # fmt: skip
 
 

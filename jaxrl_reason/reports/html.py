@@ -16,6 +16,7 @@ from jaxrl_reason.reports import (
   answers,
   evaluated,
   figures,
+  missing,
   panels,
   state,
 )
@@ -79,6 +80,8 @@ def write(
     'names': [r.name for r in runs],
     'title': ', '.join([r.name for r in runs] or map(str, evaluations)),
     'figures': shown,
+    'why': missing.WHY,
+    'commands': missing.commands(runs),
     'data': _json({'figures': shown, 'names': names} | sizes),
     'columns': answers.packed(blocks.columns),
     'texts': blocks.texts,

@@ -69,7 +69,7 @@ PANELS = (
     'train/truncated train/reward_invalid eval/heldout/truncated '
     'eval/heldout/invalid', span=0.1, low=0.0,
   ),
-  _panel('Advantages', 'reward', 'train/advantage_rms train/advantage_max',
+  _panel('Advantages', 'advantage', 'train/advantage_rms train/advantage_max',
          span=0.5, stage='rl'),
   _panel('Loss', 'loss', 'train/loss train/pg_loss'),
   _panel('Gradient', 'norm before clipping', 'train/grad_norm', low=0.0),
@@ -175,15 +175,30 @@ def with_errors(found: list[tuple], name: str, number: int, dash: int) -> list:
 
 
 def bars_with_errors(found: list[tuple], name: str, number: int) -> dict:
-  """Bars of (label, value, standard error) in the colour of a number."""
+  """Draws bars of (label, value, standard error) in the colour of a number,
+  to the right: labels of suites are long.
+  """
   return {
     'type': 'bar',
+    'orientation': 'h',
     'name': name,
-    'x': [label for label, _, _ in found],
-    'y': [value for _, value, _ in found],
-    'error_y': {'type': 'data', 'array': [error for _, _, error in found]},
+    'y': [_broken(label) for label, _, _ in found],
+    'x': [value for _, value, _ in found],
+    'error_x': {'type': 'data', 'array': [error for _, _, error in found]},
     'marker': {'color': COLORS[number % len(COLORS)]},
   }
+
+
+def _broken(label: str) -> str:
+  """A label over several lines: a suite, its options, how it was asked."""
+  return label.replace('?', '<br>?', 1).replace(', ', '<br>', 1)
+
+
+def bar_layout(title: str, unit: str) -> dict[str, Any]:
+  """Returns the layout of `bars_with_errors`, the first bar at the top."""
+  out = layout(title, '', unit)
+  out['yaxis'] |= {'automargin': True, 'autorange': 'reversed'}
+  return out | {'showlegend': True, 'hovermode': 'closest'}
 
 
 def pass_layout(title: str) -> dict[str, Any]:
@@ -208,8 +223,15 @@ def of_changes(found: dict[str, list[int]], title: str, what: str) -> dict:
     'marker': {'color': ['#6b7280', '#059669', '#dc2626', '#d1d5db']},
   }
   notes = [
-    f'{name}: problems {", ".join(map(str, found[name][:40]))}'
+    f'{name}: problems {_some(found[name])}'
     for name in ('gained', 'lost')
     if found[name]
   ]
   return {'figure': {'data': [bars], 'layout': figure}, 'notes': notes}
+
+
+def _some(numbers: list[int], most: int = 40) -> str:
+  """The first numbers, and how many more there are."""
+  more = len(numbers) - most
+  said = ', '.join(map(str, numbers[:most]))
+  return f'{said} and {more} more' if more > 0 else said

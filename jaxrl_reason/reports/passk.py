@@ -1,5 +1,7 @@
 """pass@k of evaluations on disk, with errors over problems."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -48,6 +50,22 @@ def paired(before: list[float], after: list[float]) -> tuple[float, float]:
   n = len(change)
   error = change.std(ddof=1) / np.sqrt(n) if n > 1 else 0.0
   return float(change.mean()) if n else 0.0, float(error)
+
+
+def ratio(
+  parts: Sequence[float], wholes: Sequence[float]
+) -> tuple[float, float]:
+  """Returns (sum of parts / sum of wholes, its standard error over problems, by
+  the delta method).
+
+  Args:
+    wholes: positive, a problem each.
+  """
+  parts, wholes = np.asarray(parts, float), np.asarray(wholes, float)
+  n, total = len(wholes), wholes.sum()
+  value = parts.sum() / total
+  spread = ((parts - value * wholes) ** 2).sum() * n / max(n - 1, 1)
+  return float(value), float(np.sqrt(spread) / total)
 
 
 def changes(before: list[int], after: list[int]) -> dict[str, list[int]]:

@@ -184,10 +184,12 @@ def _loop(
 
   def unfinished(state):
     done, slots = state
-    left = ~jnp.all(slots.over)
+    # One loop for runs side by side: with a condition of its own each run would
+    # copy its caches at every token, and write them by scatters.
+    left = trees.shared_max(~slots.over)
     if slots.row is not None:
       g = slots.out['tokens'].shape[0] // slots.row.shape[0]
-      left |= jnp.any(slots.taken < g)
+      left |= trees.shared_max(slots.taken < g)
     return (done < most) & left
 
   def body(state):

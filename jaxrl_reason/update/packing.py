@@ -112,6 +112,7 @@ class Packing:
     """Returns (which to take, rows -> (rows, Packed) at every size)."""
     valid, (n, t) = batch.valid, batch.valid.shape
     which, options = self.placed(valid)
+    which = trees.shared_max(which)
     source = jnp.arange(n * t).reshape(n, t)
 
     def at(option: Callable, x: Any) -> tuple[Any, Packed]:
@@ -181,6 +182,7 @@ class Lengths:
     def at(size: int, rows: Any) -> tuple[Any, None]:
       return _cut(rows, t, size), None
 
+    which = trees.shared_max(which)
     return which, [functools.partial(at, size) for size in sizes]
 
   def columns(self, t: int) -> list[int]:

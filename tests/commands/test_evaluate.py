@@ -273,6 +273,11 @@ def test_checkpoints_that_are_none(folder, tmp_path):
   ):
     with pytest.raises(ValueError, match=says):
       run(*flags(folder, tmp_path), f'--model={folder}/{name}')
+  (tmp_path / 'events.jsonl').write_text('{"event": "start"}\n')
+  (tmp_path / 'config.json').write_text('{}')
+  for name in (tmp_path, f'{tmp_path}@3'):
+    with pytest.raises(ValueError, match=f'{tmp_path} has no checkpoint yet'):
+      run(*flags(folder, tmp_path / 'out'), f'--model={name}')
 
 
 def test_a_flag_that_does_not_exist_is_one_line(capsys):

@@ -123,6 +123,9 @@ def test_what_does_not_fit_is_refused(generator, prompts, tmp_path):
   prompts.write_text('{"messages": []}\n')
   with pytest.raises(ValueError, match='need --chat'):
     generate.to_file(generator, prompts, tmp_path / 'new', batch=2)
+  prompts.write_text('\n')
+  with pytest.raises(ValueError, match='prompts.jsonl has no prompts'):
+    generate.to_file(generator, prompts, tmp_path / 'new', batch=2)
 
 
 def test_the_command(folder):

@@ -126,6 +126,9 @@ def test_no_file_and_unknown_reward(folder):
   assert run('--file=nowhere.jsonl', cwd=folder).returncode == 1
   done = run('--file=c.jsonl', '--reward=nonsense', cwd=folder)
   assert done.returncode == 1 and "reward 'nonsense'" in done.stderr
+  (folder / 'none.jsonl').write_text('\n')
+  done = run('--file=none.jsonl', cwd=folder)
+  assert done.returncode == 1 and 'none.jsonl has no rows' in done.stderr
 
 
 def test_it_imports_no_jax(folder):

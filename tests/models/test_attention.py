@@ -234,7 +234,7 @@ def test_kernels_that_cannot_are_refused(changes, words):
 
 def test_auto_is_the_reference_on_cpu_where_rows_are_short(monkeypatch):
   """One block of queries is the very program; several are where scores fall."""
-  assert attention.resolve(config()) == 'blocked'
+  assert attention.resolve(config(), T) == 'blocked'
   inputs_, rows = inputs(), attention.describe(jnp.asarray(LEFT))
 
   def program(kind):
@@ -245,7 +245,7 @@ def test_auto_is_the_reference_on_cpu_where_rows_are_short(monkeypatch):
   monkeypatch.setattr(blocked, 'QUERIES', 140)
   assert program('auto') == program('einsum')
   monkeypatch.setattr(sharding, 'n_context_shards', lambda: 2)
-  assert attention.resolve(config()) == 'einsum'
+  assert attention.resolve(config(), T) == 'einsum'
 
 
 def test_blocks_leave_out_most_of_what_is_masked():
@@ -273,3 +273,19 @@ def test_moved_columns_and_their_gradient_are_those_of_take_along_axis():
   jax.tree.map(np.testing.assert_array_equal, ours, theirs)
   hlo = jax.jit(jax.grad(lambda x: layers.reordered(x, there, back).sum()))
   assert 'scatter' not in hlo.lower(x).as_text()
+
+
+@pytest.mark.parametrize(
+  'columns, split, kernel',
+  [(37, 1, 'einsum'), (128, 1, 'einsum'), (129, 1, 'splash'),
+   (37, 2, 'splash')],
+)  # fmt: skip
+def test_auto_on_a_tpu_pads_no_row_to_a_tile(
+  monkeypatch, columns, split, kernel
+):
+  """Splash takes whole tiles of 128; what it is asked for by name it is."""
+  monkeypatch.setattr(sharding, 'platform', lambda: 'tpu')
+  monkeypatch.setattr(sharding, 'n_context_shards', lambda: split)
+  assert attention.resolve(config(), columns) == kernel
+  asked = config(attention='splash')
+  assert attention.resolve(asked, columns) == 'splash'

@@ -2,6 +2,7 @@
 and its page in a real browser.
 """
 
+import html as html_lib
 import json
 import math
 import re
@@ -14,13 +15,14 @@ import numpy as np
 import pytest
 from small import ROOT
 
-from jaxrl_reason import report
+from jaxrl_reason import evaluate, report
 from jaxrl_reason.evals import estimators
 from jaxrl_reason.reports import (
   alarms,
   answers,
   evaluated,
   figures,
+  missing,
   panels,
   passk,
   signs,
@@ -267,9 +269,9 @@ def test_evaluations_are_compared(tmp_path):
   (panel,) = evaluated.forgetting(cells)
   (bars,) = panel['figure']['data']
   # 5/16 right before, 8/16 after; the changes are 2, 3, -1, -1 quarters.
-  assert bars['name'] == 'tuned' and bars['y'] == [0.1875]
-  assert bars['error_y']['array'] == [pytest.approx(0.5154 / 2, rel=1e-3)]
-  assert panel['notes'] == []
+  assert bars['name'] == 'tuned' and bars['x'] == [0.1875]
+  assert bars['error_x']['array'] == [pytest.approx(0.5154 / 2, rel=1e-3)]
+  assert panel['notes'] == ['tuned, gsm8k, own, T 1: +0.1875 ± 0.2577']
   (changes,) = evaluated.support(cells)
   assert changes['notes'] == ['lost: problems 2, 3']
   text = write(path)  # no run beside it
@@ -283,6 +285,59 @@ def test_evaluations_are_compared(tmp_path):
   # And beside one.
   text = write(path, workdir(tmp_path / 'run'))
   assert 'solved by any of 4' in text and 'finished at step' in text
+
+
+def test_the_kl_to_the_base_is_drawn(tmp_path):
+  """Nats a token of all tokens, and its error over problems."""
+  path = evaluation(tmp_path / 'ev', {'tuned': [1, 2, 3]}, samples=2)
+  file = path / 'answers' / 'tuned--gsm8k.jsonl'
+  rows = [json.loads(line) for line in file.read_text().splitlines()]
+  nats, tokens = np.array([1.0, 5.0, 0.0]), np.array([4.0, 10.0, 6.0])
+  for row in rows:
+    i = row['problem']
+    # The greedy answer is no draw of the policy.
+    row |= {'length': int(tokens[i]) // 2, 'logp': -3.0, 'base_logp': -9.0}
+    if row['sample']:
+      row['base_logp'] = -3.0 - nats[i] / 2
+  jsonl(file, rows)
+  file.with_suffix('.json').write_text('{"base": "runs/a@5"}')
+  (panel,) = evaluated.forgetting(evaluated.read(path, 0, answers.Blocks()))
+  (bars,) = panel['figure']['data']
+  assert bars['name'] == 'tuned to runs/a@5'
+  assert bars['x'] == [pytest.approx(6 / 20)]
+  # The jackknife, which is another estimator of the same error.
+  left = [
+    np.delete(nats, i).sum() / np.delete(tokens, i).sum() for i in range(3)
+  ]
+  error = np.sqrt(2 / 3 * ((left - np.mean(left)) ** 2).sum())
+  assert bars['error_x']['array'][0] == pytest.approx(error, rel=0.2)
+  assert panel['notes'] == [
+    'tuned to runs/a@5, gsm8k, own, T 1: +0.3000 ± 0.1652'
+  ]
+
+
+def test_an_empty_panel_says_what_fills_it(tmp_path):
+  """With the run's own path, and the step that its last stage began after."""
+  run = workdir(tmp_path / 'run')
+  text = html_lib.unescape(write(run))
+  before = f'{run}@5'
+  command = (
+    f'python -m jaxrl_reason.evaluate --model={before},{run} --base={before} '
+    f'--suite=run:heldout --k=16 --out=evals/run && '
+    f'python -m jaxrl_reason.report {run} evals/run'
+  )
+  assert text.count(command) == 1 and missing.WHY['forgetting'] in text
+  args = evaluate.parser().parse_args(command.split(' && ')[0].split()[3:])
+  assert args.base == before
+  text = write(evaluation(tmp_path / 'ev', {'a b': [1], 'tuned': [0]}))
+  assert '--model=BEFORE,WORKDIR' not in text
+  text = write(evaluation(tmp_path / 'alone', {'tuned': [0]}))
+  assert '--model=BEFORE,WORKDIR' in text
+  bare = tmp_path / 'it is new'
+  bare.mkdir()
+  (bare / 'config.json').write_text('{"model_dir": "smol lm"}')
+  (run,) = [workdirs.read(bare)]
+  assert f"'--model=smol lm,{bare}'" in missing.commands([run])
 
 
 def test_an_evaluation_that_goes_on_counts_whole_problems(tmp_path):
@@ -510,3 +565,14 @@ def test_100_mb_of_rollouts_open_in_5_seconds(tmp_path):
   page.until('report.painted === 400')
   assert page.errors == []
   page.close()
+
+
+def test_an_error_band_ends_with_its_line(tmp_path):
+  """A file of a step that a resumed run has still to repeat has no band."""
+  path = workdir(tmp_path / 'a')
+  entry = {'samples': 4, 'greedy': [1] * 4, 'right': [4] * 4}
+  row = {'step': 50, 'stage': 'rl', 'splits': {'heldout': entry}}
+  (path / 'evaluations' / '00000050.json').write_text(json.dumps(row))
+  figure = figures.of_panel(panels.PANELS[0], [workdirs.read(path)])
+  band, line = figure['data'][:2]
+  assert line['x'] == [5, 90] and {*band['x']} == {5, 90}

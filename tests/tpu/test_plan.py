@@ -114,6 +114,27 @@ def test_two_slices_share_the_data_axis(tmp_path):
 
 
 @pytest.mark.slow
+def test_seeds_side_by_side_on_a_chip(tmp_path):
+  """As many operations as one seed alone, at most twice its memory for each:
+  little is padded to tiles, and nothing copied for the others' sake.
+  """
+  facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:1x1', '--seeds=1,8')
+  alone, eight = facts['seeds']
+  assert (alone['seeds'], eight['seeds']) == (1, 8)
+  assert eight['operations'] < 1.3 * alone['operations']
+  assert 0 < alone['peak_gib'] < 1
+  assert alone['peak_gib'] < eight['peak_gib'] < 2 * 8 * alone['peak_gib']
+  assert alone['seconds'] > alone['roofline_s'] > 0
+
+
+def test_seeds_that_are_no_numbers_are_refused(tmp_path):
+  said = planned(
+    tmp_path, 'arithmetic_tiny.py', 'v5e:1x1', '--seeds=1,0', ok=False
+  )
+  assert '--seeds=1,0: whole numbers from 1' in said
+
+
+@pytest.mark.slow
 def test_qwen3_8b_on_64_chips(tmp_path):
   flags = *EIGHT_B, '--only=generate,update'
   facts = planned(tmp_path, GSM8K, 'v5p:4x4x4', *flags)

@@ -29,7 +29,7 @@ rows = jax.ShapeDtypeStruct(
   (4, 640), jnp.int32, sharding=sharding.row_sharding(mesh))
 loss = lambda p, *rows: model.hidden(p, *rows).astype(jnp.float32).sum()
 with jax.set_mesh(mesh):
-  assert attention.resolve(c) == 'splash'
+  assert attention.resolve(c, 640) == 'splash'
   compiled = jax.jit(jax.grad(loss)).lower(params, rows, rows).compile()
 text = compiled.as_text()
 print('kernels', text.count('tpu_custom_call'))

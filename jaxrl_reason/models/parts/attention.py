@@ -336,8 +336,13 @@ def _fits_cudnn(c: Any) -> bool:
   return c.dtype == 'bfloat16' and narrow and plain
 
 
-def resolve(c: Any) -> str:
-  """Names the kernel; of 'auto', the fast one of the platform compiled for.
+def resolve(c: Any, columns: int) -> str:
+  """Names the kernel; of 'auto', the fast one of the platform compiled for. On
+  TPU rows of a tile at most are einsum's: splash would fill the tile up, keys,
+  values and scores alike (37 tokens of heads 32 wide: 14 times their bytes).
+
+  Args:
+    columns: of the rows, T.
 
   Raises:
     ValueError: cudnn and blocked, which need whole rows, where a mesh splits
@@ -352,7 +357,9 @@ def resolve(c: Any) -> str:
   if c.attention != 'auto':
     return c.attention
   fast = FAST.get(sharding.platform(), 'einsum')
-  if fast == 'cudnn' and not _fits_cudnn(c) or fast in OF_WHOLE_ROWS and split:
+  short = fast == 'splash' and columns <= LANES and not split
+  unfit = fast == 'cudnn' and not _fits_cudnn(c)
+  if short or unfit or fast in OF_WHOLE_ROWS and split:
     return 'einsum'
   return fast
 
@@ -386,7 +393,8 @@ def make(
       where a segment has no holes.
     start: column of the first query.
   """
-  kernel, how = KERNELS[resolve(c)], dict(scale=c.score_scale)
+  kernel = KERNELS[resolve(c, rows.segments.shape[1])]
+  how = dict(scale=c.score_scale)
   attend = kernel(rows, windows, start, cap=c.attention_cap, **how)
   if sharding.n_context_shards() == 1:
     return attend

@@ -44,7 +44,7 @@ def pays(c: Any, rows: int, columns: int) -> bool:
   """Tells whether the kernel is to read a cache of so many rows and columns:
   on TPU a large one; elsewhere, interpreted, if asked for by name.
   """
-  if attention.resolve(c) != 'splash':
+  if attention.resolve(c, columns) != 'splash':
     return False
   if sharding.platform() != 'tpu':
     return True

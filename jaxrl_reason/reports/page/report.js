@@ -243,7 +243,7 @@
       choose(state.items[k].row);
     };
     if (data.rows) await filter();
-    else { el('count').textContent = 'no rollouts on disk'; report.shown = 0; }
+    else { el('viewer').hidden = true; el('no-answers').hidden = false; report.shown = 0; }
     Object.assign(report, { choose, filter, state });
     report.ready = true;
     report.took = performance.now();

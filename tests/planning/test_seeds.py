@@ -1,0 +1,111 @@
+"""What runs side by side cost, and that they share what can be shared."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small import ROOT, load_recipe
+
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.planning import abstract, hlo, seeds
+
+
+@pytest.mark.parametrize(
+  'alone, each', [(2.0, 0.043), (1.0, 0.3), (5e-3, 1.3e-5)]
+)
+@pytest.mark.parametrize('counts', [(1, 8), (2, 4), (1, 2, 16)])
+def test_the_seeds_for_the_price_of_one(alone, each, counts):
+  """Counted one by one, of steps that take a + b n seconds."""
+
+  def seconds(n):
+    return alone + (n - 1) * each
+
+  found = [
+    dict(
+      seeds=n, seconds=seconds(n), roofline_s=1e-3, operations=9, peak_gib=1.0
+    )
+    for n in counts
+  ]
+  want = 1
+  while seconds(want + 1) <= 1.1 * alone * (1 + 1e-9):
+    want += 1
+  said = seeds.verdict(found)
+  assert said.startswith(f'{want} for the price of one (within 10%)')
+  assert f'adds {each:.3g} s to a step of {alone:.3g} s' in said
+  n = counts[-1]
+  faster = n * alone / seconds(n)
+  assert f'{n} side by side are done {faster:.2f} times as fast' in said
+  rows = seeds.table(found).splitlines()[1:-1]
+  for n, row in zip(counts, rows):
+    assert row.split()[4] == f'{seconds(n) / alone:.2f}'
+
+
+def test_one_number_of_seeds_has_no_price():
+  only = [dict(seeds=4, seconds=2.0, roofline_s=1.0, operations=1, peak_gib=1)]
+  assert '--seeds=1,4' in seeds.verdict(only)
+  assert seeds.table(only).splitlines()[1].split()[4] == '4.00'
+
+
+def test_started_operations_are_multiplied_out():
+  """A loop of 7 that draws noise, and a product before it."""
+
+  def f(x):
+    return jax.lax.fori_loop(0, 7, lambda i, y: jnp.sin(y) @ y, x @ x)
+
+  text = jax.jit(f).lower(jnp.ones((8, 8))).compile().as_text()
+  module = hlo.parse(text)
+
+  def at(n):
+    loop = next(
+      op for op in module.computations[module.entry].values()
+      if op.kind == 'while'
+    )  # fmt: skip
+    found = re.sub(
+      r'known_trip_count":\{"n":"7"', f'known_trip_count":{{"n":"{n}"', text
+    )
+    assert loop and found != text or n == 7
+    return seeds.starts(hlo.parse(found))
+
+  once, many = at(1), at(7)
+  each = at(2) - once
+  assert each >= 2 and many == once + 6 * each
+
+
+def test_a_decision_is_one_for_runs_side_by_side():
+  """The longest loop of any; what counts it belongs to no run."""
+
+  def f(limit, x):
+    def unfinished(state):
+      return trees.shared_max(state[0] < limit)
+
+    def body(state):
+      i, x = state
+      return i + 1, jnp.where(i < limit, x + 1, x)
+
+    return jax.lax.while_loop(unfinished, body, (0, x))
+
+  limits, x = jnp.array([2, 7, 0]), jnp.zeros(3)
+  # None: refused where a run has a count of its own.
+  count, found = jax.jit(jax.vmap(f, out_axes=(None, 0)))(limits, x)
+  assert count == 7
+  np.testing.assert_array_equal(found, limits)
+  assert trees.shared_max(jnp.array([[3, 9], [4, 1]])) == 9
+  assert f(2, 0.0) == (2, 2.0)
+
+
+def test_runs_side_by_side_copy_no_caches():
+  """In one loop over tokens for all, which nothing is chosen after; with a loop
+  of its own each run would keep its caches by a choice at every token.
+  """
+  config = load_recipe(ROOT / 'configs' / 'arithmetic_tiny.py').get_config()
+  config.mesh = (1, 1, 1)
+  mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
+  parts = abstract.shapes(config, mesh)
+  text = seeds.phase(config, parts, 3).lower(mesh).as_text()
+  m, rl, room = config.model, config.rl, config.data.completion_len
+  cache = f'3x{rl.prompts * rl.samples}x{m.kv_heads}x{room}x{m.head_dim}xf32'
+  assert cache in text
+  chosen = re.findall(r'stablehlo\.select[^\n]*', text)
+  assert chosen and not [line for line in chosen if cache in line]
