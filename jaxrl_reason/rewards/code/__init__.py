@@ -188,9 +188,7 @@ def extract(
   Where `prompt` begins the function `entry_point`, its imports and helpers are
   put in front, and a completion that is only a body is joined to it.
   """
-  text = completion.rpartition('</think>')[2]
-  if thoughts.CHANNEL in completion:
-    text = thoughts.response(completion) or ''
+  text = thoughts.response(completion) or ''
   block = _last_block(text)
   code = text if block is None else block
   if not code.strip():
