@@ -86,7 +86,52 @@ FAMILIES['qwen3_next'] = dict(
   moe_intermediate_size=8,
   shared_expert_intermediate_size=12,
 )
-EXPERTS = [n for n in FAMILIES if n != 'glm4']
+# Made of kinds of layers that others hold as well.
+ALIKE = {
+  'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
+  'olmoe': dict(
+    num_hidden_layers=5, head_dim=4, num_experts=4, num_experts_per_tok=2
+  ),
+  'gemma3_text': dict(
+    num_hidden_layers=7,
+    head_dim=6,
+    sliding_window=5,
+    query_pre_attn_scalar=7,
+    final_logit_softcapping=2.0,
+  ),
+  'gemma2': dict(
+    num_hidden_layers=5, head_dim=6, sliding_window=5, query_pre_attn_scalar=7
+  ),
+  'gemma': dict(num_hidden_layers=5, head_dim=6),
+  'mixtral': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    sliding_window=5,
+  ),
+  'granite': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    embedding_multiplier=3.0,
+    attention_multiplier=0.2,
+    residual_multiplier=0.6,
+    logits_scaling=1.5,
+    mlp_bias=True,
+  ),
+  'qwen3_moe': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    num_experts=4,
+    num_experts_per_tok=2,
+    moe_intermediate_size=8,
+  ),
+  'smollm3': dict(num_hidden_layers=5, head_dim=6),
+  'phi3': dict(num_hidden_layers=5, sliding_window=5),
+}
+NEW = list(FAMILIES)
+FAMILIES |= ALIKE
+EXPERTS = [n for n in FAMILIES if any('experts' in k for k in FAMILIES[n])]
 
 
 def config(name: str, split: bool = False, **runtime):
@@ -159,7 +204,12 @@ def gap(model, params, **static) -> float:
   return np.abs(score(params)[:, P:] - out.logp)[past].max()
 
 
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize(
+  'name',
+  [
+    n if n in NEW else pytest.param(n, marks=pytest.mark.slow) for n in FAMILIES
+  ],
+)
 def test_sampler_equals_trainer_with_prompts_in_chunks(name):
   model, params = built(name, prefill='chunks:4')
   assert gap(model, params, slots=1, segments=2) < 1e-5
