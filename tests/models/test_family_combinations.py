@@ -99,9 +99,6 @@ ALIKE = {
     query_pre_attn_scalar=7,
     final_logit_softcapping=2.0,
   ),
-  'gemma2': dict(
-    num_hidden_layers=5, head_dim=6, sliding_window=5, query_pre_attn_scalar=7
-  ),
   'gemma': dict(num_hidden_layers=5, head_dim=6),
   'mixtral': dict(
     num_hidden_layers=5,
@@ -119,15 +116,6 @@ ALIKE = {
     logits_scaling=1.5,
     mlp_bias=True,
   ),
-  'qwen3_moe': dict(
-    num_hidden_layers=5,
-    head_dim=6,
-    num_experts=4,
-    num_experts_per_tok=2,
-    moe_intermediate_size=8,
-  ),
-  'smollm3': dict(num_hidden_layers=5, head_dim=6),
-  'phi3': dict(num_hidden_layers=5, sliding_window=5),
 }
 NEW = list(FAMILIES)
 FAMILIES |= ALIKE
