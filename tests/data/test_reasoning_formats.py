@@ -182,3 +182,10 @@ def test_what_is_said_is_told_from_what_is_thought(completion):
   for box, n in ('\\boxed{1}', 1), ('\\boxed{2}', 2):
     completion = completion.replace(box, program.format(n))
   assert code.extract(completion) == (want and 'x = 2\n')
+
+
+def test_a_program_may_speak_of_thoughts():
+  program = "x = '<think>'\n"
+  for before in ('', '<think>400?</think>', 'So:\n'):
+    said = f'{before}```python\n{program}```'
+    assert code.extract(said) == program
