@@ -11,6 +11,7 @@ neither a moved branch nor a lost network changes it.
 
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 from etils import epath
@@ -70,13 +71,10 @@ def _hub(repo: str):
   return huggingface_hub
 
 
-def first_look(name: str, workdir) -> dict | None:
-  """Returns the config.json of a model on the Hub that a run has not begun from
-  yet, without its weights; None: it is none, or cannot be had (`begin` says
-  why).
+def first_look(name: str) -> dict | None:
+  """Returns the config.json of a model on the Hub, without its weights; None:
+  it cannot be had (`begin` says why).
   """
-  if not name.startswith(HUB) or (epath.Path(workdir) / HF_CONFIG).exists():
-    return None
   repo, _, revision = name.removeprefix(HUB).partition('@')
   hub = _hub(repo)
   from huggingface_hub import errors
@@ -102,19 +100,27 @@ def _snapshot(repo: str, revision: str) -> pathlib.Path:
     cache = pathlib.Path(constants.HF_HUB_CACHE)
     raise ValueError(
       f'{HUB}{repo}{revision and "@" + revision}: looked for {_wanted()} in '
-      f'{cache / ("models--" + repo.replace("/", "--"))} and on the Hub: {e} '
+      f'{cache / ("models--" + repo.replace("/", "--"))} and on the Hub: '
+      f'{" ".join(str(e).split())} '
       'Fetch it where there is a network (hf download), or name a folder.'
     ) from e
   return pathlib.Path(folder)
 
 
-def begin(name: str, workdir, rope_scale: float = 1.0) -> epath.Path:
+def begin(
+  name: str,
+  workdir,
+  rope_scale: float = 1.0,
+  check: Callable[[pathlib.Path], None] | None = None,
+) -> epath.Path:
   """Returns the folder in the workdir with the model's small files; made at
   first.
 
   Args:
     rope_scale: by how much farther than the model's own its rotary table
       reaches, which the config.json that is kept then says.
+    check: raises where the model's folder cannot be used: nothing of it is kept
+      then, so that the next run finds it mended.
 
   Raises:
     ValueError: no such model, or the workdir began from another one.
@@ -135,6 +141,8 @@ def begin(name: str, workdir, rope_scale: float = 1.0) -> epath.Path:
     return kept
   folder, revision = resolve(name)
   config = hf.read_config(folder)
+  if check:
+    check(folder)
   source = {'name': name, 'revision': revision}
   if rope_scale != 1:
     config = ropes.stretched(config, rope_scale)

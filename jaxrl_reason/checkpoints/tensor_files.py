@@ -30,6 +30,11 @@ def _files(folder: pathlib.Path) -> tuple[list[str], set[str] | None]:
   """(names of the folder's weight files, tensors its index lists)."""
   if (folder / INDEX).is_file():
     listed = reading.json_object(folder / INDEX).get('weight_map')
+    if not listed or not isinstance(listed, dict):
+      raise BadCheckpoint(
+        f'{folder / INDEX} maps no tensor to a file (weight_map='
+        f'{listed!r:.60}); a file that was cut short must be fetched again'
+      )
     with reading.explained(folder / INDEX):
       names = sorted(set(listed.values()))
     for name in names:

@@ -5,12 +5,16 @@ reasoning models.
   channels  <|channel|>analysis<|message|> thought <|end|><|start|>assistant
             <|channel|>final<|message|> answer     (gpt-oss; "harmony")
 
-A prompt may end within a thought, so that a completion has its end alone.
+A channel's name may be followed by a recipient or a format (final json). A
+prompt may end within a thought, so that a completion has its end alone.
 """
 
 import re
 
-CHANNEL, FINAL = '<|channel|>', '<|channel|>final<|message|>'
+CHANNEL = '<|channel|>'
+FINAL = re.compile(
+  r'<\|channel\|>final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>'
+)
 TAG = re.compile(r'<(/?)think(?:ing)?>', re.I)
 # What ends a message of a channel, or begins the next.
 ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')
@@ -34,18 +38,17 @@ def spoken(text: str) -> tuple[int, int | None]:
 
 
 def _of_channels(text: str) -> tuple[int, int | None]:
-  at = text.rfind(FINAL)
-  if at < 0:
+  found = [m.end() for m in FINAL.finditer(text)]
+  if not found:
     return 0, 0  # nothing was said
-  after = at + len(FINAL)
+  after = found[-1]
   end = ENDS.search(text, after)
   return after, end and end.start()
 
 
 def response(text: str) -> str | None:
   """Extracts what is said after the last thought; None while it thinks."""
-  if CHANNEL not in text:
-    _, _, said = text.rpartition('</think>')
-    return None if '<think>' in said else said
-  after, end = _of_channels(text)
-  return None if end == 0 else text[after:end]
+  after, end = spoken(text)
+  if CHANNEL in text:
+    return None if end == 0 else text[after:end]
+  return None if end is not None else text[after:]

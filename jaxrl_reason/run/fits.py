@@ -4,10 +4,11 @@ import math
 import sys
 
 import jax
+from etils import epath
 
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import pretrained
-from jaxrl_reason.models import families, spec, weights
+from jaxrl_reason.models import families, spec, weights, zoo
 from jaxrl_reason.run import chips
 
 # Bytes of a parameter, activations and caches aside.
@@ -45,14 +46,25 @@ def line(name: str, h: dict) -> str:
   )
 
 
+def _published(name: str) -> dict | None:
+  """The config.json of a published size of that name, if it is known here."""
+  size = name.rpartition('/')[2].partition('@')[0].lower()
+  return families.to_hf(zoo.ZOO[size]) if size in zoo.ZOO else None
+
+
 def tell(name: str, workdir) -> None:
   """Says it of a model that a run is about to fetch from the Hub.
 
   Raises:
     ValueError: the model cannot be read: nothing is fetched then.
   """
-  h = pretrained.first_look(name, workdir)
-  if h is not None:
-    text = line(name, h)
+  begun = (epath.Path(workdir) / pretrained.HF_CONFIG).exists()
+  if begun or not name.startswith(pretrained.HUB):
+    return
+  h, known = pretrained.first_look(name), _published(name)
+  text = line(name, h or known) if h or known else ''
+  if text and not h:
+    text += ' (As published: the Hub cannot be asked.)'
+  if text:
     if jax.process_index() == 0:
       print(text, file=sys.stderr, flush=True)

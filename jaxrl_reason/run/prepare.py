@@ -5,6 +5,7 @@ hand into the same `assemble`, so both refuse the same configurations.
 """
 
 import dataclasses
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -57,7 +58,10 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.Path) -> Prepared:
   with hosts.zero_first():
     fits.tell(config.model_dir, workdir)
     folder = config.model_dir and pretrained.begin(
-      config.model_dir, workdir, config.model.rope_scale
+      config.model_dir,
+      workdir,
+      config.model.rope_scale,
+      functools.partial(_check_folder, config.data),
     )
     tokenizer = problems_lib.make_tokenizer(
       config.data, problems, workdir, folder
@@ -71,6 +75,17 @@ def prepare(config: ml_collections.ConfigDict, workdir: epath.Path) -> Prepared:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
   shape = architecture(config.model, tokenizer.vocab_size, folder)
   return assemble(config, mesh, problems, tokenizer, shape)
+
+
+def _check_folder(data: ml_collections.ConfigDict, folder) -> None:
+  """Reads what a run needs of a model's folder beside its weights.
+
+  Raises:
+    ValueError, FileNotFoundError: names what is not there or cannot be read.
+  """
+  families.from_hf(hf.read_config(folder))
+  if data.tokenizer == 'hf':
+    problems_lib.make_tokenizer(data, None, None, folder)
 
 
 def assemble(

@@ -1,6 +1,7 @@
 """Folders of safetensors: exact both ways, and refused by name when wrong."""
 
 import json
+import re
 import sys
 
 import jax
@@ -156,6 +157,13 @@ def test_a_half_fetched_folder_is_named(folder):
     file.write_bytes(part)
     with pytest.raises(ValueError, match=said):
       hf.load(folder, CONFIG)
+
+
+@pytest.mark.parametrize('index', ['{}', '{"weight_map": {}}', '[]', ''])
+def test_an_index_of_nothing_is_named(folder, index):
+  (folder / hf.INDEX).write_text(index)
+  with pytest.raises(ValueError, match=re.escape(str(folder / hf.INDEX))):
+    hf.load(folder, CONFIG)
 
 
 def test_pickles_are_never_read(folder):

@@ -142,6 +142,8 @@ def test_a_turn_ended_by_the_next_speaker_says_so_once(tmp_path):
 
 THOUGHT = '<|channel|>analysis<|message|>It is \\boxed{1}.<|end|>'
 SAID = '<|start|>assistant<|channel|>final<|message|>'
+FORMATTED = SAID.replace('final', 'final <|constrain|>json')
+DECODED = SAID.replace('final', 'final json')  # not all marks are shown
 FORMATS = {
   # completion -> its response, None while it thinks
   f'{THOUGHT}{SAID}\\boxed{{2}}': '\\boxed{2}',
@@ -150,9 +152,20 @@ FORMATS = {
   f'{THOUGHT}<|start|>assistant<|channel|>commentary<|message|>x': None,
   THOUGHT: None,
   '<|channel|>ana': None,
+  f'{THOUGHT}{FORMATTED}\\boxed{{2}}': '\\boxed{2}',
+  f'{THOUGHT}{DECODED}\\boxed{{2}}': '\\boxed{2}',
+  f'{SAID}\\boxed{{2}}<|end|>{THOUGHT}': '\\boxed{2}',  # said before
+  f'{THOUGHT}<|start|>assistant<|channel|>finally<|message|>\\boxed{{1}}': None,
+  f'{THOUGHT}<|start|>assistant<|channel|>commentary to=functions.add '
+  '<|constrain|>json<|message|>{"a": 1}<|call|>': None,
   '<think>\\boxed{1}</think>\\boxed{2}': '\\boxed{2}',
   '\\boxed{1}</think>\\boxed{2}': '\\boxed{2}',
   '<think>\\boxed{1}': None,
+  '<think>\\boxed{1}<think>\\boxed{1}</think>\\boxed{1}</think>\\boxed{2}': (
+    '\\boxed{2}'
+  ),
+  '<Thinking>\\boxed{1}</Thinking>\\boxed{2}': '\\boxed{2}',
+  '<thinking>\\boxed{1}': None,
   '\\boxed{2}': '\\boxed{2}',
 }
 
@@ -168,5 +181,11 @@ def test_what_is_said_is_told_from_what_is_thought(completion):
   program = '```python\nx = {}\n```'
   for box, n in ('\\boxed{1}', 1), ('\\boxed{2}', 2):
     completion = completion.replace(box, program.format(n))
-  if thoughts.CHANNEL in completion:
-    assert code.extract(completion) == (want and 'x = 2\n')
+  assert code.extract(completion) == (want and 'x = 2\n')
+
+
+def test_a_program_may_speak_of_thoughts():
+  program = "x = '<think>'\n"
+  for before in ('', '<think>400?</think>', 'So:\n'):
+    said = f'{before}```python\n{program}```'
+    assert code.extract(said) == program

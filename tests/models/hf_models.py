@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip('torch')
 transformers = pytest.importorskip('transformers')
 
-P, NEW = 20, 64  # prompt room and completion, tokens
+P, NEW = 20, 100  # prompt room and completion, tokens
 LENGTHS = (20, 13, 6)  # of the prompts, left-padded
 SHARED = dict(
   vocab_size=64,
@@ -239,6 +239,47 @@ CASES = {
     ),
   ),
 }
+
+# Six layers, three heads with the keys of one, widths and a vocabulary that
+# nothing divides; rows of 120 tokens are far longer than their windows.
+ODD = dict(
+  num_hidden_layers=6,
+  hidden_size=36,
+  intermediate_size=44,
+  num_attention_heads=3,
+  num_key_value_heads=1,
+  vocab_size=71,
+  layer_types=None,  # what the family has them be
+)
+WITH_WIDTH_OF_HEADS = (
+  'llama2 llama3 qwen3 qwen3_moe mistral gemma2 gemma3 mixtral gemma glm4 '
+  'glm4_moe qwen3_next gpt_oss'
+).split()
+ODD_CASES = {name: {} for name in CASES} | {
+  name: dict(head_dim=10) for name in WITH_WIDTH_OF_HEADS
+}
+ODD_CASES['phi4'] = dict(
+  rope_parameters=LONGROPE
+  | dict(
+    partial_rotary_factor=0.5,
+    short_factor=[1.0, 1.5, 2.0],
+    long_factor=[3.0, 4.0, 5.0],
+  )
+)
+ODD_CASES['glm4'] |= dict(head_dim=12)  # half of which is pairs
+ODD_CASES['glm4_moe'] |= dict(head_dim=12, first_k_dense_replace=2)
+ODD_CASES['qwen3_next'] |= dict(head_dim=12)
+ODD_CASES['deepseek_v3'] = dict(
+  num_key_value_heads=3, first_k_dense_replace=2, q_lora_rank=None
+)
+ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
+
+
+def make_odd(name: str):
+  """`make`, of an odd shape."""
+  known = getattr(transformers, f'{CASES[name][0]}Config')()
+  odd = {k: v for k, v in ODD.items() if hasattr(known, k)}
+  return make(name, **odd | ODD_CASES[name])
 
 
 def make(name: str, **others):

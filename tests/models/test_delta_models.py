@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from small import small_config, small_model
 
+from jaxrl_reason import trees
 from jaxrl_reason.base import Rows
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import adapters, families, logprobs, transformer
+from jaxrl_reason.models import adapters, families, logprobs, remat, transformer
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.rollouts import sampler
 
@@ -108,6 +109,42 @@ def test_turns_go_on_from_what_was_read():
   )  # fmt: skip
   np.testing.assert_allclose(h[0], want[0, 3], atol=1e-5)
   np.testing.assert_allclose(h[1], want[1, 6], atol=1e-5)
+
+
+@pytest.fixture(scope='module')
+def remat_grads():
+  """policy -> (hidden states [2,12,D], gradients, bytes kept a row)."""
+  tokens = jax.random.randint(jax.random.key(0), (2, 12), 3, 16)
+  valid = jnp.arange(12) >= jnp.array([[0], [5]])
+
+  def of(policy):
+    c, model, params = small_model(
+      **DELTA, layers=3, delta_layers=(0, 2), remat=policy, experts=4,
+      experts_per_token=2,
+    )  # fmt: skip
+
+    def loss(p):
+      h, aux = model.hidden_routed(p, tokens, valid)
+      return jnp.sum(jnp.sin(h) * valid[..., None]) + aux['load_balance'], h
+
+    grads, h = jax.jit(jax.grad(loss, has_aux=True))(params)
+    return h[valid], grads, remat.kept_bytes(c, 12)
+
+  return {policy: of(policy) for policy in ('none', 'dots', 'full')}
+
+
+@pytest.mark.parametrize('policy', ['dots', 'full'])
+def test_what_is_computed_again_is_what_was(remat_grads, policy):
+  """The states of the delta rule and the experts chosen, too."""
+  (want, grads, kept), (got, again, fewer) = (
+    remat_grads[p] for p in ('none', policy)
+  )
+  assert fewer < kept
+  np.testing.assert_allclose(got, want, atol=1e-5)
+  for path, x in trees.flatten(grads).items():
+    assert np.any(x), path
+    gap = np.linalg.norm(trees.flatten(again)[path] - x)
+    assert gap <= 1e-4 * np.linalg.norm(x), path
 
 
 def test_bytes_of_a_cache_are_those_of_states_and_of_keys():

@@ -86,13 +86,44 @@ FAMILIES['qwen3_next'] = dict(
   moe_intermediate_size=8,
   shared_expert_intermediate_size=12,
 )
+# Made of kinds of layers that others hold as well, so that one test will do.
+ALIKE = {
+  'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
+  'olmoe': dict(
+    num_hidden_layers=5, head_dim=4, num_experts=4, num_experts_per_tok=2
+  ),
+  'gemma3_text': dict(
+    num_hidden_layers=7,
+    head_dim=6,
+    sliding_window=5,
+    query_pre_attn_scalar=7,
+    final_logit_softcapping=2.0,
+  ),
+  'gemma': dict(num_hidden_layers=5, head_dim=6),
+  'mixtral': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    sliding_window=5,
+  ),
+  'granite': dict(
+    num_hidden_layers=5,
+    head_dim=6,
+    embedding_multiplier=3.0,
+    attention_multiplier=0.2,
+    residual_multiplier=0.6,
+    logits_scaling=1.5,
+    mlp_bias=True,
+  ),
+}
 EXPERTS = [n for n in FAMILIES if n != 'glm4']
 
 
 def config(name: str, split: bool = False, **runtime):
   """split: with heads that a tensor axis of 2 divides."""
   shared = SHARED | ({'num_key_value_heads': 2} if split else {})
-  h = shared | FAMILIES[name] | {'model_type': name}
+  h = shared | (FAMILIES | ALIKE)[name] | {'model_type': name}
   return families.from_hf(h, **runtime)
 
 
@@ -159,7 +190,9 @@ def gap(model, params, **static) -> float:
   return np.abs(score(params)[:, P:] - out.logp)[past].max()
 
 
-@pytest.mark.parametrize('name', FAMILIES)
+@pytest.mark.parametrize(
+  'name', [*FAMILIES, *(pytest.param(n, marks=pytest.mark.slow) for n in ALIKE)]
+)
 def test_sampler_equals_trainer_with_prompts_in_chunks(name):
   model, params = built(name, prefill='chunks:4')
   assert gap(model, params, slots=1, segments=2) < 1e-5

@@ -1,7 +1,9 @@
 """Every family against `transformers`, on tiny random models of its making."""
 
+import copy
 import dataclasses
 import json
+from collections.abc import Callable
 
 import hf_models as H
 import jax
@@ -36,11 +38,44 @@ def test_an_absent_key_means_what_transformers_takes_it_for(name, windows):
   assert ours == families.from_hf(theirs.to_dict())
 
 
+YARN = dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=64)
+
+
+@pytest.mark.parametrize(
+  'name, keys',
+  [
+    ('llama', dict(rope_scaling=YARN, original_max_position_embeddings=128)),
+    (
+      'phi3',
+      dict(
+        rope_scaling=H.LONGROPE
+        | dict(short_factor=[1.0] * 8, long_factor=[2.0] * 8)
+      ),
+    ),
+    ('gpt_oss', dict(rope_scaling=None, rope_theta=55.0)),
+    ('gpt_oss', dict(rope_parameters={})),
+    ('gpt_oss', dict(rope_scaling=YARN)),
+    (
+      'glm4',
+      dict(
+        partial_rotary_factor=0.25,
+        rope_parameters=dict(rope_type='default', partial_rotary_factor=0.75),
+      ),
+    ),
+  ],
+)
+def test_of_two_keys_that_counts_which_transformers_reads(name, keys):
+  theirs = transformers.AutoConfig.for_model(name, **FEW, **copy.deepcopy(keys))
+  ours = families.from_hf(FEW | keys | {'model_type': name})
+  assert ours == families.from_hf(theirs.to_dict())
+
+
 @dataclasses.dataclass
 class Case:
   """One family's tiny model, theirs and ours, and what both computed."""
 
   name: str
+  make: Callable  # of `hf_models`, by name
   theirs: object  # transformers model
   config: transformer.Config
   params: dict
@@ -99,10 +134,18 @@ def our_loss(model, tokens, valid):
   return f
 
 
-@pytest.fixture(scope='module', params=H.CASES)
+ODD = [
+  pytest.param((name, H.make_odd), marks=pytest.mark.slow, id=f'{name}-odd')
+  for name in H.CASES
+]
+PLAIN = [pytest.param((name, H.make), id=name) for name in H.CASES]
+
+
+@pytest.fixture(scope='module', params=PLAIN + ODD)
 def case(request, tmp_path_factory):
-  folder = tmp_path_factory.mktemp(request.param)
-  theirs = H.make(request.param)
+  name, make = request.param
+  folder = tmp_path_factory.mktemp(name)
+  theirs = make(name)
   theirs.save_pretrained(folder)
   config = families.from_hf(hf.read_config(folder))
   params = hf.load(folder, config)
@@ -111,7 +154,8 @@ def case(request, tmp_path_factory):
   f = jax.jit(jax.grad(our_loss(model, tokens, valid), has_aux=True))
   grads, logits = f(params)
   return Case(
-    request.param,
+    name,
+    make,
     theirs,
     config,
     params,
@@ -143,7 +187,7 @@ def test_greedy_generations_are_identical(case):
 
 
 def test_cached_decoding_equals_the_full_forward(case):
-  """Of 64 tokens, far past windows of 6, both rows of a shared prefill."""
+  """Of 100 tokens, far past windows of 6, both rows of a shared prefill."""
   logp = jax.nn.log_softmax(case.logits[:, H.P - 1 : -1])
   full = np.take_along_axis(logp, np.asarray(case.out.tokens)[..., None], 2)
   np.testing.assert_allclose(case.out.policy_logp, full[..., 0], atol=2e-5)
@@ -184,7 +228,7 @@ def test_bf16_is_no_further_from_float32_than_theirs(case):
   half = dataclasses.replace(case.config, dtype='bfloat16')
   f = jax.jit(our_loss(transformer.build(half), case.tokens, case.valid))
   ours = np.asarray(f(case.params)[1])
-  theirs = their_logits(H.make(case.name).bfloat16(), case)
+  theirs = their_logits(case.make(case.name).bfloat16(), case)
 
   def rms(x):
     of_tokens = np.mean((x - case.logits)[case.valid] ** 2, axis=-1)
@@ -257,9 +301,8 @@ def test_layers_by_index_equal_in_a_deeper_model(name, tmp_path):
   found = [list(x[:7]) for x in (c.layer_windows, c.layer_ropes)]
   assert found == list(PATTERNS[name])
   params, model = hf.load(tmp_path, c), transformer.build(c)
-  new = 16
   prompts, real = H.prompts()
-  answers = H.greedy(theirs, new)
+  answers = H.greedy(theirs)
   tokens = torch.cat([prompts, answers], 1)
   valid = torch.cat([real, torch.ones_like(answers, dtype=bool)], 1)
   with torch.no_grad():
@@ -269,7 +312,7 @@ def test_layers_by_index_equal_in_a_deeper_model(name, tmp_path):
   def ours(params, prompts, real, tokens, valid):
     out = sampler.generate(
       model, params, prompts, real, jax.random.key(0), Sampling.make(0.0),
-      jnp.array([-1]), n_samples=1, max_new=new,
+      jnp.array([-1]), n_samples=1, max_new=H.NEW,
     )  # fmt: skip
     hidden = model.hidden(params, tokens, valid)
     return out.tokens, model.unembed(params, hidden)

@@ -164,6 +164,27 @@ def test_layers_of_different_tables_and_windows():
     np.testing.assert_allclose(logp[:, 10:], out.logp, atol=1e-5)
 
 
+def test_the_activation_is_read_where_transformers_reads_it():
+  """A key of other families beside it says nothing."""
+  h = H.SHARED | {'model_type': 'llama', 'hidden_activation': 'gelu'}
+  assert families.from_hf(h).activation == 'silu'
+  h = H.SHARED | {'model_type': 'gemma2', 'hidden_act': 'silu'}
+  assert families.from_hf(h).activation == 'gelu_tanh'
+
+
+def test_a_share_of_rotated_features_is_all_of_them_where_it_is_null():
+  """As transformers computes it; absent, it is the family's half."""
+  h = H.SHARED | {'model_type': 'glm4_moe', 'head_dim': 8}
+  fractions = [
+    families.from_hf(h | x).rope_tables[0].fraction
+    for x in ({}, {'partial_rotary_factor': None})
+  ]
+  assert fractions == [0.5, 1.0]
+
+
+YARN = {'rope_type': 'yarn', 'factor': 4.0}
+
+
 @pytest.mark.parametrize(
   'changes, words',
   [
@@ -187,7 +208,21 @@ def test_layers_of_different_tables_and_windows():
       'longrope divides 2 and 2 frequencies.*rotate 4',
     ),
     ({'hidden_size': 'null'}, 'hidden_size is null'),
-    ({'hidden_act': 'relu'}, "'relu'"),
+    ({'hidden_act': 'relu'}, "hidden_act='relu': llama with that activation"),
+    (
+      {'rope_scaling': YARN, 'rope_parameters': {'rope_theta': 5.0}},
+      'rope_scaling and rope_parameters say different things',
+    ),
+    (
+      {'model_type': 'olmo3', 'rope_parameters': {'rope_theta': 5.0}},
+      'rope_parameters of olmo3 are a table per kind of layer',
+    ),
+    ({'model_type': 'mistral', 'sliding_window': 0}, 'sliding_window=0: a win'),
+    ({'hidden_size': 0}, 'hidden_size=0: more than 0'),
+    ({'rms_norm_eps': 0.0}, 'rms_norm_eps=0.0: more than 0'),
+    ({'hidden_size': '32'}, "hidden_size='32' is no number"),
+    ({'model_type': 'mixtral', 'num_local_experts': [8]}, 'num_local_experts='),
+    ({'model_type': ['llama']}, r"model_type=\['llama'\] is no name"),
     ({'model_type': 'mistral', 'mlp_bias': True}, 'mlp_bias .* mistral'),
     ({'quantization_config': {'bits': 4}}, 'quantization_config'),
     ({'num_hidden_layers': None}, 'num_hidden_layers'),

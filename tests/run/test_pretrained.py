@@ -217,6 +217,31 @@ def test_a_workdir_keeps_its_model(folder, ran, tmp_path):
     prepared(recipe(tmp_path), workdir)
 
 
+@pytest.mark.parametrize(
+  'file, content, said',
+  [
+    ('tokenizer.json', None, 'neither tokenizer.json'),
+    ('tokenizer.json', b'', 'tokenizer.json cannot be read'),
+    ('config.json', b'{"model_type": "mamba2"}', "'mamba2' cannot be read"),
+    ('config.json', b'{"model_ty', 'config.json cannot be read'),
+  ],
+)
+def test_a_folder_that_is_mended_is_read_anew(
+  folder, tmp_path, file, content, said
+):
+  """What could not be read is named where it lies, and none of it is kept."""
+  broken = tmp_path / 'broken'
+  shutil.copytree(folder, broken)
+  (broken / file).unlink()
+  if content is not None:
+    (broken / file).write_bytes(content)
+  with pytest.raises((ValueError, FileNotFoundError), match=said) as error:
+    prepared(recipe(broken), tmp_path / 'run')
+  assert 'mamba2' in said or str(broken) in str(error.value)
+  shutil.copy(folder / file, broken)
+  assert prepared(recipe(broken), tmp_path / 'run').shape.vocab == 312
+
+
 def test_a_tokenizer_that_is_too_large_is_refused(folder, tmp_path):
   h = hf.read_config(folder) | {'vocab_size': 300}
   other = tmp_path / 'other'
@@ -347,6 +372,9 @@ def test_what_fits_where_is_said_before_anything_is_fetched(
   stand_in.online = False  # the cache may have it: that is for `begin` to say
   fits.tell(name, tmp_path)
   assert not capsys.readouterr().err
+  fits.tell('hf:openai/gpt-oss-20b', tmp_path)  # a size that is known here
+  told = capsys.readouterr().err
+  assert 'gpt_oss, 20.9 B' in told and 'the Hub cannot be asked' in told
 
 
 def test_a_stretched_rotary_table_is_that_of_all_who_read_it(folder, tmp_path):

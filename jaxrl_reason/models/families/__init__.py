@@ -142,7 +142,7 @@ def text_of(h: dict) -> dict:
     ValueError: the folder should have more, and has no such key.
   """
   name = h.get('model_type')
-  if name not in WITHIN:
+  if not isinstance(name, str) or name not in WITHIN:
     return h
   key = WITHIN[name][0]
   if not isinstance(h.get(key), dict):
@@ -171,6 +171,8 @@ def family_of(h: dict) -> str:
     ValueError: the family is not there, with the reason.
   """
   name = text_of(h).get('model_type')
+  if not isinstance(name, str):
+    raise ValueError(f'config.json: model_type={name!r:.60} is no name')
   if name in MISSING:
     raise ValueError(f'model_type {name!r} cannot be read: {MISSING[name]}')
   if name not in FAMILIES:
@@ -212,6 +214,7 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   name = family_of(h)
   family = FAMILIES[name]
   h = family.DEFAULTS | text_of(h)
+  _check_numbers(h, family)
   try:
     fields = _read_shared(h, family) | family.read(h)
   except KeyError as e:
@@ -221,6 +224,30 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   c = Config(**(fields | runtime))
   keys.check_layer_types(h, c)
   return c
+
+
+# Numbers of every family, with or without a default.
+NUMBERS = (
+  'vocab_size',
+  'num_hidden_layers',
+  'hidden_size',
+  'intermediate_size',
+  'num_attention_heads',
+  'num_key_value_heads',
+  'head_dim',
+  'max_position_embeddings',
+)
+
+
+def _check_numbers(h: dict, family) -> None:
+  """Refuses what should be a number, and is a text or a list."""
+  defaults = family.DEFAULTS.items()
+  for key in (
+    *NUMBERS,
+    *(k for k, x in defaults if isinstance(x, int | float)),
+  ):
+    if not isinstance(h.get(key), int | float | None):
+      raise ValueError(f'config.json: {key}={h[key]!r:.60} is no number')
 
 
 def _read_shared(h: dict, family) -> dict:
@@ -234,19 +261,30 @@ def _read_shared(h: dict, family) -> dict:
     'rms_norm_eps': 'norm_eps',
     'tie_word_embeddings': 'tied',
   }
-  empty = [key for key in of_key if h[key] is None]
-  if empty:
-    raise ValueError(f'config.json: {empty[0]} is null')
-  activation = h.get('hidden_activation') or h['hidden_act']
-  known = getattr(family, 'ACTIVATIONS', ACTIVATIONS)
-  if activation not in known:
-    raise ValueError(f'activation {activation!r}: {", ".join(known)}')
+  for key in of_key:
+    if h[key] is None:
+      raise ValueError(f'config.json: {key} is null')
+    if key != 'tie_word_embeddings' and not h[key] > 0:
+      raise ValueError(f'config.json: {key}={h[key]}: more than 0')
   out = {field: h[key] for key, field in of_key.items()}
   return out | {
     'kv_heads': h.get('num_key_value_heads') or out['heads'],
     'head_dim': h.get('head_dim') or out['width'] // out['heads'],
-    'activation': known[activation],
+    'activation': _activation(h, family),
   }
+
+
+def _activation(h: dict, family) -> str:
+  """Ours of a config.json, under the key that `transformers` reads there."""
+  names = 'hidden_activation', 'hidden_act'
+  key = next(name for name in names if name in family.DEFAULTS)
+  known = getattr(family, 'ACTIVATIONS', ACTIVATIONS)
+  if h[key] not in known:
+    raise ValueError(
+      f'config.json: {key}={h[key]!r}: {h["model_type"]} with that activation '
+      f'is not there; with {" or ".join(known)} it is'
+    )
+  return known[h[key]]
 
 
 def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:

@@ -63,7 +63,7 @@ def read(h: dict) -> dict:
     'value_dim': h['v_head_dim'],
     'rope_interleaved': bool(h['rope_interleave']),
   }
-  raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
+  raw = ropes.raw_of(h)
   kind = raw.get('rope_type', raw.get('type', 'default'))
   if kind != 'default' and raw.get('mscale_all_dim'):
     by = _stretch(raw['factor'], raw['mscale_all_dim'])

@@ -9,12 +9,6 @@ ARCHITECTURE = 'GptOssForCausalLM'
 DEFAULTS = keys.BASE | {
   'rms_norm_eps': 1e-5,
   'rope_theta': 150_000.0,
-  'rope_scaling': {
-    'rope_type': 'yarn',
-    'factor': 32.0,
-    'truncate': False,
-    'original_max_position_embeddings': 4096,
-  },
   'num_key_value_heads': 8,
   'head_dim': 64,
   'num_local_experts': 128,
@@ -23,6 +17,13 @@ DEFAULTS = keys.BASE | {
   'attention_bias': True,
   'swiglu_alpha': 1.702,
   'swiglu_limit': 7.0,
+}
+# Of a file that says nothing of it, or null.
+YARN = {
+  'rope_type': 'yarn',
+  'factor': 32.0,
+  'truncate': False,
+  'original_max_position_embeddings': 4096,
 }
 ACTIVATIONS = {'silu': 'gelu_quick'}  # what the file calls silu is none
 PACKED = ('mxfp4',)
@@ -52,6 +53,7 @@ def read(h: dict) -> dict:
       f'config.json: swiglu_alpha={h["swiglu_alpha"]}: gates are x sigmoid('
       f'{DEFAULTS["swiglu_alpha"]} x)'
     )
+  absent = not h.get('rope_scaling') and h.get('rope_parameters') is None
   types = [
     keys.FULL if i % 2 else keys.SLIDING for i in range(h['num_hidden_layers'])
   ]
@@ -66,7 +68,7 @@ def read(h: dict) -> dict:
     }
     | keys.biases(h)
     | keys.windows(h, types)
-    | ropes.fields(h)
+    | ropes.fields(h | {'rope_scaling': YARN} if absent else h)
   )
 
 

@@ -4,17 +4,21 @@ from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'Phi3ForCausalLM'
-DEFAULTS = keys.BASE | {'rms_norm_eps': 1e-5}
+DEFAULTS = keys.BASE | {
+  'rms_norm_eps': 1e-5,
+  'original_max_position_embeddings': 4096,
+}
 TENSORS = (*tensors.ENDS, *tensors.FUSED, *tensors.OUT, *tensors.PRE_NORMS)
 
 
 def read(h: dict) -> dict:
-  raw = dict(h.get('rope_parameters') or h.get('rope_scaling') or {})
+  raw = dict(ropes.raw_of(h))
   kind = raw.get('rope_type', raw.get('type', 'default'))
   # 'su' and 'yarn' are older names of longrope here.
   raw['rope_type'] = 'longrope' if kind in ('su', 'yarn') else kind
   fraction = ropes.fraction_of(h)
-  return keys.windows(h) | ropes.fields(h | {'rope_parameters': raw}, fraction)
+  h = h | {'rope_parameters': raw, 'rope_scaling': None}
+  return keys.windows(h) | ropes.fields(h, fraction)
 
 
 def write(c: Config) -> dict:

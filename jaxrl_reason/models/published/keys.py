@@ -33,11 +33,19 @@ def windows(h: dict, types: list[str] | None = None) -> dict:
   Args:
     types: of the layers, where the file does not give `layer_types`; None: the
       family has one window for all layers, or none.
+
+  Raises:
+    ValueError: a window of no tokens.
   """
   types = types and (h.get('layer_types') or types)
   types = types or [SLIDING] * h['num_hidden_layers']
-  if SLIDING not in types or not h.get('sliding_window'):
+  if SLIDING not in types or h.get('sliding_window') is None:
     return {}
+  if h['sliding_window'] < 1:
+    raise ValueError(
+      f'config.json: sliding_window={h["sliding_window"]}: a window has 1 '
+      'token or more; null is none'
+    )
   return {
     'windows': tuple(h['sliding_window'] if t == SLIDING else 0 for t in types)
   }

@@ -68,30 +68,52 @@ def _theta(raw: dict, theta) -> float:
   return float(theta)
 
 
-def _partial(h: dict, raw: dict, fraction: float) -> None:
-  """Refuses a share of rotated features that the family does not read."""
+def _whole_heads(h: dict, raw: dict) -> None:
+  """Refuses a share of rotated features, which the family does not read."""
   for place in (h, raw):
-    if place.get('partial_rotary_factor') not in (None, 1.0, fraction):
+    if place.get('partial_rotary_factor') not in (None, 1.0):
       raise ValueError(
         f'config.json: partial_rotary_factor={place["partial_rotary_factor"]}: '
-        f'{h["model_type"]} rotates {fraction:g} of a head'
+        f'{h["model_type"]} rotates whole heads'
       )
 
 
-def read(h: dict, raw: dict, theta, fraction: float = 1.0) -> Rope:
+def raw_of(h: dict) -> dict:
+  """Finds what a config.json says of its table, in its old or its new form.
+
+  Raises:
+    ValueError: it says two things.
+  """
+  old, new = h.get('rope_scaling') or {}, h.get('rope_parameters') or {}
+  if old and new and old != new:
+    # transformers takes the old form alone, and forgets the other's rope_theta.
+    raise ValueError(
+      'config.json: rope_scaling and rope_parameters say different things; '
+      'write all of the table, rope_theta too, in rope_parameters alone'
+    )
+  return new or old
+
+
+def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
   """Reads the table that `raw` (rope_scaling or rope_parameters) describes.
 
   Args:
     theta: where `raw` has no rope_theta.
-    fraction: of a head's features that the family rotates.
+    fraction: of a head's features that are rotated; None: all, as the family
+      always does.
 
   Raises:
     ValueError: names the key that is missing or not understood.
   """
   kind = raw.get('rope_type', raw.get('type', 'default'))
   if kind not in KEYS:
-    raise ValueError(f'rope type {kind!r} is not supported: {", ".join(KEYS)}')
-  _partial(h, raw, fraction)
+    raise ValueError(
+      f'config.json: rotary tables of rope type {kind!r} are not there; there '
+      f'are {", ".join(KEYS)}'
+    )
+  if fraction is None:
+    _whole_heads(h, raw)
+    fraction = 1.0
   out = {'kind': kind, 'theta': _theta(raw, theta), 'fraction': fraction}
   for key in NEEDED.get(kind, ()):
     if raw.get(key) is None:
@@ -102,8 +124,10 @@ def read(h: dict, raw: dict, theta, fraction: float = 1.0) -> Rope:
       out[name] = tuple(map(float, value)) if isinstance(value, list) else value
   longest = h.get('max_position_embeddings') or 0
   if 'original_max_position_embeddings' in KEYS[kind]:
-    old = h.get('original_max_position_embeddings') or longest
-    if not out.setdefault('original', old):
+    # Beside the table it counts more than inside, as in transformers.
+    beside = h.get('original_max_position_embeddings')
+    out['original'] = beside or out.get('original') or longest
+    if not out['original']:
       raise ValueError(
         f'config.json: rope type {kind!r} needs '
         'original_max_position_embeddings'
@@ -119,15 +143,21 @@ def read(h: dict, raw: dict, theta, fraction: float = 1.0) -> Rope:
 
 
 def fraction_of(h: dict, absent: float = 1.0) -> float:
-  """Reads the share of a head's features that are rotated."""
-  raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
-  found = raw.get('partial_rotary_factor') or h.get('partial_rotary_factor')
-  return float(found or absent)
+  """Reads the share of a head's features that are rotated: absent, the
+  family's; null, all.
+  """
+  key = 'partial_rotary_factor'
+  found = raw_of(h).get(key, h.get(key, absent))
+  return 1.0 if found is None else float(found)
 
 
-def fields(h: dict, fraction: float = 1.0) -> dict:
-  """Reads the fields of Config of a config.json with one table."""
-  raw = h.get('rope_parameters') or h.get('rope_scaling') or {}
+def fields(h: dict, fraction: float | None = None) -> dict:
+  """Reads the fields of Config of a config.json with one table.
+
+  Args:
+    fraction: as `read` takes it.
+  """
+  raw = raw_of(h)
   rope = read(h, raw, h['rope_theta'], fraction)
   if rope == Rope(theta=rope.theta):
     return {'rope_theta': rope.theta}
@@ -140,12 +170,20 @@ def by_type(h: dict, types: list[str], full, sliding) -> dict:
   Args:
     types: of the layers, where the file does not give `layer_types`.
     full, sliding: rope_theta of full and windowed layers, where it gives none.
+
+  Raises:
+    ValueError: the table is not per kind of layer.
   """
   types = h.get('layer_types') or types
-  raw = h.get('rope_parameters') or {}
+  raw = raw_of(h)
   if not {FULL, SLIDING} & raw.keys():
+    if h.get('rope_parameters'):  # which transformers would not look at
+      raise ValueError(
+        f'config.json: rope_parameters of {h["model_type"]} are a table per '
+        f'kind of layer, {FULL} and {SLIDING}; neither is there'
+      )
     # The old form: what there is stretches the full layers alone.
-    raw = {FULL: h.get('rope_scaling') or raw}
+    raw = {FULL: raw}
   tables = (
     read(h, raw.get(FULL) or {}, full),
     read(h, raw.get(SLIDING) or {}, sliding),
@@ -164,7 +202,7 @@ def stretched(h: dict, scale: float) -> dict:
   Raises:
     ValueError: names what the table is, where it cannot be stretched so.
   """
-  raw = dict(h.get('rope_parameters') or h.get('rope_scaling') or {})
+  raw = dict(raw_of(h))
   kind = raw.get('rope_type', raw.get('type', 'default'))
   longest = h.get('max_position_embeddings')
   if {FULL, SLIDING} & raw.keys() or 'rope_local_base_freq' in h:

@@ -184,13 +184,15 @@ def extract(
 ) -> str | None:
   """Extracts the program of a completion, or None.
 
-  The last fenced block of Python after the last thought, else all the text.
+  The last fenced block of Python after the last thought, else all the text; a
+  thought that did not end, with nothing said before it, has none.
   Where `prompt` begins the function `entry_point`, its imports and helpers are
   put in front, and a completion that is only a body is joined to it.
   """
-  text = completion.rpartition('</think>')[2]
-  if thoughts.CHANNEL in completion:
-    text = thoughts.response(completion) or ''
+  after, end = thoughts.spoken(completion)
+  text = completion[after:end]
+  if text.strip() and thoughts.CHANNEL not in completion:
+    text = completion[after:]  # a program may speak of <think>
   block = _last_block(text)
   code = text if block is None else block
   if not code.strip():
