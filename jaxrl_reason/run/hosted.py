@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import ml_collections
 
-from jaxrl_reason import tools
+from jaxrl_reason import envs, tools
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import chat
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.pool import PoolError, VerifierPool
 from jaxrl_reason.rewards.verdict import Verdict, all_failed
-from jaxrl_reason.rollouts import episode, turns
+from jaxrl_reason.rollouts import chain, episode, turns
 from jaxrl_reason.rollouts.hosted import CHARACTERS, Player, Writer
 from jaxrl_reason.tools import calculator, calls, toolbox
 
@@ -35,10 +35,20 @@ def is_on(c: ml_collections.ConfigDict) -> bool:
 def check(c: ml_collections.ConfigDict) -> None:
   """Refuses what an environment in Python does not go with."""
   t = c.turns
+  if t.env == chain.NAME or t.env in {*envs.ENVS} - {*tools.ENVS}:
+    raise ValueError(
+      f"rl.turns.env={t.env!r} is inside the program: set rl.path='fused', or "
+      f'choose of Python {", ".join(tools.ENVS)}'
+    )
   if not tools.is_known(t.env):
     raise ValueError(
       f'rl.turns.env={t.env!r}: with rl.path="host" choose '
       f'{", ".join(tools.ENVS)}, or path/to/file.py:name'
+    )
+  if jax.process_count() > 1:
+    raise ValueError(
+      f'rl.turns.env={t.env!r} with rl.path="host": one process of jax only, '
+      f'not {jax.process_count()}; those of rl.path="fused" have no such limit'
     )
   if c.staleness:
     raise ValueError(
@@ -150,14 +160,9 @@ def player(
   """Makes what plays episodes with the environment of `rl.turns`.
 
   Raises:
-    ValueError: more processes than one; no room for an answer.
+    ValueError: no room for an answer.
   """
   c = config.rl
-  if jax.process_count() > 1:
-    raise ValueError(
-      f'rl.turns.env={c.turns.env!r} with rl.path="host": one process only, '
-      f'not {jax.process_count()}; those of rl.path="fused" have no such limit'
-    )
   return Player(
     limits(config, tokenizer, weight),
     model,

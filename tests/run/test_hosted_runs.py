@@ -94,11 +94,12 @@ def hostile(**changes):
   return c
 
 
-def test_hostile_tools_lose_nothing(tmp_path):
+def test_hostile_tools_lose_nothing(tmp_path, capfd):
   """Every row comes to its end, all that happens is counted, in bounded time;
-  what was left running is ended."""
+  what was left running is ended, what was printed is in no log."""
   before = sleepers()
   train.run(hostile(), tmp_path / 'run')
+  assert sum(map(len, capfd.readouterr())) < 2**20
   last = told(tmp_path / 'run')[-1]
   counts = {k: last[f'train/turns/{k}'] for k in ('timeout', 'failed', 'cut')}
   assert counts['timeout'] > 0 and counts['failed'] > 0, counts
@@ -118,8 +119,12 @@ def sleepers():
 
 
 @pytest.mark.slow
-def test_what_a_killed_run_goes_on_with_is_the_same(env, tmp_path):
-  """Through the command line: killed between two saves, and uninterrupted."""
+@pytest.mark.parametrize('tools', ['hosted', 'hostile'])
+def test_what_a_killed_run_goes_on_with_is_the_same(tools, env, tmp_path):
+  """Through the command line: killed between two saves, and uninterrupted;
+  also with tools that hang, fork, crash and flood.
+  """
+  steps, saves = {'hosted': (40, 12), 'hostile': (10, 4)}[tools]
   script = tmp_path / 'recipe.py'
   root = pathlib.Path(__file__).parents[1]
   script.write_text(
@@ -127,19 +132,19 @@ def test_what_a_killed_run_goes_on_with_is_the_same(env, tmp_path):
     f'sys.path[:0] = [{str(root)!r}, {str(root / "run")!r}]\n'
     'import test_hosted_runs\n'
     'def get_config():\n'
-    '  c = test_hosted_runs.hosted()\n'
-    '  c.rl.steps, c.checkpoint.every = 40, 2\n'
+    f'  c = test_hosted_runs.{tools}()\n'
+    f'  c.rl.steps, c.checkpoint.every = {steps}, 2\n'
     '  return c\n'
   )
 
   whole, parts = tmp_path / 'whole', tmp_path / 'parts'
   process = start(env, parts, recipe=script)
-  assert kill_when(process, saved(parts, 12)) == -signal.SIGKILL
+  assert kill_when(process, saved(parts, saves)) == -signal.SIGKILL
   before = told(parts)
   assert 'Resuming at step' in run(env, parts, recipe=script)
   run(env, whole, recipe=script)
   assert told(parts) == told(whole)
-  assert len(before) < len(told(whole)) == 20
+  assert len(before) < len(told(whole)) == steps // 2
 
 
 def test_a_run_that_goes_on_is_the_same(whole, tmp_path):
@@ -185,6 +190,14 @@ def test_what_does_not_go_together_is_refused(change, words):
   with pytest.raises(ValueError) as e:
     config_checks.check(c, 1)
   assert words in str(e.value), str(e.value)
+
+
+def test_several_processes_are_refused(monkeypatch):
+  """By name, before anything is made; inside the program they go."""
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(ValueError, match='one process of jax only, not 2'):
+    config_checks.check(hosted(), 1)
+  config_checks.check(recipe(), 1)
 
 
 @pytest.mark.parametrize(
