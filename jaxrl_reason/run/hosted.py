@@ -183,7 +183,9 @@ def writer(config: ml_collections.ConfigDict, tokenizer) -> Writer:
   room, encode = config.rl.turns.observation, tokenizer.encode_data
   if config.data.template != 'chat':
     return Writer(encode, room=room)
-  before, after, quoted = around(tokenizer.template, tokenizer)
+  t = config.rl.turns
+  role = 'tool' if t.env == 'tools' or t.args.get('form') else 'user'
+  before, after, quoted = around(tokenizer.template, tokenizer, role)
   if len(before) + len(after) >= room:
     raise ValueError(
       f'rl.turns.observation={room}: the chat template alone has '
@@ -199,28 +201,31 @@ def _quoting(encode: Callable) -> Callable:
   return lambda text: encode(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
-def around(template: chat.ChatTemplate, tokenizer: Any):
-  """Reads off a chat template what stands around the answer of a tool.
+def around(template: chat.ChatTemplate, tokenizer: Any, role: str):
+  """Reads off a chat template what stands around an answer.
+
+  Args:
+    role: who answers: tool, or user.
 
   Returns:
     (ids after the assistant's last token and before the answer, ids after it
     up to the assistant's next, whether the answer is within quotes).
 
   Raises:
-    ValueError: the template shows no answer of a tool.
+    ValueError: the template shows no such answer.
   """
   call = {'type': 'function', 'function': _CALL, 'id': 'a23456789'}
-  said = [
-    {'role': 'user', 'content': 'x'},
-    {'role': 'assistant', 'content': '', 'tool_calls': [call]},
-  ]
-  answer = {'role': 'tool', 'name': 'f', 'tool_call_id': 'a23456789'}
-  text = template.render(
-    [*said, answer | {'content': _MARK}], tools=[tool_schema('f')]
-  )
+  said, answer = {'content': 'x'}, {'role': role, 'content': _MARK}
+  tools_ = None
+  if role == 'tool':
+    said = {'content': '', 'tool_calls': [call]}
+    answer |= {'name': 'f', 'tool_call_id': call['id']}
+    tools_ = [tool_schema('f')]
+  before_it = [{'role': 'user', 'content': 'x'}, {'role': 'assistant'} | said]
+  text = template.render([*before_it, answer], tools=tools_)
   before, mark, after = text.partition(_MARK)
   if not mark:
-    raise ValueError('the chat template does not show what a tool answers')
+    raise ValueError(f'the chat template does not show what a {role} answers')
   ends = {tokenizer.token_text(i) for i in tokenizer.eos_ids}
   spoken = max((before.rfind(end) + len(end), end) for end in ends)
   if before.rfind(spoken[1]) >= 0:
