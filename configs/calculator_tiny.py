@@ -26,8 +26,7 @@ calls the calculator, whatever the problem is. A call costs 0.05 of the reward.
 end, compilation and 29 evaluations included, on two cores shared with other
 work.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned
-without the tool).
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

@@ -21,8 +21,7 @@ compilation and evaluations included, on two cores shared with much other work.
 With a learning rate of 3e-4 seed 0 reached 0.52 and fell back to 0.41: it
 becomes certain of moves that it repeats.
 
-Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned
-without the game).
+Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
 
 from jaxrl_reason import config as config_lib

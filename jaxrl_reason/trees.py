@@ -48,6 +48,27 @@ def map_with_path(
   return jax.tree_util.tree_map_with_path(named, tree, *rest, is_leaf=is_leaf)
 
 
+def at_most(name: str, trips: int):
+  """Names the loops made inside this context, and tells how often each runs at
+  most, where their conditions do not: a plan of the compiled program reads it
+  (`planning.hlo.trips`).
+  """
+  return jax.named_scope(f'{name}_at_most_{trips}')
+
+
+def where_due(due: jax.Array, f: Callable[[Any], Any], state: Any) -> Any:
+  """Gives f(state) if `due`, a bool [], and the state as it is if not: by a
+  loop of one trip at most. XLA's conditional copies what its branches pass on,
+  a whole cache; its loop does not.
+  """
+
+  def body(carry):
+    _, state = carry
+    return jnp.bool_(False), f(state)
+
+  return jax.lax.while_loop(lambda carry: carry[0], body, (due, state))[1]
+
+
 def match(rules, path: str) -> Any:
   """Returns the value of the first (regex, value) rule that matches the whole
   path.

@@ -17,18 +17,11 @@ def stated(path) -> list[str]:
   return TOPOLOGY.findall(found[0])
 
 
-def without_turns(path) -> dict[str, str]:
-  """What to change in a recipe of turns or chunks to plan it: a plan counts the
-  tokens of one completion.
+def to_plan(path) -> dict[str, int | str]:
+  """What to change in a recipe of chunks, or of tools in Python, to plan it: a
+  plan counts the tokens of one completion, or of turns inside the program.
   """
   c = load_recipe(path).get_config().rl
   if c.chunks.tokens:
     return {'rl.chunks.tokens': 0, 'rl.chunks.carry': 0}
-  if not c.turns.env:
-    return {}
-  changes = {'rl.turns.env': '', 'rl.algorithm': 'grpo'}
-  if c.loss.segment_gamma is not None:  # of turns alone
-    changes['rl.loss.segment_gamma'] = None
-  if not c.rewards:  # the environment's own alone
-    changes['rl.rewards'] = {'any': {'reward': 'random', 'weight': 1.0}}
-  return changes
+  return {'rl.turns.env': ''} if c.turns.env and c.path == 'host' else {}

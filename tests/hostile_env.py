@@ -6,7 +6,7 @@ import signal
 import subprocess
 import time
 
-WAYS = 'hang fork leave flood binary crash raise exit big ask'.split()
+WAYS = 'hang fork leave flood binary crash raise exit big print ask'.split()
 
 
 def step(text, example, state):
@@ -32,6 +32,11 @@ def step(text, example, state):
     raise RuntimeError('\ud800 #7 =')
   elif way == 'exit':
     raise SystemExit(0)
+  elif way == 'print':
+    for descriptor in (1, 2):
+      for _ in range(500):
+        os.write(descriptor, b'#7;\n' * 2**18)
+    subprocess.run(['echo', 'x' * 10**5], check=True)
   elif way == 'big':
     return '2', 'x' * 10**8, 0.0
   done = turn >= 2

@@ -16,6 +16,7 @@ import functools
 import math
 import operator
 import re
+from collections.abc import Callable
 
 from jax.sharding import Mesh
 
@@ -68,8 +69,10 @@ class Cost:
     flops, bytes: of one run, loops not counted.
     collectives: Collective -> times; copies: bytes of an array -> times.
     loops: (trips, cost of the body).
+    name: of the loop that it is the body of, where the program tells it.
   """
 
+  name: str = ''
   flops: float = 0.0
   bytes: float = 0.0
   copies: collections.Counter = dataclasses.field(
@@ -102,9 +105,16 @@ class Cost:
 
   def loops_of(self, trips: tuple[int, ...]) -> list:
     """Returns (trips, body) of the outermost loops that run so often."""
+    return self._loops(lambda n, body: n in trips)
+
+  def named(self, name: str) -> list:
+    """Returns (trips, body) of the outermost loops of this name."""
+    return self._loops(lambda n, body: body.name == name)
+
+  def _loops(self, wanted: Callable[[int, 'Cost'], bool]) -> list:
     out = []
     for n, body in self.loops:
-      out += [(n, body)] if n in trips else body.loops_of(trips)
+      out += [(n, body)] if wanted(n, body) else body._loops(wanted)
     return out
 
 
@@ -142,6 +152,7 @@ class _Reader:
       if op.kind == 'while':
         body = self.computation(op.attr('body').lstrip('%'))
         body.add(self.computation(op.attr('condition').lstrip('%')))
+        body.name = (hlo.named(op) or ('',))[0]
         cost.loops.append((hlo.trips(self.module, op), body))
       elif op.kind == 'conditional':
         ways = [self.computation(c) for c in op.called]

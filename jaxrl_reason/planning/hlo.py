@@ -33,6 +33,8 @@ _OP = re.compile(r'^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(')
 _HEAD = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$')
 _SHAPE = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?')
 _NAME = re.compile(r'%([\w.\-]+)')
+# Of what was made right inside `trees.at_most`.
+_AT_MOST = re.compile(r'(\w+)_at_most_(\d+)\)?/while"')
 _CALLED = re.compile(
   r'(?:calls|to_apply|body|condition|true_computation|false_computation)='
   r'%?([\w.\-]+)|(?:branch_computations|called_computations)=\{([^}]*)\}'
@@ -174,11 +176,21 @@ def _integers(module: Module, computation: str) -> list[int]:
   return out
 
 
+def named(op: Op) -> tuple[str, int] | None:
+  """Returns the name of a while loop and its trips at most, where the program
+  tells them (`trees.at_most`).
+  """
+  found = _AT_MOST.search(op.attrs)
+  return found and (found[1], int(found[2]))
+
+
 def trips(module: Module, op: Op) -> int:
-  """Trips of a while loop: as annotated, or from 0 to the number that its
-  condition compares with. A loop that may end earlier counts as run to its
+  """Trips of a while loop: as told or annotated, or from 0 to the number that
+  its condition compares with. A loop that may end earlier counts as run to its
   end; 1 where nothing is known.
   """
+  if told := named(op):
+    return told[1]
   known = re.search(r'known_trip_count[^\d]*(\d+)', op.attrs)
   if known:
     return int(known[1])

@@ -23,7 +23,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import answers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.run import asking, programs, stages
+from jaxrl_reason.run import asking, programs, stages, turns
 from jaxrl_reason.run.prepare import Prepared
 
 SUPERVISED = ('pretrain', 'sft')
@@ -91,6 +91,7 @@ def of_a_step(names: Iterable[str]) -> list[str]:
 
 def phases(config, parts: Prepared) -> list[Phase]:
   """Returns the programs of every stage, in the order of a run."""
+  _refuse_parts(config.rl)
   out = []
   for name in dict.fromkeys(config.stages):
     if name != 'rl':
@@ -101,6 +102,13 @@ def phases(config, parts: Prepared) -> list[Phase]:
       out.append(_fused(config, parts))
   # The first program to run.
   return [evaluation(config, parts), *out]
+
+
+def _env(config, parts: Prepared, make):
+  """What `make` of `run.turns` gives; None where no environment answers."""
+  if not config.rl.turns.env:
+    return None
+  return make(config, parts.tokenizer, parts.problems.kernel)
 
 
 def evaluation_grid(config, mesh: Mesh) -> answers.Grid:
@@ -131,7 +139,13 @@ def evaluation(config, parts: Prepared) -> Phase:
   flops = calls * _Costs(config, parts).generate(grid.b, grid.s)
   loops = sampler.trips(d.completion_len, 1, grid.s)
   trips = tuple(most for _, most in loops)
-  program = answers.make_generate(parts.model, grid.s, d.completion_len)
+  how = _env(config, parts, turns.scored)
+  if how is not None:
+    row = how.env.encode(parts.problems.train[0])
+    args, trips = (*args, _lay(_stacked(row, grid.b), where)), (how.tokens - 1,)
+  program = answers.make_generate(
+    parts.model, grid.s, d.completion_len, how=how
+  )
   return Phase(EVALUATE, program, args, state, calls, trips, flops)
 
 
@@ -189,6 +203,8 @@ def _supervised(config, parts: Prepared, name: str) -> Phase:
 
 
 def _token_trips(gen) -> tuple[int, ...]:
+  if gen.turns is not None:
+    return (gen.turns.tokens - 1,)
   loops = sampler.trips(gen.max_new, gen.segments, gen.n_samples, gen.slots)
   return tuple(most for _, most in loops)
 
@@ -202,25 +218,27 @@ def _prompts(config, parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
 
 
 def _refuse_parts(c) -> None:
-  """Refuses completions that are more than one loop over tokens."""
+  """Refuses completions whose loops over tokens are not counted."""
+  in_python = c.path == 'host' and c.turns.env
   for key, value, none in (
-    ('rl.turns.env', c.turns.env, ''),
+    ('rl.turns.env', in_python, ''),
     ('rl.chunks.tokens', c.chunks.tokens, 0),
   ):
     if value:
       raise ValueError(
-        f'{key}={value!r}: a plan counts the tokens of one completion; set it '
-        f'to {none!r} for the plan of that'
+        f'{key}={value!r}: a plan counts the tokens of one completion, or of '
+        'turns with an environment inside the program (rl.path="fused"); set '
+        f'it to {none!r} for the plan of that'
       )
 
 
 def _fused(config, parts: Prepared) -> Phase:
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
   layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
-  _refuse_parts(config.rl)
   source, encode, sampling = stages.fused_source(
     config, learner, parts.problems.kernel, parts.tokenizer
   )
+  gen, _ = stages.generation(config, parts.model)
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
   k, costs = c.steps_per_dispatch, _Costs(config, parts)
@@ -245,13 +263,12 @@ def _fused(config, parts: Prepared) -> Phase:
     (*args, *rest),
     state,
     1 / k,
-    _token_trips(stages.generation(config, parts.model)[0]),
+    _token_trips(dataclasses.replace(gen, turns=_env(config, parts, turns.of))),
     costs.generate(c.prompts, c.samples) + (scored + passes) * one,
   )
 
 
 def _host(config, parts: Prepared) -> list[Phase]:
-  _refuse_parts(config.rl)
   c, learner = config.rl, stages.learner(config, parts.model, 'rl')
   layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
   gen, sampling = stages.generation(config, parts.model)

@@ -49,6 +49,7 @@ def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
     'seconds_by_bound': {k: calls * t for k, t in by.items()},
     'collectives': collectives(total),
     'token_loop': token_loop(m),
+    'turn_loop': turn_loop(m),
     'compile_s': m.compile_s,
   }
 
@@ -76,6 +77,22 @@ def token_loop(m: described.Measured) -> dict | None:
       lambda t: sum(n * c.bytes for c, n in t.collectives.items())
     ),
     'collectives': collectives(last),
+  }
+
+
+def turn_loop(m: described.Measured) -> dict | None:
+  """Returns what a trip of the loops over turns does on one device, the loops
+  over its tokens in it: bytes in the mean over trips, and the largest array
+  that any of them copies.
+  """
+  totals = [(n, body.total()) for n, body in m.cost.named('turns')]
+  if not totals:
+    return None
+  trips = sum(n for n, _ in totals)
+  return {
+    'trips': trips,
+    'bytes': sum(n * t.bytes for n, t in totals) / trips,
+    'largest_copy': max(max(t.copies, default=0) for _, t in totals),
   }
 
 

@@ -87,7 +87,7 @@ class Thinking:
       return (s.t + 1 < self.how.tokens) & ~jnp.all(s.over)
 
     state = jax.lax.while_loop(unfinished, self.token, state)
-    return jax.lax.cond(jnp.all(state.over), lambda s: s, self.carried, state)
+    return trees.where_due(~jnp.all(state.over), self.carried, state)
 
 
 def _begin(thinking: Thinking, hidden, cache, n_samples: int) -> State:

@@ -151,7 +151,8 @@ class Play:
 
   def tokens_of_turn(self, state: State) -> State:
     """Decodes and draws until every row's turn is over."""
-    return jax.lax.while_loop(lambda s: ~jnp.all(s.over), self.token, state)
+    with trees.at_most('tokens', self.how.tokens - 1):
+      return jax.lax.while_loop(lambda s: ~jnp.all(s.over), self.token, state)
 
   def said(self, state: State) -> env_lib.Step:
     """Steps the environment of every row, by the bytes of its turn."""
@@ -252,9 +253,10 @@ class Play:
     )[0]  # fmt: skip
     hidden = sharding.rows(jnp.zeros((n, *shape.shape[1:]), shape.dtype))
     carry = jnp.int32(0), hidden, state
-    _, hidden, state = jax.lax.while_loop(
-      lambda carry: carry[0] < longest, body, carry
-    )
+    with trees.at_most('observation', how.extension // width):
+      _, hidden, state = jax.lax.while_loop(
+        lambda carry: carry[0] < longest, body, carry
+      )
     return state, hidden
 
   def extended(self, state: State, tokens, t) -> State:
@@ -272,9 +274,9 @@ class Play:
     """Plays one turn, and begins the next where a row goes on."""
     state = self.tokens_of_turn(state)
     state, tokens, t = self.answered(state)
-    return jax.lax.cond(
-      jnp.all(state.done), lambda s, *_: s, self.extended, state, tokens, t
-    )
+    # Also where no row goes on: then nothing passes through the model, nothing
+    # drawn is kept, and the cache is not copied, as by a conditional of XLA's.
+    return self.extended(state, tokens, t)
 
 
 def _past(state: State, n: int) -> jax.Array | None:

@@ -25,6 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_reason import trees
 from jaxrl_reason.base import Episode, Model, Rollout
 from jaxrl_reason.envs.base import CUT
 from jaxrl_reason.rollouts import episode, turns
@@ -132,9 +133,9 @@ def go_on(
   """
   draw = turns.drawing(model, weights, key, ids, sampling, stop)
   play = episode.Play(how, draw, max_new)
-  some = jnp.any(n >= 0)
-  read = functools.partial(_read, play)
-  state = jax.lax.cond(some, read, lambda s, *_: s, state, tokens, n)
+  state = trees.where_due(
+    jnp.any(n >= 0), lambda s: _read(play, s, tokens, n), state
+  )
 
   def unfinished(carry):
     i, state = carry

@@ -181,24 +181,23 @@ def _loop(
   draw: Draw, on_token: Callable | None, most: int, slots: Slots
 ) -> Slots:
   """Steps until all rows have ended, or as many as `most`."""
+  last = slots.step + most
 
-  def unfinished(state):
-    done, slots = state
+  def unfinished(slots):
     # One loop for runs side by side: with a condition of its own each run would
     # copy its caches at every token, and write them by scatters.
     left = trees.shared_max(~slots.over)
     if slots.row is not None:
       g = slots.out['tokens'].shape[0] // slots.row.shape[0]
       left |= trees.shared_max(slots.taken < g)
-    return (done < most) & left
+    return (slots.step < last) & left
 
-  def body(state):
-    done, slots = state
+  def body(slots):
     slots = _step(draw, on_token, slots)
-    return done + 1, slots if slots.row is None else _refill(draw, slots)
+    return slots if slots.row is None else _refill(draw, slots)
 
-  # From 0 to a constant: a plan reads the trips in the compiled condition.
-  return jax.lax.while_loop(unfinished, body, (jnp.int32(0), slots))[1]
+  with trees.at_most('tokens', most):
+    return jax.lax.while_loop(unfinished, body, slots)
 
 
 def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):

@@ -192,13 +192,14 @@ def generate(
   env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
   play = Play(how, draw, max_new)
   state = begin(play, hidden, cache, env, used)
-  for bound in bounds:
+  for before, bound in zip((0, *bounds), bounds):
     cache = model.grow(state.cache, how.columns(bound))
-    state = jax.lax.while_loop(
-      lambda s, bound=bound: (s.turn < bound) & ~jnp.all(s.done),
-      play.turn,
-      state.replace(cache=cache),
-    )
+    with trees.at_most('turns', bound - before):
+      state = jax.lax.while_loop(
+        lambda s, bound=bound: (s.turn < bound) & ~jnp.all(s.done),
+        play.turn,
+        state.replace(cache=cache),
+      )
   out = rollout(play, state, n_samples, version)
   return out.replace(views=how.env.told(state.env)) if how.env.told else out
 

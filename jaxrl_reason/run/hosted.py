@@ -8,13 +8,13 @@ from typing import Any
 import jax
 import ml_collections
 
-from jaxrl_reason import tools
+from jaxrl_reason import envs, tools
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import chat
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.pool import PoolError, VerifierPool
 from jaxrl_reason.rewards.verdict import Verdict, all_failed
-from jaxrl_reason.rollouts import episode, turns
+from jaxrl_reason.rollouts import chain, episode, turns
 from jaxrl_reason.rollouts.hosted import CHARACTERS, Player, Writer
 from jaxrl_reason.tools import calculator, calls, toolbox
 
@@ -35,10 +35,20 @@ def is_on(c: ml_collections.ConfigDict) -> bool:
 def check(c: ml_collections.ConfigDict) -> None:
   """Refuses what an environment in Python does not go with."""
   t = c.turns
+  if t.env == chain.NAME or t.env in {*envs.ENVS} - {*tools.ENVS}:
+    raise ValueError(
+      f"rl.turns.env={t.env!r} is inside the program: set rl.path='fused', or "
+      f'choose of Python {", ".join(tools.ENVS)}'
+    )
   if not tools.is_known(t.env):
     raise ValueError(
       f'rl.turns.env={t.env!r}: with rl.path="host" choose '
       f'{", ".join(tools.ENVS)}, or path/to/file.py:name'
+    )
+  if jax.process_count() > 1:
+    raise ValueError(
+      f'rl.turns.env={t.env!r} with rl.path="host": one process of jax only, '
+      f'not {jax.process_count()}; those of rl.path="fused" have no such limit'
     )
   if c.staleness:
     raise ValueError(
@@ -150,14 +160,9 @@ def player(
   """Makes what plays episodes with the environment of `rl.turns`.
 
   Raises:
-    ValueError: more processes than one; no room for an answer.
+    ValueError: no room for an answer.
   """
   c = config.rl
-  if jax.process_count() > 1:
-    raise ValueError(
-      f'rl.turns.env={c.turns.env!r} with rl.path="host": one process only, '
-      f'not {jax.process_count()}; those of rl.path="fused" have no such limit'
-    )
   return Player(
     limits(config, tokenizer, weight),
     model,
@@ -178,7 +183,9 @@ def writer(config: ml_collections.ConfigDict, tokenizer) -> Writer:
   room, encode = config.rl.turns.observation, tokenizer.encode_data
   if config.data.template != 'chat':
     return Writer(encode, room=room)
-  before, after, quoted = around(tokenizer.template, tokenizer)
+  t = config.rl.turns
+  role = 'tool' if t.env == 'tools' or t.args.get('form') else 'user'
+  before, after, quoted = around(tokenizer.template, tokenizer, role)
   if len(before) + len(after) >= room:
     raise ValueError(
       f'rl.turns.observation={room}: the chat template alone has '
@@ -194,28 +201,31 @@ def _quoting(encode: Callable) -> Callable:
   return lambda text: encode(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
-def around(template: chat.ChatTemplate, tokenizer: Any):
-  """Reads off a chat template what stands around the answer of a tool.
+def around(template: chat.ChatTemplate, tokenizer: Any, role: str):
+  """Reads off a chat template what stands around an answer.
+
+  Args:
+    role: who answers: tool, or user.
 
   Returns:
     (ids after the assistant's last token and before the answer, ids after it
     up to the assistant's next, whether the answer is within quotes).
 
   Raises:
-    ValueError: the template shows no answer of a tool.
+    ValueError: the template shows no such answer.
   """
   call = {'type': 'function', 'function': _CALL, 'id': 'a23456789'}
-  said = [
-    {'role': 'user', 'content': 'x'},
-    {'role': 'assistant', 'content': '', 'tool_calls': [call]},
-  ]
-  answer = {'role': 'tool', 'name': 'f', 'tool_call_id': 'a23456789'}
-  text = template.render(
-    [*said, answer | {'content': _MARK}], tools=[tool_schema('f')]
-  )
+  said, answer = {'content': 'x'}, {'role': role, 'content': _MARK}
+  tools_ = None
+  if role == 'tool':
+    said = {'content': '', 'tool_calls': [call]}
+    answer |= {'name': 'f', 'tool_call_id': call['id']}
+    tools_ = [tool_schema('f')]
+  before_it = [{'role': 'user', 'content': 'x'}, {'role': 'assistant'} | said]
+  text = template.render([*before_it, answer], tools=tools_)
   before, mark, after = text.partition(_MARK)
   if not mark:
-    raise ValueError('the chat template does not show what a tool answers')
+    raise ValueError(f'the chat template does not show what a {role} answers')
   ends = {tokenizer.token_text(i) for i in tokenizer.eos_ids}
   spoken = max((before.rfind(end) + len(end), end) for end in ends)
   if before.rfind(spoken[1]) >= 0:

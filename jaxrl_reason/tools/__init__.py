@@ -34,6 +34,7 @@ ENVS = {
   'objects': 'jaxrl_reason.tools.objects:Objects',
   'retry': 'jaxrl_reason.tools.retry:Retry',
   'tools': 'jaxrl_reason.tools.toolbox:Toolbox',
+  'verifiers': 'jaxrl_reason.tools.verifiers:Verifiers',
 }
 
 

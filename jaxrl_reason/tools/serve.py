@@ -3,8 +3,9 @@
   (text, {'example', 'state'}) -> Reply
 
 The pool ends what takes too long or too much memory. Here is the rest: what an
-environment says becomes text of bounded length, its state is bounded and
-pickled before it leaves, and processes that it started and left are ended.
+environment says becomes text of bounded length, what it prints goes nowhere,
+its state is bounded and pickled before it leaves, and processes that it started
+and left are ended.
 """
 
 import contextlib
@@ -95,11 +96,21 @@ def _text(said: str | bytes | None, most: int) -> str | None:
   return said[: most + 1].encode('utf-8', 'replace').decode()
 
 
+def _hush() -> None:
+  """Sends what is printed nowhere, a child's words too: it is no answer, and
+  may be a gigabyte in the run's own log.
+  """
+  with open(os.devnull, 'w') as nowhere:
+    for descriptor in (1, 2):
+      os.dup2(nowhere.fileno(), descriptor)
+
+
 class _Alone:
   """A call after which this is the only process, and the right one."""
 
   def __enter__(self):
     self._pid = os.getpid()
+    _hush()
     if linux.AVAILABLE:
       linux.adopt_orphans()
       self._before = set(procfs.children(self._pid))

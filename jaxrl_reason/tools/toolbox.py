@@ -8,6 +8,7 @@ episode has `keeps = True`, an argument `state`, and gives (text, state).
 """
 
 import inspect
+import json
 from collections.abc import Callable, Mapping
 
 from jaxrl_reason import tools
@@ -15,6 +16,7 @@ from jaxrl_reason.rewards.text import tool_calls
 from jaxrl_reason.tools import calls
 
 OURS = ('example', 'state')  # arguments that the policy does not give
+_READ = {'integer': int, 'number': float, 'boolean': json.loads}
 _TYPES = {str: 'string', int: 'integer', float: 'number', bool: 'boolean'}
 
 
@@ -72,6 +74,10 @@ class Toolbox:
       name: next(iter(schema['properties']), 'text')
       for name, schema in self._allowed.items()
     }
+    self._kinds = {
+      name: schema['properties'].get(self._first[name], {}).get('type')
+      for name, schema in self._allowed.items()
+    }
 
   def __call__(self, text: str, example: dict, state) -> tools.Answer:
     try:
@@ -87,8 +93,22 @@ class Toolbox:
       event = event or problem
     return tools.Answer('\n'.join(said), states, 0.0, event)
 
+  def _typed(self, call):
+    """A call, its argument read as its tool wants it where it is in tags, and
+    with that text.
+    """
+    read = _READ.get(self._kinds.get(call.name))
+    if self._form != 'tags' or read is None:
+      return call
+    try:
+      found = {k: read(v.strip()) for k, v in call.arguments.items()}
+    except (ValueError, RecursionError):  # the tool's schema says what is wrong
+      return call
+    return call._replace(arguments=found)
+
   def _call(self, call, example: dict, states: dict) -> tuple[str, str]:
     """(what is answered, what is counted) of one call."""
+    call = self._typed(call)
     wrong = tool_calls.problem(call, self._allowed)
     if wrong:
       known = call.name in self._tools

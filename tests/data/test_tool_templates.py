@@ -110,6 +110,28 @@ def test_an_answer_stands_where_the_template_has_it(style, tmp_path):
   assert spelled(tokenizer, ids).endswith('~' + after)
 
 
+@pytest.mark.parametrize(
+  'style, before, after',
+  [
+    (
+      'hermes',
+      '\n<|im_start|>user\n',
+      '<|im_end|>\n<|im_start|>assistant\n',
+    ),
+    ('mistral', '[INST] ', '[/INST]'),
+  ],
+)
+def test_an_environment_answers_as_a_user(style, before, after, tmp_path):
+  """One that is no tool: a game, a verifier of tries."""
+  c = chatting(hf_folders.byte_level(tmp_path, STYLES[style][0]), 'hermes')
+  c.rl.turns.update(env='retry', tools={})
+  c.rl.turns.args = {'reward': 'math'}
+  found = problems.load(c.data, 0)
+  tokenizer = problems.make_tokenizer(c.data, found, tmp_path)
+  ids, _ = hosted.writer(c, tokenizer)('wrong')
+  assert spelled(tokenizer, ids) == f'{before}wrong{after}'
+
+
 def test_prompts_tell_of_the_tools(tmp_path):
   folder = hf_folders.byte_level(tmp_path, HERMES)
   c = chatting(folder, 'hermes')

@@ -15,7 +15,7 @@ import stage_recipe
 from jax.sharding import PartitionSpec as P
 from small import ROOT, load_recipe, small_config
 
-from jaxrl_reason import plan, sharding
+from jaxrl_reason import plan, sharding, trees
 from jaxrl_reason.models import zoo
 from jaxrl_reason.models.parts import attention
 from jaxrl_reason.planning import (
@@ -72,6 +72,30 @@ def test_loops_are_multiplied_out():
   assert (
     costs.of(text, mesh).loops_of((7,))[0][1].total().flops == total.flops / 7
   )
+
+
+def test_a_loop_that_data_ends_tells_its_most_trips():
+  """Its condition has no number; loops inside it multiply."""
+  mesh = sharding.make_mesh((8, 1, 1))
+
+  def once(x):
+    return jnp.tanh(x @ x)
+
+  def some(x):
+    with trees.at_most('inner', 3):
+      return jax.lax.while_loop(lambda x: x[0, 0] < 1, once, x)
+
+  def f(x):
+    with trees.at_most('outer', 5):
+      return jax.lax.while_loop(lambda x: x[0, 0] < 2, some, x)
+
+  cost = costs.of(compiled(f, mesh, ((32, 32), ())), mesh)
+  one = 2 * 32**3
+  assert cost.total().flops == 5 * 3 * one
+  ((n, outer),) = cost.named('outer')
+  ((m, inner),) = cost.named('inner')
+  assert (n, m) == (5, 3) and not cost.named('tokens')
+  assert outer.total().flops == 3 * one and inner.total().flops == one
 
 
 @pytest.mark.parametrize('axis', ['fsdp', 'tensor'])

@@ -7,7 +7,7 @@ import math
 
 import jax.numpy as jnp
 import pytest
-from hardware import RECIPES, stated, without_turns
+from hardware import RECIPES, stated, to_plan
 from jax.sharding import AbstractMesh, AxisType
 from small import ROOT, load_recipe
 
@@ -21,7 +21,7 @@ from jaxrl_reason.run import chips
 def planned(path):
   """The config of a recipe as a plan can take it."""
   config = load_recipe(path).get_config()
-  config.update_from_flattened_dict(without_turns(path))
+  config.update_from_flattened_dict(to_plan(path))
   return config
 
 

@@ -116,7 +116,7 @@ def test_log_probs_of_every_chunk_are_the_trainers(name):
 @pytest.fixture(scope='module')
 def plain():
   """(model, params, Rollout) of the settings as they are."""
-  _, model, params = small_model()
+  _, model, params = small_model(layers=2)
   return model, params, think(model, params)
 
 
@@ -153,7 +153,7 @@ def test_the_first_chunk_is_what_the_sampler_draws(plain):
 
 
 def test_eight_devices_think_what_one_does():
-  _, model, params = small_model(kv_heads=4, tied=False)
+  _, model, params = small_model(layers=2, kv_heads=4, tied=False)
   want = think(model, params)
   with jax.set_mesh(sharding.make_mesh((2, 2, 2))):
     got = think(model, params)
@@ -202,7 +202,7 @@ def test_gradients_are_those_of_chunks_written_out(plain):
 
 def compiled(n_chunks: int, tokens=64, carry=16):
   """The program that thinks so many chunks of 64 tokens."""
-  _, model, params = small_model(heads=8, kv_heads=8, head_dim=16)
+  _, model, params = small_model(layers=1, heads=8, kv_heads=8, head_dim=16)
   room, asked = tokens + (n_chunks - 1) * (tokens - carry), prompts()
 
   def f(params):
@@ -218,7 +218,7 @@ def test_memory_is_constant_and_work_linear():
   """Of generation: temporaries without the tokens told, and the FLOPs of one
   trip of its loops, at 1, 4 and 16 chunks."""
   found = {n: compiled(n) for n in (1, 4, 16)}
-  cache = 2 * 3 * 8 * 16 * 4 * B * G  # bytes of a column: keys, values, layers
+  cache = 2 * 8 * 16 * 4 * B * G  # bytes of a column: keys and values
   rest = {}
   for n, (program, _) in found.items():
     needed = program.memory_analysis().temp_size_in_bytes
@@ -231,7 +231,7 @@ def test_memory_is_constant_and_work_linear():
 
 
 def test_the_trainers_work_is_linear_too():
-  _, model, params = small_model()
+  _, model, params = small_model(layers=1)
   flops = {}
   for n in (1, 4, 16):
     how = Chunks(8, 4)

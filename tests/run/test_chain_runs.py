@@ -81,12 +81,54 @@ def test_every_link_is_told(second, tmp_path):
   assert ((shares > 0) & (shares <= 1)).all()  # one link, and it is graded
 
 
+def own_words(tokens):
+  """What was said in each of three links, without what ends it."""
+  of = zip(tokens['turn'], tokens['sampled'], tokens['text'])
+  said = [''] * 3
+  for turn, own, text in of:
+    said[turn] += text * own
+  return [x.removesuffix(';') for x in said]
+
+
+def test_a_critique_comes_between_two_tries(tmp_path):
+  """It has no reward; the second try has what it gains on the first, as the
+  words on disk say.
+  """
+  c = recipe('refine')
+  c.rl.turns.links = {
+    'attempt': {'reward': 'task', 'weight': 0.25},
+    'critique': {'ask': '?'},
+    'retry': {'ask': '?', 'reward': 'gains', 'of': 'attempt'},
+  }
+  c.data.update(completion_len=28)
+  c.eval.problems = 8
+  train.run(c, tmp_path)
+  (path, *_) = sorted((tmp_path / 'rollouts').glob('*.jsonl'))
+  rows = [json.loads(x) for x in path.read_text().split('\n') if x]
+  gains = []
+  for row in rows:
+    parts, said = row['verdict']['parts'], own_words(row['tokens'])
+    assert list(parts) == ['attempt', 'critique', 'retry']
+    assert parts['critique'] == 0
+    total = 0.25 * parts['attempt'] + parts['retry']
+    assert row['reward'] == pytest.approx(total)
+    if all(x.count('#') < 2 for x in said):
+      right = ['#' in x and x.partition('#')[2] == row['answer'] for x in said]
+      gains.append(right[2] - right[0])
+      assert parts['retry'] == gains[-1]
+  assert {-1, 1} & {*gains}, gains
+  assert {'train/reward/critique'} <= {k for x in told(tmp_path) for k in x}
+
+
 @pytest.mark.parametrize(
   'change, words',
   [
     ({'rewards': {'answer': {'reward': 'task'}}}, "rl.rewards=['answer']: of "),
     ({'turns.stops': (';', '?')}, "rl.turns.stops=(';', '?'): one text ends"),
-    ({'path': 'host', 'steps_per_dispatch': 1}, "rl.turns.env='chain'"),
+    (
+      {'path': 'host', 'steps_per_dispatch': 1},
+      "rl.turns.env='chain' is inside the program: set rl.path='fused'",
+    ),
     ({'turns.args': {'a': 1}}, 'rl.turns.args: read with rl.path="host" only'),
   ],
 )

@@ -113,6 +113,69 @@ def test_the_host_path_samples_the_same(whole, tmp_path):
     np.testing.assert_allclose(a, b, rtol=2e-3, atol=1e-4, err_msg=key)
 
 
+OLD = {'rl.old_logp': 'sampler'}
+# What else a step may have, and how far sampler and trainer are apart in nats.
+BESIDE = {
+  'refill, adapters on int8': (
+    {
+      'rl.refill_rounds': 2,
+      'rl.filter': 'dead_groups',
+      'lora.rank': 2,
+      'frozen_dtype': 'int8',
+    },
+    1e-5,
+  ),
+  'replay': ({'rl.replay.rows': 8, 'rl.replay.capacity': 16, **OLD}, 1e-5),
+  'hints': ({'rl.hints.room': 4, 'rl.hints.share': (0.5,)}, 1e-5),
+  'hints where all failed, an int8 cache': (
+    {
+      'rl.hints.room': 4,
+      'rl.hints.when': 'failed',
+      **OLD,
+      'model.cache_dtype': 'int8',
+    },
+    0.02,
+  ),
+  'kept groups': (
+    {
+      'rl.refill_rounds': 2,
+      'rl.refill_keep': True,
+      **OLD,
+      'rl.filter': 'dead_groups',
+    },
+    1e-5,
+  ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('name', BESIDE)
+def test_what_else_a_step_has_goes_with_chunks(name, tmp_path):
+  """Weights stand still, so that all that is trained on, replayed groups too,
+  is what these would sample.
+  """
+  changes, gap = BESIDE[name]
+  c = recipe(steps=3, steps_per_dispatch=1)
+  c.rollouts.every = 0
+  c.log_every = c.sft.steps_per_dispatch = 1
+  c.rl.rewards = {'luck': {'reward': 'random'}}  # groups with signal
+  for key, value in (changes | {'rl.optimizer.lr': 0.0}).items():
+    *sections, last = key.split('.')
+    place = c
+    for section in sections:
+      place = place[section]
+    place[last] = value
+  train.run(c, tmp_path / 'run')
+  lines = [x for x in told(tmp_path / 'run') if 'train/gap_max' in x]
+  assert len(lines) == 3 and all(x['train/chunks'] > 1 for x in lines)
+  for x in lines:
+    assert 0 < x['train/nll'] and x['train/gap_max'] < gap
+    # Also where old log-probs are the sampler's, and the gap is 0.
+    assert abs(x['train/nll'] - x['train/nll_sampler']) < gap
+  if 'replay' in name:
+    assert lines[-1]['train/replay/used'] > 0
+
+
 @pytest.mark.parametrize(
   'change, words',
   [

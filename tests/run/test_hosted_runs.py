@@ -94,11 +94,12 @@ def hostile(**changes):
   return c
 
 
-def test_hostile_tools_lose_nothing(tmp_path):
+def test_hostile_tools_lose_nothing(tmp_path, capfd):
   """Every row comes to its end, all that happens is counted, in bounded time;
-  what was left running is ended."""
+  what was left running is ended, what was printed is in no log."""
   before = sleepers()
   train.run(hostile(), tmp_path / 'run')
+  assert sum(map(len, capfd.readouterr())) < 2**20
   last = told(tmp_path / 'run')[-1]
   counts = {k: last[f'train/turns/{k}'] for k in ('timeout', 'failed', 'cut')}
   assert counts['timeout'] > 0 and counts['failed'] > 0, counts
@@ -185,6 +186,14 @@ def test_what_does_not_go_together_is_refused(change, words):
   with pytest.raises(ValueError) as e:
     config_checks.check(c, 1)
   assert words in str(e.value), str(e.value)
+
+
+def test_several_processes_are_refused(monkeypatch):
+  """By name, before anything is made; inside the program they go."""
+  monkeypatch.setattr(jax, 'process_count', lambda: 2)
+  with pytest.raises(ValueError, match='one process of jax only, not 2'):
+    config_checks.check(hosted(), 1)
+  config_checks.check(recipe(), 1)
 
 
 @pytest.mark.parametrize(

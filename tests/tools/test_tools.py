@@ -32,6 +32,31 @@ OTHER = '{"name": "v", "arguments": {}}'
 WEATHER = {'tool': f'{__file__}:weather'}
 
 
+def half(x: int, exact: bool = False) -> str:
+  """Halves."""
+  return str(x / 2 if exact else x // 2)
+
+
+def root(x: float) -> str:
+  return str(x**0.5)
+
+
+def test_tags_hold_numbers_where_a_tool_wants_them():
+  """A tag has text alone; a text argument stays as it was said."""
+  spec = {
+    name: {'tool': f'{__file__}:{name}'} for name in ('half', 'root', 'weather')
+  }
+  box = Toolbox('tags', spec)
+  assert box('<half> 7 </half>', {}, None).observation == '3'
+  assert box('<root>2.25</root>', {}, None).observation == '1.5'
+  assert box('<weather> 7</weather>', {}, None).observation == ' 7: rain for 1'
+  wrong = box('<half>seven</half>', {}, None)
+  assert wrong.event == 'malformed' and 'integer' in wrong.observation
+  # In JSON a text is no number.
+  call = '{"name": "half", "parameters": {"x": "7"}}'
+  assert Toolbox('llama', spec)(call, {}, None).event == 'malformed'
+
+
 @pytest.fixture
 def documents(tmp_path):
   (tmp_path / 'a').mkdir()

@@ -142,6 +142,40 @@ def test_qwen3_8b_on_64_chips(tmp_path):
   check(facts, rows=32, columns=4096, vocab=151_936)
 
 
+# 480 completions at a time, of 4,096 tokens: eight turns of 481 and 31.
+GENERATED = (
+  *EIGHT_B,
+  '--config.model.dtype=bfloat16',
+  '--only=evaluate',
+  '--by_depth',
+)
+TURNS = dict(most=8, tokens=481, observation=31)
+
+
+@pytest.mark.slow
+def test_eight_turns_read_what_one_does(tmp_path):
+  """Bytes for each token that is drawn, observations included; and no cache
+  is copied from one turn to the next.
+  """
+  turns = [f'--config.rl.turns.{k}={v}' for k, v in TURNS.items()]
+
+  def phase(*flags):
+    name = 'calculator_tiny.py'
+    facts = planned(tmp_path, name, 'v5p:4x4x4', *GENERATED, *flags)
+    assert facts['fits'] and facts['depths'] == [2, 3, 4]
+    return facts['phases'][0]
+
+  many, one = phase(*turns), phase('--config.rl.turns.env=')
+  assert one['turn_loop'] is None and one['token_loop']['trips'] == 4096
+  assert many['turn_loop']['trips'] == 8
+  assert many['token_loop']['trips'] == TURNS['tokens'] - 1
+  read = many['turn_loop']['bytes'] / TURNS['tokens']
+  assert read < 1.2 * one['token_loop']['bytes']
+  # Keys of a layer: 30 rows and 2 heads of a device, in bfloat16.
+  cache = 30 * 2 * 8 * (481 + 31) * 128 * 2
+  assert many['turn_loop']['largest_copy'] < cache / 1.5
+
+
 ON_16 = (
   '--config.mesh=(1,16,1)',
   '--config.rl.parts=2',
