@@ -28,7 +28,7 @@ four parts are decoded one after another, which may be what bounds it. On two
 CPU cores it takes minutes; there, two steps of each stage were run.
 
 Hardware: one TPU chip, v5e:1x1. By its compiler 9.9 GiB of 15.8; a supervised
-step takes 0.09 s at least, an RL step 1.1 to 1.4 s, an evaluation 9 s: six
+step takes 0.09 s at least, an RL step 1.2 to 1.6 s, an evaluation 8 s: six
 minutes in all, compilation apart.
 """
 

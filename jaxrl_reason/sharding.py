@@ -250,15 +250,14 @@ def by_rows_and_heads(f: Callable, q, kept: Any, at, seen) -> Any:
   """
   if not in_mesh() or is_own_device():
     return f(q, kept, at, seen)
-  n, k = q.shape[:2]
-  rows = next((a for a in (MOST, ROWS) if n % _size(a) == 0), None)
-  heads = None if k % _size(('tensor',)) else 'tensor'
+  rows = next((a for a in (MOST, ROWS) if len(q) % _size(a) == 0), None)
+  heads = None if q.shape[1] % _size(('tensor',)) else 'tensor'
   of_seen = P(rows) if len(seen) > 1 else P()
   return jax.shard_map(
     f,
     in_specs=(P(rows, heads), P(None, rows, heads), P(), of_seen),
     out_specs=P(rows, heads),
-    check_vma=False,  # a Pallas call does not say how its results vary
+    check_vma=False,  # as above
   )(q, kept, at, seen)
 
 

@@ -337,16 +337,12 @@ def _fits_cudnn(c: Any) -> bool:
 
 
 def resolve(c: Any, columns: int) -> str:
-  """Names the kernel; of 'auto', the fast one of the platform compiled for. On
-  TPU rows of a tile at most are einsum's: splash would fill the tile up, keys,
-  values and scores alike (37 tokens of heads 32 wide: 14 times their bytes).
-
-  Args:
-    columns: of the rows, T.
+  """Names the kernel of rows of so many columns; of 'auto', the fast one of the
+  platform compiled for. Rows of a tile at most are einsum's, which splash on TPU
+  would fill up (37 tokens of heads 32 wide: 14 times their bytes).
 
   Raises:
-    ValueError: cudnn and blocked, which need whole rows, where a mesh splits
-      them.
+    ValueError: of cudnn and blocked, where a mesh splits rows.
   """
   split = sharding.n_context_shards() > 1
   if c.attention in OF_WHOLE_ROWS and split:
