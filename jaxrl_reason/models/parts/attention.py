@@ -338,8 +338,8 @@ def _fits_cudnn(c: Any) -> bool:
 
 def resolve(c: Any, columns: int) -> str:
   """Names the kernel of rows of so many columns; of 'auto', the fast one of the
-  platform compiled for. Rows of a tile at most are einsum's, which splash on TPU
-  would fill up (37 tokens of heads 32 wide: 14 times their bytes).
+  platform compiled for. Splash on TPU would fill rows up to a tile (37 tokens
+  of heads 32 wide: 14 times their bytes), so those are einsum's.
 
   Raises:
     ValueError: of cudnn and blocked, where a mesh splits rows.
