@@ -267,8 +267,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   x = sharding.rows(blocks.embed(params, c, tokens))
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   if cache.by_kernel and tokens.ndim == 1:
-    # A ring is half full in the mean; how full turns are is not known.
-    how['live'] = 0.5 if cache.at is None else 1.0
+    how['live'] = 0.5  # in the mean over a completion, or turns
 
   def layer(x, i, p, prompt, own, at=None):
     def attend(q, *new, kv_up=None, taps=None, **sinks):
