@@ -6,7 +6,8 @@ reasoning models.
             <|channel|>final<|message|> answer     (gpt-oss; "harmony")
 
 A channel's name may be followed by a recipient or a format (final json). A
-prompt may end within a thought, so that a completion has its end alone.
+prompt may end within a thought (R1, Qwen3-Thinking), so that a completion has
+its end alone, or, cut off, no tag at all: `begun`.
 """
 
 import re
@@ -18,6 +19,15 @@ FINAL = re.compile(
 TAG = re.compile(r'<(/?)think(?:ing)?>', re.I)
 # What ends a message of a channel, or begins the next.
 ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')
+
+
+def begun(text: str, prompt: str) -> str:
+  """Returns a completion with the tag at the end of its prompt, if the thought
+  that it opens has no end: all of the completion is thought.
+  """
+  tag = TAG.match(prompt, max(prompt.rfind('<'), 0))
+  opens = tag and not tag[1] and not prompt[tag.end() :].strip()
+  return tag[0] + text if opens and not TAG.search(text) else text
 
 
 def spoken(text: str) -> tuple[int, int | None]:

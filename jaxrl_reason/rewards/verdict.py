@@ -11,6 +11,8 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from jaxrl_reason.rewards import thoughts
+
 # parsed: compared by meaning; unparsed: an answer was found but not
 # understood, so it was compared as text; no_answer: nothing to compare.
 STATUSES = ('parsed', 'unparsed', 'no_answer', 'timeout', 'error')
@@ -59,8 +61,11 @@ def as_verdict(value) -> Verdict:
 
 
 def judge(reward: Reward, completion: str, example: dict) -> Verdict:
-  """Calls a reward; whatever it raises becomes status 'error'."""
+  """Calls a reward; whatever it raises becomes status 'error'. It is told where
+  the prompt began a thought that the completion does not end.
+  """
   try:
+    completion = thoughts.begun(completion, example.get('rendered', ''))
     return as_verdict(reward(completion, example))
   # Every exception of a user's function ends here by design: the message is
   # kept in `detail`, counted by the pool and reported by `all_failed`.

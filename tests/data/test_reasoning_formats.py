@@ -6,7 +6,7 @@ import hf_folders
 import pytest
 
 from jaxrl_reason.data import chat, hf_tokenizers
-from jaxrl_reason.rewards import code, fields, thoughts
+from jaxrl_reason.rewards import code, compose, fields, thoughts, verdict
 from jaxrl_reason.rewards.math import extraction
 
 USER = {'role': 'user', 'content': 'How many apples?'}
@@ -182,6 +182,27 @@ def test_what_is_said_is_told_from_what_is_thought(completion):
   for box, n in ('\\boxed{1}', 1), ('\\boxed{2}', 2):
     completion = completion.replace(box, program.format(n))
   assert code.extract(completion) == (want and 'x = 2\n')
+
+
+@pytest.mark.parametrize(
+  'prompt, completion, score',
+  [
+    ('<|assistant|><think>\n', 'it is \\boxed{2}', 0.0),  # cut off
+    ('<|assistant|><think>\n', '2?</think>\\boxed{2}', 1.0),
+    ('<|assistant|><think>\n', '\\boxed{2}</think>', 0.0),
+    ('<|assistant|><think>\n\n</think>\n', '\\boxed{2}', 1.0),
+    ('what does <think> mean? <|assistant|>', '\\boxed{2}', 1.0),
+    ('', '\\boxed{2}', 1.0),
+  ],
+)
+def test_a_thought_that_the_prompt_began_is_no_answer(
+  prompt, completion, score
+):
+  """Through the workers that judge, as a reward and as a part of one."""
+  example = {'answer': '2', 'task': 'x', 'prompt': 'q', 'rendered': prompt}
+  for reward in ('math', {'answer': 'math'}):
+    found = verdict.judge(compose.build(reward), completion, example)
+    assert (found.score, found.valid) == (score, True)
 
 
 def test_a_program_may_speak_of_thoughts():
