@@ -160,7 +160,7 @@ def test_what_an_environment_gave_is_on_disk(tmp_path):
     ({'turns.env': ''}, "rl.algorithm='mt_grpo' needs the rewards of turns"),
     (
       {'path': 'host', 'steps_per_dispatch': 1, 'turns.env': 'guess'},
-      "rl.turns.env='guess': with rl.path",
+      "rl.turns.env='guess' is inside the program",
     ),
     ({'slots': 2}, 'rl.slots=2: with rl.turns.env'),
     (
