@@ -119,8 +119,8 @@ GOOD = json.dumps(ROWS[0])
     ([GOOD, '[1]'], 'row 2: it is not a JSON object'),
     (
       [GOOD, '{"problem": "x", "answer": "1"}'],
-      r"row 2: .*no field 'question', only \['answer', 'problem'\]; set "
-      'data.files.question',
+      r"row 2: .*no field 'question', only \['answer', 'problem'\]; "
+      'name the right one in data.files.question',
     ),
     (['{"question": "x", "answer": " "}'], "row 1: its 'answer' is ' '"),
     (['{"question": "x", "answer": true}'], "'answer' is True, no text"),
