@@ -33,13 +33,12 @@ head, position): off by at most scale / 2.
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from jaxrl_reason import sharding, trees
+from jaxrl_reason import sharding
 from jaxrl_reason.models.parts.delta import State
 from jaxrl_reason.models.stretches import mapped
 
@@ -125,11 +124,6 @@ def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
   return x[..., -most:, :] if window else x
 
 
-def of(entry, at) -> Any:
-  """Returns what an entry holds of its at-th layer; None: of its only one."""
-  return entry if at is None else trees.take(entry, at)
-
-
 def with_states(entry: State, new: State, at) -> State:
   """Returns an entry with another state of its at-th layer."""
   if at is None:
@@ -184,25 +178,28 @@ def grow(cache: Cache, n: int) -> Cache:
       return x
     return sharding.rows(jnp.pad(x, width, constant_values=fill))
 
-  def grown(kv, window):
-    if isinstance(kv, State):
-      return kv
-    columns = n if cache.at is not None else within(n, window)
-    return jax.tree.map(lambda x: pad(x, columns), kv)
+  if cache.at is not None:
+    own = _each(functools.partial(pad, columns=n), cache, cache.own)
+    return cache.replace(own=own, at=pad(cache.at, n, axis=1, fill=-1))
+  own = (
+    _of_keys(functools.partial(pad, columns=within(n, window)), layers, kv)
+    for window, layers, kv in zip(cache.windows, cache.layers, cache.own)
+  )
+  return cache.replace(own=tuple(own))
 
-  at = cache.at
-  if at is not None:
-    at = pad(at, n, axis=1, fill=-1)
-  return cache.replace(own=_each(grown, cache, cache.own), at=at)
+
+def _of_keys(f: Callable, layers: range, *kv):
+  """What an entry keeps, f of the arrays of its layers' keys and values; states
+  as they are.
+  """
+  if isinstance(kv[0], State):
+    return kv[0]
+  return mapped(functools.partial(jax.tree.map, f), layers)(*kv)
 
 
 def _each(f: Callable, cache: Cache, *entries) -> tuple:
-  """Maps f(what is kept of a layer,..., its window) over entries."""
-  parts = zip(cache.layers, cache.windows, *entries)
-  return tuple(
-    mapped(functools.partial(f, window=window), layers)(*kept)
-    for layers, window, *kept in parts
-  )
+  """Maps `_of_keys` over entries."""
+  return tuple(_of_keys(f, *part) for part in zip(cache.layers, *entries))
 
 
 def gapped(cache: Cache, columns: int) -> Cache:
@@ -210,12 +207,9 @@ def gapped(cache: Cache, columns: int) -> Cache:
   with room for so many columns.
   """
 
-  def blank(kv, window):
-    del window  # of one row it may lie far back
-    if isinstance(kv, State):
-      return kv
-    shapes, dtype = [x.values.shape for x in kv], kv[0].values.dtype
-    return tuple(empty(s, k, columns, h, dtype) for s, k, _, h in shapes)
+  def blank(x):
+    shape = *x.shape[:2], columns, *x.shape[3:]
+    return sharding.rows(jnp.zeros(shape, x.dtype))
 
   at = sharding.rows(jnp.full((cache.rows, columns), -1, jnp.int32))
   return cache.replace(own=_each(blank, cache, cache.own), at=at)
@@ -273,14 +267,11 @@ def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
   def of_row(x):
     return jnp.repeat(x, s // b, axis=0)
 
-  def joined(prompt, own, window):
-    del window  # gapped caches keep all columns
-    join = functools.partial(jnp.concatenate, axis=2)
-    return jax.tree.map(lambda a, b: join([of_row(a), b]), prompt, own)
+  def joined(prompt, own):
+    return jnp.concatenate([of_row(prompt), own], axis=2)
 
-  def blank(own, window):
-    del window
-    return jax.tree.map(lambda x: jnp.repeat(jnp.zeros_like(x), n, axis=0), own)
+  def blank(x):
+    return jnp.repeat(jnp.zeros_like(x), n, axis=0)
 
   mask = jnp.concatenate([of_row(cache.prompt_mask), kept], axis=1)
   routes = cache.routes

@@ -266,15 +266,13 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   tables = blocks.rotary(c, positions, cache.room)
   x = sharding.rows(blocks.embed(params, c, tokens))
   how = dict(scale=c.score_scale, cap=c.attention_cap)
-  if cache.by_kernel and tokens.ndim == 1:
-    how['live'] = 0.5  # in the mean over a completion, or turns
+  how['by_kernel'] = cache.by_kernel and tokens.ndim == 1
 
   def layer(x, i, p, prompt, own, at=None):
     def attend(q, *new, kv_up=None, taps=None, **sinks):
       if taps is not None:
-        old, when = cache_lib.of(own, at), jnp.broadcast_to(t, tokens.shape)
-        states = cache_lib.of(prompt, at), old
-        out, new = delta.decoded(q, taps, when, c, *states)
+        states, when = (prompt, own), jnp.broadcast_to(t, tokens.shape)
+        out, new = delta.decoded(q, taps, when, c, *cached.of(states, at))
         return out, cache_lib.with_states(own, new, at)
       kept = tuple(
         cache_lib.put(buffer, x, column, c.cache_dtype, at)

@@ -51,11 +51,11 @@ def test_the_kernel_is_the_einsum(dtype, kept, by_row, special):
   both = masks(by_row, 131)
 
   @functools.partial(jax.jit, static_argnums=0)
-  def by(live, at):
+  def by(by_kernel, at):
     args = q, prompt, own, at, *both
-    return cached.attend(*args, live=live, scale=0.3, **special)
+    return cached.attend(*args, by_kernel=by_kernel, scale=0.3, **special)
 
-  got, want = (by(live, jnp.int32(2)) for live in (1.0, 0.0))
+  got, want = (by(kernel, jnp.int32(2)) for kernel in (True, False))
   np.testing.assert_allclose(got, want, atol=2e-6)
-  other = by(0.0, jnp.int32(1))
+  other = by(False, jnp.int32(1))
   assert np.abs(got - other).max() > 0.1

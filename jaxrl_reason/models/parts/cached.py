@@ -28,7 +28,7 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.parts import attention
 from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
 
-LANES = 128
+LANES = attention.LANES
 COLUMNS = 512  # of a block, at most; 8 blocks or more of a short cache
 BYTES = 2**20  # of a block of keys: two of keys, two of values are on the chip
 NAME = 'cached_attention'
@@ -37,7 +37,11 @@ NAME = 'cached_attention'
 # operands do not.
 MUCH, OTHERS, SHARE = 128 * 2**20, 64 * 2**20, 8
 KINDS = 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e'  # of MUCH
-NOTHING = -1e30  # a score below all others, and no infinity to subtract
+
+
+def of(entry: Any, at: jax.Array | None) -> Any:
+  """Returns what an entry holds of its at-th layer; None: of its only one."""
+  return entry if at is None else trees.take(entry, at)
 
 
 def pays(c: Any, rows: int, columns: int) -> bool:
@@ -89,7 +93,7 @@ def _kernel(
 
   @pl.when(block == 0)
   def begin():
-    top[...] = jnp.full_like(top, NOTHING)
+    top[...] = jnp.full_like(top, MASKED)
     total[...] = jnp.zeros_like(total)
     acc[...] = jnp.zeros_like(acc)
 
@@ -111,10 +115,9 @@ def _kernel(
     s = s.reshape(n, k, m, -1)
     if scales:
       s = s * scales[0][0][:, :, None]
-    if cap:
-      s = cap * jnp.tanh(s / cap)
+    s = soft_cap(s, cap)
     there = seen[...][:, None] > 0
-    s = jnp.where(there, s, NOTHING)
+    s = jnp.where(there, s, MASKED)
     new = jnp.maximum(top[...], s.max(axis=-1, keepdims=True))
     p = jnp.where(there, jnp.exp(s - new), 0)
     old = jnp.exp(top[...] - new)
@@ -158,7 +161,7 @@ def look(
     interpret: without a TPU.
 
   Returns:
-    (f32 [N,K,M,H], log-sum-exp f32 [N,K,M]; NOTHING or less of queries that
+    (f32 [N,K,M,H], log-sum-exp f32 [N,K,M]; MASKED or less of queries that
     look at nothing).
   """
   from jax.experimental import pallas as pl
@@ -238,9 +241,11 @@ def merged(parts: list, sinks: jax.Array | None = None) -> jax.Array:
 
 
 def _by_kernel(
-  q, prompt, own, at, prompt_mask, own_mask, live, scale, cap, sinks
+  q, prompt, own, at, prompt_mask, own_mask, *, scale, cap, sinks
 ):  # fmt: skip
-  """`attend` of one token a row, on every device its own rows and heads."""
+  """`attend` of one token a row, on every device its own rows and heads. In the
+  mean over a completion, or turns, its own columns are half full.
+  """
   if at is None:  # entries of one layer
     prompt, own = jax.tree.map(operator.itemgetter(None), (prompt, own))
     at = jnp.int32(0)
@@ -267,7 +272,7 @@ def _by_kernel(
   ]
   if sinks is not None:
     sinks = sinks.astype(jnp.float32).reshape(kv, group)
-  both = [tuple(parts), on_device(alone, own, own_mask, live)]
+  both = [tuple(parts), on_device(alone, own, own_mask, 0.5)]
   return merged(both, sinks).reshape(s, heads, -1).astype(q.dtype)
 
 
@@ -296,7 +301,7 @@ def attend(
   prompt_mask: jax.Array,
   own_mask: jax.Array,
   *,
-  live: float = 0.0,
+  by_kernel: bool = False,
   scale: float,
   cap: float = 0.0,
   sinks: jax.Array | None = None,
@@ -317,20 +322,17 @@ def attend(
     at: of entries of several layers, which of them; None: they are of one.
     prompt_mask: bool [B,1 or I*O,P], the prompt tokens each may look at.
     own_mask: bool [1 or S,O,R], the columns each may look at.
-    live: more than 0: by the kernel, of one token of each row; the share of its
-      own columns that a row reads in the mean, for its account of bytes.
+    by_kernel: as it is on TPU; of one token of each row.
     scale: of the scores; cap: their soft cap, 0 for none.
     sinks: [Q], a score per head that is nobody's.
 
   Returns:
     As q.
   """
-  if live:
-    return _by_kernel(
-      q, prompt, own, at, prompt_mask, own_mask, live, scale, cap, sinks
-    )
-  if at is not None:
-    prompt, own = trees.take((prompt, own), at)
+  if by_kernel:
+    seen, how = (prompt_mask, own_mask), dict(scale=scale, cap=cap, sinks=sinks)
+    return _by_kernel(q, prompt, own, at, *seen, **how)
+  prompt, own = of((prompt, own), at)
   shape, (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
   s, width = shape[0], shape[-1]
   alone = q.reshape(s, -1, kv, shape[-2] // kv, width) * scale  # [S,O,K,g,H]
