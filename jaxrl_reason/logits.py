@@ -195,6 +195,8 @@ def draw(
   highest = jnp.max(logits, axis=-1)
   top = jnp.max(highest, axis=-1, keepdims=True)
   mass = jnp.exp(logits - top[..., None]).sum(axis=-1)  # of blocks [N,K]
+  # Else the compiler sums the vocabulary up once more for their sum.
+  mass = jax.lax.optimization_barrier(mass)
   block = chosen(highest, mass, u[:, 0])
   hit = jnp.arange(blocks) == block[:, None]
   within = jnp.sum(jnp.where(hit[..., None], logits, 0), axis=1) - top

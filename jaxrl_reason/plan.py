@@ -14,14 +14,14 @@ knows by its name. docs/plan.md works an example.
 
 import functools
 import json
-import math
 import operator
 import pathlib
 import sys
 
 from absl import app, flags, logging
 
-from jaxrl_reason import command, sharding
+from jaxrl_reason import command, sharding, trees
+from jaxrl_reason.models import spec, weights
 from jaxrl_reason.planning import (
   abstract,
   advice,
@@ -32,6 +32,7 @@ from jaxrl_reason.planning import (
   roofline,
   search,
   seeds,
+  settings,
 )
 from jaxrl_reason.run import chips, staging
 
@@ -45,7 +46,11 @@ _SLICES = flags.DEFINE_integer(
 _MODEL = flags.DEFINE_string(
   'model', '', "A name in models/zoo.py, in place of the recipe's model."
 )
-_SEARCH = flags.DEFINE_bool('search', False, 'Try mesh shapes and rank them.')
+_SEARCH = flags.DEFINE_bool(
+  'search',
+  False,
+  'Look for mesh, remat, micro-batches, parts and padding.',
+)
 _LARGEST = flags.DEFINE_bool(
   'largest', True, 'Look for the largest batch that fits (compiles more).'
 )
@@ -69,6 +74,7 @@ _JSON = flags.DEFINE_string(
 
 # Batches tried, at most this many times the recipe's.
 MOST = 16
+FEW = 2  # meshes of a search whose settings are tried further
 
 
 class Planner:
@@ -177,31 +183,52 @@ class Planner:
     return search.largest(needs, room, start, unit, MOST * start)
 
   def search(self) -> list[dict]:
-    """Plans the recipe on every mesh shape: the fastest first, then what
-    fails.
+    """Plans the recipe on every mesh shape, with settings that fit: the fastest
+    first, then the meshes that nothing fits.
     """
-    kv_heads = self.parts(self.config).shape.kv_heads
-    found = []
-    for mesh in search.meshes(
-      self.config, len(self.devices), kv_heads, self.machine.slices
-    ):
+    lean = settings.lean(self.config, self.config.mesh)
+    settings.asked(self, lean)  # refuses --only of other phases
+    shape, n = abstract.shape_of(lean, self.model), len(self.devices)
+    # Weights, moments, gradients in float32 are a small part of a chip.
+    size = trees.n_params(spec.abstract(weights.specs(shape)))
+    small = 16 * size < self.machine.chip.hbm / 4
+    given = lean, n, shape.kv_heads, self.machine.slices, small
+    found, failed = [], []
+    for mesh in search.meshes(*given):
       self.say(f'mesh {mesh}')
+      config = settings.lean(self.config, mesh)
       try:
-        facts = self.plan(search.changed(self.config, mesh=mesh))
+        made, why = settings.fitting(self, config), 'does not fit'
       except ValueError as e:  # does not divide
-        found.append({'mesh': mesh, 'why': str(e)})
-        continue
-      found.append(facts | ({} if facts['fits'] else {'why': misfits(facts)}))
-    return sorted(found, key=_rank)
+        made, why = None, str(e)
+      if made:
+        found.append(made)
+      else:
+        failed.append({'mesh': mesh, 'why': why})
+    if not found and not failed:
+      raise ValueError(
+        f'--search: the rows of a step divide over no mesh of {n} devices; '
+        'change rl.prompts, or rows of a supervised stage'
+      )
+    found.sort(key=operator.attrgetter('seconds'))
+    few = [settings.faster(self, made) for made in found[:FEW]]
+    few.sort(key=operator.attrgetter('seconds'))
+    return [self.told(f) for f in few + found[FEW:]] + failed
 
-
-def _rank(facts: dict) -> tuple[bool, float]:
-  """What fits comes first, the fastest first."""
-  return 'why' in facts, facts.get('step_seconds', math.inf)
+  def told(self, found: settings.Found) -> dict:
+    """Gives the facts of what a search has found."""
+    parts = self.parts(found.config)
+    each, names = list(found.phases.values()), list(found.phases)
+    facts = report.plan_facts(
+      found.config, parts.mesh, each, names, self.machine
+    )
+    return facts | {'recipe': found.recipe()}
 
 
 def misfits(facts: dict) -> str:
   """Names the phases that do not fit, and what they need."""
+  if 'meshes' in facts:
+    return '--search: the recipe fits none of these meshes'
   has = facts['hbm_gib']
   return '; '.join(
     f'{p["phase"]} does not fit: needs {p["needs_gib"]:.2f} of {has:.2f} GiB a '
@@ -212,13 +239,22 @@ def misfits(facts: dict) -> str:
 
 
 def ranking(found: list[dict]) -> str:
-  """Lays the result of a search out as a table."""
-  lines = [f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"seconds":>10} {"MFU":>5}']
+  """Lays the result of a search out as a table, and the first as a recipe."""
+  lines = [
+    f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"seconds":>10} {"alone":>10} '
+    f'{"MFU":>5} {"GiB":>6}'
+  ]
   for f in found:
     mesh = f['mesh'].values() if isinstance(f['mesh'], dict) else f['mesh']
     data, fsdp, tensor = tuple(mesh)[:3]
-    said = f.get('why') or f'{f["step_seconds"]:10.3g} {f["mfu"]:5.2f}'
+    said = f.get('why') or (
+      f'{f["step_seconds"]:10.3g} {f["serial_seconds"]:10.3g} {f["mfu"]:5.2f} '
+      f'{max(p["needs_gib"] for p in f["phases"]):6.1f}'
+    )
     lines.append(f'{data:5} {fsdp:5} {tensor:6} {said}')
+  lines.append('seconds if all overlaps, alone if nothing does')
+  if 'recipe' in found[0]:
+    lines += ['', 'the first, in a recipe:', found[0]['recipe']]
   return '\n'.join(lines)
 
 
@@ -262,7 +298,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
     return seeds.table(found), {'seeds': found}
   if search_:
     found = planner.search()
-    return ranking(found), {'meshes': found}
+    return ranking(found), {'meshes': found, 'fits': 'why' not in found[0]}
   facts = planner.plan(config)
   facts['advice'] = advice.lines(config, facts)
   steps = phases.of_a_step(p['phase'] for p in facts['phases'])

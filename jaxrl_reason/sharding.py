@@ -67,25 +67,26 @@ def make_mesh(
       f'there are {len(devices)}. Sizes must multiply to that; -1 fills in.'
     )
   slices = len({getattr(d, 'slice_index', 0) for d in devices})
-  if slices > 1:
-    return _over_slices(shape, slices, devices)
-  return jax.make_mesh(
-    tuple(shape), AXES, axis_types=(AxisType.Auto,) * 4, devices=devices
-  )
+  grid = _over_slices(shape, slices, devices)
+  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 4)
 
 
-def _over_slices(shape: list[int], slices: int, devices: list) -> Mesh:
-  """A mesh whose data axis goes over slices, the others within each."""
+def _over_slices(shape: list[int], slices: int, devices: list) -> np.ndarray:
+  """Devices of a mesh whose data axis goes over slices, the others within each;
+  an axis may be part of a dimension of the torus.
+  """
+  split = dict(allow_split_physical_axes=True)
+  if slices == 1:
+    return mesh_utils.create_device_mesh(shape, devices, **split)
   data, *inner = shape
   if data % slices:
     raise ValueError(
       f'mesh={tuple(shape)} {AXES}: data {data} does not divide over the '
       f'{slices} slices, which only it may span'
     )
-  grid = mesh_utils.create_hybrid_device_mesh(
-    (data // slices, *inner), (slices, 1, 1, 1), devices
+  return mesh_utils.create_hybrid_device_mesh(
+    (data // slices, *inner), (slices, 1, 1, 1), devices, **split
   )
-  return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * 4)
 
 
 def partition(axes: Sequence[str | None], rules: dict) -> P:

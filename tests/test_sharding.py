@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from jaxrl_reason import sharding
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.planning import costs
 from jaxrl_reason.run import programs
 from jaxrl_reason.update import step as step_lib
 
@@ -102,6 +103,26 @@ def test_decoding_gathers_no_weight_per_token():
   in_loop = [x for x in gathers if '/while/body/' in x]
   # The scan over layers, of prefill, is the only loop that gathers.
   assert not [x for x in in_loop if 'closed_call' not in x]
+
+
+def test_chunks_of_logits_share_one_gathered_head():
+  """It is not gathered anew for each of them, forward or backward."""
+  mesh, gathers = sharding.make_mesh((1, 8, 1)), {}
+  for chunk in (1, 4):
+    learner = L.learner(SETTINGS, logprob_chunk=chunk)
+    with jax.set_mesh(mesh):
+      start = placed(learner, mesh)
+      rows = sharding.to_global(L.rollout_batch(learner), mesh)
+      where = jax.tree.map(lambda x: x.sharding, start)
+      step = programs.updating(update(learner), 0, where)
+      text = step.lower(start, rows).compile().as_text()
+    head = sorted(learner.model.specs['head'].shape)
+    gathers[chunk] = sum(
+      n
+      for c, n in costs.of(text, mesh).total().collectives.items()
+      if c.kind == 'all-gather' and sorted(c.dims) == head
+    )
+  assert gathers[1] == gathers[4] > 0
 
 
 def test_micro_batches_keep_their_rows_on_every_device():

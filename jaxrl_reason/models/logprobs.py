@@ -120,12 +120,25 @@ def over_columns(
     return part(model.unembed(params, hidden), *read)
 
   whole = not 0 < chunk < hidden.shape[1]
+  if not whole:
+    params = _head_once(model, params)
   out = of(hidden, read) if whole else _by_chunk(of, (hidden, read), chunk)
   out = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (first, 0))), out)
   if moved:
     wanted = jnp.arange(rows.tokens.shape[1]) >= start
     out = jax.tree.map(lambda x: jnp.where(wanted, packed.unpack(x), 0), out)
   return out, balance
+
+
+def _head_once(model: Model, params):
+  """Gathers what gives logits, of weights as ours are named: once, and not for
+  every chunk.
+  """
+  if not isinstance(params, dict):
+    return params
+  heads = {k: params[k] for k in ('embed', 'head') if k in params}
+  specs = {k: model.specs[k] for k in heads}
+  return params | sharding.constrain(heads, specs, sharding.DECODE_RULES)
 
 
 def _by_chunk(of: Callable[..., Any], arrays: tuple, chunk: int) -> Any:

@@ -75,6 +75,13 @@ def _texts(config) -> tuple[problems_lib.Problems, Any]:
   return problems, tokenizer
 
 
+def shape_of(
+  config: ml_collections.ConfigDict, model: str = ''
+) -> transformer.Config:
+  """Gives the sizes of a recipe's model, on any mesh."""
+  return _shape(config, model, _texts(config)[1])
+
+
 def shapes(
   config: ml_collections.ConfigDict,
   mesh: Mesh,

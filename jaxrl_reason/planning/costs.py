@@ -13,14 +13,13 @@ the cheaper way counts: filters of the sampler that are neutral are skipped.
 import collections
 import dataclasses
 import functools
-import math
 import operator
 import re
 from collections.abc import Callable
 
 from jax.sharding import Mesh
 
-from jaxrl_reason.planning import exchanges, hlo, kernels
+from jaxrl_reason.planning import exchanges, hlo, kernels, products
 
 COLLECTIVES = (
   'all-gather',
@@ -61,6 +60,22 @@ class Collective:
     return self.bytes * (1 if whole else twice * share)
 
 
+@dataclasses.dataclass(frozen=True)
+class Event:
+  """One operation of a schedule, or a loop.
+
+  Attributes:
+    flops, bytes: its own; exchanges not counted.
+    exchanges: by channel, those that it begins, goes on with or ends.
+    loop: (trips, cost of the body).
+  """
+
+  flops: float = 0.0
+  bytes: float = 0.0
+  exchanges: dict[str, Collective] = dataclasses.field(default_factory=dict)
+  loop: tuple[int, 'Cost'] | None = None
+
+
 @dataclasses.dataclass
 class Cost:
   """Work of a computation, its loops apart.
@@ -69,6 +84,7 @@ class Cost:
     flops, bytes: of one run, loops not counted.
     collectives: Collective -> times; copies: bytes of an array -> times.
     loops: (trips, cost of the body).
+    events: the same, in the order in which the compiler has put them.
     name: of the loop that it is the body of, where the program tells it.
   """
 
@@ -82,6 +98,7 @@ class Cost:
     default_factory=collections.Counter
   )
   loops: list = dataclasses.field(default_factory=list)
+  events: list[Event] = dataclasses.field(default_factory=list)
 
   def add(self, other: 'Cost') -> None:
     self.flops += other.flops
@@ -89,6 +106,7 @@ class Cost:
     self.copies.update(other.copies)
     self.collectives.update(other.collectives)
     self.loops.extend(other.loops)
+    self.events.extend(other.events)
 
   def total(self) -> 'Cost':
     """Adds up everything, loops multiplied out."""
@@ -136,6 +154,10 @@ def _held(shapes) -> int:
   return sum(s.bytes for s in shapes if s.hbm)
 
 
+def _channel(op: hlo.Op) -> str:
+  return op.attr('channel_id') or op.name
+
+
 class _Reader:
   def __init__(self, module: hlo.Module, mesh: Mesh, experts: int):
     self.module, self.names = module, tuple(mesh.axis_names)
@@ -147,13 +169,15 @@ class _Reader:
   def computation(self, name: str = '') -> Cost:
     """Of a computation that runs by itself (no fusion)."""
     ops, cost = self.module.computations[name or self.module.entry], Cost()
-    seen = set()
+    seen = {}
     for op in ops.values():
       if op.kind == 'while':
         body = self.computation(op.attr('body').lstrip('%'))
         body.add(self.computation(op.attr('condition').lstrip('%')))
         body.name = (hlo.named(op) or ('',))[0]
-        cost.loops.append((hlo.trips(self.module, op), body))
+        loop = hlo.trips(self.module, op), body
+        cost.loops.append(loop)
+        cost.events.append(Event(loop=loop))
       elif op.kind == 'conditional':
         ways = [self.computation(c) for c in op.called]
         cost.add(min(ways, key=lambda c: c.total().bytes))
@@ -162,36 +186,53 @@ class _Reader:
       else:
         if op.kind in ('copy', 'copy-start') and op.shapes[0].hbm:
           cost.copies[op.shapes[0].bytes] += 1
-        cost.bytes += self._bytes(ops, op)
-        self._inside(ops, op, cost, seen)
+        cost.add(self._alone(ops, op, seen))
     return cost
 
-  def _inside(self, ops, op, cost: Cost, seen: set) -> None:
-    """Products and collectives of an operation, and of what it fuses."""
+  def _alone(self, ops, op, seen: dict) -> Cost:
+    """Of one operation.
+
+    Args:
+      seen: the exchanges of the computation so far, by channel.
+    """
+    before = set(seen)
+    cost = Cost(flops=self._inside(ops, op, seen), bytes=self._bytes(ops, op))
+    cost.collectives.update(seen[c] for c in set(seen) - before)
+    exchanges = {c: seen[c] for c in self._channels(ops, op) if c in seen}
+    # What an exchange reads and writes is done beside what follows.
+    moved = 0 if exchanges and not cost.flops else cost.bytes
+    if cost.flops or moved or exchanges:
+      cost.events.append(Event(cost.flops, moved, exchanges))
+    return cost
+
+  def _inside(self, ops, op, seen: dict) -> float:
+    """FLOPs of an operation, and of what it fuses; notes exchanges."""
     if op.kind in ('convolution', 'dot'):
-      cost.flops += product_flops(ops, op)
-    elif op.kind == 'custom-call':
-      cost.flops += kernels.flops(ops, op, self.experts)
-    elif found := self._collective(ops, op):
-      channel = op.attr('channel_id') or op.name
+      return products.flops(ops, op)
+    if op.kind == 'custom-call':
+      return kernels.flops(ops, op, self.experts)
+    if found := self._collective(ops, op):
       # The compiler repeats one exchange in each step of a chain of fusions
       # that it overlaps it with.
-      if channel not in seen:
-        seen.add(channel)
-        cost.collectives[found] += 1
-    elif op.kind in ('fusion', 'async-start'):
-      inner, part = self.module.computations[op.called[0]], Cost()
-      for each in inner.values():
-        self._inside(inner, each, part, seen)
-      # The TPU compiler's way to write a reduce-scatter.
-      if op.called[0].startswith('all-reduce-scatter'):
-        part.collectives = collections.Counter(
-          {
-            dataclasses.replace(c, kind='reduce-scatter'): n
-            for c, n in part.collectives.items()
-          }
-        )
-      cost.add(part)
+      seen.setdefault(_channel(op), found)
+    if op.kind not in ('fusion', 'async-start'):
+      return 0.0
+    inner, before = self.module.computations[op.called[0]], set(seen)
+    flops = sum(self._inside(inner, each, seen) for each in inner.values())
+    # The TPU compiler's way to write a reduce-scatter.
+    if op.called[0].startswith('all-reduce-scatter'):
+      for c in set(seen) - before:
+        seen[c] = dataclasses.replace(seen[c], kind='reduce-scatter')
+    return flops
+
+  def _channels(self, ops, op) -> set[str]:
+    """The exchanges that an operation begins, goes on with or ends."""
+    if op.kind.endswith(('-done', '-update')) and op.operands[0] in ops:
+      return self._channels(ops, ops[op.operands[0]])
+    if op.kind in ('fusion', 'async-start'):
+      inner = self.module.computations[op.called[0]]
+      return set().union(*(self._channels(inner, o) for o in inner.values()))
+    return {_channel(op)}
 
   def _collective(self, ops, op) -> Collective | None:
     if op.kind == 'send':
@@ -299,63 +340,3 @@ class _Reader:
         continue
       total += sum(s.bytes for s in op.shapes if s.hbm)
     return total
-
-
-def product_flops(ops: dict, op: hlo.Op) -> float:
-  """Counts two FLOPs per multiplication of a `dot` or `convolution`."""
-  out = math.prod(op.shapes[0].dims)
-  left, right = (ops[o].shapes[0].dims for o in op.operands[:2])
-  if op.kind == 'dot':
-    axes = op.attr('lhs_contracting_dims')
-    summed = [left[int(a)] for a in axes.split(',') if a]
-    return 2.0 * out * math.prod(summed)
-  return _convolution(op, left, right)
-
-
-def _convolution(op: hlo.Op, left, right) -> float:
-  """Only the positions of the window that meet real entries multiply: the
-  compiler writes batched products as dilated convolutions.
-  """
-  found = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', op.attrs)
-  lhs, rhs, out = found.groups()
-  window = re.search(r'window=\{([^}]*)\}', op.attrs)
-  field = dict(f.split('=') for f in window[1].split()) if window else {}
-  spatial = sorted(i for i in lhs if i.isdigit())
-
-  def numbers(key, default):
-    given = field[key].split('x') if key in field else ()
-    return [int(n) for n in given] or [default] * len(spatial)
-
-  pads = field.get('pad', 'x'.join(['0_0'] * len(spatial))).split('x')
-  low = [int(p.split('_')[0]) for p in pads] if spatial else []
-  dims = op.shapes[0].dims
-  taps = 1
-  for i, s in enumerate(spatial):
-    taps *= _taps(
-      left[lhs.index(s)],
-      right[rhs.index(s)],
-      dims[out.index(s)],
-      low[i],
-      stride=numbers('stride', 1)[i],
-      base=numbers('lhs_dilate', 1)[i],
-      dilation=numbers('rhs_dilate', 1)[i],
-    )
-  return (
-    2.0
-    * taps
-    * dims[out.index('b')]
-    * dims[out.index('f')]
-    * (right[rhs.index('i')])
-  )
-
-
-@functools.cache
-def _taps(size, window, out, low, *, stride, base, dilation) -> int:
-  """Pairs (output position, window position) that meet an entry."""
-  count = 0
-  reach = (size - 1) * base
-  for o in range(out):
-    for w in range(window):
-      at = o * stride - low + w * dilation
-      count += 0 <= at <= reach and at % base == 0
-  return count

@@ -26,6 +26,7 @@ def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
   total = m.cost.total()
   by = roofline.seconds(m.cost, machine)
   calls = m.phase.calls
+  in_order, waited = roofline.ordered(m.cost, machine)
   return {
     'phase': m.phase.name,
     'parameters': trees.n_params(m.phase.state.params),
@@ -45,6 +46,8 @@ def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
     'bytes': total.bytes,
     'step_seconds': calls * by.total(),
     'serial_seconds': calls * roofline.serial_seconds(m.cost, machine),
+    'ordered_seconds': calls * in_order,
+    'exposed_seconds': calls * waited,
     'bound_by': by.most_common(1)[0][0],
     'seconds_by_bound': {k: calls * t for k, t in by.items()},
     'collectives': collectives(total),
@@ -162,6 +165,8 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
   serial = sum(p['serial_seconds'] for p in inside)
   out = {
     'step_seconds': step,
+    'ordered_seconds': sum(p['ordered_seconds'] for p in inside),
+    'exposed_seconds': sum(p['exposed_seconds'] for p in inside),
     'serial_seconds': serial,
     'mfu': model / step / machine.chip.flops,
     'serial_mfu': model / serial / machine.chip.flops,
@@ -230,6 +235,11 @@ def _speed_lines(facts: dict) -> list[str]:
       f'; at most {facts["tokens_per_s"]:,.0f} tokens/s, '
       f'{facts["tokens_per_s_device"]:,.0f} a device'
     )
+  waited, whole = facts['exposed_seconds'], facts['ordered_seconds']
+  out.append(
+    f'in the order of the compiled program: {whole:.3g} s, {waited:.3g} s of '
+    f'them waiting for exchanges ({waited / whole:.1%})'
+  )
   return out
 
 

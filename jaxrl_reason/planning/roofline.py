@@ -6,6 +6,8 @@
 Within one run of a body everything is taken to overlap, and nothing between
 bodies; waits for small operations are not counted. So it is a bound, and real
 runs are slower (the roofline model, https://doi.org/10.1145/1498765.1498785).
+`ordered` goes through operations in the compiler's own order, in which an
+exchange is hidden by what stands between its beginning and its end.
 An exchange over a mesh axis uses the links of as many dimensions of the torus
 as the axis needs.
 """
@@ -87,3 +89,52 @@ def serial_seconds(cost: costs.Cost, machine: Machine) -> float:
   """
   inside = (n * serial_seconds(body, machine) for n, body in cost.loops)
   return sum(_times(cost, machine).values()) + sum(inside)
+
+
+def ordered(cost: costs.Cost, machine: Machine) -> tuple[float, float]:
+  """Gives (seconds of all operations in their order, those of them in which an
+  exchange is waited for).
+
+  Exchanges go one after another, each from where it begins to where it has to
+  be there; operations one after another, each as long as its FLOPs or bytes.
+  """
+  last = {c: i for i, e in enumerate(cost.events) for c in e.exchanges}
+  left, busy, waited = {}, 0.0, 0.0
+  for i, event in enumerate(cost.events):
+    for channel, exchange in event.exchanges.items():
+      left.setdefault(channel, machine.exchange(exchange))
+    own, inside = _one(event, machine)
+    busy, waited = busy + own, waited + inside
+    _pass(left, own)
+    ending = [c for c in left if last[c] == i]
+    if ending:  # and with the last of them all that began before it
+      wait = _until(left, ending[-1])
+      waited += wait
+      _pass(left, wait)
+      for channel in ending:
+        left.pop(channel)
+  return busy + waited, waited
+
+
+def _one(event: costs.Event, machine: Machine) -> tuple[float, float]:
+  """(seconds of an operation or a loop, of these waited in it)."""
+  if event.loop is not None:
+    trips, body = event.loop
+    whole, waited = ordered(body, machine)
+    return trips * (whole - waited), trips * waited
+  chip = machine.chip
+  return max(event.flops / chip.flops, event.bytes / chip.bandwidth), 0.0
+
+
+def _until(left: dict[str, float], channel: str) -> float:
+  """Seconds until an exchange is done, those before it first."""
+  names = list(left)
+  return sum(left[n] for n in names[: names.index(channel) + 1])
+
+
+def _pass(left: dict[str, float], seconds: float) -> None:
+  """Lets time pass for the exchanges under way, in place."""
+  for channel in left:
+    done = min(left[channel], seconds)
+    left[channel] -= done
+    seconds -= done

@@ -64,19 +64,26 @@ def _meets(seen: dict[int, float], room: float) -> float:
 
 
 def meshes(
-  config: ml_collections.ConfigDict, n: int, kv_heads: int, slices: int = 1
+  config: ml_collections.ConfigDict,
+  n: int,
+  kv_heads: int,
+  slices: int = 1,
+  whole: bool = True,
 ) -> Iterator[tuple[int, int, int]]:
   """Returns (data, fsdp, tensor) of n devices that the recipe divides over.
 
   Heads bound the tensor axis: a part of a head is of no use. Slices are
   joined by the data axis, which exchanges least.
+
+  Args:
+    whole: also those whose devices have whole weights, or their tensor's share.
   """
   sizes = [i for i in range(1, n + 1) if n % i == 0]
   for data, tensor in itertools.product(sizes, sizes):
     if data % slices or kv_heads % tensor or n % (data * tensor):
       continue
     fsdp = n // (data * tensor)
-    if data not in (slices, n // tensor):
+    if data != slices and not (whole and data == n // tensor):
       continue  # either all of it sharded, or nothing
     try:
       config_checks.check(config, data * fsdp)

@@ -28,9 +28,11 @@ from jaxrl_reason.planning import (
   hlo,
   kernels,
   phases,
+  products,
   report,
   roofline,
   search,
+  settings,
 )
 from jaxrl_reason.run import chips
 
@@ -39,6 +41,11 @@ TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
 
 def tiny(**changes):
   return search.changed(load_recipe(TINY).get_config(), **changes)
+
+
+def work(flops: float) -> costs.Cost:
+  """Of one product."""
+  return costs.Cost(flops=flops, bytes=1.0, events=[costs.Event(flops, 1.0)])
 
 
 def compiled(f, mesh, *args):
@@ -152,7 +159,7 @@ def test_products_that_the_tpu_compiler_writes_as_convolutions():
   module = hlo.parse(text)
   ops = module.computations['e']
   want = 2 * 64 * 20 * 30 * 8
-  assert costs.product_flops(ops, ops['c']) == want
+  assert products.flops(ops, ops['c']) == want
 
 
 def test_phases_are_the_programs_of_a_run():
@@ -245,6 +252,104 @@ def test_seconds_have_a_range():
   assert roofline.seconds(cost, machine).total() == pytest.approx(sent + 3)
   both = sent + 1 + 0.1 + 3 * (1 + 0.1)
   assert roofline.serial_seconds(cost, machine) == pytest.approx(both)
+
+
+def gather(seconds: float) -> costs.Collective:
+  """An exchange over all of a v5e:4x4."""
+  size = round(seconds * 200e9 * 16 / 15)
+  return costs.Collective('all-gather', ('fsdp',), 16, size, ())
+
+
+def product(seconds: float, **exchanges) -> costs.Event:
+  return costs.Event(197e12 * seconds, 0.0, exchanges)
+
+
+@pytest.mark.parametrize(
+  'events, whole, waited',
+  [
+    # Begun and ended at once: waited for.
+    ([product(1), product(0, a=gather(2)), product(1)], 4, 2),
+    # Hidden by the product between, or by half.
+    ([product(0, a=gather(2)), product(3), product(0, a=gather(2))], 3, 0),
+    ([product(0, a=gather(2)), product(1), product(0, a=gather(2))], 2, 1),
+    # Repeated in a chain of products.
+    ([product(1, a=gather(3)), product(1, a=gather(3))], 3, 1),
+    # One after another over the same links: the first is hidden, the second
+    # has its second half to go.
+    (
+      [
+        product(0, a=gather(2)),
+        product(0, b=gather(2)),
+        product(3),
+        product(0, a=gather(2)),
+        product(0, b=gather(2)),
+      ],
+      4,
+      1,
+    ),
+    # The later one is waited for first: with it what began before.
+    (
+      [
+        product(0, a=gather(2)),
+        product(0, b=gather(2)),
+        product(0, b=gather(2)),
+        product(1),
+        product(0, a=gather(2)),
+      ],
+      5,
+      4,
+    ),
+    # A loop hides what goes on beside it, and waits inside.
+    (
+      [
+        product(0, a=gather(2)),
+        costs.Event(
+          loop=(3, costs.Cost(events=[product(1), product(0, b=gather(0.5))]))
+        ),
+        product(0, a=gather(2)),
+      ],
+      4.5,
+      1.5,
+    ),
+  ],
+)
+def test_an_exchange_is_hidden_by_what_stands_between(events, whole, waited):
+  machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4))
+  found = roofline.ordered(costs.Cost(events=events), machine)
+  assert found == pytest.approx((whole, waited))
+
+
+def test_events_are_the_program_in_its_order():
+  """Their work is that of the program; an exchange is in one event or more."""
+  mesh = sharding.make_mesh((1, 8, 1))
+
+  def f(x, w):
+    def body(x, _):
+      return jnp.tanh(jax.lax.with_sharding_constraint(x @ w, P('fsdp'))), ()
+
+    return jax.lax.scan(body, x, length=5)[0]
+
+  text = compiled(f, mesh, ((16, 64), ('fsdp',)), ((64, 64), ('fsdp',)))
+  cost = costs.of(text, mesh)
+
+  def work(cost):
+    own = sum(e.flops for e in cost.events)
+    loops = [e.loop for e in cost.events if e.loop]
+    return own + sum(n * work(body) for n, body in loops)
+
+  def exchanged(cost):
+    own = {c for e in cost.events for c in e.exchanges}
+    loops = [e.loop for e in cost.events if e.loop]
+    return len(own) + sum(n * exchanged(body) for n, body in loops)
+
+  total = cost.total()
+  assert work(cost) == total.flops == 5 * 2 * 2 * 64 * 64
+  assert exchanged(cost) == total.collectives.total() > 0
+  machine = roofline.Machine(chips.CHIPS['v5e'], (4, 4))
+  whole, waited = roofline.ordered(cost, machine)
+  assert roofline.seconds(cost, machine).total() <= whole * (1 + 1e-9)
+  assert whole <= roofline.serial_seconds(cost, machine) * (1 + 1e-9)
+  assert waited > 0
 
 
 def test_exchanges_between_slices_are_hierarchical():
@@ -479,7 +584,7 @@ def test_a_stage_of_a_list_is_planned_as_it_is(monkeypatch, stage, trained):
 
   def measured(phase, mesh, experts):
     seen[phase.name] = phase.decode_trips
-    cost = costs.Cost(flops=phase.flops / mesh.size, bytes=1.0)
+    cost = work(phase.flops / mesh.size)
     return described.Measured(phase, 1, 1, 1, 0, cost, 0, 0, 0.0)
 
   monkeypatch.setattr(described, 'measure', measured)
@@ -512,7 +617,7 @@ def test_the_command_says_the_largest_batch(monkeypatch):
     if needs > 2**35:
       raise described.DoesNotFit(phase.name, needs, 2**34)
     room = needs, needs, needs, 0
-    cost = costs.Cost(flops=phase.flops / mesh.size, bytes=1.0)
+    cost = work(phase.flops / mesh.size)
     return described.Measured(phase, *room, cost, 0, 0, 0.0)
 
   monkeypatch.setattr(described, 'measure', measured)
@@ -526,6 +631,58 @@ def test_the_command_says_the_largest_batch(monkeypatch):
   assert any('does not fit' in line for line in said)
   (phase,) = facts['phases']
   assert phase['flops_over_model'] == pytest.approx(1)
+
+
+def searched(monkeypatch, prompts: int, only=()) -> tuple[str, dict]:
+  """The command on CPU devices, whose update keeps 32 GiB over its
+  micro-batches, four times less with remat=full, and exchanges least over fsdp.
+  """
+  monkeypatch.setattr(described, 'devices', lambda *_: jax.devices())
+  config = tiny(
+    mesh=(8, 1, 1), stages=('rl',), rl__path='host', rl__parts=1,
+    rl__prompts=prompts, rl__samples=4, rl__steps_per_dispatch=1,
+  )  # fmt: skip
+
+  def measured(phase, mesh, experts):
+    needs, flops = 2**30, 1e12 * mesh.shape['tensor']
+    if phase.name == 'update':
+      learner = phase.args[0]
+      needs = 2**35 // learner.micro_batches
+      if learner.model.hidden.args[0].remat == 'full':
+        needs, flops = needs // 4, flops * 1.3
+    room = needs, needs, needs, 0
+    return described.Measured(phase, *room, work(flops), 0, 0, 0.0)
+
+  monkeypatch.setattr(described, 'measure', measured)
+  return plan.run(
+    config, 'v5e:2x4', say=lambda text: None, slices=1, model='',
+    only=only, search=True, largest=True,
+  )  # fmt: skip
+
+
+def test_the_command_finds_settings(monkeypatch):
+  text, facts = searched(monkeypatch, 16)
+  meshes = [tuple(f['mesh'].values())[:3] for f in facts['meshes']]
+  assert sorted(meshes) == sorted(
+    [(8, 1, 1), (1, 8, 1), (4, 1, 2), (1, 4, 2), (2, 1, 4), (1, 2, 4)]
+  )
+  best = facts['meshes'][0]
+  # 32 GiB in four pieces are 8; in two they would be 16, above 15.75.
+  assert 'micro_batches=4' in best['recipe'] and "'dots'" in best['recipe']
+  assert best['mesh']['tensor'] == 1 and best['recipe'] in text
+  seconds = [f['serial_seconds'] for f in facts['meshes']]
+  assert seconds == sorted(seconds)
+  assert facts['fits']
+  with pytest.raises(ValueError, match='no mesh of 8 devices; change rl.prom'):
+    searched(monkeypatch, 7)
+  with pytest.raises(
+    ValueError, match='only=score: --search fits generate and'
+  ):
+    searched(monkeypatch, 16, only=('score',))
+  monkeypatch.setattr(settings, 'fitting', lambda *_: None)
+  text, facts = searched(monkeypatch, 16)
+  assert not facts['fits'] and 'does not fit' in text
+  assert plan.misfits(facts) == '--search: the recipe fits none of these meshes'
 
 
 CALLS = """HloModule m
@@ -580,12 +737,20 @@ def test_kernels_called_by_name_are_counted(experts, share):
 def test_a_ranking_shows_every_mesh():
   mesh = dict(zip(sharding.AXES, (1, 2, 2, 1)))
   found = [
-    {'mesh': mesh, 'step_seconds': 12.34, 'mfu': 0.25},
+    {
+      'mesh': mesh,
+      'step_seconds': 12.34,
+      'serial_seconds': 23.45,
+      'mfu': 0.25,
+      'phases': [{'needs_gib': 1.0}, {'needs_gib': 3.25}],
+      'recipe': 'c.mesh = (1, 2, 2)',
+    },
     {'mesh': (4, 1, 1), 'why': 'does not fit'},
   ]
-  _, first, second = plan.ranking(found).splitlines()
-  assert first.split() == ['1', '2', '2', '12.3', '0.25']
+  _, first, second, *_, last = plan.ranking(found).splitlines()
+  assert first.split() == ['1', '2', '2', '12.3', '23.4', '0.25', '3.2']
   assert second.split() == ['4', '1', '1', 'does', 'not', 'fit']
+  assert last == 'c.mesh = (1, 2, 2)'
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import sys
 import pytest
 from small import ROOT
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason.run import chips
 
 pytestmark = [
@@ -272,6 +273,28 @@ def test_what_does_not_fit_is_said(tmp_path):
   assert '--topology=v5e:3x5' in said and 'Traceback' not in said
 
 
+@pytest.mark.slow
+def test_a_search_finds_what_fits(tmp_path):
+  """And no fewer micro-batches do; what it prints gives what it found."""
+  flags = '--only=sft', '--config.stages=sft', '--config.sft.rows=1048576'
+  facts = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *flags, '--search')
+  best = facts['meshes'][0]
+  c = config_lib.default()
+  exec(best['recipe'], {'c': c})
+  settings = [
+    f'--config.mesh={tuple(c.mesh)}',
+    f'--config.model.remat={c.model.remat}',
+    f'--config.sft.logprob_chunk={c.sft.logprob_chunk}',
+  ]
+  n, seconds = c.sft.micro_batches, best['serial_seconds']
+  with_n = *flags, *settings, f'--config.sft.micro_batches={n}'
+  again = planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *with_n)
+  assert again['fits'] and again['serial_seconds'] == pytest.approx(seconds)
+  fewer = *flags, *settings, f'--config.sft.micro_batches={n // 2}'
+  assert n > 1
+  planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *fewer, ok=False)
+
+
 PROBE = """
 import jax, jax.numpy as jnp
 from jaxrl_reason.planning import described
@@ -286,11 +309,18 @@ for name, chip in chips.CHIPS.items():
     jax.jit(jnp.sin).lower(huge).compile()
   except jax.errors.JaxRuntimeError as e:
     print(name, described.out_of_memory(str(e))[1] == chip.hbm)
+from jaxrl_reason import sharding
+grid = sharding.make_mesh((1, 32, 2), described.devices('v5p:4x4x4')).devices
+apart = {sum(abs(a - b) for a, b in zip(x.coords, y.coords))
+         for x, y in grid.reshape(-1, 2)}
+print('neighbours', apart == {1})
 """
 
 
 def test_a_chip_has_the_memory_that_its_compiler_says():
-  """One chip alone too."""
+  """One chip alone too. And an axis may be part of a dimension of the torus,
+  its devices beside each other.
+  """
   env = {k: v for k, v in os.environ.items() if k not in OURS}
   done = subprocess.run(
     [sys.executable, '-c', PROBE],
@@ -300,5 +330,5 @@ def test_a_chip_has_the_memory_that_its_compiler_says():
   )
   assert done.returncode == 0, done.stderr[-3000:]
   assert done.stdout.split() == [
-    word for name in chips.CHIPS for word in (name, 'True')
+    word for name in (*chips.CHIPS, 'neighbours') for word in (name, 'True')
   ]

@@ -1,0 +1,150 @@
+"""A search finds what fits, and of that what is faster; the compiler's part is
+played by arithmetic that is known.
+"""
+
+import pytest
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.planning import abstract, roofline, search, settings
+from jaxrl_reason.run import chips
+
+# What the whole minibatch keeps, and how long its update takes.
+KEPT = {'dots': 48, 'full': 12}
+TAKES = {'dots': 10.0, 'full': 13.0}
+
+
+class Planner:
+  """Facts by a formula: a cache of 24 GiB in all, activations of KEPT; each
+  micro-batch takes `gather` seconds more.
+  """
+
+  def __init__(self, config, hbm=15.75, gather=0.1, shared=0.9, only=()):
+    self.config, self.only, self.tried = config, tuple(only), []
+    self.hbm, self.gather, self.shared = hbm, gather, shared
+    chip = chips.CHIPS['v5e']
+    self.machine = roofline.Machine(chip, (2, 4))
+    self.said = []
+    self.say = self.said.append
+
+  def parts(self, config):
+    return abstract.shapes(config, sharding.make_mesh(config.mesh))
+
+  def facts_of(self, config, parts, names):
+    (name,) = names
+    self.tried.append((name, config))
+    c = config.rl
+    if name == 'generate':
+      needs, seconds = 24 / c.parts, 5.0 + c.parts
+    else:
+      needs = KEPT[config.model.remat] / c.micro_batches
+      seconds = TAKES[config.model.remat] + self.gather * c.micro_batches
+      if c.padding == settings.SHARED:
+        seconds *= self.shared
+    fits = needs <= self.hbm
+    return [
+      dict(phase=name, needs_gib=needs, fits=fits, serial_seconds=seconds)
+    ]
+
+
+@pytest.fixture
+def recipe():
+  """Names lengths and numbers alone."""
+  c = config_lib.default()
+  c.stages = ('rl',)
+  c.rl.update(path='host', prompts=64, samples=8)
+  return c
+
+
+def found(planner, mesh=(1, 8, 1)):
+  lean = settings.lean(planner.config, mesh)
+  return settings.fitting(planner, lean)
+
+
+def test_the_least_divisor_that_fits_is_found(recipe):
+  """Of the policy that computes least again."""
+  planner = Planner(recipe)
+  made = found(planner)
+  c = made.config
+  # 24 GiB in two; 48 of `dots` in four.
+  assert (c.rl.parts, c.model.remat, c.rl.micro_batches) == (2, 'dots', 4)
+  assert set(made.phases) == {'generate', 'update'}
+  assert made.seconds == 5 + 2 + 10 + 0.1 * 4
+
+
+@pytest.mark.parametrize(
+  'gather, shared, want',
+  [
+    (0.0, 2.0, ('dots', 4, 'whole')),
+    # Gathering dear: fewer micro-batches win over computing less again.
+    (10.0, 2.0, ('full', 1, 'whole')),
+    (0.0, 0.5, ('dots', 4, settings.SHARED)),
+  ],
+)
+def test_what_is_faster_is_taken(recipe, gather, shared, want):
+  planner = Planner(recipe, gather=gather, shared=shared)
+  first = found(planner)
+  best = settings.faster(planner, first)
+  c = best.config
+  assert (c.model.remat, c.rl.micro_batches, c.rl.padding) == want
+  assert best.seconds <= first.seconds
+
+
+def test_the_rest_of_the_recipe_stays(recipe):
+  recipe.rl.samples = 16
+  planner = Planner(recipe)
+  made = settings.faster(planner, found(planner))
+  searched = ('mesh', 'model.remat', 'rl.parts', 'rl.micro_batches')
+  searched += ('rl.logprob_chunk', 'rl.padding')
+  back = search.changed(
+    made.config,
+    **{k.replace('.', '__'): recipe_value(recipe, k) for k in searched},
+  )
+  assert back.to_dict() == recipe.to_dict()
+
+
+def recipe_value(config, key):
+  for name in key.split('.'):
+    config = config[name]
+  return config
+
+
+def test_what_is_printed_is_a_recipe(recipe):
+  planner = Planner(recipe)
+  made = settings.faster(planner, found(planner))
+  c = recipe.copy_and_resolve_references()
+  exec(made.recipe(), {'c': c})
+  assert c.to_dict() == made.config.to_dict()
+
+
+def test_what_nothing_fits_is_none(recipe):
+  """Not even in the smallest pieces, of which few are tried."""
+  planner = Planner(recipe, hbm=0.01)
+  assert found(planner) is None
+  planner.facts_of = lambda config, parts, names: [
+    dict(fits=names == ('generate',), serial_seconds=1.0)
+  ]
+  assert found(planner) is None
+
+
+def test_one_phase_alone(recipe):
+  planner = Planner(recipe, only=('generate',))
+  made = found(planner)
+  assert set(made.phases) == {'generate'}
+  assert settings.faster(planner, made) is made
+  with pytest.raises(ValueError, match='generate'):
+    found(Planner(recipe, only=('evaluate',)))
+
+
+def test_one_program_and_supervised_stages_are_searched(recipe):
+  recipe.rl.path = 'fused'
+  made = found(Planner(recipe))
+  assert set(made.phases) == {'step'} and made.config.rl.micro_batches == 4
+  recipe.stages = ('sft',)
+  planner = Planner(recipe)
+  planner.facts_of = lambda config, parts, names: [
+    dict(phase=names[0], fits=config.sft.micro_batches > 1, serial_seconds=1.0)
+  ]
+  made = found(planner)
+  assert set(made.phases) == {'sft'} and made.config.sft.micro_batches == 2
+  assert 'c.sft.update(micro_batches=2' in made.recipe()
