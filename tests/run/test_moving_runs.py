@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from etils import epath
 from test_recipe_features import recipe, rows
-from test_resume import command, content, env, kill_when, reached, run
+from test_resume import command, content, env, kill_when, run, saved
 
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
@@ -128,6 +128,6 @@ def test_killed_with_a_reference_that_moves(env, tmp_path):
   process = subprocess.Popen(
     command(tmp_path / 'cut', *flags), env=env, stderr=subprocess.PIPE
   )
-  kill_when(process, reached(tmp_path / 'cut', 'rl', 8))
+  kill_when(process, saved(tmp_path / 'cut', 8))
   assert 'Resuming at step' in run(env, tmp_path / 'cut', *flags)
   assert content(tmp_path / 'cut') == content(tmp_path / 'whole')

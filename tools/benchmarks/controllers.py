@@ -46,6 +46,11 @@ CONTROLLERS = {
   'greso': (dict(name='greso'), {}),
   'learnability': (dict(name='learnability'), {}),
   'easy_to_hard': (dict(name='easy_to_hard'), {}),
+  'adarft': (dict(name='adarft'), {}),
+  'mastered': (dict(name='mastered', retest=20), {}),
+  'drive': (dict(name='drive'), {}),
+  'sec': (dict(name='uniform', sources='sec'), {}),
+  'dump': (dict(name='uniform', sources='dump'), {}),
   'ladder': (dict(name='ladder'), {}),
 }
 SETTINGS = ('rungs', 'climb', 'review')  # of the recipe's own controller
@@ -77,10 +82,11 @@ def controlled(c, settings: dict, steps: int):
   for key in own:
     if key not in ('window', 'refresh', 'memory', 'prior'):
       own[key] = None if key not in ('name', 'sources') else own[key]
-  own.update(sources='free' if len(c.data.sources) else 'weights', **settings)
+  own.sources = 'free' if len(c.data.sources) else 'weights'
+  own.update(settings)
   if own.name == 'ladder':
     own.update(**kept)
-  if own.name == 'easy_to_hard':
+  if own.name in ('easy_to_hard', 'drive'):
     own.steps = steps
   return c
 
