@@ -253,7 +253,7 @@ def test_children_of_a_fork_share_the_keys(shape):
   kept = jnp.where(index < first, index, NONE)
   place = jnp.concatenate([kept, first + after], axis=1)
   want, _, _ = model.extend(weights, whole, begun(2 * n), place, 0)
-  np.testing.assert_allclose(got, want, atol=1e-5)
+  np.testing.assert_allclose(got, want, atol=3e-5)
 
 
 def test_a_tokenizer_without_a_byte_is_refused():
