@@ -59,7 +59,7 @@ def test_experts_are_routed_alike():
   want = prefill(model, params, prompts(), VALID)
   _, model, _ = small_model(prefill='chunks:3', **EXPERTS)
   got = prefill(model, params, prompts(), VALID)
-  assert_same(got, want)
+  assert_same(got, want, atol=3e-5)
   routes, empty = got[1].routes
   np.testing.assert_array_equal(routes[VALID], want[1].routes[0][VALID])
   assert routes.shape == want[1].routes[0].shape

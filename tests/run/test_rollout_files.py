@@ -173,11 +173,16 @@ def test_every_0_keeps_nothing_and_leaves_the_metrics_as_they_are(
   rows = [r for r in metrics_file.read(tmp_path) if 'train/loss' in r]
   assert len(rows) == len(kept[1]) == WARM + 3
   for row, other in zip(rows, kept[1]):
-    assert _without_clock(row) == _without_clock(other)
+    # Another program, as its outputs are others: CPUs round it differently.
+    assert _without_clock(row) == pytest.approx(
+      _without_clock(other), rel=1e-5, abs=5e-6
+    )
 
 
 def _without_clock(row):
-  return {k: v for k, v in row.items() if not k.startswith(('perf/', 'pool/'))}
+  """Numbers of a row of metrics that two runs share."""
+  clock = ('perf/', 'pool/', 'stage')
+  return {k: v for k, v in row.items() if not k.startswith(clock)}
 
 
 def _files(workdir, mib=1.0, resume=None):

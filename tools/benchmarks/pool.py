@@ -5,8 +5,9 @@ with a controller beside one without.
     [--samples=16] [--repeats=20] [--step]
 
 Seconds are medians of jitted calls. `--step` trains the default recipe for a
-few dispatches with and without `priority`, alternating, instead: wall seconds,
-and those of the processors, which other work on the machine moves less.
+few dispatches without a controller, with `uniform` and `priority`, in turn,
+instead: wall seconds, and those of the processors, which other work on the
+machine moves less.
 """
 
 import argparse
@@ -83,7 +84,7 @@ def steps(repeats: int) -> None:
 
   dispatch, state = {}, {}
   folder = epath.Path(tempfile.mkdtemp())
-  for name in ('none', 'priority'):
+  for name in ('none', 'uniform', 'priority'):
     c = arithmetic_tiny.get_config()
     c.rollouts.every = 0
     c.data.controller.name = name
