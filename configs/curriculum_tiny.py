@@ -42,8 +42,7 @@ Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 
 from jaxrl_reason import config as config_lib
 
-LONGEST = 5  # operations
-KNOWN = 3  # of the warm start
+KNOWN = 3  # operations of the warm start
 
 
 def chains(longest: int) -> dict:
@@ -56,21 +55,23 @@ def chains(longest: int) -> dict:
   }
 
 
-def get_config():
+def get_config(longest: str = '8'):
+  n = int(longest)
   c = config_lib.default()
-  c.data.update(name='arithmetic', prompt_len=20, completion_len=15)
-  # As wide as six operations: of the longest chains too, blanks are left.
-  c.data.knobs = dict(ops='+-*', modulus=7, max_operand=6, width=13)
+  c.data.update(name='arithmetic')
+  c.data.update(prompt_len=2 * n + 10, completion_len=2 * n + 5)
+  # As wide as one operation more: of the longest chains too, blanks are left.
+  c.data.knobs = dict(ops='+-*', modulus=7, max_operand=6, width=2 * n + 3)
   c.data.knobs.update(min_ops=1, max_ops=KNOWN)
-  c.data.harder = dict(min_ops=6, max_ops=6)
-  c.data.sources = chains(LONGEST)
-  c.data.controller.update(name='ladder', sources='free', rungs=LONGEST)
+  c.data.harder = dict(min_ops=n + 1, max_ops=n + 1)
+  c.data.sources = chains(n)
+  c.data.controller.update(name='ladder', sources='free', rungs=n)
   c.data.controller.update(climb=0.85, review=0.4, window=4096)
   c.model.update(layers=2, width=64, mlp=128, heads=4, kv_heads=4)
   c.model.update(head_dim=16, qk_norm=True)
   c.sft.update(steps=1000, rows=64, steps_per_dispatch=5)
   c.sft.optimizer.update(lr=1e-3)
-  c.rl.update(steps=150, prompts=32, samples=8, steps_per_dispatch=5)
+  c.rl.update(steps=300, prompts=32, samples=8, steps_per_dispatch=5)
   c.rl.update(algorithm='dapo')
   c.rl.optimizer.update(lr=3e-4, b2=0.99)
   c.eval.update(every=50, problems=64, samples=4, harder=False)

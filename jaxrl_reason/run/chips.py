@@ -1,4 +1,4 @@
-"""What a chip can do, as its maker states it.
+"""What a chip can do, as its maker states it, and what its compiler is asked.
 
 Sources (November 2025): https://cloud.google.com/tpu/docs/v4, .../v5e,
 .../v5p, .../v6e, .../tpu7x. ICI is of all links of a chip together, both
@@ -7,9 +7,11 @@ of a TPU7x chip.
 """
 
 import dataclasses
+import functools
 import os
 
 import jax
+from absl import logging
 
 GIB = 2**30
 
@@ -49,6 +51,12 @@ PEAK_FLOPS = {
 DCN = 3.1e9
 # Dimensions of a slice's torus.
 DIMENSIONS = {'v4': 3, 'v5e': 2, 'v5p': 3, 'v6e': 2, 'tpu7x': 3}
+# The TPU compiler does neither unless asked: a sum over the tensor axis goes on
+# beside the products that do not read it, such as the weights' gradient.
+OVERLAP = {
+  'xla_enable_async_all_reduce': True,
+  'xla_tpu_enable_async_collective_fusion_fuse_all_reduce': True,
+}
 # jax sees a v4 chip as one device only when asked.
 OPTIONS = {'v4': {'chip_config_name': 'megacore'}}
 
@@ -98,3 +106,34 @@ def memory(device: jax.Device) -> int | None:
     whole = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     return whole // jax.local_device_count()
   return (device.memory_stats() or {}).get('bytes_limit')
+
+
+def compiler_options(
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+) -> dict[str, bool]:
+  """Returns what the compiler is asked for programs that learn on a mesh;
+  for one without devices nothing is compiled.
+  """
+  no_devices = isinstance(mesh, jax.sharding.AbstractMesh)
+  if no_devices or mesh.shape.get('tensor', 1) == 1:
+    return {}
+  device = mesh.devices.flat[0]
+  if device.platform != 'tpu' or not _knows(device, tuple(OVERLAP)):
+    return {}
+  return OVERLAP
+
+
+@functools.cache
+def _knows(device: jax.Device, options: tuple[str, ...]) -> bool:
+  """Asks a device's compiler, which is of another release than this file."""
+  where = jax.sharding.SingleDeviceSharding(device)
+  one = jax.ShapeDtypeStruct((), 'float32', sharding=where)
+  asked = jax.jit(abs, compiler_options=dict.fromkeys(options, True))
+  try:
+    asked.lower(one).compile()
+  except jax.errors.JaxRuntimeError as e:
+    if 'No such compile option' not in str(e):
+      raise
+    logging.warning('Sums over the tensor axis are waited for: %s', e)
+    return False
+  return True

@@ -41,7 +41,7 @@ from jaxrl_reason.rollouts import groups as groups_lib
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.refill import Places, Refill
 from jaxrl_reason.rollouts.replay import Replay
-from jaxrl_reason.run import asking, heat
+from jaxrl_reason.run import asking, chips, heat
 from jaxrl_reason.run.asking import Ask
 from jaxrl_reason.update import chunked, scoring
 from jaxrl_reason.update import step as step_lib
@@ -353,9 +353,11 @@ def updating(f: Callable, n_static: int, where: Any = None) -> Callable:
   Args:
     where: shardings of the state; None: as the compiler chooses.
   """
+  laid = {}
+  if where is not None:
+    mesh = jax.tree.leaves(where)[0].mesh
+    laid['out_shardings'] = where, None
+    laid['compiler_options'] = chips.compiler_options(mesh)
   return jax.jit(
-    f,
-    static_argnums=range(n_static),
-    donate_argnums=n_static,
-    out_shardings=None if where is None else (where, None),
+    f, static_argnums=range(n_static), donate_argnums=n_static, **laid
   )

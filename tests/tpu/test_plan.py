@@ -332,3 +332,37 @@ def test_a_chip_has_the_memory_that_its_compiler_says():
   assert done.stdout.split() == [
     word for name in (*chips.CHIPS, 'neighbours') for word in (name, 'True')
   ]
+
+
+SUMS = """
+import runpy
+from jaxrl_reason import plan
+from jaxrl_reason.run import chips
+c = runpy.run_path('configs/arithmetic_tiny.py')['get_config']()
+c.mesh = 1, 2, 2
+c.model.update(width=1024, mlp=4096, heads=8, kv_heads=8, head_dim=128)
+c.sft.rows = 8192
+planner = plan.Planner(
+  c, 'v5p:2x2x1', slices=1, model='', only=('sft',), say=str)
+print(planner.plan(c)['exposed_seconds'])
+chips.OVERLAP = {'xla_no_such_option': True}
+print(planner.plan(c)['exposed_seconds'])
+"""
+
+
+def test_sums_over_the_tensor_axis_go_on_beside_products():
+  """The programs that learn ask their compiler for it; one that does not know
+  how compiles them all the same.
+  """
+  env = {k: v for k, v in os.environ.items() if k not in OURS}
+  done = subprocess.run(
+    [sys.executable, '-c', SUMS],
+    env=env | {'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    cwd=ROOT,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  beside, waited = map(float, done.stdout.split())
+  assert 0 < beside < 0.8 * waited
+  assert 'are waited for' in done.stderr and 'xla_no_such' in done.stderr

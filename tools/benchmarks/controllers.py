@@ -1,9 +1,10 @@
 """Controllers beside each other, from the same warm starts: accuracy at equal
 generated tokens, and at equal seconds.
 
-  python tools/benchmarks/controllers.py [--recipe=curriculum_tiny] [--seeds=3]
-    [--steps=100] [--every=20] [--out=runs/controllers] [--only=uniform,ladder]
-    [--split=heldout] [--set=model.width=64,rl.prompts=16] [--picture=FILE.png]
+  python tools/benchmarks/controllers.py [--recipe=curriculum_tiny:5]
+    [--seeds=3] [--steps=100] [--every=20] [--out=runs/controllers]
+    [--only=uniform,ladder] [--set=model.width=64,rl.prompts=16]
+    [--split=heldout] [--picture=FILE.png]
 
 Every seed has one supervised warm start, from which each controller trains with
 reinforcement learning for as many steps. Prints two tables in Markdown: the
@@ -57,13 +58,14 @@ SETTINGS = ('rungs', 'climb', 'review')  # of the recipe's own controller
 PARTS = 4  # columns of a table
 
 
-def recipe(name: str, seed: int, changes: dict):
-  """A recipe's config, with some keys changed."""
+def recipe(text: str, seed: int, changes: dict):
+  """A recipe's config, with some keys changed; NAME or NAME:ARGUMENT."""
+  name, *argument = text.split(':')
   path = ROOT / 'configs' / f'{name}.py'
   spec = importlib.util.spec_from_file_location(name, path)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
-  c = module.get_config()
+  c = module.get_config(*argument)
   c.update_from_flattened_dict(changes)
   c.seed = seed
   return c
@@ -198,7 +200,7 @@ def made(args, out: pathlib.Path, name: str, seed: int) -> Run:
 
 def main():
   parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
-  parser.add_argument('--recipe', default='curriculum_tiny')
+  parser.add_argument('--recipe', default='curriculum_tiny:5')
   parser.add_argument('--seeds', type=int, default=3)
   parser.add_argument('--steps', type=int, default=100)
   parser.add_argument('--every', type=int, default=20)
