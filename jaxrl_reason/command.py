@@ -23,6 +23,7 @@ RETURN = 'return what config.default() gave'
 STAGES = '--config.stages'
 # A key: rl.steps, stages[0].
 PATH = re.compile(r'\w+(\[[^\]]*\])*(\.\w+(\[[^\]]*\])*)*')
+UNSET = re.compile(r'--?config\.([\w.]+)=None')
 ended = threading.Event()  # the last line was said
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
 
@@ -152,9 +153,12 @@ def parse(argv: Sequence[str]) -> list[str]:
   """Parses flags for absl; errors in a recipe are said in one line."""
   try:
     _check_paths(argv)
-    rest = flags.FLAGS(_quoted(argv))
+    unset = [arg for arg in argv if UNSET.fullmatch(arg)]
+    rest = flags.FLAGS(_quoted([arg for arg in argv if arg not in unset]))
     if 'config' in flags.FLAGS and flags.FLAGS['config'].present:
       _check_recipe(flags.FLAGS['config'].value)
+      for arg in unset:
+        _unset(flags.FLAGS['config'].value, UNSET.fullmatch(arg)[1])
     return rest
   # Whatever a recipe raises; of ml_collections, unknown keys and wrong types.
   except Exception as e:
@@ -186,6 +190,22 @@ def _check_paths(argv: Sequence[str]) -> None:
         f'{arg}: keys are of letters, digits and _, and the index of a list in '
         'brackets'
       )
+
+
+def _unset(config, path: str) -> None:
+  """Puts a key that a recipe has set back to None, its default, in place."""
+  # Only here: what has no recipe begins without jax.
+  from jaxrl_reason import config as config_lib
+
+  given = config_lib.default()
+  for name in path.split('.'):
+    known = isinstance(given, ml_collections.ConfigDict) and name in given
+    given = given[name] if known else ()
+  if given is not None:
+    raise ValueError(
+      f'--config.{path}=None: only what is None by default can be unset'
+    )
+  config.update_from_flattened_dict({path: None})
 
 
 def _recipe(argv: Sequence[str]) -> str:

@@ -113,6 +113,30 @@ def test_stages_are_read_as_one_would_write_them(arguments, tmp_path):
   assert done.stdout == "('sft', 'rl') {'max_ops': 3}\n", done.stderr
 
 
+def test_what_a_recipe_has_set_can_be_unset(tmp_path):
+  path = tmp_path / 'mine.py'
+  path.write_text(GOOD.replace(STEPS, 'c.data.controller.rungs = 3'))
+  code = (
+    'import sys; from jaxrl_reason import command;'
+    'c = command.define_recipe(); command.parse(sys.argv); '
+    'print(c.value.data.controller.rungs)'
+  )
+
+  def said(*more):
+    done = subprocess.run(
+      [sys.executable, '-c', code, f'--config={path}', *more],
+      capture_output=True,
+      text=True,
+      cwd=ROOT,
+    )
+    return done.stdout + done.stderr
+
+  assert said() == '3\n'
+  assert said('--config.data.controller.rungs=None') == 'None\n'
+  for key in ('seed', 'rl', 'eval.every'):
+    assert f'--config.{key}=None: only what is' in said(f'--config.{key}=None')
+
+
 def test_other_arguments_stay_as_they_are():
   given = ['main', '--config.rl.path=host', '--config.stages=("a" + "b",)']
   before = set(flags.FLAGS)
