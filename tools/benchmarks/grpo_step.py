@@ -4,7 +4,8 @@
 
 Shapes of the issue tracker's comparison: 8 prompts x 8 samples, 32 + 64
 tokens, vocabulary 512, float32, a separate reference (KL 0.04), AdamW. No
-completion stops early. `sampler` is generation alone, `update` is reference
+completion stops early. With JAX_NUM_CPU_DEVICES=2 two cores are two devices,
+and rows go over them. `sampler` is generation alone, `update` is reference
 log-probs, log-probs, loss, gradients and optimizer, `step` is all of it in one
 program. The floor is the model's FLOPs at the rate of a 2048^3 product
 measured in the same run.
@@ -21,7 +22,7 @@ import numpy as np
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import losses
+from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec, transformer
@@ -119,7 +120,18 @@ def problem_of(
   tokens = jax.random.randint(jax.random.key(1), shape, 0, config.vocab)
   rows = jnp.arange(n_prompts)
   prompts = Prompts(tokens, jnp.ones(shape, bool), rows, {'x': rows})
-  return learner, gen, jax.jit(begin)(jax.random.key(0)), prompts
+  state = jax.jit(begin)(jax.random.key(0))
+  return learner, gen, *on_all_devices(state, prompts)
+
+
+def on_all_devices(state, prompts):
+  """Lays rows over the devices there are, where there are several."""
+  if jax.device_count() > 1:
+    mesh = sharding.make_mesh((-1, 1, 1))
+    jax.set_mesh(mesh)
+    state = jax.device_put(state, sharding.replicated(mesh))
+    prompts = jax.device_put(prompts, sharding.row_sharding(mesh))
+  return state, prompts
 
 
 def reward_fn(rollout, answers, control=None) -> Reward:
@@ -207,7 +219,8 @@ def main():
     return
   print(
     f'{args.layers} layers x {args.width}, {B} x {G} rows, {P} + {C} '
-    f'tokens, vocabulary {V}, float32; jax {jax.__version__}, '
+    f'tokens, vocabulary {V}, float32; {jax.device_count()} x '
+    f'{jax.default_backend()}, jax {jax.__version__}, '
     f'matmul peak {table[0]["peak_gflops"]:.0f} GFLOP/s'
   )
   print(
