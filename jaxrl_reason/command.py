@@ -149,8 +149,12 @@ def define_recipe():
   )
 
 
-def parse(argv: Sequence[str]) -> list[str]:
-  """Parses flags for absl; errors in a recipe are said in one line."""
+def parse(argv: Sequence[str], known: Callable[[], Any]) -> list[str]:
+  """Parses flags for absl; errors in a recipe are said in one line.
+
+  Args:
+    known: makes the config of all keys, with their defaults.
+  """
   try:
     _check_paths(argv)
     unset = [arg for arg in argv if UNSET.fullmatch(arg)]
@@ -158,7 +162,7 @@ def parse(argv: Sequence[str]) -> list[str]:
     if 'config' in flags.FLAGS and flags.FLAGS['config'].present:
       _check_recipe(flags.FLAGS['config'].value)
       for arg in unset:
-        _unset(flags.FLAGS['config'].value, UNSET.fullmatch(arg)[1])
+        _unset(flags.FLAGS['config'].value, UNSET.fullmatch(arg)[1], known())
     return rest
   # Whatever a recipe raises; of ml_collections, unknown keys and wrong types.
   except Exception as e:
@@ -192,12 +196,12 @@ def _check_paths(argv: Sequence[str]) -> None:
       )
 
 
-def _unset(config, path: str) -> None:
-  """Puts a key that a recipe has set back to None, its default, in place."""
-  # Only here: what has no recipe begins without jax.
-  from jaxrl_reason import config as config_lib
+def _unset(config, path: str, given) -> None:
+  """Puts a key that a recipe has set back to None, its default, in place.
 
-  given = config_lib.default()
+  Args:
+    given: the config of all defaults.
+  """
   for name in path.split('.'):
     known = isinstance(given, ml_collections.ConfigDict) and name in given
     given = given[name] if known else ()

@@ -5,9 +5,12 @@ command again resumes from the last checkpoint in the workdir; --fresh moves
 that aside (docs/operating.md).
 """
 
+import functools
+
 from absl import app, flags, logging
 
 from jaxrl_reason import command
+from jaxrl_reason import config as config_lib
 
 _CONFIG = command.define_recipe()
 _WORKDIR = flags.DEFINE_string(
@@ -58,4 +61,5 @@ def main(argv):
 
 if __name__ == '__main__':
   flags.mark_flags_as_required(['config', 'workdir'])
-  app.run(main, flags_parser=command.parse)
+  parse = functools.partial(command.parse, known=config_lib.default)
+  app.run(main, flags_parser=parse)

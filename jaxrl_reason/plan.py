@@ -21,6 +21,7 @@ import sys
 from absl import app, flags, logging
 
 from jaxrl_reason import command, sharding, trees
+from jaxrl_reason import config as config_lib
 from jaxrl_reason.models import spec, weights
 from jaxrl_reason.planning import (
   abstract,
@@ -343,4 +344,5 @@ def main(argv):
 
 if __name__ == '__main__':
   flags.mark_flags_as_required(['config', 'topology'])
-  app.run(main, flags_parser=command.parse)
+  parse = functools.partial(command.parse, known=config_lib.default)
+  app.run(main, flags_parser=parse)

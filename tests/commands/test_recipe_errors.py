@@ -99,8 +99,8 @@ def test_stages_are_read_as_one_would_write_them(arguments, tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(GOOD)
   code = (
-    'import sys; from absl import flags; from jaxrl_reason import command;'
-    'c = command.define_recipe(); command.parse(sys.argv); '
+    'import sys; from jaxrl_reason import command, config;'
+    'c = command.define_recipe(); command.parse(sys.argv, config.default);'
     'print(c.value.stages, c.value.data.knobs.to_dict())'
   )
   done = subprocess.run(
@@ -117,8 +117,8 @@ def test_what_a_recipe_has_set_can_be_unset(tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(GOOD.replace(STEPS, 'c.data.controller.rungs = 3'))
   code = (
-    'import sys; from jaxrl_reason import command;'
-    'c = command.define_recipe(); command.parse(sys.argv); '
+    'import sys; from jaxrl_reason import command, config;'
+    'c = command.define_recipe(); command.parse(sys.argv, config.default);'
     'print(c.value.data.controller.rungs)'
   )
 
