@@ -188,7 +188,8 @@ def flops(
 def measure(layers: int, width: int, repeats: int, **model) -> list[dict]:
   learner, *rest = problem(layers, width, **model)
   rows, work = B * G, flops(learner)
-  peak = matmul_peak(repeats)
+  # Devices share the cores, and the product is of one of them.
+  peak = matmul_peak(repeats) * jax.device_count()
   table = []
   for name, f in programs(learner, *rest).items():
     wall, cpu = timed(f, repeats)
