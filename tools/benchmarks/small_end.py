@@ -6,8 +6,8 @@
 The fused GRPO step of grpo_step.py at 0.2 M parameters, beside the same matrix
 products alone: every dot_general of the step's jaxpr, as often as it runs
 (loops multiplied out), each timed by itself on arrays of its shapes. `ratio` is
-step over products. K steps in one dispatch and S seeds by vmap are given per
-step and seed.
+step over products. K steps in one dispatch and S seeds in one program are given
+per step and seed.
 
 Start-up is a process of `jaxrl_reason.main` up to its first line of training
 metrics, twice: with an empty and then a filled compilation cache.
