@@ -20,7 +20,7 @@ import sys
 
 from absl import app, flags, logging
 
-from jaxrl_reason import command, sharding, trees
+from jaxrl_reason import command, sharding
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.models import spec, weights
 from jaxrl_reason.planning import (
@@ -191,7 +191,7 @@ class Planner:
     settings.asked(self, lean)  # refuses --only of other phases
     shape, n = abstract.shape_of(lean, self.model), len(self.devices)
     # Weights, moments, gradients in float32 are a small part of a chip.
-    size = trees.n_params(spec.abstract(weights.specs(shape)))
+    size = spec.n_params(weights.specs(shape))
     small = 16 * size < self.machine.chip.hbm / 4
     given = lean, n, shape.kv_heads, self.machine.slices, small
     found, failed = [], []

@@ -72,6 +72,11 @@ def abstract(specs: Any, dtype=None) -> Any:
   return jax.tree.map(make, specs, is_leaf=is_spec)
 
 
+def n_params(specs: Any) -> int:
+  """Counts the numbers of a spec tree."""
+  return trees.n_params(abstract(specs))
+
+
 def _init_leaf(spec: Spec, key: jax.Array) -> jax.Array:
   dtype = jnp.dtype(spec.dtype)
   if spec.init == 'zeros':

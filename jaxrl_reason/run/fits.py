@@ -6,7 +6,6 @@ import sys
 import jax
 from etils import epath
 
-from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.models import families, spec, weights, zoo
 from jaxrl_reason.run import chips
@@ -34,7 +33,7 @@ def line(name: str, h: dict) -> str:
     ValueError: the model cannot be read, with the reason.
   """
   c = families.from_hf(h)
-  n = trees.n_params(spec.abstract(weights.specs(c)))
+  n = spec.n_params(weights.specs(c))
   parts = []
   for way, size in WAYS.items():
     where = ', '.join(f'{least(n * size, x)} of {x}' for x in SHOWN)

@@ -74,7 +74,7 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
     )
     checkpoints = _checkpoints(config, workdir, problems, tokenizer)
   say(
-    f'{trees.n_params(spec.abstract(model.specs)):,} parameters on '
+    f'{spec.n_params(model.specs):,} parameters on '
     f'{mesh.devices.size} x {jax.devices()[0].device_kind} of '
     f'{jax.process_count()} processes; workdir {workdir}'
   )

@@ -295,6 +295,20 @@ def test_a_search_finds_what_fits(tmp_path):
   planned(tmp_path, 'arithmetic_tiny.py', 'v5e:2x2', *fewer, ok=False)
 
 
+def ran(code: str) -> subprocess.CompletedProcess:
+  """What a program said, in a process of its own."""
+  env = {k: v for k, v in os.environ.items() if k not in OURS}
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    env=env | {'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    cwd=ROOT,
+    text=True,
+  )
+  assert done.returncode == 0, done.stderr[-3000:]
+  return done
+
+
 PROBE = """
 import jax, jax.numpy as jnp
 from jaxrl_reason.planning import described
@@ -321,14 +335,7 @@ def test_a_chip_has_the_memory_that_its_compiler_says():
   """One chip alone too. And an axis may be part of a dimension of the torus,
   its devices beside each other.
   """
-  env = {k: v for k, v in os.environ.items() if k not in OURS}
-  done = subprocess.run(
-    [sys.executable, '-c', PROBE],
-    env=env | {'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr[-3000:]
+  done = ran(PROBE)
   assert done.stdout.split() == [
     word for name in (*chips.CHIPS, 'neighbours') for word in (name, 'True')
   ]
@@ -354,15 +361,7 @@ def test_sums_over_the_tensor_axis_go_on_beside_products():
   """The programs that learn ask their compiler for it; one that does not know
   how compiles them all the same.
   """
-  env = {k: v for k, v in os.environ.items() if k not in OURS}
-  done = subprocess.run(
-    [sys.executable, '-c', SUMS],
-    env=env | {'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    cwd=ROOT,
-    text=True,
-  )
-  assert done.returncode == 0, done.stderr[-3000:]
+  done = ran(SUMS)
   beside, waited = map(float, done.stdout.split())
   assert 0 < beside < 0.8 * waited
   assert 'are waited for' in done.stderr and 'xla_no_such' in done.stderr
