@@ -163,6 +163,15 @@ def rl_pool_steps(
   return jax.lax.scan(one, state, length=k)
 
 
+def each_run(f: Callable, given):
+  """Gives f(x) for every x of stacked runs: side by side, [S,...] an array;
+  on a CPU, where products of several are no faster, one after another.
+  """
+  if sharding.platform() == 'cpu':
+    return jax.lax.map(f, given)
+  return jax.vmap(f)(given)
+
+
 def rl_seeds(
   made: Callable, states, prompts, roots, values, stop
 ) -> tuple[TrainState, Metrics]:
@@ -173,14 +182,12 @@ def rl_seeds(
     made: a run's values -> (learner, source, sampling) of its steps.
   """
 
-  def one(state, prompts, root, values):
+  def one(given):
+    state, prompts, root, values = given
     learner, source, sampling = made(values)
     return rl_steps(learner, source, state, prompts, root, sampling, stop)
 
-  given = states, prompts, roots, values
-  if sharding.platform() == 'cpu':  # where products of several are no faster
-    return jax.lax.map(lambda each: one(*each), given)
-  return jax.vmap(one)(*given)
+  return each_run(one, (states, prompts, roots, values))
 
 
 def rl_rollout(

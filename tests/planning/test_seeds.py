@@ -10,6 +10,7 @@ from small import ROOT, load_recipe
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.planning import abstract, hlo, seeds
+from jaxrl_reason.run import programs
 
 
 @pytest.mark.parametrize(
@@ -95,10 +96,15 @@ def test_a_decision_is_one_for_runs_side_by_side():
   assert f(2, 0.0) == (2, 2.0)
 
 
-def test_runs_side_by_side_copy_no_caches():
+def side_by_side(f, given):
+  return jax.vmap(f)(given)
+
+
+def test_runs_side_by_side_copy_no_caches(monkeypatch):
   """In one loop over tokens for all, which nothing is chosen after; with a loop
   of its own each run would keep its caches by a choice at every token.
   """
+  monkeypatch.setattr(programs, 'each_run', side_by_side)  # as on a chip
   config = load_recipe(ROOT / 'configs' / 'arithmetic_tiny.py').get_config()
   config.mesh = (1, 1, 1)
   mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])

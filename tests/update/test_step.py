@@ -180,7 +180,14 @@ def test_k_steps_in_one_dispatch_equal_k_dispatches():
   L.assert_close(got, state, rtol=1e-3, atol=1e-5)
 
 
-def test_seeds_side_by_side_equal_seeds_alone():
+def side_by_side(f, given):
+  return jax.vmap(f)(given)
+
+
+@pytest.mark.parametrize('how', [jax.lax.map, side_by_side])
+def test_seeds_of_one_program_equal_seeds_alone(how, monkeypatch):
+  """As on a CPU, and as on a chip."""
+  monkeypatch.setattr(programs, 'each_run', how)
   learner = L.learner()
   roots = jax.random.split(L.ROOT, 2)
   p = jax.tree.map(lambda *x: np.stack(x)[:, None], L.prompts(0), L.prompts(8))
