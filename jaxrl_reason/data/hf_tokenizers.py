@@ -127,11 +127,21 @@ def byte_of_character() -> dict[str, int]:
   return table | {chr(256 + i): b for i, b in enumerate(others)}
 
 
+@functools.cache
+def _in_latin1() -> dict[int, int]:
+  """Translates byte-level characters so that latin-1 gives their bytes, and
+  other characters of latin-1 so that it refuses them.
+  """
+  return {i: 256 for i in range(256)} | {
+    ord(c): b for c, b in byte_of_character().items()
+  }
+
+
 def _byte_level(token: str) -> bytes:
-  table = byte_of_character()
-  if all(c in table for c in token):
-    return bytes(table[c] for c in token)
-  return token.encode()  # an added token, written as it is
+  try:
+    return token.translate(_in_latin1()).encode('latin-1')
+  except UnicodeEncodeError:  # an added token, written as it is
+    return token.encode()
 
 
 def _piece(token: str, marker: str = SPACE, bytes_too: bool = True) -> bytes:

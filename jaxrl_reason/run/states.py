@@ -52,9 +52,10 @@ class Layout:
     """Makes a stage's first state: given parameters, a new optimizer.
 
     Args:
+      params: donated, as a step donates its state: memory is touched once.
       total: steps of the run before this stage.
     """
-    make = jax.jit(self._make, out_shardings=self.shardings)
+    make = jax.jit(self._make, out_shardings=self.shardings, donate_argnums=0)
     return make(params, jnp.int32(total))
 
 

@@ -161,7 +161,7 @@ def run_steps(
     begun = time.perf_counter()
     state, metrics, host = stage.dispatch(state, False)
     sampled = time.perf_counter() - begun
-    metrics = {k: float(v) for k, v in metrics.items()}  # waits
+    jax.block_until_ready(metrics)
     total = time.perf_counter() - begun
     spent = {k: host[f'perf/{k}'] for k in ('rollout_s', 'verify_wait_s')}
     spent['update_s'] = total - sum(spent.values())
@@ -175,7 +175,7 @@ def run_steps(
       f'peak RSS {rss_gib():.2f} GiB'
     )
     shown = 'loss kl entropy reward_mean grad_norm gap_max dead_rows'.split()
-    print('  ' + ', '.join(f'{k} {metrics[k]:.4g}' for k in shown))
+    print('  ' + ', '.join(f'{k} {float(metrics[k]):.4g}' for k in shown))
   stage.close()
 
 

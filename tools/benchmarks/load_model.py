@@ -47,23 +47,23 @@ class Watch(threading.Thread):
 
 def write(folder: pathlib.Path, size: str, dtype: str) -> None:
   """A folder of random weights, a layer's worth of memory at a time."""
-  from jaxrl_reason.checkpoints import hf
+  from jaxrl_reason.checkpoints import hf, tensor_files
   from jaxrl_reason.models import families, weights, zoo
 
   c = zoo.ZOO[size]
   config = families.to_hf(c)
-  table = hf.hf_tables.TABLES[config['model_type']]
-  shapes = {n: s for n, (s, _) in hf.plan(weights.specs(c), table).items()}
+  planned = hf.plan(weights.specs(c), families.tensors_of(config), c.stacks)
+  shapes = {name: shape for name, (shape, _) in planned.items()}
   noise = np.random.default_rng(0).standard_normal(1 << 20, np.float32) * 0.02
   listed = {}
   for i, (name, shape) in enumerate(shapes.items()):
     file = f'model-{i:05d}.safetensors'
     tensor = np.resize(noise, math.prod(shape)).astype(hf.DTYPES[dtype])
-    hf.safetensors().numpy.save_file(
+    tensor_files.library().numpy.save_file(
       {name: tensor.reshape(shape)}, folder / file, metadata={'format': 'pt'}
     )
     listed[name] = file
-  (folder / hf.INDEX).write_text(json.dumps({'weight_map': listed}))
+  (folder / tensor_files.INDEX).write_text(json.dumps({'weight_map': listed}))
   (folder / 'config.json').write_text(json.dumps(config))
 
 
@@ -75,9 +75,9 @@ def load(folder: str, dtype: str) -> dict:
   from jaxrl_reason.checkpoints import hf
   from jaxrl_reason.models import families, weights
 
-  c = families.from_hf(hf.read_config(folder))
-  table = hf.hf_tables.TABLES[hf.read_config(folder)['model_type']]
-  plan = hf.plan(weights.specs(c), table)
+  config = hf.read_config(folder)
+  c = families.from_hf(config)
+  plan = hf.plan(weights.specs(c), families.tensors_of(config), c.stacks)
   largest = max(math.prod(shape) for shape, _ in plan.values())
   jax.block_until_ready(jax.numpy.zeros(1))
   before, watch, start = anonymous_bytes(), Watch(), time.perf_counter()
