@@ -306,7 +306,7 @@ def test_nested_folders_disturb_nobody_and_go(mode, ends):
     folder = sandbox._folder
     sandbox.close()
   assert nothing_left(sandbox)
-  assert folder and not os.path.exists(folder)
+  assert folder and eventually(lambda: not os.path.exists(folder))
 
 
 def test_folders_go_when_the_caller_is_killed():
