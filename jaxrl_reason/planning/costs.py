@@ -154,8 +154,13 @@ def _held(shapes) -> int:
   return sum(s.bytes for s in shapes if s.hbm)
 
 
-def _channel(op: hlo.Op) -> str:
-  return op.attr('channel_id') or op.name
+def _in_chain(op: hlo.Op) -> str:
+  """Names an exchange inside a fusion: the TPU compiler repeats it in each
+  step of a chain of fusions that it overlaps it with. Not by its channel alone,
+  which all exchanges of a `shard_map` share.
+  """
+  channel = op.attr('channel_id')
+  return f'{channel} {op.kind} {op.shapes[0].dims}' if channel else op.name
 
 
 class _Reader:
@@ -193,12 +198,14 @@ class _Reader:
     """Of one operation.
 
     Args:
-      seen: the exchanges of the computation so far, by channel.
+      seen: the exchanges of the computation so far, by name.
     """
     before = set(seen)
+    if found := self._collective(ops, op):
+      seen[op.name] = found
     cost = Cost(flops=self._inside(ops, op, seen), bytes=self._bytes(ops, op))
     cost.collectives.update(seen[c] for c in set(seen) - before)
-    exchanges = {c: seen[c] for c in self._channels(ops, op) if c in seen}
+    exchanges = {c: seen[c] for c in self._begun(ops, op) if c in seen}
     # What an exchange reads and writes is done beside what follows.
     moved = 0 if exchanges and not cost.flops else cost.bytes
     if cost.flops or moved or exchanges:
@@ -206,18 +213,17 @@ class _Reader:
     return cost
 
   def _inside(self, ops, op, seen: dict) -> float:
-    """FLOPs of an operation, and of what it fuses; notes exchanges."""
+    """FLOPs of an operation, and of what it fuses; notes fused exchanges."""
     if op.kind in ('convolution', 'dot'):
       return products.flops(ops, op)
     if op.kind == 'custom-call':
       return kernels.flops(ops, op, self.experts)
-    if found := self._collective(ops, op):
-      # The compiler repeats one exchange in each step of a chain of fusions
-      # that it overlaps it with.
-      seen.setdefault(_channel(op), found)
     if op.kind not in ('fusion', 'async-start'):
       return 0.0
     inner, before = self.module.computations[op.called[0]], set(seen)
+    for each in inner.values():
+      if found := self._collective(inner, each):
+        seen.setdefault(self._named(op, each), found)
     flops = sum(self._inside(inner, each, seen) for each in inner.values())
     # The TPU compiler's way to write a reduce-scatter.
     if op.called[0].startswith('all-reduce-scatter'):
@@ -225,14 +231,19 @@ class _Reader:
         seen[c] = dataclasses.replace(seen[c], kind='reduce-scatter')
     return flops
 
-  def _channels(self, ops, op) -> set[str]:
+  def _named(self, outer, op) -> str:
+    return outer.name if outer.kind == 'async-start' else _in_chain(op)
+
+  def _begun(self, ops, op) -> set[str]:
     """The exchanges that an operation begins, goes on with or ends."""
     if op.kind.endswith(('-done', '-update')) and op.operands[0] in ops:
-      return self._channels(ops, ops[op.operands[0]])
+      return self._begun(ops, ops[op.operands[0]])
     if op.kind in ('fusion', 'async-start'):
       inner = self.module.computations[op.called[0]]
-      return set().union(*(self._channels(inner, o) for o in inner.values()))
-    return {_channel(op)}
+      names = {self._named(op, each) for each in inner.values()}
+      deeper = (each for each in inner.values() if each.kind == 'fusion')
+      return names.union(*(self._begun(inner, each) for each in deeper))
+    return {op.name}
 
   def _collective(self, ops, op) -> Collective | None:
     if op.kind == 'send':

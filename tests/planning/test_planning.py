@@ -5,6 +5,7 @@ of eight CPU devices: the arithmetic is the same as for a described TPU.
 import dataclasses
 import functools
 import math
+import re
 import types
 
 import jax
@@ -103,6 +104,27 @@ def test_a_loop_that_data_ends_tells_its_most_trips():
   ((m, inner),) = cost.named('inner')
   assert (n, m) == (5, 3) and not cost.named('tokens')
   assert outer.total().flops == 3 * one and inner.total().flops == one
+
+
+def test_each_exchange_of_a_shard_map_counts():
+  """They have one channel."""
+  mesh = sharding.make_mesh((1, 8, 1))
+
+  def f(x, y):
+    def gather(a):
+      return jax.lax.all_gather(a, 'fsdp', tiled=True)
+
+    return jax.shard_map(
+      lambda x, y: gather(x) + gather(jnp.tanh(gather(y))),
+      in_specs=(P('fsdp'), P('fsdp')),
+      out_specs=P(),
+      check_vma=False,
+    )(x, y)
+
+  text = compiled(f, mesh, ((64, 64), ('fsdp',)), ((8, 64), ('fsdp',)))
+  assert len(set(re.findall(r'all-gather\(.*channel_id=(\d+)', text))) == 1
+  total = costs.of(text, mesh).total()
+  assert sum(total.collectives.values()) == 3
 
 
 @pytest.mark.parametrize('axis', ['fsdp', 'tensor'])
