@@ -92,7 +92,7 @@ SHOWN = {
       return metrics_file.series(metrics_file.read(runs[way]), metric)[1][-1]
     assert last('ladder', 'train/problems/rung') > 0
     assert last('refill', 'train/refill/filled') > 1.5 * teaches[-1]
-    assert at_the_end(runs['ladder'], 4) > at_the_end(warm, 4) + 0.2
+    assert at_the_end(runs['ladder'], 4) > at_the_end(warm, 4) + 0.1
   """,
   '7': """
     called = metrics_file.series(rows, 'train/turns/1/share')[1]
