@@ -69,8 +69,8 @@ def default() -> ml_collections.ConfigDict:
         # the longest prompt of a batch is taken; chunks:N: N columns at a time
         # from the first that holds a token, a bound on activations.
         prefill='whole',
-        # Recomputed in the backward pass: none, dots, full; auto: as little as
-        # keeps activations within remat_gib.
+        # Recomputed in the backward pass: none, dots, attention, full; auto:
+        # as little as keeps activations within remat_gib.
         remat='none',
         # By how much farther than model_dir's own config.json its rotary table
         # reaches, by YaRN: what is trained, sampled and exported has it.

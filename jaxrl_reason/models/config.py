@@ -8,14 +8,20 @@ from collections.abc import Sequence
 
 import jax
 
-from jaxrl_reason.models.parts import attention
+from jaxrl_reason.models.parts import attention, layers
 from jaxrl_reason.models.parts.rope import Rope, rotary_width
 
+OF_ATTENTION = jax.checkpoint_policies.save_only_these_names(layers.KEPT)
 REMAT = {
   # Nothing kept inside a layer: least memory, one more forward pass.
   'full': jax.checkpoint_policies.nothing_saveable,
-  # Products with weights kept; attention scores recomputed.
-  'dots': jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+  # Attention's output and its sums of exponentials: no scores but those that
+  # its own backward pass makes.
+  'attention': OF_ATTENTION,
+  # Products with weights, too.
+  'dots': jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable, OF_ATTENTION
+  ),
 }
 # Stacks of layers with equal weights.
 LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'

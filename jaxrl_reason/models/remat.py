@@ -1,8 +1,14 @@
 """What the backward pass finds of the forward pass, chosen by a budget.
 
-  none   everything, nothing is computed twice
-  dots   what matrix products gave; the rest is computed again
-  full   what goes from layer to layer; every layer is computed again
+  none       everything, nothing is computed twice
+  dots       what products with weights and attention gave; the rest is computed
+             again
+  attention  what attention gave; the rest is computed again
+  full       what goes from layer to layer; every layer is computed again
+
+Of attention, splash and blocked keep the output and log-sum-exps, with which
+their backward passes begin; others keep nothing, and their scores are computed
+again.
 
 Bytes are counted by tracing the model's own vjp, which compiles nothing: what
 two rows keep less what one keeps, so that weights drop out.
@@ -48,7 +54,7 @@ def choose(c: Config, rows: int, length: int, budget: float) -> Config:
     rows: of `length` tokens each, of a micro-batch on one device.
     budget: bytes of activations; where not even `full` keeps to it, that.
   """
-  for policy in ('none', 'dots'):
+  for policy in ('none', 'dots', 'attention'):
     with_it = dataclasses.replace(c, remat=policy)
     if rows * kept_bytes(with_it, length) <= budget:
       return with_it

@@ -40,7 +40,8 @@ def _room(p: dict, config, share: float) -> list[str]:
     )
   if config.model.remat == 'full':
     out.append(
-      f'{p["phase"]}: model.remat=dots recomputes less where it still fits'
+      f'{p["phase"]}: model.remat=dots recomputes less where it still fits, '
+      'attention nearly as little of long rows'
     )
   return out
 

@@ -36,6 +36,8 @@ FREE = frozenset(
   'conditional partition-id replica-id opt-barrier domain async-start '
   'async-update async-done add-dependency'.split()
 )
+# Work handed to another unit of the chip: an exchange by SparseCores.
+HANDED_ON = 'async-start', 'call-start'
 SLICES = frozenset(
   'dynamic-slice slice slice-start gather dynamic-slice-start'.split()
 )
@@ -218,7 +220,7 @@ class _Reader:
       return products.flops(ops, op)
     if op.kind == 'custom-call':
       return kernels.flops(ops, op, self.experts)
-    if op.kind not in ('fusion', 'async-start'):
+    if op.kind not in ('fusion', *HANDED_ON):
       return 0.0
     inner, before = self.module.computations[op.called[0]], set(seen)
     for each in inner.values():
@@ -232,13 +234,13 @@ class _Reader:
     return flops
 
   def _named(self, outer, op) -> str:
-    return outer.name if outer.kind == 'async-start' else _in_chain(op)
+    return outer.name if outer.kind in HANDED_ON else _in_chain(op)
 
   def _begun(self, ops, op) -> set[str]:
     """The exchanges that an operation begins, goes on with or ends."""
     if op.kind.endswith(('-done', '-update')) and op.operands[0] in ops:
       return self._begun(ops, ops[op.operands[0]])
-    if op.kind in ('fusion', 'async-start'):
+    if op.kind in ('fusion', *HANDED_ON):
       inner = self.module.computations[op.called[0]]
       names = {self._named(op, each) for each in inner.values()}
       deeper = (each for each in inner.values() if each.kind == 'fusion')

@@ -26,7 +26,7 @@ from jaxrl_reason.run import config_checks
 
 # The least computed again first. 'none' would keep five times what 'dots' does,
 # for 2 % of the FLOPs.
-POLICIES = 'dots', 'full'
+POLICIES = 'dots', 'attention', 'full'
 CHUNK = 256  # columns of logits
 ROOM = 0.8  # of a chip's memory, for what arithmetic knows of
 # Of activations, the share that heads and mlps have, and a tensor axis splits.

@@ -51,12 +51,35 @@ PEAK_FLOPS = {
 DCN = 3.1e9
 # Dimensions of a slice's torus.
 DIMENSIONS = {'v4': 3, 'v5e': 2, 'v5p': 3, 'v6e': 2, 'tpu7x': 3}
-# The TPU compiler does neither unless asked: a sum over the tensor axis goes on
-# beside the products that do not read it, such as the weights' gradient.
-OVERLAP = {
+# The TPU compiler does neither unless asked. Where a chip has SparseCores, they
+# gather weights and sum gradients beside whatever does not read them, kernels
+# included; and a gather is not to be a sum with zeros.
+ON_SPARSE_CORES = dict.fromkeys(
+  [
+    'xla_enable_async_all_gather',
+    'xla_tpu_prefer_async_allgather_to_allreduce',
+    *(
+      f'xla_tpu_enable_sparse_core_collective_offload_{kind}'
+      for kind in (
+        'all_gather',
+        '2d_all_gather',
+        '3d_all_gather',
+        'all_reduce',
+        'reduce_scatter',
+      )
+    ),
+  ],
+  True,
+)
+# Elsewhere a sum goes on in steps of the products that do not read it, such as
+# the weights' gradient; gathers do so by themselves.
+IN_PRODUCTS = {
   'xla_enable_async_all_reduce': True,
   'xla_tpu_enable_async_collective_fusion_fuse_all_reduce': True,
 }
+OVERLAP = dict.fromkeys(CHIPS, ON_SPARSE_CORES) | dict.fromkeys(
+  ('v4', 'v5e'), IN_PRODUCTS
+)
 # jax sees a v4 chip as one device only when asked.
 OPTIONS = {'v4': {'chip_config_name': 'megacore'}}
 
@@ -115,12 +138,12 @@ def compiler_options(
   for one without devices nothing is compiled.
   """
   no_devices = isinstance(mesh, jax.sharding.AbstractMesh)
-  if no_devices or mesh.shape.get('tensor', 1) == 1:
+  if no_devices or mesh.size == 1:
     return {}
   device = mesh.devices.flat[0]
-  if device.platform != 'tpu' or not _knows(device, tuple(OVERLAP)):
-    return {}
-  return OVERLAP
+  kinds = (name for name, c in CHIPS.items() if device.device_kind in c.kinds)
+  options = OVERLAP.get(next(kinds, ''), {})
+  return options if options and _knows(device, tuple(options)) else {}
 
 
 @functools.cache
@@ -134,6 +157,6 @@ def _knows(device: jax.Device, options: tuple[str, ...]) -> bool:
   except jax.errors.JaxRuntimeError as e:
     if 'No such compile option' not in str(e):
       raise
-    logging.warning('Sums over the tensor axis are waited for: %s', e)
+    logging.warning('Exchanges are waited for: %s', e)
     return False
   return True

@@ -45,14 +45,20 @@ def test_product_and_gradients():
 )
 def test_the_kernel_gives_the_same_gradient(dtype, tolerance):
   rows, w, g = arrays()
-
-  def cast(x):
-    return x.astype(dtype)
-
-  got = grouped.tiled(cast(rows), cast(g), jnp.asarray(SIZES), interpret=True)
+  args = rows.astype(dtype), g.astype(dtype), jnp.asarray(SIZES)
+  got = grouped.tiled(*args, jnp.dtype(dtype), interpret=True)
   want = by_loop(rows, w, g)[2]
-  assert got.dtype == jnp.float32 and not got[1].any()
+  assert got.dtype == dtype and not got[1].any()
+  got = np.asarray(got, np.float32)
   np.testing.assert_allclose(got, want, atol=tolerance)
+
+
+@pytest.mark.parametrize('sizes', [(0, 0, 300, 0), (300, 0, 0, 0), (0,) * 4])
+def test_experts_without_rows_have_no_gradient(sizes):
+  rows, _, g = arrays()
+  sizes = jnp.asarray(sizes)
+  got = grouped.tiled(rows, g, sizes, rows.dtype, interpret=True)
+  assert not got[np.asarray(sizes) == 0].any() and np.isfinite(got).all()
 
 
 def test_what_is_frozen_costs_nothing():

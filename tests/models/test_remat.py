@@ -4,12 +4,15 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 from small import small_config
 
 from jaxrl_reason.models import remat, spec, transformer
 
 T = 40
+LONG = 300  # tokens: several blocks of attention
 
 
 @pytest.fixture(scope='module')
@@ -39,6 +42,46 @@ def test_dots_keeps_what_products_with_weights_gave(config):
   assert b - a == 4 * T * (c.width + heads + c.width + 2 * c.mlp)
 
 
+@pytest.mark.parametrize('kernel', ['blocked', 'splash'])
+def test_attention_keeps_its_output_and_sums(config, kernel):
+  """[T,Q,H] and [T,Q] of float32 a layer, of rows as the kernel pads them."""
+  c = dataclasses.replace(config, attention=kernel)
+  more = dataclasses.replace(c, layers=c.layers + 1)
+  full, with_it = (
+    remat.kept_bytes(with_policy(more, policy), LONG)
+    - remat.kept_bytes(with_policy(c, policy), LONG)
+    for policy in ('full', 'attention')
+  )
+  rows = {'blocked': LONG, 'splash': 384}[kernel]
+  assert with_it - full == 4 * rows * c.heads * (c.head_dim + 1)
+
+
+@pytest.mark.parametrize('kernel', ['blocked', 'splash'])
+def test_what_attention_gave_is_not_computed_again(config, kernel):
+  """The passes over the scores, products of T x T: 9 of `full`, whose backward
+  pass has the forward pass's 2 again, and 7.
+  """
+  shape = 1, LONG
+  tokens = jax.random.randint(jax.random.key(1), shape, 1, config.vocab)
+
+  def squares(policy):
+    c = dataclasses.replace(with_policy(config, policy), attention=kernel)
+    model = transformer.build(c)
+    params = spec.init(model.specs, jax.random.key(0))
+
+    def loss(p):
+      return (model.hidden(p, tokens, tokens > 0) ** 2).sum()
+
+    return params, jax.jit(jax.grad(loss))
+
+  params, f = squares('full')
+  _, g = squares('attention')
+  a, b = (ravel_pytree(x(params))[0] for x in (f, g))
+  np.testing.assert_allclose(a, b, atol=1e-6 * abs(a).max())
+  flops = [x.lower(params).compile().cost_analysis()['flops'] for x in (f, g)]
+  assert flops[1] < flops[0]
+
+
 def test_the_compiler_keeps_what_was_counted(config):
   """Temporaries of a compiled gradient, full against none."""
 
@@ -61,12 +104,10 @@ def test_the_compiler_keeps_what_was_counted(config):
   assert 0.5 < less / counted < 1.5
 
 
-@pytest.mark.parametrize(
-  'of, policy', [('none', 'none'), ('dots', 'dots'), ('full', 'full')]
-)
-def test_the_budget_decides(config, of, policy):
-  budget = 3 * remat.kept_bytes(with_policy(config, of), T)
-  assert remat.choose(config, 3, T, budget).remat == policy
+@pytest.mark.parametrize('policy', ['none', 'dots', 'attention', 'full'])
+def test_the_budget_decides(config, policy):
+  budget = 3 * remat.kept_bytes(with_policy(config, policy), LONG)
+  assert remat.choose(config, 3, LONG, budget).remat == policy
 
 
 def test_nothing_fits_is_full(config):

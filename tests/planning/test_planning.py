@@ -570,6 +570,42 @@ ENTRY %e (a: f32[64,4]) -> f32[16,4] {
   assert found.sent == 64 * 4 * 4 * 3 / 4
 
 
+SPARSE_CORES = """HloModule m
+%gathered (p: f32[16384,64]) -> f32[65536,64] {
+  %p = f32[16384,64]{1,0} parameter(0)
+  ROOT %g = f32[65536,64]{1,0} all-gather(%p), replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}
+}
+ENTRY %e (a: f32[16384,64], b: f32[2048,2048]) -> f32[65536,64] {
+  %a = f32[16384,64]{1,0} parameter(0)
+  %b = f32[2048,2048]{1,0} parameter(1)
+  %s = ((f32[16384,64]{1,0}), f32[65536,64]{1,0}) call-start(%a), async_execution_thread="sparsecore", to_apply=%gathered
+  %c = f32[2048,2048]{1,0} dot(%b, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %d = f32[65536,64]{1,0} call-done(%s)
+}
+"""  # noqa: E501
+
+
+def test_an_exchange_by_sparse_cores_is_hidden_by_what_stands_between():
+  """Handed to another unit of the chip, it counts once; less of it is waited
+  for, by what a product takes that does not read it.
+  """
+  mesh = sharding.make_mesh((2, 4, 1))
+  machine = roofline.Machine(chips.CHIPS['v6e'], (2, 4))
+  cost = costs.of(SPARSE_CORES, mesh)
+  ((found, times),) = cost.total().collectives.items()
+  assert (found.kind, found.axes, times) == ('all-gather', ('fsdp',), 1)
+  assert found.sent == 65536 * 64 * 4 * 3 / 4
+  lines = SPARSE_CORES.splitlines()
+  alone = costs.of('\n'.join(x for x in lines if ' dot(' not in x), mesh)
+  (beside, less), (_, whole) = (
+    roofline.ordered(c, machine) for c in (cost, alone)
+  )
+  assert whole == pytest.approx(machine.exchange(found))
+  product = 3 * 2048**2 * 4 / machine.chip.bandwidth  # bound by memory
+  assert less == pytest.approx(whole - product)
+  assert beside == pytest.approx(whole)
+
+
 @pytest.mark.parametrize(
   'changes, names',
   [

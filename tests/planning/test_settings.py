@@ -10,8 +10,8 @@ from jaxrl_reason.planning import abstract, roofline, search, settings
 from jaxrl_reason.run import chips
 
 # What the whole minibatch keeps, and how long its update takes.
-KEPT = {'dots': 48, 'full': 12}
-TAKES = {'dots': 10.0, 'full': 13.0}
+KEPT = {'dots': 48, 'attention': 24, 'full': 12}
+TAKES = {'dots': 10.0, 'attention': 11.0, 'full': 13.0}
 
 
 class Planner:
@@ -78,6 +78,7 @@ def test_the_least_divisor_that_fits_is_found(recipe):
     (0.0, 2.0, ('dots', 4, 'whole')),
     # Gathering dear: fewer micro-batches win over computing less again.
     (10.0, 2.0, ('full', 1, 'whole')),
+    (1.0, 2.0, ('attention', 2, 'whole')),
     (0.0, 0.5, ('dots', 4, settings.SHARED)),
   ],
 )

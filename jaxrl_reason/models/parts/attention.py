@@ -206,6 +206,7 @@ def _splash_kernel(
     head_shards=1,
     q_seq_shards=shards,
     attn_logits_soft_cap=cap or None,
+    residual_checkpoint_name=layers.KEPT,
     interpret=sharding.platform() != 'tpu',
   )
 

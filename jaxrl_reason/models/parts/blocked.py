@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 
-from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
+from jaxrl_reason.models.parts.layers import KEPT, MASKED, einsum32, soft_cap
 
 QUERIES = 128  # of a block: below, products are too small to be fast
 MOST = 8  # blocks of a row, each of which is compiled
@@ -110,7 +111,9 @@ def _forward(how, q, k, v, sinks, rows, which):
     out = _times('nkts,nksh->nkth', p.astype(v.dtype), v[:, :, upto])
     outs.append((out / total).astype(v.dtype))
     sums.append(top + jnp.log(total))
-  out, lse = (jnp.concatenate(x, axis=3) for x in (outs, sums))
+  out, lse = (
+    checkpoint_name(jnp.concatenate(x, axis=3), KEPT) for x in (outs, sums)
+  )
   return out, (q, k, v, sinks, rows, which, out, lse)
 
 

@@ -17,6 +17,9 @@ from jaxrl_reason.models.parts import grouped as grouped_lib
 # Finite, so that a row with nothing to attend to (padding) gives uniform
 # weights and not NaN; exp of it underflows to exactly 0.
 MASKED = -1e30
+# What attention's own backward pass begins with: policies of `models.remat` may
+# keep what has this name.
+KEPT = 'attention'
 
 einsum32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
