@@ -292,8 +292,8 @@ class _Reader:
       read = _total(result)
       source_hbm = any(s.hbm for o in op.operands[:1] for s in shapes_of(o))
       return _held(result) + (read if source_hbm else 0)
-    if op.kind.endswith('-start'):
-      return _held(op.shapes[:2])  # destination and source
+    if op.kind.endswith('-start'):  # destination and source
+      return _held([s for s in op.shapes if s.dtype != 'token'][:2])
     if op.kind == 'dynamic-update-slice':
       return 2 * _held(shapes_of(op.operands[1]))
     read = 0

@@ -578,7 +578,7 @@ SPARSE_CORES = """HloModule m
 ENTRY %e (a: f32[16384,64], b: f32[2048,2048]) -> f32[65536,64] {
   %a = f32[16384,64]{1,0} parameter(0)
   %b = f32[2048,2048]{1,0} parameter(1)
-  %s = ((f32[16384,64]{1,0}), f32[65536,64]{1,0}) call-start(%a), async_execution_thread="sparsecore", to_apply=%gathered
+  %s = ((f32[16384,64]{1,0}, token[]), f32[65536,64]{1,0}) call-start(%a), async_execution_thread="sparsecore", to_apply=%gathered
   %c = f32[2048,2048]{1,0} dot(%b, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
   ROOT %d = f32[65536,64]{1,0} call-done(%s)
 }
@@ -595,14 +595,16 @@ def test_an_exchange_by_sparse_cores_is_hidden_by_what_stands_between():
   ((found, times),) = cost.total().collectives.items()
   assert (found.kind, found.axes, times) == ('all-gather', ('fsdp',), 1)
   assert found.sent == 65536 * 64 * 4 * 3 / 4
+  product = 3 * 2048**2 * 4
+  assert cost.total().bytes == product + (16384 + 65536) * 64 * 4
   lines = SPARSE_CORES.splitlines()
   alone = costs.of('\n'.join(x for x in lines if ' dot(' not in x), mesh)
   (beside, less), (_, whole) = (
     roofline.ordered(c, machine) for c in (cost, alone)
   )
   assert whole == pytest.approx(machine.exchange(found))
-  product = 3 * 2048**2 * 4 / machine.chip.bandwidth  # bound by memory
-  assert less == pytest.approx(whole - product)
+  # The product is bound by memory.
+  assert less == pytest.approx(whole - product / machine.chip.bandwidth)
   assert beside == pytest.approx(whole)
 
 
