@@ -134,11 +134,13 @@ def memory(device: jax.Device) -> int | None:
 def compiler_options(
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
 ) -> dict[str, bool]:
-  """Returns what the compiler is asked for programs that learn on a mesh;
-  for one without devices nothing is compiled.
+  """Returns what the compiler is asked for programs that learn on a mesh:
+  nothing with JAXRL_OVERLAP=0 in the environment; for a mesh without devices
+  nothing is compiled.
   """
   no_devices = isinstance(mesh, jax.sharding.AbstractMesh)
-  if no_devices or mesh.size == 1:
+  refused = os.environ.get('JAXRL_OVERLAP') == '0'
+  if no_devices or mesh.size == 1 or refused:
     return {}
   device = mesh.devices.flat[0]
   kinds = (name for name, c in CHIPS.items() if device.device_kind in c.kinds)

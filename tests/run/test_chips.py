@@ -1,0 +1,42 @@
+"""What compilers are asked: by chip, and not where it makes no sense."""
+
+import types
+
+import numpy as np
+import pytest
+
+from jaxrl_reason.run import chips
+
+
+def asked(monkeypatch, kind, n=4, known=True):
+  """Options of a mesh of n devices, whose compiler knows them or not."""
+  monkeypatch.setattr(chips, '_knows', lambda device, options: known)
+  device = types.SimpleNamespace(device_kind=kind)
+  mesh = types.SimpleNamespace(size=n, devices=np.array([device] * n))
+  return chips.compiler_options(mesh)
+
+
+@pytest.mark.parametrize(
+  'kind, words',
+  [
+    ('TPU v6 lite', 'sparse_core'),
+    ('TPU v5p', 'sparse_core'),
+    ('TPU7x', 'sparse_core'),
+    ('TPU v5 lite', 'fuse_all_reduce'),
+    ('TPU v4', 'fuse_all_reduce'),
+  ],
+)
+def test_a_chip_exchanges_beside_work_as_it_can(monkeypatch, kind, words):
+  options = asked(monkeypatch, kind)
+  assert any(words in name for name in options) and all(options.values())
+
+
+def test_nothing_is_asked_where_nothing_is_exchanged_or_known(monkeypatch):
+  assert asked(monkeypatch, 'TPU v6 lite', n=1) == {}
+  assert asked(monkeypatch, 'TPU v6 lite', known=False) == {}
+  assert asked(monkeypatch, 'cpu') == asked(monkeypatch, 'NVIDIA H200') == {}
+
+
+def test_the_environment_leaves_exchanges_to_the_compiler(monkeypatch):
+  monkeypatch.setenv('JAXRL_OVERLAP', '0')
+  assert asked(monkeypatch, 'TPU v6 lite') == {}
