@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models.config import ACTIVATIONS, REMAT, Config
+from jaxrl_reason.models.config import ACTIVATIONS, Config
 from jaxrl_reason.models.parts import (
   attention,
   delta,
@@ -324,7 +324,7 @@ def through(
     return sharding.tokens(x), (kept, used)
 
   if c.remat != 'none':
-    body = jax.checkpoint(body, policy=REMAT[c.remat])
+    body = jax.checkpoint(body, policy=layers.REMAT[c.remat])
   memory, routed = memory or {}, {}
   if routes is not None:
     routed = _by_stack(c, routes)

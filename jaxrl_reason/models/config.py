@@ -11,18 +11,6 @@ import jax
 from jaxrl_reason.models.parts import attention, layers
 from jaxrl_reason.models.parts.rope import Rope, rotary_width
 
-OF_ATTENTION = jax.checkpoint_policies.save_only_these_names(layers.KEPT)
-REMAT = {
-  # Nothing kept inside a layer: least memory, one more forward pass.
-  'full': jax.checkpoint_policies.nothing_saveable,
-  # Attention's output and its sums of exponentials: no scores but those that
-  # its own backward pass makes.
-  'attention': OF_ATTENTION,
-  # Products with weights, too.
-  'dots': jax.checkpoint_policies.save_from_both_policies(
-    jax.checkpoint_policies.dots_with_no_batch_dims_saveable, OF_ATTENTION
-  ),
-}
 # Stacks of layers with equal weights.
 LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'
 
@@ -41,7 +29,7 @@ NOPE = -1  # in Config.rope_of_layer: a layer without positions
 CHOICES = {
   'dtype': ('float32', 'bfloat16'),
   'cache_dtype': ('model', 'bfloat16', 'int8'),
-  'remat': ('none', *REMAT),
+  'remat': ('none', *layers.REMAT),
   'decode_layers': ('auto', 'scan', 'unroll'),
   'attention': ('auto', *attention.KERNELS),
   'activation': tuple(ACTIVATIONS),

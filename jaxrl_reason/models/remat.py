@@ -22,6 +22,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.models import spec, transformer
 from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.parts import layers
 
 
 def kept_bytes(c: Config, length: int) -> int:
@@ -54,8 +55,9 @@ def choose(c: Config, rows: int, length: int, budget: float) -> Config:
     rows: of `length` tokens each, of a micro-batch on one device.
     budget: bytes of activations; where not even `full` keeps to it, that.
   """
-  for policy in ('none', 'dots', 'attention'):
+  *policies, least = 'none', *layers.REMAT
+  for policy in policies:
     with_it = dataclasses.replace(c, remat=policy)
     if rows * kept_bytes(with_it, length) <= budget:
       return with_it
-  return dataclasses.replace(c, remat='full')
+  return dataclasses.replace(c, remat=least)

@@ -21,12 +21,13 @@ import ml_collections
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import remat
+from jaxrl_reason.models.parts import layers
 from jaxrl_reason.planning import described, phases, search
 from jaxrl_reason.run import config_checks
 
 # The least computed again first. 'none' would keep five times what 'dots' does,
 # for 2 % of the FLOPs.
-POLICIES = 'dots', 'attention', 'full'
+POLICIES = tuple(layers.REMAT)
 CHUNK = 256  # columns of logits
 ROOM = 0.8  # of a chip's memory, for what arithmetic knows of
 # Of activations, the share that heads and mlps have, and a tensor axis splits.

@@ -118,13 +118,18 @@ def torus_of(topology: str) -> tuple[int, ...]:
   return tuple(int(s) for s in sizes)
 
 
+def _name(device: jax.Device) -> str:
+  """That of a device's chip among CHIPS; '' of others."""
+  kinds = {kind: name for name, c in CHIPS.items() for kind in c.kinds}
+  return kinds.get(device.device_kind, '')
+
+
 def memory(device: jax.Device) -> int | None:
   """Returns the bytes of a device's memory, or None where it is not known.
   Those of a CPU share what the machine has.
   """
-  for chip in CHIPS.values():
-    if device.device_kind in chip.kinds:
-      return int(chip.hbm)
+  if name := _name(device):
+    return int(CHIPS[name].hbm)
   if device.platform == 'cpu':
     whole = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
     return whole // jax.local_device_count()
@@ -143,8 +148,7 @@ def compiler_options(
   if no_devices or mesh.size == 1 or refused:
     return {}
   device = mesh.devices.flat[0]
-  kinds = (name for name, c in CHIPS.items() if device.device_kind in c.kinds)
-  options = OVERLAP.get(next(kinds, ''), {})
+  options = OVERLAP.get(_name(device), {})
   return options if options and _knows(device, tuple(options)) else {}
 
 

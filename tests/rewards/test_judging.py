@@ -41,7 +41,14 @@ def by_hand(local, text):
   return yes / (yes + no)
 
 
-def test_the_score_is_the_probability_of_yes(local):
+def test_the_score_is_the_probability_of_yes(local, monkeypatch):
+  traced = []
+
+  def counted(*args):
+    traced.append(len(args))
+    return local._pass(*args)
+
+  monkeypatch.setattr(local, '_score', jax.jit(counted))
   texts = ['1', '22', '333', '4+4', '5', '66']  # a pass and a half
   cases = [(t, {'prompt': '1+2='}) for t in texts]
   verdicts = local(cases)
@@ -52,7 +59,7 @@ def test_the_score_is_the_probability_of_yes(local):
   np.testing.assert_allclose(
     [v.score for v in again], [v.score for v in verdicts], rtol=1e-5
   )
-  assert local._score._cache_size() <= 1  # 0: jax keeps so many programs
+  assert len(traced) == 1
 
 
 def test_what_cannot_be_asked_is_no_zero(local):

@@ -138,7 +138,6 @@ def _blocked(
 ) -> Callable:
   if rows.segments.shape[1] - start <= blocked.QUERIES:  # one block
     return _einsum(rows, windows, start, scale=scale, cap=cap)
-
   how = blocked.How(functools.partial(_block, windows), start, cap)
   return blocked.attention(rows, how, scale=scale)
 

@@ -17,9 +17,18 @@ from jaxrl_reason.models.parts import grouped as grouped_lib
 # Finite, so that a row with nothing to attend to (padding) gives uniform
 # weights and not NaN; exp of it underflows to exactly 0.
 MASKED = -1e30
-# What attention's own backward pass begins with: policies of `models.remat` may
-# keep what has this name.
+# What attention's own backward pass begins with: its output and its sums of
+# exponentials. Without them it computes all scores once more before.
 KEPT = 'attention'
+OF_ATTENTION = jax.checkpoint_policies.save_only_these_names(KEPT)
+# What a layer keeps for its backward pass, most first (`models.remat`).
+REMAT = {
+  'dots': jax.checkpoint_policies.save_from_both_policies(
+    jax.checkpoint_policies.dots_with_no_batch_dims_saveable, OF_ATTENTION
+  ),
+  'attention': OF_ATTENTION,
+  'full': jax.checkpoint_policies.nothing_saveable,
+}
 
 einsum32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
@@ -158,26 +167,28 @@ _wide.defvjp(lambda x, w: (_into_float32(x, w), (x, w)), _wide_backward)
 
 
 @jax.custom_vjp
-def reordered(x: jax.Array, there: jax.Array, back: jax.Array) -> jax.Array:
-  """Takes columns `there` int [N,T] of rows x [N,T,...].
+def taken(x: jax.Array, there: jax.Array, back: jax.Array) -> jax.Array:
+  """Takes rows x [M,...], each of them k times, in the order `there` int [M*k].
 
   Args:
     back: the inverse permutation. By it the gradient is a look-up as well,
-      where that of `take_along_axis` adds up by a scatter.
+      where that of indexing adds up by a scatter.
   """
   del back
-  return _columns(x, there)
+  return x[there // (len(there) // len(x))]
 
 
-def _columns(x: jax.Array, at: jax.Array) -> jax.Array:
-  at = at.reshape(*at.shape, *[1] * (x.ndim - 2))
-  return jnp.take_along_axis(x, at, axis=1)
+def _put_back(kept, g):
+  n, back = kept
+  of_uses = g[back].reshape(n, -1, *g.shape[1:])
+  return of_uses.astype(jnp.float32).sum(axis=1).astype(g.dtype), None, None
 
 
-reordered.defvjp(
-  lambda x, there, back: (_columns(x, there), back),
-  lambda back, g: (_columns(g, back), None, None),
+taken.defvjp(
+  lambda x, there, back: (taken(x, there, back), (len(x), back)), _put_back
 )
+# Columns `there` int [N,T] of rows x [N,T,...].
+reordered = jax.vmap(taken)
 
 
 def plain(w: Weight, dtype) -> jax.Array:

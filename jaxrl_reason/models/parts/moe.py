@@ -113,30 +113,6 @@ def _runs(uses: jax.Array, n: int):
   return order, place, sizes[:n]
 
 
-@jax.custom_vjp
-def _reordered(x: jax.Array, there: jax.Array, back: jax.Array) -> jax.Array:
-  """Takes rows x [M,D], each of them k times, in the order `there` int [M*k].
-
-  Args:
-    back: the inverse permutation. By it the gradient is a look-up as well,
-      where that of indexing adds up by a scatter.
-  """
-  del back
-  return x[there // (len(there) // len(x))]
-
-
-def _put_back(kept, g):
-  n, back = kept
-  of_uses = g[back].reshape(n, -1, g.shape[-1])
-  return of_uses.astype(jnp.float32).sum(axis=1).astype(g.dtype), None, None
-
-
-_reordered.defvjp(
-  lambda x, there, back: (_reordered(x, there, back), (len(x), back)),
-  _put_back,
-)
-
-
 def grouped_mlp(
   x, p: dict, routes, activation: Callable, n_experts: int, limit: float = 0.0
 ) -> jax.Array:
@@ -157,9 +133,9 @@ def grouped_mlp(
       return y
     return y + bias[routes.reshape(-1)[order]]
 
-  rows = _reordered(x, order, back)
+  rows = layers.taken(x, order, back)
   act = layers.gate(dot(rows, 'gate'), dot(rows, 'up'), activation, limit)
-  return _reordered(dot(act, 'down'), back, order).reshape(m, k, -1)
+  return layers.taken(dot(act, 'down'), back, order).reshape(m, k, -1)
 
 
 def _weighted(x, p: dict, routes, weights, run: Callable, n: int) -> jax.Array:
