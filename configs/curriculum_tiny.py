@@ -67,7 +67,8 @@ def chains(longest: int) -> dict:
   }
 
 
-def get_config(longest: str = '8'):
+@config_lib.recipe(('8', '4', '5', '6', '7', '9', '10'))
+def get_config(longest: str):
   n = int(longest)
   c = config_lib.default()
   c.data.update(name='arithmetic')

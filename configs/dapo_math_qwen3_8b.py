@@ -39,6 +39,7 @@ transformers opens that and says the same greedy text.
 from jaxrl_reason import config as config_lib
 
 
+@config_lib.recipe()
 def get_config():
   c = config_lib.default()
   c.stages = ('rl',)

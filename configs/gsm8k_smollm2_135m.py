@@ -35,6 +35,7 @@ minutes in all, compilation apart.
 from jaxrl_reason import config as config_lib
 
 
+@config_lib.recipe()
 def get_config():
   c = config_lib.default()
   c.stages = ('sft', 'rl')

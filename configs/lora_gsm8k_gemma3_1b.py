@@ -26,6 +26,7 @@ opens that, adapters through PEFT, and says the same greedy text.
 from jaxrl_reason import config as config_lib
 
 
+@config_lib.recipe()
 def get_config():
   c = config_lib.default()
   c.stages = ('rl',)

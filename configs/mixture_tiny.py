@@ -31,6 +31,7 @@ Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 from jaxrl_reason import config as config_lib
 
 
+@config_lib.recipe()
 def get_config():
   c = config_lib.default()
   c.data.update(name='arithmetic', prompt_len=14, completion_len=30)

@@ -29,12 +29,13 @@ without the tool).
 import pathlib
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.rewards import resolve
+from jaxrl_reason.verifiers import resolve
 
 ARCHIVE = pathlib.Path(__file__).resolve().parent / 'archive'
 resolve.load_file(str(ARCHIVE / 'problems.py'))  # registers them
 
 
+@config_lib.recipe()
 def get_config():
   c = config_lib.default()
   c.data.update(name='archive', prompt_len=8, completion_len=32)

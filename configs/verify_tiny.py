@@ -30,6 +30,7 @@ Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 from jaxrl_reason import config as config_lib
 
 
+@config_lib.recipe()
 def get_config():
   c = config_lib.default()
   c.data.update(name='checked', prompt_len=12, completion_len=16)

@@ -8,64 +8,181 @@ and logp[:, 0] = 0; the shift happens once, in `models.logprobs`.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from flax import struct
 
 Params = Any  # a pytree of arrays
+Cache = Any  # a pytree of arrays that `decode` reads and writes
 Metrics = dict[str, jax.Array]  # scalars by name
+
+
+class HiddenFn(Protocol):
+  """Computes hidden states [N,T,D] of tokens [N,T].
+
+  valid: bool [N,T], true at real tokens; or segment ids of packed rows
+  (`models.parts.attention.describe`), which `update.packing` passes.
+  """
+
+  def __call__(
+    self, params: Params, tokens: jax.Array, valid: jax.Array, /
+  ) -> jax.Array: ...
+
+
+class RoutedHiddenFn(Protocol):
+  """Computes hidden states of a mixture of experts.
+
+  routes: the experts to use, int [N,T,L,k]; None: the router's own choice. The
+  dictionary has the experts used, 'routes', and 'load_balance', f32 [].
+  """
+
+  def __call__(
+    self,
+    params: Params,
+    tokens: jax.Array,
+    valid: jax.Array,
+    routes: jax.Array | None,
+    /,
+  ) -> tuple[jax.Array, dict[str, jax.Array]]: ...
+
+
+class SharedHiddenFn(Protocol):
+  """Computes hidden states [N,C,D] of completions, each prompt only once.
+
+  layout: which rows have one prompt (`models.shared.Layout`). The second result
+  is the load balance of experts, f32 [], or None.
+  """
+
+  def __call__(
+    self,
+    params: Params,
+    tokens: jax.Array,
+    valid: jax.Array,
+    layout: Any,
+    routes: jax.Array | None,
+    /,
+  ) -> tuple[jax.Array, jax.Array | None]: ...
+
+
+class UnembedFn(Protocol):
+  """Computes logits, f32 [...,V], of hidden states [...,D]."""
+
+  def __call__(self, params: Params, hidden: jax.Array, /) -> jax.Array: ...
+
+
+class PrefillFn(Protocol):
+  """Runs prompts [B,P] once and makes a cache for B*n_samples completions.
+
+  max_new: C, tokens of a completion at most; columns: completion tokens that
+  the cache has room for until `grow` adds more. Returns the hidden state of
+  each prompt's last token, [B,D], and the cache.
+  """
+
+  def __call__(
+    self,
+    params: Params,
+    tokens: jax.Array,
+    valid: jax.Array,
+    n_samples: int,
+    max_new: int,
+    columns: int,
+    /,
+  ) -> tuple[jax.Array, Cache]: ...
+
+
+class DecodeFn(Protocol):
+  """Runs one token of each of S rows, tokens [S], and writes to the cache.
+
+  params: from `decode_params`; t: int [] or [S], the tokens' index in their
+  completions; step: int [], decode steps before this one, or the cache column
+  of a cache with gaps. Returns hidden states [S,D] and the cache.
+  """
+
+  def __call__(
+    self,
+    params: Params,
+    tokens: jax.Array,
+    cache: Cache,
+    t: jax.Array,
+    step: jax.Array | None,
+    /,
+  ) -> tuple[jax.Array, Cache]: ...
+
+
+class ExtendFn(Protocol):
+  """Runs O given tokens of each of S rows in one pass, tokens [S,O].
+
+  params: from `decode_params`; t: int [S,O], index in the completion, -1 at
+  gaps; column: int [], the first cache column to write, or None: column t.
+  Returns the hidden state of each row's last token, [S,D], the experts used or
+  None, and the cache.
+  """
+
+  def __call__(
+    self,
+    params: Params,
+    tokens: jax.Array,
+    cache: Cache,
+    t: jax.Array,
+    column: jax.Array | None,
+    /,
+  ) -> tuple[jax.Array, jax.Array | None, Cache]: ...
+
+
+class ResizeFn(Protocol):
+  """Returns a cache with room for `columns` completion tokens."""
+
+  def __call__(self, cache: Cache, columns: int, /) -> Cache: ...
+
+
+class ForkFn(Protocol):
+  """Returns a cache in which each of S rows has n children, S*n rows.
+
+  t: int [S], the index of the last token that the children share.
+  """
+
+  def __call__(self, cache: Cache, t: jax.Array, n: int, /) -> Cache: ...
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-  """A policy as functions of its weights: what samplers and steps call.
+  """A policy as pure functions of its weights.
+
+  Samplers and updates call these functions. `jaxrl_reason.from_apply`,
+  `from_linen` and `from_nnx` build a Model from any causal language model.
 
   Attributes:
-    specs: tree of `models.spec.Spec`.
-    hidden: (params, tokens [N,T], valid bool [N,T]) -> [N,T,D]; valid may be
-      segment ids of packed rows (`models.attention.describe`), which
-      `packing` asks for.
-    unembed: (params, hidden [...,D]) -> logits f32 [...,V].
-    decode_params: params -> weights as `decode` reads them.
-    prefill: (params, tokens [B,P], valid [B,P], n_samples, max_new, columns of
-      the cache at first) -> (hidden of the last token [B,D], cache).
-    decode: (decode_params, tokens [S], cache, t [] or [S], step) -> (hidden
-      [S,D], cache); see `transformer.decode`.
-    grow: (cache, columns) -> cache.
-    gapped: (cache of no completion yet, columns) -> cache whose rows may hold
-      gaps; None, with extend and fork: no turns.
-    extend: (decode_params, tokens [S,O], cache, t [S,O], column) -> (hidden of
-      each row's last token [S,D], experts used, cache); see `decoding.extend`.
-    fork: (cache, t [S], n) -> cache of S*n rows; see `cache.fork`.
-    flops_per_token: forward FLOPs of a token after `context` others.
-    hidden_routed: of a mixture of experts, (params, tokens, valid, routes
-      [N,T,L,k] or None) -> (hidden, {'routes', 'load_balance'}).
-    hidden_shared: (params, tokens [N,T], valid, `models.shared.Layout`, routes
-      or None) -> (hidden [N,C,D], load balance or None), each prompt computed
-      once; None: every row computes its own.
-    sampled_routes: cache -> int (of prompts [B,P,L,k], of the tokens decoded
-      last [S,L,k]), the experts used.
-    adapters_off: of a model with adapters, params -> those without them, which
-      the other functions take as well.
+    specs: tree of `models.spec.Spec`, one for each weight.
+    decode_params: converts weights to the form that `decode` reads.
+    flops_per_token: forward FLOPs of a token that attends to so many others.
+    grow: adds columns to a cache.
+    gapped: converts the cache of `prefill` to one whose rows may have gaps, for
+      several turns. None, as for `extend` and `fork`: no turns.
+    hidden_routed: None for a model without experts.
+    sampled_routes: returns the experts used, int: by the prompts' tokens
+      [B,P,L,k], and by the tokens decoded last [S,L,k].
+    hidden_shared: None if the model cannot share the computation of prompts.
+    adapters_off: removes the adapters from weights; the other functions accept
+      the result. None for a model without adapters.
   """
 
   specs: Any
-  hidden: Callable
-  unembed: Callable
-  decode_params: Callable
-  prefill: Callable
-  decode: Callable
-  grow: Callable
+  hidden: HiddenFn
+  unembed: UnembedFn
+  decode_params: Callable[[Params], Params]
+  prefill: PrefillFn
+  decode: DecodeFn
+  grow: ResizeFn
   flops_per_token: Callable[[float], float]
-  gapped: Callable | None = None
-  extend: Callable | None = None
-  fork: Callable | None = None
-  hidden_routed: Callable | None = None
-  hidden_shared: Callable | None = None
-  sampled_routes: Callable | None = None
-  adapters_off: Callable | None = None
+  gapped: ResizeFn | None = None
+  extend: ExtendFn | None = None
+  fork: ForkFn | None = None
+  hidden_routed: RoutedHiddenFn | None = None
+  hidden_shared: SharedHiddenFn | None = None
+  sampled_routes: Callable[[Cache], tuple[jax.Array, jax.Array]] | None = None
+  adapters_off: Callable[[Params], Params] | None = None
 
 
 @struct.dataclass
@@ -81,6 +198,9 @@ class Prompts:
   forced: jax.Array | None = None  # bool [B,P], of a hint, to be learnt too
   demo: jax.Array | None = None  # i32 [B,C], reference solution, stop included
   demo_length: jax.Array | None = None  # i32 [B], tokens of it
+  # i32 [B], tokens of it before its answer is marked; None: all but the last.
+  hint_limit: jax.Array | None = None
+  is_hinted: jax.Array | None = None  # bool [B], ends with tokens of a hint
 
 
 def left_padded(ids: list[int], length: int) -> dict[str, np.ndarray]:
@@ -125,7 +245,7 @@ class Rollout:
 
 @struct.dataclass
 class Episode:
-  """What an environment said of N rows, S turns at most."""
+  """The environment's rewards and events of N rows, S turns at most."""
 
   reward: jax.Array  # f32 [N,S], of each turn; NaN where there was none
   done: jax.Array  # bool [N], the environment ended it, not the room
@@ -134,7 +254,7 @@ class Episode:
 
 @struct.dataclass
 class Reward:
-  """What verification says of N completions."""
+  """The rewards of N completions."""
 
   total: jax.Array  # f32 [N]
   parts: jax.Array  # f32 [N,R], in the order of the config's rewards
@@ -145,7 +265,7 @@ class Reward:
 
 @struct.dataclass
 class Outcomes:
-  """What came of N completions, as statistics read it; names as of a Batch."""
+  """The outcomes of N completions for statistics; names as in a Batch."""
 
   reward: jax.Array  # f32 [N]
   reward_parts: jax.Array  # f32 [N,R]
@@ -156,33 +276,55 @@ class Outcomes:
   prompt_id: jax.Array | None = None  # i32 [N]
   answer_id: jax.Array | None = None  # i32 [N]
   is_demo: jax.Array | None = None  # bool [N], a reference solution
+  is_hinted: jax.Array | None = None  # bool [N], began with a hint
+
+  @property
+  def own(self) -> jax.Array:
+    """Marks the verified completions, bool [...,N], that the policy sampled
+    without help: solve rates count these alone.
+    """
+    own = self.reward_valid
+    for helped in (self.is_demo, self.is_hinted):
+      own = own if helped is None else own & ~helped
+    return own
 
 
 @struct.dataclass
 class Account:
-  """What a source tells where not all it generated, or more, is learnt from."""
+  """Statistics of every generated completion, of sources that train on a
+  subset (filters) or on more (replay).
+  """
 
-  seen: Outcomes  # [rounds at most,N]: all that was generated in this step
-  rounds: jax.Array  # i32 [], rounds of generation that ran, the first ones
-  control: dict  # what the source remembers, for TrainState.control
+  seen: Outcomes  # [r,N], of r rounds at most; zeros of rounds not run
+  ran: jax.Array  # bool [r], rounds that were run
+  control: dict  # memories of kinds of rounds, for TrainState.control
   metrics: Metrics
+
+  @property
+  def rounds(self) -> jax.Array:
+    """Counts the rounds that were run, i32 []."""
+    return self.ran.sum(dtype=np.int32)
 
 
 @struct.dataclass
 class Trajectories:
-  """What a source of rollouts gives: questions, answers and their verdicts."""
+  """Prompts, completions and rewards of one step or round."""
 
   prompts: Prompts
   rollout: Rollout
   reward: Reward
   greedy: Reward | None = None  # [B], of the likeliest completions
+  demo: Reward | None = None  # [B], of the reference solutions
   group: jax.Array | None = None  # i32 [B], equal for one problem; None: 0..B-1
+  # i32 [N], number of a row among all that the step generated, by which its
+  # verdict is found on the host; -1: generated in an earlier step.
+  row: jax.Array | None = None
   account: Account | None = None  # None: these rows are all there was
 
 
 @struct.dataclass
 class Rows:
-  """What a forward pass reads of N rows; a Batch has these fields too."""
+  """The inputs of a forward pass over N rows; a Batch has these fields too."""
 
   tokens: jax.Array  # i32 [N,T]
   valid: jax.Array  # bool [N,T], real tokens
@@ -221,11 +363,15 @@ class Batch:
   prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
   prompt_index: jax.Array | None = None  # i32 [N], equal: one prompt's tokens
   answer_id: jax.Array | None = None  # i32 [N], see Reward
+  row: jax.Array | None = None  # i32 [N], see Trajectories
+  is_hinted: jax.Array | None = None  # bool [N], began with a hint
 
 
 @struct.dataclass
 class TrainState:
-  """What an update reads and writes, and what a checkpoint holds."""
+  """The state that an update reads and writes, and that a checkpoint
+  contains.
+  """
 
   step: jax.Array  # i32 [], updates done since the run began
   params: Params

@@ -23,7 +23,8 @@ from jaxrl_reason.models.parts import moe
 
 # Fields of a Batch that Outcomes have by the same name.
 OF_OUTCOMES = (
-  'reward reward_parts reward_valid group truncated prompt_id answer_id'
+  'reward reward_parts reward_valid group truncated prompt_id answer_id '
+  'is_hinted'
 ).split()
 # Fields of a Batch, and what a Reward calls them.
 OF_REWARD = {
@@ -37,6 +38,10 @@ OF_REWARD = {
 def per_row(x: jax.Array, n: int) -> jax.Array:
   """Repeats what belongs to prompts [B,...] for their N rows [N,...]."""
   return sharding.rows(jnp.repeat(x, n // x.shape[0], axis=0))
+
+
+def _per_row(x: jax.Array | None, n: int) -> jax.Array | None:
+  return None if x is None else per_row(x, n)
 
 
 def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
@@ -89,6 +94,8 @@ def make_batch(found: Trajectories) -> Batch:
     episode=rollout.episode,
     prompt_id=per_row(prompts.prompt_id, n),
     prompt_index=per_row(own, n),
+    row=found.row,
+    is_hinted=_per_row(prompts.is_hinted, n),
   )
   if found.greedy is None:
     return batch
@@ -96,7 +103,7 @@ def make_batch(found: Trajectories) -> Batch:
 
 
 def of_reward(reward: Reward) -> dict[str, jax.Array | None]:
-  """Gives the fields of a Batch that a Reward fills."""
+  """Returns the fields of a Batch that a Reward fills."""
   return {name: getattr(reward, x) for name, x in OF_REWARD.items()}
 
 
@@ -131,19 +138,21 @@ def interleaved(parts, n_samples: int, np_=jnp):
 
 
 def outcomes(batch: Batch) -> Outcomes:
-  """Gives what statistics read of a batch."""
+  """Returns the outcomes of a batch, which statistics read."""
   same, demos = {k: getattr(batch, k) for k in OF_OUTCOMES}, batch.is_offpolicy
   is_demo = None if demos is None else demos.any(axis=1)
   return Outcomes(**same, length=batch.mask.sum(axis=1), is_demo=is_demo)
 
 
 def solved_groups(batch: Batch | Outcomes) -> tuple[jax.Array, jax.Array]:
-  """Tells per row, bool [N] each, whether all and whether none of the rows of
-  its group with a valid reward got the first reward part.
+  """Marks rows, bool [N] each, of whose group all, or none, of the verified
+  rows have the first reward part; a group without a verified row has neither.
   """
   same = (batch.group[:, None] == batch.group) & batch.reward_valid
   solved = same & (batch.reward_parts[:, 0] > 0.5)
-  return jnp.all(solved == same, axis=1), ~jnp.any(solved, axis=1)
+  verified = jnp.any(same, axis=1)
+  solved_all = verified & jnp.all(solved == same, axis=1)
+  return solved_all, verified & ~jnp.any(solved, axis=1)
 
 
 def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
@@ -154,7 +163,7 @@ def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
   def of_round(seen):
     return summary(seen, part_names)
 
-  ran = jnp.arange(account.seen.reward.shape[0]) < account.rounds
+  ran, n = account.ran, jnp.maximum(account.rounds, 1)
   out = {}
   for name, x in jax.vmap(of_round)(account.seen).items():
     x = jnp.where(ran, x, 0)
@@ -163,7 +172,7 @@ def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
     else:
       out[name] = x.sum()
       if name != 'tokens':
-        out[name] /= jnp.maximum(account.rounds, 1)
+        out[name] /= n
   return out
 
 

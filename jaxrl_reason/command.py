@@ -1,5 +1,5 @@
-"""What commands share: errors said in one line, flags with a --config, flags
-without.
+"""Shared code of the commands: one-line errors, and flags with or without a
+--config.
 """
 
 import argparse
@@ -26,6 +26,10 @@ PATH = re.compile(r'\w+(\[[^\]]*\])*(\.\w+(\[[^\]]*\])*)*')
 UNSET = re.compile(r'--?config\.([\w.]+)=None')
 ended = threading.Event()  # the last line was said
 WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
+
+
+class RecipeArgumentError(ValueError):
+  """An argument that a recipe does not take; the message is complete."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -106,7 +110,7 @@ def listed(flag: str, text: str, kind: Callable[[str], Any]) -> tuple:
 
 
 def local_folder(flag: str, text: str) -> pathlib.Path:
-  """Gives the folder that a flag names, on this machine.
+  """Returns the folder that a flag names, on this machine.
 
   Raises:
     ValueError: it is empty, in an object store, or a file.
@@ -118,7 +122,7 @@ def local_folder(flag: str, text: str) -> pathlib.Path:
 
 
 def folder(flag: str, text: str) -> epath.Path:
-  """Gives the folder that a flag names, here or in an object store.
+  """Returns the folder that a flag names, here or in an object store.
 
   Raises:
     ValueError: it is empty, or a file.
@@ -230,7 +234,9 @@ def _check_recipe(config) -> None:
 
 
 def _lacking(recipe: str) -> str:
-  """What a recipe's file lacks, where config_flags does not say it."""
+  """Returns the message for a recipe file whose error config_flags does not
+  explain.
+  """
   if recipe and not pathlib.Path(recipe).is_file():
     return f'--config={recipe} does not exist'
   if not recipe or 'config_config' not in sys.modules:
@@ -252,6 +258,10 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 def _where(error: BaseException, recipe: str) -> str:
   """File, line and message of what went wrong in a recipe; '' if elsewhere."""
+  # config_flags raises it again, with a traceback for a message: the innermost.
+  refused = [e for e in _chain(error) if isinstance(e, RecipeArgumentError)]
+  if refused:
+    return str(refused[-1])
   for e in _chain(error):
     if isinstance(e, SyntaxError):
       shown = f': {e.text.strip()}' if e.text else ''

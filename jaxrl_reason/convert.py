@@ -21,7 +21,7 @@ import sys
 
 from absl import app, flags, logging
 
-from jaxrl_reason.checkpoints import conversion, gguf_files, hf
+from jaxrl_reason.checkpoints import conversion, files, gguf_files, hf
 from jaxrl_reason.data import hf_export, problems
 
 _FROM = flags.DEFINE_string('from', None, 'Hugging Face folder, or a workdir.')
@@ -38,10 +38,9 @@ def from_gguf(source: str, target: str, dtype: str | None, form: str) -> str:
     raise ValueError(f'--format={form}: a GGUF file becomes a folder, hf')
   if not pathlib.Path(source).is_file():
     raise ValueError(f'--from={source} does not exist')
-  to = pathlib.Path(target)
-  if to.exists() and any(to.iterdir()):
-    raise FileExistsError(f'--to={to} is not empty')
-  return gguf_files.convert(source, to, dtype)
+  with files.new_folder('--to', target) as folder:
+    line = gguf_files.convert(source, folder, dtype)
+  return line.replace(str(folder), target)
 
 
 def main(argv):
@@ -55,11 +54,17 @@ def main(argv):
     if _FROM.value.endswith('.gguf'):
       print(from_gguf(_FROM.value, _TO.value, _DTYPE.value, form))
       return 0
+
+    def add_tokenizer(folder):
+      hf_export.write(problems.tokenizer_of_run(_FROM.value), folder)
+
     line = conversion.convert(
-      _FROM.value, _TO.value, dtype=_DTYPE.value, form=form
+      _FROM.value,
+      _TO.value,
+      dtype=_DTYPE.value,
+      form=form,
+      finish=add_tokenizer,
     )
-    if form == 'hf' and conversion.is_from_scratch(_FROM.value):
-      hf_export.write(problems.tokenizer_of_run(_FROM.value), _TO.value)
     print(line)
   except (ValueError, OSError, ImportError) as e:
     print(f'convert: {e}', file=sys.stderr)

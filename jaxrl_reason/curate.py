@@ -53,8 +53,9 @@ def options(a):
   Raises:
     ValueError: names the flag.
   """
-  from jaxrl_reason.evals import curation, session
-  from jaxrl_reason.run import ranges
+  from jaxrl_reason.config import ranges
+  from jaxrl_reason.evals import curation
+  from jaxrl_reason.evals import evaluation as session
 
   ranges.check(vars(a), ranges.EVALUATE | ranges.CURATE, '--')
   command.one_of('--format', a.format, FORMS)

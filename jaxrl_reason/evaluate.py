@@ -64,10 +64,10 @@ def options(a):
   Raises:
     ValueError: names the flag.
   """
+  from jaxrl_reason.config import ranges
   from jaxrl_reason.data import chat
-  from jaxrl_reason.evals import session
+  from jaxrl_reason.evals import evaluation as session
   from jaxrl_reason.rollouts import forcing
-  from jaxrl_reason.run import ranges
 
   ranges.check(vars(a), ranges.EVALUATE, '--')
   forcing.refuse_alone(a.least, a.wait, a.most, a.final)
@@ -109,7 +109,7 @@ def options(a):
 def main() -> None:
   a = parser().parse_args()
   # Imported here: a wrong flag is answered at once.
-  from jaxrl_reason.evals import session
+  from jaxrl_reason.evals import evaluation as session
   from jaxrl_reason.run import commands
 
   commands.main(a, options, session.run)

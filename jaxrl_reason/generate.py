@@ -26,12 +26,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.base import Model
+from jaxrl_reason.config import ranges
 from jaxrl_reason.data import chat, pipeline
 from jaxrl_reason.evals import loading
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards import records
 from jaxrl_reason.rollouts import forcing, sampler
-from jaxrl_reason.run import ranges
+from jaxrl_reason.verifiers import records
 
 ARGUMENTS = {
   'n': ranges.COUNT,
@@ -140,7 +140,7 @@ class Generator:
     return jax.jit(f).lower(self.params, *shapes).compile()
 
   def stopped(self, tokens: list[int]) -> bool:
-    """Tells whether a completion came to its end."""
+    """Returns whether a completion came to its end."""
     return bool(tokens) and tokens[-1] in self._stop.tolist()
 
 

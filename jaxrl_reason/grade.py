@@ -21,9 +21,9 @@ from collections.abc import Iterator
 import tqdm
 from absl import app, flags
 
-from jaxrl_reason.rewards import pool, records, resolve
-from jaxrl_reason.rewards.verdict import Verdict, all_failed
-from jaxrl_reason.run import ranges
+from jaxrl_reason.config import ranges
+from jaxrl_reason.verifiers import pool, records, resolve
+from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
 _REWARD = flags.DEFINE_string(
   'reward',

@@ -1,11 +1,15 @@
 """Trains a recipe: python -m jaxrl_reason.main --config=X.py --workdir=D.
 
-Every key of the recipe can be changed: --config.rl.samples=16. Running the same
-command again resumes from the last checkpoint in the workdir; --fresh moves
-that aside (docs/operating.md).
+Every key of the recipe can be changed: --config.rl.samples=16. The same command
+resumes from the last checkpoint in the workdir; --fresh moves the workdir's
+content aside first (docs/operating.md).
+
+Exit codes: 0, the run is finished; 75, a signal stopped it and it is saved: run
+the command again to go on; 1, an error, in one line.
 """
 
 import functools
+import sys
 
 from absl import app, flags, logging
 
@@ -14,21 +18,25 @@ from jaxrl_reason import config as config_lib
 
 _CONFIG = command.define_recipe()
 _WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Folder for checkpoints and metrics; may be gs://...'
+  'workdir', None, 'Folder for checkpoints and metrics; may be gs://bucket/...'
 )
 _FRESH = flags.DEFINE_bool(
-  'fresh', False, 'Move what the workdir holds aside and begin at step 0.'
+  'fresh', False, 'Move the content of the workdir aside and begin at step 0.'
 )
 
-# Of several processes, where no cluster is detected; or by the environment
-# (`hosts.join`).
+# Needed for several processes if no cluster is detected; the environment may
+# set them too (`hosts.join`).
 _COORDINATOR = flags.DEFINE_string(
   'coordinator', None, 'host:port of process 0.'
 )
-_PROCESSES = flags.DEFINE_integer('num_processes', None, 'Of the whole run.')
-_PROCESS = flags.DEFINE_integer('process_id', None, 'Of this one, from 0.')
+_PROCESSES = flags.DEFINE_integer(
+  'num_processes', None, 'Number of processes of the run.'
+)
+_PROCESS = flags.DEFINE_integer(
+  'process_id', None, 'Index of this process, from 0.'
+)
 _JOIN = flags.DEFINE_integer(
-  'join_timeout_s', 300, 'Seconds until all processes must have met.'
+  'join_timeout_s', 300, 'Seconds within which all processes must join.'
 )
 _HEARTBEAT = flags.DEFINE_integer(
   'heartbeat_s', 60, 'Seconds of silence after which a process counts as dead.'
@@ -38,12 +46,13 @@ _HEARTBEAT = flags.DEFINE_integer(
 def main(argv):
   command.no_more(argv)
   logging.set_verbosity(logging.WARNING)
-  # Imported here: a wrong flag is answered at once.
+  # Imported here, so that a wrong flag is refused at once.
   from jaxrl_reason import hosts
   from jaxrl_reason.rollouts.host import RewardFailed
   from jaxrl_reason.run import train
+  from jaxrl_reason.run.process import reader_gone, signals
 
-  with hosts.together():
+  with reader_gone.tolerated(), hosts.exit_on_error():
     try:
       hosts.join(
         _COORDINATOR.value,
@@ -53,10 +62,14 @@ def main(argv):
         heartbeat_s=_HEARTBEAT.value,
       )
       with hosts.explained():
-        train.run(_CONFIG.value, _WORKDIR.value, fresh=_FRESH.value)
+        state = train.run(_CONFIG.value, _WORKDIR.value, fresh=_FRESH.value)
+        # A launcher may kill the others when the first process exits.
+        hosts.meet()
     except (*command.USER_ERRORS, RewardFailed, hosts.Lost) as e:
       logging.debug('Traceback:', exc_info=True)
       command.fail(e)
+  if state is None:
+    sys.exit(signals.SAVED)
 
 
 if __name__ == '__main__':

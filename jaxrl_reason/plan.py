@@ -27,15 +27,16 @@ from jaxrl_reason.planning import (
   abstract,
   advice,
   depth,
-  described,
   phases,
   report,
   roofline,
   search,
   seeds,
-  settings,
 )
-from jaxrl_reason.run import chips, staging
+from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.planning import plan_settings as settings
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run.process import chips
 
 _CONFIG = command.define_recipe()
 _TOPOLOGY = flags.DEFINE_string(
@@ -109,7 +110,7 @@ class Planner:
     return abstract.shapes(config, mesh, self.model, layers)
 
   def plan(self, config) -> dict:
-    """Gives the facts of a recipe as it is."""
+    """Returns the facts of a recipe as it is."""
     parts = self.parts(config)
     names = [p.name for p in phases.phases(config, parts)]
     unknown = set(self.only) - set(names)
@@ -130,7 +131,7 @@ class Planner:
     return depth.depths(shape) if self.by_depth else (shape.layers,)
 
   def facts_of(self, config, parts, names) -> list[dict]:
-    """Gives the facts of some phases of a recipe, at its own depth.
+    """Returns the facts of some phases of a recipe, at its own depth.
 
     Args:
       parts: of the recipe (`parts`).
@@ -180,7 +181,7 @@ class Planner:
       return found['needs_gib'] * chips.GIB
 
     shards = facts['mesh']['data'] * facts['mesh']['fsdp']
-    unit = search.unit_of_prompts(self.config, shards)
+    unit = search.unit_of_prompts(self.config.rl, shards)
     return search.largest(needs, room, start, unit, MOST * start)
 
   def search(self) -> list[dict]:
@@ -217,7 +218,7 @@ class Planner:
     return [self.told(f) for f in few + found[FEW:]] + failed
 
   def told(self, found: settings.Found) -> dict:
-    """Gives the facts of what a search has found."""
+    """Returns the facts of the settings that a search found."""
     parts = self.parts(found.config)
     each, names = list(found.phases.values()), list(found.phases)
     facts = report.plan_facts(
@@ -267,7 +268,7 @@ def _counts(texts) -> list[int]:
 
 
 def _of_stage(config, name: str, say):
-  """Gives what is planned of a run's stages: one, or the last of each kind."""
+  """Returns the config of the planned stages: one, or the last of each kind."""
   if name:
     return staging.one(config, name)
   stages = staging.each(config)
@@ -289,6 +290,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   Raises:
     ValueError, ImportError: in words for the user.
   """
+  config = config_lib.read(config)
   search_, largest = options.pop('search'), options.pop('largest')
   config = _of_stage(config, options.pop('stage', ''), say)
   counts = _counts(options.pop('seeds', ()))

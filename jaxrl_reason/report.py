@@ -11,9 +11,10 @@ on, was killed or has failed as well (docs/reports.md).
 
 import argparse
 import json
-import pathlib
 import sys
 import webbrowser
+
+from etils import epath
 
 from jaxrl_reason import command
 from jaxrl_reason import config as config_lib
@@ -32,18 +33,18 @@ def parser() -> command.Parser:
 
 
 def _defaults() -> dict:
-  """Gives the default configuration as a run writes its own."""
+  """Returns the default configuration as a run writes its own."""
   text = config_lib.default().to_json_best_effort()
   return workdirs.flat(json.loads(text))
 
 
-def run(a: argparse.Namespace) -> pathlib.Path:
+def run(a: argparse.Namespace) -> epath.Path:
   """Writes what the arguments ask for; returns the file."""
   given = list(dict.fromkeys(p.rstrip('/') for p in a.workdirs))
   evaluations = [p for p in given if evaluated.is_folder(p)]
   paths = [p for p in given if p not in evaluations]
   runs = [workdirs.read(*each) for each in zip(paths, workdirs.names(paths))]
-  out = pathlib.Path(a.out or pathlib.Path(given[0]) / 'report.html')
+  out = epath.Path(a.out or epath.Path(given[0]) / 'report.html')
   html.write(out, runs, evaluations, _defaults())
   if a.open:
     webbrowser.open(out.resolve().as_uri())

@@ -162,7 +162,7 @@ def _pin(x: jax.Array, where: dict[int, tuple[str, ...] | None]) -> jax.Array:
 
 
 def in_mesh() -> bool:
-  """Tells whether the program being traced has a mesh of ours."""
+  """Returns whether the program being traced has a mesh of ours."""
   mesh = jax.sharding.get_abstract_mesh()
   return not mesh.empty and set(AXES) <= set(mesh.axis_names)
 
@@ -194,15 +194,15 @@ def n_local_heads(n: int, n_kv: int) -> int:
 
 
 def is_own_device() -> bool:
-  """Tells whether what is traced runs on one device by itself: without a mesh,
-  or where `shard_map` has taken every axis of it.
+  """Returns whether what is traced runs on one device by itself: without a
+  mesh, or where `shard_map` has taken every axis of it.
   """
   mesh = jax.sharding.get_abstract_mesh()
   return mesh.empty or mesh.are_all_axes_manual or mesh.size == 1
 
 
 def platform() -> str:
-  """Tells what the program being traced is compiled for: the mesh's platform,
+  """Returns what the program being traced is compiled for: the mesh's platform,
   which may be described only, or the default one ('cpu', 'tpu', 'gpu').
   """
   device = jax.sharding.get_abstract_mesh().abstract_device
@@ -363,7 +363,7 @@ def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
     return np.asarray(x)
   where = row_sharding(mesh)
   if not x.sharding.is_equivalent_to(where, x.ndim):
-    x = jax.jit(trees.same, out_shardings=where)(x)
+    x = jax.jit(trees.identity, out_shardings=where)(x)
 
   def first(shard):
     return shard.index[0].indices(x.shape[0])[0]

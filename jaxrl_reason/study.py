@@ -38,22 +38,23 @@ def main() -> None:
   # Imported here: a wrong flag is answered at once.
   from absl import logging
 
-  from jaxrl_reason.run import journal
-  from jaxrl_reason.studies import options, session
+  from jaxrl_reason.run.process import signals
+  from jaxrl_reason.run.records import journal
+  from jaxrl_reason.studies import options
+  from jaxrl_reason.studies import study_run as session
 
   logging.set_verbosity(logging.WARNING)
   try:
     study = options.study_of(a)
-    table = session.run(
-      study, command.local_folder('--out', a.out), journal.say
-    )
+    table = session.run(study, command.folder('--out', a.out), journal.say)
   except (*command.USER_ERRORS, ImportError) as e:
     logging.debug('Traceback:', exc_info=True)
     command.fail(' '.join(str(e).split()))
   except KeyboardInterrupt:
     command.fail('stopped; the same command goes on from what is done')
-  if table:
-    print(table)
+  if not table:
+    sys.exit(signals.SAVED)
+  print(table)
 
 
 if __name__ == '__main__':

@@ -57,9 +57,9 @@ def at_most(name: str, trips: int):
 
 
 def where_due(due: jax.Array, f: Callable[[Any], Any], state: Any) -> Any:
-  """Gives f(state) if `due`, a bool [], and the state as it is if not: by a
-  loop of one trip at most. XLA's conditional copies what its branches pass on,
-  a whole cache; its loop does not.
+  """Returns f(state) if `due`, a bool [], and the state otherwise: by a loop of
+  one trip at most. XLA's conditional copies what its branches pass on, a whole
+  cache; its loop does not.
   """
 
   def body(carry):
@@ -116,8 +116,8 @@ def join(a: Any, b: Any) -> Any:
   )
 
 
-def same(tree: Any) -> Any:
-  """Returns what it is given."""
+def identity(tree: Any) -> Any:
+  """Returns its argument."""
   return tree
 
 
@@ -129,6 +129,15 @@ def stacked(rows: Sequence[Any]) -> Any:
 def where(condition: jax.Array, new: Any, old: Any) -> Any:
   """Chooses one of two trees, leaf by leaf, where a condition holds."""
   return jax.tree.map(functools.partial(jnp.where, condition), new, old)
+
+
+def where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
+  """Selects lines of one of two trees of arrays [n,...] by rows, bool [n]."""
+
+  def pick(new, old):
+    return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+
+  return jax.tree.map(pick, new, old)
 
 
 def take(tree: Any, index: Any) -> Any:

@@ -1,9 +1,13 @@
-"""Eight virtual CPU devices for every test, and programs that compile fast and
-run slowly (tests of small shapes spend their time in the compiler: 105 s become
-29); set before jax is imported.
+"""Settings that every test shares.
+
+Programs compile fast and run slowly, because tests of small shapes spend their
+time in the compiler (105 s become 29). Each process has eight virtual CPU
+devices; a mesh whose size is left open takes one of them in files that are
+marked `one_device`. XLA reads these settings when jax is imported.
 """
 
 import gc
+import math
 import os
 import pathlib
 import shutil
@@ -17,9 +21,10 @@ os.environ['XLA_FLAGS'] = (
   + ' --xla_cpu_parallel_codegen_split_count=1'
 )
 os.environ['JAX_PLATFORMS'] = 'cpu'
-# Made by the process that starts the workers; they and the tests' own processes
-# inherit it, and what one has compiled the others read: also the many programs
-# of one operation (8.2 s of CPU time of a first rollout become 3.7).
+# The process that starts the workers makes this folder. Workers, and processes
+# that tests start, inherit it and read the programs that another has compiled,
+# programs of one operation too (8.2 s of CPU time of a first rollout become
+# 3.7).
 os.environ['JAX_COMPILATION_CACHE_DIR'] = (
   os.environ['JAX_COMPILATION_CACHE_DIR']
   if 'PYTEST_XDIST_WORKER' in os.environ
@@ -28,27 +33,30 @@ os.environ['JAX_COMPILATION_CACHE_DIR'] = (
 os.environ['JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'] = '0'
 os.environ['JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES'] = '-1'
 
-# Processes that tests start import what lies beside the recipes given to them.
+# Processes that tests start import the recipes of this folder by name.
 os.environ['PYTHONPATH'] = os.pathsep.join(
   filter(None, [os.path.dirname(__file__), os.environ.get('PYTHONPATH')])
 )
 
+import jax
 import pytest
 from small import small_model
 
-# Tracing makes objects by the million; to look through all of them so often is
-# 6 % of a test's time.
+from jaxrl_reason import sharding
+
+# Tracing makes objects by the million. With Python's default thresholds, the
+# garbage collector takes 6 % of a test's time.
 gc.set_threshold(100_000, 20, 20)
 
 
 def pytest_unconfigure(config):
-  """Removes the compiled programs, after the last worker has ended."""
+  """Removes the compiled programs after the last worker has ended."""
   if not hasattr(config, 'workerinput'):
     shutil.rmtree(os.environ['JAX_COMPILATION_CACHE_DIR'], ignore_errors=True)
 
 
-# Longest first, a minute or more of CPU time each, so that the last file of a
-# run is a short one and no worker waits long for the other.
+# Files of a minute or more of CPU time run first: the last file is then short,
+# and no worker waits long for the other.
 LONGEST = (
   'run/test_hosts.py',
   'run/test_resume.py',
@@ -68,8 +76,6 @@ LONGEST = (
   'run/test_pretrained.py',
   'run/test_rollout_files.py',
   'update/test_moe_training.py',
-  'rewards/test_code_hostile.py',
-  'rewards/test_judge.py',
   'rollouts/test_sampler.py',
 )
 
@@ -81,16 +87,28 @@ def pytest_collection_modifyitems(items):
   items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
+@pytest.fixture(scope='module', autouse=True)
+def mesh_devices(request):
+  """Makes -1 in a mesh mean 1 in files marked `one_device`.
+
+  Partitioning a run over eight devices takes a fifth more CPU time than
+  compiling it for one.
+  """
+  if not request.node.get_closest_marker('one_device'):
+    yield
+    return
+  make_mesh = sharding.make_mesh
+
+  def smallest(shape=(-1, 1, 1), devices=None):
+    if devices is None and -1 in shape:
+      devices = jax.devices()[: abs(math.prod(shape))]
+    return make_mesh(shape, devices)
+
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(sharding, 'make_mesh', smallest)
+    yield
+
+
 @pytest.fixture(scope='session')
 def tiny():
   return small_model()
-
-
-@pytest.fixture(scope='module')
-def small_heap():
-  """For code whose time is bounded: it does not pay for a collection among the
-  gigabytes that other tests have left.
-  """
-  gc.freeze()
-  yield
-  gc.unfreeze()

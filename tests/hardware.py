@@ -3,25 +3,48 @@
 import ast
 import re
 
-from small import ROOT, load_recipe
+from paths import ROOT, load_recipe
 
-RECIPES = sorted((ROOT / 'configs').glob('*.py'))
 TOPOLOGY = re.compile(r'\b(?:v4|v5e|v5p|v6e|tpu7x):\d+(?:x\d+)+\b')
 
 
-def stated(path) -> list[str]:
-  """The topologies that a recipe's line `Hardware: ...` names."""
+def hardware(path) -> str:
+  """Returns the only paragraph of a recipe that begins with `Hardware:`."""
   text = ast.get_docstring(ast.parse(path.read_text()))
-  found = [p for p in text.split('\n\n') if p.startswith('Hardware: ')]
-  assert len(found) == 1, f'{path.name}: one paragraph begins with Hardware:'
-  return TOPOLOGY.findall(found[0])
+  (paragraph,) = (p for p in text.split('\n\n') if p.startswith('Hardware: '))
+  return ' '.join(paragraph.split())
 
 
-def to_plan(path) -> dict[str, int | str]:
-  """What to change in a recipe of chunks, or of tools in Python, to plan it: a
-  plan counts the tokens of one completion, or of turns inside the program.
+def recipes() -> list[tuple]:
+  """Returns (path, variant) of every recipe, '' for its default.
+
+  Variants are listed if the paragraph about hardware names them.
   """
-  c = load_recipe(path).get_config().rl
+  out = []
+  for path in sorted((ROOT / 'configs').glob('*.py')):
+    variants = load_recipe(path).get_config.variants
+    stated = [v for v in variants if v in hardware(path)]
+    out += [(path, variant) for variant in stated or ('',)]
+  return out
+
+
+RECIPES = recipes()
+NAMES = [f'{path.stem}-{variant}'.rstrip('-') for path, variant in RECIPES]
+
+
+def stated(path, variant: str) -> list[str]:
+  """Returns the topologies that the paragraph states for a variant."""
+  clauses = hardware(path).split(';')
+  of_variant = [c for c in clauses if variant and f'for {variant}' in c]
+  return TOPOLOGY.findall(' '.join(of_variant or clauses))
+
+
+def to_plan(path, variant: str) -> dict[str, int | str]:
+  """Returns the changes with which a recipe of chunks, or of tools in Python,
+  can be planned: a plan counts the tokens of one completion, or of turns inside
+  the program.
+  """
+  c = load_recipe(path).get_config(variant).rl
   if c.chunks.tokens:
     return {'rl.chunks.tokens': 0, 'rl.chunks.carry': 0}
   return {'rl.turns.env': ''} if c.turns.env and c.path == 'host' else {}

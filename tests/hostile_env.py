@@ -38,7 +38,7 @@ def step(text, example, state):
         os.write(descriptor, b'#7;\n' * 2**18)
     subprocess.run(['echo', 'x' * 10**5], check=True)
   elif way == 'big':
-    return '2', 'x' * 10**8, 0.0
+    return '2', 'x' * 10**7, 0.0
   done = turn >= 2
   return None if done else f'{number % 97}=#', turn + 1, number % 5 * 0.1
 

@@ -10,16 +10,17 @@ from small import small_config, small_model
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import losses, tasks, trees
+from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.data import pipeline, tokenizers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import transformer
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import fused as fused_lib
-from jaxrl_reason.run import programs
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import optim
+from jaxrl_reason.verifiers import tasks
 
 B, G, P, C = 8, 4, 12, 8
 KNOBS = dict(min_ops=2, max_ops=4, modulus=3, ops='+-', max_total=9)
@@ -63,7 +64,7 @@ def model_and_params():
 def learner(settings=None, lr=0.3, **changes) -> learner_lib.Learner:
   settings = {'name': 'grpo', 'kl_coef': 0.0} | (settings or {})
   # SGD: Adam turns the rounding of a near-zero gradient into a whole step.
-  section = config_lib.optimizer(lr, name='sgd', warmup_steps=0)
+  section = config_lib.Optimizer(lr=lr, name='sgd', warmup_steps=0)
   return learner_lib.Learner(
     model=MODEL,
     objective=losses.resolve(settings),

@@ -25,7 +25,7 @@ def run_all(job: dict):
   from jaxrl_reason.reports import plots
   from jaxrl_reason.run import train
 
-  with hosts.together():
+  with hosts.exit_on_error():
     hosts.join(*job['join'])
     for workdir, keys in job['runs']:
       config = tiny_recipe.get_config()

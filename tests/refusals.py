@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxrl_reason.run import config_checks
+from jaxrl_reason.run.checks import config_checks
 
 
 def refusal(config, changes: dict) -> str:

@@ -1,21 +1,8 @@
-"""The small models and the paths that tests share."""
-
-import importlib.util
-import pathlib
+"""The small models that tests share."""
 
 import jax
 
 from jaxrl_reason.models import spec, transformer
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-
-
-def load_recipe(path: pathlib.Path):
-  """A recipe as a module."""
-  module_spec = importlib.util.spec_from_file_location(path.stem, path)
-  module = importlib.util.module_from_spec(module_spec)
-  module_spec.loader.exec_module(module)
-  return module
 
 
 def small_config(**changes) -> transformer.Config:

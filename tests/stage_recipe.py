@@ -14,7 +14,8 @@ def get_config():
   c.rl.rewards.answer.update(reward='random', kwargs=dict(p=0.5))
   c.rl.loss.kl_coef = 0.01
   c.eval.update(every=4, problems=2, samples=1, harder=False)
-  rl = dict(reference=dict(every=2, optimizer=True), heat=dict(entropy=0.3))
+  rl = dict(reference=dict(every=2, optimizer=True))
+  rl |= dict(temperature_control=dict(entropy=0.3))
   # Of one length: what the two remember of problems is of one shape anyhow.
   c.named = dict(
     short=dict(kind='rl', data=dict(completion_len=6), rl=dict(steps=4)),

@@ -4,7 +4,7 @@ import runpy
 import sys
 
 import pytest
-from small import ROOT
+from paths import ROOT
 
 FOLDER = ROOT / 'tools' / 'benchmarks'
 SMALL = '--layers=1 --width=16 --repeats=1 '

@@ -3,7 +3,6 @@ run it where slow tests are asked for. The package installs by their first line.
 """
 
 import configparser
-import importlib.util
 import os
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 from packaging import requirements
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.models import families, spec, transformer
@@ -29,8 +28,9 @@ NAMES = [path.stem for path in PATHS]
 SHORT = """
 from jaxrl_reason import plan
 from jaxrl_reason.checkpoints import wheels
-from jaxrl_reason.evals import session
-from jaxrl_reason.run import config_checks, train
+from jaxrl_reason.evals import evaluation as session
+from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.run import train
 import dataclasses
 
 _run, _plan, _evaluate = train.run, plan.run, session.run
@@ -62,18 +62,18 @@ SHOWN = {
     before, after = last_answers('sft'), last_answers('rl')
     n = [sum(a['verdict']['score'] for a in x) for x in (before, after)]
     assert n[1] > n[0] + 2, n
-    steps, accuracy = metrics_file.series(rows, 'eval/heldout/pass@1')
+    steps, accuracy = jr.metric_series(rows, 'eval/heldout/pass@1')
     last = [r for r in rows if r['stage'] == 'sft'][-1]['step']
     assert accuracy[steps.index(last)] < 0.4 and accuracy[-1] > 0.9, accuracy
   """,
   '2': 'assert linen_reward > 0.9 and nnx_reward > 0.9',
   '3': """
-    length = metrics_file.series(rows, 'train/length_mean')[1]
-    reward = metrics_file.series(rows, 'train/reward_mean')[1]
+    length = jr.metric_series(rows, 'train/length_mean')[1]
+    reward = jr.metric_series(rows, 'train/reward_mean')[1]
     assert length[-1] < 0.7 * length[0] and reward[-1] > reward[0] + 0.2
   """,
   '4': """
-    accuracy = metrics_file.series(rows, 'eval/heldout/pass@1')[1]
+    accuracy = jr.metric_series(rows, 'eval/heldout/pass@1')[1]
     assert accuracy[-1] > accuracy[0] + 0.2, accuracy
   """,
   '5': """
@@ -89,13 +89,13 @@ SHOWN = {
   """,
   '6': """
     def last(way, metric):
-      return metrics_file.series(metrics_file.read(runs[way]), metric)[1][-1]
+      return jr.metric_series(jr.read_metrics(runs[way]), metric)[1][-1]
     assert last('ladder', 'train/problems/rung') > 0
     assert last('refill', 'train/refill/filled') > 1.5 * teaches[-1]
     assert at_the_end(runs['ladder'], 4) > at_the_end(warm, 4) + 0.1
   """,
   '7': """
-    called = metrics_file.series(rows, 'train/turns/1/share')[1]
+    called = jr.metric_series(rows, 'train/turns/1/share')[1]
     assert called[0] < 0.4 and called[-1] > 0.7, called
   """,
   '8': 'assert facts["fits"] and facts["devices"] == 4',
@@ -227,9 +227,6 @@ def test_another_address_changes_every_mention(monkeypatch):
 
 
 @pytest.mark.skipif(not (ROOT / '.git').exists(), reason='no git repository')
-@pytest.mark.skipif(
-  importlib.util.find_spec('setuptools') is None, reason='no setuptools'
-)
 def test_the_install_line_installs(tmp_path):
   """From a clone that lies here in place of the address."""
   for path in PATHS:

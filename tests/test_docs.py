@@ -4,11 +4,11 @@ import re
 import sys
 
 import pytest
-from small import ROOT
+from paths import ROOT
 
-from jaxrl_reason import envs, tasks
-from jaxrl_reason.rewards import resolve
+from jaxrl_reason import envs
 from jaxrl_reason.run import train
+from jaxrl_reason.verifiers import resolve, tasks
 
 
 def blocks(page: str) -> dict[str, str]:

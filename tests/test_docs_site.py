@@ -14,7 +14,7 @@ import urllib.parse
 
 import chromium
 import pytest
-from small import ROOT
+from paths import ROOT
 
 pytest.importorskip('mkdocs', reason='the extra docs is not installed')
 pytest.importorskip('mkdocstrings', reason='the extra docs is not installed')

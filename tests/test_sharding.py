@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from jaxrl_reason import sharding
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.planning import costs
-from jaxrl_reason.run import programs
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import step as step_lib
 
 MESHES = [(8, 1, 1), (1, 8, 1), (2, 2, 2), (1, 2, 2, 2), (2, 1, 1, 4)]

@@ -62,6 +62,12 @@ def clip_cell(s):
   return f'1 - {low:g}, 1 + {high:g}'
 
 
+def aggregation_cell(s):
+  if 'aggregation' not in keys_read(s):
+    return 'mean over rows'
+  return s['aggregation'] + (', empty rows count' if s['count_empty'] else '')
+
+
 def kl_cell(s):
   if not s['kl_coef']:
     return '-'
@@ -76,7 +82,7 @@ def row(name):
     s['policy'],
     ratio_cell(s),
     clip_cell(s),
-    s['aggregation'] + (', empty rows count' if s['count_empty'] else ''),
+    aggregation_cell(s),
     kl_cell(s),
     settings_cell(preset, s) or '-',
     f'[{preset["cite"]}]({preset["paper"]})',

@@ -6,8 +6,8 @@ A file of its own: workers import it, and need no jax for that.
 import json
 import pathlib
 
-from jaxrl_reason import tasks
-from jaxrl_reason.tasks import base
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.tasks import base
 
 FILE = pathlib.Path(__file__).with_name('numbers.jsonl')
 ROWS = [json.loads(line) for line in FILE.read_text().splitlines()]

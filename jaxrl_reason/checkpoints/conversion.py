@@ -1,34 +1,41 @@
-"""A model's folder as another kind of folder: Hugging Face's, a run's, PEFT's.
+"""Converts a model's folder between Hugging Face's, a run's and PEFT's layout.
 
-`convert` is the command of that name; `read` and `read_run` give what such a
-folder holds as (Config, config.json, parameters).
+`convert` is the command of that name; `read` and `read_run` return the content
+of such a folder as (Config, config.json, parameters).
 """
 
 import dataclasses
 import json
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
 from etils import epath
 
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import hf, manager, other_run, pretrained
+from jaxrl_reason.checkpoints import (
+  files,
+  hf,
+  manager,
+  other_run,
+  pretrained,
+)
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.models.config import Config
 
 HF_CONFIG = pretrained.HF_CONFIG
-# Of a config.json: what stays when its family changes.
+# Keys of a config.json that stay when its family changes.
 NOT_OF_SHAPE = ('bos_token_id', 'eos_token_id', 'pad_token_id', 'torch_dtype')
 
 
-def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
+def config_of_run(folder: epath.Path, vocab: int) -> tuple[Config, dict]:
   """Returns (Config, config.json) of a run's model.
 
   Args:
-    vocab: rows of its embedding, which the run's config does not say.
+    vocab: rows of its embedding, which the run's config does not have.
   """
   kept = folder / HF_CONFIG
   if kept.is_file():
@@ -49,15 +56,15 @@ def config_of_run(folder: pathlib.Path, vocab: int) -> tuple[Config, dict]:
   return c, families.to_hf(c, room)
 
 
-def lora_of_run(folder: pathlib.Path) -> lora.Lora:
+def lora_of_run(folder: epath.Path) -> lora.Lora:
   """Returns the settings of a run's adapters."""
   run = reading.json_object(folder / 'config.json')
   return lora.Lora(**run['lora'])
 
 
-def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
-  """Returns the adapters alone of a run, as `peft` reads them."""
-  params = other_run.read_params(epath.Path(source))
+def write_peft(source: epath.Path, target: pathlib.Path) -> str:
+  """Writes the adapters alone of a run, in the layout that `peft` reads."""
+  params = other_run.read_params(source)
   if steering.KEY in params:
     raise ValueError(
       f'{source} was trained with steering vectors, which its adapters alone '
@@ -71,21 +78,19 @@ def write_peft(source: pathlib.Path, target: pathlib.Path) -> str:
   name = reading.json_object(kept)['name'] if kept.is_file() else ''
   name = name.removeprefix(pretrained.HUB)
   lora.save_peft(target, params, lora_of_run(source), table, name, c.stacks)
-  return (
-    f'{trees.n_params(params[lora.KEY]):,} parameters of adapters: {target}'
-  )
+  return f'{trees.n_params(params[lora.KEY]):,} parameters of adapters'
 
 
 def read_run(
-  folder: pathlib.Path, step: int | None = None
+  folder: epath.Path, step: int | None = None
 ) -> tuple[Config, dict, Any]:
   """Returns (Config, config.json, parameters) of a run, int8 multiplied out and
   adapters merged; steering vectors are still beside them.
 
   Args:
-    step: of the checkpoint; None: the newest.
+    step: of the checkpoint; None selects the newest one.
   """
-  params = other_run.read_params(epath.Path(folder), step)
+  params = other_run.read_params(folder, step)
   c, h = config_of_run(folder, params['embed'].shape[0])
   bad = hf.nonfinite(params)
   if bad:
@@ -113,11 +118,11 @@ def _fold_steering(folder, c: Config, h: dict, params: Any):
   return c, made | {k: h[k] for k in NOT_OF_SHAPE if k in h}, params
 
 
-def read(folder: pathlib.Path, dtype: str | None) -> tuple[Config, dict, Any]:
+def read(folder: epath.Path, dtype: str | None) -> tuple[Config, dict, Any]:
   """Returns (Config, config.json, parameters) of a folder of either kind.
 
   Raises:
-    ValueError: the folder is neither, or does not hold what it says.
+    ValueError: the folder is neither, or its weights do not fit its config.
   """
   if (folder / 'checkpoints').is_dir():
     c, h, params = read_run(folder)
@@ -139,25 +144,24 @@ def _write_checkpoint(target: pathlib.Path, h: dict, params: Any) -> None:
 
 
 def dtype_of(h: dict, params: Any, int8: bool) -> str:
-  """Returns the dtype to export a run's weights in: that of the model it began
-  from.
+  """Returns the dtype in which a run's weights are exported.
 
-  float32 where that is not known, and where weights were kept as int8: what is
-  multiplied out then fits no narrower type, and rounding would lose what the
-  adapters learnt beside it.
+  This is the dtype of the model that the run began from. It is float32 if that
+  is not known, or if weights were kept as int8: the dequantized weights fit no
+  narrower type, and rounding would lose what the adapters learnt.
   """
   kept = {str(x.dtype) for x in jax.tree.leaves(params)}
-  own = kept.pop() if len(kept) == 1 else 'float32'
-  said = str(h.get('dtype') or h.get('torch_dtype') or own)
-  return 'float32' if int8 or said not in hf.DTYPES else said
+  default = kept.pop() if len(kept) == 1 else 'float32'
+  dtype = str(h.get('dtype') or h.get('torch_dtype') or default)
+  return 'float32' if int8 or dtype not in hf.DTYPES else dtype
 
 
-def _beside(source: pathlib.Path, h: dict) -> pathlib.Path | None:
-  """The folder of the tensors that a model has beside its text model's."""
+def _beside(source: epath.Path, h: dict) -> pathlib.Path | None:
+  """Returns the folder of the tensors that are not of the text model."""
   if not families.beside_of(h):
     return None
   if not (source / 'checkpoints').is_dir():
-    return source
+    return pathlib.Path(source)
   kept = source / pretrained.FOLDER / pretrained.SOURCE
   if not kept.is_file():
     return None
@@ -166,24 +170,39 @@ def _beside(source: pathlib.Path, h: dict) -> pathlib.Path | None:
 
 
 def convert(
-  source, target, *, dtype: str | None = None, form: str = 'hf'
+  source,
+  target,
+  *,
+  dtype: str | None = None,
+  form: str = 'hf',
+  finish: Callable[[pathlib.Path], None] | None = None,
 ) -> str:
-  """Converts; returns a line that says what was written.
+  """Converts a folder; returns a line that describes the result.
+
+  The target appears when it is complete, or not at all. The source may be in an
+  object store; the target is a folder on this machine.
 
   Args:
     dtype: of the weights on disk: a name in `hf.DTYPES`; None: the source's
       (`dtype_of`, of a run).
     form: 'hf' or 'orbax'; 'peft': of a run, its adapters alone.
+    finish: adds the tokenizer to the folder of a run from scratch.
 
   Raises:
     ValueError: names what does not fit.
-    FileExistsError: the target has something in it already.
+    FileExistsError: the target is not empty.
   """
-  source, target = pathlib.Path(source), pathlib.Path(target)
+  source = epath.Path(source)
   if not source.is_dir():
     raise ValueError(f'--from={source} is no folder')
-  if target.exists() and any(target.iterdir()):
-    raise FileExistsError(f'--to={target} is not empty')
+  with files.new_folder('--to', target) as folder:
+    line = _convert(source, folder, dtype, form)
+    if form == 'hf' and finish and is_from_scratch(source):
+      finish(folder)
+  return f'{line}: {target}'
+
+
+def _convert(source: epath.Path, target, dtype: str | None, form: str) -> str:
   if form == 'peft':
     return write_peft(source, target)
   c, h, params = read(source, dtype)
@@ -209,18 +228,18 @@ def convert(
   line = f'{h["model_type"]}, {trees.n_params(flat):,} parameters, {dtype}'
   less = ours and dtype != 'float32' and str(flat['final_norm'].dtype) != dtype
   note = ', as the model it began from (--dtype=float32 rounds nothing)'
-  return f'{line}{note if less else ""}: {target}'
+  return f'{line}{note if less else ""}'
 
 
 def is_from_scratch(source) -> bool:
-  """Tells whether a folder is the workdir of a run that began from no model."""
-  source = pathlib.Path(source)
+  """Returns True for the workdir of a run that began from no model."""
+  source = epath.Path(source)
   has = (source / 'checkpoints').is_dir() and (source / 'config.json').is_file()
   return has and not (source / HF_CONFIG).is_file()
 
 
-def is_int8(source: pathlib.Path) -> bool:
-  """Tells whether a run kept weights as int8."""
+def is_int8(source: epath.Path) -> bool:
+  """Returns True if a run kept weights as int8."""
   path = source / 'config.json'
   if not path.is_file():  # a checkpoint made by `convert`
     return False

@@ -1,5 +1,6 @@
-"""What a checkpoint's arrays are, in words, so that one that does not fit is
-refused with the reason.
+"""Describes the arrays of a checkpoint by dtype and shape.
+
+A checkpoint that does not fit the config is refused by the arrays that differ.
 """
 
 from typing import Any

@@ -106,8 +106,9 @@ class Emergency:
     told = hosts.gather([secrets.token_hex(8), _noted(workdir)])[0]
     self._start, self._valid = told
     self._found = self._inventory()
-    # Step of the newest set of which this process has done its share.
-    self._done, self._next = -1, every
+    # Steps of the newest set of which this process has written its share and
+    # its copy, of the last one begun, and from which on one is due.
+    self._done, self._last, self._next = -1, -1, every
     self._writing, self._failed = None, ''
     # Metrics: of the last one, to its last byte; of a restore from one.
     self.told, self.restored = {}, {}
@@ -142,7 +143,7 @@ class Emergency:
     return None
 
   def _refuse(self, kept: Kept, why: str) -> None:
-    """Says that a set is not used."""
+    """Warns that a set is not used, and why."""
     if hosts.is_main():
       logging.warning('%s is not used: %s.', kept.told(), why)
 
@@ -214,7 +215,7 @@ class Emergency:
     return jax.tree.structure(template).unflatten([arrays[k] for k in flat])
 
   def begin(self, step: int) -> None:
-    """Notes that the run goes on from a step: what lies past it is history."""
+    """Records the step from which the run goes on; later files are not used."""
     self.passed(step)
     valid = {k: min(last, step) for k, last in self._valid.items()}
     if hosts.is_main():
@@ -223,11 +224,11 @@ class Emergency:
     self._home(self._start).mkdir(exist_ok=True)
 
   def due(self, step: int) -> bool:
-    """Tells whether the state of a step should be kept."""
+    """Returns True if an emergency checkpoint of a step is due."""
     return step >= self._next
 
   def passed(self, step: int) -> None:
-    """Notes that a step is kept, here or in the workdir."""
+    """Records that the state of a step is saved, here or in the workdir."""
     self._next = (step // self._every + 1) * self._every
 
   def save(self, step: int, arrays: dict[str, jax.Array], record: dict) -> None:
@@ -237,12 +238,13 @@ class Emergency:
     """
     begun = time.monotonic()
     self.wait()
-    # What all have finished is safe; until then what is before it stays.
+    # The newest set that all have finished stays until the next one is.
     done = min(hosts.gather(self._done))
-    held = pieces.on_host(arrays)
+    held, before = pieces.on_host(arrays), self._last
+    self._last = step
 
     def work():
-      self._forget(done)
+      self._forget(done, before)
       self._write(step, record, held)
       self.told = {'perf/emergency_s': time.monotonic() - begun}
 
@@ -274,14 +276,22 @@ class Emergency:
       self._others.put(peer, f'{home.name}/{name}')
     self._done = step
 
-  def _forget(self, done: int) -> None:
-    """Removes what is older than a set that all have finished."""
-    if done < 0:
-      return
-    for start in self._valid:
-      shutil.rmtree(self._home(start), ignore_errors=True)
+  def _forget(self, done: int, before: int) -> None:
+    """Removes the files that no start would use.
+
+    Two sets stay: the newest one that all have finished, and the last one that
+    was begun, of which only some of the files may be there. So the folder does
+    not grow while a disk is full.
+
+    Args:
+      done: step of the first; -1: there is none.
+      before: step of the second.
+    """
+    if done >= 0:
+      for start in self._valid:
+        shutil.rmtree(self._home(start), ignore_errors=True)
     for path in _files(self._home(self._start)):
-      if int(path.name.partition('.')[0]) < done:
+      if int(path.name.partition('.')[0]) not in (done, before):
         path.unlink(missing_ok=True)
 
   def wait(self) -> None:
@@ -306,16 +316,29 @@ def _files(home: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _noted(workdir: epath.Path) -> dict[str, int]:
-  """Starts whose files are part of the run, and up to which step."""
+  """Returns start -> last step of its files that is part of the run.
+
+  If the note is damaged, there is none: the checkpoints of the workdir are
+  used.
+  """
   path = workdir / NOTE
   if not hosts.is_main() or not path.exists():
     return {}
-  told = json.loads(path.read_text())
-  return told['starts'] | {told['now']: sys.maxsize}
+  try:
+    note = json.loads(path.read_bytes())
+    return dict(note['starts']) | {note['now']: sys.maxsize}
+  except (ValueError, TypeError, KeyError) as e:
+    logging.warning(
+      '%s is damaged (%s): emergency checkpoints of earlier starts are not '
+      'used.',
+      path,
+      f'{e!s:.80}',
+    )
+    return {}
 
 
 def disown(workdir: epath.Path) -> None:
-  """Has no emergency checkpoint used again: a start keeps none."""
+  """Removes the note, so that no start uses earlier emergency checkpoints."""
   if hosts.is_main():
     (workdir / NOTE).unlink(missing_ok=True)
 

@@ -6,9 +6,11 @@ retried(call)             again after an error of the file system or memory
 
 import contextlib
 import os
+import pathlib
 import re
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from absl import logging
 from etils import epath
@@ -25,8 +27,9 @@ OF_FILES = re.compile(
 
 
 def is_remote(path: epath.PathLike) -> bool:
-  """Tells whether a path is an object's name (gs://...): written whole, never
-  appended to or renamed in one go.
+  """Returns True for a path in an object store (gs://...).
+
+  An object is written as a whole; nothing is appended or renamed.
   """
   return '://' in str(path)
 
@@ -40,8 +43,37 @@ def absolute(path: epath.PathLike) -> epath.Path:
 
 
 @contextlib.contextmanager
+def new_folder(flag: str, target: str | os.PathLike) -> Iterator[pathlib.Path]:
+  """Makes a folder that appears when the body has filled it, or not at all.
+
+  The body fills a folder beside it, which the next call removes if a kill has
+  left it there.
+
+  Args:
+    flag: names the target, for messages.
+
+  Raises:
+    ValueError: the target is in an object store.
+    FileExistsError: the target is not empty.
+  """
+  if is_remote(target):
+    raise ValueError(f'{flag}={target}: must be a folder on this machine')
+  target = pathlib.Path(os.path.abspath(target))
+  if target.exists() and any(target.iterdir()):
+    raise FileExistsError(f'{flag}={target} is not empty')
+  unfinished = target.with_name(f'.{target.name}.unfinished')
+  shutil.rmtree(unfinished, ignore_errors=True)
+  unfinished.mkdir(parents=True)
+  try:
+    yield unfinished
+    os.replace(unfinished, target)
+  finally:
+    shutil.rmtree(unfinished, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def explained(path):
-  """Says what a file system refuses, so that a user can act."""
+  """Raises an error of the file system again, with the path and a remedy."""
   try:
     yield
   except OSError as e:
@@ -54,8 +86,9 @@ def explained(path):
 
 @contextlib.contextmanager
 def explained_below(folder: epath.PathLike):
-  """Says what a file system refuses of a folder's files, where whoever asked
-  has not said it: its own errors have a number, those of ours a remedy.
+  """Raises an error that names the file the file system refused.
+
+  Errors that already have a remedy (ours have no errno) pass as they are.
   """
   try:
     yield

@@ -159,7 +159,7 @@ def _uninterleaved(x: np.ndarray, heads: int) -> np.ndarray:
 
 
 def _name_in_gguf(name: str, arch: str) -> str:
-  """What a tensor of a Hugging Face folder is called."""
+  """Returns the GGUF name of a tensor of a Hugging Face folder."""
   if name in ENDS:
     return ENDS[name]
   number, _, rest = name.removeprefix('model.layers.').partition('.')

@@ -144,7 +144,7 @@ def _dtype(folder, name: str, slices: dict) -> str:
 
 
 def _is_beside(h: dict, name: str) -> bool:
-  """Whether a tensor is none of the text model's, and left where it is."""
+  """Returns True for a tensor outside the text model, which is not read."""
   return re.fullmatch(families.beside_of(h), name) is not None
 
 

@@ -130,8 +130,15 @@ class Checkpoints:
     record = record | {'arrays': described.shapes(arrays), 'ends': ends}
     return record | {'origin': self._origin}
 
+  def begin(self, step: int) -> None:
+    """Records that the run goes on from a step: nothing can refuse it now."""
+    if self.near:
+      self.near.begin(step)
+    else:
+      emergency.disown(self._workdir)
+
   def near_due(self, step: int) -> bool:
-    """Tells whether an emergency checkpoint of a step is due."""
+    """Returns True if an emergency checkpoint of a step is due."""
     return self.near is not None and self.near.due(step)
 
   def save_near(self, step: int, state: Any, record: dict) -> None:
@@ -357,7 +364,7 @@ class Checkpoints:
 
   @contextlib.contextmanager
   def _explained(self):
-    """What the writer thread failed with, said so that a user can act."""
+    """Raises an error of the writer thread with the reason and a remedy."""
     try:
       yield
     except Exception as e:

@@ -1,4 +1,4 @@
-"""What a run is made of beside its weights: data, tokenizer, stages, code.
+"""Compares the data, tokenizer, stages and code of a checkpoint and a run.
 
 A checkpoint's record has it, and processes that start together compare theirs.
 Other data, another tokenizer or other stages before the one where a checkpoint
@@ -37,11 +37,25 @@ def check(path, record: dict, now: dict[str, Any], *, same_data: bool) -> None:
       before['code'],
       now['code'],
     )
+  if 'named_code' in both:
+    _warn_of_edits(path, before['named_code'], now['named_code'])
   if 'stages' in now:
     _check_stages(path, record, before.get('stages'), now['stages'])
   for what in sorted(both & {'data', 'tokenizer'}):
     if before[what] != now[what]:
       _refuse(path, what, _differing(before[what], now[what]), same_data)
+
+
+def _warn_of_edits(path, before: dict[str, str], now: dict[str, str]) -> None:
+  """Warns of code named by the recipe that was edited since the checkpoint."""
+  for name in sorted(before.keys() & now.keys()):
+    if before[name] != now[name]:
+      logging.warning(
+        '%s was saved with another version of %s: from here on its rewards, '
+        'tools or environments are those of the file as it is now.',
+        path,
+        name,
+      )
 
 
 def _differing(before, now) -> str:

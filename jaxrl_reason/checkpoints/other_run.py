@@ -1,85 +1,125 @@
-"""Weights of another run, to start from: `init_from=WORKDIR[@step]`.
+"""Reads the weights of another run, or of an earlier stage of this one.
 
-One warm start then serves many runs: the parameters alone are read, so that
-optimizer, data and steps begin anew.
+  init_from=WORKDIR[@step]      the first weights of a run
+  named.<stage>.weights=STAGE   the first weights of a stage
+
+One warm start then serves many runs. Only the parameters are read; optimizer,
+data position and step count begin anew. Each array is read into the shards of
+the target mesh, so that no device ever holds all weights.
 """
 
-import pathlib
 from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
 from etils import epath
 
-from jaxrl_reason import trees
+from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import files, manager
+
+PARAMS = 'params/'  # where the paths of parameters begin in a record
 
 
 def is_run(folder: str) -> bool:
-  """Tells whether a folder is the workdir of a run."""
+  """Returns True if a folder is the workdir of a run."""
   return (epath.Path(folder) / 'checkpoints').is_dir()
 
 
-def _undescribed(text: str) -> jax.ShapeDtypeStruct:
-  """Inverse of `_described`: 'float32[2, 3]'."""
-  dtype, shape = text.removesuffix(']').split('[')
-  return jax.ShapeDtypeStruct(tuple(map(int, shape.split(', '))), dtype)
+def _shape_of(description: str) -> jax.ShapeDtypeStruct:
+  """Parses a description such as 'float32[2, 3]' (`described.shapes`)."""
+  dtype, shape = description.removesuffix(']').split('[')
+  sizes = tuple(map(int, shape.split(', '))) if shape else ()
+  return jax.ShapeDtypeStruct(sizes, dtype)
+
+
+class Weights:
+  """The parameters of one checkpoint.
+
+  Attributes:
+    shapes: path -> ShapeDtypeStruct.
+
+  Raises:
+    ValueError: the checkpoint does not exist.
+    manager.Damaged: its files differ from the files that were saved.
+  """
+
+  def __init__(self, workdir: epath.PathLike, step: int | None = None):
+    """Args: step: of the checkpoint; None selects the newest one."""
+    workdir = files.absolute(workdir)
+    checkpoints = manager.Checkpoints(workdir, keep=1)
+    step = _existing(workdir, checkpoints.steps(), step)
+    self._folder = workdir / 'checkpoints' / str(step)
+    # Each process checks its share of the files.
+    damages = hosts.gather(checkpoints.damage(step, whole=True))
+    checkpoints.close()
+    if damage := next(filter(None, damages), ''):
+      raise manager.Damaged(
+        f'{self._folder} is damaged: {damage}. Move that folder away to read '
+        'the checkpoint before it'
+      )
+    arrays = checkpoints.record(step)['arrays']
+    self.shapes = {
+      path.removeprefix(PARAMS): _shape_of(description)
+      for path, description in arrays.items()
+      if path.startswith(PARAMS)
+    }
+
+  def read(self, shardings: dict[str, jax.sharding.Sharding]) -> dict[str, Any]:
+    """Reads the parameters by path; every process must call this.
+
+    Args:
+      shardings: by path, of the result.
+    """
+    wanted = {
+      PARAMS + path: jax.ShapeDtypeStruct(
+        x.shape, x.dtype, sharding=shardings[path]
+      )
+      for path, x in self.shapes.items()
+    }
+    args = ocp.args.PyTreeRestore(
+      item=wanted,
+      restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+      partial_restore=True,
+    )
+    handler = ocp.PyTreeCheckpointHandler()
+    arrays = handler.restore(self._folder / manager.STATE, args=args)
+    return {k.removeprefix(PARAMS): x for k, x in arrays.items()}
+
+
+def _existing(workdir, steps: list[int], step: int | None) -> int:
+  if not steps:
+    raise ValueError(f'{workdir} has no finished checkpoint')
+  if step is not None and step not in steps:
+    raise ValueError(f'{workdir} has no checkpoint of step {step}: {steps}')
+  return steps[-1] if step is None else step
 
 
 def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
-  """Returns the parameters alone of a workdir's checkpoint, as nested
-  dictionaries on the default device: the optimizer's state is not read.
+  """Reads the parameters of a checkpoint onto one device of this process.
 
   Args:
-    step: of the checkpoint; None: the newest.
+    step: of the checkpoint; None selects the newest one.
 
-  Raises:
-    ValueError: there is no such checkpoint, or it is damaged.
+  Returns:
+    Nested dictionaries.
   """
-  workdir = files.absolute(workdir)
-  checkpoints = manager.Checkpoints(workdir, keep=1)
-  steps = checkpoints.steps()
-  checkpoints.close()
-  if not steps:
-    raise ValueError(f'{workdir} has no finished checkpoint')
-  step = steps[-1] if step is None else step
-  if step not in steps:
-    raise ValueError(f'{workdir} has no checkpoint of step {step}: {steps}')
-  if damage := checkpoints.damage(step, whole=True):
-    raise manager.Damaged(
-      f'{workdir}/checkpoints/{step} is damaged: {damage}. Move that folder '
-      'away to read the checkpoint before it'
-    )
-  described = checkpoints.record(step)['arrays']
-  where = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  wanted = {
-    k: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where)
-    for k, text in described.items()
-    if k.startswith('params/')
-    for x in [_undescribed(text)]
-  }
-  args = ocp.args.PyTreeRestore(
-    item=wanted,
-    restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-    partial_restore=True,
-  )
-  path = workdir / 'checkpoints' / str(step) / manager.STATE
-  found = ocp.PyTreeCheckpointer().restore(path, args=args)
-  return trees.unflatten(
-    {k.removeprefix('params/'): v for k, v in found.items()}
-  )
+  weights = Weights(workdir, step)
+  device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  return trees.unflatten(weights.read(dict.fromkeys(weights.shapes, device)))
 
 
 def read(name: str, specs: Any, bare: Any, where: Any) -> Any:
-  """Reads the parameters of `WORKDIR[@step]`, laid out on the mesh: all of
-  them, or those of the bare model where that run had no adapters.
+  """Reads the parameters of `WORKDIR[@step]` into their shards on the mesh.
+
+  Reads all parameters, or those of the bare model if that run had no adapters.
 
   Args:
     specs: tree of `models.spec.Spec`; where: their shardings.
     bare: the specs without adapters.
 
   Raises:
-    ValueError: no run, no such checkpoint, or weights of another model.
+    ValueError: the folder is no run, has no such checkpoint, or the weights are
+      of another model.
   """
   workdir, _, step = name.partition('@')
   if not is_run(workdir):
@@ -87,28 +127,36 @@ def read(name: str, specs: Any, bare: Any, where: Any) -> Any:
       f'init_from={name!r}: {workdir} is no workdir of a run; for a folder in '
       'Hugging Face layout set model_dir'
     )
-  found = read_params(epath.Path(workdir), int(step) if step else None)
-  wanted, found = trees.flatten(specs), trees.flatten(found)
-  if found.keys() == trees.flatten(bare).keys():
+  weights = Weights(workdir, int(step) if step else None)
+  wanted = trees.flatten(specs)
+  if weights.shapes.keys() == trees.flatten(bare).keys():
     wanted = trees.flatten(bare)
-  shapes = {k: tuple(x.shape) for k, x in found.items()}
+  shapes = {k: tuple(x.shape) for k, x in weights.shapes.items()}
   for path in sorted(wanted.keys() | shapes.keys()):
-    asked = path in wanted and tuple(wanted[path].shape)
-    if asked != shapes.get(path, False):
+    here = path in wanted and tuple(wanted[path].shape)
+    if here != shapes.get(path, False):
       raise ValueError(
         f'init_from={name!r} has another model: {path} is '
-        f'{shapes.get(path, "missing")} there and {asked or "missing"} here; '
+        f'{shapes.get(path, "missing")} there and {here or "missing"} here; '
         'set the same model section and adapters'
       )
-  places = trees.flatten(where)
-  return trees.unflatten(
-    {k: jax.device_put(x, places[k]) for k, x in found.items()}
-  )
+  return trees.unflatten(weights.read(trees.flatten(where)))
+
+
+def read_stage(workdir: epath.Path, step: int, shardings: Any) -> Any:
+  """Reads the parameters of an earlier stage of a run into their shards.
+
+  Args:
+    step: of the checkpoint with which that stage ended.
+    shardings: tree, as the parameters.
+  """
+  weights = Weights(workdir, step)
+  return trees.unflatten(weights.read(trees.flatten(shardings)))
 
 
 def refuse_as_model(folder: str) -> None:
-  """Refuses `model_dir=WORKDIR`, which `init_from` is for."""
-  if pathlib.Path(folder).is_dir() and is_run(folder):
+  """Refuses `model_dir=WORKDIR`: `init_from` is the key for a workdir."""
+  if is_run(folder):
     raise ValueError(
       f'model_dir={folder!r} is the workdir of a run: set init_from to start '
       'from its weights, or make a folder of it with python -m '

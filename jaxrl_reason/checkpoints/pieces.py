@@ -141,7 +141,7 @@ class File:
 
 
 def reader(path: pathlib.Path) -> Read:
-  """Gives the bytes of a file on this host."""
+  """Returns a reader of the bytes of a file on this host."""
 
   def read(first: int, n: int) -> bytes:
     with path.open('rb') as f:
@@ -163,7 +163,7 @@ class _Part:
     self._seen, self._missing = set(), self.values.size
 
   def lacks(self, piece: Piece) -> bool:
-    """Whether a piece has something of it that no other has given."""
+    """Returns True if a piece has elements that are still missing."""
     if not self._missing or piece.bounds in self._seen:
       return False
     return all(a < b for a, b in self._over(piece))

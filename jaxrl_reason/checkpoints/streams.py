@@ -126,7 +126,7 @@ def _step(piece) -> int:
 
 
 def equal(a, b) -> bool:
-  """Tells whether two tensors on disk are the same, a few megabytes at a
+  """Returns whether two tensors on disk are equal, read a few megabytes at a
   time.
   """
   shape = a.get_shape()

@@ -1,232 +1,274 @@
-"""The keys of the rl stage, and of what it is asked."""
+"""The sections of the rl stage."""
 
-import ml_collections
-from ml_collections.config_dict import placeholder
+import dataclasses
+from typing import Annotated
 
 from jaxrl_reason import losses
-from jaxrl_reason.config import sections
+from jaxrl_reason.config.ranges import (
+  Amount,
+  Count,
+  CountOrNone,
+  Memory,
+  Nucleus,
+  Positive,
+  Range,
+  Share,
+)
+from jaxrl_reason.config.record import Record, mapping
+from jaxrl_reason.config.training import Optimizer, Training
+
+Loss = dataclasses.make_dataclass(
+  'Loss',
+  # None: as the algorithm has it.
+  [
+    (key, (float if value is None else type(value)) | None, None)
+    for key, value in losses.DEFAULTS.items()
+    if key != 'name'
+  ],
+  bases=(Record,),
+  frozen=True,
+)
+Loss.__doc__ = 'Single settings of the loss that differ from the algorithm.'
 
 
-def loss_overrides() -> ml_collections.ConfigDict:
-  """Makes one empty slot per setting of `losses`; None leaves it to the
-  recipe.
+@dataclasses.dataclass(frozen=True)
+class FilterArgs(Record):
+  """Arguments of the filters in `rl.filter`."""
+
+  keep: CountOrNone = 0  # rows of a group, for filters that choose among them
+  spread: Amount = 0.0  # spread: least difference of a group's rewards
+  low: Share = 0.0  # band: least share of right rows
+  high: Share = 1.0  # band: largest share of right rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Hints(Record):
+  """The beginning of the reference solution, put after the problem.
+
+  The hint is `share` of the solution at the points `at` of `by`, with straight
+  lines between the points (`rollouts/hints.py`).
   """
-  kinds = {
-    k: float if v is None else type(v) for k, v in losses.DEFAULTS.items()
-  }
-  return sections.section(
-    {k: placeholder(kind) for k, kind in kinds.items() if k != 'name'}
-  )
+
+  room: CountOrNone = 0  # most tokens, added to data.prompt_len; 0: no hints
+  when: str = 'always'  # always; failed: a second try, if no sample was right
+  by: str = 'step'  # step, solve_rate, mean_length (`rollouts/progress.py`)
+  at: tuple = (0.0,)
+  share: tuple = (0.5,)  # from 0 to 1, of the tokens before the solution's end
+  learn: bool = False  # always: train on its tokens too (rl.loss.offpolicy)
 
 
-def reinforce() -> ml_collections.ConfigDict:
-  """Makes the rl section of a config."""
-  return sections.section(
-    dict(
-      steps=200,  # batches generated and learnt from
-      prompts=32,  # B, problems per step, over all devices
-      samples=8,  # G, completions per problem
-      path='fused',  # fused: one program a step; host: rewards in Python
-      algorithm='grpo',  # a name in losses.PRESETS
-      loss=loss_overrides(),  # single settings of it, changed
-      # name -> reward and weight. 'task' is the data's own verifier; on the
-      # fused path the other names are device kernels, on the host path any
-      # reward `rewards.compose` takes.
-      rewards=sections.Open({'answer': dict(reward='task', weight=1.0)}),
-      # Names in rollouts.filters.FILTERS, joined by +: what is learnt from.
-      filter='none',
-      filter_args=dict(
-        keep=0,  # rows of a group, of filters that choose among them
-        spread=0.0,  # spread: least difference of a group's rewards
-        low=0.0,  # band: least share of right rows
-        high=1.0,  # band: largest share of right rows
-      ),
-      # Further rounds of `prompts` problems, at most, while the filter leaves
-      # fewer than `prompts` groups (DAPO's dynamic sampling); 0: none.
-      refill_rounds=0,
-      # Groups left over come first in the next step, one update old; needs
-      # old_logp='sampler'. False: they are dropped.
-      refill_keep=False,
-      # The beginning of the reference solution with the problem
-      # (`rollouts/hints.py`); it is `share` at the points `at` of `by`,
-      # a straight line between two of them.
-      hints=dict(
-        room=0,  # tokens at most, added to data.prompt_len; 0: no hints
-        when='always',  # always; failed: again, where no sample was right
-        by='step',  # step, solve_rate, mean_length (`rollouts/progress.py`)
-        at=(0.0,),
-        share=(0.5,),  # from 0 to 1, of the tokens before the solution's end
-        learn=False,  # always: its tokens too, as rl.loss.offpolicy says
-      ),
-      # Solutions kept of every problem, the shortest, at most so many, for
-      # later stages (`rollouts/archive.py`); 0: none.
-      archive=0,
-      # More samples for some problems of a step (`rollouts/extra.py`).
-      extra=dict(
-        groups=0,  # of `samples` more each, over all problems; 0: none
-        by='hard',  # who has them: hard, knapsack
-      ),
-      # Groups of earlier steps that are learnt from again.
-      replay=dict(
-        rows=0,  # per step, beside the new ones: a multiple of samples; 0: off
-        capacity=0,  # groups kept, on the device
-        by='recent',  # which come first: a name in rollouts.replay.CHOICES
-        # groups: with baselines of their own; rows: right rows alone, in the
-        # baseline of the same problem's new group.
-        mix='groups',
-      ),
-      # Tokens at the end of data.completion_len over which a reward falls by 1
-      # (DAPO's soft overlong punishment); 0: it does not.
-      overlong=0,
-      # Terms added to the reward after the filter, which go by what the stage
-      # has seen (`rollouts/shaping.py`); 0: none.
-      shaping=dict(
-        alp=0.0,  # ALP: taken off per token, times the group's solve rate
-        laser=0.0,  # LASER-D: for right rows within their level's target
-        laser_lengths=(),  # what targets are chosen of, tokens, rising
-        laser_explore=0.0,  # LASER-DE: for wrong rows beyond the target
-        laser_every=10,  # steps from one choice of targets to the next
-        price=0.0,  # of a whole completion's tokens, at first
-        price_rate=0.0,  # of its change per step, times (x - price_goal)
-        price_by='solve_rate',  # x: solve_rate, mean_length (of the room)
-        price_goal=0.0,  # above it the price rises, below it falls
-        price_most=1.0,
-        historical=0.0,  # for answers that a problem has rarely got so far
-        repeats=0.0,  # taken off answers that others of the group give
-      ),
-      epochs=1,  # passes over a batch
-      minibatches=1,  # updates per pass
-      micro_batches=1,  # pieces a minibatch's gradient is summed over
-      steps_per_dispatch=1,  # K fused steps per compiled call
-      logprob_chunk=0,  # columns of logits alive at once; 0: all
-      # Times the experts' load balance, in the loss: per layer E * sum of
-      # (share of uses) * (mean probability), experts_per_token when balanced;
-      # the mean over layers, and over micro-batches. About 1e-3.
-      balance_coef=0.0,
-      # Of a mixture of experts: the update uses the experts that sampled, in
-      # current and old log-probs (https://arxiv.org/abs/2510.11370).
-      replay_routes=False,
-      # Of the reference's copy of the weights: device, or host, from where it
-      # comes to the device only to be scored with.
-      reference_memory='device',
-      # A reference that moves (`update/refresh.py`), of losses that read one.
-      reference=dict(
-        every=0,  # steps from one reset to the policy to the next; 0: none
-        kl=0.0,  # nats a token above which it is reset; 0: none
-        patience=0,  # steps without a higher solve rate until a reset; 0: none
-        ema=0.0,  # of the reference from step to step; 0: it stands still
-        optimizer=False,  # a reset begins the optimizer anew as well
-      ),
-      # Padding in passes over log-probs (`packing.py`). whole: computed too;
-      # packed:TOKENS: completed sequences lie in rows of so many tokens, at
-      # least prompt_len + completion_len; buckets:N: rows are sorted by length
-      # and micro-batches cut to the first of N widths that holds them;
-      # shared:N: the samples of a problem attend to one copy of their prompt
-      # (`models/shared.py`), cut to the first of N widths (1: not cut).
-      padding='whole',
-      temperature=1.0,  # of sampling; the loss sees the same distribution
-      # The temperature follows an entropy of what is sampled (`run/heat.py`),
-      # from rl.temperature on.
-      heat=dict(
-        entropy=0.0,  # nats a token, about 0.3; 0: it stands still
-        rate=0.1,  # of its logarithm per step, at an entropy of 0
-        low=0.3,
-        high=2.0,
-      ),
-      top_k=0,  # 0: all tokens
-      top_p=1.0,
-      min_p=0.0,
-      slots=0,  # samples of a problem decoded at a time, then the next; 0: all
-      cache_segments=4,  # parts, at most, in which a completion's cache grows
-      # Episodes of several turns with an environment, inside the step.
-      turns=dict(
-        env='',  # a name in envs.ENVS; '': one completion per sample
-        most=4,  # turns of an episode
-        tokens=0,  # drawn in one turn, at most; 0: data.completion_len
-        observation=32,  # tokens of an answer of the environment; rest is cut
-        # Of those, computed at a time, up to the longest; 0: all.
-        chunk=0,
-        reward=1.0,  # weight of the environment's own rewards
-        # Host path: the environment is Python in processes (docs/turns.md).
-        args=sections.Open(),  # its further arguments
-        # Of env='tools': name -> {'tool': name or path.py:function, 'args'}.
-        tools=sections.Open(),
-        stops=(),  # texts that end a turn, besides what ends a call
-        # Of env='chain', inside the program: name -> what asks for the link,
-        # its reward and weight (`rollouts/chain.py`, docs/turns.md).
-        links=sections.Open(),
-        calls='tags',  # how tools are called: tags, hermes, llama, mistral
-        workers=4,  # processes, each with one turn at a time
-        timeout_s=10.0,  # wall clock for the answer to one turn
-        start_s=120.0,  # and for all that the environment loads at first
-        burst=8,  # tokens drawn before the next look at who was answered
-      ),
-      # Completions in chunks that see the prompt and the end of the chunk
-      # before (Delethink, docs/turns.md), in all stages and evaluations.
-      chunks=dict(
-        tokens=0,  # of a chunk, what it carries included; 0: no chunks
-        carry=0,  # of the chunk before, at least 1
-      ),
-      demos=0,  # of a problem's samples, how many are its reference solution
-      demos_when='always',  # always; failed: where no sample was right
-      # Of losses that read values (PPO) or process rewards (PRIME).
-      critic=dict(
-        warmup_updates=0,  # its first ones, the policy standing still
-        optimizer=sections.optimizer(3e-4),
-      ),
-      # What ratios are measured against: the policy when a batch's updates
-      # begin (trainer) or when it was sampled (sampler; saves the pass that
-      # several updates per batch otherwise take first).
-      old_logp='trainer',
-      # Host path: updates by which samples may lag behind. 1: a batch is
-      # generated while the one before is verified, except for the first of
-      # every log_every.
-      staleness=0,
-      parts=2,  # host path: pieces generated while the one before is verified
-      workers=2,  # host path: verifier processes
-      timeout_s=5.0,  # host path: wall clock for one verification
-      optimizer=sections.optimizer(1e-4),
-    )
-  )
+@dataclasses.dataclass(frozen=True)
+class Extra(Record):
+  """More samples for some problems of a step (`rollouts/extra.py`)."""
+
+  groups: CountOrNone = 0  # of `samples` more each, over all problems; 0: none
+  by: str = 'hard'  # which problems get them: hard, knapsack
 
 
-def controller() -> ml_collections.ConfigDict:
-  """Makes the section of what the rl stage is asked next, by what is known of
-  the problems.
+@dataclasses.dataclass(frozen=True)
+class Replay(Record):
+  """Groups of earlier steps that are trained on again."""
 
-  Settings that are None are the controller's own (docs/choosing.md).
+  rows: CountOrNone = 0  # per step, a multiple of samples; 0: off
+  capacity: CountOrNone = 0  # groups kept on the device
+  by: str = 'recent'  # which come first: a name in rollouts.replay.CHOICES
+  # groups: each with its own baseline; rows: right rows alone, in the baseline
+  # of the same problem's new group.
+  mix: str = 'groups'
+
+
+@dataclasses.dataclass(frozen=True)
+class Shaping(Record):
+  """Terms added to the reward after the filter, from statistics of the stage.
+
+  `rollouts/reward_shaping.py` has the formulas. 0: the term is off.
   """
-  return sections.section(
-    dict(
-      # A name in data.controllers.CONTROLLERS; none: problems come in the
-      # order of the data, and nothing is kept of them.
-      name='none',
-      sources='weights',  # what steers data.sources: a name in STEERING
-      window=4096,  # problems of an endless task that are the pool
-      refresh=0,  # steps until the pool is its next window; 0: it stays
-      memory=0.5,  # of a problem's solve rate and length, from visit to visit
-      prior=0.5,  # solve rate of a problem that was not tried
-      floor=placeholder(float),  # priority, learnability: least weight
-      low=placeholder(float),  # band: least solve rate
-      high=placeholder(float),  # band: largest solve rate
-      balanced=placeholder(bool),  # band: as many below its middle as above
-      explore=placeholder(float),  # greso: chance to keep, at first
-      easy=placeholder(float),  # greso: target share of all-right groups
-      hard=placeholder(float),  # greso: target share of all-wrong groups
-      above=placeholder(float),  # mastered: from this solve rate
-      retest=placeholder(int),  # mastered: steps until the next try
-      keep=placeholder(float),  # drive: share of the pool at the end
-      steps=placeholder(int),  # drive, easy_to_hard: of the stage, to the end
-      power=placeholder(float),  # easy_to_hard: of the share of steps done
-      width=placeholder(float),  # easy_to_hard: in difficulty, 0 to 1
-      goal=placeholder(float),  # adarft: solve rate aimed at
-      change=placeholder(float),  # adarft, greso: largest move per batch
-      slope=placeholder(float),  # adarft: of the move
-      nearest=placeholder(float),  # adarft: share of the pool to draw from
-      rungs=placeholder(int),  # ladder: of difficulty, 0 to 1
-      climb=placeholder(float),  # ladder: solve rate at which the next begins
-      review=placeholder(float),  # ladder: share of draws below the rung
-      learn=placeholder(float),  # sec, dump: weight of a new batch
-      temperature=placeholder(float),  # sec, dump: of the softmax
-    )
-  )
+
+  alp: Amount = 0.0  # ALP: taken off per token, times the group's solve rate
+  laser: Amount = 0.0  # LASER-D: for right rows within their level's target
+  laser_lengths: tuple = ()  # candidate targets, tokens, rising
+  laser_explore: Amount = 0.0  # LASER-DE: for wrong rows beyond the target
+  laser_every: Count = 10  # steps from one choice of targets to the next
+  price: Amount = 0.0  # initial price of a completion of full length
+  price_rate: Amount = 0.0  # its change per step, times (x - price_goal)
+  price_by: str = 'solve_rate'  # x: solve_rate, or mean_length / max. length
+  price_goal: Share = 0.0  # the price rises while x is above it
+  price_most: Amount = 1.0
+  historical: Amount = 0.0  # for answers that the problem rarely had so far
+  repeats: Amount = 0.0  # taken off answers that others of the group give
+
+
+@dataclasses.dataclass(frozen=True)
+class Reference(Record):
+  """A reference policy that moves (`update/refresh.py`)."""
+
+  every: CountOrNone = 0  # steps between resets to the policy; 0: none
+  kl: Amount = 0.0  # nats a token above which it is reset; 0: none
+  patience: CountOrNone = 0  # steps without a higher solve rate; 0: no reset
+  ema: Memory = 0.0  # of the reference from step to step; 0: it does not move
+  optimizer: bool = False  # a reset clears the optimizer's state as well
+
+
+@dataclasses.dataclass(frozen=True)
+class TemperatureControl(Record):
+  """A sampling temperature that follows an entropy, from rl.temperature on.
+
+  `run/rl/temperature_control.py` has the rule.
+  """
+
+  entropy: Amount = 0.0  # target, nats a token, about 0.3; 0: off
+  rate: Positive = 0.1  # change of log temperature per step, at entropy 0
+  low: Positive = 0.3
+  high: Positive = 2.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Turns(Record):
+  """Episodes of several turns with an environment, inside the step."""
+
+  env: str = ''  # a name in envs.ENVS; '': one completion per sample
+  most: Count = 4  # turns of an episode
+  tokens: CountOrNone = 0  # most in one turn; 0: data.completion_len
+  observation: Count = 32  # most tokens of an answer of the environment
+  chunk: CountOrNone = 0  # tokens of it computed at a time; 0: all
+  reward: Amount = 1.0  # weight of the environment's own rewards
+  # With path='host' the environment is Python in processes (docs/turns.md).
+  args: dict = mapping()  # its further arguments
+  # env='tools': name -> {'tool': name or path.py:function, 'args'}.
+  tools: dict = mapping()
+  stops: tuple = ()  # texts that end a turn, besides the end of a call
+  # env='chain': name -> the request, its reward and weight, for each link
+  # (`rollouts/chain.py`, docs/turns.md).
+  links: dict = mapping()
+  calls: str = 'tags'  # format of tool calls: tags, hermes, llama, mistral
+  workers: Count = 4  # processes, each with one turn at a time
+  timeout_s: Positive = 10.0  # wall clock for the answer to one turn
+  start_s: Positive = 120.0  # wall clock for starting the environment
+  burst: Count = 8  # tokens sampled before the next check for answers
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks(Record):
+  """Completions in chunks, in all stages and evaluations (docs/turns.md).
+
+  A chunk sees the prompt and the end of the chunk before it (Delethink).
+  """
+
+  tokens: CountOrNone = 0  # of a chunk, the carried ones included; 0: off
+  carry: CountOrNone = 0  # tokens of the chunk before it, at least 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Critic(Record):
+  """The network of losses with values (PPO) or process rewards (PRIME)."""
+
+  warmup_updates: CountOrNone = 0  # first ones, in which the policy is fixed
+  optimizer: Optimizer = Optimizer(lr=3e-4)
+
+
+@dataclasses.dataclass(frozen=True)
+class RL(Training):
+  """The rl stage: sample, verify, update."""
+
+  steps: Count = 200  # batches that are sampled and trained on
+  prompts: Count = 32  # B, problems per step, over all devices
+  samples: Count = 8  # G, completions per problem
+  path: str = 'fused'  # fused: one program a step; host: rewards in Python
+  algorithm: str = 'grpo'  # a name in losses.PRESETS
+  loss: Loss = Loss()
+  # name -> reward and weight. 'task' is the data's own verifier. With
+  # path='fused' the other names are device kernels; with path='host' any
+  # reward that `verifiers.compose` takes.
+  rewards: dict = mapping(answer=dict(reward='task', weight=1.0))
+  # Names in rollouts.filters.FILTERS, joined by +: the rows trained on.
+  filter: str = 'none'
+  filter_args: FilterArgs = FilterArgs()
+  # Most further rounds of `prompts` problems while the filter leaves fewer
+  # than `prompts` groups (DAPO's dynamic sampling); 0: none.
+  refill_rounds: CountOrNone = 0
+  # Groups left over come first in the next step, one update old: set
+  # old_logp='sampler', or a correction. False: they are dropped.
+  refill_keep: bool = False
+  hints: Hints = Hints()
+  # Most solutions kept of a problem, the shortest, for later stages
+  # (`rollouts/archive.py`); 0: none.
+  archive: CountOrNone = 0
+  extra: Extra = Extra()
+  # Parts of a step of your own: name -> dict(part='file.py:Class',
+  # kwargs={...}), a `jaxrl_reason.parts.Part` (docs/extending.md).
+  step_parts: dict = mapping()
+  replay: Replay = Replay()
+  # Tokens at the end of data.completion_len over which a reward falls by 1
+  # (DAPO's soft overlong punishment); 0: off.
+  overlong: CountOrNone = 0
+  shaping: Shaping = Shaping()
+  epochs: Count = 1  # passes over a batch
+  minibatches: Count = 1  # updates per pass
+  # The update uses the experts that sampled, in current and old log-probs
+  # (https://arxiv.org/abs/2510.11370).
+  replay_routes: bool = False
+  # Where the reference's weights are kept: device; host: copied to the device
+  # for each scoring pass.
+  reference_memory: str = 'device'
+  reference: Reference = Reference()
+  # Padding in passes over log-probs (`packing.py`). whole: padding is computed;
+  # packed:TOKENS: sequences share rows of so many tokens, at least prompt_len +
+  # completion_len; buckets:N: rows are sorted by length and micro-batches cut
+  # to the first of N widths that holds them; shared:N: the samples of a problem
+  # attend to one copy of their prompt (`models/shared.py`), cut to the first of
+  # N widths (1: not cut).
+  padding: str = 'whole'
+  temperature: Positive = 1.0  # of sampling; the loss has the same distribution
+  temperature_control: TemperatureControl = TemperatureControl()
+  top_k: CountOrNone = 0  # 0: all tokens
+  top_p: Nucleus = 1.0
+  min_p: Share = 0.0
+  slots: CountOrNone = 0  # samples of a problem decoded at a time; 0: all
+  cache_segments: Count = 4  # most parts in which a completion's cache grows
+  turns: Turns = Turns()
+  chunks: Chunks = Chunks()
+  demos: CountOrNone = 0  # samples of a problem that are its solution
+  demos_when: str = 'always'  # always; failed: if no sample was right
+  critic: Critic = Critic()
+  # The denominator of ratios. trainer: the policy before the updates of a
+  # batch; loss.correction weighs it against the policy that sampled. sampler:
+  # the policy that sampled, without the scoring pass that several updates per
+  # batch need otherwise.
+  old_logp: str = 'trainer'
+  # path='host': updates by which samples may lag behind. 1: a batch is sampled
+  # while the one before is verified, except the first of every log_every.
+  staleness: Annotated[int, Range(0, 1)] = 0
+  parts: Count = 2  # path='host': pieces sampled while another is verified
+  workers: Count = 2  # path='host': verifier processes
+  timeout_s: Positive = 5.0  # path='host': wall clock for one verification
+  optimizer: Optimizer = Optimizer(lr=1e-4)
+
+  @property
+  def rows(self) -> int:
+    """Counts the rows that a step samples."""
+    return self.prompts * self.samples
+
+  @property
+  def updates(self) -> int:
+    """Counts the optimizer's updates in the stage."""
+    return self.steps * self.epochs * self.minibatches
+
+  def micro_batch(self) -> int:
+    """Counts the rows of a micro-batch, over all devices."""
+    return self.rows // (self.minibatches * self.micro_batches)
+
+  def objective(self, completion_len: int) -> losses.Objective:
+    """Returns the objective: the algorithm with the settings of `loss`.
+
+    Args:
+      completion_len: most tokens of a completion, by which Dr. GRPO divides.
+
+    Raises:
+      ValueError: names a setting that is unknown or that nothing reads.
+    """
+    changes = {k: v for k, v in self.loss.to_dict().items() if v is not None}
+    settings = {'name': self.algorithm, **changes}
+    aggregation = losses.resolve(settings).aggregation
+    if 'fixed_length' in aggregation.keys_read and aggregation.length is None:
+      settings['fixed_length'] = completion_len
+    return losses.resolve(settings)

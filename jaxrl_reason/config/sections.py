@@ -1,20 +1,17 @@
-"""Sections of a config: their keys are fixed, or open; and those that several
-stages have.
+"""The mutable form of a config, which recipes and the command line change.
+
+A `Section` has fixed keys; an `Open` section takes new keys. `section` makes
+them from a record (`config/record.py`), which has the keys and their defaults.
 """
 
-import difflib
-from collections.abc import Iterable, Mapping
+import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import ml_collections
+from ml_collections.config_dict import placeholder
 
-
-def nearest(word: str, known: Iterable[str]) -> str:
-  """Returns a sentence that names the known word most like this one; '' if none
-  is.
-  """
-  close = difflib.get_close_matches(word, [*known], 1, 0.5)
-  return f' Did you mean {close[0]!r}?' if close else ''
+from jaxrl_reason.config.record import Record, kind_of, nearest
 
 
 class Section(ml_collections.ConfigDict):
@@ -42,12 +39,12 @@ class Section(ml_collections.ConfigDict):
 
 
 class Open(ml_collections.ConfigDict):
-  """A section that takes new keys: what reads it says which it knows."""
+  """A section that takes new keys. The code that reads it checks them."""
 
   def __getitem__(self, key: str) -> Any:
     if isinstance(key, str) and key not in self and '.' not in key:
       has = ', '.join(self.keys()) or 'none yet'
-      raise KeyError(f'no key {key!r} here, only {has}: set it as a whole')
+      raise KeyError(f'no key {key!r} here, only {has}: set the whole section')
     return super().__getitem__(key)
 
   def lock(self) -> 'Open':
@@ -55,18 +52,19 @@ class Open(ml_collections.ConfigDict):
 
 
 class Named(Open):
-  """An open section whose sections are there as soon as something is set in
-  them, so that the command line can name a stage, or a section of one, that
-  the recipe has not.
+  """An open section that creates its inner sections when a key is set in them.
+
+  The command line can then name a stage that the recipe does not have, or a
+  section of one.
   """
 
-  def __init__(self, given: Mapping | None = None, *args, **kwargs):
+  def __init__(self, values: Mapping | None = None, *args, **kwargs):
     super().__init__(None, *args, **kwargs)
-    for key, value in (given or {}).items():
+    for key, value in (values or {}).items():
       self[key] = value
 
   def __getitem__(self, key: str) -> Any:
-    # What Python asks of every object (__deepcopy__, ...) is no stage.
+    # Python looks up __deepcopy__ and others on every object.
     new = isinstance(key, str) and key not in self
     if new and '.' not in key and not key.startswith('_'):
       self[key] = Named()
@@ -79,7 +77,7 @@ class Named(Open):
 
 
 def _replaced(old: Section, values: Mapping) -> Section:
-  """A section made of the values given, which may be some of the old keys."""
+  """Returns a copy of a section with some of its values replaced."""
   new = Section(old)
   new.lock()
   # As plain values: empty slots of one config cannot be those of another.
@@ -88,47 +86,16 @@ def _replaced(old: Section, values: Mapping) -> Section:
   return new
 
 
-def section(fields: Mapping[str, Any]) -> Section:
-  """Makes a section of these fields, inner dictionaries sections as well."""
-  inner = {k: section(v) for k, v in fields.items() if isinstance(v, dict)}
-  return Section({**fields, **inner}).lock()
-
-
-def optimizer(lr: float, **changes) -> ml_collections.ConfigDict:
-  """Makes an optimizer section; `optim.OPTIMIZERS` has the names."""
-  made = section(
-    dict(
-      name='adamw',
-      lr=lr,  # peak learning rate
-      schedule='constant',  # after warm-up: constant, linear, cosine, wsd
-      warmup_steps=10,  # updates of linear warm-up
-      b1=0.9,
-      b2=0.95,
-      eps=1e-8,
-      state_dtype='float32',  # of the means it keeps: float32 or bfloat16
-      weight_decay=0.0,  # per update, times lr; norms and biases excepted
-      clip_norm=1.0,  # global norm of the gradient; 0: no clipping
-    )
-  )
-  made.update(changes)
-  return made
-
-
-def supervised(steps: int, rows: int, lr: float) -> ml_collections.ConfigDict:
-  """Makes the section of a supervised stage: next-token loss on worked
-  solutions.
-  """
-  return section(
-    dict(
-      steps=steps,  # updates, at most
-      # Training loss, nats per token over log_every steps, that ends the
-      # stage early: a warm start as weak as wanted. 0: none.
-      stop_loss=0.0,
-      rows=rows,  # examples per update, over all devices
-      micro_batches=1,  # pieces the gradient is summed over
-      steps_per_dispatch=1,  # updates per compiled call
-      logprob_chunk=0,  # columns of logits alive at once; 0: all
-      balance_coef=0.0,  # times the experts' load balance, in the loss
-      optimizer=optimizer(lr),
-    )
-  )
+def section(record: Record) -> Section:
+  """Returns a section with the keys and values of a record."""
+  values = {}
+  for field in dataclasses.fields(record):
+    value, kind = record[field.name], kind_of(field.type)
+    if isinstance(value, Record):
+      value = section(value)
+    elif kind.type is dict:
+      value = (Named if field.name == 'named' else Open)(value)
+    elif kind.optional:
+      value = placeholder(kind.type) if value is None else value
+    values[field.name] = value
+  return Section(values).lock()

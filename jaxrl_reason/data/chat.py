@@ -1,9 +1,10 @@
 """Prompts: a model's own chat template, or a plain one for base models.
 
   messages --template (Jinja, sandboxed)--> text --tokenizer--> ids
-  turns:    ids + sampled ids + ids of what stands between, never re-tokenised
+  turns:    ids + sampled ids + ids of the text between turns
 
-Chat templates come from strangers: `templates` bounds what they can do.
+Sampled ids are never tokenised again. Chat templates come from strangers:
+`templates` renders them in a process with limits.
 """
 
 import dataclasses
@@ -34,12 +35,12 @@ QA = 'Question: {question}\nAnswer:'
 # Plain templates by name; '{question}' is the problem's text.
 PLAIN = {'none': '{question}', 'r1_zero': R1_ZERO, 'boxed': BOXED, 'qa': QA}
 ADDITIONAL = 'additional_chat_templates'  # a folder of them, by name
-# What a recipe or a flag says of thinking, as `ChatTemplate.render` takes it.
+# Values of the setting `thinking` -> argument of `ChatTemplate.render`.
 THINKING = {'': None, 'on': True, 'off': False}
 THINKING |= {effort: effort for effort in ('low', 'medium', 'high')}
-# What ends a message of gpt-oss where it is the last, and where it is not.
+# The ends of a message of gpt-oss: of the last message, and of others.
 RETURN, END = '<|return|>', '<|end|>'
-# What stands for an assistant's text while the text around it is rendered.
+# Replaces an assistant's text while the text around it is rendered.
 MARK = 'jaxrl-reason-assistant-text'
 
 
@@ -55,8 +56,8 @@ def plain(name: str, question: str) -> str:
 
 
 def few_shot(name: str, shots: Sequence[tuple[str, str]], question: str) -> str:
-  """Returns a question after solved ones (question, solution), one blank line
-  apart.
+  """Returns solved examples (question, solution) and a question, separated by
+  blank lines.
   """
 
   def join(before, after):
@@ -71,9 +72,9 @@ class ChatTemplate:
   """A model's chat templates.
 
   Attributes:
-    templates: Jinja by name; 'default' is used where no other is asked for.
-    tokens: what templates read besides messages: bos_token, eos_token, ...
-    day: what `strftime_now` says, 'YYYY-MM-DD'; '': today, with which a
+    templates: Jinja by name; 'default' is used unless another is named.
+    tokens: variables of templates: bos_token, eos_token, ...
+    day: the result of `strftime_now`, 'YYYY-MM-DD'; '': today. With today, a
       resumed run may render other prompts than it began with.
   """
 
@@ -97,12 +98,13 @@ class ChatTemplate:
       enable_thinking: a switch of templates that have it, as `enable_thinking`
         or `thinking`; or the `reasoning_effort` of those that have that; None:
         not given.
-      name: of the template; None: 'tool_use' where there are tools and such a
+      name: of the template; None: 'tool_use' if there are tools and such a
         template, else 'default'.
       variables: others that the template reads (`tools`, `documents`, ...).
 
     Raises:
-      ValueError: no such template, or it refuses the messages, or fails.
+      ValueError: there is no such template, it refuses the messages, or it
+        fails.
     """
     if name is None:
       with_tools = variables.get('tools') and 'tool_use' in self.templates
@@ -114,28 +116,31 @@ class ChatTemplate:
     elif enable_thinking is not None:
       names = 'enable_thinking', 'thinking'
       variables |= dict.fromkeys(names, enable_thinking)
-    given = {'tools': None, 'documents': None, **self.tokens, **variables}
-    given |= {
-      'messages': messages,
+    values = {'tools': None, 'documents': None, **self.tokens, **variables}
+    values |= {
+      'messages': list(messages),
       'add_generation_prompt': add_generation_prompt,
     }
-    return templates.render(name, self.templates[name], self.day, given)
+    return templates.render(name, self.templates[name], self.day, values)
 
   def after_assistant(self, messages: Messages, following: Messages) -> str:
-    """Returns the text between what the assistant wrote and its next turn, the
-    end of its own turn included.
+    """Returns the text between the assistant's completion and its next turn.
+
+    It begins with the end of the assistant's turn.
 
     Args:
       messages: the conversation up to the assistant's turn.
-      following: messages after it (a user's, a tool's); none: the end of the
-        turn alone.
+      following: messages after it (a user's, a tool's). Without any, only the
+        end of the turn is returned.
     """
-    said = [*messages, {'role': 'assistant', 'content': MARK}, *following]
-    text = self.render(said, add_generation_prompt=bool(following))
+    answer = {'role': 'assistant', 'content': MARK}
+    text = self.render(
+      [*messages, answer, *following], add_generation_prompt=bool(following)
+    )
     _, mark, after = text.rpartition(MARK)
     if not mark:
       raise ValueError(
-        f'the chat template does not write what the assistant says: {text!r}'
+        f"the chat template does not write the assistant's text: {text!r}"
       )
     return after
 
@@ -144,7 +149,7 @@ def load(folder, day: str = '') -> ChatTemplate:
   """Returns the chat templates of a Hugging Face folder.
 
   Raises:
-    ValueError: it has none.
+    ValueError: the folder has no chat template.
   """
   folder = epath.Path(folder)
   c = hf_tokenizers.read_json(folder / hf_tokenizers.CONFIG)
@@ -178,8 +183,8 @@ def load(folder, day: str = '') -> ChatTemplate:
 def _end_of_turn(
   template: ChatTemplate, tokenizer, messages: Messages
 ) -> list[int]:
-  """The ids up to and with the special token that ends what the assistant says
-  to the messages; none where no such token does.
+  """Returns the ids of the end of the assistant's turn, up to its first special
+  token; [] if it has none.
   """
   ids = encode_after(tokenizer, template.after_assistant(messages, []))
   special = {*tokenizer.special_ids, *tokenizer.eos_ids}
@@ -188,19 +193,18 @@ def _end_of_turn(
 
 
 def turn_end(template: ChatTemplate, tokenizer) -> int | None:
-  """Returns the special token with which the assistant's turn ends, if one
-  does.
-  """
+  """Returns the special token that ends the assistant's turn, or None."""
   end = template.after_assistant([{'role': 'user', 'content': 'x'}], [])
   ids = encode_after(tokenizer, end)
   return ids[0] if ids and ids[0] in tokenizer.special_ids else None
 
 
 def encode_after(tokenizer, text: str) -> list[int]:
-  """Ids of a text that follows other tokens: no space before it, even where
-  the model puts one before a text.
+  """Returns the ids of a text that follows other tokens.
+
+  No space is put before it, also by tokenizers that put one before a text.
   """
-  if not hasattr(tokenizer, 'token_text'):  # of no folder: it puts none
+  if not hasattr(tokenizer, 'token_text'):  # not read from a folder
     return tokenizer.encode(text)
   anchor = tokenizer.eos_ids[0]
   ids = tokenizer.encode(tokenizer.token_text(anchor) + text)
@@ -220,16 +224,16 @@ def next_turn(
   messages: Messages,
   following: Messages,
 ) -> list[int]:
-  """Returns the ids under which the assistant speaks next.
+  """Returns the ids of the prompt of the assistant's next turn.
 
-  ids and sampled are kept as they are: the same text may have other tokens
-  than those sampled, and a policy must be trained on its own.
+  It begins with `ids` and `sampled` unchanged: other tokens may have the same
+  text, and a policy must be trained on the tokens that it sampled.
 
   Args:
-    ids: the prompt's; sampled: the completion's, its stop token included if
-      it came to one.
-    messages: the conversation so far, without the sampled turn.
-    following: what is said to it.
+    ids: of the prompt.
+    sampled: ids of the completion, with its stop token if it has one.
+    messages: the conversation before the sampled turn.
+    following: messages after the sampled turn.
   """
   between = encode_after(
     tokenizer, template.after_assistant(messages, following)
@@ -238,14 +242,12 @@ def next_turn(
   end = _end_of_turn(template, tokenizer, messages)
   stops = {*tokenizer.eos_ids, *end[-1:]}
   if len(sampled) > 0 and sampled[-1] in stops:
-    between = between[_n_said(tokenizer, end, sampled[-1], between) :]
+    between = between[_n_sampled(tokenizer, end, sampled[-1], between) :]
   return [*ids, *sampled, *between]
 
 
-def _n_said(tokenizer, end: list[int], stop: int, between: list[int]) -> int:
-  """How many of the tokens after a turn, whose end is `end`, are there already
-  where it stopped with a token.
-  """
+def _n_sampled(tokenizer, end: list[int], stop: int, between: list[int]) -> int:
+  """Returns how many ids of `between` the sampled stop token stands for."""
   if end and between[: len(end)] == end:
     return len(end)
   # The next speaker's token may be the end (GLM); and gpt-oss ends a last

@@ -1,5 +1,5 @@
-"""What is asked next: a controller of problems and what steers sources, as two
-pure functions of one state.
+"""Choice of the next problems: a controller of problems and a steering of
+sources, as two pure functions of one state.
 
   propose(state, key, n, step) -> ids
   observe(state, ids, reward, ...) -> state
@@ -8,8 +8,8 @@ The probability of problem i of source s is
 
   p_i = (share of s) * (weight of i) / (sum of the weights of s's problems)
 
-and a source of whose problems none has weight is drawn from uniformly. With
-`Free` steering p_i is in proportion to (weight of s) * (weight of i).
+If all problems of a source have weight 0, they are drawn uniformly. With `Free`
+steering, p_i is in proportion to (weight of s) * (weight of i).
 """
 
 import dataclasses
@@ -18,9 +18,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
+from jaxrl_reason import trees
+from jaxrl_reason.config import Data
 from jaxrl_reason.data import controllers, pool
 
 MASTERED = 0.9  # solve rate from which metrics call a problem mastered
@@ -28,14 +29,15 @@ MASTERED = 0.9  # solve rate from which metrics call a problem mastered
 
 @dataclasses.dataclass(frozen=True)
 class Chooser:
-  """A controller with its pool's sources; static, so it selects a program.
+  """A controller and a steering with the names of the sources; static, because
+  it selects a program.
 
   Attributes:
     problems: a controller of `controllers.CONTROLLERS`.
-    steering: of `controllers.STEERING`.
+    steering: one of `controllers.STEERING`.
     names: of the sources.
-    memory: of a problem's running means.
-    prior: solve rate of a problem not tried.
+    memory: decay of a problem's running means.
+    prior: solve rate of an untried problem.
   """
 
   problems: Any
@@ -47,7 +49,7 @@ class Chooser:
   def start(
     self, source: np.ndarray, difficulty: np.ndarray, begun: jax.Array
   ) -> pool.Statistics:
-    """Gives the statistics of M problems, untried; begun: the run's step."""
+    """Returns the statistics of M untried problems; begun: the run's step."""
     return pool.start(
       source,
       difficulty,
@@ -58,7 +60,7 @@ class Chooser:
     )
 
   def shares(self, stats: pool.Statistics, step: jax.Array) -> jax.Array:
-    """Gives the probabilities [S] of the sources at a step of the run."""
+    """Returns the probabilities [S] of the sources at a step of the run."""
     w = self.steering.weigh(stats, step - stats.begun)
     w = jnp.where(jnp.isfinite(w), jnp.maximum(w, 0), 0)
     wanted = self.steering.wanted(step - stats.begun)
@@ -66,7 +68,7 @@ class Chooser:
     return w / w.sum()
 
   def probabilities(self, stats: pool.Statistics, step: jax.Array) -> jax.Array:
-    """Gives the probabilities [M] of the problems at a step of the run."""
+    """Returns the probabilities [M] of the problems at a step of the run."""
     w = self.problems.weigh(stats, step - stats.begun)
     w = jnp.where(jnp.isfinite(w), jnp.maximum(w, 0), 0)
     if isinstance(self.steering, controllers.STEERING['free']):
@@ -82,7 +84,7 @@ class Chooser:
   def propose(
     self, stats: pool.Statistics, key: jax.Array, n: int, step: jax.Array
   ) -> jax.Array:
-    """Chooses the ids [n] of the problems of a step of the run.
+    """Samples the ids [n] of the problems of a step of the run.
 
     Args:
       key: of the run; the step is folded in.
@@ -95,7 +97,10 @@ class Chooser:
         return pool.in_turns(key, place, stats.source, weights)
       return pool.shuffled(key, place, len(stats.visits))
     p = self.probabilities(stats, step)
-    return pool.draw(p, jax.random.fold_in(key, step), n)
+    key = jax.random.fold_in(key, step)
+    ids = pool.draw(p, key, n)
+    # They come in rising order, and what reads the first ones reads a sample.
+    return jax.random.permutation(trees.named_key(key, 'order'), ids)
 
   def observe(
     self,
@@ -110,7 +115,7 @@ class Chooser:
     used_tokens: jax.Array,
     step: jax.Array,
   ) -> pool.Statistics:
-    """Gives the statistics after a batch of N rows; see `pool.tell`."""
+    """Returns the statistics after a batch of N rows; see `pool.tell`."""
     rows = ids, reward, solved, valid, length, answer_id
     used = used_ids, used_tokens
     seen = pool.tell(stats, *rows, *used, n_sources=len(self.names))
@@ -119,7 +124,9 @@ class Chooser:
   def learn(
     self, stats: pool.Statistics, seen: pool.Seen, step: jax.Array
   ) -> pool.Statistics:
-    """Gives the statistics after what was seen, the controllers' own too."""
+    """Returns the statistics after a batch, including the controllers'
+    memory.
+    """
     return pool.note(stats, seen, step, self.memory).replace(
       own=self.problems.observe(stats, seen),
       arms=self.steering.observe(stats, seen, step - stats.begun),
@@ -132,10 +139,10 @@ class Chooser:
     there: jax.Array,
     step: jax.Array,
   ) -> dict[str, jax.Array]:
-    """Says what the state is that ids [N] of a step were chosen by.
+    """Computes metrics of the state from which ids [N] of a step were chosen.
 
     Args:
-      there: bool [N], of the ids that were used.
+      there: bool [N], mask of the ids that were used.
     """
     tried = stats.visits > 0
     n = jnp.maximum(tried.sum(), 1)
@@ -164,8 +171,8 @@ class Chooser:
 
   @property
   def _in_epochs(self) -> bool:
-    """Whether problems come in epochs without replacement, those of each
-    source in its own.
+    """Returns whether problems come in epochs without replacement, separately
+    for each source.
     """
     uniform = controllers.CONTROLLERS['uniform']
     weights = controllers.STEERING['weights']
@@ -182,7 +189,9 @@ class Chooser:
     return jax.ops.segment_sum(x, stats.source, len(self.names))
 
   def _entropy(self, stats: pool.Statistics, step: jax.Array) -> jax.Array:
-    """The entropy of the proposal over its largest, log M: 1 is uniform."""
+    """Computes the entropy of the proposal over its maximum log M; 1:
+    uniform.
+    """
     m = len(stats.visits)
     if m == 1 or (self._in_epochs and len(self.names) == 1):
       return jnp.float32(1)
@@ -190,9 +199,7 @@ class Chooser:
     return -jnp.sum(jax.scipy.special.xlogy(p, p)) / jnp.log(m)
 
 
-def make(
-  data: ml_collections.ConfigDict, names: tuple[str, ...], weights: tuple
-) -> Chooser:
+def make(data: Data, names: tuple[str, ...], weights: tuple) -> Chooser:
   """Makes the chooser of a `data` section.
 
   Args:
@@ -204,10 +211,11 @@ def make(
 
 
 def difficulty(example: Mapping[str, Any], of_source: float | None) -> float:
-  """Tells how hard a problem is said to be, in any unit: its source's
-  `difficulty`, else the example's own (meta), else the characters of
+  """Returns the stated difficulty of a problem, in any unit: its source's
+  `difficulty`, else the example's own (meta), else the number of characters of
   its worked solution.
   """
+  own = (example.get('meta') or {}).get('difficulty')
   own = (example.get('meta') or {}).get('difficulty')
   if of_source is not None:
     return float(of_source)

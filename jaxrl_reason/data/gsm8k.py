@@ -1,16 +1,16 @@
 """GSM8K: grade-school word problems (Cobbe et al. 2021, arXiv:2110.14168).
 
-  sources = load('../shared/data/gsm8k', cache_dir)     a folder of yours
+  sources = load('../shared/data/gsm8k', cache_dir)     a local folder
   sources = load(None, cache_dir)                       the published files
   sources['train'][0]
   {'prompt': 'Natalia sold clips to 48 of her friends in April, ...',
    'solution': 'Natalia sold 48/2 = 24 clips in May.\n...\n#### 72',
    'answer': '72', 'meta': {}, 'task': 'gsm8k'}
 
-The folder holds `train.jsonl` and `test.jsonl` as published: one object a line
-with 'question' and 'answer', whose last line is `#### ` and the number. The
-rows are checked, written once as ArrayRecord by a TFDS builder (no TensorFlow
-is needed) below `cache_dir`, and read by index, in the order of the files.
+The folder contains `train.jsonl` and `test.jsonl` as published: one object per
+line with 'question' and 'answer', whose last line is `#### ` and the number.
+The rows are checked, written once as ArrayRecord by a TFDS builder (without
+TensorFlow) below `cache_dir`, and read by index in the order of the files.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _ANNOTATION = re.compile(r'<<[^<>]*>>')
 
 
 def _check_row(row) -> str | None:
-  """What is wrong with a row, or None."""
+  """Returns the defect of a row, or None."""
   if not isinstance(row, dict):
     return 'it is not a JSON object'
   for key in ('question', 'answer'):
@@ -52,7 +52,7 @@ def _check_row(row) -> str | None:
 
 
 def read_rows(path: epath.PathLike) -> Iterator[dict]:
-  """Returns the rows of a published file; an error names the file and the
+  """Yields the rows of a published file; an error names the file and the
   row.
   """
   path = epath.Path(path)
@@ -68,20 +68,20 @@ def read_rows(path: epath.PathLike) -> Iterator[dict]:
     if problem:
       raise ValueError(
         f'{path}, row {number}: {problem}. Expected '
-        '{"question": "...", "answer": "... #### 42"}; mend or remove the row.'
+        '{"question": "...", "answer": "... #### 42"}; fix or remove the row.'
       )
     empty = False
     yield {'question': row['question'], 'answer': row['answer']}
   if empty:
-    raise ValueError(f'{path} has no rows; fetch it again from {_URL}')
+    raise ValueError(f'{path} has no rows: download it again from {_URL}')
 
 
-# Not registered: TFDS has a builder called 'gsm8k' that can only download.
+# Not registered, because TFDS's own builder named 'gsm8k' can only download.
 class Gsm8k(tfds.core.GeneratorBasedBuilder, skip_registration=True):
   """The published files, downloaded or from `source_dir`."""
 
   VERSION = tfds.core.Version('1.0.0')
-  # Where TFDS would read a checksums file beside a registered builder.
+  # In place of the checksums file that TFDS reads for a registered builder.
   url_infos = {
     URLS[split]: tfds.download.checksums.UrlInfo(
       size=SIZES[split], checksum=SHA256[split], filename=f'{split}.jsonl'
@@ -119,7 +119,7 @@ def _download(dl_manager) -> dict[str, epath.Path]:
   except OSError as error:
     raise OSError(
       f'cannot download {", ".join(URLS.values())}: {error}. Without a '
-      'network, put train.jsonl and test.jsonl into a folder and name it.'
+      'network, set data.dir to a folder with train.jsonl and test.jsonl.'
     ) from error
 
 
@@ -128,15 +128,15 @@ def split_paths(source_dir: epath.PathLike) -> dict[str, epath.Path]:
   for path in paths.values():
     if not path.exists():
       raise FileNotFoundError(
-        f'{path} is missing: the folder must hold train.jsonl and test.jsonl '
-        'as published at https://github.com/openai/grade-school-math; name no '
-        'folder to download them'
+        f'{path} is missing: the folder must have train.jsonl and test.jsonl '
+        'as published at https://github.com/openai/grade-school-math; leave '
+        'data.dir empty to download them'
       )
   return paths
 
 
 class Source:
-  """Examples by index, as grain reads them."""
+  """Examples by index, as a grain source."""
 
   def __init__(self, rows, keep_annotations: bool):
     self._rows = rows
@@ -174,12 +174,13 @@ def load(
 ) -> dict[str, Source]:
   """Returns {'train': source, 'test': source}, prepared below `cache_dir` once.
 
-  source_dir: a folder with the two files; None: download them.
-  keep_annotations: keep the calculator's `<<48/2=24>>` in the solutions.
+  Args:
+    source_dir: a folder with the two files; None: download them.
+    keep_annotations: keep the calculator's `<<48/2=24>>` in the solutions.
   """
   key = 'published'
   if source_dir is not None:
-    # By content: an edited file is prepared again, a moved one is not.
+    # Named by content: an edited file is prepared again, a moved one is not.
     digest = hashlib.sha256()
     for path in split_paths(source_dir).values():
       digest.update(hashlib.sha256(path.read_bytes()).digest())
@@ -189,7 +190,7 @@ def load(
     data_dir=epath.Path(cache_dir) / key,
     file_format=tfds.core.FileFormat.ARRAY_RECORD,
   )
-  tfds.disable_progress_bar()  # a second of work
+  tfds.disable_progress_bar()  # which would take a second
   builder.download_and_prepare()
   rows = builder.as_data_source()
   return {s: Source(rows[s], keep_annotations) for s in SPLITS}

@@ -1,7 +1,7 @@
-"""The tokenizer of a run from scratch, written as a Hugging Face folder has it.
+"""Export of a run's own tokenizer in the form of a Hugging Face folder.
 
 Characters and bytes become a byte-level BPE without merges, in which each token
-keeps its id; a SentencePiece model is the folder's tokenizer.model as it is.
+keeps its id. A SentencePiece model is copied to the folder's tokenizer.model.
 """
 
 import json
@@ -15,7 +15,7 @@ PAD, EOS = '<pad>', '<eos>'
 
 
 def _tokenizer_json(tokenizer: tokenizers.CharTokenizer) -> dict[str, Any]:
-  """A tokenizer.json in which every token is one byte.
+  """Builds a tokenizer.json in which every token is one byte.
 
   Raises:
     ValueError: a token has several bytes.
@@ -25,8 +25,8 @@ def _tokenizer_json(tokenizer: tokenizers.CharTokenizer) -> dict[str, Any]:
   for i, data in enumerate(tokenizer.token_bytes()):
     if len(data) > 1:
       raise ValueError(
-        f'token {i}, {data.decode()!r}, has {len(data)} bytes, and cannot be '
-        'written as a byte-level tokenizer'
+        f'token {i}, {data.decode()!r}, has {len(data)} bytes, so this '
+        'tokenizer cannot be exported: use data.tokenizer=byte or sentencepiece'
       )
     if data:
       vocab[spelt[data[0]]] = i

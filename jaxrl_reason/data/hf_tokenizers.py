@@ -1,19 +1,20 @@
 """Tokenizers of Hugging Face folders, with the protocol of `tokenizers`.
 
-`load(folder)` takes tokenizer.json (the `tokenizers` library) or, without it,
-tokenizer.model (SentencePiece). What ends a completion is read from
-tokenizer_config.json, generation_config.json and config.json, in that order.
+`load(folder)` reads tokenizer.json (with the `tokenizers` library) or, without
+it, tokenizer.model (SentencePiece). The tokens that end a completion are read
+from tokenizer_config.json, generation_config.json and config.json, in that
+order.
 
-Both spell every id in bytes: a byte-level BPE token maps character by
-character back to its bytes, `<0x0A>` is a byte, and a piece is its text with
-the marker as a space. So `decode` joins bytes, as kernels do, and differs from
-`transformers` in one thing: the space that some models put before a text is
-kept, because a completion is no whole text.
+Every id has bytes: a byte-level BPE token maps character by character back to
+its bytes, `<0x0A>` is a byte, and a piece is its text with the marker as a
+space. So `decode` joins bytes, like the kernels. It differs from `transformers`
+in one thing: the space that some models put before a text is kept, because a
+completion is not a whole text.
 
-Beyond the protocol: `prefix_ids`, what the model wants before a plain prompt
-(a bos token, or nothing), and `token_text(id)`, how a special token is written
-in a template. Special tokens written in a text are read as such, as
-`transformers` does: chat templates need it.
+Beyond the protocol there are `prefix_ids`, the ids that the model needs before
+a plain prompt (a bos token, or none), and `token_text(id)`, the text of a
+special token in a template. Special tokens written in a text are encoded as
+special tokens, as in `transformers`, because chat templates need it.
 """
 
 import functools
@@ -30,11 +31,11 @@ from jaxrl_reason.hosts import reading
 JSON, PIECES = 'tokenizer.json', 'tokenizer.model'
 CONFIG, GENERATION = 'tokenizer_config.json', 'generation_config.json'
 SPACE = '\u2581'
-# Appended to a SentencePiece model: protobuf merges it into the message, as
+# Appended to a SentencePiece model. protobuf merges it into the message, as
 # normalizer_spec {add_dummy_prefix: false}.
 NO_PREFIX = b'\x1a\x02\x18\x00'
-# Special tokens that texts show all the same: they tell thoughts from answers
-# (`rewards.thoughts`).
+# Special tokens that remain in decoded texts, because they separate thoughts
+# from answers (`verifiers.thoughts`).
 CHANNELS = frozenset(('<|start|>', '<|channel|>', '<|message|>', '<|end|>'))
 
 
@@ -52,19 +53,21 @@ def load(folder) -> '_FolderTokenizer':
   """Returns the tokenizer of a Hugging Face folder.
 
   Raises:
-    FileNotFoundError: names what it looked for.
-    ValueError: a kind of tokenizer whose tokens are not bytes, or a file that
-      cannot be read.
+    FileNotFoundError: neither of the two files exists.
+    ValueError: the tokens of the tokenizer are not bytes, or a file cannot be
+      read.
   """
   folder = epath.Path(folder)
   for name, kind in ((JSON, JsonTokenizer), (PIECES, PieceTokenizer)):
     if (folder / name).exists():
       return kind(folder)
-  raise FileNotFoundError(f'{folder} has neither {JSON} nor {PIECES}')
+  raise FileNotFoundError(
+    f'{folder} has neither {JSON} nor {PIECES}: it needs one of them'
+  )
 
 
 class _FolderTokenizer(base._Tokenizer):
-  """What a folder's small files say, whatever the kind."""
+  """Settings from a folder's small files, for every kind of tokenizer."""
 
   def __init__(
     self, folder, ids: dict[str, int], table: dict[int, bytes], special
@@ -80,8 +83,8 @@ class _FolderTokenizer(base._Tokenizer):
     self.eos_ids = _eos_ids(folder, named('eos_token'))
     if not self.eos_ids:
       raise ValueError(
-        f'{folder}: no end of text: {CONFIG} names no known eos_token, and '
-        f'{GENERATION} and config.json no eos_token_id'
+        f'{folder}: no end-of-text token: {CONFIG} has no known eos_token, and '
+        f'{GENERATION} and config.json have no eos_token_id; add one'
       )
     pad = named('pad_token')
     self.pad_id = self.eos_ids[0] if pad is None else pad
@@ -102,24 +105,24 @@ class _FolderTokenizer(base._Tokenizer):
     self.prefix_ids = (self.bos_id,) if bos else ()
 
   def token_text(self, i: int) -> str:
-    """How token i is written, e.g. '<|im_end|>'."""
+    """Returns the text of token i, e.g. '<|im_end|>'."""
     return self._texts[i]
 
 
 def _eos_ids(folder: epath.Path, first: int | None) -> tuple[int, ...]:
-  """Ids that end a completion, the tokenizer's own first."""
+  """Returns the ids that end a completion, the tokenizer's own first."""
   out = [] if first is None else [first]
   for name in (GENERATION, 'config.json'):
-    found = read_json(folder / name).get('eos_token_id')
-    found = found if isinstance(found, list) else [found]
-    out += [i for i in found if i is not None]
+    ids = read_json(folder / name).get('eos_token_id')
+    ids = ids if isinstance(ids, list) else [ids]
+    out += [i for i in ids if i is not None]
   return tuple(dict.fromkeys(out))
 
 
 @functools.cache
 def byte_of_character() -> dict[str, int]:
-  """Says how byte-level BPE writes bytes: printable ones as themselves, the
-  others as the characters from 256 on (GPT-2).
+  """Returns the byte of each character of byte-level BPE: printable bytes are
+  themselves, the others are the characters from 256 on (GPT-2).
   """
   printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
   others = [b for b in range(256) if b not in printable]
@@ -129,8 +132,9 @@ def byte_of_character() -> dict[str, int]:
 
 @functools.cache
 def _in_latin1() -> dict[int, int]:
-  """Translates byte-level characters so that latin-1 gives their bytes, and
-  other characters of latin-1 so that it refuses them.
+  """Returns a translation of byte-level characters to latin-1 characters with
+  their bytes. Other latin-1 characters are translated so that encoding raises
+  an error.
   """
   return {i: 256 for i in range(256)} | {
     ord(c): b for c, b in byte_of_character().items()
@@ -140,7 +144,7 @@ def _in_latin1() -> dict[int, int]:
 def _byte_level(token: str) -> bytes:
   try:
     return token.translate(_in_latin1()).encode('latin-1')
-  except UnicodeEncodeError:  # an added token, written as it is
+  except UnicodeEncodeError:  # an added token, stored as plain text
     return token.encode()
 
 
@@ -151,16 +155,16 @@ def _piece(token: str, marker: str = SPACE, bytes_too: bool = True) -> bytes:
 
 
 def _to_bytes(decoder: dict | None, where) -> Callable[[str], bytes]:
-  """How the tokens of a tokenizer.json become bytes.
+  """Returns the function that converts tokens of a tokenizer.json to bytes.
 
   Raises:
-    ValueError: its decoder does something else than join bytes.
+    ValueError: its decoder does more than join bytes.
   """
   steps = (decoder or {}).get('decoders') or [decoder or {'type': None}]
   kinds = {s['type'] for s in steps}
   if kinds == {'ByteLevel'}:
     return _byte_level
-  # What marks a space: the Metaspace's, or what a Replace turns into one.
+  # The space marker: of a Metaspace, or of a Replace whose result is a space.
   markers = {
     s['replacement'] if s['type'] == 'Metaspace' else s['pattern']['String']
     for s in steps
@@ -172,8 +176,8 @@ def _to_bytes(decoder: dict | None, where) -> Callable[[str], bytes]:
     marker, falls = markers.pop(), 'ByteFallback' in kinds
     return lambda token: _piece(token, marker, falls)
   raise ValueError(
-    f'{where}: a decoder of {sorted(map(str, kinds))} does not give every '
-    'token its bytes; ByteLevel, Metaspace and ByteFallback do'
+    f'{where}: a decoder of {sorted(map(str, kinds))} is not supported: '
+    'its tokens have no fixed bytes; use ByteLevel, Metaspace or ByteFallback'
   )
 
 
@@ -185,7 +189,7 @@ class JsonTokenizer(_FolderTokenizer):
     spec = reading.json_object(path)
     with reading.explained(path):
       self._model = library.Tokenizer.from_str(path.read_text())
-    # A file may say that texts are cut or padded; ours never are.
+    # A file may enable truncation or padding, which prompts must not have.
     self._model.no_truncation()
     self._model.no_padding()
     spell = _to_bytes(spec.get('decoder'), path)
@@ -203,7 +207,7 @@ class JsonTokenizer(_FolderTokenizer):
     return self._model.encode(text, add_special_tokens=False).ids
 
   def encode_data(self, text: str) -> list[int]:
-    self._model.encode_special_tokens = True  # written out, they are text
+    self._model.encode_special_tokens = True  # encoded as plain text
     try:
       return self.encode(text)
     finally:
@@ -221,15 +225,17 @@ def _library() -> Any:
 
 
 def _added_tokens(folder: epath.Path) -> dict[str, tuple[int, bool]]:
-  """Tokens a folder adds to its SentencePiece model: (id, special)."""
+  """Returns (id, special) of the tokens that a folder adds to its SentencePiece
+  model.
+  """
   plain = read_json(folder / 'added_tokens.json')
   out = {text: (i, False) for text, i in plain.items()}
   added = read_json(folder / CONFIG).get('added_tokens_decoder', {})
   for i, token in added.items():
     if token.get('lstrip') or token.get('rstrip'):
       raise ValueError(
-        f'{folder / CONFIG}: {token["content"]!r} takes the spaces beside it '
-        f'away, which {PIECES} cannot say; use a {JSON}'
+        f'{folder / CONFIG}: {token["content"]!r} strips the spaces beside it, '
+        f'which {PIECES} does not support: use a {JSON}'
       )
     out[token['content']] = int(i), token.get('special', False)
   return out
@@ -238,8 +244,8 @@ def _added_tokens(folder: epath.Path) -> dict[str, tuple[int, bool]]:
 class PieceTokenizer(_FolderTokenizer):
   """A folder's SentencePiece tokenizer.model, and the tokens added to it.
 
-  The space before a text, where the model has one, stands before the whole
-  text only, not after every special token in it (`legacy: false`).
+  If the model puts a space before a text, it is put before the whole text only,
+  not after every special token in it (`legacy: false`).
   """
 
   def __init__(self, folder):
@@ -271,7 +277,7 @@ class PieceTokenizer(_FolderTokenizer):
     super().__init__(folder, ids, table, special)
 
   def _adds_bos(self) -> bool:
-    return True  # of all families that publish a tokenizer.model
+    return True  # as in all families that publish a tokenizer.model
 
   def encode(self, text: str) -> list[int]:
     out, end = [], 0

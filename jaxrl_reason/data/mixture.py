@@ -1,61 +1,55 @@
-"""Several sources as one: `data.sources`.
+"""Mixtures: several sources as one (`data.sources`).
 
   data.sources = {
     'short': dict(knobs=dict(max_ops=2), weight=2.0, difficulty=1),
     'words': dict(name='gsm8k', difficulty=2),
   }
 
-A source's keys are those of the `data` section that say what is asked (KEYS),
-and its own (OWN); what it does not say is the section's. Every example says the
-number of its source (`source`), its name (`domain`, by which parts of rewards
-are routed) and what verifies it (`verifier`).
+A source has the keys of the `data` section that select problems (KEYS), with
+the section's values as defaults, and keys of its own (OWN). Every example has
+the index of its source (`source`), its name (`domain`, which routes parts of
+the reward) and its verifier (`verifier`).
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import ml_collections
-
+from jaxrl_reason.config import Data, leaves
 from jaxrl_reason.data import pipeline
 
 KEYS = ('name', 'dir', 'files', 'knobs', 'harder', 'template', 'system')
 OWN = {
   'weight': 1.0,  # share of the draws, in any unit; or a schedule over steps
-  'difficulty': None,  # of its problems, in any unit; None: each one's own
-  'reward': None,  # what verifies its answers; None: what does for its data
-  'supervised': True,  # whether supervised stages are trained on it too
+  'difficulty': None,  # of its problems, in any unit; None: of each example
+  'reward': None,  # verifier of its answers; None: that of its data
+  'supervised': True,  # whether supervised stages train on it too
 }
 
 
-def own(data: ml_collections.ConfigDict, key: str) -> list:
-  """Gives a key of OWN of every source; of one, where there are none."""
-  given = [source.to_dict() for source in data.sources.values()] or [{}]
-  return [source.get(key, OWN[key]) for source in given]
+def own(data: Data, key: str) -> list:
+  """Returns a key of OWN for every source; for one, if there are none."""
+  sources = [*data.sources.values()] or [{}]
+  return [source.get(key, OWN[key]) for source in sources]
 
 
-def sections(data: ml_collections.ConfigDict) -> dict[str, Any]:
-  """Gives each source's `data` section, by name."""
+def sections(data: Data) -> dict[str, Data]:
+  """Returns the `data` section of each source, by name."""
   out = {}
-  for name, given in data.sources.items():
-    section = ml_collections.ConfigDict(data.to_dict() | {'sources': {}})
-    changes = {k: v for k, v in given.to_dict().items() if k in KEYS}
+  for name, source in data.sources.items():
+    changes = {k: v for k, v in source.items() if k in KEYS}
     for key in ('knobs', 'harder'):
       # Another task has other knobs.
       same = changes.get('name', data.name) == data.name
-      old = data[key].to_dict() if same else {}
-      section[key] = ml_collections.ConfigDict(old | changes.pop(key, {}))
-    section.files.update(changes.pop('files', {}))
-    section.update(changes)
-    out[name] = section
+      changes[key] = (data[key] if same else {}) | changes.get(key, {})
+    changes = leaves(changes, Data, f'data.sources.{name}.')
+    out[name] = data.changed({'sources': {}} | changes)
   return out
 
 
-def names_and_weights(
-  data: ml_collections.ConfigDict,
-) -> tuple[tuple[str, ...], tuple]:
-  """Gives the names of the sources and their weights, numbers or (at, values);
-  a section without sources is one.
+def names_and_weights(data: Data) -> tuple[tuple[str, ...], tuple]:
+  """Returns the names of the sources, and weights as numbers or (at, values).
+
+  A section without sources is one source.
   """
   names = tuple(data.sources) or (data.name,)
   return names, tuple(map(_weight, own(data, 'weight')))
@@ -69,10 +63,11 @@ def _weight(weight) -> float | tuple:
 
 @dataclasses.dataclass(frozen=True)
 class Routes:
-  """Which device kernel verifies the answers of each source.
+  """Device kernels that verify the answers of each source.
 
   Attributes:
-    kernels: names; examples: a problem of each source.
+    kernels: names, by source.
+    examples: a problem of each source.
   """
 
   kernels: tuple[str, ...]
@@ -80,7 +75,7 @@ class Routes:
 
 
 class Labelled:
-  """Problems that say which source they are of."""
+  """Problems with labels of their source."""
 
   def __init__(self, source, number: int, name: str, verifier: str):
     self._source = source
@@ -94,10 +89,12 @@ class Labelled:
 
 
 class OneAfterAnother:
-  """The problems of several sources; of an endless one the first `window`."""
+  """Concatenation of several sources; of an endless one, the `window`-th
+  block.
+  """
 
   def __init__(self, sources: Sequence, window: int, number: int = 0):
-    """Args: number: of the window, from 0."""
+    """Args: number: index of the window, from 0."""
     self._sources, self._window = sources, window
     self.endless = tuple(len(s) >= pipeline.ENDLESS for s in sources)
     at = range(number * window, (number + 1) * window)
@@ -107,7 +104,7 @@ class OneAfterAnother:
     ]
 
   def moved(self, number: int) -> 'OneAfterAnother':
-    """Gives the same with another window."""
+    """Returns the same sources with another window."""
     return OneAfterAnother(self._sources, self._window, number)
 
   def __len__(self) -> int:
@@ -123,8 +120,8 @@ class OneAfterAnother:
 
 
 class InTurns:
-  """The problems of several sources, one of each in turn: for evaluations, of
-  as many problems as the smallest has.
+  """Problems of several sources, alternating, for evaluations; each source has
+  as many as the smallest.
   """
 
   def __init__(self, sources: Sequence):

@@ -8,14 +8,16 @@ Procedural tasks are endless; data sets on disk are shuffled anew every epoch.
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 import grain
 import jax
 import numpy as np
 
-from jaxrl_reason import tasks, trees
+from jaxrl_reason import trees
 from jaxrl_reason.base import left_padded
+from jaxrl_reason.verifiers import tasks
 
 # grain indexes with 64 bits, prompt ids with 32.
 ENDLESS = 2**31 - 1
@@ -79,28 +81,60 @@ def prompt_row(
     ids, _ = _solution_ids(example, tokenizer, demo_len, what)
     row['demo'] = np.pad(ids, (0, demo_len - len(ids)))
     row['demo_length'] = np.int32(len(ids))
+    row['hint_limit'] = np.int32(hint_limit(example['solution'], tokenizer))
   return row
 
 
-def _solution_ids(
-  example: dict, tokenizer, room: int, what: str
-) -> tuple[np.ndarray, np.ndarray]:
-  """The reference solution and its stop token, and which of them the policy
-  says itself (bool); longer ones are refused.
+# Where a solution states its answer: a hint ends before it, since rewards read
+# the completion alone.
+ANSWER_MARK = re.compile(
+  r'\\(?:boxed|fbox)\b|#+|<answer>|(?:final )?answer(?: is|:)', re.IGNORECASE
+)
+
+
+def hint_limit(solution: str, tokenizer) -> int:
+  """Counts the tokens of a solution before its last answer mark; of a solution
+  without a mark all but the last token.
   """
-  ids, own = [], []
+  ids, marks = tokenizer.encode(solution), [*ANSWER_MARK.finditer(solution)]
+  if not marks:
+    return max(len(ids) - 1, 0)
+  before = solution[: marks[-1].start()]
+  n = min(len(tokenizer.encode(before)), len(ids))
+  while not before.startswith(tokenizer.decode(ids[:n])):
+    n -= 1
+  return n
+
+
+def _solution_tokens(example: dict, tokenizer) -> tuple[list[int], list[bool]]:
+  """Returns the tokens of the solution with its stop token, and for each of
+  them whether the policy writes it (and not a tool).
+  """
+  ids, of_policy = [], []
   for words in example.get('turns', [[example['solution'], '']]):
-    for text, mine in zip(words, (True, False)):
+    for text, written in zip(words, (True, False)):
       new = tokenizer.encode(text)
       ids += new
-      own += [mine] * len(new)
-  ids, own = [*ids, tokenizer.eos_ids[0]], [*own, True]
-  if len(ids) > room:
+      of_policy += [written] * len(new)
+  return [*ids, tokenizer.eos_ids[0]], [*of_policy, True]
+
+
+def solution_length(example: dict, tokenizer) -> int:
+  """Counts the tokens of the solution, its stop token included."""
+  return len(_solution_tokens(example, tokenizer)[0])
+
+
+def _solution_ids(
+  example: dict, tokenizer, max_tokens: int, what: str
+) -> tuple[np.ndarray, np.ndarray]:
+  """Returns `_solution_tokens` as arrays; refuses longer solutions."""
+  ids, of_policy = _solution_tokens(example, tokenizer)
+  if len(ids) > max_tokens:
     raise ValueError(
       f'{what}: the solution has {len(ids)} tokens and data.completion_len is '
-      f'{room}. Raise it, or drop long ones with data.too_long="drop".'
+      f'{max_tokens}. Raise it, or drop long ones with data.too_long="drop".'
     )
-  return np.int32(ids), np.array(own)
+  return np.int32(ids), np.array(of_policy)
 
 
 def solution_row(

@@ -1,13 +1,14 @@
-"""A pool: a finite set of problems, and what a stage has learnt of each.
+"""A pool: a finite set of problems with statistics of each.
 
   propose -> ids -> rollouts, rewards -> observe -> Statistics -> propose
 
-Prompts and answers are constants on the device (`run.asking`); the statistics
-are arrays in `TrainState.control['pool']`, so that they are saved, resumed and
-read inside the compiled step. The id of a problem is its place in the pool.
+Prompts and answers are constants on the device (`run.rl.problem_pool`). The
+statistics are arrays in `TrainState.control['pool']`, so that they are saved,
+resumed and read inside the compiled step. The id of a problem is its index in
+the pool.
 
-`draw` takes ids by stratified sampling: of n draws, problem i gets n p_i on
-average, exactly, whatever n, the number of problems and p are.
+`draw` is stratified sampling: of n draws, problem i gets n p_i on average,
+exactly, for any n, number of problems and p.
 """
 
 import functools
@@ -18,53 +19,52 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-PATTERN = 1024  # turns of sources until their pattern comes again
+PATTERN = 1024  # turns of sources until their pattern repeats
 BITS = 32  # of the sketch of the answers seen
-NEVER = -1  # `Statistics.seen` of a problem that was not tried
+NEVER = -1  # `Statistics.seen` of an untried problem
 
 
 @struct.dataclass
 class Statistics:
-  """What is known of M problems, of S sources."""
+  """Statistics of M problems of S sources."""
 
   visits: jax.Array  # i32 [M], steps in which it got a verdict
   rate: jax.Array  # f32 [M], running mean of `last`; data.controller.prior
-  last: jax.Array  # f32 [M], share solved at the last visit
+  last: jax.Array  # f32 [M], solved share at the last visit
   same: jax.Array  # i32 [M], visits in a row on which all rewards were equal
   length: jax.Array  # f32 [M], running mean of sampled tokens
-  answers: (
-    jax.Array
-  )  # u32 [M], bit h: an answer with hash h modulo 32 was given
+  # u32 [M], bit h: an answer with hash h modulo 32 was seen
+  answers: jax.Array
   seen: jax.Array  # i32 [M], the run's step of the last visit, or NEVER
   source: jax.Array  # i32 [M]
   difficulty: jax.Array  # f32 [M], 0 the easiest to 1, see `ranked`
   begun: jax.Array  # i32 [], the run's step at which the stage began
-  own: dict  # arrays of the controller of problems
-  arms: dict  # arrays of what steers sources
+  own: dict  # memory of the controller of problems
+  arms: dict  # memory of the steering of sources
 
 
 @struct.dataclass
 class Seen:
-  """What a batch told of the problems in it: U entries, as many as rows, one
-  per problem and the rest empty.
+  """Statistics of a batch by problem: U entries, one per problem, as many as
+  rows; the rest are empty.
   """
 
-  ids: jax.Array  # i32 [U], M where there is no problem with a verdict
+  ids: jax.Array  # i32 [U], M for an entry without a verdict
   n: jax.Array  # f32 [U], rows with a verdict
-  solved: jax.Array  # f32 [U], share of those that are right
+  solved: jax.Array  # f32 [U], solved share of those rows
   same: jax.Array  # bool [U], all rewards equal
   length: jax.Array  # f32 [U], mean sampled tokens
   advantage: jax.Array  # f32 [U], mean |reward - mean| / (std + 1e-6)
   answers: jax.Array  # u32 [U], bits as in Statistics
   source: jax.Array  # i32 [U]
-  # Of all sources, verdict or not:
+  # By source, whether or not there is a verdict:
   drawn: jax.Array  # f32 [S], rows
-  used: jax.Array  # f32 [S], rows that were learnt from
-  tokens: jax.Array  # f32 [S], sampled tokens that were learnt from
+  used: jax.Array  # f32 [S], rows that are trained on
+  tokens: jax.Array  # f32 [S], sampled tokens that are trained on
 
   @property
   def there(self) -> jax.Array:
-    """Marks which entries are of a problem, bool [U]."""
+    """Returns a mask of the entries that have a problem, bool [U]."""
     return self.n > 0
 
 
@@ -77,10 +77,10 @@ def start(
   own: dict,
   arms: dict,
 ) -> Statistics:
-  """Gives the statistics of M problems that nobody has tried.
+  """Returns the statistics of M untried problems.
 
   Args:
-    prior: solve rate of such a problem.
+    prior: their solve rate.
   """
   n = len(source)
   return Statistics(
@@ -100,7 +100,7 @@ def start(
 
 
 def ranked(difficulty: np.ndarray) -> np.ndarray:
-  """Puts difficulties of any unit on the scale from 0 to 1: K distinct values
+  """Ranks difficulties of any unit on a scale from 0 to 1: K distinct values
   become 0, 1/(K-1), ..., 1; one value alone becomes 0.
   """
   levels, place = np.unique(difficulty, return_inverse=True)
@@ -120,21 +120,22 @@ def tell(
   *,
   n_sources: int,
 ) -> Seen:
-  """Tells N rows by problem, summed up. Rows without a verdict, or with a
-  reward that is no finite number, count for nothing but `drawn`; of a row that
-  was not generated the length is 0.
+  """Computes the statistics of N rows by problem.
+
+  Rows without a verdict, or with a reward that is not finite, count only in
+  `drawn`. A row that was not generated has length 0.
 
   Args:
     ids: i32 [N], of their problems, in any order and number.
     reward: f32 [N]; solved, valid: bool [N].
     length: i32 [N], sampled tokens; answer_id: i32 [N], -1: no answer.
-    used_ids: i32 [R], of the problems of the rows that are learnt from, with
-      used_tokens: i32 [R] tokens each; 0: it is not.
+    used_ids: i32 [R], problems of the rows that are trained on, with
+      used_tokens: i32 [R] tokens each; 0: the row is not trained on.
   """
   n, m = len(ids), len(stats.visits)
   ok = valid & jnp.isfinite(reward)
   reward = jnp.where(ok, reward, 0).astype(jnp.float32)
-  found, row = jnp.unique(ids, size=n, fill_value=m, return_inverse=True)
+  unique, row = jnp.unique(ids, size=n, fill_value=m, return_inverse=True)
   row = row.reshape(n)
 
   def total(x):
@@ -150,7 +151,7 @@ def tell(
   same = high <= low
   spread = jnp.abs(centred) / (std[row] + 1e-6)
   bit = jnp.where(ok & (answer_id >= 0), answer_id % BITS, BITS)
-  given = jnp.zeros((n, BITS + 1), bool).at[row, bit].set(True)[:, :BITS]
+  has_bit = jnp.zeros((n, BITS + 1), bool).at[row, bit].set(True)[:, :BITS]
   weight = jnp.uint32(1) << jnp.arange(BITS, dtype=jnp.uint32)
 
   def by_source(ids, x):
@@ -158,15 +159,15 @@ def tell(
     return jax.ops.segment_sum(x.astype(jnp.float32), of, n_sources)
 
   return Seen(
-    ids=jnp.where(count > 0, found, m),
+    ids=jnp.where(count > 0, unique, m),
     n=count,
     solved=total(solved) / n_ok,
     same=same & (count > 0),
     length=total(length) / n_ok,
-    # Exactly 0 where rewards are equal: their mean may round away from them.
+    # Exactly 0 if rewards are equal, because their mean may round.
     advantage=jnp.where(same, 0.0, total(spread) / n_ok),
-    answers=jnp.sum(jnp.where(given, weight, 0), axis=1, dtype=jnp.uint32),
-    source=stats.source[jnp.minimum(found, m - 1)],
+    answers=jnp.sum(jnp.where(has_bit, weight, 0), axis=1, dtype=jnp.uint32),
+    source=stats.source[jnp.minimum(unique, m - 1)],
     drawn=by_source(ids, length > 0),
     used=by_source(used_ids, used_tokens > 0),
     tokens=by_source(used_ids, used_tokens),
@@ -176,11 +177,11 @@ def tell(
 def note(
   stats: Statistics, seen: Seen, step: jax.Array, memory: float
 ) -> Statistics:
-  """Gives the statistics after a batch.
+  """Returns the statistics after a batch.
 
   Args:
     step: i32 [], of the run.
-    memory: of a running mean, from visit to visit; the first visit sets it.
+    memory: decay of a running mean per visit; the first visit sets the mean.
   """
   at = jnp.minimum(seen.ids, len(stats.visits) - 1)
   keep = jnp.where(stats.visits[at] > 0, memory, 0.0)
@@ -203,12 +204,12 @@ def note(
 
 
 def draw(p: jax.Array, key: jax.Array, n: int) -> jax.Array:
-  """Draws n ids, i32 [n], of problems with probabilities p [M] that sum to 1.
+  """Samples n ids, i32 [n], of problems with probabilities p [M] that sum to 1.
 
-  One point in each of n equal strata of the cumulative distribution: problem i
-  comes n p_i times on average, and never if p_i is 0. The distribution is
-  summed in two levels: at 10^6 problems one sum of float32 would be off by as
-  much as a problem has.
+  There is one point in each of n equal strata of the cumulative distribution.
+  So problem i comes n p_i times on average, and never if p_i is 0. The
+  distribution is summed in two levels: with 10^6 problems, the error of one
+  float32 sum would be as large as a problem's probability.
   """
   m = len(p)
   size = 2 ** (m.bit_length() // 2)  # of a block, about the root of m
@@ -224,39 +225,41 @@ def draw(p: jax.Array, key: jax.Array, n: int) -> jax.Array:
 
 
 def _below(x: jax.Array, limit: jax.Array) -> jax.Array:
-  """x, or the number just below the limit where rounding has passed it."""
+  """Returns x, limited to the number just below `limit`, which rounding may
+  exceed.
+  """
   return jnp.clip(x, 0.0, jnp.nextafter(limit, jnp.zeros_like(limit)))
 
 
 def turns(weights: Sequence[float]) -> tuple[np.ndarray, ...]:
-  """Gives a pattern of PATTERN turns of S sources, in the ratio of their
-  weights: each turn goes to the source that lacks most (smooth weighted round
-  robin), so that any piece of it has nearly that ratio.
+  """Computes a pattern of PATTERN turns of S sources, in the ratio of their
+  weights.
+
+  Each turn goes to the source with the largest deficit (smooth weighted round
+  robin), so that any part of the pattern has nearly that ratio.
 
   Returns:
-    (source of each turn [L], how many turns it had before [L], turns of each
-    source [S]); a source of any weight has one.
+    (source of each turn [L], number of its earlier turns [L], turns of each
+    source [S]); a source with a positive weight has at least one.
   """
   share = np.float64(weights) / np.sum(weights)
   count = np.where(share > 0, np.maximum(np.rint(share * PATTERN), 1), 0)
   count = count.astype(np.int64)
   count[count.argmax()] += PATTERN - count.sum()
-  given, source, before = np.zeros(len(share)), [], []
+  had, source, before = np.zeros(len(share)), [], []
   for i in range(1, PATTERN + 1):
-    one = int(
-      np.argmax(np.where(given < count, i * count - given * PATTERN, -1))
-    )
+    one = int(np.argmax(np.where(had < count, i * count - had * PATTERN, -1)))
     source.append(one)
-    before.append(given[one])
-    given[one] += 1
+    before.append(had[one])
+    had[one] += 1
   return np.uint32(source), np.uint32(before), np.uint32(count)
 
 
 def in_turns(
   key: jax.Array, place: jax.Array, source: jax.Array, weights: tuple
 ) -> jax.Array:
-  """Gives the ids at some places of an endless sequence in which sources have
-  turns by their weights, and each comes in epochs of its own (`shuffled`).
+  """Returns the ids at some places of an endless sequence in which sources
+  alternate by their weights, each in epochs of its own (`shuffled`).
 
   Args:
     place: u32 [n]; source: i32 [M], in rising order.
@@ -271,7 +274,7 @@ def in_turns(
 
 
 def _half(m: int | jax.Array) -> int | jax.Array:
-  """Half of the bits that range(m) takes, rounded up."""
+  """Returns half of the bits of range(m), rounded up."""
   if isinstance(m, int):
     return max(1, -(-(m - 1).bit_length() // 2))
   bits = 32 - jax.lax.clz(m - 1)
@@ -284,16 +287,16 @@ def shuffled(
   m: int | jax.Array,
   which: jax.Array | None = None,
 ) -> jax.Array:
-  """Gives the ids at some places of an endless sequence: every m places are a
-  permutation of range(m), each one another.
+  """Returns the ids at some places of an endless sequence, in which every m
+  places are a different permutation of range(m).
 
-  A Feistel network of four rounds walks until it falls below m, so that no
-  permutation is kept (Black and Rogaway 2002, Ciphers with arbitrary finite
-  domains).
+  A Feistel network of four rounds is applied until the value is below m, so
+  that no permutation is stored (Black and Rogaway 2002, Ciphers with arbitrary
+  finite domains).
 
   Args:
-    place: u32 [n]; m: of all, or u32 [n] of each.
-    which: u32 [n], of several sequences; None: there is one.
+    place: u32 [n]; m: one number, or u32 [n].
+    which: u32 [n], index of the sequence; None: there is only one.
   """
   half = _half(m)
   low = (jnp.uint32(1) << jnp.uint32(half)) - 1
@@ -301,7 +304,7 @@ def shuffled(
   epoch = place // m
 
   def scrambled(key, x):
-    """A number for every epoch and x."""
+    """Returns a pseudo-random number for every epoch and x."""
     fold, parts = jax.random.fold_in, [epoch, x]
     if which is not None:
       parts = [which, *parts]

@@ -1,40 +1,36 @@
-"""Where problems come from, by name: a procedural task or a data set.
+"""Problems of a procedural task or a data set, by name.
 
-A `Problems` is what the rest asks of either: sources by split, how answers are
-verified on the device and on the host, and what a tokenizer is made from.
+A `Problems` record has, for either, the sources by split, the verifiers of
+answers on the device and on the host, and the alphabet for a tokenizer.
 """
 
 import dataclasses
 from typing import Any
 
-import ml_collections
 from etils import epath
 
-from jaxrl_reason import tasks
-from jaxrl_reason.data import (
-  chat,
-  files,
-  hf_tokenizers,
-  mixture,
-  pipeline,
-  tokenizers,
-)
+from jaxrl_reason.config import Data, leaves
+from jaxrl_reason.data import chat, hf_tokenizers, mixture, pipeline, tokenizers
+from jaxrl_reason.data import example_files as files
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.verifiers import tasks
 
 GSM8K = 'gsm8k'  # in `data.name`
-PIECES = hf_tokenizers.PIECES  # in a workdir: the tokenizer that a run trained
+PIECES = hf_tokenizers.PIECES  # in a workdir: the tokenizer trained by the run
 
 
 @dataclasses.dataclass(frozen=True)
 class Problems:
-  """Attributes:
-  train, heldout: sources of examples.
-  harder: a source out of distribution, or None.
-  kernel: the device kernel that verifies answers, or None.
-  reward: the host reward that does, by name.
-  alphabet: every character of its texts, or None when unknown.
-  parts: of a mixture (`data.sources`), each source's (section, Problems).
-  supervised: what supervised stages are trained on; None: train.
+  """Problems and how to verify their answers.
+
+  Attributes:
+    train, heldout: sources of examples.
+    harder: a source out of distribution, or None.
+    kernel: name of the device kernel that verifies answers, or None.
+    reward: name of the host reward that verifies answers.
+    alphabet: every character of the texts, or None if unknown.
+    parts: (section, Problems) of each source of a mixture (`data.sources`).
+    supervised: training examples of supervised stages; None: train.
   """
 
   train: Any
@@ -50,25 +46,25 @@ class Problems:
 
   @property
   def verifiers(self) -> tuple[str, ...]:
-    """Names the host rewards behind `reward`, one or those of all sources."""
-    own = tuple(part.reward for _, part in self.parts.values())
-    return own or (self.reward,)
+    """Returns the names of the host rewards behind `reward`, of all sources."""
+    names = tuple(part.reward for _, part in self.parts.values())
+    return names or (self.reward,)
 
   @property
   def heldout_by_source(self) -> dict[str, Any]:
-    """Gives the held-out problems of each source of a mixture."""
+    """Returns the held-out problems of each source of a mixture."""
     return dict(zip(self.parts, _labelled(self.parts, 'heldout')))
 
 
 def _task(c, seed: int) -> Problems:
   task = tasks.get(c.name)
-  knobs, harder = c.knobs.to_dict(), c.harder.to_dict() or None
+  knobs, harder = dict(c.knobs), dict(c.harder) or None
 
   def source(split):
     return pipeline.TaskSource(c.name, seed, split, knobs, harder)
 
   for split in tasks.SPLITS:
-    tasks.split_knobs(task, split, knobs, harder)  # refuses unknown knobs
+    tasks.split_knobs(task, split, knobs, harder)  # raises on unknown knobs
   return Problems(
     *map(source, tasks.SPLITS),
     kernel=task.kernel,
@@ -77,12 +73,12 @@ def _task(c, seed: int) -> Problems:
   )
 
 
-# A reward that calls the one an example names.
-BY_SOURCE = 'jaxrl_reason.rewards.task:by_source'
+# A reward that calls the reward named by an example.
+BY_SOURCE = 'jaxrl_reason.verifiers.task:by_source'
 
 
 def _labelled(parts: dict, split: str) -> list:
-  """A split of every source that has it."""
+  """Returns a split of every source that has it, with labels."""
   return [
     mixture.Labelled(getattr(part, split), i, name, part.reward)
     for i, (name, (_, part)) in enumerate(parts.items())
@@ -91,7 +87,7 @@ def _labelled(parts: dict, split: str) -> list:
 
 
 def mixed(parts: dict[str, tuple[Any, Problems]], c) -> Problems:
-  """Makes one of several sources.
+  """Combines the problems of several sources.
 
   Args:
     parts: (section, Problems) by name.
@@ -122,7 +118,7 @@ def _united(alphabets: list[str]) -> str:
 
 
 def _of_sources(c, seed: int) -> Problems:
-  """The problems of `data.sources`."""
+  """Returns the problems of `data.sources`."""
   parts, rewards = {}, mixture.own(c, 'reward')
   for (name, section), reward in zip(mixture.sections(c).items(), rewards):
     try:
@@ -142,35 +138,36 @@ def load(c, seed: int) -> Problems:
   if tasks.is_known(c.name):
     return _task(c, seed)
   if c.name == GSM8K:
-    # Here: it imports TFDS, a tenth of the time of all imports.
+    # Imported here: TFDS takes a tenth of the time of all imports.
     from jaxrl_reason.data import gsm8k
 
-    found = gsm8k.load(c.dir or None, reading.cache_dir() / 'gsm8k')
-    return _of_files(found, 'numbers')
+    examples = gsm8k.load(c.dir or None, reading.cache_dir() / 'gsm8k')
+    return _of_files(examples, 'numbers')
   if c.name == files.NAME:
     if not c.dir:
       raise ValueError('data.name="files" needs data.dir: a file or a folder')
-    rest = {k: v for k, v in c.files.items() if k != 'verifier'}
-    return _of_files(files.load(c.dir, **rest), c.files.verifier)
+    keys = ('question', 'answer', 'solution', 'heldout')
+    fields = {key: c.files[key] for key in keys}
+    return _of_files(files.load(c.dir, **fields), c.files.verifier)
   raise ValueError(
     f'data.name={c.name!r}: choose {GSM8K}, {files.NAME}, one of '
     f'{", ".join(tasks.TASKS | tasks.GAMES)}, or gym:<family> of reasoning-gym'
   )
 
 
-def _of_files(found: dict, reward: str) -> Problems:
-  """Problems that are finite, and verified in Python."""
+def _of_files(splits: dict, reward: str) -> Problems:
+  """Builds finite problems that are verified in Python."""
   return Problems(
-    found['train'], found['test'], None, None, reward, alphabet=None
+    splits['train'], splits['test'], None, None, reward, alphabet=None
   )
 
 
 def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
-  """Returns the tokenizer of a `data` section; one that is trained is kept in
-  the workdir, so that a resumed run reads the same ids.
+  """Returns the tokenizer of a `data` section. A trained one is saved in the
+  workdir, so that a resumed run reads the same ids.
 
   Args:
-    folder: the model's, in Hugging Face layout, where the run has one.
+    folder: the model's folder in Hugging Face layout, or None.
   """
   if c.tokenizer == 'hf':
     tokenizer = hf_tokenizers.load(_folder(c, folder))
@@ -182,8 +179,8 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
   if c.tokenizer == 'char':
     if problems.alphabet is None:
       raise ValueError(
-        f'data.tokenizer="char" needs a task with an alphabet; {c.name} has '
-        'none. Use "sentencepiece" or "byte".'
+        f'data.tokenizer=char needs a task with an alphabet, and {c.name} has '
+        'none: use sentencepiece or byte'
       )
     return tokenizers.CharTokenizer(problems.alphabet)
   if c.tokenizer == 'sentencepiece':
@@ -199,19 +196,21 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
 
 
 def tokenizer_of_run(workdir):
-  """Returns the tokenizer of a run that began from no folder.
+  """Returns the tokenizer of a run that began without a model folder.
 
   Args:
-    workdir: the run's, as a path.
+    workdir: path of the run's workdir.
 
   Raises:
-    ValueError: the workdir does not say which it was.
+    ValueError: the workdir lacks the trained tokenizer.
   """
   workdir = epath.Path(workdir)
   run = reading.json_object(workdir / 'config.json')
-  c = ml_collections.ConfigDict(run['data'])
+  c = Data().changed(leaves(run['data'], Data, 'data.'))
   if c.tokenizer == 'sentencepiece' and not (workdir / PIECES).exists():
-    raise ValueError(f'{workdir} lacks {PIECES}, the tokenizer that it trained')
+    raise ValueError(
+      f'{workdir} lacks {PIECES}, the tokenizer that the run trained'
+    )
   problems = load(c, run['seed']) if c.tokenizer == 'char' else None
   return make_tokenizer(c, problems, workdir)
 
@@ -221,33 +220,36 @@ def _folder(c, folder):
     return c.tokenizer_dir or folder
   raise ValueError(
     f'data.tokenizer={c.tokenizer!r} and data.template={c.template!r} need a '
-    'folder: set config.model_dir or data.tokenizer_dir'
+    'folder: set model_dir or data.tokenizer_dir'
   )
 
 
 def _stop_at_turn_end(tokenizer, template: chat.ChatTemplate) -> None:
-  """Puts the token that ends the assistant's turn first among those that end
-  a completion: worked solutions end with it.
+  """Makes the token that ends the assistant's turn the first of those that end
+  a completion, so that worked solutions end with it.
   """
-  tokenizer.template = template  # of what stands around a tool's answer
+  tokenizer.template = template  # read by the turns of tools
   end = chat.turn_end(template, tokenizer)
   if end is not None:
     tokenizer.eos_ids = tuple(dict.fromkeys((end, *tokenizer.eos_ids)))
 
 
 def renderer(c, problems: Problems, tokenizer, folder, tools=None):
-  """Gives question -> prompt text, as a `data` section has it; None: as it is.
+  """Returns a function question -> prompt text for a `data` section; None if
+  prompts are unchanged.
 
   Args:
-    problems: whose train split has the solved ones of `data.shots`.
-    folder: the model's, where the run has one.
-    tools: that a chat template tells the model of, as schemas; None: none.
+    problems: their train split has the solved examples of `data.shots`.
+    folder: the model's folder, or None.
+    tools: schemas of tools for the chat template; None: none.
   """
   if c.template == 'chat':
     if c.tokenizer != 'hf':
-      raise ValueError('data.template="chat" needs data.tokenizer="hf"')
+      raise ValueError('data.template=chat needs data.tokenizer=hf')
     if c.shots:
-      raise ValueError(f'data.shots={c.shots} needs a plain data.template')
+      raise ValueError(
+        f'data.shots={c.shots} needs a plain data.template, not chat'
+      )
     template = chat.load(_folder(c, folder), c.day)
     system = [{'role': 'system', 'content': c.system}] if c.system else []
     thinking = chat.THINKING[c.thinking]
@@ -257,8 +259,8 @@ def renderer(c, problems: Problems, tokenizer, folder, tools=None):
       tools=tools,
     )
   if c.system or c.thinking:
-    raise ValueError('data.system and data.thinking need data.template="chat"')
-  chat.plain(c.template, '')  # refuses an unknown name
+    raise ValueError('data.system and data.thinking need data.template=chat')
+  chat.plain(c.template, '')  # raises on an unknown name
   ids = tokenizer.prefix_ids if c.tokenizer == 'hf' else ()
   prefix = ''.join(tokenizer.token_text(i) for i in ids)
   if c.template == 'none' and not prefix and not c.shots:
@@ -271,14 +273,14 @@ def renderer(c, problems: Problems, tokenizer, folder, tools=None):
 def rendered(
   problems: Problems, c, tokenizer, folder=None, tools=None
 ) -> Problems:
-  """Returns the problems, written out in the template that a `data` section
-  names.
+  """Returns the problems with their prompts rendered in the template of a
+  `data` section.
 
   Args:
-    tools: schemas that a chat template tells the model of; None: none.
+    tools: schemas of tools for the chat template; None: none.
 
   Raises:
-    ValueError: names the key that does not fit.
+    ValueError: names the key whose value does not fit.
   """
   if problems.parts:
     parts = {
@@ -305,13 +307,14 @@ def rendered(
 
 
 def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
-  """Leaves out what does not fit, when `data.too_long` says so.
+  """Removes examples that are too long, if `data.too_long` is 'drop'.
 
-  Training examples must fit with their solution; of held-out ones only the
-  prompt, since nobody reads their solution: dropping more would flatter the
-  accuracy.
+  Training examples must fit with their solution. Held-out ones need only fit
+  with their prompt, because their solution is never read: dropping more would
+  inflate the accuracy.
 
-  Returns the problems, and how many of each split were dropped.
+  Returns:
+    (problems, number of dropped examples by split).
   """
   if c.too_long not in ('error', 'drop'):
     raise ValueError(f'data.too_long={c.too_long!r}: choose error or drop')
@@ -342,9 +345,9 @@ def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
     dropped[split] = len(source) - len(kept)
     if not kept:
       raise ValueError(
-        f'data.too_long="drop" leaves nothing of {c.name} {split}: none of '
-        f'{len(source)} examples fits data.prompt_len={c.prompt_len} and '
-        f'data.completion_len={c.completion_len}'
+        f'data.too_long=drop leaves no {split} example of {c.name}: none of '
+        f'{len(source)} fits data.prompt_len={c.prompt_len} and '
+        f'data.completion_len={c.completion_len}; increase them'
       )
     changes[split] = pipeline.Subset(source, kept)
   return dataclasses.replace(problems, **changes), dropped

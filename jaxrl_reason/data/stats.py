@@ -1,4 +1,4 @@
-"""What is known of every prompt of a finite data set: tries and successes."""
+"""Statistics of the prompts of a finite data set: tries and successes."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ class PromptStats:
   """Counts by prompt id; part of a checkpoint.
 
   Attributes:
-    tried, solved: int64 [n], samples with a verdict, and right ones.
+    tried, solved: int64 [n], samples with a verdict, and correct ones.
   """
 
   def __init__(self, n: int):
@@ -15,7 +15,7 @@ class PromptStats:
     self.solved = np.zeros(n, np.int64)
 
   def add(self, ids: np.ndarray, score: np.ndarray, valid: np.ndarray):
-    """Notes samples: prompt id, score in [0, 1], whether it has a verdict."""
+    """Adds samples: prompt id, score in [0, 1], whether there is a verdict."""
     ids, score = ids[valid], score[valid]
     np.add.at(self.tried, ids, 1)
     np.add.at(self.solved, ids, score > 0.5)

@@ -1,15 +1,15 @@
-"""Tokenizers: text <-> ids, and the bytes behind every id.
+"""Tokenizers: text <-> ids, and the bytes of every id.
 
-All of them share one shape, so that nothing downstream asks which it has:
+All tokenizers have the same interface:
 
   encode(text) -> list[int]      no special tokens are added
   decode(ids) -> str             never raises; special and unknown ids are ''
   token_bytes() -> list[bytes]   by id; b'' for special ids
   vocab_size, pad_id, bos_id (or None), eos_ids, special_ids
 
-Round trips are lossless: decode(encode(text)) == text, newlines, runs of
-spaces and all. `decode` joins `token_bytes`, so what a host verifier reads and
-what a device kernel reads are the same bytes.
+Round trips are lossless: decode(encode(text)) == text, including newlines and
+runs of spaces. `decode` joins `token_bytes`, so host verifiers and device
+kernels read the same bytes.
 
   CharTokenizer('0123456789+-=')   pad 0, eos 1, then the characters, sorted
   ByteTokenizer()                  pad 0, eos 1, then the 256 bytes
@@ -29,7 +29,7 @@ EOS_ID = 1
 
 
 class _Tokenizer:
-  """What follows from the bytes of the tokens."""
+  """Methods that depend only on the bytes of the tokens."""
 
   pad_id = PAD_ID
   bos_id: int | None = None
@@ -52,8 +52,8 @@ class _Tokenizer:
     return b''.join(parts).decode('utf-8', errors='replace')
 
   def encode_data(self, text: str) -> list[int]:
-    """Gives the ids of a text that others wrote: none of them special, and what
-    has no token is left out.
+    """Returns the ids of an untrusted text: it yields no special ids, and
+    characters without a token are left out.
     """
     return self.encode(text)
 
@@ -80,7 +80,9 @@ class CharTokenizer(_Tokenizer):
 
 
 class ByteTokenizer(_Tokenizer):
-  """One token per UTF-8 byte: every text, no training, long sequences."""
+  """One token per UTF-8 byte: encodes every text without training, in long
+  sequences.
+  """
 
   def __init__(self):
     super().__init__([b'', b'', *(bytes([b]) for b in range(256))])
@@ -89,8 +91,8 @@ class ByteTokenizer(_Tokenizer):
     return [b + 2 for b in text.encode('utf-8')]
 
 
-# SentencePiece writes a space as this character, so it would read a real one
-# back as a space; we spell it in bytes.
+# SentencePiece uses this character for a space, so it would decode a real one
+# as a space; we encode it in bytes.
 _SPACE = '\u2581'
 _PROBE = ' a  b\n\n1,024\t\u2581\u00e9 '
 
@@ -98,8 +100,9 @@ _PROBE = ' a  b\n\n1,024\t\u2581\u00e9 '
 class SentencePieceTokenizer(_Tokenizer):
   """A SentencePiece model, from its path or its bytes.
 
-  Made for models of `train_sentencepiece`. A model that normalises text
-  (NFKC, collapsed spaces, a dummy prefix) cannot round-trip and is refused.
+  It is meant for models of `train_sentencepiece`. A model that normalizes text
+  (NFKC, collapsed spaces, a dummy prefix) cannot round-trip and raises an
+  error.
   """
 
   def __init__(self, model: bytes | str | os.PathLike):
@@ -122,9 +125,9 @@ class SentencePieceTokenizer(_Tokenizer):
     ]
     if self.decode(self.encode(_PROBE)) != _PROBE:
       raise ValueError(
-        f'the SentencePiece model {name} does not '
-        'give back the text it encodes; train one with train_sentencepiece '
-        '(identity normalisation, byte fallback, no dummy prefix)'
+        f'the SentencePiece model {name} does not decode to the text that it '
+        'encodes: train one with train_sentencepiece (identity normalization, '
+        'byte fallback, no dummy prefix)'
       )
 
   def _piece_bytes(self, i: int) -> bytes:
@@ -147,11 +150,11 @@ class SentencePieceTokenizer(_Tokenizer):
 def train_sentencepiece(
   texts: Iterable[str], vocab_size: int, path: str | os.PathLike
 ) -> SentencePieceTokenizer:
-  """Trains a BPE model and writes it to `path` in one move.
+  """Trains a BPE model and writes it atomically to `path`.
 
-  The same texts give the same bytes: one thread, no sampling. Digits are
-  tokens of their own (a number is spelled the same wherever it stands), so is
-  the newline, and what the vocabulary lacks is spelled in bytes.
+  The same texts produce the same bytes: one thread, no sampling. Every digit is
+  a token (so that a number is encoded the same everywhere), and so is the
+  newline. Characters outside the vocabulary are encoded in bytes.
   """
   model = io.BytesIO()
   try:

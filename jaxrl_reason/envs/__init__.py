@@ -26,7 +26,7 @@ ENVS: dict[str, Env] = {
 
 
 def get(name: str) -> Env:
-  """Gives the environment of that name.
+  """Returns the environment of that name.
 
   Raises:
     ValueError: there is none.

@@ -1,4 +1,4 @@
-"""What an environment inside the compiled program is.
+"""Environments inside the compiled program.
 
   encode(example) -> dict of arrays          host: what of a problem it goes by
   reset(encoded, key) -> state               one row; `vmap` makes rows of it
@@ -21,7 +21,7 @@ CUT = '~'
 
 
 class Step(NamedTuple):
-  """What an environment answers to one turn."""
+  """The answer of an environment to one turn."""
 
   state: Any  # pytree
   observation: jax.Array  # u8 [O]

@@ -35,7 +35,7 @@ def _carried(x: jax.Array) -> jax.Array:
 
 
 def _less(a: jax.Array, b: jax.Array) -> jax.Array:
-  """Whether digits a are a smaller number than digits b."""
+  """Returns whether digits a are a smaller number than digits b."""
   highest = jnp.max(jnp.where(a != b, jnp.arange(a.shape[0]), -1))
   return (highest >= 0) & (a[highest] < b[highest])
 

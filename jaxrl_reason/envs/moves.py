@@ -1,4 +1,4 @@
-"""What games have in common: a move is a few bytes and `;`."""
+"""Shared code of the games: a move is a few bytes and `;`."""
 
 import jax
 import jax.numpy as jnp

@@ -13,13 +13,13 @@ Text = tuple[jax.Array, jax.Array]  # (u8 [W], i32 [] its length)
 
 
 def constant(words: str | bytes) -> Text:
-  """Gives a fixed text."""
+  """Returns a fixed text."""
   data = words.encode() if isinstance(words, str) else words
   return jnp.asarray(np.frombuffer(data, np.uint8)), jnp.int32(len(data))
 
 
 def one_of(words: tuple[str, ...], which: jax.Array) -> Text:
-  """Gives the text number `which` of several fixed ones."""
+  """Returns the text number `which` of several fixed ones."""
   width = max(len(w) for w in words)
   table = [np.frombuffer(w.ljust(width).encode(), np.uint8) for w in words]
   lengths = jnp.asarray([len(w) for w in words])
@@ -27,7 +27,7 @@ def one_of(words: tuple[str, ...], which: jax.Array) -> Text:
 
 
 def either(chosen: jax.Array, a: Text, b: Text) -> Text:
-  """Gives a where `chosen`, else b."""
+  """Returns a where `chosen`, else b."""
   width = max(a[0].shape[0], b[0].shape[0])
   wide = [jnp.pad(x, (0, width - x.shape[0])) for x, _ in (a, b)]
   return jnp.where(chosen, *wide), jnp.where(chosen, a[1], b[1])
@@ -101,5 +101,5 @@ def number(value: jax.Array) -> Text:
 
 
 def character(code: jax.Array) -> Text:
-  """Gives a text of one byte."""
+  """Returns a text of one byte."""
   return jnp.reshape(code, 1).astype(jnp.uint8), jnp.int32(1)

@@ -14,10 +14,11 @@ import numpy as np
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import pipeline
-from jaxrl_reason.evals import answers, estimators, scores
-from jaxrl_reason.evals.answers import EvalSet
+from jaxrl_reason.evals import estimators, scores
+from jaxrl_reason.evals import sampled_answers as answers
+from jaxrl_reason.evals.sampled_answers import EvalSet
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models.chunks import Chunks
+from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import turns
 
 

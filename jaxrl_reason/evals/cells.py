@@ -18,9 +18,10 @@ from etils import epath
 
 from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import files
-from jaxrl_reason.evals import answers, grown
+from jaxrl_reason.evals import grown
+from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.hosts import reading
-from jaxrl_reason.rewards import records
+from jaxrl_reason.verifiers import records
 
 LONGEST = 60  # characters of a part of a file's name
 

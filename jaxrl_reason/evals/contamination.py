@@ -1,4 +1,4 @@
-"""Whether what is asked was trained on: n-grams of words in common.
+"""Contamination: n-grams of words that problems share with training data.
 
 A problem is a hit where any n words in a row of it stand in a training text
 (n = 13 in https://arxiv.org/abs/2005.14165, appendix C); one of fewer words,

@@ -19,8 +19,9 @@ from etils import epath
 
 from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import files as kept_files
-from jaxrl_reason.data import files
-from jaxrl_reason.evals import contamination, duplicates, scores, session
+from jaxrl_reason.data import example_files as files
+from jaxrl_reason.evals import contamination, duplicates, scores
+from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals.suites import Suite, texts
 
 TRAIN, TEST, FAILING, REMOVED = 'train', 'test', 'failing', 'removed'
@@ -28,7 +29,7 @@ TRAIN, TEST, FAILING, REMOVED = 'train', 'test', 'failing', 'removed'
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-  """What the flags of the command say; see its help.
+  """The values of the command's flags; see its help.
 
   Attributes:
     fields: names of question, answer and solution in a row.
@@ -126,7 +127,9 @@ def _remove_asked(o: Options, work: Work) -> None:
 
 
 def _pass_rates(o: Options, work: Work, bar: Callable) -> dict[int, dict]:
-  """What a row gets, by number of its problem; on process 0."""
+  """Returns the pass rate of each row by the number of its problem; on process
+  0.
+  """
   examples = [work.examples[i] for i in work.left]
   suite = Suite(o.file.stem, examples, o.verifier)
   plan = session.cells_of(o.asked, [suite])

@@ -1,4 +1,4 @@
-"""What n samples of a problem say: estimators, and how far they can be trusted.
+"""Estimators of n samples of a problem, and their errors.
 
 A metric is a ratio of sums over problems, sum_e num[e] / sum_e den[e]; most
 have den = 1, a mean. Its interval comes from drawing as many problems as there

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
-from jaxrl_reason.rewards import records
+from jaxrl_reason.verifiers import records
 
 
 def read(path: epath.Path) -> list[dict]:

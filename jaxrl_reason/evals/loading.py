@@ -8,7 +8,6 @@ A run may have begun from scratch: what it says of data and tokenizer is enough.
 
 import dataclasses
 import math
-import pathlib
 from typing import Any
 
 import jax
@@ -48,7 +47,7 @@ class Loaded:
   params: Any
   shape: transformer.Config
   tokenizer: Any
-  texts: pathlib.Path | None
+  texts: epath.Path | None
   run: ml_collections.ConfigDict | None
 
 
@@ -67,8 +66,10 @@ def split_step(name: str) -> tuple[str, int | None]:
 
 
 def _is_workdir(folder: str) -> bool:
-  """Whether a run has begun in a folder; `convert` makes checkpoints alone."""
-  path = pathlib.Path(folder)
+  """Returns whether a run has begun in a folder; `convert` makes checkpoints
+  alone.
+  """
+  path = epath.Path(folder)
   return (path / 'checkpoints').is_dir() or (path / 'events.jsonl').is_file()
 
 
@@ -76,7 +77,7 @@ def run_of(name: str) -> ml_collections.ConfigDict | None:
   """Returns the config of the run whose workdir a name is; None: it is none."""
   if name.startswith(RAST):
     name = _terms(name)[0][0]
-  folder = pathlib.Path(split_step(name)[0])
+  folder = epath.Path(split_step(name)[0])
   if not (folder / 'checkpoints').is_dir():
     return None
   path = folder / 'config.json'
@@ -98,9 +99,9 @@ def full_name(name: str) -> str:
   folder, step = split_step(name)
   if not _is_workdir(folder):
     return name
-  if not (pathlib.Path(folder) / 'checkpoints').is_dir():
+  if not (epath.Path(folder) / 'checkpoints').is_dir():
     raise ValueError(f'{folder} has no checkpoint yet')
-  steps = _steps(pathlib.Path(folder))
+  steps = _steps(epath.Path(folder))
   if step is not None and step not in steps:
     raise ValueError(f'{folder} has no checkpoint of step {step}: {steps}')
   return f'{folder}@{steps[-1] if step is None else step}'
@@ -126,8 +127,9 @@ def load(
   if name.startswith(RAST):
     return _sum_of(name, dtype, mesh)
   source, step = split_step(name)
-  folder, _ = pretrained.resolve(source)
   dtype, is_run = dtype or default_dtype(), step is not None
+  # A run may be in an object store; a model's folder is on this machine.
+  folder = epath.Path(source) if is_run else pretrained.resolve(source)[0]
   if is_run:
     c, _, params = conversion.read_run(folder, step)
   else:
@@ -182,8 +184,8 @@ def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
   return dataclasses.replace(found[0], name=name, model=model, params=params)
 
 
-def _steps(folder: pathlib.Path) -> list[int]:
-  checkpoints = manager.Checkpoints(epath.Path(folder), keep=1)
+def _steps(folder: epath.Path) -> list[int]:
+  checkpoints = manager.Checkpoints(folder, keep=1)
   steps = checkpoints.steps()
   checkpoints.close()
   if not steps:

@@ -1,4 +1,4 @@
-"""What an evaluation found: results.json, a table, a picture of pass@k.
+"""Results of an evaluation: results.json, a table, a picture of pass@k.
 
 rows = [Outcome(...), ...]        one for each question put to each model
 write(folder, rows)               results.json, table.md, pass_at_k.png
@@ -143,7 +143,7 @@ def table(rows: Sequence[Outcome]) -> str:
 
 
 def _heading(suite: str, rows: Sequence[Outcome]) -> str:
-  """What a table is about, and the share of its problems trained on."""
+  """Returns the heading of a table: the suite, and the share trained on."""
   one = rows[0]
   text = f'{suite}: {one.problems} problems x {one.samples} samples'
   shares = [r.contaminated for r in rows if r.contaminated is not None]

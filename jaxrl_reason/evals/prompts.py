@@ -1,4 +1,4 @@
-"""How a problem is written out: variants of the prompt, by name.
+"""Variants of the prompt that a problem is written as, by name.
 
 own                 as the model's run was trained; of a folder its chat
                     template, or `boxed` where it has none

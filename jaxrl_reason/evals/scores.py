@@ -36,7 +36,7 @@ def is_right(row: Mapping) -> bool:
 
 
 def is_sound(row: Mapping) -> bool:
-  """Tells whether an answer is right, and reasoned so
+  """Returns whether an answer is right, and reasoned so
   (https://arxiv.org/abs/2506.14245).
   """
   return is_right(row) and row['trace'] is True
@@ -105,7 +105,7 @@ def _majority(rows: Sequence[Mapping], k: int) -> float:
 
 
 def _best(rows: Sequence[Mapping], k: int) -> float:
-  """Of k, the one whose tokens the policy finds likeliest in the mean."""
+  """Returns the score of the likeliest of k answers, by mean log-prob."""
   order = [r['logp'] / max(r['length'], 1) for r in rows]
   return estimators.best_of_k([float(is_right(r)) for r in rows], order, k)
 

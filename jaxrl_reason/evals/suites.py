@@ -1,4 +1,4 @@
-"""What is asked: suites of problems, by name.
+"""Suites of problems to evaluate on, by name.
 
   gsm8k                              the test split, downloaded
   gsm8k?dir=FOLDER&n=200             of your copy, the first 200
@@ -19,11 +19,12 @@ from typing import Any
 import ml_collections
 from etils import epath
 
-from jaxrl_reason import config as config_lib
-from jaxrl_reason import tasks
-from jaxrl_reason.data import files, pipeline
+from jaxrl_reason.config import Data, leaves
+from jaxrl_reason.data import example_files as files
+from jaxrl_reason.data import pipeline
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.verifiers import tasks
 
 TASK, RUN = 'task:', 'run:'
 DEFAULT_N = 256  # of suites without end
@@ -148,19 +149,20 @@ def _task(name: str, options: dict[str, str]) -> Suite:
   return Suite(called, _first(source, n), task.reward, train)
 
 
-def data_of(run: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
-  """Returns the `data` section of a run's config, keys newer than the run
-  added.
+def data_of(run: ml_collections.ConfigDict) -> Data:
+  """Returns the `data` section of a run's config, with defaults for newer keys.
+
+  Raises:
+    ValueError: names a key that this version does not know.
   """
-  data = config_lib.default().data
-  for key, value in run.data.items():
-    if key not in data:
-      raise ValueError(
-        f"the run's config.json has data.{key}, which this version does not "
-        'know: another version of jaxrl_reason wrote it'
-      )
-    data[key] = value
-  return data
+  try:
+    values = leaves(run.data.to_dict(), Data, 'data.')
+  except ValueError as e:
+    raise ValueError(
+      f"the run's config.json has an {e} Another version of jaxrl_reason wrote "
+      'it'
+    ) from e
+  return Data().changed(values)
 
 
 def _of_run(split: str, options: dict[str, str], run) -> Suite:

@@ -1,4 +1,4 @@
-"""Whether the reasoning before an answer holds, where that can be checked.
+"""Checks of the reasoning before an answer, for tasks that allow one.
 
 A right answer by wrong steps is luck; `cot_pass@k` counts samples whose answer
 and reasoning are both right (https://arxiv.org/abs/2506.14245, which asks a
@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from jaxrl_reason.tasks import base
+from jaxrl_reason.verifiers.tasks import base
 
 _OPERATORS = {
   ast.Add: operator.add,
@@ -28,7 +28,7 @@ ROUNDING = Fraction(1, 100)  # results in words are rounded to cents
 
 
 def same_steps(completion: str, example: Mapping) -> bool:
-  """Tells whether the steps are the reference's, spaces aside: of tasks that
+  """Returns whether the steps are the reference's, spaces aside: of tasks that
   have one way to write them.
   """
 
@@ -39,7 +39,7 @@ def same_steps(completion: str, example: Mapping) -> bool:
 
 
 def equations_hold(completion: str, example: Mapping) -> bool:
-  """Tells whether the text has equations between numbers, and all of them
+  """Returns whether the text has equations between numbers, and all of them
   hold.
   """
   del example
@@ -84,7 +84,7 @@ CHECKS: dict[str, Callable[[str, Mapping], bool]] = {
 
 
 def check(completion: str, example: Mapping) -> bool | None:
-  """Tells whether a completion's reasoning holds; None: nobody can say."""
+  """Checks a completion's reasoning; returns None if the task has no check."""
   f = CHECKS.get(example.get('task', ''))
   return None if f is None else f(completion, example)
 

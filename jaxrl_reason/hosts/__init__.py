@@ -1,22 +1,23 @@
-"""Several processes as one run: joining them, and what their hosts tell each
-other beside the devices.
+"""Runs several processes as one: joining, messages, and the end of all.
 
-  join(...)           jax.distributed, by flags or by the cluster's environment
-  gather(value)       every process's value, on every process
-  zero_first()        files: process 0 makes them, the others find them
-  together()          an error in one process ends it at once, and so all
-  meet()              before what all must begin at about the same time
+  join(...)           starts jax.distributed, by flags or by the cluster
+  gather(value)       returns the value of every process, on every process
+  zero_first()        lets process 0 make files before the others read them
+  exit_on_error()     ends this process at once after an error, and so all
+  explained()         names the process that is gone when a collective fails
+  meet()              waits for all before something that must start together
 
-Every process runs the same program on the same mesh; what differs is the rows
-it reads, verifies and decodes (`sharding.my_rows`). What hosts say to each
-other goes through jax's coordination service, not through a collective: it
-waits for no device. All processes must call `gather` in the same order.
+Every process runs the same program on the same mesh; each reads, verifies and
+decodes its own rows (`sharding.my_rows`). Messages between hosts go through
+jax's coordination service, not through a collective: they wait for no device.
+All processes must call `gather` in the same order.
 """
 
 import contextlib
 import itertools
 import json
 import os
+import re
 import sys
 import threading
 import traceback
@@ -31,30 +32,38 @@ from jaxrl_reason.hosts.peers import at as at
 from jaxrl_reason.hosts.service import client as _client
 from jaxrl_reason.hosts.service import first_line, state
 
-# Until one host gives up on another that is alive and late: a compilation on
-# one of them, a slow disk. Dead ones are found by their heartbeat.
+# Seconds to wait for a host that is alive and late, because it compiles or its
+# disk is slow. A dead one is found by its heartbeat.
 PATIENCE_S = 3600
 _turns = itertools.count()
-# How errors begin that a process has of its own, whoever else is there.
-OWN = ('RESOURCE_EXHAUSTED', 'INVALID_ARGUMENT', 'UNIMPLEMENTED')
+# How jax's errors begin that concern this process alone.
+LOCAL_ERROR_PREFIXES = (
+  'RESOURCE_EXHAUSTED',
+  'INVALID_ARGUMENT',
+  'UNIMPLEMENTED',
+)
+# How errors of collectives and of the coordination service look where jax, or a
+# library that copies arrays, raises them as another type (ValueError).
+COLLECTIVE = re.compile(
+  r'\bGloo\b|\bNCCL\b|'
+  r'^(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL): '
+)
 
 
 class Lost(RuntimeError):
-  """What the processes do together failed: one of them has gone, or a device
-  has.
-  """
+  """A collective failed because a process, or a device, is gone."""
 
 
 def is_main() -> bool:
-  """Tells whether this process writes what is written once: logs, metrics,
-  plots.
-  """
+  """Returns True in the process that writes logs, metrics and plots."""
   return jax.process_index() == 0
 
 
 def gather(value: Any) -> list:
-  """Returns every process's value, in their order; numbers, texts, lists and
-  dictionaries by text (JSON).
+  """Returns the values of all processes, in the order of their indices.
+
+  Args:
+    value: numbers, texts, lists and dictionaries, sent as JSON.
   """
   if jax.process_count() == 1:
     return [value]
@@ -70,44 +79,45 @@ def gather(value: Any) -> list:
   except jax.errors.JaxRuntimeError as e:
     if not str(e).startswith('DEADLINE_EXCEEDED'):
       raise
-    who = peers.active.behind() if peers.active else 'somebody'
+    who = peers.active.behind() if peers.active else 'unknown'
     raise Lost(
       f'process {me} of {jax.process_count()} waited {PATIENCE_S} s for the '
       f'others; the last is {who}. {peers.AGAIN}'
     ) from e
-  found = dict(client.key_value_dir_get_bytes(key(turn)))
-  # All are past the turn before, so nobody reads what was said then.
+  entries = dict(client.key_value_dir_get_bytes(key(turn)))
+  # All are past the turn before, so nobody reads its values any more.
   if turn:
     client.key_value_delete(f'{key(turn - 1)}{me}')
-  by_process = {int(k.rpartition('/')[2]): v for k, v in found.items()}
+  by_process = {int(k.rpartition('/')[2]): v for k, v in entries.items()}
   return [json.loads(by_process[i]) for i in range(jax.process_count())]
 
 
 def meet() -> None:
-  """Waits for all processes on the host: collectives that connect, as gloo's
-  do, give up after 30 s on one that is late.
+  """Waits for all processes on the host.
+
+  Gloo's collectives, when they connect, give up on a process 30 s late.
   """
   gather(None)
 
 
 def refuse_unlike(facts: dict[str, Any]) -> None:
-  """Refuses processes that were started with different things.
+  """Refuses processes that were started with different commands or code.
 
-  Asks the coordination service only, so it can come before jax looks for
-  devices, which waits for as many processes as this one was told of.
+  Uses the coordination service only, so that it can run before jax looks for
+  devices: that waits for `num_processes` processes.
 
   Args:
-    facts: by the names that an error shall have.
+    facts: by the names that an error message uses.
 
   Raises:
-    ValueError: on every process, the same: who differs, and in what.
+    ValueError: the same on every process: which process differs, and in what.
   """
   client = _client()
   if client is None:
     return
-  told = facts | {'--num_processes': state().num_processes}
+  facts = facts | {'--num_processes': state().num_processes}
   key = f'jaxrl_reason/facts/{next(_turns)}'
-  client.key_value_set(f'{key}/{state().process_id}', json.dumps(told))
+  client.key_value_set(f'{key}/{state().process_id}', json.dumps(facts))
 
   def wait(i):
     return json.loads(
@@ -135,28 +145,28 @@ def _refuse_differing(i: int, first: dict, other: dict) -> None:
 
 
 def all_rows(rows: np.ndarray, tree: Any) -> Any:
-  """Arrays of all rows of a batch, on every process.
+  """Returns arrays of all rows of a batch, on every process.
 
   Args:
-    rows: int [m], positions of this process's rows; a row that several
-      processes have counts as the first one's, on all of them.
-    tree: arrays [m,...] of them.
+    rows: int [m], positions of this process's rows. If several processes have
+      a row, all take the values of the first of them.
+    tree: arrays [m,...] of these rows.
   """
   if jax.process_count() == 1:
     return tree
   leaves, treedef = jax.tree.flatten(tree)
-  said = gather([rows.tolist(), [x.tolist() for x in leaves]])
-  n = 1 + max(row for positions, _ in said for row in positions)
-  whole = [np.zeros((n, *x.shape[1:]), x.dtype) for x in leaves]
-  for positions, values in reversed(said):
-    for out, x in zip(whole, values):
+  parts = gather([rows.tolist(), [x.tolist() for x in leaves]])
+  n = 1 + max(row for positions, _ in parts for row in positions)
+  arrays = [np.zeros((n, *x.shape[1:]), x.dtype) for x in leaves]
+  for positions, values in reversed(parts):
+    for out, x in zip(arrays, values):
       out[positions] = np.asarray(x, out.dtype)
-  return treedef.unflatten(whole)
+  return treedef.unflatten(arrays)
 
 
 @contextlib.contextmanager
 def zero_first():
-  """Process 0 does what is inside, then the others."""
+  """Runs the body in process 0 first, then in the others."""
   if not is_main():
     gather(None)
   yield
@@ -166,33 +176,54 @@ def zero_first():
 
 @contextlib.contextmanager
 def explained():
-  """Raises a failure of what the processes do together, as Lost, with who is
-  gone.
+  """Raises the failure of a collective as `Lost`, naming the lost process.
+
+  Raises:
+    Lost: names process, host and step of the process that is gone.
   """
   try:
     yield
-  except jax.errors.JaxRuntimeError as e:
-    if jax.process_count() == 1 or str(e).startswith(OWN):
+  except Lost:
+    raise
+  except Exception as e:
+    failure = _of_collective(e)
+    if jax.process_count() == 1 or failure is None:
       raise
-    who = peers.active.culprit() if peers.active else ''
+    gone = peers.active.culprit() if peers.active else ''
     if not peers.claimed():
-      threading.Event().wait()  # the thread that watches is ending all
+      threading.Event().wait()  # another thread is ending the process
     raise Lost(
       f'process {jax.process_index()} of {jax.process_count()} lost the '
-      f'others: {who or first_line(e)}. {peers.AGAIN}'
+      f'others: {gone or first_line(failure)}. {peers.AGAIN}'
     ) from e
 
 
+def _of_collective(e: BaseException | None) -> BaseException | None:
+  """Returns the failed collective behind an error, or None.
+
+  An error of a file or of an object store is none, whatever caused it.
+  """
+  while e is not None and not isinstance(e, OSError):
+    text = str(e)
+    if not text.startswith(LOCAL_ERROR_PREFIXES):
+      of_jax = isinstance(e, jax.errors.JaxRuntimeError)
+      if of_jax or COLLECTIVE.search(text):
+        return e
+    e = e.__cause__ or e.__context__
+  return None
+
+
 @contextlib.contextmanager
-def together():
-  """Ends this process at once where something ends it in an error: the others
-  wait for it in a collective, and its own exit would wait for them.
+def exit_on_error():
+  """Ends this process at once if the body raises an error.
+
+  The others wait for it in a collective, and a normal exit would wait for them.
   """
   try:
     yield
     if peers.active is not None:
       peers.active.leave()
-      last_words.none()
+      last_words.cancel()
   except BaseException as e:
     if _client() is None:
       raise
@@ -201,15 +232,15 @@ def together():
     sys.stderr.flush()
     if peers.active is not None:
       peers.active.leave(_cause(e))
-      last_words.none()
+      last_words.cancel()
     code = e.code if isinstance(e, SystemExit) else 1
     os._exit(code if isinstance(code, int) else 1)
 
 
 def _cause(e: BaseException) -> str:
-  """Why this process ends, for the others to say."""
+  """Returns why this process ends, for the messages of the others."""
   if isinstance(e, SystemExit) and e.__context__ is not None:
-    e = e.__context__  # what a command has said in its own line
+    e = e.__context__  # the error that a command has printed in one line
   if isinstance(e, Lost):
     return first_line(e)
   return f'{peers.active.myself()} ended: {first_line(e) or type(e).__name__}'

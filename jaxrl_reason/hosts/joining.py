@@ -1,6 +1,8 @@
 """Making this process one of several, before jax looks for devices."""
 
+import errno
 import os
+import socket
 import sys
 import threading
 
@@ -20,52 +22,60 @@ def join(
 ) -> None:
   """Makes this process one of several, before jax looks for devices.
 
-  What of the three is not given is taken from JAX_COORDINATOR_ADDRESS,
-  JAX_NUM_PROCESSES and JAX_PROCESS_ID, and then from the cluster (Cloud TPU,
-  GKE, SLURM, Open MPI, by jax's own detection). Without any it is alone.
+  The first three arguments default to JAX_COORDINATOR_ADDRESS,
+  JAX_NUM_PROCESSES and JAX_PROCESS_ID, and then to the cluster (Cloud TPU, GKE,
+  SLURM, Open MPI, by jax's own detection). Without any of these the process is
+  alone. If the others do not join in time, it prints an error and ends.
 
   Args:
     coordinator: host:port of process 0.
-    join_timeout_s: until all must have reached the coordinator.
-    heartbeat_s: after which a silent process counts as dead, and all stop.
+    join_timeout_s: time within which all must reach the coordinator.
+    heartbeat_s: silence after which a process counts as dead, and all stop.
 
   Raises:
-    ValueError: some of the three are missing, or out of range. Where the others
-      do not come, the process says so and ends.
+    ValueError: some of the three are missing or out of range, or the port of
+      the coordinator is taken.
   """
-  where = _whereabouts(coordinator, num_processes, process_id)
+  where = _address(coordinator, num_processes, process_id)
   if where is None:
     return
-  # The run has its own way to stop on SIGTERM; this one would take the signal.
+  if where[0] and where[2] == 0:
+    _refuse_taken(where[0])
+  # jax's own handler would take SIGTERM away from the run's (`signals`).
   jax.config.update('jax_enable_preemption_service', False)
   jax.config.update('jax_cpu_collectives_implementation', 'gloo')
-  # At its own timeout jax aborts with a C++ stack: speak first.
-  named = where[0] or 'the detected address'
-  waiting = threading.Timer(join_timeout_s, _give_up, (named, join_timeout_s))
+  # At its own timeout jax aborts with a C++ stack: print an error before.
+  address = where[0] or 'the detected address'
+  me = '' if where[2] is None else f'process {where[2]} of {where[1]}: '
+  waiting = threading.Timer(
+    join_timeout_s, _give_up, (me, address, join_timeout_s)
+  )
   waiting.daemon = True
   waiting.start()
   try:
     jax.distributed.initialize(
       *where,
       initialization_timeout=join_timeout_s + 60,
-      # It aborts without saying who is gone: `peers` comes first.
+      # It aborts without naming a process: `peers` does so earlier.
       heartbeat_timeout_seconds=2 * heartbeat_s + 60,
       shutdown_timeout_seconds=heartbeat_s,
     )
   except jax.errors.JaxRuntimeError as e:
     raise ValueError(
       f'process {where[2]} of --num_processes={where[1]} could not join the '
-      f'others at {named}: {first_line(e)}. Do all name the same '
-      '--num_processes, and each another --process_id?'
+      f'others at {address}: {first_line(e)}. Do all name the same '
+      '--num_processes, and has each its own --process_id?'
     ) from e
   finally:
     waiting.cancel()
   peers.begin(heartbeat_s)
 
 
-def _whereabouts(coordinator, num_processes, process_id) -> tuple | None:
-  """(coordinator, number of processes, this one's), None where the cluster
-  knows; or None: alone.
+def _address(coordinator, num_processes, process_id) -> tuple | None:
+  """Returns (coordinator, number of processes, index of this one).
+
+  The three are None if the cluster knows them; the result is None if the
+  process is alone.
   """
   given = {
     '--coordinator': coordinator or os.environ.get('JAX_COORDINATOR_ADDRESS'),
@@ -95,15 +105,34 @@ def _number(given: int | None, variable: str) -> int | None:
   return int(text)
 
 
-def _give_up(coordinator: str, seconds: int) -> None:
+def _give_up(me: str, coordinator: str, seconds: int) -> None:
   print(
-    f'error: not all processes met at --coordinator={coordinator} within '
-    f'{seconds} s. Is process 0 running there, is the port free and open, and '
-    'do all name the same --num_processes?',
+    f'error: {me}not all processes met at --coordinator={coordinator} within '
+    f'{seconds} s. Is process 0 running there, is the port free and open, do '
+    'all name the same --num_processes, and has each its own --process_id?',
     file=sys.stderr,
     flush=True,
   )
   os._exit(1)
+
+
+def _refuse_taken(coordinator: str) -> None:
+  """Refuses a port that has a listener: jax would end with a segfault."""
+  port = int(coordinator.rpartition(':')[2])
+  kind = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
+  with socket.socket(kind, socket.SOCK_STREAM) as s:
+    # A port that a process has just left may be used again at once.
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+      s.bind(('', port))
+    except OSError as e:
+      if e.errno not in (errno.EADDRINUSE, errno.EACCES):
+        raise
+      raise ValueError(
+        f'--coordinator={coordinator}: process 0 cannot use port {port} of '
+        f'{socket.gethostname()} ({e.strerror}). Choose a free port above 1023 '
+        'for all processes; one of them alone has --process_id=0'
+      ) from e
 
 
 def _cluster_of_several() -> bool:

@@ -1,16 +1,21 @@
-"""Files on the hosts' own disks, which processes give each other over TCP.
+"""Copies files between the disks of hosts over TCP.
 
-  put(to, name)             a file of this process's folder into another's
-  read(of, name, first, n)  bytes of a file of another process's folder
+  put(to, name)             copies a file of this process's folder to another's
+  read(of, name, first, n)  reads bytes of a file of another process's folder
 
-A request is a line of JSON with the run's secret, which process 0 has drawn and
-told the others through the coordination service; bytes follow it. Devices are
-not used: a copy travels while they compute.
+Process 0 draws a secret and shares it through the coordination service. A
+server listens on the address of the job's network only. It sends a random
+challenge; the request is a line of JSON behind its HMAC of secret, challenge
+and line. The server reads nothing else of a connection before the HMAC is
+right, within seconds, and serves a bounded number of connections at a time.
+File contents are not encrypted. Devices are not used, so a copy travels while
+they compute.
 """
 
 import contextlib
 import hmac
 import json
+import logging
 import os
 import pathlib
 import re
@@ -18,23 +23,52 @@ import secrets
 import shutil
 import socket
 import socketserver
+import sys
 import threading
+import time
 
 from jaxrl_reason import hosts
 from jaxrl_reason.hosts import service
 
-# Of a folder, a number each: nothing else is read or written for others.
+# Only files with such names are read or written for other processes.
 NAME = re.compile(r'[0-9a-f]+/[0-9]+\.[0-9]+\.[0-9]+')
 SILENCE_S = 60.0  # until one side gives up on the other
+GREETING_S = 5.0  # until a connection has sent its request
+CONNECTIONS = 64  # at a time; others wait in the kernel's queue
+CHALLENGE, DIGEST = 16, 64  # characters, of hexadecimal numbers
 BLOCK, LONGEST = 1 << 20, 4096  # bytes: of a copy's steps, of a request
+
+
+def _signature(secret: str, challenge: bytes, request: bytes) -> bytes:
+  digest = hmac.digest(secret.encode(), challenge + request, 'sha256')
+  return digest.hex().encode()
 
 
 class _Server(socketserver.ThreadingTCPServer):
   daemon_threads, request_queue_size = True, 128
 
-  def __init__(self, family: int, folder: pathlib.Path):
+  def __init__(self, family: int, address: str, folder: pathlib.Path):
     self.address_family, self.folder, self.secret = family, folder, ''
-    super().__init__(('', 0), _Handler)
+    self._free = threading.BoundedSemaphore(CONNECTIONS)
+    super().__init__((address, 0), _Handler)
+
+  def process_request(self, request, client_address) -> None:
+    self._free.acquire()  # a connection without a request is closed in seconds
+    try:
+      super().process_request(request, client_address)
+    except RuntimeError:  # no thread can be started
+      self._free.release()
+      raise
+
+  def process_request_thread(self, request, client_address) -> None:
+    try:
+      super().process_request_thread(request, client_address)
+    finally:
+      self._free.release()
+
+  def handle_error(self, request, client_address) -> None:
+    kind = type(sys.exc_info()[1]).__name__
+    logging.warning('parcels: %s with %s', kind, client_address[0])
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -44,17 +78,37 @@ class _Handler(socketserver.StreamRequestHandler):
 
   def handle(self) -> None:
     try:
-      self._answer(json.loads(self.rfile.readline(LONGEST)))
-    except (OSError, ValueError, KeyError, TypeError) as e:
+      self._answer(json.loads(self._request()))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as e:
       with contextlib.suppress(OSError):  # the other side has gone
-        self._say(error=f'{type(e).__name__}: {e!s:.200}')
+        self._reply(error=f'{type(e).__name__}: {e!s:.200}')
+
+  def _request(self) -> bytes:
+    """Returns the line of a request that a process of this run has signed.
+
+    Raises:
+      ValueError: another sender. TimeoutError: the line did not come in time.
+    """
+    challenge = secrets.token_hex(CHALLENGE // 2).encode()
+    self.wfile.write(challenge)
+    line, end = b'', time.monotonic() + GREETING_S
+    while not line.endswith(b'\n') and len(line) < LONGEST:
+      self.connection.settimeout(max(1e-3, end - time.monotonic()))
+      data = self.connection.recv(LONGEST - len(line))
+      if not data:
+        break
+      line += data
+    self.connection.settimeout(SILENCE_S)
+    signature, request = line[:DIGEST], line[DIGEST:]
+    secret = self.server.secret
+    right = _signature(secret, challenge, request)
+    if not secret or not hmac.compare_digest(signature, right):
+      raise ValueError('not a process of this run')
+    return request
 
   def _answer(self, asked: dict) -> None:
-    secret = self.server.secret
-    if not secret or not hmac.compare_digest(str(asked['secret']), secret):
-      raise ValueError('not a process of this run')
     if not NAME.fullmatch(asked['name']):
-      raise ValueError(f'{asked["name"]!r} is no name of a copy')
+      raise ValueError(f'{asked["name"]!r} is not the name of a copy')
     path = self.server.folder / asked['name']
     if asked['do'] == 'put':
       self._receive(path, asked['size'])
@@ -62,14 +116,14 @@ class _Handler(socketserver.StreamRequestHandler):
       with path.open('rb') as f:
         f.seek(asked['first'])
         data = f.read(asked['n'])
-      self._say(size=len(data))
+      self._reply(size=len(data))
       self.wfile.write(data)
 
   def _receive(self, path: pathlib.Path, size: int) -> None:
     # Processes of one host share a folder: it is there already.
     if path.exists() and path.stat().st_size == size:
-      return self._say(there=True)
-    self._say(there=False)
+      return self._reply(there=True)
+    self._reply(there=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f'.{path.name}.{secrets.token_hex(4)}')
     try:
@@ -83,14 +137,16 @@ class _Handler(socketserver.StreamRequestHandler):
       os.replace(aside, path)
     finally:
       aside.unlink(missing_ok=True)
-    self._say(kept=True)
+    self._reply(kept=True)
 
-  def _say(self, **facts) -> None:
-    self.wfile.write(json.dumps(facts).encode() + b'\n')
+  def _reply(self, **fields) -> None:
+    self.wfile.write(json.dumps(fields).encode() + b'\n')
 
 
 class Parcels:
-  """This process's folder, and those of the others; made by all at once.
+  """The folder of this process and those of all others.
+
+  All processes build their instance at the same time.
 
   Args:
     folder: on a disk of this host.
@@ -99,22 +155,23 @@ class Parcels:
   def __init__(self, folder: pathlib.Path):
     self._folder = folder
     family, address = _own_address()
-    self._server = _Server(family, folder)
+    self._server = _Server(family, address, folder)
     port = self._server.server_address[1]
-    told = hosts.gather([address, port, secrets.token_hex(16)])
-    self._where = [(host, port) for host, port, _ in told]
-    self._secret = self._server.secret = told[0][2]
+    servers = hosts.gather([address, port, secrets.token_hex(16)])
+    self._where = [(host, port) for host, port, _ in servers]
+    self._secret = self._server.secret = servers[0][2]
     serve = self._server.serve_forever
     threading.Thread(target=serve, name='parcels', daemon=True).start()
 
   @contextlib.contextmanager
   def _asked(self, of: int, **request):
-    """A connection on which a request has been made, as a file."""
-    request |= {'secret': self._secret}
+    """Sends a request on a new connection, which it yields as a file."""
+    line = json.dumps(request).encode() + b'\n'
     try:
       with socket.create_connection(self._where[of], SILENCE_S) as s:
         with s.makefile('rwb') as f:
-          f.write(json.dumps(request).encode() + b'\n')
+          challenge = f.read(CHALLENGE)
+          f.write(_signature(self._secret, challenge, line) + line)
           f.flush()
           yield f
     except OSError as e:
@@ -125,7 +182,7 @@ class Parcels:
     """Copies a file into the folder of process `to`.
 
     Raises:
-      OSError: it did not get there; says why.
+      OSError: the copy failed.
     """
     path = self._folder / name
     with path.open('rb') as source:
@@ -140,7 +197,7 @@ class Parcels:
     """Reads bytes [first, first + n) of a file of process `of`.
 
     Raises:
-      OSError: they did not come; says why.
+      OSError: the file or some of the bytes cannot be read.
     """
     with self._asked(of, do='get', name=name, first=first, n=n) as f:
       size = _heard(f)['size']
@@ -150,7 +207,7 @@ class Parcels:
     return data
 
   def close(self) -> None:
-    """Gives and takes nothing any more."""
+    """Stops the server."""
     self._server.shutdown()
     self._server.server_close()
 
@@ -162,19 +219,19 @@ def _heard(f) -> dict:
   try:
     answer = json.loads(line)
   except ValueError as e:
-    raise ConnectionError(f'an answer that is none: {line[:80]!r}') from e
+    raise ConnectionError(f'not an answer: {line[:80]!r}') from e
   if 'error' in answer:
     raise OSError(answer['error'])
   return answer
 
 
 def _own_address() -> tuple[int, str]:
-  """(family, address) of this host, where its way to the coordinator begins."""
+  """Returns (family, address) of this host on its way to the coordinator."""
   coordinator = service.state().coordinator_address.rpartition(':')[0]
   host = coordinator.strip('[]')
-  found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
-  family, kind, protocol, _, address = found[0]
-  # No packet is sent: a connected UDP socket only knows its way.
+  infos = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+  family, kind, protocol, _, address = infos[0]
+  # Connecting a UDP socket chooses its address and sends no packet.
   with socket.socket(family, kind, protocol) as s:
     s.connect(address)
     return family, s.getsockname()[0]

@@ -5,15 +5,13 @@
   seq_mean_token_mean   sum_i (sum_t x_it / T_i) / rows
   seq_mean_token_sum    sum_i sum_t x_it / rows
   fixed_length          sum_it x_it / (rows * length)
-  length_weighted       sum_i T_i sum_t x_it / (rows * length)
 
 `rows` is every row (`count_empty=True`) or only those that have a token. The
 divisors of the whole batch are computed once, by `denominators`, and handed to
 every micro-batch or device; the pieces then add up to the whole exactly.
 GRPO's published objective is `seq_mean_token_mean`
 (https://arxiv.org/abs/2402.03300), Dr.GRPO's is `fixed_length`
-(https://arxiv.org/abs/2503.20783), TRL's LUSPO with token ratios
-`length_weighted`, DAPO's `token_mean`
+(https://arxiv.org/abs/2503.20783), DAPO's `token_mean`
 (https://arxiv.org/abs/2503.14476; its formula divides by the tokens of one
 prompt's group, its code by those of the batch: `group_token_weight` gives the
 first).
@@ -26,6 +24,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.losses.arrays import (
   Array,
+  Divisors,
   Part,
   Sums,
   as_mask,
@@ -63,7 +62,7 @@ def counts(
   sums = dict(sums or {}, tokens=n.sum(), rows=rows, nonempty=nonempty)
   if axis_name is not None:
     sums = jax.lax.psum(sums, axis_name)
-  return {**sums, 'length': jnp.asarray(length or mask.shape[-1], n.dtype)}
+  return {**sums, 'length': jnp.asarray(length or jnp.shape(mask)[-1], n.dtype)}
 
 
 def _token_mean(x, mask, d, rows):
@@ -86,18 +85,12 @@ def _fixed_length(x, mask, d, rows):
   return safe_divide(keep(mask, x).sum(), rows * d['length'])
 
 
-def _length_weighted(x, mask, d, rows):
-  weighed = (keep(mask, x).sum(-1) * row_count(mask)).sum()
-  return safe_divide(weighed, rows * d['length'])
-
-
 AGGREGATIONS = {
   'token_mean': _token_mean,
   'token_sum': _token_sum,
   'seq_mean_token_mean': _seq_mean_token_mean,
   'seq_mean_token_sum': _seq_mean_token_sum,
   'fixed_length': _fixed_length,
-  'length_weighted': _length_weighted,
 }
 
 
@@ -123,6 +116,7 @@ def aggregate(
   check_shapes(mask=mask, x=x)
   reduce = choose('how', how, AGGREGATIONS)
   d = counts(mask, length=length) if denominators is None else denominators
+  d = Divisors(d)
   return reduce(x, mask, d, d['rows' if count_empty else 'nonempty'])
 
 
@@ -141,12 +135,29 @@ class Aggregate(Part):
 
   @property
   def keys_read(self) -> set[str]:
-    fixed = self.how in ('fixed_length', 'length_weighted')
-    return super().keys_read - (set() if fixed else {'fixed_length'})
+    unread = set() if self.how == 'fixed_length' else {'fixed_length'}
+    if self.how in ('token_mean', 'token_sum'):
+      unread |= {'count_empty'}
+    return super().keys_read - unread
 
   def __call__(self, x, mask, denominators):
     options = dict(denominators=denominators, count_empty=self.count_empty)
     return aggregate(x, mask, self.how, **options)
+
+
+@dataclasses.dataclass(frozen=True)
+class RowMean(Aggregate):
+  """The mean of a loss per row [N]; called with (x, mask, denominators)."""
+
+  names = (('count_empty', 'count_empty', 'count_empty'),)
+
+  @property
+  def keys_read(self) -> set[str]:
+    return {'count_empty'}
+
+  def __call__(self, x, mask, denominators):
+    rows = denominators['rows' if self.count_empty else 'nonempty']
+    return safe_divide(x.sum(), rows)
 
 
 def group_token_weight(mask: Array, group: Array) -> jax.Array:

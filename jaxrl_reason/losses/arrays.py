@@ -86,8 +86,15 @@ def check_shapes(**arrays: Any) -> None:
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the arrays among the arguments `locals()`, of checked shapes."""
-  arrays = {name: x for name, x in given.items() if name in SHAPES}
+  """Returns the arrays among the arguments `locals()`, of checked shapes.
+
+  Lists become arrays.
+  """
+  arrays = {
+    name: jnp.asarray(x) if isinstance(x, list | tuple) else x
+    for name, x in given.items()
+    if name in SHAPES
+  }
   check_shapes(**arrays)
   return arrays
 
@@ -103,6 +110,17 @@ def nearest(word: Any, choices: Iterable[str]) -> str:
   """Returns 'Did you mean ..? ', or nothing where no choice is similar."""
   close = difflib.get_close_matches(str(word), list(choices), 1, 0.5)
   return f'Did you mean {close[0]!r}? ' if close else ''
+
+
+class Divisors(dict):
+  """Divisors of the whole batch by name; a missing one is a ValueError."""
+
+  def __missing__(self, name: str) -> Any:
+    raise ValueError(
+      f'losses: denominators has {", ".join(sorted(self)) or "no entry"}, and '
+      f'{name!r} is missing: pass what losses.denominators(settings, mask, ..) '
+      'returns for the whole batch.'
+    )
 
 
 def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
@@ -139,12 +157,17 @@ class Part:
     fn: the function behind the part.
     reads: names of the arrays it takes, in its order.
     also: names of arrays it takes by keyword and does without when None.
+    per_row: whether a policy's loss is [N] and not [N, T].
+    any_policy: whether a policy's loss holds for samples of any policy, without
+      a ratio to the one that sampled.
     names: (field, argument of `fn`, flat setting) of each setting.
   """
 
   fn: ClassVar[Callable[..., Any]]
   reads: ClassVar[tuple[str, ...]] = ()
   also: ClassVar[tuple[str, ...]] = ()
+  per_row: ClassVar[bool] = False
+  any_policy: ClassVar[bool] = False
   names: ClassVar[tuple[tuple[str, str, str], ...]] = ()
 
   @classmethod
@@ -252,9 +275,11 @@ def as_float(x: Array) -> jax.Array:
 
 
 def as_mask(mask: Array) -> jax.Array:
-  """Reads any 0/1 array as bool; ValueError on other values outside of jit.
+  """Converts a 0/1 array to bool; raises ValueError on any other value.
 
-  A mask of 0.5 is a weight: hand it to `policy_loss(token_weight=..)`.
+  Inside a compiled function, where values cannot be checked, `keep` and
+  `row_count` return NaN for a mask of other values than 0 and 1. A value
+  between them is a weight: pass it to `policy_loss(token_weight=..)`.
   """
   mask = jnp.asarray(mask)
   if mask.dtype != bool and not isinstance(mask, jax.core.Tracer):
@@ -267,9 +292,33 @@ def as_mask(mask: Array) -> jax.Array:
   return mask != 0
 
 
+def _nan_where_soft(x, mask):
+  """Returns x, NaN where a traced mask is neither 0 nor 1."""
+  if not isinstance(mask, jax.core.Tracer) or mask.dtype == bool:
+    return x
+  return jnp.where((mask == 0) | (mask == 1), x, jnp.nan)
+
+
 def keep(mask: Array, x: Array, fill: Array = 0.0) -> jax.Array:
-  """Keeps `x` where the mask is set, else `fill`; NaN-proof in both passes."""
-  return jnp.where(as_mask(mask), as_float(x), fill)
+  """Returns `x` where the mask is set, else `fill`.
+
+  Neither the value nor the gradient reads `x` outside the mask.
+  """
+  kept = jnp.where(as_mask(mask), as_float(x), fill)
+  return _nan_where_soft(kept, mask)
+
+
+def possible(mask: Array, *logps: Array | None) -> jax.Array:
+  """Returns the mask without tokens whose log-probability is -inf: bool [N, T].
+
+  A policy that filters its vocabulary gives such a token no probability. Its
+  log-ratio and KL are infinite. NaN stays, so that a broken model is seen.
+  """
+  out = as_mask(mask)
+  for logp in logps:
+    if logp is not None:
+      out &= ~jnp.isneginf(jnp.asarray(logp))
+  return out
 
 
 def safe_exp(x: Array) -> jax.Array:
@@ -311,7 +360,7 @@ def row_sum(x: Array, mask: Array) -> jax.Array:
 
 def row_count(mask: Array) -> jax.Array:
   """Counts the tokens in each row, [N]; float64 under `jax_enable_x64`."""
-  return as_mask(mask).astype(float).sum(-1)
+  return _nan_where_soft(as_mask(mask).astype(float), mask).sum(-1)
 
 
 def row_mean(x: Array, mask: Array) -> jax.Array:

@@ -251,14 +251,17 @@ def maxrl(
   valid: Array | None = None,
   singleton: str = 'zero',
 ) -> jax.Array:
-  """Computes A = (r - mean) / mean for rewards >= 0, and 0 if nothing
-  succeeded: MaxRL.
+  """Computes A = (r - mean) / mean over the group, 0 without a success: MaxRL.
 
   https://arxiv.org/abs/2602.02710. With 0/1 rewards the mean over the group is
   (1 / K) sum over the K successes of the score function, minus its baseline.
+
+  The mean estimates a probability, so rewards have to be 0 or more. In a group
+  with a negative reward, every reward counts from the lowest one: -1 and 1 have
+  the advantages of 0 and 1.
   """
   g = groups.group_of(reward, group, valid)
-  mean = g.low + groups.group_mean_of(g)
+  mean = jnp.maximum(g.low, 0.0) + groups.group_mean_of(g)
   adv = safe_divide(groups.centred(g), mean)
   return groups.singletons(adv, g, reward, singleton=singleton)
 

@@ -66,7 +66,7 @@ def tbrm(
   return jnp.where(ok, jnp.square(residual), 0.0)
 
 
-TBRM = part('TBRM', tbrm)
+TBRM = part('TBRM', tbrm, per_row=True, any_policy=True)
 
 
 def rover(
@@ -106,7 +106,7 @@ def rover(
   return keep(mask, jnp.square(q - stop(target)))
 
 
-ROVER = part('ROVER', rover)
+ROVER = part('ROVER', rover, any_policy=True)
 
 
 BELLMAN = {'tbrm': TBRM, 'rover': ROVER}

@@ -126,23 +126,38 @@ def best_of_group(
   group: Array,
   *,
   valid: Array | None = None,
+  divide_by_std: bool = False,
+  ddof: int = 1,
+  eps: float = 1e-6,
   singleton: str = 'zero',
 ) -> jax.Array:
-  """Computes A = best - second best for the best row of a group, 0 for the
-  others.
+  """Computes A = best - second best for the best row of a group, else 0.
 
-  Pass@k training by the marginal value of a row, without a division by the
-  group's standard deviation. Where two rows are the best, all get 0.
+  Pass@k training by the marginal value of a row,
+  https://arxiv.org/abs/2503.19595. If two rows share the best reward, every row
+  gets 0.
+
+  Args:
+    divide_by_std: divide by the group's standard deviation + eps, as verl's
+      `grpo_passk` does by default.
   """
   g = groups.group_of(reward, group, valid)
   others = groups.same_group(g) & ~jnp.eye(g.n.size, dtype=bool)
   runner_up = jnp.where(others, g.shifted[None, :], -jnp.inf).max(1)
   lead = jnp.maximum(g.shifted - runner_up, 0.0)
+  if divide_by_std:
+    lead = safe_divide(lead, groups.group_std_of(g, ddof=ddof) + eps)
   adv = jnp.where(g.valid & (g.n > 1), lead, 0.0)
   return groups.singletons(adv, g, reward, singleton=singleton)
 
 
-BestOfGroup = part('BestOfGroup', best_of_group, Advantage)
+class BestOfGroup(part('BestOfGroup', best_of_group, Advantage)):
+  """`best_of_group` as a part."""
+
+  @property
+  def keys_read(self) -> set[str]:
+    unread = set() if self.divide_by_std else {'ddof', 'eps'}
+    return super().keys_read - unread
 
 
 def leave_one_out_std(

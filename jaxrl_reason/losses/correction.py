@@ -182,7 +182,7 @@ def rejection_weight(
   reject_high: float | None = None,
   veto: float | None = None,
 ) -> jax.Array:
-  """Gives 1 or 0: what is rejected contributes 0 to the loss and stays in
+  """Returns 1 or 0: what is rejected contributes 0 to the loss and stays in
   divisors.
 
   Rejects what leaves [low, high], and rows that have any token with w < veto;
@@ -208,13 +208,22 @@ def rejection_weight(
   return keep(mask, ok)
 
 
-Reject = part(
-  'Reject',
-  rejection_weight,
-  Weight,
-  metric='rejected',
-  reads={'old_logp': 'at_sampling'},
-)
+class Reject(
+  part(
+    'Reject',
+    rejection_weight,
+    Weight,
+    metric='rejected',
+    reads={'old_logp': 'at_sampling'},
+  )
+):
+  """`rejection_weight` as a part."""
+
+  @property
+  def keys_read(self) -> set[str]:
+    bounded = self.reject_low is not None or self.reject_high is not None
+    unread = set() if bounded else {'reject_by', 'reject_level'}
+    return super().keys_read - unread
 
 
 def normalise(

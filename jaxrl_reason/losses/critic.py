@@ -3,15 +3,16 @@
 from collections.abc import Mapping
 
 import jax
+import jax.numpy as jnp
 
-from jaxrl_reason.losses import groups
+from jaxrl_reason.losses import diagnostics, groups
 from jaxrl_reason.losses.aggregation import aggregate, counts
 from jaxrl_reason.losses.arrays import (
   Array,
-  as_mask,
+  Divisors,
   checked,
+  possible,
   required,
-  safe_divide,
   stop,
 )
 from jaxrl_reason.losses.objective import (
@@ -96,12 +97,13 @@ def bellman_loss(
   o, arrays = objective_of(settings), checked(locals())
   for name in set(o.policy.reads) & set(arrays):
     required(arrays, name)
-  mask = as_mask(mask)
-  d = denominators or divisors_of(o, mask)
+  d = Divisors(denominators or divisors_of(o, mask))
+  drawn = jnp.take_along_axis(
+    jnp.asarray(logits), jnp.asarray(tokens)[..., None], -1
+  )[..., 0]
+  all_tokens = mask
+  mask = possible(mask, drawn, ref_logp, old_logp, old_mean_logp)
   loss = o.policy({**arrays, 'mask': mask, 'reward': adv})
-  if loss.ndim == 1:  # one number per row
-    rows = d['rows' if o.aggregation.count_empty else 'nonempty']
-    loss = safe_divide(loss.sum(), rows)
-  else:
-    loss = o.aggregation(loss, mask, d)
-  return loss, {'loss': stop(loss)}
+  loss = o.aggregation(loss, all_tokens, d)
+  lost = diagnostics.impossible(all_tokens, mask, d)
+  return loss, {'loss': stop(loss), 'nonfinite_tokens': lost}

@@ -70,6 +70,7 @@ DEFAULTS = dict(
   skip_empty=False,  # leave rows without a token out of group statistics
   baseline=0.0,  # reinforce: constant subtracted, in reward units
   threshold=0.0,  # positives, signs, passk: a success is a reward above this
+  divide_by_std=False,  # best_of_group: divide by the group's deviation
   keep_k=4,  # gfpo: rows kept per group
   keep_by='short',  # gfpo: 'short' or 'efficient' (reward per token)
   part_weights=(),  # gdpo: one weight per reward part; (): all 1
@@ -168,6 +169,31 @@ DEFAULTS = dict(
   entropy_target=None,  # adaptive coefficient: nats per token; None: constant
   entropy_step=1e-3,  # ... and its step per update
   entropy_coef_max=1.0,  # ... and its largest value
+)
+
+# Names that other libraries give to a setting.
+PEER_NAMES = dict(
+  beta='kl_coef',
+  kl_loss_coef='kl_coef',
+  kl_penalty='kl',
+  kl_loss_type='kl',
+  epsilon='clip_low',
+  epsilon_high='clip_high',
+  epsilon_low='clip_low',
+  cliprange='clip_low',
+  clip_ratio='clip_low',
+  clip_ratio_low='clip_low',
+  clip_ratio_high='clip_high',
+  clip_ratio_c='dual_clip',
+  delta='dual_clip',
+  lam='gae_lambda',
+  adv_estimator='advantage',
+  loss_type='aggregation',
+  loss_agg_mode='aggregation',
+  importance_sampling_level='ratio',
+  entropy_coeff='entropy_coef',
+  scale_rewards='advantage',
+  mask_truncated_completions='drop_truncated',
 )
 
 OFFPOLICY = ('same', 'luffy', 'sft', 'drop')

@@ -1,4 +1,4 @@
-"""What to watch beside a loss. Scalars without gradients.
+"""Diagnostics of a loss: scalars without gradients.
 
 Every metric is a sum divided by a named divisor of the whole batch, so the
 values of micro-batches add up, except names ending in `_max`, which reduce by
@@ -19,6 +19,7 @@ from jaxrl_reason.losses.arrays import (
   Sums,
   absolute,
   as_float,
+  as_mask,
   choose,
   exp_minus_1_minus,
   keep,
@@ -41,6 +42,12 @@ def token_share(x: Array, mask: Array, denominators: Sums) -> jax.Array:
 def shares(mask: Array, denominators: Sums, **values: Array) -> Metrics:
   """Computes `token_share` of every value, by its name."""
   return {k: token_share(x, mask, denominators) for k, x in values.items()}
+
+
+def impossible(mask: Array, kept: Array, denominators: Sums) -> jax.Array:
+  """Computes the share of the mask's tokens that `arrays.possible` left out."""
+  lost = as_mask(mask) & ~kept
+  return token_share(lost, mask, denominators)
 
 
 def moments(

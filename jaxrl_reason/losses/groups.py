@@ -29,7 +29,7 @@ from jaxrl_reason.losses.arrays import (
 
 
 class Group(NamedTuple):
-  """What each row knows about its group; all [N]."""
+  """The statistics of each row's group; all [N]."""
 
   segment: jax.Array  # int, dense enough to index [0, N)
   valid: jax.Array  # bool, rows that take part
@@ -44,10 +44,11 @@ def segment_ids(group: Array) -> jax.Array:
   differ.
   """
   check_shapes(group=group)
-  if not jnp.issubdtype(jnp.asarray(group).dtype, jnp.integer):
+  group = jnp.asarray(group)
+  if not jnp.issubdtype(group.dtype, jnp.integer):
     raise ValueError(
-      f'losses: group holds {jnp.asarray(group).dtype} and has to hold '
-      'integers, one id per row: rows with the same id share a prompt.'
+      f'losses: group holds {group.dtype} and has to hold integers, one id per '
+      'row: rows with the same id share a prompt.'
     )
   return jnp.searchsorted(jnp.sort(group), group)
 
@@ -105,7 +106,7 @@ def group_std_of(g: Group, *, ddof: int = 1) -> jax.Array:
 def singletons(
   adv: Array, g: Group, reward: Array, *, singleton: str
 ) -> jax.Array:
-  """Gives rows alone in their group 0 (`'zero'`) or their reward."""
+  """Returns rows alone in their group 0 (`'zero'`) or their reward."""
   if choose('singleton', singleton, {'zero': True, 'reward': False}):
     return jnp.where(g.n > 1, adv, 0.0)
   alone = g.valid & (g.n == 1)
@@ -113,7 +114,7 @@ def singletons(
 
 
 def same_group(g: Group) -> jax.Array:
-  """Tells, bool [N, N], whether both rows are valid and of the same group."""
+  """Returns, bool [N, N], whether both rows are valid and of the same group."""
   same = g.segment[:, None] == g.segment[None, :]
   return same & g.valid[:, None] & g.valid[None, :]
 

@@ -160,12 +160,13 @@ class KL(Part):
 
   @property
   def split(self) -> bool:
-    """Tells whether high-entropy tokens have a coefficient of their own."""
+    """Returns whether high-entropy tokens have a coefficient of their own."""
     return self.where == 'loss' and self.high_entropy != 1
 
   @property
   def keys_read(self) -> set[str]:
     in_reward = {'kl_to', 'kl_weighted', 'kl_high_entropy', 'kl_max_on'}
+    in_reward |= {'kl_target', 'kl_horizon'}
     unread = set() if self.where == 'loss' else in_reward
     unread |= {'kl_max_on'} if self.max is None else set()
     unread |= {'kl_horizon'} if self.target is None else set()

@@ -22,7 +22,7 @@ def _right(correct):
 def soft_overlong_penalty(
   length: Array, *, max_length: float, cache: float
 ) -> jax.Array:
-  """Gives 0 up to max - cache, then falling linearly to -1 at max: DAPO.
+  """Returns 0 up to max - cache, then falling linearly to -1 at max: DAPO.
 
   https://arxiv.org/abs/2503.14476 eq. 13; -1 beyond `max_length`.
   """
@@ -81,7 +81,7 @@ def laser_bonus(
   alpha: float = 0.5,
   explore: Array | None = 0.0,
 ) -> jax.Array:
-  """Gives alpha where a correct row is within `target` tokens: LASER.
+  """Returns alpha where a correct row is within `target` tokens: LASER.
 
   https://arxiv.org/abs/2505.15612. `target` is a number, or [N] from
   `laser_d_target` (LASER-D). `explore` is given to wrong rows longer than their

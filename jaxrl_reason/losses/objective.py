@@ -27,10 +27,12 @@ from jaxrl_reason.losses.aggregation import counts
 from jaxrl_reason.losses.arrays import (
   Array,
   Arrays,
+  Divisors,
   as_float,
   as_mask,
   checked,
   keep,
+  possible,
   required,
   row_count,
   row_sum,
@@ -41,6 +43,9 @@ from jaxrl_reason.losses.record import Objective
 from jaxrl_reason.losses.selection import top_entropy_tokens
 from jaxrl_reason.losses.settings import resolve
 from jaxrl_reason.losses.shaping import Whiten
+
+# Tokens that one of these policies cannot draw (log-prob -inf) are left out.
+LOGPS = ('logp', 'old_logp', 'ref_logp', 'sampler_logp')
 
 Settings = Objective | Mapping[str, Any] | str
 Metrics = dict[str, jax.Array]
@@ -136,7 +141,7 @@ def charge_kl(
   it.
   """
   old_logp, ref_logp = (required(arrays, k) for k in ('old_logp', 'ref_logp'))
-  mask = arrays['mask']
+  mask = possible(arrays['mask'], old_logp, ref_logp)
   cost = o.kl.cost(old_logp, ref_logp, mask)
   if 'process_reward' in (*advantage.reads, *advantage.also):
     given = arrays['process_reward']
@@ -192,7 +197,7 @@ def select_tokens(
   among its own rows. Empty unless `needs` has 'selected'.
   """
   o, arrays = objective_of(settings), checked(locals())
-  arrays |= dict(key=key, entropy=stop(entropy))
+  arrays |= dict(key=key, entropy=stop(entropy), mask=possible(mask, logp))
   out = {name: part(arrays) for name, part in o.select.items()}
   if o.entropy is not None and o.entropy.share is not None:
     entropy, share = required(arrays, 'entropy'), o.entropy.share
@@ -247,7 +252,7 @@ def policy_loss(
       f'losses: policy={o["policy"]!r} takes full logits: call '
       'losses.bellman_loss instead of losses.policy_loss.'
     )
-  d = denominators or whole_batch(o, arrays)
+  d = Divisors(denominators or whole_batch(o, arrays))
   if selected is None and 'selected' in o.needs:
     chosen = dict(entropy=entropy, key=key, old_logp=old_logp)
     selected = select_tokens(o, logp, adv, mask, **chosen)
@@ -259,6 +264,7 @@ def policy_loss(
   if token_weight is not None:
     per_token *= keep(mask, token_weight)
   pg_loss = loss = o.aggregation(per_token, mask, d)
+  metrics['nonfinite_tokens'] = diagnostics.impossible(mask, arrays['mask'], d)
   metrics |= diagnostics.policy_metrics(o, own, d)
   if entropy is not None:
     metrics['entropy'] = diagnostics.token_share(entropy, mask, d)
@@ -281,10 +287,15 @@ def whole_batch(o: Objective, arrays: Arrays) -> dict[str, jax.Array]:
 
 
 def _ratio_arrays(o, arrays):
-  """What parts read beyond the arguments, and the ratio's denominator."""
+  """Returns the arrays that parts read beyond the arguments, and the ratio's
+  denominator.
+  """
   old_logp = arrays['old_logp']
   at_sampling = stop(arrays['logp']) if old_logp is None else old_logp
-  out = {'mask': as_mask(arrays['mask']), 'at_sampling': at_sampling}
+  logps = [arrays[k] for k in LOGPS]
+  out = {'mask': possible(arrays['mask'], *logps), 'at_sampling': at_sampling}
+  if arrays['sft_mask'] is not None:
+    out['sft_mask'] = possible(arrays['sft_mask'], arrays['logp'])
   if o.ratio_to != 'old':
     out['old_logp'] = required(arrays, o.ratio_to + '_logp')
   if o.row_entropy is not None:

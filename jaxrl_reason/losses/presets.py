@@ -128,7 +128,10 @@ PRESETS = {
     _PLAIN, 'Walder & Karkhanis 2025, 2505.15201', advantage='pkpo'
   ),
   'grpo_passk': _from(
-    _CLIPPED, 'Walder & Karkhanis 2025, 2505.15201', advantage='best_of_group'
+    _CLIPPED,
+    'Tang et al. 2025, 2503.19595',
+    advantage='best_of_group',
+    divide_by_std=True,
   ),
   'otb': _from(
     _PER_TOKEN, 'Li et al. 2026, 2602.07078', advantage='optimal_token'
@@ -187,7 +190,11 @@ PRESETS = {
   'gspo': _GSPO,
   'gspo_token': {**_GSPO, 'ratio': 'sequence_mean_token'},
   'luspo': _from(
-    _GSPO, 'Liu et al. 2026, 2602.05261', aggregation='seq_mean_token_sum'
+    _GSPO,
+    'Liu et al. 2026, 2602.05261',
+    clip_low=2e-3,
+    clip_high=2.5e-3,
+    aggregation='seq_mean_token_sum',
   ),
   'gmpo': _from(
     _CLIPPED,
@@ -227,7 +234,7 @@ PRESETS = {
   'luspo_token': _from(
     _CLIPPED,
     'Liu et al. 2026, 2602.05261',
-    aggregation='length_weighted',
+    aggregation='seq_mean_token_sum',
     count_empty=True,
   ),
   'lambda_grpo': _from(
@@ -239,7 +246,7 @@ PRESETS = {
     policy='dppo',
     ratio_to='sampler',
     mask_sides='both',
-    max_divergence=0.2,
+    max_divergence=0.1,
     kl='k2',
     kl_to='sampler',
     kl_coef=0.002,
@@ -296,7 +303,9 @@ PRESETS = {
     entropy_coef=0.001,
   ),
   # --- the policy's logits as action values (`bellman_loss`)
-  'tbrm': _from(_PLAIN, 'Yuan et al. 2025, 2505.15311', policy='tbrm'),
+  'tbrm': _from(
+    dict(advantage='reinforce'), 'Yuan et al. 2025, 2505.15311', policy='tbrm'
+  ),
   'rover': _from(
     _PLAIN,
     'He et al. 2025, 2509.24981',

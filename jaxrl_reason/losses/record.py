@@ -2,11 +2,12 @@
 
 import dataclasses
 import functools
+import types
 from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 from jaxrl_reason.losses.aggregation import Aggregate
-from jaxrl_reason.losses.arrays import Part, Weight
+from jaxrl_reason.losses.arrays import Part, Weight, nearest
 from jaxrl_reason.losses.baselines import GroupZScore
 from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.imitation import Likelihood
@@ -23,7 +24,7 @@ ARRAYS = frozenset(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Objective:
-  """What is optimised, as frozen parts; equal only to itself, so hashable.
+  """An objective as frozen parts; equal only to itself, so hashable.
 
   `resolve` reads one from settings. A part of your own replaces one of these:
   `dataclasses.replace(losses.resolve('dapo'), policy=MyLoss())`.
@@ -67,6 +68,19 @@ class Objective:
   settings: Mapping[str, Any] = dataclasses.field(
     default_factory=dict, repr=False
   )
+
+  def __post_init__(self) -> None:
+    """Refuses parts that the loss of the policy would not read."""
+    if not self.takes_logits:
+      return
+    of_ratio = 'row_entropy select weights offpolicy kl entropy likelihood'
+    unread = [name for name in of_ratio.split() if getattr(self, name)]
+    if unread:
+      raise ValueError(
+        f'losses: policy={type(self.policy).__name__} is a loss of logits, '
+        f'which has no {" or ".join(unread)}: leave {", ".join(unread)} out of '
+        'the objective.'
+      )
 
   @property
   def parts(self) -> list[Part]:
@@ -124,6 +138,17 @@ class Objective:
     """Returns the weight old / sampler among `weights`, or None."""
     return next((w for w in self.weights if hasattr(w, 'normalise')), None)
 
+  @property
+  def has_ratio(self) -> bool:
+    """Returns whether the policy's loss has a ratio to an earlier policy."""
+    return 'old_logp' in self.policy.reads and self.ratio_to != 'ref'
+
+  @property
+  def corrects(self) -> bool:
+    """Returns whether tokens are weighed against the sampler's log-probs."""
+    by_ratio = self.has_ratio and self.ratio_to == 'sampler'
+    return by_ratio or any('sampler_logp' in w.reads for w in self.weights)
+
   @functools.cached_property
   def coefs(self) -> dict[str, float]:
     """Returns the coefficients that `init_coefs` starts from."""
@@ -133,16 +158,25 @@ class Objective:
 
   @functools.cached_property
   def takes_logits(self) -> bool:
-    """Tells whether the policy's loss is one of `bellman_loss`."""
+    """Returns whether the policy's loss is one of `bellman_loss`."""
     return 'logits' in self.policy.reads
 
   def with_numbers(self, numbers: Mapping[str, Any]) -> 'Objective':
-    """Puts other numbers, which may be traced, in place of settings.
+    """Returns the objective with other numbers, which may be traced.
 
     Args:
-      numbers: by flat setting, as 'clip_high'. Which parts there are stays: a
-        coefficient that was 0 has none to be read by.
+      numbers: {setting: number}, as 'clip_high'. The parts stay: a coefficient
+        that was 0 has no part that reads it.
+
+    Raises:
+      ValueError: no part reads a setting.
     """
+    for key in set(numbers) - self.part_keys:
+      raise ValueError(
+        f'losses: with_numbers: no part of this objective reads {key!r}. '
+        f'{nearest(key, self.part_keys)}Its parts read '
+        f'{", ".join(sorted(self.part_keys))}.'
+      )
 
     def put(part):
       if isinstance(part, tuple):
@@ -155,7 +189,13 @@ class Objective:
 
     fields = {f.name for f in dataclasses.fields(self)} - {'settings'}
     changed = {name: put(getattr(self, name)) for name in fields}
-    return dataclasses.replace(self, **changed)
+    settings = types.MappingProxyType({**self.settings, **numbers})
+    return dataclasses.replace(self, **changed, settings=settings)
+
+  @property
+  def part_keys(self) -> frozenset[str]:
+    """Names the settings that a part reads, given the others."""
+    return frozenset().union(*(part.keys_read for part in self.parts))
 
   def __getitem__(self, key: str) -> Any:
     return self.settings[key]

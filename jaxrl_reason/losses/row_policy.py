@@ -93,7 +93,9 @@ def mirror_descent(
   return log_likelihood(logp, adv, mask) + 0.5 * md_tau * square
 
 
-MirrorDescent = part('MirrorDescent', mirror_descent, PolicyLoss)
+MirrorDescent = part(
+  'MirrorDescent', mirror_descent, PolicyLoss, any_policy=True
+)
 
 
 def _by_sign(adv, pos, neg):

@@ -42,13 +42,15 @@ def _when(*also: Callable, **wanted) -> Callable:
 
 
 def _uses_kl(s):
-  return bool(s['kl_coef']) or s['kl_target'] is not None
+  return bool(s['kl_coef'])
 
 
-def _uses_terms(s):
-  return (
-    _uses_kl(s) or bool(s['entropy_coef']) or s['entropy_target'] is not None
-  )
+def _per_token(s):
+  return s['advantage'] in TOKEN_ADVANTAGES or s['entropy_alpha'] != 0
+
+
+def _of_tokens(s):
+  return _per_token(s) or s['whiten'] == 'tokens'
 
 
 def _dual_clip_is_inside(s):
@@ -80,14 +82,16 @@ NO_REWARD = ('gdpo', 'rank', 'positives', 'signs', 'passk')
 
 RULES = (
   (
-    _when(advantage=TOKEN_ADVANTAGES, ratio='sequence_mean'),
-    "ratio='sequence_mean' takes one advantage per row and advantage="
-    "{advantage!r} gives one per token: use ratio='sequence_mean_token'",
+    _when(_per_token, ratio='sequence_mean'),
+    "ratio='sequence_mean' takes one advantage per row, and advantage="
+    '{advantage!r} with entropy_alpha={entropy_alpha!r} gives one per token: '
+    "use ratio='sequence_mean_token'",
   ),
   (
-    _when(advantage=TOKEN_ADVANTAGES, policy='gmpo'),
-    "policy='gmpo' takes one advantage per row and advantage={advantage!r} "
-    "gives one per token: use an advantage per row, or policy='ppo_clip'",
+    _when(_per_token, policy='gmpo'),
+    "policy='gmpo' takes one advantage per row, and advantage={advantage!r} "
+    'with entropy_alpha={entropy_alpha!r} gives one per token: use an '
+    "advantage per row, or policy='ppo_clip'",
   ),
   (
     _when(policy='gmpo', aggregation=_but('seq_mean_token_mean')),
@@ -138,14 +142,21 @@ RULES = (
     'pos_weight=0 and neg_weight=0 leave nothing to learn from: raise one',
   ),
   (
-    _when(_uses_terms, policy=tuple(BELLMAN)),
-    'policy={policy!r} has no KL or entropy term: set kl_coef and entropy_coef '
-    'to 0',
+    _when(_of_tokens, policy=tuple(BELLMAN)),
+    'policy={policy!r} takes one advantage per row, and advantage='
+    '{advantage!r} with whiten={whiten!r} and entropy_alpha={entropy_alpha!r} '
+    "gives one per token: use an advantage per row, whiten='none' or 'rows', "
+    'and entropy_alpha=0',
   ),
   (
     _when(reject_by=_but('ratio'), reject_level=_but('token', *ROW_STATISTICS)),
     'reject_by={reject_by!r} is no ratio and reject_level={reject_level!r} a '
     "level of ratios: use 'token', 'sum', 'mean' or 'max'",
+  ),
+  (
+    _when(kl_target=_but(None), kl_coef=0),
+    'kl_target={kl_target!r} adapts kl_coef by a factor, and kl_coef=0 would '
+    'stay 0: set kl_coef above 0, or kl_target to None',
   ),
   (
     _when(advantage='gdpo', reward_low=_but(None)),

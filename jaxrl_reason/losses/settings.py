@@ -6,16 +6,17 @@ mean anything and reads it into an `Objective`; `needs` says which arrays that
 will ask for.
 """
 
-import dataclasses
 import math
 import numbers
 import types
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl_reason.losses import selection, shaping
-from jaxrl_reason.losses.aggregation import Aggregate
+from jaxrl_reason.losses import selection
+from jaxrl_reason.losses import shaping as shaping_lib
+from jaxrl_reason.losses.aggregation import Aggregate, RowMean
 from jaxrl_reason.losses.arrays import choose, nearest
+from jaxrl_reason.losses.bellman import BELLMAN
 from jaxrl_reason.losses.correction import CORRECTIONS, Reject
 from jaxrl_reason.losses.defaults import (
   ADVANTAGES,
@@ -23,6 +24,7 @@ from jaxrl_reason.losses.defaults import (
   DEFAULTS,
   INTEGERS,
   PAIRS,
+  PEER_NAMES,
   POSITIVE,
   RANGES,
 )
@@ -37,16 +39,6 @@ from jaxrl_reason.losses.token_advantage import ValueTargets
 from jaxrl_reason.losses.token_baseline import LengthPreference
 from jaxrl_reason.losses.value import ValueLoss
 
-# Keys that choose or switch on a part.
-SWITCHES = frozenset(
-  'name reward_low reward_high length_lambda advantage policy aggregation '
-  'count_empty whiten entropy_alpha adv_max '
-  'pos_weight neg_weight entropy_share random_share max_row_drift '
-  'drop_truncated offpolicy '
-  'correction reject_low reject_high veto kl_coef entropy_coef sft_coef '
-  'kl_target entropy_target'.split()
-)
-
 
 def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
   """Reads settings into an objective: preset over defaults, the given over
@@ -59,6 +51,11 @@ def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
   """
   if isinstance(settings, Objective):
     return settings
+  if settings is None:
+    raise ValueError(
+      "losses: settings is None: pass a preset's name, a dict of settings, or "
+      'an Objective; {} has every default.'
+    )
   given = {'name': settings} if isinstance(settings, str) else dict(settings)
   given = {key: _checked(key, value) for key, value in given.items()}
   preset = PRESETS.get(given.get('name'), {})
@@ -68,7 +65,8 @@ def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
   for impossible, message in RULES:
     if impossible(s):
       raise ValueError(f'losses: {message.format(**s)}.')
-  objective = dataclasses.replace(_read(s), settings=types.MappingProxyType(s))
+  fields = {name: value for name, (_, value) in _slots(s).items()}
+  objective = Objective(**fields, settings=types.MappingProxyType(s))
   _check_read(objective, given, {**base, 'name': s['name']})
   # Worked out now, so that nothing is while a program is traced.
   _ = objective.needs, objective.coefs, objective.takes_logits
@@ -91,76 +89,98 @@ def needs(settings: Objective | Mapping[str, Any] | str) -> frozenset[str]:
 def keys_read(settings: Objective | Mapping[str, Any] | str) -> set[str]:
   """Names the settings that have an effect, given the others."""
   o = resolve(settings)
-  names = set(SWITCHES).union(*(part.keys_read for part in o.parts))
-  return names | {
-    key
-    for key, on in {
-      'ratio_to': 'old_logp' in o.policy.reads,
-      'skip_empty': 'group' in o.advantage.reads,
-      'clip_high_entropy': o['policy'] == 'ppo_clip',
-    }.items()
-    if on
-  }
+  return _switches(o.settings) | o.part_keys
 
 
 def _fill_clips(s):
-  """Gives bounds that are None the default of the policy in use."""
+  """Returns bounds that are None the default of the policy in use."""
   part = CHOICES['policy'][s['policy']]
   for field, _, key in part.names:
     if key in ('clip_low', 'clip_high') and s[key] is None:
       s[key] = getattr(part, field)
 
 
-def _read(s) -> Objective:
-  """The parts that the full settings describe."""
+def _slots(s) -> dict[str, tuple[str, Any]]:
+  """Returns {field of the objective: (settings that switch it, its value)}.
+
+  A policy whose logits are action values (`bellman_loss`) has no ratio, weights
+  or further terms, so the settings of those are not read.
+  """
+  common = _common_slots(s)
+  return common if s['policy'] in BELLMAN else common | _ratio_slots(s)
+
+
+def _common_slots(s):
+  advantage = ADVANTAGES[s['advantage']].read(s)
+  by_group = 'group' in advantage.reads or s['whiten'] == 'rows'
+  archer = s['policy'] == 'ppo_clip'
   policy = CHOICES['policy'][s['policy']]
-  if s['clip_high_entropy'] is not None and s['policy'] == 'ppo_clip':
+  if archer and s['clip_high_entropy'] is not None:
     policy = ArcherClip
-  return Objective(
-    reward=_when(_any(s, 'reward_low', 'reward_high'), shaping.ClipReward, s),
-    advantage=ADVANTAGES[s['advantage']].read(s),
-    shaping=_chosen(
-      s,
-      (s['whiten'] != 'none', shaping.Whiten),
-      (s['entropy_alpha'] != 0, shaping.EntropyShape),
-      (s['adv_max'] is not None, shaping.ClipAdvantage),
-      ((s['pos_weight'], s['neg_weight']) != (1, 1), shaping.WeighSigns),
-      (s['length_lambda'] is not None, LengthPreference),
-    ),
-    policy=policy.read(s),
-    ratio_to=s['ratio_to'],
-    row_entropy=_when(
-      s['clip_high_entropy'] is not None or s['kl_high_entropy'] != 1,
-      selection.HighEntropy,
-      s,
-    ),
-    select=_select(s),
-    weights=_chosen(
-      s,
-      (s['correction'] != 'none', CORRECTIONS.get(s['correction'])),
-      (_any(s, 'reject_low', 'reject_high', 'veto'), Reject),
-      (s['max_row_drift'] is not None, selection.DropDrifted),
-      (s['entropy_share'] is not None, selection.OnlySelected),
-      (s['random_share'] is not None, selection.OnlyDrawn),
-    ),
-    offpolicy=_when(
-      s['offpolicy'] in ('luffy', 'sft'),
-      {'luffy': Luffy, 'sft': Imitate}.get(s['offpolicy']),
-      s,
-    ),
-    kl=_when(s['kl_coef'] or s['kl_target'] is not None, KL, s),
-    entropy=_when(
-      s['entropy_coef'] or s['entropy_target'] is not None, EntropyBonus, s
-    ),
-    likelihood=_when(s['sft_coef'] > 0, Likelihood, s),
-    aggregation=Aggregate.read(s),
-    critic=_chosen(s, (True, ValueTargets), (True, ValueLoss))
-    if s['advantage'] == 'gae'
-    else None,
-    skip_empty=s['skip_empty'],
-    drop_truncated=s['drop_truncated'],
-    drop_offpolicy=s['offpolicy'] == 'drop',
+  how = RowMean if policy.per_row else Aggregate
+  dropped = s['offpolicy'] in ('same', 'drop')
+  shaping = _chosen(
+    s,
+    (s['whiten'] != 'none', shaping_lib.Whiten),
+    (s['entropy_alpha'] != 0, shaping_lib.EntropyShape),
+    (s['adv_max'] is not None, shaping_lib.ClipAdvantage),
+    ((s['pos_weight'], s['neg_weight']) != (1, 1), shaping_lib.WeighSigns),
+    (s['length_lambda'] is not None, LengthPreference),
   )
+  clip = _when(_any(s, 'reward_low', 'reward_high'), shaping_lib.ClipReward, s)
+  critic = (ValueTargets.read(s), ValueLoss.read(s))
+  return dict(
+    reward=('reward_low reward_high', clip),
+    advantage=('advantage', advantage),
+    shaping=(
+      'whiten entropy_alpha adv_max pos_weight neg_weight length_lambda',
+      shaping,
+    ),
+    policy=('policy clip_high_entropy' if archer else 'policy', policy.read(s)),
+    aggregation=('' if policy.per_row else 'aggregation', how.read(s)),
+    critic=('', critic if s['advantage'] == 'gae' else None),
+    skip_empty=('skip_empty' if by_group else '', s['skip_empty']),
+    drop_truncated=('drop_truncated', s['drop_truncated']),
+    drop_offpolicy=('offpolicy' if dropped else '', s['offpolicy'] == 'drop'),
+  )
+
+
+def _ratio_slots(s):
+  """The slots that `policy_loss` has beside the common ones."""
+  weights = _chosen(
+    s,
+    (s['correction'] != 'none', CORRECTIONS.get(s['correction'])),
+    (_any(s, 'reject_low', 'reject_high', 'veto'), Reject),
+    (s['max_row_drift'] is not None, selection.DropDrifted),
+    (s['entropy_share'] is not None, selection.OnlySelected),
+    (s['random_share'] is not None, selection.OnlyDrawn),
+  )
+  kl = _when(s['kl_coef'], KL, s)
+  anchored = (CHOICES['policy'][s['policy']], *weights, *([kl] if kl else []))
+  has_ratio = any('old_logp' in part.reads for part in anchored)
+  archer = s['policy'] == 'ppo_clip' and s['clip_high_entropy'] is not None
+  by_entropy = archer or (kl is not None and kl.split)
+  entropy_on = s['entropy_coef'] or s['entropy_target'] is not None
+  others = {'luffy': Luffy, 'sft': Imitate}.get(s['offpolicy'])
+  return dict(
+    ratio_to=('ratio_to' if has_ratio else '', s['ratio_to']),
+    row_entropy=('', _when(by_entropy, selection.HighEntropy, s)),
+    select=('', _select(s)),
+    weights=(
+      'correction reject_low reject_high veto max_row_drift entropy_share '
+      'random_share',
+      weights,
+    ),
+    offpolicy=('offpolicy', _when(others, others, s)),
+    kl=('kl_coef', kl),
+    entropy=('entropy_coef entropy_target', _when(entropy_on, EntropyBonus, s)),
+    likelihood=('sft_coef', _when(s['sft_coef'] > 0, Likelihood, s)),
+  )
+
+
+def _switches(s) -> set[str]:
+  keys = ' '.join(switches for switches, _ in _slots(s).values())
+  return {'name', *keys.split()}
 
 
 def _when(on, part, s):
@@ -191,7 +211,7 @@ def _checked(key, value):
   if key not in DEFAULTS:
     raise ValueError(
       f'losses: unknown setting {key!r} (= {value!r}). '
-      f'{nearest(key, DEFAULTS)}losses.DEFAULTS has all of them.'
+      f'{similar(key)}losses.DEFAULTS has all of them.'
     )
   default = DEFAULTS[key]
   if value is None and default is None:
@@ -210,6 +230,12 @@ def _checked(key, value):
     return tuple(value)
   _check_number(key, value, value)
   return int(value) if key in INTEGERS else value
+
+
+def similar(key: str) -> str:
+  """Returns 'Did you mean ..? ' for another library's name or a misspelling."""
+  other = PEER_NAMES.get(key)
+  return f'Did you mean {other!r}? ' if other else nearest(key, DEFAULTS)
 
 
 def _check_tuple(key, value):
@@ -240,13 +266,25 @@ def _check_number(key, x, value):
 _CHOOSERS = ('advantage', 'policy', 'aggregation', 'kl_coef', 'correction')
 
 
+# Settings that add a part: one that is on, be it by a preset, has to be read.
+_ADDING = frozenset(
+  'reward_low reward_high whiten entropy_alpha adv_max pos_weight neg_weight '
+  'length_lambda clip_high_entropy correction reject_low reject_high veto '
+  'max_row_drift entropy_share random_share kl_coef entropy_coef '
+  'entropy_target sft_coef'.split()
+)
+
+
 def _check_read(objective, given, base):
-  """Refuses what was given, differs from the preset, and has no effect."""
+  """Refuses a setting without effect that was given or that adds a part."""
   read = keys_read(objective)
-  for key, value in given.items():
-    if key not in read and value != base[key]:
-      chosen = ', '.join(f'{k}={objective[k]!r}' for k in _CHOOSERS)
-      raise ValueError(
-        f'losses: {key}={value!r} has no effect with {chosen}: remove it, or '
-        'choose the part that reads it.'
-      )
+  unread = {k: x for k, x in given.items() if k not in read and x != base[k]}
+  for key in sorted(_ADDING - read):
+    if objective[key] != DEFAULTS[key]:
+      unread[key] = objective[key]
+  for key, value in unread.items():
+    chosen = ', '.join(f'{k}={objective[k]!r}' for k in _CHOOSERS)
+    raise ValueError(
+      f'losses: {key}={value!r} has no effect with {chosen}: set it to '
+      f'{DEFAULTS[key]!r}, or choose the part that reads it.'
+    )

@@ -1,4 +1,4 @@
-"""What may happen to an advantage after it has been estimated.
+"""Changes to an advantage after it has been estimated.
 
 All take and give [N] or [N, T]; none touches rows or tokens outside the mask.
 """

@@ -141,7 +141,13 @@ def gae(
   return keep(ok, suffix_scan(delta, g))
 
 
-GAE = part('GAE', gae, Advantage)
+class GAE(part('GAE', gae, Advantage)):
+  """`gae` as a part."""
+
+  @property
+  def keys_read(self) -> set[str]:
+    unread = set() if self.lambda_alpha is None else {'gae_lambda'}
+    return super().keys_read - unread
 
 
 def value_targets(
@@ -284,7 +290,13 @@ def segments(
   return keep(inside, jnp.take_along_axis(adv, ids, 1))
 
 
-Segments = part('Segments', segments, Advantage)
+class Segments(part('Segments', segments, Advantage)):
+  """`segments` as a part."""
+
+  @property
+  def keys_read(self) -> set[str]:
+    by_std = self.segment_baseline == 'group_zscore'
+    return super().keys_read - (set() if by_std else {'ddof', 'eps'})
 
 
 def tree(

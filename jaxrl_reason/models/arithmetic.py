@@ -1,11 +1,11 @@
-"""Several models as one, whose logits are a weighted sum of theirs.
+"""Weighted sums of several models' logits, as one model.
 
   logits = sum_i w_i logits_i
 
-With w = (1, s, -s) what training has changed in a small model is added to a
-large one that was not trained: RAST, https://arxiv.org/abs/2506.15710. All have
-the same tokens; each keeps a cache of its own. The sum is a `base.Model` like
-any other: hidden states lie side by side, [...,D_1 + D_2 + ...].
+With w = (1, s, -s), the change that training made to a small model is added to
+a large untrained one: RAST, https://arxiv.org/abs/2506.15710. All models have
+the same vocabulary, and each keeps its own cache. The sum is an ordinary
+`base.Model`; its hidden states are concatenated, [...,D_1 + D_2 + ...].
 """
 
 from collections.abc import Callable, Sequence
@@ -18,16 +18,19 @@ from jaxrl_reason.base import Model
 def total(
   models: Sequence[Model], weights: Sequence[float], widths: Sequence[int]
 ) -> Model:
-  """Gives the model whose logits are sum_i weights[i] * logits of models[i].
+  """Builds the model whose logits are sum_i weights[i] * logits of models[i].
 
   Args:
-    widths: D of each, of its hidden states.
+    widths: D of each model's hidden states.
 
   Returns:
-    A Model whose params are {'0': those of the first, '1': ...}.
+    A Model with parameters {'0': of the first, '1': ...}.
   """
   if not len(models) == len(weights) == len(widths) > 0:
-    raise ValueError(f'{len(models)} models, {len(weights)} weights')
+    raise ValueError(
+      f'{len(models)} models, {len(weights)} weights and {len(widths)} widths: '
+      'pass one weight and one width per model'
+    )
   bounds = [sum(widths[:i]) for i in range(1, len(widths))]
 
   def each(name: str) -> list[Callable]:
@@ -46,19 +49,19 @@ def total(
     return sum(w * f(of(params, i), x) for i, (f, x, w) in enumerate(parts))
 
   def decode_params(params):
-    found = each('decode_params')
-    return {str(i): f(of(params, i)) for i, f in enumerate(found)}
+    casts = each('decode_params')
+    return {str(i): f(of(params, i)) for i, f in enumerate(casts)}
 
-  def prefill(params, *given):
-    found = [f(of(params, i), *given) for i, f in enumerate(each('prefill'))]
-    return _side_by_side(found)
+  def prefill(params, *args):
+    outputs = [f(of(params, i), *args) for i, f in enumerate(each('prefill'))]
+    return _side_by_side(outputs)
 
   def decode(params, tokens, caches, t, step=None):
     parts = zip(each('decode'), caches)
-    found = [
+    outputs = [
       f(of(params, i), tokens, c, t, step) for i, (f, c) in enumerate(parts)
     ]
-    return _side_by_side(found)
+    return _side_by_side(outputs)
 
   def grow(caches, columns):
     return tuple(f(c, columns) for f, c in zip(each('grow'), caches))
@@ -78,22 +81,24 @@ def total(
   )
 
 
-def _side_by_side(found: Sequence[tuple]):
-  """(hidden states side by side, caches) of (hidden, cache) each."""
-  states, caches = zip(*found)
+def _side_by_side(outputs: Sequence[tuple]):
+  """Concatenates the hidden states of (hidden, cache) pairs; lists the
+  caches.
+  """
+  states, caches = zip(*outputs)
   return jnp.concatenate(states, axis=-1), caches
 
 
 def refuse_other_tokens(names: Sequence[str], tokenizers: Sequence) -> None:
-  """Refuses models that do not mean the same by a token.
+  """Raises an error if the models' tokenizers differ.
 
   Raises:
-    ValueError: names the first two that differ.
+    ValueError: names the first two models that differ.
   """
-  said = [(t.token_bytes(), t.eos_ids) for t in tokenizers]
-  for name, own in zip(names, said):
-    if own != said[0]:
+  vocabularies = [(t.token_bytes(), t.eos_ids) for t in tokenizers]
+  for name, vocabulary in zip(names, vocabularies):
+    if vocabulary != vocabularies[0]:
       raise ValueError(
-        f'{name} has other tokens than {names[0]}: logits are added token by '
-        'token'
+        f'{name} and {names[0]} have different tokens, so their logits cannot '
+        'be added: use models with one tokenizer'
       )

@@ -1,10 +1,10 @@
-"""The layers of the transformer over tokens [N,T]: training, prompts and
-decoding are made of these pieces.
+"""The layers of the transformer over tokens [N,T], shared by training, prefill
+and decoding.
 
-One transformer for all families: what differs is in `Config`. Whole rows go
-through a scan over layers stacked on a leading axis (one compiled layer,
-however deep); what differs between layers (windows, rotary tables) is scanned
-with them.
+One transformer serves all families; `Config` has their differences. Whole rows
+pass through a scan over layers that are stacked on a leading axis, so one layer
+is compiled whatever the depth. Windows and rotary tables that differ between
+layers are scanned too.
 """
 
 import functools
@@ -26,19 +26,19 @@ from jaxrl_reason.models.parts import (
   rope,
 )
 
-# Weights of attention that `attend` takes, beside what it attends with.
+# Attention weights that `attend` takes as keyword arguments.
 BESIDE_HEADS = 'sinks', 'kv_up'
 
 
 def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
-  """Looks up token embeddings [..., D]."""
+  """Returns token embeddings [..., D]."""
   x = params['embed'][tokens].astype(c.dtype)
   # The scale is rounded too, as in the published bf16 models.
   return x if c.embed_scale == 1 else x * jnp.asarray(c.embed_scale, x.dtype)
 
 
 def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
-  """Computes logits [..., V], float32: log-probabilities are built on them."""
+  """Computes logits [..., V] in float32, for accurate log-probabilities."""
   head = params['embed'].T if c.tied else params['head']
   logits = layers.wide(hidden, head.astype(hidden.dtype))
   if c.logit_divisor != 1:
@@ -47,7 +47,7 @@ def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
 
 
 def norm(x, p: dict, name: str, c: Config) -> jax.Array:
-  """Applies the norm of that name; x where the family has none there."""
+  """Applies the named norm; returns x if the family has no such norm."""
   if name not in p:
     return x
   weight = p[name]
@@ -57,8 +57,8 @@ def norm(x, p: dict, name: str, c: Config) -> jax.Array:
 
 
 def _qkv(x, p, c: Config, angles):
-  """q [...,Q,H] and k, v [...,K,H] of x [...,D], rotated; and gates [...,Q,H]
-  of what comes out, where there are some.
+  """Computes rotated q [...,Q,H] and k, v [...,K,H] of x [...,D], and gates
+  [...,Q,H] of the attention's output if the model has them.
   """
   out, gates = [], []
   for name in ('q', 'k', 'v'):
@@ -75,12 +75,12 @@ def _qkv(x, p, c: Config, angles):
 
 
 def _scaled(y: jax.Array, c: Config) -> jax.Array:
-  """What is added to the residual stream."""
+  """Returns y times the residual scale, ready to add to the residual stream."""
   return y if c.residual_scale == 1 else y * c.residual_scale
 
 
 def _shared(h: jax.Array, p: dict, act: Callable) -> jax.Array:
-  """The mlp of all tokens beside experts, and the part of it that counts."""
+  """Computes the mlp for all tokens beside experts, times its gate if any."""
   y = layers.gated_mlp(h, p, act)
   if 'part' not in p:
     return y
@@ -89,7 +89,9 @@ def _shared(h: jax.Array, p: dict, act: Callable) -> jax.Array:
 
 
 def _gated(h, p: dict, c: Config, angles, attend: Callable, **beside):
-  """What heads with gates give for h [...,D], and what is kept of it."""
+  """Computes the gated attention or delta-rule output of h [...,D] and its
+  cache entry.
+  """
   if delta.NAME in p:
     heads, gate = delta.heads_of(h, p, c)
     out, kept = attend(heads, taps=delta.taps(p, c))
@@ -100,11 +102,17 @@ def _gated(h, p: dict, c: Config, angles, attend: Callable, **beside):
 
 
 def block(x, p, c: Config, angles, attend, routes=None):
-  """Computes one layer; `attend(q, k, v) -> (out, kv)` is what differs between
-  training, prefill and decoding. It also takes the sinks of a layer with some,
-  of a latent layer (q, kept, kv_up=), and of one of the delta rule (heads,
-  taps=). x: [...,D]; returns (x, (kv, used)), where used are the routes and
-  router probabilities of experts, if any.
+  """Computes one layer.
+
+  Args:
+    x: [...,D].
+    attend: attend(q, k, v) -> (out, kv), which differs between training,
+      prefill and decoding. Its other forms are: sinks= for a layer with sinks,
+      (q, kept, kv_up=) for a latent layer, (heads, taps=) for a layer of the
+      delta rule.
+
+  Returns:
+    (x, (kv, used)); used: routes and router probabilities of experts, or None.
   """
   h = norm(x, p, 'attn_norm', c)
   beside = {k: v for k, v in p['attn'].items() if k in BESIDE_HEADS}
@@ -130,19 +138,21 @@ def block(x, p, c: Config, angles, attend, routes=None):
   return x, (kv, used)
 
 
-def rotary(c: Config, positions: jax.Array, room: int) -> list:
+def rotary(c: Config, positions: jax.Array, max_tokens: int) -> list:
   """Computes (cos, sin) of each of a model's rotary tables."""
   width = c.rotary_dim
-  return [rope.angles(r, positions, width, room) for r in c.rope_tables]
+  return [rope.angles(r, positions, width, max_tokens) for r in c.rope_tables]
 
 
-def _of_layer(c: Config, positions, room: int):
-  """What layers differ in: (windows, flags, f). Windows are the distinct ones;
-  f(flags of a layer) -> (angles, index of its window). Flags are, by stack,
-  arrays [its layers] of what differs between layers; where all are alike there
-  are none, and f gives constants of the scan.
+def _of_layer(c: Config, positions, max_tokens: int):
+  """Returns (windows, flags, f) that describe the differences between layers.
+
+  Windows are the distinct ones. Flags are, by stack, arrays [layers of the
+  stack] of the settings that differ between layers. f(flags of a layer) returns
+  (angles, index of its window). If all layers are alike there are no flags, and
+  f returns constants of the scan.
   """
-  tables = rotary(c, positions, room)
+  tables = rotary(c, positions, max_tokens)
   windows = tuple(dict.fromkeys(c.layer_windows))
   if len(windows) == 1 and set(c.layer_ropes) == {0}:
     return windows, dict.fromkeys(c.stacks, {}), lambda flags: (tables[0], 0)
@@ -150,12 +160,12 @@ def _of_layer(c: Config, positions, room: int):
 
 
 def _differing(c: Config, tables: list, windows: tuple[int, ...]):
-  """(flags, f) of `_of_layer`, where layers differ or have no positions.
+  """Returns (flags, f) of `_of_layer` if layers differ or have no positions.
 
   Args:
     tables: (cos, sin) of each of `c.rope_tables`.
   """
-  # Index of a layer's table; layers without positions turn by nothing.
+  # Index of each layer's table. Layers without positions rotate by angle 0.
   index = [i % (len(tables) + 1) for i in c.layer_ropes]
   cos, sin = tables[0]
   tables = [*tables, (jnp.ones_like(cos), jnp.zeros_like(sin))]
@@ -183,25 +193,25 @@ def _differing(c: Config, tables: list, windows: tuple[int, ...]):
 
 
 def _by_stack(c: Config, routes: jax.Array) -> dict:
-  """Routes [layers with experts,...] as each stack's."""
+  """Splits routes [layers with experts,...] by stack."""
   out = {}
   at = {layer: i for i, layer in enumerate(c.routed_layers)}
   for name, stack in c.stacks.items():
     mine = [at[layer] for layer in stack if layer in at]
     if mine:
-      whole = len(mine) == len(at)
-      out[name] = routes if whole else routes[jnp.asarray(mine)]
+      everything = len(mine) == len(at)
+      out[name] = routes if everything else routes[jnp.asarray(mine)]
   return out
 
 
 def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
-  """Runs body(x, part of xs of a layer) -> (x, y) over the layers.
+  """Runs body(x, a layer's slice of xs) -> (x, y) over the layers.
 
   Args:
-    xs: by stack, trees of arrays [its layers,...].
+    xs: by stack, trees of arrays [layers of the stack,...].
 
   Returns:
-    (x, by stack, the layers' y, stacked).
+    (x, the layers' y, stacked, by stack).
   """
   if all(n == 1 for n, _ in c.periods):
     return _runs(c, body, x, xs, c.runs)
@@ -217,26 +227,26 @@ def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
 
 
 def _joined(parts: list):
-  """One tree of several, whose arrays follow on one another."""
+  """Concatenates the arrays of several trees."""
   if len(parts) == 1:
     return parts[0]
   return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
 
 def _runs(c: Config, body: Callable, x: jax.Array, xs: dict, runs):
-  """`_scan` of these runs of layers."""
+  """Runs `_scan` over the given runs of layers."""
   out = {}
   for name, run in runs:
     n = run.stop - run.start
-    whole = n == len(jax.tree.leaves(xs[name])[0])
-    part = xs[name] if whole else trees.take(xs[name], run)
+    everything = n == len(jax.tree.leaves(xs[name])[0])
+    part = xs[name] if everything else trees.take(xs[name], run)
     x, ys = jax.lax.scan(body, x, part, unroll=1 if c.scan else n)
     out.setdefault(name, []).append(ys)
   return x, {name: _joined(parts) for name, parts in out.items()}
 
 
 def _repeated(c: Config, body: Callable, x, xs: dict, runs, n: int):
-  """`_scan` of runs of layers that come n times: compiled once."""
+  """Runs `_scan` over runs of layers that repeat n times, compiled once."""
   first, size = {}, {}
   for name, run in runs:
     first.setdefault(name, run.start)
@@ -263,7 +273,9 @@ def _repeated(c: Config, body: Callable, x, xs: dict, runs, n: int):
 
 
 def _in_order(c: Config, aux: dict):
-  """What routers did, of stacks [their layers,...], in the order of layers."""
+  """Returns the routers' outputs [layers of a stack,...] in the order of
+  layers.
+  """
   names = c.routed_stacks
   if len(names) == 1:
     return aux[names[0]][1]
@@ -276,34 +288,35 @@ def through(
   c: Config,
   x: jax.Array,
   rows: attention.Rows,
-  room: int,
+  max_tokens: int,
   attention_of: Callable,
   memory: Any = None,
   routes: jax.Array | None = None,
   weights: jax.Array | None = None,
 ):
-  """Runs all layers over embeddings x [N,T,D]: of tokens (`embed`), or of what
-  is not text (soft prompts, images).
+  """Runs all layers over embeddings x [N,T,D], of tokens (`embed`) or of other
+  inputs (soft prompts, images).
 
   Args:
-    rows: who the embeddings are.
-    room: tokens a row may have in this program, completion included.
+    rows: segments and positions of the embeddings.
+    max_tokens: maximum tokens of a row in this program, completion included.
     attention_of: windows -> attend(q, k, v, which=, memory=) -> (out, kept),
-      with the distinct windows of layers, a layer's index among them, and its
-      part of `memory`.
-    memory: by stack of layers, arrays [its layers,...]; or None.
+      with the distinct windows, the index of a layer's window among them, and
+      the layer's slice of `memory`.
+    memory: by stack of layers, arrays [layers of the stack,...]; or None.
     routes: int [L,N,T,k] of the layers with experts to replay, or None.
-    weights: [N,T], how often a token counts in the experts' load; None: once.
+    weights: [N,T], weight of each token in the experts' load; None: 1.
 
   Returns:
-    (hidden [N,T,D], (kept, used)): kept by stack, [its layers,...]; used, of
-    the layers with experts, {'routes': int [L,N,T,k], 'load_balance': f32 [L]}.
+    (hidden [N,T,D], (kept, used)): kept by stack, [layers of the stack,...];
+    used of the layers with experts, {'routes': int [L,N,T,k], 'load_balance':
+    f32 [L]}.
   """
-  # Padding becomes zeros here, so whatever it embeds to (NaN included) never
-  # meets a real token, not even times a zero weight.
+  # Padding becomes zeros, so that its embedding (even NaN) never reaches a real
+  # token, not even with weight zero.
   real = rows.segments > 0
   x = jnp.where(real[..., None], x, 0)
-  windows, flags, of_layer = _of_layer(c, rows.positions, room)
+  windows, flags, of_layer = _of_layer(c, rows.positions, max_tokens)
   attend = attention_of(windows)
 
   def body(x, xs):
@@ -314,7 +327,7 @@ def through(
     x, (kept, used) = block(x, p, c, angles, of_this, routes)
     if used is not None:
       counted = real if weights is None else jnp.where(real, weights, 0)
-      # Summed up here: probabilities [L,N,T,E] need never exist.
+      # Reduced here, so that probabilities [L,N,T,E] need not exist.
       used = {
         'routes': used['routes'].astype(moe.route_dtype(c.experts)),
         'load_balance': moe.load_balance(
@@ -339,15 +352,21 @@ def through(
 
 
 def forward(
-  params: Any, c: Config, tokens, valid, room: int, keep: bool, routes=None
+  params: Any,
+  c: Config,
+  tokens,
+  valid,
+  max_tokens: int,
+  keep: bool,
+  routes=None,
 ):
-  """Runs `through` on whole rows of tokens [N,T], by the kernel of
+  """Runs `through` on whole rows of tokens [N,T], with the kernel of
   `c.attention`.
 
   Args:
-    valid: as `attention.describe` takes it.
-    keep: also return by stack what is kept: keys and values [L,N,K,T,H], or
-      states of the delta rule.
+    valid: bool or segment ids, see `attention.describe`.
+    keep: also return, by stack, keys and values [L,N,K,T,H], or states of the
+      delta rule.
   """
   rows = attention.describe(valid)
 
@@ -366,30 +385,30 @@ def forward(
     return attend
 
   x = embed(params, c, tokens)
-  return through(params, c, x, rows, room, attention_of, routes=routes)
+  return through(params, c, x, rows, max_tokens, attention_of, routes=routes)
 
 
 def hidden(c: Config, params: Any, tokens, valid):
   """Computes final hidden states [N,T,D] of tokens [N,T], valid bool [N,T].
 
-  Positions count the valid tokens of a row, so left, right or no padding give
-  the same values at the real tokens. Rows that hold several sequences have
-  segment ids for `valid` (`attention.describe`): each sequence is then as if
-  alone.
+  Positions count the valid tokens of a row, so that left, right or no padding
+  yield the same values at the real tokens. For rows with several sequences,
+  `valid` is an array of segment ids (`attention.describe`), and each sequence
+  is computed independently.
   """
   return forward(params, c, tokens, valid, tokens.shape[1], False)[0]
 
 
 def hidden_routed(c: Config, params: Any, tokens, valid, routes=None):
-  """Computes `hidden` of a mixture of experts, with what its routers did.
+  """Computes `hidden` of a mixture of experts, and its routers' outputs.
 
   Args:
-    routes: int [N,T,L,k], the experts to use (`sampled_routes`), where they
-      are not `moe.UNKNOWN`; None: the router's own choice.
+    routes: int [N,T,L,k], the experts to use (`sampled_routes`); the router
+      chooses at entries equal to `moe.UNKNOWN`. None: the router chooses all.
 
   Returns:
-    (hidden [N,T,D], {'routes': int [N,T,L,k], 'load_balance': f32 [], the
-    mean over layers}).
+    (hidden [N,T,D], {'routes': int [N,T,L,k], 'load_balance': f32 [], the mean
+    over layers}).
   """
   if routes is not None:
     routes = jnp.moveaxis(routes, 2, 0)

@@ -1,33 +1,34 @@
-"""What decoding remembers, keys and values of prompts and of completions, and
-attention to it.
+"""The key-value cache of decoding, for prompts and for completions.
 
-  prompts  [B,K,P,H]   one copy for all the samples of a prompt
-  own      [S,K,R,H]   of S rows that are generated at a time
+  prompts  [B,K,P,H]   one copy for all samples of a prompt
+  own      [S,K,R,H]   completions of the S rows that are generated at a time
 
-R columns, of which every step of the loop over tokens writes one, the same for
-all rows: one slice written in place, where a column per row would be a
-scatter. R grows with the loop (`grow`), so that what is not written yet is not
-read either. At R = C, room for a whole completion, columns are a ring: a row at
-index t reads the t + 1 written last, whatever earlier rows left in the others.
+Each step of the decoding loop writes one of the R columns, the same column for
+all rows. This is one slice written in place; a column per row would be a
+scatter. R grows with the loop (`grow`), so that columns which are not written
+yet are not read either. When R = C, the size of a whole completion, the columns
+are a ring: a row at index t reads the last t + 1 columns written, so contents
+that an earlier row left in the others do not matter.
 
-A layer with a window keeps no more than that: the last W - 1 columns of prompts
-and a ring of R = min(W, C), with the same rule. In bytes, of keys and values:
+A layer with a window of W tokens keeps only the last W - 1 columns of prompts
+and a ring of R = min(W, C) columns. Bytes of keys and values:
 
-  2 * sum over layers of K H (B min(P, W - 1) + S min(C, W)) * bytes of a number
+  2 * sum over layers of K H (B min(P, W - 1) + S min(C, W)) * bytes per number
 
-A layer of the delta rule keeps a State of its prompts, and one of every row,
-however many tokens they have (`parts.delta`).
+A layer of the delta rule keeps one State per prompt and one per row, whatever
+the number of tokens (`parts.delta`).
 
-A cache of several turns (`gapped`) has no ring: tokens of one call lie in the
-same columns of all rows, a row that has fewer, or waits, leaves gaps, and `at`
-says of every column which token of the row it is. R is then as long for a layer
-with a window, since what is within the window of one row may lie far back.
-Where each row goes on at a time of its own (`rollouts.hosted`), a token's
-column is its index in its completion: a scatter then, but R = C columns are
-enough, and there are no gaps.
+The cache of an episode with several turns (`gapped`) has no ring. The tokens of
+one call are written to the same columns of all rows, and a row with fewer
+tokens, or one that waits, leaves gaps there. `at` is the token index of every
+column. R is then as long for a layer with a window, because the tokens within
+one row's window may be spread over many columns. If each row advances
+independently (`rollouts.hosted`), a token's column is its index in its
+completion. The write is then a scatter, but R = C columns are enough and there
+are no gaps.
 
-An int8 cache holds round(x / scale) with scale = max |x| / 127 for each (row,
-head, position): off by at most scale / 2.
+An int8 cache stores round(x / scale) with scale = max |x| / 127 for each (row,
+head, position), with an error of at most scale / 2.
 """
 
 import functools
@@ -42,14 +43,14 @@ from jaxrl_reason import sharding
 from jaxrl_reason.models.parts.delta import State
 from jaxrl_reason.models.stretches import mapped
 
-# Columns: rows of a TPU's bfloat16 tile are 16, and of fewer than 32 columns
-# less is saved than another loop costs to compile.
+# A growth step of the cache, in columns. A bfloat16 tile of a TPU has 16 rows;
+# below 32 columns another loop costs more to compile than it saves.
 TILE = 32
 
 
 @struct.dataclass
 class Kept:
-  """Keys or values as a cache holds them."""
+  """Keys or values in the storage format of a cache."""
 
   values: jax.Array  # [rows, head, position, H]
   scale: jax.Array | None = None  # f32 [rows, head, position], for int8
@@ -58,42 +59,46 @@ class Kept:
 @struct.dataclass
 class Cache:
   """Keys and values, one pair per entry (`stretches`), laid out [row, head,
-  position, H] so that a head's keys are contiguous for the decode step's
-  products. An entry of several layers has an axis of layers before these.
+  position, H], so that a head's keys are contiguous for the products of a
+  decode step. An entry of several layers has a leading axis of layers.
   """
 
-  # (keys, values), Kept of [B,K,P,H]; of latent layers, one row for both; of
-  # layers of the delta rule, State of B.
+  # (keys, values), Kept of [B,K,P,H]; for latent layers one array for both; for
+  # layers of the delta rule a State of B prompts.
   prompt: tuple
-  # (keys, values), Kept of [S,K,R,H], or State of S; P and R within windows
+  # (keys, values), Kept of [S,K,R,H], or a State of S rows. P and R are no more
+  # than a layer's window.
   own: tuple
   prompt_mask: jax.Array  # bool [B,P]
-  # Tokens a row may have, P + C: rotary tables may depend on it.
-  room: int = struct.field(pytree_node=False)
-  # Of each entry: its layers; its window in tokens, 0: none.
+  # Maximum tokens of a row, P + C. Some rotary tables depend on it.
+  max_tokens: int = struct.field(pytree_node=False)
+  # For each entry, its layers and its window in tokens; 0: no window.
   layers: tuple[range, ...] = struct.field(pytree_node=False)
   windows: tuple[int, ...] = struct.field(pytree_node=False)
-  # Read by the kernel of `parts.cached`, from as many columns as it ever has.
+  # True: the kernel of `parts.cached` reads it, with all columns from the
+  # start.
   by_kernel: bool = struct.field(pytree_node=False)
-  # Experts used, int: prompts [B,P,L,k], the tokens decoded last [S,L,k].
+  # Experts used, int: prompts [B,P,L,k], most recent decoded tokens [S,L,k].
   routes: tuple | None = None
-  # i32 [S,R], the position in its row of the token in a column, prompt
-  # included; -1: a gap. None: columns are a ring, without gaps.
+  # i32 [S,R], the row position of the token in each column, counted from the
+  # prompt's start; -1: a gap. None: the columns are a ring without gaps.
   at: jax.Array | None = None
 
   @property
   def rows(self) -> int:
-    """Counts the rows S that are generated at a time."""
+    """Returns the number of rows S that are generated at a time."""
     return jax.tree.leaves(self.own)[0].shape[-4]
 
   def keys(self, of: str) -> dict[int, Kept]:
-    """Returns by window the keys ('prompt' or 'own') of layers that have it."""
+    """Returns the keys ('prompt' or 'own') of one entry per distinct window."""
     entries = zip(self.windows, getattr(self, of))
     return {w: kv[0] for w, kv in entries if not isinstance(kv, State)}
 
 
 def keep(x: jax.Array, dtype: str) -> Kept:
-  """Returns x [...,H] as a cache of that dtype ('model': as it is) holds it."""
+  """Converts x [...,H] to the storage of a cache dtype; 'model' keeps x as
+  is.
+  """
   if dtype != 'int8':
     return Kept(x if dtype == 'model' else x.astype(dtype))
   x = x.astype(jnp.float32)
@@ -103,7 +108,7 @@ def keep(x: jax.Array, dtype: str) -> Kept:
 
 
 def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Kept:
-  """Makes room for keys or values; dtype that of `keep`'s values."""
+  """Returns zeroed keys or values; dtype: of the stored numbers."""
   values = sharding.rows(jnp.zeros((rows, heads, columns, width), dtype))
   if values.dtype != jnp.int8:
     return Kept(values)
@@ -112,31 +117,33 @@ def empty(rows: int, heads: int, columns: int, width: int, dtype) -> Kept:
 
 
 def within(columns: int, window: int) -> int:
-  """Columns of a layer: no more than its window (0: none) has tokens."""
+  """Returns a layer's number of columns, at most its window (0: no window)."""
   return min(columns, window or columns)
 
 
 def seen_of_prompt(x: jax.Array, window: int) -> jax.Array:
-  """Returns the columns of x [B,...,P,H or 1] that completions see: the last
-  window - 1 of prompts, which are left-padded.
+  """Returns the columns of x [B,...,P,H or 1] that completions attend to: the
+  last window - 1 of the left-padded prompts.
   """
-  most = max(window - 1, 1)  # one at least: no array is empty
+  most = max(window - 1, 1)  # at least one, so that no array is empty
   return x[..., -most:, :] if window else x
 
 
 def with_states(entry: State, new: State, at) -> State:
-  """Returns an entry with another state of its at-th layer."""
+  """Returns an entry with the state of its at-th layer replaced."""
   if at is None:
     return new
   return jax.tree.map(lambda all_, x: all_.at[at].set(x), entry, new)
 
 
 def put(buffer: Kept, x: jax.Array, step, dtype: str, at=None) -> Kept:
-  """Writes x [S,K,H], or O tokens of each row [S,O,K,H], from the column of a
-  step on, of every row; or at columns [S,O] of each row, -1: nowhere.
+  """Writes the keys or values of new tokens to a buffer.
 
   Args:
-    at: of a buffer of several layers, which of them; None: it is of one.
+    x: [S,K,H], or O tokens per row [S,O,K,H].
+    step: int [], the first column, equal for all rows; or [S,O], a column per
+      token, -1: the token is dropped.
+    at: index of the layer if the buffer has several; None: it has one.
   """
   if jnp.ndim(step):
     x = x.reshape(*step.shape, *x.shape[-2:])
@@ -154,7 +161,7 @@ def put(buffer: Kept, x: jax.Array, step, dtype: str, at=None) -> Kept:
 
 
 def _scattered(buffer: Kept, x: jax.Array, columns, dtype: str, at) -> Kept:
-  """Writes x [S,O,K,H] at columns [S,O] of its rows; -1: nowhere."""
+  """Scatters x [S,O,K,H] to columns [S,O] of its rows; -1: dropped."""
   lead = () if at is None else (at,)
 
   def write(all_, new):
@@ -167,8 +174,8 @@ def _scattered(buffer: Kept, x: jax.Array, columns, dtype: str, at) -> Kept:
 
 
 def grow(cache: Cache, n: int) -> Cache:
-  """Gives the cache n columns at least, or as many as a layer's window; those
-  it has stay where they are.
+  """Pads the cache to at least n columns, or a layer's window if that is less.
+  Existing columns do not move.
   """
 
   def pad(x, columns, axis=2, fill=0):
@@ -189,8 +196,8 @@ def grow(cache: Cache, n: int) -> Cache:
 
 
 def _of_keys(f: Callable, layers: range, *kv):
-  """What an entry keeps, f of the arrays of its layers' keys and values; states
-  as they are.
+  """Applies f to the arrays of an entry's keys and values; returns states
+  unchanged.
   """
   if isinstance(kv[0], State):
     return kv[0]
@@ -198,13 +205,16 @@ def _of_keys(f: Callable, layers: range, *kv):
 
 
 def _each(f: Callable, cache: Cache, *entries) -> tuple:
-  """Maps `_of_keys` over entries."""
+  """Applies `_of_keys` to every entry."""
   return tuple(_of_keys(f, *part) for part in zip(cache.layers, *entries))
 
 
 def gapped(cache: Cache, columns: int) -> Cache:
-  """Gives a cache into which nothing was decoded yet as one of several turns,
-  with room for so many columns.
+  """Converts a cache without decoded tokens to one for episodes of several
+  turns.
+
+  Args:
+    columns: number of columns for completions.
   """
 
   def blank(x):
@@ -216,11 +226,12 @@ def gapped(cache: Cache, columns: int) -> Cache:
 
 
 def place(cache: Cache, t: jax.Array, column):
-  """Notes where tokens go in a gapped cache.
+  """Assigns columns of a gapped cache to new tokens.
 
   Args:
-    t: int [S,O], the index in its completion of each row's tokens; -1: none.
-    column: int [], of the first of them; or [S,O], of each, -1: none.
+    t: int [S,O], the index of each token in its completion; -1: no token.
+    column: int [], the column of the first token; or [S,O], of each token, -1:
+      none.
 
   Returns:
     (cache, positions [S,O], masks by window: (of prompt bool [B,I*O,P], of
@@ -251,14 +262,16 @@ def place(cache: Cache, t: jax.Array, column):
 
 
 def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
-  """Gives every row of a gapped cache n children, which share its keys: they
-  become the prompt's, and the children's own columns begin empty.
+  """Copies every row of a gapped cache to n children that share its keys.
+
+  The row's keys become part of the prompt's, and the children's own columns
+  begin empty.
 
   Args:
     t: int [S], the index in its completion of the last token that the children
-      have in common; -1: the prompt alone.
-    n: children of a row, adjacent; index 0 of their completions comes after
-      that token.
+      share; -1: only the prompt.
+    n: children of a row, adjacent. Index 0 of their completions follows the
+      last shared token.
   """
   b, s = cache.prompt_mask.shape[0], cache.at.shape[0]
   first = jnp.repeat(cache.prompt_mask.sum(axis=1), s // b)
@@ -277,8 +290,8 @@ def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
   routes = cache.routes
   if routes is not None:
     own = jnp.repeat(routes[1], n, axis=0)
-    room = ((0, 0), (0, kept.shape[1]), (0, 0), (0, 0))
-    routes = jnp.pad(of_row(routes[0]), room, constant_values=-1), own
+    padding = ((0, 0), (0, kept.shape[1]), (0, 0), (0, 0))
+    routes = jnp.pad(of_row(routes[0]), padding, constant_values=-1), own
   return cache.replace(
     prompt=_each(joined, cache, cache.prompt, cache.own),
     own=_each(blank, cache, cache.own),
@@ -289,25 +302,25 @@ def fork(cache: Cache, t: jax.Array, n: int) -> Cache:
 
 
 def spaced(most: int, n: int) -> list[int]:
-  """Lists at most n sizes up to `most`, evenly spaced, rising."""
+  """Returns at most n evenly spaced sizes up to `most`, in rising order."""
   return sorted({-(-most * i // n) for i in range(1, n + 1)})
 
 
 def rooms(max_new: int, segments: int) -> tuple[int, ...]:
-  """Columns of a cache that grows in so many equal parts up to max_new; in
-  fewer where it is short.
+  """Returns the column counts of a cache that grows to max_new in equal parts.
+  Short caches have fewer parts, of at least TILE columns.
   """
   part = math.ceil(max_new / segments / TILE) * TILE
   return (*range(part, max_new, part), max_new)
 
 
 def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
-  """Says where rows stand and what they may look at.
+  """Computes the positions and attention masks of one decode step.
 
   Args:
-    t: int [] or [S], the index in its completion of each row's token.
-    step: int [], calls of `decode` before this one: keys are written at the
-      column step % R of a layer.
+    t: int [] or [S], the index of each row's token in its completion.
+    step: int [], number of calls of `decode` before this one. Keys are written
+      at column step % R of a layer.
 
   Returns:
     (positions [S], masks by window: (of prompt bool [B,1 or S/B,P], of own
@@ -316,7 +329,7 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
   b, s = len(cache.prompt_mask), cache.rows
   by_prompt = jnp.reshape(t, (b, -1) if jnp.ndim(t) else (1, 1))
   positions = cache.prompt_mask.sum(axis=1)[:, None] + by_prompt
-  # A prompt token's position, and with it its distance, is its own.
+  # The position of a prompt token, from which distances are measured.
   at = (jnp.cumsum(cache.prompt_mask, axis=1) - 1)[:, None]
   masks = {}
   for window, keys in cache.keys('own').items():
@@ -325,7 +338,7 @@ def context(cache: Cache, t, step) -> tuple[jax.Array, dict[int, tuple]]:
     if window:
       prompt = prompt & (positions[..., None] - at < window)
       prompt = seen_of_prompt(prompt[..., None], window)[..., 0]
-    # Of the window's own tokens none is too far: R is no more than it.
+    # R is at most the window, so no own token is outside it.
     seen = (step - jnp.arange(r)) % r <= jnp.reshape(t, (-1, 1, 1))
     masks[window] = prompt, seen
   return jnp.broadcast_to(positions, (b, s // b)).reshape(s), masks

@@ -1,4 +1,4 @@
-"""The shape and numerics of a model, of any family, as one flat record."""
+"""Shape and numerics of a model of any family, as one flat record."""
 
 import dataclasses
 import functools
@@ -11,7 +11,7 @@ import jax
 from jaxrl_reason.models.parts import attention, layers
 from jaxrl_reason.models.parts.rope import Rope, rotary_width
 
-# Stacks of layers with equal weights.
+# Names of stacks: layers whose weights have equal shapes.
 LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'
 
 
@@ -25,7 +25,7 @@ ACTIVATIONS = {
   'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
   'gelu_quick': gelu_quick,
 }
-NOPE = -1  # in Config.rope_of_layer: a layer without positions
+NOPE = -1  # in Config.rope_of_layer: a layer without rotary positions
 CHOICES = {
   'dtype': ('float32', 'bfloat16'),
   'cache_dtype': ('model', 'bfloat16', 'int8'),
@@ -41,16 +41,16 @@ PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
 
 
 def sized_choice(key: str, value: str, kinds: Sequence[str]) -> tuple[str, int]:
-  """Reads 'whole', or one of the kinds and its size, 'kind:size'.
+  """Parses 'whole', or one of the kinds with its size, 'kind:size'.
 
   Args:
-    key: of the configuration, for the message.
+    key: the configuration key, for the error message.
 
   Returns:
     (kind, size); ('whole', 1).
 
   Raises:
-    ValueError: names the key and what it may be.
+    ValueError: names the key and its allowed values.
   """
   kind, _, size = value.partition(':')
   if value == 'whole':
@@ -65,10 +65,10 @@ def sized_choice(key: str, value: str, kinds: Sequence[str]) -> tuple[str, int]:
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Shape and numerics of a model; the keys of `config.model` are among them.
+  """Shape and numerics of a model; includes the keys of `config.model`.
 
-  The defaults are those of a Llama; `models.families` fills the rest from a
-  config.json. Tuples of layers are empty where all layers are alike.
+  The defaults are those of a Llama; `models.families` fills the others from a
+  config.json. Per-layer tuples are empty if all layers are alike.
   """
 
   vocab: int
@@ -78,21 +78,21 @@ class Config:
   heads: int
   kv_heads: int
   head_dim: int
-  rope_theta: float = 10_000.0  # unless `ropes` says more
+  rope_theta: float = 10_000.0  # unless `ropes` is set
   rope_scale: float = 1.0  # of a folder's table (`published.ropes.stretched`)
   norm_eps: float = 1e-6
   qk_norm: bool = False
   bias: bool = False  # on q, k, v, as in Qwen2
   tied: bool = True  # the head is the embedding, transposed
   dtype: str = 'float32'  # of computation; parameters are float32
-  cache_dtype: str = 'model'  # of decoding: that of computation, or less
-  # whole | buckets:N widths of prompts in a program | chunks:N columns a time
+  cache_dtype: str = 'model'  # of decoding's cache; model: as `dtype`
+  # whole; buckets:N, N compiled prompt widths; chunks:N, N columns at a time.
   prefill: str = 'whole'
-  remat: str = 'none'  # none | dots | full
+  remat: str = 'none'  # none | dots | attention | full (`models.remat`)
   scan: bool = True  # over layers in training; False unrolls
-  # The same in decoding (`models.stretches`): auto | scan | unroll.
+  # The same for decoding (`models.stretches`): auto | scan | unroll.
   decode_layers: str = 'auto'
-  # Kernel over whole rows (`models.attention`); auto: by platform.
+  # Kernel for whole rows (`parts.attention`); auto: by platform.
   attention: str = 'auto'
   o_bias: bool = False  # on the attention's output
   mlp_bias: bool = False  # on gate, up and down
@@ -101,61 +101,62 @@ class Config:
   # both (Gemma).
   norm_place: str = 'pre'
   norm_offset: float = 0.0  # added to norm weights: 1 in Gemma
-  qk_norm_over: str = 'head'  # or the whole projection (OLMo 2)
+  qk_norm_over: str = 'head'  # or projection: all heads at once (OLMo 2)
   query_scale: float = 0.0  # of attention scores; 0: head_dim**-0.5
   attention_cap: float = 0.0  # scores become cap * tanh(scores / cap)
-  # Latent attention (`parts.latent`): ranks of what keys and values, and
-  # queries, are projected from (0: not latent, from all of x), features of a
-  # head that turn (0: all, or by the table), width of values (0: of heads).
+  # Latent attention (`parts.latent`): rank of keys and values (0: ordinary
+  # attention), rank of queries (0: projected from all of x), rotated features
+  # of a head (0: as the rotary table has), width of values (0: of heads).
   kv_rank: int = 0
   q_rank: int = 0
   rope_dim: int = 0
   value_dim: int = 0
-  sinks: bool = False  # a learned score per head that is nobody's (gpt-oss)
-  # Attention's output is multiplied by sigmoids of more features of q.
+  sinks: bool = False  # a learned score per head without a value (gpt-oss)
+  # Attention's output is multiplied by sigmoids of extra features of q.
   out_gate: bool = False
-  # Layers of the gated delta rule in place of attention (`parts.delta`): which,
-  # heads of queries and keys, of values for each, widths, the convolution's
-  # taps.
+  # Layers with the gated delta rule in place of attention (`parts.delta`):
+  # their indices, heads of queries and keys, heads of values for each of those,
+  # widths, and the taps of the convolution.
   delta_layers: tuple[int, ...] = ()
   delta_heads: int = 0
   delta_groups: int = 0
   delta_key_dim: int = 0
   delta_value_dim: int = 0
   delta_taps: int = 0
-  logit_cap: float = 0.0  # the same for logits
+  logit_cap: float = 0.0  # soft cap of logits; 0: none
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
-  residual_scale: float = 1.0  # of what attention and mlp add (Granite)
+  residual_scale: float = 1.0  # of the outputs of attention and mlp (Granite)
   logit_divisor: float = 1.0
-  ropes: tuple[Rope, ...] = ()  # tables; (): one of rope_theta
-  rope_interleaved: bool = False  # pairs of neighbours turn, not of halves
+  ropes: tuple[Rope, ...] = ()  # rotary tables; (): one with rope_theta
+  rope_interleaved: bool = False  # rotates pairs of neighbours, not of halves
   rope_of_layer: tuple[int, ...] = ()  # each layer's table, or NOPE
-  windows: tuple[
-    int, ...
-  ] = ()  # tokens each layer sees, itself included; 0: all
+  # Tokens each layer attends to, itself included; 0: all.
+  windows: tuple[int, ...] = ()
   experts: int = 0  # 0: one mlp for all tokens
   experts_per_token: int = 0
   expert_norm: bool = False  # the chosen experts' weights sum to 1
   expert_scale: float = 1.0  # of the chosen experts' weights, after that
   expert_bias: bool = False  # on the router and on experts' gate, up and down
   mlp_limit: float = 0.0  # of experts' gates and ups (`layers.gate`); 0: none
-  router: str = 'softmax'  # of all scores, or sigmoid of each
-  choice_bias: bool = False  # added to the scores that experts are chosen by
-  expert_groups: int = 1  # experts are chosen within the best of so many groups
+  router: str = 'softmax'  # over all scores, or sigmoid of each
+  choice_bias: bool = False  # added to scores for the choice of experts only
+  expert_groups: int = 1  # experts are chosen within the best groups
   groups_per_token: int = 1
-  shared_mlp: int = 0  # width of an mlp of all tokens beside experts; 0: none
-  shared_gate: bool = False  # which is multiplied by sigmoid(x w)
-  dense_layers: int = 0  # the first layers, which have one mlp and no experts
-  dense_mlp: int = 0  # its width
+  shared_mlp: int = 0  # width of an mlp for all tokens beside experts; 0: none
+  shared_gate: bool = False  # the shared mlp is multiplied by sigmoid(x w)
+  dense_layers: int = 0  # number of first layers with one mlp and no experts
+  dense_mlp: int = 0  # width of their mlp
 
   def __post_init__(self):
     if self.heads % self.kv_heads:
       raise ValueError(
-        f'model.heads={self.heads} is no multiple of '
+        f'model.heads={self.heads} must be a multiple of '
         f'model.kv_heads={self.kv_heads}'
       )
     if not self.score_scale > 0:
-      raise ValueError(f'model.query_scale={self.query_scale}: more than 0')
+      raise ValueError(
+        f'model.query_scale={self.query_scale} must be more than 0'
+      )
     for name, choices in CHOICES.items():
       value = getattr(self, name)
       if value not in choices:
@@ -166,12 +167,12 @@ class Config:
     sized_choice('model.prefill', self.prefill, PREFILL)
     self._check_layers()
     if self.mlp_bias and self.experts:
-      raise ValueError('model.mlp_bias: experts have no biases')
+      raise ValueError('model.mlp_bias must be False if model.experts is set')
     least = min(self.experts, 1)
     if not least <= self.experts_per_token <= self.experts:
       raise ValueError(
-        f'model.experts_per_token={self.experts_per_token} of '
-        f'model.experts={self.experts}'
+        f'model.experts_per_token={self.experts_per_token} must be between '
+        f'{least} and model.experts={self.experts}'
       )
     self._check_experts()
 
@@ -179,75 +180,89 @@ class Config:
     if not self.experts:
       for name in ('expert_bias', 'mlp_limit', 'choice_bias', 'shared_mlp'):
         if getattr(self, name):
-          raise ValueError(f'model.{name} is of experts: model.experts=0')
+          raise ValueError(f'model.{name} has no effect: model.experts=0')
       if self.dense_layers:
-        raise ValueError('model.dense_layers are beside experts, of which: 0')
+        raise ValueError(
+          f'model.dense_layers={self.dense_layers} has no effect: '
+          'model.experts=0'
+        )
       return
     n, used = self.expert_groups, self.groups_per_token
     if n < 1 or self.experts % n or not 1 <= used <= n:
       raise ValueError(
-        f'model.groups_per_token={used} of model.expert_groups={n}, which '
-        f'divide model.experts={self.experts}'
+        f'model.expert_groups={n} must divide model.experts={self.experts}, '
+        f'and model.groups_per_token={used} must be between 1 and that'
       )
     if self.experts_per_token > used * (self.experts // n):
       raise ValueError(
-        f'model.experts_per_token={self.experts_per_token}: there are '
-        f'{used * (self.experts // n)} in model.groups_per_token={used}'
+        f'model.experts_per_token={self.experts_per_token} must be at most '
+        f'{used * (self.experts // n)}, the number of experts in '
+        f'model.groups_per_token={used} groups'
       )
     if n > 1 and self.experts // n < 2:
       raise ValueError(
-        f'model.expert_groups={n}: groups go by the sum of their best two'
+        f'model.expert_groups={n}: every group needs two experts or more, '
+        'because groups are ranked by the sum of their best two'
       )
     if not 0 <= self.dense_layers < self.layers or (
       bool(self.dense_layers) != bool(self.dense_mlp)
     ):
       raise ValueError(
-        f'model.dense_layers={self.dense_layers} of model.layers='
-        f'{self.layers}, model.dense_mlp={self.dense_mlp} wide'
+        f'model.dense_layers={self.dense_layers} must be less than '
+        f'model.layers={self.layers}, and needs a model.dense_mlp (now '
+        f'{self.dense_mlp})'
       )
 
   def _check_layers(self):
     for name in ('rope_of_layer', 'windows'):
       n = len(getattr(self, name))
       if n not in (0, self.layers):
-        raise ValueError(f'model.{name} has {n} of {self.layers} layers')
+        raise ValueError(
+          f'model.{name} has {n} entries, model.layers={self.layers}'
+        )
     if min(self.layer_windows, default=0) < 0:
-      raise ValueError(f'model.windows={self.windows}: 0 (none) or more tokens')
+      raise ValueError(
+        f'model.windows={self.windows} must be 0 (no window) or more tokens'
+      )
     used = {i for i in self.layer_ropes if i != NOPE}
     if not used <= set(range(len(self.rope_tables))):
-      raise ValueError(f'model.rope_of_layer={self.rope_of_layer} of tables')
+      raise ValueError(
+        f'model.rope_of_layer={self.rope_of_layer} must be indices of the '
+        f'{len(self.rope_tables)} tables of model.ropes, or {NOPE}'
+      )
     self._check_latent()
     self._check_delta()
     widths = {rotary_width(r, self.rotary_dim) for r in self.rope_tables}
     if len(widths) > 1 or min(widths) % 2:
-      # One even width, since layers select their table inside a scan.
+      # One even width, because layers select their table inside a scan.
       raise ValueError(
         f'model.ropes rotate {sorted(widths)} of model.head_dim='
-        f'{self.head_dim} features: one number of them, in pairs'
+        f'{self.head_dim} features: all tables must rotate the same even number'
       )
     n = min(widths) // 2
     for r in self.rope_tables:
       if r.kind == 'longrope' and (len(r.short), len(r.long)) != (n, n):
         raise ValueError(
-          f'model.ropes: longrope divides {len(r.short)} and {len(r.long)} '
-          f'frequencies (short_factor, long_factor), and heads rotate {n}'
+          f'model.ropes: longrope has {len(r.short)} short_factor and '
+          f'{len(r.long)} long_factor values; heads need {n} of each'
         )
 
   def _check_latent(self):
     if not self.kv_rank:
       for name in ('q_rank', 'rope_dim', 'value_dim'):
         if getattr(self, name):
-          raise ValueError(f'model.{name} is of latent attention: kv_rank=0')
+          raise ValueError(f'model.{name} has no effect: model.kv_rank=0')
       return
     if not 0 < self.rope_dim < self.head_dim or self.value_dim < 1:
       raise ValueError(
-        f'model.rope_dim={self.rope_dim} of model.head_dim={self.head_dim}, '
-        f'model.value_dim={self.value_dim} wide'
+        f'model.rope_dim={self.rope_dim} must be between 1 and '
+        f'{self.head_dim - 1} (model.head_dim - 1), and model.value_dim='
+        f'{self.value_dim} at least 1'
       )
     if self.kv_heads != self.heads or any(self.layer_windows) or self.sinks:
       raise ValueError(
-        'model.kv_rank: latent attention with fewer heads of keys, windows or '
-        'sinks is not there'
+        'model.kv_rank: latent attention does not support kv_heads other than '
+        'heads, windows or sinks'
       )
 
   def _check_delta(self):
@@ -256,40 +271,45 @@ class Config:
       for name in ('heads', 'groups', 'key_dim', 'value_dim', 'taps')
     }
     if not self.delta_layers:
-      given = [name for name, n in sizes.items() if n]
-      if given:
+      unused = [name for name, n in sizes.items() if n]
+      if unused:
         raise ValueError(
-          f'model.delta_{given[0]} is of model.delta_layers, of which: 0'
+          f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'
         )
       return
     wrong = next((k for k, n in sizes.items() if n < 1 + (k == 'taps')), None)
     if wrong:
-      raise ValueError(f'model.delta_{wrong}={sizes[wrong]}: too few')
+      raise ValueError(
+        f'model.delta_{wrong}={sizes[wrong]} must be at least '
+        f'{1 + (wrong == "taps")}'
+      )
     which = self.delta_layers
     if list(which) != sorted({*which} & {*range(self.layers)}):
       raise ValueError(
-        f'model.delta_layers={which}: rising numbers of model.layers='
+        f'model.delta_layers={which} must be rising indices below model.layers='
         f'{self.layers}'
       )
     if len(which) == self.layers:
-      raise ValueError('model.delta_layers: no layer with attention is left')
+      raise ValueError('model.delta_layers must leave a layer with attention')
     if self.dense_layers or self.kv_rank or self.rope_of_layer:
       raise ValueError(
-        'model.delta_layers: beside layers without experts, latent attention '
-        'or several rotary tables the delta rule is not there'
+        'model.delta_layers cannot be combined with dense_layers, latent '
+        'attention (kv_rank) or rope_of_layer'
       )
     if any(self.layer_windows):
-      raise ValueError('model.delta_layers: windows beside them are not there')
+      raise ValueError('model.delta_layers cannot be combined with windows')
 
   @functools.cached_property
   def rotary_dim(self) -> int:
-    """Counts the features of a head that rotary tables may turn."""
+    """Returns the number of features of a head that rotary tables may
+    rotate.
+    """
     return self.rope_dim or self.head_dim
 
   @functools.cached_property
   def cached(self) -> tuple[tuple[int, int], ...]:
-    """Returns (heads, width) of what a cache keeps of a token: keys and values,
-    or one row for all heads.
+    """Returns (heads, width) of each array that the cache stores per token:
+    keys and values, or one latent row for all heads.
     """
     if self.kv_rank:
       return ((1, self.kv_rank + self.rope_dim),)
@@ -297,8 +317,8 @@ class Config:
 
   @functools.cached_property
   def prefill_sizes(self) -> dict[str, int]:
-    """Returns widths of prompts in a program (buckets) or columns computed at a
-    time (chunks), whichever is chosen.
+    """Returns {kind: size} of `prefill`: number of prompt widths (buckets), or
+    columns computed at a time (chunks).
     """
     return dict([sized_choice('model.prefill', self.prefill, PREFILL)])
 
@@ -312,19 +332,19 @@ class Config:
 
   @functools.cached_property
   def layer_ropes(self) -> tuple[int, ...]:
-    """Returns the rotary table of every layer, or NOPE."""
+    """Returns the index of the rotary table of every layer, or NOPE."""
     return self.rope_of_layer or (0,) * self.layers
 
   @functools.cached_property
   def layer_windows(self) -> tuple[int, ...]:
-    """Counts the tokens that queries of every layer see, their own included; 0:
-    all.
+    """Returns the number of tokens that each layer's queries attend to, their
+    own included; 0: all.
     """
     return self.windows or (0,) * self.layers
 
   @functools.cached_property
   def stacks(self) -> dict[str, tuple[int, ...]]:
-    """Returns the layers whose weights lie stacked, by the stack's name."""
+    """Returns the layers of each stack, by the stack's name."""
     others = range(self.dense_layers, self.layers)
     out = {LAYERS: tuple(i for i in others if i not in self.delta_layers)}
     if self.dense_layers:
@@ -335,13 +355,13 @@ class Config:
 
   @functools.cached_property
   def stack_of_layer(self) -> tuple[tuple[str, int], ...]:
-    """Returns every layer's stack, and its place there."""
-    found = {
+    """Returns each layer's stack and its index there."""
+    places = {
       i: (name, at)
       for name, stack in self.stacks.items()
       for at, i in enumerate(stack)
     }
-    return tuple(found[i] for i in range(self.layers))
+    return tuple(places[i] for i in range(self.layers))
 
   @functools.cached_property
   def routed_layers(self) -> tuple[int, ...]:
@@ -356,8 +376,8 @@ class Config:
 
   @functools.cached_property
   def runs(self) -> tuple[tuple[str, slice], ...]:
-    """Returns the stacks in the order of layers, and which of each follow on
-    one another.
+    """Returns (stack, slice of it) of each run of adjacent layers of one stack,
+    in the order of layers.
     """
     groups = itertools.groupby(self.stack_of_layer, operator.itemgetter(0))
     runs = [(name, [i for _, i in layers]) for name, layers in groups]
@@ -365,8 +385,8 @@ class Config:
 
   @functools.cached_property
   def periods(self) -> tuple[tuple[int, tuple[tuple[str, slice], ...]], ...]:
-    """Returns the runs with those that repeat told once: (how often, the runs
-    of the first time), in the order of layers.
+    """Returns the runs with repetitions merged: (repetitions, the runs of the
+    first one), in the order of layers.
     """
     sizes = [(name, at.stop - at.start) for name, at in self.runs]
     out, i = [], 0
@@ -378,8 +398,8 @@ class Config:
 
 
 def repeated(items: Sequence) -> tuple[int, int]:
-  """Returns (how often, how many) of the items at the beginning that repeat and
-  cover most; (1, 1) where none do.
+  """Returns (repetitions, length) of the initial period that covers most items;
+  (1, 1) if no period repeats.
   """
   best = 1, 1
   for long in range(1, len(items) // 2 + 1):

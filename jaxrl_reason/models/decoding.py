@@ -1,8 +1,8 @@
-"""Generation: prompts once, then a token per row and step.
+"""Generation: prefill of the prompts, then one token per row and step.
 
-Prompts go through whole, or in chunks of columns. Decoding goes through the
-layers one by one, or in loops over those that repeat (`stretches`), and updates
-the cache in place.
+Prompts are computed whole or in chunks of columns. Decoding runs the layers
+unrolled, or in loops over those that repeat (`stretches`), and updates the
+cache in place.
 """
 
 import functools
@@ -24,18 +24,18 @@ from jaxrl_reason.models.parts import (
   moe,
 )
 
-# Ends of paths of what stays float32.
+# Path endings of the weights that stay float32.
 EXACT = 'norm', 'sinks', 'choice_bias', 'conv', 'log_decay', 'step_bias'
 
 
 def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
-  """Weights as decoding reads them: cast and gathered once per generation, not
-  once per token, and one tree per entry (`stretches`). Norms, and what joins
-  scores, stay float32, as in training.
+  """Converts weights for decoding: cast and gathered once per generation, not
+  once per token, with one tree per entry (`stretches`). Norms, and weights that
+  are added to scores, stay float32, as in training.
 
   Args:
     specs: of the parameters.
-    steer: [L,D], vectors beside them (`adapters.steering`), if any.
+    steer: [L,D], steering vectors (`adapters.steering`), or None.
   """
 
   def read(path, x):
@@ -50,23 +50,29 @@ def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
   return ends | {'layers': entries}
 
 
-def _prompts(params: Any, c: Config, tokens, valid, room: int):
-  """(hidden of the last token [B,D], keys and values by stack [L,B,K,P,H],
-  routes [B,P,L,k] or None) of prompts [B,P], left-padded.
+def _prompts(params: Any, c: Config, tokens, valid, max_tokens: int):
+  """Computes left-padded prompts [B,P].
+
+  Returns:
+    (hidden of the last token [B,D], keys and values by stack [L,B,K,P,H],
+    routes [B,P,L,k] or None).
   """
-  h, (kv, used) = blocks.forward(params, c, tokens, valid, room, keep=True)
+  h, (kv, used) = blocks.forward(
+    params, c, tokens, valid, max_tokens, keep=True
+  )
   return h[:, -1], kv, used and jnp.moveaxis(used['routes'], 0, 2)
 
 
-def _prompts_by_width(params: Any, c: Config, tokens, valid, room: int):
-  """What `_prompts` gives, but columns in which every prompt is padding: the
-  program holds some widths and runs the first that is wide enough.
+def _prompts_by_width(params: Any, c: Config, tokens, valid, max_tokens: int):
+  """Computes `_prompts` without columns that are padding in every prompt.
+
+  The program has several widths, and runs the first that is wide enough.
   """
   length = tokens.shape[1]
 
   def of_width(n: int):
     rows = tokens[:, length - n :], valid[:, length - n :]
-    last, kv, routes = _prompts(params, c, *rows, room)
+    last, kv, routes = _prompts(params, c, *rows, max_tokens)
 
     def left(x, axis, fill):
       width = [(length - n if i == axis else 0, 0) for i in range(x.ndim)]
@@ -87,9 +93,11 @@ def _prompts_by_width(params: Any, c: Config, tokens, valid, room: int):
   return jax.lax.switch(which, [lambda n=n: of_width(n) for n in widths])
 
 
-def _chunk(params: Any, c: Config, tokens, rows, start, n: int, room: int, kv):
-  """`blocks.through` of columns start to start + n - 1 of prompts [B,P], after
-  those whose keys and values kv, by stack [L,B,K,P,H], holds.
+def _chunk(
+  params: Any, c: Config, tokens, rows, start, n: int, max_tokens: int, kv
+):
+  """Runs `blocks.through` on columns start to start + n - 1 of prompts [B,P],
+  after the columns whose keys and values are kv, by stack [L,B,K,P,H].
   """
 
   def part(x):
@@ -115,17 +123,18 @@ def _chunk(params: Any, c: Config, tokens, rows, start, n: int, room: int, kv):
     return attend
 
   x = blocks.embed(params, c, part(tokens))
-  return blocks.through(params, c, x, own, room, attention_of, memory=kv)
+  return blocks.through(params, c, x, own, max_tokens, attention_of, memory=kv)
 
 
 def _write(all_, new, start, axis: int):
   return jax.lax.dynamic_update_slice_in_dim(all_, new, start, axis)
 
 
-def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
-  """What `_prompts` gives, so many columns at a time: activations
-  and scores are those of a chunk, and weights that are sharded are gathered for
-  each. Chunks in which every prompt is padding are left out.
+def _prompts_in_chunks(params: Any, c: Config, tokens, valid, max_tokens: int):
+  """Computes `_prompts` a chunk of columns at a time.
+
+  Activations and scores are only those of a chunk, but sharded weights are
+  gathered for each. Chunks in which every prompt is padding are skipped.
   """
   (b, length), n = tokens.shape, c.prefill_sizes['chunks']
   extra = -length % n
@@ -162,7 +171,8 @@ def _prompts_in_chunks(params: Any, c: Config, tokens, valid, room: int):
 
   def step(state):
     start = state['start']
-    h, (kv, used) = _chunk(params, c, tokens, rows, start, n, room, state['kv'])
+    kv = state['kv']
+    h, (kv, used) = _chunk(params, c, tokens, rows, start, n, max_tokens, kv)
     new = {
       'start': start + n,
       'last': h[:, -1],
@@ -190,16 +200,16 @@ PREFILLS = {
 }
 
 
-def _rooms(c: Config, kept, *, rows: int, columns: int, window: int):
-  """(what a layer keeps of prompts, room for its rows)."""
+def _allocated(c: Config, kept, *, rows: int, columns: int, window: int):
+  """Returns (a layer's cache of prompts, the empty cache of its rows)."""
   if isinstance(kept, delta.State):
     return kept, delta.empty(rows, c)
-  # [B,K,P,H] by rows: every token decoded reads all of a prompt's keys.
-  whole = (sharding.gathered(x, axis=2) for x in kept)
-  seen = (cache_lib.seen_of_prompt(x, window) for x in whole)
+  # Gathered over columns, because a decode step reads all keys of a prompt.
+  gathered = (sharding.gathered(x, axis=2) for x in kept)
+  seen = (cache_lib.seen_of_prompt(x, window) for x in gathered)
   prompt = tuple(cache_lib.keep(x, c.cache_dtype) for x in seen)
-  room, dtype = cache_lib.within(columns, window), prompt[0].values.dtype
-  sizes = [(rows, heads, room, width) for heads, width in c.cached]
+  width, dtype = cache_lib.within(columns, window), prompt[0].values.dtype
+  sizes = [(rows, heads, width, size) for heads, size in c.cached]
   return prompt, tuple(cache_lib.empty(*size, dtype) for size in sizes)
 
 
@@ -212,12 +222,12 @@ def prefill(
   max_new: int,
   columns: int | None = None,
 ):
-  """Runs prompts [B,P] (left-padded) once; makes room for their completions.
+  """Computes left-padded prompts [B,P] and allocates their completions' cache.
 
   Args:
     n_samples: rows of a prompt that are decoded at a time.
-    max_new: C, tokens a completion may have.
-    columns: that the cache has room for at first (`grow`); None: C.
+    max_new: C, maximum tokens of a completion.
+    columns: initial columns of the cache (see `grow`); None: C.
 
   Returns:
     (hidden of the last token [B,D], Cache for B*n_samples rows).
@@ -235,7 +245,8 @@ def prefill(
   prompt, own, where = [], [], stretches.entries(c)
   windows = tuple(c.layer_windows[at[0]] for at in where)
   for at, window in zip(where, windows):
-    f = functools.partial(_rooms, c, rows=rows, columns=columns, window=window)
+    sizes = dict(rows=rows, columns=columns, window=window)
+    f = functools.partial(_allocated, c, **sizes)
     of_prompt, of_rows = stretches.mapped(f, at)(stretches.take(c, kv, at))
     prompt.append(of_prompt)
     own.append(of_rows)
@@ -243,7 +254,7 @@ def prefill(
     prompt=tuple(prompt),
     own=tuple(own),
     prompt_mask=valid,
-    room=length + max_new,
+    max_tokens=length + max_new,
     layers=where,
     windows=windows,
     by_kernel=by_kernel,
@@ -252,18 +263,18 @@ def prefill(
 
 
 def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
-  """The layers one by one over tokens [S,...] at positions [S,...], whose keys
-  go to the cache's columns from `column` on.
+  """Runs the layers on tokens [S,...] at positions [S,...], and writes their
+  keys to the cache's columns from `column` on.
 
   Args:
-    t: int [] or as tokens, their indices in their completions; -1: none.
-    column: int [], or int [S,O], of each token of each row.
-    masks: by window, as `cached.attend` takes them.
+    t: int [] or as tokens, indices in their completions; -1: no token.
+    column: int [], or int [S,O], a column per token.
+    masks: by window, as in `cached.attend`.
 
   Returns:
     (hidden [S,...,D], cache, experts used [S,...,L,k] or None).
   """
-  tables = blocks.rotary(c, positions, cache.room)
+  tables = blocks.rotary(c, positions, cache.max_tokens)
   x = sharding.rows(blocks.embed(params, c, tokens))
   how = dict(scale=c.score_scale, cap=c.attention_cap)
   how['by_kernel'] = cache.by_kernel and tokens.ndim == 1
@@ -307,14 +318,14 @@ def decode(
   Args:
     params: from `decode_params`.
     tokens: int [S], the tokens at completion index t.
-    cache: filled up to index t - 1.
-    t: int [] or [S]; in a gapped cache [S], -1 of rows that wait.
-    step: int [], calls before this one, which says where in the cache their
-      keys go; None: t. Of a gapped cache, the column; None: of each row the
-      index of its token.
+    cache: contains the tokens up to index t - 1.
+    t: int [] or [S]; in a gapped cache [S], with -1 for rows that wait.
+    step: int [], number of earlier calls, which determines the column of the
+      new keys; None: t. In a gapped cache, the column; None: the index of each
+      row's token.
 
   Returns:
-    (hidden [S,D], cache with their keys written).
+    (hidden [S,D], cache with the new keys).
   """
   if step is None:
     step = t if cache.at is None else t[:, None]
@@ -332,18 +343,18 @@ def decode(
 
 
 def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
-  """Runs tokens that are given, several per row in one pass.
+  """Runs given tokens, several per row, in one pass.
 
   Args:
     params: from `decode_params`.
     tokens: int [S,O].
-    cache: gapped; their keys go to its columns from `column` on; None: of each
-      token to that of its index.
-    t: int [S,O], the index in its completion of each token; -1: a gap, which
-      nothing looks at.
+    cache: gapped.
+    t: int [S,O], the index of each token in its completion; -1: a gap, which no
+      token attends to.
+    column: first column of the new keys; None: each token's index.
 
   Returns:
-    (hidden [S,D] of each row's last token, of those that have any; experts used
+    (hidden [S,D] of each row's last token, for rows that have one; experts used
     [S,O,L,k] or None; cache).
   """
   column = t if column is None else column
@@ -357,7 +368,7 @@ def extend(c: Config, params: Any, tokens, cache: cache_lib.Cache, t, column):
 
 
 def sampled_routes(cache: cache_lib.Cache) -> tuple[jax.Array, jax.Array]:
-  """Returns the experts used, int: by the prompts' tokens [B,P,L,k], and by the
-  tokens decoded last [S,L,k].
+  """Returns the experts used, int: of the prompts' tokens [B,P,L,k], and of the
+  most recent decoded tokens [S,L,k].
   """
   return cache.routes

@@ -1,67 +1,69 @@
-"""Flax modules as policies, and our transformer as a Flax module.
+"""Converts Flax modules to policies, and the transformer to Flax modules.
 
   model = from_apply(apply, params)       any (params, tokens) -> logits
   model, params = from_linen(module, variables['params'])
   model, params = from_nnx(module)        a `base.Model`, for sampler and steps
   LinenTransformer(config), NnxTransformer(config, key=...)
 
-A bridged model is a black box: a causal language model from token ids [N,T] to
-logits [N,T,V]. It needs no mask for padding: rows are moved to the left first,
-so that what pads them comes last, where a causal model cannot see it. It has no
-cache either: every decode step runs the whole row again, so sampling C tokens
-costs C forward passes. Weights are replicated over a mesh.
+The module is any causal language model from token ids [N,T] to logits [N,T,V].
+It needs no mask for padding: each row is rolled to the left first, so that its
+padding comes last, where a causal model cannot attend to it. The model has no
+cache: every decode step runs the whole row again, so sampling C tokens costs C
+forward passes. Weights are replicated over a mesh.
 """
 
 import functools
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen, nnx, struct
 
 from jaxrl_reason import trees
-from jaxrl_reason.base import Model
+from jaxrl_reason.base import Model, Params
 from jaxrl_reason.models import blocks, spec, transformer
 
 
 @struct.dataclass
-class Written:
-  """Prompts and completions so far, in place of a cache."""
+class TokenCache:
+  """The tokens of prompts and completions so far, in place of a cache."""
 
   tokens: jax.Array  # i32 [N,P+C]
   valid: jax.Array  # bool [N,P+C]
   prompt_len: int = struct.field(pytree_node=False)
 
 
-def from_apply(apply: Callable, params: Any) -> Model:
-  """Makes a policy from `apply(params, tokens i32 [N,T]) -> logits [N,T,V]`.
+def from_apply(
+  apply: Callable[[Params, jax.Array], jax.Array], params: Params
+) -> Model:
+  """Builds a policy from a function that computes logits.
 
   Args:
+    apply: (params, tokens i32 [N,T]) -> logits [N,T,V].
     params: the weights, or their shapes.
   """
 
   def logits(params, tokens, valid):
-    """[N,T,V], float32; at padding they mean nothing."""
-    ahead = jnp.argmax(valid, axis=1)  # tokens of padding on the left
-    out = apply(params, _rolled(jnp.where(valid, tokens, 0), -ahead))
-    return _rolled(out, ahead).astype(jnp.float32)
+    """Computes logits, f32 [N,T,V]; those at padding are arbitrary."""
+    padding = jnp.argmax(valid, axis=1)  # tokens on the left of each row
+    out = apply(params, _rolled(jnp.where(valid, tokens, 0), -padding))
+    return _rolled(out, padding).astype(jnp.float32)
 
   def prefill(params, tokens, valid, n_samples, max_new, columns=None):
     del columns  # there is no cache to grow
-    room = ((0, 0), (0, max_new))
 
     def repeat(x):
-      return jnp.repeat(jnp.pad(x, room), n_samples, axis=0)
+      x = jnp.pad(x, ((0, 0), (0, max_new)))
+      return jnp.repeat(x, n_samples, axis=0)
 
     last = logits(params, tokens, valid)[:, -1]
-    return last, Written(repeat(tokens), repeat(valid), tokens.shape[1])
+    return last, TokenCache(repeat(tokens), repeat(valid), tokens.shape[1])
 
   def decode(params, token, rows, t, step=None):
     del step
     at = jnp.broadcast_to(rows.prompt_len + t, token.shape)
     here = jnp.arange(rows.tokens.shape[1]) - at[:, None]
-    # What an earlier row of the slot left behind lies ahead.
+    # An earlier row of this slot may have left tokens to the right.
     rows = rows.replace(
       tokens=jnp.where(here == 0, token[:, None], rows.tokens),
       valid=(here <= 0) & (rows.valid | (here >= -jnp.reshape(t, (-1, 1)))),
@@ -70,13 +72,13 @@ def from_apply(apply: Callable, params: Any) -> Model:
     return out[jnp.arange(len(at)), at], rows
 
   def flops_per_token(context):
-    """Two for each weight; attention is not known."""
+    """Returns 2 FLOPs for each weight; those of attention are unknown."""
     del context
     return 2.0 * trees.n_params(params)
 
   return Model(
     specs=jax.tree.map(_replicated, params),
-    hidden=logits,  # what is handed on is logits already
+    hidden=logits,  # and `unembed` returns them unchanged
     unembed=_second,
     decode_params=_first,
     prefill=prefill,
@@ -87,7 +89,7 @@ def from_apply(apply: Callable, params: Any) -> Model:
 
 
 def _rolled(x: jax.Array, n: jax.Array) -> jax.Array:
-  """Rows [N,T,...], each turned to the right by its n [N]."""
+  """Rolls each row of [N,T,...] to the right by its n [N]."""
   return jax.vmap(functools.partial(jnp.roll, axis=0))(x, n)
 
 
@@ -105,9 +107,10 @@ def _replicated(x) -> spec.Spec:
   return spec.Spec(x.shape, (None,) * len(x.shape), 'zeros')
 
 
-def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
-  """Makes a policy of a Linen module called as `module.apply({'params':
-  params}, tokens)`.
+def from_linen(module: linen.Module, params: Params) -> tuple[Model, Params]:
+  """Builds a policy from a Linen module.
+
+  The module is called as `module.apply({'params': params}, tokens)`.
   """
 
   def apply(params, tokens):
@@ -116,23 +119,26 @@ def from_linen(module: linen.Module, params: Any) -> tuple[Model, Any]:
   return from_apply(apply, params), params
 
 
-def from_nnx(module: nnx.Module) -> tuple[Model, Any]:
-  """Makes a policy of an NNX module called as `module(tokens)`; its
-  `nnx.Param`s are trained, its other state stays as it is: every call begins
-  with it, so a module with dropout draws the same mask each time. Call
+def from_nnx(module: nnx.Module) -> tuple[Model, Params]:
+  """Builds a policy from an NNX module, called as `module(tokens)`.
+
+  The `nnx.Param`s are the weights. The module's other state is constant: every
+  call starts from it, so that dropout would draw the same mask each time. Call
   `module.eval()` first.
   """
-  graph, state, rest = nnx.split(module, nnx.Param, ...)
+  graph, params, rest = nnx.split(module, nnx.Param, ...)
 
   def apply(params, tokens):
-    # A copy: a call may change variables (counts of `Rngs`), which outlive it.
+    # A call may change variables, such as the counts of `Rngs`: copy them.
     return nnx.merge(graph, params, rest, copy=True)(tokens)
 
-  return from_apply(apply, state), state
+  return from_apply(apply, params), params
 
 
 class LinenTransformer(linen.Module):
-  """Our transformer: (tokens [N,T], valid bool [N,T]) -> logits [N,T,V]."""
+  """The transformer as a Linen module: (tokens [N,T], valid bool [N,T]) ->
+  logits [N,T,V].
+  """
 
   config: transformer.Config
 
@@ -144,7 +150,7 @@ class LinenTransformer(linen.Module):
 
 
 class NnxTransformer(nnx.Module):
-  """The same for NNX; `weights` may be given."""
+  """The transformer as an NNX module, with random or with given weights."""
 
   def __init__(self, config: transformer.Config, *, key=None, weights=None):
     if weights is None:

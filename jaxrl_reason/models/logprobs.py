@@ -1,6 +1,7 @@
-"""Log-probabilities of given tokens under a model: the trainer's side of what
-the sampler did, computed a chunk of columns at a time so that logits [N,T,V]
-never exist whole.
+"""Log-probabilities of given tokens under a model, for the trainer.
+
+They are computed a chunk of columns at a time, so that logits [N,T,V] never
+exist at once.
 """
 
 from collections.abc import Callable
@@ -11,13 +12,13 @@ import jax.numpy as jnp
 
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding
-from jaxrl_reason.base import Batch, Model, Rows
+from jaxrl_reason.base import Batch, Model, Params, Rows
 from jaxrl_reason.models import shared
 
 
 def score(
   model: Model,
-  params,
+  params: Params,
   rows: Rows | Batch,
   sampling: logits_lib.Sampling,
   packed: Any = None,
@@ -25,17 +26,16 @@ def score(
   start: int = 1,
   chunk: int = 0,
 ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-  """Computes log p(token_t | tokens before t), and the entropies drawn with.
+  """Computes log p(token_t | tokens before t), and entropies.
 
   Args:
-    sampling: the distribution, with the rows' own temperature. Neutral means
-      the policy's.
+    sampling: settings of the distribution; temperatures are those of the rows.
+      Neutral settings describe the policy itself.
     rows, packed, start, chunk: see `over_columns`.
 
   Returns:
-    (logp [N,T], entropy [N,T] in nats), float32, 0 before `start`, and the
-    load balance of `forward`. Values at invalid tokens are finite and mean
-    nothing.
+    (logp [N,T], entropy [N,T] in nats), float32, 0 before `start`, and the load
+    balance of `forward`. Values at invalid tokens are finite and meaningless.
   """
   temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
 
@@ -54,17 +54,17 @@ def score(
 def forward(
   model: Model, params, rows: Rows | Batch, packed: Any = None
 ) -> tuple[jax.Array, jax.Array | None]:
-  """Computes hidden states [N,T,D], and the load balance of experts (f32 []).
+  """Computes hidden states [N,T,D] and the load balance of experts (f32 []).
 
   Args:
-    rows: its routes are replayed where it has any; None: the router's choice.
-    packed: where the rows' tokens lie in packed ones [R,L]
-      (`update.packing.Packed`), whose hidden states [R,L,D] these are then;
-      which rows have one prompt (`shared.Layout`), whose hidden states are
-      those from which its completions were drawn; None: as they are.
+    rows: the rows. Their routes are replayed; None: the router chooses.
+    packed: `update.packing.Packed`, the place of each row's tokens in packed
+      rows [R,L]: computes hidden states [R,L,D]. `shared.Layout`, the rows of
+      each prompt: computes the hidden states from which completions were drawn.
+      None: computes the rows as they are.
 
   Returns:
-    (hidden, load balance; None without experts).
+    (hidden, load balance or None without experts).
   """
   tokens, valid, routes = rows.tokens, rows.valid, rows.routes
   if isinstance(packed, shared.Layout):
@@ -90,26 +90,26 @@ def over_columns(
 ) -> tuple[Any, jax.Array | None]:
   """Applies `part` to the logits from which each token was drawn.
 
-  Args:
+    Args:
     part: (logits f32 [N,c,V], the c tokens drawn from them [N,c], columns of
       `beside`) -> tree of [N,c], column by column.
-    beside: arrays [N,T] about the tokens that `part` reads.
+    beside: arrays [N,T] about the tokens, passed to `part`.
     packed: see `forward`.
-    start: first column wanted, at least 1: columns before it are prompts in
-      every row, and need no logits.
-    chunk: columns of logits alive at once (recomputed in the backward pass);
-      0: all of them.
+    start: first column to compute, at least 1. Columns before it are prompts in
+      every row and need no logits.
+    chunk: columns of logits in memory at a time (recomputed in the backward
+      pass); 0: all of them.
 
   Returns:
-    The tree of [N,T], 0 before `start`, and at padding where packed; and the
-    load balance of `forward`.
+    The tree of [N,T], 0 before `start` and at packed padding; and the load
+    balance of `forward`.
   """
   hidden, balance = forward(model, params, rows, packed)
   read, first = (rows.tokens, *beside), start
   joined = isinstance(packed, shared.Layout)
   moved = packed is not None and not joined
   if moved:
-    # A packed row has another sequence's prompt anywhere.
+    # A packed row may have another sequence's prompt anywhere.
     read, first = tuple(map(packed.pack, read)), 1
   if not joined:
     hidden = hidden[:, first - 1 : -1]
@@ -119,10 +119,10 @@ def over_columns(
     hidden, read = jax.tree.map(sharding.tokens, (hidden, read))
     return part(model.unembed(params, hidden), *read)
 
-  whole = not 0 < chunk < hidden.shape[1]
-  if not whole:
+  at_once = not 0 < chunk < hidden.shape[1]
+  if not at_once:
     params = _head_once(model, params)
-  out = of(hidden, read) if whole else _by_chunk(of, (hidden, read), chunk)
+  out = of(hidden, read) if at_once else _by_chunk(of, (hidden, read), chunk)
   out = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (first, 0))), out)
   if moved:
     wanted = jnp.arange(rows.tokens.shape[1]) >= start
@@ -131,8 +131,8 @@ def over_columns(
 
 
 def _head_once(model: Model, params):
-  """Gathers what gives logits, of weights as ours are named: once, and not for
-  every chunk.
+  """Gathers the sharded weights of the logits once instead of once per chunk,
+  if the parameters have our names.
   """
   if not isinstance(params, dict):
     return params
@@ -142,7 +142,9 @@ def _head_once(model: Model, params):
 
 
 def _by_chunk(of: Callable[..., Any], arrays: tuple, chunk: int) -> Any:
-  """of(*arrays) [n,T] of arrays [n,T,...], `chunk` columns at a time."""
+  """Computes of(*arrays) [n,T] of arrays [n,T,...], `chunk` columns at a
+  time.
+  """
   n, columns = jax.tree.leaves(arrays)[0].shape[:2]
   padding = -columns % chunk
 

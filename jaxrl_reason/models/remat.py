@@ -1,17 +1,16 @@
-"""What the backward pass finds of the forward pass, chosen by a budget.
+"""Rematerialization: choice of the activations that a layer keeps.
 
-  none       everything, nothing is computed twice
-  dots       what products with weights and attention gave; the rest is computed
-             again
-  attention  what attention gave; the rest is computed again
-  full       what goes from layer to layer; every layer is computed again
+  none       all activations, nothing is recomputed
+  dots       outputs of products with weights and of attention
+  attention  outputs of attention
+  full       only the residual stream between layers
 
-Of attention, splash and blocked keep the output and log-sum-exps, with which
-their backward passes begin; others keep nothing, and their scores are computed
-again.
+All others are recomputed in the backward pass. The attention kernels splash and
+blocked keep the output and log-sum-exps that their backward passes need; other
+kernels keep nothing and recompute their scores.
 
-Bytes are counted by tracing the model's own vjp, which compiles nothing: what
-two rows keep less what one keeps, so that weights drop out.
+Bytes are counted by tracing the model's own vjp, without compilation: bytes
+kept for two rows minus those for one, so that weights cancel.
 """
 
 import dataclasses
@@ -26,8 +25,8 @@ from jaxrl_reason.models.parts import layers
 
 
 def kept_bytes(c: Config, length: int) -> int:
-  """Counts the bytes of one row of `length` tokens between forward and backward
-  pass, on one device; tensor parallelism has less.
+  """Returns the bytes of activations kept for one row of `length` tokens on one
+  device; tensor parallelism keeps less.
   """
   model = transformer.build(c)
 
@@ -48,12 +47,11 @@ def kept_bytes(c: Config, length: int) -> int:
 
 
 def choose(c: Config, rows: int, length: int, budget: float) -> Config:
-  """Returns the config with the policy that computes least again within the
-  budget.
+  """Returns the config with the least recomputation that fits the budget.
 
   Args:
     rows: of `length` tokens each, of a micro-batch on one device.
-    budget: bytes of activations; where not even `full` keeps to it, that.
+    budget: bytes of activations. If no policy fits, the result is `full`.
   """
   *policies, least = 'none', *layers.REMAT
   for policy in policies:

@@ -1,16 +1,16 @@
-"""Rows whose prompts are computed once: forward passes of training.
+"""Training's forward pass, with each prompt computed once for its group.
 
-  rows [N,T] of G completions a prompt
-    -> prompts [K,P] and completions [N,C], one behind the other in slabs
+  rows [N,T] of G completions per prompt
+    -> prompts [K,P] and completions [N,C], concatenated in slabs
     -> L x (attention of prompts to themselves, of completions to the keys of
-       their prompt and their own; all else per token)
+       their prompt and their own; everything else is per token)
     -> hidden states [N,C,D] from which completions were drawn
 
-A row computes the same numbers as alone: the keys that a completion looks at
-are those of its prompt, whose tokens never look at a completion; and what is
-differentiated is the one copy, into which the gradients of its completions add
-up. A slab is what one device has, K/S prompts and N/S completions for S
-devices, so that no row looks for its prompt on another one.
+Each row's numbers are those that it would have alone. A completion attends to
+the keys of its prompt, and prompt tokens never attend to a completion. The one
+copy of a prompt is differentiated, so the gradients of its completions add up
+there. A slab is one device's share, K/S prompts and N/S completions for S
+devices, so that a row never needs a prompt of another device.
 """
 
 import operator
@@ -29,23 +29,23 @@ from jaxrl_reason.models.parts import attention, delta, latent
 
 @struct.dataclass
 class Layout:
-  """Which prompts of rows [N,T] are computed, by slabs of N/S rows."""
+  """Assignment of the prompts of rows [N,T] to slabs of N/S rows."""
 
-  first: jax.Array  # i32 [S,k], of a prompt a row of the slab that has it
-  uses: jax.Array  # i32 [S,k], rows that have it; 0: nothing is computed here
-  owner: jax.Array  # i32 [S,N/S], the prompt of each row
+  first: jax.Array  # i32 [S,k], for each prompt, one row of the slab with it
+  uses: jax.Array  # i32 [S,k], number of rows with the prompt; 0: unused place
+  owner: jax.Array  # i32 [S,N/S], index of each row's prompt
   start: int = struct.field(pytree_node=False)  # P, columns of prompts
 
   def prompts(self, x: jax.Array) -> jax.Array:
-    """Takes the prompts' columns [S*k,P,...] of rows [N,T,...]."""
+    """Gathers the prompts' columns [S*k,P,...] of rows [N,T,...]."""
     return _of_slabs(x[:, : self.start], self.first)
 
   def for_rows(self, x: jax.Array) -> jax.Array:
-    """Gives every row [N,...] what belongs to its prompt [S*k,...]."""
+    """Copies values of prompts [S*k,...] to their rows [N,...]."""
     return _of_slabs(x, self.owner)
 
   def join(self, prompts: jax.Array, completions: jax.Array) -> jax.Array:
-    """Joins [S*k,P,...] and [N,C,...] to slabs [S,k*P + N/S*C,...]."""
+    """Concatenates [S*k,P,...] and [N,C,...] to slabs [S,k*P + N/S*C,...]."""
     both = [
       sharding.rows(x).reshape(len(self.first), -1, *x.shape[2:])
       for x in (prompts, completions)
@@ -53,7 +53,7 @@ class Layout:
     return sharding.tokens(jnp.concatenate(both, axis=1))
 
   def cut(self, slabs: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Undoes `join`."""
+    """Splits slabs into prompts and completions; the inverse of `join`."""
     rest, end = slabs.shape[2:], self.first.shape[1] * self.start
     prompts = slabs[:, :end].reshape(-1, self.start, *rest)
     own = slabs[:, end:].reshape(self.owner.size, -1, *rest)
@@ -61,7 +61,7 @@ class Layout:
 
 
 def _of_slabs(x: jax.Array, index: jax.Array) -> jax.Array:
-  """x [S*a,...] taken by index [S,b] within each slab: [S*b,...]."""
+  """Gathers x [S*a,...] by index [S,b] within each slab: [S*b,...]."""
   slabs = x.reshape(len(index), -1, *x.shape[1:])
   taken = jax.vmap(operator.getitem)(slabs, index)
   return sharding.rows(taken.reshape(-1, *x.shape[1:]))
@@ -70,14 +70,15 @@ def _of_slabs(x: jax.Array, index: jax.Array) -> jax.Array:
 def layout(
   prompt_index: jax.Array, start: int, n_slabs: int, sizes: Sequence[int]
 ) -> tuple[jax.Array, list[Layout]]:
-  """Lays rows out for each of some numbers of prompts in a slab.
+  """Computes the layout of rows for each of several slab sizes.
 
   Args:
     prompt_index: i32 [N], equal for rows of one prompt.
-    start: P. sizes: numbers k, rising.
+    start: P, columns of prompts.
+    sizes: rising numbers k of prompts per slab.
 
   Returns:
-    (which of the sizes is the first that holds all slabs, Layouts).
+    (index of the first size that fits all slabs, Layouts).
   """
   index = prompt_index.reshape(n_slabs, -1)
   order = jnp.argsort(index, axis=1)
@@ -88,7 +89,7 @@ def layout(
   owner = jnp.zeros_like(rank).at[slab, order].set(rank)
 
   def of(k: int) -> Layout:
-    # What is not used is a copy of some prompt, as padding.
+    # Unused places are copies of some prompt, treated as padding.
     some = jnp.full((n_slabs, k), index.shape[1] - 1)
     first = some.at[slab, rank].min(order, mode='drop')
     uses = jnp.zeros_like(some).at[slab, rank].add(1, mode='drop')
@@ -99,7 +100,7 @@ def layout(
 
 
 def _described(valid: jax.Array, how: Layout):
-  """(whole rows, their prompts, both as slabs) as attention is told of them."""
+  """Returns attention's description of whole rows, of prompts and of slabs."""
   rows = attention.describe(valid)
   used = how.uses.reshape(-1, 1) > 0
   prompts = attention.Rows(
@@ -116,12 +117,13 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
 
   Args:
     tokens: [N,T]; valid: bool [N,T].
-    how: which rows have one prompt: its tokens, and routes, are those of any.
+    how: rows of each prompt. The tokens and routes of any of a prompt's rows
+      stand for all of them.
     routes: int [N,T,L,k] to replay, or None.
 
   Returns:
-    (hidden [N,C,D], those of columns P - 1 to T - 2; of experts their load
-    balance, in which a prompt counts for each of its rows, or None).
+    (hidden [N,C,D] of columns P - 1 to T - 2; load balance of the experts, in
+    which a prompt counts once per row, or None).
   """
   rows, prompts, slabs = _described(valid, how)
 

@@ -1,8 +1,8 @@
-"""The spec tree: one `Spec` per parameter, from which all else derives.
+"""The spec tree of a model: shape, sharding and initializer per parameter.
 
-`abstract(specs)` gives shapes, `init(specs, key)` values, and
-`sharding.shardings(specs, mesh, rules)` where each lives. A parameter's key is
-folded from its path, so adding a parameter changes no other one's values.
+`abstract(specs)` returns shapes, `init(specs, key)` values, and
+`sharding.shardings(specs, mesh, rules)` shardings. A parameter's random key is
+folded from its path, so adding a parameter does not change the others' values.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ from jaxrl_reason import trees
 
 @dataclasses.dataclass(frozen=True)
 class Spec:
-  """One parameter.
+  """Specification of one parameter.
 
   Attributes:
     shape: its dimensions.
-    axes: a logical name (or None) per dimension; `sharding` maps names to
-      mesh axes.
+    axes: a logical name (or None) per dimension; `sharding` maps names to mesh
+      axes.
     init: 'normal' (std `scale`, or 1/sqrt(fan_in)), 'zeros' or 'ones'.
-    fan_in: how many inputs each output sums, for 'normal'.
-    scale: standard deviation for 'normal', instead of fan_in's.
-    dtype: its values are kept in.
+    fan_in: number of inputs summed by each output, for 'normal'.
+    scale: standard deviation for 'normal', in place of 1/sqrt(fan_in).
+    dtype: storage of the values.
   """
 
   shape: tuple[int, ...]
@@ -48,12 +48,12 @@ def is_spec(x: Any) -> bool:
 
 
 def n_stacked(spec: Spec) -> int:
-  """Counts the leading dimensions of layers and experts."""
+  """Returns the number of leading layer and expert dimensions."""
   return sum(a in ('layers', 'expert') for a in spec.axes)
 
 
 def stack(specs: Any, n: int) -> Any:
-  """Gives the specs a leading 'layers' dimension of n."""
+  """Adds a leading 'layers' dimension of n to the specs."""
 
   def stacked(s: Spec) -> Spec:
     return dataclasses.replace(s, shape=(n, *s.shape), axes=('layers', *s.axes))
@@ -62,8 +62,10 @@ def stack(specs: Any, n: int) -> Any:
 
 
 def abstract(specs: Any, dtype=None) -> Any:
-  """Returns the tree of shapes and dtypes (the specs' own unless given),
-  without values.
+  """Returns the tree of shapes and dtypes, without values.
+
+  Args:
+    dtype: of all arrays; None: of each spec.
   """
 
   def make(s):
@@ -73,7 +75,7 @@ def abstract(specs: Any, dtype=None) -> Any:
 
 
 def n_params(specs: Any) -> int:
-  """Counts the numbers of a spec tree."""
+  """Returns the number of parameters of a spec tree."""
   return trees.n_params(abstract(specs))
 
 
@@ -84,17 +86,19 @@ def _init_leaf(spec: Spec, key: jax.Array) -> jax.Array:
   if spec.init == 'ones':
     return jnp.ones(spec.shape, dtype)
   if dtype == jnp.int8:
-    raise ValueError('int8 is made from float values: frozen.init')
+    raise ValueError('int8 values cannot be sampled: use frozen.init')
   if spec.init != 'normal':
-    raise ValueError(f'unknown init {spec.init!r}: normal, zeros or ones')
+    raise ValueError(
+      f'unknown init {spec.init!r}: choose normal, zeros or ones'
+    )
   std = spec.scale if spec.scale is not None else 1 / math.sqrt(spec.fan_in)
-  # Truncated at 2 std: 0.8796 is the std that truncation leaves.
+  # The std of a standard normal truncated at 2 std is 0.8796.
   noise = jax.random.truncated_normal(key, -2, 2, spec.shape, jnp.float32)
   return (noise * (std / 0.87962566)).astype(dtype)
 
 
 def init(specs: Any, key: jax.Array) -> Any:
-  """Draws values for every spec, from keys folded by path."""
+  """Samples values for every spec, with keys folded by path."""
 
   def leaf(path, spec):
     return _init_leaf(spec, trees.named_key(key, path))

@@ -1,18 +1,17 @@
-"""How decoding goes through a model's layers: one by one, or those that repeat
-in a loop.
+"""Decoding through a model's layers, unrolled or in loops over repetitions.
 
-A stretch is a period of layers that comes n times. Each place in the period is
-an entry, the range of the layers that stand there. What decoding holds of it,
-weights and cache, is that of its layer, or of n > 1 layers with a leading axis
-[n,...], which the loop indexes and writes in place.
+A stretch is a period of layers that repeats n times. Each place in the period
+is an entry: the range of the layers at that place. The weights and cache of an
+entry are those of its layer, or for n > 1 layers have a leading axis [n,...]
+that the loop indexes and writes in place.
 
   12 equal layers            range(0, 12)
   local, global, 6 times     range(0, 12, 2), range(1, 12, 2)
-  one by one                 range(0, 1), range(1, 2), ...
+  unrolled                   range(0, 1), range(1, 2), ...
 
-A loop is compiled once, however often it runs. On a TPU its products read a
-layer's weights where they lie in the stack. XLA's CPU backend would copy them,
-and the layer's cache with them, at every token.
+A loop is compiled once for all its repetitions. On a TPU its products read a
+layer's weights in place from the stack. XLA's CPU backend would copy the
+weights and the layer's cache at every token.
 """
 
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from jaxrl_reason.models.config import Config, repeated
 
 
 def entries(c: Config) -> tuple[range, ...]:
-  """Returns the layers of each entry, on the platform compiled for."""
+  """Returns the layers of each entry, for the platform compiled for."""
   how = c.decode_layers
   if how == 'unroll' or (how == 'auto' and sharding.platform() != 'tpu'):
     return tuple(range(i, i + 1) for i in range(c.layers))
@@ -43,8 +42,10 @@ def entries(c: Config) -> tuple[range, ...]:
 
 
 def take(c: Config, stacked: dict, layers: range) -> Any:
-  """Returns what stands in `stacked` (by stack, trees of arrays [its
-  layers,...]) for these layers of one stack.
+  """Returns the weights or states of the given layers of one stack.
+
+  Args:
+    stacked: trees of arrays [layers of the stack,...], by stack.
   """
   name, first = c.stack_of_layer[layers[0]]
   if len(layers) == 1:
@@ -55,7 +56,7 @@ def take(c: Config, stacked: dict, layers: range) -> Any:
 
 
 def mapped(f: Callable, layers: range) -> Callable:
-  """Returns f of one layer's arrays as a function of an entry's."""
+  """Returns f, or f vectorized over layers if the entry has several."""
   return f if len(layers) == 1 else jax.vmap(f)
 
 
@@ -63,15 +64,15 @@ def through(layer: Callable, x: jax.Array, where, *entries):
   """Runs all layers.
 
   Args:
-    layer: (x, index of an entry, its weights, its prompt's cache, its rows'
-      cache, at) -> (x, (that cache, experts used or None)). In a loop weights
-      are those of one layer, caches those of all n, of which it reads and
-      writes the at-th.
+    layer: (x, index of an entry, its weights, its prompts' cache, its rows'
+      cache, at) -> (x, (rows' cache, experts used or None)). In a loop, weights
+      are those of one layer, and caches those of all n layers, of which it
+      reads and writes the at-th.
     where: the layers of every entry.
     entries: weights, prompts' caches and rows' caches.
 
   Returns:
-    (x, the rows' caches, of each entry the experts used [n,...] or None).
+    (x, the rows' caches, experts used by each entry [n,...] or None).
   """
   own, routes = [], []
   while len(own) < len(where):
@@ -90,7 +91,9 @@ def through(layer: Callable, x: jax.Array, where, *entries):
 
 
 def _loop(layer: Callable, x: jax.Array, first: int, n: int, *entries):
-  """`through` of the n periods of a stretch, whose first entry is `first`."""
+  """Runs `through` over the n periods of the stretch that begins at entry
+  `first`.
+  """
   params, prompts, own = entries
 
   def period(state, at):
@@ -107,17 +110,17 @@ def _loop(layer: Callable, x: jax.Array, first: int, n: int, *entries):
 
 
 def in_order(where, routes: list, axis: int) -> jax.Array:
-  """Returns the experts used of all entries in the order of layers.
+  """Returns the experts used by all entries, in the order of layers.
 
   Args:
     where: the layers of every entry.
-    routes: of each entry [...,k], of several layers [n,...,k], or None.
-    axis: of the layers in what is returned.
+    routes: for each entry [...,k], for several layers [n,...,k], or None.
+    axis: axis of the layers in the result.
   """
   pairs = [(at, x) for at, x in zip(where, routes) if x is not None]
   parts = [x if len(at) > 1 else x[None] for at, x in pairs]
   layers = [i for at, _ in pairs for i in at]
-  whole = jnp.concatenate(parts)
+  out = jnp.concatenate(parts)
   if layers != sorted(layers):
-    whole = whole[np.argsort(layers)]
-  return jnp.moveaxis(whole, 0, axis)
+    out = out[np.argsort(layers)]
+  return jnp.moveaxis(out, 0, axis)

@@ -1,8 +1,8 @@
 """A decoder-only transformer as a pytree of weights and pure functions.
 
 tokens [N,T] -> embed -> L x (x + attention(norm x); x + mlp(norm x)) -> norm
--> hidden [N,T,D]; `unembed` gives logits. Here they are bound to a config;
-the layers are in `blocks`, generation in `decoding`.
+-> hidden [N,T,D]; `unembed` computes logits. This module binds the functions to
+a config. The layers are in `blocks`, generation in `decoding`.
 """
 
 import functools
@@ -15,7 +15,7 @@ from jaxrl_reason.models.weights import flops_per_token, specs
 
 
 def build(c: Config) -> Model:
-  """Builds the policy's functions, with the config bound."""
+  """Builds a Model: the policy's functions with the config bound."""
   tree = specs(c)
   routed = functools.partial(blocks.hidden_routed, c)
   return Model(
@@ -31,7 +31,7 @@ def build(c: Config) -> Model:
     grow=cache_lib.grow,
     gapped=cache_lib.gapped,
     extend=functools.partial(decoding.extend, c),
-    # A state is of the last token, and has none of those before it.
+    # A delta-rule state cannot be rewound to an earlier token.
     fork=None if c.delta_layers else cache_lib.fork,
     sampled_routes=decoding.sampled_routes if c.experts else None,
   )

@@ -1,30 +1,30 @@
-"""The spec tree of a Config: every weight's shape, logical axes and initial
-values. Layers are stacked on a leading axis.
+"""The spec tree of a Config: shape, logical axes and initializer of every
+weight. Layers are stacked on a leading axis.
 """
 
 from jaxrl_reason.models import spec
 from jaxrl_reason.models.config import DELTA, DENSE, LAYERS, Config
 
-# Name of a projection -> how many of its dimensions, after those of layers and
-# experts, are inputs; the rest are outputs.
+# Number of input dimensions of each projection, after those of layers and
+# experts; the remaining dimensions are outputs.
 N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
 N_INPUTS |= {'q_down': 1, 'q_up': 1, 'kv_down': 1, 'kv_up': 1, 'qkvz': 1}
 
 
 def split(path: str, s: spec.Spec) -> tuple[int, int]:
-  """Returns (stacked dimensions, inputs after them) of the projection at a
+  """Returns (stacked dimensions, input dimensions) of the projection at a
   path.
   """
   return spec.n_stacked(s), N_INPUTS[path.rpartition('/')[2]]
 
 
 def _norm(c: Config, axis: str | None, n: int) -> spec.Spec:
-  """A norm that begins as multiplication by 1."""
+  """Returns the spec of a norm that is initially a multiplication by 1."""
   return spec.Spec((n,), (axis,), 'zeros' if c.norm_offset else 'ones')
 
 
 def _latent(c: Config, depth: float) -> dict:
-  """The weights of `parts.latent`."""
+  """Returns the specs of the weights of `parts.latent`."""
   d, q, h, u = c.width, c.heads, c.head_dim, c.value_dim
 
   def down(name: str, rank: int, beside: int) -> dict:
@@ -55,7 +55,7 @@ def _latent(c: Config, depth: float) -> dict:
 
 
 def _delta(c: Config, depth: float) -> dict:
-  """The weights of `parts.delta`."""
+  """Returns the specs of the weights of `parts.delta`."""
   d, k, g = c.width, c.delta_heads, c.delta_groups
   h, u = c.delta_key_dim, c.delta_value_dim
   axes, out = ('embed', 'heads', None), k * g * u
@@ -107,7 +107,7 @@ def _attention(c: Config, depth: float) -> dict:
 
 def _mlp(c: Config, depth: float, f: int, experts: int = 0) -> dict:
   d = c.width
-  # Expert weights are split by expert, so not by width as well.
+  # Expert weights are split by expert, so not also by width.
   lead, axes = ((experts,), ('expert',)) if experts else ((), ())
   embed = None if experts else 'embed'
   mlp = {
@@ -139,7 +139,7 @@ def _router(c: Config) -> dict:
 
 
 def _layer(c: Config, depth: float, stack: str) -> dict:
-  """One layer of a stack."""
+  """Returns the specs of one layer of a stack."""
   attention = _latent if c.kv_rank else _attention
   layer = {'attn': (_delta if stack == DELTA else attention)(c, depth)}
   if stack == DENSE:
@@ -161,13 +161,13 @@ def _layer(c: Config, depth: float, stack: str) -> dict:
 
 
 def specs(c: Config) -> dict:
-  """Makes the spec tree: shapes, logical axes and initial values."""
+  """Builds the spec tree: shapes, logical axes and initializers."""
   d = c.width
-  # Residual outputs start smaller with depth (GPT-2), so that the sum of 2L
-  # of them has the scale of one.
+  # Residual outputs are initialized smaller with depth (GPT-2), so that the sum
+  # of 2L of them has the scale of one.
   depth = (2 * c.layers) ** -0.5
   tree = {
-    # Unit inputs, unless the same weights also make the logits.
+    # Standard deviation 1, unless the same weights also compute the logits.
     'embed': spec.Spec(
       (c.vocab, d),
       ('vocab', 'embed'),
@@ -185,8 +185,8 @@ def specs(c: Config) -> dict:
 
 
 def flops_per_token(c: Config, context: float) -> float:
-  """Counts the forward FLOPs of one token that attends to `context` tokens: two
-  per weight that multiplies it, and four per attended feature.
+  """Returns the forward FLOPs of one token that attends to `context` tokens:
+  two per weight that multiplies it, and four per attended feature.
   """
   attn = c.width * c.head_dim * (2 * c.heads + 2 * c.kv_heads)
   attn += c.width * c.head_dim * c.heads * c.out_gate
@@ -212,8 +212,8 @@ def flops_per_token(c: Config, context: float) -> float:
 
 
 def _delta_weights(c: Config) -> float:
-  """Counts what multiplies a token in a layer of the delta rule: projections,
-  and three products of a head with its state.
+  """Returns the weights and state entries that multiply a token in a layer of
+  the delta rule: projections, and three products of a head with its state.
   """
   values = c.delta_heads * c.delta_groups * c.delta_value_dim
   mixed = 2 * c.delta_heads * c.delta_key_dim + values

@@ -1,6 +1,6 @@
-"""Published sizes by name, so that shapes, memory and compilation can be
-tested without weights. To run a model's weights, read its own config.json:
-versions of one size differ in norm_eps, context and rotary scaling.
+"""Published model sizes by name, for tests of shapes, memory and compilation
+without weights. To run a model's weights, read its own config.json: versions of
+one size differ in norm_eps, context and rotary scaling.
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ def _make(model_type: str, row: Iterable[int], **keys) -> Config:
 
 
 def _qwen2(*row: int, tied: bool = False, theta: float = 1e6) -> Config:
-  # The base models': from 14B on they are trained with another epsilon.
+  # As in the base models, whose epsilon differs from 14B on.
   eps = 1e-5 if row[1] >= 5120 else 1e-6
   return _make(
     'qwen2', row, tie_word_embeddings=tied, rope_theta=theta, rms_norm_eps=eps

@@ -1,1 +1,1 @@
-"""What a run would need and do on chips that nobody has here (`plan`)."""
+"""Plans of a run on chips that are not here (`plan`)."""

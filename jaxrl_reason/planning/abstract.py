@@ -16,43 +16,24 @@ import jax
 import ml_collections
 from jax.sharding import Mesh
 
-from jaxrl_reason import sharding, tasks
-from jaxrl_reason.checkpoints import hf, pretrained, wheels
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.checkpoints import hf, pretrained
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.planning import depth
-from jaxrl_reason.run import config_checks, prepare
+from jaxrl_reason.run import prepare
+from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.verifiers import tasks
 
-# What owners append to a size's name.
-SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')
 EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
 
 
-def size_of(name: str) -> str:
-  """Returns the name in the zoo of a model on the Hub or a folder.
-
-  Raises:
-    ValueError: no published size is called so.
-  """
-  package = name.removeprefix(wheels.PREFIX)
-  known = wheels.KNOWN[package][-1] if package in wheels.KNOWN else name
-  known = known.rpartition('/')[2].partition('@')[0].lower()
-  known = known.removeprefix('meta-')
-  while known not in zoo.ZOO:
-    short = next((s for s in SUFFIXES if known.endswith(s)), None)
-    if short is None:
-      raise ValueError(
-        f'no shape is known for {name!r}: set --model to one of '
-        f'{", ".join(zoo.ZOO)}, or config.model_dir to a folder with a '
-        'config.json'
-      )
-    known = known.removesuffix(short)
-  return known
-
-
 def _shape(config, model: str, tokenizer) -> transformer.Config:
-  """Of `--model`, a folder's config.json, the zoo or the recipe."""
+  """Reads the sizes of `--model`: a folder's config.json, the zoo or the
+  recipe.
+  """
   c = config.model
   runtime = {k: c[k] for k in families.RUNTIME} | {'remat': 'none'}
   if not model and not config.model_dir:
@@ -60,7 +41,7 @@ def _shape(config, model: str, tokenizer) -> transformer.Config:
   folder = pathlib.Path(config.model_dir)
   if not model and (folder / 'config.json').is_file():
     return families.from_hf(hf.read_config(folder), **runtime)
-  name = size_of(model or config.model_dir.removeprefix(pretrained.HUB))
+  name = pretrained.size_of(model or config.model_dir)
   return dataclasses.replace(zoo.ZOO[name], **runtime)
 
 
@@ -78,7 +59,8 @@ def _texts(config) -> tuple[problems_lib.Problems, Any]:
 def shape_of(
   config: ml_collections.ConfigDict, model: str = ''
 ) -> transformer.Config:
-  """Gives the sizes of a recipe's model, on any mesh."""
+  """Returns the sizes of a recipe's model, on any mesh."""
+  config = config_lib.read(config)
   return _shape(config, model, _texts(config)[1])
 
 
@@ -97,6 +79,7 @@ def shapes(
   Raises:
     ValueError: as a real run, and where the model's shape is not known.
   """
+  config = config_lib.read(config)
   config_checks.check(config, sharding.row_shards(mesh))
   problems, tokenizer = _texts(config)
   shape = _shape(config, model, tokenizer)

@@ -1,4 +1,6 @@
-"""What to change in a recipe, from what bounds its phases and what is left."""
+"""Advice about a recipe, from the bounds of its phases and the memory left
+over.
+"""
 
 import operator
 
@@ -26,7 +28,7 @@ def lines(config: ml_collections.ConfigDict, facts: dict) -> list[str]:
 
 
 def _room(p: dict, config, share: float) -> list[str]:
-  """How an update might use memory that is left over."""
+  """Returns advice about an update that leaves memory unused."""
   if share > ROOMY or p['phase'] not in ('update', 'step', *phases.SUPERVISED):
     return []
   out = []

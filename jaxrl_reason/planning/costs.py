@@ -1,4 +1,4 @@
-"""What a compiled program does on one device: FLOPs, bytes, collectives.
+"""Costs of a compiled program on one device: FLOPs, bytes, collectives.
 
   of(text, mesh) -> Cost tree of the loops, each with its trips
 
@@ -19,7 +19,8 @@ from collections.abc import Callable
 
 from jax.sharding import Mesh
 
-from jaxrl_reason.planning import exchanges, hlo, kernels, products
+from jaxrl_reason.planning import exchanges, hlo, kernels
+from jaxrl_reason.planning import matrix_products as products
 
 COLLECTIVES = (
   'all-gather',
@@ -152,7 +153,7 @@ def _total(shapes) -> int:
 
 
 def _held(shapes) -> int:
-  """Of those in HBM."""
+  """Returns the arrays that are in HBM."""
   return sum(s.bytes for s in shapes if s.hbm)
 
 
@@ -174,7 +175,7 @@ class _Reader:
     self.reads = functools.cache(self._reads)
 
   def computation(self, name: str = '') -> Cost:
-    """Of a computation that runs by itself (no fusion)."""
+    """Counts the costs of a computation that runs by itself (no fusion)."""
     ops, cost = self.module.computations[name or self.module.entry], Cost()
     seen = {}
     for op in ops.values():
@@ -197,7 +198,7 @@ class _Reader:
     return cost
 
   def _alone(self, ops, op, seen: dict) -> Cost:
-    """Of one operation.
+    """Counts the costs of one operation.
 
     Args:
       seen: the exchanges of the computation so far, by name.
@@ -265,8 +266,8 @@ class _Reader:
     return Collective(kind, axes, max(len(group), 1), size, largest.dims)
 
   def _over_slices(self, op) -> Collective | None:
-    """What the TPU compiler hands to the hosts: an exchange of slices, over
-    the data axis (`sharding.make_mesh`).
+    """Counts the exchanges of slices over the data axis, which the TPU compiler
+    gives to the hosts (`sharding.make_mesh`).
     """
     named = re.search(r'rendezvous="([a-z-]+)', op.attrs)
     if 'xla_megascale' not in op.attrs or not named:

@@ -42,7 +42,7 @@ def period(shape: Config) -> int:
 
 
 def depths(shape: Config) -> tuple[int, ...]:
-  """Gives the depths to compile: three, or only the model's own where they
+  """Returns the depths to compile: three, or only the model's own where they
   would cost as much.
   """
   p = period(shape)

@@ -201,8 +201,8 @@ def trips(module: Module, op: Op) -> int:
 
 
 def _step(condition: dict[str, Op], body: dict[str, Op]) -> int:
-  """What a body adds to the counter of its condition: 2 where the compiler
-  has unrolled it once.
+  """Returns the number that a body adds to the counter of its condition: 2 if
+  the compiler has unrolled it once.
   """
   for compare in condition.values():
     if compare.kind not in ('compare', 'fusion'):

@@ -47,8 +47,8 @@ def flops(ops: dict, op: hlo.Op, experts: int) -> float:
 
 
 def _share(grid: tuple[int, ...], t: int, s: int, by_keys: bool) -> float:
-  """Of scores [t,s], those a grid (1, blocks of queries, of keys) computes.
-  One of the two is whole and tells how long a block is.
+  """Returns the share of scores [t,s] that a grid (1, blocks of queries, of
+  keys) computes. One of the two is whole, and gives the length of a block.
   """
   _, n_q, n_k = grid
   share = n_q * (s // n_k) / t if by_keys else n_k * (t // n_q) / s

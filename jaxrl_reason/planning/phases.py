@@ -20,11 +20,13 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.data import pipeline
-from jaxrl_reason.evals import answers
+from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import sampler
-from jaxrl_reason.run import asking, programs, stages, turns
+from jaxrl_reason.run import stages
 from jaxrl_reason.run.prepare import Prepared
+from jaxrl_reason.run.rl import problem_pool, programs
+from jaxrl_reason.run.rl import turn_settings as turns
 
 SUPERVISED = ('pretrain', 'sft')
 EVALUATE = 'evaluate'
@@ -105,28 +107,28 @@ def phases(config, parts: Prepared) -> list[Phase]:
 
 
 def _env(config, parts: Prepared, make):
-  """What `make` of `run.turns` gives; None where no environment answers."""
+  """Returns the turns of the environment in the program, or None."""
   if not config.rl.turns.env:
     return None
   return make(config, parts.tokenizer, parts.problems.kernel)
 
 
 def evaluation_grid(config, mesh: Mesh) -> answers.Grid:
-  """Gives how the problems of a split's evaluation are cut into calls."""
+  """Returns the partition of a split's evaluation into calls."""
   c, rows = config.eval, config_lib.eval_rows(config)
   shards = sharding.row_shards(mesh)
   return answers.Grid.make(c.problems, range(1 + c.samples), rows, shards)
 
 
 def evaluation(config, parts: Prepared) -> Phase:
-  """Gives the program of one split's evaluation, beside the state of the last
+  """Returns the program of one split's evaluation, beside the state of the last
   stage.
   """
   d, mesh = config.data, parts.mesh
   grid = evaluation_grid(config, mesh)
   name = config.stages[-1]
-  learner = stages.learner(config, parts.model, name)
-  state = state_of(stages.layout(config, name, learner, mesh, parts.problems))
+  learner = stages.abstract_learner(config, parts.model, name, parts.problems)
+  state = state_of(stages.layout(config, name, learner, mesh))
   of, i32 = jax.ShapeDtypeStruct, jnp.int32
   n, where = grid.b * grid.s, sharding.row_sharding(mesh)
   prompt = of((grid.b, d.prompt_len), i32), of((grid.b, d.prompt_len), bool)
@@ -161,7 +163,9 @@ class _Costs:
     self.head = 2 * parts.shape.width * parts.shape.vocab
 
   def forward(self, rows: int, n_logits: int) -> float:
-    """Of whole rows; the head multiplies n_logits of a row's tokens."""
+    """Counts the FLOPs of whole rows; the head multiplies n_logits of a row's
+    tokens.
+    """
     whole = self.length * self.of((self.length - 1) / 2)
     return rows * (whole - (self.length - n_logits) * self.head)
 
@@ -181,8 +185,8 @@ def _passes(learner) -> tuple[int, float]:
 
 def _supervised(config, parts: Prepared, name: str) -> Phase:
   c, d = config[name], config.data
-  learner = stages.learner(config, parts.model, name)
-  layout = stages.layout(config, name, learner, parts.mesh, parts.problems)
+  learner = stages.abstract_learner(config, parts.model, name, parts.problems)
+  layout = stages.layout(config, name, learner, parts.mesh)
   k = c.steps_per_dispatch
   example = parts.problems.train[0]
   row = pipeline.solution_row(
@@ -233,8 +237,9 @@ def _refuse_parts(c) -> None:
 
 
 def _fused(config, parts: Prepared) -> Phase:
-  c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
+  c = config.rl
+  learner = stages.abstract_learner(config, parts.model, 'rl', parts.problems)
+  layout = stages.layout(config, 'rl', learner, parts.mesh)
   source, encode, sampling = stages.fused_source(
     config, learner, parts.problems.kernel, parts.tokenizer
   )
@@ -245,7 +250,7 @@ def _fused(config, parts: Prepared) -> Phase:
   scored, passes = _passes(learner)
   one = costs.forward(costs.rows, costs.new)
   state = state_of(layout)
-  chooser = asking.chooser(config)
+  chooser = problem_pool.chooser(config)
   if chooser is None:
     program, n_static = programs.rl_steps, 2
     spares = (1 + c.refill_rounds,) if c.refill_rounds else ()
@@ -253,8 +258,8 @@ def _fused(config, parts: Prepared) -> Phase:
     args = learner, source, state, prompts
   else:
     program, n_static = programs.rl_pool_steps, 4
-    ask = asking.Ask(chooser, c.prompts, c.refill_rounds)
-    m = len(asking.pool_of(config, parts.problems.train))
+    ask = problem_pool.ProblemSampler(chooser, c.prompts, c.refill_rounds)
+    m = len(problem_pool.pool_of(config, parts.problems.train))
     pool = _lay(_prompts(config, parts, encode, m), everywhere)
     args = learner, source, ask, k, state, pool
   return Phase(
@@ -269,8 +274,9 @@ def _fused(config, parts: Prepared) -> Phase:
 
 
 def _host(config, parts: Prepared) -> list[Phase]:
-  c, learner = config.rl, stages.learner(config, parts.model, 'rl')
-  layout = stages.layout(config, 'rl', learner, parts.mesh, parts.problems)
+  c = config.rl
+  learner = stages.abstract_learner(config, parts.model, 'rl', parts.problems)
+  layout = stages.layout(config, 'rl', learner, parts.mesh)
   gen, sampling = stages.generation(config, parts.model)
   costs, mesh = _Costs(config, parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)

@@ -1,4 +1,4 @@
-"""What compiled phases add up to, as plain data and as a table.
+"""The sums of compiled phases, as plain data and as a table.
 
 A step's time is the sum of its phases' roofline times; its tokens are those of
 completions that all take their whole room, which is the most work a step can
@@ -13,8 +13,9 @@ from typing import Any
 import jax
 
 from jaxrl_reason import trees
-from jaxrl_reason.planning import described, phases, roofline
-from jaxrl_reason.run import chips
+from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.planning import phases, roofline
+from jaxrl_reason.run.process import chips
 
 GIB = chips.GIB
 
@@ -115,7 +116,7 @@ def collectives(total) -> list[dict]:
 
 
 def no_room(e: described.DoesNotFit) -> dict:
-  """Tells all that is known of a phase that the compiler found no room for."""
+  """Returns the facts of a phase that does not fit."""
   return {'phase': e.phase, 'fits': False, 'needs_gib': e.needs / GIB}
 
 
@@ -142,7 +143,7 @@ def plan_facts(
 
 
 def evaluation_facts(c, mesh) -> dict[str, int]:
-  """Says how an evaluation of one split is cut into calls of its program."""
+  """Returns the partition of a split's evaluation into calls of its program."""
   grid = phases.evaluation_grid(c, mesh)
   return {
     'problems': grid.problems,

@@ -16,7 +16,7 @@ import collections
 import dataclasses
 
 from jaxrl_reason.planning import costs
-from jaxrl_reason.run import chips
+from jaxrl_reason.run.process import chips
 
 COMPUTE, MEMORY = 'compute', 'memory'
 
@@ -34,7 +34,7 @@ class Machine:
   slices: int = 1
 
   def links(self, size: int) -> float:
-    """Gives the bytes/s that a device of `size` in a slice sends with."""
+    """Returns the bytes/s that a device of `size` in a slice sends with."""
     covered, used = 1, 0
     for n in sorted(self.torus, reverse=True):
       if covered >= size:
@@ -43,7 +43,7 @@ class Machine:
     return self.chip.ici * max(used, 1) / len(self.torus)
 
   def exchange(self, c: costs.Collective) -> float:
-    """Gives the seconds of a collective.
+    """Returns the seconds of a collective.
 
     One that crosses slices is hierarchical: first within each slice, then each
     device exchanges its share of the bytes with its like in the other slices.
@@ -71,7 +71,7 @@ def _times(cost: costs.Cost, machine: Machine) -> dict[str, float]:
 
 
 def seconds(cost: costs.Cost, machine: Machine) -> collections.Counter:
-  """Gives the least seconds by what bounds them: compute, memory, or the mesh
+  """Returns the least seconds by what bounds them: compute, memory, or the mesh
   axes of the exchanges; their sum is the time, all overlapping.
   """
   times = _times(cost, machine)
@@ -84,7 +84,7 @@ def seconds(cost: costs.Cost, machine: Machine) -> collections.Counter:
 
 
 def serial_seconds(cost: costs.Cost, machine: Machine) -> float:
-  """Gives the seconds with nothing overlapping: products, then memory, then
+  """Returns the seconds with nothing overlapping: products, then memory, then
   exchanges.
   """
   inside = (n * serial_seconds(body, machine) for n, body in cost.loops)
@@ -92,8 +92,8 @@ def serial_seconds(cost: costs.Cost, machine: Machine) -> float:
 
 
 def ordered(cost: costs.Cost, machine: Machine) -> tuple[float, float]:
-  """Gives (seconds of all operations in their order, those of them in which an
-  exchange is waited for).
+  """Returns (seconds of all operations in their order, those of them in which
+  an exchange is waited for).
 
   Exchanges go one after another, each from where it begins to where it has to
   be there; operations one after another, each as long as its FLOPs or bytes.

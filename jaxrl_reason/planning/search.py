@@ -6,30 +6,23 @@ from collections.abc import Callable, Iterator
 
 import ml_collections
 
-from jaxrl_reason.run import config_checks
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.config import RL, Run
+from jaxrl_reason.run.checks import config_checks
 
 
-def changed(config: ml_collections.ConfigDict, **values):
-  """Returns a copy of a recipe with other values; `rl__prompts` is
-  rl.prompts.
-  """
-  copy = config.copy_and_resolve_references()
-  for key, value in values.items():
-    *outer, last = key.split('__')
-    section = copy
-    for name in outer:
-      section = section[name]
-    section[last] = value
-  return copy
+def changed(config: ml_collections.ConfigDict | Run, **values) -> Run:
+  """Returns a recipe with other values; `rl__prompts` is rl.prompts."""
+  changes = {key.replace('__', '.'): value for key, value in values.items()}
+  return config_lib.read(config).changed(changes)
 
 
-def unit_of_prompts(config: ml_collections.ConfigDict, shards: int) -> int:
-  """Returns the least number of prompts that divides as the recipe asks.
+def unit_of_prompts(c: RL, shards: int) -> int:
+  """Returns the least number of prompts that divides as the recipe needs.
 
   Args:
     shards: devices over which rows are split.
   """
-  c = config.rl
   by_prompts = shards * (c.parts if c.path == 'host' else 1)
   by_rows = shards * c.minibatches * c.micro_batches
   return math.lcm(by_prompts, by_rows // math.gcd(by_rows, c.samples))
@@ -58,13 +51,15 @@ def largest(
 
 
 def _meets(seen: dict[int, float], room: float) -> float:
-  """Where the line through the two points nearest to the room meets it."""
+  """Returns the point at which the line through the two points nearest to the
+  room meets it.
+  """
   (x, a), (y, b) = sorted(seen.items(), key=lambda p: abs(p[1] - room))[:2]
   return x + (room - a) * (y - x) / (b - a) if a != b else math.inf
 
 
 def meshes(
-  config: ml_collections.ConfigDict,
+  config: Run,
   n: int,
   kv_heads: int,
   slices: int = 1,

@@ -1,4 +1,4 @@
-"""What several seeds in one program cost: `programs.rl_seeds`, compiled for a
+"""Costs of several seeds in one program: `programs.rl_seeds`, compiled for a
 chip.
 
 A small model does not fill a chip. What its step takes there is, at least, the
@@ -8,7 +8,6 @@ assumption, not a measurement of ours: microseconds are what profiles of small
 programs on TPUs show between the beginnings of fusions.
 """
 
-import copy
 import dataclasses
 import operator
 from collections.abc import Sequence
@@ -17,8 +16,9 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxrl_reason.planning import costs, described, hlo, phases, roofline
-from jaxrl_reason.run import programs
+from jaxrl_reason.planning import costs, hlo, phases, roofline
+from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.run.rl import programs
 
 START_S = 1e-6
 # What a program lists and a device does not start.
@@ -48,13 +48,12 @@ def starts(module: hlo.Module, name: str = '') -> int:
 
 
 def phase(config, parts, n: int) -> phases.Phase:
-  """Gives the fused step of n seeds as a phase.
+  """Returns the fused step of n seeds as a phase.
 
   Raises:
     ValueError: the recipe's step is not one program.
   """
-  config = copy.deepcopy(config)
-  config.rollouts.every = 0  # as a study's runs: they keep none
+  config = config.changed({'rollouts.every': 0})  # as the runs of a study
   one = {p.name: p for p in phases.phases(config, parts)}.get('step')
   if one is None or len(one.args) != 7:
     raise ValueError(
@@ -91,7 +90,7 @@ def phase(config, parts, n: int) -> phases.Phase:
 def facts_of(
   config, parts, counts: Sequence[int], machine: roofline.Machine, say
 ) -> list[dict[str, Any]]:
-  """Gives the facts of each number of seeds that fits, seconds of a step of
+  """Returns the facts of each number of seeds that fits, seconds of a step of
   all.
   """
   out = []
@@ -156,8 +155,8 @@ def line(found: Sequence[dict[str, Any]]) -> tuple[float, float]:
 
 
 def verdict(found: Sequence[dict[str, Any]]) -> str:
-  """Says how many seeds take at most `ENOUGH` times as long as one, and what
-  the most of them gain on as many runs one after another.
+  """Returns the number of seeds that take at most `ENOUGH` times as long as
+  one, and the gain of the most over as many runs one after another.
   """
   alone, each = line(found)
   last = found[-1]

@@ -1,4 +1,4 @@
-"""What a person should look at first: rewards that rise for the wrong reason.
+"""Alarms of a report, such as rewards that rise for the wrong reason.
 
 Each alarm compares the first third of a stage with its last, and says what it
 went by; none of them is proof.
@@ -8,8 +8,8 @@ import dataclasses
 
 import numpy as np
 
-from jaxrl_reason.reports import passk
-from jaxrl_reason.reports.answers import Step, thirds
+from jaxrl_reason.reports import pass_at_k as passk
+from jaxrl_reason.reports.answer_pages import Step, thirds
 from jaxrl_reason.reports.workdirs import Run
 
 RISE, SHARE = 0.1, 0.2  # of shares: a rise, and a level, that are worth a look
@@ -103,8 +103,8 @@ def before_and_after(run: Run) -> tuple[dict, dict] | None:
 
 
 def _fewer_solvable(run: Run) -> Alarm:
-  """Whether pass@k at the largest k falls by more than two standard errors of
-  the paired difference.
+  """Returns whether pass@k at the largest k falls by more than two standard
+  errors of the paired difference.
   """
   name = 'fewer problems can be solved at all (pass@k falls)'
   both = before_and_after(run)

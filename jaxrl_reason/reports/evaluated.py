@@ -7,15 +7,16 @@ from collections.abc import Iterable
 
 from etils import epath
 
-from jaxrl_reason.reports import panels, passk, workdirs
-from jaxrl_reason.reports.answers import Blocks, is_record, is_right
+from jaxrl_reason.reports import panels, workdirs
+from jaxrl_reason.reports import pass_at_k as passk
+from jaxrl_reason.reports.answer_pages import Blocks, is_record, is_right
 
 MANY = 2000  # answers of a cell that a page shows
 
 
 @dataclasses.dataclass
 class Cell:
-  """What a model answered to a suite, written out and sampled in one way.
+  """The answers of a model to a suite, with one prompt variant and sampling.
 
   Attributes:
     model: its name; suite: with the prompt and the temperature.
@@ -39,7 +40,7 @@ class Cell:
 
 
 def is_folder(path: epath.PathLike) -> bool:
-  """Tells whether a path holds an evaluation, and no run."""
+  """Returns whether a path holds an evaluation, and no run."""
   return (epath.Path(path) / 'answers').is_dir()
 
 
@@ -101,7 +102,7 @@ def _numbers(row: dict, *names: str) -> bool:
 
 
 def _settings(file: epath.Path) -> dict:
-  """What a file of records was made with, as is noted beside it."""
+  """Reads the settings of a file of records from the file beside it."""
   return workdirs.whole(file.with_suffix('.json'))
 
 

@@ -6,14 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from jaxrl_reason.reports import alarms, metrics_file, panels, passk, state
-from jaxrl_reason.reports.answers import QUANTILES, Answers, Step
+from jaxrl_reason.reports import alarms, metrics_file, panels, state
+from jaxrl_reason.reports import pass_at_k as passk
+from jaxrl_reason.reports.answer_pages import QUANTILES, Answers, Step
 from jaxrl_reason.reports.workdirs import Run
 
 
 class Origin:
-  """Where a run's steps are counted from: of several runs, from the beginning
-  of the last stage that all of them have, since a warm start may differ.
+  """The step from which a run's steps are counted: with several runs, the
+  beginning of the last stage that all of them have, since a warm start may
+  differ.
   """
 
   def __init__(self, runs: list[Run]):

@@ -11,15 +11,17 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+from etils import epath
+
 from jaxrl_reason.reports import (
   alarms,
-  answers,
   evaluated,
   figures,
   missing,
   panels,
   state,
 )
+from jaxrl_reason.reports import answer_pages as answers
 from jaxrl_reason.reports.workdirs import Run
 
 PAGE = pathlib.Path(__file__).with_name('page')
@@ -45,7 +47,7 @@ def _libraries() -> tuple[Any, str]:
 
 
 def write(
-  path: pathlib.Path,
+  path: epath.Path,
   runs: list[Run],
   evaluations: Sequence[str],
   defaults: dict[str, Any],
@@ -90,7 +92,7 @@ def write(
     'style': (PAGE / 'report.css').read_text(),
     'script': (PAGE / 'report.js').read_text(),
   }
-  with open(path, 'w', encoding='utf-8') as f:
+  with epath.Path(path).open('w') as f:
     template.stream(**context).dump(f)
 
 

@@ -27,7 +27,7 @@ def _text(path: epath.Path) -> str:
 
 
 def exists(workdir: epath.PathLike) -> bool:
-  """Tells whether a run has told anything in a workdir."""
+  """Returns whether a workdir has metrics."""
   workdir = epath.Path(workdir)
   return any((workdir / name).exists() for name in ('metrics.jsonl', 'metrics'))
 

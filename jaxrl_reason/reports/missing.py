@@ -1,4 +1,4 @@
-"""What would fill a panel that has nothing to show: a command to type."""
+"""Commands that fill a panel without data."""
 
 import shlex
 

@@ -12,7 +12,7 @@ DASHES = ('solid', 'dash', 'dot', 'dashdot', 'longdash')
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-  """What a figure shows of metrics.
+  """The metrics of a figure.
 
   Attributes:
     title, unit: of the figure and its values.

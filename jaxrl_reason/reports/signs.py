@@ -33,7 +33,7 @@ def of(row: dict) -> dict[str, bool]:
 
 
 def repeats(text: str) -> bool:
-  """Tells whether a text says the same over and over."""
+  """Returns whether a text repeats itself."""
   data = text.encode()
   if len(data) >= LONG and len(zlib.compress(data)) < REPEATED * len(data):
     return True
@@ -43,7 +43,7 @@ def repeats(text: str) -> bool:
 
 
 def answers_early(text: str) -> bool:
-  """Tells whether an answer is announced first and most of the text comes
+  """Returns whether an answer is announced first and most of the text comes
   after.
   """
   found = ANSWER.search(text)
@@ -55,7 +55,7 @@ def _is_form(name: str) -> bool:
 
 
 def format_only(parts: dict[str, float]) -> bool:
-  """Tells whether a part about form is satisfied and none about the answer
+  """Returns whether a part about form is satisfied and none about the answer
   is.
   """
   form = [v > 0.5 for k, v in parts.items() if _is_form(k)]
@@ -64,6 +64,6 @@ def format_only(parts: dict[str, float]) -> bool:
 
 
 def disagree(parts: dict[str, float]) -> bool:
-  """Tells whether two parts about the answer say opposite things."""
+  """Returns whether two parts about the answer say opposite things."""
   answer = [v > 0.5 for k, v in parts.items() if not _is_form(k)]
   return len({*answer}) > 1

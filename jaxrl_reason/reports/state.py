@@ -1,4 +1,4 @@
-"""How runs stand: ended or not, where they were killed, what they differ in."""
+"""States of runs: ended or not, where they were killed, and how they differ."""
 
 import dataclasses
 from typing import Any
@@ -8,7 +8,7 @@ from jaxrl_reason.reports.workdirs import Run
 
 @dataclasses.dataclass(frozen=True)
 class Break:
-  """Where a run was cut and went on.
+  """A point at which a run was cut and resumed.
 
   Attributes:
     at: the step that it went on from.

@@ -1,4 +1,4 @@
-"""What is on disk of a run, read as it is: nothing has to be there.
+"""Readers of a run's files on disk, any of which may be missing.
 
 A run that was killed, that has diverged or that has told nothing yet is read
 like any other; what is missing is empty, what is damaged is left out with a
@@ -120,7 +120,7 @@ def text_of(path: epath.Path) -> str:
 
 
 def _is_row(row) -> bool:
-  """Whether a line of metrics is one: numbers by name, of a step."""
+  """Returns whether a line of metrics is one: numbers by name, of a step."""
   return (
     isinstance(row, dict)
     and isinstance(row.get('step'), int)
@@ -130,14 +130,14 @@ def _is_row(row) -> bool:
 
 
 def _is_event(row: dict) -> bool:
-  """Whether a line tells of a start, with its steps, or of an end."""
+  """Returns whether a line is a start with its steps, or an end."""
   steps = [row.get(k, 0) for k in ('step', 'reached')]
   known = row.get('event') in ('start', 'end')
   return known and all(isinstance(s, int) for s in steps)
 
 
 def is_evaluation(row: dict) -> bool:
-  """Tells whether a file of an evaluation is whole."""
+  """Returns whether a file of an evaluation is whole."""
   splits = row.get('splits')
   if not isinstance(splits, dict) or not isinstance(row.get('stage'), str):
     return False

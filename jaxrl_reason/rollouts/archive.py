@@ -1,11 +1,11 @@
-"""An archive of solutions: of every problem the shortest distinct right
-completions of the stage so far, `TrainState.control['archive']`.
+"""An archive of solutions: for every problem, the shortest distinct correct
+completions of the stage so far (`TrainState.control['archive']`).
 
-At the end of the stage they are written to archive/<stage>.jsonl, from where
-later stages have them in place of the data's own solutions: to learn them
+At the end of the stage they are written to archive/<stage>.jsonl. Later stages
+read that file in place of the solutions in the data, to train on them
 (rejection sampling fine-tuning, https://arxiv.org/abs/2308.01825; RLoop,
-https://arxiv.org/abs/2511.04285, begins each time from the same weights), as
-demonstrations, or for hints (`run/archives.py`).
+https://arxiv.org/abs/2511.04285, restarts from the same weights each time), as
+demonstrations, or for hints (`run/solution_archives.py`).
 """
 
 import dataclasses
@@ -15,37 +15,48 @@ import jax.numpy as jnp
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Metrics
+from jaxrl_reason.parts import Part, Step
 
 CONTROL = 'archive'
 
 
 @dataclasses.dataclass(frozen=True)
-class Archive:
-  """Keeps solutions; static.
+class Archive(Part):
+  """Keeps the shortest distinct correct completions of every problem; static.
 
   Attributes:
-    places: K, solutions of a problem, at most.
+    places: K, the largest number of solutions of a problem.
     samples: G.
-    start_column: of completions in a batch's rows.
-    room: C.
+    start_column: first column of completions in a batch's rows.
+    max_new: C.
+    n_problems: M, problems in the pool.
   """
 
   places: int
   samples: int
   start_column: int
-  room: int
+  max_new: int
+  n_problems: int
+  name: str = CONTROL
 
-  def start(self, n_problems: int) -> dict[str, jax.Array]:
-    """Gives an empty archive: tokens i32 [M,K,C], length i32 [M,K], 0: none."""
-    shape = n_problems, self.places
-    tokens = jnp.zeros((*shape, self.room), jnp.int32)
+  def init(self, total: jax.Array) -> dict[str, jax.Array]:
+    """Returns an empty archive: tokens i32 [M,K,C], and length i32 [M,K], which
+    is 0 for an empty place.
+    """
+    shape = self.n_problems, self.places
+    tokens = jnp.zeros((*shape, self.max_new), jnp.int32)
     return {'tokens': tokens, 'length': jnp.zeros(shape, jnp.int32)}
 
-  def __call__(self, known: dict, batch: Batch) -> tuple[dict, Metrics]:
-    """Puts a batch's right completions into the archive, group by group, as a
-    problem may come in several.
+  def before(self, memory: dict, step: Step) -> tuple[dict, Step, Metrics]:
+    """Adds the correct completions of a step to the archive."""
+    memory, metrics = self.add(memory, step.sampled)
+    return memory, step, metrics
+
+  def add(self, known: dict, batch: Batch) -> tuple[dict, Metrics]:
+    """Adds the correct completions of a batch, group by group, because a
+    problem may have several groups.
     """
-    # One order on every mesh.
+    # Gathered first, so that every mesh merges completions in the same order.
     rows = [sharding.everywhere(x) for x in self._solutions(batch)]
 
     def of_group(x):
@@ -62,7 +73,9 @@ class Archive:
     return known, told
 
   def _solutions(self, b: Batch) -> tuple[jax.Array, jax.Array]:
-    """Completions [N,C] and their lengths [N], 0 of those that do not count."""
+    """Returns completions [N,C] and their lengths [N]. The length is 0 for
+    completions that do not enter the archive.
+    """
     own = b.mask[:, self.start_column :]
     right = b.reward_valid & (b.reward_parts[:, 0] > 0.5) & ~b.truncated
     if b.is_offpolicy is not None:
@@ -71,15 +84,17 @@ class Archive:
     return tokens, jnp.where(right, own.sum(axis=1), 0)
 
   def _add(self, known: dict, group: tuple) -> tuple[dict, None]:
-    """Merges the completions of a group [G,C] with those of its problem."""
+    """Merges the completions of a group [G,C] with those stored for its
+    problem.
+    """
     at, tokens, length = group
     tokens = jnp.concatenate([known['tokens'][at], tokens])
     length = jnp.concatenate([known['length'][at], length])
     same = jnp.all(tokens[:, None] == tokens, axis=2) & (length > 0)
     again = jnp.any(jnp.tril(same, -1), axis=1)
-    order = jnp.where((length > 0) & ~again, length, self.room + 1)
+    order = jnp.where((length > 0) & ~again, length, self.max_new + 1)
     first = jnp.argsort(order, stable=True)[: self.places]
-    kept = order[first] <= self.room
+    kept = order[first] <= self.max_new
     new = {
       'tokens': jnp.where(kept[:, None], tokens[first], 0),
       'length': jnp.where(kept, length[first], 0),

@@ -1,19 +1,22 @@
-"""Chains: the policy goes on from its own words, and each link has a reward.
+"""Chains of links: the policy continues its own text, and links are rewarded.
 
-  solve, verify    2*3+1%5=  1#2;  ?  y      S2R, https://arxiv.org/abs/2502.12853
-                                             RL^V, https://arxiv.org/abs/2505.04842
-  draft, refine    2*3+1%5=  1#3;  !  1#2    SCoRe, https://arxiv.org/abs/2409.12917
+  solve, verify    2*3+1%5=  1#2;  ?  y      S2R, RL^V
+  draft, refine    2*3+1%5=  1#3;  !  1#2    SCoRe
 
-An environment (`envs`) that writes what asks for the next link and nothing
-else. A link's reward is one of
+S2R: https://arxiv.org/abs/2502.12853. RL^V: https://arxiv.org/abs/2505.04842.
+SCoRe: https://arxiv.org/abs/2409.12917.
 
-  task, or a kernel    of what was said in this link alone
-  agrees               its verdict, `yes` or `no`, is the kernel's on link `of`
-  gains                the task's score, less that of link `of`
-  (none)               words that only later links are judged by
+A chain is an environment (`envs`) that only writes the text before the next
+link. The reward of a link is one of
 
-Scores are told as they are, by link (`Rollout.views`); what is learnt from is
-the sum of weight * score, a link's own with turn-level credit.
+  task, or a kernel    the kernel's score of the text of this link
+  agrees               1 if its verdict, `yes` or `no`, matches the kernel's
+                       verdict on link `of`
+  gains                the task's score of this link minus that of link `of`
+  (none)               no reward; later links are rewarded instead
+
+`Rollout.views` contains the unweighted scores by link. The reward is the sum of
+weight * score; with turn-level credit each link has its own reward.
 """
 
 import dataclasses
@@ -28,9 +31,9 @@ from jaxrl_reason.envs import Env, Step
 from jaxrl_reason.envs import text as text_lib
 from jaxrl_reason.rewards import kernels
 
-NAME = 'chain'  # of the environment
-VIEW = 'links'  # scores of links, of `Rollout.views`
-OF_OTHERS = 'agrees', 'gains'  # rewards that go by an earlier link
+NAME = 'chain'  # name of the environment
+VIEW = 'links'  # scores by link, in `Rollout.views`
+OF_OTHERS = 'agrees', 'gains'  # rewards that depend on an earlier link
 KEYS = 'ask reward weight of yes no'.split()
 
 
@@ -56,12 +59,12 @@ class Link:
 
 
 def parse(spec: Mapping[str, Mapping], task_kernel: str | None) -> list[Link]:
-  """Reads `rl.turns.links`.
+  """Parses `rl.turns.links`.
 
   Args:
-    spec: name of a link -> its settings, in their order; `of` is a name, by
-      default that of the link before.
-    task_kernel: the kernel that 'task' means.
+    spec: name of a link -> its settings, in order; `of` is a name, by default
+      that of the preceding link.
+    task_kernel: the kernel that 'task' refers to.
 
   Raises:
     ValueError: names the link and the key.
@@ -107,7 +110,7 @@ def _with_kernel(link: Link, i: int, where: str, task_kernel) -> Link:
   if not reward or reward in OF_OTHERS:
     return link
   kernel = task_kernel if reward == 'task' else reward
-  named = isinstance(kernel, str)  # a mixture of tasks has several
+  named = isinstance(kernel, str)  # a mixture of tasks has several kernels
   if not named or kernel not in known or known[kernel].reads:
     fit = [k for k, x in known.items() if not x.reads]
     raise ValueError(
@@ -118,7 +121,7 @@ def _with_kernel(link: Link, i: int, where: str, task_kernel) -> Link:
 
 
 def _check_subjects(links: Sequence[Link]) -> None:
-  """Refuses verdicts about what has no score of its own."""
+  """Checks that rewards by an earlier link refer to a link with a kernel."""
   for link in links:
     about = links[link.of]
     if link.reward in OF_OTHERS and about.reward in ('', *OF_OTHERS):
@@ -129,8 +132,8 @@ def _check_subjects(links: Sequence[Link]) -> None:
 
 
 def graded(links: Sequence[Link]) -> list[Link]:
-  """Gives the links as evaluations count them: the last one that is verified by
-  a kernel, and no other.
+  """Returns the links with the weights of evaluations: 1 for the last link that
+  a kernel verifies, 0 for every other link.
   """
   own = [i for i, x in enumerate(links) if x.reward not in ('', *OF_OTHERS)]
   if not own:
@@ -142,8 +145,8 @@ def graded(links: Sequence[Link]) -> list[Link]:
 
 
 def _is(text, n, word: str) -> jax.Array:
-  """Whether the n bytes are a word, blanks around it aside; of what was cut
-  nobody knows.
+  """Returns whether n bytes of text are `word`, ignoring blanks around it. The
+  result is false if the text was cut off (n exceeds its width).
   """
   data, size = text_lib.constant(word)
   at = jnp.arange(text.shape[0])
@@ -156,11 +159,11 @@ def _is(text, n, word: str) -> jax.Array:
 
 
 def make(links: Sequence[Link], stop: str, width: int) -> Env:
-  """Makes the environment of a chain.
+  """Builds the environment of a chain.
 
   Args:
-    stop: text that ends a link; '': a stop token alone does.
-    width: bytes of a link that are judged.
+    stop: text that ends a link; if '', only a stop token ends it.
+    width: bytes of a link that kernels read.
   """
   s, asks = len(links), (*(x.ask for x in links[1:]), '')
   weights = jnp.asarray([x.weight for x in links])
@@ -175,7 +178,9 @@ def make(links: Sequence[Link], stop: str, width: int) -> Env:
     return {'encoded': encoded, 'at': jnp.int32(0), 'score': jnp.zeros(s)}
 
   def judged(state: dict, text, n):
-    """Scores [S], and whether they are no verdict [S], by link."""
+    """Returns scores [S] and whether each is malformed (no verdict) [S], by
+    link.
+    """
     one = trees.take((text, n, state['encoded']), None)
     by = {
       k: kernels.KERNELS[k].score(*one[:2], one[2][k])[0] for k in sorted(used)
@@ -218,7 +223,9 @@ def make(links: Sequence[Link], stop: str, width: int) -> Env:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Judged:
-  """Rewards of chains: a part by link, its score; all of them by weight."""
+  """Computes the rewards of chains: a part per link (its score), and the total
+  by weight.
+  """
 
   def __call__(
     self, rollout: Rollout, answers: dict, control: dict | None = None

@@ -1,13 +1,13 @@
 """Generation in chunks with a carried tail (Delethink), `models.chunks`.
 
-prefill the prompts -> draw up to C tokens -> forget all but the last m, which
-pass through the model as the beginning of the next chunk -> draw C - m more ...
+prefill the prompts -> sample up to C tokens -> forget all but the last m, which
+pass through the model as the beginning of the next chunk -> sample C - m more
 
-One cache of C columns, whatever the number of chunks: what was written for one
-is overwritten by the next. All rows that have not ended are at the same token.
+The cache has C columns for any number of chunks: each chunk overwrites the
+columns of the one before. All unfinished rows are at the same token index.
 
 The noise of a token depends on (key, row id, index in the completion) only, as
-the sampler's does: what ends in its first chunk is what the sampler draws.
+in the sampler, so a completion of a single chunk equals the sampler's.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ from flax import struct
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Rollout
-from jaxrl_reason.models.chunks import Chunks
+from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import sampler, turns
 from jaxrl_reason.rollouts.sampler import BLANK, NONE
 
 
 @struct.dataclass
 class State:
-  """What the N rows are at."""
+  """The generation state of N rows."""
 
   chunk: jax.Array  # i32 []
   t: jax.Array  # i32 [], index in the chunk of `token`
@@ -38,16 +38,16 @@ class State:
 
 @dataclasses.dataclass(frozen=True)
 class Thinking:
-  """The pieces of a chunk, bound to what they go by."""
+  """The functions of one chunk, bound to their settings."""
 
   how: Chunks
   draw: sampler.Draw
   room: int  # of a completion
 
   def drawn(self, state: State, hidden: jax.Array, t) -> State:
-    """Draws the t-th tokens of the chunk, of the rows that have not ended."""
+    """Samples the t-th tokens of the chunk for the rows that have not ended."""
     at = state.chunk * self.how.fresh + t
-    new, out = self.draw(hidden, trees.same, at), {}
+    new, out = self.draw(hidden, trees.identity, at), {}
     for name, x in new.items():
       x = jnp.where(state.over, BLANK.get(name, 0), x)
       out[name] = jax.lax.dynamic_update_index_in_dim(
@@ -72,8 +72,8 @@ class Thinking:
       state.out['tokens'], chunk * self.how.fresh, m, axis=1
     )
     t = jnp.where(state.over[:, None], NONE, jnp.arange(m))
-    # A column has the token of its index: what the chunk before has left
-    # comes after all that is looked at, until it is overwritten.
+    # Column i has token i of the chunk. Columns left by the chunk before are to
+    # the right of all that is attended to, until they are overwritten.
     hidden, _, cache = self.draw.model.extend(
       self.draw.weights, tail, state.cache, t, jnp.int32(0)
     )
@@ -81,7 +81,7 @@ class Thinking:
     return self.drawn(state, hidden, jnp.int32(m))
 
   def think(self, state: State) -> State:
-    """Writes a chunk to its end, and begins the next where a row goes on."""
+    """Samples a chunk to its end, and begins the next if any row continues."""
 
     def unfinished(s):
       return (s.t + 1 < self.how.tokens) & ~jnp.all(s.over)
@@ -94,7 +94,7 @@ def _begin(thinking: Thinking, hidden, cache, n_samples: int) -> State:
   """Draws the first token of all rows of prompts with hidden states [B,D]."""
   hidden = sharding.rows(jnp.repeat(hidden, n_samples, axis=0))
   n, zero = len(hidden), jnp.int32(0)
-  names = jax.eval_shape(lambda h: thinking.draw(h, trees.same, 0), hidden)
+  names = jax.eval_shape(lambda h: thinking.draw(h, trees.identity, 0), hidden)
   out = {
     k: sharding.rows(jnp.full((n, thinking.room), BLANK.get(k, 0), x.dtype))
     for k, x in names.items()
@@ -106,7 +106,7 @@ def _begin(thinking: Thinking, hidden, cache, n_samples: int) -> State:
 
 
 def _rollout(thinking: Thinking, state: State, n_samples: int, version):
-  """What the chunks have written; their numbers are those of turns."""
+  """Returns the Rollout of the chunks, numbered as turns."""
   tokens = state.out['tokens']
   drawn, draw = tokens != NONE, thinking.draw
   chunk = jnp.asarray(thinking.how.chunk_of(thinking.room)) + 1
@@ -142,19 +142,7 @@ def generate(
   entropy: bool = False,
   version: jax.Array | int = 0,
 ) -> Rollout:
-  """Samples n_samples completions of every prompt, chunk by chunk.
-
-  Args:
-    how: the chunks.
-    max_new: room of the whole completion.
-    others: see `sampler.generate`.
-
-  Returns:
-    Rollout of B*G rows; `turn` counts chunks from 1.
-
-  Raises:
-    ValueError: the model cannot read what is carried.
-  """
+  """"""
   turns.require_extend(model, 'chunks with a carried tail')
   ids = jnp.arange(len(prompts) * n_samples) if row_ids is None else row_ids
   weights = model.decode_params(params)

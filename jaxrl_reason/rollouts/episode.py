@@ -1,8 +1,8 @@
-"""One episode after another turn: the loop of `rollouts.turns`.
+"""One turn of an episode after another: the loop of `rollouts.turns`.
 
-draw tokens until every row's turn is over -> one step of the environment for
-all rows -> its observations pass through the model, a few columns at once ->
-the next turn's first token
+sample tokens until the turn of every row is over -> one step of the environment
+for all rows -> its observations pass through the model, a few columns at once
+-> the first token of the next turn
 """
 
 import dataclasses
@@ -21,25 +21,24 @@ from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.sampler import NONE
 
-# What is counted of an episode: calls that were none, observations cut to
-# their room, turns without an end, episodes without one: too many turns, or no
-# room for the observation.
+# Events counted per episode: malformed calls, observations cut to their limit,
+# turns without a stop, and episodes without an end, because they had too many
+# turns or no tokens left for the observation.
 EVENTS = 'malformed cut long too_many no_room'.split()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Limits:
-  """How the policy and whatever answers it take turns; static, it selects a
-  program.
+  """Limits of the turns of an episode; static, it selects a program.
 
   Attributes:
-    most: S, turns of an episode.
-    tokens: M, that the policy draws in one turn.
+    most: S, the largest number of turns of an episode.
+    tokens: M, the largest number of sampled tokens of a turn.
     observation: O, tokens of an observation; longer ones are cut.
-    chunk: columns of an observation computed at a time; 0: all.
-    weight: of the environment's rewards.
-    stops: i32 [states, V], what of the bytes that end a turn was seen, before
-      and after a token; the last state is all of them (`turns.automaton`).
+    chunk: columns of an observation computed at a time; 0 computes all.
+    weight: weight of the environment's rewards.
+    stops: i32 [states, V], state of the automaton that recognises stop bytes,
+      before and after a token; the last state is a match (`turns.automaton`).
   """
 
   most: int
@@ -51,25 +50,25 @@ class Limits:
 
   @property
   def extension(self) -> int:
-    """Columns of an extension: the turn's last token and the observation, in
-    whole chunks.
+    """Returns the columns of an extension: the turn's last token and the
+    observation, rounded up to chunks.
     """
     n = self.chunk or self.observation + 1
     return -(-(self.observation + 1) // n) * n
 
   def columns(self, turns: int) -> int:
-    """Columns of the cache that so many turns may need."""
+    """Returns the cache columns that this number of turns may need."""
     return turns * (self.tokens - 1 + self.extension)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Turns(Limits):
-  """An environment inside the program.
+  """Limits and an environment inside the program.
 
   Attributes:
     env: the environment.
     bytes_of, n_bytes: see `kernels.token_bytes_table`.
-    byte_ids: i32 [256], the token of a byte alone.
+    byte_ids: i32 [256], the token of a single byte.
   """
 
   env: env_lib.Env
@@ -80,7 +79,7 @@ class Turns(Limits):
 
 @struct.dataclass
 class State:
-  """What the N rows are at."""
+  """The episode state of N rows."""
 
   turn: jax.Array  # i32 [], or [N] where rows go on by themselves
   column: jax.Array | None  # i32 [], the cache's next; None: a row's own
@@ -98,8 +97,8 @@ class State:
 
 
 def written(all_: jax.Array, x, t: jax.Array, there: jax.Array) -> jax.Array:
-  """Gives all_ [N,C,...] with x [N,...] or [N,O,...] at index t of its row,
-  where `there`.
+  """Writes x [N,...] or [N,O,...] into all_ [N,C,...] at index t of its row,
+  where `there` is true.
   """
   n, c = all_.shape[:2]
   row = jnp.arange(n).reshape(-1, *[1] * (t.ndim - 1))
@@ -108,22 +107,22 @@ def written(all_: jax.Array, x, t: jax.Array, there: jax.Array) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class Play:
-  """The pieces of an episode, bound to what they go by."""
+  """The functions of one turn, bound to their settings."""
 
   how: Limits
   draw: sampler.Draw
   max_new: int
 
   def drawn(self, state: State, hidden: jax.Array, t: jax.Array) -> State:
-    """Draws the t-th tokens of the rows whose turn is not over."""
-    how, new = self.how, self.draw(hidden, trees.same, t)
+    """Samples the t-th tokens of the rows whose turn is not over."""
+    how, new = self.how, self.draw(hidden, trees.identity, t)
     live, out, token = ~state.over, dict(state.out), new['tokens']
     new |= {'sampled': True, 'turn': state.turn + 1}
     for name, x in new.items():
       out[name] = written(out[name], x, t, live)
     known = jnp.minimum(token, how.stops.shape[1] - 1)
     seen = jnp.asarray(how.stops)[state.seen, known]
-    # Of a padded vocabulary the last ids have no bytes.
+    # The last ids of a padded vocabulary have no bytes.
     seen = jnp.where(token == known, seen, state.seen)
     ended = self.draw.ends(token) | (seen == how.stops.shape[0] - 1)
     full = (t + 1 == self.max_new) | (t + 1 - state.begin == how.tokens)
@@ -137,7 +136,9 @@ class Play:
     )
 
   def token(self, state: State) -> State:
-    """Decodes the rows whose turn is not over, and draws their next tokens."""
+    """Decodes the rows whose turn is not over, and samples their next
+    tokens.
+    """
     t = jnp.where(state.over, NONE, state.t)
     hidden, cache = self.draw.model.decode(
       self.draw.weights, state.token, state.cache, t, state.column
@@ -150,12 +151,12 @@ class Play:
     return self.drawn(state, hidden, state.t + 1)
 
   def tokens_of_turn(self, state: State) -> State:
-    """Decodes and draws until every row's turn is over."""
+    """Decodes and samples until the turn of every row is over."""
     with trees.at_most('tokens', self.how.tokens - 1):
       return jax.lax.while_loop(lambda s: ~jnp.all(s.over), self.token, state)
 
   def said(self, state: State) -> env_lib.Step:
-    """Steps the environment of every row, by the bytes of its turn."""
+    """Steps the environment of every row with the bytes of its turn."""
     how, c = self.how, self.max_new
     at = state.begin[:, None] + jnp.arange(how.tokens)
     inside = at <= state.t[:, None]
@@ -168,11 +169,12 @@ class Play:
     return jax.vmap(how.env.step)(state.env, text, n)
 
   def answered(self, state: State) -> tuple[State, jax.Array, jax.Array]:
-    """Judges the turn and notes the observation.
+    """Steps the environment and records the rewards, events and observations.
 
     Returns:
-      (state; tokens and their indices in the completion [N,1+O], to extend
-      by: the turn's last and the observation, NONE where there is nothing).
+      (state; tokens and their indices in the completion [N,1+O] to extend by:
+        the
+        turn's last token and the observation, with index NONE at padding).
     """
     how, said, live = self.how, self.said(state), ~state.done
     n = jnp.minimum(said.length, how.observation)
@@ -207,7 +209,9 @@ class Play:
     return state, tokens, t
 
   def _observation(self, state: State, said, n):
-    """`answered`'s tokens and indices; n [N] of the observation, or NONE."""
+    """Returns `answered`'s tokens and indices; n [N] is the observation's
+    length, or NONE.
+    """
     width = self.how.observation
     room = max(0, width - said.observation.shape[1])
     text = jnp.pad(said.observation, ((0, 0), (0, room)))[:, :width]
@@ -221,8 +225,8 @@ class Play:
     return tokens, t
 
   def passed(self, state: State, tokens, t) -> tuple[State, jax.Array]:
-    """Passes tokens [N,1+O] at indices t through the model; gives hidden states
-    [N,D] of the last of each row that has any.
+    """Passes tokens [N,1+O] at indices t through the model; returns the hidden
+    states [N,D] of each row's last token.
     """
     how, (n, o) = self.how, tokens.shape
     room = ((0, 0), (0, how.extension - o))
@@ -260,7 +264,9 @@ class Play:
     return state, hidden
 
   def extended(self, state: State, tokens, t) -> State:
-    """Passes the tokens through the model and draws the next turn's first."""
+    """Passes the tokens through the model and samples the next turn's first
+    token.
+    """
     state, hidden = self.passed(state, tokens, t)
     begin = jnp.max(t, axis=1) + 1
     state = state.replace(
@@ -271,16 +277,16 @@ class Play:
     return self.drawn(state, hidden, begin)
 
   def turn(self, state: State) -> State:
-    """Plays one turn, and begins the next where a row goes on."""
+    """Plays one turn, and begins the next if any row continues."""
     state = self.tokens_of_turn(state)
     state, tokens, t = self.answered(state)
-    # Also where no row goes on: then nothing passes through the model, nothing
-    # drawn is kept, and the cache is not copied, as by a conditional of XLA's.
+    # No conditional, since XLA's would copy the cache. If no row continues,
+    # nothing passes through the model and no sampled token is stored.
     return self.extended(state, tokens, t)
 
 
 def _past(state: State, n: int) -> jax.Array | None:
-  """The cache's column after n more."""
+  """Returns the cache's column after n more columns."""
   return None if state.column is None else state.column + n
 
 
@@ -289,11 +295,11 @@ def _where(rows: jax.Array, a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def begin(play: Play, hidden, cache, env, routes) -> State:
-  """Draws the first token of all rows of prompts with hidden states [B,D].
+  """Samples the first token of all rows of prompts with hidden states [B,D].
 
   Args:
     env: the environment's states [N,...].
-    routes: int [N,L,k], of a step, where they are asked for.
+    routes: int [N,L,k], experts used in a step, or None.
   """
   how, c = play.how, play.max_new
   n = play.draw.keys.shape[0]

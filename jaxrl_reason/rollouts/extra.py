@@ -6,8 +6,7 @@
 The number of rows is fixed; which problems have 2 G, 3 G, ... of them follows
 from the first G samples: hard ones, as DARS (https://arxiv.org/abs/2508.13755),
 or those where more samples are worth most, as a knapsack
-(https://arxiv.org/abs/2509.25849). All inside the compiled step: the further
-rows are a second, smaller generation.
+(https://arxiv.org/abs/2509.25849). The further rows are a second round.
 
 Solve rates are (k + 1) / (n + 2) for k right ones of n verified: the papers
 estimate without the 1 and 2, so that problems nobody solves, of rate 0, need a
@@ -22,23 +21,24 @@ import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Trajectories
-from jaxrl_reason.rollouts import groups as groups_lib
-from jaxrl_reason.rollouts.refill import key_of_round
+from jaxrl_reason.rollouts import group_arrays
+from jaxrl_reason.rollouts.rounds import Finished, Rounds
 
 
 def hard(rate: jax.Array, n: jax.Array, g: int) -> jax.Array:
-  """Shares out in proportion to 1 - s: (1 - s) over the samples there are (the
-  largest such quotient goes next, d'Hondt's apportionment). DARS's weights rise
-  with 1 - s too; their constants are its own.
+  """Scores problems by (1 - s) / n for n samples: groups are shared out in
+  proportion to 1 - s (d'Hondt's apportionment). DARS's weights rise with 1 - s
+  too, with other constants.
   """
   del g
   return (1 - rate) / n
 
 
 def knapsack(rate: jax.Array, n: jax.Array, g: int) -> jax.Array:
-  """Shares out by what G samples more add to the chance of a signal, 1 - s^n -
-  (1 - s)^n, times s (1 - s)^2, what the signal is worth. It falls with n, so
-  that to give the next ones where the gain is largest solves the knapsack.
+  """Scores problems by the increase of the chance of a signal, 1 - s^n - (1 -
+  s)^n, from G more samples, times the signal's value s (1 - s)^2. The gain
+  falls with n, so that choosing the largest gain at each turn solves the
+  knapsack.
   """
 
   def chance(n):
@@ -54,8 +54,8 @@ GAINS = {'hard': hard, 'knapsack': knapsack}
 def allocated(
   rate: jax.Array, n_groups: int, g: int, gain: Callable
 ) -> jax.Array:
-  """Gives out further groups, one after the other, each to the problem of the
-  largest gain: problems i32 [n_groups], in rising order.
+  """Allocates further groups, one after another, each to the problem of the
+  largest gain. Returns problems i32 [n_groups], in ascending order.
   """
 
   def give(n, _):
@@ -78,39 +78,46 @@ def solve_rates(found: Trajectories) -> jax.Array:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Extra:
-  """Samples some of a step's problems further; static.
+class Extra(Rounds):
+  """Samples more groups for some of a step's problems, in a second round;
+  static.
 
   Attributes:
-    source: as `fused.FusedSource`.
     groups: E, of G samples each.
     by: a name in GAINS.
   """
 
-  source: Callable[..., Trajectories]
   groups: int
   by: str
+  n = 2
 
-  def __call__(
-    self, params, control, prompts: Prompts, root, step, sampling, stop
-  ) -> Trajectories:
-    """Gives one step's trajectories, of B + E groups, inside jit."""
-    rest = step, sampling, stop
-    found = self.source(params, control, prompts, root, *rest)
-    b, rate = prompts.tokens.shape[0], solve_rates(found)
-    g = found.rollout.length.shape[0] // b
-    at = allocated(rate, self.groups, g, GAINS[self.by])
-    asked = jax.tree.map(sharding.rows, trees.take(prompts, at))
-    # The noise goes by row, so that other rows of a problem need another key.
-    more = self.source(params, control, asked, key_of_round(root, 1), *rest)
-    both = groups_lib.joined(groups_lib.of(found), groups_lib.of(more))
+  def ask(self, control, carry: tuple, prompts: Prompts, i) -> Prompts:
+    """Returns the prompts [B,...], then those of the further groups [E,...]."""
+    if not carry:
+      return prompts
+    at, _ = self._allocated(carry[0])
+    return jax.tree.map(sharding.rows, trees.take(prompts, at))
+
+  def finish(self, control, carry: tuple, root, step) -> Finished:
+    """Returns B + E groups; those of one problem share a baseline."""
+    first, more = carry
+    b = first.prompts.tokens.shape[0]
+    at, rate = self._allocated(first)
+    own, further = group_arrays.of(first), group_arrays.of(more)
+    both = group_arrays.to_rows(group_arrays.joined(own, further))
     group = jnp.concatenate([jnp.arange(b, dtype=jnp.int32), at])
-    both = groups_lib.to_rows(both).replace(group=group)
-    account = groups_lib.account(both)
     counts = jnp.zeros(b).at[at].add(1)
-    told = {
+    metrics = {
       'extra/problems': jnp.mean(counts > 0),
       'extra/groups_max': counts.max(),
       'extra/solve_rate': jnp.mean(rate[at]),
     }
-    return both.replace(account=account.replace(metrics=told))
+    return Finished(both.replace(group=group), None, metrics)
+
+  def _allocated(self, first: Trajectories) -> tuple[jax.Array, jax.Array]:
+    """Returns the problems of the further groups, i32 [E], and the solve
+    rates f32 [B] that they were chosen by.
+    """
+    rate = solve_rates(first)
+    g = first.rollout.length.shape[0] // rate.shape[0]
+    return allocated(rate, self.groups, g, GAINS[self.by]), rate

@@ -1,8 +1,9 @@
-"""Which rows of a batch are learnt from, by what the verifier said of them.
+"""Filters: selection of the rows of a batch to train on, by their rewards.
 
-A filter is a function of a Batch that masks tokens. What drops groups leaves
-the baselines alone; what chooses rows within a group takes the others out of
-the group's baseline too (`reward_valid`), as if they had not been sampled.
+A filter is a function of a Batch that masks tokens. A filter that drops groups
+leaves the baselines unchanged. A filter that selects rows within a group
+removes the others from the group's baseline too (`reward_valid`), as if they
+had not been sampled.
 """
 
 import dataclasses
@@ -17,17 +18,22 @@ import jax.numpy as jnp
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.base import Batch, Metrics
+from jaxrl_reason.parts import Part, Step
 
 Filter = Callable[[Batch], Batch]
 
 
 def _same(batch: Batch) -> jax.Array:
-  """Whether a row [N] and another [N] with a verdict share a group."""
+  """Returns [N,N], true where the second row has a verdict and shares the
+  group of the first.
+  """
   return (batch.group[:, None] == batch.group) & batch.reward_valid
 
 
 def _spread(batch: Batch) -> jax.Array:
-  """Largest less smallest reward of a row's group, [N]; -inf: no verdict."""
+  """Computes the range of rewards of a row's group, [N]; -inf without a
+  verdict.
+  """
   same = _same(batch)
   high = jnp.max(jnp.where(same, batch.reward, -jnp.inf), axis=1)
   low = jnp.min(jnp.where(same, batch.reward, jnp.inf), axis=1)
@@ -35,20 +41,20 @@ def _spread(batch: Batch) -> jax.Array:
 
 
 def _right(batch: Batch) -> jax.Array:
-  """Whether a row got the first reward part, bool [N]."""
+  """Marks the rows whose first reward part is 1, bool [N]."""
   return batch.reward_parts[:, 0] > 0.5
 
 
 def _rows(batch: Batch, kept: jax.Array) -> Batch:
-  """Keeps rows [N] of their groups, the others as if never sampled."""
+  """Keeps the marked rows [N]; the others are treated as never sampled."""
   return batch.replace(
     mask=batch.mask & kept[:, None], reward_valid=batch.reward_valid & kept
   )
 
 
 def _rank(batch: Batch, value: jax.Array, among: jax.Array) -> jax.Array:
-  """How many rows `among` [N] a row's group come before it: those of smaller
-  value, and of the equal ones those of smaller index, i32 [N].
+  """Ranks each row within the rows `among` [N] of its group, i32 [N]: by
+  ascending value, then by ascending index.
   """
   i = jnp.arange(value.shape[0])
   before = (value < value[:, None]) | (
@@ -58,29 +64,29 @@ def _rank(batch: Batch, value: jax.Array, among: jax.Array) -> jax.Array:
 
 
 def drop_dead_groups(batch: Batch) -> Batch:
-  """Takes zero-variance groups out of every mean (the dynamic sampling of DAPO,
-  https://arxiv.org/abs/2503.14476). With `rl.refill_rounds` others come in
-  their place; without, the batch shrinks.
+  """Masks zero-variance groups (the dynamic sampling of DAPO,
+  https://arxiv.org/abs/2503.14476). With `rl.refill_rounds` other groups
+  replace them; without it the batch shrinks.
   """
   return batch.replace(mask=batch.mask & (_spread(batch) > 0)[:, None])
 
 
 def drop_truncated(batch: Batch) -> Batch:
-  """Takes rows that ran out of room out of the loss (overlong filtering)."""
+  """Masks rows that reached the token limit (overlong filtering)."""
   return batch.replace(mask=batch.mask & ~batch.truncated[:, None])
 
 
 def keep_spread(batch: Batch, *, spread: float) -> Batch:
-  """Takes groups out whose rewards differ by less than `spread`: for rewards
-  with noise or small parts, where hardly any group is dead.
+  """Masks groups whose rewards differ by less than `spread`. Use it for rewards
+  with noise or small parts, for which hardly any group has zero variance.
   """
   return batch.replace(mask=batch.mask & (_spread(batch) >= spread)[:, None])
 
 
 def keep_band(batch: Batch, *, low: float, high: float) -> Batch:
-  """Takes groups out whose accuracy, the share of rows with a verdict that got
-  the first reward part, lies outside [low, high] (online difficulty filtering,
-  https://arxiv.org/abs/2504.03380).
+  """Masks groups whose accuracy lies outside [low, high] (online difficulty
+  filtering, https://arxiv.org/abs/2504.03380). Accuracy is the share of
+  verified rows whose first reward part is 1.
   """
   same = _same(batch)
   n = same.sum(axis=1)
@@ -114,9 +120,9 @@ def keep_best(batch: Batch, *, keep: int) -> Batch:
 
 
 def keep_varied(batch: Batch, *, keep: int) -> Batch:
-  """Keeps those `keep` rows of every group whose rewards vary most (PODS,
-  https://arxiv.org/abs/2504.13818): the i highest and keep - i lowest, for the
-  best i (its theorem 1).
+  """Keeps the `keep` rows of every group with the largest variance of rewards
+  (PODS, https://arxiv.org/abs/2504.13818): the i highest and keep - i lowest,
+  for the best i (its theorem 1).
   """
   ok, same = batch.reward_valid, _same(batch)
   lowest = _rank(batch, batch.reward, ok)
@@ -137,9 +143,9 @@ def keep_varied(batch: Batch, *, keep: int) -> Batch:
 
 
 def fewer_right(batch: Batch, *, keep: int) -> Batch:
-  """Keeps the `keep` shortest of a group's right rows, and all wrong ones (the
-  positive side of GRPO-RoC, https://arxiv.org/abs/2508.20722, which chooses by
-  faults of format and tools where this goes by length).
+  """Keeps the `keep` shortest correct rows of a group and all wrong ones (the
+  positive side of GRPO-RoC, https://arxiv.org/abs/2508.20722, which selects by
+  faults of format and tools instead of length).
   """
   right, length = _right(batch), batch.mask.sum(axis=1)
   rank = _rank(batch, length, batch.reward_valid & right)
@@ -147,8 +153,8 @@ def fewer_right(batch: Batch, *, keep: int) -> Batch:
 
 
 def fewer_wrong(batch: Batch, *, keep: int) -> Batch:
-  """Keeps the first `keep` of a group's wrong rows, which is as good as at
-  random, and all right ones (the negative side of GRPO-RoC,
+  """Keeps the first `keep` wrong rows of a group, which is equivalent to a
+  random choice, and all correct ones (the negative side of GRPO-RoC,
   https://arxiv.org/abs/2508.20722).
   """
   wrong = ~_right(batch)
@@ -173,11 +179,11 @@ FILTERS = {
 
 
 def make(names: str, args: Mapping[str, Any]) -> Filter | None:
-  """Puts the filters of `rl.filter` together; None: all is learnt from.
+  """Composes the filters of `rl.filter`; None if no filter is set.
 
   Args:
-    names: of FILTERS, joined by '+' and applied in that order.
-    args: `rl.filter_args`; 0 in `keep` stands for not set.
+    names: names in FILTERS, joined by '+' and applied in that order.
+    args: `rl.filter_args`; a `keep` of 0 means not set.
 
   Raises:
     ValueError: names the key.
@@ -198,7 +204,7 @@ def make(names: str, args: Mapping[str, Any]) -> Filter | None:
 
 
 def arguments(f: Callable) -> tuple[str, ...]:
-  """Names of the `rl.filter_args` that a filter reads."""
+  """Returns the names of the `rl.filter_args` that a filter reads."""
   return tuple(inspect.signature(f).parameters)[1:]
 
 
@@ -220,37 +226,42 @@ def _in_turn(chosen: list[Filter], batch: Batch) -> Batch:
 
 
 def overlong_penalty(batch: Batch, cache: int, max_new: int) -> jax.Array:
-  """Computes what DAPO takes off the reward of long completions, [N], 0 to -1.
+  """Computes DAPO's penalty on the reward of long completions, [N], 0 to -1.
 
   Args:
-    cache: tokens at the end of the room over which the penalty falls.
-    max_new: C, the room.
+    cache: tokens at the end of max_new over which the penalty falls.
+    max_new: C.
   """
   length = batch.mask.sum(axis=1)
   return losses.soft_overlong_penalty(length, max_length=max_new, cache=cache)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Selection:
-  """Chooses what is learnt from; static, so it selects a program.
+class Selection(Part):
+  """Filters a batch, and adds the soft overlong penalty to its rewards.
 
-  Filters go by what the verifier said; the length counts after them, so that a
-  group that is all wrong is dead however long its samples are.
+  Filters read the verifier's rewards. The penalty is added after them, so that
+  a group of wrong samples is dropped whatever their lengths.
 
   Attributes:
     filter: a function of FILTERS, or None.
-    overlong: tokens over which `overlong_penalty` falls; 0: none.
+    overlong: tokens over which `overlong_penalty` falls; 0 adds none.
     max_new: C.
   """
 
   filter: Callable[[Batch], Batch] | None
   overlong: int
   max_new: int
+  name: str = 'selection'
 
-  def __call__(self, batch: Batch) -> tuple[Batch, Metrics]:
-    chosen = batch if self.filter is None else self.filter(batch)
+  def before(self, memory: None, step: Step) -> tuple[None, Step, Metrics]:
+    """Masks the rows that the filter drops, and adds the penalty."""
+    batch, sampled = step.batch, step.sampled
+    if self.filter is not None:
+      batch = self.filter(batch)
     if not self.overlong:
-      return chosen, {}
-    penalty = overlong_penalty(batch, self.overlong, self.max_new)
-    chosen = chosen.replace(reward=batch.reward + penalty)
-    return chosen, {'overlong_penalty': jnp.mean(penalty)}
+      return memory, step._replace(batch=batch), {}
+    penalty = overlong_penalty(sampled, self.overlong, self.max_new)
+    batch = batch.replace(reward=sampled.reward + penalty)
+    metrics = {'overlong_penalty': jnp.mean(penalty)}
+    return memory, step._replace(batch=batch), metrics

@@ -1,10 +1,10 @@
-"""Budget forcing: how long a completion thinks is decided beforehand.
+"""Budget forcing: bounds on the number of thinking tokens of a completion.
 
-A stop token before `least` tokens is not taken: the words `wait` stand in its
-place, and the policy goes on. At `most` tokens the words `final` are written,
-whatever was being said. s1, https://arxiv.org/abs/2501.19393. For evaluation
-and `generate`: forced tokens are part of the completion, with log-probability
-0, and nothing is trained on.
+A stop token before `least` tokens is replaced by the words `wait`, and the
+policy continues. At `most` tokens the words `final` are written, whatever the
+policy sampled. s1, https://arxiv.org/abs/2501.19393. For evaluation and
+`generate` only: forced tokens are part of the completion, with log-probability
+0, and are never trained on.
 """
 
 import dataclasses
@@ -18,13 +18,14 @@ NONE = -1
 
 @dataclasses.dataclass(frozen=True)
 class Forcing:
-  """What is forced on completions; static, it selects a program.
+  """Tokens that are forced into completions; static, it selects a program.
 
   Attributes:
-    least: tokens before which no stop token is taken; 0: any may be.
-    wait: tokens in the place of one that comes earlier.
-    most: index of the first of `final`; 0: never.
-    final: tokens that are written there.
+    least: number of tokens before which stop tokens are replaced; 0 disables
+      it.
+    wait: tokens that replace an early stop token.
+    most: index of the first token of `final`; 0 disables it.
+    final: tokens that are written at index `most`.
   """
 
   least: int = 0
@@ -36,17 +37,17 @@ class Forcing:
     refuse_alone(self.least, self.wait, self.most, self.final)
 
   def begin(self, n: int) -> jax.Array:
-    """Gives what rows [n] are to be forced to next: nothing."""
+    """Returns the initial state i32 [n] of rows: no token is forced next."""
     return jnp.full(n, NONE, jnp.int32)
 
   def __call__(self, new: dict, due: jax.Array, t, ends):
-    """Replaces the tokens of rows where something else is forced.
+    """Replaces the sampled tokens of the rows in which a token is forced.
 
     Args:
-      new: what was drawn of rows [S], by name (`sampler.Draw`).
-      due: i32 [S], index into the forced words of the next one; NONE.
-      t: i32 [], index in the completion of these tokens.
-      ends: bool [S], whether those drawn are stop tokens.
+      new: sampled values of rows [S], by name (`sampler.Draw`).
+      due: i32 [S], index of the next forced token, or NONE.
+      t: i32 [], index of these tokens in the completion.
+      ends: bool [S], whether the sampled tokens are stop tokens.
 
     Returns:
       (new, due).
@@ -74,14 +75,14 @@ def make(
   most: int = 0,
   final: str = '',
 ) -> Forcing | None:
-  """Makes what is forced on completions of max_new tokens; None: nothing.
+  """Builds the forcing of completions of max_new tokens, or returns None.
 
   Args:
-    encode: text -> ids, as it stands amid others; others: see `Forcing`, the
-      words as texts.
+    encode: text -> ids, without special tokens.
+    least, wait, most, final: see `Forcing`; the words are texts.
 
   Raises:
-    ValueError: what does not go together, or has no room.
+    ValueError: the settings do not fit each other or max_new.
   """
   if not (least or wait or most or final):
     return None
@@ -93,10 +94,10 @@ def make(
 
 
 def refuse_alone(least: int, wait: Sized, most: int, final: Sized) -> None:
-  """Refuses a number of tokens without its words, or words without it.
+  """Checks that each number of tokens comes with words, and the reverse.
 
   Raises:
-    ValueError: says which go together.
+    ValueError: names the settings that belong together.
   """
   if bool(least) != bool(wait) or bool(most) != bool(final):
     raise ValueError(
@@ -106,7 +107,7 @@ def refuse_alone(least: int, wait: Sized, most: int, final: Sized) -> None:
 
 
 def refuse_too_long(forcing: Forcing, max_new: int) -> None:
-  """Refuses words that a completion has no room for.
+  """Checks that the forced words fit into a completion.
 
   Raises:
     ValueError: names the budget.

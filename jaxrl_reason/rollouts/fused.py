@@ -1,6 +1,7 @@
-"""The source inside the compiled step: generate, verify by device kernels.
+"""The source inside the compiled step: samples completions and verifies them
+with device kernels.
 
-`complete` is also what the host path runs, as a program of its own.
+The host path runs `complete` as a program of its own.
 """
 
 import dataclasses
@@ -19,31 +20,31 @@ from jaxrl_reason.base import (
   Trajectories,
 )
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models.chunks import Chunks
+from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts import chunks as chunks_lib
 from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts import turns as turns_lib
 from jaxrl_reason.rollouts.views import Views
 
-# Fields of a Generation that go by the same name into the sampler.
+# Fields of a Generation that the sampler takes under the same name.
 OF_SAMPLER = 'n_samples max_new slots segments routes'.split()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Generation:
-  """The static half of how completions are made: it selects a program.
+  """The static settings of generation: they select a program.
 
   Attributes:
     model: the policy's functions.
     n_samples: G per prompt.
-    max_new: C, tokens of room for a completion.
-    slots: samples of a prompt decoded at a time; 0: all.
+    max_new: C, the largest number of tokens of a completion.
+    slots: samples of a prompt decoded at a time; 0 decodes all.
     segments: parts in which the cache grows.
-    demos: of the G samples of a prompt, how many are its reference solution.
-    routes: note the experts used, for the update to replay.
-    turns: with an environment, that answers; None: one completion.
-    chunks: of a completion, with a carried tail; None: one.
+    demos: number of the G samples of a prompt that are its reference solution.
+    routes: record the experts used, so that the update can replay them.
+    turns: settings of episodes with an environment; None for one completion.
+    chunks: settings of generation in chunks; None for one chunk.
   """
 
   model: Model
@@ -58,7 +59,7 @@ class Generation:
 
 
 def key_of(root: jax.Array, step: jax.Array, use: str) -> jax.Array:
-  """Derives the key of one use within a step of the run with key `root`."""
+  """Derives the key for one use within a step from the run's key `root`."""
   step = jax.random.fold_in(trees.named_key(root, 'step'), step)
   return trees.named_key(step, use)
 
@@ -77,11 +78,12 @@ def complete(
   """Samples the completions of one step's prompts.
 
   Args:
-    root: the run's key; step: i32 [], folded in, so that the host need not
-      know its value, nor wait for the update that makes it.
+    root: the run's key; step: i32 []. The step is folded in on the device, so
+      that the host neither needs its value nor waits for the update before it.
     stop, row_ids: see `sampler.generate`.
-    version: i32 [], updates behind the weights; None: as many as `step`, that
-      is, all before it.
+    version: i32 [], number of updates behind the weights; None uses `step`,
+      that
+      is, all updates before it.
   """
   noise = key_of(root, step, 'sampling')
   how = {name: getattr(gen, name) for name in OF_SAMPLER}
@@ -97,8 +99,8 @@ def complete(
 
 
 def _episodes(gen, params, prompts: Prompts, given, row_ids, how) -> Rollout:
-  """Plays the episodes of one step's prompts."""
-  del how['slots']  # `config_checks` refuses them
+  """Generates the episodes of one step's prompts."""
+  del how['slots']  # `config_checks` refuses slots with episodes.
   return turns_lib.generate(
     gen.turns,
     gen.model,
@@ -113,8 +115,8 @@ def _episodes(gen, params, prompts: Prompts, given, row_ids, how) -> Rollout:
 
 
 def _in_chunks(gen: Generation, params, given, row_ids, how) -> Rollout:
-  """Samples completions chunk by chunk."""
-  # `config_checks` refuses the rest.
+  """Samples completions in chunks."""
+  # `config_checks` refuses the other settings.
   how = {k: how[k] for k in ('n_samples', 'max_new', 'version')}
   return chunks_lib.generate(
     gen.chunks, gen.model, params, *given, row_ids=row_ids, **how
@@ -129,7 +131,7 @@ def greedy(
   step: jax.Array,
   stop: jax.Array,
 ) -> Rollout:
-  """Takes the likeliest completion of each prompt: the baseline of ReMax."""
+  """Generates the greedy completion of each prompt, the baseline of ReMax."""
   one = dataclasses.replace(gen, n_samples=1, demos=0)
   settings = Sampling.fixed(temperature=0.0)
   return complete(one, params, prompts, root, step, settings, stop)
@@ -137,7 +139,8 @@ def greedy(
 
 def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
   """Replaces the last n_demos samples of every prompt by its reference
-  solution: off-policy tokens for losses that know how to learn from them.
+  solution. They are off-policy tokens, which losses treat by
+  `rl.loss.offpolicy`.
   """
   (n, c), b = rollout.tokens.shape, prompts.tokens.shape[0]
   is_demo = jnp.arange(n) % (n // b) >= n // b - n_demos
@@ -164,19 +167,21 @@ def with_demos(rollout: Rollout, prompts: Prompts, n_demos: int) -> Rollout:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FusedSource:
-  """Answers prompts and judges the answers, as one pure function.
+  """Samples completions and computes their rewards, as one pure function.
 
   Attributes:
-    gen: how completions are made.
+    gen: the settings of generation.
     reward_fn: (Rollout, answers by name [N,...], control) -> Reward.
-    views: adds what the rewards read besides text; None: nothing.
-    greedy: judge the likeliest completion of each prompt too (ReMax).
+    views: adds the arrays that rewards read besides text; None adds none.
+    greedy: also verify the greedy completion of each prompt (ReMax).
+    demos: also verify the reference solution of each prompt (`rescue`).
   """
 
   gen: Generation
   reward_fn: Callable[..., Reward]
   views: Views | None = None
   greedy: bool = False
+  demos: bool = False
 
   def __call__(
     self,
@@ -188,27 +193,33 @@ class FusedSource:
     sampling: Sampling,
     stop: jax.Array,
   ) -> Trajectories:
-    """Gives one step's trajectories.
+    """Returns the trajectories of one step.
 
     Args:
-      control: what the rewards go by, of `TrainState.control`.
+      control: `TrainState.control`, which rewards may read.
       root: the run's key; step: i32 [].
       stop: int [E] stop tokens.
     """
     rollout = complete(self.gen, params, prompts, root, step, sampling, stop)
     noise = root, step, 'views'
     reward = self.judged(params, control, prompts, rollout, noise)
+    found = Trajectories(prompts, rollout, reward)
+    if self.demos:
+      first = trees.take(rollout, slice(None, None, self.gen.n_samples))
+      demo = with_demos(first, prompts, 1)
+      demo = self.judged(params, control, prompts, demo, noise)
+      found = found.replace(demo=demo)
     if not self.greedy:
-      return Trajectories(prompts, rollout, reward)
+      return found
     best = greedy(self.gen, params, prompts, root, step, stop)
     best = self._see(params, prompts, best, (root, step, 'greedy views'))
     best = self.reward_fn(best, prompts.answer, control)
-    return Trajectories(prompts, rollout, reward, best)
+    return found.replace(greedy=best)
 
   def judged(
     self, params, control, prompts: Prompts, rollout: Rollout, noise
   ) -> Reward:
-    """Judges a rollout.
+    """Computes the rewards of a rollout.
 
     Args:
       noise: arguments of `key_of`.
@@ -219,7 +230,7 @@ class FusedSource:
     return self.reward_fn(seen, answers, control)
 
   def _see(self, params, prompts, rollout: Rollout, noise) -> Rollout:
-    """The rollout with the views its rewards read, if they read any.
+    """Adds the views that the rewards read, if they read any.
 
     Args:
       noise: arguments of `key_of`.

@@ -1,40 +1,37 @@
-"""Hints: part of the reference solution, given with the problem.
+"""Hints: the beginning of the reference solution, appended to the prompt.
 
   always   problem + first tokens of the solution -> completions of the rest
-  failed   without hints first; problems that no sample has solved are asked
+  failed   without hints first; problems that no sample has solved are generated
            again with a hint
 
-What is given belongs to the prompt: it has no sampler log-prob, rewards do not
-read it, and it has no loss, unless `learn` asks for one: then it is trained on
-as off-policy tokens, as `rl.loss.offpolicy` has it: by its likelihood, or by
-LUFFY's shaped policy gradient (https://arxiv.org/abs/2504.14945) on the row's
-advantage; Prefix-RFT (https://arxiv.org/abs/2507.01679) blends the two so. With
-`always` it stands before the completion in training too; with `failed` the
-samples are learnt from as answers to the problem alone, by the ratio to the
-policy that had the hint.
+A hint belongs to the prompt: it has no sampler log-prob, rewards do not read
+it, and it has no loss unless `learn` is set. With `learn` its tokens are
+trained on as off-policy tokens by `rl.loss.offpolicy`: by their likelihood, or
+by LUFFY's shaped policy gradient (https://arxiv.org/abs/2504.14945) with the
+row's advantage. Prefix-RFT (https://arxiv.org/abs/2507.01679) combines the two
+in this way. With `always` the hint precedes the completion in training too.
+With `failed` the samples are trained on as completions of the problem alone,
+with the ratio to the policy that was given the hint.
 
-`always` with a share that falls in the course of the run is a reverse
-curriculum (R3, https://arxiv.org/abs/2402.05808; by solve rate as AdaBack,
+`always` with a share that decreases during the run is a reverse curriculum (R3,
+https://arxiv.org/abs/2402.05808; by solve rate it is AdaBack,
 https://arxiv.org/abs/2506.18110, which has a rate per problem). `failed` is the
-guidance of Guide-GRPO, https://arxiv.org/abs/2506.13923, with the solution's
-beginning in place of a written hint, and with all samples of such a problem
-replaced in place of some.
-
-In the graph `Hints` stands around a source; on the host path `run.hints_step`
-calls the same functions between verdicts.
+guidance of Guide-GRPO, https://arxiv.org/abs/2506.13923, with two differences:
+the hint is the beginning of the solution, not a written text, and all samples
+of a failed problem are replaced, not some.
 """
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import sharding
-from jaxrl_reason.base import Account, Prompts, Trajectories
-from jaxrl_reason.rollouts import groups as groups_lib
-from jaxrl_reason.rollouts.refill import key_of_round
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.base import Prompts, Trajectories
+from jaxrl_reason.rollouts import group_arrays, progress
+from jaxrl_reason.rollouts.rounds import Finished, Rounds
 
 WHEN = ('always', 'failed')
 
@@ -43,10 +40,11 @@ def hinted(
   prompts: Prompts, n: jax.Array, room: int, learn: bool = False
 ) -> Prompts:
   """Appends the first n tokens i32 [B] of the reference solutions to prompts
-  [B,P], left-padded to [B,P+room]; n is at most `room` and a solution's length.
+  [B,P]. The result [B,P+room] is left-padded; n is at most `room` and a
+  solution's length.
 
   Args:
-    learn: mark them as tokens to be trained on.
+    learn: mark the tokens of hints as tokens to train on.
   """
   c = prompts.demo.shape[1]
   columns = jnp.arange(prompts.tokens.shape[1] + room) + n[:, None]
@@ -63,106 +61,112 @@ def hinted(
     tokens=shifted(prompts.tokens, prompts.demo),
     valid=shifted(prompts.valid, given),
     forced=shifted(none, given) if learn else None,
+    is_hinted=n > 0,
   )
 
 
+@struct.dataclass
+class HintedGroups:
+  """The groups of a step, and the problems that were failed without a hint."""
+
+  groups: Trajectories  # [B,...], by group
+  failed: jax.Array  # bool [B]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Hints:
-  """Gives hints to a source; static.
+class Hints(Rounds):
+  """Appends the beginning of the reference solution to prompts; static.
 
   Attributes:
-    source: as `fused.FusedSource`.
-    room: tokens of a hint, at most.
+    max_tokens: the largest number of tokens of a hint.
     when: a name in WHEN.
-    by: number in control that the share follows.
-    at, values: its points, a straight line between two.
-    learn: the hint's tokens are trained on too; with `always` only.
+    by: the number of the stage's progress that the share depends on.
+    at, values: points of the share, interpolated linearly.
+    learn: also train on the tokens of the hint; with `always` only.
   """
 
-  source: Callable[..., Trajectories]
-  room: int
+  max_tokens: int
   when: str
   by: str
   at: tuple[float, ...]
   values: tuple[float, ...]
   learn: bool = False
 
-  def __call__(
-    self, params, control, prompts: Prompts, root, step, sampling, stop
-  ) -> Trajectories:
-    """Gives one step's trajectories, inside jit.
+  @property
+  def n(self) -> int:
+    """Rounds at most."""
+    return 1 if self.fixed else 2
 
-    Args:
-      prompts: with reference solutions; those given back have P + room columns.
+  @property
+  def fixed(self) -> bool:
+    """Returns whether every problem has its hint in the first round."""
+    return self.when == 'always'
+
+  @property
+  def only_asks(self) -> bool:
+    """Returns whether a step has a single round."""
+    return self.fixed
+
+  def init(self, control: dict, like: Trajectories) -> HintedGroups | tuple:
+    """Returns groups of zeros, with every problem marked as failed."""
+    if self.fixed:
+      return ()
+    shapes = jax.eval_shape(group_arrays.of, like)
+    b = shapes.prompts.tokens.shape[0]
+    return HintedGroups(group_arrays.empty(shapes, b), jnp.ones(b, bool))
+
+  def ask(self, control: dict, carry, prompts: Prompts, i) -> Prompts:
+    """Returns prompts [B,P+max_tokens] with their hints. With `failed`, round 0
+    has no hints, and both rounds are trained on under the problem alone.
     """
-    rest = step, sampling, stop
-    if self.when == 'always':
-      helped = self.helped(control, prompts)
-      return self.source(params, control, helped, root, *rest)
-    alone, helped = self.views(control, prompts)
-    first = self.source(params, control, alone, root, *rest)
-    missed = failed(first)
-
-    def again():
-      key = key_of_round(root, 1)
-      return groups_lib.of(self.source(params, control, helped, key, *rest))
-
-    own = groups_lib.of(first)
-    more = jax.lax.cond(jnp.any(missed), again, lambda: own)
-    return both(own, more, missed)
-
-  def helped(self, control: dict, prompts: Prompts) -> Prompts:
-    """Gives the prompts [B,P+room] with their hints."""
     n = self._tokens(control, prompts)
-    return hinted(prompts, n, self.room, self.learn)
+    if self.fixed:
+      return hinted(prompts, n, self.max_tokens, self.learn)
+    alone = hinted(prompts, jnp.zeros_like(n), self.max_tokens)
+    asked = hinted(prompts, jnp.where(i > 0, n, 0), self.max_tokens)
+    return asked.replace(train_tokens=alone.tokens, train_valid=alone.valid)
 
-  def views(self, control: dict, prompts: Prompts) -> tuple[Prompts, Prompts]:
-    """Gives the prompts [B,P+room] without and with a hint, both trained under
-    the problem alone.
-    """
-    alone = hinted(prompts, jnp.zeros_like(prompts.demo_length), self.room)
-    view = dict(train_tokens=alone.tokens, train_valid=alone.valid)
-    helped = self.helped(control, prompts)
-    return alone.replace(**view), helped.replace(**view)
+  def add(self, carry, found: Trajectories, i) -> HintedGroups | tuple:
+    """Stores the groups of round 0, then those of the failed problems."""
+    if self.fixed:
+      return (*carry, found)
+    first = jnp.asarray(i) == 0
+    asked, new = carry.failed | first, group_arrays.of(found)
+    groups = trees.where_rows(asked, new, carry.groups)
+    return HintedGroups(groups, jnp.where(first, failed(found), carry.failed))
+
+  def more(self, carry: HintedGroups) -> jax.Array:
+    """Returns whether any problem is failed, bool []."""
+    return jnp.any(carry.failed)
+
+  def finish(self, control, carry, root, step) -> Finished:
+    """Returns the groups of all problems."""
+    if self.fixed:
+      return Finished(carry[0])
+    found = group_arrays.to_rows(carry.groups)
+    rescued = carry.failed & ~failed(found)
+    metrics = {
+      'hints/failed': jnp.mean(carry.failed),
+      'hints/solved': rescued.sum() / jnp.maximum(carry.failed.sum(), 1),
+    }
+    return Finished(found, None, metrics)
+
+  def dead(self, found: Trajectories) -> jax.Array:
+    """Marks the failed problems, bool [B]."""
+    return failed(found)
 
   def _tokens(self, control: dict, prompts: Prompts) -> jax.Array:
-    """How many tokens of each solution are given, i32 [B]; never its end."""
-    x = control[self.by].astype(jnp.float32)
+    """Counts the tokens of hints, i32 [B]; a hint ends before the answer."""
+    x = progress.of(control)[self.by].astype(jnp.float32)
     share = jnp.interp(x, jnp.float32(self.at), jnp.float32(self.values))
-    n = jnp.floor(share * (prompts.demo_length - 1)).astype(jnp.int32)
-    return jnp.clip(n, 0, self.room)
-
-
-def both(
-  own: Trajectories, more: Trajectories, missed: jax.Array
-) -> Trajectories:
-  """Gives the groups `own`, those missed, bool [B], replaced by `more`; where
-  none is, `more` is not read.
-  """
-
-  def pick(new, old):
-    return jnp.where(missed.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-  found = groups_lib.to_rows(jax.tree.map(pick, more, own))
-  first, second = (
-    groups_lib.account(groups_lib.to_rows(x)).seen for x in (own, more)
-  )
-  asked = jnp.any(missed)  # else the second are the first
-  second = second.replace(reward_valid=second.reward_valid & asked)
-  seen = jax.tree.map(lambda *x: jnp.concatenate(x), first, second)
-  rescued = missed & ~failed(found)
-  told = {
-    'hints/failed': jnp.mean(missed),
-    'hints/solved': rescued.sum() / jnp.maximum(missed.sum(), 1),
-  }
-  n = 1 + asked.astype(jnp.int32)
-  return found.replace(account=Account(seen, n, {}, told))
+    limit = prompts.hint_limit
+    limit = prompts.demo_length - 1 if limit is None else limit
+    n = jnp.floor(share * limit).astype(jnp.int32)
+    return jnp.clip(n, 0, self.max_tokens)
 
 
 def failed(found: Trajectories) -> jax.Array:
-  """Tells whether no row of a group was right, and some verified, bool [B]."""
+  """Marks the groups, bool [B], with verified rows of which none is correct."""
   seen = batch_lib.outcomes(batch_lib.make_batch(found))
   _, none = batch_lib.solved_groups(seen)
-  b = found.prompts.tokens.shape[0]
-  ok = seen.reward_valid.reshape(b, -1)
-  return none.reshape(b, -1)[:, 0] & jnp.any(ok, axis=1)
+  return none.reshape(found.prompts.tokens.shape[0], -1)[:, 0]

@@ -1,51 +1,77 @@
-"""What scheduled rewards go by: how far a stage is (of `TrainState.control`).
+"""Progress of a stage, an input of scheduled rewards, hints and resets.
 
-  step          i32 [], batches learnt from in this stage
-  solve_rate    f32 [], mean over batches of the share of rows whose first
-                reward part is above 0.5
-  mean_length   f32 [], mean over batches of a completion's sampled tokens
+`TrainState.control['progress']` contains
 
-Means are exponential, of about the last ten batches; the first batch sets them.
+  step                i32 [], batches trained on in this stage
+  solve_rate          f32 [], mean over batches of the share of rows whose first
+                      reward part is above 0.5
+  mean_length         f32 [], mean over batches of a completion's sampled tokens
+  hinted_solve_rate   f32 [], the solve rate of rows that begin with a hint, in
+                      stages with hints
+
+Means are exponential, over about the last ten batches; the first batch sets
+them. Rows that begin with a hint, and demonstrations, are excluded from
+solve_rate and mean_length, because they do not measure the policy alone.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.base import Outcomes
+from jaxrl_reason.base import Metrics, Outcomes
+from jaxrl_reason.parts import Part, Step
 
 KEEP = 0.9  # of a mean's value, from batch to batch
+CONTROL = 'progress'
 NAMES = ('step', 'solve_rate', 'mean_length')
-
-
-def start() -> dict[str, jax.Array]:
-  """Gives the numbers as they are before the first batch."""
-  zero = jnp.float32(0)
-  return {'step': jnp.int32(0), 'solve_rate': zero, 'mean_length': zero}
+HINTED = 'hinted_solve_rate'
 
 
 def of(control: dict | None) -> dict[str, jax.Array]:
-  """Gives these numbers out of all that a run remembers; {}: it does not."""
-  control = control or {}
-  return {name: control[name] for name in NAMES if name in control}
+  """Returns the progress in `TrainState.control`; {}: the stage keeps none."""
+  return (control or {}).get(CONTROL, {})
 
 
-def observe(control: dict, seen: Outcomes) -> dict:
-  """Gives what a run remembers after one more batch: rows whose verifier failed
-  are left out, and a batch of nothing else changes no mean.
+@dataclasses.dataclass(frozen=True)
+class Progress(Part):
+  """Measures the progress of a stage; static.
+
+  Attributes:
+    hinted: measure rows with hints too.
+  """
+
+  hinted: bool = False
+  name: str = CONTROL
+
+  def init(self, total: jax.Array | None = None) -> dict[str, jax.Array]:
+    """Returns the progress before the first batch."""
+    means = dict.fromkeys(NAMES, jnp.float32(0)) | {'step': jnp.int32(0)}
+    return means | ({HINTED: jnp.float32(0)} if self.hinted else {})
+
+  def before(self, memory: dict, step: Step) -> tuple[dict, Step, Metrics]:
+    """Adds a step's outcomes to the means."""
+    metrics = {f'control/{k}': v for k, v in memory.items()}
+    return observe(memory, step.outcomes), step, metrics
+
+
+def observe(before: dict, seen: Outcomes) -> dict[str, jax.Array]:
+  """Returns the progress after one more batch. Rows whose verifier failed are
+  left out, and a batch without rows to count changes no mean.
 
   Args:
-    seen: all that was generated, [...,N].
+    seen: every completion that was generated, [...,N].
   """
-  before = of(control)
-  if not before:
-    return control
-  ok = seen.reward_valid
-  n = jnp.maximum(ok.sum(), 1)
-  now = {
-    'solve_rate': jnp.sum(ok & (seen.reward_parts[..., 0] > 0.5)) / n,
-    'mean_length': jnp.sum(jnp.where(ok, seen.length, 0)) / n,
-  }
-  keep = jnp.where(before['step'] > 0, KEEP, 0.0)
-  keep = jnp.where(jnp.any(ok), keep, 1.0)
-  after = {k: keep * before[k] + (1 - keep) * x for k, x in now.items()}
-  return control | after | {'step': before['step'] + 1}
+  right, own = seen.reward_parts[..., 0] > 0.5, seen.own
+  after = {'step': before['step'] + 1}
+  counted = {'solve_rate': (right, own), 'mean_length': (seen.length, own)}
+  if HINTED in before:
+    hinted = seen.is_hinted
+    hinted = jnp.zeros_like(own) if hinted is None else hinted
+    counted[HINTED] = right, hinted & seen.reward_valid
+  for name, (x, rows) in counted.items():
+    now = jnp.sum(jnp.where(rows, x, 0)) / jnp.maximum(rows.sum(), 1)
+    keep = jnp.where(before['step'] > 0, KEEP, 0.0)
+    keep = jnp.where(jnp.any(rows), keep, 1.0)
+    after[name] = keep * before[name] + (1 - keep) * now
+  return after

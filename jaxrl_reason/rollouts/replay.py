@@ -1,15 +1,14 @@
-"""Replay: groups of earlier steps, learnt from again beside the new ones.
+"""Replay: groups of earlier steps, trained on again beside the new ones.
 
-A ring of groups with signal: tokens, what of them the policy sampled, the
-sampler's log-probs, rewards, versions, the problem's name. A step takes
-`rl.replay.rows` / G of them. Their ratio is measured against the sampler
-(`rl.old_logp='sampler'`), whatever policy that was.
+A ring buffer of groups with signal: tokens, sampled mask, sampler log-probs,
+rewards, versions, problem ids. A step replays `rl.replay.rows` / G of them.
+Their ratio is to the policy that sampled them (`rl.old_logp='sampler'`).
 
-  groups   each has its own baseline, so that what is replayed never moves the
-           advantages of what is new (RePO, https://arxiv.org/abs/2506.09340)
-  rows     only their right rows count, in the baseline of the same problem's
-           new group (RLEP, https://arxiv.org/abs/2507.07451; ExGRPO,
-           https://arxiv.org/abs/2510.02245): problems that are asked again
+  groups   each has its own baseline, so that replayed rows never change the
+           advantages of new rows (RePO, https://arxiv.org/abs/2506.09340)
+  rows     only their correct rows are used, in the baseline of the same
+           problem's new group (RLEP, https://arxiv.org/abs/2507.07451; ExGRPO,
+           https://arxiv.org/abs/2510.02245), for problems sampled again
 """
 
 import dataclasses
@@ -19,54 +18,58 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.base import Batch, Prompts, Trajectories
-from jaxrl_reason.rollouts import fused
-from jaxrl_reason.rollouts import groups as groups_lib
+from jaxrl_reason import trees
+from jaxrl_reason.base import Batch, Trajectories
+from jaxrl_reason.rollouts import fused, group_arrays
+from jaxrl_reason.rollouts.rounds import Finished, Rounds
 
 
 class Stored(NamedTuple):
-  """What a choice among K stored groups may go by."""
+  """The inputs of a choice among K stored groups."""
 
   groups: Trajectories  # [K,...]
   key: jax.Array
-  fresh: Trajectories  # [B,...], this step's groups
+  fresh: Trajectories  # [B,...], the groups of this step
 
 
 def _mean(x: jax.Array, where: jax.Array) -> jax.Array:
-  """Mean over a group's rows [K,G] of those there are, [K]."""
+  """Computes the mean over the valid rows of groups [K,G], [K]."""
   n = jnp.maximum(where.sum(axis=1), 1)
   return jnp.sum(jnp.where(where, x, 0), axis=1) / n
 
 
 def _right(groups: Trajectories) -> jax.Array:
-  """Whether rows got the first reward part, bool [K,G]."""
+  """Marks the rows whose first reward part is 1, bool [K,G]."""
   return groups.reward.valid & (groups.reward.parts[..., 0] > 0.5)
 
 
 def recent(stored: Stored) -> jax.Array:
-  """Scores all alike, so that the newest come first (RePO's recency-based)."""
+  """Scores all groups equally, so that the newest are chosen (RePO's
+  recency-based).
+  """
   return jnp.zeros(stored.groups.reward.total.shape[0])
 
 
 def uniform(stored: Stored) -> jax.Array:
-  """Draws at random among all (RePO's full-scope)."""
+  """Scores groups at random (RePO's full-scope)."""
   return jax.random.uniform(stored.key, stored.groups.reward.total.shape[:1])
 
 
 def reward(stored: Stored) -> jax.Array:
-  """Prefers those of the highest mean reward (RePO's reward-oriented; RLEP)."""
+  """Scores groups by their mean reward (RePO's reward-oriented; RLEP)."""
   return _mean(stored.groups.reward.total, stored.groups.reward.valid)
 
 
 def variance(stored: Stored) -> jax.Array:
-  """Prefers those whose rewards vary most (RePO's variance-driven)."""
+  """Scores groups by the variance of their rewards (RePO's variance-driven)."""
   r = stored.groups.reward
   return _mean((r.total - _mean(r.total, r.valid)[:, None]) ** 2, r.valid)
 
 
 def difficulty(stored: Stored) -> jax.Array:
-  """Draws at random, p ~ exp(-(s - 1/2)^2 / 2) of the solve rate s then (the
-  buckets of ExGRPO), by Gumbel noise: without replacement.
+  """Scores groups at random, p ~ exp(-(s - 1/2)^2 / 2) for the solve rate s
+  when sampled (the buckets of ExGRPO). Gumbel noise samples without
+  replacement.
   """
   rate = _mean(_right(stored.groups), stored.groups.reward.valid)
   noise = jax.random.gumbel(stored.key, rate.shape)
@@ -74,8 +77,8 @@ def difficulty(stored: Stored) -> jax.Array:
 
 
 def certain(stored: Stored) -> jax.Array:
-  """Prefers those whose right rows the sampler was surest of, by mean log-prob
-  of a token (ExGRPO's lowest entropy); groups without a right row come last.
+  """Scores groups by the mean token log-prob of their correct rows under the
+  sampler (ExGRPO's lowest entropy). Groups without a correct row come last.
   """
   out, right = stored.groups.rollout, _right(stored.groups)
   per_row = jnp.sum(out.logp, axis=2) / jnp.maximum(out.length, 1)
@@ -84,8 +87,8 @@ def certain(stored: Stored) -> jax.Array:
 
 
 def failing(stored: Stored) -> jax.Array:
-  """Prefers those with a right row, of problems that nobody solves in this
-  step; none of the others.
+  """Scores 0 the groups with a correct row whose problem no sample of this step
+  solves, and -inf all others.
   """
   asked = ~jnp.any(_right(stored.fresh), axis=1)  # [B]
   asked &= jnp.any(stored.fresh.reward.valid, axis=1)
@@ -95,8 +98,8 @@ def failing(stored: Stored) -> jax.Array:
   return jnp.where(wanted, 0.0, -jnp.inf)
 
 
-# Stored -> f32 [K]: the largest come first, of equal ones the newest; -inf:
-# never.
+# Stored -> f32 [K] scores. The largest are chosen, the newest among equal ones;
+# a score of -inf is never chosen.
 CHOICES = {
   'recent': recent,
   'uniform': uniform,
@@ -108,75 +111,62 @@ CHOICES = {
 }
 
 
-# What a replayed group is to those of the step.
+# Baselines of replayed groups: their own, or that of the problem's new group.
 MIX = ('groups', 'rows')
 
 
-def start(like: Trajectories, capacity: int) -> dict:
-  """Gives an empty ring.
-
-  Args:
-    like: a step's groups [B,...], or their shapes.
-  """
-  zero = jnp.int32(0)
-  groups = groups_lib.empty(like, capacity)
-  return {'groups': groups, 'next': zero, 'n': zero}
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
-class Replay:
-  """Adds groups of a ring to a step's; static.
+class Replay(Rounds):
+  """Adds groups of a ring buffer to those of a step; static.
 
   Attributes:
-    source: as `fused.FusedSource`; None on the host path, which has its own.
-    keeps: filter that leaves tokens to the groups worth storing; None: all.
-    groups: M, replayed per step.
+    keeps: filter; groups in which it leaves tokens are stored; None stores all.
+    groups: M, groups replayed per step.
+    capacity: K, groups in the ring.
     by: a name in CHOICES.
     mixes: a name in MIX.
   """
 
-  source: Callable[..., Trajectories] | None
   keeps: Callable[[Batch], Batch] | None
   groups: int
+  capacity: int
   by: str
   mixes: str = 'groups'
+  name = 'replay'
 
-  def __call__(
-    self, params, control, prompts: Prompts, root, step, sampling, stop
-  ) -> Trajectories:
-    """Gives one step's trajectories, of B + M groups, inside jit."""
-    given = params, control, prompts, root, step, sampling, stop
-    return self.mix(self.source(*given), control, root, step)
+  def memory(self, like: Trajectories) -> dict:
+    """Returns an empty ring."""
+    zero = jnp.int32(0)
+    groups = group_arrays.empty(like, self.capacity).replace(row=None)
+    return {'groups': groups, 'next': zero, 'n': zero}
 
-  def mix(
-    self, found: Trajectories, control: dict, root: jax.Array, step: jax.Array
-  ) -> Trajectories:
-    """Adds stored groups to those found, and stores these."""
-    ring, fresh = control['replay'], groups_lib.of(found)
+  def finish(self, control: dict, carry: tuple, root, step) -> Finished:
+    """Adds stored groups to those of the step, and stores the new groups."""
+    (found,), ring = carry, control[self.name]
+    fresh, group = group_arrays.of(found), found.group
     key = fused.key_of(root, step, 'replay')
     again, there = self._choose(ring, fresh, key)
-    both, group = groups_lib.joined(fresh, again), None
+    both = group_arrays.joined(fresh, group_arrays.with_row(again, fresh))
     if self.mixes == 'rows':
       group = jnp.concatenate([_own(fresh), _asked(fresh, again)[0]])
-    alive = groups_lib.alive(self.keeps, found)
-    account = groups_lib.account(found)
-    capacity = ring['groups'].reward.total.shape[0]
-    told = {
-      'replay/stored': ring['n'] / capacity,
+    elif group is not None:
+      further = group.max() + 1 + jnp.arange(self.groups, dtype=jnp.int32)
+      group = jnp.concatenate([group, further])
+    alive = group_arrays.alive(self.keeps, found)
+    metrics = {
+      'replay/stored': ring['n'] / self.capacity,
       'replay/used': jnp.mean(there),
     }
-    account = account.replace(
-      control=account.control | {'replay': stored(ring, fresh, alive)},
-      metrics=account.metrics | told,
-    )
-    return groups_lib.to_rows(both).replace(account=account, group=group)
+    rows = group_arrays.to_rows(both).replace(group=group)
+    ring = stored(ring, fresh.replace(row=None), alive)
+    return Finished(rows, ring, metrics)
 
   def _choose(self, ring: dict, fresh: Trajectories, key):
-    """(M groups, whether each is one of the ring); the others are copies of
-    new ones, without a token to learn from.
+    """Returns M groups, and whether each is from the ring. The others are
+    copies of new groups without a token to train on.
     """
-    capacity = ring['groups'].reward.total.shape[0]
-    # Ages from 1, the newest; places never written are the oldest.
+    capacity, fresh = self.capacity, fresh.replace(row=None)
+    # Ages count from 1, the newest; places never written are the oldest.
     age = (ring['next'] - 1 - jnp.arange(capacity)) % capacity + 1
     value = CHOICES[self.by](Stored(ring['groups'], key, fresh))
     value = jnp.where(age <= ring['n'], value, -jnp.inf)
@@ -187,12 +177,9 @@ class Replay:
     at = jnp.lexsort((age, -value))[: self.groups]
     there = value[at] > -jnp.inf
     b = fresh.prompts.tokens.shape[0]
-    spare = groups_lib.taken(fresh, jnp.arange(self.groups) % b)
-
-    def pick(old, new):
-      return jnp.where(there.reshape(-1, *[1] * (old.ndim - 1)), old, new)
-
-    out = jax.tree.map(pick, groups_lib.taken(ring['groups'], at), spare)
+    spare = group_arrays.taken(fresh, jnp.arange(self.groups) % b)
+    old = group_arrays.taken(ring['groups'], at)
+    out = trees.where_rows(there, old, spare)
     rollout, verdict = out.rollout, out.reward
     rows = jnp.broadcast_to(there[:, None], verdict.valid.shape)
     if self.mixes == 'rows':
@@ -206,7 +193,9 @@ class Replay:
 
 
 def _own(fresh: Trajectories) -> jax.Array:
-  """The numbers of a step's groups, i32 [B]: one for each problem."""
+  """Returns the number of each group's problem, i32 [B]: groups of the same
+  problem have the same number.
+  """
   ids = fresh.prompts.prompt_id
   return jnp.argmax(ids[:, None] == ids, axis=1).astype(jnp.int32)
 
@@ -214,8 +203,8 @@ def _own(fresh: Trajectories) -> jax.Array:
 def _asked(
   fresh: Trajectories, groups: Trajectories
 ) -> tuple[jax.Array, jax.Array]:
-  """Of stored groups [K], the number of the step's group that is of the same
-  problem, and whether there is one.
+  """Returns, for stored groups [K], the number of the step's group with the
+  same problem, and whether there is one.
   """
   ids = fresh.prompts.prompt_id, groups.prompts.prompt_id
   same = ids[1][:, None] == ids[0]
@@ -223,13 +212,13 @@ def _asked(
 
 
 def stored(ring: dict, fresh: Trajectories, alive: jax.Array) -> dict:
-  """Writes groups [B], those alive, over the oldest of a ring."""
+  """Writes the groups [B] marked alive over the oldest groups of a ring."""
   capacity = ring['groups'].reward.total.shape[0]
   n = alive.sum(dtype=jnp.int32)
   at = (ring['next'] + jnp.cumsum(alive) - 1) % capacity
   at = jnp.where(alive, at, capacity)
   return {
-    'groups': groups_lib.put(ring['groups'], fresh, at),
+    'groups': group_arrays.put(ring['groups'], fresh, at),
     'next': (ring['next'] + n) % capacity,
     'n': jnp.minimum(ring['n'] + n, capacity),
   }

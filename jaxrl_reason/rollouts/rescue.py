@@ -1,10 +1,10 @@
-"""Demonstrations for what nobody has solved: in groups without a right sample
-the last `rl.demos` samples are replaced by the reference solution.
+"""Demonstrations for problems that no sample has solved: the last `rl.demos`
+samples of such a group are replaced by the reference solution.
 
-So the policy imitates where it has nothing of its own to learn from, and
-learns from itself elsewhere. ReLIFT (https://arxiv.org/abs/2506.07527) does so
-in turns of RL and of supervised steps on the hardest problems. How it
-imitates is `rl.loss.offpolicy`.
+The policy imitates the solution where its own samples give no signal, and is
+trained on its own samples elsewhere. ReLIFT (https://arxiv.org/abs/2506.07527)
+alternates RL with supervised steps on the hardest problems instead.
+`rl.loss.offpolicy` is the loss of the demonstrations.
 """
 
 import dataclasses
@@ -13,50 +13,50 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason.base import Account, Prompts, Trajectories
+from jaxrl_reason import trees
+from jaxrl_reason.base import Trajectories
 from jaxrl_reason.rollouts import fused
-from jaxrl_reason.rollouts import groups as groups_lib
 from jaxrl_reason.rollouts.hints import failed
+from jaxrl_reason.rollouts.rounds import Finished, Rounds
 
 WHEN = ('always', 'failed')
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rescue:
-  """Puts demonstrations into a source's failed groups; static.
+class Rescue(Rounds):
+  """Replaces samples of failed groups by demonstrations; static. The source
+  verifies the reference solutions (`Trajectories.demo`).
 
   Attributes:
-    source: whose own samples are all the policy's.
-    demos: of a group's samples, how many are replaced.
+    demos: samples of a failed group that are replaced.
   """
 
-  source: fused.FusedSource
   demos: int
+  reads_demos = True
 
-  def __call__(
-    self, params, control, prompts: Prompts, root, step, sampling, stop
-  ) -> Trajectories:
-    """Gives one step's trajectories, inside jit.
-
-    Args:
-      prompts: with reference solutions.
-    """
-    rest = root, step, sampling, stop
-    found = self.source(params, control, prompts, *rest)
+  def finish(self, control, carry: tuple, root, step) -> Finished:
+    """Replaces samples of failed groups, and their rewards."""
+    (found,) = carry
     own, n = found.rollout, found.rollout.length.shape[0]
     missed = failed(found)
-    shown = fused.with_demos(own, prompts, self.demos)
+    shown = fused.with_demos(own, found.prompts, self.demos)
     rows = batch_lib.per_row(missed, n) & shown.is_demo
-
-    def pick(new, old):
-      return jnp.where(rows.reshape(-1, *[1] * (old.ndim - 1)), new, old)
-
-    rollout = jax.tree.map(pick, shown.replace(is_demo=None), own)
+    rollout = trees.where_rows(rows, shown.replace(is_demo=None), own)
     rollout = rollout.replace(is_demo=rows)
-    how = root, step, 'views'
-    reward = self.source.judged(params, control, prompts, rollout, how)
-    # Statistics are of what the policy said.
-    account = groups_lib.account(found)
-    told = {'demos/groups': jnp.mean(missed)}
-    account = Account(account.seen, account.rounds, {}, told)
-    return found.replace(rollout=rollout, reward=reward, account=account)
+    demo = jax.tree.map(lambda x: batch_lib.per_row(x, n), found.demo)
+    reward = trees.where_rows(rows, demo, found.reward)
+    found = found.replace(rollout=rollout, reward=reward, demo=None)
+    return Finished(_unnumbered(found, rows), None, _metrics(missed))
+
+
+def _unnumbered(found: Trajectories, rows: jax.Array) -> Trajectories:
+  """Sets the row number of replaced rows to -1: they have no verdict of a
+  sample.
+  """
+  if found.row is None:
+    return found
+  return found.replace(row=jnp.where(rows, -1, found.row))
+
+
+def _metrics(missed: jax.Array) -> dict[str, jax.Array]:
+  return {'demos/groups': jnp.mean(missed)}

@@ -30,34 +30,34 @@ from flax import struct
 
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.base import Model, Rollout
+from jaxrl_reason.base import Model, Params, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts.forcing import Forcing
 
 NONE = -1  # a token not drawn
-BLANK = {'tokens': NONE}  # what stands where nothing was drawn; else 0
+BLANK = {'tokens': NONE}  # the fill value of arrays; 0 for all others
 
 
 @struct.dataclass
 class Slots:
-  """What the S = B*I slots are at, between two steps."""
+  """The state of the S = B*I slots between two steps."""
 
-  step: jax.Array  # int [], steps done, which says what column is next
+  step: jax.Array  # steps done, which determines the next column
   t: jax.Array  # int [] or [S], index in its completion of `token`
   token: jax.Array  # int [S], to be decoded
   over: jax.Array  # bool [S], nothing to be decoded
   cache: Any
   out: dict[str, jax.Array]  # [N,C,...]; tokens NONE where none was drawn
   due: jax.Array | None = None  # int [S], of `Draw.forcing`
-  # Of fewer slots than rows; None: every row has its own.
+  # With fewer slots than rows; None if every row has its own slot.
   row: jax.Array | None = None  # int [B,I], the sample of its prompt in a slot
   taken: jax.Array | None = None  # int [B], samples that were given to a slot
 
 
 @dataclasses.dataclass(frozen=True)
 class Draw:
-  """Draws tokens of rows: the arrays are those of all N rows."""
+  """Samples tokens of rows; the arrays are of all N rows."""
 
   model: Model
   weights: Any
@@ -69,7 +69,7 @@ class Draw:
   forcing: Forcing | None = None
 
   def __call__(self, hidden, row, t) -> dict[str, jax.Array]:
-    """The t-th tokens and their log-probs of rows [S] (int, or all)."""
+    """Samples the t-th tokens and their log-probs of rows [S] (int, or all)."""
     logits = self.model.unembed(self.weights, hidden)
     sampling = self.sampling.replace(temperature=row(self.sampling.temperature))
     shaped = logits_lib.shaped(logits, sampling)
@@ -84,22 +84,22 @@ class Draw:
     return new
 
   def forced(self, new: dict, due, t) -> tuple[dict, jax.Array | None]:
-    """Returns what was drawn at t, but where something else is forced, and what
-    comes.
+    """Replaces the tokens sampled at t by forced ones; returns the next forcing
+    state too.
     """
     if self.forcing is None:
       return new, None
     return self.forcing(new, due, t, self.ends(new['tokens']))
 
   def ends(self, token: jax.Array) -> jax.Array:
-    """Tells whether tokens [...] are stop tokens."""
+    """Returns true for tokens [...] that are stop tokens."""
     return jnp.any(token[..., None] == self.stop, axis=-1) & (token != NONE)
 
 
 def _rows(slots: Slots) -> Callable:
-  """x [N,...] -> of the slots' rows [S,...]."""
+  """Returns a function that selects the slots' rows: x [N,...] -> [S,...]."""
   if slots.row is None:
-    return trees.same
+    return trees.identity
   b, n_slots = slots.row.shape
 
   def pick(x):
@@ -110,7 +110,7 @@ def _rows(slots: Slots) -> Callable:
 
 
 def _write(all_, x, slots: Slots, t):
-  """all_ [N,C,...] with x [S,...] at index t of the slots' rows."""
+  """Writes x [S,...] into all_ [N,C,...] at index t of the slots' rows."""
   if slots.row is None:
     return jax.lax.dynamic_update_index_in_dim(all_, x, t, axis=1)
   b, n_slots = slots.row.shape
@@ -155,9 +155,9 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
 
 
 def _refill(draw: Draw, slots: Slots) -> Slots:
-  """Gives the slots that are over the next rows of their prompt.
+  """Assigns the next rows of their prompt to the slots that are over.
 
-  Their first tokens have been drawn already, with those of all rows.
+  The first tokens of all rows were sampled in `_begin`.
   """
   b, n_slots = slots.row.shape
   first = slots.out['tokens'][:, 0].reshape(b, -1)  # [B,G]
@@ -184,8 +184,8 @@ def _loop(
   last = slots.step + most
 
   def unfinished(slots):
-    # One loop for runs side by side: with a condition of its own each run would
-    # copy its caches at every token, and write them by scatters.
+    # One loop for runs side by side: with a condition per run, each run would
+    # copy its caches at every token and write them by scatters.
     left = trees.shared_max(~slots.over)
     if slots.row is not None:
       g = slots.out['tokens'].shape[0] // slots.row.shape[0]
@@ -215,17 +215,17 @@ def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
 
 
 def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
-  """The first token of all rows, and a row in every slot.
+  """Samples the first token of all rows, and puts a row into every slot.
 
   Args:
     hidden: [B,D], of the prompts' last tokens.
-    routes: int [S,L,k], of a step, where they are asked for.
+    routes: int [S,L,k], experts used in a step, or None.
     shape: (B, G, C).
   """
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
   due = draw.forcing and draw.forcing.begin(b * g)
-  (first, due), out = draw.forced(draw(hidden, trees.same, 0), due, 0), {}
+  (first, due), out = draw.forced(draw(hidden, trees.identity, 0), due, 0), {}
   for k, x in first.items():
     blank = jnp.full((b * g, c), BLANK.get(k, 0), x.dtype)
     out[k] = sharding.rows(blank.at[:, 0].set(x))
@@ -240,7 +240,7 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
 
 
 def _shared(slots: Slots, b: int, n_slots: int) -> Slots:
-  """Slots for a part of the rows: the first of each prompt are in them."""
+  """Returns slots for a part of the rows: the first rows of each prompt."""
 
   def first(x):
     return x.reshape(b, -1)[:, :n_slots].reshape(-1)
@@ -255,13 +255,13 @@ def _shared(slots: Slots, b: int, n_slots: int) -> Slots:
 
 
 def nodes(there: jax.Array, n_samples: int) -> jax.Array:
-  """Gives samples [N,C] that share no token a node each."""
+  """Assigns a node to each sample [N,C]; samples share no tokens."""
   sample = jnp.arange(there.shape[0]) % n_samples + 1
   return jnp.where(there, sample[:, None], 0)
 
 
 def routes_of_rows(prompt: jax.Array, own: jax.Array) -> jax.Array:
-  """Joins the experts used of prompts [B,P,...] and of their completions
+  """Concatenates the experts used of prompts [B,P,...] and of their completions
   [N,C,...].
   """
   repeated = jnp.repeat(prompt, own.shape[0] // prompt.shape[0], axis=0)
@@ -269,7 +269,7 @@ def routes_of_rows(prompt: jax.Array, own: jax.Array) -> jax.Array:
 
 
 def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
-  """What the slots have written: one turn, no token shared."""
+  """Returns the Rollout of the slots: one turn, no token shared."""
   drawn, routes = slots.out['tokens'] != NONE, slots.out.get('routes')
   if routes is not None:
     of_prompts = draw.model.sampled_routes(slots.cache)[0]
@@ -305,7 +305,7 @@ def row_keys(key: jax.Array, ids: jax.Array) -> jax.Array:
 
 def generate(
   model: Model,
-  params,
+  params: Params,
   prompts: jax.Array,
   valid: jax.Array,
   key: jax.Array,

@@ -1,17 +1,18 @@
 """Episodes of several turns with an environment, inside the compiled program.
 
-prefill the prompts -> draw tokens until every row's turn is over -> one step of
-the environment for all rows -> its observations pass through the model, a few
-columns at once (`extend`) -> the next turn's tokens ...
+prefill the prompts -> sample tokens until the turn of every row is over -> one
+step of the environment for all rows -> its observations pass through the model,
+a few columns at once (`extend`) -> the tokens of the next turn ...
 
-A turn is over with a stop token, with the environment's own stop bytes, or when
-it is too long. Rows that wait leave gaps in the cache (`models.cache`), none in
-the completion: that is the row's own tokens and the observations, one after
-another, as training reads it. Only drawn tokens are looked through for stops
-and given to the environment, so an observation is data whatever is in it.
+A turn ends at a stop token, at the environment's own stop bytes, or at its
+token limit. Rows that wait for others leave gaps in the cache (`models.cache`)
+but none in the completion, which is the row's sampled tokens and the
+observations in order, as training reads it. Only sampled tokens are searched
+for stops and passed to the environment, so an observation is data whatever it
+contains.
 
 The noise of a token depends on (key, row id, index in the completion) only, as
-the sampler's does.
+in the sampler.
 """
 
 import dataclasses
@@ -31,17 +32,18 @@ from jaxrl_reason.rollouts import sampler
 from jaxrl_reason.rollouts.episode import Play, State, Turns, begin
 from jaxrl_reason.rollouts.sampler import NONE
 
-PART = 'env'  # the environment's part of the reward, and its encoded problems
+PART = 'env'  # the environment's reward part and encoded problems
 
 
 def make(env: env_lib.Env, tokenizer, **limits) -> Turns:
-  """Prepares an environment for a tokenizer.
+  """Builds the `Turns` of an environment for a tokenizer.
 
   Args:
     limits: most, tokens, observation, chunk and weight of the Turns.
 
   Raises:
-    ValueError: the tokenizer has no token for a byte the environment writes.
+    ValueError: the tokenizer has no token for a byte that the environment
+      writes.
   """
   table, lengths = kernels.token_bytes_table(tokenizer)
   spelled = tokenizer.token_bytes()
@@ -65,13 +67,14 @@ def make(env: env_lib.Env, tokenizer, **limits) -> Turns:
 
 
 def automaton(stops: Sequence[bytes], spelled: list[bytes]) -> np.ndarray:
-  """Gives the transitions of `Limits.stops`.
+  """Returns the transitions of `Limits.stops`.
 
-  A state is the longest end of what was drawn that begins one of `stops`; the
-  last is never left.
+  A state is the longest suffix of the sampled bytes that is a prefix of one of
+  `stops`. The last state is never left.
 
   Args:
-    stops: not empty any; none of them: nothing but a stop token ends a turn.
+    stops: non-empty byte strings; if there are none, only a stop token ends a
+      turn.
     spelled: bytes of every token.
   """
   states = {b''} | {stop[:i] for stop in stops for i in range(len(stop))}
@@ -92,7 +95,7 @@ def automaton(stops: Sequence[bytes], spelled: list[bytes]) -> np.ndarray:
 
 
 def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
-  """Lays out what the episodes came to."""
+  """Returns the Rollout of finished episodes."""
   out, routes = state.out, None
   sampled = out['sampled']
   if 'routes' in out:
@@ -116,7 +119,7 @@ def rollout(play: Play, state: State, n_samples: int, version) -> Rollout:
 def require_extend(
   model: Model, what: str = 'episodes of several turns'
 ) -> None:
-  """Refuses a model that cannot read what it is answered."""
+  """Refuses a model without `extend`, which reading observations needs."""
   if model.extend is None:
     raise ValueError(
       f'this model has no extend, which {what} need (`base.Model`): sample '
@@ -134,7 +137,7 @@ def drawing(
   policy_logp: bool = False,
   entropy: bool = False,
 ) -> sampler.Draw:
-  """Gives what draws the tokens of rows with these ids [N] or [N,k]."""
+  """Builds the sampler's `Draw` for rows with ids [N] or [N,k]."""
   heat = jnp.broadcast_to(sampling.temperature, ids.shape[:1])
   return sampler.Draw(
     model,
@@ -166,16 +169,16 @@ def generate(
   routes: bool = False,
   version: jax.Array | int = 0,
 ) -> Rollout:
-  """Plays n_samples episodes of every prompt.
+  """Samples n_samples episodes of every prompt.
 
   Args:
     how: the environment and the limits.
-    encoded: what the environment goes by of each prompt, [B,...].
-    segments: parts in which the cache grows, whole turns each.
+    encoded: encoded problems for the environment, one per prompt, [B,...].
+    segments: parts in which the cache grows, each of whole turns.
     others: see `sampler.generate`.
 
   Returns:
-    Rollout of B*G rows, with what the environment said.
+    Rollout of B*G rows, which includes the observations.
   """
   require_extend(model)
   n = prompts.shape[0] * n_samples
@@ -206,11 +209,11 @@ def generate(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Judged:
-  """Rewards of episodes: kernels on what the policy wrote, and as a last part
-  what the environment gave, summed over turns.
+  """Computes the rewards of episodes: kernels on the policy's text, and as the
+  last part the environment's rewards, summed over turns.
 
   Attributes:
-    reward_fn: as `fused.FusedSource` takes it; None: the environment alone.
+    reward_fn: as in `fused.FusedSource`; None uses the environment alone.
   """
 
   reward_fn: Callable[..., Reward] | None

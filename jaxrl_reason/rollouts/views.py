@@ -1,9 +1,9 @@
-"""What rewards read of a rollout besides its text (`Rollout.views`).
+"""Arrays besides text that rewards read from a rollout (`Rollout.views`).
 
 logp, entropy, uniform_kl   f32 [N,C], of the policy; see TOKEN_VIEWS
 group                       i32 [N], equal for the samples of a prompt
 uniform                     f32 [N], noise by (key, row)
-mask                        bool [N,C], tokens sampled; always there
+mask                        bool [N,C], tokens sampled; always present
 """
 
 import dataclasses
@@ -20,19 +20,20 @@ from jaxrl_reason.rewards.kernels import likelihood
 
 
 def entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-  """Computes the entropy [N,c] in nats that tokens [N,c] were drawn with."""
+  """Computes the entropy [N,c] in nats of the distributions of tokens [N,c]."""
   del tokens
   return logits_lib.entropy(logits)
 
 
 def uniform_kl(logits: jax.Array, tokens: jax.Array) -> jax.Array:
-  """Computes KL(uniform || policy) [N,c] where tokens [N,c] were drawn."""
+  """Computes KL(uniform || policy) [N,c] at the positions of tokens [N,c]."""
   del tokens
   return likelihood.uniform_kl(logits)
 
 
-# (logits [N,c,V], tokens [N,c]) -> [N,c]: views of every token. Of the policy
-# itself: a filter that leaves one token would make any token certain.
+# (logits [N,c,V], tokens [N,c]) -> [N,c]: views of every token. They are of the
+# unfiltered policy: with a filter that leaves one token, its entropy would be
+# 0.
 TOKEN_VIEWS = {
   'logp': logits_lib.token_logp,
   'entropy': entropy,
@@ -42,18 +43,18 @@ TOKEN_VIEWS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Views:
-  """Adds what rewards read to a rollout.
+  """Adds the views that rewards read to a rollout.
 
-  Token views take one more forward pass, of micro-batches and chunks of
-  columns, as the update's own. The entropy and the divergence are over the
-  model's V, the few ids past the tokenizer's included.
+  Token views take one more forward pass, in the update's micro-batches and
+  chunks of columns. The entropy and the divergence are over the model's V,
+  which includes the few ids beyond the tokenizer's.
 
   Attributes:
     model: the policy's functions.
-    names: of the views wanted, besides `mask`.
+    names: the requested views besides `mask`.
     start: first column of completions.
-    chunk: columns of logits alive at once; 0: all.
-    parts: of the rows, one after the other.
+    chunk: columns of logits in memory at once; 0 computes all at once.
+    parts: parts of the rows, computed one after another.
   """
 
   model: Model
@@ -87,7 +88,8 @@ class Views:
         self.model, params, rows, read, start=self.start, chunk=self.chunk
       )[0]
 
-    # Greedy completions are fewer rows than the micro-batches may divide.
+    # There may be fewer greedy completions than micro-batches, so the number of
+    # parts has to divide both.
     parts = math.gcd(n, self.parts)
     rows = batch_lib.split(batch_lib.rows_of(prompts, rollout), parts)
     out = batch_lib.join(jax.lax.map(of_part, rows))

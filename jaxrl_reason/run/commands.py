@@ -1,4 +1,6 @@
-"""What the commands that ask models share: processes, progress, errors."""
+"""Code shared by the commands that query models: processes, progress,
+errors.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,21 +8,22 @@ from typing import Any
 from absl import logging
 
 from jaxrl_reason import command, hosts
-from jaxrl_reason.rewards.pool import PoolError
-from jaxrl_reason.run import journal, train
+from jaxrl_reason.run import train
+from jaxrl_reason.run.records import journal
+from jaxrl_reason.verifiers.pool import PoolError
 
 
 def main(
   flags: Any, options: Callable[[Any], Any], run: Callable[..., str]
 ) -> None:
-  """Runs a command; what a user can mend is said in one line.
+  """Runs a command, and prints an error that the user can fix as one line.
 
   Args:
     flags: with those of `command.Parser.hosts`.
-    options: flags -> what `run` takes; run: (options, say, bar) -> text.
+    options: flags -> the argument of `run`; run: (options, say, bar) -> text.
   """
   logging.set_verbosity(logging.WARNING)
-  with hosts.together():
+  with hosts.exit_on_error():
     try:
       asked = options(flags)
       hosts.join(flags.coordinator, flags.num_processes, flags.process_id)

@@ -13,13 +13,17 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
-from jaxrl_reason.run import chunks, evaluations, hosted, samples, turns
-from jaxrl_reason.run.compile_log import Waiting
-from jaxrl_reason.run.journal import say
+from jaxrl_reason.run.process.compile_log import Waiting
+from jaxrl_reason.run.records import evaluation_files as evaluations
+from jaxrl_reason.run.records import samples
+from jaxrl_reason.run.records.journal import say
+from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.run.rl import turn_settings as turns
 
 
 class Evaluator:
-  """Evaluates parameters, and keeps what they said."""
+  """Evaluates parameters, and keeps the text of the last evaluation."""
 
   def __init__(
     self,
@@ -59,7 +63,8 @@ class Evaluator:
       mesh=mesh,
       tokenizer=tokenizer,
       grade=grade,
-      # The same noise at every evaluation: curves show the policy, not luck.
+      # The same noise at every evaluation, so that curves show the policy's
+      # changes.
       key=trees.named_key(root, 'evaluation'),
       how=how,
       programs=programs,
@@ -79,7 +84,9 @@ class Evaluator:
     }
 
   def _playing(self, config, model: Model, tokenizer: Any) -> Callable:
-    """Gives n_samples -> what plays so many episodes of every prompt."""
+    """Returns a function from n_samples to a player of that many episodes per
+    prompt.
+    """
 
     def make(n_samples: int) -> Callable:
       play = hosted.player(
@@ -95,7 +102,9 @@ class Evaluator:
     return make
 
   def __call__(self, params, total: int, stage: str) -> dict[str, float]:
-    """Gives metrics by full name; `total`, `stage`: when they are of."""
+    """Returns metrics by full name; `total` and `stage` are recorded with
+    samples.
+    """
     out, counts, start = {}, {}, time.monotonic()
     for name, problems in self._sets.items():
       with Waiting(f'evaluating {name} (the first time: compiling)', say):

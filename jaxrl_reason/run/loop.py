@@ -1,5 +1,5 @@
-"""One stage of a run: draw, dispatch, read the metrics of the interval before,
-evaluate, save. `train` strings stages together.
+"""One stage of a run: read data, dispatch, read the metrics of the interval
+before, evaluate, save. `train` runs one stage after another.
 """
 
 import dataclasses
@@ -11,23 +11,24 @@ import ml_collections
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.run import compile_log, goodput, staging
-from jaxrl_reason.run import metrics as metrics_lib
+from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.evaluator import Evaluator
-from jaxrl_reason.run.journal import Journal
-from jaxrl_reason.run.rollout_files import RolloutFiles
-from jaxrl_reason.run.signals import Stopping
+from jaxrl_reason.run.process import compile_log, goodput
+from jaxrl_reason.run.process.signals import Stopping
+from jaxrl_reason.run.process.watchdog import Watchdog
+from jaxrl_reason.run.records import metrics as metrics_lib
+from jaxrl_reason.run.records.journal import Journal
+from jaxrl_reason.run.records.rollout_files import RolloutFiles
 from jaxrl_reason.run.stages import Stage
-from jaxrl_reason.run.watchdog import Watchdog
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-  """Where a run stands.
+  """The position of a run.
 
   Attributes:
     stage: its number; done: its steps; total: those since the run began.
-    ended: whether the stage was over, by its steps or its stop_loss.
+    ended: true if the stage was over, by its steps or its stop_loss.
     record, state: the checkpoint's, or None.
   """
 
@@ -107,8 +108,8 @@ class Loop:
     return n
 
   def interval(self, state: TrainState, n: int) -> TrainState:
-    """Makes the n steps up to the next line of metrics, evaluates and saves
-    where due; or as many as there are before a signal, and saves.
+    """Runs the n steps up to the next line of metrics, evaluates and saves
+    if due. On a signal, it saves after the steps so far.
     """
     with self.spent.on('train'):
       state, device, host = self._steps(state, n)
@@ -123,20 +124,20 @@ class Loop:
     return state
 
   def _steps(self, state: TrainState, n: int) -> tuple:
-    """(state, device metrics, host metrics) of n steps, or of those before a
-    signal.
+    """Returns (state, device metrics, host metrics) of n steps, or of the steps
+    before a signal.
     """
     device, host = [], []
     for last in reversed(range(0, n, self.stage.steps_per_dispatch)):
       with self.watchdog.watched('steps'):
         state, m, h = self.dispatch(state, last > 0)
         # One dispatch waits in the device's queue: enough to keep it busy, and
-        # a signal waits for no more.
+        # a signal waits for no more than that.
         jax.block_until_ready(device[-1:])
       device.append(m)
       host.append(h)
       stop = self.stopping.reached()
-      # What is under way (`rl.staleness`) cannot be saved: it is finished.
+      # Rounds under way (`rl.staleness`) cannot be saved, so they are finished.
       if self.stage.under_way():
         continue
       if stop:
@@ -194,7 +195,7 @@ class Loop:
     save = self.ended or stop or self.done % c.checkpoint.every == 0
     near = not save and self.checkpoints.near_due(self.total)
     due = self.ended or self.done % c.eval.every == 0
-    # A signal leaves seconds: the resumed run evaluates instead.
+    # After a signal only seconds remain: the resumed run evaluates instead.
     owed = due and stop and not self.ended
     if save or due or near:
       self.flush()
@@ -223,7 +224,9 @@ class Loop:
     """Begins a checkpoint.
 
     Args:
-      keep: takes (step, state, record): to the workdir, or to the hosts' disks.
+      keep: function of (step, state, record) that saves to the workdir, or to
+        the
+        hosts' disks.
     """
     stats = self.stage.stats
     record = {
@@ -241,12 +244,12 @@ class Loop:
 
 
 def ended(planned: staging.Planned, record: dict) -> bool:
-  """Tells whether the stage of a checkpoint's record is over: a stage that was
-  given more steps since then goes on.
+  """Returns whether the stage of a checkpoint's record is over. A stage whose
+  `steps` was increased since then continues.
   """
   if not record['finished']:
     return False
   c = planned.config[planned.kind]
   # Records from before `reached` was noted: its limit ended the stage if any.
-  reached = record.get('reached', bool(c.get('stop_loss', 0.0)))
+  reached = record.get('reached', bool(getattr(c, 'stop_loss', 0.0)))
   return reached or record['done'] >= c.steps

@@ -1,7 +1,7 @@
-"""What a run is made of, from its configuration: data, tokenizer, model.
+"""The parts of a run, built from its config: data, tokenizer, model.
 
-`prepare` is training's; `planning.abstract` puts stand-ins for what is not at
-hand into the same `assemble`, so both refuse the same configurations.
+`prepare` is for training. `planning.abstract` calls the same `assemble` with
+stand-ins for missing files, so both refuse the same configs.
 """
 
 import dataclasses
@@ -18,20 +18,25 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import hf, other_run, pretrained
+from jaxrl_reason.config import Data, Run, rules
+from jaxrl_reason.config import Model as ModelSection
+from jaxrl_reason.data import lengths
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import adapters, families, remat, transformer
 from jaxrl_reason.models.adapters import lora
-from jaxrl_reason.run import config_checks, fits, hosted, staging
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run.checks import config_checks, model_memory
+from jaxrl_reason.run.rl import python_tools as hosted
 
 
 class Prepared(NamedTuple):
-  """What `prepare` gives, to be taken apart: nobody passes it on.
+  """The parts of a run except its weights.
 
   Attributes:
     mesh: of all devices.
     problems: by split; tokenizer: of `data.tokenizers`.
     model: its functions, adapters attached; shape: its Config.
-    root: key of the run, which steps fold their number into.
+    root: key of the run; steps fold their number into it.
     stop: i32 [E], stop tokens.
   """
 
@@ -44,44 +49,48 @@ class Prepared(NamedTuple):
   stop: jax.Array
 
 
-def prepare(config: ml_collections.ConfigDict, workdir: epath.Path) -> Prepared:
-  """Makes everything but the weights.
+def prepare(
+  config: ml_collections.ConfigDict | Run, workdir: epath.Path
+) -> Prepared:
+  """Builds all parts of a run except its weights.
 
   Raises:
-    ValueError: the configuration cannot work; names the key.
+    ValueError: the config cannot work; names the key.
   """
-  mesh = sharding.make_mesh(config.mesh)
-  config_checks.check(config, sharding.row_shards(mesh))
-  if config.model_dir:
-    other_run.refuse_as_model(config.model_dir)
-  problems = problems_lib.load(config.data, config.seed)
+  run = config_lib.read(config)
+  mesh = sharding.make_mesh(run.mesh)
+  config_checks.check(run, sharding.row_shards(mesh))
+  if run.model_dir:
+    other_run.refuse_as_model(run.model_dir)
+  problems = problems_lib.load(run.data, run.seed)
   with hosts.zero_first():
-    fits.tell(config.model_dir, workdir)
-    folder = config.model_dir and pretrained.begin(
-      config.model_dir,
+    model_memory.tell(run.model_dir, workdir)
+    folder = run.model_dir and pretrained.begin(
+      run.model_dir,
       workdir,
-      config.model.rope_scale,
-      functools.partial(_check_folder, config.data),
+      run.model.rope_scale,
+      functools.partial(_check_folder, run.data),
     )
-    tokenizer = problems_lib.make_tokenizer(
-      config.data, problems, workdir, folder
-    )
+    tokenizer = problems_lib.make_tokenizer(run.data, problems, workdir, folder)
   problems = problems_lib.rendered(
-    problems, config.data, tokenizer, folder, hosted.schemas(config)
+    problems, run.data, tokenizer, folder, hosted.schemas(run)
   )
-  problems, dropped = problems_lib.drop_long(problems, config.data, tokenizer)
+  problems, dropped = problems_lib.drop_long(problems, run.data, tokenizer)
+  kinds = {p.kind for p in staging.each(run)}
+  solutions = bool(kinds & {'sft', 'pretrain'} or run.rl.demos)
+  lengths.check(problems, run.data, tokenizer, solutions)
   for split, n in dropped.items():
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
-  shape = architecture(config.model, tokenizer.vocab_size, folder)
-  return assemble(config, mesh, problems, tokenizer, shape)
+  shape = architecture(run.model, tokenizer.vocab_size, folder)
+  return assemble(run, mesh, problems, tokenizer, shape)
 
 
-def _check_folder(data: ml_collections.ConfigDict, folder) -> None:
-  """Reads what a run needs of a model's folder beside its weights.
+def _check_folder(data: Data, folder) -> None:
+  """Reads the files of a model's folder that a run needs beside its weights.
 
   Raises:
-    ValueError, FileNotFoundError: names what is not there or cannot be read.
+    ValueError, FileNotFoundError: names the file that is missing or unreadable.
   """
   families.from_hf(hf.read_config(folder))
   if data.tokenizer == 'hf':
@@ -89,81 +98,78 @@ def _check_folder(data: ml_collections.ConfigDict, folder) -> None:
 
 
 def assemble(
-  config: ml_collections.ConfigDict,
+  config: Run,
   mesh: jax.sharding.Mesh,
   problems: problems_lib.Problems,
   tokenizer: Any,
   shape: transformer.Config,
 ) -> Prepared:
-  """Puts a run together from its parts, refusing what does not go together.
+  """Returns the parts of a run, after the checks that need the model.
 
   Args:
-    shape: of the model, nothing recomputed yet.
+    shape: of the model, with remat='none'.
   """
-  shape = remat_within(config, mesh, shape)
-  for planned in staging.each(config):
-    config_checks.check_experts(planned.config, shape.experts)
-    config_checks.check_positions(planned.config.rl, shape)
-  model = model_of(shape, config)
-  config_checks.check_trainable(config, trees.flatten(model.specs))
-  return Prepared(
-    mesh,
-    problems,
-    tokenizer,
-    model,
-    shape,
-    jax.random.key(config.seed),
-    jnp.asarray(tokenizer.eos_ids, jnp.int32),
+  stages = [p.config for p in staging.each(config)]
+  rows = max(c.micro_batch(sharding.row_shards(mesh)) for c in stages)
+  columns = config.prompt_columns + config.data.completion_len
+  columns = -(-columns // mesh.shape['context'])
+  shape = with_remat(shape, config.model.remat, rows, columns, config.remat_gib)
+  for c in stages:
+    rules.refuse(config_checks.expert_rules, c, shape.experts)
+    rules.refuse(config_checks.position_rules, c.rl, shape)
+  model = adapters.attach(
+    transformer.build(shape),
+    lora=lora.Lora(**config.lora.to_dict()) if config.lora.rank else None,
+    steering=config.steering,
+    frozen_dtype=config.frozen_dtype,
+    trainable=config.trained_paths,
   )
+  paths = trees.flatten(model.specs)
+  config_checks.check_trainable(config.trained_paths, paths)
+  root = jax.random.key(config.seed)
+  stop = jnp.asarray(tokenizer.eos_ids, jnp.int32)
+  return Prepared(mesh, problems, tokenizer, model, shape, root, stop)
 
 
-def remat_within(config, mesh, shape: transformer.Config) -> transformer.Config:
-  """Gives the model's shape the remat policy asked for; auto: that which a
-  budget allows.
+def with_remat(
+  shape: transformer.Config, policy: str, rows: int, columns: int, gib: float
+) -> transformer.Config:
+  """Returns the model's shape with a remat policy.
+
+  Args:
+    policy: `model.remat`; auto: as little as keeps activations within `gib`.
+    rows, columns: of the largest micro-batch on a device.
   """
-  if config.model.remat != 'auto':
-    return dataclasses.replace(shape, remat=config.model.remat)
-  shards = sharding.row_shards(mesh)
-  stages = staging.each(config)
-  rows = max(config_lib.micro_batch(p.config, shards) for p in stages)
-  length = config_lib.prompt_room(config) + config.data.completion_len
-  length = -(-length // mesh.shape['context'])
-  shape = remat.choose(shape, rows, length, config.remat_gib * 2**30)
+  if policy != 'auto':
+    return dataclasses.replace(shape, remat=policy)
+  shape = remat.choose(shape, rows, columns, gib * 2**30)
   logging.info(
     'remat=%s keeps activations of %d x %d tokens on a device within '
-    'remat_gib=%g.', shape.remat, rows, length, config.remat_gib,
+    'remat_gib=%g.', shape.remat, rows, columns, gib,
   )  # fmt: skip
   return shape
 
 
-def architecture(c, n_tokens: int, folder) -> transformer.Config:
-  """Gives the model's shape, nothing recomputed yet: of config.json where it
-  came from a folder, else of a `model` section.
+def architecture(c: ModelSection, n_tokens: int, folder) -> transformer.Config:
+  """Returns the model's shape, with remat='none'.
+
+  Args:
+    n_tokens: of the tokenizer.
+    folder: whose config.json has the sizes; empty: the section has them.
   """
-  c = c.to_dict() | {'remat': 'none'}
+  values = c.to_dict() | {'remat': 'none'}
   if not folder:
     # A multiple of 8, so that a tensor axis divides it; ids past the
     # tokenizer's decode to nothing.
     vocab = -(-n_tokens // 8) * 8
-    if c['rope_scale'] != 1:
+    if c.rope_scale != 1:
       raise ValueError(
-        f'model.rope_scale={c["rope_scale"]:g} stretches the rotary table of '
+        f'model.rope_scale={c.rope_scale:g} extends the rotary table of '
         'model_dir, which is empty: set model.rope_theta instead'
       )
-    return transformer.Config(vocab=vocab, **c)
+    return transformer.Config(vocab=vocab, **values)
   shape = families.from_hf(
-    hf.read_config(folder), **{k: c[k] for k in families.RUNTIME}
+    hf.read_config(folder), **{k: values[k] for k in families.RUNTIME}
   )
   hf.check_vocab(n_tokens, shape, folder)
   return shape
-
-
-def model_of(shape: transformer.Config, c) -> Model:
-  """Builds the model with its adapters and its frozen weights' dtype."""
-  return adapters.attach(
-    transformer.build(shape),
-    lora=lora.Lora(**c.lora.to_dict()) if c.lora.rank else None,
-    steering=c.steering,
-    frozen_dtype=c.frozen_dtype,
-    trainable=config_lib.trainable(c),
-  )

@@ -21,23 +21,17 @@ from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
+from jaxrl_reason.rollouts import rounds
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import (
-  asking,
-  chunks,
-  goodput,
-  memory,
-  programs,
-  sources,
-  staging,
-  states,
-)
-from jaxrl_reason.run import turns as run_turns
-from jaxrl_reason.run.hints_step import HintsStep
-from jaxrl_reason.run.host_step import HostStep
-from jaxrl_reason.run.learners import learner
-from jaxrl_reason.run.rounds_step import RoundsStep
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run import states
+from jaxrl_reason.run.process import goodput
+from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl import control_state, problem_pool, programs, sources
+from jaxrl_reason.run.rl import turn_settings as run_turns
+from jaxrl_reason.run.rl.host_step import HostStep
+from jaxrl_reason.run.rl.learners import learner
 from jaxrl_reason.update.learner import Learner
 
 
@@ -85,7 +79,10 @@ def build(
     root: the run's key; stop: i32 [E], stop tokens.
   """
   config, kind = planned.config, planned.kind
-  learn = learner(config, model, kind)
+  facts = None
+  if kind == 'rl':
+    facts = problem_pool.first_facts(config, problems.train)
+  learn = learner(config, model, kind, facts)
   common = dict(mesh=mesh, problems=problems, tokenizer=tokenizer, root=root)
   common['order'] = planned.name
   if kind != 'rl':
@@ -94,29 +91,34 @@ def build(
   return of_path(config, learn, stop=stop, **common)
 
 
+def abstract_learner(
+  config, model: Model, name: str, problems: Problems
+) -> Learner:
+  """Builds the learner of stage `name` for shapes alone: the facts of the
+  pool's problems are not read.
+  """
+  facts = None
+  if name == 'rl':
+    facts = problem_pool.shapes(config, problems.train)
+  return learner(config, model, name, facts)
+
+
 def layout(
   config,
   name: str,
   learn: Learner,
   mesh: jax.sharding.Mesh,
-  problems: Problems,
-  known: asking.Facts | None = None,
 ) -> states.Layout:
-  """Lays the state of stage `name` out on the mesh.
-
-  Args:
-    known: of a pool's problems; None: shapes alone are read.
-  """
-  remembered = _nothing
+  """Lays the state of stage `name` out on the mesh."""
+  control = _no_control
   if name == 'rl':
     gen, _ = generation(config, learn.model)
-    n = len(asking.pool_of(config, problems.train))
-    remembered = memory.remembered(config, learn, gen, mesh, n, known)
-  return states.Layout(learn, mesh, remembered)
+    control = control_state.first(config, learn, gen, mesh)
+  return states.Layout(learn, mesh, control)
 
 
-def _nothing(total: jax.Array) -> None:
-  """Supervised stages remember nothing."""
+def _no_control(total: jax.Array) -> None:
+  """Returns the memory of a supervised stage: none."""
 
 
 def _stacked(tree: Any, k: int) -> Any:
@@ -128,7 +130,7 @@ def _supervised(
   config, name: str, learn: Learner, *, mesh, problems, tokenizer, root, order
 ) -> Stage:
   c, d = config[name], config.data
-  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh, problems)
+  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh)
   steps = supervised_program(name, where.shardings)
 
   def encode(i, example):
@@ -175,7 +177,7 @@ def generation(
 def prompt_encoder(
   config, tokenizer, encode_answer
 ) -> Callable[[int, dict], dict]:
-  """Gives (index, example) -> the row of a `base.Prompts`."""
+  """Returns a function from (index, example) to the row of a `base.Prompts`."""
   d = config.data
   shows = config.rl.demos or config.rl.hints.room
   demo_len = d.completion_len if shows else None
@@ -209,9 +211,11 @@ def fused_source(
     chunks.refuse_views(gen.chunks, names)
     parts = learn.minibatches * learn.micro_batches
     views = Views(learn.model, names, learn.start, learn.logprob_chunk, parts)
+  kinds = sources.kinds_of_rounds(config.rl)
   greedy = 'greedy_reward' in learn.needs
-  source = FusedSource(gen, reward_fn, views, greedy)
-  return sources.around(config.rl, source), encode, sampling
+  demos = any(kind.reads_demos for kind in kinds)
+  source = FusedSource(gen, reward_fn, views, greedy, demos)
+  return rounds.nested(source, kinds), encode, sampling
 
 
 def _fused(
@@ -225,7 +229,7 @@ def _fused(
   if controllers.is_on(config.data):
     given = row, mesh, problems, (root, sampling, stop)
     return _of_pool(config, learn, source, *given)
-  where = layout(config, 'rl', learn, mesh, problems)
+  where = layout(config, 'rl', learn, mesh)
   steps = programs.updating(programs.rl_steps, 2, where.shardings)
 
   def dispatch(state, more):
@@ -248,11 +252,11 @@ def _of_pool(
   Args:
     rest: last arguments of `programs.rl_pool_steps`.
   """
-  c, windows = config.rl, asking.Windows(config, problems.train)
-  ask = asking.Ask(asking.chooser(config), c.prompts, c.refill_rounds)
-  where = layout(
-    config, 'rl', learn, mesh, problems, asking.facts(config, windows.problems)
+  c, windows = config.rl, problem_pool.Windows(config, problems.train)
+  ask = problem_pool.ProblemSampler(
+    problem_pool.chooser(config), c.prompts, c.refill_rounds
   )
+  where = layout(config, 'rl', learn, mesh)
   steps = programs.updating(programs.rl_pool_steps, 4, where.shardings)
   k, pool = c.steps_per_dispatch, None
 
@@ -262,7 +266,7 @@ def _of_pool(
     if windows.due:
       state, pool = windows.move(state), None
     if pool is None:
-      pool = asking.prompts_of(windows.problems, encode, mesh)
+      pool = problem_pool.prompts_of(windows.problems, encode, mesh)
     windows.advance(k)
     return *steps(learn, source, ask, k, state, pool, *rest), {}
 
@@ -273,35 +277,16 @@ def _host(
   config, learn: Learner, *, mesh, problems, tokenizer, root, stop, order
 ) -> Stage:
   c, train = config.rl, problems.train
-  encode = prompt_encoder(config, tokenizer, None)
-
-  def row(i, example):
-    # The problem itself comes along: its verifier reads it.
-    return encode(i, example) | {'example': np.array(example, object)}
-
-  known, ask, spares = None, None, c.refill_rounds
-  chosen = controllers.is_on(config.data)
-  if chosen:
-    data, steps = asking.Windows(config, train), iter(())
-    known = asking.facts(config, data.problems)
-    rows_of = asking.asker(config, data, row, root, mesh)
-
-    def ask(control, step):
-      return sources.questions(rows_of(control, step), mesh, spares)
-
-  else:
-    data = sources.batches(
-      config, train, row, c.prompts, 1, order, mesh, spares
-    )
-    steps = (sources.questions(rows, mesh, spares) for rows in data)
-  where = layout(config, 'rl', learn, mesh, problems, known)
-  pool, close, player, spent = sources.judges(
+  where = layout(config, 'rl', learn, mesh)
+  data, questions = sources.questions(
+    config, train, prompt_encoder(config, tokenizer, None), root, mesh, order
+  )
+  pool, close, player, spent = sources.make_verifier(
     config, learn, problems, tokenizer
   )
-  first, rest = (rounds[0] for rounds in steps), (tokenizer, root, stop)
-  made = generation(config, learn.model)
+  made, kinds = generation(config, learn.model), sources.kinds_of_rounds(c)
   source = sources.host_source(
-    config, learn, made, mesh, first, pool, *rest, player
+    config, learn, made, kinds, mesh, pool, tokenizer, root, stop, player
   )
 
   def to_device(tree):
@@ -309,38 +294,26 @@ def _host(
       tree = jax.tree.map(lambda x: x[sharding.my_rows(mesh, len(x))], tree)
     return sharding.to_global(tree, mesh)
 
-  plain = sources.is_plain(c)
-  if plain:
-    ahead = bool(c.staleness)
-    rest = learn, to_device, where.shardings, ahead, ask
-    step = HostStep(source, *rest, sources.hinted(c))
-  else:
-    rest = learn, to_device, where.shardings, ask
-    again, help_ = sources.replayed(c), sources.hinted(c)
-    if help_ is not None and help_.when == 'failed':
-      step = HintsStep(help_, source, steps, again, *rest)
-    else:
-      more = sources.refilled(c), again
-      step = RoundsStep(source, steps, *more, *rest, help_)
+  rest = to_device, where.shardings, bool(c.staleness)
+  step = HostStep(source, learn, questions, kinds, *rest)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
-    if chosen:
+    if isinstance(data, problem_pool.Windows):
       state = data.move(state) if data.due else state
       data.advance(1)
-    state, metrics, timing, answered = step(state, more)
-    host = {f'perf/{k}': v for k, v in timing.items()}
+    state, metrics, seconds, answers = step(state, more)
+    host = {f'perf/{k}': v for k, v in seconds.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     host |= spent()
     if stats is not None:
-      for round_ in [answered] if plain else answered:
-        ids = np.repeat(sources.everyone(mesh, round_.questions.ids), c.samples)
-        stats.add(ids, round_.reward.parts[:, 0], round_.reward.valid)
+      for answered in answers:
+        ids = np.repeat(sources.everyone(mesh, answered.ids), c.samples)
+        reward = answered.reward
+        stats.add(ids, reward.parts[:, 0], reward.valid)
       host |= stats.metrics()
-    if learn.shown is not None and plain:
-      mine = sharding.my_rows(mesh, len(answered.reward.total))
-      verdicts = dict(zip(mine.tolist(), answered.verdicts))
-      metrics['rollouts']['verdicts'] = verdicts
+    if 'rollouts' in metrics:
+      metrics['rollouts']['verdicts'] = sources.verdicts_by_row(mesh, answers)
     return state, metrics, host
 
   def under_way() -> bool:

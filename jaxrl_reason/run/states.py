@@ -1,11 +1,10 @@
-"""A stage's TrainState: where its arrays live, and where they come from."""
+"""Builds the TrainState of a stage: shapes, shardings and first weights."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, TrainState
@@ -20,7 +19,7 @@ class Layout:
 
   Attributes:
     template: the state's shapes.
-    shardings: where each of its arrays lives.
+    shardings: the sharding of each of its arrays.
   """
 
   def __init__(
@@ -49,10 +48,10 @@ class Layout:
     )
 
   def begin(self, params, total: int) -> TrainState:
-    """Makes a stage's first state: given parameters, a new optimizer.
+    """Builds a stage's first state: given parameters, a new optimizer.
 
     Args:
-      params: donated, as a step donates its state: memory is touched once.
+      params: donated, as a step donates its state, so that they are not copied.
       total: steps of the run before this stage.
     """
     make = jax.jit(self._make, out_shardings=self.shardings, donate_argnums=0)
@@ -64,22 +63,24 @@ def _whole(tree):
 
 
 def init_params(
-  config: ml_collections.ConfigDict,
+  init_from: str,
+  model_dir: str,
   model: Model,
   shape: transformer.Config,
   mesh: jax.sharding.Mesh,
   root: jax.Array,
   workdir,
 ) -> Any:
-  """Makes a run's first weights where they live: those of another run, of its
-  model's folder (adapters are then from the seed), or from the seed.
+  """Loads or initializes a run's first weights, with their shardings: from
+  another run, from its model's folder (adapters are then from the seed), or
+  from the seed.
   """
   specs, loaded = model.specs, {}
   where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
   off = model.adapters_off or _whole
-  if config.init_from:
-    loaded = other_run.read(config.init_from, specs, off(specs), where)
-  elif config.model_dir:
+  if init_from:
+    loaded = other_run.read(init_from, specs, off(specs), where)
+  elif model_dir:
     loaded = pretrained.load(workdir, shape, off(specs), off(where))
 
   if loaded.keys() == specs.keys():

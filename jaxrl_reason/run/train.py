@@ -6,66 +6,71 @@ A kill at any moment loses at most the steps since the last checkpoint, and the
 resumed run repeats them bit for bit; SIGTERM and Ctrl-C save first.
 """
 
-import json
 import time
 
 import jax
-import ml_collections
-from absl import logging
 from etils import epath
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import emergency, files, manager
+from jaxrl_reason.config import Run
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
-from jaxrl_reason.run import (
-  archives,
+from jaxrl_reason.run import loop, stages, states
+from jaxrl_reason.run import solution_archives as archives
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run import stage_transition as passing
+from jaxrl_reason.run.evaluator import Evaluator
+from jaxrl_reason.run.prepare import prepare
+from jaxrl_reason.run.process import (
   compile_log,
-  events,
   goodput,
   identity,
   logs,
-  loop,
-  metrics,
-  passing,
-  rewarding,
-  rollout_files,
-  samples,
   signals,
-  sources,
-  stages,
-  staging,
-  states,
-  trackers,
   watchdog,
 )
-from jaxrl_reason.run import workdir as workdirs
-from jaxrl_reason.run.evaluator import Evaluator
-from jaxrl_reason.run.journal import Journal, aside, say
-from jaxrl_reason.run.prepare import prepare
+from jaxrl_reason.run.process import workdir as workdirs
+from jaxrl_reason.run.records import (
+  config_file,
+  events,
+  metrics,
+  rollout_files,
+  samples,
+  trackers,
+)
+from jaxrl_reason.run.records.journal import Journal, aside, say
+from jaxrl_reason.run.rl import reward_functions as rewarding
+from jaxrl_reason.run.rl import sources
 
 
 def run(
-  config: ml_collections.ConfigDict, workdir, *, fresh: bool = False
+  config: config_lib.Config,
+  workdir: epath.PathLike,
+  *,
+  fresh: bool = False,
 ) -> TrainState | None:
   """Trains through all stages, from the start or from the last checkpoint.
 
   Args:
-    fresh: move what the workdir holds aside first, and begin at step 0.
+    fresh: first move the files in the workdir aside, and begin at step 0.
 
   Returns:
-    The last state; None when a signal ended the run early (it is saved).
+    The last state; None if a signal ended the run early (it is saved).
   """
-  # From here on a signal ends the run well, however early it comes.
+  # From here on a signal saves and ends the run, however early it arrives.
   with signals.Stopping() as stopping, files.explained_below(workdir):
-    with workdirs.opened(config, workdir, fresh=fresh) as workdir:
+    config = config_lib.read(config)
+    start = identity.of_start(config.json_values(), workdir)
+    with workdirs.opened(start, workdir, fresh=fresh) as workdir:
       with logs.kept(workdir):
         return _run(config, workdir, stopping)
 
 
-def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
+def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   started = time.monotonic()
   with hosts.explained():
     use_compile_cache(config.compile_cache)
@@ -101,9 +106,9 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
         if checkpoints.near:
           checkpoints.near.close()
   except hosts.Lost:
-    raise  # a save under way would wait for those who are gone
+    raise  # a save under way would wait for processes that have ended
   except BaseException as e:
-    # A save under way is finished, never torn.
+    # A save under way is completed, so that no checkpoint is partial.
     checkpoints.close()
     if logs.begun():  # a start that is refused changes nothing
       events.note_failure(workdir, e)
@@ -123,12 +128,12 @@ def _run(config, workdir: epath.Path, stopping) -> TrainState | None:
 def _stages(
   planned, config, workdir, checkpoints, told, compiled, started, shape, parts
 ) -> TrainState | None:
-  """Runs the stages that are left.
+  """Runs the remaining stages.
 
   Args:
     planned: all of them.
-    told: what a Loop is told by and tells.
-    parts: what `stages.build` takes.
+    told: keyword arguments of a Loop.
+    parts: keyword arguments of `stages.build`.
   """
   model, mesh, root = parts['model'], parts['mesh'], parts['root']
   spent = told['spent']
@@ -140,9 +145,15 @@ def _stages(
     near = checkpoints.near and checkpoints.near.restored
     kind = ', of an emergency checkpoint' if near else ''
     say(f'Resuming at step {place.total}{kind}.')
-  write_config(config, workdir, resuming)
+  values = config.json_values()
+  config_file.write(values, workdir, resuming)
   events.note(workdir, 'start', step=place.total, reached=reached(workdir))
-  writer = _writer(config, workdir, place.total if resuming else None)
+  writer = _writer(
+    values, config.track, workdir, place.total if resuming else None
+  )
+  if resuming:
+    begun = metrics.Begun.of(place.record)
+    writer.warn_of_gap(place.total - begun.steps)
   spent.lose(*writer.lost)
   grade = rewarding.grader(config, parts['problems'])
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
@@ -150,7 +161,9 @@ def _stages(
   facts |= {'spent': spent, 'saved': checkpoints.told}
 
   def first():
-    return states.init_params(config, model, shape, mesh, root, workdir)
+    return states.init_params(
+      config.init_from, config.model_dir, model, shape, mesh, root, workdir
+    )
 
   for index, p in enumerate(planned):
     if index < place.stage:
@@ -193,13 +206,14 @@ def _stages(
   return state
 
 
-def _writer(config, workdir, resume_step: int | None) -> metrics.Writer:
-  """What metrics are written with, the configuration told at the start."""
-  tracked = []
-  flat = trees.flatten(json.loads(config.to_json_best_effort()))
+def _writer(
+  values: dict, track: str, workdir, resume_step: int | None
+) -> metrics.Writer:
+  """Returns the writer of metrics, after it wrote the config at the start."""
+  tracked, flat = [], trees.flatten(values)
   flat = {key.replace('/', '.'): value for key, value in flat.items()}
   if hosts.is_main():
-    tracked = trackers.start(workdir, flat, config.track)
+    tracked = trackers.start(workdir, flat, track)
   writer = metrics.Writer(workdir, resume_step, tracked)
   if resume_step is None:
     writer.hyper_parameters(flat)
@@ -207,14 +221,14 @@ def _writer(config, workdir, resume_step: int | None) -> metrics.Writer:
 
 
 def reached(workdir: epath.Path) -> int:
-  """Returns the last step that the run before this one has told metrics of."""
+  """Returns the last step for which the previous run wrote metrics."""
   told = hosts.is_main() and metrics_file.exists(workdir)
   steps = [r['step'] for r in metrics_file.read(workdir)] if told else []
   return max(steps, default=0)
 
 
 def restore(planned, checkpoints, model, mesh, problems) -> loop.Place:
-  """Finds where the newest readable checkpoint stands, its state included.
+  """Reads the newest readable checkpoint: its position and its state.
 
   Args:
     planned: the stages of the run.
@@ -231,8 +245,7 @@ def restore(planned, checkpoints, model, mesh, problems) -> loop.Place:
 
   found = checkpoints.latest(read)
   place = found[1] if found else loop.Place()
-  if checkpoints.near:
-    checkpoints.near.begin(place.total)
+  checkpoints.begin(place.total)
   return place
 
 
@@ -246,6 +259,7 @@ def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
   """The workdir's checkpoints, of a run that is the same on every process."""
   names = [p.origin for p in staging.each(config)]
   origin = identity.of_run(problems, tokenizer, names)
+  origin['named_code'] = identity.of_named_code(config.json_values())
   told = hosts.gather(origin)
   for i, other in enumerate(told):
     differing = [k for k in origin if other[k] != told[0][k]]
@@ -257,8 +271,6 @@ def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
   c, near = config.checkpoint, None
   if c.emergency_every:
     near = emergency.Emergency(workdir, c.emergency_every, c.emergency_dir)
-  else:
-    emergency.disown(workdir)
   return manager.Checkpoints(
     workdir,
     c.keep,
@@ -270,11 +282,11 @@ def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
 
 
 def use_compile_cache(folder: str) -> None:
-  """Keeps compiled programs between runs.
+  """Enables the cache of compiled programs between runs.
 
   Args:
-    folder: for them; auto: the one that JAX_COMPILATION_CACHE_DIR names, or the
-      user's cache; '': nothing is kept.
+    folder: of the cache; 'auto' is the folder in JAX_COMPILATION_CACHE_DIR, or
+      the user's cache; '' disables it.
   """
   if not folder or (folder == 'auto' and jax.config.jax_compilation_cache_dir):
     return
@@ -283,23 +295,3 @@ def use_compile_cache(folder: str) -> None:
   jax.config.update('jax_compilation_cache_dir', str(folder))
   jax.config.update('jax_persistent_cache_min_compile_time_secs', 0.2)
   jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
-
-
-def write_config(config, workdir: epath.Path, resuming: bool) -> None:
-  """Keeps the config; on resuming says what has changed."""
-  if not hosts.is_main():
-    return
-  path = workdir / 'config.json'
-  now = json.loads(config.to_json_best_effort())
-  if resuming and path.exists():
-    before = trees.flatten(json.loads(path.read_text()))
-    after = trees.flatten(now)
-    for key in sorted(before.keys() | after.keys()):
-      if before.get(key) != after.get(key):
-        logging.warning(
-          'config.%s was %s when this run began and is %s now.',
-          key.replace('/', '.'),
-          before.get(key),
-          after.get(key),
-        )
-  files.write_whole(path, json.dumps(now, indent=1))

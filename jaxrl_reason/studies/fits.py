@@ -32,7 +32,7 @@ class Value:
 
 
 def over(values: Sequence[float]) -> Value:
-  """Gives the mean of a value over seeds, and its standard error."""
+  """Returns the mean of a value over seeds, and its standard error."""
   x = np.asarray(values, float)
   if not x.size:
     return Value(math.nan, math.nan, 0)

@@ -21,7 +21,7 @@ SHARED = ('seed', 'stages', 'init_from', 'model_dir', 'pretrain', 'sft')
 
 @dataclasses.dataclass(frozen=True)
 class Study:
-  """What a study compares.
+  """A comparison of settings over seeds.
 
   Attributes:
     recipe: of the warm start and, but for what a setting changes, of the rl
@@ -84,7 +84,7 @@ def load(path: str) -> Study:
 
 
 def recipe_beside(file: str, name: str) -> ml_collections.ConfigDict:
-  """Gives the recipe of another file in a study's folder.
+  """Returns the recipe of another file in a study's folder.
 
   Args:
     file: `__file__` of the study.
@@ -145,7 +145,7 @@ def check(study: Study) -> None:
 
 
 def warm_config(study: Study) -> ml_collections.ConfigDict | None:
-  """Gives the configuration of the warm start; None: the rl stage is all."""
+  """Returns the configuration of the warm start; None: the rl stage is all."""
   before = tuple(study.recipe.stages[:-1])
   return changed(study.recipe, {'stages': before}) if before else None
 

@@ -2,8 +2,10 @@
 
 import pathlib
 
+from etils import epath
+
 from jaxrl_reason.studies import fits
-from jaxrl_reason.studies.outcome import REWARD, Found
+from jaxrl_reason.studies.results import REWARD, Found
 
 
 def table(found: Found) -> str:
@@ -119,7 +121,8 @@ def save_plot(found: Found, path: pathlib.Path) -> None:
   for ax in axes:
     ax.grid(alpha=0.3)
     ax.legend(fontsize=8, frameon=False)
-  figure.savefig(path, dpi=120)
+  with epath.Path(path).open('wb') as f:
+    figure.savefig(f, dpi=120, format='png')
 
 
 def _by_step(found: Found, setting: str) -> list[tuple[int, fits.Value]]:

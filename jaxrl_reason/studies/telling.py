@@ -1,4 +1,4 @@
-"""What runs side by side tell: each its own metrics, as if it were alone.
+"""Metrics of runs side by side, each as if it were alone.
 
 A run whose loss or gradients are no numbers any more is told once, and says
 nothing after that: the others are not touched by it.
@@ -11,8 +11,11 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from jaxrl_reason.run import compile_log, events, goodput, journal, loop, train
-from jaxrl_reason.run import metrics as metrics_lib
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.run import loop, train
+from jaxrl_reason.run.process import compile_log, goodput
+from jaxrl_reason.run.records import config_file, events, journal
+from jaxrl_reason.run.records import metrics as metrics_lib
 
 # How the end of a run is noted whose numbers are none.
 DIVERGED = 'FloatingPointError'
@@ -40,7 +43,8 @@ class Telling:
     ended = [events.last_end(path) for path in workdirs]
     self.diverged = {i for i, how in enumerate(ended) if DIVERGED in how}
     for config, path in zip(configs, workdirs):
-      train.write_config(config, path, resumed)
+      values = config_lib.read(config).json_values()
+      config_file.write(values, path, resumed)
       reached = train.reached(path) if resumed else 0
       events.note(path, 'start', step=place.total, reached=reached)
     self._writers = [
@@ -57,7 +61,7 @@ class Telling:
     return self._bar
 
   def first_dispatch(self):
-    """Says that the program is compiled."""
+    """Reports that the program is compiled."""
     waited, self._waited = self._waited, True
     if waited:
       return contextlib.nullcontext()
@@ -90,7 +94,7 @@ class Telling:
   def _finite(
     self, i: int, values: dict, trained: list[str], step: int
   ) -> bool:
-    """Whether a run goes on; one that does not is told the first time."""
+    """Returns whether a run goes on; reports the first time it does not."""
     if i not in self.diverged:
       try:
         metrics_lib.check_finite(values, trained, step)

@@ -19,30 +19,26 @@ import numpy as np
 from etils import epath
 from jax.sharding import NamedSharding, PartitionSpec
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Prompts, TrainState
 from jaxrl_reason.checkpoints import manager
-from jaxrl_reason.run import (
+from jaxrl_reason.run import loop, stages, states, train
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run.evaluator import Evaluator
+from jaxrl_reason.run.prepare import Prepared, prepare
+from jaxrl_reason.run.process import (
   compile_log,
-  events,
   goodput,
   identity,
   logs,
-  loop,
-  metrics,
-  programs,
-  rewarding,
   signals,
-  sources,
-  stages,
-  staging,
-  states,
-  train,
   watchdog,
 )
-from jaxrl_reason.run import workdir as workdirs
-from jaxrl_reason.run.evaluator import Evaluator
-from jaxrl_reason.run.prepare import Prepared, prepare
+from jaxrl_reason.run.process import workdir as workdirs
+from jaxrl_reason.run.records import events, metrics
+from jaxrl_reason.run.rl import programs, sources
+from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.studies import traced
 from jaxrl_reason.studies.telling import Telling
 
@@ -55,7 +51,7 @@ class Data:
 
   @property
   def seconds(self) -> float:
-    """Gives the seconds that were waited for them."""
+    """Returns the seconds waited for the data of all runs."""
     return sum(data.seconds for data in self._each)
 
   def __next__(self) -> dict:
@@ -63,7 +59,7 @@ class Data:
     return trees.stacked(rows)
 
   def get_state(self) -> dict[str, list]:
-    """Gives where all of them stand."""
+    """Returns the places of all runs."""
     return {'runs': [data.get_state() for data in self._each]}
 
   def set_state(self, state: dict[str, list]) -> None:
@@ -102,7 +98,7 @@ class Stacked:
     return put(list(each))
 
   def pick(self, state: TrainState, i: int) -> TrainState:
-    """Gives the state of one run."""
+    """Returns the state of one run."""
     return self._pick(state, i)
 
 
@@ -116,8 +112,8 @@ class Evaluators:
     self._seeds, self._workdirs = seeds, workdirs
 
   def of(self, state: TrainState, total: int, name: str) -> list[dict]:
-    """Gives the metrics of each run; before the first step, runs of one seed
-    are the same policy on the same problems, and asked once.
+    """Returns the metrics of each run. Before the first step, runs of one seed
+    are the same policy on the same problems and are evaluated once.
     """
     out, first = [], {}
     for i, evaluate in enumerate(self._each):
@@ -180,8 +176,10 @@ def run(
   Returns:
     Whether they are done; False where a signal ended them, all saved.
   """
+  values = config_lib.read(configs[0]).json_values()
+  start = identity.of_start(values, folder)
   with signals.Stopping() as stopping:
-    with workdirs.opened(configs[0], folder) as folder, logs.kept(folder):
+    with workdirs.opened(start, folder) as folder, logs.kept(folder):
       own = [epath.Path(f) for f in folders]
       for path in own:
         path.mkdir(parents=True, exist_ok=True)
@@ -248,7 +246,7 @@ def _stage(config, configs, made) -> tuple[Stacked, stages.Stage]:
   program = traced.maker(config, p.model, p.problems.kernel, p.tokenizer)
   numbers = [traced.values(x) for x in configs]
   learner, _, _ = program(numbers[0])
-  one = stages.layout(config, 'rl', learner, p.mesh, p.problems)
+  one = stages.layout(config, 'rl', learner, p.mesh)
   layout = Stacked(one, p.mesh, len(configs))
   _, encode, _ = stages.fused_source(
     config, learner, p.problems.kernel, p.tokenizer
@@ -277,7 +275,7 @@ def _stage(config, configs, made) -> tuple[Stacked, stages.Stage]:
 
 
 def _restore(config, checkpoints, layout: Stacked) -> loop.Place:
-  """Where all runs stand."""
+  """Restores the place of all runs."""
 
   def read(step: int, record: dict, restored) -> loop.Place:
     state = restored(layout.template, layout.shardings)
@@ -292,7 +290,9 @@ def _first(configs, own, made, layout: Stacked) -> TrainState:
   """The states before the first step, of weights that one place gives."""
   p, each = made[0], []
   for config, path, m in zip(configs, own, made):
-    params = states.init_params(config, p.model, p.shape, p.mesh, m.root, path)
+    params = states.init_params(
+      config.init_from, config.model_dir, p.model, p.shape, p.mesh, m.root, path
+    )
     each.append(layout.one.begin(params, 0))
   return layout.stack(each)
 

@@ -31,7 +31,7 @@ NEUTRAL = WeighSigns
 
 
 def values(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:
-  """Gives the numbers of a run that are arguments of its program."""
+  """Returns the numbers of a run that are arguments of its program."""
   c, objective = config.rl, config_lib.algorithm(config)
   out = {f'rl.{k}': c[k] for k in SAMPLING}
   out['rl.optimizer.lr'] = c.optimizer.lr
@@ -93,15 +93,15 @@ def groups(
 def richest(
   configs: Sequence[ml_collections.ConfigDict],
 ) -> ml_collections.ConfigDict:
-  """Gives the configuration whose loss has the most parts, of one program."""
+  """Returns the configuration whose loss has the most parts, of one program."""
   return max(configs, key=lambda c: len(config_lib.algorithm(c).parts))
 
 
 def maker(
   config: ml_collections.ConfigDict, model: Model, kernel: Any, tokenizer: Any
 ) -> Callable[[dict], tuple]:
-  """Gives values -> (learner, source, sampling) of a run's steps, as
-  `programs.rl_seeds` takes it.
+  """Returns a function from values to the (learner, source, sampling) of a
+  run's steps, as `programs.rl_seeds` takes it.
 
   Args:
     config: of one of the runs (`richest`).
@@ -113,7 +113,8 @@ def maker(
   def made(values: dict):
     """Values may be traced, or be `config`'s own numbers."""
     learner = stages.learner(config, model, 'rl')
-    numbers = {k.removeprefix('rl.loss.'): x for k, x in values.items()}
+    read = learner.objective.part_keys
+    numbers = {k: values[f'rl.loss.{k}'] for k in LOSS if k in read}
     section = c.optimizer.to_dict() | {'lr': values['rl.optimizer.lr']}
     learner = dataclasses.replace(
       learner,

@@ -1,13 +1,12 @@
-"""Completions in chunks, as the update reads them (`models.chunks`).
+"""Completions in chunks, in the layout that the update reads (`models.chunks`).
 
-  rows [N,P+T]  ->  chunks [N*K,P+C], each the prompt, what is carried, and what
-  was drawn in it  ->  packed rows  ->  log-probs [N,P+T]
+  rows [N,P+T]  ->  chunks [N*K,P+C], each the prompt, the carried tail, and the
+  tokens sampled in the chunk  ->  packed rows  ->  log-probs [N,P+T]
 
-What is carried is computed twice, as context and where it was drawn; only the
-latter has a log-prob. So a loss sees completions as ever: a trace has one
-reward and one advantage, each of its tokens is trained on once, and means over
-its tokens are over all its chunks, as in Delethink
-(https://arxiv.org/abs/2510.06557).
+Carried tokens are computed twice: as context, and where they were sampled. Only
+the latter has a log-prob. A completion therefore has one reward and one
+advantage, each of its tokens is trained on once, and means over its tokens are
+over all its chunks, as in Delethink (https://arxiv.org/abs/2510.06557).
 """
 
 import dataclasses
@@ -20,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.base import Batch
-from jaxrl_reason.models.chunks import Chunks
+from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.models.config import sized_choice
 from jaxrl_reason.update.packing import KINDS, Packed, Packing
 
@@ -47,13 +46,13 @@ class Chunked:
     k, c = windows.shape
     source = np.concatenate([np.tile(np.arange(p), (k, 1)), windows], axis=1)
     there = jnp.pad(valid, ((0, 0), (0, 1)))[:, source]  # [N,K,P+C]
-    # A chunk without a token of its own is none, whatever it would carry.
+    # A chunk in which no token was sampled is dropped, with its carried tail.
     first = np.where(np.arange(k) > 0, self.chunks.carry, 0)
     own = np.arange(c) >= first[:, None]
     there &= jnp.any(there[:, :, p:] & own, axis=2, keepdims=True)
     which, options = self.packing.placed(there.reshape(n * k, -1))
     source = jnp.arange(n)[:, None, None] * t + jnp.asarray(source)
-    # Where the token of a column was drawn: of a prompt's, in chunk 0.
+    # Position in its chunk of each column's token; prompts belong to chunk 0.
     chunk = np.concatenate([np.zeros(p, int), self.chunks.chunk_of(room)])
     column = np.arange(t) - chunk * self.chunks.fresh
 
@@ -66,21 +65,22 @@ class Chunked:
     return which, [functools.partial(at, option) for option in options]
 
   def order(self, batch: Batch, parts: int) -> None:
-    """Returns None: any part of the rows packs as well as another."""
+    """Returns None: the packing does not depend on the order of rows."""
     del batch, parts
 
 
 def choose(
   chunks: Chunks | None, start: int, padding: str = 'whole'
 ) -> Chunked | None:
-  """Reads how chunks are packed; None: there are none.
+  """Parses the packing of chunks; returns None if completions are not in
+  chunks.
 
   Args:
     start: columns of prompts.
     padding: 'whole', a row each, or 'packed:TOKENS'.
 
   Raises:
-    ValueError: it is another.
+    ValueError: padding has another value.
   """
   if chunks is None:
     return None

@@ -1,15 +1,15 @@
-"""Networks that learn beside the policy and give its advantages what to read.
+"""Networks trained beside the policy, whose output the advantages read.
 
-  'values'          a value head on a body of its own: PPO, VC-PPO, VAPO
+  'values'          a value head on a separate body: PPO, VC-PPO, VAPO
                     (https://arxiv.org/abs/1707.06347, 2503.01491, 2504.05118)
   'process_reward'  an implicit process reward model, trained on outcomes only:
                     PRIME (https://arxiv.org/abs/2502.01456)
 
-Both start as copies of what the policy trains, beside the same frozen weights:
-with adapters a critic is adapters of its own, not a second model. A critic's
-arrays come from its weights before the step; it then takes one update per
-update of the policy, on the same rows (PRIME's paper updates the reward model
-first and reads it after).
+Both start as copies of the policy's trained weights and share its frozen
+weights: with adapters a critic is a second set of adapters, not a second model.
+A critic's outputs are computed with its weights before the step. It then takes
+one update per update of the policy, on the same rows (PRIME's paper updates the
+reward model first and reads it after).
 """
 
 import dataclasses
@@ -28,7 +28,9 @@ from jaxrl_reason.models import logprobs
 
 @struct.dataclass
 class CriticState:
-  """What a critic learns; part of a TrainState."""
+  """The trained weights and optimizer state of a critic; part of a
+  TrainState.
+  """
 
   params: Any
   opt_state: Any
@@ -40,15 +42,15 @@ class Critic:
   """A critic; static, so it selects a program.
 
   Attributes:
-    output: the field of a Batch it fills, a key of `KINDS`.
+    output: the field of a Batch that it computes, a key of `KINDS`.
     model: the policy's functions, which its body shares.
     objective: the loss, from `losses.resolve`.
     tx: its optimizer.
     start: first column trained on.
-    warmup_updates: its first updates, during which the policy stays as it is
+    warmup_updates: its first updates, during which the policy is not updated
       (value pretraining of VC-PPO).
-    trainable: regex over the paths of the parameters that it, as the policy,
-      trains; it reads the policy's others.
+    trainable: regex over the paths of the trained parameters, the same as the
+      policy's; the frozen ones are the policy's.
   """
 
   output: str
@@ -61,7 +63,7 @@ class Critic:
 
 
 def init_state(critic: Critic, params) -> CriticState:
-  """Makes a critic that starts from the policy's weights."""
+  """Builds a critic's state from the policy's weights."""
   own = KINDS[critic.output][0](critic, params)
   return CriticState(own, critic.tx.init(own), jnp.int32(0))
 
@@ -76,8 +78,8 @@ def evaluate(critic: Critic, params, policy, batch: Batch) -> jax.Array:
 
 
 def targets(critic: Critic, batch: Batch) -> jax.Array | None:
-  """Computes what the output is regressed on, [N,T]; None: the outcome
-  alone.
+  """Computes the regression targets of the output, [N,T]; None if it is
+  trained on the outcome alone.
   """
   if critic.output != 'values':
     return None
@@ -110,7 +112,7 @@ def _copy(critic: Critic, params):
 
 
 def _body(critic: Critic, own, policy):
-  """A whole model's parameters: its own and the policy's frozen ones."""
+  """Joins a critic's parameters with the policy's frozen ones."""
   return trees.join(own, trees.split(policy, critic.trainable)[1])
 
 
@@ -122,7 +124,7 @@ def _value_init(critic: Critic, params):
 
 
 def _values(critic: Critic, params, policy, batch: Batch) -> jax.Array:
-  """V of the state before token t: read where token t is predicted."""
+  """Computes V of the state before token t, from the hidden state at t - 1."""
   body = _body(critic, params['body'], policy)
   hidden = critic.model.hidden(body, batch.tokens, batch.valid)
   hidden = hidden[:, critic.start - 1 : -1].astype(jnp.float32)
@@ -176,12 +178,12 @@ KINDS = {
 
 
 def kind_of(needs: frozenset[str]) -> str | None:
-  """Names the critic that gives what a loss needs, if there is one."""
+  """Returns the name of the critic that computes what a loss needs, or None."""
   return next((k for k in KINDS if k in needs), None)
 
 
 def while_warm(critic: Critic, state: CriticState, old, new) -> Any:
-  """Returns `new` of the policy; `old` during the critic's warm-up."""
+  """Returns the policy's `new` state, or `old` during the critic's warm-up."""
   if not critic.warmup_updates:
     return new
   warm = state.updates >= critic.warmup_updates

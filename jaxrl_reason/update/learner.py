@@ -1,22 +1,21 @@
-"""What an update is made of, and the state it starts from."""
+"""The static settings of an update, and its initial state."""
 
 import dataclasses
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from jaxrl_reason import losses, trees
-from jaxrl_reason.base import Batch, Metrics, Model, TrainState
+from jaxrl_reason.base import Model, TrainState
+from jaxrl_reason.parts import Chain
 from jaxrl_reason.update import critics
 from jaxrl_reason.update import packing as packing_lib
-from jaxrl_reason.update.refresh import Refresh
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
-  """What an update is made of; static, so it selects a program.
+  """The static settings of an update; they select a program.
 
   Attributes:
     model: the policy's functions.
@@ -25,28 +24,17 @@ class Learner:
     start: first column trained on (the prompt length, or 1).
     epochs, minibatches: passes over a batch and updates per pass; 1 and 1 is
       on-policy, with a ratio of exactly 1.
-    micro_batches: pieces a minibatch's gradient is summed over.
-    logprob_chunk: columns of logits alive at once; 0: all.
-    critic: what the advantages read besides rewards, where they do.
+    micro_batches: pieces over which a minibatch's gradient is summed.
+    logprob_chunk: columns of logits in memory at once; 0 computes all at once.
+    critic: the network whose output the advantages read, or None.
     trainable: regex over the paths of the parameters that are trained.
-    old_logp: name in OLD_LOGP, what ratios are measured against.
-    balance_coef: of the experts' load balance in the loss.
-    reference_memory: 'device', or 'host' where the state keeps the reference in
-      the hosts' memory: a program then has it on the device while it scores.
-    packing: how padding is saved; None: rows are computed as they are.
-    select: batch -> (batch, metrics), chooses what is learnt from; None: all.
-    part_names: of the reward's parts, for the metrics.
-    observe: (control, Outcomes, chosen batch, step) -> (control, metrics), what
-      is known of problems after a step; None: nothing.
-    shaping: (control, Outcomes, chosen batch) -> (control, batch, metrics),
-      adds terms to rewards that go by the run; None: rewards are as they are.
-    archive: (control, batch) -> (control, metrics), keeps what solves problems;
-      None: nothing is kept.
-    refresh: moves the reference after a step; None: it stands still.
-    heat: (control, metrics) -> (control, metrics), steers the temperature of
-      the next step; None: it stands still.
-    shown: (learner, state, batch, chosen, sampling) -> arrays of a few rows,
-      for `rollouts/*.jsonl` (`update.shown`); None: nothing.
+    old_logp: name in OLD_LOGP, the policy that ratios are relative to.
+    balance_coef: coefficient of the experts' load balance in the loss.
+    reference_memory: 'device', or 'host' to keep the reference in host memory
+      and copy it to the device for each scoring pass.
+    packing: how rows are packed to save padding; None computes padded rows.
+    part_names: names of the reward's parts, for the metrics.
+    chain: the parts that are applied around an update, with their memories.
   """
 
   model: Model
@@ -63,16 +51,10 @@ class Learner:
   balance_coef: float = 0.0
   reference_memory: str = 'device'
   packing: packing_lib.How | None = None
-  select: Callable[[Batch], tuple[Batch, Metrics]] | None = None
   part_names: tuple[str, ...] = ()
-  observe: Callable[..., tuple[dict, Metrics]] | None = None
-  shaping: Callable[..., tuple[dict, Batch, Metrics]] | None = None
-  archive: Callable[..., tuple[dict, Metrics]] | None = None
-  refresh: Refresh | None = None
-  heat: Callable[..., tuple[dict, Metrics]] | None = None
-  shown: Callable[..., Metrics] | None = None
+  chain: Chain = Chain()
 
-  # What follows from these, decided once.
+  # Derived from the fields above, once.
   needs: frozenset[str] = dataclasses.field(init=False)
   n_updates: int = dataclasses.field(init=False)
   reads_reference: bool = dataclasses.field(init=False)
@@ -82,16 +64,16 @@ class Learner:
   columns: dict[str, int] = dataclasses.field(init=False)
 
   def __post_init__(self):
-    """Decides what the loss reads:
+    """Derives the arrays that the loss reads:
 
     needs: arrays and extras, by name.
-    n_updates: of a batch.
+    n_updates: updates per batch.
     reads_reference: log-probs of a reference; an implicit process reward is
-      measured against it too.
+      relative to it too.
     reads_entropy_early: advantages read the entropies before the update.
-    moves: the policy leaves the one that ratios are measured against while a
-      batch is learnt from, so that old log-probs take a pass of their own.
-    reads_before: anything that `scoring.add_arrays` adds.
+    moves: the policy changes between the updates of a batch, so that old
+      log-probs need a pass of their own.
+    reads_before: any array that `scoring.add_arrays` adds.
     columns: which log-probs are computed and how many at a time, for
       `logprobs`.
     """
@@ -115,16 +97,16 @@ class Learner:
 
   @property
   def offload(self) -> tuple[str, ...]:
-    """Names the fields of the state that are kept in the hosts' memory."""
+    """Returns the names of the state's fields that are kept in host memory."""
     return ('ref_params',) if self.reference_memory == 'host' else ()
 
 
 OLD_LOGP = (
-  # The policy as it stands when the updates of a batch begin; a pass over the
-  # batch where there are several, none where there is one (the ratio is 1).
+  # The policy when the updates of a batch begin. With several updates this
+  # takes a pass over the batch; with one it takes none (the ratio is 1).
   'trainer',
-  # The policy as it sampled, whose log-probs came with the samples: no pass,
-  # and right for samples of an earlier version.
+  # The policy that sampled, with the log-probs of the samples. This takes no
+  # pass, and is correct for samples of an earlier version.
   'sampler',
 )
 # Settings under which a coefficient of the loss changes during a run.
@@ -132,8 +114,8 @@ ADAPTIVE = ('kl_target', 'entropy_target', 'sft_coef_end')
 
 
 def reference(learner: Learner, state: TrainState):
-  """Gives the parameters of the reference policy: the model with its adapters
-  off, or with what is trained as it was at the start of the stage.
+  """Returns the parameters of the reference policy: the model without its
+  adapters, or the trained parameters as they were at the start of the stage.
   """
   if learner.model.adapters_off is not None:
     return learner.model.adapters_off(state.params)
@@ -145,11 +127,11 @@ def reference(learner: Learner, state: TrainState):
 
 
 def init_state(learner: Learner, params, control=None) -> TrainState:
-  """Makes a state at step 0; it keeps only what the loss asks for, and
-  optimizer state only of what is trained.
+  """Builds the state at step 0. It contains only the arrays that the loss
+  reads, and optimizer state only for trained parameters.
 
   Args:
-    control: what sources and rewards remember, as at the start; or None.
+    control: the initial memories of parts and rounds; or None.
   """
   chosen, _ = trees.split(params, learner.trainable)
   copied = learner.reads_reference and learner.model.adapters_off is None

@@ -7,7 +7,7 @@ import optax.contrib
 
 from jaxrl_reason import trees
 
-# What weight decay leaves alone: norms and biases, whose scale is not free.
+# Weight decay skips norms and biases, whose scale is not free, and sinks.
 NOT_DECAYED = r'.*(norm|bias|sinks)'
 
 
@@ -27,8 +27,8 @@ PROJECTIONS = {
 
 
 def projections(params) -> dict:
-  """Tells which dimensions of a projection make its matrix; None of other
-  weights.
+  """Returns the dimensions of each projection that form its matrix; None for
+  other weights.
   """
 
   def leaf(path, x):

@@ -38,7 +38,7 @@ from jaxrl_reason.models.config import sized_choice
 
 @struct.dataclass
 class Packed:
-  """Where the tokens of rows [N,T] lie in packed rows [R,L]."""
+  """The positions of the tokens of rows [N,T] in packed rows [R,L]."""
 
   source: jax.Array  # i32 [R,L], index into the N*T tokens; N*T: nothing
   segments: jax.Array  # i32 [R,L], numbered from 1 along a row; 0: nothing

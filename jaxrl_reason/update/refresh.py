@@ -12,15 +12,17 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Metrics, TrainState
+from jaxrl_reason.parts import Part
 
 CONTROL = 'reference'
 
 
 @dataclasses.dataclass(frozen=True)
-class Refresh:
+class Refresh(Part):
   """Moves the reference of a state; static. The fields are keys of
   `rl.reference`.
 
@@ -30,6 +32,8 @@ class Refresh:
     patience: steps without a higher solve rate after which there is one.
     ema: of the reference, from step to step; 0: it stands still.
     optimizer: a reset begins the optimizer anew as well.
+    tx: the optimizer.
+    trainable: regex over the paths of the parameters that it trains.
   """
 
   every: int = 0
@@ -37,29 +41,31 @@ class Refresh:
   patience: int = 0
   ema: float = 0.0
   optimizer: bool = False
+  tx: optax.GradientTransformation | None = None
+  trainable: str = '.*'
+  name: str = CONTROL
 
   @property
   def is_on(self) -> bool:
-    """Tells whether the reference ever moves."""
+    """Returns whether the reference ever moves."""
     return bool(self.every or self.kl or self.patience or self.ema)
 
-  def start(self) -> dict[str, jax.Array]:
-    """Gives what is remembered before the first step."""
+  def init(self, total: jax.Array | None = None) -> dict[str, jax.Array]:
+    """Returns the memory before the first step, or after a reset."""
     zero = jnp.int32(0)
     return {'age': zero, 'best': jnp.float32(-1), 'since': zero}
 
-  def __call__(
-    self, tx, trainable: str, state: TrainState, metrics: Metrics
-  ) -> tuple[TrainState, Metrics]:
-    """Gives the state after a step, its reference moved where it is due.
+  def after(
+    self, memory: dict, state: TrainState, metrics: Metrics
+  ) -> tuple[dict, TrainState, Metrics]:
+    """Moves the reference of the state if that is due.
 
     Args:
-      tx: the optimizer; trainable: regex over the paths of what it trains.
-      metrics: of the step: its kl, where that is a trigger.
+      metrics: of the step, with its kl if `kl` is set.
     """
-    known, control = self._counted(state.control), state.control
+    known = self._counted(memory, state.control)
     due = self._due(known, metrics)
-    now, _ = trees.split(state.params, trainable)
+    now, _ = trees.split(state.params, self.trainable)
     ref, opt = state.ref_params, state.opt_state
     if self.ema:
       ref = jax.tree.map(
@@ -67,27 +73,24 @@ class Refresh:
       )
     if self.every or self.kl or self.patience:
       ref = trees.where(due, now, ref)
-      known = trees.where(due, self.start(), known)
+      known = trees.where(due, self.init(), known)
     if self.optimizer:
-      opt = trees.where(due, tx.init(now), opt)
+      opt = trees.where(due, self.tx.init(now), opt)
     told = {'reference/age': known['age'], 'reference/reset': due}
     told = {k: v.astype(jnp.float32) for k, v in told.items()}
-    control = control | {CONTROL: known}
-    state = state.replace(ref_params=ref, opt_state=opt, control=control)
-    return state, told
+    return known, state.replace(ref_params=ref, opt_state=opt), told
 
-  def _counted(self, control: dict) -> dict[str, jax.Array]:
-    """What is remembered, this step counted."""
-    known = control[CONTROL]
+  def _counted(self, known: dict, control: dict) -> dict[str, jax.Array]:
+    """Returns the memory with this step counted."""
     best, since = known['best'], known['since']
     if self.patience:
-      rate = control['solve_rate']
+      rate = control['progress']['solve_rate']
       since = jnp.where(rate > best, 0, since + 1)
       best = jnp.maximum(best, rate)
     return {'age': known['age'] + 1, 'best': best, 'since': since}
 
   def _due(self, known: dict, metrics: Metrics) -> jax.Array:
-    """Whether this step ends with a reset."""
+    """Returns whether this step ends with a reset, bool []."""
     due = jnp.bool_(False)
     if self.every:
       due |= known['age'] >= self.every

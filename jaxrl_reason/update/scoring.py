@@ -1,7 +1,8 @@
-"""Passes over a batch without gradient: what its loss reads besides rewards.
+"""Forward passes over a batch, without gradient, for the arrays that its loss
+reads besides rewards.
 
-Old and reference log-probs, entropies, a critic's output: each is computed
-where the loss asks for it (`Learner.needs`) and nowhere else.
+Old and reference log-probs, entropies and a critic's output are each computed
+only if the loss needs them (`Learner.needs`).
 """
 
 import functools
@@ -22,11 +23,11 @@ from jaxrl_reason.update.learner import Learner, reference
 def whole_logits(
   learner: Learner, params, batch: Batch, sampling: Sampling, how=None
 ):
-  """Computes the logits [N,C,V] that the columns trained on were drawn from.
+  """Computes the logits [N,C,V] of the distributions of the trained columns.
 
   Args:
-    how: which rows have one prompt (`models.shared.Layout`); None: each its
-      own.
+    how: the rows that share a prompt (`models.shared.Layout`); None if every
+      row has its own.
 
   Returns:
     (logits, load balance of experts or None).
@@ -79,7 +80,9 @@ def scores(learner: Learner, params, batch: Batch, sampling, parts: int):
 def _mean_logp(
   learner: Learner, params, sampling: Sampling, batch: Batch, packed
 ):
-  """log-probs of the tokens and their mean over the vocabulary, [N,T] each."""
+  """Computes the log-probs of tokens and their mean over the vocabulary, [N,T]
+  each.
+  """
   shape = batch.tokens.shape
   temperature = jnp.broadcast_to(batch.temperature[:, None], shape)
 
@@ -102,13 +105,13 @@ def _mean_logp(
 def add_arrays(
   learner: Learner, state: TrainState, batch: Batch, sampling: Sampling
 ) -> Batch:
-  """Adds old and reference log-probs, entropies and a critic's output, where
-  the loss reads them, the batch lacks them, and only there.
+  """Adds old and reference log-probs, entropies and a critic's output, each
+  only if the loss reads it and the batch lacks it.
   """
   parts = learner.minibatches * learner.micro_batches
   if learner.reads_reference and batch.ref_logp is None:
-    # Of its own routers' choice: with the policy's experts it would be no
-    # fixed distribution, and would follow the policy.
+    # With the experts of its own routers. With the policy's experts the
+    # reference would change with the policy.
     own, ref = batch.replace(routes=None), reference(learner, state)
     logp, _ = scores(learner, ref, own, sampling, parts)
     batch = batch.replace(ref_logp=logp)

@@ -19,7 +19,7 @@ from jaxrl_reason.models import logprobs
 from jaxrl_reason.update import critics, packing, scoring
 from jaxrl_reason.update.learner import Learner
 
-# Fields of a Batch that go by the same name into the losses.
+# Fields of a Batch that the losses take under the same name.
 OF_ADVANTAGES = (
   'mask reward_valid reward_parts greedy_reward old_logp ref_logp entropy '
   'values process_reward'
@@ -35,18 +35,17 @@ def update(
   sampling: Sampling,
   key: jax.Array,
 ) -> tuple[TrainState, Metrics]:
-  """Makes all updates of one batch: epochs x minibatches of rows in a fresh
-  order.
+  """Applies all updates of one batch: epochs x minibatches of shuffled rows.
 
   Args:
-    sampling: the filters the batch was drawn with (its temperature is the
+    sampling: the filters that the batch was sampled with (its temperature is
+      the
       batch's own).
-    key: of this step; the order of minibatches and the draws of losses that
-      draw tokens depend on it.
+    key: of this step; it determines the order of minibatches and the random
+      choices of losses.
 
   Returns:
-    The next state, and metrics averaged over the updates (`_max`: the
-    largest).
+    The next state, and metrics averaged over the updates (`_max`: the largest).
   """
   if batch.forced is not None:
     batch = with_forced(batch)
@@ -64,15 +63,17 @@ def update(
 
 
 def with_forced(batch: Batch) -> Batch:
-  """Adds the tokens of hints, off-policy, to what is trained on of the rows
-  that a filter has left.
+  """Adds the tokens of hints, as off-policy tokens, to the trained tokens of
+  the rows that the filter keeps.
   """
   forced = batch.forced & jnp.any(batch.mask, axis=1, keepdims=True)
   return batch.replace(mask=batch.mask | forced, is_offpolicy=forced)
 
 
 def trained(learner: Learner, batch: Batch) -> jax.Array:
-  """Chooses the sampled tokens that the loss settings leave in, bool [N,T]."""
+  """Returns the mask of the sampled tokens that the loss settings train on,
+  [N,T].
+  """
   given = {name: getattr(batch, name) for name in OF_MASK}
   if learner.objective.drop_offpolicy and batch.is_offpolicy is None:
     given['is_offpolicy'] = jnp.zeros_like(batch.mask)
@@ -86,7 +87,8 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
   if 'node_ids' in learner.needs:
     given['node_ids'] = batch.node
   if 'segment_reward' in learner.needs:
-    # The loss adds a row's outcome to its last turn: what is not the turns'.
+    # The loss adds a row's outcome to its last turn, so the rewards of turns
+    # are subtracted from it.
     own = batch.episode.reward
     given |= {'segment_reward': own, 'segment_ids': batch.turn - 1}
     reward = reward - jnp.nansum(own, axis=1)
@@ -95,7 +97,7 @@ def advantages(learner: Learner, batch: Batch) -> jax.Array:
 
 
 def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
-  """Summarises how far advantages [N] or [N,T] lie from 0 over the trained
+  """Summarises the magnitude of advantages [N] or [N,T] over the trained
   tokens.
   """
   size = jnp.abs(losses.rows_to_tokens(adv, mask))
@@ -124,7 +126,7 @@ def _many_updates(learner: Learner, state, rows, sampling, key):
 
 
 def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
-  """The policy's update, and its critic's, on one minibatch.
+  """Updates the policy, and its critic, on one minibatch.
 
   Args:
     target: of the critic, [N,T] or None.
@@ -154,12 +156,13 @@ def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
 def gradients(
   learner: Learner, params, batch, adv, sampling, coefs=None, key=None
 ):
-  """Computes the gradient of what is trained (None elsewhere) and the metrics
-  of a minibatch, summed over its micro-batches.
+  """Computes the gradient of the trained parameters (None elsewhere) and the
+  metrics of a minibatch, summed over its micro-batches.
 
   Args:
-    coefs: coefficients that follow the run (`losses.init_coefs`), or None.
-    key: for losses that draw tokens.
+    coefs: coefficients that change during the run (`losses.init_coefs`), or
+      None.
+    key: for losses with random choices of tokens.
   """
   rows = batch, adv, _selected(learner, params, batch, adv, sampling, key)
   chosen, frozen = trees.split(params, learner.trainable)
@@ -179,7 +182,9 @@ def gradients(
 
 
 def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
-  """What the loss of every micro-batch is told of the whole minibatch."""
+  """Computes the minibatch statistics that every micro-batch needs, such as
+  token counts.
+  """
   given = dict(old_logp=batch.old_logp, sampler_logp=batch.sampler_logp)
   given['sft_mask'] = _sft_mask(learner, batch)
   denominators = losses.denominators(learner.objective, batch.mask, **given)
@@ -187,7 +192,9 @@ def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
 
 
 def _sft_mask(learner: Learner, batch: Batch):
-  """The tokens of right answers (VAPO), for the likelihood term; or None."""
+  """Masks the tokens of correct answers, for the likelihood term (VAPO); or
+  None.
+  """
   if 'sft_mask' not in learner.needs:
     return None
   right = batch.reward_valid & (batch.reward > learner.objective['threshold'])
@@ -195,8 +202,8 @@ def _sft_mask(learner: Learner, batch: Batch):
 
 
 def _selected(learner: Learner, params, batch, adv, sampling, key):
-  """Token choices that compare tokens of the whole minibatch; None where the
-  loss makes them itself, because it sees the minibatch whole.
+  """Selects tokens by comparing all tokens of the minibatch. Returns None
+  with a single micro-batch, because the loss then selects them itself.
   """
   if 'selected' not in learner.needs or learner.micro_batches == 1:
     return None
@@ -215,7 +222,7 @@ def _selected(learner: Learner, params, batch, adv, sampling, key):
 
 
 def _summed(grad_fn, params, rows, parts: int):
-  """Gradient and metrics of grad_fn(params, rows), summed over parts of the
+  """Sums the gradient and metrics of grad_fn(params, rows) over parts of the
   rows.
   """
   if parts == 1:
@@ -262,7 +269,7 @@ def loss_fn(
 
 
 def _bellman_loss(params, learner: Learner, rows, whole, sampling, how):
-  """Of losses that take full logits, which this does not chunk."""
+  """Computes losses that need the full logits. These are not chunked."""
   batch, adv, _ = rows
   logits, balance = scoring.whole_logits(learner, params, batch, sampling, how)
   named = {
@@ -285,9 +292,10 @@ def _bellman_loss(params, learner: Learner, rows, whole, sampling, how):
 
 
 def _with_balance(learner: Learner, balance, loss, metrics):
-  """Adds the experts' load balance: of each micro-batch its own, of which the
-  minibatch has the mean. The product of two means over tokens is no sum over
-  rows: with smaller pieces the term asks for balance in each of them.
+  """Adds the experts' load balance to the loss. The term is computed for each
+  micro-batch and averaged over them. A product of two means over tokens is not
+  a sum over rows, so with smaller micro-batches the term asks for balance in
+  each of them.
   """
   balance = balance / learner.micro_batches
   metrics = metrics | {'load_balance': jax.lax.stop_gradient(balance)}
@@ -298,8 +306,8 @@ def _with_balance(learner: Learner, balance, loss, metrics):
 
 
 def _with_critic(learner: Learner, state, new, batch: Batch, target):
-  """The new state with the critic's update, the policy standing still during
-  the critic's warm-up; and the critic's metrics.
+  """Adds the critic's update and metrics; during the critic's warm-up the
+  policy keeps its old state.
   """
   divisors = losses.counts(batch.mask)
 

@@ -5,16 +5,21 @@ nothing that is damaged, half there or of a past that was left.
 import json
 import pathlib
 import random
+import socket
 import threading
 import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from etils import epath
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
+from orbax.checkpoint.experimental.emergency import (
+  checkpoint_manager as orbax_emergency,
+)
 
 from jaxrl_reason import hosts, sharding
 from jaxrl_reason.checkpoints import emergency, manager, pieces
@@ -225,9 +230,9 @@ def test_hosts_give_each_other_files(served, tmp_path):
   [
     ('', 'ab12/4.0.2', 'not a process of this run'),
     ('guess', 'ab12/4.0.2', 'not a process of this run'),
-    (None, '../../etc/passwd', 'is no name'),
-    (None, 'ab12/../../x', 'is no name'),
-    (None, '/etc/passwd', 'is no name'),
+    (None, '../../etc/passwd', 'is not the name'),
+    (None, 'ab12/../../x', 'is not the name'),
+    (None, '/etc/passwd', 'is not the name'),
   ],
 )
 def test_strangers_and_other_files_are_refused(served, secret, name, words):
@@ -235,6 +240,56 @@ def test_strangers_and_other_files_are_refused(served, secret, name, words):
     served._secret = secret
   with pytest.raises(OSError, match=words):
     served.read(0, name, 0, 10)
+
+
+def test_a_server_listens_on_the_address_of_the_job_only(served):
+  assert served._server.server_address[0] == served._where[0][0] == '127.0.0.1'
+
+
+@pytest.mark.parametrize('data', [b'[' * 4000, b'{"do": "get"}\n', b'\xff\n'])
+def test_nothing_of_a_stranger_is_parsed(served, data, monkeypatch, capfd):
+  def parse(text):
+    raise AssertionError(f'parsed {text!r:.80}')
+
+  monkeypatch.setattr(parcels.json, 'loads', parse)
+  with socket.create_connection(served._where[0], 10) as s:
+    s.sendall(data)
+    s.shutdown(socket.SHUT_WR)
+    answer = s.makefile('rb').read()
+  assert b'not a process of this run' in answer
+  assert 'Traceback' not in ''.join(capfd.readouterr())
+
+
+def test_a_signed_request_that_is_nested_too_deep_is_an_error(served, capfd):
+  with socket.create_connection(served._where[0], 10) as s:
+    line = b'[' * 4000 + b'\n'
+    challenge = s.recv(parcels.CHALLENGE, socket.MSG_WAITALL)
+    s.sendall(parcels._signature(served._secret, challenge, line) + line)
+    assert b'error' in s.makefile('rb').read()
+  assert 'Traceback' not in ''.join(capfd.readouterr())
+
+
+def test_a_request_cannot_be_sent_twice(served):
+  """Each connection has a challenge of its own."""
+  line = b'{"do": "get", "name": "ab12/4.0.2", "first": 0, "n": 1}\n'
+  old = parcels._signature(served._secret, b'0' * parcels.CHALLENGE, line)
+  with socket.create_connection(served._where[0], 10) as s:
+    s.sendall(old + line)
+    assert b'not a process of this run' in s.makefile('rb').read()
+
+
+def test_idle_connections_hold_few_threads_and_go_away(
+  served, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(parcels, 'GREETING_S', 0.3)
+  (tmp_path / 'there' / 'ab12').mkdir(parents=True)
+  (tmp_path / 'there' / 'ab12' / '4.0.2').write_bytes(b'data')
+  idle = [socket.create_connection(served._where[0], 10) for _ in range(200)]
+  assert served.read(0, 'ab12/4.0.2', 0, 4) == b'data'
+  handlers = [t for t in threading.enumerate() if 'process_request' in t.name]
+  assert len(handlers) <= parcels.CONNECTIONS
+  for s in idle:
+    s.close()
 
 
 def test_a_copy_that_breaks_off_is_not_kept(served, tmp_path):
@@ -245,3 +300,60 @@ def test_a_copy_that_breaks_off_is_not_kept(served, tmp_path):
   for thread in threads:
     thread.join(10)
   assert not [p for p in (tmp_path / 'there').rglob('*') if p.is_file()]
+
+
+def test_a_peer_whose_disk_is_full_does_not_fill_this_one(
+  tmp_path, monkeypatch
+):
+  """Files of two sets at most, the last whole one among them."""
+  mesh = sharding.make_mesh((2, 2, 2))
+  checkpoints = opened(tmp_path)
+  checkpoints.near.begin(0)
+  keep(checkpoints, mesh, 2, 4)
+  near, full = checkpoints.near, []
+
+  def put(peer, name):
+    full.append(name)
+    raise OSError(28, 'No space left on device')
+
+  monkeypatch.setattr(near, '_others', types.SimpleNamespace(put=put))
+  for step in range(6, 40, 2):
+    keep(checkpoints, mesh, step)
+    steps = {int(p.name.partition('.')[0]) for p in files(tmp_path)}
+    assert len(steps) <= 3 and 4 in steps and step in steps
+  assert len(full) == 17
+  monkeypatch.setattr(near, '_others', None)
+  keep(checkpoints, mesh, 40, 42)
+  assert {p.name for p in files(tmp_path)} == {'40.0.1', '42.0.1'}
+
+
+def test_orbax_keeps_nothing_on_hosts_whose_weights_are_sharded(tmp_path):
+  """Why `emergency` exists: orbax's manager needs a mesh axis along which the
+  whole state is replicated. Without one, it writes to the workdir alone; ours
+  keeps a state of the same mesh on the hosts.
+  """
+  mesh = sharding.make_mesh((1, 8, 1))
+  state = {
+    'w': jax.device_put(jnp.ones((8, 8)), NamedSharding(mesh, P('fsdp')))
+  }
+  local, shared = tmp_path / 'local', tmp_path / 'shared'
+  local.mkdir()
+  shared.mkdir()
+  options = orbax_emergency.CheckpointManagerOptions(
+    local=orbax_emergency.LocalCheckpointOptions(save_interval_steps=1),
+    persistent=orbax_emergency.PersistentCheckpointOptions(
+      save_interval_steps=100
+    ),
+  )
+  theirs = orbax_emergency.CheckpointManager(
+    local, shared, mesh, state, options=options
+  )
+  theirs.save(1, ocp.args.Composite(state=ocp.args.PyTreeSave(state)))
+  theirs.wait_until_finished()
+  theirs.close()
+  assert not list(local.iterdir())
+  near = opened(tmp_path).near
+  near.begin(0)
+  near.save(1, state, {})
+  near.wait()
+  assert files(tmp_path)

@@ -18,6 +18,8 @@ from jaxrl_reason.models import families
 gguf = pytest.importorskip('gguf')
 torch, transformers = hf_models.torch, hf_models.transformers
 
+pytestmark = pytest.mark.parity
+
 # name -> (architecture, case of `hf_models`, what a file can say of it).
 NO_WINDOW = dict(use_sliding_window=False)
 ROPES = {

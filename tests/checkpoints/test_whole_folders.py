@@ -11,11 +11,13 @@ from models import hf_models as H
 from models.hf_models import torch, transformers
 
 from jaxrl_reason import sharding
-from jaxrl_reason.checkpoints import conversion, hf
+from jaxrl_reason.checkpoints import conversion, files, hf
 from jaxrl_reason.models import families, transformer, weights
 
 library = pytest.importorskip('safetensors.numpy')
 mxfp4 = pytest.importorskip('transformers.integrations.mxfp4')
+
+pytestmark = pytest.mark.parity
 EXPERTS = ('gate_up_proj', 'down_proj')
 
 
@@ -106,7 +108,9 @@ def test_what_is_packed_wrongly_is_named(packed, tmp_path):
   with pytest.raises(ValueError, match='down_proj_blocks lacks .*_scales'):
     hf.dtype_of(tmp_path)
   rewrite(tmp_path, tensors, quantization_config={'quant_method': 'gptq'})
-  with pytest.raises(ValueError, match="gpt_oss quantized by 'gptq'"):
+  with pytest.raises(
+    ValueError, match="quant_method='gptq' is not supported for gpt_oss"
+  ):
     conversion.convert(tmp_path, tmp_path / 'out')
 
 
@@ -231,3 +235,23 @@ def test_a_stack_is_numbered_by_its_layers():
   dense = {n for n in plan if n.endswith('mlp.gate_proj.weight')}
   assert dense == {f'model.layers.{i}.mlp.gate_proj.weight' for i in range(3)}
   assert {n.split('.')[2] for n in plan if '.experts.' in n} == {'3'}
+
+
+def test_a_killed_convert_can_be_repeated(tmp_path):
+  """The folder appears when it is complete; what a kill left is removed."""
+  target = tmp_path / 'out'
+  left = tmp_path / '.out.unfinished'
+  left.mkdir()
+  (left / 'model-00001-of-00002.safetensors').write_text('half')
+  with files.new_folder('--to', target) as folder:
+    assert not list(folder.iterdir()) and not target.exists()
+    (folder / 'config.json').write_text('{}')
+  assert [p.name for p in target.iterdir()] == ['config.json']
+  assert not left.exists()
+  with pytest.raises(FileExistsError, match=f'--to={target} is not empty'):
+    with files.new_folder('--to', target):
+      raise AssertionError('it would be overwritten')
+  with pytest.raises(ZeroDivisionError), files.new_folder('--to', left) as new:
+    (new / 'a').write_text('b')
+    _ = 1 / 0
+  assert sorted(p.name for p in tmp_path.iterdir()) == ['out']

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from etils import epath
-from small import ROOT, small_config, small_model
+from paths import ROOT
+from small import small_config, small_model
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import generate

@@ -17,15 +17,17 @@ import object_store
 import pytest
 import tiny_recipe
 from etils import epath
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason import evaluate, generate, grade
-from jaxrl_reason.evals import grown, loading, session, suites
+from jaxrl_reason.evals import evaluation as session
+from jaxrl_reason.evals import grown, loading, suites
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.reports import evaluated
-from jaxrl_reason.reports.answers import Blocks
-from jaxrl_reason.rewards import records
-from jaxrl_reason.run import journal, train
+from jaxrl_reason.reports.answer_pages import Blocks
+from jaxrl_reason.run import train
+from jaxrl_reason.run.records import journal
+from jaxrl_reason.verifiers import records
 
 SLOW = """
 import time

@@ -7,12 +7,13 @@ import sys
 
 import pytest
 from data import hf_folders
-from small import ROOT, small_config, small_model
+from paths import ROOT
+from small import small_config, small_model
 
 from jaxrl_reason import generate, grade
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards import records
+from jaxrl_reason.verifiers import records
 
 library = pytest.importorskip('safetensors.numpy')
 CHANGES = dict(qk_norm=False, vocab=312)

@@ -133,7 +133,7 @@ def test_no_file_and_unknown_reward(folder):
 
 def test_it_imports_no_jax(folder):
   code = (
-    'import sys, jaxrl_reason.grade, jaxrl_reason.rewards.math as m; '
+    'import sys, jaxrl_reason.grade, jaxrl_reason.verifiers.math as m; '
     'm.verify("x", "y"); print("jax" in sys.modules, "sympy" in sys.modules)'
   )
   done = subprocess.run(

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from absl import flags
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason import command
 
@@ -69,6 +69,15 @@ def test_a_recipe_that_fails_is_named_with_its_line(name, tmp_path):
   path.write_text(text)
   said = run(tmp_path, f'--config={path}')
   assert f'{path}' in said and words.replace('\\', '') in said, said
+
+
+def test_an_argument_that_a_recipe_does_not_take(tmp_path):
+  message = run(tmp_path, f'--config={ROOT}/configs/grpo_gsm8k.py:qwen9')
+  assert message == (
+    'error: --config=FILE.py:qwen9: the argument of this recipe is one of '
+    'qwen2p5_0p5b, qwen3_1p7b and smoke (a run of a minute), or both with a '
+    'comma'
+  )
 
 
 def test_a_recipe_that_is_not_there(tmp_path):

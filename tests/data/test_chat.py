@@ -1,14 +1,18 @@
 """Conversations read as the models' own templates write them."""
 
+import re
 import time
 
 import hf_folders
 import pytest
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.data import chat, hf_tokenizers, pipeline, problems
+from jaxrl_reason.data import chat, hf_tokenizers, pipeline, problems, templates
+from jaxrl_reason.verifiers.pool import limited
 
 transformers = pytest.importorskip('transformers')
+
+pytestmark = pytest.mark.parity
 
 USER = {'role': 'user', 'content': ' What is <2 + 3>?\n'}
 SYSTEM = {'role': 'system', 'content': 'Count.'}
@@ -223,8 +227,8 @@ def test_plain_prompts_begin_with_what_the_model_wants(folder):
     ({'thinking': 'maybe'}, 'data.thinking'),
     ({'system': 'x'}, 'data.system'),
     ({'template': 'chat', 'shots': 1}, 'data.shots=1'),
-    ({'template': 'chat', 'tokenizer': 'char'}, 'data.tokenizer="hf"'),
-    ({'tokenizer_dir': ''}, 'config.model_dir'),
+    ({'template': 'chat', 'tokenizer': 'char'}, 'data.tokenizer=hf'),
+    ({'tokenizer_dir': ''}, 'set model_dir'),
   ],
 )
 def test_templates_that_do_not_fit_are_refused(tmp_path, changes, words):
@@ -236,6 +240,17 @@ def test_templates_that_do_not_fit_are_refused(tmp_path, changes, words):
     problems.rendered(found, c, problems.make_tokenizer(c, found, None))
 
 
+@pytest.fixture
+def quick(monkeypatch):
+  """A limit of CPU seconds that tests can wait for."""
+  monkeypatch.setattr(templates, 'SECONDS', 0.4)
+  return templates.SECONDS
+
+
+LOOPS = (
+  '{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}'
+  '{% endfor %}'
+)
 DOUBLES = (
   "{% set ns = namespace(x='ab') %}{% for i in range(60) %}"
   '{% set ns.x = @ %}{% endfor %}'
@@ -251,21 +266,25 @@ DOUBLES = (
     ('{% if %}', 'TemplateSyntaxError'),
     ("{{ raise_exception('no systems') }}", 'no systems'),
     ('{{ range(10**7) | list }}', 'OverflowError'),
-    ("{{ 'x' * 10**12 }}", 'OverflowError'),
-    ("{{ 10**12 * 'x' }}", 'OverflowError'),
-    ('{{ [1] * 10**9 }}', 'OverflowError'),
-    ('{{ 10 ** (10 ** 8) }}', 'OverflowError'),
-    ("{{ 'x'.ljust(10**11) }}", 'OverflowError'),
-    ("{{ 'x' | center(10**11) }}", 'OverflowError'),
-    ("{{ '%099999999999d' % 3 }}", 'OverflowError'),
-    (DOUBLES.replace('@', 'ns.x ~ ns.x'), 'OverflowError'),
-    (DOUBLES.replace('@', 'ns.x + ns.x'), 'OverflowError'),
-    (DOUBLES.replace('@', '[ns.x, ns.x] | join'), 'OverflowError'),
+    ("{{ 'x' * 10**12 }}", 'MemoryError'),
+    ("{{ 10**12 * 'x' }}", 'MemoryError'),
+    ('{{ [1] * 10**9 }}', 'MemoryError'),
+    ('{{ 10 ** (10 ** 8) }}', 'still running'),
+    ("{{ 'x'.ljust(10**11) }}", 'MemoryError'),
+    ("{{ 'x' | center(10**11) }}", 'MemoryError'),
+    ("{{ '%099999999999d' % 3 }}", 'Error'),
+    ("{{ '{:>2000000000}'.format(1) }}", 'MemoryError'),
+    ("{{ 'x' * 11 * 10**6 }}", 'OverflowError'),
+    (DOUBLES.replace('@', 'ns.x ~ ns.x'), 'still running|MemoryError'),
+    (DOUBLES.replace('@', 'ns.x + ns.x'), 'still running|MemoryError'),
+    (DOUBLES.replace('@', '[ns.x, ns.x] | join'), 'still running|MemoryError'),
     ('{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}', 'RecursionError'),
+    (LOOPS, 'still running'),
+    # Names that an earlier version kept its clock under.
+    ('{% set _jaxrl_reason_tick = namespace %}' + LOOPS, 'still running'),
     (
-      '{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}'
-      '{% endfor %}',
-      'still running',
+      "{% set x = ([{'a': 1}] * 9000000) | groupby('a') %}{{ x | length }}",
+      'still running|MemoryError',
     ),
     (
       '{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}'
@@ -274,15 +293,25 @@ DOUBLES = (
     ),
   ],
 )
-def test_whatever_a_template_does_is_an_error_of_its_name(
-  text, words, monkeypatch
-):
-  monkeypatch.setattr(chat.templates, 'SECONDS', 0.3)
+def test_a_failure_of_a_template_is_an_error_with_its_name(text, words, quick):
   template = chat.ChatTemplate({'default': text}, {})
-  begun = time.process_time()
   with pytest.raises(ValueError, match=f"chat template 'default': .*{words}"):
-    template.render([{'role': 'user', 'content': 'x'}])
-  assert time.process_time() - begun < 3
+    template.render([USER])
+  text = '{{ messages[0].content }}'
+  assert chat.ChatTemplate({'default': text}, {}).render([USER])
+
+
+def test_a_template_takes_neither_time_nor_memory_of_this_process(quick):
+  """Both are those of a process of its own, which the kernel bounds."""
+  start = time.process_time()
+  for text in (LOOPS, "{{ '{:>2000000000}'.format(1) }}"):
+    with pytest.raises(ValueError, match='chat template'):
+      chat.ChatTemplate({'default': text}, {}).render([USER])
+  assert time.process_time() - start < quick
+  pid = limited._process(templates.RENDER).pid
+  with open(f'/proc/{pid}/status') as f:
+    peak_kb = int(re.search(r'VmHWM:\s+(\d+) kB', f.read())[1])
+  assert peak_kb < 2 * templates.MEMORY_MB << 10
 
 
 def test_bounds_are_far_from_real_conversations():

@@ -353,7 +353,10 @@ def test_the_section_names_every_setting_and_no_other():
   [
     (dict(name='priorty'), "name='priorty': choose one of uniform, priority"),
     (dict(name='uniform', sources='ucb'), "sources='ucb': choose one of"),
-    (dict(name='priority', low=0.1), "low=0.1: neither 'priority' nor"),
+    (
+      dict(name='priority', low=0.1),
+      "low=0.1 has no effect: neither 'priority' nor",
+    ),
   ],
 )
 def test_wrong_settings_are_named(settings, words):

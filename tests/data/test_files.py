@@ -6,8 +6,9 @@ import pathlib
 import pytest
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.data import files, problems
-from jaxrl_reason.rewards import compose
+from jaxrl_reason.data import example_files as files
+from jaxrl_reason.data import lengths, problems
+from jaxrl_reason.verifiers import compose
 
 GSM8K = pathlib.Path(__file__).parents[3] / 'shared' / 'data' / 'gsm8k'
 ROWS = [{'question': f'What is {i} + 1?', 'answer': i + 1} for i in range(200)]
@@ -123,7 +124,7 @@ GOOD = json.dumps(ROWS[0])
       'name the right one in data.files.question',
     ),
     (['{"question": "x", "answer": " "}'], "row 1: its 'answer' is ' '"),
-    (['{"question": "x", "answer": true}'], "'answer' is True, no text"),
+    (['{"question": "x", "answer": true}'], "'answer' is True, no valid text"),
     (['{"question": ["x"], "answer": "1"}'], r"'question' is \['x'\]"),
     (
       ['{"question": "x", "answer": "It is\\n4"}'],
@@ -174,3 +175,53 @@ def test_the_published_gsm8k(tmp_path):
   for e in found['test'][::20]:
     assert reward(e['answer'], e).score == 1
     assert reward('#### 123456', e).score == 0
+
+
+class Characters:
+  eos_ids = (0,)
+
+  def encode(self, text):
+    return list(map(ord, text))
+
+
+@pytest.mark.parametrize(
+  'long, solutions, words',
+  [
+    ({'question': 'x' * 41}, False, 'the prompt has 41 tokens and data.prompt'),
+    ({'answer': 'y' * 20}, True, 'solution has 21 tokens and data.completion'),
+    ({'answer': 'y' * 20}, False, ''),
+  ],
+)
+def test_a_row_that_is_too_long_is_refused_before_the_first_step(
+  tmp_path, long, solutions, words
+):
+  """Else the run ends at the step that draws it, thousands of steps on."""
+  bad = {'question': 'What is too long?', 'answer': 'no'} | long
+  path = write(tmp_path / 'train.jsonl', [*ROWS, bad])
+  c = config_lib.default().data
+  c.update(name='files', dir=str(path), prompt_len=40, completion_len=20)
+  found = problems.load(c, 0)
+  if not words:
+    return lengths.check(found, c, Characters(), solutions)
+  with pytest.raises(ValueError, match=words) as raised:
+    lengths.check(found, c, Characters(), solutions)
+  assert str(raised.value).startswith(f'{path}, row 201: ')
+  c.too_long = 'drop'  # the advised remedy
+  found, _ = problems.drop_long(found, c, Characters())
+  lengths.check(found, c, Characters(), solutions)
+
+
+@pytest.mark.parametrize(
+  'row, words',
+  [
+    ('{"question": "a", "answer": NaN}', 'NaN is no JSON'),
+    ('{"question": "a", "answer": 1e999}', "'answer' is inf, no valid text"),
+    ('{"question": "a \\ud800", "answer": 1}', "'question' is .* no valid"),
+    ('[' * 100_000, 'it is not JSON'),
+  ],
+)
+def test_a_row_that_no_tokenizer_takes_is_named(tmp_path, row, words):
+  path = write(tmp_path / 'train.jsonl', [*ROWS, row])
+  with pytest.raises(ValueError, match=words) as raised:
+    files.load(path)
+  assert f'{path}, row 201: ' in str(raised.value)

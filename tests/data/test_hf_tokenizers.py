@@ -12,6 +12,8 @@ from jaxrl_reason.data import hf_tokenizers
 
 transformers = pytest.importorskip('transformers')
 
+pytestmark = pytest.mark.parity
+
 TEXTS = [
   'Ann has 12 apples', "don't  know\n\n x", 'caf\u00e9 \u4f60\u597d \U0001f600',
   'a<|eot|>b <|im_end|> c<|start|><|stop|>\n\n7', '<think>x</think>', '',
@@ -119,7 +121,7 @@ def test_what_cannot_be_read_is_named(tmp_path, monkeypatch):
     hf_tokenizers.load(tmp_path)
   path.write_text(json.dumps(spec))
   hf_folders.write(tmp_path, {}, generation_config={})
-  with pytest.raises(ValueError, match='no end of text'):
+  with pytest.raises(ValueError, match='no end-of-text token'):
     hf_tokenizers.load(tmp_path)
   monkeypatch.setitem(sys.modules, 'tokenizers', None)
   with pytest.raises(ImportError, match=r'jaxrl_reason\[hf\]'):

@@ -7,7 +7,8 @@ import pytest
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import problems
-from jaxrl_reason.run import hosted, prepare
+from jaxrl_reason.run import prepare
+from jaxrl_reason.run.rl import python_tools as hosted
 
 NAMES = """{%- macro call(c) %}{"name": "{{ c.function.name }}", "arguments": \
 {{ c.function.arguments | tojson }}}{%- endmacro %}"""

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_reason import envs, tasks
-from jaxrl_reason.tasks import games
+from jaxrl_reason import envs
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.tasks import games
 
 
 @functools.cache

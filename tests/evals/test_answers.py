@@ -8,9 +8,10 @@ import pytest
 
 from jaxrl_reason import sharding
 from jaxrl_reason.data import pipeline
-from jaxrl_reason.evals import accuracy, answers
+from jaxrl_reason.evals import accuracy
+from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards.verdict import Verdict
+from jaxrl_reason.verifiers.verdict import Verdict
 
 SOURCE = pipeline.TaskSource('arithmetic', 0, 'heldout', learning.KNOBS)
 MODEL, PARAMS = learning.model_and_params()

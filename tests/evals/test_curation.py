@@ -6,13 +6,14 @@ import sys
 
 import pytest
 import tiny_recipe
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason import curate
-from jaxrl_reason.data import files
+from jaxrl_reason.data import example_files as files
 from jaxrl_reason.evals import curation, duplicates
-from jaxrl_reason.rewards import records
-from jaxrl_reason.run import journal, train
+from jaxrl_reason.run import train
+from jaxrl_reason.run.records import journal
+from jaxrl_reason.verifiers import records
 
 pytest.importorskip('datasketch')
 LONG = 'Ann has {} apples and gives Bob half of them on a sunny day in {}.'

@@ -5,9 +5,9 @@ import types
 
 import pytest
 
-from jaxrl_reason import tasks
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.evals import cells, contamination, prompts, suites, traces
+from jaxrl_reason.verifiers import tasks
 
 
 @pytest.mark.parametrize(

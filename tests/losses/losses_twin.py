@@ -310,7 +310,6 @@ def aggregation_weights(mask, how, length=None, count_empty=False):
       'seq_mean_token_mean': 1 / (size[i] * rows),
       'seq_mean_token_sum': 1 / rows,
       'fixed_length': 1 / (rows * (length or t)),
-      'length_weighted': size[i] / (rows * (length or t)),
     }[how]
   return w
 

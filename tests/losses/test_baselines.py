@@ -196,3 +196,21 @@ def test_whitening_and_shaping():
   close(shaped, [[-0.8, -0.5], [-1, 0], [0, 0]], 1e-6)
   close(losses.weigh_signs(adv - 2, pos_weight=0.1), [-1, 0, 0.4], 1e-6)
   close(losses.clip_advantage(adv, adv_max=1.5), [1, 1.5, 1.5], 0)
+
+
+def test_maxrl_never_turns_a_sign_and_stays_below_the_group():
+  """Negative rewards count from the group's lowest: |A| < n."""
+  group = jnp.zeros(4, int)
+  close(
+    losses.maxrl(jnp.array([-1.0, -1, -1, 1]), group), [-1, -1, -1, 3], 1e-6
+  )
+  close(
+    losses.maxrl(jnp.array([0.0, 0, 0, 0.001]), group), [-1, -1, -1, 3], 1e-5
+  )
+  rng = np.random.default_rng(0)
+  reward = np.float32(rng.normal(size=(50, 4)))
+  reward[0] = [-1, -1, 1, 1.0005]  # a mean of 0.000125
+  adv = losses.maxrl(reward.reshape(-1), jnp.repeat(jnp.arange(50), 4))
+  adv = np.asarray(adv).reshape(50, 4)
+  centred = reward - reward.mean(1, keepdims=True)
+  assert (np.sign(adv) == np.sign(centred)).all() and np.abs(adv).max() < 4

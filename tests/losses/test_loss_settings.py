@@ -169,6 +169,7 @@ NONSENSE = [
   {'adv_max': -1.0},
   {'entropy_target': -0.1},
   {'kl_target': 0.0},
+  {'kl_coef': 0.0, 'kl_target': 0.1},
   {'sft_coef': 0.1, 'sft_coef_end': -1.0},
   {'kl_coef': 0.1, 'kl_max': 0},
   {'veto': -0.1},
@@ -201,3 +202,11 @@ def test_an_unknown_setting_shows_the_nearest_not_all():
 def test_luffy_is_its_authors_script():
   s = losses.resolve('luffy')
   assert s['policy'] == 'importance_sampling' and s['entropy_coef'] == 0.001
+
+
+def test_none_and_names_of_other_libraries_say_what_to_write():
+  with pytest.raises(ValueError, match='settings is None'):
+    losses.resolve(None)
+  for name, ours in {'beta': 'kl_coef', 'epsilon_high': 'clip_high'}.items():
+    with pytest.raises(ValueError, match=f'Did you mean {ours!r}'):
+      losses.resolve({name: 0.1})

@@ -282,3 +282,101 @@ def test_counts_follow_the_precision():
     assert losses.counts(MASK)['tokens'].dtype == jnp.float64
     x = jnp.ones((2, 3), jnp.float32)
     assert losses.aggregate(x, MASK, 'token_mean').dtype == jnp.float32
+
+
+@pytest.mark.parametrize('name', losses.PRESETS)
+def test_a_token_no_policy_can_draw_is_left_out_and_counted(name):
+  """-inf at one token: finite values, and the gradient of the rest stays."""
+  o = losses.resolve(name)
+  rng = np.random.default_rng(0)
+  one = -np.float32(rng.random((2, 3)) + 0.1)
+  logp = one.copy()
+  logp[1, 1] = -np.inf
+  mask, reward = np.ones((2, 3), bool), np.float32([1.0, -1.0])
+  rows = dict(ref_logp=one, sampler_logp=one * 1.1, old_logp=one * 0.9)
+  extra = dict(entropy=-one, sft_mask=mask, key=jax.random.key(0))
+  extra['is_offpolicy'] = ~mask
+  if o.takes_logits:
+    logits = np.float32(rng.normal(size=(2, 3, 4)))
+    logits[1, 1, 0] = -np.inf
+    del rows['sampler_logp']
+
+    def loss(x):
+      tokens = np.zeros((2, 3), int)
+      return losses.bellman_loss(
+        o, x, tokens, reward, mask, **rows, old_mean_logp=one
+      )
+
+    x = logits
+  else:
+
+    def loss(x):
+      return losses.policy_loss(o, x, reward, mask, **rows, **extra)
+
+    x = logp
+  (value, metrics), grad = jax.value_and_grad(loss, has_aux=True)(x)
+  assert np.isfinite(value) and np.isfinite(grad).all(), name
+  assert all(np.isfinite(m) for m in metrics.values()), metrics
+  assert np.any(grad) and not np.any(grad[1, 1])
+  close(metrics['nonfinite_tokens'], 1 / 6, 1e-6)
+
+
+def test_a_kl_in_the_reward_leaves_out_what_the_reference_cannot_draw():
+  ref = LOGP.at[0, 0].set(-jnp.inf)
+  reward, group = jnp.array([1.0, 0.0]), jnp.zeros(2, int)
+  for name in ('rloo', 'reinforce_pp'):
+    adv = losses.advantages(
+      name, reward, group, mask=MASK, old_logp=LOGP, ref_logp=ref
+    )
+    assert np.isfinite(adv).all() and np.any(adv), name
+
+
+def test_lists_are_arrays():
+  logp, mask = LOGP.tolist(), [[1, 1, 0], [1, 1, 1]]
+  for name in ('grpo', 'prime', 'tree_rl'):
+    given = dict(
+      process_reward=logp,
+      node_ids=[[0, 1, 2], [3, 4, 5]], old_logp=logp, ref_logp=logp,
+    )  # fmt: skip
+    adv = losses.advantages(name, [1.0, 0.0], [0, 0], mask=mask, **given)
+    array = {k: jnp.asarray(x) for k, x in given.items()}
+    want = losses.advantages(
+      name, jnp.array([1.0, 0]), jnp.zeros(2, int), mask=MASK, **array
+    )
+    close(adv, want, 0, name)
+    d = losses.denominators(name, mask)
+    loss, _ = losses.policy_loss(
+      name, logp, adv.tolist(), mask, old_logp=logp, ref_logp=logp,
+      denominators=d,
+    )  # fmt: skip
+    assert np.isfinite(loss)
+
+
+def test_a_missing_divisor_is_named():
+  for call in (
+    lambda d: losses.policy_loss('dapo', LOGP, ADV, MASK, denominators=d),
+    lambda d: losses.aggregate(LOGP, MASK, 'token_mean', denominators=d),
+    lambda d: losses.critic_loss('ppo', LOGP, LOGP, MASK, denominators=d),
+  ):
+    with pytest.raises(ValueError, match='is missing: pass .*denominators'):
+      call({'rows': 2.0})
+
+
+def test_a_soft_mask_inside_jit_is_seen():
+  """Its values cannot be checked there, so the loss is NaN, and not another."""
+
+  @jax.jit
+  def loss(mask):
+    return losses.policy_loss('dapo', LOGP, ADV, mask)[0]
+
+  want, _ = losses.policy_loss('dapo', LOGP, ADV, MASK)
+  close(loss(MASK.astype(float)), want, 1e-6)
+  assert np.isnan(loss(MASK * 0.5)) and np.isnan(loss(MASK * 2))
+
+
+def test_other_numbers_are_seen_everywhere_or_refused():
+  o = losses.resolve('dapo').with_numbers({'clip_high': 0.3})
+  assert o['clip_high'] == o.policy.high == 0.3 and o['clip_low'] == 0.2
+  for wrong in ('cliphigh', 'kl_coef', 'tau_pos'):
+    with pytest.raises(ValueError, match=f'no part .* reads {wrong!r}'):
+      losses.resolve('dapo').with_numbers({wrong: 0.3})

@@ -1,5 +1,7 @@
 """What other trainers have: each against its formula, one loop at a time."""
 
+import statistics
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -117,14 +119,27 @@ def test_rejection_levels_that_cannot_be():
     losses.importance_ratio(LOGP, SAMPLER, MASK, ratio='sequence')
 
 
-def test_luspo_on_tokens():
-  x = np.float32(RNG.normal(size=MASK.shape))
-  rows = MASK.any(1).sum()
-  want = sum((x[i] * MASK[i]).sum() * MASK[i].sum() for i in range(7))
-  got = losses.aggregate(x, MASK, 'length_weighted')
-  close(got, want / (rows * 5), 1e-5)
-  s = losses.resolve('luspo_token')
-  assert s['ratio'] == 'token' and s['count_empty']
+@pytest.mark.parametrize('name', ['luspo', 'luspo_token'])
+def test_luspo_sums_rows_and_averages_over_them(name):
+  """TRL 1.16: (per_token_loss * mask).sum(-1).mean(), whatever the ratio.
+
+  Its `luspo` has ratios of sequences: every token of a row has the row's.
+  """
+  logp = np.float64(LOGP)
+  lr = np.float64(RNG.normal(0, 0.15, MASK.shape))
+  adv = np.array([1.0, -1.0, 0.5, 2.0, 1.0, -2.0, 0.3])
+  low, high = {'luspo': (2e-3, 2.5e-3), 'luspo_token': (0.2, 0.2)}[name]
+  count = np.maximum(MASK.sum(1, keepdims=True), 1)
+  mean = (lr * MASK).sum(1, keepdims=True) / count + 0 * lr
+  r = np.exp(mean if name == 'luspo' else lr)
+  a = adv[:, None]
+  per_token = -np.minimum(r * a, np.clip(r, 1 - low, 1 + high) * a)
+  rows = MASK.any(1) if name == 'luspo' else np.ones(7, bool)
+  want = (per_token * MASK).sum(-1)[rows].mean()
+  got, _ = losses.policy_loss(
+    name, np.float32(logp + lr), np.float32(adv), MASK, old_logp=LOGP
+  )
+  close(got, want, 1e-4)
 
 
 def test_leave_one_out_std():
@@ -145,8 +160,17 @@ def test_best_of_a_group_gets_its_lead():
   close(losses.best_of_group(REWARD, GROUP), [0.5, 0, 0, 0, 0, 0, 0], 1e-6)
   reward = np.array([1, np.nan, 0.25, 3, 2, 1, 1])
   close(losses.best_of_group(reward, GROUP), [0.75, 0, 0, 1, 0, 0, 0], 1e-6)
-  adv = losses.advantages('grpo_passk', REWARD, GROUP, mask=MASK)
-  close(adv, [0.5, 0, 0, 0, 0, 0, 0], 1e-6)
+
+
+def test_passk_of_grpo_divides_by_the_deviation_as_in_verl():
+  """(best - second best) / (torch.std(rewards) + 1e-6), for the best row."""
+  reward = np.float32([3, 1, 0.5, 1, 1, 0, 1])
+  std = statistics.stdev([3.0, 1.0, 0.5])  # divisor n - 1, as torch.std
+  adv = losses.advantages('grpo_passk', reward, GROUP, mask=MASK)
+  close(adv, [2 / (std + 1e-6), 0, 0, 0, 0, 0, 0], 1e-5)
+  plain = {'name': 'grpo_passk', 'divide_by_std': False}
+  adv = losses.advantages(plain, reward, GROUP, mask=MASK)
+  close(adv, [2, 0, 0, 0, 0, 0, 0], 1e-6)
 
 
 def test_rewards_are_clipped_before_everything():
@@ -172,12 +196,14 @@ def test_the_mask_of_prime_rl_has_both_sides():
       logp, old, jnp.array([sign]), mask, max_divergence=0.2, mask_sides='both'
     )
     close(x, -sign * np.array([[0, 0, 1.3, 0.7]]), 1e-5)
+  # The preset's region is 0.1: the last probability stays inside.
+  logp = jnp.log(jnp.array([[0.75, 0.25, 0.65, 0.45]]))
   loss, metrics = losses.policy_loss(
     'ipo_mask', logp, jnp.ones(1), mask, sampler_logp=old
   )
-  d = np.log([1.5, 0.5, 1.3, 0.7])
-  close(loss, -2.0 / 4 + 1e-3 * (d**2).mean(), 1e-5)
-  close(metrics['clip_low'] + metrics['clip_high'], 0.5, 1e-6)
+  d = np.log([1.5, 0.5, 1.3, 0.9])
+  close(loss, -0.9 / 4 + 1e-3 * (d**2).mean(), 1e-5)
+  close(metrics['clip_low'] + metrics['clip_high'], 0.75, 1e-6)
 
 
 def test_a_capped_ratio_keeps_a_capped_gradient():

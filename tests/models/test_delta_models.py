@@ -186,14 +186,14 @@ def test_a_deeper_model_of_the_same_pattern_is_no_larger_program():
 @pytest.mark.parametrize(
   'changes, said',
   [
-    (dict(delta_layers=()), 'delta_heads is of model.delta_layers'),
-    (dict(delta_layers=(0, 7)), 'rising numbers of model.layers=7'),
-    (dict(delta_layers=(1, 0)), 'rising numbers'),
-    (dict(delta_layers=tuple(range(7))), 'no layer with attention is left'),
-    (dict(delta_taps=1), 'delta_taps=1: too few'),
-    (dict(delta_groups=0), 'delta_groups=0: too few'),
-    (dict(windows=(4,) * 7), 'windows beside them'),
-    (dict(rope_of_layer=(0,) * 7), 'several rotary tables'),
+    (dict(delta_layers=()), 'delta_heads has no effect: model.delta_layers'),
+    (dict(delta_layers=(0, 7)), 'rising indices below model.layers=7'),
+    (dict(delta_layers=(1, 0)), 'rising indices'),
+    (dict(delta_layers=tuple(range(7))), 'must leave a layer with attention'),
+    (dict(delta_taps=1), 'delta_taps=1 must be at least 2'),
+    (dict(delta_groups=0), 'delta_groups=0 must be at least 1'),
+    (dict(windows=(4,) * 7), 'combined with windows'),
+    (dict(rope_of_layer=(0,) * 7), 'or rope_of_layer'),
   ],
 )
 def test_what_does_not_go_together_is_refused(changes, said):
@@ -218,14 +218,14 @@ def test_config_files_that_cannot_be_read_are_named():
   assert families.from_hf(h).delta_layers == (0, 1, 2)
   linear, full = 'linear_attention', 'full_attention'
   for changes, said in (
-    (dict(layer_types=[linear] * 4), 'no layer with attention is left'),
+    (dict(layer_types=[linear] * 4), 'must leave a layer with attention'),
     (dict(layer_types=[linear, full]), '2 entries'),
     (dict(layer_types=['x', full, linear, full]), r"layer_types\[0\]='x'"),
     (dict(linear_num_value_heads=17), 'linear_num_value_heads=17'),
     (dict(linear_num_key_heads=0), 'linear_num_key_heads=0'),
     (dict(full_attention_interval=0), 'full_attention_interval=0'),
     (dict(mlp_only_layers=[1]), 'mlp_only_layers'),
-    (dict(hidden_act='gelu_pytorch_tanh'), 'activation'),
+    (dict(hidden_act='gelu_pytorch_tanh'), 'hidden_act'),
   ):
     with pytest.raises(ValueError, match=said):
       families.from_hf(h | changes)

@@ -332,15 +332,15 @@ def test_adapters_alone_are_named_by_their_layers(tmp_path):
 @pytest.mark.parametrize(
   'changes, said',
   [
-    (dict(expert_groups=3), 'groups_per_token=2 of model.expert_groups=3'),
-    (dict(experts_per_token=5), '4 in model.groups_per_token=2'),
-    (dict(dense_layers=6), 'dense_layers=6 of model.layers=6'),
-    (dict(dense_mlp=0), 'model.dense_mlp=0 wide'),
+    (dict(expert_groups=3), 'expert_groups=3 must divide model.experts=8'),
+    (dict(experts_per_token=5), 'at most 4, .* model.groups_per_token=2'),
+    (dict(dense_layers=6), 'dense_layers=6 must be less than model.layers=6'),
+    (dict(dense_mlp=0), 'needs a model.dense_mlp .now 0'),
     (dict(expert_groups=8, experts_per_token=2), 'sum of their best two'),
-    (dict(rope_dim=10), 'rope_dim=10 of model.head_dim=10'),
-    (dict(kv_rank=0), 'q_rank is of latent attention'),
-    (dict(kv_heads=1), 'fewer heads of keys'),
-    (dict(attention='xla'), "'xla' has no values of another width"),
+    (dict(rope_dim=10), 'rope_dim=10 must be between 1 and 9'),
+    (dict(kv_rank=0), 'q_rank has no effect: model.kv_rank=0'),
+    (dict(kv_heads=1), 'kv_heads other than heads'),
+    (dict(attention='xla'), "'xla' does not support values of another width"),
   ],
 )
 def test_what_does_not_go_together_is_refused(changes, said):

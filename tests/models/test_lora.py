@@ -98,7 +98,7 @@ def test_sampler_and_trainer_agree(trio):
 
 
 def make_learner(model, trainable, algorithm='grpo'):
-  c = config_lib.optimizer(1e-2)
+  c = config_lib.Optimizer(lr=1e-2)
   settings = losses.resolve({'name': algorithm, 'kl_coef': 0.1})
   return learner_lib.Learner(
     model, settings, optim.make(c, 10), start=4, trainable=trainable
@@ -185,7 +185,7 @@ def test_the_reference_of_adapters_is_the_base(trio, rows):
 
 @pytest.mark.parametrize(
   ('targets', 'words'),
-  [('.*query', 'matches no weight'), ('.*', 'matches embed, which is no')],
+  [('.*query', 'matches no weight'), ('.*', 'matches embed, not a projection')],
 )
 def test_targets_that_do_not_fit_are_refused(tiny, targets, words):
   with pytest.raises(ValueError, match=words):
@@ -251,6 +251,7 @@ def test_each_expert_has_its_adapter(rows, tmp_path):
     )
 
 
+@pytest.mark.parity
 @pytest.mark.parametrize('rslora', [False, True])
 def test_peft_reads_the_adapters(tmp_path, rslora):
   peft = pytest.importorskip('peft')
@@ -280,5 +281,5 @@ def test_peft_reads_the_adapters(tmp_path, rslora):
 
 
 def test_fused_weights_have_no_adapters_on_disk(trio, tmp_path):
-  with pytest.raises(ValueError, match='attn/k is one tensor with others'):
+  with pytest.raises(ValueError, match='attn/k is fused with other weights'):
     lora.save_peft(tmp_path, trio[2], LORA, families.FAMILIES['phi3'].TENSORS)

@@ -18,6 +18,8 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, transformer
 from jaxrl_reason.rollouts import sampler
 
+pytestmark = pytest.mark.parity
+
 # What a config.json cannot do without.
 FEW = dict(
   vocab_size=64,

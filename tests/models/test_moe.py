@@ -207,6 +207,7 @@ def test_sampled_routes_are_those_of_the_full_forward(model):
   np.testing.assert_allclose(out.logp, logp[..., 0], atol=1e-5)
 
 
+@pytest.mark.parity
 def test_load_balance_equals_transformers_layer_by_layer(model):
   torch = pytest.importorskip('torch')
   theirs = pytest.importorskip(

@@ -67,7 +67,7 @@ def learner(settings=None):
   c = config_lib.default()
   c.steering = True
   c = config_lib.trainable(c)
-  section = config_lib.optimizer(0.1, warmup_steps=0)
+  section = config_lib.Optimizer(lr=0.1, warmup_steps=0)
   return learner_lib.Learner(
     MODEL,
     losses.resolve({'name': 'grpo', 'kl_coef': 0.1} | (settings or {})),

@@ -16,6 +16,8 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters
 from jaxrl_reason.models.adapters import steering
 
+pytestmark = pytest.mark.parity
+
 SHAPE = dict(vocab=312, kv_heads=4, tied=False, layers=2)
 VECTORS = jax.random.normal(jax.random.key(4), (2, 16))
 

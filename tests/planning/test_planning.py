@@ -14,9 +14,11 @@ import learning as L
 import pytest
 import stage_recipe
 from jax.sharding import PartitionSpec as P
-from small import ROOT, load_recipe, small_config
+from paths import ROOT, load_recipe
+from small import small_config
 
 from jaxrl_reason import plan, sharding, trees
+from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.models import zoo
 from jaxrl_reason.models.parts import attention
 from jaxrl_reason.planning import (
@@ -24,18 +26,18 @@ from jaxrl_reason.planning import (
   advice,
   costs,
   depth,
-  described,
   exchanges,
   hlo,
   kernels,
   phases,
-  products,
   report,
   roofline,
   search,
-  settings,
 )
-from jaxrl_reason.run import chips
+from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.planning import matrix_products as products
+from jaxrl_reason.planning import plan_settings as settings
+from jaxrl_reason.run.process import chips
 
 TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
 
@@ -457,7 +459,7 @@ def test_the_largest_batch_is_found(most, power):
 
 def test_prompts_of_the_unit_pass_the_checks():
   config = tiny(rl__path='host', rl__parts=2, rl__micro_batches=8)
-  unit = search.unit_of_prompts(config, 4)
+  unit = search.unit_of_prompts(config.rl, 4)
   assert unit == math.lcm(4 * 2, 4)
   shapes = search.meshes(tiny(rl__micro_batches=1), 8, kv_heads=4)
   assert {(1, 8, 1), (8, 1, 1), (1, 2, 4), (2, 1, 4)} <= set(shapes)
@@ -473,13 +475,13 @@ def test_prompts_of_the_unit_pass_the_checks():
   ],
 )
 def test_a_model_on_the_hub_has_the_size_of_its_name(name, size):
-  assert abstract.size_of(name) == size
+  assert pretrained.size_of(name) == size
   assert size in zoo.ZOO
 
 
 def test_what_cannot_be_planned_is_said():
   with pytest.raises(ValueError, match='--model'):
-    abstract.size_of('someone/their-own')
+    pretrained.size_of('someone/their-own')
   with pytest.raises(ValueError, match='--topology=v9:2x2'):
     chips.chip_of('v9:2x2')
   for topology in ('v5p:4x4', 'v5e:2x2x1', 'v6e:0x2', 'v5e:', 'v5e:2xx'):

@@ -1,28 +1,27 @@
-"""The hardware that a recipe's docstring states is what its plan accepts: here
-by arithmetic that no program can undercut, in `tests/tpu/test_hardware.py` by
-the compiler.
+"""The hardware that a recipe states can hold it, by arithmetic that no program
+can undercut. `tests/tpu/test_hardware.py` checks it with the compiler.
 """
 
 import math
 
 import jax.numpy as jnp
 import pytest
-from hardware import RECIPES, stated, to_plan
+from hardware import NAMES, RECIPES, stated, to_plan
 from jax.sharding import AbstractMesh, AxisType
-from small import ROOT, load_recipe
+from paths import ROOT, load_recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import spec
-from jaxrl_reason.planning import abstract, described, phases, search
-from jaxrl_reason.run import chips
+from jaxrl_reason.planning import abstract, phases, search
+from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.run.process import chips
 
 
-def planned(path):
-  """The config of a recipe as a plan can take it."""
-  config = load_recipe(path).get_config()
-  config.update_from_flattened_dict(to_plan(path))
-  return config
+def planned(path, variant: str = ''):
+  """Returns the config of a recipe with the changes that a plan needs."""
+  config = load_recipe(path).get_config(variant)
+  return config_lib.read(config).changed(to_plan(path, variant))
 
 
 def mesh_of(shape, topology: str) -> AbstractMesh:
@@ -38,7 +37,7 @@ def mesh_of(shape, topology: str) -> AbstractMesh:
 
 
 def least_bytes(config, mesh) -> dict[str, float]:
-  """Bytes of a device that decoding and training cannot do without."""
+  """Returns the least bytes that each phase needs on a device."""
   parts = abstract.shapes(config, mesh)
   c, d, r = parts.shape, config.data, config.rl
   shards, tensor = sharding.row_shards(mesh), mesh.shape['tensor']
@@ -50,7 +49,7 @@ def least_bytes(config, mesh) -> dict[str, float]:
   kept = 2 * c.layers * c.kv_heads * c.head_dim * number / tensor / shards
 
   def decoding(prompts, rows):
-    room = config_lib.prompt_room(config)
+    room = config.prompt_columns
     cache = kept * (prompts * room + rows * d.completion_len)
     return state + (0 if any(c.layer_windows) else cache) + weights
 
@@ -66,17 +65,17 @@ def least_bytes(config, mesh) -> dict[str, float]:
     saved += (heads + 2 * c.mlp) / tensor + 2 * c.width
   if config.model.remat == 'none':
     saved *= 2
-  tokens = rows * (config_lib.prompt_room(config) + d.completion_len)
+  tokens = rows * (config.prompt_columns + d.completion_len)
   logits = 4 * rows * (r.logprob_chunk or 1) * c.vocab / tensor
   out['update'] = state + tokens * saved * c.layers * number + logits
   return out
 
 
-@pytest.mark.parametrize('path', RECIPES, ids=lambda p: p.stem)
-def test_a_recipe_states_chips_that_can_hold_it(path):
-  found, config = stated(path), planned(path)
-  assert found, f'{path.name}: its line Hardware: names no topology'
-  for topology in found:
+@pytest.mark.parametrize('path, variant', RECIPES, ids=NAMES)
+def test_a_recipe_states_chips_that_can_hold_it(path, variant):
+  topologies, config = stated(path, variant), planned(path, variant)
+  assert topologies, f'{path.name}: its line Hardware: names no topology'
+  for topology in topologies:
     has = chips.chip_of(topology).hbm
     for phase, needs in least_bytes(
       config, mesh_of(config.mesh, topology)

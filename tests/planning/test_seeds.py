@@ -6,11 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import ROOT, load_recipe
+from paths import ROOT, load_recipe
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.planning import abstract, hlo, seeds
-from jaxrl_reason.run import programs
+from jaxrl_reason.run.rl import programs
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_runs_side_by_side_copy_no_caches(monkeypatch):
   """
   monkeypatch.setattr(programs, 'each_run', side_by_side)  # as on a chip
   config = load_recipe(ROOT / 'configs' / 'arithmetic_tiny.py').get_config()
-  config.mesh = (1, 1, 1)
+  config = config_lib.read(config).changed({'mesh': (1, 1, 1)})
   mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
   parts = abstract.shapes(config, mesh)
   text = seeds.phase(config, parts, 3).lower(mesh).as_text()

@@ -6,8 +6,9 @@ import pytest
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
-from jaxrl_reason.planning import abstract, roofline, search, settings
-from jaxrl_reason.run import chips
+from jaxrl_reason.planning import abstract, roofline, search
+from jaxrl_reason.planning import plan_settings as settings
+from jaxrl_reason.run.process import chips
 
 # What the whole minibatch keeps, and how long its update takes.
 KEPT = {'dots': 48, 'attention': 24, 'full': 12}

@@ -13,22 +13,22 @@ import time
 import chromium
 import numpy as np
 import pytest
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason import evaluate, report
 from jaxrl_reason.evals import estimators
 from jaxrl_reason.reports import (
   alarms,
-  answers,
   evaluated,
   figures,
   missing,
   panels,
-  passk,
   signs,
   state,
   workdirs,
 )
+from jaxrl_reason.reports import answer_pages as answers
+from jaxrl_reason.reports import pass_at_k as passk
 
 pytest.importorskip('plotly', reason='the extra report is not installed')
 

@@ -4,7 +4,7 @@ import importlib.util
 
 import numpy as np
 import pytest
-from small import ROOT
+from paths import ROOT
 
 spec = importlib.util.spec_from_file_location(
   'weight_change', ROOT / 'tools' / 'weight_change.py'

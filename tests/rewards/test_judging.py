@@ -7,9 +7,9 @@ import pytest
 from small import small_model
 
 from jaxrl_reason.data import tokenizers
-from jaxrl_reason.rewards.judges import judge
-from jaxrl_reason.rewards.judges import local as judging
-from jaxrl_reason.rewards.verdict import Verdict
+from jaxrl_reason.rewards import local_judge as judging
+from jaxrl_reason.verifiers.judges import judge
+from jaxrl_reason.verifiers.verdict import Verdict
 
 TOKENIZER = tokenizers.CharTokenizer('0123456789+=?yn')
 TEMPLATE = '{question}{answer}?'

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_reason import tasks
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rewards.kernels import countdown as countdown_kernel
-from jaxrl_reason.tasks import countdown
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.tasks import countdown
 
 W = 72  # bytes
 N = 2000

@@ -15,8 +15,8 @@ from jaxrl_reason.rewards.kernels import device, final, likelihood, token_bytes
 from jaxrl_reason.rollouts import fused
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import programs
-from jaxrl_reason.tasks import base
+from jaxrl_reason.run.rl import programs
+from jaxrl_reason.verifiers.tasks import base
 
 RNG = np.random.default_rng(0)
 N, C, V = 6, 5, 16

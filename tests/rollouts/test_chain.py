@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxrl_reason import tasks
 from jaxrl_reason.rollouts import chain
+from jaxrl_reason.verifiers import tasks
 
 SPEC = {
   'draft': {'reward': 'task', 'weight': 0.5},

@@ -15,7 +15,7 @@ from jaxrl_reason.base import Prompts, Rows
 from jaxrl_reason.batch import rows_of
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
-from jaxrl_reason.models.chunks import Chunks
+from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import chunks as chunks_lib
 from jaxrl_reason.rollouts import fused, sampler
 from jaxrl_reason.update import chunked, packing

@@ -10,6 +10,7 @@ import pytest
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason.rollouts import extra
+from jaxrl_reason.rollouts.rounds import RoundsSource
 
 G = 4
 RATES = np.array([0.1, 0.3, 0.5, 0.9])
@@ -62,7 +63,7 @@ def test_rates_leave_failed_verifications_out():
 
 def test_the_samples_of_a_problem_share_a_baseline():
   state = L.state(L.learner())
-  source = extra.Extra(L.SOURCE, 8, 'hard')
+  source = RoundsSource(L.SOURCE, extra.Extra(8, 'hard'))
   found = jax.jit(
     lambda p: source(state.params, None, p, L.ROOT, 0, L.NEUTRAL, L.STOP)
   )(L.prompts())

@@ -11,6 +11,7 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.rollouts import hints, progress
 from jaxrl_reason.rollouts.fused import FusedSource
+from jaxrl_reason.rollouts.rounds import RoundsSource
 
 ROOM = 6
 
@@ -58,7 +59,7 @@ def solves(rollout, answers, control=None):
 
 def source(when, reward=L.REWARD, values=(0.5,)):
   own = FusedSource(L.GEN, reward)
-  return hints.Hints(own, ROOM, when, 'step', (0.0,), values)
+  return RoundsSource(own, hints.Hints(ROOM, when, 'step', (0.0,), values))
 
 
 def run(made, p=None):
@@ -66,9 +67,10 @@ def run(made, p=None):
   p = prompts() if p is None else p
   return jax.jit(
     lambda p: made(
-      state.params, progress.start(), p, L.ROOT, 0, L.NEUTRAL, L.STOP
+      state.params, {'progress': progress.Progress().init()}, p, L.ROOT, 0,
+      L.NEUTRAL, L.STOP,
     )
-  )(p)
+  )(p)  # fmt: skip
 
 
 def test_what_is_given_is_no_word_of_the_policy():
@@ -79,7 +81,7 @@ def test_what_is_given_is_no_word_of_the_policy():
   assert not np.any(batch.mask[:, :width])
   assert not np.any(batch.sampler_logp[:, :width])
   p = prompts()
-  n = np.minimum((p.demo_length - 1) // 2, ROOM)
+  n = np.minimum(p.hint_limit // 2, ROOM)
   np.testing.assert_array_equal(
     batch.valid[:, :width].sum(axis=1),
     np.repeat(p.valid.sum(axis=1) + n, L.G),
@@ -144,7 +146,7 @@ def test_the_ratio_is_to_the_policy_that_had_the_hint():
   """Log-probs of the sampler are under the hint, the trainer's without."""
   found = run(source('failed', never))
   p = jax.tree.map(jnp.asarray, prompts())
-  n = jnp.clip((p.demo_length - 1) // 2, 0, ROOM)
+  n = jnp.clip(p.hint_limit // 2, 0, ROOM)
   helped = hints.hinted(p, n, ROOM)
   state = L.state(L.learner())
   rows = batch_lib.rows_of(

@@ -19,9 +19,10 @@ from jaxrl_reason import envs, sharding
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards.verdict import Verdict, judge
-from jaxrl_reason.rollouts import episode, hosted, turns
-from jaxrl_reason.tools import Answer, calculator, serve
+from jaxrl_reason.rollouts import episode, turns
+from jaxrl_reason.rollouts import host_episodes as hosted
+from jaxrl_reason.verifiers.tools import Answer, calculator, serve
+from jaxrl_reason.verifiers.verdict import Verdict, judge
 
 B, G, P, C, MOST = 4, 6, 4, 44, 4
 TOKENIZER = tokenizers.CharTokenizer('0123456789*=<>-r erostyngadixz')

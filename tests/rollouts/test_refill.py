@@ -1,7 +1,5 @@
 """Refill and replay against their laws, with trajectories made up."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import learning as L
@@ -12,10 +10,13 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Reward, Rollout, Trajectories
 from jaxrl_reason.rewards.kernels import device
-from jaxrl_reason.rollouts import filters, groups, refill, replay
+from jaxrl_reason.rollouts import filters, refill, replay
+from jaxrl_reason.rollouts import group_arrays as groups
+from jaxrl_reason.rollouts import rounds as rounds_lib
 from jaxrl_reason.rollouts.fused import FusedSource
+from jaxrl_reason.rollouts.rounds import RoundsSource
 from jaxrl_reason.rollouts.views import Views
-from jaxrl_reason.run import programs
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import step as step_lib
 
 B, G, C = 4, 3, 2
@@ -52,16 +53,20 @@ def rounds(alive, keep=False, control=None) -> Trajectories:
   """Of rounds with groups alive [R,B]: the group of round r at place i is of
   problem 10 * r + i.
   """
-  made = refill.Refill(None, DEAD, len(alive) - 1, keep)
-  places = None
+  made = refill.Refill(DEAD, len(alive) - 1, keep)
+  tally = None
   for r, row in enumerate(alive):
     found = trajectories(10 * r + np.arange(B), row)
-    if places is None:
-      places = made.begin(control, found)
-    places = made.add(places, found)
-    if not made.is_short(places):
+    tally, more = programs.rl_add(made, control, tally, found, r)
+    if not more:
       break
-  return made.finish(places)
+  return rounds_lib.finish(made, control, tally, L.ROOT, 0)
+
+
+def before(**kinds) -> dict:
+  """What kinds of rounds remember before the first step."""
+  shapes = groups.of(trajectories(range(B), [1] * B))
+  return {name: kind.memory(shapes) for name, kind in kinds.items()}
 
 
 def ids_of(found) -> list[int]:
@@ -91,8 +96,7 @@ def test_what_could_not_be_filled_is_masked_and_counted():
 
 
 def test_what_is_left_over_comes_first_in_the_next_step():
-  shapes = groups.of(trajectories(range(B), [1] * B))
-  control = {'refill': refill.start(shapes)}
+  control = before(refill=refill.Refill(DEAD, 1, True))
   first = rounds([[1, 1, 0, 1], [0, 1, 1, 1]], True, control)
   assert ids_of(first) == [0, 1, 3, 11]
   left = first.account.control
@@ -109,8 +113,7 @@ def test_what_is_left_over_comes_first_in_the_next_step():
 def test_any_rounds_against_a_list(seed):
   """What a loop over a Python list would train on, and would keep."""
   rng = np.random.default_rng(seed)
-  shapes = groups.of(trajectories(range(B), [1] * B))
-  control, queue = {'refill': refill.start(shapes)}, []
+  control, queue = before(refill=refill.Refill(DEAD, 1, True)), []
   for _ in range(6):
     alive = rng.random((3, B)) < 0.4
     ran = 0
@@ -127,8 +130,8 @@ def test_any_rounds_against_a_list(seed):
     assert control['refill']['n'] == len(queue)
 
 
-def source_of(keeps=DEAD, n_rounds=3, **changes):
-  return refill.Refill(L.SOURCE, keeps, n_rounds, **changes)
+def source_of(keeps=DEAD, n_rounds=3):
+  return RoundsSource(L.SOURCE, refill.Refill(keeps, n_rounds))
 
 
 def keep_nothing(batch):
@@ -161,7 +164,7 @@ def test_where_no_group_is_dead_refill_changes_nothing():
 
 def test_rounds_are_other_samples_of_other_problems():
   state = L.state(L.learner())
-  never = dataclasses.replace(source_of(), keeps=keep_nothing)
+  never = source_of(keep_nothing)
 
   def run(source, prompts):
     return source(
@@ -193,15 +196,18 @@ def test_eight_devices_refill_and_replay_as_one(shape):
   )[1]
   views = Views(L.MODEL, ('uniform',), L.P)
   own = FusedSource(L.GEN, coin, views)
-  source = refill.Refill(own, DEAD, 2, True)
-  source = replay.Replay(source, DEAD, 8, 'uniform')
+  kinds = (
+    refill.Refill(DEAD, 2, True),
+    replay.Replay(DEAD, 8, 16, 'uniform'),
+  )
+  source = rounds_lib.nested(own, kinds)
 
   def begin(params):
     like = jax.eval_shape(
       lambda p: groups.of(own(params, None, p, L.ROOT, 0, L.NEUTRAL, L.STOP)),
       L.prompts(),
     )
-    return {'refill': refill.start(like), 'replay': replay.start(like, 16)}
+    return {kind.name: kind.memory(like) for kind in kinds}
 
   def steps(state, prompts):
     control = begin(state.params)
@@ -240,19 +246,25 @@ def test_eight_devices_refill_and_replay_as_one(shape):
 
 def ring(*steps, capacity=6, like=None) -> dict:
   """A ring that has been given the trajectories of steps, one after another."""
-  shapes = groups.of(trajectories(range(B), [1] * B))
-  out = replay.start(shapes, capacity)
+  out = before(ring=replay.Replay(DEAD, 1, capacity, 'recent'))['ring']
   for found in steps:
     alive = groups.alive(DEAD, found)
     out = replay.stored(out, groups.of(found), alive)
   return out
 
 
+def mixed_with(held, found, by, m, mixes='groups', seed=0):
+  """A step's trajectories with those replayed from a ring."""
+  kind = replay.Replay(DEAD, m, len(held['groups'].prompts.tokens), by, mixes)
+  control, key = {'replay': held}, jax.random.key(seed)
+  tally = rounds_lib.add(kind, rounds_lib.begin(kind, control, found), found, 0)
+  return rounds_lib.finish(kind, control, tally, key, 0)
+
+
 def chosen(by, held, found=None, m=2, seed=0):
   """(problems replayed, those without a token to learn from as None)."""
   found = trajectories([90, 91, 92, 93], [1] * B) if found is None else found
-  again = replay.Replay(None, DEAD, m, by)
-  both = again.mix(found, {'replay': held}, jax.random.key(seed), 0)
+  both = mixed_with(held, found, by, m, seed=seed)
   assert ids_of(both)[:B] == ids_of(found)
   rows = np.asarray(both.rollout.sampled).any(axis=1).reshape(-1, G)[B:]
   ids = ids_of(both)[B:]
@@ -320,7 +332,7 @@ def test_difficulty_is_drawn_by_its_law():
   easy = trajectories([4], [0], solved=[1])
   held = ring(trajectories([0, 1, 2], [1] * 3))
   held = replay.stored(held, groups.of(easy), jnp.ones(1, bool))
-  again = replay.Replay(None, DEAD, 1, 'difficulty')
+  again = replay.Replay(DEAD, 1, 6, 'difficulty')
   fresh = jax.tree.map(jnp.asarray, groups.of(trajectories([90], [1])))
 
   def draw(key):
@@ -358,8 +370,7 @@ def test_right_rows_alone_join_the_new_group_of_their_problem():
   learner = L.learner(old_logp='sampler', part_names=('answer',))
   held = ring(trajectories([7, 2, 8], [1, 1, 1]))
   found = trajectories([0, 1, 2, 3], [1, 1, 0, 1])
-  again = replay.Replay(None, DEAD, 2, 'recent', 'rows')
-  both = again.mix(found, {'replay': held}, jax.random.key(0), 0)
+  both = mixed_with(held, found, 'recent', 2, 'rows')
   batch = batch_lib.make_batch(both)
   used = np.asarray(batch.mask).any(axis=1)
   old = np.flatnonzero(used[B * G :]) + B * G

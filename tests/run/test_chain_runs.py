@@ -9,6 +9,8 @@ from refusals import refusal
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.run import train
 
+pytestmark = pytest.mark.one_device
+
 LINKS = {
   'verify': {
     'solve': {'reward': 'task'},

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from jaxrl_reason.run import chips
+from jaxrl_reason.run.process import chips
 
 
 def asked(monkeypatch, kind, n=4, known=True):

@@ -8,9 +8,13 @@ from refusals import refusal
 from tiny_recipe import get_config
 
 from jaxrl_reason import evaluate
-from jaxrl_reason.evals import loading, session, suites
+from jaxrl_reason.evals import evaluation as session
+from jaxrl_reason.evals import loading, suites
 from jaxrl_reason.planning import phases
-from jaxrl_reason.run import journal, train
+from jaxrl_reason.run import train
+from jaxrl_reason.run.records import journal
+
+pytestmark = pytest.mark.one_device
 
 
 def recipe(**rl):

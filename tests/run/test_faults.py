@@ -16,8 +16,10 @@ import sys
 import time
 
 import pytest
-from small import ROOT
+from paths import ROOT
 from test_resume import content
+
+from jaxrl_reason.run.process import signals
 
 FLAGS = [
   f'--config={ROOT}/tests/tiny_recipe.py',
@@ -29,7 +31,7 @@ FLAGS = [
 ]
 STAGES = "--config.stages=('rl',)"  # a second one would be added to it
 ERRORS = ('ESTALE', 'EIO', 'ENOSPC', 'EMFILE', 'ETIMEDOUT')
-SIGNALS = ('SIGKILL', 'SIGKILL', 'SIGTERM')
+SIGNALS = ('SIGKILL', 'SIGKILL', 'SIGTERM', 'SIGHUP')
 # Files of orbax's that hold nothing, and tell it that a folder is finished.
 MARKS = ('commit_success.txt', '_CHECKPOINT_METADATA')
 
@@ -110,7 +112,7 @@ def check_said(code, log):
   """A run that was not killed ends well, or with one line of what to do."""
   if code == -9:
     return
-  assert code in (0, 1), log[-3000:]
+  assert code in (0, 1, signals.SAVED), log[-3000:]
   if code == 1:
     last = log.strip().splitlines()[-1]
     assert last.startswith('error: ') and len(last) > 60, log[-3000:]
@@ -350,10 +352,14 @@ def test_goodput_is_told_and_counts_what_was_lost(runs, untouched, tmp_path):
   assert len(spent) == 6 and min(spent) >= 0
 
 
-@pytest.mark.parametrize('at', [1, 20, 60])
-def test_a_signal_at_the_start_ends_well_too(runs, untouched, tmp_path, at):
-  code, log, _ = runs(tmp_path / 'run', at, 'SIGTERM')
-  assert code == 0 and 'Stopped by a signal' in log, log[-3000:]
+@pytest.mark.parametrize(
+  'at, signum', [(1, 'SIGTERM'), (20, 'SIGHUP'), (60, 'SIGINT')]
+)
+def test_a_signal_at_the_start_ends_well_too(
+  runs, untouched, tmp_path, at, signum
+):
+  code, log, _ = runs(tmp_path / 'run', at, signum)
+  assert code == signals.SAVED and 'Stopped by a signal' in log, log[-3000:]
   code, log, _ = runs(tmp_path / 'run')
   assert code == 0, log[-3000:]
   assert content(tmp_path / 'run') == untouched[0]

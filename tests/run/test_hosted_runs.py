@@ -13,25 +13,14 @@ import pytest
 from test_resume import env, kill_when, run, saved, start
 from test_turn_runs import lines, recipe
 
-from jaxrl_reason import sharding
-from jaxrl_reason.run import config_checks, train
+from jaxrl_reason.run import train
+from jaxrl_reason.run.checks import config_checks
+
+pytestmark = pytest.mark.one_device
 
 __all__ = ['env']
 HOSTILE = pathlib.Path(__file__).parents[1] / 'hostile_env.py'
 NOWHERE = {'tool': 'search', 'args': {'folder': '/none'}}
-
-
-@pytest.fixture(autouse=True, scope='module')
-def one_device():
-  """Runs that start many programs beside one another: eight devices on two
-  cores may wait for each other longer than XLA does, which then aborts.
-  """
-  make = sharding.make_mesh
-  with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(
-      sharding, 'make_mesh', lambda shape: make(shape, jax.devices()[:1])
-    )
-    yield
 
 
 def hosted(**turns):
@@ -217,7 +206,10 @@ def test_several_processes_are_refused(monkeypatch):
     (dict(env='nowhere.py:step'), "reward 'nowhere.py:step': FileNotFound"),
     (dict(env=f'{HOSTILE}:Slow', start_s=1.0), 'not ready after 1 s'),
     (dict(env='tools', tools={'s': NOWHERE}), '/none has no documents'),
-    (dict(env='jaxrl_reason.tools:is_known'), 'is_known() takes 1 positional'),
+    (
+      dict(env='jaxrl_reason.verifiers.tools:is_known'),
+      'is_known() takes 1 positional',
+    ),
   ],
 )  # fmt: skip
 def test_an_environment_that_cannot_start_is_refused(tmp_path, turns, words):

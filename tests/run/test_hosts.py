@@ -19,10 +19,11 @@ import types
 import jax
 import numpy as np
 import pytest
-from small import ROOT
+from paths import ROOT
 from waiting import eventually
 
 from jaxrl_reason import hosts
+from jaxrl_reason.run.process import signals
 
 HEARTBEAT_S = 10
 FUSED = {
@@ -110,14 +111,14 @@ def start_worker(env, log, n, runs):
   return start(env, log, commands)
 
 
-def start_signalled(env, workdir, n, who, what, keys):
+def start_signalled(env, workdir, n, who, what, keys, recipe='tiny_recipe'):
   """The command on n processes, of which number `who` gets a signal."""
   address, commands = free_address(), []
   for i in range(n):
     commands.append(
       [
         what if i == who else 'SIGKILL@-1',
-        f'--config={ROOT}/tests/tiny_recipe.py',
+        f'--config={ROOT}/tests/{recipe}.py',
         f'--workdir={workdir}',
         f'--coordinator={address}',
         f'--num_processes={n}',
@@ -140,7 +141,7 @@ def pod(env, tmp_path_factory):
   four = start_signalled(env, at / 'four', 4, 3, 'SIGTERM@4', host)
   out = types.SimpleNamespace(at=at)
   out.killed = finish(killed, at / 'killed', codes=(1, -9))
-  out.four = finish(four, at / 'four')
+  out.four = finish(four, at / 'four', codes=(signals.SAVED,))
   out.stopped_at = content(at / 'four')[-1]['step']
   shutil.copytree(at / 'killed', at / 'elsewhere')
   profiled = FUSED | SPLIT | {'profile.steps': '7:8'}
@@ -275,6 +276,27 @@ def test_killed_on_one_then_on_four_and_finished_on_three(env, tmp_path):
   assert_same_numbers(content(at), content(alone))
 
 
+# The third stage begins with the weights that the first one ended with.
+LISTED = SPLIT | {'stages': ('sft', 'short', 'again')}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('seed', range(10))
+def test_kills_in_a_list_of_stages_cost_nothing(env, tmp_path, seed):
+  """Four kills at random steps of two processes; then the untouched numbers."""
+  at, whole, rng = tmp_path / 'killed', tmp_path / 'whole', random.Random(seed)
+  for step in sorted(rng.sample(range(1, 12), 4)):
+    who = rng.randrange(2)
+    what, args = f'SIGKILL@{step}', (LISTED, 'stage_recipe')
+    finish(
+      start_signalled(env, at, 2, who, what, *args), at, codes=(0, 1, -9, -6)
+    )
+  for folder in (at, whole):
+    run = start_signalled(env, folder, 2, 0, 'SIGKILL@-1', *args)
+    finish(run, folder)
+  assert content(at) == content(whole)
+
+
 @pytest.mark.parametrize('who', [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_who_hangs_is_named_within_the_heartbeat(env, tmp_path, who):
   """Stopped, not killed: its connections stay open. Number 0 has the
@@ -311,10 +333,47 @@ def stopped(pid: int) -> bool:
     ('RESOURCE_EXHAUSTED: Out of memory', jax.errors.JaxRuntimeError),
   ],
 )
-def test_what_is_ones_own_is_not_laid_on_the_others(monkeypatch, words, kind):
-  monkeypatch.setattr('jax.process_count', lambda: 2)
+def test_an_error_of_this_process_alone_is_not_blamed_on_another(
+  lost, words, kind
+):
   with pytest.raises(kind, match=words), hosts.explained():
     raise jax.errors.JaxRuntimeError(words)
+
+
+@pytest.fixture
+def lost(monkeypatch):
+  """A second process that is not there; any thread may print the error."""
+  monkeypatch.setattr('jax.process_count', lambda: 2)
+  monkeypatch.setattr(hosts.peers, 'claimed', lambda: True)
+
+
+GLOO = 'UNKNOWN: Gloo AllGather failed: [external/gloo/...] Read error'
+
+
+def test_a_failed_collective_is_explained_whatever_its_type(lost):
+  """A copy before a save raises it as ValueError; a library wraps it."""
+  with pytest.raises(hosts.Lost, match='lost the others: UNKNOWN: Gloo'):
+    with hosts.explained():
+      raise ValueError(GLOO)
+  with pytest.raises(hosts.Lost, match='lost the others: UNKNOWN: Gloo'):
+    with hosts.explained():
+      try:
+        raise ValueError(GLOO)
+      except ValueError as e:
+        raise RuntimeError('the save failed') from e
+
+
+@pytest.mark.parametrize(
+  'error',
+  [
+    ValueError('rl.prompts=6 does not divide over 4 devices'),
+    OSError('gs://b/w could not be read: UNAVAILABLE: try again'),
+  ],
+)
+def test_other_errors_pass_as_they_are(lost, error):
+  with pytest.raises(type(error)) as raised, hosts.explained():
+    raise error
+  assert raised.value is error
 
 
 def test_those_who_never_meet_are_told(env, tmp_path):
@@ -329,7 +388,7 @@ def test_those_who_never_meet_are_told(env, tmp_path):
   ]
   processes = start(env, tmp_path / 'lonely', [args])
   (log,) = finish(processes, tmp_path / 'lonely', codes=(1,), within=60)
-  words = 'not all processes met at --coordinator=localhost:1 within 2 s'
+  words = 'process 1 of 2: not all processes met at --coordinator=localhost:1 '
   assert words in log and 'Traceback' not in log
 
 
@@ -357,6 +416,23 @@ def test_wrong_flags_are_named(monkeypatch, flags, variables, words):
     monkeypatch.setenv(name, value)
   with pytest.raises(ValueError, match=words):
     hosts.join(**flags)
+
+
+@pytest.mark.parametrize('host', ['127.0.0.1', '::'])
+def test_a_taken_port_is_named(monkeypatch, host):
+  """With jax alone, process 0 ends with a segfault."""
+
+  def never(*args, **kwargs):
+    raise AssertionError('jax is asked to bind a port that is taken')
+
+  monkeypatch.setattr('jax.distributed.initialize', never)
+  kind = socket.AF_INET6 if ':' in host else socket.AF_INET
+  with socket.socket(kind) as s:
+    s.bind((host, 0))
+    s.listen()
+    port = s.getsockname()[1]
+    with pytest.raises(ValueError, match=f'cannot use port {port} of .*in use'):
+      hosts.join(f'localhost:{port}', 2, 0)
 
 
 @pytest.mark.parametrize('n', [1, 4])

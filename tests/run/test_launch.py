@@ -8,7 +8,10 @@ import subprocess
 
 import pytest
 import yaml
-from small import ROOT
+from paths import ROOT
+from waiting import eventually
+
+from jaxrl_reason.run.process import signals
 
 LAUNCH = ROOT / 'tools' / 'launch'
 SCRIPTS = sorted(LAUNCH.glob('*.sh')) + sorted(LAUNCH.glob('*.sbatch'))
@@ -45,6 +48,8 @@ def test_the_manifest_asks_for_whole_slices():
   chips = int(container['resources']['limits']['google.com/tpu'])
   shape = pod['nodeSelector']['cloud.google.com/gke-tpu-topology']
   rows, columns = map(int, shape.split('x'))
+  first, _ = pods['podFailurePolicy']['rules']
+  assert first['onExitCodes'] == {'operator': 'In', 'values': [signals.SAVED]}
   assert pods['parallelism'] == pods['completions'] == rows * columns // chips
   config = container['command'][3].removeprefix('--config=')
   assert (ROOT / config).exists()
@@ -65,9 +70,10 @@ def test_arguments_reach_the_workers_of_a_slice(tmp_path):
   )
   stub(tmp_path, 'gcloud', remote)
   stub(tmp_path, 'git', ':')
+  stub(tmp_path, 'setsid', 'exec "$@"')
   tools = tmp_path / 'jaxrl_reason' / 'tools'
   tools.mkdir(parents=True)
-  stub(tools, 'run', 'printf "[%s]" "$JAXRL_EXTRAS" "$@"')
+  stub(tools, 'run', 'printf "[%s]" "$PYTHON" "$JAXRL_EXTRAS" "$@"; echo .')
   args = ['--config.mesh=(1, -1, 1)', '--workdir=gs://b/my run', "--a='x'"]
   done = subprocess.run(
     [LAUNCH / 'tpu_vm.sh', *args],
@@ -78,10 +84,38 @@ def test_arguments_reach_the_workers_of_a_slice(tmp_path):
       'ZONE': 'z',
       'PROJECT': 'p',
       'REPO': 'https://host/repo',
+      'PYTHON': '/opt/my python',
+      'HOME': str(tmp_path),
     },
     cwd=tmp_path,
     capture_output=True,
     text=True,
   )
   assert done.returncode == 0, done.stderr
-  assert done.stdout == ''.join(f'[{a}]' for a in ['tpu,hf,gcs', *args])
+  assert 'started' in done.stdout
+  log, words = tmp_path / 'jaxrl_reason.log', ['/opt/my python', 'tpu,hf,gcs']
+  assert eventually(lambda: log.exists() and log.read_text().endswith('.\n'))
+  assert log.read_text() == ''.join(f'[{a}]' for a in words + args) + '.\n'
+
+
+@pytest.mark.parametrize(
+  'code, requeued', [(0, ''), (1, ''), (75, 'requeue 7')]
+)
+def test_slurm_puts_a_saved_run_into_the_queue_again(tmp_path, code, requeued):
+  stub(tmp_path, 'srun', f'exit {code}')
+  stub(tmp_path, 'scontrol', 'echo "$@"')
+  tools = tmp_path / 'tools'
+  tools.mkdir()
+  (tools / 'env.sh').write_text('VENV=v; ensure_env() { :; }')
+  job = {'SLURM_SUBMIT_DIR': str(tmp_path), 'SLURM_JOB_ID': '7'}
+  job |= {
+    'SLURM_CPUS_PER_TASK': '1',
+    'PATH': f'{tmp_path}:{os.environ["PATH"]}',
+  }
+  done = subprocess.run(
+    ['bash', LAUNCH / 'slurm.sbatch', '--config=x'],
+    env=os.environ | job,
+    capture_output=True,
+    text=True,
+  )
+  assert (done.returncode, done.stdout.strip()) == (code, requeued), done.stderr

@@ -13,15 +13,15 @@ import time
 import object_store
 import pytest
 from etils import epath
-from small import ROOT
+from paths import ROOT
 
-from jaxrl_reason.run import lock
+from jaxrl_reason.run.process import lock
 
 FAST = {'beat_s': 0.05, 'stale_s': 0.6}
 CHILD = """
 import sys, time
 from etils import epath
-from jaxrl_reason.run import lock
+from jaxrl_reason.run.process import lock
 with lock.held(epath.Path(sys.argv[1]), beat_s=0.05):
   print('has it', flush=True)
   time.sleep(100)

@@ -9,7 +9,10 @@ from etils import epath
 
 from jaxrl_reason.evals import estimators
 from jaxrl_reason.reports import metrics_file, plots
-from jaxrl_reason.run import board, lines, metrics
+from jaxrl_reason.run.records import lines, metrics
+from jaxrl_reason.run.records import tensorboard as board
+
+pytestmark = pytest.mark.one_device
 
 
 def test_writer_drops_what_is_past_the_checkpoint(tmp_path):

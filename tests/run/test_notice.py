@@ -7,7 +7,7 @@ import signal
 
 import pytest
 import tiny_recipe
-from small import ROOT
+from paths import ROOT
 from test_resume import content
 
 from jaxrl_reason.run import loop, train

@@ -8,13 +8,15 @@ import jax
 import numpy as np
 import pytest
 import test_resume as resumed
-from small import ROOT
+from paths import ROOT
 from test_hosts import FUSED as HOSTS_FUSED
 from test_hosts import finish, start_worker
 from test_recipe_features import PARITY, recipe, rows
 from test_resume import kill_when, reached
 
 from jaxrl_reason.run import train
+
+pytestmark = pytest.mark.one_device
 
 RECIPE = ROOT / 'tests' / 'pool_recipe.py'
 COIN = dict(reward='random', kwargs=dict(p=0.5))
@@ -190,8 +192,11 @@ def test_two_processes_choose_what_one_does(tmp_path, env):
     (['name=band', 'low=0.9', 'high=0.1'], 'data.controller.low=0.9 is above'),
     (['name=band', 'low=1.5'], 'data.controller.low=1.5'),
     (['window=0'], 'data.controller.window=0'),
-    (['name=priority', 'rungs=3'], 'data.controller.rungs=3: neither'),
-    (['name=uniform', 'sources=sec'], "sources='sec' steers"),
+    (
+      ['name=priority', 'rungs=3'],
+      'data.controller.rungs=3 has no effect: neither',
+    ),
+    (['name=uniform', 'sources=sec'], "sources='sec' chooses"),
     (['name=ladder', 'rungs=0'], 'data.controller.rungs=0'),
   ],
 )
@@ -277,7 +282,7 @@ def test_a_pool_moves_on_to_its_next_window(tmp_path, path):
   [
     ({'data.controller.name': 'none'}, 'there is none'),
     ({'rl.steps_per_dispatch': 2, 'rl.path': 'fused'}, 'does not divide'),
-    ({'rl.archive': 1}, 'and rl.archive=1'),
+    ({'rl.archive': 1}, 'rl.archive=1 and data.controller.refresh=3'),
     ({'rl.shaping.historical': 0.1}, 'rl.shaping.historical=0.1'),
   ],
 )

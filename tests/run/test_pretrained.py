@@ -15,7 +15,7 @@ import tiny_recipe
 from data import hf_folders
 from etils import epath
 from models import hf_models
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import generate, trees
@@ -23,7 +23,10 @@ from jaxrl_reason.checkpoints import conversion, hf, pretrained
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.models.adapters import frozen, lora
-from jaxrl_reason.run import fits, prepare, states, train
+from jaxrl_reason.run import prepare, states, train
+from jaxrl_reason.run.checks import model_memory as fits
+
+pytestmark = pytest.mark.parity
 
 
 @pytest.fixture(scope='module')
@@ -68,7 +71,13 @@ def weights(c, made: prepare.Prepared, workdir):
   """The first ones of a run."""
   where = epath.Path(workdir)
   return states.init_params(
-    c, made.model, made.shape, made.mesh, made.root, where
+    c.init_from,
+    c.model_dir,
+    made.model,
+    made.shape,
+    made.mesh,
+    made.root,
+    where,
   )
 
 

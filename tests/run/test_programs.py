@@ -4,7 +4,7 @@ import jax
 import numpy as np
 from waiting import eventually
 
-from jaxrl_reason.run import compile_log
+from jaxrl_reason.run.process import compile_log
 
 
 def product(x):

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import tiny_recipe
 from etils import epath
-from small import ROOT
+from paths import ROOT
 
-from jaxrl_reason import tasks, trees
+from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
-from jaxrl_reason.rewards.pool import VerifierPool
 from jaxrl_reason.run import train
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.pool import VerifierPool
+
+pytestmark = pytest.mark.one_device
 
 PARITY = f'{ROOT}/tests/pod_worker.py:parity'
 
@@ -123,8 +126,8 @@ def test_weights_of_another_model_are_refused(tmp_path):
 
 
 OWN_TASK = """
-  from jaxrl_reason import tasks
-  from jaxrl_reason.tasks import base
+  from jaxrl_reason.verifiers import tasks
+  from jaxrl_reason.verifiers.tasks import base
 
 
   def generate(rng, *, largest):
@@ -168,7 +171,7 @@ def test_an_own_task_runs_on_both_paths(tmp_path, own_task, path):
 
 def test_workers_know_the_tasks_of_a_recipe(own_task):
   example = tasks.example('largest', 0, 0, split='train')
-  with VerifierPool('jaxrl_reason.rewards.task:reward', workers=1) as pool:
+  with VerifierPool('jaxrl_reason.verifiers.task:reward', workers=1) as pool:
     right, wrong = pool.map([(example['solution'], example), ('#10', example)])
   assert right.valid and right.score == 1 and wrong.score == 0
 

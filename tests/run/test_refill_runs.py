@@ -93,7 +93,7 @@ def test_statistics_are_of_all_that_was_generated(tmp_path):
 
 def test_a_filter_that_keeps_nothing_goes_on_and_says_so(tmp_path, monkeypatch):
   said = []
-  monkeypatch.setattr('jaxrl_reason.run.journal.say', said.append)
+  monkeypatch.setattr('jaxrl_reason.run.records.journal.say', said.append)
   impossible = dict(answer=dict(reward='random', kwargs=dict(p=0.0)))
   state = train.run(recipe(**REFILL, **{'rl.rewards': impossible}), tmp_path)
   assert int(state.step) == 5
@@ -177,8 +177,8 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'refill_rounds': -1}, 'rl.refill_rounds=-1: must be'),
     ({'refill_rounds': 2, 'filter': 'shortest'}, 'rl.filter_args.keep above 0'),
     ({'filter': 'dead_group'}, "Did you mean 'dead_groups'"),
-    ({'refill_keep': True}, 'rl.refill_rounds=0 makes none'),
-    ({'refill_keep': True, 'old_logp': 'trainer'}, 'needs rl.old_logp'),
+    ({'refill_keep': True}, 'rl.refill_rounds=0 makes no rounds'),
+    ({'refill_keep': True, 'old_logp': 'trainer'}, 'and rl.old_logp'),
     (
       {'filter': 'band', 'filter_args.low': 0.9, 'filter_args.high': 0.95},
       'rl.samples=8 samples',
@@ -186,7 +186,7 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'filter_args.low': 0.9, 'filter_args.high': 0.1}, 'rl.filter_args.low'),
     ({'filter': 'best', 'filter_args.keep': 8}, 'rl.filter_args.keep=8'),
     ({'replay.rows': 8}, 'rl.replay.capacity=0: set both'),
-    ({'replay.rows': 3, 'replay.capacity': 20}, 'multiple of rl.samples=8'),
+    ({'replay.rows': 12, 'replay.capacity': 20}, '= 76 does not divide by'),
     ({'replay.rows': 8, 'replay.capacity': 2}, 'rl.replay.capacity=2'),
     ({'replay.by': 'newest'}, "rl.replay.by='newest'"),
     ({'extra.by': 'easy'}, "rl.extra.by='easy'"),
@@ -212,13 +212,29 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'hints.room': 4, 'demos': 1}, 'rl.demos=1'),
     (
       {'hints.room': 4, 'hints.when': 'failed', 'old_logp': 'trainer'},
-      "rl.hints.when='failed' needs",
+      "rl.hints.when='failed' and rl.old_logp",
     ),
-    ({'extra.groups': 8, 'path': 'host'}, 'rl.path="fused"'),
+    (
+      {'hints.room': 4, 'hints.by': 'solve_rate'},
+      "rl.hints.by='solve_rate': all rows begin with a hint",
+    ),
+    (
+      {'hints.room': 4, 'reference.patience': 3, 'loss.kl_coef': 0.1},
+      'rl.reference.patience=3 follows the solve rate of rows without hints',
+    ),
+    (
+      {
+        'extra.groups': 8,
+        'replay.rows': 8,
+        'replay.capacity': 20,
+        'replay.mix': 'rows',
+      },
+      'share a baseline already',
+    ),
     ({'extra.groups': 3}, 'rl.extra.groups'),
     (
       {'extra.groups': 8, 'filter': 'dead_groups', 'refill_rounds': 1},
-      'and rl.refill_rounds=1',
+      'rl.refill_rounds=1 and rl.extra.groups=8',
     ),
     ({'replay.rows': 8, 'replay.capacity': 10**9}, 'GiB of each device'),
     (

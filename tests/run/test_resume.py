@@ -12,9 +12,10 @@ import sys
 import time
 
 import pytest
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason.reports import state, workdirs
+from jaxrl_reason.run.process import signals
 
 HOST = (
   '--config.rl.path=host',
@@ -174,10 +175,10 @@ def test_killed_during_a_save(uninterrupted, env, tmp_path):
   assert rollouts(tmp_path) == rollouts(uninterrupted) != {}
 
 
-def test_sigterm_saves_and_exits_0(uninterrupted, env, tmp_path):
+def test_sigterm_saves_and_exits_with_its_code(uninterrupted, env, tmp_path):
   process = start(env, tmp_path)
   code = kill_when(process, reached(tmp_path, 'sft', 10), signal.SIGTERM)
-  assert code == 0
+  assert code == signals.SAVED
   before = max(r['step'] for r in content(tmp_path))
   log = run(env, tmp_path)
   assert f'Resuming at step {before}' in log  # nothing done was lost

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from jaxrl_reason import batch as batch_lib
-from jaxrl_reason import tasks
 from jaxrl_reason.base import Reward, Trajectories
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards.verdict import Verdict
 from jaxrl_reason.rollouts import host
 from jaxrl_reason.rollouts.fused import FusedSource, Generation, key_of
-from jaxrl_reason.run import programs
-from jaxrl_reason.run.host_step import HostStep
+from jaxrl_reason.run.rl import programs
+from jaxrl_reason.run.rl.host_step import HostStep
 from jaxrl_reason.update import step as step_lib
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.verdict import Verdict
 
 SOURCE = pipeline.TaskSource('arithmetic', 0, 'train', L.KNOBS)
 EXAMPLES = [SOURCE[i] for i in range(L.B)]
@@ -46,7 +46,13 @@ def verdict(text, example):
 
 def same_again():
   """The same problems at every step."""
-  return itertools.repeat(host.Questions(L.prompts(), np.arange(L.B), EXAMPLES))
+  return itertools.repeat(asked(L.prompts(), EXAMPLES))
+
+
+def asked(prompts, examples):
+  """Problems of a step, by the ids of their prompts."""
+  known = dict(zip(np.asarray(prompts.prompt_id).tolist(), examples))
+  return host.Asked(prompts, known.__getitem__)
 
 
 def host_step(
@@ -55,19 +61,23 @@ def host_step(
   """(HostStep, its pool); questions: of its steps, `same_again` if None."""
   pool, generate = Pool(judge), jax.jit(programs.rl_rollout, static_argnums=0)
   source = host.HostSource(
-    questions=questions or same_again(),
     generate=functools.partial(generate, gen),
     greedy=None,
     n_samples=L.G,
     part_names=L.PARTS,
     pool=pool,
     tokenizer=L.TOKENIZER,
-    parts=parts,
+    pieces=parts,
     root=L.ROOT,
     sampling=Sampling.make(),
     stop=L.STOP,
   )
-  return HostStep(source, learner, ahead=ahead), pool
+  queue = iter(questions or same_again())
+
+  def following(control, step):
+    return next(queue)
+
+  return HostStep(source, learner, following, ahead=ahead), pool
 
 
 @pytest.mark.parametrize('parts', [1, 4])
@@ -77,14 +87,14 @@ def test_host_and_fused_give_the_same_update(parts):
   want, expected = fused(L.state(learner), L.prompts())
   step, pool = host_step(learner, parts=parts)
   state = jax.tree.map(jnp.copy, L.state(learner))  # it is donated
-  got, metrics, timing, answered = step(state)
+  got, metrics, timing, (answered,) = step(state)
   assert pool.sizes == [L.B * L.G // parts] * parts
   L.assert_close(got, want)
   # The rewards of this pool extract no answer.
   assert metrics.pop('answer_entropy') == 0 < expected.pop('answer_entropy')
   L.assert_close(metrics, expected, rtol=1e-3, atol=1e-5)
   assert answered.reward.parts.shape == (L.B * L.G, 2)
-  assert answered.questions.examples is EXAMPLES
+  np.testing.assert_array_equal(answered.ids, L.prompts().prompt_id)
   assert {'rollout_s', 'verify_wait_s'} <= timing.keys()
   # The next step samples anew and can tell how long this update took.
   _, _, timing, _ = step(got)
@@ -125,10 +135,8 @@ def test_a_step_ahead_is_the_same_step_of_earlier_parameters():
   examples = [
     [SOURCE[j] for j in range(i * L.B, (i + 1) * L.B)] for i in range(3)
   ]
-  asked = [
-    host.Questions(p, np.arange(L.B), e) for p, e in zip(prompts, examples)
-  ]
-  step, _ = host_step(learner, questions=iter(asked), ahead=True)
+  problems = [asked(p, e) for p, e in zip(prompts, examples)]
+  step, _ = host_step(learner, questions=problems, ahead=True)
   state = jax.tree.map(jnp.copy, L.state(learner))
   stale, lag = [], []
   for i in range(3):
@@ -159,7 +167,7 @@ def test_a_failed_verifier_is_not_a_zero():
 
   step, _ = host_step(L.learner(), judge)
   state = jax.tree.map(jnp.copy, L.state(L.learner()))
-  _, metrics, _, answered = step(state)
+  _, metrics, _, (answered,) = step(state)
   reward = answered.reward
   assert not reward.valid[: L.G].any() and reward.valid[L.G :].all()
   np.testing.assert_allclose(metrics['reward_invalid'], 1 / L.B, rtol=1e-6)
@@ -188,7 +196,7 @@ def test_one_bad_problem_does_not_stop_a_run():
   """Nor does one that is a part of its own, or all that a host has."""
   state = jax.tree.map(jnp.copy, L.state(L.learner()))
   step, _ = host_step(L.learner(), failing_on(EXAMPLES[0]['prompt']), parts=L.B)
-  state, _, _, answered = step(state)
+  state, _, _, (answered,) = step(state)
   reward = answered.reward
   assert not reward.valid[: L.G].any() and reward.valid[L.G :].all()
   step, _ = host_step(L.learner(), failing_on(*(e['prompt'] for e in EXAMPLES)))
@@ -207,7 +215,7 @@ def test_one_bad_problem_does_not_stop_a_run():
 
 def test_a_step_of_one_bad_problem_learns_nothing_and_two_are_the_reward():
   prompts = jax.tree.map(lambda x: x[:1], L.prompts())
-  one = itertools.repeat(host.Questions(prompts, np.arange(1), EXAMPLES[:1]))
+  one = itertools.repeat(asked(prompts, EXAMPLES[:1]))
   judge = failing_on(EXAMPLES[0]['prompt'])
   step, _ = host_step(L.learner(), judge, parts=1, questions=one)
   state = jax.tree.map(jnp.copy, L.state(L.learner()))

@@ -7,9 +7,10 @@ import tiny_recipe
 from etils import epath
 
 from jaxrl_reason.reports import metrics_file, workdirs
-from jaxrl_reason.rewards import records
-from jaxrl_reason.rewards.verdict import Verdict
-from jaxrl_reason.run import events, rollout_files, train
+from jaxrl_reason.run import train
+from jaxrl_reason.run.records import events, rollout_files
+from jaxrl_reason.verifiers import records
+from jaxrl_reason.verifiers.verdict import Verdict
 
 ROWS, WARM = 32, 60  # of a batch; supervised steps: some answers are right
 

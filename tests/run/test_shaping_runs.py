@@ -153,7 +153,7 @@ def test_killed_with_what_rewards_remember(env, tmp_path, path):
   [
     ({'laser': 0.5}, 'rl.shaping.laser=0.5 and rl.shaping.laser_lengths'),
     ({'laser_lengths': (4.0, 2.0), 'laser': 0.5}, 'that rise'),
-    ({'laser_explore': 0.5}, 'goes with rl.shaping.laser'),
+    ({'laser_explore': 0.5}, 'is read with rl.shaping.laser above 0 only'),
     ({'price_by': 'length'}, "rl.shaping.price_by='length'"),
     ({'price': 2.0}, 'above rl.shaping.price_most'),
     ({'alp': -1.0}, 'rl.shaping.alp=-1.0'),

@@ -4,8 +4,8 @@ import signal
 
 import numpy as np
 import pytest
+from paths import ROOT
 from run import test_resume as runs
-from small import ROOT
 
 env = runs.env
 RECIPE = ROOT / 'tests' / 'shared_recipe.py'

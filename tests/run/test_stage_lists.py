@@ -11,13 +11,16 @@ import numpy as np
 import pytest
 import stage_recipe
 from etils import epath
-from small import ROOT
+from paths import ROOT
 from test_recipe_features import recipe, rows
 from test_resume import command, content, env, kill_when, reached, refused, run
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
-from jaxrl_reason.run import config_checks, staging, train
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run import train
+from jaxrl_reason.run.checks import config_checks
 
 __all__ = ['env']
 RECIPE = ROOT / 'tests' / 'stage_recipe.py'
@@ -96,9 +99,10 @@ def test_only_what_a_stage_names_is_changed():
   by_name = {p.name: p for p in staging.each(c)}
   own = by_name['again'].config
   assert own.rl.reference.every == 2 and c.rl.reference.every == 0
-  own.rl.update(reference=c.rl.reference, heat=c.rl.heat)
-  own.stages, c.named = c.stages, {}
-  assert own.to_json() == c.to_json()
+  run = config_lib.read(c)
+  back = {f'rl.{k}': run.rl[k] for k in ('reference', 'temperature_control')}
+  back = {key: record.to_dict() for key, record in back.items()}
+  assert own.changed(back | {'stages': run.stages, 'named': run.named}) == run
   assert by_name['sft#2'].kind == 'sft'
   assert by_name['again'].origin == 'again:rl'
   assert by_name['sft#2'].origin == 'sft#2'
@@ -107,8 +111,8 @@ def test_only_what_a_stage_names_is_changed():
 def test_kinds_alone_are_the_runs_own_config():
   c = recipe(stages=('sft', 'rl'))
   for p in staging.each(c):
-    p.config.stages = c.stages
-    assert p.config.to_json() == c.to_json() and p.origin == p.kind == p.name
+    assert p.config.changed({'stages': c.stages}) == config_lib.read(c)
+    assert p.origin == p.kind == p.name
 
 
 BAD = [
@@ -136,7 +140,7 @@ def test_bad_stages_are_named_in_a_line(flat, words):
   'given, words',
   [
     (dict(kind='rl', rl=dict(stepz=3)), 'unknown key named.new.rl.stepz'),
-    (dict(kind='rl', rl=dict(steps='many')), "named.new.rl.steps='many'"),
+    (dict(kind='rl', rl=dict(steps='many')), "named.new: rl.steps='many'"),
     (dict(kind='rl', rl=3), 'named.new.rl=3: must be a section'),
     (dict(kind='rl', sft=dict(steps=3)), 'named.new.sft.steps'),
     (dict(kind='rl', model=dict(width=3)), 'named.new.model.width'),
@@ -146,7 +150,10 @@ def test_bad_stages_are_named_in_a_line(flat, words):
       dict(kind='rl', rl=dict(algorithm='dapo', reference=dict(ema=0.9))),
       'reads no reference',
     ),
-    (dict(kind='rl', rl=dict(heat=dict(entropy=1.0, low=1.5))), 'rl.heat.low'),
+    (
+      dict(kind='rl', rl=dict(temperature_control=dict(entropy=1.0, low=1.5))),
+      'rl.temperature_control.low',
+    ),
   ],
 )
 def test_bad_overrides_are_named_in_a_line(given, words):

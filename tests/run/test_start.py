@@ -1,13 +1,21 @@
-"""Processes that were not started alike are refused by name, at once."""
+"""What a start compares, refuses by name, or repairs."""
 
+import json
 import os
+import subprocess
+import sys
 
 import pytest
-from small import ROOT
+import tiny_recipe
+from etils import epath
+from paths import ROOT
 from test_hosts import finish, free_address, log_file, start
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts
-from jaxrl_reason.run import identity
+from jaxrl_reason.checkpoints import origin as origin_lib
+from jaxrl_reason.run.process import identity, workdir
+from jaxrl_reason.run.records import config_file, events, lines, metrics
 
 
 @pytest.fixture(scope='module')
@@ -94,3 +102,102 @@ def test_another_row_or_token_is_another_run():
   assert token['tokenizer'] != one['tokenizer'] and token['data'] == one['data']
   fewer = identity.of_run(Splits(49), Tokenizer(), ('rl',))
   assert fewer['data'] != one['data']
+
+
+def values(config) -> dict:
+  return config_lib.read(config).json_values()
+
+
+def test_the_code_that_a_recipe_names_is_compared(tmp_path, caplog):
+  """Two hosts with different rewards would train together; an edited file
+  would change a resumed run without a word.
+  """
+  rewards, config = tmp_path / 'rewards.py', tiny_recipe.get_config()
+  rewards.write_text('def score(completion, example): return 1.0')
+  config.rl.rewards.answer.reward = f'{rewards}:score'
+  before = identity.of_start(values(config), 'w')
+  origin = {'named_code': identity.of_named_code(values(config))}
+  rewards.write_text('def score(completion, example): return 0.0')
+  after = identity.of_start(values(config), 'w')
+  with pytest.raises(ValueError, match=f'the code of {rewards}='):
+    hosts._refuse_differing(1, before, after)
+  now = {'named_code': identity.of_named_code(values(config))}
+  origin_lib.check('w/4', {'origin': origin}, now, same_data=True)
+  assert f'another version of {rewards}' in caplog.text
+  caplog.clear()
+  origin_lib.check('w/4', {'origin': now}, now, same_data=True)
+  assert not caplog.text
+
+
+def test_code_of_modules_is_found_and_other_texts_are_none(tmp_path):
+  config = tiny_recipe.get_config()
+  assert identity.of_named_code(values(config)) == {}
+  config.rl.rewards.answer.reward = 'xml.sax.saxutils:escape'
+  assert list(identity.of_named_code(values(config))) == ['xml.sax.saxutils']
+
+
+def test_a_platform_without_devices_is_named(tmp_path):
+  code = (
+    'from jaxrl_reason.run.process import workdir\n'
+    'try: workdir._find_devices()\n'
+    'except ValueError as e: print(e)'
+  )
+  done = subprocess.run(
+    [sys.executable, '-c', code],
+    env=os.environ | {'JAX_PLATFORMS': 'tpu', 'PYTHONPATH': str(ROOT)},
+    capture_output=True,
+    text=True,
+  )
+  assert "no device with JAX_PLATFORMS='tpu'" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize('damage', [b'{"seed": 1', b'\xff\xfe', b'[1]', b''])
+def test_a_damaged_config_file_is_written_again(tmp_path, caplog, damage):
+  config, path = tiny_recipe.get_config(), tmp_path / config_file.NAME
+  path.write_bytes(damage)
+  config_file.write(values(config), epath.Path(tmp_path), resuming=True)
+  assert f'{path} is damaged' in caplog.text
+  caplog.clear()
+  config.seed = 3
+  config_file.write(values(config), epath.Path(tmp_path), resuming=True)
+  assert 'config.seed was 0 when this run began and is 3 now' in caplog.text
+
+
+def test_a_bad_byte_in_the_events_costs_that_line_only(tmp_path, caplog):
+  folder = epath.Path(tmp_path)
+  events.note(folder, 'start', step=0)
+  events.note(folder, 'end', how='finished')
+  path = tmp_path / events.NAME
+  path.write_bytes(path.read_bytes().replace(b'"start"', b'"st\xffrt', 1))
+  assert events.last_end(folder) == 'finished'
+  events.note(folder, 'start', step=4)
+  assert [e['event'] for e in events.read(folder)] == ['end', 'start']
+  assert f'{path}, line 1 is damaged' in caplog.text
+
+
+@pytest.mark.parametrize('remote', [False, True])
+def test_a_gap_in_the_metrics_is_reported(tmp_path, caplog, remote):
+  kind = lines.Parts if remote else lines.Appended
+  path = epath.Path(tmp_path / ('metrics' if remote else 'metrics.jsonl'))
+  opened = kind(path, None)
+  for step in (2, 4, 6):
+    opened.write(json.dumps({'step': step}) + '\n')
+  opened.close()
+  (file,) = path.glob('*') if remote else [path]
+  file.write_bytes(file.read_bytes()[:-16])  # the last line, and a half
+  writer = metrics.Writer.__new__(metrics.Writer)
+  writer._lines = kind(path, 6)
+  writer.warn_of_gap(2)
+  assert 'are lost' not in caplog.text
+  writer.warn_of_gap(6)
+  assert 'metrics of steps 3 to 6 are lost' in caplog.text
+
+
+def test_a_store_whose_package_is_missing_is_named(monkeypatch):
+  def missing(self, **kwargs):
+    raise ImportError('Please install gcsfs to access Google Storage')
+
+  path = epath.Path('gs://bucket/run')
+  monkeypatch.setattr(type(path), 'mkdir', missing)
+  with pytest.raises(ValueError, match='--workdir=gs://bucket/run.*extra gcs'):
+    workdir._make(path)

@@ -13,21 +13,17 @@ import numpy as np
 import pytest
 import tiny_recipe
 from etils import epath
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason import study as study_command
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
 from jaxrl_reason.reports import metrics_file
-from jaxrl_reason.run import events, train
-from jaxrl_reason.studies import (
-  fits,
-  grid,
-  options,
-  outcome,
-  session,
-  traced,
-)
+from jaxrl_reason.run import train
+from jaxrl_reason.run.records import events
+from jaxrl_reason.studies import fits, grid, options, traced
+from jaxrl_reason.studies import results as outcome
+from jaxrl_reason.studies import study_run as session
 from jaxrl_reason.studies.grid import Study
 
 # Every traced number is another than the recipe's.

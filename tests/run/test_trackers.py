@@ -10,7 +10,10 @@ import tiny_recipe
 from etils import epath
 
 from jaxrl_reason.reports import metrics_file
-from jaxrl_reason.run import board, config_checks, metrics, trackers, train
+from jaxrl_reason.run import train
+from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.run.records import metrics, trackers
+from jaxrl_reason.run.records import tensorboard as board
 
 ROWS = [
   (2, {'train/loss': 1.5}),

@@ -11,8 +11,11 @@ from refusals import refusal
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.models import spec
-from jaxrl_reason.run import prepare, programs, stages, train
+from jaxrl_reason.run import prepare, stages, train
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import learner as learner_lib
+
+pytestmark = pytest.mark.one_device
 
 
 def recipe(**rl):

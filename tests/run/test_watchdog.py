@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxrl_reason.hosts import peers
-from jaxrl_reason.run import compile_log, goodput, lines, metrics, watchdog
+from jaxrl_reason.run.process import compile_log, goodput, watchdog
+from jaxrl_reason.run.records import lines, metrics
 
 
 @pytest.fixture
@@ -128,10 +129,12 @@ def test_silence_and_last_words_name_who_and_where(clock):
 
   def beat(*who):
     for p in who:
-      p._say()
-    own._listen()
+      p._publish()
+    own._read()
 
   beat(*others)
+  line = others[0]._line_if_killed()
+  assert line.startswith('error: process 1 on ') and 'process 0 on' in line
   clock.s += 9
   beat(others[1])
   assert not own.lost(10)
@@ -147,14 +150,28 @@ def test_silence_and_last_words_name_who_and_where(clock):
   clock.s += peers.GRACE_S + 0.1
   assert own.lost(10) == others[0]._ended
   others[0]._ended = ''
-  others[0]._say(left=True)
-  own._listen()
+  others[0]._publish(left=True)
+  own._read()
   clock.s += 5
   beat(others[1])
   assert not own.lost(10)  # it has ended well
   clock.s += 11
   assert others[0].lost(10).startswith('process 0 on')
   assert 'has the coordinator' in others[0].lost(10)
+
+
+def test_the_heartbeat_prepares_last_words_and_goes_on(monkeypatch):
+  own, lines = peers.Peers(Service(), 0, 2, 10), []
+
+  def prepare(line):
+    lines.append(line)
+    if len(lines) == 2:
+      own._over.set()
+
+  monkeypatch.setattr(peers, 'BEAT_S', 0.01)
+  monkeypatch.setattr(peers.last_words, 'prepare', prepare)
+  own._exchange()
+  assert len(lines) == 2 and 'was ended without a word' in lines[0]
 
 
 def test_time_is_counted_once(clock):

@@ -3,16 +3,18 @@ states: all of its phases fit. Minutes each, so marked slow.
 """
 
 import pytest
-from hardware import RECIPES, stated, to_plan
+from hardware import NAMES, RECIPES, stated, to_plan
 from test_plan import planned, pytestmark  # noqa: F401
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('path', RECIPES, ids=lambda p: p.stem)
-def test_a_recipe_fits_the_chips_that_it_states(tmp_path, path):
-  flags = [f'--config.{k}={v}' for k, v in to_plan(path).items()]
-  for topology in stated(path):
-    facts = planned(tmp_path, path.name, topology, *flags)
+@pytest.mark.parametrize('path, variant', RECIPES, ids=NAMES)
+def test_a_recipe_fits_the_chips_that_it_states(tmp_path, path, variant):
+  changes = to_plan(path, variant)
+  flags = [f'--config.{k}={v}' for k, v in changes.items()]
+  recipe = f'{path.name}:{variant}'.removesuffix(':')
+  for topology in stated(path, variant):
+    facts = planned(tmp_path, recipe, topology, *flags)
     assert facts['fits']
     for phase in facts['phases']:
       assert phase['needs_gib'] < facts['hbm_gib'], phase['phase']

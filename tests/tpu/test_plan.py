@@ -12,10 +12,10 @@ import subprocess
 import sys
 
 import pytest
-from small import ROOT
+from paths import ROOT
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason.run import chips
+from jaxrl_reason.run.process import chips
 
 pytestmark = [
   pytest.mark.tpu_compile,
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 # Of conftest.py; the command needs none of them.
 OURS = ('XLA_FLAGS', 'JAX_PLATFORMS', 'JAX_COMPILATION_CACHE_DIR')
-GSM8K = 'grpo_gsm8k_qwen3_1p7b.py'
+GSM8K = 'grpo_gsm8k.py:qwen3_1p7b'
 # 64 problems x 8 samples, 1,024 + 4,096 tokens.
 LONG = (
   '--config.data.prompt_len=1024',
@@ -311,8 +311,8 @@ def ran(code: str) -> subprocess.CompletedProcess:
 
 PROBE = """
 import jax, jax.numpy as jnp
-from jaxrl_reason.planning import described
-from jaxrl_reason.run import chips
+from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.run.process import chips
 SLICES = {'v4': '2x2x1', 'v5e': '1x1', 'v5p': '2x2x1', 'v6e': '1x1',
           'tpu7x': '2x2x1'}
 for name, chip in chips.CHIPS.items():
@@ -344,7 +344,7 @@ def test_a_chip_has_the_memory_that_its_compiler_says():
 SUMS = """
 import runpy
 from jaxrl_reason import plan
-from jaxrl_reason.run import chips
+from jaxrl_reason.run.process import chips
 c = runpy.run_path('configs/arithmetic_tiny.py')['get_config']()
 c.mesh = 1, 2, 2
 c.model.update(width=1024, mlp=4096, heads=8, kv_heads=8, head_dim=128)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from small import ROOT
+from paths import ROOT
 
 COMPILE = """
 import jax, jax.numpy as jnp

@@ -18,7 +18,8 @@ from jaxrl_reason.data import pipeline
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models.adapters import frozen, lora
-from jaxrl_reason.run import config_checks, programs
+from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import critics, optim
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import step as step_lib
@@ -43,7 +44,7 @@ def learner(name, **changes):
   output = critics.kind_of(made.needs)
   if output is None:
     return made
-  tx = optim.make(config_lib.optimizer(0.3, name='sgd', warmup_steps=0), 10)
+  tx = optim.make(config_lib.Optimizer(lr=0.3, name='sgd', warmup_steps=0), 10)
   critic = critics.Critic(output, made.model, made.objective, tx, L.P)
   return dataclasses.replace(made, critic=critic)
 

@@ -14,10 +14,13 @@ from small import small_model
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
+from jaxrl_reason.config import rules
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts.fused import FusedSource
-from jaxrl_reason.run import config_checks, prepare, programs, stages
+from jaxrl_reason.run import prepare, stages
+from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
@@ -220,6 +223,7 @@ def test_a_stage_trains_as_the_config_says(tmp_path):
 def test_settings_of_experts_are_refused_without_any(key, value):
   config = config_lib.default()
   config.update_from_flattened_dict({key: value})
+  run = config_lib.read(config)
   with pytest.raises(ValueError, match=f'{key}={value}: .* no experts'):
-    config_checks.check_experts(config, 0)
-  config_checks.check_experts(config, 4)
+    rules.refuse(config_checks.expert_rules, run, 0)
+  rules.refuse(config_checks.expert_rules, run, 4)

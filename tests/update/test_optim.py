@@ -16,7 +16,7 @@ from jaxrl_reason.update import optim
 
 def updates(tree, **changes):
   """The first updates of trainable leaves from random gradients."""
-  c = config_lib.optimizer(1.0, warmup_steps=0, clip_norm=0.0, **changes)
+  c = config_lib.Optimizer(lr=1.0, warmup_steps=0, clip_norm=0.0, **changes)
   tx = optim.make(c, 10)
   keys = iter(jax.random.split(jax.random.key(0), 50))
   grads = jax.tree.map(lambda x: jax.random.normal(next(keys), x.shape), tree)
@@ -61,7 +61,7 @@ def test_means_in_bfloat16_follow_those_in_float32():
   grads = rng.normal(0.3, 1, (40, 64)).astype(np.float32)
   after = {}
   for dtype in ('float32', 'bfloat16'):
-    c = config_lib.optimizer(1e-2, warmup_steps=0, state_dtype=dtype)
+    c = config_lib.Optimizer(lr=1e-2, warmup_steps=0, state_dtype=dtype)
     tx = optim.make(c, 40)
     w = {'w': jnp.zeros(64)}
     state = tx.init(w)
@@ -84,4 +84,4 @@ def test_means_in_bfloat16_follow_those_in_float32():
 )
 def test_means_that_would_stand_still_are_refused(changes, words):
   with pytest.raises(ValueError, match=words):
-    optim.make(config_lib.optimizer(1e-2, **changes), 10)
+    optim.make(config_lib.Optimizer(lr=1e-2, **changes), 10)

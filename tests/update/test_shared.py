@@ -18,7 +18,7 @@ from jaxrl_reason.base import Episode, Rows
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters, logprobs, shared
 from jaxrl_reason.models.adapters import frozen, lora
-from jaxrl_reason.run.rl_checks import COMPUTED
+from jaxrl_reason.run.checks.rl_checks import COMPUTED
 from jaxrl_reason.update import packing
 from jaxrl_reason.update import step as step_lib
 

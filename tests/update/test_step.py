@@ -12,8 +12,9 @@ from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Trajectories
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.parts import Chain
 from jaxrl_reason.rollouts import filters, fused
-from jaxrl_reason.run import programs
+from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import scoring
 from jaxrl_reason.update import step as step_lib
 
@@ -239,7 +240,7 @@ def test_length_counts_after_the_filter(batch):
   taken = np.where(length <= 5, 0, (length - 5) / 3)
   assert len(set(taken[:16])) > 1  # it would have had a signal
   choose = filters.Selection(filters.FILTERS['dead_groups'], 3, L.C)
-  learner, shaping = L.learner(), L.learner(select=choose)
+  learner, shaping = L.learner(), L.learner(chain=Chain((choose,)))
   got, metrics = jax.jit(
     lambda s, b: programs.learn(shaping, s, b, L.ROOT, NEUTRAL)
   )(L.state(learner), dead)

@@ -9,7 +9,6 @@ import concurrent.futures
 import dataclasses
 import functools
 import importlib.metadata
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -82,7 +81,7 @@ class InlinePool:
     self.shape = shape
 
   def submit(self, cases) -> concurrent.futures.Future:
-    from jaxrl_reason.rewards import verdict
+    from jaxrl_reason.verifiers import verdict
 
     values = scores([text for text, _ in cases], self.shape)
     future = concurrent.futures.Future()
@@ -95,29 +94,32 @@ def host_step(learner, gen, state, prompts, shape: Shape) -> Callable:
   import grpo_step
 
   from jaxrl_reason import logits
-  from jaxrl_reason.rewards import compose
   from jaxrl_reason.rollouts import host
-  from jaxrl_reason.run import host_step as host_lib
-  from jaxrl_reason.run import programs
+  from jaxrl_reason.run.rl import host_step as host_lib
+  from jaxrl_reason.run.rl import programs
+  from jaxrl_reason.verifiers import compose
 
   names = (compose.SINGLE,)
   generate = jax.jit(programs.rl_rollout, static_argnums=0)
-  asked = host.Questions(prompts, np.arange(B), [{}] * B)
   source = host.HostSource(
-    questions=itertools.repeat(asked),
     generate=functools.partial(generate, gen),
     greedy=None,
     n_samples=gen.n_samples,
     part_names=names,
     pool=InlinePool(shape),
     tokenizer=Numbers(),
-    parts=1,
+    pieces=1,
     root=jax.random.key(2),
     sampling=logits.Sampling.make(),
     stop=grpo_step.NEVER,
   )
   learner = dataclasses.replace(learner, part_names=names)
-  step = host_lib.HostStep(source, learner)
+  asked = host.Asked(prompts, dict.fromkeys(range(B), {}).__getitem__)
+
+  def questions(control, step):
+    return asked
+
+  step = host_lib.HostStep(source, learner, questions)
   state = jax.tree.map(jax.numpy.copy, state)  # it is donated
 
   def run():

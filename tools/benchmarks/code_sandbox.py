@@ -16,14 +16,14 @@ import time
 from absl import app, flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / 'tests' / 'rewards')]
+sys.path[:0] = [str(ROOT), str(ROOT / 'tests' / 'verifiers')]
 
 import forgeries  # noqa: E402
 import hostile_programs  # noqa: E402
 import mutations  # noqa: E402
 
-from jaxrl_reason.rewards import code  # noqa: E402
-from jaxrl_reason.rewards.code.sandbox import client  # noqa: E402
+from jaxrl_reason.verifiers import code  # noqa: E402
+from jaxrl_reason.verifiers.code.sandbox import client  # noqa: E402
 
 _LAYERS = flags.DEFINE_string(
   'layers', 'all', f"'all', or some of {','.join(client.LAYERS)}."

@@ -21,9 +21,10 @@ import jax
 
 from jaxrl_reason import plan, sharding
 from jaxrl_reason.models import spec
-from jaxrl_reason.planning import described, report, search
+from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.planning import report, search
 
-RECIPE = 'configs/grpo_gsm8k_qwen2p5_0p5b.py'
+RECIPE = 'configs/grpo_gsm8k.py'
 # Name -> (model.remat, rl.logprob_chunk).
 UPDATES = {
   'whole': ('none', 0),

@@ -27,7 +27,7 @@ from jaxrl_reason.base import Prompts, Reward, Trajectories
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec, transformer
 from jaxrl_reason.rollouts import fused
-from jaxrl_reason.run import programs as programs_lib
+from jaxrl_reason.run.rl import programs as programs_lib
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import optim
 from jaxrl_reason.update import step as step_lib
@@ -107,7 +107,7 @@ def problem_of(
   learner = learner_lib.Learner(
     model=gen.model,
     objective=losses.resolve({'name': 'grpo', 'kl_coef': 0.04}),
-    tx=optim.make(config_lib.optimizer(1e-4), 100),
+    tx=optim.make(config_lib.Optimizer(lr=1e-4), 100),
     start=prompt,
     part_names=('x',),
     **learner,

@@ -4,7 +4,7 @@
   python tools/benchmarks/gsm8k_step.py --data=DIR --plan     (compiles it only)
 
 DIR holds GSM8K's train.jsonl and test.jsonl. The step is that of
-configs/grpo_gsm8k_qwen2p5_0p5b.py: rollout, verifier pool, reference
+configs/grpo_gsm8k.py: rollout, verifier pool, reference
 log-probs, loss with KL, AdamW. What differs from it:
 
   weights     random, of `models/zoo.py` (Qwen2.5-0.5B: 494 M, vocabulary
@@ -41,9 +41,10 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import families, zoo
 from jaxrl_reason.planning import phases
-from jaxrl_reason.run import prepare, stages, staging, states
+from jaxrl_reason.run import prepare, stages, states
+from jaxrl_reason.run import stage_list as staging
 
-RECIPE = 'configs/grpo_gsm8k_qwen2p5_0p5b.py'
+RECIPE = 'configs/grpo_gsm8k.py'
 GIB = 2**30
 
 
@@ -147,7 +148,7 @@ def run_steps(
   shape = parts.pop('shape')
   stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
   params = states.init_params(
-    c, made.model, shape, made.mesh, made.root, workdir
+    c.init_from, c.model_dir, made.model, shape, made.mesh, made.root, workdir
   )
   state = stage.layout.begin(params, 0)
   jax.block_until_ready(state)

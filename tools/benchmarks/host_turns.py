@@ -20,8 +20,10 @@ from jaxrl_reason import envs
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec, transformer
-from jaxrl_reason.rewards.pool import VerifierPool
-from jaxrl_reason.rollouts import episode, hosted, turns
+from jaxrl_reason.rollouts import episode, turns
+from jaxrl_reason.rollouts import host_episodes as hosted
+from jaxrl_reason.verifiers.pool import VerifierPool
+from jaxrl_reason.verifiers.tools import serve
 
 P, C, G = 8, 48, 8
 TOKENIZER = tokenizers.CharTokenizer('0123456789*=-<>+/ adegiorstxyznz')
@@ -97,7 +99,7 @@ def pool_of(name: str, workers: int) -> VerifierPool:
   env = {'env': {'name': name, 'args': {}, 'most': 200}}
   return VerifierPool(
     env, workers=workers, timeout_s=10, chunk=1,
-    build='jaxrl_reason.tools.serve:build',
+    **serve.POOL,
   )  # fmt: skip
 
 

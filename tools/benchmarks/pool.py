@@ -80,7 +80,8 @@ def steps(repeats: int) -> None:
   import arithmetic_tiny
   from etils import epath
 
-  from jaxrl_reason.run import prepare, stages, staging, states
+  from jaxrl_reason.run import prepare, stages, states
+  from jaxrl_reason.run import stage_list as staging
 
   dispatch, state = {}, {}
   folder = epath.Path(tempfile.mkdtemp())
@@ -94,7 +95,13 @@ def steps(repeats: int) -> None:
     with jax.set_mesh(made.mesh):
       stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
       params = states.init_params(
-        c, made.model, shape, made.mesh, made.root, folder
+        c.init_from,
+        c.model_dir,
+        made.model,
+        shape,
+        made.mesh,
+        made.root,
+        folder,
       )
       dispatch[name] = stage.dispatch
       state[name] = stage.layout.begin(params, 0)

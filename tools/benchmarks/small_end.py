@@ -30,7 +30,7 @@ import jax.numpy as jnp
 
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts.fused import FusedSource
-from jaxrl_reason.run import programs
+from jaxrl_reason.run.rl import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
 MANY = 32  # products in one dispatch, whose own cost is then lost

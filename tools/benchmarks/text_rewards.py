@@ -20,7 +20,7 @@ from absl import app, flags
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT)]
 
-from jaxrl_reason.rewards import resolve  # noqa: E402
+from jaxrl_reason.verifiers import resolve  # noqa: E402
 
 _SECONDS = flags.DEFINE_float('seconds', 0.5, 'CPU time for each reward.')
 _WORDS = flags.DEFINE_integer('words', 300, 'Words of the thought.')
@@ -39,11 +39,6 @@ SCRIPT = 'create table t(id integer, name text);' + ''.join(
 )
 QUERY = 'select name, count(*) from t group by name order by name'
 GOLD = SENTENCE * 5
-EDGES = [list(pair) for pair in ('AB', 'BC', 'AC', 'CD')]
-# Row r of a full one begins with the digit that is 3 r + r // 3 places on.
-SUDOKU = [
-  ''.join(str((3 * r + r // 3 + c) % 9 + 1) for c in range(9)) for r in range(9)
-]
 ANSWER = GOLD.replace('nine', 'ten')
 
 
@@ -69,42 +64,6 @@ def cases() -> dict[str, tuple[str, dict]]:
     'tool_calls_valid': (call, {'tools': tools}),
     'sql': (f'```sql\n{QUERY}\n```', {'answer': QUERY, 'db_script': SCRIPT}),
   }
-
-
-# Puzzle -> (answer, instance); 'puzzle' is timed on each.
-PUZZLES = {
-  'base_conversion': ('0xff', {'number': 255, 'to_base': 16}),
-  'countdown': ('3*7+5-2', {'numbers': [3, 7, 2, 5], 'target': 24}),
-  'game24': ('8/(3-8/3)', {'numbers': [3, 3, 8, 8]}),
-  'graph_colouring': (
-    'A=1, B=2, C=3, D=1',
-    {'nodes': list('ABCD'), 'edges': EDGES, 'colours': 3},
-  ),
-  'knights_knaves': (
-    'A=knight, B=knave',
-    {'people': ['A', 'B'], 'statements': [['A', ['knave', 'B']]]},
-  ),
-  'lis': ('1 2 5', {'numbers': [3, 1, 4, 2, 5]}),
-  'maze': ('RRDD', {'maze': ['S..', '.#.', '.#G']}),
-  'n_queens': ('1 5 8 6 3 7 2 4', {'size': 8}),
-  'satisfiability': ('1 -2 3', {'clauses': [[1, 2], [-2, 3], [-1, 3]]}),
-  'scheduling': (
-    'A=0, B=3',
-    {'durations': {'A': 3, 'B': 2}, 'precedence': [['A', 'B']]},
-  ),
-  'sorting': ('1 2 3 4 5', {'items': [3, 1, 4, 2, 5]}),
-  'sudoku': (
-    '\n'.join(SUDOKU),
-    {'grid': [[int(x) for x in row] for row in SUDOKU]},
-  ),
-  'zebra': (
-    '1: red, cat\n2: blue, dog',
-    {
-      'attributes': {'colour': ['red', 'blue'], 'pet': ['cat', 'dog']},
-      'clues': [['same', 'red', 'cat'], ['left', 'cat', 'dog']],
-    },
-  ),
-}
 
 
 def prompts() -> list[dict]:
@@ -136,14 +95,6 @@ def main(argv):
     completion = f'<think>{thought}</think>{answer}'
     call = functools.partial(resolve.load(name), completion, example)
     print(f'| `{name}` | {rate([call]):,.0f} |')
-  reward = resolve.load('puzzle')
-  for name, (answer, instance) in PUZZLES.items():
-    completion = f'<think>{thought}</think>{answer}'
-    example = {'puzzle': name, 'meta': instance}
-    if reward(completion, example).score != 1.0:
-      raise ValueError(f'{name}: its answer is not right')
-    call = functools.partial(reward, completion, example)
-    print(f'| `puzzle`, {name} | {rate([call]):,.0f} |')
   response = f'<think>{thought}</think>{thought}'
   reward = resolve.load('instructions')
   for loose in (False, True):

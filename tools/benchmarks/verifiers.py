@@ -20,7 +20,7 @@ import time
 from absl import app, flags
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / 'tests' / 'rewards')]
+sys.path[:0] = [str(ROOT), str(ROOT / 'tests' / 'verifiers')]
 
 import equivalence  # noqa: E402
 import hostile  # noqa: E402
@@ -34,7 +34,7 @@ SLOW_S = 1.0
 
 
 def ours():
-  from jaxrl_reason.rewards import math
+  from jaxrl_reason.verifiers import math
 
   return math.verify
 

@@ -1,18 +1,19 @@
-"""Controllers: what is trained on next, by what is known of the problems.
+"""Controllers: choice of the next problems from the pool's statistics.
 
   CONTROLLERS   weights of problems within a source    data.controller.name
   STEERING      weights of sources                     data.controller.sources
 
-A controller is a frozen record of its settings (docs/choosing.md has a table):
-`start` gives the arrays that it remembers, `weigh` is a pure function of the
-statistics and the stage's step, `observe` gives its arrays after a batch. A new
-one is such a class and a name here.
+A controller is a frozen record of its settings (docs/choosing.md has a table).
+`start` returns its memory, a dict of arrays. `weigh` is a pure function of the
+statistics and the stage's step. `observe` returns the memory after a batch. A
+new controller is such a class with a name in a table below.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl_reason.data.controllers import problems, sources
+from jaxrl_reason.data.controllers import by_problem as problems
+from jaxrl_reason.data.controllers import by_source as sources
 
 CONTROLLERS = {
   'uniform': problems.Uniform,
@@ -34,33 +35,33 @@ STEERING = {
   'sec': sources.Sec,
   'dump': sources.Dump,
 }
-# Controllers that go by the difficulty of all problems.
+# Controllers that read the difficulty of all problems.
 BY_DIFFICULTY = ('easy_to_hard', 'adarft', 'ladder')
-# Keys of the section that are no setting of a record.
+# Keys of the section that are not settings of a record.
 OTHER = ('name', 'sources', 'window', 'refresh', 'memory', 'prior')
 
 
-def _settings(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(kind: type, section: Mapping[str, Any]) -> dict[str, Any]:
   fields = kind.__dataclass_fields__
-  return {k: v for k, v in given.items() if k in fields and v is not None}
+  return {k: v for k, v in section.items() if k in fields and v is not None}
 
 
 def is_on(data: Mapping[str, Any]) -> bool:
-  """Tells whether a `data` section asks for a pool: a controller, or
+  """Returns whether a `data` section needs a pool: for a controller or
   sources.
   """
   return data['controller']['name'] != 'none' or bool(data['sources'])
 
 
 def names(c: Mapping[str, Any]) -> tuple[str, str]:
-  """Reads the controller and the steering that a section names; sources without
-  a controller are drawn from uniformly.
+  """Returns the controller and the steering that a section names; sources
+  without a controller are drawn uniformly.
   """
   return 'uniform' if c['name'] == 'none' else c['name'], c['sources']
 
 
 def make(c: Mapping[str, Any], weights: tuple = (1.0,)):
-  """Makes (a controller of problems, what steers sources) of a
+  """Builds the controller of problems and the steering of sources of a
   `data.controller` section.
 
   Args:
@@ -82,8 +83,8 @@ def make(c: Mapping[str, Any], weights: tuple = (1.0,)):
   for key, value in c.items():
     if key not in OTHER and value is not None and key not in known:
       raise ValueError(
-        f'data.controller.{key}={value!r}: neither {c["name"]!r} nor '
-        f'data.controller.sources={c["sources"]!r} reads it; set it to None'
+        f'data.controller.{key}={value!r} has no effect: neither {c["name"]!r} '
+        f'nor data.controller.sources={c["sources"]!r} reads it; set it to None'
       )
   problem, steering = chosen
   return (

@@ -1,10 +1,10 @@
-"""What is put beside a model's weights, and how those not trained are kept.
+"""Adapters beside a model's weights, and compact storage of frozen weights.
 
   model = attach(model, lora=Lora(...), steering=True, frozen_dtype='int8')
 
-Each of the three is a change of the parameters before the layers read them,
-and a subtree or dtype in the specs; `attach` is the one place that wraps a
-model's functions.
+Each of the three options transforms the parameters before the layers read them,
+and adds a subtree or a dtype to the specs. `attach` is the only function that
+wraps a model's functions.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from jaxrl_reason.models.adapters import steering as steering_lib
 
 
 def _specs(base: Any, lora, steering, frozen_dtype, trainable):
-  """The specs of the model with what is attached."""
+  """Returns the specs of the model with its adapters and frozen dtypes."""
   specs = base
   if lora:
     specs = specs | {lora_lib.KEY: lora_lib.specs(base, lora)}
@@ -28,8 +28,8 @@ def _specs(base: Any, lora, steering, frozen_dtype, trainable):
   kept = frozen_lib.specs(specs, frozen_dtype, trainable)
   if kept == specs:
     raise ValueError(
-      f'frozen_dtype={frozen_dtype!r}: trainable={trainable!r} leaves no '
-      'weight frozen'
+      f'frozen_dtype={frozen_dtype!r} has no effect: trainable={trainable!r} '
+      'matches every weight. Set frozen_dtype=float32, or a narrower trainable'
     )
   return kept
 
@@ -42,15 +42,17 @@ def attach(
   frozen_dtype: str = 'float32',
   trainable: str = '.*',
 ) -> Model:
-  """Returns the model with adapters, vectors and frozen weights; without the
-  first two in its parameters it is the base.
+  """Returns a model with adapters, steering vectors and compact frozen weights.
+
+  If its parameters have neither adapters nor vectors, it computes the base
+  model.
 
   Args:
-    frozen_dtype: of the weights that are not trained: `frozen.DTYPES`.
-    trainable: regex over the paths of those that are.
+    frozen_dtype: storage of the weights that are not trained: `frozen.DTYPES`.
+    trainable: regex over the paths of the trained weights.
 
   Raises:
-    ValueError: lora.targets match no projection, or nothing is frozen.
+    ValueError: lora.targets match no projection, or no weight is frozen.
   """
   if not lora and not steering and frozen_dtype == 'float32':
     return base

@@ -1,18 +1,19 @@
-"""Weights that are not trained, kept in fewer bytes.
+"""Compact storage of weights that are not trained.
 
-  bfloat16   two bytes; what most published weights are
-  int8       one, and a scale per output: W ~ int8 * scale,
+  bfloat16   two bytes per number, like most published weights
+  int8       one byte per number, and a scale per output: W ~ int8 * scale,
              scale = max |W| over the inputs / 127, so |error| <= scale / 2
 
-(symmetric and per channel, as the weights of https://arxiv.org/abs/2208.07339
-without its outliers). int8 is for projections, which are nearly all of a model;
-its other matrices (embedding, head, router) are then bfloat16. Norms and biases
-stay float32: they are few. A projection W at 'a/b' becomes the arrays
-'a/b/int8' and 'a/b/scale', sharded as W and as W's outputs.
+(int8 is symmetric and per channel, like the weights of
+https://arxiv.org/abs/2208.07339 without the outliers.) Only projections are
+stored as int8; they are nearly all of a model. The other matrices (embedding,
+head, router) are then bfloat16. Norms and biases are few and stay float32. A
+projection W at 'a/b' becomes the arrays 'a/b/int8' and 'a/b/scale', sharded as
+W and as W's outputs.
 
-Products read int8 and scale their results (`layers.dense`), in training, its
-backward pass and decoding alike: no W of full size is made, but by experts, a
-layer at a time. Gradients pass to what was multiplied, never to W.
+Products read int8 and scale their results (`layers.dense`) in the forward pass,
+the backward pass and decoding. So W is never materialized in full size, except
+for experts, one layer at a time. Gradients flow to the input, never to W.
 """
 
 import dataclasses
@@ -28,12 +29,12 @@ from jaxrl_reason.models.parts import layers
 
 DTYPES = ('float32', 'bfloat16', 'int8')
 INT8, SCALE = 'int8', 'scale'
-# Small, and float32 where they are used.
+# Small arrays, read as float32.
 EXACT = r'.*(norm|bias|sinks|conv|log_decay)'
 
 
 def specs(base: Any, dtype: str, trainable: str) -> dict:
-  """Returns the spec tree of a model whose frozen weights are kept as `dtype`.
+  """Returns the spec tree of a model with frozen weights stored as `dtype`.
 
   Args:
     trainable: regex over the paths of the weights that are not frozen.
@@ -60,14 +61,12 @@ def _smaller(path: str, s: spec.Spec, dtype: str):
 
 
 def is_pair(x: Any) -> bool:
-  """Tells whether a node of a tree is a projection kept as int8."""
+  """Returns whether a tree node is a projection stored as int8."""
   return isinstance(x, dict) and INT8 in x
 
 
 def plain(tree: Any) -> Any:
-  """Returns the specs of the same weights in float32: those to draw them
-  from.
-  """
+  """Returns the float32 specs of the same weights, for `spec.init`."""
 
   def undo(s):
     return dataclasses.replace(s[INT8] if is_pair(s) else s, dtype='float32')
@@ -79,22 +78,22 @@ def plain(tree: Any) -> Any:
 
 
 def keep(s: Any, w: jax.Array) -> Any:
-  """Converts a weight to what its spec, or pair of specs, keeps.
+  """Converts a weight to the storage of its spec, or pair of specs.
 
   Args:
-    w: of the spec's shape, or one layer of it.
+    w: array of the spec's shape, or one layer of it.
   """
   if not is_pair(s):
     return w.astype(s.dtype)
   lead = spec.n_stacked(s[INT8])
   n_out = len(s[SCALE].shape) - lead
   n_in = len(s[INT8].shape) - lead - n_out
-  # Counted from the end, where a layer's dimensions are those of the stack.
+  # The axes count from the end, so they fit one layer and a whole stack.
   return quantize(w, tuple(range(-n_in - n_out, -n_out)))
 
 
 def quantize(w: jax.Array, inputs: tuple[int, ...]) -> dict[str, jax.Array]:
-  """Makes {'int8', 'scale'} of a weight; inputs: the dimensions summed over."""
+  """Quantizes a weight to {'int8', 'scale'}; inputs: the axes summed over."""
   w = w.astype(jnp.float32)
   scale = jnp.max(jnp.abs(w), axis=inputs) / 127
   step = jnp.expand_dims(jnp.where(scale > 0, scale, 1), inputs)
@@ -102,8 +101,8 @@ def quantize(w: jax.Array, inputs: tuple[int, ...]) -> dict[str, jax.Array]:
 
 
 def init(tree: Any, key: jax.Array) -> Any:
-  """Draws the values of a tree of these specs, as `spec.init` draws those of
-  `plain`.
+  """Samples the values of a spec tree, equal to `spec.init` of `plain`
+  specs.
   """
   full = spec.init(plain(tree), key)
 
@@ -121,17 +120,15 @@ def _map_pairs(f, tree: Any) -> Any:
 
 
 def wrapped(params: Any) -> Any:
-  """Returns the parameters with each pair as the weight `layers` multiply
-  by.
-  """
+  """Returns the parameters with each int8 pair as a `layers.Quantized`."""
   return _map_pairs(layers.Quantized, params)
 
 
 def restored(params: Any, tree: Any) -> Any:
-  """Returns the parameters with each pair multiplied out, float32.
+  """Returns the parameters with each int8 pair dequantized to float32.
 
   Args:
-    tree: the model's specs, before any dtype.
+    tree: the model's float32 specs.
   """
   by_path = trees.flatten(tree, spec.is_spec)
 

@@ -1,17 +1,17 @@
-"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) beside any of a
-model's projections, those of each expert included.
+"""Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685) beside any
+projection of a model, including those of each expert.
 
   y = x W + scale (x a) b     a [in,r] random, b [r,out] zero
 
-with scale alpha / r, or alpha / sqrt(r) (rsLoRA, https://arxiv.org/abs/2312.03732).
-Parameters are the model's own and a subtree 'lora' of the same paths, so what
-reads the model's weights does not see them. Training computes x a b beside x W,
-and never a gradient of W; generation adds a b to W once, unless W is int8
-(`models.frozen`). Without the subtree the model is the base, which is how the
-reference is read: no second copy.
+with scale alpha / r, or alpha / sqrt(r) (rsLoRA,
+https://arxiv.org/abs/2312.03732). The parameters are the model's, plus a
+subtree 'lora' with the same paths, so code that reads the model's weights does
+not see the adapters. Training computes x a b beside x W and no gradient of W.
+Generation adds a b to W once, unless W is int8 (`adapters.frozen`). Without the
+subtree the model computes its base, so the reference needs no second copy.
 Dropout is 0.
 
-Adapters alone are saved as `peft` has them (`save_peft`).
+`save_peft` writes the adapters alone in the format of `peft`.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ KEY = 'lora'
 
 @dataclasses.dataclass(frozen=True)
 class Lora:
-  """Settings; targets is a regex over the paths of the model's weights."""
+  """Settings of the adapters; targets is a regex over weight paths."""
 
   rank: int
   alpha: float
@@ -47,7 +47,7 @@ class Lora:
 
 
 def _pair(path: str, s: spec.Spec, rank: int) -> dict[str, spec.Spec]:
-  """The specs of a projection's adapter: of each layer, and expert."""
+  """Returns the specs of one projection's adapter, by layer and expert."""
   lead, n = weights.split(path, s)
   n_in = math.prod(s.shape[lead : lead + n])
   n_out = math.prod(s.shape[lead + n :])
@@ -59,34 +59,37 @@ def _pair(path: str, s: spec.Spec, rank: int) -> dict[str, spec.Spec]:
 
 
 def specs(base: Any, c: Lora) -> dict:
-  """Returns the specs of the adapters of a model's spec tree.
+  """Returns the specs of the adapters for a model's spec tree.
 
   Raises:
-    ValueError: the targets match nothing, or what cannot be adapted.
+    ValueError: the targets match no weight, or a weight that is no projection.
   """
-  found = {}
+  adapters = {}
   for p, s in jax.tree_util.tree_leaves_with_path(base, is_leaf=spec.is_spec):
     path = trees.path_str(p)
     if not re.fullmatch(c.targets, path):
       continue
     if path.rpartition('/')[2] not in weights.N_INPUTS:
       raise ValueError(
-        f'lora.targets={c.targets!r} matches {path}, which is no projection '
-        f'({", ".join(weights.N_INPUTS)})'
+        f'lora.targets={c.targets!r} matches {path}, not a projection: '
+        f'choose among {", ".join(weights.N_INPUTS)}'
       )
-    found |= _pair(path, s, c.rank)
-  if not found:
-    raise ValueError(f'lora.targets={c.targets!r} matches no weight')
-  return trees.unflatten(found)
+    adapters |= _pair(path, s, c.rank)
+  if not adapters:
+    raise ValueError(
+      f'lora.targets={c.targets!r} matches no weight: the regex must match a '
+      'whole path, such as layers/attn/q'
+    )
+  return trees.unflatten(adapters)
 
 
 def base_of(params: dict) -> dict:
-  """Returns the parameters with the adapters off."""
+  """Returns the parameters without the adapters."""
   return {k: v for k, v in params.items() if k != KEY}
 
 
 def _with(params: dict, f) -> dict:
-  """The base's parameters, f(w, a, b) in place of each adapted w."""
+  """Returns the base's parameters with f(w, a, b) for each adapted w."""
   if KEY not in params:
     return params
   flat = trees.flatten(base_of(params), layers.is_weight)
@@ -97,9 +100,10 @@ def _with(params: dict, f) -> dict:
 
 
 def merged(params: dict, scale: float) -> dict:
-  """Returns the base's parameters with the adapters added to them, float32
-  where they are; beside those that are int8 (`models.frozen`), which have no
-  room for it.
+  """Returns the base's parameters with the adapters added to them in float32.
+
+  int8 weights (`adapters.frozen`) cannot hold the sum, so their adapters stay
+  beside them.
   """
 
   def add(w, a, b):
@@ -112,7 +116,7 @@ def merged(params: dict, scale: float) -> dict:
 
 
 def beside(params: dict, scale: float) -> dict:
-  """Returns the base's parameters with the adapters beside them."""
+  """Returns the base's parameters as `layers.Adapted`, adapters unmerged."""
 
   def pair(w, a, b):
     return layers.Adapted(w, a, b, scale)
@@ -123,17 +127,17 @@ def beside(params: dict, scale: float) -> dict:
 def save_peft(
   folder, params: dict, c: Lora, table, base_name: str = '', stacks=None
 ) -> None:
-  """Writes the adapters alone, as `peft` and vLLM read them.
+  """Writes the adapters alone, in the format that `peft` and vLLM read.
 
   Args:
-    params: with the subtree 'lora'.
+    params: parameters with the subtree 'lora'.
     table: rows of `models.published.tensors` of the model's family.
-    base_name: of the model they belong to.
-    stacks: `Config.stacks` of the model; None: one of all layers.
+    base_name: name of the base model.
+    stacks: `Config.stacks` of the model; None: one stack of all layers.
 
   Raises:
-    ValueError: the family keeps an adapted weight fused with others, or has
-      one per expert.
+    ValueError: the family stores an adapted weight fused with others, or per
+      expert.
   """
   from safetensors.numpy import save_file
 
@@ -143,14 +147,14 @@ def save_peft(
   for path in sorted({p.rpartition('/')[0] for p in flat}):
     if path not in names:
       raise ValueError(
-        f'{path} is one tensor with others in this family, and its adapter no '
-        'low-rank change of that; merge it instead'
+        f'{path} is fused with other weights in one tensor of this family, so '
+        'its adapter is no low-rank change of that tensor: export it merged'
       )
     name = names[path].removesuffix('.weight')
     if flat[f'{path}/a'].ndim > 3:  # layers, experts, a matrix
       raise ValueError(
-        f'{path} has an adapter per expert, which is not written for peft (its '
-        'experts are one fused parameter); merge it instead'
+        f'{path} has an adapter per expert, and peft stores all experts as one '
+        'fused parameter: export it merged'
       )
     modules.add(name.rpartition('.')[2])
     for ours, theirs in (('a', 'lora_A'), ('b', 'lora_B')):

@@ -3,14 +3,14 @@
   x <- x + v_l     after layer l, at every token
 
 (https://arxiv.org/abs/2505.18706: on the residual stream, with reinforcement
-learning.) Parameters are the model's own and 'steering' [L,D], which begins as
-zeros: the model is then its base exactly, and so is the reference, which is the
-model without the vectors. They join the layers' own weights as 'steer', so that
-training scans over them and decoding reads them as it does those.
+learning.) The parameters are the model's plus 'steering' [L,D], initially zero,
+so that the model begins as its base. The reference is the model without the
+vectors. They join the layers' weights as 'steer', so training scans over them
+and decoding reads them like those weights.
 
-What follows a layer is the sum of the stream and its mlp's output, so a bias of
-the mlp's last projection is the vector (`folded`): that is how they are
-exported, as a Llama, whose config.json has a key for such biases.
+The residual stream after a layer is the sum of the stream and its mlp's output,
+so a bias of the mlp's last projection has the same effect (`folded`). Vectors
+are exported that way, as a Llama, whose config.json has a key for such biases.
 """
 
 import dataclasses
@@ -25,15 +25,15 @@ KEY = 'steering'
 
 
 def spec_of(base: dict) -> spec.Spec:
-  """Returns the spec of the vectors of a model's spec tree.
+  """Returns the spec of the vectors for a model's spec tree.
 
   Raises:
-    ValueError: its layers are of several kinds, in stacks of their own.
+    ValueError: the model has layers of several kinds, in separate stacks.
   """
   if DENSE in base or DELTA in base:
     raise ValueError(
-      'steering: this model has layers of several kinds, for which vectors are '
-      'not there; train lora instead'
+      'steering does not support models with layers of several kinds: train '
+      'lora instead'
     )
   (width,) = base['final_norm'].shape
   weight = jax.tree.leaves(base['layers'], is_leaf=spec.is_spec)[0]
@@ -46,7 +46,7 @@ def off(params: dict) -> dict:
 
 
 def on(params: dict) -> dict:
-  """Returns the parameters with each vector among its layer's weights."""
+  """Returns the parameters with each vector added to its layer's weights."""
   if KEY not in params:
     return params
   steered = params['layers'] | {'steer': params[KEY]}
@@ -54,17 +54,20 @@ def on(params: dict) -> dict:
 
 
 def folded(params: dict, c: Config) -> tuple[dict, Config]:
-  """Returns the same model without vectors, each being a bias of its layer's
+  """Returns the same model with each vector converted to a bias of its layer's
   mlp.
 
-  Biases come as families have them: on all projections of the mlp, and on the
-  attention's output where its inputs have them; the others are zeros.
+  Biases are added as families have them: on all projections of the mlp, and on
+  the attention's output if its inputs have them. All others are zeros.
 
   Raises:
-    ValueError: nothing is added to what the mlp gives, or experts give it.
+    ValueError: a norm follows the mlp, or the mlp has experts.
   """
   if c.norm_place != 'pre' or c.experts:
-    raise ValueError('norms or experts follow on what a bias would be added to')
+    raise ValueError(
+      'steering vectors cannot become biases: norms or experts follow the mlp '
+      f'(model.norm_place={c.norm_place!r}, model.experts={c.experts})'
+    )
   n, d = params[KEY].shape
   attn, mlp = (dict(params['layers'][k]) for k in ('attn', 'mlp'))
 

@@ -1,22 +1,21 @@
-"""Published families: config.json -> Config, and back.
+"""Published families: conversion between config.json and Config.
 
 A family is one file with
 
-  ARCHITECTURE  the class `transformers` builds
-  DEFAULTS      values of keys that a config.json may leave out
-  TENSORS       which tensor on disk is which weight of ours (`tensors`)
-  read(h)       fields of Config, beyond those all families share
-  write(c)      keys of config.json, beyond those all families share
-  ACTIVATIONS   theirs -> ours, only where it is not `ACTIVATIONS` below
-  beside(h)     a regex over names of tensors that are left where they are, only
-                where there may be some
+  ARCHITECTURE  the class that `transformers` builds
+  DEFAULTS      values of the keys that a config.json may omit
+  TENSORS       the weight of each tensor on disk (`published.tensors`)
+  read(h)       fields of Config, beyond those that all families share
+  write(c)      keys of config.json, beyond those that all families share
+  ACTIVATIONS   {theirs: ours}, if it differs from `ACTIVATIONS` below
+  beside(h)     a regex over the names of tensors that are not read, if any
   PACKED        quant_methods of its weights that `checkpoints.packed` widens
 
-and a name in `FAMILIES`, its `model_type`. `from_hf` reads what `transformers`
-wrote, in its old form (rope_theta, rope_scaling) or its new one
-(rope_parameters), with that library's default for a key that is absent. What
-the transformer cannot do is refused by name. `to_hf` writes the old form, which
-old and new readers understand.
+and a name in `FAMILIES`, its `model_type`. `from_hf` reads the files of
+`transformers` in the old form (rope_theta, rope_scaling) and the new one
+(rope_parameters), with that library's default for an absent key. Features that
+the transformer lacks raise an error that names them. `to_hf` writes the old
+form, which old and new readers understand.
 """
 
 import dataclasses
@@ -48,7 +47,7 @@ from jaxrl_reason.models.families import (
 )
 from jaxrl_reason.models.published import keys, ropes
 
-# The first that can say a Config is the one `to_hf` writes.
+# `to_hf` writes the first family that can represent a Config.
 FAMILIES = {
   'llama': llama,
   'qwen2': qwen2,
@@ -73,28 +72,28 @@ FAMILIES = {
   'qwen3_next': qwen3_next,
 }
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
-# Why a family is not there, where it is known.
-LATENT = 'latent attention is there for deepseek_v3 alone'
-RECURRENT = 'recurrent layers are there for qwen3_next alone'
-TOWERS = 'images, sound and their towers are not there, text alone is'
-LAYER_NORM = 'norms with a mean and learned positions are not there'
-ENCODER = 'encoders are not there, it is no causal language model'
+# Reasons for which known families are not supported.
+LATENT = 'latent attention is supported for deepseek_v3 only'
+RECURRENT = 'recurrent layers are supported for qwen3_next only'
+TOWERS = 'image and sound towers are not supported, only text'
+LAYER_NORM = 'norms with a mean and learned positions are not supported'
+ENCODER = 'encoders are not supported, only causal language models'
 MISSING = {
   'bert': ENCODER,
-  'cohere': 'attention and mlp side by side are not there',
-  'cohere2': 'attention and mlp side by side are not there',
+  'cohere': 'parallel attention and mlp are not supported',
+  'cohere2': 'parallel attention and mlp are not supported',
   'deepseek_v2': LATENT,
   'deepseek_v32': LATENT,
   'falcon_h1': RECURRENT,
   'falcon_mamba': RECURRENT,
-  'gemma3n': 'layers that share keys, and embeddings per layer, are not there',
+  'gemma3n': 'shared keys and per-layer embeddings are not supported',
   'gpt2': LAYER_NORM,
   'gpt_neox': LAYER_NORM,
   'granitemoehybrid': RECURRENT,
   'kimi_k25': LATENT,
-  'lfm2': 'convolutions among layers are not there',
-  'llama4': f'{TOWERS}, nor attention in chunks',
-  'llama4_text': 'attention in chunks and a shared expert are not there',
+  'lfm2': 'convolution layers are not supported',
+  'llama4': f'{TOWERS}; nor is attention in chunks',
+  'llama4_text': 'attention in chunks is not supported',
   'mamba': RECURRENT,
   'mamba2': RECURRENT,
   'minicpm3': LATENT,
@@ -112,7 +111,7 @@ MISSING = {
   't5': ENCODER,
   'zamba2': RECURRENT,
 }
-# Not of the architecture: how we run it.
+# Fields that describe how a model runs, not its architecture.
 RUNTIME = (
   'dtype',
   'cache_dtype',
@@ -124,8 +123,8 @@ RUNTIME = (
 )
 
 
-# Models of text in a folder that holds more: the key of their config.json, the
-# prefix of their tensors, and those beside them.
+# Text models in folders that contain more: the key of their config.json, the
+# prefix of their tensors, and a regex over the folder's other tensors.
 WITHIN = {
   'gemma3': (
     'text_config',
@@ -136,28 +135,30 @@ WITHIN = {
 
 
 def text_of(h: dict) -> dict:
-  """Returns the config.json of the text model of a folder: mostly all of it.
+  """Returns the config.json of a folder's text model, usually the whole file.
 
   Raises:
-    ValueError: the folder should have more, and has no such key.
+    ValueError: the key of the text model is missing.
   """
   name = h.get('model_type')
   if not isinstance(name, str) or name not in WITHIN:
     return h
   key = WITHIN[name][0]
   if not isinstance(h.get(key), dict):
-    raise ValueError(f'config.json: {name} lacks {key}, of its text model')
+    raise ValueError(
+      f'config.json: model_type {name} needs {key}, its text model'
+    )
   tied = {k: h[k] for k in ('tie_word_embeddings',) if k in h}
   return {'model_type': f'{name}_text', **tied, **h[key]}
 
 
 def prefix_of(h: dict) -> str:
-  """Returns what the names of the text model's tensors begin with."""
+  """Returns the prefix of the names of the text model's tensors."""
   return WITHIN[h['model_type']][1] if h.get('model_type') in WITHIN else ''
 
 
 def beside_of(h: dict) -> str:
-  """Returns a regex over names of tensors that are not read; '': none."""
+  """Returns a regex over the names of tensors that are not read; '': none."""
   if h.get('model_type') in WITHIN:
     return WITHIN[h['model_type']][2]
   beside = getattr(FAMILIES.get(h.get('model_type')), 'beside', None)
@@ -165,20 +166,20 @@ def beside_of(h: dict) -> str:
 
 
 def family_of(h: dict) -> str:
-  """Reads the model_type of a config.json.
+  """Returns the model_type of a config.json.
 
   Raises:
-    ValueError: the family is not there, with the reason.
+    ValueError: the family is not supported; gives the reason.
   """
   name = text_of(h).get('model_type')
   if not isinstance(name, str):
-    raise ValueError(f'config.json: model_type={name!r:.60} is no name')
+    raise ValueError(f'config.json: model_type={name!r:.60} is not a name')
   if name in MISSING:
-    raise ValueError(f'model_type {name!r} cannot be read: {MISSING[name]}')
+    raise ValueError(f'model_type {name!r} is not supported: {MISSING[name]}')
   if name not in FAMILIES:
     raise ValueError(
       f'model_type {name!r} is unknown: no file of models/families reads its '
-      f'config.json and tensors; there are {", ".join(FAMILIES)}'
+      f'config.json and tensors; supported are {", ".join(FAMILIES)}'
     )
   packed = h.get('quantization_config')
   if packed:
@@ -186,27 +187,26 @@ def family_of(h: dict) -> str:
     known = getattr(FAMILIES[name], 'PACKED', ())
     if method not in known:
       raise ValueError(
-        f'quantization_config: {name} quantized by {method!r} is not there; '
-        'take a folder of bf16 weights (frozen_dtype=int8 quantizes them)'
+        f'quantization_config: quant_method={method!r} is not supported for '
+        f'{name}: use a folder of bf16 weights (frozen_dtype=int8 quantizes '
+        'them)'
       )
   return name
 
 
 def tensors_of(h: dict) -> tuple:
-  """Returns rows of `published.tensors`: those of the family of a
-  config.json.
-  """
+  """Returns the rows of `published.tensors` for a config.json's family."""
   prefix = prefix_of(h)
   rows = FAMILIES[family_of(h)].TENSORS
   return tuple(row._replace(name=prefix + row.name) for row in rows)
 
 
 def from_hf(h: dict, **runtime: Any) -> Config:
-  """Reads the Config of a config.json.
+  """Builds the Config of a config.json.
 
   Args:
-    h: its content.
-    runtime: the fields named in RUNTIME, which it does not say.
+    h: content of the file.
+    runtime: the fields named in RUNTIME, which the file does not have.
 
   Raises:
     ValueError: names what is missing or not supported.
@@ -220,13 +220,13 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   except KeyError as e:
     raise ValueError(f'config.json lacks {e}') from e
   if h.get('mlp_bias') and not fields.get('mlp_bias'):
-    raise ValueError(f'mlp_bias is not supported in {name}')
+    raise ValueError(f'config.json: mlp_bias is not supported for {name}')
   c = Config(**(fields | runtime))
   keys.check_layer_types(h, c)
   return c
 
 
-# Numbers of every family, with or without a default.
+# Numeric keys of every family, with or without a default.
 NUMBERS = (
   'vocab_size',
   'num_hidden_layers',
@@ -240,18 +240,18 @@ NUMBERS = (
 
 
 def _check_numbers(h: dict, family) -> None:
-  """Refuses what should be a number, and is a text or a list."""
+  """Raises an error for a numeric key whose value is not a number."""
   defaults = family.DEFAULTS.items()
   for key in (
     *NUMBERS,
     *(k for k, x in defaults if isinstance(x, int | float)),
   ):
     if not isinstance(h.get(key), int | float | None):
-      raise ValueError(f'config.json: {key}={h[key]!r:.60} is no number')
+      raise ValueError(f'config.json: {key}={h[key]!r:.60} is not a number')
 
 
 def _read_shared(h: dict, family) -> dict:
-  """Fields that all families have under the same keys."""
+  """Reads the fields that all families have under the same keys."""
   of_key = {
     'vocab_size': 'vocab',
     'num_hidden_layers': 'layers',
@@ -263,9 +263,9 @@ def _read_shared(h: dict, family) -> dict:
   }
   for key in of_key:
     if h[key] is None:
-      raise ValueError(f'config.json: {key} is null')
+      raise ValueError(f'config.json: {key} is null, but needs a value')
     if key != 'tie_word_embeddings' and not h[key] > 0:
-      raise ValueError(f'config.json: {key}={h[key]}: more than 0')
+      raise ValueError(f'config.json: {key}={h[key]} must be more than 0')
   out = {field: h[key] for key, field in of_key.items()}
   return out | {
     'kv_heads': h.get('num_key_value_heads') or out['heads'],
@@ -275,27 +275,27 @@ def _read_shared(h: dict, family) -> dict:
 
 
 def _activation(h: dict, family) -> str:
-  """Ours of a config.json, under the key that `transformers` reads there."""
+  """Reads the activation, from the key that `transformers` reads."""
   names = 'hidden_activation', 'hidden_act'
   key = next(name for name in names if name in family.DEFAULTS)
   known = getattr(family, 'ACTIVATIONS', ACTIVATIONS)
   if h[key] not in known:
     raise ValueError(
-      f'config.json: {key}={h[key]!r}: {h["model_type"]} with that activation '
-      f'is not there; with {" or ".join(known)} it is'
+      f'config.json: {key}={h[key]!r} is not supported for '
+      f'{h["model_type"]}: choose {" or ".join(known)}'
     )
   return known[h[key]]
 
 
 def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
-  """Writes a config.json that `from_hf` reads as c.
+  """Converts a Config to a config.json that `from_hf` reads as c.
 
   Args:
-    family: its model_type; None: the first that can say c.
-    max_positions: tokens a row may have; 0: as many as the rotary table says.
+    family: its model_type; None: the first family that can represent c.
+    max_positions: maximum tokens of a row; 0: as the rotary table implies.
 
   Raises:
-    ValueError: no family has this combination.
+    ValueError: no family can represent c.
   """
   plain = dataclasses.replace(
     c, **{k: Config.__dataclass_fields__[k].default for k in RUNTIME}
@@ -305,7 +305,7 @@ def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
     if _reads_as(h, plain):
       return h
   raise ValueError(
-    f'{family or "no published family"} is not {plain}; families: '
+    f'{family or "no published family"} cannot represent {plain}; families: '
     f'{", ".join(FAMILIES)}'
   )
 
@@ -313,12 +313,12 @@ def to_hf(c: Config, max_positions: int = 0, family: str | None = None) -> dict:
 def _reads_as(h: dict, c: Config) -> bool:
   try:
     return from_hf(h) == c
-  except ValueError:  # the family refuses what another one's keys say
+  except ValueError:  # the family does not support these keys
     return False
 
 
 def _write_shared(c: Config, name: str, max_positions: int) -> dict:
-  """Keys of all families."""
+  """Returns the keys that all families share."""
   rope = c.rope_tables[0]
   stretched = int(rope.original * rope.factor)
   activation = {v: k for k, v in ACTIVATIONS.items()}.get(c.activation)
@@ -337,7 +337,7 @@ def _write_shared(c: Config, name: str, max_positions: int) -> dict:
     'hidden_act': activation,
     'rope_theta': rope.theta,
     'rope_scaling': ropes.write(rope),
-    # Not ours to know; the library's own defaults may lie past the vocabulary.
+    # Unknown here; the library's own defaults may be past the vocabulary.
     'bos_token_id': None,
     'eos_token_id': None,
     'pad_token_id': None,

@@ -1,6 +1,6 @@
-"""DeepSeek V3, R1: latent attention, layers without experts first, then experts
-chosen by corrected sigmoids among the best groups. Layers that predict further
-tokens stay where they are.
+"""DeepSeek V3 and R1: latent attention, dense layers first, then experts chosen
+by corrected sigmoids within the best groups. Layers for multi-token prediction
+are not read.
 """
 
 import math
@@ -47,7 +47,7 @@ PACKED = ('fp8',)
 
 
 def _stretch(factor: float, scale: float) -> float:
-  """What YaRN multiplies queries and keys by, each."""
+  """Returns YaRN's factor of the queries and of the keys."""
   return 0.1 * scale * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
@@ -55,7 +55,7 @@ def read(h: dict) -> dict:
   heads = h['num_attention_heads']
   width = h['qk_nope_head_dim'] + h['qk_rope_head_dim']
   out = {
-    'kv_heads': heads,  # whatever num_key_value_heads, as transformers does
+    'kv_heads': heads,  # num_key_value_heads is ignored, as in transformers
     'head_dim': width,
     'kv_rank': h['kv_lora_rank'],
     'q_rank': h['q_lora_rank'] or 0,

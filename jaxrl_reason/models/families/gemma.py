@@ -10,7 +10,7 @@ DEFAULTS = keys.BASE | {
   'head_dim': 256,
   'num_key_value_heads': 16,
 }
-# What the first files call gelu is its approximation all the same.
+# The first files' "gelu" means the tanh approximation too.
 ACTIVATIONS = {'gelu_pytorch_tanh': 'gelu_tanh', 'gelu': 'gelu_tanh'}
 TENSORS = tensors.LLAMA
 

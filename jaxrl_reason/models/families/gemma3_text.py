@@ -1,5 +1,5 @@
-"""Gemma 3 (text): norms on q and k instead of caps on scores, a rotary table
-per kind of layer.
+"""Gemma 3 (text): norms on q and k instead of soft caps on scores, and a rotary
+table per kind of layer.
 """
 
 from jaxrl_reason.models.config import Config
@@ -7,7 +7,7 @@ from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'Gemma3ForCausalLM'
 DEFAULTS = keys.GEMMA | {
-  # Left out in the published folders of 4B and up.
+  # Absent in the published folders of 4B and more.
   'vocab_size': 262_208,
   'num_attention_heads': 8,
   'rope_theta': 1_000_000.0,
@@ -26,7 +26,10 @@ TENSORS = (
 
 def read(h: dict) -> dict:
   if h.get('attn_logit_softcapping'):
-    raise ValueError('attn_logit_softcapping: transformers ignores it here')
+    raise ValueError(
+      'config.json: attn_logit_softcapping is ignored by transformers for '
+      'gemma3_text: remove it'
+    )
   every = h['sliding_window_pattern']
   layers = range(h['num_hidden_layers'])
   types = [keys.SLIDING if (i + 1) % every else keys.FULL for i in layers]

@@ -1,6 +1,6 @@
-"""GLM-4.5 to 4.7: layers without experts first, then experts chosen by
-corrected sigmoids, half of a head rotated. Layers that predict further tokens
-stay where they are.
+"""GLM-4.5 to 4.7: dense layers first, then experts chosen by corrected
+sigmoids, and half of a head rotated. Layers for multi-token prediction are not
+read.
 """
 
 from jaxrl_reason.models.config import Config

@@ -1,5 +1,5 @@
 """gpt-oss: attention sinks, a window in every other layer, experts with biases
-and clamped gates, each kind of weight in one tensor for all of them.
+and clamped gates. Each kind of expert weight is one tensor for all experts.
 """
 
 from jaxrl_reason.models.config import Config
@@ -18,14 +18,14 @@ DEFAULTS = keys.BASE | {
   'swiglu_alpha': 1.702,
   'swiglu_limit': 7.0,
 }
-# Of a file that says nothing of it, or null.
+# Used if a file has no rope_scaling, or null.
 YARN = {
   'rope_type': 'yarn',
   'factor': 32.0,
   'truncate': False,
   'original_max_position_embeddings': 4096,
 }
-ACTIVATIONS = {'silu': 'gelu_quick'}  # what the file calls silu is none
+ACTIVATIONS = {'silu': 'gelu_quick'}  # the file's "silu" means another function
 PACKED = ('mxfp4',)
 _FUSED, _DOWN = 'mlp.experts.gate_up_proj', 'mlp.experts.down_proj'
 TENSORS = (
@@ -50,8 +50,8 @@ TENSORS = (
 def read(h: dict) -> dict:
   if h['swiglu_alpha'] != DEFAULTS['swiglu_alpha']:
     raise ValueError(
-      f'config.json: swiglu_alpha={h["swiglu_alpha"]}: gates are x sigmoid('
-      f'{DEFAULTS["swiglu_alpha"]} x)'
+      f'config.json: swiglu_alpha={h["swiglu_alpha"]} is not supported: gates '
+      f'are x sigmoid({DEFAULTS["swiglu_alpha"]} x)'
     )
   absent = not h.get('rope_scaling') and h.get('rope_parameters') is None
   types = [

@@ -4,7 +4,7 @@ from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'MistralForCausalLM'
-# A file that says nothing of a window has one.
+# A file without sliding_window has the default window.
 DEFAULTS = keys.BASE | {
   'num_key_value_heads': 8,
   'sliding_window': 4096,

@@ -1,4 +1,4 @@
-"""Mixtral: experts in every layer, under names of their own."""
+"""Mixtral: experts in every layer, with different tensor names."""
 
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import keys, ropes, tensors

@@ -1,4 +1,4 @@
-"""OLMo 3: OLMo 2 with windows in three of four layers, and a stretched rotary
+"""OLMo 3: OLMo 2 with windows in three of four layers, and a scaled rotary
 table in the others.
 """
 
@@ -29,7 +29,7 @@ def read(h: dict) -> dict:
     {'norm_place': 'post', 'qk_norm': True, 'qk_norm_over': 'projection'}
     | keys.biases(h)
     | keys.windows(h, types)
-    # transformers takes an old file's rope_theta for full layers alone.
+    # transformers applies an old file's rope_theta to full layers only.
     | ropes.by_type(h, types, h['rope_theta'], THETA)
   )
 

@@ -23,8 +23,7 @@ TENSORS = (
 def read(h: dict) -> dict:
   if h.get('clip_qkv') is not None:
     raise ValueError(
-      f'config.json: clip_qkv={h["clip_qkv"]}: clipped queries and keys are '
-      'not there'
+      f'config.json: clip_qkv={h["clip_qkv"]} is not supported: only null is'
     )
   return (
     {

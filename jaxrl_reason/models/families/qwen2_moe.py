@@ -1,4 +1,4 @@
-"""Qwen1.5-MoE, Qwen2-MoE: experts and a gated mlp of all tokens beside them."""
+"""Qwen1.5-MoE and Qwen2-MoE: experts, and a gated mlp for all tokens."""
 
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import keys, ropes, tensors

@@ -1,6 +1,6 @@
-"""Qwen3-Next: layers of the gated delta rule, attention with gates on what it
-gives in every fourth, experts and a gated mlp of all tokens in each. What
-predicts further tokens stays where it is.
+"""Qwen3-Next: layers of the gated delta rule, attention with output gates in
+every fourth layer, experts and a gated mlp for all tokens in each layer.
+Tensors for multi-token prediction are not read.
 """
 
 from jaxrl_reason.models.config import DELTA, Config
@@ -22,7 +22,7 @@ DEFAULTS = keys.BASE | {
   'num_experts_per_tok': 10,
   'norm_topk_prob': True,
 }
-ACTIVATIONS = {'silu': 'silu'}  # the convolution's too
+ACTIVATIONS = {'silu': 'silu'}  # of the mlp and the convolution
 _BOTH = (
   *tensors.EXPERTS,
   *tensors.shared('shared_expert'),
@@ -49,7 +49,7 @@ TENSORS = (
 
 
 def beside(h: dict) -> str:
-  """Returns a regex over the names of tensors that predict further tokens."""
+  """Returns a regex over the names of tensors for multi-token prediction."""
   del h
   return r'mtp\..*'
 
@@ -58,7 +58,7 @@ def read(h: dict) -> dict:
   n, every = h['num_hidden_layers'], h['full_attention_interval']
   if every < 1:
     raise ValueError(
-      f'config.json: full_attention_interval={every}: at least 1'
+      f'config.json: full_attention_interval={every} must be at least 1'
     )
   types = h.get('layer_types') or [
     keys.LINEAR if (i + 1) % every else keys.FULL for i in range(n)
@@ -66,7 +66,7 @@ def read(h: dict) -> dict:
   k, v = h['linear_num_key_heads'], h['linear_num_value_heads']
   if k < 1 or v % k:
     raise ValueError(
-      f'config.json: linear_num_value_heads={v} is no multiple of '
+      f'config.json: linear_num_value_heads={v} must be a multiple of '
       f'linear_num_key_heads={k}'
     )
   return (

@@ -1,25 +1,25 @@
-"""Attention over whole rows, by any of several kernels.
+"""Attention over whole rows, with a choice of kernels.
 
   einsum  the reference: scores [N,Q,T,T], any platform
-  blocked a block of queries at a time and the keys up to it, for CPUs; rows of
-          one block as einsum
-  xla     `jax.nn.dot_product_attention`, scores left to XLA
-  splash  Pallas on TPU: blocks of scores, never all of them; elsewhere it is
-          interpreted, slowly and with the same numbers
-          (https://arxiv.org/abs/2205.14135 is the idea)
+  blocked a block of queries at a time and the keys up to it, for CPUs; einsum
+          if a row has only one block
+  xla     `jax.nn.dot_product_attention`, with XLA's own lowering
+  splash  Pallas on TPU: scores exist in blocks only; elsewhere interpreted,
+          which is slow and computes the same numbers
+          (the idea of https://arxiv.org/abs/2205.14135)
   cudnn   fused on NVIDIA GPUs, in bfloat16
 
-All of them take one description of who looks at whom (`Rows`), so that none
-is handed a mask it does not need: a token sees the tokens of its own segment
-up to itself, and of those the last `window`. Padding is a segment too, which
-gives every query something to look at. Queries are all tokens of the rows, or
-those from a column on (`start`): the others' keys come from elsewhere.
+All kernels take one description of the rows (`Rows`) instead of a mask. A token
+attends to the tokens of its segment up to itself, and only to the last `window`
+of them. Padding is a segment too, so that every query attends to something.
+Queries are all tokens of the rows, or those from column `start` on; then the
+caller supplies keys for the columns before it too.
 
-`make` binds a description and gives attend(q, k, v, which, sinks), `which` the
-index of the layer's window: an int, or traced where layers of several windows
-share one compiled body. Sinks, where a model has them (f32 [Q], a score per
-head that is nobody's), take their share of each softmax
-(https://arxiv.org/abs/2309.17453, as learned in gpt-oss).
+`make` binds a description and returns attend(q, k, v, which, sinks). `which` is
+the index of the layer's window: an int, or traced if layers with several
+windows share one compiled body. Sinks (f32 [Q], a score per head without a
+value) take their share of each softmax (https://arxiv.org/abs/2309.17453, as
+learned in gpt-oss).
 """
 
 import functools
@@ -34,21 +34,21 @@ from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import blocked, layers
 from jaxrl_reason.models.parts.layers import einsum32, soft_cap, softmax
 
-MOST = 2**30  # tokens: a window of all of them
+MOST = 2**30  # tokens, stands for no window
 LANES = 128  # of a TPU: splash takes rows of a multiple of it
 
 
 @struct.dataclass
 class Rows:
-  """What attention is told of rows [N,T]."""
+  """Segments and positions of rows [N,T]."""
 
   segments: jax.Array  # i32 [N,T], 0: padding
-  positions: jax.Array  # i32 [N,T], of a token among those of its segment
-  packed: bool = struct.field(pytree_node=False)  # several segments a row
+  positions: jax.Array  # i32 [N,T], of a token within its segment
+  packed: bool = struct.field(pytree_node=False)  # rows of several segments
 
 
 def describe(valid: jax.Array) -> Rows:
-  """Describes rows of one sequence each, or of several.
+  """Builds the description of rows of one sequence each, or of several.
 
   Args:
     valid: bool [N,T], the real tokens; or i32 [N,T], the segment of every
@@ -67,10 +67,11 @@ def describe(valid: jax.Array) -> Rows:
 def _seen(
   queries: Rows, keys: Rows, ordered: jax.Array, windows: tuple[int, ...]
 ) -> Callable:
-  """which -> bool [N,Q,S], true where a query [N,Q] may look at a key [N,S].
+  """Returns a function which -> bool [N,Q,S], the keys [N,S] that each query
+  [N,Q] attends to.
 
   Args:
-    ordered: bool [Q,S], the keys that do not come after a query.
+    ordered: bool [Q,S], true for keys that do not come after a query.
   """
   seen = ordered & (queries.segments[:, :, None] == keys.segments[:, None, :])
   if not any(windows):
@@ -81,7 +82,7 @@ def _seen(
 
 
 def _masks(rows: Rows, windows: tuple[int, ...], start: int) -> Callable:
-  """`_seen` of the tokens of whole rows from column `start` on."""
+  """Returns `_seen` for the tokens of whole rows from column `start` on."""
   t = rows.segments.shape[1]
   ordered = jnp.tril(jnp.ones((t, t), bool))[start:]
   queries = columns(rows, start, t) if start else rows
@@ -89,8 +90,8 @@ def _masks(rows: Rows, windows: tuple[int, ...], start: int) -> Callable:
 
 
 def _block(windows, rows: Rows, which, first: int, end: int) -> jax.Array:
-  """bool [N,end - first,end], who of the queries from column `first` to `end`
-  looks at which keys up to there.
+  """Returns bool [N,end - first,end], the keys before column `end` that each
+  query from column `first` to `end` attends to.
   """
   own, keys = columns(rows, first, end), columns(rows, 0, end)
   ordered = jnp.tril(jnp.ones((end, end), bool))[first:]
@@ -98,7 +99,7 @@ def _block(windows, rows: Rows, which, first: int, end: int) -> jax.Array:
 
 
 def columns(rows: Rows, first: int, end: int) -> Rows:
-  """Describes the tokens of rows from column `first` to `end`."""
+  """Returns the description of columns `first` to `end` of the rows."""
   return rows.replace(
     segments=rows.segments[:, first:end], positions=rows.positions[:, first:end]
   )
@@ -111,14 +112,16 @@ def _einsum(
 
 
 def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
-  """By scores [N,Q,T,S] of queries [N,T] and keys [N,S], and their masks."""
+  """Builds attention that computes all scores [N,Q,T,S] of queries [N,T] and
+  keys [N,S].
+  """
 
   def attend(q, k, v, which, sinks=None):
     (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
     # Head-major, so that every product is a plain batched one: with the heads
-    # in the middle XLA's CPU backend is 2.3 times slower, mostly backward.
-    # Rows and heads stay two dimensions: merged, they could not be split over
-    # two mesh axes, and every device would hold all heads.
+    # in the middle XLA's CPU backend is 2.3 times slower, mostly backward. Rows
+    # and heads stay two dimensions: if they were merged, they could not be
+    # split over two mesh axes, and every device would compute all heads.
     q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
     q = q.reshape(n, kv, -1, width)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
@@ -155,8 +158,8 @@ def _xla(rows: Rows, windows, start, *, scale, cap, implementation='xla'):
 
 
 def _by_window(windows: tuple[int, ...], of: Callable) -> Callable:
-  """attend(q, k, v, which) of kernels that need to know the window when they
-  are compiled: one per window, and a switch where `which` is traced.
+  """Builds attend(q, k, v, which) from kernels whose window is static: one
+  kernel per window, and a switch if `which` is traced.
   """
   branches = [functools.partial(of, window) for window in windows]
 
@@ -177,11 +180,14 @@ def _splash_kernel(
   cap: float,
   shards: int,
 ) -> Any:
-  """The kernel of rows of `shape` queries and keys, multiples of LANES *
-  shards, the queries from column `start` on; they are split over so many
-  devices.
+  """Builds the splash kernel.
+
+  Args:
+    shape: numbers of queries and keys, multiples of LANES * shards.
+    start: column of the first query.
+    shards: number of devices that the queries are split over.
   """
-  # Half a second of imports that only this kernel needs.
+  # This import takes half a second, and only this kernel needs it.
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
   mask = splash.CausalMask(shape, start, shard_count=shards)
@@ -211,8 +217,8 @@ def _splash_kernel(
 
 
 def _splash_rows(kernel, q, q_ids, k, v, ids, sinks=None):
-  """q [N,Q,t,H], q_ids [N,t]; k and v [N,K,T,H], ids [N,T], sinks [N,Q]: of one
-  device.
+  """Runs the kernel on one device's rows: q [N,Q,t,H], q_ids [N,t]; k and v
+  [N,K,T,H], ids [N,T], sinks [N,Q].
   """
   from jax.experimental.pallas.ops.tpu import splash_attention as splash
 
@@ -227,7 +233,8 @@ def _splash(
 ) -> Callable:
   shards, t = sharding.n_context_shards(), rows.segments.shape[1]
   tile = LANES * shards
-  # Queries of padding find keys of padding: the keys reach as far as they do.
+  # Queries that are padding attend to keys that are padding, so the keys extend
+  # as far as the queries do.
   n_q = -(-(t - start) // tile) * tile
   n_kv = -(-(start + n_q) // tile) * tile
   ids = jnp.pad(rows.segments, ((0, 0), (0, n_kv - t)))
@@ -252,7 +259,7 @@ def _splash(
     keys = padded(k, n_kv), padded(v, n_kv)
     args = kernel, padded(q * scale, n_q), q_ids, *keys, ids
     if sinks is not None:
-      # A copy for each row: what is split over devices by rows and heads.
+      # One copy per row, because the kernel is split over devices by rows.
       args = *args, jnp.broadcast_to(sinks, (q.shape[0], *sinks.shape))
     return f(*args)[:, :, : t - start].swapaxes(1, 2)
 
@@ -262,9 +269,11 @@ def _splash(
 def _cudnn(
   rows: Rows, windows, start: int, *, scale: float, cap: float
 ) -> Callable:
-  """Rows of one segment go by their lengths, moved to the left, since the
-  kernel knows padding on the right only; packed rows, and queries that are
-  some of their rows, by a mask.
+  """Builds attention by cuDNN.
+
+  The kernel supports padding on the right only, so rows of one segment are
+  moved to the left and described by their lengths. Packed rows, and queries
+  that are only some of their rows, are described by a mask.
   """
   if rows.packed or start:
     how = dict(scale=scale, cap=cap, implementation='cudnn')
@@ -285,14 +294,14 @@ def _cudnn(
       local_window_size=(window - 1, 0) if window else None,
       implementation='cudnn',
     )
-    # What it writes past a row's end is not specified.
+    # The kernel's output past a row's end is unspecified.
     out = layers.reordered(out, back, there)
     return jnp.where(real[..., None, None], out, 0)
 
   return _by_window(windows, of)
 
 
-# Fields of Config that only einsum and splash know.
+# Fields of Config that only einsum and splash support.
 SPECIAL = {
   'attention_cap': 'soft cap of scores',
   'sinks': 'attention sinks',
@@ -306,27 +315,26 @@ KERNELS = {
   'cudnn': _cudnn,
 }
 FAST = {'cpu': 'blocked', 'gpu': 'cudnn', 'tpu': 'splash'}  # by platform
-OF_WHOLE_ROWS = 'blocked', 'cudnn'  # which no mesh may split
+OF_WHOLE_ROWS = 'blocked', 'cudnn'  # kernels whose rows a mesh cannot split
 
 
 def check(kind: str, c: Any) -> None:
-  """Refuses a kernel (or 'auto') that cannot compute the attention of Config
-  c.
+  """Checks that a kernel (or 'auto') supports the attention of Config c.
 
   Raises:
-    ValueError: names the keys and what to choose instead.
+    ValueError: names the keys and alternatives.
   """
   for name, what in SPECIAL.items():
     if kind in ('xla', 'cudnn') and getattr(c, name):
       raise ValueError(
-        f'model.attention={kind!r} has no {what}, which this model has '
-        f'({name}={getattr(c, name)}): choose auto, einsum or splash'
+        f'model.attention={kind!r} does not support {what}, which this model '
+        f'has ({name}={getattr(c, name)}): choose auto, einsum or splash'
       )
   if kind == 'cudnn' and not _fits_cudnn(c):
     raise ValueError(
-      "model.attention='cudnn' takes model.dtype='bfloat16' and heads of a "
-      f'multiple of 8 up to 128 wide, not {c.dtype} and {c.head_dim}: choose '
-      'auto, einsum or xla'
+      "model.attention='cudnn' needs model.dtype='bfloat16' and a head width "
+      f'that is a multiple of 8 up to 128, not {c.dtype} and {c.head_dim}: '
+      'choose auto, einsum or xla'
     )
 
 
@@ -337,17 +345,19 @@ def _fits_cudnn(c: Any) -> bool:
 
 
 def resolve(c: Any, columns: int) -> str:
-  """Names the kernel of rows of so many columns; of 'auto', the fast one of the
-  platform compiled for. Splash on TPU would fill rows up to a tile (37 tokens
-  of heads 32 wide: 14 times their bytes), so those are einsum's.
+  """Returns the kernel's name for rows of the given number of columns.
+
+  'auto' is the fast kernel of the platform compiled for. Short rows on TPU use
+  einsum, because splash would pad them to a tile (37 tokens with heads 32 wide:
+  14 times their bytes).
 
   Raises:
-    ValueError: of cudnn and blocked, where a mesh splits rows.
+    ValueError: cudnn or blocked is chosen and a mesh splits rows.
   """
   split = sharding.n_context_shards() > 1
   if c.attention in OF_WHOLE_ROWS and split:
     raise ValueError(
-      f'model.attention={c.attention!r} computes whole rows, and config.mesh '
+      f'model.attention={c.attention!r} computes whole rows, but config.mesh '
       'splits them over a context axis: choose auto, einsum or xla'
     )
   if c.attention != 'auto':
@@ -367,11 +377,11 @@ def between(
   c: Any,
   windows: tuple[int, ...],
 ) -> Callable:
-  """Makes what `make` gives, by einsum, for queries [N,T] that are some of the
-  rows whose keys [N,S] are given.
+  """Builds attention like `make`, with einsum, for queries [N,T] that are some
+  of the tokens of rows with keys [N,S].
 
   Args:
-    ordered: bool [T,S], the keys that do not come after a query.
+    ordered: bool [T,S], true for keys that do not come after a query.
   """
   seen = _seen(queries, keys, ordered, windows)
   return _dense(seen, scale=c.score_scale, cap=c.attention_cap)
@@ -380,13 +390,13 @@ def between(
 def make(
   rows: Rows, c: Any, windows: tuple[int, ...], start: int = 0
 ) -> Callable:
-  """Makes attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)
-  -> [N,T-start,Q,H] of Config c.
+  """Builds attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)
+  -> [N,T-start,Q,H] for Config c.
 
   Args:
-    windows: the distinct ones, in tokens, a query's own included; 0: all. By
-      array index in splash and cudnn, by position in the others: the same
-      where a segment has no holes.
+    windows: the distinct ones, in tokens, a query's own included; 0: all.
+      splash and cudnn measure them by array index, the others by position,
+      which is the same if a segment has no holes.
     start: column of the first query.
   """
   kernel = KERNELS[resolve(c, rows.segments.shape[1])]

@@ -5,10 +5,10 @@
   ds_i = p_i * (do_i v^T - D_i);  dq_i = ds_i k,  dk += ds_i^T q_i,
   dv += p_i^T do_i
 
-Scores exist a block at a time and only up to its last query: of [T,T] a little
-more than half. The backward pass has the log-sum-exps and computes scores again
-(https://arxiv.org/abs/2205.14135), so that none are kept: on a CPU the memory
-of scores costs more than their products.
+Scores exist one block at a time and only up to its last query: a little more
+than half of [T,T]. The backward pass recomputes scores from the log-sum-exps
+(https://arxiv.org/abs/2205.14135), so no scores are kept: on a CPU their memory
+traffic costs more than their products.
 """
 
 import functools
@@ -21,19 +21,25 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxrl_reason.models.parts.layers import KEPT, MASKED, einsum32, soft_cap
 
-QUERIES = 128  # of a block: below, products are too small to be fast
-MOST = 8  # blocks of a row, each of which is compiled
+QUERIES = 128  # per block: the products of smaller blocks are slow
+MOST = 8  # blocks per row; each is compiled
 
 
 def spans(n: int) -> list[tuple[int, int]]:
-  """Lists (first, end) of the blocks of n queries, of about the same size."""
+  """Returns (first, end) of the blocks of n queries, of about equal size."""
   count = min(MOST, -(-n // QUERIES))
   size = -(-n // (count * 32)) * 32
   return [(i, min(n, i + size)) for i in range(0, n, size)]
 
 
 class How(NamedTuple):
-  """What is computed; static."""
+  """Static settings of blocked attention."""
+
+  # (rows, which, first, end) -> bool [N,end - first,end], the keys before
+  # column `end` that each query from column `first` to `end` attends to.
+  seen: Callable
+  start: int  # column of the first query
+  cap: float  # soft cap of the scores; 0: none
 
   # (rows, which, first, end) -> bool [N,end - first,end], who of the queries
   # from column `first` to `end` looks at which keys up to there.
@@ -43,16 +49,16 @@ class How(NamedTuple):
 
 
 def attention(rows: Any, how: How, *, scale: float) -> Callable:
-  """Makes attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)
+  """Builds attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)
   -> [N,T-start,Q,H].
 
   Args:
-    rows: what `how.seen` reads.
+    rows: argument of `how.seen`.
   """
 
   def attend(q, k, v, which, sinks=None):
     (n, t, heads, width), kv = q.shape, k.shape[2]
-    # Head-major, as `attention._dense` and for its reason.
+    # Head-major, for the reason given in `attention._dense`.
     q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
     if sinks is not None:
@@ -64,14 +70,14 @@ def attention(rows: Any, how: How, *, scale: float) -> Callable:
 
 
 def _scores(cap: float, q, k, seen) -> jax.Array:
-  """f32 [N,K,g,b,S] of q [N,K,g,b,H] and k [N,K,S,H]."""
+  """Computes masked scores f32 [N,K,g,b,S] of q [N,K,g,b,H] and k [N,K,S,H]."""
   scores = _times('nkth,nksh->nkts', q, k)
   return jnp.where(seen[:, None, None], soft_cap(scores, cap), MASKED)
 
 
 def _times(how: str, x, y) -> jax.Array:
-  """Multiplies x [N,K,g,b,.] by y [N,K,.,.], float32: heads of a group and
-  queries are lines of one matrix.
+  """Multiplies x [N,K,g,b,.] by y [N,K,.,.] in float32. The heads of a group
+  and the queries are rows of one matrix.
   """
   flat = x.reshape(*x.shape[:2], -1, x.shape[-1])
   out = einsum32(how, flat, y)
@@ -85,7 +91,7 @@ def _onto(x, y) -> jax.Array:
 
 
 def _blocks(how: How, n: int, rows, which):
-  """(slice of n queries, of the keys that they may see, mask) of blocks."""
+  """Yields (slice of queries, slice of their keys, mask) for each block."""
   for first, end in spans(n):
     upto = how.start + end
     mask = how.seen(rows, which, how.start + first, upto)
@@ -128,7 +134,7 @@ def _backward(how, kept, g):
     dp = _times('nkth,nksh->nkts', g_own, v[:, :, upto])
     ds = p * (dp - of_row[..., own, :])
     if how.cap:
-      # Of what is masked, the square is infinite.
+      # The square of a masked score is infinite.
       slope = jnp.where(mask[:, None, None], 1 - (scores / how.cap) ** 2, 0)
       ds = ds * slope
     ds, p = ds.astype(q.dtype), p.astype(q.dtype)
@@ -136,12 +142,13 @@ def _backward(how, kept, g):
     dk = dk.at[:, :, upto].add(_onto(ds, q_own))
     dv = dv.at[:, :, upto].add(_onto(p, g_own))
   dq = jnp.concatenate(dq, axis=3)
-  # A sink's share moves each output away from itself.
+  # The gradient of a sink: its share of the softmax reduces every output.
   ds = sinks
   if sinks is not None:
     ds = -jnp.sum(jnp.exp(sinks - lse) * of_row, axis=(0, 3), keepdims=True)[0]
-  nothing = None, None  # what rows and `which` are of has no gradient
-  return *(d.astype(x.dtype) for d, x in zip((dq, dk, dv), kept)), ds, *nothing
+  no_gradients = None, None  # of rows and `which`
+  grads = (d.astype(x.dtype) for d, x in zip((dq, dk, dv), kept))
+  return *grads, ds, *no_gradients
 
 
 _attend.defvjp(_forward, _backward)

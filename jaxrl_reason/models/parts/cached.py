@@ -1,16 +1,16 @@
-"""A new token's attention to a cache: `attend`.
+"""Attention of new tokens to a key-value cache (`attend`).
 
-On TPU it is a Pallas kernel over blocks of columns: scores and their sums stay
-in on-chip memory, of the cache only blocks are read that some row looks at, and
-an int8 cache is read as int8.
+On TPU a Pallas kernel goes over blocks of columns. Scores and their sums stay
+in on-chip memory, only blocks that some row attends to are read, and an int8
+cache is read as int8.
 
   look(q [N,K,M,H], kept [n,N,K,T,H], at, seen [N,1 or M,T])
     -> out f32 [N,K,M,H], its log-sum-exp f32 [N,K,M]
 
 M queries share K heads of keys: the heads of a group for a row's own tokens,
-those of all its rows for a prompt. Softmaxes over parts of the keys are merged
-by their log-sum-exps (`merged`). The kernel takes the stack of all layers with
-the number of one, so that no layer's keys are cut out of it.
+and those of all its rows for a prompt. Softmaxes over parts of the keys are
+merged by their log-sum-exps (`merged`). The kernel takes the stack of all
+layers and a layer's index, so that no layer's keys are copied out of the stack.
 
 The online softmax is that of https://arxiv.org/abs/2205.14135, split over keys
 as in https://arxiv.org/abs/2311.01282.
@@ -29,24 +29,24 @@ from jaxrl_reason.models.parts import attention
 from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
 
 LANES = attention.LANES
-COLUMNS = 512  # of a block, at most; 8 blocks or more of a short cache
-BYTES = 2**20  # of a block of keys: two of keys, two of values are on the chip
+COLUMNS = 512  # per block, at most; a short cache has 8 blocks or more
+BYTES = 2**20  # of a block of keys: the chip holds two of keys, two of values
 NAME = 'cached_attention'
-# On-chip memory of chips that have much, and of others. A layer's cache that
-# takes a small share of it stays there between operations, which a kernel's
-# operands do not.
+# On-chip memory, in bytes, of large chips (KINDS) and of others. A layer's
+# cache that takes less than 1 / SHARE of it stays there between operations,
+# unlike a kernel's operands.
 MUCH, OTHERS, SHARE = 128 * 2**20, 64 * 2**20, 8
-KINDS = 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e'  # of MUCH
+KINDS = 'TPU v5 lite', 'TPU v5e', 'TPU v6 lite', 'TPU v6e'  # with MUCH
 
 
 def of(entry: Any, at: jax.Array | None) -> Any:
-  """Returns what an entry holds of its at-th layer; None: of its only one."""
+  """Returns the values of an entry's at-th layer; None: the entry has one."""
   return entry if at is None else trees.take(entry, at)
 
 
 def pays(c: Any, rows: int, columns: int) -> bool:
-  """Tells whether the kernel is to read a cache of so many rows and columns:
-  on TPU a large one; elsewhere, interpreted, if asked for by name.
+  """Returns whether the kernel should read a cache of that many rows and
+  columns: on TPU a large one; elsewhere, interpreted, only if chosen by name.
   """
   if attention.resolve(c, columns) != 'splash':
     return False
@@ -63,13 +63,13 @@ def pays(c: Any, rows: int, columns: int) -> bool:
 
 
 def _columns(t: int) -> int:
-  """Columns of a block: all T, or a multiple of LANES."""
+  """Returns the columns per block: all T, or a multiple of LANES."""
   return t if t <= LANES else min(max(t // 8 // LANES, 1) * LANES, COLUMNS)
 
 
 def _fetched(seen: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
-  """(live i32 [T/size], which blocks some row looks at; the block to be held
-  meanwhile i32 [T/size]: what is held already is not read again).
+  """Returns (live i32 [T/size], 1 for blocks that some row attends to; block to
+  hold at each step i32 [T/size]: a held block is not read again).
   """
   live = jnp.any(seen, axis=(0, 1)).reshape(-1, size).any(axis=1)
   place = jnp.arange(len(live))
@@ -80,8 +80,8 @@ def _fetched(seen: jax.Array, size: int) -> tuple[jax.Array, jax.Array]:
 def _kernel(
   at, live, held, q, seen, *refs, n_kept: int, cap: float, columns: int
 ):  # fmt: skip
-  """One block of columns of some rows; refs are keys, values, their scales,
-  the results, and running maxima, sums and outputs.
+  """Processes one block of columns of some rows; refs are keys, values, their
+  scales, the results, and running maxima, sums and outputs.
   """
   from jax.experimental import pallas as pl
 
@@ -98,7 +98,7 @@ def _kernel(
     acc[...] = jnp.zeros_like(acc)
 
   @pl.when(live[block] > 0)
-  def go_on():
+  def update():
     def flat(ref):
       return ref[0].reshape(n * k, *ref.shape[3:]).astype(q.dtype)
 
@@ -107,7 +107,7 @@ def _kernel(
       return jax.lax.dot_general(a, b, dims, preferred_element_type=jnp.float32)
 
     keys, values = flat(kept[0]), flat(kept[-1])
-    if columns % keys.shape[1]:  # past the last column there is anything
+    if columns % keys.shape[1]:  # values past the last column are undefined
       place = jax.lax.broadcasted_iota(jnp.int32, values.shape, 1)
       left = columns - block * keys.shape[1]
       values = jnp.where(place < left, values, 0)
@@ -147,22 +147,21 @@ def look(
   live: float = 1.0,
   interpret: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-  """Attends from queries to cached keys, on one device.
+  """Computes attention from queries to cached keys on one device.
 
   Args:
     q: [N,K,M,H], scaled.
-    kept: of keys and values, or of one row for both: `cache.Kept` of
-      [n,N,K,T,H].
-    at: i32 [], which of the n.
+    kept: keys and values, or one array for both: `cache.Kept` of [n,N,K,T,H].
+    at: i32 [], index of the layer among n.
     seen: bool [1 or N,1 or M,T].
-    cap: of the scores, 0: none.
-    live: share of the columns that are live in the mean over a run, for the
-      kernel's account of its bytes.
-    interpret: without a TPU.
+    cap: soft cap of the scores, 0: none.
+    live: share of live columns, averaged over a run, for the kernel's cost
+      estimate.
+    interpret: run without a TPU.
 
   Returns:
-    (f32 [N,K,M,H], log-sum-exp f32 [N,K,M]; MASKED or less of queries that
-    look at nothing).
+    (f32 [N,K,M,H], log-sum-exp f32 [N,K,M]; MASKED or less for queries that
+    attend to nothing).
   """
   from jax.experimental import pallas as pl
   from jax.experimental.pallas import tpu as pltpu
@@ -229,22 +228,22 @@ def look(
 
 
 def merged(parts: list, sinks: jax.Array | None = None) -> jax.Array:
-  """Merges what the same queries got of several sets of keys.
+  """Merges attention outputs of the same queries over several sets of keys.
 
   Args:
-    parts: (out f32 [...,H], log-sum-exp f32 [...]) of each.
-    sinks: f32 [...], scores that are nobody's.
+    parts: (out f32 [...,H], log-sum-exp f32 [...]) of each set.
+    sinks: f32 [...], scores without a value.
   """
   tops = [lse for _, lse in parts] + ([] if sinks is None else [sinks])
-  whole = functools.reduce(jnp.logaddexp, tops)
-  return sum(out * jnp.exp(lse - whole)[..., None] for out, lse in parts)
+  total = functools.reduce(jnp.logaddexp, tops)
+  return sum(out * jnp.exp(lse - total)[..., None] for out, lse in parts)
 
 
 def _by_kernel(
   q, prompt, own, at, prompt_mask, own_mask, *, scale, cap, sinks
 ):  # fmt: skip
-  """`attend` of one token a row, on every device its own rows and heads. In the
-  mean over a completion, or turns, its own columns are half full.
+  """Computes `attend` for one token per row, with each device's own rows and
+  heads. Averaged over a completion, a row's own columns are half full.
   """
   if at is None:  # entries of one layer
     prompt, own = jax.tree.map(operator.itemgetter(None), (prompt, own))
@@ -277,8 +276,8 @@ def _by_kernel(
 
 
 def _scores(q, keys: Any, mask, cap: float) -> jax.Array:
-  """Scores [B,I,K,g,S] of q [B,I,K,g,H] over cached keys [B,K,S,H], float32;
-  mask bool [1 or B,1 or I,S].
+  """Computes masked float32 scores [B,I,K,g,S] of q [B,I,K,g,H] and cached keys
+  [B,K,S,H]; mask bool [1 or B,1 or I,S].
   """
   scores = einsum32('bikgh,bksh->bikgs', q, keys.values)
   if keys.scale is not None:
@@ -287,7 +286,7 @@ def _scores(q, keys: Any, mask, cap: float) -> jax.Array:
 
 
 def _values(p, values: Any, dtype) -> jax.Array:
-  """Values [B,K,S,H] weighted by p [B,I,K,g,S], float32."""
+  """Sums values [B,K,S,H] weighted by p [B,I,K,g,S], in float32."""
   if values.scale is not None:
     p = p * values.scale[:, None, :, None]
   return jnp.einsum('bikgs,bksh->bikgh', p.astype(dtype), values.values)
@@ -306,28 +305,29 @@ def attend(
   cap: float = 0.0,
   sinks: jax.Array | None = None,
 ) -> jax.Array:
-  """Attends from new tokens of rows to their group's prompt and their own
+  """Computes attention from new tokens to their group's prompt and their own
   completion.
 
-  The rows of a prompt read one copy of its keys: that part is a real matrix
-  product instead of one of matrix and vector for each, and nothing is repeated.
-  One softmax over the scores of both parts is what merging two of them by their
-  log-sum-exps gives, and needs no second pass.
+  The rows of a prompt read one copy of its keys. So that part is one product of
+  matrices, not a product of matrix and vector per row, and keys are not
+  repeated. One softmax over the scores of both parts equals two softmaxes
+  merged by their log-sum-exps, and needs no second pass.
 
   Args:
-    q: [S,Q,H] or, O tokens of each row, [S,O,Q,H]; S = B*I, the I rows of a
+    q: [S,Q,H], or [S,O,Q,H] for O tokens per row; S = B*I, the I rows of a
       prompt adjacent.
-    prompt: keys, values of the prompts: Kept of [B,K,P,H]; or one that is both.
+    prompt: keys, values of the prompts: Kept of [B,K,P,H]; or one array for
+      both.
     own: keys, values of the completions so far: Kept of [S,K,R,H].
-    at: of entries of several layers, which of them; None: they are of one.
-    prompt_mask: bool [B,1 or I*O,P], the prompt tokens each may look at.
-    own_mask: bool [1 or S,O,R], the columns each may look at.
-    by_kernel: as it is on TPU; of one token of each row.
+    at: index of the layer if entries have several; None: they have one.
+    prompt_mask: bool [B,1 or I*O,P], the prompt tokens that each attends to.
+    own_mask: bool [1 or S,O,R], the columns that each attends to.
+    by_kernel: use the Pallas kernel; for one token per row.
     scale: of the scores; cap: their soft cap, 0 for none.
-    sinks: [Q], a score per head that is nobody's.
+    sinks: [Q], a score per head without a value.
 
   Returns:
-    As q.
+    The output, shaped like q.
   """
   if by_kernel:
     seen, how = (prompt_mask, own_mask), dict(scale=scale, cap=cap, sinks=sinks)
@@ -342,12 +342,12 @@ def attend(
   shared = shared.reshape(*single.shape[:-1], n_prompt)
   scores = [shared, single]
   if sinks is not None:
-    nobody = sinks.astype(jnp.float32).reshape(kv, -1, 1)
-    scores.append(jnp.broadcast_to(nobody, (*single.shape[:-1], 1)))
+    sinks = sinks.astype(jnp.float32).reshape(kv, -1, 1)
+    scores.append(jnp.broadcast_to(sinks, (*single.shape[:-1], 1)))
   p = jax.nn.softmax(jnp.concatenate(scores, axis=-1), axis=-1)
   p_shared = p[..., :n_prompt].reshape(*grouped.shape[:-1], n_prompt)
   p_single = p[..., n_prompt : n_prompt + single.shape[-1]]
-  # Of a latent layer keys are values as well.
+  # In a latent layer, keys are values too.
   out = _values(p_single, own[-1], q.dtype)
   out_shared = _values(p_shared, prompt[-1], q.dtype)
   return (out.reshape(shape) + out_shared.reshape(shape)).astype(q.dtype)

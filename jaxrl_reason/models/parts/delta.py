@@ -1,21 +1,21 @@
-"""The gated delta rule: a layer that remembers a matrix per head, not tokens.
+"""The gated delta rule: a layer whose state is one matrix per head.
 
   R = e^{g_t} S_{t-1},  S_t = R + k_t b_t (v_t - k_t^T R),  o_t = S_t^T q_t
 
-(https://arxiv.org/abs/2412.06464). q, k, v are projections of x behind a short
-causal convolution and SiLU; q and k have length 1; g <= 0 and b within (0, 1)
-are projections too. What is kept of a row is S, f32 [K,H,U] for each head of
-values, and the last inputs of the convolution, however long the row.
+(https://arxiv.org/abs/2412.06464). q, k, v are projections of x followed by a
+short causal convolution and SiLU; q and k have length 1; g <= 0 and b in (0, 1)
+are projections too. The state of a row is S, f32 [K,H,U] for each head of
+values, and the last inputs of the convolution, whatever the row's length.
 
-Many tokens go by chunks of CHUNK (`over_rows`): within one the recurrence is a
-triangular system, solved by products of matrices, and S is carried from chunk
-to chunk. One token takes the recurrence as it stands (`one_token`). Both
-compute the same numbers in another order, in float32: errors of S add up over
-a row.
+Many tokens are computed in chunks of CHUNK (`over_rows`). Within a chunk the
+recurrence is a triangular system, solved by products of matrices, and S is
+carried from chunk to chunk. One token uses the recurrence itself (`one_token`).
+Both compute the same numbers in a different order, in float32: errors of S add
+up over a row.
 
-A token that is padding has input, g and b zero, which changes nothing. Where
-the first token of a sequence stands, what lies before it is forgotten: packed
-rows are as if apart.
+Padding has input, g and b zero, so it does not change the state. The first
+token of a sequence discards the state before it, so that packed sequences are
+independent.
 
 K heads of queries and keys, of width H, G heads of values for each, of width U.
 W = 2 H + G U features of a head pass through the convolution.
@@ -32,21 +32,21 @@ from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import attention, layers
 
 CHUNK = 64  # tokens: a system of 64 unknowns fills a TPU's 128 x 128 as well
-EPS = 1e-6  # within the lengths of q and k
+EPS = 1e-6  # in the norms of q and k
 NAME = 'qkvz'  # the weight that only layers of this kind have
 
 
 @struct.dataclass
 class State:
-  """What a layer remembers of rows [N]."""
+  """State of a layer for rows [N]."""
 
-  inputs: jax.Array  # [N,taps - 1,K,W], the convolution's last
+  inputs: jax.Array  # [N,taps - 1,K,W], the convolution's last inputs
   memory: jax.Array  # f32 [N,K,G,H,U]
 
 
 @struct.dataclass
 class Heads:
-  """What tokens [...] bring."""
+  """Per-token inputs of the rule, for tokens [...]."""
 
   mixed: jax.Array  # [...,K,W], inputs of the convolution
   decay: jax.Array  # f32 [...,K,G], g
@@ -54,7 +54,7 @@ class Heads:
 
 
 def empty(rows: int, c: Any) -> State:
-  """Returns the state of rows of which nothing was read."""
+  """Returns the initial state of rows."""
   k, g = c.delta_heads, c.delta_groups
   width = 2 * c.delta_key_dim + g * c.delta_value_dim
   inputs = jnp.zeros((rows, c.delta_taps - 1, k, width), c.dtype)
@@ -64,8 +64,8 @@ def empty(rows: int, c: Any) -> State:
 
 
 def heads_of(x: jax.Array, p: dict, c: Any) -> tuple[Heads, jax.Array]:
-  """Computes what tokens x [...,D] bring, and the gates [...,K,G,U] of what
-  comes out.
+  """Computes the rule's inputs for tokens x [...,D], and the gates [...,K,G,U]
+  of its output.
   """
   split = 2 * c.delta_key_dim + c.delta_groups * c.delta_value_dim
   mixed, gate = jnp.split(layers.dense(x, p[NAME]), [split], axis=-1)
@@ -82,8 +82,8 @@ def heads_of(x: jax.Array, p: dict, c: Any) -> tuple[Heads, jax.Array]:
 
 
 def taps(p: dict, c: Any) -> jax.Array:
-  """Returns the convolution's weights f32 [taps,K,W], a head's together; on
-  disk those of all queries come first, then keys, then values.
+  """Returns the convolution's weights f32 [taps,K,W], grouped by head. On disk
+  those of all queries come first, then keys, then values.
   """
   w = p['conv'].astype(jnp.float32)
   n = c.delta_heads * c.delta_key_dim
@@ -93,8 +93,8 @@ def taps(p: dict, c: Any) -> jax.Array:
 
 
 def gated(out: jax.Array, gate: jax.Array, p: dict, c: Any) -> jax.Array:
-  """Normalises what heads say, f32 [...,K,G,U], and multiplies it by the SiLU
-  of the gates.
+  """Normalizes the heads' output, f32 [...,K,G,U], and multiplies it by the
+  SiLU of the gates.
   """
   y = layers.rms_norm(out, p['out_norm'], c.norm_eps)
   return (y * jax.nn.silu(gate.astype(jnp.float32))).astype(gate.dtype)
@@ -105,7 +105,9 @@ def _unit(x: jax.Array) -> jax.Array:
 
 
 def _parts(x: jax.Array, c: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """q, k f32 [...,K,H] and v f32 [...,K,G,U] of what the convolution gave."""
+  """Splits the convolution's output into q, k f32 [...,K,H] and v f32
+  [...,K,G,U].
+  """
   x, h = jax.nn.silu(x), c.delta_key_dim
   q, k, v = jnp.split(x, [h, 2 * h], axis=-1)
   v = v.reshape(*v.shape[:-1], c.delta_groups, c.delta_value_dim)
@@ -113,11 +115,11 @@ def _parts(x: jax.Array, c: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _convolved(x: jax.Array, run: jax.Array, weights: jax.Array) -> jax.Array:
-  """Sums over the last taps of x [N,taps - 1 + T,K,W], f32 [N,T,K,W], those of
-  the same sequence.
+  """Computes the convolution f32 [N,T,K,W] of x [N,taps - 1 + T,K,W], within
+  each sequence.
 
   Args:
-    run: i32 [N,taps - 1 + T], which sequence a column belongs to.
+    run: i32 [N,taps - 1 + T], the sequence of each column.
   """
   n = len(weights)
   t = x.shape[1] - n + 1
@@ -129,17 +131,17 @@ def _convolved(x: jax.Array, run: jax.Array, weights: jax.Array) -> jax.Array:
 
 
 def _dot(equation: str, *factors: jax.Array) -> jax.Array:
-  """An einsum of float32 factors that no platform rounds to bfloat16."""
+  """Computes an einsum whose float32 factors no platform rounds to bfloat16."""
   return jnp.einsum(equation, *factors, precision=jax.lax.Precision.HIGHEST)
 
 
 def _inverse(lower: jax.Array) -> jax.Array:
-  """The inverses of 1 + lower [...,T,T], strictly lower triangular, T a power
-  of 2.
+  """Computes the inverses of 1 + lower [...,T,T], for strictly lower triangular
+  matrices with T a power of 2.
 
-  Of two blocks on the diagonal whose inverses are known, that of the square
-  around them: (A 0; C B)^-1 = (A^-1 0; -B^-1 C A^-1, B^-1). As stable as
-  substitution, in products of matrices.
+  The inverse of a square follows from those of its two diagonal blocks:
+  (A 0; C B)^-1 = (A^-1 0; -B^-1 C A^-1, B^-1). This is as stable as
+  substitution, and consists of products of matrices.
   """
   t = lower.shape[-1]
   at, out = jnp.arange(t), jnp.eye(t, dtype=lower.dtype)
@@ -154,24 +156,26 @@ def _inverse(lower: jax.Array) -> jax.Array:
 
 
 def _by_chunk(x: jax.Array, size: int) -> jax.Array:
-  """[N,T,...] -> [chunks,N,size,...], zeros in front where T is too short."""
+  """Splits [N,T,...] into [chunks,N,size,...], with leading zeros to fill T."""
   x = jnp.pad(x, ((0, 0), (-x.shape[1] % size, 0)) + ((0, 0),) * (x.ndim - 2))
   return jnp.moveaxis(x.reshape(len(x), -1, size, *x.shape[2:]), 1, 0)
 
 
 def _within(q, k, v, decay, share, run):
-  """What chunks [C,N,T,...] compute before they know the state they begin with.
+  """Computes the part of chunks [C,N,T,...] that does not depend on the state
+  at their beginning.
 
   Returns:
-    (scores of queries and keys [C,N,K,G,T,T], new values [C,N,T,K,G,U], what
-    keys expect of the state [C,N,T,K,G,H], what is left of the state at each
-    token [C,N,T,K,G], of each token at the end of the chunk [C,N,T,K,G]).
+    (scores of queries and keys [C,N,K,G,T,T], new values [C,N,T,K,G,U], the
+    keys' predictions from the state [C,N,T,K,G,H], the state's remaining weight
+    at each token [C,N,T,K,G], each token's weight at the end of the chunk
+    [C,N,T,K,G]).
   """
   t = q.shape[2]
   total = jnp.cumsum(decay, axis=2)
   past = jnp.tril(jnp.ones((t, t)))
-  # What lies between two tokens summed by itself: a difference of two totals
-  # has lost the digits of what is small beside them.
+  # The decay between two tokens is summed separately: a difference of two
+  # totals would lose the digits of a small sum.
   between = jnp.moveaxis(decay, 2, -1)[..., None] * jnp.tril(past, -1)
   between = _dot('il,cnkglj->cnkgij', past, between)
   seen = (past > 0) & (run[..., :, None] == run[..., None, :])
@@ -182,22 +186,22 @@ def _within(q, k, v, decay, share, run):
   solved = _inverse(jnp.tril(alike, -1))
   values = _dot('cnkgts,cnskgu->cntkgu', solved, v * share[..., None])
   left, end = jnp.exp(total), jnp.moveaxis(kept[..., -1, :], -1, 2)
-  asked = k[..., None, :] * (share * left)[..., None]
-  expected = _dot('cnkgts,cnskgh->cntkgh', solved, asked)
+  scaled = k[..., None, :] * (share * left)[..., None]
+  expected = _dot('cnkgts,cnskgh->cntkgh', solved, scaled)
   return scores, values, expected, left, end
 
 
 def _rule(q, k, v, decay, share, run, memory):
-  """(o [N,T,K,G,U], the last memory) of tokens [N,T], by chunks.
+  """Computes (o [N,T,K,G,U], the last memory) of tokens [N,T], in chunks.
 
   Args:
-    run: i32 [N,T], rising by one with each sequence that begins; the memory
-      [N,K,G,H,U] is of sequence 0.
+    run: i32 [N,T], sequence numbers, rising by one at each new sequence; the
+      memory [N,K,G,H,U] belongs to sequence 0.
   """
   t = q.shape[1]
   size = min(CHUNK, 1 << (t - 1).bit_length())
   parts = [_by_chunk(x, size) for x in (q, k, v, decay, share)]
-  # Padding in front belongs to what the memory is of.
+  # Leading padding belongs to the sequence of the memory.
   run = _by_chunk(run, size)
   scores, values, expected, left, end = _within(*parts, run)
   last = run[:, :, -1:]
@@ -206,7 +210,7 @@ def _rule(q, k, v, decay, share, run, memory):
   xs = {
     'scores': scores,
     'values': values,
-    # A sequence that begins in a chunk expects nothing of the state.
+    # A sequence that begins in this chunk does not read the state.
     'expected': expected * (run == first)[..., None, None, None],
     'q': parts[0][..., None, :] * reads[..., None],
     'k': parts[1][..., None, :] * end[..., None],
@@ -233,13 +237,13 @@ def over_rows(
   Args:
     heads: of tokens [N,T].
     weights: from `taps`.
-    rows: who the tokens are; what begins with position 0 forgets the state.
-    state: of what came before.
+    rows: segments and positions of the tokens; position 0 resets the state.
+    state: before the first column.
 
   Returns:
     (f32 [N,T,K,G,U], the state after the last column).
   """
-  # The recurrence has no part of a row to split over a context axis.
+  # The recurrence cannot be split over a context axis.
   heads = jax.tree.map(sharding.gathered, heads)
   real = rows.segments > 0
   run = jnp.cumsum(real & (rows.positions == 0), axis=1)
@@ -256,7 +260,7 @@ def _passed(heads, weights, real, run, c, state):
   runs = jnp.pad(run, ((0, 0), (n, 0)))
   parts = _parts(_convolved(inputs, runs, weights), c)
   out, memory = _rule(*parts, *rates, run, state.memory)
-  # Inputs of an earlier sequence are none of the next token's.
+  # The next token must not read inputs of an earlier sequence.
   same = runs[:, -n:] == run[:, -1:]
   inputs = jnp.where(same[..., None, None], inputs[:, -n:], 0)
   return out, State(inputs, memory)
@@ -265,13 +269,13 @@ def _passed(heads, weights, real, run, c, state):
 def one_token(
   heads: Heads, weights: jax.Array, there: jax.Array, c: Any, state: State
 ) -> tuple[jax.Array, State]:
-  """Runs the rule over a token of each row [S].
+  """Runs the rule over one token per row [S].
 
   Args:
-    there: bool [S], the rows that have one; the state of others stays.
+    there: bool [S], the rows with a token; the state of others is unchanged.
 
   Returns:
-    (f32 [S,K,G,U], the state after it).
+    (f32 [S,K,G,U], the new state).
   """
   inputs = jnp.concatenate([state.inputs, heads.mixed[:, None]], axis=1)
   q, k, v = _parts(jnp.sum(inputs * weights, axis=1), c)
@@ -286,13 +290,13 @@ def one_token(
 def some_tokens(
   heads: Heads, weights: jax.Array, there: jax.Array, c: Any, state: State
 ) -> tuple[jax.Array, State]:
-  """Runs the rule over the first tokens of each row, of tokens [S,O].
+  """Runs the rule over the first tokens of each row, among tokens [S,O].
 
   Args:
-    there: bool [S,O], those that a row has.
+    there: bool [S,O], the tokens that a row has.
 
   Returns:
-    As `over_rows`; the state is that after each row's last token.
+    As `over_rows`, with the state after each row's last token.
   """
   run = jnp.zeros(there.shape, jnp.int32)
   out, after = _passed(heads, weights, there, run, c, state)
@@ -303,7 +307,7 @@ def some_tokens(
 
 
 def chosen(rows: jax.Array, a: State, b: State) -> State:
-  """Returns the state of a for the rows [S] named, of b for the others."""
+  """Returns the state of a for the given rows [S], and of b for the others."""
 
   def pick(x, y):
     return jnp.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, y)
@@ -319,16 +323,17 @@ def decoded(
   prompt: State,
   own: State,
 ) -> tuple[jax.Array, State]:
-  """Runs the rule over new tokens of rows that go on behind their prompt.
+  """Runs the rule over new tokens of rows that continue their prompt.
 
   Args:
-    heads: of tokens [S], or O of each row [S,O].
-    t: i32 [S] or [S,O], the index of each in its completion; -1: none. A row
-      whose token has index 0 begins with the state of its prompt.
-    prompt: of B prompts; own: of S rows, those of a prompt adjacent.
+    heads: of tokens [S], or of O tokens per row [S,O].
+    t: i32 [S] or [S,O], the index of each in its completion; -1: no token. A
+      row whose token has index 0 begins with the state of its prompt.
+    prompt: state of B prompts; own: state of S rows, those of a prompt
+      adjacent.
 
   Returns:
-    (f32 [S,...,K,G,U], own).
+    (f32 [S,...,K,G,U], the new own).
   """
   begins = jnp.any(t.reshape(len(t), -1) == 0, axis=1)
   repeats = len(t) // len(prompt.memory)

@@ -1,11 +1,11 @@
-"""Runs of rows, each times a matrix of its own: the product of experts.
+"""Grouped matrix products: each run of rows times its own matrix, for experts.
 
   dot(rows [M,K], w [E,K,F], sizes [E]) -> [M,F]
 
-`jax.lax.ragged_dot`, with a gradient of its own: jax's gradient of the weights
-is lowered for TPU to a product of all rows with all E matrices (jax 0.10,
-128 times the work of Qwen3-30B-A3B's experts). There it is the grouped kernel
-of `jax.experimental.pallas.ops.tpu.megablox` instead.
+`jax.lax.ragged_dot` with a custom gradient. On TPU, jax 0.10 lowers its own
+gradient of the weights to a product of all rows with all E matrices (128 times
+the work for Qwen3-30B-A3B's experts). Here that gradient is computed by the
+grouped kernel of `jax.experimental.pallas.ops.tpu.megablox`.
 """
 
 import functools
@@ -22,7 +22,7 @@ TILE = (256, 512, 512)
 
 @jax.custom_vjp
 def dot(rows: jax.Array, w: jax.Array, sizes: jax.Array) -> jax.Array:
-  """Runs of rows [M,K], `sizes` int [E] long, each times its w [E,K,F]."""
+  """Multiplies runs of rows [M,K], `sizes` int [E] long, by their w [E,K,F]."""
   return jax.lax.ragged_dot(rows, w, sizes)
 
 
@@ -48,10 +48,10 @@ dot.defvjp(_forward, _backward)
 def tiled(
   rows: jax.Array, g: jax.Array, sizes: jax.Array, dtype, *, interpret=False
 ) -> jax.Array:
-  """Computes rows^T g of every run, [E,K,F], by the kernel, on one device;
-  added up in float32, of an expert without rows 0.
+  """Computes rows^T g of every run, [E,K,F], with the Pallas kernel on one
+  device, summed in float32. An expert without rows has 0.
   """
-  # A fifth of a second of imports that only this kernel needs.
+  # This import takes a fifth of a second, and only this kernel needs it.
   from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
 
   padding = ((0, -rows.shape[0] % TILE[0]), (0, 0))

@@ -1,14 +1,14 @@
 """Latent attention: keys and values as projections of one short row per token.
 
-  c = norm(x W_down),  r = rotated(x W_rope)     kept: [c, r], for all heads
+  c = norm(x W_down),  r = rotated(x W_rope)     cached: [c, r], for all heads
   k_h = [c K_h, r],  v_h = c V_h
 
-(https://arxiv.org/abs/2405.04434). Whole rows are computed by heads
-(`expanded`), which is less work for many queries. A cache holds [c, r] alone,
-and what new tokens ask of it is asked of c: q . (c K_h) = (q K_h^T) . c, and
-sum p (c V_h) = (sum p c) V_h (`absorbed`, `opened`), so that no key of a head
-is ever made. Attention is then that of one head of keys, whose first features
-are the values.
+(https://arxiv.org/abs/2405.04434). Whole rows are computed with keys and values
+per head (`expanded`), which is less work for many queries. The cache stores
+only [c, r]. New tokens are multiplied with c instead of with the heads' keys: q
+. (c K_h) = (q K_h^T) . c, and sum p (c V_h) = (sum p c) V_h (`absorbed`,
+`opened`), so that no head's keys are computed. Attention then has one head of
+keys, whose first features are the values.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ import jax.numpy as jnp
 
 from jaxrl_reason.models.parts import layers, rope
 
-EPS = 1e-6  # of the norms within, whatever the model's
+EPS = 1e-6  # of the norms in here, independent of the model's
 
 
 def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple:
-  """Computes q [...,Q,H], and what is kept of a token, [...,1,R + W] of rank R
-  and W rotated features, from x [...,D].
+  """Computes q [...,Q,H], and the cached row of a token, [...,1,R + W] of rank
+  R and W rotated features, from x [...,D].
   """
 
   def turned(y, n):
@@ -44,7 +44,7 @@ def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple:
 
 
 def expanded(kept: jax.Array, up, c: Any) -> tuple[jax.Array, jax.Array]:
-  """Computes k [...,Q,H] and v [...,Q,U] of what is kept, [...,1,R + W]."""
+  """Computes k [...,Q,H] and v [...,Q,U] from cached rows [...,1,R + W]."""
   row, part = jnp.split(kept[..., 0, :], [c.kv_rank], axis=-1)
   both = layers.dense(row, up)
   k, v = jnp.split(both, [c.head_dim - c.rope_dim], axis=-1)
@@ -53,7 +53,7 @@ def expanded(kept: jax.Array, up, c: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def absorbed(q: jax.Array, up, c: Any) -> jax.Array:
-  """Turns queries [...,Q,H] into those of what is kept, [...,Q,R + W]."""
+  """Projects queries [...,Q,H] onto the cached rows, [...,Q,R + W]."""
   n = c.head_dim - c.rope_dim
   keys = layers.plain(up, q.dtype)[..., :n]
   row = jnp.einsum('...qh,rqh->...qr', q[..., :n], keys)
@@ -61,6 +61,6 @@ def absorbed(q: jax.Array, up, c: Any) -> jax.Array:
 
 
 def opened(out: jax.Array, up, c: Any) -> jax.Array:
-  """Turns sums of what is kept [...,Q,R + W] into values [...,Q,U]."""
+  """Projects sums of cached rows [...,Q,R + W] to values [...,Q,U]."""
   values = layers.plain(up, out.dtype)[..., c.head_dim - c.rope_dim :]
   return jnp.einsum('...qr,rqu->...qu', out[..., : c.kv_rank], values)

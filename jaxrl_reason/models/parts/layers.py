@@ -1,7 +1,8 @@
-"""Norms, products with weights, the mlp: what every kind of block is made of.
+"""Norms, products with weights, and the mlp, shared by all kinds of blocks.
 
-Softmax and norms are computed in float32 whatever the compute dtype, since
-their errors reach every log-probability; matrix products accumulate in float32.
+Softmax and norms are computed in float32 whatever the compute dtype, because
+their errors affect every log-probability. Matrix products accumulate in
+float32.
 """
 
 import functools
@@ -14,14 +15,14 @@ from flax import struct
 from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import grouped as grouped_lib
 
-# Finite, so that a row with nothing to attend to (padding) gives uniform
-# weights and not NaN; exp of it underflows to exactly 0.
+# Finite, so that a row with nothing to attend to (padding) has uniform weights
+# and not NaN; its exp underflows to exactly 0.
 MASKED = -1e30
-# What attention's own backward pass begins with: its output and its sums of
-# exponentials. Without them it computes all scores once more before.
+# Name of attention's output and sums of exponentials, with which its backward
+# pass begins. If they are not kept, all scores are computed once more.
 KEPT = 'attention'
 OF_ATTENTION = jax.checkpoint_policies.save_only_these_names(KEPT)
-# What a layer keeps for its backward pass, most first (`models.remat`).
+# Rematerialization policies, from most to least kept (`models.remat`).
 REMAT = {
   'dots': jax.checkpoint_policies.save_from_both_policies(
     jax.checkpoint_policies.dots_with_no_batch_dims_saveable, OF_ATTENTION
@@ -52,10 +53,10 @@ def soft_cap(x: jax.Array, cap: float) -> jax.Array:
 def softmax(
   scores: jax.Array, mask: jax.Array, sinks: jax.Array | None = None
 ) -> jax.Array:
-  """Computes the masked softmax over the last axis, float32.
+  """Computes the masked softmax over the last axis, in float32.
 
   Args:
-    sinks: [...,1], one more score, whose share is left out; None: none.
+    sinks: [...,1], one more score, whose share is dropped; None: none.
   """
   scores = jnp.where(mask, scores, MASKED)
   if sinks is None:
@@ -68,7 +69,7 @@ def softmax(
 
 @struct.dataclass
 class Quantized:
-  """A frozen weight int8 * scale (`models.frozen`)."""
+  """A frozen weight int8 * scale (`adapters.frozen`)."""
 
   int8: jax.Array  # [in..., out...]
   scale: jax.Array  # f32 [out...]
@@ -79,7 +80,7 @@ class Quantized:
 
 @struct.dataclass
 class Adapted:
-  """A weight with a low-rank change beside it (`models.lora`)."""
+  """A weight with a low-rank adapter (`adapters.lora`)."""
 
   w: jax.Array | Quantized  # [..., out]
   a: jax.Array  # [in, r]
@@ -94,12 +95,12 @@ Weight = jax.Array | Quantized | Adapted
 
 
 def is_weight(x) -> bool:
-  """Tells whether a node of a tree is a weight of more than one array."""
+  """Returns whether a tree node is a weight of more than one array."""
   return isinstance(x, (Quantized, Adapted))
 
 
 def cast(w: Weight, dtype) -> Weight:
-  """Casts a weight to what products in `dtype` read."""
+  """Casts a weight to the dtype of the products that read it."""
   if isinstance(w, Quantized):
     return w  # int8 in memory; cast as it is read
   if isinstance(w, Adapted):
@@ -109,8 +110,8 @@ def cast(w: Weight, dtype) -> Weight:
 
 
 def _flat(x: jax.Array) -> jax.Array:
-  """[...,D] as the rows [M,D] of a matrix; as it is where a mesh splits the
-  tokens of a row, because rows of several split lines are none of one line.
+  """Reshapes [...,D] to the rows [M,D] of a matrix, unless a mesh splits the
+  tokens of rows: then the reshape would move tokens between devices.
   """
   return x if sharding.n_context_shards() > 1 else x.reshape(-1, x.shape[-1])
 
@@ -146,9 +147,9 @@ def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
 def wide(x: jax.Array, w: jax.Array) -> jax.Array:
   """Multiplies x [..., A] by w [A, B] of one dtype into float32.
 
-  The gradients' products are in that dtype too, as everywhere else: left to
-  itself, a float32 gradient of bfloat16 factors is multiplied in float32 (in
-  TF32 on a GPU, at half the rate).
+  The gradients' products are in that dtype too. By default a float32 gradient
+  of bfloat16 factors would be multiplied in float32 (in TF32 on a GPU, at half
+  the rate).
   """
   return _into_float32(x, w) if x.dtype == jnp.float32 else _wide(x, w)
 
@@ -168,11 +169,11 @@ _wide.defvjp(lambda x, w: (_into_float32(x, w), (x, w)), _wide_backward)
 
 @jax.custom_vjp
 def taken(x: jax.Array, there: jax.Array, back: jax.Array) -> jax.Array:
-  """Takes rows x [M,...], each of them k times, in the order `there` int [M*k].
+  """Gathers rows x [M,...], each k times, in the order `there` int [M*k].
 
   Args:
-    back: the inverse permutation. By it the gradient is a look-up as well,
-      where that of indexing adds up by a scatter.
+    back: the inverse permutation. With it the gradient is a gather too; the
+      gradient of plain indexing is a scatter-add.
   """
   del back
   return x[there // (len(there) // len(x))]
@@ -192,8 +193,8 @@ reordered = jax.vmap(taken)
 
 
 def plain(w: Weight, dtype) -> jax.Array:
-  """Multiplies a weight of several arrays out, as products in `dtype` read it:
-  for what is no product of rows with it.
+  """Returns a weight of several arrays as one array in `dtype`, for uses that
+  are not products with rows.
   """
   if isinstance(w, Adapted):
     change = (w.a.astype(dtype) @ w.b.astype(dtype)) * w.scale
@@ -205,12 +206,14 @@ def plain(w: Weight, dtype) -> jax.Array:
 
 
 def grouped(rows: jax.Array, w: Weight, sizes: jax.Array) -> jax.Array:
-  """Runs of rows [M,in], `sizes` [E] long, each times its expert's [in,out]."""
+  """Multiplies runs of rows [M,in], `sizes` [E] long, by their expert's
+  [in,out].
+  """
   if isinstance(w, Adapted):
     change = grouped(grouped(rows, w.a, sizes), w.b, sizes)
     return grouped(rows, w.w, sizes) + change * w.scale
   if isinstance(w, Quantized):
-    # Multiplied out: a scale per row would be as large as the activations.
+    # Dequantized first: a scale per row would be as large as the activations.
     w = w.int8 * w.scale[:, None]
   return grouped_lib.dot(rows, w.astype(rows.dtype), sizes)
 
@@ -222,8 +225,8 @@ def gate(
   would round.
 
   Args:
-    limit: of gpt-oss: x is at most that, up within it on both sides and 1 more;
-      0: neither.
+    limit: for gpt-oss: x is clipped from above, up on both sides, and 1 is
+      added to up; 0: none of these.
   """
   x32 = x.astype(jnp.float32)
   if limit:

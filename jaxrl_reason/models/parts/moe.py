@@ -1,15 +1,16 @@
-"""Mixture of experts: each token through its k best of E mlps, none dropped.
+"""Mixture of experts: each token uses its k best of E mlps; none is dropped.
 
   p = softmax(x R),  y = sum over the k largest p_e of  p_e * mlp_e(x)
 
 (https://arxiv.org/abs/1701.06538; published weights: Qwen3-MoE,
-https://arxiv.org/abs/2505.09388.) Uses of an expert are brought together, so
+https://arxiv.org/abs/2505.09388.) The uses of an expert are made adjacent, so
 that each projection is one grouped product of runs of rows
-(`jax.lax.ragged_dot`), with no capacity and no padding. On a mesh every device
-orders its own tokens; of weights and tokens, what is less travels
-(`_exchanged`). Given `routes` are used instead of the k best, with the weights
-the router gives them now: the trainer then differentiates the very experts that
-sampled (rollout routing replay, https://arxiv.org/abs/2510.11370).
+(`jax.lax.ragged_dot`), without capacity or padding. On a mesh every device
+orders its own tokens, and the smaller of weights and tokens is exchanged
+(`_exchanged`). If `routes` are passed, they replace the k best, with the
+weights that the router now computes for them. So the trainer differentiates the
+experts that were used in sampling (rollout routing replay,
+https://arxiv.org/abs/2510.11370).
 """
 
 import functools
@@ -21,24 +22,24 @@ import jax.numpy as jnp
 from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import layers
 
-# In place of an expert's number: the router chooses (a token that nobody
-# sampled, or whose routes were not noted).
+# In place of an expert's index: the router chooses (for a token that was not
+# sampled, or whose routes were not recorded).
 UNKNOWN = -1
-# Weights of which every expert has its own.
+# Weights that each expert has.
 PROJECTIONS = 'gate', 'up', 'down'
 OF_EXPERTS = (*PROJECTIONS, *(f'{name}_bias' for name in PROJECTIONS))
 
 
 def route_dtype(n_experts: int) -> jnp.dtype:
-  """Returns the smallest integers for experts and UNKNOWN; routes are kept for
-  every token, layer and use: 384 bytes a token in Qwen3-30B-A3B.
+  """Returns the smallest integer dtype for experts and UNKNOWN. Routes are
+  stored for every token, layer and use: 384 bytes per token for Qwen3-30B-A3B.
   """
   return jnp.dtype(jnp.int8 if n_experts <= 128 else jnp.int16)
 
 
 def _best(probs, bias, c) -> jax.Array:
-  """The experts i32 [M,k] of the largest f32 [M,E], which a bias [E] corrects,
-  in the groups of the largest sums of their best two
+  """Returns the experts i32 [M,k] with the largest probs f32 [M,E] plus bias
+  [E], within the groups that have the largest sums of their best two
   (https://arxiv.org/abs/2412.19437).
   """
   if bias is not None:
@@ -54,17 +55,17 @@ def _best(probs, bias, c) -> jax.Array:
 
 
 def route(x, p: dict, c, routes=None):
-  """Chooses the experts that a token uses, and how much of each.
+  """Computes the experts and their weights for each token.
 
   Args:
     x: [M,D]; p: router [D,E] and its biases, if any.
-    routes: int [M,k] to replay, UNKNOWN where there are none; or None.
+    routes: int [M,k] to replay, UNKNOWN for the router's choice; or None.
 
   Returns:
     (experts i32 [M,k], weights f32 [M,k], probabilities f32 [M,E]).
   """
-  # In float32 from the product on: near-ties between experts are decided
-  # here, and a rounded score sends a token elsewhere.
+  # In float32 from the product on: near-ties between experts are decided here,
+  # and a rounded score would choose another expert.
   scores = jnp.dot(
     x, p['router'].astype(x.dtype), preferred_element_type=jnp.float32
   )
@@ -79,7 +80,7 @@ def route(x, p: dict, c, routes=None):
     routes = jnp.where(routes == UNKNOWN, best, routes.astype(best.dtype))
   weights = jnp.take_along_axis(probs, routes, axis=-1)
   if c.expert_norm:
-    # A softmax's largest are never all 0, which sigmoids may be.
+    # The largest softmax values are never all 0, but sigmoids may be.
     least = 1e-20 if one_by_one else 0.0
     weights = weights / (weights.sum(axis=-1, keepdims=True) + least)
   if c.expert_scale != 1:
@@ -90,13 +91,13 @@ def route(x, p: dict, c, routes=None):
 
 
 def _runs(uses: jax.Array, n: int):
-  """Which use comes where, so that those of one expert are one run.
+  """Computes an order of the uses in which those of each expert are adjacent.
 
-  By counting: a sort takes the TPU compiler seconds, in every layer of a decode
-  step. Integers [U,n+1] exist for a moment.
+  It counts instead of sorting: a sort takes the TPU compiler seconds, in every
+  layer of a decode step. A temporary array of integers [U,n+1] is needed.
 
   Args:
-    uses: int [U], experts; those of number n come last.
+    uses: int [U], expert indices; uses with index n come last.
 
   Returns:
     (uses in order [U], the place of each use [U], lengths of runs [n]).
@@ -116,11 +117,10 @@ def _runs(uses: jax.Array, n: int):
 def grouped_mlp(
   x, p: dict, routes, activation: Callable, n_experts: int, limit: float = 0.0
 ) -> jax.Array:
-  """Computes mlp_e(x) of every token's experts: [M,D], routes [M,k] ->
-  [M,k,D].
+  """Computes mlp_e(x) of every token's experts: [M,D], routes [M,k] -> [M,k,D].
 
   Args:
-    limit: as `layers.gate` takes it.
+    limit: see `layers.gate`.
   """
   m, k = routes.shape
   # [M*k], the k uses of a token adjacent
@@ -139,7 +139,9 @@ def grouped_mlp(
 
 
 def _weighted(x, p: dict, routes, weights, run: Callable, n: int) -> jax.Array:
-  """sum over k of weights * mlp_e(x), f32 [M,D]; a use of expert n is 0."""
+  """Computes f32 [M,D], the sum over k of weights * mlp_e(x); uses of expert n
+  count as 0.
+  """
   y = run(x, p, routes, n_experts=n)
   y = jnp.where((routes < n)[..., None], y, 0)
   # Weighted and summed in float32.
@@ -147,11 +149,12 @@ def _weighted(x, p: dict, routes, weights, run: Callable, n: int) -> jax.Array:
 
 
 def _exchanged(rows: tuple, p: dict, axis: str | None, *, run, n: int):
-  """`_weighted` of this device's rows, of n experts split over a mesh axis.
+  """Computes `_weighted` for this device's rows, with n experts split over a
+  mesh axis.
 
-  An update has more uses of experts than the weights have rows: it gathers the
-  weights. A decode step has few: all devices get all tokens, each runs its own
-  experts, and the sums go back.
+  An update has more uses of experts than the weights have rows, so it gathers
+  the weights. A decode step has few uses: all devices receive all tokens, each
+  runs its own experts, and the sums are scattered back.
   """
   if axis is None:
     return _weighted(rows[0], p, *rows[1:], run, n)
@@ -178,7 +181,7 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
   if routes is not None:
     routes = routes.reshape(-1, c.experts_per_token)
   routes, weights, probs = route(flat, p, c, routes)
-  # Cast before they travel.
+  # Cast before they are exchanged.
   experts = {k: layers.cast(p[k], x.dtype) for k in OF_EXPERTS if k in p}
   run = functools.partial(grouped_mlp, activation=activation, limit=c.mlp_limit)
   f = functools.partial(_exchanged, run=run, n=c.experts)
@@ -192,16 +195,17 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
 
 
 def load_balance(routes, probs, valid) -> jax.Array:
-  """Computes E * sum over e of (share of uses of e) * (mean probability of e)
-  of one layer: k when balanced (https://arxiv.org/abs/2101.03961, equation 4).
+  """Computes one layer's load balance, E * sum over e of (share of uses of e) *
+  (mean probability of e): k when balanced (https://arxiv.org/abs/2101.03961,
+  equation 4).
 
-  Differs from `transformers` in that each layer has a sum of its own, of which
-  the model takes the mean; there the layers' shares are pooled first, which
-  lets opposite imbalances cancel.
+  Differs from `transformers`, which pools the layers' shares first, so that
+  opposite imbalances cancel. Here each layer has a sum, and the model takes
+  their mean.
 
   Args:
-    routes: int [N,T,k]; probs: f32 [N,T,E]; valid: bool [N,T], or how often a
-      token counts.
+    routes: int [N,T,k]; probs: f32 [N,T,E]; valid: bool [N,T], or the weight of
+      each token.
   """
   n = jnp.maximum(valid.sum(), 1)
   # [E]: uses of each expert per valid token.

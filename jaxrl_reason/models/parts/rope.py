@@ -1,12 +1,12 @@
-"""Rotary positions: frequencies by kind, angles, rotation.
+"""Rotary positions: frequencies by kind, angles, and rotation.
 
   angle[p, i] = p * frequency[i],  frequency[i] = theta**(-2i / W)
 
 (RoFormer, https://arxiv.org/abs/2104.09864) over the first W = fraction * H
-features of a head, in the half-split layout that published weights use. The
-other kinds stretch the frequencies, so that a model reaches further than it
-was first trained for; `KINDS` has them. float32 throughout: bf16 angles are
-wrong by whole turns past a few hundred tokens.
+features of a head, in the half-split layout of published weights. The other
+kinds in `KINDS` scale the frequencies, so that a model can read longer contexts
+than in its first training. All is computed in float32: bf16 angles are wrong by
+whole turns past a few hundred tokens.
 """
 
 import dataclasses
@@ -18,18 +18,18 @@ import jax.numpy as jnp
 
 @dataclasses.dataclass(frozen=True)
 class Rope:
-  """One table of rotary positions; what a kind does not read is ignored.
+  """One table of rotary positions; fields that a kind does not use are ignored.
 
   Attributes:
     kind: a name in `KINDS`.
     theta: base of the wavelengths.
-    fraction: of a head's features that are rotated.
-    factor: by how much positions are stretched.
-    original: positions the weights were first trained on (llama3, yarn,
+    fraction: share of a head's features that are rotated.
+    factor: scale of positions.
+    original: context of the weights' first training, in tokens (llama3, yarn,
       longrope).
-    max_positions: where 'dynamic' begins to stretch.
-    low, high: llama3, turns within `original` below and above which a
-      frequency is stretched and kept.
+    max_positions: context beyond which 'dynamic' scales.
+    low, high: llama3, turns within `original` below which a frequency is
+      scaled, and above which it is kept.
     beta_fast, beta_slow: yarn, the same for its ramp.
     truncate: yarn, whether the ramp's ends are rounded to whole features.
     attention: factor of cos and sin (yarn, longrope).
@@ -57,7 +57,7 @@ class Rope:
 
 
 def rotary_width(rope: Rope, head_dim: int) -> int:
-  """Counts W, the rotated features of a head."""
+  """Returns W, the number of rotated features of a head."""
   return int(head_dim * rope.fraction)
 
 
@@ -65,22 +65,22 @@ def _exponents(width: int) -> jax.Array:
   return jnp.arange(0, width, 2, dtype=jnp.float32) / width
 
 
-def _default(rope: Rope, width: int, positions, room):
+def _default(rope: Rope, width: int, positions, max_tokens):
   return rope.theta ** -_exponents(width)
 
 
-def _linear(rope: Rope, width: int, positions, room):
-  """Position interpolation, https://arxiv.org/abs/2306.15595."""
-  return _default(rope, width, positions, room) / rope.factor
+def _linear(rope: Rope, width: int, positions, max_tokens):
+  """Computes position interpolation, https://arxiv.org/abs/2306.15595."""
+  return _default(rope, width, positions, max_tokens) / rope.factor
 
 
-def _dynamic(rope: Rope, width: int, positions, room):
-  """NTK-aware base that grows with the position, once past max_positions.
+def _dynamic(rope: Rope, width: int, positions, max_tokens):
+  """Computes an NTK-aware base that grows with the position past max_positions.
 
-  Differs from `transformers`, where it grows with the longest row of a call:
-  there a key's angle depends on the batch it is computed in, and on when. A
-  key here depends on its own position, as if every token had been generated
-  one by one; up to max_positions the two are the same.
+  Differs from `transformers`, where the base grows with the longest row of a
+  call, so that a key's angle depends on the batch and on the time it is
+  computed in. Here a key depends on its own position only, as if every token
+  had been generated one by one. Up to max_positions both are the same.
   """
   seen = jnp.maximum(positions + 1, rope.max_positions).astype(jnp.float32)
   grown = rope.factor * seen / rope.max_positions - (rope.factor - 1)
@@ -88,20 +88,20 @@ def _dynamic(rope: Rope, width: int, positions, room):
   return theta[..., None] ** -_exponents(width)
 
 
-def _llama3(rope: Rope, width: int, positions, room):
-  """Llama 3.1 (https://arxiv.org/abs/2407.21783): long waves are stretched,
-  short ones kept, those between interpolated.
+def _llama3(rope: Rope, width: int, positions, max_tokens):
+  """Computes Llama 3.1's frequencies (https://arxiv.org/abs/2407.21783): long
+  waves are scaled, short ones kept, and those between interpolated.
   """
-  freq = _default(rope, width, positions, room)
+  freq = _default(rope, width, positions, max_tokens)
   turns = rope.original * freq / (2 * math.pi)  # within the original context
   smooth = (turns - rope.low) / (rope.high - rope.low)
   smooth = jnp.clip(smooth, 0, 1)
   return (1 - smooth) * freq / rope.factor + smooth * freq
 
 
-def _yarn(rope: Rope, width: int, positions, room):
-  """YaRN, https://arxiv.org/abs/2309.00071: a ramp over the features between
-  those that turn beta_fast and beta_slow times within the original context.
+def _yarn(rope: Rope, width: int, positions, max_tokens):
+  """Computes YaRN, https://arxiv.org/abs/2309.00071: a ramp over the features
+  between those that turn beta_fast and beta_slow times in the original context.
   """
 
   def feature(turns: float) -> float:
@@ -115,19 +115,19 @@ def _yarn(rope: Rope, width: int, positions, room):
   span = (high - low) or 0.001  # one feature: a step, not 0 / 0
   ramp = (jnp.arange(width // 2, dtype=jnp.float32) - low) / span
   kept = 1 - jnp.clip(ramp, 0, 1)
-  freq = _default(rope, width, positions, room)
+  freq = _default(rope, width, positions, max_tokens)
   return freq / rope.factor * (1 - kept) + freq * kept
 
 
-def _longrope(rope: Rope, width: int, positions, room):
-  """LongRoPE, https://arxiv.org/abs/2402.13753: one divisor per feature.
+def _longrope(rope: Rope, width: int, positions, max_tokens):
+  """Computes LongRoPE, https://arxiv.org/abs/2402.13753: a divisor per feature.
 
-  The long divisors hold where the program has room for more than `original`
-  tokens, whatever the rows' lengths, so that sampler and trainer (of one
-  room) agree; `transformers` goes by the longest row of each call.
+  The long divisors are used if the program's max_tokens exceeds `original`,
+  whatever the rows' lengths, so that sampler and trainer agree. `transformers`
+  decides by the longest row of each call.
   """
-  divisors = rope.long if room > rope.original else rope.short
-  freq = _default(rope, width, positions, room)
+  divisors = rope.long if max_tokens > rope.original else rope.short
+  freq = _default(rope, width, positions, max_tokens)
   return freq / jnp.asarray(divisors, jnp.float32)
 
 
@@ -142,16 +142,16 @@ KINDS = {
 
 
 def angles(
-  rope: Rope, positions: jax.Array, head_dim: int, room: int
+  rope: Rope, positions: jax.Array, head_dim: int, max_tokens: int
 ) -> tuple[jax.Array, jax.Array]:
   """Computes cos, sin f32 [..., W/2] of the rotary angles of int positions
   [...].
 
   Args:
-    room: tokens a row may have in this program, prompt and completion.
+    max_tokens: maximum tokens of a row in this program, prompt included.
   """
   width = rotary_width(rope, head_dim)
-  freq = KINDS[rope.kind](rope, width, positions, room)
+  freq = KINDS[rope.kind](rope, width, positions, max_tokens)
   turned = positions[..., None].astype(jnp.float32) * freq
   cos, sin = jnp.cos(turned), jnp.sin(turned)
   if rope.attention == 1.0:
@@ -165,8 +165,8 @@ def rotate(
   """Rotates the first W features of x [..., heads, H] by angles [..., W/2].
 
   Args:
-    interleaved: pairs are neighbours; they come out in halves, which changes no
-      product of two heads.
+  interleaved: input pairs are neighbours. The output has them in halves, which
+    changes no product of two heads.
   """
   half = cos.shape[-1]
   x32 = x.astype(jnp.float32)

@@ -1,1 +1,1 @@
-"""What published families have in common: keys, rotary tables, tensors."""
+"""Parts that published families share: keys, rotary tables, tensors."""

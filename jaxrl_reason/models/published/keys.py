@@ -1,5 +1,5 @@
-"""Keys of config.json that several families share: what an absent one means,
-windows, biases.
+"""Keys of config.json that several families share: their defaults, windows and
+biases.
 """
 
 from jaxrl_reason.models.config import Config
@@ -31,11 +31,11 @@ def windows(h: dict, types: list[str] | None = None) -> dict:
   """Reads the windows of layers.
 
   Args:
-    types: of the layers, where the file does not give `layer_types`; None: the
+    types: kinds of the layers if the file has no `layer_types`; None: the
       family has one window for all layers, or none.
 
   Raises:
-    ValueError: a window of no tokens.
+    ValueError: the window is less than one token.
   """
   types = types and (h.get('layer_types') or types)
   types = types or [SLIDING] * h['num_hidden_layers']
@@ -43,8 +43,8 @@ def windows(h: dict, types: list[str] | None = None) -> dict:
     return {}
   if h['sliding_window'] < 1:
     raise ValueError(
-      f'config.json: sliding_window={h["sliding_window"]}: a window has 1 '
-      'token or more; null is none'
+      f'config.json: sliding_window={h["sliding_window"]} must be 1 or more '
+      'tokens, or null for no window'
     )
   return {
     'windows': tuple(h['sliding_window'] if t == SLIDING else 0 for t in types)
@@ -52,7 +52,9 @@ def windows(h: dict, types: list[str] | None = None) -> dict:
 
 
 def late_windows(h: dict) -> dict:
-  """Reads Qwen's windows: from max_window_layers on, if they are used."""
+  """Reads Qwen's windows, which begin at layer max_window_layers, if
+  enabled.
+  """
   if not h['use_sliding_window']:
     return {}
   first = h['max_window_layers']
@@ -85,7 +87,7 @@ def write_late_windows(c: Config) -> dict:
 
 
 def check_layer_types(h: dict, c: Config) -> None:
-  """Refuses layer_types that are not known, or that the family ignores.
+  """Checks that layer_types are known and agree with the other keys.
 
   Raises:
     ValueError: names the layer.
@@ -98,25 +100,25 @@ def check_layer_types(h: dict, c: Config) -> None:
       f'config.json: layer_types has {len(types)} entries for '
       f'num_hidden_layers={c.layers}'
     )
-  for i, found in enumerate(types):
+  for i, kind in enumerate(types):
     known = (LINEAR, FULL) if c.delta_layers else (SLIDING, FULL)
-    if found not in known:
+    if kind not in known:
       raise ValueError(
-        f'config.json: layer_types[{i}]={found!r}: only {" and ".join(known)} '
-        'are there'
+        f'config.json: layer_types[{i}]={kind!r} is not supported: choose '
+        f'{" or ".join(known)}'
       )
     if c.delta_layers:
       continue
-    if (found == SLIDING) != (c.layer_windows[i] > 0):
+    if (kind == SLIDING) != (c.layer_windows[i] > 0):
       raise ValueError(
-        f'config.json: layer_types[{i}]={found!r}, but the other keys '
-        f'(sliding_window, use_sliding_window) give that layer of '
-        f'{h["model_type"]} {c.layer_windows[i] or "no"} window'
+        f'config.json: layer_types[{i}]={kind!r}, but the other keys of '
+        f'{h["model_type"]} (sliding_window, use_sliding_window) imply '
+        f'{c.layer_windows[i] or "no"} window for that layer'
       )
 
 
 def biases(h: dict) -> dict:
-  """Reads attention_bias: on all four projections."""
+  """Reads attention_bias, which applies to all four projections."""
   both = bool(h.get('attention_bias'))
   return {'bias': both, 'o_bias': both}
 
@@ -130,12 +132,12 @@ def experts(h: dict) -> dict:
   """Reads a mixture of experts in every layer.
 
   Raises:
-    ValueError: some layers have none.
+    ValueError: some layers have no experts.
   """
   if h.get('mlp_only_layers') or h.get('decoder_sparse_step', 1) != 1:
     raise ValueError(
-      'config.json: mlp_only_layers and decoder_sparse_step: layers without '
-      'experts among layers with them are not supported'
+      'config.json: mlp_only_layers and decoder_sparse_step are not supported: '
+      'all layers must have experts'
     )
   return {
     'mlp': h['moe_intermediate_size'],
@@ -158,9 +160,11 @@ def write_experts(c: Config) -> dict:
 
 
 def gemma(h: dict) -> dict:
-  """Reads what Gemma 2 and 3 share."""
+  """Reads the keys that Gemma 2 and 3 share."""
   if h.get('use_bidirectional_attention'):
-    raise ValueError('use_bidirectional_attention is not supported')
+    raise ValueError(
+      'config.json: use_bidirectional_attention is not supported'
+    )
   return biases(h) | {
     'norm_place': 'sandwich',
     'norm_offset': 1.0,
@@ -171,7 +175,8 @@ def gemma(h: dict) -> dict:
 
 
 def write_gemma(c: Config) -> dict:
-  """Writes the keys of what Gemma 2 and 3 share."""
+  """Writes the keys that Gemma 2 and 3 share."""
+  # An integer if possible, as in the published files.
   # An integer wherever the published files have one.
   scalar = c.score_scale**-2
   if abs(scalar - round(scalar)) < 1e-6 * scalar:
@@ -189,8 +194,8 @@ def write_gemma(c: Config) -> dict:
 
 
 def deep_experts(h: dict) -> dict:
-  """Reads experts after some layers without, chosen by corrected sigmoids in
-  groups, and an mlp of all tokens beside them.
+  """Reads experts that follow dense layers and are chosen by corrected sigmoids
+  in groups, and the mlp for all tokens beside them.
   """
   dense = h['first_k_dense_replace']
   return {
@@ -210,7 +215,7 @@ def deep_experts(h: dict) -> dict:
 
 
 def write_deep_experts(c: Config) -> dict:
-  """Writes the keys of such experts."""
+  """Writes the keys of `deep_experts`."""
   return {
     'intermediate_size': c.dense_mlp or c.mlp,
     'moe_intermediate_size': c.mlp,
@@ -228,8 +233,8 @@ def write_deep_experts(c: Config) -> dict:
 
 
 def later_layers(h: dict) -> str:
-  """Returns a regex over the names of tensors of layers that come after the
-  model's own: predictions of further tokens, which are not read.
+  """Returns a regex over the names of tensors of layers for multi-token
+  prediction, which follow the model's layers and are not read.
   """
   own = '|'.join(map(str, range(h['num_hidden_layers'])))
   return rf'model\.layers\.(?!(?:{own})\.)\d+\..*'

@@ -1,5 +1,5 @@
-"""Rotary tables as config.json says them: rope_scaling (old form) or
-rope_parameters (new), and back.
+"""Conversion of rotary tables between Rope and config.json: rope_scaling (old
+form) or rope_parameters (new form).
 """
 
 import math
@@ -7,7 +7,7 @@ import math
 from jaxrl_reason.models.parts.rope import Rope
 from jaxrl_reason.models.published.keys import FULL, SLIDING
 
-# A rope kind's own keys in config.json, and in Rope.
+# Keys of each rope kind in config.json, and the fields of Rope.
 KEYS = {
   'default': {},
   'linear': {'factor': 'factor'},
@@ -33,7 +33,7 @@ KEYS = {
     'original_max_position_embeddings': 'original',
   },
 }
-# Of those, the ones without which a table says nothing.
+# The required keys among them.
 NEEDED = {
   'linear': ('factor',),
   'dynamic': ('factor',),
@@ -43,7 +43,7 @@ NEEDED = {
 
 
 def _attention_scale(raw: dict, kind: str, original: float, factor: float):
-  """Factor of cos and sin that yarn and longrope ask for."""
+  """Returns the factor of cos and sin for yarn and longrope."""
   if raw.get('attention_factor') is not None:
     return float(raw['attention_factor'])
   if factor <= 1:
@@ -63,56 +63,58 @@ def _theta(raw: dict, theta) -> float:
   theta = raw.get('rope_theta', theta)
   if not theta:
     raise ValueError(
-      f'config.json: rope_theta is {theta!r}; give the base of the wavelengths'
+      f'config.json: rope_theta={theta!r} must be the base of the wavelengths, '
+      'such as 10000.0'
     )
   return float(theta)
 
 
-def _whole_heads(h: dict, raw: dict) -> None:
-  """Refuses a share of rotated features, which the family does not read."""
+def _check_full_rotation(h: dict, raw: dict) -> None:
+  """Raises an error for a share of rotated features that the family ignores."""
   for place in (h, raw):
     if place.get('partial_rotary_factor') not in (None, 1.0):
       raise ValueError(
-        f'config.json: partial_rotary_factor={place["partial_rotary_factor"]}: '
-        f'{h["model_type"]} rotates whole heads'
+        f'config.json: partial_rotary_factor={place["partial_rotary_factor"]} '
+        f'is not supported: {h["model_type"]} rotates whole heads'
       )
 
 
 def raw_of(h: dict) -> dict:
-  """Finds what a config.json says of its table, in its old or its new form.
+  """Returns the raw rotary table of a config.json, in the old or the new form.
 
   Raises:
-    ValueError: it says two things.
+    ValueError: both forms are present and differ.
   """
   old, new = h.get('rope_scaling') or {}, h.get('rope_parameters') or {}
   if old and new and old != new:
-    # transformers takes the old form alone, and forgets the other's rope_theta.
+    # transformers reads only the old form, and ignores the new one's
+    # rope_theta.
     raise ValueError(
-      'config.json: rope_scaling and rope_parameters say different things; '
-      'write all of the table, rope_theta too, in rope_parameters alone'
+      'config.json: rope_scaling and rope_parameters differ: write the whole '
+      'table, including rope_theta, in rope_parameters only'
     )
   return new or old
 
 
 def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
-  """Reads the table that `raw` (rope_scaling or rope_parameters) describes.
+  """Builds the Rope that `raw` (rope_scaling or rope_parameters) describes.
 
   Args:
-    theta: where `raw` has no rope_theta.
-    fraction: of a head's features that are rotated; None: all, as the family
-      always does.
+    theta: default of rope_theta.
+    fraction: share of a head's features that are rotated; None: all, and the
+      family has no key for it.
 
   Raises:
-    ValueError: names the key that is missing or not understood.
+    ValueError: names the key that is missing or not supported.
   """
   kind = raw.get('rope_type', raw.get('type', 'default'))
   if kind not in KEYS:
     raise ValueError(
-      f'config.json: rotary tables of rope type {kind!r} are not there; there '
-      f'are {", ".join(KEYS)}'
+      f'config.json: rope type {kind!r} is not supported: choose '
+      f'{", ".join(KEYS)}'
     )
   if fraction is None:
-    _whole_heads(h, raw)
+    _check_full_rotation(h, raw)
     fraction = 1.0
   out = {'kind': kind, 'theta': _theta(raw, theta), 'fraction': fraction}
   for key in NEEDED.get(kind, ()):
@@ -124,7 +126,7 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
       out[name] = tuple(map(float, value)) if isinstance(value, list) else value
   longest = h.get('max_position_embeddings') or 0
   if 'original_max_position_embeddings' in KEYS[kind]:
-    # Beside the table it counts more than inside, as in transformers.
+    # Outside the table it has precedence, as in transformers.
     beside = h.get('original_max_position_embeddings')
     out['original'] = beside or out.get('original') or longest
     if not out['original']:
@@ -143,19 +145,22 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
 
 
 def fraction_of(h: dict, absent: float = 1.0) -> float:
-  """Reads the share of a head's features that are rotated: absent, the
-  family's; null, all.
+  """Reads the share of a head's features that are rotated. If the key is
+  absent, returns `absent`; if it is null, 1.
   """
+  key = 'partial_rotary_factor'
+  fraction = raw_of(h).get(key, h.get(key, absent))
+  return 1.0 if fraction is None else float(fraction)
   key = 'partial_rotary_factor'
   found = raw_of(h).get(key, h.get(key, absent))
   return 1.0 if found is None else float(found)
 
 
 def fields(h: dict, fraction: float | None = None) -> dict:
-  """Reads the fields of Config of a config.json with one table.
+  """Reads the rotary fields of Config from a config.json with one table.
 
   Args:
-    fraction: as `read` takes it.
+    fraction: see `read`.
   """
   raw = raw_of(h)
   rope = read(h, raw, h['rope_theta'], fraction)
@@ -165,24 +170,25 @@ def fields(h: dict, fraction: float | None = None) -> dict:
 
 
 def by_type(h: dict, types: list[str], full, sliding) -> dict:
-  """Reads the fields of Config of a config.json with a table per kind of layer.
+  """Reads the rotary fields of Config from a config.json with a table per kind
+  of layer.
 
   Args:
-    types: of the layers, where the file does not give `layer_types`.
-    full, sliding: rope_theta of full and windowed layers, where it gives none.
+    types: kinds of the layers if the file has no `layer_types`.
+    full, sliding: default rope_theta of full and of windowed layers.
 
   Raises:
-    ValueError: the table is not per kind of layer.
+    ValueError: rope_parameters are not per kind of layer.
   """
   types = h.get('layer_types') or types
   raw = raw_of(h)
   if not {FULL, SLIDING} & raw.keys():
-    if h.get('rope_parameters'):  # which transformers would not look at
+    if h.get('rope_parameters'):  # transformers would ignore them
       raise ValueError(
-        f'config.json: rope_parameters of {h["model_type"]} are a table per '
-        f'kind of layer, {FULL} and {SLIDING}; neither is there'
+        f'config.json: rope_parameters of {h["model_type"]} need a table per '
+        f'kind of layer, under {FULL} and {SLIDING}; both are missing'
       )
-    # The old form: what there is stretches the full layers alone.
+    # The old form's scaling applies to full layers only.
     raw = {FULL: raw}
   tables = (
     read(h, raw.get(FULL) or {}, full),
@@ -196,11 +202,11 @@ def by_type(h: dict, types: list[str], full, sliding) -> dict:
 
 
 def stretched(h: dict, scale: float) -> dict:
-  """Returns a config.json whose rotary table reaches `scale` times as far: by
-  YaRN, or more of what stretches it already.
+  """Returns a config.json whose rotary table covers `scale` times the context,
+  by YaRN or a larger factor of the existing scaling.
 
   Raises:
-    ValueError: names what the table is, where it cannot be stretched so.
+    ValueError: the table cannot be scaled; names its type.
   """
   raw = dict(raw_of(h))
   kind = raw.get('rope_type', raw.get('type', 'default'))
@@ -208,13 +214,13 @@ def stretched(h: dict, scale: float) -> dict:
   if {FULL, SLIDING} & raw.keys() or 'rope_local_base_freq' in h:
     raise ValueError(
       f'model.rope_scale={scale:g}: {h["model_type"]} has a rotary table per '
-      'kind of layer; stretch them in its config.json'
+      'kind of layer: set their scaling in its config.json instead'
     )
   if kind not in ('default', 'linear', 'yarn') or not longest:
     raise ValueError(
-      f'model.rope_scale={scale:g}: a rotary table of type {kind!r} and '
-      f'max_position_embeddings={longest} is not stretched further; default, '
-      'linear and yarn are'
+      f'model.rope_scale={scale:g} cannot scale a rotary table of type '
+      f'{kind!r} with max_position_embeddings={longest}: only default, linear '
+      'and yarn tables with a known length'
     )
   if kind == 'default':
     raw |= {'rope_type': 'yarn', 'original_max_position_embeddings': longest}
@@ -229,7 +235,7 @@ def stretched(h: dict, scale: float) -> dict:
 
 
 def write(rope: Rope) -> dict | None:
-  """Writes rope_scaling of a table; None for the default kind."""
+  """Returns rope_scaling of a table; None for the default kind."""
   if rope.kind == 'default':
     return None
   out = {'rope_type': rope.kind}

@@ -1,9 +1,9 @@
-"""Which tensor of a published model is which weight of ours: the rows of which
-families make their tables.
+"""Rows that map tensors of published models to our weights; families build
+their tables from them.
 
-A row: (name on disk, weights of ours, layout). '{}' is the layer, a second one
-the expert; several weights are joined along the tensor's rows, in that order.
-A row is skipped where the model has no such weight.
+A row is (name on disk, our weights, layout). The first '{}' is the layer, a
+second one the expert. Several weights are concatenated along the tensor's rows,
+in that order. A row is skipped if the model has no such weight.
 """
 
 import re
@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-  """One kind of tensor; layout is a name in
-  `checkpoints.streams.LAYOUTS`."""
+  """One kind of tensor; layout is a name in `checkpoints.streams.LAYOUTS`."""
 
   name: str
   leaves: tuple[str, ...]
@@ -23,24 +22,24 @@ EMBED, HEAD = 'model.embed_tokens.weight', 'lm_head.weight'
 
 
 def is_buffer(name: str) -> bool:
-  """Tells whether a name is of a tensor in old files that is no weight."""
+  """Returns whether a tensor of an old file is a buffer, not a weight."""
   return re.fullmatch(r'.*\.rotary_emb\.inv_freq', name) is not None
 
 
 def layer(name: str, *leaves: str, layout: str = 'linear') -> Row:
-  """Makes a row of every layer, of these weights."""
+  """Returns the row of a weight that every layer has."""
   return Row(
     f'model.layers.{{}}.{name}', tuple(f'layers/{x}' for x in leaves), layout
   )
 
 
 def depthwise(name: str, leaf: str) -> Row:
-  """Makes a row of every layer, of a convolution of each feature alone."""
+  """Returns the row of every layer's depthwise convolution."""
   return layer(name, leaf, layout='depthwise')
 
 
 def vector(name: str, leaf: str) -> Row:
-  """Makes a row of every layer, of a norm or bias."""
+  """Returns the row of every layer's norm or bias."""
   return layer(name, leaf, layout='vector')
 
 
@@ -78,7 +77,7 @@ PRE_NORMS = (
   vector('input_layernorm.weight', 'attn_norm'),
   vector('post_attention_layernorm.weight', 'mlp_norm'),
 )
-# The same name is a norm before the mlp above, and after attention here.
+# This name is the norm before the mlp above, and the norm after attention here.
 POST_NORMS = (
   vector('post_attention_layernorm.weight', 'attn_post_norm'),
   vector('post_feedforward_layernorm.weight', 'mlp_post_norm'),
@@ -103,7 +102,7 @@ FUSED = (
 
 
 def shared(name: str) -> tuple[Row, ...]:
-  """Makes the rows of the mlp of all tokens beside experts."""
+  """Returns the rows of the mlp for all tokens beside experts."""
   kinds = 'gate', 'up', 'down'
   return tuple(
     layer(f'mlp.{name}.{kind}_proj.weight', f'shared_mlp/{kind}')
@@ -112,7 +111,7 @@ def shared(name: str) -> tuple[Row, ...]:
 
 
 def of_stack(name: str, *rows: Row) -> tuple[Row, ...]:
-  """Returns rows of every layer as those of the layers of another stack."""
+  """Returns the given rows for the layers of another stack."""
 
   def there(leaf: str) -> str:
     return leaf.replace('layers', name, 1)
@@ -121,13 +120,11 @@ def of_stack(name: str, *rows: Row) -> tuple[Row, ...]:
 
 
 def dense_too(*rows: Row) -> tuple[Row, ...]:
-  """Returns rows of every layer for the stack of those without experts as
-  well.
-  """
+  """Returns the given rows, and the same rows for the stack of dense layers."""
   return *rows, *of_stack('dense_layers', *rows)
 
 
-# Of dense layers first and a corrected choice among experts after them.
+# Dense layers first, then experts with a corrected choice.
 DEEP = (
   *dense_too(*MLP)[len(MLP) :],
   *EXPERTS,

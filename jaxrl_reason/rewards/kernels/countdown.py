@@ -1,6 +1,6 @@
 """The countdown kernel: parses and evaluates an expression on the device.
 
-Twin of `jaxrl_reason.tasks.countdown.check`, with the same limits. Three parts:
+Host twin: `verifiers.tasks.countdown.check`, with the same limits. Three parts:
 
 1. bytes -> at most T = 4K-1 tokens (K given numbers), by masks and one gather;
 2. grammar and the each-number-once rule, by comparing neighbours and counts;
@@ -26,7 +26,7 @@ import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.rewards.kernels import final, numbers, token_bytes
-from jaxrl_reason.tasks import base, countdown
+from jaxrl_reason.verifiers.tasks import base, countdown
 
 PRIMES = (65521, 65519, 65497, 65479, 65449, 65447, 65437, 65423, 65419, 65413)
 MAX_VALUE = 10**base.MAX_DIGITS - 1
@@ -224,7 +224,7 @@ def _step(state: _State, kind, value, primes) -> _State:
 
 
 def _reaches(tokens: _Tokens, target: jax.Array, max_numbers: int):
-  """Whether the expression's value is exactly the target."""
+  """Returns whether the expression's value is exactly the target."""
   n = target.shape[0]
   # K pairs of parentheses, and the level outside all of them.
   shape = (n, max_numbers + 1, n_primes(max_numbers))
@@ -250,7 +250,7 @@ def _reaches(tokens: _Tokens, target: jax.Array, max_numbers: int):
 
 
 def score(text, length, answer) -> jax.Array:
-  """Scores as `jaxrl_reason.tasks.countdown.check` does."""
+  """Scores as `jaxrl_reason.verifiers.tasks.countdown.check` does."""
   given = answer['numbers']  # [N,K]
   k = given.shape[1]
   n_numbers = (given >= 0).sum(1)

@@ -17,8 +17,9 @@ import numpy as np
 
 from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.data import mixture
-from jaxrl_reason.rewards import compose, kernels, resolve
+from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rewards.kernels import final
+from jaxrl_reason.verifiers import compose, resolve
 
 
 def routed(routes: mixture.Routes) -> kernels.Kernel | None:
@@ -78,7 +79,7 @@ def _now(weight: float | dict, control: dict | None) -> float | jax.Array:
   """A weight, or the value now of its schedule (`compose.weight_at`'s twin)."""
   if not isinstance(weight, dict):
     return weight
-  x = control[weight['by']].astype(jnp.float32)
+  x = control['progress'][weight['by']].astype(jnp.float32)
   at, values = jnp.float32(weight['at']), jnp.float32(weight['values'])
   return jnp.interp(x, at, values)
 

@@ -1,6 +1,6 @@
 """Kernels about the final answer: integer, text and format.
 
-They follow `jaxrl_reason.tasks.base` byte by byte; its checkers are their host
+They follow `verifiers.tasks.base` byte by byte; its checkers are their host
 twins. Everything is masks and reductions over [N,W]: no loop, no
 data-dependent shape.
 """
@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxrl_reason import tasks
 from jaxrl_reason.rewards.kernels import token_bytes
-from jaxrl_reason.tasks import base
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.tasks import base
 
 _MARKER = ord(base.MARKER)
 
@@ -43,7 +43,7 @@ def _byte(text: jax.Array, at: jax.Array, length: jax.Array) -> jax.Array:
 
 
 def _same(text, start, size, length, answer, n_answer) -> jax.Array:
-  """Whether the `size` bytes from `start` are the answer's bytes."""
+  """Returns whether the `size` bytes from `start` are the answer's bytes."""
   k = jnp.arange(answer.shape[1])
   found = _byte(text, start[:, None] + k, length)  # [N,K]
   equal = (found == answer) | (k >= n_answer[:, None])

@@ -177,7 +177,9 @@ def _present(answer_id: jax.Array, valid: jax.Array | None) -> jax.Array:
 
 
 def _votes(answer_id: jax.Array, group: jax.Array, voters: jax.Array):
-  """How many voters of my group have my answer, f32 [N]; 0 if I am none."""
+  """Counts the voters of each row's group that have its answer, f32 [N]; 0 for
+  rows that do not vote.
+  """
   same = (group[:, None] == group) & (answer_id[:, None] == answer_id)
   same &= voters[:, None] & voters  # [N,N]
   return same.sum(axis=1).astype(jnp.float32)
@@ -186,7 +188,7 @@ def _votes(answer_id: jax.Array, group: jax.Array, voters: jax.Array):
 def majority(
   answer_id: jax.Array, group: jax.Array, valid: jax.Array | None = None
 ) -> jax.Array:
-  """Gives 1 for the commonest answer of the group: TTRL,
+  """Returns 1 for the commonest answer of the group: TTRL,
   https://arxiv.org/abs/2504.16084.
 
   Args:
@@ -222,7 +224,7 @@ def cluster_share(
 
 
 def random(uniform: jax.Array, p: float = 0.5) -> jax.Array:
-  """Gives 1 with probability p, whatever the completion says.
+  """Returns 1 with probability p, whatever the completion says.
 
   Args:
     uniform: f32 [N] in [0, 1), of keys folded by row (`uniforms`).
@@ -242,7 +244,7 @@ def wrong_label(
   group: jax.Array,
   valid: jax.Array | None = None,
 ) -> jax.Array:
-  """Gives 1 for the group's commonest wrong answer: the incorrect labels of
+  """Returns 1 for the group's commonest wrong answer: the incorrect labels of
   https://arxiv.org/abs/2506.10947 (there a majority vote of the starting
   policy, kept where it is wrong; here of the batch). Right answers score 0.
   Ties as in `majority`.

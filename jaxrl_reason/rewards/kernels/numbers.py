@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.tasks import base
+from jaxrl_reason.verifiers.tasks import base
 
 
 def shift(x: jax.Array, by: int) -> jax.Array:

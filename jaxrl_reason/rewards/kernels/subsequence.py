@@ -1,6 +1,6 @@
 """The longest-increasing-subsequence kernel: any longest one counts.
 
-Twin of `jaxrl_reason.tasks.lis.check`. The answer's numbers are found by masks
+Host twin: `verifiers.tasks.lis.check`. The answer's numbers are found by masks
 and one gather; whether they are a subsequence is one pass over the K given
 numbers, each of which matches the next unmatched number of the answer.
 """
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.rewards.kernels import final, numbers, token_bytes
-from jaxrl_reason.tasks import base, lis
+from jaxrl_reason.verifiers.tasks import base, lis
 
 
 def encode(
@@ -38,7 +38,7 @@ def _is_subsequence(chosen, n_chosen, given) -> jax.Array:
 
 
 def score(text, length, answer) -> jax.Array:
-  """Scores as `jaxrl_reason.tasks.lis.check` does."""
+  """Scores as `jaxrl_reason.verifiers.tasks.lis.check` does."""
   given = answer['numbers']  # [N,K]
   at = jnp.arange(text.shape[1])
   start, counts = final.answer_span(text, length)

@@ -1,0 +1,104 @@
+"""Ranges of the numbers in a config and in the flags of a command.
+
+A field of a record names its range as its type: `samples: Count = 8`.
+`check` refuses a number outside its range with key, value and range.
+"""
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+
+class Range(NamedTuple):
+  """Numbers from low to high, both included unless said otherwise."""
+
+  low: float
+  high: float = math.inf
+  whole: bool = True
+  above: bool = False  # low itself is out
+  below: bool = False  # high itself is out
+
+  def holds(self, value: Any) -> bool:
+    """Returns whether a value is a number of this range."""
+    kind = numbers.Integral if self.whole else numbers.Real
+    if not isinstance(value, kind) or isinstance(value, bool):
+      return False
+    low = value > self.low if self.above else value >= self.low
+    high = value < self.high if self.below else value <= self.high
+    return low and high and math.isfinite(value)
+
+  def __str__(self):
+    kind = 'a whole number' if self.whole else 'a number'
+    words = f'{kind} {"above" if self.above else "of at least"} {self.low:g}'
+    if math.isinf(self.high):
+      return words
+    return f'{words} and {"below" if self.below else "at most"} {self.high:g}'
+
+
+COUNT = Range(1)
+COUNT_OR_NONE = Range(0)
+POSITIVE = Range(0, whole=False, above=True)
+AMOUNT = Range(0, whole=False)
+SHARE = Range(0, 1, whole=False)
+NUCLEUS = Range(0, 1, whole=False, above=True)
+MEMORY = Range(0, 1, whole=False, below=True)  # of a running mean
+SEED = Range(0, 2**31 - 1)
+
+# Types of fields.
+Count = Annotated[int, COUNT]
+CountOrNone = Annotated[int, COUNT_OR_NONE]
+Positive = Annotated[float, POSITIVE]
+Amount = Annotated[float, AMOUNT]
+Share = Annotated[float, SHARE]
+Nucleus = Annotated[float, NUCLEUS]
+Memory = Annotated[float, MEMORY]
+Seed = Annotated[int, SEED]
+
+# Flags of sampling in `generate`, `evaluate` and `curate`.
+SAMPLING = {
+  'temperature': AMOUNT,
+  'top_k': COUNT_OR_NONE,
+  'top_p': NUCLEUS,
+  'min_p': SHARE,
+}
+# Flags of a forced token budget (`rollouts/forcing.py`).
+FORCING = {'least': COUNT_OR_NONE, 'most': COUNT_OR_NONE}
+# Flags that `evaluate` and `curate` share.
+EVALUATE = {
+  **{k: v for k, v in SAMPLING.items() if k != 'temperature'},
+  **FORCING,
+  'chunk': COUNT_OR_NONE,
+  'carry': COUNT_OR_NONE,
+  'k': COUNT_OR_NONE,
+  'batch': COUNT,
+  'max_new': COUNT_OR_NONE,
+  'seed': SEED,
+  'ngram': COUNT,
+  'contamination_limit': SHARE,
+  'workers': COUNT,
+  'timeout_s': POSITIVE,
+}
+CURATE = {
+  'k': COUNT,
+  'temperature': POSITIVE,
+  'near_duplicates': SHARE,
+  'heldout': MEMORY,
+}
+
+
+def check(
+  values: Mapping[str, Any], table: Mapping[str, Range], prefix: str = ''
+) -> None:
+  """Refuses values outside their range.
+
+  Args:
+    values: by key. Keys without a row in the table are not checked.
+    prefix: written before a key: '--' for the flags of a command.
+
+  Raises:
+    ValueError: names key, value and range.
+  """
+  for key, range_ in table.items():
+    if key in values and not range_.holds(values[key]):
+      raise ValueError(f'{prefix}{key}={values[key]!r}: must be {range_}')

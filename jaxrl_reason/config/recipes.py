@@ -1,0 +1,92 @@
+"""Arguments of recipes: `--config=FILE.py:VARIANT,smoke`.
+
+  @config_lib.recipe(SIZES)      # or recipe(), for a recipe without variants
+  def get_config(size):          # or get_config()
+    ...
+    return c
+
+`smoke` shrinks the recipe to a run of less than a minute on two CPU cores.
+"""
+
+import functools
+import pathlib
+from collections.abc import Callable, Iterable
+
+import ml_collections
+
+from jaxrl_reason.command import RecipeArgumentError
+
+SMOKE = 'smoke'
+# Prefix of a `model_dir` that is replaced by random weights of its family.
+RANDOM = 'random:'
+PROBLEMS = pathlib.Path(__file__).with_name('smoke')  # in GSM8K's format
+SIZES = dict(
+  layers=1, width=32, mlp=32, heads=2, kv_heads=2, head_dim=16
+)  # fmt: skip
+
+
+def recipe(variants: Iterable[str] = ()) -> Callable:
+  """Returns a decorator that adds the recipe's argument to `get_config`.
+
+  Args:
+    variants: names that the argument may choose from, the default first.
+      `get_config` is called with the chosen one; without variants it is called
+      without arguments.
+  """
+  variants = tuple(variants)
+
+  def decorate(get_config: Callable) -> Callable:
+    @functools.wraps(get_config)
+    def with_argument(argument: str = '') -> ml_collections.ConfigDict:
+      words = [word for word in argument.split(',') if word]
+      chosen = [word for word in words if word != SMOKE]
+      if len(chosen) > 1 or not set(chosen) <= set(variants):
+        raise RecipeArgumentError(_choices(argument, variants))
+      config = get_config(*(chosen or variants[:1]))
+      return smoke(config) if SMOKE in words else config
+
+    with_argument.variants = variants
+    return with_argument
+
+  return decorate
+
+
+def _choices(argument: str, variants: tuple[str, ...]) -> str:
+  """Returns the message about an argument that a recipe does not take."""
+  choices = f'{SMOKE} (a run of a minute)'
+  if variants:
+    choices = (
+      f'one of {", ".join(variants)} and {choices}, or both with a comma'
+    )
+  return (
+    f'--config=FILE.py:{argument}: the argument of this recipe is {choices}'
+  )
+
+
+def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
+  """Shrinks a config in place to two steps of each stage with a tiny model.
+
+  Algorithm, rewards, environment and execution path stay. A published model is
+  replaced by random weights of its family, and problems that would be read from
+  files or downloaded by those in `PROBLEMS`.
+  """
+  c.model.update(SIZES)
+  c.log_every = 1
+  c.checkpoint.every = 2
+  c.eval.update(every=2, problems=8, samples=2, batch=0)
+  for stage in (c.pretrain, c.sft, c.rl):
+    stage.update(steps=2, steps_per_dispatch=1)
+    stage.micro_batches = min(stage.micro_batches, 2)
+    stage.logprob_chunk = min(stage.logprob_chunk, 16)
+    stage.optimizer.warmup_steps = 0
+  c.pretrain.rows = c.sft.rows = 8
+  c.rl.update(prompts=8, samples=4, workers=1, cache_segments=1)
+  for key, most in dict(parts=2, minibatches=2, overlong=8).items():
+    c.rl[key] = min(c.rl[key], most)
+  if c.data.name in ('gsm8k', 'files'):
+    c.data.update(dir=str(PROBLEMS), completion_len=32)
+    c.data.vocab = min(c.data.vocab, 320)
+  if c.model_dir:
+    c.model_dir = RANDOM + c.model_dir
+    c.data.prompt_len = 256  # a tokenizer of bytes: longer prompts
+  return c

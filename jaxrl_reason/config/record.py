@@ -1,0 +1,173 @@
+"""Records: the typed, frozen sections of a config.
+
+  values (plain dictionaries) --read--> Run, a tree of records
+
+A record's fields are the keys of its section, with type, range and default.
+`read` is the only way from values to records, so every record is checked.
+"""
+
+import dataclasses
+import difflib
+import json
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from jaxrl_reason.config.ranges import Range
+
+RENAMED = {'heat': 'temperature_control'}
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+  """Returns a sentence with the known word most like this one, or ''."""
+  known = [*known]
+  if RENAMED.get(word) in known:
+    return f' It is called {RENAMED[word]!r} now.'
+  close = difflib.get_close_matches(word, known, 1, 0.5)
+  return f' Did you mean {close[0]!r}?' if close else ''
+
+
+class Record:
+  """A section of a config: a frozen dataclass whose fields are the keys."""
+
+  def __getitem__(self, key: str) -> Any:
+    return getattr(self, key)
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns the values as nested dictionaries."""
+    return dataclasses.asdict(self)
+
+  def json_values(self) -> dict[str, Any]:
+    """Returns the values as they are read back from a JSON file."""
+    return json.loads(json.dumps(self.to_dict()))
+
+  def changed(self, changes: Mapping[str, Any]) -> Self:
+    """Returns this record with other values, read and checked.
+
+    Args:
+      changes: values by dotted key, such as {'optimizer.lr': 1e-4}.
+
+    Raises:
+      ValueError: names a key that does not exist, or a value it cannot have.
+    """
+    values = self.to_dict()
+    for key, value in changes.items():
+      *outer, last = key.split('.')
+      section = values
+      for name in outer:
+        section = section.setdefault(name, {})
+        if not isinstance(section, dict):
+          raise ValueError(f'{key}: {name} is no section')
+      section[last] = value
+    return read(values, type(self))
+
+
+class Table(dict):
+  """The values of a section that takes any keys."""
+
+  def to_dict(self) -> dict[str, Any]:
+    return dict(self)
+
+
+class Kind(typing.NamedTuple):
+  """The type of a field.
+
+  Attributes:
+    type: of the value, if it is not None.
+    range: of a number; None: any value of the type.
+    optional: whether None is allowed.
+  """
+
+  type: type
+  range: Range | None
+  optional: bool
+
+
+def kind_of(annotation: Any) -> Kind:
+  """Returns the type, range and optionality of a field's annotation."""
+  optional = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+  if optional:
+    annotation = typing.get_args(annotation)[0]
+  if typing.get_origin(annotation) is typing.Annotated:
+    kind, range_ = typing.get_args(annotation)
+    return Kind(kind, range_, optional)
+  return Kind(annotation, None, optional)
+
+
+def mapping(**default: Any) -> Any:
+  """Returns a field whose section takes any keys."""
+  return dataclasses.field(default_factory=default.copy)
+
+
+R = typing.TypeVar('R', bound=Record)
+
+
+def read(values: Mapping, record: type[R], prefix: str = '') -> R:
+  """Returns a record of the values, nested records included.
+
+  Args:
+    prefix: written before keys in errors, such as 'rl.'.
+
+  Raises:
+    ValueError: names a key that is unknown or missing, or a value of the wrong
+      type or outside its range.
+  """
+  fields = {f.name: f.type for f in dataclasses.fields(record)}
+  for key in values:
+    if key not in fields:
+      raise ValueError(f'unknown key {prefix}{key}.{nearest(key, fields)}')
+  for key in fields:
+    if key not in values:
+      raise ValueError(f'{prefix}{key} is missing; start from config.default()')
+  return record(**{
+    key: _value(f'{prefix}{key}', values[key], annotation)
+    for key, annotation in fields.items()
+  })  # fmt: skip
+
+
+def leaves(
+  values: Mapping, record: type[Record], prefix: str = ''
+) -> dict[str, Any]:
+  """Returns the values of nested dictionaries by dotted key of a record.
+
+  Args:
+    prefix: written before keys in errors.
+
+  Raises:
+    ValueError: names a key that the record does not have.
+  """
+  fields = {f.name: kind_of(f.type).type for f in dataclasses.fields(record)}
+  out = {}
+  for key, value in values.items():
+    if key not in fields:
+      raise ValueError(f'unknown key {prefix}{key}.{nearest(key, fields)}')
+    if issubclass(fields[key], Record) and isinstance(value, Mapping):
+      inner = leaves(value, fields[key], f'{prefix}{key}.')
+      out |= {f'{key}.{k}': x for k, x in inner.items()}
+    elif issubclass(fields[key], Record):
+      raise ValueError(f'{prefix}{key}={value!r}: must be a section')
+    else:
+      out[key] = value
+  return out
+
+
+def _value(name: str, value: Any, annotation: Any) -> Any:
+  """Returns the value of one field, checked."""
+  kind = kind_of(annotation)
+  if kind.optional and value is None:
+    return None
+  if kind.range:
+    if not kind.range.holds(value):
+      raise ValueError(f'{name}={value!r}: must be {kind.range}')
+    return kind.type(value)
+  if kind.type is dict or issubclass(kind.type, Record):
+    if not isinstance(value, Mapping):
+      raise ValueError(f'{name}={value!r}: must be a section')
+    if kind.type is dict:
+      return Table(value)
+    return read(value, kind.type, f'{name}.')
+  allowed = {tuple: (list, tuple), float: (int, float)}
+  if not isinstance(value, allowed.get(kind.type, kind.type)):
+    raise ValueError(f'{name}={value!r}: must be a {kind.type.__name__}')
+  return kind.type(value)

@@ -1,0 +1,66 @@
+"""Rules: what a config must not be, as tables of (condition, message).
+
+A table is a function that returns its rows for the sections it reads.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Rows = Iterable[tuple[Any, str]]
+
+
+def refuse(table: Callable[..., Rows], *sections: Any) -> None:
+  """Raises the message of the first row whose condition is true.
+
+  Raises:
+    ValueError: the message.
+  """
+  for refused, message in table(*sections):
+    if refused:
+      raise ValueError(message)
+
+
+def choice(key: str, value: str, known: Iterable[str]) -> tuple[bool, str]:
+  """Returns the row that refuses a value which is none of the known ones."""
+  known = [*known]
+  words = f'one of {", ".join(known)}' if len(known) > 2 else ' or '.join(known)
+  return value not in known, f'{key}={value!r}: choose {words}'
+
+
+def section(key: str, value: Any, example: str) -> Rows:
+  """Returns the table of a section that takes any keys.
+
+  Args:
+    example: of a value that is a section.
+  """
+  wrong = not isinstance(value, Mapping)
+  return ((wrong, f'{key}={value!r}: must be a section such as {example}'),)
+
+
+def apart(reason: str, **values: Any) -> Rows:
+  """Returns the rows that refuse each value that is not empty.
+
+  Args:
+    reason: the message, after 'key=value'.
+    values: by key, '__' for dots, such as rl__replay__rows=3.
+  """
+  return tuple(
+    (value, f'{key.replace("__", ".")}={value!r}{reason}')
+    for key, value in values.items()
+  )
+
+
+def divides(name: str, total: int, **parts: int) -> tuple[bool, str]:
+  """Returns the row that refuses a total which its parts do not divide.
+
+  Args:
+    parts: factors of the divisor by name, '__' for dots.
+  """
+  product, words = 1, []
+  for key, n in parts.items():
+    product *= n
+    words.append(f'{key.replace("__", ".")} {n}')
+  return (
+    total % product,
+    f'{name} = {total} does not divide by {" x ".join(words)} = {product}',
+  )

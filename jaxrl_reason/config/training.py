@@ -1,0 +1,56 @@
+"""The sections that all training stages have, and those of supervised ones."""
+
+import dataclasses
+
+from jaxrl_reason.config.ranges import (
+  Amount,
+  Count,
+  CountOrNone,
+  Memory,
+)
+from jaxrl_reason.config.record import Record
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Record):
+  """An optimizer and its learning rate; `optim.OPTIMIZERS` has the names."""
+
+  name: str = 'adamw'
+  lr: Amount = 1e-3  # peak learning rate
+  schedule: str = 'constant'  # after warm-up: constant, linear, cosine, wsd
+  warmup_steps: CountOrNone = 10  # updates of linear warm-up
+  b1: Memory = 0.9
+  b2: Memory = 0.95
+  eps: Amount = 1e-8
+  state_dtype: str = 'float32'  # of its running means: float32 or bfloat16
+  weight_decay: Amount = 0.0  # per update, times lr; not for norms and biases
+  clip_norm: Amount = 1.0  # global norm of the gradient; 0: no clipping
+
+
+@dataclasses.dataclass(frozen=True)
+class Training(Record):
+  """A stage that trains."""
+
+  steps: Count = 100
+  micro_batches: Count = 1  # parts over which a gradient is accumulated
+  steps_per_dispatch: Count = 1  # K, fused steps per compiled call
+  logprob_chunk: CountOrNone = 0  # columns of logits in memory at once; 0: all
+  # Weight of the experts' load balance in the loss: per layer E * sum of
+  # (share of uses) * (mean probability), which is experts_per_token when
+  # balanced; the mean over layers, and over micro-batches. About 1e-3.
+  balance_coef: Amount = 0.0
+  optimizer: Optimizer = Optimizer()
+
+
+@dataclasses.dataclass(frozen=True)
+class Supervised(Training):
+  """A supervised stage: next-token loss on worked solutions."""
+
+  # Training loss, nats per token over log_every steps, that ends the stage
+  # early. 0: none.
+  stop_loss: Amount = 0.0
+  rows: Count = 64  # examples per update, over all devices
+
+  def micro_batch(self) -> int:
+    """Counts the rows of a micro-batch, over all devices."""
+    return self.rows // self.micro_batches

@@ -1,0 +1,88 @@
+"""Checks, before the first step, that every problem fits its row.
+
+Otherwise a run would end at the step that draws the first problem that is too
+long, and mending the data then makes it another data set.
+"""
+
+from collections.abc import Iterator
+
+import jax
+import tqdm
+
+from jaxrl_reason import hosts
+from jaxrl_reason.data import example_files, pipeline
+
+SHOWN_AFTER_S = 2.0
+
+
+def check(problems, c, tokenizer, solutions: bool) -> None:
+  """Refuses problems that are too long; each process checks its share.
+
+  Endless sources are skipped: their lengths follow from data.knobs.
+
+  Args:
+    c: config.data; solutions: check those of supervised stages too.
+
+  Raises:
+    ValueError: names split, file, row, length and remedy; the same on every
+      process.
+  """
+  if c.too_long == 'drop':
+    return
+  parts = problems.parts or {c.name: (c, problems)}
+  messages = (
+    _message(name, section, part, tokenizer, solutions)
+    for name, (section, part) in parts.items()
+  )
+  message = next(filter(None, messages), '')
+  if message := next(filter(None, hosts.gather(message)), ''):
+    raise ValueError(message)
+
+
+def _message(name: str, c, problems, tokenizer, solutions: bool) -> str:
+  """Returns the error for the first problem that is too long, or ''."""
+  learnt = 'train' if problems.supervised is None else 'supervised'
+  for split in ('train', 'heldout', 'supervised'):
+    source = getattr(problems, split)
+    if source is None or len(source) >= pipeline.ENDLESS:
+      continue
+    for i in _shown(len(source), f'{name} {split}'):
+      example = source[i]
+      for kind, n, key, limit in _lengths(
+        example, c, tokenizer, solutions and split == learnt
+      ):
+        if n > limit:
+          return (
+            f'{_place(c, split, i, example)}: the {kind} has {n} tokens and '
+            f'data.{key} is {limit}. Raise data.{key}, or drop what is too '
+            'long with data.too_long="drop"'
+          )
+  return ''
+
+
+def _lengths(example: dict, c, tokenizer, solution: bool) -> Iterator[tuple]:
+  """Yields (kind of text, tokens, key of the limit, limit)."""
+  n = len(pipeline.prompt_ids(example, tokenizer))
+  yield 'prompt', n, 'prompt_len', c.prompt_len
+  if solution:
+    n = pipeline.solution_length(example, tokenizer)
+    yield 'solution', n, 'completion_len', c.completion_len
+
+
+def _shown(n: int, name: str) -> Iterator[int]:
+  """Yields this process's share of n rows, with a bar if it takes longer."""
+  return tqdm.tqdm(
+    range(jax.process_index(), n, jax.process_count()),
+    desc=f'checking the lengths of {name}',
+    unit='row',
+    delay=SHOWN_AFTER_S,
+    disable=not hosts.is_main(),
+  )
+
+
+def _place(c, split: str, i: int, example: dict) -> str:
+  """Names the file and row of an example, or its split and index."""
+  if example.get('task') == example_files.NAME:
+    if place := example_files.place_of(c.dir, example):
+      return place
+  return f'{example.get("task", c.name)} {split}, example {i}'

@@ -1,0 +1,388 @@
+"""An evaluation: models x suites x prompts x temperatures, each a `Cell`.
+
+suites, training texts -> contamination, refused above a limit
+cells with something to do -> their model is loaded, records are written
+all records -> results.json, table.md, pass_at_k.png
+"""
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from etils import epath
+
+from jaxrl_reason import hosts, sharding, trees
+from jaxrl_reason.checkpoints import files
+from jaxrl_reason.data import chat
+from jaxrl_reason.evals import contamination, loading, outcome, prompts, suites
+from jaxrl_reason.evals import sampled_answers as answers
+from jaxrl_reason.evals.cells import Cell, slug
+from jaxrl_reason.evals.suites import Suite
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.chunk_layout import Chunks
+from jaxrl_reason.rollouts import forcing
+from jaxrl_reason.verifiers.pool import VerifierPool
+from jaxrl_reason.verifiers.verdict import all_failed
+
+BUCKET = 16  # prompts are padded to a multiple of so many tokens
+MAX_NEW = 512  # where no run says how long its completions are
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The values of the command's flags; see its help."""
+
+  models: Sequence[str]
+  suites: Sequence[str]
+  out: epath.Path
+  prompts: Sequence[str] = (prompts.OWN,)
+  temperatures: Sequence[float] = (1.0,)
+  k: int = 8
+  greedy: bool = True
+  batch: int = 256
+  max_new: int | None = None
+  budgets: Sequence[int] = ()
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
+  chunk: int = 0
+  carry: int = 0
+  least: int = 0
+  wait: str = ''
+  most: int = 0
+  final: str = ''
+  seed: int = 0
+  dtype: str | None = None
+  mesh: Sequence[int] = (-1, 1, 1)
+  system: str = ''
+  thinking: bool | None = None
+  base: str = ''
+  train: Sequence[str] = ()
+  ngram: int = contamination.N
+  contamination_limit: float = 0.01
+  allow_contamination: bool = False
+  workers: int = 2
+  timeout_s: float = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+  """A cell with what it is of."""
+
+  cell: Cell
+  model: str
+  suite: Suite
+  variant: prompts.Variant
+  temperature: float
+
+  @property
+  def about(self) -> dict[str, Any]:
+    """Describes the cell as records and results name it (`outcome.ABOUT`)."""
+    return {k: self.cell.settings[k] for k in outcome.ABOUT}
+
+
+def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
+  """Evaluates; returns the table.
+
+  Args:
+    say: gets lines for people; bar: (name, total, done, unit) -> tqdm.
+
+  Raises:
+    ValueError: in one line, what does not work and what to do.
+  """
+  with hosts.zero_first():  # data sets are prepared on disk
+    asked = [suites.load(s, loading.run_of(o.models[0])) for s in o.suites]
+  models = [loading.full_name(m) for m in o.models]
+  plan = cells_of(o, asked)
+  shares = {
+    (m, s.name): _contaminated(o, m, s, say) for m in models for s in asked
+  }
+  answer(o, plan, bar)
+  if not hosts.is_main():
+    return ''
+  return outcome.write(o.out, list(_outcomes(plan, shares)))
+
+
+def answer(o: Options, plan: Sequence[Asked], bar: Callable) -> None:
+  """Draws what is still to do of the cells; loads what models that needs.
+
+  Raises:
+    ValueError: one was begun with other settings, or cannot be drawn.
+  """
+  mesh = sharding.make_mesh(o.mesh)
+  done = {a.cell.path: a.cell.begin() for a in plan}
+  total = sum(a.cell.total for a in plan)
+  shown = bar('answers', total, sum(done.values()), unit='answer')
+  with shown, contextlib.ExitStack() as stack:
+    for model in dict.fromkeys(a.model for a in plan):
+      todo = [
+        a for a in plan
+        if a.model == model and done[a.cell.path] < a.cell.total
+      ]  # fmt: skip
+      if todo:
+        _answer(o, mesh, model, todo, done, stack, shown.update)
+
+
+def cells_of(o: Options, asked: Sequence[Suite]) -> list[Asked]:
+  """Returns the cells of all models, a model's one after another.
+
+  Raises:
+    ValueError: two of them are the same, or there is no such checkpoint.
+  """
+  return list(_plan(o, [loading.full_name(m) for m in o.models], asked))
+
+
+def _plan(
+  o: Options, models: Sequence[str], asked: Sequence[Suite]
+) -> Iterator[Asked]:
+  variants = [prompts.parse(text) for text in o.prompts]
+  seen = set()
+  for model in models:
+    for suite in asked:
+      for variant in variants:
+        for temperature in o.temperatures:
+          settings = _settings(o, model, suite, variant, temperature)
+          parts = (model, suite.name, variant.name, f't{temperature:g}')
+          name = '--'.join(map(slug, parts))
+          if name in seen:
+            raise ValueError(f'{", ".join(parts)}: asked for twice')
+          seen.add(name)
+          path = o.out / 'answers' / f'{name}.jsonl'
+          samples = range(0 if o.greedy else 1, 1 + o.k)
+          cell = Cell(path, len(suite.examples), samples, settings)
+          yield Asked(cell, model, suite, variant, temperature)
+
+
+def _settings(
+  o: Options,
+  model: str,
+  suite: Suite,
+  variant: prompts.Variant,
+  temperature: float,
+) -> dict[str, Any]:
+  """All that the answers of a cell depend on; how they are computed (batch,
+  devices) is not among it.
+  """
+  run_config = loading.run_of(model)
+  max_new = o.max_new
+  if max_new is None:
+    max_new = run_config.data.completion_len if run_config else MAX_NEW
+  same = ('k', 'greedy', 'top_k', 'top_p', 'min_p', 'seed', 'system')
+  return {
+    'model': model,
+    'suite': suite.name,
+    'variant': variant.name,
+    'temperature': float(temperature),
+    'max_new': max_new,
+    'problems': suite.digest(),
+    'dtype': o.dtype or loading.default_dtype(),
+    'thinking': o.thinking,
+    'budgets': sorted(o.budgets),
+    'base': loading.full_name(o.base) if o.base else None,
+    **{k: getattr(o, k) for k in same},
+    **_forced(o),
+    **_chunks(o, run_config, max_new),
+  }
+
+
+def _chunks(o: Options, run_config, max_new: int) -> dict[str, int]:
+  """The chunks that completions come in, those of the run where no others are
+  asked for; {}: they are whole.
+  """
+  found = {'chunk': o.chunk, 'carry': o.carry}
+  of_run = run_config.rl.get('chunks') if run_config else None
+  if of_run and not o.chunk:  # a run of a version without them has none
+    found = {'chunk': of_run.tokens, 'carry': of_run.carry}
+  return found if 0 < found['chunk'] < max_new else {}
+
+
+def _of_settings(settings: dict[str, Any]) -> Chunks | None:
+  """The chunks of a cell's answers."""
+  if 'chunk' not in settings:
+    return None
+  return Chunks(settings['chunk'], settings['carry'])
+
+
+def _forced(o: Options) -> dict[str, Any]:
+  """The budget that is forced; {}: none, as in files from before there was."""
+  found = {k: getattr(o, k) for k in ('least', 'wait', 'most', 'final')}
+  return found if any(found.values()) else {}
+
+
+def _trained_on(o: Options, model: str, say: Callable) -> list[str]:
+  """The questions of the finite data set that a model's run was trained on."""
+  run_config = loading.run_of(model)
+  try:
+    return suites.training_of(run_config) if run_config else []
+  except (OSError, ValueError, ImportError) as e:
+    text = f'{model}: its training data cannot be compared with suites ({e})'
+    if not o.allow_contamination:
+      raise ValueError(
+        f'{text}; --allow_contamination evaluates all the same'
+      ) from e
+    say(text)
+    return []
+
+
+def _contaminated(
+  o: Options, model: str, suite: Suite, say: Callable
+) -> float | None:
+  """The share of a suite's problems that training texts have words of; None
+  where there are no such texts.
+
+  Raises:
+    ValueError: it is above the limit, and that is not allowed.
+  """
+  own = _trained_on(o, model, say)
+  if not (own or o.train):
+    return None
+
+  def training():
+    yield from contamination.numbered(f'train of {model}', own)
+    for name in o.train:
+      yield from suites.texts(name)
+
+  questions = [e['prompt'] for e in suite.examples]
+  found = contamination.hits(questions, training(), o.ngram)
+  share = len(found) / len(questions)
+  if found and hosts.is_main():
+    path = o.out / f'contamination--{slug(model)}--{slug(suite.name)}.jsonl'
+    o.out.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(dataclasses.asdict(hit)) + '\n' for hit in found]
+    files.write_whole(path, ''.join(lines))
+  if found:
+    first = found[0]
+    text = (
+      f'{suite.name}: {share:.2%} of {len(questions)} problems have '
+      f'{o.ngram} words in a row in common with training texts, as problem '
+      f'{first.problem} with {first.where} ({first.words[:60]!r})'
+    )
+    if share > o.contamination_limit and not o.allow_contamination:
+      raise ValueError(
+        f'{text}; more than --contamination_limit={o.contamination_limit:g}. '
+        '--allow_contamination evaluates all the same'
+      )
+    say(text)
+  return share
+
+
+def _answer(
+  o: Options,
+  mesh: jax.sharding.Mesh,
+  model: str,
+  todo: Sequence[Asked],
+  done: dict[epath.Path, int],
+  stack: contextlib.ExitStack,
+  tell: Callable[[int], Any],
+) -> None:
+  """Loads a model and fills its cells."""
+  found = loading.load(model, dtype=o.dtype, mesh=mesh)
+  params, base = found.params, None
+  if o.base:
+    other = loading.load(o.base, dtype=o.dtype, mesh=mesh)
+    _refuse_other_tokens(found, other)
+    params, base = (found.params, other.params), other.model
+  programs, graders = {}, {}
+  for a in todo:
+    settings = a.cell.settings
+    written = prompts.write(
+      a.variant, found, a.suite, system=o.system, thinking=o.thinking
+    )
+    longest = max(map(len, written.ids))
+    room = -(-longest // BUCKET) * BUCKET
+    asked = answers.EvalSet(a.suite.examples, written.ids, room)
+    grid = answers.Grid.make(
+      a.cell.problems, a.cell.samples, o.batch, sharding.row_shards(mesh)
+    )
+    key = grid.s, settings['max_new']
+    if key not in programs:
+      encode = functools.partial(chat.encode_after, found.tokenizer)
+      forced = forcing.make(encode, settings['max_new'], **_forced(o))
+      programs[key] = answers.make_generate(
+        found.model,
+        *key,
+        details=True,
+        forced=forced,
+        base=base,
+        chunks=_of_settings(settings),
+      )
+    if a.suite.reward not in graders:
+      graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
+    asker = answers.Asker(
+      programs[key],
+      params,
+      mesh=mesh,
+      tokenizer=found.tokenizer,
+      sampling=Sampling.fixed(a.temperature, o.top_k, o.top_p, o.min_p),
+      stop=jnp.asarray(written.stop, jnp.int32),
+      key=trees.named_key(jax.random.key(o.seed), a.suite.name),
+      grade=graders[a.suite.reward],
+      budgets=tuple(settings['budgets']),
+      about={k: v for k, v in a.about.items() if k != 'temperature'},
+    )
+    with jax.set_mesh(mesh):
+      a.cell.fill(asker, asked, grid, done[a.cell.path], tell)
+
+
+def _refuse_other_tokens(model: loading.Loaded, base: loading.Loaded) -> None:
+  """Refuses a base whose tokens are others: their probabilities are too."""
+  a, b = model.tokenizer, base.tokenizer
+  ids = range(min(a.vocab_size, 1000))
+  same = a.vocab_size == b.vocab_size and all(
+    a.decode([i]) == b.decode([i]) for i in ids
+  )
+  if not same:
+    raise ValueError(
+      f'--base={base.name} has other tokens than {model.name}: a KL is between '
+      'models of one tokenizer'
+    )
+
+
+def _grader(o: Options, reward: str, stack: contextlib.ExitStack) -> Callable:
+  """Starts the worker processes that verify answers for as long as the
+  evaluation.
+  """
+  pool = stack.enter_context(
+    VerifierPool(reward, workers=o.workers, timeout_s=o.timeout_s)
+  )
+
+  def grade(cases):
+    found = pool.map(cases)
+    problem = all_failed(found)
+    if problem and len(found) > 1:
+      raise ValueError(f'{reward}: {problem}')
+    return found
+
+  return grade
+
+
+def _outcomes(
+  plan: Sequence[Asked], shares: dict[tuple[str, str], float | None]
+) -> Iterator[outcome.Outcome]:
+  """Returns the results, each model beside the first with the same problems."""
+  first: dict[tuple, list[dict]] = {}
+
+  def made(
+    a: Asked, rows: list[dict], temperature: float | str
+  ) -> outcome.Outcome:
+    base = first.setdefault((a.suite.name, a.variant.name, temperature), rows)
+    against = None if base is rows else base
+    about = {**a.about, 'temperature': temperature}
+    return outcome.make(about, rows, against, shares[a.model, a.suite.name])
+
+  def question(a: Asked) -> tuple[str, str, str]:
+    return a.model, a.suite.name, a.variant.name
+
+  for _, same in itertools.groupby(plan, question):
+    same = list(same)
+    rows = [a.cell.rows() for a in same]
+    for a, own in zip(same, rows):
+      yield made(a, own, a.temperature)
+    if len(same) > 1:
+      yield made(same[0], outcome.together(rows), outcome.ALL)

@@ -1,0 +1,360 @@
+"""Problems -> records of answers, a bounded number of completions at a time.
+
+  blocks of problems x all their samples
+    -> units of equal shape, one compiled program for all
+    -> completions -> verdicts -> records, by (problem, sample)
+
+While the answers of one unit are verified the next is being generated. Noise
+depends on the key, the problem and the sample alone, so neither the size of a
+unit nor the number of devices or processes changes what is drawn.
+"""
+
+import dataclasses
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import hosts, sharding, trees
+from jaxrl_reason.base import Model, Prompts, Rollout
+from jaxrl_reason.data import pipeline
+from jaxrl_reason.evals import traces
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import logprobs
+from jaxrl_reason.models.chunk_layout import Chunks
+from jaxrl_reason.rollouts import chunks as chunks_lib
+from jaxrl_reason.rollouts import forcing, sampler, turns
+from jaxrl_reason.verifiers import records
+
+BASE = 'base_logp'  # of records
+COLUMNS = 64  # of logits of the base model alive at once
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSet:
+  """Problems of one split, encoded once.
+
+  Attributes:
+    ids: tokens of each prompt; room: P, of the longest.
+    encoded: what an environment goes by of each; None: there is none.
+    hosted: an environment in Python plays them, and goes by the problems.
+  """
+
+  examples: Sequence[dict]
+  ids: Sequence[Sequence[int]]
+  room: int
+  encoded: Sequence[dict] | None = None
+  hosted: bool = False
+
+  def rows(self, problems: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (tokens i32, valid bool) [n,P] of some of the problems."""
+    rows = [
+      pipeline.pad_prompt(self.ids[i], self.room, f'problem {i}')
+      for i in problems
+    ]
+    return tuple(np.stack([r[k] for r in rows]) for k in ('tokens', 'valid'))
+
+  def played(self, problems: np.ndarray) -> tuple[dict, ...]:
+    """Returns what `make_generate`'s function is given last, of some of the
+    problems, arrays [n,...]; () where there is no environment.
+    """
+    if self.encoded is None:
+      return ()
+    rows = [self.encoded[i] for i in problems]
+    return (trees.stacked(rows),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+  """A partition of problems x samples into units of [b problems, s samples].
+
+  Attributes:
+    problems: E, how many there are; samples: their samples' numbers.
+    b: of a multiple of the mesh's row shards; s: samples of a unit.
+  """
+
+  problems: int
+  samples: Sequence[int]
+  b: int
+  s: int
+
+  @classmethod
+  def make(
+    cls, problems: int, samples: Sequence[int], rows: int, shards: int
+  ) -> 'Grid':
+    """Units of at most `rows` completions, and of `shards` at least."""
+    most = max(1, rows // shards)  # of a shard
+    parts = -(-len(samples) // most)
+    s = -(-len(samples) // parts)
+    b = min(max(1, most // s), -(-problems // shards)) * shards
+    return cls(problems, samples, b, s)
+
+  def units(self, first: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Returns (problems [b], samples [s]) of every unit, from problem `first`
+    on; what fills up the last ones is -1.
+    """
+    for start in range(first, self.problems, self.b):
+      problems = np.arange(start, start + self.b)
+      problems[problems >= self.problems] = -1
+      for at in range(0, len(self.samples), self.s):
+        part = list(self.samples[at : at + self.s])
+        yield problems, np.array(part + [-1] * (self.s - len(part)))
+
+  @property
+  def units_of_block(self) -> int:
+    """Units that have the same problems."""
+    return -(-len(self.samples) // self.s)
+
+  @property
+  def n_units(self) -> int:
+    """Units of all problems: how often the program is called."""
+    return -(-self.problems // self.b) * self.units_of_block
+
+
+def make_generate(
+  model: Model,
+  n_samples: int,
+  max_new: int,
+  *,
+  details: bool = False,
+  how: turns.Turns | None = None,
+  base: Model | None = None,
+  forced: forcing.Forcing | None = None,
+  chunks: Chunks | None = None,
+) -> Callable[..., Rollout]:
+  """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
+  where there is an environment, what it goes by is the last argument.
+
+  Args:
+    n_samples: G, completions of a prompt.
+    details: also log-probabilities and entropies of the policy itself.
+    how: the environment that answers, and the limits; None: one completion.
+    base: a model whose log-probabilities of what was sampled are wanted too;
+      `params` is then the pair of both models'.
+    forced: on completions; None: nothing.
+    chunks: of completions, with a carried tail; None: they are whole.
+
+  Raises:
+    ValueError: chunks, and what goes by whole completions.
+  """
+  if chunks is not None and (base is not None or forced is not None):
+    raise ValueError(
+      'completions in chunks: neither a base model nor budget forcing goes '
+      'with them'
+    )
+
+  @jax.jit
+  def generate(params, tokens, valid, row_ids, sampling, key, stop, *encoded):
+    if how is not None:
+      given = params, tokens, valid, *encoded, key, sampling, stop
+      rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
+      return turns.generate(how, model, *given, **rest)
+    own, of_base = params if base is not None else (params, None)
+    given = model, own, tokens, valid, key, sampling, stop
+    rest = dict(n_samples=n_samples, max_new=max_new, row_ids=row_ids)
+    rest |= dict(policy_logp=details, entropy=details)
+    if chunks is not None:
+      return chunks_lib.generate(chunks, *given, **rest)
+    out = sampler.generate(*given, **rest, forcing=forced)
+    if base is None:
+      return out
+    return out.replace(views=_of_base(base, of_base, tokens, valid, out))
+
+  return generate
+
+
+def _of_base(base: Model, params, tokens, valid, out: Rollout) -> dict:
+  """The log-probabilities [N,C] of what was sampled, under another model."""
+  asked = Prompts(tokens, valid, jnp.zeros(len(tokens), jnp.int32), {})
+  rows = batch_lib.rows_of(asked, out).replace(temperature=1.0)
+  logp, _, _ = logprobs.score(
+    base, params, rows, Sampling.fixed(), start=tokens.shape[1], chunk=COLUMNS
+  )
+  return {BASE: logp[:, -out.tokens.shape[1] :]}
+
+
+def pair(problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
+  """Names of rows [N,2] that do not depend on how many samples there are."""
+  return np.stack([problem, sample], axis=1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Asker:
+  """Who answers, and how.
+
+  Attributes:
+    generate: of `make_generate`, for the grid's s samples.
+    sampling: settings; sample 0 is greedy whatever they say.
+    stop: i32 [S], tokens that end a completion.
+    grade: list of (completion, example) -> list of Verdict.
+    row_id: (problem [N], sample [N]) -> names of rows, for the noise.
+    budgets: tokens after which completions are also cut and judged.
+    about: fields of every record.
+    told: what of a record other processes need.
+  """
+
+  generate: Callable
+  params: Any
+  mesh: jax.sharding.Mesh
+  tokenizer: Any
+  sampling: Sampling
+  key: jax.Array
+  stop: jax.Array
+  grade: Callable
+  row_id: Callable = pair
+  budgets: tuple[int, ...] = ()
+  about: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  told: Callable[[dict], dict] = dict
+
+  def blocks(
+    self, problems: EvalSet, grid: Grid, first: int = 0
+  ) -> Iterator[list[dict]]:
+    """Returns the records of block after block, ordered by (problem, sample),
+    the same on every process.
+
+    Args:
+      first: problem to begin with.
+    """
+    units = grid.units(first)
+    started = (self._start(problems, *unit) for unit in units)
+    ahead = next(started, None)
+    answers = self._answers(problems, ahead, started)
+    while block := list(itertools.islice(answers, grid.units_of_block)):
+      rows = [row for part in block for row in part]
+      yield sorted(rows, key=operator.itemgetter('problem', 'sample'))
+
+  def _answers(self, problems: EvalSet, ahead, started) -> Iterator[list[dict]]:
+    """The records of unit after unit, the next one being generated."""
+    while ahead is not None:
+      unit, ahead = ahead, next(started, None)
+      own = self._records(problems, *unit)
+      rows = hosts.gather([self.told(row) for row in own])
+      found = {(r['problem'], r['sample']): r for part in rows for r in part}
+      yield list(found.values())
+
+  def _start(self, problems: EvalSet, of: np.ndarray, samples: np.ndarray):
+    """Dispatches a unit: (its rows here [n,2], the Rollout to come)."""
+    here = of[sharding.my_rows(self.mesh, len(of))]
+    # What fills up is drawn as well, and not counted.
+    asked = np.where(here < 0, 0, here)
+    prompts, played = problems.rows(asked), problems.played(asked)
+    rows = np.stack(
+      [np.repeat(here, len(samples)), np.tile(samples, len(here))], axis=1
+    )
+    named = np.maximum(rows, 0)
+    temperature = np.where(
+      named[:, 1] == 0, 0.0, np.asarray(self.sampling.temperature)
+    )
+    ids = self.row_id(named[:, 0], named[:, 1]).astype(np.int32)
+    tokens, valid, ids, temperature, played = sharding.to_global(
+      (*prompts, ids, temperature.astype(np.float32), played), self.mesh
+    )
+    if problems.hosted:
+      played = ([problems.examples[i] for i in asked],)
+    sampling = self.sampling.replace(temperature=temperature)
+    given = self.params, tokens, valid, ids, sampling, self.key, self.stop
+    return rows, self.generate(*given, *played)
+
+  def _records(
+    self, problems: EvalSet, rows: np.ndarray, out: Rollout
+  ) -> list[dict]:
+    """This process's records of a unit."""
+    local = _Local(out, self.mesh)
+    real = np.flatnonzero((rows >= 0).all(axis=1))
+    drawn = [local.tokens[i][local.sampled[i]].tolist() for i in real]
+    examples = [problems.examples[rows[i, 0]] for i in real]
+    examples = [e | local.gained(i) for e, i in zip(examples, real)]
+    texts = [self.tokenizer.decode(ids) for ids in drawn]
+    verdicts = self.grade(list(zip(texts, examples)))
+    cut = self._at_budgets(drawn, examples, verdicts)
+    temperature = round(float(np.asarray(self.sampling.temperature)), 6)
+    out = []
+    for n, i in enumerate(real):
+      number, sample = map(int, rows[i])
+      row = records.record(
+        _shown(examples[n]),
+        number=number,
+        sample=sample,
+        completion=texts[n],
+        length=len(drawn[n]),
+        truncated=bool(local.truncated[i]),
+        temperature=temperature if sample else 0.0,
+        **self._judged(texts[n], examples[n]),
+        **local.details(i),
+        **cut[n],
+        **self.about,
+      )
+      out.append(records.judged(row, verdicts[n]))
+    return out
+
+  def _judged(self, text: str, example: Mapping) -> dict[str, Any]:
+    """Returns the fields that are read from a text beside its verdict."""
+    sound = traces.check(text, example)
+    stated = traces.stated_confidence(text)
+    found = {'trace': sound, 'confidence': stated}
+    return {k: v for k, v in found.items() if v is not None}
+
+  def _at_budgets(self, drawn, examples, verdicts) -> list[dict]:
+    """{'at_budget': scores by budget} of every completion, cut and judged
+    again where it is longer.
+    """
+    if not self.budgets:
+      return [{} for _ in drawn]
+    scores = [{str(b): v.score for b in self.budgets} for v in verdicts]
+    longer = [
+      (i, b)
+      for i, ids in enumerate(drawn)
+      for b in self.budgets
+      if len(ids) > b
+    ]
+    cases = [
+      (self.tokenizer.decode(drawn[i][:b]), examples[i]) for i, b in longer
+    ]
+    for (i, b), verdict in zip(longer, self.grade(cases)):
+      scores[i][str(b)] = verdict.score
+    return [{'at_budget': s} for s in scores]
+
+
+def _shown(example: Mapping) -> dict[str, Any]:
+  """Returns the fields of a problem that its record keeps: all that a verifier
+  reads.
+  """
+  return {k: v for k, v in example.items() if k not in ('solution', 'rendered')}
+
+
+class _Local:
+  """This process's rows of a Rollout, on the host."""
+
+  def __init__(self, out: Rollout, mesh: jax.sharding.Mesh):
+    def here(x):
+      return None if x is None else sharding.to_local(x, mesh)
+
+    self.tokens, self.sampled = here(out.tokens), here(out.sampled)
+    self.truncated = here(out.truncated)
+    self._logp, self._entropy = here(out.policy_logp), here(out.entropy)
+    self._base = here((out.views or {}).get(BASE))
+    self._gained = here(out.episode and out.episode.reward)
+
+  def gained(self, i: int) -> dict[str, float]:
+    """{'gained'}: a row's rewards of its environment, the verifier of games."""
+    if self._gained is None:
+      return {}
+    return {'gained': float(np.nansum(self._gained[i]))}
+
+  def details(self, i: int) -> dict[str, float]:
+    """Log-probability and entropy of a row, where the program gave them."""
+    if self._logp is None:
+      return {}
+    on = self.sampled[i]
+    found = {
+      'logp': round(float(self._logp[i][on].sum()), 4),
+      'entropy': round(float(self._entropy[i][on].mean()), 4),
+    }
+    if self._base is not None:
+      found[BASE] = round(float(self._base[i][on].sum()), 4)
+    return found

@@ -1,0 +1,172 @@
+"""Chips that need not exist: their topology, a mesh of them, and compilation.
+
+  devices('v5p:4x4x4', 1)      described devices (the libtpu wheel, no TPU)
+  measure(phase, mesh)         compiled -> Measured, or why not
+
+Compilation is XLA's own for the real chip; nothing runs.
+"""
+
+import dataclasses
+import os
+import re
+import time
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from jaxrl_reason import trees
+from jaxrl_reason.planning import costs, hlo, phases
+from jaxrl_reason.run.process import chips
+
+_USED = (
+  re.compile(r'Used ([\d.]+)([KMGT])i?B? of ([\d.]+)([KMGT])i?B? hbm'),
+  re.compile(
+    r'\(([\d.]+)([KMGT])\) exceeds available HBM \(([\d.]+)([KMGT])\)'
+  ),
+)
+_UNIT = {'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
+
+
+# Of libtpu. Nothing is asked of a metadata server, and no device is taken, so
+# that other processes may describe or use TPUs at the same time. Without a host
+# and a type it prints warnings; they change no description.
+ENVIRONMENT = {
+  'TPU_SKIP_MDS_QUERY': '1',
+  'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+  'TPU_WORKER_HOSTNAMES': 'localhost',
+  'TPU_ACCELERATOR_TYPE': 'v5litepod-4',
+}
+
+
+class DoesNotFit(ValueError):
+  """No room for a phase. Attributes: phase; needs, has: bytes of a chip."""
+
+  def __init__(self, phase: str, needs: float, has: float):
+    self.phase, self.needs, self.has = phase, needs, has
+    gib = chips.GIB
+    super().__init__(
+      f'{phase} does not fit: needs {needs / gib:.1f} of {has / gib:.1f} GiB '
+      'a chip'
+    )
+
+
+def devices(topology: str, slices: int = 1) -> list:
+  """Returns the described devices of a topology.
+
+  Raises:
+    ValueError: no such topology. ImportError: no libtpu.
+  """
+  chips.chip_of(topology)  # refuses an unknown name
+  for name, value in ENVIRONMENT.items():
+    os.environ.setdefault(name, value)
+  # Described chips are no backend: the program's own arrays are on the CPU.
+  jax.config.update('jax_platforms', 'cpu')
+  options = dict(chips.OPTIONS.get(topology.partition(':')[0], {}))
+  if slices < 1:
+    raise ValueError(f'--num_slices={slices}: at least 1')
+  if slices > 1:
+    options['num_slices'] = slices
+  if set(chips.torus_of(topology)) == {1}:
+    options['chips_per_host_bounds'] = [1, 1, 1]
+  try:
+    import libtpu  # noqa: F401
+  except ImportError as e:
+    raise ImportError(
+      'compiling for a TPU needs libtpu (no TPU): pip install '
+      "'jaxrl_reason[tpu]', or JAXRL_EXTRAS=tpu tools/run"
+    ) from e
+  try:
+    return topologies.get_topology_desc(
+      platform='tpu', topology_name=topology, **options
+    ).devices
+  except jax.errors.JaxRuntimeError as e:
+    raise ValueError(
+      f'--topology={topology}: {str(e).splitlines()[0]}. Write a chip and the '
+      'sizes of its torus: v5e:4x4, v5p:4x4x4, v6e:16x16, v4:2x2x4, tpu7x:2x2x1'
+    ) from e
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+  """A compiled phase; bytes are of one device.
+
+  Attributes:
+    resident: state that no argument of this program is, but that stays.
+    cost: of its operations.
+    aliased: outputs that lie in donated arguments; donated: their bytes.
+    compile_s: seconds.
+  """
+
+  phase: phases.Phase
+  arguments: int
+  temporaries: int
+  peak: int
+  resident: int
+  cost: costs.Cost
+  aliased: int
+  donated: int
+  compile_s: float
+
+  @property
+  def needs(self) -> int:
+    return self.peak + self.resident
+
+
+def out_of_memory(message: str) -> tuple[float, float] | None:
+  """Returns (bytes needed, bytes there) of a compiler's message, if it says
+  so.
+  """
+  for pattern in _USED:
+    if found := pattern.search(message):
+      used, unit, has, unit_has = found.groups()
+      return float(used) * _UNIT[unit], float(has) * _UNIT[unit_has]
+  return None
+
+
+def _is_laid(x) -> bool:
+  return isinstance(x, jax.ShapeDtypeStruct) and x.sharding is not None
+
+
+def on_chip(tree) -> int:
+  """Counts the bytes of shapes with shardings, on one device."""
+  local = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.sharding.shard_shape(x.shape), x.dtype),
+    tree,
+  )
+  return trees.n_bytes(local)
+
+
+def measure(phase: phases.Phase, mesh: Mesh, experts: int = 0) -> Measured:
+  """Compiles a phase for the devices of a mesh.
+
+  Args:
+    experts: of the model.
+
+  Raises:
+    DoesNotFit: the compiler found no room for the program.
+  """
+  start = time.monotonic()
+  try:
+    compiled = phase.lower(mesh).compile()
+  except jax.errors.JaxRuntimeError as e:
+    if (room := out_of_memory(str(e))) is None:
+      raise
+    given = on_chip([x for x in jax.tree.leaves(phase.args) if _is_laid(x)])
+    resident = max(on_chip(phase.state) - given, 0)
+    raise DoesNotFit(phase.name, room[0] + resident, room[1]) from e
+  seconds = time.monotonic() - start
+  memory, text = compiled.memory_analysis(), compiled.as_text()
+  arguments = memory.argument_size_in_bytes
+  return Measured(
+    phase,
+    arguments,
+    memory.temp_size_in_bytes,
+    # Peak counts what is alive at once; temporaries alone also count holes.
+    memory.peak_memory_in_bytes,
+    max(on_chip(phase.state) - arguments, 0),
+    costs.of(text, mesh, experts),
+    hlo.parse(text[: text.find('\n') + 1]).aliased(),
+    memory.alias_size_in_bytes,
+    seconds,
+  )

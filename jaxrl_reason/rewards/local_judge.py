@@ -1,0 +1,121 @@
+"""A judge that is another of our models, on the same mesh.
+
+  cases -> template -> prompts [R,P], left-padded -> hidden of the last token
+        -> score = p(yes) / (p(yes) + p(no)) = sigmoid(l_yes - l_no)
+
+One compiled pass for batches of any size, R rows at a time; nothing is
+generated, so nothing can be parsed wrongly. After "Generative verifiers"
+(https://arxiv.org/abs/2408.15240), without a chain of thought.
+It has the interface of `rewards.judge`: alone, in a `judge.Chain` behind rules,
+under a `rubric.Rubric`; `judge.Background` gives it that of the verifier pool.
+"""
+
+import dataclasses
+import secrets
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Model, Params, left_padded
+from jaxrl_reason.verifiers.judges import judge
+from jaxrl_reason.verifiers.judges.judge import Case
+from jaxrl_reason.verifiers.verdict import Verdict
+
+ASK = '\nReply with one word, yes or no: '
+
+
+@dataclasses.dataclass
+class LocalJudge:
+  """A Judge: cases to verdicts whose score is the probability of "yes".
+
+  Attributes:
+    model: its functions; params: its weights, which may be replaced between
+      calls (a policy that judges itself).
+    tokenizer: the model's own.
+    prompt_len: P, tokens of room; longer prompts get status 'error', since a
+      cut one would be another question.
+    template: see `judge.fill`; what the answer is fenced with is new each time
+      unless `fenced` is false (for alphabets without the code's characters).
+    yes, no: texts of one token each.
+    rows: R, prompts of one pass; a multiple of the mesh's row shards.
+    part, max_chars: see `judge.answer_of`.
+    min_mass: p(yes) + p(no) below which the verdict is 'error': the model
+      meant to say something else.
+  """
+
+  model: Model
+  params: Params
+  tokenizer: object
+  prompt_len: int
+  template: str = judge.CORRECT + ASK
+  yes: str = 'yes'
+  no: str = 'no'
+  rows: int = 32
+  part: str = 'answer'
+  max_chars: int = 50_000
+  fenced: bool = True
+  min_mass: float = 0.0
+
+  def __post_init__(self):
+    self._choices = jnp.array([self._token(self.yes), self._token(self.no)])
+    self._score = jax.jit(self._pass)
+
+  def _token(self, text: str) -> int:
+    ids = self.tokenizer.encode(text)
+    if len(ids) != 1:
+      raise ValueError(
+        f'{text!r} is {len(ids)} tokens, a choice must be one: {ids}'
+      )
+    return ids[0]
+
+  def _pass(self, params, tokens, valid, choices):
+    """log-probabilities [R,2] of yes and no after prompts [R,P]."""
+    hidden = self.model.hidden(params, *map(sharding.rows, (tokens, valid)))
+    logits = self.model.unembed(params, hidden[:, -1])
+    return jax.nn.log_softmax(logits, axis=-1)[:, choices]
+
+  def __call__(self, cases: Sequence[Case]) -> list[Verdict]:
+    prepared = [self._prepare(*case) for case in cases]
+    rows = [row for row, _ in prepared if not isinstance(row, Verdict)]
+    scores = iter(self._logps(rows))
+    return [
+      row if isinstance(row, Verdict) else self._verdict(next(scores), answer)
+      for row, answer in prepared
+    ]
+
+  def _prepare(self, completion: str, example: dict):
+    """(the prompt's row or the verdict without it, the answer)."""
+    answer = judge.answer_of(completion, self.part, self.max_chars)
+    if isinstance(answer, Verdict):
+      return answer, None
+    nonce = secrets.token_hex(8) if self.fenced else ''
+    try:
+      text = judge.fill(self.template, answer, example, nonce)
+      ids = self.tokenizer.encode(text)
+      if len(ids) > self.prompt_len:
+        raise ValueError(f'{len(ids)} tokens; prompt_len={self.prompt_len}')
+      return left_padded(ids, self.prompt_len), answer
+    # A field is missing, a character is not in the alphabet, or no room.
+    except ValueError as e:
+      return Verdict(0.0, 'error', answer, f'{type(e).__name__}: {e}'), answer
+
+  def _logps(self, rows: list[dict]) -> np.ndarray:
+    """[len(rows), 2], in passes of R rows, the last filled up with its last."""
+    out = [np.zeros((0, 2), np.float32)]
+    for i in range(0, len(rows), self.rows):
+      part = rows[i : i + self.rows]
+      full = part + part[-1:] * (self.rows - len(part))
+      tokens, valid = (np.stack([r[k] for r in full]) for k in part[0])
+      found = self._score(self.params, tokens, valid, self._choices)
+      out.append(np.asarray(found)[: len(part)])
+    return np.concatenate(out)
+
+  def _verdict(self, logp: np.ndarray, answer: str) -> Verdict:
+    yes, no = np.exp(logp.astype(np.float64))
+    if not yes + no > self.min_mass:
+      why = f'p({self.yes}) + p({self.no}) = {yes + no:.3g}'
+      return Verdict(0.0, 'error', answer, why)
+    return Verdict(float(yes / (yes + no)), 'parsed', answer)

@@ -1,0 +1,228 @@
+"""Rules of a run's config, checked before anything is compiled.
+
+`check` needs only the config; the other functions need the model as well.
+Every message names the key, its value, and the values that are allowed.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ml_collections
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.checkpoints import emergency
+from jaxrl_reason.config import RL, Run, nearest, rules
+from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.models.config import Config
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run.checks import (
+  data_checks,
+  off_policy_checks,
+  rl_checks,
+  selection_checks,
+)
+from jaxrl_reason.run.process import compile_log
+from jaxrl_reason.run.records import trackers
+from jaxrl_reason.update import optim
+from jaxrl_reason.verifiers import compose
+
+PART = "dict(reward='task', weight=1.0)"  # of a reward
+SHARDS = 'row shards (mesh data x fsdp)'
+
+
+def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
+  """Refuses impossible configs.
+
+  Args:
+    n_row_shards: devices over which rows are split (data x fsdp).
+
+  Raises:
+    ValueError: names the key and shows the arithmetic.
+  """
+  run = config_lib.read(config)
+  stages = staging.each(run)
+  named = [p for p in stages if p.name.partition('#')[0] in run.named]
+  plain = dict.fromkeys(p.kind for p in stages if p not in named)
+  if plain:
+    _check_stages(
+      dataclasses.replace(run, stages=tuple(plain), named={}), n_row_shards
+    )
+  longest = run.data.completion_len
+  for p in named:
+    try:
+      _check_stages(p.config, n_row_shards)
+      rules.refuse(length_rules, p.config.data.completion_len, longest)
+    except ValueError as e:
+      raise ValueError(f'named.{p.name}: {e}') from e
+
+
+def length_rules(length: int, longest: int) -> rules.Rows:
+  return (
+    (
+      length > longest,
+      f"data.completion_len={length} is above the run's own, {longest}, which "
+      'evaluations use; raise that',
+    ),
+  )
+
+
+def _check_stages(config: Run, shards: int) -> None:
+  """Refuses a config whose stages have no settings of their own."""
+  data_checks.check(config)
+  rules.refuse(run_rules, config)
+  emergency.check(config.checkpoint)
+  for kind in dict.fromkeys(config.stages):
+    c = config.training(kind)
+    _check_optimizer(f'{kind}.optimizer', c.optimizer, c.steps)
+    rules.refuse(dispatch_rules, kind, c, config.log_every)
+    rows = rl_row_rules if kind == 'rl' else row_rules
+    rules.refuse(rows, kind, c, shards)
+  compile_log.profiled(config.profile.steps)
+  trackers.names(config.track)
+  if 'rl' in config.stages:
+    rules.refuse(reward_rules, config.rl)
+    for name, part in config.rl.rewards.items():
+      key = f'rl.rewards.{name}'
+      rules.refuse(rules.section, key, part, PART)
+      rules.refuse(part_rules, key, part)
+    selection_checks.check(config.rl)
+    off_policy_checks.check(config)
+    _check_optimizer(
+      'rl.critic.optimizer', config.rl.critic.optimizer, config.rl.steps
+    )
+    rl_checks.check(config)
+
+
+def run_rules(config: Run) -> rules.Rows:
+  every = {'log_every': config.log_every}
+  return (
+    _pattern('trainable', config.trainable),
+    _pattern('lora.targets', config.lora.targets),
+    rules.choice('frozen_dtype', config.frozen_dtype, frozen.DTYPES),
+    # Evaluations and checkpoints fall between two lines of metrics.
+    rules.divides('eval.every', config.eval.every, **every),
+    rules.divides('checkpoint.every', config.checkpoint.every, **every),
+  )
+
+
+def _pattern(key: str, pattern: str) -> tuple[bool, str]:
+  """Returns the row that refuses a text which is no regular expression."""
+  try:
+    re.compile(pattern)
+  except re.error as e:
+    return True, f'{key}={pattern!r} is no regular expression: {e}'
+  return False, ''
+
+
+def reward_rules(c: RL) -> rules.Rows:
+  return (
+    (
+      not (c.rewards or c.turns.env),
+      "rl.rewards is empty: name a reward, as answer=dict(reward='task'), or "
+      'an environment, rl.turns.env',
+    ),
+  )
+
+
+def part_rules(key: str, part: Mapping) -> rules.Rows:
+  unknown = next((k for k in part if k not in compose.KEYS), '')
+  return (
+    (
+      unknown,
+      f'unknown key {key}.{unknown}.{nearest(unknown, compose.KEYS)} A reward '
+      f'has {", ".join(sorted(compose.KEYS))}',
+    ),
+    ('reward' not in part, f'{key} lacks the key reward'),
+  )
+
+
+def dispatch_rules(kind: str, c: Any, log_every: int) -> rules.Rows:
+  k = {f'{kind}.steps_per_dispatch': c.steps_per_dispatch}
+  return (
+    rules.divides(f'{kind}.steps', c.steps, **k),
+    rules.divides('log_every', log_every, **k),
+  )
+
+
+def row_rules(kind: str, c: Any, shards: int) -> rules.Rows:
+  parts = {f'{kind}.micro_batches': c.micro_batches, SHARDS: shards}
+  return (rules.divides(f'{kind}.rows', c.rows, **parts),)
+
+
+def rl_row_rules(kind: str, c: RL, shards: int) -> rules.Rows:
+  del kind
+  rows = c.rows + c.replay.rows + c.extra.groups * c.samples
+  name = f'rl.prompts {c.prompts} x rl.samples {c.samples}'
+  if c.replay.rows:
+    name += f' + rl.replay.rows {c.replay.rows}'
+  if c.extra.groups:
+    name += f' + rl.extra.groups {c.extra.groups} x rl.samples'
+  over = {SHARDS: shards}
+  updates = {
+    'rl.minibatches': c.minibatches,
+    'rl.micro_batches': c.micro_batches,
+  }
+  # Episodes are not played in parts.
+  in_parts = c.path == 'host' and not c.turns.env
+  parts = {'rl.parts': c.parts} if in_parts else {}
+  return (
+    rules.divides(name, rows, **updates, **over),
+    rules.divides('rl.extra.groups', c.extra.groups, **over),
+    rules.divides('rl.prompts', c.prompts, **parts, **over),
+  )
+
+
+def _check_optimizer(key: str, c: config_lib.Optimizer, steps: int) -> None:
+  try:
+    optim.make(c, steps)
+  except ValueError as e:
+    raise ValueError(f'{key}: {e}') from e
+
+
+def check_trainable(pattern: str, paths: Iterable[str]) -> None:
+  """Refuses a `trainable` that names no parameter.
+
+  Args:
+    pattern: regex over paths (`Run.trained_paths`).
+    paths: of the model's parameters.
+
+  Raises:
+    ValueError: names the key and some of the paths.
+  """
+  paths = sorted(paths)
+  if not any(re.fullmatch(pattern, path) for path in paths):
+    raise ValueError(
+      f'trainable={pattern!r} matches none of the parameters, so nothing would '
+      f'be trained; their paths are like {", ".join(paths[:3])}'
+    )
+
+
+def expert_rules(config: Run, experts: int) -> rules.Rows:
+  """Refuses settings of experts for a model without experts.
+
+  Args:
+    experts: of the model.
+  """
+  dense = not experts
+  return rules.apart(
+    ': the model has no experts; set it to its default, or model.experts',
+    **{
+      f'{kind}.balance_coef': dense and config.training(kind).balance_coef
+      for kind in config.stages
+    },
+    rl__replay_routes=dense and config.rl.replay_routes,
+  )
+
+
+def position_rules(c: RL, shape: Config) -> rules.Rows:
+  """Refuses padding of another length than generation's, if that matters."""
+  longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
+  return (
+    (
+      longrope and c.padding not in ('whole', 'shared:1'),
+      f'rl.padding={c.padding!r}: the longrope positions of this model depend '
+      'on the length of rows; choose whole or shared:1',
+    ),
+  )

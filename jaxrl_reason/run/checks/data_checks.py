@@ -1,0 +1,223 @@
+"""Rules of the data section: its task, its controller and its sources."""
+
+import numbers
+from collections.abc import Mapping
+from typing import Any
+
+from jaxrl_reason.config import RL, Controller, Data, Run, nearest, rules
+from jaxrl_reason.data import controllers, mixture
+from jaxrl_reason.verifiers import tasks
+
+SECTIONS = ('files', 'knobs', 'harder')
+# Type of a task's knob -> types that a recipe may use for it.
+KNOBS = {int: int, float: numbers.Real, bool: bool, str: str}
+
+
+def check(config: Run) -> None:
+  """Refuses a task, controller or sources that cannot work.
+
+  Raises:
+    ValueError: names the key.
+  """
+  d = config.data
+  controllers.make(d.controller.to_dict())  # refuses settings it does not read
+  rules.refuse(controller_rules, d.controller, len(d.sources))
+  if 'rl' in config.stages and d.controller.refresh:
+    rules.refuse(refresh_rules, config.rl, d.controller)
+  rules.refuse(knob_rules, 'data', d)
+  for name, source in d.sources.items():
+    key = f'data.sources.{name}'
+    rules.refuse(rules.section, key, source, "dict(name='arithmetic')")
+    rules.refuse(source_rules, key, source)
+  for name, section in mixture.sections(d).items():
+    rules.refuse(knob_rules, f'data.sources.{name}', section)
+    rules.refuse(task_rules, f'data.sources.{name}', section)
+  if d.sources:
+    weights = mixture.own(d, 'weight')
+    for name, weight in zip(d.sources, weights):
+      rules.refuse(weight_rules, f'data.sources.{name}.weight', weight)
+    rules.refuse(mixture_rules, config.stages, d, [*map(_schedule, weights)])
+
+
+def controller_rules(c: Controller, n_sources: int) -> rules.Rows:
+  problem, _ = controllers.make(c.to_dict())
+  low, high = getattr(problem, 'low', 0.0), getattr(problem, 'high', 1.0)
+  return (
+    (
+      c.name == 'band' and low > high,
+      f'data.controller.low={low} is above data.controller.high={high}: no '
+      'problem has such a solve rate',
+    ),
+    (
+      n_sources > 1
+      and c.name in controllers.BY_DIFFICULTY
+      and c.sources != 'free',
+      f'data.controller.sources={c.sources!r}: {c.name!r} goes by the '
+      "difficulty of all problems, which the sources' shares would override; "
+      "set it to 'free'",
+    ),
+    (
+      not n_sources and c.sources != 'weights',
+      f'data.controller.sources={c.sources!r} chooses between sources: name '
+      'them in data.sources',
+    ),
+  )
+
+
+def refresh_rules(c: RL, controller: Controller) -> rules.Rows:
+  key = f'data.controller.refresh={controller.refresh}'
+  return (
+    (
+      controller.name == 'none',
+      f'{key} moves the window of a pool, and there is none: set '
+      'data.controller.name',
+    ),
+    (
+      controller.refresh % c.steps_per_dispatch,
+      f'{key} does not divide by rl.steps_per_dispatch={c.steps_per_dispatch}'
+      ': the pool moves between two dispatches',
+    ),
+    *rules.apart(
+      f' and {key}: another window has other problems with the same numbers; '
+      'set one of them to its default',
+      rl__staleness=c.staleness,
+      rl__archive=c.archive,
+      rl__shaping__historical=c.shaping.historical,
+      rl__replay__by=c.replay.by if c.replay.by == 'failing' else '',
+      rl__replay__mix=c.replay.mix if c.replay.mix == 'rows' else '',
+    ),
+  )
+
+
+def knob_rules(key: str, d: Data) -> rules.Rows:
+  """Refuses knobs that the task does not have, and values of another type."""
+  known = tasks.get(d.name).knobs if tasks.is_known(d.name) else {}
+  knobs = [
+    (f'{key}.{section}.{name}', name, value)
+    for section in ('knobs', 'harder')
+    for name, value in d[section].items()
+  ]
+  unknown = next((x for x in knobs if x[1] not in known), ('', '', None))
+  wrong = next((x for x in knobs if _is_wrong(known.get(x[1]), x[2])), unknown)
+  return (
+    (
+      unknown[0],
+      f'{unknown[0]}: {key}.name={d.name!r} has no such knob.'
+      f'{nearest(unknown[1], known)} It has {", ".join(known) or "none"}',
+    ),
+    (
+      wrong[0],
+      f'{wrong[0]}={wrong[2]!r}: must be a '
+      f'{type(known.get(wrong[1])).__name__}',
+    ),
+  )
+
+
+def _is_wrong(default: Any, value: Any) -> bool:
+  """Returns whether a knob's value has another type than its default."""
+  return not isinstance(value, KNOBS.get(type(default), object))
+
+
+def source_rules(key: str, source: Mapping) -> rules.Rows:
+  """Refuses a source with unknown keys or values of the wrong type."""
+  known = (*mixture.KEYS, *mixture.OWN)
+  unknown = next((name for name in source if name not in known), '')
+  warm, hard = source.get('supervised', True), source.get('difficulty')
+  return (
+    (
+      unknown,
+      f'unknown key {key}.{unknown}.{nearest(unknown, known)} A source has '
+      f'{", ".join(known)}',
+    ),
+    *(
+      (
+        not isinstance(source.get(name, {}), Mapping),
+        f'{key}.{name}={source.get(name)!r}: must be a section',
+      )
+      for name in SECTIONS
+    ),
+    (
+      not isinstance(warm, bool),
+      f'{key}.supervised={warm!r}: must be True or False',
+    ),
+    (
+      hard is not None and not _is_number(hard),
+      f'{key}.difficulty={hard!r}: must be a number',
+    ),
+  )
+
+
+def _is_number(x: Any) -> bool:
+  return isinstance(x, int | float) and not isinstance(x, bool)
+
+
+def task_rules(key: str, d: Data) -> rules.Rows:
+  known = ('gsm8k', 'files', *tasks.TASKS)
+  return (
+    (
+      not tasks.is_known(d.name) and d.name not in known,
+      f'{key}.name={d.name!r}: choose one of {", ".join(known)}, or '
+      f'gym:<family>.{nearest(d.name, known)}',
+    ),
+  )
+
+
+def weight_rules(key: str, weight: Any) -> rules.Rows:
+  return (
+    (
+      _schedule(weight) is None,
+      f'{key}={weight!r}: must be a number of at least 0, or '
+      "{'by': 'step', 'at': [...], 'values': [...]} with as many values as "
+      'points, which rise',
+    ),
+  )
+
+
+def mixture_rules(stages: tuple, d: Data, schedules: list) -> rules.Rows:
+  """Refuses sources of which none is drawn, or none is trained on.
+
+  Args:
+    schedules: (points, values) of every source's weight.
+  """
+  keys = ', '.join(f'data.sources.{name}.weight' for name in d.sources)
+  times = sorted({t for at, _ in schedules for t in at})
+  empty = [t for t in times if not any(_at(*s, t) > 0 for s in schedules)]
+  return (
+    (
+      not any(max(values) > 0 for _, values in schedules),
+      f'{keys}: all are 0; nothing would be drawn',
+    ),
+    (
+      empty,
+      f'data.sources: all weights are 0 at step {[*empty, 0][0]:g}; nothing '
+      'would be drawn',
+    ),
+    (
+      {'pretrain', 'sft'} & {*stages} and not any(mixture.own(d, 'supervised')),
+      f'stages={stages}: no source of data.sources has supervised=True to '
+      'train on',
+    ),
+  )
+
+
+def _schedule(weight: Any) -> tuple[list, list] | None:
+  """Returns the points and values of a weight; None: it is no weight."""
+  at, values = [0], [weight]
+  if isinstance(weight, Mapping):
+    at, values = [*weight.get('at', ())], [*weight.get('values', ())]
+    if {*weight} - {'by', 'at', 'values'} or weight.get('by') != 'step':
+      return None
+  numbers_ = all(_is_number(x) and 0 <= x < 1e9 for x in (*values, *at))
+  rises = all(a < b for a, b in zip(at, at[1:]))
+  sound = values and len(at) == len(values) and numbers_ and rises
+  return (at, values) if sound else None
+
+
+def _at(at: list, values: list, time: float) -> float:
+  """Returns a weight at a step, as `sources.Weights.wanted` has it."""
+  if time <= at[0]:
+    return values[0]
+  for (a, x), (b, y) in zip(zip(at, values), zip(at[1:], values[1:])):
+    if time <= b:
+      return x + (y - x) * (time - a) / (b - a)
+  return values[-1]

@@ -1,0 +1,75 @@
+"""Rules for samples that another policy drew than the one trained.
+
+Three policies matter: the sampler; the proximal policy, which is the trainer's
+before the updates of a batch; and the policy that is trained. With
+rl.old_logp='trainer' a ratio is trained / proximal, and a correction weighs by
+proximal / sampler. With 'sampler' the two are one ratio, trained / sampler.
+"""
+
+from jaxrl_reason import losses
+from jaxrl_reason.config import RL, Run, rules
+
+# Settings that weigh a token by proximal / sampler.
+WEIGHTS = ('correction', 'reject_low', 'reject_high', 'veto')
+
+
+def check(config: Run) -> None:
+  """Refuses off-policy samples that nothing weighs, and weights that are 1.
+
+  Raises:
+    ValueError: names the key.
+  """
+  rules.refuse(weight_rules, config.rl, config.objective)
+  rules.refuse(sample_rules, config.rl, config.objective)
+
+
+def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  keys = [k for k in WEIGHTS if objective[k] not in (None, 'none')]
+  named = ', '.join(f'rl.loss.{k}={objective[k]!r}' for k in keys)
+  return (
+    (
+      keys and c.old_logp == 'sampler',
+      f'{named}: weighs by the proximal policy over the sampler, which are one '
+      'policy with rl.old_logp="sampler", so every weight would be 1; set '
+      'rl.old_logp to "trainer"',
+    ),
+  )
+
+
+def sample_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses samples of an earlier policy without a ratio or a weight."""
+  if objective.policy.any_policy:
+    return ()
+  earlier = {
+    'rl__staleness': c.staleness,
+    'rl__replay__rows': c.replay.rows,
+    'rl__refill_keep': c.refill_rounds and c.refill_keep,
+    'rl__hints__when': c.hints.room and c.hints.when == 'failed' and 'failed',
+  }
+  coupled = c.old_logp == 'sampler'
+  ratio, weighed = objective.has_ratio, objective.corrects
+  no_ratio = (
+    f': rl.loss.policy={objective["policy"]!r} with rl.loss.ratio_to='
+    f'{objective["ratio_to"]!r} (rl.algorithm={c.algorithm!r}) has no ratio to '
+    'the policy that sampled; '
+  )
+  return (
+    *rules.apart(
+      f'{no_ratio}set rl.loss.policy to ppo_clip, or rl.old_logp to "trainer" '
+      'and rl.loss.correction to truncate',
+      **{
+        k: not ratio and (coupled or not weighed) and x
+        for k, x in earlier.items()
+      },
+    ),
+    *rules.apart(
+      ' and rl.old_logp="trainer": nothing weighs the samples of an earlier '
+      'policy; set rl.loss.correction to truncate, or rl.old_logp to "sampler"',
+      **{k: not coupled and not weighed and x for k, x in earlier.items()},
+    ),
+    *rules.apart(
+      f'{no_ratio}from the second epoch on the samples are off-policy; set '
+      'rl.epochs=1, or rl.loss.policy to ppo_clip',
+      rl__epochs=not ratio and c.epochs > 1 and c.epochs,
+    ),
+  )

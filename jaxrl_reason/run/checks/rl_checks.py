@@ -1,0 +1,234 @@
+"""Rules of the rl section together with the loss and the model."""
+
+from jaxrl_reason import losses
+from jaxrl_reason.config import RL, Run, rules
+from jaxrl_reason.models.config import PREFILL, sized_choice
+from jaxrl_reason.rollouts import rescue
+from jaxrl_reason.run.rl import chunk_settings as chunks
+from jaxrl_reason.run.rl import turn_settings as turns
+from jaxrl_reason.update import packing
+from jaxrl_reason.update.learner import OLD_LOGP
+
+# Arrays that a step can compute for a loss, of those in `losses.needs`.
+COMPUTED = frozenset(
+  'ref_logp old_logp sampler_logp entropy entropy_grad reward_parts values '
+  'process_reward greedy_reward old_mean_logp full_logits sft_mask selected '
+  'key truncated is_offpolicy segment_reward segment_ids node_ids'.split()
+)
+# Advantages of the best of loss.pass_k samples.
+BEST_OF = ('passk', 'pkpo')
+
+
+def check(config: Run) -> None:
+  """Refuses an rl section that cannot work, or has settings without effect.
+
+  Raises:
+    ValueError: names the key.
+  """
+  c, objective = config.rl, config.objective
+  needs = losses.needs(objective)
+  rules.refuse(loss_rules, c, needs)
+  rules.refuse(group_rules, c, objective)
+  for table in (demo_rules, old_logp_rules, temperature_rules):
+    rules.refuse(table, c, needs)
+  rules.refuse(reference_rules, config, objective)
+  if chunks.of(config) is None:  # chunks have rows of their own
+    rules.refuse(padding_rules, config, needs)
+  turns.check(config, needs)
+  chunks.check(config, needs)
+  sized_choice('model.prefill', config.model.prefill, PREFILL)
+  rules.refuse(path_rules, c, config.data.completion_len)
+
+
+def loss_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
+  missing = sorted(needs - COMPUTED)
+  return (
+    (
+      missing,
+      f'rl.algorithm={c.algorithm!r} needs {", ".join(missing)}, which this '
+      'trainer does not compute; use `losses` in your own loop',
+    ),
+  )
+
+
+def group_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses groups so small that every advantage is 0."""
+  name, advantage = objective['advantage'], objective.advantage
+  one_is_enough = (
+    getattr(advantage, 'singleton', None) == 'reward'
+    or (name == 'segments' and objective['segment_baseline'] == 'none')
+    or name in BEST_OF
+  )
+  return (
+    (
+      name in BEST_OF and objective['pass_k'] > c.samples,
+      f'rl.samples={c.samples}: rl.loss.advantage={name!r} is 0 with fewer '
+      f'samples of a problem than rl.loss.pass_k={objective["pass_k"]}',
+    ),
+    (
+      c.samples == 1 and 'group' in advantage.reads and not one_is_enough,
+      f'rl.samples=1: rl.algorithm={c.algorithm!r} compares the samples of a '
+      f'problem (advantage={name!r}), and is 0 for one alone; use 2 or more, '
+      'or another rl.loss.advantage (reinforce)',
+    ),
+  )
+
+
+def demo_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
+  off_policy = (
+    f': rl.algorithm={c.algorithm!r} treats every token as sampled by the '
+    'policy; set rl.loss.offpolicy to luffy or sft'
+  )
+  reads = 'is_offpolicy' in needs
+  rescues = c.demos and c.demos_when == 'failed'
+  return (
+    (
+      c.demos >= c.samples,
+      f'rl.demos={c.demos} leaves no sample of rl.samples={c.samples}; set it '
+      'lower',
+    ),
+    rules.choice('rl.demos_when', c.demos_when, rescue.WHEN),
+    *rules.apart(
+      f' and rl.demos_when={c.demos_when!r} do not go together; set one of '
+      'them to its default',
+      rl__extra__groups=rescues and c.extra.groups,
+      rl__replay__rows=rescues and c.replay.rows,
+      rl__staleness=rescues and c.staleness,
+      rl__replay_routes=rescues and c.replay_routes,
+      rl__turns__env=rescues and c.turns.env,
+    ),
+    (
+      c.hints.learn and not c.hints.room,
+      'rl.hints.learn=True: there are no hints; set rl.hints.room',
+    ),
+    *rules.apart(
+      off_policy,
+      rl__hints__learn=not reads and c.hints.learn,
+      rl__demos=not reads and c.demos,
+    ),
+    (
+      reads and not (c.demos or c.hints.learn),
+      f'rl.algorithm={c.algorithm!r} learns from demonstrations: set '
+      'rl.demos=1 or more, or rl.hints.learn=True',
+    ),
+  )
+
+
+def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
+  unknown = c.demos or c.hints.learn or 'old_mean_logp' in needs
+  return (
+    rules.choice('rl.old_logp', c.old_logp, OLD_LOGP),
+    (
+      c.old_logp == 'sampler' and unknown,
+      'rl.old_logp="sampler": the sampler computes no log-probs of '
+      'demonstrations (rl.demos, rl.hints.learn) or whole vocabularies '
+      '(rover); use "trainer"',
+    ),
+    (
+      c.staleness and c.path != 'host',
+      f'rl.staleness={c.staleness}: 0, or 1 with rl.path="host"; the fused '
+      'step never waits for a verifier',
+    ),
+  )
+
+
+def reference_rules(config: Run, objective: losses.Objective) -> rules.Rows:
+  c, r = config.rl, config.rl.reference
+  moves = [k for k in ('every', 'kl', 'patience', 'ema') if r[k]]
+  key = f'rl.reference.{moves[0]}={r[moves[0]]}' if moves else ''
+  reads = losses.needs(objective) & {'ref_logp', 'process_reward'}
+  return (
+    (
+      r.optimizer and not (r.every or r.kl or r.patience),
+      'rl.reference.optimizer=True clears the optimizer at a reset: set '
+      'rl.reference.every, rl.reference.kl or rl.reference.patience',
+    ),
+    (
+      moves and not reads,
+      f'{key}: rl.algorithm={c.algorithm!r} reads no reference; set '
+      'rl.loss.kl_coef above 0',
+    ),
+    (
+      moves and (config.lora.rank or config.steering),
+      f'{key}: the reference of a model with adapters is the model without '
+      'them, which does not move; set it to 0',
+    ),
+    (
+      moves and c.reference_memory != 'device',
+      f'{key} and rl.reference_memory={c.reference_memory!r}: a reference that '
+      "moves stays on the device; set it to 'device'",
+    ),
+    (
+      r.kl and objective.kl is None,
+      f'rl.reference.kl={r.kl}: the loss measures no kl; set rl.loss.kl_coef '
+      'above 0',
+    ),
+  )
+
+
+def temperature_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
+  t = c.temperature_control
+  key = 'rl.temperature_control'
+  return (
+    (
+      t.entropy and 'full_logits' in needs,
+      f'{key}.entropy={t.entropy}: rl.algorithm={c.algorithm!r} has no entropy '
+      'of the sampled tokens; set it to 0',
+    ),
+    (
+      t.entropy and not t.low <= c.temperature <= t.high,
+      f'rl.temperature={c.temperature} is not within {key}.low={t.low} and '
+      f'{key}.high={t.high}',
+    ),
+  )
+
+
+def padding_rules(config: Run, needs: frozenset[str]) -> rules.Rows:
+  c, d = config.rl, config.data
+  packed = packing.choose(c, config.prompt_columns)
+  is_shared = isinstance(packed, packing.Shared)
+  is_packed = isinstance(packed, packing.Packing)
+  longest = config.prompt_columns + d.completion_len
+  hints = f'+ rl.hints.room {c.hints.room} ' if c.hints.room else ''
+  return (
+    (
+      is_shared and c.demos and c.replay_routes,
+      f'rl.padding={c.padding!r} with rl.demos={c.demos} and '
+      'rl.replay_routes=True: a demonstration and the samples of its problem '
+      'choose different experts for the prompt, which cannot be shared; choose '
+      'whole',
+    ),
+    (
+      is_shared and c.hints.learn,
+      f'rl.padding={c.padding!r} and rl.hints.learn=True: a prompt that is '
+      'shared has no loss; choose whole',
+    ),
+    (
+      is_packed and packed.length < longest,
+      f'rl.padding={c.padding!r} is less than data.prompt_len {d.prompt_len} '
+      f'{hints}+ data.completion_len {d.completion_len} = {longest}, the '
+      'longest sequence',
+    ),
+    (
+      is_packed and 'full_logits' in needs,
+      f'rl.padding={c.padding!r}: rl.algorithm={c.algorithm!r} reads whole '
+      'logits, which are not packed; choose buckets:N',
+    ),
+  )
+
+
+def path_rules(c: RL, completion_len: int) -> rules.Rows:
+  return (
+    rules.choice('rl.path', c.path, ('fused', 'host')),
+    rules.choice('rl.reference_memory', c.reference_memory, ('device', 'host')),
+    (
+      c.overlong > completion_len,
+      f'rl.overlong={c.overlong} tokens of data.completion_len='
+      f'{completion_len}: choose from 0 to that',
+    ),
+    (
+      c.path == 'host' and c.steps_per_dispatch != 1,
+      'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
+      'are computed between generation and update',
+    ),
+  )

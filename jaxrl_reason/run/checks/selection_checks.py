@@ -1,0 +1,222 @@
+"""Rules of the rl stage's filters, refill, replay, hints and shaped rewards."""
+
+from jaxrl_reason.config import RL, rules
+from jaxrl_reason.config import rl as sections
+from jaxrl_reason.rollouts import extra, filters, hints, progress, replay
+from jaxrl_reason.rollouts import reward_shaping as shaping
+
+# Filters that drop groups; the others leave rows in every group.
+OF_GROUPS = ('dead_groups', 'spread', 'band')
+
+
+def check(c: RL) -> None:
+  """Refuses filters and rounds that drop everything, or have no effect.
+
+  Raises:
+    ValueError: names the key.
+  """
+  filters.make(c.filter, c.filter_args.to_dict())
+  for table in (filter_rules, round_rules, replay_rules, hint_rules):
+    rules.refuse(table, c)
+  rules.refuse(shaping_rules, c.shaping)
+
+
+def filter_rules(c: RL) -> rules.Rows:
+  names, args = c.filter.split('+'), c.filter_args
+  return (
+    (
+      c.samples == 1 and 'dead_groups' in names,
+      f'rl.samples=1, rl.filter={c.filter!r}: every group of one sample has no '
+      'variance and would be dropped; set rl.samples to 2 or more',
+    ),
+    (
+      args.low > args.high,
+      f'rl.filter_args.low={args.low} is above rl.filter_args.high={args.high}'
+      ': no group is in between',
+    ),
+    (
+      'band' in names and not _has_share(c.samples, args.low, args.high),
+      f'rl.filter_args.low={args.low}, rl.filter_args.high={args.high}: no '
+      f'share of rl.samples={c.samples} samples is in between, so every group '
+      'would be dropped; widen the band',
+    ),
+    (
+      args.keep >= c.samples and any('keep' in _arguments(n) for n in names),
+      f'rl.filter_args.keep={args.keep} of rl.samples={c.samples}: '
+      f'rl.filter={c.filter!r} would drop nothing; choose fewer',
+    ),
+    (
+      c.archive and c.turns.env,
+      f'rl.archive={c.archive} and rl.turns.env={c.turns.env!r}: an episode '
+      "contains the environment's text and is no solution; set one of them to "
+      'its default',
+    ),
+  )
+
+
+def _arguments(name: str) -> tuple[str, ...]:
+  """Returns the filter_args that a filter reads."""
+  f = filters.FILTERS[name]
+  return () if f is None else filters.arguments(f)
+
+
+def _has_share(samples: int, low: float, high: float) -> bool:
+  """Returns whether n of `samples` is a share from low to high for some n."""
+  return any(
+    low * samples - 1e-4 <= n <= high * samples + 1e-4
+    for n in range(samples + 1)
+  )
+
+
+def same_step(c: RL, **values) -> rules.Rows:
+  """Returns the rows of settings that need a step's verdicts for the next."""
+  ahead = values if c.staleness else dict.fromkeys(values)
+  return rules.apart(
+    f' and rl.staleness={c.staleness}: the samples of the next step depend on '
+    'the verdicts of this one; set one of them to 0',
+    **ahead,
+  )
+
+
+def round_rules(c: RL) -> rules.Rows:
+  groups = c.extra.groups
+  return (
+    (
+      c.refill_keep and not c.refill_rounds,
+      'rl.refill_keep=True keeps the groups that rounds leave over, and '
+      'rl.refill_rounds=0 makes no rounds; set it to 1 or more',
+    ),
+    (
+      c.refill_rounds and not {*c.filter.split('+')} & {*OF_GROUPS},
+      f'rl.refill_rounds={c.refill_rounds} replaces groups that rl.filter '
+      f'drops, and rl.filter={c.filter!r} drops none; set it to one of '
+      f'{", ".join(OF_GROUPS)}',
+    ),
+    *same_step(c, rl__refill_rounds=c.refill_rounds),
+    rules.choice('rl.extra.by', c.extra.by, extra.GAINS),
+    *rules.apart(
+      f' and rl.extra.groups={groups}: refill moves single groups, and would '
+      'take those of one problem apart; set one of them to 0',
+      rl__refill_rounds=groups and c.refill_rounds,
+    ),
+    *rules.apart(
+      f' and rl.extra.groups={groups}: the groups of one problem share a '
+      "baseline already; set rl.replay.mix='groups'",
+      rl__replay__mix=groups
+      and c.replay.rows
+      and c.replay.mix == 'rows'
+      and c.replay.mix,
+    ),
+  )
+
+
+def replay_rules(c: RL) -> rules.Rows:
+  r = c.replay
+  return (
+    rules.choice('rl.replay.by', r.by, replay.CHOICES),
+    rules.choice('rl.replay.mix', r.mix, replay.MIX),
+    (
+      bool(r.rows) != bool(r.capacity),
+      f'rl.replay.rows={r.rows} and rl.replay.capacity={r.capacity}: set both, '
+      'or neither',
+    ),
+    (
+      r.rows % c.samples,
+      f'rl.replay.rows={r.rows}: whole groups are replayed, so it must be a '
+      f'multiple of rl.samples={c.samples}',
+    ),
+    (
+      r.rows and r.capacity < max(c.prompts, r.rows // c.samples),
+      f'rl.replay.capacity={r.capacity} groups are fewer than a step makes '
+      f'(rl.prompts={c.prompts}) or replays (rl.replay.rows={r.rows} / '
+      f'rl.samples={c.samples}); raise it',
+    ),
+    *same_step(c, rl__replay__rows=r.rows),
+  )
+
+
+def hint_rules(c: RL) -> rules.Rows:
+  h = c.hints
+  if not h.room:
+    return ()
+  again = h.when == 'failed'
+  return (
+    rules.choice('rl.hints.when', h.when, hints.WHEN),
+    rules.choice('rl.hints.by', h.by, (*progress.NAMES, progress.HINTED)),
+    *rules.apart(
+      ': all rows begin with a hint, and none measures the policy alone; set '
+      "it to step or hinted_solve_rate, or rl.hints.when='failed'",
+      rl__hints__by=not again
+      and h.by in ('solve_rate', 'mean_length')
+      and h.by,
+    ),
+    *rules.apart(
+      ' follows the solve rate of rows without hints, and rl.hints.when='
+      "'always' leaves none; set it to 0",
+      rl__reference__patience=not again and c.reference.patience,
+    ),
+    (
+      len(h.at) != len(h.share) or not h.at or sorted({*h.at}) != [*h.at],
+      f'rl.hints.at={h.at} and rl.hints.share={h.share}: set as many shares as '
+      'points, and points that rise',
+    ),
+    (
+      not all(0 <= x <= 1 for x in h.share),
+      f'rl.hints.share={h.share}: must be shares from 0 to 1',
+    ),
+    (
+      h.learn and h.when != 'always',
+      f'rl.hints.learn=True and rl.hints.when={h.when!r}: a second try is '
+      "trained on without its hint; set rl.hints.when='always'",
+    ),
+    *rules.apart(
+      f' and rl.hints.room={h.room}: a completion after a hint is no whole '
+      'solution; set one of them to 0',
+      rl__archive=c.archive,
+    ),
+    *rules.apart(
+      f' and rl.hints.room={h.room}: a whole solution does not follow its own '
+      'beginning; set one of them to 0',
+      rl__demos=c.demos,
+    ),
+    *same_step(c, rl__hints__when=again and h.when),
+    *rules.apart(
+      " and rl.hints.when='failed': further samples follow the solve rates of "
+      'rows without hints; set one of them to its default',
+      rl__extra__groups=again and c.extra.groups,
+    ),
+  )
+
+
+def _rises(lengths: tuple) -> bool:
+  """Returns whether these are numbers above 0, each above the one before."""
+  return all(
+    isinstance(x, int | float) and not isinstance(x, bool) and x > 0
+    for x in lengths
+  ) and sorted({*lengths}) == [*lengths]
+
+
+def shaping_rules(c: sections.Shaping) -> rules.Rows:
+  return (
+    (
+      not _rises(c.laser_lengths),
+      f'rl.shaping.laser_lengths={c.laser_lengths}: must be numbers of tokens '
+      'above 0 that rise',
+    ),
+    (
+      bool(c.laser) != bool(c.laser_lengths),
+      f'rl.shaping.laser={c.laser} and rl.shaping.laser_lengths='
+      f'{c.laser_lengths}: set both, or neither',
+    ),
+    (
+      c.laser_explore and not c.laser,
+      f'rl.shaping.laser_explore={c.laser_explore} is read with '
+      'rl.shaping.laser above 0 only; set that',
+    ),
+    rules.choice('rl.shaping.price_by', c.price_by, shaping.BY),
+    (
+      c.price > c.price_most,
+      f'rl.shaping.price={c.price} is above rl.shaping.price_most='
+      f'{c.price_most}; lower it',
+    ),
+  )

@@ -1,0 +1,169 @@
+"""Published figures of chips, and options of their compiler.
+
+Sources (November 2025): https://cloud.google.com/tpu/docs/v4, .../v5e, .../v5p,
+.../v6e, .../tpu7x. ICI is of all links of a chip together, both directions
+counted once. The figures are of one jax device, which is half of a TPU7x chip.
+"""
+
+import dataclasses
+import functools
+import os
+
+import jax
+from absl import logging
+
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chip:
+  """Attributes:
+  flops: dense bf16 FLOP/s.
+  hbm: bytes of memory that programs may have, by the compiler's own account
+    (tests/tpu asks it); bandwidth: its bytes/s.
+  ici: bytes/s to the other chips of a slice.
+  kinds: `device_kind` of jax, in one release or another.
+  """
+
+  flops: float
+  hbm: float
+  bandwidth: float
+  ici: float
+  kinds: tuple[str, ...]
+
+
+# By the name of a topology.
+CHIPS = {
+  'v4': Chip(275e12, 30.75 * GIB, 1228e9, 300e9, ('TPU v4',)),
+  'v5e': Chip(197e12, 15.75 * GIB, 819e9, 200e9, ('TPU v5 lite', 'TPU v5e')),
+  'v5p': Chip(459e12, 95.74 * GIB, 2765e9, 600e9, ('TPU v5', 'TPU v5p')),
+  'v6e': Chip(918e12, 31.25 * GIB, 1640e9, 448e9, ('TPU v6 lite', 'TPU v6e')),
+  'tpu7x': Chip(1153.5e12, 94.75 * GIB, 3690e9, 600e9, ('TPU7x',)),
+}
+# Peak dense bf16 FLOP/s by `device_kind`.
+PEAK_FLOPS = {
+  'NVIDIA A100-SXM4-80GB': 312e12,
+  'NVIDIA H100 80GB HBM3': 989e12,
+  'NVIDIA H200': 989e12,
+} | {kind: c.flops for c in CHIPS.values() for kind in c.kinds}
+# Between slices, bytes/s of a chip: 100 Gbit/s a host of four.
+DCN = 3.1e9
+# Dimensions of a slice's torus.
+DIMENSIONS = {'v4': 3, 'v5e': 2, 'v5p': 3, 'v6e': 2, 'tpu7x': 3}
+# Both are off by default. On chips with SparseCores, these gather weights and
+# sum gradients in parallel with independent operations, kernels included. A
+# gather must then not be compiled as a sum with zeros.
+ON_SPARSE_CORES = dict.fromkeys(
+  [
+    'xla_enable_async_all_gather',
+    'xla_tpu_prefer_async_allgather_to_allreduce',
+    *(
+      f'xla_tpu_enable_sparse_core_collective_offload_{kind}'
+      for kind in (
+        'all_gather',
+        '2d_all_gather',
+        '3d_all_gather',
+        'all_reduce',
+        'reduce_scatter',
+      )
+    ),
+  ],
+  True,
+)
+# On other chips a sum is split into steps that overlap with independent
+# products, such as the weights' gradient; gathers overlap by default.
+IN_PRODUCTS = {
+  'xla_enable_async_all_reduce': True,
+  'xla_tpu_enable_async_collective_fusion_fuse_all_reduce': True,
+}
+OVERLAP = dict.fromkeys(CHIPS, ON_SPARSE_CORES) | dict.fromkeys(
+  ('v4', 'v5e'), IN_PRODUCTS
+)
+# jax exposes a v4 chip as one device only with this option.
+OPTIONS = {'v4': {'chip_config_name': 'megacore'}}
+
+
+def chip_of(topology: str) -> Chip:
+  """Returns the chip of a topology such as v5e:4x4.
+
+  Raises:
+    ValueError: names the known chips.
+  """
+  name = topology.partition(':')[0]
+  if name not in CHIPS:
+    raise ValueError(
+      f'--topology={topology}: {name!r} is none of {", ".join(CHIPS)}; write '
+      'for example v5e:4x4 or v5p:4x4x4'
+    )
+  torus_of(topology)
+  return CHIPS[name]
+
+
+def torus_of(topology: str) -> tuple[int, ...]:
+  """Reads the sizes of a slice's torus, (4, 4) of v5e:4x4.
+
+  Raises:
+    ValueError: not as many sizes as the chip's torus has dimensions.
+  """
+  name, _, text = topology.partition(':')
+  sizes = text.split('x')
+  n = DIMENSIONS[name]
+  if len(sizes) != n or not all(s.isdecimal() and int(s) for s in sizes):
+    example = f'{name}:{"x".join(["4"] * n)}'
+    raise ValueError(
+      f'--topology={topology}: a slice of {name} has {n} dimensions of at '
+      f'least 1 chip, such as {example}'
+    )
+  return tuple(int(s) for s in sizes)
+
+
+def _name(device: jax.Device) -> str:
+  """Returns the name of a device's chip in CHIPS; '' for others."""
+  kinds = {kind: name for name, c in CHIPS.items() for kind in c.kinds}
+  return kinds.get(device.device_kind, '')
+
+
+def memory(device: jax.Device) -> int | None:
+  """Returns the bytes of a device's memory, or None if unknown. CPU devices
+  share the machine's memory.
+  """
+  if name := _name(device):
+    return int(CHIPS[name].hbm)
+  if device.platform == 'cpu':
+    whole = os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE')
+    return whole // jax.local_device_count()
+  return (device.memory_stats() or {}).get('bytes_limit')
+
+
+def compiler_options(
+  mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
+) -> dict[str, bool]:
+  """Returns the compiler options for training programs on a mesh. There are
+  none with JAXRL_OVERLAP=0 in the environment, or for a mesh without
+  devices, for which nothing is compiled.
+  """
+  no_devices = isinstance(mesh, jax.sharding.AbstractMesh)
+  refused = os.environ.get('JAXRL_OVERLAP') == '0'
+  if no_devices or mesh.size == 1 or refused:
+    return {}
+  device = mesh.devices.flat[0]
+  options = OVERLAP.get(_name(device), {})
+  return options if options and _knows(device, tuple(options)) else {}
+
+
+@functools.cache
+def _knows(device: jax.Device, options: tuple[str, ...]) -> bool:
+  """Returns whether a device's compiler, whose release may differ, accepts
+  options.
+  """
+  where = jax.sharding.SingleDeviceSharding(device)
+  one = jax.ShapeDtypeStruct((), 'float32', sharding=where)
+  asked = jax.jit(abs, compiler_options=dict.fromkeys(options, True))
+  try:
+    asked.lower(one).compile()
+  except jax.errors.JaxRuntimeError as e:
+    if 'No such compile option' not in str(e):
+      raise
+    logging.warning('Exchanges are waited for: %s', e)
+    return False
+  return True

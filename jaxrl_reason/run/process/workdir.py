@@ -1,0 +1,134 @@
+"""The folder of a run: made, shared by all processes, held by one run.
+
+with opened(start, workdir, fresh=...):   the first thing that a run does
+"""
+
+import contextlib
+import os
+import sys
+
+import jax
+from etils import epath
+
+from jaxrl_reason import hosts
+from jaxrl_reason.hosts import service
+from jaxrl_reason.run.process import lock
+
+OLD = 'old-'  # folders that --fresh makes
+
+
+@contextlib.contextmanager
+def opened(start: dict, workdir, *, fresh: bool = False):
+  """Opens the workdir for one run, whose processes were all started alike.
+
+  Args:
+    start: facts that all processes must agree on (`identity.of_start`).
+    fresh: move what is there into a folder `old-<n>` of it, and begin anew.
+
+  Yields:
+    The workdir.
+
+  Raises:
+    ValueError: names what processes differ in.
+    OSError: it cannot be written to, or another run has it (`lock.Locked`).
+  """
+  # Before jax looks for devices: it waits for the number of processes that
+  # this one was told of.
+  hosts.refuse_unlike(start)
+  _find_devices()
+  workdir = epath.Path(workdir)
+  if '://' not in str(workdir):  # orbax takes no relative path
+    workdir = epath.Path(os.path.abspath(workdir))
+  _make(workdir)
+  _refuse_unshared(workdir)
+  with _locked(workdir):
+    if fresh:
+      with hosts.zero_first():
+        if hosts.is_main():
+          _move_aside(workdir)
+    yield workdir
+
+
+def _find_devices() -> None:
+  """Initializes jax's devices.
+
+  Raises:
+    ValueError: JAX_PLATFORMS names a platform that is not there.
+  """
+  try:
+    jax.devices()
+  except RuntimeError as e:
+    platforms = os.environ.get('JAX_PLATFORMS', '')
+    raise ValueError(
+      f'jax found no device with JAX_PLATFORMS={platforms!r}: '
+      f'{service.first_line(e)}. Unset it, install the extra for the platform '
+      '(JAXRL_EXTRAS=tpu or cuda), or run on a host that has one'
+    ) from e
+
+
+@contextlib.contextmanager
+def _locked(workdir: epath.Path):
+  """Process 0 takes the lock, for all."""
+  with contextlib.ExitStack() as stack:
+    refusal = ''
+    if hosts.is_main():
+      try:
+        stack.enter_context(lock.held(workdir))
+      except lock.Locked as e:
+        refusal = str(e)
+    if refusal := hosts.gather(refusal)[0]:
+      raise lock.Locked(refusal)
+    yield
+
+
+def _make(workdir: epath.Path) -> None:
+  try:
+    workdir.mkdir(parents=True, exist_ok=True)
+    probe = workdir / f'.writable-{jax.process_index()}'
+    probe.write_text('')
+    probe.unlink()
+  except ImportError as e:
+    raise ValueError(
+      f'--workdir={workdir}: this kind of path needs a package that is not '
+      f'installed ({e!s:.120}); for gs:// install the extra gcs (gcsfs), as '
+      'JAXRL_EXTRAS=gcs tools/run does'
+    ) from e
+  except OSError as e:
+    raise OSError(f'--workdir={workdir} cannot be written to: {e}') from e
+
+
+def _refuse_unshared(workdir: epath.Path) -> None:
+  """All processes write their shards of a checkpoint into one folder."""
+  marker = workdir / '.shared'
+  with hosts.zero_first():
+    if hosts.is_main():
+      marker.write_text('')
+    found = marker.exists()
+  every = hosts.gather(found)
+  if not all(every):
+    lacking = [i for i, f in enumerate(every) if not f]
+    raise ValueError(
+      f'--workdir={workdir} of process 0 is not the same folder on process '
+      f'{lacking[0]}: use one that all hosts share (NFS, gs://...)'
+    )
+  if hosts.is_main():
+    marker.unlink()
+
+
+def _move_aside(workdir: epath.Path) -> None:
+  keep = (OLD, lock.PREFIX)
+  found = [p for p in workdir.iterdir() if not p.name.startswith(keep)]
+  if not found:
+    return
+  n = 1
+  while (workdir / f'{OLD}{n}').exists():
+    n += 1
+  aside = workdir / f'{OLD}{n}'
+  aside.mkdir()
+  for path in found:
+    path.rename(aside / path.name)
+  print(
+    f'--fresh: {len(found)} files and folders of {workdir} are now in '
+    f'{aside.name}; beginning at step 0.',
+    file=sys.stderr,
+  )

@@ -1,0 +1,64 @@
+"""Starts and ends of a run: `events.jsonl` of its workdir.
+
+  {"event": "start", "time": 1.7e9, "step": 0, "reached": 0}
+  {"event": "end", "time": 1.7e9, "how": "finished"}
+
+A start without an end before it follows a kill. `reached` is the last step with
+metrics of the run before, `step` the step from which this one goes on. Metrics
+past `step` are gone then (`metrics`); lines here are only added.
+"""
+
+import json
+import time
+
+from absl import logging
+from etils import epath
+
+from jaxrl_reason import hosts
+from jaxrl_reason.checkpoints import files
+
+NAME = 'events.jsonl'
+
+
+def read(workdir: epath.PathLike) -> list[dict]:
+  """Returns the events of a workdir; leaves damaged lines out, with a warning.
+
+  Nothing of a run depends on this file, so that it may lose a line.
+  """
+  path = epath.Path(workdir) / NAME
+  lines = path.read_bytes().split(b'\n') if path.exists() else []
+  events = []
+  for number, line in enumerate(lines, 1):
+    if line.strip():
+      try:
+        events.append(dict(json.loads(line)))
+      except (ValueError, TypeError, RecursionError):
+        logging.warning('%s, line %d is damaged: left out.', path, number)
+  return events
+
+
+def note(workdir: epath.Path, event: str, **facts) -> None:
+  """Adds an event, on process 0."""
+  if not hosts.is_main():
+    return
+  row = {'event': event, 'time': round(time.time(), 3)} | facts
+  lines = [json.dumps(e) + '\n' for e in [*read(workdir), row]]
+  files.write_whole(workdir / NAME, ''.join(lines))
+
+
+def last_end(workdir: epath.Path) -> str:
+  """Returns how the last run in a workdir ended; '' if it has not ended."""
+  last = (read(workdir) or [{}])[-1]
+  return str(last.get('how', '')) if last.get('event') == 'end' else ''
+
+
+def note_failure(workdir: epath.Path, error: BaseException) -> None:
+  """Adds how a run failed, if the disk takes it.
+
+  An error of this file must not hide the error that ends the run.
+  """
+  how = f'{type(error).__name__}: {error!s:.500}'.partition('\n')[0]
+  try:
+    note(workdir, 'end', how=how)
+  except OSError as e:
+    logging.warning('%s', e)

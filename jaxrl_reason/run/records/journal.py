@@ -1,0 +1,239 @@
+"""Reports a stage: metrics one interval late, a bar, lines on the terminal.
+
+Metrics of an interval stay on the device until the next one has been
+dispatched, so that the device never waits for a line.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import tqdm
+
+from jaxrl_reason import hosts
+from jaxrl_reason.base import Model
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run.process import goodput, logs
+from jaxrl_reason.run.process.compile_log import Log, Waiting
+from jaxrl_reason.run.records import metrics as metrics_lib
+
+
+def say(text: str) -> None:
+  """Prints a line to standard error, above any bar, on process 0; all keep it
+  in their logs.
+  """
+  logs.note(text)
+  if hosts.is_main():
+    tqdm.tqdm.write(text, file=sys.stderr)
+
+
+def in_notebook() -> bool:
+  """Returns True if standard error is the output of a notebook cell."""
+  return type(sys.stderr).__module__ == 'ipykernel.iostream'
+
+
+def aside(text: str) -> None:
+  """Prints a line, except in a notebook: there only the log has it."""
+  if in_notebook():
+    logs.note(text)
+  else:
+    say(text)
+
+
+class _Lines:
+  """Writes each state of a bar as a line, if there is no terminal."""
+
+  def write(self, text: str):
+    text = text.strip()
+    if text:
+      print(text, file=sys.stderr, flush=True)
+
+  def flush(self):
+    sys.stderr.flush()
+
+
+def bar(name: str, steps: int, done: int, unit: str = 'step') -> tqdm.tqdm:
+  """Makes the progress bar of a stage, or of so many other units."""
+  # A notebook's output takes a bar as a terminal does.
+  terminal = sys.stderr.isatty() or in_notebook()
+  return tqdm.tqdm(
+    total=steps,
+    initial=done,
+    desc=name,
+    unit=unit,
+    mininterval=0.5 if terminal else 15,
+    file=sys.stderr if terminal else _Lines(),
+    disable=not hosts.is_main(),
+  )
+
+
+class Journal:
+  """Writes one stage's metrics.
+
+  Attributes:
+    loss: of the last interval read.
+  """
+
+  def __init__(
+    self,
+    planned: staging.Planned,
+    *,
+    writer: metrics_lib.Writer,
+    compiled: Log,
+    model: Model,
+    started: float,
+    spent: goodput.Spent,
+    saved: Callable[[], dict[str, float]],
+  ):
+    """Args:
+    started: time.monotonic() of the run's start.
+    spent: where its time went; saved: metrics of its last save.
+    """
+    self._config, self._kind = planned.config, planned.kind
+    self._stage, self._model = planned.name, model
+    self._writer, self._compiled = writer, compiled
+    self._started, self._spent, self._saved = started, spent, saved
+    self._pending = None  # the last interval, still on the device
+    self._flushed = self._noted = time.monotonic()
+    self._unseen = True  # the programs of the stage, all compiled by then
+    self._dispatched = False
+    self._empty = False
+    self.loss = float('inf')
+
+  def shown(self, done: int) -> tqdm.tqdm:
+    """Shows the bar, the clock starting now; to be entered, so that the bar is
+    closed before an error is told, which comes last.
+    """
+    steps = self._config[self._kind].steps
+    self._bar = bar(self._stage, steps, done)
+    self.paused()
+    return self._bar
+
+  def first_dispatch(self):
+    """Logs during the stage's first dispatch that its programs are being
+    compiled, which takes minutes for large ones.
+    """
+    if self._dispatched:
+      return contextlib.nullcontext()
+    self._dispatched = True
+    hosts.meet()
+    return Waiting(f'{self._stage}: compiling the first step', say)
+
+  def note(
+    self,
+    total: int,
+    n: int,
+    begun: metrics_lib.Begun,
+    device: list,
+    host: list,
+    trained: list[str],
+  ) -> None:
+    """Keeps an interval, the last of its steps step `total` of the run, for the
+    next `flush`.
+
+    Args:
+      n: steps of it that this run has made; begun: those of the run before.
+      device, host: metrics of this run's dispatches.
+      trained: paths of the trained parameters, for an error to name.
+    """
+    device, host = begun.before(device, host)
+    now = time.monotonic()
+    own_s, self._noted = (now - self._noted) / n, now
+    self._pending = total, n, device, _over_hosts(host, own_s), trained
+
+  def flush(self) -> None:
+    """Writes the interval noted last, if that is not done yet; waits for it.
+
+    Raises:
+      FloatingPointError: loss or gradients were no numbers.
+    """
+    if self._pending is None:
+      return
+    total, n, device, host, trained = self._pending
+    self._pending = None
+    values = metrics_lib.to_host(device)
+    metrics_lib.check_finite(values, trained, total)
+    values.pop('nonfinite_leaf_max')
+    now = time.monotonic()
+    step_s, self._flushed = (now - self._flushed) / n, now
+    out = {f'train/{k}': v for k, v in values.items()} | host
+    out |= self._speed(values, step_s) | self._spent.metrics() | self._saved()
+    self._writer.write(total, self._stage, out)
+    shown = 'reward_mean' if self._kind == 'rl' else 'loss'
+    self.loss = values['loss']
+    told = f'{shown} {values[shown]:.3f}'
+    logs.note(f'{self._stage} step {total}: {told}, {step_s:.3g} s a step')
+    self._bar.set_postfix_str(told, refresh=False)
+    self._bar.update(n)
+    self._explain(total, n, values)
+    if self._unseen:
+      aside(self._compiled.table())
+    self._unseen = False
+
+  def _explain(self, total: int, n: int, values: dict[str, float]) -> None:
+    """Warns once if a filter leaves no group to learn from."""
+    empty = values.get('refill/filled', 1.0) == 0
+    if empty and not self._empty:
+      c = self._config.rl
+      say(
+        f'steps {total - n + 1} to {total}: rl.filter={c.filter!r} left none '
+        f'of the groups of {values["refill/rounds"]:g} rounds a step, so that '
+        f'nothing was learnt; reward_mean is {values["reward_mean"]:.3g}. Use '
+        'easier problems, a longer warm start or more rl.samples.'
+      )
+    self._empty = empty
+
+  def paused(self) -> None:
+    """Leaves what took place since the last `flush` out of the next timing."""
+    self._flushed = self._noted = time.monotonic()
+
+  def evaluated(
+    self, total: int, values: dict[str, float], text: str = ''
+  ) -> None:
+    """Writes an evaluation, what was said in it, and a line of it."""
+    self._writer.write(total, self._stage, values)
+    if text:
+      self._writer.text(total, 'samples', text)
+    shown = [
+      f'{k.removeprefix("eval/")} {v:.3f}'
+      for k, v in values.items()
+      if k.endswith(('pass@1', 'greedy'))
+    ]
+    since = time.monotonic() - self._started
+    say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')
+
+  def sync(self) -> None:
+    """Puts on disk what was written: a checkpoint never knows of more steps
+    than the metrics do.
+    """
+    self._writer.sync()
+
+  def _speed(self, values: dict, step_s: float) -> dict[str, float]:
+    out = {'perf/step_s': step_s} | metrics_lib.memory()
+    if 'tokens' not in values:
+      return out
+    out['perf/tokens_per_s'] = values['tokens'] / step_s
+    if peak := metrics_lib.peak_flops():
+      context = self._config.data.prompt_len + values['length_mean'] / 2
+      per_token = self._model.flops_per_token(context)
+      # One forward to sample, three forwards' worth to learn.
+      out['perf/mfu'] = 4 * per_token * values['tokens'] / step_s / peak
+    return out
+
+
+def _over_hosts(host: list[dict], step_s: float) -> dict[str, float]:
+  """An interval's metrics of this host, and then of all hosts.
+
+  Args:
+    step_s: of this host.
+  """
+  own = {}
+  for key in {k: None for h in host for k in h}:
+    seen = [h[key] for h in host if key in h]
+    # Counts of the pool and the data grow; seconds are those of a step.
+    own[key] = float(np.mean(seen)) if key.startswith('perf/') else seen[-1]
+  own['perf/step_s'] = step_s
+  told = hosts.gather(own)
+  return metrics_lib.over_hosts(told) | metrics_lib.stragglers(told)

@@ -1,0 +1,187 @@
+"""Writes lines of metrics: appended to a file, or to parts in an object store,
+which cannot append.
+
+Neither is ever rewritten as a whole: of a file the end is cut off, where a
+kill has left half a line or where a resumed run begins; of parts the last is
+written again until it is full.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+
+from absl import logging
+from etils import epath
+
+from jaxrl_reason.checkpoints import files
+
+PART_LINES = 100
+
+
+class Lost:
+  """Counts the steps past a checkpoint, which are computed again.
+
+  Args:
+    step: of the checkpoint.
+  """
+
+  def __init__(self, step: int):
+    self.steps, self.seconds, self._last = 0, 0.0, step
+
+  def add(self, line: bytes | str) -> None:
+    """Counts a line, if it is a whole one of training."""
+    try:
+      row = json.loads(line)
+      steps, step_s = row['step'] - self._last, row['perf/step_s']
+    except (ValueError, KeyError, TypeError):
+      return
+    self.steps, self._last = self.steps + steps, row['step']
+    self.seconds += steps * step_s
+
+
+def opened(workdir: epath.Path, resume_step: int | None):
+  """Opens the lines of a workdir, ready for more.
+
+  Args:
+    resume_step: what is past it goes; None: the run begins, and what another
+      has left is moved aside.
+  """
+  if files.is_remote(workdir):
+    return Parts(workdir / 'metrics', resume_step)
+  return Appended(workdir / 'metrics.jsonl', resume_step)
+
+
+def move_aside(path: epath.Path) -> None:
+  """Renames what a run without a checkpoint has left, and says so."""
+  n = 1
+  while (
+    aside := path.with_name(f'{path.stem}.before-{n}{path.suffix}')
+  ).exists():
+    n += 1
+  path.rename(aside)
+  logging.warning(
+    '%s was left by a run without a checkpoint; it is %s now.', path, aside.name
+  )
+
+
+def _step(line: bytes | str, where: str) -> int:
+  """The step of a line; -1 with a warning where it is damaged."""
+  try:
+    return json.loads(line)['step']
+  except (ValueError, KeyError, TypeError):
+    logging.warning('%s is damaged; it is left as it is.', where)
+    return -1
+
+
+class Appended:
+  """One file, which only grows; its end may be cut off when it is opened.
+
+  Attributes:
+    lost: the lines that were cut off.
+    last: the step of the last line that stays.
+  """
+
+  def __init__(self, path: epath.Path, resume_step: int | None):
+    self._path, self.lost, self.last = path, Lost(resume_step or 0), 0
+    if resume_step is None and path.exists() and path.stat().length:
+      move_aside(path)
+    with files.explained(path):
+      self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+      if resume_step is not None:
+        os.ftruncate(self._file, self._end(resume_step))
+
+  def _end(self, step: int) -> int:
+    """The offset after the last whole line that is not past a step."""
+    end = 0
+    with open(self._path, 'rb') as f:
+      for i, line in enumerate(f, 1):
+        at = _step(line, f'{self._path}, line {i},')
+        if not line.endswith(b'\n') or at > step:
+          self.lost.add(line)
+          break
+        end, self.last = end + len(line), max(self.last, at)
+      for line in f:
+        self.lost.add(line)
+    return end
+
+  def write(self, line: str) -> None:
+    rest = line.encode()
+    with files.explained(self._path):
+      while rest:  # a disk that fills up takes a part first
+        rest = rest[os.write(self._file, rest) :]
+
+  def sync(self) -> None:
+    """Waits until what was written is on the disk."""
+    with files.explained(self._path):
+      os.fsync(self._file)
+
+  def close(self) -> None:
+    with files.explained(self._path):
+      os.close(self._file)
+
+
+class Parts:
+  """A folder of files of `PART_LINES` lines each, in order of their names.
+
+  Attributes: as of `Appended`.
+  """
+
+  def __init__(self, folder: epath.Path, resume_step: int | None):
+    self._folder, self._lines, self._number = folder, [], 0
+    self.last = 0
+    self.lost = Lost(resume_step or 0)
+    if resume_step is None and folder.exists():
+      move_aside(folder)
+    with files.explained(folder):
+      folder.mkdir(parents=True, exist_ok=True)
+      for path, lines in list(read_parts(folder)):
+        self._number = int(path.stem)
+        steps = [_step(x, f'a line of {path}') for x in lines]
+        self._lines = [x for x, s in zip(lines, steps) if s <= resume_step]
+        kept = [s for s in steps if s <= resume_step]
+        self.last = max(self.last, *kept, 0)
+        if len(self._lines) < len(lines):
+          self._cut(lines[len(self._lines) :])
+          break
+    self._full()
+
+  def _path(self, number: int) -> epath.Path:
+    return self._folder / f'{number:06d}.jsonl'
+
+  def _cut(self, dropped: list[str]) -> None:
+    """Ends with the lines of this part, of which some are dropped."""
+    for line in dropped:
+      self.lost.add(line)
+    parts = read_parts(self._folder)
+    later = [x for x in parts if int(x[0].stem) > self._number]
+    for _, lines in later:
+      for line in lines:
+        self.lost.add(line)
+    for path, _ in reversed(later):
+      path.unlink()
+    self._put()
+
+  def _put(self) -> None:
+    files.write_whole(self._path(self._number), ''.join(self._lines))
+
+  def _full(self) -> None:
+    if len(self._lines) >= PART_LINES:
+      self._lines, self._number = [], self._number + 1
+
+  def write(self, line: str) -> None:
+    self._lines.append(line)
+    with files.explained(self._path(self._number)):
+      self._put()
+    self._full()
+
+  def sync(self) -> None:
+    """Does nothing: an object is there once it is written."""
+
+  def close(self) -> None:
+    """Does nothing: no file is open."""
+
+
+def read_parts(folder: epath.Path) -> Iterator[tuple[epath.Path, list[str]]]:
+  """Reads (path, lines) of each part, in order."""
+  for path in sorted(folder.glob('*.jsonl')):
+    yield path, path.read_text().splitlines(keepends=True)

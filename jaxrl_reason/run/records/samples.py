@@ -1,0 +1,67 @@
+"""Writes completions of a few problems, before and after training.
+
+Every evaluation leaves `samples/<step>.jsonl`, records as `generate` writes and
+`grade` reads them; at the end `samples.txt` shows those from before the last
+stage beside the last.
+"""
+
+import json
+from collections.abc import Sequence
+
+from etils import epath
+
+from jaxrl_reason.checkpoints import files
+from jaxrl_reason.verifiers import records
+
+
+def write(
+  workdir: epath.Path, rows: Sequence[dict], total: int, stage: str
+) -> str:
+  """Writes the records of a few problems' completions, greedy first.
+
+  Args:
+    total, stage: steps of the run and name of the stage at that time.
+
+  Returns:
+    The records as text.
+  """
+  folder = workdir / 'samples'
+  folder.mkdir(exist_ok=True)
+  when = {'step': total, 'stage': stage}
+  rows = [row | when for row in rows]
+  text = ''.join(map(records.line_of, rows))
+  files.write_whole(folder / f'{total:08d}.jsonl', text)
+  return _shown(rows) if rows else ''
+
+
+def before_and_after(workdir: epath.Path) -> str:
+  """Writes samples.txt, the start of the last stage and its end; returns its
+  text.
+  """
+  paths = sorted((workdir / 'samples').glob('*.jsonl'))
+  notes = [_read(path) for path in paths]
+  notes = [rows for rows in notes if rows]
+  if not notes:
+    return ''
+  last = notes[-1][0]['stage']
+  before = [rows for rows in notes if rows[0]['stage'] != last] or notes[:1]
+  text = _shown(before[-1]) + '\n' + _shown(notes[-1])
+  files.write_whole(workdir / 'samples.txt', text)
+  return text
+
+
+def _read(path: epath.Path) -> list[dict]:
+  lines = path.read_text().split('\n')
+  return [json.loads(line) for line in lines if line]
+
+
+def _shown(rows: Sequence[dict]) -> str:
+  """Returns the greedy and one sampled completion of every problem."""
+  lines = [f'after {rows[0]["step"]} steps ({rows[0]["stage"]})']
+  for row in rows:
+    if row['sample'] == 0:
+      lines.append(f'  problem   {row["prompt"]}   (answer {row["answer"]})')
+    if row['sample'] < 2:
+      who = ('greedy ', 'sampled')[row['sample']]
+      lines.append(f'    {who} {row["completion"]}')
+  return '\n'.join(lines) + '\n'

@@ -1,0 +1,108 @@
+"""The memory of the rl stage (`TrainState.control`) before its first step:
+that of the chain's parts, and that of refill and replay.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.base import Prompts, Reward, Trajectories
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import spec
+from jaxrl_reason.rollouts import archive, fused, group_arrays
+from jaxrl_reason.rollouts.fused import Generation
+from jaxrl_reason.run.process import chips
+from jaxrl_reason.run.rl import sources
+from jaxrl_reason.update.learner import Learner
+
+
+def first(
+  config: ml_collections.ConfigDict,
+  learn: Learner,
+  gen: Generation,
+  mesh: jax.sharding.Mesh,
+) -> Callable[[jax.Array], dict | None]:
+  """Returns a function from the steps of the run so far to the memory of the
+  rl stage before its first step.
+
+  Raises:
+    ValueError: a replay or an archive does not fit the device's memory.
+  """
+  c = config.rl
+  kinds, like = sources.kinds_of_rounds(c), None
+  if c.refill_keep or c.replay.rows:
+    like = group_shapes(config, learn, gen)
+
+  def make(total: jax.Array) -> dict | None:
+    control = learn.chain.init(total)
+    for kind in kinds:
+      if like is not None and (memory := kind.memory(like)) is not None:
+        control[kind.name] = memory
+    return control or None
+
+  memories = jax.eval_shape(make, jnp.int32(0)) or {}
+  if c.replay.rows:
+    n, shards = c.replay.capacity, sharding.row_shards(mesh)
+    shards = 1 if n % shards else shards
+    name = f'rl.replay.capacity={n} groups'
+    _refuse_too_large(name, trees.n_bytes(memories['replay']) // shards, mesh)
+  if archive.CONTROL in memories:
+    kept = memories[archive.CONTROL]
+    n = kept['length'].shape[0]
+    name = f'rl.archive={c.archive} solutions of {n} problems'
+    _refuse_too_large(name, trees.n_bytes(kept), mesh)
+  return make
+
+
+def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
+  """Returns the shapes of a step's groups [B,...], by the configuration."""
+  c = config.rl
+  b, n, r = c.prompts, c.prompts * c.samples, len(c.rewards)
+
+  def make(params, key):
+    tokens = jnp.zeros((b, config_lib.prompt_room(config)), jnp.int32)
+    ids = jnp.zeros(b, jnp.int32)
+    asked = Prompts(tokens, tokens > 0, ids, {})
+    if c.hints.learn:
+      asked = asked.replace(forced=tokens > 0)
+    if c.hints.room and c.hints.when == 'failed':
+      asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
+    if gen.demos:
+      demo = jnp.zeros((b, gen.max_new), jnp.int32)
+      asked = asked.replace(demo=demo, demo_length=ids)
+    stop = jnp.zeros(1, jnp.int32)
+    out = fused.complete(
+      gen, params, asked, key, jnp.int32(0), Sampling.fixed(), stop
+    )
+    if c.demos and not gen.demos:
+      out = out.replace(is_demo=out.truncated)
+    return group_arrays.of(
+      Trajectories(
+        asked,
+        out,
+        _no_reward(n, r),
+        _no_reward(b, r) if 'greedy_reward' in learn.needs else None,
+      )
+    )
+
+  params = spec.abstract(learn.model.specs)
+  return jax.eval_shape(make, params, jax.eval_shape(lambda: jax.random.key(0)))
+
+
+def _no_reward(n: int, parts: int) -> Reward:
+  ids = jnp.zeros(n, jnp.int32)
+  return Reward(jnp.zeros(n), jnp.zeros((n, parts)), ids > 0, ids)
+
+
+def _refuse_too_large(name: str, size: int, mesh: jax.sharding.Mesh) -> None:
+  """Refuses arrays of `size` bytes that exceed a device's memory."""
+  room = chips.memory(mesh.devices.flat[0])
+  if room is not None and size >= room:
+    raise ValueError(
+      f'{name} take {size / 2**30:.1f} GiB of '
+      f'each device, which has {room / 2**30:.1f} GiB: lower it'
+    )

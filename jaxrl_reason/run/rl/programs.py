@@ -1,0 +1,350 @@
+"""The compiled programs of a run's stages, under their names in profiles and in
+the log of compilations.
+
+  rl_steps        state, prompts [K,B] -> state     a whole step: the fused path
+  rl_pool_steps   state, pool [M] -> state          the same, choosing problems
+  rl_rollout      params, prompts -> Rollout        host path, a part at a time
+  rl_greedy       params, prompts -> Rollout        if the loss reads those
+  rl_score        state, Rollouts -> Batch          old and reference log-probs
+  rl_learn        state, Batch, rewards -> state    filter and update
+  rl_seeds        states [S], prompts [S,K,B] -> states   several runs at once
+  rl_round        Rollouts, rewards -> Trajectories   of one of several rounds
+  rl_ask, rl_add, rl_finish                           of a kind of rounds
+  rl_learn_rounds state, Trajectories -> state        filter and update
+  pretrain_steps, sft_steps   state, rows [K,R] -> state
+
+Static records (a Learner, a source, ...) select a program and come first; keys,
+sampling settings and stop tokens are arguments. `stages` jits and calls them,
+`planning` lowers the same ones from shapes alone.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import batch as batch_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.base import (
+  Account,
+  Batch,
+  Metrics,
+  Outcomes,
+  Prompts,
+  Reward,
+  Rollout,
+  TrainState,
+  Trajectories,
+)
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.parts import Step
+from jaxrl_reason.rollouts import fused, rounds
+from jaxrl_reason.rollouts.fused import FusedSource, Generation
+from jaxrl_reason.rollouts.rounds import Rounds, Tally
+from jaxrl_reason.run.process import chips
+from jaxrl_reason.run.rl import problem_pool
+from jaxrl_reason.run.rl.problem_pool import ProblemSampler
+from jaxrl_reason.update import chunked, scoring
+from jaxrl_reason.update import step as step_lib
+from jaxrl_reason.update.learner import Learner
+
+
+def fused_step(
+  learner: Learner,
+  source: FusedSource,
+  state: TrainState,
+  prompts: Prompts,
+  root: jax.Array,
+  sampling: Sampling,
+  stop: jax.Array,
+) -> tuple[TrainState, Metrics]:
+  """Generates, verifies and learns from B prompts.
+
+  Args:
+    root: the run's key; state.step is folded in.
+    stop: int [E] stop tokens.
+  """
+  sampling = learner.chain.sampling(state.control, sampling)
+  found = source(
+    state.params, state.control, prompts, root, state.step, sampling, stop
+  )
+  batch = batch_lib.make_batch(found)
+  return learn(learner, state, batch, root, sampling, found.account)
+
+
+def learn(
+  learner: Learner,
+  state: TrainState,
+  batch: Batch,
+  root: jax.Array,
+  sampling: Sampling,
+  account: Account | None = None,
+) -> tuple[TrainState, Metrics]:
+  """Applies the parts of the step and updates: what follows every source.
+
+  Args:
+    root: the run's key; state.step is folded in.
+    account: of every completion generated, if that is not the batch.
+  """
+  if account is not None and account.control:
+    state = state.replace(control=state.control | account.control)
+  outcomes, metrics = _generated(learner, batch, account)
+  step = Step(learner, state, sampling, batch, batch, outcomes)
+  step, more = learner.chain.before(step)
+  metrics |= more
+  lag = jnp.where(batch.mask, state.step - batch.version, 0)
+  metrics['policy_lag'] = lag.sum() / jnp.maximum(batch.mask.sum(), 1)
+  key = fused.key_of(root, state.step, 'minibatches')
+  update = learner, step.state, step.batch, sampling, key
+  state, more = step_lib.update(*update)
+  metrics |= more
+  state, more = learner.chain.after(state, metrics)
+  return state, metrics | more
+
+
+def _generated(
+  learner: Learner, batch: Batch, account: Account | None
+) -> tuple[Outcomes, Metrics]:
+  """Returns the outcomes of all completions generated, and statistics."""
+  if account is None:
+    outcomes = batch_lib.outcomes(batch)
+    metrics = batch_lib.summary(outcomes, learner.part_names)
+  else:
+    outcomes = account.seen
+    metrics = batch_lib.stats_of_rounds(account, learner.part_names)
+    metrics |= account.metrics
+  metrics |= batch_lib.length_by_verdict(batch) | batch_lib.answer_spread(batch)
+  if batch.episode is not None:
+    metrics |= batch_lib.turn_stats(batch)
+  if isinstance(learner.packing, chunked.Chunked):
+    metrics |= batch_lib.chunk_stats(batch)
+  return outcomes, metrics
+
+
+def rl_steps(
+  learner, source, state, prompts, root, sampling, stop
+) -> tuple[TrainState, Metrics]:
+  """Makes K steps in one dispatch: prompts [K,B,...] -> metrics [K]."""
+
+  def one(state, prompts):
+    return fused_step(learner, source, state, prompts, root, sampling, stop)
+
+  return jax.lax.scan(one, state, prompts)
+
+
+def rl_pool_steps(
+  learner, source, ask: ProblemSampler, k, state, pool, root, sampling, stop
+) -> tuple[TrainState, Metrics]:
+  """Makes K steps in one dispatch, each on problems that are chosen in it by
+  what is known by then.
+
+  Args:
+    pool: Prompts [M,...], all problems there are.
+  """
+
+  def one(state, _):
+    ids = ask.ids(state.control, root, state.step)
+    prompts = problem_pool.take(pool, ids)
+    return fused_step(learner, source, state, prompts, root, sampling, stop)
+
+  return jax.lax.scan(one, state, length=k)
+
+
+def each_run(f: Callable, given):
+  """Computes f(x) for every x of stacked runs: by `vmap` over [S,...], or on a
+  CPU, where batched products are no faster, one after another.
+  """
+  if sharding.platform() == 'cpu':
+    return jax.lax.map(f, given)
+  return jax.vmap(f)(given)
+
+
+def rl_seeds(
+  made: Callable, states, prompts, roots, values, stop
+) -> tuple[TrainState, Metrics]:
+  """Makes K steps of S runs side by side: states [S,...], prompts [S,K,B,...],
+  roots [S], values [S] by name -> metrics [S,K].
+
+  Args:
+    made: a run's values -> (learner, source, sampling) of its steps.
+  """
+
+  def one(given):
+    state, prompts, root, values = given
+    learner, source, sampling = made(values)
+    return rl_steps(learner, source, state, prompts, root, sampling, stop)
+
+  return each_run(one, (states, prompts, roots, values))
+
+
+def rl_rollout(
+  gen: Generation, params, prompts, root, step, sampling, stop, row_ids, version
+) -> Rollout:
+  """Samples the completions of a part of a batch (`fused.complete`)."""
+  return fused.complete(
+    gen, params, prompts, root, step, sampling, stop, row_ids, version
+  )
+
+
+def rl_greedy(gen: Generation, params, prompts, root, step, stop) -> Rollout:
+  """Takes the likeliest completion of each prompt."""
+  return fused.greedy(gen, params, prompts, root, step, stop)
+
+
+def rl_score(
+  learner: Learner, n_samples: int, n_parts: int, state, prompts, outs, sampling
+) -> Batch:
+  """Assembles a batch whose rewards are still to come, with every other array
+  that its loss reads.
+
+  Args:
+    n_samples: G; n_parts: R, of the reward.
+    outs: Rollouts of the batch's pieces.
+  """
+  out = batch_lib.interleaved(outs, n_samples)
+  n = out.length.shape[0]
+  pending = Reward(jnp.zeros(n), jnp.zeros((n, n_parts)), jnp.zeros(n, bool))
+  batch = batch_lib.make_batch(
+    Trajectories(prompts, out, pending, row=jnp.arange(n, dtype=jnp.int32))
+  )
+  if not learner.reads_before:
+    return batch
+  return scoring.add_arrays(learner, state, batch, sampling)
+
+
+def rl_learn(
+  learner: Learner,
+  state: TrainState,
+  batch: Batch,
+  reward: Reward,
+  greedy: Reward | None,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Puts the rewards into a scored batch, and trains on it."""
+  batch = batch_lib.with_reward(batch, reward, greedy)
+  return learn(learner, state, batch, root, sampling)
+
+
+def rl_round(
+  n_samples: int,
+  prompts: Prompts,
+  outs: list[Rollout],
+  rewards: tuple[Reward, Reward | None, Reward | None],
+  first_row: jax.Array,
+) -> Trajectories:
+  """Assembles the trajectories of a verified round of the host path.
+
+  Args:
+    outs: Rollouts of the round's pieces.
+    rewards: of the rows, of the greedy completions, of the reference solutions.
+    first_row: i32 [], rows of the rounds before it.
+  """
+  out = batch_lib.interleaved(outs, n_samples)
+  reward, greedy, demo = rewards
+  row = first_row + jnp.arange(out.length.shape[0], dtype=jnp.int32)
+  return Trajectories(prompts, out, reward, greedy, demo, row=row)
+
+
+def rl_ask(
+  kind: Rounds, control: dict | None, carry: Any, prompts: Prompts, i: jax.Array
+) -> Prompts:
+  """Returns the prompts of round i of a kind."""
+  return kind.ask(control, carry, prompts, i)
+
+
+def rl_dead(kind: Rounds, found: Trajectories) -> jax.Array:
+  """Counts the groups that call for another round, i32 []."""
+  return kind.dead(found).sum()
+
+
+def rl_add(
+  kind: Rounds,
+  control: dict | None,
+  tally: Tally | None,
+  found: Trajectories,
+  i: jax.Array,
+) -> tuple[Tally, jax.Array]:
+  """Adds round i to a step's rounds.
+
+  Args:
+    tally: None before the first round.
+
+  Returns:
+    (tally, whether another round is needed).
+  """
+  if tally is None:
+    tally = rounds.begin(kind, control, found)
+  tally = rounds.add(kind, tally, found, i)
+  return tally, rounds.more(kind, tally)
+
+
+def rl_learn_rounds(
+  learner: Learner,
+  state: TrainState,
+  found: Trajectories,
+  root: jax.Array,
+  sampling: Sampling,
+) -> tuple[TrainState, Metrics]:
+  """Trains on the groups of a step's rounds."""
+  batch = batch_lib.make_batch(found)
+  return learn(learner, state, batch, root, sampling, found.account)
+
+
+def pretrain_steps(learner: Learner, state, rows, key):
+  """Learns every token of rows [K,R,...], K updates."""
+  columns = jnp.arange(rows['tokens'].shape[-1])
+  return _supervised(
+    learner, state, rows | {'mask': rows['valid'] & (columns > 0)}, key
+  )
+
+
+def sft_steps(learner: Learner, state, rows, key):
+  """Learns the solution's tokens of rows [K,R,...], K updates."""
+  return _supervised(learner, state, rows, key)
+
+
+def _supervised(learner: Learner, state, rows, key):
+  def one(state, row):
+    batch = supervised_batch(row)
+    return step_lib.update(learner, state, batch, Sampling.fixed(), key)
+
+  return jax.lax.scan(one, state, rows)
+
+
+def supervised_batch(row: dict[str, jax.Array]) -> Batch:
+  """Lays worked solutions (tokens, valid, mask [N,T]) out as a Batch of
+  reward 1.
+  """
+  n = row['tokens'].shape[0]
+  ones = jnp.ones(n)
+  return Batch(
+    tokens=row['tokens'],
+    valid=row['valid'],
+    mask=row['mask'],
+    reward=ones,
+    reward_parts=ones[:, None],
+    reward_valid=ones > 0,
+    group=jnp.arange(n),
+    truncated=ones < 0,
+    temperature=ones,
+    sampler_logp=jnp.zeros(row['tokens'].shape),
+  )
+
+
+def updating(f: Callable, n_static: int, where: Any = None) -> Callable:
+  """Jits f(*static, state, ...) -> (state, ...); the state's buffers are
+  donated, and its layout stays, whatever the partitioner would prefer.
+
+  Args:
+    where: shardings of the state; None: as the compiler chooses.
+  """
+  laid = {}
+  if where is not None:
+    mesh = jax.tree.leaves(where)[0].mesh
+    laid['out_shardings'] = where, None
+    laid['compiler_options'] = chips.compiler_options(mesh)
+  return jax.jit(
+    f, static_argnums=range(n_static), donate_argnums=n_static, **laid
+  )

@@ -1,0 +1,283 @@
+"""Environments in Python of a run: `rl.turns` with `rl.path='host'`."""
+
+import concurrent.futures
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+
+from jaxrl_reason import envs
+from jaxrl_reason.base import Model
+from jaxrl_reason.data import chat
+from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.rollouts import chain, episode, turns
+from jaxrl_reason.rollouts.host_episodes import CHARACTERS, Player, Writer
+from jaxrl_reason.verifiers import tools
+from jaxrl_reason.verifiers.pool import PoolError, VerifierPool
+from jaxrl_reason.verifiers.tools import calculator, calls, serve, toolbox
+from jaxrl_reason.verifiers.verdict import Verdict, all_failed
+
+# What ends a turn of our own environments.
+STOPS = {'calculator': calculator.STOPS}
+TRIED = 4  # problems, before a run begins
+# Of templates that have a call come before its answer.
+_CALL = {'name': 'f', 'arguments': {}}
+_MARK = 'jaxrl-reason-answer-of-a-tool'
+
+
+def is_on(c: ml_collections.ConfigDict) -> bool:
+  """Returns whether the rl section uses an environment in Python."""
+  return bool(c.turns.env) and c.path == 'host'
+
+
+def check(c: ml_collections.ConfigDict) -> None:
+  """Refuses what an environment in Python does not go with."""
+  t = c.turns
+  if t.env == chain.NAME or t.env in {*envs.ENVS} - {*tools.ENVS}:
+    raise ValueError(
+      f"rl.turns.env={t.env!r} is inside the program: set rl.path='fused', or "
+      f'choose of Python {", ".join(tools.ENVS)}'
+    )
+  if not tools.is_known(t.env):
+    raise ValueError(
+      f'rl.turns.env={t.env!r}: with rl.path="host" choose '
+      f'{", ".join(tools.ENVS)}, or path/to/file.py:name'
+    )
+  if jax.process_count() > 1:
+    raise ValueError(
+      f'rl.turns.env={t.env!r} with rl.path="host": one process of jax only, '
+      f'not {jax.process_count()}; those of rl.path="fused" have no such limit'
+    )
+  if c.staleness:
+    raise ValueError(
+      f'rl.staleness={c.staleness}: with rl.turns.env={t.env!r} only 0 goes'
+    )
+  if t.calls not in calls.PARSERS:
+    raise ValueError(
+      f'rl.turns.calls={t.calls!r}: choose {", ".join(calls.PARSERS)}'
+    )
+  if (t.env == 'tools') != bool(t.tools):
+    raise ValueError(
+      f'rl.turns.env={t.env!r}, rl.turns.tools={[*t.tools]}: tools are those '
+      "of env='tools', which needs one at least: name={'tool': ..., 'args': "
+      '{...}}'
+    )
+  for name, part in t.tools.items():
+    named = 'tool' in part and not set(part) - {'tool', 'args'}
+    if not named or not isinstance(part['tool'], str):
+      raise ValueError(
+        f"rl.turns.tools.{name}: is {{'tool': name or path, 'args': {{...}}}}"
+      )
+    if ':' not in part['tool'] and part['tool'] not in tools.TOOLS:
+      raise ValueError(
+        f'rl.turns.tools.{name}.tool={part["tool"]!r}: choose '
+        f'{", ".join(tools.TOOLS)}, or path/to/file.py:function'
+      )
+
+
+class Pool:
+  """The processes of an environment, started when the first turn is over."""
+
+  def __init__(self, c: ml_collections.ConfigDict):
+    """c: the rl section."""
+    t = c.turns
+    args = t.args.to_dict()
+    if t.env == 'tools':
+      args |= {'calls': t.calls, 'tools': t.tools.to_dict()}
+    most = CHARACTERS * t.observation
+    self._env = {'name': t.env, 'args': args, 'most': most}
+    self._limits = dict(
+      workers=t.workers,
+      timeout_s=t.timeout_s,
+      start_s=t.start_s,
+      chunk=1,  # a turn waits for its own tool, for no other's
+    )
+    self._pool = None
+
+  def submit(self, cases: Sequence) -> concurrent.futures.Future:
+    """Returns a future of the environment's replies."""
+    if self._pool is None:
+      self._pool = VerifierPool(
+        {'env': self._env}, **self._limits, **serve.POOL
+      )
+    return self._pool.submit(cases)
+
+  def stats(self) -> dict[str, float]:
+    """Counts since the start; none before it."""
+    return self._pool.stats() if self._pool is not None else {}
+
+  def close(self) -> None:
+    """Ends the processes; the next turn starts others."""
+    if self._pool is not None:
+      self._pool.close()
+      self._pool = None
+
+
+class NullVerifier:
+  """Replaces the verifier pool if all rewards come from the environment."""
+
+  def submit(self, cases: Sequence) -> concurrent.futures.Future:
+    """Returns a future of verdicts without a score."""
+    future = concurrent.futures.Future()
+    future.set_result([Verdict(0.0) for _ in cases])
+    return future
+
+  def stats(self) -> dict[str, float]:
+    """Counts nothing."""
+    return {}
+
+  def close(self) -> None:
+    """Has nothing to end."""
+
+
+def limits(config: ml_collections.ConfigDict, tokenizer, weight: float):
+  """Returns the limits of turns, with the bytes that end a turn."""
+  c, room = config.rl.turns, config.data.completion_len
+  own = c.stops or STOPS.get(c.env, ())
+  stops = [text.encode() for text in own]
+  if c.env == 'tools':
+    stops += calls.stops(c.calls, list(c.tools))
+  return episode.Limits(
+    most=c.most,
+    tokens=min(c.tokens or room, room),
+    observation=c.observation,
+    chunk=c.chunk,
+    weight=weight,
+    stops=turns.automaton(stops, tokenizer.token_bytes()),
+  )
+
+
+def player(
+  config: ml_collections.ConfigDict,
+  model: Model,
+  tokenizer,
+  pool: Pool,
+  *,
+  n_samples: int,
+  weight: float,
+) -> Player:
+  """Builds the player of episodes with the environment of `rl.turns`.
+
+  Raises:
+    ValueError: there are no tokens left for a reply.
+  """
+  c = config.rl
+  return Player(
+    limits(config, tokenizer, weight),
+    model,
+    n_samples=n_samples,
+    max_new=config.data.completion_len,
+    pool=pool,
+    write=writer(config, tokenizer),
+    decode=tokenizer.decode,
+    burst=c.turns.burst,
+    routes=c.replay_routes,
+  )
+
+
+def writer(config: ml_collections.ConfigDict, tokenizer) -> Writer:
+  """Builds the writer of replies. With a chat template, it writes them
+  between the template's tokens around a reply.
+  """
+  room, encode = config.rl.turns.observation, tokenizer.encode_data
+  if config.data.template != 'chat':
+    return Writer(encode, room=room)
+  t = config.rl.turns
+  role = 'tool' if t.env == 'tools' or t.args.get('form') else 'user'
+  before, after, quoted = around(tokenizer.template, tokenizer, role)
+  if len(before) + len(after) >= room:
+    raise ValueError(
+      f'rl.turns.observation={room}: the chat template alone has '
+      f'{len(before) + len(after)} tokens around an answer'
+    )
+  if quoted:
+    encode = _quoting(encode)
+  return Writer(encode, before, after, room)
+
+
+def _quoting(encode: Callable) -> Callable:
+  """Returns `encode` for a text within the quotes of JSON."""
+  return lambda text: encode(json.dumps(text, ensure_ascii=False)[1:-1])
+
+
+def around(template: chat.ChatTemplate, tokenizer: Any, role: str):
+  """Reads off a chat template what stands around an answer.
+
+  Args:
+    role: who answers: tool, or user.
+
+  Returns:
+    (ids after the assistant's last token and before the answer, ids after it
+    up to the assistant's next, whether the answer is within quotes).
+
+  Raises:
+    ValueError: the template shows no such answer.
+  """
+  call = {'type': 'function', 'function': _CALL, 'id': 'a23456789'}
+  said, answer = {'content': 'x'}, {'role': role, 'content': _MARK}
+  tools_ = None
+  if role == 'tool':
+    said = {'content': '', 'tool_calls': [call]}
+    answer |= {'name': 'f', 'tool_call_id': call['id']}
+    tools_ = [tool_schema('f')]
+  before_it = [{'role': 'user', 'content': 'x'}, {'role': 'assistant'} | said]
+  text = template.render([*before_it, answer], tools=tools_)
+  before, mark, after = text.partition(_MARK)
+  if not mark:
+    raise ValueError(f'the chat template does not show what a {role} answers')
+  ends = {tokenizer.token_text(i) for i in tokenizer.eos_ids}
+  spoken = max((before.rfind(end) + len(end), end) for end in ends)
+  if before.rfind(spoken[1]) >= 0:
+    before = before[spoken[0] :]
+  quoted = before.endswith('"') and after.startswith('"')
+  ids = [tuple(chat.encode_after(tokenizer, x)) for x in (before, after)]
+  return *ids, quoted
+
+
+def schemas(config: ml_collections.ConfigDict) -> list[dict] | None:
+  """Returns the schemas of the tools for the chat template. Returns None
+  without tools, and for calls as tags, which a recipe explains in its own
+  prompt.
+  """
+  c = config.rl.turns
+  told = is_on(config.rl) and c.env == 'tools' and c.calls != 'tags'
+  return toolbox.schemas(c.tools.to_dict()) if told else None
+
+
+def tool_schema(name: str) -> dict:
+  """Returns the schema of a tool without arguments, for templates that need
+  tools.
+  """
+  parameters = {'type': 'object', 'properties': {}, 'required': []}
+  function = {'name': name, 'description': name, 'parameters': parameters}
+  return {'type': 'function', 'function': function}
+
+
+def try_out(config: ml_collections.ConfigDict, problems: Problems) -> None:
+  """Starts the environment, and runs it on the first turns of the first
+  problems, before anything is compiled.
+
+  Raises:
+    ValueError: it does not start, or raises on every one.
+  """
+  env, pool = config.rl.turns.env, Pool(config.rl)
+  examples = [problems.train[i] for i in range(min(TRIED, len(problems.train)))]
+  cases = [(_first(e), {'example': e, 'state': None}) for e in examples]
+  try:
+    failed = all_failed(pool.submit(cases).result())
+  except PoolError as e:
+    raise ValueError(f'rl.turns.env={env!r}: {e}') from e
+  finally:
+    pool.close()
+  if failed:
+    raise ValueError(
+      f'rl.turns.env={env!r}: tried on the first problems, before anything is '
+      f'compiled: {failed.replace("the reward", "it", 1)}'
+    )
+
+
+def _first(example: dict) -> str:
+  """Returns the first turn of the reference solution."""
+  return example.get('turns', [[example.get('solution') or '', '']])[0][0]

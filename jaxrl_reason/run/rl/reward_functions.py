@@ -1,0 +1,154 @@
+"""The rewards of a run, by its configuration: names to functions, and a trial
+before anything is compiled.
+"""
+
+from collections.abc import Callable, Mapping
+
+import jax
+import jax.numpy as jnp
+import ml_collections
+
+from jaxrl_reason import trees
+from jaxrl_reason.base import Rollout
+from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.rewards.kernels import device
+from jaxrl_reason.rollouts import progress
+from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.verifiers import compose, resolve
+from jaxrl_reason.verifiers.pool import VerifierPool
+from jaxrl_reason.verifiers.verdict import all_failed, judge
+
+
+def is_scheduled(rewards: Mapping) -> bool:
+  """Returns whether the weight of any part of `rl.rewards` is a schedule."""
+  return bool(_schedules(rewards))
+
+
+def _schedules(rewards: Mapping) -> dict[str, Mapping]:
+  """Returns the weights of parts that are schedules, by the part's name."""
+  weights = {name: part.get('weight') for name, part in rewards.items()}
+  kinds = Mapping | ml_collections.ConfigDict
+  return {name: w for name, w in weights.items() if isinstance(w, kinds)}
+
+
+def reads_noise(rewards: Mapping) -> bool:
+  """Returns whether a part of `rl.rewards` reads the random number of its
+  row.
+  """
+  return any(part['reward'] == 'random' for part in rewards.values())
+
+
+def host_spec(rewards: dict, task_reward: str) -> dict:
+  """Returns the compose spec of `rl.rewards`, with 'task' replaced by its
+  reward.
+  """
+  return {
+    name: part | {'reward': task_reward} if part['reward'] == 'task' else part
+    for name, part in rewards.items()
+  }
+
+
+def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
+  """Refuses rewards that do not exist or that fail. Each reward is called on a
+  reference solution and on an empty text, before anything is compiled.
+
+  Raises:
+    ValueError: names the part, or quotes the exception of the reward.
+  """
+  c = config.rl
+  if 'rl' not in config.stages:
+    return
+  rewards, example = c.rewards.to_dict(), problems.train[0]
+  _check_schedules(rewards)
+  if hosted.is_on(c):
+    hosted.try_out(config, problems)
+  if c.turns.env and not rewards:
+    return  # the environment's own alone
+  if c.path == 'fused':
+    room = config.data.completion_len
+    encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)
+    _try_kernels(config, tokenizer, example, encode, reward_fn)
+    return
+  device.refuse_on_host(rewards)
+  spec = host_spec(rewards, problems.reward)
+  compose.compose(spec)
+  state = {name: 0.0 for name in progress.NAMES}
+  cases = [
+    (text, example | {'state': state, 'uniform': 0.5})
+    for text in (example.get('solution') or '', '')
+  ]
+  with VerifierPool(spec, workers=1, timeout_s=c.timeout_s) as pool:
+    failed = all_failed(pool.map(cases))
+  if failed:
+    raise ValueError(
+      'rl.rewards: tried on the first problem, before anything is compiled: '
+      f'{failed}'
+    )
+
+
+def _check_schedules(rewards: Mapping) -> None:
+  known = progress.NAMES
+  for name, weight in _schedules(rewards).items():
+    if weight.get('by') not in known:
+      raise ValueError(
+        f'rl.rewards.{name}.weight follows {weight.get("by")!r}: a run keeps '
+        f'{", ".join(known)}'
+      )
+
+
+def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
+  """Traces the kernels by shapes alone, which finds all their errors."""
+  room = config.data.completion_len
+  ids = tokenizer.encode(example.get('solution') or '')[:room]
+
+  def try_on(answers):
+    tokens = (
+      jnp.zeros((2, room), jnp.int32)
+      .at[0, : len(ids)]
+      .set(jnp.asarray(ids, jnp.int32))
+    )
+    sampled = jnp.arange(room) < jnp.array([[len(ids)], [0]])
+    zeros = jnp.zeros((2, room))
+    views = {name: zeros for name in ('logp', 'entropy', 'uniform_kl')}
+    views |= {'mask': sampled, 'group': jnp.zeros(2, int)}
+    views['uniform'] = jnp.zeros(2)
+    rollout = Rollout(
+      tokens, sampled, sampled.sum(1), zeros, jnp.zeros(2, bool), jnp.ones(2),
+      zeros, zeros, zeros, views=views,
+    )  # fmt: skip
+    control = {progress.CONTROL: progress.Progress().init()}
+    return reward_fn(rollout, answers, control)
+
+  answers = trees.stacked([encode(example)] * 2)
+  jax.eval_shape(try_on, answers)
+
+
+def second_opinion(config: ml_collections.ConfigDict, problems: Problems):
+  """Returns the data's own host reward (`grader`), if a kernel computes the
+  rewards and this process can run the host reward; else None.
+  """
+  slow = resolve.POOL_ONLY & {*problems.verifiers}
+  own = config.rl.path == 'fused' and not slow
+  return grader(config, problems) if own else None
+
+
+def grader(
+  config: ml_collections.ConfigDict, problems: Problems
+) -> Callable[[list[tuple[str, dict]]], list]:
+  """Builds the verifier of evaluations: the data's own host reward."""
+  reward = problems.reward
+  if not resolve.POOL_ONLY & {*problems.verifiers}:
+    function = compose.build(reward)
+
+    def here(cases):
+      return [judge(function, text, example) for text, example in cases]
+
+    return here
+
+  def pooled(cases):
+    """Returns verdicts from workers that are started for one evaluation."""
+    c = config.rl
+    with VerifierPool(reward, workers=c.workers, timeout_s=c.timeout_s) as pool:
+      return pool.map(cases)
+
+  return pooled

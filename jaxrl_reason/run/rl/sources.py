@@ -1,0 +1,260 @@
+"""The sources of a stage, built from its configuration: batches of problems,
+kinds of rounds, and the source of rollouts on the host path.
+"""
+
+import functools
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import ml_collections
+import numpy as np
+
+from jaxrl_reason import hosts, sharding
+from jaxrl_reason.base import Prompts
+from jaxrl_reason.data import controllers, pipeline
+from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.rewards.kernels import likelihood
+from jaxrl_reason.rollouts import (
+  extra,
+  filters,
+  fused,
+  hints,
+  refill,
+  replay,
+  rescue,
+)
+from jaxrl_reason.rollouts.host import Answered, Asked, HostSource
+from jaxrl_reason.rollouts.rounds import Rounds
+from jaxrl_reason.run.process import goodput
+from jaxrl_reason.run.rl import problem_pool, programs, reward_functions
+from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.update.learner import Learner
+from jaxrl_reason.verifiers.pool import VerifierPool
+from jaxrl_reason.verifiers.verdict import Verdict
+
+
+def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
+  """Refuses settings that need problems to recur, or a pool to move, if they
+  cannot.
+
+  Raises:
+    ValueError: names the key.
+  """
+  c, endless = config.rl.replay, len(problems.train) >= pipeline.ENDLESS
+  if 'rl' not in config.stages:
+    return
+  moves = config.data.controller.refresh
+  if moves and not any(problem_pool.moving(problems.train)):
+    raise ValueError(
+      f'data.controller.refresh={moves}: data.name={config.data.name!r} is a '
+      'data set, all of which is the pool; set it to 0'
+    )
+  never = endless and not controllers.is_on(config.data)
+  again = {
+    'rl.shaping.historical': config.rl.shaping.historical,
+    'rl.archive': config.rl.archive,
+  }
+  for key, value in again.items():
+    if value and never:
+      raise ValueError(
+        f'{key}={value} is kept by problem, and those of data.name='
+        f'{config.data.name!r} never come twice: set data.controller.name to '
+        'make a pool of them'
+      )
+  for key, value in {'by': 'failing', 'mix': 'rows'}.items():
+    if c.rows and c[key] == value and never:
+      raise ValueError(
+        f'rl.replay.{key}={value!r} replays problems that are asked again, and '
+        f'those of data.name={config.data.name!r} never come twice; use another'
+      )
+
+
+def kinds_of_rounds(c: ml_collections.ConfigDict) -> tuple[Rounds, ...]:
+  """Builds the kinds of rounds that the rl section asks for, innermost first.
+
+  Demonstrations and hints are of one round of problems; refill and extra
+  samples generate further rounds around them; replay comes last.
+  """
+  keeps, h, r = filters.make(c.filter, c.filter_args), c.hints, c.replay
+  kinds = []
+  if c.demos and c.demos_when == 'failed':
+    kinds.append(rescue.Rescue(c.demos))
+  if h.room:
+    share = h.by, tuple(h.at), tuple(h.share)
+    kinds.append(hints.Hints(h.room, h.when, *share, h.learn))
+  if c.extra.groups:
+    kinds.append(extra.Extra(c.extra.groups, c.extra.by))
+  if c.refill_rounds:
+    kinds.append(refill.Refill(keeps, c.refill_rounds, c.refill_keep))
+  if r.rows:
+    groups = r.rows // c.samples
+    kinds.append(replay.Replay(keeps, groups, r.capacity, r.by, r.mix))
+  return tuple(kinds)
+
+
+def batches(
+  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
+) -> goodput.Timed:
+  """Builds the iterator of dispatches, of k steps with `rows` rows each.
+
+  Args:
+    spares: further rows for each row, [k*rows,1+spares,...].
+  """
+  mine = sharding.my_rows(mesh, rows)
+  mine = np.concatenate([i * rows + mine for i in range(k)])
+
+  def drawn(name: str, n: int, mine):
+    # Every stage has its own order.
+    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
+    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
+
+  first = drawn(name, k * rows, mine)
+  if not spares:
+    return goodput.Timed(first)
+  # A round takes neighbours in the order, so that every source has its share.
+  step, row = np.divmod(mine[:, None], rows)
+  columns = (step * spares + np.arange(spares)) * rows + row
+  columns = columns.reshape(-1)
+  others = drawn(f'{name}/spares', k * rows * spares, columns)
+  return goodput.Timed(pipeline.WithSpares(first, others, spares))
+
+
+def questions(
+  config, train, encode, root, mesh, order: str
+) -> tuple[Any, Callable[[dict | None, jax.Array], Asked]]:
+  """Returns the data of the host path, and a function (control, step) -> the
+  problems of a step: prompts [B,...], or [B,1+spares,...] with further rounds.
+
+  Args:
+    encode: (index, example) -> the row of a `base.Prompts`.
+    order: name of the stage, which determines the order of the data.
+  """
+  c, spares = config.rl, config.rl.refill_rounds
+
+  def row(i, example):
+    # The problem is kept with its row, because its verifier reads it.
+    return encode(i, example) | {'example': np.array(example, object)}
+
+  if controllers.is_on(config.data):
+    data = problem_pool.Windows(config, train)
+    rows_of = problem_pool.host_problem_rows(config, data, row, root, mesh)
+  else:
+    data = batches(config, train, row, c.prompts, 1, order, mesh, spares)
+
+    def rows_of(control, step):
+      return next(data)
+
+  def ask(control, step) -> Asked:
+    rows = rows_of(control, step)
+    ids, examples = rows['prompt_id'].ravel(), rows.pop('example').ravel()
+    known = dict(zip(ids.tolist(), examples))
+    source = getattr(data, 'problems', train)
+
+    def problem(i: int) -> dict:
+      # Rounds of extra samples may move a problem to another process.
+      return known[i] if i in known else source[i]
+
+    return Asked(Prompts(**sharding.to_global(rows, mesh)), problem)
+
+  return data, ask
+
+
+def verdicts_by_row(mesh, answers: Sequence[Answered]) -> dict[int, Verdict]:
+  """Returns this process's verdicts of a step by the numbers of their rows."""
+  verdicts, first = {}, 0
+  for answered in answers:
+    n = len(answered.reward.total)
+    rows = first + sharding.my_rows(mesh, n)
+    verdicts |= dict(zip(rows.tolist(), answered.verdicts))
+    first += n
+  return verdicts
+
+
+def host_source(
+  config, learn, made, kinds, mesh, pool, tokenizer, root, stop, player=None
+) -> HostSource:
+  """Builds the source with rewards in Python.
+
+  Args:
+    made: the settings of generation, and the sampling settings.
+    kinds: of the rounds around the source.
+    player: of episodes with an environment in Python; None for completions.
+  """
+  c = config.rl
+  gen, sampling = made
+  rollout = jax.jit(programs.rl_rollout, static_argnums=0)
+  greedy = jax.jit(programs.rl_greedy, static_argnums=0)
+  reads_greedy = 'greedy_reward' in learn.needs
+
+  def play(params, prompts, examples, root, step, sampling, stop, ids, version):
+    noise = fused.key_of(root, step, 'sampling')
+    asked = prompts.tokens, prompts.valid, examples
+    return player(params, *asked, noise, sampling, stop, ids, version)
+
+  return HostSource(
+    functools.partial(rollout, gen),
+    functools.partial(greedy, gen) if reads_greedy else None,
+    c.samples,
+    learn.part_names,
+    pool,
+    tokenizer,
+    # Episodes are one piece: their tools run while other rows are decoded.
+    c.parts if player is None else 1,
+    root,
+    sampling,
+    stop,
+    to_host=functools.partial(sharding.to_local, mesh=mesh),
+    all_rows=functools.partial(everyone, mesh),
+    play=None if player is None else play,
+    draws=_draws(mesh) if reward_functions.reads_noise(c.rewards) else None,
+    demos=any(kind.reads_demos for kind in kinds),
+  )
+
+
+def _draws(mesh) -> Callable:
+  """Returns `HostSource.draws`: the numbers that the compiled step draws."""
+
+  def draws(root, step, use: str, n: int) -> np.ndarray:
+    found = likelihood.uniforms(fused.key_of(root, step, use), n)
+    return np.asarray(found)[sharding.my_rows(mesh, n)]
+
+  return draws
+
+
+def make_verifier(config, learn: Learner, problems, tokenizer):
+  """Builds the verifier of completions: (the pool of rewards, a function that
+  closes all pools, the player of episodes or None, a function that returns its
+  metrics).
+  """
+  c, pool = config.rl, hosted.NullVerifier()
+  if c.rewards:
+    spec = reward_functions.host_spec(c.rewards.to_dict(), problems.reward)
+    limits = dict(workers=c.workers, timeout_s=c.timeout_s)
+    pool = VerifierPool(spec, **limits)
+  if not hosted.is_on(c):
+    return pool, pool.close, None, dict
+  tools = hosted.Pool(c)
+  player = hosted.player(
+    config, learn.model, tokenizer, tools, n_samples=c.samples,
+    weight=c.turns.reward,
+  )  # fmt: skip
+
+  def close():
+    pool.close()
+    tools.close()
+
+  def spent():
+    found = {f'perf/{k}': v for k, v in player.take_spent().items()}
+    return found | {f'tools/{k}': float(v) for k, v in tools.stats().items()}
+
+  return pool, close, player, spent
+
+
+def everyone(mesh, tree: Any) -> Any:
+  """Gathers this process's rows [m,...] of a batch into all rows [N,...]."""
+  if jax.process_count() == 1:
+    return tree
+  n = sharding.rows_of_all(mesh, len(jax.tree.leaves(tree)[0]))
+  return hosts.all_rows(sharding.my_rows(mesh, n), tree)

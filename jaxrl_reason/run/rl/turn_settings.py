@@ -1,0 +1,151 @@
+"""Environments of a run, as set by `rl.turns`."""
+
+import ml_collections
+
+from jaxrl_reason import envs
+from jaxrl_reason.rewards import kernels
+from jaxrl_reason.rollouts import chain, turns
+from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.verifiers.verdict import Verdict
+
+
+def of(
+  config: ml_collections.ConfigDict, tokenizer, kernel, **changes
+) -> turns.Turns:
+  """Returns the environment of `rl.turns`, for a tokenizer.
+
+  Args:
+    kernel: name of the kernel that verifies answers, or None.
+    changes: to the limits.
+  """
+  c, room = config.rl.turns, config.data.completion_len
+  alone = changes.pop('alone', False)
+  limits = dict(
+    most=c.most,
+    tokens=min(c.tokens or room, room),
+    observation=c.observation,
+    chunk=c.chunk,
+    weight=c.reward,
+  )
+  if is_chain(config.rl):
+    return _chain(config.rl, tokenizer, kernel, limits | changes, alone)
+  return turns.make(envs.get(c.env), tokenizer, **limits | changes)
+
+
+def scored(config: ml_collections.ConfigDict, tokenizer, kernel) -> turns.Turns:
+  """Returns the environment for evaluations: its rewards have a weight of 1,
+  since training weights are not part of a score; of a chain only one link
+  counts.
+  """
+  return of(config, tokenizer, kernel, weight=1.0, alone=True)
+
+
+def is_chain(c: ml_collections.ConfigDict) -> bool:
+  """Returns whether the environment of the rl section is a chain of links."""
+  return c.turns.env == chain.NAME
+
+
+def _chain(c, tokenizer, kernel, limits: dict, alone: bool) -> turns.Turns:
+  links = chain.parse(c.turns.links.to_dict(), kernel)
+  long = max(len(link.ask.encode()) for link in links)
+  if long > limits['observation']:
+    raise ValueError(
+      f'rl.turns.observation={limits["observation"]}: what asks for a link of '
+      f'rl.turns.links has {long} bytes'
+    )
+  links = chain.graded(links) if alone else links
+  table, _ = kernels.token_bytes_table(tokenizer)
+  stop = c.turns.stops[0] if c.turns.stops else ''
+  env = chain.make(links, stop, limits['tokens'] * table.shape[1])
+  return turns.make(env, tokenizer, **limits | {'most': len(links)})
+
+
+def part_names(c: ml_collections.ConfigDict) -> tuple[str, ...]:
+  """Returns the reward parts of the rl section. An environment's part comes
+  last; a chain has one part per link.
+  """
+  if is_chain(c):
+    return tuple(c.turns.links)
+  return (*c.rewards, *([turns.PART] if c.turns.env else []))
+
+
+def with_env(how: turns.Turns, rewards: dict, encode, reward_fn):
+  """Adds an environment to (encode, reward_fn) of device rewards."""
+
+  def encode_all(example: dict) -> dict:
+    return encode(example) | {turns.PART: how.env.encode(example)}
+
+  if how.env.told is not None:
+    return encode_all, chain.Judged()
+  return encode_all, turns.Judged(reward_fn if rewards else None)
+
+
+def _check_chain(c: ml_collections.ConfigDict) -> None:
+  if c.rewards:
+    raise ValueError(
+      f'rl.rewards={[*c.rewards]}: of rl.turns.env={chain.NAME!r} every link '
+      'has its own reward (rl.turns.links); set rl.rewards={}'
+    )
+  if len(c.turns.stops) > 1 or not all(c.turns.stops):
+    raise ValueError(
+      f'rl.turns.stops={c.turns.stops}: one text ends the links of a chain, '
+      'or none'
+    )
+
+
+def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
+  """Refuses settings that do not work with an environment, or that need one."""
+  c, name = config.rl, config.rl.turns.env
+  if not name:
+    if 'segment_reward' in needs:
+      raise ValueError(
+        f'rl.algorithm={c.algorithm!r} needs the rewards of turns: set '
+        'rl.turns.env'
+      )
+    return
+  if hosted.is_on(c):
+    hosted.check(c)
+    if 'greedy_reward' in needs:
+      raise ValueError(
+        f'rl.algorithm={c.algorithm!r} reads greedy completions, which an '
+        'environment with rl.path="host" does not play'
+      )
+  else:
+    if is_chain(c):
+      _check_chain(c)
+    else:
+      envs.get(name)
+    only_host = ('args', 'tools', *(() if is_chain(c) else ('stops',)))
+    for key in only_host:
+      if c.turns[key]:
+        raise ValueError(
+          f'rl.turns.{key}: read with rl.path="host" only; environments inside '
+          'the program have none'
+        )
+  if turns.PART in c.rewards:
+    raise ValueError(
+      f"rl.rewards.{turns.PART}: that name is the environment's part; its "
+      'weight is rl.turns.reward'
+    )
+  for key, value, only in (
+    ('slots', c.slots, 0),
+    ('demos', c.demos, 0),
+    ('refill_keep', c.refill_keep, False),
+    ('replay.rows', c.replay.rows, 0),
+  ):
+    if value != only:
+      raise ValueError(
+        f'rl.{key}={value!r}: with rl.turns.env={name!r} only {only!r} goes'
+      )
+  if c.turns.tokens > config.data.completion_len:
+    raise ValueError(
+      f'rl.turns.tokens={c.turns.tokens} is more than data.completion_len='
+      f'{config.data.completion_len}, the room of a whole episode'
+    )
+
+
+def graded(cases: list[tuple[str, dict]]) -> list[Verdict]:
+  """Returns the verdicts of evaluations of a chain: those of its kernels, since
+  the text of all links is not an answer.
+  """
+  return [Verdict(float(example['gained'])) for _, example in cases]

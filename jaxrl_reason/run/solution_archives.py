@@ -1,0 +1,114 @@
+"""Archives of solutions between the stages of a run: archive/<stage>.jsonl, a
+line per problem with its solutions, shortest first.
+"""
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from jaxrl_reason import hosts
+from jaxrl_reason.base import TrainState
+from jaxrl_reason.checkpoints import files
+from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.rollouts import archive
+from jaxrl_reason.run.rl import problem_pool
+from jaxrl_reason.run.stage_list import Planned
+
+
+def _path(workdir: epath.Path, stage: str) -> epath.Path:
+  return workdir / 'archive' / f'{stage.replace("#", "-")}.jsonl'
+
+
+def write(
+  workdir: epath.Path, p: Planned, state: TrainState, tokenizer: Any
+) -> None:
+  """Writes the archive of a stage, if the stage keeps one; on process 0."""
+  known = (state.control or {}).get(archive.CONTROL)
+  if known is None or not hosts.is_main():
+    return
+  tokens, length = np.asarray(known['tokens']), np.asarray(known['length'])
+  lines = []
+  for i in np.flatnonzero(length.any(axis=1)):
+    texts = [
+      tokenizer.decode(row[:n].tolist())
+      for row, n in zip(tokens[i], length[i])
+      if n
+    ]
+    # Other tokens may be the same text.
+    texts = list(dict.fromkeys(texts))
+    lines.append(json.dumps({'problem': int(i), 'solutions': texts}) + '\n')
+  path = _path(workdir, p.name)
+  path.parent.mkdir(exist_ok=True)
+  files.write_whole(path, ''.join(lines))
+
+
+def _read(workdir: epath.Path, p: Planned) -> dict[int, list[str]]:
+  path, name = _path(workdir, p.config.data.solutions), p.config.data.solutions
+  if not path.exists():
+    raise ValueError(
+      f'named.{p.name}.data.solutions={name!r}: there is no {path}; that stage '
+      'writes it at its end'
+    )
+  rows = [json.loads(line) for line in path.read_text().splitlines()]
+  if not rows:
+    raise ValueError(
+      f'named.{p.name}.data.solutions={name!r}: that stage has solved no '
+      'problem, so that there is nothing to learn from'
+    )
+  return {row['problem']: row['solutions'] for row in rows}
+
+
+class Solved:
+  """Examples of an archive, one per solution."""
+
+  def __init__(self, source: Sequence, found: Mapping[int, list[str]]):
+    self._source = source
+    self._rows = [(i, text) for i, texts in found.items() for text in texts]
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def __getitem__(self, index: int) -> dict:
+    i, text = self._rows[int(index)]
+    return _with(self._source[i], text)
+
+
+class Shown:
+  """All problems, with an archive's shortest solution where there is one."""
+
+  def __init__(self, source: Sequence, found: Mapping[int, list[str]]):
+    self._source, self._found = source, found
+
+  def __len__(self) -> int:
+    return len(self._source)
+
+  def __getitem__(self, index: int) -> dict:
+    texts = self._found.get(int(index))
+    example = self._source[index]
+    return _with(example, texts[0]) if texts else example
+
+
+def _with(example: dict, solution: str) -> dict:
+  kept = {k: v for k, v in example.items() if k != 'turns'}
+  return kept | {'solution': solution}
+
+
+def applied(p: Planned, problems: Problems, workdir: epath.Path) -> Problems:
+  """Returns a stage's problems, with the solutions of the archive that it
+  names.
+
+  Raises:
+    ValueError: names the key; the archive does not exist or is empty.
+  """
+  if not p.config.data.solutions:
+    return problems
+  with hosts.zero_first():
+    found = _read(workdir, p)
+  asked = problem_pool.pool_of(p.config, problems.train)
+  return dataclasses.replace(
+    problems, train=Shown(asked, found), supervised=Solved(asked, found)
+  )

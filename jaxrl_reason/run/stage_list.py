@@ -1,0 +1,244 @@
+"""The stages of a run as a list: a name, a kind and settings of its own each.
+
+  stages = ('sft', 'short', 'long')
+  named = {
+    'short': dict(kind='rl', rl=dict(steps=50), data=dict(completion_len=8)),
+    'long': dict(kind='rl', keep=('optimizer',)),
+  }
+
+`each` returns every stage with a complete config: the run's, with the stage's
+changes. Code that builds a stage reads that config and no other.
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ml_collections
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.config import STAGES, Run, leaves, nearest, rules
+
+# Parts of the state that may continue from the stage before: key of
+# `named.<name>.keep` -> field of the TrainState.
+KEEP = {
+  'optimizer': 'opt_state',
+  'reference': 'ref_params',
+  'critic': 'critic',
+  'control': 'control',
+}
+START = 'start'  # `named.<name>.weights`: the run's first weights
+OWN = ('kind', 'weights', 'keep')
+# Keys that a stage may change besides its kind's section.
+CHANGES = re.compile(
+  r'data\.(completion_len|solutions|controller\..*)'
+  r'|eval\.every|checkpoint\.every|log_every'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+  """One stage of a run.
+
+  Attributes:
+    name: as in config.stages; a repeated stage has its number, as rl#2.
+    kind: a name in config.STAGES.
+    config: the run's, with the changes of this stage; its `stages` are (kind,).
+    weights: '': of the stage before; START, or the name of an earlier stage.
+    keep: names in KEEP.
+  """
+
+  name: str
+  kind: str
+  config: Run
+  weights: str = ''
+  keep: tuple[str, ...] = ()
+
+  @property
+  def origin(self) -> str:
+    """Returns the stage's entry in a checkpoint: its name, with another kind
+    if that differs.
+    """
+    plain = self.name.partition('#')[0] == self.kind
+    return self.name if plain else f'{self.name}:{self.kind}'
+
+  @property
+  def archives(self) -> bool:
+    """Returns whether the stage keeps an archive of solutions."""
+    return self.kind == 'rl' and bool(self.config.rl.archive)
+
+
+def each(config: ml_collections.ConfigDict | Run) -> list[Planned]:
+  """Returns the stages of a run, in their order.
+
+  Raises:
+    ValueError: names the key of a stage that is impossible.
+  """
+  run = config_lib.read(config)
+  for name, values in run.named.items():
+    rules.refuse(named_rules, name, values)
+    _planned(run, name, name)
+  rules.refuse(list_rules, run.stages, [*STAGES, *run.named])
+  out, seen = [], collections.Counter()
+  for name in run.stages:
+    seen[name] += 1
+    number = f'#{seen[name]}' if seen[name] > 1 else ''
+    planned = _with_archive(_planned(run, name, name + number), out)
+    rules.refuse(order_rules, planned, out)
+    out.append(planned)
+  return out
+
+
+def last_of_each_kind(config: Run) -> Run:
+  """Returns one config with every kind of stage once, as its last stage is."""
+  last = {p.kind: p.config for p in each(config)}
+  data = (last.get('rl') or [*last.values()][-1]).data
+  sections = {kind: own.training(kind) for kind, own in last.items()}
+  return dataclasses.replace(
+    config, data=data, named={}, stages=tuple(last), **sections
+  )
+
+
+def one(config: Run, name: str) -> Run:
+  """Returns the config of one stage, by its name in metrics, such as `rl#2`.
+
+  Raises:
+    ValueError: there is no such stage.
+  """
+  stages = {p.name: p.config for p in each(config)}
+  if name not in stages:
+    words = f'choose of {", ".join(stages)}.{nearest(name, stages)}'
+    raise ValueError(f'stage {name!r}: {words}')
+  return stages[name]
+
+
+def _planned(run: Run, key: str, name: str) -> Planned:
+  """Returns the stage `key` of config.stages, with its changes applied."""
+  values = run.named.get(key, {'kind': key})
+  kind, keep = values['kind'], values.get('keep', ())
+  keep = (keep,) if isinstance(keep, str) else tuple(keep)
+  own = dataclasses.replace(run, named={}, stages=(kind,))
+  if key not in run.named:
+    return Planned(name, kind, own)
+  sections = {k: v for k, v in values.items() if k not in OWN}
+  changes = leaves(sections, Run, f'named.{key}.')
+  rules.refuse(change_rules, kind, key, changes)
+  try:
+    own = own.changed(_without_warmup(kind, keep) | changes)
+  except ValueError as e:
+    raise ValueError(f'named.{key}: {e}') from e
+  return Planned(name, kind, own, values.get('weights', ''), keep)
+
+
+def _without_warmup(kind: str, keep: tuple[str, ...]) -> dict[str, int]:
+  """Returns the changes for optimizers whose state continues."""
+  out = {}
+  if 'optimizer' in keep:
+    out[f'{kind}.optimizer.warmup_steps'] = 0
+  if 'critic' in keep and kind == 'rl':
+    out['rl.critic.optimizer.warmup_steps'] = 0
+  return out
+
+
+def change_rules(kind: str, name: str, keys: Iterable[str]) -> rules.Rows:
+  own = f'{kind}.'
+  fixed = (k for k in keys if not (k.startswith(own) or CHANGES.fullmatch(k)))
+  key = next(fixed, '')
+  return (
+    (
+      key,
+      f'named.{name}.{key}: a stage of kind {kind!r} changes keys of {kind}, '
+      'data.completion_len, data.solutions, data.controller, eval.every, '
+      "checkpoint.every and log_every; set the run's own",
+    ),
+  )
+
+
+def named_rules(name: str, values: Any) -> rules.Rows:
+  key = f'named.{name}'
+  kind = values.get('kind') if isinstance(values, Mapping) else None
+  return (
+    (
+      name in STAGES or not re.fullmatch(r'\w+', name),
+      f'{key}: a stage needs another name than {", ".join(STAGES)}, of letters '
+      'and digits',
+    ),
+    (
+      kind is None,
+      f"{key}={values!r}: must be a section such as dict(kind='rl', "
+      'rl=dict(steps=50))',
+    ),
+    (
+      kind not in STAGES,
+      f'{key}.kind={kind!r}: choose one of {", ".join(STAGES)}',
+    ),
+  )
+
+
+def list_rules(stages: tuple, known: list[str]) -> rules.Rows:
+  unknown = [name for name in stages if name not in known]
+  near = nearest(str(unknown[0]), known) if unknown else ''
+  return (
+    (
+      unknown or not stages,
+      f'stages={stages}: choose from {known}.{near}',
+    ),
+  )
+
+
+def _with_archive(planned: Planned, before: list[Planned]) -> Planned:
+  """Returns the stage with the newest archive of the stage that it names.
+
+  Stages that alternate read what the last repetition has found.
+  """
+  wanted = planned.config.data.solutions
+  names = [p.name for p in before if p.archives]
+  same = [name for name in names if name.partition('#')[0] == wanted]
+  if not same:
+    return planned
+  config = planned.config.changed({'data.solutions': same[-1]})
+  return dataclasses.replace(planned, config=config)
+
+
+def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
+  """Refuses a stage that needs something of a stage which is not before it."""
+  key, names = f'named.{planned.name}', [p.name for p in before]
+  archives = [p.name for p in before if p.archives]
+  wanted, keep = planned.config.data.solutions, planned.keep
+  unknown = next((name for name in keep if name not in KEEP), '')
+  last = before[-1] if before else None
+  refresh = last.config.data.controller.refresh if last else 0
+  return (
+    (
+      planned.weights not in ('', START, *names),
+      f'{key}.weights={planned.weights!r}: {START!r}, or a stage before it: '
+      f'{", ".join(names) or "there is none"}',
+    ),
+    (
+      wanted and wanted not in archives,
+      f'{key}.data.solutions={wanted!r}: must be a stage before it with '
+      f'rl.archive above 0: {", ".join(archives) or "there is none"}',
+    ),
+    (
+      unknown,
+      f'{key}.keep={unknown!r}: choose of {", ".join(KEEP)}',
+    ),
+    (
+      keep and planned.weights,
+      f'{key}.keep={keep} continues the state of the stage before, and '
+      f'{key}.weights={planned.weights!r} has other weights; set one',
+    ),
+    (
+      'control' in keep and refresh,
+      f"{key}.keep='control': the problems of the stage before have moved on "
+      f'(data.controller.refresh={refresh}), and this stage begins with the '
+      'first; leave it out',
+    ),
+    (
+      keep and not (last and last.kind == planned.kind),
+      f'{key}.keep={keep}: the stage before ({last.name if last else "none"}) '
+      f'is not of kind {planned.kind!r}',
+    ),
+  )

@@ -1,0 +1,112 @@
+"""Makes the first state of a stage from the end of another stage.
+
+the stage before, or another, or the run's first weights -> params
+params -> a new state; fields in `named.<name>.keep` are carried over
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from etils import epath
+
+from jaxrl_reason import trees
+from jaxrl_reason.base import Model, TrainState
+from jaxrl_reason.checkpoints import manager, other_run
+from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run import stages, states
+from jaxrl_reason.run.stage_list import Planned
+from jaxrl_reason.update import optim
+
+
+@dataclasses.dataclass(frozen=True)
+class Passing:
+  """Builds the first state of stage `index`.
+
+  Attributes:
+    planned: all stages.
+    checkpoints: of the run, in whose workdir the ends of stages are kept.
+    first: makes the weights that the run began with.
+  """
+
+  planned: Sequence[Planned]
+  index: int
+  checkpoints: manager.Checkpoints
+  workdir: epath.Path
+  first: Callable[[], Any]
+
+  def state(
+    self, layout: states.Layout, before: TrainState | None, total: int
+  ) -> TrainState:
+    """Returns the first state of the stage.
+
+    Args:
+      before: the last state of the stage before, or None.
+      total: steps of the run by now.
+    """
+    p = self.planned[self.index]
+    if p.weights in ('', staging.START):
+      from_before = p.weights == '' and before is not None
+      params = before.params if from_before else self.first()
+    else:
+      params = self._at_the_end_of(p.weights, layout)
+    state = layout.begin(params, total)
+    fields = [staging.KEEP[what] for what in p.keep]
+    kept = {k: getattr(before, k) for k in fields}
+    # Means go on; the learning rate is that of this stage's own schedule.
+    return state.replace(**optim.rescheduled(kept))
+
+  def _at_the_end_of(self, name: str, layout: states.Layout) -> Any:
+    """Reads the weights with which an earlier stage ended, from disk."""
+    self.checkpoints.wait()
+    number = [p.name for p in self.planned].index(name)
+    for step in reversed(self.checkpoints.steps()):
+      record = self.checkpoints.record(step)
+      if record['stage'] == number and record['finished']:
+        where = layout.shardings.params
+        return other_run.read_stage(self.workdir, step, where)
+    raise ValueError(
+      f'named.{self.planned[self.index].name}.weights={name!r}: '
+      f'{self.workdir}/checkpoints has no end of that stage any more'
+    )
+
+
+def layout(p: Planned, model: Model, mesh, problems: Problems) -> states.Layout:
+  """Lays the state of a stage out on the mesh."""
+  learner = stages.abstract_learner(p.config, model, p.kind, problems)
+  return stages.layout(p.config, p.kind, learner, mesh)
+
+
+def check(
+  planned: Sequence[Planned], model: Model, mesh, problems: Problems
+) -> None:
+  """Refuses fields in `keep` whose shapes differ between two stages.
+
+  Raises:
+    ValueError: names the key, and an array that differs.
+  """
+  for before, p in zip(planned, planned[1:]):
+    if not p.keep:
+      continue
+    old, new = (layout(x, model, mesh, problems).template for x in (before, p))
+    for what in p.keep:
+      field = staging.KEEP[what]
+      _refuse_other(p, what, getattr(old, field), getattr(new, field))
+
+
+def _refuse_other(p: Planned, what: str, old: Any, new: Any) -> None:
+  key = f'named.{p.name}.keep={what!r}'
+  if new is None:
+    raise ValueError(f'{key}: the stage has no {what}')
+  old, new = trees.flatten(old or {}), trees.flatten(new)
+  for path in sorted(old.keys() | new.keys()):
+    shapes = [
+      jax.typeof(x[path]) if path in x else 'nothing' for x in (old, new)
+    ]
+    if shapes[0] != shapes[1]:
+      raise ValueError(
+        f'{key}: {path} is {shapes[0]} in the stage before and {shapes[1]} in '
+        'this one; leave it out of keep, or change no size of it'
+      )

@@ -1,0 +1,213 @@
+"""Results of a study, read from the workdirs of its runs."""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxrl_reason.reports import metrics_file, workdirs
+from jaxrl_reason.reports import pass_at_k as passk
+from jaxrl_reason.run.records import events
+from jaxrl_reason.studies import fits
+from jaxrl_reason.studies.grid import Study
+from jaxrl_reason.studies.telling import DIVERGED
+
+REWARD, ENTROPY, TOKENS = 'train/reward_mean', 'train/entropy', 'train/tokens'
+
+
+@dataclasses.dataclass
+class Told:
+  """The metrics of one run.
+
+  Attributes:
+    rows: of its metrics; diverged: whether it ended in numbers that are none.
+    last: every metric when it was told last.
+    first: every metric when it was told first: evaluations before step 1.
+    to_target: steps and tokens to the target, or None.
+    before, after: split -> [(k, pass@k, error over problems)].
+    fits: law -> what was fitted.
+  """
+
+  rows: list[dict]
+  diverged: bool
+  last: dict[str, float]
+  first: dict[str, float]
+  to_target: tuple[float, float] | None
+  before: dict[str, list[tuple]]
+  after: dict[str, list[tuple]]
+  fits: dict[str, dict[str, float]]
+
+
+@dataclasses.dataclass
+class Found:
+  """The runs of a study, by setting and seed."""
+
+  study: Study
+  told: Mapping[str, Mapping[int, Told]]
+
+  def ended(self, setting: str) -> dict[int, Told]:
+    """Returns the runs of a setting that have not diverged."""
+    return {s: t for s, t in self.told[setting].items() if not t.diverged}
+
+  def final(self, setting: str, metric: str) -> fits.Value:
+    """Returns a metric at the end, over seeds."""
+    runs = self.ended(setting).values()
+    return fits.over([t.last[metric] for t in runs if metric in t.last])
+
+  def start(self, metric: str) -> fits.Value:
+    """Returns a metric before the first step, over seeds."""
+    runs = self.ended(self.study.base).values()
+    return fits.over([t.first[metric] for t in runs if metric in t.first])
+
+  def gain(self, setting: str, metric: str) -> fits.Value:
+    """Returns the gain of a metric since its first value, seed by seed."""
+    runs = self.ended(setting).values()
+    return fits.over(
+      [t.last[metric] - t.first[metric] for t in runs if metric in t.last]
+    )
+
+  def paired(self, setting: str, metric: str) -> fits.Value:
+    """Returns the difference to the base setting, seed by seed."""
+    own, base = self.ended(setting), self.ended(self.study.base)
+    both = [
+      (own[s].last, base[s].last) for s in sorted(own.keys() & base.keys())
+    ]
+    return fits.over(
+      [a[metric] - b[metric] for a, b in both if metric in a and metric in b]
+    )
+
+  def to_target(self, setting: str) -> tuple[fits.Value, fits.Value, int]:
+    """Returns steps and tokens to the target over the seeds that reach it, and
+    their number.
+    """
+    found = [t.to_target for t in self.ended(setting).values() if t.to_target]
+    steps, tokens = zip(*found) if found else ((), ())
+    return fits.over(steps), fits.over(tokens), len(found)
+
+  def fitted(self, setting: str, law: str, name: str) -> fits.Value:
+    """Returns a number of a fitted law, over seeds."""
+    runs = self.ended(setting).values()
+    return fits.over([t.fits[law][name] for t in runs if name in t.fits[law]])
+
+  def pass_at_k(
+    self, setting: str, split: str, when: str
+  ) -> list[tuple[int, fits.Value]]:
+    """Returns pass@k over seeds; `when`: 'before' or 'after'."""
+    curves = [
+      dict((k, v) for k, v, _ in getattr(t, when)[split])
+      for t in self.ended(setting).values()
+      if split in getattr(t, when)
+    ]
+    ks = sorted(set().union(*curves)) if curves else []
+    return [(k, fits.over([c[k] for c in curves if k in c])) for k in ks]
+
+  def splits(self) -> list[str]:
+    """Lists the splits that were evaluated."""
+    runs = [t for own in self.told.values() for t in own.values()]
+    return list(dict.fromkeys(name for t in runs for name in t.after))
+
+  def data(self) -> dict[str, Any]:
+    """Returns all results as JSON has them."""
+    study = self.study
+    metrics = study.shown
+
+    def plain(value: fits.Value):
+      row = dataclasses.asdict(value)
+      return {k: None if x != x else x for k, x in row.items()}
+
+    def of(name: str) -> dict:
+      steps, tokens, n = self.to_target(name)
+      return {
+        'changes': dict(study.settings[name]),
+        'diverged': [s for s, t in self.told[name].items() if t.diverged],
+        'final': {m: plain(self.final(name, m)) for m in metrics},
+        'gain': {m: plain(self.gain(name, m)) for m in metrics},
+        'paired': {m: plain(self.paired(name, m)) for m in metrics},
+        'target': {'steps': plain(steps), 'tokens': plain(tokens), 'runs': n},
+        'pass_at_k': {
+          split: {k: plain(v) for k, v in self.pass_at_k(name, split, 'after')}
+          for split in self.splits()
+        },
+        'fits': {
+          law: {x: plain(self.fitted(name, law, x)) for x in names}
+          for law, names in LAWS.items()
+        },
+      }
+
+    return {
+      'against': study.base,
+      'seeds': study.seeds,
+      'target': list(study.target),
+      'start': {m: plain(self.start(m)) for m in metrics},
+      'pass_at_k_before': {
+        split: {
+          k: plain(v) for k, v in self.pass_at_k(study.base, split, 'before')
+        }
+        for split in self.splits()
+      },
+      'settings': {name: of(name) for name in study.settings},
+    }
+
+
+# What is fitted of every law.
+LAWS = {'power': ('b', 'c', 'r2'), 'entropy': ('a', 'b', 'r2')}
+
+
+def of(study: Study, folders: Mapping[tuple[str, int], pathlib.Path]) -> Found:
+  """Reads the runs of a study.
+
+  Args:
+    folders: workdirs by (setting, seed).
+  """
+  told = {name: {} for name in study.settings}
+  for (setting, seed), folder in folders.items():
+    told[setting][seed] = read(folder, study.target)
+  return Found(study, told)
+
+
+def read(folder: pathlib.Path, target: tuple[str, float]) -> Told:
+  """Reads one run."""
+  rows = metrics_file.read(folder)
+  steps, rewards = metrics_file.series(rows, REWARD)
+  both = [(r[ENTROPY], r[REWARD]) for r in rows if ENTROPY in r and REWARD in r]
+  found = {
+    'power': fits.power(steps, rewards),
+    'entropy': fits.entropy_law(*zip(*both)) if both else {},
+  }
+  evaluated = workdirs.read(folder).evaluations
+  curves = [_curves(e) for e in evaluated] or [{}]
+  return Told(
+    rows,
+    DIVERGED in events.last_end(folder),
+    {k: v for row in rows for k, v in row.items()},
+    {k: v for row in reversed(rows) for k, v in row.items()},
+    reached(rows, *target),
+    curves[0],
+    curves[-1],
+    found,
+  )
+
+
+def _curves(evaluation: dict) -> dict[str, list[tuple]]:
+  return {
+    name: passk.curve(split['right'], split['samples'])
+    for name, split in evaluation['splits'].items()
+    if split['samples']
+  }
+
+
+def reached(
+  rows: Sequence[Mapping], metric: str, value: float
+) -> tuple[float, float] | None:
+  """Returns the steps and sampled tokens until a metric first reaches a value;
+  None if it never does.
+  """
+  tokens, before = 0.0, 0
+  for row in rows:
+    if TOKENS in row:
+      tokens += row[TOKENS] * (row['step'] - before)
+      before = row['step']
+    if row.get(metric, -math.inf) >= value:
+      return float(row['step']), tokens
+  return None

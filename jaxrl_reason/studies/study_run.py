@@ -1,0 +1,167 @@
+"""A study from its start to its table: warm start, cells, what differs.
+
+  OUT/warm                       the run that all begin from
+  OUT/cells/<setting>--s<seed>   a workdir of each, as `report` reads it
+  OUT/results.json  table.md  study.png
+
+What is finished is not done again, so the same command goes on after a kill.
+"""
+
+import json
+import pathlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jaxrl_reason import sharding
+from jaxrl_reason.run import train
+from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.run.process import identity
+from jaxrl_reason.run.records import events
+from jaxrl_reason.studies import grid, pages, together, traced
+from jaxrl_reason.studies import results as outcome
+from jaxrl_reason.studies.grid import Cell, Study
+from jaxrl_reason.studies.telling import DIVERGED
+
+
+def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
+  """Runs what is left of a study.
+
+  Returns:
+    The table; '' where a signal ended it, with what was done saved.
+
+  Raises:
+    ValueError: names the setting, key or folder that is wrong.
+  """
+  grid.check(study)
+  out.mkdir(parents=True, exist_ok=True)
+  config = grid.warm_config(study)
+  warm = str(out / 'warm') if config else ''
+  cells = grid.cells(study, warm)
+  for cell in cells:
+    _refuse_other(out, cell)
+  _check(cells)
+  if config and not _warmed(config, out / 'warm', say):
+    return ''
+  if not _run_cells(study, cells, out, say):
+    return ''
+  found = outcome.of(study, _folders(cells, out))
+  (out / 'results.json').write_text(json.dumps(found.data(), indent=1) + '\n')
+  table = pages.table(found)
+  (out / 'table.md').write_text(table + '\n')
+  pages.save_plot(found, out / 'study.png')
+  return table
+
+
+def _check(cells: Sequence[Cell]) -> None:
+  """Refuses settings that cannot run, before the warm start is made."""
+  for cell in cells:
+    mesh = sharding.make_mesh(cell.config.mesh)
+    try:
+      config_checks.check(cell.config, sharding.row_shards(mesh))
+    except ValueError as e:
+      raise ValueError(f'setting {cell.setting!r}: {e}') from e
+
+
+def _folder(out: pathlib.Path, cell: Cell) -> pathlib.Path:
+  return out / 'cells' / cell.name
+
+
+def _folders(cells: Sequence[Cell], out: pathlib.Path) -> dict:
+  """The workdirs by (setting, seed)."""
+  return {(c.setting, c.seed): _folder(out, c) for c in cells}
+
+
+def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
+  """Refuses a folder whose run was begun with another configuration."""
+  path = _folder(out, cell) / 'config.json'
+  if not path.exists():
+    return
+  before, now = json.loads(path.read_text()), _plain(cell.config)
+  # The same warm start, whichever way the folder is written.
+  before['init_from'] = now['init_from']
+  if before != now:
+    keys = _differing(before, now)
+    raise ValueError(
+      f'{path.parent} was begun with another {", ".join(keys[:3])}; name '
+      'another --out, or remove that folder'
+    )
+
+
+def _plain(config) -> dict:
+  return json.loads(config.to_json_best_effort())
+
+
+def _differing(a: Any, b: Any, prefix: str = '') -> list[str]:
+  """The dotted keys in which two trees differ."""
+  if not (isinstance(a, dict) and isinstance(b, dict)):
+    return [] if a == b else [prefix]
+  keys = [*dict.fromkeys([*a, *b])]
+  return [
+    path
+    for k in keys
+    for path in _differing(a.get(k), b.get(k), f'{prefix}.{k}'.strip('.'))
+  ]
+
+
+def _warmed(config, folder: pathlib.Path, say) -> bool:
+  """Makes the warm start, if it is not there; whether it is now."""
+  if events.last_end(folder) == 'finished':
+    return True
+  say('the warm start of all')
+  return train.run(config, folder) is not None
+
+
+def is_over(folder: pathlib.Path) -> bool:
+  """Returns whether a cell has ended or diverged."""
+  how = events.last_end(folder)
+  return how == 'finished' or DIVERGED in how
+
+
+def _run_cells(study: Study, cells: Sequence[Cell], out, say) -> bool:
+  """Runs the cells that are left; whether all are done."""
+  groups = traced.groups([c.config for c in cells], study.at_once)
+  groups = [_left([cells[i] for i in group], out) for group in groups]
+  left = sum(map(len, groups))
+  say(
+    f'{len(cells)} runs of {len(study.settings)} settings in {len(groups)} '
+    f'programs; {left} runs are left'
+  )
+  began, made = time.monotonic(), 0
+  for group in filter(None, groups):
+    if not _run_group(group, out, say):
+      return False
+    made, left = made + len(group), left - len(group)
+    rest = (time.monotonic() - began) / made * left
+    say(f'{made} runs done, {left} left: about {rest / 60:.1f} min more')
+  return True
+
+
+def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:
+  """The cells of a program that are still to be run: all of them where they are
+  under way together.
+  """
+  left = [c for c in group if not is_over(_folder(out, c))]
+  under_way = (_shared(group, out) / 'checkpoints').exists()
+  return group if left and under_way else left
+
+
+def _shared(group: Sequence[Cell], out: pathlib.Path) -> pathlib.Path:
+  """The folder of what cells share on the way."""
+  name = identity.digest([_plain(c.config) for c in group])
+  return out / 'groups' / name
+
+
+def _run_group(group: Sequence[Cell], out: pathlib.Path, say) -> bool:
+  """Runs cells of one program; whether they are done."""
+  names = list(dict.fromkeys(c.setting for c in group))
+  folders = [_folder(out, c) for c in group]
+  say(f'{", ".join(names)}: {len(group)} runs')
+  if len(group) > 1:
+    configs = [c.config for c in group]
+    return together.run(configs, folders, _shared(group, out))
+  try:
+    return train.run(group[0].config, folders[0]) is not None
+  except FloatingPointError as e:
+    say(f'{group[0].name} has diverged: {e}')
+    return True

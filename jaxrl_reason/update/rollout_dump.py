@@ -1,0 +1,92 @@
+"""Arrays of a few rows of a batch, for `rollouts/*.jsonl`.
+
+Every so many steps the program of a step also returns, for some problems of
+its batch, the tokens and what the update computes for each of them. In all
+other steps that branch is not run.
+"""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import sharding
+from jaxrl_reason.base import Batch, Metrics
+from jaxrl_reason.parts import Part, Step
+from jaxrl_reason.update import scoring
+from jaxrl_reason.update import step as step_lib
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class RolloutDump(Part):
+  """Returns arrays of some problems of a batch as the metric `rollouts`;
+  static, so it selects a program.
+
+  Attributes:
+    every: steps of the run between two dumps.
+    problems: problems per dump, spread evenly over the batch, with all samples.
+    samples: G.
+  """
+
+  every: int
+  problems: int
+  samples: int
+  name: str = 'rollouts'
+
+  def before(self, memory: None, step: Step) -> tuple[None, Step, Metrics]:
+    """Adds arrays [R] and [R,C] of the step; zeros if no dump is due."""
+
+    groups = step.sampled.reward.shape[0] // self.samples
+    chosen = np.arange(self.problems) * groups // self.problems
+    rows = (chosen[:, None] * self.samples + np.arange(self.samples)).ravel()
+
+    def arrays():
+      return {k: x[rows] for k, x in _arrays(step).items()}
+
+    def zeros():
+      return jax.tree.map(jnp.zeros_like, jax.eval_shape(arrays))
+
+    due = (step.state.step + 1) % self.every == 0
+    found = jax.lax.cond(due, arrays, zeros)
+    # Process 0 writes them, whichever process holds the rows.
+    return memory, step, {'rollouts': jax.tree.map(sharding.everywhere, found)}
+
+
+def _arrays(step: Step) -> dict[str, jax.Array]:
+  """Returns arrays of all rows, [N] and [N,C]. Log-probs and entropies are
+  those of the trainer before the update.
+  """
+  learner, state, sampled = step.learner, step.state, step.sampled
+  mask = step_lib.trained(learner, step.batch)
+  batch: Batch = step.batch.replace(mask=mask)
+  if learner.reads_before:
+    batch = scoring.add_arrays(learner, state, batch, step.sampling)
+  pieces = learner.minibatches * learner.micro_batches
+  given = learner, state.params, sampled, step.sampling, pieces
+  logp, entropy = scoring.scores(*given)
+  adv = step_lib.advantages(learner, batch)
+  by_token = {
+    'tokens': sampled.tokens,
+    'valid': sampled.valid,
+    'sampled': sampled.mask,
+    'trained': batch.mask,
+    'logp': logp,
+    'entropy': entropy,
+    'sampler_logp': sampled.sampler_logp,
+    'ref_logp': batch.ref_logp,
+    'turn': sampled.turn - 1,  # from 0
+    'advantage': adv if adv.ndim > 1 else None,
+  }
+  arrays = {
+    k: x[:, learner.start :] for k, x in by_token.items() if x is not None
+  }
+  arrays |= {'advantage': adv} if adv.ndim == 1 else {}
+  arrays |= {} if sampled.row is None else {'row': sampled.row}
+  return arrays | {
+    'prompt_id': sampled.prompt_id,
+    'reward': batch.reward,
+    'reward_parts': sampled.reward_parts,
+    'reward_valid': sampled.reward_valid,
+    'truncated': sampled.truncated,
+  }

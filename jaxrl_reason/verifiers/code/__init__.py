@@ -1,0 +1,252 @@
+"""Programs: does the code of a completion pass the tests?
+
+```
+run_tests('def f(x): return x + 1', ['assert f(1) == 2'])    # MBPP
+run_tests(program, 'def check(candidate): ...', entry_point='f')  # HumanEval
+run_tests('print(int(input()) + 1)', [('1', '2')])           # stdin, stdout
+```
+  program, tests -> zygote --fork--> judge --fork--> program process -> verdict
+
+Programs are hostile: they run in a process of their own, shut in as far as the
+system allows, and the tests run in another one. What a program returns crosses
+between the two as plain data, so a test compares numbers, text and lists and
+never calls a method of the program's objects; expected values never reach the
+program. `sandbox` has the parts; docs/verifiers.md says what each platform
+gives.
+
+A program that is wrong, crashes, hangs or eats its memory scores 0 with status
+'parsed', and `detail` says which: it is an answer, and a wrong one. 'error' is
+for failures of the sandbox itself, which say nothing about the program.
+HumanEval: Chen et al. 2021, https://arxiv.org/abs/2107.03374. MBPP: Austin et
+al. 2021, https://arxiv.org/abs/2108.07732.
+"""
+
+import ast
+import re
+from collections.abc import Sequence
+
+from jaxrl_reason.verifiers import thoughts
+from jaxrl_reason.verifiers.code.sandbox import client
+from jaxrl_reason.verifiers.verdict import Verdict
+
+__all__ = ['extract', 'reward', 'run_tests']
+
+ALL, FRACTION = 'all', 'fraction'
+TIMEOUT_S, MEMORY_MB = 3.0, 256
+MAX_PROGRAM = 1 << 20  # characters
+
+FENCE = re.compile(r'^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$', re.M)
+PYTHON = ('', 'py', 'python', 'python3')
+# Where a completion of a function body has gone on to something else.
+AFTER_BODY = re.compile(r'^(?!def |async def |class |import |from |@)\S', re.M)
+
+Tests = str | Sequence[str] | Sequence[tuple[str, str]]
+
+
+def run_tests(
+  program: str,
+  tests: Tests,
+  *,
+  timeout_s: float = TIMEOUT_S,
+  memory_mb: int = MEMORY_MB,
+  entry_point: str | None = None,
+  setup: str = '',
+  score: str = ALL,
+  sandbox: client.Sandbox | None = None,
+) -> Verdict:
+  """Returns the verdict on `program`, Python source of any origin.
+
+  Args:
+    program: imported as a module for asserts, run as a script for input.
+    tests: source with asserts, or a list of them; or (stdin, stdout) pairs. A
+      function `check` in them is called with the entry point.
+    timeout_s: wall clock for the program, or for each pair; up to four times
+      that on Linux while it waits for a core.
+    memory_mb: address space beyond the interpreter's own.
+    entry_point: name of the function under test.
+    setup: trusted source run before the asserts.
+    score: 'all' for 1.0 or 0.0, 'fraction' for the share of assert statements
+      or of pairs that hold.
+    sandbox: with other layers than this process's own.
+  """
+  if score not in (ALL, FRACTION):
+    raise ValueError(f'score {score!r} is neither {ALL!r} nor {FRACTION!r}')
+  if timeout_s <= 0 or memory_mb <= 0:
+    raise ValueError(f'{timeout_s=} and {memory_mb=} must be positive')
+  job = {
+    'program': program,
+    'timeout_s': timeout_s,
+    'memory_mb': memory_mb,
+    'fraction': score == FRACTION,
+    'stdin': None,
+  }
+  sources, pairs = _sorted_out(tests)
+  jobs = [{**job, 'stdin': i, 'expected': o} for i, o in pairs]
+  if sources:
+    own = {'tests': sources, 'setup': setup, 'entry_point': entry_point}
+    jobs.append({**job, **own})
+  if len(program) > MAX_PROGRAM:
+    return Verdict(0.0, detail=f'over {MAX_PROGRAM} characters')
+  try:
+    return _judged(program, jobs, sandbox or client.shared())
+  except client.SandboxError as e:
+    return Verdict(0.0, 'error', program, str(e))
+
+
+def _judged(program: str, jobs: list[dict], sandbox) -> Verdict:
+  """One job for asserts, one for each pair; none after one that overran, so
+  that a program costs one limit and not one for each pair."""
+  scores, detail = [0.0] * len(jobs), None
+  for i, job in enumerate(jobs):
+    answer = sandbox.run(job)
+    scores[i] = answer['score']
+    detail = detail or answer['detail']
+    if answer['overran'] or (scores[i] < 1 and not job['fraction']):
+      break
+  score = sum(scores) / len(scores)
+  if not jobs[0]['fraction']:
+    score = float(score == 1)
+  return Verdict(score, 'parsed', program, detail)
+
+
+def _sorted_out(tests: Tests) -> tuple[list[str], list[tuple[str, str]]]:
+  """Assert sources, and (stdin, stdout) pairs: one of the two is empty."""
+  if isinstance(tests, str):
+    tests = [tests]
+  if tests and all(isinstance(test, str) for test in tests):
+    return list(tests), []
+  if not tests or not all(map(_is_pair, tests)):
+    raise ValueError(
+      'tests are source with asserts, a list of such sources, or a list of '
+      f'(stdin, stdout) pairs of text, not {tests!r:.200}'
+    )
+  return [], [tuple(test) for test in tests]
+
+
+def _is_pair(test) -> bool:
+  texts = not isinstance(test, str) and isinstance(test, Sequence)
+  return texts and len(test) == 2 and all(isinstance(t, str) for t in test)
+
+
+def reward(
+  completion: str,
+  example: dict,
+  *,
+  timeout_s: float = TIMEOUT_S,
+  memory_mb: int = MEMORY_MB,
+  score: str = ALL,
+  sandbox: client.Sandbox | None = None,
+) -> Verdict:
+  """Returns the verdict on the program of a completion; see `run_tests` for the
+  knobs.
+
+  The tests are example['tests'], or the fields of the HumanEval and MBPP
+  files, or example['answer']; 'entry_point', 'test_setup_code' and, where the
+  prompt is the beginning of the program, 'prompt' are used when there. All
+  may also be in example['meta'].
+  """
+  example = {**example, **(example.get('meta') or {})}
+  names = ('tests', 'test', 'test_list', 'answer')
+  tests = next((example[n] for n in names if example.get(n)), None)
+  if tests is None:
+    raise ValueError(f'no tests: the example has {sorted(example)}')
+  entry = example.get('entry_point')
+  opening = _opening(example.get('prompt'), entry)
+  program = extract(completion, opening, entry)
+  if program is None:
+    return Verdict(0.0, 'no_answer')
+  return run_tests(
+    program,
+    tests,
+    timeout_s=timeout_s,
+    memory_mb=memory_mb,
+    entry_point=entry,
+    # A prompt's own helpers compute expected values: not the program's.
+    setup=_head(opening, entry) + (example.get('test_setup_code') or ''),
+    score=score,
+    sandbox=sandbox,
+  )
+
+
+def _opening(prompt, entry_point: str | None) -> str:
+  """The code that a prompt begins the function with; '' if it does not."""
+  if not isinstance(prompt, str):
+    return ''  # a chat
+  block = _last_block(prompt)
+  text = prompt if block is None else block
+  try:
+    ast.parse(_head(text, entry_point))
+  except (SyntaxError, ValueError):
+    return ''  # prose around a signature
+  return '' if _definition(text, entry_point) is None else text
+
+
+def extract(
+  completion: str, prompt: str = '', entry_point: str | None = None
+) -> str | None:
+  """Extracts the program of a completion, or None.
+
+  The last fenced block of Python after the last thought, else all the text; a
+  thought that did not end, with nothing said before it, has none.
+  Where `prompt` begins the function `entry_point`, its imports and helpers are
+  put in front, and a completion that is only a body is joined to it.
+  """
+  after, end = thoughts.spoken(completion)
+  text = completion[after:end]
+  if text.strip() and thoughts.CHANNEL not in completion:
+    text = completion[after:]  # a program may speak of <think>
+  block = _last_block(text)
+  code = text if block is None else block
+  if not code.strip():
+    return None
+  start = _definition(prompt, entry_point)
+  if start is None:
+    return code
+  if _definition(code, entry_point) is not None:
+    return f'{_head(prompt, entry_point)}\n{code}'
+  return prompt + _body(code)
+
+
+def _body(code: str) -> str:
+  """A function body, indented, without what follows it."""
+  code = code.lstrip('\n')
+  if not code.startswith((' ', '\t')):
+    lines = code.split('\n')
+    # Stripping a text costs its first line the indent, and only that one.
+    whole = any(re.match(r'\S', line) for line in lines[1:])
+    lines[0] = f'    {lines[0]}'
+    lines[1:] = [f'    {line}' if whole else line for line in lines[1:]]
+    return '\n'.join(lines)
+  end = AFTER_BODY.search(code)
+  return code if end is None else code[: end.start()]
+
+
+def _definition(text: str, name: str | None) -> int | None:
+  """Returns the line at which the last definition of `name` at the top level
+  begins.
+  """
+  if not name:
+    return None
+  pattern = rf'^(?:async[ \t]+)?def[ \t]+{re.escape(name)}[ \t]*\('
+  found = [match.start() for match in re.finditer(pattern, text, re.M)]
+  return found[-1] if found else None
+
+
+def _head(prompt: str, entry_point: str | None) -> str:
+  """Returns the text before the function in a prompt that begins a program."""
+  start = _definition(prompt, entry_point)
+  return '' if start is None else prompt[:start]
+
+
+def _last_block(text: str) -> str | None:
+  """The last fenced Python block; one that was cut off counts too."""
+  found, start, mark = None, None, ''
+  for fence in FENCE.finditer(text):
+    if start is None:
+      mark, language = fence[1], fence[2].lower()
+      start = fence.end() + 1 if language in PYTHON else -1
+    elif fence[1].startswith(mark) and not fence[2]:
+      if start >= 0:
+        found = text[start : fence.start()]
+      start = None
+  return found if start is None or start < 0 else text[start:]

@@ -1,0 +1,170 @@
+"""Reads the text of tests: which names they use, and how.
+
+Nothing of the program decides here: tests say which of its names are classes.
+"""
+
+import ast
+import builtins
+import collections
+import decimal
+import fractions
+import importlib
+import re
+import sys
+
+from jaxrl_reason.verifiers.code.sandbox import peer
+
+# Names programs import and tests then use, too particular to be a task's own.
+CLASSES = {
+  kind.__name__: kind
+  for kind in (
+    collections.Counter,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.deque,
+    decimal.Decimal,
+    fractions.Fraction,
+  )
+}
+
+ALIASES = {'np': 'numpy'}
+
+TYPE_CHECKS = ('isinstance', 'issubclass')
+
+CLASS_NAME = re.compile('[A-Z]')
+
+PLAIN_ATTRIBUTES = frozenset().union(
+  *(dir(kind) for kind in (*peer.BASES, *peer.BUILT, bool))
+)
+
+NUMPY = frozenset('shape dtype ndim T all any sum mean tolist astype'.split())
+
+
+def used_as_objects(nodes: list[ast.AST], theirs: list[str]) -> set[str]:
+  """Names of the program's that the tests use as classes or makers of objects.
+
+  By the tests' text alone: a capitalised name, one that is asked about, caught
+  or entered, and one whose result has attributes that no plain value has.
+  """
+  made, found = {}, set()
+  for node in nodes:
+    if isinstance(node, ast.Assign) and (maker := _maker(node.value)):
+      made |= {t.id: maker for t in node.targets if isinstance(t, ast.Name)}
+  for node in nodes:
+    if isinstance(node, ast.Call) and name_of(node.func) in TYPE_CHECKS:
+      asked = node.args[name_of(node.func) == 'isinstance' :]
+      found |= {n for a in asked for n in _all_names(a)}
+    elif isinstance(node, ast.withitem):
+      found.add(
+        _maker(node.context_expr) or made.get(name_of(node.context_expr))
+      )
+    elif isinstance(node, ast.Attribute):
+      if node.attr not in PLAIN_ATTRIBUTES | NUMPY:
+        value = node.value
+        found |= {_maker(value), made.get(name_of(value))}
+    elif isinstance(node, ast.ExceptHandler) and node.type:
+      found |= _all_names(node.type)
+    elif isinstance(node, ast.Compare):
+      classes = [_maker(c) for c in node.comparators if name_of(node.left)]
+      found |= {c for c in classes if c and made.get(node.left.id) == c}
+  return {n for n in theirs if n in found or CLASS_NAME.match(n)}
+
+
+def name_of(node: ast.AST) -> str | None:
+  return node.id if isinstance(node, ast.Name) else None
+
+
+def _maker(node: ast.AST) -> str | None:
+  """The name that a call or attribute begins with: `C` of `C(1).x(2)`."""
+  while isinstance(node, (ast.Call, ast.Attribute, ast.Subscript, ast.Await)):
+    inner = getattr(node, 'func', None) or node.value
+    if isinstance(node, ast.Call) and isinstance(inner, ast.Name):
+      return inner.id
+    node = inner
+  return None
+
+
+def _all_names(node: ast.AST) -> set[str]:
+  return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+
+
+def caught(nodes: list[ast.AST], theirs: list[str]) -> set[str]:
+  """Names of the program's exception classes."""
+  found = set()
+  for node in nodes:
+    if isinstance(node, ast.ExceptHandler) and node.type:
+      found |= _all_names(node.type)
+    elif isinstance(node, ast.Call):
+      name = getattr(node.func, 'attr', None) or name_of(node.func)
+      if name in ('raises', 'assertRaises', 'assertRaisesRegex', 'suppress'):
+        found |= {n for a in node.args for n in _all_names(a)}
+  return found & set(theirs)
+
+
+def may_fail(node: ast.AST) -> bool:
+  """Returns whether a node is an assert that may fail."""
+  if not isinstance(node, ast.Assert):
+    return False
+  return not (isinstance(node.test, ast.Constant) and node.test.value)
+
+
+def reuses_arguments(nodes: list[ast.AST]) -> bool:
+  """Returns whether a name is an argument of a call and read elsewhere."""
+  read = collections.Counter(
+    node.id
+    for node in nodes
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+  )
+  calls = [node for node in nodes if isinstance(node, ast.Call)]
+  arguments = {name for call in calls for name in map(name_of, call.args)}
+  return any(read[name] > 1 for name in arguments if name)
+
+
+def is_builtin(name: str) -> bool:
+  return hasattr(builtins, name)
+
+
+def library(names: set[str], bases: set[str]) -> dict:
+  """Standard modules whose attributes the tests use, and a few classes."""
+  found = {name: CLASSES[name] for name in names & CLASSES.keys()}
+  for name in names & bases:
+    module = ALIASES.get(name, name)
+    if module in sys.stdlib_module_names or name in ALIASES:
+      found[name] = importlib.import_module(module)
+  return found
+
+
+def names(nodes: list[ast.AST]) -> tuple[set, set, set]:
+  """Names read; those whose attributes are; names bound, whatever the scope."""
+  used, bases, bound = set(), set(), set()
+  for node in nodes:
+    if isinstance(node, ast.Name):
+      (used if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+      bases.add(node.value.id)
+    elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+      bound.add(node.name)
+    elif isinstance(node, ast.arg):
+      bound.add(node.arg)
+    elif isinstance(node, ast.alias):
+      bound.add((node.asname or node.name).split('.')[0])
+    elif isinstance(node, ast.ExceptHandler) and node.name:
+      bound.add(node.name)
+  return used, bases, bound
+
+
+def shadowed(nodes: list[ast.AST], free: list[str]) -> set[str]:
+  """The function under test where it has a built-in's name: `sum(2, 3) == 5`.
+
+  Only if no other name could be it: the outermost call, once in each assert.
+  Used twice it might compute the expected value: `set(max(x)) == set(y)`.
+  """
+  if any(not is_builtin(name) for name in free):
+    return set()
+  asserts = sum(isinstance(node, ast.Assert) for node in nodes)
+  for node in nodes:  # breadth first: outer calls before inner ones
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+      name = node.func.id
+      uses = sum(isinstance(n, ast.Name) and n.id == name for n in nodes)
+      return {name} if uses <= asserts else set()
+  return set()

@@ -1,0 +1,272 @@
+"""Test code, run where its values are out of the program's reach.
+
+  source --ast--> every assert reports to a `Tally` --exec--> (passed, total)
+
+The names a test uses and does not define are the program's and become
+`Remote`s, but for Python's own: what computes an expected value must not come
+from the program. Data sets write `tuple(f(x)) == tuple(g(x))` or
+`sys.getsizeof(x)`; a program that redefines `tuple` or `sys` changes nothing.
+"""
+
+import ast
+import builtins
+import contextlib
+import dataclasses
+import functools
+import random
+import sys
+import zlib
+
+from jaxrl_reason.verifiers.code.sandbox import analysis, arrays, objects, peer
+
+REPORT, FAIL, ENTRY = '__report__', '__fail__', '__entry__'
+TYPE = '__type__'
+# Of the judge; another one is the tests' doing.
+STDIN, STDOUT = sys.stdin, sys.stdout
+PATCHED = {'input': input, 'print': print}
+# Built-in functions that have to know about the program's objects.
+BY_OBJECT = {
+  'isinstance': objects.is_instance,
+  'issubclass': objects.is_subclass,
+  'type': objects.type_of,
+}
+
+
+class Tally:
+  """Which assert statements ran, and whether each always held."""
+
+  def __init__(self):
+    self.held: dict[int, bool] = {}  # number of a statement -> always so far
+    self.statements = 0
+    self.finished = False  # the tests ran to their end
+    self.problem = None  # the first, for the verdict's detail
+    self.undecided = None  # why nobody can say, if so
+    self.inside: set[int] = set()  # numbers of the asserts in `with` blocks
+
+  def report(self, number: int, value):
+    if not value:
+      self.held[number] = False  # whatever catches the exception
+      raise AssertionError(f'assert {number + 1} does not hold')
+    self.held.setdefault(number, True)
+
+  def fail(self, number: int):
+    self.held[number] = False
+    self.note(sys.exc_info()[1])
+
+  def note(self, error: BaseException):
+    if self.problem is None:
+      self.problem = f'{type(error).__name__}: {error}'[:300]
+
+  def score(self, *, fraction: bool) -> float:
+    """Tests that check nothing are not passed."""
+    passed = sum(self.held.values())
+    total = len(self.held) if self.finished else self.statements
+    if fraction:
+      return passed / max(total, 1)
+    return float(self.finished and passed == total > 0)
+
+
+class _Reporting(ast.NodeTransformer):
+  """assert test  ->  report(number, test), caught if `go_on`."""
+
+  def __init__(self, tally: Tally, go_on: bool):
+    self.tally, self.go_on = tally, go_on
+
+  def visit_With(self, node: ast.With):
+    first = self.tally.statements
+    node = self.generic_visit(node)
+    self.tally.inside |= set(range(first, self.tally.statements))
+    return node
+
+  visit_AsyncWith = visit_With
+
+  def visit_Attribute(self, node: ast.Attribute):
+    """x.__class__ -> type(x): an object of the program has one of ours."""
+    node = self.generic_visit(node)
+    if node.attr != '__class__' or not isinstance(node.ctx, ast.Load):
+      return node
+    call = ast.Call(ast.Name(TYPE, ast.Load()), [node.value], [])
+    return ast.fix_missing_locations(ast.copy_location(call, node))
+
+  def visit_Assert(self, node: ast.Assert):
+    node = self.generic_visit(node)
+    if not analysis.may_fail(node):
+      return node
+    number = ast.Constant(self.tally.statements)
+    self.tally.statements += 1
+
+    def name(text):
+      return ast.Name(text, ast.Load())
+
+    report = ast.Expr(ast.Call(name(REPORT), [number, node.test], []))
+    new = report
+    if self.go_on:
+      caught = ast.ExceptHandler(
+        name('Exception'), None, [ast.Expr(ast.Call(name(FAIL), [number], []))]
+      )
+      new = ast.Try([report], [caught], [], [])
+    return ast.fix_missing_locations(ast.copy_location(new, node))
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+  """Tests, read but not run: nothing of the program was needed for it."""
+
+  trees: list[ast.Module]  # the setup, then the tests
+  theirs: list[str]  # names that the program has to define
+  ours: dict  # names that the tests use and do not define, and must not ask for
+  calls_check: bool  # with the entry point
+  objects: set[str]  # those of `theirs` that are used as classes
+  caught: set[str]  # those that are classes of exceptions
+  reuses: bool  # an argument of a call is a name that is read elsewhere, too
+
+
+def parse(job: dict) -> Plan:
+  """Makes the plan of job['setup'], source of the data set that runs first and
+  whose helpers win over the program's of the same name, and job['tests'].
+
+  ValueError or SyntaxError for tests that are no Python or test nothing.
+  """
+  entry = job['entry_point']
+  trees = [ast.parse(source) for source in (job['setup'], *job['tests'])]
+  nodes = [node for tree in trees for node in ast.walk(tree)]
+  if not any(map(analysis.may_fail, nodes)):
+    raise ValueError(
+      'they assert nothing: tests are `assert` statements, and no other check '
+      'is counted'
+    )
+  used, bases, bound = analysis.names(nodes)
+  free = sorted(used - bound)
+  own = {entry} if entry else analysis.shadowed(nodes, free)
+  ours = analysis.library({name for name in free if name not in own}, bases)
+  theirs = [
+    n for n in free if n in own or not (n in ours or analysis.is_builtin(n))
+  ]
+  if not theirs and not entry:
+    raise ValueError(
+      'the tests use nothing of the program, or a function of it that has the '
+      'name of a built-in one: then entry_point has to say so'
+    )
+  checks = any(
+    isinstance(node, ast.FunctionDef) and node.name == 'check'
+    for tree in trees
+    for node in tree.body
+  )
+  caught = analysis.caught(nodes, theirs)
+  kinds = analysis.used_as_objects(nodes, theirs) | caught
+  for node in nodes:
+    if isinstance(node, ast.ClassDef) and kinds & set(
+      map(analysis.name_of, node.bases)
+    ):
+      raise ValueError(f'{node.name} is a subclass of a class of the program')
+  calls_check = entry is not None and checks
+  return Plan(
+    trees,
+    theirs,
+    ours,
+    calls_check,
+    kinds,
+    caught,
+    analysis.reuses_arguments(nodes),
+  )
+
+
+def run(link: peer.Peer, job: dict, tally: Tally):
+  """Runs the tests of `job`; the outcome is in `tally`.
+
+  job: 'plan' (see `parse`), 'tests', 'entry_point' (name or None), 'fraction'
+  (go on after a failed assert).
+  """
+  plan, go_on = job['plan'], job['fraction']
+  # Test inputs may be random: the same for every program, unknown to it.
+  random.seed(zlib.crc32('\0'.join(job['tests']).encode()))
+  space = {'__name__': 'tests', '__builtins__': builtins, **plan.ours}
+  space |= {REPORT: tally.report, FAIL: tally.fail, TYPE: objects.type_of}
+  if plan.objects:
+    space = {**BY_OBJECT, **space}
+  link.rich, link.around = objects.Object, functools.partial(_watched, link)
+  link.watches = plan.reuses
+  if any('numpy' in test or 'np.' in test for test in job['tests']):
+    arrays.guard()
+  _fetch(link, plan, space)
+  reporting = _Reporting(tally, go_on)
+  steps = [compile(reporting.visit(t), 'tests', 'exec') for t in plan.trees]
+  if plan.calls_check:
+    entry = job['entry_point']
+    space[ENTRY] = link.ask('get!' if entry in plan.objects else 'get', entry)
+    steps.append(compile(f'check({ENTRY})', 'tests', 'exec'))
+  tally.finished = all([_step(s, space, tally, go_on) for s in steps])
+  if link.suppressed and not tally.inside <= tally.held.keys():
+    tally.note(AssertionError('the program stopped an exception before it'))
+    tally.finished = False
+  if tally.finished and all(tally.held.values()):
+    _settle(tally, link)
+  elif link.changed:
+    tally.undecided = tally.undecided or (
+      'the tests cannot be judged: a function returned a value and changed an '
+      'argument that they read again'
+    )
+  if tally.finished and not tally.held and not link.used:
+    tally.undecided = 'the tests reach no assert and do not use the program'
+
+
+def _settle(tally: Tally, link):
+  try:
+    objects.settle(link)
+  except objects.Undecided as e:
+    tally.undecided = tally.undecided or f'the tests cannot be judged: {e}'
+
+
+def _fetch(link: peer.Peer, plan: Plan, space: dict):
+  """The program's names; what it lacks, the tests say when they get there."""
+  kinds = []
+  for name in plan.theirs:
+    with contextlib.suppress(NameError):
+      found = link.ask('get!' if name in plan.objects else 'get', name)
+      if name in plan.caught and isinstance(found, objects.Object):
+        found = objects.raised(name, found)
+        kinds.append(found)
+      space[name] = found
+  if kinds:
+    link.caught = functools.partial(objects.exception, kinds=kinds)
+
+
+@contextlib.contextmanager
+def _watched(link: peer.Peer):
+  """A question while the tests have input or output replaced: so it is for the
+  program, too. What crosses is text, and the tests' own functions."""
+  given = sys.stdin if sys.stdin is not STDIN else None
+  output = sys.stdout if sys.stdout is not STDOUT else None
+  patched = {n: f for n, f in PATCHED.items() if getattr(builtins, n) is not f}
+  if given is None and output is None and not patched:
+    yield
+    return
+  start = given.tell() if given else 0
+  text = given.read() if given else None
+  functions = {name: getattr(builtins, name) for name in patched}
+  link.ask('watch', text, output is not None, functions)
+  try:
+    yield
+  finally:
+    printed, read = link.ask('seen')
+    if given:
+      given.seek(start)
+      given.read(read)
+    if output is not None:
+      output.write(printed)
+
+
+def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
+  """One source; without `go_on` none after one that failed."""
+  if tally.problem is not None and not go_on:
+    return False
+  try:
+    exec(code, space)
+  except (objects.Undecided, peer.NotPlain) as e:
+    tally.undecided = f'the tests cannot be judged: {e}'
+    return False
+  # A test fails with whatever the program or what it returned leads to.
+  except Exception as e:
+    tally.note(e)
+    return False
+  return True

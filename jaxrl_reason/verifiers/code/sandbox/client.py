@@ -1,0 +1,198 @@
+"""The caller's side: one zygote per process, and a judge for each job.
+
+```
+outcome = run({'program': ..., 'tests': [...], ...}, timeout_s=3.0, ...)
+```
+Any thread may call; nothing here uses a signal. A judge keeps its own time;
+should it not answer for far longer than that, the zygote is killed, and with
+it all that it started.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+
+from jaxrl_reason.verifiers.code.sandbox import folders, judge, zygote
+from jaxrl_reason.verifiers.pool import wire
+
+# Not `-m`: the module would then exist twice. -P: no folder of ours in front.
+START = f'from {zygote.__name__} import main; main({{}})'
+FLAGS = ('-S', '-P', '-B')
+# Of this package. An editable install may be known to a finder alone, which -S
+# leaves out, and be on no path.
+ROOT = __file__.removesuffix(f'{__name__.replace(".", os.sep)}.py')
+LAYERS = ('own_uid', 'namespaces', 'landlock', 'seccomp')
+LIBRARIES = ('/lib', '/lib64', '/usr/lib', '/usr/lib64')
+SYSTEM = (*LIBRARIES, '/etc/ld.so.cache', '/etc/alternatives')
+ZONES = ('/usr/share/zoneinfo', '/etc/localtime')
+# All that a program sees of the environment: a seed, so that the order of a
+# set of strings, and with it a verdict, does not change from run to run.
+ENVIRONMENT = {
+  'LANG': 'C.UTF-8',
+  'PYTHONHASHSEED': '0',
+  'OMP_NUM_THREADS': '1',
+  'OPENBLAS_NUM_THREADS': '1',
+  'MKL_NUM_THREADS': '1',
+}
+START_S = 20.0
+GRACE_S = 10.0  # for a judge, beyond all the time it may take
+
+
+class SandboxError(RuntimeError):
+  """Our own machinery failed; the program is not to blame."""
+
+
+class Sandbox:
+  """A zygote and the socket to it. `layers`: what to use where it works."""
+
+  def __init__(self, layers: tuple[str, ...] = LAYERS):
+    self._lock = threading.Lock()
+    self._control, theirs = socket.socketpair()
+    # Of the zygote: its new root is built on it, or the programs' folders are
+    # made in it, which their own users have to get to.
+    self._folder = tempfile.mkdtemp(prefix='sandbox_')
+    os.chmod(self._folder, 0o711)
+    paths = [os.path.abspath(p or '.') for p in sys.path]
+    self._process = subprocess.Popen(
+      [sys.executable, *FLAGS, '-c', START.format(theirs.fileno())],
+      env={**ENVIRONMENT, 'PYTHONPATH': os.pathsep.join([*paths, ROOT])},
+      pass_fds=[theirs.fileno()],
+      stdin=subprocess.DEVNULL,
+      stdout=subprocess.DEVNULL,
+      start_new_session=True,  # Ctrl-C is for the caller alone
+      cwd='/',
+    )
+    theirs.close()
+    self.report = self._greet(_settings(paths, layers, self._folder))
+    if 'namespaces' in self.report['layers']:
+      os.rmdir(self._folder)
+
+  def _greet(self, settings: dict) -> dict:
+    """Reads the zygote's message about the layers it got."""
+    self._control.settimeout(START_S)
+    try:
+      self._control.sendall(wire.frame(json.dumps(settings).encode()))
+      answer = wire.Reader(self._control).only()
+    except OSError as e:
+      answer, problem = None, f'{type(e).__name__}: {e}'
+    else:
+      problem = 'it ended at once; its messages are above'
+    if answer is None:
+      self.close()
+      raise SandboxError(f'the sandbox cannot start: {problem}')
+    self._control.settimeout(None)
+    return json.loads(answer)
+
+  def run(self, job: dict) -> dict:
+    """Returns the judge's answer: status, score, detail, overran. See
+    `judge`.
+    """
+    nonce = secrets.token_hex(16)
+    ours, theirs = socket.socketpair()
+    limit = job['timeout_s']
+    with contextlib.closing(ours):
+      with contextlib.closing(theirs):
+        self._hand_over(theirs)
+      ours.settimeout(judge.STARVED * (limit + 1) + GRACE_S)
+      try:
+        payload = json.dumps({**job, 'nonce': nonce}).encode()
+        ours.sendall(wire.frame(payload))
+        return _answer(ours, nonce, limit)
+      except TimeoutError:
+        self.close()  # the next job starts a fresh one
+        raise SandboxError('the judge does not answer') from None
+      except OSError as e:
+        raise SandboxError(f'the judge was lost: {e}') from e
+
+  def _hand_over(self, fd: socket.socket):
+    try:
+      with self._lock:
+        socket.send_fds(self._control, [b'j'], [fd.fileno()])
+    except OSError as e:
+      self.close()
+      raise SandboxError(f'the sandbox was lost: {e}') from e
+
+  @property
+  def pid(self) -> int:
+    return self._process.pid
+
+  @property
+  def alive(self) -> bool:
+    return self._process.poll() is None
+
+  def close(self):
+    """Ends the zygote, and with it everything it started."""
+    with self._lock:
+      self._control.close()
+      try:
+        self._process.wait(timeout=2 * zygote.CLOSE_S)
+      except subprocess.TimeoutExpired:
+        self._process.kill()
+        self._process.wait()
+      folders.remove(self._folder)
+
+
+def _settings(paths: list[str], layers: tuple[str, ...], root: str) -> dict:
+  """Libraries only: a program has no business in the caller's own folders."""
+  names = ('stdlib', 'platstdlib', 'purelib', 'platlib')
+  python = [sysconfig.get_path(name) for name in names]
+  python += [os.path.join(sys.base_prefix, 'lib')]
+  shared = []
+  for path in sorted({*python, *SYSTEM, *ZONES}):
+    if not any(path.startswith(f'{other}/') for other in shared):
+      shared.append(path)
+  inside = [
+    p for p in paths if any(f'{p}/'.startswith(f'{s}/') for s in shared)
+  ]
+  return {'path': inside, 'shared': shared, 'layers': layers, 'folder': root}
+
+
+def _answer(sock: socket.socket, nonce: str, limit: float) -> dict:
+  """The verdict that carries the nonce, or how the judge ended without."""
+  for frame in wire.Reader(sock):
+    answer = json.loads(frame)
+    if answer.get('status') == 'error':
+      raise SandboxError(answer['detail'])
+    if answer.get('nonce') == nonce:
+      return answer
+    if 'ended' in answer:
+      return _lost(answer['ended'], limit)
+  raise SandboxError('the judge was lost')
+
+
+def _lost(code: int, limit: float) -> dict:
+  """A judge that the kernel stopped on what the program had returned."""
+  out_of_time = (-signal.SIGXCPU, -signal.SIGALRM)
+  if code not in out_of_time:
+    raise SandboxError(f'the judge ended with {code}')
+  detail = f'timeout: over {limit:g} s, in a test'
+  return {'status': 'parsed', 'score': 0.0, 'detail': detail, 'overran': True}
+
+
+_lock = threading.Lock()
+_shared: dict[int, Sandbox] = {}  # process id -> its own; a fork starts anew
+
+
+def processes() -> set[int]:
+  """Returns the ids of this process's children that are its sandbox."""
+  sandbox = _shared.get(os.getpid())
+  return set() if sandbox is None else {sandbox.pid}
+
+
+def shared() -> Sandbox:
+  """Returns this process's sandbox; a new one when the last one ended."""
+  with _lock:
+    pid = os.getpid()
+    sandbox = _shared.get(pid)
+    if sandbox is None or not sandbox.alive:
+      _shared.clear()
+      sandbox = _shared[pid] = Sandbox()
+    return sandbox

@@ -1,0 +1,395 @@
+"""Values and calls between the tests and the program, which share no memory.
+
+Both sides are a `Peer` on a stream socket. Plain data (numbers, text, lists,
+dicts ...) crosses by value, rebuilt on the other side from exact built-in
+types: no class, method or comparison of the program comes with it. Anything
+else stays where it is and the other side gets a `Remote`, whose calls and
+attributes are requests. While one side waits for an answer it serves requests,
+so a test can pass a function to the program and be called back.
+
+A message is JSON: ['ask', operation, ...], ['ok', value, changes] or ['error',
+name, text]. A plain value is itself, everything else a list headed by a tag.
+"""
+
+import collections
+import contextlib
+import datetime
+import decimal
+import fractions
+import inspect
+import itertools
+import json
+
+from jaxrl_reason.verifiers.code.sandbox import arrays, errors
+from jaxrl_reason.verifiers.pool import wire
+
+# Larger whole numbers cross in hexadecimal: reading decimals is quadratic.
+MAX_INT = 10**18
+MAX_ITEMS = 1_000_000  # taken from an iterator that stays on its side
+# Asked of the program, not of one of its objects.
+APART = ('get', 'get!', 'load', 'watch', 'seen')
+CONTAINERS = {
+  'list': list,
+  'tuple': tuple,
+  'set': set,
+  'frozenset': frozenset,
+}
+# Rebuilt by calling the type with these attributes, or with the value as
+# another type.
+BUILT = {
+  complex: ('real', 'imag'),
+  range: ('start', 'stop', 'step'),
+  fractions.Fraction: ('numerator', 'denominator'),
+  decimal.Decimal: str,
+  collections.deque: list,
+  collections.Counter: dict,
+  datetime.date: ('year', 'month', 'day'),
+  datetime.timedelta: ('days', 'seconds', 'microseconds'),
+}
+BY_NAME = {kind.__name__: kind for kind in BUILT}
+MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
+BASES = (int, float, str, bytes, bytearray, *CONTAINERS.values(), dict)
+# A type may itself be an argument (`keep_only(values, int)`).
+TYPES = {kind.__name__: kind for kind in (bool, complex, object, *BASES)}
+
+
+def _arguments(x) -> list:
+  """Returns the arguments that `x`, of a type in BUILT, is built from."""
+  how = BUILT[type(x)]
+  if isinstance(how, tuple):
+    return [getattr(x, name) for name in how]
+  return [how(x)]
+
+
+class Closed(Exception):
+  """The other side is gone or talks nonsense."""
+
+
+class Overrun(BaseException):
+  """The time is up. Raised by a timer, wherever the tests happen to be."""
+
+
+class Remote:
+  """An object of the other side.
+
+  Two of them are equal if the other side says so; with anything of ours it is
+  never equal, does not compute, and contains only what iteration gives.
+  """
+
+  __slots__ = ('_peer', '_number', '_truth')
+
+  def __init__(self, peer, number: int, truth: bool):
+    for name, value in zip(Remote.__slots__, (peer, number, truth)):
+      object.__setattr__(self, name, value)
+
+  def _ask(self, operation: str, *args):
+    return self._peer.ask(operation, self, *args)
+
+  def __call__(self, *args, **kwargs):
+    return self._ask('call', args, kwargs, self._peer.watches)
+
+  def __getattr__(self, name):
+    if name.startswith('__'):
+      raise AttributeError(name)
+    return self._ask('getattr', name)
+
+  def __setattr__(self, name, value):
+    self._ask('setattr', name, value)
+
+  def __getitem__(self, key):
+    return self._ask('getitem', key)
+
+  def __setitem__(self, key, value):
+    self._ask('setitem', key, value)
+
+  def __iter__(self):
+    return iter(self._ask('items'))
+
+  def __next__(self):
+    return self._ask('next')
+
+  def __aiter__(self):
+    return self._ask('aiter')
+
+  async def __anext__(self):
+    return self._ask('anext')
+
+  def __len__(self):
+    return self._ask('len')
+
+  def __str__(self):
+    return self._ask('str')
+
+  def __bool__(self):
+    return self._truth
+
+  def __eq__(self, other):
+    return isinstance(other, Remote) and self._ask('same', other) is True
+
+  def __hash__(self):
+    return hash(self._number)
+
+
+class Awaitable(Remote):
+  """A coroutine of the other side, which runs it when it is awaited."""
+
+  __slots__ = ('_mark',)
+
+  def __await__(self):
+    return self._ask(f'await{self._mark}')
+    yield  # a generator
+
+  def send(self, value):
+    raise StopIteration(self._ask(f'await{self._mark}'))
+
+  def __next__(self):  # what asyncio's tasks call for `send(None)`
+    self.send(None)
+
+  def throw(self, *error):
+    raise error[0]
+
+  def close(self):
+    """Does nothing: asyncio closes what it ran."""
+
+
+class NotPlain(TypeError):
+  """An object of the tests' own, which no program is given."""
+
+
+class Peer:
+  """One end: `frames` come in, answers go out by `sock`.
+
+  `operations` is what the other side may ask for beside calls of what it was
+  given; `exports` says which objects it may be given at all.
+  """
+
+  def __init__(self, sock, frames, *, operations: dict, exports):
+    self._sock, self._frames = sock, frames
+    self.waiting = True  # for the other side
+    self._operations = operations
+    self._exports = exports
+    self._given: list = []  # objects that the other side holds by number
+    self._numbers: dict[int, int] = {}  # id of an object -> its number
+    self._whole = False  # subclasses of plain types are not taken apart
+    self.stand_in = Remote  # for objects of the other side
+    self.kept: list = []  # those that are of another kind than `Remote`
+    self.claims: list = []  # pairs that the other side says are equal
+    self.suppressed = False  # the other side stopped an exception of ours
+    self.watches = False  # whether calls report changed arguments
+    self.changed = False  # a call that returned a value changed its arguments
+    self.used = False  # something beside names was asked
+    self.around = contextlib.nullcontext  # what surrounds every question
+    self.rich = Remote  # the kind of object that '!' asks for
+    self.caught = None  # makes an exception of one of the other side's own
+
+  def ask(self, operation: str, *args):
+    """Returns the other side's answer, or its exception.
+
+    With a '!' behind the operation, what is answered is a `rich` object, also
+    where its class is one of a plain type.
+    """
+    if operation in APART:
+      return self._asked(operation, args)
+    self.used = True
+    with self.around():
+      return self._asked(operation, args)
+
+  def _asked(self, operation: str, args: tuple):
+    sent = [self.encode(a) for a in args]
+    self._send(['ask', operation, *sent])
+    while True:
+      kind, *rest = self._receive()
+      if kind == 'ask':
+        self._serve(*rest)
+        continue
+      self.stand_in = self.rich if operation.endswith('!') else Remote
+      if kind != 'ok':
+        raise self._exception(*rest)
+      result = self.decode(rest[0])
+      if result is None and len(rest) > 1:
+        self._apply(rest[1], args)
+      elif len(rest) > 1 and rest[1]:
+        self.changed = True
+      return result
+
+  def _exception(self, name, text='', error=None) -> Exception:
+    found = errors.make_exception(name, text)
+    if error is None or self.caught is None:
+      return found
+    self.stand_in = self.rich
+    remote = self.decode(error)
+    if type(remote) is not self.rich:
+      raise Closed(f'not an exception: {error!r:.80}')
+    return self.caught(found, remote)
+
+  def serve(self):
+    """Answers until the other side is gone."""
+    while True:
+      kind, *rest = self._receive()
+      if kind != 'ask':
+        raise Closed(f'an answer without a question: {kind!r:.80}')
+      self._serve(*rest)
+
+  def _serve(self, operation: str, *args):
+    # A program may raise anything, SystemExit included: it is an answer.
+    try:
+      if operation not in APART and args[0][0] != 'yours':
+        raise Closed(f'{operation} of {args[0]!r:.80}')
+      self._whole = operation.endswith('!')
+      operation = operation.removesuffix('!')
+      self._whole &= operation != 'heart'  # its plain value
+      self.stand_in = Remote
+      values = [self.decode(a) for a in args]
+      if operation == 'call':
+        result = values[0](*values[1], **values[2])
+      else:
+        result = self._operations[operation](*values)
+      answer = ['ok', self.encode(result), None]
+      if operation == 'call' and (result is None or values[3:] == [True]):
+        answer[2] = self._changes(args[1][1:], values[1])
+    except (Closed, Overrun):
+      raise
+    except BaseException as e:
+      answer = ['error', errors.builtin_name(e), errors.text_of(e)]
+      if type(e).__module__ != 'builtins' and self._exports(e):
+        answer.append(['mine', self._number(e), True, ''])
+    self._whole = False
+    self._send(answer)
+
+  def _changes(self, before: list, values) -> list:
+    """Returns the arguments that a call has changed in place.
+
+    They are applied only if the function returns nothing: else a function could
+    alter the input from which the test computes the expected value.
+    """
+    found = []
+    for i, (old, value) in enumerate(zip(before, values)):
+      if type(value) in (list, dict, set, bytearray):
+        new = self.encode(value)
+        if new != old:
+          found.append([i, new])
+    return found
+
+  def _apply(self, changes: list | None, args: tuple):
+    for i, data in changes or ():
+      ours, new = args[1][i], self.decode(data)
+      if type(ours) is not type(new):
+        raise Closed(f'a {type(ours).__name__} became {type(new).__name__}')
+      ours.clear()
+      (ours.extend if type(ours) in (list, bytearray) else ours.update)(new)
+
+  def _send(self, message: list):
+    try:
+      self._sock.sendall(wire.frame(json.dumps(message).encode()))
+    except OSError as e:
+      raise Closed('the other side ended') from e
+
+  def _receive(self) -> list:
+    try:
+      self.waiting = True
+      data = next(self._frames, None)
+      self.waiting = False
+      message = None if data is None else json.loads(data)
+    except (OSError, ValueError, RecursionError) as e:
+      raise Closed(f'not a message: {e!r:.200}') from e
+    if message is None:
+      raise Closed('the other side ended')
+    if type(message) is not list or len(message) < 2:
+      raise Closed(f'not a message: {message!r:.80}')
+    return message
+
+  def encode(self, x):
+    kind = type(x)
+    if x is None or kind in (bool, str, float):
+      return x
+    if kind is int:
+      return x if -MAX_INT < x < MAX_INT else ['int', hex(x)]
+    if kind.__name__ in CONTAINERS and CONTAINERS[kind.__name__] is kind:
+      return [kind.__name__, *map(self.encode, x)]
+    if kind is dict:
+      pairs = itertools.chain.from_iterable(x.items())
+      return ['dict', *map(self.encode, pairs)]
+    return self._encode_rare(x, kind)
+
+  def _encode_rare(self, x, kind: type):
+    if kind in (bytes, bytearray):
+      return [kind.__name__, x.hex()]
+    if kind in BUILT:
+      return ['built', kind.__name__, *map(self.encode, _arguments(x))]
+    if isinstance(x, Remote):
+      return ['yours', x._number]
+    if kind is type and TYPES.get(x.__name__) is x:
+      return ['type', x.__name__]
+    if kind.__module__ == 'numpy' and getattr(x, 'shape', None) == ():
+      return self.encode(x.item())
+    if kind.__module__ == 'numpy' and kind.__name__ == 'ndarray':
+      return arrays.encode(x)
+    for base in BASES:  # a subclass crosses as what it is at heart
+      if not self._whole and isinstance(x, base):
+        return self.encode(base(x))
+    if not self._exports(x):
+      raise NotPlain(f'a {kind.__name__} cannot be handed to the program')
+    runs = 'await' if inspect.isawaitable(x) else ''
+    return ['mine', self._number(x), _truth(x), runs]
+
+  def _number(self, x) -> int:
+    if id(x) not in self._numbers:
+      self._numbers[id(x)] = len(self._given)
+      self._given.append(x)  # kept alive, so that its id stays its own
+    return self._numbers[id(x)]
+
+  def decode(self, data):
+    """Decodes untrusted data: any malformed part raises Closed."""
+    try:
+      return self._decode(data)
+    except (*MALFORMED, RecursionError) as e:
+      raise Closed(f'not a value: {e!r:.200}') from e
+
+  def _decode(self, data):
+    if type(data) is not list:
+      if type(data) is dict:
+        raise ValueError('a bare object')
+      return data
+    tag, *rest = data
+    if tag in CONTAINERS:
+      return CONTAINERS[tag](map(self._decode, rest))
+    if tag == 'dict':
+      values = map(self._decode, rest)
+      return dict(zip(values, values))
+    if tag == 'int':
+      return int(rest[0], 16)
+    if tag in ('bytes', 'bytearray'):
+      return TYPES[tag](bytes.fromhex(rest[0]))
+    if tag == 'built':
+      return BY_NAME[rest[0]](*map(self._decode, rest[1:]))
+    if tag == 'type':
+      return TYPES[rest[0]]
+    if tag == 'yours':
+      return self._given[rest[0]]
+    if tag == 'array':
+      return arrays.decode(*rest)
+    if tag == 'mine':
+      return self._proxy(*rest)
+    raise ValueError(f'unknown tag {tag!r:.40}')
+
+  def _proxy(self, number: int, truth: bool, runs: str) -> Remote:
+    if runs == 'await':
+      found = Awaitable(self, int(number), True)
+      object.__setattr__(found, '_mark', '!' * (self.stand_in is not Remote))
+      return found
+    found = self.stand_in(self, int(number), truth is True)
+    if self.stand_in is Remote:
+      return found
+    for known in self.kept:  # one of a kind: tests ask whether `a is b`
+      if known._number == found._number:
+        return known
+    self.kept.append(found)
+    return found
+
+
+def _truth(x) -> bool:
+  try:
+    return bool(x)
+  # The program's own __bool__ or __len__ may raise anything.
+  except Exception:
+    return True

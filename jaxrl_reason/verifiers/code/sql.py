@@ -1,0 +1,412 @@
+"""SQL: does the query give the rows that the right query gives?
+
+  completion -> its query -> rows  --compare-->  rows <- example['answer']
+
+on the SQLite database of the example: 'db' (a path) or 'db_script' (statements
+that make it). The query is hostile text:
+
+  - the database is opened read-only and immutable, or is a copy in memory;
+  - an authorizer refuses everything but reading: writes, PRAGMA, ATTACH,
+    extensions, virtual tables, and every function that is not on a list of
+    SQLite's pure ones;
+  - a progress handler ends it after `steps` virtual instructions: the same
+    query gets the same verdict on every machine;
+  - length, depth, columns, rows and the heap of SQLite are bounded.
+
+A query that fails or overruns scores 0; a right query that does is an error.
+SQLite looks at limits between instructions only, and one instruction on long
+texts can take minutes. `rows` therefore runs queries in a process that the
+kernel ends after `seconds` of CPU time; the verdict is then a timeout, which is
+not a zero. Rows that tie in an ORDER BY have no order in SQL, but are compared
+in the order in which SQLite returned them.
+"""
+
+import collections
+import contextlib
+import functools
+import itertools
+import math
+import os
+import re
+import sqlite3
+import urllib.parse
+from collections.abc import Iterator, Sequence
+
+from jaxrl_reason.verifiers import fields
+from jaxrl_reason.verifiers.pool import limited
+from jaxrl_reason.verifiers.verdict import Verdict
+
+STEPS = 20_000_000  # virtual instructions, about a second
+STEP_SIZE = 200  # of them between two looks at the count
+SECONDS = 2.0  # of CPU
+MAX_ROWS = 10_000
+MAX_BYTES = 8_000_000  # of a result's texts and blobs
+MAX_ORDERS = 500  # column orders that are tried
+COLUMNS = ('ordered', 'any')
+HEAP = 256 * 2**20
+LIMITS = {
+  sqlite3.SQLITE_LIMIT_LENGTH: 100_000,
+  sqlite3.SQLITE_LIMIT_SQL_LENGTH: 20_000,
+  sqlite3.SQLITE_LIMIT_COLUMN: 200,
+  sqlite3.SQLITE_LIMIT_EXPR_DEPTH: 100,
+  sqlite3.SQLITE_LIMIT_COMPOUND_SELECT: 30,
+  sqlite3.SQLITE_LIMIT_VDBE_OP: 100_000,
+  sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+  sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH: 200,
+  sqlite3.SQLITE_LIMIT_FUNCTION_ARG: 50,
+}
+READS = frozenset(
+  (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE)
+)
+# Pure, bounded by the length limit, and the same on every run.
+FUNCTIONS = frozenset(
+  """abs avg cast ceil ceiling char coalesce concat concat_ws count cume_dist
+  date datetime dense_rank exp first_value floor glob group_concat hex
+  ifnull iif instr json json_array json_array_length json_extract
+  json_group_array json_group_object json_object json_type json_valid
+  -> ->> julianday lag last_value lead length like ln log log10 log2 lower ltrim
+  max min mod nth_value ntile nullif percent_rank pi pow power quote rank
+  replace round row_number rtrim sign sqrt strftime substr substring sum time
+  timediff total trim trunc typeof unicode unixepoch upper sin cos tan asin acos
+  atan atan2 radians degrees likely unlikely likelihood""".split()
+)
+FENCE = re.compile(r'```(?:sql|sqlite)?[ \t]*\n(.*?)```', re.S | re.I)
+QUERY = re.compile(r'\b(?:select|with|values)\b', re.I)
+# Strings, names and comments first: what is in them is no word of the query.
+WORDS = re.compile(
+  r"'(?:[^']|'')*+'?|\"[^\"]*+\"?|`[^`]*+`?|--[^\n]*|/\*.*?(?:\*/|\Z)"
+  r'|[()]|\border\s+by\b',
+  re.I | re.S,
+)
+
+
+class QueryError(ValueError):
+  """A query that SQLite refused or that ran past a limit."""
+
+
+class SlowQuery(TimeoutError):
+  """A query that used up its seconds before its instructions."""
+
+
+# --- running a query in its process ------------------------------------------
+
+RUN = limited.Function(__name__, 'answer', memory_mb=2 * HEAP >> 20)
+
+
+def rows(
+  example: dict, query: str, *, steps: int = STEPS, seconds: float = SECONDS
+) -> list[tuple]:
+  """Returns the rows of one SELECT on the example's database.
+
+  Raises:
+    QueryError: the query fails or exceeds a limit.
+    SlowQuery: it uses up its `seconds` of CPU time.
+    FieldError: the example has no database.
+  """
+  request = {'query': query, 'steps': steps, **database(example)}
+  try:
+    found = RUN(request, seconds)
+  except limited.Late as e:
+    raise SlowQuery(f'more than {seconds:g} s of CPU') from e
+  except limited.Failed as e:
+    if e.kind == fields.FieldError.__name__:
+      raise fields.FieldError(f'{e}') from e
+    raise QueryError(f'{e}') from e
+  return [tuple(map(_cell, row)) for row in found]
+
+
+def database(example: dict) -> dict[str, str]:
+  """Returns the path 'db' or the 'db_script' of an example's database."""
+  script = fields.field(example, 'db_script', str, default=None)
+  if script is not None:
+    return {'db_script': script}
+  path = os.path.abspath(fields.field(example, 'db', (str, os.PathLike)))
+  if not os.path.exists(path):
+    raise fields.FieldError(f"'db': there is no {path}")
+  return {'db': path}
+
+
+def answer(request: dict) -> list[list]:
+  """Runs the query of a request: called in the process of `RUN`."""
+  with contextlib.closing(connect(request)) as connection:
+    found = rows_of(connection, request['query'], steps=request['steps'])
+  return [
+    [{'blob': v.hex()} if isinstance(v, bytes) else v for v in row]
+    for row in found
+  ]
+
+
+def _cell(value):
+  return bytes.fromhex(value['blob']) if isinstance(value, dict) else value
+
+
+# --- the database --------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=8)
+def _built(script: str) -> bytes:
+  """Returns the database that a script creates, as bytes."""
+  connection = sqlite3.connect(':memory:')
+  try:
+    connection.executescript(script)
+    return connection.serialize()
+  except sqlite3.Error as e:
+    raise fields.FieldError(f"'db_script' fails: {e}") from e
+  finally:
+    connection.close()
+
+
+def connect(example: dict) -> sqlite3.Connection:
+  """Opens the example's database, for reading, with its limits set."""
+  where = database(example)
+  if 'db' in where:
+    # immutable: no lock and no journal, also where the folder is read-only.
+    uri = f'file:{urllib.parse.quote(where["db"])}?mode=ro&immutable=1'
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None)
+  else:
+    connection = sqlite3.connect(':memory:', isolation_level=None)
+    connection.deserialize(_built(where['db_script']))
+  _restrict(connection)
+  return connection
+
+
+def _restrict(connection: sqlite3.Connection):
+  connection.execute(f'PRAGMA hard_heap_limit={HEAP}')
+  connection.execute('PRAGMA temp_store=MEMORY')  # sort there, not in files
+  connection.execute('PRAGMA query_only=ON')
+  connection.execute('PRAGMA trusted_schema=OFF')
+  for limit, value in LIMITS.items():
+    connection.setlimit(limit, value)
+  connection.set_authorizer(_authorize)
+
+
+def _authorize(action, first, second, database, source) -> int:
+  if action in READS:
+    return sqlite3.SQLITE_OK
+  if action == sqlite3.SQLITE_FUNCTION and second.lower() in FUNCTIONS:
+    return sqlite3.SQLITE_OK
+  return sqlite3.SQLITE_DENY
+
+
+# --- running a query -----------------------------------------------------
+
+
+def rows_of(
+  connection: sqlite3.Connection,
+  query: str,
+  *,
+  steps: int = STEPS,
+) -> list[tuple]:
+  """Reads the rows of one SELECT; QueryError if it fails or exceeds a limit."""
+  looks = itertools.count(1)
+
+  def exhausted() -> bool:
+    return next(looks) > steps // STEP_SIZE
+
+  connection.set_progress_handler(exhausted, STEP_SIZE)
+  try:
+    return list(_fetch(connection.execute(query)))
+  except QueryError:
+    raise
+  # Warning: several statements (before Python 3.12). ValueError: a null
+  # character. UnicodeEncodeError, a ValueError too: a lone surrogate.
+  except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError) as e:
+    raise QueryError(f'{type(e).__name__}: {e}'[:200]) from e
+  except MemoryError as e:
+    raise QueryError('out of memory') from e
+  finally:
+    connection.set_progress_handler(None, 0)
+
+
+def _fetch(cursor: sqlite3.Cursor) -> Iterator[tuple]:
+  if cursor.description is None:
+    raise QueryError('no SELECT')
+  size = 0
+  for n, row in enumerate(cursor):
+    size += sum(len(v) for v in row if isinstance(v, (str, bytes)))
+    if n >= MAX_ROWS or size > MAX_BYTES:
+      raise QueryError(f'more than {MAX_ROWS} rows or {MAX_BYTES} bytes')
+    yield row
+
+
+def query_of(text: str) -> str:
+  """Extracts the query in an answer: the last fenced block, or from SELECT
+  on.
+  """
+  fenced = FENCE.findall(text)
+  if fenced:
+    return fenced[-1].strip()
+  start = QUERY.search(text)
+  return text[start.start() :].strip().strip('`') if start else ''
+
+
+def is_ordered(query: str) -> bool:
+  """Returns whether a query has an own ORDER BY, not only in a subquery."""
+  depth = 0
+  for match in WORDS.finditer(query):
+    if match[0] == '(':
+      depth += 1
+    elif match[0] == ')':
+      depth -= 1
+    elif depth == 0 and match[0][:1] in 'oO':
+      return True
+  return False
+
+
+# --- comparing rows ------------------------------------------------------
+
+
+def _is_number(value) -> bool:
+  return isinstance(value, (int, float))
+
+
+def close(a: tuple, b: tuple, tolerance: float) -> bool:
+  """Returns whether rows are equal cell by cell; numbers up to a relative or
+  absolute tolerance.
+  """
+  return len(a) == len(b) and all(
+    x == y
+    or (
+      _is_number(x)
+      and _is_number(y)
+      and math.isclose(x, y, rel_tol=tolerance, abs_tol=tolerance)
+    )
+    for x, y in zip(a, b)
+  )
+
+
+def same_rows(
+  a: Sequence[tuple],
+  b: Sequence[tuple],
+  *,
+  ordered: bool,
+  tolerance: float = 1e-6,
+) -> bool:
+  """Returns whether rows are equal as lists if `ordered`, else as multisets."""
+  if len(a) != len(b):
+    return False
+  if ordered:
+    return all(close(x, y, tolerance) for x, y in zip(a, b))
+  x, y = collections.Counter(a), collections.Counter(b)
+  return _paired([*(x - y).elements()], [*(y - x).elements()], tolerance)
+
+
+def _paired(a: list[tuple], b: list[tuple], tolerance: float) -> bool:
+  """Can rows that are not equal be paired so that each pair is close?
+
+  Rows with the same cells but for the numbers, sorted by these: up to rounding
+  the orders agree.
+  """
+
+  def key(row: tuple):
+    cells = ((type(v).__name__, v) for v in row if not _is_number(v))
+    return [_is_number(v) for v in row], [*map(repr, cells)], _numbers(row)
+
+  pairs = zip(sorted(a, key=key), sorted(b, key=key))
+  return all(close(x, y, tolerance) for x, y in pairs)
+
+
+def _numbers(row: tuple) -> list:
+  """To nine digits, so that noise does not decide the order."""
+  return [float(f'{v:.9g}') for v in row if _is_number(v)]
+
+
+def same_result(
+  found: Sequence[tuple],
+  gold: Sequence[tuple],
+  *,
+  ordered: bool,
+  columns: str = 'ordered',
+  tolerance: float = 1e-6,
+) -> bool:
+  """Compares as `same_rows`; columns='any' also under some order of the
+  columns.
+  """
+  if columns == 'ordered' or not gold or not found:
+    return same_rows(found, gold, ordered=ordered, tolerance=tolerance)
+  if len(found[0]) != len(gold[0]) or len(found) != len(gold):
+    return False
+  orders = itertools.islice(_column_orders(found, gold, tolerance), MAX_ORDERS)
+  return any(
+    same_rows(
+      [tuple(row[i] for i in order) for row in found],
+      gold,
+      ordered=ordered,
+      tolerance=tolerance,
+    )
+    for order in orders
+  )
+
+
+def _column_orders(found, gold, tolerance: float) -> Iterator[tuple[int, ...]]:
+  """Orders of found's columns in which each holds the values of gold's."""
+  wanted, there = (
+    [[(v,) for v in column] for column in zip(*rows)] for rows in (gold, found)
+  )
+  options = [
+    [
+      i
+      for i, column in enumerate(there)
+      if same_rows(column, want, ordered=False, tolerance=tolerance)
+    ]
+    for want in wanted
+  ]
+
+  # Each group of like columns must be as large on both sides; then every
+  # choice below leads to an order, and none to a dead end.
+  if any(options.count(columns) != len(columns) for columns in options):
+    return
+
+  def orders(chosen: tuple[int, ...]):
+    if len(chosen) == len(options):
+      yield chosen
+      return
+    for i in options[len(chosen)]:
+      if i not in chosen:
+        yield from orders((*chosen, i))
+
+  yield from orders(())
+
+
+def reward(
+  completion: str,
+  example: dict,
+  *,
+  columns: str = 'ordered',
+  tolerance: float = 1e-6,
+  steps: int = STEPS,
+  seconds: float = SECONDS,
+  part: str = 'answer',
+) -> Verdict:
+  """Returns 1 if the query's rows are those of the query example['answer'].
+
+  In order if that has an ORDER BY, else as a multiset; names of columns do not
+  count. Reads 'answer', and 'db' or 'db_script'. If the right query returns no
+  rows, FieldError is raised.
+  """
+  if columns not in COLUMNS:
+    raise ValueError(f'columns {columns!r} is none of {", ".join(COLUMNS)}')
+  gold_query = fields.field(example, 'answer', str)
+  query = query_of(fields.final(completion, part) or '')
+  gold = rows(example, gold_query, steps=steps, seconds=seconds)
+  if not gold:
+    raise fields.FieldError(
+      "'answer': the query returns no rows, which every query without rows "
+      'would equal'
+    )
+  if not query:
+    return Verdict(0.0, 'no_answer')
+  try:
+    found = rows(example, query, steps=steps, seconds=seconds)
+  except QueryError as e:
+    return Verdict(0.0, 'unparsed', query[:500], str(e))
+  except SlowQuery as e:
+    return Verdict(0.0, 'timeout', query[:500], str(e))
+  same = same_result(
+    found,
+    gold,
+    ordered=is_ordered(gold_query),
+    columns=columns,
+    tolerance=tolerance,
+  )
+  return Verdict(float(same), 'parsed', query[:500])

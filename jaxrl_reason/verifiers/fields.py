@@ -1,0 +1,72 @@
+"""Fields of an example, and the part of a completion, that rewards read.
+
+A field is a key of the example or of its 'meta'. What a completion says to
+the reader is what follows its last `</think>`; of that, if it is there, the
+content of the last `<answer>...</answer>`.
+"""
+
+from collections.abc import Mapping
+
+from jaxrl_reason.verifiers import thoughts
+
+MISSING = object()
+PARTS = ('answer', 'response', 'all')
+
+
+class FieldError(ValueError):
+  """An example without what its reward needs, or with something else."""
+
+
+def field(example: Mapping, name: str, kinds=None, default=MISSING):
+  """Returns example[name], or example['meta'][name].
+
+  `kinds` is a type or a tuple of types. Without a `default` the field must be
+  there. Raises FieldError, which names the field.
+  """
+  meta = example.get('meta')
+  value = example.get(name)
+  if value is None and isinstance(meta, Mapping):
+    value = meta.get(name)
+  if value is None:
+    if default is MISSING:
+      raise FieldError(
+        f'the example has no {name!r}; it has {sorted(map(str, example))}'
+      )
+    return default
+  if kinds is not None and not isinstance(value, kinds):
+    raise FieldError(f'{name!r} is {value!r:.80}, a {type(value).__name__}')
+  return value
+
+
+def golds(example: Mapping) -> list[str]:
+  """Returns the right answers: example['answer'], one text or a list of
+  them.
+  """
+  answer = field(example, 'answer', (str, list, tuple))
+  if isinstance(answer, str):
+    return [answer]
+  if not answer or not all(isinstance(a, str) for a in answer):
+    raise FieldError(f"'answer' is {answer!r:.80}, no texts")
+  return list(answer)
+
+
+def final(completion: str, part: str = 'answer') -> str | None:
+  """Extracts the part of the completion that is judged; None if it has none.
+
+  'all': everything; 'response': what follows the last </think>; 'answer': the
+  last <answer>...</answer> of that if there is one, else all of it. A thought
+  that was begun and never ended has no response (`thoughts`).
+  """
+  if part not in PARTS:
+    raise ValueError(f'part {part!r} is none of {", ".join(PARTS)}')
+  if part == 'all':
+    return completion
+  response = thoughts.response(completion)
+  if response is None:
+    return None
+  if part == 'answer':
+    body, closed, _ = response.rpartition('</answer>')
+    _, opened, inside = body.rpartition('<answer>')
+    if closed and opened:
+      return inside
+  return response

@@ -1,0 +1,42 @@
+"""Checks that an answer is solved, and not the problem once more.
+
+3x + 7 = 22 and x = 5 say the same of x, but only the second is an answer.
+"""
+
+from jaxrl_reason.verifiers.math.expr.nodes import Node, names
+
+MEMBERSHIP = frozenset(('in', 'notin'))
+
+
+def alike(a: Node, b: Node) -> bool:
+  """Returns whether both are solved, or neither. Of one variable; of more it
+  depends.
+  """
+  if len(names(a) | names(b)) > 1:
+    return True
+  return is_solved(a) == is_solved(b)
+
+
+def is_solved(node: Node) -> bool:
+  """Returns whether every relation has its variable alone on one side only."""
+  return all(_isolates(part) for part in node.walk() if part.kind == 'rel')
+
+
+def _isolates(relation: Node) -> bool:
+  sides = relation.args
+  if MEMBERSHIP & set(relation.value):
+    sides = sides[:1]  # x in {x | ...}: what is inside is looked at as well
+  named = [side for side in sides if names(side)]
+  return not named or (len(named) == 1 and _alone(named[0]))
+
+
+def _alone(node: Node) -> bool:
+  """x, f(x), |x| and the distance |x - 2|."""
+  if node.kind == 'call' and node.value == 'abs':
+    inner = node.args[0]
+    terms = inner.args if inner.kind == 'add' else node.args
+    unsigned = (n.args[0] if n.kind == 'neg' else n for n in terms)
+    return all(n.kind == 'sym' or not names(n) for n in unsigned)
+  if node.kind == 'call':
+    return all(argument.kind == 'sym' for argument in node.args)
+  return node.kind == 'sym'

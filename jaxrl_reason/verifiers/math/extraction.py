@@ -1,0 +1,354 @@
+"""Extracts the answer of a completion.
+
+  after the last </think>, and before a <think> that does not end, the first of
+  these that is there:
+    the last balanced \\boxed{} or \\fbox{} (neighbouring boxes joined)
+    <answer>...</answer>      #### ...      "the answer is ..."
+  and, unless `strict`,
+    the text itself when it is nothing but an answer
+    the last $...$            the last **...**      the last line
+    the last number
+
+Alternatives stay together: of "5 or 6" the answer is `5 or 6`. One pass each
+over the text: every pattern is linear, and braces are matched once for all
+boxes.
+"""
+
+import re
+from typing import NamedTuple
+
+from jaxrl_reason.verifiers import thoughts
+from jaxrl_reason.verifiers.math.expr import answers
+from jaxrl_reason.verifiers.math.expr.nodes import MAX_CHARS
+from jaxrl_reason.verifiers.math.expr.vocabulary import HEDGES
+
+MAX_COMPLETION = 200_000  # characters that are looked at, from the end
+MAX_BARE = 300  # characters of a text that may be an answer as it stands
+BRACES = re.compile(r'\\.|[{}]', re.S)
+BETWEEN_BOXES = re.compile(
+  r'(?:[\s$,;.&/|(){}]|\\[()\[\],;: ]|\\quad|\\text|\band\b|\bor\b|[或和且])*'
+)
+BOX = re.compile(r'\\(?:boxed|fbox)(?![a-z])')
+BARE_BOX = re.compile(r'\\(?:boxed|fbox)\s*([^\s{}$\\]+)')
+ANSWER_TAG = re.compile(r'<answer>(.*?)</answer>', re.S | re.I)
+ANSWER_IS = re.compile(
+  r'answers?\**\s*(?:to the (?:question|problem)\s*)?'
+  r'(?:is|are|was|=|:|：)'
+  r'(?:\s*(?:therefore|thus|equal to|simply|indeed|just|:|：))?'
+  r'|答案(?:为|是|：|:)|故选[：:]?|(?:因此|所以)选',
+  re.I,
+)
+# Only where no answer is announced: "Solution:" opens many a text.
+RESULT_IS = re.compile(
+  r'(?:results?|solutions?|totals?)\s+(?:is|are|was|equals?)(?:\s*:)?', re.I
+)
+SENTENCE_END = re.compile(
+  r'\.(?=\s|\$?$)|\n|。|(?<=[.$])\s*I hope|,? (?:because|since|which|so that) '
+  r'|(?<=[0-9}$]) of (?:a|an|the|her|his|their|its) '
+)
+# "$204 + $160" are prices, and so are "204$ + 160$": a formula does not stop at
+# a space it did not begin with, nor before a digit.
+MATH = re.compile(
+  r'\$\$(.+?)\$\$'
+  r'|(?<!\\)\$(?! ?[0-9][^$]*\$ ?[0-9])(?!(?<=[0-9]\$)\s)'
+  r'(\s[^$]+?(?<!\\)|[^\s$](?:[^$]*[^\s$\\])?)\$(?![0-9])'
+  r'|\\\((.+?)\\\)|\\\[(.+?)\\\]',
+  re.S,
+)
+DIGIT = re.compile('[0-9]')
+BOLD = re.compile(r'\*\*([^*\n]+)\*\*')
+NUMBER = re.compile(
+  r'(?:(?<![\w)\]}.])[-\u2212])?(?:\\?[$\u20ac\u00a3\u00a5] ?)?'
+  r'(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)'
+  r'(?: ?/ ?[0-9]+)?(?:\\?%)?'
+)
+PROSE = re.compile(
+  r'\b(?:the|is|are|was|we|so|therefore|thus|hence|have|has|get|that|which|'
+  r'because|since|then|there|this|find|gives?|equals?|answer|let|value|'
+  r'number|must|can|will|so|it)\b|[？?]|因此|所以|因为|由|得|则|故|是',
+  re.I,
+)
+
+# Two words that begin a text, or three in a row: prose with numbers in it.
+SENTENCE = re.compile(
+  r"(?=.*[0-9])(?:[A-Z][\w'’]*,? [a-zA-Z][\w'’]+ [^:]*[0-9]"
+  r"|.*?(?<![\\\w])(?:[A-Za-z'’]{2,},? +){2}[A-Za-z]{2})"
+)
+DOUBT = re.compile(
+  r'\b(?:or|either|maybe|perhaps|possibly|alternatively|otherwise)\b|或', re.I
+)
+CORRECTION = re.compile(
+  r'\b(?:no|not|wait|actually|sorry|instead|rather|correct\w*|wrong|but|'
+  r'mistakes?|should|check\w*)\b',
+  re.I,
+)
+# "5, or maybe it is 6", from the first number to the second.
+_HEDGE = (
+  r'(?:\bor\b|或者?|\b(?:either|maybe|perhaps|possibly|alternatively|otherwise)\b'
+  r'|\b(?:(?:it|this|that|the answer|answer)\s+)?(?:could|might|may)\b'
+  r'|\bif not\b|\bunless\b)'
+)
+_OR = (
+  rf'[\s$,;.*()\[\]-]*(?:\b(?:and|but|then|though)\s+)?{_HEDGE}'
+  r'(?:[\s,:]+(?:or|maybe|perhaps|possibly|alternatively|otherwise|either|even|else|it|it\'s|could|might|may|can|is|'
+  r'be|also|the|other|answer|value|result|an?|about|that|as|well|likely)\b)*'
+  r'[\s,:$*(]*'
+)
+_VALUE = r'(-?\\?\$?[0-9](?:[0-9.,/]*[0-9])?(?:\\?%)?)'
+ALTERNATIVE = re.compile(rf'[\\]?[)\]]?{_OR}(?:\\[(\[])?', re.I)
+OR_BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
+  r'(?<![-+/×÷0-9.,$])(?<!(?<!\*)\*)(?<![-+*/×÷] )(?<![-+*/×÷] \$)'
+  rf'{_VALUE}{_OR}$',
+  re.I,
+)
+OR_BEHIND = re.compile(
+  rf'(?:\\[)\]])?{_OR}(?:\\\()?{_VALUE}(?![0-9]|\s*[A-Za-z\\](?!\)))', re.I
+)
+LABEL = re.compile(r'[\W_]*[A-J]')
+OTHER_CHOICE = re.compile(
+  r'\b[A-J][.):] ?\w|\b(?:or|maybe|perhaps|possibly)\b.*\b[A-J]\b'
+)
+# A name alone in dollars is talked about: "the largest $n$ is 34".
+NAME = re.compile(
+  r"\\?[A-Za-z]{1,5}'?(?:_\{?\w{1,3}\}?)?|\\(?:angle|triangle|overline|vec) ?"
+  r'\{?[A-Za-z]{1,5}\}?|[A-Za-z]\([a-z](?:, ?[a-z])*\)'
+)
+NEGATED = re.compile(r"(?:n['’]t|\s+(?:not|never|neither))\b", re.I)
+MAX_CHOICES = 80  # characters of a line of choices
+BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:(?:or|and)[\s,]*)?)\*\*')
+MAX_OR = 60  # characters from one alternative to the next
+# Around a box in a box: "x = " is no other answer.
+NAMED = re.compile(r'(?:[A-Za-z_\\ (){}$]*=)?[\s$.,;{}]*')
+# Left over from decoding: <|endoftext|>, <|im_end|>, </s>.
+SPECIAL_TOKENS = re.compile(r'<\|[^|<>\n]{1,40}\|>|</?s>')
+# A number in front of words that no grammar knows, and no more mathematics.
+COUNTED = re.compile(r'([^A-Za-z(<!?"]*[0-9]%?)\s*[A-Za-z(<!?"][^0-9=+*/^\\]*')
+
+
+class Found(NamedTuple):
+  text: str
+  explicit: bool  # marked as the answer, not guessed at
+
+
+def extract(text: str, *, strict: bool = False) -> Found | None:
+  """Extracts the answer's text, or None."""
+  body = _bounded(text[slice(*thoughts.spoken(text))])
+  if not body.strip():
+    return None  # a thought is no answer
+  for marked in (boxed, tagged, hashed, stated):
+    answer = marked(body)
+    if answer is not None:
+      return Found(answer, True)
+  return None if strict else guess(body)
+
+
+def _bounded(text: str) -> str:
+  return SPECIAL_TOKENS.sub('', text[-MAX_COMPLETION:])
+
+
+def boxed(text: str) -> str | None:
+  """Finds the last balanced box that is not empty; neighbours belong to it."""
+  boxes = list(BOX.finditer(text))
+  if not boxes:
+    return None
+  closes = matched_braces(text)
+  found: list[str] = []
+  first = last = 0  # where the boxes that belong together begin and end
+  joint = ', '
+  for box in reversed(boxes):
+    opening = text.find('{', box.end(), box.end() + 8)
+    end = closes.get(opening)
+    if end is None or text[box.end() : opening].strip():
+      continue
+    content = text[opening + 1 : end].strip()
+    if not content:
+      continue
+    if found and end > first:  # a box around the others
+      rest = text[opening + 1 : first] + text[last:end]
+      if NAMED.fullmatch(rest):
+        break
+      found, last = [], end + 1
+    between = text[end + 1 : first]
+    if found and not _neighbours(between):
+      break
+    joint = ' or ' if found and DOUBT.search(between) else joint
+    if not any(answers.same(content, other).same for other in found):
+      found.append(content)
+    first, last = box.start(), last or end + 1
+  if not found:
+    bare = BARE_BOX.match(text, boxes[-1].start())
+    return bare[1].rstrip('.,') if bare else None
+  return _with_others(text, first, last, joint.join(reversed(found)))
+
+
+def _neighbours(between: str) -> bool:
+  """Do boxes with this text between them make one answer?"""
+  if len(between) < 40 and BETWEEN_BOXES.fullmatch(between):
+    return True
+  doubt = len(between) < MAX_OR and DOUBT.search(between)
+  return bool(doubt) and not CORRECTION.search(between)
+
+
+def _with_others(text: str, start: int, end: int, answer: str) -> str:
+  """The answer that stands there, and what "or" joins to it."""
+  before = OR_BEFORE.search(text[max(0, start - MAX_OR) : start])
+  behind = OR_BEHIND.match(text, end, end + MAX_OR)
+  values = [m[1].rstrip('.,') if m else '' for m in (before, behind)]
+  return ' or '.join(v for v in (values[0], answer, values[1]) if v)
+
+
+def matched_braces(text: str) -> dict[int, int]:
+  """Maps the position of each { to that of its }; escaped ones do not count."""
+  stack, closes = [], {}
+  for match in BRACES.finditer(text):
+    if match[0] == '{':
+      stack.append(match.start())
+    elif match[0] == '}' and stack:
+      closes[stack.pop()] = match.start()
+  return closes
+
+
+def tagged(text: str) -> str | None:
+  start = text.lower().rfind('<answer>')
+  match = ANSWER_TAG.match(text, start) if start >= 0 else None
+  content = match[1].strip() if match else ''
+  if not content:
+    return None
+  return _with_others(text, start, match.end(), narrowed(content))
+
+
+def hashed(text: str) -> str | None:
+  """Finds what follows the last ####, as in GSM8K."""
+  _, mark, rest = text.rpartition('####')
+  line, _, behind = rest.strip().partition('\n')
+  if not mark or not line:
+    return None
+  return _with_others(behind, 0, 0, narrowed(line.strip()))
+
+
+def stated(text: str) -> str | None:
+  """Finds the sentence after the last "the answer is", or "the result is"."""
+  for pattern in (ANSWER_IS, RESULT_IS):
+    last = None
+    for match in pattern.finditer(text):
+      if not NEGATED.match(text, match.end()):
+        last = match
+    if last is not None:
+      rest = text[last.end() : last.end() + MAX_CHARS].lstrip(' \n:：*')
+      sentence = _first_sentence(rest)
+      if pattern is RESULT_IS and DIGIT.search(rest, len(sentence)):
+        return None  # a result on the way to another
+      sentence = BETWEEN_BOLD.sub(r'\1', _choices(rest, sentence)).strip(' *')
+      answer = sentence if is_bare(sentence) else best_part(sentence, 0)
+      if answer:
+        end = rest.find(sentence) + len(sentence)
+        return _with_others(rest, end, end, answer) if end else answer
+  return None
+
+
+def _choices(rest: str, sentence: str) -> str:
+  """The line of "A. 5 or B. 6", where the sentence ends behind the A."""
+  line = rest.split('\n', 1)[0]
+  label = len(line) <= MAX_CHOICES and LABEL.fullmatch(sentence)
+  several = label and OTHER_CHOICE.search(line, len(sentence))
+  return line.rstrip('. ') if several and not PROSE.search(line) else sentence
+
+
+def _first_sentence(text: str) -> str:
+  """Up to a full stop outside $...$."""
+  delimits = text.count('$') % 2 == 0  # else one of them is a currency
+  for match in SENTENCE_END.finditer(text):
+    if not delimits or text.count('$', 0, match.start()) % 2 == 0:
+      return text[: match.start()]
+  return text
+
+
+def narrowed(text: str) -> str:
+  """Finds the mathematics in a short text that also has prose."""
+  return text if is_bare(text) else best_part(text, -1) or text
+
+
+def best_part(text: str, which: int) -> str | None:
+  """Finds a $formula$ of a text, else something **bold**, else the last number.
+
+  A formula with prose in it is none: "$20, so she has $5" are two prices.
+  """
+  text = text[-MAX_CHARS:]
+  for pattern in (MATH, BOLD):
+    parts = [(m, _content(m)) for m in pattern.finditer(text)]
+    parts = [p for p in parts if is_bare(' '.join(p[1].split()))]
+    parts = [p for p in parts if not _is_talked_about(text, *p)] or parts
+    if parts and all(_is_talked_about(text, *p) for p in parts):
+      continue
+    if parts and parts[which][1]:
+      return _together(text, parts, which % len(parts))
+  last = None
+  for match in NUMBER.finditer(text):
+    last = match
+  return last and _with_others(text, last.start(), last.end(), last[0])
+
+
+def _is_talked_about(text: str, match: re.Match, content: str) -> bool:
+  """Returns whether a formula is a name and a number follows it."""
+  return bool(NAME.fullmatch(content) and DIGIT.search(text, match.end()))
+
+
+def _content(match: re.Match) -> str:
+  return next(group for group in match.groups() if group).strip()
+
+
+def _together(text: str, parts: list, which: int) -> str:
+  """One part, with those that "or" joins to it."""
+  low = high = which
+  while low and _joined(text, parts[low - 1 : low + 1]):
+    low -= 1
+  while _joined(text, parts[high : high + 2]):
+    high += 1
+  chosen = parts[low : high + 1]
+  answer = ' or '.join(content for _, content in chosen)
+  start, end = chosen[0][0].start(), chosen[-1][0].end()
+  return _with_others(text, start, end, answer)
+
+
+def _joined(text: str, pair: list) -> bool:
+  if len(pair) < 2:
+    return False
+  start, end = pair[0][0].end(), pair[1][0].start()
+  return end - start < MAX_OR and bool(ALTERNATIVE.fullmatch(text, start, end))
+
+
+def counted(text: str) -> str | None:
+  """Finds the 5 of "5 (rounded up!)", where the whole is not understood."""
+  if DOUBT.search(text) or HEDGES & set(text.lower().split()):
+    return None  # 5 (or six), 5 squared
+  match = COUNTED.fullmatch(text[:MAX_BARE])
+  number = NUMBER.fullmatch(match[1].strip()) if match else None
+  return number[0] if number else None
+
+
+def is_bare(text: str) -> bool:
+  """Returns whether a text is no sentence: such a text may be an answer as it
+  stands.
+  """
+  return len(text) <= MAX_BARE and '\n' not in text and not PROSE.search(text)
+
+
+def _is_prose(text: str) -> bool:
+  """Numbers in a sentence; "5, or maybe six" is an answer in doubt."""
+  return bool(SENTENCE.match(text)) and not DOUBT.search(text)
+
+
+def guess(text: str) -> Found | None:
+  """Guesses the answer of a completion that does not mark it."""
+  body = text.strip()
+  if not body:
+    return None
+  if is_bare(body) and not _is_prose(body):
+    return Found(body, False)
+  tail = body[-MAX_CHARS:]
+  line = tail.rsplit('\n', 1)[-1].strip()
+  marked = '$' in tail or '\\(' in tail or '\\[' in tail or '**' in tail
+  if '\n' in tail and not marked and any(c.isdigit() for c in line):
+    if is_bare(line) and not _is_prose(line):
+      return Found(line, False)
+  return Found(best_part(tail, -1) or line or tail, False)

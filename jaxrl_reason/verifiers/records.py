@@ -1,0 +1,178 @@
+"""Answers as lines of JSON, for every command that writes or reads them.
+
+  {..., "problem": 3, "sample": 0, "completion": "so \\boxed{5}", "length": 7,
+   "truncated": false, "verdict": {"score": 1.0, "status": "parsed",
+   "extracted": "5", "detail": null, "parts": null}}
+
+A line is one completion: first the problem's own fields (`prompt` or
+`messages`, `answer`, and others that its verifier reads), then the fields
+above. `generate` writes lines without a verdict, and `grade` adds it.
+Evaluations, the samples and rollouts of a run, and reports read and write the
+same lines. A line may have these fields, too (`OPTIONAL`):
+
+  suite, model, variant  names of the suite, the model and the prompt variant
+  temperature            of sampling; 0: greedy
+  step, stage            of the run, at the time of sampling
+  logp                   nats, sum over the completion's tokens, of the policy
+                         itself (temperature 1, no filter)
+  base_logp              the same of another model, that KL is measured to
+  entropy                nats, mean over its tokens, of the policy itself
+  confidence             that the answer is right, 0 to 1, as the text states it
+  trace                  whether the reasoning before the answer holds
+  at_budget              {"64": 0.0}: scores of its first so many tokens
+  reward, advantage      of the completion in training
+  tokens                 {"text": [...], "logp": [...], "entropy": [...],
+                         "advantage": [...], "ratio": [...], "turn": [...],
+                         "sampled": [...]}: lists of one length, a token each;
+                         any of them
+
+A file is written line by line. If the writer stopped within a line, that line
+has no end; it is cut off before the file is continued.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jaxrl_reason.verifiers.verdict import Verdict, plain_of, read_plain
+
+# Fields that a writer adds to those of the problem.
+FIELDS = ('problem', 'sample', 'completion', 'length', 'truncated', 'verdict')
+OPTIONAL = (
+  'suite', 'model', 'variant', 'temperature', 'step', 'stage', 'logp',
+  'base_logp', 'entropy', 'confidence', 'trace', 'at_budget', 'reward',
+  'advantage', 'tokens',
+)  # fmt: skip
+
+
+class BadRecord(ValueError):
+  """A line that is not a record; the message names file and line."""
+
+
+def record(
+  problem: Mapping[str, Any],
+  *,
+  number: int,
+  sample: int,
+  completion: str,
+  length: int,
+  truncated: bool,
+  **about: Any,
+) -> dict[str, Any]:
+  """Returns the record of a completion without a verdict.
+
+  Args:
+    problem: its own fields.
+    number: of the problem in its file or split, from 0.
+    sample: which of the problem's completions, from 0.
+    length: in tokens, the stop token included.
+    truncated: whether it reached the limit of tokens.
+    about: fields of `OPTIONAL`.
+  """
+  unknown = about.keys() - set(OPTIONAL)
+  if unknown:
+    raise TypeError(f'a record has no field {sorted(unknown)}')
+  return {
+    **problem_of(problem),
+    'problem': number,
+    'sample': sample,
+    'completion': completion,
+    'length': length,
+    'truncated': truncated,
+    **about,
+  }
+
+
+def problem_of(row: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the problem's fields of a row.
+
+  A problem may have fields called `step` or `model`. They count as fields of
+  the record only if the row has `completion` and `sample`.
+  """
+  is_record = 'completion' in row and 'sample' in row
+  added = {*FIELDS, *(OPTIONAL if is_record else ())}
+  return {k: v for k, v in row.items() if k not in added}
+
+
+def judged(row: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:
+  """Returns a record with its verdict."""
+  return {**row, 'verdict': plain_of(verdict)}
+
+
+def verdict_of(row: Mapping[str, Any], where: str) -> Verdict:
+  """Returns the verdict of a record.
+
+  Raises:
+    BadRecord: the row has no verdict that this package wrote.
+  """
+  try:
+    return read_plain(row['verdict'])
+  except (ValueError, TypeError, KeyError) as e:
+    raise BadRecord(
+      f'{where}: not written by this command ({type(e).__name__}: {e}). Name '
+      'another file with --out.'
+    ) from e
+
+
+def line_of(row: Mapping[str, Any]) -> str:
+  """Returns the line of a record."""
+  # Entries of reasoning-gym hold dates, which are written as text.
+  return json.dumps(row, ensure_ascii=False, default=str) + '\n'
+
+
+def read(path: str | os.PathLike) -> Iterator[tuple[int, dict[str, Any]]]:
+  """Returns (line number, object) of every line that is not blank.
+
+  Raises:
+    BadRecord: a line is not a JSON object.
+  """
+  with open(path, encoding='utf-8') as f:
+    for number, line in enumerate(f, 1):
+      if line.strip():
+        yield number, _parsed(line, f'{path}:{number}')
+
+
+def _parsed(line: str, where: str) -> dict[str, Any]:
+  try:
+    row = json.loads(line)
+  except json.JSONDecodeError as e:
+    raise BadRecord(f'{where}: not JSON: {e}') from e
+  if not isinstance(row, dict):
+    raise BadRecord(f'{where}: not an object but {row!r:.60}')
+  return row
+
+
+def finished(path: str | os.PathLike) -> list[dict[str, Any]]:
+  """Returns the records of a file's complete lines; [] if it does not exist.
+
+  Raises:
+    BadRecord: a complete line is not a JSON object.
+  """
+  if not os.path.exists(path):
+    return []
+  with open(path, 'rb') as f:
+    return parsed(f.read(), path)
+
+
+def parsed(data: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
+  """Returns the records of the complete lines among a file's bytes.
+
+  Raises:
+    BadRecord: a complete line is not a JSON object.
+  """
+  # Split at b'\n' only: texts may contain other characters that end a line.
+  lines = data.split(b'\n')[:-1]
+  return [
+    _parsed(line.decode('utf-8', 'replace'), f'{path}:{i}')
+    for i, line in enumerate(lines, 1)
+  ]
+
+
+def cut_torn(path: str | os.PathLike) -> None:
+  """Removes a last line that has no end."""
+  if not os.path.exists(path):
+    return
+  with open(path, 'rb+') as f:
+    data = f.read()
+    f.truncate(data.rfind(b'\n') + 1)

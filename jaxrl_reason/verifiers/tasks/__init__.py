@@ -1,0 +1,175 @@
+"""Procedural reasoning tasks: infinite, checkable, deterministic.
+
+  ex = example('arithmetic', seed=0, index=7, split='train')
+  TASKS['arithmetic'].check(ex['solution'], ex)        # 1.0
+
+Three splits of the same generator. A problem belongs to the held-out side iff
+a hash of its identity (its prompt, if the task says no more) falls below
+`HELDOUT_SHARE`; 'train' draws until a problem falls on the other side, so the
+two never overlap whatever the seeds, knobs and counts. 'harder' is the
+held-out side of harder knobs.
+"""
+
+import hashlib
+import os
+import zlib
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import (
+  arithmetic,
+  base,
+  base_conversion,
+  checked,
+  countdown,
+  games,
+  gym,
+  knights_knaves,
+  linear_equations,
+  lis,
+  products,
+  satisfiability,
+  sorting,
+  string_functions,
+  sudoku4,
+  word_problems,
+)
+from jaxrl_reason.verifiers.tasks.base import Example, Task
+
+__all__ = [
+  'Example',
+  'GAMES',
+  'SPLITS',
+  'TASKS',
+  'Task',
+  'check',
+  'check_format',
+  'example',
+  'get',
+]
+
+TASKS: dict[str, Task] = {
+  module.TASK.name: module.TASK
+  for module in (
+    arithmetic,
+    base_conversion,
+    checked,
+    countdown,
+    knights_knaves,
+    linear_equations,
+    lis,
+    products,
+    satisfiability,
+    sorting,
+    string_functions,
+    sudoku4,
+    word_problems,
+  )
+}
+# Problems that are played: an environment is their verifier (`games`).
+GAMES: dict[str, Task] = games.GAMES
+SPLITS = ('train', 'heldout', 'harder')
+HELDOUT_SHARE = 1 / 8
+MAX_DRAWS = 20_000
+
+
+def files_of_own() -> tuple[str, ...]:
+  """Names the files whose import put further tasks into `TASKS`: another
+  process imports them to have these too.
+
+  Raises:
+    ValueError: a task was defined where no other process can import it.
+  """
+  package, found = os.path.dirname(os.path.abspath(__file__)), {}
+  for name, task in TASKS.items():
+    path = os.path.abspath(task.generate.__code__.co_filename)
+    if os.path.dirname(path) == package:
+      continue
+    if not os.path.isfile(path):
+      raise ValueError(
+        f'task {name!r} was defined interactively, where verifier processes '
+        'cannot import it: move it into a file, or set rl.path="fused"'
+      )
+    found[path] = None
+  return tuple(found)
+
+
+def is_known(name: str) -> bool:
+  return name in TASKS or name in GAMES or name.startswith(gym.PREFIX)
+
+
+def get(name: str) -> Task:
+  """Returns a task of `TASKS`, a game, or 'gym:<family>' of reasoning-gym."""
+  if name.startswith(gym.PREFIX):
+    return gym.task(name.removeprefix(gym.PREFIX))
+  known = TASKS | GAMES
+  if name not in known:
+    raise ValueError(
+      f'unknown task {name!r}; known: {", ".join(known)}, and '
+      f'{gym.PREFIX}<family> for those of reasoning-gym'
+    )
+  return known[name]
+
+
+def is_heldout(identity: str) -> bool:
+  digest = hashlib.blake2b(identity.encode(), digest_size=4).digest()
+  return int.from_bytes(digest, 'big') < HELDOUT_SHARE * 2**32
+
+
+def split_knobs(
+  task: Task,
+  split: str,
+  knobs: dict | None = None,
+  harder: dict | None = None,
+) -> dict:
+  """Returns the knobs of a split: the task's, then `knobs`, and for 'harder'
+  then `harder` (the task's own where None).
+  """
+  if split not in SPLITS:
+    raise ValueError(f'unknown split {split!r}; known: {", ".join(SPLITS)}')
+  changes = dict(knobs or {})
+  if split == 'harder':
+    changes |= task.harder if harder is None else harder
+  unknown = sorted(set(changes) - set(task.knobs))
+  if unknown:
+    raise ValueError(
+      f'task {task.name!r} has no knob {", ".join(unknown)}; it has '
+      f'{", ".join(task.knobs)}'
+    )
+  return task.knobs | changes
+
+
+def example(
+  task: str,
+  seed: int,
+  index: int,
+  *,
+  split: str,
+  knobs: dict | None = None,
+  harder: dict | None = None,
+) -> Example:
+  """Makes problem `index` of a split: the same on every machine, for ever."""
+  family = get(task)
+  settings = split_knobs(family, split, knobs, harder)
+  entropy = (zlib.crc32(f'{task}/{split}'.encode()), seed, index)
+  rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+  heldout = split != 'train'
+  for _ in range(MAX_DRAWS):
+    found = family.generate(rng, **settings)
+    if found is not None and is_heldout(family.identity(found)) == heldout:
+      return found
+  raise ValueError(
+    f'task {task!r}, split {split!r}: no problem in {MAX_DRAWS} draws; the '
+    f'knobs leave too few: {settings}'
+  )
+
+
+def check(text: str, problem: Example) -> float:
+  return get(problem['task']).check(text, problem)
+
+
+def check_format(text: str, problem: Example) -> float:
+  """Returns 1.0 if the text has one marker and then an answer of the task's
+  kind.
+  """
+  return base.check_format(text, get(problem['task']).answer_chars)

@@ -1,0 +1,81 @@
+"""Chained arithmetic, evaluated strictly from left to right.
+
+  prompt    7+5-3*2+8=           or, modulo 10,   7+5-3*2+8%10=
+  solution  12 9 18#26                            2 9 8#6
+
+With `width`, blanks after a chain bring it to so many characters. What a total
+is computed from then stands equally far from it in chains of all lengths, so
+that a model which knows short chains can begin longer ones.
+
+`numbered` steps begin with their number, 112 29 318#26: each of them says where
+the chain has come to, and what was written before it may be forgotten.
+
+The solution writes the running total after every operation; the last one is
+the answer. `*` does not bind tighter than `+`: every step is one look-up of
+(total, operator, operand), so a small model can do each, and none can do a
+long chain at once.
+"""
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'arithmetic'
+
+
+def generate(
+  rng: np.random.Generator,
+  *,
+  min_ops: int,
+  max_ops: int,
+  min_operand: int,
+  max_operand: int,
+  ops: str,
+  modulus: int,
+  min_total: int,
+  max_total: int,
+  width: int,
+  numbered: bool,
+) -> base.Example | None:
+  total = base.between(rng, min_operand, max_operand)
+  prompt, totals = [str(total)], []
+  for _ in range(base.between(rng, min_ops, max_ops)):
+    op = base.choose(rng, ops)
+    operand = base.between(rng, min_operand, max_operand)
+    total = base.OPERATIONS[op](total, operand)
+    if modulus:
+      total %= modulus
+    if not min_total <= total <= max_total:
+      return None
+    prompt.append(f'{op}{operand}')
+    totals.append(str(total))
+  steps = totals[:-1]
+  if numbered:
+    steps = [f'{i + 1}{total}' for i, total in enumerate(steps)]
+  ending = f'%{modulus}=' if modulus else '='
+  return base.make_example(
+    NAME, ''.join(prompt).ljust(width) + ending, steps, totals[-1]
+  )
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_integer,
+  knobs=dict(
+    min_ops=4,  # operations in a problem, at least 1
+    max_ops=6,
+    min_operand=1,  # at least 0: a sign would read as an operator
+    max_operand=9,
+    ops='+-',  # any of + - *; repeat one to draw it more often
+    modulus=0,  # every total is reduced modulo this; 0: never
+    min_total=0,  # bounds of every running total; a chain that
+    max_total=99,  # leaves them is drawn again
+    width=0,  # characters of a chain at least, blanks after it included
+    numbered=False,  # steps begin with their number
+  ),
+  harder=dict(min_ops=7, max_ops=9),
+  alphabet=base.DIGITS + '+-*%= ' + base.MARKER,
+  answer_chars=base.DIGITS + '+- ',
+  kernel='integer',
+)

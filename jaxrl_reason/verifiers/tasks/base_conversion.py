@@ -1,0 +1,80 @@
+"""Numbers written in another base.
+
+  prompt    1011_2>3:             or, to base 10,   1011_2>10:
+  solution  1 2 5 11/3=3r2 3/3=1r0 1/3=0r1#102      1 2 5 11#11
+
+The steps read the number digit by digit (times the base, plus the digit),
+then divide until nothing is left; the remainders, last one first, are the
+answer, without leading zeros.
+"""
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'base_conversion'
+NUMERALS = base.DIGITS + 'abcdef'
+
+
+def _read(digits: str, radix: int) -> list[int]:
+  """The value of every prefix of a numeral."""
+  total, totals = 0, []
+  for digit in digits:
+    total = total * radix + NUMERALS.index(digit)
+    totals.append(total)
+  return totals
+
+
+def _divide(number: int, radix: int) -> tuple[str, list[str]]:
+  """The numeral of a number, and the divisions that give it."""
+  digits, steps = '', []
+  while number or not digits:
+    quotient, rest = divmod(number, radix)
+    steps.append(f'{number}/{radix}={quotient}r{rest}')
+    digits = NUMERALS[rest] + digits
+    number = quotient
+  return digits, steps
+
+
+def generate(
+  rng: np.random.Generator,
+  *,
+  min_number: int,
+  max_number: int,
+  bases: tuple[int, ...],
+) -> base.Example | None:
+  if not all(2 <= radix <= len(NUMERALS) for radix in bases):
+    raise ValueError(f'bases={bases}; they are 2 to {len(NUMERALS)}')
+  if len(set(bases)) < 2 or min_number < 0:
+    raise ValueError(f'bases={bases}, min_number={min_number}: two bases, or '
+                     'more, and no negative numbers')  # fmt: skip
+  start, end = base.choose(rng, bases), base.choose(rng, bases)
+  if start == end:
+    return None
+  number = base.between(rng, min_number, max_number)
+  written, _ = _divide(number, start)
+  # Base 10 needs no reading: a number's value is how it is written.
+  steps = [] if start == 10 else [str(n) for n in _read(written, start)]
+  answer, divisions = _divide(number, end)
+  if end != 10:
+    # The first division repeats what was read last.
+    steps = [*steps[:-1], *divisions]
+  else:
+    steps = steps[:-1]
+  return base.make_example(NAME, f'{written}_{start}>{end}:', steps, answer)
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_text,
+  knobs=dict(
+    min_number=2,
+    max_number=99,
+    bases=(2, 3, 10),  # at least two, 2 to 16; repeat one to draw it more often
+  ),
+  harder=dict(min_number=100, max_number=999),
+  alphabet=NUMERALS + 'r/=_>: ' + base.MARKER,
+  answer_chars=NUMERALS,
+  kernel='text',
+)

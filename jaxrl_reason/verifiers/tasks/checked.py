@@ -1,0 +1,50 @@
+"""Chained arithmetic whose solutions are looked at again (`rl.turns.links`).
+
+  verify   2*3+1%5=  1#2;  ?  y        2*3+1%5=  1#4;?  n
+  refine   2*3+1%5=  1#2;  ?  1#2      2*3+1%5=  1#4;?  1#2
+
+Problems are those of `arithmetic`. `turns` has what is said after the first
+solution; where that is wrong it is only read, so that supervised stages teach
+nobody to be wrong. A wrong one has another last digit.
+"""
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import arithmetic, base
+
+NAME = 'checked'
+STOP, ASK = ';', '?'
+SECOND = {'verify': 'yn', 'refine': ''}
+
+
+def generate(
+  rng: np.random.Generator, *, second: str, wrong: float, **knobs
+) -> base.Example | None:
+  if second not in SECOND:
+    raise ValueError(f'second={second!r}: choose {" or ".join(SECOND)}')
+  example = arithmetic.generate(rng, **knobs)
+  if example is None:
+    return None
+  right, solution = rng.random() >= wrong, example['solution']
+  other = (int(solution[-1]) + base.between(rng, 1, 9)) % 10
+  verdict = SECOND[second] and SECOND[second][not right]
+  turns = [[solution + STOP, ASK], [verdict or solution, '']]
+  if not right:
+    turns[0] = ['', f'{solution[:-1]}{other}{STOP}{ASK}']
+  return example | {'turns': turns, 'task': NAME}
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_integer,
+  knobs=arithmetic.TASK.knobs
+  | dict(
+    second='verify',  # what follows a solution: verify, refine
+    wrong=0.5,  # share of solutions with turns after a wrong one
+  ),
+  harder=arithmetic.TASK.harder,
+  alphabet=arithmetic.TASK.alphabet + ';?yn',
+  answer_chars=arithmetic.TASK.answer_chars,
+  kernel='integer',
+)

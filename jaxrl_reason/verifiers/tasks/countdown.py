@@ -1,0 +1,215 @@
+"""Countdown: reach a target from given numbers with + - * /, each used once.
+
+  prompt    3 7 2 5>24:
+  solution  3*7=21 21+5=26 26-2=24#3*7+5-2
+
+With `max_tries`, wrong attempts stand before the right one, each closed by a
+comma, so that a model can learn to search and to recognise success:
+
+  solution  3+7=10 10*2=20 20-5=15, 3*7=21 21+5=26 26-2=24#3*7+5-2
+
+**Answers.** An expression over non-negative integers with + - * /, ordinary
+precedence, parentheses and spaces between tokens; no unary minus. Its value is
+an exact rational. The limits, which the device kernel shares, for n given
+numbers:
+  - a number has at most `base.MAX_DIGITS` digits, leading zeros counted;
+  - there are at most n pairs of parentheses, so at most 4n-1 tokens;
+  - use='all': each given number exactly once; 'subset': at most once.
+"""
+
+import re
+from collections import Counter
+from fractions import Fraction
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'countdown'
+_PRECEDENCE = {'+': 1, '-': 1, '*': 2, '/': 2}
+_TOKEN = re.compile(r' *([0-9]+|[-+*/()])')
+
+
+def max_tokens(n_numbers: int) -> int:
+  return 4 * n_numbers - 1
+
+
+# --- the checker --------------------------------------------------------------
+
+
+def tokenize(
+  text: str, limit: int, *, max_digits: int = base.MAX_DIGITS
+) -> list[str] | None:
+  """Splits an expression into tokens; None if malformed or more than
+  `limit`.
+  """
+  text = text.strip(' ')
+  tokens, at = [], 0
+  while at < len(text):
+    match = _TOKEN.match(text, at)
+    if match is None or len(tokens) == limit:
+      return None
+    if match[1].isdigit() and len(match[1]) > max_digits:
+      return None
+    tokens.append(match[1])
+    at = match.end()
+  return tokens
+
+
+def _factor(tokens: list[str]) -> Fraction:
+  token = tokens.pop()
+  if token == '(':
+    value = _sum(tokens)
+    if tokens.pop() != ')':
+      raise ValueError('unbalanced')
+    return value
+  return Fraction(int(token))
+
+
+def _product(tokens: list[str]) -> Fraction:
+  value = _factor(tokens)
+  while tokens and tokens[-1] in '*/':
+    if tokens.pop() == '*':
+      value *= _factor(tokens)
+    else:
+      value /= _factor(tokens)
+  return value
+
+
+def _sum(tokens: list[str]) -> Fraction:
+  value = _product(tokens)
+  while tokens and tokens[-1] in '+-':
+    if tokens.pop() == '+':
+      value += _product(tokens)
+    else:
+      value -= _product(tokens)
+  return value
+
+
+def evaluate(tokens: list[str]) -> Fraction | None:
+  """Computes the value; None if malformed or a division by zero."""
+  rest = tokens[::-1]
+  try:
+    value = _sum(rest)
+  except (IndexError, ValueError, ZeroDivisionError):
+    return None
+  return None if rest else value
+
+
+def check(text: str, example: base.Example) -> float:
+  answer, meta = base.final_answer(text), example['meta']
+  if answer is None:
+    return 0.0
+  n_numbers = len(meta['numbers'])
+  tokens = tokenize(answer, max_tokens(n_numbers))
+  if tokens is None or tokens.count('(') > n_numbers:
+    return 0.0
+  used = Counter(int(token) for token in tokens if token.isdigit())
+  given = Counter(meta['numbers'])
+  if not (used == given if meta['use'] == 'all' else used <= given):
+    return 0.0
+  return float(evaluate(tokens) == meta['target'])
+
+
+# --- the generator ------------------------------------------------------------
+
+
+def _moves(a: int, b: int, ops: str) -> list[tuple[str, int]]:
+  """(operator, value) with a value that is a positive integer, so that the
+  written steps stay short."""
+  values = {'+': a + b, '-': a - b, '*': a * b}
+  if b > 1 and a % b == 0:
+    values['/'] = a // b
+  return [(op, values[op]) for op in ops if values.get(op, 0) > 0]
+
+
+def _wrap(part: str, precedence: int, needed: int) -> str:
+  return part if precedence >= needed else f'({part})'
+
+
+def _derive(rng, numbers, ops) -> tuple[int, list[str], str] | None:
+  """Combines random pairs to one number: value, steps, expression."""
+  parts = [(number, str(number), 3) for number in numbers]
+  steps = []
+  while len(parts) > 1:
+    a, left, p_left = parts.pop(base.below(rng, len(parts)))
+    b, right, p_right = parts.pop(base.below(rng, len(parts)))
+    moves = _moves(a, b, ops)
+    if not moves:
+      return None
+    op, value = base.choose(rng, moves)
+    steps.append(f'{a}{op}{b}={value}')
+    p = _PRECEDENCE[op]
+    right = _wrap(right, p_right, p + (op in '-/'))
+    parts.append((value, f'{_wrap(left, p_left, p)}{op}{right}', p))
+  return parts[0][0], steps, parts[0][1]
+
+
+def _subset(rng, numbers: list[int], use: str) -> list[int]:
+  if use == 'all':
+    return numbers
+  return numbers[: base.between(rng, min(2, len(numbers)), len(numbers))]
+
+
+def generate(
+  rng: np.random.Generator,
+  *,
+  min_numbers: int,
+  max_numbers: int,
+  max_number: int,
+  max_target: int,
+  ops: str,
+  use: str,
+  max_tries: int,
+) -> base.Example | None:
+  if use not in ('all', 'subset'):
+    raise ValueError(f"use={use!r}; it is 'all' or 'subset'")
+  count = base.between(rng, min_numbers, max_numbers)
+  numbers = [base.between(rng, 1, max_number) for _ in range(count)]
+  found = _derive(rng, _subset(rng, numbers, use), ops)
+  if found is None or found[0] > max_target:
+    return None
+  target, steps, expression = found
+  tries = []
+  for _ in range(base.between(rng, 0, max_tries)):
+    wrong = _derive(rng, _subset(rng, numbers, use), ops)
+    if wrong is not None and wrong[0] != target:
+      tries.append(' '.join(wrong[1]) + ',')
+  numbers = base.shuffled(rng, numbers)
+  prompt = f'{" ".join(map(str, numbers))}>{target}:'
+  return base.make_example(
+    NAME,
+    prompt,
+    tries + steps,
+    expression,
+    numbers=numbers,
+    target=target,
+    use=use,
+  )
+
+
+def identity(example: base.Example) -> str:
+  """Identifies a problem, whatever the order of its numbers."""
+  meta = example['meta']
+  return f'{sorted(meta["numbers"])}>{meta["target"]}'
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=check,
+  knobs=dict(
+    min_numbers=3,  # given numbers, 1 to 6 on the device
+    max_numbers=3,
+    max_number=9,  # numbers are drawn from 1 to this
+    max_target=30,  # targets are drawn from 1 to this
+    ops='+-*',  # any of + - * /
+    use='all',  # 'all': every number once; 'subset': at most once
+    max_tries=0,  # wrong attempts shown before the right one
+  ),
+  harder=dict(min_numbers=4, max_numbers=4, max_target=99),
+  alphabet=base.DIGITS + '+-*/()=>:, ' + base.MARKER,
+  answer_chars=base.DIGITS + '+-*/() ',
+  kernel='countdown',
+  identity=identity,
+)

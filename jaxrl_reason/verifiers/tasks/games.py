@@ -1,0 +1,228 @@
+"""Problems that are played with an environment (`rl.turns.env`), by its name.
+
+  guess        1-31?                        16; < 8; > ...
+  frozen_lake  SFFF FHFH FFFH HFFG>         R; F ...
+  sudoku       1.34 3412 2.43 43.1>         a2=2; + ...
+  lookup       4?? (the table's table at 4) ?4; 7 ?7; 2 #2
+  tic_tac_toe  X...O....>                   1; 3 ...
+
+`turns` of a problem has what a good player says and what is answered. What an
+episode has won decides, not its text: an evaluation puts the environment's
+rewards into the example, as 'gained'. A look-up ends in an answer like any
+other task's.
+"""
+
+import functools
+import operator
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base, sudoku4
+
+LINES = ('012', '345', '678', '036', '147', '258', '048', '246')
+_STEPS = {'L': (0, -1), 'R': (0, 1), 'U': (-1, 0), 'D': (1, 0)}
+
+
+def _example(task: str, prompt: str, turns: list, answer: str, **meta) -> dict:
+  return {
+    'prompt': prompt,
+    'solution': ''.join(own + said for own, said in turns),
+    'turns': turns,
+    'answer': answer,
+    'meta': meta,
+    'task': task,
+  }
+
+
+def won(text: str, example: base.Example) -> float:
+  """Returns whether the episode got more than a half, which every outcome short
+  of success stays within.
+  """
+  del text
+  return float(example.get('gained', 0.0) > 0.5)
+
+
+def guess(rng: np.random.Generator, *, largest: int) -> base.Example:
+  number, low, high = base.between(rng, 1, largest), 1, largest
+  turns, at = [], 0
+  while at != number:
+    at = (low + high) // 2
+    said = '=' if at == number else '><'[number < at]
+    turns.append([f'{at};', said])
+    low, high = (at + 1, high) if at < number else (low, at - 1)
+  turns[-1][1] = ''
+  return _example('guess', f'1-{largest}?', turns, str(number), number=number)
+
+
+def _path(lake: str) -> str | None:
+  """The shortest way from S to G on ice."""
+  begun = lake.index('S')
+  ways, queue = {begun: ''}, [begun]
+  for at in queue:
+    for name, (down, right) in _STEPS.items():
+      row, column = at // 4 + down, at % 4 + right
+      to = row * 4 + column
+      inside = 0 <= row < 4 and 0 <= column < 4
+      if inside and to not in ways and lake[to] != 'H':
+        ways[to] = ways[at] + name
+        queue.append(to)
+  return ways.get(lake.index('G'))
+
+
+def frozen_lake(rng: np.random.Generator, *, holes: int) -> base.Example | None:
+  cells = base.shuffled(rng, 'SG' + 'H' * holes + 'F' * (14 - holes))
+  lake = ''.join(cells)
+  path = _path(lake)
+  if path is None:
+    return None
+  turns, at = [], lake.index('S')
+  for move in path:
+    down, right = _STEPS[move]
+    at += 4 * down + right
+    turns.append([f'{move};', lake[at]])
+  turns[-1][1] = ''
+  shown = ' '.join(lake[i : i + 4] for i in range(0, 16, 4)) + '>'
+  return _example('frozen_lake', shown, turns, path, lake=lake)
+
+
+def sudoku(
+  rng: np.random.Generator, *, min_holes: int, max_holes: int
+) -> base.Example | None:
+  found = sudoku4.generate(rng, min_holes=min_holes, max_holes=max_holes)
+  if found is None:
+    return None
+  steps = found['solution'].partition(base.MARKER)[0].split(' ')
+  turns = [[f'{step};', '+'] for step in steps]
+  turns[-1][1] = ''
+  prompt, answer = found['prompt'], found['answer']
+  return _example('sudoku', prompt, turns, answer, grid=prompt[:-1])
+
+
+def lookup(rng: np.random.Generator, *, hops: int) -> base.Example:
+  table = base.shuffled(rng, range(10))
+  start = at = base.below(rng, 10)
+  turns = []
+  for _ in range(hops):
+    turns.append([f'?{at};', str(table[at])])
+    at = table[at]
+  turns.append([f'{base.MARKER}{at}', ''])
+  return _example(
+    'lookup', f'{start}' + '?' * hops, turns, str(at), table=table
+  )
+
+
+def _completing(board: str, who: str) -> list[int]:
+  found = []
+  for line in LINES:
+    cells = [int(c) for c in line]
+    free = [c for c in cells if board[c] == '.']
+    if len(free) == 1 and all(board[c] == who for c in cells if c != free[0]):
+      found += free
+  return found
+
+
+def opponent(board: str) -> int:
+  """Returns the cell that the opponent of `envs.tic_tac_toe` takes."""
+  order = [4, 0, 2, 6, 8, 1, 3, 5, 7]
+  free = [c for c in order if board[c] == '.']
+  both = [_completing(board, who) for who in 'OX']
+  wanted = next((cells for cells in both if cells), free)
+  return min(wanted, key=order.index)
+
+
+def _put(board: str, cell: int, who: str) -> str:
+  return board[:cell] + who + board[cell + 1 :]
+
+
+@functools.cache
+def _best(board: str) -> tuple[float, list]:
+  """(what X gets of the opponent at best, the turns to it)."""
+  best = (-1.0, [])
+  for cell in range(9):
+    if board[cell] != '.':
+      continue
+    wins = cell in _completing(board, 'X')
+    own = _put(board, cell, 'X')
+    if wins or '.' not in own:
+      found = (1.0 if wins else 0.5), [[f'{cell + 1};', '']]
+    else:
+      at = opponent(own)
+      lost, after = at in _completing(own, 'O'), _put(own, at, 'O')
+      value, rest = (0.0, []) if lost else _best(after)
+      found = value, [[f'{cell + 1};', str(at + 1) if rest else ''], *rest]
+    best = max(best, found, key=operator.itemgetter(0))
+  return best
+
+
+def tic_tac_toe(
+  rng: np.random.Generator, *, played: int
+) -> base.Example | None:
+  if not 1 <= played <= 2:  # of the one empty board there is no other side
+    raise ValueError(f'played={played}; 1 or 2')
+  board = '.' * 9
+  for cell in base.shuffled(rng, range(9))[: 2 * played]:
+    board = _put(board, cell, 'XO'[board.count('.') % 2 == 0])
+  value, turns = _best(board)
+  if value < 1:
+    return None
+  moves = ''.join(own[0] for own, _ in turns)
+  return _example('tic_tac_toe', board + '>', turns, moves, board=board)
+
+
+def _number(example: base.Example) -> str:
+  return example['answer']
+
+
+def _table(example: base.Example) -> str:
+  return f'{example["prompt"]} {example["meta"]["table"]}'
+
+
+def _game(
+  generate: Callable, knobs: dict, harder: dict, alphabet: str, **rest
+) -> base.Task:
+  return base.Task(
+    name=generate.__name__,
+    generate=generate,
+    knobs=knobs,
+    harder=harder,
+    alphabet=alphabet,
+    **dict(check=won, answer_chars='', kernel=None) | rest,
+  )
+
+
+GAMES = {
+  game.name: game
+  for game in (
+    _game(
+      guess,
+      dict(largest=31),  # the numbers are 1 to that
+      dict(largest=99),
+      '0123456789-?<>=;',
+      identity=_number,
+    ),
+    _game(frozen_lake, dict(holes=4), dict(holes=6), 'SFHGLRUD >;?'),
+    _game(
+      sudoku,
+      dict(min_holes=3, max_holes=6),  # free cells, 1 to 12
+      dict(min_holes=8, max_holes=9),
+      '1234abcd.=> ;+-?',
+    ),
+    _game(
+      lookup,
+      dict(hops=2),
+      dict(hops=3),
+      '0123456789?;#',
+      identity=_table,
+      check=base.check_text,
+      answer_chars='0123456789',
+      kernel='text',
+    ),
+    _game(
+      tic_tac_toe,
+      dict(played=1),  # moves of each before the first, 1 or 2
+      dict(played=2),
+      '123456789.XO>;?',
+    ),
+  )
+}

@@ -1,0 +1,92 @@
+"""A longest strictly increasing subsequence.
+
+  prompt    3 1 4 2 5>
+  solution  1 1 2 2 3#1 2 5
+
+The steps are, for each number, the length of the longest increasing
+subsequence that ends there. **Answers** are the subsequence itself, numbers
+of at most `base.MAX_DIGITS` digits separated by spaces; every longest one
+counts.
+(Its length alone would be too easy to guess.)
+"""
+
+import bisect
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'lis'
+
+
+def lengths(numbers: list[int]) -> list[int]:
+  """Computes the longest increasing subsequence that ends at each number."""
+  lowest: list[int] = []  # the lowest end of a subsequence of each length
+  found = []
+  for number in numbers:
+    at = bisect.bisect_left(lowest, number)
+    lowest[at : at + 1] = [number]
+    found.append(at + 1)
+  return found
+
+
+def _longest(numbers: list[int], ends: list[int]) -> list[int]:
+  """The longest one that ends last, read backwards from its end. (Numbers
+  with the same length never rise, so the nearest one always fits.)"""
+  chosen: list[int] = []
+  wanted = max(ends)
+  for number, end in zip(reversed(numbers), reversed(ends)):
+    if end == wanted:
+      chosen.append(number)
+      wanted -= 1
+  return chosen[::-1]
+
+
+def _parse(text: str, limit: int) -> list[int] | None:
+  """Numbers separated by spaces; None if malformed or more than `limit`."""
+  if text.strip(base.DIGITS + ' '):
+    return None
+  words = text.split()
+  if len(words) > limit or any(len(w) > base.MAX_DIGITS for w in words):
+    return None
+  return [int(word) for word in words]
+
+
+def check(text: str, example: base.Example) -> float:
+  answer, numbers = base.final_answer(text), example['meta']['numbers']
+  chosen = None if answer is None else _parse(answer, len(numbers))
+  if chosen is None or len(chosen) != max(lengths(numbers)):
+    return 0.0
+  if any(a >= b for a, b in zip(chosen, chosen[1:])):
+    return 0.0
+  rest = iter(numbers)
+  return float(all(number in rest for number in chosen))
+
+
+def generate(
+  rng: np.random.Generator, *, min_length: int, max_length: int, max_value: int
+) -> base.Example:
+  length = base.between(rng, min_length, max_length)
+  numbers = [base.below(rng, max_value + 1) for _ in range(length)]
+  ends = lengths(numbers)
+  prompt = ' '.join(map(str, numbers)) + '>'
+  answer = ' '.join(map(str, _longest(numbers, ends)))
+  return base.make_example(
+    NAME, prompt, [str(end) for end in ends], answer, numbers=numbers
+  )
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=check,
+  knobs=dict(
+    min_length=5,  # numbers
+    max_length=7,
+    max_value=20,  # numbers are drawn from 0 to this
+  ),
+  harder=dict(min_length=9, max_length=12),
+  alphabet=base.DIGITS + '> ' + base.MARKER,
+  answer_chars=base.DIGITS + ' ',
+  kernel='subsequence',
+)

@@ -1,0 +1,64 @@
+"""Products, some of which nobody does in their head: when to use a calculator.
+
+  prompt    7*8=             734*286=
+  solution  #56              <<734*286=209924>>#209924
+
+A share of the problems has two digits in all, the others are as long as the
+knobs say. The worked solutions show how to call and how to answer, not when:
+whichever the problem is, `call` of them call. What the calculator
+(`envs.calculator`) says in them, `209924>>`, is no text of the policy's and is
+not learnt.
+"""
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'products'
+
+
+def generate(
+  rng: np.random.Generator,
+  *,
+  min_digits: int,
+  max_digits: int,
+  easy: float,
+  call: float,
+) -> base.Example | None:
+  low, high = min_digits, max_digits
+  if rng.random() < easy:
+    low = high = 1
+  a, b = (
+    base.between(rng, 10 ** (n - 1), 10**n - 1)
+    for n in (base.between(rng, low, high) for _ in 'ab')
+  )
+  question, answer = f'{a}*{b}=', str(a * b)
+  turns = [['#' + answer, '']]
+  if rng.random() < call:
+    turns.insert(0, [f'<<{question}', f'{answer}>>'])
+  return {
+    'prompt': question,
+    'solution': ''.join(own + said for own, said in turns),
+    'turns': turns,
+    'answer': answer,
+    'meta': {},
+    'task': NAME,
+  }
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_integer,
+  knobs=dict(
+    min_digits=3,  # of a factor, at least 1
+    max_digits=3,
+    easy=0.1,  # share of the problems with factors of one digit
+    call=0.2,  # share of the solutions that call the calculator
+  ),
+  harder=dict(min_digits=4, max_digits=4),
+  # With all that the calculator may say.
+  alphabet='0123456789*=-#<>adegiorstxyz n',
+  answer_chars='-0123456789',
+  kernel='integer',
+)

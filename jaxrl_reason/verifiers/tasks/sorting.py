@@ -1,0 +1,45 @@
+"""Sorting numbers by insertion.
+
+  prompt    5 3 9 1>
+  solution  3 5, 3 5 9#1 3 5 9
+
+The steps are the sorted prefixes of two, three, ... numbers; the last one is
+the answer, character for character.
+"""
+
+import bisect
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'sorting'
+
+
+def generate(
+  rng: np.random.Generator, *, min_length: int, max_length: int, max_value: int
+) -> base.Example:
+  length = base.between(rng, min_length, max_length)
+  numbers = [base.below(rng, max_value + 1) for _ in range(length)]
+  prefix, states = [], []
+  for number in numbers:
+    bisect.insort(prefix, number)
+    states.append(' '.join(map(str, prefix)))
+  prompt = ' '.join(map(str, numbers)) + '>'
+  return base.make_example(NAME, prompt, [', '.join(states[1:-1])], states[-1])
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_text,
+  knobs=dict(
+    min_length=4,  # numbers
+    max_length=5,
+    max_value=20,  # numbers are drawn from 0 to this
+  ),
+  harder=dict(min_length=7, max_length=8),
+  alphabet=base.DIGITS + ',> ' + base.MARKER,
+  answer_chars=base.DIGITS + ' ',
+  kernel='text',
+)

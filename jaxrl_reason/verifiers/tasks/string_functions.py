@@ -1,0 +1,86 @@
+"""Compositions of string functions, applied from left to right.
+
+  prompt    abcd|RLD=
+  solution  dcba cbad#cbadcbad
+
+The steps are the strings in between. The functions:
+
+  R  reverse              abca -> acba     I  next letter, i -> a  abia -> bcab
+  S  sort                 abca -> aabc     U  drop repeats         abca -> abc
+  L  first letter last    abca -> bcaa     T  drop the first       abca -> bca
+  X  swap both ends       abcd -> dbca     D  double               ab   -> abab
+"""
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'string_functions'
+LETTERS = 'abcdefghi'
+_NEXT = str.maketrans(LETTERS, LETTERS[1:] + LETTERS[0])
+
+FUNCTIONS = 'RSLXIUTD'
+
+
+def apply(name: str, s: str) -> str:
+  """Applies one of FUNCTIONS to a string."""
+  match name:
+    case 'R':
+      return s[::-1]
+    case 'S':
+      return ''.join(sorted(s))
+    case 'L':
+      return s[1:] + s[:1]
+    case 'X':
+      return s[-1] + s[1:-1] + s[0] if len(s) > 1 else s
+    case 'I':
+      return s.translate(_NEXT)
+    case 'U':
+      return ''.join(dict.fromkeys(s))
+    case 'T':
+      return s[1:]
+    case 'D':
+      return s + s
+  raise ValueError(f'functions={name!r}: choose of {FUNCTIONS}')
+
+
+def generate(
+  rng: np.random.Generator,
+  *,
+  min_functions: int,
+  max_functions: int,
+  min_length: int,
+  max_length: int,
+  max_result: int,
+  functions: str,
+) -> base.Example | None:
+  length = base.between(rng, min_length, max_length)
+  text = ''.join(base.choose(rng, LETTERS) for _ in range(length))
+  prompt, states = text + '|', []
+  for _ in range(base.between(rng, min_functions, max_functions)):
+    name = base.choose(rng, functions)
+    prompt += name
+    text = apply(name, text)
+    if not 0 < len(text) <= max_result:
+      return None
+    states.append(text)
+  return base.make_example(NAME, prompt + '=', states[:-1], states[-1])
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_text,
+  knobs=dict(
+    min_functions=2,  # functions in a problem, at least 1
+    max_functions=4,
+    min_length=3,  # letters of the first string
+    max_length=5,
+    max_result=8,  # letters; a longer string on the way is drawn again
+    functions=FUNCTIONS,  # those to draw from
+  ),
+  harder=dict(min_functions=5, max_functions=6),
+  alphabet=LETTERS + FUNCTIONS + '|= ' + base.MARKER,
+  answer_chars=LETTERS,
+  kernel='text',
+)

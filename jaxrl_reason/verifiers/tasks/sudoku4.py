@@ -1,0 +1,107 @@
+"""Sudoku on 4 x 4 cells: every row, column and 2 x 2 box has 1, 2, 3 and 4.
+
+  prompt    1.34 3412 2.43 43.1>
+  solution  a2=2 c2=1 d3=2#1234 3412 2143 4321
+
+Dots are free cells. A step names the row (a to d), the column (1 to 4) and
+the only digit that fits there; the answer is the grid. Only grids that such
+steps solve are drawn, so the solution is the only one.
+"""
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'sudoku4'
+SIDE = 4
+FREE = '.'
+_CELLS = range(SIDE * SIDE)
+
+
+def _peers(cell: int) -> list[int]:
+  r, c = divmod(cell, SIDE)
+  return [
+    other
+    for other in _CELLS
+    if other != cell
+    and (
+      other // SIDE == r
+      or other % SIDE == c
+      or (other // SIDE // 2, other % SIDE // 2) == (r // 2, c // 2)
+    )
+  ]
+
+
+PEERS = [_peers(cell) for cell in _CELLS]
+
+
+def _fits(grid: list[str], cell: int) -> list[str]:
+  """The digits that no cell beside this one has."""
+  taken = {grid[other] for other in PEERS[cell]}
+  return [digit for digit in '1234' if digit not in taken]
+
+
+def _filled(rng: np.random.Generator) -> list[str] | None:
+  """A full grid, cell by cell; None where one is left without a digit."""
+  grid = [FREE] * len(_CELLS)
+  for cell in _CELLS:
+    fits = _fits(grid, cell)
+    if not fits:
+      return None
+    grid[cell] = base.choose(rng, fits)
+  return grid
+
+
+def solve(grid: list[str]) -> list[str] | None:
+  """Fills `grid` in place by forced cells; the steps, or None if stuck."""
+  steps = []
+  while FREE in grid:
+    forced = (
+      (cell, fits[0])
+      for cell in _CELLS
+      if grid[cell] == FREE and len(fits := _fits(grid, cell)) == 1
+    )
+    cell, digit = next(forced, (None, None))
+    if cell is None:
+      return None
+    grid[cell] = digit
+    steps.append(f'{"abcd"[cell // SIDE]}{cell % SIDE + 1}={digit}')
+  return steps
+
+
+def _show(grid: list[str]) -> str:
+  rows = (grid[i : i + SIDE] for i in range(0, len(grid), SIDE))
+  return ' '.join(map(''.join, rows))
+
+
+def generate(
+  rng: np.random.Generator, *, min_holes: int, max_holes: int
+) -> base.Example | None:
+  if not 1 <= min_holes <= max_holes <= 12:
+    raise ValueError(f'min_holes={min_holes}, max_holes={max_holes}; 1 to 12')
+  full = _filled(rng)
+  if full is None:
+    return None
+  holes = base.between(rng, min_holes, max_holes)
+  grid = list(full)
+  for cell in base.shuffled(rng, _CELLS)[:holes]:
+    grid[cell] = FREE
+  steps = solve(list(grid))
+  if steps is None:
+    return None
+  return base.make_example(NAME, _show(grid) + '>', steps, _show(full))
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_text,
+  knobs=dict(
+    min_holes=3,  # free cells, 1 to 12
+    max_holes=6,
+  ),
+  harder=dict(min_holes=8, max_holes=9),
+  alphabet='1234abcd.=> ' + base.MARKER,
+  answer_chars='1234 ',
+  kernel='text',
+)

@@ -1,0 +1,134 @@
+"""Short word problems for models that can read: a count and what happens to it.
+
+  prompt    Mia has 3 apples. Tom gives Mia 4 more. Mia loses 2 of them. How
+            many apples does Mia have now?
+  solution  3 + 4 = 7, 7 - 2 = 5 #5
+
+A share of them (`plain`) is bare arithmetic, from left to right: What is 3 plus
+4, minus 2? The worked solution has a step for every operation. The host path
+reads answers by `rewards.math.numbers` ("She has 5 apples now." will do), the
+fused path by a kernel that wants the marker.
+
+`wording` 1 tells the same with other words, people and things: with longer
+chains it is the out-of-distribution split.
+"""
+
+import string
+
+import numpy as np
+
+from jaxrl_reason.verifiers.tasks import base
+
+NAME = 'word_problems'
+PEOPLE = (
+  ('Mia', 'Tom', 'Anna', 'Ben', 'Sara', 'Leo', 'Emma', 'Max'),
+  ('Priya', 'Omar', 'Lucy', 'Ivan'),
+)
+THINGS = (
+  ('apples', 'books', 'coins', 'pens', 'cards', 'eggs', 'stamps', 'balls'),
+  ('shells', 'tickets', 'lemons', 'bricks'),
+)
+START = (
+  '{who} has {n} {things}.',
+  'There are {n} {things} in the box of {who}.',
+)
+EVENTS = {
+  '+': (
+    (
+      '{other} gives {who} {n} more.',
+      '{who} buys {n} more.',
+      '{who} finds {n} more.',
+    ),
+    ('Another {n} are put in.', '{other} adds {n}.'),
+  ),
+  '-': (
+    (
+      '{who} gives {n} of them to {other}.',
+      '{who} loses {n} of them.',
+      '{who} sells {n} of them.',
+    ),
+    ('{other} takes out {n}.', '{n} of them go missing.'),
+  ),
+  '*': (
+    ('{who} then gets {n} times as many.',),
+    ('After a week there are {n} times as many.',),
+  ),
+}
+QUESTION = (
+  'How many {things} does {who} have now?',
+  'What is the number of {things} in the box at the end?',
+)
+PLAIN = {
+  '+': ('plus {n}', 'and {n} added'),
+  '-': ('minus {n}', 'with {n} taken away'),
+  '*': ('times {n}', 'multiplied by {n}'),
+}
+
+
+def _told(rng: np.random.Generator, chain: list, wording: int) -> str:
+  """Writes a chain [(operator, operand)], the first without one, as a story."""
+  who, other = base.shuffled(rng, PEOPLE[wording])[:2]
+  words = {
+    'who': who,
+    'other': other,
+    'things': base.choose(rng, THINGS[wording]),
+  }
+  said = [START[wording].format(n=chain[0][1], **words)]
+  for op, n in chain[1:]:
+    event = base.choose(rng, EVENTS[op][wording])
+    said.append(event.format(n=n, **words))
+  return ' '.join([*said, QUESTION[wording].format(**words)])
+
+
+def _asked(chain: list, wording: int) -> str:
+  """Asks for a chain as bare arithmetic, from left to right."""
+  parts = [PLAIN[op][wording].format(n=n) for op, n in chain[1:]]
+  return f'What is {chain[0][1]} {", ".join(parts)}?'
+
+
+def generate(
+  rng: np.random.Generator,
+  *,
+  min_steps: int,
+  max_steps: int,
+  max_start: int,
+  max_operand: int,
+  ops: str,
+  max_total: int,
+  plain: float,
+  wording: int,
+) -> base.Example | None:
+  total = base.between(rng, 2, max_start)
+  chain, steps = [('', total)], []
+  for _ in range(base.between(rng, min_steps, max_steps)):
+    op, n = base.choose(rng, ops), base.between(rng, 2, max_operand)
+    before, total = total, base.OPERATIONS[op](total, n)
+    if not 0 <= total <= max_total:
+      return None
+    chain.append((op, n))
+    steps.append(f'{before} {op} {n} = {total}')
+  bare = rng.random() < plain
+  prompt = _asked(chain, wording) if bare else _told(rng, chain, wording)
+  return base.make_example(NAME, prompt, [', '.join(steps) + ' '], str(total))
+
+
+TASK = base.Task(
+  name=NAME,
+  generate=generate,
+  check=base.check_integer,
+  knobs=dict(
+    min_steps=1,  # operations in a problem, at least 1
+    max_steps=2,
+    max_start=20,  # of the count at the beginning, at least 2
+    max_operand=9,  # of the other numbers, at least 2
+    ops='++--*',  # any of + - *; repeat one to draw it more often
+    max_total=99,  # of every count; a chain that leaves 0 to it is drawn again
+    plain=0.25,  # share of bare arithmetic
+    wording=0,  # 0 or 1
+  ),
+  harder=dict(min_steps=3, max_steps=3, wording=1),
+  alphabet=string.ascii_letters + base.DIGITS + " .,?+-*='" + base.MARKER,
+  answer_chars=base.DIGITS,
+  kernel='integer',
+  reward='numbers',
+)

@@ -1,0 +1,71 @@
+"""Tools and environments in Python, for turns with a policy (docs/turns.md).
+
+A function, or an object of a class, in a worker process of a pool:
+
+  env(text, example, state) -> Answer
+
+`text` is the policy's turn. `state` is the state that the episode's last call
+returned (None at first). It is plain data and crosses as JSON (tuples become
+lists), so any worker can answer any turn, and a worker that was killed has lost
+nothing. A class is called once with the recipe's arguments when the processes
+start; a function gets them with every call.
+
+This package needs no jax: workers import it.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from jaxrl_reason.verifiers import resolve
+
+__all__ = ['Answer', 'ENVS', 'TOOLS', 'load', 'make']
+
+# Tools by the name under which `rl.turns.tools` asks for them.
+TOOLS = {
+  'calculate': 'jaxrl_reason.verifiers.tools.calculator:calculate',
+  'python': 'jaxrl_reason.verifiers.tools.python:Python',
+  'search': 'jaxrl_reason.verifiers.tools.search:Search',
+  'sql': 'jaxrl_reason.verifiers.tools.sql:Sql',
+}
+# Environments by the name that `rl.turns.env` has on the host path; others are
+# package.module:name or path/to/file.py:name.
+ENVS = {
+  'calculator': 'jaxrl_reason.verifiers.tools.calculator:step',
+  'objects': 'jaxrl_reason.verifiers.tools.objects:Objects',
+  'retry': 'jaxrl_reason.verifiers.tools.retry:Retry',
+  'tools': 'jaxrl_reason.verifiers.tools.toolbox:Toolbox',
+  'verifiers': 'jaxrl_reason.verifiers.tools.prime_environments:Verifiers',
+}
+
+
+class Answer(NamedTuple):
+  """The answer of an environment to a turn."""
+
+  observation: str | bytes | None  # None: the episode is over
+  state: Any = None  # plain data
+  reward: float = 0.0  # of this turn
+  event: str = ''  # that is counted: malformed, unknown or failed
+
+
+def is_known(name: str) -> bool:
+  """Returns whether `rl.turns.env` can have this value on the host path."""
+  return name in ENVS or ':' in name
+
+
+def load(name: str) -> Callable:
+  """Loads the function or class of that name, not made yet."""
+  return resolve.load({**TOOLS, **ENVS}.get(name, name))
+
+
+def make(name: str, args: Mapping) -> Callable:
+  """Makes an environment, or a tool, of its name and arguments.
+
+  Raises:
+    RewardError: there is none of that name; TypeError: other arguments.
+  """
+  found = load(name)
+  if inspect.isclass(found):
+    return found(**args)
+  return functools.partial(found, **args) if args else found

@@ -1,0 +1,99 @@
+"""Environments that are objects with `reset` and `step`, of other libraries.
+
+  Gymnasium     reset(seed) -> (seen, info)   step(action) -> (seen, reward,
+                terminated, truncated, info)
+  OpenEnv       reset(seed) -> observation    step(Action(message=...)) ->
+                observation with `.reward` and `.done`
+
+Such an object holds its episode's state itself, which no other process has. So
+the state that travels is what the policy has said, and an episode is played
+again up to the turn that is asked for: environments must be deterministic by
+their seed, and a turn costs those before it. Their first observation belongs
+into the problem's prompt (`opening`).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from jaxrl_reason.verifiers import resolve
+from jaxrl_reason.verifiers.tools import Answer
+
+HIDDEN = ('done', 'reward', 'metadata')  # of an observation of OpenEnv
+
+
+class Objects:
+  """Plays an environment of another library, a turn at a time."""
+
+  def __init__(
+    self,
+    make: str,
+    args: Mapping | None = None,
+    action: str = '',
+    field: str = 'message',
+  ):
+    """Args:
+    make: 'package.module:Class', or a function that gives an environment.
+    args: of it, by name.
+    action: class of an action that has the text as its `field`; '': the text,
+      or its number where it is one and the environment has so many actions.
+    """
+    self._make, self._args = resolve.load(make), dict(args or {})
+    self._action = resolve.load(action) if action else None
+    self._field = field
+
+  def opening(self, seed: int) -> str:
+    """Returns the beginning of an episode, for a problem's prompt."""
+    return _words(_begun(self._make(**self._args), seed)[1])
+
+  def __call__(self, text: str, example: dict, state) -> Answer:
+    said = [*(state or ()), text]
+    env, _ = _begun(self._make(**self._args), _seed(example))
+    answer, done, reward = '', False, 0.0
+    for words in said:
+      if done:
+        raise ValueError('the environment is not deterministic by its seed')
+      answer, done, reward = _heard(env.step(self._as_action(env, words)))
+    return Answer(None if done else answer, said, reward)
+
+  def _as_action(self, env, text: str) -> Any:
+    if self._action is not None:
+      return self._action(**{self._field: text})
+    space = getattr(env, 'action_space', None)
+    number = text.strip().strip('>;')
+    if hasattr(space, 'n') and number.isdecimal():
+      return int(number)
+    return text
+
+
+def _seed(example: Mapping) -> int:
+  """A problem's seed: meta['seed'], or 0."""
+  return int((example.get('meta') or {}).get('seed', 0))
+
+
+def _begun(env, seed: int) -> tuple[Any, Any]:
+  """(env, its first observation)."""
+  first = env.reset(seed=seed)
+  return env, first[0] if isinstance(first, tuple) else first
+
+
+def _heard(result) -> tuple[str, bool, float]:
+  """(words, whether it is over, reward) of what `step` gave."""
+  if isinstance(result, tuple):
+    seen, reward, *ended, _ = result
+    return _words(seen), any(ended), float(reward)
+  return _words(result), bool(result.done), float(result.reward or 0.0)
+
+
+def _words(seen) -> str:
+  """An observation as text: itself, or its fields as JSON."""
+  if isinstance(seen, str):
+    return seen
+  dump: Callable | None = getattr(seen, 'model_dump', None)
+  if dump is None:
+    return str(seen)
+  fields = {k: v for k, v in dump(mode='json').items() if k not in HIDDEN}
+  values = list(fields.values())
+  if len(values) == 1 and isinstance(values[0], str):
+    return values[0]
+  return json.dumps(fields)

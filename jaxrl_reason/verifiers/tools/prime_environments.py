@@ -1,0 +1,144 @@
+"""Environments written for the package `verifiers` (the protocol of its
+versions 0.2 and 0.3: `SingleTurnEnv`, `MultiTurnEnv`, `ToolEnv`).
+
+Such an environment plays an episode from its beginning to its end and asks a
+client for what the model says. Here the client has what the policy has said so
+far; asked for more, it ends the play, and what came since the policy's last
+words is the observation. So the state that travels is what was said, as of
+`objects`: a turn plays those before it again, and environments must answer the
+same to the same words. The rubric scores an episode that is over.
+
+The problem's `meta` is the environment's own row (prompt, answer, info):
+`env.get_dataset().to_json('train.jsonl')` writes such files for
+`data.name='files'`.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+
+from jaxrl_reason.verifiers import resolve
+from jaxrl_reason.verifiers.tools import Answer, calls
+
+
+class _Asked(BaseException):
+  """The environment wants words that were not said yet; not an Exception, as
+  environments catch those.
+  """
+
+  def __init__(self, messages: Sequence):
+    self.messages = messages
+
+
+class Verifiers:
+  """Plays an environment of that package, a turn at a time."""
+
+  def __init__(self, make: str, args: Mapping | None = None, form: str = ''):
+    """Args:
+    make: function that gives the environment, 'package:load_environment' or
+      'file.py:name'; 'verifiers:load_environment' has those that are installed.
+    args: of it, by name.
+    form: how tools are called, a name in `calls.PARSERS`; '': a turn is text.
+    """
+    if form and form not in calls.PARSERS:
+      raise ValueError(f'form={form!r}: choose {", ".join(calls.PARSERS)}')
+    try:
+      from verifiers.clients import Client
+    except ImportError as e:
+      raise ValueError(
+        'this needs the protocol of verifiers 0.2 and 0.3, which cannot be '
+        f'imported ({e}): pip install "jaxrl_reason[verifiers]"'
+      ) from e
+    self._env = resolve.load(make)(**dict(args or {}))
+    self._form, self._client = form, _client_of(Client)
+    if self._env.rubric.has_group_rewards:
+      raise ValueError(
+        f'make={make!r}: its rubric compares the rollouts of a group, which '
+        'an environment that answers one episode cannot; use one without'
+      )
+
+  def __call__(self, text: str, example: dict, state) -> Answer:
+    said = [*(state or ()), text]
+    read = [self._read(words) for words in said]
+    event = '' if read[-1][1] is not None else 'malformed'
+    try:
+      reward = asyncio.run(self._play(read, dict(example['meta'])))
+    except _Asked as e:
+      return Answer(_words(e.messages), said, 0.0, event)
+    return Answer(None, said, reward, event)
+
+  def _read(self, text: str) -> tuple[str, list | None]:
+    """(text, its calls); None: they are no calls."""
+    if not self._form:
+      return text, []
+    tools = {
+      tool.name: next(iter(tool.parameters.get('properties', {})), 'text')
+      for tool in self._env.tool_defs or ()
+    }
+    try:
+      return text, calls.parse(self._form, text, tools)
+    except calls.Malformed:
+      return text, None
+
+  async def _play(self, read: list, row: dict) -> float:
+    """Plays an episode to its end, and scores it."""
+    row.setdefault('example_id', 0)
+    state = await self._env.rollout(row, self._client(read), 'policy', {})
+    if state['error'] is not None:
+      raise RuntimeError(f'the environment failed: {state["error"]!r}'[:400])
+    await self._env.rubric.score_rollout(state)
+    await self._env.rubric.cleanup(state)
+    return float(state['reward'])
+
+
+def _words(messages: Sequence) -> str:
+  """Returns the messages since the policy's last one."""
+  spoke = [i for i, m in enumerate(messages) if m.role == 'assistant']
+  return '\n'.join(_content(m.content) for m in messages[spoke[-1] + 1 :])
+
+
+def _content(content) -> str:
+  if isinstance(content, str):
+    return content
+  return ''.join(getattr(part, 'text', '') for part in content or ())
+
+
+def _client_of(base: type) -> type:
+  """Makes a client of [(text, its calls)], one for each time it is asked."""
+  from verifiers.types import Response, ResponseMessage, ToolCall
+
+  class Said(base):
+    def setup_client(self, config):
+      return config
+
+    async def to_native_tool(self, tool):
+      return tool
+
+    async def to_native_prompt(self, messages):
+      return messages, {}
+
+    async def get_native_response(self, prompt, *_, **more):
+      del more
+      if not self.client:
+        raise _Asked(prompt)
+      text, found = self.client.pop(0)
+      made = [
+        ToolCall(id=f'call{i}', name=c.name, arguments=json.dumps(c.arguments))
+        for i, c in enumerate(found or ())
+      ]
+      message = ResponseMessage(
+        content=text, tool_calls=made or None, finish_reason='stop',
+        is_truncated=False,
+      )  # fmt: skip
+      return Response(id='', created=0, model='policy', message=message)
+
+    async def raise_from_native_response(self, response):
+      pass
+
+    async def from_native_response(self, response):
+      return response
+
+    async def close(self):
+      pass
+
+  return Said

@@ -1,0 +1,149 @@
+"""Runs an environment's turns in a pool's worker, with limits.
+
+  (text, {'example', 'state'}) -> Reply
+
+The pool ends an environment that takes too long or too much memory. This module
+bounds the rest: an observation becomes text of bounded length, printed output
+is dropped, the state becomes JSON of bounded length, and processes that the
+environment started and left are ended.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+
+from jaxrl_reason.verifiers import tools
+from jaxrl_reason.verifiers.code.sandbox import client, linux
+from jaxrl_reason.verifiers.pool import limited, procfs
+from jaxrl_reason.verifiers.verdict import Verdict
+
+MAX_STATE = 1 << 20  # characters of JSON
+SWEEP_S = 2.0  # to end what an environment left behind
+EVENTS = ('', 'malformed', 'unknown', 'failed')
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reply(Verdict):
+  """An environment's answer as a verdict; the score is the turn's reward."""
+
+  observation: str | None = None  # None: the episode is over
+  state: str | None = None  # JSON
+  event: str = ''
+
+
+# Arguments of the `VerifierPool` of an environment.
+POOL = {'build': f'{__name__}:build', 'verdicts': Reply}
+
+
+def build(spec: Mapping) -> 'Server':
+  """Builds the function that workers call, from {'env': {'name', 'args',
+  'most'}}.
+  """
+  env = spec['env']
+  made = tools.make(env['name'], env['args'])
+  return Server(made, env['most'], around=_Alone)
+
+
+class Server:
+  """Calls an environment and bounds its answers."""
+
+  def __init__(self, env, most: int, around=contextlib.nullcontext):
+    """Args:
+    most: characters of an observation.
+    around: makes a context of a call, which ends what the call has left.
+    """
+    self._env, self._most, self._around = env, most, around
+
+  def __call__(self, text: str, case: Mapping) -> Reply:
+    state = case['state']
+    state = None if state is None else json.loads(state)
+    with self._around():
+      return self._reply(self._env(text, case['example'], state))
+
+  def _reply(self, said) -> Reply:
+    if not isinstance(said, tuple) or not 3 <= len(said) <= 4:
+      raise TypeError(
+        'an environment returns (observation or None, state, reward), not '
+        f'{said!r:.80}'
+      )
+    answer = tools.Answer(*said)
+    if answer.event not in EVENTS:
+      raise ValueError(f'event {answer.event!r} is none of {EVENTS[1:]}')
+    return Reply(
+      float(answer.reward),
+      observation=_text(answer.observation, self._most),
+      state=_state(answer.state),
+      event=answer.event,
+    )
+
+
+def _state(state) -> str:
+  """Returns a state as JSON: environments must not make the trainer, or the
+  worker of another episode, read a pickle.
+  """
+  try:
+    text = json.dumps(state)
+  except (TypeError, ValueError, RecursionError) as e:
+    raise TypeError(
+      'the state of an episode must be plain data (None, bool, numbers, text, '
+      f'lists, and dicts with text as keys): {e}'
+    ) from e
+  if len(text) > MAX_STATE:
+    raise ValueError(
+      f'the state of an episode has {len(text)} characters of JSON; at most '
+      f'{MAX_STATE}'
+    )
+  return text
+
+
+def _text(said: str | bytes | None, most: int) -> str | None:
+  """An observation as text that has UTF-8 bytes, cut after `most` characters
+  and one.
+  """
+  if said is None:
+    return None
+  if isinstance(said, (bytes, bytearray)):
+    return bytes(said[: 4 * most + 4]).decode('utf-8', 'replace')[: most + 1]
+  if not isinstance(said, str):
+    raise TypeError(f'an observation is text, not {type(said).__name__}')
+  # Half of a surrogate pair has no bytes.
+  return said[: most + 1].encode('utf-8', 'replace').decode()
+
+
+def _hush() -> None:
+  """Sends what is printed nowhere, a child's words too: it is no answer, and
+  may be a gigabyte in the run's own log.
+  """
+  with open(os.devnull, 'w') as nowhere:
+    for descriptor in (1, 2):
+      os.dup2(nowhere.fileno(), descriptor)
+
+
+class _Alone:
+  """A call after which this is the only process, and the right one."""
+
+  def __enter__(self):
+    self._pid = os.getpid()
+    _hush()
+    if linux.AVAILABLE:
+      linux.adopt_orphans()
+      self._before = set(procfs.children(self._pid))
+
+  def __exit__(self, *raised):
+    if os.getpid() != self._pid:
+      os._exit(0)  # a fork of the call's, which would answer as well
+    end = time.monotonic() + SWEEP_S
+    while linux.AVAILABLE and time.monotonic() < end:
+      left = set(procfs.children(self._pid)) - self._before
+      left -= client.processes() | limited.processes()
+      if not left:
+        return
+      for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    if linux.AVAILABLE:
+      os._exit(1)  # they multiply: the pool ends the whole group

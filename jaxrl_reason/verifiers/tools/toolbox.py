@@ -1,0 +1,137 @@
+"""The environment of tools by name: reads a turn's calls, and makes them.
+
+What is wrong with a call is told as text and counted: `malformed` (no call, or
+other arguments than the tool has), `unknown` (no such tool), `failed` (it
+raised). A tool is any function of named arguments that gives a text; one that
+wants the problem has an argument `example`, and one that keeps something in an
+episode has `keeps = True`, an argument `state`, and gives (text, state).
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+
+from jaxrl_reason.verifiers import tools
+from jaxrl_reason.verifiers.text import tool_calls
+from jaxrl_reason.verifiers.tools import calls
+
+OURS = ('example', 'state')  # arguments that the policy does not give
+_READ = {'integer': int, 'number': float, 'boolean': json.loads}
+_TYPES = {str: 'string', int: 'integer', float: 'number', bool: 'boolean'}
+
+
+def schemas(spec: Mapping) -> list[dict]:
+  """Describes the tools of `build`, as chat templates want them, by their
+  signatures and docs; none is made.
+  """
+  return [_schema(name, part) for name, part in spec.items()]
+
+
+def _schema(name: str, part: Mapping) -> dict:
+  call, given = tools.load(part['tool']), part.get('args', {})
+  if inspect.isclass(call):
+    call, given = call.__call__, {}
+  parameters = {
+    key: p
+    for key, p in inspect.signature(call).parameters.items()
+    if key not in OURS and key != 'self' and key not in given
+  }
+  required = [k for k, p in parameters.items() if p.default is p.empty]
+  types = {k: _TYPES.get(p.annotation) for k, p in parameters.items()}
+  return {
+    'type': 'function',
+    'function': {
+      'name': name,
+      'description': (inspect.getdoc(call) or name).split('\n\n')[0],
+      'parameters': {
+        'type': 'object',
+        'properties': {k: {'type': t} if t else {} for k, t in types.items()},
+        'required': required,
+      },
+    },
+  }
+
+
+def build(spec: Mapping) -> dict[str, Callable]:
+  """Makes the tools of {name: {'tool', 'args'}}."""
+  return {
+    name: tools.make(part['tool'], part.get('args', {}))
+    for name, part in spec.items()
+  }
+
+
+class Toolbox:
+  """Answers a turn that calls tools; any other is the last word."""
+
+  def __init__(self, calls: str, tools: Mapping):
+    """Args:
+    calls: how they are called, a name in `calls.PARSERS`.
+    tools: {name: {'tool': name or path, 'args': {...}}}.
+    """
+    self._form, self._tools = calls, build(tools)
+    self._allowed = tool_calls.schemas(schemas(tools))
+    self._first = {
+      name: next(iter(schema['properties']), 'text')
+      for name, schema in self._allowed.items()
+    }
+    self._kinds = {
+      name: schema['properties'].get(self._first[name], {}).get('type')
+      for name, schema in self._allowed.items()
+    }
+
+  def __call__(self, text: str, example: dict, state) -> tools.Answer:
+    try:
+      found = calls.parse(self._form, text, self._first)
+    except calls.Malformed as e:
+      return tools.Answer(f'error: {e}'[:200], state, 0.0, 'malformed')
+    if not found:
+      return tools.Answer(None, state)
+    states, said, event = dict(state or {}), [], ''
+    for call in found:
+      words, problem = self._call(call, example, states)
+      said.append(words)
+      event = event or problem
+    return tools.Answer('\n'.join(said), states, 0.0, event)
+
+  def _typed(self, call):
+    """A call, its argument read as its tool wants it where it is in tags, and
+    with that text.
+    """
+    read = _READ.get(self._kinds.get(call.name))
+    if self._form != 'tags' or read is None:
+      return call
+    try:
+      found = {k: read(v.strip()) for k, v in call.arguments.items()}
+    except (ValueError, RecursionError):  # the tool's schema says what is wrong
+      return call
+    return call._replace(arguments=found)
+
+  def _call(self, call, example: dict, states: dict) -> tuple[str, str]:
+    """(what is answered, what is counted) of one call."""
+    call = self._typed(call)
+    wrong = tool_calls.problem(call, self._allowed)
+    if wrong:
+      known = call.name in self._tools
+      return f'error: {wrong}', 'malformed' if known else 'unknown'
+    tool = self._tools[call.name]
+    more = {'example': example} if _wants(tool, 'example') else {}
+    try:
+      if getattr(tool, 'keeps', False):
+        more['state'] = states.get(call.name)
+        said, states[call.name] = tool(**call.arguments, **more)
+      else:
+        said = tool(**call.arguments, **more)
+    # A tool may raise anything: the policy reads what, and the run counts it.
+    except Exception as e:
+      return f'error: {type(e).__name__}: {e}'[:400], 'failed'
+    return _words(said), ''
+
+
+def _words(said) -> str:
+  if isinstance(said, bytes | bytearray):
+    return bytes(said).decode('utf-8', 'replace')
+  return said if isinstance(said, str) else str(said)
+
+
+def _wants(tool: Callable, name: str) -> bool:
+  return name in inspect.signature(tool).parameters

@@ -1,0 +1,125 @@
+"""Kinds of rounds nest, alike in the compiled step and on the host."""
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+
+from jaxrl_reason.base import Reward
+from jaxrl_reason.rollouts import (
+  extra,
+  filters,
+  hints,
+  progress,
+  refill,
+  replay,
+  rescue,
+  rounds,
+)
+from jaxrl_reason.rollouts.fused import FusedSource
+
+DEAD = filters.drop_dead_groups
+CONTROL = {'progress': progress.Progress(True).init()}
+
+
+def solves(rollout, answers, control=None):
+  """Right: completions that begin with one of three tokens."""
+  total = (rollout.tokens[:, 0] % 6 == 1).astype(jnp.float32)
+  return Reward(total, total[:, None], total >= 0)
+
+
+def prompts(rounds=0):
+  def one(first):
+    p = L.prompts(first)
+    b = len(p.tokens)
+    demo = np.tile(np.arange(L.C) % 5 + 3, (b, 1)).astype(np.int32)
+    return p.replace(demo=demo, demo_length=np.full(b, L.C, np.int32))
+
+  if not rounds:
+    return one(0)
+  columns = [one(i * L.B) for i in range(rounds)]
+  return jax.tree.map(lambda *x: np.stack(x, axis=1), *columns)
+
+
+def run(kinds, asked, reward=solves, control=CONTROL, **source):
+  whole = rounds.nested(FusedSource(L.GEN, reward, **source), kinds)
+  params = L.state(L.learner()).params
+  return jax.jit(
+    lambda p: whole(params, control, p, L.ROOT, 0, L.NEUTRAL, L.STOP)
+  )(asked)
+
+
+def hinting():
+  return hints.Hints(4, 'failed', 'step', (0.0,), (0.5,))
+
+
+def test_refill_around_hints_counts_every_round_that_was_run():
+  found = run((hinting(), refill.Refill(DEAD, 2)), prompts(3))
+  account = found.account
+  assert account.ran.shape == (6,) and account.ran[0]
+  # A round of hints is run where its first round failed a problem, and only
+  # after it; rounds that were not run have generated nothing.
+  ran = np.asarray(account.ran).reshape(3, 2)
+  assert np.all(ran[:, 0] >= ran[:, 1])
+  tokens = np.asarray(account.seen.length).sum(axis=1)
+  np.testing.assert_array_equal(tokens > 0, ran.ravel())
+  assert {'hints/failed', 'refill/rounds'} <= account.metrics.keys()
+  used = np.asarray(found.rollout.length).sum() / tokens.sum()
+  assert account.metrics['refill/used'] <= used + 1e-6
+
+
+def test_a_failed_group_gets_the_reward_of_its_demonstration():
+  """Rewards of a solution come from its own verification."""
+
+  def reward(rollout, answers, control=None):
+    worth = 0.0 if rollout.is_demo is None else 0.25
+    total = jnp.full(rollout.length.shape, worth)
+    return Reward(total, total[:, None], total >= 0)
+
+  found = run((rescue.Rescue(2),), prompts(), reward, demos=True)
+  total = np.asarray(found.reward.total).reshape(L.B, L.G)
+  np.testing.assert_array_equal(total[:, -2:], 0.25)
+  np.testing.assert_array_equal(total[:, :-2], 0.0)
+  demo = np.asarray(found.rollout.is_demo).reshape(L.B, L.G)
+  assert demo[:, -2:].all() and not demo[:, :-2].any()
+  np.testing.assert_array_equal(
+    np.asarray(found.rollout.tokens)[demo.ravel()],
+    np.repeat(prompts().demo, 2, axis=0),
+  )
+  # Statistics are of the completions alone.
+  assert not np.asarray(found.account.seen.reward).any()
+
+
+def test_replay_behind_extra_samples_keeps_their_shared_baselines():
+  kinds = extra.Extra(4, 'hard'), replay.Replay(None, 2, 20, 'recent')
+  like = jax.eval_shape(lambda: run(kinds[:1], prompts()))
+  ring = kinds[1].memory(jax.eval_shape(rounds.group_arrays.of, like))
+  control = CONTROL | {'replay': ring}
+  found = run(kinds, prompts(), control=control)
+  first = run(kinds[:1], prompts())
+  np.testing.assert_array_equal(found.group[: L.B + 4], first.group)
+  assert len(set(found.group[L.B + 4 :].tolist())) == 2
+  assert min(found.group[L.B + 4 :]) > max(first.group)
+
+
+@pytest.mark.parametrize('when', hints.WHEN)
+def test_hinted_rows_do_not_measure_the_policy(when):
+  kind = hints.Hints(4, when, 'step', (0.0,), (0.5,))
+  found = run((kind,), prompts())
+  if when == 'failed':
+    seen = found.account.seen
+    own = np.asarray(seen.own)
+    assert own[0].all() and not own[1].any() and seen.reward_valid[1].any()
+  else:
+    seen = rounds.group_arrays.account(found).seen
+    assert not np.asarray(seen.own).any()
+  before = progress.Progress(True).init()
+  after = progress.observe(before, seen)
+  right = np.asarray(seen.reward_parts[..., 0] > 0.5)
+  hinted = np.asarray(seen.is_hinted & seen.reward_valid)
+  np.testing.assert_allclose(
+    after['hinted_solve_rate'], right[hinted].mean(), rtol=1e-6
+  )
+  want = right[0].mean() if when == 'failed' else 0.0
+  np.testing.assert_allclose(after['solve_rate'], want, rtol=1e-6)

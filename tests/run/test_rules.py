@@ -1,0 +1,321 @@
+"""Every rule has an example that triggers it, in one line with its key."""
+
+import re
+
+import pytest
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.config import rules
+from jaxrl_reason.run.checks import config_checks
+
+DEMOS = {'rl.algorithm': 'luffy', 'rl.demos': 1}
+FAILED = DEMOS | {'rl.demos_when': 'failed'}
+SAMPLER = {'rl.old_logp': 'sampler'}
+STALE = SAMPLER | {'rl.path': 'host', 'rl.staleness': 1}
+HINTS = {'rl.hints.room': 4}
+AGAIN = HINTS | SAMPLER | {'rl.hints.when': 'failed'}
+REFILL = {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'}
+REPLAY = SAMPLER | {'rl.replay.rows': 8, 'rl.replay.capacity': 32}
+RLOO = {'rl.algorithm': 'rloo'}
+DECOUPLED = {'rl.old_logp': 'trainer', 'rl.loss.correction': 'truncate'}
+MOVES = {'rl.reference.every': 5, 'rl.loss.kl_coef': 0.01}
+POOL = {'data.controller.name': 'uniform', 'data.controller.refresh': 10}
+SCHEDULE = {'by': 'step', 'at': [0, 5, 9], 'values': [1, 0, 1]}
+LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
+
+
+def sources(**first):
+  return {'data.sources': {'a': {'name': 'arithmetic'} | first}}
+
+
+def named(*stages, **values):
+  return {'stages': stages, 'named': values}
+
+
+# (changes, words of the message)
+EXAMPLES = [
+  ({'stages': ('sft', 'dpo')}, 'stages=.*dpo'),
+  (named('rl', sft={'kind': 'rl'}), 'named.sft: a stage needs another name'),
+  (named('rl', a={'rl': {}}), 'named.a=.* must be a section such as'),
+  (named('a', a={'kind': 'dpo'}), "named.a.kind='dpo': choose one of"),
+  (named('a', a={'kind': 'rl', 'seed': 1}), 'named.a.seed: a stage of kind'),
+  (named('a', a={'kind': 'rl', 'weights': 'b'}), "weights='b': 'start', or"),
+  (
+    named('rl', 'a', a={'kind': 'sft', 'data': {'solutions': 'rl'}}),
+    'solutions=.rl.: must be a stage before it',
+  ),
+  (named('rl', 'a', a={'kind': 'rl', 'keep': 'all'}), "keep='all': choose of"),
+  (
+    named('rl', 'a', a={'kind': 'rl', 'keep': 'critic', 'weights': 'rl'}),
+    'weights=.rl. has other weights; set one',
+  ),
+  (
+    POOL | named('rl', 'a', a={'kind': 'rl', 'keep': 'control'}),
+    'problems of the stage before have moved on',
+  ),
+  (
+    named('sft', 'a', a={'kind': 'rl', 'keep': 'critic'}),
+    r'stage before \(sft\) is not of kind',
+  ),
+  (
+    named('a', a={'kind': 'rl', 'data': {'completion_len': 99}}),
+    "named.a: data.completion_len=99 is above the run's own, 32",
+  ),
+  ({'trainable': '(layers'}, r"trainable='\(layers' is no regular"),
+  ({'lora.targets': '*q'}, r"lora.targets='\*q' is no regular"),
+  ({'frozen_dtype': 'int4'}, "frozen_dtype='int4': choose"),
+  ({'eval.every': 15}, 'eval.every = 15 does not divide by log_every 10'),
+  ({'checkpoint.every': 15}, 'checkpoint.every = 15 does not.*log_every 10'),
+  ({'rl.steps_per_dispatch': 7}, r'rl.steps = 200 does not divide'),
+  (
+    {'rl.steps_per_dispatch': 20},
+    'log_every = 10 does not divide by rl.steps_per_dispatch 20',
+  ),
+  ({'sft.micro_batches': 7}, 'sft.rows = 64 does not divide by'),
+  ({'rl.prompts': 6, 'rl.minibatches': 5}, r'6 x rl.samples 8 = 48 .*= 10'),
+  ({'rl.extra.groups': 33}, 'rl.extra.groups = 33 does not .* = 2'),
+  (
+    {'rl.path': 'host', 'rl.parts': 5},
+    'rl.prompts = 32 does not divide by rl.parts 5',
+  ),
+  ({'rl.rewards': {}}, 'rl.rewards is empty: name a reward'),
+  ({'rl.rewards': {'a': 3}}, 'rl.rewards.a=3: must be a section'),
+  ({'rl.rewards': {'a': {'wieght': 3}}}, "rewards.a.wieght.*'weight'"),
+  ({'rl.rewards': {'a': {'weight': 3}}}, 'rewards.a lacks the key reward'),
+  # Data.
+  (
+    {
+      'data.controller.name': 'band',
+      'data.controller.low': 0.9,
+      'data.controller.high': 0.1,
+    },
+    'data.controller.low=0.9 is above data.controller.high=0.1',
+  ),
+  (
+    {
+      'data.sources': {'a': {}, 'b': {}},
+      'data.controller.name': 'easy_to_hard',
+    },
+    "data.controller.sources='weights': 'easy_to_hard' goes by",
+  ),
+  (
+    {'data.controller.name': 'uniform', 'data.controller.sources': 'free'},
+    "sources='free' chooses between sources",
+  ),
+  ({'data.controller.refresh': 10}, 'refresh=10 moves the window of a pool'),
+  (
+    POOL | {'data.controller.refresh': 3, 'rl.steps_per_dispatch': 2},
+    'refresh=3 does not divide by rl.steps_per_dispatch=2',
+  ),
+  (POOL | STALE, 'rl.staleness=1 and data.controller.refresh=10'),
+  (POOL | {'rl.archive': 2}, 'rl.archive=2 and data.controller.refresh=10'),
+  (POOL | {'rl.shaping.historical': 0.1}, 'rl.shaping.historical=0.1 and'),
+  (POOL | {'rl.replay.by': 'failing'}, "rl.replay.by='failing' and data.con"),
+  (POOL | {'rl.replay.mix': 'rows'}, "rl.replay.mix='rows' and data.con"),
+  ({'data.knobs': {'max_opps': 3}}, r"knobs\.max_opps: .*'max_ops'"),
+  ({'data.knobs': {'max_ops': 'x'}}, "knobs.max_ops='x': must be a int"),
+  ({'data.sources': {'a': 3}}, 'data.sources.a=3: must be a section such as'),
+  (sources(weigth=2), "unknown key data.sources.a.weigth.*'weight'"),
+  (sources(files=2), 'data.sources.a.files=2: must be a section'),
+  (sources(knobs=2), 'data.sources.a.knobs=2: must be a section'),
+  (sources(harder=2), 'data.sources.a.harder=2: must be a section'),
+  (sources(supervised=2), 'sources.a.supervised=2: must be True or False'),
+  (sources(difficulty='x'), "sources.a.difficulty='x': must be a number"),
+  (sources(name='arithmetik'), "sources.a.name='arithmetik'.*'arithmetic'"),
+  (sources(weight=-1), 'sources.a.weight=-1: must be a number of at least 0'),
+  (sources(weight=0), 'data.sources.a.weight: all are 0; nothing would be'),
+  (sources(weight=SCHEDULE), 'all weights are 0 at step 5'),
+  (sources(supervised=False), 'no source of data.sources has supervised=True'),
+  # Filters and rounds.
+  ({'rl.samples': 1, 'rl.filter': 'dead_groups'}, 'samples=1, rl.filter'),
+  ({'rl.filter_args.low': 0.9, 'rl.filter_args.high': 0.1}, 'low=0.9 is above'),
+  (
+    {
+      'rl.filter': 'band',
+      'rl.filter_args.low': 0.3,
+      'rl.filter_args.high': 0.31,
+    },
+    'no share of rl.samples=8 samples is in between',
+  ),
+  (
+    {'rl.filter': 'shortest', 'rl.filter_args.keep': 8},
+    'keep=8 of rl.samples=8: .* would drop nothing',
+  ),
+  (
+    {'rl.archive': 1, 'rl.turns.env': 'calculator'},
+    "rl.archive=1 and rl.turns.env='calculator'",
+  ),
+  ({'rl.refill_keep': True}, 'rl.refill_rounds=0 makes no rounds'),
+  ({'rl.refill_rounds': 1}, "rl.refill_rounds=1 .* rl.filter='none' drops no"),
+  (REFILL | {'rl.refill_keep': True}, 'refill_keep=True and rl.old_logp'),
+  (REFILL | STALE, 'rl.refill_rounds=1 and rl.staleness=1'),
+  ({'rl.extra.by': 'easy'}, "rl.extra.by='easy': choose"),
+  (
+    REFILL | {'rl.extra.groups': 32},
+    'rl.refill_rounds=1 and rl.extra.groups=32',
+  ),
+  (
+    REPLAY | {'rl.extra.groups': 32, 'rl.replay.mix': 'rows'},
+    "rl.replay.mix='rows' and rl.extra.groups=32",
+  ),
+  ({'rl.replay.by': 'old'}, "rl.replay.by='old': choose"),
+  ({'rl.replay.mix': 'all'}, "rl.replay.mix='all': choose"),
+  ({'rl.replay.rows': 8}, 'rl.replay.rows=8 and rl.replay.capacity=0: set bo'),
+  (REPLAY | {'rl.replay.rows': 4, 'rl.micro_batches': 1}, 'multiple of rl.sa'),
+  (REPLAY | {'rl.replay.capacity': 9}, 'capacity=9 groups are fewer'),
+  (REPLAY | {'rl.old_logp': 'trainer'}, 'rl.replay.rows=8 and rl.old_logp'),
+  (REPLAY | STALE, 'rl.replay.rows=8 and rl.staleness=1'),
+  (HINTS | {'rl.hints.when': 'never'}, "rl.hints.when='never': choose"),
+  (HINTS | {'rl.hints.by': 'luck'}, "rl.hints.by='luck': choose"),
+  (HINTS | {'rl.hints.at': (0.0, 1.0)}, 'as many shares as points'),
+  (HINTS | {'rl.hints.share': (2.0,)}, 'must be shares from 0 to 1'),
+  (AGAIN | {'rl.hints.learn': True}, "hints.learn=True and rl.hints.when='fai"),
+  (HINTS | {'rl.archive': 1}, 'rl.archive=1 and rl.hints.room=4'),
+  (HINTS | DEMOS, 'rl.demos=1 and rl.hints.room=4'),
+  (AGAIN | {'rl.old_logp': 'trainer'}, "rl.hints.when='failed' and rl.old_l"),
+  (AGAIN | STALE, "rl.hints.when='failed' and rl.staleness=1"),
+  (HINTS | {'rl.hints.by': 'solve_rate'}, 'all rows begin with a hint'),
+  (HINTS | {'rl.reference.patience': 3}, 'rl.reference.patience=3 follows'),
+  (AGAIN | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.hints.when='),
+  (LASER | {'rl.shaping.laser_lengths': (8, 4)}, 'tokens above 0 that rise'),
+  ({'rl.shaping.laser': 0.1}, 'rl.shaping.laser=0.1 and rl.shaping.laser_len'),
+  ({'rl.shaping.laser_explore': 0.1}, 'laser_explore=0.1 is read with'),
+  ({'rl.shaping.price_by': 'luck'}, "rl.shaping.price_by='luck': choose"),
+  ({'rl.shaping.price': 2.0}, 'rl.shaping.price=2.0 is above'),
+  # The loss.
+  ({'rl.algorithm': 'otb'}, 'needs sum_p_squared, which this trainer does'),
+  (
+    {'rl.samples': 3, 'rl.prompts': 8, 'rl.loss.advantage': 'passk'},
+    'pass_k=4',
+  ),
+  ({'rl.samples': 1}, 'rl.samples=1: .*group_zscore.*reinforce'),
+  ({'rl.demos': 8}, 'rl.demos=8 leaves no sample'),
+  ({'rl.demos_when': 'never'}, "rl.demos_when='never': choose"),
+  (FAILED | STALE, "rl.staleness=1 and rl.demos_when='failed'"),
+  (FAILED | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.demos_when='),
+  (FAILED | REPLAY, "rl.replay.rows=8 and rl.demos_when='failed'"),
+  (FAILED | {'rl.replay_routes': True}, 'rl.replay_routes=True and rl.demos_w'),
+  (FAILED | {'rl.turns.env': 'calculator'}, "env='calculator' and rl.demos_w"),
+  ({'rl.hints.learn': True}, 'rl.hints.learn=True: there are no hints'),
+  (HINTS | {'rl.hints.learn': True}, 'rl.hints.learn=True: .*luffy or sft'),
+  ({'rl.demos': 1}, 'rl.demos=1.*offpolicy to luffy'),
+  ({'rl.algorithm': 'luffy'}, 'luffy.*set rl.demos=1'),
+  ({'rl.old_logp': 'actor'}, "rl.old_logp='actor': choose"),
+  (DEMOS | SAMPLER, 'the sampler computes no log-probs of demonstrations'),
+  (
+    SAMPLER | {'rl.staleness': 1},
+    'rl.staleness=1: 0, or 1 with rl.path="host"',
+  ),
+  (STALE | {'rl.old_logp': 'trainer'}, 'staleness=1 and rl.old_logp'),
+  # Samples of an earlier policy: a ratio to it, or a weight.
+  (
+    SAMPLER | {'rl.loss.correction': 'mask', 'rl.loss.correction_low': 0.5},
+    "rl.loss.correction='mask': weighs .* every weight would be 1",
+  ),
+  (SAMPLER | {'rl.loss.veto': 0.1}, 'rl.loss.veto=0.1: weighs .* would be 1'),
+  (STALE | RLOO, "rl.staleness=1: rl.loss.policy='log_likelihood'"),
+  (REPLAY | RLOO, "rl.replay.rows=8: rl.loss.policy='log_likelihood'"),
+  (
+    REFILL | SAMPLER | RLOO | {'rl.refill_keep': True},
+    'keep=True: rl.loss.pol',
+  ),
+  (AGAIN | RLOO, "when='failed': rl.loss.policy='log_likelihood'"),
+  (RLOO | {'rl.epochs': 2}, "rl.epochs=2: rl.loss.policy='log_likelihood'"),
+  ({'rl.reference.optimizer': True}, 'rl.reference.optimizer=True clears'),
+  (
+    {'rl.reference.every': 5, 'rl.algorithm': 'dapo'},
+    'every=5: .* reads no reference',
+  ),
+  (MOVES | {'lora.rank': 2}, 'reference of a model with adapters'),
+  (MOVES | {'rl.reference_memory': 'host'}, "reference_memory='host': a refe"),
+  (
+    {'rl.algorithm': 'prime', 'rl.reference.kl': 0.1},
+    'rl.reference.kl=0.1: the loss measures no kl',
+  ),
+  ({'rl.temperature_control.entropy': 0.3, 'rl.algorithm': 'tbrm'}, 'no entr'),
+  (
+    {'rl.temperature_control.entropy': 0.3, 'rl.temperature': 3.0},
+    'rl.temperature=3.0 is not within rl.temperature_control.low=0.3',
+  ),
+  (
+    DEMOS | {'rl.padding': 'shared:1', 'rl.replay_routes': True},
+    "padding='shared:1' with rl.demos=1 and rl.replay_routes",
+  ),
+  (
+    HINTS
+    | {
+      'rl.padding': 'shared:1',
+      'rl.hints.learn': True,
+      'rl.loss.offpolicy': 'sft',
+    },
+    "padding='shared:1' and rl.hints.learn=True",
+  ),
+  ({'rl.padding': 'packed:63'}, r"padding='packed:63' .* 32 .* 32 = 64"),
+  ({'rl.padding': 'packed:64', 'rl.algorithm': 'tbrm'}, 'whole logits'),
+  ({'rl.path': 'gpu'}, "rl.path='gpu': choose fused or host"),
+  ({'rl.reference_memory': 'disk'}, "reference_memory='disk': choose device"),
+  ({'rl.overlong': 33}, 'rl.overlong=33 .*completion_len=32'),
+  ({'rl.path': 'host', 'rl.steps_per_dispatch': 10}, 'steps_per_dispatch'),
+]
+# Values that the parts themselves refuse when they are built.
+ELSEWHERE = [
+  ({'sft.micro_batches': 0}, 'sft.micro_batches=0: must be .* at least 1'),
+  ({'rl.algorithm': 'grpq'}, "'grpq'.*grpo"),
+  ({'rl.padding': 'buckets:0'}, "padding='buckets:0'.*packed:N or buckets:N"),
+  ({'rl.padding': 'packed'}, "padding='packed': choose whole, packed:N"),
+  ({'rl.padding': 'shared'}, "padding='shared': choose .* or shared:N"),
+  ({'rl.filter': 'some'}, 'rl.filter'),
+  ({'model.prefill': 'chunks:-1'}, "prefill='chunks:-1'.*chunks:N"),
+  ({'model.prefill': 'packed:8'}, "prefill='packed:8'.*buckets:N or chunks"),
+  ({'rl.algorithm': 'mt_grpo'}, 'mt_grpo.*needs the rewards of turns'),
+  ({'sft.optimizer.schedule': 'sine'}, 'sft.*schedule.*sine'),
+  ({'sft.optimizer.name': 'adam'}, 'sft.*optimizer.name.*adam'),
+  (
+    {'rl.critic.optimizer.schedule': 'sine'},
+    r'rl\.critic\.optimizer: schedule=.sine',
+  ),
+  ({'profile.steps': '12:10'}, "profile.steps='12:10'.*first:last"),
+]
+
+
+def refused(changes: dict) -> str:
+  """Returns the message with which a changed config is refused."""
+  run = config_lib.Run().changed(changes)
+  with pytest.raises(ValueError) as error:
+    config_checks.check(run, 2)
+  return str(error.value)
+
+
+@pytest.mark.parametrize('changes, words', ELSEWHERE)
+def test_impossible_values_are_refused(changes, words):
+  with pytest.raises(ValueError, match=words):
+    config_checks.check(config_lib.Run().changed(changes), 2)
+
+
+def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
+  """A rule is a row of a table, by its number; none is known in advance."""
+  seen, triggered = set(), {}
+
+  def refuse(table, *sections):
+    rows = list(table(*sections))
+    seen.update((table.__name__, i) for i in range(len(rows)))
+    for i, (refuses, message) in enumerate(rows):
+      if refuses:
+        triggered.setdefault((table.__name__, i), message)
+        raise ValueError(message)
+
+  monkeypatch.setattr(rules, 'refuse', refuse)
+  config_checks.check(config_lib.Run(), 2)
+  for changes, words in EXAMPLES:
+    message = refused(changes)
+    assert re.search(words, message), message
+    assert '\n' not in message
+  assert not seen - set(triggered)
+
+
+@pytest.mark.parametrize(
+  'changes', [STALE, REPLAY, REFILL | {'rl.refill_keep': True}, AGAIN], ids=str
+)
+@pytest.mark.parametrize('more', [SAMPLER, DECOUPLED, DECOUPLED | RLOO])
+def test_samples_of_an_earlier_policy_by_a_ratio_or_by_weights(changes, more):
+  config_checks.check(config_lib.Run().changed(changes | more), 1)

@@ -1,0 +1,109 @@
+"""Signals and lost readers: what one process does, without a run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from waiting import eventually
+
+from jaxrl_reason.hosts import last_words
+from jaxrl_reason.run.process import reader_gone, signals
+
+
+@pytest.mark.parametrize('signum', signals.SIGNALS)
+def test_a_signal_stops_at_the_next_point_and_its_repetition_does_nothing(
+  signum,
+):
+  with signals.Stopping() as stopping:
+    assert not stopping.reached()
+    for _ in range(3):  # as `timeout` and systemd send it
+      os.kill(os.getpid(), signum)
+    assert stopping.reached() and stopping.agreed
+  assert signal.getsignal(signum) != stopping._request
+
+
+def test_only_a_later_ctrl_c_stops_at_once(monkeypatch):
+  with signals.Stopping() as stopping:
+    os.kill(os.getpid(), signal.SIGTERM)
+    monkeypatch.setattr(signals, 'AGAIN_S', 0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGHUP)
+    assert stopping.reached()
+    with pytest.raises(KeyboardInterrupt):
+      os.kill(os.getpid(), signal.SIGINT)
+      time.sleep(1)
+
+
+def test_nohup_is_respected():
+  before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+  try:
+    with signals.Stopping() as stopping:
+      os.kill(os.getpid(), signal.SIGHUP)
+      assert not stopping.reached()
+  finally:
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_output_goes_on_without_a_reader():
+  code = f"""
+import sys
+from jaxrl_reason.run.process import {reader_gone.__name__.split('.')[-1]} as r
+with r.tolerated():
+  sys.stdin.readline()  # by now the reader is gone
+  for _ in range(3):
+    print('a line', file=sys.stderr, flush=True)
+    print('a line', flush=True)
+print('a line')
+sys.exit(7)
+"""
+  p = subprocess.Popen(
+    [sys.executable, '-c', code],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+  )
+  p.stdout.close()
+  p.stderr.close()
+  p.stdin.write(b'\n')
+  p.stdin.close()
+  assert p.wait(60) == 7
+
+
+@pytest.fixture
+def child(monkeypatch):
+  monkeypatch.setattr(last_words, '_child', None)
+  last_words.begin()
+  yield last_words._child
+  last_words._child.kill()
+  last_words._child.wait()
+
+
+def test_the_child_ignores_signals_to_all_processes_of_a_job(child):
+  last_words.prepare('nothing')
+  for signum in signals.SIGNALS:
+    child.send_signal(signum)
+  time.sleep(0.1)
+  assert child.poll() is None
+  assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set()
+
+
+def test_a_run_goes_on_without_the_child(child):
+  child.kill()
+  child.wait()
+  last_words.prepare('a line')
+  last_words.cancel()
+
+
+def test_a_run_does_not_wait_for_a_child_that_does_not_read(child):
+  child.send_signal(signal.SIGSTOP)
+  assert eventually(lambda: _state(child.pid) == 'T', 10)
+  for _ in range(100):  # 100 kB: more than a pipe holds
+    last_words.prepare('x' * 1000)
+
+
+def _state(pid: int) -> str:
+  with open(f'/proc/{pid}/stat') as f:
+    return f.read().rpartition(')')[2].split()[0]

@@ -1,0 +1,29 @@
+"""Tests of the room without jax: `tools/test verifiers` runs them alone.
+
+They then run without tests/conftest.py, in processes where importing jax is an
+error. No test here may need jax; the only one that does is marked slow.
+"""
+
+import gc
+import os
+import pathlib
+import sys
+
+import pytest
+
+TESTS = str(pathlib.Path(__file__).resolve().parents[1])
+if os.environ.get('JAXRL_TEST_WITHOUT_JAX'):
+  sys.modules['jax'] = None  # `import jax` raises ModuleNotFoundError
+if TESTS not in sys.path:
+  sys.path.append(TESTS)
+
+
+@pytest.fixture(scope='module')
+def small_heap():
+  """Keeps collections short, for tests of code whose time is bounded.
+
+  Other tests leave gigabytes of objects, which a collection would look through.
+  """
+  gc.freeze()
+  yield
+  gc.unfreeze()

@@ -1,0 +1,174 @@
+"""A server of the OpenAI kind for the judge's tests, in a thread.
+
+Its 'model' obeys the question: `example['prompt']` names what it does. All that
+it was asked is kept, with times, headers and the most requests at once.
+"""
+
+import base64
+import http.server
+import json
+import re
+import threading
+import time
+import urllib.parse
+
+ENCODINGS = {
+  'plain': lambda key: f'the key {key}.',
+  'long': lambda key: 'x' * 295 + key,
+  'json': lambda key: json.dumps(''.join(f'\\u{ord(c):04x}' for c in key)),
+  'twice': lambda key: json.dumps(json.dumps(_mixed(key))),
+  'url': lambda key: urllib.parse.quote(key, safe=''),
+  'percent': lambda key: ''.join(f'%{ord(c):02X}' for c in key),
+  'html': lambda key: ''.join(f'&#{ord(c)};' for c in key),
+  'htmlx': lambda key: ''.join(f'&#x{ord(c):X};' for c in key),
+  'hex': lambda key: key.encode().hex(),
+  'dump': lambda key: key.encode().hex(' '),
+  'base64': lambda key: base64.b64encode(key.encode()).decode(),
+  'basic': lambda key: base64.b64encode(f'Bearer {key}'.encode()).decode(),
+  'basic2': lambda key: base64.b64encode(f'a:{key}:b'.encode()).decode(),
+  'upper': lambda key: key.upper(),
+  'reversed': lambda key: key[::-1],
+}
+
+
+def _mixed(key: str) -> str:
+  return ''.join(c if i % 2 else f'\\u{ord(c):04x}' for i, c in enumerate(key))
+
+
+class JudgeServer(http.server.ThreadingHTTPServer):
+  """A context manager; `url` is its API's."""
+
+  daemon_threads = True
+  request_queue_size = 64
+
+  def __init__(self):
+    super().__init__(('127.0.0.1', 0), _Handler)
+    self.lock = threading.Lock()
+    self.requests = []  # (time, question, payload, headers)
+    self.targets = []  # paths and queries
+    self.busy = self.most_busy = 0
+    self.released = threading.Event()  # lets the slow replies go
+    self.thread = threading.Thread(target=self.serve_forever, args=(0.01,))
+    self.thread.start()
+
+  @property
+  def url(self) -> str:
+    return f'http://127.0.0.1:{self.server_port}/v1'
+
+  def count(self, question: str) -> int:
+    with self.lock:
+      return sum(q == question for _, q, _, _ in self.requests)
+
+  def times(self, question: str) -> list[float]:
+    with self.lock:
+      return [t for t, q, _, _ in self.requests if q == question]
+
+  def __exit__(self, *exc):
+    self.released.set()
+    self.shutdown()
+    self.thread.join()
+    super().__exit__(*exc)
+
+  def handle_error(self, request, client_address):
+    pass  # clients that hang up are the point of some tests
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+  def log_message(self, *args):
+    pass
+
+  def do_POST(self):
+    server = self.server
+    size = int(self.headers['Content-Length'])
+    payload = json.loads(self.rfile.read(size))
+    prompt = payload['messages'][0]['content']
+    question = re.search(r'Question:\n(.*)\n', prompt)[1]
+    with server.lock:
+      server.requests.append(
+        (time.monotonic(), question, payload, dict(self.headers))
+      )
+      server.targets.append(self.path)
+    self._answer(question, prompt, server.count(question))
+
+  def _answer(self, question: str, prompt: str, nth: int):
+    answer = re.search(r'<<<(\w+)\n(.*?)\n\1>>>', prompt, re.DOTALL)[2]
+    match question.split():
+      case ['right', *_]:
+        self._say('It is.\n' + ('yes' if answer == 'right' else '**No.**'))
+      case ['score']:
+        self._say(f'Hm.\nScore: {answer}/10')
+      case ['logprobs']:
+        self._say(
+          'Yes', [(' yes', -0.5), ('Yes', -2.0), ('no', -1.5), ('x', 0)]
+        )
+      case ['criterion']:
+        self._say(
+          'yes' if re.search(r'criterion: (\w+)', prompt)[1] in answer else 'no'
+        )
+      case ['say', *words]:
+        self._say(' '.join(words))
+      case ['slow']:
+        self.server.released.wait(100)
+        self._say('yes')
+      case ['drip']:
+        self._drip()
+      case ['wait', seconds]:
+        self._wait(float(seconds))
+        self._say('yes')
+      case ['busy', after]:
+        self._fail_first(nth, 429, {'Retry-After': after})
+      case ['broken']:
+        self._fail_first(nth, 500, {})
+      case ['status', status]:
+        self._send(int(status), f'key {self.headers["Authorization"]}'.encode())
+      case ['echo', form]:
+        key = self.headers['Authorization'].removeprefix('Bearer ')
+        self._send(401, ENCODINGS[form](key).encode())
+      case ['deep']:
+        self._send(200, b'[' * 200_000)
+      case ['garbage']:
+        self._send(200, b'<html>no json</html>')
+      case ['foreign']:
+        self._send(200, b'{"choices": []}')
+      case ['closed']:
+        self.close_connection = True
+      case ['short']:
+        self._send(200, b'{"choices"', {'Content-Length': '999'})
+
+  def _fail_first(self, nth: int, status: int, headers: dict):
+    if nth == 1:
+      self._send(status, b'later', headers)
+    else:
+      self._say('yes')
+
+  def _say(self, text: str, logprobs=None):
+    choice = {'message': {'role': 'assistant', 'content': text}}
+    if logprobs:
+      top = [{'token': t, 'logprob': p} for t, p in logprobs]
+      choice['logprobs'] = {'content': [{'top_logprobs': top}]}
+    self._send(200, json.dumps({'choices': [choice]}).encode())
+
+  def _send(self, status: int, body: bytes, headers=None):
+    self.send_response(status)
+    headers = {'Content-Length': str(len(body)), **(headers or {})}
+    for item in headers.items():
+      self.send_header(*item)
+    self.end_headers()
+    self.wfile.write(body)
+
+  def _wait(self, seconds: float):
+    server = self.server
+    with server.lock:
+      server.busy += 1
+      server.most_busy = max(server.most_busy, server.busy)
+    time.sleep(seconds)
+    with server.lock:  # before the reply: the next request may follow at once
+      server.busy -= 1
+
+  def _drip(self):
+    """A byte now and then, for ever: no single read takes long."""
+    self.send_response(200)
+    self.end_headers()
+    while not self.server.released.wait(0.02):
+      self.wfile.write(b' ')
+      self.wfile.flush()

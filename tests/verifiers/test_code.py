@@ -1,0 +1,348 @@
+"""`rewards.code`: asserts, calls and objects, scripts, completions."""
+
+import os
+
+import mutations
+import pytest
+
+from jaxrl_reason.verifiers import code
+from jaxrl_reason.verifiers.code.sandbox import client
+
+pytestmark = pytest.mark.skipif(
+  not hasattr(os, 'fork'), reason='the sandbox needs fork'
+)
+ADD = 'def add(a, b):\n  return a + b\n'
+
+
+def score(program, tests, **kwargs) -> float:
+  found = code.run_tests(program, tests, **kwargs)
+  assert found.status == 'parsed', found.detail
+  return found.score
+
+
+def detail(program, tests, **kwargs) -> str:
+  return code.run_tests(program, tests, **kwargs).detail
+
+
+# --- asserts ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('tests', 'expected'),
+  [
+    (['assert add(1, 2) == 3', 'assert add(2, 2) == 4'], 1.0),
+    (['assert add(1, 2) == 3', 'assert add(2, 2) == 5'], 0.0),
+    ('assert add(1, 2) == 3\nassert add("a", "b") == "ab"', 1.0),
+    (['assert add(b=1, a=2) == 3'], 1.0),
+    (['assert sub(1, 2) == -1'], 0.0),
+    (['assert add(1) == 1'], 0.0),
+    (['assert (add)(1, 2) == 3, "a message"'], 1.0),
+    (['import math\nassert math.isclose(add(0.1, 0.2), 0.3)'], 1.0),
+    (['for i in range(5):\n  assert add(i, i) == 2 * i'], 1.0),
+    (['for i in range(5):\n  assert add(i, i) == i * i'], 0.0),
+  ],
+)
+def test_asserts(tests, expected):
+  assert score(ADD, tests) == expected
+
+
+def test_check_is_called_with_the_entry_point():
+  tests = 'def check(candidate):\n  assert candidate(1, 2) == 3\n'
+  assert score(ADD, tests, entry_point='add') == 1.0
+  assert score(ADD.replace('+', '-'), tests, entry_point='add') == 0.0
+  assert "no 'other'" in detail(ADD, tests, entry_point='other')
+  # A task may itself be called `check`: MBPP has several.
+  program = ADD.replace('add', 'check')
+  assert score(program, ['assert check(1, 2) == 3']) == 1.0
+  tests = ['assert check(1, 2) == 3']
+  assert score(program, tests, entry_point='check') == 1.0
+
+
+@pytest.mark.parametrize(
+  ('tests', 'expected'),
+  [
+    (['assert add(1, 2) == 3', 'assert add(2, 2) == 5'], 1 / 2),
+    (
+      'assert add(1, 2) == 3\nassert add(2, 2) == 5\nassert add(0, 0) == 0',
+      2 / 3,
+    ),
+    # Two statements, one of which holds only sometimes.
+    (
+      'for i in range(3):\n  assert add(i, 0) == i\n  assert add(i, 1) == 1',
+      1 / 2,
+    ),
+    # Stopped by an exception between asserts: the rest is not passed.
+    ('assert add(1, 1) == 2\nadd(1)\nassert add(1, 2) == 3', 1 / 2),
+    (['assert add(1) == 1', 'assert add(1, 2) == 3'], 1 / 2),
+    (['assert add(1, 2) == 3', 'assert True'], 1.0),
+    (['assert add(1, 2) == 4'], 0.0),
+  ],
+)
+def test_fraction(tests, expected):
+  assert score(ADD, tests, score='fraction') == pytest.approx(expected)
+  assert score(ADD, tests, score='all') == float(expected == 1)
+
+
+@pytest.mark.parametrize(
+  ('program', 'says'),
+  [
+    ('def f(x) return x', 'SyntaxError'),
+    ('import no_such_module', 'no_such_module'),
+    ('def f(x):\n  return 1 / 0', 'ZeroDivisionError'),
+    ('def f(x):\n  return x.y', "has no attribute 'y'"),
+    ('def f(x):\n  raise SystemExit(0)', 'SystemExit'),
+    ('import os\ndef f(x):\n  os._exit(0)', 'ended'),
+    ('def f(x):\n  return x', 'assert 1'),
+    ('while True: pass', 'timeout'),
+    ('', "'f' is not defined"),
+  ],
+)
+def test_what_is_wrong_with_a_program_is_said(program, says):
+  found = code.run_tests(program, ['assert f(1) == 2'], timeout_s=0.3)
+  assert found.score == 0.0 and found.valid
+  assert says in found.detail
+  assert found.extracted == program
+
+
+VALUES = [
+  None, True, 0, -7, 10**18, -(10**40), 2.5, -0.0, 1e300, 3 + 4j, '', 'é\n\0',
+  b'\x00\xff', [], [[1], (2, 'x'), {3}], (), (1,), {}, {1: 'a', (2,): [None]},
+  {1, 2}, frozenset({1}), range(3), bytearray(b'a'),
+]  # fmt: skip
+
+
+def test_plain_data_crosses_both_ways_with_its_type():
+  program = (
+    'def same(x): return x\n'
+    'def text(x): return repr(x)\n'
+    'def kind(x): return type(x).__name__'
+  )
+  tests = [
+    f'x = {v!r}\nassert same(x) == x and type(same(x)) is type(x)\n'
+    f'assert text(x) == repr(x) and kind(x) == type(x).__name__'
+    for v in VALUES
+  ]
+  assert score(program, tests, score='fraction') == 1.0
+
+
+@pytest.mark.parametrize(
+  ('program', 'test'),
+  [
+    # In place: only what returns nothing may change its arguments.
+    ('def f(x): x.sort()', 'x = [3, 1]\nf(x)\nassert x == [1, 3]'),
+    ('def f(x): x.clear()\n', 'x = {1: 2}\nf(x)\nassert x == {}'),
+    ('def f(x): x.clear(); return x',
+     'x = [1]\nassert f(x) == [] and x == [1]'),
+    # Functions both ways.
+    ('def f(g, x): return [g(y) for y in x]',
+     'assert f(lambda y: y * y, [2]) == [4]'),
+    ('def f(x): return lambda y: x + y', 'assert f(1)(2) == 3'),
+    ('def f(k, x): return [y for y in x if not isinstance(y, k)]',
+     'assert f(int, [1, "a"]) == ["a"]'),
+    # Exceptions by their built-in type.
+    ('def f(x): raise KeyError(x)',
+     'try:\n  f(1)\n  assert False\nexcept KeyError: assert str(f)'),
+    ('class E(ValueError): pass\ndef f(x): raise E(x)',
+     'try: f(1)\nexcept ValueError: ok = True\nassert ok'),
+    # Objects stay where they are.
+    ('class P:\n  def __init__(s, x): s.x = x\n  def get(s): return s.x',
+     'p = P(1)\np.x = 5\nassert p.get() == p.x == 5'),
+    ('class N:\n  def __init__(s, v): s.v = v; s.next = None\n'
+     'def f(n):\n  return n.v + (f(n.next) if n.next else 0)',
+     'a = N(1)\na.next = N(2)\nassert f(a) == 3'),
+    ('from dataclasses import dataclass\n@dataclass\nclass P:\n  x: int\n'
+     'def f(x): return P(x)', 'assert f(1) == P(1) and f(1) != P(2)'),
+    ('def f(n):\n  yield from range(n)', 'assert list(f(3)) == [0, 1, 2]'),
+    ('f = lambda x: map(str, x)', 'assert sorted(f([2, 1])) == ["1", "2"]'),
+    ('import re\nf = lambda x: re.search("a", x)',
+     'assert f("cat") and not f("dog")'),
+    ('import collections\nf = collections.Counter',
+     'assert f("aab") == {"a": 2, "b": 1} and f("a") == Counter("a")'),
+    # A test's own object is not for the program: it leads to everything else.
+    ('f = lambda x: 0',
+     'class My: pass\ntry: f(My())\nexcept TypeError: ok = True\nassert ok'),
+    # A built-in's name for the function under test.
+    ('def sum(a, b): return a * b', 'assert sum(3, 4) == 12'),
+    ('K = 5\nf = lambda: K', 'assert f() == K'),
+  ],
+)  # fmt: skip
+def test_calls_and_objects(program, test):
+  found = code.run_tests(program, [test])
+  assert found.score == 1.0, found.detail
+
+
+def test_what_computes_expected_values_is_not_the_programs():
+  program = """
+class sys:
+  getsizeof = staticmethod(lambda x: 0)
+def sorted(x): return 0
+def tuple(x): return 0
+def helper(x): return 0
+f = lambda x: 0
+"""
+  for test in (
+    'assert f((1,)) == sys.getsizeof((1,))',
+    'assert f([2, 1]) == sorted([2, 1])',
+    'assert tuple(f([1])) == tuple([1])',
+  ):
+    assert score(program, [test]) == 0.0
+  # Helpers of the data set win over the program's of the same name ...
+  helper = 'def helper(x):\n  return x\n'
+  assert score(program, ['assert f(3) == helper(3)'], setup=helper) == 0.0
+  # ... and everything else is the program's.
+  assert score(program, ['assert f(3) == helper(3)']) == 1.0
+
+
+def test_random_tests_are_the_same_every_time():
+  show = 'import random\nraise ValueError(random.random())\nassert f'
+  seen = {detail('f = 0', [show]) for _ in range(3)}
+  assert len(seen) == 1 and 'ValueError: 0.' in seen.pop()
+  # From the text of the tests: nothing a program could know.
+  assert detail('f = 0', [show]) != detail('f = 0', [show + '\n'])
+
+
+# --- stdin and stdout ------------------------------------------------------
+
+DOUBLE = 'for line in __import__("sys").stdin:\n  print(2 * int(line))\n'
+
+
+@pytest.mark.parametrize(
+  ('program', 'pairs', 'expected'),
+  [
+    (DOUBLE, [('1\n2\n', '2\n4\n'), ('', '')], 1.0),
+    (DOUBLE, [('1\n', '2'), ('2\n', '5'), ('3', '6')], 2 / 3),
+    (DOUBLE, [['x', '']], 0.0),  # a crash, whatever was printed
+    ('print(input())', [('é\n', 'é')], 1.0),
+    ('if __name__ == "__main__": print(5)', [('', '5')], 1.0),
+    ('import sys\nprint(5)\nsys.exit()', [('', '5')], 1.0),
+    ('import sys\nprint(5)\nsys.exit(3)', [('', '5')], 0.0),
+    ('print(5)\n1 / 0', [('', '5')], 0.0),
+    ('print(5)\nexit()', [('', '5')], 1.0),
+    ('import atexit\natexit.register(print, 5)', [('', '5')], 1.0),
+    ('import os\nos.write(1, os.read(0, 9))', [('abc', 'abc')], 1.0),
+    ('import threading\nthreading.Thread(target=print, args=[5]).start()',
+     [('', '5')], 1.0),
+    ('import asyncio\nasync def f(): print(5)\nasyncio.run(f())',
+     [('', '5')], 1.0),
+    ('print(5)\nwhile True: pass', [('', '5')], 0.0),
+    ('import os\nos.close(1)\nwhile True: pass', [('', '')], 0.0),
+  ],
+)  # fmt: skip
+def test_scripts(program, pairs, expected):
+  found = score(program, pairs, score='fraction', timeout_s=0.5)
+  assert found == pytest.approx(expected)
+  assert score(program, pairs, timeout_s=0.5) == float(expected == 1)
+
+
+@pytest.mark.parametrize(
+  'tests', [[], [('a',)], [('a', 1)], ['assert 1', ('a', 'b')], [5]]
+)
+def test_tests_of_no_known_form(tests):
+  with pytest.raises(ValueError, match='stdin, stdout'):
+    code.run_tests(ADD, tests)
+
+
+def test_knobs_out_of_range():
+  with pytest.raises(ValueError, match='neither'):
+    code.run_tests(ADD, ['assert 1'], score='some')
+  with pytest.raises(ValueError, match='positive'):
+    code.run_tests(ADD, ['assert 1'], timeout_s=0)
+
+
+@pytest.mark.parametrize(
+  ('test', 'says'),
+  [
+    ('assert add(1, 2 == 3', 'SyntaxError'),
+    ('assert 1 == 1', 'nothing of the program'),
+    ('assert sorted(sum([1])) == sorted([2])', 'entry_point'),
+  ],
+)
+def test_broken_tests_are_said_to_be_broken(test, says):
+  """A wrong data set is not the program's fault, and no reason to pass it."""
+  found = code.run_tests(ADD, [test])
+  assert found.status == 'error' and says in found.detail
+
+
+def test_a_program_costs_one_limit_however_many_pairs():
+  program = 'print(input())\nif input() == "loop":\n  while True: pass'
+  pairs = [('1\n\n', '1')] + [('1\nloop\n', '1')] * 3 + [('1\n\n', '1')]
+  jobs = []
+
+  class Counting:
+    def run(self, job):
+      jobs.append(job)
+      return client.shared().run(job)
+
+  limits = {'timeout_s': 0.3, 'sandbox': Counting()}
+  found = code.run_tests(program, pairs, score='fraction', **limits)
+  assert len(jobs) == 2 and found.score == 1 / 5
+  assert 'timeout' in found.detail
+
+
+# --- the reward ------------------------------------------------------------
+
+PROMPT = 'import math\n\n\ndef area(r):\n    """Of a circle."""\n'
+EXAMPLE = {
+  'prompt': PROMPT,
+  'entry_point': 'area',
+  'test': 'import math\ndef check(candidate):\n'
+  '  assert math.isclose(candidate(2), 4 * math.pi)\n',
+}
+WHOLE = 'def area(r):\n    return math.pi * r * r\n'
+
+
+@pytest.mark.parametrize(
+  'completion',
+  [
+    '    return math.pi * r * r\n',
+    'return math.pi * r * r',
+    'x = r * r\nreturn math.pi * x',
+    'x = r * r\n    return math.pi * x\n',
+    '    return math.pi * r * r\n\nprint(area(1)\nclass',
+    WHOLE,
+    'import math\n' + WHOLE,
+    f'<think>```python\nwrong\n```</think>Sure:\n```python\n{WHOLE}```\nDone.',
+    f'```python\nwrong = 1\n```\nbetter:\n```py\n{WHOLE}```\nRun it:\n'
+    '```bash\npython a.py\n```',
+    f'```\n{WHOLE}',
+    f'~~~python\n{WHOLE}~~~',
+    '```python\n    return math.pi * r * r\n```',
+  ],
+)
+def test_a_completion_becomes_a_program(completion):
+  found = code.reward(completion, EXAMPLE)
+  assert found.score == 1.0, found
+
+
+@pytest.mark.parametrize(
+  'prompt',
+  [f'Complete this:\n```python\n{PROMPT}```', [{'role': 'user'}]]
+  + ['Please write\ndef area(r):\nin Python.', 'The area of a circle?'],
+)
+def test_prompts_around_or_without_the_beginning(prompt):
+  example = {**EXAMPLE, 'prompt': prompt}
+  whole = f'```python\nimport math\n{WHOLE}```'
+  assert code.reward(whole, example).score == 1.0
+  body = '    return math.pi * r * r\n'
+  begun = isinstance(prompt, str) and '```' in prompt
+  assert code.reward(body, example).score == float(begun)
+
+
+def test_a_completion_without_code():
+  for completion in ('', '  \n', '<think>x</think>', '```python\n```'):
+    assert code.reward(completion, EXAMPLE).status == 'no_answer'
+  assert code.reward('I cannot do that.', EXAMPLE).score == 0.0
+
+
+def test_where_the_tests_are():
+  program = mutations.fenced(ADD)
+  tests = ['assert add(1, 2) == 3']
+  for example in (
+    {'tests': tests},
+    {'answer': tests[0]},
+    {'answer': '', 'meta': {'test_list': tests, 'test_setup_code': ''}},
+    {'answer': 'x', 'tests': tests},
+  ):
+    assert code.reward(program, example).score == 1.0
+  with pytest.raises(ValueError, match='no tests'):
+    code.reward(program, {'answer': ''})

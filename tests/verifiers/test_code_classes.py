@@ -1,0 +1,224 @@
+"""Tests that use what a program defines as classes, as data sets write them.
+
+In data/classes: `idioms` hold for `program` and not for `wrong`, whose classes
+answer everything and get it wrong; `idioms_of_both` hold for both. `wildcards`
+has objects that are equal to everything.
+"""
+
+import os
+import pathlib
+
+import pytest
+
+from jaxrl_reason.verifiers import code
+
+pytestmark = pytest.mark.skipif(
+  not hasattr(os, 'fork'), reason='the sandbox needs fork'
+)
+DATA = pathlib.Path(__file__).parent / 'data' / 'classes'
+PROGRAM, WRONG, WILDCARDS = (
+  (DATA / f'{name}.txt').read_text()
+  for name in ('program', 'wrong', 'wildcards')
+)
+RIGHT_ONLY, OF_BOTH = (
+  (DATA / f'{name}.txt').read_text().split('\n---\n')
+  for name in ('idioms', 'idioms_of_both')
+)
+TRUE_OF_ANY = ('issubclass(Child', 'type(v) is Vec', 'raise MyErr', '__class__')
+
+
+@pytest.mark.parametrize('test', RIGHT_ONLY + OF_BOTH)
+def test_a_right_program_passes(test):
+  found = code.run_tests(PROGRAM, test)
+  assert (found.score, found.status) == (1.0, 'parsed'), found.detail
+
+
+@pytest.mark.parametrize('test', RIGHT_ONLY)
+def test_a_wrong_program_fails(test):
+  found = code.run_tests(WRONG, test)
+  assert (found.score, found.status) == (0.0, 'parsed'), found.detail
+
+
+@pytest.mark.parametrize('test', RIGHT_ONLY + OF_BOTH)
+def test_objects_equal_to_everything_pass_nothing(test):
+  if not any(true in test for true in TRUE_OF_ANY):
+    assert code.run_tests(WILDCARDS, test).score == 0.0
+
+
+@pytest.mark.parametrize(
+  ('program', 'test'),
+  [
+    # Only the program says that two are equal: by their type, always, ...
+    ('def __eq__(s, o): return isinstance(o, C)\n  __add__ = C_',
+     'assert C(1) + C(2) == C(3)'),
+    ('def __eq__(s, o): return isinstance(o, C)', 'assert C(1) == C(1)'),
+    ('def __eq__(s, o): return isinstance(o, C)\n  __hash__ = lambda s: 0',
+     'assert len({C(1), C(1)}) == 1 and C(1) in [C(1)]'),
+    ('def __lt__(s, o): return True', 'assert C(1) < C(2)'),
+    ('def __le__(s, o): return True\n  def __eq__(s, o): return True',
+     'assert C(1) <= C(2)'),
+    # ... and plain data is not compared by the program.
+    ('def __eq__(s, o): return True', 'assert C(1) == 1'),
+    ('def __eq__(s, o): return True\n  get = C_', 'assert C(1).get() == 3'),
+    ('def __eq__(s, o): return o in range(9)\n  get = C_',
+     'assert C(1).get() == 3'),
+    ('def __lt__(s, o): return True\n  get = C_', 'assert C(1).get() < 3'),
+    ('def __sub__(s, o): return 0.0\n  get = C_',
+     'assert abs(C(1).get() - 3.5) < 1e-6'),
+    ('def __sub__(s, o): return s\n  def __abs__(s): return 0.0\n  get = C_',
+     'assert abs(C(1).get() - 3.5) < 1e-6'),
+    ('def __rsub__(s, o): return s\n  def __float__(s): return 0.0',
+     'assert float(3.5 - C(1)) == 0'),
+    ('def __contains__(s, x): return True\n  get = C_',
+     'assert 7 in C(1).get()'),
+    ('def __contains__(s, x): return True', 'assert "a" in C(1)'),
+    # A class of a plain type is the value it holds.
+    ('class C(int):\n  def __eq__(s, o): return True\n  __hash__ = None\n',
+     'assert C(1) == 3'),
+    ('class C(list):\n  def __eq__(s, o): return True\n  __len__ = C_',
+     'assert C([1]) == [3]'),
+    # Exceptions of the tests go on.
+    ('def __enter__(s): return s\n  def __exit__(s, *a): return True',
+     'with C(1) as c:\n  assert c.x == 5\nassert c'),
+    ('def __enter__(s): return s\n  def __exit__(s, *a): return True\n'
+     'def f(): raise ValueError',
+     'with C(1) as c:\n  x = f()\n  assert x == 5\nassert c'),
+    # Yes to each object once; to the first one, for ever; to all with values.
+    ('seen = set()\n  def __eq__(s, o):\n    new = id(o) not in s.seen\n'
+     '    s.seen.add(id(o))\n    return new\n  __add__ = C_',
+     'a, b, c = C(1) + C(2), C(3), C(4)\nassert a == b\nassert c.x == 4'),
+    ('seen = set()\n  def __eq__(s, o):\n'
+     '    new = (id(s), id(o)) not in s.seen\n    s.seen.add((id(s), id(o)))\n'
+     '    return new\n  __add__ = C_',
+     'a, b, c = C(1) + C(2), C(3), C(4)\nassert a == b\nassert not a == c'),
+    ('seen = []\n  def __lt__(s, o):\n    s.seen.append(o)\n'
+     '    return len(s.seen) % 2 == 1',
+     'assert C(2) < C(1)'),
+    ('seen = set()\n  def __contains__(s, o):\n    new = o not in s.seen\n'
+     '    s.seen.add(o)\n    return new',
+     'assert 7 in C(1)'),
+    # What a function under test gives back is no object of a class under test.
+    ('def __sub__(s, o): return 0.0\n  def __eq__(s, o): return True\n'
+     'f = C', 'assert abs(f(1) - 3.5) < 1e-6'),
+    ('def __contains__(s, o): return True\nf = C', 'assert 3 in f(1)'),
+  ],
+)  # fmt: skip
+def test_what_the_program_alone_decides_does_not_pass(program, test):
+  head = '' if program.startswith('class') else 'class C:\n  '
+  start = 'C_ = lambda s, *a: C(0)\n'
+  made = start + head + program
+  if head:
+    made = made.replace('f = C', 'def f(x): return C(x)')
+    init = '  def __init__(s, x=0): s.x = x\n'
+    made = made.replace('class C:\n', 'class C:\n' + init)
+  found = code.run_tests(made, test)
+  assert found.score == 0.0, found.detail
+
+
+@pytest.mark.parametrize(
+  'test',
+  [
+    'assert Money(5) == 5',
+    'class Sub(Vec): pass\nassert Sub(1, 2).x == 1',
+    'class Own: pass\nassert show(Own()) is None',
+    'assert Ver("1.0") == Ver("1.0")',  # no other one to tell it from
+  ],
+)
+def test_what_nobody_can_judge_is_an_error_and_no_zero(test):
+  found = code.run_tests(PROGRAM, test)
+  assert found.status == 'error' and not found.valid, found
+  # A program that is wrong without any doubt is still wrong.
+  assert code.run_tests('1 / 0', 'assert Money(5) == 5').status == 'parsed'
+
+
+FIRST = """
+class C:
+  first = {}
+  def __init__(s, x=0): s.x = x
+  def __add__(s, o): return C(0)
+  def __eq__(s, o): return C.first.setdefault(id(s), o) is o
+"""
+
+
+def test_yes_to_the_first_object_for_ever_is_rarely_right():
+  """It passes if two of four questions happen to come first."""
+  test = 'a, b, c = C(1) + C(2), C(3), C(4)\nassert a == b and c.x == 4'
+  won = sum(code.run_tests(FIRST, test).score for _ in range(12))
+  assert won <= 4
+
+
+@pytest.mark.parametrize(
+  'test',
+  [
+    'assert np.allclose(f(1), np.array([1.0, 2.0, 3.0]))',
+    'assert np.allclose([1.0, 2.0, 3.0], f(1))',
+    'import numpy as np\nassert np.isclose(f(1), [1.0, 2.0, 3.0]).all()',
+    'assert (f(1) == np.array([1.0, 2.0, 3.0])).all()',
+    'assert (np.abs(np.array(f(1)) - np.ones(3)) < 1e-6).all()',
+    'assert np.all(np.asarray(f(1)) == 5)',
+  ],
+)
+@pytest.mark.parametrize('empty', ['np.empty((0, 3))', '[]', 'np.zeros(0)'])
+def test_an_empty_array_passes_no_comparison(test, empty):
+  pytest.importorskip('numpy')
+  program = f'import numpy as np\ndef f(x): return {empty}'
+  assert code.run_tests(program, test).score == 0.0
+  right = 'import numpy as np\ndef f(x): return np.array([1.0, 2.0, 3.0])'
+  if 'allclose' in test or 'f(1) ==' in test:
+    assert code.run_tests(right, test).score == 1.0
+
+
+def test_empty_arrays_equal_empty_ones():
+  program = 'import numpy as np\ndef f(x): return np.zeros((0, 3))'
+  for test in (
+    'assert np.allclose(f(1), np.zeros((0, 3)))',
+    'assert np.allclose(np.zeros((0, 3)), f(1))',
+    'assert np.array_equal(f(1), np.zeros((0, 3)))',
+    'assert f(1).size == 0 and f(1).shape == (0, 3)',
+  ):
+    found = code.run_tests(program, test)
+    assert found.score == 1.0, (test, found)
+
+
+@pytest.mark.parametrize(
+  ('test', 'words'),
+  [
+    ('f(1)', 'assert nothing'),
+    ('assert True\nf(1)', 'assert nothing'),
+    ('if f(1) != 2:\n  raise AssertionError', 'assert nothing'),
+    ('def test_f():\n  assert f(1) == 2', 'reach no assert'),
+    ('for i in []:\n  assert f(i)', 'reach no assert'),
+    ('def check(candidate):\n  assert candidate(1) == 2\nf', 'reach no'),
+  ],
+)
+def test_tests_that_check_nothing_are_an_error(test, words):
+  found = code.run_tests('def f(x): return 2', test)
+  assert found.status == 'error' and words in found.detail
+  # Asserts that the program's answer skips are not passed.
+  test = 'for x in f(1):\n  assert x == 2'
+  found = code.run_tests('def f(x): return []', test)
+  assert (found.score, found.status) == (0.0, 'parsed')
+
+
+def test_a_function_that_changes_its_argument_and_returns_is_an_error():
+  program = 'def f(x):\n  x.sort()\n  return len(x)'
+  test = 'x = [3, 1]\nassert f(x) == 2\nassert x == [1, 3]'
+  found = code.run_tests(program, test)
+  assert found.status == 'error' and 'changed an argument' in found.detail
+  # Without a need for the argument, it is right or wrong.
+  for test, score in (
+    ('assert f([3, 1]) == 2', 1.0),
+    ('assert f([3, 1]) == 3', 0.0),
+    ('x = [3, 1]\nassert f(x) == 2\nassert len(x) == 2', 1.0),
+  ):
+    found = code.run_tests(program, test)
+    assert (found.score, found.status) == (score, 'parsed'), (test, found)
+
+
+def test_a_function_cannot_choose_to_be_an_object():
+  """What is used as a class is for the tests to say."""
+  program = 'class f:\n  def __new__(c, x): return object.__new__(c)\n'
+  program += '  __eq__ = __contains__ = lambda s, o: True\n'
+  for test in ('assert f(1) == 3', 'assert 3 in f(1)', 'assert f(1) == f(2)+1'):
+    found = code.run_tests(program, test)
+    assert (found.score, found.status) == (0.0, 'parsed'), found

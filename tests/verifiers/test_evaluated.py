@@ -1,0 +1,159 @@
+"""`math.reward` wants an evaluated answer that is not the problem again."""
+
+import pytest
+
+from jaxrl_reason.verifiers import math
+
+# (answer, gold answer, question)
+PROBLEMS = [
+  ('7-3', '4', None),
+  ('\\log_4 16', '2', None),
+  ('\\gcd(1071,462)', '21', None),
+  ('\\sum_{k=1}^{10}k', '55', None),
+  ('|x-3|<5', '(-2,8)', 'Solve $|x-3|<5$.'),
+  ('30 m+10', '40', None),
+  ('84/7', '12', None),
+  ('84 \\div 7', '12', None),
+  ('\\sqrt{16}', '4', None),
+  ('2^{10}', '1024', None),
+  ('5!', '120', None),
+  ('\\binom{5}{2}', '10', None),
+  ('\\sin 30^\\circ', '1/2', None),
+  ('\\frac{1}{2}+\\frac13', '5/6', None),
+  ('\\arccos\\frac12', '\\frac{\\pi}{3}', None),
+  ('x(x+2)', 'x^2+2x', 'Expand $x(x+2)$'),
+  ('(x+2)x', 'x^2+2x', 'Expand $x(x+2)$'),
+  ('\\sqrt{12}', '2\\sqrt3', 'Simplify $\\sqrt{12}$.'),
+  ('0.75', '\\frac34', 'Write $0.75$ as a fraction'),
+  ('\\frac{2}{4}', '\\frac12', 'Reduce $\\frac{2}{4}$'),
+  ('3(2+5)', '21', None),
+  ('1+2+\\sqrt5', '3+\\sqrt5', None),
+  ('|-5|', '5', None),
+  ('i^2', '-1', None),
+  ('e^{\\ln 5}', '5', None),
+  ('\\frac{4x}{x}', '4', None),
+  ('17_8', '15', None),
+  ('\\lfloor 3.7\\rfloor', '3', None),
+  ('x=7-3', '4', None),
+  ('(7-3, 2+1)', '(4,3)', None),
+  ('17 \\bmod 5', '2', 'Compute $17 \\bmod 5$'),
+  ('\\lim_{x\\to0}\\frac{\\sin x}{x}', '1', None),
+  ('\\int_0^1 x dx', '1/2', None),
+  ('2x+3x', '5x', 'Simplify $2x+3x$'),
+  ('x^2-5x+6', '(x-2)(x-3)', 'Factor $x^2-5x+6$.'),
+  ('2x+1>5', 'x>2', 'Solve 2x+1>5'),
+  ('3 \\times 4', '12', None),
+  ('8^{2/3}', '4', None),
+  ('2^{-3}', '1/8', None),
+  ('12\\%\\text{ of }50', '6', None),
+  ('\\det\\begin{pmatrix}1&2\\\\3&4\\end{pmatrix}', '-2', None),
+  ('\\begin{vmatrix}1&2\\\\3&4\\end{vmatrix}', '-2', None),
+  ('\\frac{7-3}{3}', '4/3', None),
+  ('(3+2i)(1-i)', '5-i', None),
+  ('(3+2i)+(1-i)', '4+i', None),
+  ('\\frac{1}{1+i}', '\\frac{1-i}{2}', 'Simplify $\\frac{1}{1+i}$'),
+  ('\\{1,2\\}\\cup\\{3\\}', '\\{1,2,3\\}', None),
+  ('(1,5)\\cap(3,8)', '(3,5)', None),
+  ('-(-5)', '5', None),
+  ('\\max(3,7)', '7', None),
+  ('2(3,4)', '(6,8)', None),
+  (
+    '\\begin{pmatrix}1\\\\2\\end{pmatrix}+\\begin{pmatrix}1\\\\2\\end{pmatrix}',
+    '(2,4)',
+    None,
+  ),
+]
+ANSWERS = [
+  ('4', '4', None),
+  ('7-3=4', '4', None),
+  ('4=7-3', '4', None),
+  ('x=4', '4', None),
+  ('1/2', '0.5', None),
+  ('50\\%', '0.5', None),
+  ('0.5', '1/2', None),
+  ('\\frac{1}{2}', '50\\%', None),
+  ('3\\frac12', '3.5', None),
+  ('1.5\\times10^3', '1500', None),
+  ('10^{-3}', '0.001', None),
+  ('2^{100}', '1267650600228229401496703205376', None),
+  ('\\sqrt{12}', '2\\sqrt3', None),
+  ('\\frac{\\sqrt2}{2}', '\\frac{1}{\\sqrt2}', None),
+  ('-\\ln\\frac12', '\\ln 2', None),
+  ('\\frac{1+\\sqrt5}{2}', '\\frac{\\sqrt5+1}{2}', None),
+  ('5\\text{ cm}', '5', None),
+  ('x>5', '(5,\\infty)', None),
+  ('\\pm 2', '2,-2', None),
+  ('x=1,y=2', '(1,2)', None),
+  ('3,4', '\\{3,4\\}', None),
+  ('2\\pm\\sqrt3', '2+\\sqrt3, 2-\\sqrt3', None),
+  ('3:4', '3/4', None),
+  ('101_2', '101_2', None),
+  ('101', '101_2', None),
+  ('2^{10}', '2^{10}', 'a'),
+  ('\\binom{5}{2}', '\\binom52', None),
+  ('1200', '1,200', 'I have $1,200$'),
+  ('3 \\text{ hours } 20 \\text{ minutes}', '200\\text{ minutes}', None),
+  ('\\pi', '\\pi', None),
+  ('4\\pi\\approx12.57', '12.57', None),
+  ('e^2', 'e^{2}', None),
+  ('2i', '2i', None),
+  ('3+2i', '3+2i', None),
+  ('\\frac{3+2i}{5}', '\\frac35+\\frac25i', None),
+  ('30^\\circ', '\\frac{\\pi}{6}', None),
+  ('\\frac{\\pi}{6}', '30^\\circ', None),
+  ('\\sqrt[3]{4}', '4^{1/3}', None),
+  ('\\frac{2\\sqrt{3}}{3}', '\\frac{2}{\\sqrt3}', None),
+  ('\\$5.00', '5', None),
+  ('5', '5', 'Is $5$ odd?'),
+  ('x=5', '5', 'If $x=5$'),
+  ('six', '6', None),
+  ('\\text{six}', '6', None),
+  ('-\\frac{3}{-4}', '3/4', None),
+  ('\\frac{-3}{4}', '-0.75', None),
+  ('\\infty', '\\infty', None),
+  ('x \\ge 0', '[0,\\infty)', None),
+  ('12', '12\\text{ (to nearest integer)}', None),
+  ('5 \\text{ apples}', '5', None),
+  ('0.\\overline{3}', '1/3', None),
+  ('$72$', '72', None),
+  ('18\\text{ or }18.0', '18', None),
+  ('\\begin{pmatrix}1\\\\2\\end{pmatrix}', '(1,2)', None),
+  ('\\frac13\\begin{pmatrix}1\\\\2\\end{pmatrix}', '(1/3,2/3)', None),
+  ('3\\sqrt{2}+2\\sqrt{3}', '2\\sqrt3+3\\sqrt2', None),
+  ('P(A)=\\frac{1}{2}', '0.5', None),
+  ('90 \\text{ km/h}', '90', None),
+  ('5\\text{ cm}^2', '5', None),
+  ('1/2', '\\frac{2}{4}', 'x'),
+  ('\\frac{12}{5}', '2.4', None),
+  ('24\\pi\\text{ cm}^3', '24\\pi', None),
+  ('6.02\\times 10^{23}', '6.02 \\cdot 10^{23}', None),
+  ('\\cos 20^\\circ', '\\sin 70^\\circ', None),
+  ('2^{1/3}', '\\sqrt[3]2', None),
+  ('10:30', '10:30 a.m.', None),
+  ('\\frac{22}{7}\\text{ m}', '22/7', None),
+  ('|x|\\le1', '[-1,1]', None),
+  ('y=2x+1', '2x+1', 'slope?'),
+]
+
+
+def score(answer, gold, question, **options) -> float:
+  example = {'answer': gold, 'prompt': question}
+  return math.reward(f'\\boxed{{{answer}}}', example, **options).score
+
+
+@pytest.mark.parametrize(('answer', 'gold', 'question'), PROBLEMS)
+def test_a_problem_is_not_paid(answer, gold, question):
+  assert score(answer, gold, question) == 0.0
+
+
+@pytest.mark.parametrize(('answer', 'gold', 'question'), ANSWERS)
+def test_an_evaluated_answer_is_paid(answer, gold, question):
+  assert score(answer, gold, question) == 1.0
+
+
+def test_a_switch_pays_every_equal_answer():
+  for answer, gold, question in (
+    ('7-3', '4', None),
+    ('x(x+2)', 'x^2+2x', 'x(x+2)'),
+  ):
+    assert score(answer, gold, question, evaluated=False) == 1.0

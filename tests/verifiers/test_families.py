@@ -1,0 +1,305 @@
+"""Each family against an independent solution of its problems."""
+
+import itertools
+import re
+
+import pytest
+
+from jaxrl_reason.verifiers import tasks
+from jaxrl_reason.verifiers.math import numbers
+from jaxrl_reason.verifiers.tasks import base, countdown, lis
+
+
+def examples(task, split='train', n=80, **knobs):
+  return [tasks.example(task, 1, i, split=split, knobs=knobs) for i in range(n)]
+
+
+# --- final answers ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+  ('text', 'integer'),
+  [
+    ('26', '26'), (' 26', '26'), ('+26', '26'), ('0026', '26'), ('-7', '-7'),
+    ('-0', '0'), ('+000', '0'), ('-007', '-7'), ('26 ', None), ('2 6', None),
+    ('', None), ('-', None), ('--1', None), ('1.0', None), ('1,000', None),
+    ('\t1', None), ('1\n', None), ('\u0661', None), ('9' * 9999, '9' * 9999),
+  ],
+)  # fmt: skip
+def test_canonical_integer(text, integer):
+  assert base.canonical_integer(text) == integer
+
+
+def test_final_answer():
+  assert base.final_answer('12 9#26') == '26'
+  assert base.final_answer('#') == ''
+  for text in ('', '26', '#26#', '##26', '#2#26'):
+    assert base.final_answer(text) is None
+
+
+# --- arithmetic ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize('modulus', [0, 10])
+def test_arithmetic_totals_from_left_to_right(modulus):
+  knobs = dict(ops='+-*', modulus=modulus, min_total=-50)
+  for ex in examples('arithmetic', **knobs):
+    problem = ex['prompt'].rstrip('=').split('%')[0]
+    total, *parts = re.findall(r'[-+*]?\d+', problem)
+    total, totals = int(total), []
+    for part in parts:
+      op, operand = part[0], int(part[1:])
+      total = {'+': total + operand, '-': total - operand,
+               '*': total * operand}[op]  # fmt: skip
+      total = total % modulus if modulus else total
+      totals.append(total)
+    assert [int(x) for x in re.split('[ #]', ex['solution'])] == totals
+    assert all(-50 <= x <= 99 for x in totals)
+
+
+def test_arithmetic_draws_negative_answers_when_asked():
+  found = examples('arithmetic', min_total=-99)
+  assert any(ex['answer'].startswith('-') for ex in found)
+
+
+# --- countdown ----------------------------------------------------------------
+
+
+def problem(numbers, target, use='all'):
+  return {'meta': {'numbers': numbers, 'target': target, 'use': use}}
+
+
+@pytest.mark.parametrize(
+  ('numbers', 'target', 'answer', 'score'),
+  [
+    ([3, 7, 2, 5], 24, '3*7+5-2', 1),
+    ([3, 7, 2, 5], 24, ' ( 3 * 7 ) + 5-2 ', 1),
+    ([3, 7, 2, 5], 24, '03*0007+5-2', 1),
+    ([3, 7, 2, 5], 24, '00003*7+5-2', 0),  # five digits
+    ([3, 3, 8, 8], 24, '8/(3-8/3)', 1),  # needs exact fractions
+    ([1, 3, 3], 1, '1/3*3', 1),
+    ([2, 3, 4], 2, '2-3+3', 0),
+    ([8, 4, 2], 1, '8/4/2', 1),  # to the left
+    ([8, 4, 2], 6, '8-4+2', 1),
+    ([8, 4, 2], 16, '8*4/2', 1),
+    ([8, 4, 2], 16, '8*(4/2)', 1),
+    ([8, 4, 2], 2, '8-4-2', 1),
+    ([1, 2], 3, '1+2+0', 0),
+    ([1, 2], 3, '3', 0),
+    ([1, 2, 3], 3, '1+2', 0),  # 3 is left over
+    ([3, 3, 3], 6, '3+3', 0),
+    ([12, 3], 15, '1 2+3', 0),
+    ([1, 2], 3, '1+2)', 0),
+    ([1, 2], 3, '(1+2', 0),
+    ([1, 2], 3, '1++2', 0),
+    ([1, 2], 1, '-1+2', 0),  # no unary minus
+    ([1, 2], 3, '(1)(+2)', 0),
+    ([2, 3], 6, '2(3)', 0),
+    ([1, 2], 3, '(((1+2)))', 0),  # more than two pairs
+    ([1, 2], 3, '((1+2))', 1),
+    ([1, 2], 3, '()1+2', 0),
+    ([5, 0], 0, '0/5', 1),
+    ([5, 0], 5, '5/0', 0),
+    ([1, 2, 2], 1, '1/(2-2)', 0),
+    ([1, 2], 3, '\u0661+2', 0),  # an Arabic 1
+    ([5], 5, '5', 1),
+    ([5], 5, '', 0),
+  ],
+)
+def test_countdown_answers(numbers, target, answer, score):
+  assert countdown.check(f'#{answer}', problem(numbers, target)) == score
+
+
+def test_countdown_subset():
+  task = problem([1, 2, 3, 3], 6, use='subset')
+  for answer, score in (('3+3', 1), ('1+2+3', 1), ('2+2+2', 0), ('6', 0)):
+    assert countdown.check(f'#{answer}', task) == score
+  for pairs in range(7):  # at most as many as there are numbers
+    answer = '(' * pairs + '3+3' + ')' * pairs
+    assert countdown.check(f'#{answer}', task) == (pairs <= 4)
+
+
+def test_countdown_evaluates_as_python_does():
+  for ex in examples('countdown', n=100, max_numbers=5, ops='+-*/'):
+    tokens = countdown.tokenize(ex['answer'], 99)
+    # A tree walk over what the generator wrote, without the parser under test.
+    values = [
+      tuple(map(int, re.split(r'[-+*/=]', step.rstrip(','))))
+      for step in ex['solution'].split('#')[0].split(' ')
+    ]
+    assert values[-1][-1] == ex['meta']['target']
+    assert countdown.evaluate(tokens) == ex['meta']['target']
+
+
+def test_countdown_tries_are_wrong_but_the_last():
+  found = examples('countdown', n=50, max_tries=3)
+  assert sum(',' in ex['solution'] for ex in found) > 20
+  for ex in found:
+    *tries, last = ex['solution'].split('#')[0].split(', ')
+    ends = [int(t.split('=')[-1]) for t in (*tries, last)]
+    target = ex['meta']['target']
+    assert ends[-1] == target and target not in ends[:-1]
+
+
+# --- the others ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize('unknowns', [1, 2, 3])
+def test_linear_equations_have_the_answer_as_their_only_solution(unknowns):
+  knobs = dict(unknowns=unknowns, max_coefficient=4, max_value=3,
+               max_constant=3)  # fmt: skip
+  for ex in examples('linear_equations', n=30, **knobs):
+    equations = ex['prompt'].rstrip(':').split(';')
+    solutions = [
+      values
+      for values in itertools.product(range(-3, 4), repeat=unknowns)
+      if all(holds(equation, values) for equation in equations)
+    ]
+    assert [values[0] for values in solutions] == [int(ex['answer'])]
+
+
+def holds(equation, values):
+  left, right = equation.split('=')
+  total = 0
+  for sign, size, unknown in re.findall(r'([+-]?)(\d*)([xyz]?)', left):
+    if size or unknown:
+      value = values['xyz'.index(unknown)] if unknown else 1
+      total += int(sign + (size or '1')) * value
+  return total == int(right)
+
+
+def test_sorting():
+  for ex in examples('sorting'):
+    numbers = [int(x) for x in ex['prompt'].rstrip('>').split()]
+    assert [int(x) for x in ex['answer'].split()] == sorted(numbers)
+
+
+def test_lis_lengths_and_every_longest_one():
+  for ex in examples('lis', n=40, max_value=9):
+    numbers = ex['meta']['numbers']
+    subsequences = {
+      chosen
+      for size in range(1, len(numbers) + 1)
+      for chosen in itertools.combinations(numbers, size)
+    }
+    rising = {x for x in subsequences if list(x) == sorted(set(x))}
+    longest = max(map(len, rising))
+    assert max(lis.lengths(numbers)) == longest
+    for chosen in subsequences:
+      text = '#' + ' '.join(map(str, chosen))
+      right = chosen in rising and len(chosen) == longest
+      assert lis.check(text, ex) == right
+
+
+@pytest.mark.parametrize(
+  ('answer', 'score'),
+  [
+    ('1 4 5', 1), (' 1  4 5 ', 1), ('01 4 5', 1), ('1 2 5', 1), ('3 4 5', 1),
+    ('2 4 5', 0), ('1 1 5', 0), ('1 5', 0), ('1 5 4', 0), ('1 4 6', 0),
+    ('1,4,5', 0), ('14 5', 0), ('', 0), ('00001 4 5', 0), ('-1 4 5', 0),
+  ],
+)  # fmt: skip
+def test_lis_answers(answer, score):
+  ex = {'meta': {'numbers': [3, 1, 4, 2, 5]}}
+  assert lis.check(f'#{answer}', ex) == score
+
+
+@pytest.mark.parametrize(
+  ('name', 'before', 'after'),
+  [
+    ('R', 'abca', 'acba'), ('S', 'abca', 'aabc'), ('L', 'abca', 'bcaa'),
+    ('X', 'abcd', 'dbca'), ('I', 'abia', 'bcab'), ('U', 'abca', 'abc'),
+    ('T', 'abca', 'bca'), ('D', 'ab', 'abab'), ('X', 'a', 'a'),
+  ],
+)  # fmt: skip
+def test_string_functions(name, before, after):
+  from jaxrl_reason.verifiers.tasks import string_functions
+
+  assert string_functions.apply(name, before) == after
+
+
+def test_string_function_steps_follow_from_one_another():
+  from jaxrl_reason.verifiers.tasks import string_functions
+
+  for ex in examples('string_functions'):
+    text, names = ex['prompt'].rstrip('=').split('|')
+    states = re.split('[ #]', ex['solution'])
+    assert len(states) == len(names)
+    for name, state in zip(names, states):
+      text = string_functions.apply(name, text)
+      assert text == state
+
+
+SAYS = {
+  'k': lambda a, b: b,
+  'n': lambda a, b: not b,
+  '&': lambda a, b: a and b,
+  '/': lambda a, b: a or b,
+  '=': lambda a, b: a is b,
+  '~': lambda a, b: a is not b,
+}
+
+
+def test_knights_and_knaves_have_one_consistent_answer():
+  for ex in examples('knights_knaves', n=600):
+    said = ex['prompt'].rstrip('>').split(' ')
+    consistent = []
+    for kinds in itertools.product('KN', repeat=len(said)):
+      knight = {person: kind == 'K' for person, kind in zip('ABCDEF', kinds)}
+      if all(speaks(words, knight) for words in said):
+        consistent.append(''.join(kinds))
+    assert consistent == [ex['answer']]
+
+
+def speaks(words, knight):
+  speaker, first, kind, second = re.fullmatch(
+    r'(\w):([A-F]?)([kn&/=~])([A-F])', words
+  ).groups()
+  assert kind not in 'kn' or second != speaker
+  true = SAYS[kind](knight.get(first), knight[second])
+  return true == knight[speaker]
+
+
+# --- word problems ------------------------------------------------------------
+
+# What an event does, by a word that only such events have.
+WORDS = {
+  '+': 'gives .* more|buys|finds|put in|adds|added|plus',
+  '-': 'gives .* of them|loses|sells|takes out|missing|taken away|minus',
+  '*': 'times|multiplied',
+}
+
+
+def read(problem: str) -> int:
+  """What a reader would answer, from the sentences alone."""
+  bare = re.fullmatch(r'What is (\d+) (.*)\?', problem)
+  said = [bare[1], *bare[2].split(', ')] if bare else problem.split('. ')[:-1]
+  first, *events = said
+  total = int(re.search(r'\d+', first)[0])
+  for event in events:
+    n = int(re.search(r'\d+', event)[0])
+    (op,) = [op for op, words in WORDS.items() if re.search(words, event)]
+    total = {'+': total + n, '-': total - n, '*': total * n}[op]
+  return total
+
+
+@pytest.mark.parametrize('split', tasks.SPLITS)
+@pytest.mark.parametrize('plain', [0.0, 1.0])
+def test_word_problems_say_what_is_computed(split, plain):
+  found = examples('word_problems', split, max_steps=3, plain=plain)
+  for ex in found:
+    assert read(ex['prompt']) == int(ex['answer'])
+    assert 0 <= int(ex['answer']) <= 99
+    assert numbers.reward(ex['solution'], ex).score == 1
+    assert numbers.reward(f'That is {ex["answer"]} now.', ex).score == 1
+    assert numbers.reward('I cannot say.', ex).score == 0
+
+
+def test_the_harder_word_problems_have_other_words():
+  def words(split):
+    found = examples('word_problems', split, plain=0.0)
+    return set(re.findall(r'[A-Za-z]+', ' '.join(e['prompt'] for e in found)))
+
+  said, other = words('heldout'), words('harder')
+  assert not other & {'Mia', 'Tom', 'apples', 'books', 'buys', 'sells'}
+  assert {'Priya', 'lemons', 'missing'} <= other - said

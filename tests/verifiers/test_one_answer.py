@@ -1,0 +1,225 @@
+"""One answer is paid: no list of guesses, no problem, no crafted residue."""
+
+import random
+import subprocess
+import sys
+
+import equivalence
+import pytest
+import sympy
+
+from jaxrl_reason.verifiers import math
+from jaxrl_reason.verifiers.math import extraction
+from jaxrl_reason.verifiers.math.expr import chance
+
+PAIRS = equivalence.pairs('one_answer.txt')
+
+
+def wrong_verdicts(pairs) -> list:
+  return [p for p in pairs if math.verify(p[0], p[1]) != p[2]]
+
+
+def test_every_pair():
+  assert len(PAIRS) > 600 and wrong_verdicts(PAIRS) == []
+
+
+# --- alternatives in a completion -----------------------------------------
+
+GUESSES = [
+  '\\boxed{%s} or \\boxed{%s}',
+  '\\boxed{%s} or maybe \\boxed{%s}',
+  '\\boxed{%s}, possibly \\boxed{%s}',
+  '\\boxed{\\boxed{%s} or %s}',
+  '\\boxed{%s} or %s',
+  'It is %s or \\boxed{%s}.',
+  'The answer is %s or %s.',
+  'The answer is %s, or maybe it is %s.',
+  'The answer is $%s$, or it could be $%s$.',
+  'The answer is **%s** or **%s**.',
+  '<answer>It is %s or %s.</answer>',
+  '#### %s or %s',
+  'I think that it is %s or %s',
+  'I think that it is $%s$ or $%s$',
+]
+
+
+@pytest.mark.parametrize('guess', GUESSES)
+def test_of_two_guesses_neither_is_paid(guess):
+  text = guess % (12, 35)
+  assert [math.verify(text, gold) for gold in ('12', '35')] == [False, False]
+  assert math.verify(text, '12, 35')
+
+
+@pytest.mark.parametrize('guess', GUESSES)
+def test_a_value_may_be_written_twice(guess):
+  assert math.verify(guess % ('3/4', '0.75'), '0.75')
+  assert math.verify(guess % ('0.75', '75\\%'), '0.75')
+
+
+def test_a_correction_is_no_alternative():
+  for doubt in ('. No, it should be', ', wait, not that or so:', '. Actually'):
+    text = f'\\boxed{{3}}{doubt} \\boxed{{4}}'
+    assert math.verify(text, '4') and not math.verify(text, '3')
+
+
+CHOICES = ['A. 5 or B. 6', 'A. 5, B. 6', 'A. 5; B. 6', 'A) 5 or B', 'A. or B.']
+
+
+@pytest.mark.parametrize('choices', CHOICES)
+def test_of_two_choices_neither_is_paid(choices):
+  for text in (f'The answer is {choices}', f'\\boxed{{{choices}}}', choices):
+    assert [math.verify(text, gold) for gold in 'AB'] == [False, False]
+  assert math.verify('The answer is A. Let us check B. It is wrong.', 'A')
+
+
+HEDGES = [
+  'maybe', 'perhaps', 'possibly', 'alternatively', 'otherwise', 'or even',
+  'it could be', 'it might be', 'but maybe', 'or alternatively', 'if not,',
+  'either that or',
+]  # fmt: skip
+MARKS = [
+  '\\boxed{12}',
+  '$\\boxed{12}$',
+  'The answer is 12',
+  '#### 12',
+  '<answer>12</answer>',
+]
+
+
+@pytest.mark.parametrize('mark', MARKS)
+@pytest.mark.parametrize('between', [', {}', ' ({}', '. {}', '\n{}', '; {}'])
+def test_a_hedge_behind_the_answer_is_a_second_guess(mark, between):
+  for hedge in HEDGES:
+    for other in ('35', '$35$'):
+      text = f'{mark}{between.format(hedge)} {other}'
+      paid = [gold for gold in ('12', '35') if math.verify(text, gold)]
+      assert paid == [], text
+
+
+NEIGHBOURS = [
+  '\\boxed{%s \\approx %s}',
+  '\\boxed{x = %s \\approx %s}',
+  '\\boxed{%s (= %s)}',
+  '\\boxed{%s \\ (=%s)}',
+  '\\boxed{%s \\text{ (approximately } %s)}',
+  '\\boxed{%s \\simeq %s}',
+  'The answer is $%s \\approx %s$.',
+  '#### %s ≈ %s',
+  '<answer>%s (about %s)</answer>',
+  '\\boxed{%s\\text{ cm} \\approx %s\\text{ cm}}',
+]
+
+
+@pytest.mark.parametrize('chain', NEIGHBOURS)
+def test_two_neighbours_are_never_both_paid(chain):
+  for n in [*range(1, 60), 99, 199, 999, 1999]:
+    for m in (n + 1, n - 1):
+      paid = [v for v in (n, m) if math.verify(chain % (n, m), str(v))]
+      assert len(paid) < 2, chain % (n, m)
+
+
+def test_neighbours_in_other_dress_are_never_both_paid():
+  for text, golds in [
+    ('(17,30)\\approx(18,31)', ['(17,30)', '(18,31)']),
+    ('17_8 \\approx 16', ['15', '16', '17']),
+    ('17\\%\\approx18\\%', ['17', '0.17', '18', '0.18']),
+  ]:
+    paid = [g for g in golds if math.verify(f'\\boxed{{{text}}}', g)]
+    assert len(paid) < 2, (text, paid)
+
+
+def test_a_rounding_with_fewer_digits_is_paid():
+  for chain, golds in [
+    ('203.7 \\approx 204', ['203.7', '204']),
+    ('\\frac13 \\approx 0.33', ['1/3', '0.33']),
+    ('\\sqrt{300} \\approx 17', ['\\sqrt{300}', '17']),
+    ('12.57 \\approx 4\\pi', ['4\\pi']),
+    ('12.3 \\approx 13', ['13']),
+  ]:
+    for gold in golds:
+      assert math.verify(f'\\boxed{{{chain}}}', gold), (chain, gold)
+
+
+# --- thoughts --------------------------------------------------------------
+
+MARKED = ['\\boxed{5}', 'the answer is 5', '<answer>5</answer>', '#### 5', '5']
+
+
+@pytest.mark.parametrize('marked', MARKED)
+@pytest.mark.parametrize('opening', ['<think>', '<thinking>', '\n <THINK>\n'])
+def test_a_thought_that_does_not_end_is_no_answer(marked, opening):
+  for text in (opening + marked, f'<think>1</think>{opening}{marked}'):
+    for strict in (True, False):
+      verdict = math.grade(text, '5', strict=strict)
+      assert (verdict.score, verdict.status) == (0.0, 'no_answer')
+
+
+@pytest.mark.parametrize('marked', MARKED[:-1])
+def test_what_is_said_outside_of_thoughts_counts(marked):
+  assert math.verify(f'<think>6 \\boxed{{6}}</think>{marked}', '5')
+  assert math.verify(f'{marked}\n<think>or \\boxed{{6}}', '5')
+  assert math.verify(f'<thinking>\\boxed{{6}}</thinking>{marked}', '5')
+  assert extraction.extract(f'{marked}\n<think>\\boxed{{6}}').explicit
+
+
+# --- prose with prices -----------------------------------------------------
+
+PRICES = [
+  'It costs ${a} + ${b} + ${c} = ${total}.',
+  'The total cost is ${a} + ${b} + ${c} = ${total}.',
+  'She pays ${a} for books, ${b} for pens and ${c} for a bag, ${total} in all.',
+  'First she spends ${a}.\nThen ${b} and ${c}.\nIt is ${a}+${b}+${c}=${total}.',
+  'He had ${more} and spent ${spent}, so he has ${more} - ${spent} = ${total}.',
+  'Together, they earn ${a} + ${b} + ${c} = ${total} a week',
+  'They need \\${a} + \\${b} + \\${c} = \\${total} for the trip.',
+  'In total that makes $ {a} + $ {b} + $ {c} = $ {total}.',
+  'Each pays ${half} so 2 * ${half} = ${double} dollars\nTom: ${total}',
+  'Altogether, Ann and Bob spent {a}$ + {b}$ + {c}$ = {total}$.',
+]
+
+
+def priced(count: int):
+  rng = random.Random(5)
+  for i in range(count):
+    a, b, c, half = (rng.randint(2, 900) for _ in range(4))
+    total = a + b + c
+    spent = rng.randint(1, 400)
+    text = PRICES[i % len(PRICES)].format(
+      a=a, b=b, c=c, half=half, double=2 * half, total=total, spent=spent,
+      more=total + spent,
+    )  # fmt: skip
+    yield text, str(total)
+
+
+def test_prices_are_no_formulas():
+  cases = list(priced(400))
+  assert [text for text, gold in cases if not math.verify(text, gold)] == []
+  wrong = [(text, str(int(gold) + 1)) for text, gold in cases]
+  assert [case for case in wrong if math.verify(*case)] == []
+
+
+# --- the draw --------------------------------------------------------------
+
+
+def drawn() -> int:
+  room = 'jaxrl_reason.verifiers.math.expr'
+  code = f'from {room} import chance; print(chance.prime(1))'
+  done = subprocess.run(
+    [sys.executable, '-c', code], capture_output=True, text=True, check=True
+  )
+  return int(done.stdout)
+
+
+def test_primes_are_drawn_per_process():
+  primes = [drawn(), drawn(), chance.prime(1), chance.prime(2)]
+  assert len(set(primes)) == 4
+  for prime in primes:
+    assert prime.bit_length() == 256 and sympy.isprime(prime)
+
+
+def test_verdicts_do_not_depend_on_the_draw(monkeypatch):
+  pairs = [*equivalence.pairs()[::5], *PAIRS[::2]]
+  for key in (b'1', b'2'):
+    monkeypatch.setattr(chance, 'KEY', key)
+    chance.prime.cache_clear()
+    assert wrong_verdicts(pairs) == []

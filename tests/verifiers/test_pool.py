@@ -1,0 +1,381 @@
+"""Worker processes: limits, order, threads, asyncio, no orphans."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from waiting import eventually
+
+from jaxrl_reason.verifiers import pool, resolve
+from jaxrl_reason.verifiers.verdict import all_failed
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FILE = os.path.join(HERE, 'reward_functions.py')
+GOOD = ('a', {'answer': 'a'})
+
+
+def reward(name: str) -> str:
+  return f'{FILE}:{name}'
+
+
+def bad(what: str):
+  return what, {'answer': 'a'}
+
+
+@pytest.fixture(scope='module')
+def behave():
+  with pool.VerifierPool(
+    reward('behave'), workers=2, timeout_s=0.4, memory_mb=256
+  ) as verifiers:
+    yield verifiers
+
+
+def alive(pid: int) -> bool:
+  try:
+    with open(f'/proc/{pid}/stat') as f:
+      return f.read().rsplit(')', 1)[1].split()[0] != 'Z'
+  except FileNotFoundError:
+    return False
+
+
+@pytest.mark.parametrize('signum', ['SIGTERM', 'SIGHUP', 'SIGINT'])
+def test_signals_to_all_processes_of_a_job_do_not_end_a_pool(behave, signum):
+  """The trainer still needs it for the steps before it saves."""
+  behave._process.send_signal(signal.Signals[signum])
+  assert [v.score for v in behave.map([GOOD] * 8)] == [1.0] * 8
+  assert behave._process.poll() is None
+
+
+@pytest.mark.parametrize('what', ['hang', 'sleep'])
+def test_a_case_without_end_costs_one_limit_and_only_itself(behave, what):
+  cases = [GOOD] * 40
+  cases[17] = bad(what)
+  start = time.monotonic()
+  verdicts = behave.map(cases)
+  assert time.monotonic() - start < 10  # four limits are 1.6
+  assert verdicts[17].status == 'timeout' and not verdicts[17].valid
+  assert [v.score for i, v in enumerate(verdicts) if i != 17] == [1.0] * 39
+
+
+@pytest.mark.parametrize(
+  ('what', 'says'),
+  [
+    ('die', 'exit code 3'),
+    ('exit', 'exit code 1'),
+    ('eat', 'MemoryError'),
+    ('raise', 'a bad day'),
+    ('nan', 'not finite'),
+    ('nothing', 'NoneType'),
+  ],
+)
+def test_a_failing_case_is_an_error_and_only_itself(behave, what, says):
+  cases = [GOOD] * 20
+  cases[0] = cases[19] = bad(what)
+  verdicts = behave.map(cases)
+  for i in (0, 19):
+    assert verdicts[i].status == 'error' and not verdicts[i].valid
+    assert says in verdicts[i].detail
+  assert all(v.score == 1.0 and v.valid for v in verdicts[1:19])
+
+
+@pytest.fixture
+def attacked():
+  with pool.VerifierPool(
+    reward('attack'), workers=2, timeout_s=5.0
+  ) as verifiers:
+    yield verifiers
+
+
+@pytest.mark.parametrize(
+  ('how', 'at'), [('kill parent', [0, 150, 299]), ('stop parent', [150])]
+)
+def test_a_case_that_ends_the_nursery_is_charged_and_the_pool_lives(
+  attacked, how, at
+):
+  cases = [(how, {}) if i in at else GOOD for i in range(300)]
+  verdicts = attacked.map(cases)
+  assert [i for i, v in enumerate(verdicts) if not v.valid] == at
+  assert 'ended the verifier process' in verdicts[150].detail
+  assert attacked.map([GOOD])[0].score == 1.0
+
+
+def test_a_nursery_that_dies_under_every_case_does_not_end_the_pool(attacked):
+  """Without an answer in between, as one that cannot start."""
+  verdicts = attacked.map([('kill parent', {})] * 5)
+  assert [v.status for v in verdicts] == ['error'] * 5
+  assert attacked.map([GOOD])[0].score == 1.0
+
+
+def test_a_case_that_kills_other_workers_is_not_charged_to_theirs(attacked):
+  verdicts = attacked.map([GOOD, ('kill others', {})] * 40)
+  assert all(v.valid and v.score == 1.0 for v in verdicts)
+
+
+def test_a_reward_that_forks_answers_once(attacked):
+  verdicts = attacked.map([('fork', {}), GOOD] * 50)
+  assert [v.score for v in verdicts] == [1.0] * 100
+  assert attacked.stats()['restarts'] == attacked.stats()['crashes'] == 0
+
+
+@pytest.mark.parametrize('what', ['write', 'write much'])
+def test_what_a_reward_writes_into_the_socket_is_charged_to_it(attacked, what):
+  cases = [GOOD] * 100
+  cases[50] = (what, {})
+  verdicts = attacked.map(cases)
+  assert [i for i, v in enumerate(verdicts) if not v.valid] == [50]
+  assert attacked.stats()['restarts'] == 0
+
+
+def test_verdicts_cross_as_plain_data(tmp_path, monkeypatch):
+  """A verdict's own classes would run their code where a pickle is read."""
+  read = tmp_path / 'read'
+  monkeypatch.setenv('PICKLE_READ', str(read))
+  with pool.VerifierPool(reward('attack'), workers=1) as verifiers:
+    text, number, deep, good = verifiers.map(
+      [('text', {}), ('number', {}), ('deep', {}), GOOD]
+    )
+  assert type(text.extracted) is type(text.detail) is str
+  assert (text.extracted, text.detail) == ('x', 'y')
+  assert type(number.score) is type(number.parts['p']) is float
+  assert deep.status == 'error' and good.score == 1.0
+  assert not read.exists()
+
+
+def test_many_bad_cases_among_good_ones(behave):
+  kinds = ['hang', 'die', 'raise', 'eat', 'a', 'b', 'a']
+  cases = [bad(kinds[i % 7]) for i in range(21)]
+  verdicts = behave.map(cases)
+  expected = ['timeout', 'error', 'error', 'error', 'parsed'] + ['parsed'] * 2
+  assert [v.status for v in verdicts] == expected * 3
+  assert [v.score for v in verdicts] == [0, 0, 0, 0, 1, 0, 1] * 3
+
+
+def test_what_a_case_started_dies_with_it(behave):
+  seconds = f'{os.getpid()}.5'  # to be told from the sleep of another run
+  case = ('spawn', {'seconds': seconds})
+  assert behave.map([case])[0].status == 'timeout'
+  ps = subprocess.run(
+    ['ps', '-eo', 'args'], capture_output=True, text=True, check=True
+  )
+  assert f'sleep {seconds}' not in ps.stdout
+
+
+def test_stats_count_what_happened():
+  with pool.VerifierPool(reward('behave'), timeout_s=0.3) as verifiers:
+    verifiers.map([GOOD, bad('sleep'), bad('raise'), bad('die'), bad('b')])
+    stats = verifiers.stats()
+  assert stats['done'] == 5 and stats['queue_depth'] == 0
+  assert stats['timeouts'] == 1 and stats['crashes'] == 1
+  assert stats['errors'] == 2 and stats['restarts'] == 0
+  assert 0.3 <= stats['busy_s'] < 2.0
+
+
+def test_every_case_raising_gives_one_clear_message():
+  with pool.VerifierPool(reward('always_raises')) as verifiers:
+    message = all_failed(verifiers.map([GOOD] * 5))
+  assert 'always_raises raised KeyError' in message
+  assert 'reward_functions.py:' in message
+  assert all_failed([]) is None
+
+
+def test_one_good_case_is_not_all_failed(behave):
+  assert all_failed(behave.map([bad('raise'), GOOD])) is None
+
+
+def test_order_is_kept_under_load_from_many_threads():
+  with pool.VerifierPool(reward('echo'), workers=2) as verifiers:
+    results = {}
+
+    def ask(thread: int):
+      cases = [(str(1000 * thread + i), {}) for i in range(200)]
+      results[thread] = [v.score for v in verifiers.map(cases)]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(6)]
+    for thread in threads:
+      thread.start()
+    for thread in threads:
+      thread.join()
+  assert results == {
+    t: [float(1000 * t + i) for i in range(200)] for t in range(6)
+  }
+
+
+def test_asyncio_gives_the_same_verdicts():
+  cases = [(str(i), {}) for i in range(50)]
+  with pool.VerifierPool(reward('echo')) as verifiers:
+
+    async def both():
+      return await asyncio.gather(
+        verifiers.amap(cases), verifiers.amap(cases[::-1])
+      )
+
+    forward, backward = asyncio.run(both())
+    assert forward == verifiers.map(cases) == backward[::-1]
+
+
+def test_a_cancelled_task_does_not_break_the_pool():
+  with pool.VerifierPool(reward('echo')) as verifiers:
+
+    async def cancel():
+      task = asyncio.ensure_future(verifiers.amap([('1', {'sleep': 0.2})]))
+      await asyncio.sleep(0.05)
+      task.cancel()
+
+    asyncio.run(cancel())
+    assert verifiers.map([('2', {})])[0].score == 2.0
+
+
+def test_submit_does_not_wait_for_the_verdict(tmp_path):
+  go = tmp_path / 'go'
+  with pool.VerifierPool(reward('echo'), workers=1) as verifiers:
+    future = verifiers.submit([('1', {'after': str(go)})])
+    assert verifiers.stats()['queue_depth'] == 1 and not future.done()
+    go.touch()
+    assert future.result()[0].score == 1.0
+
+
+def test_workers_never_import_jax():
+  with pool.VerifierPool(reward('jax_loaded')) as verifiers:
+    assert verifiers.map([GOOD])[0].score == 0.0
+  with pool.VerifierPool('math') as verifiers:
+    assert verifiers.map([('5', {'answer': '5'})])[0].score == 1.0
+
+
+def test_workers_are_recycled_after_so_many_cases():
+  with pool.VerifierPool(
+    reward('pid'), workers=1, recycle_cases=10
+  ) as verifiers:
+    pids = [v.score for v in verifiers.map([GOOD] * 35)]
+  assert [pids.count(p) for p in dict.fromkeys(pids)] == [10, 10, 10, 5]
+
+
+def test_workers_are_recycled_when_they_grow():
+  with pool.VerifierPool(
+    reward('grow'), workers=1, recycle_mb=100, memory_mb=512
+  ) as verifiers:
+    verdicts = verifiers.map([GOOD] * 100)
+    assert verifiers.stats()['recycled'] >= 2
+  assert all(v.valid for v in verdicts)
+
+
+def test_a_killed_worker_is_replaced():
+  with pool.VerifierPool(reward('pid'), workers=1) as verifiers:
+    first = int(verifiers.map([GOOD])[0].score)
+    os.kill(first, signal.SIGKILL)
+    assert eventually(lambda: not alive(first))
+    verdict = verifiers.map([GOOD])[0]
+    assert verdict.valid and int(verdict.score) != first
+
+
+def test_a_killed_nursery_is_replaced_and_cases_run_again():
+  with pool.VerifierPool(reward('echo'), workers=1) as verifiers:
+    future = verifiers.submit([(str(i), {'sleep': 0.1}) for i in range(6)])
+    time.sleep(0.25)
+    os.kill(verifiers._process.pid, signal.SIGKILL)
+    assert [v.score for v in future.result(timeout=60)] == list(range(6))
+    assert verifiers.stats()['restarts'] == 1
+
+
+def test_close_settles_what_is_open_and_leaves_no_process():
+  verifiers = pool.VerifierPool(reward('pid'), workers=1)
+  worker = int(verifiers.map([GOOD])[0].score)
+  nursery = verifiers._process.pid
+  verifiers.close()
+  assert not alive(nursery) and eventually(lambda: not alive(worker))
+  with pytest.raises(pool.PoolError, match='closed'):
+    verifiers.submit([GOOD])
+  slow = pool.VerifierPool(reward('echo'), workers=1)
+  future = slow.submit([('1', {'sleep': 30})])
+  slow.close()
+  assert future.result(timeout=1)[0].status == 'error'
+
+
+def run_script(code: str) -> subprocess.Popen:
+  return subprocess.Popen(
+    [sys.executable, '-c', code],
+    stdout=subprocess.PIPE,
+    stderr=subprocess.PIPE,
+    text=True,
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+  )
+
+
+HANGING = f"""
+import signal
+# Ignored where the tests run as a shell's background job.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from jaxrl_reason.verifiers.pool import VerifierPool
+p = VerifierPool({reward('pid')!r}, workers=1, timeout_s=60)
+q = VerifierPool({reward('behave')!r}, workers=1, timeout_s=60)
+print(int(p.map([('a', {{}})])[0].score), p._process.pid, q._process.pid)
+import sys; sys.stdout.flush()
+q.map([('hang', {{}})])
+"""
+
+
+@pytest.mark.parametrize('how', [signal.SIGKILL, signal.SIGINT])
+def test_no_orphans_and_no_noise_when_the_parent_ends(how):
+  script = run_script(HANGING)
+  pids = [int(p) for p in script.stdout.readline().split()]
+  children = [*pids, *_children_of(pids[2])]
+  time.sleep(0.1)
+  script.send_signal(how)
+  _, errors = script.communicate(timeout=60)
+  assert eventually(lambda: not any(alive(p) for p in children))
+  # Ctrl-C: the parent's own traceback, and none from a worker.
+  assert errors.count('Traceback') == (1 if how == signal.SIGINT else 0)
+  assert 'reward_functions' not in errors
+
+
+def _children_of(pid: int) -> list[int]:
+  with open(f'/proc/{pid}/task/{pid}/children') as f:
+    return [int(p) for p in f.read().split()]
+
+
+def test_a_function_of_the_users_own_script(tmp_path):
+  script = tmp_path / 'mine.py'
+  script.write_text(
+    'from jaxrl_reason.verifiers.pool import VerifierPool\n'
+    'def mine(completion, example):\n'
+    '  return len(completion)\n'
+    'if __name__ == "__main__":\n'
+    '  with VerifierPool(mine, workers=1) as p:\n'
+    '    print(p.map([("abc", {})])[0].score)\n'
+  )
+  done = subprocess.run(
+    [sys.executable, str(script)],
+    capture_output=True,
+    text=True,
+    timeout=10,
+    env={**os.environ, 'PYTHONPATH': os.pathsep.join(sys.path)},
+  )
+  assert (done.stdout, done.stderr) == ('3.0\n', '')
+
+
+def test_functions_that_no_other_process_can_import():
+  with pytest.raises(resolve.RewardError, match='no name another process'):
+    pool.VerifierPool(lambda completion, example: 1.0)
+
+
+@pytest.mark.parametrize(
+  ('name', 'says'),
+  [
+    ('no_such_module:f', 'no_such_module'),
+    (reward('no_such_function'), 'no_such_function'),
+    ('/no/such/file.py:f', 'FileNotFoundError'),
+    ('nonsense', 'package.module:function'),
+    ('os:sep', 'not a function'),
+  ],
+)
+def test_a_reward_that_cannot_be_found_is_named(name, says):
+  with pytest.raises(pool.PoolError, match=says):
+    pool.VerifierPool(name)
+
+
+def test_no_cases_no_verdicts(behave):
+  assert behave.map([]) == []
