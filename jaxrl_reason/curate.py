@@ -53,7 +53,7 @@ def options(a):
   Raises:
     ValueError: names the flag.
   """
-  from jaxrl_reason.config import ranges
+  from jaxrl_reason import ranges
   from jaxrl_reason.evals import curation
   from jaxrl_reason.evals import evaluation as session
 

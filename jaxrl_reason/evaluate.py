@@ -64,7 +64,7 @@ def options(a):
   Raises:
     ValueError: names the flag.
   """
-  from jaxrl_reason.config import ranges
+  from jaxrl_reason import ranges
   from jaxrl_reason.data import chat
   from jaxrl_reason.evals import evaluation as session
   from jaxrl_reason.rollouts import forcing

@@ -25,8 +25,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxrl_reason import ranges
 from jaxrl_reason.base import Model
-from jaxrl_reason.config import ranges
 from jaxrl_reason.data import chat, pipeline
 from jaxrl_reason.evals import loading
 from jaxrl_reason.logits import Sampling

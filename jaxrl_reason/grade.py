@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import tqdm
 from absl import app, flags
 
-from jaxrl_reason.config import ranges
+from jaxrl_reason import ranges
 from jaxrl_reason.verifiers import pool, records, resolve
 from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from jaxrl_reason.config.ranges import (
+from jaxrl_reason.config.record import Record, mapping
+from jaxrl_reason.ranges import (
   Count,
   CountOrNone,
   Memory,
@@ -10,7 +11,6 @@ from jaxrl_reason.config.ranges import (
   Positive,
   Share,
 )
-from jaxrl_reason.config.record import Record, mapping
 
 
 @dataclasses.dataclass(frozen=True)

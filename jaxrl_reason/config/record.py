@@ -14,7 +14,7 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
-from jaxrl_reason.config.ranges import Range
+from jaxrl_reason.ranges import Range
 
 RENAMED = {'heat': 'temperature_control'}
 

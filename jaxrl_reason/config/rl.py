@@ -4,7 +4,9 @@ import dataclasses
 from typing import Annotated
 
 from jaxrl_reason import losses
-from jaxrl_reason.config.ranges import (
+from jaxrl_reason.config.record import Record, mapping
+from jaxrl_reason.config.training import Optimizer, Training
+from jaxrl_reason.ranges import (
   Amount,
   Count,
   CountOrNone,
@@ -14,8 +16,6 @@ from jaxrl_reason.config.ranges import (
   Range,
   Share,
 )
-from jaxrl_reason.config.record import Record, mapping
-from jaxrl_reason.config.training import Optimizer, Training
 
 Loss = dataclasses.make_dataclass(
   'Loss',

@@ -5,7 +5,10 @@ from typing import Annotated
 
 from jaxrl_reason import losses
 from jaxrl_reason.config.data import Data
-from jaxrl_reason.config.ranges import (
+from jaxrl_reason.config.record import Record, mapping
+from jaxrl_reason.config.rl import RL
+from jaxrl_reason.config.training import Supervised, Training
+from jaxrl_reason.ranges import (
   Amount,
   Count,
   CountOrNone,
@@ -13,9 +16,6 @@ from jaxrl_reason.config.ranges import (
   Range,
   Seed,
 )
-from jaxrl_reason.config.record import Record, mapping
-from jaxrl_reason.config.rl import RL
-from jaxrl_reason.config.training import Supervised, Training
 
 STAGES = ('pretrain', 'sft', 'rl')
 

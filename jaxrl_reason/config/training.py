@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from jaxrl_reason.config.ranges import (
+from jaxrl_reason.config.record import Record
+from jaxrl_reason.ranges import (
   Amount,
   Count,
   CountOrNone,
   Memory,
 )
-from jaxrl_reason.config.record import Record
 
 
 @dataclasses.dataclass(frozen=True)

@@ -67,5 +67,5 @@ def test_a_model_that_nothing_is_added_to_is_itself():
 def test_other_tokens_are_refused():
   ours, theirs = (tokenizers.CharTokenizer(x) for x in ('abc', 'abd'))
   arithmetic.refuse_other_tokens(['x', 'y'], [ours, ours])
-  with pytest.raises(ValueError, match='y has other tokens than x'):
+  with pytest.raises(ValueError, match='y and x have different tokens'):
     arithmetic.refuse_other_tokens(['x', 'y'], [ours, theirs])

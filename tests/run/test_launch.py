@@ -8,13 +8,19 @@ import subprocess
 
 import pytest
 import yaml
-from paths import ROOT
+from paths import ROOT, load_recipe
 from waiting import eventually
 
 from jaxrl_reason.run.process import signals
 
 LAUNCH = ROOT / 'tools' / 'launch'
 SCRIPTS = sorted(LAUNCH.glob('*.sh')) + sorted(LAUNCH.glob('*.sbatch'))
+
+
+def check_recipe(flag: str) -> None:
+  """Raises if there is no such recipe, or it has no such variant."""
+  path, _, argument = flag.partition(':')
+  load_recipe(ROOT / path).get_config(argument)
 
 
 @pytest.mark.parametrize('path', SCRIPTS, ids=lambda p: p.name)
@@ -30,7 +36,7 @@ def test_what_they_name_exists(path):
   for name in ('config', 'workdir'):
     assert f'--{name}=' in text and re.search(rf"\s'{name}',\s+None", main)
   for config in re.findall(r'--config=(\S+)', text):
-    assert (ROOT / config).exists()
+    check_recipe(config)
   extras = configparser.ConfigParser()
   extras.read(ROOT / 'setup.cfg')
   for group in re.findall(r'EXTRAS(?:=|-)([a-z,]+)', text):
@@ -52,7 +58,7 @@ def test_the_manifest_asks_for_whole_slices():
   assert first['onExitCodes'] == {'operator': 'In', 'values': [signals.SAVED]}
   assert pods['parallelism'] == pods['completions'] == rows * columns // chips
   config = container['command'][3].removeprefix('--config=')
-  assert (ROOT / config).exists()
+  check_recipe(config)
 
 
 def stub(folder: pathlib.Path, name: str, script: str):

@@ -231,7 +231,7 @@ def test_a_workdir_keeps_its_model(folder, ran, tmp_path):
   [
     ('tokenizer.json', None, 'neither tokenizer.json'),
     ('tokenizer.json', b'', 'tokenizer.json cannot be read'),
-    ('config.json', b'{"model_type": "mamba2"}', "'mamba2' cannot be read"),
+    ('config.json', b'{"model_type": "mamba2"}', "'mamba2' is not supported"),
     ('config.json', b'{"model_ty', 'config.json cannot be read'),
   ],
 )
@@ -375,7 +375,7 @@ def test_what_fits_where_is_said_before_anything_is_fetched(
     assert word in told
   path = published / 'config.json'
   path.write_text(json.dumps({'model_type': 'mamba2'}))
-  with pytest.raises(ValueError, match="'mamba2' cannot be read: recurrent"):
+  with pytest.raises(ValueError, match="'mamba2' is not supported: recurrent"):
     prepared(recipe(name), tmp_path / 'run')
   assert stand_in.looked == ['config.json'] * 2 and not stand_in.sent
   stand_in.online = False  # the cache may have it: that is for `begin` to say

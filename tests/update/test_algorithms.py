@@ -35,7 +35,12 @@ SETTINGS = {
   'prime': {},
   'tbrm': {'tbrm_beta': 1.0},
   'rover': {},
-  'grpo': {'kl_target': 0.1, 'entropy_target': 2.0, 'entropy_step': 0.1},
+  'grpo': {
+    'kl_coef': 0.1,
+    'kl_target': 0.1,
+    'entropy_target': 2.0,
+    'entropy_step': 0.1,
+  },
 }
 
 
