@@ -188,10 +188,16 @@ GIVEN = {
   ('choosing', 0): CONFIG,
   ('choosing', 1): CONFIG,
   ('choosing', 2): CONFIG,
+  ('code_sandbox', 0): '',
+  ('code_sandbox', 1): f'from jaxrl_reason.verifiers import code{PROGRAM}',
+  ('code_sandbox', 2): '',
+  ('judges', 0): CONFIG,
+  ('label_free', 0): CONFIG,
+  ('math_answers', 0): '',
+  ('rewards', 0): '',
+  ('rewards', 1): '',
+  ('text_rewards', 0): '',
   ('verifiers', 0): 'from jaxrl_reason.verifiers.verdict import Verdict',
-  ('verifiers', 1): '',
-  ('verifiers', 3): PROGRAM,
-  ('verifiers', 5): CONFIG,
 }
 
 

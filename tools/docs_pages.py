@@ -111,13 +111,21 @@ def recipes() -> str:
   return '\n'.join(out)
 
 
+def pages_of(nav) -> set[str]:
+  """Returns the names of the pages in a menu, at every depth."""
+  if isinstance(nav, str):
+    return {nav}
+  parts = nav.values() if isinstance(nav, dict) else nav
+  return set().union(*map(pages_of, parts))
+
+
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
   """Enters the address, pages that the menu leaves out, and the reference."""
   # No repo_url: pages would ask GitHub for stars and releases.
   icon = 'fontawesome/brands/github'
   config.extra['social'] = [{'icon': icon, 'link': notebooks.url()}]
   groups = {name: pages for part in config.nav for name, pages in part.items()}
-  listed = {page for pages in groups.values() for page in pages if '.' in page}
+  listed = pages_of(config.nav)
   groups['Use'] += sorted(
     page.name
     for page in pathlib.Path(config.docs_dir).glob('*.md')

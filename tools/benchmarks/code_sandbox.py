@@ -2,7 +2,7 @@
 
   python tools/benchmarks/code_sandbox.py [--layers=all] [--out=table.md]
 
-Prints the table of docs/verifiers.md: every reference solution, all three
+Prints the table of docs/code_sandbox.md: every reference solution, all three
 mutations of each, every forgery and every drain of the tests. One caller, one
 program after the other; pin it (`taskset -c 1`) for figures of one core. CPU
 time is that of all processes involved, the kernel's for them included.

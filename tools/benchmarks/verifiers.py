@@ -2,7 +2,7 @@
 
   python tools/benchmarks/verifiers.py [--out=table.md]
 
-Prints the table of docs/verifiers.md. math-verify gets its own rows when it
+Prints the table of docs/math_answers.md. math-verify gets its own rows when it
 is installed (`pip install 'math-verify[antlr4_13_2]'`). Everything runs in
 one process and one thread, each verifier in a fresh one, so that memory and
 warm-up are its own; GSM8K is read from --gsm8k, if it is there.

@@ -11,8 +11,8 @@ Programs are hostile: they run in a process of their own, shut in as far as the
 system allows, and the tests run in another one. What a program returns crosses
 between the two as plain data, so a test compares numbers, text and lists and
 never calls a method of the program's objects; expected values never reach the
-program. `sandbox` has the parts; docs/verifiers.md says what each platform
-gives.
+program. `sandbox` has the parts; docs/code_sandbox.md lists the layers of
+each platform.
 
 A program that is wrong, crashes, hangs or eats its memory scores 0 with status
 'parsed', and `detail` says which: it is an answer, and a wrong one. 'error' is

@@ -49,7 +49,7 @@ WARM = (
 
 @dataclasses.dataclass
 class Cell:
-  """The layers that confine a program; docs/verifiers.md describes each."""
+  """The layers that confine a program; docs/code_sandbox.md describes each."""
 
   layers: set[str]  # of 'own_uid', 'namespaces', 'landlock', 'seccomp'
   shared: list[str]  # files and folders that a program may read
