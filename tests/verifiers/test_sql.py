@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxrl_reason.verifiers import fields
-from jaxrl_reason.verifiers.code import sql
+from jaxrl_reason.verifiers.code import result_rows, sql
 
 FEW = settings(max_examples=60, deadline=None, derandomize=True)
 SCRIPT = """
@@ -135,12 +135,12 @@ ROWS = st.lists(
 @given(ROWS, st.randoms(use_true_random=False), st.floats(-1e-9, 1e-9))
 def test_rows_equal_themselves_in_any_order(rows, random, noise):
   other = [(a, b + noise) for a, b in random.sample(rows, len(rows))]
-  assert sql.same_rows(other, rows, ordered=False)
-  assert sql.same_rows(rows, rows, ordered=True)
-  assert sql.same_result(
+  assert result_rows.same_rows(other, rows, ordered=False)
+  assert result_rows.same_rows(rows, rows, ordered=True)
+  assert result_rows.same_result(
     [row[::-1] for row in other], rows, ordered=False, columns='any'
   )
-  assert not sql.same_rows([*other, ('a', 1)], rows, ordered=False)
+  assert not result_rows.same_rows([*other, ('a', 1)], rows, ordered=False)
 
 
 def test_a_file_is_read_and_left_as_it_is(file):

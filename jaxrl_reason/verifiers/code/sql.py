@@ -21,18 +21,17 @@ not a zero. Rows that tie in an ORDER BY have no order in SQL, but are compared
 in the order in which SQLite returned them.
 """
 
-import collections
 import contextlib
 import functools
 import itertools
-import math
 import os
 import re
 import sqlite3
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from jaxrl_reason.verifiers import fields
+from jaxrl_reason.verifiers.code import result_rows
 from jaxrl_reason.verifiers.pool import limited
 from jaxrl_reason.verifiers.verdict import Verdict
 
@@ -41,8 +40,6 @@ STEP_SIZE = 200  # of them between two looks at the count
 SECONDS = 2.0  # of CPU
 MAX_ROWS = 10_000
 MAX_BYTES = 8_000_000  # of a result's texts and blobs
-MAX_ORDERS = 500  # column orders that are tried
-COLUMNS = ('ordered', 'any')
 HEAP = 256 * 2**20
 LIMITS = {
   sqlite3.SQLITE_LIMIT_LENGTH: 100_000,
@@ -253,121 +250,6 @@ def is_ordered(query: str) -> bool:
   return False
 
 
-# --- comparing rows ------------------------------------------------------
-
-
-def _is_number(value) -> bool:
-  return isinstance(value, (int, float))
-
-
-def close(a: tuple, b: tuple, tolerance: float) -> bool:
-  """Returns whether rows are equal cell by cell; numbers up to a relative or
-  absolute tolerance.
-  """
-  return len(a) == len(b) and all(
-    x == y
-    or (
-      _is_number(x)
-      and _is_number(y)
-      and math.isclose(x, y, rel_tol=tolerance, abs_tol=tolerance)
-    )
-    for x, y in zip(a, b)
-  )
-
-
-def same_rows(
-  a: Sequence[tuple],
-  b: Sequence[tuple],
-  *,
-  ordered: bool,
-  tolerance: float = 1e-6,
-) -> bool:
-  """Returns whether rows are equal as lists if `ordered`, else as multisets."""
-  if len(a) != len(b):
-    return False
-  if ordered:
-    return all(close(x, y, tolerance) for x, y in zip(a, b))
-  x, y = collections.Counter(a), collections.Counter(b)
-  return _paired([*(x - y).elements()], [*(y - x).elements()], tolerance)
-
-
-def _paired(a: list[tuple], b: list[tuple], tolerance: float) -> bool:
-  """Can rows that are not equal be paired so that each pair is close?
-
-  Rows with the same cells but for the numbers, sorted by these: up to rounding
-  the orders agree.
-  """
-
-  def key(row: tuple):
-    cells = ((type(v).__name__, v) for v in row if not _is_number(v))
-    return [_is_number(v) for v in row], [*map(repr, cells)], _numbers(row)
-
-  pairs = zip(sorted(a, key=key), sorted(b, key=key))
-  return all(close(x, y, tolerance) for x, y in pairs)
-
-
-def _numbers(row: tuple) -> list:
-  """To nine digits, so that noise does not decide the order."""
-  return [float(f'{v:.9g}') for v in row if _is_number(v)]
-
-
-def same_result(
-  found: Sequence[tuple],
-  gold: Sequence[tuple],
-  *,
-  ordered: bool,
-  columns: str = 'ordered',
-  tolerance: float = 1e-6,
-) -> bool:
-  """Compares as `same_rows`; columns='any' also under some order of the
-  columns.
-  """
-  if columns == 'ordered' or not gold or not found:
-    return same_rows(found, gold, ordered=ordered, tolerance=tolerance)
-  if len(found[0]) != len(gold[0]) or len(found) != len(gold):
-    return False
-  orders = itertools.islice(_column_orders(found, gold, tolerance), MAX_ORDERS)
-  return any(
-    same_rows(
-      [tuple(row[i] for i in order) for row in found],
-      gold,
-      ordered=ordered,
-      tolerance=tolerance,
-    )
-    for order in orders
-  )
-
-
-def _column_orders(found, gold, tolerance: float) -> Iterator[tuple[int, ...]]:
-  """Orders of found's columns in which each holds the values of gold's."""
-  wanted, there = (
-    [[(v,) for v in column] for column in zip(*rows)] for rows in (gold, found)
-  )
-  options = [
-    [
-      i
-      for i, column in enumerate(there)
-      if same_rows(column, want, ordered=False, tolerance=tolerance)
-    ]
-    for want in wanted
-  ]
-
-  # Each group of like columns must be as large on both sides; then every
-  # choice below leads to an order, and none to a dead end.
-  if any(options.count(columns) != len(columns) for columns in options):
-    return
-
-  def orders(chosen: tuple[int, ...]):
-    if len(chosen) == len(options):
-      yield chosen
-      return
-    for i in options[len(chosen)]:
-      if i not in chosen:
-        yield from orders((*chosen, i))
-
-  yield from orders(())
-
-
 def reward(
   completion: str,
   example: dict,
@@ -384,8 +266,9 @@ def reward(
   count. Reads 'answer', and 'db' or 'db_script'. If the right query returns no
   rows, FieldError is raised.
   """
-  if columns not in COLUMNS:
-    raise ValueError(f'columns {columns!r} is none of {", ".join(COLUMNS)}')
+  if columns not in result_rows.COLUMNS:
+    known = ', '.join(result_rows.COLUMNS)
+    raise ValueError(f'columns {columns!r} is none of {known}')
   gold_query = fields.field(example, 'answer', str)
   query = query_of(fields.final(completion, part) or '')
   gold = rows(example, gold_query, steps=steps, seconds=seconds)
@@ -402,7 +285,7 @@ def reward(
     return Verdict(0.0, 'unparsed', query[:500], str(e))
   except SlowQuery as e:
     return Verdict(0.0, 'timeout', query[:500], str(e))
-  same = same_result(
+  same = result_rows.same_result(
     found,
     gold,
     ordered=is_ordered(gold_query),

@@ -1,0 +1,125 @@
+"""Compares the rows of two SQL queries: as lists, as multisets, by column.
+
+Numbers are equal up to a tolerance, and texts exactly. A query that has no
+ORDER BY returns a multiset of rows. Names of columns do not count.
+"""
+
+import collections
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+COLUMNS = ('ordered', 'any')
+MAX_ORDERS = 500  # column orders that are tried
+
+
+def _is_number(value) -> bool:
+  return isinstance(value, (int, float))
+
+
+def close(a: tuple, b: tuple, tolerance: float) -> bool:
+  """Returns whether rows are equal cell by cell; numbers up to a relative or
+  absolute tolerance.
+  """
+  return len(a) == len(b) and all(
+    x == y
+    or (
+      _is_number(x)
+      and _is_number(y)
+      and math.isclose(x, y, rel_tol=tolerance, abs_tol=tolerance)
+    )
+    for x, y in zip(a, b)
+  )
+
+
+def same_rows(
+  a: Sequence[tuple],
+  b: Sequence[tuple],
+  *,
+  ordered: bool,
+  tolerance: float = 1e-6,
+) -> bool:
+  """Returns whether rows are equal as lists if `ordered`, else as multisets."""
+  if len(a) != len(b):
+    return False
+  if ordered:
+    return all(close(x, y, tolerance) for x, y in zip(a, b))
+  x, y = collections.Counter(a), collections.Counter(b)
+  return _paired([*(x - y).elements()], [*(y - x).elements()], tolerance)
+
+
+def _paired(a: list[tuple], b: list[tuple], tolerance: float) -> bool:
+  """Returns whether rows that are not equal pair up so that each pair is close.
+
+  Rows are sorted by their other cells, then by their numbers: up to rounding,
+  both orders agree.
+  """
+
+  def key(row: tuple):
+    cells = ((type(v).__name__, v) for v in row if not _is_number(v))
+    return [_is_number(v) for v in row], [*map(repr, cells)], _numbers(row)
+
+  pairs = zip(sorted(a, key=key), sorted(b, key=key))
+  return all(close(x, y, tolerance) for x, y in pairs)
+
+
+def _numbers(row: tuple) -> list:
+  """Rounds to nine digits, so that noise does not decide the order."""
+  return [float(f'{v:.9g}') for v in row if _is_number(v)]
+
+
+def same_result(
+  found: Sequence[tuple],
+  gold: Sequence[tuple],
+  *,
+  ordered: bool,
+  columns: str = 'ordered',
+  tolerance: float = 1e-6,
+) -> bool:
+  """Compares as `same_rows`; columns='any' also under some order of the
+  columns.
+  """
+  if columns == 'ordered' or not gold or not found:
+    return same_rows(found, gold, ordered=ordered, tolerance=tolerance)
+  if len(found[0]) != len(gold[0]) or len(found) != len(gold):
+    return False
+  orders = itertools.islice(_column_orders(found, gold, tolerance), MAX_ORDERS)
+  return any(
+    same_rows(
+      [tuple(row[i] for i in order) for row in found],
+      gold,
+      ordered=ordered,
+      tolerance=tolerance,
+    )
+    for order in orders
+  )
+
+
+def _column_orders(found, gold, tolerance: float) -> Iterator[tuple[int, ...]]:
+  """Yields orders of found's columns that hold the values of gold's columns."""
+  wanted, there = (
+    [[(v,) for v in column] for column in zip(*rows)] for rows in (gold, found)
+  )
+  options = [
+    [
+      i
+      for i, column in enumerate(there)
+      if same_rows(column, want, ordered=False, tolerance=tolerance)
+    ]
+    for want in wanted
+  ]
+
+  # Each group of like columns must be as large on both sides; then every
+  # choice below leads to an order, and none to a dead end.
+  if any(options.count(columns) != len(columns) for columns in options):
+    return
+
+  def orders(chosen: tuple[int, ...]):
+    if len(chosen) == len(options):
+      yield chosen
+      return
+    for i in options[len(chosen)]:
+      if i not in chosen:
+        yield from orders((*chosen, i))
+
+  yield from orders(())
