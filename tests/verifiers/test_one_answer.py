@@ -40,6 +40,18 @@ GUESSES = [
   '#### %s or %s',
   'I think that it is %s or %s',
   'I think that it is $%s$ or $%s$',
+  '**%s** or **%s**',
+  '**$%s$** or $%s$',
+  '$%s$ or **%s**',
+  'The answer is **$%s$** or $%s$.',
+  'The answer is $%s$ or **%s**.',
+  'It is *%s* or *%s*',
+  'It is __%s__ or __%s__',
+  '\\(%s\\) or \\(%s\\)',
+  'The answer is **\\(%s\\)** or **\\(%s\\)**.',
+  '#### **%s** or $%s$',
+  '<answer>**%s** or $%s$</answer>',
+  '<answer>**%s**</answer> or $%s$',
 ]
 
 
@@ -54,6 +66,19 @@ def test_of_two_guesses_neither_is_paid(guess):
 def test_a_value_may_be_written_twice(guess):
   assert math.verify(guess % ('3/4', '0.75'), '0.75')
   assert math.verify(guess % ('0.75', '75\\%'), '0.75')
+
+
+@pytest.mark.parametrize(
+  'quotient', ['**%s** / **%s**', '**%s**/$%s$', '$%s$/**%s**', '*%s*/*%s*']
+)
+def test_of_two_marked_values_with_a_slash_neither_is_paid(quotient):
+  text = 'I get ' + quotient % (12, 35)
+  assert [math.verify(text, gold) for gold in ('12', '35')] == [False, False]
+
+
+def test_a_product_and_a_power_are_no_emphasis():
+  for product, value in (('2*3*4', 24), ('2**3', 8), ('2 * 3 * 4', 24)):
+    assert math.verify(product, str(value)) and not math.verify(product, '3')
 
 
 def test_a_correction_is_no_alternative():

@@ -56,7 +56,12 @@ MATH = re.compile(
   re.S,
 )
 DIGIT = re.compile('[0-9]')
-BOLD = re.compile(r'\*\*([^*\n]+)\*\*')
+# Of *italic* and __underlined__ texts the numbers only: 2 * 3 is a product.
+BOLD = re.compile(
+  r'\*\*([^*\n]+)\*\*'
+  r'|(?<![\w*\\)])\*(-?\\?\$?[0-9][^*\s]*)\*(?![\w*(\\])'
+  r'|(?<!\w)__(-?\\?\$?[0-9][^_\s]*)__(?!\w)'
+)
 NUMBER = re.compile(
   r'(?:(?<![\w)\]}.])[-\u2212])?(?:\\?[$\u20ac\u00a3\u00a5] ?)?'
   r'(?:[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?|(?<![0-9])\.[0-9]+)'
@@ -86,7 +91,7 @@ CORRECTION = re.compile(
 _HEDGE = (
   r'(?:\bor\b|或者?|\b(?:either|maybe|perhaps|possibly|alternatively|otherwise)\b'
   r'|\b(?:(?:it|this|that|the answer|answer)\s+)?(?:could|might|may)\b'
-  r'|\bif not\b|\bunless\b)'
+  r'|\bif not\b|\bunless\b|(?:(?<=[*$])|(?<=[*$] ))/(?=\s*(?:[*$]|\Z)))'
 )
 _OR = (
   rf'[\s$,;.*()\[\]-]*(?:\b(?:and|but|then|though)\s+)?{_HEDGE}'
@@ -238,10 +243,11 @@ def stated(text: str) -> str | None:
       sentence = _first_sentence(rest)
       if pattern is RESULT_IS and DIGIT.search(rest, len(sentence)):
         return None  # a result on the way to another
-      sentence = BETWEEN_BOLD.sub(r'\1', _choices(rest, sentence)).strip(' *')
+      sentence = _choices(rest, sentence)
+      end = len(sentence)
+      sentence = _closed(BETWEEN_BOLD.sub(r'\1', sentence).strip(' *'))
       answer = sentence if is_bare(sentence) else best_part(sentence, 0)
       if answer:
-        end = rest.find(sentence) + len(sentence)
         return _with_others(rest, end, end, answer) if end else answer
   return None
 
@@ -252,6 +258,11 @@ def _choices(rest: str, sentence: str) -> str:
   label = len(line) <= MAX_CHOICES and LABEL.fullmatch(sentence)
   several = label and OTHER_CHOICE.search(line, len(sentence))
   return line.rstrip('. ') if several and not PROSE.search(line) else sentence
+
+
+def _closed(text: str) -> str:
+  """Removes bold marks if the first of them is in front of the text."""
+  return text.replace('**', '') if text.count('**') % 2 else text
 
 
 def _first_sentence(text: str) -> str:
@@ -305,7 +316,9 @@ def _together(text: str, parts: list, which: int) -> str:
   while _joined(text, parts[high : high + 2]):
     high += 1
   chosen = parts[low : high + 1]
-  answer = ' or '.join(content for _, content in chosen)
+  answer = chosen[0][1]
+  for pair in zip(chosen, chosen[1:]):
+    answer += (' / ' if _divided(text, pair) else ' or ') + pair[1][1]
   start, end = chosen[0][0].start(), chosen[-1][0].end()
   return _with_others(text, start, end, answer)
 
@@ -314,7 +327,13 @@ def _joined(text: str, pair: list) -> bool:
   if len(pair) < 2:
     return False
   start, end = pair[0][0].end(), pair[1][0].start()
-  return end - start < MAX_OR and bool(ALTERNATIVE.fullmatch(text, start, end))
+  alternative = ALTERNATIVE.fullmatch(text, start, end)
+  return end - start < MAX_OR and bool(alternative or _divided(text, pair))
+
+
+def _divided(text: str, pair) -> bool:
+  """Returns whether **12** / **35** is written: a quotient, or two guesses."""
+  return text[pair[0][0].end() : pair[1][0].start()].strip() == '/'
 
 
 def counted(text: str) -> str | None:

@@ -38,6 +38,7 @@ from jaxrl_reason.verifiers.math.expr.proportional import (
 
 MAX_RESTATED = 5  # values of both sides together
 CONGRUENT = ('=', 'mod')  # n = 2 (mod 5)
+ARGUMENT = symbol('argument of a function')
 AXES = tuple(symbol(f'unit vector {axis}') for axis in 'ijk')
 
 
@@ -115,7 +116,7 @@ def _equations(a: Node, b: Node, budget: Budget) -> bool:
     return False
   if len(a.args) > 2 or len(b.args) > 2:
     return _chains(a, b, budget)
-  b = _bound_like(b, a)
+  a, b = _bound_alike(a, b)
   (left_a, right_a), (left_b, right_b) = a.args, b.args
   if left_a == left_b and is_name(left_a):
     if equal(right_a, right_b, budget):
@@ -152,14 +153,17 @@ def _chains(a: Node, b: Node, budget: Budget) -> bool:
   )
 
 
-def _bound_like(equation: Node, other: Node) -> Node:
-  """f(t) = 2t with the variable of f(x) = 2x."""
-  mine, its = equation.args[0], other.args[0]
-  if mine.kind == its.kind == 'call' and len(mine.args) == len(its.args) == 1:
-    old, new = mine.args[0], its.args[0]
-    if old.kind == new.kind == 'sym' and mine.value == its.value:
-      return replace(equation, old, new)
-  return equation
+def _bound_alike(a: Node, b: Node) -> tuple[Node, Node]:
+  """Names the variables of f(x) = 2x and g(t) = 2t alike."""
+  calls = [n.args[0] for n in (a, b)]
+  bound = all(
+    n.kind == 'call' and len(n.args) == 1 and n.args[0].kind == 'sym'
+    for n in calls
+  )
+  if bound and (calls[0].value == calls[1].value or both_functions(a, b)):
+    # A name that nobody uses: in g(t) = t + x another x is meant.
+    a, b = (replace(n, n.args[0].args[0], ARGUMENT) for n in (a, b))
+  return a, b
 
 
 # --- several values --------------------------------------------------------

@@ -47,6 +47,8 @@ def is_evaluated(answer: str, gold: str) -> bool:
   trees = _tree(answer), _tree(gold)
   if None in trees:
     return True
+  if names(trees[0]) and not names(trees[1]):
+    trees = _tree(answer, letters=True), trees[1]  # the K of 5 K
   if trees[0].kind == 'num' and FOLDED.search(answer):
     return bool(FOLDED.search(gold))
   if _joins_sets(trees[0]) and not trees[1].has('setop'):
@@ -86,12 +88,12 @@ def _joins_sets(node: Node) -> bool:
   )
 
 
-def _tree(text: str) -> Node | None:
+def _tree(text: str, *, letters: bool = False) -> Node | None:
   text = clean(text)
   if len(text) > MAX_CHARS or words.is_text(text):
     return None
   try:
-    return parse(text)[0]
+    return parse(text, letters=letters)[0]
   except (ParseError, Limit):
     return None
 
@@ -157,8 +159,9 @@ def _values(node: Node) -> list[Node]:
   """Returns the scalars of an answer: elements, ends, cells, sides."""
   if node.kind == 'rel':
     sides = [s for s in node.args if not forms.is_name(s) or not names(s)]
-    if sets.is_set_like(node):
-      sides = [s for s in sides if not names(s)]
+    if sets.is_set_like(node):  # the 1 of x - 1 > 0 too
+      terms = [t for s in sides for t in (s.args if s.kind == 'add' else (s,))]
+      sides = [term for term in terms if not names(term)]
     return [value for side in sides for value in _values(side)]
   if node.kind in ('seq', 'matrix', 'setop'):
     return [value for arg in node.args for value in _values(arg)]

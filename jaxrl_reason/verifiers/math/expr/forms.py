@@ -3,7 +3,7 @@
 import itertools
 import re
 
-from jaxrl_reason.verifiers.math.expr import sets
+from jaxrl_reason.verifiers.math.expr import sets, vocabulary
 from jaxrl_reason.verifiers.math.expr.nodes import (
   Limit,
   Node,
@@ -18,6 +18,7 @@ MAX_SIGNS = 4  # plus-minus signs in one expression: 16 values
 BARE = frozenset((',', 'or', 'and'))
 EQUALITY = frozenset(('=', '~', 'note'))  # note: 5 (= 10/2)
 NUMBER_SETS = frozenset('ZNQRC')
+KNOWN = frozenset(vocabulary.FUNCTIONS.values())
 ONE_CONSTANT = frozenset('CcKk')
 SUBSCRIPTED = re.compile('[Cc]_?[0-9]')
 
@@ -186,11 +187,12 @@ def is_name(node: Node) -> bool:
 def both_functions(a: Node, b: Node) -> bool:
   """Returns whether two equations name a function: y = 2x and f(x) = 2x.
 
-  Not if one is the derivative or the inverse of the other.
+  Not if one is the derivative or the inverse of the other, nor for sin x = x,
+  which defines no function.
   """
   lefts = a.args[0], b.args[0]
   return (
-    all(is_name(n) for n in lefts)
+    all(is_name(n) and n.value not in KNOWN for n in lefts)
     and any(n.kind in ('call', 'div') for n in lefts)
     and bool(names(a.args[1]))
     and _marks_agree(*lefts)

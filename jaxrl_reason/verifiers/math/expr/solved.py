@@ -3,8 +3,9 @@
 3x + 7 = 22 and x = 5 say the same of x, but only the second is an answer.
 """
 
-from jaxrl_reason.verifiers.math.expr.nodes import Node, names
+from jaxrl_reason.verifiers.math.expr.nodes import ZERO, Node, names
 
+ORDER = frozenset(('<', '>', '<=', '>='))
 MEMBERSHIP = frozenset(('in', 'notin'))
 
 
@@ -23,11 +24,31 @@ def is_solved(node: Node) -> bool:
 
 
 def _isolates(relation: Node) -> bool:
+  if _is_moved(relation):
+    return True
   sides = relation.args
   if MEMBERSHIP & set(relation.value):
     sides = sides[:1]  # x in {x | ...}: what is inside is looked at as well
   named = [side for side in sides if names(side)]
   return not named or (len(named) == 1 and _alone(named[0]))
+
+
+def _is_moved(relation: Node) -> bool:
+  """Returns whether an inequality is a solved one, moved or negated.
+
+  That is `-x > -1`, and `x - 1 > 0` with 0 as its other side: no coefficient is
+  left to divide by. `x + 1 > 5` and `2x > 4` are still to be solved.
+  """
+  if len(relation.args) != 2 or relation.value[0] not in ORDER:
+    return False
+  left, right = relation.args
+  side, other = (left, right) if names(left) else (right, left)
+  if names(other):
+    return False
+  terms = side.args if side.kind == 'add' and other == ZERO else (side,)
+  unsigned = [t.args[0] if t.kind == 'neg' else t for t in terms]
+  named = [term for term in unsigned if names(term)]
+  return len(named) == 1 and named[0].kind == 'sym'
 
 
 def _alone(node: Node) -> bool:

@@ -179,6 +179,10 @@ MODULO = re.compile(
   r'\s*([0-9]{1,9})\s*\)'
 )
 SPACES = re.compile(r'\s+')
+# Emphasis, also of one value among several; 2**3 is a power.
+BOLD = re.compile(r'(?<![\w)}\]])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(])')
+# \( \) and \[ \] around one value among several; \\ ends a row of a matrix.
+MATH_MARK = re.compile(r'(?<!\\)\\[()\[\]]')
 # How a value was rounded is no part of it: 12 (to the nearest integer).
 _HOW = (
   r'(?:approx(?:\.|imately)?|rounded|rounding|correct|exact(?:ly)?|up|down|off)'
@@ -245,6 +249,7 @@ def _spaced(text: str) -> str:
   """Removes delimiters and repeated spaces."""
   text = MODULO.sub(r'\\pmod{\1}', text)
   text = SPACES.sub(' ', PAINT.sub('', to_ascii(text))).strip()
+  text = MATH_MARK.sub('$', BOLD.sub(r'\1', text))
   while True:
     bare = _undress(text)
     if bare == text:

@@ -194,7 +194,8 @@ APPROXIMATELY = frozenset(
 # In front of or behind a number: a second answer, or a range.
 # A word that computes with the number before it is no unit either.
 HEDGES = frozenset(
-  'squared cubed factorial negative below '
+  'squared cubed factorial negative below half third quarter double twice '
+  'halved doubled tripled thrice '
   'either maybe perhaps possibly alternatively otherwise else except unless '
   'than between versus oder instead without'.split()
 )
