@@ -1,5 +1,6 @@
-"""Code that the documentation shows, run as it stands there."""
+"""Runs the code of documentation pages unchanged."""
 
+import json
 import re
 import sys
 
@@ -20,26 +21,27 @@ def blocks(page: str) -> dict[str, str]:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-  """The files of docs/extending.md, importable."""
+  """Writes the files of docs/extending.md to an importable folder."""
   for name, code in blocks('extending.md').items():
     path = tmp_path / name
     path.parent.mkdir(exist_ok=True)
     path.write_text(code)
   monkeypatch.syspath_prepend(str(tmp_path))
+  monkeypatch.syspath_prepend(str(tmp_path / 'configs'))
   yield tmp_path
   tasks.TASKS.pop('largest', None)
-  for name in ('largest', 'largest_tiny', 'own_loop'):
+  for name in ('largest', 'largest_tiny', 'charged_tiny', 'own_loop'):
     sys.modules.pop(name, None)
 
 
 def test_the_page_has_what_is_tested():
   assert set(blocks('extending.md')) == {
-    'largest.py', 'configs/largest_tiny.py', 'brevity.py', 'own_loop.py'
+    'largest.py', 'configs/largest_tiny.py', 'brevity.py',
+    'configs/charged_tiny.py', 'own_loop.py'
   }  # fmt: skip
 
 
 def test_an_own_task_and_reward_train(folder):
-  sys.path.insert(0, str(folder / 'configs'))
   import largest_tiny
 
   c = largest_tiny.get_config()
@@ -51,7 +53,28 @@ def test_an_own_task_and_reward_train(folder):
   assert train.run(c, folder / 'run') is not None
   assert resolve.load(short['reward'])('12', {}) == 1 / 3
   assert (folder / 'run' / 'curves.png').exists()
-  sys.path.remove(str(folder / 'configs'))
+
+
+def test_an_own_part_sees_every_step_and_its_memory_is_saved(folder):
+  import charged_tiny
+
+  c = charged_tiny.get_config()
+  c.compile_cache = ''
+  c.rl.prompts = 64
+  train.run(c, folder / 'run')
+  state = train.run(c, folder / 'run')  # from the checkpoint at the end
+  text = (folder / 'run' / 'metrics.jsonl').read_text()
+  rows = [json.loads(line) for line in text.splitlines()]
+  rows = [r for r in rows if 'train/charge/mean' in r]
+  assert len(rows) == c.rl.steps
+  mean, costs = 0.0, []
+  for row in rows:
+    costs.append(row['train/charge/cost'])
+    assert (costs[-1] > 0) == (mean > 0 and row['train/reward_mean'] > 0)
+    mean = 0.9 * mean + 0.1 * row['train/reward_mean']
+    assert row['train/charge/mean'] == pytest.approx(mean, rel=1e-5)
+  assert max(costs) > 0
+  assert float(state.control['charge']['mean']) == pytest.approx(mean, rel=1e-5)
 
 
 def test_an_own_environment_is_played(tmp_path, monkeypatch):

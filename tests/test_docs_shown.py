@@ -25,7 +25,13 @@ FLAG = re.compile(r"flags\.DEFINE_\w+\(\s*'(\w+)'")
 # The room of the package that is called as the folder is.
 ROOM = re.compile(r'tools/(?!run\b|test\b|docs\b|launch/|benchmarks/)')
 # A name in place of what a reader has.
-STAND_INS = ('X.py', 'configs/X.py', 'try/mine.py')
+STAND_INS = (
+  'X.py',
+  'configs/X.py',
+  'try/mine.py',
+  'configs/largest_tiny.py',
+  'configs/charged_tiny.py',
+)
 
 
 def joined(text: str) -> list[str]:
