@@ -96,8 +96,8 @@ def test_an_own_environment_is_played(tmp_path, monkeypatch):
     envs.ENVS.pop('bits')
     for name in ('bits', 'bits_tiny'):
       sys.modules.pop(name)
-  told = (tmp_path / 'run' / 'metrics.jsonl').read_text()
-  assert '"train/turns/2/reward"' in told
+  metrics = (tmp_path / 'run' / 'metrics.jsonl').read_text()
+  assert '"train/turns/2/reward"' in metrics
 
 
 def test_an_own_loop_learns(folder):

@@ -132,7 +132,7 @@ class Turns(Record):
   observation: Count = 32  # most tokens of an answer of the environment
   chunk: CountOrNone = 0  # tokens of it computed at a time; 0: all
   reward: Amount = 1.0  # weight of the environment's own rewards
-  # With path='host' the environment is Python in processes (docs/turns.md).
+  # With path='host' the environment is Python in processes (docs/tools.md).
   args: dict = mapping()  # its further arguments
   # env='tools': name -> {'tool': name or path.py:function, 'args'}.
   tools: dict = mapping()
@@ -149,7 +149,7 @@ class Turns(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Chunks(Record):
-  """Completions in chunks, in all stages and evaluations (docs/turns.md).
+  """Completions in chunks, in all stages and evaluations (docs/chunks.md).
 
   A chunk sees the prompt and the end of the chunk before it (Delethink).
   """

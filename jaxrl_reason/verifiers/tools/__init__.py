@@ -1,4 +1,4 @@
-"""Tools and environments in Python, for turns with a policy (docs/turns.md).
+"""Tools and environments in Python, for turns with a policy (docs/tools.md).
 
 A function, or an object of a class, in a worker process of a pool:
 
