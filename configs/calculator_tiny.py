@@ -1,6 +1,6 @@
 """When to call a calculator: episodes of several turns, one program a step.
 
-  python -m jaxrl_reason.main --config=configs/calculator_tiny.py \\
+  jaxrl run --config=configs/calculator_tiny.py \\
     --workdir=runs/calculator --config.seed=0
 
   problem   734*286=

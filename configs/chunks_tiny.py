@@ -1,6 +1,6 @@
 """Thoughts longer than what is read: chained arithmetic in chunks (Delethink).
 
-  python -m jaxrl_reason.main --config=configs/chunks_tiny.py \\
+  jaxrl run --config=configs/chunks_tiny.py \\
     --workdir=runs/chunks --config.seed=0
 
   problem   3*4-2*3+1-4%5=

@@ -1,6 +1,6 @@
 """Countdown: reach a target from three given numbers, in one compiled step.
 
-  python -m jaxrl_reason.main --config=configs/countdown_tiny.py \\
+  jaxrl run --config=configs/countdown_tiny.py \\
     --workdir=runs/countdown --config.seed=0
 
   problem   6 8 2>1:

@@ -1,6 +1,6 @@
 """DAPO on competition mathematics from Qwen3-8B-Base, on a TPU slice.
 
-  python -m jaxrl_reason.main --config=configs/dapo_math_qwen3_8b.py \\
+  jaxrl run --config=configs/dapo_math_qwen3_8b.py \\
     --workdir=runs/dapo_math_qwen3_8b --config.data.dir=DIR
 
 DIR holds train.jsonl and test.jsonl (or .parquet, with pyarrow): MATH, AIME or
@@ -18,7 +18,7 @@ in prompts per step (128, four updates; there 512, sixteen), and in rewards of 0
 and 1 (there -1 and 1: the same advantages, but for the length's part).
 
 The model is fetched from the Hub; a folder in its layout does as well:
---config.model_dir=DIR. Afterwards `python -m jaxrl_reason.convert
+--config.model_dir=DIR. Afterwards `jaxrl convert
 --from=WORKDIR --to=DIR` gives a folder that transformers and vLLM open.
 
 Hardware: sixteen TPU chips of 95 GB, v5p:2x2x4. By arithmetic, per chip:

@@ -1,6 +1,6 @@
 """DAPO with dynamic sampling as published: groups without signal are replaced.
 
-  python -m jaxrl_reason.main --config=configs/dapo_refill_tiny.py \\
+  jaxrl run --config=configs/dapo_refill_tiny.py \\
     --workdir=runs/dapo_refill --config.seed=0
 
 The problems of configs/arithmetic_tiny.py with four operations. After the warm

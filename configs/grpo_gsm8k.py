@@ -1,12 +1,12 @@
 """GRPO on GSM8K from Qwen2.5-0.5B-Instruct or Qwen3-1.7B.
 
-  python -m jaxrl_reason.main --config=configs/grpo_gsm8k.py:qwen3_1p7b \\
+  jaxrl run --config=configs/grpo_gsm8k.py:qwen3_1p7b \\
     --workdir=runs/grpo_gsm8k
 
 The argument is `qwen2p5_0p5b` (the default) or `qwen3_1p7b`, which is trained
 without its thinking mode. The model is fetched from the Hub. To use a folder in
-its layout instead, set --config.model_dir=DIR. Afterwards `python -m
-jaxrl_reason.convert --from=WORKDIR --to=DIR` writes a folder that transformers
+its layout instead, set --config.model_dir=DIR. Afterwards `jaxrl
+convert --from=WORKDIR --to=DIR` writes a folder that transformers
 and vLLM open.
 
 Hardware: four TPU chips of 16 GB, v5e:2x2, for qwen2p5_0p5b; sixteen, v5e:4x4,

@@ -1,6 +1,6 @@
 """GSM8K through the host path: real text, a Python verifier, 2.2 M weights.
 
-  python -m jaxrl_reason.main --config=configs/gsm8k_small.py \\
+  jaxrl run --config=configs/gsm8k_small.py \\
     --workdir=runs/gsm8k --config.data.dir=../shared/data/gsm8k
 
 `data.dir` is a folder with the published train.jsonl and test.jsonl; without

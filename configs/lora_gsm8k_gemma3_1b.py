@@ -1,10 +1,10 @@
 """GRPO on GSM8K with adapters of rank 32 beside Gemma 3 1B.
 
-  python -m jaxrl_reason.main --config=configs/lora_gsm8k_gemma3_1b.py \\
+  jaxrl run --config=configs/lora_gsm8k_gemma3_1b.py \\
     --workdir=runs/lora_gsm8k_gemma3_1b
 
 The model is fetched from the Hub; a folder in its layout does as well:
---config.model_dir=DIR. Afterwards `python -m jaxrl_reason.convert
+--config.model_dir=DIR. Afterwards `jaxrl convert
 --from=WORKDIR --to=DIR` gives a folder that transformers and vLLM open.
 
 `--format=peft` writes the adapters alone. Gemma has a licence to accept first.

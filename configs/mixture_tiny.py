@@ -1,7 +1,7 @@
 """Two tasks at once: chained arithmetic and countdown, in the ratio wanted of
 what is learnt from.
 
-  python -m jaxrl_reason.main --config=configs/mixture_tiny.py \\
+  jaxrl run --config=configs/mixture_tiny.py \\
     --workdir=runs/mixture --config.seed=0
 
   chains    3*6-2*3=       4 2 6#6

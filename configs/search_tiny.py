@@ -1,6 +1,6 @@
 """When to search: a model learns to ask an archive for what it cannot know.
 
-  python -m jaxrl_reason.main --config=configs/search_tiny.py \\
+  jaxrl run --config=configs/search_tiny.py \\
     --workdir=runs/search --config.seed=0
 
   problem   kob?                                 or  kob 417?

@@ -1,6 +1,6 @@
 """A real model on short word problems: SmolLM2-135M-Instruct, RL alone.
 
-  python -m jaxrl_reason.main --config=configs/smollm2_135m_words.py \\
+  jaxrl run --config=configs/smollm2_135m_words.py \\
     --workdir=runs/words
 
 The weights come from the Python package index (93 MB, once; the extra `gguf`).
@@ -26,7 +26,7 @@ of apples. It is rewarded where the last number it says is right.
 in every story (entropy 0.05 nats), so that gifts away come out wrong. Eight
 problems a step make a noisy reward. Completions became 11 tokens long from 23.
 
-pass@k of 64 problems x 64 samples (`python -m jaxrl_reason.evaluate --k=64`),
+pass@k of 64 problems x 64 samples (`jaxrl evaluate --k=64`),
 errors over problems: before 0.061 +- 0.007 at 1, 0.530 +- 0.042 at 16 and
 0.797 +- 0.050 at 64 (seed 0's problems); after, at 64, 0.938 +- 0.030 (seed 0,
 0.878 at 1), 0.828 +- 0.046 (seed 1, 0.673) and 0.938 +- 0.030 (seed 2, 0.788).

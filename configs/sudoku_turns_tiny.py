@@ -1,6 +1,6 @@
 """Sudoku of 4 x 4 cells with an answer to every move, one program a step.
 
-  python -m jaxrl_reason.main --config=configs/sudoku_turns_tiny.py \\
+  jaxrl run --config=configs/sudoku_turns_tiny.py \\
     --workdir=runs/sudoku --config.seed=0
 
   problem   31.4 4231 24.. 13.2>

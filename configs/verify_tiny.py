@@ -1,6 +1,6 @@
 """Solve, then verify with the same policy: chains of two links, one program.
 
-  python -m jaxrl_reason.main --config=configs/verify_tiny.py \\
+  jaxrl run --config=configs/verify_tiny.py \\
     --workdir=runs/verify --config.seed=0
 
   problem   2*3+1-4*2%5=

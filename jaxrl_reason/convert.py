@@ -1,6 +1,6 @@
 """Weights between Hugging Face folders and our checkpoints.
 
-  python -m jaxrl_reason.convert --from=DIR --to=DIR [--dtype=bfloat16]
+  jaxrl convert --from=DIR --to=DIR [--dtype=bfloat16]
 
 --from is a Hugging Face folder (config.json, *.safetensors), a file *.gguf
 (`checkpoints.gguf_files` has its families), or the workdir of a run, of which
@@ -17,23 +17,41 @@ dtype), or float32 where it began from none or kept weights as int8.
 """
 
 import pathlib
-import sys
+from collections.abc import Sequence
 
-from absl import app, flags, logging
-
-from jaxrl_reason.checkpoints import conversion, files, gguf_files, hf
-from jaxrl_reason.data import hf_export, problems
-
-_FROM = flags.DEFINE_string('from', None, 'Hugging Face folder, or a workdir.')
-_TO = flags.DEFINE_string('to', None, 'Folder to write; new or empty.')
-_DTYPE = flags.DEFINE_enum(
-  'dtype', None, sorted(hf.DTYPES), "On disk; default: the source's."
-)
-_FORMAT = flags.DEFINE_enum('format', 'hf', ('hf', 'orbax', 'peft'), 'Of --to.')
+from jaxrl_reason import command
 
 
-def from_gguf(source: str, target: str, dtype: str | None, form: str) -> str:
-  """Converts a GGUF file; returns a line that says what was written."""
+def parser() -> command.Parser:
+  """Returns the parser of the flags."""
+  p = command.Parser('convert', __doc__)
+  p.text('--from', None, 'Hugging Face folder, or a workdir', required=True)
+  p.text('--to', None, 'folder to write; new or empty', required=True)
+  p.text('--dtype', '', "dtype on disk; if empty, the source's")
+  p.text('--format', 'hf', 'format of --to: hf, orbax or peft')
+  return p
+
+
+def run(source: str, target: str, dtype: str | None, form: str) -> str:
+  """Converts weights; returns a line about the folder that was written.
+
+  Raises:
+    ValueError: names the flag.
+  """
+  # Imported here: a wrong flag is refused at once.
+  from jaxrl_reason.checkpoints import conversion, files, gguf_files, hf
+  from jaxrl_reason.data import hf_export, problems
+
+  command.one_of('--format', form, ('hf', 'orbax', 'peft'))
+  command.one_of('--dtype', dtype, (None, *sorted(hf.DTYPES)))
+  if not source.endswith('.gguf'):
+
+    def add_tokenizer(folder):
+      hf_export.write(problems.tokenizer_of_run(source), folder)
+
+    return conversion.convert(
+      source, target, dtype=dtype, form=form, finish=add_tokenizer
+    )
   if form != 'hf':
     raise ValueError(f'--format={form}: a GGUF file becomes a folder, hf')
   if not pathlib.Path(source).is_file():
@@ -43,34 +61,15 @@ def from_gguf(source: str, target: str, dtype: str | None, form: str) -> str:
   return line.replace(str(folder), target)
 
 
-def main(argv):
-  if len(argv) > 1:
-    raise app.UsageError(f'unexpected {argv[1:]}: write --from={argv[1]}')
-  if not _FROM.value or not _TO.value:
-    raise app.UsageError('--from and --to are needed')
-  try:
-    logging.set_verbosity(logging.WARNING)
-    form = _FORMAT.value
-    if _FROM.value.endswith('.gguf'):
-      print(from_gguf(_FROM.value, _TO.value, _DTYPE.value, form))
-      return 0
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command."""
+  a = parser().parse(argv)
+  from absl import logging
 
-    def add_tokenizer(folder):
-      hf_export.write(problems.tokenizer_of_run(_FROM.value), folder)
-
-    line = conversion.convert(
-      _FROM.value,
-      _TO.value,
-      dtype=_DTYPE.value,
-      form=form,
-      finish=add_tokenizer,
-    )
-    print(line)
-  except (ValueError, OSError, ImportError) as e:
-    print(f'convert: {e}', file=sys.stderr)
-    return 1
-  return 0
+  logging.set_verbosity(logging.WARNING)
+  with command.one_line():
+    print(run(getattr(a, 'from'), a.to, a.dtype or None, a.format))
 
 
 if __name__ == '__main__':
-  app.run(main)
+  main()

@@ -1,8 +1,8 @@
 r"""Makes a file of problems fit to train on.
 
-  python -m jaxrl_reason.curate --file=problems.jsonl --out=curated \
+  jaxrl curate --file=problems.jsonl --out=curated \
     --near_duplicates=0.8 --against=gsm8k/test.jsonl --heldout=0.02
-  python -m jaxrl_reason.curate --file=problems.parquet --out=curated \
+  jaxrl curate --file=problems.parquet --out=curated \
     --model=runs/a --k=8 --keep=0.1,0.9
 
 Repeated questions, near duplicates and what evaluation files ask are removed;
@@ -13,7 +13,7 @@ The same command goes on where it was stopped. docs/evaluating.md has more.
 """
 
 import pathlib
-import sys
+from collections.abc import Sequence
 
 from jaxrl_reason import command
 
@@ -22,7 +22,7 @@ FORMS = ('jsonl', 'parquet')
 
 def parser() -> command.Parser:
   """Makes the parser of the flags."""
-  p = command.Parser('jaxrl_reason.curate', __doc__)
+  p = command.Parser('curate', __doc__)
   p.text('--file', None, 'problems, .jsonl or .parquet', required=True)
   p.text('--out', None, 'folder to write, or to go on with', required=True)
   p.text('--question', 'question', 'field of a row; a.0.b goes inside')
@@ -102,8 +102,9 @@ def options(a):
   )
 
 
-def main() -> None:
-  a = parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command."""
+  a = parser().parse(argv)
   # Imported here: a wrong flag is answered at once.
   from jaxrl_reason.evals import curation
   from jaxrl_reason.run import commands
@@ -112,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

@@ -1,8 +1,8 @@
 r"""Asks models what they know: accuracies with error bars, every answer kept.
 
-  python -m jaxrl_reason.evaluate --model=runs/a@205,runs/a --suite=run:harder \
+  jaxrl evaluate --model=runs/a@205,runs/a --suite=run:harder \
     --k=64 --out=evals/a
-  python -m jaxrl_reason.evaluate --model=hf:Qwen/Qwen2.5-0.5B-Instruct \
+  jaxrl evaluate --model=hf:Qwen/Qwen2.5-0.5B-Instruct \
     --suite='gsm8k,mine.jsonl?question=problem,task:countdown?max_ops=4' \
     --prompt=chat,chat+plan --k=8 --out=evals/qwen
 
@@ -20,14 +20,14 @@ change no answer.
 docs/evaluating.md has the estimators.
 """
 
-import sys
+from collections.abc import Sequence
 
 from jaxrl_reason import command
 
 
 def parser() -> command.Parser:
   """Makes the parser of the flags."""
-  p = command.Parser('jaxrl_reason.evaluate', __doc__)
+  p = command.Parser('evaluate', __doc__)
   p.text('--model', None, 'models, with commas between', required=True)
   p.text('--suite', None, 'suites, with commas between', required=True)
   p.text('--out', None, 'folder to write, or to go on with', required=True)
@@ -35,17 +35,11 @@ def parser() -> command.Parser:
   p.number('--k', 8, 'samples of a problem beside the greedy one')
   p.number('--batch', 256, 'completions at a time, over all devices')
   p.text('--temperature', '1', 'of sampling; several with commas between')
-  p.number('--top_k', 0, '0: all tokens')
-  p.number('--top_p', 1.0, 'nucleus')
-  p.number('--min_p', 0.0, 'share of the likeliest token')
+  p.sampling()
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.number('--chunk', 0, "tokens of a completion's chunk; 0: the run's")
   p.number('--carry', 0, 'tokens that a chunk carries into the next')
   p.text('--budgets', '', 'tokens at which answers are cut and judged too')
-  p.number('--least', 0, 'tokens before which --wait replaces a stop token')
-  p.text('--wait', '', 'words with which an answer then goes on')
-  p.number('--most', 0, 'tokens after which --final is written')
-  p.text('--final', '', 'words after which only the answer is to come')
   p.text('--system', '', "the system's message, of chat templates")
   p.text('--thinking', '', 'on or off, or low, medium or high (gpt-oss)')
   p.number('--seed', 0, 'of the noise')
@@ -106,8 +100,9 @@ def options(a):
   )
 
 
-def main() -> None:
-  a = parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command."""
+  a = parser().parse(argv)
   # Imported here: a wrong flag is answered at once.
   from jaxrl_reason.evals import evaluation as session
   from jaxrl_reason.run import commands
@@ -116,4 +111,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

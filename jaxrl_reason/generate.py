@@ -1,383 +1,54 @@
 r"""Text from a model: to the terminal as it is drawn, or from file to file.
 
-  python -m jaxrl_reason.generate --model=DIR --prompt='What is 2 + 3?' --chat
-  python -m jaxrl_reason.generate --model=DIR --file=prompts.jsonl \
+  jaxrl generate --model=DIR --prompt='What is 2 + 3?' --chat
+  jaxrl generate --model=DIR --file=prompts.jsonl \
     --out=completions.jsonl
 
 --model is a Hugging Face folder, hf:owner/model[@revision], or the workdir of a
 run. A line of --file has `prompt` (text) or `messages` (a conversation, with
 --chat); --out gets a line for each completion, with the same and `completion`,
-`sample` and so on (`rewards.records`), as `jaxrl_reason.grade` reads them. The
+`sample` and so on (`rewards.records`), as `jaxrl grade` reads them. The
 same command goes on where it was stopped, and draws what it would have drawn.
 """
 
-import argparse
-import codecs
-import dataclasses
-import functools
-import pathlib
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
-import numpy as np
+from jaxrl_reason import command
 
-from jaxrl_reason import ranges
-from jaxrl_reason.base import Model
-from jaxrl_reason.data import chat, pipeline
-from jaxrl_reason.evals import loading
-from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rollouts import forcing, sampler
-from jaxrl_reason.verifiers import records
-
-ARGUMENTS = {
-  'n': ranges.COUNT,
-  'max_new': ranges.COUNT,
-  'seed': ranges.SEED,
-  'batch': ranges.COUNT,
-  **ranges.SAMPLING,
-  **ranges.FORCING,
-}
-FORCED = ('least', 'wait', 'most', 'final')
-BUCKET = 64  # prompts are padded to multiples of so many tokens
+THINKING = ('on', 'off', 'low', 'medium', 'high')
 
 
-@dataclasses.dataclass
-class Generator:
-  """A model with its tokenizer; compiles once per shape.
-
-  Attributes:
-    template: its chat template; None: prompts are plain text.
-    n_samples, max_new: completions per prompt, tokens of each.
-    sampling: settings; seed: of the noise.
-    forced: of `forcing.make`.
-  """
-
-  model: Model
-  params: Any
-  tokenizer: Any
-  template: chat.ChatTemplate | None
-  n_samples: int
-  max_new: int
-  sampling: Sampling
-  seed: int = 0
-  on_token: Callable | None = None
-  forced: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-  def __post_init__(self):
-    eos = self.tokenizer.eos_ids
-    if self.template is not None:
-      end = chat.turn_end(self.template, self.tokenizer)
-      eos = eos if end is None else (*eos, end)
-    self._stop = jnp.asarray(eos, jnp.int32)
-    self._compiled = functools.cache(self._compile)
-    encode = functools.partial(chat.encode_after, self.tokenizer)
-    self._forcing = forcing.make(encode, self.max_new, **self.forced)
-
-  def ids(self, prompt: str | chat.Messages, **options: Any) -> list[int]:
-    """Returns the tokens of a prompt: a text, or messages for the chat
-    template.
-
-    Args:
-      options: of `ChatTemplate.render`.
-    """
-    if self.template is None:
-      prefix = getattr(self.tokenizer, 'prefix_ids', ())
-      found = [*prefix, *self.tokenizer.encode(prompt)]
-    else:
-      found = self.tokenizer.encode(self.template.render(prompt, **options))
-    if not found:
-      raise ValueError('the prompt is empty: it has no token to go on from')
-    return found
-
-  def __call__(
-    self, prompts: Sequence[list[int]], indices: Sequence[int]
-  ) -> tuple[list[list[list[int]]], float]:
-    """(completions by prompt, each a list of tokens; seconds, without
-    compilation).
-
-    Args:
-      prompts: tokens of each.
-      indices: number of each prompt, on which its noise depends.
-    """
-    room = -(-max(map(len, prompts)) // BUCKET) * BUCKET
-    rows = [pipeline.pad_prompt(ids, room, 'prompt') for ids in prompts]
-    tokens, valid = (np.stack([r[k] for r in rows]) for k in rows[0])
-    g = self.n_samples
-    row_ids = (np.asarray(indices)[:, None] * g + np.arange(g)).reshape(-1)
-    run = self._compiled(*tokens.shape)
-    begun = time.monotonic()
-    out = run(self.params, tokens, valid, row_ids.astype(np.int32))
-    drawn, lengths = np.asarray(out.tokens), np.asarray(out.length)
-    jax.effects_barrier()  # every token has been shown
-    seconds = time.monotonic() - begun
-    each = [row[:n].tolist() for row, n in zip(drawn, lengths)]
-    return [each[i : i + g] for i in range(0, len(each), g)], seconds
-
-  def _compile(self, b: int, length: int):
-    def f(params, tokens, valid, row_ids):
-      return sampler.generate(
-        self.model,
-        params,
-        tokens,
-        valid,
-        jax.random.key(self.seed),
-        self.sampling,
-        self._stop,
-        n_samples=self.n_samples,
-        max_new=self.max_new,
-        row_ids=row_ids,
-        on_token=self.on_token,
-        forcing=self._forcing,
-      )
-
-    of = jax.ShapeDtypeStruct
-    rows = of((b * self.n_samples,), jnp.int32)
-    shapes = of((b, length), jnp.int32), of((b, length), bool), rows
-    return jax.jit(f).lower(self.params, *shapes).compile()
-
-  def stopped(self, tokens: list[int]) -> bool:
-    """Returns whether a completion came to its end."""
-    return bool(tokens) and tokens[-1] in self._stop.tolist()
-
-
-def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
-  """Returns the Generator of a folder, a model on the Hub, or a workdir.
-
-  Raises:
-    ValueError: it is none of these, or lacks a tokenizer or a template.
-  """
-  found = loading.load(name, dtype=dtype)
-  if use_chat and found.texts is None:
-    raise ValueError(f'{name} began from no folder: it has no chat template')
-  return Generator(
-    found.model,
-    found.params,
-    found.tokenizer,
-    chat.load(found.texts) if use_chat else None,
-    **settings,
-  )
-
-
-class Shown:
-  """Writes the first row's text as its tokens come."""
-
-  def __init__(self, tokenizer, write: Callable[[str], Any]):
-    self._bytes, self._write = tokenizer.token_bytes(), write
-    # A character may come in several tokens.
-    self._text = codecs.getincrementaldecoder('utf-8')('replace')
-
-  def __call__(self, t, tokens, done) -> None:
-    del t
-    i = int(tokens[0])
-    if not done[0] and i < len(self._bytes):
-      self._write(self._text.decode(self._bytes[i]))
-
-
-def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
-  """Writes the completions of one prompt, the first as it is drawn.
-
-  Returns:
-    A line of how fast that was.
-  """
-  g.on_token = Shown(g.tokenizer, write)
-  (completions,), seconds = g([ids], [0])
-  for i, tokens in enumerate(completions[1:], 2):
-    write(f'\n--- {i} of {len(completions)}\n{g.tokenizer.decode(tokens)}')
-  write('\n')
-  n = sum(map(len, completions))
-  return f'{n} tokens in {seconds:.2f} s: {n / seconds:.1f} tokens/s'
-
-
-def _prompts(source) -> list[dict]:
-  """The lines of a file of prompts.
-
-  Raises:
-    ValueError: names the line that has none.
-  """
-  rows = []
-  for number, row in records.read(source):
-    kinds = {'prompt': str, 'messages': list}
-    found = [k for k, kind in kinds.items() if isinstance(row.get(k), kind)]
-    if not found:
-      raise ValueError(
-        f'{source}, prompt {number}: neither "prompt" (a text) nor "messages" '
-        '(a list)'
-      )
-    rows.append(row)
-  if not rows:
-    raise ValueError(f'{source} has no prompts')
-  return rows
-
-
-def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
-  """Refuses to go on with completions of other prompts, or of another --n."""
-  for i, line in enumerate(done):
-    at = line.get('problem'), line.get('sample')
-    own = rows[i // n] if i // n < len(rows) else {'': 0}
-    kept = records.problem_of(own)
-    if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
-      raise ValueError(
-        f'{out}:{i + 1} is of another --file or --n; name another --out'
-      )
-
-
-def to_file(
-  g: Generator, source, out, *, batch: int, **options: Any
-) -> tuple[int, float]:
-  """Completions of a JSONL file of prompts, appended to another one.
-
-  Returns:
-    (completion tokens, seconds of generation) of what was still to do.
-
-  Raises:
-    ValueError: a line has no prompt, or `out` belongs to another file.
-  """
-  rows, done = _prompts(source), records.finished(out)
-  _check_same(done, rows, g.n_samples, out)
-  records.cut_torn(out)
-  # A prompt of which some completions are there is drawn again, all of it.
-  first, n, seconds = len(done) // g.n_samples, 0, 0.0
-  skip = len(done) % g.n_samples
-  with open(out, 'a', encoding='utf-8') as f:
-    for start in range(first, len(rows), batch):
-      part = rows[start : start + batch]
-      # The last, smaller batch is filled up: one program for all.
-      filled = part + part[-1:] * (batch - len(part))
-      ids = [_ids(g, row, options) for row in filled]
-      drawn, s = g(ids, [start + i for i in range(len(filled))])
-      lines = [
-        line
-        for i, (row, completions) in enumerate(zip(part, drawn))
-        for line in _records(g, row, start + i, completions)
-      ][skip if start == first else 0 :]
-      f.writelines(map(records.line_of, lines))
-      f.flush()
-      n += sum(line['length'] for line in lines)
-      seconds += s
-  return n, seconds
-
-
-def _records(
-  g: Generator, row: dict, number: int, completions: list[list[int]]
-) -> list[dict]:
-  return [
-    records.record(
-      row,
-      number=number,
-      sample=i,
-      completion=g.tokenizer.decode(tokens),
-      length=len(tokens),
-      truncated=not g.stopped(tokens),
-    )
-    for i, tokens in enumerate(completions)
-  ]
-
-
-def _ids(g: Generator, row: dict, options: dict) -> list[int]:
-  """Tokens of a line's prompt."""
-  if g.template is None:
-    if 'prompt' not in row:
-      raise ValueError('"messages" need --chat')
-    return g.ids(chat.plain(options.get('template', 'none'), row['prompt']))
-  thinking = chat.THINKING[options.get('thinking') or '']
-  if 'messages' in row:
-    return g.ids(row['messages'], enable_thinking=thinking)
-  system = options.get('system')
-  said = [{'role': 'system', 'content': system}] if system else []
-  said.append({'role': 'user', 'content': row['prompt']})
-  return g.ids(said, enable_thinking=thinking)
-
-
-def _parser() -> argparse.ArgumentParser:
-  # Not absl's flags: those of the commands imported here would be its own.
-  p = argparse.ArgumentParser(prog='generate', description=__doc__)
-  p.formatter_class = argparse.RawDescriptionHelpFormatter
-
-  def text(name, help, **more):
-    return p.add_argument(name, help=help, **more)
-
-  def number(name, default, help):
-    return p.add_argument(
-      name, type=type(default), default=default, help=f'{help} [{default}]'
-    )
-
-  text('--model', 'folder, hf:owner/model, or workdir', required=True)
-  what = p.add_mutually_exclusive_group(required=True)
-  what.add_argument('--prompt', help='a prompt')
-  what.add_argument('--file', help='prompts, JSONL')
-  text('--out', 'completions, JSONL, with --file')
-  text('--chat', "in the model's chat template", action='store_true')
-  text('--system', 'message of the system, with --chat')
-  kinds = [kind for kind in chat.THINKING if kind]
-  text('--thinking', 'for templates with the switch', choices=kinds)
-  text('--template', 'without --chat', choices=chat.PLAIN, default='none')
-  number('--n', 1, 'completions per prompt')
-  number('--max_new', 512, 'tokens of a completion')
-  number('--temperature', 1.0, '0: greedy')
-  number('--top_k', 0, '0: all tokens')
-  number('--top_p', 1.0, 'nucleus')
-  number('--min_p', 0.0, 'share of the likeliest token')
-  forcing_flags(number, text)
-  number('--seed', 0, 'of the noise')
-  number('--batch', 8, 'prompts of --file at a time')
-  text(
-    '--dtype',
-    'default: bfloat16; float32 on CPU',
-    choices=('float32', 'bfloat16'),
-  )
+def parser() -> command.Parser:
+  """Returns the parser of the flags."""
+  p = command.Parser('generate', __doc__)
+  p.text('--model', None, 'folder, hf:owner/model, or workdir', required=True)
+  p.text('--prompt', None, 'a prompt')
+  p.text('--file', None, 'prompts, JSONL')
+  p.text('--out', None, 'completions, JSONL, with --file')
+  p.switch('--chat', "in the model's chat template")
+  p.text('--system', '', 'message of the system, with --chat')
+  p.text('--thinking', '', f'of some templates: {", ".join(THINKING)}')
+  p.text('--template', 'none', 'format of prompts without --chat')
+  p.number('--n', 1, 'completions per prompt')
+  p.sampling()
+  p.number('--max_new', 512, 'tokens of a completion')
+  p.number('--temperature', 1.0, '0: greedy')
+  p.number('--seed', 0, 'of the noise')
+  p.number('--batch', 8, 'prompts of --file at a time')
+  p.text('--dtype', '', 'float32 or bfloat16; default: float32 on CPU only')
   return p
 
 
-def forcing_flags(number: Callable, text: Callable) -> None:
-  """Adds the flags of budget forcing."""
-  number('--least', 0, 'tokens before which --wait replaces a stop token')
-  text('--wait', 'words with which a completion goes on', default='')
-  number('--most', 0, 'tokens after which --final is written')
-  text('--final', 'words after which only the answer is to come', default='')
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command."""
+  a = parser().parse(argv)
+  # Imported here: a wrong flag is refused at once.
+  from jaxrl_reason.evals import generation
 
-
-def run(a: argparse.Namespace) -> str:
-  """Does what the arguments ask for; returns a line about its speed."""
-  if (a.file is None) != (a.out is None):
-    raise ValueError('--file and --out go together')
-  ranges.check(vars(a), ARGUMENTS, '--')
-  forcing.refuse_alone(*(getattr(a, name) for name in FORCED))
-  if a.prompt is None and not pathlib.Path(a.file).is_file():
-    raise ValueError(f'--file={a.file} does not exist')
-  g = load(
-    a.model,
-    a.dtype,
-    a.chat,
-    n_samples=a.n,
-    max_new=a.max_new,
-    sampling=Sampling.fixed(a.temperature, a.top_k, a.top_p, a.min_p),
-    seed=a.seed,
-    forced={name: getattr(a, name) for name in FORCED},
-  )
-  options = {k: getattr(a, k) for k in ('system', 'thinking', 'template')}
-  if a.prompt is not None:
-
-    def write(text):
-      return print(text, end='', flush=True)
-
-    return show(g, _ids(g, {'prompt': a.prompt}, options), write)
-  n, s = to_file(g, a.file, a.out, batch=a.batch, **options)
-  speed = f': {n / s:.1f} tokens/s' if n else ', nothing was left to do'
-  return f'{n} tokens in {s:.2f} s{speed}'
-
-
-def main() -> int:
-  try:
-    print(run(_parser().parse_args()), file=sys.stderr)
-  except (ValueError, OSError, ImportError) as e:
-    print(f'generate: {e}', file=sys.stderr)
-    return 1
-  return 0
+  with command.one_line():
+    print(generation.run(a), file=sys.stderr)
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

@@ -1,4 +1,4 @@
-"""Trains a recipe: python -m jaxrl_reason.main --config=X.py --workdir=D.
+"""Trains a recipe: jaxrl run --config=X.py --workdir=D.
 
 Every key of the recipe can be changed: --config.rl.samples=16. The same command
 resumes from the last checkpoint in the workdir; --fresh moves the workdir's
@@ -8,71 +8,64 @@ Exit codes: 0, the run is finished; 75, a signal stopped it and it is saved: run
 the command again to go on; 1, an error, in one line.
 """
 
-import functools
 import sys
-
-from absl import app, flags, logging
+from collections.abc import Sequence
 
 from jaxrl_reason import command
-from jaxrl_reason import config as config_lib
-
-_CONFIG = command.define_recipe()
-_WORKDIR = flags.DEFINE_string(
-  'workdir', None, 'Folder for checkpoints and metrics; may be gs://bucket/...'
-)
-_FRESH = flags.DEFINE_bool(
-  'fresh', False, 'Move the content of the workdir aside and begin at step 0.'
-)
-
-# Needed for several processes if no cluster is detected; the environment may
-# set them too (`hosts.join`).
-_COORDINATOR = flags.DEFINE_string(
-  'coordinator', None, 'host:port of process 0.'
-)
-_PROCESSES = flags.DEFINE_integer(
-  'num_processes', None, 'Number of processes of the run.'
-)
-_PROCESS = flags.DEFINE_integer(
-  'process_id', None, 'Index of this process, from 0.'
-)
-_JOIN = flags.DEFINE_integer(
-  'join_timeout_s', 300, 'Seconds within which all processes must join.'
-)
-_HEARTBEAT = flags.DEFINE_integer(
-  'heartbeat_s', 60, 'Seconds of silence after which a process counts as dead.'
-)
 
 
-def main(argv):
-  command.no_more(argv)
-  logging.set_verbosity(logging.WARNING)
+def parser() -> command.Parser:
+  """Returns the parser of the flags."""
+  p = command.Parser('run', __doc__)
+  p.recipe()
+  p.text(
+    '--workdir', None, 'folder of checkpoints and metrics, or gs://bucket/...',
+    required=True,
+  )  # fmt: skip
+  p.switch('--fresh', "move the workdir's content aside, begin at step 0")
+  # Of several processes, if no cluster is detected; the environment may set
+  # them too (`hosts.join`).
+  p.hosts()
+  p.number('--join_timeout_s', 300, 'within which all processes must join')
+  p.number('--heartbeat_s', 60, 'silence after which a process counts as dead')
+  return p
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command."""
+  a = parser().parse(argv)
   # Imported here, so that a wrong flag is refused at once.
+  from absl import logging
+
+  from jaxrl_reason import config as config_lib
   from jaxrl_reason import hosts
+
+  logging.set_verbosity(logging.WARNING)
+  with command.one_line():
+    config = config_lib.load(a.config, a.changes)
   from jaxrl_reason.rollouts.host import RewardFailed
   from jaxrl_reason.run import train
   from jaxrl_reason.run.process import reader_gone, signals
 
-  with reader_gone.tolerated(), hosts.exit_on_error():
-    try:
-      hosts.join(
-        _COORDINATOR.value,
-        _PROCESSES.value,
-        _PROCESS.value,
-        join_timeout_s=_JOIN.value,
-        heartbeat_s=_HEARTBEAT.value,
-      )
-      with hosts.explained():
-        state = train.run(_CONFIG.value, _WORKDIR.value, fresh=_FRESH.value)
-        # A launcher may kill the others when the first process exits.
-        hosts.meet()
-    except (*command.USER_ERRORS, RewardFailed, hosts.Lost) as e:
-      logging.debug('Traceback:', exc_info=True)
-      command.fail(e)
+  with (
+    reader_gone.tolerated(),
+    hosts.exit_on_error(),
+    command.one_line(RewardFailed, hosts.Lost),
+  ):
+    hosts.join(
+      a.coordinator,
+      a.num_processes,
+      a.process_id,
+      join_timeout_s=a.join_timeout_s,
+      heartbeat_s=a.heartbeat_s,
+    )
+    with hosts.explained():
+      state = train.run(config, a.workdir, fresh=a.fresh)
+      # A launcher may kill the others when the first process exits.
+      hosts.meet()
   if state is None:
     sys.exit(signals.SAVED)
 
 
 if __name__ == '__main__':
-  flags.mark_flags_as_required(['config', 'workdir'])
-  parse = functools.partial(command.parse, known=config_lib.default)
-  app.run(main, flags_parser=parse)
+  main()

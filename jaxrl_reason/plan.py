@@ -1,8 +1,6 @@
 """Plans a recipe: what it needs and does on chips that nobody has here.
 
-  python -m jaxrl_reason.plan --config=X.py --topology=v5p:4x4x4
-    [--num_slices=2] [--model=qwen3-8b] [--search] [--only=generate,update]
-    [--stage=long] [--seeds=1,4,16] [--json=FILE] [--config.rl.samples=16 ...]
+  jaxrl plan --config=X.py --topology=v5p:4x4x4 [--config.rl.samples=16 ...]
 
 The recipe's own programs (generate, score, update, or the fused step) are
 built from shapes alone and compiled by the real TPU compiler for a described
@@ -12,339 +10,69 @@ Weights are never read: a model on the Hub has the size that `models/zoo.py`
 knows by its name. docs/plan.md works an example.
 """
 
-import functools
 import json
-import operator
 import pathlib
 import sys
+from collections.abc import Sequence
 
-from absl import app, flags, logging
-
-from jaxrl_reason import command, sharding
-from jaxrl_reason import config as config_lib
-from jaxrl_reason.models import spec, weights
-from jaxrl_reason.planning import (
-  abstract,
-  advice,
-  depth,
-  phases,
-  report,
-  roofline,
-  search,
-  seeds,
-)
-from jaxrl_reason.planning import described_model as described
-from jaxrl_reason.planning import plan_settings as settings
-from jaxrl_reason.run import stage_list as staging
-from jaxrl_reason.run.process import chips
-
-_CONFIG = command.define_recipe()
-_TOPOLOGY = flags.DEFINE_string(
-  'topology', None, 'Chip and torus of a slice: v5e:4x4, v5p:4x4x4, ...'
-)
-_SLICES = flags.DEFINE_integer(
-  'num_slices', 1, 'Slices, joined by the data axis of the mesh.'
-)
-_MODEL = flags.DEFINE_string(
-  'model', '', "A name in models/zoo.py, in place of the recipe's model."
-)
-_SEARCH = flags.DEFINE_bool(
-  'search',
-  False,
-  'Look for mesh, remat, micro-batches, parts and padding.',
-)
-_LARGEST = flags.DEFINE_bool(
-  'largest', True, 'Look for the largest batch that fits (compiles more).'
-)
-_BY_DEPTH = flags.DEFINE_bool(
-  'by_depth',
-  False,
-  'Compile three depths of a deep model, and extend them.',
-)
-_ONLY = flags.DEFINE_list(
-  'only', [], 'Phases to compile (generate, score, update, ...); all if none.'
-)
-_STAGE = flags.DEFINE_string(
-  'stage', '', 'Plan this stage alone; if not given, the last of each kind.'
-)
-_SEEDS = flags.DEFINE_list(
-  'seeds', [], 'Numbers of seeds in one program, as 1,4,16: what each takes.'
-)
-_JSON = flags.DEFINE_string(
-  'json', None, 'File for the same as data; -: print it in place of the table.'
-)
-
-# Batches tried, at most this many times the recipe's.
-MOST = 16
-FEW = 2  # meshes of a search whose settings are tried further
+from jaxrl_reason import command
 
 
-class Planner:
-  """A recipe on a described machine; `say` gets lines about progress."""
-
-  def __init__(
-    self,
-    config,
-    topology: str,
-    *,
-    slices: int,
-    model: str,
-    only=(),
-    by_depth: bool = False,
-    say=print,
-  ):
-    self.config, self.model, self.say = config, model, say
-    self.only, self.by_depth = tuple(only), by_depth
-    self.devices = described.devices(topology, slices)
-    self.machine = roofline.Machine(
-      chips.chip_of(topology), chips.torus_of(topology), slices
-    )
-
-  def parts(self, config, layers: int = 0):
-    """Makes the abstract `prepare.Prepared` of a recipe on these devices.
-
-    Args:
-      layers: of the model; 0: all.
-    """
-    mesh = sharding.make_mesh(config.mesh, self.devices)
-    return abstract.shapes(config, mesh, self.model, layers)
-
-  def plan(self, config) -> dict:
-    """Returns the facts of a recipe as it is."""
-    parts = self.parts(config)
-    names = [p.name for p in phases.phases(config, parts)]
-    unknown = set(self.only) - set(names)
-    if unknown:
-      raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
-    wanted = [n for n in names if n in (self.only or names)]
-    each = self.facts_of(config, parts, wanted)
-    facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
-    if phases.EVALUATE in wanted:
-      facts['evaluation'] = report.evaluation_facts(config, parts.mesh)
-    at = self._depths(parts.shape)
-    if len(at) > 1:
-      facts |= {'depths': at, 'layers': parts.shape.layers}
-    return facts
-
-  def _depths(self, shape) -> tuple[int, ...]:
-    """Numbers of layers to compile."""
-    return depth.depths(shape) if self.by_depth else (shape.layers,)
-
-  def facts_of(self, config, parts, names) -> list[dict]:
-    """Returns the facts of some phases of a recipe, at its own depth.
-
-    Args:
-      parts: of the recipe (`parts`).
-    """
-    layers, out = parts.shape.layers, []
-
-    @functools.cache
-    def made(n: int) -> dict:
-      run = parts if n == layers else self.parts(config, n)
-      return {p.name: (p, run) for p in phases.phases(config, run)}
-
-    at = self._depths(parts.shape)
-    for name in names:
-      seen = [self._compiled(*made(n)[name]) for n in at]
-      facts = depth.extended(seen, at, layers)
-      needs, has = facts['needs_gib'] * chips.GIB, self.machine.chip.hbm
-      facts['fits'] = needs <= has
-      if not facts['fits']:
-        self.say(str(described.DoesNotFit(facts['phase'], needs, has)))
-      out.append(facts)
-    return out
-
-  def _compiled(self, phase: phases.Phase, parts) -> dict:
-    """Facts of a phase, compiled as deep as its parts are."""
-    try:
-      found = described.measure(phase, parts.mesh, parts.shape.experts)
-    except described.DoesNotFit as e:
-      return report.no_room(e)
-    what = f'{phase.name} ({parts.shape.layers} layers)'
-    self.say(f'{what}: compiled in {found.compile_s:.0f} s')
-    return report.phase_facts(found, self.machine, parts.mesh)
-
-  def largest(self, facts: dict) -> int:
-    """Finds the most prompts that fit, by the phase that needs most."""
-    wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
-    inside = [p for p in facts['phases'] if p['phase'] in wanted]
-    top = max(inside, key=operator.itemgetter('needs_gib'))
-    start, room = facts['prompts'], self.machine.chip.hbm
-
-    def needs(prompts: int) -> float:
-      if prompts == start:
-        return top['needs_gib'] * chips.GIB
-      self.say(f'trying {prompts} prompts')
-      config = search.changed(self.config, rl__prompts=prompts)
-      parts = self.parts(config)
-      (found,) = self.facts_of(config, parts, (top['phase'],))
-      return found['needs_gib'] * chips.GIB
-
-    shards = facts['mesh']['data'] * facts['mesh']['fsdp']
-    unit = search.unit_of_prompts(self.config.rl, shards)
-    return search.largest(needs, room, start, unit, MOST * start)
-
-  def search(self) -> list[dict]:
-    """Plans the recipe on every mesh shape, with settings that fit: the fastest
-    first, then the meshes that nothing fits.
-    """
-    lean = settings.lean(self.config, self.config.mesh)
-    settings.asked(self, lean)  # refuses --only of other phases
-    shape, n = abstract.shape_of(lean, self.model), len(self.devices)
-    # Weights, moments, gradients in float32 are a small part of a chip.
-    size = spec.n_params(weights.specs(shape))
-    small = 16 * size < self.machine.chip.hbm / 4
-    given = lean, n, shape.kv_heads, self.machine.slices, small
-    found, failed = [], []
-    for mesh in search.meshes(*given):
-      self.say(f'mesh {mesh}')
-      config = settings.lean(self.config, mesh)
-      try:
-        made, why = settings.fitting(self, config), 'does not fit'
-      except ValueError as e:  # does not divide
-        made, why = None, str(e)
-      if made:
-        found.append(made)
-      else:
-        failed.append({'mesh': mesh, 'why': why})
-    if not found and not failed:
-      raise ValueError(
-        f'--search: the rows of a step divide over no mesh of {n} devices; '
-        'change rl.prompts, or rows of a supervised stage'
-      )
-    found.sort(key=operator.attrgetter('seconds'))
-    few = [settings.faster(self, made) for made in found[:FEW]]
-    few.sort(key=operator.attrgetter('seconds'))
-    return [self.told(f) for f in few + found[FEW:]] + failed
-
-  def told(self, found: settings.Found) -> dict:
-    """Returns the facts of the settings that a search found."""
-    parts = self.parts(found.config)
-    each, names = list(found.phases.values()), list(found.phases)
-    facts = report.plan_facts(
-      found.config, parts.mesh, each, names, self.machine
-    )
-    return facts | {'recipe': found.recipe()}
+def parser() -> command.Parser:
+  """Returns the parser of the flags."""
+  p = command.Parser('plan', __doc__)
+  p.recipe()
+  p.text(
+    '--topology', None, 'chip and torus of a slice: v5e:4x4, v5p:4x4x4',
+    required=True,
+  )  # fmt: skip
+  p.number('--num_slices', 1, 'slices, joined by the data axis of the mesh')
+  p.text('--model', '', "a name in models/zoo.py, for the recipe's model")
+  p.switch('--search', 'search mesh, remat, micro-batches, parts and padding')
+  p.switch('--nolargest', 'without the search for the largest batch that fits')
+  p.switch('--by_depth', 'compile three depths of a deep model, extend them')
+  p.text('--only', '', 'phases: generate,score,update, ...; all if empty')
+  p.text('--stage', '', 'this stage alone; if empty, the last of each kind')
+  p.text('--seeds', '', 'numbers of seeds in one program, such as 1,4,16')
+  p.text('--json', '', 'file for the same as data; -: print it instead')
+  return p
 
 
-def misfits(facts: dict) -> str:
-  """Names the phases that do not fit, and what they need."""
-  if 'meshes' in facts:
-    return '--search: the recipe fits none of these meshes'
-  has = facts['hbm_gib']
-  return '; '.join(
-    f'{p["phase"]} does not fit: needs {p["needs_gib"]:.2f} of {has:.2f} GiB a '
-    'chip'
-    for p in facts['phases']
-    if not p['fits']
-  )
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command."""
+  a = parser().parse(argv)
+  # Imported here: a wrong flag is refused at once.
+  from absl import logging
 
+  from jaxrl_reason import config as config_lib
+  from jaxrl_reason.planning import planner
 
-def ranking(found: list[dict]) -> str:
-  """Lays the result of a search out as a table, and the first as a recipe."""
-  lines = [
-    f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"seconds":>10} {"alone":>10} '
-    f'{"MFU":>5} {"GiB":>6}'
-  ]
-  for f in found:
-    mesh = f['mesh'].values() if isinstance(f['mesh'], dict) else f['mesh']
-    data, fsdp, tensor = tuple(mesh)[:3]
-    said = f.get('why') or (
-      f'{f["step_seconds"]:10.3g} {f["serial_seconds"]:10.3g} {f["mfu"]:5.2f} '
-      f'{max(p["needs_gib"] for p in f["phases"]):6.1f}'
-    )
-    lines.append(f'{data:5} {fsdp:5} {tensor:6} {said}')
-  lines.append('seconds if all overlaps, alone if nothing does')
-  if 'recipe' in found[0]:
-    lines += ['', 'the first, in a recipe:', found[0]['recipe']]
-  return '\n'.join(lines)
-
-
-def _counts(texts) -> list[int]:
-  """The numbers of --seeds, the least first."""
-  if not all(text.isdecimal() and int(text) for text in texts):
-    raise ValueError(f'--seeds={",".join(texts)}: whole numbers from 1')
-  return sorted({int(text) for text in texts})
-
-
-def _of_stage(config, name: str, say):
-  """Returns the config of the planned stages: one, or the last of each kind."""
-  if name:
-    return staging.one(config, name)
-  stages = staging.each(config)
-  last = {p.kind: p.name for p in stages}
-  others = [p.name for p in stages if p.name != last[p.kind]]
-  if others:
-    told = ', '.join(last.values())
-    say(f'stages {told}; --stage=NAME plans another: {", ".join(others)}')
-  return staging.last_of_each_kind(config)
-
-
-def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
-  """Returns (what to print, the same as data) of a plan.
-
-  Args:
-    options: model, slices, only, by_depth, search, largest, stage, seeds:
-      the flags.
-
-  Raises:
-    ValueError, ImportError: in words for the user.
-  """
-  config = config_lib.read(config)
-  search_, largest = options.pop('search'), options.pop('largest')
-  config = _of_stage(config, options.pop('stage', ''), say)
-  counts = _counts(options.pop('seeds', ()))
-  planner = Planner(config, topology, say=say, **options)
-  if counts:
-    parts = planner.parts(config)
-    found = seeds.facts_of(config, parts, counts, planner.machine, say)
-    return seeds.table(found), {'seeds': found}
-  if search_:
-    found = planner.search()
-    return ranking(found), {'meshes': found, 'fits': 'why' not in found[0]}
-  facts = planner.plan(config)
-  facts['advice'] = advice.lines(config, facts)
-  steps = phases.of_a_step(p['phase'] for p in facts['phases'])
-  if largest and facts['prompts'] and steps:
-    facts['largest_prompts'] = planner.largest(facts)
-  return report.table(facts), facts
-
-
-def main(argv):
-  command.no_more(argv)
   logging.set_verbosity(logging.ERROR)
 
   def say(text):
     return print(text, file=sys.stderr)
 
-  try:
-    text, facts = run(
-      _CONFIG.value,
-      _TOPOLOGY.value,
+  with command.one_line():
+    text, facts = planner.run(
+      config_lib.load(a.config, a.changes),
+      a.topology,
       say=say,
-      slices=_SLICES.value,
-      model=_MODEL.value,
-      only=_ONLY.value,
-      by_depth=_BY_DEPTH.value,
-      search=_SEARCH.value,
-      largest=_LARGEST.value,
-      stage=_STAGE.value,
-      seeds=_SEEDS.value,
+      slices=a.num_slices,
+      model=a.model,
+      only=command.listed('--only', a.only, str),
+      by_depth=a.by_depth,
+      search=a.search,
+      largest=not a.nolargest,
+      stage=a.stage,
+      seeds=command.listed('--seeds', a.seeds, str),
     )
     data = json.dumps(facts, indent=1)
-    if _JSON.value == '-':
-      text = data
-    elif _JSON.value:
-      pathlib.Path(_JSON.value).write_text(data)
-  except (*command.USER_ERRORS, ImportError) as e:
-    logging.debug('Traceback:', exc_info=True)
-    command.fail(e)
-  print(text)
+    if a.json and a.json != '-':
+      pathlib.Path(a.json).write_text(data)
+  print(data if a.json == '-' else text)
   if not facts.get('fits', True):
-    command.fail(ValueError(misfits(facts)))
+    command.fail(planner.misfits(facts))
 
 
 if __name__ == '__main__':
-  flags.mark_flags_as_required(['config', 'topology'])
-  parse = functools.partial(command.parse, known=config_lib.default)
-  app.run(main, flags_parser=parse)
+  main()

@@ -1,7 +1,7 @@
 """Writes the report of runs: one HTML file, which needs no network.
 
-  python -m jaxrl_reason.report WORKDIR... [--out=FILE.html] [--open]
-  python -m jaxrl_reason.report WORKDIR EVALUATION...
+  jaxrl report WORKDIR... [--out=FILE.html] [--open]
+  jaxrl report WORKDIR EVALUATION...
 
 An evaluation is a folder with answers/*.jsonl, records of what models said;
 models that were asked the same are compared. Runs that differ in their seed
@@ -13,17 +13,18 @@ import argparse
 import json
 import sys
 import webbrowser
-
-from etils import epath
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jaxrl_reason import command
-from jaxrl_reason import config as config_lib
-from jaxrl_reason.reports import evaluated, html, workdirs
+
+if TYPE_CHECKING:
+  from etils import epath
 
 
 def parser() -> command.Parser:
   """Defines the flags."""
-  p = command.Parser('jaxrl_reason.report', __doc__)
+  p = command.Parser('report', __doc__)
   p.add_argument(
     'workdirs', nargs='+', metavar='WORKDIR', help='of runs, or evaluations'
   )
@@ -34,12 +35,20 @@ def parser() -> command.Parser:
 
 def _defaults() -> dict:
   """Returns the default configuration as a run writes its own."""
+  from jaxrl_reason import config as config_lib
+  from jaxrl_reason.reports import workdirs
+
   text = config_lib.default().to_json_best_effort()
   return workdirs.flat(json.loads(text))
 
 
-def run(a: argparse.Namespace) -> epath.Path:
-  """Writes what the arguments ask for; returns the file."""
+def run(a: argparse.Namespace) -> 'epath.Path':
+  """Writes the report; returns its path."""
+  # Imported here: a wrong flag is refused at once.
+  from etils import epath
+
+  from jaxrl_reason.reports import evaluated, html, workdirs
+
   given = list(dict.fromkeys(p.rstrip('/') for p in a.workdirs))
   evaluations = [p for p in given if evaluated.is_folder(p)]
   paths = [p for p in given if p not in evaluations]
@@ -51,11 +60,11 @@ def run(a: argparse.Namespace) -> epath.Path:
   return out
 
 
-def main() -> None:
-  try:
-    print(run(parser().parse_args()), file=sys.stderr)
-  except command.USER_ERRORS as e:
-    command.fail(e)
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs the command."""
+  a = parser().parse(argv)
+  with command.one_line():
+    print(run(a), file=sys.stderr)
 
 
 if __name__ == '__main__':

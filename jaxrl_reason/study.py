@@ -1,6 +1,6 @@
 r"""Compares settings of a recipe over seeds, all from one warm start.
 
-  python -m jaxrl_reason.study --config=configs/studies/tokens.py \
+  jaxrl study --config=configs/studies/tokens.py \
     --out=studies/tokens
 
 A study is a Python file with get_study(), which names a recipe, settings that
@@ -13,28 +13,25 @@ docs/studies.md reads a table.
 """
 
 import sys
+from collections.abc import Sequence
 
 from jaxrl_reason import command
 
 
 def parser() -> command.Parser:
   """Makes the flags."""
-  p = command.Parser('jaxrl_reason.study', __doc__)
-  p.text('--config', None, 'file with get_study()', required=True)
+  p = command.Parser('study', __doc__)
+  p.recipe('file with get_study(), which names a recipe')
   p.text('--out', None, 'folder to write, or to go on with', required=True)
   p.number('--seeds', 0, "of every setting; 0: the study's")
   p.text('--settings', '', 'only these, with commas between')
   p.number('--at_once', 0, "runs in one program, at most; 0: the study's")
-  p.add_argument(
-    '--set', action='append', default=[], metavar='KEY=VALUE',
-    help='a key of the recipe for all, as rl.steps=20; may be given again',
-  )  # fmt: skip
   return p
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
-  a = parser().parse_args()
+  a = parser().parse(argv)
   # Imported here: a wrong flag is answered at once.
   from absl import logging
 
@@ -45,11 +42,9 @@ def main() -> None:
 
   logging.set_verbosity(logging.WARNING)
   try:
-    study = options.study_of(a)
-    table = session.run(study, command.folder('--out', a.out), journal.say)
-  except (*command.USER_ERRORS, ImportError) as e:
-    logging.debug('Traceback:', exc_info=True)
-    command.fail(' '.join(str(e).split()))
+    with command.one_line():
+      study = options.study_of(a)
+      table = session.run(study, command.folder('--out', a.out), journal.say)
   except KeyboardInterrupt:
     command.fail('stopped; the same command goes on from what is done')
   if not table:
@@ -58,4 +53,4 @@ def main() -> None:
 
 
 if __name__ == '__main__':
-  sys.exit(main())
+  main()

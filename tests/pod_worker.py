@@ -35,7 +35,6 @@ def run_all(job: dict):
 
 
 def signalled(what: str, args: list[str]):
-  from absl import app
   from waiting import eventually
 
   from jaxrl_reason import main
@@ -53,7 +52,7 @@ def signalled(what: str, args: list[str]):
     return dispatch(self, state, more)
 
   loop.Loop.dispatch = patched
-  app.run(main.main, argv=['main', *args])
+  main.main(args)
 
 
 if __name__ == '__main__':

@@ -26,7 +26,7 @@ NAMES = [path.stem for path in PATHS]
 # A cell that is put before those of a notebook: what takes time is cut, and
 # nothing else is changed.
 SHORT = """
-from jaxrl_reason import plan
+from jaxrl_reason.planning import planner as plan
 from jaxrl_reason.checkpoints import wheels
 from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.run.checks import config_checks

@@ -7,21 +7,23 @@ import importlib
 import inspect
 import re
 import shlex
-import sys
-from unittest import mock
 
 import pytest
-from absl import flags
-from ml_collections import config_flags
 from paths import ROOT
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.__main__ import COMMANDS
 
 PAGES = [
   *(ROOT / name for name in ('README.md', 'CONTRIBUTING.md')),
   *sorted((ROOT / 'docs').glob('*.md')),
 ]
 SOURCES = [*PAGES, *sorted((ROOT / 'configs').glob('*.py'))]
-MODULE = re.compile(r'(?:\.venv/bin/)?python -m jaxrl_reason\.(\w+)(.*)', re.S)
-FLAG = re.compile(r"flags\.DEFINE_\w+\(\s*'(\w+)'")
+COMMAND = re.compile(
+  r'(?:tools/run(?= [a-z])|jaxrl|(?:\.venv/bin/)?python -m jaxrl_reason)'
+  r'(?: |\.)(\w+)(.*)',
+  re.S,
+)
 # The room of the package that is called as the folder is.
 ROOM = re.compile(r'tools/(?!run\b|test\b|docs\b|launch/|benchmarks/)')
 # A name in place of what a reader has.
@@ -52,7 +54,7 @@ def commands(path) -> list[str]:
     said = re.findall(r'`([^`]+)`', rest.replace('\n', ' '))
     found += [s for s in said if not ROOM.match(s)]
   shown = [line.strip().removeprefix('$ ') for line in found]
-  begins = r'[A-Z_]+=\S+ tools/|tools/\w|\S*python '
+  begins = r'[A-Z_]+=\S+ tools/|tools/\w|\S*python |jaxrl \w'
   return [s for s in shown if re.match(begins, s)]
 
 
@@ -66,58 +68,32 @@ def arguments(text: str) -> list[str]:
   return [w for w in words if w not in ('...', '&&')]
 
 
-def flags_of(name: str) -> set[str]:
-  """Names of the flags of a command of absl's."""
-  text = (ROOT / f'jaxrl_reason/{name}.py').read_text()
-  found = {*FLAG.findall(text)}
-  return (
-    found
-    | {f'no{f}' for f in found}
-    | ({'config'} if 'define_recipe' in text else set())
-  )
-
-
 def check_recipe(words: list[str]) -> None:
   """Loads the recipe with the changes that the words make."""
   mine = [w for w in words if re.match(r'--config[.=]', w)]
   recipe = next((w for w in mine if w.startswith('--config=')), '')
   name = recipe.removeprefix('--config=')
   if not name or name in STAND_INS or name == '...':
-    mine = [w for w in mine if w is not recipe]
-    mine.insert(0, f'--config={ROOT}/configs/arithmetic_tiny.py')
-  else:
-    assert (ROOT / name.partition(':')[0]).is_file(), name
-    mine[mine.index(recipe)] = f'--config={ROOT / name}'
-  values = flags.FlagValues()
-  config_flags.DEFINE_config_file(
-    'config', None, '', flag_values=values, lock_config=False,
-    accept_new_attributes=True,
-  )  # fmt: skip
-  argv = ['x', *(w for w in mine if not w.endswith('...'))]
-  with mock.patch.object(sys, 'argv', argv):  # config_flags looks there
-    values(argv)
-  assert values.config is not None
+    name = 'configs/arithmetic_tiny.py'
+  changes = [w.removeprefix('--config.') for w in mine if w != recipe]
+  changes = [change for change in changes if not change.endswith('...')]
+  config_lib.load(str(ROOT / name), changes)
 
 
-def check_module(name: str, words: list[str]) -> None:
-  """Parses the words as the command would."""
-  assert (ROOT / f'jaxrl_reason/{name}.py').is_file(), name
-  module = importlib.import_module(f'jaxrl_reason.{name}') if (
-    'argparse' in (text := (ROOT / f'jaxrl_reason/{name}.py').read_text())
-    or 'command.Parser' in text
-  ) else None  # fmt: skip
-  names = [w[2:].partition('=')[0] for w in words if w.startswith('--')]
-  if module is None:
-    known = flags_of(name)
-    for flag in names:
-      assert flag in known or flag.startswith('config.'), f'--{flag}'
-    if 'config' in known and names:
-      check_recipe(words)
-    return
-  parser = getattr(module, 'parser', None) or module._parser
-  known = parser()._option_string_actions
-  for flag in names:
-    assert f'--{flag}' in known, f'--{flag}'
+def check_command(name: str, words: list[str]) -> None:
+  """Checks the flags of a command, and loads its recipe."""
+  name = 'run' if name == 'main' else name
+  assert name in COMMANDS, name
+  module = importlib.import_module(f'jaxrl_reason.{COMMANDS[name][0]}')
+  parser = module.parser()
+  for word in words:
+    flag = word.partition('=')[0]
+    known = flag in parser._option_string_actions
+    if flag.startswith('--config.'):
+      known = parser.get_default('changes') is not None
+    assert known or not flag.startswith('--'), flag
+  if name in ('run', 'plan'):
+    check_recipe(words)
 
 
 @pytest.mark.parametrize(
@@ -125,8 +101,8 @@ def check_module(name: str, words: list[str]) -> None:
 )
 def test_a_command_is_what_the_code_takes(path, line):
   line = re.sub(r'^([A-Z_]+=\S+ )+', '', line)
-  if found := MODULE.match(line):
-    check_module(found[1], arguments(found[2]))
+  if found := COMMAND.match(line):
+    check_command(found[1], arguments(found[2]))
     return
   words = arguments(line.partition(' | ')[0])
   if words[0].endswith('python'):
@@ -134,9 +110,7 @@ def test_a_command_is_what_the_code_takes(path, line):
     return
   assert (ROOT / words[0]).exists(), words[0]
   if words[0] == 'tools/run':
-    for word in words[1:]:
-      assert re.match(r'--(config[.=]|workdir=|fresh)', word), word
-    check_recipe(words)
+    check_command('run', words[1:])
   for word in words[1:] if words[0] == 'tools/test' else ():
     if word.startswith('tests/'):
       assert (ROOT / word.partition('::')[0]).exists(), word
@@ -144,8 +118,8 @@ def test_a_command_is_what_the_code_takes(path, line):
 
 def test_commands_are_found():
   told = ' '.join(line for _, line in SHOWN)
-  for name in ('main', 'plan', 'evaluate', 'convert', 'generate', 'report'):
-    assert f'jaxrl_reason.{name}' in told
+  for name in ('run', 'plan', 'evaluate', 'convert', 'generate', 'report'):
+    assert re.search(rf'(jaxrl|tools/run) {name}|jaxrl_reason.{name}', told)
   assert len(SHOWN) > 60
 
 
@@ -155,6 +129,9 @@ def test_commands_are_found():
     'python -m jaxrl_reason.main --config=configs/none.py --workdir=D',
     'python -m jaxrl_reason.main --config=X.py --work=D',
     'python -m jaxrl_reason.nothing --x',
+    'jaxrl nothing --x',
+    'jaxrl grade --config.seed=3',
+    'tools/run report --opn W',
     'python -m jaxrl_reason.evaluate --modell=a',
     'tools/run --config.rl.sample=3',
     'tools/none',
@@ -163,7 +140,7 @@ def test_commands_are_found():
   ],
 )
 def test_a_wrong_command_is_found(line):
-  with pytest.raises((AssertionError, KeyError, flags.Error)):
+  with pytest.raises((AssertionError, ValueError)):
     test_a_command_is_what_the_code_takes(ROOT, line)
 
 

@@ -6,6 +6,9 @@
 #   JAXRL_EXTRAS  more extras, e.g. cuda or tpu,hf
 #   PYTHON        the interpreter to make it with (3.11 or newer)
 
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+VENV=${JAXRL_VENV:-$ROOT/.venv}
+
 say() { printf '%s\n' "$*" >&2; }
 
 find_python() {
@@ -36,8 +39,6 @@ make_venv() {
 }
 
 ensure_env() {
-  ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P) || return 1
-  VENV=${JAXRL_VENV:-$ROOT/.venv}
   local extras want stamp
   extras=$(printf '%s,%s' "${EXTRAS:-}" "${JAXRL_EXTRAS:-}" |
     tr ',' '\n' | sort -u | sed '/^$/d' | paste -sd, -)

@@ -1,6 +1,6 @@
 """Negative against positive samples (https://arxiv.org/abs/2506.01347).
 
-  python -m jaxrl_reason.study --config=configs/studies/samples.py \\
+  jaxrl study --config=configs/studies/samples.py \\
     --out=studies/samples
 
 The paper finds that learning from wrong answers alone (NSR) keeps pass@k at

@@ -1,6 +1,6 @@
 """Learning from a fifth of the tokens (https://arxiv.org/abs/2506.01939).
 
-  python -m jaxrl_reason.study --config=configs/studies/tokens.py \\
+  jaxrl study --config=configs/studies/tokens.py \\
     --out=studies/tokens
 
 The paper trains on the 20 % of tokens with the highest entropy and loses

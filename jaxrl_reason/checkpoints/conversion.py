@@ -112,7 +112,7 @@ def _fold_steering(folder, c: Config, h: dict, params: Any):
     raise ValueError(
       f'{folder} was trained with steering vectors, which could only be biases '
       f'of its mlps: {h["model_type"]} has none, and no family that has them '
-      '(llama, smollm3, granite) is this model. jaxrl_reason.generate reads it '
+      '(llama, smollm3, granite) is this model. jaxrl generate reads it '
       'as it is; its checkpoint has the vectors as params/steering'
     ) from e
   return c, made | {k: h[k] for k in NOT_OF_SHAPE if k in h}, params

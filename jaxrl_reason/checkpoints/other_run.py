@@ -160,5 +160,5 @@ def refuse_as_model(folder: str) -> None:
     raise ValueError(
       f'model_dir={folder!r} is the workdir of a run: set init_from to start '
       'from its weights, or make a folder of it with python -m '
-      f'jaxrl_reason.convert --from={folder} --to=DIR'
+      f'jaxrl convert --from={folder} --to=DIR'
     )

@@ -11,6 +11,7 @@ neither a moved branch nor a lost network changes it.
 
 import json
 import pathlib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,8 +23,10 @@ from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import zoo
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import ropes
+from jaxrl_reason.names import nearest
 
 HUB = 'hf:'
+HUB_NAME = re.compile(r'[\w.-]+/[\w.-]+')
 FOLDER, SOURCE = 'hf', 'source.json'
 # Beside the weights of a run, for `convert`.
 HF_CONFIG = 'hf_config.json'
@@ -60,7 +63,11 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
     return random_folder.folder(size_of(name)), ''
   folder = pathlib.Path(name)
   if not folder.is_dir():
-    raise ValueError(f'model {name!r} is no folder; one looks for {_wanted()}')
+    on_hub = HUB_NAME.fullmatch(name)
+    hint = f' Did you mean {HUB + name!r}?' if on_hub else ''
+    raise ValueError(
+      f'model {name!r} is no folder.{hint} A folder has {_wanted()}'
+    )
   return folder, ''
 
 
@@ -78,9 +85,9 @@ def size_of(name: str) -> str:
     short = next((s for s in SUFFIXES if known.endswith(s)), None)
     if short is None:
       raise ValueError(
-        f'no shape is known for {name!r}: set --model to one of '
-        f'{", ".join(zoo.ZOO)}, or config.model_dir to a folder with a '
-        'config.json'
+        f'no shape is known for {name!r}.{nearest(known, zoo.ZOO)} Set '
+        f'--model to one of {", ".join(zoo.ZOO)}, or config.model_dir to a '
+        'folder with a config.json'
       )
     known = known.removesuffix(short)
   return known

@@ -12,10 +12,10 @@ import ml_collections
 
 from jaxrl_reason.config.data import Controller as Controller
 from jaxrl_reason.config.data import Data as Data
+from jaxrl_reason.config.recipe_file import load as load
 from jaxrl_reason.config.recipes import recipe as recipe
 from jaxrl_reason.config.record import Record as Record
 from jaxrl_reason.config.record import leaves as leaves
-from jaxrl_reason.config.record import nearest as nearest
 from jaxrl_reason.config.record import read as read_record
 from jaxrl_reason.config.rl import RL as RL
 from jaxrl_reason.config.run import STAGES as STAGES
@@ -27,6 +27,7 @@ from jaxrl_reason.config.sections import Open as Open
 from jaxrl_reason.config.sections import Section as Section
 from jaxrl_reason.config.sections import section as section
 from jaxrl_reason.config.training import Optimizer as Optimizer
+from jaxrl_reason.names import nearest as nearest
 
 Config = ml_collections.ConfigDict | Run  # as recipes have it, or as read
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 
 import ml_collections
 
-from jaxrl_reason.command import RecipeArgumentError
+from jaxrl_reason.config.recipe_file import RecipeArgumentError
 
 SMOKE = 'smoke'
 # Prefix of a `model_dir` that is replaced by random weights of its family.

@@ -7,25 +7,14 @@ A record's fields are the keys of its section, with type, range and default.
 """
 
 import dataclasses
-import difflib
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
+from jaxrl_reason.names import nearest
 from jaxrl_reason.ranges import Range
-
-RENAMED = {'heat': 'temperature_control'}
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-  """Returns a sentence with the known word most like this one, or ''."""
-  known = [*known]
-  if RENAMED.get(word) in known:
-    return f' It is called {RENAMED[word]!r} now.'
-  close = difflib.get_close_matches(word, known, 1, 0.5)
-  return f' Did you mean {close[0]!r}?' if close else ''
 
 
 class Record:
@@ -121,7 +110,7 @@ def read(values: Mapping, record: type[R], prefix: str = '') -> R:
     if key not in values:
       raise ValueError(f'{prefix}{key} is missing; start from config.default()')
   return record(**{
-    key: _value(f'{prefix}{key}', values[key], annotation)
+    key: value_of(f'{prefix}{key}', values[key], annotation)
     for key, annotation in fields.items()
   })  # fmt: skip
 
@@ -152,7 +141,7 @@ def leaves(
   return out
 
 
-def _value(name: str, value: Any, annotation: Any) -> Any:
+def value_of(name: str, value: Any, annotation: Any) -> Any:
   """Returns the value of one field, checked."""
   kind = kind_of(annotation)
   if kind.optional and value is None:

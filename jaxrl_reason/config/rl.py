@@ -52,7 +52,7 @@ class Hints(Record):
   room: CountOrNone = 0  # most tokens, added to data.prompt_len; 0: no hints
   when: str = 'always'  # always; failed: a second try, if no sample was right
   by: str = 'step'  # step, solve_rate, mean_length (`rollouts/progress.py`)
-  at: tuple = (0.0,)
+  at: tuple = (0.0,)  # points of `by`, rising
   share: tuple = (0.5,)  # from 0 to 1, of the tokens before the solution's end
   learn: bool = False  # always: train on its tokens too (rl.loss.offpolicy)
 
@@ -93,7 +93,7 @@ class Shaping(Record):
   price_rate: Amount = 0.0  # its change per step, times (x - price_goal)
   price_by: str = 'solve_rate'  # x: solve_rate, or mean_length / max. length
   price_goal: Share = 0.0  # the price rises while x is above it
-  price_most: Amount = 1.0
+  price_most: Amount = 1.0  # largest price
   historical: Amount = 0.0  # for answers that the problem rarely had so far
   repeats: Amount = 0.0  # taken off answers that others of the group give
 
@@ -118,8 +118,8 @@ class TemperatureControl(Record):
 
   entropy: Amount = 0.0  # target, nats a token, about 0.3; 0: off
   rate: Positive = 0.1  # change of log temperature per step, at entropy 0
-  low: Positive = 0.3
-  high: Positive = 2.0
+  low: Positive = 0.3  # least temperature
+  high: Positive = 2.0  # largest temperature
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,8 +221,8 @@ class RL(Training):
   temperature: Positive = 1.0  # of sampling; the loss has the same distribution
   temperature_control: TemperatureControl = TemperatureControl()
   top_k: CountOrNone = 0  # 0: all tokens
-  top_p: Nucleus = 1.0
-  min_p: Share = 0.0
+  top_p: Nucleus = 1.0  # mass of the likeliest tokens that are sampled from
+  min_p: Share = 0.0  # least probability, as a share of the likeliest token's
   slots: CountOrNone = 0  # samples of a problem decoded at a time; 0: all
   cache_segments: Count = 4  # most parts in which a completion's cache grows
   turns: Turns = Turns()

@@ -24,15 +24,15 @@ STAGES = ('pretrain', 'sft', 'rl')
 class Model(Record):
   """The model's sizes, and how it is computed."""
 
-  layers: Count = 2
-  width: Count = 128
-  mlp: Count = 256
-  heads: Count = 4
-  kv_heads: Count = 4
-  head_dim: Count = 32
-  rope_theta: Positive = 10_000.0
-  norm_eps: Amount = 1e-6
-  qk_norm: bool = False
+  layers: Count = 2  # L, transformer blocks
+  width: Count = 128  # D, numbers per token in the residual stream
+  mlp: Count = 256  # F, hidden numbers of an mlp
+  heads: Count = 4  # Q, query heads
+  kv_heads: Count = 4  # K, key and value heads; a divisor of heads
+  head_dim: Count = 32  # H, numbers of a head
+  rope_theta: Positive = 10_000.0  # base of the rotary frequencies
+  norm_eps: Amount = 1e-6  # added to mean squares in norms
+  qk_norm: bool = False  # norms on queries and keys
   bias: bool = False  # on q, k and v
   tied: bool = True  # output head = embedding
   experts: CountOrNone = 0  # mlps of width `mlp` to choose from; 0: one for all
@@ -84,7 +84,7 @@ class Eval(Record):
   # Completions generated at a time, over all devices: bounds the memory and
   # changes no answer. 0: as many as a step of the rl stage generates.
   batch: CountOrNone = 0
-  temperature: Amount = 1.0
+  temperature: Amount = 1.0  # of sampling; the greedy completion is beside
   harder: bool = True  # also the harder split, if there is one
   show: CountOrNone = 3  # problems whose completions go into samples.txt
 
@@ -128,7 +128,7 @@ class Watchdog(Record):
   """
 
   times: Amount = 20.0  # 0: no limit
-  floor_s: Positive = 600.0
+  floor_s: Positive = 600.0  # no limit is shorter, seconds
   first_s: Positive = 3600.0  # limit of the first of its kind
 
 
@@ -145,7 +145,7 @@ class Profile(Record):
 class Run(Record):
   """The config of a run."""
 
-  seed: Seed = 0
+  seed: Seed = 0  # of weights, order of problems and noise
   # In this order, on one state: pretrain, sft, rl, or names of `named`. A
   # repeated stage gets a number: rl, rl#2.
   stages: tuple = ('sft', 'rl')

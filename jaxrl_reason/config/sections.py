@@ -11,7 +11,8 @@ from typing import Any
 import ml_collections
 from ml_collections.config_dict import placeholder
 
-from jaxrl_reason.config.record import Record, kind_of, nearest
+from jaxrl_reason.config.record import Record, kind_of
+from jaxrl_reason.names import nearest
 
 
 class Section(ml_collections.ConfigDict):

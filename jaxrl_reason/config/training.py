@@ -15,13 +15,13 @@ from jaxrl_reason.ranges import (
 class Optimizer(Record):
   """An optimizer and its learning rate; `optim.OPTIMIZERS` has the names."""
 
-  name: str = 'adamw'
+  name: str = 'adamw'  # a name in optim.OPTIMIZERS
   lr: Amount = 1e-3  # peak learning rate
   schedule: str = 'constant'  # after warm-up: constant, linear, cosine, wsd
   warmup_steps: CountOrNone = 10  # updates of linear warm-up
-  b1: Memory = 0.9
-  b2: Memory = 0.95
-  eps: Amount = 1e-8
+  b1: Memory = 0.9  # decay of the mean gradient per update
+  b2: Memory = 0.95  # decay of the mean squared gradient per update
+  eps: Amount = 1e-8  # added to the root of the mean squared gradient
   state_dtype: str = 'float32'  # of its running means: float32 or bfloat16
   weight_decay: Amount = 0.0  # per update, times lr; not for norms and biases
   clip_norm: Amount = 1.0  # global norm of the gradient; 0: no clipping
@@ -31,7 +31,7 @@ class Optimizer(Record):
 class Training(Record):
   """A stage that trains."""
 
-  steps: Count = 100
+  steps: Count = 100  # batches that are trained on
   micro_batches: Count = 1  # parts over which a gradient is accumulated
   steps_per_dispatch: Count = 1  # K, fused steps per compiled call
   logprob_chunk: CountOrNone = 0  # columns of logits in memory at once; 0: all

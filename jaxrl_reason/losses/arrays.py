@@ -25,16 +25,17 @@ ratio is exactly 1 with the gradient of logp.
 """
 
 import dataclasses
-import difflib
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from jaxrl_reason.names import nearest
 
 Array = jax.typing.ArrayLike
 Arrays = Mapping[str, Any]  # by the names of SHAPES, None where absent
@@ -106,12 +107,6 @@ def _misfit(name, shape, sizes):
   return f'losses: {name} has shape {list(shape)} and has to be {forms}{end}.'
 
 
-def nearest(word: Any, choices: Iterable[str]) -> str:
-  """Returns 'Did you mean ..? ', or nothing where no choice is similar."""
-  close = difflib.get_close_matches(str(word), list(choices), 1, 0.5)
-  return f'Did you mean {close[0]!r}? ' if close else ''
-
-
 class Divisors(dict):
   """Divisors of the whole batch by name; a missing one is a ValueError."""
 
@@ -127,7 +122,7 @@ def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
   """Returns choices[value]; a ValueError names the key and the choices."""
   if value not in choices:
     raise ValueError(
-      f'losses: {key}={value!r} is no choice. {nearest(value, choices)}'
+      f'losses: {key}={value!r} is no choice.{nearest(value, choices)} '
       f'Choose one of: {", ".join(map(str, choices))}.'
     )
   return choices[value]

@@ -15,7 +15,7 @@ from typing import Any
 from jaxrl_reason.losses import selection
 from jaxrl_reason.losses import shaping as shaping_lib
 from jaxrl_reason.losses.aggregation import Aggregate, RowMean
-from jaxrl_reason.losses.arrays import choose, nearest
+from jaxrl_reason.losses.arrays import choose
 from jaxrl_reason.losses.bellman import BELLMAN
 from jaxrl_reason.losses.correction import CORRECTIONS, Reject
 from jaxrl_reason.losses.defaults import (
@@ -38,6 +38,7 @@ from jaxrl_reason.losses.rules import RULES
 from jaxrl_reason.losses.token_advantage import ValueTargets
 from jaxrl_reason.losses.token_baseline import LengthPreference
 from jaxrl_reason.losses.value import ValueLoss
+from jaxrl_reason.names import nearest
 
 
 def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
@@ -210,8 +211,8 @@ def _checked(key, value):
   """The value of one setting, or a ValueError that says what it may be."""
   if key not in DEFAULTS:
     raise ValueError(
-      f'losses: unknown setting {key!r} (= {value!r}). '
-      f'{similar(key)}losses.DEFAULTS has all of them.'
+      f'losses: unknown setting {key!r} (= {value!r}).'
+      f'{similar(key)} losses.DEFAULTS has all of them.'
     )
   default = DEFAULTS[key]
   if value is None and default is None:
@@ -233,9 +234,9 @@ def _checked(key, value):
 
 
 def similar(key: str) -> str:
-  """Returns 'Did you mean ..? ' for another library's name or a misspelling."""
+  """Returns ' Did you mean ..?' for another library's name or a misspelling."""
   other = PEER_NAMES.get(key)
-  return f'Did you mean {other!r}? ' if other else nearest(key, DEFAULTS)
+  return f' Did you mean {other!r}?' if other else nearest(key, DEFAULTS)
 
 
 def _check_tuple(key, value):

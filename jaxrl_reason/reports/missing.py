@@ -24,13 +24,14 @@ def commands(runs: list[Run]) -> str:
   before = _before(runs[0]) if runs else 'BEFORE'
   out = f'evals/{runs[0].name}' if runs else 'evals/both'
   evaluate = (
-    *'python -m jaxrl_reason.evaluate'.split(),
+    'jaxrl',
+    'evaluate',
     f'--model={before},{path}',
     f'--base={before}',
     *'--suite=run:heldout --k=16'.split(),
     f'--out={out}',
   )
-  report = *'python -m jaxrl_reason.report'.split(), path, out
+  report = 'jaxrl', 'report', path, out
   return f'{shlex.join(evaluate)} && {shlex.join(report)}'
 
 

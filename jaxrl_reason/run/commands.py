@@ -23,15 +23,11 @@ def main(
     options: flags -> the argument of `run`; run: (options, say, bar) -> text.
   """
   logging.set_verbosity(logging.WARNING)
-  with hosts.exit_on_error():
-    try:
-      asked = options(flags)
-      hosts.join(flags.coordinator, flags.num_processes, flags.process_id)
-      train.use_compile_cache('auto')
-      with hosts.explained():
-        text = run(asked, journal.say, journal.bar)
-    except (*command.USER_ERRORS, ImportError, PoolError, hosts.Lost) as e:
-      logging.debug('Traceback:', exc_info=True)
-      command.fail(' '.join(str(e).split()))
+  with hosts.exit_on_error(), command.one_line(PoolError, hosts.Lost):
+    asked = options(flags)
+    hosts.join(flags.coordinator, flags.num_processes, flags.process_id)
+    train.use_compile_cache('auto')
+    with hosts.explained():
+      text = run(asked, journal.say, journal.bar)
   if text:
     print(text)

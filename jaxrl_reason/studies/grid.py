@@ -14,6 +14,8 @@ from typing import Any
 import ml_collections
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason.config import changes as changes_lib
+from jaxrl_reason.config import recipe_file
 
 # What all cells have in common, or a study sets itself.
 SHARED = ('seed', 'stages', 'init_from', 'model_dir', 'pretrain', 'sft')
@@ -68,16 +70,7 @@ def load(path: str) -> Study:
   Raises:
     ValueError: names the file and what it lacks.
   """
-  if not pathlib.Path(path).is_file():
-    raise ValueError(f'--config={path} does not exist')
-  try:
-    found = runpy.run_path(path)
-  # Whatever a file raises, said with its name.
-  except Exception as e:
-    raise ValueError(f'{path}: {type(e).__name__}: {e}') from e
-  if 'get_study' not in found:
-    raise ValueError(f'{path} has no function get_study(); configs/ has others')
-  study = found['get_study']()
+  study = recipe_file.call(path, 'get_study')
   if not isinstance(study, Study):
     raise ValueError(f'{path}: get_study() returned {study!r:.60}, no Study')
   return study
@@ -105,15 +98,8 @@ def changed(
   """
   out = copy.deepcopy(config)
   for key, value in changes.items():
-    *sections, last = key.split('.')
-    try:
-      at = out
-      for name in sections:
-        at = at[name]
-      at[last] = value
-    except (KeyError, TypeError, AttributeError) as e:
-      why = e.args[0] if e.args else e
-      raise ValueError(f'{what}{key}={value!r}: {why}') from e
+    changes_lib.annotation_of(key, f'{what}{key}')
+    changes_lib.put(out, key, value, f'{what}{key}')
   return out
 
 

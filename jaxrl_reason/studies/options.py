@@ -1,10 +1,11 @@
 """A study's file, changed as the command's flags say."""
 
-import ast
+import copy
 import dataclasses
 from typing import Any
 
 from jaxrl_reason import command
+from jaxrl_reason.config import changes
 from jaxrl_reason.studies import grid
 from jaxrl_reason.studies.grid import Study
 
@@ -24,8 +25,8 @@ def study_of(flags: Any) -> Study:
       study = dataclasses.replace(study, **{flag: value})
   if flags.settings:
     study = _only(study, command.listed('--settings', flags.settings, str))
-  changes = dict(_changes(flags.set))
-  recipe = grid.changed(study.recipe, changes, '--set=')
+  recipe = copy.deepcopy(study.recipe)
+  changes.apply(recipe, flags.changes)
   return dataclasses.replace(study, recipe=recipe)
 
 
@@ -38,15 +39,3 @@ def _only(study: Study, names: tuple[str, ...]) -> Study:
   chosen = {name: study.settings[name] for name in names}
   base = study.base if study.base in chosen else ''
   return dataclasses.replace(study, settings=chosen, against=base)
-
-
-def _changes(texts: list[str]):
-  """(key, value) of every --set."""
-  for text in texts:
-    key, given, value = text.partition('=')
-    if not given:
-      raise ValueError(f'--set={text}: write KEY=VALUE')
-    try:
-      yield key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-      yield key, value  # a word

@@ -11,6 +11,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from jaxrl_reason.names import nearest
+
 SHORT = {
   'choices': 'jaxrl_reason.verifiers.text.choices:reward',
   'code': 'jaxrl_reason.verifiers.code:reward',
@@ -56,7 +58,8 @@ def load(name: str):
   if not module_name:
     raise RewardError(
       f'reward {name!r}: not one of {", ".join(sorted(SHORT))} and not of the '
-      "form 'package.module:function' or 'path/to/file.py:function'"
+      "form 'package.module:function' or 'path/to/file.py:function'."
+      + nearest(name, SHORT)
     )
   try:
     if module_name.endswith('.py'):

@@ -234,11 +234,11 @@ def test_what_is_not_known_is_named(texts, tmp_path):
   model, _ = made('llama')
   path = write(tmp_path / 'm.gguf', model, 'llama', texts)
   with pytest.raises(ValueError, match='a GGUF file becomes a folder'):
-    convert.from_gguf(str(path), str(tmp_path / 'out'), None, 'orbax')
+    convert.run(str(path), str(tmp_path / 'out'), None, 'orbax')
   with pytest.raises(FileExistsError, match='is not empty'):
-    convert.from_gguf(str(path), str(tmp_path), None, 'hf')
+    convert.run(str(path), str(tmp_path), None, 'hf')
   with pytest.raises(ValueError, match='nowhere.gguf does not exist'):
-    convert.from_gguf('nowhere.gguf', str(tmp_path / 'out'), None, 'hf')
+    convert.run('nowhere.gguf', str(tmp_path / 'out'), None, 'hf')
   cut = tmp_path / 'cut.gguf'
   cut.write_bytes(path.read_bytes()[:3000])
   with pytest.raises(ValueError, match='cut.gguf cannot be read'):

@@ -56,6 +56,6 @@ def test_a_run_is_found_for_evaluation(run, monkeypatch):
 
 
 def test_a_report_is_written_beside_the_run(run):
-  args = report.parser().parse_args([run])
+  args = report.parser().parse([run])
   assert str(report.run(args)) == f'{run}/report.html'
   assert '<html' in epath.Path(run, 'report.html').read_text().lower()

@@ -13,10 +13,10 @@ from paths import ROOT
 from small import small_config, small_model
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import generate
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import conversion, hf, manager
 from jaxrl_reason.data import hf_tokenizers, problems, tokenizers
+from jaxrl_reason.evals import generation as generate
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec, transformer
 from jaxrl_reason.models.adapters import frozen
@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_said_in_a_line(folder, tmp_path):
     conversion.convert(tmp_path / 'nowhere', tmp_path / 'out')
   (tmp_path / 'empty').mkdir()
   done = subprocess.run(
-    [sys.executable, '-m', 'jaxrl_reason.convert']
+    [sys.executable, '-m', 'jaxrl_reason', 'convert']
     + [f'--from={tmp_path / "empty"}', f'--to={tmp_path / "out"}'],
     capture_output=True,
     text=True,
@@ -222,7 +222,7 @@ def test_a_run_from_scratch_brings_its_tokenizer(kind, tmp_path):
   if kind == 'sentencepiece':
     (tmp_path / 'kept.model').rename(tmp_path / 'run' / 'tokenizer.model')
   done = subprocess.run(
-    [sys.executable, '-m', 'jaxrl_reason.convert']
+    [sys.executable, '-m', 'jaxrl_reason', 'convert']
     + [f'--from={workdir}', f'--to={tmp_path / "out"}'],
     capture_output=True,
     text=True,

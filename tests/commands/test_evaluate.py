@@ -1,4 +1,4 @@
-"""`python -m jaxrl_reason.evaluate`: killed and resumed, other batches and
+"""`jaxrl evaluate`: killed and resumed, other batches and
 devices, what it writes, what it refuses.
 """
 
@@ -19,14 +19,16 @@ import tiny_recipe
 from etils import epath
 from paths import ROOT
 
-from jaxrl_reason import evaluate, generate, grade
+from jaxrl_reason import evaluate
 from jaxrl_reason.evals import evaluation as session
+from jaxrl_reason.evals import generation as generate
 from jaxrl_reason.evals import grown, loading, suites
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.reports import evaluated
 from jaxrl_reason.reports.answer_pages import Blocks
 from jaxrl_reason.run import train
 from jaxrl_reason.run.records import journal
+from jaxrl_reason.verifiers import grading as grade
 from jaxrl_reason.verifiers import records
 
 SLOW = """
@@ -73,7 +75,7 @@ def flags(folder, out, *more):
 
 def run(*args) -> str:
   """The command, in this process and on all its devices."""
-  asked = evaluate.options(evaluate.parser().parse_args(args))
+  asked = evaluate.options(evaluate.parser().parse(args))
   return session.run(asked, journal.say, journal.bar)
 
 
@@ -164,7 +166,7 @@ def test_a_budget_is_forced_by_name(folder):
 def test_killed_and_resumed_it_draws_the_same(whole, folder):
   """On one device, in other batches, killed in the middle."""
   env = os.environ | {'XLA_FLAGS': '', 'XDG_CACHE_HOME': str(folder / 'cache')}
-  command = [sys.executable, '-m', 'jaxrl_reason.evaluate']
+  command = [sys.executable, '-m', 'jaxrl_reason', 'evaluate']
   command += flags(folder, 'parts', '--batch=9', '--workers=1')
   process = subprocess.Popen(
     command, env=env, cwd=ROOT, stderr=subprocess.DEVNULL
@@ -284,7 +286,7 @@ def test_checkpoints_that_are_none(folder, tmp_path):
 
 def test_a_flag_that_does_not_exist_is_one_line(capsys):
   with pytest.raises(SystemExit):
-    evaluate.parser().parse_args(['--model=x', '--suit=y', '--out=z'])
+    evaluate.parser().parse(['--model=x', '--suit=y', '--out=z'])
   said = capsys.readouterr().err
   assert said.startswith('error: ') and said.count('\n') == 1
 

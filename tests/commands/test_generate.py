@@ -10,9 +10,11 @@ from data import hf_folders
 from paths import ROOT
 from small import small_config, small_model
 
-from jaxrl_reason import generate, grade
+from jaxrl_reason import generate as generate_command
 from jaxrl_reason.checkpoints import hf
+from jaxrl_reason.evals import generation as generate
 from jaxrl_reason.logits import Sampling
+from jaxrl_reason.verifiers import grading as grade
 from jaxrl_reason.verifiers import records
 
 library = pytest.importorskip('safetensors.numpy')
@@ -130,7 +132,7 @@ def test_what_does_not_fit_is_refused(generator, prompts, tmp_path):
 
 
 def test_the_command(folder):
-  command = [sys.executable, '-m', 'jaxrl_reason.generate']
+  command = [sys.executable, '-m', 'jaxrl_reason', 'generate']
 
   def say(*more):
     return subprocess.run(
@@ -161,7 +163,7 @@ def test_the_command(folder):
 def test_arguments_are_checked_as_a_config_is(folder, flag, words):
   given = [f'--model={folder}', '--prompt=2+3', '--max_new=2', flag]
   with pytest.raises(ValueError, match=words):
-    generate.run(generate._parser().parse_args(given))
+    generate.run(generate_command.parser().parse(given))
 
 
 def test_a_model_that_cannot_answer_is_refused(folder, tmp_path):

@@ -1,13 +1,15 @@
 """A recipe or flag that cannot be read is said in one line, with its place."""
 
+import operator
 import subprocess
 import sys
 
 import pytest
-from absl import flags
 from paths import ROOT
 
-from jaxrl_reason import command
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import grade, main
+from jaxrl_reason.config import changes
 
 GOOD = """from jaxrl_reason import config as config_lib
 
@@ -30,20 +32,20 @@ RECIPES = {
   'imports': ('import nothing_there\n', '.py:1: ModuleNotFoundError: No mod'),
   'returns': (
     GOOD.replace('return c', 'pass'),
-    '.py: get_config() returned None; return what',
+    '.py: get_config() returned None; return what config',
   ),
   'lacks': (GOOD.replace('get_config', 'get'), 'has no function get_config()'),
 }
 FLAGS = {
-  '--config.rl.sampels=3': "unknown key 'sampels'. Did you mean 'samples'?",
-  '--config.rll.steps=3': "unknown key 'rll'. Did you mean 'rl'?",
-  '--config.rl.samples=x': '--config.rl.samples=x: invalid literal for int',
+  '--config.rl.samples=x': "rl.samples='x': must be a whole number of at least",
   '--config.data.knobs.max_opps=3': "no such knob. Did you mean 'max_ops'?",
   '--config.rl.rewards.answer.wieght=3': "Did you mean 'weight'?",
-  '--config.named.a-b.kind=rl': 'a-b.kind=rl: keys are of letters, digits and',
+  '--config.named.a-b.kind=rl': 'named.a-b.kind: keys are of letters, digits',
   '--config.stages=sft,dpo': "stages=('sft', 'dpo'): choose from",
   '--config.rl.epochs=0': 'rl.epochs=0: must be a whole number of at least 1',
   '--config.mesh=0,1,1': 'mesh=(0, 1, 1): sizes of at least 1 along',
+  '--config.rl=3': '--config.rl is a section: set one of its keys',
+  '--config.seed=None': "seed='None': must be a whole number",
 }
 
 
@@ -99,7 +101,7 @@ def test_a_flag_that_cannot_be_is_named(flag, tmp_path):
     ['--config.stages=sft,rl'],
     ['--config.stages', 'sft,rl'],
     ['--config.stages=(sft, rl)'],
-    ['-config.stages=[sft,rl]'],
+    ['--config.stages=[sft,rl]'],
     ["--config.stages=('sft','rl')"],
     ["--config.stages='sft','rl'"],
   ],
@@ -107,50 +109,42 @@ def test_a_flag_that_cannot_be_is_named(flag, tmp_path):
 def test_stages_are_read_as_one_would_write_them(arguments, tmp_path):
   path = tmp_path / 'mine.py'
   path.write_text(GOOD)
-  code = (
-    'import sys; from jaxrl_reason import command, config;'
-    'c = command.define_recipe(); command.parse(sys.argv, config.default);'
-    'print(c.value.stages, c.value.data.knobs.to_dict())'
-  )
-  done = subprocess.run(
-    [sys.executable, '-c', code, f'--config={path}']
-    + [*arguments, '--config.data.knobs.max_ops=3'],
-    capture_output=True,
-    text=True,
-    cwd=ROOT,
-  )
-  assert done.stdout == "('sft', 'rl') {'max_ops': 3}\n", done.stderr
+  given = [f'--config={path}', '--workdir=w', *arguments, '--config.seed=3']
+  a = main.parser().parse(given)
+  config = config_lib.load(a.config, a.changes)
+  assert (config.stages, config.seed) == (('sft', 'rl'), 3)
 
 
-def test_what_a_recipe_has_set_can_be_unset(tmp_path):
-  path = tmp_path / 'mine.py'
-  path.write_text(GOOD.replace(STEPS, 'c.data.controller.rungs = 3'))
-  code = (
-    'import sys; from jaxrl_reason import command, config;'
-    'c = command.define_recipe(); command.parse(sys.argv, config.default);'
-    'print(c.value.data.controller.rungs)'
-  )
-
-  def said(*more):
-    done = subprocess.run(
-      [sys.executable, '-c', code, f'--config={path}', *more],
-      capture_output=True,
-      text=True,
-      cwd=ROOT,
-    )
-    return done.stdout + done.stderr
-
-  assert said() == '3\n'
-  assert said('--config.data.controller.rungs=None') == 'None\n'
-  for key in ('seed', 'rl', 'eval.every'):
-    assert f'--config.{key}=None: only what is' in said(f'--config.{key}=None')
+# Texts of the command line, and the values they set.
+READ = {
+  'rl.optimizer.lr=1': 1.0,
+  'rl.replay_routes': True,
+  'rl.replay_routes=false': False,
+  'mesh=-1,1,1': (-1, 1, 1),
+  'mesh=(1, 4, 1)': (1, 4, 1),
+  'rl.hints.at=0.5': (0.5,),
+  'rl.path=host': 'host',
+  'data.knobs.max_ops=3': 3,
+  'data.knobs.names=("a",)': ('a',),
+  'data.controller.rungs=None': None,
+  'named.short.kind=rl': 'rl',
+  'rl.rewards.answer.weight=3': 3.0,
+}
 
 
-def test_other_arguments_stay_as_they_are():
-  given = ['main', '--config.rl.path=host', '--config.stages=("a" + "b",)']
-  before = set(flags.FLAGS)
-  assert command._quoted(given) == given
-  assert set(flags.FLAGS) == before
+@pytest.mark.parametrize('change', READ)
+def test_a_text_is_read_by_the_type_of_its_key(change):
+  config = config_lib.default()
+  config.data.controller.rungs = 3
+  changes.apply(config, [change])
+  value = operator.attrgetter(change.partition('=')[0])(config)
+  assert value == READ[change] and type(value) is type(READ[change])
+
+
+def test_a_command_without_a_recipe_takes_no_key(capsys):
+  with pytest.raises(SystemExit):
+    grade.parser().parse(['--file=x', '--config.seed=3'])
+  assert 'seed=3: this command reads no recipe' in capsys.readouterr().err
 
 
 LATE = """

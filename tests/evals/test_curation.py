@@ -1,4 +1,4 @@
-"""`python -m jaxrl_reason.curate`: what is removed and why, what is kept."""
+"""`jaxrl curate`: what is removed and why, what is kept."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ LONG = 'Ann has {} apples and gives Bob half of them on a sunny day in {}.'
 
 
 def run(*args) -> str:
-  asked = curate.options(curate.parser().parse_args(args))
+  asked = curate.options(curate.parser().parse(args))
   return curation.run(asked, journal.say, journal.bar)
 
 
@@ -177,7 +177,7 @@ def test_pass_rates_of_a_run(tmp_path):
     f'--model={tmp_path}/run', '--keep=0.1,1',
   ]  # fmt: skip
   done = subprocess.run(
-    [sys.executable, '-m', 'jaxrl_reason.curate', *given],
+    [sys.executable, '-m', 'jaxrl_reason', 'curate', *given],
     cwd=ROOT, capture_output=True, text=True,
   )  # fmt: skip
   assert done.returncode == 0, done.stderr[-3000:]

@@ -10,8 +10,8 @@ from etils import epath
 from small import small_model
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import generate
 from jaxrl_reason.checkpoints import conversion, manager
+from jaxrl_reason.evals import generation as generate
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters
 from jaxrl_reason.models.adapters import steering

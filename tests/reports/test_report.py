@@ -116,7 +116,7 @@ def workdir(path, seed=0, offset=0.0, steps=range(10, 100, 10), **config):
 def write(*paths, out=None):
   """The text of the report that the command writes."""
   out = out or paths[0].parent / 'out.html'
-  args = report.parser().parse_args([*map(str, paths), f'--out={out}'])
+  args = report.parser().parse([*map(str, paths), f'--out={out}'])
   return report.run(args).read_text()
 
 
@@ -322,12 +322,12 @@ def test_an_empty_panel_says_what_fills_it(tmp_path):
   text = html_lib.unescape(write(run))
   before = f'{run}@5'
   command = (
-    f'python -m jaxrl_reason.evaluate --model={before},{run} --base={before} '
+    f'jaxrl evaluate --model={before},{run} --base={before} '
     f'--suite=run:heldout --k=16 --out=evals/run && '
-    f'python -m jaxrl_reason.report {run} evals/run'
+    f'jaxrl report {run} evals/run'
   )
   assert text.count(command) == 1 and missing.WHY['forgetting'] in text
-  args = evaluate.parser().parse_args(command.split(' && ')[0].split()[3:])
+  args = evaluate.parser().parse(command.split(' && ')[0].split()[2:])
   assert args.base == before
   text = write(evaluation(tmp_path / 'ev', {'a b': [1], 'tuned': [0]}))
   assert '--model=BEFORE,WORKDIR' not in text
@@ -349,10 +349,9 @@ def test_an_evaluation_that_goes_on_counts_whole_problems(tmp_path):
   assert cell.right == {0: 2, 1: 1}
 
 
-def test_what_is_no_workdir_is_named(tmp_path, capsys, monkeypatch):
-  monkeypatch.setattr(sys, 'argv', ['report', str(tmp_path / 'nowhere')])
+def test_what_is_no_workdir_is_named(tmp_path, capsys):
   with pytest.raises(SystemExit, match='1'):
-    report.main()
+    report.main([str(tmp_path / 'nowhere')])
   told = capsys.readouterr().err
   assert 'nowhere is no workdir' in told and 'Traceback' not in told
 
@@ -550,7 +549,7 @@ def test_100_mb_of_rollouts_open_in_5_seconds(tmp_path):
     f.write(json.dumps({'step': 40 * copies, 'stage': 'rl'}) + '\n')
   assert sum(p.stat().st_size for p in (path / 'rollouts').iterdir()) > 100e6
   out, begun = tmp_path / 'out.html', time.monotonic()
-  args = [sys.executable, '-m', 'jaxrl_reason.report', str(path)]
+  args = [sys.executable, '-m', 'jaxrl_reason', 'report', str(path)]
   subprocess.run([*args, f'--out={out}'], check=True, cwd=ROOT)
   print(f'written in {time.monotonic() - begun:.1f} s: {out.stat().st_size:,}')
   page = page_of(out)

@@ -71,8 +71,6 @@ def hang_after(step: int, where: str) -> None:
 
 def run(job: dict) -> None:
   """Ends this process as the command does."""
-  from absl import app
-
   from jaxrl_reason import main as command
   from jaxrl_reason.checkpoints import files
 
@@ -85,11 +83,9 @@ def run(job: dict) -> None:
     hang_after(job['hang'], job['where'])
   fault = Fault(job['workdir'], job['n'], job['what'], job['of'])
   sys.addaudithook(fault)
-  # Where ml_collections looks for --config.KEY.
-  sys.argv = ['main', *job['args']]
   code = 0
   try:
-    app.run(command.main)
+    command.main(job['args'])
   except SystemExit as e:
     code = e.code or 0
   finally:

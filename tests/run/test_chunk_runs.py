@@ -72,9 +72,7 @@ def test_it_is_evaluated_in_its_chunks(whole, tmp_path):
   given = f'--model={whole}', '--suite=task:arithmetic?n=4', '--k=2'
 
   def settings(name, *more):
-    a = evaluate.parser().parse_args(
-      [*given, *more, f'--out={tmp_path / name}']
-    )
+    a = evaluate.parser().parse([*given, *more, f'--out={tmp_path / name}'])
     o = evaluate.options(a)
     suite = suites.load(o.suites[0], loading.run_of(o.models[0]))
     (cell,) = session.cells_of(o, [suite])

@@ -11,6 +11,7 @@ import yaml
 from paths import ROOT, load_recipe
 from waiting import eventually
 
+from jaxrl_reason import main
 from jaxrl_reason.run.process import signals
 
 LAUNCH = ROOT / 'tools' / 'launch'
@@ -31,10 +32,9 @@ def test_scripts_parse(path):
 @pytest.mark.parametrize('path', sorted(LAUNCH.iterdir()), ids=lambda p: p.name)
 def test_what_they_name_exists(path):
   text = path.read_text()
-  main = (ROOT / 'jaxrl_reason' / 'main.py').read_text()
-  main += (ROOT / 'jaxrl_reason' / 'command.py').read_text()
-  for name in ('config', 'workdir'):
-    assert f'--{name}=' in text and re.search(rf"\s'{name}',\s+None", main)
+  known = main.parser()._option_string_actions
+  for name in ('--config', '--workdir'):
+    assert f'{name}=' in text and name in known
   for config in re.findall(r'--config=(\S+)', text):
     check_recipe(config)
   extras = configparser.ConfigParser()

@@ -18,8 +18,9 @@ from models import hf_models
 from paths import ROOT
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import generate, trees
+from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import conversion, hf, pretrained
+from jaxrl_reason.evals import generation as generate
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.models.adapters import frozen, lora
@@ -114,7 +115,7 @@ def test_what_was_trained_opens_in_transformers(folder, ran, tmp_path):
 
 
 def generate_command(*arguments) -> bytes:
-  command = [sys.executable, '-m', 'jaxrl_reason.generate', *arguments]
+  command = [sys.executable, '-m', 'jaxrl_reason', 'generate', *arguments]
   done = subprocess.run(command, capture_output=True, cwd=ROOT)
   assert done.returncode == 0 and b'tokens/s' in done.stderr, done.stderr
   return done.stdout

@@ -184,7 +184,7 @@ def command(out, *more):
   flags = os.environ['XLA_FLAGS'].replace('device_count=8', 'device_count=1')
   given = {'PYTHONPATH': f'{ROOT}:{ROOT / "tests"}', 'XLA_FLAGS': flags}
   return subprocess.Popen(
-    [sys.executable, '-m', 'jaxrl_reason.study', f'--out={out}', *more],
+    [sys.executable, '-m', 'jaxrl_reason', 'study', f'--out={out}', *more],
     env=os.environ | given,
     stdout=subprocess.PIPE,
     stderr=subprocess.PIPE,
@@ -235,19 +235,25 @@ def test_errors_are_one_line(tmp_path):
       r'no function get_study',
     ),
     ((f'--config={path}', '--settings=thre'), "--settings='thre': choose one"),
-    ((f'--config={path}', '--set=rl.stepz=3'), '--set=rl.stepz=3: unknown key'),
-    ((f'--config={path}', '--set=rl.steps=x'), '--set=rl.steps='),
-    ((f'--config={path}', '--set=rl'), 'write KEY=VALUE'),
+    (
+      (f'--config={path}', '--config.rl.stepz=3'),
+      "Did you mean 'rl.steps'",
+    ),
+    (
+      (f'--config={path}', '--config.rl.steps=x'),
+      "rl.steps='x': must be",
+    ),
+    ((f'--config={path}', '--config.rl=3'), 'is a section'),
     ((f'--config={path}', '--seeds=-1'), '--seeds=-1: must be'),
   ):
-    flags = study_command.parser().parse_args(['--out=x', *more])
+    flags = study_command.parser().parse(['--out=x', *more])
     with pytest.raises(ValueError, match=words) as error:
       options.study_of(flags)
     assert '\n' not in str(error.value)
   bad = tmp_path / 'bad.py'
-  key = 'rl.optimiser.lr=0.001'
+  key = 'rl.optimiser.lr'
   for text, said in (
-    (FILE.replace('optimizer.lr', 'optimiser.lr'), f"{key}: unknown key 'opti"),
+    (FILE.replace('optimizer.lr', 'optimiser.lr'), f'{key}: unknown'),
     (FILE.replace('1e-3', '-1e-3'), 'rl.optimizer.lr=-0.001: must be'),
   ):
     bad.write_text(text)

@@ -1,7 +1,6 @@
 """Recipes compiled by the real TPU compiler for chips that are not here: they
-fit, donate, and exchange no more than they should. `python -m
-jaxrl_reason.plan` in a process of its own, since the other tests run on
-virtual CPU devices.
+fit, donate, and exchange no more than they should. `jaxrl plan` in a
+process of its own, since the other tests run on virtual CPU devices.
 """
 
 import importlib.util
@@ -51,7 +50,7 @@ def planned(tmp_path, recipe, topology, *flags, ok=True):
   path = os.pathsep.join([str(ROOT), env.get('PYTHONPATH', '')])
   done = subprocess.run(
     [
-      *(sys.executable, '-m', 'jaxrl_reason.plan', '--nolargest'),
+      *(sys.executable, '-m', 'jaxrl_reason', 'plan', '--nolargest'),
       f'--config={ROOT / "configs" / recipe}',
       f'--topology={topology}',
       f'--json={out}',
@@ -343,7 +342,7 @@ def test_a_chip_has_the_memory_that_its_compiler_says():
 
 SUMS = """
 import runpy
-from jaxrl_reason import plan
+from jaxrl_reason.planning import planner as plan
 from jaxrl_reason.run.process import chips
 c = runpy.run_path('configs/arithmetic_tiny.py')['get_config']()
 c.mesh = 1, 2, 2

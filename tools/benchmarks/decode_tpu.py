@@ -4,7 +4,7 @@
     [--topologies=v5e:2x2,v5p:2x2x1,v6e:2x2] [--mesh=1,4,1] [--segments=8]
 
 Needs the extra `tpu` (its compiler, libtpu). The programs are those that
-`jaxrl_reason.plan` compiles, of a recipe with another size of batch. For every
+`jaxrl plan` compiles, of a recipe with another size of batch. For every
 topology:
 
   decode   bytes of one trip of the loop over tokens, over weights + live cache

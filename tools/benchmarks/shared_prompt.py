@@ -139,7 +139,7 @@ def planned(a: argparse.Namespace) -> None:
   """The same of a published model's shapes, for chips that are not here."""
   import decode_tpu
 
-  from jaxrl_reason import plan
+  from jaxrl_reason.planning import planner as plan
   from jaxrl_reason.planning import search
 
   a.prompts, a.samples, a.segments, a.micro_batches = 8, 16, 1, 8

@@ -45,7 +45,7 @@ def line(name: str, h: dict) -> str:
     parts.append(f'{way} {n * size / chips.GIB:,.0f} GiB ({where})')
   return (
     f'{name}: {h["model_type"]}, {n / 1e9:.1f} B parameters. Without '
-    f'activations and caches: {"; ".join(parts)}. jaxrl_reason.plan says it of '
+    f'activations and caches: {"; ".join(parts)}. jaxrl plan says it of '
     'a recipe on a topology.'
   )
 

@@ -12,6 +12,8 @@ import os
 import jax
 from absl import logging
 
+from jaxrl_reason.names import nearest
+
 GIB = 2**30
 
 
@@ -91,12 +93,33 @@ def chip_of(topology: str) -> Chip:
   """
   name = topology.partition(':')[0]
   if name not in CHIPS:
+    near = _of_type(topology)
     raise ValueError(
-      f'--topology={topology}: {name!r} is none of {", ".join(CHIPS)}; write '
-      'for example v5e:4x4 or v5p:4x4x4'
+      f'--topology={topology}: {name!r} is none of {", ".join(CHIPS)}.'
+      f'{nearest(near, [near] if ":" in near else CHIPS)} Write for example '
+      'v5e:4x4 or v5p:4x4x4'
     )
   torus_of(topology)
   return CHIPS[name]
+
+
+# Google Cloud's names of accelerator types, such as v5litepod-8 and v5p-16. Of
+# the kinds in CORES the number counts TensorCores, two of a chip.
+TYPES = {'v5litepod': 'v5e', 'v5lite': 'v5e'}
+CORES = ('v4', 'v5p')
+
+
+def _of_type(name: str) -> str:
+  """Returns the topology of an accelerator type, or the name itself."""
+  kind, _, count = name.lower().partition('-')
+  kind = TYPES.get(kind, kind)
+  if kind not in CHIPS or not count.isdecimal():
+    return kind
+  power = (int(count) // (2 if kind in CORES else 1)).bit_length() - 1
+  n = DIMENSIONS[kind]
+  sizes = [2 ** ((power + i) // n) for i in range(n)]
+  sizes.sort(key=lambda size: (size == 1, size))
+  return f'{kind}:{"x".join(map(str, sizes))}'
 
 
 def torus_of(topology: str) -> tuple[int, ...]:

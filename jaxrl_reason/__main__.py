@@ -1,0 +1,56 @@
+"""The command `jaxrl`, which is `python -m jaxrl_reason` as well."""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from jaxrl_reason import command
+from jaxrl_reason.names import nearest
+
+# Name -> module and what the command does.
+COMMANDS = {
+  'run': ('main', 'trains a recipe'),
+  'plan': ('plan', 'compiles a recipe for TPUs that are not here'),
+  'report': ('report', 'writes one page about runs and evaluations'),
+  'evaluate': ('evaluate', 'measures models on suites of problems'),
+  'study': ('study', 'compares settings of a recipe over seeds'),
+  'generate': ('generate', 'writes completions of a model'),
+  'grade': ('grade', 'verifies a file of completions'),
+  'convert': ('convert', 'converts weights between formats'),
+  'curate': ('curate', 'filters a file of problems'),
+  'keys': ('keys', 'prints the keys of a recipe'),
+}
+
+
+def usage() -> str:
+  """Returns the text of `jaxrl --help`."""
+  rows = [f'  {name:9} {text}' for name, (_, text) in COMMANDS.items()]
+  return '\n'.join([
+    'Reinforcement learning of reasoning with verifiable rewards, in JAX.\n',
+    '  jaxrl COMMAND [--FLAG=VALUE ...]\n',
+    *rows,
+    '\njaxrl COMMAND --help prints the flags of a command.',
+  ])  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+  """Runs a command by its name."""
+  name, *rest = (sys.argv[1:] if argv is None else argv) or ['--help']
+  if name in ('-h', '--help', 'help'):
+    print(usage())
+    return
+  if name not in COMMANDS:
+    command.fail(
+      f'unknown command {name!r}.{nearest(name, COMMANDS)} jaxrl --help lists '
+      'the commands'
+    )
+  # Rewards such as 'mine:reward' are found from here, as with python -m.
+  if os.getcwd() not in sys.path:
+    sys.path.insert(0, os.getcwd())
+  module = importlib.import_module(f'jaxrl_reason.{COMMANDS[name][0]}')
+  module.main(rest)
+
+
+if __name__ == '__main__':
+  main()

@@ -1,0 +1,146 @@
+"""Changes of single keys of a config: `--config.rl.samples=16`.
+
+A key is a dotted path through the records of `config.run.Run`. Below a section
+that takes any keys, such as `rl.rewards`, names and values are free.
+"""
+
+import ast
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import ml_collections
+
+from jaxrl_reason.config.record import Record, kind_of, value_of
+from jaxrl_reason.config.run import Run
+from jaxrl_reason.names import nearest_path
+
+WORDS = re.compile(r'[(\[]?\s*\w+(\s*,\s*\w+)*\s*,?\s*[)\]]?')
+BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
+
+
+def fields(
+  record: type[Record] = Run, prefix: str = ''
+) -> Iterator[tuple[str, type[Record], dataclasses.Field]]:
+  """Yields (path, record, field) of every key that is no record itself."""
+  for field in dataclasses.fields(record):
+    path, kind = f'{prefix}{field.name}', kind_of(field.type).type
+    if issubclass(kind, Record):
+      yield from fields(kind, f'{path}.')
+    else:
+      yield path, record, field
+
+
+def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:
+  """Changes a config in place.
+
+  Args:
+    changes: texts such as 'rl.samples=16'; 'rl.replay_routes' alone sets a
+      switch.
+
+  Raises:
+    ValueError: names a key that does not exist, or a value it cannot have.
+  """
+  for change in changes:
+    path, equals, text = change.partition('=')
+    name = f'--config.{path}'
+    if not all(part.isidentifier() for part in path.split('.')):
+      raise ValueError(f'{name}: keys are of letters, digits and _')
+    annotation = annotation_of(path, name)
+    if annotation is bool and not equals:
+      text, equals = 'true', '='
+    if not equals:
+      raise ValueError(f'{name}: write {name}=VALUE')
+    put(config, path, _read(name, text, annotation), name)
+
+
+def annotation_of(path: str, name: str) -> Any:
+  """Returns the annotation of a key; None below a section of any keys.
+
+  Args:
+    name: of the key in errors.
+
+  Raises:
+    ValueError: there is no such key, or it is a section.
+  """
+  annotation, at_end = Run, False
+  for part in path.split('.'):
+    kind = kind_of(annotation).type
+    if kind is dict:
+      return None
+    at_end = not issubclass(kind, Record)
+    known = {} if at_end else {f.name: f.type for f in dataclasses.fields(kind)}
+    if part not in known:
+      near = nearest_path(path, (p for p, *_ in fields()))
+      raise ValueError(f'{name}: unknown key.{near}')
+    annotation = known[part]
+  if issubclass(kind_of(annotation).type, Record):
+    raise ValueError(
+      f'{name} is a section: set one of its keys ("jaxrl keys {path}" prints '
+      'them)'
+    )
+  return annotation
+
+
+def put(
+  config: ml_collections.ConfigDict, path: str, value: Any, name: str
+) -> None:
+  """Sets one key of a config in place.
+
+  Args:
+    name: of the key in errors.
+
+  Raises:
+    ValueError: there is no such key, or it is of another type.
+  """
+  *sections, last = path.split('.')
+  try:
+    for section in sections:
+      config = config[section]
+    config[last] = value
+  except (KeyError, TypeError, AttributeError) as e:
+    why = e.args[0] if e.args else e
+    raise ValueError(f'{name}={value!r}: {why}') from e
+
+
+def _read(name: str, text: str, annotation: Any) -> Any:
+  """Returns the value that a text means for a key.
+
+  Raises:
+    ValueError: it is of another type, or outside the key's range.
+  """
+  if annotation is None:
+    return _literal(text)
+  kind = kind_of(annotation)
+  if kind.optional and text == 'None':
+    return None
+  value = text
+  with contextlib.suppress(ValueError):  # the text is refused below
+    if kind.type in (int, float):
+      value = kind.type(text)
+    elif kind.type is bool:
+      value = BOOLEANS.get(text.lower(), text)
+    elif kind.type is tuple:
+      value = _tuple(text)
+    elif kind.type is dict:
+      value = _literal(text)
+  value_of(name, value, annotation)
+  return value
+
+
+def _tuple(text: str) -> tuple:
+  """Reads sft,rl and (1,2) and ['a', 'b'] alike."""
+  if WORDS.fullmatch(text) and not re.search(r'\b\d', text):
+    return tuple(re.findall(r'\w+', text))
+  value = _literal(text)
+  return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _literal(text: str) -> Any:
+  """Returns the Python literal of a text, or the text itself."""
+  try:
+    return ast.literal_eval(text)
+  except (ValueError, SyntaxError):
+    return text

@@ -1,0 +1,86 @@
+"""Reads a recipe: a Python file with a function that returns a config."""
+
+import os
+import pathlib
+import runpy
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import ml_collections
+
+from jaxrl_reason.config import changes as changes_lib
+from jaxrl_reason.names import nearest
+
+RETURN = 'return what config.default() returned'
+
+
+class RecipeArgumentError(ValueError):
+  """An argument that a recipe does not take; the message is complete."""
+
+
+def load(recipe: str, changes: Iterable[str] = ()) -> ml_collections.ConfigDict:
+  """Returns the config of a recipe.
+
+  Args:
+    recipe: FILE.py or FILE.py:ARGUMENT, the argument of its `get_config`.
+    changes: texts such as 'rl.samples=16' (`changes.apply`).
+
+  Raises:
+    ValueError: names the file, its line and the error, or the changed key.
+  """
+  path, colon, argument = recipe.partition(':')
+  config = call(path, 'get_config', *([argument] if colon else []))
+  if not isinstance(config, ml_collections.ConfigDict):
+    raise ValueError(f'{path}: get_config() returned {config!r:.60}; {RETURN}')
+  changes_lib.apply(config, changes)
+  return config
+
+
+def call(path: str, name: str, *args: Any) -> Any:
+  """Returns the value of a function of a Python file.
+
+  Raises:
+    ValueError: names the file, and the line at which it raised an error.
+  """
+  if not pathlib.Path(path).is_file():
+    beside = [str(p) for p in pathlib.Path(path).parent.glob('*.py')]
+    near = nearest(path, beside)
+    raise ValueError(f'--config={path} does not exist{near and f".{near}"}')
+  try:
+    function: Callable | None = runpy.run_path(path).get(name)
+    if function is not None:
+      return function(*args)
+  except RecipeArgumentError:
+    raise
+  except Exception as e:  # a recipe may raise any
+    raise ValueError(_place(e, path)) from e
+  raise ValueError(f'{path} has no function {name}()')
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+  """Yields an error, and those that it was raised from or during."""
+  while error is not None:
+    yield error
+    error = error.__cause__ or error.__context__
+
+
+def _place(error: BaseException, path: str) -> str:
+  """Returns file, line and message of an error in a recipe."""
+  for e in _chain(error):
+    if isinstance(e, SyntaxError):
+      shown = f': {e.text.strip()}' if e.text else ''
+      return f'{e.filename}:{e.lineno}: {type(e).__name__}: {e.msg}{shown}'
+    for frame in reversed(traceback.extract_tb(e.__traceback__)):
+      if os.path.abspath(frame.filename) == os.path.abspath(path):
+        return f'{path}:{frame.lineno}: {type(e).__name__}: {_line(e)}'
+  return f'{path}: {type(error).__name__}: {_line(error)}'
+
+
+def _line(error: BaseException) -> str:
+  """Returns a message as one line, without the quotes of a KeyError."""
+  while isinstance(error.args[0] if error.args else None, Exception):
+    error = error.args[0]
+  quoted = isinstance(error, KeyError) and len(error.args) == 1
+  text = str(error.args[0]) if quoted else str(error)
+  return ' '.join(text.split()) or type(error).__name__

@@ -1,0 +1,319 @@
+"""Generates completions: one prompt to the terminal, or file to file."""
+
+import argparse
+import codecs
+import dataclasses
+import functools
+import pathlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxrl_reason import command, ranges
+from jaxrl_reason.base import Model
+from jaxrl_reason.data import chat, pipeline
+from jaxrl_reason.evals import loading
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.rollouts import forcing, sampler
+from jaxrl_reason.verifiers import records
+
+ARGUMENTS = {
+  'n': ranges.COUNT,
+  'max_new': ranges.COUNT,
+  'seed': ranges.SEED,
+  'batch': ranges.COUNT,
+  **ranges.SAMPLING,
+  **ranges.FORCING,
+}
+FORCED = ('least', 'wait', 'most', 'final')
+BUCKET = 64  # prompts are padded to multiples of so many tokens
+
+
+@dataclasses.dataclass
+class Generator:
+  """A model with its tokenizer; compiles once per shape.
+
+  Attributes:
+    template: its chat template; None: prompts are plain text.
+    n_samples, max_new: completions per prompt, tokens of each.
+    sampling: settings; seed: of the noise.
+    forced: of `forcing.make`.
+  """
+
+  model: Model
+  params: Any
+  tokenizer: Any
+  template: chat.ChatTemplate | None
+  n_samples: int
+  max_new: int
+  sampling: Sampling
+  seed: int = 0
+  on_token: Callable | None = None
+  forced: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+  def __post_init__(self):
+    eos = self.tokenizer.eos_ids
+    if self.template is not None:
+      end = chat.turn_end(self.template, self.tokenizer)
+      eos = eos if end is None else (*eos, end)
+    self._stop = jnp.asarray(eos, jnp.int32)
+    self._compiled = functools.cache(self._compile)
+    encode = functools.partial(chat.encode_after, self.tokenizer)
+    self._forcing = forcing.make(encode, self.max_new, **self.forced)
+
+  def ids(self, prompt: str | chat.Messages, **options: Any) -> list[int]:
+    """Returns the tokens of a prompt: a text, or messages for the chat
+    template.
+
+    Args:
+      options: of `ChatTemplate.render`.
+    """
+    if self.template is None:
+      prefix = getattr(self.tokenizer, 'prefix_ids', ())
+      found = [*prefix, *self.tokenizer.encode(prompt)]
+    else:
+      found = self.tokenizer.encode(self.template.render(prompt, **options))
+    if not found:
+      raise ValueError('the prompt is empty: it has no token to go on from')
+    return found
+
+  def __call__(
+    self, prompts: Sequence[list[int]], indices: Sequence[int]
+  ) -> tuple[list[list[list[int]]], float]:
+    """(completions by prompt, each a list of tokens; seconds, without
+    compilation).
+
+    Args:
+      prompts: tokens of each.
+      indices: number of each prompt, on which its noise depends.
+    """
+    room = -(-max(map(len, prompts)) // BUCKET) * BUCKET
+    rows = [pipeline.pad_prompt(ids, room, 'prompt') for ids in prompts]
+    tokens, valid = (np.stack([r[k] for r in rows]) for k in rows[0])
+    g = self.n_samples
+    row_ids = (np.asarray(indices)[:, None] * g + np.arange(g)).reshape(-1)
+    run = self._compiled(*tokens.shape)
+    begun = time.monotonic()
+    out = run(self.params, tokens, valid, row_ids.astype(np.int32))
+    drawn, lengths = np.asarray(out.tokens), np.asarray(out.length)
+    jax.effects_barrier()  # every token has been shown
+    seconds = time.monotonic() - begun
+    each = [row[:n].tolist() for row, n in zip(drawn, lengths)]
+    return [each[i : i + g] for i in range(0, len(each), g)], seconds
+
+  def _compile(self, b: int, length: int):
+    def f(params, tokens, valid, row_ids):
+      return sampler.generate(
+        self.model,
+        params,
+        tokens,
+        valid,
+        jax.random.key(self.seed),
+        self.sampling,
+        self._stop,
+        n_samples=self.n_samples,
+        max_new=self.max_new,
+        row_ids=row_ids,
+        on_token=self.on_token,
+        forcing=self._forcing,
+      )
+
+    of = jax.ShapeDtypeStruct
+    rows = of((b * self.n_samples,), jnp.int32)
+    shapes = of((b, length), jnp.int32), of((b, length), bool), rows
+    return jax.jit(f).lower(self.params, *shapes).compile()
+
+  def stopped(self, tokens: list[int]) -> bool:
+    """Returns whether a completion came to its end."""
+    return bool(tokens) and tokens[-1] in self._stop.tolist()
+
+
+def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
+  """Returns the Generator of a folder, a model on the Hub, or a workdir.
+
+  Raises:
+    ValueError: it is none of these, or lacks a tokenizer or a template.
+  """
+  found = loading.load(name, dtype=dtype)
+  if use_chat and found.texts is None:
+    raise ValueError(f'{name} began from no folder: it has no chat template')
+  return Generator(
+    found.model,
+    found.params,
+    found.tokenizer,
+    chat.load(found.texts) if use_chat else None,
+    **settings,
+  )
+
+
+class Shown:
+  """Writes the first row's text as its tokens come."""
+
+  def __init__(self, tokenizer, write: Callable[[str], Any]):
+    self._bytes, self._write = tokenizer.token_bytes(), write
+    # A character may come in several tokens.
+    self._text = codecs.getincrementaldecoder('utf-8')('replace')
+
+  def __call__(self, t, tokens, done) -> None:
+    del t
+    i = int(tokens[0])
+    if not done[0] and i < len(self._bytes):
+      self._write(self._text.decode(self._bytes[i]))
+
+
+def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
+  """Writes the completions of one prompt, the first as it is drawn.
+
+  Returns:
+    A line of how fast that was.
+  """
+  g.on_token = Shown(g.tokenizer, write)
+  (completions,), seconds = g([ids], [0])
+  for i, tokens in enumerate(completions[1:], 2):
+    write(f'\n--- {i} of {len(completions)}\n{g.tokenizer.decode(tokens)}')
+  write('\n')
+  n = sum(map(len, completions))
+  return f'{n} tokens in {seconds:.2f} s: {n / seconds:.1f} tokens/s'
+
+
+def _prompts(source) -> list[dict]:
+  """The lines of a file of prompts.
+
+  Raises:
+    ValueError: names the line that has none.
+  """
+  rows = []
+  for number, row in records.read(source):
+    kinds = {'prompt': str, 'messages': list}
+    found = [k for k, kind in kinds.items() if isinstance(row.get(k), kind)]
+    if not found:
+      raise ValueError(
+        f'{source}, prompt {number}: neither "prompt" (a text) nor "messages" '
+        '(a list)'
+      )
+    rows.append(row)
+  if not rows:
+    raise ValueError(f'{source} has no prompts')
+  return rows
+
+
+def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
+  """Refuses to go on with completions of other prompts, or of another --n."""
+  for i, line in enumerate(done):
+    at = line.get('problem'), line.get('sample')
+    own = rows[i // n] if i // n < len(rows) else {'': 0}
+    kept = records.problem_of(own)
+    if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
+      raise ValueError(
+        f'{out}:{i + 1} is of another --file or --n; name another --out'
+      )
+
+
+def to_file(
+  g: Generator, source, out, *, batch: int, **options: Any
+) -> tuple[int, float]:
+  """Completions of a JSONL file of prompts, appended to another one.
+
+  Returns:
+    (completion tokens, seconds of generation) of what was still to do.
+
+  Raises:
+    ValueError: a line has no prompt, or `out` belongs to another file.
+  """
+  rows, done = _prompts(source), records.finished(out)
+  _check_same(done, rows, g.n_samples, out)
+  records.cut_torn(out)
+  # A prompt of which some completions are there is drawn again, all of it.
+  first, n, seconds = len(done) // g.n_samples, 0, 0.0
+  skip = len(done) % g.n_samples
+  with open(out, 'a', encoding='utf-8') as f:
+    for start in range(first, len(rows), batch):
+      part = rows[start : start + batch]
+      # The last, smaller batch is filled up: one program for all.
+      filled = part + part[-1:] * (batch - len(part))
+      ids = [_ids(g, row, options) for row in filled]
+      drawn, s = g(ids, [start + i for i in range(len(filled))])
+      lines = [
+        line
+        for i, (row, completions) in enumerate(zip(part, drawn))
+        for line in _records(g, row, start + i, completions)
+      ][skip if start == first else 0 :]
+      f.writelines(map(records.line_of, lines))
+      f.flush()
+      n += sum(line['length'] for line in lines)
+      seconds += s
+  return n, seconds
+
+
+def _records(
+  g: Generator, row: dict, number: int, completions: list[list[int]]
+) -> list[dict]:
+  return [
+    records.record(
+      row,
+      number=number,
+      sample=i,
+      completion=g.tokenizer.decode(tokens),
+      length=len(tokens),
+      truncated=not g.stopped(tokens),
+    )
+    for i, tokens in enumerate(completions)
+  ]
+
+
+def _ids(g: Generator, row: dict, options: dict) -> list[int]:
+  """Tokens of a line's prompt."""
+  if g.template is None:
+    if 'prompt' not in row:
+      raise ValueError('"messages" need --chat')
+    return g.ids(chat.plain(options.get('template', 'none'), row['prompt']))
+  thinking = chat.THINKING[options.get('thinking') or '']
+  if 'messages' in row:
+    return g.ids(row['messages'], enable_thinking=thinking)
+  system = options.get('system')
+  said = [{'role': 'system', 'content': system}] if system else []
+  said.append({'role': 'user', 'content': row['prompt']})
+  return g.ids(said, enable_thinking=thinking)
+
+
+def run(a: argparse.Namespace) -> str:
+  """Generates as the flags of `jaxrl generate` say; returns its speed.
+
+  Raises:
+    ValueError: names the flag.
+  """
+  if (a.prompt is None) == (a.file is None):
+    raise ValueError('one of --prompt and --file is needed')
+  if (a.file is None) != (a.out is None):
+    raise ValueError('--file and --out go together')
+  ranges.check(vars(a), ARGUMENTS, '--')
+  command.one_of('--thinking', a.thinking, chat.THINKING)
+  command.one_of('--template', a.template, chat.PLAIN)
+  command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
+  forcing.refuse_alone(*(getattr(a, name) for name in FORCED))
+  if a.prompt is None and not pathlib.Path(a.file).is_file():
+    raise ValueError(f'--file={a.file} does not exist')
+  g = load(
+    a.model,
+    a.dtype or None,
+    a.chat,
+    n_samples=a.n,
+    max_new=a.max_new,
+    sampling=Sampling.fixed(a.temperature, a.top_k, a.top_p, a.min_p),
+    seed=a.seed,
+    forced={name: getattr(a, name) for name in FORCED},
+  )
+  options = {k: getattr(a, k) for k in ('system', 'thinking', 'template')}
+  if a.prompt is not None:
+
+    def write(text):
+      return print(text, end='', flush=True)
+
+    return show(g, _ids(g, {'prompt': a.prompt}, options), write)
+  n, s = to_file(g, a.file, a.out, batch=a.batch, **options)
+  speed = f': {n / s:.1f} tokens/s' if n else ', nothing was left to do'
+  return f'{n} tokens in {s:.2f} s{speed}'

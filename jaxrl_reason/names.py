@@ -1,0 +1,45 @@
+"""Suggestions for a name that is not known."""
+
+import difflib
+from collections.abc import Iterable
+
+# Keys of this library by former names, and by the names of other libraries.
+ALIASES = {
+  'batch_size': 'prompts',
+  'beta': 'kl_coef',
+  'gradient_accumulation_steps': 'micro_batches',
+  'group_size': 'samples',
+  'heat': 'temperature_control',
+  'learning_rate': 'lr',
+  'max_completion_length': 'completion_len',
+  'max_grad_norm': 'clip_norm',
+  'max_prompt_length': 'prompt_len',
+  'max_steps': 'steps',
+  'num_generations': 'samples',
+}
+
+
+def nearest(word: object, known: Iterable[str]) -> str:
+  """Returns ' Did you mean ...?' with the known name most like a word, or ''.
+
+  Upper and lower case count as the same.
+  """
+  names = {name.lower(): name for name in known if name}
+  word = str(word).lower()
+  close = difflib.get_close_matches(ALIASES.get(word, word), names, 1, 0.5)
+  return f' Did you mean {names[close[0]]!r}?' if close else ''
+
+
+def nearest_path(path: str, known: Iterable[str]) -> str:
+  """Returns ' Did you mean ...?' with the dotted path most like a path, or ''.
+
+  Paths with the same last name come first: rl.lr is rl.optimizer.lr.
+  """
+  outer, dot, last = path.lower().rpartition('.')
+  last = ALIASES.get(last, last)
+  known = [*known]
+  same = [k for k in known if k.lower().rpartition('.')[2] == last]
+  wanted = f'{outer}{dot}{last}'
+  if same:
+    known = difflib.get_close_matches(wanted, same, 1, 0.0)
+  return nearest(wanted if not same else known[0], known)

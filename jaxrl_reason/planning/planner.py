@@ -1,0 +1,257 @@
+"""Compiles a recipe for described chips: memory, traffic and time of a step."""
+
+import functools
+import operator
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding
+from jaxrl_reason.models import spec, weights
+from jaxrl_reason.planning import (
+  abstract,
+  advice,
+  depth,
+  phases,
+  report,
+  roofline,
+  search,
+  seeds,
+)
+from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.planning import plan_settings as settings
+from jaxrl_reason.run import stage_list as staging
+from jaxrl_reason.run.process import chips
+
+# Batches tried, at most this many times the recipe's.
+MOST = 16
+FEW = 2  # meshes of a search whose settings are tried further
+
+
+class Planner:
+  """A recipe on a described machine; `say` gets lines about progress."""
+
+  def __init__(
+    self,
+    config,
+    topology: str,
+    *,
+    slices: int,
+    model: str,
+    only=(),
+    by_depth: bool = False,
+    say=print,
+  ):
+    self.config, self.model, self.say = config, model, say
+    self.only, self.by_depth = tuple(only), by_depth
+    self.devices = described.devices(topology, slices)
+    self.machine = roofline.Machine(
+      chips.chip_of(topology), chips.torus_of(topology), slices
+    )
+
+  def parts(self, config, layers: int = 0):
+    """Makes the abstract `prepare.Prepared` of a recipe on these devices.
+
+    Args:
+      layers: of the model; 0: all.
+    """
+    mesh = sharding.make_mesh(config.mesh, self.devices)
+    return abstract.shapes(config, mesh, self.model, layers)
+
+  def plan(self, config) -> dict:
+    """Returns the facts of a recipe as it is."""
+    parts = self.parts(config)
+    names = [p.name for p in phases.phases(config, parts)]
+    unknown = set(self.only) - set(names)
+    if unknown:
+      raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
+    wanted = [n for n in names if n in (self.only or names)]
+    each = self.facts_of(config, parts, wanted)
+    facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
+    if phases.EVALUATE in wanted:
+      facts['evaluation'] = report.evaluation_facts(config, parts.mesh)
+    at = self._depths(parts.shape)
+    if len(at) > 1:
+      facts |= {'depths': at, 'layers': parts.shape.layers}
+    return facts
+
+  def _depths(self, shape) -> tuple[int, ...]:
+    """Numbers of layers to compile."""
+    return depth.depths(shape) if self.by_depth else (shape.layers,)
+
+  def facts_of(self, config, parts, names) -> list[dict]:
+    """Returns the facts of some phases of a recipe, at its own depth.
+
+    Args:
+      parts: of the recipe (`parts`).
+    """
+    layers, out = parts.shape.layers, []
+
+    @functools.cache
+    def made(n: int) -> dict:
+      run = parts if n == layers else self.parts(config, n)
+      return {p.name: (p, run) for p in phases.phases(config, run)}
+
+    at = self._depths(parts.shape)
+    for name in names:
+      seen = [self._compiled(*made(n)[name]) for n in at]
+      facts = depth.extended(seen, at, layers)
+      needs, has = facts['needs_gib'] * chips.GIB, self.machine.chip.hbm
+      facts['fits'] = needs <= has
+      if not facts['fits']:
+        self.say(str(described.DoesNotFit(facts['phase'], needs, has)))
+      out.append(facts)
+    return out
+
+  def _compiled(self, phase: phases.Phase, parts) -> dict:
+    """Facts of a phase, compiled as deep as its parts are."""
+    try:
+      found = described.measure(phase, parts.mesh, parts.shape.experts)
+    except described.DoesNotFit as e:
+      return report.no_room(e)
+    what = f'{phase.name} ({parts.shape.layers} layers)'
+    self.say(f'{what}: compiled in {found.compile_s:.0f} s')
+    return report.phase_facts(found, self.machine, parts.mesh)
+
+  def largest(self, facts: dict) -> int:
+    """Finds the most prompts that fit, by the phase that needs most."""
+    wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
+    inside = [p for p in facts['phases'] if p['phase'] in wanted]
+    top = max(inside, key=operator.itemgetter('needs_gib'))
+    start, room = facts['prompts'], self.machine.chip.hbm
+
+    def needs(prompts: int) -> float:
+      if prompts == start:
+        return top['needs_gib'] * chips.GIB
+      self.say(f'trying {prompts} prompts')
+      config = search.changed(self.config, rl__prompts=prompts)
+      parts = self.parts(config)
+      (found,) = self.facts_of(config, parts, (top['phase'],))
+      return found['needs_gib'] * chips.GIB
+
+    shards = facts['mesh']['data'] * facts['mesh']['fsdp']
+    unit = search.unit_of_prompts(self.config.rl, shards)
+    return search.largest(needs, room, start, unit, MOST * start)
+
+  def search(self) -> list[dict]:
+    """Plans the recipe on every mesh shape, with settings that fit: the fastest
+    first, then the meshes that nothing fits.
+    """
+    lean = settings.lean(self.config, self.config.mesh)
+    settings.asked(self, lean)  # refuses --only of other phases
+    shape, n = abstract.shape_of(lean, self.model), len(self.devices)
+    # Weights, moments, gradients in float32 are a small part of a chip.
+    size = spec.n_params(weights.specs(shape))
+    small = 16 * size < self.machine.chip.hbm / 4
+    given = lean, n, shape.kv_heads, self.machine.slices, small
+    found, failed = [], []
+    for mesh in search.meshes(*given):
+      self.say(f'mesh {mesh}')
+      config = settings.lean(self.config, mesh)
+      try:
+        made, why = settings.fitting(self, config), 'does not fit'
+      except ValueError as e:  # does not divide
+        made, why = None, str(e)
+      if made:
+        found.append(made)
+      else:
+        failed.append({'mesh': mesh, 'why': why})
+    if not found and not failed:
+      raise ValueError(
+        f'--search: the rows of a step divide over no mesh of {n} devices; '
+        'change rl.prompts, or rows of a supervised stage'
+      )
+    found.sort(key=operator.attrgetter('seconds'))
+    few = [settings.faster(self, made) for made in found[:FEW]]
+    few.sort(key=operator.attrgetter('seconds'))
+    return [self.told(f) for f in few + found[FEW:]] + failed
+
+  def told(self, found: settings.Found) -> dict:
+    """Returns the facts of the settings that a search found."""
+    parts = self.parts(found.config)
+    each, names = list(found.phases.values()), list(found.phases)
+    facts = report.plan_facts(
+      found.config, parts.mesh, each, names, self.machine
+    )
+    return facts | {'recipe': found.recipe()}
+
+
+def misfits(facts: dict) -> str:
+  """Names the phases that do not fit, and what they need."""
+  if 'meshes' in facts:
+    return '--search: the recipe fits none of these meshes'
+  has = facts['hbm_gib']
+  return '; '.join(
+    f'{p["phase"]} does not fit: needs {p["needs_gib"]:.2f} of {has:.2f} GiB a '
+    'chip'
+    for p in facts['phases']
+    if not p['fits']
+  )
+
+
+def ranking(found: list[dict]) -> str:
+  """Lays the result of a search out as a table, and the first as a recipe."""
+  lines = [
+    f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"seconds":>10} {"alone":>10} '
+    f'{"MFU":>5} {"GiB":>6}'
+  ]
+  for f in found:
+    mesh = f['mesh'].values() if isinstance(f['mesh'], dict) else f['mesh']
+    data, fsdp, tensor = tuple(mesh)[:3]
+    said = f.get('why') or (
+      f'{f["step_seconds"]:10.3g} {f["serial_seconds"]:10.3g} {f["mfu"]:5.2f} '
+      f'{max(p["needs_gib"] for p in f["phases"]):6.1f}'
+    )
+    lines.append(f'{data:5} {fsdp:5} {tensor:6} {said}')
+  lines.append('seconds if all overlaps, alone if nothing does')
+  if 'recipe' in found[0]:
+    lines += ['', 'the first, in a recipe:', found[0]['recipe']]
+  return '\n'.join(lines)
+
+
+def _counts(texts) -> list[int]:
+  """The numbers of --seeds, the least first."""
+  if not all(text.isdecimal() and int(text) for text in texts):
+    raise ValueError(f'--seeds={",".join(texts)}: whole numbers from 1')
+  return sorted({int(text) for text in texts})
+
+
+def _of_stage(config, name: str, say):
+  """Returns the config of the planned stages: one, or the last of each kind."""
+  if name:
+    return staging.one(config, name)
+  stages = staging.each(config)
+  last = {p.kind: p.name for p in stages}
+  others = [p.name for p in stages if p.name != last[p.kind]]
+  if others:
+    told = ', '.join(last.values())
+    say(f'stages {told}; --stage=NAME plans another: {", ".join(others)}')
+  return staging.last_of_each_kind(config)
+
+
+def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
+  """Returns (what to print, the same as data) of a plan.
+
+  Args:
+    options: model, slices, only, by_depth, search, largest, stage, seeds:
+      the flags.
+
+  Raises:
+    ValueError, ImportError: in words for the user.
+  """
+  config = config_lib.read(config)
+  search_, largest = options.pop('search'), options.pop('largest')
+  config = _of_stage(config, options.pop('stage', ''), say)
+  counts = _counts(options.pop('seeds', ()))
+  planner = Planner(config, topology, say=say, **options)
+  if counts:
+    parts = planner.parts(config)
+    found = seeds.facts_of(config, parts, counts, planner.machine, say)
+    return seeds.table(found), {'seeds': found}
+  if search_:
+    found = planner.search()
+    return ranking(found), {'meshes': found, 'fits': 'why' not in found[0]}
+  facts = planner.plan(config)
+  facts['advice'] = advice.lines(config, facts)
+  steps = phases.of_a_step(p['phase'] for p in facts['phases'])
+  if largest and facts['prompts'] and steps:
+    facts['largest_prompts'] = planner.largest(facts)
+  return report.table(facts), facts

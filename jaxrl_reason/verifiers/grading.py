@@ -1,0 +1,112 @@
+"""Grades a file of completions with a pool of verifier processes."""
+
+import collections
+import contextlib
+import itertools
+import time
+from collections.abc import Iterator
+
+import tqdm
+
+from jaxrl_reason.verifiers import pool, records
+from jaxrl_reason.verifiers.verdict import Verdict, all_failed
+
+BATCH = 256  # rows between two writes: what an interruption can lose
+
+
+class GradeError(Exception):
+  """Something in the input, with file and row; shown without a traceback."""
+
+
+def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
+  """Returns (line number, object) of every line that is not blank.
+
+  Raises:
+    GradeError: a row lacks a key, or there is no row.
+  """
+  number = 0
+  for number, row in records.read(path):
+    for key in (completion_key, answer_key):
+      if key and not isinstance(row.get(key), str):
+        raise GradeError(
+          f'{path}:{number}: {key!r} is {row.get(key)!r:.60}, not a string; '
+          f'the row has {sorted(row)}. --completion_key and --answer_key '
+          'name the fields.'
+        )
+    yield number, row
+  if not number:
+    raise GradeError(f'{path} has no rows')
+
+
+def resume(out: str, rows: Iterator, completion_key: str):
+  """Returns the rows still to do, and the verdicts that `out` already has."""
+  done = []
+  for number, old in enumerate(records.finished(out), 1):
+    done.append(records.verdict_of(old, f'{out}:{number}'))
+    new = next(rows, (0, {}))[1]
+    if old.get(completion_key) != new.get(completion_key):
+      raise GradeError(
+        f'{out}:{number}: grades another completion than the input has at '
+        'this row. Remove the file, or name another with --out.'
+      )
+  records.cut_torn(out)  # the interruption hit a line: it is done again
+  return rows, done
+
+
+def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
+  """Grades batch by batch; stops when a whole batch fails the same way."""
+  completion_key, answer_key = keys
+  verdicts = []
+  while batch := list(itertools.islice(rows, BATCH)):
+    cases = [
+      (row[completion_key], row | _answer(row, answer_key)) for _, row in batch
+    ]
+    found = verifiers.map(cases)
+    problem = all_failed(found)
+    if problem and len(found) > 1:
+      raise GradeError(f'from row {batch[0][0]} on: {problem}')
+    for (_, row), verdict in zip(batch, found):
+      write(records.line_of(records.judged(row, verdict)))
+    verdicts += found
+    bar.update(len(found))
+  return verdicts
+
+
+def _answer(row: dict, key: str) -> dict:
+  return {'answer': row[key]} if key else {}
+
+
+def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:
+  """Returns a few lines for people."""
+  valid = [v.score for v in verdicts if v.valid]
+  counts = collections.Counter(v.status for v in verdicts)
+  mean = sum(valid) / len(valid) if valid else float('nan')
+  lines = [
+    f'{len(verdicts)} completions, {new} of them graded now '
+    f'({new / max(seconds, 1e-9):.0f}/s)',
+    f'mean score {mean:.4f} over {len(valid)} valid verdicts',
+    'status: ' + ', '.join(f'{k} {n}' for k, n in counts.most_common()),
+  ]
+  parts = collections.defaultdict(list)
+  for verdict in verdicts:
+    for name, score in (verdict.parts or {}).items():
+      parts[name].append(score)
+  lines += [f'{k}: {sum(v) / len(v):.4f}' for k, v in parts.items()]
+  return '\n'.join(lines)
+
+
+def run(path: str, out: str, reward: str, keys: tuple[str, str], **limits):
+  """Grades `path` into `out`; the verdicts of all its rows."""
+  rows, done = resume(out, read_rows(path, *keys), keys[0])
+  with contextlib.ExitStack() as stack:
+    verifiers = stack.enter_context(pool.VerifierPool(reward, **limits))
+    f = stack.enter_context(open(out, 'a', encoding='utf-8'))
+    bar = stack.enter_context(
+      tqdm.tqdm(initial=len(done), unit=' rows', disable=None)
+    )
+    start = time.perf_counter()
+    found = grade(rows, verifiers, f.write, bar, keys)
+    seconds = time.perf_counter() - start
+  print(summary(done + found, seconds, len(found)))
+  print(f'verdicts: {out}')
+  return done + found
