@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jaxrl_reason.names import nearest
+from jaxrl_reason import names
 
 if TYPE_CHECKING:
   from etils import epath
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     for word in rest:
       flag = word.partition('=')[0]
       if flag.startswith('--') and flag[2:] and flag not in known:
-        self.error(f'unknown option {flag}.{nearest(flag, known)}')
+        self.error(f'unknown option {flag}.{names.nearest(flag, known)}')
     if changes and self.get_default('changes') is None:
       self.error(f'--config.{changes[0]}: this command reads no recipe')
     return self.parse_args(rest, argparse.Namespace(changes=changes))
@@ -178,9 +178,7 @@ def folder(flag: str, text: str) -> 'epath.Path':
 def one_of(flag: str, value: str, known: Iterable[str]) -> None:
   """Refuses a value of a flag that is not known."""
   if value not in known:
-    words = ', '.join(k for k in known if k)
-    near = nearest(value, known)
-    raise ValueError(f'{flag}={value!r}: choose {words}.{near}')
+    raise ValueError(names.choice(flag, value, known))
 
 
 @contextlib.contextmanager

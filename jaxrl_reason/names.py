@@ -30,6 +30,15 @@ def nearest(word: object, known: Iterable[str]) -> str:
   return f' Did you mean {names[close[0]]!r}?' if close else ''
 
 
+def choice(key: str, value: object, known: Iterable[str]) -> str:
+  """Returns the message that refuses a value which is none of the known."""
+  known = [name for name in known if name]
+  words = ' or '.join(known)
+  if len(known) > 2:
+    words = f'one of {", ".join(known)}'
+  return f'{key}={value!r}: choose {words}.{nearest(value, known)}'
+
+
 def nearest_path(path: str, known: Iterable[str]) -> str:
   """Returns ' Did you mean ...?' with the dotted path most like a path, or ''.
 
@@ -38,8 +47,7 @@ def nearest_path(path: str, known: Iterable[str]) -> str:
   outer, dot, last = path.lower().rpartition('.')
   last = ALIASES.get(last, last)
   known = [*known]
-  same = [k for k in known if k.lower().rpartition('.')[2] == last]
   wanted = f'{outer}{dot}{last}'
-  if same:
-    known = difflib.get_close_matches(wanted, same, 1, 0.0)
-  return nearest(wanted if not same else known[0], known)
+  same = [k for k in known if k.lower().rpartition('.')[2] == last]
+  close = difflib.get_close_matches(wanted, same, 1, 0.0)
+  return nearest(*((close[0], close) if close else (wanted, known)))

@@ -6,7 +6,7 @@ A table is a function that returns its rows for the sections it reads.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from jaxrl_reason.names import nearest
+from jaxrl_reason import names
 
 Rows = Iterable[tuple[Any, str]]
 
@@ -25,11 +25,7 @@ def refuse(table: Callable[..., Rows], *sections: Any) -> None:
 def choice(key: str, value: str, known: Iterable[str]) -> tuple[bool, str]:
   """Returns the row that refuses a value which is none of the known ones."""
   known = [*known]
-  words = f'one of {", ".join(known)}' if len(known) > 2 else ' or '.join(known)
-  return (
-    value not in known,
-    f'{key}={value!r}: choose {words}.{nearest(value, known)}',
-  )
+  return value not in known, names.choice(key, value, known)
 
 
 def section(key: str, value: Any, example: str) -> Rows:

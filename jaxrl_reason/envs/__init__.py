@@ -3,6 +3,7 @@
 One's own goes into `ENVS` where the recipe imports it (docs/turns.md).
 """
 
+from jaxrl_reason import names
 from jaxrl_reason.envs import (
   calculator,
   frozen_lake,
@@ -33,7 +34,7 @@ def get(name: str) -> Env:
   """
   if name not in ENVS:
     raise ValueError(
-      f'rl.turns.env={name!r}: the environments are {", ".join(ENVS)}; one of '
-      'your own is put into jaxrl_reason.envs.ENVS by the recipe'
+      f'{names.choice("rl.turns.env", name, ENVS)} A recipe can put one of '
+      'its own into jaxrl_reason.envs.ENVS'
     )
   return ENVS[name]

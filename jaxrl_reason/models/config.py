@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import jax
 
+from jaxrl_reason import names
 from jaxrl_reason.models.parts import attention, layers
 from jaxrl_reason.models.parts.rope import Rope, rotary_width
 
@@ -160,9 +161,7 @@ class Config:
     for name, choices in CHOICES.items():
       value = getattr(self, name)
       if value not in choices:
-        raise ValueError(
-          f'model.{name}={value!r}: choose one of {", ".join(choices)}'
-        )
+        raise ValueError(names.choice(f'model.{name}', value, choices))
     attention.check(self.attention, self)
     sized_choice('model.prefill', self.prefill, PREFILL)
     self._check_layers()

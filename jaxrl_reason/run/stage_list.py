@@ -19,6 +19,7 @@ from typing import Any
 import ml_collections
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import names
 from jaxrl_reason.config import STAGES, Run, leaves, nearest, rules
 
 # Parts of the state that may continue from the stage before: key of
@@ -172,7 +173,7 @@ def named_rules(name: str, values: Any) -> rules.Rows:
     ),
     (
       kind not in STAGES,
-      f'{key}.kind={kind!r}: choose one of {", ".join(STAGES)}',
+      names.choice(f'{key}.kind', kind, STAGES),
     ),
   )
 

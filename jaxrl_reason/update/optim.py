@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import optax
 import optax.contrib
 
-from jaxrl_reason import trees
+from jaxrl_reason import names, trees
 
 # Weight decay skips norms and biases, whose scale is not free, and sinks.
 NOT_DECAYED = r'.*(norm|bias|sinks)'
@@ -124,9 +124,7 @@ def schedule(c, steps: int) -> optax.Schedule:
   falls linearly to 0 over the last fifth.
   """
   if c.schedule not in SCHEDULES:
-    raise ValueError(
-      f'schedule={c.schedule!r}: choose one of {", ".join(SCHEDULES)}'
-    )
+    raise ValueError(names.choice('schedule', c.schedule, SCHEDULES))
   tail = SCHEDULES[c.schedule](c.lr, max(steps - c.warmup_steps, 1))
   warmup = optax.linear_schedule(
     c.lr / max(c.warmup_steps, 1), c.lr, max(c.warmup_steps - 1, 1)
@@ -178,9 +176,7 @@ def make(c, steps: int) -> optax.GradientTransformation:
   updates.
   """
   if c.name not in OPTIMIZERS:
-    raise ValueError(
-      f'optimizer.name={c.name!r}: choose one of {", ".join(OPTIMIZERS)}'
-    )
+    raise ValueError(names.choice('optimizer.name', c.name, OPTIMIZERS))
   if c.state_dtype not in ('float32', 'bfloat16'):
     raise ValueError(
       f'optimizer.state_dtype={c.state_dtype!r}: float32 or bfloat16'

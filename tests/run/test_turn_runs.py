@@ -159,7 +159,7 @@ def test_what_an_environment_gave_is_on_disk(tmp_path):
 @pytest.mark.parametrize(
   'change, words',
   [
-    ({'turns.env': 'abacus'}, "rl.turns.env='abacus': the environments are"),
+    ({'turns.env': 'abacus'}, "rl.turns.env='abacus': choose one of"),
     ({'turns.env': ''}, "rl.algorithm='mt_grpo' needs the rewards of turns"),
     (
       {'path': 'host', 'steps_per_dispatch': 1, 'turns.env': 'guess'},

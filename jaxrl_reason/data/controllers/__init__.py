@@ -12,6 +12,7 @@ new controller is such a class with a name in a table below.
 from collections.abc import Mapping
 from typing import Any
 
+from jaxrl_reason import names as names_lib
 from jaxrl_reason.data.controllers import by_problem as problems
 from jaxrl_reason.data.controllers import by_source as sources
 
@@ -75,9 +76,7 @@ def make(c: Mapping[str, Any], weights: tuple = (1.0,)):
     ('name', 'sources'), (CONTROLLERS, STEERING), names(c)
   ):
     if name not in table:
-      raise ValueError(
-        f'data.controller.{key}={name!r}: choose one of {", ".join(table)}'
-      )
+      raise ValueError(names_lib.choice(f'data.controller.{key}', name, table))
     chosen.append(table[name])
   known = {k for kind in chosen for k in kind.__dataclass_fields__}
   for key, value in c.items():

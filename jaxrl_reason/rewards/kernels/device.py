@@ -17,6 +17,7 @@ import numpy as np
 
 from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.data import mixture
+from jaxrl_reason.names import nearest
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rewards.kernels import final
 from jaxrl_reason.verifiers import compose, resolve
@@ -61,7 +62,9 @@ def _kernel(
   of_sources = isinstance(name, mixture.Routes)
   kernel = routed(name) if of_sources else kernels.KERNELS.get(name)
   kwargs = dict(spec.get('kwargs', {}))
+  near = ''
   if kernel is None:
+    near = nearest(spec['reward'], ['task', *kernels.KERNELS])
     problem = f'there is no device kernel for {spec["reward"]!r} (kernels: '
     problem += f'{", ".join(kernels.KERNELS)})'
   elif host_only:
@@ -72,7 +75,7 @@ def _kernel(
   else:
     score = functools.partial(kernel.score, **kwargs)
     return dataclasses.replace(kernel, score=score)
-  raise ValueError(f'rl.rewards.{part}: {problem}. Set rl.path="host".')
+  raise ValueError(f'rl.rewards.{part}: {problem}.{near} Set rl.path="host".')
 
 
 def _now(weight: float | dict, control: dict | None) -> float | jax.Array:

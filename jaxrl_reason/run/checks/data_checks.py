@@ -24,14 +24,15 @@ def check(config: Run) -> None:
   rules.refuse(controller_rules, d.controller, len(d.sources))
   if 'rl' in config.stages and d.controller.refresh:
     rules.refuse(refresh_rules, config.rl, d.controller)
+  rules.refuse(task_rules, 'data', d)
   rules.refuse(knob_rules, 'data', d)
   for name, source in d.sources.items():
     key = f'data.sources.{name}'
     rules.refuse(rules.section, key, source, "dict(name='arithmetic')")
     rules.refuse(source_rules, key, source)
   for name, section in mixture.sections(d).items():
-    rules.refuse(knob_rules, f'data.sources.{name}', section)
     rules.refuse(task_rules, f'data.sources.{name}', section)
+    rules.refuse(knob_rules, f'data.sources.{name}', section)
   if d.sources:
     weights = mixture.own(d, 'weight')
     for name, weight in zip(d.sources, weights):
@@ -152,7 +153,7 @@ def _is_number(x: Any) -> bool:
 
 
 def task_rules(key: str, d: Data) -> rules.Rows:
-  known = ('gsm8k', 'files', *tasks.TASKS)
+  known = ('gsm8k', 'files', *tasks.TASKS, *tasks.GAMES)
   return (
     (
       not tasks.is_known(d.name) and d.name not in known,

@@ -111,10 +111,11 @@ CORES = ('v4', 'v5p')
 
 def _of_type(name: str) -> str:
   """Returns the topology of an accelerator type, or the name itself."""
-  kind, _, count = name.lower().partition('-')
+  name = name.lower()
+  kind, _, count = name.partition('-')
   kind = TYPES.get(kind, kind)
   if kind not in CHIPS or not count.isdecimal():
-    return kind
+    return name
   power = (int(count) // (2 if kind in CORES else 1)).bit_length() - 1
   n = DIMENSIONS[kind]
   sizes = [2 ** ((power + i) // n) for i in range(n)]

@@ -1,0 +1,55 @@
+"""`jaxrl keys`: every key of a recipe with default, range and meaning."""
+
+import pytest
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import keys as command
+from jaxrl_reason import losses, trees
+from jaxrl_reason.config import key_list
+
+
+def printed(capsys, *words) -> str:
+  command.main(words)
+  return capsys.readouterr().out
+
+
+def test_a_section_has_defaults_ranges_and_meanings(capsys):
+  text = printed(capsys, 'rl.optimizer')
+  assert 'rl.optimizer.lr = 0.0001  (a number of at least 0)\n' in text
+  assert '    peak learning rate\n' in text
+  assert 'sft.optimizer' not in text
+  assert printed(capsys, 'rl.samples').startswith('rl.samples = 8  (a whole')
+
+
+def test_a_word_is_found_in_paths_and_meanings(capsys):
+  text = printed(capsys, '--search=Temperature')
+  assert 'rl.temperature = 1.0' in text and 'eval.temperature = 1.0' in text
+  assert 'rl.temperature_control.rate = 0.1' in text
+  text = printed(capsys, 'data', '--search=solve rate')
+  assert 'data.controller.climb' in text and 'rl.' not in text.split('(')[0]
+
+
+def test_every_key_is_there_once_with_a_meaning():
+  known = list(key_list.keys())
+  assert all(key.meaning for key in known)
+  values = config_lib.read(config_lib.default()).to_dict()
+  leaves = {k.replace('/', '.') for k in trees.flatten(values)}
+  paths = [key.path for key in known]
+  assert len(paths) == len({*paths})
+  # Sections of any keys are one key: an example below it, or nothing.
+  for leaf in leaves:
+    assert any(f'{leaf}.'.startswith(f'{path}.') for path in paths), leaf
+
+
+def test_settings_of_the_loss_have_choices_and_ranges():
+  known = {key.path: key for key in key_list.keys()}
+  for name in losses.DEFAULTS:
+    assert name == 'name' or known[f'rl.loss.{name}'].meaning
+  assert 'group_zscore' in known['rl.loss.advantage'].allowed
+
+
+@pytest.mark.parametrize('words', [['rl.optimiser'], ['--search=zzzz']])
+def test_what_is_not_there_is_named(words, capsys):
+  with pytest.raises(SystemExit, match='1'):
+    command.main(words)
+  assert words[0] in capsys.readouterr().err

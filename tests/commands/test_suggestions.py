@@ -1,0 +1,83 @@
+"""A name that is not known is answered by the name that was meant."""
+
+import re
+
+import pytest
+from paths import ROOT
+
+from jaxrl_reason import __main__, names
+from jaxrl_reason.checkpoints import pretrained
+
+RECIPE = f'--config={ROOT}/configs/arithmetic_tiny.py'
+RUN = ['run', RECIPE, '--workdir=w']
+PLAN = ['plan', RECIPE]
+REWARD = '--config.rl.rewards.answer.reward='
+HOST = ['--config.rl.path=host', '--config.rl.steps_per_dispatch=1']
+# Words of a command line -> the name that is suggested.
+MEANT = [
+  (['rnu'], 'run'),
+  (['report', '--opne', 'w'], '--open'),
+  # Keys.
+  ([*RUN, '--config.rl.lr=1'], 'rl.optimizer.lr'),
+  ([*RUN, '--config.rl.learning_rate=1'], 'rl.optimizer.lr'),
+  ([*RUN, '--config.rl.num_generations=8'], 'rl.samples'),
+  ([*RUN, '--config.RL.samples=8'], 'rl.samples'),
+  ([*RUN, '--config.optimizer.clip_nrom=1'], 'rl.optimizer.clip_norm'),
+  ([*RUN, '--config.data.max_prompt_length=9'], 'data.prompt_len'),
+  ([*RUN, '--config.rl.loss.beta=0.1'], 'rl.loss.kl_coef'),
+  (['keys', 'rl.optimiser'], 'rl.optimizer'),
+  # Names.
+  ([*RUN, '--config.data.name=arithmetics'], 'arithmetic'),
+  ([*RUN, '--config.data.name=GSM8K'], 'gsm8k'),
+  ([*RUN, '--config.rl.algorithm=GRPO'], 'grpo'),
+  ([*RUN, f'{REWARD}tsak'], 'task'),
+  ([*RUN, f'{REWARD}Integer'], 'integer'),
+  ([*RUN, f'{REWARD}mth', *HOST], 'math'),
+  ([*RUN, '--config.rl.path=hots'], 'host'),
+  ([*RUN, '--config.rl.optimizer.name=adamv'], 'adamw'),
+  ([*RUN, '--config.rl.optimizer.schedule=Cosine'], 'cosine'),
+  ([*RUN, '--config.rl.filter=dead_group'], 'dead_groups'),
+  ([*RUN, '--config.data.controller.name=leader'], 'ladder'),
+  ([*RUN, '--config.rl.turns.env=calculater'], 'calculator'),
+  ([*RUN, '--config.model.attention=flash'], 'splash'),
+  ([*RUN, '--config.stages=sft,lr'], 'rl'),
+  (
+    [*RUN, '--config.model_dir=Qwen/Qwen2.5-0.5B-Instruct'],
+    'hf:Qwen/Qwen2.5-0.5B-Instruct',
+  ),
+  (['run', '--config=configs/arithmetik_tiny.py', '--workdir=w'],
+   'configs/arithmetic_tiny.py'),
+  # Machines and models of plans.
+  ([*PLAN, '--topology=v5e-8'], 'v5e:2x4'),
+  ([*PLAN, '--topology=v5litepod-8'], 'v5e:2x4'),
+  ([*PLAN, '--topology=v5p-8'], 'v5p:2x2x1'),
+  ([*PLAN, '--topology=V5E:4x4'], 'v5e:4x4'),
+  (['grade', '--file=x.jsonl', '--reward=Math'], 'math'),
+  (
+    ['generate', '--model=Qwen/Qwen3-1.7B', '--prompt=x'],
+    'hf:Qwen/Qwen3-1.7B',
+  ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('words, name', MEANT, ids=lambda x: x[-1][-30:])
+def test_the_name_that_was_meant(words, name, monkeypatch, capsys, tmp_path):
+  (tmp_path / 'configs').symlink_to(ROOT / 'configs')
+  (tmp_path / 'x.jsonl').write_text('{"completion": "1", "answer": "1"}\n')
+  monkeypatch.chdir(tmp_path)
+  with pytest.raises(SystemExit, match='1'):
+    __main__.main(words)
+  line = capsys.readouterr().err.strip().splitlines()[-1]
+  assert line.startswith('error: ')
+  found = re.search(r"Did you mean '([^']*)'", line)
+  assert found and found[1] == name, line
+
+
+def test_a_size_of_a_model_that_was_meant():
+  with pytest.raises(ValueError, match="Did you mean 'qwen3-8b'"):
+    pretrained.size_of('Qwen3-8bb')
+
+
+def test_a_word_like_none_gets_no_suggestion():
+  assert names.nearest('zzz', ['alpha', 'beta']) == ''
+  assert names.nearest_path('zzz.qqq', ['rl.samples', 'seed']) == ''
