@@ -258,7 +258,7 @@ def test_other_settings_are_refused(whole, folder):
     ('--suite=', '--suite'),
     ('--model=nowhere', "model 'nowhere' is no folder"),
     ('--mesh=3,1,1', 'needs 3 devices'),
-    ('--dtype=int8', "--dtype='int8': choose float32, bfloat16"),
+    ('--dtype=int8', "--dtype='int8': choose float32 or bfloat16"),
     ('--train=nowhere.jsonl', 'nowhere.jsonl does not exist'),
     ('--out=', '--out=: must be a folder'),
     ('--timeout_s=0', '--timeout_s=0.0: must be'),

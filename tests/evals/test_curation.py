@@ -139,7 +139,7 @@ def test_buckets(rate, name):
     ('--buckets=x', "--buckets=x: 'x' is no float"),
     ('--keep=0.5', '--keep=0.5: two pass rates'),
     ('--keep=0.1,0.9', 'needs the pass rate of a --model'),
-    ('--format=csv', "--format='csv': choose jsonl, parquet"),
+    ('--format=csv', "--format='csv': choose jsonl or parquet"),
     ('--question=q', "row 1: it has no field 'q'"),
     ('--file=nowhere.jsonl', '--file=nowhere.jsonl is no file'),
     ('--against=nowhere.jsonl', 'nowhere.jsonl does not exist'),

@@ -229,7 +229,7 @@ def test_errors_are_one_line(tmp_path):
   path.write_text(FILE)
   for more, words in (
     (('--config=none.py',), '--config=none.py does not exist'),
-    ((f'--config={ROOT}/setup.cfg',), 'setup.cfg: SyntaxError'),
+    ((f'--config={ROOT}/setup.cfg',), 'setup.cfg:3: SyntaxError'),
     (
       (f'--config={ROOT}/configs/arithmetic_tiny.py',),
       r'no function get_study',
