@@ -348,6 +348,7 @@ class Batch:
   sampler_logp: jax.Array  # f32 [N,T], of the distribution sampled from
   old_logp: jax.Array | None = None  # f32 [N,T]; None: on-policy
   ref_logp: jax.Array | None = None  # f32 [N,T]
+  teacher_logp: jax.Array | None = None  # f32 [N,T]
   entropy: jax.Array | None = None  # f32 [N,T], nats, before the update
   values: jax.Array | None = None  # f32 [N,T], a critic's
   process_reward: jax.Array | None = None  # f32 [N,T], a reward model's
@@ -379,6 +380,8 @@ class TrainState:
   # What is trained, as it was; only when the loss reads a reference that is
   # not the model with its adapters off.
   ref_params: Params | None = None
+  # Weights of a teacher that is another model than the policy.
+  teacher_params: Params | None = None
   critic: Any = None  # critics.CriticState, only when the loss reads one
   coefs: dict | None = None  # loss coefficients that follow the run
   # What sources and rewards remember of the stage, by name; None: nothing.

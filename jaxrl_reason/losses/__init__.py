@@ -52,15 +52,17 @@ from jaxrl_reason.losses.defaults import ADVANTAGES, DEFAULTS
 from jaxrl_reason.losses.diagnostics import (
   clip_metrics, combine, gap_metrics, ratio_metrics, summarize,
 )
+from jaxrl_reason.losses.distillation import (
+  DIVERGENCES, Distill, divergence, teach,
+)
 from jaxrl_reason.losses.entropy import (
   EntropyBonus, adaptive_entropy, entropy_from_logits, sum_p_squared,
 )
 from jaxrl_reason.losses.imitation import (
-  Imitate, Likelihood, Luffy, anneal, dft, distill_forward, distill_reverse,
-  luffy, sft,
+  Imitate, Likelihood, Luffy, anneal, dft, luffy, sft,
 )
 from jaxrl_reason.losses.kl import (
-  KL, KL_ESTIMATORS, adaptive_kl, kl_exact, kl_penalty,
+  KL, KL_ESTIMATORS, adaptive_kl, kl_penalty,
 )
 from jaxrl_reason.losses.length import (
   alp_penalty, cosine_reward, difficulty, drop_rows, kimi_bonus,

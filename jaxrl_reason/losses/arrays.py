@@ -55,7 +55,7 @@ SHAPES = {
     'mask logp old_logp ref_logp sampler_logp old_mean_logp teacher_logp '
     'at_sampling entropy values old_values targets process_reward segment_ids '
     'node_ids tokens is_offpolicy sft_mask token_weight cov_tokens x '
-    'sum_p_squared'.split(),
+    'sum_p_squared teacher_kl'.split(),
     'NT',
   ),
   **dict.fromkeys(

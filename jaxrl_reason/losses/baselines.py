@@ -31,6 +31,14 @@ class Advantage(Part):
   """An estimator of advantages, [N] or [N, T], from rewards and groups."""
 
 
+def no_advantage(reward: Array) -> jax.Array:
+  """Returns A = 0: rewards are measured, and other terms are learnt from."""
+  return jnp.zeros_like(as_float(reward))
+
+
+NoAdvantage = part('NoAdvantage', no_advantage, Advantage)
+
+
 def reinforce(
   reward: Array, *, valid: Array | None = None, baseline: float = 0.0
 ) -> jax.Array:

@@ -17,11 +17,13 @@ from jaxrl_reason.losses import token_advantage as token
 from jaxrl_reason.losses.aggregation import AGGREGATIONS
 from jaxrl_reason.losses.arrays import LEVELS
 from jaxrl_reason.losses.bellman import BELLMAN
+from jaxrl_reason.losses.distillation import DISTILL
 from jaxrl_reason.losses.imitation import SFT_LOSSES
 from jaxrl_reason.losses.presets import PRESETS
 from jaxrl_reason.losses.row_policy import ROW_POLICIES
 
 ADVANTAGES = {
+  'none': baselines.NoAdvantage,
   'reinforce': baselines.Reinforce,
   'reinforce_rej': baselines.ReinforceRej,
   'positives': baselines.Positives,
@@ -163,6 +165,12 @@ DEFAULTS = dict(
   kl_high_entropy=1.0,  # Archer: factor on high-entropy tokens
   kl_target=None,  # adaptive coefficient: nats per token; None: constant
   kl_horizon=10000,  # ... and its horizon, in rows
+  # --- a teacher
+  distill_coef=0.0,  # weight per nat; 0: no teacher
+  distill='advantage',  # a key of DISTILL: what of KL(pi || teacher) is used
+  distill_beta=0.5,  # jsd: share of the teacher in the mixture
+  distill_top_k=0,  # reverse, forward, jsd: the teacher's likeliest; 0: all
+  distill_max=None,  # clamp of a sampled token's estimate, nats; None: none
   # --- entropy
   entropy_coef=0.0,  # per nat; the bonus is subtracted from the loss
   entropy_bonus_share=None,  # only on this share of tokens, by entropy
@@ -223,10 +231,11 @@ CHOICES = dict(
   aggregation=AGGREGATIONS,
   kl=kl.KL_ESTIMATORS,
   kl_in=('loss', 'reward'),
+  distill=DISTILL,
   kl_to=('ref', 'old', 'sampler'),
   kl_max_on=('estimate', 'weighted'),
 )
-INTEGERS = frozenset('ddof keep_k pass_k whiten_ddof sft_steps'.split())
+INTEGERS = frozenset('ddof keep_k pass_k whiten_ddof sft_steps distill_top_k'.split())
 PAIRS = frozenset('vespo_pos vespo_neg topr_pos topr_neg'.split())
 # Numbers that have to exceed 0, and smallest and largest value of others; None:
 # open. Of a tuple, every number.
@@ -234,21 +243,22 @@ POSITIVE = frozenset(
   'lambda_alpha value_clip entropy_kappa adv_max tau_pos tau_neg md_tau '
   'max_divergence tbrm_beta rover_rho luffy_gamma correction_high reject_high '
   'veto ratio_max length_spread kl_max kl_target kl_horizon entropy_step '
-  'entropy_share entropy_bonus_share random_share'.split()
+  'entropy_share entropy_bonus_share random_share distill_max'.split()
 )
 RANGES = {
   **dict.fromkeys(
     'ddof whiten_ddof gamma gae_lambda value_lambda segment_gamma clip_low '
     'clip_high_entropy cov_share entropy_share entropy_bonus_share '
     'random_share '
-    'entropy_quantile'.split(),
+    'entropy_quantile distill_beta'.split(),
     (0, 1),
   ),
   **dict.fromkeys(
     'eps whiten_eps tree_global tree_local tree_power entropy_alpha pos_weight '
     'neg_weight clip_high kl_cov_coef drift_coef vespo_pos vespo_neg topr_pos '
     'topr_neg max_row_drift correction_low reject_low sft_coef sft_coef_end '
-    'kl_coef kl_high_entropy entropy_target entropy_coef_max'.split(),
+    'kl_coef kl_high_entropy entropy_target entropy_coef_max distill_coef '
+    'distill_top_k'.split(),
     (0, None),
   ),
   **dict.fromkeys('keep_k pass_k sft_steps fixed_length'.split(), (1, None)),

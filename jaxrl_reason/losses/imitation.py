@@ -1,4 +1,4 @@
-"""Learning from tokens somebody else wrote: demonstrations and teachers.
+"""Learning from tokens that another policy wrote: demonstrations.
 
 Per token, [N, T], 0 outside the mask; hand the result to `aggregate` with the
 mask of the demonstration tokens.
@@ -30,7 +30,6 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
-from jaxrl_reason.losses.kl import kl_exact
 
 
 def sft(logp: Array, mask: Array) -> jax.Array:
@@ -119,32 +118,6 @@ class Likelihood(Imitate):
   def keys_read(self) -> set[str]:
     annealed = {'sft_steps', 'sft_shape'}
     return super().keys_read - (annealed if self.end is None else set())
-
-
-def distill_reverse(logp: Array, teacher_logp: Array, mask: Array) -> jax.Array:
-  """Computes -sg(log teacher - log pi) log pi on the student's own samples.
-
-  On-policy distillation (https://arxiv.org/abs/2306.13649,
-  https://thinkingmachines.ai/blog/on-policy-distillation): the policy gradient
-  of KL(pi || teacher) with the k1 estimate as its reward.
-  """
-  check_shapes(mask=mask, logp=logp, teacher_logp=teacher_logp)
-  logp = keep(mask, logp)
-  return -stop(keep(mask, teacher_logp) - logp) * logp
-
-
-def distill_forward(
-  logits: Array, teacher_logits: Array, mask: Array, *, chunk: int | None = None
-) -> jax.Array:
-  """Computes KL(teacher || pi) over the vocabulary [N, T, V], or over a
-  teacher's top k.
-
-  For a top k, hand in both policies' log-probabilities of those k tokens: they
-  are renormalised over the k.
-  """
-  return kl_exact(
-    logits, teacher_logits, mask=mask, direction='forward', chunk=chunk
-  )
 
 
 def anneal(

@@ -213,10 +213,10 @@ def over_tokens(
   """Applies fn over the last axis of [.., V] arrays, `chunk` tokens at a
   time.
   """
+  if chunk is None:
+    return fn(*arrays)
   lead = arrays[0].shape[:-1]
   flat = [x.reshape(-1, x.shape[-1]) for x in arrays]
-  if chunk is None:
-    return fn(*flat).reshape(lead)
 
   def step(rows):
     return fn(*rows)
@@ -230,37 +230,6 @@ def at_tokens(mask: Array | None, logits: Array) -> jax.Array:
   if mask is None:
     return logits
   return jnp.where(as_mask(mask)[..., None], logits, 0)
-
-
-def kl_exact(
-  logits: Array,
-  ref_logits: Array,
-  *,
-  mask: Array | None = None,
-  direction: str = 'reverse',
-  chunk: int | None = None,
-) -> jax.Array:
-  """Computes KL over the whole vocabulary: [.., V], [.., V] -> [..].
-
-  'reverse' is KL(pi || ref), 'forward' KL(ref || pi), the loss of distillation
-  from a teacher's distribution. The reference carries no gradient. With `chunk`
-  the arrays go through in pieces of that many tokens, and the backward pass
-  recomputes them. 0 outside the `mask`, if one is given.
-  """
-  reverse = choose('direction', direction, {'reverse': True, 'forward': False})
-  logits, ref_logits = at_tokens(mask, logits), at_tokens(mask, ref_logits)
-
-  def one(z, z_ref):
-    logp = jax.nn.log_softmax(as_float(z))
-    ref = jax.nn.log_softmax(stop(as_float(z_ref)))
-    a, b = (logp, ref) if reverse else (ref, logp)
-    p = jnp.exp(a)
-    # A token masked by -inf logits has p = 0 and contributes 0, not NaN.
-    there = p > 0
-    gap = jnp.where(there, a, 0.0) - jnp.where(there, b, 0.0)
-    return (p * gap).sum(-1)
-
-  return over_tokens(one, logits, ref_logits, chunk=chunk)
 
 
 def adaptive_kl(

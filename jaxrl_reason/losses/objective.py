@@ -8,6 +8,7 @@ tokens_<t). `mask` is 1 where the policy sampled the token and it is trained on.
 The loss of a token is
 
   weight * policy(..) + kl_coef * kl - entropy_coef * entropy + sft_coef * nll
+    + distill_coef * divergence from a teacher
 
 where `weight` collects token weights, sampler correction, rejection and token
 selection. All of it is divided by the same named divisors, but for the last
@@ -45,7 +46,7 @@ from jaxrl_reason.losses.settings import resolve
 from jaxrl_reason.losses.shaping import Whiten
 
 # Tokens that one of these policies cannot draw (log-prob -inf) are left out.
-LOGPS = ('logp', 'old_logp', 'ref_logp', 'sampler_logp')
+LOGPS = ('logp', 'old_logp', 'ref_logp', 'sampler_logp', 'teacher_logp')
 
 Settings = Objective | Mapping[str, Any] | str
 Metrics = dict[str, jax.Array]
@@ -94,6 +95,7 @@ def advantages(
   logp: Array | None = None,
   old_logp: Array | None = None,
   ref_logp: Array | None = None,
+  teacher_logp: Array | None = None,
   entropy: Array | None = None,
   values: Array | None = None,
   process_reward: Array | None = None,
@@ -216,6 +218,8 @@ def policy_loss(
   old_logp: Array | None = None,
   ref_logp: Array | None = None,
   sampler_logp: Array | None = None,
+  teacher_logp: Array | None = None,
+  teacher_kl: Array | None = None,
   entropy: Array | None = None,
   token_weight: Array | None = None,
   is_offpolicy: Array | None = None,
@@ -238,7 +242,9 @@ def policy_loss(
       N = T.
     mask: [N, T], from `loss_mask`.
     old_logp: [N, T], None where the policy has not moved since: the ratio is 1.
-    ref_logp, sampler_logp, entropy: [N, T], where `needs` asks for them.
+    ref_logp, sampler_logp, teacher_logp, entropy: [N, T], where `needs` asks
+      for them.
+    teacher_kl: [N, T], `distillation.divergence` of each token, with gradient.
     token_weight: [N, T], multiplies the policy term; not in any divisor.
     is_offpolicy: [N, T], tokens another policy wrote (`offpolicy`).
     sft_mask: [N, T], tokens of the likelihood term (`sft_coef`).
@@ -268,6 +274,9 @@ def policy_loss(
   metrics |= diagnostics.policy_metrics(o, own, d)
   if entropy is not None:
     metrics['entropy'] = diagnostics.token_share(entropy, mask, d)
+  if teacher_logp is not None:  # the k1 estimate
+    gap = keep(arrays['mask'], logp) - keep(arrays['mask'], teacher_logp)
+    metrics['teacher_kl'] = diagnostics.token_share(gap, arrays['mask'], d)
   for name, term in o.terms.items():
     value, more = term.term(arrays, o.aggregation, d)
     loss, metrics = loss + (coefs or o.coefs)[name] * value, metrics | more

@@ -302,6 +302,20 @@ PRESETS = {
     offpolicy='luffy',
     entropy_coef=0.001,
   ),
+  # --- a teacher
+  'opd': _from(
+    dict(advantage='none', policy='importance_sampling', distill_coef=1.0),
+    'Thinking Machines Lab 2025, '
+    'https://thinkingmachines.ai/blog/on-policy-distillation',
+  ),
+  'gkd': _from(
+    dict(advantage='none', policy='log_likelihood', distill_coef=1.0),
+    'Agarwal et al. 2023, 2306.13649',
+    distill='jsd',
+  ),
+  'kdrl': _from(
+    _PER_TOKEN, 'Xu et al. 2025, 2506.02208', distill='k2', distill_coef=0.002
+  ),
   # --- the policy's logits as action values (`bellman_loss`)
   'tbrm': _from(
     dict(advantage='reinforce'), 'Yuan et al. 2025, 2505.15311', policy='tbrm'

@@ -9,6 +9,7 @@ from typing import Any
 from jaxrl_reason.losses.aggregation import Aggregate
 from jaxrl_reason.losses.arrays import Part, Weight, nearest
 from jaxrl_reason.losses.baselines import GroupZScore
+from jaxrl_reason.losses.distillation import Distill
 from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.imitation import Likelihood
 from jaxrl_reason.losses.kl import KL
@@ -18,7 +19,7 @@ from jaxrl_reason.losses.policy import PPOClip
 ARRAYS = frozenset(
   'old_logp ref_logp sampler_logp entropy values greedy_reward reward_parts '
   'process_reward segment_reward segment_ids node_ids old_mean_logp '
-  'sum_p_squared sft_mask is_offpolicy key'.split()
+  'sum_p_squared sft_mask is_offpolicy key teacher_logp teacher_kl'.split()
 )
 
 
@@ -40,7 +41,7 @@ class Objective:
       they reach the others: 'cov_tokens', 'top_entropy', 'random'.
     weights: factors [N, T] on the policy's loss: corrections, rejections.
     offpolicy: loss of the tokens another policy wrote; None: the same.
-    kl, entropy, likelihood: terms beside the policy's; None: none.
+    kl, entropy, likelihood, distill: terms beside the policy's; None: none.
     aggregation: loss per token -> loss.
     critic: (targets, loss) of a critic; None: there is none.
     skip_empty: leave rows without a token out of the statistics of groups.
@@ -60,6 +61,7 @@ class Objective:
   kl: KL | None = None
   entropy: EntropyBonus | None = None
   likelihood: Likelihood | None = None
+  distill: Distill | None = None
   aggregation: Aggregate = Aggregate()
   critic: tuple[Part, Part] | None = None
   skip_empty: bool = False
@@ -73,7 +75,8 @@ class Objective:
     """Refuses parts that the loss of the policy would not read."""
     if not self.takes_logits:
       return
-    of_ratio = 'row_entropy select weights offpolicy kl entropy likelihood'
+    of_ratio = 'row_entropy select weights offpolicy kl entropy likelihood '
+    of_ratio += 'distill'
     unread = [name for name in of_ratio.split() if getattr(self, name)]
     if unread:
       raise ValueError(
@@ -88,7 +91,8 @@ class Objective:
     first = (self.reward, self.advantage, *self.shaping, self.policy)
     weights = (self.row_entropy, *self.select.values())
     last = (self.offpolicy, self.kl, self.entropy, self.likelihood)
-    everything = (*first, *weights, *self.weights, *last, self.aggregation)
+    last += (self.distill, self.aggregation)
+    everything = (*first, *weights, *self.weights, *last)
     everything += self.critic or ()
     return [part for part in everything if part is not None]
 
@@ -129,7 +133,10 @@ class Objective:
     """
     kl = self.kl if self.kl is not None and self.kl.where == 'loss' else None
     terms = dict(
-      kl_coef=kl, entropy_coef=self.entropy, sft_coef=self.likelihood
+      kl_coef=kl,
+      entropy_coef=self.entropy,
+      sft_coef=self.likelihood,
+      distill_coef=self.distill,
     )
     return {name: term for name, term in terms.items() if term is not None}
 
@@ -153,7 +160,7 @@ class Objective:
   def coefs(self) -> dict[str, float]:
     """Returns the coefficients that `init_coefs` starts from."""
     parts = dict(kl_coef=self.kl, entropy_coef=self.entropy)
-    parts['sft_coef'] = self.likelihood
+    parts |= dict(sft_coef=self.likelihood, distill_coef=self.distill)
     return {k: 0.0 if p is None else p.coef for k, p in parts.items()}
 
   @functools.cached_property

@@ -46,7 +46,15 @@ def _uses_kl(s):
 
 
 def _per_token(s):
-  return s['advantage'] in TOKEN_ADVANTAGES or s['entropy_alpha'] != 0
+  return (
+    s['advantage'] in TOKEN_ADVANTAGES
+    or s['entropy_alpha'] != 0
+    or _teaches(s)
+  )
+
+
+def _teaches(s):
+  return bool(s['distill_coef']) and s['distill'] == 'advantage'
 
 
 def _of_tokens(s):
@@ -78,19 +86,21 @@ def _falling(key):
   return impossible, f'{key}={{{key}!r}} is (low, high) and falls: swap them'
 
 
-NO_REWARD = ('gdpo', 'rank', 'positives', 'signs', 'passk')
+NO_REWARD = ('none', 'gdpo', 'rank', 'positives', 'signs', 'passk')
 
 RULES = (
   (
     _when(_per_token, ratio='sequence_mean'),
     "ratio='sequence_mean' takes one advantage per row, and advantage="
-    '{advantage!r} with entropy_alpha={entropy_alpha!r} gives one per token: '
+    '{advantage!r} with entropy_alpha={entropy_alpha!r} and distill_coef='
+    '{distill_coef!r} gives one per token: '
     "use ratio='sequence_mean_token'",
   ),
   (
     _when(_per_token, policy='gmpo'),
     "policy='gmpo' takes one advantage per row, and advantage={advantage!r} "
-    'with entropy_alpha={entropy_alpha!r} gives one per token: use an '
+    'with entropy_alpha={entropy_alpha!r} and distill_coef={distill_coef!r} '
+    'gives one per token: use an '
     "advantage per row, or policy='ppo_clip'",
   ),
   (
@@ -144,9 +154,9 @@ RULES = (
   (
     _when(_of_tokens, policy=tuple(BELLMAN)),
     'policy={policy!r} takes one advantage per row, and advantage='
-    '{advantage!r} with whiten={whiten!r} and entropy_alpha={entropy_alpha!r} '
-    "gives one per token: use an advantage per row, whiten='none' or 'rows', "
-    'and entropy_alpha=0',
+    '{advantage!r} with whiten={whiten!r}, entropy_alpha={entropy_alpha!r} and '
+    'distill_coef={distill_coef!r} gives one per token: use an advantage per '
+    "row, whiten='none' or 'rows', entropy_alpha=0 and distill_coef=0",
   ),
   (
     _when(reject_by=_but('ratio'), reject_level=_but('token', *ROW_STATISTICS)),
@@ -167,6 +177,11 @@ RULES = (
     _when(advantage='gdpo', reward_high=_but(None)),
     'reward_high={reward_high!r} has no effect on the parts that '
     "advantage='gdpo' reads: remove it",
+  ),
+  (
+    _when(distill='jsd', distill_beta=(0, 1)),
+    "distill='jsd' has distill_beta={distill_beta!r}, where it is 0 for any "
+    "two policies: use a value between 0 and 1, or 'forward' or 'reverse'",
   ),
   _inverted('reward_low', 'reward_high'),
   _inverted('reject_low', 'reject_high'),

@@ -28,6 +28,7 @@ from jaxrl_reason.losses.defaults import (
   POSITIVE,
   RANGES,
 )
+from jaxrl_reason.losses.distillation import Distill, Teach
 from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.imitation import Imitate, Likelihood, Luffy
 from jaxrl_reason.losses.kl import KL
@@ -127,6 +128,7 @@ def _common_slots(s):
     (s['adv_max'] is not None, shaping_lib.ClipAdvantage),
     ((s['pos_weight'], s['neg_weight']) != (1, 1), shaping_lib.WeighSigns),
     (s['length_lambda'] is not None, LengthPreference),
+    (s['distill_coef'] and s['distill'] == 'advantage', Teach),
   )
   clip = _when(_any(s, 'reward_low', 'reward_high'), shaping_lib.ClipReward, s)
   critic = (ValueTargets.read(s), ValueLoss.read(s))
@@ -134,7 +136,8 @@ def _common_slots(s):
     reward=('reward_low reward_high', clip),
     advantage=('advantage', advantage),
     shaping=(
-      'whiten entropy_alpha adv_max pos_weight neg_weight length_lambda',
+      'whiten entropy_alpha adv_max pos_weight neg_weight length_lambda '
+      'distill_coef',
       shaping,
     ),
     policy=('policy clip_high_entropy' if archer else 'policy', policy.read(s)),
@@ -162,6 +165,7 @@ def _ratio_slots(s):
   archer = s['policy'] == 'ppo_clip' and s['clip_high_entropy'] is not None
   by_entropy = archer or (kl is not None and kl.split)
   entropy_on = s['entropy_coef'] or s['entropy_target'] is not None
+  distills = s['distill_coef'] and s['distill'] != 'advantage'
   others = {'luffy': Luffy, 'sft': Imitate}.get(s['offpolicy'])
   return dict(
     ratio_to=('ratio_to' if has_ratio else '', s['ratio_to']),
@@ -176,6 +180,7 @@ def _ratio_slots(s):
     kl=('kl_coef', kl),
     entropy=('entropy_coef entropy_target', _when(entropy_on, EntropyBonus, s)),
     likelihood=('sft_coef', _when(s['sft_coef'] > 0, Likelihood, s)),
+    distill=('', _when(distills, Distill, s)),
   )
 
 
@@ -272,7 +277,7 @@ _ADDING = frozenset(
   'reward_low reward_high whiten entropy_alpha adv_max pos_weight neg_weight '
   'length_lambda clip_high_entropy correction reject_low reject_high veto '
   'max_row_drift entropy_share random_share kl_coef entropy_coef '
-  'entropy_target sft_coef'.split()
+  'entropy_target sft_coef distill_coef'.split()
 )
 
 

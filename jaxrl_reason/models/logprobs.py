@@ -5,7 +5,7 @@ exist at once.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,17 @@ from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Model, Params, Rows
 from jaxrl_reason.models import shared
+
+
+class Other(NamedTuple):
+  """A second model that computes logits of the same rows.
+
+  Attributes:
+    model: its functions; params: its weights.
+  """
+
+  model: Model
+  params: Params
 
 
 def score(
@@ -39,16 +50,53 @@ def score(
   """
   temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
 
-  def part(logits, targets, temperature):
-    of = sampling.replace(temperature=temperature)
-    shaped = logits_lib.shaped(logits, of, targets)
-    return logits_lib.token_logp(shaped, targets), logits_lib.entropy(shaped)
-
-  beside = jnp.broadcast_to(temperature, rows.tokens.shape)
-  (logp, entropy), balance = over_columns(
-    model, params, rows, part, beside, packed=packed, start=start, chunk=chunk
+  (logp, entropy, _), balance = score_beside(
+    model, params, rows, sampling, packed, start=start, chunk=chunk
   )
   return logp, entropy, balance
+
+
+def score_beside(
+  model: Model,
+  params,
+  rows: Rows | Batch,
+  sampling: logits_lib.Sampling,
+  packed: Any = None,
+  *,
+  other: Other | None = None,
+  compare: Callable[[jax.Array, jax.Array], jax.Array] | None = None,
+  **columns: int,
+) -> tuple[tuple[jax.Array, jax.Array, jax.Array | None], jax.Array | None]:
+  """Computes `score`, and compares the distributions of two models.
+
+  Args:
+    other: the second model, or None.
+    compare: (logits, logits of the other) [N,c,V] at the rows' temperatures,
+      unfiltered -> [N,c].
+    columns: start and chunk, see `over_columns`. The logits of both models are
+      computed a chunk at a time.
+
+  Returns:
+    ((logp, entropy, comparison or None) [N,T], load balance or None).
+  """
+  temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
+
+  def part(logits, *rest):
+    *others, targets, temperature = rest
+    of = sampling.replace(temperature=temperature)
+    shaped = logits_lib.shaped(logits, of, targets)
+    logp = logits_lib.token_logp(shaped, targets)
+    compared = None
+    if others:
+      plain = of.replace(filters=None)
+      both = [logits_lib.shaped(x, plain) for x in (logits, *others)]
+      compared = compare(*both)
+    return logp, logits_lib.entropy(shaped), compared
+
+  beside = jnp.broadcast_to(temperature, rows.tokens.shape)
+  return over_columns(
+    model, params, rows, part, beside, packed=packed, other=other, **columns
+  )
 
 
 def forward(
@@ -87,24 +135,33 @@ def over_columns(
   packed: Any = None,
   start: int = 1,
   chunk: int = 0,
+  other: Other | None = None,
 ) -> tuple[Any, jax.Array | None]:
   """Applies `part` to the logits from which each token was drawn.
 
     Args:
-    part: (logits f32 [N,c,V], the c tokens drawn from them [N,c], columns of
-      `beside`) -> tree of [N,c], column by column.
+    part: (logits f32 [N,c,V], those of `other` if there is one, the c tokens
+      drawn from them [N,c], columns of `beside`) -> tree of [N,c], column by
+      column.
     beside: arrays [N,T] about the tokens, passed to `part`.
     packed: see `forward`.
     start: first column to compute, at least 1. Columns before it are prompts in
       every row and need no logits.
     chunk: columns of logits in memory at a time (recomputed in the backward
       pass); 0: all of them.
+    other: a second model without gradient; its routers choose for themselves.
 
   Returns:
     The tree of [N,T], 0 before `start` and at packed padding; and the load
     balance of `forward`.
   """
   hidden, balance = forward(model, params, rows, packed)
+  models = [Other(model, params)]
+  hidden = [hidden]
+  if other is not None:
+    models.append(other._replace(params=jax.lax.stop_gradient(other.params)))
+    alone = rows.replace(routes=None)
+    hidden.append(forward(other.model, models[1].params, alone, packed)[0])
   read, first = (rows.tokens, *beside), start
   joined = isinstance(packed, shared.Layout)
   moved = packed is not None and not joined
@@ -112,16 +169,17 @@ def over_columns(
     # A packed row may have another sequence's prompt anywhere.
     read, first = tuple(map(packed.pack, read)), 1
   if not joined:
-    hidden = hidden[:, first - 1 : -1]
+    hidden = [x[:, first - 1 : -1] for x in hidden]
   read = tuple(x[:, first:] for x in read)
 
   def of(hidden, read):
     hidden, read = jax.tree.map(sharding.tokens, (hidden, read))
-    return part(model.unembed(params, hidden), *read)
+    logits = [m.model.unembed(m.params, x) for m, x in zip(models, hidden)]
+    return part(*logits, *read)
 
-  at_once = not 0 < chunk < hidden.shape[1]
+  at_once = not 0 < chunk < hidden[0].shape[1]
   if not at_once:
-    params = _head_once(model, params)
+    models = [m._replace(params=_head_once(*m)) for m in models]
   out = of(hidden, read) if at_once else _by_chunk(of, (hidden, read), chunk)
   out = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (first, 0))), out)
   if moved:

@@ -13,6 +13,26 @@ from jaxrl_reason.update import critics
 from jaxrl_reason.update import packing as packing_lib
 
 
+POLICY, REFERENCE, OWN = 'policy', 'reference', 'own'
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Teacher:
+  """A model without gradient whose distribution the policy learns; static.
+
+  Attributes:
+    model: its functions.
+    weights: OWN (`TrainState.teacher_params`), POLICY (the policy before the
+      step's updates) or REFERENCE (the reference, which may move).
+    memory: of its own weights: 'device', or 'host' to keep them in host memory
+      and copy them to the device for each pass.
+  """
+
+  model: Model
+  weights: str = OWN
+  memory: str = 'device'
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Learner:
   """The static settings of an update; they select a program.
@@ -32,6 +52,7 @@ class Learner:
     balance_coef: coefficient of the experts' load balance in the loss.
     reference_memory: 'device', or 'host' to keep the reference in host memory
       and copy it to the device for each scoring pass.
+    teacher: the model that a distillation loss reads, or None.
     packing: how rows are packed to save padding; None computes padded rows.
     part_names: names of the reward's parts, for the metrics.
     chain: the parts that are applied around an update, with their memories.
@@ -50,6 +71,7 @@ class Learner:
   old_logp: str = 'trainer'
   balance_coef: float = 0.0
   reference_memory: str = 'device'
+  teacher: Teacher | None = None
   packing: packing_lib.How | None = None
   part_names: tuple[str, ...] = ()
   chain: Chain = Chain()
@@ -82,15 +104,17 @@ class Learner:
     entropy = self.objective['entropy_alpha'] != 0
     moves = updates > 1 and self.old_logp == 'trainer'
     before = reference or self.old_logp == 'sampler' or moves or entropy
-    before = before or 'old_mean_logp' in needs or self.critic is not None
+    before = before or bool(needs & {'old_mean_logp', 'teacher_logp'})
+    before = before or self.critic is not None
     decided = dict(needs=needs, n_updates=updates, reads_reference=reference)
     decided |= dict(reads_entropy_early=entropy, moves=moves)
     decided['columns'] = dict(start=self.start, chunk=self.logprob_chunk)
     shared = isinstance(self.packing, packing_lib.Shared)
-    if shared and self.model.hidden_shared is None:
+    models = [self.model, *([self.teacher.model] if self.teacher else [])]
+    if shared and any(model.hidden_shared is None for model in models):
       raise ValueError(
-        "rl.padding='shared:N': this model computes whole rows only; choose "
-        'whole, packed:N or buckets:N'
+        "rl.padding='shared:N': this model, or its teacher, computes whole "
+        'rows only; choose whole, packed:N or buckets:N'
       )
     for name, value in (decided | {'reads_before': before}).items():
       object.__setattr__(self, name, value)
@@ -98,7 +122,16 @@ class Learner:
   @property
   def offload(self) -> tuple[str, ...]:
     """Returns the names of the state's fields that are kept in host memory."""
-    return ('ref_params',) if self.reference_memory == 'host' else ()
+    kept = self.reference_memory, self.teacher and self.teacher.memory
+    names = zip(('ref_params', 'teacher_params'), kept)
+    return tuple(name for name, memory in names if memory == 'host')
+
+  @property
+  def has_reference(self) -> bool:
+    """Returns whether the state has a copy of the weights at the start."""
+    taught = self.teacher is not None and self.teacher.weights == REFERENCE
+    used = self.reads_reference or taught
+    return used and self.model.adapters_off is None
 
 
 OLD_LOGP = (
@@ -120,22 +153,37 @@ def reference(learner: Learner, state: TrainState):
   if learner.model.adapters_off is not None:
     return learner.model.adapters_off(state.params)
   _, frozen = trees.split(state.params, learner.trainable)
-  ref = state.ref_params
-  if learner.reference_memory == 'host':
-    ref = jax.device_put(ref, jax.memory.Space.Device)
+  ref = _on_device(state.ref_params, learner.reference_memory)
   return trees.join(ref, frozen)
 
 
-def init_state(learner: Learner, params, control=None) -> TrainState:
+def _on_device(params, memory: str):
+  if memory == 'host':
+    return jax.device_put(params, jax.memory.Space.Device)
+  return params
+
+
+def teacher_params(learner: Learner, state: TrainState):
+  """Returns the parameters of the teacher, without gradient."""
+  if learner.teacher.weights == POLICY:
+    return jax.lax.stop_gradient(state.params)
+  if learner.teacher.weights == REFERENCE:
+    return reference(learner, state)
+  return _on_device(state.teacher_params, learner.teacher.memory)
+
+
+def init_state(
+  learner: Learner, params, control=None, teacher=None
+) -> TrainState:
   """Builds the state at step 0. It contains only the arrays that the loss
   reads, and optimizer state only for trained parameters.
 
   Args:
     control: the initial memories of parts and rounds; or None.
+    teacher: weights of a teacher that is another model; or None.
   """
   chosen, _ = trees.split(params, learner.trainable)
-  copied = learner.reads_reference and learner.model.adapters_off is None
-  ref = jax.tree.map(jnp.copy, chosen) if copied else None
+  ref = jax.tree.map(jnp.copy, chosen) if learner.has_reference else None
   critic = learner.critic and critics.init_state(learner.critic, params)
   adaptive = any(learner.objective[k] is not None for k in ADAPTIVE)
   return TrainState(
@@ -143,6 +191,7 @@ def init_state(learner: Learner, params, control=None) -> TrainState:
     params=params,
     opt_state=learner.tx.init(chosen),
     ref_params=ref,
+    teacher_params=teacher,
     critic=critic,
     coefs=losses.init_coefs(learner.objective) if adaptive else None,
     control=control,

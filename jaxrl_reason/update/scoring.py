@@ -17,7 +17,7 @@ from jaxrl_reason.base import Batch, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.update import critics, packing
-from jaxrl_reason.update.learner import Learner, reference
+from jaxrl_reason.update.learner import Learner, reference, teacher_params
 
 
 def whole_logits(
@@ -63,14 +63,20 @@ def in_parts(learner: Learner, f, batch: Batch, parts: int):
   return trees.take(out, jnp.argsort(order))
 
 
-def scores(learner: Learner, params, batch: Batch, sampling, parts: int):
+def scores(
+  learner: Learner, params, batch: Batch, sampling, parts: int, model=None
+):
   """Computes (log-probs, entropies) [N,T] of the whole batch without gradient,
   in parts of its rows.
+
+  Args:
+    model: that `params` are of; None: the policy's.
   """
+  model = learner.model if model is None else model
 
   def of(rows, packed):
     logp, entropy, _ = logprobs.score(
-      learner.model, params, rows, sampling, packed, **learner.columns
+      model, params, rows, sampling, packed, **learner.columns
     )
     return logp, entropy
 
@@ -105,16 +111,21 @@ def _mean_logp(
 def add_arrays(
   learner: Learner, state: TrainState, batch: Batch, sampling: Sampling
 ) -> Batch:
-  """Adds old and reference log-probs, entropies and a critic's output, each
-  only if the loss reads it and the batch lacks it.
+  """Adds old, reference and teacher log-probs, entropies and a critic's output,
+  each only if the loss reads it and the batch lacks it.
   """
   parts = learner.minibatches * learner.micro_batches
+  # With the experts of their own routers. With the policy's experts a reference
+  # would change with the policy.
+  own = batch.replace(routes=None)
   if learner.reads_reference and batch.ref_logp is None:
-    # With the experts of its own routers. With the policy's experts the
-    # reference would change with the policy.
-    own, ref = batch.replace(routes=None), reference(learner, state)
+    ref = reference(learner, state)
     logp, _ = scores(learner, ref, own, sampling, parts)
     batch = batch.replace(ref_logp=logp)
+  if 'teacher_logp' in learner.needs and batch.teacher_logp is None:
+    params, model = teacher_params(learner, state), learner.teacher.model
+    logp, _ = scores(learner, params, own, sampling, parts, model)
+    batch = batch.replace(teacher_logp=logp)
   if learner.old_logp == 'sampler' and batch.old_logp is None:
     batch = batch.replace(old_logp=batch.sampler_logp)
   moves = learner.moves and batch.old_logp is None

@@ -17,15 +17,15 @@ from jaxrl_reason.base import Batch, Metrics, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.update import critics, packing, scoring
-from jaxrl_reason.update.learner import Learner
+from jaxrl_reason.update.learner import Learner, teacher_params
 
 # Fields of a Batch that the losses take under the same name.
 OF_ADVANTAGES = (
   'mask reward_valid reward_parts greedy_reward old_logp ref_logp entropy '
-  'values process_reward'
+  'values process_reward teacher_logp'
 ).split()
 OF_MASK = 'truncated is_offpolicy reward_valid'.split()
-OF_LOSS = 'old_logp ref_logp sampler_logp is_offpolicy'.split()
+OF_LOSS = 'old_logp ref_logp sampler_logp teacher_logp is_offpolicy'.split()
 
 
 def update(
@@ -54,12 +54,21 @@ def update(
     batch = scoring.add_arrays(learner, state, batch, sampling)
   target = learner.critic and critics.targets(learner.critic, batch)
   rows = batch, advantages(learner, batch), target
+  teacher = _teacher(learner, state)
   if learner.n_updates == 1:
-    state, metrics = _one_update(learner, state, *rows, key, sampling)
+    state, metrics = _one_update(learner, state, *rows, key, sampling, teacher)
   else:
-    state, metrics = _many_updates(learner, state, rows, sampling, key)
+    state, metrics = _many_updates(learner, state, rows, sampling, key, teacher)
   metrics = losses.summarize(metrics) | spread(rows[1], batch.mask)
   return state.replace(step=state.step + 1), metrics
+
+
+def _teacher(learner: Learner, state) -> logprobs.Other | None:
+  """Returns the teacher whose logits the loss reads, or None."""
+  if 'teacher_kl' not in learner.needs:
+    return None
+  params = teacher_params(learner, state)
+  return logprobs.Other(learner.teacher.model, params)
 
 
 def with_forced(batch: Batch) -> Batch:
@@ -105,12 +114,13 @@ def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
   return {'advantage_rms': jnp.sqrt(mean_square), 'advantage_max': size.max()}
 
 
-def _many_updates(learner: Learner, state, rows, sampling, key):
+def _many_updates(learner: Learner, state, rows, sampling, key, teacher):
   n, m = rows[0].tokens.shape[0], learner.minibatches
 
   def update(state, minibatch):
     (batch, adv, target), key = minibatch
-    return _one_update(learner, state, batch, adv, target, key, sampling)
+    rest = batch, adv, target, key, sampling, teacher
+    return _one_update(learner, state, *rest)
 
   def epoch(state, epoch_key):
     order = jax.random.permutation(epoch_key, n)
@@ -125,14 +135,17 @@ def _many_updates(learner: Learner, state, rows, sampling, key):
   }
 
 
-def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
+def _one_update(
+  learner: Learner, state, batch, adv, target, key, sampling, teacher=None
+):
   """Updates the policy, and its critic, on one minibatch.
 
   Args:
     target: of the critic, [N,T] or None.
+    teacher: whose logits the loss reads, or None.
   """
   grads, metrics = gradients(
-    learner, state.params, batch, adv, sampling, state.coefs, key
+    learner, state.params, batch, adv, sampling, state.coefs, key, teacher
   )
   chosen, frozen = trees.split(state.params, learner.trainable)
   updates, opt_state = learner.tx.update(grads, state.opt_state, chosen)
@@ -154,7 +167,14 @@ def _one_update(learner: Learner, state, batch, adv, target, key, sampling):
 
 
 def gradients(
-  learner: Learner, params, batch, adv, sampling, coefs=None, key=None
+  learner: Learner,
+  params,
+  batch,
+  adv,
+  sampling,
+  coefs=None,
+  key=None,
+  teacher: logprobs.Other | None = None,
 ):
   """Computes the gradient of the trained parameters (None elsewhere) and the
   metrics of a minibatch, summed over its micro-batches.
@@ -163,17 +183,19 @@ def gradients(
     coefs: coefficients that change during the run (`losses.init_coefs`), or
       None.
     key: for losses with random choices of tokens.
+    teacher: whose logits the loss reads, or None.
   """
   rows = batch, adv, _selected(learner, params, batch, adv, sampling, key)
   chosen, frozen = trees.split(params, learner.trainable)
   whole, parts = _whole(learner, batch, coefs, key), learner.micro_batches
   grad, packed = jax.grad(loss_fn, has_aux=True), learner.packing
   if packed is None and parts == 1:
-    return grad(chosen, frozen, learner, rows, whole, sampling)
+    return grad(chosen, frozen, learner, rows, whole, sampling, None, teacher)
 
   def of_part(chosen, rows):
     def at_size(rows, packed):
-      return grad(chosen, frozen, learner, rows, whole, sampling, packed)
+      given = learner, rows, whole, sampling, packed, teacher
+      return grad(chosen, frozen, *given)
 
     return packing.fit(packed, rows[0], rows, at_size)
 
@@ -238,7 +260,14 @@ def _summed(grad_fn, params, rows, parts: int):
 
 
 def loss_fn(
-  chosen, frozen, learner: Learner, rows, whole, sampling, packed=None
+  chosen,
+  frozen,
+  learner: Learner,
+  rows,
+  whole,
+  sampling,
+  packed=None,
+  teacher: logprobs.Other | None = None,
 ):
   """Computes the (micro-)batch's share of the whole loss, and its metrics.
 
@@ -248,18 +277,28 @@ def loss_fn(
     whole: keyword arguments of the loss that belong to the whole minibatch.
     packed: where the rows' tokens lie in packed rows, or which rows have one
       prompt; or None.
+    teacher: whose logits the loss reads, or None.
   """
   params = trees.join(chosen, frozen)
   if 'full_logits' in learner.needs:
     return _bellman_loss(params, learner, rows, whole, sampling, packed)
   batch, adv, selected = rows
-  logp, entropy, balance = logprobs.score(
-    learner.model, params, batch, sampling, packed, **learner.columns
+  distill = learner.objective.distill
+  (logp, entropy, divergence), balance = logprobs.score_beside(
+    learner.model,
+    params,
+    batch,
+    sampling,
+    packed,
+    other=teacher,
+    compare=distill and distill.compare,
+    **learner.columns,
   )
   if 'entropy_grad' not in learner.needs:
     entropy = jax.lax.stop_gradient(entropy)
   given = {name: getattr(batch, name) for name in OF_LOSS}
   given |= {'sft_mask': _sft_mask(learner, batch), 'selected': selected}
+  given['teacher_kl'] = divergence
   loss, metrics = losses.policy_loss(
     learner.objective, logp, adv, batch.mask, entropy=entropy, **given, **whole
   )

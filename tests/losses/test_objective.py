@@ -55,15 +55,18 @@ def batch():
     tokens=rng.integers(V, size=(n, t)),
     old_mean_logp=hide(rng.normal(size=(n, t))),
     sum_p_squared=hide(rng.random((n, t))),
+    teacher_logp=hide(b['old'] - 0.2),
+    teacher_kl=hide(rng.random((n, t))),
   )
 
 
 ADVANTAGE_ARRAYS = (
   'reward_parts greedy_reward old_logp ref_logp entropy values process_reward '
-  'segment_reward segment_ids node_ids sum_p_squared'
+  'segment_reward segment_ids node_ids sum_p_squared teacher_logp'
 ).split()
 LOSS_ARRAYS = (
-  'old_logp ref_logp sampler_logp entropy sft_mask is_offpolicy'
+  'old_logp ref_logp sampler_logp entropy sft_mask is_offpolicy teacher_logp '
+  'teacher_kl'
 ).split()
 BELLMAN_ARRAYS = ['ref_logp', 'old_logp', 'old_mean_logp']
 

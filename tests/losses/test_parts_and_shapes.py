@@ -294,6 +294,7 @@ def test_a_token_no_policy_can_draw_is_left_out_and_counted(name):
   logp[1, 1] = -np.inf
   mask, reward = np.ones((2, 3), bool), np.float32([1.0, -1.0])
   rows = dict(ref_logp=one, sampler_logp=one * 1.1, old_logp=one * 0.9)
+  teacher = dict(teacher_logp=one * 1.2, teacher_kl=-one)
   extra = dict(entropy=-one, sft_mask=mask, key=jax.random.key(0))
   extra['is_offpolicy'] = ~mask
   if o.takes_logits:
@@ -311,7 +312,8 @@ def test_a_token_no_policy_can_draw_is_left_out_and_counted(name):
   else:
 
     def loss(x):
-      return losses.policy_loss(o, x, reward, mask, **rows, **extra)
+      given = dict(rows, **extra, **teacher)
+      return losses.policy_loss(o, x, reward, mask, **given)
 
     x = logp
   (value, metrics), grad = jax.value_and_grad(loss, has_aux=True)(x)

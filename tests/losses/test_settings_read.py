@@ -38,6 +38,8 @@ OTHER = dict(
   kl_max=0.3, kl_max_on='weighted', kl_weighted=True, kl_high_entropy=0.3,
   kl_target=0.3, kl_horizon=77, entropy_coef=0.3, entropy_bonus_share=0.3,
   entropy_target=0.3, entropy_step=0.3, entropy_coef_max=0.3,
+  distill='k2', distill_coef=0.3, distill_beta=0.3, distill_top_k=2,
+  distill_max=0.3,
 )  # fmt: skip
 # Bases that hold every part: a preset each, or several parts at once.
 BASES = {
@@ -46,6 +48,8 @@ BASES = {
 } | {
   'weights': dict(correction='mask', veto=0.1, reject_high=3.0, kl_coef=0.1),
   'segments': dict(advantage='segments'),
+  'teacher': dict(distill='jsd', distill_coef=0.1),
+  'taught': dict(distill_coef=0.1, adv_max=7.0),
   'veto': dict(policy='log_likelihood', veto=0.1, entropy_target=0.5),
   'reward': dict(advantage='gae', kl_coef=0.1, kl_in='reward', kl_max=9.0),
   'others': dict(policy='dppo', offpolicy='luffy', whiten='tokens'),
@@ -60,7 +64,7 @@ def rows(*shape):
 
 ARRAYS = dict.fromkeys(
   'logp old_logp ref_logp sampler_logp entropy values process_reward '
-  'old_mean_logp sum_p_squared'.split(),
+  'old_mean_logp sum_p_squared teacher_logp teacher_kl'.split(),
   -rows(N, T),
 )
 GROUP, TOKENS = jnp.array([0, 0, 1, 1]), jnp.zeros((N, T), int)
@@ -72,7 +76,8 @@ PARTS = dict(
   node_ids=TOKENS,
 )
 OF_ADVANTAGES = (
-  'old_logp ref_logp entropy values process_reward sum_p_squared'.split()
+  'old_logp ref_logp entropy values process_reward sum_p_squared '
+  'teacher_logp'.split()
 )
 
 
@@ -91,13 +96,17 @@ def outputs(o, a, mask, reward):
     coefs = {}
   else:
     key, coefs = jax.random.key(0), losses.init_coefs(o)
-    more = dict(sampler_logp=a['sampler_logp'], entropy=a['entropy'])
+    names = 'sampler_logp entropy teacher_kl teacher_logp'.split()
+    more = {k: a[k] for k in names}
     loss, metrics = losses.policy_loss(
       o, a['logp'], adv, mask, sft_mask=mask, is_offpolicy=mask, key=key,
       coefs=None, **kept, **more,
     )  # fmt: skip
     coefs = losses.next_coefs(o, coefs, metrics, rows=N)
   out = adv, loss, metrics, coefs
+  if o.distill is not None and o.distill.exact:
+    z = jnp.broadcast_to(a['logp'][..., None], (N, T, V))
+    out += (o.distill.compare(z, z * jnp.arange(V)),)
   if o.critic is None:
     return out
   values, old = a['values'], a['values']

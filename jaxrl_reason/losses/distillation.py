@@ -1,0 +1,228 @@
+"""Learning from a teacher's distribution on the policy's own samples.
+
+The teacher carries no gradient. Three forms of one objective, KL(pi || teacher)
+or a relative of it:
+
+  advantage   log teacher - log pi of each sampled token, added to its advantage
+  k1 .. k3+   an estimate from the sampled tokens, a term of the loss
+  reverse     KL(pi || teacher) over the vocabulary, a term of the loss
+  forward     KL(teacher || pi)
+  jsd         beta KL(teacher || m) + (1 - beta) KL(pi || m),
+              m = beta teacher + (1 - beta) pi
+
+On-policy distillation: https://arxiv.org/abs/2306.13649 (all of the above over
+the vocabulary) and https://thinkingmachines.ai/blog/on-policy-distillation (the
+advantage). Together with a verifiable reward: https://arxiv.org/abs/2506.02208.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.losses.arrays import (
+  Array,
+  Arrays,
+  Metrics,
+  Part,
+  Sums,
+  as_float,
+  check_shapes,
+  choose,
+  flat_names,
+  keep,
+  part,
+  rows_to_tokens,
+  stop,
+)
+from jaxrl_reason.losses.diagnostics import token_share
+from jaxrl_reason.losses.kl import (
+  KL_ESTIMATORS,
+  at_tokens,
+  clamp,
+  kl_penalty,
+  over_tokens,
+)
+
+
+def _kl(a: jax.Array, b: jax.Array) -> jax.Array:
+  """Computes KL(a || b) of log-probabilities [.., V]."""
+  # A token of probability 0 contributes 0, not NaN.
+  p = jnp.exp(a)
+  there = p > 0
+  gap = jnp.where(there, a, 0.0) - jnp.where(there, b, 0.0)
+  return (p * gap).sum(-1)
+
+
+def _reverse(pi, teacher, beta):
+  del beta
+  return _kl(pi, teacher)
+
+
+def _forward(pi, teacher, beta):
+  del beta
+  return _kl(teacher, pi)
+
+
+def _jsd(pi, teacher, beta):
+  mixed = jnp.logaddexp(teacher + jnp.log(beta), pi + jnp.log1p(-beta))
+  return beta * _kl(teacher, mixed) + (1 - beta) * _kl(pi, mixed)
+
+
+DIVERGENCES = {'reverse': _reverse, 'forward': _forward, 'jsd': _jsd}
+
+
+def _top(pi: jax.Array, teacher: jax.Array, k: int) -> list[jax.Array]:
+  """Reduces log-probabilities [.., V] to those of the teacher's k likeliest
+  tokens and of all other tokens together, [.., k + 1].
+  """
+  _, index = jax.lax.top_k(teacher, k)
+  hit = jnp.zeros(teacher.shape, bool)
+  hit = jnp.put_along_axis(hit, index, True, axis=-1, inplace=False)
+
+  def reduced(x):
+    first = jnp.take_along_axis(x, index, axis=-1)
+    rest = jax.nn.logsumexp(jnp.where(hit, -jnp.inf, x), -1, keepdims=True)
+    return jnp.concatenate([first, rest], axis=-1)
+
+  return [reduced(pi), reduced(teacher)]
+
+
+def divergence(
+  logits: Array,
+  teacher_logits: Array,
+  *,
+  mask: Array | None = None,
+  kind: str = 'reverse',
+  beta: float = 0.5,
+  top_k: int = 0,
+  chunk: int | None = None,
+) -> jax.Array:
+  """Computes a divergence over the vocabulary: [.., V], [.., V] -> [..], nats.
+
+  Only `logits` have a gradient. If the two vocabularies are padded to different
+  sizes, the tokens that one of them lacks are left out of both.
+
+  Args:
+    mask: [..], 0 where the result is 0 whatever the logits are.
+    kind: a key of DIVERGENCES.
+    beta: share of the teacher in the mixture of 'jsd'.
+    top_k: compare the teacher's likeliest k tokens and the total of all other
+      tokens. This is at most the whole divergence. 0: all tokens.
+    chunk: tokens computed at a time; the backward pass recomputes them.
+  """
+  f = choose('kind', kind, DIVERGENCES)
+  size = min(logits.shape[-1], teacher_logits.shape[-1])
+  given = [at_tokens(mask, x[..., :size]) for x in (logits, teacher_logits)]
+
+  def one(z, z_teacher):
+    pi = jax.nn.log_softmax(as_float(z))
+    teacher = jax.nn.log_softmax(stop(as_float(z_teacher)))
+    if 0 < top_k < size:
+      pi, teacher = _top(pi, teacher, top_k)
+    return f(pi, teacher, beta)
+
+  return over_tokens(one, *given, chunk=chunk)
+
+
+def teach(
+  adv: Array,
+  old_logp: Array,
+  teacher_logp: Array,
+  mask: Array,
+  *,
+  distill_coef: float = 1.0,
+  distill_max: float | None = None,
+) -> jax.Array:
+  """Computes A_t + coef (log teacher - log pi)(y_t): [N] or [N, T] -> [N, T].
+
+  The second term is minus the k1 estimate of KL(pi || teacher) of the token
+  alone: what a token does to later ones is not counted. `distill_max` clamps
+  it to +-distill_max nats before it is multiplied by coef.
+  """
+  check_shapes(
+    mask=mask, adv=adv, old_logp=old_logp, teacher_logp=teacher_logp
+  )
+  gap = keep(mask, teacher_logp) - keep(mask, old_logp)
+  return rows_to_tokens(adv, mask) + distill_coef * clamp(gap, distill_max)
+
+
+class Teach(part('Teach', teach)):
+  """`teach` as a part."""
+
+  @property
+  def keys_read(self) -> set[str]:
+    return super().keys_read | {'distill'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Distill(Part):
+  """A divergence from the teacher, as a term of the loss.
+
+  Attributes:
+    kind: a key of DIVERGENCES or of KL_ESTIMATORS.
+    coef: weight per nat.
+    beta, top_k: of `divergence`.
+    max: clamp per token, in nats, of an estimate.
+  """
+
+  kind: str = 'reverse'
+  coef: float = 1.0
+  beta: float = 0.5
+  top_k: int = 0
+  max: float | None = None
+  names = (
+    ('kind', 'kind', 'distill'),
+    *flat_names('distill', 'coef beta top_k max'),
+  )
+
+  @property
+  def exact(self) -> bool:
+    """Returns whether the divergence is one over the vocabulary."""
+    return self.kind in DIVERGENCES
+
+  @property
+  def reads(self) -> tuple[str, ...]:
+    own = ('teacher_kl',) if self.exact else ('logp', 'teacher_logp')
+    return (*own, 'mask')
+
+  @property
+  def keys_read(self) -> set[str]:
+    unread = {'distill_max'} if self.exact else {'distill_top_k'}
+    unread |= set() if self.kind == 'jsd' else {'distill_beta'}
+    return super().keys_read - unread
+
+  def compare(self, logits: Array, teacher_logits: Array) -> jax.Array:
+    """Computes the divergence over the vocabulary, [.., V] -> [..]."""
+    return divergence(
+      logits,
+      teacher_logits,
+      kind=self.kind,
+      beta=self.beta,
+      top_k=self.top_k,
+    )
+
+  def __call__(self, arrays: Arrays) -> jax.Array:
+    given = self.take(arrays)
+    if self.exact:
+      return keep(given[1], given[0])
+    logp, teacher_logp, mask = given
+    return kl_penalty(
+      logp, teacher_logp, self.kind, mask=mask, kl_max=self.max
+    )
+
+  def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
+    """Returns no sum of the whole batch."""
+    return {}
+
+  def term(
+    self, arrays: Arrays, mean: Callable, denominators: Sums
+  ) -> tuple[jax.Array, Metrics]:
+    """Computes the mean divergence, as a loss and as a metric."""
+    kl, mask = self(arrays), arrays['mask']
+    metrics = {'teacher_kl': token_share(kl, mask, denominators)}
+    return mean(kl, mask, denominators), metrics
+
+
+DISTILL = ('advantage', *DIVERGENCES, *KL_ESTIMATORS)

@@ -1,0 +1,198 @@
+"""Teachers in the update: their scores, their gradient, and their layout."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+from small import small_model
+
+from jaxrl_reason import losses
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models import logprobs
+from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.update import packing, scoring
+from jaxrl_reason.update import step as step_lib
+
+NEUTRAL = Sampling.make()
+# Another family of sizes, and a vocabulary that is padded further.
+OTHER = L.SHAPE | dict(layers=3, width=20, heads=6, kv_heads=3, vocab=32)
+_, TEACHER, WEIGHTS = small_model(7, **OTHER)
+FORMS = ['advantage', 'k2', 'reverse', 'forward', 'jsd']
+
+
+def learner(form, which=learner_lib.OWN, **changes):
+  settings = {
+    'name': 'opd', 'policy': 'log_likelihood', 'distill': form,
+  }  # fmt: skip
+  settings |= changes.pop('settings', {})
+  model = TEACHER if which == learner_lib.OWN else L.MODEL
+  teacher = learner_lib.Teacher(model, which)
+  changes = {'logprob_chunk': 3} | changes
+  return L.learner(settings, teacher=teacher, **changes)
+
+
+def state(learner):
+  own = learner.teacher.weights == learner_lib.OWN
+  params = L.model_and_params()[1]
+  return learner_lib.init_state(
+    learner, params, teacher=WEIGHTS if own else None
+  )
+
+
+@pytest.fixture(scope='module')
+def batch():
+  return L.rollout_batch(L.learner())
+
+
+def updated(learner, batch):
+  f = jax.jit(lambda s, b: step_lib.update(learner, s, b, NEUTRAL, L.ROOT))
+  return f(state(learner), batch)
+
+
+def logits(model, params, batch):
+  hidden = model.hidden(params, batch.tokens, batch.valid)
+  return np.float64(model.unembed(params, hidden))[:, :-1]
+
+
+def log_softmax(z):
+  z = z - z.max(-1, keepdims=True)
+  return z - np.log(np.exp(z).sum(-1, keepdims=True))
+
+
+@pytest.mark.parametrize('form', FORMS)
+def test_a_teacher_is_measured_as_its_logits_say(form, batch):
+  """The metric, from whole logits in numpy."""
+  params = L.model_and_params()[1]
+  pi = logits(L.MODEL, params, batch)
+  teacher = logits(TEACHER, WEIGHTS, batch)
+  tokens, mask = np.asarray(batch.tokens)[:, 1:], np.asarray(batch.mask)[:, 1:]
+  at = np.arange(tokens.shape[0])[:, None], np.arange(tokens.shape[1]), tokens
+  gap = log_softmax(pi)[at] - log_softmax(teacher)[at]
+  # The teacher's vocabulary has padding that the policy's lacks.
+  p, t = (np.exp(log_softmax(x[..., : L.SHAPE['vocab']])) for x in (pi, teacher))
+  m = (p + t) / 2
+
+  def kl(a, b):
+    return (a * np.log(a / b)).sum(-1)
+
+  want = {
+    'advantage': gap,
+    'k2': gap**2 / 2,
+    'reverse': kl(p, t),
+    'forward': kl(t, p),
+    'jsd': (kl(p, m) + kl(t, m)) / 2,
+  }[form]
+  _, metrics = updated(learner(form), batch)
+  found = float(metrics['teacher_kl'])
+  np.testing.assert_allclose(found, want[mask].mean(), rtol=1e-4)
+
+
+@pytest.mark.parametrize('which', [learner_lib.POLICY, learner_lib.REFERENCE])
+@pytest.mark.parametrize('form', FORMS)
+def test_a_teacher_that_is_the_policy_teaches_nothing(form, which, batch):
+  lr = learner(form, which)
+  before = state(lr)
+  assert (before.ref_params is not None) == (which == learner_lib.REFERENCE)
+  new, metrics = updated(lr, batch)
+  np.testing.assert_allclose(metrics['teacher_kl'], 0, atol=1e-5)
+  np.testing.assert_allclose(metrics['grad_norm'], 0, atol=2e-5)
+  assert float(updated(learner(form), batch)[1]['grad_norm']) > 1e-2
+
+
+HOW = {
+  'micro_batches': dict(micro_batches=4),
+  'chunk': dict(logprob_chunk=4),
+  'packed': dict(packing=packing.Packing(2 * (L.P + L.C)), micro_batches=2),
+  'buckets': dict(packing=packing.Lengths(L.P, 2), micro_batches=2),
+  'shared': dict(packing=packing.Shared(L.P, 1, L.G, L.B), micro_batches=2),
+}
+
+
+@pytest.mark.parametrize('form', ['advantage', 'jsd'])
+@pytest.mark.parametrize('how', HOW)
+def test_a_layout_of_rows_changes_nothing(form, how, batch):
+  want = updated(learner(form), batch)
+  got = updated(learner(form, **HOW[how]), batch)
+  L.assert_close(got[0].params, want[0].params)
+  for key in ('teacher_kl', 'loss', 'grad_norm'):
+    np.testing.assert_allclose(got[1][key], want[1][key], rtol=1e-4, atol=1e-6)
+
+
+def test_the_gradient_of_a_divergence_is_that_of_whole_logits(batch):
+  """By autodiff of the plain formula, without chunks or a trainer."""
+  lr = learner('forward')
+  params = L.model_and_params()[1]
+  teacher = jax.nn.softmax(logits(TEACHER, WEIGHTS, batch)[..., :24])
+
+  def plain(params):
+    hidden = L.MODEL.hidden(params, batch.tokens, batch.valid)
+    pi = jax.nn.log_softmax(L.MODEL.unembed(params, hidden)[:, :-1])
+    kl = (teacher * (jnp.log(teacher) - pi)).sum(-1)
+    mask = batch.mask[:, 1:]
+    return jnp.where(mask, kl, 0).sum() / mask.sum()
+
+  adv = step_lib.advantages(lr, batch)
+  assert not np.any(adv)
+  other = logprobs.Other(TEACHER, WEIGHTS)
+  got, _ = step_lib.gradients(
+    lr, params, batch, adv, NEUTRAL, teacher=other
+  )
+  L.assert_close(got, jax.jit(jax.grad(plain))(params))
+
+
+def test_a_reward_and_a_teacher_add_up(batch):
+  """KDRL's gradient is GRPO's and coef times that of the estimate."""
+  def grads(**settings):
+    lr = learner('k2', settings=dict(settings))
+    full = scoring.add_arrays(lr, state(lr), batch, NEUTRAL)
+    adv = step_lib.advantages(lr, full)
+    return step_lib.gradients(lr, state(lr).params, full, adv, NEUTRAL)[0]
+
+  coef = 0.3
+  reward = dict(name='grpo', kl_coef=0.0, policy='ppo_clip')
+  both = grads(**reward, distill_coef=coef)
+  alone = grads(distill_coef=1.0, aggregation='seq_mean_token_mean')
+  bare = L.learner()
+  adv = step_lib.advantages(bare, batch)
+  plain = step_lib.gradients(
+    bare, L.model_and_params()[1], batch, adv, NEUTRAL
+  )[0]
+  want = jax.tree.map(lambda x, y: x + coef * y, plain, alone)
+  L.assert_close(both, want)
+
+
+def test_no_array_holds_two_whole_vocabularies(batch):
+  """In chunks of columns, in the forward and the backward pass."""
+  lr = learner('jsd')
+  f = jax.jit(lambda s, b: step_lib.update(lr, s, b, NEUTRAL, L.ROOT))
+  text = f.lower(state(lr), batch).as_text()
+  n, t = batch.tokens.shape
+  for columns in (t, t - 1, L.C):
+    for vocab in (24, 32):
+      assert f'tensor<{n}x{columns}x{vocab}xf32>' not in text
+  assert f'tensor<{n}x3x24xf32>' in text
+
+
+def test_later_updates_keep_the_teacher_of_the_step(batch):
+  """The policy as its own teacher stays as it was when the step began."""
+  lr = learner('reverse', learner_lib.POLICY, minibatches=2, settings=dict(
+    advantage='group_zscore', policy='ppo_clip'
+  ))  # fmt: skip
+  _, metrics = updated(lr, batch)
+  # In the second update the policy has moved away from it.
+  assert float(metrics['teacher_kl']) > 1e-4
+
+
+def test_weights_in_host_memory_are_named():
+  lr = learner('jsd')
+  kept = dataclasses.replace(lr.teacher, memory='host')
+  assert dataclasses.replace(lr, teacher=kept).offload == ('teacher_params',)
+  assert lr.offload == ()
+
+
+def test_needs_name_the_arrays():
+  assert 'teacher_logp' in losses.needs('opd')
+  assert 'teacher_kl' in losses.needs('gkd')
