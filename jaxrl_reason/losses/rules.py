@@ -47,9 +47,7 @@ def _uses_kl(s):
 
 def _per_token(s):
   return (
-    s['advantage'] in TOKEN_ADVANTAGES
-    or s['entropy_alpha'] != 0
-    or _teaches(s)
+    s['advantage'] in TOKEN_ADVANTAGES or s['entropy_alpha'] != 0 or _teaches(s)
   )
 
 

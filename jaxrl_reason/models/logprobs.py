@@ -48,8 +48,6 @@ def score(
     (logp [N,T], entropy [N,T] in nats), float32, 0 before `start`, and the load
     balance of `forward`. Values at invalid tokens are finite and meaningless.
   """
-  temperature = jnp.reshape(rows.temperature, (-1, 1))  # [N,1] or [1,1]
-
   (logp, entropy, _), balance = score_beside(
     model, params, rows, sampling, packed, start=start, chunk=chunk
   )

@@ -25,6 +25,8 @@ from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.planning import depth
 from jaxrl_reason.run import prepare
 from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.run.rl import teachers
+from jaxrl_reason.update.learner import REFERENCE
 from jaxrl_reason.verifiers import tasks
 
 EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
@@ -54,6 +56,25 @@ def _texts(config) -> tuple[problems_lib.Problems, Any]:
   if config.data.tokenizer == 'char':
     tokenizer = problems_lib.make_tokenizer(config.data, problems, None)
   return problems, tokenizer
+
+
+def with_sized_teacher(config: config_lib.Run) -> config_lib.Run:
+  """Returns a config whose teacher is a size of the zoo, unless it is a folder
+  on this machine or the reference.
+
+  Raises:
+    ValueError: names the key; no published size is called so.
+  """
+  key, name = 'rl.teacher.weights', config.rl.teacher.weights
+  if name in ('', REFERENCE) or pathlib.Path(name.partition('@')[0]).is_dir():
+    return config
+  try:
+    return config.changed({key: teachers.ZOO + pretrained.size_of(name)})
+  except ValueError as e:
+    raise ValueError(
+      f'{key}={name!r} is no folder on this machine and no published size: '
+      f'choose one of {", ".join(zoo.ZOO)} for the plan'
+    ) from e
 
 
 def shape_of(

@@ -129,12 +129,18 @@ def _is_laid(x) -> bool:
 
 
 def on_chip(tree) -> int:
-  """Counts the bytes of shapes with shardings, on one device."""
-  local = jax.tree.map(
-    lambda x: jax.ShapeDtypeStruct(x.sharding.shard_shape(x.shape), x.dtype),
-    tree,
+  """Counts the bytes of shapes with shardings, on one device; arrays in host
+  memory are left out.
+  """
+  kept = [
+    x for x in jax.tree.leaves(tree) if x.sharding.memory_kind != 'pinned_host'
+  ]
+  return trees.n_bytes(
+    [
+      jax.ShapeDtypeStruct(x.sharding.shard_shape(x.shape), x.dtype)
+      for x in kept
+    ]
   )
-  return trees.n_bytes(local)
 
 
 def measure(phase: phases.Phase, mesh: Mesh, experts: int = 0) -> Measured:

@@ -8,6 +8,7 @@ from shapes with the trainer's shardings.
 """
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -160,19 +161,37 @@ class _Costs:
     self.length, self.new = prompt_len + d.completion_len, d.completion_len
     self.prompts, self.rows = c.prompts, c.prompts * c.samples
     self.prompt_len, self.of = prompt_len, parts.model.flops_per_token
-    self.head = 2 * parts.shape.width * parts.shape.vocab
+    self.model = parts.model
 
-  def forward(self, rows: int, n_logits: int) -> float:
+  def forward(self, rows: int, n_logits: int, model: Any = None) -> float:
     """Counts the FLOPs of whole rows; the head multiplies n_logits of a row's
     tokens.
+
+    Args:
+      model: None: the policy.
     """
-    whole = self.length * self.of((self.length - 1) / 2)
-    return rows * (whole - (self.length - n_logits) * self.head)
+    model = self.model if model is None else model
+    whole = self.length * model.flops_per_token((self.length - 1) / 2)
+    return rows * (whole - (self.length - n_logits) * _head(model))
+
+  def teacher(self, learner) -> tuple[float, float]:
+    """Counts the FLOPs of the teacher before the update, and inside it."""
+    if learner.teacher is None:
+      return 0.0, 0.0
+    one = self.forward(self.rows, self.new, learner.teacher.model)
+    before = 'teacher_logp' in learner.needs
+    inside = learner.epochs * ('teacher_kl' in learner.needs)
+    return before * one, inside * one
 
   def generate(self, prompts: int, samples: int) -> float:
     p, c = self.prompt_len, self.new
-    prefill = p * self.of((p - 1) / 2) - (p - 1) * self.head
+    prefill = p * self.of((p - 1) / 2) - (p - 1) * _head(self.model)
     return prompts * (prefill + samples * c * self.of(p + c / 2))
+
+
+def _head(model: Any) -> float:
+  """Counts the FLOPs of a token's logits."""
+  return 2.0 * math.prod(model.specs['embed'].shape)
 
 
 def _passes(learner) -> tuple[int, float]:
@@ -269,7 +288,9 @@ def _fused(config, parts: Prepared) -> Phase:
     state,
     1 / k,
     _token_trips(dataclasses.replace(gen, turns=_env(config, parts, turns.of))),
-    costs.generate(c.prompts, c.samples) + (scored + passes) * one,
+    costs.generate(c.prompts, c.samples)
+    + (scored + passes) * one
+    + sum(costs.teacher(learner)),
   )
 
 
@@ -301,17 +322,19 @@ def _host(config, parts: Prepared) -> list[Phase]:
   batch = jax.eval_shape(lambda *a: programs.rl_score(*sizes, *a), *args)
   scored, passes = _passes(learner)
   one = costs.forward(costs.rows, costs.new)
-  if scored:
+  before, inside = costs.teacher(learner)
+  if scored or before:
     score = jax.jit(programs.rl_score, static_argnums=(0, 1, 2))
-    args = *sizes, *args
-    out.append(Phase('score', score, args, state, 1, (), scored * one))
+    args, flops = (*sizes, *args), scored * one + before
+    out.append(Phase('score', score, args, state, 1, (), flops))
   rewards = [batch.reward, batch.reward_parts, batch.reward_valid]
   reward = _lay(Reward(*rewards), rows)
   greedy = _lay(_of_prompts(reward, c.samples), rows) if best else None
   args = learner, state, _lay(batch, rows)
   args = *args, reward, greedy, root, sampling
   learn = programs.updating(programs.rl_learn, 1, layout.shardings)
-  return [*out, Phase('update', learn, args, state, 1, (), passes * one)]
+  flops = passes * one + inside
+  return [*out, Phase('update', learn, args, state, 1, (), flops)]
 
 
 def _of_prompts(reward: Reward, n_samples: int) -> Reward:

@@ -240,6 +240,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   config = config_lib.read(config)
   search_, largest = options.pop('search'), options.pop('largest')
   config = _of_stage(config, options.pop('stage', ''), say)
+  config = abstract.with_sized_teacher(config)
   counts = _counts(options.pop('seeds', ()))
   planner = Planner(config, topology, say=say, **options)
   if counts:

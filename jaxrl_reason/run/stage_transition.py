@@ -17,6 +17,7 @@ from jaxrl_reason.checkpoints import manager, other_run
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import stages, states
+from jaxrl_reason.run.rl import teachers
 from jaxrl_reason.run.stage_list import Planned
 from jaxrl_reason.update import optim
 
@@ -52,7 +53,8 @@ class Passing:
       params = before.params if from_before else self.first()
     else:
       params = self._at_the_end_of(p.weights, layout)
-    state = layout.begin(params, total)
+    teacher = teachers.load(p.config, layout.shardings.teacher_params)
+    state = layout.begin(params, total, teacher)
     fields = [staging.KEEP[what] for what in p.keep]
     kept = {k: getattr(before, k) for k in fields}
     # Means go on; the learning rate is that of this stage's own schedule.

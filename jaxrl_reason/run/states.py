@@ -38,24 +38,39 @@ class Layout:
 
     specs = learner.model.specs
     params, zero = spec.abstract(specs), jnp.int32(0)
-    self._make = init_state
-    self.template = jax.eval_shape(init_state, params, zero)
-    self.shardings = sharding.state_shardings(
-      self.template,
+    template = jax.eval_shape(init_state, params, zero)
+    where = sharding.state_shardings(
+      template,
       sharding.shardings(specs, mesh, sharding.TRAIN_RULES),
       mesh,
       learner.offload,
     )
+    self._make = jax.jit(init_state, out_shardings=where, donate_argnums=0)
+    teacher = learner.teacher_specs
+    if teacher is not None:
+      host = 'teacher_params' in learner.offload
+      template = template.replace(teacher_params=spec.abstract(teacher))
+      where = where.replace(teacher_params=_frozen(teacher, mesh, host))
+    self.template, self.shardings = template, where
 
-  def begin(self, params, total: int) -> TrainState:
+  def begin(self, params, total: int, teacher: Any = None) -> TrainState:
     """Builds a stage's first state: given parameters, a new optimizer.
 
     Args:
       params: donated, as a step donates its state, so that they are not copied.
       total: steps of the run before this stage.
+      teacher: the weights of a teacher that is another model, or None.
     """
-    make = jax.jit(self._make, out_shardings=self.shardings, donate_argnums=0)
-    return make(params, jnp.int32(total))
+    state = self._make(params, jnp.int32(total))
+    return state.replace(teacher_params=teacher)
+
+
+def _frozen(specs: Any, mesh: jax.sharding.Mesh, host: bool) -> Any:
+  """Returns the shardings of weights that are only read."""
+  where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
+  if not host:
+    return where
+  return jax.tree.map(lambda s: s.with_memory_kind('pinned_host'), where)
 
 
 def _whole(tree):

@@ -44,7 +44,7 @@ from jaxrl_reason.run.records import (
 )
 from jaxrl_reason.run.records.journal import Journal, aside, say
 from jaxrl_reason.run.rl import reward_functions as rewarding
-from jaxrl_reason.run.rl import sources
+from jaxrl_reason.run.rl import sources, teachers
 
 
 def run(
@@ -87,6 +87,8 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   for p in planned:
     rewarding.check(p.config, problems, tokenizer)
     sources.check(p.config, problems)
+    if p.kind == 'rl':
+      teachers.check(p.config, tokenizer)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
   compiled = compile_log.Log()

@@ -37,7 +37,7 @@ from jaxrl_reason.run.process import (
 )
 from jaxrl_reason.run.process import workdir as workdirs
 from jaxrl_reason.run.records import events, metrics
-from jaxrl_reason.run.rl import programs, sources
+from jaxrl_reason.run.rl import programs, sources, teachers
 from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.studies import traced
 from jaxrl_reason.studies.telling import Telling
@@ -293,7 +293,8 @@ def _first(configs, own, made, layout: Stacked) -> TrainState:
     params = states.init_params(
       config.init_from, config.model_dir, p.model, p.shape, p.mesh, m.root, path
     )
-    each.append(layout.one.begin(params, 0))
+    teacher = teachers.load(config, layout.one.shardings.teacher_params)
+    each.append(layout.one.begin(params, 0, teacher))
   return layout.stack(each)
 
 

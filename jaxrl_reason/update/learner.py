@@ -1,6 +1,7 @@
 """The static settings of an update, and its initial state."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,6 @@ from jaxrl_reason.base import Model, TrainState
 from jaxrl_reason.parts import Chain
 from jaxrl_reason.update import critics
 from jaxrl_reason.update import packing as packing_lib
-
 
 POLICY, REFERENCE, OWN = 'policy', 'reference', 'own'
 
@@ -127,6 +127,12 @@ class Learner:
     return tuple(name for name, memory in names if memory == 'host')
 
   @property
+  def teacher_specs(self) -> Any:
+    """Returns the specs of a teacher with weights of its own, or None."""
+    taught = self.teacher is not None and self.teacher.weights == OWN
+    return self.teacher.model.specs if taught else None
+
+  @property
   def has_reference(self) -> bool:
     """Returns whether the state has a copy of the weights at the start."""
     taught = self.teacher is not None and self.teacher.weights == REFERENCE
@@ -172,15 +178,13 @@ def teacher_params(learner: Learner, state: TrainState):
   return _on_device(state.teacher_params, learner.teacher.memory)
 
 
-def init_state(
-  learner: Learner, params, control=None, teacher=None
-) -> TrainState:
+def init_state(learner: Learner, params, control=None) -> TrainState:
   """Builds the state at step 0. It contains only the arrays that the loss
-  reads, and optimizer state only for trained parameters.
+  reads, and optimizer state only for trained parameters. The weights of a
+  teacher are loaded, and put in afterwards.
 
   Args:
     control: the initial memories of parts and rounds; or None.
-    teacher: weights of a teacher that is another model; or None.
   """
   chosen, _ = trees.split(params, learner.trainable)
   ref = jax.tree.map(jnp.copy, chosen) if learner.has_reference else None
@@ -191,7 +195,6 @@ def init_state(
     params=params,
     opt_state=learner.tx.init(chosen),
     ref_params=ref,
-    teacher_params=teacher,
     critic=critic,
     coefs=losses.init_coefs(learner.objective) if adaptive else None,
     control=control,

@@ -70,9 +70,9 @@ def test_which_gradient_is_whose(policies):
     return jax.grad(surrogate)(jnp.asarray(logits))
 
   def exact(direction):
-    return jax.grad(
-      lambda z: losses.divergence(z, ref, kind=direction).sum()
-    )(jnp.asarray(logits))
+    return jax.grad(lambda z: losses.divergence(z, ref, kind=direction).sum())(
+      jnp.asarray(logits)
+    )
 
   for name in ('k2', 'k1+', 'k3+'):
     close(expected(name), exact('reverse'), 1e-4, name)

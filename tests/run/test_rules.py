@@ -21,6 +21,7 @@ DECOUPLED = {'rl.old_logp': 'trainer', 'rl.loss.correction': 'truncate'}
 MOVES = {'rl.reference.every': 5, 'rl.loss.kl_coef': 0.01}
 POOL = {'data.controller.name': 'uniform', 'data.controller.refresh': 10}
 SCHEDULE = {'by': 'step', 'at': [0, 5, 9], 'values': [1, 0, 1]}
+OPD = {'rl.algorithm': 'opd', 'rl.teacher.weights': 'a_run'}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
 
 
@@ -232,6 +233,19 @@ EXAMPLES = [
     {'rl.algorithm': 'prime', 'rl.reference.kl': 0.1},
     'rl.reference.kl=0.1: the loss measures no kl',
   ),
+  ({'rl.algorithm': 'opd'}, "'opd' learns from a teacher: set rl.teacher.wei"),
+  ({'rl.teacher.weights': 'a_run'}, "'a_run': rl.algorithm=.* reads no teache"),
+  (OPD | {'rl.teacher.dtype': 'int4'}, "rl.teacher.dtype='int4': choose"),
+  (OPD | {'rl.teacher.memory': 'disk'}, "teacher.memory='disk': choose device"),
+  (
+    OPD | {'rl.teacher.weights': 'reference', 'rl.teacher.dtype': 'int8'},
+    "dtype='int8' with rl.teacher.weights='reference': there are no weights",
+  ),
+  ({'rl.teacher.memory': 'host'}, "memory='host' with .* set it to device"),
+  (OPD | {'rl.algorithm': 'gkd'}, 'rl.logprob_chunk=0: .* logits of two mod'),
+  (OPD | {'rl.top_k': 5}, 'rl.top_k=5: a teacher scores the whole vocabulary'),
+  (OPD | {'rl.top_p': 0.9}, 'rl.top_p=0.9: a teacher scores the whole voc'),
+  (OPD | {'rl.min_p': 0.1}, 'rl.min_p=0.1: a teacher scores the whole voc'),
   ({'rl.temperature_control.entropy': 0.3, 'rl.algorithm': 'tbrm'}, 'no entr'),
   (
     {'rl.temperature_control.entropy': 0.3, 'rl.temperature': 3.0},

@@ -36,10 +36,7 @@ def learner(form, which=learner_lib.OWN, **changes):
 
 def state(learner):
   own = learner.teacher.weights == learner_lib.OWN
-  params = L.model_and_params()[1]
-  return learner_lib.init_state(
-    learner, params, teacher=WEIGHTS if own else None
-  )
+  return L.state(learner).replace(teacher_params=WEIGHTS if own else None)
 
 
 @pytest.fixture(scope='module')
@@ -72,7 +69,9 @@ def test_a_teacher_is_measured_as_its_logits_say(form, batch):
   at = np.arange(tokens.shape[0])[:, None], np.arange(tokens.shape[1]), tokens
   gap = log_softmax(pi)[at] - log_softmax(teacher)[at]
   # The teacher's vocabulary has padding that the policy's lacks.
-  p, t = (np.exp(log_softmax(x[..., : L.SHAPE['vocab']])) for x in (pi, teacher))
+  p, t = (
+    np.exp(log_softmax(x[..., : L.SHAPE['vocab']])) for x in (pi, teacher)
+  )
   m = (p + t) / 2
 
   def kl(a, b):
@@ -137,14 +136,13 @@ def test_the_gradient_of_a_divergence_is_that_of_whole_logits(batch):
   adv = step_lib.advantages(lr, batch)
   assert not np.any(adv)
   other = logprobs.Other(TEACHER, WEIGHTS)
-  got, _ = step_lib.gradients(
-    lr, params, batch, adv, NEUTRAL, teacher=other
-  )
+  got, _ = step_lib.gradients(lr, params, batch, adv, NEUTRAL, teacher=other)
   L.assert_close(got, jax.jit(jax.grad(plain))(params))
 
 
 def test_a_reward_and_a_teacher_add_up(batch):
   """KDRL's gradient is GRPO's and coef times that of the estimate."""
+
   def grads(**settings):
     lr = learner('k2', settings=dict(settings))
     full = scoring.add_arrays(lr, state(lr), batch, NEUTRAL)

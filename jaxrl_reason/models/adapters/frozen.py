@@ -65,16 +65,18 @@ def is_pair(x: Any) -> bool:
   return isinstance(x, dict) and INT8 in x
 
 
+def is_stored(x: Any) -> bool:
+  """Returns whether a node of a spec tree is one weight, or a pair of it."""
+  return is_pair(x) or spec.is_spec(x)
+
+
 def plain(tree: Any) -> Any:
   """Returns the float32 specs of the same weights, for `spec.init`."""
 
   def undo(s):
     return dataclasses.replace(s[INT8] if is_pair(s) else s, dtype='float32')
 
-  def is_leaf(x):
-    return is_pair(x) or spec.is_spec(x)
-
-  return jax.tree.map(undo, tree, is_leaf=is_leaf)
+  return jax.tree.map(undo, tree, is_leaf=is_stored)
 
 
 def keep(s: Any, w: jax.Array) -> Any:
@@ -105,11 +107,7 @@ def init(tree: Any, key: jax.Array) -> Any:
   specs.
   """
   full = spec.init(plain(tree), key)
-
-  def is_leaf(x):
-    return is_pair(x) or spec.is_spec(x)
-
-  return jax.tree.map(keep, tree, full, is_leaf=is_leaf)
+  return jax.tree.map(keep, tree, full, is_leaf=is_stored)
 
 
 def _map_pairs(f, tree: Any) -> Any:

@@ -5,7 +5,7 @@ import ml_collections
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
-from jaxrl_reason.run.rl import chain, problem_pool
+from jaxrl_reason.run.rl import chain, problem_pool, teachers
 from jaxrl_reason.run.rl import chunk_settings as run_chunks
 from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.update import chunked, critics, optim, packing
@@ -61,6 +61,7 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
+    teacher=teachers.of(config, model),
     packing=chunked.choose(chunks, room, c.padding) or packing.choose(c, room),
     critic=_critic(config, model, objective, updates),
     part_names=run_turns.part_names(c),

@@ -1,0 +1,156 @@
+"""The teacher of the rl stage (`rl.teacher`): its model, weights and tokens.
+
+A teacher is a second model that scores the batch as the reference does
+(`update.scoring`). The reference itself may be the teacher; every other teacher
+has its own weights in the state, `TrainState.teacher_params`.
+"""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+from etils import epath
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.base import Model
+from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
+from jaxrl_reason.evals import loading
+from jaxrl_reason.models import adapters, families, transformer, weights, zoo
+from jaxrl_reason.models.adapters import frozen, lora, steering
+from jaxrl_reason.update.learner import REFERENCE, Teacher
+
+# A size of the zoo in place of a model: plans read no weights.
+ZOO = 'zoo:'
+NOTHING = '(?!)'  # matches no path: no weight of a teacher is trained
+
+
+def of(config: config_lib.Config, model: Model) -> Teacher | None:
+  """Builds the teacher of the rl stage, or returns None.
+
+  Args:
+    model: the policy's.
+
+  Raises:
+    ValueError: names the key; the weights' model is unknown.
+  """
+  c = config_lib.read(config)
+  name, kept = c.rl.teacher.weights, c.rl.teacher
+  if not name:
+    return None
+  if name == REFERENCE:
+    return Teacher(model, REFERENCE)
+  values = c.model.to_dict() | {'remat': 'none'}
+  runtime = {key: values[key] for key in families.RUNTIME}
+  shape = dataclasses.replace(_shape(name), **runtime)
+  built = adapters.attach(
+    transformer.build(shape), frozen_dtype=kept.dtype, trainable=NOTHING
+  )
+  return Teacher(built, memory=kept.memory)
+
+
+def check(config: config_lib.Run, tokenizer: Any) -> None:
+  """Refuses a teacher whose tokens are not those of the policy.
+
+  Raises:
+    ValueError: names the key and the first token that differs.
+  """
+  name = config.rl.teacher.weights
+  if not name or name == REFERENCE:
+    return
+  found = loading.tokenizer_of(*_source(name)[::2])
+  ours, theirs = tokenizer.token_bytes(), found.token_bytes()
+  if ours == theirs:
+    return
+  at = next((i for i, pair in enumerate(zip(ours, theirs)) if len({*pair}) > 1),
+            min(len(ours), len(theirs)))  # fmt: skip
+  words = [repr(x[at]) if at < len(x) else 'none' for x in (theirs, ours)]
+  raise ValueError(
+    f'rl.teacher.weights={name!r} has another tokenizer: {len(theirs)} tokens '
+    f'and the policy {len(ours)}; token {at} is {words[0]} there and '
+    f'{words[1]} here. Choose a teacher with the tokenizer of the policy'
+  )
+
+
+def load(config: config_lib.Config, where: Any) -> Any:
+  """Loads the weights of a teacher into their shards.
+
+  Args:
+    where: shardings of `TrainState.teacher_params`; None: there are none.
+
+  Returns:
+    The weights, in the storage of `rl.teacher.dtype`; None if `where` is None.
+  """
+  if where is None:
+    return None
+  c = config_lib.read(config)
+  specs, name = of(c, None).model.specs, c.rl.teacher.weights
+  folder, step, is_run = _source(name)
+  on_device = jax.tree.map(lambda s: s.with_memory_kind('device'), where)
+  if is_run:
+    params = _of_run(folder, step, _shape(name), specs, on_device)
+  else:
+    params = hf.load(folder, _shape(name), where=on_device, kept=specs)
+  return jax.device_put(params, where)
+
+
+def _of_run(folder, step: int, shape: transformer.Config, specs, where) -> Any:
+  """Reads the weights of a run, with its adapters merged, in the storage of
+  `specs`.
+
+  Args:
+    where: shardings of the result.
+  """
+  plain, found = weights.specs(shape), other_run.Weights(folder, step)
+  mesh = jax.tree.leaves(where)[0].mesh
+  by_path = trees.flatten(sharding.shardings(plain, mesh, sharding.TRAIN_RULES))
+
+  def place(path):
+    stored = path.removesuffix(f'/{frozen.INT8}')
+    return by_path.get(stored, sharding.replicated(mesh))
+
+  params = found.read({path: place(path) for path in found.shapes})
+  bad = hf.nonfinite(params)
+  if bad:
+    raise ValueError(f'{folder}: {bad} has values that are not finite')
+
+  def stored(params):
+    params = frozen.restored(params, plain)
+    if lora.KEY in params:
+      params = lora.merged(params, conversion.lora_of_run(folder).scale)
+    return jax.tree.map(frozen.keep, specs, params, is_leaf=frozen.is_stored)
+
+  return jax.jit(stored, out_shardings=where)(trees.unflatten(params))
+
+
+def _source(name: str) -> tuple[epath.Path, int | None, bool]:
+  """Returns (folder, step of a checkpoint or None, whether it is a run).
+
+  Raises:
+    ValueError: names the key; there is no such model.
+  """
+  try:
+    folder, step = loading.split_step(loading.full_name(name))
+    if step is not None:
+      return epath.Path(folder), step, True
+    return epath.Path(pretrained.resolve(name)[0]), None, False
+  except ValueError as e:
+    raise ValueError(f'rl.teacher.weights={name!r}: {e}') from e
+
+
+@functools.cache
+def _shape(name: str) -> transformer.Config:
+  """Returns the sizes of a teacher's model."""
+  if name.startswith(ZOO):
+    return zoo.ZOO[name.removeprefix(ZOO)]
+  folder, step, is_run = _source(name)
+  if not is_run:
+    return families.from_hf(hf.read_config(folder))
+  shapes = other_run.Weights(folder, step).shapes
+  if any(path.startswith(steering.KEY) for path in shapes):
+    raise ValueError(
+      f'rl.teacher.weights={name!r} was trained with steering vectors: make a '
+      'folder of it with python -m jaxrl_reason.convert'
+    )
+  return conversion.config_of_run(folder, shapes['embed'].shape[0])[0]

@@ -1,0 +1,80 @@
+"""A plan counts a teacher: its bytes, where they are, and its operations."""
+
+import jax
+import pytest
+from paths import ROOT, load_recipe
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding, trees
+from jaxrl_reason.models import spec, weights, zoo
+from jaxrl_reason.planning import abstract, phases
+from jaxrl_reason.planning import described_model as described
+
+NAME = 'qwen3-0.6b'
+TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
+
+
+def planned(**changes):
+  """The phases of a recipe with a teacher, by name."""
+  config = config_lib.read(load_recipe(TINY).get_config())
+  config = config.changed({k.replace('__', '.'): x for k, x in changes.items()})
+  config = abstract.with_sized_teacher(config)
+  mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
+  parts = abstract.shapes(config, mesh)
+  return {p.name: p for p in phases.phases(config, parts)}
+
+
+def taught(**changes):
+  own = dict(rl__algorithm='opd', rl__teacher__weights=f'hf:Qwen/{NAME}')
+  return planned(**own | changes)
+
+
+@pytest.fixture(scope='module')
+def alone():
+  return planned(rl__algorithm='reinforce')['step']
+
+
+def grown(step, alone) -> float:
+  return described.on_chip(step.state) - described.on_chip(alone.state)
+
+
+def test_its_bytes_are_counted_where_they_are(alone):
+  n = trees.n_params(spec.abstract(weights.specs(zoo.ZOO[NAME])))
+  float32 = grown(taught()['step'], alone)
+  assert float32 == 4 * n
+  half = grown(taught(rl__teacher__dtype='bfloat16')['step'], alone)
+  assert half == pytest.approx(2 * n, rel=0.01)
+  # Of this small model a quarter are embeddings, which stay bfloat16.
+  assert n < grown(taught(rl__teacher__dtype='int8')['step'], alone) < 1.4 * n
+  assert grown(taught(rl__teacher__memory='host')['step'], alone) == 0
+
+
+def test_its_passes_are_counted():
+  """A pass of it before the update, or inside it in every epoch."""
+  once = taught()['step'].flops
+  rows, columns = 64 * 8, 20 + 17
+  one = rows * columns * zoo_flops((columns - 1) / 2)
+  assert once == pytest.approx(one, rel=0.3)  # its head in 17 columns alone
+  changes = dict(rl__algorithm='kdrl', rl__logprob_chunk=8, rl__epochs=3)
+  changes |= dict(rl__loss__distill='jsd')
+  assert taught(**changes)['step'].flops == pytest.approx(3 * once, rel=0.1)
+
+
+def zoo_flops(context: float) -> float:
+  """Two per parameter and token, and four per layer, head width and token
+  attended to.
+  """
+  c = zoo.ZOO[NAME]
+  n = trees.n_params(spec.abstract(weights.specs(c)))
+  return 2 * n + 4 * c.layers * c.heads * c.head_dim * context
+
+
+def test_the_host_path_has_its_pass_in_the_scoring_program():
+  host = dict(rl__path='host', rl__steps_per_dispatch=1)
+  assert taught(**host)['score'].flops > 0
+  assert 'score' not in planned(rl__algorithm='reinforce', **host)
+
+
+def test_a_teacher_that_nobody_knows_is_refused():
+  with pytest.raises(ValueError, match="rl.teacher.weights='runs/none' is no"):
+    taught(rl__teacher__weights='runs/none')

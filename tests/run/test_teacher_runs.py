@@ -1,0 +1,147 @@
+"""Runs that learn from a teacher: another run, a folder, or the reference."""
+
+import shutil
+
+import numpy as np
+import pytest
+from etils import epath
+from test_recipe_features import recipe, rows
+
+from jaxrl_reason import trees
+from jaxrl_reason.checkpoints import conversion, other_run
+from jaxrl_reason.run import train
+
+pytestmark = pytest.mark.one_device
+
+
+def taught(weights, **flat):
+  c = recipe(**{'rl.algorithm': 'opd', 'rl.optimizer.lr': 1e-2} | flat)
+  c.rl.teacher.weights = str(weights)
+  c.rl.steps = 4
+  if c.rl.algorithm == 'gkd':
+    c.rl.logprob_chunk = 3
+  return c
+
+
+@pytest.fixture(scope='module')
+def teacher(tmp_path_factory):
+  """A run of a model that is larger than the student of `taught`."""
+  where = tmp_path_factory.mktemp('teacher')
+  c = recipe(stages=('sft',))
+  c.model.update(layers=2, width=32, mlp=48, heads=4, kv_heads=4)
+  train.run(c, where)
+  return where
+
+
+def weights_of(workdir):
+  return trees.flatten(other_run.read_params(epath.Path(workdir)))
+
+
+def kl(workdir):
+  return [row['train/teacher_kl'] for row in rows(workdir)]
+
+
+@pytest.fixture(scope='module')
+def opd(teacher, tmp_path_factory):
+  where = tmp_path_factory.mktemp('opd')
+  return where, train.run(taught(teacher), where)
+
+
+def test_a_student_comes_nearer_to_its_teacher(opd, teacher):
+  where, state = opd
+  for path, x in trees.flatten(state.teacher_params).items():
+    np.testing.assert_array_equal(x, weights_of(teacher)[path])
+  assert kl(where)[-1] < kl(where)[0]
+  assert all(row['train/teacher_kl'] > 0 for row in rows(where)[:1])
+
+
+@pytest.mark.parametrize('algorithm', ['opd', 'gkd', 'kdrl'])
+def test_the_host_path_is_the_fused_path(algorithm, teacher, tmp_path):
+  own = {'rl.algorithm': algorithm}
+  for path in ('fused', 'host'):
+    flat = own | {'rl.path': path, 'rl.workers': 1}
+    train.run(taught(teacher, **flat), tmp_path / path)
+  found = [kl(tmp_path / path) for path in ('fused', 'host')]
+  np.testing.assert_allclose(*found, rtol=1e-4)
+
+
+@pytest.mark.parametrize('algorithm', ['opd', 'gkd'])
+def test_eight_devices_equal_one(algorithm, teacher, tmp_path):
+  own = {'rl.algorithm': algorithm, 'rl.micro_batches': 1}
+  want = train.run(taught(teacher, **own), tmp_path / 'one')
+  mesh = taught(teacher, **own, mesh=(2, 2, 2))
+  got = train.run(mesh, tmp_path / 'eight')
+  assert len(trees.flatten(got.teacher_params)['embed'].sharding.device_set) > 1
+  np.testing.assert_allclose(
+    kl(tmp_path / 'eight'), kl(tmp_path / 'one'), rtol=2e-3
+  )
+  for path, x in trees.flatten(want.teacher_params).items():
+    np.testing.assert_array_equal(trees.flatten(got.teacher_params)[path], x)
+
+
+def test_a_folder_of_weights_is_the_run_it_was_made_of(opd, teacher, tmp_path):
+  """With the tokenizer of the run, which a folder of this kind lacks."""
+  conversion.convert(teacher, tmp_path / 'folder', form='orbax')
+  shutil.copy(teacher / 'config.json', tmp_path / 'folder')
+  (tmp_path / 'folder' / 'hf_config.json').unlink()
+  train.run(taught(tmp_path / 'folder'), tmp_path / 'run')
+  assert kl(tmp_path / 'run') == kl(opd[0])
+
+
+@pytest.mark.parametrize('dtype', ['bfloat16', 'int8'])
+def test_weights_in_fewer_bytes_are_nearly_the_same(
+  dtype, opd, teacher, tmp_path
+):
+  c = taught(teacher, **{'rl.teacher.dtype': dtype})
+  state = train.run(c, tmp_path)
+  kept = {str(x.dtype) for x in trees.flatten(state.teacher_params).values()}
+  assert dtype in kept
+  first = kl(tmp_path)[0], kl(opd[0])[0]
+  assert first[0] != first[1]
+  np.testing.assert_allclose(*first, rtol=0.1)
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(teacher, tmp_path):
+  c = taught(teacher, **{'checkpoint.every': 2, 'checkpoint.keep': 9})
+  want = train.run(c, tmp_path / 'whole')
+  cut = tmp_path / 'cut'
+  shutil.copytree(tmp_path / 'whole', cut)
+  for folder in (cut / 'checkpoints').glob('4*'):
+    shutil.rmtree(folder)
+  got = train.run(c, cut)
+  for path, x in trees.flatten(want.params).items():
+    np.testing.assert_array_equal(trees.flatten(got.params)[path], x)
+  assert kl(cut) == kl(tmp_path / 'whole')
+
+
+def test_the_reference_as_a_teacher_moves_with_it(tmp_path):
+  """A running mean of the policy, without weights of its own."""
+  c = taught('reference', **{'rl.reference.ema': 0.5, 'rl.algorithm': 'kdrl'})
+  c.rl.loss.distill_coef = 1.0
+  c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=0.5)))
+  state = train.run(c, tmp_path)
+  assert state.teacher_params is None and state.ref_params is not None
+  found = kl(tmp_path)
+  assert found[0] == 0 and found[-1] > 0
+
+
+def test_another_tokenizer_is_refused(teacher, tmp_path):
+  c = taught(teacher)
+  c.data.tokenizer = 'byte'
+  with pytest.raises(ValueError, match='has another tokenizer: .* token 2 is'):
+    train.run(c, tmp_path)
+
+
+@pytest.mark.parametrize(
+  'weights, message',
+  [
+    ('nowhere', "rl.teacher.weights='nowhere': .* is no folder"),
+    ('{teacher}@99', 'has no checkpoint of step 99'),
+  ],
+)
+def test_a_teacher_that_is_not_there_is_refused(
+  weights, message, teacher, tmp_path
+):
+  c = taught(weights.format(teacher=teacher))
+  with pytest.raises(ValueError, match=message):
+    train.run(c, tmp_path)
