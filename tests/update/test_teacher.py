@@ -18,7 +18,9 @@ from jaxrl_reason.update import step as step_lib
 
 NEUTRAL = Sampling.make()
 # Another family of sizes, and a vocabulary that is padded further.
-OTHER = L.SHAPE | dict(layers=3, width=20, heads=6, kv_heads=3, vocab=32)
+OTHER = L.SHAPE | dict(
+  layers=3, width=20, heads=5, kv_heads=5, vocab=40, mlp=36
+)
 _, TEACHER, WEIGHTS = small_model(7, **OTHER)
 FORMS = ['advantage', 'k2', 'reverse', 'forward', 'jsd']
 
@@ -169,7 +171,7 @@ def test_no_array_holds_two_whole_vocabularies(batch):
   text = f.lower(state(lr), batch).as_text()
   n, t = batch.tokens.shape
   for columns in (t, t - 1, L.C):
-    for vocab in (24, 32):
+    for vocab in (24, 40):
       assert f'tensor<{n}x{columns}x{vocab}xf32>' not in text
   assert f'tensor<{n}x3x24xf32>' in text
 
