@@ -151,6 +151,6 @@ def _shape(name: str) -> transformer.Config:
   if any(path.startswith(steering.KEY) for path in shapes):
     raise ValueError(
       f'rl.teacher.weights={name!r} was trained with steering vectors: make a '
-      'folder of it with python -m jaxrl_reason.convert'
+      'folder of it with jaxrl convert'
     )
   return conversion.config_of_run(folder, shapes['embed'].shape[0])[0]
