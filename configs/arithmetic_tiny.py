@@ -4,13 +4,12 @@
     --workdir=runs/arithmetic --config.seed=0
 
   problem   3*6-2*3*5+1*6%7=      evaluated from left to right
-  solution  4 2 6 2 3#4           every running total, then the answer
+  solution  4 2 6 2 3#4           every intermediate result, then the answer
 
-Six operations need six look-ups, one after the other; a model of two layers
-cannot do them in one go, so it has to write them. Supervised learning stops as
-soon as its loss falls below 0.15, which leaves sampled accuracy at a quarter to
-a third (chance is 0.14); RL then sees nothing but whether the final answer is
-right.
+A model of two layers cannot compute six operations in one forward pass, so it
+writes every intermediate result. The supervised stage stops when its loss falls
+below 0.15. Sampled accuracy is then a quarter to a third (chance is 0.14). RL
+rewards only the final answer.
 
          sampled pass@1 (greedy), 256 held-out problems x 4
          warm start      after RL        steps  0.85 after RL steps
@@ -18,18 +17,16 @@ right.
   seed 1 0.334 (0.750)   0.962 (0.996)   370    75
   seed 2 0.247 (0.391)   0.990 (1.000)   355    100
 
-With sft.stop_loss=0.25 seeds 0 and 1 begin at 0.276 and 0.202 and reach 0.851
-and 0.904; seed 2 begins at chance, 0.163, and never leaves it.
+With sft.stop_loss=0.25, seeds 0 and 1 start RL at 0.276 and 0.202 and reach
+0.851 and 0.904. Seed 2 starts at chance (0.163) and stays there.
 
-From start to end on two cores of an AMD EPYC: 1.7 min for seed 0 (100 s).
+The run of seed 0 takes 100 s on two cores of an AMD EPYC.
 
-The harder split has eight operations; a model that has only seen six stays at
-chance there.
+The harder split has eight operations. A model trained on six stays at chance.
 
-What was tried: totals that are not reduced modulo a prime (wrong steps often
-cancel, and a right answer by chance teaches the wrong steps); RL from 0.20
-with half the prompts (collapses to guessing on one seed of three); learning
-rate 1e-3 (collapses).
+Worse alternatives: results that are not reduced modulo a prime (incorrect steps
+often cancel, and are then rewarded); RL from 0.20 with half the prompts (one
+seed of three collapses to guessing); learning rate 1e-3 (collapses).
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """

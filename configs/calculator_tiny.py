@@ -1,4 +1,4 @@
-"""When to call a calculator: episodes of several turns, one program a step.
+"""Learning when to call a calculator: episodes of several turns.
 
   jaxrl run --config=configs/calculator_tiny.py \\
     --workdir=runs/calculator --config.seed=0
@@ -6,9 +6,10 @@
   problem   734*286=
   episode   <<734*286=  209924>>  #209924      the calculator says 209924>>
 
-Nine problems of ten have factors of three digits, which a model of 0.3 million
-parameters does not multiply in its head; of the worked solutions one in five
-calls the calculator, whatever the problem is. A call costs 0.05 of the reward.
+Nine of ten problems have factors of three digits. A model of 0.3 million
+parameters cannot multiply them without the calculator. In the warm start, one
+of five worked solutions calls the calculator, independently of the problem. A
+call costs 0.05 of the reward.
 
 256 held-out problems x 4 samples, sampled pass@1 (greedy):
 
@@ -18,13 +19,12 @@ calls the calculator, whatever the problem is. A call costs 0.05 of the reward.
   seed 2      0.235 (0.070)  0.950 (0.984)  0.901 (0.934)  0.945 (0.977)
   mean        0.21 +- 0.04                                 0.94 +- 0.01
 
-  the same without the tool (--config.rl.turns.env=):
+  without the calculator (--config.rl.turns.env=):
   seed 0      0.027 (0.039)  0.019 (0.027)  0.042 (0.063)  0.021 (0.020)
   seed 1      0.022 (0.023)  0.037 (0.063)  0.017 (0.016)  0.012 (0.008)
 
-(+-: the standard error of three seeds.) 210 CPU seconds (3.5 min) from start to
-end, compilation and 29 evaluations included, on two cores shared with other
-work.
++-: standard error of three seeds. A run takes 210 CPU seconds (3.5 min) with
+compilation and 29 evaluations, on two cores shared with other work.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """

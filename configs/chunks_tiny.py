@@ -1,18 +1,18 @@
-"""Thoughts longer than what is read: chained arithmetic in chunks (Delethink).
+"""Long completions in chunks (Delethink): chained arithmetic.
 
   jaxrl run --config=configs/chunks_tiny.py \\
     --workdir=runs/chunks --config.seed=0
 
   problem   3*4-2*3+1-4%5=
-  solution  12 20 30 41#2        every step with its number
+  solution  12 20 30 41#2        every step with its index
 
   chunk 0   3*4-2*3+1-4%5=12 20
   chunk 1   3*4-2*3+1-4%5=   20 30
   chunk 2   3*4-2*3+1-4%5=      30 41#
   chunk 3   3*4-2*3+1-4%5=         41#2
 
-A chunk has the problem and 6 tokens, 3 of them carried: a step is made from the
-one before it, and no chunk holds a solution.
+A chunk contains the problem and 6 tokens, 3 of them from the chunk before. So a
+step can only use the step before it, and no chunk contains a whole solution.
 
 256 held-out problems x 4 samples, sampled pass@1 (greedy); chance is 0.2:
 
@@ -24,8 +24,8 @@ one before it, and no chunk holds a solution.
            50: 0.646 (0.766)   75: 0.848 (0.957)   100: 0.924 (0.984)
   mean     warm start 0.45 +- 0.01    RL steps 100: 0.87 +- 0.05
 
-(+-: the standard error of three seeds.) 7 minutes on two cores shared with much
-other work.
++-: standard error of three seeds. A run takes 7 minutes on two cores shared
+with much other work.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned without chunks).
 """

@@ -1,15 +1,16 @@
-"""Chains of 1 to 8 operations modulo 7, climbed rung by rung.
+"""A curriculum over chains of 1 to 8 operations modulo 7.
 
   jaxrl run --config=configs/curriculum_tiny.py \\
     --workdir=runs/curriculum --config.seed=0
 
   problem   3*6-2              %7=    one to eight operations, left to right
-  solution  4 2#2                     every running total, then the answer
+  solution  4 2#2                     every intermediate result, then the answer
 
-The warm start knows chains of one to three operations alone. The ladder asks
-for chains of one operation until 0.85 of them are solved, then for those of
-two, and so on, with two fifths of the draws for what is below. Beside it,
-uniform draws over the same chains, from the same warm start:
+The warm start trains on chains of one to three operations. The controller
+`ladder` starts with chains of one operation. When 0.85 of them are solved, it
+moves to two operations, and so on. Two fifths of the problems come from the
+levels below. The baseline samples uniformly from all lengths, from the same
+warm start:
 
   --config.data.controller.name=uniform --config.data.controller.sources=weights
   --config.data.controller.rungs=None --config.data.controller.climb=None
@@ -29,25 +30,29 @@ Sampled pass@1 of 64 held-out problems x 4 of each length, after 300 steps:
           ladder     0.73  1.00  1.00  1.00  1.00  0.99  0.99  0.96
           uniform    0.80  1.00  1.00  1.00  0.99  0.99  0.98  0.92
 
-Chance is 0.14. The ladder solves the longest chains in all three; uniform
-draws leave them at chance in two, and climb by themselves in the third, a
-little later. Both get there in the end: of a longer run (seed 0, a warm start
-of its own) uniform draws have 0.45 of the longest after 450 steps, 0.93 after
-750, the ladder 0.92 and 0.96. Chains of up to five
-(`--config=configs/curriculum_tiny.py:5`): 0.80 against 0.41 after 400 steps,
-0.93 against 0.55 after 500, 0.98 and 0.96 after 1,000. docs/choosing.md has the
-other controllers, for 150 steps.
+Chance is 0.14. The ladder solves the longest chains with all three seeds.
+Uniform sampling stays at chance with two seeds, and solves them a little later
+with the third. In longer runs both solve them. Longest chains, seed 0, another
+warm start: uniform 0.45 after 450 steps and 0.93 after 750, ladder 0.92 and
+0.96. Chains of up to five (`--config=configs/curriculum_tiny.py:5`), ladder and
+uniform: 0.80 and 0.41 after 400 steps, 0.93 and 0.55 after 500, 0.98 and 0.96
+after 1,000. docs/choosing.md compares the other controllers for 150 steps.
 
-What it took, one seed each. Three known lengths: of a warm start on chains of
-one and two, those of three begin at 0.09. Blanks after a chain (`width`), so
-that what a total is made of stands equally far from it in all of them: chains
-of four began at 0.07 without, and begin at 0.14 to 0.40 so. Blanks after the
-longest chains too: with a width of five operations chains of five have none,
-and the ladder left them at chance. And a slow ladder: with climb=0.7,
-review=0.2 and a learning rate of 5e-4 chains of five came to 0.26 after 125
-steps and fell again, and those of one to four were lost (0.64, 0.89, 0.77,
-0.56). Where samples are right by luck alone, as one of seven is, a rung teaches
-little and costs what was known. A run took 3 minutes on two shared cores.
+The recipe needs these choices (one seed each):
+
+- A warm start on three lengths. With a warm start on one and two operations,
+  chains of three start at 0.09.
+- Blanks after a chain (`width`), so that the operands have the same distance
+  from their result in chains of all lengths. Chains of four start at 0.07
+  without blanks, and at 0.14 to 0.40 with them.
+- Blanks after the longest chains as well. With a width of five operations,
+  chains of five had no blanks, and the ladder left them at chance.
+- A slow ladder. With climb=0.7, review=0.2 and a learning rate of 5e-4, chains
+  of five reached 0.26 after 125 steps and fell again. Chains of one to four
+  fell too (0.64, 0.89, 0.77, 0.56). If samples are correct only by chance (one
+  of seven), a level has little signal, and the policy forgets the others.
+
+A run takes 3 minutes on two shared cores.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
@@ -73,7 +78,7 @@ def get_config(longest: str):
   c = config_lib.default()
   c.data.update(name='arithmetic')
   c.data.update(prompt_len=2 * n + 10, completion_len=2 * n + 5)
-  # As wide as one operation more: of the longest chains too, blanks are left.
+  # One operation wider, so that the longest chains have blanks as well.
   c.data.knobs = dict(ops='+-*', modulus=7, max_operand=6, width=2 * n + 3)
   c.data.knobs.update(min_ops=1, max_ops=KNOWN)
   c.data.harder = dict(min_ops=n + 1, max_ops=n + 1)

@@ -1,13 +1,13 @@
-"""DAPO with dynamic sampling as published: groups without signal are replaced.
+"""DAPO with dynamic sampling: zero-variance groups are replaced.
 
   jaxrl run --config=configs/dapo_refill_tiny.py \\
     --workdir=runs/dapo_refill --config.seed=0
 
-The problems of configs/arithmetic_tiny.py with four operations. After the warm
-start a seventh of the groups of eight is without signal, half of them later: up
-to two further rounds of 32 problems are generated within the compiled step
-until 32 groups have signal. One further round was enough in nearly every step,
-and half of the generated tokens were learnt from.
+The problems are those of configs/arithmetic_tiny.py with four operations.
+After the warm start, a seventh of the groups of eight have zero variance;
+later, half of them. The compiled step generates up to two further rounds of 32
+problems, until 32 groups have a signal. One further round was enough in nearly
+every step. Half of the generated tokens were trained on.
 
          sampled pass@1, 256 held-out problems x 4
          warm start  60 updates   without refill (0 rounds), no filter
@@ -15,9 +15,9 @@ and half of the generated tokens were learnt from.
   seed 1 0.370       0.793        0.758 (100 updates: 0.891)
   seed 2 0.388       0.801        0.761 (100 updates: 0.903)
 
-Per update more, per generated token less: docs/refill_and_replay.md has the
-table. 140 s (2.3 min) for the rl stage on two CPU cores shared with much other
-work.
+Refill gains more per update and less per generated token
+(docs/refill_and_replay.md has the table). The rl stage takes 140 s (2.3 min) on
+two CPU cores shared with much other work.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """

@@ -4,10 +4,10 @@
     --workdir=runs/grpo_gsm8k
 
 The argument is `qwen2p5_0p5b` (the default) or `qwen3_1p7b`, which is trained
-without its thinking mode. The model is fetched from the Hub. To use a folder in
-its layout instead, set --config.model_dir=DIR. Afterwards `jaxrl
-convert --from=WORKDIR --to=DIR` writes a folder that transformers
-and vLLM open.
+without its thinking mode. The model is downloaded from the Hub. To use a
+folder in its layout instead, set --config.model_dir=DIR. Afterwards `jaxrl
+convert --from=WORKDIR --to=DIR` writes a folder that transformers and vLLM
+open.
 
 Hardware: four TPU chips of 16 GB, v5e:2x2, for qwen2p5_0p5b; sixteen, v5e:4x4,
 for qwen3_1p7b. Weights, Adam's moments and the reference are split over them.

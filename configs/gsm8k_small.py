@@ -1,16 +1,17 @@
-"""GSM8K through the host path: real text, a Python verifier, 2.2 M weights.
+"""GSM8K on the host path: English text, a Python verifier, 2.2 M parameters.
 
   jaxrl run --config=configs/gsm8k_small.py \\
     --workdir=runs/gsm8k --config.data.dir=../shared/data/gsm8k
 
-`data.dir` is a folder with the published train.jsonl and test.jsonl; without
-it they are downloaded. A SentencePiece tokenizer of 2,048 tokens is trained on
-the train split, the model on its solutions, then on its own answers, verified
-by `rewards/numbers.py` in two worker processes.
+`data.dir` is a folder with the published train.jsonl and test.jsonl. Without
+it, the files are downloaded. A SentencePiece tokenizer of 2,048 tokens is
+trained on the train split. The model is trained on the solutions, and then by
+RL on its own completions. The reward `numbers` verifies them in two worker
+processes.
 
-What it shows is the path, not the score: a model this small cannot do the
-problems. Examples longer than 96 + 128 tokens are dropped (34% of train), and
-the test problems below are those that fit too: this is no GSM8K score.
+The recipe shows the host path. A model of this size cannot solve the problems.
+Examples longer than 96 + 128 tokens are dropped (34% of train). The
+figures below are for the remaining test problems: this is no GSM8K score.
 
 Seed 0, two CPU cores shared with other work (6 to 10 busy threads):
 
@@ -18,16 +19,16 @@ Seed 0, two CPU cores shared with other work (6 to 10 busy threads):
   after sft (250)    0.035    0.019     loss 2.65
   after rl (60)      0.015    0.021     no gain: within the noise (0.005)
 
-  622 s of CPU in all, one kill -9 soon after rl step 40 and the restart from
-  its checkpoint included. At the quietest seen an sft step took
-  1.0 s and an rl step 3.4 s, which would make 8 to 9 minutes; 19 as shared.
-  An rl step as shared: perf/rollout_s 1.35 s (3,700 completion tokens a
-  second), perf/update_s 4.0 s, perf/verify_wait_s 0.007 s, 0.13% of the step;
-  the first step after a start adds 2 s to it.
+  The run took 622 s of CPU time and 19 minutes, including one kill -9 soon
+  after rl step 40 and the restart from its checkpoint. With the least other
+  work, an sft step took 1.0 s and an rl step 3.4 s, which would be 8 to 9
+  minutes. An rl step with other work: perf/rollout_s 1.35 s (3,700 completion
+  tokens a second), perf/update_s 4.0 s, perf/verify_wait_s 0.007 s (0.13% of
+  the step). The first step after a start takes 2 s longer.
 
-Why RL gains nothing here: 1 to 2% of the samples are right, so that in 90 to
-96% of the groups every reward is 0. The entropy rose from 3.1 to 3.5. Only
-one seed and one learning rate were tried.
+RL gains nothing, because only 1 to 2% of the samples are correct: in 90 to 96%
+of the groups every reward is 0. The entropy rose from 3.1 to 3.5. Only one seed
+and one learning rate were tried.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """

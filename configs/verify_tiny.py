@@ -1,4 +1,4 @@
-"""Solve, then verify with the same policy: chains of two links, one program.
+"""Solve, then verify with the same policy: chains of two links.
 
   jaxrl run --config=configs/verify_tiny.py \\
     --workdir=runs/verify --config.seed=0
@@ -6,11 +6,12 @@
   problem   2*3+1-4*2%5=
   chain     1 2 3#1;  ?  y        1 2 3#4;  ?  n
 
-The first link is rewarded where its answer is right, the second where its
-verdict is that of the verifier (S2R, RL^V); `;` ends a link and `?` asks for
-the next. A link is credited with its own reward alone: with what follows added,
-a policy that always says `n` gets as much for a wrong answer as for a right
-one, and learns no more to solve (0.30 to 0.25 in 60 steps, seed 0).
+The first link is rewarded if its answer is correct, the second link if its
+verdict equals that of the verifier (S2R, RL^V). `;` ends a link and `?`
+requests the next. Each link gets only its own reward. If a link also gets the
+rewards of later links, a policy that always writes `n` gets the same sum for
+an incorrect answer as for a correct one, and stops improving (0.30 to 0.25 in
+60 steps, seed 0).
 
 256 held-out problems x 4 samples, sampled pass@1 (greedy) of the first link:
 
@@ -20,9 +21,9 @@ one, and learns no more to solve (0.30 to 0.25 in 60 steps, seed 0).
   seed 2   0.443 (0.676)  0.567 (0.703)  0.665 (0.809)  0.855 (0.914)
   mean     0.42 +- 0.02                                 0.85 +- 0.05
 
-(+-: the standard error of three seeds.) Of the verdicts in training half
-agree at first, 0.78, 0.92 and 0.82 at the end. 1 to 2.3 minutes on two
-cores shared with other work.
++-: standard error of three seeds. During training, the share of correct
+verdicts rises from a half to 0.78, 0.92 and 0.82. A run takes 1 to 2.3 minutes
+on two cores shared with other work.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
@@ -41,8 +42,8 @@ def get_config():
   c.sft.optimizer.update(lr=5e-4)
   c.rl.update(steps=80, prompts=32, samples=8, steps_per_dispatch=5)
   c.rl.update(algorithm='mt_grpo', cache_segments=1)
-  c.rl.loss.segment_gamma = 0.0  # a link's own reward
-  c.rl.rewards = {}  # the links' alone
+  c.rl.loss.segment_gamma = 0.0  # each link gets only its own reward
+  c.rl.rewards = {}  # only the rewards of the links
   c.rl.turns.update(env='chain', tokens=10, observation=1, stops=(';',))
   c.rl.turns.links = {
     'solve': {'reward': 'task'},
