@@ -1,6 +1,6 @@
 """Chained arithmetic modulo 7: the default recipe, one program per step.
 
-  jaxrl run --config=configs/arithmetic_tiny.py \\
+  tools/run --config=configs/arithmetic_tiny.py \\
     --workdir=runs/arithmetic --config.seed=0
 
   problem   3*6-2*3*5+1*6%7=      evaluated from left to right

@@ -1,6 +1,6 @@
 """Learning when to call a calculator: episodes of several turns.
 
-  jaxrl run --config=configs/calculator_tiny.py \\
+  tools/run --config=configs/calculator_tiny.py \\
     --workdir=runs/calculator --config.seed=0
 
   problem   734*286=

@@ -1,6 +1,6 @@
 """Long completions in chunks (Delethink): chained arithmetic.
 
-  jaxrl run --config=configs/chunks_tiny.py \\
+  tools/run --config=configs/chunks_tiny.py \\
     --workdir=runs/chunks --config.seed=0
 
   problem   3*4-2*3+1-4%5=

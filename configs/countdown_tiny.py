@@ -1,6 +1,6 @@
 """Countdown: combine three numbers to reach a target, in one compiled step.
 
-  jaxrl run --config=configs/countdown_tiny.py \\
+  tools/run --config=configs/countdown_tiny.py \\
     --workdir=runs/countdown --config.seed=0
 
   problem   6 8 2>1:

@@ -1,6 +1,6 @@
 """A curriculum over chains of 1 to 8 operations modulo 7.
 
-  jaxrl run --config=configs/curriculum_tiny.py \\
+  tools/run --config=configs/curriculum_tiny.py \\
     --workdir=runs/curriculum --config.seed=0
 
   problem   3*6-2              %7=    one to eight operations, left to right

@@ -1,6 +1,6 @@
 """DAPO on competition mathematics from Qwen3-8B-Base, on a TPU slice.
 
-  jaxrl run --config=configs/dapo_math_qwen3_8b.py \\
+  tools/run --config=configs/dapo_math_qwen3_8b.py \\
     --workdir=runs/dapo_math_qwen3_8b --config.data.dir=DIR
 
 DIR contains train.jsonl and test.jsonl (or .parquet, with pyarrow): MATH, AIME
@@ -24,7 +24,7 @@ of the maximum length.
 The rewards give the same advantages, except for the length punishment.
 
 The model is downloaded from the Hub. To use a folder in its layout instead, set
---config.model_dir=DIR. Afterwards `jaxrl convert
+--config.model_dir=DIR. Afterwards `tools/run convert
 --from=WORKDIR --to=DIR` writes a folder that transformers and vLLM open.
 
 Hardware: sixteen TPU chips of 95 GB, v5p:2x2x4. By arithmetic, per chip:

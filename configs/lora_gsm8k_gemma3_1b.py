@@ -1,10 +1,10 @@
 """GRPO on GSM8K with LoRA adapters of rank 32 on Gemma 3 1B.
 
-  jaxrl run --config=configs/lora_gsm8k_gemma3_1b.py \\
+  tools/run --config=configs/lora_gsm8k_gemma3_1b.py \\
     --workdir=runs/lora_gsm8k_gemma3_1b
 
 The model is downloaded from the Hub. To use a folder in its layout instead, set
---config.model_dir=DIR. Afterwards `jaxrl convert
+--config.model_dir=DIR. Afterwards `tools/run convert
 --from=WORKDIR --to=DIR` writes a folder that transformers and vLLM open.
 
 `--format=peft` writes only the adapters. Accept the licence of Gemma first.

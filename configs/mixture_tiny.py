@@ -1,7 +1,7 @@
 """A mixture of chained arithmetic and countdown, in a fixed ratio of the rows
 that are trained on.
 
-  jaxrl run --config=configs/mixture_tiny.py \\
+  tools/run --config=configs/mixture_tiny.py \\
     --workdir=runs/mixture --config.seed=0
 
   chains    3*6-2*3=       4 2 6#6

@@ -1,6 +1,6 @@
 """Learning when to search an archive for facts that the model cannot know.
 
-  jaxrl run --config=configs/search_tiny.py \\
+  tools/run --config=configs/search_tiny.py \\
     --workdir=runs/search --config.seed=0
 
   problem   kob?                                 or  kob 417?

@@ -1,6 +1,6 @@
 """Short word problems with SmolLM2-135M-Instruct, by RL alone.
 
-  jaxrl run --config=configs/smollm2_135m_words.py \\
+  tools/run --config=configs/smollm2_135m_words.py \\
     --workdir=runs/words
 
 The weights come from the Python package index (93 MB, once; the extra `gguf`).
@@ -28,7 +28,7 @@ every story (entropy 0.05 nats), so stories that subtract are answered
 incorrectly. A step has only eight problems, so the reward is noisy. The length
 of completions falls from 23 to 11 tokens.
 
-pass@k of 64 problems x 64 samples (`jaxrl evaluate --k=64`),
+pass@k of 64 problems x 64 samples (`tools/run evaluate --k=64`),
 +-: standard error over problems:
 
             k=1              k=16             k=64

@@ -1,6 +1,6 @@
 """Sudoku of 4 x 4 cells in turns: the environment checks every move.
 
-  jaxrl run --config=configs/sudoku_turns_tiny.py \\
+  tools/run --config=configs/sudoku_turns_tiny.py \\
     --workdir=runs/sudoku --config.seed=0
 
   problem   31.4 4231 24.. 13.2>

@@ -1,6 +1,6 @@
 """Solve, then verify with the same policy: chains of two links.
 
-  jaxrl run --config=configs/verify_tiny.py \\
+  tools/run --config=configs/verify_tiny.py \\
     --workdir=runs/verify --config.seed=0
 
   problem   2*3+1-4*2%5=

@@ -4,9 +4,14 @@ run it where slow tests are asked for. The package installs by their first line.
 
 import configparser
 import os
+import pathlib
+import re
+import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
+import venv
 
 import jax
 import nbformat
@@ -211,52 +216,120 @@ def test_the_address_is_that_of_setup_cfg():
   for path in PATHS:
     assert notebooks.badge(path.name) in text
     assert f'(colabs/{path.name})' in text
-  for name in notebooks.PAGES:
-    assert f'git clone {notebooks.url()}' in (ROOT / name).read_text()
 
 
-def test_another_address_changes_every_mention(monkeypatch):
-  old = notebooks.url()
-  monkeypatch.setattr(notebooks, 'url', lambda: 'https://github.com/a/b')
-  files = {*notebooks.PAGES, *(f'colabs/{path.name}' for path in PATHS)}
-  assert {*notebooks.stale(write=False)} == files
-  place = old.removeprefix('https://github.com/')
-  for name in files:
-    text = notebooks.settled_file(ROOT / name)
-    assert 'github.com/a/b' in text and place not in text
+def test_no_address_is_a_placeholder():
+  pages = [ROOT / name for name in (*notebooks.PAGES, 'setup.cfg')]
+  for path in (*pages, *PATHS, *(ROOT / 'docs').glob('*.md')):
+    assert 'OWNER' not in path.read_text(), path
 
 
-@pytest.mark.skipif(not (ROOT / '.git').exists(), reason='no git repository')
-def test_the_install_line_installs(tmp_path):
-  """From a clone that lies here in place of the address."""
-  for path in PATHS:
-    line = notebooks.requirement(path.name)
-    cells = nbformat.read(path, as_version=4).cells
-    assert f'%pip install -q "{line}"' in cells[1].source
-    wanted = requirements.Requirement(line)
-    assert (wanted.name, wanted.url) == (
-      'jaxrl_reason',
-      f'git+{notebooks.url()}',
-    )
-    known = configparser.ConfigParser()
-    known.read(ROOT / 'setup.cfg')
-    assert wanted.extras <= {*known['options.extras_require']}
-  # pip takes no `name @ git+file:`, which is the address with a name.
-  here = wanted.url.replace(notebooks.url(), ROOT.as_uri())
-  target = tmp_path / 'site'
+ADDRESS = 'https://github.com/a/b'
+
+
+def test_one_command_sets_the_address_everywhere(monkeypatch, tmp_path):
+  shutil.copytree(ROOT / 'colabs', tmp_path / 'colabs')
+  for name in (*notebooks.PAGES, 'setup.cfg'):
+    shutil.copy(ROOT / name, tmp_path)
+  subprocess.run(['git', 'init', '-q', tmp_path], check=True)
+  remote = ['remote', 'add', 'origin', 'git@github.com:a/b.git']
+  subprocess.run(['git', '-C', tmp_path, *remote], check=True)
+  monkeypatch.setattr(notebooks, 'ROOT', tmp_path)
+  monkeypatch.setattr(notebooks, 'FOLDER', tmp_path / 'colabs')
+  before = {p: p.read_text() for p in tmp_path.rglob('*.*') if p.is_file()}
+  for flag in ('origin', ADDRESS, ''):
+    monkeypatch.setattr(sys, 'argv', ['notebooks', f'--url={flag}'])
+    notebooks.main()
+    assert list(notebooks.stale(write=False)) == []
+    shown = [p for p, _ in before.items() if ADDRESS in p.read_text()]
+    assert len(shown) == (len(PATHS) + 3 if flag else 0)
+  assert all(p.read_text() == text for p, text in before.items())
+
+
+def install(path, folder, monkeypatch) -> str:
+  """Returns what the first cell of a notebook in a folder installs."""
+  cell = notebooks.install(path.name)
+  assert cell in [c.source for c in nbformat.read(path, as_version=4).cells]
+  code = cell.replace('import jaxrl_reason ', 'raise ImportError ')
+  code = code.replace(f'{notebooks.INSTALL} "{{place}}"', 'found = place')
+  known = {}
+  monkeypatch.chdir(folder)
+  exec(code, known)
+  return known['found']
+
+
+@pytest.mark.parametrize('path', PATHS, ids=NAMES)
+def test_a_notebook_installs_what_lies_beside_it(path, tmp_path, monkeypatch):
+  extras = notebooks.EXTRAS.get(path.name[0], '')
+  extras = extras and f'[{extras}]'
+  known = configparser.ConfigParser()
+  known.read(ROOT / 'setup.cfg')
+  wanted = requirements.Requirement(f'jaxrl_reason{extras}')
+  assert wanted.extras <= {*known['options.extras_require']}
+  found = install(path, ROOT / 'colabs', monkeypatch)
+  assert found == f'{ROOT}{extras}'
+  (tmp_path / 'here').mkdir()
+  with pytest.raises(IndexError):
+    install(path, tmp_path / 'here', monkeypatch)
+  wheel = tmp_path / 'here' / 'jaxrl_reason-1-py3-none-any.whl'
+  wheel.touch()
+  found = install(path, tmp_path / 'here', monkeypatch)
+  assert found == f'{wheel}{extras}'
+
+
+# Values for the names in the README's first block, and what it is checked by.
+GIVEN = """
+import jax.numpy as jnp
+reward, group = jnp.array([1.0, 0.0]), jnp.array([0, 0])
+logp = old_logp = jnp.full((2, 3), -1.0)
+mask = jnp.ones((2, 3), bool)
+"""
+SHOWS = 'print(jr.__file__, float(loss), objective.settings["clip_high"])\n'
+PACKED = ('jaxrl_reason', 'setup.cfg', 'pyproject.toml', 'README.md', 'LICENSE')
+
+
+def test_a_wheel_installs_into_an_empty_environment(tmp_path):
+  """The library's example runs from it, the command too; all is packed.
+
+  The environment is empty but for the packages that ours needs, which are those
+  of this process.
+  """
+  env = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+  pip = [sys.executable, '-m', 'pip', '-q', '--disable-pip-version-check']
+  wheels, sources = tmp_path / 'wheels', tmp_path / 'sources'
+  sources.mkdir()
+  for name in PACKED:  # setuptools writes into its sources
+    copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+    copy(ROOT / name, sources / name)
   subprocess.run(
-    [sys.executable, '-m', 'pip', 'install', '-q', '--no-deps',
-     '--no-build-isolation', '--target', target, here],
+    [*pip, 'wheel', '--no-deps', '--no-build-isolation', '-w', wheels, sources],
     check=True, cwd=tmp_path,
   )  # fmt: skip
-  code = 'import jaxrl_reason.losses as l; print(l.__file__)'
-  env = os.environ | {'PYTHONPATH': str(target)}
+  (wheel,) = wheels.glob('jaxrl_reason-*.whl')
+  venv.create(tmp_path / 'env', symlinks=True)
+  python = tmp_path / 'env' / 'bin' / 'python'
+  site = sysconfig.get_path('purelib', vars={'base': str(tmp_path / 'env')})
+  subprocess.run(
+    [*pip, '--python', python, 'install', '--no-deps', wheel],
+    check=True,
+    env=env,
+  )
+  # After the package itself, and without the links of editable installs.
+  (pathlib.Path(site) / 'needs.pth').write_text(sysconfig.get_path('purelib'))
+  text = (ROOT / 'README.md').read_text()
+  block = re.search(r'^```python\n(.*?)^```', text, re.M | re.S)[1]
   found = subprocess.run(
-    [sys.executable, '-c', code],
+    [python, '-c', GIVEN + block + SHOWS],
+    env=env, cwd=tmp_path, capture_output=True, text=True,
+  )  # fmt: skip
+  assert found.stdout.startswith(site), found.stderr
+  assert found.stdout.endswith(' 0.3\n')
+  shown = subprocess.run(
+    [tmp_path / 'env' / 'bin' / 'jaxrl', 'keys', 'rl.samples'],
     env=env, cwd=tmp_path, check=True, capture_output=True, text=True,
   )  # fmt: skip
-  assert found.stdout.startswith(str(target))
+  assert shown.stdout.startswith('rl.samples = 8')
   for path in (ROOT / 'jaxrl_reason').rglob('*'):  # all of it was packed
     inside = path.relative_to(ROOT)
     kept = path.is_file() and '__pycache__' not in inside.parts
-    assert not kept or (target / inside).is_file(), inside
+    assert not kept or (pathlib.Path(site) / inside).is_file(), inside

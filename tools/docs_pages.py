@@ -57,6 +57,8 @@ def target(path: str, page: str) -> str:
   if not (ROOT / path).exists():
     raise ValueError(f'{page} links to {path}, which does not exist')
   kind = 'tree' if (ROOT / path).is_dir() else 'blob'
+  if not notebooks.url():  # a site of this clone
+    return (ROOT / path).as_uri()
   return f'{notebooks.url()}/{kind}/{notebooks.BRANCH}/{path}'
 
 
@@ -96,9 +98,12 @@ def notebook_rows() -> str:
   ]
   for path in sorted(notebooks.FOLDER.glob('*.ipynb')):
     cells = json.loads(path.read_text())['cells']
-    title, _, text = ''.join(cells[2]['source']).partition('\n')
+    texts = (''.join(cell['source']) for cell in cells)
+    title, _, text = next(t for t in texts if t[0] == '#').partition('\n')
     said = linked(text.strip(), f'colabs/{path.name}', 'notebooks.md')
-    out.append(f'#{title}\n\n{notebooks.badge(path.name)}\n\n{said}\n')
+    link = linked(f'[Open](colabs/{path.name})', '', 'notebooks.md')
+    badge = notebooks.badge(path.name) or link
+    out.append(f'#{title}\n\n{badge}\n\n{said}\n')
   return '\n'.join(out)
 
 
@@ -122,8 +127,9 @@ def pages_of(nav) -> set[str]:
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
   """Enters the address, pages that the menu leaves out, and the reference."""
   # No repo_url: pages would ask GitHub for stars and releases.
-  icon = 'fontawesome/brands/github'
-  config.extra['social'] = [{'icon': icon, 'link': notebooks.url()}]
+  if notebooks.url():
+    icon = 'fontawesome/brands/github'
+    config.extra['social'] = [{'icon': icon, 'link': notebooks.url()}]
   groups = {name: pages for part in config.nav for name, pages in part.items()}
   listed = pages_of(config.nav)
   groups['Use'] += sorted(

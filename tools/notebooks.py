@@ -2,11 +2,12 @@
 
   python tools/notebooks.py                what does not agree with setup.cfg
   python tools/notebooks.py --write        made to agree
+  python tools/notebooks.py --url=ADDRESS  another address, everywhere; origin:
+                                           that of the clone's remote
 
-The address is `url` in setup.cfg and nowhere else is it chosen: whoever
-publishes the code elsewhere changes that line and writes. A notebook's first
-two cells are the badge that opens it on Colab and what installs the package
-there. What it shows when it is run is not kept in it.
+The address is `url` in setup.cfg; without one there are no badges. A notebook
+installs the clone or the wheel beside it, else the address. Its outputs are not
+kept in it.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import configparser
 import json
 import pathlib
 import re
+import subprocess
 import sys
 from collections.abc import Iterable
 
@@ -21,6 +23,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / 'colabs'
 PAGES = ('README.md', 'CONTRIBUTING.md')
 BRANCH = 'main'
+# The first cell of a notebook's row, which has its badge.
+ROW = r'^\| (?:\[!\[Open in Colab\]\S+ )?\| (?=\[\d\]\(colabs/([^)]+)\))'
 COLAB = 'https://colab.research.google.com/github'
 # Extras that a notebook needs beside the package, by its number.
 EXTRAS = {'4': 'gguf,hf', '8': 'tpu'}
@@ -32,18 +36,40 @@ KERNEL = {
   },
   'language_info': {'name': 'python'},
 }
+INSTALL = '%pip install -q'
 IMAGE = 'https://colab.research.google.com/assets/colab-badge.svg'
 
 
 def url() -> str:
-  """Returns the repository's address."""
+  """Returns the repository's address, or '' before it is published."""
   parser = configparser.ConfigParser()
   parser.read(ROOT / 'setup.cfg')
-  return parser['metadata']['url']
+  return parser['metadata'].get('url', '')
+
+
+def origin() -> str:
+  """Returns the address of the clone's remote, for browsers.
+
+  Raises:
+    CalledProcessError: the clone has no remote of that name.
+  """
+  command = ['git', '-C', ROOT, 'remote', 'get-url', 'origin']
+  found = subprocess.run(command, check=True, capture_output=True, text=True)
+  address = found.stdout.strip().removesuffix('.git')
+  return re.sub(r'^(?:ssh://)?git@([^:/]+)[:/]', r'https://\1/', address)
+
+
+def with_url(text: str, address: str) -> str:
+  """Returns setup.cfg with another address."""
+  text = re.sub(r'^url = .*\n', '', text, flags=re.M)
+  line = f'url = {address}\n' if address else ''
+  return re.sub(r'^(?=description = )', line, text, count=1, flags=re.M)
 
 
 def badge(name: str) -> str:
-  """Returns the Markdown of a link that opens a notebook on Colab."""
+  """Returns a link in Markdown that opens a notebook on Colab, or ''."""
+  if not url():
+    return ''
   return f'[![Open in Colab]({IMAGE})]({_on_colab()}/colabs/{name})'
 
 
@@ -53,30 +79,34 @@ def _on_colab() -> str:
   return f'{COLAB}/{place}/blob/{BRANCH}'
 
 
-def requirement(name: str) -> str:
-  """Returns what pip installs for a notebook."""
-  extras = EXTRAS.get(name.partition('_')[0], '')
-  return f'jaxrl_reason{extras and f"[{extras}]"} @ git+{url()}'
-
-
 def install(name: str) -> str:
   """Returns the cell that installs the package where it is not there yet."""
-  return (
-    'try:\n'
-    '  import jaxrl_reason  # noqa: F401\n'
-    'except ImportError:\n'
-    f'  %pip install -q "{requirement(name)}"'
-  )
+  extras = EXTRAS.get(name.partition('_')[0], '')
+  extras = extras and f'[{extras}]'
+  lines = [
+    'try:',
+    '  import jaxrl_reason  # noqa: F401',
+    'except ImportError:',
+    '  import pathlib',
+    '',
+    '  # The clone or the wheel that this notebook lies beside.',
+    "  beside = [p.parent for p in pathlib.Path('..').glob('setup.cfg')]",
+    "  beside += pathlib.Path().glob('jaxrl_reason-*.whl')",
+    f"  places = [f'{{p.resolve()}}{extras}' for p in beside]",
+  ]
+  if url():
+    lines.append(f"  places.append('jaxrl_reason{extras} @ git+{url()}')")
+  lines.append('  place = places[0]  # IndexError: put a clone or wheel there')
+  return '\n'.join([*lines, f'  {INSTALL} "{{place}}"'])
 
 
 def settled(name: str, notebook: dict) -> dict:
   """Returns a notebook with the first cells it should have and no outputs."""
   cells = notebook['cells']
   own = [c for c in cells if not _is_head(c)]
-  head = [
-    {'cell_type': 'markdown', 'source': badge(name)},
-    {'cell_type': 'code', 'source': install(name)},
-  ]
+  head = [{'cell_type': 'code', 'source': install(name)}]
+  if url():
+    head.insert(0, {'cell_type': 'markdown', 'source': badge(name)})
   made = [_cell(i, cell) for i, cell in enumerate(head + own)]
   return {
     'cells': made, 'metadata': KERNEL, 'nbformat': 4, 'nbformat_minor': 5
@@ -85,14 +115,20 @@ def settled(name: str, notebook: dict) -> dict:
 
 def settled_page(text: str) -> str:
   """Returns Markdown whose badges and clones are of the address."""
-  text = re.sub(rf'{COLAB}/[^)\s]*?(?=/colabs/)', _on_colab(), text)
-  return re.sub(r'(?<=git clone )https?://\S+', url(), text)
+  clone = f' (`git clone {url()}`)' if url() else ''
+  text = re.sub(r'(?<=n a clone of this repository)( \(`.*?`\))?', clone, text)
+
+  def row(match: re.Match) -> str:
+    shown = badge(match[1])
+    return f'| {shown} | ' if shown else '| | '
+
+  return re.sub(ROW, row, text, flags=re.M)
 
 
 def _is_head(cell: dict) -> bool:
   """Whether a cell is one that this file writes."""
   text = ''.join(cell['source'])
-  return text.startswith('[![Open in Colab]') or '%pip install -q' in text
+  return text.startswith('[![Open in Colab]') or INSTALL in text
 
 
 def _cell(number: int, cell: dict) -> dict:
@@ -129,7 +165,13 @@ def main() -> int:
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
   )
   parser.add_argument('--write', action='store_true', help='change the files')
-  write = parser.parse_args().write
+  parser.add_argument('--url', help='the address, or origin')
+  a = parser.parse_args()
+  if a.url is not None:
+    address = origin() if a.url == 'origin' else a.url
+    path = ROOT / 'setup.cfg'
+    path.write_text(with_url(path.read_text(), address))
+  write = a.write or a.url is not None
   found = list(stale(write))
   for name in found:
     print(f'{name}: {"written" if write else "differs; --write"}')

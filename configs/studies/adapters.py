@@ -1,6 +1,6 @@
 """LoRA and a steering vector against training all weights.
 
-  jaxrl study --config=configs/studies/adapters.py \\
+  tools/run study --config=configs/studies/adapters.py \\
     --out=studies/adapters
 
 https://thinkingmachines.ai/blog/lora finds that LoRA of small rank does in RL

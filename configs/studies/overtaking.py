@@ -1,6 +1,6 @@
 """Whether the policy before RL overtakes the one after it at large k.
 
-  jaxrl study --config=configs/studies/overtaking.py \\
+  tools/run study --config=configs/studies/overtaking.py \\
     --out=studies/overtaking
 
 https://arxiv.org/abs/2504.13837 finds that RL raises pass@1 and that the base

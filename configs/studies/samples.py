@@ -1,6 +1,6 @@
 """Negative against positive samples (https://arxiv.org/abs/2506.01347).
 
-  jaxrl study --config=configs/studies/samples.py \\
+  tools/run study --config=configs/studies/samples.py \\
     --out=studies/samples
 
 The paper finds that learning from wrong answers alone (NSR) keeps pass@k at

@@ -1,6 +1,6 @@
 """Learning from a fifth of the tokens (https://arxiv.org/abs/2506.01939).
 
-  jaxrl study --config=configs/studies/tokens.py \\
+  tools/run study --config=configs/studies/tokens.py \\
     --out=studies/tokens
 
 The paper trains on the 20 % of tokens with the highest entropy and loses
@@ -21,7 +21,7 @@ whose favour the reward of training in the last interval is (by 0.045 ± 0.005).
 And the control says less than it seems to: `random20` does not learn less, it
 unlearns (-0.123 ± 0.017 against the warm start, on every seed). Drawn tokens
 leave the gradient's norm at a third (0.48 for 1.45), more of it noise, and Adam
-makes steps of the usual size of that. With --set=rl.optimizer.lr=1e-4, a
+makes steps of the usual size of that. With --config.rl.optimizer.lr=1e-4, a
 fifth of it, chosen after the result above was seen, the order is the same and
 the distances are small: `all` 0.554 ± 0.007, `top20` -0.002 ± 0.002 and
 `random20` -0.030 ± 0.006 from it, 0.027 ± 0.006 between the two. Most of what

@@ -34,7 +34,7 @@ def test_recipe_builds(path):
   sharding.shardings(
     model.specs, sharding.make_mesh((4, 2, 1)), sharding.TRAIN_RULES
   )
-  for word in ('jaxrl run', 'pass@1', 'min'):
+  for word in ('tools/run --config=', 'pass@1', 'min'):
     assert word in module.__doc__, f'{path.name}: docstring lacks {word!r}'
 
 
