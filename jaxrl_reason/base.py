@@ -201,6 +201,10 @@ class Prompts:
   # i32 [B], tokens of it before its answer is marked; None: all but the last.
   hint_limit: jax.Array | None = None
   is_hinted: jax.Array | None = None  # bool [B], ends with tokens of a hint
+  # i32 [B,Q], left-padded, the prompt under which a teacher scores; None: as
+  # trained under.
+  teacher_tokens: jax.Array | None = None
+  teacher_valid: jax.Array | None = None  # bool [B,Q]
 
 
 def left_padded(ids: list[int], length: int) -> dict[str, np.ndarray]:
@@ -349,6 +353,8 @@ class Batch:
   old_logp: jax.Array | None = None  # f32 [N,T]; None: on-policy
   ref_logp: jax.Array | None = None  # f32 [N,T]
   teacher_logp: jax.Array | None = None  # f32 [N,T]
+  teacher_tokens: jax.Array | None = None  # i32 [N,Q], see Prompts
+  teacher_valid: jax.Array | None = None  # bool [N,Q]
   entropy: jax.Array | None = None  # f32 [N,T], nats, before the update
   values: jax.Array | None = None  # f32 [N,T], a critic's
   process_reward: jax.Array | None = None  # f32 [N,T], a reward model's

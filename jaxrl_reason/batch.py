@@ -96,6 +96,8 @@ def make_batch(found: Trajectories) -> Batch:
     prompt_index=per_row(own, n),
     row=found.row,
     is_hinted=_per_row(prompts.is_hinted, n),
+    teacher_tokens=_per_row(prompts.teacher_tokens, n),
+    teacher_valid=_per_row(prompts.teacher_valid, n),
   )
   if found.greedy is None:
     return batch

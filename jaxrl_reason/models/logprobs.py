@@ -21,10 +21,13 @@ class Other(NamedTuple):
 
   Attributes:
     model: its functions; params: its weights.
+    rows: with other prompts and the same completions, in the last columns;
+      None: the same rows.
   """
 
   model: Model
   params: Params
+  rows: Rows | None = None
 
 
 def score(
@@ -158,8 +161,7 @@ def over_columns(
   hidden = [hidden]
   if other is not None:
     models.append(other._replace(params=jax.lax.stop_gradient(other.params)))
-    alone = rows.replace(routes=None)
-    hidden.append(forward(other.model, models[1].params, alone, packed)[0])
+    hidden.append(_hidden_of(models[1], rows, packed, start))
   read, first = (rows.tokens, *beside), start
   joined = isinstance(packed, shared.Layout)
   moved = packed is not None and not joined
@@ -177,13 +179,34 @@ def over_columns(
 
   at_once = not 0 < chunk < hidden[0].shape[1]
   if not at_once:
-    models = [m._replace(params=_head_once(*m)) for m in models]
+    models = [m._replace(params=_head_once(*m[:2])) for m in models]
   out = of(hidden, read) if at_once else _by_chunk(of, (hidden, read), chunk)
   out = jax.tree.map(lambda x: jnp.pad(x, ((0, 0), (first, 0))), out)
   if moved:
     wanted = jnp.arange(rows.tokens.shape[1]) >= start
     out = jax.tree.map(lambda x: jnp.where(wanted, packed.unpack(x), 0), out)
   return out, balance
+
+
+def _hidden_of(other: Other, rows, packed: Any, start: int) -> jax.Array:
+  """Computes the hidden states of a second model in the layout of the first's
+  (`forward`).
+  """
+  model, params, own = other
+  if own is None:
+    return forward(model, params, rows.replace(routes=None), packed)[0]
+  hidden, _ = forward(model, params, own)
+  n, t = rows.tokens.shape
+  hidden = hidden[:, own.tokens.shape[1] - (t - start) - 1 : -1]
+  if isinstance(packed, shared.Layout):
+    return hidden
+  # Column i has the state that token i + 1 is drawn from.
+  hidden = jnp.pad(hidden, ((0, 0), (start - 1, 1), (0, 0)))
+  if packed is None:
+    return hidden
+  # A packed token's state is at the token before it, also at the first.
+  drawn = packed.pack(jnp.roll(hidden, 1, axis=1))
+  return jnp.roll(drawn, -1, axis=1)
 
 
 def _head_once(model: Model, params):

@@ -26,7 +26,7 @@ from jaxrl_reason.planning import depth
 from jaxrl_reason.run import prepare
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.rl import teachers
-from jaxrl_reason.update.learner import REFERENCE
+from jaxrl_reason.update.learner import SAME
 from jaxrl_reason.verifiers import tasks
 
 EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
@@ -60,13 +60,13 @@ def _texts(config) -> tuple[problems_lib.Problems, Any]:
 
 def with_sized_teacher(config: config_lib.Run) -> config_lib.Run:
   """Returns a config whose teacher is a size of the zoo, unless it is a folder
-  on this machine or the reference.
+  on this machine or has the policy's own weights.
 
   Raises:
     ValueError: names the key; no published size is called so.
   """
   key, name = 'rl.teacher.weights', config.rl.teacher.weights
-  if name in ('', REFERENCE) or pathlib.Path(name.partition('@')[0]).is_dir():
+  if name in ('', *SAME) or pathlib.Path(name.partition('@')[0]).is_dir():
     return config
   try:
     return config.changed({key: teachers.ZOO + pretrained.size_of(name)})

@@ -181,11 +181,16 @@ def prompt_encoder(
   d = config.data
   shows = config.rl.demos or config.rl.hints.room
   demo_len = d.completion_len if shows else None
+  t = config.rl.teacher
 
   def encode(i, example):
-    return pipeline.prompt_row(
+    row = pipeline.prompt_row(
       i, example, tokenizer, d.prompt_len, encode_answer, demo_len
     )
+    if not t.prompt:
+      return row
+    own = example, tokenizer, t.prompt, t.prompt_len
+    return row | pipeline.teacher_row(i, *own)
 
   return encode
 

@@ -14,6 +14,7 @@ from jaxrl_reason.update import critics
 from jaxrl_reason.update import packing as packing_lib
 
 POLICY, REFERENCE, OWN = 'policy', 'reference', 'own'
+SAME = POLICY, REFERENCE  # the policy's model
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

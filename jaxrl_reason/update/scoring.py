@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import logits as logits_lib
 from jaxrl_reason import losses, trees
-from jaxrl_reason.base import Batch, TrainState
+from jaxrl_reason.base import Batch, Rows, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
 from jaxrl_reason.update import critics, packing
@@ -108,6 +108,39 @@ def _mean_logp(
   )[0]
 
 
+def teacher_rows(learner: Learner, batch: Batch) -> Rows | None:
+  """Returns the rows that a teacher scores, if their prompts are others."""
+  if batch.teacher_tokens is None:
+    return None
+
+  def joined(own, x):
+    return jnp.concatenate([own, x[:, learner.start :]], axis=1)
+
+  return Rows(
+    joined(batch.teacher_tokens, batch.tokens),
+    joined(batch.teacher_valid, batch.valid),
+    batch.temperature,
+  )
+
+
+def _teacher_logp(
+  learner: Learner, params, batch: Batch, sampling: Sampling, parts: int
+) -> jax.Array:
+  """Computes the teacher's log-probs of the sampled tokens, [N,T]."""
+  model, rows = learner.teacher.model, teacher_rows(learner, batch)
+  if rows is None:
+    return scores(learner, params, batch, sampling, parts, model)[0]
+  room = batch.teacher_tokens.shape[1]
+  columns = learner.columns | {'start': room}
+
+  def of(rows):
+    return logprobs.score(model, params, rows, sampling, **columns)[0]
+
+  logp = jax.lax.map(of, batch_lib.split(rows, parts))
+  logp = batch_lib.join(logp)[:, room:]
+  return jnp.pad(logp, ((0, 0), (learner.start, 0)))
+
+
 def add_arrays(
   learner: Learner, state: TrainState, batch: Batch, sampling: Sampling
 ) -> Batch:
@@ -123,8 +156,8 @@ def add_arrays(
     logp, _ = scores(learner, ref, own, sampling, parts)
     batch = batch.replace(ref_logp=logp)
   if 'teacher_logp' in learner.needs and batch.teacher_logp is None:
-    params, model = teacher_params(learner, state), learner.teacher.model
-    logp, _ = scores(learner, params, own, sampling, parts, model)
+    params = teacher_params(learner, state)
+    logp = _teacher_logp(learner, params, own, sampling, parts)
     batch = batch.replace(teacher_logp=logp)
   if learner.old_logp == 'sampler' and batch.old_logp is None:
     batch = batch.replace(old_logp=batch.sampler_logp)

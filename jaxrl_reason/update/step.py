@@ -284,6 +284,9 @@ def loss_fn(
     return _bellman_loss(params, learner, rows, whole, sampling, packed)
   batch, adv, selected = rows
   distill = learner.objective.distill
+  if teacher is not None:
+    rows = scoring.teacher_rows(learner, batch)
+    teacher = teacher._replace(rows=rows)
   (logp, entropy, divergence), balance = logprobs.score_beside(
     learner.model,
     params,

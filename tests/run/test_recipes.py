@@ -26,6 +26,7 @@ PATHS = sorted((ROOT / 'configs').glob('*.py'))
 # Variants whose model is another family than the default's.
 ARGUMENTS = [(path, 'smoke') for path in PATHS]
 ARGUMENTS += [(ROOT / 'configs' / 'grpo_gsm8k.py', 'qwen3_1p7b,smoke')]
+ARGUMENTS += [(ROOT / 'configs' / 'distill_tiny.py', 'jsd,smoke')]
 IDS = [f'{path.stem}:{argument}' for path, argument in ARGUMENTS]
 
 
@@ -54,6 +55,11 @@ def test_a_recipe_runs_its_smoke_version(path, argument, tmp_path, compiled):
   if c.model_dir:  # random text is never right: without a coin, no gradient
     c.rl.rewards.coin = dict(reward='random', weight=1.0)
     c.rl.optimizer.lr = 1e-2
+  if c.rl.teacher.weights:  # another run of the recipe
+    own = load_recipe(path).get_config('teacher,smoke')
+    own.compile_cache, c.rl.teacher.weights = '', str(tmp_path / 'teacher')
+    train.run(own, tmp_path / 'teacher')
+    compiled.clear()
   state = train.run(c, tmp_path)
   steps = {k: n for k, n in compiled.items() if '_steps' in k or 'rl_' in k}
   assert steps and set(steps.values()) == {1}, steps

@@ -22,6 +22,10 @@ MOVES = {'rl.reference.every': 5, 'rl.loss.kl_coef': 0.01}
 POOL = {'data.controller.name': 'uniform', 'data.controller.refresh': 10}
 SCHEDULE = {'by': 'step', 'at': [0, 5, 9], 'values': [1, 0, 1]}
 OPD = {'rl.algorithm': 'opd', 'rl.teacher.weights': 'a_run'}
+UNDER = OPD | {
+  'rl.teacher.prompt': '{solution} {prompt}',
+  'rl.teacher.prompt_len': 40,
+}
 LASER = {'rl.shaping.laser': 0.1, 'rl.shaping.laser_lengths': (4, 8)}
 
 
@@ -232,6 +236,19 @@ EXAMPLES = [
   (
     {'rl.algorithm': 'prime', 'rl.reference.kl': 0.1},
     'rl.reference.kl=0.1: the loss measures no kl',
+  ),
+  (UNDER | {'rl.algorithm': 'grpo', 'rl.teacher.weights': ''}, 'no teacher; s'),
+  (OPD | {'rl.teacher.weights': 'policy'}, "'policy' agrees with the policy"),
+  (UNDER | {'rl.teacher.prompt': '{solution}'}, 'lacks {prompt}, the problem'),
+  (UNDER | {'rl.teacher.prompt_len': 0}, 'prompt_len=0: set both'),
+  (UNDER | {'rl.teacher.prompt_len': 64}, 'prompt_len=64 is the number of col'),
+  (
+    UNDER | {'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
+    'rl.chunks.tokens=8 and rl.teacher.prompt=.* do not go together',
+  ),
+  (
+    UNDER | HINTS | {'rl.hints.learn': True, 'rl.loss.offpolicy': 'sft'},
+    'rl.hints.learn=True and rl.teacher.prompt=.* do not go together',
   ),
   ({'rl.algorithm': 'opd'}, "'opd' learns from a teacher: set rl.teacher.wei"),
   ({'rl.teacher.weights': 'a_run'}, "'a_run': rl.algorithm=.* reads no teache"),

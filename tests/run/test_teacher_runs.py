@@ -125,6 +125,26 @@ def test_the_reference_as_a_teacher_moves_with_it(tmp_path):
   assert found[0] == 0 and found[-1] > 0
 
 
+@pytest.mark.parametrize('algorithm', ['opd', 'gkd'])
+def test_the_policy_learns_from_itself_with_the_solution(algorithm, tmp_path):
+  """On either path; the prompt of a problem is its solution and the problem."""
+  own = {'rl.algorithm': algorithm, 'rl.teacher.prompt_len': 24}
+  own |= {'rl.teacher.prompt': '{solution} {answer}={prompt}', 'rl.workers': 1}
+  for path in ('fused', 'host'):
+    c = taught('policy', **own, **{'rl.path': path})
+    state = train.run(c, tmp_path / path)
+    assert state.teacher_params is None and state.ref_params is None
+  found = [kl(tmp_path / path) for path in ('fused', 'host')]
+  np.testing.assert_allclose(*found, rtol=1e-4)
+  assert found[0][0] != 0
+
+
+def test_a_prompt_that_does_not_fit_is_refused(tmp_path):
+  own = {'rl.teacher.prompt': '{prompt}{prompt}', 'rl.teacher.prompt_len': 13}
+  with pytest.raises(ValueError, match='rl.teacher.prompt_len is 13'):
+    train.run(taught('policy', **own), tmp_path)
+
+
 def test_another_tokenizer_is_refused(teacher, tmp_path):
   c = taught(teacher)
   c.data.tokenizer = 'byte'

@@ -122,6 +122,55 @@ def test_a_layout_of_rows_changes_nothing(form, how, batch):
     np.testing.assert_allclose(got[1][key], want[1][key], rtol=1e-4, atol=1e-6)
 
 
+def under(batch, tokens, valid):
+  """The batch with a prompt for its teacher alone."""
+  return batch.replace(teacher_tokens=tokens, teacher_valid=valid)
+
+
+def longer(batch):
+  """Two tokens before the problem, of which one is padding in even rows."""
+  n = batch.tokens.shape[0]
+  first = np.tile([[7, 5]], (n, 1))
+  real = np.stack([np.arange(n) % 2 > 0, np.ones(n, bool)], 1)
+  tokens = np.concatenate([first, batch.tokens[:, : L.P]], 1)
+  valid = np.concatenate([real, batch.valid[:, : L.P]], 1)
+  return under(batch, jnp.asarray(tokens), jnp.asarray(valid))
+
+
+@pytest.mark.parametrize('form', ['advantage', 'jsd'])
+def test_the_same_prompt_for_the_teacher_changes_nothing(form, batch):
+  lr = learner(form)
+  same = under(batch, batch.tokens[:, : L.P], batch.valid[:, : L.P])
+  want, got = updated(lr, batch), updated(lr, same)
+  L.assert_close(got[0].params, want[0].params)
+
+
+@pytest.mark.parametrize('form', ['advantage', 'jsd'])
+@pytest.mark.parametrize('how', HOW)
+def test_a_layout_changes_nothing_under_another_prompt(form, how, batch):
+  want = updated(learner(form, learner_lib.POLICY), longer(batch))
+  lr = learner(form, learner_lib.POLICY, **HOW[how])
+  got = updated(lr, longer(batch))
+  L.assert_close(got[0].params, want[0].params)
+  for key in ('teacher_kl', 'loss', 'grad_norm'):
+    np.testing.assert_allclose(got[1][key], want[1][key], rtol=1e-4, atol=1e-6)
+
+
+def test_the_policy_under_another_prompt_is_measured_as_its_logits_say(batch):
+  """From whole rows with that prompt, in numpy."""
+  seen, params = longer(batch), L.model_and_params()[1]
+  tokens = jnp.concatenate([seen.teacher_tokens, batch.tokens[:, L.P :]], 1)
+  valid = jnp.concatenate([seen.teacher_valid, batch.valid[:, L.P :]], 1)
+  rows = batch.replace(tokens=tokens, valid=valid)
+  pi = log_softmax(logits(L.MODEL, params, batch)[:, -L.C :])
+  teacher = log_softmax(logits(L.MODEL, params, rows)[:, -L.C :])
+  kl = (np.exp(pi) * (pi - teacher)).sum(-1)
+  want = kl[np.asarray(batch.mask)[:, -L.C :]].mean()
+  _, metrics = updated(learner('reverse', learner_lib.POLICY), seen)
+  np.testing.assert_allclose(float(metrics['teacher_kl']), want, rtol=1e-4)
+  assert want > 1e-3 and float(metrics['grad_norm']) > 1e-3
+
+
 def test_the_gradient_of_a_divergence_is_that_of_whole_logits(batch):
   """By autodiff of the plain formula, without chunks or a trainer."""
   lr = learner('forward')

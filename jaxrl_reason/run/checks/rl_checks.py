@@ -2,9 +2,9 @@
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Run, rules
-from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import PREFILL, sized_choice
 from jaxrl_reason.rollouts import rescue
+from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.update import packing
@@ -34,7 +34,7 @@ def check(config: Run) -> None:
   for table in (demo_rules, old_logp_rules, temperature_rules):
     rules.refuse(table, c, needs)
   rules.refuse(reference_rules, config, objective)
-  rules.refuse(teacher_rules, c, needs)
+  teacher_checks.check(config, needs)
   if chunks.of(config) is None:  # chunks have rows of their own
     rules.refuse(padding_rules, config, needs)
   turns.check(config, needs)
@@ -166,50 +166,6 @@ def reference_rules(config: Run, objective: losses.Objective) -> rules.Rows:
       r.kl and objective.kl is None,
       f'rl.reference.kl={r.kl}: the loss measures no kl; set rl.loss.kl_coef '
       'above 0',
-    ),
-  )
-
-
-def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
-  t, key = c.teacher, 'rl.teacher'
-  reads = needs & {'teacher_logp', 'teacher_kl'}
-  same = t.weights == REFERENCE
-  return (
-    (
-      reads and not t.weights,
-      f'rl.algorithm={c.algorithm!r} learns from a teacher: set {key}.weights '
-      'to a run, a folder of weights, hf:owner/model or reference',
-    ),
-    (
-      t.weights and not reads,
-      f'{key}.weights={t.weights!r}: rl.algorithm={c.algorithm!r} reads no '
-      'teacher; set rl.loss.distill_coef above 0',
-    ),
-    rules.choice(f'{key}.dtype', t.dtype, frozen.DTYPES),
-    rules.choice(f'{key}.memory', t.memory, ('device', 'host')),
-    (
-      (same or not t.weights) and t.dtype != 'float32',
-      f'{key}.dtype={t.dtype!r} with {key}.weights={t.weights!r}: there are no '
-      'weights of a teacher; set it to float32',
-    ),
-    (
-      (same or not t.weights) and t.memory != 'device',
-      f'{key}.memory={t.memory!r} with {key}.weights={t.weights!r}: there are '
-      'no weights of a teacher; set it to device (rl.reference_memory is the '
-      "reference's)",
-    ),
-    (
-      'teacher_kl' in needs and not c.logprob_chunk,
-      'rl.logprob_chunk=0: a divergence over the vocabulary would hold the '
-      'logits of two models at once; set it to the columns that may be held, '
-      'such as 64',
-    ),
-    *rules.apart(
-      ': a teacher scores the whole vocabulary, and the policy would be '
-      'filtered; set it to its default',
-      rl__top_k=t.weights and c.top_k,
-      rl__top_p=t.weights and c.top_p < 1 and c.top_p,
-      rl__min_p=t.weights and c.min_p,
     ),
   )
 

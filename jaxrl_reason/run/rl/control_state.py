@@ -71,6 +71,9 @@ def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
       asked = asked.replace(forced=tokens > 0)
     if c.hints.room and c.hints.when == 'failed':
       asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
+    if c.teacher.prompt:
+      own = jnp.zeros((b, c.teacher.prompt_len), jnp.int32)
+      asked = asked.replace(teacher_tokens=own, teacher_valid=own > 0)
     if gen.demos:
       demo = jnp.zeros((b, gen.max_new), jnp.int32)
       asked = asked.replace(demo=demo, demo_length=ids)

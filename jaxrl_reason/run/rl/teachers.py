@@ -19,7 +19,7 @@ from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import adapters, families, transformer, weights, zoo
 from jaxrl_reason.models.adapters import frozen, lora, steering
-from jaxrl_reason.update.learner import REFERENCE, Teacher
+from jaxrl_reason.update.learner import SAME, Teacher
 
 # A size of the zoo in place of a model: plans read no weights.
 ZOO = 'zoo:'
@@ -39,8 +39,8 @@ def of(config: config_lib.Config, model: Model) -> Teacher | None:
   name, kept = c.rl.teacher.weights, c.rl.teacher
   if not name:
     return None
-  if name == REFERENCE:
-    return Teacher(model, REFERENCE)
+  if name in SAME:
+    return Teacher(model, name)
   values = c.model.to_dict() | {'remat': 'none'}
   runtime = {key: values[key] for key in families.RUNTIME}
   shape = dataclasses.replace(_shape(name), **runtime)
@@ -57,7 +57,7 @@ def check(config: config_lib.Run, tokenizer: Any) -> None:
     ValueError: names the key and the first token that differs.
   """
   name = config.rl.teacher.weights
-  if not name or name == REFERENCE:
+  if not name or name in SAME:
     return
   found = loading.tokenizer_of(*_source(name)[::2])
   ours, theirs = tokenizer.token_bytes(), found.token_bytes()

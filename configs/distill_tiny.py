@@ -1,0 +1,101 @@
+"""On-policy distillation: a small student learns from a larger teacher.
+
+  tools/run --config=configs/distill_tiny.py:teacher \\
+    --workdir=runs/distill_teacher
+  tools/run --config=configs/distill_tiny.py \\
+    --workdir=runs/distill --config.seed=0
+
+  problem   3*6-2*3*5+1*6%7=      evaluated from left to right
+  solution  4 2 6 2 3#4           every running total, then the answer
+
+The teacher has 1.3 million parameters. It learns worked solutions for 600
+steps, and its sampled pass@1 is then 1.000. The student has 0.3 million
+parameters. Its supervised stage stops when its loss falls below 0.15. Then it
+samples, and learns in one of four ways:
+
+  student  from the log-probabilities that the teacher gives to its own tokens
+  jsd      from the teacher's whole distributions, by a divergence
+  kdrl     from the reward and from the teacher
+  grpo     from the reward, without a teacher
+
+`:smoke` needs a teacher of its size: run `:teacher,smoke` first.
+
+Sampled pass@1, 256 held-out problems x 4, by rl steps. Each step samples 6,100
+to 6,200 tokens. The other variants began from the warm start of the student of
+their seed (--config.stages=rl --config.init_from=runs/distill@220):
+
+                 warm start   25      50      75      100
+  student seed 0 0.364        0.639   0.818   0.886   0.929
+         seed 1  0.334        0.725   0.893   0.929   0.961
+         seed 2  0.247        0.509   0.644   0.894   0.977
+  jsd    seed 0  0.364        0.671   0.883   0.934   0.966
+         seed 1  0.334        0.790   0.940   0.966   0.979
+         seed 2  0.247        0.550   0.830   0.965   0.989
+  kdrl   seed 0  0.364        0.606   0.794   0.896   0.924
+         seed 1  0.334        0.657   0.883   0.918   0.972
+         seed 2  0.247        0.493   0.705   0.893   0.979
+  grpo   seed 0  0.364        0.508   0.748   0.851   0.912
+         seed 1  0.334        0.591   0.808   0.937   0.956
+         seed 2  0.247        0.445   0.650   0.814   0.979
+
+Difference to grpo of the same seed, mean and standard error of three seeds:
+
+  student                     +0.110  +0.050  +0.036  +0.007
+                              +-0.023 +-0.028 +-0.025 +-0.006
+  jsd                         +0.156  +0.149  +0.088  +0.029
+                              +-0.027 +-0.016 +-0.035 +-0.013
+  kdrl                        +0.071  +0.059  +0.035  +0.009
+                              +-0.015 +-0.009 +-0.029 +-0.005
+
+A teacher saves samples, and whole distributions save the most. After 100 steps
+the difference to the reward alone is small. All variants have one learning
+rate, and no other value of any setting was tried. Times are not compared,
+because the machine was shared. On its two cores the teacher took 2.6 minutes
+and a student 2.4 to 3.3 minutes.
+
+Hardware: two CPU cores; of TPUs one chip for teacher, student and grpo,
+v5e:1x1.
+"""
+
+from jaxrl_reason import config as config_lib
+
+TEACHER = 'runs/distill_teacher'
+VARIANTS = ('student', 'teacher', 'jsd', 'kdrl', 'grpo')
+ALGORITHMS = dict(student='opd', jsd='gkd', kdrl='kdrl', grpo='dapo')
+
+
+@config_lib.recipe(VARIANTS)
+def get_config(variant: str):
+  c = config_lib.default()
+  c.data.update(name='arithmetic', prompt_len=20, completion_len=17)
+  c.data.knobs = dict(ops='+-*', modulus=7, min_ops=6, max_ops=6, max_operand=6)
+  c.model.update(layers=2, width=128, mlp=256, heads=4, kv_heads=4)
+  c.model.update(head_dim=32, qk_norm=True)
+  c.sft.update(steps=800, rows=64, stop_loss=0.15, steps_per_dispatch=5)
+  c.sft.optimizer.update(lr=5e-4)
+  c.rl.update(steps=100, prompts=64, samples=8, steps_per_dispatch=5)
+  c.rl.optimizer.update(lr=3e-4, b2=0.99)
+  c.eval.update(every=25, problems=256, samples=4, harder=False)
+  c.checkpoint.update(every=50)
+  c.log_every = 5
+  return teacher(c) if variant == 'teacher' else student(c, variant)
+
+
+def teacher(c):
+  c.stages = ('sft',)
+  c.model.update(width=256, mlp=512, heads=8, kv_heads=8)
+  c.sft.update(steps=600, stop_loss=0.0)
+  c.sft.optimizer.update(schedule='linear')
+  c.eval.every = 100
+  return c
+
+
+def student(c, variant: str):
+  c.rl.algorithm = ALGORITHMS[variant]
+  if variant != 'grpo':
+    c.rl.teacher.weights = TEACHER
+  if variant == 'jsd':
+    c.rl.logprob_chunk = 8
+  if variant == 'kdrl':
+    c.rl.loss.distill_coef = 0.1
+  return c

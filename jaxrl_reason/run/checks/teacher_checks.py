@@ -1,0 +1,97 @@
+"""Rules of `rl.teacher`, together with the loss."""
+
+from jaxrl_reason.config import RL, Run, rules
+from jaxrl_reason.data import pipeline
+from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.update.learner import POLICY, SAME
+
+
+def check(config: Run, needs: frozenset[str]) -> None:
+  """Refuses a teacher that cannot work, or has settings without effect.
+
+  Raises:
+    ValueError: names the key.
+  """
+  rules.refuse(teacher_rules, config.rl, needs)
+  rules.refuse(prompt_rules, config)
+
+
+def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
+  t, key = c.teacher, 'rl.teacher'
+  reads = needs & {'teacher_logp', 'teacher_kl'}
+  same = t.weights in SAME
+  return (
+    (
+      reads and not t.weights,
+      f'rl.algorithm={c.algorithm!r} learns from a teacher: set {key}.weights '
+      'to a run, a folder of weights, hf:owner/model, reference or policy',
+    ),
+    (
+      t.weights and not reads,
+      f'{key}.weights={t.weights!r}: rl.algorithm={c.algorithm!r} reads no '
+      'teacher; set rl.loss.distill_coef above 0',
+    ),
+    rules.choice(f'{key}.dtype', t.dtype, frozen.DTYPES),
+    rules.choice(f'{key}.memory', t.memory, ('device', 'host')),
+    (
+      (same or not t.weights) and t.dtype != 'float32',
+      f'{key}.dtype={t.dtype!r} with {key}.weights={t.weights!r}: there are no '
+      'weights of a teacher; set it to float32',
+    ),
+    (
+      (same or not t.weights) and t.memory != 'device',
+      f'{key}.memory={t.memory!r} with {key}.weights={t.weights!r}: there are '
+      'no weights of a teacher; set it to device (rl.reference_memory is the '
+      "reference's)",
+    ),
+    (
+      'teacher_kl' in needs and not c.logprob_chunk,
+      'rl.logprob_chunk=0: a divergence over the vocabulary would hold the '
+      'logits of two models at once; set it to the columns that may be held, '
+      'such as 64',
+    ),
+    *rules.apart(
+      ': a teacher scores the whole vocabulary, and the policy would be '
+      'filtered; set it to its default',
+      rl__top_k=t.weights and c.top_k,
+      rl__top_p=t.weights and c.top_p < 1 and c.top_p,
+      rl__min_p=t.weights and c.min_p,
+    ),
+  )
+
+
+def prompt_rules(config: Run) -> rules.Rows:
+  c, t = config.rl, config.rl.teacher
+  key = f'rl.teacher.prompt={t.prompt!r}'
+  columns = config.prompt_columns + config.data.completion_len
+  return (
+    (
+      t.prompt and not t.weights,
+      f'{key}: there is no teacher; set rl.teacher.weights',
+    ),
+    (
+      t.weights == POLICY and not t.prompt,
+      "rl.teacher.weights='policy' agrees with the policy under the same "
+      'prompt, and teaches nothing: set rl.teacher.prompt',
+    ),
+    (
+      t.prompt and 'prompt' not in pipeline.FIELDS.findall(t.prompt),
+      f'{key} lacks {{prompt}}, the problem: write it in',
+    ),
+    (
+      bool(t.prompt) != bool(t.prompt_len),
+      f'{key} and rl.teacher.prompt_len={t.prompt_len}: set both, the prompt '
+      'and the most tokens that it has, or neither',
+    ),
+    (
+      t.prompt_len == columns,
+      f'rl.teacher.prompt_len={t.prompt_len} is the number of columns of a '
+      'row, from which padding is cut: set it to one more',
+    ),
+    *rules.apart(
+      f' and {key} do not go together: the teacher scores whole completions '
+      'alone; set it to its default',
+      rl__chunks__tokens=t.prompt and c.chunks.tokens,
+      rl__hints__learn=t.prompt and c.hints.learn,
+    ),
+  )
