@@ -1,26 +1,26 @@
-"""LoRA and a steering vector against training all weights.
+"""Compares LoRA and steering vectors with training of all weights.
 
   tools/run study --config=configs/studies/adapters.py \\
     --out=studies/adapters
 
-https://thinkingmachines.ai/blog/lora finds that LoRA of small rank does in RL
-what full training does, at ten times its learning rate;
-https://arxiv.org/abs/2505.18706 that one vector a layer, added to the residual
-stream, comes close. The warm start of all is trained whole; the adapters begin
-at no effect. Their learning rates were chosen beforehand, 10 and 40 times that
-of full training.
+https://thinkingmachines.ai/blog/lora finds that LoRA of small rank reaches the
+result of full training in RL, at ten times its learning rate.
+https://arxiv.org/abs/2505.18706 finds that one vector per layer, added to the
+residual stream, comes close. Here the warm start trains all weights. Adapters
+are initialized so that they have no effect. Their learning rates were chosen
+beforehand, 10 and 40 times that of full training.
 
-Written before the first run. LoRA is equal here if its pass@1 on held-out
-problems is within 0.02 of `full`, or less than two standard errors of the
-difference below it; so is the vector if it makes up at least four fifths of
-what `full` gains over the warm start.
+Criterion, written before the first run: LoRA equals `full` if its pass@1 on
+held-out problems is within 0.02 of `full`, or less than two standard errors of
+the difference below it. The vector equals `full` if it reaches at least four
+fifths of the gain of `full` over the warm start.
 
 Result (5 seeds, 128 problems, warm start 0.467 ± 0.006): `full` ends at
 0.566 ± 0.017, `lora4` at 0.363 ± 0.032, below the warm start and below `full`
-by 0.203 ± 0.022: it is not equal. Its reward falls in the first steps, so that
-ten times the learning rate is likely too much for so small a model; other rates
-were not tried. `steering` ends at 0.478 ± 0.008, a gain of +0.010 ± 0.005:
-far from four fifths of full training's.
+by 0.203 ± 0.022: it is not equal. Its reward falls in the first steps, so ten
+times the learning rate is probably too high for this small model. Other rates
+were not tried. `steering` ends at 0.478 ± 0.008, a gain of +0.010 ± 0.005. This
+is far below four fifths of the gain of full training.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside
@@ -28,7 +28,7 @@ from jaxrl_reason.studies.grid import Study, recipe_beside
 
 def get_study():
   c = recipe_beside(__file__, 'small.py')
-  c.eval.update(problems=128, samples=16)  # nothing is asked of large k
+  c.eval.update(problems=128, samples=16)  # large k is not measured
   return Study(
     recipe=c,
     settings={

@@ -1,16 +1,18 @@
-"""Negative against positive samples (https://arxiv.org/abs/2506.01347).
+"""Compares training on negative and on positive samples.
 
   tools/run study --config=configs/studies/samples.py \\
     --out=studies/samples
 
-The paper finds that learning from wrong answers alone (NSR) keeps pass@k at
-large k where learning from right ones alone (PSR) loses it, and that weighing
-right answers by 0.1 is best over all k. All 20 runs are one program.
+The paper (https://arxiv.org/abs/2506.01347) makes two claims. 1: training on
+incorrect answers alone (NSR) keeps pass@k at large k, and training on correct
+answers alone (PSR) loses it. 2: a weight of 0.1 for correct answers is best
+over all k.
 
-Written before the first run. Claim 1 holds here if pass@256 on the harder split
-under `negative` is above that under `positive` by more than two standard errors
-of the difference, seed by seed. Claim 2 holds if `weighted` is above `all` in
-pass@256 by more than two standard errors, and not below in pass@1 by as much.
+Criteria, written before the first run. Claim 1 holds if pass@256 on the harder
+split is higher with `negative` than with `positive`, by more than two standard
+errors of the difference, seed by seed. Claim 2 holds if pass@256 is higher with
+`weighted` than with `all`, by more than two standard errors, and pass@1 is not
+lower by as much.
 
 Result (5 seeds, 32 problems a split; differences to `all`, seed by seed):
 
@@ -21,12 +23,14 @@ Result (5 seeds, 32 problems a split; differences to `all`, seed by seed):
   negative   0.389 ± 0.015 (-0.153 ± 0.027)  0.912 ± 0.023  0.239 ± 0.006
   weighted   0.437 ± 0.017 (-0.106 ± 0.015)  0.912 ± 0.027  0.224 ± 0.007
 
-Neither claim holds. `negative` is not above `positive` in pass@256 (0.912 and
-0.950), and it falls below the warm start in pass@1 and, on held-out problems,
-at every k up to 64. `weighted` is not above `all` in pass@256 (-0.013 ± 0.023)
-and clearly below in pass@1. `negative` does keep the most entropy, as in the
-paper; here a small model, warm-started on 30 k solutions, has no prior that the
-mass taken from wrong answers could fall back on. 20 runs in one program.
+Neither claim holds. pass@256 of `negative` is not higher than that of
+`positive` (0.912 and 0.950). Its pass@1 falls below the warm start, and so
+does its pass@k on held-out problems for every k up to 64. pass@256 of
+`weighted` is not higher than that of `all` (-0.013 ± 0.023), and its pass@1 is
+clearly lower. `negative` keeps the most entropy, as in the paper. A possible
+reason for the difference: this small model, warm-started on 30 k solutions,
+has no pretrained knowledge to which the probability of incorrect answers could
+move. All 20 runs are one program.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

@@ -1,10 +1,10 @@
 """The recipe that the studies share: chained arithmetic modulo 7, small enough
 for five seeds of several settings on two CPU cores.
 
-The warm start knows how to write running totals and makes mistakes; RL sees
-whether the last one is right. No evaluation on the way: at the start and at the
-end 32 problems are answered 256 times each, as held-out problems of four
-operations and as harder ones of six.
+After the warm start, the model writes intermediate results with mistakes. RL
+rewards the final result. There are evaluations only at the start and at the
+end, with 256 samples for each of 32 problems, on the held-out split (four
+operations) and on the harder split (six).
 """
 
 from jaxrl_reason import config as config_lib
