@@ -265,6 +265,9 @@ class RL(Training):
   parts: Count = 2  # path='host': pieces sampled while another is verified
   workers: Count = 2  # path='host': verifier processes
   timeout_s: Positive = 5.0  # path='host': wall clock for one verification
+  # path='host': the run stops if a larger share of the rewards of log_every
+  # steps is invalid (an exception, or timeout_s); 1: never.
+  invalid_limit: Share = 0.5
   optimizer: Optimizer = Optimizer(lr=1e-4)
 
   @property

@@ -14,6 +14,7 @@ from jaxrl_reason.reports.workdirs import Run
 
 RISE, SHARE = 0.1, 0.2  # of shares: a rise, and a level, that are worth a look
 GAIN = 0.02  # of accuracy: less is none
+FAILED = 0.05  # share of invalid rewards
 LONGER = 1.3  # times the length
 
 
@@ -34,6 +35,7 @@ def of(run: Run, steps: list[Step]) -> list[Alarm]:
     _risen('the answer stands before the reasoning', 'early', early, late),
     _risen('verifiers disagree', 'disagree', early, late),
     _risen('repetition', 'repeats', early, late),
+    _invalid(run),
     _longer(run),
     _held_out_falls(run),
     _fewer_solvable(run),
@@ -59,6 +61,15 @@ def _ends(run: Run, name: str) -> tuple[float, float] | None:
   values = [v for s, v in found if s >= start[0] and v is not None]
   n = len(values) // 3
   return (np.mean(values[:n]), np.mean(values[-n:])) if n else None
+
+
+def _invalid(run: Run) -> Alarm:
+  name = 'rewards that fail'
+  share = _ends(run, 'train/reward_invalid')
+  if share is None:
+    return Alarm(name, None, 'fewer than three lines of metrics')
+  evidence = f'{share[0]:.0%} of rewards at first, {share[1]:.0%} at last'
+  return Alarm(name, bool(max(share) > FAILED), evidence)
 
 
 def _longer(run: Run) -> Alarm:

@@ -11,10 +11,11 @@ ahead.
 """
 
 import collections
+import contextlib
 import dataclasses
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -31,6 +32,32 @@ from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
 class RewardFailed(RuntimeError):
   """The reward function raised on every completion of a step."""
+
+
+class VerifierWait:
+  """Measures the time for which this process waits for verdicts.
+
+  Attributes:
+    seconds: of all waits so far.
+  """
+
+  def __init__(self):
+    self.seconds, self._pool = 0.0, None
+
+  @contextlib.contextmanager
+  def on(self, pool: Any) -> Iterator[None]:
+    """Counts the seconds inside as a wait for a pool."""
+    begun, self._pool = time.monotonic(), pool
+    try:
+      yield
+    finally:
+      self._pool = None
+      self.seconds += time.monotonic() - begun
+
+  def text(self) -> str:
+    """Returns a line about the wait under way, or '' if there is none."""
+    pool = self._pool  # read once: another thread asks
+    return '' if pool is None else pool.progress()
 
 
 class Asked(NamedTuple):
@@ -125,6 +152,7 @@ class HostSource:
 
   def __post_init__(self):
     self._under_way = collections.deque()
+    self.wait = VerifierWait()
     self.judged = 0.0  # when this process had its own last verdicts
     self._failed = 0  # problems on which the reward has raised, in a row
 
@@ -200,7 +228,9 @@ class HostSource:
   def piece(self, i: int) -> Reward:
     """Waits for the verdicts of piece i of the oldest round, on all hosts."""
     batch = self._under_way[0]
-    reward = self._reward(batch.futures[i].result(), batch.outs[i])
+    with self.wait.on(self.pool):
+      verdicts = batch.futures[i].result()
+    reward = self._reward(verdicts, batch.outs[i])
     return self.all_rows(reward)
 
   def take(self) -> Answered:
@@ -211,7 +241,8 @@ class HostSource:
         alone: that is the reward, not the data.
     """
     batch = self._under_way.popleft()
-    verdicts = [future.result() for future in batch.futures]
+    with self.wait.on(self.pool):
+      verdicts = [future.result() for future in batch.futures]
     self.judged = time.monotonic()
     pieces = [
       (self._reward(found, out), np.array(found, object))

@@ -154,14 +154,15 @@ class Loop:
       more: whether another dispatch follows before the state is saved.
     """
     k, first = self.stage.steps_per_dispatch, self.total + 1
-    waited = self.stage.data.seconds
+    waited, verified = self.stage.data.seconds, self.stage.wait.seconds
     hosts.at(doing='training')
     self.profiler.before(range(first, first + k))
     with (
-      self.journal.first_dispatch(),
+      self.journal.first_dispatch(self.stage.wait.text),
       jax.profiler.StepTraceAnnotation(self.name, step_num=first),
     ):
       state, device, host = self.stage.dispatch(state, more)
+    self.spent.count('verification', self.stage.wait.seconds - verified)
     self.profiler.after(device)
     asked = getattr(self.stage.data, 'problems', None)
     told = device.pop('rollouts', None)

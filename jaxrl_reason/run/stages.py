@@ -23,14 +23,17 @@ from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import rounds
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
+from jaxrl_reason.rollouts.host import VerifierWait
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import states
 from jaxrl_reason.run.process import goodput
+from jaxrl_reason.run.records import journal
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import control_state, problem_pool, programs, sources
 from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.run.rl.host_step import HostStep
+from jaxrl_reason.run.rl.invalid_rewards import InvalidRewards
 from jaxrl_reason.run.rl.learners import learner
 from jaxrl_reason.update.learner import Learner
 
@@ -48,6 +51,7 @@ class Stage:
       [K].
     steps_per_dispatch: K.
     stats: of the prompts, where they come back; or None.
+    wait: how long, and for what, the process waits for the verifier.
     under_way: whether a batch has been started that no step has learnt from,
       which no checkpoint holds.
     close: frees what it holds.
@@ -59,6 +63,7 @@ class Stage:
   dispatch: Callable
   steps_per_dispatch: int
   stats: PromptStats | None = None
+  wait: VerifierWait = dataclasses.field(default_factory=VerifierWait)
   under_way: Callable[[], bool] = lambda: False
   close: Callable = lambda: None
 
@@ -301,6 +306,7 @@ def _host(
 
   rest = to_device, where.shardings, bool(c.staleness)
   step = HostStep(source, learn, questions, kinds, *rest)
+  invalid = InvalidRewards(c.invalid_limit, config.log_every, journal.say)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
@@ -311,6 +317,7 @@ def _host(
     host = {f'perf/{k}': v for k, v in seconds.items()}
     host |= {f'pool/{k}': float(v) for k, v in pool.stats().items()}
     host |= spent()
+    invalid.add(answers)
     if stats is not None:
       for answered in answers:
         ids = np.repeat(sources.everyone(mesh, answered.ids), c.samples)
@@ -324,4 +331,6 @@ def _host(
   def under_way() -> bool:
     return source.started > 0
 
-  return Stage(learn, where, data, dispatch, 1, stats, under_way, close)
+  return Stage(
+    learn, where, data, dispatch, 1, stats, source.wait, under_way, close
+  )

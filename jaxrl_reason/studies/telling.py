@@ -60,12 +60,13 @@ class Telling:
     self.paused()
     return self._bar
 
-  def first_dispatch(self):
+  def first_dispatch(self, other):
     """Reports that the program is compiled."""
     waited, self._waited = self._waited, True
     if waited:
       return contextlib.nullcontext()
-    return compile_log.Waiting('compiling the step of all', journal.say)
+    what = 'compiling the step of all'
+    return compile_log.Waiting(what, journal.say, other=other)
 
   def note(self, total, n, begun, device, host, trained) -> None:
     """Keeps an interval for the next `flush`."""

@@ -212,6 +212,7 @@ EXAMPLES = [
     'rl.staleness=1: 0, or 1 with rl.path="host"',
   ),
   (STALE | {'rl.old_logp': 'trainer'}, 'staleness=1 and rl.old_logp'),
+  ({'rl.invalid_limit': 0.1}, 'rl.invalid_limit=0.1: read with rl.path="host"'),
   # Samples of an earlier policy: a ratio to it, or a weight.
   (
     SAMPLER | {'rl.loss.correction': 'mask', 'rl.loss.correction_low': 0.5},

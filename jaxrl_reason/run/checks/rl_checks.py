@@ -235,4 +235,9 @@ def path_rules(c: RL, completion_len: int) -> rules.Rows:
       'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
       'are computed between generation and update',
     ),
+    (
+      c.path != 'host' and c.invalid_limit != RL.invalid_limit,
+      f'rl.invalid_limit={c.invalid_limit:g}: read with rl.path="host" only, '
+      'since device kernels do not fail',
+    ),
   )

@@ -141,12 +141,20 @@ class Log:
 class Waiting:
   """Logs at a fixed interval, while it is entered, what the process waits
   for.
+
+  Args:
+    other: returns a text in place of `what`, or ''.
   """
 
   def __init__(
-    self, what: str, say: Callable[[str], None], every_s: float = 10
+    self,
+    what: str,
+    say: Callable[[str], None],
+    every_s: float = 10,
+    other: Callable[[], str] = str,
   ):
     self._what, self._say, self._every_s = what, say, every_s
+    self._other = other
     self._done = threading.Event()
 
   def __enter__(self) -> 'Waiting':
@@ -162,7 +170,7 @@ class Waiting:
   def _run(self) -> None:
     while not self._done.wait(self._every_s):
       since = time.monotonic() - self._begun
-      self._say(f'{self._what}, {since:.0f} s so far')
+      self._say(f'{self._other() or self._what}, {since:.0f} s so far')
 
 
 class Profiler:

@@ -9,7 +9,10 @@ import time
 
 from jaxrl_reason.run.process.compile_log import Log
 
-PARTS = ('train', 'compile', 'evaluation', 'save', 'restore', 'lost')
+PARTS = (
+  *('train', 'compile', 'verification', 'evaluation'),
+  *('save', 'restore', 'lost'),
+)
 
 
 class Spent:
@@ -40,6 +43,11 @@ class Spent:
       self._s['compile'] += compiled
       took -= compiled
     self._s[part] += took
+
+  def count(self, part: str, seconds: float) -> None:
+    """Counts seconds of an activity inside the one under way."""
+    self._s[part] += seconds
+    self._within += seconds
 
   def lose(self, steps: int, seconds: float) -> None:
     """Counts steps that are repeated."""

@@ -111,15 +111,19 @@ class Journal:
     self.paused()
     return self._bar
 
-  def first_dispatch(self):
+  def first_dispatch(self, other: Callable[[], str]):
     """Logs during the stage's first dispatch that its programs are being
     compiled, which takes minutes for large ones.
+
+    Args:
+      other: returns a text about something else that is waited for, or ''.
     """
     if self._dispatched:
       return contextlib.nullcontext()
     self._dispatched = True
     hosts.meet()
-    return Waiting(f'{self._stage}: compiling the first step', say)
+    what = f'{self._stage}: compiling the first step'
+    return Waiting(what, say, other=other)
 
   def note(
     self,

@@ -128,6 +128,10 @@ class NullVerifier:
     """Counts nothing."""
     return {}
 
+  def progress(self) -> str:
+    """Returns '': nothing is waited for."""
+    return ''
+
   def close(self) -> None:
     """Has nothing to end."""
 

@@ -71,14 +71,15 @@ class _Batch:
 
   def __init__(self, size: int):
     self.verdicts: list[Verdict | None] = [None] * size
-    self.missing = size
+    self.missing, self.slowest_s = size, 0.0
     self.future = concurrent.futures.Future()
     # Running, so that a cancelled asyncio task cannot cancel it under us.
     self.future.set_running_or_notify_cancel()
 
-  def put(self, index: int, verdict: Verdict):
+  def put(self, index: int, verdict: Verdict, seconds: float = 0.0):
     self.verdicts[index] = verdict
     self.missing -= 1
+    self.slowest_s = max(self.slowest_s, seconds)
 
 
 @dataclasses.dataclass
@@ -184,6 +185,20 @@ class VerifierPool:
         'restarts': counts['restart'],
         'busy_s': self._busy_s,  # worker seconds
       }
+
+  def progress(self) -> str:
+    """Returns a line about the cases that are not all answered, or ''."""
+    with self._lock:
+      batches = {id(case.batch): case.batch for case in self._open.values()}
+      missing = sum(batch.missing for batch in batches.values())
+      total = sum(len(batch.verdicts) for batch in batches.values())
+      slowest = max((b.slowest_s for b in batches.values()), default=0.0)
+    if not missing:
+      return ''
+    return (
+      f'waiting for the verifier: {total - missing} of {total} answered, '
+      f'slowest {slowest:.1f} s'
+    )
 
   def close(self):
     """Ends the processes; cases without a verdict get status 'error'."""
@@ -315,7 +330,7 @@ class VerifierPool:
       if number not in self._open:
         return  # answered twice, around a restart of the nursery
       case = self._open.pop(number)
-      case.batch.put(case.index, verdict)
+      case.batch.put(case.index, verdict, seconds)
       self._busy_s += seconds
       self._counts['done'] += 1
       self._counts[verdict.status] += 1

@@ -1,0 +1,103 @@
+"""Rewards that fail: the first failure is printed, and above a limit a run
+stops. Waiting for a verifier has its own name and its own share of the time.
+"""
+
+import json
+
+import numpy as np
+import pytest
+from test_recipe_features import recipe
+
+from jaxrl_reason.rollouts.host import RewardFailed
+from jaxrl_reason.run import train
+from jaxrl_reason.run.process import compile_log, goodput
+from jaxrl_reason.verifiers.pool import VerifierPool
+
+REWARDS = """
+import time, zlib
+
+def mine(completion, example, share):
+  if zlib.crc32(completion.encode()) % 100 < 100 * share:
+    return 1 / len([])  # line 6
+  return 1.0
+
+def slow(completion, example):
+  time.sleep(0.2 if completion == 'quick' else 30)
+  return 1.0
+"""
+
+
+@pytest.fixture
+def made(tmp_path):
+  """Makes the recipe of a reward that raises on a share of completions."""
+  (tmp_path / 'mine.py').write_text(REWARDS)
+
+  def make(share: float, **changes):
+    c = recipe(**{'rl.path': 'host', 'rl.steps': 4, 'log_every': 2} | changes)
+    name, kwargs = f'{tmp_path}/mine.py:mine', dict(share=share)
+    c.rl.rewards = {'mine': dict(reward=name, kwargs=kwargs, weight=1.0)}
+    return c
+
+  return make
+
+
+def test_a_reward_that_fails_on_most_rows_stops_the_run(made, tmp_path):
+  with pytest.raises(RewardFailed) as e:
+    train.run(made(0.85), tmp_path / 'run')
+  said = str(e.value)
+  assert 'rl.invalid_limit=0.5' in said and 'rewards of 2 steps' in said
+  assert 'ZeroDivisionError' in said and 'mine.py:6' in said
+
+
+def test_below_the_limit_the_first_failure_is_printed_once(
+  made, tmp_path, capsys
+):
+  train.run(made(0.3), tmp_path / 'run')
+  lines = [x for x in capsys.readouterr().err.splitlines() if 'invalid' in x]
+  assert len(lines) == 1 and 'mine.py:6' in lines[0], lines
+  rows = (tmp_path / 'run' / 'metrics.jsonl').read_text().splitlines()
+  shares = [json.loads(row).get('train/reward_invalid') for row in rows]
+  assert np.mean([x for x in shares if x is not None]) == pytest.approx(
+    0.3, abs=0.2
+  )
+
+
+def test_the_limit_can_be_raised(made, tmp_path):
+  train.run(made(0.8, **{'rl.invalid_limit': 1.0}), tmp_path / 'run')
+
+
+def test_a_pool_reports_its_progress(tmp_path):
+  (tmp_path / 'mine.py').write_text(REWARDS)
+  reward = f'{tmp_path}/mine.py:slow'
+  with VerifierPool(reward, workers=2, timeout_s=20) as pool:
+    assert pool.progress() == ''
+    future = pool.submit([('quick', {})] * 3 + [('never', {})])
+    quick = pool.submit([('quick', {})])
+    quick.result(timeout=60)
+    text = pool.progress()
+    assert text.startswith('waiting for the verifier: 3 of 4 answered, slowest')
+    assert 0.2 <= float(text.split()[-2]) < 20 and not future.done()
+
+
+def test_the_wait_for_a_verifier_is_no_compiling():
+  said, other = [], ['', 'waiting for the verifier: 1 of 2 answered']
+  with compile_log.Waiting(
+    'compiling', said.append, every_s=0.01, other=lambda: other[len(said) % 2]
+  ) as waiting:
+    while len(said) < 2:
+      waiting._done.wait(0.01)
+  assert said[0].startswith('compiling, ')
+  assert said[1].startswith('waiting for the verifier: 1 of 2 answered, ')
+
+
+def test_waiting_for_a_verifier_is_no_training(monkeypatch):
+  clock = [0.0]
+  monkeypatch.setattr(goodput.time, 'monotonic', lambda: clock[0])
+  spent = goodput.Spent(0.0, compile_log.Log())
+  with spent.on('train'):
+    clock[0] += 8
+    spent.count('verification', 6.0)
+  clock[0] += 2
+  told = spent.metrics()
+  assert told['perf/goodput'] == 2 / 10
+  assert told['perf/spent/verification_s'] == 6
