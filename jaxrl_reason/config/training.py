@@ -46,8 +46,14 @@ class Training(Record):
 class Supervised(Training):
   """A supervised stage: next-token loss on worked solutions."""
 
-  # Training loss, nats per token over log_every steps, that ends the stage
-  # early. 0: none.
+  # Of a token: sft, its negative log-likelihood; dft, that times its
+  # probability, which has no gradient (https://arxiv.org/abs/2508.05629).
+  loss: str = 'sft'
+  # Padding in the passes over rows: whole, packed:TOKENS, buckets:N, as
+  # rl.padding.
+  padding: str = 'whole'
+  # Negative log-likelihood, nats per token over log_every steps, that ends the
+  # stage early. 0: none.
   stop_loss: Amount = 0.0
   rows: Count = 64  # examples per update, over all devices
 

@@ -59,7 +59,7 @@ from jaxrl_reason.losses.entropy import (
   EntropyBonus, adaptive_entropy, entropy_from_logits, sum_p_squared,
 )
 from jaxrl_reason.losses.imitation import (
-  Imitate, Likelihood, Luffy, anneal, dft, luffy, sft,
+  SUPERVISED, Imitate, Likelihood, Luffy, anneal, dft, luffy, sft,
 )
 from jaxrl_reason.losses.kl import (
   KL, KL_ESTIMATORS, adaptive_kl, kl_penalty,

@@ -68,6 +68,8 @@ Luffy = part('Luffy', luffy, reads={'mask': 'is_offpolicy'})
 
 
 SFT_LOSSES = {'sft': sft, 'dft': dft}
+# The same as the loss of all tokens of a supervised stage.
+SUPERVISED = {'sft': part('SFT', sft), 'dft': part('DFT', dft)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -191,7 +191,7 @@ class Loop:
     limit = 0.0 if self.kind == 'rl' else self._own.stop_loss
     if limit:
       self.flush()  # the price of the limit: a wait per interval
-    reached = limit > 0 and self.journal.loss <= limit
+    reached = limit > 0 and self.journal.nll <= limit
     self.ended = self.done == self._own.steps or reached
     save = self.ended or stop or self.done % c.checkpoint.every == 0
     near = not save and self.checkpoints.near_due(self.total)

@@ -116,7 +116,9 @@ def assemble(
   shape = with_remat(shape, config.model.remat, rows, columns, config.remat_gib)
   for c in stages:
     rules.refuse(config_checks.expert_rules, c, shape.experts)
-    rules.refuse(config_checks.position_rules, c.rl, shape)
+    for kind in c.stages:
+      own = c.training(kind)
+      rules.refuse(config_checks.position_rules, kind, own, shape)
   model = adapters.attach(
     transformer.build(shape),
     lora=lora.Lora(**config.lora.to_dict()) if config.lora.rank else None,

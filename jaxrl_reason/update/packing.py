@@ -293,17 +293,21 @@ How = Packing | Lengths | Shared  # or chunked.Chunked
 KINDS = 'packed', 'buckets', 'shared'  # of `rl.padding`, besides whole
 
 
-def choose(c: ml_collections.ConfigDict, start: int) -> How | None:
-  """Reads `rl.padding`.
+def choose(
+  c: ml_collections.ConfigDict, start: int, key: str = 'rl.padding'
+) -> How | None:
+  """Reads the padding of a stage.
 
   Args:
-    c: the section `rl`.
+    c: the section of the stage.
     start: columns that no row does without: those of the prompt.
+    key: of the padding. Only rows of the rl stage share prompts.
 
   Raises:
     ValueError: names the key and what it may be.
   """
-  kind, size = sized_choice('rl.padding', c.padding, KINDS)
+  kinds = KINDS if key == 'rl.padding' else KINDS[:2]
+  kind, size = sized_choice(key, c.padding, kinds)
   if kind == 'packed':
     return Packing(size)
   if kind == 'shared':

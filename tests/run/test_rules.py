@@ -77,6 +77,12 @@ EXAMPLES = [
     'log_every = 10 does not divide by rl.steps_per_dispatch 20',
   ),
   ({'sft.micro_batches': 7}, 'sft.rows = 64 does not divide by'),
+  ({'sft.loss': 'mse'}, "sft.loss='mse': choose sft or dft"),
+  ({'sft.padding': 'packed:63'}, r"sft.padding='packed:63' .* = 64, the long"),
+  (
+    {'sft.padding': 'buckets:2', 'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
+    "sft.padding='buckets:2' and rl.chunks.tokens=8: chunks have rows of",
+  ),
   ({'rl.prompts': 6, 'rl.minibatches': 5}, r'6 x rl.samples 8 = 48 .*= 10'),
   ({'rl.extra.groups': 33}, 'rl.extra.groups = 33 does not .* = 2'),
   (

@@ -5,10 +5,12 @@ import shutil
 import numpy as np
 import pytest
 from etils import epath
+from paths import ROOT, load_recipe
 from test_recipe_features import recipe, rows
 
 from jaxrl_reason import trees
-from jaxrl_reason.checkpoints import conversion, other_run
+from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
+from jaxrl_reason.models import families
 from jaxrl_reason.run import train
 
 pytestmark = pytest.mark.one_device
@@ -86,6 +88,29 @@ def test_a_folder_of_weights_is_the_run_it_was_made_of(opd, teacher, tmp_path):
   (tmp_path / 'folder' / 'hf_config.json').unlink()
   train.run(taught(tmp_path / 'folder'), tmp_path / 'run')
   assert kl(tmp_path / 'run') == kl(opd[0])
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'int8'])
+def test_a_published_model_teaches_one_of_another_family(dtype, tmp_path):
+  """Random weights of both families, with one tokenizer and chat template."""
+  pytest.importorskip('tokenizers')
+  c = load_recipe(ROOT / 'configs/gsm8k_smollm2_135m.py').get_config('smoke')
+  c.stages, c.compile_cache, c.rl.algorithm = ('rl',), '', 'gkd'
+  c.rl.teacher.weights = 'random:hf:Qwen/Qwen3-0.6B'
+  c.rl.teacher.update(dtype=dtype, prompt_len=700)
+  c.rl.teacher.prompt = '{prompt}\nA solution:\n{solution}\nAnother one:'
+  state = train.run(c, tmp_path)
+  found = trees.flatten(state.teacher_params)
+  folder, _ = pretrained.resolve(c.rl.teacher.weights)
+  shape = families.from_hf(hf.read_config(folder))
+  want = trees.flatten(hf.load(folder, shape))
+  assert any('q_norm' in path for path in want)  # which the policy lacks
+  assert not any('q_norm' in path for path in trees.flatten(state.params))
+  if dtype == 'float32':
+    assert found.keys() == want.keys()
+    for path, x in want.items():
+      np.testing.assert_array_equal(found[path], x)
+  assert all(x > 0 for x in kl(tmp_path))
 
 
 @pytest.mark.parametrize('dtype', ['bfloat16', 'int8'])

@@ -12,6 +12,7 @@ from typing import Any
 import ml_collections
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import losses
 from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.config import RL, Run, nearest, rules
 from jaxrl_reason.models.adapters import frozen
@@ -25,7 +26,7 @@ from jaxrl_reason.run.checks import (
 )
 from jaxrl_reason.run.process import compile_log
 from jaxrl_reason.run.records import trackers
-from jaxrl_reason.update import optim
+from jaxrl_reason.update import optim, packing
 from jaxrl_reason.verifiers import compose
 
 PART = "dict(reward='task', weight=1.0)"  # of a reward
@@ -79,6 +80,8 @@ def _check_stages(config: Run, shards: int) -> None:
     rules.refuse(dispatch_rules, kind, c, config.log_every)
     rows = rl_row_rules if kind == 'rl' else row_rules
     rules.refuse(rows, kind, c, shards)
+    if kind != 'rl':
+      rules.refuse(supervised_rules, kind, c, config)
   compile_log.profiled(config.profile.steps)
   trackers.names(config.track)
   if 'rl' in config.stages:
@@ -151,6 +154,26 @@ def row_rules(kind: str, c: Any, shards: int) -> rules.Rows:
   return (rules.divides(f'{kind}.rows', c.rows, **parts),)
 
 
+def supervised_rules(kind: str, c: Any, config: Run) -> rules.Rows:
+  start = 1 if kind == 'pretrain' else config.data.prompt_len
+  packed = packing.choose(c, start, f'{kind}.padding')
+  columns = config.data.prompt_len + config.data.completion_len
+  is_packed = isinstance(packed, packing.Packing)
+  return (
+    rules.choice(f'{kind}.loss', c.loss, losses.SUPERVISED),
+    (
+      is_packed and packed.length < columns,
+      f'{kind}.padding={c.padding!r} is less than data.prompt_len + '
+      f'data.completion_len = {columns}, the longest sequence',
+    ),
+    (
+      packed and config.rl.chunks.tokens,
+      f'{kind}.padding={c.padding!r} and rl.chunks.tokens='
+      f'{config.rl.chunks.tokens}: chunks have rows of their own; choose whole',
+    ),
+  )
+
+
 def rl_row_rules(kind: str, c: RL, shards: int) -> rules.Rows:
   del kind
   rows = c.rows + c.replay.rows + c.extra.groups * c.samples
@@ -216,13 +239,13 @@ def expert_rules(config: Run, experts: int) -> rules.Rows:
   )
 
 
-def position_rules(c: RL, shape: Config) -> rules.Rows:
+def position_rules(kind: str, c: Any, shape: Config) -> rules.Rows:
   """Refuses padding of another length than generation's, if that matters."""
   longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
   return (
     (
       longrope and c.padding not in ('whole', 'shared:1'),
-      f'rl.padding={c.padding!r}: the longrope positions of this model depend '
-      'on the length of rows; choose whole or shared:1',
+      f'{kind}.padding={c.padding!r}: the longrope positions of this model '
+      'depend on the length of rows; choose whole',
     ),
   )

@@ -73,7 +73,7 @@ class Journal:
   """Writes one stage's metrics.
 
   Attributes:
-    loss: of the last interval read.
+    nll: mean negative log-likelihood of the last interval read.
   """
 
   def __init__(
@@ -100,7 +100,7 @@ class Journal:
     self._unseen = True  # the programs of the stage, all compiled by then
     self._dispatched = False
     self._empty = False
-    self.loss = float('inf')
+    self.nll = float('inf')
 
   def shown(self, done: int) -> tqdm.tqdm:
     """Shows the bar, the clock starting now; to be entered, so that the bar is
@@ -166,7 +166,7 @@ class Journal:
     out |= self._speed(values, step_s) | self._spent.metrics() | self._saved()
     self._writer.write(total, self._stage, out)
     shown = 'reward_mean' if self._kind == 'rl' else 'loss'
-    self.loss = values['loss']
+    self.nll = values.get('nll', float('inf'))  # not of losses of logits
     told = f'{shown} {values[shown]:.3f}'
     logs.note(f'{self._stage} step {total}: {told}, {step_s:.3g} s a step')
     self._bar.set_postfix_str(told, refresh=False)

@@ -1,5 +1,7 @@
 """The learner of each stage, built from its configuration."""
 
+import dataclasses
+
 import ml_collections
 
 from jaxrl_reason import config as config_lib
@@ -40,11 +42,15 @@ def learner(
     balance_coef=c.balance_coef,
   )
   if name != 'rl':
+    start = 1 if name == 'pretrain' else d.prompt_len
+    padded = packing.choose(c, start, f'{name}.padding')
     return Learner(
-      objective=losses.resolve(SUPERVISED),
+      objective=dataclasses.replace(
+        losses.resolve(SUPERVISED), policy=losses.SUPERVISED[c.loss]()
+      ),
       tx=optim.make(c.optimizer, c.steps),
-      start=1 if name == 'pretrain' else d.prompt_len,
-      packing=chunked.choose(chunks, d.prompt_len),
+      start=start,
+      packing=chunked.choose(chunks, d.prompt_len) or padded,
       **common,
     )
   objective = config_lib.algorithm(config)
