@@ -85,7 +85,8 @@ from jaxrl_reason.losses.row_policy import (
 )
 from jaxrl_reason.losses.selection import (
   clip_cov_tokens, covariance, high_entropy_in_row, kl_cov_tokens,
-  off_policy_rows, random_tokens, top_entropy_tokens,
+  off_policy_rows, random_tokens, second_moment_tokens, tokens_within_tv,
+  top_entropy_tokens,
 )
 from jaxrl_reason.losses.settings import needs, resolve
 from jaxrl_reason.losses.shaping import (

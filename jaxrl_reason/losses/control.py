@@ -55,6 +55,7 @@ def next_coefs(
       metrics['entropy'],
       target=entropy.target,
       step=entropy.step,
+      low=entropy.coef_min,
       high=entropy.coef_max,
     )
   if sft is not None and sft.end is not None:

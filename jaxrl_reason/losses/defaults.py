@@ -129,6 +129,8 @@ DEFAULTS = dict(
   random_share=None,  # train only on this share of tokens, drawn at random
   entropy_quantile=0.8,  # Archer: high entropy starts here, within a row
   max_row_drift=None,  # drop negative rows past this mean drift, in nats
+  max_second_moment=None,  # M2PO: mean (log old / sampler)^2 kept, nats^2
+  max_prompt_tv=None,  # TVPO: a prompt's total variation from the ratio's old
   # --- data from another policy
   drop_truncated=False,  # rows cut off at the limit are not trained on
   offpolicy='same',  # is_offpolicy tokens: a key of OFFPOLICY
@@ -176,6 +178,7 @@ DEFAULTS = dict(
   entropy_bonus_share=None,  # only on this share of tokens, by entropy
   entropy_target=None,  # adaptive coefficient: nats per token; None: constant
   entropy_step=1e-3,  # ... and its step per update
+  entropy_coef_min=0.0,  # ... its smallest value while it is in force
   entropy_coef_max=1.0,  # ... and its largest value
 )
 
@@ -245,7 +248,8 @@ POSITIVE = frozenset(
   'lambda_alpha value_clip entropy_kappa adv_max tau_pos tau_neg md_tau '
   'max_divergence tbrm_beta rover_rho luffy_gamma correction_high reject_high '
   'veto ratio_max length_spread kl_max kl_target kl_horizon entropy_step '
-  'entropy_share entropy_bonus_share random_share distill_max'.split()
+  'entropy_share entropy_bonus_share random_share distill_max '
+  'max_second_moment max_prompt_tv'.split()
 )
 RANGES = {
   **dict.fromkeys(
@@ -259,8 +263,8 @@ RANGES = {
     'eps whiten_eps tree_global tree_local tree_power entropy_alpha pos_weight '
     'neg_weight clip_high kl_cov_coef drift_coef vespo_pos vespo_neg topr_pos '
     'topr_neg max_row_drift correction_low reject_low sft_coef sft_coef_end '
-    'kl_coef kl_high_entropy entropy_target entropy_coef_max distill_coef '
-    'distill_top_k'.split(),
+    'kl_coef kl_high_entropy entropy_target entropy_coef_min entropy_coef_max '
+    'distill_coef distill_top_k'.split(),
     (0, None),
   ),
   **dict.fromkeys('keep_k pass_k sft_steps fixed_length'.split(), (1, None)),

@@ -62,17 +62,18 @@ def adaptive_entropy(
   *,
   target: float,
   step: float = 1e-3,
+  low: float = 0.0,
   high: float = 1.0,
 ) -> tuple[jax.Array, jax.Array]:
   """Computes the next (coefficient, coefficient in force): Skywork-OR1.
 
   https://arxiv.org/abs/2505.22312: c goes up by `step` while the entropy is
-  below the target and down above, kept in [0, high]; it is in force only while
-  the entropy is at or below the target.
+  below the target and down above, kept in [low, high]; it is in force only
+  while the entropy is at or below the target.
   """
   entropy = stop(as_float(entropy))
   up = jnp.where(entropy < target, step, -step)
-  coef = jnp.clip(coef + up, 0.0, high)
+  coef = jnp.clip(coef + up, low, high)
   return coef, jnp.where(entropy <= target, coef, 0.0)
 
 
@@ -82,23 +83,24 @@ class EntropyBonus(Part):
 
   Attributes:
     share: only on this share of the batch's tokens, by entropy.
-    target, step, coef_max: of `adaptive_entropy`; None: constant.
+    target, step, coef_min, coef_max: of `adaptive_entropy`; None: constant.
   """
 
   coef: float = 0.0
   share: float | None = None
   target: float | None = None
   step: float = 1e-3
+  coef_min: float = 0.0
   coef_max: float = 1.0
   reads = ('entropy',)
   names = (
     ('share', 'share', 'entropy_bonus_share'),
-    *flat_names('entropy', 'coef target step coef_max'),
+    *flat_names('entropy', 'coef target step coef_min coef_max'),
   )
 
   @property
   def keys_read(self) -> set[str]:
-    adaptive = {'entropy_step', 'entropy_coef_max'}
+    adaptive = {'entropy_step', 'entropy_coef_min', 'entropy_coef_max'}
     return super().keys_read - (adaptive if self.target is None else set())
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:

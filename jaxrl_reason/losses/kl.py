@@ -7,7 +7,8 @@ With x ~ pi, d = log pi(x) - log ref(x) (http://joschu.net/blog/kl-approx.html):
   k3   exp(-d) - 1 + d            unbiased, >= 0, low variance
   abs  |d|
   forward   exp(-d) (-d) - exp(-d) + 1     KL(ref || pi), importance weighted
-  k1+, k3+  the value of k1, k3 with the gradient of k2 (straight-through)
+  k1+, k3+, abs+  the value of k1, k3, abs with the gradient of k2
+            (straight-through)
 
 As a *loss* only k2's gradient is that of KL(pi || ref); k1's has mean 0 and
 k3's is that of the forward KL (https://arxiv.org/abs/2506.09477). GRPO uses k3
@@ -72,6 +73,7 @@ KL_ESTIMATORS = {
   'forward': _forward,
   'k1+': _k1,
   'k3+': _k3,
+  'abs+': absolute,
 }
 
 
@@ -96,10 +98,10 @@ def kl_penalty(
   """Computes KL(pi || ref) per token: [N, T], [N, T] -> [N, T].
 
   The reference carries no gradient. `kl_max` clamps the value to +-kl_max nats
-  (10 is common practice). A clamped token has no gradient, but for 'k1+' and
-  'k3+': their gradient is k2's whole, also where the value is clamped, since
-  drift is largest there. With a `mask` the result is 0 outside it, whatever the
-  inputs hold there.
+  (10 is common practice). A clamped token has no gradient, except with 'k1+',
+  'k3+' and 'abs+': their gradient is k2's, also where the value is clamped,
+  since drift is largest there. With a `mask` the result is 0 outside it,
+  whatever the inputs hold there.
   """
   value = choose('kl', estimator, KL_ESTIMATORS)
   check_same(logp, ref_logp, mask)

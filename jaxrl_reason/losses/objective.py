@@ -188,18 +188,24 @@ def select_tokens(
   adv: Array,
   mask: Array,
   *,
+  group: Array | None = None,
   entropy: Array | None = None,
   key: Array | None = None,
   old_logp: Array | None = None,
+  ref_logp: Array | None = None,
+  sampler_logp: Array | None = None,
 ) -> dict[str, jax.Array]:
   """Makes the token choices that depend on the whole batch: dict of [N, T]
   bool.
 
   Hand slices of it to `policy_loss(selected=..)`; without it each call chooses
-  among its own rows. Empty unless `needs` has 'selected'.
+  among its own rows. Empty unless `needs` has 'selected'. The arrays are those
+  of `policy_loss`.
   """
   o, arrays = objective_of(settings), checked(locals())
-  arrays |= dict(key=key, entropy=stop(entropy), mask=possible(mask, logp))
+  reads = {name for p in o.select.values() for name in (*p.reads, *p.also)}
+  arrays |= _anchors(o, arrays, 'old_logp' in reads)
+  arrays |= dict(key=key, entropy=stop(entropy))
   out = {name: part(arrays) for name, part in o.select.items()}
   if o.entropy is not None and o.entropy.share is not None:
     entropy, share = required(arrays, 'entropy'), o.entropy.share
@@ -227,6 +233,7 @@ def policy_loss(
   selected: Mapping[str, Array] | None = None,
   coefs: Mapping[str, Array] | None = None,
   key: Array | None = None,
+  group: Array | None = None,
   denominators: Mapping[str, Array] | None = None,
 ) -> tuple[jax.Array, Metrics]:
   """Computes the loss of one (micro-)batch, a scalar, and its metrics.
@@ -251,6 +258,8 @@ def policy_loss(
     selected: from `select_tokens`.
     coefs: from `init_coefs`, in place of the settings' coefficients.
     key: for settings that draw tokens, when `selected` is None.
+    group: [N] int, for settings that compare prompts (`max_prompt_tv`), when
+      `selected` is None.
   """
   o, arrays = objective_of(settings), checked(locals())
   if o.takes_logits:
@@ -260,7 +269,8 @@ def policy_loss(
     )
   d = Divisors(denominators or whole_batch(o, arrays))
   if selected is None and 'selected' in o.needs:
-    chosen = dict(entropy=entropy, key=key, old_logp=old_logp)
+    chosen = dict(entropy=entropy, key=key, group=group, old_logp=old_logp)
+    chosen |= dict(ref_logp=ref_logp, sampler_logp=sampler_logp)
     selected = select_tokens(o, logp, adv, mask, **chosen)
   arrays |= _ratio_arrays(o, arrays) | (selected or {})
   if o.offpolicy is None:
@@ -299,16 +309,27 @@ def _ratio_arrays(o, arrays):
   """Returns the arrays that parts read beyond the arguments, and the ratio's
   denominator.
   """
+  out = _anchors(o, arrays, True)
+  if arrays['sft_mask'] is not None:
+    out['sft_mask'] = possible(arrays['sft_mask'], arrays['logp'])
+  if o.row_entropy is not None:
+    out['high_entropy'] = o.row_entropy({**arrays, **out})
+  return out
+
+
+def _anchors(o, arrays, reads_old):
+  """Returns the mask of possible tokens, and the log-probs that the policy's
+  are compared with.
+
+  Args:
+    reads_old: whether a part reads the ratio's denominator.
+  """
   old_logp = arrays['old_logp']
   at_sampling = stop(arrays['logp']) if old_logp is None else old_logp
   logps = [arrays[k] for k in LOGPS]
   out = {'mask': possible(arrays['mask'], *logps), 'at_sampling': at_sampling}
-  if arrays['sft_mask'] is not None:
-    out['sft_mask'] = possible(arrays['sft_mask'], arrays['logp'])
-  if o.ratio_to != 'old':
+  if reads_old and o.ratio_to != 'old':
     out['old_logp'] = required(arrays, o.ratio_to + '_logp')
-  if o.row_entropy is not None:
-    out['high_entropy'] = o.row_entropy({**arrays, **out})
   return out
 
 

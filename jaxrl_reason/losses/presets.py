@@ -251,6 +251,24 @@ PRESETS = {
     kl_to='sampler',
     kl_coef=0.002,
   ),
+  'm2po': _from(
+    _UNCLIPPED,
+    'Zheng et al. 2025, 2510.01161',
+    policy='importance_sampling',
+    ratio_to='sampler',
+    aggregation='token_mean',
+    max_second_moment=0.04,
+  ),
+  'tvpo': _from(
+    _UNCLIPPED,
+    'Ai2 2026, https://github.com/allenai/open-instruct',
+    policy='cispo',
+    ratio_to='sampler',
+    clip_low=1.0,
+    clip_high=19.0,
+    aggregation='token_mean',
+    max_prompt_tv=0.02,
+  ),
   # --- successes, failures
   'raft': _from(
     _PLAIN,

@@ -118,6 +118,7 @@ class Objective:
   def _arrays(self, part) -> set[str]:
     """The arrays of a run behind the names that a part reads."""
     anchored = part is self.policy or part in self.weights
+    anchored |= part in self.select.values()
     anchor = 'old_logp' if self.takes_logits else self.ratio_to + '_logp'
     alias = {'at_sampling': 'old_logp'}
     if anchored:

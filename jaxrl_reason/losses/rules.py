@@ -128,8 +128,8 @@ RULES = (
   ),
   (
     _when(_kl_is_straight_through, kl_in='reward'),
-    'kl={kl!r} differs from {kl[0]}{kl[1]} in its gradient only, and '
-    "kl_in='reward' has none: drop the '+', or use kl_in='loss'",
+    "kl={kl!r}: the '+' changes the gradient only, and kl_in='reward' has "
+    "none: drop the '+', or use kl_in='loss'",
   ),
   (
     _when(_uses_kl, kl_in='reward', advantage=NO_REWARD),
@@ -185,6 +185,7 @@ RULES = (
   _inverted('reject_low', 'reject_high'),
   _inverted('correction_low', 'correction_high'),
   _inverted('cov_low', 'cov_high'),
+  _inverted('entropy_coef_min', 'entropy_coef_max'),
   _falling('topr_pos'),
   _falling('topr_neg'),
 )

@@ -9,18 +9,22 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
   Array,
   Weight,
   as_float,
   as_mask,
   check_shapes,
+  importance_ratio,
   keep,
+  log_ratio,
   masked_mean,
   part,
   row_count,
   row_mean,
   rows_to_tokens,
+  safe_divide,
   stop,
 )
 
@@ -144,6 +148,66 @@ def high_entropy_in_row(
   return m & (h >= threshold)
 
 
+def second_moment_tokens(
+  at_sampling: Array,
+  sampler_logp: Array,
+  mask: Array,
+  *,
+  max_second_moment: float = 0.04,
+) -> jax.Array:
+  """Chooses the tokens whose mean squared log ratio is below a bound: M2PO.
+
+  https://arxiv.org/abs/2510.01161. Tokens are left out by size of
+  (log old - log sampler)^2, the largest first, until the mean of the others is
+  below `max_second_moment`, in nats^2. As in AReaL, `old` is the policy before
+  the updates of the batch, and at least one token is chosen.
+  """
+  check_shapes(mask=mask, at_sampling=at_sampling, sampler_logp=sampler_logp)
+  where = as_mask(mask)
+  square = jnp.square(stop(log_ratio(at_sampling, sampler_logp, mask)))
+  ranked = jnp.sort(jnp.where(where, square, -1.0).reshape(-1))
+  kept = jnp.maximum(ranked, 0.0).cumsum()  # smallest first, after the masked
+  n = where.sum()
+  rank = jnp.arange(ranked.size) - (ranked.size - n)
+  below = kept < max_second_moment * (rank + 1)
+  # The mean grows with every token, so the count is the last one below.
+  chosen = jnp.maximum((below & (rank >= 0)).sum(), 1)
+  return _largest(-square, where, chosen)
+
+
+SecondMoment = part('SecondMoment', second_moment_tokens)
+
+
+def tokens_within_tv(
+  logp: Array,
+  old_logp: Array,
+  adv: Array,
+  mask: Array,
+  group: Array,
+  *,
+  max_prompt_tv: float = 0.02,
+) -> jax.Array:
+  """Chooses tokens of prompts near the old policy, and those that return: TVPO.
+
+  open-instruct (https://github.com/allenai/open-instruct). The total variation
+  of a prompt is bounded by the mean of |pi / old - 1| / 2 over the tokens of a
+  row, then over the rows of its group. Where it exceeds `max_prompt_tv`, a
+  probability, only tokens whose gradient moves pi towards old are chosen.
+  """
+  check_shapes(mask=mask, logp=logp, old_logp=old_logp, group=group)
+  adv = rows_to_tokens(adv, mask)
+  r = stop(importance_ratio(logp, old_logp, mask))
+  tv = 0.5 * row_mean(jnp.abs(r - 1), mask)
+  segment = groups.segment_ids(group)
+  rows = groups.over_group(as_float(row_count(mask) > 0), segment)
+  prompt_tv = safe_divide(groups.over_group(tv, segment), rows)
+  near = (prompt_tv <= max_prompt_tv)[:, None]
+  return as_mask(mask) & (near | (adv * jnp.sign(r - 1) <= 0))
+
+
+WithinTV = part('WithinTV', tokens_within_tv)
+
+
 @dataclasses.dataclass(frozen=True)
 class OnlySelected(Weight):
   """Trains on the tokens that a part of `Objective.select` chose."""
@@ -159,6 +223,22 @@ class OnlyDrawn(OnlySelected):
   """Trains on the tokens that `random_tokens` drew."""
 
   name: str = 'random'
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlyModerate(OnlySelected):
+  """Trains on the tokens that `second_moment_tokens` chose."""
+
+  name: str = 'second_moment'
+  metric = 'outside_second_moment'
+
+
+@dataclasses.dataclass(frozen=True)
+class OnlyWithinTV(OnlySelected):
+  """Trains on the tokens that `tokens_within_tv` chose."""
+
+  name: str = 'within_tv'
+  metric = 'outside_tv'
 
 
 HighEntropy = part('HighEntropy', high_entropy_in_row)

@@ -158,9 +158,12 @@ def _ratio_slots(s):
     (s['max_row_drift'] is not None, selection.DropDrifted),
     (s['entropy_share'] is not None, selection.OnlySelected),
     (s['random_share'] is not None, selection.OnlyDrawn),
+    (s['max_second_moment'] is not None, selection.OnlyModerate),
+    (s['max_prompt_tv'] is not None, selection.OnlyWithinTV),
   )
   kl = _when(s['kl_coef'], KL, s)
-  anchored = (CHOICES['policy'][s['policy']], *weights, *([kl] if kl else []))
+  policy, select = CHOICES['policy'][s['policy']], _select(s)
+  anchored = (policy, *weights, *select.values(), *([kl] if kl else []))
   has_ratio = any('old_logp' in part.reads for part in anchored)
   archer = s['policy'] == 'ppo_clip' and s['clip_high_entropy'] is not None
   by_entropy = archer or (kl is not None and kl.split)
@@ -170,10 +173,10 @@ def _ratio_slots(s):
   return dict(
     ratio_to=('ratio_to' if has_ratio else '', s['ratio_to']),
     row_entropy=('', _when(by_entropy, selection.HighEntropy, s)),
-    select=('', _select(s)),
+    select=('', select),
     weights=(
       'correction reject_low reject_high veto max_row_drift entropy_share '
-      'random_share',
+      'random_share max_second_moment max_prompt_tv',
       weights,
     ),
     offpolicy=('offpolicy', _when(others, others, s)),
@@ -209,6 +212,10 @@ def _select(s):
     chosen['top_entropy'] = selection.TopEntropy.read(s)
   if s['random_share'] is not None:
     chosen['random'] = selection.RandomTokens.read(s)
+  if s['max_second_moment'] is not None:
+    chosen['second_moment'] = selection.SecondMoment.read(s)
+  if s['max_prompt_tv'] is not None:
+    chosen['within_tv'] = selection.WithinTV.read(s)
   return chosen
 
 
@@ -276,8 +283,8 @@ _CHOOSERS = ('advantage', 'policy', 'aggregation', 'kl_coef', 'correction')
 _ADDING = frozenset(
   'reward_low reward_high whiten entropy_alpha adv_max pos_weight neg_weight '
   'length_lambda clip_high_entropy correction reject_low reject_high veto '
-  'max_row_drift entropy_share random_share kl_coef entropy_coef '
-  'entropy_target sft_coef distill_coef'.split()
+  'max_row_drift entropy_share random_share max_second_moment max_prompt_tv '
+  'kl_coef entropy_coef entropy_target sft_coef distill_coef'.split()
 )
 
 

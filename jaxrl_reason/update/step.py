@@ -25,7 +25,10 @@ OF_ADVANTAGES = (
   'values process_reward teacher_logp'
 ).split()
 OF_MASK = 'truncated is_offpolicy reward_valid'.split()
-OF_LOSS = 'old_logp ref_logp sampler_logp teacher_logp is_offpolicy'.split()
+OF_LOSS = (
+  'old_logp ref_logp sampler_logp teacher_logp is_offpolicy group'.split()
+)
+OF_CHOICE = 'old_logp ref_logp sampler_logp group'.split()
 
 
 def update(
@@ -232,14 +235,9 @@ def _selected(learner: Learner, params, batch, adv, sampling, key):
   logp, entropy = scoring.scores(
     learner, params, batch, sampling, learner.micro_batches
   )
+  given = {name: getattr(batch, name) for name in OF_CHOICE}
   return losses.select_tokens(
-    learner.objective,
-    logp,
-    adv,
-    batch.mask,
-    entropy=entropy,
-    key=key,
-    old_logp=batch.old_logp,
+    learner.objective, logp, adv, batch.mask, entropy=entropy, key=key, **given
   )
 
 

@@ -28,12 +28,12 @@ def test_golden_values():
   logp, ref = jnp.log(jnp.array([0.5])), jnp.log(jnp.array([0.25]))
   d = np.log(2)
   want = dict(k1=d, k2=d * d / 2, k3=d - 0.5, abs=d, forward=0.5 - d / 2)
-  want.update({'k1+': want['k1'], 'k3+': want['k3']})
+  want.update({name + '+': want[name] for name in ('k1', 'k3', 'abs')})
   assert set(want) == set(losses.KL_ESTIMATORS)
   for name, value in want.items():
     close(losses.kl_penalty(logp, ref, name), [value], 1e-6, name)
     slope = dict(k1=1, k2=d, k3=0.5, abs=1, forward=0.5 * d)
-    slope.update({'k1+': d, 'k3+': d})
+    slope.update({'k1+': d, 'k3+': d, 'abs+': d})
     grad = jax.grad(lambda lp, k: losses.kl_penalty(lp, ref, k).sum())(
       logp, name
     )
@@ -74,7 +74,7 @@ def test_which_gradient_is_whose(policies):
       jnp.asarray(logits)
     )
 
-  for name in ('k2', 'k1+', 'k3+'):
+  for name in ('k2', 'k1+', 'k3+', 'abs+'):
     close(expected(name), exact('reverse'), 1e-4, name)
   close(expected('k3'), exact('forward'), 1e-4)
   close(expected('k1'), np.zeros((2, 6)), 1e-4)
@@ -138,3 +138,5 @@ def test_adaptive_coefficients():
   close(np.array(low), [0.015, 0.015], 1e-6)
   high = losses.adaptive_entropy(0.01, 0.3, target=0.2, step=0.005)
   close(np.array(high), [0.005, 0.0], 1e-6)
+  kept = losses.adaptive_entropy(0.01, 0.3, target=0.2, step=0.005, low=0.008)
+  close(np.array(kept), [0.008, 0.0], 1e-6)

@@ -97,6 +97,7 @@ def loss_of(s, b, adv, x, **more):
       s, x, b['tokens'], adv, b['mask'], **arrays, **more
     )
   arrays = pick(b, LOSS_ARRAYS, needed)
+  arrays |= {'group': b['group']} if 'selected' in needed else {}
   return losses.policy_loss(s, x, adv, b['mask'], **arrays, **more)
 
 
@@ -219,6 +220,8 @@ PARTS = {
   'archer': {},
   'deepseek_v32': {},
   'luffy': {},
+  'm2po': {'ratio_to': 'old'},
+  'tvpo': {},
   'icepop': {'correction_normalise': True, 'reject_high': 1.2, 'veto': 0.01},
   'vapo': {'kl_to': 'old', 'kl_coef': 0.1},
   'rover': {},
@@ -240,10 +243,9 @@ def pieces(batch):
     x, mask, adv = variable(s, b), b['mask'], estimate(s, b)
     arrays = {k: b[k] for k in ('old_logp', 'sampler_logp', 'sft_mask')}
     divisors = losses.denominators(s, mask, **arrays)
-    arrays = pick(b, ['entropy', 'old_logp'], losses.needs(s))
-    chosen = losses.select_tokens(
-      s, b['logp'], adv, mask, key=jax.random.key(1), **arrays
-    )
+    arrays = pick(b, ['entropy', 'old_logp', 'sampler_logp'], losses.needs(s))
+    more = dict(key=jax.random.key(1), group=b['group'])
+    chosen = losses.select_tokens(s, b['logp'], adv, mask, **arrays, **more)
     more = {'selected': chosen} if chosen else {}
     whole = gradient(s, b, adv, x, **more)
     halves = []
@@ -480,6 +482,16 @@ def test_entropy_target_moves_the_coefficient():
     s, -mask, jnp.zeros(1), mask, entropy=entropy, coefs=coefs
   )
   close(loss, -0.004, 1e-5)
+  # Three steps above the target would be -0.03: the level stays at its floor.
+  floor = {
+    'entropy_target': 0.5,
+    'entropy_step': 0.01,
+    'entropy_coef_min': 0.02,
+  }
+  coefs = losses.init_coefs(floor)
+  for entropy in (0.6, 0.6, 0.6, 0.4):
+    coefs = losses.next_coefs(floor, coefs, {'entropy': entropy}, rows=4)
+  close(coefs['entropy_coef'], 0.03, 1e-5)
 
 
 def test_critic():

@@ -261,7 +261,7 @@ def test_what_clip_metrics_count_is_what_is_clipped():
 def test_clamped_kl():
   """'+' keeps k2's whole gradient beyond the clamp; 'weighted' clamps last."""
   logp, ref = jnp.full((1, 1), -1.0), jnp.full((1, 1), -4.0)
-  for name in ('k1+', 'k3+'):
+  for name in ('k1+', 'k3+', 'abs+'):
     value, slope = jax.value_and_grad(
       lambda lp, k=name: losses.kl_penalty(lp, ref, k, kl_max=1.0).sum()
     )(logp)

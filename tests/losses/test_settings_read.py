@@ -27,6 +27,7 @@ OTHER = dict(
   ratio_max=7.0, md_tau=0.3, md_level='token', vespo_pos=(0.3, 0.4),
   vespo_neg=(0.3, 0.4), topr_pos=(0.3, 0.4), topr_neg=(0.3, 0.4),
   tbrm_beta=0.3, rover_rho=0.3, entropy_share=0.3, random_share=0.3,
+  max_second_moment=0.3, max_prompt_tv=0.3,
   entropy_quantile=0.3, max_row_drift=0.3, drop_truncated=True,
   offpolicy='drop', luffy_gamma=0.3, correction='clip',
   correction_level='sequence_mean', correction_low=0.3, correction_high=7.0,
@@ -37,9 +38,9 @@ OTHER = dict(
   count_empty=True, kl_coef=0.3, kl='k2', kl_in='reward', kl_to='sampler',
   kl_max=0.3, kl_max_on='weighted', kl_weighted=True, kl_high_entropy=0.3,
   kl_target=0.3, kl_horizon=77, entropy_coef=0.3, entropy_bonus_share=0.3,
-  entropy_target=0.3, entropy_step=0.3, entropy_coef_max=0.3,
-  distill='k2', distill_coef=0.3, distill_beta=0.3, distill_top_k=2,
-  distill_max=0.3,
+  entropy_target=0.3, entropy_step=0.3, entropy_coef_min=0.3,
+  entropy_coef_max=0.3, distill='k2', distill_coef=0.3, distill_beta=0.3,
+  distill_top_k=2, distill_max=0.3,
 )  # fmt: skip
 # Bases that hold every part: a preset each, or several parts at once.
 BASES = {
@@ -97,7 +98,7 @@ def outputs(o, a, mask, reward):
   else:
     key, coefs = jax.random.key(0), losses.init_coefs(o)
     names = 'sampler_logp entropy teacher_kl teacher_logp'.split()
-    more = {k: a[k] for k in names}
+    more = {k: a[k] for k in names} | {'group': GROUP}
     loss, metrics = losses.policy_loss(
       o, a['logp'], adv, mask, sft_mask=mask, is_offpolicy=mask, key=key,
       coefs=None, **kept, **more,

@@ -224,6 +224,10 @@ EXAMPLES = [
     SAMPLER | {'rl.loss.correction': 'mask', 'rl.loss.correction_low': 0.5},
     "rl.loss.correction='mask': weighs .* every weight would be 1",
   ),
+  (
+    SAMPLER | {'rl.algorithm': 'm2po'},
+    'rl.loss.max_second_moment=0.04: weighs .* every weight would be 1',
+  ),
   (SAMPLER | {'rl.loss.veto': 0.1}, 'rl.loss.veto=0.1: weighs .* would be 1'),
   (STALE | RLOO, "rl.staleness=1: rl.loss.policy='log_likelihood'"),
   (REPLAY | RLOO, "rl.replay.rows=8: rl.loss.policy='log_likelihood'"),

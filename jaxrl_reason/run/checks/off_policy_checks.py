@@ -10,7 +10,9 @@ from jaxrl_reason import losses
 from jaxrl_reason.config import RL, Run, rules
 
 # Settings that weigh a token by proximal / sampler.
-WEIGHTS = ('correction', 'reject_low', 'reject_high', 'veto')
+WEIGHTS = (
+  'correction', 'reject_low', 'reject_high', 'veto', 'max_second_moment',
+)  # fmt: skip
 
 
 def check(config: Run) -> None:
