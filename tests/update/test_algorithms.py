@@ -30,6 +30,8 @@ SETTINGS = {
   'clip_cov': {'cov_share': 0.1, 'cov_low': -5.0, 'cov_high': 5.0},
   'kl_cov': {'cov_share': 0.1},
   'top_entropy': {},
+  'm2po': {},
+  'tvpo': {'max_prompt_tv': 1e-4},
   'entropy_advantage': {},
   'vapo': {'entropy_coef': 0.01, 'entropy_bonus_share': 0.3},
   'prime': {},
