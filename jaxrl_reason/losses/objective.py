@@ -326,7 +326,7 @@ def _anchors(o, arrays, reads_old):
   """
   old_logp = arrays['old_logp']
   at_sampling = stop(arrays['logp']) if old_logp is None else old_logp
-  logps = [arrays[k] for k in LOGPS]
+  logps = [arrays.get(k) for k in LOGPS]
   out = {'mask': possible(arrays['mask'], *logps), 'at_sampling': at_sampling}
   if reads_old and o.ratio_to != 'old':
     out['old_logp'] = required(arrays, o.ratio_to + '_logp')
