@@ -43,7 +43,13 @@ def loss(reward: jax.Array, group: jax.Array, logp: jax.Array) -> jax.Array:
   assert_type(advantage, jax.Array)
   per_token = jr.losses.ppo_clip(logp, None, advantage, logp > 0)
   assert_type(jr.losses.resolve({'name': 'dapo'}), jr.losses.Objective)
-  jr.losses.PPOClip(low=0.2, high=0.3)
+  assert_type(jr.losses.PPOClip(low=0.2, high=0.3).dual, float | None)
+  assert_type(jr.losses.KL('k3', coef=0.04).coef, float)
+  jr.losses.PPOClip(lo=0.2)  # type: ignore[call-arg]
+  jr.losses.DPPO(max_divergence='far')  # type: ignore[arg-type]
+  jr.losses.CISPO(ratio_to='old')  # type: ignore[call-arg]
+  jr.losses.Reject(reject=2.0)  # type: ignore[call-arg]
+  jr.losses.Luffy(gamma=0.1)  # type: ignore[call-arg]
   jr.losses.nothing  # type: ignore[attr-defined]  # noqa: B018
   return jr.losses.aggregate(per_token, logp > 0, 'token_mean')
 

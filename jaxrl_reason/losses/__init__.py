@@ -23,15 +23,26 @@ grad, vmap and shard_map. docs/algorithms.md has the table of presets.
 """
 
 # What is imported here is the public interface; packed, as a table of contents.
-# ruff: noqa: F401, I001
+# ruff: noqa: I001
 # fmt: off
 from jaxrl_reason.losses.aggregation import (
   AGGREGATIONS, Aggregate, aggregate, counts, group_token_weight,
 )
 from jaxrl_reason.losses.arrays import (
-  LEVELS, MAX_LOG_RATIO, SHAPES, Part, importance_ratio, keep, log_ratio,
-  masked_mean, masked_var, row_count, row_mean, row_sum, rows_to_tokens,
+  LEVELS,
+  MAX_LOG_RATIO,
+  SHAPES,
+  importance_ratio,
+  keep,
+  log_ratio,
+  masked_mean,
+  masked_var,
+  row_count,
+  row_mean,
+  row_sum,
+  rows_to_tokens,
 )
+from jaxrl_reason.losses.objective_part import Part
 from jaxrl_reason.losses.baselines import (
   bnpo, dead_group_share, gpg, greedy_baseline, group_mean,
   group_mean_batch_std, group_zscore, leave_one_out, length_weighted, maxrl,
@@ -102,3 +113,42 @@ from jaxrl_reason.losses.token_baseline import (
 from jaxrl_reason.losses.value import (
   binary_cross_entropy, implicit_prm, value_loss,
 )
+
+__all__ = [
+  'ADVANTAGES', 'AGGREGATIONS', 'Aggregate', 'CISPO', 'Clip', 'DEFAULTS',
+  'DIVERGENCES', 'DPPO', 'Distill', 'EntropyBonus', 'Imitate', 'KL',
+  'KL_ESTIMATORS', 'LEVELS', 'Likelihood', 'Luffy', 'MAX_LOG_RATIO', 'Mask',
+  'Objective', 'POLICIES', 'PPOClip', 'PRESETS', 'Part', 'PolicyLoss',
+  'ROW_POLICIES', 'Reject', 'SHAPES', 'SUPERVISED', 'Truncate',
+  'adaptive_entropy', 'adaptive_kl', 'advantages', 'aggregate', 'alp_penalty',
+  'anneal', 'archer_clip', 'bellman_loss', 'best_of_group',
+  'binary_cross_entropy', 'bnpo', 'cispo', 'clip_advantage', 'clip_cov',
+  'clip_cov_tokens', 'clip_metrics', 'clip_reward', 'combine',
+  'correction_weight', 'cosine_reward', 'counts', 'covariance', 'cpgd',
+  'critic_loss', 'critic_targets', 'dead_group_share', 'denominators', 'dft',
+  'difficulty', 'divergence', 'dpo', 'dppo', 'drop_rows',
+  'entropy_from_logits', 'entropy_shape', 'filter_metric', 'gae',
+  'gap_metrics', 'gdpo', 'gfpo', 'gmpo', 'gpg', 'greedy_baseline',
+  'group_mean', 'group_mean_batch_std', 'group_token_weight', 'group_zscore',
+  'high_entropy_in_row', 'implicit_prm', 'implicit_reward',
+  'importance_ratio', 'importance_sampling', 'init_coefs', 'ipo', 'keep',
+  'kimi_bonus', 'kl_cov', 'kl_cov_tokens', 'kl_penalty', 'kto',
+  'l1_exact_penalty', 'l1_max_reward', 'laser_bonus', 'laser_d_target',
+  'leave_one_out', 'leave_one_out_std', 'length_preference',
+  'length_weighted', 'log_likelihood', 'log_ratio', 'loss_mask', 'luffy',
+  'masked_mean', 'masked_var', 'maxrl', 'mean_logp', 'mirror_descent',
+  'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
+  'optimal_token', 'orpo', 'passk', 'pkpo', 'policy_loss', 'positives',
+  'ppo_clip', 'prime', 'random_tokens', 'rank', 'ratio_metrics', 'reinforce',
+  'reinforce_rej', 'rejection_weight', 'resolve', 'returns', 'rover',
+  'row_count', 'row_mean', 'row_sum', 'rows_to_tokens', 'sapo',
+  'second_moment_tokens', 'segments', 'select_tokens', 'sft', 'signs',
+  'soft_overlong_penalty', 'sum_p_squared', 'summarize', 'tbrm', 'teach',
+  'token_logp', 'token_rewards', 'tokens_within_tv', 'top_entropy_tokens',
+  'topr', 'tree', 'value_loss', 'value_targets', 'vespo', 'weigh_signs',
+  'whiten',
+]
+
+
+def __dir__() -> list[str]:
+  return sorted(__all__)

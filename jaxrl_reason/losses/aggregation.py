@@ -25,7 +25,6 @@ import jax.numpy as jnp
 from jaxrl_reason.losses.arrays import (
   Array,
   Divisors,
-  Part,
   Sums,
   as_mask,
   check_shapes,
@@ -36,6 +35,7 @@ from jaxrl_reason.losses.arrays import (
   safe_divide,
 )
 from jaxrl_reason.losses.groups import over_group, segment_ids
+from jaxrl_reason.losses.objective_part import Part
 
 
 def counts(

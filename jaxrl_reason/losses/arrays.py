@@ -24,12 +24,10 @@ clamped to +-MAX_LOG_RATIO, of shape [N, T], exactly 0 outside the mask. With
 ratio is exactly 1 with the gradient of logp.
 """
 
-import dataclasses
 import functools
-import inspect
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -138,129 +136,6 @@ def required(arrays: Mapping[str, Any], name: str, but: str = '') -> Any:
       'what a run has to compute).'
     )
   return arrays[name]
-
-
-@dataclasses.dataclass(frozen=True)
-class Part:
-  """A function of arrays together with its settings: a piece of an objective.
-
-  Subclasses are frozen records whose fields are the settings; `part` makes one
-  of a function. A part of your own needs `reads` and `__call__` only, and goes
-  into an objective by `dataclasses.replace(objective, policy=MyPart())`.
-
-  Attributes:
-    fn: the function behind the part.
-    reads: names of the arrays it takes, in its order.
-    also: names of arrays it takes by keyword and does without when None.
-    per_row: whether a policy's loss is [N] and not [N, T].
-    any_policy: whether a policy's loss holds for samples of any policy, without
-      a ratio to the one that sampled.
-    names: (field, argument of `fn`, flat setting) of each setting.
-  """
-
-  fn: ClassVar[Callable[..., Any]]
-  reads: ClassVar[tuple[str, ...]] = ()
-  also: ClassVar[tuple[str, ...]] = ()
-  per_row: ClassVar[bool] = False
-  any_policy: ClassVar[bool] = False
-  names: ClassVar[tuple[tuple[str, str, str], ...]] = ()
-
-  @classmethod
-  def read(cls, settings: Mapping[str, Any]) -> 'Part':
-    """Makes the part from the flat settings of a run."""
-    return cls(**{field: settings[key] for field, _, key in cls.names})
-
-  @functools.cached_property
-  def options(self) -> dict[str, Any]:
-    """Returns the fields by the names of the arguments of `fn`."""
-    return {argument: getattr(self, field) for field, argument, _ in self.names}
-
-  @property
-  def keys_read(self) -> set[str]:
-    """Names the flat settings that have an effect, given the others."""
-    return {key for _, _, key in self.names}
-
-  def take(self, arrays: Mapping[str, Any]) -> list[Any]:
-    """Takes the arrays the part reads; only old_logp may be None: on-policy."""
-    return [required(arrays, name, 'old_logp') for name in self.reads]
-
-  def __call__(self, arrays: Mapping[str, Any]) -> Any:
-    """Calls `fn` with its arrays and settings."""
-    also = {k: arrays[k] for k in self.also}
-    return self.fn(*self.take(arrays), **also, **self.options)
-
-
-def flat_names(prefix: str, fields: str) -> tuple[tuple[str, str, str], ...]:
-  """Makes `Part.names` of fields whose flat setting is prefix_field."""
-  return tuple((f, f, f'{prefix}_{f}') for f in fields.split())
-
-
-class Weight(Part):
-  """A part that gives a factor [N, T] on the policy's loss.
-
-  `metric` names the share of the weight that it takes away; None: no metric.
-  """
-
-  metric: ClassVar[str | None] = None
-
-  def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
-    """Computes what the part has to know of the whole batch, {name: scalar}."""
-    return {}
-
-  def weight(
-    self, arrays: Arrays, denominators: Sums
-  ) -> tuple[jax.Array, Metrics]:
-    """Computes the factor [N, T], and its metrics."""
-    w, mask = self(arrays), arrays['mask']
-    share = safe_divide(keep(mask, 1 - w).sum(), denominators['tokens'])
-    return w, {} if self.metric is None else {self.metric: stop(share)}
-
-
-# Fields that are shorter than the flat setting they hold.
-_SHORT = dict(
-  clip_low='low', clip_high='high', dual_clip='dual', clip_high_entropy='wide'
-)
-
-
-def part(
-  name: str,
-  fn: Callable,
-  base: type[Part] = Part,
-  *,
-  reads: Mapping[str, str] | None = None,
-  flat: Mapping[str, str] | None = None,
-  **attributes: Any,
-) -> type[Part]:
-  """Makes the record of a function's settings: a subclass of `base`.
-
-  Positional arguments of the function are arrays, and so are keyword ones that
-  `SHAPES` knows; the others are settings with their defaults.
-
-  Args:
-    name: of the class.
-    fn: arrays, settings -> array.
-    reads: {argument: array} where an array has another name than its argument.
-    flat: {argument: setting} where the flat setting has another name.
-    attributes: further attributes of the class.
-  """
-  arguments = inspect.signature(fn).parameters.values()
-  arrays = [a.name for a in arguments if a.kind is not a.KEYWORD_ONLY]
-  keyword = [a for a in arguments if a.kind is a.KEYWORD_ONLY]
-  settings = {a.name: a.default for a in keyword if a.name not in SHAPES}
-  names = [(_SHORT.get(k, k), k, (flat or {}).get(k, k)) for k in settings]
-  namespace = dict(
-    fn=staticmethod(fn),
-    reads=tuple((reads or {}).get(k, k) for k in arrays),
-    also=tuple(a.name for a in keyword if a.name in SHAPES),
-    names=tuple(names),
-    __doc__=f'`{fn.__name__}` as a part of an objective.',
-    __module__=fn.__module__,
-    **attributes,
-  )
-  fields = [(field, Any, settings[argument]) for field, argument, _ in names]
-  return dataclasses.make_dataclass(
-    name, fields, bases=(base,), frozen=True, namespace=namespace
-  )
 
 
 def as_float(x: Array) -> jax.Array:

@@ -17,14 +17,13 @@ import jax.numpy as jnp
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
   Array,
-  Part,
   as_float,
   masked_var,
-  part,
   row_count,
   safe_divide,
   safe_sqrt,
 )
+from jaxrl_reason.losses.objective_part import Part, part
 
 
 class Advantage(Part):

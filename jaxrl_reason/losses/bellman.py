@@ -12,11 +12,11 @@ from jaxrl_reason.losses.arrays import (
   as_mask,
   check_shapes,
   keep,
-  part,
   row_sum,
   stop,
 )
 from jaxrl_reason.losses.kl import at_tokens
+from jaxrl_reason.losses.objective_part import part
 from jaxrl_reason.losses.token_advantage import next_token
 
 

@@ -14,12 +14,12 @@ from jaxrl_reason.losses.arrays import (
   as_float,
   check_shapes,
   choose,
-  part,
   row_count,
   safe_divide,
   safe_sqrt,
 )
 from jaxrl_reason.losses.baselines import Advantage, group_zscore
+from jaxrl_reason.losses.objective_part import part
 
 
 def gfpo(

@@ -28,16 +28,13 @@ from jaxrl_reason.losses.arrays import (
   Arrays,
   Metrics,
   Sums,
-  Weight,
   as_mask,
   check_shapes,
   choose,
   exp_minus_1_minus,
-  flat_names,
   importance_ratio,
   keep,
   log_ratio,
-  part,
   row_count,
   row_mean,
   row_sum,
@@ -46,6 +43,7 @@ from jaxrl_reason.losses.arrays import (
   stop,
 )
 from jaxrl_reason.losses.diagnostics import moments
+from jaxrl_reason.losses.objective_part import Weight, flat_names, part_of
 
 
 def _bounds(low, high):
@@ -208,16 +206,16 @@ def rejection_weight(
   return keep(mask, ok)
 
 
-class Reject(
-  part(
-    'Reject',
-    rejection_weight,
-    Weight,
-    metric='rejected',
-    reads={'old_logp': 'at_sampling'},
-  )
-):
+@part_of(rejection_weight, reads={'old_logp': 'at_sampling'})
+class Reject(Weight):
   """`rejection_weight` as a part."""
+
+  reject_by: str = 'ratio'
+  reject_level: str = 'sequence_mean'
+  reject_low: float | None = None
+  reject_high: float | None = None
+  veto: float | None = None
+  metric = 'rejected'
 
   @property
   def keys_read(self) -> set[str]:

@@ -25,14 +25,11 @@ from jaxrl_reason.losses.arrays import (
   Array,
   Arrays,
   Metrics,
-  Part,
   Sums,
   as_float,
   check_shapes,
   choose,
-  flat_names,
   keep,
-  part,
   rows_to_tokens,
   stop,
 )
@@ -44,6 +41,7 @@ from jaxrl_reason.losses.kl import (
   kl_penalty,
   over_tokens,
 )
+from jaxrl_reason.losses.objective_part import Part, flat_names, part
 
 
 def _kl(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -14,14 +14,13 @@ from jaxrl_reason.losses.arrays import (
   Array,
   Arrays,
   Metrics,
-  Part,
   Sums,
   as_float,
-  flat_names,
   keep,
   stop,
 )
 from jaxrl_reason.losses.kl import at_tokens, over_tokens
+from jaxrl_reason.losses.objective_part import Part, flat_names
 
 
 def entropy_from_logits(

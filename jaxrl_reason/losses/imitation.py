@@ -15,14 +15,11 @@ from jaxrl_reason.losses.arrays import (
   Array,
   Arrays,
   Metrics,
-  Part,
   Sums,
   as_float,
   check_shapes,
   choose,
-  flat_names,
   keep,
-  part,
   required,
   row_count,
   rows_to_tokens,
@@ -30,6 +27,7 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
+from jaxrl_reason.losses.objective_part import Part, flat_names, part, part_of
 
 
 def sft(logp: Array, mask: Array) -> jax.Array:
@@ -64,7 +62,11 @@ def luffy(
   return -stop(rows_to_tokens(adv, mask)) * p / (p + luffy_gamma)
 
 
-Luffy = part('Luffy', luffy, reads={'mask': 'is_offpolicy'})
+@part_of(luffy, reads={'mask': 'is_offpolicy'})
+class Luffy(Part):
+  """`luffy` as a part."""
+
+  luffy_gamma: float = 0.1
 
 
 SFT_LOSSES = {'sft': sft, 'dft': dft}

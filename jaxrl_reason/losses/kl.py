@@ -26,14 +26,12 @@ from jaxrl_reason.losses.arrays import (
   Array,
   Arrays,
   Metrics,
-  Part,
   Sums,
   absolute,
   as_float,
   as_mask,
   choose,
   exp_minus_1_minus,
-  flat_names,
   hard_clip,
   importance_ratio,
   keep,
@@ -42,6 +40,7 @@ from jaxrl_reason.losses.arrays import (
   stop,
 )
 from jaxrl_reason.losses.diagnostics import token_share
+from jaxrl_reason.losses.objective_part import Part, flat_names
 
 
 def _straight_through(value, gradient):

@@ -12,11 +12,11 @@ from jaxrl_reason.losses.arrays import (
   Array,
   as_float,
   choose,
-  part,
   safe_divide,
   safe_sqrt,
 )
 from jaxrl_reason.losses.baselines import Advantage, positives
+from jaxrl_reason.losses.objective_part import part
 
 
 def choose_ratio(a: jax.Array, n: jax.Array, k: int) -> jax.Array:

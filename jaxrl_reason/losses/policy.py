@@ -14,7 +14,6 @@ import jax.numpy as jnp
 from jaxrl_reason.losses.arrays import (
   Array,
   Arrays,
-  Part,
   absolute,
   as_mask,
   choose,
@@ -23,11 +22,11 @@ from jaxrl_reason.losses.arrays import (
   importance_ratio,
   keep,
   log_ratio,
-  part,
   rows_to_tokens,
   safe_exp,
   stop,
 )
+from jaxrl_reason.losses.objective_part import Part, part, part_of
 
 
 class PolicyLoss(Part):
@@ -118,8 +117,14 @@ def ppo_clip(
   return -adv * hard_clip(r, low, high)
 
 
-class PPOClip(part('PPOClip', ppo_clip, PolicyLoss)):
+@part_of(ppo_clip)
+class PPOClip(PolicyLoss):
   """`ppo_clip` as a part."""
+
+  low: float = 0.2
+  high: float = 0.2
+  dual: float | None = None
+  ratio: str = 'token'
 
   def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     low, high = 1 - self.low, 1 + self.high
@@ -232,8 +237,13 @@ def cispo(
   return -w * adv * keep(mask, logp)
 
 
-class CISPO(part('CISPO', cispo, PolicyLoss)):
+@part_of(cispo)
+class CISPO(PolicyLoss):
   """`cispo` as a part."""
+
+  ratio: str = 'token'
+  low: float = 1.0
+  high: float = 4.0
 
   def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     logp, old_logp, _, mask = self.take(arrays)
@@ -358,8 +368,14 @@ def dppo(
   return jnp.where(far['clip_low'] | far['clip_high'], 0.0, -adv * r)
 
 
-class DPPO(part('DPPO', dppo, PolicyLoss)):
+@part_of(dppo)
+class DPPO(PolicyLoss):
   """`dppo` as a part."""
+
+  divergence: str = 'tv'
+  max_divergence: float = 0.15
+  mask_sides: str = 'away'
+  ratio_max: float | None = None
 
   def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
     logp, old_logp, adv, mask = self.take(arrays)

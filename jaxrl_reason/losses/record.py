@@ -7,12 +7,15 @@ from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 from jaxrl_reason.losses.aggregation import Aggregate
-from jaxrl_reason.losses.arrays import Part, Weight, nearest
+from jaxrl_reason.losses.arrays import (
+  nearest,
+)
 from jaxrl_reason.losses.baselines import GroupZScore
 from jaxrl_reason.losses.distillation import Distill
 from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.imitation import Likelihood
 from jaxrl_reason.losses.kl import KL
+from jaxrl_reason.losses.objective_part import Part, Weight
 from jaxrl_reason.losses.policy import PPOClip
 
 # Arrays a run has to compute only if some part asks for them.

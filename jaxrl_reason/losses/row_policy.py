@@ -17,7 +17,6 @@ from jaxrl_reason.losses.arrays import (
   importance_ratio,
   keep,
   log_ratio,
-  part,
   row_count,
   row_mean,
   row_sum,
@@ -26,6 +25,7 @@ from jaxrl_reason.losses.arrays import (
   safe_exp,
   stop,
 )
+from jaxrl_reason.losses.objective_part import part
 from jaxrl_reason.losses.policy import PolicyLoss, log_likelihood
 
 

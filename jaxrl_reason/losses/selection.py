@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxrl_reason.losses import groups
 from jaxrl_reason.losses.arrays import (
   Array,
-  Weight,
   as_float,
   as_mask,
   check_shapes,
@@ -20,13 +19,13 @@ from jaxrl_reason.losses.arrays import (
   keep,
   log_ratio,
   masked_mean,
-  part,
   row_count,
   row_mean,
   rows_to_tokens,
   safe_divide,
   stop,
 )
+from jaxrl_reason.losses.objective_part import Weight, part
 
 
 def covariance(logp: Array, adv: Array, mask: Array) -> jax.Array:

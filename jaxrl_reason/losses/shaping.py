@@ -15,12 +15,12 @@ from jaxrl_reason.losses.arrays import (
   keep,
   masked_mean,
   masked_var,
-  part,
   rows_to_tokens,
   safe_divide,
   safe_sqrt,
   stop,
 )
+from jaxrl_reason.losses.objective_part import part
 
 
 def whiten(

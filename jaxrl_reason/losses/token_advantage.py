@@ -15,7 +15,6 @@ from jaxrl_reason.losses.arrays import (
   check_shapes,
   choose,
   keep,
-  part,
   row_count,
   row_mean,
   rows_to_tokens,
@@ -29,6 +28,7 @@ from jaxrl_reason.losses.baselines import (
   leave_one_out,
   reinforce,
 )
+from jaxrl_reason.losses.objective_part import part
 
 
 def suffix_scan(x: jax.Array, g: Array) -> jax.Array:

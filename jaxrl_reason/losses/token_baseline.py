@@ -11,12 +11,12 @@ from jaxrl_reason.losses.arrays import (
   check_shapes,
   choose,
   keep,
-  part,
   row_count,
   safe_divide,
   safe_exp,
 )
 from jaxrl_reason.losses.baselines import Advantage
+from jaxrl_reason.losses.objective_part import part
 from jaxrl_reason.losses.token_advantage import suffix_scan, token_rewards
 
 # Whether tokens are compared by their count within the row, holes left out.

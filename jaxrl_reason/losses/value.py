@@ -9,12 +9,12 @@ from jaxrl_reason.losses.arrays import (
   check_shapes,
   hard_clip,
   keep,
-  part,
   required,
   row_sum,
   stop,
 )
 from jaxrl_reason.losses.groups import valid_rows
+from jaxrl_reason.losses.objective_part import part
 from jaxrl_reason.losses.token_advantage import implicit_reward
 
 

@@ -1,6 +1,9 @@
 """Objectives as records of parts, and arguments that are named when wrong."""
 
+import ast
 import dataclasses
+import inspect
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,7 @@ import pytest
 from losses_batch import close
 
 from jaxrl_reason import losses
+from jaxrl_reason.losses import objective_part
 
 MASK = jnp.array([[1, 1, 0], [1, 1, 1]])
 LOGP = -jnp.ones((2, 3))
@@ -296,7 +300,7 @@ def test_a_token_no_policy_can_draw_is_left_out_and_counted(name):
   rows = dict(ref_logp=one, sampler_logp=one * 1.1, old_logp=one * 0.9)
   teacher = dict(teacher_logp=one * 1.2, teacher_kl=-one)
   extra = dict(entropy=-one, sft_mask=mask, key=jax.random.key(0))
-  extra['is_offpolicy'] = ~mask
+  extra |= dict(is_offpolicy=~mask, group=np.array([0, 0]))
   if o.takes_logits:
     logits = np.float32(rng.normal(size=(2, 3, 4)))
     logits[1, 1, 0] = -np.inf
@@ -382,3 +386,25 @@ def test_other_numbers_are_seen_everywhere_or_refused():
   for wrong in ('cliphigh', 'kl_coef', 'tau_pos'):
     with pytest.raises(ValueError, match=f'no part .* reads {wrong!r}'):
       losses.resolve('dapo').with_numbers({wrong: 0.3})
+
+
+def test_the_public_names_are_what_is_imported():
+  """No submodule and no helper is a public name of `losses`."""
+  tree = ast.parse(pathlib.Path(losses.__file__).read_text())
+  imports = [x for x in tree.body if isinstance(x, ast.ImportFrom)]
+  names = {alias.name for x in imports for alias in x.names}
+  assert set(losses.__all__) == names == set(dir(losses))
+  assert len(losses.__all__) == len(names)
+  public = [getattr(losses, name) for name in losses.__all__]
+  assert not any(inspect.ismodule(x) for x in public)
+
+
+def test_written_fields_are_those_of_the_function():
+  def halve(x, *, power: float = 2.0):
+    return x / power
+
+  class Wrong(losses.Part):
+    power: float = 3.0
+
+  with pytest.raises(TypeError, match='Wrong has the fields .*3.0.* halve'):
+    objective_part.part_of(halve)(Wrong)
