@@ -8,13 +8,13 @@ import dataclasses
 
 import numpy as np
 
+from jaxrl_reason.reports import line_alarms
 from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.reports.answer_pages import Step, thirds
 from jaxrl_reason.reports.workdirs import Run
 
 RISE, SHARE = 0.1, 0.2  # of shares: a rise, and a level, that are worth a look
 GAIN = 0.02  # of accuracy: less is none
-FAILED = 0.05  # share of invalid rewards
 LONGER = 1.3  # times the length
 
 
@@ -28,18 +28,19 @@ class Alarm:
 
 
 def of(run: Run, steps: list[Step]) -> list[Alarm]:
-  """Returns all alarms of a run."""
+  """Returns all alarms of a run, those that are on first."""
   early, late = thirds(steps)
-  return [
+  found = [
+    *_of_lines(run),
     _risen('format passes while answers fail', 'format_only', early, late),
     _risen('the answer stands before the reasoning', 'early', early, late),
     _risen('verifiers disagree', 'disagree', early, late),
     _risen('repetition', 'repeats', early, late),
-    _invalid(run),
     _longer(run),
     _held_out_falls(run),
     _fewer_solvable(run),
   ]
+  return sorted(found, key=lambda alarm: not alarm.on)
 
 
 def _risen(name: str, sign: str, early: list[Step], late: list[Step]) -> Alarm:
@@ -63,13 +64,18 @@ def _ends(run: Run, name: str) -> tuple[float, float] | None:
   return (np.mean(values[:n]), np.mean(values[-n:])) if n else None
 
 
-def _invalid(run: Run) -> Alarm:
-  name = 'rewards that fail'
-  share = _ends(run, 'train/reward_invalid')
-  if share is None:
-    return Alarm(name, None, 'fewer than three lines of metrics')
-  evidence = f'{share[0]:.0%} of rewards at first, {share[1]:.0%} at last'
-  return Alarm(name, bool(max(share) > FAILED), evidence)
+def _of_lines(run: Run) -> list[Alarm]:
+  """Returns the alarms of lines that are on at the end of the last stage."""
+  start = [*run.stages.values()][-1:] or [0]
+  watch = line_alarms.LineAlarms()
+  for row in run.rows:
+    if row['step'] >= start[0] and 'train/reward_mean' in row:
+      watch.add(row)
+  quiet = 'not at the end of the last stage'
+  return [
+    Alarm(rule.name, rule.name in watch.on, watch.on.get(rule.name, quiet))
+    for rule in line_alarms.RULES
+  ]
 
 
 def _longer(run: Run) -> Alarm:

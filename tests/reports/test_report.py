@@ -440,7 +440,7 @@ def test_a_fall_of_pass_at_k_is_an_alarm(tmp_path):
     row = json.loads(file.read_text())
     row['splits']['heldout']['right'] = right
     file.write_text(json.dumps(row))
-  found = alarms.of(workdirs.read(path), [])[-1]
+  found = alarms.of(workdirs.read(path), [])[0]
   assert found.on and '-0.500' in found.evidence
   assert figures.pass_at_k([workdirs.read(path)])[0]['notes'] == [
     'run: before is ahead from k = 4'

@@ -62,8 +62,11 @@ def test_below_the_limit_the_first_failure_is_printed_once(
   )
 
 
-def test_the_limit_can_be_raised(made, tmp_path):
-  train.run(made(0.8, **{'rl.invalid_limit': 1.0}), tmp_path / 'run')
+def test_the_limit_can_be_raised_and_the_alarm_is_said(made, tmp_path, capsys):
+  raised = {'rl.invalid_limit': 1.0, 'log_every': 1, 'rl.steps': 5}
+  train.run(made(0.8, **raised), tmp_path / 'run')
+  said = capsys.readouterr().err
+  assert said.count('alarm at rl step 3: rewards that fail (reward_inv') == 1
 
 
 def test_a_pool_reports_its_progress(tmp_path):

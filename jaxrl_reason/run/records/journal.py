@@ -14,6 +14,7 @@ import tqdm
 
 from jaxrl_reason import hosts
 from jaxrl_reason.base import Model
+from jaxrl_reason.reports import line_alarms
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.process import goodput, logs
 from jaxrl_reason.run.process.compile_log import Log, Waiting
@@ -100,6 +101,7 @@ class Journal:
     self._unseen = True  # the programs of the stage, all compiled by then
     self._dispatched = False
     self._empty = False
+    self._alarms = line_alarms.LineAlarms()
     self.nll = float('inf')
 
   def shown(self, done: int) -> tqdm.tqdm:
@@ -172,6 +174,9 @@ class Journal:
     self._bar.set_postfix_str(told, refresh=False)
     self._bar.update(n)
     self._explain(total, n, values)
+    if self._kind == 'rl':
+      for text in self._alarms.add(out):
+        say(f'alarm at {self._stage} step {total}: {text}')
     if self._unseen:
       aside(self._compiled.table())
     self._unseen = False
