@@ -33,20 +33,20 @@ import time
 from typing import Any, NamedTuple
 
 import jax
-import ml_collections
 from absl import logging
 from etils import epath
 
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.checkpoints import described, files, pieces
 from jaxrl_reason.checkpoints.described import Damaged
+from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.hosts import parcels
 
 NOTE = 'emergency.json'  # in the workdir
 NAME = re.compile(r'[0-9]+\.[0-9]+\.[0-9]+')
 
 
-def check(c: ml_collections.ConfigDict) -> None:
+def check(c: Checkpoint) -> None:
   """Refuses settings of config.checkpoint that make no sense."""
   if c.emergency_every >= c.every:
     raise ValueError(

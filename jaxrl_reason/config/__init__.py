@@ -47,19 +47,3 @@ def read(config: Config) -> Run:
   if isinstance(config, Run):
     return config
   return read_record(config.to_dict(), Run)
-
-
-def algorithm(config):
-  return read(config).objective
-
-
-def prompt_room(config) -> int:
-  return read(config).prompt_columns
-
-
-def eval_rows(config) -> int:
-  return read(config).eval_rows
-
-
-def trainable(config) -> str:
-  return read(config).trained_paths

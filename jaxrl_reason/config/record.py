@@ -52,13 +52,6 @@ class Record:
     return read(values, type(self))
 
 
-class Table(dict):
-  """The values of a section that takes any keys."""
-
-  def to_dict(self) -> dict[str, Any]:
-    return dict(self)
-
-
 class Kind(typing.NamedTuple):
   """The type of a field.
 
@@ -154,7 +147,7 @@ def value_of(name: str, value: Any, annotation: Any) -> Any:
     if not isinstance(value, Mapping):
       raise ValueError(f'{name}={value!r}: must be a section')
     if kind.type is dict:
-      return Table(value)
+      return dict(value)
     return read(value, kind.type, f'{name}.')
   allowed = {tuple: (list, tuple), float: (int, float)}
   if not isinstance(value, allowed.get(kind.type, kind.type)):

@@ -13,12 +13,11 @@ import pathlib
 from typing import Any
 
 import jax
-import ml_collections
 from jax.sharding import Mesh
 
-from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.checkpoints import hf, pretrained
+from jaxrl_reason.config import Data, Run
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.models import families, transformer, zoo
@@ -32,7 +31,7 @@ from jaxrl_reason.verifiers import tasks
 EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
 
 
-def _shape(config, model: str, tokenizer) -> transformer.Config:
+def _shape(config: Run, model: str, tokenizer) -> transformer.Config:
   """Reads the sizes of `--model`: a folder's config.json, the zoo or the
   recipe.
   """
@@ -47,18 +46,18 @@ def _shape(config, model: str, tokenizer) -> transformer.Config:
   return dataclasses.replace(zoo.ZOO[name], **runtime)
 
 
-def _texts(config) -> tuple[problems_lib.Problems, Any]:
+def _texts(data: Data, seed: int) -> tuple[problems_lib.Problems, Any]:
   """(problems, tokenizer), each real where it is made from nothing."""
   problems = problems_lib.Problems([EXAMPLE], [], None, None, 'numbers', None)
-  if tasks.is_known(config.data.name):
-    problems = problems_lib.load(config.data, config.seed)
+  if tasks.is_known(data.name):
+    problems = problems_lib.load(data, seed)
   tokenizer = tokenizers.ByteTokenizer()
-  if config.data.tokenizer == 'char':
-    tokenizer = problems_lib.make_tokenizer(config.data, problems, None)
+  if data.tokenizer == 'char':
+    tokenizer = problems_lib.make_tokenizer(data, problems, None)
   return problems, tokenizer
 
 
-def with_sized_teacher(config: config_lib.Run) -> config_lib.Run:
+def with_sized_teacher(config: Run) -> Run:
   """Returns a config whose teacher is a size of the zoo, unless it is a folder
   on this machine or has the policy's own weights.
 
@@ -77,16 +76,13 @@ def with_sized_teacher(config: config_lib.Run) -> config_lib.Run:
     ) from e
 
 
-def shape_of(
-  config: ml_collections.ConfigDict, model: str = ''
-) -> transformer.Config:
+def shape_of(config: Run, model: str = '') -> transformer.Config:
   """Returns the sizes of a recipe's model, on any mesh."""
-  config = config_lib.read(config)
-  return _shape(config, model, _texts(config)[1])
+  return _shape(config, model, _texts(config.data, config.seed)[1])
 
 
 def shapes(
-  config: ml_collections.ConfigDict,
+  config: Run,
   mesh: Mesh,
   model: str = '',
   layers: int = 0,
@@ -100,9 +96,8 @@ def shapes(
   Raises:
     ValueError: as a real run, and where the model's shape is not known.
   """
-  config = config_lib.read(config)
   config_checks.check(config, sharding.row_shards(mesh))
-  problems, tokenizer = _texts(config)
+  problems, tokenizer = _texts(config.data, config.seed)
   shape = _shape(config, model, tokenizer)
   shape = depth.cut(shape, layers) if layers else shape
   parts = prepare.assemble(config, mesh, problems, tokenizer, shape)

@@ -4,15 +4,15 @@ over.
 
 import operator
 
-import ml_collections
-
+from jaxrl_reason.config import Run
+from jaxrl_reason.config.training import Training
 from jaxrl_reason.planning import phases
 
 # Shares of HBM below which memory is left over, above which it is tight.
 ROOMY, TIGHT = 0.5, 0.9
 
 
-def lines(config: ml_collections.ConfigDict, facts: dict) -> list[str]:
+def lines(config: Run, facts: dict) -> list[str]:
   """Returns a sentence per thing to change; facts: of `report.plan_facts`."""
   out = []
   most = max(facts['phases'], key=operator.itemgetter('needs_gib'))
@@ -23,26 +23,31 @@ def lines(config: ml_collections.ConfigDict, facts: dict) -> list[str]:
       'model.remat=full or a larger fsdp axis leave room'
     )
   for p in (p for p in facts['phases'] if 'bound_by' in p):
-    out += _room(p, config, p['needs_gib'] / facts['hbm_gib']) + _speed(p)
+    kind = 'rl' if p['phase'] in ('update', 'step') else p['phase']
+    if kind in ('rl', *phases.SUPERVISED):
+      section, share = config.training(kind), p['needs_gib'] / facts['hbm_gib']
+      out += _room(p['phase'], section, config.model.remat, share)
+    out += _speed(p)
   return out
 
 
-def _room(p: dict, config, share: float) -> list[str]:
-  """Returns advice about an update that leaves memory unused."""
-  if share > ROOMY or p['phase'] not in ('update', 'step', *phases.SUPERVISED):
+def _room(name: str, section: Training, remat: str, share: float) -> list[str]:
+  """Returns advice about an update that leaves memory unused.
+
+  Args:
+    name: of the phase; share: of the memory that it needs.
+  """
+  if share > ROOMY:
     return []
   out = []
-  section = (
-    config.rl if p['phase'] in ('update', 'step') else config[p['phase']]
-  )
   if section.micro_batches > 1:
     out.append(
-      f'{p["phase"]} leaves {1 - share:.0%} of HBM: fewer micro_batches than '
+      f'{name} leaves {1 - share:.0%} of HBM: fewer micro_batches than '
       f'{section.micro_batches} gather the weights less often'
     )
-  if config.model.remat == 'full':
+  if remat == 'full':
     out.append(
-      f'{p["phase"]}: model.remat=dots recomputes less where it still fits, '
+      f'{name}: model.remat=dots recomputes less where it still fits, '
       'attention nearly as little of long rows'
     )
   return out

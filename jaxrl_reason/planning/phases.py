@@ -1,6 +1,6 @@
 """The programs of a run's stages with the shapes they are called with.
 
-  phases(config, parts) -> [Phase]: evaluate, sft, then generate, score, update
+  phases(parts) -> [Phase]: evaluate, sft, then generate, score, update
   (rewards in Python) or the whole step as one program (device rewards)
 
 Each lowers the function that the trainer itself dispatches (`run.programs`),
@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
+from jaxrl_reason.config import Eval
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
@@ -92,41 +92,45 @@ def of_a_step(names: Iterable[str]) -> list[str]:
   return [n for n in trained if n not in SUPERVISED] or trained[-1:]
 
 
-def phases(config, parts: Prepared) -> list[Phase]:
+def phases(parts: Prepared) -> list[Phase]:
   """Returns the programs of every stage, in the order of a run."""
+  config, out = parts.config, []
   _refuse_parts(config.rl)
-  out = []
   for name in dict.fromkeys(config.stages):
     if name != 'rl':
-      out.append(_supervised(config, parts, name))
+      out.append(_supervised(parts, name))
     elif config.rl.path == 'host':
-      out.extend(_host(config, parts))
+      out.extend(_host(parts))
     else:
-      out.append(_fused(config, parts))
+      out.append(_fused(parts))
   # The first program to run.
-  return [evaluation(config, parts), *out]
+  return [evaluation(parts), *out]
 
 
-def _env(config, parts: Prepared, make):
+def _env(parts: Prepared, make):
   """Returns the turns of the environment in the program, or None."""
-  if not config.rl.turns.env:
+  c = parts.config
+  if not c.rl.turns.env:
     return None
-  return make(config, parts.tokenizer, parts.problems.kernel)
+  return make(c.rl, c.data, parts.tokenizer, parts.problems.kernel)
 
 
-def evaluation_grid(config, mesh: Mesh) -> answers.Grid:
-  """Returns the partition of a split's evaluation into calls."""
-  c, rows = config.eval, config_lib.eval_rows(config)
+def evaluation_grid(c: Eval, rows: int, mesh: Mesh) -> answers.Grid:
+  """Returns the partition of a split's evaluation into calls.
+
+  Args:
+    rows: that are generated at a time.
+  """
   shards = sharding.row_shards(mesh)
   return answers.Grid.make(c.problems, range(1 + c.samples), rows, shards)
 
 
-def evaluation(config, parts: Prepared) -> Phase:
+def evaluation(parts: Prepared) -> Phase:
   """Returns the program of one split's evaluation, beside the state of the last
   stage.
   """
-  d, mesh = config.data, parts.mesh
-  grid = evaluation_grid(config, mesh)
+  config, mesh = parts.config, parts.mesh
+  d, grid = config.data, evaluation_grid(config.eval, config.eval_rows, mesh)
   name = config.stages[-1]
   learner = stages.abstract_learner(config, parts.model, name, parts.problems)
   state = state_of(stages.layout(config, name, learner, mesh))
@@ -139,10 +143,10 @@ def evaluation(config, parts: Prepared) -> Phase:
   sampling = rest[0].replace(temperature=_lay(heat, where))
   args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
   calls = grid.n_units
-  flops = calls * _Costs(config, parts).generate(grid.b, grid.s)
+  flops = calls * _Costs(parts).generate(grid.b, grid.s)
   loops = sampler.trips(d.completion_len, 1, grid.s)
   trips = tuple(most for _, most in loops)
-  how = _env(config, parts, turns.scored)
+  how = _env(parts, turns.scored)
   if how is not None:
     row = how.env.encode(parts.problems.train[0])
     args, trips = (*args, _lay(_stacked(row, grid.b), where)), (how.tokens - 1,)
@@ -155,9 +159,9 @@ def evaluation(config, parts: Prepared) -> Phase:
 class _Costs:
   """FLOPs by the model's formula, forward 1 and gradient 2 passes."""
 
-  def __init__(self, config, parts: Prepared):
-    d, c = config.data, config.rl
-    prompt_len = config_lib.prompt_room(config)
+  def __init__(self, parts: Prepared):
+    d, c = parts.config.data, parts.config.rl
+    prompt_len = parts.config.prompt_columns
     self.length, self.new = prompt_len + d.completion_len, d.completion_len
     self.prompts, self.rows = c.prompts, c.prompts * c.samples
     self.prompt_len, self.of = prompt_len, parts.model.flops_per_token
@@ -202,7 +206,8 @@ def _passes(learner) -> tuple[int, float]:
   return int(scored), 3.0 * learner.epochs * networks
 
 
-def _supervised(config, parts: Prepared, name: str) -> Phase:
+def _supervised(parts: Prepared, name: str) -> Phase:
+  config = parts.config
   c, d = config[name], config.data
   learner = stages.abstract_learner(config, parts.model, name, parts.problems)
   layout = stages.layout(config, name, learner, parts.mesh)
@@ -212,7 +217,7 @@ def _supervised(config, parts: Prepared, name: str) -> Phase:
     0, example, parts.tokenizer, d.prompt_len, d.completion_len
   )
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
-  state, costs = state_of(layout), _Costs(config, parts)
+  state, costs = state_of(layout), _Costs(parts)
   key = _lay(parts.root, sharding.replicated(parts.mesh))
   return Phase(
     name,
@@ -232,9 +237,10 @@ def _token_trips(gen) -> tuple[int, ...]:
   return tuple(most for _, most in loops)
 
 
-def _prompts(config, parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
+def _prompts(parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
   """Args: axis: of `lead`, that of the rows."""
-  encoder = stages.prompt_encoder(config, parts.tokenizer, encode)
+  c = parts.config
+  encoder = stages.prompt_encoder(c.rl, c.data, parts.tokenizer, encode)
   row = encoder(0, parts.problems.train[0])
   where = sharding.row_sharding(parts.mesh, axis)
   return Prompts(**_lay(_stacked(row, *lead), where))
@@ -255,31 +261,31 @@ def _refuse_parts(c) -> None:
       )
 
 
-def _fused(config, parts: Prepared) -> Phase:
-  c = config.rl
+def _fused(parts: Prepared) -> Phase:
+  config, c, d = parts.config, parts.config.rl, parts.config.data
   learner = stages.abstract_learner(config, parts.model, 'rl', parts.problems)
   layout = stages.layout(config, 'rl', learner, parts.mesh)
   source, encode, sampling = stages.fused_source(
-    config, learner, parts.problems.kernel, parts.tokenizer
+    c, d, learner, parts.problems.kernel, parts.tokenizer
   )
-  gen, _ = stages.generation(config, parts.model)
+  gen, _ = stages.generation(c, d, parts.model)
   everywhere = sharding.replicated(parts.mesh)
   rest = _lay((parts.root, sampling, parts.stop), everywhere)
-  k, costs = c.steps_per_dispatch, _Costs(config, parts)
+  k, costs = c.steps_per_dispatch, _Costs(parts)
   scored, passes = _passes(learner)
   one = costs.forward(costs.rows, costs.new)
   state = state_of(layout)
-  chooser = problem_pool.chooser(config)
+  chooser = problem_pool.chooser(d)
   if chooser is None:
     program, n_static = programs.rl_steps, 2
     spares = (1 + c.refill_rounds,) if c.refill_rounds else ()
-    prompts = _prompts(config, parts, encode, k, c.prompts, *spares, axis=1)
+    prompts = _prompts(parts, encode, k, c.prompts, *spares, axis=1)
     args = learner, source, state, prompts
   else:
     program, n_static = programs.rl_pool_steps, 4
     ask = problem_pool.ProblemSampler(chooser, c.prompts, c.refill_rounds)
-    m = len(problem_pool.pool_of(config, parts.problems.train))
-    pool = _lay(_prompts(config, parts, encode, m), everywhere)
+    m = len(problem_pool.pool_of(d, parts.problems.train))
+    pool = _lay(_prompts(parts, encode, m), everywhere)
     args = learner, source, ask, k, state, pool
   return Phase(
     'step',
@@ -287,23 +293,23 @@ def _fused(config, parts: Prepared) -> Phase:
     (*args, *rest),
     state,
     1 / k,
-    _token_trips(dataclasses.replace(gen, turns=_env(config, parts, turns.of))),
+    _token_trips(dataclasses.replace(gen, turns=_env(parts, turns.of))),
     costs.generate(c.prompts, c.samples)
     + (scored + passes) * one
     + sum(costs.teacher(learner)),
   )
 
 
-def _host(config, parts: Prepared) -> list[Phase]:
-  c = config.rl
+def _host(parts: Prepared) -> list[Phase]:
+  config, c = parts.config, parts.config.rl
   learner = stages.abstract_learner(config, parts.model, 'rl', parts.problems)
   layout = stages.layout(config, 'rl', learner, parts.mesh)
-  gen, sampling = stages.generation(config, parts.model)
-  costs, mesh = _Costs(config, parts), parts.mesh
+  gen, sampling = stages.generation(c, config.data, parts.model)
+  costs, mesh = _Costs(parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)
   root, sampling, stop = _lay((parts.root, sampling, parts.stop), everywhere)
   state = state_of(layout)
-  part = _prompts(config, parts, None, c.prompts // c.parts)
+  part = _prompts(parts, None, c.prompts // c.parts)
   ids = _lay(np.arange(costs.rows // c.parts, dtype=np.int32), rows)
   args = gen, state.params, part, root, state.step, sampling, stop, ids
   args = *args, state.step
@@ -311,7 +317,7 @@ def _host(config, parts: Prepared) -> list[Phase]:
   new, flops = _token_trips(gen), costs.generate(c.prompts, c.samples)
   out = [Phase('generate', generate, args, state, c.parts, new, flops)]
   rollout = jax.eval_shape(lambda *a: programs.rl_rollout(gen, *a), *args[1:])
-  whole, best = _prompts(config, parts, None, c.prompts), None
+  whole, best = _prompts(parts, None, c.prompts), None
   if 'greedy_reward' in learner.needs:
     args = gen, state.params, whole, root, state.step, stop
     best = jax.jit(programs.rl_greedy, static_argnums=0)

@@ -14,17 +14,15 @@ a host's link than to be computed again (docs/plan.md).
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
-import ml_collections
-
-from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
+from jaxrl_reason.config import Run
 from jaxrl_reason.models import remat
 from jaxrl_reason.models.parts import layers
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import phases, search
 from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.run.prepare import Prepared
 
 # The least computed again first. 'none' would keep five times what 'dots' does,
 # for 2 % of the FLOPs.
@@ -41,7 +39,7 @@ SHARED = 'shared:1'
 class Found:
   """A recipe that fits: its config, and the facts of its phases by name."""
 
-  config: ml_collections.ConfigDict
+  config: Run
   phases: dict[str, dict]
 
   @property
@@ -64,7 +62,7 @@ class Found:
     )
 
 
-def asked(planner, config) -> list[str]:
+def asked(only: Sequence[str], config: Run) -> list[str]:
   """Names the phases that are fitted: those that generate, and learn.
 
   Raises:
@@ -73,14 +71,14 @@ def asked(planner, config) -> list[str]:
   name = config.stages[-1]
   in_python = ['generate', 'update'] if config.rl.path == 'host' else ['step']
   names = in_python if name == 'rl' else [name]
-  wanted = [n for n in names if n in (planner.only or names)]
+  wanted = [n for n in names if n in (only or names)]
   if not wanted:
-    only = ','.join(planner.only)
-    raise ValueError(f'--only={only}: --search fits {" and ".join(names)}')
+    fitted = ' and '.join(names)
+    raise ValueError(f'--only={",".join(only)}: --search fits {fitted}')
   return wanted
 
 
-def lean(config: ml_collections.ConfigDict, mesh: Sequence[int]):
+def lean(config: Run, mesh: Sequence[int]):
   """Returns the recipe on a mesh, undivided, with few logits at once."""
   name = config.stages[-1]
   values = {f'{name}__micro_batches': 1, 'mesh': tuple(mesh)}
@@ -90,14 +88,12 @@ def lean(config: ml_collections.ConfigDict, mesh: Sequence[int]):
   return search.changed(config, **values)
 
 
-def _rows(config: Any, shards: int) -> int:
-  """Those of a step on one device."""
-  c = config[config.stages[-1]]
-  rows = c.prompts * c.samples if config.stages[-1] == 'rl' else c.rows
-  return max(rows // shards, 1)
+def _rows(config: Run, shards: int) -> int:
+  """Counts the rows of a step on one device."""
+  return max(config.training(config.stages[-1]).rows // shards, 1)
 
 
-def counts(config: Any, key: str, shards: int) -> list[int]:
+def counts(config: Run, key: str, shards: int) -> list[int]:
   """Lists the values, rising, of a key that a device's rows are divided by."""
 
   def passes(n: int) -> bool:
@@ -111,28 +107,29 @@ def counts(config: Any, key: str, shards: int) -> list[int]:
   return [n for n in range(1, rows + 1) if rows % n == 0 and passes(n)]
 
 
-def _cache(config: Any, run: Any) -> float:
-  """Bytes of keys and values of all rows of a device."""
-  d, shape, mesh = config.data, run.shape, run.mesh
+def _cache(parts: Prepared) -> float:
+  """Counts the bytes of keys and values of all rows of a device."""
+  config, shape, mesh = parts.config, parts.shape, parts.mesh
+  d = config.data
   numbers = sum(heads * width for heads, width in shape.cached)
   tokens = d.prompt_len / config.rl.samples + d.completion_len
   kept = 2 * tokens * shape.layers * numbers / mesh.shape['tensor']
   return _rows(config, sharding.row_shards(mesh)) * kept
 
 
-def _activations(config: Any, run: Any) -> float:
-  """Bytes that a device's rows keep for the gradient of a minibatch."""
-  mesh, shape = run.mesh.shape, run.shape
-  length = config_lib.prompt_room(config) + config.data.completion_len
+def _activations(parts: Prepared) -> float:
+  """Counts the bytes that a device's rows keep for a minibatch's gradient."""
+  config, mesh, shape = parts.config, parts.mesh.shape, parts.shape
+  length = config.prompt_columns + config.data.completion_len
   shape = dataclasses.replace(shape, remat=config.model.remat)
   kept = remat.kept_bytes(shape, length) / mesh['context']
   kept *= 1 - SPLIT + SPLIT / mesh['tensor']
   several = config.rl.minibatches if config.stages[-1] == 'rl' else 1
-  return _rows(config, sharding.row_shards(run.mesh)) * kept / several
+  return _rows(config, sharding.row_shards(parts.mesh)) * kept / several
 
 
 def _least(
-  planner, config, key: str, phase: str, *, need, room, tries=None
+  planner, config: Run, key: str, phase: str, *, need, room, tries=None
 ) -> Found | None:
   """Finds the least value of a key with which a phase fits.
 
@@ -146,50 +143,55 @@ def _least(
   for value in values[begin:][:tries]:
     changed = search.changed(config, **{key: value})
     planner.say(f'{key.replace("__", ".")}={value}')
-    (facts,) = planner.facts_of(changed, planner.parts(changed), (phase,))
+    (facts,) = planner.facts_of(planner.parts(changed), (phase,))
     if facts['fits']:
       return Found(changed, {phase: facts})
   return None
 
 
-def _room(planner, config, run) -> tuple[float, float]:
-  """Bytes of a device that are left for (a cache, activations), nearly."""
-  state = phases.phases(config, run)[-1].state
-  room = ROOM * planner.machine.chip.hbm - described.on_chip(state)
-  weights = 2 * trees.n_params(state.params) / run.mesh.shape['tensor']
+def _room(hbm: int, parts: Prepared) -> tuple[float, float]:
+  """Estimates the bytes of a device left for (a cache, activations).
+
+  Args:
+    hbm: bytes of a device's memory.
+  """
+  state = phases.phases(parts)[-1].state
+  room = ROOM * hbm - described.on_chip(state)
+  weights = 2 * trees.n_params(state.params) / parts.mesh.shape['tensor']
   # Gradients, and their sum over micro-batches.
   return room - weights, room - 2 * described.on_chip(state.params)
 
 
-def _trained(planner, config, **changes) -> Found | None:
+def _trained(planner, config: Run, **changes) -> Found | None:
   """Returns the settings under which the update fits, with the fewest
   micro-batches.
   """
   config = search.changed(config, **changes)
-  run, name = planner.parts(config), config.stages[-1]
-  room, phase = _room(planner, config, run)[1], asked(planner, config)[-1]
+  parts, name = planner.parts(config), config.stages[-1]
+  phase = asked(planner.only, config)[-1]
+  _, room = _room(planner.machine.chip.hbm, parts)
   planner.say(f'model.remat={config.model.remat}')
-  how = dict(need=_activations(config, run), room=room)
+  how = dict(need=_activations(parts), room=room)
   if config.model.remat != POLICIES[-1]:
     how['tries'] = TRIES
   return _least(planner, config, f'{name}__micro_batches', phase, **how)
 
 
-def fitting(planner, config) -> Found | None:
+def fitting(planner, config: Run) -> Found | None:
   """Finds settings with which a recipe fits its mesh, of those that compute
   less again first.
 
   Args:
     planner: `plan.Planner`; config: of `lean`.
   """
-  made, names = Found(config, {}), asked(planner, config)
-  run = planner.parts(config)
-  of_cache, of_update = _room(planner, config, run)
+  made, names = Found(config, {}), asked(planner.only, config)
+  parts = planner.parts(config)
+  of_cache, of_update = _room(planner.machine.chip.hbm, parts)
   left = of_cache if names == ['generate'] else min(of_cache, of_update)
   if left < 0:  # weights and optimizer alone are too much
     return None
   if 'generate' in names:
-    how = dict(need=_cache(config, run), room=of_cache)
+    how = dict(need=_cache(parts), room=of_cache)
     made = _least(planner, config, 'rl__parts', 'generate', **how)
   if names == ['generate'] or made is None:
     return made
@@ -204,7 +206,7 @@ def faster(planner, found: Found) -> Found:
   of a group's prompt.
   """
   name, best = found.config.stages[-1], found
-  if asked(planner, found.config) == ['generate']:
+  if asked(planner.only, found.config) == ['generate']:
     return found
   whole = {f'{name}__micro_batches': 1}
 

@@ -59,12 +59,12 @@ class Planner:
   def plan(self, config) -> dict:
     """Returns the facts of a recipe as it is."""
     parts = self.parts(config)
-    names = [p.name for p in phases.phases(config, parts)]
+    names = [p.name for p in phases.phases(parts)]
     unknown = set(self.only) - set(names)
     if unknown:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
     wanted = [n for n in names if n in (self.only or names)]
-    each = self.facts_of(config, parts, wanted)
+    each = self.facts_of(parts, wanted)
     facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
     if phases.EVALUATE in wanted:
       facts['evaluation'] = report.evaluation_facts(config, parts.mesh)
@@ -77,18 +77,18 @@ class Planner:
     """Numbers of layers to compile."""
     return depth.depths(shape) if self.by_depth else (shape.layers,)
 
-  def facts_of(self, config, parts, names) -> list[dict]:
+  def facts_of(self, parts, names) -> list[dict]:
     """Returns the facts of some phases of a recipe, at its own depth.
 
     Args:
-      parts: of the recipe (`parts`).
+      parts: of the recipe (`parts`); names: of phases.
     """
     layers, out = parts.shape.layers, []
 
     @functools.cache
     def made(n: int) -> dict:
-      run = parts if n == layers else self.parts(config, n)
-      return {p.name: (p, run) for p in phases.phases(config, run)}
+      run = parts if n == layers else self.parts(parts.config, n)
+      return {p.name: (p, run) for p in phases.phases(run)}
 
     at = self._depths(parts.shape)
     for name in names:
@@ -124,7 +124,7 @@ class Planner:
       self.say(f'trying {prompts} prompts')
       config = search.changed(self.config, rl__prompts=prompts)
       parts = self.parts(config)
-      (found,) = self.facts_of(config, parts, (top['phase'],))
+      (found,) = self.facts_of(parts, (top['phase'],))
       return found['needs_gib'] * chips.GIB
 
     shards = facts['mesh']['data'] * facts['mesh']['fsdp']
@@ -136,7 +136,7 @@ class Planner:
     first, then the meshes that nothing fits.
     """
     lean = settings.lean(self.config, self.config.mesh)
-    settings.asked(self, lean)  # refuses --only of other phases
+    settings.asked(self.only, lean)  # refuses --only of other phases
     shape, n = abstract.shape_of(lean, self.model), len(self.devices)
     # Weights, moments, gradients in float32 are a small part of a chip.
     size = spec.n_params(weights.specs(shape))
@@ -245,7 +245,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   planner = Planner(config, topology, say=say, **options)
   if counts:
     parts = planner.parts(config)
-    found = seeds.facts_of(config, parts, counts, planner.machine, say)
+    found = seeds.facts_of(parts, counts, planner.machine, say)
     return seeds.table(found), {'seeds': found}
   if search_:
     found = planner.search()

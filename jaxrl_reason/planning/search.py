@@ -4,17 +4,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 
-import ml_collections
-
-from jaxrl_reason import config as config_lib
 from jaxrl_reason.config import RL, Run
 from jaxrl_reason.run.checks import config_checks
 
 
-def changed(config: ml_collections.ConfigDict | Run, **values) -> Run:
+def changed(config: Run, **values) -> Run:
   """Returns a recipe with other values; `rl__prompts` is rl.prompts."""
   changes = {key.replace('__', '.'): value for key, value in values.items()}
-  return config_lib.read(config).changed(changes)
+  return config.changed(changes)
 
 
 def unit_of_prompts(c: RL, shards: int) -> int:

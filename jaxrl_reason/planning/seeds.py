@@ -18,6 +18,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from jaxrl_reason.planning import costs, hlo, phases, roofline
 from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import programs
 
 START_S = 1e-6
@@ -47,14 +48,15 @@ def starts(module: hlo.Module, name: str = '') -> int:
   return total
 
 
-def phase(config, parts, n: int) -> phases.Phase:
+def phase(parts: Prepared, n: int) -> phases.Phase:
   """Returns the fused step of n seeds as a phase.
 
   Raises:
     ValueError: the recipe's step is not one program.
   """
-  config = config.changed({'rollouts.every': 0})  # as the runs of a study
-  one = {p.name: p for p in phases.phases(config, parts)}.get('step')
+  quiet = parts.config.changed({'rollouts.every': 0})  # as a study's runs
+  parts = parts._replace(config=quiet)
+  one = {p.name: p for p in phases.phases(parts)}.get('step')
   if one is None or len(one.args) != 7:
     raise ValueError(
       "--seeds: only steps that are one program (rl.path='fused', no "
@@ -88,14 +90,14 @@ def phase(config, parts, n: int) -> phases.Phase:
 
 
 def facts_of(
-  config, parts, counts: Sequence[int], machine: roofline.Machine, say
+  parts: Prepared, counts: Sequence[int], machine: roofline.Machine, say
 ) -> list[dict[str, Any]]:
   """Returns the facts of each number of seeds that fits, seconds of a step of
   all.
   """
   out = []
   for n in counts:
-    found = phase(config, parts, n)
+    found = phase(parts, n)
     try:
       compiled = found.lower(parts.mesh).compile()
     except jax.errors.JaxRuntimeError as e:

@@ -5,12 +5,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import ml_collections
 from etils import epath
 
-from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
+from jaxrl_reason.config import RL, Data, Run
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
 from jaxrl_reason.run.process.compile_log import Waiting
@@ -27,7 +26,7 @@ class Evaluator:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
+    config: Run,
     workdir: epath.Path,
     *,
     model: Model,
@@ -40,18 +39,18 @@ class Evaluator:
     programs: dict[int, Callable] | None = None,
   ):
     """Args: programs: as `accuracy.Evaluation` shares them."""
-    c, d = config.eval, config.data
+    c, d, rl = config.eval, config.data, config.rl
     self._show, self._workdir = c.show, workdir
     self.said = ''  # of the last evaluation, on process 0
     how, encode, player = None, None, None
     self._tools = None
-    if hosted.is_on(config.rl):
-      self._tools = hosted.Pool(config.rl)
-      player = self._playing(config, model, tokenizer)
-    elif config.rl.turns.env:
-      how = turns.scored(config, tokenizer, problems.kernel)
+    if hosted.is_on(rl):
+      self._tools = hosted.Pool(rl.turns)
+      player = self._playing(rl, d, model, tokenizer)
+    elif rl.turns.env:
+      how = turns.scored(rl, d, tokenizer, problems.kernel)
       encode = how.env.encode
-      if turns.is_chain(config.rl):
+      if turns.is_chain(rl):
         grade = turns.graded
     self._evaluate = accuracy.Evaluation(
       model,
@@ -59,7 +58,7 @@ class Evaluator:
       n_samples=c.samples,
       max_new=d.completion_len,
       temperature=c.temperature,
-      rows=config_lib.eval_rows(config),
+      rows=config.eval_rows,
       mesh=mesh,
       tokenizer=tokenizer,
       grade=grade,
@@ -69,7 +68,7 @@ class Evaluator:
       how=how,
       programs=programs,
       player=player,
-      chunks=chunks.of(config),
+      chunks=chunks.of(rl, d),
     )
     splits = {'heldout': problems.heldout}
     for name, source in problems.heldout_by_source.items():
@@ -83,14 +82,22 @@ class Evaluator:
       for name, split in splits.items()
     }
 
-  def _playing(self, config, model: Model, tokenizer: Any) -> Callable:
+  def _playing(
+    self, rl: RL, data: Data, model: Model, tokenizer: Any
+  ) -> Callable:
     """Returns a function from n_samples to a player of that many episodes per
     prompt.
     """
 
     def make(n_samples: int) -> Callable:
       play = hosted.player(
-        config, model, tokenizer, self._tools, n_samples=n_samples, weight=1.0
+        rl,
+        data,
+        model,
+        tokenizer,
+        self._tools,
+        n_samples=n_samples,
+        weight=1.0,
       )
 
       def generate(params, tokens, valid, ids, sampling, key, stop, examples):

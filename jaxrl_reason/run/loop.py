@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable
 
 import jax
-import ml_collections
 
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.config.training import Training
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.process import compile_log, goodput
@@ -90,7 +90,7 @@ class Loop:
     return state
 
   @property
-  def _own(self) -> ml_collections.ConfigDict:
+  def _own(self) -> Training:
     """The section of the stage's kind."""
     return self.config[self.kind]
 

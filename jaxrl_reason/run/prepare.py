@@ -33,6 +33,7 @@ class Prepared(NamedTuple):
   """The parts of a run except its weights.
 
   Attributes:
+    config: of all stages.
     mesh: of all devices.
     problems: by split; tokenizer: of `data.tokenizers`.
     model: its functions, adapters attached; shape: its Config.
@@ -40,6 +41,7 @@ class Prepared(NamedTuple):
     stop: i32 [E], stop tokens.
   """
 
+  config: Run
   mesh: jax.sharding.Mesh
   problems: problems_lib.Problems
   tokenizer: Any
@@ -73,7 +75,7 @@ def prepare(
     )
     tokenizer = problems_lib.make_tokenizer(run.data, problems, workdir, folder)
   problems = problems_lib.rendered(
-    problems, run.data, tokenizer, folder, hosted.schemas(run)
+    problems, run.data, tokenizer, folder, hosted.schemas(run.rl)
   )
   problems, dropped = problems_lib.drop_long(problems, run.data, tokenizer)
   kinds = {p.kind for p in staging.each(run)}
@@ -115,9 +117,10 @@ def assemble(
   columns = -(-columns // mesh.shape['context'])
   shape = with_remat(shape, config.model.remat, rows, columns, config.remat_gib)
   for c in stages:
-    rules.refuse(config_checks.expert_rules, c, shape.experts)
-    for kind in c.stages:
-      own = c.training(kind)
+    sections = {kind: c.training(kind) for kind in c.stages}
+    routes = c.rl.replay_routes
+    rules.refuse(config_checks.expert_rules, sections, routes, shape.experts)
+    for kind, own in sections.items():
       rules.refuse(config_checks.position_rules, kind, own, shape)
   model = adapters.attach(
     transformer.build(shape),
@@ -130,7 +133,7 @@ def assemble(
   config_checks.check_trainable(config.trained_paths, paths)
   root = jax.random.key(config.seed)
   stop = jnp.asarray(tokenizer.eos_ids, jnp.int32)
-  return Prepared(mesh, problems, tokenizer, model, shape, root, stop)
+  return Prepared(config, mesh, problems, tokenizer, model, shape, root, stop)
 
 
 def with_remat(

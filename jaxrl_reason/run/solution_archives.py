@@ -108,7 +108,7 @@ def applied(p: Planned, problems: Problems, workdir: epath.Path) -> Problems:
     return problems
   with hosts.zero_first():
     found = _read(workdir, p)
-  asked = problem_pool.pool_of(p.config, problems.train)
+  asked = problem_pool.pool_of(p.config.data, problems.train)
   return dataclasses.replace(
     problems, train=Shown(asked, found), supervised=Solved(asked, found)
   )

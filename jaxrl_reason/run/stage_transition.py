@@ -53,7 +53,9 @@ class Passing:
       params = before.params if from_before else self.first()
     else:
       params = self._at_the_end_of(p.weights, layout)
-    teacher = teachers.load(p.config, layout.shardings.teacher_params)
+    teacher = teachers.load(
+      p.config.rl.teacher, p.config.model, layout.shardings.teacher_params
+    )
     state = layout.begin(params, total, teacher)
     fields = [staging.KEEP[what] for what in p.keep]
     kept = {k: getattr(before, k) for k in fields}

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Model, Prompts
+from jaxrl_reason.config import RL, Data, Run
+from jaxrl_reason.config.training import Supervised
 from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
@@ -86,39 +87,39 @@ def build(
   config, kind = planned.config, planned.kind
   facts = None
   if kind == 'rl':
-    facts = problem_pool.first_facts(config, problems.train)
+    facts = problem_pool.first_facts(config.data, problems.train)
   learn = learner(config, model, kind, facts)
   common = dict(mesh=mesh, problems=problems, tokenizer=tokenizer, root=root)
-  common['order'] = planned.name
+  common |= dict(order=planned.name, seed=config.seed)
+  sections = config.training(kind), config.data
+  where = layout(config, kind, learn, mesh)
   if kind != 'rl':
-    return _supervised(config, kind, learn, **common)
+    return _supervised(kind, *sections, learn, where, **common)
   of_path = _host if config.rl.path == 'host' else _fused
-  return of_path(config, learn, stop=stop, **common)
+  return of_path(*sections, learn, where, stop=stop, **common)
 
 
 def abstract_learner(
-  config, model: Model, name: str, problems: Problems
+  config: Run, model: Model, name: str, problems: Problems
 ) -> Learner:
   """Builds the learner of stage `name` for shapes alone: the facts of the
   pool's problems are not read.
   """
   facts = None
   if name == 'rl':
-    facts = problem_pool.shapes(config, problems.train)
+    facts = problem_pool.shapes(config.data, problems.train)
   return learner(config, model, name, facts)
 
 
 def layout(
-  config,
-  name: str,
-  learn: Learner,
-  mesh: jax.sharding.Mesh,
+  config: Run, name: str, learn: Learner, mesh: jax.sharding.Mesh
 ) -> states.Layout:
   """Lays the state of stage `name` out on the mesh."""
   control = _no_control
   if name == 'rl':
-    gen, _ = generation(config, learn.model)
-    control = control_state.first(config, learn, gen, mesh)
+    gen, _ = generation(config.rl, config.data, learn.model)
+    columns = config.prompt_columns
+    control = control_state.first(config.rl, columns, learn, gen, mesh)
   return states.Layout(learn, mesh, control)
 
 
@@ -132,11 +133,20 @@ def _stacked(tree: Any, k: int) -> Any:
 
 
 def _supervised(
-  config, name: str, learn: Learner, *, mesh, problems, tokenizer, root, order
+  name: str,
+  c: Supervised,
+  d: Data,
+  learn: Learner,
+  where: states.Layout,
+  *,
+  mesh,
+  problems,
+  tokenizer,
+  root,
+  order,
+  seed,
 ) -> Stage:
-  c, d = config[name], config.data
-  k, where = c.steps_per_dispatch, layout(config, name, learn, mesh)
-  steps = supervised_program(name, where.shardings)
+  k, steps = c.steps_per_dispatch, supervised_program(name, where.shardings)
 
   def encode(i, example):
     return pipeline.solution_row(
@@ -149,7 +159,7 @@ def _supervised(
     return *steps(learn, state, rows, root), {}
 
   train = problems.supervised or problems.train
-  data = sources.batches(config, train, encode, c.rows, k, order, mesh)
+  data = sources.batches(seed, train, encode, c.rows, k, order, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -159,32 +169,28 @@ def supervised_program(name: str, where=None) -> Callable:
   return programs.updating(f, 1, where)
 
 
-def generation(
-  config: ml_collections.ConfigDict, model: Model
-) -> tuple[Generation, Sampling]:
+def generation(c: RL, data: Data, model: Model) -> tuple[Generation, Sampling]:
   """Reads how completions are made: what selects a program, and what does
   not.
   """
-  c = config.rl
   gen = Generation(
     model=model,
     n_samples=c.samples,
-    max_new=config.data.completion_len,
+    max_new=data.completion_len,
     demos=c.demos if c.demos_when == 'always' else 0,
     slots=c.slots,
     segments=c.cache_segments,
     routes=c.replay_routes,
-    chunks=chunks.of(config),
+    chunks=chunks.of(c, data),
   )
   return gen, Sampling.fixed(c.temperature, c.top_k, c.top_p, c.min_p)
 
 
 def prompt_encoder(
-  config, tokenizer, encode_answer
+  rl: RL, d: Data, tokenizer, encode_answer
 ) -> Callable[[int, dict], dict]:
   """Returns a function from (index, example) to the row of a `base.Prompts`."""
-  d = config.data
-  shows = config.rl.demos or config.rl.hints.room
+  shows = rl.demos or rl.hints.room
   demo_len = d.completion_len if shows else None
   t = config.rl.teacher
 
@@ -201,19 +207,24 @@ def prompt_encoder(
 
 
 def fused_source(
-  config, learn: Learner, task_kernel: str | None, tokenizer, weights=None
+  rl: RL,
+  data: Data,
+  learn: Learner,
+  task_kernel: str | None,
+  tokenizer,
+  weights=None,
 ) -> tuple[Callable, Callable, Sampling]:
   """Returns the source inside the graph, the encoder of examples' answers for
   it, and its sampling settings; `weights` of rewards as `device.make` takes
   them.
   """
-  rewards = config.rl.rewards.to_dict()
+  rewards = rl.rewards
   encode, reward_fn = device.make(
-    rewards, task_kernel, tokenizer, config.data.completion_len, weights
+    rewards, task_kernel, tokenizer, data.completion_len, weights
   )
-  gen, sampling = generation(config, learn.model)
-  if config.rl.turns.env:
-    how = run_turns.of(config, tokenizer, task_kernel)
+  gen, sampling = generation(rl, data, learn.model)
+  if rl.turns.env:
+    how = run_turns.of(rl, data, tokenizer, task_kernel)
     gen = dataclasses.replace(gen, turns=how)
     encode, reward_fn = run_turns.with_env(how, rewards, encode, reward_fn)
   names, views = device.reads(rewards, task_kernel), None
@@ -221,7 +232,7 @@ def fused_source(
     chunks.refuse_views(gen.chunks, names)
     parts = learn.minibatches * learn.micro_batches
     views = Views(learn.model, names, learn.start, learn.logprob_chunk, parts)
-  kinds = sources.kinds_of_rounds(config.rl)
+  kinds = sources.kinds_of_rounds(rl)
   greedy = 'greedy_reward' in learn.needs
   demos = any(kind.reads_demos for kind in kinds)
   source = FusedSource(gen, reward_fn, views, greedy, demos)
@@ -229,17 +240,27 @@ def fused_source(
 
 
 def _fused(
-  config, learn: Learner, *, mesh, problems, tokenizer, root, stop, order
+  c: RL,
+  d: Data,
+  learn: Learner,
+  where: states.Layout,
+  *,
+  mesh,
+  problems,
+  tokenizer,
+  root,
+  stop,
+  order,
+  seed,
 ) -> Stage:
-  c, k = config.rl, config.rl.steps_per_dispatch
   source, encode, sampling = fused_source(
-    config, learn, problems.kernel, tokenizer
+    c, d, learn, problems.kernel, tokenizer
   )
-  row = prompt_encoder(config, tokenizer, encode)
-  if controllers.is_on(config.data):
+  row = prompt_encoder(c, d, tokenizer, encode)
+  if controllers.is_on(d):
     given = row, mesh, problems, (root, sampling, stop)
-    return _of_pool(config, learn, source, *given)
-  where = layout(config, 'rl', learn, mesh)
+    return _of_pool(c, d, learn, where, source, *given)
+  k = c.steps_per_dispatch
   steps = programs.updating(programs.rl_steps, 2, where.shardings)
 
   def dispatch(state, more):
@@ -249,24 +270,31 @@ def _fused(
     return *steps(learn, source, state, *rest), {}
 
   data = sources.batches(
-    config, problems.train, row, c.prompts, k, order, mesh, c.refill_rounds
+    seed, problems.train, row, c.prompts, k, order, mesh, c.refill_rounds
   )
   return Stage(learn, where, data, dispatch, k)
 
 
 def _of_pool(
-  config, learn: Learner, source, encode, mesh, problems, rest
+  c: RL,
+  d: Data,
+  learn: Learner,
+  where: states.Layout,
+  source,
+  encode,
+  mesh,
+  problems,
+  rest,
 ) -> Stage:
   """The fused stage whose problems are chosen inside the compiled step.
 
   Args:
     rest: last arguments of `programs.rl_pool_steps`.
   """
-  c, windows = config.rl, problem_pool.Windows(config, problems.train)
+  windows = problem_pool.Windows(d, problems.train)
   ask = problem_pool.ProblemSampler(
-    problem_pool.chooser(config), c.prompts, c.refill_rounds
+    problem_pool.chooser(d), c.prompts, c.refill_rounds
   )
-  where = layout(config, 'rl', learn, mesh)
   steps = programs.updating(programs.rl_pool_steps, 4, where.shardings)
   k, pool = c.steps_per_dispatch, None
 
@@ -284,19 +312,27 @@ def _of_pool(
 
 
 def _host(
-  config, learn: Learner, *, mesh, problems, tokenizer, root, stop, order
+  c: RL,
+  d: Data,
+  learn: Learner,
+  where: states.Layout,
+  *,
+  mesh,
+  problems,
+  tokenizer,
+  root,
+  stop,
+  order,
+  seed,
 ) -> Stage:
-  c, train = config.rl, problems.train
-  where = layout(config, 'rl', learn, mesh)
-  data, questions = sources.questions(
-    config, train, prompt_encoder(config, tokenizer, None), root, mesh, order
-  )
+  train, row = problems.train, prompt_encoder(c, d, tokenizer, None)
+  data, questions = sources.questions(c, d, seed, train, row, root, mesh, order)
   pool, close, player, spent = sources.make_verifier(
-    config, learn, problems, tokenizer
+    c, d, learn, problems, tokenizer
   )
-  made, kinds = generation(config, learn.model), sources.kinds_of_rounds(c)
+  made, kinds = generation(c, d, learn.model), sources.kinds_of_rounds(c)
   source = sources.host_source(
-    config, learn, made, kinds, mesh, pool, tokenizer, root, stop, player
+    c, learn, made, kinds, mesh, pool, tokenizer, root, stop, player
   )
 
   def to_device(tree):

@@ -74,7 +74,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   started = time.monotonic()
   with hosts.explained():
     use_compile_cache(config.compile_cache)
-    mesh, problems, tokenizer, model, shape, root, stop = prepare(
+    _, mesh, problems, tokenizer, model, shape, root, stop = prepare(
       config, workdir
     )
     checkpoints = _checkpoints(config, workdir, problems, tokenizer)
@@ -84,11 +84,11 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
     f'{jax.process_count()} processes; workdir {workdir}'
   )
   planned = staging.each(config)
-  for p in planned:
-    rewarding.check(p.config, problems, tokenizer)
-    sources.check(p.config, problems)
-    if p.kind == 'rl':
-      teachers.check(p.config, tokenizer)
+  for own in (p.config for p in planned if p.kind == 'rl'):
+    room = own.data.completion_len
+    rewarding.check(own.rl, room, problems, tokenizer)
+    sources.check(own.rl, own.data, problems)
+    teachers.check(own.rl.teacher.weights, tokenizer)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
   compiled = compile_log.Log()
@@ -157,7 +157,7 @@ def _stages(
     begun = metrics.Begun.of(place.record)
     writer.warn_of_gap(place.total - begun.steps)
   spent.lose(*writer.lost)
-  grade = rewarding.grader(config, parts['problems'])
+  grade = rewarding.grader(config.rl, parts['problems'])
   evaluator = Evaluator(config, workdir, grade=grade, **parts)
   state, facts = place.state, {'compiled': compiled, 'started': started}
   facts |= {'spent': spent, 'saved': checkpoints.told}
@@ -178,12 +178,13 @@ def _stages(
     else:
       _restore_data(stage, place.record)
     kept = rollout_files.RolloutFiles(
-      p.config,
+      p.config.rollouts,
+      p.config.rl,
       workdir,
       parts['problems'],
       parts['tokenizer'],
       place.total if resuming or index else None,
-      rewarding.second_opinion(p.config, parts['problems']),
+      rewarding.second_opinion(p.config.rl, parts['problems']),
       writer.histogram,
     )
     journal = Journal(p, writer=writer, model=model, **facts)

@@ -3,7 +3,6 @@
 configs/studies/*.py have a function `get_study()` that gives a `Study`.
 """
 
-import copy
 import dataclasses
 import pathlib
 import re
@@ -14,8 +13,8 @@ from typing import Any
 import ml_collections
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason.config import Run, recipe_file
 from jaxrl_reason.config import changes as changes_lib
-from jaxrl_reason.config import recipe_file
 
 # What all cells have in common, or a study sets itself.
 SHARED = ('seed', 'stages', 'init_from', 'model_dir', 'pretrain', 'sft')
@@ -36,7 +35,7 @@ class Study:
     at_once: cells in one program, at most.
   """
 
-  recipe: ml_collections.ConfigDict
+  recipe: ml_collections.ConfigDict | Run
   settings: Mapping[str, Mapping[str, Any]]
   seeds: int = 5
   against: str = ''
@@ -56,7 +55,7 @@ class Cell:
 
   setting: str
   seed: int
-  config: ml_collections.ConfigDict
+  config: Run
 
   @property
   def name(self) -> str:
@@ -83,24 +82,6 @@ def recipe_beside(file: str, name: str) -> ml_collections.ConfigDict:
     file: `__file__` of the study.
   """
   return runpy.run_path(str(pathlib.Path(file).with_name(name)))['get_config']()
-
-
-def changed(
-  config: ml_collections.ConfigDict, changes: Mapping[str, Any], what: str = ''
-) -> ml_collections.ConfigDict:
-  """Returns a copy of a recipe with other values, by dotted key.
-
-  Args:
-    what: whose changes these are, for errors.
-
-  Raises:
-    ValueError: there is no such key, or it is of another type.
-  """
-  out = copy.deepcopy(config)
-  for key, value in changes.items():
-    changes_lib.annotation_of(key, f'{what}{key}')
-    changes_lib.put(out, key, value, f'{what}{key}')
-  return out
 
 
 def check(study: Study) -> None:
@@ -130,10 +111,11 @@ def check(study: Study) -> None:
         )
 
 
-def warm_config(study: Study) -> ml_collections.ConfigDict | None:
-  """Returns the configuration of the warm start; None: the rl stage is all."""
+def warm_config(study: Study) -> Run | None:
+  """Returns the config of the warm start, or None if rl is the only stage."""
   before = tuple(study.recipe.stages[:-1])
-  return changed(study.recipe, {'stages': before}) if before else None
+  recipe = config_lib.read(study.recipe)
+  return recipe.changed({'stages': before}) if before else None
 
 
 def cells(study: Study, warm: str) -> list[Cell]:
@@ -145,10 +127,14 @@ def cells(study: Study, warm: str) -> list[Cell]:
   shared = {'stages': ('rl',), 'rollouts.every': 0}
   if warm:
     shared |= {'init_from': warm}
-  out = []
+  out, recipe = [], config_lib.read(study.recipe).changed(shared)
   for setting, changes in study.settings.items():
+    try:
+      for key in changes:
+        changes_lib.annotation_of(key, key)
+      config = recipe.changed(changes)
+    except ValueError as e:
+      raise ValueError(f'setting {setting!r}: {e}') from e
     for seed in range(study.seeds):
-      config = changed(study.recipe, shared | {'seed': seed})
-      config = changed(config, changes, f'setting {setting!r}: ')
-      out.append(Cell(setting, seed, config))
+      out.append(Cell(setting, seed, config.changed({'seed': seed})))
   return out

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxrl_reason import sharding
+from jaxrl_reason.config import Run
 from jaxrl_reason.run import train
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.process import identity
@@ -77,7 +78,7 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
   path = _folder(out, cell) / 'config.json'
   if not path.exists():
     return
-  before, now = json.loads(path.read_text()), _plain(cell.config)
+  before, now = json.loads(path.read_text()), cell.config.json_values()
   # The same warm start, whichever way the folder is written.
   before['init_from'] = now['init_from']
   if before != now:
@@ -86,10 +87,6 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
       f'{path.parent} was begun with another {", ".join(keys[:3])}; name '
       'another --out, or remove that folder'
     )
-
-
-def _plain(config) -> dict:
-  return json.loads(config.to_json_best_effort())
 
 
 def _differing(a: Any, b: Any, prefix: str = '') -> list[str]:
@@ -104,7 +101,7 @@ def _differing(a: Any, b: Any, prefix: str = '') -> list[str]:
   ]
 
 
-def _warmed(config, folder: pathlib.Path, say) -> bool:
+def _warmed(config: Run, folder: pathlib.Path, say) -> bool:
   """Makes the warm start, if it is not there; whether it is now."""
   if events.last_end(folder) == 'finished':
     return True
@@ -148,7 +145,7 @@ def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:
 
 def _shared(group: Sequence[Cell], out: pathlib.Path) -> pathlib.Path:
   """The folder of what cells share on the way."""
-  name = identity.digest([_plain(c.config) for c in group])
+  name = identity.digest([c.config.json_values() for c in group])
   return out / 'groups' / name
 
 

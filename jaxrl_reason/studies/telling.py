@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from jaxrl_reason import config as config_lib
+from jaxrl_reason.config import Run
 from jaxrl_reason.run import loop, train
 from jaxrl_reason.run.process import compile_log, goodput
 from jaxrl_reason.run.records import config_file, events, journal
@@ -30,7 +30,7 @@ class Telling:
 
   def __init__(
     self,
-    configs: Sequence,
+    configs: Sequence[Run],
     workdirs: Sequence[epath.Path],
     place: loop.Place,
     compiled: compile_log.Log,
@@ -43,7 +43,7 @@ class Telling:
     ended = [events.last_end(path) for path in workdirs]
     self.diverged = {i for i, how in enumerate(ended) if DIVERGED in how}
     for config, path in zip(configs, workdirs):
-      values = config_lib.read(config).json_values()
+      values = config.json_values()
       config_file.write(values, path, resumed)
       reached = train.reached(path) if resumed else 0
       events.note(path, 'start', step=place.total, reached=reached)

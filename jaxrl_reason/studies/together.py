@@ -14,15 +14,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 from etils import epath
 from jax.sharding import NamedSharding, PartitionSpec
 
-from jaxrl_reason import config as config_lib
 from jaxrl_reason import hosts, sharding, trees
 from jaxrl_reason.base import Prompts, TrainState
 from jaxrl_reason.checkpoints import manager
+from jaxrl_reason.config import Run
+from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.run import loop, stages, states, train
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.evaluator import Evaluator
@@ -164,7 +164,7 @@ class Loop(loop.Loop):
 
 
 def run(
-  configs: Sequence[ml_collections.ConfigDict],
+  configs: Sequence[Run],
   folders: Sequence[epath.PathLike],
   folder: epath.PathLike,
 ) -> bool:
@@ -176,7 +176,7 @@ def run(
   Returns:
     Whether they are done; False where a signal ended them, all saved.
   """
-  values = config_lib.read(configs[0]).json_values()
+  values = configs[0].json_values()
   start = identity.of_start(values, folder)
   with signals.Stopping() as stopping:
     with workdirs.opened(start, folder) as folder, logs.kept(folder):
@@ -190,18 +190,20 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
   started, config = time.monotonic(), traced.richest(configs)
   train.use_compile_cache(config.compile_cache)
   made = [prepare(c, w) for c, w in zip(configs, own)]
-  rewarding.check(config, made[0].problems, made[0].tokenizer)
+  c, d = config.rl, config.data
+  rewarding.check(c, d.completion_len, made[0].problems, made[0].tokenizer)
   compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog
   watch = watchdog.Watchdog(w.times, w.floor_s, compiled, w.first_s)
-  checkpoints = _checkpoints(config, folder, made)
+  checkpoints = _checkpoints(config.checkpoint, folder, made)
   told = dict(stopping=stopping, spent=spent, watchdog=watch)
   told |= dict(checkpoints=checkpoints, rollouts=Nothing())
   told |= dict(profile_dir=str(folder / 'profile'))
   with jax.set_mesh(made[0].mesh), hosts.explained(), compiled, watch:
     layout, stage = _stage(config, configs, made)
-    place = _restore(config, checkpoints, layout)
+    planned = staging.Planned('rl', 'rl', config)
+    place = _restore(planned, checkpoints, layout)
     logs.begin()
     told['journal'] = Telling(configs, own, place, compiled, spent)
     told['evaluator'] = _evaluators(configs, own, made, layout)
@@ -210,7 +212,6 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
       state = _first(configs, own, made, layout)
     else:
       stage.data.set_state(place.record['data'])
-    planned = staging.Planned('rl', 'rl', config)
     state = Loop(planned, 0, stage, **told).run(state, place)
     checkpoints.wait()
     checkpoints.close()
@@ -222,11 +223,10 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
   return not stopping.agreed
 
 
-def _checkpoints(config, folder, made: Sequence[Prepared]):
+def _checkpoints(c: Checkpoint, folder, made: Sequence[Prepared]):
   """The checkpoints of all runs together."""
   origins = [_origin(p) for p in made]
   data = {str(i): identity.digest(o['data']) for i, o in enumerate(origins)}
-  c = config.checkpoint
   return manager.Checkpoints(
     folder, c.keep, verify=c.verify, origin=origins[0] | {'data': data}
   )
@@ -236,25 +236,26 @@ def _origin(p: Prepared) -> dict:
   return identity.of_run(p.problems, p.tokenizer, ('rl',))
 
 
-def _stage(config, configs, made) -> tuple[Stacked, stages.Stage]:
+def _stage(config: Run, configs, made) -> tuple[Stacked, stages.Stage]:
   """The layout of all states, and the stage whose dispatch is of all runs.
 
   Args:
     config: `traced.richest` of configs.
   """
-  p, c, k = made[0], config.rl, config.rl.steps_per_dispatch
+  p, c, d = made[0], config.rl, config.data
+  k = c.steps_per_dispatch
   program = traced.maker(config, p.model, p.problems.kernel, p.tokenizer)
-  numbers = [traced.values(x) for x in configs]
+  numbers = [traced.values(x.rl, x.objective) for x in configs]
   learner, _, _ = program(numbers[0])
   one = stages.layout(config, 'rl', learner, p.mesh)
   layout = Stacked(one, p.mesh, len(configs))
   _, encode, _ = stages.fused_source(
-    config, learner, p.problems.kernel, p.tokenizer
+    c, d, learner, p.problems.kernel, p.tokenizer
   )
-  row = stages.prompt_encoder(config, p.tokenizer, encode)
+  row = stages.prompt_encoder(c, d, p.tokenizer, encode)
   data = Data([
     sources.batches(
-      x, m.problems.train, row, c.prompts, k, 'rl', p.mesh, c.refill_rounds
+      x.seed, m.problems.train, row, c.prompts, k, 'rl', p.mesh, c.refill_rounds
     )
     for x, m in zip(configs, made)
   ])  # fmt: skip
@@ -274,12 +275,14 @@ def _stage(config, configs, made) -> tuple[Stacked, stages.Stage]:
   return layout, stages.Stage(learner, one, data, dispatch, k)
 
 
-def _restore(config, checkpoints, layout: Stacked) -> loop.Place:
+def _restore(
+  planned: staging.Planned, checkpoints, layout: Stacked
+) -> loop.Place:
   """Restores the place of all runs."""
 
   def read(step: int, record: dict, restored) -> loop.Place:
     state = restored(layout.template, layout.shardings)
-    ended = loop.ended(staging.Planned('rl', 'rl', config), record)
+    ended = loop.ended(planned, record)
     return loop.Place(0, record['done'], step, ended, record, state)
 
   found = checkpoints.latest(read)
@@ -293,7 +296,9 @@ def _first(configs, own, made, layout: Stacked) -> TrainState:
     params = states.init_params(
       config.init_from, config.model_dir, p.model, p.shape, p.mesh, m.root, path
     )
-    teacher = teachers.load(config, layout.one.shardings.teacher_params)
+    teacher = teachers.load(
+      config.rl.teacher, config.model, layout.one.shardings.teacher_params
+    )
     each.append(layout.one.begin(params, 0, teacher))
   return layout.stack(each)
 
@@ -304,7 +309,7 @@ def _evaluators(configs, own, made, layout: Stacked) -> Evaluators:
   each = [
     Evaluator(
       config, path, model=p.model, mesh=p.mesh, problems=m.problems,
-      tokenizer=m.tokenizer, grade=rewarding.grader(config, m.problems),
+      tokenizer=m.tokenizer, grade=rewarding.grader(config.rl, m.problems),
       root=m.root, stop=m.stop, programs=shared,
     )
     for config, path, m in zip(configs, own, made)

@@ -8,16 +8,15 @@ compiled then has those numbers as arguments, a column of each for every run.
 import dataclasses
 import json
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 
-from jaxrl_reason import config as config_lib
-from jaxrl_reason import trees
+from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Model
+from jaxrl_reason.config import RL, Run
 from jaxrl_reason.data import controllers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.losses.shaping import WeighSigns
@@ -30,38 +29,36 @@ LOSS = 'kl_coef entropy_coef clip_low clip_high pos_weight neg_weight'.split()
 NEUTRAL = WeighSigns
 
 
-def values(config: ml_collections.ConfigDict) -> dict[str, np.ndarray]:
+def values(c: RL, objective: losses.Objective) -> dict[str, np.ndarray]:
   """Returns the numbers of a run that are arguments of its program."""
-  c, objective = config.rl, config_lib.algorithm(config)
   out = {f'rl.{k}': c[k] for k in SAMPLING}
   out['rl.optimizer.lr'] = c.optimizer.lr
   out |= {
     f'rl.loss.{k}': objective[k] for k in LOSS if _is_number(objective[k])
   }
-  return {k: np.float32(x) for k, x in (out | _weights(config)).items()}
+  return {k: np.float32(x) for k, x in (out | _weights(c.rewards)).items()}
 
 
 def _is_number(value: Any) -> bool:
   return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _weights(config) -> dict[str, float]:
-  """The weights of rewards, where they are no schedules."""
-  parts = config.rl.rewards.to_dict()
+def _weights(parts: Mapping) -> dict[str, float]:
+  """Returns the weights of rewards that are not schedules."""
   found = {k: p.get('weight', 1.0) for k, p in parts.items()}
   return {
     f'rl.rewards.{k}.weight': w for k, w in found.items() if _is_number(w)
   }
 
 
-def program_of(config: ml_collections.ConfigDict) -> str | None:
+def program_of(config: Run) -> str | None:
   """Names the program of a run by all it is made of; None: it is not one that
   runs can share, because its rewards are in Python or it chooses problems.
   """
   if config.rl.path != 'fused' or controllers.is_on(config.data):
     return None
-  objective, own = config_lib.algorithm(config), values(config)
-  flat = trees.flatten(json.loads(config.to_json_best_effort()))
+  objective = config.objective
+  own, flat = values(config.rl, objective), trees.flatten(config.json_values())
   flat = {k.replace('/', '.'): x for k, x in flat.items()}
   rest = {
     k: x
@@ -72,9 +69,7 @@ def program_of(config: ml_collections.ConfigDict) -> str | None:
   return json.dumps([rest, sorted(own), parts, sorted(objective.needs)])
 
 
-def groups(
-  configs: Sequence[ml_collections.ConfigDict], at_once: int
-) -> list[list[int]]:
+def groups(configs: Sequence[Run], at_once: int) -> list[list[int]]:
   """Puts the numbers of runs that are one program together, in order.
 
   Args:
@@ -90,15 +85,13 @@ def groups(
   ]
 
 
-def richest(
-  configs: Sequence[ml_collections.ConfigDict],
-) -> ml_collections.ConfigDict:
+def richest(configs: Sequence[Run]) -> Run:
   """Returns the configuration whose loss has the most parts, of one program."""
-  return max(configs, key=lambda c: len(config_lib.algorithm(c).parts))
+  return max(configs, key=lambda c: len(c.objective.parts))
 
 
 def maker(
-  config: ml_collections.ConfigDict, model: Model, kernel: Any, tokenizer: Any
+  config: Run, model: Model, kernel: Any, tokenizer: Any
 ) -> Callable[[dict], tuple]:
   """Returns a function from values to the (learner, source, sampling) of a
   run's steps, as `programs.rl_seeds` takes it.
@@ -123,10 +116,10 @@ def maker(
     )
     weights = [
       values.get(f'rl.rewards.{k}.weight', p.get('weight', 1.0))
-      for k, p in c.rewards.to_dict().items()
+      for k, p in c.rewards.items()
     ]
     source, _, _ = stages.fused_source(
-      config, learner, kernel, tokenizer, weights
+      c, config.data, learner, kernel, tokenizer, weights
     )
     settings = [values[f'rl.{k}'] for k in SAMPLING]
     settings[1] = jnp.asarray(settings[1], jnp.int32)

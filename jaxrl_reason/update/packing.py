@@ -26,11 +26,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 from flax import struct
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Batch
+from jaxrl_reason.config.training import Training
 from jaxrl_reason.models import shared
 from jaxrl_reason.models.cache import spaced
 from jaxrl_reason.models.config import sized_choice
@@ -293,9 +293,7 @@ How = Packing | Lengths | Shared  # or chunked.Chunked
 KINDS = 'packed', 'buckets', 'shared'  # of `rl.padding`, besides whole
 
 
-def choose(
-  c: ml_collections.ConfigDict, start: int, key: str = 'rl.padding'
-) -> How | None:
+def choose(c: Training, start: int, key: str = 'rl.padding') -> How | None:
   """Reads the padding of a stage.
 
   Args:

@@ -66,7 +66,7 @@ def test_a_vector_is_added_after_its_layer():
 def learner(settings=None):
   c = config_lib.default()
   c.steering = True
-  c = config_lib.trainable(c)
+  c = config_lib.read(c).trained_paths
   section = config_lib.Optimizer(lr=0.1, warmup_steps=0)
   return learner_lib.Learner(
     MODEL,

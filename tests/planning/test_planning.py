@@ -17,7 +17,8 @@ from jax.sharding import PartitionSpec as P
 from paths import ROOT, load_recipe
 from small import small_config
 
-from jaxrl_reason import plan, sharding, trees
+from jaxrl_reason import config as config_lib
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.models import zoo
 from jaxrl_reason.models.parts import attention
@@ -37,13 +38,15 @@ from jaxrl_reason.planning import (
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import matrix_products as products
 from jaxrl_reason.planning import plan_settings as settings
+from jaxrl_reason.planning import planner as plan
 from jaxrl_reason.run.process import chips
 
 TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
 
 
 def tiny(**changes):
-  return search.changed(load_recipe(TINY).get_config(), **changes)
+  config = config_lib.read(load_recipe(TINY).get_config())
+  return search.changed(config, **changes)
 
 
 def work(flops: float) -> costs.Cost:
@@ -196,7 +199,7 @@ def test_phases_are_the_programs_of_a_run():
     data__completion_len=64, rl__cache_segments=2,
   )  # fmt: skip
   mesh = sharding.make_mesh(config.mesh)
-  made = phases.phases(config, abstract.shapes(config, mesh))
+  made = phases.phases(abstract.shapes(config, mesh))
   assert [p.name for p in made] == ['evaluate', 'generate', 'update']
   for phase in made:
     text = phase.lower(mesh).compile().as_text()
@@ -217,7 +220,7 @@ def test_an_evaluation_needs_what_its_batch_needs():
       eval__problems=problems, eval__samples=7, eval__batch=batch,
     )  # fmt: skip
     parts = abstract.shapes(config, sharding.make_mesh(config.mesh))
-    phase = phases.evaluation(config, parts)
+    phase = phases.evaluation(parts)
     compiled = phase.lower(parts.mesh).compile()
     ratio = costs.of(compiled.as_text(), parts.mesh).total().flops
     assert 0.9 < ratio * parts.mesh.size * phase.calls / phase.flops < 1.4
@@ -630,7 +633,7 @@ def test_every_pass_of_a_step_is_a_phase(changes, names):
     rl__steps_per_dispatch=1, **changes,
   )  # fmt: skip
   parts = abstract.shapes(config, sharding.make_mesh(config.mesh))
-  made = phases.phases(config, parts)
+  made = phases.phases(parts)
   assert ' '.join(p.name for p in made) == names
   assert made[-1].lower(parts.mesh).as_text()
 

@@ -42,10 +42,10 @@ def least_bytes(config, mesh) -> dict[str, float]:
   c, d, r = parts.shape, config.data, config.rl
   shards, tensor = sharding.row_shards(mesh), mesh.shape['tensor']
   number = jnp.dtype(config.model.dtype).itemsize
-  made = {p.name: p for p in phases.phases(config, parts)}
+  made = {p.name: p for p in phases.phases(parts)}
   state = max(described.on_chip(p.state) for p in made.values())
   weights = trees.n_params(spec.abstract(parts.model.specs)) * number / tensor
-  grid = phases.evaluation_grid(config, mesh)
+  grid = phases.evaluation_grid(config.eval, config.eval_rows, mesh)
   kept = 2 * c.layers * c.kv_heads * c.head_dim * number / tensor / shards
 
   def decoding(prompts, rows):

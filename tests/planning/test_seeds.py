@@ -110,7 +110,7 @@ def test_runs_side_by_side_copy_no_caches(monkeypatch):
   config = config_lib.read(config).changed({'mesh': (1, 1, 1)})
   mesh = sharding.make_mesh(config.mesh, jax.devices()[:1])
   parts = abstract.shapes(config, mesh)
-  text = seeds.phase(config, parts, 3).lower(mesh).as_text()
+  text = seeds.phase(parts, 3).lower(mesh).as_text()
   m, rl, room = config.model, config.rl, config.data.completion_len
   cache = f'3x{rl.prompts * rl.samples}x{m.kv_heads}x{room}x{m.head_dim}xf32'
   assert cache in text

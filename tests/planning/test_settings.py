@@ -21,7 +21,8 @@ class Planner:
   """
 
   def __init__(self, config, hbm=15.75, gather=0.1, shared=0.9, only=()):
-    self.config, self.only, self.tried = config, tuple(only), []
+    self.config = config_lib.read(config)
+    self.only, self.tried = tuple(only), []
     self.hbm, self.gather, self.shared = hbm, gather, shared
     chip = chips.CHIPS['v5e']
     self.machine = roofline.Machine(chip, (2, 4))
@@ -31,8 +32,8 @@ class Planner:
   def parts(self, config):
     return abstract.shapes(config, sharding.make_mesh(config.mesh))
 
-  def facts_of(self, config, parts, names):
-    (name,) = names
+  def facts_of(self, parts, names):
+    (name,), config = names, parts.config
     self.tried.append((name, config))
     c = config.rl
     if name == 'generate':
@@ -123,7 +124,7 @@ def test_what_nothing_fits_is_none(recipe):
   """Not even in the smallest pieces, of which few are tried."""
   planner = Planner(recipe, hbm=0.01)
   assert found(planner) is None
-  planner.facts_of = lambda config, parts, names: [
+  planner.facts_of = lambda parts, names: [
     dict(fits=names == ('generate',), serial_seconds=1.0)
   ]
   assert found(planner) is None
@@ -144,8 +145,12 @@ def test_one_program_and_supervised_stages_are_searched(recipe):
   assert set(made.phases) == {'step'} and made.config.rl.micro_batches == 4
   recipe.stages = ('sft',)
   planner = Planner(recipe)
-  planner.facts_of = lambda config, parts, names: [
-    dict(phase=names[0], fits=config.sft.micro_batches > 1, serial_seconds=1.0)
+  planner.facts_of = lambda parts, names: [
+    dict(
+      phase=names[0],
+      fits=parts.config.sft.micro_batches > 1,
+      serial_seconds=1.0,
+    )
   ]
   made = found(planner)
   assert set(made.phases) == {'sft'} and made.config.sft.micro_batches == 2

@@ -24,7 +24,7 @@ def test_evaluations_score_in_the_pool():
   config.rl.timeout_s = 20.0
   found = problems.load(config.data, 0)
   example = found.heldout[0]
-  right, wrong = rewarding.grader(config, found)(
+  right, wrong = rewarding.grader(config.rl, found)(
     [(example['solution'], example), ('<answer>x</answer>', example)]
   )
   assert (right.score, wrong.score) == (1.0, 0.0)

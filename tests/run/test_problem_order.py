@@ -51,8 +51,7 @@ def test_rounds_without_a_controller_have_neighbours_of_the_order(
   monkeypatch.setattr(pipeline, 'batches', batches)
   monkeypatch.setattr(sources.goodput, 'Timed', lambda data: data)
   monkeypatch.setattr(sources.sharding, 'my_rows', lambda *_: np.arange(rows))
-  config = type('Config', (), {'seed': 0})
-  sources.batches(config, Numbers(), None, rows, k, 'rl', None, spares)
+  sources.batches(0, Numbers(), None, rows, k, 'rl', None, spares)
   (_, first), (n, others) = taken
   assert n == k * rows * spares
   assert sorted(others) == list(range(n))

@@ -194,4 +194,6 @@ def _files(workdir, mib=1.0, resume=None):
     train = []
 
   where = epath.Path(workdir)
-  return rollout_files.RolloutFiles(c, where, Problems, None, resume)
+  return rollout_files.RolloutFiles(
+    c.rollouts, c.rl, where, Problems, None, resume
+  )

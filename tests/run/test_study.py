@@ -15,6 +15,7 @@ import tiny_recipe
 from etils import epath
 from paths import ROOT
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import study as study_command
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
@@ -90,7 +91,7 @@ def test_what_is_one_program():
   pairs = [[6, 7], [8, 9], [10, 11], [12, 13]]
   assert found == [[0, 1, 2, 3, 4, 5], *pairs]
   assert traced.groups(configs[:6], 4) == [[0, 1, 2, 3], [4, 5]]
-  host = grid.changed(recipe(), {'rl.path': 'host'})
+  host = config_lib.read(recipe()).changed({'rl.path': 'host'})
   assert traced.program_of(host) is None
 
 
@@ -266,13 +267,14 @@ def test_errors_are_one_line(tmp_path):
 
 
 def test_what_cannot_be_a_study_is_refused():
+  short = config_lib.read(recipe()).changed({'stages': ('sft',)})
   for changes, words in (
     (dict(settings={}), 'no settings'),
     (dict(against='othr'), "Did you mean 'other'"),
     (dict(settings={'a b': {}}), 'letters'),
     (dict(settings={'a': {'sft.steps': 3}}), 'one warm start'),
     (dict(settings={'a': {'seed': 3}}), 'one warm start'),
-    (dict(recipe=grid.changed(recipe(), {'stages': ('sft',)})), 'last one'),
+    (dict(recipe=short), 'last one'),
     (dict(seeds=0), 'at least 1'),
   ):
     with pytest.raises(ValueError, match=words):

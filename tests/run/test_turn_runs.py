@@ -42,11 +42,12 @@ def lines(workdir):
 def built(config, tmp_path):
   """(learner, source, state, prompts [2,B], root, sampling, stop)."""
   p = prepare.prepare(config, tmp_path)
+  config = config_lib.read(config)
   learn = stages.learner(config, p.model, 'rl')
   source, encode, sampling = stages.fused_source(
-    config, learn, p.problems.kernel, p.tokenizer
+    config.rl, config.data, learn, p.problems.kernel, p.tokenizer
   )
-  row = stages.prompt_encoder(config, p.tokenizer, encode)
+  row = stages.prompt_encoder(config.rl, config.data, p.tokenizer, encode)
   rows = [row(i, p.problems.train[i]) for i in range(16)]
   rows = jax.tree.map(lambda *x: np.stack(x), *rows)
   rows = jax.tree.map(lambda x: x.reshape(2, 8, *x.shape[1:]), rows)

@@ -342,12 +342,14 @@ def test_a_chip_has_the_memory_that_its_compiler_says():
 
 SUMS = """
 import runpy
+from jaxrl_reason import config
 from jaxrl_reason.planning import planner as plan
 from jaxrl_reason.run.process import chips
 c = runpy.run_path('configs/arithmetic_tiny.py')['get_config']()
 c.mesh = 1, 2, 2
 c.model.update(width=1024, mlp=4096, heads=8, kv_heads=8, head_dim=128)
 c.sft.rows = 8192
+c = config.read(c)
 planner = plan.Planner(
   c, 'v5p:2x2x1', slices=1, model='', only=('sft',), say=str)
 print(planner.plan(c)['exposed_seconds'])

@@ -205,14 +205,15 @@ def test_a_stage_trains_as_the_config_says(tmp_path):
   config.sft.balance_coef, config.rl.balance_coef = 0.25, 0.5
   config.compile_cache = ''
   config.rl.prompts = 8
+  config = config_lib.read(config)
   model = prepare.prepare(config, epath.Path(tmp_path)).model
   coefs = {
     s: stages.learner(config, model, s).balance_coef for s in config.stages
   }
   assert coefs == {'pretrain': 0.0, 'sft': 0.25, 'rl': 0.5}
-  assert not stages.generation(config, model)[0].routes
-  config.rl.replay_routes = True
-  assert stages.generation(config, model)[0].routes
+  assert not stages.generation(config.rl, config.data, model)[0].routes
+  config = config.changed({'rl.replay_routes': True})
+  assert stages.generation(config.rl, config.data, model)[0].routes
 
 
 @pytest.mark.parametrize(
@@ -224,6 +225,7 @@ def test_settings_of_experts_are_refused_without_any(key, value):
   config = config_lib.default()
   config.update_from_flattened_dict({key: value})
   run = config_lib.read(config)
+  given = {'sft': run.sft, 'rl': run.rl}, run.rl.replay_routes
   with pytest.raises(ValueError, match=f'{key}={value}: .* no experts'):
-    rules.refuse(config_checks.expert_rules, run, 0)
-  rules.refuse(config_checks.expert_rules, run, 4)
+    rules.refuse(config_checks.expert_rules, *given, 0)
+  rules.refuse(config_checks.expert_rules, *given, 4)

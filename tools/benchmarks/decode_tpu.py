@@ -19,6 +19,7 @@ import runpy
 
 import jax
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import plan, sharding
 from jaxrl_reason.models import spec
 from jaxrl_reason.planning import described_model as described
@@ -50,7 +51,7 @@ def arguments() -> argparse.Namespace:
 
 def recipe(a: argparse.Namespace):
   return search.changed(
-    runpy.run_path(RECIPE)['get_config'](),
+    config_lib.read(runpy.run_path(RECIPE)['get_config']()),
     mesh=tuple(int(n) for n in a.mesh.split(',')),
     data__prompt_len=a.prompt_len,
     data__completion_len=a.completion_len,
@@ -65,7 +66,7 @@ def recipe(a: argparse.Namespace):
 def decode(planner: plan.Planner, config) -> dict:
   """Bytes on one device of a trip of the token loop, and what it must read."""
   run = planner.parts(config)
-  (facts,) = planner.facts_of(config, run, ('generate',))
+  (facts,) = planner.facts_of(run, ('generate',))
   loop = facts['token_loop']
   where = sharding.shardings(run.model.specs, run.mesh, sharding.DECODE_RULES)
 
@@ -130,7 +131,7 @@ def update(planner: plan.Planner, config, remat: str, chunk: int) -> str:
   """FLOPs over the model's formula; or that it does not fit."""
   changed = search.changed(config, model__remat=remat, rl__logprob_chunk=chunk)
   parts = planner.parts(changed)
-  (facts,) = planner.facts_of(changed, parts, ('update',))
+  (facts,) = planner.facts_of(parts, ('update',))
   if not facts['fits']:
     return 'does not fit'
   return f'{facts["flops_over_model"]:.2f}'

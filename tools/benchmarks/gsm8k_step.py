@@ -34,10 +34,11 @@ import tempfile
 import time
 
 import jax
-import ml_collections
 from etils import epath
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
+from jaxrl_reason.config import Run
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.models import families, zoo
 from jaxrl_reason.planning import phases
@@ -99,11 +100,11 @@ def configured(a: argparse.Namespace):
   )
   source = f'{pathlib.Path(__file__).resolve()}:letters'
   c.rl.rewards.letters = dict(reward=source, weight=0.1)
-  return c
+  return config_lib.read(c)
 
 
 def set_up(
-  a: argparse.Namespace, c: ml_collections.ConfigDict, workdir: epath.Path
+  a: argparse.Namespace, c: Run, workdir: epath.Path
 ) -> prepare.Prepared:
   """Makes what `prepare` does, with a model of the zoo for a folder's."""
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
@@ -136,7 +137,7 @@ def rss_gib(who=resource.RUSAGE_SELF) -> float:
 
 
 def run_steps(
-  c: ml_collections.ConfigDict,
+  c: Run,
   made: prepare.Prepared,
   workdir: epath.Path,
   n: int,
@@ -146,6 +147,7 @@ def run_steps(
   begun = time.perf_counter()
   parts = made._asdict()
   shape = parts.pop('shape')
+  del parts['config']
   stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
   params = states.init_params(
     c.init_from, c.model_dir, made.model, shape, made.mesh, made.root, workdir
@@ -180,9 +182,9 @@ def run_steps(
   stage.close()
 
 
-def plan(c: ml_collections.ConfigDict, made: prepare.Prepared) -> None:
+def plan(made: prepare.Prepared) -> None:
   """Prints what each program of a step needs, from shapes alone."""
-  for phase in phases.phases(c, made):
+  for phase in phases.phases(made):
     begun = time.perf_counter()
     m = phase.lower(made.mesh).compile().memory_analysis()
     new = m.output_size_in_bytes - m.alias_size_in_bytes
@@ -210,7 +212,7 @@ def main() -> int:
     )
     with jax.set_mesh(made.mesh):
       if a.plan:
-        plan(c, made)
+        plan(made)
         return 0
       run_steps(c, made, workdir, a.steps)
   peak = rss_gib()

@@ -89,9 +89,11 @@ def steps(repeats: int) -> None:
     c = arithmetic_tiny.get_config()
     c.rollouts.every = 0
     c.data.controller.name = name
+    c = config_lib.read(c)
     made = prepare.prepare(c, folder)
     parts = made._asdict()
     shape = parts.pop('shape')
+    del parts['config']
     with jax.set_mesh(made.mesh):
       stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
       params = states.init_params(

@@ -162,7 +162,7 @@ def planned(a: argparse.Namespace) -> None:
       for padding in ('whole', 'shared:1'):
         changed = search.changed(config, rl__padding=padding)
         run = planner.parts(changed)
-        (facts,) = planner.facts_of(changed, run, ('update',))
+        (facts,) = planner.facts_of(run, ('update',))
         seen.append(facts)
       whole, once = seen
       part = a.prompt_len / a.tokens

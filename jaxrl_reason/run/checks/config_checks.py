@@ -15,6 +15,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.config import RL, Run, nearest, rules
+from jaxrl_reason.config.training import Training
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.run import stage_list as staging
@@ -71,7 +72,7 @@ def length_rules(length: int, longest: int) -> rules.Rows:
 
 def _check_stages(config: Run, shards: int) -> None:
   """Refuses a config whose stages have no settings of their own."""
-  data_checks.check(config)
+  data_checks.check(config.rl, config.data, config.stages)
   rules.refuse(run_rules, config)
   emergency.check(config.checkpoint)
   for kind in dict.fromkeys(config.stages):
@@ -91,7 +92,7 @@ def _check_stages(config: Run, shards: int) -> None:
       rules.refuse(rules.section, key, part, PART)
       rules.refuse(part_rules, key, part)
     selection_checks.check(config.rl)
-    off_policy_checks.check(config)
+    off_policy_checks.check(config.rl, config.objective)
     _check_optimizer(
       'rl.critic.optimizer', config.rl.critic.optimizer, config.rl.steps
     )
@@ -222,20 +223,22 @@ def check_trainable(pattern: str, paths: Iterable[str]) -> None:
     )
 
 
-def expert_rules(config: Run, experts: int) -> rules.Rows:
+def expert_rules(
+  sections: Mapping[str, Training], replay_routes: bool, experts: int
+) -> rules.Rows:
   """Refuses settings of experts for a model without experts.
 
   Args:
-    experts: of the model.
+    sections: of the run's stages, by kind; experts: of the model.
   """
   dense = not experts
   return rules.apart(
     ': the model has no experts; set it to its default, or model.experts',
     **{
-      f'{kind}.balance_coef': dense and config.training(kind).balance_coef
-      for kind in config.stages
+      f'{kind}.balance_coef': dense and c.balance_coef
+      for kind, c in sections.items()
     },
-    rl__replay_routes=dense and config.rl.replay_routes,
+    rl__replay_routes=dense and replay_routes,
   )
 
 

@@ -4,7 +4,7 @@ import numbers
 from collections.abc import Mapping
 from typing import Any
 
-from jaxrl_reason.config import RL, Controller, Data, Run, nearest, rules
+from jaxrl_reason.config import RL, Controller, Data, nearest, rules
 from jaxrl_reason.data import controllers, mixture
 from jaxrl_reason.verifiers import tasks
 
@@ -13,17 +13,16 @@ SECTIONS = ('files', 'knobs', 'harder')
 KNOBS = {int: int, float: numbers.Real, bool: bool, str: str}
 
 
-def check(config: Run) -> None:
+def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
   """Refuses a task, controller or sources that cannot work.
 
   Raises:
     ValueError: names the key.
   """
-  d = config.data
   controllers.make(d.controller.to_dict())  # refuses settings it does not read
   rules.refuse(controller_rules, d.controller, len(d.sources))
-  if 'rl' in config.stages and d.controller.refresh:
-    rules.refuse(refresh_rules, config.rl, d.controller)
+  if 'rl' in stages and d.controller.refresh:
+    rules.refuse(refresh_rules, rl, d.controller)
   rules.refuse(task_rules, 'data', d)
   rules.refuse(knob_rules, 'data', d)
   for name, source in d.sources.items():
@@ -37,7 +36,7 @@ def check(config: Run) -> None:
     weights = mixture.own(d, 'weight')
     for name, weight in zip(d.sources, weights):
       rules.refuse(weight_rules, f'data.sources.{name}.weight', weight)
-    rules.refuse(mixture_rules, config.stages, d, [*map(_schedule, weights)])
+    rules.refuse(mixture_rules, stages, d, [*map(_schedule, weights)])
 
 
 def controller_rules(c: Controller, n_sources: int) -> rules.Rows:

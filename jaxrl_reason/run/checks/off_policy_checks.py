@@ -7,7 +7,7 @@ proximal / sampler. With 'sampler' the two are one ratio, trained / sampler.
 """
 
 from jaxrl_reason import losses
-from jaxrl_reason.config import RL, Run, rules
+from jaxrl_reason.config import RL, rules
 
 # Settings that weigh a token by proximal / sampler.
 WEIGHTS = (
@@ -15,14 +15,14 @@ WEIGHTS = (
 )  # fmt: skip
 
 
-def check(config: Run) -> None:
+def check(c: RL, objective: losses.Objective) -> None:
   """Refuses off-policy samples that nothing weighs, and weights that are 1.
 
   Raises:
     ValueError: names the key.
   """
-  rules.refuse(weight_rules, config.rl, config.objective)
-  rules.refuse(sample_rules, config.rl, config.objective)
+  rules.refuse(weight_rules, c, objective)
+  rules.refuse(sample_rules, c, objective)
 
 
 def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:

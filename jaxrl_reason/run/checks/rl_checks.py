@@ -1,7 +1,7 @@
 """Rules of the rl section together with the loss and the model."""
 
 from jaxrl_reason import losses
-from jaxrl_reason.config import RL, Run, rules
+from jaxrl_reason.config import RL, Data, Run, rules
 from jaxrl_reason.models.config import PREFILL, sized_choice
 from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run.checks import teacher_checks
@@ -33,12 +33,13 @@ def check(config: Run) -> None:
   rules.refuse(group_rules, c, objective)
   for table in (demo_rules, old_logp_rules, temperature_rules):
     rules.refuse(table, c, needs)
-  rules.refuse(reference_rules, config, objective)
-  teacher_checks.check(config, needs)
-  if chunks.of(config) is None:  # chunks have rows of their own
-    rules.refuse(padding_rules, config, needs)
-  turns.check(config, needs)
-  chunks.check(config, needs)
+  adapted = bool(config.lora.rank or config.steering)
+  rules.refuse(reference_rules, c, objective, adapted)
+  teacher_checks.check(c, config.data, needs)
+  if chunks.of(c, config.data) is None:  # chunks have rows of their own
+    rules.refuse(padding_rules, c, config.data, needs)
+  turns.check(c, config.data, needs)
+  chunks.check(c, config.data, needs)
   sized_choice('model.prefill', config.model.prefill, PREFILL)
   rules.refuse(path_rules, c, config.data.completion_len)
 
@@ -135,8 +136,10 @@ def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   )
 
 
-def reference_rules(config: Run, objective: losses.Objective) -> rules.Rows:
-  c, r = config.rl, config.rl.reference
+def reference_rules(
+  c: RL, objective: losses.Objective, adapted: bool
+) -> rules.Rows:
+  r = c.reference
   moves = [k for k in ('every', 'kl', 'patience', 'ema') if r[k]]
   key = f'rl.reference.{moves[0]}={r[moves[0]]}' if moves else ''
   reads = losses.needs(objective) & {'ref_logp', 'process_reward'}
@@ -153,7 +156,7 @@ def reference_rules(config: Run, objective: losses.Objective) -> rules.Rows:
       'rl.loss.kl_coef above 0, or rl.teacher.weights=reference',
     ),
     (
-      moves and (config.lora.rank or config.steering),
+      moves and adapted,
       f'{key}: the reference of a model with adapters is the model without '
       'them, which does not move; set it to 0',
     ),
@@ -187,12 +190,12 @@ def temperature_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   )
 
 
-def padding_rules(config: Run, needs: frozenset[str]) -> rules.Rows:
-  c, d = config.rl, config.data
-  packed = packing.choose(c, config.prompt_columns)
+def padding_rules(c: RL, d: Data, needs: frozenset[str]) -> rules.Rows:
+  columns = d.prompt_len + c.hints.room
+  packed = packing.choose(c, columns)
   is_shared = isinstance(packed, packing.Shared)
   is_packed = isinstance(packed, packing.Packing)
-  longest = config.prompt_columns + d.completion_len
+  longest = columns + d.completion_len
   hints = f'+ rl.hints.room {c.hints.room} ' if c.hints.room else ''
   return (
     (

@@ -15,7 +15,7 @@ def check(c: RL) -> None:
   Raises:
     ValueError: names the key.
   """
-  filters.make(c.filter, c.filter_args.to_dict())
+  filters.make(c.filter, c.filter_args)
   for table in (filter_rules, round_rules, replay_rules, hint_rules):
     rules.refuse(table, c)
   rules.refuse(shaping_rules, c.shaping)

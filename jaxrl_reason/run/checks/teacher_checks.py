@@ -1,19 +1,20 @@
 """Rules of `rl.teacher`, together with the loss."""
 
-from jaxrl_reason.config import RL, Run, rules
+from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.data import pipeline
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.update.learner import POLICY, SAME
 
 
-def check(config: Run, needs: frozenset[str]) -> None:
+def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   """Refuses a teacher that cannot work, or has settings without effect.
 
   Raises:
     ValueError: names the key.
   """
-  rules.refuse(teacher_rules, config.rl, needs)
-  rules.refuse(prompt_rules, config)
+  rules.refuse(teacher_rules, c, needs)
+  columns = data.prompt_len + c.hints.room + data.completion_len
+  rules.refuse(prompt_rules, c, columns)
 
 
 def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
@@ -60,10 +61,9 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
   )
 
 
-def prompt_rules(config: Run) -> rules.Rows:
-  c, t = config.rl, config.rl.teacher
+def prompt_rules(c: RL, columns: int) -> rules.Rows:
+  t = c.teacher
   key = f'rl.teacher.prompt={t.prompt!r}'
-  columns = config.prompt_columns + config.data.completion_len
   return (
     (
       t.prompt and not t.weights,

@@ -14,13 +14,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 from etils import epath
 
 from jaxrl_reason import hosts
 from jaxrl_reason.base import Metrics
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.config import RL
+from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.run.records import lines
 from jaxrl_reason.run.rl import turn_settings as turns
@@ -36,7 +37,8 @@ class RolloutFiles:
 
   def __init__(
     self,
-    config: ml_collections.ConfigDict,
+    c: Rollouts,
+    rl: RL,
     workdir: epath.Path,
     problems: Problems,
     tokenizer: Any,
@@ -52,16 +54,14 @@ class RolloutFiles:
       also extracts the answer; None if there is none.
     histogram: takes (step, name, numbers) of the kept rollouts, or None.
     """
-    c = config.rollouts
     self._every, self._room = c.every, c.mib * 2**20
     self._folder, self._pending = workdir / 'rollouts', []
     self._examples, self._tokenizer = problems.train, tokenizer
-    self._n_samples, self._grade = config.rl.samples, grade
+    self._n_samples, self._grade = rl.samples, grade
     self._histogram = histogram
-    rewards = config.rl.rewards.to_dict()  # an environment's is none of them
+    rewards = rl.rewards  # an environment's is none of them
     self._parts = {
-      k: rewards.get(k, {}).get('reward', k)
-      for k in turns.part_names(config.rl)
+      k: rewards.get(k, {}).get('reward', k) for k in turns.part_names(rl)
     }
     self._pieces = self._sizes = None
     if hosts.is_main():

@@ -7,9 +7,8 @@ remain. `rl.step_parts` adds user parts after the shaped rewards.
 
 from collections.abc import Mapping
 
-import ml_collections
-
-from jaxrl_reason import config as config_lib
+from jaxrl_reason.config import RL, Run
+from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rollouts import archive, filters, progress, reward_shaping
 from jaxrl_reason.run.rl import problem_pool, reward_functions
@@ -20,52 +19,53 @@ from jaxrl_reason.update.rollout_dump import RolloutDump
 from jaxrl_reason.verifiers import resolve
 
 
-def make(config: ml_collections.ConfigDict, tx, facts: Facts) -> Chain:
+def make(config: Run, tx, facts: Facts) -> Chain:
   """Builds the chain of the rl stage.
 
   Args:
     tx: the policy's optimizer, which a reset of the reference may reinitialize.
     facts: of the problems of the pool.
   """
-  c, n = config.rl, len(facts.source)
+  c, n, room = config.rl, len(facts.source), config.data.completion_len
   parts = (
-    _selection(config),
-    _shaping(config, n),
-    _archive(config, n),
+    _selection(c, room),
+    _shaping(c, room, n),
+    _archive(c, config.prompt_columns, room, n),
     *_own(c.step_parts),
-    _rollout_dump(config),
+    _rollout_dump(config.rollouts, c),
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
-    problem_pool.statistics(config, facts),
-    _refresh(config, tx),
+    problem_pool.statistics(config.data, facts),
+    _refresh(c, config.trained_paths, tx),
     _temperature_control(c),
   )
   return Chain(tuple(part for part in parts if part is not None))
 
 
-def _selection(config) -> filters.Selection | None:
-  c = config.rl
+def _selection(c: RL, completion_len: int) -> filters.Selection | None:
   chosen = filters.make(c.filter, c.filter_args)
   if chosen is None and not c.overlong:
     return None
-  return filters.Selection(chosen, c.overlong, config.data.completion_len)
+  return filters.Selection(chosen, c.overlong, completion_len)
 
 
-def _shaping(config, n_problems: int) -> reward_shaping.Shaping | None:
+def _shaping(
+  c: RL, completion_len: int, n_problems: int
+) -> reward_shaping.Shaping | None:
   terms = {
     k: tuple(v) if isinstance(v, list) else v
-    for k, v in config.rl.shaping.to_dict().items()
+    for k, v in c.shaping.to_dict().items()
   }
-  sizes = config.rl.samples, config.data.completion_len, n_problems
+  sizes = c.samples, completion_len, n_problems
   shaping = reward_shaping.Shaping(*sizes, **terms)
   return shaping if shaping.is_on else None
 
 
-def _archive(config, n_problems: int) -> archive.Archive | None:
-  c = config.rl
+def _archive(
+  c: RL, prompt_columns: int, completion_len: int, n_problems: int
+) -> archive.Archive | None:
   if not c.archive:
     return None
-  columns = config_lib.prompt_room(config)
-  sizes = columns, config.data.completion_len, n_problems
+  sizes = prompt_columns, completion_len, n_problems
   return archive.Archive(c.archive, c.samples, *sizes)
 
 
@@ -96,28 +96,24 @@ def _own(parts: Mapping) -> list[Part]:
   return made
 
 
-def _rollout_dump(config) -> RolloutDump | None:
-  c = config.rollouts
-  problems = min(c.problems, config.rl.prompts)
-  return RolloutDump(c.every, problems, config.rl.samples) if c.every else None
+def _rollout_dump(kept: Rollouts, c: RL) -> RolloutDump | None:
+  problems = min(kept.problems, c.prompts)
+  return RolloutDump(kept.every, problems, c.samples) if kept.every else None
 
 
-def _keeps_progress(c: ml_collections.ConfigDict) -> bool:
+def _keeps_progress(c: RL) -> bool:
   """Returns whether any setting of the rl section depends on the progress."""
   scheduled = reward_functions.is_scheduled(c.rewards)
   return bool(scheduled or c.hints.room or c.reference.patience)
 
 
-def _refresh(config, tx) -> refresh.Refresh | None:
-  settings = config.rl.reference.to_dict()
-  trainable = config_lib.trainable(config)
+def _refresh(c: RL, trainable: str, tx) -> refresh.Refresh | None:
+  settings = c.reference.to_dict()
   part = refresh.Refresh(**settings, tx=tx, trainable=trainable)
   return part if part.is_on else None
 
 
-def _temperature_control(
-  c: ml_collections.ConfigDict,
-) -> TemperatureControl | None:
+def _temperature_control(c: RL) -> TemperatureControl | None:
   settings = c.temperature_control.to_dict()
   if not settings['entropy']:
     return None

@@ -1,8 +1,6 @@
 """Chunks of completions, as set by `rl.chunks`."""
 
-import ml_collections
-
-from jaxrl_reason import config as config_lib
+from jaxrl_reason.config import RL, Data
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts.views import TOKEN_VIEWS
 from jaxrl_reason.update import chunked
@@ -11,16 +9,16 @@ from jaxrl_reason.update import chunked
 WHOLE = frozenset({'values', 'process_reward', 'full_logits'})
 
 
-def of(config: ml_collections.ConfigDict) -> Chunks | None:
+def of(rl: RL, data: Data) -> Chunks | None:
   """Returns the chunks of completions, or None if completions are not
   chunked.
   """
-  c = config.rl.chunks
-  whole = c.tokens in (0, config.data.completion_len)
+  c = rl.chunks
+  whole = c.tokens in (0, data.completion_len)
   return None if whole else Chunks(c.tokens, c.carry)
 
 
-def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
+def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   """Refuses impossible chunks, and settings that do not work with chunks.
 
   Args:
@@ -29,7 +27,7 @@ def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
   Raises:
     ValueError: names the keys.
   """
-  c, room = config.rl, config.data.completion_len
+  room = data.completion_len
   tokens, carry = c.chunks.tokens, c.chunks.carry
   if tokens > room:
     raise ValueError(
@@ -41,10 +39,10 @@ def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
       f'rl.chunks.carry={carry} of rl.chunks.tokens={tokens}: at least 1 and '
       'less than those, or both 0'
     )
-  chunks = of(config)
+  chunks = of(c, data)
   if chunks is None:
     return
-  start = config_lib.prompt_room(config)
+  start = data.prompt_len + c.hints.room
   packed = chunked.choose(chunks, start, c.padding).packing
   if packed.length < start + tokens:
     raise ValueError(

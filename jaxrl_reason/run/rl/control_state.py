@@ -6,11 +6,10 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 
-from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Prompts, Reward, Trajectories
+from jaxrl_reason.config import RL
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec
 from jaxrl_reason.rollouts import archive, fused, group_arrays
@@ -21,7 +20,8 @@ from jaxrl_reason.update.learner import Learner
 
 
 def first(
-  config: ml_collections.ConfigDict,
+  c: RL,
+  prompt_columns: int,
   learn: Learner,
   gen: Generation,
   mesh: jax.sharding.Mesh,
@@ -32,10 +32,9 @@ def first(
   Raises:
     ValueError: a replay or an archive does not fit the device's memory.
   """
-  c = config.rl
   kinds, like = sources.kinds_of_rounds(c), None
   if c.refill_keep or c.replay.rows:
-    like = group_shapes(config, learn, gen)
+    like = group_shapes(c, prompt_columns, learn, gen)
 
   def make(total: jax.Array) -> dict | None:
     control = learn.chain.init(total)
@@ -58,13 +57,14 @@ def first(
   return make
 
 
-def group_shapes(config, learn: Learner, gen: Generation) -> Trajectories:
+def group_shapes(
+  c: RL, prompt_columns: int, learn: Learner, gen: Generation
+) -> Trajectories:
   """Returns the shapes of a step's groups [B,...], by the configuration."""
-  c = config.rl
   b, n, r = c.prompts, c.prompts * c.samples, len(c.rewards)
 
   def make(params, key):
-    tokens = jnp.zeros((b, config_lib.prompt_room(config)), jnp.int32)
+    tokens = jnp.zeros((b, prompt_columns), jnp.int32)
     ids = jnp.zeros(b, jnp.int32)
     asked = Prompts(tokens, tokens > 0, ids, {})
     if c.hints.learn:

@@ -2,11 +2,10 @@
 
 import dataclasses
 
-import ml_collections
-
-from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.base import Model
+from jaxrl_reason.config import Run
+from jaxrl_reason.config.rl import Critic
 from jaxrl_reason.run.rl import chain, problem_pool, teachers
 from jaxrl_reason.run.rl import chunk_settings as run_chunks
 from jaxrl_reason.run.rl import turn_settings as run_turns
@@ -22,7 +21,7 @@ SUPERVISED = {
 
 
 def learner(
-  config: ml_collections.ConfigDict,
+  config: Run,
   model: Model,
   name: str,
   facts: problem_pool.Facts | None = None,
@@ -33,12 +32,13 @@ def learner(
     facts: of the problems of the rl stage's pool; None if there is no pool, and
       no part that counts problems.
   """
-  c, d, chunks = config[name], config.data, run_chunks.of(config)
+  c, d = config[name], config.data
+  chunks = run_chunks.of(config.rl, d)
   common = dict(
     model=model,
     micro_batches=c.micro_batches,
     logprob_chunk=c.logprob_chunk,
-    trainable=config_lib.trainable(config),
+    trainable=config.trained_paths,
     balance_coef=c.balance_coef,
   )
   if name != 'rl':
@@ -53,11 +53,11 @@ def learner(
       packing=chunked.choose(chunks, d.prompt_len) or padded,
       **common,
     )
-  objective = config_lib.algorithm(config)
+  objective = config.objective
   updates = c.steps * c.epochs * c.minibatches
   tx = optim.make(c.optimizer, updates)
   facts = problem_pool.unknown(0) if facts is None else facts
-  room = config_lib.prompt_room(config)
+  room = config.prompt_columns
   return Learner(
     objective=objective,
     tx=tx,
@@ -67,27 +67,30 @@ def learner(
     minibatches=c.minibatches,
     old_logp=c.old_logp,
     reference_memory=c.reference_memory,
-    teacher=teachers.of(config, model),
+    teacher=teachers.of(c.teacher, config.model, model),
     packing=chunked.choose(chunks, room, c.padding) or packing.choose(c, room),
-    critic=_critic(config, model, objective, updates),
+    critic=_critic(
+      c.critic, model, objective, updates, room, config.trained_paths
+    ),
     part_names=run_turns.part_names(c),
     chain=chain.make(config, tx, facts),
     **common,
   )
 
 
-def _critic(config, model: Model, objective, updates: int):
+def _critic(
+  c: Critic, model: Model, objective, updates: int, room: int, trainable: str
+) -> critics.Critic | None:
   """Builds the critic that the loss needs, or returns None."""
   output = critics.kind_of(objective.needs)
   if output is None:
     return None
-  c = config.rl.critic
   return critics.Critic(
     output,
     model,
     objective,
     optim.make(c.optimizer, updates),
-    config_lib.prompt_room(config),
+    room,
     c.warmup_updates,
-    config_lib.trainable(config),
+    trainable,
   )

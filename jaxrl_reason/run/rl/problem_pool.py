@@ -13,7 +13,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 import numpy as np
 from flax import struct
 
@@ -24,6 +23,7 @@ from jaxrl_reason.base import (
   Prompts,
   TrainState,
 )
+from jaxrl_reason.config import RL, Data
 from jaxrl_reason.data import chooser as chooser_lib
 from jaxrl_reason.data import controllers, mixture, pipeline, pool
 from jaxrl_reason.data.chooser import Chooser
@@ -32,14 +32,14 @@ from jaxrl_reason.parts import Part, Step
 POOL = 'pool'  # of TrainState.control
 
 
-def chooser(config: ml_collections.ConfigDict) -> Chooser | None:
+def chooser(data: Data) -> Chooser | None:
   """Builds the chooser of a run; None if problems come in the data's order."""
-  if not controllers.is_on(config.data):
+  if not controllers.is_on(data):
     return None
-  return chooser_lib.make(config.data, *mixture.names_and_weights(config.data))
+  return chooser_lib.make(data, *mixture.names_and_weights(data))
 
 
-def pool_of(config: ml_collections.ConfigDict, train, number: int = 0) -> Any:
+def pool_of(data: Data, train, number: int = 0) -> Any:
   """Returns the problems of the pool: a data set, or a window of an endless
   one.
 
@@ -50,7 +50,7 @@ def pool_of(config: ml_collections.ConfigDict, train, number: int = 0) -> Any:
     return train.moved(number)
   if len(train) < pipeline.ENDLESS:
     return train
-  n = config.data.controller.window
+  n = data.controller.window
   return pipeline.Subset(train, range(number * n, (number + 1) * n))
 
 
@@ -76,27 +76,27 @@ def unknown(n: int) -> Facts:
   return Facts(np.zeros(n, np.int32), np.zeros(n, np.float32))
 
 
-def first_facts(config: ml_collections.ConfigDict, train) -> Facts:
+def first_facts(data: Data, train) -> Facts:
   """Returns the facts of a stage's first pool; only a controller reads them."""
-  if not controllers.is_on(config.data):
-    return shapes(config, train)
-  return facts(config, pool_of(config, train))
+  if not controllers.is_on(data):
+    return shapes(data, train)
+  return facts(data, pool_of(data, train))
 
 
-def shapes(config: ml_collections.ConfigDict, train) -> Facts:
+def shapes(data: Data, train) -> Facts:
   """Returns facts of the shapes of the pool, without reading its problems."""
-  return unknown(len(pool_of(config, train)))
+  return unknown(len(pool_of(data, train)))
 
 
-def facts(config: ml_collections.ConfigDict, problems) -> Facts:
+def facts(data: Data, problems) -> Facts:
   """Reads the sources and difficulties of a pool's problems."""
-  said = mixture.own(config.data, 'difficulty')
+  keys = mixture.own(data, 'difficulty')
   source, hard = [], []
   for i in range(len(problems)):
     example = problems[i]
     source.append(example.get('source', 0))
-    hard.append(chooser_lib.difficulty(example, said[source[-1]]))
-  ranked, name = pool.ranked(np.float64(hard)), config.data.controller.name
+    hard.append(chooser_lib.difficulty(example, keys[source[-1]]))
+  ranked, name = pool.ranked(np.float64(hard)), data.controller.name
   if name in controllers.BY_DIFFICULTY and not ranked.any():
     raise ValueError(
       f'data.controller.name={name!r} goes by difficulty, and all {len(hard)} '
@@ -151,14 +151,12 @@ class ProblemSampler:
 
 
 def host_problem_rows(
-  config: ml_collections.ConfigDict, windows: 'Windows', encode, root, mesh
+  rl: RL, data: Data, windows: 'Windows', encode, root, mesh
 ) -> Callable[[dict, jax.Array], dict]:
   """Returns a function (control, step) -> this process's encoded rows of a step
   [m,...], or [m,1+spares,...], for the host path; it waits for the state.
   """
-  ask = ProblemSampler(
-    chooser(config), config.rl.prompts, config.rl.refill_rounds
-  )
+  ask = ProblemSampler(chooser(data), rl.prompts, rl.refill_rounds)
   propose = jax.jit(ProblemSampler.ids, static_argnums=0)
 
   def rows(control, step):
@@ -228,13 +226,11 @@ def _observed(outcomes: Outcomes) -> dict[str, jax.Array]:
   return {k: x.reshape(-1) for k, x in rows.items()}
 
 
-def statistics(
-  config: ml_collections.ConfigDict, facts: Facts
-) -> PoolStatistics | None:
+def statistics(data: Data, facts: Facts) -> PoolStatistics | None:
   """Builds the part that keeps a pool's statistics; None if there is no
   pool.
   """
-  chosen = chooser(config)
+  chosen = chooser(data)
   return chosen and PoolStatistics(chosen, facts)
 
 
@@ -268,12 +264,12 @@ class Windows:
 
   seconds = 0.0
 
-  def __init__(self, config: ml_collections.ConfigDict, train):
-    self._config, self._train = config, train
-    self._every, self._steps = config.data.controller.refresh, 0
-    given = chooser(config), moving(train)
+  def __init__(self, data: Data, train):
+    self._data, self._train = data, train
+    self._every, self._steps = data.controller.refresh, 0
+    given = chooser(data), moving(train)
     self._renewed = jax.jit(functools.partial(renewed, *given))
-    self.problems = pool_of(config, train)
+    self.problems = pool_of(data, train)
 
   def get_state(self) -> dict[str, int]:
     return {'next_index': 0, 'steps': self._steps}
@@ -282,7 +278,7 @@ class Windows:
     # At the very end of a window the next dispatch moves on.
     self._steps = state.get('steps', 0)
     number = max(self._steps - 1, 0) // self._every if self._every else 0
-    self.problems = pool_of(self._config, self._train, number)
+    self.problems = pool_of(self._data, self._train, number)
 
   @property
   def due(self) -> bool:
@@ -297,8 +293,8 @@ class Windows:
   def move(self, state: TrainState) -> TrainState:
     """Takes the next window, and forgets the problems of the last."""
     number = self._steps // self._every
-    self.problems = pool_of(self._config, self._train, number)
-    known = facts(self._config, self.problems)
+    self.problems = pool_of(self._data, self._train, number)
+    known = facts(self._data, self.problems)
     old = state.control[POOL]
     # Laid out as it was: another layout is another program.
     where = jax.tree.map(operator.attrgetter('sharding'), old)

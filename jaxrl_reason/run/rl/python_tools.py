@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import ml_collections
 
 from jaxrl_reason import envs
 from jaxrl_reason.base import Model
+from jaxrl_reason.config import RL, Data
+from jaxrl_reason.config.rl import Turns
 from jaxrl_reason.data import chat
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rollouts import chain, episode, turns
@@ -27,12 +28,12 @@ _CALL = {'name': 'f', 'arguments': {}}
 _MARK = 'jaxrl-reason-answer-of-a-tool'
 
 
-def is_on(c: ml_collections.ConfigDict) -> bool:
+def is_on(c: RL) -> bool:
   """Returns whether the rl section uses an environment in Python."""
   return bool(c.turns.env) and c.path == 'host'
 
 
-def check(c: ml_collections.ConfigDict) -> None:
+def check(c: RL) -> None:
   """Refuses what an environment in Python does not go with."""
   t = c.turns
   if t.env == chain.NAME or t.env in {*envs.ENVS} - {*tools.ENVS}:
@@ -80,12 +81,10 @@ def check(c: ml_collections.ConfigDict) -> None:
 class Pool:
   """The processes of an environment, started when the first turn is over."""
 
-  def __init__(self, c: ml_collections.ConfigDict):
-    """c: the rl section."""
-    t = c.turns
-    args = t.args.to_dict()
+  def __init__(self, t: Turns):
+    args = dict(t.args)
     if t.env == 'tools':
-      args |= {'calls': t.calls, 'tools': t.tools.to_dict()}
+      args |= {'calls': t.calls, 'tools': t.tools}
     most = CHARACTERS * t.observation
     self._env = {'name': t.env, 'args': args, 'most': most}
     self._limits = dict(
@@ -136,9 +135,11 @@ class NullVerifier:
     """Has nothing to end."""
 
 
-def limits(config: ml_collections.ConfigDict, tokenizer, weight: float):
+def limits(
+  c: Turns, completion_len: int, tokenizer, weight: float
+) -> episode.Limits:
   """Returns the limits of turns, with the bytes that end a turn."""
-  c, room = config.rl.turns, config.data.completion_len
+  room = completion_len
   own = c.stops or STOPS.get(c.env, ())
   stops = [text.encode() for text in own]
   if c.env == 'tools':
@@ -154,7 +155,8 @@ def limits(config: ml_collections.ConfigDict, tokenizer, weight: float):
 
 
 def player(
-  config: ml_collections.ConfigDict,
+  c: RL,
+  data: Data,
   model: Model,
   tokenizer,
   pool: Pool,
@@ -167,28 +169,26 @@ def player(
   Raises:
     ValueError: there are no tokens left for a reply.
   """
-  c = config.rl
   return Player(
-    limits(config, tokenizer, weight),
+    limits(c.turns, data.completion_len, tokenizer, weight),
     model,
     n_samples=n_samples,
-    max_new=config.data.completion_len,
+    max_new=data.completion_len,
     pool=pool,
-    write=writer(config, tokenizer),
+    write=writer(c.turns, tokenizer, data.template),
     decode=tokenizer.decode,
     burst=c.turns.burst,
     routes=c.replay_routes,
   )
 
 
-def writer(config: ml_collections.ConfigDict, tokenizer) -> Writer:
+def writer(t: Turns, tokenizer, template: str) -> Writer:
   """Builds the writer of replies. With a chat template, it writes them
   between the template's tokens around a reply.
   """
-  room, encode = config.rl.turns.observation, tokenizer.encode_data
-  if config.data.template != 'chat':
+  room, encode = t.observation, tokenizer.encode_data
+  if template != 'chat':
     return Writer(encode, room=room)
-  t = config.rl.turns
   role = 'tool' if t.env == 'tools' or t.args.get('form') else 'user'
   before, after, quoted = around(tokenizer.template, tokenizer, role)
   if len(before) + len(after) >= room:
@@ -240,14 +240,14 @@ def around(template: chat.ChatTemplate, tokenizer: Any, role: str):
   return *ids, quoted
 
 
-def schemas(config: ml_collections.ConfigDict) -> list[dict] | None:
+def schemas(rl: RL) -> list[dict] | None:
   """Returns the schemas of the tools for the chat template. Returns None
   without tools, and for calls as tags, which a recipe explains in its own
   prompt.
   """
-  c = config.rl.turns
-  told = is_on(config.rl) and c.env == 'tools' and c.calls != 'tags'
-  return toolbox.schemas(c.tools.to_dict()) if told else None
+  c = rl.turns
+  told = is_on(rl) and c.env == 'tools' and c.calls != 'tags'
+  return toolbox.schemas(c.tools) if told else None
 
 
 def tool_schema(name: str) -> dict:
@@ -259,14 +259,14 @@ def tool_schema(name: str) -> dict:
   return {'type': 'function', 'function': function}
 
 
-def try_out(config: ml_collections.ConfigDict, problems: Problems) -> None:
+def try_out(c: Turns, problems: Problems) -> None:
   """Starts the environment, and runs it on the first turns of the first
   problems, before anything is compiled.
 
   Raises:
     ValueError: it does not start, or raises on every one.
   """
-  env, pool = config.rl.turns.env, Pool(config.rl)
+  env, pool = c.env, Pool(c)
   examples = [problems.train[i] for i in range(min(TRIED, len(problems.train)))]
   cases = [(_first(e), {'example': e, 'state': None}) for e in examples]
   try:

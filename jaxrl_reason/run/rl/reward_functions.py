@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
-import ml_collections
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Rollout
+from jaxrl_reason.config import RL
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import progress
@@ -27,8 +27,7 @@ def is_scheduled(rewards: Mapping) -> bool:
 def _schedules(rewards: Mapping) -> dict[str, Mapping]:
   """Returns the weights of parts that are schedules, by the part's name."""
   weights = {name: part.get('weight') for name, part in rewards.items()}
-  kinds = Mapping | ml_collections.ConfigDict
-  return {name: w for name, w in weights.items() if isinstance(w, kinds)}
+  return {name: w for name, w in weights.items() if isinstance(w, Mapping)}
 
 
 def reads_noise(rewards: Mapping) -> bool:
@@ -48,26 +47,23 @@ def host_spec(rewards: dict, task_reward: str) -> dict:
   }
 
 
-def check(config: ml_collections.ConfigDict, problems: Problems, tokenizer):
+def check(c: RL, completion_len: int, problems: Problems, tokenizer):
   """Refuses rewards that do not exist or that fail. Each reward is called on a
   reference solution and on an empty text, before anything is compiled.
 
   Raises:
     ValueError: names the part, or quotes the exception of the reward.
   """
-  c = config.rl
-  if 'rl' not in config.stages:
-    return
-  rewards, example = c.rewards.to_dict(), problems.train[0]
+  rewards, example = c.rewards, problems.train[0]
   _check_schedules(rewards)
   if hosted.is_on(c):
-    hosted.try_out(config, problems)
+    hosted.try_out(c.turns, problems)
   if c.turns.env and not rewards:
     return  # the environment's own alone
   if c.path == 'fused':
-    room = config.data.completion_len
+    room = completion_len
     encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)
-    _try_kernels(config, tokenizer, example, encode, reward_fn)
+    _try_kernels(room, tokenizer, example, encode, reward_fn)
     return
   device.refuse_on_host(rewards)
   spec = host_spec(rewards, problems.reward)
@@ -96,9 +92,8 @@ def _check_schedules(rewards: Mapping) -> None:
       )
 
 
-def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
+def _try_kernels(room: int, tokenizer, example, encode, reward_fn) -> None:
   """Traces the kernels by shapes alone, which finds all their errors."""
-  room = config.data.completion_len
   ids = tokenizer.encode(example.get('solution') or '')[:room]
 
   def try_on(answers):
@@ -123,17 +118,17 @@ def _try_kernels(config, tokenizer, example, encode, reward_fn) -> None:
   jax.eval_shape(try_on, answers)
 
 
-def second_opinion(config: ml_collections.ConfigDict, problems: Problems):
+def second_opinion(c: RL, problems: Problems):
   """Returns the data's own host reward (`grader`), if a kernel computes the
   rewards and this process can run the host reward; else None.
   """
   slow = resolve.POOL_ONLY & {*problems.verifiers}
-  own = config.rl.path == 'fused' and not slow
-  return grader(config, problems) if own else None
+  own = c.path == 'fused' and not slow
+  return grader(c, problems) if own else None
 
 
 def grader(
-  config: ml_collections.ConfigDict, problems: Problems
+  c: RL, problems: Problems
 ) -> Callable[[list[tuple[str, dict]]], list]:
   """Builds the verifier of evaluations: the data's own host reward."""
   reward = problems.reward
@@ -147,7 +142,6 @@ def grader(
 
   def pooled(cases):
     """Returns verdicts from workers that are started for one evaluation."""
-    c = config.rl
     with VerifierPool(reward, workers=c.workers, timeout_s=c.timeout_s) as pool:
       return pool.map(cases)
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import ml_collections
 import numpy as np
 
 from jaxrl_reason import hosts, sharding
 from jaxrl_reason.base import Prompts
+from jaxrl_reason.config import RL, Data
 from jaxrl_reason.data import controllers, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.kernels import likelihood
@@ -35,43 +35,41 @@ from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.verdict import Verdict
 
 
-def check(config: ml_collections.ConfigDict, problems: Problems) -> None:
+def check(rl: RL, data: Data, problems: Problems) -> None:
   """Refuses settings that need problems to recur, or a pool to move, if they
   cannot.
 
   Raises:
     ValueError: names the key.
   """
-  c, endless = config.rl.replay, len(problems.train) >= pipeline.ENDLESS
-  if 'rl' not in config.stages:
-    return
-  moves = config.data.controller.refresh
+  c, endless = rl.replay, len(problems.train) >= pipeline.ENDLESS
+  moves = data.controller.refresh
   if moves and not any(problem_pool.moving(problems.train)):
     raise ValueError(
-      f'data.controller.refresh={moves}: data.name={config.data.name!r} is a '
+      f'data.controller.refresh={moves}: data.name={data.name!r} is a '
       'data set, all of which is the pool; set it to 0'
     )
-  never = endless and not controllers.is_on(config.data)
+  never = endless and not controllers.is_on(data)
   again = {
-    'rl.shaping.historical': config.rl.shaping.historical,
-    'rl.archive': config.rl.archive,
+    'rl.shaping.historical': rl.shaping.historical,
+    'rl.archive': rl.archive,
   }
   for key, value in again.items():
     if value and never:
       raise ValueError(
         f'{key}={value} is kept by problem, and those of data.name='
-        f'{config.data.name!r} never come twice: set data.controller.name to '
+        f'{data.name!r} never come twice: set data.controller.name to '
         'make a pool of them'
       )
   for key, value in {'by': 'failing', 'mix': 'rows'}.items():
     if c.rows and c[key] == value and never:
       raise ValueError(
         f'rl.replay.{key}={value!r} replays problems that are asked again, and '
-        f'those of data.name={config.data.name!r} never come twice; use another'
+        f'those of data.name={data.name!r} never come twice; use another'
       )
 
 
-def kinds_of_rounds(c: ml_collections.ConfigDict) -> tuple[Rounds, ...]:
+def kinds_of_rounds(c: RL) -> tuple[Rounds, ...]:
   """Builds the kinds of rounds that the rl section asks for, innermost first.
 
   Demonstrations and hints are of one round of problems; refill and extra
@@ -95,7 +93,7 @@ def kinds_of_rounds(c: ml_collections.ConfigDict) -> tuple[Rounds, ...]:
 
 
 def batches(
-  config, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
+  seed: int, source, encode, rows: int, k: int, name: str, mesh, spares: int = 0
 ) -> goodput.Timed:
   """Builds the iterator of dispatches, of k steps with `rows` rows each.
 
@@ -107,8 +105,8 @@ def batches(
 
   def drawn(name: str, n: int, mine):
     # Every stage has its own order.
-    seed = zlib.crc32(f'{name}/{config.seed}'.encode())
-    return pipeline.batches(source, encode, n, seed=seed, mine=mine)
+    order = zlib.crc32(f'{name}/{seed}'.encode())
+    return pipeline.batches(source, encode, n, seed=order, mine=mine)
 
   first = drawn(name, k * rows, mine)
   if not spares:
@@ -122,7 +120,7 @@ def batches(
 
 
 def questions(
-  config, train, encode, root, mesh, order: str
+  rl: RL, data: Data, seed: int, train, encode, root, mesh, order: str
 ) -> tuple[Any, Callable[[dict | None, jax.Array], Asked]]:
   """Returns the data of the host path, and a function (control, step) -> the
   problems of a step: prompts [B,...], or [B,1+spares,...] with further rounds.
@@ -131,26 +129,27 @@ def questions(
     encode: (index, example) -> the row of a `base.Prompts`.
     order: name of the stage, which determines the order of the data.
   """
-  c, spares = config.rl, config.rl.refill_rounds
 
   def row(i, example):
     # The problem is kept with its row, because its verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
-  if controllers.is_on(config.data):
-    data = problem_pool.Windows(config, train)
-    rows_of = problem_pool.host_problem_rows(config, data, row, root, mesh)
+  if controllers.is_on(data):
+    drawn = problem_pool.Windows(data, train)
+    rows_of = problem_pool.host_problem_rows(rl, data, drawn, row, root, mesh)
   else:
-    data = batches(config, train, row, c.prompts, 1, order, mesh, spares)
+    drawn = batches(
+      seed, train, row, rl.prompts, 1, order, mesh, rl.refill_rounds
+    )
 
     def rows_of(control, step):
-      return next(data)
+      return next(drawn)
 
   def ask(control, step) -> Asked:
     rows = rows_of(control, step)
     ids, examples = rows['prompt_id'].ravel(), rows.pop('example').ravel()
     known = dict(zip(ids.tolist(), examples))
-    source = getattr(data, 'problems', train)
+    source = getattr(drawn, 'problems', train)
 
     def problem(i: int) -> dict:
       # Rounds of extra samples may move a problem to another process.
@@ -158,7 +157,7 @@ def questions(
 
     return Asked(Prompts(**sharding.to_global(rows, mesh)), problem)
 
-  return data, ask
+  return drawn, ask
 
 
 def verdicts_by_row(mesh, answers: Sequence[Answered]) -> dict[int, Verdict]:
@@ -173,7 +172,7 @@ def verdicts_by_row(mesh, answers: Sequence[Answered]) -> dict[int, Verdict]:
 
 
 def host_source(
-  config, learn, made, kinds, mesh, pool, tokenizer, root, stop, player=None
+  c: RL, learn, made, kinds, mesh, pool, tokenizer, root, stop, player=None
 ) -> HostSource:
   """Builds the source with rewards in Python.
 
@@ -182,7 +181,6 @@ def host_source(
     kinds: of the rounds around the source.
     player: of episodes with an environment in Python; None for completions.
   """
-  c = config.rl
   gen, sampling = made
   rollout = jax.jit(programs.rl_rollout, static_argnums=0)
   greedy = jax.jit(programs.rl_greedy, static_argnums=0)
@@ -223,21 +221,21 @@ def _draws(mesh) -> Callable:
   return draws
 
 
-def make_verifier(config, learn: Learner, problems, tokenizer):
+def make_verifier(c: RL, data: Data, learn: Learner, problems, tokenizer):
   """Builds the verifier of completions: (the pool of rewards, a function that
   closes all pools, the player of episodes or None, a function that returns its
   metrics).
   """
-  c, pool = config.rl, hosted.NullVerifier()
+  pool = hosted.NullVerifier()
   if c.rewards:
-    spec = reward_functions.host_spec(c.rewards.to_dict(), problems.reward)
+    spec = reward_functions.host_spec(c.rewards, problems.reward)
     limits = dict(workers=c.workers, timeout_s=c.timeout_s)
     pool = VerifierPool(spec, **limits)
   if not hosted.is_on(c):
     return pool, pool.close, None, dict
-  tools = hosted.Pool(c)
+  tools = hosted.Pool(c.turns)
   player = hosted.player(
-    config, learn.model, tokenizer, tools, n_samples=c.samples,
+    c, data, learn.model, tokenizer, tools, n_samples=c.samples,
     weight=c.turns.reward,
   )  # fmt: skip
 

@@ -12,10 +12,11 @@ from typing import Any
 import jax
 from etils import epath
 
-from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
+from jaxrl_reason.config.rl import Teacher as TeacherSection
+from jaxrl_reason.config.run import Model as ModelSection
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import adapters, families, transformer, weights, zoo
 from jaxrl_reason.models.adapters import frozen, lora, steering
@@ -26,37 +27,34 @@ ZOO = 'zoo:'
 NOTHING = '(?!)'  # matches no path: no weight of a teacher is trained
 
 
-def of(config: config_lib.Config, model: Model) -> Teacher | None:
+def of(c: TeacherSection, policy: ModelSection, model: Model) -> Teacher | None:
   """Builds the teacher of the rl stage, or returns None.
 
   Args:
-    model: the policy's.
+    policy: how the policy's model is computed; model: the policy's.
 
   Raises:
     ValueError: names the key; the weights' model is unknown.
   """
-  c = config_lib.read(config)
-  name, kept = c.rl.teacher.weights, c.rl.teacher
-  if not name:
+  if not c.weights:
     return None
-  if name in SAME:
-    return Teacher(model, name)
-  values = c.model.to_dict() | {'remat': 'none'}
+  if c.weights in SAME:
+    return Teacher(model, c.weights)
+  values = policy.to_dict() | {'remat': 'none'}
   runtime = {key: values[key] for key in families.RUNTIME}
-  shape = dataclasses.replace(_shape(name), **runtime)
+  shape = dataclasses.replace(_shape(c.weights), **runtime)
   built = adapters.attach(
-    transformer.build(shape), frozen_dtype=kept.dtype, trainable=NOTHING
+    transformer.build(shape), frozen_dtype=c.dtype, trainable=NOTHING
   )
-  return Teacher(built, memory=kept.memory)
+  return Teacher(built, memory=c.memory)
 
 
-def check(config: config_lib.Run, tokenizer: Any) -> None:
+def check(name: str, tokenizer: Any) -> None:
   """Refuses a teacher whose tokens are not those of the policy.
 
   Raises:
     ValueError: names the key and the first token that differs.
   """
-  name = config.rl.teacher.weights
   if not name or name in SAME:
     return
   found = loading.tokenizer_of(*_source(name)[::2])
@@ -73,7 +71,7 @@ def check(config: config_lib.Run, tokenizer: Any) -> None:
   )
 
 
-def load(config: config_lib.Config, where: Any) -> Any:
+def load(c: TeacherSection, policy: ModelSection, where: Any) -> Any:
   """Loads the weights of a teacher into their shards.
 
   Args:
@@ -84,8 +82,7 @@ def load(config: config_lib.Config, where: Any) -> Any:
   """
   if where is None:
     return None
-  c = config_lib.read(config)
-  specs, name = of(c, None).model.specs, c.rl.teacher.weights
+  specs, name = of(c, policy, None).model.specs, c.weights
   folder, step, is_run = _source(name)
   on_device = jax.tree.map(lambda s: s.with_memory_kind('device'), where)
   if is_run:

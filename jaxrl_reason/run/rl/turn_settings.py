@@ -1,24 +1,21 @@
 """Environments of a run, as set by `rl.turns`."""
 
-import ml_collections
-
 from jaxrl_reason import envs
+from jaxrl_reason.config import RL, Data
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import chain, turns
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.verifiers.verdict import Verdict
 
 
-def of(
-  config: ml_collections.ConfigDict, tokenizer, kernel, **changes
-) -> turns.Turns:
+def of(rl: RL, data: Data, tokenizer, kernel, **changes) -> turns.Turns:
   """Returns the environment of `rl.turns`, for a tokenizer.
 
   Args:
     kernel: name of the kernel that verifies answers, or None.
     changes: to the limits.
   """
-  c, room = config.rl.turns, config.data.completion_len
+  c, room = rl.turns, data.completion_len
   alone = changes.pop('alone', False)
   limits = dict(
     most=c.most,
@@ -27,26 +24,26 @@ def of(
     chunk=c.chunk,
     weight=c.reward,
   )
-  if is_chain(config.rl):
-    return _chain(config.rl, tokenizer, kernel, limits | changes, alone)
+  if is_chain(rl):
+    return _chain(rl, tokenizer, kernel, limits | changes, alone)
   return turns.make(envs.get(c.env), tokenizer, **limits | changes)
 
 
-def scored(config: ml_collections.ConfigDict, tokenizer, kernel) -> turns.Turns:
+def scored(rl: RL, data: Data, tokenizer, kernel) -> turns.Turns:
   """Returns the environment for evaluations: its rewards have a weight of 1,
   since training weights are not part of a score; of a chain only one link
   counts.
   """
-  return of(config, tokenizer, kernel, weight=1.0, alone=True)
+  return of(rl, data, tokenizer, kernel, weight=1.0, alone=True)
 
 
-def is_chain(c: ml_collections.ConfigDict) -> bool:
+def is_chain(c: RL) -> bool:
   """Returns whether the environment of the rl section is a chain of links."""
   return c.turns.env == chain.NAME
 
 
-def _chain(c, tokenizer, kernel, limits: dict, alone: bool) -> turns.Turns:
-  links = chain.parse(c.turns.links.to_dict(), kernel)
+def _chain(c: RL, tokenizer, kernel, limits: dict, alone: bool) -> turns.Turns:
+  links = chain.parse(c.turns.links, kernel)
   long = max(len(link.ask.encode()) for link in links)
   if long > limits['observation']:
     raise ValueError(
@@ -60,7 +57,7 @@ def _chain(c, tokenizer, kernel, limits: dict, alone: bool) -> turns.Turns:
   return turns.make(env, tokenizer, **limits | {'most': len(links)})
 
 
-def part_names(c: ml_collections.ConfigDict) -> tuple[str, ...]:
+def part_names(c: RL) -> tuple[str, ...]:
   """Returns the reward parts of the rl section. An environment's part comes
   last; a chain has one part per link.
   """
@@ -80,7 +77,7 @@ def with_env(how: turns.Turns, rewards: dict, encode, reward_fn):
   return encode_all, turns.Judged(reward_fn if rewards else None)
 
 
-def _check_chain(c: ml_collections.ConfigDict) -> None:
+def _check_chain(c: RL) -> None:
   if c.rewards:
     raise ValueError(
       f'rl.rewards={[*c.rewards]}: of rl.turns.env={chain.NAME!r} every link '
@@ -93,9 +90,9 @@ def _check_chain(c: ml_collections.ConfigDict) -> None:
     )
 
 
-def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
+def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   """Refuses settings that do not work with an environment, or that need one."""
-  c, name = config.rl, config.rl.turns.env
+  name = c.turns.env
   if not name:
     if 'segment_reward' in needs:
       raise ValueError(
@@ -137,10 +134,10 @@ def check(config: ml_collections.ConfigDict, needs: frozenset[str]) -> None:
       raise ValueError(
         f'rl.{key}={value!r}: with rl.turns.env={name!r} only {only!r} goes'
       )
-  if c.turns.tokens > config.data.completion_len:
+  if c.turns.tokens > data.completion_len:
     raise ValueError(
       f'rl.turns.tokens={c.turns.tokens} is more than data.completion_len='
-      f'{config.data.completion_len}, the room of a whole episode'
+      f'{data.completion_len}, the room of a whole episode'
     )
 
 
