@@ -21,7 +21,7 @@ def planned(**changes):
   config = abstract.with_sized_teacher(config)
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   parts = abstract.shapes(config, mesh)
-  return {p.name: p for p in phases.phases(config, parts)}
+  return {p.name: p for p in phases.phases(parts)}
 
 
 def taught(**changes):

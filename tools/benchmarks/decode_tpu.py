@@ -20,9 +20,10 @@ import runpy
 import jax
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import plan, sharding
+from jaxrl_reason import sharding
 from jaxrl_reason.models import spec
 from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.planning import planner as plan
 from jaxrl_reason.planning import report, search
 
 RECIPE = 'configs/grpo_gsm8k.py'
