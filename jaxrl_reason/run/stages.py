@@ -95,8 +95,11 @@ def build(
   where = layout(config, kind, learn, mesh)
   if kind != 'rl':
     return _supervised(kind, *sections, learn, where, **common)
-  of_path = _host if config.rl.path == 'host' else _fused
-  return of_path(*sections, learn, where, stop=stop, **common)
+  common['stop'] = stop
+  if config.rl.path == 'host':
+    common['log_every'] = config.log_every
+    return _host(*sections, learn, where, **common)
+  return _fused(*sections, learn, where, **common)
 
 
 def abstract_learner(
@@ -192,7 +195,7 @@ def prompt_encoder(
   """Returns a function from (index, example) to the row of a `base.Prompts`."""
   shows = rl.demos or rl.hints.room
   demo_len = d.completion_len if shows else None
-  t = config.rl.teacher
+  t = rl.teacher
 
   def encode(i, example):
     row = pipeline.prompt_row(
@@ -324,6 +327,7 @@ def _host(
   stop,
   order,
   seed,
+  log_every,
 ) -> Stage:
   train, row = problems.train, prompt_encoder(c, d, tokenizer, None)
   data, questions = sources.questions(c, d, seed, train, row, root, mesh, order)
@@ -342,7 +346,7 @@ def _host(
 
   rest = to_device, where.shardings, bool(c.staleness)
   step = HostStep(source, learn, questions, kinds, *rest)
-  invalid = InvalidRewards(c.invalid_limit, config.log_every, journal.say)
+  invalid = InvalidRewards(c.invalid_limit, log_every, journal.say)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):
