@@ -96,6 +96,9 @@ class Shaping(Record):
   price_most: Amount = 1.0  # largest price
   historical: Amount = 0.0  # for answers that the problem rarely had so far
   repeats: Amount = 0.0  # taken off answers that others of the group give
+  brevity: Amount = 0.0  # for the best rows of a group that are short, times r
+  repetition: Amount = 0.0  # times the share of tokens in repeated n-grams
+  repetition_n: Count = 10  # tokens of such an n-gram
 
 
 @dataclasses.dataclass(frozen=True)

@@ -76,9 +76,9 @@ from jaxrl_reason.losses.kl import (
   KL, KL_ESTIMATORS, adaptive_kl, kl_penalty,
 )
 from jaxrl_reason.losses.length import (
-  alp_penalty, cosine_reward, difficulty, drop_rows, kimi_bonus,
+  alp_penalty, brevity_bonus, cosine_reward, difficulty, drop_rows, kimi_bonus,
   l1_exact_penalty, l1_max_reward, laser_bonus, laser_d_target,
-  o1_pruner_reward, soft_overlong_penalty,
+  o1_pruner_reward, repeated_share, soft_overlong_penalty,
 )
 from jaxrl_reason.losses.objective import (
   advantages, denominators, loss_mask, policy_loss, select_tokens,
@@ -122,8 +122,8 @@ __all__ = [
   'ROW_POLICIES', 'Reject', 'SHAPES', 'SUPERVISED', 'Truncate',
   'adaptive_entropy', 'adaptive_kl', 'advantages', 'aggregate', 'alp_penalty',
   'anneal', 'archer_clip', 'bellman_loss', 'best_of_group',
-  'binary_cross_entropy', 'bnpo', 'cispo', 'clip_advantage', 'clip_cov',
-  'clip_cov_tokens', 'clip_metrics', 'clip_reward', 'combine',
+  'binary_cross_entropy', 'bnpo', 'brevity_bonus', 'cispo', 'clip_advantage',
+  'clip_cov', 'clip_cov_tokens', 'clip_metrics', 'clip_reward', 'combine',
   'correction_weight', 'cosine_reward', 'counts', 'covariance', 'cpgd',
   'critic_loss', 'critic_targets', 'dead_group_share', 'denominators', 'dft',
   'difficulty', 'divergence', 'dpo', 'dppo', 'drop_rows',
@@ -140,8 +140,8 @@ __all__ = [
   'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
   'optimal_token', 'orpo', 'passk', 'pkpo', 'policy_loss', 'positives',
   'ppo_clip', 'prime', 'random_tokens', 'rank', 'ratio_metrics', 'reinforce',
-  'reinforce_rej', 'rejection_weight', 'resolve', 'returns', 'rover',
-  'row_count', 'row_mean', 'row_sum', 'rows_to_tokens', 'sapo',
+  'reinforce_rej', 'rejection_weight', 'repeated_share', 'resolve', 'returns',
+  'rover', 'row_count', 'row_mean', 'row_sum', 'rows_to_tokens', 'sapo',
   'second_moment_tokens', 'segments', 'select_tokens', 'sft', 'signs',
   'soft_overlong_penalty', 'sum_p_squared', 'summarize', 'tbrm', 'teach',
   'token_logp', 'token_rewards', 'tokens_within_tv', 'top_entropy_tokens',

@@ -199,6 +199,54 @@ def cosine_reward(
   return jnp.where(length >= max_length, exceed, end + (start - end) * wave)
 
 
+def brevity_bonus(
+  reward: Array, length: Array, group: Array, *, valid: Array | None = None
+) -> jax.Array:
+  """Computes r clip(1 - length / mean, 0, 1) for the best rows of a group: [N].
+
+  The relative length penalty of prime-rl
+  (https://github.com/PrimeIntellect-ai/prime-rl), as a term to add to the
+  reward. The mean is over the rows with the group's largest reward. Other rows
+  get 0, and so does a group whose largest reward is 0 or less.
+  """
+  g = groups.group_of(reward, group, valid)
+  most = groups.over_group(g.shifted, g.segment, jax.ops.segment_max)
+  best = g.valid & (g.shifted >= most) & (g.low + most > 0)
+  cost = jnp.where(best, as_float(length), 0.0)
+  rows = groups.over_group(as_float(best), g.segment)
+  mean = safe_divide(groups.over_group(cost, g.segment), rows)
+  share = jnp.clip(1 - safe_divide(cost, mean), 0.0, 1.0)
+  return jnp.where(best & (mean > 0), (g.low + g.shifted) * share, 0.0)
+
+
+def repeated_share(tokens: Array, mask: Array, *, n: int = 10) -> jax.Array:
+  """Computes the share of a row's tokens in n-grams that occurred before: [N].
+
+  The n-gram repetition penalty of https://arxiv.org/abs/2502.03373, over tokens
+  [N, T]. An n-gram lies within one stretch of the mask [N, T]. Rows are sorted
+  by their n-grams, so that equal ones are neighbours.
+  """
+  tokens, mask = jnp.asarray(tokens), as_mask(mask)
+  t = tokens.shape[1] - n + 1
+  if t < 2:
+    return jnp.zeros(tokens.shape[0])
+  grams = [tokens[:, i : i + t] for i in range(n)]
+  inside = jnp.stack([mask[:, i : i + t] for i in range(n)]).all(0)
+  order = jnp.lexsort((*grams, inside), axis=-1)  # stable: earlier places first
+  same = jnp.take_along_axis(inside, order, -1)
+  for gram in grams:
+    gram = jnp.take_along_axis(gram, order, -1)
+    same &= gram == jnp.roll(gram, 1, -1)
+  before = jnp.roll(jnp.take_along_axis(inside, order, -1), 1, -1)
+  same = (same & before).at[:, 0].set(False)
+  again = jnp.take_along_axis(same, jnp.argsort(order, -1), -1)
+  # A token is covered if one of the n places up to it begins such an n-gram.
+  begun = jnp.pad(jnp.cumsum(again, -1), ((0, 0), (n, n - 1)), mode='edge')
+  begun = begun.at[:, :n].set(0)
+  covered = begun[:, n:] > begun[:, :-n]
+  return safe_divide((covered & mask).sum(-1), mask.sum(-1))
+
+
 def drop_rows(mask: Array, rows: Array) -> jax.Array:
   """Returns the mask [N, T] without the rows marked in `rows` [N]: overlong
   filtering.

@@ -10,12 +10,19 @@ statistics are stored in `TrainState.control['shaping']`.
   historical   +historical / sqrt(1 + count of this answer for the problem)
   repeats      -repeats times the share of the group's other rows with the
                same answer
+  brevity      +brevity r clip(1 - n / m, 0, 1) for the best rows of a group,
+               r their reward, m their mean number of tokens
+  repetition   -repetition times the share of the row's tokens that lie in an
+               n-gram that occurred before, of repetition_n tokens
 
 ALP: https://arxiv.org/abs/2506.05256. LASER-D, -DE:
 https://arxiv.org/abs/2505.15612, with the rows of each step as the monitoring
-set. The last two: https://arxiv.org/abs/2509.06941. There the historical bonus
-may have its own baselines; here it has the group's. Answers are distinguished
-by a hash modulo 32.
+set. historical and repeats: https://arxiv.org/abs/2509.06941. There the
+historical bonus may have its own baselines; here it has the group's. Answers
+are distinguished by a hash modulo 32.
+
+brevity: https://github.com/PrimeIntellect-ai/prime-rl. repetition:
+https://arxiv.org/abs/2502.03373, over tokens.
 
 Terms are added after the filter, as the overlong penalty is, and statistics are
 of the rewards without them. Lengths are in sampled tokens.
@@ -61,12 +68,17 @@ class Shaping(Part):
   price_most: float = 1.0
   historical: float = 0.0
   repeats: float = 0.0
+  brevity: float = 0.0
+  repetition: float = 0.0
+  repetition_n: int = 10
   name: str = 'shaping'
 
   @property
   def is_on(self) -> bool:
     """Returns whether any term is added."""
-    names = 'alp laser price price_rate historical repeats'.split()
+    names = (
+      'alp laser price price_rate historical repeats brevity repetition'
+    ).split()
     return any(getattr(self, name) for name in names)
 
   def init(self, total: jax.Array) -> dict[str, jax.Array]:
@@ -126,6 +138,12 @@ class Shaping(Part):
       out['historical'] = jnp.where(b.answer_id >= 0, bonus, 0.0)
     if self.repeats:
       out['repeats'] = -self.repeats * _repeated(b)
+    if self.brevity:
+      bonus = losses.brevity_bonus(b.reward, length, **of_group)
+      out['brevity'] = self.brevity * bonus
+    if self.repetition:
+      share = losses.repeated_share(b.tokens, own, n=self.repetition_n)
+      out['repetition'] = -self.repetition * share
     return out
 
   def observe(self, known: dict, seen: Outcomes) -> dict[str, jax.Array]:

@@ -85,3 +85,39 @@ def test_drop_rows():
 def test_nan_is_wrong():
   got = losses.l1_max_reward(jnp.array([jnp.nan]), jnp.array([3.0]), 7.0)
   close(got, [0], 0)
+
+
+def test_brevity_of_prime_rl():
+  """r (1 + clip(1 - cost / mean cost of the best, 0, 1)) - r, by its code."""
+  rng = np.random.default_rng(0)
+  group = np.array([0, 1, 0, 1, 0, 2, 2, 1, 0])
+  reward = np.array([1, 0.5, 1, 0.5, 0, 0, -1, 0.2, 1])
+  length = rng.integers(1, 50, 9)
+  want = np.zeros(9)
+  for i in range(9):
+    mine = group == group[i]
+    best = mine & (reward == reward[mine].max())
+    if best[i] and reward[i] > 0:
+      bonus = np.clip(1 - length[i] / length[best].mean(), 0, 1)
+      want[i] = reward[i] * (1 + bonus) - reward[i]
+  close(losses.brevity_bonus(reward, length, group), want, 1e-5)
+  assert (want > 0).sum() >= 2
+
+
+def test_repeated_ngrams_of_tokens():
+  """Each n-gram looked for among all those that began before it."""
+  rng = np.random.default_rng(1)
+  tokens, mask = rng.integers(0, 3, (40, 12)), rng.random((40, 12)) < 0.9
+  mask[0] = False
+  for n in (1, 2, 3, 5, 12, 20):
+    want = np.zeros(40)
+    for i, row in enumerate(tokens):
+      seen, covered = [], set()
+      for t in range(12 - n + 1):
+        if mask[i, t : t + n].all():
+          if tuple(row[t : t + n]) in seen:
+            covered |= set(range(t, t + n))
+          seen.append(tuple(row[t : t + n]))
+      want[i] = len(covered) / max(mask[i].sum(), 1)
+    close(losses.repeated_share(tokens, mask, n=n), want, 1e-6, n)
+    assert n > 3 or want.max() > 0

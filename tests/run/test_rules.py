@@ -191,6 +191,7 @@ EXAMPLES = [
   (LASER | {'rl.shaping.laser_lengths': (8, 4)}, 'tokens above 0 that rise'),
   ({'rl.shaping.laser': 0.1}, 'rl.shaping.laser=0.1 and rl.shaping.laser_len'),
   ({'rl.shaping.laser_explore': 0.1}, 'laser_explore=0.1 is read with'),
+  ({'rl.shaping.repetition_n': 3}, 'repetition_n=3 is read with'),
   ({'rl.shaping.price_by': 'luck'}, "rl.shaping.price_by='luck': choose"),
   ({'rl.shaping.price': 2.0}, 'rl.shaping.price=2.0 is above'),
   # The loss.

@@ -26,6 +26,9 @@ TERMS = {
   'price_most': 2.0,
   'historical': 0.7,
   'repeats': 0.3,
+  'brevity': 0.4,
+  'repetition': 0.2,
+  'repetition_n': 1,
 }
 # A coin for the first part: right and wrong rows in most groups.
 COIN = dict(
@@ -60,7 +63,7 @@ def terms(row):
 def test_both_paths_shape_alike(both):
   """The controls too: the same coins fall in Python and in the graph."""
   fused, host = (rows(both[path][0]) for path in ('fused', 'host'))
-  assert len(fused) == 6 and len(terms(fused[0])) == 9
+  assert len(fused) == 6 and len(terms(fused[0])) == 11
   for a, b in zip(fused, host):
     for name in ('answer', 'form'):
       name = f'train/reward/{name}'

@@ -213,6 +213,11 @@ def shaping_rules(c: sections.Shaping) -> rules.Rows:
       f'rl.shaping.laser_explore={c.laser_explore} is read with '
       'rl.shaping.laser above 0 only; set that',
     ),
+    (
+      c.repetition_n != sections.Shaping().repetition_n and not c.repetition,
+      f'rl.shaping.repetition_n={c.repetition_n} is read with '
+      'rl.shaping.repetition above 0 only; set that',
+    ),
     rules.choice('rl.shaping.price_by', c.price_by, shaping.BY),
     (
       c.price > c.price_most,
