@@ -54,7 +54,8 @@ from jaxrl_reason.losses.composed import (
 )
 from jaxrl_reason.losses.control import init_coefs, next_coefs
 from jaxrl_reason.losses.correction import (
-  Clip, Mask, Reject, Truncate, correction_weight, normalise, rejection_weight,
+  Clip, Mask, Reject, Truncate, correction_weight, normalise, proximal_logp,
+  rejection_weight,
 )
 from jaxrl_reason.losses.critic import (
   bellman_loss, critic_loss, critic_targets,
@@ -139,14 +140,14 @@ __all__ = [
   'masked_mean', 'masked_var', 'maxrl', 'mean_logp', 'mirror_descent',
   'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
   'optimal_token', 'orpo', 'passk', 'pkpo', 'policy_loss', 'positives',
-  'ppo_clip', 'prime', 'random_tokens', 'rank', 'ratio_metrics', 'reinforce',
-  'reinforce_rej', 'rejection_weight', 'repeated_share', 'resolve', 'returns',
-  'rover', 'row_count', 'row_mean', 'row_sum', 'rows_to_tokens', 'sapo',
-  'second_moment_tokens', 'segments', 'select_tokens', 'sft', 'signs',
-  'soft_overlong_penalty', 'sum_p_squared', 'summarize', 'tbrm', 'teach',
-  'token_logp', 'token_rewards', 'tokens_within_tv', 'top_entropy_tokens',
-  'topr', 'tree', 'value_loss', 'value_targets', 'vespo', 'weigh_signs',
-  'whiten',
+  'ppo_clip', 'prime', 'proximal_logp', 'random_tokens', 'rank',
+  'ratio_metrics', 'reinforce', 'reinforce_rej', 'rejection_weight',
+  'repeated_share', 'resolve', 'returns', 'rover', 'row_count', 'row_mean',
+  'row_sum', 'rows_to_tokens', 'sapo', 'second_moment_tokens', 'segments',
+  'select_tokens', 'sft', 'signs', 'soft_overlong_penalty', 'sum_p_squared',
+  'summarize', 'tbrm', 'teach', 'token_logp', 'token_rewards',
+  'tokens_within_tv', 'top_entropy_tokens', 'topr', 'tree', 'value_loss',
+  'value_targets', 'vespo', 'weigh_signs', 'whiten',
 ]
 
 

@@ -239,3 +239,21 @@ def normalise(
   total = keep(mask, weight).sum() if total is None else total
   tokens = row_count(mask).sum() if tokens is None else tokens
   return keep(mask, weight) * safe_divide(tokens, total)
+
+
+def proximal_logp(
+  logp: Array, sampler_logp: Array, age: Array, mask: Array
+) -> jax.Array:
+  """Approximates the log-probs before an update without a pass: [N, T].
+
+  AReaL (https://arxiv.org/abs/2505.24298), 'loglinear': the policy before the
+  update lies `age` of `age + 1` updates on the way from the sampler to the
+  policy that is trained, in log-probability. Use it as `old_logp`.
+
+  Args:
+    logp: [N, T], of the policy that is trained; it gets no gradient from here.
+    age: [N, T], updates between the sampler and the policy before the update.
+  """
+  check_shapes(mask=mask, logp=logp, sampler_logp=sampler_logp, x=age)
+  behind, age = keep(mask, sampler_logp), keep(mask, age)
+  return behind + safe_divide(age, age + 1) * stop(keep(mask, logp) - behind)

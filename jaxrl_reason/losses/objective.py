@@ -103,6 +103,7 @@ def advantages(
   segment_ids: Array | None = None,
   node_ids: Array | None = None,
   sum_p_squared: Array | None = None,
+  token_weight: Array | None = None,
   key: Array | None = None,
 ) -> jax.Array:
   """Turns rewards [N] into advantages [N] or [N, T], float32, without gradient.
@@ -115,6 +116,7 @@ def advantages(
     reward_valid: [N], 0 where the verifier failed: such rows get 0 and are in
       no statistic, like rows whose reward is not finite.
     logp: [N, T], stands in for `old_logp` where the policy has not moved.
+    token_weight: [N, T], for 'optimal_token' with samples of another policy.
     key: for advantages that draw; none here does.
     others: arrays some settings need; `needs` names them.
   """

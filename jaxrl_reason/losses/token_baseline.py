@@ -40,6 +40,7 @@ def optimal_token(
   *,
   valid: Array | None = None,
   process_reward: Array | None = None,
+  token_weight: Array | None = None,
   otb_places: str = 'column',
   singleton: str = 'zero',
 ) -> jax.Array:
@@ -54,6 +55,8 @@ def optimal_token(
   Args:
     old_logp: [N, T], of the policy that sampled.
     sum_p_squared: [N, T], `entropy.sum_p_squared` of its logits.
+    token_weight: [N, T], of `correction_weight`: samples of another policy. The
+      norm of a token is multiplied by its square, as in verl.
     otb_places: 'column' compares what stands in one column of the array;
       'token' the k-th token of each row, whatever lies between: the form for
       rows of several turns, whose holes differ.
@@ -65,7 +68,10 @@ def optimal_token(
   r = token_rewards(reward, mask, valid=valid, process_reward=process_reward)
   togo = keep(there, suffix_scan(r, jnp.ones_like(r)))
   p = safe_exp(keep(there, old_logp))
-  energy = jnp.cumsum(keep(there, 1 - 2 * p + keep(there, sum_p_squared)), -1)
+  norm = keep(there, 1 - 2 * p + keep(there, sum_p_squared))
+  if token_weight is not None:
+    norm *= jnp.square(keep(there, token_weight))
+  energy = jnp.cumsum(norm, -1)
   if packed:  # the row's own tokens first, in their order
     order = jnp.argsort(~there, axis=-1, stable=True)
     place = jnp.argsort(order, axis=-1)

@@ -28,13 +28,14 @@ LOGP = np.float32(-RNG.random(MASK.shape) - 0.1)
 SQUARES = np.float32(RNG.random(MASK.shape))
 
 
-def optimal(places):
+def optimal(places, weight=None):
   """Loops over groups and places: the return less the weighted mean return."""
   out = np.zeros(MASK.shape)
   spots = [list(np.flatnonzero(row)) for row in MASK]
   for i, own in enumerate(spots):
     energy = lambda j, t: sum(  # noqa: E731
-      1 - 2 * np.exp(np.float64(LOGP[j, s])) + SQUARES[j, s]
+      (1 - 2 * np.exp(np.float64(LOGP[j, s])) + SQUARES[j, s])
+      * (1 if weight is None else weight[j, s] ** 2)
       for s in spots[j]
       if s <= t
     )
@@ -62,6 +63,18 @@ def test_optimal_token_baseline(places):
     otb_places=places,
   )
   close(got, optimal(places), 1e-5)
+  weight = np.float32(RNG.random(MASK.shape) * 2)
+  weighed = losses.advantages(
+    {'advantage': 'optimal_token', 'otb_places': places},
+    REWARD,
+    GROUP,
+    mask=MASK,
+    old_logp=LOGP,
+    sum_p_squared=SQUARES,
+    token_weight=np.where(MASK, weight, np.nan),
+  )
+  close(weighed, optimal(places, weight), 1e-4)
+  assert np.abs(weighed - got).max() > 0.01
   alone = losses.optimal_token(
     REWARD, GROUP, LOGP, SQUARES, MASK, otb_places=places, singleton='reward'
   )
@@ -241,3 +254,20 @@ def test_length_preference():
   adv = losses.advantages('lambda_grpo', REWARD, GROUP, mask=MASK)
   plain = losses.advantages('grpo', REWARD, GROUP, mask=MASK, ref_logp=LOGP)
   close(adv, plain * losses.length_preference(MASK, GROUP), 1e-5)
+
+
+def test_proximal_log_probs_lie_on_the_way_to_the_policy():
+  """AReaL: behave + (v_prox - v_behave) / (v_theta - v_behave) (new - behave),
+  v_prox = v_theta - 1.
+  """
+  version = RNG.integers(0, 5, MASK.shape)
+  new = np.float64(LOGP)
+  share = (4 - version) / (5 - version)
+  want = MASK * (SAMPLER + share * (new - SAMPLER))
+  poisoned = np.where(MASK, LOGP, np.nan)
+  got = losses.proximal_logp(poisoned, SAMPLER, 4 - version, MASK)
+  close(got, want, 1e-5)
+  slope = jax.grad(
+    lambda x: losses.proximal_logp(x, SAMPLER, version, MASK).sum()
+  )(LOGP)
+  assert not np.any(slope)
