@@ -279,6 +279,11 @@ class RL(Training):
     return self.prompts * self.samples
 
   @property
+  def reads_solutions(self) -> bool:
+    """Returns whether prompts come with their reference solutions."""
+    return bool(self.demos or self.hints.room)
+
+  @property
   def updates(self) -> int:
     """Counts the optimizer's updates in the stage."""
     return self.steps * self.epochs * self.minibatches

@@ -15,13 +15,15 @@ from jaxrl_reason.data import example_files, pipeline
 SHOWN_AFTER_S = 2.0
 
 
-def check(problems, c, tokenizer, solutions: bool) -> None:
+def check(problems, c, tokenizer, solution_len: int | None) -> None:
   """Refuses problems that are too long; each process checks its share.
 
   Endless sources are skipped: their lengths follow from data.knobs.
 
   Args:
-    c: config.data; solutions: check those of supervised stages too.
+    c: config.data.
+    solution_len: most tokens of a reference solution, its stop token included;
+      None: no stage reads solutions.
 
   Raises:
     ValueError: names split, file, row, length and remedy; the same on every
@@ -31,7 +33,7 @@ def check(problems, c, tokenizer, solutions: bool) -> None:
     return
   parts = problems.parts or {c.name: (c, problems)}
   messages = (
-    _message(name, section, part, tokenizer, solutions)
+    _message(name, section, part, tokenizer, solution_len)
     for name, (section, part) in parts.items()
   )
   message = next(filter(None, messages), '')
@@ -39,18 +41,18 @@ def check(problems, c, tokenizer, solutions: bool) -> None:
     raise ValueError(message)
 
 
-def _message(name: str, c, problems, tokenizer, solutions: bool) -> str:
+def _message(
+  name: str, c, problems, tokenizer, solution_len: int | None
+) -> str:
   """Returns the error for the first problem that is too long, or ''."""
-  learnt = 'train' if problems.supervised is None else 'supervised'
-  for split in ('train', 'heldout', 'supervised'):
+  for split in ('train', 'heldout'):
     source = getattr(problems, split)
-    if source is None or len(source) >= pipeline.ENDLESS:
+    if len(source) >= pipeline.ENDLESS:
       continue
+    room = solution_len if split == 'train' else None
     for i in _shown(len(source), f'{name} {split}'):
       example = source[i]
-      for kind, n, key, limit in _lengths(
-        example, c, tokenizer, solutions and split == learnt
-      ):
+      for kind, n, key, limit in _lengths(example, c, tokenizer, room):
         if n > limit:
           return (
             f'{_place(c, split, i, example)}: the {kind} has {n} tokens and '
@@ -60,13 +62,15 @@ def _message(name: str, c, problems, tokenizer, solutions: bool) -> str:
   return ''
 
 
-def _lengths(example: dict, c, tokenizer, solution: bool) -> Iterator[tuple]:
+def _lengths(
+  example: dict, c, tokenizer, solution_len: int | None
+) -> Iterator[tuple]:
   """Yields (kind of text, tokens, key of the limit, limit)."""
   n = len(pipeline.prompt_ids(example, tokenizer))
   yield 'prompt', n, 'prompt_len', c.prompt_len
-  if solution:
+  if solution_len is not None:
     n = pipeline.solution_length(example, tokenizer)
-    yield 'solution', n, 'completion_len', c.completion_len
+    yield 'solution', n, 'completion_len', solution_len
 
 
 def _shown(n: int, name: str) -> Iterator[int]:

@@ -306,12 +306,18 @@ def rendered(
   )
 
 
-def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
+def drop_long(
+  problems: Problems, c, tokenizer, solution_len: int | None = None
+) -> tuple[Problems, dict]:
   """Removes examples that are too long, if `data.too_long` is 'drop'.
 
   Training examples must fit with their solution. Held-out ones need only fit
   with their prompt, because their solution is never read: dropping more would
   inflate the accuracy.
+
+  Args:
+    c: config.data.
+    solution_len: of the stage with the shortest rows; None: c.completion_len.
 
   Returns:
     (problems, number of dropped examples by split).
@@ -323,17 +329,19 @@ def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
   if problems.parts:
     parts, dropped = {}, {}
     for name, (section, part) in problems.parts.items():
-      part, of_part = drop_long(part, section, tokenizer)
+      part, of_part = drop_long(part, section, tokenizer, solution_len)
       parts[name] = section, part
       dropped |= {f'{name}/{split}': n for split, n in of_part.items()}
     return mixed(parts, c), dropped
+
+  room = min(c.completion_len, solution_len or c.completion_len)
 
   def prompt_fits(example):
     return len(pipeline.prompt_ids(example, tokenizer)) <= c.prompt_len
 
   def fits(example):
     solution = len(tokenizer.encode(example['solution'])) + 1  # stop token
-    return prompt_fits(example) and solution <= c.completion_len
+    return prompt_fits(example) and solution <= room
 
   changes, dropped = {}, {}
   for split, rule in (('train', fits), ('heldout', prompt_fits)):
@@ -347,7 +355,7 @@ def drop_long(problems: Problems, c, tokenizer) -> tuple[Problems, dict]:
       raise ValueError(
         f'data.too_long=drop leaves no {split} example of {c.name}: none of '
         f'{len(source)} fits data.prompt_len={c.prompt_len} and '
-        f'data.completion_len={c.completion_len}; increase them'
+        f'data.completion_len={room}; increase them'
       )
     changes[split] = pipeline.Subset(source, kept)
   return dataclasses.replace(problems, **changes), dropped

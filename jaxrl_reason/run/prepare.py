@@ -77,15 +77,28 @@ def prepare(
   problems = problems_lib.rendered(
     problems, run.data, tokenizer, folder, hosted.schemas(run.rl)
   )
-  problems, dropped = problems_lib.drop_long(problems, run.data, tokenizer)
-  kinds = {p.kind for p in staging.each(run)}
-  solutions = bool(kinds & {'sft', 'pretrain'} or run.rl.demos)
-  lengths.check(problems, run.data, tokenizer, solutions)
+  solution_len = _solution_len(run)
+  problems, dropped = problems_lib.drop_long(
+    problems, run.data, tokenizer, solution_len
+  )
+  lengths.check(problems, run.data, tokenizer, solution_len)
   for split, n in dropped.items():
     if n:
       logging.warning('Dropped %d examples of %s: too long.', n, split)
   shape = architecture(run.model, tokenizer.vocab_size, folder)
   return assemble(run, mesh, problems, tokenizer, shape)
+
+
+def _solution_len(run: Run) -> int | None:
+  """Returns the most tokens of a reference solution, in the stage with the
+  shortest rows; None if no stage reads solutions.
+  """
+  rows = [
+    p.config.data.completion_len
+    for p in staging.each(run)
+    if p.kind != 'rl' or p.config.rl.reads_solutions
+  ]
+  return min(rows, default=None)
 
 
 def _check_folder(data: Data, folder) -> None:

@@ -193,8 +193,7 @@ def prompt_encoder(
   rl: RL, d: Data, tokenizer, encode_answer
 ) -> Callable[[int, dict], dict]:
   """Returns a function from (index, example) to the row of a `base.Prompts`."""
-  shows = rl.demos or rl.hints.room
-  demo_len = d.completion_len if shows else None
+  demo_len = d.completion_len if rl.reads_solutions else None
   t = rl.teacher
 
   def encode(i, example):

@@ -185,15 +185,17 @@ class Characters:
 
 
 @pytest.mark.parametrize(
-  'long, solutions, words',
+  'long, solution_len, words',
   [
-    ({'question': 'x' * 41}, False, 'the prompt has 41 tokens and data.prompt'),
-    ({'answer': 'y' * 20}, True, 'solution has 21 tokens and data.completion'),
-    ({'answer': 'y' * 20}, False, ''),
+    ({'question': 'x' * 41}, None, 'the prompt has 41 tokens and data.prompt'),
+    ({'answer': 'y' * 20}, 20, 'solution has 21 tokens and data.completion'),
+    ({'answer': 'y' * 20}, None, ''),
+    # A stage with shorter rows than the run's own.
+    ({'answer': 'y' * 15}, 15, 'solution has 16 tokens and .*_len is 15'),
   ],
 )
 def test_a_row_that_is_too_long_is_refused_before_the_first_step(
-  tmp_path, long, solutions, words
+  tmp_path, long, solution_len, words
 ):
   """Else the run ends at the step that draws it, thousands of steps on."""
   bad = {'question': 'What is too long?', 'answer': 'no'} | long
@@ -202,13 +204,13 @@ def test_a_row_that_is_too_long_is_refused_before_the_first_step(
   c.update(name='files', dir=str(path), prompt_len=40, completion_len=20)
   found = problems.load(c, 0)
   if not words:
-    return lengths.check(found, c, Characters(), solutions)
+    return lengths.check(found, c, Characters(), solution_len)
   with pytest.raises(ValueError, match=words) as raised:
-    lengths.check(found, c, Characters(), solutions)
+    lengths.check(found, c, Characters(), solution_len)
   assert str(raised.value).startswith(f'{path}, row 201: ')
   c.too_long = 'drop'  # the advised remedy
-  found, _ = problems.drop_long(found, c, Characters())
-  lengths.check(found, c, Characters(), solutions)
+  found, _ = problems.drop_long(found, c, Characters(), solution_len)
+  lengths.check(found, c, Characters(), solution_len)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from paths import ROOT
 
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
-from jaxrl_reason.run import train
+from jaxrl_reason.run import prepare, train
 from jaxrl_reason.verifiers import tasks
 from jaxrl_reason.verifiers.pool import VerifierPool
 
@@ -187,6 +187,46 @@ def test_a_broken_reward_is_told_before_anything_compiles(tmp_path):
     train.run(c, tmp_path)
   assert 'before anything is compiled' in str(e.value)
   assert not (tmp_path / 'metrics.jsonl').exists()
+
+
+@pytest.mark.parametrize(
+  'flat, limit',
+  [
+    ({'rl.hints.room': 4}, 8),
+    ({'rl.demos': 1, 'rl.algorithm': 'luffy'}, 8),
+    ({'stages': ('short',), 'named': {'short': {'kind': 'sft'}}}, 8),
+    # The stage with the shortest rows decides.
+    (
+      {
+        'stages': ('short', 'rl'),
+        'rl.hints.room': 4,
+        'named': {'short': {'kind': 'sft', 'data': {'completion_len': 6}}},
+      },
+      6,
+    ),
+    ({}, None),
+  ],
+)
+def test_a_solution_that_a_stage_reads_fits_before_anything_is_compiled(
+  tmp_path, flat, limit
+):
+  rows = [{'question': f'{i} + 0', 'answer': f'{i}'} for i in range(99)]
+  n = 9 if limit is None else limit
+  rows.append({'question': 'one', 'answer': '1' * n})  # and the stop token
+  path = tmp_path / 'a.jsonl'
+  path.write_text('\n'.join(map(json.dumps, rows)))
+  c = recipe(**{'rl.steps': 1, 'rl.path': 'host', 'rl.parts': 1})
+  c.data.update(name='files', dir=str(path), tokenizer='byte')
+  c.data.knobs, c.data.harder = {}, {}
+  named = flat.pop('named', {})
+  c.update_from_flattened_dict(flat)
+  c.named = named
+  if limit is None:
+    assert prepare.prepare(c, tmp_path / 'w')
+    return
+  words = f'{path}, row 100: the solution has {n + 1} tokens .*_len is {limit}'
+  with pytest.raises(ValueError, match=words):
+    prepare.prepare(c, tmp_path / 'w')
 
 
 def test_nothing_draws_from_the_key_of_another_use():
