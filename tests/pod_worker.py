@@ -3,13 +3,18 @@
 pod_worker.py JSON              {'join': [...], 'runs': [[workdir, keys],...]}:
                                 runs of the tiny recipe, one after the other
 pod_worker.py SIGKILL@10 ARGS   the command jaxrl_reason.main with ARGS, which
-                                sends itself that signal before step 11
+                                sends itself that signal before step 11;
+  SIGTERM@10:save               or while the checkpoint of step 10 is written,
+                                or in its evaluation, or in a dispatch that
+                                compiles (:compile)
+  SIGTERM@10:dispatch:group     its children get the signal too
 """
 
 import json
 import os
 import signal
 import sys
+import threading
 
 
 def parity(completion: str, example: dict) -> float:
@@ -35,24 +40,79 @@ def run_all(job: dict):
 
 
 def signalled(what: str, args: list[str]):
+  """Runs the command; at a point of it, this process gets a signal."""
+  from jaxrl_reason import main
+
+  name, _, point = what.partition('@')
+  step, phase, whom = [*point.split(':'), 'dispatch', 'alone'][:3]
+  owner, method, total = points()[phase]
+  before, sent = getattr(owner, method), []
+
+  def patched(self, *given):
+    if total(self, *given) != int(step) or sent:
+      return before(self, *given)
+    sent.append(name)
+    if phase == 'save':  # one that is under way
+      before(self, *given)
+    if phase == 'compile':
+      threading.Thread(target=when_compiling, args=(name, whom)).start()
+      result = before(self, *given)
+      agreed(name)
+      return result
+    send(name, whom)
+    agreed(name)
+    return None if phase == 'save' else before(self, *given)
+
+  setattr(owner, method, patched)
+  main.main(args)
+
+
+def points() -> dict:
+  """phase -> (class, its method, what the step of a call is)."""
+  from jaxrl_reason.checkpoints import manager
+  from jaxrl_reason.run import evaluator, loop
+
+  dispatch = (loop.Loop, 'dispatch', lambda self, *_: self.total)
+  return {
+    'dispatch': dispatch,
+    'compile': dispatch,
+    'evaluation': (
+      evaluator.Evaluator,
+      '__call__',
+      lambda self, params, total, name: total,
+    ),
+    'save': (manager.Checkpoints, 'save', lambda self, step, *_: step),
+  }
+
+
+def send(name: str, whom: str) -> None:
+  """Sends a signal to this process; as a service manager does, to its children
+  too.
+  """
+  children = f'/proc/self/task/{os.getpid()}/children'
+  with open(children) as f:
+    group = [int(pid) for pid in f.read().split()] if whom == 'group' else []
+  for pid in [*group, os.getpid()]:
+    os.kill(pid, signal.Signals[name])
+
+
+def agreed(name: str) -> None:
+  """Waits until all agree where to stop: a step as long as that takes."""
   from waiting import eventually
 
-  from jaxrl_reason import main
   from jaxrl_reason.hosts import peers
-  from jaxrl_reason.run import loop
 
-  name, _, step = what.partition('@')
-  dispatch = loop.Loop.dispatch
+  if name != 'SIGKILL':
+    assert eventually(lambda: peers.active._stop_at is not None)
 
-  def patched(self, state, more):
-    if self.total == int(step):
-      os.kill(os.getpid(), signal.Signals[name])
-      if name == 'SIGTERM':  # a step as long as it takes to agree
-        assert eventually(lambda: peers.active._stop_at is not None)
-    return dispatch(self, state, more)
 
-  loop.Loop.dispatch = patched
-  main.main(args)
+def when_compiling(name: str, whom: str) -> None:
+  from waiting import eventually
+
+  from jaxrl_reason.hosts import peers
+
+  assert eventually(lambda: peers.standing.get('compiling'))
+  send(name, whom)
 
 
 if __name__ == '__main__':

@@ -112,12 +112,15 @@ def start_worker(env, log, n, runs):
 
 
 def start_signalled(env, workdir, n, who, what, keys, recipe='tiny_recipe'):
-  """The command on n processes, of which number `who` gets a signal."""
+  """The command on n processes, of which number `who`, or each of several, gets
+  a signal.
+  """
   address, commands = free_address(), []
+  numbers = (who,) if isinstance(who, int) else who
   for i in range(n):
     commands.append(
       [
-        what if i == who else 'SIGKILL@-1',
+        what if i in numbers else 'SIGKILL@-1',
         f'--config={ROOT}/tests/{recipe}.py',
         f'--workdir={workdir}',
         f'--coordinator={address}',
@@ -278,22 +281,56 @@ def test_killed_on_one_then_on_four_and_finished_on_three(env, tmp_path):
 
 # The third stage begins with the weights that the first one ended with.
 LISTED = SPLIT | {'stages': ('sft', 'short', 'again')}
+# Points of that run in their order: a later one is never behind a checkpoint.
+POINTS = (
+  '0:evaluation 0:dispatch 2:dispatch 4:evaluation 4:save 4:dispatch '
+  '6:dispatch 8:evaluation 8:save 8:dispatch 10:dispatch 12:evaluation 12:save'
+).split()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(10))
 def test_kills_in_a_list_of_stages_cost_nothing(env, tmp_path, seed):
-  """Four kills at random steps of two processes; then the untouched numbers."""
+  """Four kills at random points of two processes; then the untouched numbers."""
   at, whole, rng = tmp_path / 'killed', tmp_path / 'whole', random.Random(seed)
-  for step in sorted(rng.sample(range(1, 12), 4)):
+  args = LISTED, 'stage_recipe'
+  for point in sorted(rng.sample(range(len(POINTS)), 4)):
     who = rng.randrange(2)
-    what, args = f'SIGKILL@{step}', (LISTED, 'stage_recipe')
-    finish(
-      start_signalled(env, at, 2, who, what, *args), at, codes=(0, 1, -9, -6)
-    )
+    run = start_signalled(env, at, 2, who, f'SIGKILL@{POINTS[point]}', *args)
+    finish(run, at, codes=(1, -9, -6))
+    assert run[who].returncode == -9, POINTS[point]  # it came to that point
   for folder in (at, whole):
     run = start_signalled(env, folder, 2, 0, 'SIGKILL@-1', *args)
     finish(run, folder)
+  assert content(at) == content(whole)
+
+
+# A signal at a point, to one of two processes or to both, and in what it ends.
+NOTICES = [
+  ('SIGTERM@0:compile:group', (0, 1)),
+  ('SIGHUP@4:save', (1,)),
+  ('SIGINT@8:evaluation:group', (0,)),
+  ('SIGTERM@10:dispatch:group', (0, 1)),
+]
+
+
+def test_a_signal_saves_in_every_phase_and_to_whole_groups(env, tmp_path):
+  """Each start goes on where the last one stopped; nothing is lost."""
+  at, whole, keys = tmp_path / 'cut', tmp_path / 'whole', FUSED | SPLIT
+  keys, fresh = keys | {'rl.steps': 16}, dict(env)
+  steps = [0]
+  for what, who in NOTICES:
+    # Programs are compiled anew, so that a signal may come meanwhile.
+    fresh['XDG_CACHE_HOME'] = str(tmp_path / what.replace(':', '_'))
+    run = start_signalled(fresh, at, 2, who, what, keys)
+    log = finish(run, at, codes=(signals.SAVED,))[0]
+    assert 'Stopped by a signal; what was trained is saved' in log
+    saved = (at / 'checkpoints').iterdir()
+    steps.append(max(int(p.name) for p in saved if p.name.isdigit()))
+    assert (f'Resuming at step {steps[-2]}' in log) == (len(steps) > 2)
+  assert steps == sorted({*steps}), 'each start made a step and saved it'
+  for folder in (at, whole):
+    finish(start_signalled(env, folder, 2, (), 'none@0', keys), folder)
   assert content(at) == content(whole)
 
 
