@@ -291,7 +291,7 @@ POINTS = (
 @pytest.mark.slow
 @pytest.mark.parametrize('seed', range(10))
 def test_kills_in_a_list_of_stages_cost_nothing(env, tmp_path, seed):
-  """Four kills at random points of two processes; then the untouched numbers."""
+  """Four kills at random points of two processes; then untouched numbers."""
   at, whole, rng = tmp_path / 'killed', tmp_path / 'whole', random.Random(seed)
   args = LISTED, 'stage_recipe'
   for point in sorted(rng.sample(range(len(POINTS)), 4)):
