@@ -7,9 +7,6 @@ from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
 from jaxrl_reason.losses.aggregation import Aggregate
-from jaxrl_reason.losses.arrays import (
-  nearest,
-)
 from jaxrl_reason.losses.baselines import GroupZScore
 from jaxrl_reason.losses.distillation import Distill
 from jaxrl_reason.losses.entropy import EntropyBonus
@@ -17,6 +14,7 @@ from jaxrl_reason.losses.imitation import Likelihood
 from jaxrl_reason.losses.kl import KL
 from jaxrl_reason.losses.objective_part import Part, Weight
 from jaxrl_reason.losses.policy import PPOClip
+from jaxrl_reason.names import nearest
 
 # Arrays a run has to compute only if some part asks for them.
 ARRAYS = frozenset(
@@ -184,8 +182,8 @@ class Objective:
     """
     for key in set(numbers) - self.part_keys:
       raise ValueError(
-        f'losses: with_numbers: no part of this objective reads {key!r}. '
-        f'{nearest(key, self.part_keys)}Its parts read '
+        f'losses: with_numbers: no part of this objective reads {key!r}.'
+        f'{nearest(key, self.part_keys)} Its parts read '
         f'{", ".join(sorted(self.part_keys))}.'
       )
 

@@ -383,6 +383,9 @@ def test_a_soft_mask_inside_jit_is_seen():
 def test_other_numbers_are_seen_everywhere_or_refused():
   o = losses.resolve('dapo').with_numbers({'clip_high': 0.3})
   assert o['clip_high'] == o.policy.high == 0.3 and o['clip_low'] == 0.2
+  words = "'cliphigh'. Did you mean 'clip_high'\\? Its parts read"
+  with pytest.raises(ValueError, match=words):
+    losses.resolve('dapo').with_numbers({'cliphigh': 0.3})
   for wrong in ('cliphigh', 'kl_coef', 'tau_pos'):
     with pytest.raises(ValueError, match=f'no part .* reads {wrong!r}'):
       losses.resolve('dapo').with_numbers({wrong: 0.3})
