@@ -8,7 +8,7 @@ import threading
 
 import jax
 
-from jaxrl_reason.hosts import peers
+from jaxrl_reason.hosts import last_words, peers
 from jaxrl_reason.hosts.service import first_line
 
 
@@ -52,6 +52,11 @@ def join(
   )
   waiting.daemon = True
   waiting.start()
+  last_words.begin()
+  last_words.prepare(
+    f'error: {me}jax ended it while the processes met at {address}. Does '
+    'process 0 run, and has each its own --process_id?'
+  )
   try:
     jax.distributed.initialize(
       *where,
@@ -61,6 +66,7 @@ def join(
       shutdown_timeout_seconds=heartbeat_s,
     )
   except jax.errors.JaxRuntimeError as e:
+    last_words.cancel()
     raise ValueError(
       f'process {where[2]} of --num_processes={where[1]} could not join the '
       f'others at {address}: {first_line(e)}. Do all name the same '
@@ -106,6 +112,7 @@ def _number(given: int | None, variable: str) -> int | None:
 
 
 def _give_up(me: str, coordinator: str, seconds: int) -> None:
+  last_words.cancel()
   print(
     f'error: {me}not all processes met at --coordinator={coordinator} within '
     f'{seconds} s. Is process 0 running there, is the port free and open, do '

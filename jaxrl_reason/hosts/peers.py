@@ -247,10 +247,11 @@ class Peers:
         end(f'process {self.me} of {self.n} lost the others: {who}. {AGAIN}')
 
   def _line_if_killed(self) -> str:
-    died = f', or aborted because {self._named(0)} died' if self.me else ''
+    died = f'{self._named(0)} died, or because ' if self.me else ''
     return (
       f'error: {self._named(self.me)} of {self.n} was ended without a word: '
-      f'killed from outside (out of memory?){died}. {AGAIN}.'
+      f'killed from outside (out of memory?), or aborted because {died}two '
+      f'processes were started with one --process_id. {AGAIN}.'
     )
 
 
@@ -261,7 +262,6 @@ def begin(heartbeat_s: float) -> None:
   """Starts to publish and to read; called once, after joining."""
   global active
   state = service.state()
-  last_words.begin()
   active = Peers(
     service.client(), state.process_id, state.num_processes, heartbeat_s
   )

@@ -429,6 +429,34 @@ def test_those_who_never_meet_are_told(env, tmp_path):
   assert words in log and 'Traceback' not in log
 
 
+def test_two_processes_of_one_number_are_named(env, tmp_path):
+  """jax aborts those that have joined when another joins with their number."""
+  address, keys = free_address(), {'rl.steps': 2000}
+  commands = [
+    [
+      'SIGKILL@-1',
+      f'--config={ROOT}/tests/tiny_recipe.py',
+      f'--workdir={tmp_path}/w',
+      f'--coordinator={address}',
+      '--num_processes=2',
+      f'--process_id={i}',
+      f'--heartbeat_s={HEARTBEAT_S}',
+      '--join_timeout_s=10',
+      *(f'--config.{k}={v}' for k, v in keys.items()),
+    ]
+    for i in (0, 1, 1)
+  ]
+  processes = start(env, tmp_path / 'three', commands)
+  finish(processes, tmp_path / 'three', codes=(1, -6), within=120)
+  logs = [log_file(tmp_path / 'three', i) for i in range(3)]
+
+  def named():  # a child of each writes the line after its end
+    lines = [log.read_text().rpartition('error: ')[2] for log in logs]
+    return all('--process_id' in line for line in lines)
+
+  assert eventually(named), [log.read_text()[-3000:] for log in logs]
+
+
 @pytest.mark.parametrize(
   'flags, variables, words',
   [
