@@ -40,6 +40,7 @@ os.environ['PYTHONPATH'] = os.pathsep.join(
 
 import jax
 import pytest
+from absl import logging
 from small import small_model
 
 from jaxrl_reason import sharding
@@ -107,6 +108,12 @@ def mesh_devices(request):
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(sharding, 'make_mesh', smallest)
     yield
+
+
+@pytest.fixture(autouse=True)
+def log_level():
+  """Sets the level that a run starts with: commands change the process's."""
+  logging.set_verbosity(logging.WARNING)
 
 
 @pytest.fixture(scope='session')

@@ -349,7 +349,7 @@ def test_goodput_is_told_and_counts_what_was_lost(runs, untouched, tmp_path):
   assert '"perf/save_gb": ' in (untouched[2] / 'metrics.jsonl').read_text()
   last = told[-1]
   spent = [v for k, v in last.items() if k.startswith('perf/spent/')]
-  assert len(spent) == 6 and min(spent) >= 0
+  assert len(spent) == 7 and min(spent) >= 0
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ def test_offline_it_says_what_it_looked_for_and_where(hub):
     'owner/model@main',
   ):
     assert word in str(error.value)
-  with pytest.raises(ValueError, match='no folder; .*config.json'):
+  with pytest.raises(ValueError, match='no folder. .*config.json'):
     pretrained.resolve('nowhere/at-all')
 
 

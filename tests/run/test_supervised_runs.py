@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from test_recipe_features import recipe, rows
 
+from jaxrl_reason import config as config_lib
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.run import train
 from jaxrl_reason.run.rl import learners, programs
@@ -42,7 +43,7 @@ def test_dft_weighs_a_token_by_its_probability():
   """The gradient is that of the plain formula, by autodiff."""
   c = supervised(**{'sft.loss': 'dft'})
   c.data.prompt_len, c.data.completion_len = L.P, L.C
-  learner = learners.learner(c, L.MODEL, 'sft')
+  learner = learners.learner(config_lib.read(c), L.MODEL, 'sft')
   params, sampled = L.model_and_params()[1], L.rollout_batch(L.learner())
   fields = {k: getattr(sampled, k) for k in ('tokens', 'valid', 'mask')}
   batch = programs.supervised_batch(fields)

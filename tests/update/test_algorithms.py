@@ -92,6 +92,9 @@ def test_every_recipe_is_accepted_or_says_what_it_lacks():
   for name in losses.PRESETS:
     config.rl.algorithm = name
     config.rl.demos = int(name == 'luffy')
+    taught = 'teacher' in ' '.join(losses.resolve({'name': name}).needs)
+    config.rl.teacher.weights = 'reference' if taught else ''
+    config.rl.logprob_chunk = 64 if taught else 0
     try:
       config_checks.check(config, 1)
     except ValueError as e:
