@@ -21,77 +21,24 @@ trained on: the share goes by a hash of the question, so that it stays when the
 file grows, and questions of the test files are left out of train.
 """
 
+import bisect
+import functools
 import hashlib
-import json
+import itertools
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 from absl import logging
 from etils import epath
+
+from jaxrl_reason.data.row_index import BadRow, Index, opened, rows
 
 NAME = 'files'
 KINDS = ('jsonl', 'parquet')
 # An answer of several lines must mark the part that is the answer.
 MARKS = ('\\boxed', '####')
-
-
-class BadRow(ValueError):
-  """An invalid row; the message names file, row, field and remedy."""
-
-
-def rows(path: epath.Path) -> Iterator[tuple[int, dict]]:
-  """Yields (number from 1, row) of a file: JSON lines, or Parquet by suffix."""
-  return _parquet(path) if path.suffix == '.parquet' else _json_lines(path)
-
-
-def examples(path: epath.Path, fields: Mapping[str, str]) -> list[dict]:
-  """Returns the examples of one file, repeated questions left out.
-
-  Args:
-    fields: names of question, answer and solution, see the module.
-
-  Raises:
-    ValueError: names file, row and field (`BadRow`), or the file has none.
-    ImportError: Parquet without pyarrow.
-  """
-  return _read([path], fields, set())
-
-
-def _json_lines(path: epath.Path) -> Iterator[tuple[int, dict]]:
-  """Yields (line number, row) of every line that is not empty."""
-  for number, line in enumerate(path.read_bytes().split(b'\n'), start=1):
-    if not line.strip():
-      continue
-    try:
-      row = json.loads(line, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-      raise BadRow(
-        f'{path}, row {number}: it is not JSON ({error}). Every line must be '
-        'one JSON object; mend or remove it.'
-      ) from error
-    yield number, row
-
-
-def _refuse_constant(name: str):
-  """Refuses NaN and infinities, which Python's reader accepts."""
-  raise ValueError(f'{name} is no JSON')
-
-
-def _parquet(path: epath.Path) -> Iterator[tuple[int, dict]]:
-  """Yields (row number, row); one batch of rows is in memory at a time."""
-  try:
-    import pyarrow.parquet as parquet
-  except ImportError as error:
-    raise ImportError(
-      f'{path} needs pyarrow: pip install pyarrow, or write it as JSON lines'
-    ) from error
-  number = 0
-  with parquet.ParquetFile(str(path)) as file:
-    for batch in file.iter_batches():
-      for row in batch.to_pylist():
-        number += 1
-        yield number, row
 
 
 def _paths(source: epath.Path) -> dict[str, list[epath.Path]]:
@@ -194,38 +141,91 @@ def _example(row, fields: Mapping[str, str]) -> dict:
   }
 
 
-def _key(question: str) -> bytes:
-  """Returns a digest of a question that ignores differences in white space."""
-  return hashlib.sha256(' '.join(question.split()).encode()).digest()
+def _key(question: str) -> int:
+  """Returns a 64-bit hash of a question that ignores white space.
+
+  Of ten million questions, two have one hash with a probability of 3e-6.
+  """
+  words = ' '.join(question.split()).encode()
+  return int.from_bytes(hashlib.sha256(words).digest()[:8])
 
 
-def _read(
-  paths: Iterable[epath.Path], fields: Mapping[str, str], seen: set[bytes]
-) -> list[dict]:
-  """Reads the examples of files; leaves out questions already `seen`."""
-  out, repeated = [], 0
-  for path in paths:
-    number = 0
-    for number, row in rows(path):
-      try:
-        example = _example(row, fields)
-      except BadRow as error:
-        raise BadRow(f'{path}, row {number}: {error}.') from error
-      key = _key(example['prompt'])
-      if key in seen:
-        repeated += 1
-        continue
-      seen.add(key)
-      out.append(example)
-    if not number:
-      raise ValueError(f'{path} has no rows')
-  if repeated:
-    logging.warning(
-      '%s: left out %d rows whose question was there already.',
-      ', '.join(map(str, paths)),
-      repeated,
-    )
-  return out
+def _check(fields: Mapping[str, str], row) -> int:
+  """Returns the key of a row; raises BadRow if it is invalid."""
+  return _key(_example(row, fields)['prompt'])
+
+
+class Examples(Sequence):
+  """Problems of several files, each read from the disk when it is used.
+
+  Args:
+    places: i64 [n], positions in the concatenation of the files.
+  """
+
+  def __init__(
+    self, files: Sequence[Index], fields: Mapping[str, str], places: np.ndarray
+  ):
+    self._files, self._fields, self._places = files, fields, places
+    self._ends = [*itertools.accumulate(map(len, files))]
+
+  def __len__(self) -> int:
+    return len(self._places)
+
+  def __getitem__(self, index: int) -> dict:
+    at = int(self._places[index])
+    number = bisect.bisect(self._ends, at)
+    file = self._files[number]
+    i = at - self._ends[number] + len(file)
+    example = _example(file[i], self._fields)
+    if _key(example['prompt']) != file.entries['key'][i]:
+      raise BadRow(f'{file.place(i)} was changed since the run began')
+    return example
+
+
+class _Files:
+  """Files of one split, without questions that are repeated.
+
+  Attributes:
+    places: i64 [n], see `Examples`; keys: u64 [n], of these questions.
+  """
+
+  def __init__(
+    self, paths: Iterable[epath.Path], fields: Mapping[str, str], seen=()
+  ):
+    """Args: seen: keys of questions that are left out too."""
+    check = functools.partial(_check, fields)
+    self._fields = fields
+    self._files = [opened(path, check, fields) for path in paths]
+    seen = np.array(seen, np.uint64)
+    keys = [seen, *(file.entries['key'] for file in self._files)]
+    keys = np.concatenate(keys)
+    # The first of each; those of `seen` come before all.
+    first = np.sort(np.unique(keys, return_index=True)[1])
+    first = first[first >= len(seen)]
+    self.places, self.keys = first - len(seen), keys[first]
+    if repeated := len(keys) - len(seen) - len(first):
+      logging.warning(
+        '%s: left out %d rows whose question was there already.',
+        ', '.join(str(file.path) for file in self._files),
+        repeated,
+      )
+
+  def examples(self, which=slice(None)) -> Examples:
+    """Returns the problems, or those that a mask [n] selects."""
+    return Examples(self._files, self._fields, self.places[which])
+
+
+def examples(path: epath.Path, fields: Mapping[str, str]) -> Examples:
+  """Returns the examples of one file, repeated questions left out.
+
+  Args:
+    fields: names of question, answer and solution, see the module.
+
+  Raises:
+    ValueError: names file, row and field (`BadRow`), or the file has none.
+    ImportError: Parquet without pyarrow.
+  """
+  return _Files([path], fields).examples()
 
 
 def place_of(source: epath.PathLike, example: dict) -> str:
@@ -243,7 +243,11 @@ def is_heldout(example: dict, share: float) -> bool:
 
   So a problem stays in its split when the file grows.
   """
-  return int.from_bytes(_key(example['prompt'])[:8]) < share * 2**64
+  return bool(_held_out(np.uint64(_key(example['prompt'])), share))
+
+
+def _held_out(keys: np.ndarray, share: float) -> np.ndarray:
+  return keys < np.uint64(math.ceil(share * 2**64))
 
 
 def load(
@@ -253,7 +257,7 @@ def load(
   answer: str = 'answer',
   solution: str = '',
   heldout: float = 0.02,
-) -> dict[str, list[dict]]:
+) -> dict[str, Examples]:
   """Returns {'train': examples, 'test': examples} of a file or a folder.
 
   Args:
@@ -269,16 +273,18 @@ def load(
   if not 0 < heldout < 1:
     raise ValueError(f'data.files.heldout={heldout}: choose between 0 and 1')
   fields = dict(question=question, answer=answer, solution=solution)
-  paths, seen = _paths(epath.Path(source)), set()
-  test = _read(paths['test'], fields, seen)  # first: it takes from train
-  train = _read(paths['train'], fields, seen)
-  if not paths['test']:
-    test = [e for e in train if is_heldout(e, heldout)]
-    train = [e for e in train if not is_heldout(e, heldout)]
-  if not (train and test):
+  paths = _paths(epath.Path(source))
+  test = _Files(paths['test'], fields)  # first: it takes from train
+  train = _Files(paths['train'], fields, test.keys)
+  held = _held_out(train.keys, heldout) & (not paths['test'])
+  found = {
+    'train': train.examples(~held),
+    'test': test.examples() if paths['test'] else train.examples(held),
+  }
+  if not all(map(len, found.values())):
     raise ValueError(
-      f'{source}: {len(train)} problems to train on and {len(test)} held out, '
-      f'with data.files.heldout={heldout}; give it more rows, another share, '
-      'or a test.jsonl of other questions'
+      f'{source}: {len(found["train"])} problems to train on and '
+      f'{len(found["test"])} held out, with data.files.heldout={heldout}; give '
+      'it more rows, another share, or a test.jsonl of other questions'
     )
-  return {'train': train, 'test': test}
+  return found

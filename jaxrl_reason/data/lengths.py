@@ -1,4 +1,4 @@
-"""Checks, before the first step, that every problem fits its row.
+"""Checks, before the first step, which problems fit their rows.
 
 Otherwise a run would end at the step that draws the first problem that is too
 long, and mending the data then makes it another data set.
@@ -7,6 +7,7 @@ long, and mending the data then makes it another data set.
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 import tqdm
 
 from jaxrl_reason import hosts
@@ -39,6 +40,19 @@ def check(problems, c, tokenizer, solution_len: int | None) -> None:
   message = next(filter(None, messages), '')
   if message := next(filter(None, hosts.gather(message)), ''):
     raise ValueError(message)
+
+
+def too_long(source, fits, name: str) -> np.ndarray:
+  """Returns i64 [n], the examples of a finite source that do not fit.
+
+  Each process looks at its share; all return the same.
+
+  Args:
+    fits: example -> bool.
+    name: of the source, for the bar.
+  """
+  own = [i for i in _shown(len(source), name) if not fits(source[i])]
+  return np.sort(np.concatenate(hosts.gather(own)).astype(np.int64))
 
 
 def _message(
@@ -80,6 +94,7 @@ def _shown(n: int, name: str) -> Iterator[int]:
     desc=f'checking the lengths of {name}',
     unit='row',
     delay=SHOWN_AFTER_S,
+    mininterval=1.0,
     disable=not hosts.is_main(),
   )
 

@@ -9,7 +9,7 @@ Procedural tasks are endless; data sets on disk are shuffled anew every epoch.
 
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import grain
 import jax
@@ -218,7 +218,7 @@ class _Steps:
 class Subset:
   """The given indices of a source."""
 
-  def __init__(self, source, indices: list[int]):
+  def __init__(self, source, indices: Sequence[int] | np.ndarray):
     self._source = source
     self._indices = indices
 
@@ -226,7 +226,7 @@ class Subset:
     return len(self._indices)
 
   def __getitem__(self, index: int) -> dict:
-    return self._source[self._indices[index]]
+    return self._source[int(self._indices[index])]
 
 
 class Rendered:

@@ -7,10 +7,18 @@ answers on the device and on the host, and the alphabet for a tokenizer.
 import dataclasses
 from typing import Any
 
+import numpy as np
 from etils import epath
 
 from jaxrl_reason.config import Data, leaves
-from jaxrl_reason.data import chat, hf_tokenizers, mixture, pipeline, tokenizers
+from jaxrl_reason.data import (
+  chat,
+  hf_tokenizers,
+  lengths,
+  mixture,
+  pipeline,
+  tokenizers,
+)
 from jaxrl_reason.data import example_files as files
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.verifiers import tasks
@@ -349,13 +357,14 @@ def drop_long(
     if len(source) >= pipeline.ENDLESS:
       changes[split] = pipeline.Redrawn(source, rule)
       continue
-    kept = [i for i in range(len(source)) if rule(source[i])]
-    dropped[split] = len(source) - len(kept)
-    if not kept:
+    long = lengths.too_long(source, rule, f'{c.name} {split}')
+    dropped[split] = len(long)
+    if len(long) == len(source):
       raise ValueError(
         f'data.too_long=drop leaves no {split} example of {c.name}: none of '
         f'{len(source)} fits data.prompt_len={c.prompt_len} and '
         f'data.completion_len={room}; increase them'
       )
+    kept = np.delete(np.arange(len(source)), long)
     changes[split] = pipeline.Subset(source, kept)
   return dataclasses.replace(problems, **changes), dropped

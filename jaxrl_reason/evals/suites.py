@@ -216,8 +216,7 @@ def _file(name: str, options: dict[str, str]) -> Suite:
   verifier = options.pop('verifier', 'math')
   fields = {k: options.pop(k, default) for k, default in FILE.items()}
   _done(options, ', '.join(('n', 'verifier', *FILE)))
-  examples = files.examples(path, fields)
-  return Suite(path.stem, examples[: n or len(examples)], verifier)
+  return Suite(path.stem, _first(files.examples(path, fields), n), verifier)
 
 
 def texts(name: str) -> Iterator[tuple[str, list[str]]]:

@@ -3,15 +3,22 @@
 import json
 import pathlib
 
+import numpy as np
 import pytest
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import example_files as files
-from jaxrl_reason.data import lengths, problems
+from jaxrl_reason.data import lengths, problems, row_index
 from jaxrl_reason.verifiers import compose
 
 GSM8K = pathlib.Path(__file__).parents[3] / 'shared' / 'data' / 'gsm8k'
 ROWS = [{'question': f'What is {i} + 1?', 'answer': i + 1} for i in range(200)]
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch, tmp_path):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  return tmp_path / 'cache'
 
 
 def write(path, rows):
@@ -30,7 +37,7 @@ def test_rows_become_examples_with_all_they_have(tmp_path):
   write(tmp_path / 'train.jsonl', [row, ''])
   write(tmp_path / 'test.jsonl', [row | {'problem': 'Other?'}])
   found = files.load(tmp_path, question='problem')
-  assert found['train'] == [
+  assert [*found['train']] == [
     {
       'prompt': 'What is $1+1$?',
       'solution': '2',
@@ -107,7 +114,61 @@ def test_parquet_reads_as_json_lines_do(tmp_path):
     table = pyarrow.Table.from_pylist(rows)
     parquet.write_table(table, tmp_path / 'p' / f'{name}.parquet')
     write(tmp_path / 'j' / f'{name}.jsonl', rows)
-  assert files.load(tmp_path / 'p') == files.load(tmp_path / 'j')
+  for read in (files.load, again):  # into the cache, and from there
+    found = [read(tmp_path / kind) for kind in 'pj']
+    for split in ('train', 'test'):
+      assert [*found[0][split]] == [*found[1][split]], split
+
+
+def again(path):
+  """Loads files whose rows must not be looked at: the cache has the index."""
+  with pytest.MonkeyPatch.context() as patch:
+    patch.setattr(row_index, '_make', None)
+    return files.load(path)
+
+
+def test_a_file_is_indexed_once_and_again_when_it_has_changed(tmp_path, cache):
+  path = write(tmp_path / 'a.jsonl', [ROWS[0], '', *ROWS[1:]])
+  found = files.load(path)
+  before = {split: [*examples] for split, examples in found.items()}
+  assert {k: [*v] for k, v in again(path).items()} == before
+  write(path, ROWS[:150])
+  assert sum(map(len, files.load(path).values())) == 150
+  (kept,) = cache.rglob('*.npy')  # that of the old file is removed
+  entries = np.load(kept)
+  lines = path.read_bytes()
+  assert [lines[e['at'] :].split(b'\n')[0] for e in entries] == [
+    json.dumps(row).encode() for row in ROWS[:150]
+  ]
+  assert entries['row'].tolist() == [*range(1, 151)]
+
+
+def test_a_file_that_changes_under_a_run_is_named(tmp_path):
+  """It neither ends the process nor becomes another problem."""
+  path = write(tmp_path / 'a.jsonl', ROWS[:150])
+  found = files.load(path)
+  rows = [ROWS[i] | {'question': f'Is it {i} + 1?!'} for i in range(150)]
+  with path.open('r+') as f:  # in place, as editors do not, but `cp` does
+    f.truncate(200)
+    f.write(''.join(json.dumps(r) + '\n' for r in rows[:20]))
+  for i in (0, -1):  # another question, and past the end
+    with pytest.raises(ValueError, match=f'{path}, row .*changed since the ru'):
+      found['train'][i]
+
+
+def test_what_cannot_be_kept_is_made_for_this_process(monkeypatch, tmp_path):
+  (tmp_path / 'file').write_text('')
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'file'))
+  monkeypatch.setattr('tempfile.tempdir', str(tmp_path))
+  found = files.load(write(tmp_path / 'a.jsonl', ROWS))
+  assert sum(map(len, found.values())) == 200
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path):
+  pytest.importorskip('pyarrow')
+  (tmp_path / 'a.parquet').write_bytes(b'PAR1' + bytes(100))
+  with pytest.raises(ValueError, match='a.parquet is no readable Parquet'):
+    files.load(tmp_path / 'a.parquet')
 
 
 GOOD = json.dumps(ROWS[0])
@@ -211,6 +272,21 @@ def test_a_row_that_is_too_long_is_refused_before_the_first_step(
   c.too_long = 'drop'  # the advised remedy
   found, _ = problems.drop_long(found, c, Characters(), solution_len)
   lengths.check(found, c, Characters(), solution_len)
+
+
+def test_processes_share_the_rows_that_they_look_at(monkeypatch):
+  looked, long = [], []
+  monkeypatch.setattr('jax.process_count', lambda: 2)
+  monkeypatch.setattr(lengths.hosts, 'gather', lambda own: [own, []])
+
+  def fits(row):
+    looked.append(row)
+    return row % 3 > 0
+
+  for me in range(2):
+    monkeypatch.setattr('jax.process_index', lambda me=me: me)
+    long += lengths.too_long(range(10), fits, 'rows').tolist()
+  assert sorted(looked) == [*range(10)] and sorted(long) == [0, 3, 6, 9]
 
 
 @pytest.mark.parametrize(
