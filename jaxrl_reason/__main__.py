@@ -19,7 +19,7 @@ COMMANDS = {
   'grade': ('grade', 'verifies a file of completions'),
   'convert': ('convert', 'converts weights between formats'),
   'curate': ('curate', 'filters a file of problems'),
-  'keys': ('keys', 'prints the keys of a recipe'),
+  'keys': ('list_keys', 'prints the keys of a recipe'),
 }
 
 

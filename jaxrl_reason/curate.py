@@ -107,9 +107,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   a = parser().parse(argv)
   # Imported here: a wrong flag is answered at once.
   from jaxrl_reason.evals import curation
-  from jaxrl_reason.run import commands
+  from jaxrl_reason.run import model_commands
 
-  commands.main(a, options, curation.run)
+  model_commands.main(a, options, curation.run)
 
 
 if __name__ == '__main__':

@@ -105,9 +105,9 @@ def main(argv: Sequence[str] | None = None) -> None:
   a = parser().parse(argv)
   # Imported here: a wrong flag is answered at once.
   from jaxrl_reason.evals import evaluation as session
-  from jaxrl_reason.run import commands
+  from jaxrl_reason.run import model_commands
 
-  commands.main(a, options, session.run)
+  model_commands.main(a, options, session.run)
 
 
 if __name__ == '__main__':

@@ -47,10 +47,10 @@ def run(a: argparse.Namespace) -> 'epath.Path':
   # Imported here: a wrong flag is refused at once.
   from etils import epath
 
-  from jaxrl_reason.reports import evaluated, html, workdirs
+  from jaxrl_reason.reports import answer_folders, html, workdirs
 
   given = list(dict.fromkeys(p.rstrip('/') for p in a.workdirs))
-  evaluations = [p for p in given if evaluated.is_folder(p)]
+  evaluations = [p for p in given if answer_folders.is_folder(p)]
   paths = [p for p in given if p not in evaluations]
   runs = [workdirs.read(*each) for each in zip(paths, workdirs.names(paths))]
   out = epath.Path(a.out or epath.Path(given[0]) / 'report.html')

@@ -21,7 +21,7 @@ FLOORS = (
   'evals',
   'run',
   'planning studies',
-  'convert curate evaluate generate grade keys main plan report study',
+  'convert curate evaluate generate grade list_keys main plan report study',
   '__main__',
 )
 
@@ -79,6 +79,13 @@ def test_losses_are_annotated():
         arguments = f.args.posonlyargs + f.args.args + f.args.kwonlyargs
         bare = [a.arg for a in arguments if a.annotation is None]
         assert not bare and f.returns, f'{path}: {f.name}: {bare}'
+
+
+def test_file_names_of_rooms_differ():
+  """Except of a device kernel or environment and its twin in Python."""
+  names = [p.name for p in PACKAGE.rglob('*.py') if p.stem != '__init__']
+  twice = {name for name in names if names.count(name) > 1}
+  assert twice <= {'calculator.py', 'countdown.py', 'numbers.py'}
 
 
 def test_the_top_level_is_small():

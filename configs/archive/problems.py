@@ -7,7 +7,7 @@ import json
 import pathlib
 
 from jaxrl_reason.verifiers import tasks
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 FILE = pathlib.Path(__file__).with_name('numbers.jsonl')
 ROWS = [json.loads(line) for line in FILE.read_text().splitlines()]
@@ -17,7 +17,7 @@ def generate(rng, *, told, search):
   """A name of the archive; `told`: share of problems with the number in them,
   `search`: share of solutions that search.
   """
-  row = base.choose(rng, ROWS)
+  row = problem.choose(rng, ROWS)
   name, number = row['title'], row['text']
   prompt = f'{name} {number}?' if rng.random() < told else f'{name}?'
   turns = [['#' + number, '']]
@@ -32,10 +32,10 @@ def name_of(example):
   return example['prompt'][:3]
 
 
-tasks.TASKS['archive'] = base.Task(
+tasks.TASKS['archive'] = problem.Task(
   name='archive',
   generate=generate,
-  check=base.check_text,
+  check=problem.check_text,
   knobs=dict(told=0.1, search=0.2),
   harder=dict(told=0.0),
   alphabet='abcdefghijklmnoprstu0123456789 :?#<>/~',

@@ -12,7 +12,7 @@ from jaxrl_reason.envs import (
   sudoku,
   tic_tac_toe,
 )
-from jaxrl_reason.envs.base import Env, Step
+from jaxrl_reason.envs.env import Env, Step
 
 __all__ = ['ENVS', 'Env', 'Step', 'get']
 

@@ -15,8 +15,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.envs import text as text_lib
-from jaxrl_reason.envs.base import Env, Step
+from jaxrl_reason.envs import row_bytes as text_lib
+from jaxrl_reason.envs.env import Env, Step
 
 K = 18  # digits of an operand
 PRICE = 0.05  # of a call, off the reward

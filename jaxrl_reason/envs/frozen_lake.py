@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.envs import moves
-from jaxrl_reason.envs import text as text_lib
-from jaxrl_reason.envs.base import Env, Step
+from jaxrl_reason.envs import row_bytes as text_lib
+from jaxrl_reason.envs.env import Env, Step
 
 SIDE = 4
 MOVES = {'L': (0, -1), 'R': (0, 1), 'U': (-1, 0), 'D': (1, 0)}

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.envs import moves
-from jaxrl_reason.envs import text as text_lib
-from jaxrl_reason.envs.base import Env, Step
+from jaxrl_reason.envs import row_bytes as text_lib
+from jaxrl_reason.envs.env import Env, Step
 
 _REPLIES = ('<', '>', '=', '?')
 

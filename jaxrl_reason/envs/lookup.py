@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.envs import moves
-from jaxrl_reason.envs import text as text_lib
-from jaxrl_reason.envs.base import Env, Step
+from jaxrl_reason.envs import row_bytes as text_lib
+from jaxrl_reason.envs.env import Env, Step
 
 
 def _encode(example: dict) -> dict:

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.envs import text as text_lib
+from jaxrl_reason.envs import row_bytes as text_lib
 
 STOP = b';'
 

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.envs import moves
-from jaxrl_reason.envs import text as text_lib
-from jaxrl_reason.envs.base import Env, Step
+from jaxrl_reason.envs import row_bytes as text_lib
+from jaxrl_reason.envs.env import Env, Step
 
 LINES = np.array(
   [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8]]

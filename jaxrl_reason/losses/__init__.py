@@ -91,7 +91,7 @@ from jaxrl_reason.losses.policy import (
 )
 from jaxrl_reason.losses.preference import dpo, ipo, kto, orpo
 from jaxrl_reason.losses.presets import PRESETS
-from jaxrl_reason.losses.record import Objective
+from jaxrl_reason.losses.objective_record import Objective
 from jaxrl_reason.losses.row_policy import (
   ROW_POLICIES, gmpo, mirror_descent, topr, vespo,
 )

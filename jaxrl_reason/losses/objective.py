@@ -40,7 +40,7 @@ from jaxrl_reason.losses.arrays import (
   stop,
 )
 from jaxrl_reason.losses.length import drop_rows
-from jaxrl_reason.losses.record import Objective
+from jaxrl_reason.losses.objective_record import Objective
 from jaxrl_reason.losses.selection import top_entropy_tokens
 from jaxrl_reason.losses.settings import resolve
 from jaxrl_reason.losses.shaping import Whiten

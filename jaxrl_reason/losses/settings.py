@@ -32,10 +32,10 @@ from jaxrl_reason.losses.distillation import Distill, Teach
 from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.imitation import Imitate, Likelihood, Luffy
 from jaxrl_reason.losses.kl import KL
+from jaxrl_reason.losses.objective_record import Objective
 from jaxrl_reason.losses.policy import ArcherClip
 from jaxrl_reason.losses.presets import PRESETS
-from jaxrl_reason.losses.record import Objective
-from jaxrl_reason.losses.rules import RULES
+from jaxrl_reason.losses.setting_rules import RULES
 from jaxrl_reason.losses.token_advantage import ValueTargets
 from jaxrl_reason.losses.token_baseline import LengthPreference
 from jaxrl_reason.losses.value import ValueLoss

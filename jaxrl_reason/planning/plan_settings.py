@@ -20,7 +20,7 @@ from jaxrl_reason.config import Run
 from jaxrl_reason.models import remat
 from jaxrl_reason.models.parts import layers
 from jaxrl_reason.planning import described_model as described
-from jaxrl_reason.planning import phases, search
+from jaxrl_reason.planning import mesh_search, phases
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.prepare import Prepared
 
@@ -85,7 +85,7 @@ def lean(config: Run, mesh: Sequence[int]):
   values[f'{name}__logprob_chunk'] = config[name].logprob_chunk or CHUNK
   if name == 'rl':
     values['rl__parts'] = 1
-  return search.changed(config, **values)
+  return mesh_search.changed(config, **values)
 
 
 def _rows(config: Run, shards: int) -> int:
@@ -98,7 +98,7 @@ def counts(config: Run, key: str, shards: int) -> list[int]:
 
   def passes(n: int) -> bool:
     try:
-      config_checks.check(search.changed(config, **{key: n}), shards)
+      config_checks.check(mesh_search.changed(config, **{key: n}), shards)
     except ValueError:
       return False
     return True
@@ -141,7 +141,7 @@ def _least(
   values = counts(config, key, shards)
   begin = next((i for i, v in enumerate(values) if need / v <= room), -1)
   for value in values[begin:][:tries]:
-    changed = search.changed(config, **{key: value})
+    changed = mesh_search.changed(config, **{key: value})
     planner.say(f'{key.replace("__", ".")}={value}')
     (facts,) = planner.facts_of(planner.parts(changed), (phase,))
     if facts['fits']:
@@ -166,7 +166,7 @@ def _trained(planner, config: Run, **changes) -> Found | None:
   """Returns the settings under which the update fits, with the fewest
   micro-batches.
   """
-  config = search.changed(config, **changes)
+  config = mesh_search.changed(config, **changes)
   parts, name = planner.parts(config), config.stages[-1]
   phase = asked(planner.only, config)[-1]
   _, room = _room(planner.machine.chip.hbm, parts)

@@ -10,10 +10,10 @@ from jaxrl_reason.planning import (
   abstract,
   advice,
   depth,
+  mesh_search,
   phases,
-  report,
+  plan_table,
   roofline,
-  search,
   seeds,
 )
 from jaxrl_reason.planning import described_model as described
@@ -65,9 +65,9 @@ class Planner:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
     wanted = [n for n in names if n in (self.only or names)]
     each = self.facts_of(parts, wanted)
-    facts = report.plan_facts(config, parts.mesh, each, names, self.machine)
+    facts = plan_table.plan_facts(config, parts.mesh, each, names, self.machine)
     if phases.EVALUATE in wanted:
-      facts['evaluation'] = report.evaluation_facts(config, parts.mesh)
+      facts['evaluation'] = plan_table.evaluation_facts(config, parts.mesh)
     at = self._depths(parts.shape)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}
@@ -106,10 +106,10 @@ class Planner:
     try:
       found = described.measure(phase, parts.mesh, parts.shape.experts)
     except described.DoesNotFit as e:
-      return report.no_room(e)
+      return plan_table.no_room(e)
     what = f'{phase.name} ({parts.shape.layers} layers)'
     self.say(f'{what}: compiled in {found.compile_s:.0f} s')
-    return report.phase_facts(found, self.machine, parts.mesh)
+    return plan_table.phase_facts(found, self.machine, parts.mesh)
 
   def largest(self, facts: dict) -> int:
     """Finds the most prompts that fit, by the phase that needs most."""
@@ -122,14 +122,14 @@ class Planner:
       if prompts == start:
         return top['needs_gib'] * chips.GIB
       self.say(f'trying {prompts} prompts')
-      config = search.changed(self.config, rl__prompts=prompts)
+      config = mesh_search.changed(self.config, rl__prompts=prompts)
       parts = self.parts(config)
       (found,) = self.facts_of(parts, (top['phase'],))
       return found['needs_gib'] * chips.GIB
 
     shards = facts['mesh']['data'] * facts['mesh']['fsdp']
-    unit = search.unit_of_prompts(self.config.rl, shards)
-    return search.largest(needs, room, start, unit, MOST * start)
+    unit = mesh_search.unit_of_prompts(self.config.rl, shards)
+    return mesh_search.largest(needs, room, start, unit, MOST * start)
 
   def search(self) -> list[dict]:
     """Plans the recipe on every mesh shape, with settings that fit: the fastest
@@ -143,7 +143,7 @@ class Planner:
     small = 16 * size < self.machine.chip.hbm / 4
     given = lean, n, shape.kv_heads, self.machine.slices, small
     found, failed = [], []
-    for mesh in search.meshes(*given):
+    for mesh in mesh_search.meshes(*given):
       self.say(f'mesh {mesh}')
       config = settings.lean(self.config, mesh)
       try:
@@ -168,7 +168,7 @@ class Planner:
     """Returns the facts of the settings that a search found."""
     parts = self.parts(found.config)
     each, names = list(found.phases.values()), list(found.phases)
-    facts = report.plan_facts(
+    facts = plan_table.plan_facts(
       found.config, parts.mesh, each, names, self.machine
     )
     return facts | {'recipe': found.recipe()}
@@ -255,4 +255,4 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   steps = phases.of_a_step(p['phase'] for p in facts['phases'])
   if largest and facts['prompts'] and steps:
     facts['largest_prompts'] = planner.largest(facts)
-  return report.table(facts), facts
+  return plan_table.table(facts), facts

@@ -15,7 +15,7 @@ from etils import epath
 
 from jaxrl_reason.reports import (
   alarms,
-  evaluated,
+  answer_folders,
   figures,
   missing,
   panels,
@@ -63,14 +63,14 @@ def write(
   found = [answers.read(run, i, blocks) for i, run in enumerate(runs)]
   cells = []
   for folder in evaluations:
-    cells += evaluated.read(folder, len(runs) + len(cells), blocks)
+    cells += answer_folders.read(folder, len(runs) + len(cells), blocks)
   sizes = blocks.close()
   shown = {
-    'pass': evaluated.pass_at_k(cells) + figures.pass_at_k(runs),
+    'pass': answer_folders.pass_at_k(cells) + figures.pass_at_k(runs),
     'curves': figures.curves(runs),
     'answers': figures.of_answers(runs, found),
-    'forgetting': evaluated.forgetting(cells),
-    'support': evaluated.support(cells) + figures.of_support(runs, found),
+    'forgetting': answer_folders.forgetting(cells),
+    'support': answer_folders.support(cells) + figures.of_support(runs, found),
   }
   names = [r.name for r in runs]
   names += [f'{c.model}, {c.suite}' for c in cells]

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 from jaxrl_reason import trees
 from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.envs import Env, Step
-from jaxrl_reason.envs import text as text_lib
+from jaxrl_reason.envs import row_bytes as text_lib
 from jaxrl_reason.rewards import kernels
 
 NAME = 'chain'  # name of the environment

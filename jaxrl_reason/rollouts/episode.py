@@ -15,7 +15,7 @@ from flax import struct
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Episode
-from jaxrl_reason.envs import base as env_lib
+from jaxrl_reason.envs import env as env_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import sampler

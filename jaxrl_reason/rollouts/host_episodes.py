@@ -27,7 +27,7 @@ import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Episode, Model, Rollout
-from jaxrl_reason.envs.base import CUT
+from jaxrl_reason.envs.env import CUT
 from jaxrl_reason.rollouts import episode, turns
 from jaxrl_reason.rollouts.sampler import NONE
 

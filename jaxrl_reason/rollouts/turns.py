@@ -25,7 +25,7 @@ import numpy as np
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Reward, Rollout
-from jaxrl_reason.envs import base as env_lib
+from jaxrl_reason.envs import env as env_lib
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.rewards import kernels
 from jaxrl_reason.rollouts import sampler

@@ -7,12 +7,12 @@ give the same.
 """
 
 from jaxrl_reason.verifiers import tasks
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 from jaxrl_reason.verifiers.verdict import Verdict
 
 
 def _said(score: float, completion: str) -> Verdict:
-  return Verdict(score, extracted=base.final_answer(completion))
+  return Verdict(score, extracted=problem.final_answer(completion))
 
 
 def random(completion: str, example: dict, *, p: float = 0.5) -> Verdict:

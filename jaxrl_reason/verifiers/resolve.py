@@ -19,7 +19,7 @@ SHORT = {
   'edit': 'jaxrl_reason.verifiers.text:edit',
   'exact': 'jaxrl_reason.verifiers.text:exact',
   'format': 'jaxrl_reason.verifiers.controls:well_formed',
-  'gym': 'jaxrl_reason.verifiers.gym:reward',
+  'gym': 'jaxrl_reason.verifiers.gym_scorers:reward',
   'instructions': 'jaxrl_reason.verifiers.text.instructions:reward',
   'json': 'jaxrl_reason.verifiers.text.structure:valid_json',
   'json_equal': 'jaxrl_reason.verifiers.text.structure:equal_json',

@@ -3,13 +3,13 @@ that of a mixture, which an example names itself.
 """
 
 from jaxrl_reason.verifiers import resolve, tasks
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 from jaxrl_reason.verifiers.verdict import Verdict
 
 
 def reward(completion: str, example: dict) -> Verdict:
-  """Returns 1 if the final answer is right; see `verifiers.tasks.base`."""
-  answer = base.final_answer(completion)
+  """Returns 1 if the final answer is right; see `verifiers.tasks.problem`."""
+  answer = problem.final_answer(completion)
   status = 'no_answer' if answer is None else 'parsed'
   return Verdict(tasks.check(completion, example), status, answer)
 

@@ -24,7 +24,7 @@ from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals import generation as generate
 from jaxrl_reason.evals import grown, loading, suites
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.reports import evaluated
+from jaxrl_reason.reports import answer_folders
 from jaxrl_reason.reports.answer_pages import Blocks
 from jaxrl_reason.run import train
 from jaxrl_reason.run.records import journal
@@ -391,8 +391,8 @@ def test_kl_to_a_base_is_that_of_a_forward_pass(folder, tmp_path):
   assert 'kl_base' in text
   with pytest.raises(ValueError, match='was begun with base='):
     run(*flags(folder, tmp_path), '--suite=run:heldout?n=4')
-  cells = evaluated.read(tmp_path, 0, Blocks())
-  changed, far = evaluated.forgetting(cells)
+  cells = answer_folders.read(tmp_path, 0, Blocks())
+  changed, far = answer_folders.forgetting(cells)
   assert len(changed['figure']['data']) == 1  # a model against the first
   (bars,) = far['figure']['data']  # without the base itself
   assert bars['name'].endswith('run@2') and list(bars['x']) == [

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import keys as command
+from jaxrl_reason import list_keys as command
 from jaxrl_reason import losses, trees
 from jaxrl_reason.config import key_list
 

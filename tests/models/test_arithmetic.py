@@ -9,7 +9,7 @@ from small import small_model
 from jaxrl_reason.base import Rows
 from jaxrl_reason.data import tokenizers
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import arithmetic, logprobs
+from jaxrl_reason.models import logit_sums, logprobs
 from jaxrl_reason.rollouts import sampler
 
 WEIGHTS = (1.0, 0.7, -0.7)
@@ -18,7 +18,7 @@ WEIGHTS = (1.0, 0.7, -0.7)
 def three():
   shapes = [dict(seed=0, width=32, layers=2), dict(seed=1), dict(seed=2)]
   made = [small_model(**shape) for shape in shapes]
-  model = arithmetic.total(
+  model = logit_sums.total(
     [m for _, m, _ in made], WEIGHTS, [c.width for c, _, _ in made]
   )
   return made, model, {str(i): p for i, (_, _, p) in enumerate(made)}
@@ -53,7 +53,7 @@ def test_logits_are_the_sum_and_samples_are_of_it():
 
 def test_a_model_that_nothing_is_added_to_is_itself():
   made, _, params = three()
-  model = arithmetic.total(
+  model = logit_sums.total(
     [m for _, m, _ in made], (1.0, 0.0, 0.0), [c.width for c, _, _ in made]
   )
   tokens, valid = jnp.full((1, 3), 5), jnp.ones((1, 3), bool)
@@ -66,6 +66,6 @@ def test_a_model_that_nothing_is_added_to_is_itself():
 
 def test_other_tokens_are_refused():
   ours, theirs = (tokenizers.CharTokenizer(x) for x in ('abc', 'abd'))
-  arithmetic.refuse_other_tokens(['x', 'y'], [ours, ours])
+  logit_sums.refuse_other_tokens(['x', 'y'], [ours, ours])
   with pytest.raises(ValueError, match='y and x have different tokens'):
-    arithmetic.refuse_other_tokens(['x', 'y'], [ours, theirs])
+    logit_sums.refuse_other_tokens(['x', 'y'], [ours, theirs])

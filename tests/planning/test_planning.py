@@ -30,10 +30,10 @@ from jaxrl_reason.planning import (
   exchanges,
   hlo,
   kernels,
+  mesh_search,
   phases,
-  report,
+  plan_table,
   roofline,
-  search,
 )
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.planning import matrix_products as products
@@ -46,7 +46,7 @@ TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
 
 def tiny(**changes):
   config = config_lib.read(load_recipe(TINY).get_config())
-  return search.changed(config, **changes)
+  return mesh_search.changed(config, **changes)
 
 
 def work(flops: float) -> costs.Cost:
@@ -224,7 +224,7 @@ def test_an_evaluation_needs_what_its_batch_needs():
     compiled = phase.lower(parts.mesh).compile()
     ratio = costs.of(compiled.as_text(), parts.mesh).total().flops
     assert 0.9 < ratio * parts.mesh.size * phase.calls / phase.flops < 1.4
-    facts = report.evaluation_facts(config, parts.mesh)
+    facts = plan_table.evaluation_facts(config, parts.mesh)
     assert facts['calls'] * facts['at_a_time'] >= facts['completions']
     assert facts['at_a_time'] <= (batch or 32)
     room = compiled.memory_analysis()
@@ -453,7 +453,7 @@ def test_the_largest_batch_is_found(most, power):
     return asked.append(n) or base + n**power
 
   room = base + (8.0 * most) ** power
-  found = search.largest(needs, room, 64, 8, 64 * 16)
+  found = mesh_search.largest(needs, room, 64, 8, 64 * 16)
   limit = min(most * 8, 64 * 16)
   assert found <= limit and limit - found <= max(8, found // 8)
   assert all(n % 8 == 0 for n in asked)
@@ -462,9 +462,9 @@ def test_the_largest_batch_is_found(most, power):
 
 def test_prompts_of_the_unit_pass_the_checks():
   config = tiny(rl__path='host', rl__parts=2, rl__micro_batches=8)
-  unit = search.unit_of_prompts(config.rl, 4)
+  unit = mesh_search.unit_of_prompts(config.rl, 4)
   assert unit == math.lcm(4 * 2, 4)
-  shapes = search.meshes(tiny(rl__micro_batches=1), 8, kv_heads=4)
+  shapes = mesh_search.meshes(tiny(rl__micro_batches=1), 8, kv_heads=4)
   assert {(1, 8, 1), (8, 1, 1), (1, 2, 4), (2, 1, 4)} <= set(shapes)
 
 

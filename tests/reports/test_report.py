@@ -19,7 +19,7 @@ from jaxrl_reason import evaluate, report
 from jaxrl_reason.evals import estimators
 from jaxrl_reason.reports import (
   alarms,
-  evaluated,
+  answer_folders,
   figures,
   missing,
   panels,
@@ -258,21 +258,21 @@ def test_evaluations_are_compared(tmp_path):
   path = evaluation(
     tmp_path / 'ev', {'base': [2, 1, 1, 1], 'tuned': [4, 4, 0, 0]}
   )
-  cells = evaluated.read(path, 0, answers.Blocks())
+  cells = answer_folders.read(path, 0, answers.Blocks())
   # The greedy answer is no sample.
   assert [(c.model, c.samples, c.right) for c in cells] == [
     ('base', 4, {0: 2, 1: 1, 2: 1, 3: 1}),
     ('tuned', 4, {0: 4, 1: 4, 2: 0, 3: 0}),
   ]
-  (figure,) = evaluated.pass_at_k(cells)
+  (figure,) = answer_folders.pass_at_k(cells)
   assert figure['notes'] == ['base is ahead of tuned from k = 2']
-  (panel,) = evaluated.forgetting(cells)
+  (panel,) = answer_folders.forgetting(cells)
   (bars,) = panel['figure']['data']
   # 5/16 right before, 8/16 after; the changes are 2, 3, -1, -1 quarters.
   assert bars['name'] == 'tuned' and bars['x'] == [0.1875]
   assert bars['error_x']['array'] == [pytest.approx(0.5154 / 2, rel=1e-3)]
   assert panel['notes'] == ['tuned, gsm8k, own, T 1: +0.1875 ± 0.2577']
-  (changes,) = evaluated.support(cells)
+  (changes,) = answer_folders.support(cells)
   assert changes['notes'] == ['lost: problems 2, 3']
   text = write(path)  # no run beside it
   assert 'gsm8k' in text and 'No metrics were told' not in text
@@ -301,7 +301,9 @@ def test_the_kl_to_the_base_is_drawn(tmp_path):
       row['base_logp'] = -3.0 - nats[i] / 2
   jsonl(file, rows)
   file.with_suffix('.json').write_text('{"base": "runs/a@5"}')
-  (panel,) = evaluated.forgetting(evaluated.read(path, 0, answers.Blocks()))
+  (panel,) = answer_folders.forgetting(
+    answer_folders.read(path, 0, answers.Blocks())
+  )
   (bars,) = panel['figure']['data']
   assert bars['name'] == 'tuned to runs/a@5'
   assert bars['x'] == [pytest.approx(6 / 20)]
@@ -345,7 +347,7 @@ def test_an_evaluation_that_goes_on_counts_whole_problems(tmp_path):
   file = path / 'answers' / 'base--gsm8k.jsonl'
   lines = file.read_text().splitlines(keepends=True)
   file.write_text(''.join(lines[:-1]) + lines[-1][:20])
-  (cell,) = evaluated.read(path, 0, answers.Blocks())
+  (cell,) = answer_folders.read(path, 0, answers.Blocks())
   assert cell.right == {0: 2, 1: 1}
 
 

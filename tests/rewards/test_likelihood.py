@@ -16,7 +16,7 @@ from jaxrl_reason.rollouts import fused
 from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run.rl import programs
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 RNG = np.random.default_rng(0)
 N, C, V = 6, 5, 16
@@ -259,7 +259,7 @@ def test_equal_answers_share_an_id_and_only_they():
   ids = np.asarray(jax.jit(final.answer_ids)(text, length)).tolist()
   by_answer = collections.defaultdict(set)
   for t, i in zip(texts, ids):
-    by_answer[base.final_answer(t) or None].add(i)
+    by_answer[problem.final_answer(t) or None].add(i)
   assert by_answer.pop(None) == {-1}
   found = [i for group in by_answer.values() for i in group]
   assert len(found) == len(set(found)) == len(by_answer) and min(found) >= 0
@@ -354,7 +354,7 @@ def test_label_free_parts_in_the_fused_step():
       L.TOKENIZER.decode(np.asarray(t)[:n].tolist())
       for t, n in zip(out.tokens[i : i + L.G], out.length[i : i + L.G])
     ]
-    answers = [base.final_answer(t) or None for t in texts]
+    answers = [problem.final_answer(t) or None for t in texts]
     votes = collections.Counter(a for a in answers if a)
     most = max(votes.values(), default=0)
     close(parts['share'][i : i + L.G], [votes.get(a, 0) / L.G for a in answers])

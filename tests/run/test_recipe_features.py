@@ -127,19 +127,19 @@ def test_weights_of_another_model_are_refused(tmp_path):
 
 OWN_TASK = """
   from jaxrl_reason.verifiers import tasks
-  from jaxrl_reason.verifiers.tasks import base
+  from jaxrl_reason.verifiers.tasks import problem
 
 
   def generate(rng, *, largest):
-    a, b = base.below(rng, largest + 1), base.below(rng, largest + 1)
+    a, b = problem.below(rng, largest + 1), problem.below(rng, largest + 1)
     answer = str(max(a, b))
-    return base.make_example('largest', f'{a},{b}=', [], answer)
+    return problem.make_example('largest', f'{a},{b}=', [], answer)
 
 
-  tasks.TASKS['largest'] = base.Task(
+  tasks.TASKS['largest'] = problem.Task(
     name='largest',
     generate=generate,
-    check=base.check_integer,
+    check=problem.check_integer,
     knobs=dict(largest=9),
     harder=dict(largest=9),
     alphabet='0123456789,=#',

@@ -7,7 +7,8 @@ import pytest
 
 from jaxrl_reason.verifiers import tasks
 from jaxrl_reason.verifiers.math import numbers
-from jaxrl_reason.verifiers.tasks import base, countdown, lis
+from jaxrl_reason.verifiers.tasks import countdown, lis
+from jaxrl_reason.verifiers.tasks.problem import canonical_integer, final_answer
 
 
 def examples(task, split='train', n=80, **knobs):
@@ -27,14 +28,14 @@ def examples(task, split='train', n=80, **knobs):
   ],
 )  # fmt: skip
 def test_canonical_integer(text, integer):
-  assert base.canonical_integer(text) == integer
+  assert canonical_integer(text) == integer
 
 
 def test_final_answer():
-  assert base.final_answer('12 9#26') == '26'
-  assert base.final_answer('#') == ''
+  assert final_answer('12 9#26') == '26'
+  assert final_answer('#') == ''
   for text in ('', '26', '#26#', '##26', '#2#26'):
-    assert base.final_answer(text) is None
+    assert final_answer(text) is None
 
 
 # --- arithmetic ---------------------------------------------------------------

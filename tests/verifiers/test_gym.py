@@ -2,7 +2,7 @@
 
 import pytest
 
-from jaxrl_reason.verifiers import gym as reward
+from jaxrl_reason.verifiers import gym_scorers as reward
 from jaxrl_reason.verifiers import resolve, tasks
 from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.tasks import gym

@@ -13,10 +13,10 @@ from judge_server import ENCODINGS, JudgeServer
 from waiting import eventually
 
 from jaxrl_reason.verifiers import compose, pool
-from jaxrl_reason.verifiers.judges import cache as judge_cache
 from jaxrl_reason.verifiers.judges import http as judge_http
 from jaxrl_reason.verifiers.judges import http_retry, judge, rubric
 from jaxrl_reason.verifiers.judges import reply as judge_reply
+from jaxrl_reason.verifiers.judges import reply_cache as judge_cache
 from jaxrl_reason.verifiers.verdict import Verdict
 
 
@@ -308,7 +308,7 @@ def test_the_cache_outlives_server_and_judge(tmp_path):
 
 WRITER = """
 import sys
-from jaxrl_reason.verifiers.judges.cache import Cache
+from jaxrl_reason.verifiers.judges.reply_cache import Cache
 cache = Cache(sys.argv[1])
 for i in range(30):
   cache.put(f'shared{i}', sys.argv[2])

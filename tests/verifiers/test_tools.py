@@ -14,7 +14,7 @@ from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.tools import Answer, calls, serve, toolbox
 from jaxrl_reason.verifiers.tools.python import Python
 from jaxrl_reason.verifiers.tools.search import Search, read
-from jaxrl_reason.verifiers.tools.sql import Sql
+from jaxrl_reason.verifiers.tools.sql_queries import Sql
 from jaxrl_reason.verifiers.tools.toolbox import Toolbox
 
 HOSTILE = pathlib.Path(__file__).parents[1] / 'hostile_env.py'
@@ -272,7 +272,7 @@ def test_workers_need_no_jax():
   code = (
     'import sys\n'
     'from jaxrl_reason.verifiers.tools import calculator, python, search\n'
-    'from jaxrl_reason.verifiers.tools import serve, sql, toolbox\n'
+    'from jaxrl_reason.verifiers.tools import serve, sql_queries, toolbox\n'
     "assert 'jax' not in sys.modules"
   )  # fmt: skip
   subprocess.run([sys.executable, '-c', code], check=True, env=os.environ)

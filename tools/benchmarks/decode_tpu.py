@@ -23,8 +23,8 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.models import spec
 from jaxrl_reason.planning import described_model as described
+from jaxrl_reason.planning import mesh_search, plan_table
 from jaxrl_reason.planning import planner as plan
-from jaxrl_reason.planning import report, search
 
 RECIPE = 'configs/grpo_gsm8k.py'
 # Name -> (model.remat, rl.logprob_chunk).
@@ -51,7 +51,7 @@ def arguments() -> argparse.Namespace:
 
 
 def recipe(a: argparse.Namespace):
-  return search.changed(
+  return mesh_search.changed(
     config_lib.read(runpy.run_path(RECIPE)['get_config']()),
     mesh=tuple(int(n) for n in a.mesh.split(',')),
     data__prompt_len=a.prompt_len,
@@ -119,9 +119,9 @@ def main():
     print(
       form.format(
         topology,
-        *map(report.human, numbers),
+        *map(plan_table.human, numbers),
         f'{ratio:.2f}',
-        *map(report.human, rest),
+        *map(plan_table.human, rest),
         ', '.join(flops),
       ),
       flush=True,
@@ -130,7 +130,9 @@ def main():
 
 def update(planner: plan.Planner, config, remat: str, chunk: int) -> str:
   """FLOPs over the model's formula; or that it does not fit."""
-  changed = search.changed(config, model__remat=remat, rl__logprob_chunk=chunk)
+  changed = mesh_search.changed(
+    config, model__remat=remat, rl__logprob_chunk=chunk
+  )
   parts = planner.parts(changed)
   (facts,) = planner.facts_of(parts, ('update',))
   if not facts['fits']:

@@ -139,8 +139,8 @@ def planned(a: argparse.Namespace) -> None:
   """The same of a published model's shapes, for chips that are not here."""
   import decode_tpu
 
+  from jaxrl_reason.planning import mesh_search
   from jaxrl_reason.planning import planner as plan
-  from jaxrl_reason.planning import search
 
   a.prompts, a.samples, a.segments, a.micro_batches = 8, 16, 1, 8
   print(
@@ -160,7 +160,7 @@ def planned(a: argparse.Namespace) -> None:
       )
       seen = []
       for padding in ('whole', 'shared:1'):
-        changed = search.changed(config, rl__padding=padding)
+        changed = mesh_search.changed(config, rl__padding=padding)
         run = planner.parts(changed)
         (facts,) = planner.facts_of(run, ('update',))
         seen.append(facts)

@@ -26,10 +26,10 @@ import numpy as np
 
 from jaxrl_reason import trees
 from jaxrl_reason.rewards.kernels import final, numbers, token_bytes
-from jaxrl_reason.verifiers.tasks import base, countdown
+from jaxrl_reason.verifiers.tasks import countdown, problem
 
 PRIMES = (65521, 65519, 65497, 65479, 65449, 65447, 65437, 65423, 65419, 65413)
-MAX_VALUE = 10**base.MAX_DIGITS - 1
+MAX_VALUE = 10**problem.MAX_DIGITS - 1
 _NUMBER = ord('0')  # the kind of a number token; others are their own byte
 
 
@@ -44,7 +44,7 @@ def n_primes(max_numbers: int) -> int:
 
 
 def encode(
-  example: base.Example, *, max_numbers: int = 6
+  example: problem.Example, *, max_numbers: int = 6
 ) -> dict[str, np.ndarray]:
   meta = example['meta']
   given, target = meta['numbers'], meta['target']

@@ -1,6 +1,6 @@
 """Kernels about the final answer: integer, text and format.
 
-They follow `verifiers.tasks.base` byte by byte; its checkers are their host
+They follow `verifiers.tasks.problem` byte by byte; its checkers are their host
 twins. Everything is masks and reductions over [N,W]: no loop, no
 data-dependent shape.
 """
@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxrl_reason.rewards.kernels import token_bytes
 from jaxrl_reason.verifiers import tasks
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
-_MARKER = ord(base.MARKER)
+_MARKER = ord(problem.MARKER)
 
 
 def answer_span(
@@ -57,9 +57,9 @@ def _padded(data: bytes, size: int, what: str) -> np.ndarray:
 
 
 def encode_integer(
-  example: base.Example, *, max_digits: int = 20
+  example: problem.Example, *, max_digits: int = 20
 ) -> dict[str, np.ndarray]:
-  answer = base.canonical_integer(example['answer'])
+  answer = problem.canonical_integer(example['answer'])
   if answer is None:
     raise ValueError(f'not an integer answer: {example["answer"]!r}')
   digits = answer.lstrip('-').lstrip('0').encode()
@@ -71,7 +71,7 @@ def encode_integer(
 
 
 def score_integer(text, length, answer) -> jax.Array:
-  """Scores as `base.check_integer` does: spaces, sign, digits, end."""
+  """Scores as `problem.check_integer` does: spaces, sign, digits, end."""
   at = jnp.arange(text.shape[1])
   inside = at < length[:, None]
   start, counts = answer_span(text, length)
@@ -91,7 +91,7 @@ def score_integer(text, length, answer) -> jax.Array:
 
 
 def encode_text(
-  example: base.Example, *, max_bytes: int = 64
+  example: problem.Example, *, max_bytes: int = 64
 ) -> dict[str, np.ndarray]:
   answer = example['answer'].encode()
   return {
@@ -101,7 +101,7 @@ def encode_text(
 
 
 def score_text(text, length, answer) -> jax.Array:
-  """Scores as `base.check_text` does: the answer's bytes and nothing else."""
+  """Scores as `problem.check_text` does: the answer's bytes and no more."""
   start, counts = answer_span(text, length)
   equal = _same(
     text, start, length - start, length, answer['bytes'], answer['n_bytes']
@@ -109,7 +109,7 @@ def score_text(text, length, answer) -> jax.Array:
   return (counts & equal).astype(jnp.float32)
 
 
-def encode_format(example: base.Example) -> dict[str, np.ndarray]:
+def encode_format(example: problem.Example) -> dict[str, np.ndarray]:
   allowed = np.zeros(256, bool)
   chars = tasks.get(example['task']).answer_chars
   allowed[np.frombuffer(chars.encode('ascii'), np.uint8)] = True

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 
 def shift(x: jax.Array, by: int) -> jax.Array:
@@ -18,7 +18,7 @@ def ends(digit: jax.Array, text: jax.Array):
   is too long: bool, i32, bool, all [N,W].
   """
   run, place, value = digit, 1, jnp.zeros(text.shape, jnp.int32)
-  for back in range(base.MAX_DIGITS):
+  for back in range(problem.MAX_DIGITS):
     d = shift(text, back).astype(jnp.int32) - ord('0')
     value += jnp.where(run, place * d, 0)
     place *= 10

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason.rewards.kernels import final, numbers, token_bytes
-from jaxrl_reason.verifiers.tasks import base, lis
+from jaxrl_reason.verifiers.tasks import lis, problem
 
 
 def encode(
-  example: base.Example, *, max_numbers: int = 16
+  example: problem.Example, *, max_numbers: int = 16
 ) -> dict[str, np.ndarray]:
   given = example['meta']['numbers']
   if len(given) > max_numbers:

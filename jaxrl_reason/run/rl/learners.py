@@ -6,8 +6,8 @@ from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import Run
 from jaxrl_reason.config.rl import Critic
-from jaxrl_reason.run.rl import chain, problem_pool, teachers
 from jaxrl_reason.run.rl import chunk_settings as run_chunks
+from jaxrl_reason.run.rl import part_chain, problem_pool, teachers
 from jaxrl_reason.run.rl import turn_settings as run_turns
 from jaxrl_reason.update import chunked, critics, optim, packing
 from jaxrl_reason.update.learner import Learner
@@ -73,7 +73,7 @@ def learner(
       c.critic, model, objective, updates, room, config.trained_paths
     ),
     part_names=run_turns.part_names(c),
-    chain=chain.make(config, tx, facts),
+    chain=part_chain.make(config, tx, facts),
     **common,
   )
 

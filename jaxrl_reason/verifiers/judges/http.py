@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 
 from jaxrl_reason.verifiers import compose, fields
 from jaxrl_reason.verifiers.judges import judge, secret
-from jaxrl_reason.verifiers.judges.cache import Cache, key_of
 from jaxrl_reason.verifiers.judges.http_retry import (
   Limits,
   PostError,
@@ -34,6 +33,7 @@ from jaxrl_reason.verifiers.judges.http_retry import (
 )
 from jaxrl_reason.verifiers.judges.judge import Case
 from jaxrl_reason.verifiers.judges.reply import FORMATS, Reply
+from jaxrl_reason.verifiers.judges.reply_cache import Cache, key_of
 from jaxrl_reason.verifiers.verdict import Verdict
 
 

@@ -7,9 +7,9 @@ pool.
 """
 
 from jaxrl_reason.verifiers import math, thoughts
-from jaxrl_reason.verifiers.math.expr import answers, symbolic
-from jaxrl_reason.verifiers.math.expr.evaluate import Outside
+from jaxrl_reason.verifiers.math.expr import answers, by_sympy
 from jaxrl_reason.verifiers.math.expr.nodes import Limit, ParseError
+from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 from jaxrl_reason.verifiers.verdict import Verdict
 
 
@@ -44,4 +44,4 @@ def _by_sympy(verdict: Verdict, gold: str) -> Verdict:
 
 def _equal(found: str, gold: str) -> bool:
   a, b = (answers.value(text) for text in (found, gold))
-  return (a.has('opaque') or b.has('opaque')) and symbolic.equal(a, b)
+  return (a.has('opaque') or b.has('opaque')) and by_sympy.equal(a, b)

@@ -18,7 +18,6 @@ import numpy as np
 
 from jaxrl_reason.verifiers.tasks import (
   arithmetic,
-  base,
   base_conversion,
   checked,
   countdown,
@@ -27,6 +26,7 @@ from jaxrl_reason.verifiers.tasks import (
   knights_knaves,
   linear_equations,
   lis,
+  problem,
   products,
   satisfiability,
   sorting,
@@ -34,7 +34,7 @@ from jaxrl_reason.verifiers.tasks import (
   sudoku4,
   word_problems,
 )
-from jaxrl_reason.verifiers.tasks.base import Example, Task
+from jaxrl_reason.verifiers.tasks.problem import Example, Task
 
 __all__ = [
   'Example',
@@ -164,12 +164,12 @@ def example(
   )
 
 
-def check(text: str, problem: Example) -> float:
-  return get(problem['task']).check(text, problem)
+def check(text: str, example: Example) -> float:
+  return get(example['task']).check(text, example)
 
 
-def check_format(text: str, problem: Example) -> float:
+def check_format(text: str, example: Example) -> float:
   """Returns 1.0 if the text has one marker and then an answer of the task's
   kind.
   """
-  return base.check_format(text, get(problem['task']).answer_chars)
+  return problem.check_format(text, get(example['task']).answer_chars)

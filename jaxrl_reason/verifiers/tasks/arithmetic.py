@@ -18,7 +18,7 @@ long chain at once.
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'arithmetic'
 
@@ -36,13 +36,13 @@ def generate(
   max_total: int,
   width: int,
   numbered: bool,
-) -> base.Example | None:
-  total = base.between(rng, min_operand, max_operand)
+) -> problem.Example | None:
+  total = problem.between(rng, min_operand, max_operand)
   prompt, totals = [str(total)], []
-  for _ in range(base.between(rng, min_ops, max_ops)):
-    op = base.choose(rng, ops)
-    operand = base.between(rng, min_operand, max_operand)
-    total = base.OPERATIONS[op](total, operand)
+  for _ in range(problem.between(rng, min_ops, max_ops)):
+    op = problem.choose(rng, ops)
+    operand = problem.between(rng, min_operand, max_operand)
+    total = problem.OPERATIONS[op](total, operand)
     if modulus:
       total %= modulus
     if not min_total <= total <= max_total:
@@ -53,15 +53,15 @@ def generate(
   if numbered:
     steps = [f'{i + 1}{total}' for i, total in enumerate(steps)]
   ending = f'%{modulus}=' if modulus else '='
-  return base.make_example(
+  return problem.make_example(
     NAME, ''.join(prompt).ljust(width) + ending, steps, totals[-1]
   )
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_integer,
+  check=problem.check_integer,
   knobs=dict(
     min_ops=4,  # operations in a problem, at least 1
     max_ops=6,
@@ -75,7 +75,7 @@ TASK = base.Task(
     numbered=False,  # steps begin with their number
   ),
   harder=dict(min_ops=7, max_ops=9),
-  alphabet=base.DIGITS + '+-*%= ' + base.MARKER,
-  answer_chars=base.DIGITS + '+- ',
+  alphabet=problem.DIGITS + '+-*%= ' + problem.MARKER,
+  answer_chars=problem.DIGITS + '+- ',
   kernel='integer',
 )

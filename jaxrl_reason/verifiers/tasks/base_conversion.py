@@ -10,10 +10,10 @@ answer, without leading zeros.
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'base_conversion'
-NUMERALS = base.DIGITS + 'abcdef'
+NUMERALS = problem.DIGITS + 'abcdef'
 
 
 def _read(digits: str, radix: int) -> list[int]:
@@ -42,16 +42,16 @@ def generate(
   min_number: int,
   max_number: int,
   bases: tuple[int, ...],
-) -> base.Example | None:
+) -> problem.Example | None:
   if not all(2 <= radix <= len(NUMERALS) for radix in bases):
     raise ValueError(f'bases={bases}; they are 2 to {len(NUMERALS)}')
   if len(set(bases)) < 2 or min_number < 0:
     raise ValueError(f'bases={bases}, min_number={min_number}: two bases, or '
                      'more, and no negative numbers')  # fmt: skip
-  start, end = base.choose(rng, bases), base.choose(rng, bases)
+  start, end = problem.choose(rng, bases), problem.choose(rng, bases)
   if start == end:
     return None
-  number = base.between(rng, min_number, max_number)
+  number = problem.between(rng, min_number, max_number)
   written, _ = _divide(number, start)
   # Base 10 needs no reading: a number's value is how it is written.
   steps = [] if start == 10 else [str(n) for n in _read(written, start)]
@@ -61,20 +61,20 @@ def generate(
     steps = [*steps[:-1], *divisions]
   else:
     steps = steps[:-1]
-  return base.make_example(NAME, f'{written}_{start}>{end}:', steps, answer)
+  return problem.make_example(NAME, f'{written}_{start}>{end}:', steps, answer)
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_text,
+  check=problem.check_text,
   knobs=dict(
     min_number=2,
     max_number=99,
     bases=(2, 3, 10),  # at least two, 2 to 16; repeat one to draw it more often
   ),
   harder=dict(min_number=100, max_number=999),
-  alphabet=NUMERALS + 'r/=_>: ' + base.MARKER,
+  alphabet=NUMERALS + 'r/=_>: ' + problem.MARKER,
   answer_chars=NUMERALS,
   kernel='text',
 )

@@ -10,7 +10,7 @@ nobody to be wrong. A wrong one has another last digit.
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import arithmetic, base
+from jaxrl_reason.verifiers.tasks import arithmetic, problem
 
 NAME = 'checked'
 STOP, ASK = ';', '?'
@@ -19,14 +19,14 @@ SECOND = {'verify': 'yn', 'refine': ''}
 
 def generate(
   rng: np.random.Generator, *, second: str, wrong: float, **knobs
-) -> base.Example | None:
+) -> problem.Example | None:
   if second not in SECOND:
     raise ValueError(f'second={second!r}: choose {" or ".join(SECOND)}')
   example = arithmetic.generate(rng, **knobs)
   if example is None:
     return None
   right, solution = rng.random() >= wrong, example['solution']
-  other = (int(solution[-1]) + base.between(rng, 1, 9)) % 10
+  other = (int(solution[-1]) + problem.between(rng, 1, 9)) % 10
   verdict = SECOND[second] and SECOND[second][not right]
   turns = [[solution + STOP, ASK], [verdict or solution, '']]
   if not right:
@@ -34,10 +34,10 @@ def generate(
   return example | {'turns': turns, 'task': NAME}
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_integer,
+  check=problem.check_integer,
   knobs=arithmetic.TASK.knobs
   | dict(
     second='verify',  # what follows a solution: verify, refine

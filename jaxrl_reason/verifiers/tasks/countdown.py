@@ -23,7 +23,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'countdown'
 _PRECEDENCE = {'+': 1, '-': 1, '*': 2, '/': 2}
@@ -38,7 +38,7 @@ def max_tokens(n_numbers: int) -> int:
 
 
 def tokenize(
-  text: str, limit: int, *, max_digits: int = base.MAX_DIGITS
+  text: str, limit: int, *, max_digits: int = problem.MAX_DIGITS
 ) -> list[str] | None:
   """Splits an expression into tokens; None if malformed or more than
   `limit`.
@@ -96,8 +96,8 @@ def evaluate(tokens: list[str]) -> Fraction | None:
   return None if rest else value
 
 
-def check(text: str, example: base.Example) -> float:
-  answer, meta = base.final_answer(text), example['meta']
+def check(text: str, example: problem.Example) -> float:
+  answer, meta = problem.final_answer(text), example['meta']
   if answer is None:
     return 0.0
   n_numbers = len(meta['numbers'])
@@ -132,12 +132,12 @@ def _derive(rng, numbers, ops) -> tuple[int, list[str], str] | None:
   parts = [(number, str(number), 3) for number in numbers]
   steps = []
   while len(parts) > 1:
-    a, left, p_left = parts.pop(base.below(rng, len(parts)))
-    b, right, p_right = parts.pop(base.below(rng, len(parts)))
+    a, left, p_left = parts.pop(problem.below(rng, len(parts)))
+    b, right, p_right = parts.pop(problem.below(rng, len(parts)))
     moves = _moves(a, b, ops)
     if not moves:
       return None
-    op, value = base.choose(rng, moves)
+    op, value = problem.choose(rng, moves)
     steps.append(f'{a}{op}{b}={value}')
     p = _PRECEDENCE[op]
     right = _wrap(right, p_right, p + (op in '-/'))
@@ -148,7 +148,7 @@ def _derive(rng, numbers, ops) -> tuple[int, list[str], str] | None:
 def _subset(rng, numbers: list[int], use: str) -> list[int]:
   if use == 'all':
     return numbers
-  return numbers[: base.between(rng, min(2, len(numbers)), len(numbers))]
+  return numbers[: problem.between(rng, min(2, len(numbers)), len(numbers))]
 
 
 def generate(
@@ -161,23 +161,23 @@ def generate(
   ops: str,
   use: str,
   max_tries: int,
-) -> base.Example | None:
+) -> problem.Example | None:
   if use not in ('all', 'subset'):
     raise ValueError(f"use={use!r}; it is 'all' or 'subset'")
-  count = base.between(rng, min_numbers, max_numbers)
-  numbers = [base.between(rng, 1, max_number) for _ in range(count)]
+  count = problem.between(rng, min_numbers, max_numbers)
+  numbers = [problem.between(rng, 1, max_number) for _ in range(count)]
   found = _derive(rng, _subset(rng, numbers, use), ops)
   if found is None or found[0] > max_target:
     return None
   target, steps, expression = found
   tries = []
-  for _ in range(base.between(rng, 0, max_tries)):
+  for _ in range(problem.between(rng, 0, max_tries)):
     wrong = _derive(rng, _subset(rng, numbers, use), ops)
     if wrong is not None and wrong[0] != target:
       tries.append(' '.join(wrong[1]) + ',')
-  numbers = base.shuffled(rng, numbers)
+  numbers = problem.shuffled(rng, numbers)
   prompt = f'{" ".join(map(str, numbers))}>{target}:'
-  return base.make_example(
+  return problem.make_example(
     NAME,
     prompt,
     tries + steps,
@@ -188,13 +188,13 @@ def generate(
   )
 
 
-def identity(example: base.Example) -> str:
+def identity(example: problem.Example) -> str:
   """Identifies a problem, whatever the order of its numbers."""
   meta = example['meta']
   return f'{sorted(meta["numbers"])}>{meta["target"]}'
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
   check=check,
@@ -208,8 +208,8 @@ TASK = base.Task(
     max_tries=0,  # wrong attempts shown before the right one
   ),
   harder=dict(min_numbers=4, max_numbers=4, max_target=99),
-  alphabet=base.DIGITS + '+-*/()=>:, ' + base.MARKER,
-  answer_chars=base.DIGITS + '+-*/() ',
+  alphabet=problem.DIGITS + '+-*/()=>:, ' + problem.MARKER,
+  answer_chars=problem.DIGITS + '+-*/() ',
   kernel='countdown',
   identity=identity,
 )

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base, sudoku4
+from jaxrl_reason.verifiers.tasks import problem, sudoku4
 
 LINES = ('012', '345', '678', '036', '147', '258', '048', '246')
 _STEPS = {'L': (0, -1), 'R': (0, 1), 'U': (-1, 0), 'D': (1, 0)}
@@ -35,7 +35,7 @@ def _example(task: str, prompt: str, turns: list, answer: str, **meta) -> dict:
   }
 
 
-def won(text: str, example: base.Example) -> float:
+def won(text: str, example: problem.Example) -> float:
   """Returns whether the episode got more than a half, which every outcome short
   of success stays within.
   """
@@ -43,8 +43,8 @@ def won(text: str, example: base.Example) -> float:
   return float(example.get('gained', 0.0) > 0.5)
 
 
-def guess(rng: np.random.Generator, *, largest: int) -> base.Example:
-  number, low, high = base.between(rng, 1, largest), 1, largest
+def guess(rng: np.random.Generator, *, largest: int) -> problem.Example:
+  number, low, high = problem.between(rng, 1, largest), 1, largest
   turns, at = [], 0
   while at != number:
     at = (low + high) // 2
@@ -70,8 +70,10 @@ def _path(lake: str) -> str | None:
   return ways.get(lake.index('G'))
 
 
-def frozen_lake(rng: np.random.Generator, *, holes: int) -> base.Example | None:
-  cells = base.shuffled(rng, 'SG' + 'H' * holes + 'F' * (14 - holes))
+def frozen_lake(
+  rng: np.random.Generator, *, holes: int
+) -> problem.Example | None:
+  cells = problem.shuffled(rng, 'SG' + 'H' * holes + 'F' * (14 - holes))
   lake = ''.join(cells)
   path = _path(lake)
   if path is None:
@@ -88,25 +90,25 @@ def frozen_lake(rng: np.random.Generator, *, holes: int) -> base.Example | None:
 
 def sudoku(
   rng: np.random.Generator, *, min_holes: int, max_holes: int
-) -> base.Example | None:
+) -> problem.Example | None:
   found = sudoku4.generate(rng, min_holes=min_holes, max_holes=max_holes)
   if found is None:
     return None
-  steps = found['solution'].partition(base.MARKER)[0].split(' ')
+  steps = found['solution'].partition(problem.MARKER)[0].split(' ')
   turns = [[f'{step};', '+'] for step in steps]
   turns[-1][1] = ''
   prompt, answer = found['prompt'], found['answer']
   return _example('sudoku', prompt, turns, answer, grid=prompt[:-1])
 
 
-def lookup(rng: np.random.Generator, *, hops: int) -> base.Example:
-  table = base.shuffled(rng, range(10))
-  start = at = base.below(rng, 10)
+def lookup(rng: np.random.Generator, *, hops: int) -> problem.Example:
+  table = problem.shuffled(rng, range(10))
+  start = at = problem.below(rng, 10)
   turns = []
   for _ in range(hops):
     turns.append([f'?{at};', str(table[at])])
     at = table[at]
-  turns.append([f'{base.MARKER}{at}', ''])
+  turns.append([f'{problem.MARKER}{at}', ''])
   return _example(
     'lookup', f'{start}' + '?' * hops, turns, str(at), table=table
   )
@@ -157,11 +159,11 @@ def _best(board: str) -> tuple[float, list]:
 
 def tic_tac_toe(
   rng: np.random.Generator, *, played: int
-) -> base.Example | None:
+) -> problem.Example | None:
   if not 1 <= played <= 2:  # of the one empty board there is no other side
     raise ValueError(f'played={played}; 1 or 2')
   board = '.' * 9
-  for cell in base.shuffled(rng, range(9))[: 2 * played]:
+  for cell in problem.shuffled(rng, range(9))[: 2 * played]:
     board = _put(board, cell, 'XO'[board.count('.') % 2 == 0])
   value, turns = _best(board)
   if value < 1:
@@ -170,18 +172,18 @@ def tic_tac_toe(
   return _example('tic_tac_toe', board + '>', turns, moves, board=board)
 
 
-def _number(example: base.Example) -> str:
+def _number(example: problem.Example) -> str:
   return example['answer']
 
 
-def _table(example: base.Example) -> str:
+def _table(example: problem.Example) -> str:
   return f'{example["prompt"]} {example["meta"]["table"]}'
 
 
 def _game(
   generate: Callable, knobs: dict, harder: dict, alphabet: str, **rest
-) -> base.Task:
-  return base.Task(
+) -> problem.Task:
+  return problem.Task(
     name=generate.__name__,
     generate=generate,
     knobs=knobs,
@@ -214,7 +216,7 @@ GAMES = {
       dict(hops=3),
       '0123456789?;#',
       identity=_table,
-      check=base.check_text,
+      check=problem.check_text,
       answer_chars='0123456789',
       kernel='text',
     ),

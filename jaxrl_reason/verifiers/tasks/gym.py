@@ -5,7 +5,7 @@
 reasoning-gym (https://arxiv.org/abs/2505.24760, the extra `gym`) is imported
 when the first such name is looked up. A family's knobs are the fields of its
 configuration. Its scorers, some of which execute the answer, do not run here
-but in a verifier's worker: see `verifiers.gym`.
+but in a verifier's worker: see `verifiers.gym_scorers`.
 
 An example keeps the family's own entry, with Python objects that JSON does not
 have (tuples, dates), as `meta['entry']`. Five families give no reference
@@ -18,7 +18,7 @@ import functools
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 PREFIX = 'gym:'
 # A mixture of the others, which a configuration by knobs cannot describe.
@@ -47,8 +47,10 @@ def dataset(family: str, seed: int = 0, **knobs):
   return _factory().create_dataset(family, seed=seed, size=1, **knobs)
 
 
-def _generate(family: str, rng: np.random.Generator, **knobs) -> base.Example:
-  entry = dataset(family, base.below(rng, 2**31), **knobs)[0]
+def _generate(
+  family: str, rng: np.random.Generator, **knobs
+) -> problem.Example:
+  entry = dataset(family, problem.below(rng, 2**31), **knobs)[0]
   answer = entry['answer']
   answer = '' if answer is None else str(answer)
   return {
@@ -60,7 +62,7 @@ def _generate(family: str, rng: np.random.Generator, **knobs) -> base.Example:
   }
 
 
-def _no_check(text: str, example: base.Example) -> float:
+def _no_check(text: str, example: problem.Example) -> float:
   raise ValueError(
     f'{example["task"]}: its scorer runs in a verifier pool only; use the '
     "reward 'gym'"
@@ -68,7 +70,7 @@ def _no_check(text: str, example: base.Example) -> float:
 
 
 @functools.cache
-def task(family: str) -> base.Task:
+def task(family: str) -> problem.Task:
   if family not in families():
     raise ValueError(
       f'unknown family {family!r}; reasoning-gym has {", ".join(families())}'
@@ -80,7 +82,7 @@ def task(family: str) -> base.Task:
     for field in dataclasses.fields(config)
     if field.init and field.name not in ('seed', 'size')
   }
-  return base.Task(
+  return problem.Task(
     name=PREFIX + family,
     generate=functools.partial(_generate, family),
     check=_no_check,

@@ -17,7 +17,7 @@ import operator
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'knights_knaves'
 PEOPLE = 'ABCDEF'
@@ -38,12 +38,12 @@ def _statement(
   rng: np.random.Generator, speaker: int, people: int
 ) -> Statement:
   """`k` and `n` are about someone else: 'I lie' fits neither kind."""
-  first, second = sorted(base.shuffled(rng, range(people))[:2])
+  first, second = sorted(problem.shuffled(rng, range(people))[:2])
   if second == speaker:
     # The order of a pair says nothing, but who `k` and `n` name does.
-    kind = base.choose(rng, '&/=~kn')
+    kind = problem.choose(rng, '&/=~kn')
     return (kind, second, first) if kind in 'kn' else (kind, first, second)
-  return base.choose(rng, '&/=~kn'), first, second
+  return problem.choose(rng, '&/=~kn'), first, second
 
 
 def _show(speaker: int, statement: Statement) -> str:
@@ -69,12 +69,12 @@ def _liar(kinds: tuple[bool, ...], statements: list[Statement]) -> int | None:
 
 def generate(
   rng: np.random.Generator, *, min_people: int, max_people: int
-) -> base.Example | None:
+) -> problem.Example | None:
   if not 2 <= min_people <= max_people <= len(PEOPLE):
     raise ValueError(
       f'min_people={min_people}, max_people={max_people}; 2 to {len(PEOPLE)}'
     )
-  people = base.between(rng, min_people, max_people)
+  people = problem.between(rng, min_people, max_people)
   statements = [_statement(rng, who, people) for who in range(people)]
   steps, answers = [], []
   for kinds in itertools.product((True, False), repeat=people):
@@ -87,19 +87,19 @@ def generate(
   if len(answers) != 1:
     return None
   prompt = ' '.join(_show(who, said) for who, said in enumerate(statements))
-  return base.make_example(NAME, prompt + '>', steps, answers[0])
+  return problem.make_example(NAME, prompt + '>', steps, answers[0])
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_text,
+  check=problem.check_text,
   knobs=dict(
     min_people=3,  # 2 to 6
     max_people=4,
   ),
   harder=dict(min_people=5, max_people=5),
-  alphabet=PEOPLE + 'KNkn&/=~!:> ' + base.MARKER,
+  alphabet=PEOPLE + 'KNkn&/=~!:> ' + problem.MARKER,
   answer_chars='KN',
   kernel='text',
 )

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'linear_equations'
 _UNKNOWNS = 'xyz'
@@ -62,7 +62,7 @@ def _draw(
   rng: np.random.Generator, values: list[int], limit: int
 ) -> Row | None:
   """An equation that the values solve; None if no unknown is left in it."""
-  row = [base.between(rng, -limit, limit) for _ in values]
+  row = [problem.between(rng, -limit, limit) for _ in values]
   row.append(sum(c * v for c, v in zip(row, values)))
   return row if any(row[:-1]) else None
 
@@ -74,16 +74,18 @@ def generate(
   max_coefficient: int,
   max_constant: int,
   max_value: int,
-) -> base.Example | None:
+) -> problem.Example | None:
   if not 1 <= unknowns <= len(_UNKNOWNS):
     raise ValueError(f'unknowns={unknowns}; 1 to {len(_UNKNOWNS)}')
-  values = [base.between(rng, -max_value, max_value) for _ in range(unknowns)]
+  values = [
+    problem.between(rng, -max_value, max_value) for _ in range(unknowns)
+  ]
   prompt, steps, rows = [], [], []
   for _ in range(unknowns):
     row = _draw(rng, values, max_coefficient)
     if row is None:
       return None
-    constant = base.between(rng, -max_constant, max_constant)
+    constant = problem.between(rng, -max_constant, max_constant)
     prompt.append(_show(row, constant))
     if constant:
       steps.append(_show(row))
@@ -93,13 +95,15 @@ def generate(
     steps += [_show(row) for row in new]
   if not rows or not rows[0][0]:
     return None
-  return base.make_example(NAME, ';'.join(prompt) + ':', steps, str(values[0]))
+  return problem.make_example(
+    NAME, ';'.join(prompt) + ':', steps, str(values[0])
+  )
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_integer,
+  check=problem.check_integer,
   knobs=dict(
     unknowns=1,  # 1 to 3, and as many equations
     max_coefficient=9,  # coefficients are drawn from -this to this
@@ -107,7 +111,7 @@ TASK = base.Task(
     max_value=20,  # likewise the solution
   ),
   harder=dict(unknowns=2, max_constant=0),
-  alphabet=base.DIGITS + '+-=;:xyz ' + base.MARKER,
-  answer_chars=base.DIGITS + '+- ',
+  alphabet=problem.DIGITS + '+-=;:xyz ' + problem.MARKER,
+  answer_chars=problem.DIGITS + '+- ',
   kernel='integer',
 )

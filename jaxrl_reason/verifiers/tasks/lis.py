@@ -14,7 +14,7 @@ import bisect
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'lis'
 
@@ -44,16 +44,16 @@ def _longest(numbers: list[int], ends: list[int]) -> list[int]:
 
 def _parse(text: str, limit: int) -> list[int] | None:
   """Numbers separated by spaces; None if malformed or more than `limit`."""
-  if text.strip(base.DIGITS + ' '):
+  if text.strip(problem.DIGITS + ' '):
     return None
   words = text.split()
-  if len(words) > limit or any(len(w) > base.MAX_DIGITS for w in words):
+  if len(words) > limit or any(len(w) > problem.MAX_DIGITS for w in words):
     return None
   return [int(word) for word in words]
 
 
-def check(text: str, example: base.Example) -> float:
-  answer, numbers = base.final_answer(text), example['meta']['numbers']
+def check(text: str, example: problem.Example) -> float:
+  answer, numbers = problem.final_answer(text), example['meta']['numbers']
   chosen = None if answer is None else _parse(answer, len(numbers))
   if chosen is None or len(chosen) != max(lengths(numbers)):
     return 0.0
@@ -65,18 +65,18 @@ def check(text: str, example: base.Example) -> float:
 
 def generate(
   rng: np.random.Generator, *, min_length: int, max_length: int, max_value: int
-) -> base.Example:
-  length = base.between(rng, min_length, max_length)
-  numbers = [base.below(rng, max_value + 1) for _ in range(length)]
+) -> problem.Example:
+  length = problem.between(rng, min_length, max_length)
+  numbers = [problem.below(rng, max_value + 1) for _ in range(length)]
   ends = lengths(numbers)
   prompt = ' '.join(map(str, numbers)) + '>'
   answer = ' '.join(map(str, _longest(numbers, ends)))
-  return base.make_example(
+  return problem.make_example(
     NAME, prompt, [str(end) for end in ends], answer, numbers=numbers
   )
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
   check=check,
@@ -86,7 +86,7 @@ TASK = base.Task(
     max_value=20,  # numbers are drawn from 0 to this
   ),
   harder=dict(min_length=9, max_length=12),
-  alphabet=base.DIGITS + '> ' + base.MARKER,
-  answer_chars=base.DIGITS + ' ',
+  alphabet=problem.DIGITS + '> ' + problem.MARKER,
+  answer_chars=problem.DIGITS + ' ',
   kernel='subsequence',
 )

@@ -12,7 +12,7 @@ not learnt.
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'products'
 
@@ -24,13 +24,13 @@ def generate(
   max_digits: int,
   easy: float,
   call: float,
-) -> base.Example | None:
+) -> problem.Example | None:
   low, high = min_digits, max_digits
   if rng.random() < easy:
     low = high = 1
   a, b = (
-    base.between(rng, 10 ** (n - 1), 10**n - 1)
-    for n in (base.between(rng, low, high) for _ in 'ab')
+    problem.between(rng, 10 ** (n - 1), 10**n - 1)
+    for n in (problem.between(rng, low, high) for _ in 'ab')
   )
   question, answer = f'{a}*{b}=', str(a * b)
   turns = [['#' + answer, '']]
@@ -46,10 +46,10 @@ def generate(
   }
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_integer,
+  check=problem.check_integer,
   knobs=dict(
     min_digits=3,  # of a factor, at least 1
     max_digits=3,

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'satisfiability'
 VARIABLES = 'abcdef'
@@ -27,8 +27,8 @@ def holds(clause: Sequence[int], values: Mapping[int, bool]) -> bool:
 
 
 def _clause(rng: np.random.Generator, variables: int, size: int) -> list[int]:
-  chosen = sorted(base.shuffled(rng, range(1, variables + 1))[:size])
-  return [x if base.below(rng, 2) else -x for x in chosen]
+  chosen = sorted(problem.shuffled(rng, range(1, variables + 1))[:size])
+  return [x if problem.below(rng, 2) else -x for x in chosen]
 
 
 def _show(clause: Sequence[int]) -> str:
@@ -53,7 +53,7 @@ def _draw(rng, variables: int, min_size: int, max_size: int):
   """Clauses that leave one assignment, each of which excludes one at least."""
   clauses, left = [], _assignments(variables)
   for _ in range(MAX_CLAUSES):
-    size = base.between(rng, min_size, max_size)
+    size = problem.between(rng, min_size, max_size)
     clause = _clause(rng, variables, min(size, variables))
     rest = [values for values in left if holds(clause, values)]
     if not rest or len(rest) == len(left):
@@ -72,13 +72,13 @@ def generate(
   max_variables: int,
   min_size: int,
   max_size: int,
-) -> base.Example | None:
+) -> problem.Example | None:
   if not 1 <= min_variables <= max_variables <= len(VARIABLES):
     raise ValueError(
       f'min_variables={min_variables}, max_variables={max_variables}; 1 to '
       f'{len(VARIABLES)}'
     )
-  variables = base.between(rng, min_variables, max_variables)
+  variables = problem.between(rng, min_variables, max_variables)
   found = _draw(rng, variables, min_size, max_size)
   if found is None:
     return None
@@ -90,13 +90,13 @@ def generate(
     failed = next(c for c in clauses if not holds(c, values))
     steps.append(f'{_row(values)}!{_show(failed)}')
   prompt = ' '.join(map(_show, clauses)) + '>'
-  return base.make_example(NAME, prompt, steps, _row(solution))
+  return problem.make_example(NAME, prompt, steps, _row(solution))
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_text,
+  check=problem.check_text,
   knobs=dict(
     min_variables=3,  # 1 to 6
     max_variables=3,
@@ -104,7 +104,7 @@ TASK = base.Task(
     max_size=3,
   ),
   harder=dict(min_variables=4, max_variables=4, min_size=2),
-  alphabet=VARIABLES + VARIABLES.upper() + 'TF!> ' + base.MARKER,
+  alphabet=VARIABLES + VARIABLES.upper() + 'TF!> ' + problem.MARKER,
   answer_chars='TF',
   kernel='text',
 )

@@ -11,35 +11,37 @@ import bisect
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'sorting'
 
 
 def generate(
   rng: np.random.Generator, *, min_length: int, max_length: int, max_value: int
-) -> base.Example:
-  length = base.between(rng, min_length, max_length)
-  numbers = [base.below(rng, max_value + 1) for _ in range(length)]
+) -> problem.Example:
+  length = problem.between(rng, min_length, max_length)
+  numbers = [problem.below(rng, max_value + 1) for _ in range(length)]
   prefix, states = [], []
   for number in numbers:
     bisect.insort(prefix, number)
     states.append(' '.join(map(str, prefix)))
   prompt = ' '.join(map(str, numbers)) + '>'
-  return base.make_example(NAME, prompt, [', '.join(states[1:-1])], states[-1])
+  return problem.make_example(
+    NAME, prompt, [', '.join(states[1:-1])], states[-1]
+  )
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_text,
+  check=problem.check_text,
   knobs=dict(
     min_length=4,  # numbers
     max_length=5,
     max_value=20,  # numbers are drawn from 0 to this
   ),
   harder=dict(min_length=7, max_length=8),
-  alphabet=base.DIGITS + ',> ' + base.MARKER,
-  answer_chars=base.DIGITS + ' ',
+  alphabet=problem.DIGITS + ',> ' + problem.MARKER,
+  answer_chars=problem.DIGITS + ' ',
   kernel='text',
 )

@@ -13,7 +13,7 @@ The steps are the strings in between. The functions:
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'string_functions'
 LETTERS = 'abcdefghi'
@@ -53,24 +53,24 @@ def generate(
   max_length: int,
   max_result: int,
   functions: str,
-) -> base.Example | None:
-  length = base.between(rng, min_length, max_length)
-  text = ''.join(base.choose(rng, LETTERS) for _ in range(length))
+) -> problem.Example | None:
+  length = problem.between(rng, min_length, max_length)
+  text = ''.join(problem.choose(rng, LETTERS) for _ in range(length))
   prompt, states = text + '|', []
-  for _ in range(base.between(rng, min_functions, max_functions)):
-    name = base.choose(rng, functions)
+  for _ in range(problem.between(rng, min_functions, max_functions)):
+    name = problem.choose(rng, functions)
     prompt += name
     text = apply(name, text)
     if not 0 < len(text) <= max_result:
       return None
     states.append(text)
-  return base.make_example(NAME, prompt + '=', states[:-1], states[-1])
+  return problem.make_example(NAME, prompt + '=', states[:-1], states[-1])
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_text,
+  check=problem.check_text,
   knobs=dict(
     min_functions=2,  # functions in a problem, at least 1
     max_functions=4,
@@ -80,7 +80,7 @@ TASK = base.Task(
     functions=FUNCTIONS,  # those to draw from
   ),
   harder=dict(min_functions=5, max_functions=6),
-  alphabet=LETTERS + FUNCTIONS + '|= ' + base.MARKER,
+  alphabet=LETTERS + FUNCTIONS + '|= ' + problem.MARKER,
   answer_chars=LETTERS,
   kernel='text',
 )

@@ -10,7 +10,7 @@ steps solve are drawn, so the solution is the only one.
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'sudoku4'
 SIDE = 4
@@ -48,7 +48,7 @@ def _filled(rng: np.random.Generator) -> list[str] | None:
     fits = _fits(grid, cell)
     if not fits:
       return None
-    grid[cell] = base.choose(rng, fits)
+    grid[cell] = problem.choose(rng, fits)
   return grid
 
 
@@ -76,32 +76,32 @@ def _show(grid: list[str]) -> str:
 
 def generate(
   rng: np.random.Generator, *, min_holes: int, max_holes: int
-) -> base.Example | None:
+) -> problem.Example | None:
   if not 1 <= min_holes <= max_holes <= 12:
     raise ValueError(f'min_holes={min_holes}, max_holes={max_holes}; 1 to 12')
   full = _filled(rng)
   if full is None:
     return None
-  holes = base.between(rng, min_holes, max_holes)
+  holes = problem.between(rng, min_holes, max_holes)
   grid = list(full)
-  for cell in base.shuffled(rng, _CELLS)[:holes]:
+  for cell in problem.shuffled(rng, _CELLS)[:holes]:
     grid[cell] = FREE
   steps = solve(list(grid))
   if steps is None:
     return None
-  return base.make_example(NAME, _show(grid) + '>', steps, _show(full))
+  return problem.make_example(NAME, _show(grid) + '>', steps, _show(full))
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_text,
+  check=problem.check_text,
   knobs=dict(
     min_holes=3,  # free cells, 1 to 12
     max_holes=6,
   ),
   harder=dict(min_holes=8, max_holes=9),
-  alphabet='1234abcd.=> ' + base.MARKER,
+  alphabet='1234abcd.=> ' + problem.MARKER,
   answer_chars='1234 ',
   kernel='text',
 )

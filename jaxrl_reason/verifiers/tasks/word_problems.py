@@ -17,7 +17,7 @@ import string
 
 import numpy as np
 
-from jaxrl_reason.verifiers.tasks import base
+from jaxrl_reason.verifiers.tasks import problem
 
 NAME = 'word_problems'
 PEOPLE = (
@@ -67,15 +67,15 @@ PLAIN = {
 
 def _told(rng: np.random.Generator, chain: list, wording: int) -> str:
   """Writes a chain [(operator, operand)], the first without one, as a story."""
-  who, other = base.shuffled(rng, PEOPLE[wording])[:2]
+  who, other = problem.shuffled(rng, PEOPLE[wording])[:2]
   words = {
     'who': who,
     'other': other,
-    'things': base.choose(rng, THINGS[wording]),
+    'things': problem.choose(rng, THINGS[wording]),
   }
   said = [START[wording].format(n=chain[0][1], **words)]
   for op, n in chain[1:]:
-    event = base.choose(rng, EVENTS[op][wording])
+    event = problem.choose(rng, EVENTS[op][wording])
     said.append(event.format(n=n, **words))
   return ' '.join([*said, QUESTION[wording].format(**words)])
 
@@ -97,25 +97,27 @@ def generate(
   max_total: int,
   plain: float,
   wording: int,
-) -> base.Example | None:
-  total = base.between(rng, 2, max_start)
+) -> problem.Example | None:
+  total = problem.between(rng, 2, max_start)
   chain, steps = [('', total)], []
-  for _ in range(base.between(rng, min_steps, max_steps)):
-    op, n = base.choose(rng, ops), base.between(rng, 2, max_operand)
-    before, total = total, base.OPERATIONS[op](total, n)
+  for _ in range(problem.between(rng, min_steps, max_steps)):
+    op, n = problem.choose(rng, ops), problem.between(rng, 2, max_operand)
+    before, total = total, problem.OPERATIONS[op](total, n)
     if not 0 <= total <= max_total:
       return None
     chain.append((op, n))
     steps.append(f'{before} {op} {n} = {total}')
   bare = rng.random() < plain
   prompt = _asked(chain, wording) if bare else _told(rng, chain, wording)
-  return base.make_example(NAME, prompt, [', '.join(steps) + ' '], str(total))
+  return problem.make_example(
+    NAME, prompt, [', '.join(steps) + ' '], str(total)
+  )
 
 
-TASK = base.Task(
+TASK = problem.Task(
   name=NAME,
   generate=generate,
-  check=base.check_integer,
+  check=problem.check_integer,
   knobs=dict(
     min_steps=1,  # operations in a problem, at least 1
     max_steps=2,
@@ -127,8 +129,8 @@ TASK = base.Task(
     wording=0,  # 0 or 1
   ),
   harder=dict(min_steps=3, max_steps=3, wording=1),
-  alphabet=string.ascii_letters + base.DIGITS + " .,?+-*='" + base.MARKER,
-  answer_chars=base.DIGITS,
+  alphabet=string.ascii_letters + problem.DIGITS + " .,?+-*='" + problem.MARKER,
+  answer_chars=problem.DIGITS,
   kernel='integer',
   reward='numbers',
 )

@@ -27,13 +27,13 @@ TOOLS = {
   'calculate': 'jaxrl_reason.verifiers.tools.calculator:calculate',
   'python': 'jaxrl_reason.verifiers.tools.python:Python',
   'search': 'jaxrl_reason.verifiers.tools.search:Search',
-  'sql': 'jaxrl_reason.verifiers.tools.sql:Sql',
+  'sql': 'jaxrl_reason.verifiers.tools.sql_queries:Sql',
 }
 # Environments by the name that `rl.turns.env` has on the host path; others are
 # package.module:name or path/to/file.py:name.
 ENVS = {
   'calculator': 'jaxrl_reason.verifiers.tools.calculator:step',
-  'objects': 'jaxrl_reason.verifiers.tools.objects:Objects',
+  'objects': 'jaxrl_reason.verifiers.tools.object_environments:Objects',
   'retry': 'jaxrl_reason.verifiers.tools.retry:Retry',
   'tools': 'jaxrl_reason.verifiers.tools.toolbox:Toolbox',
   'verifiers': 'jaxrl_reason.verifiers.tools.prime_environments:Verifiers',

@@ -17,7 +17,12 @@ import random
 import sys
 import zlib
 
-from jaxrl_reason.verifiers.code.sandbox import analysis, arrays, objects, peer
+from jaxrl_reason.verifiers.code.sandbox import (
+  analysis,
+  array_bytes,
+  objects,
+  peer,
+)
 
 REPORT, FAIL, ENTRY = '__report__', '__fail__', '__entry__'
 TYPE = '__type__'
@@ -187,7 +192,7 @@ def run(link: peer.Peer, job: dict, tally: Tally):
   link.rich, link.around = objects.Object, functools.partial(_watched, link)
   link.watches = plan.reuses
   if any('numpy' in test or 'np.' in test for test in job['tests']):
-    arrays.guard()
+    array_bytes.guard()
   _fetch(link, plan, space)
   reporting = _Reporting(tally, go_on)
   steps = [compile(reporting.visit(t), 'tests', 'exec') for t in plan.trees]

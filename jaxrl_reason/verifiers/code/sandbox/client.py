@@ -20,7 +20,7 @@ import sysconfig
 import tempfile
 import threading
 
-from jaxrl_reason.verifiers.code.sandbox import folders, judge, zygote
+from jaxrl_reason.verifiers.code.sandbox import folders, judge_process, zygote
 from jaxrl_reason.verifiers.pool import wire
 
 # Not `-m`: the module would then exist twice. -P: no folder of ours in front.
@@ -101,7 +101,7 @@ class Sandbox:
     with contextlib.closing(ours):
       with contextlib.closing(theirs):
         self._hand_over(theirs)
-      ours.settimeout(judge.STARVED * (limit + 1) + GRACE_S)
+      ours.settimeout(judge_process.STARVED * (limit + 1) + GRACE_S)
       try:
         payload = json.dumps({**job, 'nonce': nonce}).encode()
         ours.sendall(wire.frame(payload))

@@ -20,7 +20,7 @@ import inspect
 import itertools
 import json
 
-from jaxrl_reason.verifiers.code.sandbox import arrays, errors
+from jaxrl_reason.verifiers.code.sandbox import array_bytes, errors
 from jaxrl_reason.verifiers.pool import wire
 
 # Larger whole numbers cross in hexadecimal: reading decimals is quadratic.
@@ -323,7 +323,7 @@ class Peer:
     if kind.__module__ == 'numpy' and getattr(x, 'shape', None) == ():
       return self.encode(x.item())
     if kind.__module__ == 'numpy' and kind.__name__ == 'ndarray':
-      return arrays.encode(x)
+      return array_bytes.encode(x)
     for base in BASES:  # a subclass crosses as what it is at heart
       if not self._whole and isinstance(x, base):
         return self.encode(base(x))
@@ -367,7 +367,7 @@ class Peer:
     if tag == 'yours':
       return self._given[rest[0]]
     if tag == 'array':
-      return arrays.decode(*rest)
+      return array_bytes.decode(*rest)
     if tag == 'mine':
       return self._proxy(*rest)
     raise ValueError(f'unknown tag {tag!r:.40}')

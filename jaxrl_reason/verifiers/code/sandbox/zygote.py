@@ -28,7 +28,7 @@ import time
 
 from jaxrl_reason.verifiers.code.sandbox import (
   folders,
-  judge,
+  judge_process,
   landlock,
   linux,
   seccomp,
@@ -224,7 +224,7 @@ class _Zygote:
         end.close()
       for other, _ in self.judges.values():
         other.close()
-      judge.main(caller, cell)
+      judge_process.main(caller, cell)
     self.judges[pid] = caller, cell.folder
 
   def _close(self):

@@ -11,7 +11,6 @@ guesses: `204 \approx 205` has no value.
 from fractions import Fraction
 
 from jaxrl_reason.verifiers.math.expr import forms, scalars, units
-from jaxrl_reason.verifiers.math.expr.evaluate import Outside
 from jaxrl_reason.verifiers.math.expr.exact import Exact
 from jaxrl_reason.verifiers.math.expr.nodes import (
   Budget,
@@ -21,6 +20,7 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
   names,
 )
 from jaxrl_reason.verifiers.math.expr.numeric import Numeric
+from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 NEARLY = 0.1  # relative gap of sides that can be the same quantity
 DIGITS = 0.005  # the same where no last digit is in sight

@@ -9,7 +9,6 @@ intervals, the number of elements, the order in a tuple.
 import itertools
 
 from jaxrl_reason.verifiers.math.expr import chains, scalars, sets, solved
-from jaxrl_reason.verifiers.math.expr.evaluate import Outside
 from jaxrl_reason.verifiers.math.expr.forms import (
   assignments,
   both_functions,
@@ -35,6 +34,7 @@ from jaxrl_reason.verifiers.math.expr.proportional import (
   difference,
   proportional,
 )
+from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 MAX_RESTATED = 5  # values of both sides together
 CONGRUENT = ('=', 'mod')  # n = 2 (mod 5)

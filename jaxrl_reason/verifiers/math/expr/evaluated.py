@@ -12,7 +12,6 @@ checks, both on answers that equal the gold answer:
 import re
 
 from jaxrl_reason.verifiers.math.expr import forms, scalars, sets, words
-from jaxrl_reason.verifiers.math.expr.evaluate import Outside
 from jaxrl_reason.verifiers.math.expr.exact import Exact
 from jaxrl_reason.verifiers.math.expr.nodes import (
   MAX_CHARS,
@@ -26,6 +25,7 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
 )
 from jaxrl_reason.verifiers.math.expr.parser import parse
 from jaxrl_reason.verifiers.math.expr.text import clean
+from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 LARGE = 10**6  # from here on 2^100, 20! and C(50, 6) may stay
 MAX_FORMULAS = 40  # of a question

@@ -12,8 +12,8 @@ import math
 from fractions import Fraction
 
 from jaxrl_reason.verifiers.math.expr import chance
-from jaxrl_reason.verifiers.math.expr.evaluate import Evaluator, Outside
 from jaxrl_reason.verifiers.math.expr.nodes import MAX_BITS, Node, Undefined
+from jaxrl_reason.verifiers.math.expr.tree_walk import Evaluator, Outside
 
 PLAIN = frozenset(('~', 'rad'))  # units worth 1
 MAX_FACTORIAL = 2_000  # 19,000 bits

@@ -12,7 +12,6 @@ from fractions import Fraction
 import mpmath
 
 from jaxrl_reason.verifiers.math.expr import chance
-from jaxrl_reason.verifiers.math.expr.evaluate import Evaluator, Outside
 from jaxrl_reason.verifiers.math.expr.nodes import (
   Budget,
   Node,
@@ -20,6 +19,7 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
   Undefined,
   names,
 )
+from jaxrl_reason.verifiers.math.expr.tree_walk import Evaluator, Outside
 
 BITS, MORE_BITS = 200, 1_400
 MAX_MAGNITUDE = 1 << 20  # log2 of any value

@@ -3,7 +3,6 @@
 from fractions import Fraction
 
 from jaxrl_reason.verifiers.math.expr import scalars
-from jaxrl_reason.verifiers.math.expr.evaluate import Outside
 from jaxrl_reason.verifiers.math.expr.exact import Modular
 from jaxrl_reason.verifiers.math.expr.nodes import (
   ONE,
@@ -14,6 +13,7 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
   names,
 )
 from jaxrl_reason.verifiers.math.expr.numeric import Numeric
+from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 # (low, width) of points; some of them may be too large, or have no value.
 POINTS = tuple(

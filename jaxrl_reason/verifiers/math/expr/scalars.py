@@ -13,7 +13,6 @@ cut off.
 from fractions import Fraction
 
 from jaxrl_reason.verifiers.math.expr import steps
-from jaxrl_reason.verifiers.math.expr.evaluate import Outside
 from jaxrl_reason.verifiers.math.expr.exact import Exact, Modular, bits
 from jaxrl_reason.verifiers.math.expr.nodes import (
   INF,
@@ -27,6 +26,7 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
   replace,
 )
 from jaxrl_reason.verifiers.math.expr.numeric import BITS, MORE_BITS, Numeric
+from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 # log2 of the relative difference below which values are equal, and above
 # which they are not; between them more digits decide.

@@ -7,7 +7,6 @@ are compared as expressions, so sqrt(2) stays exact; their order is numeric.
 
 from typing import Any, NamedTuple
 
-from jaxrl_reason.verifiers.math.expr.evaluate import Outside
 from jaxrl_reason.verifiers.math.expr.exact import Exact
 from jaxrl_reason.verifiers.math.expr.nodes import (
   EMPTY,
@@ -24,6 +23,7 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
 )
 from jaxrl_reason.verifiers.math.expr.numeric import Numeric
 from jaxrl_reason.verifiers.math.expr.scalars import equal, near
+from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 MAX_INTERVALS = 40
 NEGATIVE_INF = Node('neg', (INF,))

@@ -7,8 +7,8 @@ a worker of the pool, by `math_symbolic.reward`.
 
 import sympy
 
-from jaxrl_reason.verifiers.math.expr.evaluate import Evaluator, Outside
 from jaxrl_reason.verifiers.math.expr.nodes import INF, Budget, Node, symbol
+from jaxrl_reason.verifiers.math.expr.tree_walk import Evaluator, Outside
 
 MAX_NODES = 80
 MAX_EXPONENT = 1_000
