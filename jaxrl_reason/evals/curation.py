@@ -80,7 +80,7 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   if o.form == 'parquet':
     _parquet()  # refused before the work, not after it
   total = sum(1 for _ in files.rows(epath.Path(o.file)))
-  found = files.examples(epath.Path(o.file), o.fields)
+  found = files.examples([epath.Path(o.file)], o.fields)
   work = Work(found, list(range(len(found))), [])
   facts = {'rows': total, 'repeated': total - len(found)}
   if o.near_duplicates:

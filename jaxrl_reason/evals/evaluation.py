@@ -43,7 +43,7 @@ class Options:
   out: epath.Path
   prompts: Sequence[str] = (prompts.OWN,)
   temperatures: Sequence[float] = (1.0,)
-  k: int = 8
+  k: int | None = None  # None: as many as each suite is reported with
   greedy: bool = True
   batch: int = 256
   max_new: int | None = None
@@ -96,9 +96,9 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   Raises:
     ValueError: in one line, what does not work and what to do.
   """
+  models = [loading.full_name(m) for m in o.models]
   with hosts.zero_first():  # data sets are prepared on disk
     asked = [suites.load(s, loading.run_of(o.models[0])) for s in o.suites]
-  models = [loading.full_name(m) for m in o.models]
   plan = cells_of(o, asked)
   shares = {
     (m, s.name): _contaminated(o, m, s, say) for m in models for s in asked
@@ -154,7 +154,7 @@ def _plan(
             raise ValueError(f'{", ".join(parts)}: asked for twice')
           seen.add(name)
           path = o.out / 'answers' / f'{name}.jsonl'
-          samples = range(0 if o.greedy else 1, 1 + o.k)
+          samples = range(0 if o.greedy else 1, 1 + settings['k'])
           cell = Cell(path, len(suite.examples), samples, settings)
           yield Asked(cell, model, suite, variant, temperature)
 
@@ -173,13 +173,14 @@ def _settings(
   max_new = o.max_new
   if max_new is None:
     max_new = run_config.data.completion_len if run_config else MAX_NEW
-  same = ('k', 'greedy', 'top_k', 'top_p', 'min_p', 'seed', 'system')
+  same = ('greedy', 'top_k', 'top_p', 'min_p', 'seed', 'system')
   return {
     'model': model,
     'suite': suite.name,
     'variant': variant.name,
     'temperature': float(temperature),
     'max_new': max_new,
+    'k': suite.samples if o.k is None else o.k,
     'problems': suite.digest(),
     'dtype': o.dtype or loading.default_dtype(),
     'thinking': o.thinking,

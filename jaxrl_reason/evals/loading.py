@@ -98,6 +98,8 @@ def full_name(name: str) -> str:
     return f'{RAST}{"+".join(map(full_name, names))}*{strength:g}'
   folder, step = split_step(name)
   if not _is_workdir(folder):
+    if ':' not in name:
+      pretrained.resolve(name)  # refuses a name that is no folder
     return name
   if not (epath.Path(folder) / 'checkpoints').is_dir():
     raise ValueError(f'{folder} has no checkpoint yet')

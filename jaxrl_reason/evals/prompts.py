@@ -1,7 +1,8 @@
 """Variants of the prompt that a problem is written as, by name.
 
 own                 as the model's run was trained; of a folder its chat
-                    template, or `boxed` where it has none
+                    template, or `boxed` where it has none; a published suite
+                    asks in its own words
 none qa boxed r1_zero chat        the templates of `data.chat`
 TEMPLATE+plan       asks for a plan before the solution
 TEMPLATE+hint=0.3   the first 30 % of the reference solution is given: the
@@ -17,6 +18,7 @@ from jaxrl_reason.data import chat
 from jaxrl_reason.data import problems as problems_lib
 from jaxrl_reason.evals import suites
 from jaxrl_reason.evals.loading import Loaded
+from jaxrl_reason.names import choice
 
 OWN, CHAT = 'own', 'chat'
 PLAN = '\nFirst write a short plan, then carry it out step by step.'
@@ -43,7 +45,7 @@ def parse(text: str) -> Variant:
   template, *more = text.split('+')
   known = (OWN, CHAT, *chat.PLAIN)
   if template not in known:
-    raise ValueError(f'prompt {text!r}: choose {", ".join(known)}')
+    raise ValueError(choice('--prompt', template, known))
   found: dict[str, Any] = {}
   for part in more:
     key, _, value = part.partition('=')
@@ -139,11 +141,15 @@ def _renderer(
   if name == OWN and found.run is not None:
     return _as_trained(found)
   if name == OWN:
-    name = CHAT if _has_chat(found) else 'boxed'
+    plain = 'none' if suite.asks else 'boxed'
+    name = CHAT if _has_chat(found) else plain
+  instructs = suite.asks and variant.template in (OWN, CHAT)
+  asks = suite.asks if instructs else '{question}'
   if name == CHAT:
     if found.texts is None:
       raise ValueError(f'{found.name} began from no folder: no chat template')
-    return _by_chat(chat.load(found.texts), system, thinking), True
+    by_chat = _by_chat(chat.load(found.texts), system, thinking)
+    return (lambda question: by_chat(asks.format(question=question))), True
   prefix = ''.join(
     found.tokenizer.token_text(i)
     for i in getattr(found.tokenizer, 'prefix_ids', ())
@@ -151,6 +157,7 @@ def _renderer(
   shots = _solved(variant, suite)
 
   def render(question):
+    question = asks.format(question=question)
     return prefix + chat.few_shot(name, shots, question)
 
   return render, False

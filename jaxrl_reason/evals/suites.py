@@ -2,7 +2,9 @@
 
   gsm8k                              the test split, downloaded
   gsm8k?dir=FOLDER&n=200             of your copy, the first 200
+  math500?dir=FILE  aime24  ...      published suites, `published.SUITES`
   FILE.jsonl?question=problem&verifier=math       a row each, or .parquet
+  hf:owner/name?split=test&verifier=math          of a data set on the Hub
   task:countdown?max_ops=4&split=harder&n=256     procedural, `tasks`
   run:heldout  run:harder            what the (first) model's run evaluates on
 
@@ -21,14 +23,16 @@ from etils import epath
 
 from jaxrl_reason.config import Data, leaves
 from jaxrl_reason.data import example_files as files
-from jaxrl_reason.data import pipeline
+from jaxrl_reason.data import hub, pipeline
 from jaxrl_reason.data import problems as problems_lib
+from jaxrl_reason.evals import published
 from jaxrl_reason.hosts import reading
+from jaxrl_reason.names import nearest
 from jaxrl_reason.verifiers import tasks
 
 TASK, RUN = 'task:', 'run:'
 DEFAULT_N = 256  # of suites without end
-FILE = {'question': 'question', 'answer': 'answer', 'solution': ''}
+FILE = {'question': '', 'answer': '', 'solution': ''}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,19 +42,24 @@ class Suite:
   examples: as verifiers read them.
   reward: the host reward that verifies answers, by name.
   train: a source of solved problems beside them; None: there is none.
+  asks: the text with {question} that models which follow instructions are
+    asked; '': the variant of the prompt decides alone.
+  samples: of a problem, unless the command names a number.
   """
 
   name: str
   examples: Sequence[dict]
   reward: str
   train: Any = None
+  asks: str = ''
+  samples: int = 8
 
   def digest(self) -> str:
     """Returns sixteen hexadecimal digits of what is asked and how it is
     verified.
     """
     asked = [[e['prompt'], e['answer']] for e in self.examples]
-    text = json.dumps([asked, self.reward])
+    text = json.dumps([asked, self.reward, *filter(None, [self.asks])])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -72,6 +81,8 @@ def load(text: str, run: ml_collections.ConfigDict | None = None) -> Suite:
       suite = _of_run(name.removeprefix(RUN), options, run)
     elif name == problems_lib.GSM8K:
       suite = _gsm8k(options)
+    elif name in published.SUITES:
+      suite = _published(name, options)
     else:
       suite = _file(name, options)
   except (ValueError, OSError, ImportError) as e:
@@ -205,18 +216,35 @@ def _gsm8k(options: dict[str, str]) -> Suite:
   return Suite(f'{gsm8k.NAME}/{split}', examples, 'numbers', train)
 
 
+def _published(name: str, options: dict[str, str]) -> Suite:
+  n, place = _whole(options, 'n', 0, 1), options.pop('dir', '')
+  _done(options, 'dir, n')
+  found = published.load(name, place)
+  examples = found.pop('examples')
+  return Suite(name, examples[: n or len(examples)], **found)
+
+
 def _file(name: str, options: dict[str, str]) -> Suite:
-  path = epath.Path(name)
-  if path.suffix.removeprefix('.') not in files.KINDS or not path.is_file():
-    raise ValueError(
-      f'no file (.{" or .".join(files.KINDS)}) of that name; or choose gsm8k, '
-      'task:NAME, run:heldout, run:harder'
-    )
   n = _whole(options, 'n', 0, 1)
   verifier = options.pop('verifier', 'math')
+  paths, called = [epath.Path(name)], epath.Path(name).stem
   fields = {k: options.pop(k, default) for k, default in FILE.items()}
-  _done(options, ', '.join(('n', 'verifier', *FILE)))
-  return Suite(path.stem, _first(files.examples(path, fields), n), verifier)
+  known = ('n', 'verifier', *FILE)
+  if name.startswith(hub.PREFIX):
+    split, known = options.pop('split', 'test'), (*known, 'split')
+    splits, called = hub.files(name), f'{name}/{split}'
+    if split not in splits:
+      raise ValueError(f'it has no split {split}, but {", ".join(splits)}')
+    paths = [epath.Path(path) for path in splits[split]]
+  elif paths[0].suffix[1:] not in files.KINDS or not paths[0].is_file():
+    named = (problems_lib.GSM8K, *published.SUITES)
+    raise ValueError(
+      f'no file (.{" or .".join(files.KINDS)}) of that name.'
+      f'{nearest(name, named)} Or choose {", ".join(named)}, task:NAME, '
+      'run:heldout, run:harder, hf:owner/name'
+    )
+  _done(options, ', '.join(known))
+  return Suite(called, _first(files.examples(paths, fields), n), verifier)
 
 
 def texts(name: str) -> Iterator[tuple[str, list[str]]]:

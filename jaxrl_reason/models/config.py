@@ -59,7 +59,8 @@ def sized_choice(key: str, value: str, kinds: Sequence[str]) -> tuple[str, int]:
   if kind not in kinds or not size.isdecimal() or not int(size):
     choices = ' or '.join(f'{kind}:N' for kind in kinds)
     raise ValueError(
-      f'{key}={value!r}: choose whole, {choices}; N is at least 1'
+      f'{key}={value!r}: choose whole, {choices}; N is at least 1.'
+      f'{names.nearest(kind, ("whole", *kinds))}'
     )
   return kind, int(size)
 

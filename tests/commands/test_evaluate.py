@@ -248,7 +248,7 @@ def test_other_settings_are_refused(whole, folder):
     ('--top_p=0', '--top_p=0.0: must be'),
     ('--budgets=0', '--budgets=0: must be'),
     ('--budgets=2,,3', "--budgets=2,,3: '' is no int"),
-    ('--prompt=nothing', "prompt 'nothing': choose own"),
+    ('--prompt=nothing', "--prompt='nothing': choose one of own"),
     ('--prompt=chat', 'began from no folder'),
     ('--prompt=none+hint=0.5', r'\+hint needs a worked solution'),
     ('--prompt=none+shots=2', 'has no train split'),

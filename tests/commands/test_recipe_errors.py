@@ -1,5 +1,6 @@
 """A recipe or flag that cannot be read is said in one line, with its place."""
 
+import json
 import operator
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from paths import ROOT
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import grade, main
 from jaxrl_reason.config import changes
+from jaxrl_reason.data import problems
+from jaxrl_reason.run.checks import config_checks
 
 GOOD = """from jaxrl_reason import config as config_lib
 
@@ -139,6 +142,22 @@ def test_a_text_is_read_by_the_type_of_its_key(change):
   changes.apply(config, [change])
   value = operator.attrgetter(change.partition('=')[0])(config)
   assert value == READ[change] and type(value) is type(READ[change])
+
+
+def test_flags_alone_put_files_into_a_recipe_of_a_task(tmp_path):
+  """The knobs of the recipe's task go; those that flags set stay."""
+  path = tmp_path / 'mine.jsonl'
+  rows = ({'Problem': f'{i}+1?', 'Answer': i + 1} for i in range(40))
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  recipe = str(ROOT / 'configs' / 'smollm2_135m_words.py')
+  given = ['data.name=files', f'data.dir={path}', 'data.files.heldout=0.5']
+  config = config_lib.read(config_lib.load(recipe, given))
+  config_checks.check(config, 1)
+  assert problems.load(config.data, 0).train[0]['prompt'].endswith('+1?')
+  given = ['data.knobs.ops=+', 'data.name=arithmetic']
+  assert config_lib.load(recipe, given).data.knobs.to_dict() == {'ops': '+'}
+  same = config_lib.load(recipe, ['data.name=word_problems'])
+  assert same.data.knobs.max_steps == 1
 
 
 def test_a_command_without_a_recipe_takes_no_key(capsys):

@@ -11,6 +11,7 @@ from jaxrl_reason.checkpoints import pretrained
 RECIPE = f'--config={ROOT}/configs/arithmetic_tiny.py'
 RUN = ['run', RECIPE, '--workdir=w']
 PLAN = ['plan', RECIPE]
+EVALUATE = ['evaluate', '--out=w']
 REWARD = '--config.rl.rewards.answer.reward='
 HOST = ['--config.rl.path=host', '--config.rl.steps_per_dispatch=1']
 # Words of a command line -> the name that is suggested.
@@ -41,6 +42,13 @@ MEANT = [
   ([*RUN, '--config.rl.turns.env=calculater'], 'calculator'),
   ([*RUN, '--config.model.attention=flash'], 'splash'),
   ([*RUN, '--config.stages=sft,lr'], 'rl'),
+  ([*RUN, '--config.data.template=R1_zero'], 'r1_zero'),
+  ([*RUN, '--config.data.tokenizer=Byte'], 'byte'),
+  ([*RUN, '--config.rl.padding=packd:4'], 'packed'),
+  ([*EVALUATE, '--model=Qwen/Qwen3-1.7B', '--suite=gsm8k'],
+   'hf:Qwen/Qwen3-1.7B'),
+  ([*EVALUATE, '--model=hf:a/b', '--suite=MATH-500'], 'math500'),
+  ([*EVALUATE, '--model=hf:a/b', '--suite=gms8k'], 'gsm8k'),
   (
     [*RUN, '--config.model_dir=Qwen/Qwen2.5-0.5B-Instruct'],
     'hf:Qwen/Qwen2.5-0.5B-Instruct',

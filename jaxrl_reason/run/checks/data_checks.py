@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxrl_reason.config import RL, Controller, Data, nearest, rules
-from jaxrl_reason.data import controllers, mixture
+from jaxrl_reason.data import controllers, example_files, mixture
 from jaxrl_reason.verifiers import tasks
 
 SECTIONS = ('files', 'knobs', 'harder')
@@ -153,7 +153,12 @@ def _is_number(x: Any) -> bool:
 
 def task_rules(key: str, d: Data) -> rules.Rows:
   known = ('gsm8k', 'files', *tasks.TASKS, *tasks.GAMES)
+  file = example_files.is_source(d.name)
   return (
+    (
+      file,
+      f'{key}.name={d.name!r}: write {key}.name=files and {key}.dir={d.name}',
+    ),
     (
       not tasks.is_known(d.name) and d.name not in known,
       f'{key}.name={d.name!r}: choose one of {", ".join(known)}, or '

@@ -13,6 +13,7 @@ from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.rl import Turns
 from jaxrl_reason.data import chat
 from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.names import choice, nearest
 from jaxrl_reason.rollouts import chain, episode, turns
 from jaxrl_reason.rollouts.host_episodes import CHARACTERS, Player, Writer
 from jaxrl_reason.verifiers import tools
@@ -56,9 +57,7 @@ def check(c: RL) -> None:
       f'rl.staleness={c.staleness}: with rl.turns.env={t.env!r} only 0 goes'
     )
   if t.calls not in calls.PARSERS:
-    raise ValueError(
-      f'rl.turns.calls={t.calls!r}: choose {", ".join(calls.PARSERS)}'
-    )
+    raise ValueError(choice('rl.turns.calls', t.calls, calls.PARSERS))
   if (t.env == 'tools') != bool(t.tools):
     raise ValueError(
       f'rl.turns.env={t.env!r}, rl.turns.tools={[*t.tools]}: tools are those '
@@ -74,7 +73,8 @@ def check(c: RL) -> None:
     if ':' not in part['tool'] and part['tool'] not in tools.TOOLS:
       raise ValueError(
         f'rl.turns.tools.{name}.tool={part["tool"]!r}: choose '
-        f'{", ".join(tools.TOOLS)}, or path/to/file.py:function'
+        f'{", ".join(tools.TOOLS)}, or path/to/file.py:function.'
+        f'{nearest(part["tool"], tools.TOOLS)}'
       )
 
 

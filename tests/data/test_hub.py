@@ -1,0 +1,164 @@
+"""Data sets on the Hub by name, from a local server that speaks its interface:
+configurations and splits, the cache, a cut download, no network.
+"""
+
+import json
+import os
+import subprocess
+import sys
+
+import fake_hub
+import pytest
+from paths import ROOT
+
+from jaxrl_reason.data import hub as hub_lib
+
+pytest.importorskip('huggingface_hub')
+pytest.importorskip('pyarrow')
+
+LOAD = """
+import json, sys
+from jaxrl_reason.data import example_files, hub
+fields = {k: float(v) for k, v in (f.split('=') for f in sys.argv[2:])}
+try:
+  found = example_files.load(sys.argv[1], **fields)
+except ValueError as e:
+  print(f'error: {e}')
+else:
+  print(json.dumps({k: [[e['prompt'], e['answer']] for e in v]
+                    for k, v in found.items()}))
+"""
+
+
+@pytest.fixture
+def hub():
+  server = fake_hub.FakeHub()
+  yield server
+  server.close()
+
+
+def load(hub, tmp_path, name, *fields):
+  """Loads a data set in a new process; returns (splits or error, log)."""
+  env = os.environ | {
+    'HF_ENDPOINT': hub.address,
+    'HF_HOME': str(tmp_path / 'hf'),
+    'XDG_CACHE_HOME': str(tmp_path / 'cache'),
+    'HF_HUB_DISABLE_XET': '1',
+  }
+  done = subprocess.run(
+    [sys.executable, '-c', LOAD, name, *fields],
+    env=env, cwd=ROOT, capture_output=True, text=True,
+  )  # fmt: skip
+  assert done.returncode == 0, done.stderr[-2000:]
+  out = done.stdout.strip()
+  return out if out.startswith('error') else json.loads(out), done.stderr
+
+
+def rows(first, last, question='problem', answer='solution'):
+  return [
+    {question: f'What is {i}+1?', answer: f'It is #### {i + 1}'}
+    for i in range(first, last)
+  ]
+
+
+def pairs(first, last):
+  return [
+    [f'What is {i}+1?', f'It is #### {i + 1}'] for i in range(first, last)
+  ]
+
+
+def test_a_data_set_by_name_with_its_fields_guessed(hub, tmp_path):
+  card = {
+    'configs': [
+      {
+        'config_name': name,
+        'data_files': [
+          {'split': 'train', 'path': f'{name}/train-*'},
+          {'split': 'test', 'path': f'{name}/test-*'},
+        ],
+      }
+      for name in ('main', 'socratic')
+    ]
+  }
+  files = {
+    'README.md': b'x',
+    'main/train-00000-of-00002.parquet': fake_hub.parquet(rows(0, 6)),
+    'main/train-00001-of-00002.parquet': fake_hub.parquet(rows(6, 9)),
+    'main/test-00000-of-00001.parquet': fake_hub.parquet(rows(9, 12)),
+    'socratic/train-0.parquet': fake_hub.parquet(rows(20, 24)),
+    'socratic/test-0.parquet': fake_hub.parquet(rows(24, 27)),
+  }
+  hub.add('openai/gsm8k', files, card)
+  found, log = load(hub, tmp_path, 'hf:openai/gsm8k')
+  assert found == {'train': pairs(0, 9), 'test': pairs(9, 12)}
+  assert "data.files.question='problem', data.files.answer='solution'" in log
+  # Without a network: what was fetched, and nothing that was not.
+  hub.close()
+  again, _ = load(hub, tmp_path, 'hf:openai/gsm8k')
+  assert again == found
+  other, _ = load(hub, tmp_path, 'hf:openai/gsm8k:socratic')
+  assert 'socratic/train-0.parquet cannot be downloaded' in other
+  none, _ = load(hub, tmp_path, 'hf:openai/other')
+  assert 'cannot be reached' in none and 'name a file' in none
+
+
+def test_a_cut_download_goes_on(hub, tmp_path):
+  """The pieces that came, of 10 MB each, are not fetched again."""
+  text = 'x' * 2**20
+  data = '\n'.join(json.dumps(r | {'x': text}) for r in rows(0, 24)).encode()
+  hub.add('a/b', {'train.jsonl': data})
+  hub.cut = {'train.jsonl'}
+  found, _ = load(hub, tmp_path, 'hf:a/b', 'heldout=0.5')
+  assert sorted(found['train'] + found['test']) == sorted(pairs(0, 24))
+  gets = [r for r in hub.requests if r[0] == 'GET' and 'train' in r[1]]
+  assert [r[2] for r in gets] == [None, f'bytes={10 * 2**20}-']
+
+
+def test_revisions_and_the_hubs_own_parquet(hub, tmp_path):
+  hub.add('a/b', {'train.jsonl': b'{"question": "old", "answer": 1}'}, {}, 'v1')
+  hub.add('a/b', {'gpqa.csv': b'x'})
+  at = 'default/train/0000.parquet'
+  converted = {at: fake_hub.parquet(rows(0, 50, 'Question', 'Answer'))}
+  hub.add('a/b', converted, revision='refs/convert/parquet')
+  found, _ = load(hub, tmp_path, 'hf:a/b')
+  both = found['train'] + found['test']
+  assert sorted(both) == sorted(pairs(0, 50))
+  old, _ = load(hub, tmp_path, 'hf:a/b@v1')
+  assert '1 problems to train on and 0 held out' in old
+  wrong, _ = load(hub, tmp_path, 'hf:a/b@v9')
+  assert 'no such data set' in wrong and 'v9' in wrong
+
+
+def test_files_by_their_names():
+  """A card that declares none: by folders and names, as repositories are."""
+  listed = [
+    'README.md', 'data/train-00000-of-00001.parquet', 'data/test-0.parquet',
+    'trainer/notes.txt',
+  ]  # fmt: skip
+  assert hub_lib.configurations(listed, []) == {
+    'default': {
+      'train': ['data/train-00000-of-00001.parquet'],
+      'test': ['data/test-0.parquet'],
+    }
+  }
+  listed = ['boolean/test-0.parquet', 'dyck/test-0.parquet', 'all.jsonl']
+  assert hub_lib.configurations(listed, []) == {
+    'boolean': {'test': ['boolean/test-0.parquet']},
+    'dyck': {'test': ['dyck/test-0.parquet']},
+    'default': {'train': ['all.jsonl']},
+  }
+  listed = ['test.jsonl', 'test2.jsonl', 'code.py']
+  assert hub_lib.configurations(listed, []) == {
+    'default': {'test': ['test.jsonl', 'test2.jsonl']}
+  }
+
+
+def test_a_configuration_must_be_named_if_none_is_usual(hub, tmp_path):
+  files = {f'{name}/test-0.parquet': b'' for name in ('boolean', 'dyck')}
+  hub.add('a/bbh', files)
+  found, _ = load(hub, tmp_path, 'hf:a/bbh')
+  assert 'configurations boolean, dyck: write hf:a/bbh:boolean' in found
+  found, _ = load(hub, tmp_path, 'hf:a/bbh:bolean')
+  assert "Did you mean 'boolean'?" in found
+  found, _ = load(hub, tmp_path, 'hf:a')
+  assert 'hf:owner/name[:configuration][@revision]' in found
