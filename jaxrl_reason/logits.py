@@ -23,12 +23,16 @@ OUT = -1e30
 class Filters:
   """Which tokens are left to be drawn. Neutral values (0, 1, 0) keep all.
 
+  They apply after the temperature and in this order, as in `transformers`.
+  Tokens of equal probability are kept or removed together.
+
   Attributes:
     top_k: i32 [], keep the k likeliest; 0 keeps all.
-    top_p: f32 [], keep the smallest set of mass >= p (nucleus sampling,
+    top_p: f32 [], of the tokens that top_k keeps, keep the smallest set whose
+      share of their mass is >= p (nucleus sampling,
       https://arxiv.org/abs/1904.09751); 1 keeps all.
-    min_p: f32 [], keep tokens of at least min_p times the largest probability
-      (https://arxiv.org/abs/2407.01082); 0 keeps all.
+    min_p: f32 [], of those, keep tokens of at least min_p times the largest
+      probability (https://arxiv.org/abs/2407.01082); 0 keeps all.
   """
 
   top_k: jax.Array
@@ -90,11 +94,18 @@ def _least(p: jax.Array, enough: Callable) -> jax.Array:
 def _kept(logits: jax.Array, s: Filters) -> jax.Array:
   """bool [..., V]: which tokens top-k, top-p and min-p leave."""
   p = jax.nn.softmax(logits, axis=-1)
-  # A token stays while the mass before it is below top_p: the likeliest
-  # always stays, and ties stay or go together.
   kth = _least(p, lambda m: m.sum(axis=-1) >= s.top_k)
-  floor = _least(p, lambda m: jnp.sum(p * m, axis=-1) >= s.top_p)
-  kth, floor = jnp.where(s.top_k > 0, kth, 0), jnp.where(s.top_p < 1, floor, 0)
+  kth = jnp.where(s.top_k > 0, kth, 0)
+  # Of the mass that top-k leaves, a token stays while the share before it is
+  # below top_p: the likeliest always stays, and ties stay or go together.
+  left = jnp.where(p >= kth[..., None], p, 0)
+  mass = jnp.where(s.top_k > 0, jnp.sum(left, axis=-1), 1)
+  floor = _least(
+    left, lambda m: jnp.sum(left * m, axis=-1) >= s.top_p * mass
+  )
+  floor = jnp.where(s.top_p < 1, floor, 0)
+  # min_p is a ratio of two probabilities, the same before and after top-k and
+  # top-p.
   top = jnp.max(p, axis=-1)
   least = jnp.maximum(jnp.maximum(kth, floor), s.min_p * top)
   # Rounding must not take the likeliest itself.

@@ -248,7 +248,8 @@ class RL(Training):
   temperature: Positive = 1.0  # of sampling; the loss has the same distribution
   temperature_control: TemperatureControl = TemperatureControl()
   top_k: CountOrNone = 0  # 0: all tokens
-  top_p: Nucleus = 1.0  # mass of the likeliest tokens that are sampled from
+  # Share of the mass that the likeliest tokens keep, after top_k.
+  top_p: Nucleus = 1.0
   min_p: Share = 0.0  # least probability, as a share of the likeliest token's
   slots: CountOrNone = 0  # samples of a problem decoded at a time; 0: all
   cache_segments: Count = 4  # most parts in which a completion's cache grows

@@ -511,14 +511,16 @@ def test_filters_without_a_sort_keep_what_a_sort_would():
 
   raw = jnp.round(jax.random.normal(L.ROOT, (64, 37)) * 3) / 2  # ties
   p = jax.nn.softmax(raw)
-  for k, top_p, min_p in ((5, 1, 0), (0, 0.6, 0), (0, 1, 0.2), (9, 0.8, 0.05)):
+  settings = (5, 1, 0), (0, 0.6, 0), (0, 1, 0.2), (9, 0.8, 0.05), (5, 0.6, 0)
+  for k, top_p, min_p in settings:
     s = logits_lib.Sampling.make(1.0, k, top_p, min_p)
     kept = logits_lib.shaped(raw, s) > logits_lib.OUT
     for row, got in zip(p.tolist(), kept.tolist()):
       order = sorted(row, reverse=True)
       kth = order[k - 1] if k else 0
       for x, stays in zip(row, got):
-        before = sum(y for y in row if y > x)
+        mass = sum(y for y in row if y >= kth)  # of the tokens of top-k
+        before = sum(y for y in row if y > x) / mass
         want = x >= kth and before < top_p and x >= min_p * order[0]
         assert stays == want or abs(before - top_p) < 1e-6
 

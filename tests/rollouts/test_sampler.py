@@ -201,6 +201,38 @@ def test_filters_by_hand():
   assert kept(p, top_p=1e-6) == [True, False, False, False]
   assert kept(p, min_p=0.3) == [True, True, True, False]
   assert kept(p, top_k=3, min_p=0.4) == [True, True, False, False]
+  # top-k first: the first two are 2/3 and 1/3 then, and 0.6 takes one alone.
+  assert kept(p, top_k=2, top_p=0.6) == [True, False, False, False]
+  assert kept(p, top_k=2, top_p=0.7) == [True, True, False, False]
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+  'settings',
+  [
+    dict(top_k=40, top_p=0.9),
+    dict(top_k=200, top_p=0.5, min_p=0.02),
+    dict(top_p=0.95, min_p=0.05),
+    dict(temperature=0.6, top_k=20, top_p=0.95),
+  ],
+)
+def test_filters_keep_the_tokens_that_transformers_keeps(settings):
+  torch, library = map(pytest.importorskip, ('torch', 'transformers'))
+  logits = 3 * np.random.default_rng(0).normal(size=(200, 500))
+  logits = logits.astype(np.float32)
+  config = library.GenerationConfig(do_sample=True, **{'top_k': 0} | settings)
+  model = library.LlamaForCausalLM(
+    library.LlamaConfig(
+      vocab_size=500, hidden_size=8, intermediate_size=8,
+      num_hidden_layers=1, num_attention_heads=1,
+    )
+  )  # fmt: skip
+  theirs = model._get_logits_processor(config)(None, torch.tensor(logits))
+  ours = logits_lib.shaped(jnp.asarray(logits), Sampling.make(**settings))
+  kept = np.asarray(ours) > logits_lib.OUT
+  same = (kept == np.isfinite(theirs.numpy())).all(axis=1)
+  # A row may differ where a sum of probabilities is top_p to the last bit.
+  assert same.mean() > 0.99 and 1 < kept.sum(axis=1).mean() < 200
 
 
 @pytest.mark.parametrize('vocab', [4, 30, 512, 1000])
