@@ -9,12 +9,18 @@ run. A line of --file has `prompt` (text) or `messages` (a conversation, with
 --chat); --out gets a line for each completion, with the same and `completion`,
 `sample` and so on (`rewards.records`), as `jaxrl grade` reads them. The
 same command goes on where it was stopped, and draws what it would have drawn.
+Another model, template or sampling is refused: the file completions.json
+beside the output has those it was begun with.
+
+Flags of sampling that are not given (--temperature, --top_k, --top_p, --min_p)
+are those of the model's generation_config.json, if it has them. --top_k
+applies before --top_p, and --min_p last, as in transformers.
 """
 
 import sys
 from collections.abc import Sequence
 
-from jaxrl_reason import command
+from jaxrl_reason import command, ranges
 
 THINKING = ('on', 'off', 'low', 'medium', 'high')
 
@@ -29,7 +35,7 @@ def parser() -> command.Parser:
   p.switch('--chat', "in the model's chat template")
   p.text('--system', '', 'message of the system, with --chat')
   p.text('--thinking', '', f'of some templates: {", ".join(THINKING)}')
-  p.text('--template', 'none', 'format of prompts without --chat')
+  p.text('--template', '', 'format of prompts without --chat')
   p.number('--n', 1, 'completions per prompt')
   p.sampling()
   p.number('--max_new', 512, 'tokens of a completion')
@@ -37,6 +43,7 @@ def parser() -> command.Parser:
   p.number('--seed', 0, 'of the noise')
   p.number('--batch', 8, 'prompts of --file at a time')
   p.text('--dtype', '', 'float32 or bfloat16; default: float32 on CPU only')
+  p.set_defaults(**dict.fromkeys(ranges.SAMPLING))
   return p
 
 

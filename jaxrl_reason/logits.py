@@ -100,9 +100,7 @@ def _kept(logits: jax.Array, s: Filters) -> jax.Array:
   # below top_p: the likeliest always stays, and ties stay or go together.
   left = jnp.where(p >= kth[..., None], p, 0)
   mass = jnp.where(s.top_k > 0, jnp.sum(left, axis=-1), 1)
-  floor = _least(
-    left, lambda m: jnp.sum(left * m, axis=-1) >= s.top_p * mass
-  )
+  floor = _least(left, lambda m: jnp.sum(left * m, axis=-1) >= s.top_p * mass)
   floor = jnp.where(s.top_p < 1, floor, 0)
   # min_p is a ratio of two probabilities, the same before and after top-k and
   # top-p.

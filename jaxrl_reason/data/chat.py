@@ -41,6 +41,9 @@ THINKING = {'': None, 'on': True, 'off': False}
 THINKING |= {effort: effort for effort in ('low', 'medium', 'high')}
 # The ends of a message of gpt-oss: of the last message, and of others.
 RETURN, END = '<|return|>', '<|end|>'
+# Names of a message's reasoning, as in `transformers`: templates read the
+# first, those of gpt-oss the second.
+REASONING = 'reasoning_content', 'thinking', 'reasoning'
 # Replaces an assistant's text while the text around it is rendered.
 MARK = 'jaxrl-reason-assistant-text'
 
@@ -119,7 +122,7 @@ class ChatTemplate:
       variables |= dict.fromkeys(names, enable_thinking)
     values = {'tools': None, 'documents': None, **self.tokens, **variables}
     values |= {
-      'messages': list(messages),
+      'messages': list(map(_with_reasoning, messages)),
       'add_generation_prompt': add_generation_prompt,
     }
     return templates.render(name, self.templates[name], self.day, values)
@@ -144,6 +147,17 @@ class ChatTemplate:
         f"the chat template does not write the assistant's text: {text!r}"
       )
     return after
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+  """Returns a message without keys of None, as `transformers` renders it, whose
+  reasoning has the names that templates read.
+  """
+  message = {k: v for k, v in message.items() if v is not None}
+  found = [message[key] for key in REASONING if key in message][:1]
+  if not found:
+    return message
+  return {REASONING[1]: found[0], **message, REASONING[0]: found[0]}
 
 
 def load(folder, day: str = '') -> ChatTemplate:

@@ -9,7 +9,6 @@ written says where it stood; the same command draws the rest as it would have.
 
 import dataclasses
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,10 +16,8 @@ from typing import Any
 from etils import epath
 
 from jaxrl_reason import hosts
-from jaxrl_reason.checkpoints import files
 from jaxrl_reason.evals import grown
 from jaxrl_reason.evals import sampled_answers as answers
-from jaxrl_reason.hosts import reading
 from jaxrl_reason.verifiers import records
 
 LONGEST = 60  # characters of a part of a file's name
@@ -61,21 +58,10 @@ class Cell:
 
   def _begin(self) -> int | str:
     """The number of records, or why there can be none."""
-    noted = self.path.with_suffix('.json')
-    if not noted.exists():
-      if self.path.exists():
-        return f'{self.path} is there without {noted.name}; move it away'
-      self.path.parent.mkdir(parents=True, exist_ok=True)
-      files.write_whole(noted, json.dumps(self.settings, indent=1))
-    before = reading.json_object(noted)
-    now = json.loads(json.dumps(self.settings))
-    other = [k for k in before | now if before.get(k) != now.get(k)]
-    if other:
-      key = other[0]
-      return (
-        f'{self.path} was begun with {key}={before.get(key)!r}, not '
-        f'{now.get(key)!r}; name another --out, or remove it'
-      )
+    try:
+      records.note(self.path, self.settings)
+    except ValueError as e:
+      return str(e)
     try:
       done = len(self.rows())
     except ValueError as e:

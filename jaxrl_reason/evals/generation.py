@@ -15,7 +15,7 @@ import numpy as np
 
 from jaxrl_reason import command, ranges
 from jaxrl_reason.base import Model
-from jaxrl_reason.data import chat, pipeline
+from jaxrl_reason.data import chat, hf_tokenizers, pipeline
 from jaxrl_reason.evals import loading
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import forcing, sampler
@@ -30,6 +30,9 @@ ARGUMENTS = {
   **ranges.FORCING,
 }
 FORCED = ('least', 'wait', 'most', 'final')
+# Values of the sampling flags that neither the command nor the model sets.
+NEUTRAL = {'temperature': 1.0, 'top_k': 0, 'top_p': 1.0, 'min_p': 0.0}
+OF_CHAT = 'system', 'thinking'  # flags of chat templates
 BUCKET = 64  # prompts are padded to multiples of so many tokens
 
 
@@ -39,8 +42,9 @@ class Generator:
 
   Attributes:
     template: its chat template; None: prompts are plain text.
+    name: of the model.
     n_samples, max_new: completions per prompt, tokens of each.
-    sampling: settings; seed: of the noise.
+    sampling: arguments of `Sampling.fixed`; seed: of the noise.
     forced: of `forcing.make`.
   """
 
@@ -48,9 +52,10 @@ class Generator:
   params: Any
   tokenizer: Any
   template: chat.ChatTemplate | None
+  name: str
   n_samples: int
   max_new: int
-  sampling: Sampling
+  sampling: Mapping[str, float]
   seed: int = 0
   on_token: Callable | None = None
   forced: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -113,7 +118,7 @@ class Generator:
         tokens,
         valid,
         jax.random.key(self.seed),
-        self.sampling,
+        Sampling.fixed(**self.sampling),
         self._stop,
         n_samples=self.n_samples,
         max_new=self.max_new,
@@ -132,8 +137,40 @@ class Generator:
     return bool(tokens) and tokens[-1] in self._stop.tolist()
 
 
-def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
+def sampling_of(texts, flags: Mapping[str, float | None]) -> dict[str, float]:
+  """Returns the sampling settings of a model.
+
+  Args:
+    texts: folder of the model's generation_config.json, or None.
+    flags: settings that replace those of the file; None: not given.
+
+  Raises:
+    ValueError: a setting is outside its range.
+  """
+  of_model = {}
+  if texts is not None:
+    of_model = hf_tokenizers.read_json(texts / hf_tokenizers.GENERATION)
+  if of_model.get('do_sample') is False:  # they have no effect there
+    of_model = {}
+  found = dict(NEUTRAL)
+  for values in (of_model, flags):
+    found |= {k: values[k] for k in NEUTRAL if values.get(k) is not None}
+  ranges.check(found, ranges.SAMPLING, '--')
+  return found
+
+
+def load(
+  name: str,
+  dtype: str | None,
+  use_chat: bool,
+  *,
+  sampling: Mapping[str, float | None],
+  **settings: Any,
+) -> Generator:
   """Returns the Generator of a folder, a model on the Hub, or a workdir.
+
+  Args:
+    sampling: flags of `sampling_of`.
 
   Raises:
     ValueError: it is none of these, or lacks a tokenizer or a template.
@@ -146,6 +183,8 @@ def load(name: str, dtype: str | None, use_chat: bool, **settings) -> Generator:
     found.params,
     found.tokenizer,
     chat.load(found.texts) if use_chat else None,
+    found.name,
+    sampling=sampling_of(found.texts, sampling),
     **settings,
   )
 
@@ -213,6 +252,22 @@ def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
       )
 
 
+def settings_of(g: Generator, options: Mapping[str, Any]) -> dict[str, Any]:
+  """Returns the settings that completions depend on, as JSON values."""
+  template = 'chat' if g.template else options.get('template') or 'none'
+  return {
+    'model': g.name,
+    'template': template,
+    **{key: options.get(key) or '' for key in OF_CHAT},
+    **g.sampling,
+    **g.forced,
+    'n': g.n_samples,
+    'max_new': g.max_new,
+    'seed': g.seed,
+    'dtype': str(jax.tree.leaves(g.params)[0].dtype),
+  }
+
+
 def to_file(
   g: Generator, source, out, *, batch: int, **options: Any
 ) -> tuple[int, float]:
@@ -226,6 +281,7 @@ def to_file(
   """
   rows, done = _prompts(source), records.finished(out)
   _check_same(done, rows, g.n_samples, out)
+  records.note(pathlib.Path(out), settings_of(g, options))
   records.cut_torn(out)
   # A prompt of which some completions are there is drawn again, all of it.
   first, n, seconds = len(done) // g.n_samples, 0, 0.0
@@ -260,6 +316,8 @@ def _records(
       completion=g.tokenizer.decode(tokens),
       length=len(tokens),
       truncated=not g.stopped(tokens),
+      model=g.name,
+      temperature=g.sampling['temperature'],
     )
     for i, tokens in enumerate(completions)
   ]
@@ -270,7 +328,7 @@ def _ids(g: Generator, row: dict, options: dict) -> list[int]:
   if g.template is None:
     if 'prompt' not in row:
       raise ValueError('"messages" need --chat')
-    return g.ids(chat.plain(options.get('template', 'none'), row['prompt']))
+    return g.ids(chat.plain(options.get('template') or 'none', row['prompt']))
   thinking = chat.THINKING[options.get('thinking') or '']
   if 'messages' in row:
     return g.ids(row['messages'], enable_thinking=thinking)
@@ -290,9 +348,12 @@ def run(a: argparse.Namespace) -> str:
     raise ValueError('one of --prompt and --file is needed')
   if (a.file is None) != (a.out is None):
     raise ValueError('--file and --out go together')
-  ranges.check(vars(a), ARGUMENTS, '--')
+  flags = {key: getattr(a, key) for key in ranges.SAMPLING}
+  given = {k: v for k, v in flags.items() if v is not None}
+  ranges.check(vars(a) | NEUTRAL | given, ARGUMENTS, '--')
   command.one_of('--thinking', a.thinking, chat.THINKING)
-  command.one_of('--template', a.template, chat.PLAIN)
+  command.one_of('--template', a.template, ('', *chat.PLAIN))
+  _refuse_without_effect(a)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   forcing.refuse_alone(*(getattr(a, name) for name in FORCED))
   if a.prompt is None and not pathlib.Path(a.file).is_file():
@@ -303,17 +364,28 @@ def run(a: argparse.Namespace) -> str:
     a.chat,
     n_samples=a.n,
     max_new=a.max_new,
-    sampling=Sampling.fixed(a.temperature, a.top_k, a.top_p, a.min_p),
+    sampling=flags,
     seed=a.seed,
     forced={name: getattr(a, name) for name in FORCED},
   )
-  options = {k: getattr(a, k) for k in ('system', 'thinking', 'template')}
+  options = {k: getattr(a, k) for k in (*OF_CHAT, 'template')}
   if a.prompt is not None:
 
     def write(text):
       return print(text, end='', flush=True)
 
-    return show(g, _ids(g, {'prompt': a.prompt}, options), write)
-  n, s = to_file(g, a.file, a.out, batch=a.batch, **options)
-  speed = f': {n / s:.1f} tokens/s' if n else ', nothing was left to do'
-  return f'{n} tokens in {s:.2f} s{speed}'
+    line = show(g, _ids(g, {'prompt': a.prompt}, options), write)
+  else:
+    n, s = to_file(g, a.file, a.out, batch=a.batch, **options)
+    speed = f': {n / s:.1f} tokens/s' if n else ', nothing was left to do'
+    line = f'{n} tokens in {s:.2f} s{speed}'
+  used = ' '.join(f'{k}={v:g}' for k, v in g.sampling.items())
+  return f'{line} ({used})'
+
+
+def _refuse_without_effect(a: argparse.Namespace) -> None:
+  """Refuses flags that the prompt does not depend on."""
+  for key in ('template',) if a.chat else OF_CHAT:
+    if getattr(a, key):
+      other = 'has no effect with --chat' if a.chat else 'needs --chat'
+      raise ValueError(f'--{key}={getattr(a, key)} {other}')

@@ -46,6 +46,8 @@ from jaxrl_reason.models.stretches import mapped
 # A growth step of the cache, in columns. A bfloat16 tile of a TPU has 16 rows;
 # below 32 columns another loop costs more to compile than it saves.
 TILE = 32
+# Columns of the first part of a cache that grows by factors of GROWTH.
+FIRST, GROWTH = 512, 4
 
 
 @struct.dataclass
@@ -307,9 +309,17 @@ def spaced(most: int, n: int) -> list[int]:
 
 
 def rooms(max_new: int, segments: int) -> tuple[int, ...]:
-  """Returns the column counts of a cache that grows to max_new in equal parts.
-  Short caches have fewer parts, of at least TILE columns.
+  """Returns the column counts of a cache that grows to max_new.
+
+  Args:
+    segments: number of equal parts; short caches have fewer, of at least TILE
+      columns. 0: each part is GROWTH times as long as the one before, so that
+      a step reads at most GROWTH times the columns that are written, whatever
+      max_new is.
   """
+  if not segments:
+    n = math.ceil(math.log(max(max_new / FIRST, 1), GROWTH))
+    return (*(FIRST * GROWTH**i for i in range(n)), max_new)
   part = math.ceil(max_new / segments / TILE) * TILE
   return (*range(part, max_new, part), max_new)
 

@@ -144,7 +144,7 @@ def evaluation(parts: Prepared) -> Phase:
   args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
   calls = grid.n_units
   flops = calls * _Costs(parts).generate(grid.b, grid.s)
-  loops = sampler.trips(d.completion_len, 1, grid.s)
+  loops = sampler.trips(d.completion_len, 0, grid.s)
   trips = tuple(most for _, most in loops)
   how = _env(parts, turns.scored)
   if how is not None:

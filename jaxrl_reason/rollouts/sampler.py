@@ -316,7 +316,7 @@ def generate(
   max_new: int,
   row_ids: jax.Array | None = None,
   slots: int = 0,
-  segments: int = 1,
+  segments: int = 0,
   policy_logp: bool = False,
   entropy: bool = False,
   routes: bool = False,
@@ -338,7 +338,8 @@ def generate(
       of it, or [N,k], names of k numbers; None: 0 to N - 1. Noise depends on
       them.
     slots: I, samples of a prompt that are decoded at a time; 0: all.
-    segments: parts in which the cache grows; each compiles its own loop.
+    segments: parts in which the cache grows (`cache.rooms`); each compiles
+      its own loop.
     policy_logp: also return log-probabilities of the untempered policy.
     entropy: also return its entropies, of the distribution each token was
       drawn from before temperature and filters, in nats.

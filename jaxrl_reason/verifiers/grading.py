@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import itertools
+import pathlib
 import time
 from collections.abc import Iterator
 
@@ -49,7 +50,6 @@ def resume(out: str, rows: Iterator, completion_key: str):
         f'{out}:{number}: grades another completion than the input has at '
         'this row. Remove the file, or name another with --out.'
       )
-  records.cut_torn(out)  # the interruption hit a line: it is done again
   return rows, done
 
 
@@ -100,6 +100,8 @@ def run(path: str, out: str, reward: str, keys: tuple[str, str], **limits):
   rows, done = resume(out, read_rows(path, *keys), keys[0])
   with contextlib.ExitStack() as stack:
     verifiers = stack.enter_context(pool.VerifierPool(reward, **limits))
+    records.note(pathlib.Path(out), {'reward': reward, 'answer_key': keys[1]})
+    records.cut_torn(out)  # the interruption hit a line: it is done again
     f = stack.enter_context(open(out, 'a', encoding='utf-8'))
     bar = stack.enter_context(
       tqdm.tqdm(initial=len(done), unit=' rows', disable=None)

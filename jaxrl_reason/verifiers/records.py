@@ -27,7 +27,8 @@ same lines. A line may have these fields, too (`OPTIONAL`):
                          any of them
 
 A file is written line by line. If the writer stopped within a line, that line
-has no end; it is cut off before the file is continued.
+has no end; it is cut off before the file is continued. A file of the same name
+with the suffix .json has the settings that its lines depend on (`note`).
 """
 
 import json
@@ -167,6 +168,38 @@ def parsed(data: bytes, path: str | os.PathLike) -> list[dict[str, Any]]:
     _parsed(line.decode('utf-8', 'replace'), f'{path}:{i}')
     for i, line in enumerate(lines, 1)
   ]
+
+
+def note(path: Any, settings: Mapping[str, Any]) -> None:
+  """Writes the settings that records depend on beside their file, or checks
+  that they are those it was begun with.
+
+  Args:
+    path: of the records, a `pathlib.Path` or an `epath.Path`.
+    settings: JSON values.
+
+  Raises:
+    ValueError: names the setting that differs, or the file that is missing.
+  """
+  noted = path.with_suffix('.json')
+  if not noted.exists():
+    if path.exists():
+      raise ValueError(
+        f'{path} is there without {noted.name}; move it away, or name another '
+        '--out'
+      )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = noted.with_name(f'.{noted.name}.unfinished')
+    aside.write_text(json.dumps(settings, indent=1))
+    aside.replace(noted)
+  before = _parsed(noted.read_text(), str(noted))
+  now = json.loads(json.dumps(settings))
+  for key in before | now:
+    if before.get(key) != now.get(key):
+      raise ValueError(
+        f'{path} was begun with {key}={before.get(key)!r}, not '
+        f'{now.get(key)!r}; name another --out, or remove it'
+      )
 
 
 def cut_torn(path: str | os.PathLike) -> None:

@@ -17,7 +17,6 @@ from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import conversion, hf, manager
 from jaxrl_reason.data import hf_tokenizers, problems, tokenizers
 from jaxrl_reason.evals import generation as generate
-from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import spec, transformer
 from jaxrl_reason.models.adapters import frozen
 
@@ -238,7 +237,7 @@ def test_a_run_from_scratch_brings_its_tokenizer(kind, tmp_path):
   answers = [
     generate.load(
       str(path), 'float32', False, n_samples=1, max_new=6,
-      sampling=Sampling.make(0.0),
+      sampling={'temperature': 0.0},
     )([own.encode(text)], [0])[0]
     for path in (workdir, tmp_path / 'out')
   ]  # fmt: skip

@@ -23,7 +23,6 @@ from jaxrl_reason import evaluate
 from jaxrl_reason.evals import evaluation as session
 from jaxrl_reason.evals import generation as generate
 from jaxrl_reason.evals import grown, loading, suites
-from jaxrl_reason.logits import Sampling
 from jaxrl_reason.reports import answer_folders
 from jaxrl_reason.reports.answer_pages import Blocks
 from jaxrl_reason.run import train
@@ -355,7 +354,7 @@ def test_generate_and_grade_read_what_evaluate_wrote(whole, folder, tmp_path):
   assert [r['verdict'] for r in again] == [r['verdict'] for r in rows]
   g = generate.load(
     str(folder / 'run'), 'float32', False, n_samples=1, max_new=8,
-    sampling=Sampling.make(0.0),
+    sampling={'temperature': 0.0},
   )  # fmt: skip
   out = tmp_path / 'generated.jsonl'
   generate.to_file(g, source, out, batch=4)

@@ -1,5 +1,6 @@
 """Streamed text is the sampled text; a file goes on where it was stopped."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -13,7 +14,6 @@ from small import small_config, small_model
 from jaxrl_reason import generate as generate_command
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.evals import generation as generate
-from jaxrl_reason.logits import Sampling
 from jaxrl_reason.verifiers import grading as grade
 from jaxrl_reason.verifiers import records
 
@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 def load(folder, chat=False, n=2):
   return generate.load(
     str(folder), 'float32', chat, n_samples=n, max_new=12,
-    sampling=Sampling.make(1.0),
+    sampling={},
   )  # fmt: skip
 
 
@@ -75,6 +75,7 @@ def test_a_file_goes_on_where_it_was_stopped(generator, prompts, tmp_path):
   assert n == sum(r['length'] for r in found)
   assert len({r['completion'] for r in found}) == 2 * len(ROWS)
   assert all(r['length'] == 12 or not r['truncated'] for r in found)
+  shutil.copy(whole.with_suffix('.json'), parts.with_suffix('.json'))
   # Killed inside the fourth prompt's first line, and between its two.
   for kept in (6, 7):
     parts.write_text(''.join(lines[:kept]) + lines[kept][:20])
@@ -82,6 +83,54 @@ def test_a_file_goes_on_where_it_was_stopped(generator, prompts, tmp_path):
     assert parts.read_text() == whole.read_text()
     assert rest == sum(r['length'] for r in found[kept:])
   assert generate.to_file(generator, prompts, parts, batch=2) == (0, 0.0)
+
+
+def test_a_file_of_other_settings_is_refused(generator, prompts, tmp_path):
+  out = tmp_path / 'out.jsonl'
+  generate.to_file(generator, prompts, out, batch=2, template='qa')
+  assert {r['temperature'] for r in records.finished(out)} == {1.0}
+  before = out.read_bytes()
+  others = [
+    (dict(name='another'), {}, 'model'),
+    (dict(sampling=generate.NEUTRAL | {'temperature': 0.5}), {}, 'temperature'),
+    (dict(sampling=generate.NEUTRAL | {'top_k': 5}), {}, 'top_k'),
+    (dict(seed=1), {}, 'seed'),
+    (dict(max_new=11), {}, 'max_new'),
+    ({}, dict(template='boxed'), 'template'),
+    ({}, dict(template='qa', system='Count.'), 'system'),
+  ]
+  for changes, options, key in others:
+    other = dataclasses.replace(generator, **changes)
+    options = {'template': 'qa'} | options
+    with pytest.raises(ValueError, match=f'was begun with {key}='):
+      generate.to_file(other, prompts, out, batch=2, **options)
+  assert out.read_bytes() == before
+  out.with_suffix('.json').unlink()
+  with pytest.raises(ValueError, match='is there without out.json'):
+    generate.to_file(generator, prompts, out, batch=2, template='qa')
+
+
+def test_sampling_is_the_models_unless_flags_set_it(folder, tmp_path):
+  def found(text, **flags):
+    (tmp_path / 'generation_config.json').write_text(json.dumps(text))
+    return generate.sampling_of(tmp_path, flags)
+
+  of_model = {'temperature': 0.6, 'top_k': 20, 'top_p': 0.95, 'do_sample': True}
+  own = {'temperature': 0.6, 'top_k': 20, 'top_p': 0.95, 'min_p': 0.0}
+  assert found(of_model) == own
+  assert found(of_model, temperature=0.0, top_k=0) == own | {
+    'temperature': 0.0, 'top_k': 0,
+  }  # fmt: skip
+  assert found(of_model | {'do_sample': False}) == generate.NEUTRAL
+  assert generate.sampling_of(None, {'top_p': 0.5})['top_p'] == 0.5
+  with pytest.raises(ValueError, match='--top_p=7: must be'):
+    found({'top_p': 7})
+  model = shutil.copytree(folder, tmp_path / 'model')
+  path = model / 'generation_config.json'
+  path.write_text(json.dumps(json.loads(path.read_text()) | of_model))
+  given = [f'--model={model}', '--prompt=2', '--max_new=2', '--min_p=0.1']
+  line = generate.run(generate_command.parser().parse(given))
+  assert line.endswith('(temperature=0.6 top_k=20 top_p=0.95 min_p=0.1)')
 
 
 def test_graded_as_it_is_written(generator, tmp_path):
@@ -158,11 +207,19 @@ def test_the_command(folder):
     ('--seed=-1', '--seed=-1: must be'),
     ('--temperature=nan', '--temperature=nan: must be'),
     ('--prompt=', 'the prompt is empty'),
+    ('--system=x', '--system=x needs --chat'),
+    ('--thinking=on', '--thinking=on needs --chat'),
   ],
 )
 def test_arguments_are_checked_as_a_config_is(folder, flag, words):
   given = [f'--model={folder}', '--prompt=2+3', '--max_new=2', flag]
   with pytest.raises(ValueError, match=words):
+    generate.run(generate_command.parser().parse(given))
+
+
+def test_a_template_beside_chat_is_refused(folder):
+  given = [f'--model={folder}', '--prompt=2', '--chat', '--template=qa']
+  with pytest.raises(ValueError, match='--template=qa has no effect with --ch'):
     generate.run(generate_command.parser().parse(given))
 
 

@@ -63,6 +63,30 @@ def test_texts_and_ids_are_theirs(folder, speak):
       assert tokenizer.encode(ours.render(messages, **options)) == ids
 
 
+REASONED = [
+  {'reasoning_content': 'hm'},
+  {'thinking': 'hm'},
+  {'reasoning': 'hm'},
+  {'reasoning': 'hm', 'thinking': None},
+  {'content': None, 'reasoning': 'hm'},
+  {'reasoning': 'a', 'thinking': 'b', 'reasoning_content': 'c'},
+  {'reasoning': 'a', 'thinking': ''},
+]
+
+
+@pytest.mark.parametrize('fields', REASONED)
+def test_reasoning_has_the_names_that_transformers_gives_it(fields, tmp_path):
+  text = (
+    '{% for m in messages %}<{{ m.reasoning_content }}|{{ m.thinking }}|'
+    '{{ m.reasoning }}|{{ m.content }}>{% endfor %}'
+  )
+  hf_folders.byte_level(tmp_path, text)
+  theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+  said = [USER, {'role': 'assistant', 'content': '5', **fields}]
+  wanted = theirs.apply_chat_template(said, tokenize=False)
+  assert chat.load(tmp_path).render(said) == wanted
+
+
 def test_named_templates_and_tools(tmp_path):
   named = [
     {'name': 'default', 'template': 'plain'},

@@ -12,7 +12,6 @@ from small import small_model
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.checkpoints import conversion, manager
 from jaxrl_reason.evals import generation as generate
-from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import adapters
 from jaxrl_reason.models.adapters import steering
 
@@ -49,7 +48,7 @@ def ask(folder) -> list[int]:
     False,
     n_samples=1,
     max_new=5,
-    sampling=Sampling.make(0.0),
+    sampling={'temperature': 0.0},
   )
   return g([[5, 9, 2]], [0])[0][0][0]
 

@@ -26,6 +26,8 @@ VALID = np.arange(P) >= P - np.array([[3], [2], [1]])
 @pytest.fixture(autouse=True)
 def small_tiles(monkeypatch):
   monkeypatch.setattr(cache_lib, 'TILE', 2)
+  monkeypatch.setattr(cache_lib, 'FIRST', 2)
+  monkeypatch.setattr(cache_lib, 'GROWTH', 2)
 
 
 def run(model, params, temperature=1.0, **static):
@@ -60,7 +62,7 @@ def assert_same(got, want):
 @pytest.mark.parametrize(
   'shape, static',
   [
-    ({}, [dict(slots=2), dict(slots=1, segments=4)]),
+    ({}, [dict(slots=2), dict(slots=1, segments=4), dict(segments=1)]),
     (GEMMA, [dict(slots=3, segments=2)]),
   ],
 )
@@ -203,6 +205,13 @@ def test_rooms_end_where_completions_do(monkeypatch):
   monkeypatch.setattr(cache_lib, 'TILE', 32)
   assert cache_lib.rooms(20, 4) == (20,)
   assert cache_lib.rooms(1000, 4) == (256, 512, 768, 1000)
+  monkeypatch.setattr(cache_lib, 'FIRST', 100)
+  monkeypatch.setattr(cache_lib, 'GROWTH', 4)
+  for most, want in {
+    1: (1,), 100: (100,), 101: (100, 101), 400: (100, 400),
+    2000: (100, 400, 1600, 2000),
+  }.items():  # fmt: skip
+    assert cache_lib.rooms(most, 0) == want
 
 
 def test_a_stream_of_tokens_needs_a_slot_for_every_row(tiny):

@@ -21,7 +21,6 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import conversion, hf, pretrained
 from jaxrl_reason.evals import generation as generate
-from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import families, transformer, zoo
 from jaxrl_reason.models.adapters import frozen, lora
 from jaxrl_reason.run import prepare, states, train
@@ -136,7 +135,7 @@ def test_a_run_answers_as_the_folder_it_exports(ran, tmp_path):
   options = {'thinking': 'off', 'system': 'You add.'}
   g = generate.load(
     str(tmp_path / 'out'), None, True, n_samples=3, max_new=6,
-    sampling=Sampling.make(1.0, top_k=50), seed=5,
+    sampling={'top_k': 50}, seed=5,
   )  # fmt: skip
   n, _ = generate.to_file(g, prompts, out, batch=2, **options)
   texts = [g.tokenizer.decode(generate._ids(g, r, options)) for r in rows]
@@ -451,7 +450,7 @@ def test_a_run_from_the_hub_is_fetched_once_and_pinned(
 def test_text_and_loss_of_network_of_a_model_on_the_hub(stand_in, tmp_path):
   def load(name):
     return generate.load(
-      name, None, False, n_samples=1, max_new=3, sampling=Sampling.make(0.0)
+      name, None, False, n_samples=1, max_new=3, sampling={'temperature': 0.0}
     )
 
   g = load('hf:owner/tiny@v1')
