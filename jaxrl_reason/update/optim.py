@@ -7,8 +7,9 @@ import optax.contrib
 
 from jaxrl_reason import names, trees
 
-# Weight decay skips norms and biases, whose scale is not free, and sinks.
-NOT_DECAYED = r'.*(norm|bias|sinks)'
+# Weight decay skips vectors, whose scale is not free: norms, biases, sinks, and
+# log_decay (A_log) of the delta rule.
+NOT_DECAYED = r'.*(norm|bias|sinks|log_decay)'
 
 
 def decayed(params) -> dict:

@@ -15,8 +15,9 @@ from hf_models import torch, transformers
 from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import hf
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.models import families, transformer
+from jaxrl_reason.models import families, spec, transformer, weights
 from jaxrl_reason.rollouts import sampler
+from jaxrl_reason.update import optim
 
 pytestmark = pytest.mark.parity
 
@@ -38,6 +39,37 @@ def test_an_absent_key_means_what_transformers_takes_it_for(name, windows):
   theirs = transformers.AutoConfig.for_model(name, **few)
   ours = families.from_hf(few | {'model_type': name})
   assert ours == families.from_hf(theirs.to_dict())
+
+
+@pytest.mark.parametrize('name', ['olmo3', 'gemma3'])
+@pytest.mark.parametrize('local', ['theta', 'scaled'])
+def test_tables_of_windowed_layers_survive_a_written_config(name, local):
+  rope = {
+    'theta': dict(rope_type='default', rope_theta=77.0),
+    'scaled': dict(rope_type='linear', rope_theta=77.0, factor=3.0),
+  }[local]
+  tables = H.CASES[name][1]['rope_parameters'] | {H.SLIDING: rope}
+  theirs = H.make(name, rope_parameters=tables).config
+  c = families.from_hf(theirs.to_dict())
+  assert c.rope_tables[1].theta == 77
+  h = families.to_hf(c)
+  again = transformers.AutoConfig.for_model(**h)
+  for kind, table in theirs.rope_parameters.items():
+    found = again.rope_parameters[kind]
+    assert {k: found[k] for k in table} == table
+
+
+def test_weight_decay_skips_vectors():
+  """Whatever a layer's vectors are called, their scale is not free."""
+  for name in H.CASES:
+    c = families.from_hf(H.make(name).config.to_dict())
+    tree = weights.specs(c)
+    mask = trees.flatten(optim.decayed(spec.abstract(tree)))
+    for path, leaf in trees.flatten(tree, spec.is_spec).items():
+      own = len(leaf.shape) - spec.n_stacked(leaf)
+      if own == 1:
+        assert not mask[path], path
+    assert mask['embed']
 
 
 YARN = dict(rope_type='yarn', factor=4.0, original_max_position_embeddings=64)

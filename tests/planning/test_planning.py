@@ -496,13 +496,25 @@ def test_what_cannot_be_planned_is_said():
 
 def test_advice_follows_what_bounds_a_phase():
   config = tiny(rl__micro_batches=4, model__remat='full')
+  by = {'links of fsdp': 3.0, 'compute': 2.0, 'memory': 0.5}
   phase = {'phase': 'update', 'needs_gib': 1.0, 'bound_by': 'links of fsdp'}
-  said = '\n'.join(advice.lines(config, {'hbm_gib': 16, 'phases': [phase]}))
-  for part in ('micro_batches', 'remat=dots', 'links of fsdp'):
-    assert part in said
+  facts = {'hbm_gib': 16, 'step_seconds': 8.0}
+  said = advice.lines(
+    config, facts | {'phases': [phase | {'seconds_by_bound': by}]}
+  )
+  saved = {'micro_batches': 2.25, 'remat=dots': 0.5, 'links of fsdp': 3}
+  for line, (part, seconds) in zip(said, saved.items(), strict=True):
+    assert part in line
+    assert f'at most {seconds} s less of a step of 8 s' in line
   full = {'phase': 'update', 'needs_gib': 15.5, 'bound_by': 'compute'}
   (line,) = advice.lines(config, {'hbm_gib': 16, 'phases': [full]})
   assert '97% of HBM' in line
+  reads = {'phase': 'generate', 'needs_gib': 9.0, 'bound_by': 'memory'}
+  reads |= {'seconds_by_bound': {'memory': 2.0, 'compute': 0.2}}
+  for parts, want in ((1, 'more prompts cost'), (4, 'at most 1.5 s less')):
+    config = tiny(rl__parts=parts)
+    (line,) = advice.lines(config, facts | {'phases': [reads]})
+    assert want in line
 
 
 def test_filters_without_a_sort_keep_what_a_sort_would():

@@ -43,4 +43,9 @@ def read(h: dict) -> dict:
 
 
 def write(c: Config) -> dict:
-  return keys.write_gemma(c) | {'rope_local_base_freq': c.rope_tables[-1].theta}
+  local = c.rope_tables[-1].theta
+  return (
+    keys.write_gemma(c)
+    | {'rope_local_base_freq': local}
+    | ropes.write_by_type(c, local)
+  )

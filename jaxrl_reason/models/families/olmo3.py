@@ -35,4 +35,6 @@ def read(h: dict) -> dict:
 
 
 def write(c: Config) -> dict:
-  return keys.write_biases(c) | keys.write_windows(c)
+  return (
+    keys.write_biases(c) | keys.write_windows(c) | ropes.write_by_type(c, THETA)
+  )

@@ -176,7 +176,6 @@ def gemma(h: dict) -> dict:
 
 def write_gemma(c: Config) -> dict:
   """Writes the keys that Gemma 2 and 3 share."""
-  # An integer if possible, as in the published files.
   # An integer wherever the published files have one.
   scalar = c.score_scale**-2
   if abs(scalar - round(scalar)) < 1e-6 * scalar:

@@ -4,6 +4,7 @@ form) or rope_parameters (new form).
 
 import math
 
+from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.parts.rope import Rope
 from jaxrl_reason.models.published.keys import FULL, SLIDING
 
@@ -151,9 +152,6 @@ def fraction_of(h: dict, absent: float = 1.0) -> float:
   key = 'partial_rotary_factor'
   fraction = raw_of(h).get(key, h.get(key, absent))
   return 1.0 if fraction is None else float(fraction)
-  key = 'partial_rotary_factor'
-  found = raw_of(h).get(key, h.get(key, absent))
-  return 1.0 if found is None else float(found)
 
 
 def fields(h: dict, fraction: float | None = None) -> dict:
@@ -198,6 +196,25 @@ def by_type(h: dict, types: list[str], full, sliding) -> dict:
     'rope_theta': tables[0].theta,
     'ropes': tables,
     'rope_of_layer': tuple(int(t == SLIDING) for t in types),
+  }
+
+
+def write_by_type(c: Config, sliding: float) -> dict:
+  """Writes the keys of a table per kind of layer that the old form lacks.
+
+  Args:
+    sliding: rope_theta of windowed layers in the old form, which has no other
+      key for their table.
+  """
+  if len(c.rope_tables) != 2 or c.rope_tables[1] == Rope(theta=sliding):
+    return {}
+  tables = [
+    {'rope_type': 'default', 'rope_theta': rope.theta} | (write(rope) or {})
+    for rope in c.rope_tables
+  ]
+  return {
+    'rope_scaling': None,
+    'rope_parameters': dict(zip((FULL, SLIDING), tables)),
   }
 
 
