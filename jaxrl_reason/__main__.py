@@ -1,4 +1,4 @@
-"""The command `jaxrl`, which is `python -m jaxrl_reason` as well."""
+"""The command `jaxrl`, also available as `python -m jaxrl_reason`."""
 
 import importlib
 import os
@@ -11,7 +11,7 @@ from jaxrl_reason.names import nearest
 # Name -> module and what the command does.
 COMMANDS = {
   'run': ('main', 'trains a recipe'),
-  'plan': ('plan', 'compiles a recipe for TPUs that are not here'),
+  'plan': ('plan', 'plans a recipe for TPUs, without a TPU'),
   'report': ('report', 'writes one page about runs and evaluations'),
   'evaluate': ('evaluate', 'measures models on suites of problems'),
   'study': ('study', 'compares settings of a recipe over seeds'),
@@ -45,7 +45,8 @@ def main(argv: Sequence[str] | None = None) -> None:
       f'unknown command {name!r}.{nearest(name, COMMANDS)} jaxrl --help lists '
       'the commands'
     )
-  # Rewards such as 'mine:reward' are found from here, as with python -m.
+  # Makes modules of the current folder importable, as python -m does: rewards
+  # such as 'mine:reward'.
   if os.getcwd() not in sys.path:
     sys.path.insert(0, os.getcwd())
   module = importlib.import_module(f'jaxrl_reason.{COMMANDS[name][0]}')

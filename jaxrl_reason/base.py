@@ -187,15 +187,15 @@ class Model:
 
 @struct.dataclass
 class Prompts:
-  """B problems, as the data pipeline gives them."""
+  """B problems, encoded by the data pipeline."""
 
-  tokens: jax.Array  # i32 [B,P], left-padded; what is sampled under
+  tokens: jax.Array  # i32 [B,P], left-padded; for sampling
   valid: jax.Array  # bool [B,P], real tokens (from lengths, never from ids)
   prompt_id: jax.Array  # i32 [B], stable name of the problem
-  answer: dict[str, jax.Array]  # [B,...] what device kernels compare with
-  train_tokens: jax.Array | None = None  # i32 [B,P]; None: as sampled under
+  answer: dict[str, jax.Array]  # [B,...] encoded answers, for device kernels
+  train_tokens: jax.Array | None = None  # i32 [B,P]; None: `tokens`
   train_valid: jax.Array | None = None  # bool [B,P]
-  forced: jax.Array | None = None  # bool [B,P], of a hint, to be learnt too
+  forced: jax.Array | None = None  # bool [B,P], hint tokens that are trained on
   demo: jax.Array | None = None  # i32 [B,C], reference solution, stop included
   demo_length: jax.Array | None = None  # i32 [B], tokens of it
   # i32 [B], tokens of it before its answer is marked; None: all but the last.
@@ -219,14 +219,14 @@ class Rollout:
   """N completions, rows of one prompt adjacent."""
 
   tokens: jax.Array  # i32 [N,C], 0 after the stop token
-  # bool [N,C], what counts as the policy's own words: drawn by it, or of a
-  # demonstration in their place; false for padding. Rewards read these only.
+  # bool [N,C], tokens that count as the policy's: sampled by it, or of a
+  # demonstration in their place; false at padding. Rewards read only these.
   sampled: jax.Array
   length: jax.Array  # i32 [N], tokens sampled, stop token included
-  logp: jax.Array  # f32 [N,C], of the distribution sampled from
-  truncated: jax.Array  # bool [N], ran out of room before a stop token
+  logp: jax.Array  # f32 [N,C], under the sampling distribution
+  truncated: jax.Array  # bool [N], reached the token limit before a stop token
   temperature: jax.Array  # f32 [N]
-  version: jax.Array  # i32 [N,C], updates behind the weights that drew a token
+  version: jax.Array  # i32 [N,C], updates of the weights that sampled a token
   # i32 [N,C], the turn of a token, from 1; an observation has that of the call
   # it answers. 0: padding, the only place that is no token.
   turn: jax.Array
@@ -238,12 +238,12 @@ class Rollout:
   is_demo: jax.Array | None = None  # bool [N], a reference solution
   # int8 or 16 [N,T,L,k], experts each token used (`models.moe.UNKNOWN`).
   routes: jax.Array | None = None
-  views: dict[str, jax.Array] | None = None  # what rewards read besides text
-  episode: 'Episode | None' = None  # what an environment said
+  views: dict[str, jax.Array] | None = None  # arrays that rewards read
+  episode: 'Episode | None' = None  # rewards and events of an environment
 
   @property
   def valid(self) -> jax.Array:
-    """Marks, bool [N,C], a row's tokens, its own or an environment's."""
+    """Marks the tokens of rows, sampled or observed, bool [N,C]."""
     return self.turn > 0
 
 
@@ -251,8 +251,8 @@ class Rollout:
 class Episode:
   """The environment's rewards and events of N rows, S turns at most."""
 
-  reward: jax.Array  # f32 [N,S], of each turn; NaN where there was none
-  done: jax.Array  # bool [N], the environment ended it, not the room
+  reward: jax.Array  # f32 [N,S], of each turn; NaN if the turn does not exist
+  done: jax.Array  # bool [N], ended by the environment, not by the token limit
   events: dict[str, jax.Array]  # i32 [N] by name, see `rollouts.turns.EVENTS`
 
 
@@ -285,7 +285,7 @@ class Outcomes:
   @property
   def own(self) -> jax.Array:
     """Marks the verified completions, bool [...,N], that the policy sampled
-    without help: solve rates count these alone.
+    without a hint or a demonstration. Solve rates count only these.
     """
     own = self.reward_valid
     for helped in (self.is_demo, self.is_hinted):
@@ -295,11 +295,11 @@ class Outcomes:
 
 @struct.dataclass
 class Account:
-  """Statistics of every generated completion, of sources that train on a
+  """Statistics of every generated completion, for sources that train on a
   subset (filters) or on more (replay).
   """
 
-  seen: Outcomes  # [r,N], of r rounds at most; zeros of rounds not run
+  seen: Outcomes  # [r,N], r rounds at most; zeros for rounds that did not run
   ran: jax.Array  # bool [r], rounds that were run
   control: dict  # memories of kinds of rounds, for TrainState.control
   metrics: Metrics
@@ -323,7 +323,7 @@ class Trajectories:
   # i32 [N], number of a row among all that the step generated, by which its
   # verdict is found on the host; -1: generated in an earlier step.
   row: jax.Array | None = None
-  account: Account | None = None  # None: these rows are all there was
+  account: Account | None = None  # None: these rows are all generated rows
 
 
 @struct.dataclass
@@ -338,7 +338,7 @@ class Rows:
 
 @struct.dataclass
 class Batch:
-  """N rows to train on. Optional fields are None when nothing needs them."""
+  """N rows to train on. Optional fields are None if nothing reads them."""
 
   tokens: jax.Array  # i32 [N,T], prompt then completion
   valid: jax.Array  # bool [N,T], real tokens
@@ -361,14 +361,14 @@ class Batch:
   greedy_reward: jax.Array | None = None  # f32 [N], of the greedy completion
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
-  forced: jax.Array | None = None  # bool [N,T], of a hint, learnt off-policy
+  forced: jax.Array | None = None  # bool [N,T], trained hint tokens
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
   turn: jax.Array | None = None  # i32 [N,T], 0 outside completions
   node: jax.Array | None = None  # i32 [N,T], of one group only; 0 outside
   episode: Episode | None = None  # rewards in the unit of `reward`
   routes: jax.Array | None = None  # int8 or 16 [N,T,L,k], experts to replay
   prompt_id: jax.Array | None = None  # i32 [N], of the problem (`Prompts`)
-  prompt_index: jax.Array | None = None  # i32 [N], equal: one prompt's tokens
+  prompt_index: jax.Array | None = None  # i32 [N], equal: the same prompt
   answer_id: jax.Array | None = None  # i32 [N], see Reward
   row: jax.Array | None = None  # i32 [N], see Trajectories
   is_hinted: jax.Array | None = None  # bool [N], began with a hint
@@ -383,14 +383,14 @@ class TrainState:
   step: jax.Array  # i32 [], updates done since the run began
   params: Params
   opt_state: Any
-  # What is trained, as it was; only when the loss reads a reference that is
+  # Trained weights of the reference; only if the loss reads a reference that is
   # not the model with its adapters off.
   ref_params: Params | None = None
   # Weights of a teacher that is another model than the policy.
   teacher_params: Params | None = None
   critic: Any = None  # critics.CriticState, only when the loss reads one
-  coefs: dict | None = None  # loss coefficients that follow the run
-  # What sources and rewards remember of the stage, by name; None: nothing.
+  coefs: dict | None = None  # loss coefficients that change during the run
+  # Memories of parts and kinds of rounds, by name; None: there are none.
   control: dict | None = None
 
 

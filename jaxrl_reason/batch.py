@@ -1,7 +1,7 @@
 """Trajectories -> the Batch an update reads, and its statistics.
 
-What the rooms on both sides share: `make_batch` assembles, `summary` says what
-to watch, `split` cuts rows into micro-batches.
+`make_batch` assembles a batch, `summary` computes its metrics, and `split` cuts
+its rows into micro-batches.
 """
 
 import jax
@@ -21,12 +21,12 @@ from jaxrl_reason.base import (
 )
 from jaxrl_reason.models.parts import moe
 
-# Fields of a Batch that Outcomes have by the same name.
+# Fields that Batch and Outcomes have in common.
 OF_OUTCOMES = (
   'reward reward_parts reward_valid group truncated prompt_id answer_id '
   'is_hinted'
 ).split()
-# Fields of a Batch, and what a Reward calls them.
+# Fields of a Batch, and their names in a Reward.
 OF_REWARD = {
   'reward': 'total',
   'reward_parts': 'parts',
@@ -36,7 +36,7 @@ OF_REWARD = {
 
 
 def per_row(x: jax.Array, n: int) -> jax.Array:
-  """Repeats what belongs to prompts [B,...] for their N rows [N,...]."""
+  """Repeats arrays of prompts [B,...] for their N rows [N,...]."""
   return sharding.rows(jnp.repeat(x, n // x.shape[0], axis=0))
 
 
@@ -45,7 +45,7 @@ def _per_row(x: jax.Array | None, n: int) -> jax.Array | None:
 
 
 def rows_of(prompts: Prompts, rollout: Rollout) -> Rows:
-  """Joins the prompts trained under and their completions, to rows [N,T]."""
+  """Joins the training prompts and their completions to rows [N,T]."""
   n, c = rollout.tokens.shape
   tokens, valid = prompts.tokens, prompts.valid
   if prompts.train_tokens is not None:
@@ -110,8 +110,8 @@ def of_reward(reward: Reward) -> dict[str, jax.Array | None]:
 
 
 def with_reward(batch: Batch, reward: Reward, greedy: Reward | None) -> Batch:
-  """Puts rewards [N] into a batch, and beside them those [B] of each prompt's
-  greedy completion, if there are any.
+  """Puts rewards [N] into a batch, and the rewards [B] of the greedy
+  completions, if there are any.
   """
   batch = batch.replace(**of_reward(reward))
   if greedy is None:
@@ -147,8 +147,9 @@ def outcomes(batch: Batch) -> Outcomes:
 
 
 def solved_groups(batch: Batch | Outcomes) -> tuple[jax.Array, jax.Array]:
-  """Marks rows, bool [N] each, of whose group all, or none, of the verified
-  rows have the first reward part; a group without a verified row has neither.
+  """Returns two marks of rows, bool [N]: all verified rows of the row's group
+  are correct by the first reward part, or none is. Groups without a verified
+  row have neither mark.
   """
   same = (batch.group[:, None] == batch.group) & batch.reward_valid
   solved = same & (batch.reward_parts[:, 0] > 0.5)
@@ -158,8 +159,8 @@ def solved_groups(batch: Batch | Outcomes) -> tuple[jax.Array, jax.Array]:
 
 
 def stats_of_rounds(account: Account, part_names: tuple[str, ...]) -> Metrics:
-  """Summarises all that was generated in a step: the mean over its rounds,
-  which have N rows each, and of tokens the sum.
+  """Summarises every completion of a step: the mean over its rounds of N rows
+  each, and the sum of the tokens.
   """
 
   def of_round(seen):
@@ -205,8 +206,8 @@ def summary(batch: Outcomes, part_names: tuple[str, ...]) -> Metrics:
 
 
 def length_by_verdict(batch: Batch) -> Metrics:
-  """Averages the lengths of right and of wrong rows by the first reward part;
-  NaN where there are none of a kind.
+  """Averages the lengths of correct and of incorrect rows, by the first reward
+  part; NaN if there are no such rows.
   """
   lengths = batch.mask.sum(axis=1)
   right = batch.reward_parts[:, 0] > 0.5
@@ -219,9 +220,9 @@ def length_by_verdict(batch: Batch) -> Metrics:
 
 
 def answer_spread(batch: Batch) -> Metrics:
-  """Averages over groups, by their rows, the entropy in nats of the final
-  answers that were given: -mean log (rows of the group with my answer / rows of
-  it with an answer).
+  """Computes the entropy of the final answers of a group in nats, averaged over
+  rows: -mean log (rows of the group with the row's answer / rows of the group
+  with an answer).
   """
   if batch.answer_id is None:
     return {}
@@ -234,8 +235,8 @@ def answer_spread(batch: Batch) -> Metrics:
 
 
 def turn_stats(batch: Batch) -> Metrics:
-  """Summarises episodes: turns, tokens drawn and reward of each turn over the
-  rows that have it, and per row what `rollouts.turns.EVENTS` counts.
+  """Summarises episodes: for each turn the sampled tokens and the reward, over
+  the rows that have it, and the mean counts of `rollouts.turns.EVENTS`.
   """
   reward = batch.episode.reward
   there = jnp.isfinite(reward)
@@ -254,7 +255,7 @@ def turn_stats(batch: Batch) -> Metrics:
 
 
 def chunk_stats(batch: Batch) -> Metrics:
-  """Counts the chunks of completions, whose numbers are those of turns."""
+  """Counts the chunks of completions; `turn` has the number of the chunk."""
   chunks = jnp.max(batch.turn, axis=1)
   mean = jnp.mean(chunks.astype(jnp.float32))
   return {'chunks': mean, 'chunks_max': jnp.max(chunks)}

@@ -16,14 +16,14 @@ from jaxrl_reason import names
 if TYPE_CHECKING:
   from etils import epath
 
-# Errors that say what the user can do: shown without a traceback.
+# Errors with a remedy in their message: shown without a traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 CHANGE = re.compile(r'--config\.(.*)', re.S)
-ended = threading.Event()  # the last line was said
+ended = threading.Event()  # the last line was printed
 
 
 class Parser(argparse.ArgumentParser):
-  """The flags of a command; a mistake is one line."""
+  """Parses the flags of a command; an invalid flag is an error of one line."""
 
   def __init__(self, name: str, doc: str | None):
     """Args: name: of the command; doc: its docstring, for --help."""
@@ -69,40 +69,40 @@ class Parser(argparse.ArgumentParser):
     )
 
   def number(self, name: str, default: float, help: str) -> None:
-    """Adds --name=NUMBER, whole where the default is."""
+    """Adds --name=NUMBER; an integer if the default is one."""
     kind = type(default)
     self.add_argument(
       name, type=kind, default=default, help=_with_default(help, default)
     )
 
   def hosts(self) -> None:
-    """Adds what makes one process one of several (`hosts.join`)."""
-    self.text('--coordinator', None, 'host:port of process 0, of several')
+    """Adds the flags of runs with several processes (`hosts.join`)."""
+    self.text('--coordinator', None, 'host:port of process 0 of several')
     for name in ('--num_processes', '--process_id'):
       self.add_argument(name, type=int, help='of several processes')
 
   def machine(self) -> None:
-    """Adds what models answer on, and what their answers are verified by."""
+    """Adds the flags of devices and of verifier processes."""
     self.text(
       '--dtype', '', 'float32 or bfloat16; default: float32 on CPU only'
     )
     self.text('--mesh', '-1,1,1', 'devices along data, fsdp, tensor')
     self.number('--workers', 2, 'verifier processes')
-    self.number('--timeout_s', 10.0, 'of one verification')
+    self.number('--timeout_s', 10.0, 'seconds for one verification')
     self.hosts()
 
   def sampling(self) -> None:
     """Adds the flags of sampling and of a forced token budget."""
     self.number('--top_k', 0, '0: all tokens')
     self.number('--top_p', 1.0, 'nucleus')
-    self.number('--min_p', 0.0, 'share of the likeliest token')
+    self.number('--min_p', 0.0, 'least probability, as a share of the largest')
     self.number('--least', 0, 'tokens before which --wait replaces a stop')
-    self.text('--wait', '', 'words with which a completion then goes on')
+    self.text('--wait', '', 'words that replace the stop token')
     self.number('--most', 0, 'tokens after which --final is written')
-    self.text('--final', '', 'words after which only the answer is to come')
+    self.text('--final', '', 'words that request the final answer')
 
   def switch(self, name: str, help: str) -> None:
-    """Adds --name, which is off where it is not given."""
+    """Adds the switch --name, which is off by default."""
     self.add_argument(name, action='store_true', help=help)
 
 
@@ -135,7 +135,7 @@ def listed(flag: str, text: str, kind: Callable[[str], Any]) -> tuple:
   """Splits the values of a flag at its commas.
 
   Raises:
-    ValueError: names the flag and the value that is none.
+    ValueError: names the flag and the invalid value.
   """
   out = []
   for part in text.split(',') if text else ():
@@ -183,7 +183,7 @@ def one_of(flag: str, value: str, known: Iterable[str]) -> None:
 
 @contextlib.contextmanager
 def one_line(*more: type[Exception]) -> Iterator[None]:
-  """Ends the process in one line if an error says what the user can do.
+  """Ends the process with one line if an error has a remedy in its message.
 
   Args:
     more: kinds of such errors, beside those of every command.
@@ -195,8 +195,8 @@ def one_line(*more: type[Exception]) -> Iterator[None]:
 
 
 def fail(error: BaseException | str):
-  """Ends the process in one line, its last: warnings of what is left behind,
-  as coroutines that a failed save made and never began, do not follow it.
+  """Ends the process and prints one line, the last. Later warnings are dropped,
+  for example about coroutines that a failed save created and never started.
   """
   text = ' '.join(str(error).split())
   print(f'error: {text}', file=sys.stderr, flush=True)

@@ -1,19 +1,20 @@
-"""Weights between Hugging Face folders and our checkpoints.
+"""Converts weights between Hugging Face folders and checkpoints of runs.
 
   jaxrl convert --from=DIR --to=DIR [--dtype=bfloat16]
 
 --from is a Hugging Face folder (config.json, *.safetensors), a file *.gguf
-(`checkpoints.gguf_files` has its families), or the workdir of a run, of which
-the newest checkpoint's parameters are taken. --to becomes a Hugging Face folder
-that `transformers` opens, or with --format=orbax a checkpoint of ours. Adapters
-are merged; with --format=peft they are written alone. A run from scratch brings
-its own tokenizer along. Steering vectors become biases, where there is a family
-with those. Weights kept as int8 are multiplied out: what was trained beside
-them is given back exactly, what quantizing them lost is not.
+(`checkpoints.gguf_files` has the families), or the workdir of a run, whose
+newest checkpoint is read. --to becomes a Hugging Face folder that
+`transformers` can open, or with --format=orbax a checkpoint of this package.
+Adapters are merged; with --format=peft only the adapters are written. The
+export of a run from scratch has its own tokenizer. Steering vectors become
+biases, if the family has such biases. int8 weights are dequantized: the trained
+changes are exact, and the rounding of the int8 weights remains.
 
---dtype is that on disk. Without it, that of the source; of a run that of the
-model it began from (which rounds float32 weights to a bfloat16 model's own
-dtype), or float32 where it began from none or kept weights as int8.
+--dtype is the dtype on disk. The default is the dtype of the source. For a run,
+it is the dtype of the model that the run started from (float32 weights of a
+bfloat16 model are rounded), or float32 if the run started from scratch or has
+int8 weights.
 """
 
 import pathlib
@@ -38,7 +39,7 @@ def run(source: str, target: str, dtype: str | None, form: str) -> str:
   Raises:
     ValueError: names the flag.
   """
-  # Imported here: a wrong flag is refused at once.
+  # Imported late, so that a wrong flag is refused at once.
   from jaxrl_reason.checkpoints import conversion, files, gguf_files, hf
   from jaxrl_reason.data import hf_export, problems
 

@@ -1,15 +1,16 @@
-r"""Makes a file of problems fit to train on.
+r"""Filters a file of problems for training.
 
   jaxrl curate --file=problems.jsonl --out=curated \
     --near_duplicates=0.8 --against=gsm8k/test.jsonl --heldout=0.02
   jaxrl curate --file=problems.parquet --out=curated \
     --model=runs/a --k=8 --keep=0.1,0.9
 
-Repeated questions, near duplicates and what evaluation files ask are removed;
-a model's pass rate sorts the rest by difficulty. OUT gets train.jsonl (and
-test.jsonl, by a hash of the question), failing.jsonl (what the model never
-solves), removed.jsonl with reasons, report.json and, of the model, answers/.
-The same command goes on where it was stopped. docs/evaluating.md has more.
+Repeated questions, near duplicates and questions of evaluation files are
+removed. The other questions get a difficulty by the pass rate of a model. OUT
+contains train.jsonl (and test.jsonl, by a hash of the question), failing.jsonl
+(problems that the model never solves), removed.jsonl with reasons, report.json
+and the answers of the model, answers/. If it is interrupted, the same command
+continues. docs/evaluating.md has more.
 """
 
 import pathlib
@@ -24,31 +25,31 @@ def parser() -> command.Parser:
   """Makes the parser of the flags."""
   p = command.Parser('curate', __doc__)
   p.text('--file', None, 'problems, .jsonl or .parquet', required=True)
-  p.text('--out', None, 'folder to write, or to go on with', required=True)
+  p.text('--out', None, 'folder to write, or to continue', required=True)
   p.text('--question', '', 'field of a row, such as a.0.b; if empty, guessed')
   p.text('--answer', '', 'field of the answer; if empty, guessed')
   p.text('--solution', '', 'field of a worked solution')
-  p.text('--verifier', 'math', 'reward that judges answers')
+  p.text('--verifier', 'math', 'reward that verifies answers')
   p.number('--near_duplicates', 0.0, 'similarity (Jaccard) to remove; 0: none')
   p.text('--against', '', 'evaluation files whose problems are removed')
   p.number('--ngram', 13, 'words in common that make a problem contaminated')
-  p.text('--model', '', 'whose pass rate is wanted, as of evaluate')
-  p.text('--prompt', 'own', 'how problems are written out, as of evaluate')
+  p.text('--model', '', 'model for the pass rates, as in evaluate')
+  p.text('--prompt', 'own', 'prompt format of problems, as in evaluate')
   p.number('--k', 8, 'samples of a problem')
   p.number('--batch', 256, 'completions at a time, over all devices')
   p.number('--temperature', 1.0, 'of sampling')
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.text('--buckets', '0.25,0.75', 'pass rates between difficulties')
-  p.text('--keep', '0,1', 'least and largest pass rate of what is kept')
+  p.text('--keep', '0,1', 'least and largest pass rate to keep')
   p.number('--heldout', 0.0, 'share of problems that go into test')
-  p.text('--format', 'jsonl', 'of what is written: jsonl or parquet')
+  p.text('--format', 'jsonl', 'format of the output: jsonl or parquet')
   p.number('--seed', 0, 'of the noise')
   p.machine()
   return p
 
 
 def options(a):
-  """Returns what the flags say, as `curation.Options`.
+  """Returns the flags as `curation.Options`.
 
   Raises:
     ValueError: names the flag.
@@ -105,7 +106,7 @@ def options(a):
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
-  # Imported here: a wrong flag is answered at once.
+  # Imported late, so that a wrong flag is refused at once.
   from jaxrl_reason.evals import curation
   from jaxrl_reason.run import model_commands
 

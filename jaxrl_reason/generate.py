@@ -1,4 +1,4 @@
-r"""Text from a model: to the terminal as it is drawn, or from file to file.
+r"""Generates text: to the terminal token by token, or from file to file.
 
   jaxrl generate --model=DIR --prompt='What is 2 + 3?' --chat
   jaxrl generate --model=DIR --file=prompts.jsonl \
@@ -6,14 +6,14 @@ r"""Text from a model: to the terminal as it is drawn, or from file to file.
 
 --model is a Hugging Face folder, hf:owner/model[@revision], or the workdir of a
 run. A line of --file has `prompt` (text) or `messages` (a conversation, with
---chat); --out gets a line for each completion, with the same and `completion`,
-`sample` and so on (`rewards.records`), as `jaxrl grade` reads them. The
-same command goes on where it was stopped, and draws what it would have drawn.
-Another model, template or sampling is refused: the file completions.json
-beside the output has those it was begun with.
+--chat). A line of --out has the same fields and those of one completion:
+`completion`, `sample` and so on (`verifiers.records`). `jaxrl grade` reads
+them. If it is interrupted, the same command continues with the same samples.
+Another model, template or sampling is refused: completions.json beside the
+output has the settings that it was begun with.
 
-Flags of sampling that are not given (--temperature, --top_k, --top_p, --min_p)
-are those of the model's generation_config.json, if it has them. --top_k
+If a flag of sampling (--temperature, --top_k, --top_p, --min_p) is not set, its
+value is that of the model's generation_config.json, if the file has it. --top_k
 applies before --top_p, and --min_p last, as in transformers.
 """
 
@@ -50,7 +50,7 @@ def parser() -> command.Parser:
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
-  # Imported here: a wrong flag is refused at once.
+  # Imported late, so that a wrong flag is refused at once.
   from jaxrl_reason.evals import generation
 
   with command.one_line():

@@ -4,10 +4,10 @@
 
 Each line of the file is an object with a 'completion' and an 'answer' (other
 names: --completion_key, --answer_key; --answer_key= for a reward that reads no
-answer, such as 'instructions'); everything else in it is handed to the reward
-and kept. Each line of the output, `completions.graded.jsonl` unless
---out says otherwise, is the same object with a 'verdict': score, status,
-extracted. A run that was interrupted goes on where it stopped.
+answer, such as 'instructions'). The reward receives all other fields too. Each
+line of the output (--out, by default `completions.graded.jsonl`) is the same
+object with a 'verdict': score, status, extracted. If it is interrupted, the
+same command continues.
 """
 
 import os
@@ -33,7 +33,7 @@ def parser() -> command.Parser:
     f"one of {', '.join(sorted(resolve.SHORT))}, or 'package.module:function', "
     "or 'path/to/file.py:function'",
   )
-  p.text('--out', '', 'JSONL to write, or to go on with')
+  p.text('--out', '', 'JSONL to write, or to continue')
   p.text('--completion_key', 'completion', 'field of the completion')
   p.text('--answer_key', 'answer', 'field of the gold answer; empty: none')
   p.number('--workers', os.cpu_count() or 1, 'processes')
@@ -45,7 +45,7 @@ def parser() -> command.Parser:
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
-  # Imported here: a wrong flag is refused at once.
+  # Imported late, so that a wrong flag is refused at once.
   from jaxrl_reason.verifiers import grading
   from jaxrl_reason.verifiers.pool import PoolError
 

@@ -1,9 +1,9 @@
-"""The distribution tokens are drawn from: temperature, top-k, top-p, min-p.
+"""The sampling distribution of tokens: temperature, top-k, top-p, min-p.
 
-All settings are traced arrays, so changing one never recompiles; a run, whose
-filters stay what they are, has none in its program where it uses none. The same
-functions give the sampler its distribution and the trainer the log-probability
-under it, so the two agree (float32: 1e-5) whatever the settings.
+All settings are traced arrays, so changing one never recompiles. A run without
+filters has none in its program (`Sampling.fixed`). Sampler and trainer use the
+same functions for the distribution and its log-probabilities, so the two agree
+to 1e-5 in float32, for all settings.
 """
 
 import functools
@@ -14,14 +14,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-# Log-weight of a token that cannot be drawn; finite, so that gradients of a
+# Log-weight of a token that a filter excludes; finite, so that gradients of a
 # filtered distribution stay finite.
 OUT = -1e30
 
 
 @struct.dataclass
 class Filters:
-  """Which tokens are left to be drawn. Neutral values (0, 1, 0) keep all.
+  """Settings of the filters. The neutral values (0, 1, 0) keep all tokens.
 
   They apply after the temperature and in this order, as in `transformers`.
   Tokens of equal probability are kept or removed together.
@@ -42,11 +42,11 @@ class Filters:
 
 @struct.dataclass
 class Sampling:
-  """Sampling settings. Temperature 1 without filters means the policy itself.
+  """Sampling settings. Temperature 1 without filters is the policy itself.
 
   Attributes:
     temperature: f32 [N] or [], > 0; 0 means greedy.
-    filters: None: none, and none in the program.
+    filters: None: the program has no filters.
   """
 
   temperature: jax.Array
@@ -54,7 +54,7 @@ class Sampling:
 
   @classmethod
   def make(cls, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> 'Sampling':
-    """Makes settings that share a program with all others made here."""
+    """Makes settings with filters; all such settings share one program."""
     filters = Filters(
       top_k=jnp.asarray(top_k, jnp.int32),
       top_p=jnp.asarray(top_p, jnp.float32),
@@ -64,8 +64,8 @@ class Sampling:
 
   @classmethod
   def fixed(cls, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> 'Sampling':
-    """Makes settings of a program that will see no other filters: neutral ones
-    are left out of it.
+    """Makes settings for a program whose filters never change: neutral filters
+    are left out of the program.
     """
     given = top_k, top_p, min_p
     made = cls.make(temperature, *given)
@@ -73,11 +73,11 @@ class Sampling:
 
 
 def _least(p: jax.Array, enough: Callable) -> jax.Array:
-  """The largest t [...] with enough(p >= t), for p [..., V] in [0, 1].
+  """Finds the largest t [...] with enough(p >= t), for p [..., V] in [0, 1].
 
-  Found bit by bit, since numbers from 0 on are ordered as their bits are: 30
-  sums over the vocabulary, each local to its shards. A sort would gather it
-  whole, and takes the TPU compiler 12 s each.
+  The search is by bits, because non-negative floats have the order of their
+  bits: 30 sums over the vocabulary, each local to its shards. A sort would
+  gather the vocabulary, and takes the TPU compiler 12 s.
   """
 
   def value(bits):
@@ -92,7 +92,7 @@ def _least(p: jax.Array, enough: Callable) -> jax.Array:
 
 
 def _kept(logits: jax.Array, s: Filters) -> jax.Array:
-  """bool [..., V]: which tokens top-k, top-p and min-p leave."""
+  """Marks the tokens that top-k, top-p and min-p keep, bool [..., V]."""
   p = jax.nn.softmax(logits, axis=-1)
   kth = _least(p, lambda m: m.sum(axis=-1) >= s.top_k)
   kth = jnp.where(s.top_k > 0, kth, 0)
@@ -111,8 +111,8 @@ def _kept(logits: jax.Array, s: Filters) -> jax.Array:
 
 
 def _floor(logits: jax.Array, s: Filters) -> jax.Array:
-  """The least of the logits [..., V] that the filters leave, a bit less; -inf
-  where they are neutral.
+  """Returns a bound slightly below the least logit that the filters keep; -inf
+  if they are neutral.
   """
 
   def least(x):
@@ -122,35 +122,35 @@ def _floor(logits: jax.Array, s: Filters) -> jax.Array:
     return jnp.full(x.shape[:-1], -jnp.inf)
 
   # Reading a vocabulary 60 times costs more than the rest of a decode step;
-  # skip it at run time when every filter is neutral. Only a number per row
-  # leaves the branches: logits that did would be copied there.
+  # skip it at run time if every filter is neutral. The branches return only a
+  # number per row, because XLA copies the results of branches.
   active = (s.top_k > 0) | (s.top_p < 1) | (s.min_p > 0)
   logits = jax.lax.stop_gradient(logits)
   floor = jax.lax.cond(active, least, none, logits)
-  # The compiler may compute logits once more here, rounded otherwise: those of
-  # a sum of models would then lie below their own least. What is as likely as
-  # the least to 1e-5 stays with it.
+  # The compiler may compute the logits again with another rounding; the logits
+  # of a sum of models could then be below their own bound. Tokens within 1e-5
+  # of the least kept logit are therefore kept.
   return floor - 1e-5 * jnp.maximum(jnp.abs(floor), 1)
 
 
 def shaped(
   logits: jax.Array, s: Sampling, taken: jax.Array | None = None
 ) -> jax.Array:
-  """Computes logits [..., V] of the distribution that is drawn from.
+  """Computes logits [..., V] of the sampling distribution.
 
   Args:
     logits: f32 [..., V].
     s: settings; temperature broadcasts against logits[..., 0].
-    taken: int [...], tokens kept whatever the filters say. A policy that has
-      moved since it sampled may rank a token out of its own nucleus; its
-      log-probability must stay finite there.
+    taken: int [...], tokens that are kept although a filter excludes them. A
+      policy that was updated after sampling may have moved a token out of its
+      nucleus; its log-probability must stay finite.
   """
   temperature = jnp.where(s.temperature > 0, s.temperature, 1.0)
   logits = logits / temperature[..., None]
   if s.filters is None:
     return logits
   floor = _floor(logits, s.filters)
-  out = logits < floor[..., None]  # not of NaN, which must not be hidden
+  out = logits < floor[..., None]  # false for NaN, which must not be hidden
   if taken is not None:
     out &= jnp.arange(logits.shape[-1]) != taken[..., None]
   return jnp.where(out, OUT, logits)
@@ -162,10 +162,10 @@ def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
 
 
 def _picked(x: jax.Array, index: jax.Array) -> jax.Array:
-  """x [..., V] at index [...].
+  """Returns x [..., V] at index [...].
 
-  A masked sum picks it: that stays local to each shard of a split vocabulary,
-  where take_along_axis would gather x whole.
+  A masked sum stays local to each shard of a split vocabulary; take_along_axis
+  would gather all of x.
   """
   hit = jnp.arange(x.shape[-1]) == index[..., None]
   return jnp.sum(jnp.where(hit, x, 0), axis=-1)
@@ -183,12 +183,12 @@ def draw(
   """Draws (a token per row [N], its log-probability [N]) from shaped logits
   [N,V].
 
-  Inverse of the cumulative distribution in two levels, first a block of the
-  vocabulary, then a token in it: two uniforms per row, where Gumbel-max needs
-  V of them (noise was a third of a small model's decode step). The vocabulary
-  is read three times: for the largest logit, the blocks' masses and the chosen
-  block. A row's token depends on its own key only. Temperature 0 takes the
-  likeliest.
+  Inverts the cumulative distribution in two levels: first a block of the
+  vocabulary, then a token of the block. This needs two uniforms per row, and
+  Gumbel-max needs V (noise was a third of a small model's decode step). The
+  vocabulary is read three times: for the largest logit, the masses of blocks
+  and the chosen block. The token of a row depends only on the row's key.
+  Temperature 0 returns the likeliest token.
   """
 
   def chosen(x, weight, u):
@@ -204,7 +204,7 @@ def draw(
   highest = jnp.max(logits, axis=-1)
   top = jnp.max(highest, axis=-1, keepdims=True)
   mass = jnp.exp(logits - top[..., None]).sum(axis=-1)  # of blocks [N,K]
-  # Else the compiler sums the vocabulary up once more for their sum.
+  # Without the barrier the compiler sums over the vocabulary again.
   mass = jax.lax.optimization_barrier(mass)
   block = chosen(highest, mass, u[:, 0])
   hit = jnp.arange(blocks) == block[:, None]
@@ -215,11 +215,11 @@ def draw(
 
 
 def _invert(weight: jax.Array, u: jax.Array) -> jax.Array:
-  """The first index [N] at which the running sum of weight [N,K] reaches the
-  share 1 - u of the total, u in [0, 1).
+  """Finds the first index [N] at which the running sum of weight [N,K] reaches
+  the share 1 - u of the total, u in [0, 1).
 
-  Only where the weight is not 0: a prefix sum made as a tree may step up by
-  rounding where nothing was added.
+  An index with weight 0 is never returned: a prefix sum that is computed as a
+  tree may rise there by rounding.
   """
   total = jnp.where(weight > 0, jnp.cumsum(weight, axis=-1), 0)
   goal = (1 - u[:, None]) * jnp.max(total, axis=-1, keepdims=True)

@@ -1,11 +1,11 @@
 """Trains a recipe: jaxrl run --config=X.py --workdir=D.
 
 Every key of the recipe can be changed: --config.rl.samples=16. The same command
-resumes from the last checkpoint in the workdir; --fresh moves the workdir's
-content aside first (docs/operating.md).
+resumes from the last checkpoint in the workdir; --fresh first moves the files
+of the workdir into a folder (docs/operating.md).
 
-Exit codes: 0, the run is finished; 75, a signal stopped it and it is saved: run
-the command again to go on; 1, an error, in one line.
+Exit codes: 0, the run is finished; 75, a signal stopped the run and its state
+is saved: start the same command to resume; 1, an error, printed in one line.
 """
 
 import sys
@@ -22,12 +22,12 @@ def parser() -> command.Parser:
     '--workdir', None, 'folder of checkpoints and metrics, or gs://bucket/...',
     required=True,
   )  # fmt: skip
-  p.switch('--fresh', "move the workdir's content aside, begin at step 0")
+  p.switch('--fresh', "move the workdir's files aside, start at step 0")
   # Of several processes, if no cluster is detected; the environment may set
   # them too (`hosts.join`).
   p.hosts()
-  p.number('--join_timeout_s', 300, 'within which all processes must join')
-  p.number('--heartbeat_s', 60, 'silence after which a process counts as dead')
+  p.number('--join_timeout_s', 300, 'seconds for all processes to join')
+  p.number('--heartbeat_s', 60, 'seconds of silence of a lost process')
   return p
 
 

@@ -31,7 +31,7 @@ def nearest(word: object, known: Iterable[str]) -> str:
 
 
 def choice(key: str, value: object, known: Iterable[str]) -> str:
-  """Returns the message that refuses a value which is none of the known."""
+  """Returns the error message for a value that is not a known name."""
   known = [name for name in known if name]
   words = ' or '.join(known)
   if len(known) > 2:

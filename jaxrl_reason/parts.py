@@ -30,12 +30,12 @@ class Step(NamedTuple):
 
   Attributes:
     learner: the `update.learner.Learner`.
-    state: before the update, with the memories of the parts so far.
+    state: before the update; earlier parts of the chain have changed it.
     sampling: settings that the completions were drawn with.
     sampled: the batch as it was generated.
     batch: the batch to train on; parts may mask tokens and change rewards.
-    outcomes: of every completion that was generated, arrays [...,N]; these
-      are more than the batch's where a step has several rounds.
+    outcomes: of every generated completion, arrays [...,N]; with several rounds
+      there are more of them than rows of the batch.
   """
 
   learner: Any
@@ -47,10 +47,10 @@ class Step(NamedTuple):
 
 
 class Part:
-  """One part of a step; static, so it selects a program.
+  """One part of a step; static: another part compiles another program.
 
   Subclasses override what they need. A method returns its memory with the
-  shapes, dtypes and weak types that `init` gave it.
+  shapes, dtypes and weak types that `init` returned.
 
   Attributes:
     name: of its memory in `TrainState.control`; unique in a chain.
@@ -59,7 +59,7 @@ class Part:
   name: str = ''
 
   def init(self, total: jax.Array) -> Memory | None:
-    """Returns the memory before the first step; None: the part keeps none.
+    """Returns the memory before the first step; None: the part has no memory.
 
     Args:
       total: i32 [], steps of the run before this stage.

@@ -1,13 +1,13 @@
-"""Plans a recipe: what it needs and does on chips that nobody has here.
+"""Plans a recipe for TPUs: memory, work and time, without a TPU.
 
   jaxrl plan --config=X.py --topology=v5p:4x4x4 [--config.rl.samples=16 ...]
 
 The recipe's own programs (generate, score, update, or the fused step) are
-built from shapes alone and compiled by the real TPU compiler for a described
-topology: the extra `tpu` gives it, no TPU is needed. One table says whether
-they fit, what moves between the chips, and the least time a step can take.
-Weights are never read: a model on the Hub has the size that `models/zoo.py`
-knows by its name. docs/plan.md works an example.
+built from shapes alone and compiled by the real TPU compiler (the extra `tpu`)
+for a described topology. A table has their memory, their communication and a
+lower bound of the time of a step. Weights are never read: a model on the Hub
+has the size that `models/zoo.py` lists under its name. docs/plan.md has an
+example.
 """
 
 import json
@@ -29,19 +29,19 @@ def parser() -> command.Parser:
   p.number('--num_slices', 1, 'slices, joined by the data axis of the mesh')
   p.text('--model', '', "a name in models/zoo.py, for the recipe's model")
   p.switch('--search', 'search mesh, remat, micro-batches, parts and padding')
-  p.switch('--nolargest', 'without the search for the largest batch that fits')
-  p.switch('--by_depth', 'compile three depths of a deep model, extend them')
+  p.switch('--nolargest', 'do not search for the largest batch that fits')
+  p.switch('--by_depth', 'compile three depths of a deep model, extrapolate')
   p.text('--only', '', 'phases: generate,score,update, ...; all if empty')
   p.text('--stage', '', 'this stage alone; if empty, the last of each kind')
   p.text('--seeds', '', 'numbers of seeds in one program, such as 1,4,16')
-  p.text('--json', '', 'file for the same as data; -: print it instead')
+  p.text('--json', '', 'file for the plan as JSON; -: print JSON instead')
   return p
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
-  # Imported here: a wrong flag is refused at once.
+  # Imported late, so that a wrong flag is refused at once.
   from absl import logging
 
   from jaxrl_reason import config as config_lib

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 
 
 class Range(NamedTuple):
-  """Numbers from low to high, both included unless said otherwise."""
+  """Numbers from low to high; both are included by default."""
 
   low: float
   high: float = math.inf

@@ -3,10 +3,10 @@
   jaxrl report WORKDIR... [--out=FILE.html] [--open]
   jaxrl report WORKDIR EVALUATION...
 
-An evaluation is a folder with answers/*.jsonl, records of what models said;
-models that were asked the same are compared. Runs that differ in their seed
-alone become one line with a band. It reads what is on disk, of a run that goes
-on, was killed or has failed as well (docs/reports.md).
+An evaluation is a folder with answers/*.jsonl, the records of answers. Models
+with the same suites and prompts are compared. Runs that differ only in their
+seed are drawn as one line with a band. The command reads only files, so it
+works for runs that continue, were killed or failed (docs/reports.md).
 """
 
 import argparse
@@ -44,7 +44,7 @@ def _defaults() -> dict:
 
 def run(a: argparse.Namespace) -> 'epath.Path':
   """Writes the report; returns its path."""
-  # Imported here: a wrong flag is refused at once.
+  # Imported late, so that a wrong flag is refused at once.
   from etils import epath
 
   from jaxrl_reason.reports import answer_folders, html, workdirs

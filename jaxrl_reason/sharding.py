@@ -1,14 +1,14 @@
-"""The mesh and the rules; the only place that names mesh axes.
+"""The mesh and its sharding rules; the only module that names mesh axes.
 
 Axes: 'data' (rows, replicated weights), 'fsdp' (rows, sharded weights),
 'tensor' (heads, mlp and vocabulary), 'context' (tokens of a row). Weights carry
 logical names (`models.spec`), which a rule table maps to mesh axes; activations
-are pinned by rows and tokens only and XLA's partitioner derives the rest from
-the weights.
+are constrained by rows and tokens only, and XLA's partitioner derives the rest
+from the weights.
 
-Where whole rows pass through the model, a row's tokens are split over 'context'
-and attention gathers keys and values, never scores. Everywhere else, decoding
-included, 'context' splits rows further where their number allows it.
+In passes over whole rows, the tokens of a row are split over 'context', and
+attention gathers keys and values, never scores. In all other programs, such as
+decoding, 'context' splits rows further if their number allows it.
 """
 
 import functools
@@ -26,7 +26,7 @@ from jaxrl_reason import trees
 
 AXES = ('data', 'fsdp', 'tensor', 'context')
 ROWS = ('data', 'fsdp')
-MOST = (*ROWS, 'context')  # rows, where whole rows are not needed
+MOST = (*ROWS, 'context')  # rows, in programs that do not need whole rows
 
 # Logical weight axis -> mesh axis.
 TRAIN_RULES = {
@@ -38,8 +38,8 @@ TRAIN_RULES = {
   'expert': 'fsdp',
   'vocab': 'tensor',
 }
-# Decoding reads every weight for every token: gather what fsdp sharded once
-# per generation instead of once per token.
+# Decoding reads every weight for every token, so weights are gathered over fsdp
+# once per generation instead of once per token.
 DECODE_RULES = TRAIN_RULES | {'embed': None}
 
 
@@ -47,7 +47,7 @@ def make_mesh(
   shape: Sequence[int] = (-1, 1, 1), devices: Sequence[Any] | None = None
 ) -> Mesh:
   """Makes a mesh of sizes along AXES; the last may be left out (1), and one may
-  be -1: what is left over.
+  be -1: all remaining devices.
   """
   devices = jax.devices() if devices is None else list(devices)
   sizes = all(isinstance(n, int) and (n == -1 or n > 0) for n in shape)
@@ -72,8 +72,8 @@ def make_mesh(
 
 
 def _over_slices(shape: list[int], slices: int, devices: list) -> np.ndarray:
-  """Devices of a mesh whose data axis goes over slices, the others within each;
-  an axis may be part of a dimension of the torus.
+  """Returns the devices of a mesh whose data axis spans slices. The other axes
+  are within a slice; an axis may be a part of a torus dimension.
   """
   split = dict(allow_split_physical_axes=True)
   if slices == 1:
@@ -120,38 +120,36 @@ def shardings(specs: Any, mesh: Mesh, rules: dict) -> Any:
 
 
 def rows(x: jax.Array, axis: int = 0) -> jax.Array:
-  """Pins dimension `axis` (rows) to the mesh's row axes, and to its context
-  axis where the rows divide over it too; leaves the rest free.
+  """Constrains dimension `axis` (rows) to the row axes of the mesh, and to the
+  context axis if the rows divide over it; the other dimensions are free.
 
-  Does nothing outside a mesh (`jax.set_mesh`), so that models and losses work
-  in anyone's program.
+  Does nothing outside a mesh (`jax.set_mesh`), so models and losses work in any
+  program.
   """
   return _pin(x, {axis: ROWS if x.shape[axis] % _size(MOST) else MOST})
 
 
 def tokens(x: jax.Array, axis: int = 0) -> jax.Array:
-  """Pins dimension `axis` (rows) to the row axes and the next one (tokens) to
-  the context axis.
+  """Constrains dimension `axis` (rows) to the row axes, and the next dimension
+  (tokens) to the context axis.
   """
   return _pin(x, {axis: ROWS, axis + 1: ('context',)})
 
 
 def gathered(x: jax.Array, axis: int = 1) -> jax.Array:
-  """Pins [N,...] by rows, every device of a context holding all of dimension
-  `axis` (tokens).
+  """Constrains [N,...] by rows; every device of a context axis has all of
+  dimension `axis` (tokens).
   """
   return _pin(x, {0: ROWS, axis: None}) if _size(('context',)) > 1 else x
 
 
 def everywhere(x: jax.Array) -> jax.Array:
-  """Lets every device of the mesh hold all of x, so that any host can read
-  it.
-  """
+  """Replicates x on every device of the mesh, so that any host can read it."""
   return jax.lax.with_sharding_constraint(x, P()) if in_mesh() else x
 
 
 def _pin(x: jax.Array, where: dict[int, tuple[str, ...] | None]) -> jax.Array:
-  """Pins dimensions to mesh axes, but those that do not divide over them."""
+  """Constrains the dimensions that divide over their mesh axes."""
   if not in_mesh() or is_own_device():
     return x
   part = [P.UNCONSTRAINED] * x.ndim
@@ -162,21 +160,19 @@ def _pin(x: jax.Array, where: dict[int, tuple[str, ...] | None]) -> jax.Array:
 
 
 def in_mesh() -> bool:
-  """Returns whether the program being traced has a mesh of ours."""
+  """Returns whether the program being traced has a mesh with AXES."""
   mesh = jax.sharding.get_abstract_mesh()
   return not mesh.empty and set(AXES) <= set(mesh.axis_names)
 
 
 def _size(names: Sequence[str]) -> int:
-  """Devices along axes of the mesh in use; 1 outside one."""
+  """Counts the devices along axes of the current mesh; 1 outside a mesh."""
   shape = jax.sharding.get_abstract_mesh().shape
   return math.prod(shape[name] for name in names) if in_mesh() else 1
 
 
 def n_row_shards() -> int:
-  """Counts the devices over which batches of the mesh in use are split; 1
-  outside one.
-  """
+  """Counts the devices over which batches are split; 1 outside a mesh."""
   return _size(ROWS)
 
 
@@ -188,22 +184,22 @@ def n_context_shards() -> int:
 
 
 def n_local_heads(n: int, n_kv: int) -> int:
-  """Counts those of n query heads that are on one device (`on_shards`)."""
+  """Counts the query heads, of n, on one device (`on_shards`)."""
   shards = _size(('tensor',))
   return n if n_kv % shards else n // shards
 
 
 def is_own_device() -> bool:
-  """Returns whether what is traced runs on one device by itself: without a
-  mesh, or where `shard_map` has taken every axis of it.
+  """Returns whether the traced code runs on each device separately: without a
+  mesh, or inside a `shard_map` over all of its axes.
   """
   mesh = jax.sharding.get_abstract_mesh()
   return mesh.empty or mesh.are_all_axes_manual or mesh.size == 1
 
 
 def platform() -> str:
-  """Returns what the program being traced is compiled for: the mesh's platform,
-  which may be described only, or the default one ('cpu', 'tpu', 'gpu').
+  """Returns the platform for which the traced program is compiled: that of the
+  mesh, which may only be described, or the default ('cpu', 'tpu', 'gpu').
   """
   device = jax.sharding.get_abstract_mesh().abstract_device
   return device.platform if device else jax.default_backend()
@@ -218,17 +214,17 @@ def on_shards(
   n_beside: int = 0,
 ) -> Callable:
   """Runs f(kernel, q, q_ids, k, v, ids) on every device's own rows, heads and
-  queries, for kernels that the partitioner cannot split; outside a mesh, f
-  itself.
+  queries, for kernels that the partitioner cannot split. Outside a mesh it
+  calls f.
 
   Args:
     f: (a kernel, arrays [N,heads,T,...] and [N,T] of queries, two [N,heads,T,
       ...] and one [N,T] of keys) -> [N,heads,T,...].
     kernel_specs: from the NamedSharding of (heads, queries) to the specs of
       the kernel's arrays.
-    n_rows, n_heads: N and the fewest heads of the three; what does not divide
-      over its mesh axes is computed on each of them.
-    n_beside: further arrays [N,heads] that f takes.
+    n_rows, n_heads: N and the fewest heads of the three; a dimension that does
+      not divide over its mesh axes is replicated.
+    n_beside: number of further arrays [N,heads] that f reads.
   """
   if not in_mesh():
     return f
@@ -241,13 +237,13 @@ def on_shards(
     f,
     in_specs=(kernel, q, P(rows, 'context'), kv, kv, P(rows), *[kv] * n_beside),
     out_specs=q,
-    check_vma=False,  # a Pallas call does not say how its results vary
+    check_vma=False,  # a Pallas call does not declare how its results vary
   )
 
 
 def by_rows_and_heads(f: Callable, q, kept: Any, at, seen) -> Any:
   """Runs f(q [N,K,...], kept [n,N,K,...], at [], seen [1 or N,...]) -> arrays
-  [N,K,...], every device its own rows and heads; outside a mesh, f itself.
+  [N,K,...] on every device's own rows and heads. Outside a mesh it calls f.
   """
   if not in_mesh() or is_own_device():
     return f(q, kept, at, seen)
@@ -263,13 +259,13 @@ def by_rows_and_heads(f: Callable, q, kept: Any, at, seen) -> Any:
 
 
 def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
-  """Runs f(rows, weights, axis=) -> arrays [M,...], every device by itself: it
-  has its own of the rows [M,...], and its share of the experts' weights
-  [E,...], which are split over mesh axis `axis`. The tensor axis stays the
-  partitioner's.
+  """Runs f(rows, weights, axis=) -> arrays [M,...] on each device separately,
+  with the device's own rows [M,...] and its share of the experts' weights
+  [E,...], which are split over mesh axis `axis`. The partitioner splits over
+  the tensor axis.
 
-  Outside a mesh, or where the rows do not divide, `axis` is None and all of it
-  is here.
+  Outside a mesh, or if the rows do not divide, `axis` is None, and f has all
+  rows and weights.
   """
   n, axis = n_row_shards(), TRAIN_RULES['expert']
   if n == 1 or jax.tree.leaves(rows)[0].shape[0] % n:
@@ -278,17 +274,17 @@ def by_expert(f: Callable, rows: Any, weights: Any) -> Any:
     functools.partial(f, axis=axis),
     in_specs=(P(ROWS), P(axis)),
     out_specs=P(ROWS),
-    # Axes of one device as well: kernels want no axis left to the partitioner.
+    # Axes of size 1 are included: kernels allow no axis of the partitioner.
     axis_names={a for a in AXES if a in ROWS or _size((a,)) == 1},
     check_vma=False,
   )(rows, weights)
 
 
 def constrain(tree: Any, specs: Any, rules: dict) -> Any:
-  """Lays out the arrays of a spec tree by a rule table, inside jit.
+  """Constrains the arrays of a spec tree by a rule table, inside jit.
 
-  Of a weight of several arrays (`models.layers`), it pins the one that has the
-  spec's shape. Does nothing outside a mesh, as `rows`.
+  If a weight has several arrays (`models.parts.layers`), the array with the
+  shape of the spec is constrained. Does nothing outside a mesh, as `rows`.
   """
   if not in_mesh() or is_own_device():
     return tree
@@ -315,8 +311,8 @@ def row_sharding(mesh: Mesh, axis: int = 0) -> NamedSharding:
 
 
 def my_rows(mesh: Mesh, n: int) -> np.ndarray:
-  """Returns positions [m] of those of a batch's n rows that this process's
-  devices hold: all of them where it is alone.
+  """Returns the positions [m] of the rows of a batch of n that this process's
+  devices have: all rows if there is one process.
   """
   held = row_sharding(mesh).addressable_devices_indices_map((n,))
   spans = {rows.indices(n)[:2] for (rows,) in held.values()}
@@ -324,12 +320,12 @@ def my_rows(mesh: Mesh, n: int) -> np.ndarray:
 
 
 def row_shards(mesh: Mesh) -> int:
-  """Counts the pieces that the rows of a batch are split into."""
+  """Counts the shards of the rows of a batch."""
   return int(np.prod([mesh.shape[a] for a in ROWS]))
 
 
 def rows_of_all(mesh: Mesh, n_mine: int) -> int:
-  """Counts the rows of a batch of which this process holds n_mine."""
+  """Counts the rows of a batch, n_mine of which belong to this process."""
   shards = row_shards(mesh)
   return n_mine * shards // len(my_rows(mesh, shards))
 
@@ -372,15 +368,15 @@ def to_local(x: jax.Array, mesh: Mesh) -> np.ndarray:
   return np.concatenate([np.asarray(parts[i]) for i in sorted(parts)])
 
 
-# Of what sources remember, the arrays that have a group in each line.
+# Memories whose arrays have one group in each line.
 OF_GROUPS = ('control/refill/groups/', 'control/replay/groups/')
 
 
 def state_shardings(
   template: Any, params: Any, mesh: Mesh, offload: tuple[str, ...] = ()
 ) -> Any:
-  """Returns shardings of a whole state: every array that belongs to a parameter
-  (the optimizer's moments, the reference) lies as the parameter does.
+  """Returns the shardings of a state. Arrays that belong to a parameter
+  (moments of the optimizer, the reference) have the sharding of the parameter.
 
   Args:
     template: the state's shapes; params: shardings of its parameters.

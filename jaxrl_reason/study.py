@@ -4,12 +4,12 @@ r"""Compares settings of a recipe over seeds, all from one warm start.
     --out=studies/tokens
 
 A study is a Python file with get_study(), which names a recipe, settings that
-change keys of it, and how many seeds each gets (`studies/grid.py`). Runs whose
-programs differ in traced numbers alone (seed, learning rate, KL, clips,
-temperature, weights) go side by side in one program; others follow one
-another. The same command goes on where it was stopped. OUT gets a workdir of
-every run (for `report` and `evaluate`), table.md, results.json and study.png.
-docs/studies.md reads a table.
+change keys of the recipe, and the number of seeds (`studies/grid.py`). Runs
+whose programs differ only in traced numbers (seed, learning rate, KL, clips,
+temperature, weights) run side by side in one program; others run one after
+another. If it is interrupted, the same command continues. OUT contains a
+workdir for every run (for `report` and `evaluate`), table.md, results.json and
+study.png. docs/studies.md explains the table.
 """
 
 import sys
@@ -22,17 +22,17 @@ def parser() -> command.Parser:
   """Makes the flags."""
   p = command.Parser('study', __doc__)
   p.recipe('file with get_study(), which names a recipe')
-  p.text('--out', None, 'folder to write, or to go on with', required=True)
-  p.number('--seeds', 0, "of every setting; 0: the study's")
-  p.text('--settings', '', 'only these, with commas between')
-  p.number('--at_once', 0, "runs in one program, at most; 0: the study's")
+  p.text('--out', None, 'folder to write, or to continue', required=True)
+  p.number('--seeds', 0, "seeds of every setting; 0: the study's")
+  p.text('--settings', '', 'settings to run, with commas between')
+  p.number('--at_once', 0, "most runs in one program; 0: the study's")
   return p
 
 
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
-  # Imported here: a wrong flag is answered at once.
+  # Imported late, so that a wrong flag is refused at once.
   from absl import logging
 
   from jaxrl_reason.run.process import signals
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       study = options.study_of(a)
       table = session.run(study, command.folder('--out', a.out), journal.say)
   except KeyboardInterrupt:
-    command.fail('stopped; the same command goes on from what is done')
+    command.fail('stopped; start the same command to continue')
   if not table:
     sys.exit(signals.SAVED)
   print(table)

@@ -1,5 +1,5 @@
-"""Trees as wholes, and addressed by `a/b/c` paths: what regex rules over
-parameters use.
+"""Functions of trees, also by `a/b/c` paths, which regex rules over parameters
+match.
 """
 
 import functools
@@ -20,7 +20,7 @@ def path_str(path) -> str:
 
 
 def flatten(tree: Any, is_leaf: Callable | None = None) -> dict[str, Any]:
-  """Leaves by path, in jax's own leaf order."""
+  """Returns the leaves by path, in jax's own leaf order."""
   leaves = jax.tree_util.tree_flatten_with_path(tree, is_leaf)[0]
   return {path_str(path): leaf for path, leaf in leaves}
 
@@ -49,17 +49,17 @@ def map_with_path(
 
 
 def at_most(name: str, trips: int):
-  """Names the loops made inside this context, and tells how often each runs at
-  most, where their conditions do not: a plan of the compiled program reads it
-  (`planning.hlo.trips`).
+  """Names the loops traced inside this context, and records their largest
+  number of iterations in the name. A plan of the compiled program reads it
+  (`planning.hlo.trips`) if the condition of a loop does not show the number.
   """
   return jax.named_scope(f'{name}_at_most_{trips}')
 
 
 def where_due(due: jax.Array, f: Callable[[Any], Any], state: Any) -> Any:
-  """Returns f(state) if `due`, a bool [], and the state otherwise: by a loop of
-  one trip at most. XLA's conditional copies what its branches pass on, a whole
-  cache; its loop does not.
+  """Returns f(state) if `due`, a bool [], and the state otherwise, by a loop of
+  at most one iteration. XLA's conditional copies the results of its branches,
+  such as a cache; its loop does not.
   """
 
   def body(carry):
@@ -87,8 +87,9 @@ def match(rules, path: str) -> Any:
 
 
 def split(tree: Any, pattern: str) -> tuple[Any, Any]:
-  """Returns (leaves whose path the regex matches, the others): two trees of the
-  same form, None where a leaf is in the other one; (the tree, None) of '.*'.
+  """Returns (leaves whose path the regex matches, the other leaves): two trees
+  of the same form, None for leaves of the other tree; (the tree, None) for
+  '.*'.
 
   Raises:
     ValueError: the pattern matches nothing.
@@ -108,7 +109,7 @@ def split(tree: Any, pattern: str) -> tuple[Any, Any]:
 
 
 def join(a: Any, b: Any) -> Any:
-  """Joins the tree that `split` took apart."""
+  """Joins the two trees that `split` returned."""
   if b is None:
     return a
   return jax.tree.map(
@@ -127,7 +128,7 @@ def stacked(rows: Sequence[Any]) -> Any:
 
 
 def where(condition: jax.Array, new: Any, old: Any) -> Any:
-  """Chooses one of two trees, leaf by leaf, where a condition holds."""
+  """Selects between two trees, leaf by leaf, by a condition."""
   return jax.tree.map(functools.partial(jnp.where, condition), new, old)
 
 
@@ -141,17 +142,17 @@ def where_rows(rows: jax.Array, new: Any, old: Any) -> Any:
 
 
 def take(tree: Any, index: Any) -> Any:
-  """Takes the part `index` of every array of a tree, x[index]."""
+  """Returns x[index] for every array x of a tree."""
   return jax.tree.map(operator.itemgetter(index), tree)
 
 
 def n_params(tree: Any) -> int:
-  """Counts the numbers that the tree's arrays (or shapes) hold."""
+  """Counts the elements of the arrays (or shapes) of a tree."""
   return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def n_bytes(tree: Any) -> int:
-  """Counts the bytes that the tree's arrays (or shapes) hold."""
+  """Counts the bytes of the arrays (or shapes) of a tree."""
   return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
@@ -159,33 +160,33 @@ def first_nonfinite(tree: Any) -> jax.Array:
   """Finds the first leaf (in `flatten` order) with a NaN or an infinity: its
   index, i32 []; -1 when all are finite.
   """
-  # A sum is non-finite if any element is, and reads each leaf once; that it
-  # may also overflow is as much a reason to stop.
+  # A sum is non-finite if any element is, and reads each leaf once. If the sum
+  # overflows, the run has to stop as well.
   bad = jnp.stack([~jnp.isfinite(jnp.sum(x)) for x in jax.tree.leaves(tree)])
   return jnp.where(jnp.any(bad), jnp.argmax(bad), -1)
 
 
 def named_key(key: jax.Array, name: str) -> jax.Array:
-  """Folds a name into a key: what is drawn for one use shares nothing with
-  what is drawn for another, whatever their numbers.
+  """Folds a name into a key, so that the random numbers of different uses are
+  independent.
   """
   return jax.random.fold_in(key, zlib.crc32(name.encode()) & 0x7FFFFFFF)
 
 
 @jax.custom_batching.custom_vmap
 def shared_max(x: jax.Array) -> jax.Array:
-  """Computes the largest value of an array, of flags whether any is set; of
-  runs side by side (`vmap`) one value for all, the largest of any.
+  """Computes the largest value of an array (for flags: whether any is set).
+  Runs side by side (`vmap`) share one value, the largest of all runs.
 
-  What decides of a loop or a branch goes through here where all runs may do
-  what one of them needs. With a decision of its own each run would copy all
-  that the loop carries at every turn, and run every branch.
+  Conditions of loops and branches use this function if all runs may execute the
+  iterations that one of them needs. With a condition per run, every iteration
+  would copy the loop's state, and every branch would run.
   """
   return jnp.max(x)
 
 
 @shared_max.def_vmap
 def _(n: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
-  """Reduces the axis of the runs too: what comes of it is theirs in common."""
+  """Reduces over the axis of the runs too, so the result is not batched."""
   del n, batched
   return shared_max(x), False

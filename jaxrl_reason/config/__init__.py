@@ -29,7 +29,7 @@ from jaxrl_reason.config.sections import section as section
 from jaxrl_reason.config.training import Optimizer as Optimizer
 from jaxrl_reason.names import nearest as nearest
 
-Config = ml_collections.ConfigDict | Run  # as recipes have it, or as read
+Config = ml_collections.ConfigDict | Run  # the mutable form, or the record
 
 
 def default() -> ml_collections.ConfigDict:

@@ -137,7 +137,7 @@ def _read(name: str, text: str, annotation: Any) -> Any:
 
 
 def _tuple(text: str) -> tuple:
-  """Reads sft,rl and (1,2) and ['a', 'b'] alike."""
+  """Reads sft,rl and (1,2) and ['a', 'b'] as tuples."""
   if WORDS.fullmatch(text) and not re.search(r'\b\d', text):
     return tuple(re.findall(r'\w+', text))
   value = _literal(text)

@@ -67,7 +67,7 @@ class Controller(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Data(Record):
-  """The problems, and how they are written as tokens."""
+  """The problems, and their encoding as tokens."""
 
   name: str = 'arithmetic'  # a name in tasks.TASKS, gym:..., gsm8k or files
   # A folder; for files also a file, or a data set on the Hub,

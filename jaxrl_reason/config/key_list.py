@@ -43,7 +43,7 @@ class Key(NamedTuple):
 def meanings(source: str) -> dict[str, str]:
   """Returns the comment of each field of a record's source.
 
-  A comment stands behind its field, or on the lines before it.
+  A comment is at the end of the line of its field, or on the lines before it.
   """
   found, notes = {}, []
   for line in source.splitlines():

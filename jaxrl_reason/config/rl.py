@@ -62,7 +62,7 @@ class Extra(Record):
   """More samples for some problems of a step (`rollouts/extra.py`)."""
 
   groups: CountOrNone = 0  # of `samples` more each, over all problems; 0: none
-  by: str = 'hard'  # which problems get them: hard, knapsack
+  by: str = 'hard'  # choice of their problems: hard, knapsack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Replay(Record):
 
   rows: CountOrNone = 0  # per step, a multiple of samples; 0: off
   capacity: CountOrNone = 0  # groups kept on the device
-  by: str = 'recent'  # which come first: a name in rollouts.replay.CHOICES
+  by: str = 'recent'  # order of selection: a name in rollouts.replay.CHOICES
   # groups: each with its own baseline; rows: right rows alone, in the baseline
   # of the same problem's new group.
   mix: str = 'groups'
@@ -84,7 +84,7 @@ class Shaping(Record):
   `rollouts/reward_shaping.py` has the formulas. 0: the term is off.
   """
 
-  alp: Amount = 0.0  # ALP: taken off per token, times the group's solve rate
+  alp: Amount = 0.0  # ALP: price per token, times the group's solve rate
   laser: Amount = 0.0  # LASER-D: for right rows within their level's target
   laser_lengths: tuple = ()  # candidate targets, tokens, rising
   laser_explore: Amount = 0.0  # LASER-DE: for wrong rows beyond the target
@@ -95,7 +95,7 @@ class Shaping(Record):
   price_goal: Share = 0.0  # the price rises while x is above it
   price_most: Amount = 1.0  # largest price
   historical: Amount = 0.0  # for answers that the problem rarely had so far
-  repeats: Amount = 0.0  # taken off answers that others of the group give
+  repeats: Amount = 0.0  # subtracted from answers that others of the group give
   brevity: Amount = 0.0  # for the best rows of a group that are short, times r
   repetition: Amount = 0.0  # times the share of tokens in repeated n-grams
   repetition_n: Count = 10  # tokens of such an n-gram
@@ -116,7 +116,8 @@ class Reference(Record):
 class Teacher(Record):
   """A model whose distribution the policy learns (docs/teachers.md).
 
-  rl.loss.distill_coef and rl.loss.distill decide what is learnt from it.
+  rl.loss.distill_coef and rl.loss.distill set the weight and the form of the
+  loss.
   """
 
   # A model with the policy's tokenizer, of any family and size: WORKDIR[@step]
@@ -212,11 +213,11 @@ class RL(Training):
   # Most further rounds of `prompts` problems while the filter leaves fewer
   # than `prompts` groups (DAPO's dynamic sampling); 0: none.
   refill_rounds: CountOrNone = 0
-  # Groups left over come first in the next step, one update old: set
+  # Surplus groups are the first of the next step, one update old: set
   # old_logp='sampler', or a correction. False: they are dropped.
   refill_keep: bool = False
   hints: Hints = Hints()
-  # Most solutions kept of a problem, the shortest, for later stages
+  # Number of shortest solutions of a problem to store for later stages
   # (`rollouts/archive.py`); 0: none.
   archive: CountOrNone = 0
   extra: Extra = Extra()

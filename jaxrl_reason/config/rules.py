@@ -1,4 +1,4 @@
-"""Rules: what a config must not be, as tables of (condition, message).
+"""Rules that refuse configs, as tables of (condition, message).
 
 A table is a function that returns its rows for the sections it reads.
 """
@@ -23,7 +23,7 @@ def refuse(table: Callable[..., Rows], *sections: Any) -> None:
 
 
 def choice(key: str, value: str, known: Iterable[str]) -> tuple[bool, str]:
-  """Returns the row that refuses a value which is none of the known ones."""
+  """Returns the row that refuses a value which is not known."""
   known = [*known]
   return value not in known, names.choice(key, value, known)
 
@@ -52,7 +52,7 @@ def apart(reason: str, **values: Any) -> Rows:
 
 
 def divides(name: str, total: int, **parts: int) -> tuple[bool, str]:
-  """Returns the row that refuses a total which its parts do not divide.
+  """Returns the row that refuses a total that its parts do not divide.
 
   Args:
     parts: factors of the divisor by name, '__' for dots.

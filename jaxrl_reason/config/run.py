@@ -22,7 +22,7 @@ STAGES = ('pretrain', 'sft', 'rl')
 
 @dataclasses.dataclass(frozen=True)
 class Model(Record):
-  """The model's sizes, and how it is computed."""
+  """The sizes of the model, and the settings of its computation."""
 
   layers: Count = 2  # L, transformer blocks
   width: Count = 128  # D, numbers per token in the residual stream
@@ -43,7 +43,7 @@ class Model(Record):
   # precision than dtype the sampled distribution differs slightly from the
   # trained one; losses can correct for it (loss.correction).
   cache_dtype: str = 'model'
-  # How prompts are computed. whole: with their padding; buckets:N: sampling is
+  # Computation of prompts. whole: with their padding; buckets:N: sampling is
   # compiled for N widths up to data.prompt_len, and the first that holds the
   # longest prompt of a batch is used; chunks:N: N columns at a time from the
   # first that holds a token, which bounds activations.
@@ -54,9 +54,9 @@ class Model(Record):
   # Factor by which YaRN extends the rotary table of model_dir's config.json,
   # in training, sampling and export.
   rope_scale: Annotated[float, Range(1, whole=False)] = 1.0
-  scan: bool = True  # over layers; False unrolls them
-  # The same while sampling: auto (scan on TPU), scan, unroll. scan compiles as
-  # fast for 60 layers as for 2, but copies weights on a CPU.
+  scan: bool = True  # a loop over layers in training; False unrolls it
+  # The loop over layers in sampling: auto (scan on TPU), scan, unroll. scan
+  # compiles 60 layers as fast as 2, but copies weights on a CPU.
   decode_layers: str = 'auto'
   # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn (GPU, in
   # bfloat16); auto: splash on TPU for rows of over 128 tokens, cudnn where it
@@ -84,8 +84,8 @@ class Eval(Record):
   # Completions generated at a time, over all devices: bounds the memory and
   # changes no answer. 0: as many as a step of the rl stage generates.
   batch: CountOrNone = 0
-  temperature: Amount = 1.0  # of sampling; the greedy completion is beside
-  harder: bool = True  # also the harder split, if there is one
+  temperature: Amount = 1.0  # of sampling; a greedy completion is added
+  harder: bool = True  # evaluate the harder split too, if there is one
   show: CountOrNone = 3  # problems whose completions go into samples.txt
 
 
@@ -94,7 +94,7 @@ class Checkpoint(Record):
   """Checkpoints of a run."""
 
   every: Count = 100  # steps; the end of a stage is always saved
-  keep: Count = 2  # newest ones; ends of stages are kept as well
+  keep: Count = 2  # number of newest checkpoints; ends of stages are kept too
   # Compute the checksums of a checkpoint before it is used; False: compare the
   # sizes of its files, and compute checksums only if it cannot be read.
   verify: bool = True

@@ -46,7 +46,7 @@ class Training(Record):
 class Supervised(Training):
   """A supervised stage: next-token loss on worked solutions."""
 
-  # Of a token: sft, its negative log-likelihood; dft, that times its
+  # Loss of a token. sft: its negative log-likelihood. dft: the same times its
   # probability, which has no gradient (https://arxiv.org/abs/2508.05629).
   loss: str = 'sft'
   # Padding in the passes over rows: whole, packed:TOKENS, buckets:N, as

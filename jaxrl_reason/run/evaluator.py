@@ -124,6 +124,6 @@ class Evaluator:
     if hosts.is_main():
       evaluations.write(self._workdir, counts, total, stage)
     if self._tools is not None:
-      self._tools.close()  # they live for one evaluation
+      self._tools.close()  # started for one evaluation
     out['perf/eval_s'] = time.monotonic() - start
     return out

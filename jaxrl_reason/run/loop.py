@@ -71,7 +71,7 @@ class Loop:
   def run(self, state: TrainState, place: Place) -> TrainState:
     """Runs the stage from `place` to its end, or to a signal."""
     self.done, self.total = place.done, place.total
-    # Past its end already: a stage that was given fewer steps since.
+    # Past its end already: `steps` of the stage was reduced.
     self.ended = place.ended or place.done >= self._own.steps
     self.begun = metrics_lib.Begun.of(place.record)
     self.watchdog.forget()
@@ -91,11 +91,11 @@ class Loop:
 
   @property
   def _own(self) -> Training:
-    """The section of the stage's kind."""
+    """Returns the section of the stage's kind."""
     return self.config[self.kind]
 
   def _steps_left(self) -> int:
-    """Steps to the next line of metrics, or to the end of the stage."""
+    """Counts the steps to the next line of metrics or the stage's end."""
     c, k = self.config, self.stage.steps_per_dispatch
     n = c.log_every - self.begun.steps % c.log_every
     n = min(n, self._own.steps - self.done)
@@ -137,7 +137,8 @@ class Loop:
       device.append(m)
       host.append(h)
       stop = self.stopping.reached()
-      # Rounds under way (`rl.staleness`) cannot be saved, so they are finished.
+      # Unfinished rounds (`rl.staleness`) cannot be saved, so they are
+      # finished.
       if self.stage.under_way():
         continue
       if stop:
@@ -190,7 +191,7 @@ class Loop:
     c = self.config
     limit = 0.0 if self.kind == 'rl' else self._own.stop_loss
     if limit:
-      self.flush()  # the price of the limit: a wait per interval
+      self.flush()  # the cost of stop_loss: one wait per interval
     reached = limit > 0 and self.journal.nll <= limit
     self.ended = self.done == self._own.steps or reached
     save = self.ended or stop or self.done % c.checkpoint.every == 0
@@ -226,8 +227,7 @@ class Loop:
 
     Args:
       keep: function of (step, state, record) that saves to the workdir, or to
-        the
-        hosts' disks.
+        the hosts' disks.
     """
     stats = self.stage.stats
     record = {
@@ -251,6 +251,6 @@ def ended(planned: staging.Planned, record: dict) -> bool:
   if not record['finished']:
     return False
   c = planned.config[planned.kind]
-  # Records from before `reached` was noted: its limit ended the stage if any.
+  # Older records lack `reached`: there a stop_loss may have ended the stage.
   reached = record.get('reached', bool(getattr(c, 'stop_loss', 0.0)))
   return reached or record['done'] >= c.steps

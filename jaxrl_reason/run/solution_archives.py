@@ -38,7 +38,7 @@ def write(
       for row, n in zip(tokens[i], length[i])
       if n
     ]
-    # Other tokens may be the same text.
+    # Different tokens may have the same text.
     texts = list(dict.fromkeys(texts))
     lines.append(json.dumps({'problem': int(i), 'solutions': texts}) + '\n')
   path = _path(workdir, p.name)
@@ -78,7 +78,7 @@ class Solved:
 
 
 class Shown:
-  """All problems, with an archive's shortest solution where there is one."""
+  """All problems, with the shortest solution of the archive if there is one."""
 
   def __init__(self, source: Sequence, found: Mapping[int, list[str]]):
     self._source, self._found = source, found

@@ -1,4 +1,4 @@
-"""The stages of a run as a list: a name, a kind and settings of its own each.
+"""The stages of a run: a list of names, kinds and settings.
 
   stages = ('sft', 'short', 'long')
   named = {
@@ -192,7 +192,7 @@ def list_rules(stages: tuple, known: list[str]) -> rules.Rows:
 def _with_archive(planned: Planned, before: list[Planned]) -> Planned:
   """Returns the stage with the newest archive of the stage that it names.
 
-  Stages that alternate read what the last repetition has found.
+  Stages that alternate read the archive of the last repetition.
   """
   wanted = planned.config.data.solutions
   names = [p.name for p in before if p.archives]
@@ -204,7 +204,9 @@ def _with_archive(planned: Planned, before: list[Planned]) -> Planned:
 
 
 def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
-  """Refuses a stage that needs something of a stage which is not before it."""
+  """Refuses a stage that needs the weights, state or archive of a stage that is
+  not before it.
+  """
   key, names = f'named.{planned.name}', [p.name for p in before]
   archives = [p.name for p in before if p.archives]
   wanted, keep = planned.config.data.solutions, planned.keep

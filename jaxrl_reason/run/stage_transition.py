@@ -59,11 +59,11 @@ class Passing:
     state = layout.begin(params, total, teacher)
     fields = [staging.KEEP[what] for what in p.keep]
     kept = {k: getattr(before, k) for k in fields}
-    # Means go on; the learning rate is that of this stage's own schedule.
+    # The moments stay; the learning rate follows this stage's own schedule.
     return state.replace(**optim.rescheduled(kept))
 
   def _at_the_end_of(self, name: str, layout: states.Layout) -> Any:
-    """Reads the weights with which an earlier stage ended, from disk."""
+    """Reads the last weights of an earlier stage from disk."""
     self.checkpoints.wait()
     number = [p.name for p in self.planned].index(name)
     for step in reversed(self.checkpoints.steps()):

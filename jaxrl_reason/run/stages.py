@@ -1,9 +1,9 @@
-"""The stages of a run, each as the same small thing: a state in, a state out.
+"""The stages of a run: each is a function from a state to a state.
 
   pretrain, sft   next-token loss on all tokens / on the worked solutions
   rl              fused (one program a step) or host (rewards in Python)
 
-`build` gives a Stage; `loop` calls its `dispatch`.
+`build` makes a Stage; `loop` calls its `dispatch`.
 """
 
 import dataclasses
@@ -51,11 +51,11 @@ class Stage:
       saved) -> (state, device metrics, host metrics); metrics are scalars or
       [K].
     steps_per_dispatch: K.
-    stats: of the prompts, where they come back; or None.
-    wait: how long, and for what, the process waits for the verifier.
-    under_way: whether a batch has been started that no step has learnt from,
-      which no checkpoint holds.
-    close: frees what it holds.
+    stats: statistics of recurring prompts, or None.
+    wait: returns a text about the wait for the verifier.
+    under_way: whether a batch has been started that no step has trained on; a
+      checkpoint does not contain it.
+    close: ends processes and files.
   """
 
   learner: Learner
@@ -105,8 +105,8 @@ def build(
 def abstract_learner(
   config: Run, model: Model, name: str, problems: Problems
 ) -> Learner:
-  """Builds the learner of stage `name` for shapes alone: the facts of the
-  pool's problems are not read.
+  """Builds the learner of stage `name` for shapes alone, without reading the
+  facts of the pool's problems.
   """
   facts = None
   if name == 'rl':
@@ -131,7 +131,7 @@ def _no_control(total: jax.Array) -> None:
 
 
 def _stacked(tree: Any, k: int) -> Any:
-  """Rows [K*R,...] of a dispatch as [K,R,...]."""
+  """Reshapes the rows [K*R,...] of a dispatch to [K,R,...]."""
   return jax.tree.map(lambda x: x.reshape(k, -1, *x.shape[1:]), tree)
 
 
@@ -173,8 +173,8 @@ def supervised_program(name: str, where=None) -> Callable:
 
 
 def generation(c: RL, data: Data, model: Model) -> tuple[Generation, Sampling]:
-  """Reads how completions are made: what selects a program, and what does
-  not.
+  """Returns the settings of generation: those that select a program, and the
+  traced ones.
   """
   gen = Generation(
     model=model,

@@ -28,8 +28,8 @@ class Layout:
     mesh: jax.sharding.Mesh,
     control: Callable[[jax.Array], dict | None],
   ):
-    """Args: control: makes what sources and rewards remember, as a stage
-    begins after so many steps of the run.
+    """Args: control: returns the memory of the stage before its first step,
+    from the steps of the run so far.
     """
 
     def init_state(params, total):

@@ -61,7 +61,7 @@ def run(
   Returns:
     The last state; None if a signal ended the run early (it is saved).
   """
-  # From here on a signal saves and ends the run, however early it arrives.
+  # From here on a signal saves and ends the run.
   with signals.Stopping() as stopping, files.explained_below(workdir):
     config = config_lib.read(config)
     start = identity.of_start(config.json_values(), workdir)
@@ -108,9 +108,9 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
         if checkpoints.near:
           checkpoints.near.close()
   except hosts.Lost:
-    raise  # a save under way would wait for processes that have ended
+    raise  # an unfinished save would wait for processes that have ended
   except BaseException as e:
-    # A save under way is completed, so that no checkpoint is partial.
+    # An unfinished save is completed, so that no checkpoint is partial.
     checkpoints.close()
     if logs.begun():  # a start that is refused changes nothing
       events.note_failure(workdir, e)
@@ -203,7 +203,7 @@ def _stages(
       archives.write(workdir, p, state, parts['tokenizer'])
     if told['stopping'].agreed:
       break
-    # The next stage starts where this one's state stands.
+    # The next stage starts from the state of this one.
     place = loop.Place(index + 1, 0, int(state.step))
   writer.close()
   return state
@@ -259,7 +259,9 @@ def _restore_data(stage: stages.Stage, record: dict) -> None:
 
 
 def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
-  """The workdir's checkpoints, of a run that is the same on every process."""
+  """Opens the checkpoints of the workdir, after comparing the run's origin on
+  all processes.
+  """
   names = [p.origin for p in staging.each(config)]
   origin = identity.of_run(problems, tokenizer, names)
   origin['named_code'] = identity.of_named_code(config.json_values())
