@@ -229,8 +229,8 @@ def load(
     dtype: of the parameters, whatever is on disk.
     where: tree of shardings, as `sharding.shardings` gives; None: the default
       device.
-    kept: specs of what to keep of them (`models.frozen.specs`), made a layer at
-      a time, where they do not all stay float32.
+    kept: specs of what to keep of them (`models.adapters.frozen.specs`), made a
+      layer at a time, where they do not all stay float32.
 
   Raises:
     BadCheckpoint: names the tensor that does not fit.

@@ -155,7 +155,8 @@ def read_leaf(kept, parts: dict, where) -> Any:
   """Returns a weight from its pieces on disk, laid out as `where` says.
 
   Args:
-    kept: its spec, or the pair of specs it is quantized to (`models.frozen`).
+    kept: its spec, or the pair of specs it is quantized to
+      (`models.adapters.frozen`).
     parts: index along its stacked axes -> (safetensors slice, Piece).
     where: a sharding for each spec.
   """

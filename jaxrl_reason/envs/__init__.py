@@ -1,6 +1,6 @@
 """Environments that run inside the compiled program, by name.
 
-One's own goes into `ENVS` where the recipe imports it (docs/turns.md).
+A recipe may add an environment of its own to `ENVS` (docs/turns.md).
 """
 
 from jaxrl_reason import names
@@ -30,7 +30,7 @@ def get(name: str) -> Env:
   """Returns the environment of that name.
 
   Raises:
-    ValueError: there is none.
+    ValueError: there is no such environment.
   """
   if name not in ENVS:
     raise ValueError(

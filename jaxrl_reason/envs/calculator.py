@@ -1,13 +1,13 @@
-"""A calculator: `<<12*7=` is answered in place, `84>>`.
+"""A calculator: the observation of `<<12*7=` is `84>>`.
 
   <<123456789012345678*9=1111111101111111102>>     + - * of up to 18 digits
   <<17/5=3r2>>   <<-17/5=-3r-2>>   <<15/5=3>>      quotient and remainder
   <<1/0=error zero>>   <<2*=error syntax>>         more digits: error digits
 
-A turn that ends in `=` is a call, any other is the last word. A call costs
-`PRICE`, so that a policy learns to make it where it needs to. Numbers are
-arrays of decimal digits, the lowest first; in a division the remainder so far
-and the divisor are pairs of 32-bit words (10 times 18 digits is below 2^64).
+A turn that ends in `=` is a call; any other turn ends the episode. A call costs
+`PRICE`, so a policy learns to call only if necessary. Numbers are arrays of
+decimal digits, the lowest first. In a division the remainder and the divisor
+are pairs of 32-bit words (10 times 18 digits is below 2^64).
 """
 
 import functools
@@ -19,13 +19,13 @@ from jaxrl_reason.envs import row_bytes as text_lib
 from jaxrl_reason.envs.env import Env, Step
 
 K = 18  # digits of an operand
-PRICE = 0.05  # of a call, off the reward
+PRICE = 0.05  # of a call, subtracted from the reward
 ERRORS = ('error syntax', 'error zero', 'error digits')
 _OPS = '+-*/'
 
 
 def _carried(x: jax.Array) -> jax.Array:
-  """Sums of decimal places, i32 [n], as digits; the number is not below 0."""
+  """Propagates carries: sums of places i32 [n] -> digits of a number >= 0."""
 
   def place(carry, value):
     value = value + carry
@@ -41,7 +41,7 @@ def _less(a: jax.Array, b: jax.Array) -> jax.Array:
 
 
 def _sum(a, b, a_minus, b_minus):
-  """a + b of signs: (digits [K+1], whether below 0)."""
+  """Computes a + b with signs: (digits [K+1], whether negative)."""
   a, b = (jnp.pad(x, (0, 1)) for x in (a, b))
   smaller = _less(a, b)
   gap = jnp.where(smaller, b - a, a - b)
@@ -51,15 +51,15 @@ def _sum(a, b, a_minus, b_minus):
 
 
 def _product(a, b) -> jax.Array:
-  """a * b, digits [2K]."""
-  place = jnp.arange(2 * K)[:, None] - jnp.arange(K)  # of b, beside a's
+  """Computes the digits [2K] of a * b."""
+  place = jnp.arange(2 * K)[:, None] - jnp.arange(K)  # digits of b
   inside = (place >= 0) & (place < K)
   terms = jnp.where(inside, a * b[jnp.clip(place, 0, K - 1)], 0)
   return _carried(terms.sum(axis=1))
 
 
 def _tenfold(x, digit):
-  """10 x + digit of a pair of words (high, low)."""
+  """Computes 10 x + digit for a pair of words (high, low)."""
   high, low = x
   small = (low & 0xFFFF) * 10 + digit.astype(jnp.uint32)
   large = (low >> 16) * 10 + (small >> 16)
@@ -76,7 +76,7 @@ def _words(digits: jax.Array):
 
 
 def _quotient(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-  """(a // b, a % b) as digits [K]; b not 0."""
+  """Computes (a // b, a % b) as digits [K]; b is not 0."""
   divisor = _words(b)
 
   def place(rest, digit):
@@ -96,7 +96,7 @@ def _quotient(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _operand(x, low, end):
-  """(digits [K], minus, whether it is a number, whether it is too long)."""
+  """Parses an operand: (digits [K], minus, is a number, is too long)."""
   minus = text_lib.byte(x, low) == ord('-')
   low = low + minus
   digits, fine = text_lib.digits_before(x, low, end, K)
@@ -135,7 +135,7 @@ def evaluate(x: jax.Array, low: jax.Array, end: jax.Array):
 
 
 def _encode(example: dict) -> dict:
-  del example  # a calculator asks nothing
+  del example  # a calculator has no problem data
   return {}
 
 
@@ -150,7 +150,7 @@ def _step(state, text, length) -> Step:
   after = jnp.append(text[1:], 0)
   opens = (text == ord('<')) & (after == ord('<')) & (at + 1 < length)
   low = jnp.max(jnp.where(opens, at + 2, -1))
-  # Of a text that was cut, the call is not there to be read.
+  # The call of a text that was cut is incomplete.
   called |= length > text.shape[0]
   whole = (low >= 0) & (length <= text.shape[0])
   answer, wrong = evaluate(text, low, length - 1)

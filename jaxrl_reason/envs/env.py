@@ -1,13 +1,13 @@
 """Environments inside the compiled program.
 
-  encode(example) -> dict of arrays          host: what of a problem it goes by
-  reset(encoded, key) -> state               one row; `vmap` makes rows of it
+  encode(example) -> dict of arrays          on the host: the data of a problem
+  reset(encoded, key) -> state               of one row; used under `vmap`
   step(state, text u8 [W], length) -> Step   a turn of the policy, and the reply
 
-Pure functions of bytes, so that they work with any tokenizer: the source hands
-them the bytes of the tokens that the policy drew in this turn, and writes their
-observation back a byte a token. A `length` above W says that the text was cut.
-Nothing an environment says ends a turn, is parsed as a call, or is graded.
+The functions are pure functions of bytes, so they work with any tokenizer. The
+source passes the bytes of the sampled tokens of a turn, and writes the
+observation with one token per byte. A `length` above W means that the text was
+cut. An observation never ends a turn, and is never parsed as a call or graded.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-# What an observation that was too long ends with.
+# The end of an observation that was cut.
 CUT = '~'
 
 
@@ -27,8 +27,8 @@ class Step(NamedTuple):
   observation: jax.Array  # u8 [O]
   length: jax.Array  # i32 [], bytes of it
   reward: jax.Array  # f32 [], of this turn
-  done: jax.Array  # bool [], the episode is over: nothing is said any more
-  malformed: jax.Array | bool = False  # bool [], not a call or move; counted
+  done: jax.Array  # bool [], the episode is over
+  malformed: jax.Array | bool = False  # bool [], no valid call or move
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,10 +39,10 @@ class Env:
     encode, reset, step: see the module.
     alphabet: every character an observation may have; the tokenizer must have
       a token for each alone.
-    stop: the bytes that end a turn, b'' for none; a stop token of the
-      tokenizer does too.
+    stop: the bytes that end a turn, b'' for none; a stop token also ends it.
     width: W, bytes of a turn that `step` sees.
-    told: states of rows -> arrays by name that rewards read; None: none.
+    told: function from states of rows to arrays by name that rewards read, or
+      None.
   """
 
   encode: Callable[[dict], dict]

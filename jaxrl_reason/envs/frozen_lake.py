@@ -1,8 +1,8 @@
-"""FrozenLake in text: `R;` is answered by the cell one stands on then.
+"""FrozenLake in text: the observation of `R;` is the cell after the move.
 
-A lake of 4 x 4 cells, S start, F ice, H hole, G goal; L R U D go a cell, and
-stand still at the edge; nothing is slippery. `?` answers what is no move.
-Reward 1 at the goal; hole and goal end the episode.
+The lake has 4 x 4 cells: S start, F ice, H hole, G goal. L, R, U and D move by
+one cell, or not at the edge; the ice is not slippery. The observation of an
+invalid move is `?`. The reward at the goal is 1; hole and goal end the episode.
 """
 
 import jax.numpy as jnp

@@ -1,6 +1,7 @@
-"""Guess the number: `32;` is answered `<` (it is less), `>`, `=` or `?`.
+"""Guess the number: the observation of `32;` is `<` (the number is less), `>`,
+`=` or `?` (invalid move).
 
-Reward 1 for the number, which ends the episode.
+The number has a reward of 1 and ends the episode.
 """
 
 import jax.numpy as jnp

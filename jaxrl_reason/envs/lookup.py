@@ -1,8 +1,8 @@
-"""Look-up in a table that belongs to the problem: `?3;` is answered by what the
-table has under 3, `?` where it was asked for nothing.
+"""Look-up in a table of the problem: the observation of `?3;` is entry 3 of the
+table, or `?` for an invalid query.
 
-A toy search: the prompt does not have the table. A turn that ends in no `;` is
-the last word, and the problem's own verifier judges it.
+A toy search: the prompt does not contain the table. A turn without `;` ends the
+episode, and the problem's verifier verifies its answer.
 """
 
 import jax.numpy as jnp

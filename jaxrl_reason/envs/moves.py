@@ -1,4 +1,4 @@
-"""Shared code of the games: a move is a few bytes and `;`."""
+"""Shared code of the games. A move is a few bytes and `;`."""
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,8 @@ STOP = b';'
 
 
 def end_of(text: jax.Array, length: jax.Array) -> jax.Array:
-  """Finds where the move ends, its `;` left out; past the text where that was
-  cut, so that nothing in it is a move.
+  """Returns the length of the move without its `;`, or an index after the text
+  if the text was cut: then it has no valid move.
   """
   closed = text_lib.byte(text, length - 1) == STOP[0]
   cut = length > text.shape[0]
@@ -18,6 +18,6 @@ def end_of(text: jax.Array, length: jax.Array) -> jax.Array:
 
 
 def place_of(letters: str, code: jax.Array) -> jax.Array:
-  """Finds which of the letters a byte is; -1: none."""
+  """Returns the index of a byte among letters, or -1."""
   same = code == jnp.asarray([ord(x) for x in letters])
   return text_lib.first(same, -1)

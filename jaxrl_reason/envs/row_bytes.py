@@ -1,13 +1,13 @@
-"""Bytes of one row, u8 [W] and a length: what environments read and write.
+"""Functions of the texts of environments: bytes u8 [W] and a length.
 
-Masks and gathers alone: static shapes, no loop over bytes.
+They use only masks and gathers: static shapes, no loop over bytes.
 """
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-DIGITS = 9  # of an integer: what int32 holds whatever they are
+DIGITS = 9  # of an integer: any so many digits fit into int32
 
 Text = tuple[jax.Array, jax.Array]  # (u8 [W], i32 [] its length)
 
@@ -27,7 +27,7 @@ def one_of(words: tuple[str, ...], which: jax.Array) -> Text:
 
 
 def either(chosen: jax.Array, a: Text, b: Text) -> Text:
-  """Returns a where `chosen`, else b."""
+  """Returns a if `chosen`, otherwise b."""
   width = max(a[0].shape[0], b[0].shape[0])
   wide = [jnp.pad(x, (0, width - x.shape[0])) for x, _ in (a, b)]
   return jnp.where(chosen, *wide), jnp.where(chosen, a[1], b[1])
@@ -48,7 +48,7 @@ def join(*parts: Text) -> Text:
 
 
 def first(flags: jax.Array, otherwise: jax.Array | int) -> jax.Array:
-  """Finds the index of the first flag, or gives `otherwise`."""
+  """Returns the index of the first flag, or `otherwise`."""
   return jnp.where(jnp.any(flags), jnp.argmax(flags), otherwise)
 
 

@@ -1,9 +1,9 @@
-"""Sudoku of 4 x 4 cells with an answer to every move: `a2=3;` is `+` or `-`.
+"""Sudoku of 4 x 4 cells: the observation of a move `a2=3;` is `+` or `-`.
 
-A digit that is not the solution's is refused and leaves the grid as it is; `?`
-answers what is no move, or is one into a cell that has its digit. A right move
-is worth 0.5 / free cells, the last one 0.5 more: an episode has 1 if all are
-filled, less than 0.5 otherwise.
+A digit that differs from the solution is not written. The observation of an
+invalid move, or of a move to a filled cell, is `?`. A correct move has a reward
+of 0.5 / free cells, and the last one 0.5 more: the reward of an episode is 1 if
+all cells are filled, and less than 0.5 otherwise.
 """
 
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ _REPLIES = ('-', '+', '?')
 
 
 def _cells(rows: str) -> np.ndarray:
-  """The cells [16] of '1.34 3412 ...', 0: free."""
+  """Parses the cells [16] of '1.34 3412 ...'; 0: free."""
   digits = rows.replace(' ', '').replace('.', '0')
   return np.int32([int(x) for x in digits])
 

@@ -1,11 +1,12 @@
-"""Tic-Tac-Toe against a fixed opponent: `5;` is answered by its move.
+"""Tic-Tac-Toe: the observation of `5;` is the move of a fixed opponent.
 
   123
   456   X, the policy, moves first; the opponent completes its line if it can,
   789   else blocks, else takes the first free of 5 1 3 7 9 2 4 6 8.
 
-`?` answers what is no move, and moves nothing. Reward 1 for three in a row, 0.5
-for a draw; either, or three of the opponent's, end the episode.
+The observation of an invalid move is `?`, and the board does not change. Three
+in a row have a reward of 1, a draw 0.5. Both, or three in a row of the
+opponent, end the episode.
 """
 
 import jax.numpy as jnp
@@ -38,7 +39,7 @@ def _three(board, who: int):
 
 
 def _completes(board, who: int):
-  """bool [9], the free cells with which `who` has a line."""
+  """Marks the free cells that complete a line of `who`, bool [9]."""
   cells = board[LINES]
   two = ((cells == who).sum(axis=1) == 2) & jnp.any(cells == 0, axis=1)
   hit = jnp.zeros(9, bool).at[LINES].max(two[:, None])
@@ -46,7 +47,7 @@ def _completes(board, who: int):
 
 
 def _reply(board):
-  """The opponent's cell."""
+  """Returns the cell of the opponent's move."""
   urgency = 2 * _completes(board, 2) + _completes(board, 1)
   score = jnp.where(board == 0, urgency * 9 - jnp.asarray(_RANK), -99)
   return jnp.argmax(score)

@@ -18,11 +18,11 @@ objective of frozen parts:
     objective, logp, adv, mask, old_logp=old_logp, denominators=divisors
   )
 
-Everything is a pure function of arrays: it holds no state, and works under jit,
-grad, vmap and shard_map. docs/algorithms.md has the table of presets.
+All functions are pure functions of arrays. They work under jit, grad, vmap and
+shard_map. docs/algorithms.md has the table of presets.
 """
 
-# What is imported here is the public interface; packed, as a table of contents.
+# These imports are the public interface, listed compactly.
 # ruff: noqa: I001
 # fmt: off
 from jaxrl_reason.losses.aggregation import (

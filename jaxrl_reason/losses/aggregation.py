@@ -1,4 +1,4 @@
-"""From per-token losses [N, T] to one number, with every divisor named.
+"""Reduces losses per token [N, T] to one number, with named divisors.
 
   token_mean            sum_it x_it / tokens
   token_sum             sum_it x_it
@@ -6,15 +6,15 @@
   seq_mean_token_sum    sum_i sum_t x_it / rows
   fixed_length          sum_it x_it / (rows * length)
 
-`rows` is every row (`count_empty=True`) or only those that have a token. The
-divisors of the whole batch are computed once, by `denominators`, and handed to
-every micro-batch or device; the pieces then add up to the whole exactly.
+`rows` counts every row (`count_empty=True`) or only rows that have a token. The
+divisors of the whole batch are computed once, by `denominators`, and passed to
+every micro-batch or device. Their results then add up to the batch's exactly.
 GRPO's published objective is `seq_mean_token_mean`
 (https://arxiv.org/abs/2402.03300), Dr.GRPO's is `fixed_length`
 (https://arxiv.org/abs/2503.20783), DAPO's `token_mean`
 (https://arxiv.org/abs/2503.14476; its formula divides by the tokens of one
-prompt's group, its code by those of the batch: `group_token_weight` gives the
-first).
+prompt's group, its code by those of the batch: `group_token_weight` computes
+the former).
 """
 
 import dataclasses
@@ -51,7 +51,7 @@ def counts(
     mask: [N, T], 1 where a token was sampled by the policy and is trained on.
     length: the fixed length in tokens; T if None.
     axis_name: mesh axis (or axes) to add over, inside `shard_map`.
-    sums: more scalars of this batch to add up with the rest.
+    sums: further scalars of this batch to add up.
 
   Returns:
     Scalars, float32 or under `jax_enable_x64` float64. `length` is a constant
@@ -103,10 +103,10 @@ def aggregate(
   length: Array | None = None,
   count_empty: bool = False,
 ) -> jax.Array:
-  """Reduces `x` [N, T] over the mask; 0 when the mask is empty, never NaN.
+  """Reduces `x` [N, T] over the mask; 0 if the mask is empty, never NaN.
 
   Args:
-    x: [N, T]; what it holds outside the mask is never read.
+    x: [N, T]; values outside the mask are never read.
     mask: [N, T].
     how: a name in `AGGREGATIONS`.
     denominators: the whole batch's `counts`; this batch's own if None.
@@ -163,7 +163,7 @@ class RowMean(Aggregate):
 def group_token_weight(mask: Array, group: Array) -> jax.Array:
   """Computes weights [N, T] that turn `token_mean` into a mean over prompts.
 
-  w_it = (tokens / prompts) / tokens of my prompt's group, so that
+  w_it = (tokens / prompts) / tokens of the row's group, so that
   sum_it w_it x_it / tokens = mean over prompts of each group's token mean:
   the DAPO formula as printed. Prompts without a token do not count.
   """

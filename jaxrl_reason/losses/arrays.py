@@ -1,12 +1,12 @@
-"""Masked arithmetic and importance ratios: what every other file stands on.
+"""Masked arithmetic and importance ratios, used by all files of this package.
 
-Three rules, kept everywhere in this package:
-  1. Select before arithmetic. A masked place may hold NaN or inf; it is
-     replaced before it is used, so neither a value nor a gradient sees it
+All functions follow three rules:
+  1. Select before arithmetic. A masked entry may be NaN or inf. It is replaced
+     before it is used, so neither a value nor a gradient depends on it
      (`0 * nan` is `nan`, and so is the gradient of `where(m, exp(nan), 0)`).
   2. Compute in `promote_types(dtype, float32)`: bfloat16 log-probabilities
      carry 3 digits, and a ratio is the exponential of their difference.
-  3. Divide by something named; an empty sum over nothing is 0.
+  3. Divide by a named count; an empty sum divided by 0 is 0.
 
 The importance ratio pi / old between the current and an older policy:
 
@@ -16,7 +16,8 @@ The importance ratio pi / old between the current and an older policy:
                        its own token                              (GSPO-token)
   sequence_product     prod_t r_it, the ratio of whole sequences        (TOPR)
 
-Other trainers call either of the two `sequence`; here no level has that name.
+Other trainers use the name `sequence` for either of the last kinds; here no
+level has that name.
 
 https://arxiv.org/abs/2507.18071. All of them are exponentials of a log-ratio
 clamped to +-MAX_LOG_RATIO, of shape [N, T], exactly 0 outside the mask. With
@@ -69,7 +70,7 @@ SHAPES = {
 
 
 def check_shapes(**arrays: Any) -> None:
-  """Raises ValueError naming the first argument whose shape cannot be.
+  """Raises a ValueError that names the first argument with a wrong shape.
 
   The letters of `SHAPES` have to agree between the arrays, in their order;
   None is skipped.
@@ -85,7 +86,7 @@ def check_shapes(**arrays: Any) -> None:
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, Any]:
-  """Returns the arrays among the arguments `locals()`, of checked shapes.
+  """Returns the arrays among the arguments `locals()`, after a shape check.
 
   Lists become arrays.
   """
@@ -127,7 +128,7 @@ def choose(key: str, value: Any, choices: Mapping[str, Any]) -> Any:
 
 
 def required(arrays: Mapping[str, Any], name: str, but: str = '') -> Any:
-  """Returns arrays[name]; where it is None, except of `but`, a ValueError."""
+  """Returns arrays[name]; raises ValueError if it is None, except for `but`."""
   if arrays.get(name) is None and name != but:
     name = {'at_sampling': 'old_logp'}.get(name, name)
     raise ValueError(
@@ -139,7 +140,7 @@ def required(arrays: Mapping[str, Any], name: str, but: str = '') -> Any:
 
 
 def as_float(x: Array) -> jax.Array:
-  """Returns `x` as float32, or float64 when it already is."""
+  """Returns `x` as float32, or as float64 if it is float64."""
   x = jnp.asarray(x)
   return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
@@ -163,14 +164,14 @@ def as_mask(mask: Array) -> jax.Array:
 
 
 def _nan_where_soft(x, mask):
-  """Returns x, NaN where a traced mask is neither 0 nor 1."""
+  """Returns x, with NaN where a traced mask is neither 0 nor 1."""
   if not isinstance(mask, jax.core.Tracer) or mask.dtype == bool:
     return x
   return jnp.where((mask == 0) | (mask == 1), x, jnp.nan)
 
 
 def keep(mask: Array, x: Array, fill: Array = 0.0) -> jax.Array:
-  """Returns `x` where the mask is set, else `fill`.
+  """Returns `x` where the mask is set, and `fill` elsewhere.
 
   Neither the value nor the gradient reads `x` outside the mask.
   """
@@ -181,8 +182,8 @@ def keep(mask: Array, x: Array, fill: Array = 0.0) -> jax.Array:
 def possible(mask: Array, *logps: Array | None) -> jax.Array:
   """Returns the mask without tokens whose log-probability is -inf: bool [N, T].
 
-  A policy that filters its vocabulary gives such a token no probability. Its
-  log-ratio and KL are infinite. NaN stays, so that a broken model is seen.
+  Such a token was filtered out of the policy's vocabulary, and its log-ratio
+  and KL are infinite. NaN stays, so that a broken model is noticed.
   """
   out = as_mask(mask)
   for logp in logps:
@@ -199,8 +200,8 @@ def safe_exp(x: Array) -> jax.Array:
 def hard_clip(x: Array, low: Array, high: Array) -> jax.Array:
   """Clips x, with gradient 1 on the closed interval and 0 outside.
 
-  `jnp.clip` and `jnp.minimum` halve the gradient at a tie, and an on-policy
-  ratio sits exactly on ties; the selects here leave no tie to split.
+  `jnp.clip` and `jnp.minimum` halve the gradient at a tie, and on-policy ratios
+  are ties. The selects used here have no ties.
   """
   return jnp.where(x > high, high, jnp.where(x < low, low, x))
 
@@ -239,12 +240,12 @@ def row_mean(x: Array, mask: Array) -> jax.Array:
 
 
 def masked_mean(x: Array, mask: Array) -> jax.Array:
-  """Averages the set places of the whole array, 0 when there is none."""
+  """Averages the set entries of the whole array; 0 if there are none."""
   return safe_divide(keep(mask, x).sum(), row_count(mask).sum())
 
 
 def masked_var(x: Array, mask: Array, *, ddof: int = 0) -> jax.Array:
-  """Computes the variance of the set places in two passes, over n - ddof."""
+  """Computes the variance of the set entries in two passes, over n - ddof."""
   d = keep(mask, as_float(x) - masked_mean(x, mask))
   n = row_count(mask).sum()
   return safe_divide(jnp.square(d).sum(), jnp.maximum(n - ddof, 0.0))
@@ -256,7 +257,7 @@ def safe_sqrt(x: Array) -> jax.Array:
 
 
 def stop(x: Array | None) -> jax.Array | None:
-  """Stops the gradient and lets None through."""
+  """Stops the gradient; returns None for None."""
   return None if x is None else jax.lax.stop_gradient(x)
 
 

@@ -1,14 +1,14 @@
 """Advantages per row, [N], from rewards [N] and group ids [N].
 
-Rules kept by every function that looks at groups:
-  - rows marked invalid, or whose reward is not finite, get 0 and are in no
+All functions of groups follow these rules:
+  - invalid rows, and rows with a reward that is not finite, get 0 and are in no
     statistic;
   - a group of identical rewards gets exactly 0;
   - a row alone in its group gets 0 (`singleton='zero'`), or its reward
-    (`singleton='reward'`, what some trainers do).
+    (`singleton='reward'`, as in some trainers).
 
-A row without a token to train on has a reward like any other and takes part in
-its group's statistics; to leave it out, pass `valid & (row_count(mask) > 0)`.
+A row without a trained token counts in its group's statistics. To leave it out,
+pass `valid & (row_count(mask) > 0)`.
 """
 
 import jax
@@ -31,7 +31,7 @@ class Advantage(Part):
 
 
 def no_advantage(reward: Array) -> jax.Array:
-  """Returns A = 0: rewards are measured, and other terms are learnt from."""
+  """Returns A = 0: rewards are only metrics, and other terms are trained."""
   return jnp.zeros_like(as_float(reward))
 
 
@@ -59,8 +59,8 @@ def reinforce_rej(
   valid: Array | None = None,
   baseline: float = 0.0,
 ) -> jax.Array:
-  """Computes the advantage of REINFORCE without the prompts that are all right
-  or all wrong.
+  """Computes the advantage of REINFORCE without prompts whose samples are all
+  correct or all incorrect.
 
   Reinforce-Rej, https://arxiv.org/abs/2504.11343.
   """
@@ -76,7 +76,7 @@ ReinforceRej = part('ReinforceRej', reinforce_rej, Advantage)
 def positives(
   reward: Array, *, valid: Array | None = None, threshold: float = 0.0
 ) -> jax.Array:
-  """Computes A = 1 where r > threshold, else 0: learn from successes only.
+  """Computes A = 1 where r > threshold, else 0: trains on successes only.
 
   RAFT, https://arxiv.org/abs/2304.06767; RAFT++ with a clipped ratio,
   https://arxiv.org/abs/2504.11343; PSR, https://arxiv.org/abs/2506.01347.
@@ -93,8 +93,8 @@ def signs(
 ) -> jax.Array:
   """Computes A = +1 where r > threshold, else -1.
 
-  The rewards of PSR and NSR, https://arxiv.org/abs/2506.01347, which weigh the
-  two signs apart: `pos_weight=0` is NSR, 0.1 is Weighted-REINFORCE.
+  The rewards of PSR and NSR, https://arxiv.org/abs/2506.01347, which weight the
+  two signs separately: `pos_weight=0` is NSR, 0.1 is Weighted-REINFORCE.
   """
   ok = groups.valid_rows(reward, valid)
   return jnp.where(
@@ -147,8 +147,8 @@ def group_zscore(
   """Computes A = (r - mean) / (std + eps): GRPO,
   https://arxiv.org/abs/2402.03300.
 
-  The paper prints neither ddof nor eps. ddof=1, eps=1e-6 are the most used
-  trainer's (others: eps=1e-4; a NumPy std has ddof=0).
+  The paper defines neither ddof nor eps. Common trainers use ddof=1 and eps of
+  1e-6 or 1e-4; NumPy's std has ddof=0.
   """
   g = groups.group_of(reward, group, valid)
   std = groups.group_std_of(g, ddof=ddof)
@@ -237,8 +237,8 @@ def gpg(
   """Computes A = B / (B - M) (r - mean), M of the B rows being in dead groups:
   GPG.
 
-  https://arxiv.org/abs/2504.02546 (its F_norm = 1). The factor undoes the
-  shrinking of a mean over rows of which M are 0. A popular trainer counts
+  https://arxiv.org/abs/2504.02546 (its F_norm = 1). The factor corrects a mean
+  over rows of which M are 0. A popular trainer counts
   zero rewards instead of dead groups.
   """
   g = groups.group_of(reward, group, valid)
@@ -264,8 +264,8 @@ def maxrl(
   (1 / K) sum over the K successes of the score function, minus its baseline.
 
   The mean estimates a probability, so rewards have to be 0 or more. In a group
-  with a negative reward, every reward counts from the lowest one: -1 and 1 have
-  the advantages of 0 and 1.
+  with a negative reward, the lowest reward is subtracted from every reward: -1
+  and 1 have the advantages of 0 and 1.
   """
   g = groups.group_of(reward, group, valid)
   mean = jnp.maximum(g.low, 0.0) + groups.group_mean_of(g)
@@ -285,7 +285,7 @@ def rank(
 ) -> jax.Array:
   """Computes A_i = (#{r_j < r_i} - #{r_j > r_i}) / (G - 1), in [-1, 1].
 
-  The centred rank with ties sharing theirs, as in rank-based fitness shaping
+  The centred rank (ties share their rank), as in rank-based fitness shaping
   (https://arxiv.org/abs/1106.4487): only the order of the rewards counts.
   """
   g = groups.group_of(reward, group, valid)
@@ -314,8 +314,8 @@ def bnpo(
 
   https://arxiv.org/abs/2506.02864. p is the group mean of 0/1 rewards, and
   (a, b) fit a Beta distribution to the p of the batch by their mean m and
-  variance v over groups: a = (m (1 - m) / v - 1) m, b = (..) (1 - m). When v is
-  0 there is nothing to fit and the density is taken as 1.
+  variance v over groups: a = (m (1 - m) / v - 1) m, b = (..) (1 - m). If v is
+  0, the density is 1.
   """
   g = groups.group_of(reward, group, valid)
   p = g.low + groups.group_mean_of(g)

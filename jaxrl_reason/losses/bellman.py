@@ -1,6 +1,7 @@
 """Value-free Bellman losses: the policy's own logits are the action values.
 
-`logits` is [N, T, V], its entry t the distribution token t was drawn from.
+`logits` is [N, T, V]; entry t is the distribution that token t was sampled
+from.
 """
 
 import jax
@@ -49,8 +50,9 @@ def tbrm(
 
   https://arxiv.org/abs/2505.15311. With Q = logit - log ref and V = logsumexp
   of the logits, the soft Bellman residuals Q - r / beta - V' of a row add up to
-  this: the V of inner states cancel. One sample per prompt is enough, from any
-  policy. Rows without a token, or with a reward that is not finite, give 0.
+  this, because the V of inner states cancel. One sample per prompt of any
+  policy is enough. Rows without a token, or with a reward that is not finite,
+  give 0.
   """
   check_shapes(
     mask=mask, logits=logits, tokens=tokens, reward=reward, ref_logp=ref_logp
@@ -89,7 +91,7 @@ def rover(
   Args:
     old_logp, old_mean_logp: [N, T], `token_logp` and `mean_logp` of the policy
       that sampled.
-    adv: [N] the centred reward, given to every token (`group_mean`).
+    adv: [N] the centred reward (`group_mean`), the same for every token.
   """
   check_shapes(
     mask=mask,

@@ -1,6 +1,6 @@
-"""Advantages made of other advantages: over a part of a group, over parts.
+"""Advantages composed of others: over a part of a group, or over reward parts.
 
-The rules of baselines.py hold here too.
+The rules of baselines.py apply.
 """
 
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ def gfpo(
   else.
 
   GFPO, https://arxiv.org/abs/2508.09726. `metric` is [N]: minus the length, or
-  reward per token (`filter_metric`). Equal metrics: the earlier row is kept.
+  reward per token (`filter_metric`). Of equal metrics the earlier row is kept.
   """
   g = groups.group_of(reward, group, valid)
   place = groups.place_in_group(g, -as_float(metric))
@@ -54,9 +54,7 @@ def gfpo(
 def filter_metric(
   reward: Array, mask: Array, *, keep_by: str = 'short'
 ) -> jax.Array:
-  """Computes what GFPO filters by: 'short' is -length, 'efficient' reward /
-  length.
-  """
+  """Computes GFPO's metric: 'short' is -length, 'efficient' reward / length."""
   length = row_count(mask)
   if choose('keep_by', keep_by, {'short': True, 'efficient': False}):
     return -length
@@ -171,8 +169,8 @@ def leave_one_out_std(
 ) -> jax.Array:
   """Computes A_i = (r_i - mean of the others) / (std of the others + eps).
 
-  Neither depends on r_i. Where the others are all the same, or fewer than
-  ddof + 1, nothing is divided: their standard deviation says nothing.
+  Neither depends on r_i. If the others are equal, or fewer than ddof + 1, the
+  difference is not divided.
   """
   g = groups.group_of(reward, group, valid)
   others = groups.same_group(g) & ~jnp.eye(g.n.size, dtype=bool)

@@ -1,10 +1,10 @@
-"""Coefficients that change during a run, as a small state of its own.
+"""Coefficients that change during a run, as a separate state.
 
   coefs = init_coefs(settings)
   loss, metrics = policy_loss(settings, .., coefs=coefs)
   coefs = next_coefs(settings, coefs, metrics, rows=N)
 
-The state is a dict of float32 scalars: it goes through jit and checkpoints.
+The state is a dict of float32 scalars, for jit and checkpoints.
 """
 
 import jax
@@ -24,7 +24,7 @@ def init_coefs(settings: Settings) -> Coefs:
   """
   o = objective_of(settings)
   coefs = {name: jnp.float32(x) for name, x in o.coefs.items()}
-  # The level moves by steps; the coefficient in force may be 0 meanwhile.
+  # The level moves by steps; the current coefficient may be 0.
   return {
     **coefs,
     'entropy_level': coefs['entropy_coef'],

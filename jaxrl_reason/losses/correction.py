@@ -1,4 +1,4 @@
-"""Weights [N, T] for data sampled by another policy than the one trained.
+"""Weights [N, T] for samples of another policy than the trained one.
 
 The sampler's probabilities differ from the trainer's (other kernels, lower
 precision, stale weights). The loss of a token is weighted by a function of
@@ -180,11 +180,11 @@ def rejection_weight(
   reject_high: float | None = None,
   veto: float | None = None,
 ) -> jax.Array:
-  """Returns 1 or 0: what is rejected contributes 0 to the loss and stays in
-  divisors.
+  """Returns 1, or 0 for rejected tokens. These contribute 0 to the loss, and
+  the divisors still count them.
 
-  Rejects what leaves [low, high], and rows that have any token with w < veto;
-  w = old / sampler.
+  Rejects values outside [low, high], and rows that have any token with w <
+  veto; w = old / sampler.
 
   Args:
     reject_by: per token 'ratio' w, 'k2' (log w)^2 / 2 or 'k3' w - 1 - log w.
@@ -233,8 +233,8 @@ def normalise(
 ) -> jax.Array:
   """Scales weights to mean 1 over the batch's tokens.
 
-  `total` and `tokens` are the whole batch's sum of weights and tokens; this
-  batch's own if None.
+  `total` and `tokens` are the whole batch's sum of weights and of tokens; None
+  uses this batch.
   """
   total = keep(mask, weight).sum() if total is None else total
   tokens = row_count(mask).sum() if tokens is None else tokens
@@ -247,11 +247,11 @@ def proximal_logp(
   """Approximates the log-probs before an update without a pass: [N, T].
 
   AReaL (https://arxiv.org/abs/2505.24298), 'loglinear': the policy before the
-  update lies `age` of `age + 1` updates on the way from the sampler to the
-  policy that is trained, in log-probability. Use it as `old_logp`.
+  update is at `age` of `age + 1` updates between the sampler and the trained
+  policy, interpolated in log-probability. Use it as `old_logp`.
 
   Args:
-    logp: [N, T], of the policy that is trained; it gets no gradient from here.
+    logp: [N, T], of the trained policy; without gradient.
     age: [N, T], updates between the sampler and the policy before the update.
   """
   check_shapes(mask=mask, logp=logp, sampler_logp=sampler_logp, x=age)

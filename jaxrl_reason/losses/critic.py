@@ -41,8 +41,8 @@ def critic_targets(
 ) -> jax.Array:
   """Computes regression targets of a critic, [N, T], for `critic_loss`.
 
-  The reward, KL included where the settings put it there, is the one
-  `advantages` sees; lambda is `value_lambda`.
+  The reward is that of `advantages`, with the KL if kl_in='reward'; lambda is
+  `value_lambda`.
   """
   o, arrays = objective_of(settings), checked(locals())
   valid = groups.valid_rows(reward, reward_valid)
@@ -91,7 +91,7 @@ def bellman_loss(
   """Computes the loss of policy='tbrm' or 'rover', which takes full logits [N,
   T, V].
 
-  `adv` is what `advantages` gives for the preset: TBRM reads it as the reward.
+  `adv` is the result of `advantages`; TBRM reads it as the reward.
   Adds up over micro-batches like `policy_loss`.
   """
   o, arrays = objective_of(settings), checked(locals())

@@ -1,7 +1,6 @@
-"""Every setting with its default, meaning and unit, and what it may be.
+"""Every setting with its default, meaning, unit and allowed values.
 
-Names of choices are keys of plain dicts of functions; a new part is a new
-function in one of them.
+Names of choices are keys of dicts of functions; a new part is a new entry.
 """
 
 from jaxrl_reason.losses import (
@@ -63,8 +62,8 @@ TOKEN_ADVANTAGES = (
 DEFAULTS = dict(
   name=None,  # a key of PRESETS
   # --- reward -> advantage
-  reward_low=None,  # smallest reward that is seen; None: no bound
-  reward_high=None,  # largest reward that is seen; None: no bound
+  reward_low=None,  # lower clip of rewards; None: no clip
+  reward_high=None,  # upper clip of rewards; None: no clip
   advantage='group_zscore',  # a key of ADVANTAGES
   ddof=1,  # a group's variance is divided by n - ddof
   eps=1e-6,  # added to the standard deviation, in reward units
@@ -162,14 +161,14 @@ DEFAULTS = dict(
   kl_in='loss',  # 'loss' or 'reward'
   kl_to='ref',  # 'ref', 'old' or 'sampler'
   kl_max=None,  # clamp of the KL per token, in nats; None: no clamp
-  kl_max_on='estimate',  # what kl_max clamps: 'estimate' or 'weighted'
+  kl_max_on='estimate',  # value that kl_max clamps: 'estimate', 'weighted'
   kl_weighted=False,  # times the ratio pi / old (DeepSeek-V3.2)
   kl_high_entropy=1.0,  # Archer: factor on high-entropy tokens
   kl_target=None,  # adaptive coefficient: nats per token; None: constant
   kl_horizon=10000,  # ... and its horizon, in rows
   # --- a teacher
   distill_coef=0.0,  # weight per nat; 0: no teacher
-  distill='advantage',  # a key of DISTILL: what of KL(pi || teacher) is used
+  distill='advantage',  # a key of DISTILL: form of the divergence
   distill_beta=0.5,  # jsd: share of the teacher in the mixture
   distill_top_k=0,  # reverse, forward, jsd: the teacher's likeliest; 0: all
   distill_max=None,  # clamp of a sampled token's estimate, nats; None: none
@@ -208,7 +207,7 @@ PEER_NAMES = dict(
 )
 
 OFFPOLICY = ('same', 'luffy', 'sft', 'drop')
-# Written out: a choice of one of these is what a setting may be.
+# The allowed values of settings with choices.
 CHOICES = dict(
   name=PRESETS,
   advantage=ADVANTAGES,

@@ -88,9 +88,9 @@ def ratio_metrics(
 def clip_metrics(policy: Any, arrays: Arrays, denominators: Sums) -> Metrics:
   """Computes the share of tokens past each bound of the policy's loss.
 
-  What a bound is, the loss says itself (`PolicyLoss.clipped`): GMPO's lies at
-  e^+-c, Archer's is wider on high-entropy tokens, `clip_dual` is the cap of
-  negative advantages.
+  `PolicyLoss.clipped` defines the bounds of a loss: GMPO's is at e^+-c,
+  Archer's is wider on high-entropy tokens, `clip_dual` is the cap of negative
+  advantages.
   """
   past = policy.clipped(arrays) if hasattr(policy, 'clipped') else {}
   return shares(arrays['mask'], denominators, **past)
@@ -127,16 +127,16 @@ def dead_rows(adv: Array, mask: Array, denominators: Sums) -> Metrics:
   """Computes the share of the rows whose advantage is 0 everywhere: no signal
   in them.
   """
-  # Of a row without a token nothing is learnt, whatever its advantage.
+  # A row without a token gives no signal, for any advantage.
   live = (rows_to_tokens(adv, mask) != 0).any(-1)
   rows = safe_divide(as_float(~live).sum(), denominators['rows'])
   return {'dead_rows': stop(rows)}
 
 
 def summarize(metrics: Metrics) -> Metrics:
-  """Turns sums into what they are for: 'ess', 'weight_ess', 'ppl'.
+  """Computes the ratios of sums: 'ess', 'weight_ess', 'ppl'.
 
-  ess = mean(w)^2 / mean(w^2), the share of the tokens that count; perplexities
+  ess = mean(w)^2 / mean(w^2), the effective share of the tokens; perplexities
   are exp of the mean negative log-likelihood. Squares are dropped.
   """
   out = {k: x for k, x in metrics.items() if not k.endswith('_sq_mean')}

@@ -1,4 +1,4 @@
-"""Learning from a teacher's distribution on the policy's own samples.
+"""Distillation: trains on a teacher's distribution at the policy's own samples.
 
 The teacher carries no gradient. Three forms of one objective, KL(pi || teacher)
 or a relative of it:
@@ -103,7 +103,7 @@ def divergence(
   sizes, the tokens that one of them lacks are left out of both.
 
   Args:
-    mask: [..], 0 where the result is 0 whatever the logits are.
+    mask: [..]; where it is 0, the result is 0.
     kind: a key of DIVERGENCES.
     beta: share of the teacher in the mixture of 'jsd'.
     top_k: compare the teacher's likeliest k tokens and the total of all other
@@ -136,7 +136,7 @@ def teach(
   """Computes A_t + coef (log teacher - log pi)(y_t): [N] or [N, T] -> [N, T].
 
   The second term is minus the k1 estimate of KL(pi || teacher) of the token
-  alone: what a token does to later ones is not counted. `distill_max` clamps
+  alone, without its effect on later tokens. `distill_max` clamps
   it to +-distill_max nats before it is multiplied by coef.
   """
   check_shapes(mask=mask, adv=adv, old_logp=old_logp, teacher_logp=teacher_logp)
@@ -207,7 +207,7 @@ class Distill(Part):
     return kl_penalty(logp, teacher_logp, self.kind, mask=mask, kl_max=self.max)
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
-    """Returns no sum of the whole batch."""
+    """Returns {}: no sums over the batch are needed."""
     return {}
 
   def term(

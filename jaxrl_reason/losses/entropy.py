@@ -1,4 +1,4 @@
-"""Entropy of the policy, and coefficients that steer it.
+"""Entropy of the policy, and coefficients that control it.
 
 A bonus is a term of the loss, -coef * aggregate(entropy, ..), over all tokens
 or over selected ones (`selection.top_entropy_tokens` gives such a mask).
@@ -67,8 +67,8 @@ def adaptive_entropy(
   """Computes the next (coefficient, coefficient in force): Skywork-OR1.
 
   https://arxiv.org/abs/2505.22312: c goes up by `step` while the entropy is
-  below the target and down above, kept in [low, high]; it is in force only
-  while the entropy is at or below the target.
+  below the target and down while it is above, clipped to [low, high]. It is
+  applied only while the entropy is at or below the target.
   """
   entropy = stop(as_float(entropy))
   up = jnp.where(entropy < target, step, -step)
@@ -103,13 +103,13 @@ class EntropyBonus(Part):
     return super().keys_read - (adaptive if self.target is None else set())
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
-    """Asks for nothing of the whole batch."""
+    """Returns {}: no sums over the batch are needed."""
     return {}
 
   def term(
     self, arrays: Arrays, mean: Callable, denominators: Sums
   ) -> tuple[jax.Array, Metrics]:
-    """Computes minus the mean entropy; its metric is every loss's."""
+    """Computes minus the mean entropy; every loss has the metric already."""
     mask, (entropy,) = arrays['mask'], self.take(arrays)
     chosen = keep(mask, keep(arrays.get('entropy_bonus', mask), entropy))
     return -mean(chosen, mask, denominators), {}

@@ -1,14 +1,14 @@
 """Statistics over groups of rows: the samples of one prompt.
 
 `group` is an int [N] of ids in any order with any values; a group may have any
-size. Every function returns one number per row, so no caller ever sees how
-groups are laid out.
+size. Every function returns one number per row, so callers do not depend on the
+layout of groups.
 
 Invalid rows (a verifier that failed, a non-finite reward) are in no statistic.
 Rewards are shifted by their group's smallest value before anything is summed:
-the shift is exact for equal rewards, so a group of identical rewards is exactly
-0 away from its mean in float32 whatever the value and the size, and rewards
-such as 1e6 + {0, 1} keep their digits.
+the shift is exact for equal rewards. So the deviation of identical rewards from
+their mean is exactly 0 in float32, for any value and size, and rewards such as
+1e6 + {0, 1} keep their digits.
 """
 
 from collections.abc import Callable
@@ -33,10 +33,10 @@ class Group(NamedTuple):
 
   segment: jax.Array  # int, dense enough to index [0, N)
   valid: jax.Array  # bool, rows that take part
-  n: jax.Array  # valid rows in my group
-  low: jax.Array  # smallest reward of my group
-  shifted: jax.Array  # my reward - low, 0 where invalid
-  dead: jax.Array  # bool: all rewards of my group are the same
+  n: jax.Array  # valid rows in the group
+  low: jax.Array  # smallest reward of the group
+  shifted: jax.Array  # reward - low, 0 where invalid
+  dead: jax.Array  # bool: all rewards of the group are the same
 
 
 def segment_ids(group: Array) -> jax.Array:
@@ -56,7 +56,7 @@ def segment_ids(group: Array) -> jax.Array:
 def over_group(
   x: jax.Array, segment: jax.Array, op: Callable = jax.ops.segment_sum
 ) -> jax.Array:
-  """Reduces [N, ...] over groups and hands each row its group's result."""
+  """Reduces [N, ...] over groups; returns each row's group result."""
   return op(x, segment, num_segments=x.shape[0])[segment]
 
 
@@ -67,7 +67,7 @@ def valid_rows(reward: Array, valid: Array | None = None) -> jax.Array:
 
 
 def group_of(reward: Array, group: Array, valid: Array | None = None) -> Group:
-  """Gathers what the baselines below need to know about each row's group."""
+  """Computes the statistics of each row's group."""
   check_shapes(reward=reward, group=group, valid=valid)
   valid = valid_rows(reward, valid)
   segment = segment_ids(group)
@@ -82,9 +82,7 @@ def group_of(reward: Array, group: Array, valid: Array | None = None) -> Group:
 
 
 def group_mean_of(g: Group) -> jax.Array:
-  """Computes the group mean of `shifted`, to which low adds the mean
-  reward's.
-  """
+  """Computes the group mean of `shifted`; plus `low` it is the mean reward."""
   return safe_divide(over_group(g.shifted, g.segment), g.n)
 
 
@@ -123,7 +121,7 @@ def place_in_group(g: Group, x: jax.Array) -> jax.Array:
   """Computes the place of each row when its group is sorted by x, 0 first; ties
   by row.
 
-  int [N]; invalid rows are in nobody's way and get 0.
+  int [N]; invalid rows do not count and get 0.
   """
   row = jnp.arange(x.shape[0])
   before = (x[None, :] < x[:, None]) | (

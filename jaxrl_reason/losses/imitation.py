@@ -1,7 +1,7 @@
-"""Learning from tokens that another policy wrote: demonstrations.
+"""Losses of tokens of another policy: demonstrations.
 
-Per token, [N, T], 0 outside the mask; hand the result to `aggregate` with the
-mask of the demonstration tokens.
+The result is per token, [N, T], 0 outside the mask. Pass it to `aggregate` with
+the mask of the demonstration tokens.
 """
 
 import dataclasses
@@ -55,7 +55,7 @@ def luffy(
 
   LUFFY, https://arxiv.org/abs/2504.14945, with its behaviour probability of 1.
   The gradient gamma p / (p + gamma)^2 grad log pi is largest at p = gamma, so
-  rare but decisive tokens are learnt. No clipping.
+  rare but decisive tokens get the largest gradient. There is no clipping.
   """
   check_shapes(mask=mask, logp=logp)
   p = safe_exp(keep(mask, logp))
@@ -76,7 +76,7 @@ SUPERVISED = {'sft': part('SFT', sft), 'dft': part('DFT', dft)}
 
 @dataclasses.dataclass(frozen=True)
 class Imitate(Part):
-  """`sft` or `dft` as the loss of the tokens another policy wrote."""
+  """`sft` or `dft` as the loss of tokens of another policy."""
 
   sft_loss: str = 'sft'
   reads = ('logp', 'is_offpolicy')
@@ -88,7 +88,7 @@ class Imitate(Part):
 
 @dataclasses.dataclass(frozen=True)
 class Likelihood(Imitate):
-  """A term of its own: the likelihood of the `sft_mask` tokens.
+  """A separate term: the likelihood of the `sft_mask` tokens.
 
   Attributes:
     coef: its weight.
@@ -127,8 +127,8 @@ class Likelihood(Imitate):
 def anneal(
   step: Array, *, start: float, end: float, steps: int, shape: str = 'linear'
 ) -> jax.Array:
-  """Computes a coefficient going from `start` to `end` over `steps`, then
-  held.
+  """Computes a coefficient that goes from `start` to `end` over `steps`, and
+  stays there.
   """
   t = jnp.clip(as_float(step) / steps, 0.0, 1.0)
   if choose('shape', shape, {'cosine': True, 'linear': False}):

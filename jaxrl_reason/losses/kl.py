@@ -12,8 +12,8 @@ With x ~ pi, d = log pi(x) - log ref(x) (http://joschu.net/blog/kl-approx.html):
 
 As a *loss* only k2's gradient is that of KL(pi || ref); k1's has mean 0 and
 k3's is that of the forward KL (https://arxiv.org/abs/2506.09477). GRPO uses k3
-in the loss, so that is the default; `k3+` keeps its value and mends the
-gradient.
+in the loss, so k3 is the default; `k3+` has the same value and the gradient of
+KL(pi || ref).
 """
 
 import dataclasses
@@ -100,7 +100,7 @@ def kl_penalty(
   (10 is common practice). A clamped token has no gradient, except with 'k1+',
   'k3+' and 'abs+': their gradient is k2's, also where the value is clamped,
   since drift is largest there. With a `mask` the result is 0 outside it,
-  whatever the inputs hold there.
+  for any inputs.
   """
   value = choose('kl', estimator, KL_ESTIMATORS)
   check_same(logp, ref_logp, mask)
@@ -118,9 +118,9 @@ def clamp(kl: jax.Array, kl_max: float | None) -> jax.Array:
 
 @dataclasses.dataclass(frozen=True)
 class KL(Part):
-  """A penalty for leaving a policy, in the loss or in the reward.
+  """A KL penalty to a policy, in the loss or in the reward.
 
-  Called with the arrays of a loss, it gives the KL per token, [N, T].
+  Called with the arrays of a loss, it returns the KL per token, [N, T].
 
   Attributes:
     estimator: a name in `KL_ESTIMATORS`.
@@ -128,7 +128,7 @@ class KL(Part):
     to: 'ref', 'sampler', or 'old': the policy at the time of sampling.
     where: 'loss' or 'reward'.
     max: clamp per token, in nats.
-    max_on: what `max` clamps: the 'estimate', or the 'weighted' estimate.
+    max_on: value that `max` clamps: the 'estimate', or the 'weighted' estimate.
     weighted: whether it is multiplied by pi / old (DeepSeek-V3.2).
     high_entropy: factor on high-entropy tokens (Archer).
     target, horizon: of `adaptive_kl`; None: the coefficient is constant.
@@ -179,7 +179,7 @@ class KL(Part):
     return kl_penalty(logp, other, self.estimator, mask=mask, kl_max=first)
 
   def weigh(self, kl: jax.Array, arrays: Arrays) -> jax.Array:
-    """Computes the KL per token as it enters the loss."""
+    """Computes the weighted KL per token for the loss."""
     if self.weighted:
       logp, old_logp, mask = (arrays[k] for k in ('logp', 'old_logp', 'mask'))
       kl = kl * importance_ratio(logp, old_logp, mask)
@@ -189,7 +189,7 @@ class KL(Part):
     return clamp(kl, self.max) if self.max_on == 'weighted' else kl
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
-    """Asks for nothing of the whole batch."""
+    """Returns {}: no sums over the batch are needed."""
     return {}
 
   def term(
@@ -201,7 +201,7 @@ class KL(Part):
     return loss, {'kl': token_share(kl, mask, denominators)}
 
   def cost(self, sampled: Array, ref_logp: Array, mask: Array) -> jax.Array:
-    """Computes what every token costs in reward, [N, T], without gradient."""
+    """Computes the KL cost in reward of each token, [N, T]; no gradient."""
     kl = kl_penalty(
       sampled, ref_logp, self.estimator, mask=mask, kl_max=self.max
     )
@@ -236,7 +236,7 @@ def at_tokens(mask: Array | None, logits: Array) -> jax.Array:
 def adaptive_kl(
   coef: Array, kl: Array, *, target: float, horizon: float, rows: int
 ) -> jax.Array:
-  """Computes the next coefficient of a KL held near `target` nats.
+  """Computes the next coefficient of a KL that is kept near `target` nats.
 
   https://arxiv.org/abs/1909.08593: coef (1 + clip(kl / target - 1, +-0.2)
   rows / horizon), `horizon` and `rows` in samples.

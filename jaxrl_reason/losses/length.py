@@ -1,8 +1,8 @@
-"""Rewards for length, [N], and masks of rows cut off. Lengths are in tokens.
+"""Rewards for length, [N], and masks of truncated rows. Lengths are in tokens.
 
-`length` is `row_count(mask)`, `correct` is [N]: right where it is above 0, and
-wrong where it is not a number. Each returns either a
-term to add to the reward (`.._penalty`, `.._bonus`) or the reward itself.
+`length` is `row_count(mask)`. `correct` is [N]: a row is correct if it is above
+0, and incorrect if it is NaN. The functions return a term to add to the reward
+(`.._penalty`, `.._bonus`) or the reward itself.
 """
 
 import math
@@ -65,7 +65,7 @@ def alp_penalty(
 ) -> jax.Array:
   """Computes -beta length max(solve rate, 1 / K), K rows in the group: ALP.
 
-  https://arxiv.org/abs/2506.05256: easy prompts pay more for each token.
+  https://arxiv.org/abs/2506.05256: a token costs more on easy prompts.
   """
   g = groups.group_of(correct, group, valid)
   solved = g.low + groups.group_mean_of(g)
@@ -81,11 +81,11 @@ def laser_bonus(
   alpha: float = 0.5,
   explore: Array | None = 0.0,
 ) -> jax.Array:
-  """Returns alpha where a correct row is within `target` tokens: LASER.
+  """Returns alpha for correct rows within `target` tokens: LASER.
 
   https://arxiv.org/abs/2505.15612. `target` is a number, or [N] from
-  `laser_d_target` (LASER-D). `explore` is given to wrong rows longer than their
-  target (LASER-DE).
+  `laser_d_target` (LASER-D). Incorrect rows longer than their
+  target get `explore` (LASER-DE).
   """
   correct, within = _right(correct), as_float(length) <= target
   return jnp.where(
@@ -103,7 +103,7 @@ def difficulty(
   """Grades rows, 0 hard, 1 medium, 2 easy, int [N], by the solve rate of the
   row's group.
 
-  Hard up to bounds[0] of the rows right, easy above bounds[1].
+  Groups are hard up to a solve rate of bounds[0], easy above bounds[1].
   """
   g = groups.group_of(correct, group, valid)
   rate = g.low + groups.group_mean_of(g)
@@ -149,7 +149,7 @@ def kimi_bonus(
   """Computes lambda if correct, min(0, lambda) if not: Kimi k1.5's long2short.
 
   https://arxiv.org/abs/2501.12599: lambda = 1/2 - (len - min) / (max - min)
-  over the group; 0 where all its lengths are the same.
+  over the group; 0 if all its lengths are equal.
   """
   g = groups.group_of(length, group, groups.valid_rows(correct, valid))
   span = groups.over_group(g.shifted, g.segment, jax.ops.segment_max)
@@ -223,7 +223,7 @@ def repeated_share(tokens: Array, mask: Array, *, n: int = 10) -> jax.Array:
   """Computes the share of a row's tokens in n-grams that occurred before: [N].
 
   The n-gram repetition penalty of https://arxiv.org/abs/2502.03373, over tokens
-  [N, T]. An n-gram lies within one stretch of the mask [N, T]. Rows are sorted
+  [N, T]. An n-gram lies within one run of the mask [N, T]. Rows are sorted
   by their n-grams, so that equal ones are neighbours.
   """
   tokens, mask = jnp.asarray(tokens), as_mask(mask)
@@ -251,7 +251,7 @@ def drop_rows(mask: Array, rows: Array) -> jax.Array:
   """Returns the mask [N, T] without the rows marked in `rows` [N]: overlong
   filtering.
 
-  https://arxiv.org/abs/2503.14476 leaves out rows cut off at the limit: their
-  reward says nothing about their reasoning.
+  https://arxiv.org/abs/2503.14476 drops truncated rows, because their reward
+  does not depend on their reasoning.
   """
   return as_mask(mask) & ~as_mask(rows)[:, None]

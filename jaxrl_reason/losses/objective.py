@@ -1,4 +1,4 @@
-"""Arrays in, advantages, a loss and its metrics out.
+"""Computes advantages, the loss and its metrics from arrays.
 
 Index t of a [N, T] array is about token t: logp[:, t] = log p(token_t |
 tokens_<t). `mask` is 1 where the policy sampled the token and it is trained on.
@@ -10,11 +10,11 @@ The loss of a token is
   weight * policy(..) + kl_coef * kl - entropy_coef * entropy + sft_coef * nll
     + distill_coef * divergence from a teacher
 
-where `weight` collects token weights, sampler correction, rejection and token
-selection. All of it is divided by the same named divisors, but for the last
-term, which has its own tokens. What depends on the whole batch (`denominators`,
-`select_tokens`) is computed once, then handed to every micro-batch or device:
-their losses, gradients and metrics add up to those of the whole.
+where `weight` is the product of token weights, sampler correction, rejection
+and token selection. The terms have the same named divisors, except for the nll
+term, which has its own tokens. Statistics of the whole batch (`denominators`,
+`select_tokens`) are computed once and passed to every micro-batch or device.
+Their losses, gradients and metrics then add up to those of the batch.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ from jaxrl_reason.losses.selection import top_entropy_tokens
 from jaxrl_reason.losses.settings import resolve
 from jaxrl_reason.losses.shaping import Whiten
 
-# Tokens that one of these policies cannot draw (log-prob -inf) are left out.
+# Tokens with log-prob -inf under one of these policies are masked.
 LOGPS = ('logp', 'old_logp', 'ref_logp', 'sampler_logp', 'teacher_logp')
 
 Settings = Objective | Mapping[str, Any] | str
@@ -67,10 +67,10 @@ def loss_mask(
 ) -> jax.Array:
   """Chooses the tokens to train on, [N, T] bool, before `denominators`.
 
-  Leaves out rows cut off at the limit (`drop_truncated`) and tokens the policy
-  did not sample (`offpolicy='drop'`: forced prefixes, demonstrations). A row
-  whose verifier failed has no target for 'tbrm' and 'rover' and is left out;
-  elsewhere its advantage is 0 and its KL and entropy still count.
+  Drops truncated rows (`drop_truncated`) and tokens that the policy did not
+  sample (`offpolicy='drop'`: forced prefixes, demonstrations). A row with a
+  failed verifier has no target for 'tbrm' and 'rover' and is dropped there; for
+  other losses its advantage is 0, and its KL and entropy count.
   """
   o, arrays = objective_of(settings), checked(locals())
   mask = as_mask(mask)
@@ -106,19 +106,19 @@ def advantages(
   token_weight: Array | None = None,
   key: Array | None = None,
 ) -> jax.Array:
-  """Turns rewards [N] into advantages [N] or [N, T], float32, without gradient.
+  """Computes advantages [N] or [N, T], float32, without gradient.
 
   Args:
     settings: an `Objective`, or see `resolve`.
     reward: [N].
     group: [N] int, rows with the same id are samples of the same prompt.
     mask: [N, T].
-    reward_valid: [N], 0 where the verifier failed: such rows get 0 and are in
-      no statistic, like rows whose reward is not finite.
-    logp: [N, T], stands in for `old_logp` where the policy has not moved.
+    reward_valid: [N], 0 if the verifier failed: such rows get 0 and are in no
+      statistic, as rows with a reward that is not finite.
+    logp: [N, T], replaces `old_logp` if the policy was not updated.
     token_weight: [N, T], for 'optimal_token' with samples of another policy.
-    key: for advantages that draw; none here does.
-    others: arrays some settings need; `needs` names them.
+    key: for advantages with random choices; the built-in ones have none.
+    others: arrays that some settings need; `needs` names them.
   """
   o, arrays = objective_of(settings), checked(locals())
   valid = groups.valid_rows(reward, reward_valid)
@@ -141,8 +141,8 @@ def advantages(
 def charge_kl(
   o: Objective, arrays: Arrays, advantage: Any
 ) -> dict[str, jax.Array]:
-  """Computes the rewards less kl_coef * KL, per token where the advantage reads
-  it.
+  """Computes the rewards minus kl_coef * KL, per token if the advantage reads
+  that.
   """
   old_logp, ref_logp = (required(arrays, k) for k in ('old_logp', 'ref_logp'))
   mask = possible(arrays['mask'], old_logp, ref_logp)
@@ -155,7 +155,7 @@ def charge_kl(
 
 
 def _keep_dead(shaped, adv, group):
-  """Whitening shifts every row; rows of groups without signal stay 0."""
+  """Sets rows of groups without signal to 0, because whitening shifts them."""
   size = jnp.abs(adv) if adv.ndim == 1 else jnp.abs(adv).sum(-1)
   live = groups.over_group(size, groups.segment_ids(group)) > 0
   return jnp.where(live if shaped.ndim == 1 else live[:, None], shaped, 0.0)
@@ -172,9 +172,9 @@ def denominators(
 ) -> dict[str, jax.Array]:
   """Computes the divisors of the whole batch, once, before micro-batching.
 
-  A dict of scalars: 'tokens', 'rows', 'nonempty', 'length', and where the
-  settings ask for them 'weights' (sum of the correction weights) and
-  'sft_tokens'. Inside `shard_map`, `axis_name` adds over the mesh axis.
+  A dict of scalars: 'tokens', 'rows', 'nonempty', 'length', and if the settings
+  need them 'weights' (sum of the correction weights) and 'sft_tokens'. Inside
+  `shard_map`, `axis_name` adds over the mesh axis.
   """
   o, arrays = objective_of(settings), checked(locals())
   arrays['at_sampling'] = old_logp
@@ -200,7 +200,7 @@ def select_tokens(
   """Makes the token choices that depend on the whole batch: dict of [N, T]
   bool.
 
-  Hand slices of it to `policy_loss(selected=..)`; without it each call chooses
+  Pass slices of it to `policy_loss(selected=..)`; otherwise each call selects
   among its own rows. Empty unless `needs` has 'selected'. The arrays are those
   of `policy_loss`.
   """
@@ -241,8 +241,8 @@ def policy_loss(
   """Computes the loss of one (micro-)batch, a scalar, and its metrics.
 
   With the whole batch's `denominators` (and `selected`), the sum of this over
-  slices of rows is the whole batch's loss, gradient and metrics, but for
-  metrics ending in `_max`: take the max.
+  slices of rows is the whole batch's loss, gradient and metrics. Metrics that
+  end in `_max` reduce by the maximum.
 
   Args:
     settings: an `Objective`, or see `resolve`.
@@ -250,16 +250,15 @@ def policy_loss(
     adv: [N] or [N, T], from `advantages`. One dimension means rows, also where
       N = T.
     mask: [N, T], from `loss_mask`.
-    old_logp: [N, T], None where the policy has not moved since: the ratio is 1.
-    ref_logp, sampler_logp, teacher_logp, entropy: [N, T], where `needs` asks
-      for them.
+    old_logp: [N, T]; None if the policy was not updated: the ratio is 1.
+    ref_logp, sampler_logp, teacher_logp, entropy: [N, T], if `needs` has them.
     teacher_kl: [N, T], `distillation.divergence` of each token, with gradient.
     token_weight: [N, T], multiplies the policy term; not in any divisor.
-    is_offpolicy: [N, T], tokens another policy wrote (`offpolicy`).
+    is_offpolicy: [N, T], tokens of another policy (`offpolicy`).
     sft_mask: [N, T], tokens of the likelihood term (`sft_coef`).
     selected: from `select_tokens`.
-    coefs: from `init_coefs`, in place of the settings' coefficients.
-    key: for settings that draw tokens, when `selected` is None.
+    coefs: from `init_coefs`; they replace the settings' coefficients.
+    key: for settings that select random tokens, if `selected` is None.
     group: [N] int, for settings that compare prompts (`max_prompt_tv`), when
       `selected` is None.
   """
@@ -296,7 +295,7 @@ def policy_loss(
 
 
 def whole_batch(o: Objective, arrays: Arrays) -> dict[str, jax.Array]:
-  """Computes the divisors where this is all of the batch."""
+  """Computes the divisors if the arrays are the whole batch."""
   old_logp, logp = arrays['old_logp'], arrays['logp']
   return denominators(
     o,
@@ -308,8 +307,8 @@ def whole_batch(o: Objective, arrays: Arrays) -> dict[str, jax.Array]:
 
 
 def _ratio_arrays(o, arrays):
-  """Returns the arrays that parts read beyond the arguments, and the ratio's
-  denominator.
+  """Returns the derived arrays that parts read, and the denominator of the
+  ratio.
   """
   out = _anchors(o, arrays, True)
   if arrays['sft_mask'] is not None:
@@ -320,8 +319,7 @@ def _ratio_arrays(o, arrays):
 
 
 def _anchors(o, arrays, reads_old):
-  """Returns the mask of possible tokens, and the log-probs that the policy's
-  are compared with.
+  """Returns the mask of possible tokens, and the log-probs to compare with.
 
   Args:
     reads_old: whether a part reads the ratio's denominator.
@@ -336,7 +334,7 @@ def _anchors(o, arrays, reads_old):
 
 
 def _with_others(o, arrays, d):
-  """Tokens that another policy wrote have a loss of their own."""
+  """Replaces the loss of off-policy tokens by their own loss."""
   mask = arrays['mask']
   others = mask & as_mask(required(arrays, 'is_offpolicy'))
   own = {**arrays, 'mask': mask & ~others}
@@ -346,7 +344,7 @@ def _with_others(o, arrays, d):
 
 
 def _policy_term(o, arrays, d):
-  """The policy's loss [N, T], weighted, and the metrics of its weights."""
+  """Computes the weighted policy loss [N, T], and metrics of its weights."""
   loss, metrics = o.policy(arrays), {}
   for part in o.weights:
     weight, more = part.weight(arrays, d)

@@ -1,4 +1,4 @@
-"""Parts of an objective: a function of arrays together with its settings."""
+"""Parts of an objective: functions of arrays together with their settings."""
 
 import dataclasses
 import functools
@@ -24,19 +24,19 @@ P = TypeVar('P')
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-  """A function of arrays together with its settings: a piece of an objective.
+  """A part of an objective: a function of arrays together with its settings.
 
   Subclasses are frozen records whose fields are the settings; `part` makes one
-  of a function. A part of your own needs `reads` and `__call__` only, and goes
-  into an objective by `dataclasses.replace(objective, policy=MyPart())`.
+  of a function. A part of your own needs only `reads` and `__call__`. Add it to
+  an objective by `dataclasses.replace(objective, policy=MyPart())`.
 
   Attributes:
     fn: the function behind the part.
-    reads: names of the arrays it takes, in its order.
-    also: names of arrays it takes by keyword and does without when None.
+    reads: names of the arrays it takes, in the order of its arguments.
+    also: names of optional arrays, taken by keyword.
     per_row: whether a policy's loss is [N] and not [N, T].
     any_policy: whether a policy's loss holds for samples of any policy, without
-      a ratio to the one that sampled.
+      a ratio to the sampling policy.
     names: (field, argument of `fn`, flat setting) of each setting.
   """
 
@@ -63,7 +63,7 @@ class Part:
     return {key for _, _, key in self.names}
 
   def take(self, arrays: Mapping[str, Any]) -> list[Any]:
-    """Takes the arrays the part reads; only old_logp may be None: on-policy."""
+    """Returns the arrays that the part reads; only old_logp may be None."""
     return [required(arrays, name, 'old_logp') for name in self.reads]
 
   def __call__(self, arrays: Mapping[str, Any]) -> Any:
@@ -78,15 +78,15 @@ def flat_names(prefix: str, fields: str) -> tuple[tuple[str, str, str], ...]:
 
 
 class Weight(Part):
-  """A part that gives a factor [N, T] on the policy's loss.
+  """A part that computes a factor [N, T] of the policy's loss.
 
-  `metric` names the share of the weight that it takes away; None: no metric.
+  `metric` names the removed share of the weight; None: no metric.
   """
 
   metric: ClassVar[str | None] = None
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
-    """Computes what the part has to know of the whole batch, {name: scalar}."""
+    """Computes the sums over the batch that the part needs, {name: scalar}."""
     return {}
 
   def weight(
@@ -98,15 +98,15 @@ class Weight(Part):
     return w, {} if self.metric is None else {self.metric: stop(share)}
 
 
-# Fields that are shorter than the flat setting they hold.
+# Fields with shorter names than their flat settings.
 _SHORT = dict(
   clip_low='low', clip_high='high', dual_clip='dual', clip_high_entropy='wide'
 )
 
 
 def _described(fn, reads, flat):
-  """Returns the class attributes that say how a part calls `fn`, and the
-  defaults of its settings by field.
+  """Returns the class attributes with which a part calls `fn`, and the defaults
+  of its settings by field.
   """
   arguments = inspect.signature(fn).parameters.values()
   arrays = [a.name for a in arguments if a.kind is not a.KEYWORD_ONLY]

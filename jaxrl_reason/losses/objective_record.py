@@ -16,7 +16,7 @@ from jaxrl_reason.losses.objective_part import Part, Weight
 from jaxrl_reason.losses.policy import PPOClip
 from jaxrl_reason.names import nearest
 
-# Arrays a run has to compute only if some part asks for them.
+# Arrays that a run computes only if a part reads them.
 ARRAYS = frozenset(
   'old_logp ref_logp sampler_logp entropy values greedy_reward reward_parts '
   'process_reward segment_reward segment_ids node_ids old_mean_logp '
@@ -36,18 +36,18 @@ class Objective:
     advantage: rewards -> advantages.
     shaping: advantages -> advantages, in this order.
     policy: advantages -> loss per token.
-    ratio_to: 'old', 'sampler' or 'ref': what `old_logp` of the policy is.
-    row_entropy: tells high-entropy tokens from others (Archer), or None.
+    ratio_to: 'old', 'sampler' or 'ref': the denominator of the ratio.
+    row_entropy: marks high-entropy tokens (Archer), or None.
     select: parts that choose tokens of the whole batch, by the name under which
       they reach the others: 'cov_tokens', 'top_entropy', 'random'.
     weights: factors [N, T] on the policy's loss: corrections, rejections.
-    offpolicy: loss of the tokens another policy wrote; None: the same.
-    kl, entropy, likelihood, distill: terms beside the policy's; None: none.
+    offpolicy: loss of tokens of another policy; None: the same loss.
+    kl, entropy, likelihood, distill: further terms; None: none.
     aggregation: loss per token -> loss.
     critic: (targets, loss) of a critic; None: there is none.
     skip_empty: leave rows without a token out of the statistics of groups.
-    drop_truncated, drop_offpolicy: what `loss_mask` leaves out.
-    settings: the flat settings it was read from, all of them.
+    drop_truncated, drop_offpolicy: rows and tokens that `loss_mask` drops.
+    settings: all flat settings that it was read from.
   """
 
   reward: Part | None = None
@@ -117,7 +117,7 @@ class Objective:
     return frozenset(names | {name for name, on in extra.items() if on})
 
   def _arrays(self, part) -> set[str]:
-    """The arrays of a run behind the names that a part reads."""
+    """Returns the arrays of a run behind the names that a part reads."""
     anchored = part is self.policy or part in self.weights
     anchored |= part in self.select.values()
     anchor = 'old_logp' if self.takes_logits else self.ratio_to + '_logp'
@@ -130,9 +130,7 @@ class Objective:
 
   @functools.cached_property
   def terms(self) -> dict[str, Part]:
-    """Returns the terms beside the policy's, by the name of their
-    coefficient.
-    """
+    """Returns the further terms of the loss by the name of the coefficient."""
     kl = self.kl if self.kl is not None and self.kl.where == 'loss' else None
     terms = dict(
       kl_coef=kl,
@@ -154,7 +152,7 @@ class Objective:
 
   @property
   def corrects(self) -> bool:
-    """Returns whether tokens are weighed against the sampler's log-probs."""
+    """Returns whether tokens are weighted by the sampler's log-probs."""
     by_ratio = self.has_ratio and self.ratio_to == 'sampler'
     return by_ratio or any('sampler_logp' in w.reads for w in self.weights)
 
@@ -213,7 +211,5 @@ class Objective:
     return iter(self.settings)
 
   def keys(self) -> KeysView[str]:
-    """Returns the names of all settings, so that `dict(objective)` gives
-    them.
-    """
+    """Returns the names of all settings, for `dict(objective)`."""
     return self.settings.keys()

@@ -1,7 +1,7 @@
 """Advantages that maximise the best of k samples instead of the average one.
 
-Both take reward [N] and group [N], and give 0 to groups with fewer than k valid
-rows, for which no unbiased estimate exists.
+Both functions read reward [N] and group [N]. Groups with fewer than k valid
+rows get 0, because no unbiased estimate exists for them.
 """
 
 import jax
@@ -59,7 +59,7 @@ def passk(
 PassK = part('PassK', passk, Advantage)
 
 
-# Whether a row counts by what it adds to the best of the others.
+# Whether the reward of a row is its increase of the maximum of the others.
 PKPO_BASELINES = {'loo_minus_one': True, 'loo': False, 'none': False}
 
 
@@ -81,18 +81,18 @@ def pkpo(
                      they would get without i; needs n > k              (eq. 29)
     'loo_minus_one'  sum_{I with i} (max_I g - max_{I minus i} g) / C   (eq. 33)
   The estimate of the gradient is sum_i A_i grad log p(x_i), a sum over the
-  group. For k = 1 a maximum over nobody is 0: 'loo_minus_one' is g_i / n.
+  group. For k = 1 the maximum of an empty set is 0: 'loo_minus_one' is g_i / n.
 
   With J a random set of k - 1 of the others, s_i = (k/n) E max(g_i, max_J g)
-  and the last line is (k/n) E max(0, g_i - max_J g): sums of terms of one sign,
-  in place of the paper's differences of running sums.
+  and the last line is (k/n) E max(0, g_i - max_J g). These are sums of terms of
+  one sign; the paper has differences of running sums.
   """
   g = groups.group_of(reward, group, valid)
   value = jnp.where(g.valid, as_float(reward), 0.0)
   place = groups.place_in_group(g, value).astype(value.dtype)
   mine, other, same = place[:, None], place[None, :], groups.same_group(g)
   same = same & (mine != other)
-  # How many of the others lie below j, when i is taken out.
+  # Number of other rows below j, without row i.
   below = other - (other > mine)
   k = pass_k
   p = _max_is(below, g.n[:, None] - 1, k - 1, same)
@@ -111,7 +111,7 @@ PKPO = part('PKPO', pkpo, Advantage)
 
 
 def _max_is(below, n, k, same):
-  """P(j is the largest of a random set of k of n): C(below, k-1) / C(n, k)."""
+  """Computes P(j is largest of a random k of n): C(below, k-1) / C(n, k)."""
   if k < 1:
     return jnp.zeros_like(below)
   p = choose_ratio(below, n * jnp.ones_like(below), k - 1)

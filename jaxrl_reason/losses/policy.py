@@ -2,10 +2,9 @@
 
 Every function takes (logp, old_logp, adv, mask): `logp` [N, T] of the current
 policy, the only input with a gradient; `old_logp` [N, T] of the ratio's
-denominator, or None on-policy; `adv` [N] or [N, T]; `mask` [N, T]. What comes
-back is to be minimised and goes to `aggregate`. The record
-after a function is the part of an objective that calls it. Losses of whole rows
-are in row_policy.py.
+denominator, or None on-policy; `adv` [N] or [N, T]; `mask` [N, T]. The result
+is to be minimised; pass it to `aggregate`. The record after a function is the
+part of an objective that calls it. Losses of whole rows are in row_policy.py.
 """
 
 import jax
@@ -58,8 +57,8 @@ def past(
 def log_likelihood(logp: Array, adv: Array, mask: Array) -> jax.Array:
   """Computes -A log pi(y_t): REINFORCE (Williams 1992), RAFT, GPG.
 
-  https://link.springer.com/article/10.1007/BF00992696. No ratio: data from an
-  older policy is used as if it were fresh.
+  https://link.springer.com/article/10.1007/BF00992696. No ratio: samples of an
+  older policy are used as if they were on-policy.
   """
   return -stop(rows_to_tokens(adv, mask)) * keep(mask, logp)
 
@@ -105,9 +104,9 @@ def ppo_clip(
   clipping of INTELLECT-2 (https://arxiv.org/abs/2505.07291), min(r, delta) in
   the first term, is the same function with c = delta.
 
-  Written by the sign of A, so that each clip has one side and no ties:
-  A > 0: r is capped at 1 + high; A < 0: r is kept in [1 - low, c]. `clip_low`
-  and `clip_high` may be arrays [N, T] (Archer clips by entropy).
+  The code separates the signs of A, so each clip has one side and no ties: for
+  A > 0, r is at most 1 + high; for A < 0, r is in [1 - low, c]. `clip_low` and
+  `clip_high` may be arrays [N, T] (Archer clips by entropy).
   """
   adv = stop(rows_to_tokens(adv, mask))
   r = importance_ratio(logp, old_logp, mask, ratio=ratio)
@@ -148,7 +147,7 @@ def archer_clip(
   T].
 
   Archer, https://arxiv.org/abs/2507.15778: reasoning tokens may move further
-  than knowledge tokens; `selection.high_entropy_in_row` tells them apart.
+  than knowledge tokens; `selection.high_entropy_in_row` separates them.
   """
   low = jnp.where(high_entropy, clip_high_entropy, clip_low)
   high = jnp.where(high_entropy, clip_high_entropy, clip_high)
@@ -229,7 +228,7 @@ def cispo(
 
   https://arxiv.org/abs/2506.13585. The importance weight is clipped, never the
   token: all tokens keep a gradient. The paper uses no lower bound (low = 1)
-  and tunes `high` without printing it.
+  and does not publish `high`.
   """
   adv = stop(rows_to_tokens(adv, mask))
   r = stop(importance_ratio(logp, old_logp, mask, ratio=ratio))
@@ -261,7 +260,7 @@ def sapo(
   tau_pos: float = 1.0,
   tau_neg: float = 1.05,
 ) -> jax.Array:
-  """Computes -(4 / tau) sigmoid(tau (r - 1)) A: a soft gate for a hard clip,
+  """Computes -(4 / tau) sigmoid(tau (r - 1)) A, a soft gate instead of a clip:
   SAPO.
 
   https://arxiv.org/abs/2511.20347. tau_pos where A > 0, tau_neg elsewhere; at
@@ -291,8 +290,8 @@ def cpgd(
   """Computes -min(log r A, clip(log r, ln(1 - low), ln(1 + high)) A) + drift:
   CPGD.
 
-  https://arxiv.org/abs/2505.12504. A clipped policy gradient: the ratio enters
-  by its logarithm, so no gradient is multiplied by it. The drift is
+  https://arxiv.org/abs/2505.12504. The loss uses the logarithm of the
+  ratio, so no gradient is multiplied by the ratio. The drift is
   drift_coef KL(old || pi), estimated by r - 1 - log r (k3).
   """
   adv = stop(rows_to_tokens(adv, mask))
@@ -311,7 +310,7 @@ class CPGD(part('CPGD', cpgd, PolicyLoss)):
 
 
 def _binary_divergence(logp, old_logp, mask, divergence):
-  """TV or KL(old || pi) between (sampled token, all others) of two policies."""
+  """Computes TV or KL(old || pi) of (sampled token, all others)."""
   # exp(-1e-7) is the largest probability: log(1 - p) stays finite.
   logp = jnp.minimum(stop(keep(mask, logp, -1.0)), -1e-7)
   old = jnp.minimum(stop(keep(mask, old_logp, -1.0)), -1e-7)
@@ -323,7 +322,7 @@ def _binary_divergence(logp, old_logp, mask, divergence):
 
 
 def _far(logp, old_logp, adv, mask, *, divergence, max_divergence, mask_sides):
-  """Tokens past the trust region on a side where they are not learnt from."""
+  """Marks tokens past the trust region whose gradient is masked."""
   adv = rows_to_tokens(adv, mask)
   r = stop(importance_ratio(logp, old_logp, mask))
   far = _binary_divergence(logp, old_logp, mask, divergence) > max_divergence
@@ -354,7 +353,7 @@ def dppo(
   the sampled token and all others: total variation |p - q| (threshold 0.15) or
   'kl' (0.05).
 
-  `mask_sides='both'` masks whatever the sign of A: the IPO mask of prime-rl
+  `mask_sides='both'` masks for both signs of A: the IPO mask of prime-rl
   (INTELLECT). `ratio_max` caps r, in value and as the factor on the gradient of
   log pi, which stays; the authors' code has 20.
   """

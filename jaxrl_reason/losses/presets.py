@@ -1,19 +1,19 @@
-"""Published algorithms as settings: name -> what differs from `DEFAULTS`.
+"""Published algorithms as settings: name -> differences from `DEFAULTS`.
 
-`cite` and `paper` are for people and for docs/algorithms.md, which is generated
-from this table. A preset holds what the paper's objective fixes; learning
-rates, batch and group sizes, and filters of the data belong to the run.
+`cite` and `paper` are for docs/algorithms.md, which is generated from this
+table. A preset has the settings of the paper's objective. Learning rates, batch
+and group sizes, and filters of the data are settings of the run.
 """
 
 
 def _from(base, source, **changes):
-  """Another preset with changes; source: 'authors year, arXiv or address'."""
+  """Returns a preset with changes; source: 'authors year, arXiv or address'."""
   cite, paper = source.split(', ')
   url = paper if '/' in paper else f'https://arxiv.org/abs/{paper}'
   return {**base, **changes, 'cite': cite, 'paper': url}
 
 
-# What most papers start from: PPO's loss on GRPO's advantages, no KL.
+# The common basis of most papers: PPO's loss, GRPO's advantages, no KL.
 _CLIPPED = dict(
   advantage='group_zscore',
   policy='ppo_clip',

@@ -30,7 +30,7 @@ from jaxrl_reason.losses.policy import PolicyLoss, log_likelihood
 
 
 def _row_advantage(adv, mask):
-  """One advantage per row, [N, 1]: the mean of an [N, T] one."""
+  """Returns one advantage per row, [N, 1]: the mean of an [N, T] advantage."""
   return stop(row_mean(rows_to_tokens(adv, mask), mask))[:, None]
 
 
@@ -48,7 +48,7 @@ def gmpo(
 
   https://arxiv.org/abs/2507.20673. The clip range is (e^-low, e^high),
   one-sided by the sign of A as in PPO. `adv` is one number per row; an [N, T]
-  one is averaged over its row. Aggregate with `seq_mean_token_mean`.
+  array is averaged over each row. Aggregate with `seq_mean_token_mean`.
   """
   adv = _row_advantage(adv, mask)
   low = jnp.where(adv < 0, -clip_low, -jnp.inf)
@@ -99,7 +99,7 @@ MirrorDescent = part(
 
 
 def _by_sign(adv, pos, neg):
-  """The two numbers of `pos` where A >= 0, of `neg` elsewhere: [N, T] each."""
+  """Returns the numbers of `pos` where A >= 0, else of `neg`: [N, T] each."""
   return [jnp.where(adv >= 0, p, n) for p, n in zip(pos, neg, strict=True)]
 
 
@@ -140,8 +140,8 @@ def topr(
   """Computes -sg(clip(W, a, b)) A log pi, W the whole sequence's ratio: TOPR.
 
   https://arxiv.org/abs/2503.14286, (a, b) by the sign of A. The canonical form
-  learns from positives as they are (1, 1), and from negatives by a truncated
-  weight (0, 1) that vanishes once the policy no longer samples them.
+  weights positives by 1 (1, 1), and negatives by a truncated weight (0, 1),
+  which is 0 if the policy no longer samples them.
   """
   adv = stop(rows_to_tokens(adv, mask))
   w = stop(importance_ratio(logp, old_logp, mask, ratio='sequence_product'))

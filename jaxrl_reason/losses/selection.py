@@ -1,7 +1,7 @@
-"""Which tokens a loss singles out, [N, T] bool, from statistics of the batch.
+"""Selects tokens for a loss, [N, T] bool, by statistics of the batch.
 
-The choices depend on the whole batch, so make them once, before micro-batching,
-and slice what comes back like any other [N, T] array.
+The choices depend on the whole batch. Make them once, before micro-batching,
+and slice the result like any other [N, T] array.
 """
 
 import dataclasses
@@ -32,7 +32,8 @@ def covariance(logp: Array, adv: Array, mask: Array) -> jax.Array:
   """Computes (log pi - mean log pi) (A - mean A) per token, means over the
   batch.
 
-  https://arxiv.org/abs/2505.22617: tokens with a high one collapse entropy.
+  https://arxiv.org/abs/2505.22617: tokens with a high covariance reduce
+  entropy.
   """
   check_shapes(mask=mask, logp=logp)
   logp, adv = stop(keep(mask, logp)), rows_to_tokens(adv, mask)
@@ -42,7 +43,7 @@ def covariance(logp: Array, adv: Array, mask: Array) -> jax.Array:
 
 
 def _largest(score, where, n):
-  """The n places in `where` with the largest score; ties by place."""
+  """Returns the n places in `where` with the largest score; ties by place."""
   flat = jnp.where(where, score, -jnp.inf).reshape(-1)
   order = jnp.argsort(-flat, stable=True)
   place = jnp.zeros_like(order).at[order].set(jnp.arange(flat.size))
@@ -70,7 +71,7 @@ def clip_cov_tokens(
   Clip-Cov.
 
   https://arxiv.org/abs/2505.22617. At least one token if there is any. Tokens
-  the ratio clip already stops are not drawn, as in the paper's code.
+  beyond the ratio clip are not chosen, as in the paper's code.
   """
   cov = covariance(logp, adv, mask)
   where = as_mask(mask) & (cov > cov_low) & (cov < cov_high)
@@ -118,7 +119,7 @@ TopEntropy = part('TopEntropy', top_entropy_tokens)
 def random_tokens(
   mask: Array, key: jax.Array, *, random_share: float = 0.2
 ) -> jax.Array:
-  """Chooses a random share of the batch's tokens, whatever their entropy.
+  """Chooses a random share of the batch's tokens, independent of entropy.
 
   The control of `top_entropy_tokens` in https://arxiv.org/abs/2506.01939: as
   many tokens, and the same divisor.
@@ -135,8 +136,8 @@ def high_entropy_in_row(
 ) -> jax.Array:
   """Marks tokens at or above the quantile of their own row's entropies.
 
-  Archer, https://arxiv.org/abs/2507.15778, tells reasoning tokens (above) from
-  knowledge tokens (below). The quantile is the value of rank ceil(q n).
+  Archer, https://arxiv.org/abs/2507.15778, separates reasoning tokens (above)
+  and knowledge tokens (below). The quantile is the value of rank ceil(q n).
   """
   check_shapes(mask=mask, entropy=entropy)
   m = as_mask(mask)
@@ -165,7 +166,7 @@ def second_moment_tokens(
   where = as_mask(mask)
   square = jnp.square(stop(log_ratio(at_sampling, sampler_logp, mask)))
   ranked = jnp.sort(jnp.where(where, square, -1.0).reshape(-1))
-  kept = jnp.maximum(ranked, 0.0).cumsum()  # smallest first, after the masked
+  kept = jnp.maximum(ranked, 0.0).cumsum()  # smallest first
   n = where.sum()
   rank = jnp.arange(ranked.size) - (ranked.size - n)
   below = kept < max_second_moment * (rank + 1)
@@ -190,7 +191,7 @@ def tokens_within_tv(
 
   open-instruct (https://github.com/allenai/open-instruct). The total variation
   of a prompt is bounded by the mean of |pi / old - 1| / 2 over the tokens of a
-  row, then over the rows of its group. Where it exceeds `max_prompt_tv`, a
+  row, then over the rows of its group. If it exceeds `max_prompt_tv`, a
   probability, only tokens whose gradient moves pi towards old are chosen.
   """
   check_shapes(mask=mask, logp=logp, old_logp=old_logp, group=group)
@@ -219,7 +220,7 @@ class OnlySelected(Weight):
 
 @dataclasses.dataclass(frozen=True)
 class OnlyDrawn(OnlySelected):
-  """Trains on the tokens that `random_tokens` drew."""
+  """Trains on the tokens that `random_tokens` chose."""
 
   name: str = 'random'
 
@@ -246,8 +247,7 @@ HighEntropy = part('HighEntropy', high_entropy_in_row)
 def off_policy_rows(
   logp: Array, old_logp: Array, adv: Array, mask: Array, *, max_row_drift: float
 ) -> jax.Array:
-  """Computes weights [N, T] that drop negative rows the policy has moved away
-  from.
+  """Computes weights [N, T] that drop negative rows with a large policy drift.
 
   DeepSeek-V3.2, https://arxiv.org/abs/2512.02556: 0 where A < 0 and the row's
   mean of log old - log pi exceeds `max_row_drift`, 1 elsewhere; on-policy

@@ -1,6 +1,6 @@
-"""Settings that cannot be together: (what cannot be, what to do).
+"""Combinations of settings that are refused: (condition, message).
 
-What cannot be is a function of the full settings; `_when` makes one of values.
+A condition is a function of the full settings; `_when` makes one from values.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from jaxrl_reason.losses.defaults import TOKEN_ADVANTAGES
 
 @dataclasses.dataclass(frozen=True)
 class _But:
-  """Every value but these."""
+  """All values except these."""
 
   values: tuple
 
@@ -30,8 +30,8 @@ def _is(value: Any, wanted: Any) -> bool:
 
 
 def _when(*also: Callable, **wanted) -> Callable:
-  """Settings with all these values (one of a tuple, any but of `_but`), of
-  which all the functions `also` are true.
+  """Returns the condition that settings have all these values (one of a tuple,
+  none of `_But`), and that all functions `also` are true.
   """
 
   def impossible(s):
@@ -147,7 +147,7 @@ RULES = (
   ),
   (
     _when(pos_weight=0, neg_weight=0),
-    'pos_weight=0 and neg_weight=0 leave nothing to learn from: raise one',
+    'pos_weight=0 and neg_weight=0 leave no token to train on: raise one',
   ),
   (
     _when(_of_tokens, policy=tuple(BELLMAN)),

@@ -1,9 +1,9 @@
-"""Settings: one flat dict of plain values, checked and read once.
+"""Reads settings of a loss: one flat dict of plain values.
 
-A settings dict holds what differs from `DEFAULTS`, and may name a preset:
-`{'name': 'dapo', 'clip_high': 0.3}`. `resolve` fills it in, refuses what cannot
-mean anything and reads it into an `Objective`; `needs` says which arrays that
-will ask for.
+A settings dict has the differences from `DEFAULTS`, and may name a preset:
+`{'name': 'dapo', 'clip_high': 0.3}`. `resolve` adds the defaults, refuses
+invalid values and builds an `Objective`. `needs` names the arrays that the
+objective reads.
 """
 
 import math
@@ -43,13 +43,12 @@ from jaxrl_reason.names import nearest
 
 
 def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
-  """Reads settings into an objective: preset over defaults, the given over
-  both.
+  """Builds an objective from settings: they override the preset, and the preset
+  overrides the defaults.
 
-  Accepts a dict, anything `dict()` takes, a preset's name, or an objective,
-  which is given back as it is. Raises ValueError on an unknown key or choice,
-  on a value out of range, on combinations that cannot be, and on settings that
-  nothing reads.
+  Accepts a dict, anything `dict()` accepts, a preset's name, or an objective,
+  which is returned unchanged. Raises ValueError for an unknown key or choice, a
+  value out of range, a refused combination, and a setting that no part reads.
   """
   if isinstance(settings, Objective):
     return settings
@@ -70,7 +69,7 @@ def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
   fields = {name: value for name, (_, value) in _slots(s).items()}
   objective = Objective(**fields, settings=types.MappingProxyType(s))
   _check_read(objective, given, {**base, 'name': s['name']})
-  # Worked out now, so that nothing is while a program is traced.
+  # Computed now, and not while a program is traced.
   _ = objective.needs, objective.coefs, objective.takes_logits
   _ = objective.terms
   _ = [part.options for part in objective.parts]
@@ -83,7 +82,7 @@ def needs(settings: Objective | Mapping[str, Any] | str) -> frozenset[str]:
   Among `record.ARRAYS`, and 'entropy_grad' (entropy with a gradient),
   'full_logits', 'sft_mask', 'truncated', 'is_offpolicy', 'key', 'selected'
   (call `select_tokens` on the whole batch before splitting it). `policy_loss`
-  does without 'old_logp' where the policy has not moved since it sampled.
+  does not need 'old_logp' if the policy was not updated after sampling.
   """
   return resolve(settings).needs
 
@@ -95,7 +94,7 @@ def keys_read(settings: Objective | Mapping[str, Any] | str) -> set[str]:
 
 
 def _fill_clips(s):
-  """Returns bounds that are None the default of the policy in use."""
+  """Replaces bounds that are None by the defaults of the policy loss."""
   part = CHOICES['policy'][s['policy']]
   for field, _, key in part.names:
     if key in ('clip_low', 'clip_high') and s[key] is None:
@@ -150,7 +149,7 @@ def _common_slots(s):
 
 
 def _ratio_slots(s):
-  """The slots that `policy_loss` has beside the common ones."""
+  """Returns the slots that only `policy_loss` has."""
   weights = _chosen(
     s,
     (s['correction'] != 'none', CORRECTIONS.get(s['correction'])),
@@ -205,7 +204,7 @@ def _any(s, *keys):
 
 
 def _select(s):
-  """The parts that choose tokens, by the name of what they give."""
+  """Returns the parts that choose tokens, by the name of their choice."""
   cov = selection.COV_TOKENS.get(s['policy'])
   chosen = {} if cov is None else {'cov_tokens': cov.read(s)}
   if s['entropy_share'] is not None:
@@ -220,7 +219,9 @@ def _select(s):
 
 
 def _checked(key, value):
-  """The value of one setting, or a ValueError that says what it may be."""
+  """Returns the value of one setting; raises ValueError with the allowed
+  values.
+  """
   if key not in DEFAULTS:
     raise ValueError(
       f'losses: unknown setting {key!r} (= {value!r}).'
@@ -261,7 +262,7 @@ def _check_tuple(key, value):
 
 
 def _check_number(key, x, value):
-  """Refuses what is no number, not finite, or out of range."""
+  """Refuses values that are not finite numbers in range."""
   whole = 'a whole number' if key in INTEGERS else 'a number'
   real = isinstance(x, numbers.Real) and not isinstance(x, bool)
   if not real or not math.isfinite(x) or key in INTEGERS and x != int(x):
@@ -279,7 +280,7 @@ def _check_number(key, x, value):
 _CHOOSERS = ('advantage', 'policy', 'aggregation', 'kl_coef', 'correction')
 
 
-# Settings that add a part: one that is on, be it by a preset, has to be read.
+# Settings that add a part: if one is on, also by a preset, it has to be read.
 _ADDING = frozenset(
   'reward_low reward_high whiten entropy_alpha adv_max pos_weight neg_weight '
   'length_lambda clip_high_entropy correction reject_low reject_high veto '
@@ -289,7 +290,7 @@ _ADDING = frozenset(
 
 
 def _check_read(objective, given, base):
-  """Refuses a setting without effect that was given or that adds a part."""
+  """Refuses settings without effect that were set or that add a part."""
   read = keys_read(objective)
   unread = {k: x for k, x in given.items() if k not in read and x != base[k]}
   for key in sorted(_ADDING - read):

@@ -1,6 +1,7 @@
-"""Changes to an advantage after it has been estimated.
+"""Transformations of estimated advantages.
 
-All take and give [N] or [N, T]; none touches rows or tokens outside the mask.
+Arguments and results are [N] or [N, T]; rows and tokens outside the mask do not
+change.
 """
 
 import jax
@@ -38,7 +39,7 @@ def whiten(
   its baseline form and GDPO (https://arxiv.org/abs/2601.05242) its rows.
 
   Args:
-    adv: [N] for 'rows'; [N] or [N, T] for 'tokens', which gives [N, T].
+    adv: [N] for 'rows'; [N] or [N, T] for 'tokens', which returns [N, T].
     mask: [N, T].
     valid: [N], rows that count; the others are 0.
     by: 'rows' or 'tokens'.
@@ -64,12 +65,12 @@ def entropy_shape(
   entropy_alpha: float = 0.4,
   entropy_kappa: float = 2.0,
 ) -> jax.Array:
-  """Computes A + min(alpha H, |A| / kappa): more credit where the policy
-  hesitated.
+  """Computes A + min(alpha H, |A| / kappa): more credit for tokens of high
+  entropy.
 
   https://arxiv.org/abs/2506.14758 (alpha 0.4 with GRPO, 0.1 with PPO). The
-  bonus carries no gradient and, as kappa > 1, never turns a sign; where A is 0
-  it stays 0.
+  bonus has no gradient. It never changes a sign, because kappa > 1, and A = 0
+  stays 0.
   """
   check_shapes(mask=mask, entropy=entropy)
   adv = rows_to_tokens(adv, mask)
@@ -83,10 +84,10 @@ EntropyShape = part('EntropyShape', entropy_shape)
 def weigh_signs(
   adv: Array, *, pos_weight: float = 1.0, neg_weight: float = 1.0
 ) -> jax.Array:
-  """Computes weights for positive and negative advantages: PSR / NSR.
+  """Multiplies positive and negative advantages by weights: PSR / NSR.
 
-  https://arxiv.org/abs/2506.01347: (1, 0) learns from successes only, (0, 1)
-  from failures only, (0.1, 1) is its Weighted-REINFORCE.
+  https://arxiv.org/abs/2506.01347: (1, 0) trains on successes only, (0, 1) on
+  failures only, (0.1, 1) is its Weighted-REINFORCE.
   """
   return jnp.where(adv > 0, pos_weight, neg_weight) * adv
 
@@ -108,7 +109,7 @@ def clip_reward(
   reward_low: float | None = None,
   reward_high: float | None = None,
 ) -> jax.Array:
-  """Keeps rewards [N] in [low, high]; None: no bound. NaN stays NaN."""
+  """Clips rewards [N] to [low, high]; None: no bound. NaN stays NaN."""
   return jnp.clip(as_float(reward), reward_low, reward_high)
 
 

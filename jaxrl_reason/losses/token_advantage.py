@@ -1,7 +1,7 @@
 """Advantages per token, [N, T], 0 outside the mask.
 
-Holes in a mask (tool output between two turns) are transparent: the token after
-a hole is the next token, and a hole is not discounted.
+Gaps in a mask (tool output between two turns) are skipped: the token after a
+gap is the next token, and a gap is not discounted.
 """
 
 import jax
@@ -46,16 +46,14 @@ def suffix_scan(x: jax.Array, g: Array) -> jax.Array:
 
 
 def next_token(x: Array, mask: Array) -> jax.Array:
-  """Computes the value of x at the next set place of the mask, 0 after the
-  last.
-  """
+  """Computes x at the next set token, 0 after the last."""
   m = as_float(as_mask(mask))
   seen = suffix_scan(keep(mask, x), 1 - m)
   return jnp.pad(seen[:, 1:], ((0, 0), (0, 1)))
 
 
 def last_token(mask: Array) -> jax.Array:
-  """Marks the last set place of each row, bool [N, T]."""
+  """Marks the last set token of each row, bool [N, T]."""
   m = as_mask(mask)
   return m & (jnp.flip(jnp.cumsum(jnp.flip(m, -1), -1), -1) == 1)
 
@@ -67,8 +65,8 @@ def token_rewards(
   valid: Array | None = None,
   process_reward: Array | None = None,
 ) -> jax.Array:
-  """Puts rewards [N] on the last token, plus [N, T] where given; invalid rows
-  get 0.
+  """Adds rewards [N] to the last token, and rewards [N, T] if given; invalid
+  rows get 0.
   """
   check_shapes(
     mask=mask, reward=reward, valid=valid, process_reward=process_reward
@@ -255,12 +253,13 @@ def segments(
   ddof: int = 1,
   eps: float = 1e-6,
 ) -> jax.Array:
-  """Turns rewards of turns or steps [N, S] into advantages of their tokens.
+  """Computes advantages of tokens from rewards of turns or steps [N, S].
 
-  A segment's return is its reward plus gamma times the next one's, with the
-  row's outcome added to its last; it is compared with the same segment of the
-  other rows of the group. gamma = 0 credits each turn with its own reward only
-  (https://arxiv.org/abs/2505.11821), 1 is the reward to go.
+  The return of a segment is its reward plus gamma times the return of the next
+  segment. The row's outcome is added to its last segment. A return is compared
+  with the same segment of the other rows of the group. gamma = 0 credits each
+  turn with its own reward only (https://arxiv.org/abs/2505.11821), 1 is the
+  reward to go.
 
   Args:
     segment_reward: [N, S], NaN where a row has no such segment.
@@ -316,12 +315,12 @@ def tree(
   below it, L their number:
     A = (w_g (V(node) - V(root)) + w_l (V(node) - V(parent))) / L^power
   The root is the group; V(parent) is the mean over the node's siblings, each
-  weighted by its leaves. power = 1/2 tempers nodes that many rows share, since
-  each of those rows trains on them.
+  weighted by its leaves. power = 1/2 reduces the weight of nodes that many rows
+  share, because each of these rows trains on them.
 
   Args:
-    node_ids: int [N, T], the node a token belongs to. Rows that share a node
-      hold it at the same positions.
+    node_ids: int [N, T], the node of each token. Rows that share a node have it
+      at the same positions.
   """
   check_shapes(mask=mask, node_ids=node_ids, reward=reward)
   g = groups.group_of(reward, group, valid)
@@ -344,7 +343,7 @@ Tree = part('Tree', tree, Advantage)
 
 
 def _parent_value(value, node_ids, mask, root):
-  """V of the node before the current one in each row, the root's at first."""
+  """Returns V of the previous node in each row; for the first the root's."""
 
   def step(carry, now):
     node, v, parent = carry

@@ -19,12 +19,12 @@ from jaxrl_reason.losses.baselines import Advantage
 from jaxrl_reason.losses.objective_part import part
 from jaxrl_reason.losses.token_advantage import suffix_scan, token_rewards
 
-# Whether tokens are compared by their count within the row, holes left out.
+# Whether tokens are compared by their index within the row, without gaps.
 OTB_PLACES = {'column': False, 'token': True}
 
 
 def _baseline(togo, energy, there, segment):
-  """The group's energy-weighted mean return in each column, and its rows."""
+  """Computes the group's weighted mean return in each column, and its rows."""
   weight = keep(there, energy)
   total = groups.over_group(weight, segment)
   rows = groups.over_group(as_float(there), segment)
@@ -48,18 +48,18 @@ def optimal_token(
   return: OTB.
 
   https://arxiv.org/abs/2602.07078. W_t = sum_{s <= t} (1 - 2 p_s + sum_v p_v^2)
-  is the squared norm of the score by the logits, added up to t: rows that were
-  unsure so far count more. At a token that no other row of the group reaches
-  the advantage is 0, or with `singleton='reward'` the return.
+  is the squared norm of the score by the logits, summed up to t: rows with a
+  higher entropy so far have a larger weight. At a token that no other row of
+  the group reaches, the advantage is 0, or with `singleton='reward'` the
+  return.
 
   Args:
     old_logp: [N, T], of the policy that sampled.
     sum_p_squared: [N, T], `entropy.sum_p_squared` of its logits.
     token_weight: [N, T], of `correction_weight`: samples of another policy. The
       norm of a token is multiplied by its square, as in verl.
-    otb_places: 'column' compares what stands in one column of the array;
-      'token' the k-th token of each row, whatever lies between: the form for
-      rows of several turns, whose holes differ.
+    otb_places: 'column' compares the tokens of one column; 'token' compares the
+      k-th tokens of rows, for rows of several turns with different gaps.
   """
   check_shapes(mask=mask, old_logp=old_logp, sum_p_squared=sum_p_squared)
   g = groups.group_of(reward, group, valid)

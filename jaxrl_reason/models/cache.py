@@ -23,7 +23,7 @@ one call are written to the same columns of all rows, and a row with fewer
 tokens, or one that waits, leaves gaps there. `at` is the token index of every
 column. R is then as long for a layer with a window, because the tokens within
 one row's window may be spread over many columns. If each row advances
-independently (`rollouts.hosted`), a token's column is its index in its
+independently (`rollouts.host_episodes`), a token's column is its index in its
 completion. The write is then a scatter, but R = C columns are enough and there
 are no gaps.
 

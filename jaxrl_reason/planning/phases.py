@@ -3,7 +3,7 @@
   phases(parts) -> [Phase]: evaluate, sft, then generate, score, update
   (rewards in Python) or the whole step as one program (device rewards)
 
-Each lowers the function that the trainer itself dispatches (`run.programs`),
+Each lowers the function that the trainer itself dispatches (`run.rl.programs`),
 from shapes with the trainer's shardings.
 """
 

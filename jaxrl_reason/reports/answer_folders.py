@@ -1,5 +1,5 @@
 """Answers of evaluations on disk: a folder with `answers/*.jsonl`, records
-(`rewards.records`) of what models said to suites.
+(`verifiers.records`) of what models said to suites.
 """
 
 import dataclasses

@@ -6,8 +6,9 @@
 One compiled pass for batches of any size, R rows at a time; nothing is
 generated, so nothing can be parsed wrongly. After "Generative verifiers"
 (https://arxiv.org/abs/2408.15240), without a chain of thought.
-It has the interface of `rewards.judge`: alone, in a `judge.Chain` behind rules,
-under a `rubric.Rubric`; `judge.Background` gives it that of the verifier pool.
+It has the interface of `verifiers.judges.judge`: alone, in a `judge.Chain`
+behind rules, under a `rubric.Rubric`; `judge.Background` gives it that of the
+verifier pool.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""An archive of solutions: for every problem, the shortest distinct correct
+"""Stores solutions: for every problem, the shortest distinct correct
 completions of the stage so far (`TrainState.control['archive']`).
 
 At the end of the stage they are written to archive/<stage>.jsonl. Later stages
@@ -22,7 +22,7 @@ CONTROL = 'archive'
 
 @dataclasses.dataclass(frozen=True)
 class Archive(Part):
-  """Keeps the shortest distinct correct completions of every problem; static.
+  """Stores the shortest distinct correct completions of every problem; static.
 
   Attributes:
     places: K, the largest number of solutions of a problem.

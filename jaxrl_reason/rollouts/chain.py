@@ -45,7 +45,7 @@ class Link:
     ask: written before it.
     reward: in OF_OTHERS, the name of a kernel, or '': none.
     weight: of its score.
-    of: number of the link that it is about.
+    of: number of the earlier link that the reward refers to.
     yes, no: verdicts, of 'agrees'.
   """
 

@@ -1,7 +1,7 @@
-"""Generation in chunks with a carried tail (Delethink), `models.chunks`.
+"""Generates in chunks with a carried tail (Delethink), `models.chunk_layout`.
 
-prefill the prompts -> sample up to C tokens -> forget all but the last m, which
-pass through the model as the beginning of the next chunk -> sample C - m more
+prefill the prompts -> sample up to C tokens -> pass the last m tokens through
+the model as the beginning of the next chunk -> sample C - m more
 
 The cache has C columns for any number of chunks: each chunk overwrites the
 columns of the one before. All unfinished rows are at the same token index.
@@ -30,7 +30,7 @@ class State:
 
   chunk: jax.Array  # i32 []
   t: jax.Array  # i32 [], index in the chunk of `token`
-  token: jax.Array  # i32 [N], drawn, not in the cache yet
+  token: jax.Array  # i32 [N], sampled, not in the cache yet
   over: jax.Array  # bool [N]
   cache: Any
   out: dict[str, jax.Array]  # [N,C,...], of the whole completion
@@ -58,7 +58,7 @@ class Thinking:
     return state.replace(t=t, token=token, over=over, out=out)
 
   def token(self, state: State) -> State:
-    """Decodes the rows' tokens and draws the next ones."""
+    """Decodes the rows' tokens and samples the next tokens."""
     t = jnp.where(state.over, NONE, state.t)
     hidden, cache = self.draw.model.decode(
       self.draw.weights, state.token, state.cache, t, state.t
@@ -66,14 +66,14 @@ class Thinking:
     return self.drawn(state.replace(cache=cache), hidden, state.t + 1)
 
   def carried(self, state: State) -> State:
-    """Begins the next chunk with the tail of this one, and draws its first."""
+    """Begins the next chunk with this chunk's tail, and samples its first."""
     chunk, m = state.chunk + 1, self.how.carry
     tail = jax.lax.dynamic_slice_in_dim(
       state.out['tokens'], chunk * self.how.fresh, m, axis=1
     )
     t = jnp.where(state.over[:, None], NONE, jnp.arange(m))
-    # Column i has token i of the chunk. Columns left by the chunk before are to
-    # the right of all that is attended to, until they are overwritten.
+    # Column i has token i of the chunk. Old columns of the previous chunk are
+    # to the right of all attended columns, until they are overwritten.
     hidden, _, cache = self.draw.model.extend(
       self.draw.weights, tail, state.cache, t, jnp.int32(0)
     )
@@ -91,7 +91,7 @@ class Thinking:
 
 
 def _begin(thinking: Thinking, hidden, cache, n_samples: int) -> State:
-  """Draws the first token of all rows of prompts with hidden states [B,D]."""
+  """Samples the first token of all rows of prompts with hidden states [B,D]."""
   hidden = sharding.rows(jnp.repeat(hidden, n_samples, axis=0))
   n, zero = len(hidden), jnp.int32(0)
   names = jax.eval_shape(lambda h: thinking.draw(h, trees.identity, 0), hidden)

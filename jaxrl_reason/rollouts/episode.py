@@ -1,4 +1,4 @@
-"""One turn of an episode after another: the loop of `rollouts.turns`.
+"""Plays the turns of episodes: the loop of `rollouts.turns`.
 
 sample tokens until the turn of every row is over -> one step of the environment
 for all rows -> its observations pass through the model, a few columns at once
@@ -81,15 +81,15 @@ class Turns(Limits):
 class State:
   """The episode state of N rows."""
 
-  turn: jax.Array  # i32 [], or [N] where rows go on by themselves
-  column: jax.Array | None  # i32 [], the cache's next; None: a row's own
+  turn: jax.Array  # i32 [], or [N] if rows advance independently
+  column: jax.Array | None  # i32 [], the cache's next; None: per row
   t: jax.Array  # i32 [N], index in its completion of `token`
   begin: jax.Array  # i32 [N], index of the turn's first token
   seen: jax.Array  # i32 [N], state of `Limits.stops`
-  token: jax.Array  # i32 [N], drawn, not in the cache yet
-  ended: jax.Array  # bool [N], the turn, by a stop
-  over: jax.Array  # bool [N], the turn: there is nothing to decode
-  done: jax.Array  # bool [N], the episode
+  token: jax.Array  # i32 [N], sampled, not in the cache yet
+  ended: jax.Array  # bool [N], a stop ended the turn
+  over: jax.Array  # bool [N], the turn is over
+  done: jax.Array  # bool [N], the episode is over
   cache: Any
   env: Any
   out: dict[str, jax.Array]  # [N,C,...]
@@ -173,13 +173,12 @@ class Play:
 
     Returns:
       (state; tokens and their indices in the completion [N,1+O] to extend by:
-        the
-        turn's last token and the observation, with index NONE at padding).
+        the turn's last token and the observation, with index NONE at padding).
     """
     how, said, live = self.how, self.said(state), ~state.done
     n = jnp.minimum(said.length, how.observation)
     last = state.turn + 1 == how.most
-    fits = state.t + n + 1 < self.max_new  # and one token to draw
+    fits = state.t + n + 1 < self.max_new  # and one token to sample
     goes_on = live & ~said.done
     on = goes_on & ~last & fits
     events = {

@@ -1,16 +1,15 @@
-"""More samples for some problems: a step's rows, given out by solve rate.
+"""Samples more completions for some problems of a step, by their solve rates.
 
   B problems x G samples -> solve rates -> E further groups of G samples, each
   of one of the B problems -> B + E groups, those of one problem one baseline
 
-The number of rows is fixed; which problems have 2 G, 3 G, ... of them follows
-from the first G samples: hard ones, as DARS (https://arxiv.org/abs/2508.13755),
-or those where more samples are worth most, as a knapsack
+The number of rows is fixed. The first G samples determine the problems with 2
+G, 3 G, ... rows: hard problems, as in DARS (https://arxiv.org/abs/2508.13755),
+or problems for which more samples have the highest value, as in a knapsack
 (https://arxiv.org/abs/2509.25849). The further rows are a second round.
 
-Solve rates are (k + 1) / (n + 2) for k right ones of n verified: the papers
-estimate without the 1 and 2, so that problems nobody solves, of rate 0, need a
-rule of their own there.
+Solve rates are (k + 1) / (n + 2) for k correct of n verified samples. The
+papers use k / n, and need a special rule for problems of rate 0.
 """
 
 import dataclasses
@@ -26,7 +25,7 @@ from jaxrl_reason.rollouts.rounds import Finished, Rounds
 
 
 def hard(rate: jax.Array, n: jax.Array, g: int) -> jax.Array:
-  """Scores problems by (1 - s) / n for n samples: groups are shared out in
+  """Scores problems by (1 - s) / n for n samples: groups are allocated in
   proportion to 1 - s (d'Hondt's apportionment). DARS's weights rise with 1 - s
   too, with other constants.
   """
@@ -37,8 +36,7 @@ def hard(rate: jax.Array, n: jax.Array, g: int) -> jax.Array:
 def knapsack(rate: jax.Array, n: jax.Array, g: int) -> jax.Array:
   """Scores problems by the increase of the chance of a signal, 1 - s^n - (1 -
   s)^n, from G more samples, times the signal's value s (1 - s)^2. The gain
-  falls with n, so that choosing the largest gain at each turn solves the
-  knapsack.
+  falls with n, so choosing the largest gain at each turn solves the knapsack.
   """
 
   def chance(n):
@@ -47,7 +45,7 @@ def knapsack(rate: jax.Array, n: jax.Array, g: int) -> jax.Array:
   return (chance(n + g) - chance(n)) * rate * (1 - rate) ** 2
 
 
-# (solve rates [B], samples so far [B], G) -> gain [B] of G samples more.
+# (solve rates [B], samples so far [B], G) -> gain [B] of G further samples.
 GAINS = {'hard': hard, 'knapsack': knapsack}
 
 

@@ -241,7 +241,7 @@ class Selection(Part):
   """Filters a batch, and adds the soft overlong penalty to its rewards.
 
   Filters read the verifier's rewards. The penalty is added after them, so that
-  a group of wrong samples is dropped whatever their lengths.
+  a group of wrong samples is dropped for any lengths.
 
   Attributes:
     filter: a function of FILTERS, or None.

@@ -1,10 +1,10 @@
 """Budget forcing: bounds on the number of thinking tokens of a completion.
 
 A stop token before `least` tokens is replaced by the words `wait`, and the
-policy continues. At `most` tokens the words `final` are written, whatever the
-policy sampled. s1, https://arxiv.org/abs/2501.19393. For evaluation and
-`generate` only: forced tokens are part of the completion, with log-probability
-0, and are never trained on.
+policy continues. At `most` tokens the words `final` replace the sampled tokens.
+s1, https://arxiv.org/abs/2501.19393. For evaluation and `generate` only: forced
+tokens are part of the completion, with log-probability 0, and are never trained
+on.
 """
 
 import dataclasses

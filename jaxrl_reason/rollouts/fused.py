@@ -82,8 +82,7 @@ def complete(
       that the host neither needs its value nor waits for the update before it.
     stop, row_ids: see `sampler.generate`.
     version: i32 [], number of updates behind the weights; None uses `step`,
-      that
-      is, all updates before it.
+      that is, all updates before it.
   """
   noise = key_of(root, step, 'sampling')
   how = {name: getattr(gen, name) for name in OF_SAMPLER}

@@ -11,14 +11,14 @@ by LUFFY's shaped policy gradient (https://arxiv.org/abs/2504.14945) with the
 row's advantage. Prefix-RFT (https://arxiv.org/abs/2507.01679) combines the two
 in this way. With `always` the hint precedes the completion in training too.
 With `failed` the samples are trained on as completions of the problem alone,
-with the ratio to the policy that was given the hint.
+with the ratio to the policy under the hint.
 
 `always` with a share that decreases during the run is a reverse curriculum (R3,
 https://arxiv.org/abs/2402.05808; by solve rate it is AdaBack,
-https://arxiv.org/abs/2506.18110, which has a rate per problem). `failed` is the
-guidance of Guide-GRPO, https://arxiv.org/abs/2506.13923, with two differences:
-the hint is the beginning of the solution, not a written text, and all samples
-of a failed problem are replaced, not some.
+https://arxiv.org/abs/2506.18110, which has a share per problem). `failed` is
+the guidance of Guide-GRPO, https://arxiv.org/abs/2506.13923, with two
+differences: the hint is the beginning of the solution, not a written text, and
+all samples of a failed problem are replaced, not some.
 """
 
 import dataclasses

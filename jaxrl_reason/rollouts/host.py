@@ -31,7 +31,7 @@ from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
 
 class RewardFailed(RuntimeError):
-  """The reward function raised on every completion of a step."""
+  """The reward function raised an error on every completion of a step."""
 
 
 class VerifierWait:
@@ -55,8 +55,8 @@ class VerifierWait:
       self.seconds += time.monotonic() - begun
 
   def text(self) -> str:
-    """Returns a line about the wait under way, or '' if there is none."""
-    pool = self._pool  # read once: another thread asks
+    """Returns a line about the current wait, or '' if there is none."""
+    pool = self._pool  # read once: another thread calls this
     return '' if pool is None else pool.progress()
 
 
@@ -65,7 +65,7 @@ class Asked(NamedTuple):
 
   Attributes:
     prompts: [B,...], on the mesh.
-    problem: problem id -> the problem, for those that this process holds.
+    problem: problem id -> the problem, for the problems of this process.
   """
 
   prompts: Prompts
@@ -73,13 +73,13 @@ class Asked(NamedTuple):
 
 
 class Answered(NamedTuple):
-  """The verdicts of one round, alike on every process but for the last two.
+  """The verdicts of one round. Only the last two fields differ by process.
 
   Attributes:
     reward: of all rows [N,...], on the host.
     greedy: of the greedy completions [B,...], or None.
     demo: of the reference solutions [B,...], or None.
-    ids: int [b], of the problems that this process holds.
+    ids: int [b], of the problems of this process.
     verdicts: [n], of this process's rows.
   """
 
@@ -96,9 +96,9 @@ class _UnderWay:
 
   Attributes:
     outs: Rollouts of the pieces; best: the greedy one, or None.
-    drawn_by: (root, step), which noise follows.
-    ids: of this process's problems, once they are read.
-    futures: of the verdicts of the pieces, once submitted.
+    drawn_by: (root, step), which determine the noise.
+    ids: of this process's problems, after they are read.
+    futures: of the verdicts of the pieces, after they are submitted.
     best_future, demo_future: of the greedy completions and of the reference
       solutions, or None.
   """
@@ -115,7 +115,7 @@ class _UnderWay:
 
 @dataclasses.dataclass
 class HostSource:
-  """Generates completions on the device and has them verified in a pool.
+  """Generates completions on the device, and verifies them in a pool.
 
   Attributes:
     generate, greedy: compiled `fused.complete` and `fused.greedy`; greedy None:
@@ -123,14 +123,14 @@ class HostSource:
     n_samples: G; part_names: of the reward.
     pool: a VerifierPool, or anything with `submit(cases) -> future`.
     tokenizer: decodes completions.
-    pieces: that a round is generated and verified in.
+    pieces: number of pieces of a round.
     root, sampling, stop: the run's key, sampling settings, stop tokens.
-    to_host: an array [N,...] on the mesh to this process's rows [n,...].
-    all_rows: this process's rows to those of all processes.
-    draws: (root, step, use, rows N) -> f32 [n], of this process's rows, which
-      rewards read as example['uniform']; None: none reads it.
-    play: in place of `generate`, of episodes with an environment in Python; the
-      problems follow the prompts.
+    to_host: returns this process's rows [n,...] of an array [N,...].
+    all_rows: returns the rows of all processes from this process's rows.
+    draws: (root, step, use, rows N) -> f32 [n] for this process's rows, which
+      rewards read as example['uniform']; None: no reward reads it.
+    play: replaces `generate` for episodes with an environment in Python; its
+      arguments also have the problems, after the prompts.
     demos: verify the reference solutions too.
   """
 
@@ -153,21 +153,21 @@ class HostSource:
   def __post_init__(self):
     self._under_way = collections.deque()
     self.wait = VerifierWait()
-    self.judged = 0.0  # when this process had its own last verdicts
-    self._failed = 0  # problems on which the reward has raised, in a row
+    self.judged = 0.0  # the time of this process's last verdicts
+    self._failed = 0  # consecutive problems on which the reward raised
 
   def start(
     self, params, step, version, asked: Asked, root=None, sampling=None
   ) -> None:
     """Queues the generation of a round; returns at once.
 
-    Piece i has prompts i, i + pieces, ...: every device keeps its share. Row
-    ids are those of the whole round, so that pieces change no sample.
+    Piece i has prompts i, i + pieces, ..., so every device has its share. Row
+    ids are those of the whole round, so the split changes no sample.
 
     Args:
       step: i32 [], of the run, that the samples are for.
       version: i32 [], updates behind `params`; fewer than `step` when ahead.
-      root: in place of the run's key; sampling: in place of its settings.
+      root: replaces the run's key; sampling: replaces its settings.
     """
     root = self.root if root is None else root
     sampling = self.sampling if sampling is None else sampling
@@ -191,7 +191,7 @@ class HostSource:
 
   @property
   def started(self) -> int:
-    """Counts the rounds under way."""
+    """Counts the unfinished rounds."""
     return len(self._under_way)
 
   def submit(self, control: dict | None) -> tuple[Prompts, list[Rollout]]:
@@ -237,8 +237,8 @@ class HostSource:
     """Waits for the verdicts of the oldest round.
 
     Raises:
-      RewardFailed: every case failed, on all hosts, and not of one problem
-        alone: that is the reward, not the data.
+      RewardFailed: every case of two or more problems failed on all hosts. The
+        cause is then the reward, not the data.
     """
     batch = self._under_way.popleft()
     with self.wait.on(self.pool):
@@ -262,7 +262,7 @@ class HostSource:
     return Answered(reward, best, demo, batch.ids, told)
 
   def _problems(self, batch: _UnderWay) -> list[dict]:
-    """Returns the problems [b] that this process holds; waits for their ids."""
+    """Returns the problems [b] of this process; waits for their ids."""
     if batch.ids is None:
       batch.ids = self.to_host(batch.asked.prompts.prompt_id)
     return [batch.asked.problem(int(i)) for i in batch.ids]

@@ -1,15 +1,15 @@
-"""Episodes with an environment in Python: programs around a pool of processes.
+"""Plays episodes with an environment in Python, in a pool of processes.
 
   open_     prefill, every row's first token
   go_on     reads the replies that have arrived, then a few tokens of all rows
             whose turn is not over        <-- again, until no row is left
      turns that are over --> pool (`tools.serve`) --> replies, as they arrive
 
-A row waits for its own tool only, while the other rows are decoded. When a
-reply arrives depends on the clock, so nothing in a row may depend on another
-row: its keys are in its own cache columns (`models.cache`), its noise depends
-on (key, row id, index), and the state of its tool travels with its calls. A
-batch is therefore the same whatever the tools' times, and equal to that of an
+A row waits only for its own tool, while the other rows are decoded. The arrival
+time of a reply is random, so nothing in a row may depend on another row: its
+keys are in its own cache columns (`models.cache`), its noise depends on (key,
+row id, index), and the state of its tool is sent with its calls. A batch is
+therefore the same for all durations of tools, and equal to that of an
 environment inside the program (`rollouts.turns`) with the same replies.
 """
 
@@ -42,7 +42,7 @@ FAILED = {'timeout': 'error: timeout', 'failed': 'error: the tool failed'}
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-  """Converts a reply to tokens: always as data, never as special tokens.
+  """Converts a reply to tokens, never to special tokens.
 
   Attributes:
     encode: text -> ids without special tokens.
@@ -300,7 +300,7 @@ class Player:
       row.state = reply.state
     ids, cut = self._write(text)
     last = row.turn + 1 == self.how.most
-    fits = told['t'][i] + len(ids) + 1 < self.max_new  # and one to draw
+    fits = told['t'][i] + len(ids) + 1 < self.max_new  # and one token to sample
     ended = bool(told['ended'][i])
     events |= {
       'long': not ended,

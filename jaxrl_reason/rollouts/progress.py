@@ -22,14 +22,14 @@ import jax.numpy as jnp
 from jaxrl_reason.base import Metrics, Outcomes
 from jaxrl_reason.parts import Part, Step
 
-KEEP = 0.9  # of a mean's value, from batch to batch
+KEEP = 0.9  # decay of a mean per batch
 CONTROL = 'progress'
 NAMES = ('step', 'solve_rate', 'mean_length')
 HINTED = 'hinted_solve_rate'
 
 
 def of(control: dict | None) -> dict[str, jax.Array]:
-  """Returns the progress in `TrainState.control`; {}: the stage keeps none."""
+  """Returns the progress in `TrainState.control`; {} if the stage has none."""
   return (control or {}).get(CONTROL, {})
 
 

@@ -1,5 +1,5 @@
-"""Dynamic sampling: groups without signal are replaced by those of other
-problems (DAPO, https://arxiv.org/abs/2503.14476).
+"""Dynamic sampling: replaces groups without signal by groups of other problems
+(DAPO, https://arxiv.org/abs/2503.14476).
 
   round 0, 1, ...    generate and verify B problems each
                      -> append the groups with signal to the buffer
@@ -105,7 +105,7 @@ class Refill(Rounds):
     at = jnp.where(
       alive,
       buffer.live + jnp.cumsum(alive) - 1,
-      jnp.where(dead < b, dead, 2 * b),  # a place to train on, or none
+      jnp.where(dead < b, dead, 2 * b),  # 2B: dropped
     )
     own = group_arrays.of(found)
     groups = group_arrays.put(buffer.groups, own, at)

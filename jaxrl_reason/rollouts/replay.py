@@ -1,4 +1,4 @@
-"""Replay: groups of earlier steps, trained on again beside the new ones.
+"""Replay: trains on groups of earlier steps together with the new groups.
 
 A ring buffer of groups with signal: tokens, sampled mask, sampler log-probs,
 rewards, versions, problem ids. A step replays `rl.replay.rows` / G of them.

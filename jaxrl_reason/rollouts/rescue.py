@@ -1,8 +1,8 @@
-"""Demonstrations for problems that no sample has solved: the last `rl.demos`
-samples of such a group are replaced by the reference solution.
+"""Demonstrations for problems without a correct sample: the reference solution
+replaces the last `rl.demos` samples of such a group.
 
-The policy imitates the solution where its own samples give no signal, and is
-trained on its own samples elsewhere. ReLIFT (https://arxiv.org/abs/2506.07527)
+In groups without a signal, the policy imitates the solution; in other groups,
+it is trained on its own samples. ReLIFT (https://arxiv.org/abs/2506.07527)
 alternates RL with supervised steps on the hardest problems instead.
 `rl.loss.offpolicy` is the loss of the demonstrations.
 """

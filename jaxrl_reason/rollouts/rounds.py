@@ -1,16 +1,17 @@
 """Rounds of generation: whether a step generates again, and how the groups of
 its rounds are combined.
 
-A kind of round is a static object with five functions (`Rounds`). Refill asks
-for other problems, hints for the failed problems again, extra for more samples;
-replay and rescue combine one round with groups of earlier steps and with
-reference solutions. Two drivers call the same functions:
+A kind of round is a static object with five functions (`Rounds`). Refill adds
+other problems, hints repeat the failed problems, and extra adds samples. Replay
+and rescue combine one round with groups of earlier steps and with reference
+solutions. Two drivers call the same functions:
 
   RoundsSource           in the compiled step, by a `while_loop`
   run.rl.host_step       on the host, by a `while`, with verifiers in Python
 
-Kinds nest: a `RoundsSource` is itself a source, so that refill may stand around
-hints. The outcomes of every round are counted, also of those that are dropped.
+Kinds can be nested: a `RoundsSource` is itself a source, so refill may contain
+hints. The statistics include the outcomes of every round, also of dropped
+groups.
 """
 
 import dataclasses
@@ -47,9 +48,9 @@ class Rounds:
 
   Attributes:
     n: rounds at most.
-    fixed: every round is run, and rounds may differ in size; else a round is
-      run while `more` says so, and all have one size.
-    name: of its memory in `TrainState.control`; '': it keeps none.
+    fixed: every round runs, and rounds may differ in size. Otherwise rounds run
+      while `more` returns true, and have one size.
+    name: of its memory in `TrainState.control`; '': it has no memory.
     only_asks: a step has one round, whose trajectories stay as they are.
     reads_demos: `finish` reads the rewards of the reference solutions.
   """
@@ -97,17 +98,17 @@ class Rounds:
     """Combines the rounds.
 
     Args:
-      root: the run's key; step: i32 [], which noise follows.
+      root: the run's key; step: i32 []; both determine the noise.
     """
     return Finished(carry[0])
 
   def dead(self, found: Trajectories) -> jax.Array:
-    """Marks the groups of a round, bool [B], that call for another round."""
+    """Marks the groups of a round that require another round, bool [B]."""
     return jnp.zeros(found.prompts.tokens.shape[0], bool)
 
   def spare(self, control: dict | None, carry: Carry) -> jax.Array:
-    """Counts the dead groups, i32 [], that a step can bear without another
-    round; the carry is None before the first one.
+    """Counts the dead groups, i32 [], that a step may have without another
+    round; the carry is None before the first round.
     """
     return jnp.int32(0)
 
@@ -118,9 +119,9 @@ class Tally(NamedTuple):
   Attributes:
     carry: of the kind.
     seen: Outcomes [n,r,N] of n rounds, each of r inner ones.
-    ran: bool [n,r], which of them were run.
+    ran: bool [n,r], whether each of them ran.
     metrics: of inner kinds, summed over rounds.
-    account: of the rounds of a fixed kind, in place of the three above.
+    account: of the rounds of a fixed kind; replaces the three above.
   """
 
   carry: Carry
@@ -131,7 +132,7 @@ class Tally(NamedTuple):
 
 
 def key_of_round(root: jax.Array, index: jax.Array | int) -> jax.Array:
-  """Derives the key of a round; round 0 has the run's own."""
+  """Derives the key of a round; round 0 has the run's own key."""
   if isinstance(index, int) and index == 0:
     return root
   other = jax.random.fold_in(trees.named_key(root, 'round'), index)
@@ -175,7 +176,7 @@ def add(kind: Rounds, tally: Tally, found: Trajectories, i: jax.Array) -> Tally:
 
 
 def _beside(before: Account | None, one: Account) -> Account:
-  """Puts the rows of a further round of a fixed kind beside those before."""
+  """Joins the rows of a further round of a fixed kind to the earlier rows."""
   if before is None:
     return one
   seen = jax.tree.map(
@@ -212,8 +213,8 @@ def finish(
 
 
 def _account(tally: Tally) -> Account:
-  """Builds the account of rounds that were run one after another. Metrics of
-  inner kinds are means over the rounds.
+  """Builds the account of successive rounds. Metrics of inner kinds are means
+  over the rounds.
   """
   n = jnp.maximum(jnp.any(tally.ran, axis=1).sum(), 1)
 
@@ -271,7 +272,7 @@ class RoundsSource:
 
 
 def nested(source: Callable, kinds: tuple[Rounds, ...]) -> Callable:
-  """Wraps a source in kinds of rounds, the first one innermost."""
+  """Wraps a source in kinds of rounds; the first kind is innermost."""
   for kind in kinds:
     source = RoundsSource(source, kind)
   return source

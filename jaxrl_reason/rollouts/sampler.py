@@ -1,21 +1,21 @@
-"""Generation: prompts [B,P] -> Rollout of N = B*G completions [N,C].
+"""Samples completions: prompts [B,P] -> Rollout of N = B*G completions [N,C].
 
-prefill each prompt once, draw every row's first token -> while a slot has a
-row: one decode step, draw a token per slot, give the next row of its prompt to
-a slot whose row has ended. Everything is one compiled program: static shapes,
-traced settings and stop tokens, early exit when all rows have ended.
+prefill each prompt once, sample every row's first token -> while a slot has a
+row: decode one step, sample a token per slot, and assign the next row of the
+prompt to each slot whose row has ended. Everything is one compiled program:
+static shapes, traced settings and stop tokens, early exit when all rows have
+ended.
 
-Slots. I of a prompt's G rows are decoded at a time (all of them by default), in
-the slots [B,I] of the prompt. A slot stays with its prompt, whose keys all its
-slots read in place: nothing is copied or gathered when a row begins, and over a
-mesh no row leaves its device. The cache has room for B*I rows, not N.
+Slots. I of a prompt's G rows are decoded at a time (by default all), in the
+slots [B,I] of the prompt. A slot always belongs to the same prompt, and all its
+slots read the prompt's keys in place. Nothing is copied or gathered when a row
+begins, and no row leaves its device. The cache has the size of B*I rows, not N.
 
-Segments. The cache's columns grow in parts, each with a loop of its own, so
-that a step reads little that is not written yet (`models.cache`).
+Segments. The cache grows in segments, each with its own loop, so a step reads
+few unused columns (`models.cache`).
 
-The noise of a token depends on (key, row id, position) only, where the key is
-that of the step: it survives resuming, resharding, slots, and generating a
-batch in parts.
+The noise of a token depends only on (key of the step, row id, position). It is
+the same after a resume, and for any sharding, slots or split of a batch.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
 from jaxrl_reason.rollouts.forcing import Forcing
 
-NONE = -1  # a token not drawn
+NONE = -1  # no token sampled
 BLANK = {'tokens': NONE}  # the fill value of arrays; 0 for all others
 
 
@@ -45,14 +45,14 @@ class Slots:
 
   step: jax.Array  # steps done, which determines the next column
   t: jax.Array  # int [] or [S], index in its completion of `token`
-  token: jax.Array  # int [S], to be decoded
-  over: jax.Array  # bool [S], nothing to be decoded
+  token: jax.Array  # int [S], to decode next
+  over: jax.Array  # bool [S], there is no token to decode
   cache: Any
-  out: dict[str, jax.Array]  # [N,C,...]; tokens NONE where none was drawn
+  out: dict[str, jax.Array]  # [N,C,...]; tokens are NONE until sampled
   due: jax.Array | None = None  # int [S], of `Draw.forcing`
   # With fewer slots than rows; None if every row has its own slot.
   row: jax.Array | None = None  # int [B,I], the sample of its prompt in a slot
-  taken: jax.Array | None = None  # int [B], samples that were given to a slot
+  taken: jax.Array | None = None  # int [B], samples assigned so far
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +131,7 @@ def _tell(on_token: Callable, t, token, over) -> None:
 
 
 def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
-  """Decodes the slots' tokens and draws the next ones."""
+  """Decodes the slots' tokens and samples the next tokens."""
   hidden, cache = draw.model.decode(
     draw.weights, slots.token, slots.cache, slots.t, slots.step
   )
@@ -204,8 +204,8 @@ def trips(max_new: int, segments: int, n_samples: int, slots: int = 0):
   """Returns [(columns, steps at most)] of the loops over tokens, one after
   another.
 
-  The last ends when all rows have: I slots need at most the steps of their
-  G / I rows each, and of one more.
+  The last loop ends when all rows have ended: I slots need at most the steps of
+  G / I rows each, plus one row.
   """
   rooms = cache_lib.rooms(max_new, segments)
   steps = [b - a for a, b in zip((0, *rooms), rooms)]
@@ -291,7 +291,7 @@ def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
 
 
 def row_keys(key: jax.Array, ids: jax.Array) -> jax.Array:
-  """Returns the key of each row [N], of its id (int [N]) or its numbers (int
+  """Returns the key of each row [N], from its id (int [N]) or its numbers (int
   [N,k]).
   """
   keys = jax.vmap(jax.random.fold_in, (None, 0))
@@ -333,28 +333,27 @@ def generate(
     sampling: settings, temperature [] or [N].
     stop: int [E], the tokens that end a completion (any one; pad with -1).
     n_samples: G; rows of one prompt are adjacent.
-    max_new: C, the completion's room.
-    row_ids: int [N], the rows' places in the whole batch when this is a part
-      of it, or [N,k], names of k numbers; None: 0 to N - 1. Noise depends on
-      them.
+    max_new: C, the token limit of a completion.
+    row_ids: int [N], the positions of the rows in the whole batch, or [N,k],
+      ids of k numbers; None: 0 to N - 1. The noise depends on them.
     slots: I, samples of a prompt that are decoded at a time; 0: all.
     segments: parts in which the cache grows (`cache.rooms`); each compiles
       its own loop.
     policy_logp: also return log-probabilities of the untempered policy.
-    entropy: also return its entropies, of the distribution each token was
-      drawn from before temperature and filters, in nats.
+    entropy: also return the entropies of its distributions before temperature
+      and filters, in nats.
     routes: also return the experts used, for `model.hidden_routed`: int
-      [N,P+C,L,k]; -1 where nothing was decoded. No log-probability of a row
-      depends on those of its last token and past its end.
-    version: i32 [], of the weights, noted beside every token.
+      [N,P+C,L,k]; -1 for tokens that were not decoded. The log-probabilities of
+      a row do not depend on the experts of its last token.
+    version: i32 [], of the weights, recorded for every token.
     on_token: host function (t, tokens [N], done bool [N]), called in order
-      with the t-th tokens while the program runs, `done` of the rows that had
-      ended before; on one device, and only with a slot for every row.
-    forcing: what is forced on completions; only with a slot for every row.
+      with the t-th tokens while the program runs; `done` marks the rows that
+      had ended before. On one device, and only with a slot for every row.
+    forcing: forced tokens; only with a slot for every row.
 
   Returns:
-    Rollout of B*G rows. The stop token is part of a completion; what follows
-    it is 0, with log-probability 0.
+    Rollout of B*G rows. The stop token is part of a completion; later tokens
+    are 0, with log-probability 0.
   """
   (b, _), g, c = prompts.shape, n_samples, max_new
   n_slots = min(slots or g, g)

@@ -8,8 +8,7 @@ A turn ends at a stop token, at the environment's own stop bytes, or at its
 token limit. Rows that wait for others leave gaps in the cache (`models.cache`)
 but none in the completion, which is the row's sampled tokens and the
 observations in order, as training reads it. Only sampled tokens are searched
-for stops and passed to the environment, so an observation is data whatever it
-contains.
+for stops and passed to the environment, so every observation is only data.
 
 The noise of a token depends on (key, row id, index in the completion) only, as
 in the sampler.

@@ -110,7 +110,7 @@ def one(config: Run, name: str) -> Run:
   """
   stages = {p.name: p.config for p in each(config)}
   if name not in stages:
-    words = f'choose of {", ".join(stages)}.{nearest(name, stages)}'
+    words = f'choose one of {", ".join(stages)}.{nearest(name, stages)}'
     raise ValueError(f'stage {name!r}: {words}')
   return stages[name]
 
@@ -226,7 +226,7 @@ def order_rules(planned: Planned, before: list[Planned]) -> rules.Rows:
     ),
     (
       unknown,
-      f'{key}.keep={unknown!r}: choose of {", ".join(KEEP)}',
+      f'{key}.keep={unknown!r}: choose from {", ".join(KEEP)}',
     ),
     (
       keep and planned.weights,

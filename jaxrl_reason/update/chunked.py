@@ -1,12 +1,12 @@
-"""Completions in chunks, in the layout that the update reads (`models.chunks`).
+"""Lays out completions in chunks for the update (`models.chunk_layout`).
 
   rows [N,P+T]  ->  chunks [N*K,P+C], each the prompt, the carried tail, and the
   tokens sampled in the chunk  ->  packed rows  ->  log-probs [N,P+T]
 
-Carried tokens are computed twice: as context, and where they were sampled. Only
-the latter has a log-prob. A completion therefore has one reward and one
-advantage, each of its tokens is trained on once, and means over its tokens are
-over all its chunks, as in Delethink (https://arxiv.org/abs/2510.06557).
+Carried tokens are computed twice: as context, and in the chunk that sampled
+them. Only the latter has a log-prob. A completion therefore has one reward and
+one advantage, each of its tokens is trained on once, and means over its tokens
+are over all its chunks, as in Delethink (https://arxiv.org/abs/2510.06557).
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from jaxrl_reason.update.packing import KINDS, Packed, Packing
 
 @dataclasses.dataclass(frozen=True)
 class Chunked:
-  """Completions in chunks that attend to their prompt and what they carry.
+  """Chunks that attend to their prompt and their carried tokens.
 
   Attributes:
     start: P, columns of prompts.
@@ -39,7 +39,9 @@ class Chunked:
   packing: Packing
 
   def options(self, batch: Batch) -> tuple[jax.Array, list[Callable]]:
-    """Returns (which to take, rows -> (rows, Packed) at every size)."""
+    """Returns (the index of the size, a function rows -> (rows, Packed) per
+    size).
+    """
     valid, (n, t) = batch.valid, batch.valid.shape
     room, p = t - self.start, self.start
     windows = p + self.chunks.windows(room)  # [K,C]

@@ -72,7 +72,8 @@ def evaluate(critic: Critic, params, policy, batch: Batch) -> jax.Array:
   """Computes the critic's output [N,T], float32; entry t is about token t.
 
   Args:
-    params: its own; policy: the policy's, whose frozen ones it shares.
+    params: of the critic; policy: of the policy, whose frozen weights it
+      shares.
   """
   return KINDS[critic.output][1](critic, params, policy, batch)
 
@@ -112,7 +113,7 @@ def _copy(critic: Critic, params):
 
 
 def _body(critic: Critic, own, policy):
-  """Joins a critic's parameters with the policy's frozen ones."""
+  """Joins a critic's parameters with the policy's frozen parameters."""
   return trees.join(own, trees.split(policy, critic.trainable)[1])
 
 
@@ -157,7 +158,7 @@ def _implicit_reward(critic: Critic, params, policy, batch) -> jax.Array:
 
 
 def _prm_loss(critic: Critic, params, policy, batch, target, denominators):
-  """Cross-entropy of 'the answer is right' on the summed implicit reward."""
+  """Computes the cross-entropy of correctness on the summed implicit reward."""
   del target
   rows = losses.implicit_prm(
     _prm_logp(critic, params, policy, batch),

@@ -7,8 +7,8 @@ import optax.contrib
 
 from jaxrl_reason import names, trees
 
-# Weight decay skips vectors, whose scale is not free: norms, biases, sinks, and
-# log_decay (A_log) of the delta rule.
+# Weight decay skips vectors: norms, biases, attention sinks, and log_decay
+# (A_log) of the delta rule.
 NOT_DECAYED = r'.*(norm|bias|sinks|log_decay)'
 
 
@@ -18,8 +18,8 @@ def decayed(params) -> dict:
   return trees.map_with_path(lambda path, _: trees.match(rules, path), params)
 
 
-# Projections: leaf name -> how many dimensions are inputs and outputs; those
-# before (layers, experts) count matrices.
+# Projections: leaf name -> numbers of input and output dimensions; earlier
+# dimensions (layers, experts) count matrices.
 PROJECTIONS = {
   **dict.fromkeys(('q', 'k', 'v'), (1, 2)),
   'o': (2, 1),
@@ -94,7 +94,7 @@ OPTIMIZERS = {
 
 
 def _to_zero(lr: float, updates: int, begin: int = 0) -> optax.Schedule:
-  """`lr` until `begin`, then linearly to 0 over `updates`."""
+  """Returns a schedule: `lr` until `begin`, then linear to 0 over `updates`."""
   return optax.linear_schedule(lr, 0.0, updates, transition_begin=begin)
 
 
@@ -136,22 +136,22 @@ def schedule(c, steps: int) -> optax.Schedule:
 
 
 def rescheduled(state):
-  """Puts an optimizer's state, or a tree with some, at the begin of its
-  learning-rate schedule; means, and what they count, stay.
+  """Resets the optimizer states in a tree to the beginning of the learning-rate
+  schedule; moments and their counts stay.
   """
 
   def is_place(x):
     return isinstance(x, optax.ScaleByScheduleState)
 
   def leaf(x):
-    # Not a new array: it stays where it lives.
+    # Not a new array, which could have another sharding.
     return x._replace(count=0 * x.count) if is_place(x) else x
 
   return jax.tree.map(leaf, state, is_leaf=is_place)
 
 
 def stored(tx: optax.GradientTransformation, dtype: str):
-  """Keeps the transformation's means in `dtype`, computed in float32."""
+  """Stores the transformation's moments in `dtype`; computes in float32."""
   if dtype == 'float32':
     return tx
 

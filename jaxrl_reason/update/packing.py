@@ -1,22 +1,21 @@
-"""Padding that costs nothing: the update at the smallest shape that holds it.
+"""Saves padding: computes the update at the smallest sufficient static shape.
 
-Lengths are known when a batch is, not when its program is compiled. So the
-program holds the update of a (micro-)batch at a handful of static sizes and
-runs one of them (`fit`): nothing is compiled later, whatever the lengths.
+Lengths are known at run time, not at compile time. So the program contains the
+update of a (micro-)batch at a few static sizes, and runs one of them (`fit`).
+Nothing is compiled later, for any lengths.
 
-  Packing   sequences lie one behind the other in rows of `length` tokens,
-            placed by first fit in order of falling length; sizes are numbers
-            of such rows
-  Lengths   rows stay rows, sorted by length so that micro-batches hold equal
-            ones; sizes are numbers of columns
+  Packing   several sequences share a row of `length` tokens, placed by first
+            fit, longest first; sizes are numbers of such rows
+  Lengths   rows are sorted by length, so that micro-batches have rows of
+            similar length; sizes are numbers of columns
   Shared    rows of one prompt attend to one copy of it (`models.shared`), and
-            are sorted so that micro-batches hold whole groups; sizes are
+            are sorted so that micro-batches have whole groups; sizes are
             numbers of prompts and columns of completions
   Chunked   rows are the chunks of a completion, packed as Packing packs rows
             (`update.chunked`)
 
-All of it is between tokens and log-probs only. Both ends are [N,T]: losses,
-advantages and micro-batches know nothing of it.
+Only the computation from tokens to log-probs is packed. Losses, advantages and
+micro-batches have arrays [N,T].
 """
 
 import dataclasses
@@ -40,12 +39,12 @@ from jaxrl_reason.models.config import sized_choice
 class Packed:
   """The positions of the tokens of rows [N,T] in packed rows [R,L]."""
 
-  source: jax.Array  # i32 [R,L], index into the N*T tokens; N*T: nothing
-  segments: jax.Array  # i32 [R,L], numbered from 1 along a row; 0: nothing
-  place: jax.Array  # i32 [N,T], index into the R*L tokens; R*L: nowhere
+  source: jax.Array  # i32 [R,L], index into the N*T tokens; N*T: empty
+  segments: jax.Array  # i32 [R,L], numbered from 1 along a row; 0: empty
+  place: jax.Array  # i32 [N,T], index into the R*L tokens; R*L: not packed
 
   def pack(self, x: jax.Array) -> jax.Array:
-    """Packs [N,T,...] -> [R,L,...], 0 where there is nothing."""
+    """Packs [N,T,...] -> [R,L,...], 0 at empty places."""
     return sharding.rows(_take(x, self.source))
 
   def unpack(self, x: jax.Array) -> jax.Array:
@@ -61,15 +60,15 @@ def _take(x: jax.Array, index: jax.Array) -> jax.Array:
 def first_fit(
   lengths: jax.Array, room: int, n_rows: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-  """Packs sequences into rows, the longest first, each into the first that
-  holds it.
+  """Packs sequences into rows, the longest first, each into the first row with
+  enough space.
 
   Args:
     lengths: int [N], at most `room`, the tokens of a row.
-    n_rows: of the rows; `Packing.most` are always enough.
+    n_rows: number of rows; `Packing.most` is always enough.
 
   Returns:
-    (row, offset in it, place among its sequences from 0), i32 [N] each.
+    (row, offset in the row, index among its sequences from 0), i32 [N] each.
   """
 
   def put(state, length):
@@ -91,16 +90,16 @@ class Packing:
 
   Attributes:
     length: L, tokens of a packed row, at least those of a whole sequence.
-    sizes: static numbers of rows, evenly spaced; a batch runs at most 1/sizes
-      of what it would cost padded above what it needs.
+    sizes: number of static row counts, evenly spaced; the excess is at most
+      1/sizes of the cost of padded rows.
   """
 
   length: int
   sizes: int = 4
 
   def most(self, n: int, t: int) -> int:
-    """Counts the rows that n sequences of at most t tokens never exceed: every
-    row but the last holds as many sequences as fit of whole ones.
+    """Returns an upper bound of the rows for n sequences of at most t tokens:
+    every row but the last has as many sequences as fit at full length.
     """
     if self.length < t:
       raise ValueError(
@@ -122,21 +121,22 @@ class Packing:
     return which, [functools.partial(at, option) for option in options]
 
   def placed(self, valid: jax.Array) -> tuple[jax.Array, list[Callable]]:
-    """Places sequences bool [S,t], those without a token nowhere.
+    """Places sequences bool [S,t]; sequences without a token are dropped.
 
     Returns:
-      (which to take, at every size () -> (what puts numbers [S,t] into packed
-      rows [R,L] around a fill, places [S,t], segments [S,t])).
+      (the index of the size, a function per size: () -> (a function that
+      scatters numbers [S,t] into packed rows [R,L] with a fill value, places
+      [S,t], segments [S,t])).
     """
     n, t = valid.shape
     most, shards = self.most(n, t), sharding.n_row_shards()
-    # Whole multiples of the devices, or every one would hold all rows.
+    # Multiples of the number of devices; otherwise every device has all rows.
     blocks = -(-most // shards)
     sizes = [shards * rows for rows in spaced(blocks, self.sizes)]
     row, offset, rank = first_fit(valid.sum(axis=1), self.length, sizes[-1])
     start = row * self.length + offset
-    # Holes within a sequence close up: a token goes by its place among the
-    # valid ones, as its position does.
+    # Gaps within a sequence are removed: the place of a token is its index
+    # among the valid tokens, as its position is.
     place = start[:, None] + jnp.cumsum(valid, axis=1) - 1
 
     def at(rows: int):
@@ -157,24 +157,26 @@ class Packing:
     return which, [functools.partial(at, rows) for rows in sizes]
 
   def order(self, batch: Batch, parts: int) -> None:
-    """Returns None: any part of the rows packs as well as another."""
+    """Returns None: packing does not depend on the order of rows."""
     del batch, parts
 
 
 @dataclasses.dataclass(frozen=True)
 class Lengths:
-  """Rows cut behind the longest of them.
+  """Rows that are cut at the end of the longest row.
 
   Attributes:
-    start: columns before it are never cut off.
-    sizes: static numbers of columns from there, evenly spaced.
+    start: number of columns that are never cut.
+    sizes: number of static column counts from there, evenly spaced.
   """
 
   start: int
   sizes: int
 
   def options(self, batch: Batch) -> tuple[jax.Array, list[Callable]]:
-    """Returns (which to take, rows -> (rows, None) at every size)."""
+    """Returns (the index of the size, a function rows -> (rows, None) per
+    size).
+    """
     t = batch.valid.shape[1]
     sizes = self.columns(t)
     which = jnp.searchsorted(jnp.asarray(sizes), _ends(batch.valid).max())
@@ -190,7 +192,7 @@ class Lengths:
     return [self.start + n for n in spaced(t - self.start, self.sizes)]
 
   def order(self, batch: Batch, parts: int) -> jax.Array:
-    """Orders rows [N] such that strided parts (`batch.split`) have like
+    """Orders rows [N] so that strided parts (`batch.split`) have similar
     lengths.
     """
     return _dealt(jnp.argsort(_ends(batch.valid))[None], parts)
@@ -202,11 +204,11 @@ class Shared:
 
   Attributes:
     start: P, columns of prompts.
-    sizes: static numbers of columns that completions are cut to, as Lengths.
+    sizes: number of static column counts of completions, as in Lengths.
     samples: G, rows of a prompt in a batch, adjacent.
     prompts: of a whole batch.
-    shuffled: rows come in another order (minibatches), so that a part of them
-      may have more prompts than there are groups in it.
+    shuffled: rows are in another order (minibatches), so a part of them may
+      have more prompts than whole groups.
   """
 
   start: int
@@ -216,8 +218,8 @@ class Shared:
   shuffled: bool = False
 
   def most(self, n: int) -> list[int]:
-    """Lists the numbers of prompts that n rows of a slab are laid out for; the
-    last of them holds any such rows.
+    """Lists the static numbers of prompts for n rows of a slab; the last number
+    is always enough.
     """
     whole = n % self.samples == 0 or self.samples % n == 0
     least = -(-n // self.samples) if whole else (n - 2) // self.samples + 2
@@ -227,7 +229,9 @@ class Shared:
     return sorted({min(least, most), *spaced(most, 2)})
 
   def options(self, batch: Batch) -> tuple[jax.Array, list[Callable]]:
-    """Returns (which to take, rows -> (rows, Layout) at every size)."""
+    """Returns (the index of the size, a function rows -> (rows, Layout) per
+    size).
+    """
     n, t = batch.valid.shape
     slabs = _slabs(n)
     which, layouts = shared.layout(
@@ -246,8 +250,8 @@ class Shared:
     return which * len(sizes) + columns, options
 
   def order(self, batch: Batch, parts: int) -> jax.Array | None:
-    """Orders rows [N] such that strided parts (`batch.split`) hold the rows of
-    few prompts, and no row leaves its device; None: there is one part.
+    """Orders rows [N] so that strided parts (`batch.split`) have rows of few
+    prompts, and no row leaves its device; None: there is one part.
     """
     if parts == 1:
       return None
@@ -258,25 +262,21 @@ class Shared:
 
 
 def _slabs(n: int) -> int:
-  """Counts the devices that have their own of n rows; 1 where these do not
-  divide over them.
-  """
+  """Counts the devices over which n rows are split; 1 if they do not divide."""
   shards = sharding.n_row_shards()
   return 1 if n % shards else shards
 
 
 def _dealt(order: jax.Array, parts: int) -> jax.Array:
-  """[S,n], of each slab an order in which its parts follow one another, as that
-  of rows [S*n] in which they are strided.
+  """Converts an order of consecutive parts in each slab, [S,n], to an order of
+  the rows [S*n] in which the parts are strided.
   """
   order = order.reshape(len(order), parts, -1)
   return order.swapaxes(1, 2).reshape(-1)
 
 
 def _cut(rows: Any, t: int, size: int) -> Any:
-  """Rows of t columns cut to some: by shape, since what an update reads of
-  [N,T] is per token.
-  """
+  """Cuts the arrays of rows of t columns, recognised by their shape."""
 
   def leaf(x):
     return x[:, :size] if x.ndim > 1 and x.shape[1] == t else x
@@ -285,7 +285,7 @@ def _cut(rows: Any, t: int, size: int) -> Any:
 
 
 def _ends(valid: jax.Array) -> jax.Array:
-  """i32 [N], columns up to the last real token of every row."""
+  """Counts the columns up to the last real token of every row, i32 [N]."""
   return jnp.max(jnp.where(valid, jnp.arange(1, valid.shape[1] + 1), 0), axis=1)
 
 
@@ -298,7 +298,7 @@ def choose(c: Training, start: int, key: str = 'rl.padding') -> How | None:
 
   Args:
     c: the section of the stage.
-    start: columns that no row does without: those of the prompt.
+    start: columns of the prompt, which every row has.
     key: of the padding. Only rows of the rl stage share prompts.
 
   Raises:
@@ -318,11 +318,11 @@ def choose(c: Training, start: int, key: str = 'rl.padding') -> How | None:
 def arranged(
   how: How | None, batch: Batch, rows: Any, parts: int
 ) -> tuple[Any, jax.Array | None]:
-  """Returns (rows in the order in which their parts are alike, that order; or
-  as they are, None).
+  """Returns (the rows in an order with similar parts, the order), or (rows,
+  None) if the order does not matter.
 
   Args:
-    batch: what is read of them.
+    batch: the fields that determine the order.
   """
   order = how and how.order(batch, parts)
   if order is None:
@@ -331,14 +331,15 @@ def arranged(
 
 
 def fit(how: How | None, batch: Batch, rows: Any, f: Callable) -> Any:
-  """Runs f(rows, Packed, Layout or None) at the smallest size that holds them.
+  """Runs f(rows, Packed, Layout or None) at the smallest sufficient size.
 
   Args:
-    how: None: as they are.
-    batch: what is read of them.
+    how: the packing; None runs f on padded rows.
+    batch: the fields that determine the size.
     rows: tree of [N,...].
-    f: gives arrays of the same shapes whatever the size. A gradient belongs
-      inside it: taken of the switch it would keep what every size saves.
+    f: returns arrays of the same shapes for every size. A gradient has to be
+      computed inside f: the gradient of the switch would store the residuals of
+      every size.
   """
   if how is None:
     return f(rows, None)

@@ -1,11 +1,11 @@
-"""A reference policy that moves: set to the policy every n steps or at a
-trigger, or a running mean of it. What it goes by is
+"""Moves the reference policy: sets it to the policy every n steps or at a
+trigger, or makes it a running mean of the policy. Its memory is
 `TrainState.control['reference']`.
 
 ProRL (https://arxiv.org/abs/2505.24864) resets the reference, and the
 optimizer with it, by hand when the validation score stops rising or the KL term
-begins to rule the loss; here `patience` goes by the solve rate of the steps and
-`kl` by the measured divergence.
+dominates the loss. Here `patience` uses the solve rate of the steps, and `kl`
+the measured divergence.
 """
 
 import dataclasses
@@ -27,13 +27,13 @@ class Refresh(Part):
   `rl.reference`.
 
   Attributes:
-    every: steps from one reset to the next; 0: none by time.
-    kl: nats per token above which there is one; 0: none by divergence.
-    patience: steps without a higher solve rate after which there is one.
-    ema: of the reference, from step to step; 0: it stands still.
-    optimizer: a reset begins the optimizer anew as well.
+    every: steps between resets; 0 disables these resets.
+    kl: nats per token above which the reference is reset; 0 disables it.
+    patience: steps without a higher solve rate before a reset; 0 disables it.
+    ema: decay of the running mean per step; 0: the reference does not move.
+    optimizer: a reset also initializes the optimizer.
     tx: the optimizer.
-    trainable: regex over the paths of the parameters that it trains.
+    trainable: regex over the paths of the trained parameters.
   """
 
   every: int = 0

@@ -1,8 +1,8 @@
 """Arrays of a few rows of a batch, for `rollouts/*.jsonl`.
 
-Every so many steps the program of a step also returns, for some problems of
-its batch, the tokens and what the update computes for each of them. In all
-other steps that branch is not run.
+Every `every` steps, the program of a step also returns the tokens of some
+problems of its batch, and the values of the update for each token. In the other
+steps this branch does not run.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class RolloutDump(Part):
 
     due = (step.state.step + 1) % self.every == 0
     found = jax.lax.cond(due, arrays, zeros)
-    # Process 0 writes them, whichever process holds the rows.
+    # Replicated, because process 0 writes them.
     return memory, step, {'rollouts': jax.tree.map(sharding.everywhere, found)}
 
 

@@ -1,5 +1,5 @@
-"""Forward passes over a batch, without gradient, for the arrays that its loss
-reads besides rewards.
+"""Computes the arrays that a loss reads besides rewards: forward passes over a
+batch, without gradient.
 
 Old and reference log-probs, entropies and a critic's output are each computed
 only if the loss needs them (`Learner.needs`).
@@ -42,8 +42,8 @@ def whole_logits(
 
 
 def in_parts(learner: Learner, f, batch: Batch, parts: int):
-  """Applies f(batch, packed) -> tree of [N,T] without gradient, a part of the
-  rows at a time, every part at the smallest shape that holds it (`packing`).
+  """Applies f(batch, packed) -> tree of [N,T] without gradient, one part of
+  the rows at a time, each part at its smallest sufficient shape (`packing`).
   """
   t = batch.tokens.shape[1]
 
@@ -109,7 +109,7 @@ def _mean_logp(
 
 
 def teacher_rows(learner: Learner, batch: Batch) -> Rows | None:
-  """Returns the rows that a teacher scores, if their prompts are others."""
+  """Returns the rows that a teacher scores under another prompt."""
   if batch.teacher_tokens is None:
     return None
 

@@ -1,10 +1,10 @@
 """One update: Batch -> advantages -> log-probs -> loss -> gradients -> optax.
 
 `update` is a pure function of (state, batch): the fused step calls it inside
-the program that generated the batch, the host path as a program of its own,
-and supervised stages with advantages of 1. Micro-batches give the whole
-batch's gradient exactly, because every mean in the loss divides by a count of
-the whole batch (`losses.denominators`).
+the program that generated the batch, the host path calls it in a program of its
+own, and supervised stages call it with advantages of 1. The gradient summed
+over micro-batches is exactly the gradient of the batch, because every mean in
+the loss divides by a count of the whole batch (`losses.denominators`).
 """
 
 import jax
@@ -42,8 +42,7 @@ def update(
 
   Args:
     sampling: the filters that the batch was sampled with (its temperature is
-      the
-      batch's own).
+      the batch's own).
     key: of this step; it determines the order of minibatches and the random
       choices of losses.
 
@@ -272,9 +271,9 @@ def loss_fn(
   Args:
     chosen, frozen: the parameters, as `trees.split` by what is trained.
     rows: (batch, adv, selected tokens or None).
-    whole: keyword arguments of the loss that belong to the whole minibatch.
-    packed: where the rows' tokens lie in packed rows, or which rows have one
-      prompt; or None.
+    whole: keyword arguments of the loss with statistics of the minibatch.
+    packed: the places of tokens in packed rows, or the layout of shared
+      prompts; or None.
     teacher: whose logits the loss reads, or None.
   """
   params = trees.join(chosen, frozen)

@@ -383,7 +383,7 @@ def test_what_fits_where_is_said_before_anything_is_fetched(
   assert not capsys.readouterr().err
   fits.tell('hf:openai/gpt-oss-20b', tmp_path)  # a size that is known here
   told = capsys.readouterr().err
-  assert 'gpt_oss, 20.9 B' in told and 'the Hub cannot be asked' in told
+  assert 'gpt_oss, 20.9 B' in told and 'the Hub cannot be reached' in told
 
 
 def test_a_stretched_rotary_table_is_that_of_all_who_read_it(folder, tmp_path):

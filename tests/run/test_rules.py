@@ -49,7 +49,7 @@ EXAMPLES = [
     named('rl', 'a', a={'kind': 'sft', 'data': {'solutions': 'rl'}}),
     'solutions=.rl.: must be a stage before it',
   ),
-  (named('rl', 'a', a={'kind': 'rl', 'keep': 'all'}), "keep='all': choose of"),
+  (named('rl', 'a', a={'kind': 'rl', 'keep': 'all'}), "keep='all': choose "),
   (
     named('rl', 'a', a={'kind': 'rl', 'keep': 'critic', 'weights': 'rl'}),
     'weights=.rl. has other weights; set one',
@@ -256,11 +256,11 @@ EXAMPLES = [
   (UNDER | {'rl.teacher.prompt_len': 64}, 'prompt_len=64 is the number of col'),
   (
     UNDER | {'rl.chunks.tokens': 8, 'rl.chunks.carry': 2},
-    'rl.chunks.tokens=8 and rl.teacher.prompt=.* do not go together',
+    'rl.chunks.tokens=8 and rl.teacher.prompt=.* cannot be combined',
   ),
   (
     UNDER | HINTS | {'rl.hints.learn': True, 'rl.loss.offpolicy': 'sft'},
-    'rl.hints.learn=True and rl.teacher.prompt=.* do not go together',
+    'rl.hints.learn=True and rl.teacher.prompt=.* cannot be combined',
   ),
   ({'rl.algorithm': 'opd'}, "'opd' learns from a teacher: set rl.teacher.wei"),
   ({'rl.teacher.weights': 'a_run'}, "'a_run': rl.algorithm=.* reads no teache"),

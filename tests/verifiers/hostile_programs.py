@@ -1,4 +1,4 @@
-"""Programs that do harm, for the tests of `rewards.code`.
+"""Programs that do harm, for the tests of `verifiers.code`.
 
 `ATTEMPTS` are single expressions that must fail inside; the program of
 `attempting` names those that did not. `DRAINS` use up what there is; they must

@@ -1,4 +1,4 @@
-"""HumanEval and MBPP as cases of `rewards.code`, right ones and broken ones.
+"""HumanEval and MBPP as cases of `verifiers.code`, right ones and broken ones.
 
 `cases(folder)` gives (example, completion, name of the change or None). The
 broken ones cannot be right: the function returns nothing, returns something

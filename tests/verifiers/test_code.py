@@ -1,4 +1,4 @@
-"""`rewards.code`: asserts, calls and objects, scripts, completions."""
+"""`verifiers.code`: asserts, calls and objects, scripts, completions."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""`rewards.code` on HumanEval and MBPP, from threads, forks and the pool."""
+"""`verifiers.code` on HumanEval and MBPP, from threads, forks and the pool."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Verdicts of `rewards.math` on answers as people and models write them."""
+"""Verdicts of `verifiers.math` on answers as people and models write them."""
 
 import concurrent.futures
 import re

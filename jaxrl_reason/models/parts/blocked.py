@@ -41,12 +41,6 @@ class How(NamedTuple):
   start: int  # column of the first query
   cap: float  # soft cap of the scores; 0: none
 
-  # (rows, which, first, end) -> bool [N,end - first,end], who of the queries
-  # from column `first` to `end` looks at which keys up to there.
-  seen: Callable
-  start: int  # column of the first query
-  cap: float  # of the scores; 0: none
-
 
 def attention(rows: Any, how: How, *, scale: float) -> Callable:
   """Builds attend(q [N,T-start,Q,H], k, v [N,T,K,H], which, sinks [Q] or None)

@@ -1,4 +1,5 @@
-"""Kernels without a gold answer: `rewards.likelihood` on the views of a step.
+"""Kernels without a gold answer: `rewards.kernels.likelihood` on the views of a
+step.
 
   views: {'mask': bool [N,C], tokens sampled, ...}, see `scoring.views`
 

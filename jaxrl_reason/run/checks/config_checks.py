@@ -112,7 +112,7 @@ def run_rules(config: Run) -> rules.Rows:
 
 
 def _pattern(key: str, pattern: str) -> tuple[bool, str]:
-  """Returns the row that refuses a text which is no regular expression."""
+  """Returns the row that refuses a text that is no regular expression."""
   try:
     re.compile(pattern)
   except re.error as e:
@@ -188,7 +188,7 @@ def rl_row_rules(kind: str, c: RL, shards: int) -> rules.Rows:
     'rl.minibatches': c.minibatches,
     'rl.micro_batches': c.micro_batches,
   }
-  # Episodes are not played in parts.
+  # Episodes are not split into parts.
   in_parts = c.path == 'host' and not c.turns.env
   parts = {'rl.parts': c.parts} if in_parts else {}
   return (
@@ -243,7 +243,9 @@ def expert_rules(
 
 
 def position_rules(kind: str, c: Any, shape: Config) -> rules.Rows:
-  """Refuses padding of another length than generation's, if that matters."""
+  """Refuses padding to other lengths than in generation, if positions depend on
+  the length.
+  """
   longrope = any(r.kind == 'longrope' for r in shape.rope_tables)
   return (
     (

@@ -19,7 +19,7 @@ def check(rl: RL, d: Data, stages: tuple[str, ...]) -> None:
   Raises:
     ValueError: names the key.
   """
-  controllers.make(d.controller.to_dict())  # refuses settings it does not read
+  controllers.make(d.controller.to_dict())  # refuses unread settings
   rules.refuse(controller_rules, d.controller, len(d.sources))
   if 'rl' in stages and d.controller.refresh:
     rules.refuse(refresh_rules, rl, d.controller)
@@ -179,7 +179,7 @@ def weight_rules(key: str, weight: Any) -> rules.Rows:
 
 
 def mixture_rules(stages: tuple, d: Data, schedules: list) -> rules.Rows:
-  """Refuses sources of which none is drawn, or none is trained on.
+  """Refuses sources if none is sampled, or none is trained on.
 
   Args:
     schedules: (points, values) of every source's weight.

@@ -12,7 +12,7 @@ from jaxrl_reason.checkpoints import pretrained
 from jaxrl_reason.models import families, spec, weights, zoo
 from jaxrl_reason.run.process import chips
 
-# Bytes of a parameter, activations and caches aside.
+# Bytes per parameter, without activations and caches.
 WAYS = {
   'every weight trained': 16,  # float32, its gradient, two moments of Adam
   "adapters (frozen_dtype='bfloat16')": 2,
@@ -23,16 +23,14 @@ SHOWN = ('v5e', 'v6e', 'v5p')
 
 
 def least(n_bytes: float, chip: str) -> int:
-  """Computes the number of chips, a power of two, whose memory holds
-  n_bytes.
-  """
+  """Computes the number of chips, a power of two, that can store n_bytes."""
   n = n_bytes / (ROOM * chips.CHIPS[chip].hbm)
   return 2 ** max(math.ceil(math.log2(n)), 0)
 
 
 def line(name: str, h: dict) -> str:
   """Returns a line with the memory that the model of a config.json needs, and
-  the chips that have it.
+  the number of chips.
 
   Raises:
     ValueError: the model cannot be read, with the reason.
@@ -45,8 +43,8 @@ def line(name: str, h: dict) -> str:
     parts.append(f'{way} {n * size / chips.GIB:,.0f} GiB ({where})')
   return (
     f'{name}: {h["model_type"]}, {n / 1e9:.1f} B parameters. Without '
-    f'activations and caches: {"; ".join(parts)}. jaxrl plan says it of '
-    'a recipe on a topology.'
+    f'activations and caches: {"; ".join(parts)}. jaxrl plan '
+    'computes all of it for a recipe and a topology.'
   )
 
 
@@ -70,7 +68,7 @@ def tell(name: str, workdir) -> None:
   h, known = pretrained.first_look(name), _published(name)
   text = line(name, h or known) if h or known else ''
   if text and not h:
-    text += ' (As published: the Hub cannot be asked.)'
+    text += ' (From the published config: the Hub cannot be reached.)'
   if text:
     if jax.process_index() == 0:
       print(text, file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""Rules for samples that another policy drew than the one trained.
+"""Rules for samples of another policy than the trained one.
 
-Three policies matter: the sampler; the proximal policy, which is the trainer's
-before the updates of a batch; and the policy that is trained. With
+There are three policies: the sampler; the proximal policy, which is the
+trainer's before the updates of a batch; and the trained policy. With
 rl.old_logp='trainer' a ratio is trained / proximal, and a correction weighs by
 proximal / sampler. With 'sampler' the two are one ratio, trained / sampler.
 """
@@ -16,7 +16,7 @@ WEIGHTS = (
 
 
 def check(c: RL, objective: losses.Objective) -> None:
-  """Refuses off-policy samples that nothing weighs, and weights that are 1.
+  """Refuses off-policy samples without weights, and weights that are always 1.
 
   Raises:
     ValueError: names the key.

@@ -93,7 +93,7 @@ def demo_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
     ),
     rules.choice('rl.demos_when', c.demos_when, rescue.WHEN),
     *rules.apart(
-      f' and rl.demos_when={c.demos_when!r} do not go together; set one of '
+      f' and rl.demos_when={c.demos_when!r} cannot be combined; set one of '
       'them to its default',
       rl__extra__groups=rescues and c.extra.groups,
       rl__replay__rows=rescues and c.replay.rows,

@@ -86,10 +86,10 @@ def prompt_rules(c: RL, columns: int) -> rules.Rows:
     (
       t.prompt_len == columns,
       f'rl.teacher.prompt_len={t.prompt_len} is the number of columns of a '
-      'row, from which padding is cut: set it to one more',
+      'row, which `padding` shortens: set it to one more',
     ),
     *rules.apart(
-      f' and {key} do not go together: the teacher scores whole completions '
+      f' and {key} cannot be combined: the teacher scores whole completions '
       'alone; set it to its default',
       rl__chunks__tokens=t.prompt and c.chunks.tokens,
       rl__hints__learn=t.prompt and c.hints.learn,

@@ -1,8 +1,9 @@
 """Published figures of chips, and options of their compiler.
 
 Sources (November 2025): https://cloud.google.com/tpu/docs/v4, .../v5e, .../v5p,
-.../v6e, .../tpu7x. ICI is of all links of a chip together, both directions
-counted once. The figures are of one jax device, which is half of a TPU7x chip.
+.../v6e, .../tpu7x. ICI is the sum over all links of a chip, with both
+directions counted once. The figures are per jax device, which is half of a
+TPU7x chip.
 """
 
 import dataclasses
@@ -21,8 +22,8 @@ GIB = 2**30
 class Chip:
   """Attributes:
   flops: dense bf16 FLOP/s.
-  hbm: bytes of memory that programs may have, by the compiler's own account
-    (tests/tpu asks it); bandwidth: its bytes/s.
+  hbm: bytes of memory that programs may have, as the compiler counts them
+    (tests/tpu compares them); bandwidth: its bytes/s.
   ici: bytes/s to the other chips of a slice.
   kinds: `device_kind` of jax, in one release or another.
   """
@@ -95,7 +96,7 @@ def chip_of(topology: str) -> Chip:
   if name not in CHIPS:
     near = _of_type(topology)
     raise ValueError(
-      f'--topology={topology}: {name!r} is none of {", ".join(CHIPS)}.'
+      f'--topology={topology}: {name!r} is not one of {", ".join(CHIPS)}.'
       f'{nearest(near, [near] if ":" in near else CHIPS)} Write for example '
       'v5e:4x4 or v5p:4x4x4'
     )

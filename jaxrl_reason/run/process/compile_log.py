@@ -1,9 +1,8 @@
 """Records the seconds and memory of compiled programs.
 
-with log: ...        jax tells when it has compiled a program (or found it in
-                     its cache): the backend's newest executable, which knows
-                     its bytes
-log.table()          those since the last table
+with log: ...        records each program that jax compiles or reads from its
+                     cache: the newest executable of the backend
+log.table()          shows the programs since the last table
 """
 
 import collections
@@ -18,7 +17,7 @@ from jax import monitoring
 
 from jaxrl_reason import hosts
 
-# Events of jax: a program has been traced, and lowered; it is compiled.
+# Events of jax: a program was traced, lowered, compiled.
 TRACED = '/jax/core/compile/jaxpr_trace_duration'
 LOWERED = '/jax/core/compile/jaxpr_to_mlir_module_duration'
 COMPILED = '/jax/core/compile/backend_compile_duration'
@@ -45,8 +44,8 @@ def profiled(text: str) -> range:
 class Program:
   """Attributes:
   seconds: to compile it, or to read it from the cache.
-  arguments, temporaries, peak: bytes on each device; the peak is of all that
-    is alive at once, arguments and results with the rest.
+  arguments, temporaries, peak: bytes on each device; the peak includes all
+    arrays that are alive at the same time, also arguments and results.
   """
 
   name: str
@@ -58,7 +57,7 @@ class Program:
 
 def _program(name: str, seconds: float, size) -> Program:
   held, made = size.argument_size_in_bytes, size.temp_size_in_bytes
-  # XLA's peak of a CPU leaves the temporaries out.
+  # XLA's peak on a CPU does not include temporaries.
   peak = max(size.peak_memory_in_bytes, held + made)
   name = name.removeprefix('jit(').removesuffix(')')
   return Program(name, seconds, held, made, peak)
@@ -114,7 +113,7 @@ class Log:
       return self._seconds
 
   def take(self) -> list[Program]:
-    """Takes the programs since the last call, the largest first."""
+    """Returns the programs since the last call, the largest first."""
     new, self._new = self._new, []
     taken = [_program(*facts) for facts in new]
     return sorted(taken, key=operator.attrgetter('peak'), reverse=True)
@@ -139,8 +138,7 @@ class Log:
 
 
 class Waiting:
-  """Logs at a fixed interval, while it is entered, what the process waits
-  for.
+  """Logs the reason of a wait at a fixed interval, while it is entered.
 
   Args:
     other: returns a text in place of `what`, or ''.

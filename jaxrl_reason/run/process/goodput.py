@@ -1,4 +1,4 @@
-"""Computes the share of a run's wall time that trained.
+"""Computes the share of a run's wall time that was spent on training.
 
 Counted since the last start of the run. Steps for which an earlier start wrote
 metrics, but no checkpoint, are repeated: that time is lost.
@@ -26,7 +26,7 @@ class Spent:
   def __init__(self, started: float, compiled: Log):
     self._started, self._compiled = started, compiled
     self._s, self._lost_steps = dict.fromkeys(PARTS, 0.0), 0
-    self._within = 0.0  # seconds of parts inside the one under way
+    self._within = 0.0  # seconds of activities inside the current one
 
   @contextlib.contextmanager
   def on(self, part: str):
@@ -45,7 +45,7 @@ class Spent:
     self._s[part] += took
 
   def count(self, part: str, seconds: float) -> None:
-    """Counts seconds of an activity inside the one under way."""
+    """Counts seconds of an activity inside the current one."""
     self._s[part] += seconds
     self._within += seconds
 

@@ -1,6 +1,6 @@
-"""Digests of what a run is made of, to compare two runs or two processes.
+"""Computes digests of data and code, to compare two runs or two processes.
 
-of_run(...)      data, tokenizer, stages, code: kept with every checkpoint
+of_run(...)      data, tokenizer, stages, code: part of every checkpoint
 of_start(...)    config, code, jax: compared by processes that start together
 """
 
@@ -24,7 +24,7 @@ from jaxrl_reason.data import pipeline
 SAMPLED, MOST = 16, 20_000
 # The name of a module in a package.
 MODULE = re.compile(r'[A-Za-z_]\w*(\.[A-Za-z_]\w*)+')
-# A text that a tokenizer must encode as it did before.
+# A text whose encoding identifies a tokenizer.
 PROBE = 'The answer is \\boxed{-12.5}. Añb 数学 <|im_end|>\n  x\t~!@#$%^&*()'
 
 
@@ -112,7 +112,7 @@ def _file_of(name: str) -> pathlib.Path | None:
 
 
 def of_run(problems, tokenizer, stages) -> dict[str, Any]:
-  """Returns the origin of a run, which its checkpoints keep."""
+  """Returns the origin of a run, which its checkpoints contain."""
   splits = ('train', 'heldout', 'harder')
   data = {split: of_source(getattr(problems, split)) for split in splits}
   return {

@@ -35,7 +35,7 @@ PREFIX = 'lock-'
 
 
 class Locked(OSError):
-  """Another run has the workdir."""
+  """Another run uses the workdir."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -40,19 +40,19 @@ class Log(stdlib_logging.Handler):
     self._written = -math.inf  # when a part was last written
 
   def emit(self, record) -> None:
-    """Writes a warning, of whatever thread; a disk that is full is told by the
-    run's own next line, which has this one with it.
+    """Writes a warning of any thread. If the disk is full, the run's own next
+    line raises the error, and this line is written with it.
     """
     with contextlib.suppress(OSError):
       self.write(f'{record.levelname.lower()}: {record.getMessage()}')
 
   def write(self, text: str) -> None:
-    """Writes a line for each of the text; on disk as soon as `begin` was
+    """Writes the lines of a text; they are on disk as soon as `begin` was
     called.
     """
     now = time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())
     where = f'{now} process {int(self._number)} step {peers.standing["step"]}: '
-    with self.lock:  # the watchdog and orbax speak from other threads
+    with self.lock:  # the watchdog and orbax log from other threads
       self._waiting += [f'{where}{line}\n' for line in text.splitlines()]
       if self._file is not None:
         self._put()
@@ -76,7 +76,7 @@ class Log(stdlib_logging.Handler):
     self._put()
 
   def _put(self, urgent: bool = False) -> None:
-    """Writes the lines that wait; `urgent`: to an object store as well."""
+    """Writes the waiting lines; `urgent`: also to an object store."""
     text = ''.join(self._waiting)
     if self._file >= 0:
       with files.explained(self._path):
@@ -106,7 +106,7 @@ class Log(stdlib_logging.Handler):
     (self._folder / f'stacks_{self._number}.txt').write_text(text)
 
   def finish(self) -> None:
-    """Writes what waits, and closes the file."""
+    """Writes the waiting lines, and closes the file."""
     if self._file == -1:
       self._put(urgent=True)
     if self._file is not None and self._file >= 0:
@@ -118,7 +118,7 @@ _current: Log | None = None
 
 
 def note(text: str) -> None:
-  """Writes to the log of this process, if a run has one."""
+  """Writes to the log of this process, if there is one."""
   if _current is not None:
     _current.write(text)
 
@@ -136,7 +136,7 @@ def begun() -> bool:
 
 @contextlib.contextmanager
 def kept(workdir: epath.Path):
-  """Keeps a log of this process, with warnings and the error that ends it."""
+  """Writes a log of this process, with warnings and the error that ends it."""
   global _current
   log = _current = Log(workdir)
   logging.get_absl_logger().addHandler(log)

@@ -1,9 +1,9 @@
-"""SIGTERM, SIGHUP and Ctrl-C end a run after the dispatch under way, saved.
+"""Saves and ends a run after the current dispatch on SIGTERM, SIGHUP or Ctrl-C.
 
 Cloud TPU's spot and maintenance events (through the agent or GKE), SLURM's
---signal and systemd send SIGTERM before they take a machine; a terminal that is
-closed sends SIGHUP. They may send it to every process of the job, and more than
-once, so that only a second Ctrl-C ends the run without a checkpoint.
+--signal and systemd send SIGTERM before they stop a machine; a terminal that is
+closed sends SIGHUP. They may send the signal to every process of the job, and
+repeatedly, so only a second Ctrl-C ends the run without a checkpoint.
 """
 
 import contextlib
@@ -17,8 +17,8 @@ from jaxrl_reason.hosts import peers
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # A terminal and `timeout` send the same signal twice within milliseconds.
 AGAIN_S = 1.0
-# Exit code of a run that a signal stopped, saved: start it again to go on
-# (EX_TEMPFAIL of sysexits.h). 0 is a run that is finished.
+# Exit code of a saved run that a signal stopped: the same command resumes it
+# (EX_TEMPFAIL of sysexits.h). 0 is a finished run.
 SAVED = 75
 
 

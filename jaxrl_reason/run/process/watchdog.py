@@ -1,9 +1,9 @@
-"""Ends a run that has hung: a collective that one process never joins, a
-device, a verifier or a file system that gives no answer.
+"""Ends a run that hangs: a process does not join a collective, or a device, a
+verifier or a file system does not respond.
 
-A dispatch, an evaluation or a save may take `times` the median of those before,
-and never less than `floor_s` seconds; while there are none to go by, `first_s`.
-Time in which this process compiles, or another does, does not count.
+A dispatch, an evaluation or a save may take `times` the median of its
+predecessors, and at least `floor_s` seconds. The first of its kind may take
+`first_s`. Time in which a process compiles does not count.
 """
 
 import collections
@@ -15,8 +15,8 @@ import time
 from jaxrl_reason.hosts import peers
 from jaxrl_reason.run.process.compile_log import Log
 
-KEPT = 100  # of a kind, that the median is of
-# What a line says of a kind, after step so many.
+KEPT = 100  # durations of a kind for the median
+# The message for a kind, after step so many.
 SAID = {
   'steps': 'the steps after step {} have taken',
   'evaluation': 'the evaluation at step {} has taken',
@@ -30,9 +30,9 @@ class Watchdog:
 
   Args:
     times: of the median; 0: nothing is watched.
-    floor_s: seconds that anything always has.
-    compiled: knows whether a program is being compiled.
-    first_s: seconds, where nothing of its kind has ended yet.
+    floor_s: no limit is shorter, seconds.
+    compiled: reports whether a program is being compiled.
+    first_s: limit for the first of a kind, seconds.
   """
 
   def __init__(
@@ -56,16 +56,16 @@ class Watchdog:
     self._over.set()
 
   def forget(self) -> None:
-    """Begins a stage: its steps are others."""
+    """Drops the durations of the previous stage."""
     self._took['steps'].clear()
 
   @contextlib.contextmanager
   def watched(self, kind: str, counted: bool = True):
-    """Watches what is inside.
+    """Limits the duration of the code inside.
 
     Args:
       kind: a key of SAID.
-      counted: it is one of them, for the median.
+      counted: whether its duration counts for the median.
     """
     begun, programs = time.monotonic(), self._compiled.count
     self._under_way = kind, begun
@@ -77,14 +77,14 @@ class Watchdog:
       self._took[kind].append(time.monotonic() - begun)
 
   def limit_s(self, kind: str) -> float:
-    """Seconds that one of a kind may take now."""
+    """Returns the current limit of a kind, in seconds."""
     took = list(self._took[kind])
     if not took:
       return max(self._floor_s, self._first_s)
     return max(self._floor_s, self._times * statistics.median(took))
 
   def stuck(self) -> str:
-    """Returns what to say of what is under way; '' while it may go on."""
+    """Returns the message if the limit is exceeded, otherwise ''."""
     under_way, now = self._under_way, time.monotonic()
     others = peers.active is not None and peers.active.compiling()
     if self._compiled.busy or others:

@@ -1,6 +1,6 @@
-"""The folder of a run: made, shared by all processes, held by one run.
+"""Opens the folder of a run, which all its processes share, for one run.
 
-with opened(start, workdir, fresh=...):   the first thing that a run does
+with opened(start, workdir, fresh=...):   the first statement of a run
 """
 
 import contextlib
@@ -23,21 +23,21 @@ def opened(start: dict, workdir, *, fresh: bool = False):
 
   Args:
     start: facts that all processes must agree on (`identity.of_start`).
-    fresh: move what is there into a folder `old-<n>` of it, and begin anew.
+    fresh: move its files into a folder `old-<n>`, and start again.
 
   Yields:
     The workdir.
 
   Raises:
-    ValueError: names what processes differ in.
-    OSError: it cannot be written to, or another run has it (`lock.Locked`).
+    ValueError: names the fact in which processes differ.
+    OSError: it cannot be written to, or another run uses it (`lock.Locked`).
   """
-  # Before jax looks for devices: it waits for the number of processes that
+  # Before jax looks for devices: jax waits for the number of processes that
   # this one was told of.
   hosts.refuse_unlike(start)
   _find_devices()
   workdir = epath.Path(workdir)
-  if '://' not in str(workdir):  # orbax takes no relative path
+  if '://' not in str(workdir):  # orbax accepts no relative path
     workdir = epath.Path(os.path.abspath(workdir))
   _make(workdir)
   _refuse_unshared(workdir)
@@ -68,7 +68,7 @@ def _find_devices() -> None:
 
 @contextlib.contextmanager
 def _locked(workdir: epath.Path):
-  """Process 0 takes the lock, for all."""
+  """Locks the workdir on process 0, for all processes."""
   with contextlib.ExitStack() as stack:
     refusal = ''
     if hosts.is_main():
@@ -98,7 +98,10 @@ def _make(workdir: epath.Path) -> None:
 
 
 def _refuse_unshared(workdir: epath.Path) -> None:
-  """All processes write their shards of a checkpoint into one folder."""
+  """Refuses a workdir that is not one folder for all processes.
+
+  They write their shards of a checkpoint into it.
+  """
   marker = workdir / '.shared'
   with hosts.zero_first():
     if hosts.is_main():

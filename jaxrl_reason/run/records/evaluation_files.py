@@ -1,10 +1,10 @@
-"""Which problems an evaluation found solved: `evaluations/<step>.json`.
+"""Records the problems that an evaluation solved: `evaluations/<step>.json`.
 
   {"step": 100, "stage": "rl", "splits": {"heldout": {"samples": 4,
    "greedy": [1, 0], "right": [3, 0]}}}
 
-`right` counts the right ones of a problem's samples, problem by problem: what
-errors, pass@k and the problems gained and lost are told from (`reports`).
+`right` has the number of correct samples of every problem. Reports compute
+errors, pass@k and the problems gained and lost from it.
 """
 
 import json
@@ -16,7 +16,7 @@ from jaxrl_reason.checkpoints import files
 
 
 def counted(rows: Sequence[Mapping]) -> dict:
-  """Returns a split's entry from its records, sample 0 of a problem being
+  """Returns the entry of a split from its records; sample 0 of a problem is
   greedy.
   """
   greedy: dict[int, int] = {}
@@ -40,7 +40,11 @@ def counted(rows: Sequence[Mapping]) -> dict:
 def write(
   workdir: epath.Path, splits: dict[str, dict], total: int, stage: str
 ) -> None:
-  """Keeps an evaluation; `total`, `stage`: when it was, steps of the run."""
+  """Writes an evaluation.
+
+  Args:
+    total, stage: steps of the run and name of the stage at that time.
+  """
   folder = workdir / 'evaluations'
   folder.mkdir(exist_ok=True)
   row = {'step': total, 'stage': stage, 'splits': splits}

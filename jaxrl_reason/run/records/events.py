@@ -3,9 +3,9 @@
   {"event": "start", "time": 1.7e9, "step": 0, "reached": 0}
   {"event": "end", "time": 1.7e9, "how": "finished"}
 
-A start without an end before it follows a kill. `reached` is the last step with
-metrics of the run before, `step` the step from which this one goes on. Metrics
-past `step` are gone then (`metrics`); lines here are only added.
+If a start follows a start, the run was killed in between. `reached` is the last
+step with metrics of the previous run, and `step` is the step from which this
+run resumes. Metrics after `step` are removed (`metrics`); this file only grows.
 """
 
 import json
@@ -23,7 +23,7 @@ NAME = 'events.jsonl'
 def read(workdir: epath.PathLike) -> list[dict]:
   """Returns the events of a workdir; leaves damaged lines out, with a warning.
 
-  Nothing of a run depends on this file, so that it may lose a line.
+  No other file of a run depends on this file, so a line may be lost.
   """
   path = epath.Path(workdir) / NAME
   lines = path.read_bytes().split(b'\n') if path.exists() else []
@@ -53,7 +53,7 @@ def last_end(workdir: epath.Path) -> str:
 
 
 def note_failure(workdir: epath.Path, error: BaseException) -> None:
-  """Adds how a run failed, if the disk takes it.
+  """Adds the failure of a run, if the file can be written.
 
   An error of this file must not hide the error that ends the run.
   """

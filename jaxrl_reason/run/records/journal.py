@@ -1,7 +1,7 @@
-"""Reports a stage: metrics one interval late, a bar, lines on the terminal.
+"""Reports a stage: metrics, a progress bar, and lines on the terminal.
 
-Metrics of an interval stay on the device until the next one has been
-dispatched, so that the device never waits for a line.
+The metrics of an interval are read after the next interval was dispatched, so
+the device never waits for them.
 """
 
 import contextlib
@@ -22,8 +22,8 @@ from jaxrl_reason.run.records import metrics as metrics_lib
 
 
 def say(text: str) -> None:
-  """Prints a line to standard error, above any bar, on process 0; all keep it
-  in their logs.
+  """Prints a line to standard error, above any bar, on process 0; every process
+  writes it to its log.
   """
   logs.note(text)
   if hosts.is_main():
@@ -56,8 +56,8 @@ class _Lines:
 
 
 def bar(name: str, steps: int, done: int, unit: str = 'step') -> tqdm.tqdm:
-  """Makes the progress bar of a stage, or of so many other units."""
-  # A notebook's output takes a bar as a terminal does.
+  """Makes the progress bar of a stage, or of `total` other units."""
+  # The output of a notebook shows a bar, as a terminal does.
   terminal = sys.stderr.isatty() or in_notebook()
   return tqdm.tqdm(
     total=steps,
@@ -90,7 +90,7 @@ class Journal:
   ):
     """Args:
     started: time.monotonic() of the run's start.
-    spent: where its time went; saved: metrics of its last save.
+    spent: seconds by activity; saved: metrics of the last save.
     """
     self._config, self._kind = planned.config, planned.kind
     self._stage, self._model = planned.name, model
@@ -105,8 +105,8 @@ class Journal:
     self.nll = float('inf')
 
   def shown(self, done: int) -> tqdm.tqdm:
-    """Shows the bar, the clock starting now; to be entered, so that the bar is
-    closed before an error is told, which comes last.
+    """Shows the bar, and starts the clock. A context manager, so that the bar
+    is closed before an error is printed.
     """
     steps = self._config[self._kind].steps
     self._bar = bar(self._stage, steps, done)
@@ -118,7 +118,7 @@ class Journal:
     compiled, which takes minutes for large ones.
 
     Args:
-      other: returns a text about something else that is waited for, or ''.
+      other: returns a text about another reason to wait, or ''.
     """
     if self._dispatched:
       return contextlib.nullcontext()
@@ -136,11 +136,11 @@ class Journal:
     host: list,
     trained: list[str],
   ) -> None:
-    """Keeps an interval, the last of its steps step `total` of the run, for the
-    next `flush`.
+    """Stores an interval that ends at step `total` of the run, for the next
+    `flush`.
 
     Args:
-      n: steps of it that this run has made; begun: those of the run before.
+      n: its steps in this run; begun: its dispatches in the previous run.
       device, host: metrics of this run's dispatches.
       trained: paths of the trained parameters, for an error to name.
     """
@@ -150,10 +150,10 @@ class Journal:
     self._pending = total, n, device, _over_hosts(host, own_s), trained
 
   def flush(self) -> None:
-    """Writes the interval noted last, if that is not done yet; waits for it.
+    """Writes the last stored interval, if there is one; waits for the device.
 
     Raises:
-      FloatingPointError: loss or gradients were no numbers.
+      FloatingPointError: the loss or a gradient is not finite.
     """
     if self._pending is None:
       return
@@ -182,7 +182,7 @@ class Journal:
     self._unseen = False
 
   def _explain(self, total: int, n: int, values: dict[str, float]) -> None:
-    """Warns once if a filter leaves no group to learn from."""
+    """Warns once if a filter leaves no group to train on."""
     empty = values.get('refill/filled', 1.0) == 0
     if empty and not self._empty:
       c = self._config.rl
@@ -195,13 +195,13 @@ class Journal:
     self._empty = empty
 
   def paused(self) -> None:
-    """Leaves what took place since the last `flush` out of the next timing."""
+    """Excludes the time since the last `flush` from the next timing."""
     self._flushed = self._noted = time.monotonic()
 
   def evaluated(
     self, total: int, values: dict[str, float], text: str = ''
   ) -> None:
-    """Writes an evaluation, what was said in it, and a line of it."""
+    """Writes the metrics of an evaluation and its texts; prints a line."""
     self._writer.write(total, self._stage, values)
     if text:
       self._writer.text(total, 'samples', text)
@@ -214,8 +214,8 @@ class Journal:
     say(f'[{since:5.0f} s] {self._stage} step {total}: {", ".join(shown)}')
 
   def sync(self) -> None:
-    """Puts on disk what was written: a checkpoint never knows of more steps
-    than the metrics do.
+    """Waits until all metrics are on disk: no checkpoint may be newer than its
+    metrics.
     """
     self._writer.sync()
 
@@ -233,7 +233,7 @@ class Journal:
 
 
 def _over_hosts(host: list[dict], step_s: float) -> dict[str, float]:
-  """An interval's metrics of this host, and then of all hosts.
+  """Returns an interval's metrics of this host, and of all hosts.
 
   Args:
     step_s: of this host.
@@ -241,7 +241,7 @@ def _over_hosts(host: list[dict], step_s: float) -> dict[str, float]:
   own = {}
   for key in {k: None for h in host for k in h}:
     seen = [h[key] for h in host if key in h]
-    # Counts of the pool and the data grow; seconds are those of a step.
+    # Pool and data metrics are totals; seconds are per step.
     own[key] = float(np.mean(seen)) if key.startswith('perf/') else seen[-1]
   own['perf/step_s'] = step_s
   told = hosts.gather(own)

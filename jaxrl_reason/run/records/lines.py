@@ -1,9 +1,8 @@
 """Writes lines of metrics: appended to a file, or to parts in an object store,
 which cannot append.
 
-Neither is ever rewritten as a whole: of a file the end is cut off, where a
-kill has left half a line or where a resumed run begins; of parts the last is
-written again until it is full.
+A file is only cut at its end, after a kill inside a line or when a run resumes.
+In an object store only the last part is written again, until it is full.
 """
 
 import json
@@ -19,7 +18,7 @@ PART_LINES = 100
 
 
 class Lost:
-  """Counts the steps past a checkpoint, which are computed again.
+  """Counts the steps after a checkpoint, which are computed again.
 
   Args:
     step: of the checkpoint.
@@ -29,7 +28,7 @@ class Lost:
     self.steps, self.seconds, self._last = 0, 0.0, step
 
   def add(self, line: bytes | str) -> None:
-    """Counts a line, if it is a whole one of training."""
+    """Counts a line, if it is a complete training line."""
     try:
       row = json.loads(line)
       steps, step_s = row['step'] - self._last, row['perf/step_s']
@@ -43,8 +42,8 @@ def opened(workdir: epath.Path, resume_step: int | None):
   """Opens the lines of a workdir, ready for more.
 
   Args:
-    resume_step: what is past it goes; None: the run begins, and what another
-      has left is moved aside.
+    resume_step: lines after it are removed; None: the run begins, and lines of
+      an earlier run are moved aside.
   """
   if files.is_remote(workdir):
     return Parts(workdir / 'metrics', resume_step)
@@ -52,7 +51,7 @@ def opened(workdir: epath.Path, resume_step: int | None):
 
 
 def move_aside(path: epath.Path) -> None:
-  """Renames what a run without a checkpoint has left, and says so."""
+  """Renames the lines of a run without a checkpoint, with a warning."""
   n = 1
   while (
     aside := path.with_name(f'{path.stem}.before-{n}{path.suffix}')
@@ -65,7 +64,7 @@ def move_aside(path: epath.Path) -> None:
 
 
 def _step(line: bytes | str, where: str) -> int:
-  """The step of a line; -1 with a warning where it is damaged."""
+  """Returns the step of a line; -1 with a warning if the line is damaged."""
   try:
     return json.loads(line)['step']
   except (ValueError, KeyError, TypeError):
@@ -74,11 +73,11 @@ def _step(line: bytes | str, where: str) -> int:
 
 
 class Appended:
-  """One file, which only grows; its end may be cut off when it is opened.
+  """One file, which only grows; opening it may cut its end.
 
   Attributes:
     lost: the lines that were cut off.
-    last: the step of the last line that stays.
+    last: the step of the last remaining line.
   """
 
   def __init__(self, path: epath.Path, resume_step: int | None):
@@ -91,7 +90,7 @@ class Appended:
         os.ftruncate(self._file, self._end(resume_step))
 
   def _end(self, step: int) -> int:
-    """The offset after the last whole line that is not past a step."""
+    """Returns the offset after the last complete line up to a step."""
     end = 0
     with open(self._path, 'rb') as f:
       for i, line in enumerate(f, 1):
@@ -107,11 +106,11 @@ class Appended:
   def write(self, line: str) -> None:
     rest = line.encode()
     with files.explained(self._path):
-      while rest:  # a disk that fills up takes a part first
+      while rest:  # a full disk may accept a part of the line
         rest = rest[os.write(self._file, rest) :]
 
   def sync(self) -> None:
-    """Waits until what was written is on the disk."""
+    """Waits until all lines are on the disk."""
     with files.explained(self._path):
       os.fsync(self._file)
 
@@ -149,7 +148,7 @@ class Parts:
     return self._folder / f'{number:06d}.jsonl'
 
   def _cut(self, dropped: list[str]) -> None:
-    """Ends with the lines of this part, of which some are dropped."""
+    """Makes the remaining lines of a part the last part."""
     for line in dropped:
       self.lost.add(line)
     parts = read_parts(self._folder)
@@ -175,7 +174,7 @@ class Parts:
     self._full()
 
   def sync(self) -> None:
-    """Does nothing: an object is there once it is written."""
+    """Does nothing: a written object is complete."""
 
   def close(self) -> None:
     """Does nothing: no file is open."""

@@ -1,9 +1,9 @@
-"""Metrics to disk: `metrics.jsonl` (in an object store, `metrics/*.jsonl`), and
-TensorBoard beside it.
+"""Writes metrics to `metrics.jsonl` (in an object store, `metrics/*.jsonl`) and
+to TensorBoard.
 
-One flat JSON object a line, `step` and `stage` first; docs/metrics.md lists the
-names. A resumed run first drops the lines past its checkpoint, so the file
-reads as that of one uninterrupted run.
+A line is one flat JSON object that starts with `step` and `stage`;
+docs/metrics.md lists the names. A resumed run first drops the lines after its
+checkpoint, so the file equals that of an uninterrupted run.
 """
 
 import dataclasses
@@ -23,20 +23,18 @@ from jaxrl_reason.run.process import chips
 from jaxrl_reason.run.records import lines
 from jaxrl_reason.run.records import tensorboard as board
 
-# Means of some rows of a batch, of which it may have none.
+# Means over rows that a batch may not have.
 WHERE_ANY = {'length_right', 'length_wrong'}
 
 
 def peak_flops() -> float | None:
-  """Returns the FLOP/s of all devices together, or None where it is not
-  known.
-  """
+  """Returns the FLOP/s of all devices together, or None if unknown."""
   peak = chips.PEAK_FLOPS.get(jax.devices()[0].device_kind)
   return peak and peak * jax.device_count()
 
 
 def memory() -> dict[str, float]:
-  """Measures the most memory this process has had, and its fullest device, in
+  """Measures the peak memory of this process and of its fullest device, in
   GiB.
   """
   # Linux counts in KiB, macOS in bytes.
@@ -50,9 +48,9 @@ def memory() -> dict[str, float]:
 
 
 def to_host(metrics: list[dict]) -> dict[str, float]:
-  """Takes the mean over steps (`_max`: the largest) of several dispatches'
-  metrics, each a scalar or stacked [K]; of `WHERE_ANY` over the steps that have
-  one, and none where no step has. Waits for the device.
+  """Computes the mean over steps (for `_max`, the maximum) of the metrics of
+  several dispatches, each a scalar or stacked [K]. Metrics in `WHERE_ANY` are
+  averaged over the steps that have them, or left out. Waits for the device.
   """
   stacked = {
     k: np.concatenate([np.atleast_1d(np.asarray(m[k])) for m in metrics])
@@ -68,8 +66,8 @@ def to_host(metrics: list[dict]) -> dict[str, float]:
 
 
 def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
-  """Makes one dictionary of every host's: the sum of what pools count, else the
-  mean (seconds; what all know alike).
+  """Combines the metrics of all hosts: the sum of pool counts, and the mean of
+  other metrics.
   """
   out = {}
   for key in values[0]:
@@ -79,14 +77,12 @@ def over_hosts(values: list[dict[str, float]]) -> dict[str, float]:
   return out
 
 
-# Seconds of a step by which a slow host is found.
+# Seconds of a step that identify a slow host.
 COMPARED = ('perf/step_s', 'perf/data_s', 'perf/verify_s')
 
 
 def stragglers(values: list[dict[str, float]]) -> dict[str, float]:
-  """Compares seconds that every host has its own of: the largest, whose they
-  are, and how far apart they lie.
-  """
+  """Compares seconds between hosts: the largest, its host, and the range."""
   out = {}
   for key in COMPARED if len(values) > 1 else ():
     column = [v[key] for v in values if key in v]
@@ -99,11 +95,11 @@ def stragglers(values: list[dict[str, float]]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class Begun:
-  """The dispatches of an interval that a signal has cut, as its checkpoint
-  keeps them: the run that goes on writes one line of all.
+  """The dispatches of an interval that a signal interrupted. The checkpoint
+  contains them, and the resumed run writes one line for the whole interval.
 
   Attributes:
-    steps: so many.
+    steps: their number.
     device: metrics of each dispatch, the numbers of its steps in lists.
     host: metrics of each dispatch, over all hosts.
   """
@@ -114,18 +110,16 @@ class Begun:
 
   @classmethod
   def of(cls, record: dict | None) -> 'Begun':
-    """Returns what a checkpoint's record has of it."""
+    """Reads the dispatches from the record of a checkpoint."""
     return cls(**((record or {}).get('begun') or {}))
 
   def record(self) -> dict:
-    """Returns the record as JSON."""
+    """Returns the dispatches as JSON values for a record."""
     return dataclasses.asdict(self)
 
   def and_then(self, device: list[dict], host: list[dict], k: int) -> 'Begun':
-    """Goes on with the metrics of more dispatches, of k steps each; waits for
-    them.
-    """
-    # float64 holds every float32 and i32, so that means come out the same.
+    """Adds the metrics of more dispatches, of k steps each; waits for them."""
+    # float64 represents every float32 and i32, so the means are the same.
     more = [
       {
         key: np.atleast_1d(x).astype(np.float64).tolist()
@@ -138,7 +132,7 @@ class Begun:
     return Begun(steps, self.device + more, self.host + over)
 
   def before(self, device: list[dict], host: list[dict]) -> tuple[list, list]:
-    """Returns all dispatches of the interval, these the last of it."""
+    """Returns all dispatches of the interval, with these as the last."""
     if self.device and self.device[0].keys() != device[0].keys():
       logging.warning(
         'The metrics of this config are not those of the checkpoint: the line '
@@ -151,7 +145,7 @@ class Begun:
 def check_finite(
   values: dict[str, float], trained: list[str], step: int
 ) -> None:
-  """Stops a run whose loss or gradient is no longer a number.
+  """Stops a run if its loss or gradient is not finite.
 
   Args:
     trained: paths of the trained parameters, in `trees.flatten` order.
@@ -171,14 +165,14 @@ def check_finite(
 
 
 class Writer:
-  """Adds metrics to a workdir; on process 0, for all."""
+  """Writes metrics to a workdir, on process 0."""
 
   def __init__(
     self, workdir: epath.Path, resume_step: int | None, others: Sequence = ()
   ):
-    """Args: others: trackers that are told the same (`trackers.start`)."""
+    """Args: others: trackers for the same metrics (`trackers.start`)."""
     self._lines, self._others = None, list(others)
-    self.lost = 0, 0.0  # steps told before that are made again, seconds
+    self.lost = 0, 0.0  # repeated steps, and their seconds
     if not hosts.is_main():
       return
     self._lines = lines.opened(workdir, resume_step)
@@ -190,7 +184,7 @@ class Writer:
     """Writes one line; `values` by full name, as 'train/reward_mean'.
 
     Raises:
-      OSError: it could not be written, or not all of it.
+      OSError: the line could not be written completely.
     """
     if self._lines is None:
       return

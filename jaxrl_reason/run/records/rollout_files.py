@@ -50,8 +50,7 @@ class RolloutFiles:
     resume_step: files after it are removed; None if the run begins, and the
       files of an earlier run are moved aside.
     grade: a host verifier of the completions that kernels have verified,
-      which
-      also extracts the answer; None if there is none.
+      which also extracts the answer; None if there is none.
     histogram: takes (step, name, numbers) of the kept rollouts, or None.
     """
     self._every, self._room = c.every, c.mib * 2**20
@@ -59,7 +58,7 @@ class RolloutFiles:
     self._examples, self._tokenizer = problems.train, tokenizer
     self._n_samples, self._grade = rl.samples, grade
     self._histogram = histogram
-    rewards = rl.rewards  # an environment's is none of them
+    rewards = rl.rewards  # the environment's part is not among them
     self._parts = {
       k: rewards.get(k, {}).get('reward', k) for k in turns.part_names(rl)
     }
@@ -185,8 +184,7 @@ class RolloutFiles:
 
     Args:
       second: the verdict of the data's own verifier; recorded as the part
-        `host`
-        if it differs.
+        `host` if it differs.
     """
     parts = dict(zip(self._parts, _rounded(row['reward_parts'])))
     if not row['reward_valid']:

@@ -1,8 +1,8 @@
 """Writes completions of a few problems, before and after training.
 
-Every evaluation leaves `samples/<step>.jsonl`, records as `generate` writes and
-`grade` reads them; at the end `samples.txt` shows those from before the last
-stage beside the last.
+Every evaluation writes `samples/<step>.jsonl`, in the format that `generate`
+writes and `grade` reads. At the end, `samples.txt` shows the completions before
+and after the last stage.
 """
 
 import json

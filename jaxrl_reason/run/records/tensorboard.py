@@ -1,5 +1,5 @@
-"""Metrics for TensorBoard, written without tensorboardX's writer, whose thread
-ends at the first full disk and would then block the run forever.
+"""Writes metrics for TensorBoard, without tensorboardX's writer: the thread of
+that writer ends at the first full disk, and would then block the run forever.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ OBJECT_BYTES = 2**22
 
 @contextlib.contextmanager
 def _no_torch():
-  """Hides torch, which tensorboardX imports wherever it is installed: three
-  seconds of every start, for tensors that nobody gives it.
+  """Hides torch, which tensorboardX imports if it is installed. The import
+  takes three seconds of every start, and is not needed.
   """
   if 'torch' in sys.modules:
     yield

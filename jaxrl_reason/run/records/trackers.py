@@ -21,7 +21,7 @@ IDS = 'track.json'  # in the workdir: tracker -> the id of its run
 
 
 class Wandb:
-  """https://docs.wandb.ai: offline runs lie in the workdir."""
+  """Weights & Biases (https://docs.wandb.ai); offline, in the workdir."""
 
   def __init__(self, workdir: epath.Path, values: Mapping, run_id: str):
     import wandb
@@ -32,7 +32,7 @@ class Wandb:
       project=PROJECT, name=workdir.name, id=run_id or uuid.uuid4().hex,
       dir=local, config=dict(values), resume='allow',
     )  # fmt: skip
-    # Of its own steps wandb drops those that a resumed run repeats.
+    # wandb would drop the steps that a resumed run repeats.
     self._run.define_metric('*', step_metric='step')
     self.id = self._run.id
 
@@ -54,7 +54,7 @@ class Wandb:
 
 
 class Mlflow:
-  """https://mlflow.org: by default a database in the workdir."""
+  """MLflow (https://mlflow.org); by default a database in the workdir."""
 
   def __init__(self, workdir: epath.Path, values: Mapping, run_id: str):
     import mlflow
@@ -98,7 +98,7 @@ class Mlflow:
 
 
 class Trackio:
-  """https://github.com/gradio-app/trackio: a local database."""
+  """trackio (https://github.com/gradio-app/trackio); a local database."""
 
   def __init__(self, workdir: epath.Path, values: Mapping, run_id: str):
     import trackio
@@ -145,13 +145,14 @@ def names(track: str) -> list[str]:
   for name in found:
     if name not in TRACKERS:
       raise ValueError(
-        f'track={track!r}: {name!r} is none of {", ".join(TRACKERS)}'
+        f'track={track!r}: {name!r} is not one of {", ".join(TRACKERS)}'
       )
   return found
 
 
 def start(workdir: epath.Path, values: Mapping[str, Any], track: str) -> list:
-  """Starts the trackers of a run, or goes on with those that it has begun.
+  """Starts the trackers of a run, or continues the tracker runs of a resumed
+  run.
 
   Args:
     values: of the config, by dotted key.
@@ -176,8 +177,8 @@ def start(workdir: epath.Path, values: Mapping[str, Any], track: str) -> list:
 
 
 class Guarded:
-  """A tracker whose failure ends the tracker, not the run: its values are in
-  the workdir too.
+  """A tracker whose failure does not end the run: the values are also in the
+  workdir.
   """
 
   def __init__(self, name: str, tracker):
@@ -189,11 +190,11 @@ class Guarded:
         return
       try:
         getattr(self._tracker, method)(*args)
-      # Any exception of a service or its client; none of them concerns the run.
+      # Any exception of a service or its client; the run continues.
       except Exception as e:
         self._tracker = None
         logging.warning(
-          'track: %s failed and is told nothing more: %s', self._name, e
+          'track: %s failed and receives no more data: %s', self._name, e
         )
 
     return call
@@ -204,5 +205,5 @@ def _escaped(text: str) -> str:
 
 
 def _plain(name: str) -> str:
-  """A metric's name as MLflow takes it: pass@1 is pass_at_1."""
+  """Returns a metric's name that MLflow accepts: pass@1 is pass_at_1."""
   return name.replace('@', '_at_')

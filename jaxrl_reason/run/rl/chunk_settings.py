@@ -62,7 +62,7 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
   for key, value in others.items():
     if value:
       raise ValueError(
-        f'{key}={value!r} and rl.chunks.tokens={tokens} do not go together; '
+        f'{key}={value!r} and rl.chunks.tokens={tokens} cannot be combined; '
         'set one of them to its default'
       )
 

@@ -5,11 +5,11 @@
                    a round is needed; then finish -> learn
 
 With one round, reference and old log-probs are computed while the last piece is
-verified, and the update of the step before while this step's first piece waits
-in the queue. Samples come from the parameters that the step updates. With
-`ahead` the next batch is generated while this one is verified, from the
-parameters before this update: it is one version stale, and the device waits for
-no verifier.
+verified. The update of the previous step runs while the first piece of this
+step waits in the queue. Samples come from the parameters that the step updates.
+With `ahead`, the next batch is generated while this batch is verified, with the
+parameters before this update. It is one version stale, and the device never
+waits for a verifier.
 
 With several rounds the functions of `rollouts.rounds` are those of the compiled
 step. A round is generated while the one before it is verified as soon as the
@@ -50,8 +50,8 @@ class HostStep:
   Attributes:
     source: of the rollouts of a round.
     learner: of the update.
-    questions: (control, step) -> the problems of a step, as the kinds of rounds
-      read them.
+    questions: (control, step) -> the problems of a step, in the form that the
+      kinds of rounds read.
     kinds: of rounds, innermost first.
     to_device: host arrays [N,...] to the mesh.
     where: shardings of the state, or None.
@@ -147,15 +147,15 @@ class HostStep:
   def _collect(
     self, step: '_Collected', level: int, prompts: Prompts, root: jax.Array
   ) -> Trajectories:
-    """Generates and verifies the rounds of the kind at a level, and of those
-    inside it.
+    """Generates and verifies the rounds of the kind at a level, and of the
+    kinds inside it.
     """
     if level < 0:
       self._start_round(step, prompts, root)
       return self._take_round(step)
     kind, control, tally = self.kinds[level], step.state.control, None
     for i in range(kind.n):
-      if not self.source.started:  # else it was started ahead
+      if not self.source.started:  # otherwise it was started ahead
         carry = tally.carry if tally and kind.fixed else ()
         asked = self._ask(kind, control, carry, prompts, i)
         key = rounds.key_of_round(root, i)
@@ -184,8 +184,7 @@ class HostStep:
 
     Args:
       follow: (kind, tally, prompts, root, i) of the round after it. That round
-        is
-        started before the last verdicts arrive, if no verdict can make it
+        is started before the last verdicts arrive, if no verdict can make it
         unnecessary.
     """
     begun = time.monotonic()

@@ -1,8 +1,8 @@
-"""Reports rewards that failed: a run must not train on the few that did not.
+"""Reports rewards that failed, and stops a run if too many of them fail.
 
 A reward that raises an exception or exceeds its time limit gives an invalid
-verdict, whose row is masked. If it fails on most rows, the others are no fair
-sample of the completions.
+verdict, whose row is masked. If it fails on most rows, the other rows are a
+biased sample of the completions.
 """
 
 from collections.abc import Callable, Iterable
@@ -48,7 +48,7 @@ class InvalidRewards:
       self._clear()
 
   def _check(self) -> None:
-    """Prints the first failure of a stretch of intervals that have one."""
+    """Prints the first failure of consecutive intervals with failures."""
     share = self._invalid / max(self._rows, 1)
     text = (
       f'{self._invalid} of {self._rows} rewards of {self._steps} steps are '

@@ -73,7 +73,7 @@ def _own(parts: Mapping) -> list[Part]:
   """Builds the parts that `rl.step_parts` names.
 
   Raises:
-    ValueError: names the key of one that cannot be built.
+    ValueError: names the key of a part that cannot be built.
   """
   made = []
   for name, settings in parts.items():

@@ -99,7 +99,7 @@ def facts(data: Data, problems) -> Facts:
   ranked, name = pool.ranked(np.float64(hard)), data.controller.name
   if name in controllers.BY_DIFFICULTY and not ranked.any():
     raise ValueError(
-      f'data.controller.name={name!r} goes by difficulty, and all {len(hard)} '
+      f'data.controller.name={name!r} uses difficulty, and all {len(hard)} '
       'problems are alike in it: set data.sources.<name>.difficulty'
     )
   return Facts(np.int32(source), ranked)
@@ -124,7 +124,7 @@ class ProblemSampler:
   Attributes:
     chooser: of the problems.
     n: problems of a step.
-    spares: further problems for each of these, for the rounds of a refill.
+    spares: further problems for each problem, for the rounds of a refill.
   """
 
   chooser: Chooser
@@ -144,8 +144,8 @@ class ProblemSampler:
       return ids
     key = trees.named_key(root, 'spares')
     others = propose(stats, key, self.n * self.spares, step)
-    # A round takes neighbours of the proposal, so that every source has its
-    # share.
+    # A round takes consecutive problems of the proposal, so every source has
+    # its share.
     others = others.reshape(self.spares, self.n).T
     return jnp.concatenate([ids[:, None], others], axis=1)
 
@@ -196,12 +196,12 @@ class PoolStatistics(Part):
   def before(
     self, memory: pool.Statistics, step: Step
   ) -> tuple[pool.Statistics, Step, Metrics]:
-    """Adds a step's outcomes; returns metrics of the choice it was made by."""
+    """Adds a step's outcomes; returns metrics of the choice of its problems."""
     rows = _observed(step.outcomes)
     used = step.batch.prompt_id, step.batch.mask.sum(axis=1)
     rows |= dict(zip(('used_ids', 'used_tokens'), used))
-    # Gathered first, so that every mesh sums rows in the same order, bit by
-    # bit.
+    # Gathered first, so that every mesh sums rows in the same order: the
+    # results are equal bit for bit.
     rows = {k: sharding.everywhere(x) for k, x in rows.items()}
     number = step.state.step
     drawn = rows['ids'], rows['length'] > 0
@@ -255,11 +255,11 @@ def renewed(
 
 
 class Windows:
-  """The pool of a stage and its state as data: how many steps were made, of
-  which the window follows.
+  """The pool of a stage. Its data state is the number of steps so far, which
+  determines the window.
 
   Attributes:
-    problems: the pool now.
+    problems: the current pool.
   """
 
   seconds = 0.0
@@ -275,7 +275,7 @@ class Windows:
     return {'next_index': 0, 'steps': self._steps}
 
   def set_state(self, state: dict[str, int]) -> None:
-    # At the very end of a window the next dispatch moves on.
+    # At the end of a window the next dispatch moves to the next window.
     self._steps = state.get('steps', 0)
     number = max(self._steps - 1, 0) // self._every if self._every else 0
     self.problems = pool_of(self._data, self._train, number)
@@ -287,16 +287,16 @@ class Windows:
     return bool(every and steps and steps % every == 0)
 
   def advance(self, steps: int) -> None:
-    """Counts steps that are made."""
+    """Counts finished steps."""
     self._steps += steps
 
   def move(self, state: TrainState) -> TrainState:
-    """Takes the next window, and forgets the problems of the last."""
+    """Moves to the next window, and drops the statistics of the last one."""
     number = self._steps // self._every
     self.problems = pool_of(self._data, self._train, number)
     known = facts(self._data, self.problems)
     old = state.control[POOL]
-    # Laid out as it was: another layout is another program.
+    # The layout stays: another layout would compile another program.
     where = jax.tree.map(operator.attrgetter('sharding'), old)
     new = jax.device_put(self._renewed(old, known), where)
     return state.replace(control=state.control | {POOL: new})

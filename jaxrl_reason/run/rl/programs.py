@@ -3,8 +3,8 @@ the log of compilations.
 
   rl_steps        state, prompts [K,B] -> state     a whole step: the fused path
   rl_pool_steps   state, pool [M] -> state          the same, choosing problems
-  rl_rollout      params, prompts -> Rollout        host path, a part at a time
-  rl_greedy       params, prompts -> Rollout        if the loss reads those
+  rl_rollout      params, prompts -> Rollout        host path, one piece
+  rl_greedy       params, prompts -> Rollout        greedy completions
   rl_score        state, Rollouts -> Batch          old and reference log-probs
   rl_learn        state, Batch, rewards -> state    filter and update
   rl_seeds        states [S], prompts [S,K,B] -> states   several runs at once
@@ -59,7 +59,7 @@ def fused_step(
   sampling: Sampling,
   stop: jax.Array,
 ) -> tuple[TrainState, Metrics]:
-  """Generates, verifies and learns from B prompts.
+  """Generates and verifies the completions of B prompts, and updates.
 
   Args:
     root: the run's key; state.step is folded in.
@@ -81,11 +81,11 @@ def learn(
   sampling: Sampling,
   account: Account | None = None,
 ) -> tuple[TrainState, Metrics]:
-  """Applies the parts of the step and updates: what follows every source.
+  """Applies the parts of the step and updates, after any source.
 
   Args:
     root: the run's key; state.step is folded in.
-    account: of every completion generated, if that is not the batch.
+    account: statistics of every generated completion, if it is not the batch.
   """
   if account is not None and account.control:
     state = state.replace(control=state.control | account.control)
@@ -136,11 +136,11 @@ def rl_steps(
 def rl_pool_steps(
   learner, source, ask: ProblemSampler, k, state, pool, root, sampling, stop
 ) -> tuple[TrainState, Metrics]:
-  """Makes K steps in one dispatch, each on problems that are chosen in it by
-  what is known by then.
+  """Makes K steps in one dispatch; each step chooses its problems by the
+  statistics so far.
 
   Args:
-    pool: Prompts [M,...], all problems there are.
+    pool: Prompts [M,...], all problems of the pool.
   """
 
   def one(state, _):
@@ -181,14 +181,14 @@ def rl_seeds(
 def rl_rollout(
   gen: Generation, params, prompts, root, step, sampling, stop, row_ids, version
 ) -> Rollout:
-  """Samples the completions of a part of a batch (`fused.complete`)."""
+  """Samples the completions of a piece of a batch (`fused.complete`)."""
   return fused.complete(
     gen, params, prompts, root, step, sampling, stop, row_ids, version
   )
 
 
 def rl_greedy(gen: Generation, params, prompts, root, step, stop) -> Rollout:
-  """Takes the likeliest completion of each prompt."""
+  """Computes the greedy completion of each prompt."""
   return fused.greedy(gen, params, prompts, root, step, stop)
 
 
@@ -222,7 +222,7 @@ def rl_learn(
   root: jax.Array,
   sampling: Sampling,
 ) -> tuple[TrainState, Metrics]:
-  """Puts the rewards into a scored batch, and trains on it."""
+  """Adds the rewards to a scored batch, and trains on it."""
   batch = batch_lib.with_reward(batch, reward, greedy)
   return learn(learner, state, batch, root, sampling)
 
@@ -255,7 +255,7 @@ def rl_ask(
 
 
 def rl_dead(kind: Rounds, found: Trajectories) -> jax.Array:
-  """Counts the groups that call for another round, i32 []."""
+  """Counts the groups for which another round is needed, i32 []."""
   return kind.dead(found).sum()
 
 
@@ -293,7 +293,7 @@ def rl_learn_rounds(
 
 
 def pretrain_steps(learner: Learner, state, rows, key):
-  """Learns every token of rows [K,R,...], K updates."""
+  """Trains on every token of rows [K,R,...], K updates."""
   columns = jnp.arange(rows['tokens'].shape[-1])
   return _supervised(
     learner, state, rows | {'mask': rows['valid'] & (columns > 0)}, key
@@ -301,7 +301,7 @@ def pretrain_steps(learner: Learner, state, rows, key):
 
 
 def sft_steps(learner: Learner, state, rows, key):
-  """Learns the solution's tokens of rows [K,R,...], K updates."""
+  """Trains on the solution's tokens of rows [K,R,...], K updates."""
   return _supervised(learner, state, rows, key)
 
 
@@ -314,8 +314,8 @@ def _supervised(learner: Learner, state, rows, key):
 
 
 def supervised_batch(row: dict[str, jax.Array]) -> Batch:
-  """Lays worked solutions (tokens, valid, mask [N,T]) out as a Batch of
-  reward 1.
+  """Makes a Batch with reward 1 of worked solutions (tokens, valid, mask
+  [N,T]).
   """
   n = row['tokens'].shape[0]
   ones = jnp.ones(n)
@@ -334,8 +334,9 @@ def supervised_batch(row: dict[str, jax.Array]) -> Batch:
 
 
 def updating(f: Callable, n_static: int, where: Any = None) -> Callable:
-  """Jits f(*static, state, ...) -> (state, ...); the state's buffers are
-  donated, and its layout stays, whatever the partitioner would prefer.
+  """Jits f(*static, state, ...) -> (state, ...). The state's buffers are
+  donated, and its layout stays, even if the partitioner would choose another
+  one.
 
   Args:
     where: shardings of the state; None: as the compiler chooses.

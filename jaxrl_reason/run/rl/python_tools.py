@@ -1,4 +1,4 @@
-"""Environments in Python of a run: `rl.turns` with `rl.path='host'`."""
+"""The Python environment of a run: `rl.turns` with `rl.path='host'`."""
 
 import concurrent.futures
 import json
@@ -21,10 +21,10 @@ from jaxrl_reason.verifiers.pool import PoolError, VerifierPool
 from jaxrl_reason.verifiers.tools import calculator, calls, serve, toolbox
 from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
-# What ends a turn of our own environments.
+# Texts that end a turn of the package's own environments.
 STOPS = {'calculator': calculator.STOPS}
-TRIED = 4  # problems, before a run begins
-# Of templates that have a call come before its answer.
+TRIED = 4  # problems to try before a run begins
+# For templates that require a call before its reply.
 _CALL = {'name': 'f', 'arguments': {}}
 _MARK = 'jaxrl-reason-answer-of-a-tool'
 
@@ -35,12 +35,12 @@ def is_on(c: RL) -> bool:
 
 
 def check(c: RL) -> None:
-  """Refuses what an environment in Python does not go with."""
+  """Refuses settings that do not work with an environment in Python."""
   t = c.turns
   if t.env == chain.NAME or t.env in {*envs.ENVS} - {*tools.ENVS}:
     raise ValueError(
       f"rl.turns.env={t.env!r} is inside the program: set rl.path='fused', or "
-      f'choose of Python {", ".join(tools.ENVS)}'
+      f'choose one in Python, {", ".join(tools.ENVS)}'
     )
   if not tools.is_known(t.env):
     raise ValueError(
@@ -91,7 +91,7 @@ class Pool:
       workers=t.workers,
       timeout_s=t.timeout_s,
       start_s=t.start_s,
-      chunk=1,  # a turn waits for its own tool, for no other's
+      chunk=1,  # a turn waits only for its own tool
     )
     self._pool = None
 
@@ -104,11 +104,11 @@ class Pool:
     return self._pool.submit(cases)
 
   def stats(self) -> dict[str, float]:
-    """Counts since the start; none before it."""
+    """Returns counts since the start; none before the start."""
     return self._pool.stats() if self._pool is not None else {}
 
   def close(self) -> None:
-    """Ends the processes; the next turn starts others."""
+    """Ends the processes; the next turn starts new ones."""
     if self._pool is not None:
       self._pool.close()
       self._pool = None
@@ -124,15 +124,15 @@ class NullVerifier:
     return future
 
   def stats(self) -> dict[str, float]:
-    """Counts nothing."""
+    """Returns no counts."""
     return {}
 
   def progress(self) -> str:
-    """Returns '': nothing is waited for."""
+    """Returns '': there is nothing to wait for."""
     return ''
 
   def close(self) -> None:
-    """Has nothing to end."""
+    """Does nothing: there are no processes."""
 
 
 def limits(
@@ -207,17 +207,17 @@ def _quoting(encode: Callable) -> Callable:
 
 
 def around(template: chat.ChatTemplate, tokenizer: Any, role: str):
-  """Reads off a chat template what stands around an answer.
+  """Returns the tokens of a chat template around a reply.
 
   Args:
-    role: who answers: tool, or user.
+    role: of the reply: tool, or user.
 
   Returns:
-    (ids after the assistant's last token and before the answer, ids after it
-    up to the assistant's next, whether the answer is within quotes).
+    (ids after the assistant's last token and before the reply, ids after it up
+    to the assistant's next token, whether the reply is within quotes).
 
   Raises:
-    ValueError: the template shows no such answer.
+    ValueError: the template does not show such a reply.
   """
   call = {'type': 'function', 'function': _CALL, 'id': 'a23456789'}
   said, answer = {'content': 'x'}, {'role': role, 'content': _MARK}

@@ -1,5 +1,5 @@
-"""The rewards of a run, by its configuration: names to functions, and a trial
-before anything is compiled.
+"""The reward functions of a run, by its configuration, and their trial before
+anything is compiled.
 """
 
 from collections.abc import Callable, Mapping
@@ -59,7 +59,7 @@ def check(c: RL, completion_len: int, problems: Problems, tokenizer):
   if hosted.is_on(c):
     hosted.try_out(c.turns, problems)
   if c.turns.env and not rewards:
-    return  # the environment's own alone
+    return  # only the environment's own rewards
   if c.path == 'fused':
     room = completion_len
     encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)
@@ -93,7 +93,7 @@ def _check_schedules(rewards: Mapping) -> None:
 
 
 def _try_kernels(room: int, tokenizer, example, encode, reward_fn) -> None:
-  """Traces the kernels by shapes alone, which finds all their errors."""
+  """Traces the kernels by shapes alone, which finds their errors."""
   ids = tokenizer.encode(example.get('solution') or '')[:room]
 
   def try_on(answers):

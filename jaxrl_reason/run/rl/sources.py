@@ -57,23 +57,23 @@ def check(rl: RL, data: Data, problems: Problems) -> None:
   for key, value in again.items():
     if value and never:
       raise ValueError(
-        f'{key}={value} is kept by problem, and those of data.name='
+        f'{key}={value} is stored by problem, and problems of data.name='
         f'{data.name!r} never come twice: set data.controller.name to '
         'make a pool of them'
       )
   for key, value in {'by': 'failing', 'mix': 'rows'}.items():
     if c.rows and c[key] == value and never:
       raise ValueError(
-        f'rl.replay.{key}={value!r} replays problems that are asked again, and '
-        f'those of data.name={data.name!r} never come twice; use another'
+        f'rl.replay.{key}={value!r} needs problems that recur, and problems of '
+        f'data.name={data.name!r} never come twice; use another value'
       )
 
 
 def kinds_of_rounds(c: RL) -> tuple[Rounds, ...]:
-  """Builds the kinds of rounds that the rl section asks for, innermost first.
+  """Builds the kinds of rounds of the rl section, innermost first.
 
-  Demonstrations and hints are of one round of problems; refill and extra
-  samples generate further rounds around them; replay comes last.
+  Demonstrations and hints change the rounds of one set of problems. Refill and
+  extra samples contain them and generate further rounds. Replay is outermost.
   """
   keeps, h, r = filters.make(c.filter, c.filter_args), c.hints, c.replay
   kinds = []
@@ -111,7 +111,7 @@ def batches(
   first = drawn(name, k * rows, mine)
   if not spares:
     return goodput.Timed(first)
-  # A round takes neighbours in the order, so that every source has its share.
+  # A round takes consecutive problems, so that every source has its share.
   step, row = np.divmod(mine[:, None], rows)
   columns = (step * spares + np.arange(spares)) * rows + row
   columns = columns.reshape(-1)
@@ -131,7 +131,7 @@ def questions(
   """
 
   def row(i, example):
-    # The problem is kept with its row, because its verifier reads it.
+    # The row has its problem, because the verifier reads it.
     return encode(i, example) | {'example': np.array(example, object)}
 
   if controllers.is_on(data):
@@ -198,7 +198,8 @@ def host_source(
     learn.part_names,
     pool,
     tokenizer,
-    # Episodes are one piece: their tools run while other rows are decoded.
+    # Episodes are not split into pieces: tools run while other rows are
+    # decoded.
     c.parts if player is None else 1,
     root,
     sampling,
@@ -212,7 +213,7 @@ def host_source(
 
 
 def _draws(mesh) -> Callable:
-  """Returns `HostSource.draws`: the numbers that the compiled step draws."""
+  """Returns `HostSource.draws`: the random numbers of the compiled step."""
 
   def draws(root, step, use: str, n: int) -> np.ndarray:
     found = likelihood.uniforms(fused.key_of(root, step, use), n)

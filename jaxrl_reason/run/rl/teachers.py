@@ -22,7 +22,7 @@ from jaxrl_reason.models import adapters, families, transformer, weights, zoo
 from jaxrl_reason.models.adapters import frozen, lora, steering
 from jaxrl_reason.update.learner import SAME, Teacher
 
-# A size of the zoo in place of a model: plans read no weights.
+# A size of the zoo instead of a model, because plans read no weights.
 ZOO = 'zoo:'
 NOTHING = '(?!)'  # matches no path: no weight of a teacher is trained
 
@@ -31,7 +31,7 @@ def of(c: TeacherSection, policy: ModelSection, model: Model) -> Teacher | None:
   """Builds the teacher of the rl stage, or returns None.
 
   Args:
-    policy: how the policy's model is computed; model: the policy's.
+    policy: the `model` section; model: the policy's model.
 
   Raises:
     ValueError: names the key; the weights' model is unknown.
@@ -50,7 +50,7 @@ def of(c: TeacherSection, policy: ModelSection, model: Model) -> Teacher | None:
 
 
 def check(name: str, tokenizer: Any) -> None:
-  """Refuses a teacher whose tokens are not those of the policy.
+  """Refuses a teacher with other tokens than the policy.
 
   Raises:
     ValueError: names the key and the first token that differs.

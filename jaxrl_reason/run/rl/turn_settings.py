@@ -30,8 +30,8 @@ def of(rl: RL, data: Data, tokenizer, kernel, **changes) -> turns.Turns:
 
 
 def scored(rl: RL, data: Data, tokenizer, kernel) -> turns.Turns:
-  """Returns the environment for evaluations: its rewards have a weight of 1,
-  since training weights are not part of a score; of a chain only one link
+  """Returns the environment for evaluations. Its rewards have a weight of 1,
+  since training weights are not part of a score. Only one link of a chain
   counts.
   """
   return of(rl, data, tokenizer, kernel, weight=1.0, alone=True)

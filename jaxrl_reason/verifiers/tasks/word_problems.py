@@ -6,7 +6,7 @@
 
 A share of them (`plain`) is bare arithmetic, from left to right: What is 3 plus
 4, minus 2? The worked solution has a step for every operation. The host path
-reads answers by `rewards.math.numbers` ("She has 5 apples now." will do), the
+reads answers by `verifiers.math.numbers` ("She has 5 apples now." will do), the
 fused path by a kernel that wants the marker.
 
 `wording` 1 tells the same with other words, people and things: with longer

@@ -1,4 +1,4 @@
-"""Python in the sandbox of the verifiers (`rewards.code.sandbox`).
+"""Python in the sandbox of the verifiers (`verifiers.code.sandbox`).
 
 What an episode has defined is there in its next call: its state is its cells,
 the code that it has run. They are run again, unheard, before the new one, in a
