@@ -15,7 +15,6 @@ task:NAME[?KNOB=VALUE], run:heldout or run:harder; n=NUMBER takes its first
 problems. --prompt is the format of prompts: own, none, qa, boxed, r1_zero,
 chat, each with +plan, +hint=0.3, +shots=4.
 
-
 OUT, a folder or gs://..., contains answers/*.jsonl (`verifiers.records`),
 results.json, table.md and pass_at_k.png. If it is interrupted, the same command
 continues with the same samples. --batch and the number of devices change no
