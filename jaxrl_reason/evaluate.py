@@ -34,7 +34,7 @@ def parser() -> command.Parser:
   p.text('--out', None, 'folder to write, or to continue', required=True)
   p.text('--prompt', 'own', 'prompt format of problems')
   p.add_argument(
-    '--k', type=int, help='samples of a problem, in addition to the greedy one; '
+    '--k', type=int, help='samples of a problem, beside the greedy one; '
     'default: the number with which the suite is reported, or 8'
   )  # fmt: skip
   p.number('--batch', 256, 'completions at a time, over all devices')
