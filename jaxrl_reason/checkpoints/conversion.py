@@ -84,8 +84,8 @@ def write_peft(source: epath.Path, target: pathlib.Path) -> str:
 def read_run(
   folder: epath.Path, step: int | None = None
 ) -> tuple[Config, dict, Any]:
-  """Returns (Config, config.json, parameters) of a run, int8 multiplied out and
-  adapters merged; steering vectors are still beside them.
+  """Returns (Config, config.json, parameters) of a run, with int8 dequantized
+  and adapters merged; steering vectors are separate.
 
   Args:
     step: of the checkpoint; None selects the newest one.
@@ -102,8 +102,8 @@ def read_run(
 
 
 def _fold_steering(folder, c: Config, h: dict, params: Any):
-  """The same, with vectors as biases; config.json is then of a family that
-  has them (a Qwen2 becomes a Llama, which is the same but for its keys).
+  """Converts steering vectors to biases. config.json is then of a family with
+  such biases: a Qwen2 becomes a Llama, which differs only in its keys.
   """
   try:
     params, c = steering.folded(params, c)
@@ -157,7 +157,7 @@ def dtype_of(h: dict, params: Any, int8: bool) -> str:
 
 
 def _beside(source: epath.Path, h: dict) -> pathlib.Path | None:
-  """Returns the folder of the tensors that are not of the text model."""
+  """Returns the folder of the tensors outside the text model."""
   if not families.beside_of(h):
     return None
   if not (source / 'checkpoints').is_dir():
@@ -211,7 +211,7 @@ def _convert(source: epath.Path, target, dtype: str | None, form: str) -> str:
   if dtype is None and ours:
     dtype = dtype_of(h, params, is_int8(source))
   dtype = dtype or str(flat['embed'].dtype)
-  # Of a run: what it keeps of the model it began from.
+  # For a run: the small files of the model that it began from.
   rest = source / pretrained.FOLDER if ours else source
   if form == 'orbax':
     params = {

@@ -11,7 +11,7 @@ class Incompatible(ValueError):
 
 
 class Damaged(ValueError):
-  """A checkpoint whose files are proven not to be those that were saved."""
+  """A checkpoint whose files are proven to differ from the saved files."""
 
 
 def shapes(arrays: dict[str, Any]) -> dict[str, str]:
@@ -20,18 +20,18 @@ def shapes(arrays: dict[str, Any]) -> dict[str, str]:
 
 
 def gb(arrays: dict[str, Any]) -> float:
-  """Counts the GB of arrays, each once however many devices hold it."""
+  """Counts the GB of arrays; copies on several devices count once."""
   return sum(x.nbytes for x in arrays.values()) / 1e9
 
 
 def refuse_other(path, saved: dict[str, str], wanted: dict[str, str]) -> None:
-  """Refuses a checkpoint of other arrays.
+  """Refuses a checkpoint with other arrays.
 
   Args:
-    path: of it, for the message; saved, wanted: `shapes`.
+    path: of the checkpoint, for the message; saved, wanted: `shapes`.
 
   Raises:
-    Incompatible: names the first that differ.
+    Incompatible: names the first arrays that differ.
   """
   if saved == wanted:
     return

@@ -1,20 +1,20 @@
 """Emergency checkpoints: every few steps, on the hosts' own disks.
 
-Each process writes what its devices hold of the state (`pieces`) into a folder
-of its host, and a copy into that of a process half the run away, which is on
-another slice where there are two. So a kill costs a few steps, and so does the
-loss of a host with its disk, or of a slice. They are beside the checkpoints of
-the workdir, which outlive the hosts.
+Each process writes the state of its devices (`pieces`) into a folder of its
+host. Of n processes, process i sends a copy to process i + n/2, which is on the
+other slice if there are two. So a kill, the loss of a host with its disk, or
+the loss of a slice costs a few steps. The checkpoints of the workdir are
+written as well; they survive the loss of all hosts.
 
   FOLDER/<start>/<step>.<owner>.<of>
 
-A start draws a name of its own, and notes in the workdir up to which step the
-files of earlier starts are part of the run (`emergency.json`): what was trained
-in a past that the run has turned away from is never taken up. A set is used
-when the files of all its owners are somewhere, each with its checksums.
+Every start has a random name. `emergency.json` in the workdir records for each
+earlier start the last step that is part of the run, so that files of an
+abandoned continuation are never used. A set is used if the files of all its
+owners exist on some host with correct checksums.
 
-Orbax's emergency manager wants a mesh axis along which whole states are
-replicated, and has no checksums; here every parameter may be sharded over all
+Orbax's emergency manager needs a mesh axis along which whole states are
+replicated, and has no checksums. Here every parameter may be sharded over all
 hosts.
 """
 
@@ -47,7 +47,7 @@ NAME = re.compile(r'[0-9]+\.[0-9]+\.[0-9]+')
 
 
 def check(c: Checkpoint) -> None:
-  """Refuses settings of config.checkpoint that make no sense."""
+  """Refuses contradictory settings of config.checkpoint."""
   if c.emergency_every >= c.every:
     raise ValueError(
       f'checkpoint.emergency_every={c.emergency_every} is not below '
@@ -62,10 +62,10 @@ def check(c: Checkpoint) -> None:
 
 
 class Kept(NamedTuple):
-  """A state that hosts have among them.
+  """A state whose files are on the disks of several hosts.
 
   Attributes:
-    start: whose; step, of: processes that wrote it.
+    start: name of the start; step: of the run; of: number of processes.
     where: owner of a file -> processes whose folders have it.
   """
 
@@ -86,13 +86,13 @@ class Kept(NamedTuple):
 
 
 class Emergency:
-  """The emergency checkpoints of one run; made by all its processes at once.
+  """The emergency checkpoints of one run. All processes build it at once.
 
   Args:
     workdir: of the run.
     every: steps between two of them.
-    folder: on a disk of this host; '': the system's temporary one. Variables
-      of the environment ($SLURM_TMPDIR) are put in.
+    folder: on a disk of this host; '': the system's temporary folder. Variables
+      of the environment ($SLURM_TMPDIR) are replaced.
 
   Raises:
     OSError, ValueError: the folder cannot be used.
@@ -106,18 +106,18 @@ class Emergency:
     told = hosts.gather([secrets.token_hex(8), _noted(workdir)])[0]
     self._start, self._valid = told
     self._found = self._inventory()
-    # Steps of the newest set of which this process has written its share and
-    # its copy, of the last one begun, and from which on one is due.
+    # Steps: of the newest set whose share and copy this process has written,
+    # of the last set that was begun, and from which the next set is due.
     self._done, self._last, self._next = -1, -1, every
     self._writing, self._failed = None, ''
-    # Metrics: of the last one, to its last byte; of a restore from one.
+    # Metrics of the last emergency checkpoint, and of a restore from one.
     self.told, self.restored = {}, {}
 
   def _home(self, start: str) -> pathlib.Path:
     return self._folder / start
 
   def _inventory(self) -> list[Kept]:
-    """All sets that are part of this run, the newest first."""
+    """Lists the sets that are part of this run, the newest first."""
     own = []
     for start, last in self._valid.items():
       for path in _files(self._home(start)):
@@ -131,8 +131,8 @@ class Emergency:
     return sorted(found, key=lambda kept: (-kept.step, kept.start))
 
   def _newest(self, after: int) -> Kept | None:
-    """The newest set past a step that is whole, by its checksums; each set is
-    looked at once.
+    """Returns the newest set after a step that is complete with correct
+    checksums. Each set is checked once.
     """
     while self._found and self._found[0].step > after:
       kept = self._checked(self._found.pop(0))
@@ -143,12 +143,12 @@ class Emergency:
     return None
 
   def _refuse(self, kept: Kept, why: str) -> None:
-    """Warns that a set is not used, and why."""
+    """Warns that a set is not used, with the reason."""
     if hosts.is_main():
       logging.warning('%s is not used: %s.', kept.told(), why)
 
   def _checked(self, kept: Kept) -> Kept:
-    """The same with the files alone that have their checksums."""
+    """Returns the set with only the files whose checksums are correct."""
     good, bad = [], []
     for owner, held in kept.where.items():
       if self._me in held:
@@ -167,7 +167,7 @@ class Emergency:
     return kept._replace(where=dict(where))
 
   def _file(self, kept: Kept, owner: int) -> pieces.File:
-    """A file of a set, from this host's disk or another's."""
+    """Opens a file of a set, from this host's disk or another's."""
     name, held = kept.name(owner), kept.where[owner]
     if self._me in held:
       return pieces.File(pieces.reader(self._home(kept.start) / name))
@@ -175,14 +175,14 @@ class Emergency:
     return pieces.File(functools.partial(self._others.read, held[0], name))
 
   def latest(self, than: int, check, read) -> tuple[int, Any] | None:
-    """Returns (step, read(step, record, restore)) of the newest set past a step
-    that can be used, `restore(template, shardings)` giving its state.
+    """Returns (step, read(step, record, restore)) of the newest usable set
+    after a step; `restore(template, shardings)` returns its state.
 
     Args:
-      check: (checkpoint's name, record), raises where it is of another run.
+      check: (checkpoint's name, record); raises if it is of another run.
 
     Raises:
-      What `check` and `read` raise, but Damaged and errors of files.
+      The errors of `check` and `read`, except Damaged and errors of files.
     """
     while kept := self._newest(than):
       found, why = None, ''
@@ -193,7 +193,7 @@ class Emergency:
         found = read(kept.step, record, restore)
       except (Damaged, OSError) as e:
         why = str(e)
-      # One process may have met what the others did not have to read.
+      # One process may have found damage in a part that the others do not read.
       if not (why := next((w for w in hosts.gather(why) if w), '')):
         return kept.step, found
       self._refuse(kept, why)
@@ -215,7 +215,9 @@ class Emergency:
     return jax.tree.structure(template).unflatten([arrays[k] for k in flat])
 
   def begin(self, step: int) -> None:
-    """Records the step from which the run goes on; later files are not used."""
+    """Records the step from which the run continues; later files are not
+    used.
+    """
     self.passed(step)
     valid = {k: min(last, step) for k, last in self._valid.items()}
     if hosts.is_main():
@@ -233,8 +235,8 @@ class Emergency:
 
   def save(self, step: int, arrays: dict[str, jax.Array], record: dict) -> None:
     """Copies the state to the host's memory, and begins to write it; the arrays
-    may be donated as soon as this returns. What cannot be written is warned of:
-    the run does not depend on it.
+    may be donated as soon as this returns. If a file cannot be written, the run
+    prints a warning and continues.
     """
     begun = time.monotonic()
     self.wait()
@@ -279,13 +281,12 @@ class Emergency:
   def _forget(self, done: int, before: int) -> None:
     """Removes the files that no start would use.
 
-    Two sets stay: the newest one that all have finished, and the last one that
-    was begun, of which only some of the files may be there. So the folder does
-    not grow while a disk is full.
+    Two sets stay: the newest finished set, and the last set that was begun,
+    which may be incomplete. So the folder does not grow while a disk is full.
 
     Args:
-      done: step of the first; -1: there is none.
-      before: step of the second.
+      done: step of the finished set; -1: there is none.
+      before: step of the last set.
     """
     if done >= 0:
       for start in self._valid:
@@ -295,14 +296,14 @@ class Emergency:
         path.unlink(missing_ok=True)
 
   def wait(self) -> None:
-    """Waits until what was begun is written, or has failed."""
+    """Waits until the current write ends or fails."""
     if self._writing is not None:
       self._writing.join()
 
   def close(self) -> None:
-    """Removes all: a checkpoint of the workdir holds the last state."""
+    """Removes all files: a checkpoint of the workdir has the last state."""
     self.wait()
-    hosts.gather(None)  # none is still sent
+    hosts.gather(None)  # no file is still being sent
     for start in (*self._valid, self._start):
       shutil.rmtree(self._home(start), ignore_errors=True)
     if self._others:
@@ -310,7 +311,7 @@ class Emergency:
 
 
 def _files(home: pathlib.Path) -> list[pathlib.Path]:
-  """The files of a start; without those that were not finished."""
+  """Lists the finished files of a start."""
   found = home.iterdir() if home.is_dir() else ()
   return [p for p in found if NAME.fullmatch(p.name)]
 
@@ -318,8 +319,8 @@ def _files(home: pathlib.Path) -> list[pathlib.Path]:
 def _noted(workdir: epath.Path) -> dict[str, int]:
   """Returns start -> last step of its files that is part of the run.
 
-  If the note is damaged, there is none: the checkpoints of the workdir are
-  used.
+  If the file is damaged, the result is empty, and the checkpoints of the
+  workdir are used.
   """
   path = workdir / NOTE
   if not hosts.is_main() or not path.exists():
@@ -338,13 +339,13 @@ def _noted(workdir: epath.Path) -> dict[str, int]:
 
 
 def disown(workdir: epath.Path) -> None:
-  """Removes the note, so that no start uses earlier emergency checkpoints."""
+  """Removes emergency.json, so no start uses earlier emergency checkpoints."""
   if hosts.is_main():
     (workdir / NOTE).unlink(missing_ok=True)
 
 
 def _made(folder: str) -> pathlib.Path:
-  """The folder for all runs of this user on this host."""
+  """Creates the folder for all runs of this user on this host."""
   given = os.path.expandvars(folder)
   if '$' in given:
     raise ValueError(

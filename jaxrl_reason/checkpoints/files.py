@@ -1,7 +1,7 @@
-"""Files that survive a kill, and reads that survive a file system's bad moment.
+"""Writes files atomically, and repeats reads after temporary errors.
 
-write_whole(path, text)   the old text or the new one, never a part
-retried(call)             again after an error of the file system or memory
+write_whole(path, text)   the file has the old or the new text, never a part
+retried(call)             repeats a call after an error of the file system
 """
 
 import contextlib
@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterator
 from absl import logging
 from etils import epath
 
-# A server that restarts, a handle gone stale, memory that another process is
-# about to give back.
+# Temporary causes: a server restarts, a handle is stale, memory is short.
 WAITS_S = (0.5, 2.0, 8.0)
-# How tensorstore and orbax speak of what the file system refused.
+# Errors of the file system in messages of tensorstore and orbax.
 OF_FILES = re.compile(
   r'RESOURCE_EXHAUSTED: Error|No space left|Disk quota|Input/output error|'
   r'Read-only file system|Stale file handle|Permission denied|OS error|'
@@ -35,8 +34,8 @@ def is_remote(path: epath.PathLike) -> bool:
 
 
 def absolute(path: epath.PathLike) -> epath.Path:
-  """Returns a path that does not depend on the working folder: orbax takes no
-  other.
+  """Returns a path that does not depend on the working folder, as orbax
+  needs.
   """
   path = epath.Path(path)
   return path if is_remote(path) else epath.Path(os.path.abspath(path))
@@ -44,10 +43,10 @@ def absolute(path: epath.PathLike) -> epath.Path:
 
 @contextlib.contextmanager
 def new_folder(flag: str, target: str | os.PathLike) -> Iterator[pathlib.Path]:
-  """Makes a folder that appears when the body has filled it, or not at all.
+  """Makes a folder that appears only after the body has filled it.
 
-  The body fills a folder beside it, which the next call removes if a kill has
-  left it there.
+  The body fills a temporary folder. If a kill leaves that folder, the next call
+  removes it.
 
   Args:
     flag: names the target, for messages.
@@ -107,7 +106,7 @@ def _named(filename) -> bool:
 
 
 def write_whole(path: epath.Path, text: str) -> None:
-  """Replaces a text file at once; an object store does so by itself."""
+  """Replaces a text file atomically, as object stores always do."""
   path = epath.Path(path)
   with explained(path):
     if is_remote(path):
@@ -130,8 +129,8 @@ def _replace(path: epath.Path, text: str) -> None:
 
 
 def retried(what: str, call: Callable, *args, kinds=(OSError, MemoryError)):
-  """Returns what `call(*args)` does, tried again after errors of these kinds;
-  for a file that is not there nobody waits.
+  """Returns `call(*args)`, and repeats it after errors of these kinds, except
+  for a missing file.
 
   Raises:
     The last error, after `WAITS_S`.
@@ -151,7 +150,9 @@ def retried(what: str, call: Callable, *args, kinds=(OSError, MemoryError)):
 
 
 def refusal(e: BaseException | None) -> str | None:
-  """Returns what a file system refused, if that is what an error is about."""
+  """Returns the operation that a file system refused, or '' for other
+  errors.
+  """
   told = None
   while e is not None:
     named = getattr(e, 'errno', None) is not None or OF_FILES.search(str(e))
@@ -160,7 +161,7 @@ def refusal(e: BaseException | None) -> str | None:
       told = 'no space left' if full else str(e)[:300].partition('\n')[0]
     if named:
       break
-    # Orbax waits with a limit, and takes ETIMEDOUT for its own: what it says
+    # Orbax waits with a limit, and treats ETIMEDOUT as its own: its message
     # then has no number, and hides the call that failed.
     e = e.__cause__ or e.__context__
   return told and told.rstrip('.')

@@ -1,9 +1,9 @@
-"""GGUF files, as llama.cpp writes them, made a Hugging Face folder.
+"""Converts GGUF files of llama.cpp to Hugging Face folders.
 
-Metadata becomes config.json, tensors are multiplied out by the `gguf` package
-(F32, F16, BF16, Q8_0, Q4_0, Q4_1, K-quants) and renamed; `gguf_tokenizer` does
-the rest. What llama.cpp changed on its way there is undone: the rows of q and k
-of Llamas, which it interleaves, and 1 added to the norms of Gemmas.
+The metadata become config.json. The `gguf` package dequantizes the tensors
+(F32, F16, BF16, Q8_0, Q4_0, Q4_1, K-quants), and they are renamed.
+`gguf_tokenizer` converts the tokenizer. Two changes of llama.cpp are reversed:
+it interleaves the rows of q and k of Llamas, and adds 1 to the norms of Gemmas.
 """
 
 import pathlib
@@ -76,7 +76,7 @@ PLAIN = ('F32', 'F16', 'BF16')
 
 
 def library() -> Any:
-  """Imports the package, or says what to install."""
+  """Imports the package; the error names the extra to install."""
   try:
     import gguf
   except ImportError as e:
@@ -87,7 +87,7 @@ def library() -> Any:
 
 
 def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
-  """The config.json that a file's metadata describe."""
+  """Builds the config.json of a file's metadata."""
   of = {
     k.removeprefix(f'{arch}.'): v
     for k, v in fields.items()
@@ -109,7 +109,7 @@ def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
   if arch in GEMMAS:
     wide = h['num_hidden_layers'] == WIDE_SCALE[arch]
     h['query_pre_attn_scalar'] = width // heads if wide else h['head_dim']
-  # None as well: transformers has defaults of its own, past a small vocabulary.
+  # Also None: the defaults of transformers may be past a small vocabulary.
   for key, theirs in {'bos': 'bos', 'eos': 'eos', 'padding': 'pad'}.items():
     found = fields.get(f'tokenizer.ggml.{key}_token_id')
     h[f'{theirs}_token_id'] = found
@@ -120,7 +120,7 @@ def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
 
 
 def _rope(of: dict, h: dict, tensors: dict) -> dict[str, Any]:
-  """Keys of config.json about scaled positions."""
+  """Returns the keys of config.json for scaled positions."""
   if 'rope_freqs.weight' in tensors:
     raise ValueError(
       'its rotary frequencies are scaled by a tensor (Llama 3.1 and later), of '
@@ -147,13 +147,13 @@ def _rope(of: dict, h: dict, tensors: dict) -> dict[str, Any]:
 
 
 def _values(tensor) -> np.ndarray:
-  """A tensor in float32, its rows as Hugging Face has them."""
+  """Reads a tensor in float32, with its rows in the order of Hugging Face."""
   gguf = library()
   return gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
 
 
 def _uninterleaved(x: np.ndarray, heads: int) -> np.ndarray:
-  """Rows of q or k in the order of rotating halves, not of pairs."""
+  """Reorders rows of q or k from rotated pairs to rotated halves."""
   pairs = x.reshape(heads, x.shape[0] // heads // 2, 2, *x.shape[1:])
   return pairs.swapaxes(1, 2).reshape(x.shape)
 
@@ -169,7 +169,7 @@ def _name_in_gguf(name: str, arch: str) -> str:
 
 
 def _theirs(tensor, name: str, arch: str, h: dict) -> np.ndarray:
-  """A tensor as a Hugging Face folder has it."""
+  """Converts a tensor to the form of a Hugging Face folder."""
   x = _values(tensor)
   if arch in INTERLEAVED and ('.q_proj.' in name or '.k_proj.' in name):
     kind = 'attention' if '.q_proj.' in name else 'key_value'
@@ -180,21 +180,21 @@ def _theirs(tensor, name: str, arch: str, h: dict) -> np.ndarray:
 
 
 def _dtype(tensors: dict) -> str:
-  """The narrowest dtype that holds every weight exactly."""
+  """Returns the narrowest dtype that represents every weight exactly."""
   kinds = {t.tensor_type.name for t in tensors.values() if len(t.shape) > 1}
   known = {'F16': 'float16', 'BF16': 'bfloat16'}
   return known.get(kinds.pop(), 'float32') if len(kinds) == 1 else 'float32'
 
 
 def convert(path, target, dtype: str | None = None) -> str:
-  """Writes a Hugging Face folder; returns a line that says what it is.
+  """Writes a Hugging Face folder; returns a line that describes it.
 
   Args:
-    dtype: of the weights on disk; None: the file's, float32 where it is
-      quantized, since no narrower type holds what is multiplied out.
+    dtype: of the weights on disk; None: the file's, or float32 if it is
+      quantized, since no narrower type represents the dequantized weights.
 
   Raises:
-    ValueError: names the file and what of it is not known.
+    ValueError: names the file and its unknown part.
   """
   path, target = pathlib.Path(path), pathlib.Path(target)
   with reading.explained(path):

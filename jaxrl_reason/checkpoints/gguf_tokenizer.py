@@ -1,8 +1,8 @@
-"""The tokenizer and chat template in a GGUF file, as files of a folder.
+"""Converts the tokenizer and chat template of a GGUF file to files of a folder.
 
-A byte-level BPE ('gpt2') becomes tokenizer.json; how its texts are split is a
-name in the file, for which `SPLITS` has what the models' own tokenizer.json
-say. A SentencePiece model ('llama') becomes tokenizer.model.
+A byte-level BPE ('gpt2') becomes tokenizer.json. The file has only the name of
+its split into words; `SPLITS` has the rules from the models' own
+tokenizer.json. A SentencePiece model ('llama') becomes tokenizer.model.
 """
 
 import json
@@ -44,7 +44,7 @@ WHOLE = ('llama-bpe',)  # a text that is a token is not merged
 
 
 def _added(tokens: list[str], kinds: list[int]) -> list[dict[str, Any]]:
-  """Tokens that are read as they stand in a text."""
+  """Lists the tokens that are matched literally in a text."""
   plain = dict.fromkeys(('single_word', 'lstrip', 'rstrip'), False)
   return [
     {'id': i, 'content': text, **plain, 'normalized': False}
@@ -55,7 +55,7 @@ def _added(tokens: list[str], kinds: list[int]) -> list[dict[str, Any]]:
 
 
 def _tokenizer_json(fields: dict[str, Any]) -> bytes:
-  """tokenizer.json of a byte-level BPE."""
+  """Builds tokenizer.json of a byte-level BPE."""
   tokens = fields['tokenizer.ggml.tokens']
   pre = fields.get('tokenizer.ggml.pre', 'default')
   if pre not in SPLITS:
@@ -84,7 +84,7 @@ def _tokenizer_json(fields: dict[str, Any]) -> bytes:
 
 
 def _pieces(fields: dict[str, Any]) -> bytes:
-  """tokenizer.model of a SentencePiece BPE."""
+  """Builds tokenizer.model of a SentencePiece BPE."""
   from sentencepiece import sentencepiece_model_pb2
 
   model = sentencepiece_model_pb2.ModelProto()
@@ -108,13 +108,13 @@ def _pieces(fields: dict[str, Any]) -> bytes:
 
 
 def files(fields: dict[str, Any]) -> dict[str, bytes]:
-  """Returns the content by name of the files that describe a tokenizer.
+  """Returns the files of a tokenizer, contents by name.
 
   Args:
     fields: metadata of a GGUF file.
 
   Raises:
-    ValueError: a kind of tokenizer that is not known.
+    ValueError: the kind of tokenizer is unknown.
   """
   kind = fields.get('tokenizer.ggml.model')
   tokens = fields.get('tokenizer.ggml.tokens', [])

@@ -1,10 +1,10 @@
-"""Hugging Face folders: config.json and *.safetensors, both ways.
+"""Reads and writes Hugging Face folders: config.json and *.safetensors.
 
-One table per family says which tensor on disk is which weight of ours, and is
-read in both directions: `load` streams tensors into their shards, `save`
-writes a folder that `transformers` and vLLM open. Ours are stacked over layers
-and multiply from the right, [in, out]; theirs are one per layer, [out, in],
-and may be fused: several weights of ours are row ranges of one tensor.
+One table per family maps tensors on disk to our weights, in both directions:
+`load` streams tensors into their shards, and `save` writes a folder that
+`transformers` and vLLM can open. Our weights are stacked over layers and
+multiply from the right, [in, out]. Tensors on disk are one per layer, [out,
+in], and may be fused: several of our weights are row ranges of one tensor.
 
 Only safetensors are read, never a pickle. A tensor that is missing,
 unexpected, mapped twice or of another shape is an error that names it.
@@ -47,7 +47,7 @@ DTYPES = {
 }
 ON_DISK = {'F32': 'float32', 'F16': 'float16', 'BF16': 'bfloat16'}
 SHARD_BYTES = 4 << 30
-# Ends of names of tensors that are float32 among narrower ones.
+# Name endings of tensors that are float32 in a folder of narrower tensors.
 FLOAT32 = ('e_score_correction_bias',)
 
 
@@ -57,7 +57,7 @@ class Piece:
 
   leaf: str  # path in the parameters
   at: tuple[int, ...]  # index along its layers (and experts)
-  shape: tuple[int, ...]  # of ours, without those axes
+  shape: tuple[int, ...]  # of our weight, without those axes
   layout: str  # a name in `streams.LAYOUTS`
   start: int  # first row in the tensor on disk, or its turn
 
@@ -70,14 +70,13 @@ def plan(
   table: tuple[tensors.Row, ...],
   stacks: dict[str, tuple[int, ...]] | None = None,
 ) -> Plan:
-  """Lists every tensor on disk with the weights it holds, from specs and a
-  table.
+  """Lists every tensor on disk with its weights, from specs and a table.
 
   Rows whose weights the model does not have (an untied head, biases) are
   skipped.
 
   Args:
-    stacks: `Config.stacks`; None: one of all layers.
+    stacks: `Config.stacks`; None: one stack of all layers.
 
   Raises:
     BadCheckpoint: the table maps a weight twice, or not at all.
@@ -126,7 +125,7 @@ def check_vocab(n_tokens: int, c: Config, source) -> None:
   """Refuses a tokenizer with more tokens than the model embeds.
 
   Raises:
-    BadCheckpoint: such ids would read another token's embedding.
+    BadCheckpoint: the tokenizer has more tokens.
   """
   if n_tokens > c.vocab:
     raise BadCheckpoint(
@@ -150,11 +149,11 @@ def _is_beside(h: dict, name: str) -> bool:
 
 
 def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
-  """Refuses a folder whose tensors are not exactly those of the plan."""
+  """Refuses a folder whose tensors differ from the plan."""
   missing = wanted.keys() - slices.keys()
   if missing:
     raise BadCheckpoint(f'{folder} lacks {shown(missing)}')
-  # A tied model may be saved with its head all the same.
+  # A tied model may be saved with its head.
   h = read_config(folder)
   embed, head = (
     families.prefix_of(h) + n for n in (tensors.EMBED, tensors.HEAD)
@@ -177,7 +176,9 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
 
 
 def dtype_of(folder) -> str:
-  """Returns the narrowest dtype that holds every weight on disk exactly."""
+  """Returns the narrowest dtype that represents every weight on disk
+  exactly.
+  """
   h = read_config(folder)
   with open_folder(pathlib.Path(folder)) as slices:
     mine = [n for n in slices if not _is_beside(h, n)]
@@ -200,7 +201,7 @@ def _refuse_nonfinite(folder, params: Any, by_leaf: dict, slices: dict) -> None:
   path = nonfinite(params)
   if not path:
     return
-  # Of a pair kept as int8, the path of the weight.
+  # For an int8 pair, the path of the weight.
   leaf = path if path in by_leaf else path.rpartition('/')[0]
   names = [name for name, _ in by_leaf[leaf].values()]
   for name in names:
@@ -220,15 +221,14 @@ def load(
 ) -> Any:
   """Loads the parameters of a folder, streamed into their shards.
 
-  A tensor is read a few megabytes at a time, into the one buffer that becomes
-  its shard; a layer is then written into its place in the stacked weight. So
-  the host holds, beyond the shards it keeps, one layer of one weight.
+  A tensor is read a few megabytes at a time into the buffer that becomes its
+  shard. A layer is then written to its place in the stacked weight. So the host
+  memory contains, in addition to the shards, one layer of one weight.
 
   Args:
     c: from `families.from_hf(read_config(folder))`.
-    dtype: of the parameters, whatever is on disk.
-    where: tree of shardings, as `sharding.shardings` gives; None: the default
-      device.
+    dtype: of the parameters, for any dtype on disk.
+    where: tree of shardings (`sharding.shardings`); None: the default device.
     kept: specs of what to keep of them (`models.adapters.frozen.specs`), made a
       layer at a time, where they do not all stay float32.
 
@@ -281,17 +281,16 @@ def save(
   shard_bytes: int = SHARD_BYTES,
   beside: pathlib.Path | None = None,
 ) -> None:
-  """Writes a folder that `transformers` opens: config.json and weights.
+  """Writes a folder that `transformers` can open: config.json and weights.
 
   Args:
     params: arrays of `weights.specs(c)`.
     dtype: on disk: bfloat16, float16 or float32.
-    config: config.json to keep (of the folder it came from); None: one made
-      from c.
-    shard_bytes: size from which weights are split over files; the host holds
-      one file's worth.
-    beside: the folder that the model came from, whose other tensors (a tower
-      for images, predictions of further tokens) are given back.
+    config: config.json of the original folder; None: made from c.
+    shard_bytes: size from which weights are split over files; the host memory
+      contains one file at a time.
+    beside: the original folder, whose other tensors (a vision tower, layers for
+      multi-token prediction) are copied.
 
   Raises:
     ValueError: no published family has c's combination of parts.
@@ -318,7 +317,7 @@ def save(
 
 @contextlib.contextmanager
 def _others(h: dict, beside: pathlib.Path | None):
-  """name -> slice of the tensors that are none of the text model's."""
+  """Returns slices by name of the tensors outside the text model."""
   if not families.beside_of(h) or beside is None:
     if families.prefix_of(h):
       raise BadCheckpoint(
@@ -335,7 +334,7 @@ def _others(h: dict, beside: pathlib.Path | None):
 
 
 def _as(x: np.ndarray, name: str, to: np.dtype) -> np.ndarray:
-  """A tensor as it is written: integers, and what is float32, as they are."""
+  """Casts a tensor for writing; integers and float32 tensors stay."""
   as_it_is = x.dtype.kind in 'iub' or name.endswith(FLOAT32)
   return np.ascontiguousarray(x, x.dtype if as_it_is else to)
 
@@ -349,11 +348,11 @@ def write(
   config: dict,
   shard_bytes: int = SHARD_BYTES,
 ) -> None:
-  """Writes config.json and tensors, made one file's worth at a time.
+  """Writes config.json and tensors, one file at a time.
 
   Args:
     shapes: of the tensors, by name on disk.
-    tensor: gives one by its name.
+    tensor: returns a tensor by its name.
 
   Raises:
     ValueError: no such dtype.
@@ -373,7 +372,7 @@ def write(
     if len(groups) > 1:
       file = f'model-{i:05d}-of-{len(groups):05d}.safetensors'
     arrays = {n: _as(tensor(n), n, to) for n in names}
-    # transformers refuses a file that does not say which framework's it is.
+    # transformers refuses a file without the name of its framework.
     meta = {'format': 'pt'}
     library().numpy.save_file(arrays, folder / file, metadata=meta)
     listed |= dict.fromkeys(names, file)
@@ -381,7 +380,7 @@ def write(
     total = {'total_size': sum(sizes.values())}
     index = {'metadata': total, 'weight_map': listed}
     (folder / INDEX).write_text(json.dumps(index, indent=2))
-  # Weights that came packed are written plain.
+  # Weights that were packed are written unpacked.
   config = {k: v for k, v in config.items() if k != 'quantization_config'}
   config |= {'torch_dtype': dtype}
   if 'dtype' in config:  # the newer name of the same

@@ -1,13 +1,13 @@
-"""Checkpoints of a run, by orbax: asynchronous, the newest N and the ends of
-stages kept.
+"""Saves and restores the checkpoints of a run with orbax, asynchronously. The
+newest N and the ends of stages are kept.
 
-A checkpoint holds the TrainState's arrays by path, and a JSON record: stage,
-step in it, data iterator state, per-prompt statistics, what the run is made of
-(`origin`) and the shapes, so that one that does not fit is refused with the
+A checkpoint has the TrainState's arrays by path, and a JSON record: stage, step
+in the stage, state of the data, statistics of prompts, the origin of the run
+(`origin`) and the shapes. A checkpoint that does not fit is refused with the
 reason. Orbax renames a finished folder into place, so a kill during a save
-leaves the one before. A checkpoint whose files no longer have their checksums
-(`sums`) is set aside by name and the one before is used; nothing else sets one
-aside, and a run that has had checkpoints never begins again by itself.
+leaves the previous checkpoint. If checksums (`sums`) prove damage, a checkpoint
+is renamed and the previous one is used. No other error renames a checkpoint,
+and a run that has had checkpoints never starts again by itself.
 """
 
 import contextlib
@@ -29,16 +29,16 @@ from jaxrl_reason.checkpoints import origin as origin_lib
 from jaxrl_reason.checkpoints.described import Damaged
 
 STATE, RECORD = 'state', 'record'
-ASIDE = ('damaged-*', 'torn-*')  # what was set aside, now and in the past
-NOTE = 'saved.json'  # in the workdir: the newest checkpoint it has had
+ASIDE = ('damaged-*', 'torn-*')  # damaged checkpoints
+NOTE = 'saved.json'  # in the workdir: the number of its newest checkpoint
 
 
 class Unreadable(OSError):
-  """A checkpoint that could not be read, damaged or not: it stays."""
+  """A checkpoint that could not be read, without proven damage; it stays."""
 
 
 class NothingLeft(ValueError):
-  """A workdir that has had checkpoints, of which none can be used."""
+  """A workdir whose checkpoints are all missing or damaged."""
 
 
 @dataclasses.dataclass
@@ -57,10 +57,10 @@ class Kept(ocp.checkpoint_managers.PreservationPolicy):
 
 
 def _handlers(written) -> ocp.handlers.DefaultCheckpointHandlerRegistry:
-  """Orbax's own, but that arrays get checksums.
+  """Returns orbax's handlers, with checksums for arrays.
 
   Args:
-    written: called when the files of a checkpoint are.
+    written: called when the files of a checkpoint are written.
   """
   found = ocp.handlers.DefaultCheckpointHandlerRegistry()
   found.add(STATE, ocp.args.StandardSave, sums.Handler(written))
@@ -72,12 +72,12 @@ class Checkpoints:
   """The checkpoints of one workdir.
 
   Args:
-    keep: of the newest, so many stay; ends of stages do as well.
-    verify: sum the contents of a checkpoint before it is used; else only the
-      sizes of its files, and the contents where it cannot be read.
-    origin: of the run (`origin.of_run`), kept with each and compared.
+    keep: number of newest checkpoints to keep, in addition to ends of stages.
+    verify: compute the checksums of a checkpoint before it is used. Otherwise
+      compare sizes, and compute checksums only if it cannot be read.
+    origin: of the run (`origin.of_run`), stored in each and compared.
     same_data: refuse a checkpoint of other data.
-    near: emergency checkpoints, beside these; None: there are none.
+    near: the emergency checkpoints, or None.
   """
 
   def __init__(
@@ -96,7 +96,7 @@ class Checkpoints:
     self._kept = Kept(keep)
     self._verify, self._same_data = verify, same_data
     self._origin = origin or {}
-    # Of the last save begun: when, and GB; `told` once it is written.
+    # The last save: start and GB; `told` has its metrics when it is written.
     self._begun, self._gb, self._told = 0.0, 0.0, {}
     options = ocp.CheckpointManagerOptions(
       preservation_policy=self._kept,
@@ -107,7 +107,7 @@ class Checkpoints:
         create_directories_asynchronously=False
       ),
       create=True,
-      # Else orbax reads a file of its own of each, which may be damaged.
+      # Otherwise orbax reads its own file of each, which may be damaged.
       lightweight_initialize=True,
     )
     self._manager = ocp.CheckpointManager(
@@ -119,19 +119,19 @@ class Checkpoints:
     self._told = {'perf/save_s': took, 'perf/save_gb': self._gb}
 
   def told(self) -> dict[str, float]:
-    """Seconds from the beginning of the last save to its last byte, and GB of
-    its arrays; or of the last restore.
+    """Returns seconds and GB of the last save, to its last byte, or of the last
+    restore.
     """
     return self._told | (self.near.told if self.near else {})
 
   def _whole(self, record: dict, arrays: dict[str, Any]) -> dict:
-    """A record with all that every record has."""
+    """Returns a record with the keys that every record has."""
     ends = sorted(self._kept.ends)
     record = record | {'arrays': described.shapes(arrays), 'ends': ends}
     return record | {'origin': self._origin}
 
   def begin(self, step: int) -> None:
-    """Records that the run goes on from a step: nothing can refuse it now."""
+    """Records that the run continues from a step, after all checks."""
     if self.near:
       self.near.begin(step)
     else:
@@ -150,7 +150,8 @@ class Checkpoints:
     """Begins a save; the arrays may be donated as soon as this returns.
 
     Raises:
-      OSError: this or the save before could not be written; says what is kept.
+      OSError: this or the previous save could not be written; lists the
+        remaining checkpoints.
     """
     arrays = trees.flatten(state)
     if jax.default_backend() == 'cpu':
@@ -166,21 +167,21 @@ class Checkpoints:
     )
     if self.near:
       self.near.passed(step)
-    self.wait()  # for the save before, as orbax would
+    self.wait()  # for the previous save, as orbax would
     self._begun, self._gb = time.monotonic(), described.gb(arrays)
     with self._explained():
       self._manager.save(step, args=args)
 
   def steps(self) -> list[int]:
-    """Steps with a finished checkpoint, oldest first."""
+    """Lists the steps with a finished checkpoint, oldest first."""
     return sorted(self._manager.all_steps())
 
   def record(self, step: int) -> dict:
     """Returns the record of a step.
 
     Raises:
-      Damaged: it is not the one that was saved.
-      Unreadable: the file system does not give it.
+      Damaged: it differs from the saved record.
+      Unreadable: the file system cannot read it.
     """
     path = self._dir / str(step) / RECORD / 'metadata'
     try:
@@ -193,7 +194,7 @@ class Checkpoints:
       raise Damaged(f'{RECORD}/metadata is no JSON: {e!s:.100}') from e
     if not isinstance(found, dict) or 'arrays' not in found:
       raise Damaged(f'{RECORD}/metadata lacks what every record has')
-    # Those from before there were checksums have none.
+    # Records of older versions have no checksum.
     if 'sum' in found:
       rest = {k: v for k, v in found.items() if k != 'sum'}
       if sums.of_json(rest) != found['sum']:
@@ -201,11 +202,11 @@ class Checkpoints:
     return found
 
   def damage(self, step: int, *, whole: bool) -> str:
-    """Names what of a checkpoint is proven to be damaged, in the files that are
-    this process's to look at; '' if nothing is, or it is from before checksums.
+    """Describes proven damage in this process's share of a checkpoint's files;
+    '' if there is none, or if the checkpoint has no checksums.
 
     Raises:
-      Unreadable: the file system does not give them.
+      Unreadable: the file system cannot read them.
     """
     try:
       if 'sum' not in self.record(step):
@@ -224,16 +225,16 @@ class Checkpoints:
   def restore(
     self, step: int, record: dict, template: Any, shardings: Any
   ) -> Any:
-    """Returns the state saved at `step`, laid out as `shardings` say.
+    """Returns the state saved at `step`, with these shardings.
 
     Args:
       record: of the step.
-      template: tree of ShapeDtypeStruct, as `jax.eval_shape` gives.
+      template: tree of ShapeDtypeStruct, as from `jax.eval_shape`.
 
     Raises:
       described.Incompatible: names the arrays that differ.
-      Damaged: it cannot be read, and its checksums say why.
-      Unreadable: it cannot be read, and they do not.
+      Damaged: it cannot be read, and its checksums prove damage.
+      Unreadable: it cannot be read, and they prove no damage.
     """
     flat = trees.flatten(template)
     at = self._dir / str(step)
@@ -250,7 +251,7 @@ class Checkpoints:
       return sums.Handler().restore(at / STATE, args=args)
 
     try:
-      # Whatever orbax and tensorstore raise where a read fails.
+      # Any error of orbax and tensorstore in a read.
       found = files.retried(str(at), read, kinds=(Exception,))
     except Exception as e:
       if damage := self.damage(step, whole=True):
@@ -265,23 +266,23 @@ class Checkpoints:
     return treedef.unflatten([found[k] for k in flat])
 
   def latest(self, read) -> tuple[int, Any] | None:
-    """Returns (step, read(step, record, restore)) of the newest checkpoint that
-    is as it was saved, `restore(template, shardings)` giving its state; None in
-    a workdir that has never had one.
+    """Returns (step, read(step, record, restore)) of the newest undamaged
+    checkpoint; `restore(template, shardings)` returns its state. Returns None
+    if the workdir has never had a checkpoint.
 
-    Damaged ones are renamed to `damaged-<step>` and skipped with a warning.
-    What `read` raises is passed on: only `Damaged` is about the files.
+    Damaged checkpoints are renamed to `damaged-<step>` and skipped with a
+    warning. Errors of `read` are passed on, except `Damaged`.
 
     Raises:
-      NothingLeft: there have been checkpoints, and none can be used.
-      Unreadable: a checkpoint cannot be read, for no proven reason.
+      NothingLeft: there were checkpoints, and none can be used.
+      Unreadable: a checkpoint cannot be read, and no damage is proven.
       origin.Other: it is of another run.
     """
     for step in reversed(self.steps()):
       if near := self._nearer(step, read):
         return near
       found, damage = None, self.damage(step, whole=self._verify)
-      # One process may have met what the others did not have to read.
+      # One process may have found damage in a part that the others do not read.
       damage = next((d for d in hosts.gather(damage) if d), '')
       if not damage:
         try:
@@ -308,7 +309,7 @@ class Checkpoints:
     self._kept.ends = set(record.get('ends', ()))
 
   def _nearer(self, than: int, read) -> tuple[int, Any] | None:
-    """`latest` of the emergency checkpoints past a step."""
+    """Returns `latest` of the emergency checkpoints after a step."""
     found = self.near and self.near.latest(than, self._check, read)
     if found:
       self._told = self.near.restored
@@ -346,15 +347,15 @@ class Checkpoints:
     self._manager.reload()
 
   def _note(self, step: int) -> None:
-    """Notes in the workdir that it has had a checkpoint."""
+    """Records in the workdir that it has had a checkpoint."""
     if hosts.is_main():
       files.write_whole(self._workdir / NOTE, json.dumps({'newest': step}))
 
   def wait(self) -> None:
-    """Waits until what was begun is on disk.
+    """Waits until the current save is on disk.
 
     Raises:
-      OSError: it could not be written; says what is kept.
+      OSError: it could not be written; lists the remaining checkpoints.
     """
     with self._explained():
       self._manager.wait_until_finished()
@@ -380,7 +381,7 @@ class Checkpoints:
       ) from e
 
   def close(self) -> None:
-    """Finishes what was begun."""
+    """Finishes the current save."""
     with self._explained():
       self._manager.close()
 

@@ -1,9 +1,9 @@
 """Compares the data, tokenizer, stages and code of a checkpoint and a run.
 
-A checkpoint's record has it, and processes that start together compare theirs.
-Other data, another tokenizer or other stages before the one where a checkpoint
-stands would go on silently with other numbers, so they are refused; other code
-is warned about, since a run may have to go on after a repair.
+A checkpoint's record has this origin, and processes that start together compare
+theirs. With other data, another tokenizer or other earlier stages, a run would
+silently continue with other numbers, so these are refused. Other code causes a
+warning, because a run may have to continue after a repair.
 """
 
 from typing import Any
@@ -12,20 +12,20 @@ from absl import logging
 
 
 class Other(ValueError):
-  """A run that is not the one a checkpoint is of."""
+  """A checkpoint belongs to another run."""
 
 
 def check(path, record: dict, now: dict[str, Any], *, same_data: bool) -> None:
-  """Refuses to go on from a checkpoint of another run.
+  """Refuses to resume from a checkpoint of another run.
 
   Args:
     path: the checkpoint, for messages.
     record: the checkpoint's.
-    now: `of_run`, or a part of it; what either does not have is not compared.
-    same_data: refuse other data; else only warn of them.
+    now: `of_run`, or a part of it; only keys that both have are compared.
+    same_data: refuse other data; False: warn.
 
   Raises:
-    Other: names what differs, and what to do.
+    Other: names the difference and the remedy.
   """
   before = record.get('origin', {})
   both = before.keys() & now.keys()

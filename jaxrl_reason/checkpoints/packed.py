@@ -1,4 +1,4 @@
-"""Published weights of a few bits, widened as they are read.
+"""Unpacks published weights of a few bits while they are read.
 
   MXFP4  X_blocks u8 [..., out, in / 32, 16] and X_scales u8 [..., out, in / 32]
          are X [..., in, out]: 4-bit floats, two in a byte, low bits first, and
@@ -7,9 +7,9 @@
   FP8    X f8e4m3 [out, in] and X_scale_inv f32 [out / 128, in / 128] are their
          product, a scale for each tile (https://arxiv.org/abs/2412.19437)
 
-Every number of MXFP4 is a bfloat16; products of FP8 are rounded to one, as the
-conversion that was published with DeepSeek V3 does. What is given looks like a
-slice of safetensors: tensors are widened a few megabytes at a time.
+bfloat16 represents every MXFP4 number exactly. Products of FP8 are rounded to
+bfloat16, as in DeepSeek V3's own conversion. The results have the interface of
+a safetensors slice, and tensors are unpacked a few megabytes at a time.
 """
 
 import dataclasses
@@ -92,7 +92,7 @@ def _mapped(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def unpacked(folder: pathlib.Path, slices: dict, home: dict) -> dict:
-  """Returns slices by name with those that are packed as what they hold.
+  """Returns slices by name, with packed tensors unpacked on reading.
 
   Args:
     home: the file of each.

@@ -1,13 +1,13 @@
-"""One process's part of a state as a file, and states made of such files.
+"""Stores one process's part of a state in a file; joins such files to states.
 
   8 bytes       length of the head
   head          JSON: step, record, of each piece path, bounds, dtype, place and
                 CRC-32 of its bytes, and a sum of the head itself
   bytes         of the pieces, one after the other
 
-A piece is what a device holds of an array, bounds [[first, last],...] in each
-of its axes. Pieces of one layout of an array are equal or apart, so that any
-other layout can be put together from them.
+A piece is the part of an array on one device, with bounds [[first, last],...]
+in each axis. Two pieces of one layout are equal or disjoint, so any other
+layout can be built from them.
 """
 
 import json
@@ -43,12 +43,12 @@ class Piece(NamedTuple):
 
 
 def bounds_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Bounds:
-  """Returns the bounds of an index that a sharding gives."""
+  """Returns the bounds of an index of a sharding."""
   return tuple(s.indices(n)[:2] for s, n in zip(index, shape))
 
 
 def on_host(arrays: dict[str, jax.Array]) -> list[tuple]:
-  """Copies what this process's devices hold of arrays, each part once.
+  """Copies the parts of arrays on this process's devices, each part once.
 
   Returns:
     [(path, bounds, values)]; the arrays may be donated afterwards.
@@ -59,15 +59,15 @@ def on_host(arrays: dict[str, jax.Array]) -> list[tuple]:
     held += [(path, bounds, data) for bounds, data in own.items()]
   for _, _, data in held:
     data.copy_to_host_async()
-  # A copy: of a CPU's arrays the next step overwrites the buffer itself.
+  # A copy, because on a CPU the next step overwrites the buffer itself.
   return [(path, bounds, np.array(data)) for path, bounds, data in held]
 
 
 def write(path: pathlib.Path, step: int, record: dict, held: list) -> None:
-  """Writes what `on_host` gave; the whole file is there, or none of it.
+  """Writes the result of `on_host` atomically.
 
-  Nothing is flushed to the disk: a process may die at any time, and a host that
-  loses its power loses this file, of which another host has a copy.
+  The file is not flushed to the disk. It survives the death of the process; if
+  the host loses its power, another host has a copy.
   """
   blocks = [
     np.ascontiguousarray(x).reshape(-1).view(np.uint8) for *_, x in held
@@ -95,7 +95,7 @@ class File:
   """A file of pieces.
 
   Args:
-    read: gives its bytes, from this host's disk or another's.
+    read: returns its bytes, from this host's disk or another's.
 
   Attributes:
     step, record: of the state; pieces: of its arrays.
@@ -122,7 +122,7 @@ class File:
     """Returns the values of a piece.
 
     Raises:
-      Damaged: they are not those that were written.
+      Damaged: they differ from the written values.
     """
     data = self._read(self._begin + piece.first, piece.size)
     if zlib.crc32(data) != piece.sum:
@@ -131,10 +131,10 @@ class File:
     return np.frombuffer(data, jnp.dtype(piece.dtype)).reshape(shape)
 
   def check(self) -> None:
-    """Reads it all.
+    """Reads and checks all pieces.
 
     Raises:
-      Damaged: a piece is not what was written.
+      Damaged: a piece differs from the written piece.
     """
     for piece in self.pieces:
       self.values(piece)
@@ -145,7 +145,7 @@ def reader(path: pathlib.Path) -> Read:
 
   def read(first: int, n: int) -> bytes:
     with path.open('rb') as f:
-      # Not as many as a damaged head may ask for.
+      # Limited, because a damaged head may have any number.
       if first + n > os.fstat(f.fileno()).st_size:
         raise Damaged('it has been cut off')
       f.seek(first)
@@ -155,7 +155,7 @@ def reader(path: pathlib.Path) -> Read:
 
 
 class _Part:
-  """The part of an array that is wanted, filled by and by."""
+  """The requested part of an array, filled piece by piece."""
 
   def __init__(self, bounds: Bounds, dtype):
     self._bounds = bounds
@@ -169,12 +169,12 @@ class _Part:
     return all(a < b for a, b in self._over(piece))
 
   def _over(self, piece: Piece) -> list[tuple[int, int]]:
-    """Bounds of what both have."""
+    """Returns the intersection of two bounds."""
     both = zip(self._bounds, piece.bounds)
     return [(max(a, c), min(b, d)) for (a, b), (c, d) in both]
 
   def take(self, piece: Piece, values: np.ndarray) -> None:
-    """Takes what a piece has of it."""
+    """Copies the overlap with a piece."""
     over = self._over(piece)
     here = [slice(a - o, b - o) for (a, b), (o, _) in zip(over, self._bounds)]
     there = [slice(a - o, b - o) for (a, b), (o, _) in zip(over, piece.bounds)]
@@ -190,11 +190,11 @@ class _Part:
 def arrays(
   files: Iterable[File], template: dict[str, Any], shardings: dict[str, Any]
 ) -> dict[str, jax.Array]:
-  """Puts arrays together from pieces, in whatever layout they were written.
+  """Builds arrays from pieces of any layout.
 
   Args:
-    files: read in this order, until nothing is missing.
-    template: shapes by path; shardings: where each of them shall live.
+    files: read in this order, until all elements are found.
+    template: shapes by path; shardings: of the results.
 
   Raises:
     Damaged: a piece is damaged, or something is missing.

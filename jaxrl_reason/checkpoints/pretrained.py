@@ -5,8 +5,8 @@ in the Python package index (`wheels`).
                          (config.json, tokenizer, templates) in workdir/hf
   load(workdir, ...)     its weights, streamed into their shards
 
-The revision found is noted, and a resumed run reads what the workdir keeps:
-neither a moved branch nor a lost network changes it.
+The revision is recorded, and a resumed run reads the files in the workdir, so a
+moved branch or a lost network does not change it.
 """
 
 import json
@@ -28,10 +28,10 @@ from jaxrl_reason.names import nearest
 HUB = 'hf:'
 HUB_NAME = re.compile(r'[\w.-]+/[\w.-]+')
 FOLDER, SOURCE = 'hf', 'source.json'
-# Beside the weights of a run, for `convert`.
+# Small files of the model, for `convert`.
 HF_CONFIG = 'hf_config.json'
 KEPT = ('.json', '.jinja', '.model', '.txt', '.md')  # tokenizer, templates
-# Whatever their suffix: terms that hold for what is made of the model as well.
+# With any suffix: terms that also apply to models derived from this one.
 TERMS = ('LICENSE*', 'NOTICE*', 'README*', 'USE_POLICY*')
 TEMPLATES = 'additional_chat_templates'  # the folder of those with a name
 WANTED = (
@@ -39,7 +39,7 @@ WANTED = (
   f'{hf.SINGLE} or {hf.INDEX}',
   'tokenizer.json or tokenizer.model',
 )
-# What owners append to a size's name.
+# Suffixes that owners append to a size's name.
 SUFFIXES = ('-instruct', '-base', '-chat', '-it', '-pt', '-2507', '-thinking')
 PATTERNS = ['*.safetensors', *(f'*{suffix}' for suffix in KEPT), *TERMS]
 
@@ -51,7 +51,7 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
   one of the last two.
 
   Raises:
-    ValueError: names what it looked for, and where.
+    ValueError: names the missing files and the places that were searched.
   """
   if name.startswith(HUB):
     repo, _, asked = name.removeprefix(HUB).partition('@')
@@ -75,7 +75,7 @@ def size_of(name: str) -> str:
   """Returns the name in the zoo of a `model_dir`, or of a name in the zoo.
 
   Raises:
-    ValueError: no published size is called so.
+    ValueError: there is no published size with this name.
   """
   package = name.removeprefix(recipes.RANDOM).removeprefix(wheels.PREFIX)
   known = wheels.KNOWN[package][-1] if package in wheels.KNOWN else package
@@ -98,7 +98,7 @@ def _wanted() -> str:
 
 
 def _hub(repo: str):
-  """The library, or what to install."""
+  """Imports the library; the error names the package to install."""
   try:
     import huggingface_hub
   except ImportError as e:
@@ -109,8 +109,8 @@ def _hub(repo: str):
 
 
 def first_look(name: str) -> dict | None:
-  """Returns the config.json of a model on the Hub, without its weights; None:
-  it cannot be had (`begin` says why).
+  """Returns the config.json of a model on the Hub, without its weights; None if
+  it cannot be downloaded (`begin` raises the reason).
   """
   repo, _, revision = name.removeprefix(HUB).partition('@')
   hub = _hub(repo)
@@ -124,7 +124,7 @@ def first_look(name: str) -> dict | None:
 
 
 def _snapshot(repo: str, revision: str) -> pathlib.Path:
-  """The cached or downloaded files of a model on the Hub."""
+  """Returns the folder of a model on the Hub, cached or downloaded."""
   huggingface_hub = _hub(repo)
   from huggingface_hub import constants, errors
 
@@ -150,21 +150,20 @@ def begin(
   rope_scale: float = 1.0,
   check: Callable[[pathlib.Path], None] | None = None,
 ) -> epath.Path:
-  """Returns the folder in the workdir with the model's small files; made at
-  first.
+  """Returns the folder in the workdir with the model's small files; creates it
+  the first time.
 
   Args:
-    rope_scale: by how much farther than the model's own its rotary table
-      reaches, which the config.json that is kept then says.
-    check: raises where the model's folder cannot be used: nothing of it is kept
-      then, so that the next run finds it mended.
+    rope_scale: factor of the rotary table, written to the copied config.json.
+    check: raises if the model's folder cannot be used. Then nothing is copied,
+      so the next run reads a corrected folder.
 
   Raises:
     ValueError: no such model, or the workdir began from another one.
   """
   workdir = epath.Path(workdir)
   kept, marker = workdir / FOLDER, workdir / HF_CONFIG
-  if marker.exists():  # written last, so the rest is complete
+  if marker.exists():  # written last, when the other files are complete
     source = reading.json_object(kept / SOURCE)
     before = source['name'], source.get('rope_scale', 1.0)
     for key, was, given in zip(
@@ -193,12 +192,11 @@ def begin(
 
 
 def copy_small(folder, target, without: tuple[str, ...] = ()) -> None:
-  """Copies all that a folder has beside its weights: tokenizer, templates,
-  terms.
+  """Copies the small files of a folder: tokenizer, templates, terms.
 
   Args:
-    folder, target: where from and to, as paths.
-    without: names that stay behind.
+    folder, target: paths.
+    without: names that are not copied.
   """
   folder, target = epath.Path(folder), epath.Path(target)
   found = [*folder.glob('*'), *folder.glob(f'{TEMPLATES}/*')]
@@ -211,8 +209,10 @@ def copy_small(folder, target, without: tuple[str, ...] = ()) -> None:
 
 
 def load(workdir, c: Config, kept: Any, where: Any) -> Any:
-  """Returns the weights that a run begins from; kept: their specs; where: their
-  shardings.
+  """Loads the first weights of a run.
+
+  Args:
+    kept: their specs; where: their shardings.
   """
   source = reading.json_object(epath.Path(workdir) / FOLDER / SOURCE)
   folder, _ = resolve(source['name'], source['revision'])

@@ -1,5 +1,5 @@
-"""Keeps orbax and its threads from printing an error that the main thread says
-once, with what to do, as the last line.
+"""Suppresses the error output of orbax and its threads: the main thread prints
+the same error once, with its remedy, as the last line.
 """
 
 import logging as stdlib_logging
@@ -15,9 +15,9 @@ explained_once = threading.Event()
 
 
 def _without_trace(record) -> bool:
-  """Takes the trace off what orbax, and asyncio for it, log of their threads:
-  the same error is raised in the main thread, and said there. Threads that end
-  after that say nothing, since the line of what to do comes last.
+  """Removes tracebacks from the thread errors that orbax and asyncio log,
+  because the main thread raises and prints the same error. Threads that end
+  later print nothing, so the line with the remedy is the last.
   """
   if not re.search('orbax|asyncio', record.pathname):
     return True
@@ -29,7 +29,7 @@ for _logger in (logging.get_absl_logger(), stdlib_logging.getLogger('asyncio')):
   _logger.addFilter(_without_trace)
 
 
-# Values by default, for at the interpreter's end a module's names are gone.
+# Bound as default values, because a module's names are cleared at exit.
 def _unless_too_late(
   unraisable, ended=command.ended.is_set, told=sys.unraisablehook
 ) -> None:

@@ -2,9 +2,9 @@
 
   folder('qwen3-1.7b')   two narrow layers of the family of that published size
 
-The smoke version of a recipe (`config.recipes`) starts from one in place of the
-published model: reading weights, tokenizer, chat template and training are the
-recipe's own.
+The smoke version of a recipe (`config.recipes`) starts from such a folder
+instead of the published model. It reads weights, tokenizer and chat template,
+and trains, as the recipe does.
 """
 
 import functools
@@ -37,7 +37,7 @@ TEMPLATE = """{%- for message in messages %}
 
 @functools.cache
 def _temporary(size: str) -> tempfile.TemporaryDirectory:
-  """Writes the folder once in a process, which removes it when it ends."""
+  """Writes the folder once per process, which removes it at its end."""
   made = tempfile.TemporaryDirectory(prefix=f'random-{size}-')
   path = pathlib.Path(made.name)
   h = reduced(size)

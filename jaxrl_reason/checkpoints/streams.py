@@ -1,8 +1,8 @@
-"""Layouts of tensors on disk, and reading them straight into shards.
+"""Layouts of tensors on disk, and reading them directly into shards.
 
-Ours [in..., out...] and theirs [out, in] differ by a transposition and by
-which dimensions are flattened; a layout says how. A shard of ours is then a
-rectangle of rows and columns on disk, read a few megabytes at a time.
+Our weights [in..., out...] and tensors on disk [out, in] differ by a
+transposition and by flattened dimensions; a layout describes both. A shard is
+then a rectangle of rows and columns on disk, read a few megabytes at a time.
 """
 
 import functools
@@ -16,25 +16,25 @@ import numpy as np
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.spec import is_spec
 
-# name -> how many leading dimensions of ours are inputs; the rest are
+# name -> number of leading input dimensions of our weight; the others are
 # outputs, and the tensor on disk is [outputs, inputs].
 INPUTS = {'linear': 1, 'output': -1}
 LAYOUTS = (
   'vector',  # any dimensions, flat on disk: norms, biases
-  'table',  # as it is: embeddings
+  'table',  # unchanged: embeddings
   'depthwise',  # [..., taps] <-> [features, 1, taps]
   'linear',  # [in, out...] <-> [out, in]
   'output',  # [in..., out] <-> [out, in]: the attention's output
-  'stacked',  # as it is, all experts in one tensor
-  'interleaved',  # the same, the last dimension in turns with another weight's
+  'stacked',  # unchanged, all experts in one tensor
+  'interleaved',  # the same, last dimension interleaved with another weight's
 )
 WHOLE = 'stacked', 'interleaved'
-CHUNK_BYTES = 8 << 20  # read at once
-ALIGNMENT = 64  # bytes; jax on CPU takes such a buffer without copying it
+CHUNK_BYTES = 8 << 20  # bytes read at once
+ALIGNMENT = 64  # bytes; jax on CPU uses such a buffer without a copy
 
 
 def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Returns the shape on disk of a weight of ours."""
+  """Returns the shape on disk of one of our weights."""
   if layout == 'vector':
     return (math.prod(shape),)
   if layout == 'table' or layout in WHOLE:
@@ -46,8 +46,8 @@ def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def joined(layout: str, shapes: list) -> tuple[tuple[int, ...], list[int]]:
-  """Returns the shape of a tensor that holds weights of these shapes on disk,
-  and where each begins: a row, or its turn.
+  """Returns the shape of a tensor on disk with weights of these shapes, and the
+  start of each: a row, or its index among interleaved rows.
   """
   if layout == 'interleaved':
     shape = (*shapes[0][:-1], len(shapes) * shapes[0][-1])
@@ -57,7 +57,7 @@ def joined(layout: str, shapes: list) -> tuple[tuple[int, ...], list[int]]:
 
 
 def to_disk(layout: str, ours: np.ndarray) -> np.ndarray:
-  """Returns a weight of ours as it lies on disk (a view where possible)."""
+  """Converts a weight to its form on disk (a view if possible)."""
   shape = disk_shape(layout, ours.shape)
   if layout in INPUTS:
     return ours.reshape(shape[::-1]).T
@@ -65,8 +65,8 @@ def to_disk(layout: str, ours: np.ndarray) -> np.ndarray:
 
 
 def _range(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, int]:
-  """The rows [first, last) of flattened dimensions that an index selects;
-  only the first dimension may be split, as shardings of heads do.
+  """Returns the rows [first, last) of flattened dimensions that an index
+  selects. Only the first dimension may be split, as by shardings of heads.
   """
   bounds = [s.indices(n)[:2] for s, n in zip(index, shape)]
   if any(b != (0, n) for b, n in zip(bounds[1:], shape[1:])):
@@ -76,7 +76,7 @@ def _range(shape: tuple[int, ...], index: tuple[slice, ...]) -> tuple[int, int]:
 
 
 def _rectangle(layout, shape, index) -> list[tuple[int, int]]:
-  """Ranges on disk, rows first, of an index into a weight of ours."""
+  """Returns the ranges on disk, rows first, of an index into our weight."""
   if layout == 'vector':
     return [_range(shape, index)]
   if layout == 'depthwise':
@@ -88,7 +88,7 @@ def _rectangle(layout, shape, index) -> list[tuple[int, int]]:
 
 
 def read_into(out: np.ndarray, source, piece, index: tuple[slice, ...]) -> None:
-  """Fills `out` with the part `index` of a piece, a few megabytes at a time.
+  """Reads the part `index` of a piece into `out`, a few megabytes at a time.
 
   Args:
     out: contiguous, of the part's shape; values are cast to its dtype.
@@ -110,7 +110,7 @@ def read_into(out: np.ndarray, source, piece, index: tuple[slice, ...]) -> None:
 
 
 def _read_whole(out, source, piece, index: tuple[slice, ...]) -> None:
-  """`read_into` of a tensor of all experts, one of them at a time."""
+  """Runs `read_into` for a tensor of all experts, one expert at a time."""
   bounds = [s.indices(n)[:2] for s, n in zip(index, piece.shape)]
   turns = source.get_shape()[-1] // piece.shape[-1]
   *lead, (first, last) = bounds
@@ -121,7 +121,7 @@ def _read_whole(out, source, piece, index: tuple[slice, ...]) -> None:
 
 
 def _step(piece) -> int:
-  """Order of a tensor's axes in ours: -1 where it is transposed."""
+  """Returns the step of a tensor's axes in our weight: -1 if transposed."""
   return -1 if piece.layout in INPUTS else 1
 
 
@@ -152,7 +152,7 @@ def _put(kept, stacked, one, layer):
 
 
 def read_leaf(kept, parts: dict, where) -> Any:
-  """Returns a weight from its pieces on disk, laid out as `where` says.
+  """Reads a weight from its pieces on disk into the shardings `where`.
 
   Args:
     kept: its spec, or the pair of specs it is quantized to
@@ -182,7 +182,7 @@ def read_leaf(kept, parts: dict, where) -> Any:
 
 
 def _of_one_layer(where) -> Any:
-  """The sharding of one layer of a stacked weight."""
+  """Returns the sharding of one layer of a stacked weight."""
   if not isinstance(where, jax.sharding.NamedSharding):
     return where
   part = jax.sharding.PartitionSpec(*where.spec[1:])
@@ -190,12 +190,12 @@ def _of_one_layer(where) -> Any:
 
 
 def _read_array(shape, parts: dict, where, dtype) -> jax.Array:
-  """An array from its pieces: one, or one per expert."""
+  """Reads an array from its pieces: one, or one per expert."""
   read = {}
 
   def shard(index: tuple[slice, ...]) -> np.ndarray:
     key = str(index)
-    if key not in read:  # a replica reads what another has read
+    if key not in read:  # a replica copies the part that another has read
       bounds = [s.indices(n)[:2] for s, n in zip(index, shape)]
       out = _aligned(tuple(b - a for a, b in bounds), dtype)
       _fill(out, parts, index, bounds)
@@ -214,10 +214,10 @@ def _fill(out, parts, index, bounds) -> None:
 
 
 def on_disk(shape, pieces: list, flat: dict, dtype) -> np.ndarray:
-  """Puts a tensor together as it goes on disk.
+  """Builds a tensor in its form on disk.
 
   Args:
-    pieces: `hf.Piece`s of it; flat: weights by path.
+    pieces: its `hf.Piece`s; flat: weights by path.
   """
   out = np.empty(shape, dtype)
   for piece in pieces:
@@ -232,7 +232,9 @@ def on_disk(shape, pieces: list, flat: dict, dtype) -> np.ndarray:
 
 
 def grouped(sizes: dict[str, int], limit: int) -> list[list[str]]:
-  """Names in order, in groups of at most `limit` bytes (or one tensor)."""
+  """Groups names in order, each group of at most `limit` bytes (or one
+  tensor).
+  """
   groups, room = [], 0
   for name, size in sizes.items():
     if not groups or size > room:

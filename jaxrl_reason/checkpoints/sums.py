@@ -1,10 +1,10 @@
-"""Checksums of a checkpoint's files, so that damage is proven and not guessed.
+"""Checksums of a checkpoint's files, which prove damage.
 
-Every process sums the files that it wrote as soon as they are written; process
-0 adds the rest when orbax is about to finish the checkpoint, and writes
-`checksums.json` among them. So a finished checkpoint always has its sums. The
-sum is zlib's CRC-32, of which no flipped bit and no burst of 32 escapes; the
-list of sums has a sum of its own.
+Every process computes the checksums of its files when they are written. Process
+0 adds those of the other files before orbax finishes the checkpoint, and writes
+`checksums.json`. So a finished checkpoint always has checksums. They are zlib's
+CRC-32, which detects every flipped bit and every burst of up to 32 bits. The
+list of checksums has its own checksum.
 """
 
 import concurrent.futures
@@ -21,20 +21,18 @@ from etils import epath
 from jaxrl_reason.checkpoints import files
 
 NAME = 'checksums.json'
-# Read and summed at once by one process; both leave the interpreter's lock.
+# Threads that read and sum files; both operations release the GIL.
 THREADS = 8
 BLOCK = 8 << 20  # bytes
 
 
 def of_json(value: Any) -> int:
-  """Returns the sum of a JSON value, whatever its spacing and the order of its
-  keys.
-  """
+  """Returns the checksum of a JSON value, for any spacing and order of keys."""
   return zlib.crc32(json.dumps(value, sort_keys=True).encode())
 
 
 def of_file(path: epath.Path) -> list[int]:
-  """Returns [bytes, sum] of a file."""
+  """Returns [number of bytes, checksum] of a file."""
   size = total = 0
   with path.open('rb') as f:
     while block := f.read(BLOCK):
@@ -43,7 +41,7 @@ def of_file(path: epath.Path) -> list[int]:
 
 
 def _names(folder: epath.Path) -> list[str]:
-  """Files below a folder, by their paths in it."""
+  """Lists the files below a folder, by their paths in it."""
   found = []
   for path in sorted(folder.iterdir()):
     if path.is_dir():
@@ -63,7 +61,7 @@ def _of_process(i: int) -> str:
 
 
 def write_own(folder: epath.Path) -> None:
-  """Writes sums of what this process has written of a checkpoint's arrays."""
+  """Writes the checksums of this process's files of a checkpoint's arrays."""
   me = jax.process_index()
   own = f'ocdbt.process_{me}'
   if (folder / own).is_dir():
@@ -73,7 +71,7 @@ def write_own(folder: epath.Path) -> None:
 
 
 def write(folder: epath.Path) -> None:
-  """Writes `checksums.json` of a folder: the sums of all its files."""
+  """Writes `checksums.json` of a folder: the checksums of all its files."""
   found = {}
   for i in range(jax.process_count()):
     part = folder / _of_process(i)
@@ -87,11 +85,11 @@ def write(folder: epath.Path) -> None:
 
 
 def read(folder: epath.Path) -> dict[str, list[int]]:
-  """Returns the sums that a folder was finished with.
+  """Returns the checksums in a finished folder.
 
   Raises:
-    ValueError: they are damaged themselves.
-    OSError: they cannot be read.
+    ValueError: the list of checksums is damaged.
+    OSError: it cannot be read.
   """
   told = json.loads((folder / NAME).read_text())
   if not isinstance(told, dict) or told.get('sum') != of_json(
@@ -102,12 +100,12 @@ def read(folder: epath.Path) -> dict[str, list[int]]:
 
 
 def damage(folder: epath.Path, *, whole: bool, part: int, parts: int) -> str:
-  """Names what of a folder is proven to be damaged; '' where nothing is.
+  """Describes proven damage in a folder; '' if there is none.
 
   Args:
-    whole: sum the contents; else only sizes are compared.
-    part, parts: of the files, every parts-th from number `part` is looked at,
-      so that several processes share them.
+    whole: compute checksums; False: compare only sizes.
+    part, parts: check every parts-th file, from number `part`, so that several
+      processes share the files.
 
   Raises:
     OSError: a file cannot be read, which proves nothing.
@@ -133,7 +131,7 @@ def _damage_of(path: epath.Path, told: list[int], whole: bool) -> str:
     return of_file(path) if whole else [path.stat().length]
 
   try:
-    # Twice: what is read wrong once need not be wrong on the disk.
+    # Read twice, because a single wrong read does not prove damage on the disk.
     found = files.retried(str(path), look)
     if found != told[: len(found)]:
       found = files.retried(str(path), look)
@@ -145,7 +143,7 @@ def _damage_of(path: epath.Path, told: list[int], whole: bool) -> str:
 
 
 class _Then(ocp.future.Future):
-  """A save of this process's arrays, and then something else."""
+  """Waits for the save of this process's arrays, and then runs a function."""
 
   def __init__(self, before: list, then):
     self._before, self._then = before, then
@@ -157,10 +155,10 @@ class _Then(ocp.future.Future):
 
 
 class Handler(ocp.StandardCheckpointHandler):
-  """Saves and restores arrays; what it saves has its checksums beside it.
+  """Saves and restores arrays; saved files get checksums.
 
   Args:
-    written: called when all files of a checkpoint are there.
+    written: called when all files of a checkpoint are written.
   """
 
   def __init__(self, written: Callable[[], None] = lambda: None):

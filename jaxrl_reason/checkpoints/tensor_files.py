@@ -1,4 +1,4 @@
-"""The tensors of a folder of *.safetensors, by name, mapped but not read."""
+"""Opens the tensors of a folder of *.safetensors by name, memory-mapped."""
 
 import contextlib
 import pathlib
@@ -11,11 +11,11 @@ INDEX, SINGLE = 'model.safetensors.index.json', 'model.safetensors'
 
 
 class BadCheckpoint(ValueError):
-  """A folder that does not hold the model its config.json describes."""
+  """A folder whose tensors do not match its config.json."""
 
 
 def library():
-  """Imports the library, or says what to install."""
+  """Imports the library; the error names the extra to install."""
   try:
     import safetensors.numpy  # noqa: F401 (also imports safetensors)
   except ImportError as e:
@@ -27,7 +27,7 @@ def library():
 
 
 def _files(folder: pathlib.Path) -> tuple[list[str], set[str] | None]:
-  """(names of the folder's weight files, tensors its index lists)."""
+  """Returns (names of the weight files, tensors listed in the index)."""
   if (folder / INDEX).is_file():
     listed = reading.json_object(folder / INDEX).get('weight_map')
     if not listed or not isinstance(listed, dict):
@@ -53,7 +53,7 @@ def _files(folder: pathlib.Path) -> tuple[list[str], set[str] | None]:
 
 
 def _refuse_pointer(path: pathlib.Path) -> None:
-  """Refuses what git leaves in place of a large file."""
+  """Refuses a pointer file of git-lfs."""
   with path.open('rb') as f:
     if f.read(len(POINTER)) == POINTER:
       raise BadCheckpoint(
@@ -64,7 +64,7 @@ def _refuse_pointer(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def open_folder(folder: pathlib.Path):
-  """Maps name -> its safetensors slice, files mapped and open meanwhile."""
+  """Yields the safetensors slices by name; the files are open meanwhile."""
   names, listed = _files(folder)
   with contextlib.ExitStack() as stack:
     slices, home = {}, {}

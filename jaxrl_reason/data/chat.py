@@ -1,9 +1,9 @@
-"""Prompts: a model's own chat template, or a plain one for base models.
+"""Writes prompts in a model's chat template, or in a plain one for base models.
 
   messages --template (Jinja, sandboxed)--> text --tokenizer--> ids
   turns:    ids + sampled ids + ids of the text between turns
 
-Sampled ids are never tokenised again. Chat templates come from strangers:
+Sampled ids are never tokenised again. Chat templates are not trusted:
 `templates` renders them in a process with limits.
 """
 
@@ -98,7 +98,7 @@ class ChatTemplate:
     """Returns the text of a conversation.
 
     Args:
-      add_generation_prompt: end where the assistant begins to speak.
+      add_generation_prompt: end with the beginning of the assistant's turn.
       enable_thinking: a switch of templates that have it, as `enable_thinking`
         or `thinking`; or the `reasoning_effort` of those that have that; None:
         not given.
@@ -253,7 +253,7 @@ def next_turn(
   between = encode_after(
     tokenizer, template.after_assistant(messages, following)
   )
-  # The template's end of a turn may be none of the tokenizer's (Gemma).
+  # The template's end of a turn may differ from the tokenizer's (Gemma).
   end = _end_of_turn(template, tokenizer, messages)
   stops = {*tokenizer.eos_ids, *end[-1:]}
   if len(sampled) > 0 and sampled[-1] in stops:
@@ -262,10 +262,10 @@ def next_turn(
 
 
 def _n_sampled(tokenizer, end: list[int], stop: int, between: list[int]) -> int:
-  """Returns how many ids of `between` the sampled stop token stands for."""
+  """Counts the ids of `between` that the sampled stop token replaces."""
   if end and between[: len(end)] == end:
     return len(end)
-  # The next speaker's token may be the end (GLM); and gpt-oss ends a last
-  # message otherwise than one among others.
+  # The token of the next role may be the end (GLM). gpt-oss ends the last
+  # message differently from other messages.
   texts = [tokenizer.token_text(i) for i in (stop, *between[:1])]
   return int(between[:1] == [stop] or texts == [RETURN, END])

@@ -24,7 +24,7 @@ from jaxrl_reason import trees
 from jaxrl_reason.config import Data
 from jaxrl_reason.data import controllers, pool
 
-MASTERED = 0.9  # solve rate from which metrics call a problem mastered
+MASTERED = 0.9  # solve rate of a mastered problem, for metrics
 
 
 @dataclasses.dataclass(frozen=True)

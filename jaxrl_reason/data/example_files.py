@@ -5,19 +5,19 @@
   {'prompt': 'What is $2 + 3$?', 'answer': '5', 'solution': '5',
    'meta': {'problem': ..., 'answer': 5, 'level': 1}, 'task': 'files'}
 
-  a file                         held-out problems are a share of it
-  a folder with train.jsonl      likewise
-    and test.jsonl               held-out problems are those
+  a file                         a share of it is held out
+  a folder with train.jsonl      a share of it is held out
+    and test.jsonl               the problems of test.jsonl are held out
   hf:owner/name[:config]         a data set on the Hub (`hub`), likewise; if it
                                  has no test split, its validation split
 
 In a folder, `train-*.jsonl` and `test-*.jsonl` are read too, in order, and
-`.parquet` where pyarrow is installed. A field is a key of a row; a dot goes
-inside (`reward_model.ground_truth`, `prompt.0.content`), and of several with
-commas between them a row must have one: exports of MATH, AIME, DAPO-Math-17k
-differ only in these names. An empty name is guessed from the first row, and the
-guess is logged. `meta` is the whole row, where verifiers find what else they
-read (tests, choices).
+`.parquet` if pyarrow is installed. A field is a key of a row; a dot selects a
+nested field (`reward_model.ground_truth`, `prompt.0.content`). Of several
+fields with commas between them a row must have one: exports of MATH, AIME,
+DAPO-Math-17k differ only in these names. An empty name is guessed from the
+first row, and the guess is logged. `meta` is the whole row, where verifiers
+find what else they read (tests, choices).
 
 A question counts once, however often it is repeated. What is held out is never
 trained on: the share goes by a hash of the question, so that it stays when the

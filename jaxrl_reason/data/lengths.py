@@ -1,7 +1,7 @@
-"""Checks, before the first step, which problems fit their rows.
+"""Checks before the first step that problems fit into their rows.
 
-Otherwise a run would end at the step that draws the first problem that is too
-long, and mending the data then makes it another data set.
+Otherwise a run would end at the step that samples the first problem that is too
+long, and a corrected data set would be another data set.
 """
 
 from collections.abc import Iterator
@@ -45,7 +45,7 @@ def check(problems, c, tokenizer, solution_len: int | None) -> None:
 def too_long(source, fits, name: str) -> np.ndarray:
   """Returns i64 [n], the examples of a finite source that do not fit.
 
-  Each process looks at its share; all return the same.
+  Each process checks its share; all return the same.
 
   Args:
     fits: example -> bool.

@@ -3,8 +3,8 @@
   source[i] -> Example -> encode -> rows of a batch
 
 Deterministic by (seed, index) and resumable: the iterator's state is a small
-dict that goes into the checkpoint. A process encodes only the rows it holds.
-Procedural tasks are endless; data sets on disk are shuffled anew every epoch.
+dict in the checkpoint. A process encodes only the rows of its devices.
+Procedural tasks are endless; data sets on disk are shuffled again every epoch.
 """
 
 import dataclasses
@@ -48,7 +48,7 @@ class TaskSource:
 
 
 def pad_prompt(ids: list[int], length: int, what: str) -> dict:
-  """Returns left-padded tokens and valid [P]; longer prompts are refused."""
+  """Returns left-padded tokens and valid [P]; refuses longer prompts."""
   if len(ids) > length:
     raise ValueError(
       f'{what}: the prompt has {len(ids)} tokens and data.prompt_len is '
@@ -59,7 +59,7 @@ def pad_prompt(ids: list[int], length: int, what: str) -> dict:
 
 
 def prompt_ids(example: dict, tokenizer) -> list[int]:
-  """Returns the tokens of a problem, in its template where it has one
+  """Returns the tokens of a problem, in its template if it has one
   (`Rendered`).
   """
   return tokenizer.encode(example.get('rendered', example['prompt']))
@@ -68,7 +68,7 @@ def prompt_ids(example: dict, tokenizer) -> list[int]:
 def prompt_row(
   index: int, example: dict, tokenizer, length, encode, demo_len=None
 ) -> dict:
-  """Returns what `base.Prompts` holds, for one example; with `demo_len` (C)
+  """Returns the row of a `base.Prompts` for one example; with `demo_len` (C)
   also its reference solution.
   """
   what = f'{example["task"]} example {index}'
@@ -94,8 +94,8 @@ def teacher_row(
   """Returns the prompt under which a teacher scores, for one example.
 
   Args:
-    template: text with {prompt}, {solution} and {answer}; the problem is
-      replaced by it, inside its chat template if it has one.
+    template: text with {prompt}, {solution} and {answer}. It replaces the
+      problem, inside the chat template if there is one.
     length: Q, columns.
 
   Raises:
@@ -122,16 +122,16 @@ def teacher_row(
   return {f'teacher_{name}': x for name, x in row.items()}
 
 
-# Where a solution states its answer: a hint ends before it, since rewards read
-# the completion alone.
+# Marks of the answer in a solution. A hint ends before it, since rewards read
+# only the completion.
 ANSWER_MARK = re.compile(
   r'\\(?:boxed|fbox)\b|#+|<answer>|(?:final )?answer(?: is|:)', re.IGNORECASE
 )
 
 
 def hint_limit(solution: str, tokenizer) -> int:
-  """Counts the tokens of a solution before its last answer mark; of a solution
-  without a mark all but the last token.
+  """Counts the tokens of a solution before its last answer mark. Without a
+  mark, it counts all but the last token.
   """
   ids, marks = tokenizer.encode(solution), [*ANSWER_MARK.finditer(solution)]
   if not marks:
@@ -144,8 +144,8 @@ def hint_limit(solution: str, tokenizer) -> int:
 
 
 def _solution_tokens(example: dict, tokenizer) -> tuple[list[int], list[bool]]:
-  """Returns the tokens of the solution with its stop token, and for each of
-  them whether the policy writes it (and not a tool).
+  """Returns the tokens of the solution with its stop token, and for each token
+  whether the policy writes it (and not a tool).
   """
   ids, of_policy = [], []
   for words in example.get('turns', [[example['solution'], '']]):
@@ -177,9 +177,7 @@ def _solution_ids(
 def solution_row(
   index: int, example: dict, tokenizer, prompt_len: int, completion_len: int
 ) -> dict:
-  """Returns prompt and worked solution [T], as the sampler would have made
-  them.
-  """
+  """Returns prompt and worked solution [T], in the layout of sampled rows."""
   what = f'{example["task"]} example {index}'
   row = pad_prompt(prompt_ids(example, tokenizer), prompt_len, what)
   ids, own = _solution_ids(example, tokenizer, completion_len, what)
@@ -196,8 +194,8 @@ def solution_row(
 
 
 class _Steps:
-  """Number of a step -> this process's rows of its batch, encoded and stacked;
-  a class, so that grain can name it.
+  """Maps the number of a step to this process's encoded rows of its batch. It
+  is a class, because grain needs a name.
   """
 
   def __init__(self, source, order, encode: Callable, rows: int, mine):
@@ -230,7 +228,7 @@ class Subset:
 
 
 class Rendered:
-  """A source whose examples also say how their prompt is written out."""
+  """A source whose examples also have their prompt in the template."""
 
   def __init__(self, source, render: Callable[[str], str]):
     self._source, self._render = source, render
@@ -244,7 +242,7 @@ class Rendered:
 
 
 class Redrawn:
-  """An endless source in which what breaks a rule is drawn again."""
+  """An endless source that replaces examples that break a rule."""
 
   def __init__(self, source, rule: Callable[[dict], bool], tries: int = 100):
     self._source, self._rule, self._tries = source, rule, tries
@@ -254,7 +252,8 @@ class Redrawn:
 
   def __getitem__(self, index: int) -> dict:
     for i in range(self._tries):
-      # A fixed walk from the index, so that it always ends at one example.
+      # A fixed sequence from the index, so that an index always has one
+      # example.
       example = self._source[(index + i * 1_000_003) % len(self)]
       if self._rule(example):
         return example
@@ -265,8 +264,8 @@ class Redrawn:
 
 
 class Batches:
-  """Endless batches. The state is the number of rows given out by all
-  processes together, so another number of them goes on at the same place.
+  """Endless batches. The state is the number of rows so far over all processes,
+  so another number of processes continues at the same position.
   """
 
   def __init__(self, steps: grain.DatasetIterator, rows: int):
@@ -282,8 +281,8 @@ class Batches:
     return {'next_index': self._steps.get_state()['next_index'] * self._rows}
 
   def set_state(self, state: dict[str, int]):
-    """Goes on from the state of another number of rows: repeats less than a
-    batch.
+    """Continues from a state, possibly with another number of rows per batch;
+    it repeats less than a batch.
     """
     self._steps.set_state({'next_index': state['next_index'] // self._rows})
 
@@ -296,17 +295,17 @@ def batches(
   seed: int,
   mine: np.ndarray | None = None,
 ) -> Batches:
-  """Endless batches of `rows` encoded examples, the same for any number of
-  processes.
+  """Builds endless batches of `rows` encoded examples, the same for any number
+  of processes.
 
   Args:
-    mine: int [m], the rows of each batch that this process wants; None: all.
+    mine: int [m], the rows of each batch for this process; None: all.
   """
   if not len(source):
     raise ValueError('the data set is empty: nothing to train on')
   order = range(len(source))
   if len(source) < ENDLESS:
-    # Shuffled indices, every epoch anew.
+    # Indices that are shuffled again every epoch.
     order = grain.MapDataset.source(order).seed(seed).shuffle().repeat()
   mine = np.arange(rows) if mine is None else mine
   steps = _Steps(source, order, encode, rows, mine)
@@ -318,8 +317,8 @@ def batches(
 
 
 class WithSpares:
-  """Batches whose rows each come with others, [rows,1+spares,...]: the first
-  column is what the batches would be without, the rest has an order of its own.
+  """Batches with further rows for each row, [rows,1+spares,...]. The first
+  column is the batch without them; the other columns have their own order.
   """
 
   def __init__(self, first: Batches, others: Batches, spares: int):

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-PATTERN = 1024  # turns of sources until their pattern repeats
+PATTERN = 1024  # length of the pattern of sources
 BITS = 32  # of the sketch of the answers seen
 NEVER = -1  # `Statistics.seen` of an untried problem
 

@@ -33,17 +33,17 @@ from jaxrl_reason.hosts.service import client as _client
 from jaxrl_reason.hosts.service import first_line, state
 
 # Seconds to wait for a host that is alive and late, because it compiles or its
-# disk is slow. A dead one is found by its heartbeat.
+# disk is slow. A lost host is found by its heartbeat.
 PATIENCE_S = 3600
 _turns = itertools.count()
-# How jax's errors begin that concern this process alone.
+# The beginnings of jax's errors that concern only this process.
 LOCAL_ERROR_PREFIXES = (
   'RESOURCE_EXHAUSTED',
   'INVALID_ARGUMENT',
   'UNIMPLEMENTED',
 )
-# How errors of collectives and of the coordination service look where jax, or a
-# library that copies arrays, raises them as another type (ValueError).
+# Texts of errors of collectives and of the coordination service that jax, or a
+# library that copies arrays, raises as another type (ValueError).
 COLLECTIVE = re.compile(
   r'\bGloo\b|\bNCCL\b|'
   r'^(UNKNOWN|UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED|INTERNAL): '
@@ -85,7 +85,7 @@ def gather(value: Any) -> list:
       f'others; the last is {who}. {peers.AGAIN}'
     ) from e
   entries = dict(client.key_value_dir_get_bytes(key(turn)))
-  # All are past the turn before, so nobody reads its values any more.
+  # All processes are past the previous turn, so its values are not needed.
   if turn:
     client.key_value_delete(f'{key(turn - 1)}{me}')
   by_process = {int(k.rpartition('/')[2]): v for k, v in entries.items()}
@@ -104,7 +104,7 @@ def refuse_unlike(facts: dict[str, Any]) -> None:
   """Refuses processes that were started with different commands or code.
 
   Uses the coordination service only, so that it can run before jax looks for
-  devices: that waits for `num_processes` processes.
+  devices, which waits for `num_processes` processes.
 
   Args:
     facts: by the names that an error message uses.
@@ -201,7 +201,7 @@ def explained():
 def _of_collective(e: BaseException | None) -> BaseException | None:
   """Returns the failed collective behind an error, or None.
 
-  An error of a file or of an object store is none, whatever caused it.
+  Errors of files and object stores do not count.
   """
   while e is not None and not isinstance(e, OSError):
     text = str(e)

@@ -1,4 +1,4 @@
-"""Making this process one of several, before jax looks for devices."""
+"""Joins this process to the others of a run, before jax looks for devices."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def join(
   join_timeout_s: int = 300,
   heartbeat_s: int = 60,
 ) -> None:
-  """Makes this process one of several, before jax looks for devices.
+  """Joins this process to the others of a run, before jax looks for devices.
 
   The first three arguments default to JAX_COORDINATOR_ADDRESS,
   JAX_NUM_PROCESSES and JAX_PROCESS_ID, and then to the cluster (Cloud TPU, GKE,
@@ -30,7 +30,7 @@ def join(
   Args:
     coordinator: host:port of process 0.
     join_timeout_s: time within which all must reach the coordinator.
-    heartbeat_s: silence after which a process counts as dead, and all stop.
+    heartbeat_s: silence after which a process is lost, and all stop.
 
   Raises:
     ValueError: some of the three are missing or out of range, or the port of
@@ -61,7 +61,7 @@ def join(
     jax.distributed.initialize(
       *where,
       initialization_timeout=join_timeout_s + 60,
-      # It aborts without naming a process: `peers` does so earlier.
+      # jax aborts without naming a process; `peers` ends the run earlier.
       heartbeat_timeout_seconds=2 * heartbeat_s + 60,
       shutdown_timeout_seconds=heartbeat_s,
     )
@@ -143,7 +143,7 @@ def _refuse_taken(coordinator: str) -> None:
 
 
 def _cluster_of_several() -> bool:
-  # jax has no public way to ask before `initialize`, which raises where it
+  # jax has no public function for this before `initialize`, which raises if it
   # finds nothing.
   from jax._src.clusters import ClusterEnv
 

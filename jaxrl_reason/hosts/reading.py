@@ -1,4 +1,4 @@
-"""Reads files that others wrote: what is wrong with one is said by its name."""
+"""Reads files of other programs; errors name the file."""
 
 import contextlib
 import json
@@ -9,14 +9,14 @@ from etils import epath
 
 
 def cache_dir() -> epath.Path:
-  """Returns the user's folder for what can be made again."""
+  """Returns the user's cache folder."""
   base = os.environ.get('XDG_CACHE_HOME') or os.path.expanduser('~/.cache')
   return epath.Path(base) / 'jaxrl_reason'
 
 
 @contextlib.contextmanager
 def explained(path: str | os.PathLike) -> Iterator[None]:
-  """Names the file in whatever a library raises while it reads one.
+  """Adds the file's name to errors that a library raises while it reads.
 
   Raises:
     ValueError: names the file; ImportError and OSError pass as they are.
@@ -35,11 +35,11 @@ def explained(path: str | os.PathLike) -> Iterator[None]:
 
 
 def json_object(path: str | os.PathLike) -> dict:
-  """Reads the object that a JSON file holds.
+  """Reads the object in a JSON file.
 
   Raises:
-    ValueError: names a file that is no JSON, or holds no object.
-    FileNotFoundError: there is none.
+    ValueError: names a file that is no JSON, or has no object.
+    FileNotFoundError: the file does not exist.
   """
   path = epath.Path(path)
   with explained(path):

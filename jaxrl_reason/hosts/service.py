@@ -1,14 +1,14 @@
-"""jax's coordination service: the one place that knows where jax keeps it."""
+"""Accesses jax's coordination service, which has no public name."""
 
 
 def client():
-  """Returns the service's client; None where this process is alone."""
-  # It has no public name; orbax takes it from here too.
+  """Returns the service's client; None if this process is alone."""
+  # It has no public name; orbax uses this one too.
   return state().client
 
 
 def state():
-  """Returns what jax knows of the processes before it looks for devices:
+  """Returns jax's facts about the processes before it looks for devices:
   `process_id`, `num_processes`, `client`.
   """
   from jax._src import distributed
