@@ -65,8 +65,11 @@ def run(source: str, target: str, dtype: str | None, form: str) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
+  import jax
   from absl import logging
 
+  # In the memory of the host: it never waits for a chip, or fills one.
+  jax.config.update('jax_platforms', 'cpu')
   logging.set_verbosity(logging.WARNING)
   with command.one_line():
     print(run(getattr(a, 'from'), a.to, a.dtype or None, a.format))

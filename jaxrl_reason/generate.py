@@ -51,9 +51,11 @@ def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
   # Imported late, so that a wrong flag is refused at once.
+  from jaxrl_reason import hosts
   from jaxrl_reason.evals import generation
 
   with command.one_line():
+    hosts.find_devices()
     print(generation.run(a), file=sys.stderr)
 
 

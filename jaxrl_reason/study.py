@@ -35,6 +35,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   # Imported late, so that a wrong flag is refused at once.
   from absl import logging
 
+  from jaxrl_reason import hosts
   from jaxrl_reason.run.process import signals
   from jaxrl_reason.run.records import journal
   from jaxrl_reason.studies import options
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   logging.set_verbosity(logging.WARNING)
   try:
     with command.one_line():
+      hosts.find_devices()
       study = options.study_of(a)
       table = session.run(study, command.folder('--out', a.out), journal.say)
   except KeyboardInterrupt:

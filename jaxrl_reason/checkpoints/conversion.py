@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from etils import epath
 
-from jaxrl_reason import trees
+from jaxrl_reason import sharding, trees
 from jaxrl_reason.checkpoints import (
   files,
   hf,
@@ -64,15 +64,17 @@ def lora_of_run(folder: epath.Path) -> lora.Lora:
 
 def write_peft(source: epath.Path, target: pathlib.Path) -> str:
   """Writes the adapters alone of a run, in the layout that `peft` reads."""
-  params = other_run.read_params(source)
-  if steering.KEY in params:
+  found = other_run.Weights(source)
+  parts = {path.partition('/')[0] for path in found.shapes}
+  if steering.KEY in parts:
     raise ValueError(
       f'{source} was trained with steering vectors, which its adapters alone '
       'lack: leave --format=peft out, and both are part of the weights'
     )
-  if lora.KEY not in params:
+  if lora.KEY not in parts:
     raise ValueError(f'{source} has no adapters')
-  c, h = config_of_run(source, params['embed'].shape[0])
+  c, h = config_of_run(source, found.shapes['embed'].shape[0])
+  params = other_run.read_params(source, only=f'{lora.KEY}/')
   table = families.tensors_of(h)
   kept = source / pretrained.FOLDER / pretrained.SOURCE
   name = reading.json_object(kept)['name'] if kept.is_file() else ''
@@ -82,23 +84,64 @@ def write_peft(source: epath.Path, target: pathlib.Path) -> str:
 
 
 def read_run(
-  folder: epath.Path, step: int | None = None
+  folder: epath.Path,
+  step: int | None = None,
+  mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[Config, dict, Any]:
-  """Returns (Config, config.json, parameters) of a run, with int8 dequantized
-  and adapters merged; steering vectors are separate.
+  """Returns (Config, config.json, parameters) of a run, see `read_weights`.
 
   Args:
     step: of the checkpoint; None selects the newest one.
   """
-  params = other_run.read_params(folder, step)
-  c, h = config_of_run(folder, params['embed'].shape[0])
-  bad = hf.nonfinite(params)
-  if bad:
+  found = other_run.Weights(folder, step)
+  c, h = config_of_run(folder, found.shapes['embed'].shape[0])
+  return c, h, read_weights(found, folder, weights.specs(c), mesh)
+
+
+def read_weights(
+  found: other_run.Weights,
+  folder: epath.Path,
+  specs: Any,
+  mesh: jax.sharding.Mesh | None = None,
+  finish: Callable[[Any], Any] | None = None,
+  where: Any = None,
+) -> Any:
+  """Reads the weights of a run into their shards, with int8 dequantized and
+  adapters merged; steering vectors are separate.
+
+  Args:
+    folder: the run's workdir.
+    specs: of its model, without adapters.
+    mesh: over which the weights are laid out; None: one device.
+    finish: applied to the result, in the program that merges.
+    where: shardings of the result of `finish`.
+  """
+  by_path = {}
+  rest = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+  if mesh is not None:
+    laid = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
+    by_path, rest = trees.flatten(laid), sharding.replicated(mesh)
+
+  def place(path):
+    return by_path.get(path.removesuffix(f'/{frozen.INT8}'), rest)
+
+  params = trees.unflatten(found.read({p: place(p) for p in found.shapes}))
+  if bad := hf.nonfinite(params):
     raise ValueError(f'{folder}: {bad} has values that are not finite')
-  params = frozen.restored(params, weights.specs(c))
-  if lora.KEY in params:
-    params = lora.merged(params, lora_of_run(folder).scale)
-  return c, h, params
+
+  def whole(params):
+    params = frozen.restored(params, specs)
+    if lora.KEY in params:
+      params = lora.merged(params, lora_of_run(folder).scale)
+    return params
+
+  if finish is not None:
+    return jax.jit(lambda p: finish(whole(p)), out_shardings=where)(params)
+  paths = trees.flatten(jax.eval_shape(whole, params))
+  if paths.keys() == found.shapes.keys():
+    return params
+  where = trees.unflatten({path: place(path) for path in paths})
+  return jax.jit(whole, out_shardings=where)(params)
 
 
 def _fold_steering(folder, c: Config, h: dict, params: Any):

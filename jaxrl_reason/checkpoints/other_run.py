@@ -65,16 +65,17 @@ class Weights:
     }
 
   def read(self, shardings: dict[str, jax.sharding.Sharding]) -> dict[str, Any]:
-    """Reads the parameters by path; every process must call this.
+    """Reads parameters by path; every process must call this.
 
     Args:
-      shardings: by path, of the result.
+      shardings: by path, of the parameters to read.
     """
     wanted = {
       PARAMS + path: jax.ShapeDtypeStruct(
         x.shape, x.dtype, sharding=shardings[path]
       )
       for path, x in self.shapes.items()
+      if path in shardings
     }
     args = ocp.args.PyTreeRestore(
       item=wanted,
@@ -94,18 +95,22 @@ def _existing(workdir, steps: list[int], step: int | None) -> int:
   return steps[-1] if step is None else step
 
 
-def read_params(workdir: epath.Path, step: int | None = None) -> dict[str, Any]:
+def read_params(
+  workdir: epath.Path, step: int | None = None, only: str = ''
+) -> dict[str, Any]:
   """Reads the parameters of a checkpoint onto one device of this process.
 
   Args:
     step: of the checkpoint; None selects the newest one.
+    only: beginning of the paths to read.
 
   Returns:
     Nested dictionaries.
   """
   weights = Weights(workdir, step)
+  paths = [path for path in weights.shapes if path.startswith(only)]
   device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-  return trees.unflatten(weights.read(dict.fromkeys(weights.shapes, device)))
+  return trees.unflatten(weights.read(dict.fromkeys(paths, device)))
 
 
 def read(name: str, specs: Any, bare: Any, where: Any) -> Any:

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import ml_collections
-import numpy as np
 from etils import epath
 
 from jaxrl_reason import sharding
@@ -133,23 +132,22 @@ def load(
   # A run may be in an object store; a model's folder is on this machine.
   folder = epath.Path(source) if is_run else pretrained.resolve(source)[0]
   if is_run:
-    c, _, params = conversion.read_run(folder, step)
+    c, _, params = conversion.read_run(folder, step, mesh)
+    params = jax.tree.map(lambda x: x.astype(dtype), params)
   else:
     c = families.from_hf(hf.read_config(folder))
   tokenizer = tokenizer_of(folder, is_run)
   texts = _texts(folder, is_run)
   hf.check_vocab(tokenizer.vocab_size, c, folder)
   c = dataclasses.replace(c, dtype=dtype)
-  where = mesh and sharding.shardings(
-    weights.specs(c), mesh, sharding.TRAIN_RULES
-  )
   if not is_run:
+    where = mesh and sharding.shardings(
+      weights.specs(c), mesh, sharding.TRAIN_RULES
+    )
     params = hf.load(folder, c, dtype=dtype, where=where)
   model = transformer.build(c)
   if steering.KEY in params:
     model = adapters.attach(model, steering=True)
-  if is_run:
-    params = _laid(params, model, dtype, mesh)
   return Loaded(name, model, params, c, tokenizer, texts, run_of(name))
 
 
@@ -205,16 +203,3 @@ def _steps(folder: epath.Path) -> list[int]:
   if not steps:
     raise ValueError(f'{folder} has no finished checkpoint')
   return steps
-
-
-def _laid(params: Any, model: Model, dtype: str, mesh) -> Any:
-  """Parameters in a dtype, laid out on a mesh of any processes."""
-  if mesh is None:
-    return jax.tree.map(lambda x: x.astype(dtype), params)
-  where = sharding.shardings(model.specs, mesh, sharding.TRAIN_RULES)
-
-  def put(x, s):
-    x = np.asarray(x.astype(dtype))
-    return jax.make_array_from_callback(x.shape, s, lambda index: x[index])
-
-  return jax.tree.map(put, params, where)

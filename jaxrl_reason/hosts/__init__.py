@@ -27,6 +27,7 @@ import jax
 import numpy as np
 
 from jaxrl_reason.hosts import last_words, peers
+from jaxrl_reason.hosts.joining import find_devices as find_devices
 from jaxrl_reason.hosts.joining import join as join
 from jaxrl_reason.hosts.peers import at as at
 from jaxrl_reason.hosts.service import client as _client

@@ -77,6 +77,25 @@ def join(
   peers.begin(heartbeat_s)
 
 
+def find_devices() -> None:
+  """Initializes jax's devices; with several processes, all must call it.
+
+  Raises:
+    ValueError: JAX_PLATFORMS names a platform that is not there.
+  """
+  try:
+    jax.devices()
+  # jax asserts that a platform which it knows has its plugin.
+  except (RuntimeError, AssertionError) as e:
+    platforms = os.environ.get('JAX_PLATFORMS', '')
+    why = first_line(e) or 'its plugin is missing'
+    raise ValueError(
+      f'jax found no device with JAX_PLATFORMS={platforms!r}: {why}. Unset it, '
+      'install the extra for the platform (JAXRL_EXTRAS=tpu or cuda), or run '
+      'on a host that has one'
+    ) from e
+
+
 def _address(coordinator, num_processes, process_id) -> tuple | None:
   """Returns (coordinator, number of processes, index of this one).
 

@@ -28,6 +28,7 @@ def main(
     hosts.join(flags.coordinator, flags.num_processes, flags.process_id)
     train.use_compile_cache('auto')
     with hosts.explained():
+      hosts.find_devices()
       text = run(asked, journal.say, journal.bar)
   if text:
     print(text)

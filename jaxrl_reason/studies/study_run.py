@@ -15,6 +15,7 @@ from typing import Any
 
 from jaxrl_reason import sharding
 from jaxrl_reason.config import Run
+from jaxrl_reason.hosts import reading
 from jaxrl_reason.run import train
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.process import identity
@@ -78,7 +79,7 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
   path = _folder(out, cell) / 'config.json'
   if not path.exists():
     return
-  before, now = json.loads(path.read_text()), cell.config.json_values()
+  before, now = reading.json_object(path), cell.config.json_values()
   # The same warm start, whichever way the folder is written.
   before['init_from'] = now['init_from']
   if before != now:

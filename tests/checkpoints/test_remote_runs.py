@@ -1,14 +1,14 @@
 """Runs in an object store are converted, evaluated and reported."""
 
 import json
+import types
 
-import jax
 import object_store
 import pytest
 from etils import epath
 from small import small_model
 
-from jaxrl_reason import report
+from jaxrl_reason import report, trees
 from jaxrl_reason.checkpoints import conversion, other_run
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import families
@@ -33,9 +33,12 @@ def run(monkeypatch):
   (folder / 'hf' / 'tokenizer.json').write_text('{}')
   row = {'step': 3, 'stage': 'rl', 'train/loss': 0.5}
   (folder / 'metrics' / '000000.jsonl').write_text(json.dumps(row) + '\n')
-  monkeypatch.setattr(
-    other_run, 'read_params', lambda *_: jax.tree.map(lambda x: x, params)
+  flat = trees.flatten(params)
+  stored = types.SimpleNamespace(
+    shapes=flat,
+    read=lambda where: {k: x for k, x in flat.items() if k in where},
   )
+  monkeypatch.setattr(other_run, 'Weights', lambda *_: stored)
   return RUN
 
 

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 import tiny_recipe
@@ -11,8 +9,8 @@ from etils import epath
 from paths import ROOT
 from test_hosts import finish, free_address, log_file, start
 
+from jaxrl_reason import __main__, hosts
 from jaxrl_reason import config as config_lib
-from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import origin as origin_lib
 from jaxrl_reason.run.process import identity, workdir
 from jaxrl_reason.run.records import config_file, events, lines, metrics
@@ -129,6 +127,40 @@ def test_the_code_that_a_recipe_names_is_compared(tmp_path, caplog):
   assert not caplog.text
 
 
+@pytest.mark.parametrize(
+  'name, files',
+  [
+    ('FOLDER/rewards.py:score', ['rewards.py', 'shared.py']),
+    ('rewards:score', ['rewards.py', 'shared.py']),  # a module beside the run
+    ('mine.rewards:score', ['mine/rewards.py', 'mine/deep/shared.py']),
+  ],
+)
+def test_code_is_compared_with_all_that_it_imports_of_its_own(
+  tmp_path, monkeypatch, name, files
+):
+  monkeypatch.syspath_prepend(tmp_path)
+  config, (main, other) = (
+    tiny_recipe.get_config(),
+    map(tmp_path.joinpath, files),
+  )
+  config.rl.rewards.answer.reward = name.replace('FOLDER', str(tmp_path))
+  for path in (main, other):
+    for folder in path.relative_to(tmp_path).parents[:-1]:
+      (tmp_path / folder).mkdir(exist_ok=True)
+      (tmp_path / folder / '__init__.py').write_text('')
+  line = 'from .deep import shared' if 'mine' in name else 'import shared'
+  main.write_text(f'import json\n{line}\ndef score(*_): return shared.ONE')
+  other.write_text('ONE = 1.0')
+  found = [identity.of_named_code(values(config))]
+  for path, text in ((main, 'ONE = 2.0'), (other, 'ONE = 3.0')):
+    before = path.read_text()
+    path.write_text(text)
+    found.append(identity.of_named_code(values(config)))
+    path.write_text(before)
+  assert len({*(json.dumps(x) for x in found)}) == 3
+  assert identity.of_named_code(values(config)) == found[0]
+
+
 def test_code_of_modules_is_found_and_other_texts_are_none(tmp_path):
   config = tiny_recipe.get_config()
   assert identity.of_named_code(values(config)) == {}
@@ -136,19 +168,34 @@ def test_code_of_modules_is_found_and_other_texts_are_none(tmp_path):
   assert list(identity.of_named_code(values(config))) == ['xml.sax.saxutils']
 
 
-def test_a_platform_without_devices_is_named(tmp_path):
-  code = (
-    'from jaxrl_reason.run.process import workdir\n'
-    'try: workdir._find_devices()\n'
-    'except ValueError as e: print(e)'
-  )
-  done = subprocess.run(
-    [sys.executable, '-c', code],
-    env=os.environ | {'JAX_PLATFORMS': 'tpu', 'PYTHONPATH': str(ROOT)},
-    capture_output=True,
-    text=True,
-  )
-  assert "no device with JAX_PLATFORMS='tpu'" in done.stdout, done.stderr
+@pytest.mark.parametrize('platform', ['tpu', 'cuda'])
+@pytest.mark.parametrize(
+  'flags',
+  [
+    f'run --config={ROOT}/tests/tiny_recipe.py --workdir=OUT',
+    'generate --model=OUT --prompt=2+3',
+    'evaluate --model=OUT --suite=task:countdown --out=OUT',
+    f'study --config={ROOT}/configs/studies/samples.py --out=OUT',
+  ],
+  ids=lambda flags: flags.partition(' ')[0],
+)
+def test_a_platform_without_devices_is_named(
+  monkeypatch, tmp_path, flags, platform, capsys
+):
+  """jax raises an error of its own for each: none is there, no plugin is."""
+  monkeypatch.setenv('JAX_PLATFORMS', platform)
+  error = RuntimeError(f"Unable to initialize backend '{platform}': no library")
+  missing = AssertionError() if platform == 'cuda' else error
+
+  def devices(*_):
+    raise missing
+
+  monkeypatch.setattr('jax.devices', devices)
+  monkeypatch.setattr('jaxrl_reason.run.train.use_compile_cache', str)
+  with pytest.raises(SystemExit):
+    __main__.main(flags.replace('OUT', str(tmp_path)).split())
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert f"error: jax found no device with JAX_PLATFORMS='{platform}'" in last
 
 
 @pytest.mark.parametrize('damage', [b'{"seed": 1', b'\xff\xfe', b'[1]', b''])

@@ -4,12 +4,14 @@ of_run(...)      data, tokenizer, stages, code: part of every checkpoint
 of_start(...)    config, code, jax: compared by processes that start together
 """
 
+import ast
 import functools
 import hashlib
 import importlib.util
 import json
 import pathlib
 import re
+import sysconfig
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -73,16 +75,58 @@ def of_named_code(values: Mapping) -> dict[str, str]:
   or 'package.module:function' (`verifiers.resolve`). The package itself is
   digested as a whole (`of_code`).
 
+  Each digest covers the files beside it that the code imports, too.
+
   Args:
     values: of the config (`Record.json_values`).
   """
   out = {}
   for value in _texts(values):
     module, colon, _ = value.rpartition(':')
-    path = _file_of(module if colon else value)
+    name = module if colon else value
+    path = _file_of(name, bool(colon))
     if path is not None:
-      out[module if colon else value] = digest(path.read_text())
+      out[name] = digest([p.read_text() for p in _with_imports(path)])
   return dict(sorted(out.items()))
+
+
+def _with_imports(path: pathlib.Path) -> list[pathlib.Path]:
+  """Returns a file and all that it imports from its folder or package."""
+  root = path.parent
+  while (root / '__init__.py').exists():
+    root = root.parent
+  # The library folders of Python are not code of the recipe.
+  package = path.relative_to(root).parts[0]
+  library = str(root) in sysconfig.get_paths().values()
+  found, left = [], [path]
+  while left:
+    path = left.pop()
+    if path not in found:
+      found.append(path)
+      left += [p for p in _imported(path, root) if not library
+               or p.relative_to(root).parts[0] == package]  # fmt: skip
+  return sorted(found)
+
+
+def _imported(path: pathlib.Path, root: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Yields the files below `root` that a file imports."""
+  try:
+    nodes = [*ast.walk(ast.parse(path.read_text()))]
+  except SyntaxError:
+    return  # whoever imports the file reports it
+  for node in nodes:
+    if not isinstance(node, ast.Import | ast.ImportFrom):
+      continue
+    names, level = [alias.name for alias in node.names], 0
+    if isinstance(node, ast.ImportFrom):
+      module, level = node.module or '', node.level
+      names = [module, *(f'{module}.{name}'.strip('.') for name in names)]
+    at = path.parents[level - 1] if level else root
+    for name in filter(None, names):
+      module = at.joinpath(*name.split('.'))
+      for p in (module.with_suffix('.py'), module / '__init__.py'):
+        if p.is_file():
+          yield p
 
 
 def _texts(value) -> Iterator[str]:
@@ -96,12 +140,18 @@ def _texts(value) -> Iterator[str]:
     yield value
 
 
-def _file_of(name: str) -> pathlib.Path | None:
-  """Returns the file of 'path.py' or of an importable 'package.module'."""
+def _file_of(name: str, is_function: bool) -> pathlib.Path | None:
+  """Returns the file of 'path.py' or of an importable module.
+
+  Args:
+    is_function: the name of a function followed; without it, only the name of a
+      module in a package is taken for a module.
+  """
   if name.endswith('.py'):
     path = pathlib.Path(name)
-    return path if path.is_file() else None
-  if not MODULE.fullmatch(name) or name.startswith(f'{jaxrl_reason.__name__}.'):
+    return path.absolute() if path.is_file() else None
+  known = MODULE.fullmatch(name) or (is_function and name.isidentifier())
+  if not known or name.partition('.')[0] == jaxrl_reason.__name__:
     return None
   try:
     spec = importlib.util.find_spec(name)

@@ -11,7 +11,6 @@ import jax
 from etils import epath
 
 from jaxrl_reason import hosts
-from jaxrl_reason.hosts import service
 from jaxrl_reason.run.process import lock
 
 OLD = 'old-'  # folders that --fresh makes
@@ -35,7 +34,7 @@ def opened(start: dict, workdir, *, fresh: bool = False):
   # Before jax looks for devices: jax waits for the number of processes that
   # this one was told of.
   hosts.refuse_unlike(start)
-  _find_devices()
+  hosts.find_devices()
   workdir = epath.Path(workdir)
   if '://' not in str(workdir):  # orbax accepts no relative path
     workdir = epath.Path(os.path.abspath(workdir))
@@ -47,23 +46,6 @@ def opened(start: dict, workdir, *, fresh: bool = False):
         if hosts.is_main():
           _move_aside(workdir)
     yield workdir
-
-
-def _find_devices() -> None:
-  """Initializes jax's devices.
-
-  Raises:
-    ValueError: JAX_PLATFORMS names a platform that is not there.
-  """
-  try:
-    jax.devices()
-  except RuntimeError as e:
-    platforms = os.environ.get('JAX_PLATFORMS', '')
-    raise ValueError(
-      f'jax found no device with JAX_PLATFORMS={platforms!r}: '
-      f'{service.first_line(e)}. Unset it, install the extra for the platform '
-      '(JAXRL_EXTRAS=tpu or cuda), or run on a host that has one'
-    ) from e
 
 
 @contextlib.contextmanager

@@ -12,14 +12,13 @@ from typing import Any
 import jax
 from etils import epath
 
-from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
 from jaxrl_reason.config.rl import Teacher as TeacherSection
 from jaxrl_reason.config.run import Model as ModelSection
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import adapters, families, transformer, weights, zoo
-from jaxrl_reason.models.adapters import frozen, lora, steering
+from jaxrl_reason.models.adapters import frozen, steering
 from jaxrl_reason.update.learner import SAME, Teacher
 
 # A size of the zoo instead of a model, because plans read no weights.
@@ -99,26 +98,13 @@ def _of_run(folder, step: int, shape: transformer.Config, specs, where) -> Any:
   Args:
     where: shardings of the result.
   """
-  plain, found = weights.specs(shape), other_run.Weights(folder, step)
   mesh = jax.tree.leaves(where)[0].mesh
-  by_path = trees.flatten(sharding.shardings(plain, mesh, sharding.TRAIN_RULES))
-
-  def place(path):
-    stored = path.removesuffix(f'/{frozen.INT8}')
-    return by_path.get(stored, sharding.replicated(mesh))
-
-  params = found.read({path: place(path) for path in found.shapes})
-  bad = hf.nonfinite(params)
-  if bad:
-    raise ValueError(f'{folder}: {bad} has values that are not finite')
+  found, plain = other_run.Weights(folder, step), weights.specs(shape)
 
   def stored(params):
-    params = frozen.restored(params, plain)
-    if lora.KEY in params:
-      params = lora.merged(params, conversion.lora_of_run(folder).scale)
     return jax.tree.map(frozen.keep, specs, params, is_leaf=frozen.is_stored)
 
-  return jax.jit(stored, out_shardings=where)(trees.unflatten(params))
+  return conversion.read_weights(found, folder, plain, mesh, stored, where)
 
 
 def _source(name: str) -> tuple[epath.Path, int | None, bool]:
