@@ -1,8 +1,8 @@
-"""greedy, pass@1, pass@k and maj@k of a set of problems, while a run trains.
+"""Computes greedy, pass@1, pass@k and maj@k of problems while a run trains.
 
-Sample 0 of every problem is greedy (temperature 0), the others are draws. A
-bounded number of completions is generated at a time (`answers`); they are
-verified by the host reward, by each process those of its own rows.
+Sample 0 of every problem is greedy (temperature 0), the others are random. A
+bounded number of completions is generated at a time (`sampled_answers`). The
+host reward verifies them; each process verifies its own rows.
 """
 
 import functools
@@ -33,11 +33,10 @@ def make_set(
   """Returns the first n problems of a source.
 
   Args:
-    encode: of the environment that they are played with, if any; hosted: that
-      is in Python.
+    encode: of the environment, if any; hosted: the environment is in Python.
 
   Raises:
-    ValueError: names one that has more tokens than prompt_len.
+    ValueError: names a problem with more tokens than prompt_len.
   """
   examples = [source[i] for i in range(min(n, len(source)))]
   ids = [pipeline.prompt_ids(e, tokenizer) for e in examples]
@@ -72,9 +71,9 @@ class Evaluation:
     n_samples: drawn beside the greedy one, at that temperature.
     rows: completions at a time, over all devices.
     grade: list of (completion, example) -> list of Verdict.
-    how: the environment that answers, and the limits; None: one completion.
-    programs: by samples of a unit, shared by evaluations that are alike but
-      for their problems and noise.
+    how: the environment and the limits; None: one completion.
+    programs: by samples of a unit; evaluations that differ only in problems and
+      noise share them.
     player: of an environment in Python, samples of a unit -> what
       `answers.make_generate` gives.
     chunks: of completions, with a carried tail; None: they are whole.
@@ -95,7 +94,7 @@ class Evaluation:
     self._generate = {} if programs is None else programs
 
   def _row_id(self, problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
-    """The row's place among those of all problems."""
+    """Returns the index of a row among the rows of all problems."""
     return problem * len(self._samples) + sample
 
   def __call__(
@@ -109,7 +108,9 @@ class Evaluation:
     """
 
     def told(row):
-      """Texts go to other hosts only of the problems to be shown."""
+      """Removes texts of problems that are not shown, before hosts exchange
+      records.
+      """
       if row['problem'] < show:
         return row
       return {k: v for k, v in row.items() if k not in _TEXTS}
@@ -131,7 +132,7 @@ _TEXTS = ('prompt', 'completion', 'meta')
 
 
 def values(rows: Sequence[Mapping]) -> dict[str, float]:
-  """Summarises the records of an evaluation, as metrics.jsonl has it."""
+  """Summarises the records of an evaluation for metrics.jsonl."""
   found = scores.values(rows)
   n = max(row['sample'] for row in rows)
   names = ['greedy', *(f'pass@{k}' for k in estimators.powers(n)), f'maj@{n}']

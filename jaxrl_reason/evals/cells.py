@@ -1,10 +1,11 @@
-"""One question put to one model: a file of records that can be gone on with.
+"""The answers of one model to one suite: a file of records that can be resumed.
 
   OUT/answers/<model>--<suite>--<prompt>--t<temperature>.jsonl    the records
-  the same with .json                                 what they were made with
+  the same with .json                                 their settings
 
-Blocks of problems are written in order, so that what a killed command has
-written says where it stood; the same command draws the rest as it would have.
+Blocks of problems are written in order, so the number of records is the
+position to resume from. The same command then samples the other answers as an
+uninterrupted one.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ LONGEST = 60  # characters of a part of a file's name
 
 
 def slug(text: str) -> str:
-  """Returns a text as part of a file's name; long ones end in a hash."""
+  """Returns a text as part of a file's name; long texts end in a hash."""
   name = re.sub(r'[^\w.=@+-]+', '_', text).strip('_')
   if len(name) <= LONGEST:
     return name
@@ -36,7 +37,7 @@ def slug(text: str) -> str:
 class Cell:
   """Attributes:
   path: of the records; samples: their numbers, of every problem.
-  settings: all that the answers depend on, as JSON has it.
+  settings: all settings that the answers depend on, as JSON values.
   """
 
   path: epath.Path
@@ -45,8 +46,8 @@ class Cell:
   settings: dict[str, Any]
 
   def begin(self) -> int:
-    """Returns the number of records there are, the same on every process; notes
-    the settings at first.
+    """Returns the number of existing records, the same on every process; writes
+    the settings of a new file.
 
     Raises:
       ValueError: the file was begun with other settings.
@@ -79,8 +80,8 @@ class Cell:
     """Returns the records, on process 0; [] on others.
 
     Raises:
-      ValueError: they are not those of the problems, in order, each with its
-        verdict: two commands wrote at once, or somebody else did.
+      ValueError: they are not the records of the problems in order, with
+        verdicts: two commands wrote at once, or the file was edited.
     """
     rows = grown.read(self.path) if hosts.is_main() else []
     for i, row in enumerate(rows):
@@ -101,11 +102,11 @@ class Cell:
     done: int,
     tell: Callable[[int], Any],
   ) -> None:
-    """Draws and writes what is still to do.
+    """Samples and writes the remaining answers.
 
     Args:
-      done: records there are.
-      tell: called with the number of records written, block after block.
+      done: number of existing records.
+      tell: called with the number of records of each block.
     """
     first = done // len(self.samples)
     skip = done % len(self.samples)
@@ -119,7 +120,7 @@ class Cell:
 
 
 def _rest(blocks: Iterator[list[dict]], skip: int) -> Iterator[list[dict]]:
-  """Blocks without the first records, which are there."""
+  """Yields blocks without the existing records."""
   for rows in blocks:
     yield rows[skip:]
     skip = 0

@@ -1,9 +1,9 @@
 """Contamination: n-grams of words that problems share with training data.
 
-A problem is a hit where any n words in a row of it stand in a training text
-(n = 13 in https://arxiv.org/abs/2005.14165, appendix C); one of fewer words,
-where it is a training text as a whole. Case and punctuation do not count. What
-is indexed are the problems, so that training files of any size stream by.
+A problem is a hit if any n consecutive words of it occur in a training text (n
+= 13 in https://arxiv.org/abs/2005.14165, appendix C). A problem of fewer words
+is a hit if it equals a training text. Case and punctuation do not count. The
+index contains the problems, so training files of any size are read as a stream.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ _WORD = re.compile(r'\w+')
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-  """A problem, and the first training text that has words of it."""
+  """A problem, and the first training text with common words."""
 
   problem: int
   where: str
@@ -29,7 +29,7 @@ def words(text: str) -> list[str]:
 
 
 def grams(text: str, n: int) -> set[tuple[str, ...]]:
-  """Returns the n-grams of a text; of a shorter one, all its words."""
+  """Returns the n-grams of a text; for a shorter text, all its words."""
   found = words(text)
   if not found:
     return set()
@@ -41,7 +41,7 @@ def hits(
   training: Iterable[tuple[str, Sequence[str]]],
   n: int = N,
 ) -> list[Hit]:
-  """Returns the problems that training texts contain words of, in order.
+  """Returns the problems with n-grams in training texts, in order.
 
   Args:
     training: (where, texts of a row).
@@ -62,5 +62,5 @@ def hits(
 def numbered(
   name: str, texts: Iterable[str]
 ) -> Iterable[tuple[str, list[str]]]:
-  """Texts in memory as `hits` wants them."""
+  """Yields texts in memory with their numbers, for `hits`."""
   return ((f'{name}:{i}', [text]) for i, text in enumerate(texts, 1))

@@ -1,11 +1,11 @@
-"""A file of problems, made fit to train on.
+"""Filters a file of problems for training.
 
   rows -> repeated, near duplicates, in evaluation files: removed, with reason
-       -> pass rate of a model (records that can be gone on with)
-       -> difficulty, kept or removed by it -> train, test, failing
+       -> pass rate of a model (records that can be resumed)
+       -> difficulty -> train, test, failing, or removed
 
-Rows keep all of their fields; those with a pass rate get `pass_rate`,
-`difficulty` and `mean_length`, in place of fields of that name.
+Rows keep all of their fields. Rows with a pass rate get `pass_rate`,
+`difficulty` and `mean_length`, which replace fields of these names.
 """
 
 import collections
@@ -33,7 +33,7 @@ class Options:
 
   Attributes:
     fields: names of question, answer and solution in a row.
-    asked: whom to ask, and how; no models: nobody.
+    asked: the options of the evaluation; without models there is none.
   """
 
   file: pathlib.Path
@@ -51,7 +51,7 @@ class Options:
 
 @dataclasses.dataclass
 class Work:
-  """Problems that are left, and what was removed with its reason.
+  """The remaining problems, and the removed problems with reasons.
 
   Attributes:
     left: numbers of the examples that are kept.
@@ -63,7 +63,7 @@ class Work:
   removed: list[dict]
 
   def remove(self, why: Mapping[int, Mapping[str, Any]]) -> None:
-    """Takes examples away, by number, for a reason each."""
+    """Removes examples by number, with a reason for each."""
     self.left = [i for i in self.left if i not in why]
     self.removed += [
       {**reason, 'problem': i, 'row': self.examples[i]['meta']}
@@ -72,13 +72,13 @@ class Work:
 
 
 def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
-  """Curates; returns a few lines about it.
+  """Filters the problems; returns a summary.
 
   Raises:
-    ValueError: in one line, what does not work and what to do.
+    ValueError: names the error and the remedy in one line.
   """
   if o.form == 'parquet':
-    _parquet()  # refused before the work, not after it
+    _parquet()  # refused before the work
   total = sum(1 for _ in files.rows(epath.Path(o.file)))
   found = files.examples([epath.Path(o.file)], o.fields)
   work = Work(found, list(range(len(found))), [])
@@ -109,7 +109,7 @@ def _remove_near(o: Options, work: Work, bar: Callable) -> None:
 
 
 def _remove_asked(o: Options, work: Work) -> None:
-  """Takes away what evaluation files ask."""
+  """Removes the problems of evaluation files."""
   questions = [work.examples[i]['prompt'] for i in work.left]
   rows = (row for name in o.against for row in texts(name))
   found = contamination.hits(questions, rows, o.ngram)
@@ -136,7 +136,7 @@ def _pass_rates(o: Options, work: Work, bar: Callable) -> dict[int, dict]:
   session.answer(o.asked, plan, bar)
   out = {}
   for at, rows in scores.by_problem(plan[0].cell.rows()).items():
-    # A verifier that failed says nothing about the problem.
+    # Failed verifications do not count for the pass rate.
     judged = [r for r in rows if r['verdict']['status'] not in scores.FAILED]
     rate = _mean(map(scores.is_right, judged)) if judged else None
     out[work.left[at]] = {
@@ -148,8 +148,8 @@ def _pass_rates(o: Options, work: Work, bar: Callable) -> dict[int, dict]:
 
 
 def bucket(rate: float | None, edges: Sequence[float]) -> str:
-  """Returns the name of the difficulty of a pass rate: '0', '1', or the two
-  edges that it lies between, the lower one not included; 'unknown' without one.
+  """Returns the difficulty of a pass rate: '0', '1', or the interval that
+  contains it, without its lower edge; 'unknown' without a pass rate.
   """
   if rate is None:
     return 'unknown'
@@ -180,7 +180,7 @@ def _mean(values: Iterable[float]) -> float:
 def _write(
   o: Options, work: Work, rates: dict[int, dict], facts: dict[str, Any]
 ) -> str:
-  """Writes what is left and what was removed; returns a few lines about it."""
+  """Writes the remaining and the removed problems; returns a summary."""
   row = {i: {**work.examples[i]['meta'], **rates.get(i, {})} for i in rates}
   row |= {i: work.examples[i]['meta'] for i in work.left if i not in rates}
   out = {TRAIN: [], TEST: []}

@@ -1,9 +1,9 @@
-"""Problems that say nearly the same: MinHash, by the library datasketch.
+"""Finds near duplicates by MinHash, with the library datasketch.
 
-Two texts are near duplicates where the sets of their words' n-grams share at
-least `threshold` of their union (Jaccard). Locality-sensitive hashing proposes
-the pairs (Broder 1997), the sets themselves decide, so that none is left out by
-a chance of the hash; a pair near the threshold can be missed.
+Two texts are near duplicates if the Jaccard similarity of the sets of their
+n-grams of words is at least `threshold`. Locality-sensitive hashing proposes
+pairs (Broder 1997), and the sets themselves are then compared. So no text is
+removed by a coincidence of hashes; a pair near the threshold can be missed.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from jaxrl_reason.evals import contamination
 
 N = 3  # words of an n-gram
 PERMUTATIONS = 128
-# How pairs proposed in vain and pairs missed weigh in the choice of bands: the
-# former cost a comparison of two sets.
+# Weights of false proposals and of missed pairs in the choice of bands. A false
+# proposal costs only a comparison of two sets.
 MISSED = (0.1, 0.9)
 
 
@@ -60,7 +60,7 @@ def near(
 def _first(
   proposed: Sequence[int], own: set, shingles: dict[int, set], threshold: float
 ) -> int | None:
-  """The first of the texts proposed that is as similar as wanted."""
+  """Returns the first proposed text that is similar enough."""
   for i in sorted(proposed):
     other = shingles[i]
     if len(own & other) >= threshold * len(own | other):

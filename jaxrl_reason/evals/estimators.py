@@ -1,9 +1,9 @@
 """Estimators of n samples of a problem, and their errors.
 
 A metric is a ratio of sums over problems, sum_e num[e] / sum_e den[e]; most
-have den = 1, a mean. Its interval comes from drawing as many problems as there
-are, with replacement (the bootstrap, Efron 1979): samples of one problem are
-not independent, problems are.
+metrics have den = 1 and are means. Its interval is a bootstrap over problems
+(Efron 1979), because problems are independent and samples of one problem are
+not.
 """
 
 import collections
@@ -30,13 +30,13 @@ class Estimate:
 
 
 def powers(n: int) -> list[int]:
-  """Returns the ks worth reporting for n samples: 1, 2, 4, ... and n."""
+  """Returns the values of k to report for n samples: 1, 2, 4, ... and n."""
   return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:
-  """Computes the chance that at least one of k samples is right, unbiased from
-  n >= k.
+  """Computes an unbiased estimate, from n >= k samples, of the probability that
+  at least one of k samples is correct.
 
   1 - C(n - c, k) / C(n, k), https://arxiv.org/abs/2107.03374, equation 1.
   """
@@ -68,13 +68,13 @@ def majority(
   scores: Sequence[float],
   weights: Sequence[float] | None = None,
 ) -> float:
-  """Returns the score of the answer with most votes (the first of equals); 0
-  without any.
+  """Returns the score of the answer with the most votes (the first of equals);
+  0 without votes.
 
   Self-consistency, https://arxiv.org/abs/2203.11171.
 
   Args:
-    weights: of the votes; None: all alike.
+    weights: of the votes; None: equal.
   """
   votes = collections.Counter()
   for answer, weight in zip(answers, weights or [1] * len(answers)):
@@ -92,8 +92,8 @@ def majority_at_k(
   k: int,
   weights: Sequence[float] | None = None,
 ) -> float:
-  """Averages `majority` over the n // k groups of k samples, one after another:
-  unbiased, since samples are exchangeable.
+  """Averages `majority` over the n // k consecutive groups of k samples. This
+  is unbiased, since samples are exchangeable.
   """
   starts = range(0, len(answers) // k * k, k)
   if not starts:
@@ -107,11 +107,10 @@ def majority_at_k(
 
 
 def bootstrap_counts(n: int, seed: int = 0, draws: int = DRAWS) -> np.ndarray:
-  """Counts, int [draws,n], how often each of n problems is in each bootstrap
-  sample.
+  """Counts each of n problems in each bootstrap sample, int [draws,n].
 
-  The same for the same n, so that models asked the same problems are compared
-  on the same samples: their differences are paired.
+  The result depends only on n. So models with the same problems have the same
+  samples, and their differences are paired.
   """
   rng = np.random.default_rng(seed)
   return rng.multinomial(n, np.full(n, 1 / n), size=draws).astype(np.float64)
@@ -134,8 +133,8 @@ def resampled(sums: np.ndarray, draws: int = DRAWS) -> np.ndarray:
 
 
 def ratio(num: np.ndarray, den: np.ndarray) -> tuple[float, np.ndarray]:
-  """Returns (sum num / sum den, the same of every bootstrap sample); NaN of
-  nothing.
+  """Returns (sum num / sum den, the same for every bootstrap sample); NaN for
+  0 / 0.
   """
   total = den.sum()
   value = float(num.sum() / total) if total else math.nan
@@ -149,8 +148,8 @@ def estimate(value: float, draws: np.ndarray, n: int = 0) -> Estimate:
   between their quantiles.
 
   Args:
-    n: problems behind a share of them; where it is 0 or 1, and all samples are
-      therefore alike, the interval is Wilson's for n of n. 0: no share.
+    n: number of problems, for shares of problems. If the share is 0 or 1, the
+      bootstrap has no spread, and the interval is Wilson's. 0: not a share.
   """
   draws = draws[np.isfinite(draws)]
   if math.isnan(value) or not len(draws):
@@ -166,8 +165,8 @@ def estimate(value: float, draws: np.ndarray, n: int = 0) -> Estimate:
 def calibration_sums(
   confidence: np.ndarray, right: np.ndarray, bins: int = 10
 ) -> np.ndarray:
-  """Counts, [bins,3], of one problem's answers: how many, confidence, right, by
-  equal bins of confidence.
+  """Computes sums [bins,3] of one problem's answers by equal bins of
+  confidence: number, confidence, correct.
   """
   at = np.minimum((confidence * bins).astype(int), bins - 1)
   out = np.zeros((bins, 3))

@@ -1,7 +1,7 @@
-"""An evaluation: models x suites x prompts x temperatures, each a `Cell`.
+"""Evaluates models x suites x prompts x temperatures, each a `Cell`.
 
 suites, training texts -> contamination, refused above a limit
-cells with something to do -> their model is loaded, records are written
+unfinished cells -> the model is loaded, records are written
 all records -> results.json, table.md, pass_at_k.png
 """
 
@@ -30,8 +30,8 @@ from jaxrl_reason.rollouts import forcing
 from jaxrl_reason.verifiers.pool import VerifierPool
 from jaxrl_reason.verifiers.verdict import all_failed
 
-BUCKET = 16  # prompts are padded to a multiple of so many tokens
-MAX_NEW = 512  # where no run says how long its completions are
+BUCKET = 16  # prompts are padded to a multiple of this number of tokens
+MAX_NEW = 512  # for models without a run that has a completion length
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-  """A cell with what it is of."""
+  """A cell with its model, suite and prompt."""
 
   cell: Cell
   model: str
@@ -83,7 +83,7 @@ class Asked:
 
   @property
   def about(self) -> dict[str, Any]:
-    """Describes the cell as records and results name it (`outcome.ABOUT`)."""
+    """Returns the fields that describe the cell (`outcome.ABOUT`)."""
     return {k: self.cell.settings[k] for k in outcome.ABOUT}
 
 
@@ -91,10 +91,10 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   """Evaluates; returns the table.
 
   Args:
-    say: gets lines for people; bar: (name, total, done, unit) -> tqdm.
+    say: prints a line; bar: (name, total, done, unit) -> tqdm.
 
   Raises:
-    ValueError: in one line, what does not work and what to do.
+    ValueError: names the error and the remedy in one line.
   """
   models = [loading.full_name(m) for m in o.models]
   with hosts.zero_first():  # data sets are prepared on disk
@@ -110,10 +110,10 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
 
 
 def answer(o: Options, plan: Sequence[Asked], bar: Callable) -> None:
-  """Draws what is still to do of the cells; loads what models that needs.
+  """Samples the remaining answers of the cells; loads only the needed models.
 
   Raises:
-    ValueError: one was begun with other settings, or cannot be drawn.
+    ValueError: a cell was begun with other settings, or cannot be sampled.
   """
   mesh = sharding.make_mesh(o.mesh)
   done = {a.cell.path: a.cell.begin() for a in plan}
@@ -130,10 +130,10 @@ def answer(o: Options, plan: Sequence[Asked], bar: Callable) -> None:
 
 
 def cells_of(o: Options, asked: Sequence[Suite]) -> list[Asked]:
-  """Returns the cells of all models, a model's one after another.
+  """Returns the cells of all models, ordered by model.
 
   Raises:
-    ValueError: two of them are the same, or there is no such checkpoint.
+    ValueError: two cells are the same, or a checkpoint does not exist.
   """
   return list(_plan(o, [loading.full_name(m) for m in o.models], asked))
 
@@ -166,8 +166,8 @@ def _settings(
   variant: prompts.Variant,
   temperature: float,
 ) -> dict[str, Any]:
-  """All that the answers of a cell depend on; how they are computed (batch,
-  devices) is not among it.
+  """Returns all settings that the answers of a cell depend on, without settings
+  of the computation (batch, devices).
   """
   run_config = loading.run_of(model)
   max_new = o.max_new
@@ -193,31 +193,31 @@ def _settings(
 
 
 def _chunks(o: Options, run_config, max_new: int) -> dict[str, int]:
-  """The chunks that completions come in, those of the run where no others are
-  asked for; {}: they are whole.
+  """Returns the chunks of completions, by default those of the run; {}:
+  none.
   """
   found = {'chunk': o.chunk, 'carry': o.carry}
   of_run = run_config.rl.get('chunks') if run_config else None
-  if of_run and not o.chunk:  # a run of a version without them has none
+  if of_run and not o.chunk:  # a run of an older version has none
     found = {'chunk': of_run.tokens, 'carry': of_run.carry}
   return found if 0 < found['chunk'] < max_new else {}
 
 
 def _of_settings(settings: dict[str, Any]) -> Chunks | None:
-  """The chunks of a cell's answers."""
+  """Returns the chunks of a cell's answers."""
   if 'chunk' not in settings:
     return None
   return Chunks(settings['chunk'], settings['carry'])
 
 
 def _forced(o: Options) -> dict[str, Any]:
-  """The budget that is forced; {}: none, as in files from before there was."""
+  """Returns the forced budget; {}: none, as in files of older versions."""
   found = {k: getattr(o, k) for k in ('least', 'wait', 'most', 'final')}
   return found if any(found.values()) else {}
 
 
 def _trained_on(o: Options, model: str, say: Callable) -> list[str]:
-  """The questions of the finite data set that a model's run was trained on."""
+  """Returns the questions of the finite data set of a model's run."""
   run_config = loading.run_of(model)
   try:
     return suites.training_of(run_config) if run_config else []
@@ -234,11 +234,11 @@ def _trained_on(o: Options, model: str, say: Callable) -> list[str]:
 def _contaminated(
   o: Options, model: str, suite: Suite, say: Callable
 ) -> float | None:
-  """The share of a suite's problems that training texts have words of; None
-  where there are no such texts.
+  """Computes the share of a suite's problems with n-grams in training texts;
+  None without training texts.
 
   Raises:
-    ValueError: it is above the limit, and that is not allowed.
+    ValueError: it is above the limit, without --allow_contamination.
   """
   own = _trained_on(o, model, say)
   if not (own or o.train):
@@ -332,7 +332,7 @@ def _answer(
 
 
 def _refuse_other_tokens(model: loading.Loaded, base: loading.Loaded) -> None:
-  """Refuses a base whose tokens are others: their probabilities are too."""
+  """Refuses a base with another tokenizer, because a KL compares tokens."""
   a, b = model.tokenizer, base.tokenizer
   ids = range(min(a.vocab_size, 1000))
   same = a.vocab_size == b.vocab_size and all(
@@ -346,9 +346,7 @@ def _refuse_other_tokens(model: loading.Loaded, base: loading.Loaded) -> None:
 
 
 def _grader(o: Options, reward: str, stack: contextlib.ExitStack) -> Callable:
-  """Starts the worker processes that verify answers for as long as the
-  evaluation.
-  """
+  """Starts the worker processes that verify answers during the evaluation."""
   pool = stack.enter_context(
     VerifierPool(reward, workers=o.workers, timeout_s=o.timeout_s)
   )
@@ -366,7 +364,9 @@ def _grader(o: Options, reward: str, stack: contextlib.ExitStack) -> Callable:
 def _outcomes(
   plan: Sequence[Asked], shares: dict[tuple[str, str], float | None]
 ) -> Iterator[outcome.Outcome]:
-  """Returns the results, each model beside the first with the same problems."""
+  """Returns the results; each model is compared with the first on its
+  problems.
+  """
   first: dict[tuple, list[dict]] = {}
 
   def made(

@@ -45,7 +45,7 @@ class Generator:
     name: of the model.
     n_samples, max_new: completions per prompt, tokens of each.
     sampling: arguments of `Sampling.fixed`; seed: of the noise.
-    forced: of `forcing.make`.
+    forced: from `forcing.make`.
   """
 
   model: Model
@@ -89,12 +89,12 @@ class Generator:
   def __call__(
     self, prompts: Sequence[list[int]], indices: Sequence[int]
   ) -> tuple[list[list[list[int]]], float]:
-    """(completions by prompt, each a list of tokens; seconds, without
+    """Returns (completions by prompt, each a list of tokens; seconds without
     compilation).
 
     Args:
       prompts: tokens of each.
-      indices: number of each prompt, on which its noise depends.
+      indices: number of each prompt, which determines its noise.
     """
     room = -(-max(map(len, prompts)) // BUCKET) * BUCKET
     rows = [pipeline.pad_prompt(ids, room, 'prompt') for ids in prompts]
@@ -105,7 +105,7 @@ class Generator:
     begun = time.monotonic()
     out = run(self.params, tokens, valid, row_ids.astype(np.int32))
     drawn, lengths = np.asarray(out.tokens), np.asarray(out.length)
-    jax.effects_barrier()  # every token has been shown
+    jax.effects_barrier()  # every token was printed
     seconds = time.monotonic() - begun
     each = [row[:n].tolist() for row, n in zip(drawn, lengths)]
     return [each[i : i + g] for i in range(0, len(each), g)], seconds
@@ -133,7 +133,7 @@ class Generator:
     return jax.jit(f).lower(self.params, *shapes).compile()
 
   def stopped(self, tokens: list[int]) -> bool:
-    """Returns whether a completion came to its end."""
+    """Returns whether a completion ended with a stop token."""
     return bool(tokens) and tokens[-1] in self._stop.tolist()
 
 
@@ -173,7 +173,7 @@ def load(
     sampling: flags of `sampling_of`.
 
   Raises:
-    ValueError: it is none of these, or lacks a tokenizer or a template.
+    ValueError: there is no such model, tokenizer or template.
   """
   found = loading.load(name, dtype=dtype)
   if use_chat and found.texts is None:
@@ -190,11 +190,11 @@ def load(
 
 
 class Shown:
-  """Writes the first row's text as its tokens come."""
+  """Prints the text of the first row while it is generated."""
 
   def __init__(self, tokenizer, write: Callable[[str], Any]):
     self._bytes, self._write = tokenizer.token_bytes(), write
-    # A character may come in several tokens.
+    # A character may have several tokens.
     self._text = codecs.getincrementaldecoder('utf-8')('replace')
 
   def __call__(self, t, tokens, done) -> None:
@@ -205,10 +205,10 @@ class Shown:
 
 
 def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
-  """Writes the completions of one prompt, the first as it is drawn.
+  """Prints the completions of one prompt, the first while it is generated.
 
   Returns:
-    A line of how fast that was.
+    A line with the speed.
   """
   g.on_token = Shown(g.tokenizer, write)
   (completions,), seconds = g([ids], [0])
@@ -220,10 +220,10 @@ def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
 
 
 def _prompts(source) -> list[dict]:
-  """The lines of a file of prompts.
+  """Reads the lines of a file of prompts.
 
   Raises:
-    ValueError: names the line that has none.
+    ValueError: names the line without a prompt.
   """
   rows = []
   for number, row in records.read(source):
@@ -241,7 +241,7 @@ def _prompts(source) -> list[dict]:
 
 
 def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
-  """Refuses to go on with completions of other prompts, or of another --n."""
+  """Refuses to continue a file of other prompts, or of another --n."""
   for i, line in enumerate(done):
     at = line.get('problem'), line.get('sample')
     own = rows[i // n] if i // n < len(rows) else {'': 0}
@@ -271,10 +271,10 @@ def settings_of(g: Generator, options: Mapping[str, Any]) -> dict[str, Any]:
 def to_file(
   g: Generator, source, out, *, batch: int, **options: Any
 ) -> tuple[int, float]:
-  """Completions of a JSONL file of prompts, appended to another one.
+  """Appends the completions of a JSONL file of prompts to another file.
 
   Returns:
-    (completion tokens, seconds of generation) of what was still to do.
+    (completion tokens, seconds of generation) of the new completions.
 
   Raises:
     ValueError: a line has no prompt, or `out` belongs to another file.
@@ -283,13 +283,13 @@ def to_file(
   _check_same(done, rows, g.n_samples, out)
   records.note(pathlib.Path(out), settings_of(g, options))
   records.cut_torn(out)
-  # A prompt of which some completions are there is drawn again, all of it.
+  # If a prompt has some completions, all of its completions are sampled again.
   first, n, seconds = len(done) // g.n_samples, 0, 0.0
   skip = len(done) % g.n_samples
   with open(out, 'a', encoding='utf-8') as f:
     for start in range(first, len(rows), batch):
       part = rows[start : start + batch]
-      # The last, smaller batch is filled up: one program for all.
+      # The last, smaller batch is filled up, so there is one program.
       filled = part + part[-1:] * (batch - len(part))
       ids = [_ids(g, row, options) for row in filled]
       drawn, s = g(ids, [start + i for i in range(len(filled))])
@@ -324,7 +324,7 @@ def _records(
 
 
 def _ids(g: Generator, row: dict, options: dict) -> list[int]:
-  """Tokens of a line's prompt."""
+  """Returns the tokens of a line's prompt."""
   if g.template is None:
     if 'prompt' not in row:
       raise ValueError('"messages" need --chat')

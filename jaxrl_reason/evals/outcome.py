@@ -1,6 +1,6 @@
 """Results of an evaluation: results.json, a table, a picture of pass@k.
 
-rows = [Outcome(...), ...]        one for each question put to each model
+rows = [Outcome(...), ...]        one for each model and suite
 write(folder, rows)               results.json, table.md, pass_at_k.png
 """
 
@@ -20,7 +20,7 @@ from jaxrl_reason.evals.estimators import Estimate
 
 ABOUT = ('model', 'suite', 'variant', 'temperature')
 ALL = 'all'  # in place of a temperature
-# Beside pass@k: what a table shows, where there is such a metric.
+# Further columns of a table, if there is such a metric.
 SHOWN = (
   'cot_pass@1', 'brier', 'ece', 'kl_base', 'truncated', 'invalid', 'length',
 )  # fmt: skip
@@ -30,11 +30,11 @@ MOST_K = 5  # columns of pass@k
 @dataclasses.dataclass(frozen=True)
 class Outcome:
   """Attributes:
-  about: by `ABOUT`; problems, samples: how many.
-  metrics: with intervals; against: differences to the first model asked the
-    same, by the same problems; {} of the first itself.
-  contaminated: share of the problems that training texts contain words of;
-    None: nothing was compared.
+  about: by `ABOUT`; problems, samples: their numbers.
+  metrics: with intervals; against: differences to the first model with the
+    same problems; {} for the first itself.
+  contaminated: share of the problems with n-grams in training texts; None:
+    not compared.
   """
 
   about: Mapping[str, Any]
@@ -54,7 +54,7 @@ def make(
   """Summarises records.
 
   Args:
-    base: those of the first model asked the same; None: it is this one.
+    base: records of the first model with the same problems; None: this one.
   """
   problems = len({row['problem'] for row in rows})
   against = {} if base is None else scores.differences(rows, base)
@@ -64,7 +64,7 @@ def make(
 
 
 def _plain(estimates: Mapping[str, Estimate]) -> dict[str, dict]:
-  """As JSON has it: null where there is no number."""
+  """Converts to JSON values: null for numbers that are not finite."""
 
   def number(x):
     return x if math.isfinite(x) else None
@@ -76,7 +76,7 @@ def _plain(estimates: Mapping[str, Estimate]) -> dict[str, dict]:
 
 
 def as_json(rows: Iterable[Outcome]) -> str:
-  """Returns the outcomes as results.json has them."""
+  """Returns the outcomes as values of results.json."""
   found = [
     {
       **row.about,
@@ -112,7 +112,7 @@ def _cell(e: Estimate | None, digits: int = 3) -> str:
 
 
 def _lines(cells: Sequence[Sequence[str]]) -> list[str]:
-  """Rows of a Markdown table, aligned."""
+  """Returns the rows of a Markdown table, aligned."""
   widths = [max(map(len, column)) for column in zip(*cells)]
   rows = [
     '| ' + ' | '.join(t.ljust(w) for t, w in zip(row, widths)) + ' |'
@@ -123,7 +123,7 @@ def _lines(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 def table(rows: Sequence[Outcome]) -> str:
-  """Values with standard errors, suite by suite, and what differs."""
+  """Lays out values with standard errors by suite, and the differences."""
   out = []
   for suite in dict.fromkeys(row.about['suite'] for row in rows):
     of = [row for row in rows if row.about['suite'] == suite]
@@ -153,7 +153,9 @@ def _heading(suite: str, rows: Sequence[Outcome]) -> str:
 
 
 def temperature_text(temperature: float | str) -> str:
-  """Returns a temperature as tables have it; `ALL`: the samples of several."""
+  """Returns the text of a temperature; `ALL`: samples of several
+  temperatures.
+  """
   return temperature if temperature == ALL else f'{temperature:g}'
 
 
@@ -162,7 +164,9 @@ def _short(model: str) -> str:
 
 
 def _compared(row: Outcome) -> list[str]:
-  """Differences of pass@k whose interval leaves 0 out, and how many do not."""
+  """Lists differences of pass@k whose interval excludes 0, and counts the
+  others.
+  """
   of = {k: e for k, e in row.against.items() if k.startswith('pass@')}
   if not of:
     return []
@@ -174,7 +178,9 @@ def _compared(row: Outcome) -> list[str]:
 
 
 def figure(rows: Sequence[Outcome]):
-  """Draws pass@k by k, a panel a suite, with intervals; None without draws."""
+  """Draws pass@k by k with intervals, a panel per suite; None without
+  samples.
+  """
   from matplotlib.figure import Figure  # no pyplot: no display, no state
 
   suites = list(dict.fromkeys(row.about['suite'] for row in rows))
@@ -214,9 +220,9 @@ def _draw(axes, row: Outcome) -> None:
 
 
 def together(rows: Sequence[Sequence[dict]]) -> list[dict]:
-  """Puts the samples of several temperatures to those of one problem, in turn,
-  so that of k one after another each temperature has its share; greedy ones
-  come once.
+  """Interleaves the samples of several temperatures of each problem, so that k
+  consecutive samples have equal shares of the temperatures. The greedy sample
+  occurs once.
   """
   found = []
   for i, own in enumerate(rows):

@@ -1,13 +1,13 @@
-"""Variants of the prompt that a problem is written as, by name.
+"""Variants of the prompt of a problem, by name.
 
-own                 as the model's run was trained; of a folder its chat
-                    template, or `boxed` where it has none; a published suite
+own                 the prompt of the model's run; for a folder its chat
+                    template, or `boxed` without one; a published suite
                     asks in its own words
 none qa boxed r1_zero chat        the templates of `data.chat`
-TEMPLATE+plan       asks for a plan before the solution
-TEMPLATE+hint=0.3   the first 30 % of the reference solution is given: the
-                    model goes on from there
-TEMPLATE+shots=4    after four solved problems of the suite's train split
+TEMPLATE+plan       requests a plan before the solution
+TEMPLATE+hint=0.3   the model continues the first 30 % of the reference
+                    solution
+TEMPLATE+shots=4    four solved problems of the suite's train split come first
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ KEYS = ('plan', 'hint=SHARE', 'shots=N')
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-  """A way to write prompts; see the module."""
+  """A variant of prompts; see the module."""
 
   name: str
   template: str
@@ -40,7 +40,7 @@ def parse(text: str) -> Variant:
   """Returns the variant of that name.
 
   Raises:
-    ValueError: names what is not known in it.
+    ValueError: names the unknown part.
   """
   template, *more = text.split('+')
   known = (OWN, CHAT, *chat.PLAIN)
@@ -75,7 +75,7 @@ def _is_share(text: str) -> bool:
 @dataclasses.dataclass(frozen=True)
 class Written:
   """Attributes:
-  ids: tokens of every prompt; stop: those that end a completion.
+  ids: tokens of every prompt; stop: tokens that end a completion.
   """
 
   ids: list[list[int]]
@@ -90,14 +90,14 @@ def write(
   system: str = '',
   thinking: bool | None = None,
 ) -> Written:
-  """Writes out the problems of a suite for a model.
+  """Encodes the prompts of a suite for a model.
 
   Args:
     system, thinking: of chat templates.
 
   Raises:
-    ValueError: the model or the suite lacks what the variant needs, or the
-      tokenizer lacks a character; names the problem.
+    ValueError: the model or the suite lacks a part that the variant needs, or
+      the tokenizer lacks a character; names the problem.
   """
   tokenizer, stop = found.tokenizer, tuple(found.tokenizer.eos_ids)
   render, is_chat = _renderer(variant, found, suite, system, thinking)
@@ -122,7 +122,7 @@ def _asked(variant: Variant, example: dict) -> str:
 
 
 def _given(variant: Variant, example: dict) -> str:
-  """The part of the reference solution that the model goes on from."""
+  """Returns the part of the reference solution that the model continues."""
   if not variant.hint:
     return ''
   solution = example.get('solution') or ''
@@ -136,7 +136,7 @@ def _given(variant: Variant, example: dict) -> str:
 def _renderer(
   variant: Variant, found: Loaded, suite: suites.Suite, system, thinking
 ) -> tuple[Callable[[str], str], bool]:
-  """(question -> text, whether it is the model's chat template)."""
+  """Returns (question -> text, whether it is the model's chat template)."""
   name = variant.template
   if name == OWN and found.run is not None:
     return _as_trained(found)
@@ -182,7 +182,7 @@ def _has_chat(found: Loaded) -> bool:
 
 
 def _solved(variant: Variant, suite: suites.Suite) -> Sequence:
-  """Solved problems (question, solution) to show first."""
+  """Returns the solved problems (question, solution) for few-shot prompts."""
   if not variant.shots:
     return []
   if suite.train is None:
@@ -195,7 +195,7 @@ def _solved(variant: Variant, suite: suites.Suite) -> Sequence:
 
 
 def _as_trained(found: Loaded) -> tuple[Callable[[str], str], bool]:
-  """As the data of the model's run was written."""
+  """Returns the prompts of the data of the model's run."""
   data = suites.data_of(found.run)
   train = problems_lib.load(data, found.run.seed).train if data.shots else ()
   problems = problems_lib.Problems(train, None, None, None, '', None)

@@ -1,5 +1,5 @@
-"""Published suites by name: where their rows are, how a row becomes a problem,
-what is asked, how many samples are drawn, and which verifier decides.
+"""Published suites by name: the place of their rows, the conversion of a row to
+a problem, the prompt, the number of samples, and the verifier.
 
 docs/evaluating.md cites the definition of each metric.
 """

@@ -1,12 +1,12 @@
-"""Problems -> records of answers, a bounded number of completions at a time.
+"""Samples answers to problems, a bounded number of completions at a time.
 
   blocks of problems x all their samples
     -> units of equal shape, one compiled program for all
     -> completions -> verdicts -> records, by (problem, sample)
 
-While the answers of one unit are verified the next is being generated. Noise
-depends on the key, the problem and the sample alone, so neither the size of a
-unit nor the number of devices or processes changes what is drawn.
+While the answers of one unit are verified, the next unit is generated. The
+noise depends only on the key, the problem and the sample, so the size of a unit
+and the number of devices or processes change no sample.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from jaxrl_reason.rollouts import forcing, sampler, turns
 from jaxrl_reason.verifiers import records
 
 BASE = 'base_logp'  # of records
-COLUMNS = 64  # of logits of the base model alive at once
+COLUMNS = 64  # columns of the base model's logits in memory at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +40,9 @@ class EvalSet:
   """Problems of one split, encoded once.
 
   Attributes:
-    ids: tokens of each prompt; room: P, of the longest.
-    encoded: what an environment goes by of each; None: there is none.
-    hosted: an environment in Python plays them, and goes by the problems.
+    ids: tokens of each prompt; room: P, tokens of the longest prompt.
+    encoded: encoded problems for an environment, or None.
+    hosted: an environment in Python, which reads the problems.
   """
 
   examples: Sequence[dict]
@@ -60,8 +60,8 @@ class EvalSet:
     return tuple(np.stack([r[k] for r in rows]) for k in ('tokens', 'valid'))
 
   def played(self, problems: np.ndarray) -> tuple[dict, ...]:
-    """Returns what `make_generate`'s function is given last, of some of the
-    problems, arrays [n,...]; () where there is no environment.
+    """Returns the last argument of `make_generate`'s function for some
+    problems, arrays [n,...]; () without an environment.
     """
     if self.encoded is None:
       return ()
@@ -74,8 +74,8 @@ class Grid:
   """A partition of problems x samples into units of [b problems, s samples].
 
   Attributes:
-    problems: E, how many there are; samples: their samples' numbers.
-    b: of a multiple of the mesh's row shards; s: samples of a unit.
+    problems: E, their number; samples: numbers of their samples.
+    b: problems of a unit; s: samples of a unit.
   """
 
   problems: int
@@ -87,7 +87,7 @@ class Grid:
   def make(
     cls, problems: int, samples: Sequence[int], rows: int, shards: int
   ) -> 'Grid':
-    """Units of at most `rows` completions, and of `shards` at least."""
+    """Builds units of at most `rows` completions, and of at least `shards`."""
     most = max(1, rows // shards)  # of a shard
     parts = -(-len(samples) // most)
     s = -(-len(samples) // parts)
@@ -96,7 +96,7 @@ class Grid:
 
   def units(self, first: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Returns (problems [b], samples [s]) of every unit, from problem `first`
-    on; what fills up the last ones is -1.
+    on; -1 fills the last units.
     """
     for start in range(first, self.problems, self.b):
       problems = np.arange(start, start + self.b)
@@ -107,12 +107,12 @@ class Grid:
 
   @property
   def units_of_block(self) -> int:
-    """Units that have the same problems."""
+    """Counts the units with the same problems."""
     return -(-len(self.samples) // self.s)
 
   @property
   def n_units(self) -> int:
-    """Units of all problems: how often the program is called."""
+    """Counts the units of all problems, which are calls of the program."""
     return -(-self.problems // self.b) * self.units_of_block
 
 
@@ -127,20 +127,20 @@ def make_generate(
   forced: forcing.Forcing | None = None,
   chunks: Chunks | None = None,
 ) -> Callable[..., Rollout]:
-  """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout;
-  where there is an environment, what it goes by is the last argument.
+  """Compiles (params, tokens, valid, row_ids, Sampling, key, stop) -> Rollout.
+  With an environment, its encoded problems are the last argument.
 
   Args:
     n_samples: G, completions of a prompt.
     details: also log-probabilities and entropies of the policy itself.
-    how: the environment that answers, and the limits; None: one completion.
-    base: a model whose log-probabilities of what was sampled are wanted too;
-      `params` is then the pair of both models'.
-    forced: on completions; None: nothing.
-    chunks: of completions, with a carried tail; None: they are whole.
+    how: the environment and the limits; None: one completion.
+    base: a model that also scores the sampled tokens; `params` is then the pair
+      of both models'.
+    forced: forced tokens, or None.
+    chunks: of completions, with a carried tail; None: no chunks.
 
   Raises:
-    ValueError: chunks, and what goes by whole completions.
+    ValueError: chunks with settings that need whole completions.
   """
   if chunks is not None and (base is not None or forced is not None):
     raise ValueError(
@@ -169,7 +169,7 @@ def make_generate(
 
 
 def _of_base(base: Model, params, tokens, valid, out: Rollout) -> dict:
-  """The log-probabilities [N,C] of what was sampled, under another model."""
+  """Computes the log-probs [N,C] of sampled tokens under another model."""
   asked = Prompts(tokens, valid, jnp.zeros(len(tokens), jnp.int32), {})
   rows = batch_lib.rows_of(asked, out).replace(temperature=1.0)
   logp, _, _ = logprobs.score(
@@ -179,23 +179,23 @@ def _of_base(base: Model, params, tokens, valid, out: Rollout) -> dict:
 
 
 def pair(problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
-  """Names of rows [N,2] that do not depend on how many samples there are."""
+  """Returns ids of rows [N,2] that do not depend on the number of samples."""
   return np.stack([problem, sample], axis=1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Asker:
-  """Who answers, and how.
+  """The sampler of answers, and its settings.
 
   Attributes:
-    generate: of `make_generate`, for the grid's s samples.
-    sampling: settings; sample 0 is greedy whatever they say.
+    generate: from `make_generate`, for the grid's s samples.
+    sampling: settings; sample 0 is always greedy.
     stop: i32 [S], tokens that end a completion.
     grade: list of (completion, example) -> list of Verdict.
-    row_id: (problem [N], sample [N]) -> names of rows, for the noise.
+    row_id: (problem [N], sample [N]) -> ids of rows, for the noise.
     budgets: tokens after which completions are also cut and judged.
     about: fields of every record.
-    told: what of a record other processes need.
+    told: returns the part of a record that other processes need.
   """
 
   generate: Callable
@@ -218,7 +218,7 @@ class Asker:
     the same on every process.
 
     Args:
-      first: problem to begin with.
+      first: the first problem.
     """
     units = grid.units(first)
     started = (self._start(problems, *unit) for unit in units)
@@ -229,7 +229,7 @@ class Asker:
       yield sorted(rows, key=operator.itemgetter('problem', 'sample'))
 
   def _answers(self, problems: EvalSet, ahead, started) -> Iterator[list[dict]]:
-    """The records of unit after unit, the next one being generated."""
+    """Yields the records of units, while the next unit is generated."""
     while ahead is not None:
       unit, ahead = ahead, next(started, None)
       own = self._records(problems, *unit)
@@ -238,9 +238,9 @@ class Asker:
       yield list(found.values())
 
   def _start(self, problems: EvalSet, of: np.ndarray, samples: np.ndarray):
-    """Dispatches a unit: (its rows here [n,2], the Rollout to come)."""
+    """Dispatches a unit; returns (this process's rows [n,2], the Rollout)."""
     here = of[sharding.my_rows(self.mesh, len(of))]
-    # What fills up is drawn as well, and not counted.
+    # The filling rows are sampled too, and not counted.
     asked = np.where(here < 0, 0, here)
     prompts, played = problems.rows(asked), problems.played(asked)
     rows = np.stack(
@@ -263,7 +263,7 @@ class Asker:
   def _records(
     self, problems: EvalSet, rows: np.ndarray, out: Rollout
   ) -> list[dict]:
-    """This process's records of a unit."""
+    """Returns this process's records of a unit."""
     local = _Local(out, self.mesh)
     real = np.flatnonzero((rows >= 0).all(axis=1))
     drawn = [local.tokens[i][local.sampled[i]].tolist() for i in real]
@@ -293,15 +293,15 @@ class Asker:
     return out
 
   def _judged(self, text: str, example: Mapping) -> dict[str, Any]:
-    """Returns the fields that are read from a text beside its verdict."""
+    """Returns further fields that are computed from a text."""
     sound = traces.check(text, example)
     stated = traces.stated_confidence(text)
     found = {'trace': sound, 'confidence': stated}
     return {k: v for k, v in found.items() if v is not None}
 
   def _at_budgets(self, drawn, examples, verdicts) -> list[dict]:
-    """{'at_budget': scores by budget} of every completion, cut and judged
-    again where it is longer.
+    """Returns {'at_budget': scores by budget} of every completion; longer
+    completions are cut and verified again.
     """
     if not self.budgets:
       return [{} for _ in drawn]
@@ -321,9 +321,7 @@ class Asker:
 
 
 def _shown(example: Mapping) -> dict[str, Any]:
-  """Returns the fields of a problem that its record keeps: all that a verifier
-  reads.
-  """
+  """Returns the fields of a problem that a verifier reads, for its record."""
   return {k: v for k, v in example.items() if k not in ('solution', 'rendered')}
 
 
@@ -341,13 +339,13 @@ class _Local:
     self._gained = here(out.episode and out.episode.reward)
 
   def gained(self, i: int) -> dict[str, float]:
-    """{'gained'}: a row's rewards of its environment, the verifier of games."""
+    """Returns {'gained': a row's rewards of its environment}, for games."""
     if self._gained is None:
       return {}
     return {'gained': float(np.nansum(self._gained[i]))}
 
   def details(self, i: int) -> dict[str, float]:
-    """Log-probability and entropy of a row, where the program gave them."""
+    """Returns log-probability and entropy of a row, if they were computed."""
     if self._logp is None:
       return {}
     on = self.sampled[i]

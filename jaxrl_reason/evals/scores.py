@@ -1,12 +1,12 @@
-"""Records of answers -> metrics with their intervals.
+"""Computes metrics with intervals from records of answers.
 
   sums(rows)                      {name: (num [E], den [E])} by problem
   estimates(rows)                 {name: Estimate}
   differences(rows, base rows)    {name: Estimate}, paired by problem
 
-Sample 0 of a problem is its greedy completion, the others are draws. An answer
-is right where its score is above 0.5; one whose verifier failed counts as
-wrong, and `invalid` says how many did.
+Sample 0 of a problem is its greedy completion, the others are random. An answer
+is correct if its score is above 0.5. An answer with a failed verifier counts as
+incorrect; `invalid` is the share of these.
 """
 
 import math
@@ -19,12 +19,12 @@ from jaxrl_reason.evals.estimators import Estimate
 
 FAILED = ('error', 'timeout')
 Sums = dict[str, tuple[np.ndarray, np.ndarray]]
-# Not between 0 and 1.
+# Metrics that are not between 0 and 1.
 AMOUNTS = ('length', 'entropy', 'logp', 'kl_base')
 
 
 def by_problem(rows: Iterable[Mapping]) -> dict[int, list[Mapping]]:
-  """Returns the records of each problem, in the order in which they come."""
+  """Groups the records by problem, in their order."""
   out: dict[int, list] = {}
   for row in rows:
     out.setdefault(row['problem'], []).append(row)
@@ -36,7 +36,7 @@ def is_right(row: Mapping) -> bool:
 
 
 def is_sound(row: Mapping) -> bool:
-  """Returns whether an answer is right, and reasoned so
+  """Returns whether answer and reasoning are correct
   (https://arxiv.org/abs/2506.14245).
   """
   return is_right(row) and row['trace'] is True
@@ -71,7 +71,9 @@ def sums(rows: Sequence[Mapping]) -> Sums:
 
 
 def _of_draws(drawn: list[list[Mapping]]) -> Sums:
-  """pass@k and the rest for k of 1, 2, 4, ... to the fewest draws."""
+  """Computes the metrics of random samples, for k of 1, 2, 4, ... to the
+  fewest.
+  """
   n, out = min(map(len, drawn)), {}
   ks = estimators.powers(n)
 
@@ -111,8 +113,9 @@ def _best(rows: Sequence[Mapping], k: int) -> float:
 
 
 def _vote(rows: Sequence[Mapping], k: int) -> float:
-  """The answer of most weight, a vote weighing the mean probability of its
-  tokens (https://arxiv.org/abs/2203.11171, weighted sum, normalized).
+  """Returns the score of the answer with the largest weight. The weight of a
+  vote is the mean probability of its tokens (https://arxiv.org/abs/2203.11171,
+  weighted sum, normalized).
   """
   verdicts = [r['verdict'] for r in rows]
   return estimators.majority_at_k(
@@ -157,14 +160,14 @@ def _ones(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _means(groups: Sequence[Sequence], f: Callable) -> tuple:
-  """Sum of f and count of each group."""
+  """Returns the sum of f and the count of each group."""
   num = [float(sum(f(r) for r in g)) for g in groups]
   return np.asarray(num), np.asarray([float(len(g)) for g in groups])
 
 
 def _kl(groups: Sequence[Sequence]) -> tuple[np.ndarray, np.ndarray]:
-  """Sums of log (policy / base) and counts of tokens: a KL in nats a token,
-  without bias where the draws are those of the policy (temperature 1).
+  """Returns sums of log (policy / base) and counts of tokens: a KL in nats per
+  token, unbiased for samples at temperature 1.
   """
   num = [float(sum(r['logp'] - r['base_logp'] for r in g)) for g in groups]
   den = [float(sum(r['length'] for r in g)) for g in groups]
@@ -177,7 +180,7 @@ def _share(some: Sequence[Sequence], of: Sequence[Sequence]) -> tuple:
 
 
 def values(rows: Sequence[Mapping]) -> dict[str, float]:
-  """Returns the metrics alone."""
+  """Returns the values of the metrics."""
   return {
     name: float(num.sum() / den.sum())
     for name, (num, den) in sums(rows).items()
@@ -213,8 +216,8 @@ def _calibration(rows: Sequence[Mapping]) -> Estimate:
 def differences(
   rows: Sequence[Mapping], base: Sequence[Mapping]
 ) -> dict[str, Estimate]:
-  """Returns the metrics minus those of `base`, of the same problems: both come
-  from the same bootstrap samples, so that what makes a problem hard cancels.
+  """Returns the metrics minus those of `base`, for the same problems. Both have
+  the same bootstrap samples, so the difficulty of problems cancels.
   """
   a, b, out = sums(rows), sums(base), {}
   for name in [name for name in a if name in b]:

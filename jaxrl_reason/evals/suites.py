@@ -6,7 +6,7 @@
   FILE.jsonl?question=problem&verifier=math       a row each, or .parquet
   hf:owner/name?split=test&verifier=math          of a data set on the Hub
   task:countdown?max_ops=4&split=harder&n=256     procedural, `tasks`
-  run:heldout  run:harder            what the (first) model's run evaluates on
+  run:heldout  run:harder            the splits of the (first) model's run
 
 After `?`: `n` problems, how they are read, and of tasks any knob.
 """
@@ -55,8 +55,8 @@ class Suite:
   samples: int = 8
 
   def digest(self) -> str:
-    """Returns sixteen hexadecimal digits of what is asked and how it is
-    verified.
+    """Returns a digest, sixteen hexadecimal digits, of the problems and their
+    verifier.
     """
     asked = [[e['prompt'], e['answer']] for e in self.examples]
     text = json.dumps([asked, self.reward, *filter(None, [self.asks])])

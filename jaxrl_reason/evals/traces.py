@@ -1,8 +1,8 @@
-"""Checks of the reasoning before an answer, for tasks that allow one.
+"""Checks the reasoning before an answer, for tasks whose steps can be computed.
 
-A right answer by wrong steps is luck; `cot_pass@k` counts samples whose answer
-and reasoning are both right (https://arxiv.org/abs/2506.14245, which asks a
-judge; here steps are recomputed).
+A correct answer may follow from wrong steps. `cot_pass@k` counts samples whose
+answer and reasoning are both correct (https://arxiv.org/abs/2506.14245, which
+uses a judge; here steps are recomputed).
 """
 
 import ast
@@ -28,8 +28,8 @@ ROUNDING = Fraction(1, 100)  # results in words are rounded to cents
 
 
 def same_steps(completion: str, example: Mapping) -> bool:
-  """Returns whether the steps are the reference's, spaces aside: of tasks that
-  have one way to write them.
+  """Returns whether the steps equal those of the reference solution, ignoring
+  spaces, for tasks with only one form of the steps.
   """
 
   def steps(text):
@@ -62,7 +62,9 @@ def _holds(left: str, right: str) -> bool:
 
 
 def _value(node: ast.expr) -> Fraction:
-  """The value of an expression of numbers; ValueError for anything else."""
+  """Computes the value of an expression of numbers; raises ValueError for
+  others.
+  """
   if isinstance(node, ast.Constant) and isinstance(node.value, int | float):
     return Fraction(str(node.value))
   if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
