@@ -1,7 +1,7 @@
 """Alarms of a report, such as rewards that rise for the wrong reason.
 
-Each alarm compares the first third of a stage with its last, and says what it
-went by; none of them is proof.
+Each alarm compares the first third of a stage with its last third, and states
+its evidence. An alarm proves nothing.
 """
 
 import dataclasses
@@ -13,14 +13,14 @@ from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.reports.answer_pages import Step, thirds
 from jaxrl_reason.reports.workdirs import Run
 
-RISE, SHARE = 0.1, 0.2  # of shares: a rise, and a level, that are worth a look
-GAIN = 0.02  # of accuracy: less is none
-LONGER = 1.3  # times the length
+RISE, SHARE = 0.1, 0.2  # of shares: a rise, and a level, that raise an alarm
+GAIN = 0.02  # of accuracy: smaller changes do not count
+LONGER = 1.3  # factor of the length
 
 
 @dataclasses.dataclass(frozen=True)
 class Alarm:
-  """One thing looked for; `on` None: there was nothing to tell it by."""
+  """The result of one check; `on` is None if the data are missing."""
 
   name: str
   on: bool | None
@@ -28,7 +28,7 @@ class Alarm:
 
 
 def of(run: Run, steps: list[Step]) -> list[Alarm]:
-  """Returns all alarms of a run, those that are on first."""
+  """Returns all alarms of a run; active alarms come first."""
   early, late = thirds(steps)
   found = [
     *_of_lines(run),
@@ -44,7 +44,7 @@ def of(run: Run, steps: list[Step]) -> list[Alarm]:
 
 
 def _risen(name: str, sign: str, early: list[Step], late: list[Step]) -> Alarm:
-  """A sign that more answers of training have than at first."""
+  """Checks whether a sign in answers became more frequent during training."""
   if not early:
     return Alarm(name, None, 'fewer than three steps of rollouts on disk')
   before = float(np.mean([s.signs[sign] for s in early]))
@@ -56,7 +56,9 @@ def _risen(name: str, sign: str, early: list[Step], late: list[Step]) -> Alarm:
 
 
 def _ends(run: Run, name: str) -> tuple[float, float] | None:
-  """The mean of a metric over the first and last third of the last stage."""
+  """Returns the means of a metric over the first and last third of the
+  stage.
+  """
   start = [*run.stages.values()][-1:] or [0]
   found = zip(*run.series(name))
   values = [v for s, v in found if s >= start[0] and v is not None]
@@ -65,7 +67,7 @@ def _ends(run: Run, name: str) -> tuple[float, float] | None:
 
 
 def _of_lines(run: Run) -> list[Alarm]:
-  """Returns the alarms of lines that are on at the end of the last stage."""
+  """Returns the line alarms that are active at the end of the last stage."""
   start = [*run.stages.values()][-1:] or [0]
   watch = line_alarms.LineAlarms()
   for row in run.rows:

@@ -1,5 +1,5 @@
-"""Rollouts on disk, read once: what each step's answers were like, and blocks
-of them for the page.
+"""Reads rollouts on disk once: statistics of each step's answers, and blocks of
+answers for the page.
 """
 
 import base64
@@ -25,7 +25,8 @@ class Step:
 
   Attributes:
     parts: mean of each reward part.
-    lengths: (of right answers, of wrong ones), tokens; None without any.
+    lengths: (of correct answers, of incorrect answers), tokens; None if there
+      are none.
     entropy: quantiles of the tokens', nats.
     spread: standard deviation of the advantages.
     signs: share of answers with each of `signs.SIGNS`.
@@ -46,7 +47,7 @@ def _mean(values: Iterable[float]) -> float | None:
 
 
 def is_right(row: dict) -> bool:
-  """Returns whether an answer counts as right."""
+  """Returns whether an answer counts as correct."""
   return (row.get('verdict') or {}).get('score', 0.0) > 0.5
 
 
@@ -82,7 +83,7 @@ def _tokens(row: dict, name: str) -> list[float]:
 
 
 class Uncertain:
-  """The tokens that carry the entropy."""
+  """Counts the tokens with the largest sums of entropy."""
 
   def __init__(self):
     self._sums = defaultdict(lambda: [0, 0.0])
@@ -95,8 +96,8 @@ class Uncertain:
       seen[1] += nats
 
   def top(self, n: int = 15) -> list[tuple[str, int, float, float]]:
-    """Returns (text, how often, mean in nats, share of all entropy), largest
-    shares.
+    """Returns (text, count, mean in nats, share of all entropy), with the
+    largest shares first.
     """
     whole = sum(total for _, total in self._sums.values()) or 1.0
     ranked = sorted(self._sums.items(), key=lambda x: -x[1][1])[:n]
@@ -111,7 +112,7 @@ COLUMNS = (
 
 class Blocks:
   """Records packed for a page, in the order in which they are added: numbers by
-  column, texts and tokens in compressed blocks that are read when looked at.
+  column, texts and tokens in compressed blocks that the page opens on demand.
   """
 
   def __init__(self):
@@ -144,7 +145,7 @@ class Blocks:
       self._put(self.tokens, self._tokens)
 
   def close(self) -> dict:
-    """Ends the last blocks; returns what the page has to know of them."""
+    """Ends the last blocks; returns their index for the page."""
     for blocks, rows in (
       (self.texts, self._texts),
       (self.tokens, self._tokens),
@@ -162,7 +163,8 @@ class Blocks:
 def packed(tree) -> str:
   """Packs JSON, compressed, as text."""
   data = json.dumps(tree, ensure_ascii=False, separators=(',', ':')).encode()
-  # Level 1: numbers are as large at any, and it takes a third of the time.
+  # Level 1: the size of numbers hardly depends on it, and it takes a third of
+  # the time.
   return base64.b64encode(gzip.compress(data, 1)).decode()
 
 
@@ -193,7 +195,7 @@ class Answers:
 
   Attributes:
     steps: one by one.
-    top: the tokens that carry the entropy of the last third.
+    top: the tokens with the largest share of entropy in the last third.
     support: (step, problems solved for the first time, lost again).
   """
 
@@ -203,7 +205,7 @@ class Answers:
 
 
 def read(run: Run, number: int, blocks: Blocks) -> Answers:
-  """Reads the rollouts of a run, its number among others, into blocks."""
+  """Reads the rollouts of a run, with the number of the run, into blocks."""
   steps, uncertain, solvable, points = [], Uncertain(), Support(), []
   late = len(run.rollouts) * 2 // 3
   for i, (step, rows) in enumerate(records(run)):
@@ -223,15 +225,16 @@ def thirds(steps: list[Step]) -> tuple[list[Step], list[Step]]:
 
 
 class Support:
-  """Which problems of training could be solved when they were last seen."""
+  """Records for training problems whether their last visit had a correct
+  answer.
+  """
 
   def __init__(self):
     self._solved: dict[int, bool] = {}
 
   def add(self, rows: list[dict]) -> tuple[int, int]:
-    """Counts how many problems a step's records solve for the first time, and
-    how many are lost again: without a right answer now, though they had one
-    last time.
+    """Counts the problems that a step solves for the first time, and the lost
+    problems: solved at their last visit, and not now.
     """
     first = lost = 0
     now: dict[int, bool] = {}
