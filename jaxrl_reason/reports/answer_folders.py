@@ -1,5 +1,5 @@
-"""Answers of evaluations on disk: a folder with `answers/*.jsonl`, records
-(`verifiers.records`) of what models said to suites.
+"""Reads the answers of evaluations: a folder with `answers/*.jsonl`, records
+(`verifiers.records`) of answers of models to suites.
 """
 
 import dataclasses
@@ -20,11 +20,11 @@ class Cell:
 
   Attributes:
     model: its name; suite: with the prompt and the temperature.
-    right: problem -> how many of its samples are right.
+    right: problem -> number of correct samples.
     samples: of a problem.
-    kl: nats a token to the base model of the evaluation, and their standard
-      error; None: it had none.
-    base: what model that is.
+    kl: nats per token to the base model of the evaluation, and the standard
+      error; None without a base model.
+    base: name of the base model.
   """
 
   model: str
@@ -40,12 +40,12 @@ class Cell:
 
 
 def is_folder(path: epath.PathLike) -> bool:
-  """Returns whether a path holds an evaluation, and no run."""
+  """Returns whether a path is an evaluation and not a run."""
   return (epath.Path(path) / 'answers').is_dir()
 
 
 def read(path: epath.PathLike, number: int, blocks: Blocks) -> list[Cell]:
-  """Reads the cells of a folder, their first answers into blocks.
+  """Reads the cells of a folder, and their first answers into blocks.
 
   Args:
     number: of the first cell, among runs and cells.
@@ -64,7 +64,7 @@ def read(path: epath.PathLike, number: int, blocks: Blocks) -> list[Cell]:
 
 
 def _cell(rows: list[dict]) -> Cell | None:
-  """The cell of records; None without a judged sample of every problem."""
+  """Builds the cell of records; None if a problem has no verified sample."""
   drawn = [r for r in rows if r['sample'] > 0 and r.get('verdict')]
   right: dict[int, int] = {}
   count: dict[int, int] = {}
@@ -72,7 +72,7 @@ def _cell(rows: list[dict]) -> Cell | None:
     number = row['problem']
     right[number] = right.get(number, 0) + is_right(row)
     count[number] = count.get(number, 0) + 1
-  # One that is still being written lacks samples of its last problems.
+  # An unfinished file lacks samples of its last problems.
   samples = max(count.values(), default=0)
   right = {i: n for i, n in right.items() if count[i] == samples}
   if not right:
@@ -85,8 +85,8 @@ def _cell(rows: list[dict]) -> Cell | None:
 
 
 def _kl(drawn: list[dict]) -> tuple[float, float] | None:
-  """(mean of log (policy / base) over the drawn tokens, its standard error over
-  problems); None where no base has scored them.
+  """Returns (mean of log (policy / base) over the sampled tokens, its standard
+  error over problems); None without a base.
   """
   sums: dict[int, list[float]] = {}  # problem -> [nats, tokens]
   for r in drawn:
@@ -107,7 +107,7 @@ def _settings(file: epath.Path) -> dict:
 
 
 def by_suite(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-  """Returns the cells that were asked the same, together."""
+  """Groups the cells by suite, prompt and sampling."""
   out: dict[str, list[Cell]] = {}
   for cell in cells:
     out.setdefault(cell.suite, []).append(cell)
@@ -115,8 +115,8 @@ def by_suite(cells: Iterable[Cell]) -> dict[str, list[Cell]]:
 
 
 def pass_at_k(cells: list[Cell]) -> list[dict]:
-  """Draws a figure for each suite, a line a model; `notes` say where the first
-  one and another cross.
+  """Draws a figure for each suite with a line per model; `notes` have the k at
+  which the first model and another cross.
   """
   out = []
   for suite, group in by_suite(cells).items():
@@ -130,7 +130,7 @@ def pass_at_k(cells: list[Cell]) -> list[dict]:
 
 
 def _crossing(a: Cell, b: Cell) -> str:
-  """Which of two models gets ahead as k grows."""
+  """Describes the k from which one of two models is ahead."""
   for one, other in ((a, b), (b, a)):
     if at := passk.crossover(one.curve(), other.curve()):
       return f'{one.model} is ahead of {other.model} from k = {at}'
@@ -138,9 +138,8 @@ def _crossing(a: Cell, b: Cell) -> str:
 
 
 def forgetting(cells: list[Cell]) -> list[dict]:
-  """Draws what models have gained and lost against the first, suite by suite,
-  and how far they are from the base model; [] where there is one model and no
-  base.
+  """Draws the changes of models against the first by suite, and the KL to the
+  base model; [] for one model without a base.
   """
   changes: dict[str, list[tuple[str, float, float]]] = {}
   kl: dict[str, list[tuple[str, float, float]]] = {}
@@ -153,7 +152,7 @@ def forgetting(cells: list[Cell]) -> list[dict]:
       )
       changes.setdefault(other.model, []).append((suite, *found))
     for cell in (first, *others):
-      if cell.kl and cell.model != cell.base:  # 0 to itself
+      if cell.kl and cell.model != cell.base:  # 0 to the base itself
         name = f'{cell.model} to {cell.base or "the base"}'
         kl.setdefault(name, []).append((suite, *cell.kl))
   out = [_bars(changes, 'Change of pass@1', 'share of problems')]
@@ -162,7 +161,7 @@ def forgetting(cells: list[Cell]) -> list[dict]:
 
 
 def _bars(found: dict[str, list[tuple]], title: str, unit: str) -> dict:
-  """A figure of (suite, value, standard error) by name, the values in its
+  """Draws (suite, value, standard error) by name, with the values in the
   notes.
   """
   bars = [
@@ -179,7 +178,9 @@ def _bars(found: dict[str, list[tuple]], title: str, unit: str) -> dict:
 
 
 def support(cells: list[Cell]) -> list[dict]:
-  """Problems that models gained and lost against the first of their suite."""
+  """Draws the problems that models gained and lost against the first of a
+  suite.
+  """
   out = []
   for suite, (first, *others) in by_suite(cells).items():
     for other in others:

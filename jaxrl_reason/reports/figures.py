@@ -1,5 +1,5 @@
-"""The figures of a report, as plotly takes them: dictionaries of data and
-layout. Runs that differ in their seed alone are one line with a band.
+"""The figures of a report: dictionaries of data and layout for plotly. Runs
+that differ only in their seed are one line with a band.
 """
 
 from typing import Any
@@ -13,9 +13,8 @@ from jaxrl_reason.reports.workdirs import Run
 
 
 class Origin:
-  """The step from which a run's steps are counted: with several runs, the
-  beginning of the last stage that all of them have, since a warm start may
-  differ.
+  """The step at which a run's step count starts. With several runs it is the
+  beginning of the last stage that all have, since warm starts may differ.
   """
 
   def __init__(self, runs: list[Run]):
@@ -23,7 +22,7 @@ class Origin:
     self.stage = shared[-1] if len(runs) > 1 and shared else None
 
   def of(self, run: Run) -> int:
-    """Returns the step of a run that is 0 in figures."""
+    """Returns the step of a run that figures show as 0."""
     return begin(run, self.stage) if self.stage else 0
 
   @property
@@ -36,7 +35,7 @@ def _stages(runs: list[Run]) -> list[str]:
 
 
 def begin(run: Run, stage: str) -> int:
-  """Returns the step after which a stage began: the last one before it."""
+  """Returns the last step before a stage."""
   before = [0]
   for row in run.rows:
     if row['stage'] == stage:
@@ -46,7 +45,7 @@ def begin(run: Run, stage: str) -> int:
 
 
 def _average(runs: list[Run], origin: Origin, name: str, stage: str = ''):
-  """(steps, mean, low, high) of runs that differ in their seed."""
+  """Returns (steps, mean, low, high) of runs that differ in their seed."""
   found: dict[int, list[float]] = {}
   for run in runs:
     rows = [r for r in run.rows if stage in ('', r['stage'])]
@@ -68,7 +67,7 @@ def _label(group: list[Run]) -> str:
 
 
 def metrics_named(runs: list[Run], names: tuple[str, ...]) -> list[str]:
-  """Returns the metrics that runs have of those named."""
+  """Returns the named metrics that runs have."""
   known = [*{n: None for run in runs for n in run.names()}]
   out = []
   for name in names:
@@ -78,7 +77,7 @@ def metrics_named(runs: list[Run], names: tuple[str, ...]) -> list[str]:
 
 
 def of_panel(panel: panels.Panel, runs: list[Run]) -> dict[str, Any] | None:
-  """Draws the figures of a panel; None where no run told any of its metrics."""
+  """Draws the figure of a panel; None if no run has its metrics."""
   names, origin = metrics_named(runs, panel.names), Origin(runs)
   groups = state.seeds(runs)
   several, traces, values = len(groups) > 1, [], []
@@ -100,21 +99,21 @@ def of_panel(panel: panels.Panel, runs: list[Run]) -> dict[str, Any] | None:
     return None
   figure = panels.layout(panel.title, panel.unit, origin.title)
   figure['yaxis'] |= panels.axis(panel, values)
-  # A theme's title does not name its curve where there is one alone.
+  # If a theme has only one curve, its title does not name it.
   figure['showlegend'] = bool(panel.unit)
   _mark(figure, runs, origin)
   return {'data': traces, 'layout': figure}
 
 
 def _errors(run: Run, origin: Origin, name: str):
-  """(steps, low, high) of an accuracy: a standard error over problems."""
+  """Returns (steps, low, high) of an accuracy by its standard error."""
   parts = name.split('/')
   if parts[0] != 'eval' or parts[2] not in ('greedy', 'pass@1'):
     return None
   points, told = [], {*run.series(name)[0]}
   for e in run.evaluations:
     split = e['splits'].get(parts[1])
-    # A resumed run may have files of steps that it has still to repeat.
+    # A resumed run may have files of steps that it will repeat.
     if not split or e['step'] not in told:
       continue
     n = 1 if parts[2] == 'greedy' else split['samples']
@@ -126,8 +125,8 @@ def _errors(run: Run, origin: Origin, name: str):
 
 
 def _mark(figure: dict, runs: list[Run], origin: Origin) -> None:
-  """Adds where stages began, their names above, and where runs were cut, along
-  the line.
+  """Marks the beginnings of stages with their names, and the interruptions of
+  runs.
   """
   marks = []
   for run in runs:
@@ -153,8 +152,8 @@ def _mark(figure: dict, runs: list[Run], origin: Origin) -> None:
 
 
 def curves(runs: list[Run]) -> list[dict]:
-  """Draws the figures of all panels that runs told anything of, and those of
-  the metrics that no panel shows.
+  """Draws the figures of all panels with data, and of the metrics without a
+  panel.
   """
   shown = [n for p in panels.PANELS for n in metrics_named(runs, p.names)]
   known = [*{n: None for run in runs for n in run.names()}]
@@ -171,7 +170,7 @@ def curves(runs: list[Run]) -> list[dict]:
 
 def pass_at_k(runs: list[Run]) -> list[dict]:
   """Draws pass@k before and after the last stage, a figure for each split;
-  `notes` say where the curves cross.
+  `notes` have the k at which the curves cross.
   """
   found: dict[str, list] = {}
   for run in runs:
@@ -200,7 +199,7 @@ def pass_at_k(runs: list[Run]) -> list[dict]:
 
 
 def of_answers(runs: list[Run], found: list[Answers]) -> list[dict]:
-  """Figures of what rollouts on disk say, step by step."""
+  """Draws the statistics of rollouts by step."""
   origin = Origin(runs)
   specs = (
     ('Entropy of tokens, quantiles', 'nats', 0.2, _quantiles),
@@ -257,7 +256,9 @@ def _signs(steps: list[Step]) -> dict[str, list]:
 
 
 def of_support(runs: list[Run], answers: list[Answers]) -> list[dict]:
-  """Problems gained and lost: between two evaluations, and in training."""
+  """Draws the problems gained and lost: between two evaluations, and in
+  training.
+  """
   out = []
   for run, own in zip(runs, answers):
     both = alarms.before_and_after(run)

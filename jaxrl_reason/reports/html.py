@@ -1,9 +1,9 @@
-"""The report: one HTML file that holds all it shows, its scripts included.
+"""The report: one HTML file with all data and scripts.
 
   write(path, runs, defaults)
 
-Texts and tokens of rollouts lie in compressed blocks that the page opens when
-they are looked at, so that a file with hundreds of MB of them opens at once.
+Texts and tokens of rollouts are in compressed blocks, which the page opens on
+demand. So a file with hundreds of MB opens at once.
 """
 
 import json
@@ -28,7 +28,7 @@ PAGE = pathlib.Path(__file__).with_name('page')
 
 
 def _libraries() -> tuple[Any, str]:
-  """The template and plotly's script.
+  """Returns the template and plotly's script.
 
   Raises:
     ValueError: they are not installed.
@@ -55,7 +55,7 @@ def write(
   """Writes the report of some runs and evaluations.
 
   Args:
-    evaluations: folders of them.
+    evaluations: folders of evaluations.
     defaults: of the configuration, by dotted key.
   """
   template, plotly = _libraries()
@@ -111,7 +111,7 @@ def _told(run: Run, steps: list[answers.Step]) -> dict[str, Any]:
 
 
 def _last(run: Run) -> list[tuple[str, float]]:
-  """The newest values of what a run is judged by."""
+  """Returns the newest values of the main metrics of a run."""
   out = []
   for name in panels.PANELS[0].names + panels.PANELS[1].names[:1]:
     values = [v for v in run.series(name)[1] if v is not None]
@@ -120,6 +120,6 @@ def _last(run: Run) -> list[tuple[str, float]]:
 
 
 def _json(tree: Any) -> str:
-  """JSON that may stand inside a script element."""
+  """Encodes JSON for a script element."""
   text = json.dumps(tree, ensure_ascii=False, allow_nan=False)
   return text.replace('<', '\\u003c')

@@ -1,4 +1,4 @@
-"""Alarms that go by the lines of metrics, for a run under way and its report.
+"""Alarms on lines of metrics, for the console of a run and its report.
 
 An alarm begins when its rule holds for `LINES` lines of training in a row, so
 that a single batch raises none. It ends with the first line that breaks it.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 LINES = 3
-PAST = 20  # lines that a line is compared with
+PAST = 20  # number of earlier lines for comparisons
 Line = Mapping[str, float]
 
 
@@ -19,7 +19,7 @@ class Rule(NamedTuple):
 
   Attributes:
     metrics: names in a line of metrics, without 'train/'.
-    holds: (their values, those of the lines before, newest last) -> bool.
+    holds: (their values, values of earlier lines, newest last) -> bool.
     advice: what to try.
   """
 
@@ -88,7 +88,7 @@ RULES = (
 
 
 class LineAlarms:
-  """The alarms of one stage, line after line.
+  """The alarms of one stage.
 
   Attributes:
     on: name -> evidence of each alarm that has begun.
@@ -109,7 +109,7 @@ class LineAlarms:
       now, past = [line[key] for key in keys], self._past[rule.name]
       holds = rule.holds(now, list(past))
       self._held[rule.name] = holds * (self._held[rule.name] + 1)
-      if not holds:  # a spike is not what the next line is compared with
+      if not holds:  # the next line is not compared with a spike
         past.append(now)
         self.on.pop(rule.name, None)
       elif self._held[rule.name] == LINES:

@@ -1,4 +1,4 @@
-"""Reads the metrics.jsonl that a run has written."""
+"""Reads the metrics.jsonl of a run."""
 
 import json
 
@@ -8,7 +8,7 @@ from etils import epath
 
 def read(workdir: epath.PathLike) -> list[dict]:
   """Returns the rows of a workdir's metrics.jsonl, or of its parts in
-  `metrics`; lines that are damaged are left out with a warning.
+  `metrics`; skips damaged lines with a warning.
   """
   workdir, rows = epath.Path(workdir), []
   parts = sorted((workdir / 'metrics').glob('*.jsonl'))
@@ -22,7 +22,7 @@ def read(workdir: epath.PathLike) -> list[dict]:
 
 
 def _text(path: epath.Path) -> str:
-  """The text of a file, bytes that are none replaced."""
+  """Reads a file as text; invalid bytes are replaced."""
   return path.read_bytes().decode('utf-8', 'replace')
 
 
@@ -33,6 +33,6 @@ def exists(workdir: epath.PathLike) -> bool:
 
 
 def series(rows: list[dict], name: str) -> tuple[list[int], list[float]]:
-  """Steps and values of one metric."""
+  """Returns the steps and values of one metric."""
   found = [(r['step'], r[name]) for r in rows if name in r]
   return [s for s, _ in found], [v for _, v in found]

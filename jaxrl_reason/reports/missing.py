@@ -5,7 +5,7 @@ import shlex
 from jaxrl_reason.reports import figures
 from jaxrl_reason.reports.workdirs import Run
 
-# What a panel without figures lacks.
+# The missing data of a panel without figures.
 WHY = {
   'pass': 'Shows evaluations of a split before the last stage and after it; '
   'there are no two.',
@@ -18,7 +18,7 @@ WHY = {
 
 def commands(runs: list[Run]) -> str:
   """Returns the commands that evaluate the first run before and after its last
-  stage and make a report of both, on all panels.
+  stage, and make a report with all panels.
   """
   path = str(runs[0].path) if runs else 'WORKDIR'
   before = _before(runs[0]) if runs else 'BEFORE'
@@ -36,7 +36,7 @@ def commands(runs: list[Run]) -> str:
 
 
 def _before(run: Run) -> str:
-  """Names the model that the last stage began from."""
+  """Returns the name of the model at the start of the last stage."""
   step = figures.begin(run, [*run.stages][-1]) if run.stages else 0
   begun = run.config.get('init_from') or run.config.get('model_dir')
   return f'{run.path}@{step}' if step else str(begun or 'BEFORE')

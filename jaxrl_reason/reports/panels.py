@@ -1,4 +1,4 @@
-"""The figures of metrics: which are shown together, and on what axis."""
+"""The figures of metrics, and their axes."""
 
 import dataclasses
 from typing import Any
@@ -16,11 +16,11 @@ class Panel:
 
   Attributes:
     title, unit: of the figure and its values.
-    names: of metrics; one that ends in '/' stands for all that begin so.
-    span: the least span of the vertical axis: less than that is no mountain.
-    low, high: what the axis has to show, or None.
+    names: of metrics; a name that ends in '/' is a prefix.
+    span: least span of the vertical axis, so that noise does not fill it.
+    low, high: values that the axis has to include, or None.
     log: a logarithmic axis.
-    stage: the only one that is shown, where others do not mean it; '': all.
+    stage: the only stage that is shown; '': all.
   """
 
   title: str
@@ -89,7 +89,7 @@ PANELS = (
 
 
 def layout(title: str, unit: str, x: str = 'step') -> dict[str, Any]:
-  """Returns what all figures have in common."""
+  """Returns the common layout of all figures."""
   return {
     'title': {'text': title, 'font': {'size': 15}, 'x': 0.02},
     'xaxis': {'title': {'text': x, 'standoff': 4}, 'gridcolor': '#eee'},
@@ -106,7 +106,7 @@ def layout(title: str, unit: str, x: str = 'step') -> dict[str, Any]:
 
 
 def axis(panel: Panel, values: list[float]) -> dict[str, Any]:
-  """Returns a vertical axis that a wobble does not fill."""
+  """Returns a vertical axis with a least span."""
   if panel.log and max(values) > 0:
     return {'type': 'log', 'exponentformat': 'power'}
   low, high = spanned(values, panel.span, panel.low, panel.high)
@@ -116,8 +116,8 @@ def axis(panel: Panel, values: list[float]) -> dict[str, Any]:
 def spanned(
   values: list[float], span: float, low: float | None, high: float | None
 ) -> tuple[float, float]:
-  """Ends of an axis that shows all values, `low` and `high` included, and at
-  least `span`.
+  """Returns the ends of an axis that includes all values, `low` and `high`, and
+  has at least `span`.
   """
   bottom = min(values) if low is None else min(low, *values)
   top = max(values) if high is None else max(high, *values)
@@ -175,8 +175,8 @@ def with_errors(found: list[tuple], name: str, number: int, dash: int) -> list:
 
 
 def bars_with_errors(found: list[tuple], name: str, number: int) -> dict:
-  """Draws bars of (label, value, standard error) in the colour of a number,
-  to the right: labels of suites are long.
+  """Draws horizontal bars of (label, value, standard error) in the colour of a
+  number.
   """
   return {
     'type': 'bar',
@@ -190,7 +190,7 @@ def bars_with_errors(found: list[tuple], name: str, number: int) -> dict:
 
 
 def _broken(label: str) -> str:
-  """A label over several lines: a suite, its options, how it was asked."""
+  """Splits a label into lines: suite, options, prompt."""
   return label.replace('?', '<br>?', 1).replace(', ', '<br>', 1)
 
 
@@ -210,8 +210,8 @@ def pass_layout(title: str) -> dict[str, Any]:
 
 
 def of_changes(found: dict[str, list[int]], title: str, what: str) -> dict:
-  """Draws a figure of `passk.changes`, the problems gained and lost in its
-  notes.
+  """Draws a figure of `pass_at_k.changes`, with the gained and lost problems in
+  its notes.
   """
   figure = layout(title, 'problems', what)
   counts = [len(ids) for ids in found.values()]
@@ -231,7 +231,7 @@ def of_changes(found: dict[str, list[int]], title: str, what: str) -> dict:
 
 
 def _some(numbers: list[int], most: int = 40) -> str:
-  """The first numbers, and how many more there are."""
+  """Lists the first numbers, and counts the others."""
   more = len(numbers) - most
   said = ', '.join(map(str, numbers[:most]))
   return f'{said} and {more} more' if more > 0 else said

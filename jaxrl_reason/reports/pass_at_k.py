@@ -6,15 +6,14 @@ import numpy as np
 
 
 def pass_at_k(right: np.ndarray, n: int, k: int) -> np.ndarray:
-  """Computes 1 - C(n - c, k) / C(n, k) of each problem with c right samples of
-  n.
+  """Computes 1 - C(n - c, k) / C(n, k) of each problem with c of n correct
+  samples.
 
-  As a product, https://arxiv.org/abs/2107.03374, figure 3: of float64, without
-  factorials.
+  As a product in float64 (https://arxiv.org/abs/2107.03374, figure 3).
   """
   right = np.asarray(right)[:, None]
   i = np.arange(k)
-  # Fewer wrong ones than k: some factor is 0, and none of the rest matters.
+  # With fewer incorrect samples than k, a factor is 0.
   return 1.0 - np.prod(np.clip(n - right - i, 0, None) / (n - i), axis=1)
 
 
@@ -36,8 +35,8 @@ def curve(right: list[int], n: int) -> list[tuple[int, float, float]]:
 
 
 def crossover(before: list[tuple], after: list[tuple]) -> int | None:
-  """Returns the least k from which `before` is ahead of `after`, though it is
-  not at 1; None: there is none.
+  """Returns the least k at which `before` is ahead of `after`, if it is not
+  ahead at 1; otherwise None.
   """
   both = dict((k, v) for k, v, _ in before)
   ahead = [k for k, v, _ in after if k in both and both[k] > v]
@@ -59,7 +58,7 @@ def ratio(
   the delta method).
 
   Args:
-    wholes: positive, a problem each.
+    wholes: positive, one per problem.
   """
   parts, wholes = np.asarray(parts, float), np.asarray(wholes, float)
   n, total = len(wholes), wholes.sum()
@@ -69,8 +68,8 @@ def ratio(
 
 
 def changes(before: list[int], after: list[int]) -> dict[str, list[int]]:
-  """Problems by what became of them: solved by some sample before and after,
-  gained, lost, or neither.
+  """Groups problems by their change: solved before and after, gained, lost, or
+  never solved.
   """
   names = {(1, 1): 'kept', (0, 1): 'gained', (1, 0): 'lost', (0, 0): 'neither'}
   out: dict[str, list[int]] = {name: [] for name in names.values()}

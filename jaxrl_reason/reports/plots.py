@@ -46,7 +46,9 @@ PANELS = (
 
 
 def _names(rows: list[dict], names: tuple[str, ...]) -> list[str]:
-  """Metrics that were told; one that ends in '@' means the largest k."""
+  """Returns the metrics with data; a name that ends in '@' has the largest
+  k.
+  """
   known = {k: None for row in rows for k in row}
   out = []
   for name in names:
@@ -82,7 +84,7 @@ def curves(workdir: epath.PathLike):
 
   rows = metrics_file.read(workdir)
   figure = Figure(figsize=(16, 6.5))
-  # By hand: a layout that is found by drawing costs another drawing.
+  # A fixed layout, because an automatic one costs another drawing.
   figure.subplots_adjust(0.035, 0.07, 0.99, 0.94, wspace=0.18, hspace=0.36)
   starts = {}
   for row in rows:

@@ -1,18 +1,18 @@
-"""Signs in a text that a reward was satisfied and the problem was not."""
+"""Signs in a text that a reward is satisfied without a solution."""
 
 import re
 import zlib
 
-# Words of going back, https://arxiv.org/abs/2501.12948 and its followers.
+# Words of self-correction, https://arxiv.org/abs/2501.12948.
 REFLECTION = re.compile(
   r'\b(wait|hmm|actually|let me (check|verify|re|see)|double[- ]check|'
   r'on second thought|alternatively|however|mistake|recheck|verify)\b',
   re.I,
 )
-# What announces an answer.
+# Marks of an answer.
 ANSWER = re.compile(r'\\boxed|<answer>|final answer|answer is|####|#', re.I)
-LONG = 200  # characters from which zlib tells repetition from brevity
-REPEATED = 0.2  # of its length: what a repetitive text is compressed to
+LONG = 200  # least characters for the zlib test
+REPEATED = 0.2  # compressed share of a repetitive text
 WORDS = 4  # of the sequences that count as repeated
 
 SIGNS = ('repeats', 'early', 'reflects', 'format_only', 'disagree')
@@ -43,9 +43,7 @@ def repeats(text: str) -> bool:
 
 
 def answers_early(text: str) -> bool:
-  """Returns whether an answer is announced first and most of the text comes
-  after.
-  """
+  """Returns whether the mark of the answer comes before most of the text."""
   found = ANSWER.search(text)
   return bool(found) and len(text) >= 8 and found.start() < 0.2 * len(text)
 
@@ -55,15 +53,13 @@ def _is_form(name: str) -> bool:
 
 
 def format_only(parts: dict[str, float]) -> bool:
-  """Returns whether a part about form is satisfied and none about the answer
-  is.
-  """
+  """Returns whether a format part is satisfied and no answer part."""
   form = [v > 0.5 for k, v in parts.items() if _is_form(k)]
   answer = [v > 0.5 for k, v in parts.items() if not _is_form(k)]
   return any(form) and bool(answer) and not any(answer)
 
 
 def disagree(parts: dict[str, float]) -> bool:
-  """Returns whether two parts about the answer say opposite things."""
+  """Returns whether two answer parts disagree."""
   answer = [v > 0.5 for k, v in parts.items() if not _is_form(k)]
   return len({*answer}) > 1

@@ -1,4 +1,4 @@
-"""States of runs: ended or not, where they were killed, and how they differ."""
+"""States of runs: ends, interruptions, and differences."""
 
 import dataclasses
 from typing import Any
@@ -8,12 +8,12 @@ from jaxrl_reason.reports.workdirs import Run
 
 @dataclasses.dataclass(frozen=True)
 class Break:
-  """A point at which a run was cut and resumed.
+  """A point at which a run was interrupted and resumed.
 
   Attributes:
-    at: the step that it went on from.
-    reached: the last step told before; what lies between was done again.
-    how: 'killed', or as the run told its end.
+    at: the step from which it continued.
+    reached: the last step before; the steps in between were repeated.
+    how: 'killed', or the recorded end.
   """
 
   at: int
@@ -22,7 +22,7 @@ class Break:
 
 
 def breaks(run: Run) -> list[Break]:
-  """Returns the points at which a run was gone on with."""
+  """Returns the points at which a run was resumed."""
   out, how = [], ''
   for event in run.events:
     if event.get('event') == 'end':
@@ -31,13 +31,13 @@ def breaks(run: Run) -> list[Break]:
       at, reached = event.get('step', 0), event.get('reached', 0)
       if out or at or reached or how:
         out.append(Break(at, reached, how or 'killed'))
-      # The next start finds a kill, unless an end is told before it.
+      # A start without a recorded end before it means a kill.
       how = ''
   return out
 
 
 def status(run: Run) -> tuple[str, str]:
-  """Returns ('ok', 'bad' or 'open', a sentence about how a run stands)."""
+  """Returns ('ok', 'bad' or 'open', a text about the state of a run)."""
   step = max((r['step'] for r in run.rows), default=0)
   ends = [e for e in run.events if e.get('event') in ('start', 'end')]
   if not ends:
@@ -53,7 +53,7 @@ def status(run: Run) -> tuple[str, str]:
 
 
 def differing(runs: list[Run]) -> list[tuple[str, list[Any]]]:
-  """Returns (key, value of each run) of the configuration where runs differ."""
+  """Returns (key, value of each run) of keys in which runs differ."""
   keys = {k: None for run in runs for k in run.config}
   rows = [(k, [run.config.get(k) for run in runs]) for k in keys]
   return [
@@ -62,7 +62,7 @@ def differing(runs: list[Run]) -> list[tuple[str, list[Any]]]:
 
 
 def changed(run: Run, defaults: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-  """Returns (key, default, value) where a run is not as by default."""
+  """Returns (key, default, value) of keys that differ from the default."""
   return [
     (k, defaults.get(k), v)
     for k, v in run.config.items()
@@ -71,7 +71,7 @@ def changed(run: Run, defaults: dict[str, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def seeds(runs: list[Run]) -> list[list[Run]]:
-  """Runs that differ in their seed alone, together."""
+  """Groups runs that differ only in their seed."""
   groups: dict[str, list[Run]] = {}
   for run in runs:
     rest = {k: v for k, v in run.config.items() if k != 'seed'}

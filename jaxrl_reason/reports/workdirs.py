@@ -1,8 +1,7 @@
-"""Readers of a run's files on disk, any of which may be missing.
+"""Reads the files of a run, any of which may be missing.
 
-A run that was killed, that has diverged or that has told nothing yet is read
-like any other; what is missing is empty, what is damaged is left out with a
-warning.
+Runs that were killed, diverged or have no metrics yet are read like others.
+Missing files are empty; damaged parts are skipped with a warning.
 """
 
 import dataclasses
@@ -21,9 +20,9 @@ class Run:
   """One workdir.
 
   Attributes:
-    name: of its folder, or more of the path where two are called the same.
-    config: flat, by dotted key; {} where none was written.
-    rows: of metrics.jsonl, numbers that are none as None.
+    name: of its folder, or more of the path if two have the same name.
+    config: flat, by dotted key; {} if the file is missing.
+    rows: of metrics.jsonl; numbers that are not finite are None.
     events: starts and ends, of events.jsonl.
     evaluations: of problems, oldest first (`evaluations/<step>.json`).
     rollouts: paths, oldest first.
@@ -39,18 +38,20 @@ class Run:
 
   @property
   def stages(self) -> dict[str, int]:
-    """Returns the first step told of each stage, in their order."""
+    """Returns the first step with metrics of each stage, in order."""
     starts = {}
     for row in self.rows:
       starts.setdefault(row['stage'], row['step'])
     return starts
 
   def series(self, name: str) -> tuple[list[int], list[float | None]]:
-    """Steps and values of one metric."""
+    """Returns the steps and values of one metric."""
     return metrics_file.series(self.rows, name)
 
   def names(self) -> list[str]:
-    """Returns the metrics told, in the order in which they first were."""
+    """Returns the names of the metrics, in the order of their first
+    occurrence.
+    """
     return [*{k: None for row in self.rows for k in row}][2:]
 
 
@@ -58,7 +59,7 @@ def read(path: epath.PathLike, name: str = '') -> Run:
   """Reads a workdir.
 
   Raises:
-    ValueError: it is none: no file that a run writes is there.
+    ValueError: the folder has no file of a run.
   """
   path = epath.Path(path)
   marks = ('config.json', 'metrics.jsonl', 'metrics', 'events.jsonl')
@@ -79,7 +80,7 @@ def read(path: epath.PathLike, name: str = '') -> Run:
     [
       e
       for p in _numbered(path / 'evaluations', '.json')
-      # Of steps that a resumed run has still to repeat: not yet.
+      # Files of steps that a resumed run will repeat are not read.
       if int(p.stem) <= last and is_evaluation(e := whole(p))
     ],
     [p for p in _numbered(path / 'rollouts', '.jsonl') if int(p.stem) <= last],
@@ -87,7 +88,7 @@ def read(path: epath.PathLike, name: str = '') -> Run:
 
 
 def names(paths: list[str]) -> list[str]:
-  """Returns the shortest ends of paths that tell them apart."""
+  """Returns the shortest distinct endings of paths."""
   parts = [epath.Path(p).resolve().parts for p in paths]
   n = 1
   while len({p[-n:] for p in parts}) < len({*parts}):
@@ -96,14 +97,14 @@ def names(paths: list[str]) -> list[str]:
 
 
 def _numbered(folder: epath.Path, suffix: str) -> list[epath.Path]:
-  """Files called by a number, in its order."""
+  """Lists files with numbers as names, in numeric order."""
   found = folder.iterdir() if folder.exists() else []
   named = [p for p in found if p.suffix == suffix and p.stem.isdigit()]
   return sorted(named, key=lambda p: int(p.stem))
 
 
 def whole(path: epath.Path) -> dict:
-  """Returns the object of a file; {} where there is none."""
+  """Reads the object of a file; {} without the file."""
   if not path.exists():
     return {}
   try:
@@ -115,12 +116,14 @@ def whole(path: epath.Path) -> dict:
 
 
 def text_of(path: epath.Path) -> str:
-  """Returns the text of a file, bytes that are none replaced."""
+  """Reads a file as text; invalid bytes are replaced."""
   return path.read_bytes().decode('utf-8', 'replace')
 
 
 def _is_row(row) -> bool:
-  """Returns whether a line of metrics is one: numbers by name, of a step."""
+  """Returns whether an object is a line of metrics: numbers by name, and a
+  step.
+  """
   return (
     isinstance(row, dict)
     and isinstance(row.get('step'), int)
@@ -130,14 +133,14 @@ def _is_row(row) -> bool:
 
 
 def _is_event(row: dict) -> bool:
-  """Returns whether a line is a start with its steps, or an end."""
+  """Returns whether an object is a start with its steps, or an end."""
   steps = [row.get(k, 0) for k in ('step', 'reached')]
   known = row.get('event') in ('start', 'end')
   return known and all(isinstance(s, int) for s in steps)
 
 
 def is_evaluation(row: dict) -> bool:
-  """Returns whether a file of an evaluation is whole."""
+  """Returns whether an object is a complete evaluation."""
   splits = row.get('splits')
   if not isinstance(splits, dict) or not isinstance(row.get('stage'), str):
     return False
@@ -150,11 +153,11 @@ def is_evaluation(row: dict) -> bool:
 
 
 def lines(path: epath.Path) -> list[dict]:
-  """Returns the objects of a file, a line each; [] without the file."""
+  """Reads the objects of a file, one per line; [] without the file."""
   if not path.exists():
     return []
   out = []
-  # By '\n' alone: texts may hold other characters that end a line.
+  # Split only at '\n': texts may contain other line separators.
   for i, line in enumerate(text_of(path).split('\n'), 1):
     if not line.strip():
       continue
@@ -170,9 +173,7 @@ def lines(path: epath.Path) -> list[dict]:
 
 
 def finite(row: dict) -> dict:
-  """Returns a row whose numbers that are none are None: JSON has no name for
-  them.
-  """
+  """Returns a row in which numbers that are not finite are None, for JSON."""
   return {
     k: None if isinstance(v, float) and not math.isfinite(v) else v
     for k, v in row.items()

@@ -1,11 +1,11 @@
-"""Laws fitted to runs, with the errors of what is fitted.
+"""Fits laws to runs, with errors of the parameters.
 
   power     1 - R = c x^-b       straight in logarithms
   entropy   R = -a e^H + b       https://arxiv.org/abs/2505.22617
 
 Both are straight lines y = k x + m by least squares. The error within a run
-takes its points to be independent, which those of one run are not: it is too
-small. The one to go by is that over seeds (`over`).
+assumes independent points, so it is too small. Use the error over seeds
+(`over`) instead.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """A mean with its standard error; nan where one value gives none."""
+  """A mean with its standard error; nan for a single value."""
 
   mean: float
   error: float
@@ -54,7 +54,7 @@ class Line:
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> Line | None:
-  """Fits a straight line; None where there are fewer than 3 different x."""
+  """Fits a straight line; None for fewer than 3 different x."""
   x, y = np.asarray(x, float), np.asarray(y, float)
   if len(set(x.tolist())) < 3:
     return None
@@ -69,7 +69,7 @@ def line(x: Sequence[float], y: Sequence[float]) -> Line | None:
 
 
 def power(x: Sequence[float], reward: Sequence[float]) -> dict[str, float]:
-  """Fits 1 - R = c x^-b; {} where too few rewards are below 1."""
+  """Fits 1 - R = c x^-b; {} if too few rewards are below 1."""
   kept = [(a, r) for a, r in zip(x, reward) if a > 0 and r < 1]
   found = line(
     [math.log(a) for a, _ in kept], [math.log(1 - r) for _, r in kept]
@@ -88,7 +88,7 @@ def power(x: Sequence[float], reward: Sequence[float]) -> dict[str, float]:
 def entropy_law(
   entropy: Sequence[float], reward: Sequence[float]
 ) -> dict[str, float]:
-  """Fits R = -a e^H + b, H in nats; {} where there are too few points."""
+  """Fits R = -a e^H + b, H in nats; {} for too few points."""
   found = line([math.exp(h) for h in entropy], reward)
   if found is None:
     return {}

@@ -1,6 +1,6 @@
-"""A study: what is compared, on how many seeds, and the runs that makes.
+"""A study: its settings, its seeds, and the resulting runs.
 
-configs/studies/*.py have a function `get_study()` that gives a `Study`.
+configs/studies/*.py have a function `get_study()` that returns a `Study`.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason.config import Run, recipe_file
 from jaxrl_reason.config import changes as changes_lib
 
-# What all cells have in common, or a study sets itself.
+# Keys that all cells share, or that a study sets itself.
 SHARED = ('seed', 'stages', 'init_from', 'model_dir', 'pretrain', 'sft')
 
 
@@ -25,14 +25,14 @@ class Study:
   """A comparison of settings over seeds.
 
   Attributes:
-    recipe: of the warm start and, but for what a setting changes, of the rl
+    recipe: of the warm start and, with the changes of a setting, of the rl
       stage of every cell.
     settings: name -> {dotted key of the recipe: value}; {} is the recipe.
-    seeds: of every setting, 0 to seeds - 1, of problems, order and noise.
+    seeds: number of seeds of every setting, for problems, order and noise.
     against: the setting that others are compared with; '': the first.
-    shown: metrics at the end of a run that the table has.
-    target: (metric, value): the table has steps and tokens until then.
-    at_once: cells in one program, at most.
+    shown: final metrics in the table.
+    target: (metric, value): the table has the steps and tokens to reach it.
+    at_once: most cells in one program.
   """
 
   recipe: ml_collections.ConfigDict | Run
@@ -45,7 +45,7 @@ class Study:
 
   @property
   def base(self) -> str:
-    """Names the setting that others are compared with."""
+    """Returns the name of the setting that others are compared with."""
     return self.against or next(iter(self.settings))
 
 
@@ -59,7 +59,7 @@ class Cell:
 
   @property
   def name(self) -> str:
-    """Names the folder of the run."""
+    """Returns the name of the folder of the run."""
     return f'{self.setting}--s{self.seed}'
 
 
@@ -67,7 +67,7 @@ def load(path: str) -> Study:
   """Reads a study's file.
 
   Raises:
-    ValueError: names the file and what it lacks.
+    ValueError: names the file and the missing function.
   """
   study = recipe_file.call(path, 'get_study')
   if not isinstance(study, Study):
@@ -85,7 +85,7 @@ def recipe_beside(file: str, name: str) -> ml_collections.ConfigDict:
 
 
 def check(study: Study) -> None:
-  """Refuses what makes no study.
+  """Refuses invalid studies.
 
   Raises:
     ValueError: names the setting and the key.
@@ -119,7 +119,7 @@ def warm_config(study: Study) -> Run | None:
 
 
 def cells(study: Study, warm: str) -> list[Cell]:
-  """Lists the runs of a study, the seeds of a setting one after another.
+  """Lists the runs of a study, ordered by setting.
 
   Args:
     warm: workdir of the warm start; '': there is none.

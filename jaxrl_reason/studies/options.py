@@ -1,4 +1,4 @@
-"""A study's file, changed as the command's flags say."""
+"""Reads a study's file, with changes by flags of the command."""
 
 import copy
 import dataclasses
@@ -11,7 +11,7 @@ from jaxrl_reason.studies.grid import Study
 
 
 def study_of(flags: Any) -> Study:
-  """Reads the study that flags name.
+  """Reads the study that the flags name.
 
   Raises:
     ValueError: names the flag.
@@ -31,8 +31,8 @@ def study_of(flags: Any) -> Study:
 
 
 def _only(study: Study, names: tuple[str, ...]) -> Study:
-  """The study of some of its settings; against the first where the one that
-  others are compared with is not among them.
+  """Restricts a study to some settings; if the base setting is not among them,
+  the first setting is the base.
   """
   for name in names:
     command.one_of('--settings', name, study.settings)

@@ -1,4 +1,4 @@
-"""A study for people: table.md and study.png."""
+"""Writes the table and the picture of a study: table.md and study.png."""
 
 import pathlib
 
@@ -9,8 +9,8 @@ from jaxrl_reason.studies.results import REWARD, Found
 
 
 def table(found: Found) -> str:
-  """Lays out means with standard errors, differences to the base setting seed
-  by seed, steps and tokens to the target, fits and pass@k.
+  """Lays out means with standard errors, paired differences to the base
+  setting, steps and tokens to the target, fits and pass@k.
   """
   study = found.study
   metric, value = study.target
@@ -35,7 +35,7 @@ def table(found: Found) -> str:
 
 
 def _rows(names: list[str], rows: list[list]) -> list[str]:
-  """A table of Markdown."""
+  """Returns the rows of a Markdown table."""
   out = [names, ['---'] * len(names), *rows]
   return [f'| {" | ".join(map(str, row))} |' for row in out]
 
@@ -126,7 +126,7 @@ def save_plot(found: Found, path: pathlib.Path) -> None:
 
 
 def _by_step(found: Found, setting: str) -> list[tuple[int, fits.Value]]:
-  """The reward of a setting by step, over seeds."""
+  """Returns the reward of a setting by step, over seeds."""
   by_step: dict[int, list[float]] = {}
   for told in found.ended(setting).values():
     for row in told.rows:
@@ -136,7 +136,7 @@ def _by_step(found: Found, setting: str) -> list[tuple[int, fits.Value]]:
 
 
 def _band(ax, points, colour: str, label: str, style: str = '-') -> None:
-  """A line with its standard errors."""
+  """Draws a line with its standard errors."""
   if not points:
     return
   x = [at for at, _ in points]

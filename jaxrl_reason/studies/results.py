@@ -21,12 +21,13 @@ class Told:
   """The metrics of one run.
 
   Attributes:
-    rows: of its metrics; diverged: whether it ended in numbers that are none.
-    last: every metric when it was told last.
-    first: every metric when it was told first: evaluations before step 1.
+    rows: of its metrics; diverged: whether it ended with numbers that are not
+      finite.
+    last: last value of every metric.
+    first: first value of every metric: evaluations before step 1.
     to_target: steps and tokens to the target, or None.
     before, after: split -> [(k, pass@k, error over problems)].
-    fits: law -> what was fitted.
+    fits: law -> fitted parameters.
   """
 
   rows: list[dict]
@@ -108,7 +109,7 @@ class Found:
     return list(dict.fromkeys(name for t in runs for name in t.after))
 
   def data(self) -> dict[str, Any]:
-    """Returns all results as JSON has them."""
+    """Returns all results as JSON values."""
     study = self.study
     metrics = study.shown
 
@@ -150,7 +151,7 @@ class Found:
     }
 
 
-# What is fitted of every law.
+# The parameters of every law.
 LAWS = {'power': ('b', 'c', 'r2'), 'entropy': ('a', 'b', 'r2')}
 
 

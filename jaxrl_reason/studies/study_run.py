@@ -1,10 +1,10 @@
-"""A study from its start to its table: warm start, cells, what differs.
+"""Runs a study from its start to its table: warm start, cells, results.
 
-  OUT/warm                       the run that all begin from
-  OUT/cells/<setting>--s<seed>   a workdir of each, as `report` reads it
+  OUT/warm                       the run that all cells start from
+  OUT/cells/<setting>--s<seed>   a workdir for each cell, as `report` reads it
   OUT/results.json  table.md  study.png
 
-What is finished is not done again, so the same command goes on after a kill.
+Finished runs are not repeated, so the same command continues after a kill.
 """
 
 import json
@@ -27,13 +27,13 @@ from jaxrl_reason.studies.telling import DIVERGED
 
 
 def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
-  """Runs what is left of a study.
+  """Runs the remaining runs of a study.
 
   Returns:
-    The table; '' where a signal ended it, with what was done saved.
+    The table; '' if a signal ended the study, with its state saved.
 
   Raises:
-    ValueError: names the setting, key or folder that is wrong.
+    ValueError: names the wrong setting, key or folder.
   """
   grid.check(study)
   out.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
 
 
 def _check(cells: Sequence[Cell]) -> None:
-  """Refuses settings that cannot run, before the warm start is made."""
+  """Refuses settings that cannot run, before the warm start."""
   for cell in cells:
     mesh = sharding.make_mesh(cell.config.mesh)
     try:
@@ -70,7 +70,7 @@ def _folder(out: pathlib.Path, cell: Cell) -> pathlib.Path:
 
 
 def _folders(cells: Sequence[Cell], out: pathlib.Path) -> dict:
-  """The workdirs by (setting, seed)."""
+  """Returns the workdirs by (setting, seed)."""
   return {(c.setting, c.seed): _folder(out, c) for c in cells}
 
 
@@ -80,7 +80,7 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
   if not path.exists():
     return
   before, now = reading.json_object(path), cell.config.json_values()
-  # The same warm start, whichever way the folder is written.
+  # The same warm start, for any spelling of the folder.
   before['init_from'] = now['init_from']
   if before != now:
     keys = _differing(before, now)
@@ -91,7 +91,7 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
 
 
 def _differing(a: Any, b: Any, prefix: str = '') -> list[str]:
-  """The dotted keys in which two trees differ."""
+  """Returns the dotted keys in which two trees differ."""
   if not (isinstance(a, dict) and isinstance(b, dict)):
     return [] if a == b else [prefix]
   keys = [*dict.fromkeys([*a, *b])]
@@ -103,7 +103,7 @@ def _differing(a: Any, b: Any, prefix: str = '') -> list[str]:
 
 
 def _warmed(config: Run, folder: pathlib.Path, say) -> bool:
-  """Makes the warm start, if it is not there; whether it is now."""
+  """Trains the warm start if it is missing; returns whether it is complete."""
   if events.last_end(folder) == 'finished':
     return True
   say('the warm start of all')
@@ -117,7 +117,7 @@ def is_over(folder: pathlib.Path) -> bool:
 
 
 def _run_cells(study: Study, cells: Sequence[Cell], out, say) -> bool:
-  """Runs the cells that are left; whether all are done."""
+  """Runs the remaining cells; returns whether all are done."""
   groups = traced.groups([c.config for c in cells], study.at_once)
   groups = [_left([cells[i] for i in group], out) for group in groups]
   left = sum(map(len, groups))
@@ -136,8 +136,8 @@ def _run_cells(study: Study, cells: Sequence[Cell], out, say) -> bool:
 
 
 def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:
-  """The cells of a program that are still to be run: all of them where they are
-  under way together.
+  """Returns the remaining cells of a program: all of them if they were begun
+  together.
   """
   left = [c for c in group if not is_over(_folder(out, c))]
   under_way = (_shared(group, out) / 'checkpoints').exists()
@@ -145,13 +145,13 @@ def _left(group: list[Cell], out: pathlib.Path) -> list[Cell]:
 
 
 def _shared(group: Sequence[Cell], out: pathlib.Path) -> pathlib.Path:
-  """The folder of what cells share on the way."""
+  """Returns the folder of shared files of unfinished cells."""
   name = identity.digest([c.config.json_values() for c in group])
   return out / 'groups' / name
 
 
 def _run_group(group: Sequence[Cell], out: pathlib.Path, say) -> bool:
-  """Runs cells of one program; whether they are done."""
+  """Runs cells of one program; returns whether they are done."""
   names = list(dict.fromkeys(c.setting for c in group))
   folders = [_folder(out, c) for c in group]
   say(f'{", ".join(names)}: {len(group)} runs')

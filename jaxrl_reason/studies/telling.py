@@ -1,7 +1,7 @@
-"""Metrics of runs side by side, each as if it were alone.
+"""Reports the metrics of runs side by side, each as if it were alone.
 
-A run whose loss or gradients are no numbers any more is told once, and says
-nothing after that: the others are not touched by it.
+If the loss or a gradient of a run is not finite, the run is reported once and
+has no further metrics. The other runs do not change.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from jaxrl_reason.run.process import compile_log, goodput
 from jaxrl_reason.run.records import config_file, events, journal
 from jaxrl_reason.run.records import metrics as metrics_lib
 
-# How the end of a run is noted whose numbers are none.
+# The recorded end of a diverged run.
 DIVERGED = 'FloatingPointError'
 
 
@@ -25,7 +25,7 @@ class Telling:
   """The journal of several runs (`journal.Journal` has the meanings).
 
   Attributes:
-    diverged: numbers of those that have stopped telling.
+    diverged: numbers of the diverged runs.
   """
 
   def __init__(
@@ -36,7 +36,7 @@ class Telling:
     compiled: compile_log.Log,
     spent: goodput.Spent,
   ):
-    """Args: place: where they go on."""
+    """Args: place: the position from which they continue."""
     resumed = place.record is not None
     self._workdirs, self._compiled, self._spent = workdirs, compiled, spent
     self._steps = configs[0].rl.steps
@@ -55,7 +55,7 @@ class Telling:
     self._waited, self._begun_s = False, time.monotonic()
 
   def shown(self, done: int):
-    """Shows the bar of all."""
+    """Shows one bar for all runs."""
     self._bar = journal.bar(f'{len(self._writers)} runs', self._steps, done)
     self.paused()
     return self._bar
@@ -69,12 +69,12 @@ class Telling:
     return compile_log.Waiting(what, journal.say, other=other)
 
   def note(self, total, n, begun, device, host, trained) -> None:
-    """Keeps an interval for the next `flush`."""
+    """Stores an interval for the next `flush`."""
     device, host = begun.before(device, host)
     self._pending = total, n, device, host, trained
 
   def flush(self) -> None:
-    """Writes the interval noted last, a line for each run."""
+    """Writes the last stored interval, a line for each run."""
     if self._pending is None:
       return
     (total, n, device, host, trained), self._pending = self._pending, None
@@ -95,7 +95,7 @@ class Telling:
   def _finite(
     self, i: int, values: dict, trained: list[str], step: int
   ) -> bool:
-    """Returns whether a run goes on; reports the first time it does not."""
+    """Returns whether a run is finite; reports the first time it is not."""
     if i not in self.diverged:
       try:
         metrics_lib.check_finite(values, trained, step)
@@ -109,7 +109,7 @@ class Telling:
   def _write(self, i: int, total: int, n: int, values: dict, host) -> None:
     step_s = (time.monotonic() - self._begun_s) / n / len(self._writers)
     out = {f'train/{k}': v for k, v in values.items()}
-    # Of a run: all of them take so long together.
+    # Seconds per run; all runs together take this long.
     out |= {'perf/step_s': step_s} | metrics_lib.memory()
     out['perf/data_s'] = host[-1]['perf/data_s']
     self._writers[i].write(total, 'rl', out | self._spent.metrics())
@@ -121,16 +121,16 @@ class Telling:
         self._writers[i].write(total, 'rl', own)
 
   def sync(self) -> None:
-    """Puts on disk what was written."""
+    """Waits until all lines are on disk."""
     for writer in self._writers:
       writer.sync()
 
   def paused(self) -> None:
-    """Leaves what took place until now out of the next timing."""
+    """Excludes the time until now from the next timing."""
     self._begun_s = time.monotonic()
 
   def close(self, stopped: bool) -> None:
-    """Closes the files; a run that was stopped or has diverged says so."""
+    """Closes the files; records that a run was stopped or diverged."""
     for i, writer in enumerate(self._writers):
       writer.close()
       if stopped and i not in self.diverged:

@@ -1,10 +1,9 @@
-"""Runs that are one program, side by side in it: `programs.rl_seeds`.
+"""Runs cells of one program side by side: `programs.rl_seeds`.
 
   states [S,...], prompts [S,K,B,...], roots [S], values [S] -> states, metrics
 
-The same loop drives them as drives a run alone; its parts are S-fold here. On
-disk every run is what it would be alone, and the checkpoints on the way are
-those of all.
+The loop is that of a single run, with S states. Every run has the files of a
+single run. Checkpoints before the end contain all states.
 """
 
 import shutil
@@ -44,7 +43,7 @@ from jaxrl_reason.studies.telling import Telling
 
 
 class Data:
-  """The problems of several runs: a batch has their rows [S,...]."""
+  """The problems of several runs; a batch has rows [S,...]."""
 
   def __init__(self, each: Sequence[goodput.Timed]):
     self._each = each
@@ -59,11 +58,11 @@ class Data:
     return trees.stacked(rows)
 
   def get_state(self) -> dict[str, list]:
-    """Returns the places of all runs."""
+    """Returns the positions of all runs."""
     return {'runs': [data.get_state() for data in self._each]}
 
   def set_state(self, state: dict[str, list]) -> None:
-    """Goes on where they stood."""
+    """Continues from their positions."""
     for data, own in zip(self._each, state['runs']):
       data.set_state(own)
 
@@ -90,7 +89,7 @@ class Stacked:
     self._pick = jax.jit(trees.take, out_shardings=one.shardings)
 
   def stack(self, each: Sequence[TrainState]) -> TrainState:
-    """Puts single states together."""
+    """Stacks single states."""
     put = jax.jit(
       lambda trees: jax.tree.map(lambda *x: jnp.stack(x), *trees),
       out_shardings=self.shardings,
@@ -129,7 +128,7 @@ class Evaluators:
 
 
 def _copy_evaluation(source: epath.Path, to: epath.Path) -> None:
-  """Copies what an evaluation of step 0 has written."""
+  """Copies the files of an evaluation at step 0."""
   (to / 'evaluations').mkdir(exist_ok=True)
   for name in ('evaluations/00000000.json', 'samples.txt'):
     if hosts.is_main() and (source / name).exists():
@@ -137,29 +136,29 @@ def _copy_evaluation(source: epath.Path, to: epath.Path) -> None:
 
 
 class Nothing:
-  """Keeps no rollouts: a program of several runs shows none."""
+  """Replaces the rollout files: a program of several runs has none."""
 
   def note(
     self, first: int, stage: str, shown: Any, examples: Any = None
   ) -> None:
-    """Takes what is not there."""
+    """Does nothing."""
 
   def flush(self) -> None:
-    """Waits for nothing."""
+    """Does nothing: nothing is stored."""
 
 
 class Loop(loop.Loop):
-  """The loop of a stage, whose evaluations are of each run."""
+  """The loop of a stage, with evaluations of each run."""
 
   def evaluate(self, state: TrainState) -> None:
-    """Evaluates all runs, and tells each."""
+    """Evaluates all runs, and reports each."""
     hosts.at(step=self.total, doing='evaluating')
     with self.spent.on('evaluation'), self.watchdog.watched('evaluation'):
       values = self.evaluator.of(state, self.total, self.name)
     self.journal.evaluated(self.total, values)
 
   def cut(self, state: TrainState, begun: metrics.Begun, keep) -> None:
-    """Saves inside an interval; a run that has diverged stops no other."""
+    """Saves inside an interval; a diverged run does not stop the others."""
     self.save(state, keep, begun=begun.record())
 
 
@@ -171,10 +170,10 @@ def run(
   """Runs the rl stage of several configurations of one program.
 
   Args:
-    folders: workdir of each; folder: of what they share on the way.
+    folders: workdir of each; folder: of their shared files.
 
   Returns:
-    Whether they are done; False where a signal ended them, all saved.
+    Whether they are done; False if a signal ended them; all are saved.
   """
   values = configs[0].json_values()
   start = identity.of_start(values, folder)
@@ -224,7 +223,7 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
 
 
 def _checkpoints(c: Checkpoint, folder, made: Sequence[Prepared]):
-  """The checkpoints of all runs together."""
+  """Opens the checkpoints with the states of all runs."""
   origins = [_origin(p) for p in made]
   data = {str(i): identity.digest(o['data']) for i, o in enumerate(origins)}
   return manager.Checkpoints(
@@ -237,7 +236,7 @@ def _origin(p: Prepared) -> dict:
 
 
 def _stage(config: Run, configs, made) -> tuple[Stacked, stages.Stage]:
-  """The layout of all states, and the stage whose dispatch is of all runs.
+  """Builds the layout of all states, and the stage that dispatches all runs.
 
   Args:
     config: `traced.richest` of configs.
@@ -278,7 +277,7 @@ def _stage(config: Run, configs, made) -> tuple[Stacked, stages.Stage]:
 def _restore(
   planned: staging.Planned, checkpoints, layout: Stacked
 ) -> loop.Place:
-  """Restores the place of all runs."""
+  """Restores the position of all runs."""
 
   def read(step: int, record: dict, restored) -> loop.Place:
     state = restored(layout.template, layout.shardings)
@@ -290,7 +289,7 @@ def _restore(
 
 
 def _first(configs, own, made, layout: Stacked) -> TrainState:
-  """The states before the first step, of weights that one place gives."""
+  """Builds the states before the first step, with the same first weights."""
   p, each = made[0], []
   for config, path, m in zip(configs, own, made):
     params = states.init_params(
@@ -304,7 +303,7 @@ def _first(configs, own, made, layout: Stacked) -> TrainState:
 
 
 def _evaluators(configs, own, made, layout: Stacked) -> Evaluators:
-  """An evaluator of each run, all of one program."""
+  """Builds an evaluator for each run; they share one program."""
   p, shared = made[0], {}
   each = [
     Evaluator(
@@ -318,9 +317,8 @@ def _evaluators(configs, own, made, layout: Stacked) -> Evaluators:
 
 
 def _finish(own, made, layout: Stacked, state, stage, diverged) -> None:
-  """Leaves in each workdir what a run alone would have left, but for its
-  curves.png (1.5 s each; `report` draws them); no checkpoint where its numbers
-  are none.
+  """Writes the files of a single run to each workdir, except curves.png (1.5 s
+  each; `report` draws them). Diverged runs have no checkpoint.
   """
   each, total = stage.data.get_state()['runs'], int(state.step[0])
   for i, (path, m) in enumerate(zip(own, made)):
@@ -329,7 +327,7 @@ def _finish(own, made, layout: Stacked, state, stage, diverged) -> None:
     saved = manager.Checkpoints(path, keep=1, origin=_origin(m))
     record = {'stage': 0, 'done': total, 'finished': True, 'stats': None}
     record |= {'data': each[i], 'owes_evaluation': False, 'reached': False}
-    if total not in saved.steps():  # a kill may have come after it
+    if total not in saved.steps():  # an earlier start may have written it
       saved.save(total, layout.pick(state, i), record)
     saved.wait()
     saved.close()

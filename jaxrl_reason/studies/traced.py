@@ -1,8 +1,8 @@
-"""Which runs are one program, and the numbers in which they differ inside it.
+"""Groups runs that share a program, and their different numbers.
 
-Two runs are one program where their configurations are equal but for the seed
-and the numbers below, and their losses are made of the same parts. What is
-compiled then has those numbers as arguments, a column of each for every run.
+Two runs share a program if their configurations differ only in the seed and the
+numbers below, and their losses have the same parts. The compiled program has
+these numbers as arguments, one value per run.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from jaxrl_reason.update import optim
 
 SAMPLING = ('temperature', 'top_k', 'top_p', 'min_p')
 LOSS = 'kl_coef entropy_coef clip_low clip_high pos_weight neg_weight'.split()
-# A part that does nothing at its defaults, so that it may be there for all.
+# A part without effect at its defaults, so all runs may have it.
 NEUTRAL = WeighSigns
 
 
@@ -52,8 +52,8 @@ def _weights(parts: Mapping) -> dict[str, float]:
 
 
 def program_of(config: Run) -> str | None:
-  """Names the program of a run by all it is made of; None: it is not one that
-  runs can share, because its rewards are in Python or it chooses problems.
+  """Returns a key of a run's program; None if runs cannot share it, because the
+  rewards are in Python or a controller chooses problems.
   """
   if config.rl.path != 'fused' or controllers.is_on(config.data):
     return None
@@ -70,10 +70,10 @@ def program_of(config: Run) -> str | None:
 
 
 def groups(configs: Sequence[Run], at_once: int) -> list[list[int]]:
-  """Puts the numbers of runs that are one program together, in order.
+  """Groups the numbers of runs that share a program, in order.
 
   Args:
-    at_once: runs of one, at most.
+    at_once: most runs of one program.
   """
   by_program: dict[str, list[int]] = {}
   for i, config in enumerate(configs):
@@ -86,15 +86,15 @@ def groups(configs: Sequence[Run], at_once: int) -> list[list[int]]:
 
 
 def richest(configs: Sequence[Run]) -> Run:
-  """Returns the configuration whose loss has the most parts, of one program."""
+  """Returns the configuration whose loss has the most parts."""
   return max(configs, key=lambda c: len(c.objective.parts))
 
 
 def maker(
   config: Run, model: Model, kernel: Any, tokenizer: Any
 ) -> Callable[[dict], tuple]:
-  """Returns a function from values to the (learner, source, sampling) of a
-  run's steps, as `programs.rl_seeds` takes it.
+  """Returns the argument `made` of `programs.rl_seeds`: a function from values
+  to the (learner, source, sampling) of a run's steps.
 
   Args:
     config: of one of the runs (`richest`).
@@ -104,7 +104,7 @@ def maker(
   updates = c.steps * c.epochs * c.minibatches
 
   def made(values: dict):
-    """Values may be traced, or be `config`'s own numbers."""
+    """Builds them from values, which may be traced."""
     learner = stages.learner(config, model, 'rl')
     read = learner.objective.part_keys
     numbers = {k: values[f'rl.loss.{k}'] for k in LOSS if k in read}
