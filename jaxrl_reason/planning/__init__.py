@@ -1,1 +1,1 @@
-"""Plans of a run on chips that are not here (`plan`)."""
+"""Plans of a run on described chips (`plan`)."""

@@ -1,11 +1,10 @@
-"""A run without weights, data or devices: what its programs are made from.
+"""Prepares a run without weights, data or devices, to lower its programs.
 
   shapes(config, mesh, model) -> prepare.Prepared
 
-The mesh may be of described devices. A model on the Hub has the shape that the
-zoo knows by its name; where a data set or a tokenizer is not at hand, a
-stand-in takes its place, which changes no shape but that of the table of the
-tokens' bytes.
+The mesh may have described devices. A model on the Hub has the shape that the
+zoo lists under its name. A stand-in replaces a missing data set or tokenizer;
+it changes only the shape of the table of the tokens' bytes.
 """
 
 import dataclasses
@@ -47,7 +46,7 @@ def _shape(config: Run, model: str, tokenizer) -> transformer.Config:
 
 
 def _texts(data: Data, seed: int) -> tuple[problems_lib.Problems, Any]:
-  """(problems, tokenizer), each real where it is made from nothing."""
+  """Returns (problems, tokenizer), or stand-ins if files are missing."""
   problems = problems_lib.Problems([EXAMPLE], [], None, None, 'numbers', None)
   if tasks.is_known(data.name):
     problems = problems_lib.load(data, seed)
@@ -62,7 +61,7 @@ def with_sized_teacher(config: Run) -> Run:
   on this machine or has the policy's own weights.
 
   Raises:
-    ValueError: names the key; no published size is called so.
+    ValueError: names the key; there is no such published size.
   """
   key, name = 'rl.teacher.weights', config.rl.teacher.weights
   if name in ('', *SAME) or pathlib.Path(name.partition('@')[0]).is_dir():
@@ -90,11 +89,11 @@ def shapes(
   """Prepares a run whose programs can be lowered and never executed.
 
   Args:
-    model: a name in `zoo.ZOO`, in place of the recipe's own model.
-    layers: of the model that are kept; 0: all.
+    model: a name in `zoo.ZOO` that replaces the recipe's model.
+    layers: number of layers to keep; 0: all.
 
   Raises:
-    ValueError: as a real run, and where the model's shape is not known.
+    ValueError: as in a real run, or if the model's shape is unknown.
   """
   config_checks.check(config, sharding.row_shards(mesh))
   problems, tokenizer = _texts(config.data, config.seed)

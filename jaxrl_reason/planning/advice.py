@@ -1,5 +1,5 @@
-"""Advice about a recipe, from the bounds of its phases and the memory left
-over.
+"""Advice about a recipe, from the bounds of its phases and its unused
+memory.
 """
 
 import operator
@@ -8,7 +8,7 @@ from jaxrl_reason.config import Run
 from jaxrl_reason.config.training import Training
 from jaxrl_reason.planning import phases
 
-# Shares of HBM below which memory is left over, above which it is tight.
+# Shares of HBM: below, memory is unused; above, it is short.
 ROOMY, TIGHT = 0.5, 0.9
 
 

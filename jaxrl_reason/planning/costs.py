@@ -1,13 +1,13 @@
 """Costs of a compiled program on one device: FLOPs, bytes, collectives.
 
-  of(text, mesh) -> Cost tree of the loops, each with its trips
+  of(text, mesh) -> Cost tree of the loops, each with its iterations
 
-  program = own work + sum over its loops of trips * body
+  program = own work + sum over its loops of iterations * body
 
 FLOPs are those of matrix products (2 per multiply and add; the TPU compiler
 writes them as convolutions). Bytes are what operations read and write in HBM,
-slices counted as such; on-chip memory is free. Where a conditional branches,
-the cheaper way counts: filters of the sampler that are neutral are skipped.
+slices counted as such; on-chip memory is free. Of a conditional, the cheaper
+branch counts, because neutral filters of the sampler are skipped.
 """
 
 import collections
@@ -31,13 +31,13 @@ COLLECTIVES = (
   'collective-permute',
   'collective-broadcast',
 )
-# No work of their own: names, or the second half of an asynchronous pair.
+# Operations without work: names, or the second half of an asynchronous pair.
 FREE = frozenset(
   'parameter constant tuple get-tuple-element bitcast after-all while call '
   'conditional partition-id replica-id opt-barrier domain async-start '
   'async-update async-done add-dependency'.split()
 )
-# Work handed to another unit of the chip: an exchange by SparseCores.
+# Work of another unit of the chip: an exchange by SparseCores.
 HANDED_ON = 'async-start', 'call-start'
 SLICES = frozenset(
   'dynamic-slice slice slice-start gather dynamic-slice-start'.split()
@@ -69,7 +69,7 @@ class Event:
 
   Attributes:
     flops, bytes: its own; exchanges not counted.
-    exchanges: by channel, those that it begins, goes on with or ends.
+    exchanges: by channel, those that it begins, continues or ends.
     loop: (trips, cost of the body).
   """
 
@@ -81,14 +81,14 @@ class Event:
 
 @dataclasses.dataclass
 class Cost:
-  """Work of a computation, its loops apart.
+  """Work of a computation, without its loops.
 
   Attributes:
     flops, bytes: of one run, loops not counted.
     collectives: Collective -> times; copies: bytes of an array -> times.
     loops: (trips, cost of the body).
-    events: the same, in the order in which the compiler has put them.
-    name: of the loop that it is the body of, where the program tells it.
+    events: the same, in the order of the compiler.
+    name: of the loop with this body, if the program has it.
   """
 
   name: str = ''
@@ -112,7 +112,7 @@ class Cost:
     self.events.extend(other.events)
 
   def total(self) -> 'Cost':
-    """Adds up everything, loops multiplied out."""
+    """Adds up all costs, with loops multiplied by their iterations."""
     out = Cost()
     out.add(dataclasses.replace(self, loops=[]))
     for times, body in self.loops:
@@ -125,11 +125,13 @@ class Cost:
     return out
 
   def loops_of(self, trips: tuple[int, ...]) -> list:
-    """Returns (trips, body) of the outermost loops that run so often."""
+    """Returns (iterations, body) of the outermost loops with these
+    iterations.
+    """
     return self._loops(lambda n, body: n in trips)
 
   def named(self, name: str) -> list:
-    """Returns (trips, body) of the outermost loops of this name."""
+    """Returns (iterations, body) of the outermost loops with this name."""
     return self._loops(lambda n, body: body.name == name)
 
   def _loops(self, wanted: Callable[[int, 'Cost'], bool]) -> list:
@@ -143,7 +145,7 @@ def of(text: str, mesh: Mesh, experts: int = 0) -> Cost:
   """Returns the cost of a compiled program, from its HLO text.
 
   Args:
-    experts: that the model has, of which a device may hold some.
+    experts: number of experts; a device may have a part of them.
   """
   return _Reader(hlo.parse(text), mesh, experts).computation()
 
@@ -158,9 +160,9 @@ def _held(shapes) -> int:
 
 
 def _in_chain(op: hlo.Op) -> str:
-  """Names an exchange inside a fusion: the TPU compiler repeats it in each
-  step of a chain of fusions that it overlaps it with. Not by its channel alone,
-  which all exchanges of a `shard_map` share.
+  """Returns a key of an exchange inside a fusion. The TPU compiler repeats the
+  exchange in each of the fusions that it overlaps with. The channel alone is no
+  key, because all exchanges of a `shard_map` share it.
   """
   channel = op.attr('channel_id')
   return f'{channel} {op.kind} {op.shapes[0].dims}' if channel else op.name
@@ -175,7 +177,7 @@ class _Reader:
     self.reads = functools.cache(self._reads)
 
   def computation(self, name: str = '') -> Cost:
-    """Counts the costs of a computation that runs by itself (no fusion)."""
+    """Counts the costs of a computation that is no fusion."""
     ops, cost = self.module.computations[name or self.module.entry], Cost()
     seen = {}
     for op in ops.values():
@@ -209,14 +211,16 @@ class _Reader:
     cost = Cost(flops=self._inside(ops, op, seen), bytes=self._bytes(ops, op))
     cost.collectives.update(seen[c] for c in set(seen) - before)
     exchanges = {c: seen[c] for c in self._begun(ops, op) if c in seen}
-    # What an exchange reads and writes is done beside what follows.
+    # Reads and writes of an exchange overlap with later operations.
     moved = 0 if exchanges and not cost.flops else cost.bytes
     if cost.flops or moved or exchanges:
       cost.events.append(Event(cost.flops, moved, exchanges))
     return cost
 
   def _inside(self, ops, op, seen: dict) -> float:
-    """FLOPs of an operation, and of what it fuses; notes fused exchanges."""
+    """Counts the FLOPs of an operation and its fusion; records fused
+    exchanges.
+    """
     if op.kind in ('convolution', 'dot'):
       return products.flops(ops, op)
     if op.kind == 'custom-call':
@@ -228,7 +232,7 @@ class _Reader:
       if found := self._collective(inner, each):
         seen.setdefault(self._named(op, each), found)
     flops = sum(self._inside(inner, each, seen) for each in inner.values())
-    # The TPU compiler's way to write a reduce-scatter.
+    # The TPU compiler's form of a reduce-scatter.
     if op.called[0].startswith('all-reduce-scatter'):
       for c in set(seen) - before:
         seen[c] = dataclasses.replace(seen[c], kind='reduce-scatter')
@@ -238,7 +242,7 @@ class _Reader:
     return outer.name if outer.kind in HANDED_ON else _in_chain(op)
 
   def _begun(self, ops, op) -> set[str]:
-    """The exchanges that an operation begins, goes on with or ends."""
+    """Returns the exchanges that an operation begins, continues or ends."""
     if op.kind.endswith(('-done', '-update')) and op.operands[0] in ops:
       return self._begun(ops, ops[op.operands[0]])
     if op.kind in ('fusion', *HANDED_ON):
@@ -258,7 +262,7 @@ class _Reader:
     largest = max((*op.shapes, *sources), key=operator.attrgetter('bytes'))
     results = _total(op.shapes)
     if op.kind.endswith('-start'):
-      results -= _total(sources)  # a start gives its operands back as well
+      results -= _total(sources)  # the result of a start includes its operands
     group = exchanges.groups(op, len(self.places))[0]
     spots = zip(*[self.places[d] for d in group])
     axes = tuple(n for n, at in zip(self.names, spots) if len(set(at)) > 1)
@@ -266,8 +270,8 @@ class _Reader:
     return Collective(kind, axes, max(len(group), 1), size, largest.dims)
 
   def _over_slices(self, op) -> Collective | None:
-    """Counts the exchanges of slices over the data axis, which the TPU compiler
-    gives to the hosts (`sharding.make_mesh`).
+    """Counts the exchanges between slices over the data axis, which run on the
+    hosts (`sharding.make_mesh`).
     """
     named = re.search(r'rendezvous="([a-z-]+)', op.attrs)
     if 'xla_megascale' not in op.attrs or not named:
@@ -277,7 +281,7 @@ class _Reader:
     return Collective(named[1], ('data',), n, array.bytes, array.dims)
 
   def _bytes(self, ops, op) -> int:
-    """HBM traffic of one operation."""
+    """Counts the HBM traffic of one operation."""
     done = op.kind.endswith('-done')
     if op.kind in FREE or done or 'AllocateBuffer' in op.attrs:
       return 0
@@ -308,7 +312,7 @@ class _Reader:
     return read + wrote
 
   def _reads(self, computation: str, index: int) -> int:
-    """Bytes a fused computation reads of its parameter number `index`."""
+    """Counts the bytes of parameter `index` that a fused computation reads."""
     ops = self.module.computations[computation]
     name = next(
       o.name
@@ -339,7 +343,9 @@ class _Reader:
     return min(read, whole)
 
   def _writes(self, computation: str, whole: int) -> int:
-    """Bytes a fused computation writes: of an update in place, the update."""
+    """Counts the bytes that a fusion writes; for an update in place, the
+    update.
+    """
     ops, total = self.module.computations[computation], 0
     root = self.module.root(computation)
     results = root.operands if root.kind == 'tuple' else (root.name,)

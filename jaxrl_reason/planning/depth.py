@@ -1,11 +1,11 @@
-"""A deep model planned from a few of its layers.
+"""Extrapolates the plan of a deep model from a few of its layers.
 
   figure(L) = figure(b) + (L - b) * (figure(b) - figure(a)) / (b - a)
 
-Layers are alike, so that memory, FLOPs, bytes, exchanges and seconds are lines
-in their number; what is left, embedding and head, is the same at every depth.
-Three depths are compiled: the line through the last two gives the figures, and
-how far the first is from it says how good a line it is.
+Layers are alike, so memory, FLOPs, bytes, exchanges and seconds are linear in
+their number; embedding and head are the same at every depth. Three depths are
+compiled. The line through the last two gives the figures, and the distance of
+the first from this line is an error estimate.
 """
 
 import dataclasses
@@ -16,9 +16,9 @@ from jaxrl_reason.models.config import Config
 
 # Depths compiled, in periods of the layers' pattern.
 PERIODS = 2, 3, 4
-# A figure of a phase whose error is told.
+# The figures of a phase whose error is reported.
 CHECKED = 'needs_gib', 'flops', 'step_seconds'
-# What does not grow with depth: of one array, or of the compilation.
+# Figures that do not depend on the depth.
 LIKE_THE_LAST = 'dims', 'calls_per_step', 'trips'
 
 
@@ -42,11 +42,11 @@ def period(shape: Config) -> int:
 
 
 def depths(shape: Config) -> tuple[int, ...]:
-  """Returns the depths to compile: three, or only the model's own where they
-  would cost as much.
+  """Returns the depths to compile: three, or only the model's own depth if
+  three would cost as much.
   """
   p = period(shape)
-  first = shape.dense_layers  # there at any depth
+  first = shape.dense_layers  # exists at any depth
   rest = first + (shape.layers - first) % p
   found = tuple(rest + p * n for n in PERIODS)
   return found if sum(found) < shape.layers else (shape.layers,)
@@ -59,8 +59,8 @@ def extended(seen: Sequence[dict], at: Sequence[int], layers: int) -> dict:
     seen: facts by depth; at: the depths, rising.
 
   Returns:
-    Facts of the same form, with `depth_error`: how far CHECKED of the first
-    depth are from the line, relative to the figures extended to.
+    Facts of the same form, with `depth_error`: the distance of CHECKED at the
+    first depth from the line, relative to the extrapolated figures.
   """
   missing = [facts for facts in seen if 'flops' not in facts]
   if missing or len(at) == 1:
@@ -80,7 +80,7 @@ def extended(seen: Sequence[dict], at: Sequence[int], layers: int) -> dict:
 
 
 def _line(a: Any, b: Any, share: float) -> Any:
-  """b + share * (b - a) of every number in two trees of facts."""
+  """Computes b + share * (b - a) for every number in two trees of facts."""
   if isinstance(b, dict):
     return {
       k: v if k in LIKE_THE_LAST else _line((a or {}).get(k, 0), v, share)
@@ -95,6 +95,6 @@ def _line(a: Any, b: Any, share: float) -> Any:
 
 
 def _lines(a: list[dict], b: list[dict], share: float) -> list[dict]:
-  """`_line` of rows of exchanges, by kind and mesh axis."""
+  """Applies `_line` to rows of exchanges, by kind and mesh axis."""
   before = {(row['kind'], row['axis']): row for row in a or ()}
   return [_line(before.get((r['kind'], r['axis']), {}), r, share) for r in b]

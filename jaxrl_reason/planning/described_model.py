@@ -1,9 +1,9 @@
-"""Chips that need not exist: their topology, a mesh of them, and compilation.
+"""Described chips: their topology, a mesh of them, and compilation for them.
 
   devices('v5p:4x4x4', 1)      described devices (the libtpu wheel, no TPU)
-  measure(phase, mesh)         compiled -> Measured, or why not
+  measure(phase, mesh)         compiles -> Measured, or DoesNotFit
 
-Compilation is XLA's own for the real chip; nothing runs.
+The compiler is XLA's own for the real chip; nothing runs.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ _USED = (
 _UNIT = {'K': 2**10, 'M': 2**20, 'G': 2**30, 'T': 2**40}
 
 
-# Of libtpu. Nothing is asked of a metadata server, and no device is taken, so
-# that other processes may describe or use TPUs at the same time. Without a host
-# and a type it prints warnings; they change no description.
+# Settings of libtpu: it queries no metadata server and uses no device, so other
+# processes may describe or use TPUs at the same time. Without a host and a type
+# it would print warnings; they change no description.
 ENVIRONMENT = {
   'TPU_SKIP_MDS_QUERY': '1',
   'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
@@ -40,7 +40,7 @@ ENVIRONMENT = {
 
 
 class DoesNotFit(ValueError):
-  """No room for a phase. Attributes: phase; needs, has: bytes of a chip."""
+  """A phase does not fit. Attributes: phase; needs, has: bytes of a chip."""
 
   def __init__(self, phase: str, needs: float, has: float):
     self.phase, self.needs, self.has = phase, needs, has
@@ -60,7 +60,7 @@ def devices(topology: str, slices: int = 1) -> list:
   chips.chip_of(topology)  # refuses an unknown name
   for name, value in ENVIRONMENT.items():
     os.environ.setdefault(name, value)
-  # Described chips are no backend: the program's own arrays are on the CPU.
+  # Described chips are no backend, so arrays of the process are on the CPU.
   jax.config.update('jax_platforms', 'cpu')
   options = dict(chips.OPTIONS.get(topology.partition(':')[0], {}))
   if slices < 1:
@@ -92,9 +92,9 @@ class Measured:
   """A compiled phase; bytes are of one device.
 
   Attributes:
-    resident: state that no argument of this program is, but that stays.
+    resident: bytes of state that is no argument of this program but stays.
     cost: of its operations.
-    aliased: outputs that lie in donated arguments; donated: their bytes.
+    aliased: outputs in donated arguments; donated: their bytes.
     compile_s: seconds.
   """
 
@@ -114,8 +114,8 @@ class Measured:
 
 
 def out_of_memory(message: str) -> tuple[float, float] | None:
-  """Returns (bytes needed, bytes there) of a compiler's message, if it says
-  so.
+  """Parses (needed, available) bytes from an out-of-memory message, if it is
+  one.
   """
   for pattern in _USED:
     if found := pattern.search(message):
@@ -129,8 +129,8 @@ def _is_laid(x) -> bool:
 
 
 def on_chip(tree) -> int:
-  """Counts the bytes of shapes with shardings, on one device; arrays in host
-  memory are left out.
+  """Counts the bytes of shapes with shardings on one device, without arrays in
+  host memory.
   """
   kept = [
     x for x in jax.tree.leaves(tree) if x.sharding.memory_kind != 'pinned_host'
@@ -168,7 +168,7 @@ def measure(phase: phases.Phase, mesh: Mesh, experts: int = 0) -> Measured:
     phase,
     arguments,
     memory.temp_size_in_bytes,
-    # Peak counts what is alive at once; temporaries alone also count holes.
+    # The peak counts arrays that are alive together; temporaries include holes.
     memory.peak_memory_in_bytes,
     max(on_chip(phase.state) - arguments, 0),
     costs.of(text, mesh, experts),

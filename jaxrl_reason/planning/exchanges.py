@@ -11,9 +11,7 @@ _TILED = re.compile(r'replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](T\([\d,]+\))?')
 
 
 def groups(op: hlo.Op, n: int) -> list[tuple[int, ...]]:
-  """Returns the devices that exchange with one another, in any of HLO's
-  notations.
-  """
+  """Returns the groups of devices that exchange, from any notation of HLO."""
   text = op.attrs
   pairs = re.search(r'source_target_pairs=\{(.*?)\}\}', text)
   if pairs:
@@ -44,7 +42,7 @@ def _order(shape: str, transpose: str | None) -> list[int]:
 
 
 def _named(axes: str, ids: str, used: str) -> tuple[int, ...]:
-  """The first group of `mesh['a'=2,'b'=2], device_ids=(...) {'b'}`."""
+  """Parses the first group of `mesh['a'=2,'b'=2], device_ids=(...) {'b'}`."""
   sizes = {k: int(v) for k, v in re.findall(r"'(\w+)'=(\d+)", axes)}
   order = list(range(math.prod(sizes.values())))
   if found := re.search(r'\(\[([\d,]+)\](T\([\d,]+\))?\)', ids):
@@ -55,7 +53,7 @@ def _named(axes: str, ids: str, used: str) -> tuple[int, ...]:
     chosen[name] = (int(pre or 1), int(part or sizes[name]))
   index = []
   for name, size in sizes.items():
-    # Of an axis that is not used: the first alone.
+    # Along unused axes only the first device.
     pre, part = chosen.get(name, (size, 1))
     step = size // (pre * part)
     index.append(slice(0, step * part, step))

@@ -1,7 +1,7 @@
-"""A compiled program as its HLO text says it: computations, loops, shapes.
+"""Parses the HLO text of a compiled program: computations, loops, shapes.
 
   parse(text) -> Module          computations of operations, by name
-  trips(module, op) -> int       how often a while loop runs at most
+  trips(module, op) -> int       the largest number of iterations of a loop
 
 XLA's own cost analysis counts a loop's body once; `costs` multiplies. Shapes
 are of one device. A layout with S(1) or higher is on-chip memory.
@@ -33,7 +33,7 @@ _OP = re.compile(r'^\s+(ROOT )?%?([\w.\-]+) = (.*?) ([a-z][\w\-]*)\(')
 _HEAD = re.compile(r'^(ENTRY )?%?([\w.\-]+) \(.*\{\s*$')
 _SHAPE = re.compile(r'\b([a-z]+\d*\w*)\[([\d,]*)\](?:\{([^}]*)\})?')
 _NAME = re.compile(r'%([\w.\-]+)')
-# Of what was made right inside `trees.at_most`.
+# The name of a loop that was traced inside `trees.at_most`.
 _AT_MOST = re.compile(r'(\w+)_at_most_(\d+)\)?/while"')
 _CALLED = re.compile(
   r'(?:calls|to_apply|body|condition|true_computation|false_computation)='
@@ -43,7 +43,7 @@ _CALLED = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-  """One array; `hbm` is false where it lies in on-chip memory."""
+  """One array; `hbm` is false for arrays in on-chip memory."""
 
   dtype: str
   dims: tuple[int, ...]
@@ -76,9 +76,7 @@ class Op:
   root: bool
 
   def attr(self, name: str) -> str:
-    """Returns the text of `name={...}` or `name=...`, '' where it is not
-    there.
-    """
+    """Returns the text of `name={...}` or `name=...`, or ''."""
     found = re.search(rf'\b{name}=(\{{[^}}]*\}}|[^, ]+)', self.attrs)
     return found[1].strip('{}') if found else ''
 
@@ -99,7 +97,7 @@ class Module:
     return next(o for o in self.computations[computation].values() if o.root)
 
   def aliased(self) -> int:
-    """Counts how many outputs lie in the buffer of a donated argument."""
+    """Counts the outputs in buffers of donated arguments."""
     return len(re.findall(r'(?:may|must)-alias\)', self.header))
 
 
@@ -116,7 +114,7 @@ def shapes(text: str) -> tuple[Shape, ...]:
 
 
 def _close(text: str, start: int) -> int:
-  """Index of the parenthesis that closes the one before `start`."""
+  """Returns the index of the parenthesis that closes the one before `start`."""
   depth = 1
   for i in range(start, len(text)):
     depth += {'(': 1, ')': -1}.get(text[i], 0)
@@ -165,7 +163,7 @@ def parse(text: str) -> Module:
 
 
 def _integers(module: Module, computation: str) -> list[int]:
-  """Scalar integer constants of a computation and what it calls."""
+  """Returns the scalar integers of a computation and its callees."""
   out = []
   for op in module.computations[computation].values():
     if op.kind == 'constant' and op.shapes[:1] and not op.shapes[0].dims:
@@ -177,17 +175,17 @@ def _integers(module: Module, computation: str) -> list[int]:
 
 
 def named(op: Op) -> tuple[str, int] | None:
-  """Returns the name of a while loop and its trips at most, where the program
-  tells them (`trees.at_most`).
+  """Returns the name of a while loop and its largest number of iterations, if
+  the program has them (`trees.at_most`).
   """
   found = _AT_MOST.search(op.attrs)
   return found and (found[1], int(found[2]))
 
 
 def trips(module: Module, op: Op) -> int:
-  """Trips of a while loop: as told or annotated, or from 0 to the number that
-  its condition compares with. A loop that may end earlier counts as run to its
-  end; 1 where nothing is known.
+  """Counts the iterations of a while loop: by its name or annotation, or from 0
+  to the number in its condition. A loop that may end earlier counts to its end;
+  1 if nothing is known.
   """
   if told := named(op):
     return told[1]
@@ -230,7 +228,7 @@ def _step(condition: dict[str, Op], body: dict[str, Op]) -> int:
 
 @functools.cache
 def mesh_of(sizes: tuple[int, ...], names: tuple[str, ...]) -> dict:
-  """Maps device number -> its coordinates, of a mesh by rows."""
+  """Maps device numbers to coordinates in a mesh."""
   strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
   return {
     d: tuple(d // s % n for s, n in zip(strides, sizes))

@@ -1,6 +1,4 @@
-"""FLOPs and bytes of the kernels that a TPU program calls by name: XLA's own
-account of them is empty.
-"""
+"""FLOPs and bytes of the kernels of a TPU program, which XLA does not count."""
 
 import math
 import re
@@ -15,9 +13,8 @@ GROUPED = ('ragged-dot', 'tgmm')
 
 
 def stated(op: hlo.Op, what: str) -> float | None:
-  """Returns the 'flops' or 'bytes_accessed' that a kernel of ours states of a
-  call: of a stack it reads one layer, and of that what is live. None: another
-  kernel.
+  """Returns the 'flops' or 'bytes_accessed' that our kernel states for a call:
+  it reads the live columns of one layer. None for other kernels.
   """
   if not op.name.startswith(cached.NAME):
     return None
@@ -25,12 +22,12 @@ def stated(op: hlo.Op, what: str) -> float | None:
 
 
 def flops(ops: dict, op: hlo.Op, experts: int) -> float:
-  """Counts the FLOPs of one call; 0 of what is no kernel known here.
+  """Counts the FLOPs of one call; 0 for unknown kernels.
 
   Attention counts half of the scores of a grid of all blocks, which is causal,
-  and all of a narrower one, which has a sliding window. A device that holds
-  some of the experts is given the uses of all and skips the others': balanced
-  routing leaves it its share.
+  and all of a narrower grid, which has a sliding window. A device with some of
+  the experts receives the uses of all experts and skips those of others; with
+  balanced routing its share remains.
   """
   if (said := stated(op, 'flops')) is not None:
     return said
@@ -48,7 +45,7 @@ def flops(ops: dict, op: hlo.Op, experts: int) -> float:
 
 def _share(grid: tuple[int, ...], t: int, s: int, by_keys: bool) -> float:
   """Returns the share of scores [t,s] that a grid (1, blocks of queries, of
-  keys) computes. One of the two is whole, and gives the length of a block.
+  keys) computes. The complete one of the two axes gives the length of a block.
   """
   _, n_q, n_k = grid
   share = n_q * (s // n_k) / t if by_keys else n_k * (t // n_q) / s
@@ -58,8 +55,8 @@ def _share(grid: tuple[int, ...], t: int, s: int, by_keys: bool) -> float:
 def _ragged(
   result: tuple[int, ...], arrays: list[tuple[int, ...]], experts: int
 ) -> float:
-  """Rows [M,K] times [E,K,F], each by one expert; or the gradient [E,K,F] of
-  rows [M,K] and [M,F].
+  """Counts rows [M,K] times [E,K,F], one expert per row; or the gradient
+  [E,K,F] of rows [M,K] and [M,F].
   """
   stacks = [dims for dims in (result, *arrays) if len(dims) == 3]
   rows = [dims[0] for dims in (result, *arrays) if len(dims) == 2]

@@ -21,8 +21,8 @@ def flops(ops: dict, op: hlo.Op) -> float:
 
 
 def _convolution(op: hlo.Op, left, right) -> float:
-  """Only the positions of the window that meet real entries multiply: the
-  compiler writes batched products as dilated convolutions.
+  """Counts only window positions with real entries, because the compiler writes
+  batched products as dilated convolutions.
   """
   found = re.search(r'dim_labels=(\w+)_(\w+)->(\w+)', op.attrs)
   lhs, rhs, out = found.groups()
@@ -59,7 +59,7 @@ def _convolution(op: hlo.Op, left, right) -> float:
 
 @functools.cache
 def _taps(size, window, out, low, *, stride, base, dilation) -> int:
-  """Pairs (output position, window position) that meet an entry."""
+  """Counts pairs (output position, window position) with a real entry."""
   count = 0
   reach = (size - 1) * base
   for o in range(out):

@@ -1,4 +1,4 @@
-"""Other batches and meshes for a recipe, tried by compiling them."""
+"""Other batches and meshes for a recipe, to try by compilation."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ def changed(config: Run, **values) -> Run:
 
 
 def unit_of_prompts(c: RL, shards: int) -> int:
-  """Returns the least number of prompts that divides as the recipe needs.
+  """Returns the least number of prompts that the recipe's divisions allow.
 
   Args:
     shards: devices over which rows are split.
@@ -29,10 +29,10 @@ def largest(
   needs: Callable[[int], float], room: float, start: int, unit: int, most: int
 ) -> int:
   """Returns the largest multiple of `unit` with needs(n) <= room, within an
-  eighth; 0: none. At most `most`, but never less than `start` if that fits.
+  eighth; 0 if none fits. At most `most`, and at least `start` if that fits.
 
-  Needs are nearly a line in n, so that each try after the second is where the
-  line through the nearest two meets the room. Few tries: each one compiles.
+  Needs are nearly linear in n. So each try after the second is the point where
+  the line through the nearest two reaches the room. Each try is a compilation.
   """
   low, high = 0, max(most, start) // unit + 1  # fits; does not
   seen, units = {}, max(start // unit, 1)
@@ -48,8 +48,8 @@ def largest(
 
 
 def _meets(seen: dict[int, float], room: float) -> float:
-  """Returns the point at which the line through the two points nearest to the
-  room meets it.
+  """Returns the point at which the line through the two nearest points reaches
+  the room.
   """
   (x, a), (y, b) = sorted(seen.items(), key=lambda p: abs(p[1] - room))[:2]
   return x + (room - a) * (y - x) / (b - a) if a != b else math.inf
@@ -64,11 +64,12 @@ def meshes(
 ) -> Iterator[tuple[int, int, int]]:
   """Returns (data, fsdp, tensor) of n devices that the recipe divides over.
 
-  Heads bound the tensor axis: a part of a head is of no use. Slices are
-  joined by the data axis, which exchanges least.
+  The number of heads limits the tensor axis. Slices are joined by the data
+  axis, which has the smallest exchanges.
 
   Args:
-    whole: also those whose devices have whole weights, or their tensor's share.
+    whole: include meshes without fsdp, whose devices have whole weights or the
+      share of their tensor axis.
   """
   sizes = [i for i in range(1, n + 1) if n % i == 0]
   for data, tensor in itertools.product(sizes, sizes):
@@ -76,7 +77,7 @@ def meshes(
       continue
     fsdp = n // (data * tensor)
     if data != slices and not (whole and data == n // tensor):
-      continue  # either all of it sharded, or nothing
+      continue  # weights are sharded over all devices, or not at all
     try:
       config_checks.check(config, data * fsdp)
     except ValueError:

@@ -40,10 +40,10 @@ class Phase:
   Attributes:
     name: of what it does.
     program: jitted; args: static records, and shapes with shardings.
-    state: the stage's whole, whether or not the program reads it all.
-    calls: how often a step calls it, below 1 where a call holds several steps.
-    decode_trips: of its loops over tokens; empty: it has none.
-    flops: of all chips, by the model's own formula; remat not counted.
+    state: the whole state of the stage.
+    calls: calls per step; below 1 if a call has several steps.
+    decode_trips: iterations of its loops over tokens; empty: it has none.
+    flops: of all chips, by the model's formula, without remat.
   """
 
   name: str
@@ -66,7 +66,7 @@ def _lay(tree: Any, where: NamedSharding) -> Any:
 
 
 def _stacked(row: Any, *lead: int) -> Any:
-  """Shapes of a batch of what an encoder made one of."""
+  """Returns the shapes of a batch from one encoded row."""
   row = jax.eval_shape(lambda: jax.tree.map(jnp.asarray, row))
   return jax.tree.map(
     lambda x: jax.ShapeDtypeStruct((*lead, *x.shape), x.dtype), row
@@ -85,8 +85,8 @@ def state_of(layout) -> Any:
 
 
 def of_a_step(names: Iterable[str]) -> list[str]:
-  """Keeps the phases that a step of the last stage is made of: evaluations and
-  supervised stages before RL are not.
+  """Selects the phases of a step of the last stage, without evaluations and
+  supervised stages before RL.
   """
   trained = [name for name in names if name != EVALUATE]
   return [n for n in trained if n not in SUPERVISED] or trained[-1:]
@@ -157,7 +157,7 @@ def evaluation(parts: Prepared) -> Phase:
 
 
 class _Costs:
-  """FLOPs by the model's formula, forward 1 and gradient 2 passes."""
+  """Counts FLOPs by the model's formula: forward 1 and gradient 2 passes."""
 
   def __init__(self, parts: Prepared):
     d, c = parts.config.data, parts.config.rl
@@ -199,7 +199,7 @@ def _head(model: Any) -> float:
 
 
 def _passes(learner) -> tuple[int, float]:
-  """(scoring passes before the update, passes of it: forward 1, gradient 2)."""
+  """Returns (scoring passes before the update, passes of the update)."""
   early = learner.reads_entropy_early or 'old_mean_logp' in learner.needs
   networks = 1 + bool(learner.critic)
   scored = learner.reads_reference + (learner.moves or early) + networks - 1
@@ -247,7 +247,7 @@ def _prompts(parts: Prepared, encode, *lead: int, axis=0) -> Prompts:
 
 
 def _refuse_parts(c) -> None:
-  """Refuses completions whose loops over tokens are not counted."""
+  """Refuses completions whose token loops are not counted."""
   in_python = c.path == 'host' and c.turns.env
   for key, value, none in (
     ('rl.turns.env', in_python, ''),
@@ -344,7 +344,7 @@ def _host(parts: Prepared) -> list[Phase]:
 
 
 def _of_prompts(reward: Reward, n_samples: int) -> Reward:
-  """Shapes [N,...] as those of one row a prompt [B,...]."""
+  """Converts shapes [N,...] to shapes of one row per prompt [B,...]."""
 
   def fewer(x):
     n, *rest = x.shape

@@ -1,15 +1,15 @@
-"""Settings of memory that a recipe need not name, found by compiling it.
+"""Finds memory settings of a recipe by compiling it.
 
-  lean(config, mesh)       -> the recipe there, nothing divided
-  fitting(planner, config) -> Found: what fits its mesh, or None
-  faster(planner, found)   -> Found: the same, or what is faster
+  lean(config, mesh)       -> the recipe on the mesh, without any division
+  fitting(planner, config) -> Found: settings that fit the mesh, or None
+  faster(planner, found)   -> Found: the same, or faster settings
 
-Set are the parts that a batch is generated in, what the backward pass computes
-again (`model.remat`), the micro-batches, the logits alive at once, and whether
-the samples of a problem share one copy of their prompt (`rl.padding`). Where to
-begin is by arithmetic; what fits, and its seconds, are of the compiled program.
-Not tried: activations in the hosts' memory. A layer's products take longer over
-a host's link than to be computed again (docs/plan.md).
+The settings are the parts in which a batch is generated, the recomputation
+(`model.remat`), the micro-batches, the chunks of logits, and the sharing of
+prompts (`rl.padding`). Arithmetic gives the first value to try; memory and
+seconds come from the compiled program. Activations in host memory are not
+tried: to transfer a layer's products takes longer than to compute them again
+(docs/plan.md).
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from jaxrl_reason.planning import mesh_search, phases
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.prepare import Prepared
 
-# The least computed again first. 'none' would keep five times what 'dots' does,
-# for 2 % of the FLOPs.
+# The least recomputation first. 'none' keeps five times as much as 'dots' and
+# saves 2 % of the FLOPs.
 POLICIES = tuple(layers.REMAT)
 CHUNK = 256  # columns of logits
-ROOM = 0.8  # of a chip's memory, for what arithmetic knows of
-# Of activations, the share that heads and mlps have, and a tensor axis splits.
+ROOM = 0.8  # share of a chip's memory for the estimated arrays
+# The share of activations that a tensor axis splits: of heads and mlps.
 SPLIT = 0.6
-TRIES = 3  # compilations of one policy but the last, each of fewer rows
+TRIES = 3  # compilations of a remat policy, except the last policy
 SHARED = 'shared:1'
 
 
@@ -44,11 +44,11 @@ class Found:
 
   @property
   def seconds(self) -> float:
-    """Counts a step with nothing overlapping: real steps were nearest to it."""
+    """Counts the seconds without overlap, which are nearest to real steps."""
     return sum(f['serial_seconds'] for f in self.phases.values())
 
   def recipe(self) -> str:
-    """Writes what was set as lines of a recipe."""
+    """Returns the settings as lines of a recipe."""
     c, name = self.config, self.config.stages[-1]
     keys = ['micro_batches', 'logprob_chunk']
     keys += ['parts', 'padding'] if name == 'rl' else []
@@ -63,10 +63,10 @@ class Found:
 
 
 def asked(only: Sequence[str], config: Run) -> list[str]:
-  """Names the phases that are fitted: those that generate, and learn.
+  """Returns the phases that are fitted: generation and updates.
 
   Raises:
-    ValueError: --only names none of them.
+    ValueError: --only has none of them.
   """
   name = config.stages[-1]
   in_python = ['generate', 'update'] if config.rl.path == 'host' else ['step']
@@ -79,7 +79,7 @@ def asked(only: Sequence[str], config: Run) -> list[str]:
 
 
 def lean(config: Run, mesh: Sequence[int]):
-  """Returns the recipe on a mesh, undivided, with few logits at once."""
+  """Returns the recipe on a mesh, undivided, with small chunks of logits."""
   name = config.stages[-1]
   values = {f'{name}__micro_batches': 1, 'mesh': tuple(mesh)}
   values[f'{name}__logprob_chunk'] = config[name].logprob_chunk or CHUNK
@@ -94,7 +94,7 @@ def _rows(config: Run, shards: int) -> int:
 
 
 def counts(config: Run, key: str, shards: int) -> list[int]:
-  """Lists the values, rising, of a key that a device's rows are divided by."""
+  """Lists the values of a key that divides a device's rows, in rising order."""
 
   def passes(n: int) -> bool:
     try:
@@ -118,7 +118,7 @@ def _cache(parts: Prepared) -> float:
 
 
 def _activations(parts: Prepared) -> float:
-  """Counts the bytes that a device's rows keep for a minibatch's gradient."""
+  """Counts the bytes of activations of a device's rows of a minibatch."""
   config, mesh, shape = parts.config, parts.mesh.shape, parts.shape
   length = config.prompt_columns + config.data.completion_len
   shape = dataclasses.replace(shape, remat=config.model.remat)
@@ -134,8 +134,8 @@ def _least(
   """Finds the least value of a key with which a phase fits.
 
   Args:
-    need: bytes that the value divides; room: for them.
-    tries: values, at most, from where need meets room; None: all.
+    need: bytes that the value divides; room: available bytes.
+    tries: most values to try, from where need fits room; None: all.
   """
   shards = sharding.row_shards(planner.parts(config).mesh)
   values = counts(config, key, shards)
@@ -178,8 +178,8 @@ def _trained(planner, config: Run, **changes) -> Found | None:
 
 
 def fitting(planner, config: Run) -> Found | None:
-  """Finds settings with which a recipe fits its mesh, of those that compute
-  less again first.
+  """Finds settings with which a recipe fits its mesh; settings with less
+  recomputation are tried first.
 
   Args:
     planner: `plan.Planner`; config: of `lean`.
@@ -188,7 +188,7 @@ def fitting(planner, config: Run) -> Found | None:
   parts = planner.parts(config)
   of_cache, of_update = _room(planner.machine.chip.hbm, parts)
   left = of_cache if names == ['generate'] else min(of_cache, of_update)
-  if left < 0:  # weights and optimizer alone are too much
+  if left < 0:  # weights and optimizer state alone do not fit
     return None
   if 'generate' in names:
     how = dict(need=_cache(parts), room=of_cache)
@@ -202,8 +202,8 @@ def fitting(planner, config: Run) -> Found | None:
 
 
 def faster(planner, found: Found) -> Found:
-  """Tries what computes more again in fewer micro-batches, and then one copy
-  of a group's prompt.
+  """Tries more recomputation with fewer micro-batches, and then one copy of a
+  group's prompt.
   """
   name, best = found.config.stages[-1], found
   if asked(planner.only, found.config) == ['generate']:

@@ -1,8 +1,8 @@
-"""The sums of compiled phases, as plain data and as a table.
+"""Sums of compiled phases, as plain data and as a table.
 
-A step's time is the sum of its phases' roofline times; its tokens are those of
-completions that all take their whole room, which is the most work a step can
-be. MFU counts the model's own FLOPs, without what is recomputed.
+The time of a step is the sum of its phases' roofline times. All completions
+have their full length, which is the most work of a step. MFU counts the model's
+FLOPs without recomputation.
 """
 
 import collections
@@ -21,9 +21,7 @@ GIB = chips.GIB
 
 
 def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
-  """Describes one phase, of one call and one device where not said
-  otherwise.
-  """
+  """Describes one phase, by default per call and device."""
   total = m.cost.total()
   by = roofline.seconds(m.cost, machine)
   calls = m.phase.calls
@@ -59,9 +57,9 @@ def phase_facts(m: described.Measured, machine: roofline.Machine, mesh) -> dict:
 
 
 def token_loop(m: described.Measured) -> dict | None:
-  """Returns what a trip of the loops over tokens does on one device, in the
-  mean over them; copies and collectives are those of the last, whose cache is
-  longest.
+  """Returns the costs of an iteration of the token loops on one device, as a
+  mean over the loops. Copies and collectives are those of the last loop, whose
+  cache is longest.
   """
   loops = m.cost.loops_of(m.phase.decode_trips)
   if not loops:
@@ -85,9 +83,8 @@ def token_loop(m: described.Measured) -> dict | None:
 
 
 def turn_loop(m: described.Measured) -> dict | None:
-  """Returns what a trip of the loops over turns does on one device, the loops
-  over its tokens in it: bytes in the mean over trips, and the largest array
-  that any of them copies.
+  """Returns the costs of a turn on one device, with its token loops: mean
+  bytes, and the largest array that is copied.
   """
   totals = [(n, body.total()) for n, body in m.cost.named('turns')]
   if not totals:
@@ -126,7 +123,7 @@ def plan_facts(
   """Adds phases up to the whole plan as data (`--json`).
 
   Args:
-    each: `phase_facts`, of all phases or some.
+    each: `phase_facts` of all or some phases.
     names: of all phases.
   """
   return {
@@ -154,8 +151,8 @@ def evaluation_facts(c, mesh) -> dict[str, int]:
 
 
 def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
-  """Seconds, MFU and, where every phase of a step is there, tokens/s; nothing
-  where one was not compiled.
+  """Returns seconds, MFU and, if all phases of a step were compiled, tokens/s;
+  {} if a phase was not compiled.
   """
   if any('flops' not in p for p in each):
     return {}
@@ -174,7 +171,7 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
   }
   if [p['phase'] for p in inside] != wanted:
     return out
-  # Of rl those generated; supervised stages read whole rows.
+  # In rl the generated tokens; in supervised stages whole rows.
   if 'rl' in c.stages:
     tokens = c.rl.prompts * c.rl.samples * c.data.completion_len
   else:
@@ -185,7 +182,7 @@ def _speed(c, mesh, each, names, machine: roofline.Machine) -> dict[str, Any]:
 
 
 def human(x: float) -> str:
-  """Writes three digits and a letter: 1.23M."""
+  """Formats a number with three digits and a letter: 1.23M."""
   for unit in ('', 'k', 'M', 'G', 'T', 'P', 'E'):
     if x < 1000:
       return f'{x:.3g}{unit}'
@@ -194,7 +191,7 @@ def human(x: float) -> str:
 
 
 def table(facts: dict) -> str:
-  """Returns the plan for people."""
+  """Returns the plan as text."""
   mesh = ' x '.join(f'{k} {v}' for k, v in facts['mesh'].items())
   lines = [
     f'{facts["parameters"]:,} parameters on {facts["devices"]} x '

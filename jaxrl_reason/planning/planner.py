@@ -21,13 +21,13 @@ from jaxrl_reason.planning import plan_settings as settings
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.process import chips
 
-# Batches tried, at most this many times the recipe's.
+# Largest batch to try, as a multiple of the recipe's.
 MOST = 16
-FEW = 2  # meshes of a search whose settings are tried further
+FEW = 2  # number of fastest meshes for which more settings are tried
 
 
 class Planner:
-  """A recipe on a described machine; `say` gets lines about progress."""
+  """Plans recipes on a described machine; `say` prints lines about progress."""
 
   def __init__(
     self,
@@ -57,7 +57,7 @@ class Planner:
     return abstract.shapes(config, mesh, self.model, layers)
 
   def plan(self, config) -> dict:
-    """Returns the facts of a recipe as it is."""
+    """Returns the facts of a recipe with its own settings."""
     parts = self.parts(config)
     names = [p.name for p in phases.phases(parts)]
     unknown = set(self.only) - set(names)
@@ -74,7 +74,7 @@ class Planner:
     return facts
 
   def _depths(self, shape) -> tuple[int, ...]:
-    """Numbers of layers to compile."""
+    """Returns the numbers of layers to compile."""
     return depth.depths(shape) if self.by_depth else (shape.layers,)
 
   def facts_of(self, parts, names) -> list[dict]:
@@ -102,7 +102,7 @@ class Planner:
     return out
 
   def _compiled(self, phase: phases.Phase, parts) -> dict:
-    """Facts of a phase, compiled as deep as its parts are."""
+    """Returns the facts of a phase at the depth of `parts`."""
     try:
       found = described.measure(phase, parts.mesh, parts.shape.experts)
     except described.DoesNotFit as e:
@@ -112,7 +112,9 @@ class Planner:
     return plan_table.phase_facts(found, self.machine, parts.mesh)
 
   def largest(self, facts: dict) -> int:
-    """Finds the most prompts that fit, by the phase that needs most."""
+    """Finds the most prompts that fit, for the phase with the largest
+    memory.
+    """
     wanted = phases.of_a_step(p['phase'] for p in facts['phases'])
     inside = [p for p in facts['phases'] if p['phase'] in wanted]
     top = max(inside, key=operator.itemgetter('needs_gib'))
@@ -132,11 +134,11 @@ class Planner:
     return mesh_search.largest(needs, room, start, unit, MOST * start)
 
   def search(self) -> list[dict]:
-    """Plans the recipe on every mesh shape, with settings that fit: the fastest
-    first, then the meshes that nothing fits.
+    """Plans the recipe on every mesh shape, with settings that fit. The fastest
+    mesh is first; meshes that do not fit come last.
     """
     lean = settings.lean(self.config, self.config.mesh)
-    settings.asked(self.only, lean)  # refuses --only of other phases
+    settings.asked(self.only, lean)  # raises for --only of other phases
     shape, n = abstract.shape_of(lean, self.model), len(self.devices)
     # Weights, moments, gradients in float32 are a small part of a chip.
     size = spec.n_params(weights.specs(shape))
@@ -175,7 +177,7 @@ class Planner:
 
 
 def misfits(facts: dict) -> str:
-  """Names the phases that do not fit, and what they need."""
+  """Describes the phases that do not fit, with their memory."""
   if 'meshes' in facts:
     return '--search: the recipe fits none of these meshes'
   has = facts['hbm_gib']
@@ -188,7 +190,7 @@ def misfits(facts: dict) -> str:
 
 
 def ranking(found: list[dict]) -> str:
-  """Lays the result of a search out as a table, and the first as a recipe."""
+  """Returns the result of a search as a table, and the best as a recipe."""
   lines = [
     f'{"data":>5} {"fsdp":>5} {"tensor":>6} {"seconds":>10} {"alone":>10} '
     f'{"MFU":>5} {"GiB":>6}'
@@ -208,7 +210,7 @@ def ranking(found: list[dict]) -> str:
 
 
 def _counts(texts) -> list[int]:
-  """The numbers of --seeds, the least first."""
+  """Parses the numbers of --seeds, in rising order."""
   if not all(text.isdecimal() and int(text) for text in texts):
     raise ValueError(f'--seeds={",".join(texts)}: whole numbers from 1')
   return sorted({int(text) for text in texts})
@@ -228,14 +230,14 @@ def _of_stage(config, name: str, say):
 
 
 def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
-  """Returns (what to print, the same as data) of a plan.
+  """Returns a plan as (text, data).
 
   Args:
     options: model, slices, only, by_depth, search, largest, stage, seeds:
       the flags.
 
   Raises:
-    ValueError, ImportError: in words for the user.
+    ValueError, ImportError: with a message for the user.
   """
   config = config_lib.read(config)
   search_, largest = options.pop('search'), options.pop('largest')

@@ -1,13 +1,14 @@
-"""The least time a program can take on a chip, and what sets it.
+"""Lower bounds of a program's time on a chip, and the resource that sets them.
 
   t(program) = max(FLOPs / peak, bytes / bandwidth, sent / links)
-               + sum over its loops of trips * t(body)
+               + sum over its loops of iterations * t(body)
 
-Within one run of a body everything is taken to overlap, and nothing between
-bodies; waits for small operations are not counted. So it is a bound, and real
-runs are slower (the roofline model, https://doi.org/10.1145/1498765.1498785).
-`ordered` goes through operations in the compiler's own order, in which an
-exchange is hidden by what stands between its beginning and its end.
+Within one iteration everything overlaps, and nothing overlaps between
+iterations; the start of operations takes no time. So this is a lower bound, and
+real runs are slower (the roofline model,
+https://doi.org/10.1145/1498765.1498785). `ordered` uses the compiler's order of
+operations: those between the start and the end of an exchange hide it.
+
 An exchange over a mesh axis uses the links of as many dimensions of the torus
 as the axis needs.
 """
@@ -26,7 +27,7 @@ class Machine:
   """Attributes:
   chip: of every device.
   torus: sizes of a slice, as in v5p:4x4x4.
-  slices: how many; exchanges of the whole first axis cross them.
+  slices: their number; exchanges of the whole first axis cross them.
   """
 
   chip: chips.Chip
@@ -45,8 +46,8 @@ class Machine:
   def exchange(self, c: costs.Collective) -> float:
     """Returns the seconds of a collective.
 
-    One that crosses slices is hierarchical: first within each slice, then each
-    device exchanges its share of the bytes with its like in the other slices.
+    An exchange across slices is hierarchical: first within each slice, then
+    each device exchanges its share with the same device of the other slices.
     """
     if self.slices == 1 or 'data' not in c.axes:
       return c.sent / self.links(c.size)
@@ -57,7 +58,7 @@ class Machine:
 
 
 def _times(cost: costs.Cost, machine: Machine) -> dict[str, float]:
-  """Seconds that one run, loops apart, keeps each resource busy."""
+  """Returns the busy seconds of each resource, without loops."""
   axes = collections.Counter()
   for c, n in cost.collectives.items():
     axes['+'.join(c.axes) or 'self'] += n * machine.exchange(c)
@@ -71,8 +72,8 @@ def _times(cost: costs.Cost, machine: Machine) -> dict[str, float]:
 
 
 def seconds(cost: costs.Cost, machine: Machine) -> collections.Counter:
-  """Returns the least seconds by what bounds them: compute, memory, or the mesh
-  axes of the exchanges; their sum is the time, all overlapping.
+  """Returns the seconds by their bound: compute, memory, or mesh axes of
+  exchanges. The sum is the time if all overlaps.
   """
   times = _times(cost, machine)
   bound = max(times, key=times.get)
@@ -84,19 +85,17 @@ def seconds(cost: costs.Cost, machine: Machine) -> collections.Counter:
 
 
 def serial_seconds(cost: costs.Cost, machine: Machine) -> float:
-  """Returns the seconds with nothing overlapping: products, then memory, then
-  exchanges.
-  """
+  """Returns the seconds without overlap: products, memory and exchanges."""
   inside = (n * serial_seconds(body, machine) for n, body in cost.loops)
   return sum(_times(cost, machine).values()) + sum(inside)
 
 
 def ordered(cost: costs.Cost, machine: Machine) -> tuple[float, float]:
-  """Returns (seconds of all operations in their order, those of them in which
-  an exchange is waited for).
+  """Returns (seconds of all operations in order, seconds of waiting for
+  exchanges).
 
-  Exchanges go one after another, each from where it begins to where it has to
-  be there; operations one after another, each as long as its FLOPs or bytes.
+  Exchanges run one after another, each from its start until its result is read.
+  Operations run one after another; each takes the time of its FLOPs or bytes.
   """
   last = {c: i for i, e in enumerate(cost.events) for c in e.exchanges}
   left, busy, waited = {}, 0.0, 0.0
@@ -107,7 +106,7 @@ def ordered(cost: costs.Cost, machine: Machine) -> tuple[float, float]:
     busy, waited = busy + own, waited + inside
     _pass(left, own)
     ending = [c for c in left if last[c] == i]
-    if ending:  # and with the last of them all that began before it
+    if ending:  # the last exchange, after all that began before it
       wait = _until(left, ending[-1])
       waited += wait
       _pass(left, wait)
@@ -117,7 +116,7 @@ def ordered(cost: costs.Cost, machine: Machine) -> tuple[float, float]:
 
 
 def _one(event: costs.Event, machine: Machine) -> tuple[float, float]:
-  """(seconds of an operation or a loop, of these waited in it)."""
+  """Returns (seconds of an operation or a loop, seconds of waiting in it)."""
   if event.loop is not None:
     trips, body = event.loop
     whole, waited = ordered(body, machine)
@@ -127,13 +126,13 @@ def _one(event: costs.Event, machine: Machine) -> tuple[float, float]:
 
 
 def _until(left: dict[str, float], channel: str) -> float:
-  """Seconds until an exchange is done, those before it first."""
+  """Returns the seconds until an exchange ends, after earlier exchanges."""
   names = list(left)
   return sum(left[n] for n in names[: names.index(channel) + 1])
 
 
 def _pass(left: dict[str, float], seconds: float) -> None:
-  """Lets time pass for the exchanges under way, in place."""
+  """Subtracts elapsed time from the current exchanges, in place."""
   for channel in left:
     done = min(left[channel], seconds)
     left[channel] -= done

@@ -1,11 +1,10 @@
 """Costs of several seeds in one program: `programs.rl_seeds`, compiled for a
 chip.
 
-A small model does not fill a chip. What its step takes there is, at least, the
-roofline's time and the start of every operation, one after the other; the
-number of operations is the same for any number of seeds. START_S is an
-assumption, not a measurement of ours: microseconds are what profiles of small
-programs on TPUs show between the beginnings of fusions.
+A small model does not fill a chip. Its step takes at least the roofline's time
+plus the start of every operation. The number of operations is the same for any
+number of seeds. START_S is an assumption and not measured here: profiles of
+small programs on TPUs show microseconds between the starts of fusions.
 """
 
 import dataclasses
@@ -22,17 +21,17 @@ from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import programs
 
 START_S = 1e-6
-# What a program lists and a device does not start.
+# Operations in the program that a device does not start.
 FREE = frozenset(
   'parameter constant tuple get-tuple-element bitcast after-all copy-done '
   'slice-done dynamic-slice-done async-done partition-id replica-id '
   'opt-barrier iota'.split()
 )
-ENOUGH = 1.1  # times the price of one seed alone still counts as that price
+ENOUGH = 1.1  # times of one seed that still count as the time of one seed
 
 
 def starts(module: hlo.Module, name: str = '') -> int:
-  """Counts the operations that a device starts, loops multiplied out."""
+  """Counts the operations that a device starts, with iterations of loops."""
   total = 0
   for op in module.computations[name or module.entry].values():
     if op.kind == 'while':
@@ -54,7 +53,7 @@ def phase(parts: Prepared, n: int) -> phases.Phase:
   Raises:
     ValueError: the recipe's step is not one program.
   """
-  quiet = parts.config.changed({'rollouts.every': 0})  # as a study's runs
+  quiet = parts.config.changed({'rollouts.every': 0})  # as in a study
   parts = parts._replace(config=quiet)
   one = {p.name: p for p in phases.phases(parts)}.get('step')
   if one is None or len(one.args) != 7:
@@ -71,12 +70,12 @@ def phase(parts: Prepared, n: int) -> phases.Phase:
     return jax.ShapeDtypeStruct((n, *x.shape), x.dtype, sharding=where)
 
   def made(values):
-    """Runs that differ in their seed alone."""
+    """Builds runs that differ only in their seed."""
     del values
     return learner, source, same
 
-  # Concrete: a static record may hold no shapes. Not ones_like, which puts an
-  # array where its shape lies: on a chip that is not here.
+  # Concrete arrays, because a static record cannot have shapes. ones_like would
+  # place an array on the described chip.
   same = jax.tree.map(lambda x: jax.numpy.ones(x.shape, x.dtype), sampling)
   state, prompts, root = jax.tree.map(stacked, (state, prompts, root))
   shardings = jax.tree.map(operator.attrgetter('sharding'), state)
@@ -92,8 +91,8 @@ def phase(parts: Prepared, n: int) -> phases.Phase:
 def facts_of(
   parts: Prepared, counts: Sequence[int], machine: roofline.Machine, say
 ) -> list[dict[str, Any]]:
-  """Returns the facts of each number of seeds that fits, seconds of a step of
-  all.
+  """Returns the facts of each number of seeds that fits, per step of all
+  seeds.
   """
   out = []
   for n in counts:
@@ -124,7 +123,9 @@ def facts_of(
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
-  """Lays the facts out, and says how many seeds have the price of one."""
+  """Returns the facts as a table, with the number of seeds that are nearly
+  free.
+  """
   form = '{:>5} {:>11} {:>10} {:>10} {:>9} {:>8}'
   names = 'seeds roofline,s operations seconds,s of alone peak,GiB'
   lines = [form.format(*names.replace('of alone', 'of_alone').split())]
@@ -144,8 +145,8 @@ def table(found: Sequence[dict[str, Any]]) -> str:
 
 
 def line(found: Sequence[dict[str, Any]]) -> tuple[float, float]:
-  """Returns (seconds of one seed alone, of each further one), by the line
-  through the first and the last number of them; of a single number its shares.
+  """Returns (seconds of one seed, seconds of each further seed), by the line
+  through the first and the last number; for a single number its mean.
   """
   first, last = found[0], found[-1]
   more = last['seeds'] - first['seeds']
@@ -157,8 +158,8 @@ def line(found: Sequence[dict[str, Any]]) -> tuple[float, float]:
 
 
 def verdict(found: Sequence[dict[str, Any]]) -> str:
-  """Returns the number of seeds that take at most `ENOUGH` times as long as
-  one, and the gain of the most over as many runs one after another.
+  """Describes the number of seeds that take at most `ENOUGH` times as long as
+  one, and the gain of the largest number over separate runs.
   """
   alone, each = line(found)
   last = found[-1]

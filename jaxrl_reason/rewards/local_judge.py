@@ -1,10 +1,10 @@
-"""A judge that is another of our models, on the same mesh.
+"""A judge that is a second model on the same mesh.
 
   cases -> template -> prompts [R,P], left-padded -> hidden of the last token
         -> score = p(yes) / (p(yes) + p(no)) = sigmoid(l_yes - l_no)
 
-One compiled pass for batches of any size, R rows at a time; nothing is
-generated, so nothing can be parsed wrongly. After "Generative verifiers"
+One compiled pass serves batches of any size, R rows at a time. No reply is
+generated or parsed. After "Generative verifiers"
 (https://arxiv.org/abs/2408.15240), without a chain of thought.
 It has the interface of `verifiers.judges.judge`: alone, in a `judge.Chain`
 behind rules, under a `rubric.Rubric`; `judge.Background` gives it that of the
@@ -36,15 +36,15 @@ class LocalJudge:
     model: its functions; params: its weights, which may be replaced between
       calls (a policy that judges itself).
     tokenizer: the model's own.
-    prompt_len: P, tokens of room; longer prompts get status 'error', since a
-      cut one would be another question.
-    template: see `judge.fill`; what the answer is fenced with is new each time
-      unless `fenced` is false (for alphabets without the code's characters).
+    prompt_len: P, tokens; longer prompts get status 'error', since a cut prompt
+      would be another question.
+    template: see `judge.fill`; the code around the answer is random, unless
+      `fenced` is false (for alphabets without the code's characters).
     yes, no: texts of one token each.
     rows: R, prompts of one pass; a multiple of the mesh's row shards.
     part, max_chars: see `judge.answer_of`.
-    min_mass: p(yes) + p(no) below which the verdict is 'error': the model
-      meant to say something else.
+    min_mass: p(yes) + p(no) below which the verdict is 'error', because the
+      model would write another token.
   """
 
   model: Model
@@ -73,7 +73,7 @@ class LocalJudge:
     return ids[0]
 
   def _pass(self, params, tokens, valid, choices):
-    """log-probabilities [R,2] of yes and no after prompts [R,P]."""
+    """Computes the log-probs [R,2] of yes and no after prompts [R,P]."""
     hidden = self.model.hidden(params, *map(sharding.rows, (tokens, valid)))
     logits = self.model.unembed(params, hidden[:, -1])
     return jax.nn.log_softmax(logits, axis=-1)[:, choices]
@@ -88,7 +88,7 @@ class LocalJudge:
     ]
 
   def _prepare(self, completion: str, example: dict):
-    """(the prompt's row or the verdict without it, the answer)."""
+    """Returns (the prompt's row or a verdict without it, the answer)."""
     answer = judge.answer_of(completion, self.part, self.max_chars)
     if isinstance(answer, Verdict):
       return answer, None
@@ -99,12 +99,14 @@ class LocalJudge:
       if len(ids) > self.prompt_len:
         raise ValueError(f'{len(ids)} tokens; prompt_len={self.prompt_len}')
       return left_padded(ids, self.prompt_len), answer
-    # A field is missing, a character is not in the alphabet, or no room.
+    # A field is missing, a character is unknown, or the prompt is too long.
     except ValueError as e:
       return Verdict(0.0, 'error', answer, f'{type(e).__name__}: {e}'), answer
 
   def _logps(self, rows: list[dict]) -> np.ndarray:
-    """[len(rows), 2], in passes of R rows, the last filled up with its last."""
+    """Computes [len(rows), 2] in passes of R rows; the last row fills the
+    last.
+    """
     out = [np.zeros((0, 2), np.float32)]
     for i in range(0, len(rows), self.rows):
       part = rows[i : i + self.rows]

@@ -5,12 +5,12 @@
   score = kernel.score(text, length, answer)         device: N rows at once
     text u8[N,W], length i32[N], answer: the encoded arrays stacked to [N,...]
 
-Each kernel gives the verdict of its host twin (named in its docstring) for any
-bytes at all, with one limit: a completion longer than W bytes scores 0.
+Each kernel returns the verdict of its host twin (named in its docstring) for
+all bytes, with one limit: a completion longer than W bytes scores 0.
 
-Kernels that have `reads` need no gold answer but something the step knows: the
-policy's probabilities, who shares a prompt, noise. They have no host twin, and
-are called `score(text, length, answer, views)`; see `scoring.views`.
+Kernels with `reads` need no reference answer. They read views of the step: the
+policy's probabilities, the groups, noise. They have no host twin, and are
+called `score(text, length, answer, views)`; see `rollouts.views`.
 """
 
 import dataclasses

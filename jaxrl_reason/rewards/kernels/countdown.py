@@ -6,9 +6,9 @@ Host twin: `verifiers.tasks.countdown.check`, with the same limits. Three parts:
 2. grammar and the each-number-once rule, by comparing neighbours and counts;
 3. the value, by one scan over the T tokens with a stack of parentheses.
 
-A level of the stack is a sum so far and a product so far; an operator or a
-closing parenthesis folds one into the other, so a token costs one fraction
-product and one fraction sum whatever the expression.
+A level of the stack has a partial sum and a partial product. An operator or a
+closing parenthesis folds one into the other, so every token costs one product
+and one sum of fractions.
 
 **Exact rationals.** A fraction is an unreduced pair (p, q), kept as residues
 modulo R primes below 2^16 (products fit uint32). For n numbers of at most M,
@@ -96,13 +96,14 @@ def _tokenize(text, length, n_numbers, size) -> _Tokens:
 
 
 def _is_grammatical(kind: jax.Array) -> jax.Array:
-  """Operands and operators alternate, and parentheses balance."""
-  kind = jnp.pad(kind, ((0, 0), (0, 1)))  # every expression meets an end
+  """Checks that operands and operators alternate and parentheses balance."""
+  kind = jnp.pad(kind, ((0, 0), (0, 1)))  # every expression has an end
   opens, closes = kind == ord('('), kind == ord(')')
   begins = (kind == _NUMBER) | opens  # of an operand
   ends = (kind == _NUMBER) | closes
-  # What follows an operand's end is an operator, ')' or the end; what follows
-  # anything else begins an operand. After the end (kind 0) nothing is asked.
+  # An operator, ')' or the end follows the end of an operand. The beginning of
+  # an operand follows any other token. After the end (kind 0) nothing is
+  # checked.
   after_end = numbers.shift(ends, 1)
   after_stop = numbers.shift(kind == 0, 1)
   fine = jnp.where(after_end, ~begins, begins) | after_stop
@@ -112,7 +113,9 @@ def _is_grammatical(kind: jax.Array) -> jax.Array:
 
 
 def _uses_given(tokens: _Tokens, given, subset) -> jax.Array:
-  """Every given number exactly once; with `subset` at most once."""
+  """Checks that every number is used exactly once, with `subset` at most
+  once.
+  """
   same = tokens.value[:, :, None] == given[:, None, :]  # [N,T,K]
   used = same.sum(1)  # [N,K]
   allowed = (given[:, :, None] == given[:, None, :]).sum(1)
@@ -152,7 +155,7 @@ def _add(a: _Fraction, b: _Fraction, primes) -> _Fraction:
 
 
 def _read(level: jax.Array, stack):
-  """The entries of one level (bool[N,D], one true) of every stack."""
+  """Reads one level (bool[N,D], one true) of every stack."""
 
   def one(x):
     hot = level.reshape(level.shape + (1,) * (x.ndim - 2))
@@ -170,7 +173,7 @@ def _write(level: jax.Array, stack, new):
 
 
 def _select(mask: jax.Array, a, b):
-  """Row by row a or b."""
+  """Selects a or b by row."""
 
   def one(x, y):
     return jnp.where(mask.reshape(mask.shape + (1,) * (x.ndim - 1)), x, y)
@@ -179,7 +182,9 @@ def _select(mask: jax.Array, a, b):
 
 
 def _fold(term: _Fraction, divides, operand: _Fraction, primes):
-  """term * operand, or term / operand; and whether that divides by zero."""
+  """Computes term * operand or term / operand, and whether it divides by
+  zero.
+  """
   broken = divides & (operand.p == 0).all(-1)
   operand = _select(divides, _Fraction(operand.q, operand.p), operand)
   p, q = _mul(term.p, operand.p, primes), _mul(term.q, operand.q, primes)
@@ -187,8 +192,9 @@ def _fold(term: _Fraction, divides, operand: _Fraction, primes):
 
 
 def _step(state: _State, kind, value, primes) -> _State:
-  """One token. The grammar is checked elsewhere: on a bad expression the
-  value is meaningless, never an error."""
+  """Processes one token. The grammar is checked elsewhere; for a wrong
+  expression
+  the value is meaningless, and there is no error."""
   levels = jnp.arange(state.divides.shape[1])
   opens, closes = kind == ord('('), kind == ord(')')
   minus = kind == ord('-')
@@ -200,7 +206,7 @@ def _step(state: _State, kind, value, primes) -> _State:
   depth = state.depth + opens - closes
   there = levels == depth[:, None]
 
-  # A number or a closed parenthesis multiplies into the level it stands in.
+  # A number or a closed parenthesis multiplies into its level.
   total, term, divides = _select(
     closes, _read(there, stacks), (total, term, divides)
   )

@@ -1,10 +1,10 @@
-"""Device rewards: kernels put together as (rollout, answers) -> Reward.
+"""Device rewards: kernels composed to (rollout, answers) -> Reward.
 
   encode, reward_fn = make({'answer': {'reward': 'task'}}, 'integer', ...)
 
-`encode(example)` runs in the data pipeline and gives the arrays a kernel
-compares with; `reward_fn` runs inside the compiled step. Where `reads` names
-views, the source puts them into the Rollout first (`rollouts.views`).
+`encode(example)` runs in the data pipeline and returns the encoded answer for a
+kernel; `reward_fn` runs inside the compiled step. If `reads` names views, the
+source adds them to the Rollout first (`rollouts.views`).
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ from jaxrl_reason.verifiers import compose, resolve
 
 
 def routed(routes: mixture.Routes) -> kernels.Kernel | None:
-  """Makes the kernel that scores every row by that of its source; None: one of
-  them does not exist.
+  """Makes the kernel that scores every row by the kernel of its source; None if
+  a source has no kernel.
   """
   kinds = list(dict.fromkeys(routes.kernels))
   chosen = [kernels.KERNELS.get(kind) for kind in kinds]
   if None in chosen or len(kinds) == 1:
     return chosen[0] if len(kinds) == 1 else None
   firsts = [routes.examples[routes.kernels.index(kind)] for kind in kinds]
-  # Shapes depend on the kernel alone: zeros stand for other kernels' answers.
+  # Shapes depend only on the kernel, so zeros replace other kernels' answers.
   blank = [
     jax.tree.map(np.zeros_like, kernel.encode(example))
     for kernel, example in zip(chosen, firsts)
@@ -56,7 +56,9 @@ def routed(routes: mixture.Routes) -> kernels.Kernel | None:
 def _kernel(
   part: str, spec: dict, task_kernel: str | mixture.Routes | None
 ) -> kernels.Kernel:
-  """The kernel a reward part names ('task': the task's own), knobs set."""
+  """Returns the kernel of a reward part ('task': the task's own), with
+  knobs.
+  """
   host_only = sorted(spec.keys() - {'reward', 'weight', 'kwargs'})
   name = task_kernel if spec['reward'] == 'task' else spec['reward']
   of_sources = isinstance(name, mixture.Routes)
@@ -79,7 +81,9 @@ def _kernel(
 
 
 def _now(weight: float | dict, control: dict | None) -> float | jax.Array:
-  """A weight, or the value now of its schedule (`compose.weight_at`'s twin)."""
+  """Returns a weight, or its schedule's current value (as
+  `compose.weight_at`).
+  """
   if not isinstance(weight, dict):
     return weight
   x = control['progress'][weight['by']].astype(jnp.float32)
@@ -94,7 +98,7 @@ def reads(spec: dict[str, dict], task_kernel: str | None) -> tuple[str, ...]:
 
 
 def refuse_on_host(spec: dict[str, dict]) -> None:
-  """Raises ValueError for a part that only the compiled step can compute."""
+  """Raises ValueError for parts that only the compiled step can compute."""
   for part, value in spec.items():
     kernel = kernels.KERNELS.get(value['reward'])
     here = value['reward'] in resolve.SHORT
@@ -118,9 +122,9 @@ def make(
   Args:
     spec: part -> {'reward': kernel or 'task', 'weight': number, 'kwargs'}.
     task_kernel: the kernel that 'task' means: a name, or Routes of a mixture.
-    tokenizer: whose `token_bytes` give the completions' bytes.
+    tokenizer: its `token_bytes` are the completions' bytes.
     max_new: C.
-    weights: in place of the spec's, in its order; they may be traced.
+    weights: replace those of the spec, in its order; they may be traced.
   """
   parts = {k: _kernel(k, v, task_kernel) for k, v in spec.items()}
   weights = weights or [
@@ -144,7 +148,7 @@ def make(
       scores.append(kernel.score(text, n, answers[part], *views))
     # A sum, not a product with the weights: TPUs multiply in bf16.
     total = sum(_now(w, control) * s for w, s in zip(weights, scores))
-    # A probability may underflow to -inf in its logarithm: not a reward.
+    # A log-probability may be -inf by underflow, which is no reward.
     valid, answer_ids = jnp.isfinite(total), final.answer_ids(text, n)
     return Reward(total, jnp.stack(scores, axis=1), valid, answer_ids)
 

@@ -19,8 +19,8 @@ _MARKER = ord(problem.MARKER)
 def answer_span(
   text: jax.Array, length: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-  """Finds where the answer begins (i32[N]) and whether it counts (bool[N]):
-  there is exactly one marker and the text was not cut.
+  """Returns the start of the answer (i32[N]), and whether it is valid
+  (bool[N]): there is exactly one marker and the text was not cut.
   """
   at = jnp.arange(text.shape[1])
   marker = (text == _MARKER) & (at < length[:, None])  # [N,W]
@@ -29,12 +29,12 @@ def answer_span(
 
 
 def _first(flags: jax.Array, otherwise: jax.Array) -> jax.Array:
-  """The index of the first flag in each row, or `otherwise`."""
+  """Returns the index of the first flag in each row, or `otherwise`."""
   return jnp.where(flags.any(1), jnp.argmax(flags, axis=1), otherwise)
 
 
 def _byte(text: jax.Array, at: jax.Array, length: jax.Array) -> jax.Array:
-  """The byte at `at`[N] or `at`[N,K]; 0 at and beyond the end."""
+  """Returns the byte at `at`[N] or `at`[N,K]; 0 at and after the end."""
   index = at.reshape(at.shape[0], -1)
   found = jnp.take_along_axis(
     text, jnp.minimum(index, text.shape[1] - 1), axis=1
@@ -82,7 +82,7 @@ def score_integer(text, length, answer) -> jax.Array:
   first += minus | (sign == ord('+'))
   number = inside & (at >= first[:, None])
   well_formed = (first < length) & (token_bytes.is_digit(text) | ~number).all(1)
-  # Without leading zeros; zero itself has no digit left, and no sign.
+  # Without leading zeros; zero has no digits and no sign.
   first = _first(number & (text != ord('0')), length)
   size = length - first
   equal = _same(text, first, size, length, answer['digits'], answer['n_digits'])
@@ -131,7 +131,7 @@ def score_format(text, length, answer) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-  """A bijection of u32 after which every bit depends on every bit: the
+  """Computes a bijection of u32 in which every bit depends on every bit: the
   finaliser of MurmurHash3, by A. Appleby (public domain)."""
   x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
   x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
@@ -139,8 +139,9 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 def _ids(text, place, inside) -> jax.Array:
-  """i32[N] in [0, 2^31): equal bytes at equal places share one. A sum over
-  places (it wraps), so that no byte waits for another."""
+  """Computes ids i32[N] in [0, 2^31), equal for equal bytes at equal places.
+  They
+  are a sum over places that wraps, so bytes are processed in parallel."""
   at = place.astype(jnp.uint32) * 256 + text + 1
   total = jnp.where(inside, _mix(at), 0).sum(1, dtype=jnp.uint32)
   return (_mix(total) >> 1).astype(jnp.int32)
@@ -153,10 +154,11 @@ def bytes_ids(data: jax.Array, n_bytes: jax.Array) -> jax.Array:
 
 
 def answer_ids(text: jax.Array, length: jax.Array) -> jax.Array:
-  """Numbers the final answers, i32[N]: equal ones share an id; -1 where there
-  is none (no marker, several, nothing after it, or a text that was cut).
+  """Computes ids of the final answers, i32[N], equal for equal answers; -1
+  without an answer (no marker, several, no text after it, or a text that was
+  cut).
 
-  Two different answers share one by accident once in 2^31 pairs.
+  Two different answers have the same id with a probability of 2^-31.
   """
   at = jnp.arange(text.shape[1])
   start, counts = answer_span(text, length)

@@ -1,7 +1,7 @@
 """Kernels without a gold answer: `rewards.kernels.likelihood` on the views of a
 step.
 
-  views: {'mask': bool [N,C], tokens sampled, ...}, see `scoring.views`
+  views: {'mask': bool [N,C], tokens sampled, ...}, see `rollouts.views`
 
 Votes are counted over final answers, byte for byte (`final.answer_ids`): `#7`
 and `#07` are two answers.
@@ -33,7 +33,7 @@ def majority(text, length, answer, views) -> jax.Array:
 
 
 def cluster_share(text, length, answer, views) -> jax.Array:
-  """Clusters are equal answers: entailment would take a second model."""
+  """Computes `likelihood.cluster_share` with equal answers as clusters."""
   ids = final.answer_ids(text, length)
   return likelihood.cluster_share(ids, views['group'])
 

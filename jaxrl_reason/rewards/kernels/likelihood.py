@@ -1,21 +1,22 @@
-"""Rewards without a verifier: what the policy thinks of its own completions,
-of the reference answer, or of what its other samples say. And the controls.
+"""Rewards without a verifier: from the policy's probabilities of its
+completions or of the reference answer, and from its other samples. Also control
+rewards.
 
 Pure functions of arrays, for any place inside jit. Letters as in `base`: `mask`
 bool [N,C] marks the tokens that count; `logp`, `entropy`, `kl` f32 [N,C] are of
 the policy itself (no temperature, no filter), from `logprobs.over_columns`.
-Everything returns f32 [N].
+All functions return f32 [N].
 
-Rules of all of them. What stands outside the mask is never read, NaN included.
-A mask without a token gives 0. `group` int [N] has ids of any value in any
-order, and no result depends on the order of the rows. An `answer_id` below 0
-means that there is no answer; it agrees with nothing and scores 0. A row that
-is not `valid` is in no count and scores 0.
+All functions follow these rules. Values outside the mask are never read,
+including NaN. An empty mask returns 0. `group` int [N] has ids of any value in
+any order, and no result depends on the order of rows. An `answer_id` below 0
+means that there is no answer; the row scores 0. A row that is not `valid` is in
+no count and scores 0.
 
-These rewards have no truth in them: they sharpen what the policy already
-believes, and collapse when run for long. "Spurious Rewards"
-(https://arxiv.org/abs/2506.10947) found that for some models even random ones
-raise accuracy, which is what the controls below are for.
+These rewards do not depend on correctness: they sharpen the policy's own
+distribution, and long runs collapse. "Spurious Rewards"
+(https://arxiv.org/abs/2506.10947) found that even random rewards raise the
+accuracy of some models; the controls below test this.
 """
 
 import math
@@ -35,12 +36,12 @@ def uniform_kl(logits: jax.Array, vocab: int | None = None) -> jax.Array:
     -1/V sum_v log(V p_v) = logsumexp(l) - mean(l) - log V
 
   Args:
-    vocab: the ids that count, 0 to vocab - 1, where V is padded; None: all.
+    vocab: number of ids without padding; None: V.
   """
   size = logits.shape[-1] if vocab is None else vocab
   real = jnp.arange(logits.shape[-1]) < size
   logits = as_float(logits)
-  # A mask, not a slice: a vocabulary split over devices stays split.
+  # A mask instead of a slice keeps a sharded vocabulary sharded.
   total = jnp.sum(jnp.where(real, logits, 0), axis=-1)
   top = jax.nn.logsumexp(jnp.where(real, logits, -jnp.inf), axis=-1)
   return top - total / size - math.log(size)
@@ -83,7 +84,7 @@ def seq_logp(logp: jax.Array, mask: jax.Array) -> jax.Array:
 
 
 def mean_logp(logp: jax.Array, mask: jax.Array) -> jax.Array:
-  """Computes 1/n sum_t log p_t: the same, whatever the length."""
+  """Computes 1/n sum_t log p_t, which does not depend on the length."""
   return token_mean(logp, mask)
 
 
@@ -92,24 +93,23 @@ def mean_logp(logp: jax.Array, mask: jax.Array) -> jax.Array:
 
 def seq_prob(logp: jax.Array, mask: jax.Array) -> jax.Array:
   """Computes p(answer | prompt, reasoning) = prod_t p_t: VeriFree,
-  https://arxiv.org/abs/2505.21493. In [0, 1]; 0, not 1, where there is no
-  token, for then nothing was scored.
+  https://arxiv.org/abs/2505.21493. In [0, 1]; 0 without a token.
   """
   return jnp.where(as_mask(mask).any(1), jnp.exp(token_sum(logp, mask)), 0.0)
 
 
 def mean_prob(logp: jax.Array, mask: jax.Array) -> jax.Array:
   """Computes 1/n sum_t p_t: RLPR, https://arxiv.org/abs/2506.18254, whose
-  authors prefer it to the product because one rare token does not decide. In
-  [0, 1].
+  authors prefer it to the product because a single rare token has less effect.
+  In [0, 1].
   """
   return token_mean(jnp.exp(keep(mask, logp)), mask)
 
 
 def debiased(with_reasoning: jax.Array, without: jax.Array) -> jax.Array:
-  """Computes clip(r - r', 0, 1): RLPR's reward less the one of the reference
-  straight after the prompt, so that an answer that is likely anyway earns
-  nothing.
+  """Computes clip(r - r', 0, 1): RLPR's reward minus that of the reference
+  directly after the prompt, so an answer that is likely without reasoning has
+  no reward.
   """
   return jnp.clip(as_float(with_reasoning) - as_float(without), 0.0, 1.0)
 
@@ -124,17 +124,17 @@ def splice_reference(
 
     t < start          the completion (the reasoning, up to the answer)
     start <= t < end   the reference, end = start + n_reference
-    t >= end           nothing
+    t >= end           padding
 
   Args:
-    tokens: int [N,C]; start: int [N], where the answer begins (see
-      `kernels.token_bytes.after_marker`); below 0: nowhere.
-    reference: int [N,A], with what ends it (the stop token, a closing tag);
+    tokens: int [N,C]; start: int [N], first token of the answer (see
+      `kernels.token_bytes.after_marker`); below 0: none.
+    reference: int [N,A], including its end (the stop token, a closing tag);
       n_reference: int [N].
 
   Returns:
     (tokens i32 [N,C+A], valid bool [N,C+A], answer mask bool [N,C+A]): append
-    them to the prompts, score them, and give the mask to the functions above.
+    them to the prompts, score them, and pass the mask to the functions above.
     Rows without an answer have neither valid nor masked tokens, so score 0.
   """
   start, n = start[:, None], n_reference[:, None]
@@ -153,8 +153,8 @@ def splice_reference(
 
 def brier(correct: jax.Array, confidence: jax.Array) -> jax.Array:
   """Computes -(q - c)^2, in [-1, 0], of correctness c in {0, 1} and the
-  confidence q that the completion states. A q outside [0, 1] or NaN (none
-  stated) is -1, the worst, so that to say nothing is never the better choice.
+  confidence q that the completion states. A q outside [0, 1] or NaN (no
+  confidence) scores -1, the lowest score, so it never pays to omit it.
   """
   c, q = as_float(correct), as_float(confidence)
   stated = (q >= 0) & (q <= 1)
@@ -163,7 +163,7 @@ def brier(correct: jax.Array, confidence: jax.Array) -> jax.Array:
 
 def calibrated(correct: jax.Array, confidence: jax.Array) -> jax.Array:
   """Computes c - (q - c)^2, in [-1, 1]: RLCR, https://arxiv.org/abs/2507.16806:
-  largest for right answers and an honest q.
+  largest for correct answers and a calibrated q.
   """
   return as_float(correct) + brier(correct, confidence)
 
@@ -177,8 +177,8 @@ def _present(answer_id: jax.Array, valid: jax.Array | None) -> jax.Array:
 
 
 def _votes(answer_id: jax.Array, group: jax.Array, voters: jax.Array):
-  """Counts the voters of each row's group that have its answer, f32 [N]; 0 for
-  rows that do not vote.
+  """Counts the valid rows of each row's group with the same answer, f32 [N]; 0
+  for rows without a valid answer.
   """
   same = (group[:, None] == group) & (answer_id[:, None] == answer_id)
   same &= voters[:, None] & voters  # [N,N]
@@ -188,16 +188,16 @@ def _votes(answer_id: jax.Array, group: jax.Array, voters: jax.Array):
 def majority(
   answer_id: jax.Array, group: jax.Array, valid: jax.Array | None = None
 ) -> jax.Array:
-  """Returns 1 for the commonest answer of the group: TTRL,
+  """Returns 1 for the most frequent answer of the group: TTRL,
   https://arxiv.org/abs/2504.16084.
 
   Args:
     answer_id: int [N], equal answers share one; -1: no answer.
     group: int [N]; valid: bool [N] or None.
 
-  Differs from the authors' code in ties: there the answer seen first wins,
-  which depends on the order of the rows; here all the commonest do. A group
-  whose answers all differ, or with one row, is then all 1: without a signal.
+  Differs from the authors' code for ties: there the first answer wins, which
+  depends on the order of rows; here all of the most frequent answers get 1. In
+  a group with one row, or with different answers, all rows get 1: no signal.
   """
   votes = _votes(answer_id, group, _present(answer_id, valid))
   most = over_group(votes, segment_ids(group), jax.ops.segment_max)
@@ -207,13 +207,12 @@ def majority(
 def cluster_share(
   cluster_id: jax.Array, group: jax.Array, valid: jax.Array | None = None
 ) -> jax.Array:
-  """Computes |my cluster| / |my group|: EMPO, https://arxiv.org/abs/2504.05812.
-  In [0, 1].
+  """Computes |the row's cluster| / |its group|: EMPO,
+  https://arxiv.org/abs/2504.05812. In [0, 1].
 
   Args:
-    cluster_id: int [N], equal meanings share one (final answers' ids, or an
-      entailment model's clusters); -1: none. Rows without one are counted in
-      the group.
+    cluster_id: int [N], equal for equal meanings (ids of final answers, or
+      clusters of an entailment model); -1: none. These rows count in the group.
   """
   votes = _votes(cluster_id, group, _present(cluster_id, valid))
   rows = jnp.ones(group.shape) if valid is None else as_float(as_mask(valid))
@@ -224,7 +223,7 @@ def cluster_share(
 
 
 def random(uniform: jax.Array, p: float = 0.5) -> jax.Array:
-  """Returns 1 with probability p, whatever the completion says.
+  """Returns 1 with probability p, for any completion.
 
   Args:
     uniform: f32 [N] in [0, 1), of keys folded by row (`uniforms`).
@@ -233,7 +232,9 @@ def random(uniform: jax.Array, p: float = 0.5) -> jax.Array:
 
 
 def uniforms(key: jax.Array, n: int) -> jax.Array:
-  """Draws f32 [n]; a row's depends on the key and its number, not on n."""
+  """Samples f32 [n]; a row's number depends on the key and its index, not on
+  n.
+  """
   keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(n))
   return jax.vmap(jax.random.uniform)(keys)
 
@@ -244,9 +245,9 @@ def wrong_label(
   group: jax.Array,
   valid: jax.Array | None = None,
 ) -> jax.Array:
-  """Returns 1 for the group's commonest wrong answer: the incorrect labels of
-  https://arxiv.org/abs/2506.10947 (there a majority vote of the starting
-  policy, kept where it is wrong; here of the batch). Right answers score 0.
+  """Returns 1 for the group's most frequent incorrect answer: the wrong labels
+  of https://arxiv.org/abs/2506.10947 (there a majority vote of the starting
+  policy, kept if it is incorrect; here of the batch). Correct answers score 0.
   Ties as in `majority`.
   """
   return majority(jnp.where(answer_id == gold_id, -1, answer_id), group, valid)

@@ -14,8 +14,8 @@ def shift(x: jax.Array, by: int) -> jax.Array:
 
 
 def ends(digit: jax.Array, text: jax.Array):
-  """Finds where digit runs end, the number that ends there, and whether its run
-  is too long: bool, i32, bool, all [N,W].
+  """Returns the ends of digit runs, the numbers that end there, and whether a
+  run is too long: bool, i32, bool, all [N,W].
   """
   run, place, value = digit, 1, jnp.zeros(text.shape, jnp.int32)
   for back in range(problem.MAX_DIGITS):

@@ -1,4 +1,4 @@
-"""The longest-increasing-subsequence kernel: any longest one counts.
+"""The longest-increasing-subsequence kernel: any longest subsequence counts.
 
 Host twin: `verifiers.tasks.lis.check`. The answer's numbers are found by masks
 and one gather; whether they are a subsequence is one pass over the K given
@@ -25,7 +25,7 @@ def encode(
 
 
 def _is_subsequence(chosen, n_chosen, given) -> jax.Array:
-  """Greedy matching: `matched` numbers of the answer are found so far."""
+  """Matches greedily; `matched` is the number of matched numbers so far."""
 
   def body(matched, number):
     at = jnp.minimum(matched, chosen.shape[1] - 1)

@@ -1,4 +1,4 @@
-"""Completion tokens -> completion bytes, on the device.
+"""Converts completion tokens to bytes on the device.
 
   host     table, lengths = token_bytes_table(tokenizer)
              u8[V,W], i32[V]
@@ -6,8 +6,8 @@
              tokens, sampled, table, lengths, max_bytes=64
            )  u8[N,max_bytes], i32[N]
 
-Kernels read bytes, not tokens, so they work with any tokenizer: a token may
-hold several digits, half a character, or the marker and the answer together.
+Kernels read bytes and not tokens, so they work with any tokenizer: a token may
+be several digits, half a character, or the marker with the answer.
 """
 
 import jax
@@ -43,7 +43,7 @@ def to_bytes(
   Returns:
     (bytes u8 [N,max_bytes], their number i32 [N]).
 
-  The length returned is the whole length: where it exceeds `max_bytes` the
+  The returned length is that of the whole text. If it exceeds `max_bytes`, the
   text is cut and every kernel scores it 0. max_bytes = C * table.shape[1]
   never cuts. Special tokens, and ids beyond the table (a padded vocabulary),
   have no bytes, as in `decode`.
@@ -75,11 +75,11 @@ def is_digit(text: jax.Array) -> jax.Array:
 def after_marker(
   tokens: jax.Array, n_tokens: jax.Array, table: np.ndarray, marker: int
 ) -> jax.Array:
-  """Finds the token, i32[N], at which the final answer begins, for
-  `likelihood.splice_reference`; -1 where that is no place between tokens.
+  """Returns the first token of the final answer, i32[N], for
+  `likelihood.splice_reference`; -1 if no token starts there.
 
-  There must be exactly one marker byte, and the token that holds it must end
-  with it: in a token such as `#1` the answer cannot be taken out.
+  There must be exactly one marker byte, at the end of its token: the answer in
+  a token such as `#1` cannot be replaced.
   """
   hits = table == marker  # [V,W]
   sizes = np.max(np.where(hits, np.arange(1, table.shape[1] + 1), 0), axis=1)
