@@ -205,6 +205,7 @@ class Prompts:
   # trained under.
   teacher_tokens: jax.Array | None = None
   teacher_valid: jax.Array | None = None  # bool [B,Q]
+  pass_rate: jax.Array | None = None  # f32 [B], of the reference (A*-PO)
 
 
 def left_padded(ids: list[int], length: int) -> dict[str, np.ndarray]:
@@ -355,14 +356,18 @@ class Batch:
   teacher_logp: jax.Array | None = None  # f32 [N,T]
   teacher_tokens: jax.Array | None = None  # i32 [N,Q], see Prompts
   teacher_valid: jax.Array | None = None  # bool [N,Q]
+  pass_rate: jax.Array | None = None  # f32 [N], see Prompts
   entropy: jax.Array | None = None  # f32 [N,T], nats, before the update
   values: jax.Array | None = None  # f32 [N,T], a critic's
   process_reward: jax.Array | None = None  # f32 [N,T], a reward model's
   greedy_reward: jax.Array | None = None  # f32 [N], of the greedy completion
   old_mean_logp: jax.Array | None = None  # f32 [N,T], over the vocabulary
+  sum_p_squared: jax.Array | None = None  # f32 [N,T], over the vocabulary
   is_offpolicy: jax.Array | None = None  # bool [N,T]
   forced: jax.Array | None = None  # bool [N,T], trained hint tokens
   version: jax.Array | None = None  # i32 [N,T], of the weights that sampled
+  age: jax.Array | None = None  # i32 [N,T], updates since that version
+  observed: jax.Array | None = None  # bool [N,T], written by an environment
   turn: jax.Array | None = None  # i32 [N,T], 0 outside completions
   node: jax.Array | None = None  # i32 [N,T], of one group only; 0 outside
   episode: Episode | None = None  # rewards in the unit of `reward`

@@ -89,6 +89,7 @@ def make_batch(found: Trajectories) -> Batch:
     is_offpolicy=offpolicy,
     forced=forced,
     version=beside(rollout.version),
+    observed=beside(rollout.valid & ~rollout.sampled),
     turn=beside(rollout.turn),
     node=beside(node),
     episode=rollout.episode,
@@ -98,6 +99,7 @@ def make_batch(found: Trajectories) -> Batch:
     is_hinted=_per_row(prompts.is_hinted, n),
     teacher_tokens=_per_row(prompts.teacher_tokens, n),
     teacher_valid=_per_row(prompts.teacher_valid, n),
+    pass_rate=_per_row(prompts.pass_rate, n),
   )
   if found.greedy is None:
     return batch

@@ -229,6 +229,9 @@ class RL(Training):
   # (DAPO's soft overlong punishment); 0: off.
   overlong: CountOrNone = 0
   shaping: Shaping = Shaping()
+  # Running baselines of rewards, one for each link of rl.turns.env='chain', in
+  # place of the group's (SPIRAL, 0.95); 0: none. `rollouts/role_baseline.py`.
+  role_decay: Memory = 0.0
   epochs: Count = 1  # passes over a batch
   minibatches: Count = 1  # updates per pass
   # The update uses the experts that sampled, in current and old log-probs
@@ -262,7 +265,9 @@ class RL(Training):
   # The denominator of ratios. trainer: the policy before the updates of a
   # batch; loss.correction weighs it against the policy that sampled. sampler:
   # the policy that sampled, without the scoring pass that several updates per
-  # batch need otherwise.
+  # batch need otherwise. loglinear: the policy before the updates, interpolated
+  # between the one that sampled and the one that is trained (AReaL), without
+  # that pass.
   old_logp: str = 'trainer'
   # path='host': updates by which samples may lag behind. 1: a batch is sampled
   # while the one before is verified, except the first of every log_every.

@@ -85,6 +85,23 @@ def prompt_row(
   return row
 
 
+def pass_rate(index: int, example: dict) -> np.float32:
+  """Returns the `pass_rate` of an example's row, as `jaxrl curate` writes it.
+
+  Raises:
+    ValueError: names the example without one.
+  """
+  rate = example.get('meta', {}).get('pass_rate')
+  known = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+  if not known or not 0 <= rate <= 1:
+    raise ValueError(
+      f'{example["task"]} example {index} has pass_rate={rate!r}, and '
+      "rl.loss.advantage='optimal_value' reads a share from 0 to 1, of the "
+      'policy as the stage begins: `jaxrl curate` measures it'
+    )
+  return np.float32(rate)
+
+
 FIELDS = re.compile(r'\{(prompt|solution|answer)\}')  # of `teacher_row`
 
 

@@ -46,7 +46,7 @@ from jaxrl_reason.losses.objective_part import Part
 from jaxrl_reason.losses.baselines import (
   bnpo, dead_group_share, gpg, greedy_baseline, group_mean,
   group_mean_batch_std, group_zscore, leave_one_out, length_weighted, maxrl,
-  positives, rank, reinforce, reinforce_rej, signs,
+  optimal_value, positives, rank, reinforce, reinforce_rej, signs,
 )
 from jaxrl_reason.losses.bellman import mean_logp, rover, tbrm, token_logp
 from jaxrl_reason.losses.composed import (
@@ -86,12 +86,14 @@ from jaxrl_reason.losses.objective import (
 )
 from jaxrl_reason.losses.passk import passk, pkpo
 from jaxrl_reason.losses.policy import (
-  CISPO, DPPO, POLICIES, PPOClip, PolicyLoss, archer_clip, cispo, clip_cov,
-  cpgd, dppo, importance_sampling, kl_cov, log_likelihood, ppo_clip, sapo,
+  CISPO, POLICIES, PPOClip, PolicyLoss, archer_clip, cispo, clip_cov, cpgd,
+  importance_sampling, kl_cov, log_likelihood, ppo_clip, sapo,
 )
 from jaxrl_reason.losses.preference import dpo, ipo, kto, orpo
 from jaxrl_reason.losses.presets import PRESETS
 from jaxrl_reason.losses.objective_record import Objective
+from jaxrl_reason.losses.resampling import Resample, resampling_weights
+from jaxrl_reason.losses.roles import role_baseline
 from jaxrl_reason.losses.row_policy import (
   ROW_POLICIES, gmpo, mirror_descent, topr, vespo,
 )
@@ -111,23 +113,27 @@ from jaxrl_reason.losses.token_advantage import (
 from jaxrl_reason.losses.token_baseline import (
   length_preference, optimal_token,
 )
+from jaxrl_reason.losses.trust_region import (
+  DPPO, DPPOTopK, TRUST_REGIONS, dppo, dppo_top_k,
+)
 from jaxrl_reason.losses.value import (
   binary_cross_entropy, implicit_prm, value_loss,
 )
 
 __all__ = [
   'ADVANTAGES', 'AGGREGATIONS', 'Aggregate', 'CISPO', 'Clip', 'DEFAULTS',
-  'DIVERGENCES', 'DPPO', 'Distill', 'EntropyBonus', 'Imitate', 'KL',
-  'KL_ESTIMATORS', 'LEVELS', 'Likelihood', 'Luffy', 'MAX_LOG_RATIO', 'Mask',
-  'Objective', 'POLICIES', 'PPOClip', 'PRESETS', 'Part', 'PolicyLoss',
-  'ROW_POLICIES', 'Reject', 'SHAPES', 'SUPERVISED', 'Truncate',
-  'adaptive_entropy', 'adaptive_kl', 'advantages', 'aggregate', 'alp_penalty',
-  'anneal', 'archer_clip', 'bellman_loss', 'best_of_group',
-  'binary_cross_entropy', 'bnpo', 'brevity_bonus', 'cispo', 'clip_advantage',
-  'clip_cov', 'clip_cov_tokens', 'clip_metrics', 'clip_reward', 'combine',
-  'correction_weight', 'cosine_reward', 'counts', 'covariance', 'cpgd',
-  'critic_loss', 'critic_targets', 'dead_group_share', 'denominators', 'dft',
-  'difficulty', 'divergence', 'dpo', 'dppo', 'drop_rows',
+  'DIVERGENCES', 'DPPO', 'DPPOTopK', 'Distill', 'EntropyBonus', 'Imitate',
+  'KL', 'KL_ESTIMATORS', 'LEVELS', 'Likelihood', 'Luffy', 'MAX_LOG_RATIO',
+  'Mask', 'Objective', 'POLICIES', 'PPOClip', 'PRESETS', 'Part', 'PolicyLoss',
+  'ROW_POLICIES', 'Reject', 'Resample', 'SHAPES', 'SUPERVISED',
+  'TRUST_REGIONS', 'Truncate', 'adaptive_entropy', 'adaptive_kl',
+  'advantages', 'aggregate', 'alp_penalty', 'anneal', 'archer_clip',
+  'bellman_loss', 'best_of_group', 'binary_cross_entropy', 'bnpo',
+  'brevity_bonus', 'cispo', 'clip_advantage', 'clip_cov', 'clip_cov_tokens',
+  'clip_metrics', 'clip_reward', 'combine', 'correction_weight',
+  'cosine_reward', 'counts', 'covariance', 'cpgd', 'critic_loss',
+  'critic_targets', 'dead_group_share', 'denominators', 'dft', 'difficulty',
+  'divergence', 'dpo', 'dppo', 'dppo_top_k', 'drop_rows',
   'entropy_from_logits', 'entropy_shape', 'filter_metric', 'gae',
   'gap_metrics', 'gdpo', 'gfpo', 'gmpo', 'gpg', 'greedy_baseline',
   'group_mean', 'group_mean_batch_std', 'group_token_weight', 'group_zscore',
@@ -139,11 +145,12 @@ __all__ = [
   'length_weighted', 'log_likelihood', 'log_ratio', 'loss_mask', 'luffy',
   'masked_mean', 'masked_var', 'maxrl', 'mean_logp', 'mirror_descent',
   'needs', 'next_coefs', 'normalise', 'o1_pruner_reward', 'off_policy_rows',
-  'optimal_token', 'orpo', 'passk', 'pkpo', 'policy_loss', 'positives',
-  'ppo_clip', 'prime', 'proximal_logp', 'random_tokens', 'rank',
+  'optimal_token', 'optimal_value', 'orpo', 'passk', 'pkpo', 'policy_loss',
+  'positives', 'ppo_clip', 'prime', 'proximal_logp', 'random_tokens', 'rank',
   'ratio_metrics', 'reinforce', 'reinforce_rej', 'rejection_weight',
-  'repeated_share', 'resolve', 'returns', 'rover', 'row_count', 'row_mean',
-  'row_sum', 'rows_to_tokens', 'sapo', 'second_moment_tokens', 'segments',
+  'repeated_share', 'resampling_weights', 'resolve', 'returns',
+  'role_baseline', 'rover', 'row_count', 'row_mean', 'row_sum',
+  'rows_to_tokens', 'sapo', 'second_moment_tokens', 'segments',
   'select_tokens', 'sft', 'signs', 'soft_overlong_penalty', 'sum_p_squared',
   'summarize', 'tbrm', 'teach', 'token_logp', 'token_rewards',
   'tokens_within_tv', 'top_entropy_tokens', 'topr', 'tree', 'value_loss',

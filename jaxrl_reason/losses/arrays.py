@@ -54,12 +54,12 @@ SHAPES = {
     'mask logp old_logp ref_logp sampler_logp old_mean_logp teacher_logp '
     'at_sampling entropy values old_values targets process_reward segment_ids '
     'node_ids tokens is_offpolicy sft_mask token_weight cov_tokens x '
-    'sum_p_squared teacher_kl'.split(),
+    'sum_p_squared teacher_kl old_divergence'.split(),
     'NT',
   ),
   **dict.fromkeys(
     'reward group reward_valid valid greedy_reward truncated metric '
-    'length'.split(),
+    'length pass_rate'.split(),
     'N',
   ),
   'adv': 'N|NT',

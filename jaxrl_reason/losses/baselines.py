@@ -120,6 +120,30 @@ def greedy_baseline(
 GreedyBaseline = part('GreedyBaseline', greedy_baseline, Advantage)
 
 
+def optimal_value(
+  reward: Array,
+  pass_rate: Array,
+  *,
+  valid: Array | None = None,
+  value_beta: float = 0.5,
+) -> jax.Array:
+  """Computes A = r - V*, V* = beta log E exp(r / beta) of the reference: A*-PO.
+
+  https://arxiv.org/abs/2505.20686. Rewards are 0 or 1, so that with the
+  reference's `pass_rate` p [N] of a row's prompt, V* = beta log(1 - p + p exp(1
+  / beta)). Its loss is `mirror_descent` with `ratio_to='ref'`.
+  """
+  ok = groups.valid_rows(reward, valid)
+  p = as_float(pass_rate)
+  # log(1 - p + p e^x) = x + log(p + (1 - p) e^-x), which cannot overflow.
+  mean = jnp.logaddexp(jnp.log(p), jnp.log1p(-p) - 1 / value_beta)
+  value = 1 + value_beta * mean
+  return jnp.where(ok, jnp.where(ok, as_float(reward), 0.0) - value, 0.0)
+
+
+OptimalValue = part('OptimalValue', optimal_value, Advantage)
+
+
 def group_mean(
   reward: Array,
   group: Array,

@@ -35,6 +35,7 @@ from jaxrl_reason.losses.arrays import (
   importance_ratio,
   keep,
   log_ratio,
+  possible,
   row_count,
   row_mean,
   row_sum,
@@ -112,6 +113,13 @@ class Truncate(Weight):
       correction_low=self.low,
       correction_high=self.high,
     )
+
+  def of_batch(self, arrays: Arrays) -> jax.Array:
+    """Computes the weights of a whole batch, for its advantages."""
+    old, sampler = arrays['old_logp'], arrays['sampler_logp']
+    mask = possible(arrays['mask'], old, sampler)
+    w = self({**arrays, 'at_sampling': old, 'mask': mask})
+    return normalise(w, mask) if self.normalise else w
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
     if not self.normalise:

@@ -10,20 +10,23 @@ from jaxrl_reason.losses import (
   kl,
   passk,
   policy,
+  resampling,
   token_baseline,
+  trust_region,
 )
 from jaxrl_reason.losses import token_advantage as token
 from jaxrl_reason.losses.aggregation import AGGREGATIONS
 from jaxrl_reason.losses.arrays import LEVELS
 from jaxrl_reason.losses.bellman import BELLMAN
-from jaxrl_reason.losses.distillation import DISTILL
-from jaxrl_reason.losses.imitation import SFT_LOSSES
+from jaxrl_reason.losses.distillation import DISTILL, TOP_OF
+from jaxrl_reason.losses.imitation import SFT_LOSSES, SFT_ON
 from jaxrl_reason.losses.presets import PRESETS
 from jaxrl_reason.losses.row_policy import ROW_POLICIES
 
 ADVANTAGES = {
   'none': baselines.NoAdvantage,
   'reinforce': baselines.Reinforce,
+  'optimal_value': baselines.OptimalValue,
   'reinforce_rej': baselines.ReinforceRej,
   'positives': baselines.Positives,
   'signs': baselines.Signs,
@@ -70,7 +73,8 @@ DEFAULTS = dict(
   singleton='zero',  # a row alone in its group gets 'zero' or its 'reward'
   skip_empty=False,  # leave rows without a token out of group statistics
   baseline=0.0,  # reinforce: constant subtracted, in reward units
-  threshold=0.0,  # positives, signs, passk: a success is a reward above this
+  threshold=0.0,  # of positives, signs, passk, sft: a success is above this
+  value_beta=0.5,  # optimal_value: weight of the KL in V*, reward units
   divide_by_std=False,  # best_of_group: divide by the group's deviation
   keep_k=4,  # gfpo: rows kept per group
   keep_by='short',  # gfpo: 'short' or 'efficient' (reward per token)
@@ -97,8 +101,11 @@ DEFAULTS = dict(
   adv_max=None,  # clip advantages to +-this; None: no clip
   pos_weight=1.0,  # factor on positive advantages
   neg_weight=1.0,  # factor on negative advantages
+  # --- rows drawn again, when their advantages are known
+  resample='none',  # 'none' or a key of RESAMPLE, by the reward
+  resample_power=2.0,  # power: the weight is |reward| to this power
   # --- advantage -> loss per token
-  policy='ppo_clip',  # a key of POLICIES, or of BELLMAN
+  policy='ppo_clip',  # a key of POLICIES, TRUST_REGIONS or BELLMAN
   ratio='token',  # a key of LEVELS: what pi / old is taken over
   ratio_to='old',  # the ratio's denominator: 'old', 'sampler' or 'ref'
   clip_low=None,  # ratio >= 1 - clip_low (gmpo: e^-clip_low); None: policy's
@@ -112,9 +119,10 @@ DEFAULTS = dict(
   tau_pos=1.0,  # sapo: temperature where A > 0
   tau_neg=1.05,  # sapo: temperature elsewhere
   drift_coef=0.0,  # cpgd: weight of KL(old || pi) per nat
-  divergence='tv',  # dppo: 'tv' or 'kl'
+  divergence='tv',  # dppo, dppo_top_k: 'tv' or 'kl'
+  divergence_top_k=20,  # dppo_top_k: the old policy's likeliest; 0: all
   max_divergence=0.15,  # dppo: trust region, a probability ('kl': nats)
-  mask_sides='away',  # dppo: 'away', or whatever the sign of A: 'both'
+  mask_sides='away',  # dppo: a key of MASK_SIDES
   ratio_max=None,  # dppo: cap on the ratio; None: no cap
   md_tau=0.1,  # mirror_descent: weight of the squared log ratio
   md_level='sequence',  # mirror_descent: 'sequence' or 'token'
@@ -145,6 +153,7 @@ DEFAULTS = dict(
   reject_high=None,  # reject where old / sampler is above; None: never
   veto=None,  # reject rows with a token's old / sampler below; None: never
   sft_coef=0.0,  # weight of the likelihood of the `sft_mask` tokens
+  sft_on='right',  # whose tokens: a key of SFT_ON
   sft_coef_end=None,  # its value after sft_steps; None: constant
   sft_steps=1,  # updates over which it changes
   sft_shape='linear',  # 'linear' or 'cosine'
@@ -170,7 +179,9 @@ DEFAULTS = dict(
   distill_coef=0.0,  # weight per nat; 0: no teacher
   distill='advantage',  # a key of DISTILL: form of the divergence
   distill_beta=0.5,  # jsd: share of the teacher in the mixture
-  distill_top_k=0,  # reverse, forward, jsd: the teacher's likeliest; 0: all
+  distill_top_k=0,  # reverse, forward, jsd, tv: the likeliest; 0: all
+  distill_top_of='teacher',  # whose likeliest: 'teacher' or 'policy'
+  distill_gamma=0.0,  # advantage: IW-OPD's weight of early tokens; 0: none
   distill_max=None,  # clamp of a sampled token's estimate, nats; None: none
   # --- entropy
   entropy_coef=0.0,  # per nat; the bonus is subtracted from the loss
@@ -216,29 +227,38 @@ CHOICES = dict(
   pkpo_baseline=passk.PKPO_BASELINES,
   segment_baseline=token.SEGMENT_BASELINES,
   whiten=('none', 'rows', 'tokens'),
-  policy={**policy.POLICIES, **ROW_POLICIES, **BELLMAN},
+  policy={
+    **policy.POLICIES,
+    **ROW_POLICIES,
+    **trust_region.TRUST_REGIONS,
+    **BELLMAN,
+  },
+  resample=('none', *resampling.RESAMPLE),
   ratio=LEVELS,
   ratio_to=('old', 'sampler', 'ref'),
-  divergence=('tv', 'kl'),
+  divergence=trust_region.REGIONS,
   md_level=('sequence', 'token'),
   offpolicy=OFFPOLICY,
   correction=('none', *correction.CORRECTIONS),
   correction_level=LEVELS,
   reject_by=correction.REJECT_BY,
   reject_level=correction.REJECT_LEVELS,
-  mask_sides=policy.MASK_SIDES,
+  mask_sides=trust_region.MASK_SIDES,
   otb_places=token_baseline.OTB_PLACES,
   sft_shape=('linear', 'cosine'),
   sft_loss=SFT_LOSSES,
+  sft_on=SFT_ON,
   aggregation=AGGREGATIONS,
   kl=kl.KL_ESTIMATORS,
   kl_in=('loss', 'reward'),
   distill=DISTILL,
+  distill_top_of=TOP_OF,
   kl_to=('ref', 'old', 'sampler'),
   kl_max_on=('estimate', 'weighted'),
 )
 INTEGERS = frozenset(
-  'ddof keep_k pass_k whiten_ddof sft_steps distill_top_k'.split()
+  'ddof keep_k pass_k whiten_ddof sft_steps distill_top_k '
+  'divergence_top_k'.split()
 )
 PAIRS = frozenset('vespo_pos vespo_neg topr_pos topr_neg'.split())
 # Numbers that have to exceed 0, and smallest and largest value of others; None:
@@ -248,7 +268,7 @@ POSITIVE = frozenset(
   'max_divergence tbrm_beta rover_rho luffy_gamma correction_high reject_high '
   'veto ratio_max length_spread kl_max kl_target kl_horizon entropy_step '
   'entropy_share entropy_bonus_share random_share distill_max '
-  'max_second_moment max_prompt_tv'.split()
+  'max_second_moment max_prompt_tv value_beta'.split()
 )
 RANGES = {
   **dict.fromkeys(
@@ -263,7 +283,8 @@ RANGES = {
     'neg_weight clip_high kl_cov_coef drift_coef vespo_pos vespo_neg topr_pos '
     'topr_neg max_row_drift correction_low reject_low sft_coef sft_coef_end '
     'kl_coef kl_high_entropy entropy_target entropy_coef_min entropy_coef_max '
-    'distill_coef distill_top_k'.split(),
+    'distill_coef distill_top_k distill_gamma divergence_top_k '
+    'resample_power'.split(),
     (0, None),
   ),
   **dict.fromkeys('keep_k pass_k sft_steps fixed_length'.split(), (1, None)),

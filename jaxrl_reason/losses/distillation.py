@@ -9,6 +9,7 @@ or a relative of it:
   forward     KL(teacher || pi)
   jsd         beta KL(teacher || m) + (1 - beta) KL(pi || m),
               m = beta teacher + (1 - beta) pi
+  tv          the total variation between pi and the teacher
 
 On-policy distillation: https://arxiv.org/abs/2306.13649 (all of the above over
 the vocabulary) and https://thinkingmachines.ai/blog/on-policy-distillation (the
@@ -26,11 +27,14 @@ from jaxrl_reason.losses.arrays import (
   Arrays,
   Metrics,
   Sums,
+  absolute,
   as_float,
   check_shapes,
   choose,
   keep,
+  possible,
   rows_to_tokens,
+  safe_divide,
   stop,
 )
 from jaxrl_reason.losses.diagnostics import token_share
@@ -68,14 +72,28 @@ def _jsd(pi, teacher, beta):
   return beta * _kl(teacher, mixed) + (1 - beta) * _kl(pi, mixed)
 
 
-DIVERGENCES = {'reverse': _reverse, 'forward': _forward, 'jsd': _jsd}
+def _tv(pi, teacher, beta):
+  del beta
+  return 0.5 * absolute(jnp.exp(pi) - jnp.exp(teacher)).sum(-1)
 
 
-def _top(pi: jax.Array, teacher: jax.Array, k: int) -> list[jax.Array]:
-  """Reduces log-probabilities [.., V] to those of the teacher's k likeliest
-  tokens and of all other tokens together, [.., k + 1].
+DIVERGENCES = {
+  'reverse': _reverse,
+  'forward': _forward,
+  'jsd': _jsd,
+  'tv': _tv,
+}
+TOP_OF = {'policy': 0, 'teacher': 1}
+
+
+def _top(
+  pi: jax.Array, teacher: jax.Array, k: int, top_of: str
+) -> list[jax.Array]:
+  """Reduces log-probabilities [.., V] to those of the k likeliest tokens of one
+  of the two and of all other tokens together, [.., k + 1].
   """
-  _, index = jax.lax.top_k(teacher, k)
+  which = choose('top_of', top_of, TOP_OF)
+  _, index = jax.lax.top_k(stop((pi, teacher)[which]), k)
   hit = jnp.zeros(teacher.shape, bool)
   hit = jnp.put_along_axis(hit, index, True, axis=-1, inplace=False)
 
@@ -95,6 +113,7 @@ def divergence(
   kind: str = 'reverse',
   beta: float = 0.5,
   top_k: int = 0,
+  top_of: str = 'teacher',
   chunk: int | None = None,
 ) -> jax.Array:
   """Computes a divergence over the vocabulary: [.., V], [.., V] -> [..], nats.
@@ -106,8 +125,10 @@ def divergence(
     mask: [..]; where it is 0, the result is 0.
     kind: a key of DIVERGENCES.
     beta: share of the teacher in the mixture of 'jsd'.
-    top_k: compare the teacher's likeliest k tokens and the total of all other
-      tokens. This is at most the whole divergence. 0: all tokens.
+    top_k: compare the likeliest k tokens and the total of all other tokens.
+      This is at most the whole divergence. 0: all tokens.
+    top_of: whose tokens are the likeliest, 'teacher' or 'policy' (SDPO,
+      https://arxiv.org/abs/2601.20802).
     chunk: tokens computed at a time; the backward pass recomputes them.
   """
   f = choose('kind', kind, DIVERGENCES)
@@ -118,7 +139,7 @@ def divergence(
     pi = jax.nn.log_softmax(as_float(z))
     teacher = jax.nn.log_softmax(stop(as_float(z_teacher)))
     if 0 < top_k < size:
-      pi, teacher = _top(pi, teacher, top_k)
+      pi, teacher = _top(pi, teacher, top_k, top_of)
     return f(pi, teacher, beta)
 
   return over_tokens(one, *given, chunk=chunk)
@@ -132,16 +153,27 @@ def teach(
   *,
   distill_coef: float = 1.0,
   distill_max: float | None = None,
+  distill_gamma: float = 0.0,
 ) -> jax.Array:
-  """Computes A_t + coef (log teacher - log pi)(y_t): [N] or [N, T] -> [N, T].
+  """Computes A_t + coef w_t (log teacher - log pi)(y_t): [N] or [N, T] ->
+  [N, T].
 
   The second term is minus the k1 estimate of KL(pi || teacher) of the token
   alone, without its effect on later tokens. `distill_max` clamps
-  it to +-distill_max nats before it is multiplied by coef.
+  it to +-distill_max nats before it is multiplied by w_t and coef.
+
+  IW-OPD (https://arxiv.org/abs/2606.22600) weighs tokens by the discrepancy a
+  of the tokens before them: w_t = 1 + gamma (1 - sum_{s < t} |a_s| / sum_s
+  |a_s|), a the log-ratio of teacher and policy. gamma = 0 weighs all the same.
   """
   check_shapes(mask=mask, adv=adv, old_logp=old_logp, teacher_logp=teacher_logp)
+  mask = possible(mask, old_logp, teacher_logp)
   gap = keep(mask, teacher_logp) - keep(mask, old_logp)
-  return rows_to_tokens(adv, mask) + distill_coef * clamp(gap, distill_max)
+  size = jnp.abs(gap)
+  before = safe_divide(size.cumsum(-1) - size, size.sum(-1, keepdims=True))
+  weight = 1 + distill_gamma * (1 - before)
+  gap = weight * clamp(gap, distill_max)
+  return rows_to_tokens(adv, mask) + distill_coef * gap
 
 
 class Teach(part('Teach', teach)):
@@ -159,7 +191,7 @@ class Distill(Part):
   Attributes:
     kind: a key of DIVERGENCES or of KL_ESTIMATORS.
     coef: weight per nat.
-    beta, top_k: of `divergence`.
+    beta, top_k, top_of: of `divergence`.
     max: clamp per token, in nats, of an estimate.
   """
 
@@ -167,10 +199,11 @@ class Distill(Part):
   coef: float = 1.0
   beta: float = 0.5
   top_k: int = 0
+  top_of: str = 'teacher'
   max: float | None = None
   names = (
     ('kind', 'kind', 'distill'),
-    *flat_names('distill', 'coef beta top_k max'),
+    *flat_names('distill', 'coef beta top_k top_of max'),
   )
 
   @property
@@ -185,7 +218,9 @@ class Distill(Part):
 
   @property
   def keys_read(self) -> set[str]:
-    unread = {'distill_max'} if self.exact else {'distill_top_k'}
+    top = {'distill_top_k', 'distill_top_of'}
+    unread = {'distill_max'} if self.exact else top
+    unread |= set() if self.top_k else {'distill_top_of'}
     unread |= set() if self.kind == 'jsd' else {'distill_beta'}
     return super().keys_read - unread
 
@@ -197,6 +232,7 @@ class Distill(Part):
       kind=self.kind,
       beta=self.beta,
       top_k=self.top_k,
+      top_of=self.top_of,
     )
 
   def __call__(self, arrays: Arrays) -> jax.Array:

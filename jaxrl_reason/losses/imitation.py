@@ -17,6 +17,7 @@ from jaxrl_reason.losses.arrays import (
   Metrics,
   Sums,
   as_float,
+  as_mask,
   check_shapes,
   choose,
   keep,
@@ -70,6 +71,9 @@ class Luffy(Part):
 
 
 SFT_LOSSES = {'sft': sft, 'dft': dft}
+# Which tokens the likelihood is of: whether those of right rows (VAPO), or of
+# what an environment answers (ECHO).
+SFT_ON = {'right': True, 'observations': False}
 # The same as the loss of all tokens of a supervised stage.
 SUPERVISED = {'sft': part('SFT', sft), 'dft': part('DFT', dft)}
 
@@ -92,10 +96,14 @@ class Likelihood(Imitate):
 
   Attributes:
     coef: its weight.
+    on: in SFT_ON, the tokens of `tokens`.
+    threshold: a row is right if its reward is above this.
     end, steps, shape: of `anneal`; None: the coefficient is constant.
   """
 
   coef: float = 0.1
+  on: str = 'right'
+  threshold: float = 0.0
   end: float | None = None
   steps: int = 1
   shape: str = 'linear'
@@ -103,8 +111,25 @@ class Likelihood(Imitate):
   names = (
     ('sft_loss', 'sft_loss', 'sft_loss'),
     ('end', 'end', 'sft_coef_end'),
-    *flat_names('sft', 'coef steps shape'),
+    ('threshold', 'threshold', 'threshold'),
+    *flat_names('sft', 'coef on steps shape'),
   )
+
+  def tokens(
+    self, mask: Array, reward: Array, valid: Array, observed: Array
+  ) -> jax.Array:
+    """Chooses the `sft_mask` of a batch, bool [N, T].
+
+    Args:
+      mask: [N, T], the policy's own tokens that are trained on.
+      reward, valid: [N].
+      observed: [N, T], tokens that an environment wrote; read with
+        on='observations' only.
+    """
+    mask = as_mask(mask)
+    if choose('sft_on', self.on, SFT_ON):
+      return mask & (as_mask(valid) & (reward > self.threshold))[:, None]
+    return as_mask(observed) & mask.any(1, keepdims=True)
 
   def sums(self, arrays: Arrays) -> dict[str, jax.Array]:
     return {'sft_tokens': row_count(required(arrays, 'sft_mask')).sum()}
@@ -120,8 +145,9 @@ class Likelihood(Imitate):
 
   @property
   def keys_read(self) -> set[str]:
-    annealed = {'sft_steps', 'sft_shape'}
-    return super().keys_read - (annealed if self.end is None else set())
+    unread = {'sft_steps', 'sft_shape'} if self.end is None else set()
+    unread |= set() if self.on == 'right' else {'threshold'}
+    return super().keys_read - unread
 
 
 def anneal(

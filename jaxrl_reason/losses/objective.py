@@ -102,6 +102,8 @@ def advantages(
   segment_reward: Array | None = None,
   segment_ids: Array | None = None,
   node_ids: Array | None = None,
+  pass_rate: Array | None = None,
+  sampler_logp: Array | None = None,
   sum_p_squared: Array | None = None,
   token_weight: Array | None = None,
   key: Array | None = None,
@@ -116,7 +118,8 @@ def advantages(
     reward_valid: [N], 0 if the verifier failed: such rows get 0 and are in no
       statistic, as rows with a reward that is not finite.
     logp: [N, T], replaces `old_logp` if the policy was not updated.
-    token_weight: [N, T], for 'optimal_token' with samples of another policy.
+    token_weight: [N, T], for 'optimal_token' with samples of another policy;
+      None: the weights of the settings' correction, if they have one.
     key: for advantages with random choices; the built-in ones have none.
     others: arrays that some settings need; `needs` names them.
   """
@@ -127,6 +130,10 @@ def advantages(
   reward = as_float(reward) if o.reward is None else o.reward(arrays)
   arrays |= dict(reward=reward, valid=valid, key=key)
   arrays['old_logp'] = logp if old_logp is None else old_logp
+  if (
+    o.correction and token_weight is None and 'token_weight' in o.advantage.also
+  ):
+    arrays['token_weight'] = o.correction.of_batch(arrays)
   if o.kl is not None and o.kl.where == 'reward':
     arrays |= charge_kl(o, arrays, o.advantage)
   adv = o.advantage(arrays)
@@ -228,6 +235,7 @@ def policy_loss(
   sampler_logp: Array | None = None,
   teacher_logp: Array | None = None,
   teacher_kl: Array | None = None,
+  old_divergence: Array | None = None,
   entropy: Array | None = None,
   token_weight: Array | None = None,
   is_offpolicy: Array | None = None,
@@ -253,6 +261,7 @@ def policy_loss(
     old_logp: [N, T]; None if the policy was not updated: the ratio is 1.
     ref_logp, sampler_logp, teacher_logp, entropy: [N, T], if `needs` has them.
     teacher_kl: [N, T], `distillation.divergence` of each token, with gradient.
+    old_divergence: [N, T], `DPPOTopK.compare` of each token.
     token_weight: [N, T], multiplies the policy term; not in any divisor.
     is_offpolicy: [N, T], tokens of another policy (`offpolicy`).
     sft_mask: [N, T], tokens of the likelihood term (`sft_coef`).

@@ -20,7 +20,8 @@ from jaxrl_reason.names import nearest
 ARRAYS = frozenset(
   'old_logp ref_logp sampler_logp entropy values greedy_reward reward_parts '
   'process_reward segment_reward segment_ids node_ids old_mean_logp '
-  'sum_p_squared sft_mask is_offpolicy key teacher_logp teacher_kl'.split()
+  'sum_p_squared sft_mask is_offpolicy key teacher_logp teacher_kl pass_rate '
+  'old_divergence'.split()
 )
 
 
@@ -35,6 +36,7 @@ class Objective:
     reward: rewards -> rewards, or None.
     advantage: rewards -> advantages.
     shaping: advantages -> advantages, in this order.
+    resample: rewards -> rows drawn again after their advantages, or None.
     policy: advantages -> loss per token.
     ratio_to: 'old', 'sampler' or 'ref': the denominator of the ratio.
     row_entropy: marks high-entropy tokens (Archer), or None.
@@ -53,6 +55,7 @@ class Objective:
   reward: Part | None = None
   advantage: Part = GroupZScore()
   shaping: tuple[Part, ...] = ()
+  resample: Part | None = None
   policy: Part = PPOClip()
   ratio_to: str = 'old'
   row_entropy: Part | None = None
@@ -89,7 +92,8 @@ class Objective:
   @property
   def parts(self) -> list[Part]:
     """Lists every part, in the order in which they are used."""
-    first = (self.reward, self.advantage, *self.shaping, self.policy)
+    first = (self.reward, self.advantage, *self.shaping)
+    first += (self.resample, self.policy)
     weights = (self.row_entropy, *self.select.values())
     last = (self.offpolicy, self.kl, self.entropy, self.likelihood)
     last += (self.distill, self.aggregation)

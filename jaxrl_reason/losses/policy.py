@@ -15,7 +15,6 @@ from jaxrl_reason.losses.arrays import (
   Arrays,
   absolute,
   as_mask,
-  choose,
   exp_minus_1_minus,
   hard_clip,
   importance_ratio,
@@ -309,80 +308,6 @@ class CPGD(part('CPGD', cpgd, PolicyLoss)):
     return past(arrays, 1 - self.low, 1 + self.high)
 
 
-def _binary_divergence(logp, old_logp, mask, divergence):
-  """Computes TV or KL(old || pi) of (sampled token, all others)."""
-  # exp(-1e-7) is the largest probability: log(1 - p) stays finite.
-  logp = jnp.minimum(stop(keep(mask, logp, -1.0)), -1e-7)
-  old = jnp.minimum(stop(keep(mask, old_logp, -1.0)), -1e-7)
-  p, q = jnp.exp(logp), jnp.exp(old)
-  if choose('divergence', divergence, {'tv': True, 'kl': False}):
-    return jnp.abs(p - q)
-  rest = jnp.log(-jnp.expm1(old)) - jnp.log(-jnp.expm1(logp))
-  return q * (old - logp) + (1 - q) * rest
-
-
-def _far(logp, old_logp, adv, mask, *, divergence, max_divergence, mask_sides):
-  """Marks tokens past the trust region whose gradient is masked."""
-  adv = rows_to_tokens(adv, mask)
-  r = stop(importance_ratio(logp, old_logp, mask))
-  far = _binary_divergence(logp, old_logp, mask, divergence) > max_divergence
-  both = choose('mask_sides', mask_sides, MASK_SIDES)
-  low, high = far & (both | (adv < 0)), far & (both | (adv > 0))
-  return {'clip_low': low & (r < 1), 'clip_high': high & (r > 1)}
-
-
-MASK_SIDES = {'away': False, 'both': True}
-
-
-def dppo(
-  logp: Array,
-  old_logp: Array | None,
-  adv: Array,
-  mask: Array,
-  *,
-  divergence: str = 'tv',
-  max_divergence: float = 0.15,
-  mask_sides: str = 'away',
-  ratio_max: float | None = None,
-) -> jax.Array:
-  """Computes -M r A, M = 0 where a step past the trust region would go further:
-  DPPO.
-
-  https://arxiv.org/abs/2602.04879. M = 0 where D(old, pi) > max_divergence and
-  either A > 0 and r > 1, or A < 0 and r < 1. D is the binary estimate, between
-  the sampled token and all others: total variation |p - q| (threshold 0.15) or
-  'kl' (0.05).
-
-  `mask_sides='both'` masks for both signs of A: the IPO mask of prime-rl
-  (INTELLECT). `ratio_max` caps r, in value and as the factor on the gradient of
-  log pi, which stays; the authors' code has 20.
-  """
-  old_logp = stop(logp) if old_logp is None else old_logp
-  adv = stop(rows_to_tokens(adv, mask))
-  r = importance_ratio(logp, old_logp, mask)
-  region = dict(divergence=divergence, max_divergence=max_divergence)
-  far = _far(logp, old_logp, adv, mask, mask_sides=mask_sides, **region)
-  if ratio_max is not None:
-    r = r * stop(jnp.minimum(1.0, ratio_max / jnp.where(r > 0, r, 1.0)))
-  return jnp.where(far['clip_low'] | far['clip_high'], 0.0, -adv * r)
-
-
-@part_of(dppo)
-class DPPO(PolicyLoss):
-  """`dppo` as a part."""
-
-  divergence: str = 'tv'
-  max_divergence: float = 0.15
-  mask_sides: str = 'away'
-  ratio_max: float | None = None
-
-  def clipped(self, arrays: Arrays) -> dict[str, jax.Array]:
-    logp, old_logp, adv, mask = self.take(arrays)
-    old_logp = stop(logp) if old_logp is None else old_logp
-    region = {k: x for k, x in self.options.items() if k != 'ratio_max'}
-    return _far(logp, old_logp, adv, mask, **region)
-
-
 POLICIES = {
   'log_likelihood': LogLikelihood,
   'importance_sampling': ImportanceSampling,
@@ -392,5 +317,4 @@ POLICIES = {
   'cispo': CISPO,
   'sapo': SAPO,
   'cpgd': CPGD,
-  'dppo': DPPO,
 }

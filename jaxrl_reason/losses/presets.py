@@ -51,6 +51,27 @@ _GSPO = _from(
   clip_high=4e-4,
 )
 _NSR = _from(_PER_TOKEN, 'Zhu et al. 2025, 2506.01347', advantage='signs')
+_IPO = _from(
+  dict(advantage='group_mean', aggregation='token_mean'),
+  'Prime Intellect 2025, https://github.com/PrimeIntellect-ai/prime-rl',
+  policy='dppo',
+  ratio_to='sampler',
+  mask_sides='both',
+  max_divergence=0.1,
+  kl='k2',
+  kl_to='sampler',
+  kl_coef=0.002,
+)
+_OPD = _from(
+  dict(advantage='none', policy='importance_sampling', distill_coef=1.0),
+  'Thinking Machines Lab 2025, '
+  'https://thinkingmachines.ai/blog/on-policy-distillation',
+)
+_GKD = _from(
+  dict(advantage='none', policy='log_likelihood', distill_coef=1.0),
+  'Agarwal et al. 2023, 2306.13649',
+  distill='jsd',
+)
 _UNCLIPPED = dict(advantage='group_zscore', aggregation='seq_mean_token_mean')
 
 PRESETS = {
@@ -82,6 +103,7 @@ PRESETS = {
   ),
   'ppo': _PPO,
   'vc_ppo': _from(_PPO, 'Yuan et al. 2025, 2503.01491', value_lambda=1.0),
+  'pf_ppo': _from(_PPO, 'Zhang et al. 2024, 2409.06957', resample='power'),
   'vapo': _from(
     _PPO,
     'Yue et al. 2025, 2504.05118',
@@ -208,6 +230,9 @@ PRESETS = {
     _CLIPPED, 'Liu et al. 2025, 2505.12504', policy='cpgd', drift_coef=0.01
   ),
   'dppo': _from(_UNCLIPPED, 'Qi et al. 2026, 2602.04879', policy='dppo'),
+  'dppo_top_k': _from(
+    _UNCLIPPED, 'Qi et al. 2026, 2602.04879', policy='dppo_top_k'
+  ),
   'vespo': _from(
     _UNCLIPPED,
     'Shen et al. 2026, 2602.10693',
@@ -231,6 +256,14 @@ PRESETS = {
     ratio_to='ref',
     md_tau=1.0,
   ),
+  'a_star_po': _from(
+    _PLAIN,
+    'Brantley et al. 2025, 2505.20686',
+    advantage='optimal_value',
+    policy='mirror_descent',
+    ratio_to='ref',
+    md_tau=1e-3,
+  ),
   'luspo_token': _from(
     _CLIPPED,
     'Liu et al. 2026, 2602.05261',
@@ -240,17 +273,8 @@ PRESETS = {
   'lambda_grpo': _from(
     _PER_TOKEN, 'Wang et al. 2025, 2510.06870', length_lambda=1.0
   ),
-  'ipo_mask': _from(
-    dict(advantage='group_mean', aggregation='token_mean'),
-    'Prime Intellect 2025, https://github.com/PrimeIntellect-ai/prime-rl',
-    policy='dppo',
-    ratio_to='sampler',
-    mask_sides='both',
-    max_divergence=0.1,
-    kl='k2',
-    kl_to='sampler',
-    kl_coef=0.002,
-  ),
+  'ipo_mask': _IPO,
+  'echo': {**_IPO, 'sft_coef': 0.1, 'sft_on': 'observations'},
   'm2po': _from(
     _UNCLIPPED,
     'Zheng et al. 2025, 2510.01161',
@@ -321,15 +345,21 @@ PRESETS = {
     entropy_coef=0.001,
   ),
   # --- a teacher
-  'opd': _from(
-    dict(advantage='none', policy='importance_sampling', distill_coef=1.0),
-    'Thinking Machines Lab 2025, '
-    'https://thinkingmachines.ai/blog/on-policy-distillation',
-  ),
-  'gkd': _from(
-    dict(advantage='none', policy='log_likelihood', distill_coef=1.0),
-    'Agarwal et al. 2023, 2306.13649',
-    distill='jsd',
+  'opd': _OPD,
+  'iw_opd': _from(_OPD, 'Xie et al. 2026, 2606.22600', distill_gamma=0.5),
+  'ref_kl': {
+    **_IPO,
+    'advantage': 'none',
+    'distill_coef': 1.0,
+    'mask_sides': 'low',
+    'max_divergence': 0.2,
+  },
+  'gkd': _GKD,
+  'sdpo': _from(
+    _GKD,
+    'Huebotter et al. 2026, 2601.20802',
+    distill_top_k=100,
+    distill_top_of='policy',
   ),
   'kdrl': _from(
     _PER_TOKEN, 'Xu et al. 2025, 2506.02208', distill='k2', distill_coef=0.002

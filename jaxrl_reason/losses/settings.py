@@ -35,6 +35,7 @@ from jaxrl_reason.losses.kl import KL
 from jaxrl_reason.losses.objective_record import Objective
 from jaxrl_reason.losses.policy import ArcherClip
 from jaxrl_reason.losses.presets import PRESETS
+from jaxrl_reason.losses.resampling import Resample
 from jaxrl_reason.losses.setting_rules import RULES
 from jaxrl_reason.losses.token_advantage import ValueTargets
 from jaxrl_reason.losses.token_baseline import LengthPreference
@@ -143,6 +144,7 @@ def _common_slots(s):
     aggregation=('' if policy.per_row else 'aggregation', how.read(s)),
     critic=('', critic if s['advantage'] == 'gae' else None),
     skip_empty=('skip_empty' if by_group else '', s['skip_empty']),
+    resample=('resample', _when(s['resample'] != 'none', Resample, s)),
     drop_truncated=('drop_truncated', s['drop_truncated']),
     drop_offpolicy=('offpolicy' if dropped else '', s['offpolicy'] == 'drop'),
   )
@@ -283,9 +285,10 @@ _CHOOSERS = ('advantage', 'policy', 'aggregation', 'kl_coef', 'correction')
 # Settings that add a part: if one is on, also by a preset, it has to be read.
 _ADDING = frozenset(
   'reward_low reward_high whiten entropy_alpha adv_max pos_weight neg_weight '
-  'length_lambda clip_high_entropy correction reject_low reject_high veto '
-  'max_row_drift entropy_share random_share max_second_moment max_prompt_tv '
-  'kl_coef entropy_coef entropy_target sft_coef distill_coef'.split()
+  'length_lambda resample clip_high_entropy correction reject_low reject_high '
+  'veto max_row_drift entropy_share random_share max_second_moment '
+  'max_prompt_tv kl_coef entropy_coef entropy_target sft_coef '
+  'distill_coef'.split()
 )
 
 

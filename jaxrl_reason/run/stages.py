@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_reason import sharding
+from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.config import RL, Data, Run
 from jaxrl_reason.config.training import Supervised
@@ -195,11 +195,14 @@ def prompt_encoder(
   """Returns a function from (index, example) to the row of a `base.Prompts`."""
   demo_len = d.completion_len if rl.reads_solutions else None
   t = rl.teacher
+  rated = 'pass_rate' in losses.needs(rl.objective(d.completion_len))
 
   def encode(i, example):
     row = pipeline.prompt_row(
       i, example, tokenizer, d.prompt_len, encode_answer, demo_len
     )
+    if rated:
+      row['pass_rate'] = pipeline.pass_rate(i, example)
     if not t.prompt:
       return row
     own = example, tokenizer, t.prompt, t.prompt_len

@@ -94,8 +94,8 @@ class Learner:
     reads_reference: log-probs of a reference; an implicit process reward is
       relative to it too.
     reads_entropy_early: advantages read the entropies before the update.
-    moves: the policy changes between the updates of a batch, so that old
-      log-probs need a pass of their own.
+    moves: old log-probs need a pass of their own: the policy changes between
+      the updates of a batch, or the loss reads their mean over the batch.
     reads_before: any array that `scoring.add_arrays` adds.
     columns: which log-probs are computed and how many at a time, for
       `logprobs`.
@@ -103,9 +103,12 @@ class Learner:
     needs, updates = self.objective.needs, self.epochs * self.minibatches
     reference = bool(needs & {'ref_logp', 'process_reward'})
     entropy = self.objective['entropy_alpha'] != 0
-    moves = updates > 1 and self.old_logp == 'trainer'
+    correction = self.objective.correction
+    ahead = updates > 1 or (correction and correction.normalise)
+    moves = bool(ahead) and self.old_logp == 'trainer'
     before = reference or self.old_logp == 'sampler' or moves or entropy
-    before = before or bool(needs & {'old_mean_logp', 'teacher_logp'})
+    whole = {'old_mean_logp', 'sum_p_squared', 'teacher_logp'}
+    before = before or bool(needs & whole)
     before = before or self.critic is not None
     decided = dict(needs=needs, n_updates=updates, reads_reference=reference)
     decided |= dict(reads_entropy_early=entropy, moves=moves)
@@ -141,6 +144,7 @@ class Learner:
     return used and self.model.adapters_off is None
 
 
+LOGLINEAR = 'loglinear'
 OLD_LOGP = (
   # The policy when the updates of a batch begin. With several updates this
   # takes a pass over the batch; with one it takes none (the ratio is 1).
@@ -148,6 +152,10 @@ OLD_LOGP = (
   # The policy that sampled, with the log-probs of the samples. This takes no
   # pass, and is correct for samples of an earlier version.
   'sampler',
+  # The policy when the updates of a batch begin, interpolated between the
+  # policy that sampled and the policy that is trained, by the updates between
+  # them (AReaL). This takes no pass.
+  LOGLINEAR,
 )
 # Settings under which a coefficient of the loss changes during a run.
 ADAPTIVE = ('kl_target', 'entropy_target', 'sft_coef_end')

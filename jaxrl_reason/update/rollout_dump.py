@@ -14,7 +14,7 @@ import numpy as np
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Batch, Metrics
 from jaxrl_reason.parts import Part, Step
-from jaxrl_reason.update import scoring
+from jaxrl_reason.update import scoring, trained_rows
 from jaxrl_reason.update import step as step_lib
 
 
@@ -58,7 +58,7 @@ def _arrays(step: Step) -> dict[str, jax.Array]:
   those of the trainer before the update.
   """
   learner, state, sampled = step.learner, step.state, step.sampled
-  mask = step_lib.trained(learner, step.batch)
+  mask = trained_rows.mask(learner, step.batch)
   batch: Batch = step.batch.replace(mask=mask)
   if learner.reads_before:
     batch = scoring.add_arrays(learner, state, batch, step.sampling)

@@ -6,6 +6,7 @@ only if the loss needs them (`Learner.needs`).
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -83,11 +84,26 @@ def scores(
   return in_parts(learner, of, batch, parts)
 
 
-def _mean_logp(
-  learner: Learner, params, sampling: Sampling, batch: Batch, packed
+# Statistics of whole distributions, by the field of a Batch.
+OF_LOGITS = {
+  'old_mean_logp': losses.mean_logp,
+  'sum_p_squared': losses.sum_p_squared,
+}
+
+
+def _with_statistic(
+  learner: Learner,
+  params,
+  sampling: Sampling,
+  statistic: Callable[[jax.Array], jax.Array],
+  batch: Batch,
+  packed,
 ):
-  """Computes the log-probs of tokens and their mean over the vocabulary, [N,T]
-  each.
+  """Computes the log-probs of tokens and a statistic of the distributions that
+  they are drawn from, [N,T] each.
+
+  Args:
+    statistic: logits [N,c,V] -> [N,c].
   """
   shape = batch.tokens.shape
   temperature = jnp.broadcast_to(batch.temperature[:, None], shape)
@@ -95,7 +111,7 @@ def _mean_logp(
   def part(logits, taken, temperature):
     drawn = sampling.replace(temperature=temperature)
     logits = logits_lib.shaped(logits, drawn, taken)
-    return logits_lib.token_logp(logits, taken), losses.mean_logp(logits)
+    return logits_lib.token_logp(logits, taken), statistic(logits)
 
   return logprobs.over_columns(
     learner.model,
@@ -161,13 +177,15 @@ def add_arrays(
     batch = batch.replace(teacher_logp=logp)
   if learner.old_logp == 'sampler' and batch.old_logp is None:
     batch = batch.replace(old_logp=batch.sampler_logp)
+  for name, statistic in OF_LOGITS.items():
+    if name in learner.needs and getattr(batch, name) is None:
+      given = learner, state.params, sampling, statistic
+      read = functools.partial(_with_statistic, *given)
+      old, found = in_parts(learner, read, batch, parts)
+      batch = batch.replace(old_logp=old, **{name: found})
   moves = learner.moves and batch.old_logp is None
   early = learner.reads_entropy_early and batch.entropy is None
-  if 'old_mean_logp' in learner.needs and batch.old_mean_logp is None:
-    read = functools.partial(_mean_logp, learner, state.params, sampling)
-    old, mean = in_parts(learner, read, batch, parts)
-    batch = batch.replace(old_logp=old, old_mean_logp=mean)
-  elif moves or early:
+  if moves or early:
     old, entropy = scores(learner, state.params, batch, sampling, parts)
     batch = batch.replace(entropy=entropy) if early else batch
     batch = batch.replace(old_logp=old) if moves else batch

@@ -16,15 +16,14 @@ from jaxrl_reason import losses, trees
 from jaxrl_reason.base import Batch, Metrics, TrainState
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.models import logprobs
-from jaxrl_reason.update import critics, packing, scoring
-from jaxrl_reason.update.learner import Learner, teacher_params
+from jaxrl_reason.update import critics, packing, scoring, trained_rows
+from jaxrl_reason.update.learner import LOGLINEAR, Learner, teacher_params
 
 # Fields of a Batch that the losses take under the same name.
 OF_ADVANTAGES = (
   'mask reward_valid reward_parts greedy_reward old_logp ref_logp entropy '
-  'values process_reward teacher_logp'
+  'values process_reward teacher_logp sampler_logp sum_p_squared pass_rate'
 ).split()
-OF_MASK = 'truncated is_offpolicy reward_valid'.split()
 OF_LOSS = (
   'old_logp ref_logp sampler_logp teacher_logp is_offpolicy group'.split()
 )
@@ -50,45 +49,34 @@ def update(
     The next state, and metrics averaged over the updates (`_max`: the largest).
   """
   if batch.forced is not None:
-    batch = with_forced(batch)
-  batch = batch.replace(mask=trained(learner, batch))
+    batch = trained_rows.with_forced(batch)
+  batch = batch.replace(mask=trained_rows.mask(learner, batch))
   if learner.reads_before:
     batch = scoring.add_arrays(learner, state, batch, sampling)
+  if learner.old_logp == LOGLINEAR:
+    batch = batch.replace(age=state.step - batch.version)
   target = learner.critic and critics.targets(learner.critic, batch)
   rows = batch, advantages(learner, batch), target
-  teacher = _teacher(learner, state)
+  rows = trained_rows.resampled(learner, rows, key)
+  teacher = _other(learner, state)
   if learner.n_updates == 1:
     state, metrics = _one_update(learner, state, *rows, key, sampling, teacher)
   else:
     state, metrics = _many_updates(learner, state, rows, sampling, key, teacher)
-  metrics = losses.summarize(metrics) | spread(rows[1], batch.mask)
+  metrics = losses.summarize(metrics) | spread(rows[1], rows[0].mask)
   return state.replace(step=state.step + 1), metrics
 
 
-def _teacher(learner: Learner, state) -> logprobs.Other | None:
-  """Returns the teacher whose logits the loss reads, or None."""
+def _other(learner: Learner, state) -> logprobs.Other | None:
+  """Returns the model whose logits the loss compares with the policy's: the
+  policy before the updates, the teacher, or None.
+  """
+  if 'old_divergence' in learner.needs:
+    return logprobs.Other(learner.model, state.params)
   if 'teacher_kl' not in learner.needs:
     return None
   params = teacher_params(learner, state)
   return logprobs.Other(learner.teacher.model, params)
-
-
-def with_forced(batch: Batch) -> Batch:
-  """Adds the tokens of hints, as off-policy tokens, to the trained tokens of
-  the rows that the filter keeps.
-  """
-  forced = batch.forced & jnp.any(batch.mask, axis=1, keepdims=True)
-  return batch.replace(mask=batch.mask | forced, is_offpolicy=forced)
-
-
-def trained(learner: Learner, batch: Batch) -> jax.Array:
-  """Returns the mask of the sampled tokens that the loss settings train on,
-  [N,T].
-  """
-  given = {name: getattr(batch, name) for name in OF_MASK}
-  if learner.objective.drop_offpolicy and batch.is_offpolicy is None:
-    given['is_offpolicy'] = jnp.zeros_like(batch.mask)
-  return losses.loss_mask(learner.objective, batch.mask, **given)
 
 
 def advantages(learner: Learner, batch: Batch) -> jax.Array:
@@ -210,19 +198,9 @@ def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
   token counts.
   """
   given = dict(old_logp=batch.old_logp, sampler_logp=batch.sampler_logp)
-  given['sft_mask'] = _sft_mask(learner, batch)
+  given['sft_mask'] = trained_rows.likelihood_mask(learner, batch)
   denominators = losses.denominators(learner.objective, batch.mask, **given)
   return {'denominators': denominators, 'coefs': coefs, 'key': key}
-
-
-def _sft_mask(learner: Learner, batch: Batch):
-  """Masks the tokens of correct answers, for the likelihood term (VAPO); or
-  None.
-  """
-  if 'sft_mask' not in learner.needs:
-    return None
-  right = batch.reward_valid & (batch.reward > learner.objective['threshold'])
-  return batch.mask & right[:, None]
 
 
 def _selected(learner: Learner, params, batch, adv, sampling, key):
@@ -235,6 +213,7 @@ def _selected(learner: Learner, params, batch, adv, sampling, key):
     learner, params, batch, sampling, learner.micro_batches
   )
   given = {name: getattr(batch, name) for name in OF_CHOICE}
+  given['old_logp'] = _old_logp(learner, batch, logp)
   return losses.select_tokens(
     learner.objective, logp, adv, batch.mask, entropy=entropy, key=key, **given
   )
@@ -280,8 +259,8 @@ def loss_fn(
   if 'full_logits' in learner.needs:
     return _bellman_loss(params, learner, rows, whole, sampling, packed)
   batch, adv, selected = rows
-  distill = learner.objective.distill
-  if teacher is not None:
+  name, compare = _compared(learner)
+  if teacher is not None and name == 'teacher_kl':
     rows = scoring.teacher_rows(learner, batch)
     teacher = teacher._replace(rows=rows)
   (logp, entropy, divergence), balance = logprobs.score_beside(
@@ -291,20 +270,45 @@ def loss_fn(
     sampling,
     packed,
     other=teacher,
-    compare=distill and distill.compare,
+    compare=compare,
     **learner.columns,
   )
   if 'entropy_grad' not in learner.needs:
     entropy = jax.lax.stop_gradient(entropy)
   given = {name: getattr(batch, name) for name in OF_LOSS}
-  given |= {'sft_mask': _sft_mask(learner, batch), 'selected': selected}
-  given['teacher_kl'] = divergence
+  given['sft_mask'] = trained_rows.likelihood_mask(learner, batch)
+  given['selected'] = selected
+  given['old_logp'] = _old_logp(learner, batch, logp)
+  given[name] = divergence
   loss, metrics = losses.policy_loss(
     learner.objective, logp, adv, batch.mask, entropy=entropy, **given, **whole
   )
   if balance is None:
     return loss, metrics
   return _with_balance(learner, balance, loss, metrics)
+
+
+def _compared(learner: Learner):
+  """Returns the argument of the loss that is a divergence from another model,
+  and the function of both logits that computes it, or None.
+  """
+  if 'old_divergence' in learner.needs:
+    return 'old_divergence', learner.objective.policy.compare
+  distill = learner.objective.distill
+  return 'teacher_kl', distill and distill.compare
+
+
+def _old_logp(learner: Learner, batch: Batch, logp: jax.Array):
+  """Returns the log-probs before the updates of the batch, or None if they are
+  the policy's.
+
+  Args:
+    logp: of the policy that is trained, which they are interpolated from with
+      rl.old_logp='loglinear'.
+  """
+  if learner.old_logp != LOGLINEAR:
+    return batch.old_logp
+  return losses.proximal_logp(logp, batch.sampler_logp, batch.age, batch.mask)
 
 
 def _bellman_loss(params, learner: Learner, rows, whole, sampling, how):

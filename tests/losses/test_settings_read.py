@@ -14,6 +14,7 @@ N, T, V = 4, 3, 5
 OTHER = dict(
   reward_low=-0.5, reward_high=0.5, advantage='group_mean', ddof=0, eps=0.3,
   singleton='reward', skip_empty=True, baseline=0.3, threshold=0.3, keep_k=2,
+  resample='max_min', resample_power=3.0, value_beta=0.3,
   keep_by='efficient', part_weights=(0.5, 2.0), pass_k=2, pkpo_baseline='loo',
   gamma=0.5, gae_lambda=0.5, lambda_alpha=0.3, value_lambda=0.5, value_clip=0.3,
   segment_gamma=0.5, segment_baseline='group_zscore', tree_global=0.3,
@@ -23,7 +24,8 @@ OTHER = dict(
   policy='cispo', ratio='sequence_mean_token', ratio_to='ref', clip_low=0.33,
   clip_high=0.33, clip_high_entropy=0.33, dual_clip=7.0, kl_cov_coef=0.3,
   cov_share=0.3, cov_low=0.3, cov_high=7.0, tau_pos=0.3, tau_neg=0.3,
-  drift_coef=0.3, divergence='kl', max_divergence=0.3, mask_sides='both',
+  drift_coef=0.3, divergence='kl', divergence_top_k=2, max_divergence=0.3,
+  mask_sides='both',
   ratio_max=7.0, md_tau=0.3, md_level='token', vespo_pos=(0.3, 0.4),
   vespo_neg=(0.3, 0.4), topr_pos=(0.3, 0.4), topr_neg=(0.3, 0.4),
   tbrm_beta=0.3, rover_rho=0.3, entropy_share=0.3, random_share=0.3,
@@ -33,14 +35,15 @@ OTHER = dict(
   correction_level='sequence_mean', correction_low=0.3, correction_high=7.0,
   correction_normalise=True, reject_by='k3', reject_level='token',
   reject_low=0.3, reject_high=7.0, veto=0.3, sft_coef=0.3, sft_coef_end=0.7,
-  sft_steps=7, sft_shape='cosine', sft_loss='dft', length_lambda=0.3,
+  sft_steps=7, sft_shape='cosine', sft_loss='dft', sft_on='observations',
+  length_lambda=0.3,
   length_spread=0.3, aggregation='fixed_length', fixed_length=7,
   count_empty=True, kl_coef=0.3, kl='k2', kl_in='reward', kl_to='sampler',
   kl_max=0.3, kl_max_on='weighted', kl_weighted=True, kl_high_entropy=0.3,
   kl_target=0.3, kl_horizon=77, entropy_coef=0.3, entropy_bonus_share=0.3,
   entropy_target=0.3, entropy_step=0.3, entropy_coef_min=0.3,
   entropy_coef_max=0.3, distill='k2', distill_coef=0.3, distill_beta=0.3,
-  distill_top_k=2, distill_max=0.3,
+  distill_top_k=2, distill_top_of='policy', distill_gamma=0.3, distill_max=0.3,
 )  # fmt: skip
 # Bases that hold every part: a preset each, or several parts at once.
 BASES = {
@@ -50,6 +53,9 @@ BASES = {
   'weights': dict(correction='mask', veto=0.1, reject_high=3.0, kl_coef=0.1),
   'segments': dict(advantage='segments'),
   'teacher': dict(distill='jsd', distill_coef=0.1),
+  'top': dict(distill='tv', distill_coef=0.1, distill_top_k=3),
+  'drawn': dict(resample='power', advantage='optimal_value'),
+  'region': dict(policy='dppo_top_k', clip_high=None),
   'taught': dict(distill_coef=0.1, adv_max=7.0),
   'veto': dict(policy='log_likelihood', veto=0.1, entropy_target=0.5),
   'reward': dict(advantage='gae', kl_coef=0.1, kl_in='reward', kl_max=9.0),
@@ -65,13 +71,15 @@ def rows(*shape):
 
 ARRAYS = dict.fromkeys(
   'logp old_logp ref_logp sampler_logp entropy values process_reward '
-  'old_mean_logp sum_p_squared teacher_logp teacher_kl'.split(),
+  'old_mean_logp sum_p_squared teacher_logp teacher_kl '
+  'old_divergence'.split(),
   -rows(N, T),
 )
 GROUP, TOKENS = jnp.array([0, 0, 1, 1]), jnp.zeros((N, T), int)
 PARTS = dict(
   reward_parts=rows(N, 2),
   greedy_reward=rows(N),
+  pass_rate=rows(N),
   segment_reward=rows(N, 2),
   segment_ids=TOKENS,
   node_ids=TOKENS,
@@ -97,7 +105,9 @@ def outputs(o, a, mask, reward):
     coefs = {}
   else:
     key, coefs = jax.random.key(0), losses.init_coefs(o)
-    names = 'sampler_logp entropy teacher_kl teacher_logp'.split()
+    names = (
+      'sampler_logp entropy teacher_kl teacher_logp old_divergence'
+    ).split()
     more = {k: a[k] for k in names} | {'group': GROUP}
     loss, metrics = losses.policy_loss(
       o, a['logp'], adv, mask, sft_mask=mask, is_offpolicy=mask, key=key,
@@ -108,6 +118,13 @@ def outputs(o, a, mask, reward):
   if o.distill is not None and o.distill.exact:
     z = jnp.broadcast_to(a['logp'][..., None], (N, T, V))
     out += (o.distill.compare(z, z * jnp.arange(V)),)
+  if 'old_divergence' in o.needs:
+    z = jnp.broadcast_to(a['logp'][..., None], (N, T, V))
+    out += (o.policy.compare(z, z * jnp.arange(V)),)
+  if o.likelihood is not None:
+    out += (o.likelihood.tokens(mask, reward, reward > 0.1, ~mask),)
+  if o.resample is not None:
+    out += (o.resample({'reward': reward, 'valid': reward > 0}),)
   if o.critic is None:
     return out
   values, old = a['values'], a['values']

@@ -17,6 +17,8 @@ AGAIN = HINTS | SAMPLER | {'rl.hints.when': 'failed'}
 REFILL = {'rl.refill_rounds': 1, 'rl.filter': 'dead_groups'}
 REPLAY = SAMPLER | {'rl.replay.rows': 8, 'rl.replay.capacity': 32}
 RLOO = {'rl.algorithm': 'rloo'}
+LOGLINEAR = REPLAY | {'rl.old_logp': 'loglinear'}
+TOP_K = {'rl.algorithm': 'dppo_top_k', 'rl.epochs': 2}
 DECOUPLED = {'rl.old_logp': 'trainer', 'rl.loss.correction': 'truncate'}
 MOVES = {'rl.reference.every': 5, 'rl.loss.kl_coef': 0.01}
 POOL = {'data.controller.name': 'uniform', 'data.controller.refresh': 10}
@@ -39,6 +41,41 @@ def named(*stages, **values):
 
 # (changes, words of the message)
 EXAMPLES = [
+  ({'data.name': 'hf:a/b'}, 'write data.name=files and data.dir=hf:a/b'),
+  (TOP_K | {'rl.epochs': 1}, 'make one update: they are equal'),
+  (TOP_K | {'rl.logprob_chunk': 0}, 'the logits of two policies at once'),
+  (TOP_K | {'rl.replay_routes': True}, 'replay_routes=True and rl.loss.policy'),
+  (
+    TOP_K
+    | OPD
+    | {
+      'rl.algorithm': 'dppo_top_k',
+      'rl.loss.distill': 'jsd',
+      'rl.loss.distill_coef': 1.0,
+      'rl.logprob_chunk': 4,
+    },
+    'both compare whole distributions',
+  ),
+  (
+    {'rl.algorithm': 'echo'},
+    "sft_on='observations' .rl.algorithm='echo'",
+  ),
+  (
+    {'rl.algorithm': 'pf_ppo', 'rl.padding': 'shared:1'},
+    "rl.loss.resample='power': the rows drawn",
+  ),
+  ({'rl.role_decay': 0.9}, 'rl.role_decay=0.9: .*baseline of the group'),
+  ({'rl.old_logp': 'loglinear'}, 'which are 0 for every sample'),
+  (LOGLINEAR | {'rl.algorithm': 'gpg'}, 'reads no log-probs from before'),
+  (
+    LOGLINEAR
+    | {'rl.loss.correction': 'truncate', 'rl.loss.correction_normalise': True},
+    'the mean weight of a batch is not known',
+  ),
+  (
+    LOGLINEAR | HINTS | {'rl.hints.when': 'failed'},
+    "rl.hints.when='failed' and rl.old_logp='loglinear': a second try",
+  ),
   ({'stages': ('sft', 'dpo')}, 'stages=.*dpo'),
   (named('rl', sft={'kind': 'rl'}), 'named.sft: a stage needs another name'),
   (named('rl', a={'rl': {}}), 'named.a=.* must be a section such as'),
@@ -195,7 +232,6 @@ EXAMPLES = [
   ({'rl.shaping.price_by': 'luck'}, "rl.shaping.price_by='luck': choose"),
   ({'rl.shaping.price': 2.0}, 'rl.shaping.price=2.0 is above'),
   # The loss.
-  ({'rl.algorithm': 'otb'}, 'needs sum_p_squared, which this trainer does'),
   (
     {'rl.samples': 3, 'rl.prompts': 8, 'rl.loss.advantage': 'passk'},
     'pass_k=4',

@@ -20,7 +20,7 @@ from jaxrl_reason.models import adapters, logprobs
 from jaxrl_reason.models.adapters import frozen, lora
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.rl import programs
-from jaxrl_reason.update import critics, optim
+from jaxrl_reason.update import critics, optim, trained_rows
 from jaxrl_reason.update import learner as learner_lib
 from jaxrl_reason.update import step as step_lib
 
@@ -32,6 +32,9 @@ SETTINGS = {
   'top_entropy': {},
   'm2po': {},
   'tvpo': {'max_prompt_tv': 1e-4},
+  'otb': {'correction': 'truncate'},
+  'flash_rl': {'correction_normalise': True},
+  'pf_ppo': {'resample': 'max_random'},
   'entropy_advantage': {},
   'vapo': {'entropy_coef': 0.01, 'entropy_bonus_share': 0.3},
   'prime': {},
@@ -87,22 +90,38 @@ def test_micro_batches_change_no_recipe(batch, name):
     assert max(jax.tree.leaves(moved)) > 0
 
 
-def test_every_recipe_is_accepted_or_says_what_it_lacks():
-  config, refused = config_lib.default(), []
-  for name in losses.PRESETS:
-    config.rl.algorithm = name
-    config.rl.demos = int(name == 'luffy')
-    taught = 'teacher' in ' '.join(losses.resolve({'name': name}).needs)
-    config.rl.teacher.weights = 'reference' if taught else ''
-    config.rl.logprob_chunk = 64 if taught else 0
-    try:
-      config_checks.check(config, 1)
-    except ValueError as e:
-      refused.append(name)
-      assert f'{name!r} needs' in str(e)
-  # Rewards of turns come from episodes; nobody sums squares of probabilities
-  # here.
-  assert refused == ['otb', 'otb_turns', 'mt_grpo']
+TEACHER = {'rl.teacher.weights': 'reference', 'rl.logprob_chunk': 64}
+TURNS = {'rl.turns.env': 'calculator'}
+# What a run has to have besides the name of an algorithm.
+BESIDE = {
+  'luffy': {'rl.demos': 1},
+  'dppo_top_k': {'rl.epochs': 2, 'rl.logprob_chunk': 64},
+  'mt_grpo': TURNS,
+  'echo': TURNS,
+} | dict.fromkeys('opd iw_opd ref_kl gkd sdpo kdrl'.split(), TEACHER)
+
+
+@pytest.mark.parametrize('name', losses.PRESETS)
+def test_every_recipe_is_accepted_or_says_what_it_lacks(name):
+  run = config_lib.Run().changed({'rl.algorithm': name})
+  if name in BESIDE:
+    with pytest.raises(ValueError, match=name):
+      config_checks.check(run, 1)
+  config_checks.check(run.changed(BESIDE.get(name, {})), 1)
+
+
+def test_rows_are_drawn_by_their_rewards_with_their_advantages(batch):
+  right = np.arange(len(batch.reward)) % 4 == 1
+  reward = jnp.where(right, 1.0, 0.0)
+  reward = reward.at[5].set(9.0)  # whose verifier failed
+  batch = batch.replace(reward=reward, reward_valid=jnp.arange(len(right)) != 5)
+  rows = batch, jnp.arange(len(right)), None
+  learn = L.learner({'resample': 'power'})
+  drawn, adv, _ = trained_rows.resampled(learn, rows, L.ROOT)
+  assert set(np.asarray(adv)) <= set(np.flatnonzero(right)) - {5}
+  np.testing.assert_array_equal(drawn.tokens, batch.tokens[adv])
+  assert len(adv) == len(right) and (drawn.reward == 1).all()
+  assert trained_rows.resampled(L.learner(), rows, L.ROOT) is rows
 
 
 def test_a_tree_of_separate_samples_has_the_root_for_every_parent(batch):

@@ -4,10 +4,13 @@ There are three policies: the sampler; the proximal policy, which is the
 trainer's before the updates of a batch; and the trained policy. With
 rl.old_logp='trainer' a ratio is trained / proximal, and a correction weighs by
 proximal / sampler. With 'sampler' the two are one ratio, trained / sampler.
+With 'loglinear' the proximal policy is interpolated between the sampler and the
+trained policy.
 """
 
 from jaxrl_reason import losses
 from jaxrl_reason.config import RL, rules
+from jaxrl_reason.update.learner import LOGLINEAR
 
 # Settings that weigh a token by proximal / sampler.
 WEIGHTS = (
@@ -22,6 +25,7 @@ def check(c: RL, objective: losses.Objective) -> None:
     ValueError: names the key.
   """
   rules.refuse(weight_rules, c, objective)
+  rules.refuse(interpolation_rules, c, objective)
   rules.refuse(sample_rules, c, objective)
 
 
@@ -34,6 +38,40 @@ def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       f'{named}: weighs by the proximal policy over the sampler, which are one '
       'policy with rl.old_logp="sampler", so every weight would be 1; set '
       'rl.old_logp to "trainer"',
+    ),
+  )
+
+
+def interpolation_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses interpolated log-probs that nothing reads, or that do not exist."""
+  on = c.old_logp == LOGLINEAR
+  key = f'rl.old_logp={c.old_logp!r}'
+  older = c.staleness or c.replay.rows or (c.refill_rounds and c.refill_keep)
+  return (
+    (
+      on and not older,
+      f'{key} interpolates by the updates since a sample was drawn, which are '
+      '0 for every sample; set it to "trainer", or set rl.staleness, '
+      'rl.replay.rows or rl.refill_keep',
+    ),
+    (
+      on and 'old_logp' not in losses.needs(objective),
+      f'{key}: rl.algorithm={c.algorithm!r} reads no log-probs from before the '
+      'updates; set it to "trainer"',
+    ),
+    (
+      on and objective['correction_normalise'],
+      f'{key} and rl.loss.correction_normalise=True: the mean weight of a '
+      'batch is not known before its log-probs; set one of them to its '
+      'default',
+    ),
+    *rules.apart(
+      f' and {key}: a second try was sampled under another prompt, by the same '
+      'policy; set rl.old_logp to "trainer"',
+      rl__hints__when=on
+      and c.hints.room
+      and c.hints.when == 'failed'
+      and c.hints.when,
     ),
   )
 

@@ -10,13 +10,6 @@ from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.update import packing
 from jaxrl_reason.update.learner import OLD_LOGP, REFERENCE
 
-# Arrays that a step can compute for a loss, of those in `losses.needs`.
-COMPUTED = frozenset(
-  'ref_logp old_logp sampler_logp entropy entropy_grad reward_parts values '
-  'process_reward greedy_reward old_mean_logp full_logits sft_mask selected '
-  'key truncated is_offpolicy segment_reward segment_ids node_ids '
-  'teacher_logp teacher_kl'.split()
-)
 # Advantages of the best of loss.pass_k samples.
 BEST_OF = ('passk', 'pkpo')
 
@@ -29,10 +22,11 @@ def check(config: Run) -> None:
   """
   c, objective = config.rl, config.objective
   needs = losses.needs(objective)
-  rules.refuse(loss_rules, c, needs)
   rules.refuse(group_rules, c, objective)
-  for table in (demo_rules, old_logp_rules, temperature_rules):
+  for table in (demo_rules, old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
+  rules.refuse(likelihood_rules, c, objective)
+  rules.refuse(role_rules, c, objective)
   adapted = bool(config.lora.rank or config.steering)
   rules.refuse(reference_rules, c, objective, adapted)
   teacher_checks.check(c, config.data, needs)
@@ -42,17 +36,6 @@ def check(config: Run) -> None:
   chunks.check(c, config.data, needs)
   sized_choice('model.prefill', config.model.prefill, PREFILL)
   rules.refuse(path_rules, c, config.data.completion_len)
-
-
-def loss_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
-  missing = sorted(needs - COMPUTED)
-  return (
-    (
-      missing,
-      f'rl.algorithm={c.algorithm!r} needs {", ".join(missing)}, which this '
-      'trainer does not compute; use `losses` in your own loop',
-    ),
-  )
 
 
 def group_rules(c: RL, objective: losses.Objective) -> rules.Rows:
@@ -119,19 +102,83 @@ def demo_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
 
 
 def old_logp_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
-  unknown = c.demos or c.hints.learn or 'old_mean_logp' in needs
+  whole = needs & {'old_mean_logp', 'sum_p_squared'}
+  unknown = c.demos or c.hints.learn or whole
   return (
     rules.choice('rl.old_logp', c.old_logp, OLD_LOGP),
     (
-      c.old_logp == 'sampler' and unknown,
-      'rl.old_logp="sampler": the sampler computes no log-probs of '
+      c.old_logp != 'trainer' and unknown,
+      f'rl.old_logp={c.old_logp!r}: the sampler computes no log-probs of '
       'demonstrations (rl.demos, rl.hints.learn) or whole vocabularies '
-      '(rover); use "trainer"',
+      '(rover, otb); use "trainer"',
     ),
     (
       c.staleness and c.path != 'host',
       f'rl.staleness={c.staleness}: 0, or 1 with rl.path="host"; the fused '
       'step never waits for a verifier',
+    ),
+  )
+
+
+def region_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
+  """Refuses a trust region of whole distributions that cannot be computed."""
+  on = 'old_divergence' in needs
+  key = f'rl.loss.policy of rl.algorithm={c.algorithm!r}'
+  return (
+    (
+      on and c.epochs * c.minibatches == 1,
+      f'{key} compares the policy with the one before the updates of a batch, '
+      'and rl.epochs=1, rl.minibatches=1 make one update: they are equal; '
+      'raise one of them, or set rl.loss.policy to dppo',
+    ),
+    (
+      on and 'teacher_kl' in needs,
+      f'{key} and rl.loss.distill both compare whole distributions, and a '
+      'step compares two; set rl.loss.policy to dppo, or rl.loss.distill to '
+      'advantage',
+    ),
+    *rules.apart(
+      f' and {key}: the policy before the updates would choose other experts; '
+      'set one of them to its default',
+      rl__replay_routes=on and c.replay_routes,
+    ),
+    (
+      on and not c.logprob_chunk,
+      f'{key} would hold the logits of two policies at once with '
+      'rl.logprob_chunk=0; set it to the columns that may be held, such as 64',
+    ),
+  )
+
+
+def likelihood_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  observes = objective.likelihood and objective.likelihood.on == 'observations'
+  shared = packing.choose(c, 1)
+  return (
+    (
+      observes and not c.turns.env,
+      f"rl.loss.sft_on='observations' (rl.algorithm={c.algorithm!r}): "
+      'completions without an environment have no observations; set '
+      "rl.turns.env, or rl.loss.sft_on='right'",
+    ),
+    (
+      objective.resample and isinstance(shared, packing.Shared),
+      f'rl.padding={c.padding!r} and rl.loss.resample='
+      f'{objective["resample"]!r}: the rows drawn of a prompt may be more than '
+      'rl.samples, which share it; choose whole',
+    ),
+  )
+
+
+def role_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses running baselines of roles beside those of groups."""
+  advantage, s = objective.advantage, objective
+  apart = s['advantage'] == 'segments' and s['segment_baseline'] == 'none'
+  return (
+    (
+      c.role_decay and 'group' in advantage.reads and not apart,
+      f'rl.role_decay={c.role_decay}: rl.loss.advantage={s["advantage"]!r} '
+      'subtracts a baseline of the group as well; set it to reinforce, or with '
+      "rl.turns.env='chain' to segments and rl.loss.segment_baseline to none",
     ),
   )
 

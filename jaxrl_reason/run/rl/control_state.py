@@ -71,6 +71,8 @@ def group_shapes(
       asked = asked.replace(forced=tokens > 0)
     if c.hints.room and c.hints.when == 'failed':
       asked = asked.replace(train_tokens=tokens, train_valid=tokens > 0)
+    if 'pass_rate' in learn.needs:
+      asked = asked.replace(pass_rate=jnp.zeros(b))
     if c.teacher.prompt:
       own = jnp.zeros((b, c.teacher.prompt_len), jnp.int32)
       asked = asked.replace(teacher_tokens=own, teacher_valid=own > 0)

@@ -11,7 +11,8 @@ from jaxrl_reason.config import RL, Run
 from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rollouts import archive, filters, progress, reward_shaping
-from jaxrl_reason.run.rl import problem_pool, reward_functions
+from jaxrl_reason.rollouts.role_baseline import RoleBaseline
+from jaxrl_reason.run.rl import problem_pool, reward_functions, turn_settings
 from jaxrl_reason.run.rl.problem_pool import Facts
 from jaxrl_reason.run.rl.temperature_control import TemperatureControl
 from jaxrl_reason.update import refresh
@@ -30,6 +31,7 @@ def make(config: Run, tx, facts: Facts) -> Chain:
   parts = (
     _selection(c, room),
     _shaping(c, room, n),
+    _role_baseline(c, config.objective),
     _archive(c, config.prompt_columns, room, n),
     *_own(c.step_parts),
     _rollout_dump(config.rollouts, c),
@@ -58,6 +60,13 @@ def _shaping(
   sizes = c.samples, completion_len, n_problems
   shaping = reward_shaping.Shaping(*sizes, **terms)
   return shaping if shaping.is_on else None
+
+
+def _role_baseline(c: RL, objective) -> RoleBaseline | None:
+  if not c.role_decay:
+    return None
+  apart = turn_settings.is_chain(c) and objective['advantage'] == 'segments'
+  return RoleBaseline(c.role_decay, len(c.turns.links) if apart else 1)
 
 
 def _archive(

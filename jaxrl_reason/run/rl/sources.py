@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxrl_reason import hosts, sharding
+from jaxrl_reason import hosts, losses, sharding
 from jaxrl_reason.base import Prompts
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.data import controllers, pipeline
@@ -43,6 +43,9 @@ def check(rl: RL, data: Data, problems: Problems) -> None:
     ValueError: names the key.
   """
   c, endless = rl.replay, len(problems.train) >= pipeline.ENDLESS
+  if 'pass_rate' in losses.needs(rl.objective(data.completion_len)):
+    for i in range(1 if endless else len(problems.train)):
+      pipeline.pass_rate(i, problems.train[i])
   moves = data.controller.refresh
   if moves and not any(problem_pool.moving(problems.train)):
     raise ValueError(

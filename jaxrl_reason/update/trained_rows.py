@@ -1,0 +1,55 @@
+"""The tokens of a batch that an update trains on, and how often its rows."""
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason import losses, trees
+from jaxrl_reason.base import Batch
+from jaxrl_reason.update.learner import Learner
+
+# Fields of a Batch that `losses.loss_mask` takes under the same name.
+OF_MASK = 'truncated is_offpolicy reward_valid'.split()
+
+
+def with_forced(batch: Batch) -> Batch:
+  """Adds the tokens of hints, as off-policy tokens, to the trained tokens of
+  the rows that the filter keeps.
+  """
+  forced = batch.forced & jnp.any(batch.mask, axis=1, keepdims=True)
+  return batch.replace(mask=batch.mask | forced, is_offpolicy=forced)
+
+
+def mask(learner: Learner, batch: Batch) -> jax.Array:
+  """Returns the mask of the sampled tokens that the loss settings train on,
+  [N,T].
+  """
+  given = {name: getattr(batch, name) for name in OF_MASK}
+  if learner.objective.drop_offpolicy and batch.is_offpolicy is None:
+    given['is_offpolicy'] = jnp.zeros_like(batch.mask)
+  return losses.loss_mask(learner.objective, batch.mask, **given)
+
+
+def resampled(learner: Learner, rows, key):
+  """Draws the rows of a batch again, with the weights of the loss settings.
+
+  Args:
+    rows: (batch, advantages, targets of the critic or None), [N,...].
+  """
+  batch = rows[0]
+  if learner.objective.resample is None:
+    return rows
+  there = batch.reward_valid & jnp.any(batch.mask, axis=1)
+  given = {'reward': batch.reward, 'valid': there}
+  key = trees.named_key(key, 'resample')
+  return trees.take(rows, learner.objective.resample.draw(given, key))
+
+
+def likelihood_mask(learner: Learner, batch: Batch):
+  """Masks the tokens of the likelihood term: of correct answers (VAPO), or of
+  what the environment answers (ECHO); or None.
+  """
+  if 'sft_mask' not in learner.needs:
+    return None
+  return learner.objective.likelihood.tokens(
+    batch.mask, batch.reward, batch.reward_valid, batch.observed
+  )
