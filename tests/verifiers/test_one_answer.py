@@ -121,6 +121,62 @@ def test_a_hedge_behind_the_answer_is_a_second_guess(mark, between):
       assert paid == [], text
 
 
+SECONDS = [
+  ', but {} is also possible',
+  ', though {} is possible too',
+  '. Another possibility is {}.',
+  '. If that is wrong, {}.',
+  ', if not then {}',
+  '. Depending on the interpretation, it could be {}.',
+  '. My second guess is {}.',
+  '. Second choice: {}.',
+  '. Also acceptable: {}.',
+  ', most likely {}',
+  ' vs. {}',
+  '? Maybe {}?',
+  ', potentially {}',
+  ', with {} as a second guess',
+  '. Alternatively, the answer is {}.',
+  '\n\nAlternative answer: {}',
+]
+
+
+@pytest.mark.parametrize('mark', MARKS)
+@pytest.mark.parametrize('second', SECONDS)
+def test_function_words_with_a_hedge_join_a_second_value(mark, second):
+  for other in ('35', '$35$', '**35**', '\\boxed{35}'):
+    text = mark + second.format(other)
+    assert not [g for g in ('12', '35') if math.verify(text, g)], text
+
+
+@pytest.mark.parametrize(
+  'text',
+  [
+    '\\boxed{12}, not 35.',
+    '\\boxed{12}. It could not be 35.',
+    '\\boxed{12}. This might seem surprising, as 35 is larger.',
+    '\\boxed{12}. Alternatively, 2 * 6 = 12.',
+    '\\boxed{12}.\n\nAlternatively:\n\n1. Count the rows.',
+    'The answer is 12. It may be checked: 5 + 7 = 12.',
+    '\\boxed{12} (or 12.00 in total)',
+    'There are 5 or 6 candidates. The answer is 12.',
+    'It could be 12 or 35, but 35 is too large. So \\boxed{12}.',
+    'That is 720 minutes, or \\boxed{12} hours.',
+    'It takes 12 hours or 720 minutes. The answer is 12.',
+    'The answer is probably 12.',
+  ],
+)
+def test_a_remark_is_no_second_value(text):
+  assert math.verify(text, '12')
+
+
+def test_or_about_joins_a_rounding():
+  for gold in ('\\sqrt2', '1.41'):
+    assert math.verify('\\boxed{\\sqrt2}, or about 1.41', gold)
+  for gold in ('12', '35'):
+    assert not math.verify('\\boxed{12}, or about 35', gold)
+
+
 NEIGHBOURS = [
   '\\boxed{%s \\approx %s}',
   '\\boxed{x = %s \\approx %s}',
@@ -143,6 +199,20 @@ def test_two_neighbours_are_never_both_paid(chain):
       assert len(paid) < 2, chain % (n, m)
 
 
+@pytest.mark.parametrize(
+  'nine',
+  [
+    '9\\cos 0', '\\ln e^9', '9e^0', '\\frac{9\\pi}{\\pi}', '-9i^2',
+    'e^{\\ln 9}', '\\sqrt2\\sqrt{40.5}', '9(\\sqrt2+1)(\\sqrt2-1)', '9\\%',
+    '9\\sin 90^\\circ',
+  ],
+)  # fmt: skip
+def test_an_integer_in_disguise_has_no_decimals_to_lose(nine):
+  for chain in (f'{nine} \\approx 10', f'10 \\approx {nine}'):
+    paid = [v for v in ('9', '10') if math.verify(f'\\boxed{{{chain}}}', v)]
+    assert len(paid) < 2, chain
+
+
 def test_neighbours_in_other_dress_are_never_both_paid():
   for text, golds in [
     ('(17,30)\\approx(18,31)', ['(17,30)', '(18,31)']),
@@ -160,6 +230,9 @@ def test_a_rounding_with_fewer_digits_is_paid():
     ('\\sqrt{300} \\approx 17', ['\\sqrt{300}', '17']),
     ('12.57 \\approx 4\\pi', ['4\\pi']),
     ('12.3 \\approx 13', ['13']),
+    ('\\frac73 \\approx 3', ['3']),
+    ('\\frac13 \\approx 33\\%', ['1/3', '33\\%']),
+    ('0.094 \\approx 9\\%', ['9\\%']),
   ]:
     for gold in golds:
       assert math.verify(f'\\boxed{{{chain}}}', gold), (chain, gold)

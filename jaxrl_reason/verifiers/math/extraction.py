@@ -18,6 +18,7 @@ import re
 from typing import NamedTuple
 
 from jaxrl_reason.verifiers import thoughts
+from jaxrl_reason.verifiers.math import second_guesses
 from jaxrl_reason.verifiers.math.expr import answers
 from jaxrl_reason.verifiers.math.expr.nodes import MAX_CHARS
 from jaxrl_reason.verifiers.math.expr.vocabulary import HEDGES
@@ -34,10 +35,12 @@ ANSWER_TAG = re.compile(r'<answer>(.*?)</answer>', re.S | re.I)
 ANSWER_IS = re.compile(
   r'answers?\**\s*(?:to the (?:question|problem)\s*)?'
   r'(?:is|are|was|=|:|：)'
-  r'(?:\s*(?:therefore|thus|equal to|simply|indeed|just|:|：))?'
+  r'(?:\s*(?:therefore|thus|equal to|simply|indeed|just|probably|likely'
+  r'|clearly|exactly|:|：))?'
   r'|答案(?:为|是|：|:)|故选[：:]?|(?:因此|所以)选',
   re.I,
 )
+HASHED = re.compile(r'####\s*(\S.*)')
 # Only where no answer is announced: "Solution:" opens many a text.
 RESULT_IS = re.compile(
   r'(?:results?|solutions?|totals?)\s+(?:is|are|was|equals?)(?:\s*:)?', re.I
@@ -87,28 +90,6 @@ CORRECTION = re.compile(
   r'mistakes?|should|check\w*)\b',
   re.I,
 )
-# "5, or maybe it is 6", from the first number to the second.
-_HEDGE = (
-  r'(?:\bor\b|或者?|\b(?:either|maybe|perhaps|possibly|alternatively|otherwise)\b'
-  r'|\b(?:(?:it|this|that|the answer|answer)\s+)?(?:could|might|may)\b'
-  r'|\bif not\b|\bunless\b|(?:(?<=[*$])|(?<=[*$] ))/(?=\s*(?:[*$]|\Z)))'
-)
-_OR = (
-  rf'[\s$,;.*()\[\]-]*(?:\b(?:and|but|then|though)\s+)?{_HEDGE}'
-  r'(?:[\s,:]+(?:or|maybe|perhaps|possibly|alternatively|otherwise|either|even|else|it|it\'s|could|might|may|can|is|'
-  r'be|also|the|other|answer|value|result|an?|about|that|as|well|likely)\b)*'
-  r'[\s,:$*(]*'
-)
-_VALUE = r'(-?\\?\$?[0-9](?:[0-9.,/]*[0-9])?(?:\\?%)?)'
-ALTERNATIVE = re.compile(rf'[\\]?[)\]]?{_OR}(?:\\[(\[])?', re.I)
-OR_BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
-  r'(?<![-+/×÷0-9.,$])(?<!(?<!\*)\*)(?<![-+*/×÷] )(?<![-+*/×÷] \$)'
-  rf'{_VALUE}{_OR}$',
-  re.I,
-)
-OR_BEHIND = re.compile(
-  rf'(?:\\[)\]])?{_OR}(?:\\\()?{_VALUE}(?![0-9]|\s*[A-Za-z\\](?!\)))', re.I
-)
 LABEL = re.compile(r'[\W_]*[A-J]')
 OTHER_CHOICE = re.compile(
   r'\b[A-J][.):] ?\w|\b(?:or|maybe|perhaps|possibly)\b.*\b[A-J]\b'
@@ -121,7 +102,6 @@ NAME = re.compile(
 NEGATED = re.compile(r"(?:n['’]t|\s+(?:not|never|neither))\b", re.I)
 MAX_CHOICES = 80  # characters of a line of choices
 BETWEEN_BOLD = re.compile(r'\*\*([\s,]*(?:(?:or|and)[\s,]*)?)\*\*')
-MAX_OR = 60  # characters from one alternative to the next
 # Around a box in a box: "x = " is no other answer.
 NAMED = re.compile(r'(?:[A-Za-z_\\ (){}$]*=)?[\s$.,;{}]*')
 # Left over from decoding: <|endoftext|>, <|im_end|>, </s>.
@@ -159,6 +139,7 @@ def boxed(text: str) -> str | None:
   closes = matched_braces(text)
   found: list[str] = []
   first = last = 0  # where the boxes that belong together begin and end
+  after = 0  # where the box at `first` ends
   joint = ', '
   for box in reversed(boxes):
     opening = text.find('{', box.end(), box.end() + 8)
@@ -173,33 +154,32 @@ def boxed(text: str) -> str | None:
       if NAMED.fullmatch(rest):
         break
       found, last = [], end + 1
-    between = text[end + 1 : first]
-    if found and not _neighbours(between):
-      break
-    joint = ' or ' if found and DOUBT.search(between) else joint
+    if found:
+      link = _link(text, end + 1, first, after)
+      if link is None:
+        break
+      joint = link if link == ' or ' else joint
     if not any(answers.same(content, other).same for other in found):
       found.append(content)
-    first, last = box.start(), last or end + 1
+    first, after, last = box.start(), end + 1, last or end + 1
   if not found:
     bare = BARE_BOX.match(text, boxes[-1].start())
     return bare[1].rstrip('.,') if bare else None
-  return _with_others(text, first, last, joint.join(reversed(found)))
+  return second_guesses.with_others(
+    text, first, last, joint.join(reversed(found))
+  )
 
 
-def _neighbours(between: str) -> bool:
-  """Do boxes with this text between them make one answer?"""
-  if len(between) < 40 and BETWEEN_BOXES.fullmatch(between):
-    return True
-  doubt = len(between) < MAX_OR and DOUBT.search(between)
-  return bool(doubt) and not CORRECTION.search(between)
-
-
-def _with_others(text: str, start: int, end: int, answer: str) -> str:
-  """The answer that stands there, and what "or" joins to it."""
-  before = OR_BEFORE.search(text[max(0, start - MAX_OR) : start])
-  behind = OR_BEHIND.match(text, end, end + MAX_OR)
-  values = [m[1].rstrip('.,') if m else '' for m in (before, behind)]
-  return ' or '.join(v for v in (values[0], answer, values[1]) if v)
+def _link(text: str, start: int, end: int, after: int) -> str | None:
+  """Returns ", " or " or " if boxes around text[start:end] are one answer."""
+  between = text[start:end]
+  doubt = DOUBT.search(between) and not CORRECTION.search(between)
+  if second_guesses.joined(text, start, end, after) or (
+    doubt and len(between) < second_guesses.MAX_APART
+  ):
+    return ' or '
+  side_by_side = len(between) < 40 and BETWEEN_BOXES.fullmatch(between)
+  return ', ' if side_by_side else None
 
 
 def matched_braces(text: str) -> dict[int, int]:
@@ -219,16 +199,17 @@ def tagged(text: str) -> str | None:
   content = match[1].strip() if match else ''
   if not content:
     return None
-  return _with_others(text, start, match.end(), narrowed(content))
+  return second_guesses.with_others(text, start, match.end(), narrowed(content))
 
 
 def hashed(text: str) -> str | None:
   """Finds what follows the last ####, as in GSM8K."""
-  _, mark, rest = text.rpartition('####')
-  line, _, behind = rest.strip().partition('\n')
-  if not mark or not line:
+  start = text.rfind('####')
+  line = HASHED.match(text, start) if start >= 0 else None
+  if line is None:
     return None
-  return _with_others(behind, 0, 0, narrowed(line.strip()))
+  answer = narrowed(line[1].strip())
+  return second_guesses.with_others(text, start, line.end(), answer)
 
 
 def stated(text: str) -> str | None:
@@ -239,16 +220,19 @@ def stated(text: str) -> str | None:
       if not NEGATED.match(text, match.end()):
         last = match
     if last is not None:
-      rest = text[last.end() : last.end() + MAX_CHARS].lstrip(' \n:：*')
+      start = last.end()
+      while start < len(text) and text[start] in ' \n:：*':
+        start += 1
+      rest = text[start : start + MAX_CHARS]
       sentence = _first_sentence(rest)
       if pattern is RESULT_IS and DIGIT.search(rest, len(sentence)):
         return None  # a result on the way to another
       sentence = _choices(rest, sentence)
-      end = len(sentence)
+      end = start + len(sentence)
       sentence = _closed(BETWEEN_BOLD.sub(r'\1', sentence).strip(' *'))
       answer = sentence if is_bare(sentence) else best_part(sentence, 0)
       if answer:
-        return _with_others(rest, end, end, answer) if end else answer
+        return second_guesses.with_others(text, last.start(), end, answer)
   return None
 
 
@@ -296,7 +280,9 @@ def best_part(text: str, which: int) -> str | None:
   last = None
   for match in NUMBER.finditer(text):
     last = match
-  return last and _with_others(text, last.start(), last.end(), last[0])
+  return last and second_guesses.with_others(
+    text, last.start(), last.end(), last[0]
+  )
 
 
 def _is_talked_about(text: str, match: re.Match, content: str) -> bool:
@@ -320,15 +306,17 @@ def _together(text: str, parts: list, which: int) -> str:
   for pair in zip(chosen, chosen[1:]):
     answer += (' / ' if _divided(text, pair) else ' or ') + pair[1][1]
   start, end = chosen[0][0].start(), chosen[-1][0].end()
-  return _with_others(text, start, end, answer)
+  return second_guesses.with_others(text, start, end, answer)
 
 
 def _joined(text: str, pair: list) -> bool:
   if len(pair) < 2:
     return False
-  start, end = pair[0][0].end(), pair[1][0].start()
-  alternative = ALTERNATIVE.fullmatch(text, start, end)
-  return end - start < MAX_OR and bool(alternative or _divided(text, pair))
+  start, end, after = pair[0][0].end(), pair[1][0].start(), pair[1][0].end()
+  near = end - start < second_guesses.MAX_APART
+  return second_guesses.joined(text, start, end, after) or (
+    near and _divided(text, pair)
+  )
 
 
 def _divided(text: str, pair) -> bool:

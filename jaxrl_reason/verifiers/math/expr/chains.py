@@ -11,20 +11,18 @@ guesses: `204 \approx 205` has no value.
 from fractions import Fraction
 
 from jaxrl_reason.verifiers.math.expr import forms, scalars, units
-from jaxrl_reason.verifiers.math.expr.exact import Exact
 from jaxrl_reason.verifiers.math.expr.nodes import (
   Budget,
   Node,
   Overflow,
-  Undefined,
   names,
 )
 from jaxrl_reason.verifiers.math.expr.numeric import Numeric
-from jaxrl_reason.verifiers.math.expr.tree_walk import Outside
 
 NEARLY = 0.1  # relative gap of sides that can be the same quantity
 DIGITS = 0.005  # the same where no last digit is in sight
 MAX_PLACES = 30  # decimals of a value that ends; more count as endless
+SIGNIFICANT = 40  # digits of a value, of the 60 that are right
 ENDLESS = 10**6
 ROUNDED = frozenset(('~', 'note'))
 
@@ -80,6 +78,11 @@ def _rounds(exact: Node, side: Node, budget: Budget) -> bool:
     return len(pair[0]) == len(pair[1]) and all(
       _rounds(x, y, budget) for x, y in zip(*pair)
     )
+  return any(_is_rounding(x, y, budget) for x, y in _readings(exact, side))
+
+
+def _is_rounding(exact: Node, side: Node, budget: Budget) -> bool:
+  """Returns whether `side` has fewer decimals and is as near as they allow."""
   gap, step = _gap(exact, side, budget), _step(side)
   if not _is_coarser(exact, side, budget):
     return False
@@ -87,6 +90,13 @@ def _rounds(exact: Node, side: Node, budget: Budget) -> bool:
     return gap <= DIGITS
   cut_off = step < NEARLY and _places(side) > 0
   return gap <= min(step if cut_off else step / 2 * 1.000001, NEARLY)
+
+
+def _readings(a: Node, b: Node) -> list[tuple[Node, Node]]:
+  """Returns two sides as they are, and without a unit that only one has."""
+  if bool(scalars.units_of(a)) == bool(scalars.units_of(b)):
+    return [(a, b)]
+  return [(a, b), (scalars.without_units(a), scalars.without_units(b))]
 
 
 def _same_value(a: Node, b: Node, budget: Budget) -> bool:
@@ -97,10 +107,15 @@ def _same_value(a: Node, b: Node, budget: Budget) -> bool:
 
 
 def _is_poor(exact: Node, side: Node, budget: Budget) -> bool:
-  """Returns whether `side` is near `exact` and has fewer digits: 12.3 ~ 13."""
+  """Returns whether `side` is near `exact` and has fewer digits: 2.3 ~ 3."""
   fewer = _places(side) < min(0, _places(exact))  # 1234 ~ 1200
-  near = _gap(exact, side, budget) <= NEARLY
-  return near and (fewer or _is_coarser(exact, side, budget))
+  for x, y in _readings(exact, side):
+    gap, coarser = _gap(x, y, budget), _is_coarser(x, y, budget)
+    if gap <= NEARLY and (fewer or coarser):
+      return True
+    if coarser and gap <= (_step(y) or 0):
+      return True
+  return False
 
 
 def _is_coarser(exact: Node, side: Node, budget: Budget) -> bool:
@@ -114,15 +129,22 @@ def _is_coarser(exact: Node, side: Node, budget: Budget) -> bool:
 
 
 def _decimals(node: Node, budget: Budget) -> int:
-  """Counts the decimals of a value; ENDLESS if they do not end."""
+  """Counts the decimals of a value; ENDLESS if they do not end.
+
+  sqrt(2) sqrt(8) has no decimals: the digits of the value count.
+  """
   items = _items(node)
   if items:
     return max(_decimals(item, budget) for item in items)
+  domain = Numeric(budget)
   try:
-    value = Exact(budget).value(scalars.without_units(node))
-  except (Outside, Undefined):
+    value = domain.value(scalars.without_units(node))
+    if names(node) or not scalars.is_real(domain.mp, value):
+      return ENDLESS
+    digits = Fraction(domain.mp.nstr(domain.mp.re(value), SIGNIFICANT))
+  except (ArithmeticError, Overflow):
     return ENDLESS
-  return _terminating(value) + (2 if _is_percent(node) else 0)
+  return _terminating(digits) + (2 if _is_percent(node) else 0)
 
 
 def _is_percent(node: Node) -> bool:
@@ -145,8 +167,6 @@ def _items(node: Node) -> list[Node] | None:
 
 def _gap(a: Node, b: Node, budget: Budget) -> float:
   """Computes |a - b| / |b|; infinite where a side has no value."""
-  if bool(scalars.units_of(a)) != bool(scalars.units_of(b)):
-    a, b = scalars.without_units(a), scalars.without_units(b)
   domain = Numeric(budget)
   try:
     x, y = domain.value(a), domain.value(b)

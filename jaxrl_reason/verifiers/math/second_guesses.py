@@ -1,0 +1,94 @@
+r"""Finds a second value that a completion offers beside its answer.
+
+`\boxed{12}. It could also be 35.` offers two values, of which none is the
+answer. A second value stands beside the first: only function words are between
+and behind them, and one of these words is a hedge ("or", "maybe", "possible").
+Behind the value no noun follows: in "60 or 1 hour" both are one value.
+"""
+
+import re
+
+MAX_APART = 80  # characters from one value to the next
+HEDGES = (
+  r'or|and/or|either|maybe|perhaps|possibly|possible|possibility|potentially|probably'
+  r'|likely|alternatively|alternative|alternate|otherwise|else|could|might|may'
+  r'|another|unless|if not|vs|versus|guess|backup|acceptable|depending'
+  r'|second (?:choice|option)'
+  r"|if (?:that|this|it|i)(?:(?: is|'s| am|'m) wrong| erred)"
+)
+FUNCTION_WORDS = (
+  r"and|but|also|then|though|although|it's|it|this|that|can|is|be|the|other|answer"
+  r'|choice|value|equivalently|result|solution|an?|as|well|even|which|one|of|these|both|so'
+  r'|my|with|second|instead|too|in|case|hmm|most|on|interpretation|i|am'
+)
+APPROXIMATE = r'about|approximately|approx|roughly|around|nearly'
+HEDGE = (
+  rf'\b(?:{HEDGES})\b|或者?|可能'
+  r'|(?:(?<=[*$])|(?<=[*$] ))/(?=\s*(?:[*$]|\Z))'
+)
+BETWEEN = (
+  rf'(?:[\s$,;:.*()\[\]?!|–—，。]|-(?=[\s-])|\\[()\[\]]|</?answer>|{HEDGE}'
+  rf'|\b(?:{FUNCTION_WORDS}|{APPROXIMATE})\b|也|是)*'
+)
+VALUE = (
+  r'((?>-?\\?\$?[0-9](?:[0-9.,/]*[0-9])?(?:\\?%)?)'
+  r'|(?<!\\)\$[^$\n]{1,60}\$|\\\([^\n]{1,60}?\\\)|\*\*[^*\n]{1,60}\*\*)'
+)
+REST = rf'(?:[^\S\n]|[$*,]|\\[)\]]|\b(?:{HEDGES}|{FUNCTION_WORDS})\b)*'
+# No value of its own: the 2 of "2 * 5 = 10", and of a numbered list.
+GOES_ON = r'(?!\s*(?:[=<>+/^×÷-]|\*(?!\*)\s*[0-9(])|(?<=\n[0-9])[.)]\s)'
+BEHIND = re.compile(
+  rf'({BETWEEN}){VALUE}{GOES_ON}({REST})(?![0-9]|\s*[A-Za-z\\](?!\)))', re.I
+)
+BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
+  r'(?<![-+/×÷0-9.,$])(?<!(?<!\*)\*)(?<!(?<!\*)\* )(?<![-+/×÷] )'
+  rf'(?<![-+*/×÷] \$){VALUE}({BETWEEN})$',
+  re.I,
+)
+LINK = re.compile(BETWEEN, re.I)
+AFTER = re.compile(rf'{REST}(?=[.!?)\n]|\Z)', re.I)
+HEDGED = re.compile(HEDGE, re.I)
+ROUNDED = re.compile(rf'\b(?:{APPROXIMATE})\b', re.I)
+
+
+def joined(text: str, start: int, end: int, after: int) -> bool:
+  """Returns whether a hedge joins the values around text[start:end].
+
+  Args:
+    after: where the second value ends. The hedge may follow it.
+  """
+  if end - start >= MAX_APART or not LINK.fullmatch(text, start, end):
+    return False
+  return bool(HEDGED.search(text, start, end) or _hedged_behind(text, after))
+
+
+def _hedged_behind(text: str, end: int) -> bool:
+  """Returns whether a sentence ends as "35 is also possible." does."""
+  rest = AFTER.match(text, end, end + MAX_APART)
+  return bool(rest and HEDGED.search(rest[0]))
+
+
+def with_others(text: str, start: int, end: int, answer: str) -> str:
+  """Returns the answer at text[start:end] and the values beside it.
+
+  "Or about" joins a rounding, every other hedge joins an alternative.
+  """
+  before = BEFORE.search(text[max(0, start - MAX_APART) : start])
+  if before and (
+    HEDGED.search(before.string, before.start(2)) or _hedged_behind(text, end)
+  ):
+    answer = _bare(before[1]) + _joint(before[2]) + answer
+  behind = BEHIND.match(text, end, end + MAX_APART)
+  if behind and (
+    HEDGED.search(text, end, behind.end(1)) or HEDGED.search(behind[3])
+  ):
+    answer += _joint(behind[1]) + _bare(behind[2])
+  return answer
+
+
+def _joint(between: str) -> str:
+  return ' \\approx ' if ROUNDED.search(between) else ' or '
+
+
+def _bare(value: str) -> str:
+  return value.strip('*').rstrip('.,')
