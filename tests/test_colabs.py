@@ -162,7 +162,7 @@ def stand_in(tmp_path_factory):
   config = families.from_hf(sizes)
   specs = transformer.build(config).specs
   params = spec.init(specs, jax.random.key(0))
-  hf.save(folder, params, config, config=sizes)
+  hf.save(folder, params, config, config_json=sizes)
   return folder
 
 

@@ -265,7 +265,7 @@ def _convert(source: epath.Path, target, dtype: str | None, form: str) -> str:
     pretrained.copy_small(rest, target / pretrained.FOLDER)
   else:
     beside = _beside(source, h)
-    hf.save(target, params, c, dtype=dtype, config=h, beside=beside)
+    hf.save(target, params, c, dtype=dtype, config_json=h, beside=beside)
     own = ('config.json', pretrained.SOURCE)
     pretrained.copy_small(rest, target, without=own)
   line = f'{h["model_type"]}, {trees.n_params(flat):,} parameters, {dtype}'

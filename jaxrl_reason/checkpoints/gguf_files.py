@@ -221,7 +221,7 @@ def convert(path, target, dtype: str | None = None) -> str:
 
   dtype = dtype or _dtype(tensors)
   shapes = {name: shape for name, (shape, _) in wanted.items()}
-  hf.write(target, shapes, tensor, dtype=dtype, config=h)
+  hf.write(target, shapes, tensor, dtype=dtype, config_json=h)
   for name, data in files.items():
     (target / name).write_bytes(data)
   n = sum(int(np.prod(shape)) for shape in shapes.values())

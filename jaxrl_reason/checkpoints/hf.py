@@ -277,7 +277,7 @@ def save(
   c: Config,
   *,
   dtype: str = 'bfloat16',
-  config: dict | None = None,
+  config_json: dict | None = None,
   shard_bytes: int = SHARD_BYTES,
   beside: pathlib.Path | None = None,
 ) -> None:
@@ -286,7 +286,7 @@ def save(
   Args:
     params: arrays of `weights.specs(c)`.
     dtype: on disk: bfloat16, float16 or float32.
-    config: config.json of the original folder; None: made from c.
+    config_json: of the original folder; None: made from c.
     shard_bytes: size from which weights are split over files; the host memory
       contains one file at a time.
     beside: the original folder, whose other tensors (a vision tower, layers for
@@ -297,12 +297,12 @@ def save(
     BadCheckpoint: config is of a model with other tensors, which are not there.
     FileExistsError: the folder has weights already.
   """
-  config = families.to_hf(c) if config is None else config
-  wanted = plan(weights.specs(c), families.tensors_of(config), c.stacks)
+  keys = families.to_hf(c) if config_json is None else config_json
+  wanted = plan(weights.specs(c), families.tensors_of(keys), c.stacks)
   flat = trees.flatten(params)
 
   shapes = {name: shape for name, (shape, _) in wanted.items()}
-  with _others(config, beside) as others:
+  with _others(keys, beside) as others:
 
     def tensor(name: str) -> np.ndarray:
       if name in others:
@@ -312,7 +312,7 @@ def save(
 
     shapes |= {name: tuple(x.get_shape()) for name, x in others.items()}
     sizes = dict(dtype=dtype, shard_bytes=shard_bytes)
-    write(folder, shapes, tensor, config=config, **sizes)
+    write(folder, shapes, tensor, config_json=keys, **sizes)
 
 
 @contextlib.contextmanager
@@ -345,7 +345,7 @@ def write(
   tensor: Callable[[str], np.ndarray],
   *,
   dtype: str,
-  config: dict,
+  config_json: dict,
   shard_bytes: int = SHARD_BYTES,
 ) -> None:
   """Writes config.json and tensors, one file at a time.
@@ -381,8 +381,8 @@ def write(
     index = {'metadata': total, 'weight_map': listed}
     (folder / INDEX).write_text(json.dumps(index, indent=2))
   # Weights that were packed are written unpacked.
-  config = {k: v for k, v in config.items() if k != 'quantization_config'}
-  config |= {'torch_dtype': dtype}
-  if 'dtype' in config:  # the newer name of the same
-    config['dtype'] = dtype
-  (folder / 'config.json').write_text(json.dumps(config, indent=2))
+  keys = {k: v for k, v in config_json.items() if k != 'quantization_config'}
+  keys |= {'torch_dtype': dtype}
+  if 'dtype' in keys:  # the newer name of the same
+    keys['dtype'] = dtype
+  (folder / 'config.json').write_text(json.dumps(keys, indent=2))

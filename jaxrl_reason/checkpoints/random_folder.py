@@ -43,7 +43,7 @@ def _temporary(size: str) -> tempfile.TemporaryDirectory:
   h = reduced(size)
   c = families.from_hf(h)
   make = jax.jit(functools.partial(spec.init, weights.specs(c)))
-  hf.save(path, make(jax.random.key(0)), c, dtype='float32', config=h)
+  hf.save(path, make(jax.random.key(0)), c, dtype='float32', config_json=h)
   _write_tokenizer(path)
   return made
 

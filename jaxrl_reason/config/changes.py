@@ -91,7 +91,7 @@ def annotation_of(path: str, name: str) -> Any:
 
 
 def put(
-  config: ml_collections.ConfigDict, path: str, value: Any, name: str
+  values: ml_collections.ConfigDict, path: str, value: Any, name: str
 ) -> None:
   """Sets one key of a config in place.
 
@@ -104,8 +104,8 @@ def put(
   *sections, last = path.split('.')
   try:
     for section in sections:
-      config = config[section]
-    config[last] = value
+      values = values[section]
+    values[last] = value
   except (KeyError, TypeError, AttributeError) as e:
     why = e.args[0] if e.args else e
     raise ValueError(f'{name}={value!r}: {why}') from e

@@ -31,15 +31,20 @@ class Record:
     """Returns the values as they are read back from a JSON file."""
     return json.loads(json.dumps(self.to_dict()))
 
-  def changed(self, changes: Mapping[str, Any]) -> Self:
+  def changed(
+    self, changes: Mapping[str, Any] | None = None, **values: Any
+  ) -> Self:
     """Returns this record with other values, read and checked.
 
     Args:
       changes: values by dotted key, such as {'optimizer.lr': 1e-4}.
+      values: by key as well; `optimizer__lr` is optimizer.lr.
 
     Raises:
       ValueError: names a key that does not exist, or a value it cannot have.
     """
+    changes = dict(changes or {})
+    changes |= {k.replace('__', '.'): x for k, x in values.items()}
     values = self.to_dict()
     for key, value in changes.items():
       *outer, last = key.split('.')

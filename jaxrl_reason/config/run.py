@@ -88,6 +88,10 @@ class Eval(Record):
   harder: bool = True  # evaluate the harder split too, if there is one
   show: CountOrNone = 3  # problems whose completions go into samples.txt
 
+  def rows(self, rl: RL) -> int:
+    """Counts the completions that an evaluation generates at a time."""
+    return self.batch or rl.rows
+
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint(Record):
@@ -197,11 +201,6 @@ class Run(Record):
   def prompt_columns(self) -> int:
     """Counts the columns of prompts in the rl stage: problems and hints."""
     return self.data.prompt_len + self.rl.hints.room
-
-  @property
-  def eval_rows(self) -> int:
-    """Counts the completions that an evaluation generates at a time."""
-    return self.eval.batch or self.rl.rows
 
   @property
   def trained_paths(self) -> str:

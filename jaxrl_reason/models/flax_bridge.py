@@ -162,7 +162,7 @@ class NnxTransformer(nnx.Module):
     return _logits(self.weights.get_value(), self.config, tokens, valid)
 
 
-def _logits(weights, config, tokens, valid):
+def _logits(weights, c: transformer.Config, tokens, valid):
   valid = jnp.ones_like(tokens, bool) if valid is None else valid
-  hidden = blocks.hidden(config, weights, tokens, valid)
-  return blocks.unembed(config, weights, hidden)
+  hidden = blocks.hidden(c, weights, tokens, valid)
+  return blocks.unembed(c, weights, hidden)

@@ -30,13 +30,19 @@ from jaxrl_reason.verifiers import tasks
 EXAMPLE = {'task': 'stand-in', 'prompt': '', 'solution': '', 'answer': ''}
 
 
-def _shape(config: Run, model: str, tokenizer) -> transformer.Config:
+def shape_of(
+  config: Run, model: str = '', tokenizer: Any = None
+) -> transformer.Config:
   """Reads the sizes of `--model`: a folder's config.json, the zoo or the
   recipe.
+
+  Args:
+    tokenizer: of the recipe; None: as `_texts` makes it.
   """
   c = config.model
   runtime = {k: c[k] for k in families.RUNTIME} | {'remat': 'none'}
   if not model and not config.model_dir:
+    tokenizer = tokenizer or _texts(config.data, config.seed)[1]
     return prepare.architecture(c, tokenizer.vocab_size, None)
   folder = pathlib.Path(config.model_dir)
   if not model and (folder / 'config.json').is_file():
@@ -56,28 +62,22 @@ def _texts(data: Data, seed: int) -> tuple[problems_lib.Problems, Any]:
   return problems, tokenizer
 
 
-def with_sized_teacher(config: Run) -> Run:
-  """Returns a config whose teacher is a size of the zoo, unless it is a folder
-  on this machine or has the policy's own weights.
+def sized_teacher(name: str) -> str:
+  """Returns the size of the zoo that `rl.teacher.weights` names, or the weights
+  themselves: a folder on this machine, or the policy's own.
 
   Raises:
     ValueError: names the key; there is no such published size.
   """
-  key, name = 'rl.teacher.weights', config.rl.teacher.weights
   if name in ('', *SAME) or pathlib.Path(name.partition('@')[0]).is_dir():
-    return config
+    return name
   try:
-    return config.changed({key: teachers.ZOO + pretrained.size_of(name)})
+    return teachers.ZOO + pretrained.size_of(name)
   except ValueError as e:
     raise ValueError(
-      f'{key}={name!r} is no folder on this machine and no published size: '
-      f'choose one of {", ".join(zoo.ZOO)} for the plan'
+      f'rl.teacher.weights={name!r} is no folder on this machine and no '
+      f'published size: choose one of {", ".join(zoo.ZOO)} for the plan'
     ) from e
-
-
-def shape_of(config: Run, model: str = '') -> transformer.Config:
-  """Returns the sizes of a recipe's model, on any mesh."""
-  return _shape(config, model, _texts(config.data, config.seed)[1])
 
 
 def shapes(
@@ -97,7 +97,7 @@ def shapes(
   """
   config_checks.check(config, sharding.row_shards(mesh))
   problems, tokenizer = _texts(config.data, config.seed)
-  shape = _shape(config, model, tokenizer)
+  shape = shape_of(config, model, tokenizer)
   shape = depth.cut(shape, layers) if layers else shape
   parts = prepare.assemble(config, mesh, problems, tokenizer, shape)
   root, stop = jax.eval_shape(lambda: (parts.root, parts.stop))

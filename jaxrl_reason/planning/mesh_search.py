@@ -8,12 +8,6 @@ from jaxrl_reason.config import RL, Run
 from jaxrl_reason.run.checks import config_checks
 
 
-def changed(config: Run, **values) -> Run:
-  """Returns a recipe with other values; `rl__prompts` is rl.prompts."""
-  changes = {key.replace('__', '.'): value for key, value in values.items()}
-  return config.changed(changes)
-
-
 def unit_of_prompts(c: RL, shards: int) -> int:
   """Returns the least number of prompts that the recipe's divisions allow.
 

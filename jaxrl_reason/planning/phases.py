@@ -28,6 +28,8 @@ from jaxrl_reason.run import stages
 from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import problem_pool, programs
 from jaxrl_reason.run.rl import turn_settings as turns
+from jaxrl_reason.run.states import Layout
+from jaxrl_reason.update.learner import Learner
 
 SUPERVISED = ('pretrain', 'sft')
 EVALUATE = 'evaluate'
@@ -130,10 +132,11 @@ def evaluation(parts: Prepared) -> Phase:
   stage.
   """
   config, mesh = parts.config, parts.mesh
-  d, grid = config.data, evaluation_grid(config.eval, config.eval_rows, mesh)
+  d, rows = config.data, config.eval.rows(config.rl)
+  grid = evaluation_grid(config.eval, rows, mesh)
   name = config.stages[-1]
-  learner = stages.abstract_learner(config, parts.model, name, parts.problems)
-  state = state_of(stages.layout(config, name, learner, mesh))
+  learner, layout = _learner(parts, name)
+  state = state_of(layout)
   of, i32 = jax.ShapeDtypeStruct, jnp.int32
   n, where = grid.b * grid.s, sharding.row_sharding(mesh)
   prompt = of((grid.b, d.prompt_len), i32), of((grid.b, d.prompt_len), bool)
@@ -206,11 +209,18 @@ def _passes(learner) -> tuple[int, float]:
   return int(scored), 3.0 * learner.epochs * networks
 
 
+def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:
+  """Returns the learner of a stage and the layout of its state."""
+  config, model = parts.config, parts.model
+  learner = stages.abstract_learner(config, model, name, parts.problems)
+  where = stages.layout(name, config.rl, config.data, learner, parts.mesh)
+  return learner, where
+
+
 def _supervised(parts: Prepared, name: str) -> Phase:
   config = parts.config
   c, d = config[name], config.data
-  learner = stages.abstract_learner(config, parts.model, name, parts.problems)
-  layout = stages.layout(config, name, learner, parts.mesh)
+  learner, layout = _learner(parts, name)
   k = c.steps_per_dispatch
   example = parts.problems.train[0]
   row = pipeline.solution_row(
@@ -262,9 +272,8 @@ def _refuse_parts(c) -> None:
 
 
 def _fused(parts: Prepared) -> Phase:
-  config, c, d = parts.config, parts.config.rl, parts.config.data
-  learner = stages.abstract_learner(config, parts.model, 'rl', parts.problems)
-  layout = stages.layout(config, 'rl', learner, parts.mesh)
+  c, d = parts.config.rl, parts.config.data
+  learner, layout = _learner(parts, 'rl')
   source, encode, sampling = stages.fused_source(
     c, d, learner, parts.problems.kernel, parts.tokenizer
   )
@@ -302,8 +311,7 @@ def _fused(parts: Prepared) -> Phase:
 
 def _host(parts: Prepared) -> list[Phase]:
   config, c = parts.config, parts.config.rl
-  learner = stages.abstract_learner(config, parts.model, 'rl', parts.problems)
-  layout = stages.layout(config, 'rl', learner, parts.mesh)
+  learner, layout = _learner(parts, 'rl')
   gen, sampling = stages.generation(c, config.data, parts.model)
   costs, mesh = _Costs(parts), parts.mesh
   everywhere, rows = sharding.replicated(mesh), sharding.row_sharding(mesh)

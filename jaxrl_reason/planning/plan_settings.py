@@ -17,10 +17,11 @@ from collections.abc import Sequence
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.config import Run
+from jaxrl_reason.config.training import Training
 from jaxrl_reason.models import remat
 from jaxrl_reason.models.parts import layers
 from jaxrl_reason.planning import described_model as described
-from jaxrl_reason.planning import mesh_search, phases
+from jaxrl_reason.planning import phases
 from jaxrl_reason.run.checks import config_checks
 from jaxrl_reason.run.prepare import Prepared
 
@@ -62,14 +63,13 @@ class Found:
     )
 
 
-def asked(only: Sequence[str], config: Run) -> list[str]:
+def asked(only: Sequence[str], name: str, path: str) -> list[str]:
   """Returns the phases that are fitted: generation and updates.
 
   Raises:
     ValueError: --only has none of them.
   """
-  name = config.stages[-1]
-  in_python = ['generate', 'update'] if config.rl.path == 'host' else ['step']
+  in_python = ['generate', 'update'] if path == 'host' else ['step']
   names = in_python if name == 'rl' else [name]
   wanted = [n for n in names if n in (only or names)]
   if not wanted:
@@ -85,12 +85,12 @@ def lean(config: Run, mesh: Sequence[int]):
   values[f'{name}__logprob_chunk'] = config[name].logprob_chunk or CHUNK
   if name == 'rl':
     values['rl__parts'] = 1
-  return mesh_search.changed(config, **values)
+  return config.changed(**values)
 
 
-def _rows(config: Run, shards: int) -> int:
+def _rows(section: Training, shards: int) -> int:
   """Counts the rows of a step on one device."""
-  return max(config.training(config.stages[-1]).rows // shards, 1)
+  return max(section.rows // shards, 1)
 
 
 def counts(config: Run, key: str, shards: int) -> list[int]:
@@ -98,12 +98,12 @@ def counts(config: Run, key: str, shards: int) -> list[int]:
 
   def passes(n: int) -> bool:
     try:
-      config_checks.check(mesh_search.changed(config, **{key: n}), shards)
+      config_checks.check(config.changed(**{key: n}), shards)
     except ValueError:
       return False
     return True
 
-  rows = _rows(config, shards)
+  rows = _rows(config.training(config.stages[-1]), shards)
   return [n for n in range(1, rows + 1) if rows % n == 0 and passes(n)]
 
 
@@ -114,7 +114,7 @@ def _cache(parts: Prepared) -> float:
   numbers = sum(heads * width for heads, width in shape.cached)
   tokens = d.prompt_len / config.rl.samples + d.completion_len
   kept = 2 * tokens * shape.layers * numbers / mesh.shape['tensor']
-  return _rows(config, sharding.row_shards(mesh)) * kept
+  return _rows(config.rl, sharding.row_shards(mesh)) * kept
 
 
 def _activations(parts: Prepared) -> float:
@@ -124,12 +124,13 @@ def _activations(parts: Prepared) -> float:
   shape = dataclasses.replace(shape, remat=config.model.remat)
   kept = remat.kept_bytes(shape, length) / mesh['context']
   kept *= 1 - SPLIT + SPLIT / mesh['tensor']
-  several = config.rl.minibatches if config.stages[-1] == 'rl' else 1
-  return _rows(config, sharding.row_shards(parts.mesh)) * kept / several
+  name = config.stages[-1]
+  rows = _rows(config.training(name), sharding.row_shards(parts.mesh))
+  return rows * kept / (config.rl.minibatches if name == 'rl' else 1)
 
 
 def _least(
-  planner, config: Run, key: str, phase: str, *, need, room, tries=None
+  planner, found: Found, key: str, phase: str, *, need, room, tries=None
 ) -> Found | None:
   """Finds the least value of a key with which a phase fits.
 
@@ -137,15 +138,16 @@ def _least(
     need: bytes that the value divides; room: available bytes.
     tries: most values to try, from where need fits room; None: all.
   """
+  config = found.config
   shards = sharding.row_shards(planner.parts(config).mesh)
   values = counts(config, key, shards)
   begin = next((i for i, v in enumerate(values) if need / v <= room), -1)
   for value in values[begin:][:tries]:
-    changed = mesh_search.changed(config, **{key: value})
+    changed = config.changed(**{key: value})
     planner.say(f'{key.replace("__", ".")}={value}')
     (facts,) = planner.facts_of(planner.parts(changed), (phase,))
     if facts['fits']:
-      return Found(changed, {phase: facts})
+      return Found(changed, found.phases | {phase: facts})
   return None
 
 
@@ -162,19 +164,20 @@ def _room(hbm: int, parts: Prepared) -> tuple[float, float]:
   return room - weights, room - 2 * described.on_chip(state.params)
 
 
-def _trained(planner, config: Run, **changes) -> Found | None:
+def _trained(planner, found: Found, **changes) -> Found | None:
   """Returns the settings under which the update fits, with the fewest
   micro-batches.
   """
-  config = mesh_search.changed(config, **changes)
+  config = found.config.changed(**changes)
+  found = Found(config, found.phases)
   parts, name = planner.parts(config), config.stages[-1]
-  phase = asked(planner.only, config)[-1]
+  phase = asked(planner.only, name, config.rl.path)[-1]
   _, room = _room(planner.machine.chip.hbm, parts)
   planner.say(f'model.remat={config.model.remat}')
   how = dict(need=_activations(parts), room=room)
   if config.model.remat != POLICIES[-1]:
     how['tries'] = TRIES
-  return _least(planner, config, f'{name}__micro_batches', phase, **how)
+  return _least(planner, found, f'{name}__micro_batches', phase, **how)
 
 
 def fitting(planner, config: Run) -> Found | None:
@@ -184,7 +187,8 @@ def fitting(planner, config: Run) -> Found | None:
   Args:
     planner: `plan.Planner`; config: of `lean`.
   """
-  made, names = Found(config, {}), asked(planner.only, config)
+  made, name = Found(config, {}), config.stages[-1]
+  names = asked(planner.only, name, config.rl.path)
   parts = planner.parts(config)
   of_cache, of_update = _room(planner.machine.chip.hbm, parts)
   left = of_cache if names == ['generate'] else min(of_cache, of_update)
@@ -192,12 +196,12 @@ def fitting(planner, config: Run) -> Found | None:
     return None
   if 'generate' in names:
     how = dict(need=_cache(parts), room=of_cache)
-    made = _least(planner, config, 'rl__parts', 'generate', **how)
+    made = _least(planner, made, 'rl__parts', 'generate', **how)
   if names == ['generate'] or made is None:
     return made
   for policy in POLICIES:
-    if found := _trained(planner, made.config, model__remat=policy):
-      return Found(found.config, made.phases | found.phases)
+    if found := _trained(planner, made, model__remat=policy):
+      return found
   return None
 
 
@@ -206,13 +210,12 @@ def faster(planner, found: Found) -> Found:
   group's prompt.
   """
   name, best = found.config.stages[-1], found
-  if asked(planner.only, found.config) == ['generate']:
+  if asked(planner.only, name, best.config.rl.path) == ['generate']:
     return found
   whole = {f'{name}__micro_batches': 1}
 
   def better(**changes) -> Found:
-    new = _trained(planner, best.config, **whole | changes)
-    new = new and Found(new.config, best.phases | new.phases)
+    new = _trained(planner, best, **whole | changes)
     return new if new and new.seconds < best.seconds else best
 
   after = POLICIES.index(found.config.model.remat) + 1

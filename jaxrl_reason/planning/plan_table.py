@@ -141,7 +141,7 @@ def plan_facts(
 
 def evaluation_facts(c, mesh) -> dict[str, int]:
   """Returns the partition of a split's evaluation into calls of its program."""
-  grid = phases.evaluation_grid(c.eval, c.eval_rows, mesh)
+  grid = phases.evaluation_grid(c.eval, c.eval.rows(c.rl), mesh)
   return {
     'problems': grid.problems,
     'completions': grid.problems * len(grid.samples),

@@ -56,18 +56,20 @@ class Planner:
     mesh = sharding.make_mesh(config.mesh, self.devices)
     return abstract.shapes(config, mesh, self.model, layers)
 
-  def plan(self, config) -> dict:
-    """Returns the facts of a recipe with its own settings."""
-    parts = self.parts(config)
+  def plan(self) -> dict:
+    """Returns the facts of the recipe as it is."""
+    parts = self.parts(self.config)
     names = [p.name for p in phases.phases(parts)]
     unknown = set(self.only) - set(names)
     if unknown:
       raise ValueError(f'--only={sorted(unknown)}: the phases are {names}')
     wanted = [n for n in names if n in (self.only or names)]
     each = self.facts_of(parts, wanted)
-    facts = plan_table.plan_facts(config, parts.mesh, each, names, self.machine)
+    facts = plan_table.plan_facts(
+      self.config, parts.mesh, each, names, self.machine
+    )
     if phases.EVALUATE in wanted:
-      facts['evaluation'] = plan_table.evaluation_facts(config, parts.mesh)
+      facts['evaluation'] = plan_table.evaluation_facts(self.config, parts.mesh)
     at = self._depths(parts.shape)
     if len(at) > 1:
       facts |= {'depths': at, 'layers': parts.shape.layers}
@@ -124,7 +126,7 @@ class Planner:
       if prompts == start:
         return top['needs_gib'] * chips.GIB
       self.say(f'trying {prompts} prompts')
-      config = mesh_search.changed(self.config, rl__prompts=prompts)
+      config = self.config.changed(rl__prompts=prompts)
       parts = self.parts(config)
       (found,) = self.facts_of(parts, (top['phase'],))
       return found['needs_gib'] * chips.GIB
@@ -138,7 +140,8 @@ class Planner:
     mesh is first; meshes that do not fit come last.
     """
     lean = settings.lean(self.config, self.config.mesh)
-    settings.asked(self.only, lean)  # raises for --only of other phases
+    # Refuses --only of other phases.
+    settings.asked(self.only, lean.stages[-1], lean.rl.path)
     shape, n = abstract.shape_of(lean, self.model), len(self.devices)
     # Weights, moments, gradients in float32 are a small part of a chip.
     size = spec.n_params(weights.specs(shape))
@@ -242,7 +245,8 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   config = config_lib.read(config)
   search_, largest = options.pop('search'), options.pop('largest')
   config = _of_stage(config, options.pop('stage', ''), say)
-  config = abstract.with_sized_teacher(config)
+  teacher = abstract.sized_teacher(config.rl.teacher.weights)
+  config = config.changed(rl__teacher__weights=teacher)
   counts = _counts(options.pop('seeds', ()))
   planner = Planner(config, topology, say=say, **options)
   if counts:
@@ -252,7 +256,7 @@ def run(config, topology: str, *, say, **options) -> tuple[str, dict]:
   if search_:
     found = planner.search()
     return ranking(found), {'meshes': found, 'fits': 'why' not in found[0]}
-  facts = planner.plan(config)
+  facts = planner.plan()
   facts['advice'] = advice.lines(config, facts)
   steps = phases.of_a_step(p['phase'] for p in facts['phases'])
   if largest and facts['prompts'] and steps:

@@ -9,7 +9,7 @@ from etils import epath
 
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.config import RL, Data, Run
+from jaxrl_reason.config import RL, Data, Eval
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import accuracy
 from jaxrl_reason.run.process.compile_log import Waiting
@@ -26,7 +26,9 @@ class Evaluator:
 
   def __init__(
     self,
-    config: Run,
+    c: Eval,
+    d: Data,
+    rl: RL,
     workdir: epath.Path,
     *,
     model: Model,
@@ -39,7 +41,6 @@ class Evaluator:
     programs: dict[int, Callable] | None = None,
   ):
     """Args: programs: as `accuracy.Evaluation` shares them."""
-    c, d, rl = config.eval, config.data, config.rl
     self._show, self._workdir = c.show, workdir
     self.said = ''  # of the last evaluation, on process 0
     how, encode, player = None, None, None
@@ -58,7 +59,7 @@ class Evaluator:
       n_samples=c.samples,
       max_new=d.completion_len,
       temperature=c.temperature,
-      rows=config.eval_rows,
+      rows=c.rows(rl),
       mesh=mesh,
       tokenizer=tokenizer,
       grade=grade,

@@ -80,7 +80,7 @@ class Passing:
 def layout(p: Planned, model: Model, mesh, problems: Problems) -> states.Layout:
   """Lays the state of a stage out on the mesh."""
   learner = stages.abstract_learner(p.config, model, p.kind, problems)
-  return stages.layout(p.config, p.kind, learner, mesh)
+  return stages.layout(p.kind, p.config.rl, p.config.data, learner, mesh)
 
 
 def check(

@@ -92,7 +92,7 @@ def build(
   common = dict(mesh=mesh, problems=problems, tokenizer=tokenizer, root=root)
   common |= dict(order=planned.name, seed=config.seed)
   sections = config.training(kind), config.data
-  where = layout(config, kind, learn, mesh)
+  where = layout(kind, config.rl, config.data, learn, mesh)
   if kind != 'rl':
     return _supervised(kind, *sections, learn, where, **common)
   common['stop'] = stop
@@ -115,14 +115,14 @@ def abstract_learner(
 
 
 def layout(
-  config: Run, name: str, learn: Learner, mesh: jax.sharding.Mesh
+  name: str, rl: RL, data: Data, learn: Learner, mesh: jax.sharding.Mesh
 ) -> states.Layout:
   """Lays the state of stage `name` out on the mesh."""
   control = _no_control
   if name == 'rl':
-    gen, _ = generation(config.rl, config.data, learn.model)
-    columns = config.prompt_columns
-    control = control_state.first(config.rl, columns, learn, gen, mesh)
+    gen, _ = generation(rl, data, learn.model)
+    columns = data.prompt_len + rl.hints.room
+    control = control_state.first(rl, columns, learn, gen, mesh)
   return states.Layout(learn, mesh, control)
 
 

@@ -16,6 +16,7 @@ from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import emergency, files, manager
 from jaxrl_reason.config import Run
+from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
@@ -77,13 +78,15 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
     _, mesh, problems, tokenizer, model, shape, root, stop = prepare(
       config, workdir
     )
-    checkpoints = _checkpoints(config, workdir, problems, tokenizer)
+    planned = staging.each(config)
+    origin = identity.of_run(problems, tokenizer, [p.origin for p in planned])
+    origin['named_code'] = identity.of_named_code(config.json_values())
+    checkpoints = _checkpoints(config.checkpoint, workdir, origin)
   say(
     f'{spec.n_params(model.specs):,} parameters on '
     f'{mesh.devices.size} x {jax.devices()[0].device_kind} of '
     f'{jax.process_count()} processes; workdir {workdir}'
   )
-  planned = staging.each(config)
   for own in (p.config for p in planned if p.kind == 'rl'):
     room = own.data.completion_len
     rewarding.check(own.rl, room, problems, tokenizer)
@@ -158,7 +161,9 @@ def _stages(
     writer.warn_of_gap(place.total - begun.steps)
   spent.lose(*writer.lost)
   grade = rewarding.grader(config.rl, parts['problems'])
-  evaluator = Evaluator(config, workdir, grade=grade, **parts)
+  evaluator = Evaluator(
+    config.eval, config.data, config.rl, workdir, grade=grade, **parts
+  )
   state, facts = place.state, {'compiled': compiled, 'started': started}
   facts |= {'spent': spent, 'saved': checkpoints.told}
 
@@ -258,13 +263,12 @@ def _restore_data(stage: stages.Stage, record: dict) -> None:
     stage.stats.set_state(record['stats'])
 
 
-def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
+def _checkpoints(
+  c: Checkpoint, workdir: epath.Path, origin: dict
+) -> manager.Checkpoints:
   """Opens the checkpoints of the workdir, after comparing the run's origin on
   all processes.
   """
-  names = [p.origin for p in staging.each(config)]
-  origin = identity.of_run(problems, tokenizer, names)
-  origin['named_code'] = identity.of_named_code(config.json_values())
   told = hosts.gather(origin)
   for i, other in enumerate(told):
     differing = [k for k in origin if other[k] != told[0][k]]
@@ -273,7 +277,7 @@ def _checkpoints(config, workdir, problems, tokenizer) -> manager.Checkpoints:
         f'process {i} has other {differing[0]} than process 0: the files '
         'behind config.data and config.model_dir must be the same on all hosts'
       )
-  c, near = config.checkpoint, None
+  near = None
   if c.emergency_every:
     near = emergency.Emergency(workdir, c.emergency_every, c.emergency_dir)
   return manager.Checkpoints(

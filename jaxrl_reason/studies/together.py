@@ -200,7 +200,7 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
   told |= dict(checkpoints=checkpoints, rollouts=Nothing())
   told |= dict(profile_dir=str(folder / 'profile'))
   with jax.set_mesh(made[0].mesh), hosts.explained(), compiled, watch:
-    layout, stage = _stage(config, configs, made)
+    layout, stage = _stage(configs, made)
     planned = staging.Planned('rl', 'rl', config)
     place = _restore(planned, checkpoints, layout)
     logs.begin()
@@ -235,18 +235,15 @@ def _origin(p: Prepared) -> dict:
   return identity.of_run(p.problems, p.tokenizer, ('rl',))
 
 
-def _stage(config: Run, configs, made) -> tuple[Stacked, stages.Stage]:
-  """Builds the layout of all states, and the stage that dispatches all runs.
-
-  Args:
-    config: `traced.richest` of configs.
-  """
+def _stage(configs, made) -> tuple[Stacked, stages.Stage]:
+  """Builds the layout of all states, and the stage that dispatches all runs."""
+  config = traced.richest(configs)
   p, c, d = made[0], config.rl, config.data
   k = c.steps_per_dispatch
   program = traced.maker(config, p.model, p.problems.kernel, p.tokenizer)
   numbers = [traced.values(x.rl, x.objective) for x in configs]
   learner, _, _ = program(numbers[0])
-  one = stages.layout(config, 'rl', learner, p.mesh)
+  one = stages.layout('rl', c, d, learner, p.mesh)
   layout = Stacked(one, p.mesh, len(configs))
   _, encode, _ = stages.fused_source(
     c, d, learner, p.problems.kernel, p.tokenizer
@@ -307,8 +304,9 @@ def _evaluators(configs, own, made, layout: Stacked) -> Evaluators:
   p, shared = made[0], {}
   each = [
     Evaluator(
-      config, path, model=p.model, mesh=p.mesh, problems=m.problems,
-      tokenizer=m.tokenizer, grade=rewarding.grader(config.rl, m.problems),
+      config.eval, config.data, config.rl, path, model=p.model, mesh=p.mesh,
+      problems=m.problems, tokenizer=m.tokenizer,
+      grade=rewarding.grader(config.rl, m.problems),
       root=m.root, stop=m.stop, programs=shared,
     )
     for config, path, m in zip(configs, own, made)

@@ -196,7 +196,7 @@ def test_a_text_model_beside_a_tower_and_back(tmp_path):
   assert type(again) is type(theirs)
   with pytest.raises(hf.BadCheckpoint, match='beside its text model'):
     hf.save(
-      tmp_path / 'alone', params, c, config=hf.read_config(tmp_path / 'in')
+      tmp_path / 'alone', params, c, config_json=hf.read_config(tmp_path / 'in')
     )
 
 

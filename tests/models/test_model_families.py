@@ -282,7 +282,7 @@ def test_export_opens_in_transformers_with_the_same_logits(case, tmp_path):
   """With a config.json of our own making, not the one that was read."""
   name = hf.read_config(case.folder)['model_type']
   made = families.to_hf(case.config, family=name)
-  hf.save(tmp_path, case.params, case.config, dtype='float32', config=made)
+  hf.save(tmp_path, case.params, case.config, dtype='float32', config_json=made)
   again = transformers.AutoModelForCausalLM.from_pretrained(
     tmp_path, dtype=torch.float32, attn_implementation='eager'
   )

@@ -46,7 +46,7 @@ TINY = ROOT / 'configs' / 'arithmetic_tiny.py'
 
 def tiny(**changes):
   config = config_lib.read(load_recipe(TINY).get_config())
-  return mesh_search.changed(config, **changes)
+  return config.changed(**changes)
 
 
 def work(flops: float) -> costs.Cost:

@@ -13,7 +13,7 @@ from paths import ROOT, load_recipe
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import spec
-from jaxrl_reason.planning import abstract, mesh_search, phases
+from jaxrl_reason.planning import abstract, phases
 from jaxrl_reason.planning import described_model as described
 from jaxrl_reason.run.process import chips
 
@@ -45,7 +45,7 @@ def least_bytes(config, mesh) -> dict[str, float]:
   made = {p.name: p for p in phases.phases(parts)}
   state = max(described.on_chip(p.state) for p in made.values())
   weights = trees.n_params(spec.abstract(parts.model.specs)) * number / tensor
-  grid = phases.evaluation_grid(config.eval, config.eval_rows, mesh)
+  grid = phases.evaluation_grid(config.eval, config.eval.rows(config.rl), mesh)
   kept = 2 * c.layers * c.kv_heads * c.head_dim * number / tensor / shards
 
   def decoding(prompts, rows):
@@ -87,6 +87,6 @@ def test_a_recipe_states_chips_that_can_hold_it(path, variant):
 def test_what_was_stated_before_is_refused():
   """One chip with 24 GB: the update saves 21 GB of products alone."""
   config = planned(ROOT / 'configs' / 'lora_gsm8k_gemma3_1b.py')
-  config = mesh_search.changed(config, model__remat='dots', rl__micro_batches=8)
+  config = config.changed(model__remat='dots', rl__micro_batches=8)
   needs = least_bytes(config, mesh_of((-1, 1, 1), 'v6e:1x1'))
   assert needs['update'] > 24e9

@@ -18,7 +18,8 @@ def planned(**changes):
   """The phases of a recipe with a teacher, by name."""
   config = config_lib.read(load_recipe(TINY).get_config())
   config = config.changed({k.replace('__', '.'): x for k, x in changes.items()})
-  config = abstract.with_sized_teacher(config)
+  teacher = abstract.sized_teacher(config.rl.teacher.weights)
+  config = config.changed(rl__teacher__weights=teacher)
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   parts = abstract.shapes(config, mesh)
   return {p.name: p for p in phases.phases(parts)}

@@ -352,9 +352,9 @@ c.sft.rows = 8192
 c = config.read(c)
 planner = plan.Planner(
   c, 'v5p:2x2x1', slices=1, model='', only=('sft',), say=str)
-print(planner.plan(c)['exposed_seconds'])
+print(planner.plan()['exposed_seconds'])
 chips.OVERLAP = dict.fromkeys(chips.CHIPS, {'xla_no_such_option': True})
-print(planner.plan(c)['exposed_seconds'])
+print(planner.plan()['exposed_seconds'])
 """
 
 

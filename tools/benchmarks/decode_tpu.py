@@ -23,7 +23,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import sharding
 from jaxrl_reason.models import spec
 from jaxrl_reason.planning import described_model as described
-from jaxrl_reason.planning import mesh_search, plan_table
+from jaxrl_reason.planning import plan_table
 from jaxrl_reason.planning import planner as plan
 
 RECIPE = 'configs/grpo_gsm8k.py'
@@ -51,8 +51,8 @@ def arguments() -> argparse.Namespace:
 
 
 def recipe(a: argparse.Namespace):
-  return mesh_search.changed(
-    config_lib.read(runpy.run_path(RECIPE)['get_config']()),
+  config = config_lib.read(runpy.run_path(RECIPE)['get_config']())
+  return config.changed(
     mesh=tuple(int(n) for n in a.mesh.split(',')),
     data__prompt_len=a.prompt_len,
     data__completion_len=a.completion_len,
@@ -130,9 +130,7 @@ def main():
 
 def update(planner: plan.Planner, config, remat: str, chunk: int) -> str:
   """FLOPs over the model's formula; or that it does not fit."""
-  changed = mesh_search.changed(
-    config, model__remat=remat, rl__logprob_chunk=chunk
-  )
+  changed = config.changed(model__remat=remat, rl__logprob_chunk=chunk)
   parts = planner.parts(changed)
   (facts,) = planner.facts_of(parts, ('update',))
   if not facts['fits']:

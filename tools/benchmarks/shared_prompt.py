@@ -139,7 +139,6 @@ def planned(a: argparse.Namespace) -> None:
   """The same of a published model's shapes, for chips that are not here."""
   import decode_tpu
 
-  from jaxrl_reason.planning import mesh_search
   from jaxrl_reason.planning import planner as plan
 
   a.prompts, a.samples, a.segments, a.micro_batches = 8, 16, 1, 8
@@ -160,7 +159,7 @@ def planned(a: argparse.Namespace) -> None:
       )
       seen = []
       for padding in ('whole', 'shared:1'):
-        changed = mesh_search.changed(config, rl__padding=padding)
+        changed = config.changed(rl__padding=padding)
         run = planner.parts(changed)
         (facts,) = planner.facts_of(run, ('update',))
         seen.append(facts)

@@ -14,10 +14,10 @@ import ml_collections
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.checkpoints import emergency
-from jaxrl_reason.config import RL, Run, nearest, rules
-from jaxrl_reason.config.training import Training
+from jaxrl_reason.config import RL, Data, Run, nearest, rules
+from jaxrl_reason.config.training import Supervised, Training
 from jaxrl_reason.models.adapters import frozen
-from jaxrl_reason.models.config import Config
+from jaxrl_reason.models.config import PREFILL, Config, sized_choice
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.checks import (
   data_checks,
@@ -73,7 +73,16 @@ def length_rules(length: int, longest: int) -> rules.Rows:
 def _check_stages(config: Run, shards: int) -> None:
   """Refuses a config whose stages have no settings of their own."""
   data_checks.check(config.rl, config.data, config.stages)
-  rules.refuse(run_rules, config)
+  patterns = {
+    'trainable': config.trainable,
+    'lora.targets': config.lora.targets,
+  }
+  intervals = {
+    'eval.every': config.eval.every,
+    'checkpoint.every': config.checkpoint.every,
+  }
+  rules.refuse(pattern_rules, patterns, config.frozen_dtype)
+  rules.refuse(interval_rules, intervals, config.log_every)
   emergency.check(config.checkpoint)
   for kind in dict.fromkeys(config.stages):
     c = config.training(kind)
@@ -82,7 +91,8 @@ def _check_stages(config: Run, shards: int) -> None:
     rows = rl_row_rules if kind == 'rl' else row_rules
     rules.refuse(rows, kind, c, shards)
     if kind != 'rl':
-      rules.refuse(supervised_rules, kind, c, config)
+      chunk_tokens = config.rl.chunks.tokens
+      rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
   compile_log.profiled(config.profile.steps)
   trackers.names(config.track)
   if 'rl' in config.stages:
@@ -96,18 +106,23 @@ def _check_stages(config: Run, shards: int) -> None:
     _check_optimizer(
       'rl.critic.optimizer', config.rl.critic.optimizer, config.rl.steps
     )
-    rl_checks.check(config)
+    adapted = bool(config.lora.rank or config.steering)
+    rl_checks.check(config.rl, config.data, config.objective, adapted)
+    sized_choice('model.prefill', config.model.prefill, PREFILL)
 
 
-def run_rules(config: Run) -> rules.Rows:
-  every = {'log_every': config.log_every}
+def pattern_rules(patterns: Mapping[str, str], frozen_dtype: str) -> rules.Rows:
   return (
-    _pattern('trainable', config.trainable),
-    _pattern('lora.targets', config.lora.targets),
-    rules.choice('frozen_dtype', config.frozen_dtype, frozen.DTYPES),
-    # Evaluations and checkpoints fall between two lines of metrics.
-    rules.divides('eval.every', config.eval.every, **every),
-    rules.divides('checkpoint.every', config.checkpoint.every, **every),
+    *(_pattern(key, pattern) for key, pattern in patterns.items()),
+    rules.choice('frozen_dtype', frozen_dtype, frozen.DTYPES),
+  )
+
+
+def interval_rules(intervals: Mapping[str, int], log_every: int) -> rules.Rows:
+  """Refuses evaluations and checkpoints between two lines of metrics."""
+  return tuple(
+    rules.divides(key, every, log_every=log_every)
+    for key, every in intervals.items()
   )
 
 
@@ -155,10 +170,12 @@ def row_rules(kind: str, c: Any, shards: int) -> rules.Rows:
   return (rules.divides(f'{kind}.rows', c.rows, **parts),)
 
 
-def supervised_rules(kind: str, c: Any, config: Run) -> rules.Rows:
-  start = 1 if kind == 'pretrain' else config.data.prompt_len
+def supervised_rules(
+  kind: str, c: Supervised, d: Data, chunk_tokens: int
+) -> rules.Rows:
+  start = 1 if kind == 'pretrain' else d.prompt_len
   packed = packing.choose(c, start, f'{kind}.padding')
-  columns = config.data.prompt_len + config.data.completion_len
+  columns = d.prompt_len + d.completion_len
   is_packed = isinstance(packed, packing.Packing)
   return (
     rules.choice(f'{kind}.loss', c.loss, losses.SUPERVISED),
@@ -168,9 +185,9 @@ def supervised_rules(kind: str, c: Any, config: Run) -> rules.Rows:
       f'data.completion_len = {columns}, the longest sequence',
     ),
     (
-      packed and config.rl.chunks.tokens,
+      packed and chunk_tokens,
       f'{kind}.padding={c.padding!r} and rl.chunks.tokens='
-      f'{config.rl.chunks.tokens}: chunks have rows of their own; choose whole',
+      f'{chunk_tokens}: chunks have rows of their own; choose whole',
     ),
   )
 

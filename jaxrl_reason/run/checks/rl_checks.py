@@ -1,8 +1,7 @@
 """Rules of the rl section together with the loss and the model."""
 
 from jaxrl_reason import losses
-from jaxrl_reason.config import RL, Data, Run, rules
-from jaxrl_reason.models.config import PREFILL, sized_choice
+from jaxrl_reason.config import RL, Data, rules
 from jaxrl_reason.rollouts import rescue
 from jaxrl_reason.run.checks import teacher_checks
 from jaxrl_reason.run.rl import chunk_settings as chunks
@@ -14,28 +13,28 @@ from jaxrl_reason.update.learner import OLD_LOGP, REFERENCE
 BEST_OF = ('passk', 'pkpo')
 
 
-def check(config: Run) -> None:
+def check(c: RL, d: Data, objective: losses.Objective, adapted: bool) -> None:
   """Refuses an rl section that cannot work, or has settings without effect.
+
+  Args:
+    adapted: whether adapters or vectors are trained beside the model.
 
   Raises:
     ValueError: names the key.
   """
-  c, objective = config.rl, config.objective
   needs = losses.needs(objective)
   rules.refuse(group_rules, c, objective)
   for table in (demo_rules, old_logp_rules, temperature_rules, region_rules):
     rules.refuse(table, c, needs)
   rules.refuse(likelihood_rules, c, objective)
   rules.refuse(role_rules, c, objective)
-  adapted = bool(config.lora.rank or config.steering)
   rules.refuse(reference_rules, c, objective, adapted)
-  teacher_checks.check(c, config.data, needs)
-  if chunks.of(c, config.data) is None:  # chunks have rows of their own
-    rules.refuse(padding_rules, c, config.data, needs)
-  turns.check(c, config.data, needs)
-  chunks.check(c, config.data, needs)
-  sized_choice('model.prefill', config.model.prefill, PREFILL)
-  rules.refuse(path_rules, c, config.data.completion_len)
+  teacher_checks.check(c, d, needs)
+  if chunks.of(c, d) is None:  # chunks have rows of their own
+    rules.refuse(padding_rules, c, d, needs)
+  turns.check(c, d, needs)
+  chunks.check(c, d, needs)
+  rules.refuse(path_rules, c, d.completion_len)
 
 
 def group_rules(c: RL, objective: losses.Objective) -> rules.Rows:

@@ -73,7 +73,9 @@ def learner(
       c.critic, model, objective, updates, room, config.trained_paths
     ),
     part_names=run_turns.part_names(c),
-    chain=part_chain.make(config, tx, facts),
+    chain=part_chain.make(
+      c, d, config.rollouts, config.trained_paths, tx, facts
+    ),
     **common,
   )
 

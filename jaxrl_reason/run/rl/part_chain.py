@@ -7,7 +7,7 @@ remain. `rl.step_parts` adds user parts after the shaped rewards.
 
 from collections.abc import Mapping
 
-from jaxrl_reason.config import RL, Run
+from jaxrl_reason.config import RL, Data
 from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.parts import Chain, Part
 from jaxrl_reason.rollouts import archive, filters, progress, reward_shaping
@@ -20,24 +20,28 @@ from jaxrl_reason.update.rollout_dump import RolloutDump
 from jaxrl_reason.verifiers import resolve
 
 
-def make(config: Run, tx, facts: Facts) -> Chain:
+def make(
+  c: RL, d: Data, kept: Rollouts, trainable: str, tx, facts: Facts
+) -> Chain:
   """Builds the chain of the rl stage.
 
   Args:
+    kept: samples in workdir/rollouts.
+    trainable: regex over the paths of the parameters that are trained.
     tx: the policy's optimizer, which a reset of the reference may reinitialize.
     facts: of the problems of the pool.
   """
-  c, n, room = config.rl, len(facts.source), config.data.completion_len
+  n, room = len(facts.source), d.completion_len
   parts = (
     _selection(c, room),
     _shaping(c, room, n),
-    _role_baseline(c, config.objective),
-    _archive(c, config.prompt_columns, room, n),
+    _role_baseline(c, c.objective(room)),
+    _archive(c, d.prompt_len + c.hints.room, room, n),
     *_own(c.step_parts),
-    _rollout_dump(config.rollouts, c),
+    _rollout_dump(kept, c),
     progress.Progress(c.hints.room > 0) if _keeps_progress(c) else None,
-    problem_pool.statistics(config.data, facts),
-    _refresh(c, config.trained_paths, tx),
+    problem_pool.statistics(d, facts),
+    _refresh(c, trainable, tx),
     _temperature_control(c),
   )
   return Chain(tuple(part for part in parts if part is not None))
