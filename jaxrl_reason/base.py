@@ -289,8 +289,8 @@ class Outcomes:
     without a hint or a demonstration. Solve rates count only these.
     """
     own = self.reward_valid
-    for helped in (self.is_demo, self.is_hinted):
-      own = own if helped is None else own & ~helped
+    for with_help in (self.is_demo, self.is_hinted):
+      own = own if with_help is None else own & ~with_help
     return own
 
 

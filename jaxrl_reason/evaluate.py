@@ -79,9 +79,11 @@ def options(a):
   for name in ('model', 'suite', 'prompt', 'temperature', 'mesh'):
     if not getattr(a, name):
       raise ValueError(f'--{name} is empty')
-  heats = command.listed('--temperature', a.temperature, float)
-  for heat in heats:
-    ranges.check({'temperature': heat}, {'temperature': ranges.POSITIVE}, '--')
+  temperatures = command.listed('--temperature', a.temperature, float)
+  for temperature in temperatures:
+    ranges.check(
+      {'temperature': temperature}, {'temperature': ranges.POSITIVE}, '--'
+    )
   budgets = command.listed('--budgets', a.budgets, int)
   for budget in budgets:
     ranges.check({'budgets': budget}, {'budgets': ranges.COUNT}, '--')
@@ -96,7 +98,7 @@ def options(a):
     suites=command.listed('--suite', a.suite, str),
     out=command.folder('--out', a.out),
     prompts=command.listed('--prompt', a.prompt, str),
-    temperatures=heats,
+    temperatures=temperatures,
     budgets=budgets,
     max_new=a.max_new or None,
     dtype=a.dtype or None,

@@ -124,7 +124,7 @@ class Checkpoints:
     """
     return self._told | (self.near.told if self.near else {})
 
-  def _whole(self, record: dict, arrays: dict[str, Any]) -> dict:
+  def _complete(self, record: dict, arrays: dict[str, Any]) -> dict:
     """Returns a record with the keys that every record has."""
     ends = sorted(self._kept.ends)
     record = record | {'arrays': described.shapes(arrays), 'ends': ends}
@@ -144,7 +144,7 @@ class Checkpoints:
   def save_near(self, step: int, state: Any, record: dict) -> None:
     """Begins an emergency checkpoint; the arrays may then be donated."""
     arrays = trees.flatten(state)
-    self.near.save(step, arrays, self._whole(record, arrays))
+    self.near.save(step, arrays, self._complete(record, arrays))
 
   def save(self, step: int, state: Any, record: dict) -> None:
     """Begins a save; the arrays may be donated as soon as this returns.
@@ -160,7 +160,7 @@ class Checkpoints:
       arrays = jax.tree.map(jnp.copy, arrays)
     if record.get('finished'):
       self._kept.ends.add(step)
-    record = self._whole(record, arrays)
+    record = self._complete(record, arrays)
     record |= {'sum': sums.of_json(record)}
     args = ocp.args.Composite(
       state=ocp.args.StandardSave(arrays), record=ocp.args.JsonSave(record)

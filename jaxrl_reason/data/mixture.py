@@ -6,9 +6,9 @@
   }
 
 A source has the keys of the `data` section that select problems (KEYS), with
-the section's values as defaults, and keys of its own (OWN). Every example has
-the index of its source (`source`), its name (`domain`, which routes parts of
-the reward) and its verifier (`verifier`).
+the section's values as defaults, and keys of its own (SOURCE_KEYS). Every
+example has the index of its source (`source`), its name (`domain`, which routes
+parts of the reward) and its verifier (`verifier`).
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from jaxrl_reason.config import Data, leaves
 from jaxrl_reason.data import pipeline
 
 KEYS = ('name', 'dir', 'files', 'knobs', 'harder', 'template', 'system')
-OWN = {
+SOURCE_KEYS = {
   'weight': 1.0,  # share of the draws, in any unit; or a schedule over steps
   'difficulty': None,  # of its problems, in any unit; None: of each example
   'reward': None,  # verifier of its answers; None: that of its data
@@ -27,9 +27,11 @@ OWN = {
 
 
 def own(data: Data, key: str) -> list:
-  """Returns a key of OWN for every source; for one, if there are none."""
+  """Returns a key of SOURCE_KEYS for every source; for one, if there are
+  none.
+  """
   sources = [*data.sources.values()] or [{}]
-  return [source.get(key, OWN[key]) for source in sources]
+  return [source.get(key, SOURCE_KEYS[key]) for source in sources]
 
 
 def sections(data: Data) -> dict[str, Data]:

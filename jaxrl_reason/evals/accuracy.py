@@ -123,8 +123,10 @@ class Evaluation:
     )
     if grid.s not in self._generate:
       self._generate[grid.s] = self._make(n_samples=grid.s)
-    asker = answers.Asker(self._generate[grid.s], params, told=told, **self._of)
-    rows = [row for block in asker.blocks(problems, grid) for row in block]
+    sampler = answers.AnswerSampler(
+      self._generate[grid.s], params, told=told, **self._of
+    )
+    rows = [row for block in sampler.blocks(problems, grid) for row in block]
     return values(rows), rows
 
 

@@ -96,7 +96,7 @@ class Cell:
 
   def fill(
     self,
-    asker: answers.Asker,
+    sampler: answers.AnswerSampler,
     asked: answers.EvalSet,
     grid: answers.Grid,
     done: int,
@@ -110,7 +110,7 @@ class Cell:
     """
     first = done // len(self.samples)
     skip = done % len(self.samples)
-    for rows in _rest(asker.blocks(asked, grid, first), skip):
+    for rows in _rest(sampler.blocks(asked, grid, first), skip):
       if hosts.is_main():
         grown.add(self.path, done, rows)
       done += len(rows)

@@ -315,7 +315,7 @@ def _answer(
       )
     if a.suite.reward not in graders:
       graders[a.suite.reward] = _grader(o, a.suite.reward, stack)
-    asker = answers.Asker(
+    sampler = answers.AnswerSampler(
       programs[key],
       params,
       mesh=mesh,
@@ -328,7 +328,7 @@ def _answer(
       about={k: v for k, v in a.about.items() if k != 'temperature'},
     )
     with jax.set_mesh(mesh):
-      a.cell.fill(asker, asked, grid, done[a.cell.path], tell)
+      a.cell.fill(sampler, asked, grid, done[a.cell.path], tell)
 
 
 def _refuse_other_tokens(model: loading.Loaded, base: loading.Loaded) -> None:
@@ -386,4 +386,4 @@ def _outcomes(
     for a, own in zip(same, rows):
       yield made(a, own, a.temperature)
     if len(same) > 1:
-      yield made(same[0], outcome.together(rows), outcome.ALL)
+      yield made(same[0], outcome.joined_temperatures(rows), outcome.ALL)

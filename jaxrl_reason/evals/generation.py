@@ -189,7 +189,7 @@ def load(
   )
 
 
-class Shown:
+class TextStream:
   """Prints the text of the first row while it is generated."""
 
   def __init__(self, tokenizer, write: Callable[[str], Any]):
@@ -210,7 +210,7 @@ def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
   Returns:
     A line with the speed.
   """
-  g.on_token = Shown(g.tokenizer, write)
+  g.on_token = TextStream(g.tokenizer, write)
   (completions,), seconds = g([ids], [0])
   for i, tokens in enumerate(completions[1:], 2):
     write(f'\n--- {i} of {len(completions)}\n{g.tokenizer.decode(tokens)}')

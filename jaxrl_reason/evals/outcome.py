@@ -219,7 +219,7 @@ def _draw(axes, row: Outcome) -> None:
   )  # fmt: skip
 
 
-def together(rows: Sequence[Sequence[dict]]) -> list[dict]:
+def joined_temperatures(rows: Sequence[Sequence[dict]]) -> list[dict]:
   """Interleaves the samples of several temperatures of each problem, so that k
   consecutive samples have equal shares of the temperatures. The greedy sample
   occurs once.

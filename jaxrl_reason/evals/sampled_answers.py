@@ -184,7 +184,7 @@ def pair(problem: np.ndarray, sample: np.ndarray) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Asker:
+class AnswerSampler:
   """The sampler of answers, and its settings.
 
   Attributes:

@@ -102,7 +102,9 @@ def _options(text: str, query: str) -> dict[str, str]:
   return out
 
 
-def _whole(options: dict[str, str], key: str, default: int, least: int) -> int:
+def _integer(
+  options: dict[str, str], key: str, default: int, least: int
+) -> int:
   """A number of the options, which it is taken out of."""
   text = options.pop(key, None)
   if text is None:
@@ -141,7 +143,7 @@ def _value(text: str, like: Any) -> Any:
 
 
 def _task(name: str, options: dict[str, str]) -> Suite:
-  n, seed = _whole(options, 'n', 0, 1), _whole(options, 'seed', 0, 0)
+  n, seed = _integer(options, 'n', 0, 1), _integer(options, 'seed', 0, 0)
   split = options.pop('split', 'heldout')
   task = tasks.get(name)
   settings = tasks.split_knobs(task, split)
@@ -179,7 +181,7 @@ def data_of(run: ml_collections.ConfigDict) -> Data:
 def _of_run(split: str, options: dict[str, str], run) -> Suite:
   if run is None:
     raise ValueError('the first model is not the workdir of a run')
-  n = _whole(options, 'n', 0, 1)
+  n = _integer(options, 'n', 0, 1)
   _done(options, 'n')
   data = data_of(run)
   found = problems_lib.load(data, run.seed)
@@ -206,7 +208,7 @@ def training_of(run: ml_collections.ConfigDict) -> list[str]:
 def _gsm8k(options: dict[str, str]) -> Suite:
   from jaxrl_reason.data import gsm8k  # TFDS: see data/problems.py
 
-  n, split = _whole(options, 'n', 0, 1), options.pop('split', 'test')
+  n, split = _integer(options, 'n', 0, 1), options.pop('split', 'test')
   folder = options.pop('dir', None)
   _done(options, 'dir, n, split')
   if split not in gsm8k.SPLITS:
@@ -217,7 +219,7 @@ def _gsm8k(options: dict[str, str]) -> Suite:
 
 
 def _published(name: str, options: dict[str, str]) -> Suite:
-  n, place = _whole(options, 'n', 0, 1), options.pop('dir', '')
+  n, place = _integer(options, 'n', 0, 1), options.pop('dir', '')
   _done(options, 'dir, n')
   found = published.load(name, place)
   examples = found.pop('examples')
@@ -225,7 +227,7 @@ def _published(name: str, options: dict[str, str]) -> Suite:
 
 
 def _file(name: str, options: dict[str, str]) -> Suite:
-  n = _whole(options, 'n', 0, 1)
+  n = _integer(options, 'n', 0, 1)
   verifier = options.pop('verifier', 'math')
   paths, called = [epath.Path(name)], epath.Path(name).stem
   fields = {k: options.pop(k, default) for k, default in FILE.items()}

@@ -140,10 +140,10 @@ def evaluation(parts: Prepared) -> Phase:
   of, i32 = jax.ShapeDtypeStruct, jnp.int32
   n, where = grid.b * grid.s, sharding.row_sharding(mesh)
   prompt = of((grid.b, d.prompt_len), i32), of((grid.b, d.prompt_len), bool)
-  ids, heat = of((n,), i32), of((n,), jnp.float32)
+  ids, temperature = of((n,), i32), of((n,), jnp.float32)
   sampling = jax.eval_shape(Sampling.fixed)
   rest = _lay((sampling, parts.root, parts.stop), sharding.replicated(mesh))
-  sampling = rest[0].replace(temperature=_lay(heat, where))
+  sampling = rest[0].replace(temperature=_lay(temperature, where))
   args = state.params, *_lay((*prompt, ids), where), sampling, *rest[1:]
   calls = grid.n_units
   flops = calls * _Costs(parts).generate(grid.b, grid.s)

@@ -132,10 +132,10 @@ def keep_varied(batch: Batch, *, keep: int) -> Batch:
     return ok & ((highest < i) | (lowest < keep - i))
 
   def variance(i):
-    together = same & chosen(i)
-    n = jnp.maximum(together.sum(axis=1), 1)
-    mean = jnp.sum(jnp.where(together, batch.reward, 0), axis=1) / n
-    off = jnp.where(together, batch.reward - mean[:, None], 0)
+    chosen_group = same & chosen(i)
+    n = jnp.maximum(chosen_group.sum(axis=1), 1)
+    mean = jnp.sum(jnp.where(chosen_group, batch.reward, 0), axis=1) / n
+    off = jnp.where(chosen_group, batch.reward - mean[:, None], 0)
     return jnp.sum(off**2, axis=1) / n
 
   found = jax.lax.map(variance, jnp.arange(keep + 1))  # [keep+1,N]

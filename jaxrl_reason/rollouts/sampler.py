@@ -361,8 +361,8 @@ def generate(
     name = 'on_token' if on_token else 'forcing'
     raise ValueError(f'{name} needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
-  heat = jnp.broadcast_to(sampling.temperature, (b * g,))
-  sampling = sampling.replace(temperature=heat)
+  temperature = jnp.broadcast_to(sampling.temperature, (b * g,))
+  sampling = sampling.replace(temperature=temperature)
   weights, keys = model.decode_params(params), row_keys(key, ids)
   told = policy_logp, entropy, forcing
   draw = Draw(model, weights, sampling, keys, stop, *told)

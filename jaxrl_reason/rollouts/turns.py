@@ -137,11 +137,11 @@ def drawing(
   entropy: bool = False,
 ) -> sampler.Draw:
   """Builds the sampler's `Draw` for rows with ids [N] or [N,k]."""
-  heat = jnp.broadcast_to(sampling.temperature, ids.shape[:1])
+  temperature = jnp.broadcast_to(sampling.temperature, ids.shape[:1])
   return sampler.Draw(
     model,
     weights,
-    sampling.replace(temperature=heat),
+    sampling.replace(temperature=temperature),
     sampler.row_keys(key, ids),
     stop,
     policy_logp,

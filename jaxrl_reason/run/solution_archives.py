@@ -77,7 +77,7 @@ class Solved:
     return _with(self._source[i], text)
 
 
-class Shown:
+class WithSolutions:
   """All problems, with the shortest solution of the archive if there is one."""
 
   def __init__(self, source: Sequence, found: Mapping[int, list[str]]):
@@ -110,5 +110,5 @@ def applied(p: Planned, problems: Problems, workdir: epath.Path) -> Problems:
     found = _read(workdir, p)
   asked = problem_pool.pool_of(p.config.data, problems.train)
   return dataclasses.replace(
-    problems, train=Shown(asked, found), supervised=Solved(asked, found)
+    problems, train=WithSolutions(asked, found), supervised=Solved(asked, found)
   )

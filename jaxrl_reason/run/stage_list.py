@@ -31,7 +31,7 @@ KEEP = {
   'control': 'control',
 }
 START = 'start'  # `named.<name>.weights`: the run's first weights
-OWN = ('kind', 'weights', 'keep')
+STAGE_KEYS = ('kind', 'weights', 'keep')
 # Keys that a stage may change besides its kind's section.
 CHANGES = re.compile(
   r'data\.(completion_len|solutions|controller\..*)'
@@ -123,7 +123,7 @@ def _planned(run: Run, key: str, name: str) -> Planned:
   own = dataclasses.replace(run, named={}, stages=(kind,))
   if key not in run.named:
     return Planned(name, kind, own)
-  sections = {k: v for k, v in values.items() if k not in OWN}
+  sections = {k: v for k, v in values.items() if k not in STAGE_KEYS}
   changes = leaves(sections, Run, f'named.{key}.')
   rules.refuse(change_rules, kind, key, changes)
   try:

@@ -23,7 +23,7 @@ from jaxrl_reason.update import optim
 
 
 @dataclasses.dataclass(frozen=True)
-class Passing:
+class StageTransition:
   """Builds the first state of stage `index`.
 
   Attributes:

@@ -73,7 +73,7 @@ def _frozen(specs: Any, mesh: jax.sharding.Mesh, host: bool) -> Any:
   return jax.tree.map(lambda s: s.with_memory_kind('pinned_host'), where)
 
 
-def _whole(tree):
+def _unchanged(tree):
   return tree
 
 
@@ -92,7 +92,7 @@ def init_params(
   """
   specs, loaded = model.specs, {}
   where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
-  off = model.adapters_off or _whole
+  off = model.adapters_off or _unchanged
   if init_from:
     loaded = other_run.read(init_from, specs, off(specs), where)
   elif model_dir:

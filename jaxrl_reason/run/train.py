@@ -20,10 +20,9 @@ from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
-from jaxrl_reason.run import loop, stages, states
+from jaxrl_reason.run import loop, stage_transition, stages, states
 from jaxrl_reason.run import solution_archives as archives
 from jaxrl_reason.run import stage_list as staging
-from jaxrl_reason.run import stage_transition as passing
 from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.prepare import prepare
 from jaxrl_reason.run.process import (
@@ -101,7 +100,7 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   told = dict(stopping=stopping, spent=spent, watchdog=watch)
   try:
     with jax.set_mesh(mesh), hosts.explained(), compiled, watch:
-      passing.check(planned, model, mesh, problems)
+      stage_transition.check(planned, model, mesh, problems)
       state = _stages(
         planned, config, workdir, checkpoints, told, compiled, started, shape,
         parts,
@@ -178,7 +177,9 @@ def _stages(
     own = archives.applied(p, parts['problems'], workdir)
     stage = stages.build(p, **parts | {'problems': own})
     if place.state is None:
-      at = passing.Passing(planned, index, checkpoints, workdir, first)
+      at = stage_transition.StageTransition(
+        planned, index, checkpoints, workdir, first
+      )
       state = at.state(stage.layout, state, place.total)
     else:
       _restore_data(stage, place.record)
@@ -244,7 +245,7 @@ def restore(planned, checkpoints, model, mesh, problems) -> loop.Place:
 
   def read(step: int, record: dict, restored) -> loop.Place:
     p = planned[record['stage']]
-    where = passing.layout(p, model, mesh, problems)
+    where = stage_transition.layout(p, model, mesh, problems)
     state = restored(where.template, where.shardings)
     ended = loop.ended(p, record)
     return loop.Place(

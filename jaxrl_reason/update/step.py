@@ -177,14 +177,17 @@ def gradients(
   """
   rows = batch, adv, _selected(learner, params, batch, adv, sampling, key)
   chosen, frozen = trees.split(params, learner.trainable)
-  whole, parts = _whole(learner, batch, coefs, key), learner.micro_batches
+  stats, parts = (
+    _minibatch_stats(learner, batch, coefs, key),
+    learner.micro_batches,
+  )
   grad, packed = jax.grad(loss_fn, has_aux=True), learner.packing
   if packed is None and parts == 1:
-    return grad(chosen, frozen, learner, rows, whole, sampling, None, teacher)
+    return grad(chosen, frozen, learner, rows, stats, sampling, None, teacher)
 
   def of_part(chosen, rows):
     def at_size(rows, packed):
-      given = learner, rows, whole, sampling, packed, teacher
+      given = learner, rows, stats, sampling, packed, teacher
       return grad(chosen, frozen, *given)
 
     return packing.fit(packed, rows[0], rows, at_size)
@@ -193,7 +196,7 @@ def gradients(
   return _summed(of_part, chosen, rows, parts)
 
 
-def _whole(learner: Learner, batch: Batch, coefs, key) -> dict:
+def _minibatch_stats(learner: Learner, batch: Batch, coefs, key) -> dict:
   """Computes the minibatch statistics that every micro-batch needs, such as
   token counts.
   """
@@ -240,7 +243,7 @@ def loss_fn(
   frozen,
   learner: Learner,
   rows,
-  whole,
+  stats,
   sampling,
   packed=None,
   teacher: logprobs.Other | None = None,
@@ -250,14 +253,14 @@ def loss_fn(
   Args:
     chosen, frozen: the parameters, as `trees.split` by what is trained.
     rows: (batch, adv, selected tokens or None).
-    whole: keyword arguments of the loss with statistics of the minibatch.
+    stats: keyword arguments of the loss with statistics of the minibatch.
     packed: the places of tokens in packed rows, or the layout of shared
       prompts; or None.
     teacher: whose logits the loss reads, or None.
   """
   params = trees.join(chosen, frozen)
   if 'full_logits' in learner.needs:
-    return _bellman_loss(params, learner, rows, whole, sampling, packed)
+    return _bellman_loss(params, learner, rows, stats, sampling, packed)
   batch, adv, selected = rows
   name, compare = _compared(learner)
   if teacher is not None and name == 'teacher_kl':
@@ -281,7 +284,7 @@ def loss_fn(
   given['old_logp'] = _old_logp(learner, batch, logp)
   given[name] = divergence
   loss, metrics = losses.policy_loss(
-    learner.objective, logp, adv, batch.mask, entropy=entropy, **given, **whole
+    learner.objective, logp, adv, batch.mask, entropy=entropy, **given, **stats
   )
   if balance is None:
     return loss, metrics
@@ -299,19 +302,19 @@ def _compared(learner: Learner):
 
 
 def _old_logp(learner: Learner, batch: Batch, logp: jax.Array):
-  """Returns the log-probs before the updates of the batch, or None if they are
+  """Returns the log-probs before the updates of the batch, or None if they equal
   the policy's.
 
   Args:
-    logp: of the policy that is trained, which they are interpolated from with
-      rl.old_logp='loglinear'.
+    logp: of the trained policy; with rl.old_logp='loglinear' they are
+      interpolated between it and the sampler.
   """
   if learner.old_logp != LOGLINEAR:
     return batch.old_logp
   return losses.proximal_logp(logp, batch.sampler_logp, batch.age, batch.mask)
 
 
-def _bellman_loss(params, learner: Learner, rows, whole, sampling, how):
+def _bellman_loss(params, learner: Learner, rows, stats, sampling, how):
   """Computes losses that need the full logits. These are not chunked."""
   batch, adv, _ = rows
   logits, balance = scoring.whole_logits(learner, params, batch, sampling, how)
@@ -327,7 +330,7 @@ def _bellman_loss(params, learner: Learner, rows, whole, sampling, how):
     adv,
     batch.mask[:, learner.start :],
     **{k: x[:, learner.start :] for k, x in named.items() if x is not None},
-    denominators=whole['denominators'],
+    denominators=stats['denominators'],
   )
   if balance is None:
     return loss, metrics

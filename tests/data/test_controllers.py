@@ -296,9 +296,9 @@ def groups(rates, size=8):
 
 @pytest.mark.parametrize('name', ['sec', 'dump'])
 def test_bandits_follow_their_formula(name):
-  learn, heat = 0.3, 0.7
+  learn, temperature = 0.3, 0.7
   weights = (1.0, 2.0, 1.0)
-  c = chooser('uniform', name, weights, learn=learn, temperature=heat)
+  c = chooser('uniform', name, weights, learn=learn, temperature=temperature)
   s = stats(3, source=np.arange(3), arms=c.steering.start())
   q, rows = np.zeros(3), np.zeros(3)
   for rates in ([0.5, 1.0, 0.25], [0.5, 0.0, 1.0], [0.25, 0.5, 0.5]):
@@ -311,7 +311,7 @@ def test_bandits_follow_their_formula(name):
     bound = q
     if name == 'dump':
       bound = q + np.sqrt(2 * np.log(rows.sum() + 1) / (rows + 1))
-    p = np.exp(bound / heat) * weights
+    p = np.exp(bound / temperature) * weights
     np.testing.assert_allclose(
       c.shares(s, jnp.int32(1)), p / p.sum(), rtol=1e-4
     )

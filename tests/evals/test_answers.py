@@ -47,19 +47,19 @@ def test_units_hold_every_sample_once_and_no_more_than_asked(
 
 
 def drawn(rows, devices=1, first=0, samples=range(6), n=7):
-  """The records of `answers.Asker`, on so many devices."""
+  """The records of `answers.AnswerSampler`, on so many devices."""
   mesh = sharding.make_mesh((-1, 1, 1), jax.devices()[:devices])
   asked = problems(n)
   grid = answers.Grid.make(n, samples, rows, devices)
   generate = answers.make_generate(MODEL, grid.s, learning.C, details=True)
-  asker = answers.Asker(
+  sampler = answers.AnswerSampler(
     generate, PARAMS, mesh=mesh, tokenizer=learning.TOKENIZER,
     sampling=Sampling.make(1.3), key=jax.random.key(3),
     stop=learning.STOP, grade=odd,
     budgets=(3,), about={'suite': 'x'},
   )  # fmt: skip
   with jax.set_mesh(mesh):
-    return [r for b in asker.blocks(asked, grid, first) for r in b]
+    return [r for b in sampler.blocks(asked, grid, first) for r in b]
 
 
 def assert_same(a, b):

@@ -124,7 +124,7 @@ class Case:
 def generate(model, params):
   tokens, valid = (jnp.asarray(x.numpy()) for x in H.prompts())
   rows = len(H.LENGTHS) * GROUP
-  heat = jnp.where(jnp.arange(rows) % GROUP == 0, 0.0, 1.0)
+  temperature = jnp.where(jnp.arange(rows) % GROUP == 0, 0.0, 1.0)
   run = jax.jit(
     lambda params: sampler.generate(
       model,
@@ -132,7 +132,7 @@ def generate(model, params):
       tokens,
       valid,
       jax.random.key(0),
-      Sampling.make(heat),
+      Sampling.make(temperature),
       jnp.array([-1]),
       n_samples=GROUP,
       max_new=H.NEW,

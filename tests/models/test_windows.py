@@ -29,7 +29,7 @@ WINDOWS = [
 ]
 
 
-def generate(model, params, heat=1.0, **static):
+def generate(model, params, temperature=1.0, **static):
   tokens = jax.random.randint(jax.random.key(0), (B, P), 3, 16)
 
   @jax.jit
@@ -40,7 +40,7 @@ def generate(model, params, heat=1.0, **static):
       tokens,
       jnp.asarray(VALID),
       jax.random.key(3),
-      Sampling.make(heat),
+      Sampling.make(temperature),
       STOP,
       n_samples=G,
       max_new=C,

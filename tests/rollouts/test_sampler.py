@@ -76,9 +76,9 @@ def test_log_probs_equal_the_trainers(tiny, generate, name, chunk):
   out = generate(params, jax.random.key(3), sampling, STOP)
   tokens, valid, mask = whole(out)
 
-  def score(heat, s):
+  def score(temperature, s):
     return logprobs.score(
-      model, params, Rows(tokens, valid, heat), s, start=P, chunk=chunk
+      model, params, Rows(tokens, valid, temperature), s, start=P, chunk=chunk
     )[0][:, P:]
 
   gap = jnp.where(mask, score(out.temperature, sampling) - out.logp, 0)
@@ -155,8 +155,8 @@ def test_noise_belongs_to_the_row(tiny):
 
 def test_greedy_takes_the_likeliest_and_may_share_a_batch(tiny, generate):
   _, model, params = tiny
-  heat = jnp.where(jnp.arange(B * G) % G == 0, 0.0, 1.0)
-  out = generate(params, jax.random.key(3), Sampling.make(heat), STOP)
+  temperature = jnp.where(jnp.arange(B * G) % G == 0, 0.0, 1.0)
+  out = generate(params, jax.random.key(3), Sampling.make(temperature), STOP)
   tokens, valid, mask = whole(out)
   hidden = model.hidden(params, tokens, valid)[:, P - 1 : -1]
   best = jnp.argmax(model.unembed(params, hidden), -1)
@@ -269,12 +269,12 @@ def test_draw_passes_a_step_that_rounding_made():
   assert set(np.asarray(tokens).tolist()) <= set(range(0, 16, 3))
 
 
-@pytest.mark.parametrize('heat', [0.0, 1.0])
-def test_a_row_of_nan_is_not_hidden(heat):
+@pytest.mark.parametrize('temperature', [0.0, 1.0])
+def test_a_row_of_nan_is_not_hidden(temperature):
   """Filters compare with NaN: its row must not become another one's."""
   logits = jnp.zeros((2, 30)).at[0, 3].set(jnp.nan)
   for top_p in (1.0, 0.5):
-    s = Sampling.make(jnp.full(2, heat), top_p=top_p)
+    s = Sampling.make(jnp.full(2, temperature), top_p=top_p)
     shaped = logits_lib.shaped(logits, s)
     _, logp = logits_lib.draw(shaped, s, jax.random.split(jax.random.key(0)))
     assert np.isnan(logp).tolist() == [True, False]

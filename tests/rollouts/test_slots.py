@@ -69,12 +69,12 @@ def assert_same(got, want):
 def test_slots_and_segments_change_no_sample(shape, static):
   _, model, params = small_model(**shape)
   # Each row has a temperature of its own, which goes with it to its slot.
-  heat = 0.7 + 0.1 * (jnp.arange(B * G) % 7)
-  want = run(model, params, heat)
+  temperature = 0.7 + 0.1 * (jnp.arange(B * G) % 7)
+  want = run(model, params, temperature)
   assert len(set(want.length.tolist())) > 4  # rows really end apart
   assert np.any(want.length == 1) and np.any(want.truncated)
   for changes in static:
-    assert_same(run(model, params, heat, **changes), want)
+    assert_same(run(model, params, temperature, **changes), want)
 
 
 def test_slots_are_few_and_the_cache_grows(tiny):

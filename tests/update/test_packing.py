@@ -154,16 +154,16 @@ def test_packing_on_a_mesh_equals_one_device(batch):
 
 
 def test_packed_scores_with_chunks_temperatures_and_routes(batch):
-  """A mixture of experts that replays its routes, rows of their own heat."""
+  """A mixture of experts that replays its routes, with a temperature per row."""
   _, model, params = small_model(
     vocab=24, layers=2, experts=4, experts_per_token=2, windows=(0, 5)
   )
   shape = (*batch.tokens.shape, 2, 2)
   routes = jax.random.randint(jax.random.key(0), shape, 0, 4)
-  heat = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
+  temperature = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
   which, options = PACKING.options(batch)
   _, packed = options[int(which)](None)
-  rows = Rows(batch.tokens, batch.valid, heat, routes)
+  rows = Rows(batch.tokens, batch.valid, temperature, routes)
 
   def of(**changes):
     return logprobs.score(

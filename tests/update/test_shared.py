@@ -123,11 +123,11 @@ def test_presets_equal_those_of_rows_apart(batch, name):
 
 def tail(batch, params, model, how, routes=None, **changes):
   """Log-probs, entropies and the balance of experts, with the gradient."""
-  heat = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
+  temperature = jnp.linspace(0.5, 1.5, batch.tokens.shape[0])
 
   @jax.jit
   def f(params):
-    rows = Rows(batch.tokens, batch.valid, heat, routes)
+    rows = Rows(batch.tokens, batch.valid, temperature, routes)
 
     def loss(params):
       out = logprobs.score(

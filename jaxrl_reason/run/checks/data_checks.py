@@ -120,7 +120,7 @@ def _is_wrong(default: Any, value: Any) -> bool:
 
 def source_rules(key: str, source: Mapping) -> rules.Rows:
   """Refuses a source with unknown keys or values of the wrong type."""
-  known = (*mixture.KEYS, *mixture.OWN)
+  known = (*mixture.KEYS, *mixture.SOURCE_KEYS)
   unknown = next((name for name in source if name not in known), '')
   warm, hard = source.get('supervised', True), source.get('difficulty')
   return (

@@ -190,7 +190,7 @@ def writer(t: Turns, tokenizer, template: str) -> Writer:
   if template != 'chat':
     return Writer(encode, room=room)
   role = 'tool' if t.env == 'tools' or t.args.get('form') else 'user'
-  before, after, quoted = around(tokenizer.template, tokenizer, role)
+  before, after, quoted = reply_frame(tokenizer.template, tokenizer, role)
   if len(before) + len(after) >= room:
     raise ValueError(
       f'rl.turns.observation={room}: the chat template alone has '
@@ -206,7 +206,7 @@ def _quoting(encode: Callable) -> Callable:
   return lambda text: encode(json.dumps(text, ensure_ascii=False)[1:-1])
 
 
-def around(template: chat.ChatTemplate, tokenizer: Any, role: str):
+def reply_frame(template: chat.ChatTemplate, tokenizer: Any, role: str):
   """Returns the tokens of a chat template around a reply.
 
   Args:

@@ -39,7 +39,7 @@ class PostError(Exception):
     self.status = status
 
 
-class _Passing(PostError):
+class _TemporaryError(PostError):
   """An error that may pass; the server asks for a pause of `wait_s`."""
 
   def __init__(self, status: str, message: str, wait_s: float = 0.0):
@@ -94,7 +94,7 @@ def post_json(
 
   stop = tenacity.stop_after_attempt(limits.retries + 1)
   return tenacity.Retrying(
-    retry=tenacity.retry_if_exception_type(_Passing),
+    retry=tenacity.retry_if_exception_type(_TemporaryError),
     wait=pause,
     stop=stop | tenacity.stop_before_delay(limits.deadline_s),
     retry_error_callback=give_up,
@@ -104,21 +104,23 @@ def post_json(
 def _attempt(
   url: str, body: bytes, headers: dict, timeout_s: float, hide
 ) -> dict:
-  """Returns the object of one reply; raises `_Passing` if another may come."""
+  """Returns the object of one reply; raises `_TemporaryError` if another may
+  come.
+  """
   try:
     status, after, data = _post(url, body, headers, timeout_s)
     if status == 200:
       return _object(data)
   except TimeoutError as e:
-    raise _Passing('timeout', f'no reply within {timeout_s:g} s') from e
+    raise _TemporaryError('timeout', f'no reply within {timeout_s:g} s') from e
   # Refused, reset, cut short, or not JSON (a proxy's page): may pass.
   except (OSError, http.client.HTTPException, ValueError) as e:
     text = hide(f'{type(e).__name__}: {e}')
-    raise _Passing('error', text[:MAX_QUOTED]) from e
+    raise _TemporaryError('error', text[:MAX_QUOTED]) from e
   text = hide(data.decode('utf-8', 'replace'))
   why = f'HTTP {status}: {text[:MAX_QUOTED]}'
   if status in RETRIED:
-    raise _Passing('error', why, wait_of(after))
+    raise _TemporaryError('error', why, wait_of(after))
   raise PostError('error', why)
 
 

@@ -45,23 +45,23 @@ def build(spec: Mapping) -> 'Server':
   """
   env = spec['env']
   made = tools.make(env['name'], env['args'])
-  return Server(made, env['most'], around=_Alone)
+  return Server(made, env['most'], call_context=_Alone)
 
 
 class Server:
   """Calls an environment and bounds its answers."""
 
-  def __init__(self, env, most: int, around=contextlib.nullcontext):
+  def __init__(self, env, most: int, call_context=contextlib.nullcontext):
     """Args:
     most: characters of an observation.
-    around: makes a context of a call, which ends what the call has left.
+    call_context: makes a context of a call, which ends what the call has left.
     """
-    self._env, self._most, self._around = env, most, around
+    self._env, self._most, self._call_context = env, most, call_context
 
   def __call__(self, text: str, case: Mapping) -> Reply:
     state = case['state']
     state = None if state is None else json.loads(state)
-    with self._around():
+    with self._call_context():
       return self._reply(self._env(text, case['example'], state))
 
   def _reply(self, said) -> Reply:

@@ -189,7 +189,7 @@ def run(link: peer.Peer, job: dict, tally: Tally):
   space |= {REPORT: tally.report, FAIL: tally.fail, TYPE: objects.type_of}
   if plan.objects:
     space = {**BY_OBJECT, **space}
-  link.rich, link.around = objects.Object, functools.partial(_watched, link)
+  link.rich, link.context = objects.Object, functools.partial(_watched, link)
   link.watches = plan.reuses
   if any('numpy' in test or 'np.' in test for test in job['tests']):
     array_bytes.guard()

@@ -170,7 +170,7 @@ class Peer:
     self._exports = exports
     self._given: list = []  # objects that the other side holds by number
     self._numbers: dict[int, int] = {}  # id of an object -> its number
-    self._whole = False  # subclasses of plain types are not taken apart
+    self._as_object = False  # subclasses of plain types are not taken apart
     self.stand_in = Remote  # for objects of the other side
     self.kept: list = []  # those that are of another kind than `Remote`
     self.claims: list = []  # pairs that the other side says are equal
@@ -178,7 +178,7 @@ class Peer:
     self.watches = False  # whether calls report changed arguments
     self.changed = False  # a call that returned a value changed its arguments
     self.used = False  # something beside names was asked
-    self.around = contextlib.nullcontext  # what surrounds every question
+    self.context = contextlib.nullcontext  # entered for every question
     self.rich = Remote  # the kind of object that '!' asks for
     self.caught = None  # makes an exception of one of the other side's own
 
@@ -191,7 +191,7 @@ class Peer:
     if operation in APART:
       return self._asked(operation, args)
     self.used = True
-    with self.around():
+    with self.context():
       return self._asked(operation, args)
 
   def _asked(self, operation: str, args: tuple):
@@ -235,9 +235,9 @@ class Peer:
     try:
       if operation not in APART and args[0][0] != 'yours':
         raise Closed(f'{operation} of {args[0]!r:.80}')
-      self._whole = operation.endswith('!')
+      self._as_object = operation.endswith('!')
       operation = operation.removesuffix('!')
-      self._whole &= operation != 'heart'  # its plain value
+      self._as_object &= operation != 'heart'  # its plain value
       self.stand_in = Remote
       values = [self.decode(a) for a in args]
       if operation == 'call':
@@ -253,7 +253,7 @@ class Peer:
       answer = ['error', errors.builtin_name(e), errors.text_of(e)]
       if type(e).__module__ != 'builtins' and self._exports(e):
         answer.append(['mine', self._number(e), True, ''])
-    self._whole = False
+    self._as_object = False
     self._send(answer)
 
   def _changes(self, before: list, values) -> list:
@@ -325,7 +325,7 @@ class Peer:
     if kind.__module__ == 'numpy' and kind.__name__ == 'ndarray':
       return array_bytes.encode(x)
     for base in BASES:  # a subclass crosses as what it is at heart
-      if not self._whole and isinstance(x, base):
+      if not self._as_object and isinstance(x, base):
         return self.encode(base(x))
     if not self._exports(x):
       raise NotPlain(f'a {kind.__name__} cannot be handed to the program')
