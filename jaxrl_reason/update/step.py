@@ -302,8 +302,8 @@ def _compared(learner: Learner):
 
 
 def _old_logp(learner: Learner, batch: Batch, logp: jax.Array):
-  """Returns the log-probs before the updates of the batch, or None if they equal
-  the policy's.
+  """Returns the log-probs before the updates of the batch; None if they equal
+  those of the policy.
 
   Args:
     logp: of the trained policy; with rl.old_logp='loglinear' they are

@@ -154,7 +154,7 @@ def test_packing_on_a_mesh_equals_one_device(batch):
 
 
 def test_packed_scores_with_chunks_temperatures_and_routes(batch):
-  """A mixture of experts that replays its routes, with a temperature per row."""
+  """A mixture of experts that replays routes, with a temperature per row."""
   _, model, params = small_model(
     vocab=24, layers=2, experts=4, experts_per_token=2, windows=(0, 5)
   )
