@@ -1,22 +1,30 @@
 """Splits a completion into thought and response, for published formats.
 
   tags      <think> thought </think> answer        (DeepSeek R1, Qwen3, GLM)
+            [THINK], <seed:think>, <reasoning>     (Magistral, Seed-OSS, others)
   channels  <|channel|>analysis<|message|> thought <|end|><|start|>assistant
             <|channel|>final<|message|> answer     (gpt-oss; "harmony")
 
-A channel's name may be followed by a recipient or a format (final json). A
-prompt may end within a thought (R1, Qwen3-Thinking), so that a completion has
-its end alone, or, cut off, no tag at all: `begun`.
+A channel's name may be followed by a recipient or a format (final json). If the
+prompt begins a thought (R1, Qwen3-Thinking), the completion has no opening tag,
+and no tag at all if it is cut off: `begun`.
 """
 
 import re
 from collections.abc import Mapping
 
 CHANNEL = '<|channel|>'
+MAX_OPENING = 200  # characters at the end of a prompt
 FINAL = re.compile(
   r'<\|channel\|>final\b[^<]*(?:<\|constrain\|>[^<]*)?<\|message\|>'
 )
-TAG = re.compile(r'<(/?)think(?:ing)?>', re.I)
+_NAMES = '(?:seed:)?(?:think(?:ing)?|thoughts?|reason(?:ing)?)'
+TAG = re.compile(rf'[<\[◁](/?){_NAMES}\s?[>\]▷]', re.I)
+# At the end of a prompt.
+OPENING = re.compile(
+  rf'(?:[<\[◁]{_NAMES}\s?[>\]▷]|<\|channel\|>analysis<\|message\|>)\s*\Z',
+  re.I,
+)
 # What ends a message of a channel, or begins the next.
 ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')
 
@@ -24,11 +32,14 @@ ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')
 def begun(text: str, prompt: str) -> str:
   """Prepends the opening tag at the end of a prompt to a completion.
 
-  Only if the completion has no tag: then all of it is thought.
+  Only if the completion closes no thought before it opens one: then all of it
+  up to that place is thought.
   """
-  tag = TAG.match(prompt, max(prompt.rfind('<'), 0))
-  opens = tag and not tag[1] and not prompt[tag.end() :].strip()
-  return tag[0] + text if opens and not TAG.search(text) else text
+  opening = OPENING.search(prompt, max(len(prompt) - MAX_OPENING, 0))
+  first = TAG.search(text)
+  ends = CHANNEL in text or (first and first[1])
+  repeats = first and not text[: first.start()].strip()
+  return text if not opening or ends or repeats else opening[0] + text
 
 
 def in_context(completion: str, example: Mapping) -> str:
@@ -46,8 +57,6 @@ def spoken(text: str) -> tuple[int, int | None]:
   if CHANNEL in text:
     return _of_channels(text)
   after, opened = 0, None
-  if 'think' not in text.lower():
-    return after, opened
   for tag in TAG.finditer(text):
     if tag[1]:
       after, opened = tag.end(), None

@@ -9,7 +9,7 @@ import pytest
 import sympy
 
 from jaxrl_reason.verifiers import math
-from jaxrl_reason.verifiers.math import extraction
+from jaxrl_reason.verifiers.math import extraction, numbers
 from jaxrl_reason.verifiers.math.expr import chance
 
 PAIRS = equivalence.pairs('one_answer.txt')
@@ -258,6 +258,34 @@ def test_what_is_said_outside_of_thoughts_counts(marked):
   assert math.verify(f'{marked}\n<think>or \\boxed{{6}}', '5')
   assert math.verify(f'<thinking>\\boxed{{6}}</thinking>{marked}', '5')
   assert extraction.extract(f'{marked}\n<think>\\boxed{{6}}').explicit
+
+
+OPENINGS = [
+  '<think>\n', '<thinking>', '<reasoning>\n', '<thought>', '[THINK]',
+  '<seed:think>', '\u25c1think\u25b7', '<|channel|>analysis<|message|>',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize('opening', OPENINGS)
+def test_a_thought_that_the_prompt_begins_is_no_answer(opening):
+  thoughts = ['Let me try 2 + 3 = 5', '\\boxed{5}', '5 <think> or 6']
+  for key in ('prompt', 'rendered'):
+    example = {'answer': '5', key: f'What is 2 + 3? {opening}'}
+    for reward in (math.reward, numbers.reward):
+      for thought in thoughts:
+        assert reward(thought, example).status == 'no_answer', thought
+
+
+def test_the_response_behind_a_thought_is_read_in_every_format():
+  for opening, closing in [
+    ('<reasoning>', '</reasoning>'),
+    ('[THINK]', '[/THINK]'),
+    ('<seed:think>', '</seed:think>'),
+  ]:
+    for text in (f'{opening}6{closing} 5', f'6{closing}\n#### 5'):
+      example = {'answer': '5', 'prompt': f'What? {opening}'}
+      assert numbers.reward(text, example).score == 1.0
+      assert math.reward(text, example).score == 1.0
 
 
 # --- prose with prices -----------------------------------------------------
