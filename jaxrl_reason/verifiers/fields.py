@@ -11,6 +11,7 @@ from jaxrl_reason.verifiers import thoughts
 
 MISSING = object()
 PARTS = ('answer', 'response', 'all')
+MIN_PASSAGE = 30  # characters; "5 apples" of the prompt may be the answer
 
 
 class FieldError(ValueError):
@@ -48,6 +49,14 @@ def golds(example: Mapping) -> list[str]:
   if not answer or not all(isinstance(a, str) for a in answer):
     raise FieldError(f"'answer' is {answer!r:.80}, no texts")
   return list(answer)
+
+
+def is_passage(text: str, example: Mapping) -> bool:
+  """Returns whether a text is a copy of the example's prompt, or of a part."""
+  text, prompt = ' '.join(text.split()), example.get('prompt')
+  if len(text) < MIN_PASSAGE or not isinstance(prompt, str):
+    return False
+  return text in ' '.join(prompt.split())
 
 
 def final(completion: str, part: str = 'answer') -> str | None:

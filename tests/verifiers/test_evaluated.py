@@ -3,6 +3,7 @@
 import pytest
 
 from jaxrl_reason.verifiers import math
+from jaxrl_reason.verifiers.math import numbers, symbolic
 
 # (answer, gold answer, question)
 PROBLEMS = [
@@ -169,3 +170,13 @@ def test_a_switch_pays_every_equal_answer():
     ('x(x+2)', 'x^2+2x', 'x(x+2)'),
   ):
     assert score(answer, gold, question, evaluated=False) == 1.0
+
+
+def test_a_copy_of_the_question_is_no_answer():
+  question = 'Ann reads 3 books a day. How many books does she read in 6 days?'
+  for reward in (math.reward, numbers.reward, symbolic.reward):
+    for text in (question, question[25:], question.replace(' ', '\n')):
+      assert reward(text, {'answer': '6', 'prompt': question}).score == 0.0
+      assert reward(text, {'answer': '6'}).score == 1.0
+    for text in ('6', '6 days', f'{question}\n#### 6'):
+      assert reward(text, {'answer': '6', 'prompt': question}).score == 1.0

@@ -15,7 +15,7 @@ from any thread: they never evaluate text, and use no signals. Status
 text was compared.
 """
 
-from jaxrl_reason.verifiers import thoughts
+from jaxrl_reason.verifiers import fields, thoughts
 from jaxrl_reason.verifiers.math import extraction
 from jaxrl_reason.verifiers.math.expr import answers, evaluated, words
 from jaxrl_reason.verifiers.verdict import Verdict
@@ -24,6 +24,7 @@ __all__ = ['grade', 'reward', 'verify']
 
 MAX_SHORT = 200  # characters of a text that is also compared as a whole
 NOT_EVALUATED = 'equal to the gold answer, but not evaluated'
+COPIES = 'the response is a copy of the question'
 RESTATES = 'equal to the gold answer, but a formula of the question'
 
 
@@ -95,16 +96,25 @@ def reward(
     example: has 'answer'; its 'prompt' is the question, if it is there.
     strict: reads marked answers only.
     evaluated: refuses an answer that a numeric gold answer still has to be
-      computed from, and one that is a formula of the question.
+      computed from, one that is a formula of the question, and a response that
+      copies the question.
   """
   completion = thoughts.in_context(completion, example)
   verdict = grade(completion, example['answer'], strict=strict)
-  return checked(verdict, example) if evaluated else verdict
+  return checked(verdict, completion, example) if evaluated else verdict
 
 
-def checked(verdict: Verdict, example: dict, *, numeric: bool = True):
+def checked(
+  verdict: Verdict, completion: str, example: dict, *, numeric: bool = True
+) -> Verdict:
   """Returns a verdict that is 0 if the answer is only the problem again."""
-  if verdict.score != 1.0 or verdict.status != 'parsed':
+  if verdict.score != 1.0:
+    return verdict
+  response = completion[slice(*thoughts.spoken(completion))]
+  unmarked = extraction.extract(completion, strict=True) is None
+  if unmarked and fields.is_passage(response, example):
+    return Verdict(0.0, 'no_answer', detail=COPIES)
+  if verdict.status != 'parsed':
     return verdict
   answer, gold = verdict.extracted, bare_gold(example['answer'])
   if numeric and not evaluated.is_evaluated(answer, gold):

@@ -13,7 +13,7 @@ so that length is no limit: 18 = 18.00 = 018 and 0.1 is not 0.10000001.
 
 import re
 
-from jaxrl_reason.verifiers import thoughts
+from jaxrl_reason.verifiers import fields, thoughts
 from jaxrl_reason.verifiers.verdict import Verdict
 
 MARK = '####'
@@ -65,11 +65,17 @@ def extract(text: str) -> str | None:
 
 
 def reward(completion: str, example: dict) -> Verdict:
-  """Scores 1 if the completion's number is the gold answer's, else 0."""
+  """Scores 1 if the completion's number is the gold answer's, else 0.
+
+  A copy of the question, or of a part of it, has no answer.
+  """
   gold = extract(example['answer'])
   if gold is None:
     raise ValueError(f'the gold answer {example["answer"]!r:.80} has no number')
-  number = extract(thoughts.in_context(completion, example))
+  text = thoughts.in_context(completion, example)
+  response = text[slice(*thoughts.spoken(text))]
+  copies = MARK not in response and fields.is_passage(response, example)
+  number = None if copies else extract(text)
   if number is None:
     return Verdict(0.0, 'no_answer')
   return Verdict(float(number == gold), 'parsed', number)

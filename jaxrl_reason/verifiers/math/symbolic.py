@@ -30,7 +30,9 @@ def reward(
   verdict = math.grade(completion, gold, strict=strict)
   if verdict.score != 1.0 and verdict.status == 'parsed':
     verdict = _by_sympy(verdict, gold)
-  return math.checked(verdict, example, numeric=False) if evaluated else verdict
+  if not evaluated:
+    return verdict
+  return math.checked(verdict, completion, example, numeric=False)
 
 
 def _by_sympy(verdict: Verdict, gold: str) -> Verdict:
