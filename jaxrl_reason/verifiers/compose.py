@@ -1,4 +1,4 @@
-"""A dict of parts to one reward: weights, gates, routing, schedules.
+"""Composes a dict of parts to one reward: weights, gates, routing, schedules.
 
   score = sum over parts that apply of  weight * gate * part's score
 
@@ -18,11 +18,10 @@ spec = {
             'weight': {'by': 'step', 'at': [0, 1000], 'values': [0, 0.1]}},
 }
 ```
-A scheduled weight is piecewise linear in `example['state'][by]`, constant
-outside: 'step' for a step-indexed weight, or any number the trainer keeps
-there (solve rate, mean length). A part behind a closed gate is not run and
-counts 0. A part that fails makes the whole verdict invalid: half a reward is
-a wrong reward.
+A scheduled weight is piecewise linear in `example['state'][by]`, and constant
+outside of `at`: by 'step', or by another number of the run (solve rate, mean
+length). A part whose `needs` are not met is not run and counts 0. If a part
+fails, the whole verdict is invalid.
 """
 
 import bisect
@@ -60,7 +59,7 @@ class Part:
 class Composed:
   """`compose`'s result: a reward whose verdicts carry `parts`."""
 
-  parts: tuple[Part, ...]  # in an order in which gates come first
+  parts: tuple[Part, ...]  # ordered so that needed parts come first
 
   def __call__(self, completion: str, example: dict) -> Verdict:
     done: dict[str, Verdict] = {}
@@ -202,7 +201,9 @@ def checked_weight(name: str, weight):
 
 
 def _gates_first(parts: dict[str, Part]):
-  """Parts in spec order, except that a needed part runs before its user."""
+  """Sorts parts in the order of the spec, with needed parts before their
+  users.
+  """
   placed: dict[str, Part] = {}
 
   def place(name: str, path: tuple[str, ...]):

@@ -1,9 +1,9 @@
-"""Rewards with no truth in them, to run beside one that has: what a run gains
-with these it does not owe to its verifier.
+"""Control rewards that do not depend on correctness: a gain with them is not
+caused by the verifier.
 
 "Spurious Rewards" (https://arxiv.org/abs/2506.10947) found that for some models
 even random ones raise accuracy. On the fused path the kernels of the same names
-give the same.
+return the same scores.
 """
 
 from jaxrl_reason.verifiers import tasks
@@ -16,14 +16,14 @@ def _said(score: float, completion: str) -> Verdict:
 
 
 def random(completion: str, example: dict, *, p: float = 0.5) -> Verdict:
-  """Returns 1 with probability p, whatever the completion says: by
-  example['uniform'], a number in [0, 1) that the run draws for every row.
+  """Returns 1 with probability p, for any completion, by example['uniform'], a
+  random number in [0, 1) for every row.
   """
   return _said(float(example['uniform'] < p), completion)
 
 
 def well_formed(completion: str, example: dict) -> Verdict:
-  """Returns 1 where there is one marker and then an answer of the task's kind,
-  right or wrong.
+  """Returns 1 for one marker and an answer of the task's kind, correct or
+  not.
   """
   return _said(tasks.check_format(completion, example), completion)

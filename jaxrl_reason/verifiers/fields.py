@@ -1,8 +1,8 @@
 """Fields of an example, and the part of a completion, that rewards read.
 
-A field is a key of the example or of its 'meta'. What a completion says to
-the reader is what follows its last `</think>`; of that, if it is there, the
-content of the last `<answer>...</answer>`.
+A field is a key of the example or of its 'meta'. The response of a completion
+is the text after its last `</think>`. The answer is the content of the last
+`<answer>...</answer>` of the response, or the response without such a tag.
 """
 
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ def field(example: Mapping, name: str, kinds=None, default=MISSING):
 
 
 def golds(example: Mapping) -> list[str]:
-  """Returns the right answers: example['answer'], one text or a list of
-  them.
+  """Returns the reference answers: example['answer'], a text or a list of
+  texts.
   """
   answer = field(example, 'answer', (str, list, tuple))
   if isinstance(answer, str):
@@ -60,11 +60,11 @@ def is_passage(text: str, example: Mapping) -> bool:
 
 
 def final(completion: str, part: str = 'answer') -> str | None:
-  """Extracts the part of the completion that is judged; None if it has none.
+  """Extracts the part of the completion to verify; None if it has none.
 
   'all': everything; 'response': what follows the last </think>; 'answer': the
-  last <answer>...</answer> of that if there is one, else all of it. A thought
-  that was begun and never ended has no response (`thoughts`).
+  last <answer>...</answer> of the response, or all of it without such a tag. A
+  thought that never ends has no response (`thoughts`).
   """
   if part not in PARTS:
     raise ValueError(f'part {part!r} is none of {", ".join(PARTS)}')

@@ -12,11 +12,11 @@ import tqdm
 from jaxrl_reason.verifiers import pool, records
 from jaxrl_reason.verifiers.verdict import Verdict, all_failed
 
-BATCH = 256  # rows between two writes: what an interruption can lose
+BATCH = 256  # rows between two writes, which an interruption may lose
 
 
 class GradeError(Exception):
-  """Something in the input, with file and row; shown without a traceback."""
+  """An invalid input, with file and row; shown without a traceback."""
 
 
 def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
@@ -40,7 +40,7 @@ def read_rows(path: str, completion_key: str, answer_key: str) -> Iterator:
 
 
 def resume(out: str, rows: Iterator, completion_key: str):
-  """Returns the rows still to do, and the verdicts that `out` already has."""
+  """Returns the remaining rows, and the verdicts in `out`."""
   done = []
   for number, old in enumerate(records.finished(out), 1):
     done.append(records.verdict_of(old, f'{out}:{number}'))
@@ -54,7 +54,7 @@ def resume(out: str, rows: Iterator, completion_key: str):
 
 
 def grade(rows: Iterator, verifiers, write, bar, keys: tuple[str, str]):
-  """Grades batch by batch; stops when a whole batch fails the same way."""
+  """Grades batch by batch; stops if the reward fails on a whole batch."""
   completion_key, answer_key = keys
   verdicts = []
   while batch := list(itertools.islice(rows, BATCH)):
@@ -77,7 +77,7 @@ def _answer(row: dict, key: str) -> dict:
 
 
 def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:
-  """Returns a few lines for people."""
+  """Returns a summary as text."""
   valid = [v.score for v in verdicts if v.valid]
   counts = collections.Counter(v.status for v in verdicts)
   mean = sum(valid) / len(valid) if valid else float('nan')
@@ -96,12 +96,12 @@ def summary(verdicts: list[Verdict], seconds: float, new: int) -> str:
 
 
 def run(path: str, out: str, reward: str, keys: tuple[str, str], **limits):
-  """Grades `path` into `out`; the verdicts of all its rows."""
+  """Grades `path` into `out`; returns the verdicts of all rows."""
   rows, done = resume(out, read_rows(path, *keys), keys[0])
   with contextlib.ExitStack() as stack:
     verifiers = stack.enter_context(pool.VerifierPool(reward, **limits))
     records.note(pathlib.Path(out), {'reward': reward, 'answer_key': keys[1]})
-    records.cut_torn(out)  # the interruption hit a line: it is done again
+    records.cut_torn(out)  # an interrupted line is written again
     f = stack.enter_context(open(out, 'a', encoding='utf-8'))
     bar = stack.enter_context(
       tqdm.tqdm(initial=len(done), unit=' rows', disable=None)

@@ -1,8 +1,8 @@
-"""Names of rewards to functions, and functions to names.
+"""Converts names of rewards to functions, and functions to names.
 
-A worker process cannot be handed a function object, only its name; these are
-the two directions. A name is a short one from `SHORT`, 'package.module:name',
-or 'path/to/file.py:name' for a function of a script.
+A worker process receives the name of a function, not the function. A name is a
+short one from `SHORT`, 'package.module:name', or 'path/to/file.py:name' for a
+function of a script.
 """
 
 import importlib
@@ -38,18 +38,18 @@ SHORT = {
   'rules_then_judge': 'jaxrl_reason.verifiers.judges.http:after_rules',
   'sql': 'jaxrl_reason.verifiers.code.sql:reward',
   'tags': 'jaxrl_reason.verifiers.text.format:tags',
-  # Of the tasks of this package; in a recipe, the data's own verifier.
+  # For tasks of this package; in a recipe, the verifier of the data.
   'task': 'jaxrl_reason.verifiers.task:reward',
   'token_f1': 'jaxrl_reason.verifiers.text:token_f1',
   'tool_calls': 'jaxrl_reason.verifiers.text.tool_calls:reward',
   'tool_calls_valid': 'jaxrl_reason.verifiers.text.tool_calls:valid',
 }
-# Those that may execute text: they refuse to run outside of a worker.
+# Rewards that may execute text; they refuse to run outside of a worker.
 POOL_ONLY = frozenset(['gym'])
 
 
 class RewardError(ValueError):
-  """A reward that cannot be found, or not from another process."""
+  """A reward that does not exist, or that another process cannot import."""
 
 
 def load(name: str):
@@ -77,7 +77,7 @@ def load(name: str):
 
 def load_file(path: str):
   """Imports the Python file at `path`, once."""
-  # Not '__main__', so that a script's `if __name__ == '__main__'` stays shut.
+  # Not '__main__', so that a script's `if __name__ == '__main__'` is false.
   name = f'_reward_file_{os.path.splitext(os.path.basename(path))[0]}'
   known = sys.modules.get(name)
   if known is not None and known.__file__ == path:
@@ -92,7 +92,7 @@ def load_file(path: str):
 
 
 def name_of(function) -> str:
-  """Returns the name under which another process finds `function`."""
+  """Returns the name by which another process can import `function`."""
   module = getattr(function, '__module__', None)
   name = getattr(function, '__qualname__', None)
   if module is None or name is None or '<' in name:
@@ -114,9 +114,9 @@ def name_of(function) -> str:
 
 
 def portable(reward):
-  """Returns `reward` (name, function or composed spec) as another process can
-  load it: functions by name, short names written out, since a recipe may have
-  added some to `SHORT`.
+  """Returns `reward` (name, function or composed spec) in a form that another
+  process can load: functions by name, and short names expanded, since a recipe
+  may have added some to `SHORT`.
   """
   if isinstance(reward, str):
     return SHORT.get(reward, reward)

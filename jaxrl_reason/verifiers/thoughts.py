@@ -25,7 +25,7 @@ OPENING = re.compile(
   rf'(?:[<\[◁]{_NAMES}\s?[>\]▷]|<\|channel\|>analysis<\|message\|>)\s*\Z',
   re.I,
 )
-# What ends a message of a channel, or begins the next.
+# Marks of the end of a channel's message, or of the next message.
 ENDS = re.compile(r'<\|(?:end|return|call|start|channel)\|>')
 
 

@@ -1,10 +1,10 @@
-"""Verdicts: results of rewards, and how they cross between processes.
+"""Verdicts: results of rewards, and their exchange between processes.
 
 A reward is a plain function `(completion: str, example: dict) -> float |
 Verdict`; `example` has 'answer' (the gold answer), 'prompt', 'task', 'meta'.
-A number means "parsed, this score". A verifier that failed (ran out of time,
-raised, killed its worker) is not a zero: its verdict is not `valid`, and the
-trainer masks the sample out instead of punishing it.
+A number becomes a verdict with status 'parsed'. If a verifier fails (timeout,
+exception, killed worker), its verdict is not `valid`, and the trainer masks the
+sample. It is not a score of 0.
 
 `plain_of` and `read_plain` turn verdicts into JSON values and back. The process
 that runs a reward is not trusted, so every field is checked when it is read.
@@ -16,14 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 from jaxrl_reason.verifiers import thoughts
 
-# parsed: compared by meaning; unparsed: the completion has an answer that is
-# not understood, so it was compared as text; no_answer: nothing to compare.
+# parsed: compared by meaning; unparsed: the answer was not parsed, so it was
+# compared as text; no_answer: the completion has no answer.
 STATUSES = ('parsed', 'unparsed', 'no_answer', 'timeout', 'error')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Verdict:
-  """The result of judging one completion."""
+  """The result of verifying one completion."""
 
   score: float
   status: str = 'parsed'
@@ -82,8 +82,8 @@ Reward = Callable[[str, dict], 'float | Verdict']
 
 
 def as_verdict(value) -> Verdict:
-  """Reads a reward's return value as a Verdict; TypeError/ValueError
-  otherwise.
+  """Converts a reward's return value to a Verdict; raises TypeError or
+  ValueError for other values.
   """
   if isinstance(value, Verdict):
     verdict = value
@@ -131,8 +131,8 @@ def _describe(reward: Reward, error: Exception) -> str:
 def all_failed(verdicts: Sequence[Verdict]) -> str | None:
   """Returns a message if every verdict has status 'error', else None.
 
-  A reward that raises on every case is a bug in it, not hard data: callers
-  stop with this message instead of training on nothing.
+  A reward that raises on every case has a bug. Callers stop with this message
+  instead of training on nothing.
   """
   if not verdicts or any(v.status != 'error' for v in verdicts):
     return None

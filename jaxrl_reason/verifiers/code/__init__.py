@@ -1,4 +1,4 @@
-"""Programs: does the code of a completion pass the tests?
+"""Verifies programs: whether the code of a completion passes the tests.
 
 ```
 run_tests('def f(x): return x + 1', ['assert f(1) == 2'])    # MBPP
@@ -7,16 +7,15 @@ run_tests('print(int(input()) + 1)', [('1', '2')])           # stdin, stdout
 ```
   program, tests -> zygote --fork--> judge --fork--> program process -> verdict
 
-Programs are hostile: they run in a process of their own, shut in as far as the
-system allows, and the tests run in another one. What a program returns crosses
-between the two as plain data, so a test compares numbers, text and lists and
-never calls a method of the program's objects; expected values never reach the
-program. `sandbox` has the parts; docs/code_sandbox.md lists the layers of
-each platform.
+Programs are hostile: they run in their own process, isolated as far as the
+system allows, and the tests run in another process. Results of a program are
+sent as plain data, so a test compares numbers, text and lists and never calls a
+method of the program's objects. Expected values never reach the program.
+`sandbox` has the parts; docs/code_sandbox.md lists the layers of each platform.
 
-A program that is wrong, crashes, hangs or eats its memory scores 0 with status
-'parsed', and `detail` says which: it is an answer, and a wrong one. 'error' is
-for failures of the sandbox itself, which say nothing about the program.
+A program that is wrong, crashes, hangs or exceeds its memory scores 0 with
+status 'parsed', and `detail` has the reason. The status 'error' is for failures
+of the sandbox itself.
 HumanEval: Chen et al. 2021, https://arxiv.org/abs/2107.03374. MBPP: Austin et
 al. 2021, https://arxiv.org/abs/2108.07732.
 """
@@ -37,7 +36,7 @@ MAX_PROGRAM = 1 << 20  # characters
 
 FENCE = re.compile(r'^[ \t]*(```+|~~~+)[ \t]*([\w+-]*)[^\n]*$', re.M)
 PYTHON = ('', 'py', 'python', 'python3')
-# Where a completion of a function body has gone on to something else.
+# The first line after a function body that belongs to something else.
 AFTER_BODY = re.compile(r'^(?!def |async def |class |import |from |@)\S', re.M)
 
 Tests = str | Sequence[str] | Sequence[tuple[str, str]]
@@ -67,7 +66,7 @@ def run_tests(
     setup: trusted source run before the asserts.
     score: 'all' for 1.0 or 0.0, 'fraction' for the share of assert statements
       or of pairs that hold.
-    sandbox: with other layers than this process's own.
+    sandbox: a sandbox with other layers than the default.
   """
   if score not in (ALL, FRACTION):
     raise ValueError(f'score {score!r} is neither {ALL!r} nor {FRACTION!r}')
@@ -94,8 +93,9 @@ def run_tests(
 
 
 def _judged(program: str, jobs: list[dict], sandbox) -> Verdict:
-  """One job for asserts, one for each pair; none after one that overran, so
-  that a program costs one limit and not one for each pair."""
+  """Runs one job for asserts, or one per pair, until one exceeds its limit, so
+  a
+  program costs at most one limit."""
   scores, detail = [0.0] * len(jobs), None
   for i, job in enumerate(jobs):
     answer = sandbox.run(job)
@@ -110,7 +110,7 @@ def _judged(program: str, jobs: list[dict], sandbox) -> Verdict:
 
 
 def _sorted_out(tests: Tests) -> tuple[list[str], list[tuple[str, str]]]:
-  """Assert sources, and (stdin, stdout) pairs: one of the two is empty."""
+  """Returns (assert sources, (stdin, stdout) pairs); one of them is empty."""
   if isinstance(tests, str):
     tests = [tests]
   if tests and all(isinstance(test, str) for test in tests):
@@ -161,7 +161,7 @@ def reward(
     timeout_s=timeout_s,
     memory_mb=memory_mb,
     entry_point=entry,
-    # A prompt's own helpers compute expected values: not the program's.
+    # Helpers of the prompt compute expected values, not those of the program.
     setup=_head(opening, entry) + (example.get('test_setup_code') or ''),
     score=score,
     sandbox=sandbox,
@@ -169,7 +169,7 @@ def reward(
 
 
 def _opening(prompt, entry_point: str | None) -> str:
-  """The code that a prompt begins the function with; '' if it does not."""
+  """Returns the code with which a prompt begins the function, or ''."""
   if not isinstance(prompt, str):
     return ''  # a chat
   block = _last_block(prompt)
@@ -186,15 +186,15 @@ def extract(
 ) -> str | None:
   """Extracts the program of a completion, or None.
 
-  The last fenced block of Python after the last thought, else all the text; a
-  thought that did not end, with nothing said before it, has none.
-  Where `prompt` begins the function `entry_point`, its imports and helpers are
-  put in front, and a completion that is only a body is joined to it.
+  It is the last fenced block of Python after the last thought, or all the text;
+  an unfinished thought without text before it has none. If `prompt` begins the
+  function `entry_point`, its imports and helpers are prepended, and a
+  completion that is only a body is joined to it.
   """
   after, end = thoughts.spoken(completion)
   text = completion[after:end]
   if text.strip() and thoughts.CHANNEL not in completion:
-    text = completion[after:]  # a program may speak of <think>
+    text = completion[after:]  # a program may contain <think>
   block = _last_block(text)
   code = text if block is None else block
   if not code.strip():
@@ -208,11 +208,11 @@ def extract(
 
 
 def _body(code: str) -> str:
-  """A function body, indented, without what follows it."""
+  """Extracts an indented function body, without later code."""
   code = code.lstrip('\n')
   if not code.startswith((' ', '\t')):
     lines = code.split('\n')
-    # Stripping a text costs its first line the indent, and only that one.
+    # A stripped text lacks the indent of its first line only.
     whole = any(re.match(r'\S', line) for line in lines[1:])
     lines[0] = f'    {lines[0]}'
     lines[1:] = [f'    {line}' if whole else line for line in lines[1:]]
@@ -239,7 +239,7 @@ def _head(prompt: str, entry_point: str | None) -> str:
 
 
 def _last_block(text: str) -> str | None:
-  """The last fenced Python block; one that was cut off counts too."""
+  """Returns the last fenced Python block, also if it was cut off."""
   found, start, mark = None, None, ''
   for fence in FENCE.finditer(text):
     if start is None:

@@ -1,7 +1,7 @@
-"""Is what a program printed the expected output?
+"""Compares the output of a program with the expected output.
 
-Line by line: trailing blanks and blank lines at either end do not count, nor
-does how much white space separates two words. A word that is a decimal in the
+Lines are compared without trailing blanks, blank lines at both ends, and the
+amount of white space between words. A word that is a decimal in the
 expected output may differ by 1e-6, absolute or relative; whole numbers and
 everything else are compared as text.
 """

@@ -1,4 +1,4 @@
-"""SQL: does the query give the rows that the right query gives?
+"""Verifies SQL: whether a query returns the rows of the reference query.
 
   completion -> its query -> rows  --compare-->  rows <- example['answer']
 
@@ -13,12 +13,12 @@ that make it). The query is hostile text:
     query gets the same verdict on every machine;
   - length, depth, columns, rows and the heap of SQLite are bounded.
 
-A query that fails or overruns scores 0; a right query that does is an error.
-SQLite looks at limits between instructions only, and one instruction on long
-texts can take minutes. `rows` therefore runs queries in a process that the
-kernel ends after `seconds` of CPU time; the verdict is then a timeout, which is
-not a zero. Rows that tie in an ORDER BY have no order in SQL, but are compared
-in the order in which SQLite returned them.
+A query that fails or exceeds a limit scores 0; if the reference query does, the
+verdict is an error. SQLite checks limits only between instructions, and one
+instruction on long texts can take minutes. `rows` therefore runs queries in a
+process that the kernel ends after `seconds` of CPU time; the verdict is then a
+timeout, not a score of 0. Rows that tie in an ORDER BY have no order in SQL,
+but are compared in the order in which SQLite returned them.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ from jaxrl_reason.verifiers.pool import limited
 from jaxrl_reason.verifiers.verdict import Verdict
 
 STEPS = 20_000_000  # virtual instructions, about a second
-STEP_SIZE = 200  # of them between two looks at the count
+STEP_SIZE = 200  # instructions between two checks of the count
 SECONDS = 2.0  # of CPU
 MAX_ROWS = 10_000
 MAX_BYTES = 8_000_000  # of a result's texts and blobs
@@ -69,7 +69,7 @@ FUNCTIONS = frozenset(
 )
 FENCE = re.compile(r'```(?:sql|sqlite)?[ \t]*\n(.*?)```', re.S | re.I)
 QUERY = re.compile(r'\b(?:select|with|values)\b', re.I)
-# Strings, names and comments first: what is in them is no word of the query.
+# Strings, names and comments first: their contents are no keywords.
 WORDS = re.compile(
   r"'(?:[^']|'')*+'?|\"[^\"]*+\"?|`[^`]*+`?|--[^\n]*|/\*.*?(?:\*/|\Z)"
   r'|[()]|\border\s+by\b',
@@ -78,7 +78,7 @@ WORDS = re.compile(
 
 
 class QueryError(ValueError):
-  """A query that SQLite refused or that ran past a limit."""
+  """A query that SQLite refused or that exceeded a limit."""
 
 
 class SlowQuery(TimeoutError):
@@ -154,7 +154,7 @@ def _built(script: str) -> bytes:
 
 
 def connect(example: dict) -> sqlite3.Connection:
-  """Opens the example's database, for reading, with its limits set."""
+  """Opens the example's database for reading, with limits."""
   where = database(example)
   if 'db' in where:
     # immutable: no lock and no journal, also where the folder is read-only.
@@ -260,11 +260,11 @@ def reward(
   seconds: float = SECONDS,
   part: str = 'answer',
 ) -> Verdict:
-  """Returns 1 if the query's rows are those of the query example['answer'].
+  """Returns 1 if the query returns the rows of the query example['answer'].
 
-  In order if that has an ORDER BY, else as a multiset; names of columns do not
-  count. Reads 'answer', and 'db' or 'db_script'. If the right query returns no
-  rows, FieldError is raised.
+  Rows are compared in order if that has an ORDER BY, otherwise as a multiset;
+  names of columns do not count. Reads 'answer', and 'db' or 'db_script'. If the
+  reference query returns no rows, FieldError is raised.
   """
   if columns not in result_rows.COLUMNS:
     known = ', '.join(result_rows.COLUMNS)

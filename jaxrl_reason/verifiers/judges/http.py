@@ -3,14 +3,15 @@
   case -> template with the answer fenced -> cache? -> POST /chat/completions
        -> `judge_reply` -> Verdict
 
-As a reward (in the pool too, where every worker asks on its own):
+As a reward (in the pool, every worker sends its own requests):
 
   {'reward': 'judge_http',
    'kwargs': {'url': 'http://localhost:8000/v1', 'model': 'my-judge'}}
 
-and with rules before it: 'rules_then_judge', with `rules` among the kwargs. As
-a judge of batches, with a cap on the requests under way: `HttpJudge`. The
-pool's time limit must exceed `deadline_s`, or it kills what would still come.
+With rules before it: 'rules_then_judge', with `rules` among the kwargs.
+`HttpJudge` judges batches, with a limit of simultaneous requests. The time
+limit of the pool must exceed `deadline_s`; otherwise the pool kills waiting
+requests.
 """
 
 import concurrent.futures
@@ -38,7 +39,7 @@ from jaxrl_reason.verifiers.verdict import Verdict
 
 
 class ReplyError(ValueError):
-  """A reply without what the server's protocol promises."""
+  """A reply that violates the protocol of the server."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,7 @@ class HttpJudge:
     max_chars: longer answers are not sent; status 'unparsed', score 0.
     params: of the request, over temperature 0 and those of `reply`.
     timeout_s, deadline_s, retries, backoff_s: see `http_retry.Limits`.
-    concurrency: requests under way at once, whoever calls.
+    concurrency: simultaneous requests, over all callers.
     cache: file of replies (see `judge_cache`); None: none. Keyed by model,
       prompt and params; only replies that hold a score are kept.
     api_key_env: environment variable with the key; None: no key is sent.
@@ -118,7 +119,7 @@ class HttpJudge:
     return concurrent.futures.ThreadPoolExecutor(self.concurrency, 'judge_http')
 
   def __call__(self, cases: Sequence[Case]) -> list[Verdict]:
-    """Equal questions of a batch are asked once."""
+    """Judges a batch; equal prompts are sent once."""
     keys, asked = [], {}
     for completion, example in cases:
       answer = judge.answer_of(completion, self.part, self.max_chars)
@@ -128,7 +129,7 @@ class HttpJudge:
     return [k if isinstance(k, Verdict) else asked[k].result() for k in keys]
 
   def _start(self, answer: str, example: dict, asked: dict) -> str | Verdict:
-    """Sends one question off; its key, or the verdict where it has none."""
+    """Sends one request; returns its key, or a verdict without a request."""
     try:
       content = self._payload(answer, example, nonce='')
     except fields.FieldError as e:
@@ -155,7 +156,7 @@ class HttpJudge:
       reply = self._known(key) or self._fresh(key, answer, example)
     except PostError as e:
       return Verdict(0.0, e.status, answer, self._hide(str(e)))
-    # Not the protocol's reply; the cache's file is broken, locked or full.
+    # An invalid reply, or a cache file that is broken, locked or full.
     except (ReplyError, sqlite3.Error) as e:
       why = f'{type(e).__name__}: {e}'
       return Verdict(0.0, 'error', answer, self._hide(why))
@@ -217,9 +218,9 @@ def _reply_of(data: dict) -> Reply:
 
 
 def of(settings: Mapping) -> HttpJudge:
-  """Returns the judge of these settings: one a process, whoever asks.
+  """Returns the judge of these settings, one per process.
 
-  By process, because a worker that is forked has none of its parent's threads.
+  It is per process, because a forked worker has no threads of its parent.
   """
   return _made(os.getpid(), json.dumps(dict(settings), sort_keys=True))
 
@@ -242,6 +243,8 @@ def after_rules(
   undecided: Sequence[str] = ('unparsed',),
   **settings,
 ) -> Verdict:
-  """Judges by the reward `rules`; by the judge where `rules` cannot."""
+  """Calls the reward `rules`, and the judge for cases that `rules` leaves
+  open.
+  """
   chain = judge.Chain(judge.each(compose.build(rules)), of(settings), undecided)
   return chain([(completion, example)])[0]

@@ -1,22 +1,22 @@
-"""Judging what rules cannot: the protocol of a model judge.
+"""Judges for answers that rules cannot verify: the protocol of a model judge.
 
   Judge = (cases) -> verdicts    a whole batch at once, in order; never raises
 
   rules -> parsed ------------------------------> verdict      `Chain`
         \\-> unparsed -> judge (HTTP or local) --> verdict
 
-A judge is any such function: `http.HttpJudge` asks a server, `local.LocalJudge`
-a model of ours on the mesh, `rubric.Rubric` puts several questions to another
-judge. A judge that fails gives a verdict that is not valid ('error',
-'timeout'), never a zero.
+A judge is any such function: `http.HttpJudge` calls a server,
+`rewards.local_judge.LocalJudge` runs a model on the mesh, and `rubric.Rubric`
+passes several criteria to another judge. A judge that fails returns a verdict
+that is not valid ('error', 'timeout'), never a score of 0.
 
-**Injection.** What is judged was written by a model that is rewarded for a
-good mark, so it may speak to the judge. `fill` puts it between two lines that
-carry a random code, which the answer cannot know and thus cannot close, and
-the template says that all between them is data. What remains: a judge may
-still be talked into a mark, and some accept empty phrases ("Thought process:",
-https://arxiv.org/abs/2507.08794). Let rules decide where they can, give the
-judge a reference answer, and read what it accepts.
+**Injection.** The answer was written by a model that is rewarded for a good
+mark, so it may contain instructions to the judge. `fill` puts it between two
+lines with a random code. The code is unknown when the answer is generated, so
+an answer cannot contain the closing line. The template states that the text
+between the lines is data. The judge may still be persuaded, and some judges
+accept empty phrases ("Thought process:", https://arxiv.org/abs/2507.08794). Use
+rules where possible, pass a reference answer, and read the accepted answers.
 """
 
 import collections
@@ -71,9 +71,9 @@ def fill(template: str, answer: str, example: dict, nonce: str) -> str:
   """Fills the template with {question}, {reference}, {criterion}, {answer},
   {nonce}.
 
-  In one pass: braces in what is filled in are text. {question} is
+  In one pass: braces in the inserted texts are not replaced. {question} is
   example['prompt'], {reference} example['answer'] (a list as JSON).
-  Raises FieldError where the example lacks what the template names.
+  Raises FieldError if the example lacks a field of the template.
   """
 
   def place(match: re.Match) -> str:
@@ -90,8 +90,8 @@ def fill(template: str, answer: str, example: dict, nonce: str) -> str:
 
 
 def answer_of(completion: str, part: str, max_chars: int) -> str | Verdict:
-  """Extracts what is to be judged (see `fields.final`), or the verdict without
-  it.
+  """Extracts the answer to judge (see `fields.final`), or returns the verdict
+  without an answer.
   """
   answer = fields.final(completion, part)
   if answer is None or not answer.strip():
@@ -103,7 +103,7 @@ def answer_of(completion: str, part: str, max_chars: int) -> str | Verdict:
 
 
 def each(reward: Reward) -> Judge:
-  """Makes a plain reward a judge of batches."""
+  """Converts a plain reward to a judge of batches."""
 
   def judge(cases):
     return [verdict_lib.judge(reward, c, e) for c, e in cases]
@@ -113,14 +113,14 @@ def each(reward: Reward) -> Judge:
 
 @dataclasses.dataclass(frozen=True)
 class Chain:
-  """Rules first; the judge sees only the cases they leave undecided.
+  """Runs rules first, and the judge for the undecided cases.
 
   Attributes:
     rules: a Judge: `each(reward)`, or `VerifierPool.map`.
-    judge: a Judge for the others; where it fails, so does the verdict.
+    judge: a Judge for the other cases; if it fails, the verdict is invalid.
     undecided: statuses of the rules that go to the judge, unless the score is
       above 0 (an answer that equals the reference as text needs no judge).
-      'no_answer' among them lets prose be judged in which rules find nothing.
+      With 'no_answer', the judge also reads prose without an answer.
   """
 
   rules: Judge
@@ -149,8 +149,8 @@ class Chain:
 class Background:
   """A judge with the interface of `pool.VerifierPool`, in one thread.
 
-  For the trainer, which submits a part of a batch and goes on generating. It
-  bounds no time and no memory: that is the judge's to do.
+  For the trainer, which submits a part of a batch and continues to generate. It
+  limits neither time nor memory; the judge has to.
   """
 
   def __init__(self, judge: Judge):
@@ -180,7 +180,7 @@ class Background:
     return verdicts
 
   def stats(self) -> dict[str, float]:
-    """Counts since the start, for the metrics."""
+    """Returns counts since the start, for the metrics."""
     with self._lock:
       counts = self._counts
       return {

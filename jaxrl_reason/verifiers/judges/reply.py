@@ -1,4 +1,4 @@
-"""A judge's reply to a score, by strict rules; None where they do not hold.
+"""Converts a judge's reply to a score by strict rules; None for other replies.
 
   yes_no    the last line is `yes` or `no`
   score     the last line is `Score: x` (or `Score: x/high`), low <= x <= high,
@@ -6,9 +6,9 @@
   logprobs  p(yes) / (p(yes) + p(no)) at the first token of the reply, among the
             server's likeliest tokens; case and white space do not matter
 
-A last line is the last that is not blank. Around it `*`, `_` and "`", and a
-full stop behind it, are ignored; anything else makes it no verdict, for a reply
-such as "yes, if ..." or "Score: 7 or 8" is none.
+The last line is the last that is not blank. `*`, `_` and "`" around it and a
+full stop after it are ignored. Any other text makes the reply invalid, for
+example "yes, if ..." or "Score: 7 or 8".
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-MAX_LINE = 200  # characters of a last line that may be a verdict
+MAX_LINE = 200  # most characters of a last line that is parsed
 _MARKS = ' \t*_`'
 _SCORE = re.compile(
   r'score[ *_`]{0,4}:[ *_`]{0,4}(\d{1,6}(?:\.\d{1,6})?)(?: ?/ ?(\d{1,6}))?',
@@ -27,7 +27,7 @@ _SCORE = re.compile(
 @dataclasses.dataclass(frozen=True)
 class Reply:
   """text: the whole reply; first: (token, log-probability) of the likeliest
-  first tokens, where the server gave them."""
+  first tokens, if the server returns them."""
 
   text: str
   first: Sequence[tuple[str, float]] | None = None
@@ -35,8 +35,8 @@ class Reply:
 
 @dataclasses.dataclass(frozen=True)
 class Format:
-  """ask: what the prompt ends with; read: (reply, low, high) -> score or None;
-  params: what it asks of the server."""
+  """ask: the end of the prompt; read: (reply, low, high) -> score or None;
+  params: parameters of the request."""
 
   ask: str
   read: Callable[[Reply, float, float], float | None]

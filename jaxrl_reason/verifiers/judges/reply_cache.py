@@ -1,9 +1,9 @@
-"""Replies of a judge, kept on disk: key -> text, in SQLite.
+"""Stores replies of a judge on disk: key -> text, in SQLite.
 
 Any number of processes and threads may read and write at once. Every call opens
-the file anew (some 0.2 ms beside a request's many), so nothing is shared over a
-fork, and a writer that is killed leaves the last whole state. The file belongs
-on a local disk: SQLite's locks do not hold on every network file system.
+the file again (about 0.2 ms), so no handle is shared over a fork. If a writer
+is killed, the file has its last complete state. Use a local disk: SQLite's
+locks do not work on every network file system.
 """
 
 import contextlib
@@ -13,17 +13,17 @@ import os
 import sqlite3
 import time
 
-LOCK_S = 30.0  # patience with other writers
+LOCK_S = 30.0  # seconds to wait for other writers
 
 
 def key_of(content: dict) -> str:
-  """Names what was asked; equal contents have equal names."""
+  """Returns the key of a request; equal contents have equal keys."""
   text = json.dumps(content, sort_keys=True)
   return hashlib.sha256(text.encode('ascii')).hexdigest()
 
 
 class Cache:
-  """A file of replies; made if it is not there."""
+  """A file of replies; created if it does not exist."""
 
   def __init__(self, path: str):
     self.path = os.fspath(path)
@@ -45,7 +45,7 @@ class Cache:
     return found and found[0]
 
   def put(self, key: str, reply: str):
-    """Keeps the first reply: all who ask get the same."""
+    """Stores the first reply, and returns it to every caller."""
     with self._open() as db:
       db.execute(
         'INSERT OR IGNORE INTO replies VALUES (?, ?, ?)',

@@ -1,4 +1,4 @@
-"""A rubric: what a good answer does, item by item, each put to a judge.
+"""A rubric: criteria of a good answer, each scored by a judge.
 
   score = sum over items of  weight * gate * mark
           / sum of the weights above 0,   clipped to [0, 1]
@@ -7,13 +7,13 @@ after "Rubrics as Rewards" (https://arxiv.org/abs/2507.17746), explicit
 aggregation. An item:
 
   {'name': 'cites', 'criterion': 'It names its source.',
-   'weight': 1.0,          # below 0: a pitfall, whose mark is taken off
+   'weight': 1.0,          # below 0: a pitfall, whose mark is subtracted
    'required': True,       # a mark below `threshold` makes the score 0
    'needs': 'on_topic',    # or a list: counts 0 unless these marks reach it
    'threshold': 0.5}       # of this item's own mark, for both
 
-Marks are in [0, 1] and are the verdict's `parts`. An item whose judge failed
-makes the verdict invalid: half a rubric is another rubric.
+Marks are in [0, 1] and are the verdict's `parts`. If the judge fails on an
+item, the verdict is invalid.
 """
 
 import dataclasses
@@ -39,11 +39,11 @@ class Item:
 
 
 class RubricError(ValueError):
-  """A rubric that cannot be used, with the item's name."""
+  """An invalid rubric; the message names the item."""
 
 
 def make(items: Sequence[Mapping]) -> tuple[Item, ...]:
-  """Turns dicts into checked items; names default to 'item0', 'item1', ..."""
+  """Converts dicts to checked items; names default to 'item0', 'item1', ..."""
   made = tuple(_item(i, row) for i, row in enumerate(items))
   names = [item.name for item in made]
   if len(set(names)) < len(names):
@@ -71,7 +71,7 @@ def _item(index: int, row: Mapping) -> Item:
 def aggregate(items: Sequence[Item], marks: Mapping[str, float]) -> float:
   """Computes the score in [0, 1] of marks by item; see the module.
 
-  Gates are direct: an item behind a gate that is itself shut may be open.
+  `needs` is direct: it reads the marks of other items, not their gates.
   """
   passed = {item.name: marks[item.name] >= item.threshold for item in items}
   if any(item.required and not passed[item.name] for item in items):
@@ -87,7 +87,7 @@ def aggregate(items: Sequence[Item], marks: Mapping[str, float]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Rubric:
-  """A Judge that puts every item of every case to `judge`, in one batch.
+  """A Judge that passes every item of every case to `judge`, in one batch.
 
   Attributes:
     judge: reads example['criterion'] (`judge.CRITERION`); marks in [0, 1].

@@ -1,4 +1,4 @@
-"""Rewards in killable processes, with limits on time and memory.
+"""Runs rewards in processes that can be killed, with limits on time and memory.
 
 ```
 with VerifierPool('math', workers=2, timeout_s=1.0) as pool:
@@ -6,12 +6,12 @@ with VerifierPool('math', workers=2, timeout_s=1.0) as pool:
   future = pool.submit(cases)                           # returns at once
   verdicts = await pool.amap(cases)
 ```
-A case that runs too long, or whose worker dies, costs one limit and gets an
-invalid verdict ('timeout' or 'error'); the others are not touched. If a case
-ends the process that all workers come from, the pool starts a new one and runs
-the cases under way again, one at a time, until it finds the case to charge. Any
-thread may call, and no signal is used here. See `worker` for the processes.
-POSIX only; the memory limit holds on Linux only.
+If a case runs too long or its worker dies, it gets an invalid verdict ('timeout'
+or 'error'); other cases keep their verdicts. If a case ends the process that
+forks the workers, the pool starts a new one, and runs the unfinished cases
+again one at a time to find that case. Any thread may call, and no signal is
+used here. See `worker` for the processes. POSIX only; the memory limit holds on
+Linux only.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ Case = tuple[str, dict]
 START = f'from {worker.__name__} import main; main({{}})'
 # Builds the function that workers call from its portable description.
 BUILD = 'jaxrl_reason.verifiers.compose:build'
-# A nursery that dies this often without any answer, or any case to charge, is
-# given up.
+# If a nursery dies this often without an answer or a case to charge, the pool
+# stops.
 MAX_BARREN_RESTARTS = 3
-STOPPED, LOOK_S = 'T', 1.0  # a state of /proc; seconds between two looks at it
+STOPPED, LOOK_S = 'T', 1.0  # a state of /proc; seconds between two reads of it
 # No accelerator for a worker, whatever a reward imports, and one thread each:
 # the workers are the parallelism.
 ENVIRONMENT = {
@@ -58,7 +58,7 @@ ENVIRONMENT = {
 }
 
 
-# What reading a message of a process in which reward code ran may raise.
+# Errors from messages of a process in which reward code ran.
 MALFORMED = (ValueError, TypeError, LookupError, RecursionError, struct.error)
 
 
@@ -73,7 +73,7 @@ class _Batch:
     self.verdicts: list[Verdict | None] = [None] * size
     self.missing, self.slowest_s = size, 0.0
     self.future = concurrent.futures.Future()
-    # Running, so that a cancelled asyncio task cannot cancel it under us.
+    # Running, so that a cancelled asyncio task cannot cancel it.
     self.future.set_running_or_notify_cancel()
 
   def put(self, index: int, verdict: Verdict, seconds: float = 0.0):
@@ -89,7 +89,7 @@ class _Open:
   batch: _Batch
   index: int  # in the batch
   data: bytes  # for the case to run again
-  handed_out: bool = False  # a worker has it
+  handed_out: bool = False  # a worker runs it
   alone: bool = False  # it runs while no other case does
 
 
@@ -112,7 +112,7 @@ class VerifierPool:
     recycle_cases: int = 10_000,  # a worker is replaced after so many
     recycle_mb: int = 512,  # or once its resident memory passed this
     build: str = BUILD,  # 'package.module:function' of the reward
-    chunk: int = worker.MAX_CHUNK,  # cases a worker is given at a time
+    chunk: int = worker.MAX_CHUNK,  # cases that a worker gets at a time
     start_s: float | None = None,  # for its imports; None: no limit
     verdicts: type[Verdict] = Verdict,  # of the function; may be a subclass
   ):
@@ -169,7 +169,7 @@ class VerifierPool:
     return await asyncio.wrap_future(self.submit(cases))
 
   def stats(self) -> dict[str, float]:
-    """Counts since the start, for the metrics."""
+    """Returns counts since the start, for the metrics."""
     with self._lock:
       counts = self._counts
       return {
@@ -187,7 +187,7 @@ class VerifierPool:
       }
 
   def progress(self) -> str:
-    """Returns a line about the cases that are not all answered, or ''."""
+    """Returns a line about the unanswered cases, or ''."""
     with self._lock:
       batches = {id(case.batch): case.batch for case in self._open.values()}
       missing = sum(batch.missing for batch in batches.values())
@@ -220,7 +220,7 @@ class VerifierPool:
       env=env,
       pass_fds=[theirs.fileno()],
       stdin=subprocess.DEVNULL,
-      start_new_session=True,  # Ctrl-C is for the trainer alone
+      start_new_session=True,  # only the trainer handles Ctrl-C
     )
     theirs.close()
     self._sock = ours
@@ -232,7 +232,7 @@ class VerifierPool:
       raise PoolError(f'the verifier process cannot start: {problem}')
 
   def _start_problem(self) -> str | None:
-    """Waits until the reward is imported; returns why it is not, if so."""
+    """Waits until the reward is imported; returns the error, or ''."""
     self._sock.settimeout(self._start_s)
     try:
       answer = self._reader.only()

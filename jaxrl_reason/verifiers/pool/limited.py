@@ -1,4 +1,4 @@
-"""Functions on hostile text, in a process that the kernel limits.
+"""Runs functions on hostile text in a process with limits of the kernel.
 
   call(function, request, seconds) --JSON--> process --JSON--> result
 
@@ -24,7 +24,7 @@ from typing import Any
 
 from jaxrl_reason.verifiers.pool import wire
 
-PATIENCE_S = 120.0  # a process that does not answer for so long is given up
+PATIENCE_S = 120.0  # seconds without an answer before a process is ended
 MAX_ANSWER = 1 << 28  # bytes
 START = f'from {__name__} import main; from {{}} import {{}}; main({{}}, {{}})'
 
@@ -47,7 +47,7 @@ class Late(Failed):
 
 @dataclasses.dataclass(frozen=True)
 class Function:
-  """A function of a JSON value that runs in a process of its own.
+  """A function of a JSON value that runs in its own process.
 
   Attributes:
     module, name: of the function; its imports are not limited.
@@ -110,7 +110,7 @@ class _Process:
       except (TimeoutError, ValueError) as e:
         self._process.kill()
         raise Failed('', f'its process does not answer: {e}') from e
-      except OSError:  # it has ended, and says how
+      except OSError:  # it has ended; its status is read
         answer = None
       if answer is None:
         self._explain_end(seconds)
@@ -137,7 +137,7 @@ _processes: dict[tuple[int, Function], _Process] = {}
 
 
 def processes() -> set[int]:
-  """Returns the ids of this process's children that are such processes."""
+  """Returns the ids of this process's function processes."""
   own = [p for (pid, _), p in _processes.items() if pid == os.getpid()]
   return {process.pid for process in own}
 

@@ -1,4 +1,4 @@
-"""Times of a process by Linux's /proc."""
+"""Reads times of a process from Linux's /proc."""
 
 import os
 import sys
@@ -7,9 +7,10 @@ AVAILABLE = sys.platform.startswith('linux')
 
 
 def usage(pid: int, *, proc: int | None = None) -> tuple[str, float]:
-  """Reads (state, CPU seconds) of a process; unknown where there is no /proc.
+  """Reads (state, CPU seconds) of a process; unknown without /proc.
 
-  `proc` is an open descriptor of /proc, for those who no longer see it.
+  `proc` is an open descriptor of /proc, for processes without access to the
+  path.
   """
   fields = _read(f'{pid}/stat', proc).rpartition(b')')[2].split()
   if not fields:
@@ -19,9 +20,7 @@ def usage(pid: int, *, proc: int | None = None) -> tuple[str, float]:
 
 
 def children(pid: int, *, proc: int | None = None) -> list[int]:
-  """Lists the children of a process with one thread; none where nobody can
-  say.
-  """
+  """Lists the children of a process with one thread; [] if unknown."""
   return [int(p) for p in _read(f'{pid}/task/{pid}/children', proc).split()]
 
 

@@ -34,7 +34,7 @@ class Reader:
     return bool(data)
 
   def frames(self) -> Iterator[bytes]:
-    """Takes every complete frame out of the buffer."""
+    """Returns and removes every complete frame of the buffer."""
     start = 0
     try:
       while len(self.buffer) - start >= HEADER.size:
@@ -51,7 +51,7 @@ class Reader:
       del self.buffer[:start]
 
   def only(self) -> bytes | None:
-    """Waits for one frame, after which the other side waits for us."""
+    """Waits for one frame, after which the other side sends nothing."""
     frames: list[bytes] = []
     while not frames and self.receive():
       frames = list(self.frames())

@@ -15,7 +15,7 @@ by a signal therefore runs once more, alone, before it is charged. The nursery
 reports every case before it hands it out, so that the trainer can do the same
 with the cases that a dead nursery had handed out.
 
-Cases are pickled: only the trainer writes them, and examples hold dates and
+Cases are pickled: only the trainer writes them, and examples contain dates and
 tuples. Answers are JSON: reward code runs in the process that writes them, and
 reading a pickle would run its code in the trainer.
 """
@@ -47,10 +47,10 @@ MAX_ANSWER = 32 << 20  # bytes of an answer
 # of the cases that a worker gets next.
 DONE, RETIRE, KILLED, CRASHED, HANDED_OUT = range(5)
 PARENT_POLL_S = 1.0
-# In the environment of the nursery and its workers, and nowhere else.
+# Set only in the environment of the nursery and its workers.
 INSIDE = 'JAXRL_REASON_VERIFIER'
-# Where more processes want to run than there are cores, a worker that is kept
-# waiting gets up to so many limits before its case is called too slow.
+# If there are more running processes than cores, a waiting worker gets up to
+# this many limits before its case has a timeout.
 STARVED = 4
 
 
@@ -85,7 +85,7 @@ class Settings:
 
 
 def _die_with_parent():
-  """SIGKILL for a worker in an endless loop whose nursery was killed."""
+  """Kills a worker in an endless loop if its nursery was killed."""
   if not sys.platform.startswith('linux'):
     return
   import ctypes  # here: a worker needs it once, and only on Linux
@@ -106,7 +106,9 @@ def _payload(number: int, outcome: int, verdict: Verdict, seconds: float):
 
 
 def _answer(number: int, outcome: int, verdict: Verdict, seconds: float):
-  """Returns the bytes of an answer; of an error if the verdict is not plain."""
+  """Returns the bytes of an answer, or of an error if the verdict is not
+  plain.
+  """
   try:
     payload = _payload(number, outcome, verdict, seconds)
     problem = f'over {MAX_ANSWER} bytes' if len(payload) > MAX_ANSWER else ''
@@ -149,13 +151,13 @@ def _worker_main(sock: socket.socket, reward, settings: Settings):
   """Runs a worker and never returns: the forked process ends here."""
   code = 1
   try:
-    os.setpgid(0, 0)  # so that what a reward starts dies with the worker
+    os.setpgid(0, 0)  # so that processes of a reward end with the worker
     _die_with_parent()
     limited.limit_memory(settings.memory_mb)
     _work(sock, reward, settings)
     code = 0
   except (ConnectionError, KeyboardInterrupt):
-    code = 0  # the nursery is gone or going
+    code = 0  # the nursery has ended or ends
   finally:
     os._exit(code)
 

@@ -3,11 +3,10 @@
   ex = example('arithmetic', seed=0, index=7, split='train')
   TASKS['arithmetic'].check(ex['solution'], ex)        # 1.0
 
-Three splits of the same generator. A problem belongs to the held-out side iff
-a hash of its identity (its prompt, if the task says no more) falls below
-`HELDOUT_SHARE`; 'train' draws until a problem falls on the other side, so the
-two never overlap whatever the seeds, knobs and counts. 'harder' is the
-held-out side of harder knobs.
+There are three splits of the same generator. A problem is held out if a hash of
+its identity (by default its prompt) is below `HELDOUT_SHARE`. 'train' samples
+until a problem is not held out, so the splits never overlap, for all seeds,
+knobs and counts. 'harder' has the held-out problems of harder knobs.
 """
 
 import hashlib
@@ -66,7 +65,7 @@ TASKS: dict[str, Task] = {
     word_problems,
   )
 }
-# Problems that are played: an environment is their verifier (`games`).
+# Games: an environment verifies them (`games`).
 GAMES: dict[str, Task] = games.GAMES
 SPLITS = ('train', 'heldout', 'harder')
 HELDOUT_SHARE = 1 / 8
@@ -74,8 +73,8 @@ MAX_DRAWS = 20_000
 
 
 def files_of_own() -> tuple[str, ...]:
-  """Names the files whose import put further tasks into `TASKS`: another
-  process imports them to have these too.
+  """Returns the files that add tasks to `TASKS`; another process imports them
+  to have these tasks.
 
   Raises:
     ValueError: a task was defined where no other process can import it.
@@ -148,7 +147,7 @@ def example(
   knobs: dict | None = None,
   harder: dict | None = None,
 ) -> Example:
-  """Makes problem `index` of a split: the same on every machine, for ever."""
+  """Makes problem `index` of a split, the same on every machine."""
   family = get(task)
   settings = split_knobs(family, split, knobs, harder)
   entropy = (zlib.crc32(f'{task}/{split}'.encode()), seed, index)

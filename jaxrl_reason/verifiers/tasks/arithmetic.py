@@ -3,12 +3,12 @@
   prompt    7+5-3*2+8=           or, modulo 10,   7+5-3*2+8%10=
   solution  12 9 18#26                            2 9 8#6
 
-With `width`, blanks after a chain bring it to so many characters. What a total
-is computed from then stands equally far from it in chains of all lengths, so
-that a model which knows short chains can begin longer ones.
+With `width`, blanks pad every chain to this number of characters. The inputs of
+a total are then at the same distance from it for all lengths, so a model that
+knows short chains can begin longer ones.
 
-`numbered` steps begin with their number, 112 29 318#26: each of them says where
-the chain has come to, and what was written before it may be forgotten.
+`numbered` steps begin with their number, 112 29 318#26. Each shows the position
+in the chain, so earlier text is not needed.
 
 The solution writes the running total after every operation; the last one is
 the answer. `*` does not bind tighter than `+`: every step is one look-up of
@@ -65,7 +65,7 @@ TASK = problem.Task(
   knobs=dict(
     min_ops=4,  # operations in a problem, at least 1
     max_ops=6,
-    min_operand=1,  # at least 0: a sign would read as an operator
+    min_operand=1,  # at least 0, because a sign would be an operator
     max_operand=9,
     ops='+-',  # any of + - *; repeat one to draw it more often
     modulus=0,  # every total is reduced modulo this; 0: never

@@ -17,7 +17,7 @@ NUMERALS = problem.DIGITS + 'abcdef'
 
 
 def _read(digits: str, radix: int) -> list[int]:
-  """The value of every prefix of a numeral."""
+  """Returns the value of every prefix of a numeral."""
   total, totals = 0, []
   for digit in digits:
     total = total * radix + NUMERALS.index(digit)
@@ -26,7 +26,7 @@ def _read(digits: str, radix: int) -> list[int]:
 
 
 def _divide(number: int, radix: int) -> tuple[str, list[str]]:
-  """The numeral of a number, and the divisions that give it."""
+  """Returns the numeral of a number, and its divisions."""
   digits, steps = '', []
   while number or not digits:
     quotient, rest = divmod(number, radix)
@@ -53,7 +53,7 @@ def generate(
     return None
   number = problem.between(rng, min_number, max_number)
   written, _ = _divide(number, start)
-  # Base 10 needs no reading: a number's value is how it is written.
+  # In base 10 the value is the numeral, so there are no reading steps.
   steps = [] if start == 10 else [str(n) for n in _read(written, start)]
   answer, divisions = _divide(number, end)
   if end != 10:

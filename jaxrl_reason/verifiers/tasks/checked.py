@@ -1,11 +1,11 @@
-"""Chained arithmetic whose solutions are looked at again (`rl.turns.links`).
+"""Chained arithmetic with a second turn that checks (`rl.turns.links`).
 
   verify   2*3+1%5=  1#2;  ?  y        2*3+1%5=  1#4;?  n
   refine   2*3+1%5=  1#2;  ?  1#2      2*3+1%5=  1#4;?  1#2
 
-Problems are those of `arithmetic`. `turns` has what is said after the first
-solution; where that is wrong it is only read, so that supervised stages teach
-nobody to be wrong. A wrong one has another last digit.
+Problems are those of `arithmetic`. `turns` has the turns after the first
+solution. A wrong first solution is an observation, so supervised stages do not
+train on it. It has another last digit.
 """
 
 import numpy as np
@@ -40,7 +40,7 @@ TASK = problem.Task(
   check=problem.check_integer,
   knobs=arithmetic.TASK.knobs
   | dict(
-    second='verify',  # what follows a solution: verify, refine
+    second='verify',  # the second turn: verify, refine
     wrong=0.5,  # share of solutions with turns after a wrong one
   ),
   harder=arithmetic.TASK.harder,

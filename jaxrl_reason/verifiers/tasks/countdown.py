@@ -3,8 +3,8 @@
   prompt    3 7 2 5>24:
   solution  3*7=21 21+5=26 26-2=24#3*7+5-2
 
-With `max_tries`, wrong attempts stand before the right one, each closed by a
-comma, so that a model can learn to search and to recognise success:
+With `max_tries`, wrong attempts precede the correct one, each with a comma at
+its end, so that a model can learn to search and to recognise success:
 
   solution  3+7=10 10*2=20 20-5=15, 3*7=21 21+5=26 26-2=24#3*7+5-2
 
@@ -189,7 +189,7 @@ def generate(
 
 
 def identity(example: problem.Example) -> str:
-  """Identifies a problem, whatever the order of its numbers."""
+  """Returns the identity of a problem, for any order of its numbers."""
   meta = example['meta']
   return f'{sorted(meta["numbers"])}>{meta["target"]}'
 

@@ -1,4 +1,4 @@
-"""Problems that are played with an environment (`rl.turns.env`), by its name.
+"""Problems of environments (`rl.turns.env`), by the environment's name.
 
   guess        1-31?                        16; < 8; > ...
   frozen_lake  SFFF FHFH FFFH HFFG>         R; F ...
@@ -6,10 +6,9 @@
   lookup       4?? (the table's table at 4) ?4; 7 ?7; 2 #2
   tic_tac_toe  X...O....>                   1; 3 ...
 
-`turns` of a problem has what a good player says and what is answered. What an
-episode has won decides, not its text: an evaluation puts the environment's
-rewards into the example, as 'gained'. A look-up ends in an answer like any
-other task's.
+`turns` of a problem has the turns of a good player and the observations. The
+rewards of the environment decide, not the text: an evaluation adds them to the
+example as 'gained'. A look-up ends in an answer as other tasks do.
 """
 
 import functools
@@ -36,8 +35,8 @@ def _example(task: str, prompt: str, turns: list, answer: str, **meta) -> dict:
 
 
 def won(text: str, example: problem.Example) -> float:
-  """Returns whether the episode got more than a half, which every outcome short
-  of success stays within.
+  """Returns whether the rewards of the episode exceed 0.5, which only success
+  reaches.
   """
   del text
   return float(example.get('gained', 0.0) > 0.5)
@@ -56,7 +55,7 @@ def guess(rng: np.random.Generator, *, largest: int) -> problem.Example:
 
 
 def _path(lake: str) -> str | None:
-  """The shortest way from S to G on ice."""
+  """Returns the shortest path from S to G on ice."""
   begun = lake.index('S')
   ways, queue = {begun: ''}, [begun]
   for at in queue:
@@ -139,7 +138,7 @@ def _put(board: str, cell: int, who: str) -> str:
 
 @functools.cache
 def _best(board: str) -> tuple[float, list]:
-  """(what X gets of the opponent at best, the turns to it)."""
+  """Returns (the best result of X against the opponent, its turns)."""
   best = (-1.0, [])
   for cell in range(9):
     if board[cell] != '.':
@@ -198,7 +197,7 @@ GAMES = {
   for game in (
     _game(
       guess,
-      dict(largest=31),  # the numbers are 1 to that
+      dict(largest=31),  # numbers are from 1 to this
       dict(largest=99),
       '0123456789-?<>=;',
       identity=_number,

@@ -7,9 +7,9 @@ when the first such name is looked up. A family's knobs are the fields of its
 configuration. Its scorers, some of which execute the answer, do not run here
 but in a verifier's worker: see `verifiers.gym_scorers`.
 
-An example keeps the family's own entry, with Python objects that JSON does not
-have (tuples, dates), as `meta['entry']`. Five families give no reference
-answer for some or all problems; the answer and the solution are then empty.
+An example has the family's entry as `meta['entry']`, with Python objects that
+JSON does not have (tuples, dates). Five families have no reference answer for
+some or all problems; answer and solution are then empty.
 Families that check their configuration with `assert` raise AssertionError.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from jaxrl_reason.verifiers.tasks import problem
 
 PREFIX = 'gym:'
-# A mixture of the others, which a configuration by knobs cannot describe.
+# A mixture of other families, which knobs cannot describe.
 NOT_A_FAMILY = frozenset(['composite'])
 
 

@@ -1,4 +1,4 @@
-"""Tasks, and the one definition of a final answer.
+"""Tasks, and the definition of a final answer.
 
 A task is a pure generator of problems and a checker:
 
@@ -10,9 +10,9 @@ An Example is a plain dict that survives JSON:
   {'prompt': '7+5-3=', 'solution': '12#9', 'answer': '9', 'meta': {},
    'task': 'arithmetic'}
 
-A problem for an environment may have 'turns' beside its solution, a list of
-[what the policy says, what the environment answers]: the solution is all of
-them, one after another, and the answers are not learnt.
+A problem for an environment may also have 'turns', a list of [turn of the
+policy, observation]. The solution is their concatenation; observations are not
+trained on.
 
 **Final answers.** A completion is free text, one marker `#`, and the answer:
 `12 9 18#26`. Exactly one marker may occur, and nothing may follow the answer.
@@ -36,7 +36,7 @@ import numpy as np
 MARKER = '#'
 DIGITS = '0123456789'
 OPERATIONS = {'+': operator.add, '-': operator.sub, '*': operator.mul}
-# Of a number inside an answer that is not one integer: lists, expressions.
+# Limit for numbers in answers that are lists or expressions.
 MAX_DIGITS = 4
 
 Example = dict
@@ -54,12 +54,12 @@ class Task:
   check: completion, example -> 1.0 or 0.0, in bounded time for any text.
   knobs: the difficulty of the train and held-out splits.
   harder: what the out-of-distribution split changes.
-  alphabet: every character of its prompts and solutions, at any knobs; None
-    where nobody can say.
-  answer_chars: what an answer is made of (for the format reward).
+  alphabet: every character of its prompts and solutions, for all knobs; None
+    if unknown.
+  answer_chars: characters of an answer (for the format reward).
   kernel: the device kernel with the verdict of `check`, or None.
-  identity: problems with the same one are one problem, whatever the prompt's
-    wording, and stand on the same side of the split.
+  identity: problems with the same identity are one problem, for any wording of
+    the prompt, and are in the same split.
   reward: the host reward that verifies its answers, by name.
   """
 
@@ -132,9 +132,8 @@ def check_format(text: str, answer_chars: str) -> float:
   return float(bool(answer) and not answer.strip(answer_chars))
 
 
-# Generators draw through `rng.random()` alone: it is the one call whose stream
-# is fixed by the raw bits, and a scalar of it costs 0.1 us against 2 us for
-# `rng.integers`.
+# Generators use only `rng.random()`: only its stream is fixed by the raw bits,
+# and a scalar costs 0.1 us instead of 2 us for `rng.integers`.
 
 
 def below(rng: np.random.Generator, n: int) -> int:

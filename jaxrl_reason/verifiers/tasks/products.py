@@ -1,13 +1,12 @@
-"""Products, some of which nobody does in their head: when to use a calculator.
+"""Products of short and long numbers: learn when to use a calculator.
 
   prompt    7*8=             734*286=
   solution  #56              <<734*286=209924>>#209924
 
-A share of the problems has two digits in all, the others are as long as the
-knobs say. The worked solutions show how to call and how to answer, not when:
-whichever the problem is, `call` of them call. What the calculator
-(`envs.calculator`) says in them, `209924>>`, is no text of the policy's and is
-not learnt.
+A share of the problems has factors of one digit; the others have the length of
+the knobs. The worked solutions show how to call and how to answer, not when: a
+share `call` of them calls, for any problem. The observation `209924>>` of the
+calculator (`envs.calculator`) is not trained on.
 """
 
 import numpy as np
@@ -57,7 +56,7 @@ TASK = problem.Task(
     call=0.2,  # share of the solutions that call the calculator
   ),
   harder=dict(min_digits=4, max_digits=4),
-  # With all that the calculator may say.
+  # With all characters of the calculator.
   alphabet='0123456789*=-#<>adegiorstxyz n',
   answer_chars='-0123456789',
   kernel='integer',

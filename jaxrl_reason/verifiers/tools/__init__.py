@@ -5,10 +5,10 @@ A function, or an object of a class, in a worker process of a pool:
   env(text, example, state) -> Answer
 
 `text` is the policy's turn. `state` is the state that the episode's last call
-returned (None at first). It is plain data and crosses as JSON (tuples become
-lists), so any worker can answer any turn, and a worker that was killed has lost
-nothing. A class is called once with the recipe's arguments when the processes
-start; a function gets them with every call.
+returned (None at first). It is plain data that is sent as JSON (tuples become
+lists). So any worker can play any turn, and a killed worker loses nothing. A
+class is called once with the recipe's arguments when the processes start; a
+function receives them with every call.
 
 This package needs no jax: workers import it.
 """
@@ -22,14 +22,14 @@ from jaxrl_reason.verifiers import resolve
 
 __all__ = ['Answer', 'ENVS', 'TOOLS', 'load', 'make']
 
-# Tools by the name under which `rl.turns.tools` asks for them.
+# Tools by their names in `rl.turns.tools`.
 TOOLS = {
   'calculate': 'jaxrl_reason.verifiers.tools.calculator:calculate',
   'python': 'jaxrl_reason.verifiers.tools.python:Python',
   'search': 'jaxrl_reason.verifiers.tools.search:Search',
   'sql': 'jaxrl_reason.verifiers.tools.sql_queries:Sql',
 }
-# Environments by the name that `rl.turns.env` has on the host path; others are
+# Environments by their names in `rl.turns.env` on the host path; others are
 # package.module:name or path/to/file.py:name.
 ENVS = {
   'calculator': 'jaxrl_reason.verifiers.tools.calculator:step',
@@ -46,7 +46,7 @@ class Answer(NamedTuple):
   observation: str | bytes | None  # None: the episode is over
   state: Any = None  # plain data
   reward: float = 0.0  # of this turn
-  event: str = ''  # that is counted: malformed, unknown or failed
+  event: str = ''  # the event to count: malformed, unknown or failed
 
 
 def is_known(name: str) -> bool:
@@ -55,15 +55,15 @@ def is_known(name: str) -> bool:
 
 
 def load(name: str) -> Callable:
-  """Loads the function or class of that name, not made yet."""
+  """Loads the function or class of a name, without an instance."""
   return resolve.load({**TOOLS, **ENVS}.get(name, name))
 
 
 def make(name: str, args: Mapping) -> Callable:
-  """Makes an environment, or a tool, of its name and arguments.
+  """Builds an environment or a tool from its name and arguments.
 
   Raises:
-    RewardError: there is none of that name; TypeError: other arguments.
+    RewardError: the name is unknown; TypeError: wrong arguments.
   """
   found = load(name)
   if inspect.isclass(found):

@@ -1,7 +1,7 @@
 """Arithmetic on the host: the twin of `envs.calculator`, and a tool.
 
-`step` answers `<<12*7=` by `84>>` as the environment inside the graph does,
-byte for byte: tests hold them together.
+`step` returns `84>>` for `<<12*7=`, as the environment inside the graph does.
+Tests compare them byte for byte.
 """
 
 import re
@@ -9,7 +9,7 @@ import re
 from jaxrl_reason.verifiers.tools import Answer
 
 K = 18  # digits of an operand
-PRICE = 0.05  # of a call, off the reward
+PRICE = 0.05  # of a call, subtracted from the reward
 WIDTH = 48  # characters of a turn that are read
 _CALL = re.compile(r'(-?[0-9]*)([+*/-])(-?[0-9]*)', re.S)
 STOPS = ('=',)
@@ -37,7 +37,7 @@ def evaluate(expression: str) -> tuple[str, bool]:
 
 
 def step(text: str, example: dict, state) -> Answer:
-  """Answers a turn that ends in `=`; any other is the last word."""
+  """Answers a turn that ends in `=`; any other turn ends the episode."""
   del example
   long = len(text.encode()) > WIDTH
   if not (text.endswith('=') or long):

@@ -1,12 +1,12 @@
-"""Forms of a policy's tool calls, and the ends of turns that make them.
+"""Formats of a policy's tool calls, and the ends of their turns.
 
   tags      <search>the words</search>       one tool, one argument: its first
   hermes    <tool_call>{"name": ..., "arguments": {...}}</tool_call>    Qwen too
   llama     {"name": ..., "parameters": {...}}            perhaps <|python_tag|>
   mistral   [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]
 
-A turn without a call is the last word. With tags the tag that closes ends the
-turn; the others end with the model's own stop token, and may hold several
+A turn without a call ends the episode. With tags the closing tag ends the turn.
+In the other formats the model's stop token ends it, and a turn may have several
 calls.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from jaxrl_reason.verifiers.text import structure, tool_calls
 from jaxrl_reason.verifiers.text.tool_calls import Call
 
-# What closes a turn in tags and is no call.
+# Closing tags that are no calls.
 WORDS = ('answer', 'think', 'thinking', 'reasoning', 'final')
 _CLOSED = re.compile(r'</([A-Za-z_][\w.-]*)>\s*\Z')
 _PYTHON = '<|python_tag|>'
@@ -24,7 +24,7 @@ _MISTRAL = '[TOOL_CALLS]'
 
 
 class Malformed(ValueError):
-  """A text that should be a call and is not."""
+  """An invalid call."""
 
 
 def _tags(text: str, first: Mapping[str, str]) -> list[Call]:
@@ -69,7 +69,7 @@ def _mistral(text: str, first) -> list[Call]:
   said = text.strip()
   if _MISTRAL in said:
     return _json(said.rpartition(_MISTRAL)[2])
-  # [TOOL_CALLS] is a special token, which a text does not show.
+  # [TOOL_CALLS] is a special token, which is not in the text.
   return _json(said) if said.startswith('[{') and '"name"' in said else []
 
 
@@ -82,18 +82,18 @@ PARSERS: dict[str, Callable] = {
 
 
 def parse(form: str, text: str, first: Mapping[str, str]) -> list[Call]:
-  """Reads the calls of a turn; [] of one that is the last word.
+  """Parses the calls of a turn; [] without calls.
 
   Args:
     form: a name in `PARSERS`.
     first: name of a tool -> name of its first argument.
 
   Raises:
-    Malformed: a call is begun but not right.
+    Malformed: a call is invalid.
   """
   return PARSERS[form](text, first)
 
 
 def stops(form: str, names: Sequence[str]) -> list[bytes]:
-  """Returns the bytes that end a turn, beside the tokenizer's stop tokens."""
+  """Returns the bytes that end a turn, in addition to stop tokens."""
   return [f'</{name}>'.encode() for name in names] if form == 'tags' else []

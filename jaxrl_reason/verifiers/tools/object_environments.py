@@ -1,15 +1,14 @@
-"""Environments that are objects with `reset` and `step`, of other libraries.
+"""Plays environments of other libraries: objects with `reset` and `step`.
 
   Gymnasium     reset(seed) -> (seen, info)   step(action) -> (seen, reward,
                 terminated, truncated, info)
   OpenEnv       reset(seed) -> observation    step(Action(message=...)) ->
                 observation with `.reward` and `.done`
 
-Such an object holds its episode's state itself, which no other process has. So
-the state that travels is what the policy has said, and an episode is played
-again up to the turn that is asked for: environments must be deterministic by
-their seed, and a turn costs those before it. Their first observation belongs
-into the problem's prompt (`opening`).
+Such an object has the state of its episode, which other processes lack. So the
+state that is sent is the list of the policy's turns, and every turn replays the
+earlier turns. Environments must be deterministic by their seed. The first
+observation has to be part of the problem's prompt (`opening`).
 """
 
 import json
@@ -23,7 +22,7 @@ HIDDEN = ('done', 'reward', 'metadata')  # of an observation of OpenEnv
 
 
 class Objects:
-  """Plays an environment of another library, a turn at a time."""
+  """Plays an environment of another library, one turn at a time."""
 
   def __init__(
     self,
@@ -33,10 +32,10 @@ class Objects:
     field: str = 'message',
   ):
     """Args:
-    make: 'package.module:Class', or a function that gives an environment.
-    args: of it, by name.
-    action: class of an action that has the text as its `field`; '': the text,
-      or its number where it is one and the environment has so many actions.
+    make: 'package.module:Class', or a function that returns an environment.
+    args: its arguments by name.
+    action: class of an action with the text as its `field`; '': the text, or
+      its number if it is the number of an action.
     """
     self._make, self._args = resolve.load(make), dict(args or {})
     self._action = resolve.load(action) if action else None
@@ -67,18 +66,18 @@ class Objects:
 
 
 def _seed(example: Mapping) -> int:
-  """A problem's seed: meta['seed'], or 0."""
+  """Returns a problem's seed: meta['seed'], or 0."""
   return int((example.get('meta') or {}).get('seed', 0))
 
 
 def _begun(env, seed: int) -> tuple[Any, Any]:
-  """(env, its first observation)."""
+  """Returns (a new environment, its first observation)."""
   first = env.reset(seed=seed)
   return env, first[0] if isinstance(first, tuple) else first
 
 
 def _heard(result) -> tuple[str, bool, float]:
-  """(words, whether it is over, reward) of what `step` gave."""
+  """Converts a result of `step` to (text, whether it is over, reward)."""
   if isinstance(result, tuple):
     seen, reward, *ended, _ = result
     return _words(seen), any(ended), float(reward)
@@ -86,7 +85,7 @@ def _heard(result) -> tuple[str, bool, float]:
 
 
 def _words(seen) -> str:
-  """An observation as text: itself, or its fields as JSON."""
+  """Converts an observation to text: itself, or its fields as JSON."""
   if isinstance(seen, str):
     return seen
   dump: Callable | None = getattr(seen, 'model_dump', None)

@@ -1,12 +1,12 @@
-"""Environments written for the package `verifiers` (the protocol of its
-versions 0.2 and 0.3: `SingleTurnEnv`, `MultiTurnEnv`, `ToolEnv`).
+"""Plays environments of the package `verifiers` (the protocol of its versions
+0.2 and 0.3: `SingleTurnEnv`, `MultiTurnEnv`, `ToolEnv`).
 
-Such an environment plays an episode from its beginning to its end and asks a
-client for what the model says. Here the client has what the policy has said so
-far; asked for more, it ends the play, and what came since the policy's last
-words is the observation. So the state that travels is what was said, as of
-`objects`: a turn plays those before it again, and environments must answer the
-same to the same words. The rubric scores an episode that is over.
+Such an environment plays a whole episode and requests the model's turns from a
+client. Here the client has the policy's turns so far. At the next request it
+ends the replay, and the messages after the policy's last turn are the
+observation. So the state that is sent is the list of turns, as for `objects`:
+every turn replays the earlier turns, and environments must be deterministic.
+The rubric scores a finished episode.
 
 The problem's `meta` is the environment's own row (prompt, answer, info):
 `env.get_dataset().to_json('train.jsonl')` writes such files for
@@ -22,8 +22,8 @@ from jaxrl_reason.verifiers.tools import Answer, calls
 
 
 class _Asked(BaseException):
-  """The environment wants words that were not said yet; not an Exception, as
-  environments catch those.
+  """The environment requests a turn that does not exist yet. It is not an
+  Exception, because environments catch those.
   """
 
   def __init__(self, messages: Sequence):
@@ -31,14 +31,14 @@ class _Asked(BaseException):
 
 
 class Verifiers:
-  """Plays an environment of that package, a turn at a time."""
+  """Plays an environment of the package, one turn at a time."""
 
   def __init__(self, make: str, args: Mapping | None = None, form: str = ''):
     """Args:
-    make: function that gives the environment, 'package:load_environment' or
-      'file.py:name'; 'verifiers:load_environment' has those that are installed.
-    args: of it, by name.
-    form: how tools are called, a name in `calls.PARSERS`; '': a turn is text.
+    make: function that returns the environment, 'package:load_environment' or
+      'file.py:name'; 'verifiers:load_environment' loads installed ones.
+    args: its arguments by name.
+    form: format of tool calls, a name in `calls.PARSERS`; '': a turn is text.
     """
     if form and form not in calls.PARSERS:
       raise ValueError(f'form={form!r}: choose {", ".join(calls.PARSERS)}')
@@ -68,7 +68,7 @@ class Verifiers:
     return Answer(None, said, reward, event)
 
   def _read(self, text: str) -> tuple[str, list | None]:
-    """(text, its calls); None: they are no calls."""
+    """Returns (text, its calls); None for invalid calls."""
     if not self._form:
       return text, []
     tools = {
@@ -104,7 +104,7 @@ def _content(content) -> str:
 
 
 def _client_of(base: type) -> type:
-  """Makes a client of [(text, its calls)], one for each time it is asked."""
+  """Builds a client that returns [(text, its calls)], one per request."""
   from verifiers.types import Response, ResponseMessage, ToolCall
 
   class Said(base):

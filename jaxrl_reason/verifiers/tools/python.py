@@ -1,10 +1,10 @@
-"""Python in the sandbox of the verifiers (`verifiers.code.sandbox`).
+"""Runs Python in the sandbox of the verifiers (`verifiers.code.sandbox`).
 
-What an episode has defined is there in its next call: its state is its cells,
-the code that it has run. They are run again, unheard, before the new one, in a
-fresh process each time, so that nothing outlives a call and any worker may take
-it. Bounded in cells, characters, seconds and memory; a cell that overran is not
-kept.
+Definitions last until the episode ends: the state is the list of its cells.
+Each call runs the earlier cells again without output, and then the new cell, in
+a fresh process. So no process outlives a call, and any worker may run it.
+Cells, characters, seconds and memory are limited; a cell that exceeds a limit
+is not kept.
 """
 
 import ast
@@ -13,8 +13,8 @@ from jaxrl_reason.verifiers.code.sandbox import client
 
 CELLS, CHARACTERS = 32, 1 << 16
 OUTPUT = 1 << 16  # bytes that are read
-# Runs cells as a console does: what the last one prints, and the value of its
-# last expression.
+# Runs cells as a console does: the output of the last cell, and the value of
+# its last expression.
 _CONSOLE = """
 import ast, contextlib, io, sys, traceback
 
@@ -42,21 +42,21 @@ except BaseException as e:
 
 
 class Python:
-  """Runs code, and remembers what an episode has run."""
+  """Runs code, with the earlier cells of the episode."""
 
-  keeps = True  # a call gives (text, state)
+  keeps = True  # a call returns (text, state)
 
   def __init__(self, timeout_s: float = 2.0, memory_mb: int = 256):
     """Args:
-    timeout_s: of a call, all cells before it included.
-    memory_mb: beyond the interpreter's own.
+    timeout_s: of a call, including its earlier cells.
+    memory_mb: in addition to the interpreter's.
     """
     if timeout_s <= 0 or memory_mb <= 0:
       raise ValueError(f'{timeout_s=} and {memory_mb=} must be positive')
     self._limits = {'timeout_s': timeout_s, 'memory_mb': memory_mb}
 
   def __call__(self, code: str, *, state: list | None) -> tuple[str, list]:
-    """Runs Python code and gives what it prints.
+    """Runs Python code and returns its output.
 
     Args:
       code: a program; names of earlier calls are still there.
@@ -77,7 +77,7 @@ class Python:
 
 
 def _refused(code: str, cells: list) -> str | None:
-  """Why a cell is not run, if so."""
+  """Returns the reason to refuse a cell, or ''."""
   try:
     ast.parse(code)
   except (SyntaxError, ValueError, RecursionError, MemoryError) as e:

@@ -1,11 +1,10 @@
-"""Several tries at a problem: a verifier of the host says whether one is right.
+"""Allows several tries at a problem; a host reward verifies each try.
 
   18#25  ->  wrong  ->  18#26  ->  (over)
 
-For any reward by name, that of the data (`task`, `math`, `gym` of reasoning-gym
-and so on) or one's own. A right try gives its score, less `price` for each one
-before it; a wrong one is answered by `says`, and by the verifier's own words
-with `details`.
+The reward has any name: `task`, `math`, `gym` of reasoning-gym, or your own. A
+correct try has its score minus `price` for each earlier try. The observation of
+an incorrect try is `says`; with `details` the verifier's detail is added.
 """
 
 import inspect
@@ -16,7 +15,7 @@ from jaxrl_reason.verifiers.verdict import judge
 
 
 class Retry:
-  """Answers wrong tries."""
+  """Plays problems with several tries."""
 
   def __init__(
     self,
@@ -26,9 +25,9 @@ class Retry:
     details: bool = False,
   ):
     """Args:
-    reward: by name; a score above 0.5 is right.
-    says: to a wrong try; price: off the reward of the next; details: also
-      what the verifier says of it.
+    reward: by name; a score above 0.5 is correct.
+    says: observation of an incorrect try; price: subtracted from the reward of
+      the next try; details: add the verifier's detail.
     """
     if price < 0:
       raise ValueError(f'{price=} is below 0')

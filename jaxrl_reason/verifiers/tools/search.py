@@ -1,8 +1,8 @@
-"""Search by BM25 over a folder of documents (`bm25s`).
+"""Searches a folder of documents by BM25 (`bm25s`).
 
 A document is a text file (.txt, .md), or a line of a .jsonl file with 'text'
-and perhaps 'title'. The index is made once, before the workers are forked,
-which share its memory.
+and optionally 'title'. The index is built once, before the workers are forked,
+so they share its memory.
 """
 
 import json
@@ -15,7 +15,7 @@ def read(folder: str) -> list[tuple[str, str]]:
   """Reads (title, text) of all documents, in the order of their paths.
 
   Raises:
-    ValueError: none is there, or names a line that is no document.
+    ValueError: there are no documents, or a line is no document.
   """
   root = pathlib.Path(folder).expanduser()
   found = []
@@ -45,12 +45,12 @@ def _document(line: str, where: str) -> tuple[str, str]:
 
 
 class Search:
-  """Finds documents about a query."""
+  """Finds documents for a query."""
 
   def __init__(self, folder: str = '', top: int = 1, characters: int = 400):
     """Args:
-    folder: of documents; top: how many a query finds, at most.
-    characters: shown of each.
+    folder: of documents; top: most documents of a query.
+    characters: of each document in the observation.
     """
     if not folder:
       raise ValueError('search needs `folder`, a folder of documents')
@@ -67,7 +67,8 @@ class Search:
     ]
     self._top = min(top, len(documents))
     words = [f'{title} {text}' for title, text in documents]
-    # Words of one letter count, none is left out: documents may be short.
+    # Words of one letter count, and there are no stop words: documents may be
+    # short.
     self._how = dict(
       token_pattern=r'(?u)\b\w+\b', stopwords=[], show_progress=False
     )

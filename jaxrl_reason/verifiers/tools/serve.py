@@ -1,4 +1,4 @@
-"""Runs an environment's turns in a pool's worker, with limits.
+"""Runs an environment's turns in a worker of a pool, with limits.
 
   (text, {'example', 'state'}) -> Reply
 
@@ -22,7 +22,7 @@ from jaxrl_reason.verifiers.pool import limited, procfs
 from jaxrl_reason.verifiers.verdict import Verdict
 
 MAX_STATE = 1 << 20  # characters of JSON
-SWEEP_S = 2.0  # to end what an environment left behind
+SWEEP_S = 2.0  # to end processes of an environment
 EVENTS = ('', 'malformed', 'unknown', 'failed')
 
 
@@ -49,12 +49,12 @@ def build(spec: Mapping) -> 'Server':
 
 
 class Server:
-  """Calls an environment and bounds its answers."""
+  """Calls an environment and limits its answers."""
 
   def __init__(self, env, most: int, call_context=contextlib.nullcontext):
     """Args:
     most: characters of an observation.
-    call_context: makes a context of a call, which ends what the call has left.
+    call_context: makes the context of a call, which ends leftover processes.
     """
     self._env, self._most, self._call_context = env, most, call_context
 
@@ -82,8 +82,8 @@ class Server:
 
 
 def _state(state) -> str:
-  """Returns a state as JSON: environments must not make the trainer, or the
-  worker of another episode, read a pickle.
+  """Converts a state to JSON, because the trainer and other workers must not
+  read a pickle of an environment.
   """
   try:
     text = json.dumps(state)
@@ -101,8 +101,8 @@ def _state(state) -> str:
 
 
 def _text(said: str | bytes | None, most: int) -> str | None:
-  """An observation as text that has UTF-8 bytes, cut after `most` characters
-  and one.
+  """Converts an observation to valid UTF-8 text, cut after `most` + 1
+  characters.
   """
   if said is None:
     return None
@@ -110,13 +110,13 @@ def _text(said: str | bytes | None, most: int) -> str | None:
     return bytes(said[: 4 * most + 4]).decode('utf-8', 'replace')[: most + 1]
   if not isinstance(said, str):
     raise TypeError(f'an observation is text, not {type(said).__name__}')
-  # Half of a surrogate pair has no bytes.
+  # A lone surrogate has no bytes.
   return said[: most + 1].encode('utf-8', 'replace').decode()
 
 
 def _hush() -> None:
-  """Sends what is printed nowhere, a child's words too: it is no answer, and
-  may be a gigabyte in the run's own log.
+  """Discards printed output, also of children: it is no answer, and could fill
+  the log of the run.
   """
   with open(os.devnull, 'w') as nowhere:
     for descriptor in (1, 2):
@@ -124,7 +124,7 @@ def _hush() -> None:
 
 
 class _Alone:
-  """A call after which this is the only process, and the right one."""
+  """The context of a call: ends other processes, and forks that return."""
 
   def __enter__(self):
     self._pid = os.getpid()
@@ -135,7 +135,7 @@ class _Alone:
 
   def __exit__(self, *raised):
     if os.getpid() != self._pid:
-      os._exit(0)  # a fork of the call's, which would answer as well
+      os._exit(0)  # a fork made by the call, which would answer as well
     end = time.monotonic() + SWEEP_S
     while linux.AVAILABLE and time.monotonic() < end:
       left = set(procfs.children(self._pid)) - self._before
@@ -146,4 +146,4 @@ class _Alone:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     if linux.AVAILABLE:
-      os._exit(1)  # they multiply: the pool ends the whole group
+      os._exit(1)  # they multiply, so the pool ends the whole group

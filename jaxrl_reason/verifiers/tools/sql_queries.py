@@ -1,14 +1,14 @@
-"""Read-only SQL on a SQLite database: the recipe's, or that of the problem.
+"""Runs read-only SQL on a SQLite database of the recipe or of the problem.
 
-The query is hostile text and runs as that of the verifier `code.sql`: it only
-reads, calls pure functions only, and has bounded time and memory.
+The query is hostile text and has the limits of the verifier `code.sql`: it can
+only read and call pure functions, with bounded time and memory.
 """
 
 from collections.abc import Mapping
 
 from jaxrl_reason.verifiers.code import sql
 
-ROWS = 50  # that are shown
+ROWS = 50  # rows in the observation
 
 
 class Sql:
@@ -17,14 +17,14 @@ class Sql:
   def __init__(self, db: str = '', rows: int = ROWS):
     """Args:
     db: path of a SQLite file; '': the problem's 'db' or 'db_script'.
-    rows: shown of a result.
+    rows: rows of a result in the observation.
     """
     self._db, self._rows = db, rows
     if db:
       sql.database({'db': db})  # a missing file is an error before the run
 
   def __call__(self, query: str, *, example: Mapping) -> str:
-    """Runs one SELECT statement and shows its rows.
+    """Runs one SELECT statement and returns its rows as text.
 
     Args:
       query: the statement, in the dialect of SQLite.

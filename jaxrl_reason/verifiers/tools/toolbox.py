@@ -1,10 +1,10 @@
-"""The environment of tools by name: reads a turn's calls, and makes them.
+"""The environment of tools by name: parses the calls of a turn, and runs them.
 
-What is wrong with a call is told as text and counted: `malformed` (no call, or
-other arguments than the tool has), `unknown` (no such tool), `failed` (it
-raised). A tool is any function of named arguments that gives a text; one that
-wants the problem has an argument `example`, and one that keeps something in an
-episode has `keeps = True`, an argument `state`, and gives (text, state).
+Errors of a call are returned as text and counted: `malformed` (no valid call,
+or wrong arguments), `unknown` (no such tool), `failed` (the tool raised). A
+tool is any function of named arguments that returns a text. If it has an
+argument `example`, it receives the problem. A tool with state has `keeps =
+True` and an argument `state`, and returns (text, state).
 """
 
 import inspect
@@ -15,14 +15,14 @@ from jaxrl_reason.verifiers import tools
 from jaxrl_reason.verifiers.text import tool_calls
 from jaxrl_reason.verifiers.tools import calls
 
-OURS = ('example', 'state')  # arguments that the policy does not give
+OURS = ('example', 'state')  # arguments that are not the policy's
 _READ = {'integer': int, 'number': float, 'boolean': json.loads}
 _TYPES = {str: 'string', int: 'integer', float: 'number', bool: 'boolean'}
 
 
 def schemas(spec: Mapping) -> list[dict]:
-  """Describes the tools of `build`, as chat templates want them, by their
-  signatures and docs; none is made.
+  """Returns the schemas of the tools of `build` for chat templates, from
+  signatures and docstrings, without instances.
   """
   return [_schema(name, part) for name, part in spec.items()]
 
@@ -53,7 +53,7 @@ def _schema(name: str, part: Mapping) -> dict:
 
 
 def build(spec: Mapping) -> dict[str, Callable]:
-  """Makes the tools of {name: {'tool', 'args'}}."""
+  """Builds the tools of {name: {'tool', 'args'}}."""
   return {
     name: tools.make(part['tool'], part.get('args', {}))
     for name, part in spec.items()
@@ -61,11 +61,11 @@ def build(spec: Mapping) -> dict[str, Callable]:
 
 
 class Toolbox:
-  """Answers a turn that calls tools; any other is the last word."""
+  """Answers a turn with tool calls; any other turn ends the episode."""
 
   def __init__(self, calls: str, tools: Mapping):
     """Args:
-    calls: how they are called, a name in `calls.PARSERS`.
+    calls: format of calls, a name in `calls.PARSERS`.
     tools: {name: {'tool': name or path, 'args': {...}}}.
     """
     self._form, self._tools = calls, build(tools)
@@ -94,20 +94,20 @@ class Toolbox:
     return tools.Answer('\n'.join(said), states, 0.0, event)
 
   def _typed(self, call):
-    """A call, its argument read as its tool wants it where it is in tags, and
-    with that text.
+    """Converts the argument of a call in tags to the type of the tool's
+    argument.
     """
     read = _READ.get(self._kinds.get(call.name))
     if self._form != 'tags' or read is None:
       return call
     try:
       found = {k: read(v.strip()) for k, v in call.arguments.items()}
-    except (ValueError, RecursionError):  # the tool's schema says what is wrong
+    except (ValueError, RecursionError):  # the tool itself reports the error
       return call
     return call._replace(arguments=found)
 
   def _call(self, call, example: dict, states: dict) -> tuple[str, str]:
-    """(what is answered, what is counted) of one call."""
+    """Runs one call; returns (text, event to count)."""
     call = self._typed(call)
     wrong = tool_calls.problem(call, self._allowed)
     if wrong:
@@ -121,7 +121,8 @@ class Toolbox:
         said, states[call.name] = tool(**call.arguments, **more)
       else:
         said = tool(**call.arguments, **more)
-    # A tool may raise anything: the policy reads what, and the run counts it.
+    # A tool may raise anything: the policy reads the error, and the run counts
+    # it.
     except Exception as e:
       return f'error: {type(e).__name__}: {e}'[:400], 'failed'
     return _words(said), ''
