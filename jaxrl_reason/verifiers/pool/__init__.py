@@ -6,12 +6,12 @@ with VerifierPool('math', workers=2, timeout_s=1.0) as pool:
   future = pool.submit(cases)                           # returns at once
   verdicts = await pool.amap(cases)
 ```
-If a case runs too long or its worker dies, it gets an invalid verdict ('timeout'
-or 'error'); other cases keep their verdicts. If a case ends the process that
-forks the workers, the pool starts a new one, and runs the unfinished cases
-again one at a time to find that case. Any thread may call, and no signal is
-used here. See `worker` for the processes. POSIX only; the memory limit holds on
-Linux only.
+If a case runs too long or its worker dies, it gets an invalid verdict
+('timeout' or 'error'); other cases keep their verdicts. If a case ends the
+process that forks the workers, the pool starts a new one, and runs the
+unfinished cases again one at a time to find that case. Any thread may call, and
+no signal is used here. See `worker` for the processes. POSIX only; the memory
+limit works on Linux only.
 """
 
 import asyncio
