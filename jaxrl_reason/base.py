@@ -397,10 +397,3 @@ class TrainState:
   coefs: dict | None = None  # loss coefficients that change during the run
   # Memories of parts and kinds of rounds, by name; None: there are none.
   control: dict | None = None
-
-
-# A device reward: (completion bytes u8 [N,W], lengths i32 [N], answers) ->
-# f32 [N], inside jit.
-DeviceReward = Callable[[jax.Array, jax.Array, dict[str, jax.Array]], jax.Array]
-# A host reward: (completion text, example) -> float or rewards.Verdict.
-HostReward = Callable[[str, dict], Any]

@@ -1,7 +1,7 @@
 """Suggestions for a name that is not known."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 # Keys of this library by former names, and by the names of other libraries.
 ALIASES = {
@@ -37,6 +37,30 @@ def choice(key: str, value: object, known: Iterable[str]) -> str:
   if len(known) > 2:
     words = f'one of {", ".join(known)}'
   return f'{key}={value!r}: choose {words}.{nearest(value, known)}'
+
+
+def sized_choice(key: str, value: str, kinds: Sequence[str]) -> tuple[str, int]:
+  """Parses 'whole', or one of the kinds with its size, 'kind:size'.
+
+  Args:
+    key: the configuration key, for the error message.
+
+  Returns:
+    (kind, size); ('whole', 1).
+
+  Raises:
+    ValueError: names the key and its allowed values.
+  """
+  kind, _, size = value.partition(':')
+  if value == 'whole':
+    return value, 1
+  if kind not in kinds or not size.isdecimal() or not int(size):
+    choices = ' or '.join(f'{kind}:N' for kind in kinds)
+    raise ValueError(
+      f'{key}={value!r}: choose whole, {choices}; N is at least 1.'
+      f'{nearest(kind, ("whole", *kinds))}'
+    )
+  return kind, int(size)
 
 
 def nearest_path(path: str, known: Iterable[str]) -> str:

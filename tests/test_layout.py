@@ -81,6 +81,11 @@ def test_losses_are_annotated():
         assert not bare and f.returns, f'{path}: {f.name}: {bare}'
 
 
+def test_files_are_short():
+  for path in PACKAGE.rglob('*.py'):
+    assert len(path.read_text().splitlines()) <= 400, path
+
+
 def test_file_names_of_rooms_differ():
   """Except of a device kernel or environment and its twin in Python."""
   names = [p.name for p in PACKAGE.rglob('*.py') if p.stem != '__init__']

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxrl_reason import sharding, trees
+from jaxrl_reason.models import mixed_layers
 from jaxrl_reason.models.config import ACTIVATIONS, Config
 from jaxrl_reason.models.parts import (
   attention,
@@ -156,52 +157,7 @@ def _of_layer(c: Config, positions, max_tokens: int):
   windows = tuple(dict.fromkeys(c.layer_windows))
   if len(windows) == 1 and set(c.layer_ropes) == {0}:
     return windows, dict.fromkeys(c.stacks, {}), lambda flags: (tables[0], 0)
-  return windows, *_differing(c, tables, windows)
-
-
-def _differing(c: Config, tables: list, windows: tuple[int, ...]):
-  """Returns (flags, f) of `_of_layer` if layers differ or have no positions.
-
-  Args:
-    tables: (cos, sin) of each of `c.rope_tables`.
-  """
-  # Index of each layer's table. Layers without positions rotate by angle 0.
-  index = [i % (len(tables) + 1) for i in c.layer_ropes]
-  cos, sin = tables[0]
-  tables = [*tables, (jnp.ones_like(cos), jnp.zeros_like(sin))]
-  flags = {}
-  if len(windows) > 1:
-    flags['window'] = jnp.asarray([windows.index(w) for w in c.layer_windows])
-  if len(set(index)) > 1:
-    flags['rope'] = jnp.asarray(index)
-    stacked = jax.tree.map(lambda *x: jnp.stack(x), *tables)
-
-  def f(flags):
-    angles = tables[index[0]]
-    if 'rope' in flags:
-      angles = trees.take(stacked, flags['rope'])
-    return angles, flags.get('window', 0)
-
-  of_stack = {
-    name: {
-      k: x if len(stack) == c.layers else x[jnp.asarray(stack)]
-      for k, x in flags.items()
-    }
-    for name, stack in c.stacks.items()
-  }
-  return of_stack, f
-
-
-def _by_stack(c: Config, routes: jax.Array) -> dict:
-  """Splits routes [layers with experts,...] by stack."""
-  out = {}
-  at = {layer: i for i, layer in enumerate(c.routed_layers)}
-  for name, stack in c.stacks.items():
-    mine = [at[layer] for layer in stack if layer in at]
-    if mine:
-      everything = len(mine) == len(at)
-      out[name] = routes if everything else routes[jnp.asarray(mine)]
-  return out
+  return windows, *mixed_layers.differing(c, tables, windows)
 
 
 def _scan(c: Config, body: Callable, x: jax.Array, xs: dict):
@@ -340,7 +296,7 @@ def through(
     body = jax.checkpoint(body, policy=layers.REMAT[c.remat])
   memory, routed = memory or {}, {}
   if routes is not None:
-    routed = _by_stack(c, routes)
+    routed = mixed_layers.by_stack(c, routes)
   xs = {
     name: (params[name], flags[name], memory.get(name), routed.get(name))
     for name in c.stacks

@@ -41,30 +41,6 @@ CHOICES = {
 PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
 
 
-def sized_choice(key: str, value: str, kinds: Sequence[str]) -> tuple[str, int]:
-  """Parses 'whole', or one of the kinds with its size, 'kind:size'.
-
-  Args:
-    key: the configuration key, for the error message.
-
-  Returns:
-    (kind, size); ('whole', 1).
-
-  Raises:
-    ValueError: names the key and its allowed values.
-  """
-  kind, _, size = value.partition(':')
-  if value == 'whole':
-    return value, 1
-  if kind not in kinds or not size.isdecimal() or not int(size):
-    choices = ' or '.join(f'{kind}:N' for kind in kinds)
-    raise ValueError(
-      f'{key}={value!r}: choose whole, {choices}; N is at least 1.'
-      f'{names.nearest(kind, ("whole", *kinds))}'
-    )
-  return kind, int(size)
-
-
 @dataclasses.dataclass(frozen=True)
 class Config:
   """Shape and numerics of a model; includes the keys of `config.model`.
@@ -164,7 +140,7 @@ class Config:
       if value not in choices:
         raise ValueError(names.choice(f'model.{name}', value, choices))
     attention.check(self.attention, self)
-    sized_choice('model.prefill', self.prefill, PREFILL)
+    names.sized_choice('model.prefill', self.prefill, PREFILL)
     self._check_layers()
     if self.mlp_bias and self.experts:
       raise ValueError('model.mlp_bias must be False if model.experts is set')
@@ -320,7 +296,7 @@ class Config:
     """Returns {kind: size} of `prefill`: number of prompt widths (buckets), or
     columns computed at a time (chunks).
     """
-    return dict([sized_choice('model.prefill', self.prefill, PREFILL)])
+    return dict([names.sized_choice('model.prefill', self.prefill, PREFILL)])
 
   @functools.cached_property
   def rope_tables(self) -> tuple[Rope, ...]:

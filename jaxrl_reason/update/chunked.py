@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxrl_reason.base import Batch
 from jaxrl_reason.models.chunk_layout import Chunks
-from jaxrl_reason.models.config import sized_choice
+from jaxrl_reason.names import sized_choice
 from jaxrl_reason.update.packing import KINDS, Packed, Packing
 
 

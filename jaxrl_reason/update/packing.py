@@ -32,7 +32,7 @@ from jaxrl_reason.base import Batch
 from jaxrl_reason.config.training import Training
 from jaxrl_reason.models import shared
 from jaxrl_reason.models.cache import spaced
-from jaxrl_reason.models.config import sized_choice
+from jaxrl_reason.names import sized_choice
 
 
 @struct.dataclass

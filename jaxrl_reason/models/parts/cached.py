@@ -27,8 +27,8 @@ import jax.numpy as jnp
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models.parts import attention
 from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
+from jaxrl_reason.models.parts.splash import LANES
 
-LANES = attention.LANES
 COLUMNS = 512  # per block, at most; a short cache has 8 blocks or more
 BYTES = 2**20  # of a block of keys: the chip holds two of keys, two of values
 NAME = 'cached_attention'
