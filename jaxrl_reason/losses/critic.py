@@ -71,7 +71,7 @@ def critic_loss(
   o, arrays = objective_of(settings), checked(locals())
   part = o.critic[1] if o.critic else ValueLoss.read(o.settings)
   per_token = part(arrays)
-  d = denominators or counts(mask)
+  d = counts(mask) if denominators is None else denominators
   loss = aggregate(per_token, mask, 'token_mean', denominators=d)
   return loss, {'value_loss': stop(loss)}
 
@@ -97,7 +97,9 @@ def bellman_loss(
   o, arrays = objective_of(settings), checked(locals())
   for name in set(o.policy.reads) & set(arrays):
     required(arrays, name)
-  d = Divisors(denominators or divisors_of(o, mask))
+  if denominators is None:
+    denominators = divisors_of(o, mask)
+  d = Divisors(denominators)
   drawn = jnp.take_along_axis(
     jnp.asarray(logits), jnp.asarray(tokens)[..., None], -1
   )[..., 0]

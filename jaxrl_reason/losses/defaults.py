@@ -3,6 +3,10 @@
 Names of choices are keys of dicts of functions; a new part is a new entry.
 """
 
+import math
+import numbers
+from typing import Any
+
 from jaxrl_reason.losses import (
   baselines,
   composed,
@@ -195,6 +199,9 @@ DEFAULTS = dict(
 # Names that other libraries give to a setting.
 PEER_NAMES = dict(
   beta='kl_coef',
+  kl_beta='kl_coef',
+  eps_clip='clip_low',
+  eps_clip_higher='clip_high',
   kl_loss_coef='kl_coef',
   kl_penalty='kl',
   kl_loss_type='kl',
@@ -289,3 +296,19 @@ RANGES = {
   ),
   **dict.fromkeys('keep_k pass_k sft_steps fixed_length'.split(), (1, None)),
 }
+
+
+def check_number(key: str, x: Any, value: Any) -> None:
+  """Refuses values that are not finite numbers in range."""
+  whole = 'a whole number' if key in INTEGERS else 'a number'
+  real = isinstance(x, numbers.Real) and not isinstance(x, bool)
+  if not real or not math.isfinite(x) or key in INTEGERS and x != int(x):
+    raise ValueError(f'losses: {key}={value!r} has to be {whole}, and finite.')
+  if key in POSITIVE and x <= 0:
+    raise ValueError(f'losses: {key}={value!r} has to be above 0.')
+  low, high = RANGES.get(key, (None, None))
+  if (low is not None and x < low) or (high is not None and x > high):
+    raise ValueError(
+      f'losses: {key}={value!r} is outside [{low}, {high}]; set {key} to a '
+      'value inside.'
+    )

@@ -132,8 +132,9 @@ def divergence(
     chunk: tokens computed at a time; the backward pass recomputes them.
   """
   f = choose('kind', kind, DIVERGENCES)
-  size = min(logits.shape[-1], teacher_logits.shape[-1])
-  given = [at_tokens(mask, x[..., :size]) for x in (logits, teacher_logits)]
+  both = jnp.asarray(logits), jnp.asarray(teacher_logits)
+  size = min(x.shape[-1] for x in both)
+  given = [at_tokens(mask, x[..., :size]) for x in both]
 
   def one(z, z_teacher):
     pi = jax.nn.log_softmax(as_float(z))

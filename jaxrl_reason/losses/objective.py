@@ -277,7 +277,9 @@ def policy_loss(
       f'losses: policy={o["policy"]!r} takes full logits: call '
       'losses.bellman_loss instead of losses.policy_loss.'
     )
-  d = Divisors(denominators or whole_batch(o, arrays))
+  if denominators is None:
+    denominators = whole_batch(o, arrays)
+  d = Divisors(denominators)
   if selected is None and 'selected' in o.needs:
     chosen = dict(entropy=entropy, key=key, group=group, old_logp=old_logp)
     chosen |= dict(ref_logp=ref_logp, sampler_logp=sampler_logp)

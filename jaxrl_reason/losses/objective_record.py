@@ -6,8 +6,12 @@ import types
 from collections.abc import Iterator, KeysView, Mapping
 from typing import Any
 
+import jax
+import numpy as np
+
 from jaxrl_reason.losses.aggregation import Aggregate
 from jaxrl_reason.losses.baselines import GroupZScore
+from jaxrl_reason.losses.defaults import check_number
 from jaxrl_reason.losses.distillation import Distill
 from jaxrl_reason.losses.entropy import EntropyBonus
 from jaxrl_reason.losses.imitation import Likelihood
@@ -180,7 +184,8 @@ class Objective:
         that was 0 has no part that reads it.
 
     Raises:
-      ValueError: no part reads a setting.
+      ValueError: no part reads a setting, or a number that is not traced may
+        not be its value.
     """
     for key in set(numbers) - self.part_keys:
       raise ValueError(
@@ -188,6 +193,10 @@ class Objective:
         f'{nearest(key, self.part_keys)} Its parts read '
         f'{", ".join(sorted(self.part_keys))}.'
       )
+
+    for key, x in numbers.items():
+      if not isinstance(x, jax.Array | np.ndarray):
+        check_number(key, x, x)
 
     def put(part):
       if isinstance(part, tuple):
@@ -209,6 +218,11 @@ class Objective:
     return frozenset().union(*(part.keys_read for part in self.parts))
 
   def __getitem__(self, key: str) -> Any:
+    """Returns the value that a part has, or else that of the settings."""
+    for part in self.parts:
+      for field, _, name in getattr(part, 'names', ()):
+        if name == key:
+          return getattr(part, field)
     return self.settings[key]
 
   def __iter__(self) -> Iterator[str]:

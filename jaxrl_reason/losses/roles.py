@@ -34,7 +34,6 @@ def role_baseline(
     adv = jnp.where(ok, r - baseline[k], 0.0)
     return baseline.at[k].add((1 - decay) * adv), adv
 
-  baseline, adv = jax.lax.scan(
-    one, as_float(baseline), (as_float(reward), role)
-  )
+  rows = as_float(reward), jnp.asarray(role)
+  baseline, adv = jax.lax.scan(one, as_float(baseline), rows)
   return adv, baseline

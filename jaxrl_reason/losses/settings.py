@@ -6,8 +6,6 @@ invalid values and builds an `Objective`. `needs` names the arrays that the
 objective reads.
 """
 
-import math
-import numbers
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +23,7 @@ from jaxrl_reason.losses.defaults import (
   INTEGERS,
   PAIRS,
   PEER_NAMES,
-  POSITIVE,
-  RANGES,
+  check_number,
 )
 from jaxrl_reason.losses.distillation import Distill, Teach
 from jaxrl_reason.losses.entropy import EntropyBonus
@@ -58,7 +55,13 @@ def resolve(settings: Objective | Mapping[str, Any] | str) -> Objective:
       "losses: settings is None: pass a preset's name, a dict of settings, or "
       'an Objective; {} has every default.'
     )
-  given = {'name': settings} if isinstance(settings, str) else dict(settings)
+  given = {'name': settings} if isinstance(settings, str) else settings
+  if not isinstance(given, Mapping) and not hasattr(given, 'keys'):
+    raise ValueError(
+      f"losses: settings={given!r} has to be a preset's name, a dict of "
+      'settings, or an Objective.'
+    )
+  given = dict(given)
   given = {key: _checked(key, value) for key, value in given.items()}
   preset = PRESETS.get(given.get('name'), {})
   base = {**DEFAULTS, **{k: v for k, v in preset.items() if k in DEFAULTS}}
@@ -244,7 +247,7 @@ def _checked(key, value):
   if isinstance(default, tuple):
     _check_tuple(key, value)
     return tuple(value)
-  _check_number(key, value, value)
+  check_number(key, value, value)
   return int(value) if key in INTEGERS else value
 
 
@@ -260,23 +263,7 @@ def _check_tuple(key, value):
   if key in PAIRS and len(value) != 2:
     raise ValueError(f'losses: {key}={value!r} has to be a tuple of 2 numbers.')
   for x in value:
-    _check_number(key, x, value)
-
-
-def _check_number(key, x, value):
-  """Refuses values that are not finite numbers in range."""
-  whole = 'a whole number' if key in INTEGERS else 'a number'
-  real = isinstance(x, numbers.Real) and not isinstance(x, bool)
-  if not real or not math.isfinite(x) or key in INTEGERS and x != int(x):
-    raise ValueError(f'losses: {key}={value!r} has to be {whole}, and finite.')
-  if key in POSITIVE and x <= 0:
-    raise ValueError(f'losses: {key}={value!r} has to be above 0.')
-  low, high = RANGES.get(key, (None, None))
-  if (low is not None and x < low) or (high is not None and x > high):
-    raise ValueError(
-      f'losses: {key}={value!r} is outside [{low}, {high}]; set {key} to a '
-      'value inside.'
-    )
+    check_number(key, x, value)
 
 
 _CHOOSERS = ('advantage', 'policy', 'aggregation', 'kl_coef', 'correction')

@@ -272,6 +272,7 @@ def segments(
     segment_reward=segment_reward,
     segment_ids=segment_ids,
   )
+  segment_ids = jnp.asarray(segment_ids)
   ok = groups.valid_rows(reward, valid)
   present = jnp.isfinite(as_float(segment_reward)) & ok[:, None]
   r = token_rewards(
@@ -323,6 +324,7 @@ def tree(
       at the same positions.
   """
   check_shapes(mask=mask, node_ids=node_ids, reward=reward)
+  node_ids = jnp.asarray(node_ids)
   g = groups.group_of(reward, group, valid)
   ok = as_mask(mask) & g.valid[:, None]
 

@@ -1,6 +1,10 @@
 """Settings: what is filled in, what is refused and how, what is needed."""
 
+import dataclasses
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from jaxrl_reason import losses
@@ -210,3 +214,44 @@ def test_none_and_names_of_other_libraries_say_what_to_write():
   for name, ours in {'beta': 'kl_coef', 'epsilon_high': 'clip_high'}.items():
     with pytest.raises(ValueError, match=f'Did you mean {ours!r}'):
       losses.resolve({name: 0.1})
+
+
+@pytest.mark.parametrize('settings', [3, ['dapo'], 0.5])
+def test_settings_of_another_type_are_named(settings):
+  with pytest.raises(ValueError, match="has to be a preset's name, a dict"):
+    losses.resolve(settings)
+
+
+def test_other_numbers_are_checked_and_shown():
+  o = losses.resolve('dapo')
+  assert o.with_numbers({'clip_high': 0.3})['clip_high'] == 0.3
+  own = dataclasses.replace(o, policy=losses.PPOClip(high=0.5))
+  assert (own['clip_high'], o['clip_high']) == (0.5, 0.28)
+  assert dict(own)['clip_high'] == 0.5
+  for bad in (-3.0, 'x', float('nan'), None):
+    with pytest.raises(ValueError, match='clip_high'):
+      o.with_numbers({'clip_high': bad})
+  traced = jax.jit(lambda x: o.with_numbers({'clip_high': x})['clip_high'])
+  assert traced(0.4) == np.float32(0.4)
+
+
+def test_divisors_without_an_entry_are_not_those_of_a_part():
+  x, mask = np.zeros((2, 3)), np.ones((2, 3))
+  with pytest.raises(ValueError, match='denominators has no entry'):
+    losses.policy_loss('dapo', x, np.ones(2), mask, denominators={})
+  with pytest.raises(ValueError, match='denominators has no entry'):
+    losses.critic_loss('ppo', x, x, mask, denominators={})
+
+
+def test_lists_are_arrays():
+  reward, group, mask = [1.0, 0.0], [0, 0], [[1, 1], [1, 0]]
+  ids = [[0, 1], [0, 0]]
+  calls = {
+    losses.tree: (reward, group, [[1, 2], [1, 0]], mask),
+    losses.segments: (reward, group, [[0.5, 1.0], [0.0, 2.0]], ids, mask),
+    losses.divergence: ([[1.0, 2.0]], [[1.0, 0.0]]),
+    losses.role_baseline: (reward, group, [0.0]),
+  }
+  for f, lists in calls.items():
+    want, got = f(*map(np.asarray, lists)), f(*lists)
+    jax.tree.map(np.testing.assert_array_equal, got, want)

@@ -57,16 +57,18 @@ def batch():
     sum_p_squared=hide(rng.random((n, t))),
     teacher_logp=hide(b['old'] - 0.2),
     teacher_kl=hide(rng.random((n, t))),
+    old_divergence=hide(rng.random((n, t))),
+    pass_rate=rng.random(n).astype(f32),
   )
 
 
 ADVANTAGE_ARRAYS = (
   'reward_parts greedy_reward old_logp ref_logp entropy values process_reward '
-  'segment_reward segment_ids node_ids sum_p_squared teacher_logp'
+  'segment_reward segment_ids node_ids sum_p_squared teacher_logp pass_rate'
 ).split()
 LOSS_ARRAYS = (
   'old_logp ref_logp sampler_logp entropy sft_mask is_offpolicy teacher_logp '
-  'teacher_kl'
+  'teacher_kl old_divergence'
 ).split()
 BELLMAN_ARRAYS = ['ref_logp', 'old_logp', 'old_mean_logp']
 

@@ -298,7 +298,7 @@ def test_a_token_no_policy_can_draw_is_left_out_and_counted(name):
   logp[1, 1] = -np.inf
   mask, reward = np.ones((2, 3), bool), np.float32([1.0, -1.0])
   rows = dict(ref_logp=one, sampler_logp=one * 1.1, old_logp=one * 0.9)
-  teacher = dict(teacher_logp=one * 1.2, teacher_kl=-one)
+  teacher = dict(teacher_logp=one * 1.2, teacher_kl=-one, old_divergence=-one)
   extra = dict(entropy=-one, sft_mask=mask, key=jax.random.key(0))
   extra |= dict(is_offpolicy=~mask, group=np.array([0, 0]))
   if o.takes_logits:

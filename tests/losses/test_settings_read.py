@@ -86,7 +86,7 @@ PARTS = dict(
 )
 OF_ADVANTAGES = (
   'old_logp ref_logp entropy values process_reward sum_p_squared '
-  'teacher_logp'.split()
+  'teacher_logp sampler_logp'.split()
 )
 
 
