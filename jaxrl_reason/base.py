@@ -183,6 +183,7 @@ class Model:
   hidden_shared: SharedHiddenFn | None = None
   sampled_routes: Callable[[Cache], tuple[jax.Array, jax.Array]] | None = None
   adapters_off: Callable[[Params], Params] | None = None
+  sums: Any = None  # `logits.Sums` over the vocabulary; None: the default
 
 
 @struct.dataclass

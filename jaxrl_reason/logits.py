@@ -3,9 +3,11 @@
 All settings are traced arrays, so changing one never recompiles. A run without
 filters has none in its program (`Sampling.fixed`). Sampler and trainer use the
 same functions for the distribution and its log-probabilities, so the two agree
-to 1e-5 in float32, for all settings.
+for all settings: to 1e-5 in float32, and bit by bit with the sums of
+`models.parts.exact_layers`.
 """
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable
@@ -17,6 +19,31 @@ from flax import struct
 # Log-weight of a token that a filter excludes; finite, so that gradients of a
 # filtered distribution stay finite.
 OUT = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Sums:
+  """How sums over the vocabulary are computed, in the sampler and the trainer.
+
+  Attributes:
+    probabilities: logits [...,V] -> [...,V].
+    mass: sum of probabilities [...,V] over the vocabulary.
+    logsumexp: of logits [...,V].
+    tempered: logits, temperatures that broadcast -> their quotient.
+    slack: share by which a filter's least logit is lowered.
+    sampled: whether `draw` computes log-probs by `token_logp`, in place of the
+      masses that it draws by.
+  """
+
+  probabilities: Callable = jax.nn.softmax
+  mass: Callable = functools.partial(jnp.sum, axis=-1)
+  logsumexp: Callable = functools.partial(jax.nn.logsumexp, axis=-1)
+  tempered: Callable = jnp.divide
+  slack: float = 1e-5
+  sampled: bool = False
+
+
+SUMS = Sums()
 
 
 @struct.dataclass
@@ -91,16 +118,16 @@ def _least(p: jax.Array, enough: Callable) -> jax.Array:
   return value(jax.lax.fori_loop(0, 30, body, zero))
 
 
-def _kept(logits: jax.Array, s: Filters) -> jax.Array:
+def _kept(logits: jax.Array, s: Filters, sums: Sums) -> jax.Array:
   """Marks the tokens that top-k, top-p and min-p keep, bool [..., V]."""
-  p = jax.nn.softmax(logits, axis=-1)
+  p = sums.probabilities(logits)
   kth = _least(p, lambda m: m.sum(axis=-1) >= s.top_k)
   kth = jnp.where(s.top_k > 0, kth, 0)
   # Of the mass that top-k leaves, a token stays while the share before it is
   # below top_p: the likeliest always stays, and ties stay or go together.
   left = jnp.where(p >= kth[..., None], p, 0)
-  mass = jnp.where(s.top_k > 0, jnp.sum(left, axis=-1), 1)
-  floor = _least(left, lambda m: jnp.sum(left * m, axis=-1) >= s.top_p * mass)
+  mass = jnp.where(s.top_k > 0, sums.mass(left), 1)
+  floor = _least(left, lambda m: sums.mass(left * m) >= s.top_p * mass)
   floor = jnp.where(s.top_p < 1, floor, 0)
   # min_p is a ratio of two probabilities, the same before and after top-k and
   # top-p.
@@ -110,13 +137,13 @@ def _kept(logits: jax.Array, s: Filters) -> jax.Array:
   return p >= jnp.minimum(least, top)[..., None]
 
 
-def _floor(logits: jax.Array, s: Filters) -> jax.Array:
+def _floor(logits: jax.Array, s: Filters, sums: Sums) -> jax.Array:
   """Returns a bound slightly below the least logit that the filters keep; -inf
   if they are neutral.
   """
 
   def least(x):
-    return jnp.min(jnp.where(_kept(x, s), x, jnp.inf), axis=-1)
+    return jnp.min(jnp.where(_kept(x, s, sums), x, jnp.inf), axis=-1)
 
   def none(x):
     return jnp.full(x.shape[:-1], -jnp.inf)
@@ -130,11 +157,14 @@ def _floor(logits: jax.Array, s: Filters) -> jax.Array:
   # The compiler may compute the logits again with another rounding; the logits
   # of a sum of models could then be below their own bound. Tokens within 1e-5
   # of the least kept logit are therefore kept.
-  return floor - 1e-5 * jnp.maximum(jnp.abs(floor), 1)
+  return floor - sums.slack * jnp.maximum(jnp.abs(floor), 1)
 
 
 def shaped(
-  logits: jax.Array, s: Sampling, taken: jax.Array | None = None
+  logits: jax.Array,
+  s: Sampling,
+  taken: jax.Array | None = None,
+  sums: Sums | None = None,
 ) -> jax.Array:
   """Computes logits [..., V] of the sampling distribution.
 
@@ -146,19 +176,21 @@ def shaped(
       nucleus; its log-probability must stay finite.
   """
   temperature = jnp.where(s.temperature > 0, s.temperature, 1.0)
-  logits = logits / temperature[..., None]
+  logits = (sums or SUMS).tempered(logits, temperature[..., None])
   if s.filters is None:
     return logits
-  floor = _floor(logits, s.filters)
+  floor = _floor(logits, s.filters, sums or SUMS)
   out = logits < floor[..., None]  # false for NaN, which must not be hidden
   if taken is not None:
     out &= jnp.arange(logits.shape[-1]) != taken[..., None]
   return jnp.where(out, OUT, logits)
 
 
-def token_logp(logits: jax.Array, tokens: jax.Array) -> jax.Array:
+def token_logp(
+  logits: jax.Array, tokens: jax.Array, sums: Sums | None = None
+) -> jax.Array:
   """Computes log p(tokens) [...] under logits [..., V]."""
-  return _picked(logits, tokens) - jax.nn.logsumexp(logits, axis=-1)
+  return _picked(logits, tokens) - (sums or SUMS).logsumexp(logits)
 
 
 def _picked(x: jax.Array, index: jax.Array) -> jax.Array:
@@ -178,7 +210,7 @@ def entropy(logits: jax.Array) -> jax.Array:
 
 
 def draw(
-  logits: jax.Array, s: Sampling, keys: jax.Array
+  logits: jax.Array, s: Sampling, keys: jax.Array, sums: Sums | None = None
 ) -> tuple[jax.Array, jax.Array]:
   """Draws (a token per row [N], its log-probability [N]) from shaped logits
   [N,V].
@@ -195,7 +227,7 @@ def draw(
     likeliest = jnp.argmax(x, axis=-1)
     return jnp.where(s.temperature <= 0, likeliest, _invert(weight, u))
 
-  n, vocab = logits.shape
+  (n, vocab), whole = logits.shape, logits
   # A power of two, so that shards of the vocabulary hold whole blocks.
   blocks = min(128, 2 ** math.ceil(math.log2(vocab) / 2))
   u = jax.vmap(functools.partial(jax.random.uniform, shape=(2,)))(keys)
@@ -210,8 +242,10 @@ def draw(
   hit = jnp.arange(blocks) == block[:, None]
   within = jnp.sum(jnp.where(hit[..., None], logits, 0), axis=1) - top
   token = chosen(within, jnp.exp(within), u[:, 1])
-  logp = _picked(within, token) - jnp.log(mass.sum(axis=-1))
-  return block * within.shape[1] + token, logp
+  drawn = block * within.shape[1] + token
+  if sums is not None and sums.sampled:
+    return drawn, token_logp(whole, drawn, sums)
+  return drawn, _picked(within, token) - jnp.log(mass.sum(axis=-1))
 
 
 def _invert(weight: jax.Array, u: jax.Array) -> jax.Array:

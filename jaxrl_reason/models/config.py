@@ -4,28 +4,19 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Sequence
-
-import jax
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from jaxrl_reason import names
-from jaxrl_reason.models.parts import attention, layers
+from jaxrl_reason.models.parts import attention, exact_layers, layers
 from jaxrl_reason.models.parts.rope import Rope, rotary_width
 
 # Names of stacks: layers whose weights have equal shapes.
 LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'
 
 
-def gelu_quick(x: jax.Array) -> jax.Array:
-  """Computes x sigmoid(1.702 x) (https://arxiv.org/abs/1606.08415)."""
-  return x * jax.nn.sigmoid(1.702 * x)
-
-
-ACTIVATIONS = {
-  'silu': jax.nn.silu,
-  'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
-  'gelu_quick': gelu_quick,
-}
+# The operations of a forward pass, by `numerics`.
+NUMERICS = {'fast': layers, 'exact': exact_layers}
 NOPE = -1  # in Config.rope_of_layer: a layer without rotary positions
 CHOICES = {
   'dtype': ('float32', 'bfloat16'),
@@ -33,7 +24,8 @@ CHOICES = {
   'remat': ('none', *layers.REMAT),
   'decode_layers': ('auto', 'scan', 'unroll'),
   'attention': ('auto', *attention.KERNELS),
-  'activation': tuple(ACTIVATIONS),
+  'activation': tuple(layers.ACTIVATIONS),
+  'numerics': tuple(NUMERICS),
   'norm_place': ('pre', 'post', 'sandwich'),
   'qk_norm_over': ('head', 'projection'),
   'router': ('softmax', 'sigmoid'),
@@ -63,6 +55,9 @@ class Config:
   bias: bool = False  # on q, k, v, as in Qwen2
   tied: bool = True  # the head is the embedding, transposed
   dtype: str = 'float32'  # of computation; parameters are float32
+  # fast, or exact: sampler and trainer compute the same numbers
+  # (`parts.exact_layers`).
+  numerics: str = 'fast'
   cache_dtype: str = 'model'  # of decoding's cache; model: as `dtype`
   # whole; buckets:N, N compiled prompt widths; chunks:N, N columns at a time.
   prefill: str = 'whole'
@@ -140,6 +135,8 @@ class Config:
       if value not in choices:
         raise ValueError(names.choice(f'model.{name}', value, choices))
     attention.check(self.attention, self)
+    if self.numerics == 'exact':
+      exact_layers.check(self)
     names.sized_choice('model.prefill', self.prefill, PREFILL)
     self._check_layers()
     if self.mlp_bias and self.experts:
@@ -274,6 +271,16 @@ class Config:
       )
     if any(self.layer_windows):
       raise ValueError('model.delta_layers cannot be combined with windows')
+
+  @functools.cached_property
+  def ops(self) -> Any:
+    """Returns the module with the operations of `numerics`."""
+    return NUMERICS[self.numerics]
+
+  @functools.cached_property
+  def activate(self) -> Callable:
+    """Returns the activation of the mlp."""
+    return self.ops.ACTIVATIONS[self.activation]
 
   @functools.cached_property
   def rotary_dim(self) -> int:

@@ -5,6 +5,7 @@ unrolled, or in loops over those that repeat (`stretches`), and updates the
 cache in place.
 """
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -12,13 +13,14 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models import blocks, stretches
+from jaxrl_reason.models import blocks, spec, stretches, weights
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.config import DELTA, NOPE, Config
 from jaxrl_reason.models.parts import (
   attention,
   cached,
   delta,
+  exact_layers,
   latent,
   layers,
   moe,
@@ -38,16 +40,32 @@ def decode_params(c: Config, specs: Any, params: Any, steer=None) -> Any:
     steer: [L,D], steering vectors (`adapters.steering`), or None.
   """
 
-  def read(path, x):
+  def read(path, x, s):
+    if c.numerics == 'exact':
+      return _split(path, x, s)
     return x if path.endswith(EXACT) else layers.cast(x, c.dtype)
 
-  cast = trees.map_with_path(read, params, is_leaf=layers.is_weight)
+  if c.numerics == 'exact' and c.tied:
+    params = params | {'head': params['embed'].T}
+    tied = specs['embed']
+    tied = dataclasses.replace(
+      tied, shape=tied.shape[::-1], axes=tied.axes[::-1]
+    )
+    specs = specs | {'head': tied}
+  cast = trees.map_with_path(read, params, specs, is_leaf=layers.is_weight)
   cast = sharding.constrain(cast, specs, sharding.DECODE_RULES)
   if steer is not None:
     cast['layers'] = cast['layers'] | {'steer': steer}
   entries = [stretches.take(c, cast, at) for at in stretches.entries(c)]
   ends = {k: v for k, v in cast.items() if k not in c.stacks}
   return ends | {'layers': entries}
+
+
+def _split(path: str, x: layers.Weight, s: spec.Spec) -> Any:
+  """Splits a projection into digits (`parts.exact_layers`)."""
+  name = path.rpartition('/')[2]
+  inputs = weights.N_INPUTS.get(name, name in ('router', 'part', 'head'))
+  return exact_layers.for_decoding(x, name, spec.n_stacked(s), inputs)
 
 
 def _prompts(params: Any, c: Config, tokens, valid, max_tokens: int):
@@ -277,7 +295,9 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
   tables = blocks.rotary(c, positions, cache.max_tokens)
   x = sharding.rows(blocks.embed(params, c, tokens))
   how = dict(scale=c.score_scale, cap=c.attention_cap)
-  how['by_kernel'] = cache.by_kernel and tokens.ndim == 1
+  read = cached.NUMERICS[c.numerics]
+  if cache.by_kernel and tokens.ndim == 1:
+    read = cached.by_kernel
 
   def layer(x, i, p, prompt, own, at=None):
     def attend(q, *new, kv_up=None, taps=None, **sinks):
@@ -292,7 +312,7 @@ def _walk(c: Config, params: Any, tokens, cache, positions, t, column, masks):
       if kv_up is not None:
         q = latent.absorbed(q, kv_up, c)
       seen = masks[cache.windows[i]]
-      out = cached.attend(q, prompt, kept, at, *seen, **how, **sinks)
+      out = read(q, prompt, kept, at, *seen, **how, **sinks)
       return out if kv_up is None else latent.opened(out, kv_up, c), kept
 
     index = c.layer_ropes[cache.layers[i][0]]

@@ -85,8 +85,8 @@ def score_beside(
   def part(logits, *rest):
     *others, targets, temperature = rest
     of = sampling.replace(temperature=temperature)
-    shaped = logits_lib.shaped(logits, of, targets)
-    logp = logits_lib.token_logp(shaped, targets)
+    shaped = logits_lib.shaped(logits, of, targets, model.sums)
+    logp = logits_lib.token_logp(shaped, targets, model.sums)
     compared = None
     if others:
       plain = of.replace(filters=None)

@@ -148,13 +148,17 @@ def hidden(c: Config, params: Any, tokens, valid, how: Layout, routes=None):
     def attend(q, *kv, which, memory, kv_up=None, taps=None, **sinks):
       if taps is not None:
         return recalled(q, taps), None
-      kv = kv if kv_up is None else latent.expanded(*kv, kv_up, c)
-      (q, own_q), *kv = map(how.cut, (q, *kv))
-      keys = [
-        jnp.concatenate([how.for_rows(first), own], axis=1) for first, own in kv
-      ]
-      out = kernel(q, *(first for first, _ in kv), which, **sinks)
-      return how.join(out, of_own(own_q, *keys, which, **sinks)), None
+
+      def both(q, k, v, which, **sinks):
+        (q, own_q), *kv = map(how.cut, (q, k, v))
+        keys = [
+          jnp.concatenate([how.for_rows(first), own], axis=1)
+          for first, own in kv
+        ]
+        out = kernel(q, *(first for first, _ in kv), which, **sinks)
+        return how.join(out, of_own(own_q, *keys, which, **sinks))
+
+      return latent.attended(both, q, kv, kv_up, which, c, **sinks), None
 
     return attend
 

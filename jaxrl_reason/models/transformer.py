@@ -34,4 +34,5 @@ def build(c: Config) -> Model:
     # A delta-rule state cannot be rewound to an earlier token.
     fork=None if c.delta_layers else cache_lib.fork,
     sampled_routes=decoding.sampled_routes if c.experts else None,
+    sums=c.ops.SUMS,
   )

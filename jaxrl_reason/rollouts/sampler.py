@@ -72,13 +72,14 @@ class Draw:
     """Samples the t-th tokens and their log-probs of rows [S] (int, or all)."""
     logits = self.model.unembed(self.weights, hidden)
     sampling = self.sampling.replace(temperature=row(self.sampling.temperature))
-    shaped = logits_lib.shaped(logits, sampling)
+    sums = self.model.sums
+    shaped = logits_lib.shaped(logits, sampling, sums=sums)
     keys = row(self.keys)
     at_t = jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(t, keys.shape))
-    token, logp = logits_lib.draw(shaped, sampling, at_t)
+    token, logp = logits_lib.draw(shaped, sampling, at_t, sums)
     new = {'tokens': token, 'logp': logp}
     if self.policy_logp:
-      new['policy_logp'] = logits_lib.token_logp(logits, token)
+      new['policy_logp'] = logits_lib.token_logp(logits, token, sums)
     if self.entropy:
       new['entropy'] = logits_lib.entropy(logits)
     return new

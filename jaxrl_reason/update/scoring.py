@@ -39,7 +39,8 @@ def whole_logits(
   logits = learner.model.unembed(params, hidden)
   drawn = sampling.replace(temperature=batch.temperature[:, None])
   taken = batch.tokens[:, learner.start :]
-  return logits_lib.shaped(logits, drawn, taken), balance
+  sums = learner.model.sums
+  return logits_lib.shaped(logits, drawn, taken, sums), balance
 
 
 def in_parts(learner: Learner, f, batch: Batch, parts: int):
@@ -105,13 +106,14 @@ def _with_statistic(
   Args:
     statistic: logits [N,c,V] -> [N,c].
   """
-  shape = batch.tokens.shape
+  shape, sums = batch.tokens.shape, learner.model.sums
   temperature = jnp.broadcast_to(batch.temperature[:, None], shape)
 
   def part(logits, taken, temperature):
     drawn = sampling.replace(temperature=temperature)
-    logits = logits_lib.shaped(logits, drawn, taken)
-    return logits_lib.token_logp(logits, taken), statistic(logits)
+    logits = logits_lib.shaped(logits, drawn, taken, sums)
+    logp = logits_lib.token_logp(logits, taken, sums)
+    return logp, statistic(logits)
 
   return logprobs.over_columns(
     learner.model,

@@ -67,7 +67,7 @@ def test_equals_a_loop_over_tokens(normalise, replay):
   routes = np.stack([np.arange(9) % 3, np.full(9, 3)], 1) if replay else None
   want, used = by_loop(x, p, K, normalise, routes)
   given = None if routes is None else jnp.asarray(routes)
-  f = jax.jit(lambda x, p, given: moe.mlp(x, p, c, jax.nn.silu, given))
+  f = jax.jit(lambda x, p, given: moe.mlp(x, p, c, given))
   y, out = f(x, p, given)
   np.testing.assert_allclose(y, want, rtol=2e-4, atol=2e-5)
   np.testing.assert_array_equal(np.sort(out['routes']), np.sort(used))
@@ -76,7 +76,8 @@ def test_equals_a_loop_over_tokens(normalise, replay):
 def test_no_token_is_dropped_when_all_want_one_expert():
   x, p = experts()
   routes = jnp.zeros((9, 1), int)
-  f = jax.jit(lambda x, p: moe.grouped_mlp(x, p, routes, jax.nn.silu, E))
+  c = small_config(**MOE)
+  f = jax.jit(lambda x, p: moe.grouped_mlp(x, p, routes, c, E))
   y = f(x, p)[:, 0]
   one = {k: p[k][0] for k in ('gate', 'up', 'down')}
   want = (jax.nn.silu(x @ one['gate']) * (x @ one['up'])) @ one['down']
@@ -97,7 +98,7 @@ def test_gradients_are_those_of_every_expert_on_every_token(dtype, tolerance):
     return jnp.sum(jnp.square(mlp(x, p)).astype(jnp.float32) * (x > 0)[:, None])
 
   def sparse(x, p):
-    return moe.grouped_mlp(x, p, routes, jax.nn.silu, E)
+    return moe.grouped_mlp(x, p, routes, small_config(**MOE), E)
 
   def dense(x, p):
     x, p = jax.tree.map(lambda a: a.astype(jnp.float32), (x, p))
@@ -126,7 +127,7 @@ def test_split_by_expert_it_is_the_same(shape, n):
   c = small_config(**MOE | {'mlp': F})
 
   def f(p, x):
-    y, _ = moe.mlp(x, p, c, jax.nn.silu)
+    y, _ = moe.mlp(x, p, c)
     return jnp.sum(jnp.sin(y)), y
 
   both = jax.jit(jax.grad(f, has_aux=True))

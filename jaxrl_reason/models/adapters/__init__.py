@@ -57,6 +57,8 @@ def attach(
   if not lora and not steering and frozen_dtype == 'float32':
     return base
   scale = lora.scale if lora else 0.0
+  # With exact sums decoding multiplies as training does.
+  combined = lora_lib.merged if base.sums is None else lora_lib.beside
 
   def bind(f):
     def bound(params, *args):
@@ -67,10 +69,10 @@ def attach(
 
   def decode_params(params):
     params = frozen_lib.wrapped(params)
-    merged = lora_lib.merged(steering_lib.off(params), scale)
+    weights = combined(steering_lib.off(params), scale)
     if not steering:
-      return base.decode_params(merged)
-    return base.decode_params(merged, params[steering_lib.KEY])
+      return base.decode_params(weights)
+    return base.decode_params(weights, params[steering_lib.KEY])
 
   def adapters_off(params):
     return lora_lib.base_of(steering_lib.off(params))

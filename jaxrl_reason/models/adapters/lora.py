@@ -7,8 +7,9 @@ with scale alpha / r, or alpha / sqrt(r) (rsLoRA,
 https://arxiv.org/abs/2312.03732). The parameters are the model's, plus a
 subtree 'lora' with the same paths, so code that reads the model's weights does
 not see the adapters. Training computes x a b beside x W and no gradient of W.
-Generation adds a b to W once, unless W is int8 (`adapters.frozen`). Without the
-subtree the model computes its base, so the reference needs no second copy.
+Generation adds a b to W once, unless W is int8 (`adapters.frozen`) or sums are
+exact (`parts.exact_layers`). Without the subtree the model computes its base,
+so the reference needs no second copy.
 Dropout is 0.
 
 `save_peft` writes the adapters alone in the format of `peft`.

@@ -114,6 +114,7 @@ MISSING = {
 # Fields that describe how a model runs, not its architecture.
 RUNTIME = (
   'dtype',
+  'numerics',
   'cache_dtype',
   'prefill',
   'remat',

@@ -31,7 +31,13 @@ import jax.numpy as jnp
 from flax import struct
 
 from jaxrl_reason import sharding
-from jaxrl_reason.models.parts import blocked, layers, splash
+from jaxrl_reason.models.parts import (
+  blocked,
+  exact_attention,
+  layers,
+  splash,
+)
+from jaxrl_reason.models.parts.fixed_point import with_gradient_of
 from jaxrl_reason.models.parts.layers import einsum32, soft_cap, softmax
 
 MOST = 2**30  # tokens, stands for no window
@@ -116,13 +122,12 @@ def _dense(masks: Callable, *, scale: float, cap: float) -> Callable:
   """
 
   def attend(q, k, v, which, sinks=None):
-    (n, t, heads, width), (s, kv) = q.shape, k.shape[1:3]
+    (n, t, heads, _), (s, kv) = q.shape, k.shape[1:3]
     # Head-major, so that every product is a plain batched one: with the heads
     # in the middle XLA's CPU backend is 2.3 times slower, mostly backward. Rows
     # and heads stay two dimensions: if they were merged, they could not be
     # split over two mesh axes, and every device would compute all heads.
-    q = (q * scale).reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
-    q = q.reshape(n, kv, -1, width)
+    q = exact_attention.heads_first(q * scale, kv)
     k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)  # [N,K,S,H]
     scores = einsum32('nkth,nksh->nkts', q, k).reshape(n, kv, -1, t, s)
     seen = masks(which)[:, None, None]
@@ -142,6 +147,36 @@ def _blocked(
     return _einsum(rows, windows, start, scale=scale, cap=cap)
   how = blocked.How(functools.partial(_block, windows), start, cap)
   return blocked.attention(rows, how, scale=scale)
+
+
+def _exact(
+  rows: Rows, windows, start: int, *, scale: float, cap: float
+) -> Callable:
+  """Builds exact attention by blocks of queries, with the gradient of the
+  kernels einsum and blocked.
+  """
+  t, how = rows.segments.shape[1], dict(scale=scale, cap=cap)
+  split = sharding.n_context_shards() > 1
+  spans = [(0, t - start)] if split else blocked.spans(t - start)
+
+  def forward(q, k, v, sinks, rows, which):
+    out = []
+    for first, end in spans:
+      upto = start + end
+
+      def seen(which, first=first, upto=upto):
+        return _block(windows, rows, which, start + first, upto)
+
+      own = q[:, first:end], k[:, :upto], v[:, :upto]
+      out.append(exact_attention.whole(seen, **how)(*own, which, sinks))
+    return jnp.concatenate(out, axis=1)
+
+  def fast(q, k, v, sinks, rows, which):
+    kernel = _einsum if split else _blocked
+    return kernel(rows, windows, start, **how)(q, k, v, which, sinks)
+
+  f = with_gradient_of(fast, forward)
+  return lambda q, k, v, which, sinks=None: f((q, k, v, sinks), (rows, which))
 
 
 def _xla(rows: Rows, windows, start, *, scale, cap, implementation='xla'):
@@ -262,9 +297,13 @@ def resolve(c: Any, columns: int) -> str:
   einsum, because splash would pad them to a tile (37 tokens with heads 32 wide:
   14 times their bytes).
 
+  Returns 'exact' if the operations are those of `exact_layers`.
+
   Raises:
     ValueError: cudnn or blocked is chosen and a mesh splits rows.
   """
+  if c.numerics == 'exact':
+    return 'exact'
   split = sharding.n_context_shards() > 1
   if c.attention in OF_WHOLE_ROWS and split:
     raise ValueError(
@@ -295,7 +334,8 @@ def between(
     ordered: bool [T,S], true for keys that do not come after a query.
   """
   seen = _seen(queries, keys, ordered, windows)
-  return _dense(seen, scale=c.score_scale, cap=c.attention_cap)
+  how = exact_attention.whole if c.numerics == 'exact' else _dense
+  return how(seen, scale=c.score_scale, cap=c.attention_cap)
 
 
 def make(
@@ -310,7 +350,8 @@ def make(
       which is the same if a segment has no holes.
     start: column of the first query.
   """
-  kernel = KERNELS[resolve(c, rows.segments.shape[1])]
+  name = resolve(c, rows.segments.shape[1])
+  kernel = _exact if name == 'exact' else KERNELS[name]
   how = dict(scale=c.score_scale)
   attend = kernel(rows, windows, start, cap=c.attention_cap, **how)
   if sharding.n_context_shards() == 1:

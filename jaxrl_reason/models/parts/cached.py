@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.models.parts import attention
+from jaxrl_reason.models.parts import attention, exact_attention
 from jaxrl_reason.models.parts.layers import MASKED, einsum32, soft_cap
 from jaxrl_reason.models.parts.splash import LANES
 
@@ -239,8 +239,8 @@ def merged(parts: list, sinks: jax.Array | None = None) -> jax.Array:
   return sum(out * jnp.exp(lse - total)[..., None] for out, lse in parts)
 
 
-def _by_kernel(
-  q, prompt, own, at, prompt_mask, own_mask, *, scale, cap, sinks
+def by_kernel(
+  q, prompt, own, at, prompt_mask, own_mask, *, scale, cap, sinks=None
 ):  # fmt: skip
   """Computes `attend` for one token per row, with each device's own rows and
   heads. Averaged over a completion, a row's own columns are half full.
@@ -300,7 +300,6 @@ def attend(
   prompt_mask: jax.Array,
   own_mask: jax.Array,
   *,
-  by_kernel: bool = False,
   scale: float,
   cap: float = 0.0,
   sinks: jax.Array | None = None,
@@ -322,16 +321,12 @@ def attend(
     at: index of the layer if entries have several; None: they have one.
     prompt_mask: bool [B,1 or I*O,P], the prompt tokens that each attends to.
     own_mask: bool [1 or S,O,R], the columns that each attends to.
-    by_kernel: use the Pallas kernel; for one token per row.
     scale: of the scores; cap: their soft cap, 0 for none.
     sinks: [Q], a score per head without a value.
 
   Returns:
     The output, shaped like q.
   """
-  if by_kernel:
-    seen, how = (prompt_mask, own_mask), dict(scale=scale, cap=cap, sinks=sinks)
-    return _by_kernel(q, prompt, own, at, *seen, **how)
   prompt, own = of((prompt, own), at)
   shape, (b, kv, n_prompt, _) = q.shape, prompt[0].values.shape
   s, width = shape[0], shape[-1]
@@ -351,3 +346,12 @@ def attend(
   out = _values(p_single, own[-1], q.dtype)
   out_shared = _values(p_shared, prompt[-1], q.dtype)
   return (out.reshape(shape) + out_shared.reshape(shape)).astype(q.dtype)
+
+
+def exactly(q, prompt, own, at, prompt_mask, own_mask, **how) -> jax.Array:
+  """Computes `attend` with one result in every program."""
+  kept = [(x[0].values, x[-1].values) for x in (of(prompt, at), of(own, at))]
+  return exact_attention.cached(q, *kept, prompt_mask, own_mask, **how)
+
+
+NUMERICS = {'fast': attend, 'exact': exactly}

@@ -11,12 +11,13 @@ only [c, r]. New tokens are multiplied with c instead of with the heads' keys: q
 keys, whose first features are the values.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.models.parts import layers, rope
+from jaxrl_reason.models.parts import layers
 
 EPS = 1e-6  # of the norms in here, independent of the model's
 
@@ -28,17 +29,17 @@ def heads_of(x: jax.Array, p: dict, c: Any, angles) -> tuple:
 
   def turned(y, n):
     plain, part = jnp.split(y, [n], axis=-1)
-    part = rope.rotate(part, *angles, interleaved=c.rope_interleaved)
+    part = c.ops.rotate(part, *angles, interleaved=c.rope_interleaved)
     return jnp.concatenate([plain, part], axis=-1)
 
   q = x
   if 'q_down' in p:
-    q = layers.dense(x, p['q_down'], p.get('q_down_bias'))
-    q = layers.rms_norm(q, p['q_down_norm'], EPS)
-  q = layers.dense(q, p['q_up' if 'q_down' in p else 'q'])
-  kept = layers.dense(x, p['kv_down'], p.get('kv_down_bias'))
+    q = c.ops.dense(x, p['q_down'], p.get('q_down_bias'))
+    q = c.ops.rms_norm(q, p['q_down_norm'], EPS)
+  q = c.ops.dense(q, p['q_up' if 'q_down' in p else 'q'])
+  kept = c.ops.dense(x, p['kv_down'], p.get('kv_down_bias'))
   row, part = jnp.split(kept, [c.kv_rank], axis=-1)
-  row = layers.rms_norm(row, p['kv_down_norm'], EPS)
+  row = c.ops.rms_norm(row, p['kv_down_norm'], EPS)
   kept = jnp.concatenate([row, part], axis=-1)[..., None, :]
   return turned(q, c.head_dim - c.rope_dim), turned(kept, c.kv_rank)
 
@@ -55,12 +56,24 @@ def expanded(kept: jax.Array, up, c: Any) -> tuple[jax.Array, jax.Array]:
 def absorbed(q: jax.Array, up, c: Any) -> jax.Array:
   """Projects queries [...,Q,H] onto the cached rows, [...,Q,R + W]."""
   n = c.head_dim - c.rope_dim
-  keys = layers.plain(up, q.dtype)[..., :n]
-  row = jnp.einsum('...qh,rqh->...qr', q[..., :n], keys)
+  keys = c.ops.plain(up, q.dtype)[..., :n]
+  row = c.ops.contracted('...qh,rqh->...qr', q[..., :n], keys)
   return jnp.concatenate([row, q[..., n:]], axis=-1)
 
 
 def opened(out: jax.Array, up, c: Any) -> jax.Array:
   """Projects sums of cached rows [...,Q,R + W] to values [...,Q,U]."""
-  values = layers.plain(up, out.dtype)[..., c.head_dim - c.rope_dim :]
-  return jnp.einsum('...qr,rqu->...qu', out[..., : c.kv_rank], values)
+  values = c.ops.plain(up, out.dtype)[..., c.head_dim - c.rope_dim :]
+  sums = out[..., : c.kv_rank]
+  return c.ops.contracted('...qr,rqu->...qu', sums, values)
+
+
+def attended(kernel: Callable, q, kv, up, which, c: Any, **sinks):
+  """Computes attention of whole rows with keys and values kv, or with the one
+  cached row of latent attention.
+  """
+  if up is None:
+    return kernel(q, *kv, which, **sinks)
+  if c.numerics == 'exact':  # as `decoding` does
+    return opened(kernel(absorbed(q, up, c), *kv * 2, which), up, c)
+  return kernel(q, *expanded(*kv, up, c), which)

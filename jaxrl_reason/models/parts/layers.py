@@ -14,6 +14,7 @@ from flax import struct
 
 from jaxrl_reason import sharding
 from jaxrl_reason.models.parts import grouped as grouped_lib
+from jaxrl_reason.models.parts import rope
 
 # Finite, so that a row with nothing to attend to (padding) has uniform weights
 # and not NaN; its exp underflows to exactly 0.
@@ -34,6 +35,21 @@ REMAT = {
 einsum32 = functools.partial(jnp.einsum, preferred_element_type=jnp.float32)
 
 
+def gelu_quick(x: jax.Array) -> jax.Array:
+  """Computes x sigmoid(1.702 x) (https://arxiv.org/abs/1606.08415)."""
+  return x * jax.nn.sigmoid(1.702 * x)
+
+
+ACTIVATIONS = {
+  'silu': jax.nn.silu,
+  'gelu_tanh': functools.partial(jax.nn.gelu, approximate=True),
+  'gelu_quick': gelu_quick,
+}
+SUMS = None  # over the vocabulary: those of `logits`
+sigmoid, probabilities = jax.nn.sigmoid, jax.nn.softmax
+angles, rotate = rope.angles, rope.rotate
+
+
 def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
   """Computes x / rms(x) * weight over the last axis
   (https://arxiv.org/abs/1910.07467).
@@ -41,6 +57,43 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
   x32 = x.astype(jnp.float32)  # bf16 squares lose the small features
   scale = jax.lax.rsqrt(jnp.mean(x32 * x32, axis=-1, keepdims=True) + eps)
   return (x32 * scale * weight).astype(x.dtype)
+
+
+def to(x: jax.Array, dtype) -> jax.Array:
+  """Rounds x to the compute dtype."""
+  return x.astype(dtype)
+
+
+def times(x: jax.Array, y: jax.Array) -> jax.Array:
+  """Computes x * y in the dtype of x."""
+  return (x * y).astype(x.dtype)
+
+
+def added(x: jax.Array, y: jax.Array, scale: float = 1.0) -> jax.Array:
+  """Computes x + y * scale, in their dtype."""
+  return x + (y if scale == 1 else y * scale)
+
+
+def shares(x: jax.Array, least: float) -> jax.Array:
+  """Divides x [...,k] by its sum over the last axis plus `least`."""
+  return x / (x.sum(axis=-1, keepdims=True) + least)
+
+
+def weighted(y: jax.Array, weights: jax.Array) -> jax.Array:
+  """Computes the sum over k of y [M,k,D] times weights f32 [M,k], in
+  float32.
+  """
+  return jnp.einsum('mkd,mk->md', y, weights)
+
+
+def scores(x: jax.Array, w: jax.Array) -> jax.Array:
+  """Multiplies x [M,A] by w [A,B] into float32."""
+  return jnp.dot(x, w.astype(x.dtype), preferred_element_type=jnp.float32)
+
+
+def contracted(how: str, x: jax.Array, w: jax.Array) -> jax.Array:
+  """Computes an einsum of x and a weight of several arrays, in x's dtype."""
+  return jnp.einsum(how, x, w)
 
 
 def soft_cap(x: jax.Array, cap: float) -> jax.Array:
@@ -109,7 +162,7 @@ def cast(w: Weight, dtype) -> Weight:
   return w.astype(dtype)
 
 
-def _flat(x: jax.Array) -> jax.Array:
+def flat(x: jax.Array) -> jax.Array:
   """Reshapes [...,D] to the rows [M,D] of a matrix, unless a mesh splits the
   tokens of rows: then the reshape would move tokens between devices.
   """
@@ -130,12 +183,12 @@ def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
     return y + change.reshape(y.shape)
   w, scale = (w.int8, w.scale) if isinstance(w, Quantized) else (w, None)
   rows, features = x.shape[:-1], w.shape[1:]
-  flat = _flat(x)
+  lines = flat(x)
   w = w.reshape(w.shape[0], -1).astype(x.dtype)
   if bias is None and scale is None:
-    return (flat @ w).reshape(*rows, *features)
+    return (lines @ w).reshape(*rows, *features)
   # Rounded once, after the sum, as bf16 libraries do.
-  y = jnp.dot(flat, w, preferred_element_type=jnp.float32)
+  y = jnp.dot(lines, w, preferred_element_type=jnp.float32)
   y = y.reshape(*rows, *features)
   if scale is not None:
     y = y * scale
@@ -145,12 +198,13 @@ def dense(x: jax.Array, w: Weight, bias: jax.Array | None = None) -> jax.Array:
 
 
 def wide(x: jax.Array, w: jax.Array) -> jax.Array:
-  """Multiplies x [..., A] by w [A, B] of one dtype into float32.
+  """Multiplies x [..., A] by w [A, B], cast to x's dtype, into float32.
 
   The gradients' products are in that dtype too. By default a float32 gradient
   of bfloat16 factors would be multiplied in float32 (in TF32 on a GPU, at half
   the rate).
   """
+  w = w.astype(x.dtype)
   return _into_float32(x, w) if x.dtype == jnp.float32 else _wide(x, w)
 
 
@@ -233,14 +287,3 @@ def gate(
     x32 = jnp.minimum(x32, limit)
     up = jnp.clip(up.astype(jnp.float32), -limit, limit) + 1
   return (activation(x32) * up).astype(x.dtype)
-
-
-def gated_mlp(x: jax.Array, p: dict, activation: Callable) -> jax.Array:
-  """Computes (act(x G) * x U) D (https://arxiv.org/abs/2002.05202)."""
-  flat = _flat(x)
-
-  def times(x, name):
-    return dense(x, p[name], p.get(name + '_bias'))
-
-  act = gate(times(flat, 'gate'), times(flat, 'up'), activation)
-  return times(act, 'down').reshape(x.shape)

@@ -14,7 +14,6 @@ https://arxiv.org/abs/2510.11370).
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -66,13 +65,11 @@ def route(x, p: dict, c, routes=None):
   """
   # In float32 from the product on: near-ties between experts are decided here,
   # and a rounded score would choose another expert.
-  scores = jnp.dot(
-    x, p['router'].astype(x.dtype), preferred_element_type=jnp.float32
-  )
+  scores = c.ops.scores(x, p['router'])
   if 'router_bias' in p:
     scores = scores + p['router_bias'].astype(x.dtype)
   one_by_one = c.router == 'sigmoid'
-  probs = jax.nn.sigmoid(scores) if one_by_one else jax.nn.softmax(scores)
+  probs = (c.ops.sigmoid if one_by_one else c.ops.probabilities)(scores)
   best = _best(probs, p.get('choice_bias'), c)
   if routes is None:
     routes = best
@@ -82,7 +79,7 @@ def route(x, p: dict, c, routes=None):
   if c.expert_norm:
     # The largest softmax values are never all 0, but sigmoids may be.
     least = 1e-20 if one_by_one else 0.0
-    weights = weights / (weights.sum(axis=-1, keepdims=True) + least)
+    weights = c.ops.shares(weights, least)
   if c.expert_scale != 1:
     weights = weights * c.expert_scale
   if one_by_one:
@@ -114,63 +111,63 @@ def _runs(uses: jax.Array, n: int):
   return order, place, sizes[:n]
 
 
-def grouped_mlp(
-  x, p: dict, routes, activation: Callable, n_experts: int, limit: float = 0.0
-) -> jax.Array:
-  """Computes mlp_e(x) of every token's experts: [M,D], routes [M,k] -> [M,k,D].
-
-  Args:
-    limit: see `layers.gate`.
+def grouped_mlp(x, p: dict, routes, c, n_experts: int) -> jax.Array:
+  """Computes mlp_e(x) [M,k,D] of every token's experts: x [M,D], routes
+  [M,k].
   """
   m, k = routes.shape
   # [M*k], the k uses of a token adjacent
   order, back, sizes = _runs(routes.reshape(-1), n_experts)
 
   def dot(rows, name):
-    y = layers.grouped(rows, p[name], sizes)
+    y = c.ops.grouped(rows, p[name], sizes)
     bias = p.get(name + '_bias')
     if bias is None:
       return y
-    return y + bias[routes.reshape(-1)[order]]
+    return c.ops.added(y, bias[routes.reshape(-1)[order]])
 
   rows = layers.taken(x, order, back)
-  act = layers.gate(dot(rows, 'gate'), dot(rows, 'up'), activation, limit)
+  gate, up = dot(rows, 'gate'), dot(rows, 'up')
+  act = c.ops.gate(gate, up, c.activate, c.mlp_limit)
   return layers.taken(dot(act, 'down'), back, order).reshape(m, k, -1)
 
 
-def _weighted(x, p: dict, routes, weights, run: Callable, n: int) -> jax.Array:
-  """Computes f32 [M,D], the sum over k of weights * mlp_e(x); uses of expert n
-  count as 0.
-  """
-  y = run(x, p, routes, n_experts=n)
-  y = jnp.where((routes < n)[..., None], y, 0)
-  # Weighted and summed in float32.
-  return jnp.einsum('mkd,mk->md', y, weights)
+def _outputs(x, p: dict, routes, c, n: int) -> jax.Array:
+  """Computes mlp_e(x) [M,k,D]; uses of expert n count as 0."""
+  y = grouped_mlp(x, p, routes, c, n)
+  return jnp.where((routes < n)[..., None], y, 0)
 
 
-def _exchanged(rows: tuple, p: dict, axis: str | None, *, run, n: int):
-  """Computes `_weighted` for this device's rows, with n experts split over a
-  mesh axis.
+def _exchanged(rows: tuple, p: dict, axis: str | None, *, c):
+  """Computes f32 [M,D], the sum over k of weights * mlp_e(x), for this device's
+  rows, with experts split over a mesh axis.
 
   An update has more uses of experts than the weights have rows, so it gathers
   the weights. A decode step has few uses: all devices receive all tokens, each
   runs its own experts, and the sums are scattered back.
   """
+  n, (x, routes, weights) = c.experts, rows
   if axis is None:
-    return _weighted(rows[0], p, *rows[1:], run, n)
+    return c.ops.weighted(_outputs(x, p, routes, c, n), weights)
 
   gather = functools.partial(jax.lax.all_gather, axis_name=axis, tiled=True)
   local, width, _ = jax.tree.leaves(p['down'])[0].shape
   if rows[1].size * (n // local) > n * width:
-    return _weighted(rows[0], gather(p), *rows[1:], run, n)
+    return c.ops.weighted(_outputs(x, gather(p), routes, c, n), weights)
   x, routes, weights = gather(rows)
   mine = routes - jax.lax.axis_index(axis) * local
   mine = jnp.where((mine >= 0) & (mine < local), mine, local)
-  y = _weighted(x, p, mine, weights, run, local)
-  return jax.lax.psum_scatter(y, axis, tiled=True)
+  y = _outputs(x, p, mine, c, local)
+  scattered = functools.partial(
+    jax.lax.psum_scatter, axis_name=axis, tiled=True
+  )
+  if c.numerics == 'exact':
+    # Each use is of one device, so that its sum with zeros is exact.
+    return c.ops.weighted(scattered(y), rows[2])
+  return scattered(c.ops.weighted(y, weights))
 
 
-def mlp(x, p: dict, c, activation: Callable, routes=None):
+def mlp(x, p: dict, c, routes=None):
   """Computes the block's mlp of x [...,D].
 
   Returns:
@@ -182,11 +179,10 @@ def mlp(x, p: dict, c, activation: Callable, routes=None):
     routes = routes.reshape(-1, c.experts_per_token)
   routes, weights, probs = route(flat, p, c, routes)
   # Cast before they are exchanged.
-  experts = {k: layers.cast(p[k], x.dtype) for k in OF_EXPERTS if k in p}
-  run = functools.partial(grouped_mlp, activation=activation, limit=c.mlp_limit)
-  f = functools.partial(_exchanged, run=run, n=c.experts)
+  experts = {k: c.ops.cast(p[k], x.dtype) for k in OF_EXPERTS if k in p}
+  f = functools.partial(_exchanged, c=c)
   y = sharding.by_expert(f, (flat, routes, weights), experts)
-  y = y.astype(x.dtype)
+  y = c.ops.to(y, x.dtype)
   used = {
     'routes': routes.reshape(*lead, -1),
     'probs': probs.reshape(*lead, -1),

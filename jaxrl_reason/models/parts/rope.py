@@ -150,9 +150,20 @@ def angles(
   Args:
     max_tokens: maximum tokens of a row in this program, prompt included.
   """
+  return table(rope, turned(rope, positions, head_dim, max_tokens))
+
+
+def turned(
+  rope: Rope, positions: jax.Array, head_dim: int, max_tokens: int
+) -> jax.Array:
+  """Computes the rotary angles f32 [..., W/2] of positions, see `angles`."""
   width = rotary_width(rope, head_dim)
   freq = KINDS[rope.kind](rope, width, positions, max_tokens)
-  turned = positions[..., None].astype(jnp.float32) * freq
+  return positions[..., None].astype(jnp.float32) * freq
+
+
+def table(rope: Rope, turned: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Computes cos, sin of angles."""
   cos, sin = jnp.cos(turned), jnp.sin(turned)
   if rope.attention == 1.0:
     return cos, sin

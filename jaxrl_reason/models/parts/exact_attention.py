@@ -1,0 +1,172 @@
+"""Attention with one result in every program (`exact_layers`).
+
+Keys may come from whole rows or from the two caches of decoding, in any order
+and with any padding between them: all sums of a query are of terms on one grid.
+"""
+
+import functools
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxrl_reason.models.parts import fixed_point, layers
+from jaxrl_reason.models.parts.exact_layers import soft_cap
+from jaxrl_reason.models.parts.fixed_point import (
+  digits,
+  exp,
+  products,
+  rounded,
+  to,
+  value,
+)
+
+
+def _by(b: int, x: jax.Array) -> jax.Array:
+  """Groups rows [R,K,M,...] that share keys: [b,K,R/b*M,...]."""
+  x = x.reshape(b, -1, *x.shape[1:]).swapaxes(1, 2)
+  return x.reshape(*x.shape[:2], -1, *x.shape[4:])
+
+
+def _apart(r: int, x: jax.Array) -> jax.Array:
+  """Undoes `_by`: [b,K,R/b*M,...] -> [R,K,M,...]."""
+  b, k = x.shape[:2]
+  x = x.reshape(b, k, r // b, -1, *x.shape[3:]).swapaxes(1, 2)
+  return x.reshape(r, *x.shape[2:])
+
+
+def attend(
+  q: jax.Array,
+  parts: list,
+  *,
+  scale: float,
+  cap: float = 0.0,
+  sinks: jax.Array | None = None,
+) -> jax.Array:
+  """Computes attention from queries to the keys of several arrays at once.
+
+  Args:
+    q: [R,K,M,H], M queries of a row share K heads of keys.
+    parts: (k [B,K,S,H], v [B,K,S,U], seen bool that broadcasts to [R,K,M,S]) of
+      each array; R/B adjacent rows share its keys.
+    sinks: f32 broadcasting to [R,K,M,1], scores without a value.
+
+  Returns:
+    [R,K,M,U], in the dtype of q.
+  """
+  r, (of_q, q_grid) = len(q), digits(q, -1)
+  all_scores, values = [], []
+  for k, v, seen in parts:
+    b, (of_k, k_grid) = len(k), digits(k, -1)
+    shared = [_by(b, x) for x in of_q]
+    s = value(products('bkmh,bksh->bkms', shared, of_k))
+    s = _apart(r, s * k_grid.swapaxes(2, 3)) * q_grid
+    s = soft_cap(rounded(s * scale), cap)
+    all_scores.append(jnp.where(seen, s, layers.MASKED))
+    values.append((b, *digits(v, -1)))
+  top = functools.reduce(
+    jnp.maximum, [s.max(axis=-1, keepdims=True) for s in all_scores]
+  )
+  if sinks is not None:
+    top = jnp.maximum(top, sinks)
+  p = [
+    jnp.where(seen, exp(s - top), 0) for s, (*_, seen) in zip(all_scores, parts)
+  ]
+  total = fixed_point.total(*p)[..., None]
+  if sinks is not None:
+    total = total + exp(sinks - top)
+  out = _averaged(p, values)
+  return to(rounded(out / jnp.maximum(total, 1e-30)), q.dtype)
+
+
+def _averaged(p: list, values: list) -> jax.Array:
+  """Sums values by weights p [R,K,M,S]; a value's grid is a factor of its
+  weight, so that all terms are on one grid. Weights have three digits: many
+  small ones may be more than the largest.
+  """
+  r = len(p[0])
+  weights = [
+    x * jnp.repeat(grid.swapaxes(2, 3), r // b, axis=0)
+    for x, (b, _, grid) in zip(p, values)
+  ]
+  of_all, grid = digits(jnp.concatenate(weights, axis=-1), -1, 3)
+  first, sums = 0, []
+  for x, (b, of_v, _) in zip(p, values):
+    own = [_by(b, d[..., first : first + x.shape[-1]]) for d in of_all]
+    levels = products('bkms,bksu->bkmu', own, of_v)
+    # Integers: a sum of both parts may pass 2^24.
+    sums.append([_apart(r, y).astype(jnp.int32) for y in levels])
+    first += x.shape[-1]
+  return value([functools.reduce(jnp.add, y) for y in zip(*sums)]) * grid
+
+
+def heads_first(q: jax.Array, kv: int) -> jax.Array:
+  """Reshapes queries [N,t,Q,H] to [N,K,Q/K*t,H], rows that share K keys."""
+  n, t, _, width = q.shape
+  q = q.reshape(n, t, kv, -1, width).transpose(0, 2, 3, 1, 4)
+  return q.reshape(n, kv, -1, width)
+
+
+def whole(seen: Callable, *, scale: float, cap: float) -> Callable:
+  """Builds attention of whole rows: (q [N,t,Q,H], k, v [N,S,K,H], which,
+  sinks [Q] or None) -> [N,t,Q,H].
+
+  Args:
+    seen: which -> bool [N,t,S], the keys that each query attends to.
+  """
+
+  def of_rows(q, k, v, which, sinks=None):
+    (n, t, heads, _), kv = q.shape, k.shape[2]
+    group = heads // kv
+    mask = jnp.tile(seen(which)[:, None], (1, 1, group, 1))  # [N,1,g*t,S]
+    if sinks is not None:
+      sinks = jnp.repeat(sinks.astype(jnp.float32).reshape(kv, -1), t, axis=1)
+      sinks = sinks[..., None]
+    parts = [(k.swapaxes(1, 2), v.swapaxes(1, 2), mask)]
+    q = heads_first(q, kv)
+    out = attend(q, parts, scale=scale, cap=cap, sinks=sinks)
+    return out.reshape(n, heads, t, -1).swapaxes(1, 2)
+
+  return of_rows
+
+
+def cached(
+  q: jax.Array,
+  prompt: tuple,
+  own: tuple,
+  prompt_mask: jax.Array,
+  own_mask: jax.Array,
+  *,
+  scale: float,
+  cap: float,
+  sinks: jax.Array | None = None,
+) -> jax.Array:
+  """Computes attention of new tokens to their prompt and their completion.
+
+  Args:
+    q: [S,Q,H] or [S,O,Q,H].
+    prompt: keys, values [B,K,P,H]; own: of completions [S,K,R,H].
+    prompt_mask, own_mask: see `cached.attend`.
+  """
+  shape, (b, kv) = q.shape, prompt[0].shape[:2]
+  s, group = shape[0], shape[-2] // kv
+  q = heads_first(q.reshape(s, -1, *shape[-2:]), kv)
+  n = q.shape[2] // group  # tokens per row
+
+  def of_rows(mask):
+    """Returns a mask [R or 1,O or 1,T] as [R or 1,1,O*g,T]."""
+    mask = mask[:, None]
+    return mask if mask.shape[2] == 1 else jnp.tile(mask, (1, 1, group, 1))
+
+  if prompt_mask.shape[1] > 1:
+    prompt_mask = prompt_mask.reshape(s, n, -1)
+  else:
+    prompt_mask = jnp.repeat(prompt_mask, s // b, axis=0)
+  masks = of_rows(prompt_mask), of_rows(own_mask)
+  parts = [(*kept, seen) for kept, seen in zip((prompt, own), masks)]
+  if sinks is not None:
+    sinks = jnp.repeat(sinks.astype(jnp.float32).reshape(kv, -1), n, axis=1)
+    sinks = sinks[..., None]
+  out = attend(q, parts, scale=scale, cap=cap, sinks=sinks)
+  out = out.reshape(s, -1, n, out.shape[-1]).swapaxes(1, 2)
+  return out.reshape(*shape[:-1], -1)

@@ -1,0 +1,216 @@
+"""Sums whose result does not depend on their order.
+
+A float32 sum depends on the order of its terms, and so on the number of rows,
+the size of blocks, the mesh, and on what the compiler fuses. Here all terms of
+a sum are integers on one grid, small enough for every partial sum to be exact:
+
+  x ~ g (d_0 + d_1 / 128 + ...),  |d_i| <= 64,  g a power of two per row
+  sum_k x_k w_k  ~  g_x g_w (sum d_0 e_0 + sum (d_0 e_1 + d_1 e_0) / 128 + ..)
+
+(https://doi.org/10.1007/s11075-011-9478-1, an error-free split; g is chosen by
+the row's largest value). A digit fits bfloat16, a product of two is at most
+2^12, and 2^11 pairs of products are an exact float32. Two digits have an error
+of at most 2^-13 of the largest value of their row.
+
+What is computed element by element is the same everywhere if no product is
+rounded before it is added, since a compiler may fuse the two to a multiply-add
+with one rounding. So products before sums are exact, or end in `rounded`.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+DIGIT = 128.0  # base of digits: |d| <= 64
+MOST = 2048  # terms of a sum of products: 2 * 64 * 64 * MOST = 2**24
+PARTS = 4096.0  # of 1, in each of the two integers of `total`
+# log(2) as the sum of two numbers of 15 bits, so that multiples are exact.
+LN2 = 0.693145751953125, 1.4285906217992306e-06
+SQUARINGS = 5
+
+
+def rounded(x: jax.Array, bits: int = 22) -> jax.Array:
+  """Rounds f32 x to so many bits behind the first one. The compiler does not
+  move the rounding, so a product that ends in it is not fused with a sum.
+  """
+  return jax.lax.reduce_precision(x, 8, bits)
+
+
+def to(x: jax.Array, dtype) -> jax.Array:
+  """Rounds f32 x to bfloat16. A plain cast may be left out where the next
+  operation is in float32 again (`xla_allow_excess_precision`).
+  """
+  return rounded(x, 7).astype(dtype)
+
+
+def _power(x: jax.Array) -> jax.Array:
+  """Returns the exponent of the largest power of two that x > 0 reaches; for
+  the smallest numbers -100.
+  """
+  bits = jax.lax.bitcast_convert_type(x, jnp.int32)
+  return jnp.maximum((bits >> 23) - 127, -100)
+
+
+def _two_to(n: jax.Array) -> jax.Array:
+  """Returns 2^n of integers between -126 and 127."""
+  return jax.lax.bitcast_convert_type((n + 127) << 23, jnp.float32)
+
+
+def digits(x: jax.Array, axis: Any, n: int = 2) -> tuple[tuple, jax.Array]:
+  """Splits x into n digits, with one grid over an axis.
+
+  Returns:
+    (digits bf16 shaped like x, grid f32 with size 1 along the axis): x is about
+    grid * (d_0 + d_1 / 128 + ...).
+  """
+  x = x.astype(jnp.float32)
+  power = _power(jnp.max(jnp.abs(x), axis=axis, keepdims=True))
+  power = jnp.minimum(power, 120)
+  rest, out = x * _two_to(5 - power), []
+  for _ in range(n):
+    digit = jnp.round(rest)
+    out.append(digit.astype(jnp.bfloat16))
+    rest = (rest - digit) * DIGIT
+  return tuple(out), _two_to(power - 5)
+
+
+def products(how: str, a: Sequence, b: Sequence) -> list[jax.Array]:
+  """Multiplies digits by an einsum over one axis.
+
+  Returns:
+    Exact sums, f32 [levels]; of level i, the sum of d_j e_{i-j}. For `value`.
+  """
+  (left, right), out = how.split('->')[0].split(','), how.split('->')[1]
+  (axis,) = (x for x in left if x in right and x not in out)
+  at = left.index(axis), right.index(axis)
+  size = a[0].shape[at[0]]
+  levels = []
+  for level in range(max(len(a), len(b))):
+    pairs = [
+      (x, b[level - i]) for i, x in enumerate(a) if 0 <= level - i < len(b)
+    ]
+    levels.append(_added([_blocks(how, x, y, at, size) for x, y in pairs]))
+  return levels
+
+
+def _blocks(how: str, x, y, at: tuple[int, int], size: int) -> jax.Array:
+  """Computes an einsum, the sum as int32 if it may pass 2^24."""
+
+  def part(first):
+    end = min(first + MOST, size)
+    cut = (
+      jax.lax.slice_in_dim(z, first, end, axis=i) for z, i in zip((x, y), at)
+    )
+    return jnp.einsum(how, *cut, preferred_element_type=jnp.float32)
+
+  if size <= MOST:
+    return part(0)
+  return _added([part(i).astype(jnp.int32) for i in range(0, size, MOST)])
+
+
+def _added(parts: list) -> jax.Array:
+  return functools.reduce(jnp.add, parts)
+
+
+def value(levels: Sequence[jax.Array]) -> jax.Array:
+  """Returns f32 sum of level_i / 128^i."""
+  *rest, out = (x.astype(jnp.float32) for x in levels)
+  for x in reversed(rest):
+    out = x + out / DIGIT
+  return out
+
+
+def total(*parts: jax.Array) -> jax.Array:
+  """Sums numbers in [0, 1] over the last axes of arrays [...,n], 2^19 of them
+  at most, with an error of at most 2^-25 each.
+  """
+
+  def cut(x):
+    x = x * PARTS
+    high = jnp.floor(x)
+    low = jnp.round((x - high) * PARTS)
+    return high.astype(jnp.int32).sum(-1), low.astype(jnp.int32).sum(-1)
+
+  high, low = (_added(x).astype(jnp.float32) for x in zip(*map(cut, parts)))
+  return (high + low / PARTS) / PARTS
+
+
+def exp(x: jax.Array) -> jax.Array:
+  """Computes e^x of f32 x with a relative error of 2e-5 at most; 0 below -87.
+
+  XLA's own differs by a bit between arrays of different sizes on a CPU.
+  e^r = ((1 + h) / (1 - h))^32 of h = r / 64 adds no rounded product.
+  """
+  x = rounded(x)  # it may be a product
+  n = jnp.round(jnp.clip(x, -87, 88) * (1 / math.log(2)))
+  r = (x - n * LN2[0]) - n * LN2[1]
+  h = r * 2.0 ** -(SQUARINGS + 1)
+  y = (1 + h) / (1 - h)
+  for _ in range(SQUARINGS):
+    y = y * y
+  y = jnp.minimum(y * _two_to(n.astype(jnp.int32)), jnp.finfo('float32').max)
+  return jnp.where(x < -87, 0, y)
+
+
+def log(x: jax.Array) -> jax.Array:
+  """Computes log x of f32 x > 0, with an error of 2^-22 of the result or 1."""
+  n = _power(x * np.float32(np.sqrt(2)))
+  m = x * _two_to(-n)
+  z = (m - 1) / (m + 1)
+  square = rounded(z * z)
+  series = jnp.float32(1 / 9)
+  for k in (7, 5, 3, 1):
+    series = rounded(series * square) + np.float32(1 / k)
+  n = n.astype(jnp.float32)
+  return n * LN2[0] + (n * LN2[1] + rounded(2 * z * series))
+
+
+def _shares(x: jax.Array):
+  """Returns (largest of x [...,n], e^(x - largest), their total)."""
+  x = rounded(x)  # it may be a product
+  top = jnp.max(x, axis=-1, keepdims=True)
+  p = exp(x - top)
+  return top[..., 0], p, total(p)
+
+
+def _softmax(x: jax.Array) -> jax.Array:
+  _, p, all_ = _shares(x)
+  return rounded(p / all_[..., None])
+
+
+def _logsumexp(x: jax.Array) -> jax.Array:
+  top, _, all_ = _shares(x)
+  return top + log(all_)
+
+
+def with_gradient_of(fast: Callable, exact: Callable) -> Callable:
+  """Returns f(arrays, others) that computes exact(*arrays, *others), with the
+  gradient of fast(*arrays, *others) by the arrays. A gradient need not be the
+  same in two programs.
+  """
+
+  @jax.custom_vjp
+  def f(arrays: tuple, others: tuple) -> Any:
+    return exact(*arrays, *others)
+
+  def backward(kept, g):
+    arrays, others = kept
+    _, pull = jax.vjp(lambda *x: fast(*x, *others), *arrays)
+    return pull(g), None
+
+  f.defvjp(lambda *kept: (exact(*kept[0], *kept[1]), kept), backward)
+  return f
+
+
+def _of(fast: Callable, exact: Callable) -> Callable:
+  both = with_gradient_of(fast, exact)
+  return lambda x: both((x,), ())
+
+
+softmax = _of(jax.nn.softmax, _softmax)
+logsumexp = _of(functools.partial(jax.nn.logsumexp, axis=-1), _logsumexp)

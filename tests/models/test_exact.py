@@ -1,0 +1,150 @@
+"""`model.numerics='exact'`: a token has the same log-prob wherever it is
+computed.
+"""
+
+import os
+import re
+import subprocess
+import sys
+
+import exact_cases
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from paths import ROOT
+from small import small_config
+
+from jaxrl_reason.logits import Sampling
+from jaxrl_reason.models.parts import exact_layers, fixed_point
+
+
+def normal(seed, *shape):
+  return jax.random.normal(jax.random.key(seed), shape)
+
+
+@pytest.mark.parametrize('terms', [70, 5000])
+def test_a_product_depends_on_its_row_only(terms):
+  """Not on the order of terms, on other rows or on where sums are split."""
+  x, w = normal(0, 9, terms).astype('bfloat16'), normal(1, terms, 6)
+  want = exact_layers.wide(x, w)
+  order = np.random.default_rng(0).permutation(terms)
+  np.testing.assert_array_equal(exact_layers.wide(x[:, order], w[order]), want)
+  np.testing.assert_array_equal(exact_layers.wide(x[3:4], w)[0], want[3])
+  precise = np.asarray(x, np.float64) @ np.asarray(w, np.float64)
+  rms = np.sqrt(np.mean(precise**2))
+  rounded = np.asarray(x @ w.astype('bfloat16'), np.float64)
+  error = np.abs(want - precise).max()
+  assert error < 2e-3 * rms and error < np.abs(rounded - precise).max()
+
+
+def test_digits_are_small_and_sum_to_the_number():
+  x = normal(2, 40, 30) * jnp.exp2(normal(3, 40, 1) * 20)
+  (first, second), grid = fixed_point.digits(x, 1)
+  for digit in (first, second):
+    assert jnp.abs(digit).max() <= 64 and (digit == jnp.round(digit)).all()
+  back = grid * (first.astype('float32') + second.astype('float32') / 128)
+  error = jnp.abs(back - x).max(axis=1) / jnp.abs(x).max(axis=1)
+  assert error.max() <= 2.0**-13
+  zero, one = fixed_point.digits(jnp.zeros((2, 3)), 1)[0], jnp.ones((1, 3))
+  assert not any(z.any() for z in zero)
+  assert jnp.isnan(exact_layers.wide(one.at[0, 0].set(jnp.nan), one.T)).all()
+
+
+@pytest.mark.parametrize(
+  'ours, theirs, x',
+  [
+    (fixed_point.exp, np.exp, np.linspace(-80, 80, 999)),
+    (fixed_point.log, np.log, np.exp(np.linspace(-30, 30, 999))),
+  ],
+)
+def test_functions_equal_those_of_numpy(ours, theirs, x):
+  x = np.asarray(x, np.float32)
+  got, want = np.asarray(jax.jit(ours)(x)), theirs(x.astype(np.float64))
+  np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-6)
+  for n in (1, 3, 7, 15):  # sizes at which XLA's own exp differs on a CPU
+    part = np.asarray(jax.jit(ours)(x[:n]))
+    np.testing.assert_array_equal(part, got[:n])
+
+
+def test_the_softmax_is_that_of_many_small_numbers_too():
+  """Sums of a vocabulary whose tail has most of the mass."""
+  x = jnp.concatenate([jnp.zeros((2, 1)), jnp.full((2, 99_999), -9.0)], axis=1)
+  want = jax.nn.logsumexp(x, axis=-1)
+  np.testing.assert_allclose(fixed_point.logsumexp(x), want, rtol=1e-4)
+  p = fixed_point.softmax(x)
+  np.testing.assert_allclose(p, jax.nn.softmax(x), rtol=1e-3)
+  g = jax.grad(lambda x: fixed_point.logsumexp(x).sum())(x)
+  np.testing.assert_allclose(g, jax.nn.softmax(x), rtol=1e-3)
+
+
+def differences(how, **settings):
+  """Counts the sampled tokens whose log-probs differ, of a llama."""
+  _, model, params = exact_cases.model_of('llama', **how)
+  sampling = Sampling.fixed(0.7, 0, 0.9, 0.0)
+  rows, logp, sampled = exact_cases.rollout(
+    model, params, sampling, routes=False, **settings
+  )
+  own = exact_cases.trained(model, params, rows, sampling)
+  return int((logp != own)[sampled].sum()), int(sampled.sum())
+
+
+def test_the_default_differs_and_exact_does_not():
+  wrong, n = differences({'numerics': 'fast'})
+  assert wrong > n / 2 > 5
+  wrong, n = differences({})
+  assert wrong == 0 and n > 10
+
+
+@pytest.mark.parametrize('seed', [0, 3])
+def test_sampled_log_probs_are_the_trainers_bit_by_bit(seed):
+  settings, wrong = exact_cases.case(seed)
+  assert wrong == 0, settings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('first', range(0, 100, 10))
+def test_a_hundred_random_configurations(first):
+  """With the default options of the compiler, which fuses more with them."""
+  flags = '--xla_force_host_platform_device_count=8'
+  command = [
+    sys.executable,
+    'tests/exact_cases.py',
+    str(first),
+    str(first + 10),
+  ]
+  out = subprocess.run(
+    command,
+    cwd=ROOT,
+    env=os.environ | {'XLA_FLAGS': flags},
+    stdout=subprocess.PIPE,
+    text=True,
+    check=True,
+  ).stdout
+  wrong = re.findall(r'^(\d+) (\d+) ', out, re.MULTILINE)
+  assert len(wrong) == 10 and {n for _, n in wrong} == {'0'}, out
+
+
+DELTA = dict(
+  delta_layers=(0,),
+  delta_heads=2,
+  delta_groups=1,
+  delta_key_dim=4,
+  delta_value_dim=4,
+  delta_taps=2,
+)
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    ({'dtype': 'float32'}, "needs model.dtype='bfloat16', not 'float32'"),
+    ({'attention': 'einsum'}, "needs model.attention='auto', not 'einsum'"),
+    ({'cache_dtype': 'int8'}, "cannot read model.cache_dtype='int8'"),
+    (DELTA, 'does not support model.delta_layers'),
+  ],
+)
+def test_what_cannot_be_exact_is_refused(changes, words):
+  how = dict(numerics='exact', dtype='bfloat16')
+  with pytest.raises(ValueError, match=re.escape(words)):
+    small_config(**how | changes)
