@@ -30,6 +30,7 @@ from jaxrl_reason.run.rl import problem_pool, programs
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.run.states import Layout
 from jaxrl_reason.update.learner import Learner
+from jaxrl_reason.update.scoring import OF_LOGITS
 
 SUPERVISED = ('pretrain', 'sft')
 EVALUATE = 'evaluate'
@@ -203,10 +204,11 @@ def _head(model: Any) -> float:
 
 def _passes(learner) -> tuple[int, float]:
   """Returns (scoring passes before the update, passes of the update)."""
-  early = learner.reads_entropy_early or 'old_mean_logp' in learner.needs
+  early = learner.reads_entropy_early or learner.needs & {*OF_LOGITS}
   networks = 1 + bool(learner.critic)
-  scored = learner.reads_reference + (learner.moves or early) + networks - 1
-  return int(scored), 3.0 * learner.epochs * networks
+  scored = learner.reads_reference + bool(learner.moves or early)
+  beside = 'old_divergence' in learner.needs  # a forward of the old policy
+  return scored + networks - 1, learner.epochs * (3.0 * networks + beside)
 
 
 def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:

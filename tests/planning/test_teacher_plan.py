@@ -61,6 +61,20 @@ def test_its_passes_are_counted():
   assert taught(**changes)['step'].flops == pytest.approx(3 * once, rel=0.1)
 
 
+def test_passes_over_whole_distributions_are_counted(alone):
+  """Of the sums of squares before the update, of the old policy inside it."""
+
+  def flops(**changes):
+    return planned(**changes)['step'].flops
+
+  one = flops(rl__algorithm='otb') - alone.flops
+  assert one > 0
+  twice = dict(rl__epochs=2, rl__logprob_chunk=8)
+  plain = flops(rl__algorithm='dppo', **twice)
+  beside = flops(rl__algorithm='dppo_top_k', **twice)
+  assert beside - plain == pytest.approx(2 * one, rel=1e-6)
+
+
 def zoo_flops(context: float) -> float:
   """Two per parameter and token, and four per layer, head width and token
   attended to.
