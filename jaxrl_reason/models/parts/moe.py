@@ -162,8 +162,9 @@ def _exchanged(rows: tuple, p: dict, axis: str | None, *, c):
     jax.lax.psum_scatter, axis_name=axis, tiled=True
   )
   if c.numerics == 'exact':
-    # Each use is of one device, so that its sum with zeros is exact.
-    return c.ops.weighted(scattered(y), rows[2])
+    # Each use is of one device, so its sum with zeros is exact. In float32,
+    # because XLA's CPU backend aborts at sums of bfloat16 here.
+    return c.ops.weighted(scattered(y.astype(jnp.float32)), rows[2])
   return scattered(c.ops.weighted(y, weights))
 
 
