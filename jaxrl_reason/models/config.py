@@ -30,6 +30,7 @@ CHOICES = {
   'qk_norm_over': ('head', 'projection'),
   'router': ('softmax', 'sigmoid'),
 }
+SIZES = 'vocab layers width mlp heads kv_heads head_dim'.split()
 PREFILL = 'buckets', 'chunks'  # kinds of `prefill` besides whole
 
 
@@ -121,6 +122,11 @@ class Config:
   dense_mlp: int = 0  # width of their mlp
 
   def __post_init__(self):
+    for name in SIZES:
+      if getattr(self, name) < 1:
+        raise ValueError(
+          f'model.{name}={getattr(self, name)} must be at least 1'
+        )
     if self.heads % self.kv_heads:
       raise ValueError(
         f'model.heads={self.heads} must be a multiple of '
@@ -160,6 +166,8 @@ class Config:
           'model.experts=0'
         )
       return
+    if self.shared_gate and not self.shared_mlp:
+      raise ValueError('model.shared_gate has no effect: model.shared_mlp=0')
     n, used = self.expert_groups, self.groups_per_token
     if n < 1 or self.experts % n or not 1 <= used <= n:
       raise ValueError(

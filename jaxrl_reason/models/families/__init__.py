@@ -45,7 +45,7 @@ from jaxrl_reason.models.families import (
   qwen3_next,
   smollm3,
 )
-from jaxrl_reason.models.published import keys, ropes
+from jaxrl_reason.models.published import keys, ropes, values
 
 # `to_hf` writes the first family that can represent a Config.
 FAMILIES = {
@@ -155,15 +155,19 @@ def text_of(h: dict) -> dict:
 
 def prefix_of(h: dict) -> str:
   """Returns the prefix of the names of the text model's tensors."""
-  return WITHIN[h['model_type']][1] if h.get('model_type') in WITHIN else ''
+  return WITHIN[h['model_type']][1] if text_of(h) is not h else ''
 
 
 def beside_of(h: dict) -> str:
   """Returns a regex over the names of tensors that are not read; '': none."""
-  if h.get('model_type') in WITHIN:
+  if text_of(h) is not h:
     return WITHIN[h['model_type']][2]
-  beside = getattr(FAMILIES.get(h.get('model_type')), 'beside', None)
-  return beside(h) if beside else ''
+  family = FAMILIES[family_of(h)]
+  if not hasattr(family, 'beside'):
+    return ''
+  values.check(h, family.DEFAULTS)
+  with values.Reading(h) as h:
+    return family.beside(h)
 
 
 def family_of(h: dict) -> str:
@@ -184,7 +188,7 @@ def family_of(h: dict) -> str:
     )
   packed = h.get('quantization_config')
   if packed:
-    method = packed.get('quant_method')
+    method = packed.get('quant_method') if isinstance(packed, dict) else packed
     known = getattr(FAMILIES[name], 'PACKED', ())
     if method not in known:
       raise ValueError(
@@ -215,40 +219,14 @@ def from_hf(h: dict, **runtime: Any) -> Config:
   name = family_of(h)
   family = FAMILIES[name]
   h = family.DEFAULTS | text_of(h)
-  _check_numbers(h, family)
-  try:
+  values.check(h, family.DEFAULTS)
+  with values.Reading(h) as h:
     fields = _read_shared(h, family) | family.read(h)
-  except KeyError as e:
-    raise ValueError(f'config.json lacks {e}') from e
-  if h.get('mlp_bias') and not fields.get('mlp_bias'):
-    raise ValueError(f'config.json: mlp_bias is not supported for {name}')
-  c = Config(**(fields | runtime))
-  keys.check_layer_types(h, c)
+    if h.get('mlp_bias') and not fields.get('mlp_bias'):
+      raise ValueError(f'config.json: mlp_bias is not supported for {name}')
+    c = Config(**(fields | runtime))
+    keys.check_layer_types(h, c)
   return c
-
-
-# Numeric keys of every family, with or without a default.
-NUMBERS = (
-  'vocab_size',
-  'num_hidden_layers',
-  'hidden_size',
-  'intermediate_size',
-  'num_attention_heads',
-  'num_key_value_heads',
-  'head_dim',
-  'max_position_embeddings',
-)
-
-
-def _check_numbers(h: dict, family) -> None:
-  """Raises an error for a numeric key whose value is not a number."""
-  defaults = family.DEFAULTS.items()
-  for key in (
-    *NUMBERS,
-    *(k for k, x in defaults if isinstance(x, int | float)),
-  ):
-    if not isinstance(h.get(key), int | float | None):
-      raise ValueError(f'config.json: {key}={h[key]!r:.60} is not a number')
 
 
 def _read_shared(h: dict, family) -> dict:
@@ -280,7 +258,7 @@ def _activation(h: dict, family) -> str:
   names = 'hidden_activation', 'hidden_act'
   key = next(name for name in names if name in family.DEFAULTS)
   known = getattr(family, 'ACTIVATIONS', ACTIVATIONS)
-  if h[key] not in known:
+  if h[key] not in [*known]:
     raise ValueError(
       f'config.json: {key}={h[key]!r} is not supported for '
       f'{h["model_type"]}: choose {" or ".join(known)}'

@@ -20,7 +20,7 @@ LATE_WINDOWS = {
 GEMMA = BASE | {
   'tie_word_embeddings': True,
   'hidden_activation': 'gelu_pytorch_tanh',
-  'query_pre_attn_scalar': 256,
+  'query_pre_attn_scalar': 256.0,
   'sliding_window': 4096,
   'head_dim': 256,
   'num_key_value_heads': 4,

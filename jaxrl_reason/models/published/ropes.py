@@ -6,6 +6,7 @@ import math
 
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.parts.rope import Rope
+from jaxrl_reason.models.published import values
 from jaxrl_reason.models.published.keys import FULL, SLIDING
 
 # Keys of each rope kind in config.json, and the fields of Rope.
@@ -124,6 +125,8 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
   for key, name in KEYS[kind].items():
     if raw.get(key) is not None:
       value = raw[key]
+      for x in value if isinstance(value, list) else [value]:
+        values.check_number(key, x)
       out[name] = tuple(map(float, value)) if isinstance(value, list) else value
   longest = h.get('max_position_embeddings') or 0
   if 'original_max_position_embeddings' in KEYS[kind]:

@@ -1,0 +1,102 @@
+"""Checks the values of a config.json; names the key in errors of reading."""
+
+from collections.abc import Mapping
+from typing import Any
+
+MOST = 2**31 - 1  # of a whole number; more is a damaged file
+MOST_LAYERS = 10_000
+MOST_NUMBER = 1e30
+LAYERS = 'num_hidden_layers'
+# Whole numbers of every family, with or without a default.
+WHOLE = (
+  'vocab_size',
+  LAYERS,
+  'hidden_size',
+  'intermediate_size',
+  'num_attention_heads',
+  'num_key_value_heads',
+  'head_dim',
+  'max_position_embeddings',
+)
+TABLES = 'rope_scaling', 'rope_parameters'
+
+
+def check(h: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+  """Raises an error for a value that is not of its key's type.
+
+  Args:
+    defaults: the family's values of absent keys, which have these types.
+  """
+  for key, value in h.items():
+    if value is None:
+      continue
+    default = defaults.get(key)
+    if key in WHOLE:
+      _check_whole(key, value, 0)
+    elif isinstance(default, bool):
+      _expect(key, value, isinstance(value, bool | int), 'true or false')
+    elif isinstance(default, int):
+      _check_whole(key, value, -1)
+    elif isinstance(default, float):
+      check_number(key, value)
+    elif key in TABLES:
+      _expect(key, value, isinstance(value, dict), 'an object')
+    elif key == 'layer_types':
+      _expect(key, value, isinstance(value, list), 'a list')
+
+
+def _expect(key: str, value: Any, holds: bool, kind: str) -> None:
+  if not holds:
+    raise ValueError(f'config.json: {key}={value!r:.60} is not {kind}')
+
+
+def _check_whole(key: str, value: Any, least: int) -> None:
+  most = MOST_LAYERS if key == LAYERS else MOST
+  is_int = isinstance(value, int) and not isinstance(value, bool)
+  kind = f'a whole number of at most {most}'
+  _expect(key, value, is_int and least <= value <= most, kind)
+
+
+def check_number(key: str, value: Any) -> None:
+  """Raises an error for a value that is no finite number."""
+  finite = isinstance(value, int | float) and abs(value) < MOST_NUMBER
+  _expect(key, value, finite, 'a number')
+
+
+class Reading(dict):
+  """A config.json that names the key in every error while it is read.
+
+  As a context manager it turns errors of other types, such as a TypeError of
+  `family.read`, into a ValueError with the key that was read last.
+  """
+
+  def __init__(self, h: Mapping[str, Any], path: str = '', last=None):
+    """Args: path: of an object inside the file; last: key and value read."""
+    super().__init__(h)
+    self._path = path
+    self._last = ['', None] if last is None else last
+
+  def __getitem__(self, key: str) -> Any:
+    if key not in self:
+      raise ValueError(f'config.json lacks {self._path + key!r}')
+    return self.get(key)
+
+  def get(self, key: str, default: Any = None) -> Any:
+    value, path = super().get(key, default), f'{self._path}{key}'
+    self._last[:] = path, value
+    if isinstance(value, dict):
+      return Reading(value, f'{path}.', self._last)
+    return value
+
+  def __enter__(self) -> 'Reading':
+    return self
+
+  def __exit__(self, kind, error, trace) -> None:
+    del kind, trace
+    wrong = TypeError | AttributeError | ArithmeticError | LookupError
+    if isinstance(error, wrong):
+      key, value = self._last
+      raise ValueError(
+        f'config.json: {key}={value!r:.60} cannot be read '
+        f'({type(error).__name__}: {error})'
+      ) from error

@@ -1,0 +1,72 @@
+"""A damaged config.json is an error of one line that names the file and key."""
+
+import copy
+
+import pytest
+
+from jaxrl_reason.models import families, weights, zoo
+
+BAD = (None, 'x', -1, 0, 0.5, [1], {'a': 1}, [None], True, 1e300, 10**30)
+BAD += (float('nan'), float('inf'), [], '1')
+
+
+def published() -> dict[str, dict]:
+  """A config.json of every family that has a published size."""
+  found = {}
+  for c in zoo.ZOO.values():
+    h = families.to_hf(c)
+    found.setdefault(h['model_type'], h)
+  return found
+
+
+def places(h: dict, at: tuple = ()):
+  for key, value in h.items():
+    yield (*at, key)
+    if isinstance(value, dict):
+      yield from places(value, (*at, key))
+
+
+def mutated(h: dict, place: tuple, value) -> dict:
+  out = copy.deepcopy(h)
+  inner = out
+  for key in place[:-1]:
+    inner = inner[key]
+  inner[place[-1]] = value
+  return out
+
+
+@pytest.mark.parametrize('name', published())
+def test_every_value_is_read_or_refused(name):
+  h, n = published()[name], 0
+  for i, place in enumerate(places(h)):
+    for value in BAD[i % 3 :: 3]:
+      broken = mutated(h, place, value)
+      try:
+        families.beside_of(broken)
+        families.tensors_of(broken)
+        weights.specs(families.from_hf(broken))
+      except ValueError as error:
+        n += 1
+        assert '\n' not in str(error)
+  assert n > 20
+
+
+@pytest.mark.parametrize(
+  'change, words',
+  [
+    ({'rope_theta': [1]}, 'rope_theta=.1. is not a number'),
+    ({'num_attention_heads': 2.5}, 'num_attention_heads=2.5 is not a whole'),
+    ({'num_hidden_layers': 10**9}, 'num_hidden_layers=1000000000 is not'),
+    ({'hidden_act': {}}, r'hidden_act=\{\} is not supported'),
+    ({'rope_scaling': 3}, 'rope_scaling=3 is not an object'),
+    (
+      {'rope_scaling': {'rope_type': 'linear', 'factor': 'x'}},
+      "factor='x' is not a number",
+    ),
+    ({'model_type': [1]}, 'model_type=.1. is not a name'),
+    ({'quantization_config': 'fp8'}, "quant_method='fp8' is not supported"),
+  ],
+)
+def test_the_key_is_named(change, words):
+  with pytest.raises(ValueError, match=words):
+    families.from_hf(published()['llama'] | change)
