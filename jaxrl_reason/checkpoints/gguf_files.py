@@ -15,6 +15,7 @@ from jaxrl_reason.checkpoints import gguf_tokenizer, hf
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import families, weights
 from jaxrl_reason.models.published import tensors as tensor_names
+from jaxrl_reason.models.published import values
 
 # general.architecture -> model_type.
 FAMILIES = {
@@ -72,7 +73,9 @@ OF_GEMMA = OF_LAYER | {
 }
 # Factors of rotary frequencies; those of longrope go into config.json.
 FACTORS = ('rope_factors_short.weight', 'rope_factors_long.weight')
-PLAIN = ('F32', 'F16', 'BF16')
+# Divisors of rotary frequencies, of Llama 3.1 and later.
+FREQUENCIES = 'rope_freqs.weight'
+LOW, HIGH = 1.0, 4.0
 
 
 def library() -> Any:
@@ -84,6 +87,22 @@ def library() -> Any:
       '*.gguf need the gguf library: pip install "jaxrl_reason[gguf]"'
     ) from e
   return gguf
+
+
+def _reader(path) -> Any:
+  """Opens a GGUF file; a size that exceeds the file is an error."""
+  gguf = library()
+
+  class Reader(gguf.GGUFReader):
+    def _get(self, offset, dtype, count=1, *rest, **options):
+      # The library reads beyond the end as nothing, as often as a damaged
+      # count says.
+      end = offset + np.dtype(dtype).itemsize * int(count)
+      if end > len(self.data):
+        raise ValueError(f'{count} x {dtype.__name__} at {offset} pass its end')
+      return super()._get(offset, dtype, count, *rest, **options)
+
+  return Reader(path)
 
 
 def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
@@ -121,11 +140,8 @@ def _config(arch: str, fields: dict, tensors: dict) -> dict[str, Any]:
 
 def _rope(of: dict, h: dict, tensors: dict) -> dict[str, Any]:
   """Returns the keys of config.json for scaled positions."""
-  if 'rope_freqs.weight' in tensors:
-    raise ValueError(
-      'its rotary frequencies are scaled by a tensor (Llama 3.1 and later), of '
-      'which config.json has no form; use the safetensors of the model'
-    )
+  if FREQUENCIES in tensors:
+    return {'rope_scaling': _llama3(_values(tensors[FREQUENCIES]), h)}
   original = of.get('rope.scaling.original_context_length')
   kind = of.get('rope.scaling.type', 'none')
   if all(name in tensors for name in FACTORS):
@@ -144,6 +160,40 @@ def _rope(of: dict, h: dict, tensors: dict) -> dict[str, Any]:
   if kind == 'yarn':
     rope['original_max_position_embeddings'] = original
   return {'rope_scaling': rope}
+
+
+def _llama3(divisors: np.ndarray, h: dict) -> dict[str, Any]:
+  """Returns the rope_scaling of Llama 3.1 that divides frequencies as a tensor
+  does.
+
+  The tensor does not have the three numbers that it was computed from. Low and
+  high are 1 and 4, as in all published models; the others follow from it.
+
+  Raises:
+    ValueError: there are no such numbers.
+  """
+  theta, factor = h.get('rope_theta', 10_000.0), float(divisors.max())
+  freq = theta ** (-np.arange(len(divisors)) / len(divisors))
+  middle = (divisors > 1) & (divisors < factor)
+  original = 8192
+  if middle.any():
+    smooth = (1 / divisors[middle] - 1 / factor) / (1 - 1 / factor)
+    turns = LOW + (HIGH - LOW) * smooth
+    original = int(np.round(np.median(2 * np.pi * turns / freq[middle])))
+  turns = original * freq / (2 * np.pi)
+  smooth = np.clip((turns - LOW) / (HIGH - LOW), 0, 1)
+  if not np.allclose(divisors, 1 / (smooth + (1 - smooth) / factor), rtol=1e-3):
+    raise ValueError(
+      f'{FREQUENCIES} does not scale rotary frequencies as Llama 3.1 does; use '
+      'the safetensors of the model'
+    )
+  return {
+    'rope_type': 'llama3',
+    'factor': factor,
+    'low_freq_factor': LOW,
+    'high_freq_factor': HIGH,
+    'original_max_position_embeddings': original,
+  }
 
 
 def _values(tensor) -> np.ndarray:
@@ -198,21 +248,22 @@ def convert(path, target, dtype: str | None = None) -> str:
   """
   path, target = pathlib.Path(path), pathlib.Path(target)
   with reading.explained(path):
-    reader = library().GGUFReader(path)
+    reader = _reader(path)
     fields = {k: f.contents() for k, f in reader.fields.items()}
     tensors = {t.name: t for t in reader.tensors}
     arch = fields['general.architecture']
   try:
-    if arch not in FAMILIES:
+    if not isinstance(arch, str) or arch not in FAMILIES:
       raise ValueError(
         f'architecture {arch!r}: {", ".join(FAMILIES)} are known'
       )
-    h = _config(arch, fields, tensors)
-    table = families.tensors_of(h)
-    c = families.from_hf(h)
-    wanted = hf.plan(weights.specs(c), table, c.stacks)
-    _check(wanted, arch, tensors)
-    files = gguf_tokenizer.files(fields)
+    with values.Reading(fields, 'metadata: ') as fields:
+      h = _config(arch, fields, tensors)
+      table = families.tensors_of(h)
+      c = families.from_hf(h)
+      wanted = hf.plan(weights.specs(c), table, c.stacks)
+      _check(wanted, arch, tensors)
+      files = gguf_tokenizer.files(fields)
   except ValueError as e:
     raise ValueError(f'{path}: {e}') from e
 
@@ -234,7 +285,7 @@ def _check(wanted: hf.Plan, arch: str, tensors: dict) -> None:
     _name_in_gguf(name, arch): shape for name, (shape, _) in wanted.items()
   }
   missing = sorted(named.keys() - tensors.keys())
-  extra = sorted(tensors.keys() - named.keys() - set(FACTORS))
+  extra = sorted(tensors.keys() - named.keys() - {*FACTORS, FREQUENCIES})
   if missing or extra:
     raise ValueError(
       f'{arch} lacks {missing[:3]} and has {extra[:3]} that are not known'

@@ -15,6 +15,25 @@ GPT4 = (
 )
 
 
+UPPER = r'[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]'
+LOWER = r'[\p{Ll}\p{Lm}\p{Lo}\p{M}]'
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+
+
+def _cases(ending: str, digits: str) -> str:
+  """Returns a regex that also splits words before a capital after a small
+  letter.
+
+  Args:
+    ending: a regex that may end a word; digits: repetitions in a number.
+  """
+  start = r'[^\r\n\p{L}\p{N}]?'
+  words = f'{UPPER}*{LOWER}+{ending}', f'{UPPER}+{LOWER}*{ending}'
+  rest = r' ?[^\s\p{L}\p{N}]+[\r\n/]*', r'\s*[\r\n]+', r'\s+(?!\S)', r'\s+'
+  first = [start + word for word in words]
+  return '|'.join([*first, rf'\p{{N}}{digits}', *rest])
+
+
 def _byte_level(use_regex: bool) -> dict[str, Any]:
   return {
     'type': 'ByteLevel',
@@ -31,16 +50,26 @@ def _split(regex: str) -> list[dict[str, Any]]:
 
 
 DIGITS = {'type': 'Digits', 'individual_digits': True}
+BYTES = [_byte_level(True)]
+BY_DIGIT = [DIGITS, _byte_level(True)]
+GPT4_1, GPT4_3 = (_split(GPT4.replace('@', n)) for n in ('', '{1,3}'))
 # tokenizer.ggml.pre -> steps before the merges.
 SPLITS = {
-  'default': [_byte_level(True)],
-  'gpt-2': [_byte_level(True)],
-  'smollm': [DIGITS, _byte_level(True)],
-  'qwen2': _split(GPT4.replace('@', '')),
-  'llama-bpe': _split(GPT4.replace('@', '{1,3}')),
+  **dict.fromkeys(('default', 'gpt-2', 'phi-2', 'olmo', 'mpt', 'jais'), BYTES),
+  **dict.fromkeys(
+    ('smollm', 'starcoder', 'refact', 'command-r', 'codeshell', 'exaone'),
+    BY_DIGIT,
+  ),
+  **dict.fromkeys(('qwen2', 'deepseek-r1-qwen'), GPT4_1),
+  **dict.fromkeys(
+    ('llama-bpe', 'llama3', 'llama-v3', 'dbrx', 'smaug-bpe', 'glm4'), GPT4_3
+  ),
+  'tekken': _split(_cases('', '')),
+  'gpt-4o': _split(_cases(CONTRACTIONS, '{1,3}')),
 }
-NORMALISED = ('qwen2',)  # to NFC
-WHOLE = ('llama-bpe',)  # a text that is a token is not merged
+NORMALISED = ('qwen2', 'deepseek-r1-qwen')  # to NFC
+# A text that is a token is not merged.
+WHOLE = ('llama-bpe', 'llama3', 'llama-v3', 'tekken')
 
 
 def _added(tokens: list[str], kinds: list[int]) -> list[dict[str, Any]]:

@@ -230,6 +230,115 @@ def test_a_sentencepiece_model_comes_along(tmp_path):
   assert (config['bos_token'], config['eos_token']) == ('<s>', '</s>')
 
 
+# Pieces of "HelloWorld isn't 12345 CamelCase!\n"; _ is a space, ^ a new line.
+SPLIT = {
+  'gpt-2': "HelloWorld _isn 't _12345 _CamelCase ! ^",
+  'starcoder': "HelloWorld _isn 't _ 1 2 3 4 5 _CamelCase ! ^",
+  'dbrx': "HelloWorld _isn 't _ 123 45 _CamelCase !^",
+  'tekken': "Hello World _isn 't _ 1 2 3 4 5 _Camel Case !^",
+  'gpt-4o': "Hello World _isn't _ 123 45 _Camel Case !^",
+}
+
+
+@pytest.mark.parametrize('pre', SPLIT)
+def test_texts_are_split_as_the_name_says(pre):
+  tokenizers = pytest.importorskip('tokenizers')
+  fields = {
+    'tokenizer.ggml.model': 'gpt2',
+    'tokenizer.ggml.pre': pre,
+    'tokenizer.ggml.tokens': ['a', 'b'],
+    'tokenizer.ggml.merges': [],
+    'tokenizer.ggml.token_type': [1, 1],
+  }
+  data = gguf_files.gguf_tokenizer.files(fields)['tokenizer.json']
+  splitter = tokenizers.Tokenizer.from_str(data.decode()).pre_tokenizer
+  text = "HelloWorld isn't 12345 CamelCase!\n"
+  found = ' '.join(piece for piece, _ in splitter.pre_tokenize_str(text))
+  assert found.replace('\u0120', '_').replace('\u010a', '^') == SPLIT[pre]
+
+
+def divisors(rope, width: int) -> np.ndarray:
+  """rope_freqs.weight, as llama.cpp's convert_hf_to_gguf.py computes it."""
+  out = []
+  low = rope['original_max_position_embeddings'] / rope['low_freq_factor']
+  high = rope['original_max_position_embeddings'] / rope['high_freq_factor']
+  for i in range(0, width, 2):
+    wave = 2 * np.pi * rope['rope_theta'] ** (i / width)
+    if wave < high:
+      out.append(1.0)
+    elif wave > low:
+      out.append(rope['factor'])
+    else:
+      old = rope['original_max_position_embeddings'] / wave
+      span = rope['high_freq_factor'] - rope['low_freq_factor']
+      smooth = (old - rope['low_freq_factor']) / span
+      out.append(1 / ((1 - smooth) / rope['factor'] + smooth))
+  return np.array(out, np.float32)
+
+
+@pytest.mark.parametrize(
+  'theta, factor, original, width',
+  [
+    (500_000.0, 8.0, 8192, 128),
+    (500_000.0, 32.0, 8192, 64),
+    (1000.0, 4.0, 32, 12),
+  ],
+)
+def test_frequencies_of_llama_3_become_a_config(theta, factor, original, width):
+  rope = hf_models.LLAMA3 | dict(
+    rope_theta=theta, factor=factor, original_max_position_embeddings=original
+  )
+  tensor = divisors(rope, width)
+  found = gguf_files._llama3(tensor, {'rope_theta': theta})
+  assert found.pop('factor') == pytest.approx(factor)
+  assert found == {k: rope[k] for k in found}
+  tensor[-1] = factor + 1
+  with pytest.raises(ValueError, match='rope_freqs.weight does not scale'):
+    gguf_files._llama3(tensor, {'rope_theta': theta})
+
+
+def test_a_damaged_file_is_refused_in_one_line(texts, tmp_path):
+  """Bytes of the header and metadata, one changed at a time."""
+  model, _ = made('llama')
+  data = write(tmp_path / 'm.gguf', model, 'llama', texts).read_bytes()
+  rng, refused = np.random.default_rng(0), 0
+  places = [
+    *range(40),
+    *rng.integers(40, 2000, 80),
+    *rng.integers(8000, 12000, 40),
+  ]
+  for at in places:
+    broken = bytearray(data)
+    broken[at] ^= 1 << int(rng.integers(8))
+    (tmp_path / 'b.gguf').write_bytes(broken)
+    try:
+      gguf_files.convert(tmp_path / 'b.gguf', tmp_path / f'out{at}')
+    except ValueError as error:
+      refused += 1
+      assert 'b.gguf' in str(error) and '\n' not in str(error)
+  assert refused > 40
+
+
+@pytest.mark.parametrize(
+  'key, skip, value, words',
+  [
+    # A number of heads, after the type of its value.
+    ('llama.attention.head_count', 4, bytes(4), 'num_attention_heads=0'),
+    # A number of tokens, after the types of the array and its items.
+    ('tokenizer.ggml.tokens', 8, b'\xff' * 5, 'pass its end'),
+  ],
+)
+def test_a_damaged_number_is_named(key, skip, value, words, texts, tmp_path):
+  model, _ = made('llama')
+  path = write(tmp_path / 'm.gguf', model, 'llama', texts)
+  data = bytearray(path.read_bytes())
+  at = data.index(key.encode()) + len(key) + skip
+  data[at : at + len(value)] = value
+  path.write_bytes(data)
+  with pytest.raises(ValueError, match=f'm.gguf.*{words}'):
+    gguf_files.convert(path, tmp_path / 'out')
+
+
 def test_what_is_not_known_is_named(texts, tmp_path):
   model, _ = made('llama')
   path = write(tmp_path / 'm.gguf', model, 'llama', texts)

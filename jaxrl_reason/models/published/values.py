@@ -64,21 +64,23 @@ def check_number(key: str, value: Any) -> None:
 
 
 class Reading(dict):
-  """A config.json that names the key in every error while it is read.
+  """The content of a file that names the key in every error while it is read.
 
   As a context manager it turns errors of other types, such as a TypeError of
   `family.read`, into a ValueError with the key that was read last.
   """
 
-  def __init__(self, h: Mapping[str, Any], path: str = '', last=None):
-    """Args: path: of an object inside the file; last: key and value read."""
+  def __init__(
+    self, h: Mapping[str, Any], path: str = 'config.json: ', last=None
+  ):
+    """Args: path: of the object, for errors; last: path and value read."""
     super().__init__(h)
     self._path = path
     self._last = ['', None] if last is None else last
 
   def __getitem__(self, key: str) -> Any:
     if key not in self:
-      raise ValueError(f'config.json lacks {self._path + key!r}')
+      raise ValueError(f'{self._path}{key} is missing')
     return self.get(key)
 
   def get(self, key: str, default: Any = None) -> Any:
@@ -97,6 +99,5 @@ class Reading(dict):
     if isinstance(error, wrong):
       key, value = self._last
       raise ValueError(
-        f'config.json: {key}={value!r:.60} cannot be read '
-        f'({type(error).__name__}: {error})'
+        f'{key}={value!r:.60} cannot be read ({type(error).__name__}: {error})'
       ) from error
