@@ -155,9 +155,7 @@ def _check(folder, wanted: Plan, slices: dict, tied: bool) -> None:
     raise BadCheckpoint(f'{folder} lacks {shown(missing)}')
   # A tied model may be saved with its head.
   h = read_config(folder)
-  embed, head = (
-    families.prefix_of(h) + n for n in (tensors.EMBED, tensors.HEAD)
-  )
+  embed, head = (families.name_in(h, n) for n in (tensors.EMBED, tensors.HEAD))
   known = wanted.keys() | ({head} if tied else set())
   ours = {n for n in slices if not _is_beside(h, n)}
   extra = {n for n in ours if not tensors.is_buffer(n)} - known
@@ -237,7 +235,8 @@ def load(
   """
   folder = pathlib.Path(folder)
   specs = weights.specs(c)
-  table = families.tensors_of(read_config(folder))
+  with open_folder(folder) as slices:
+    table = families.tensors_of(read_config(folder), slices)
   wanted = plan(specs, table, c.stacks)
   by_leaf = {}
   for name, (_, pieces) in wanted.items():
@@ -319,7 +318,7 @@ def save(
 def _others(h: dict, beside: pathlib.Path | None):
   """Returns slices by name of the tensors outside the text model."""
   if not families.beside_of(h) or beside is None:
-    if families.prefix_of(h):
+    if families.is_within(h):
       raise BadCheckpoint(
         f'{h["model_type"]} has tensors beside its text model, and the folder '
         'that has them is not known: export from the run, or name the folder'
@@ -328,7 +327,7 @@ def _others(h: dict, beside: pathlib.Path | None):
     return
   with open_folder(beside) as slices:
     found = {n: x for n, x in slices.items() if _is_beside(h, n)}
-    if families.prefix_of(h) and not found:
+    if families.is_within(h) and not found:
       raise BadCheckpoint(f'{beside} has no tensors beside its text model')
     yield found
 

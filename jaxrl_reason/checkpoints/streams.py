@@ -27,8 +27,9 @@ LAYOUTS = (
   'output',  # [in..., out] <-> [out, in]: the attention's output
   'stacked',  # unchanged, all experts in one tensor
   'interleaved',  # the same, last dimension interleaved with another weight's
+  'experts',  # [expert, in, out] <-> [expert, out, in], in one tensor
 )
-WHOLE = 'stacked', 'interleaved'
+WHOLE = 'stacked', 'interleaved', 'experts'
 CHUNK_BYTES = 8 << 20  # bytes read at once
 ALIGNMENT = 64  # bytes; jax on CPU uses such a buffer without a copy
 
@@ -37,6 +38,8 @@ def disk_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
   """Returns the shape on disk of one of our weights."""
   if layout == 'vector':
     return (math.prod(shape),)
+  if layout == 'experts':
+    return (shape[0], shape[2], shape[1])
   if layout == 'table' or layout in WHOLE:
     return shape
   if layout == 'depthwise':
@@ -52,8 +55,10 @@ def joined(layout: str, shapes: list) -> tuple[tuple[int, ...], list[int]]:
   if layout == 'interleaved':
     shape = (*shapes[0][:-1], len(shapes) * shapes[0][-1])
     return shape, list(range(len(shapes)))
-  ends = np.cumsum([0, *(shape[0] for shape in shapes)])
-  return (int(ends[-1]), *shapes[0][1:]), [int(x) for x in ends[:-1]]
+  axis = int(layout == 'experts')
+  ends = [int(x) for x in np.cumsum([0, *(shape[axis] for shape in shapes)])]
+  first = shapes[0]
+  return (*first[:axis], ends[-1], *first[axis + 1 :]), ends[:-1]
 
 
 def to_disk(layout: str, ours: np.ndarray) -> np.ndarray:
@@ -112,6 +117,12 @@ def read_into(out: np.ndarray, source, piece, index: tuple[slice, ...]) -> None:
 def _read_whole(out, source, piece, index: tuple[slice, ...]) -> None:
   """Runs `read_into` for a tensor of all experts, one expert at a time."""
   bounds = [s.indices(n)[:2] for s, n in zip(index, piece.shape)]
+  if piece.layout == 'experts':
+    columns, rows = (slice(*b) for b in bounds[1:])
+    rows = slice(piece.start + rows.start, piece.start + rows.stop)
+    for i, expert in enumerate(range(*bounds[0])):
+      out[i] = source[(slice(expert, expert + 1), rows, columns)][0].T
+    return
   turns = source.get_shape()[-1] // piece.shape[-1]
   *lead, (first, last) = bounds
   lead, end = lead[1:], slice(first * turns, last * turns)
@@ -224,6 +235,9 @@ def on_disk(shape, pieces: list, flat: dict, dtype) -> np.ndarray:
     ours = np.asarray(flat[piece.leaf][piece.at])
     if piece.layout == 'interleaved':
       out[..., piece.start :: shape[-1] // ours.shape[-1]] = ours
+      continue
+    if piece.layout == 'experts':
+      out[:, piece.start : piece.start + ours.shape[2]] = ours.swapaxes(1, 2)
       continue
     rows = disk_shape(piece.layout, piece.shape)[0]
     theirs = to_disk(piece.layout, ours)

@@ -97,6 +97,8 @@ class Config:
   delta_key_dim: int = 0
   delta_value_dim: int = 0
   delta_taps: int = 0
+  # Queries, keys, values and gates have projections of their own (Qwen3.5).
+  delta_split: bool = False
   logit_cap: float = 0.0  # soft cap of logits; 0: none
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
   residual_scale: float = 1.0  # of the outputs of attention and mlp (Granite)
@@ -253,6 +255,7 @@ class Config:
     }
     if not self.delta_layers:
       unused = [name for name, n in sizes.items() if n]
+      unused += ['split'] if self.delta_split else []
       if unused:
         raise ValueError(
           f'model.delta_{unused[0]} has no effect: model.delta_layers is empty'

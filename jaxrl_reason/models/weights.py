@@ -9,6 +9,7 @@ from jaxrl_reason.models.config import DELTA, DENSE, LAYERS, Config
 # experts; the remaining dimensions are outputs.
 N_INPUTS = {'q': 1, 'k': 1, 'v': 1, 'o': 2, 'gate': 1, 'up': 1, 'down': 1}
 N_INPUTS |= {'q_down': 1, 'q_up': 1, 'kv_down': 1, 'kv_up': 1, 'qkvz': 1}
+N_INPUTS |= {'z': 1}
 
 
 def split(path: str, s: spec.Spec) -> tuple[int, int]:
@@ -59,9 +60,11 @@ def _delta(c: Config, depth: float) -> dict:
   d, k, g = c.width, c.delta_heads, c.delta_groups
   h, u = c.delta_key_dim, c.delta_value_dim
   axes, out = ('embed', 'heads', None), k * g * u
+  parts = {'qkvz': 2 * h + 2 * g * u, 'ba': 2 * g}
+  if c.delta_split:
+    parts = {'q': h, 'k': h, 'v': g * u, 'z': g * u, 'share': g, 'step': g}
   return {
-    'qkvz': spec.Spec((d, k, 2 * h + 2 * g * u), axes, fan_in=d),
-    'ba': spec.Spec((d, k, 2 * g), axes, fan_in=d),
+    **{name: spec.Spec((d, k, n), axes, fan_in=d) for name, n in parts.items()},
     'conv': spec.Spec(
       (2 * k * h + out, c.delta_taps), (None, None), fan_in=c.delta_taps
     ),

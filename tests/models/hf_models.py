@@ -48,6 +48,22 @@ DEEP_EXPERTS = dict(
   moe_intermediate_size=24,
   num_mtp_layers=0,
 )
+DELTA = dict(
+  num_key_value_heads=1,
+  head_dim=12,
+  vocab_size=70,
+  linear_num_key_heads=2,
+  linear_num_value_heads=6,
+  linear_key_head_dim=5,
+  linear_value_head_dim=7,
+  linear_conv_kernel_dim=3,
+  # What heads recall may be next to nothing, and is normalised: with 1e-6
+  # the last bit of an embedding moves their own logits by 1e-3.
+  rms_norm_eps=1e-2,
+  rope_parameters=dict(
+    rope_type='default', rope_theta=1000.0, partial_rotary_factor=0.5
+  ),
+)
 # family -> (class, what makes it different)
 CASES = {
   'llama2': (
@@ -198,24 +214,26 @@ CASES = {
     'Qwen3Next',
     dict(
       num_hidden_layers=5,  # the last is none of a whole period
-      num_key_value_heads=1,
-      head_dim=12,
-      vocab_size=70,
-      linear_num_key_heads=2,
-      linear_num_value_heads=6,
-      linear_key_head_dim=5,
-      linear_value_head_dim=7,
-      linear_conv_kernel_dim=3,
-      # What heads recall may be next to nothing, and is normalised: with 1e-6
-      # the last bit of an embedding moves their own logits by 1e-3.
-      rms_norm_eps=1e-2,
       num_experts=5,
       num_experts_per_tok=2,
       moe_intermediate_size=24,
       shared_expert_intermediate_size=20,
-      rope_parameters=dict(
-        rope_type='default', rope_theta=1000.0, partial_rotary_factor=0.5
-      ),
+      **DELTA,
+    ),
+  ),
+  'qwen3_5': (
+    'Qwen3_5Text',
+    dict(num_hidden_layers=5, **DELTA),
+  ),
+  'qwen3_5_moe': (
+    'Qwen3_5MoeText',
+    dict(
+      num_hidden_layers=5,
+      num_experts=5,
+      num_experts_per_tok=2,
+      moe_intermediate_size=24,
+      shared_expert_intermediate_size=20,
+      **DELTA,
     ),
   ),
   'gpt_oss': (
@@ -268,7 +286,8 @@ ODD_CASES['phi4'] = dict(
 )
 ODD_CASES['glm4'] |= dict(head_dim=12)  # half of which is pairs
 ODD_CASES['glm4_moe'] |= dict(head_dim=12, first_k_dense_replace=2)
-ODD_CASES['qwen3_next'] |= dict(head_dim=12)
+for name in ('qwen3_next', 'qwen3_5', 'qwen3_5_moe'):
+  ODD_CASES[name] |= dict(head_dim=12)
 ODD_CASES['deepseek_v3'] = dict(
   num_key_value_heads=3, first_k_dense_replace=2, q_lora_rank=None
 )

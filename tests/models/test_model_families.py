@@ -41,6 +41,38 @@ def test_an_absent_key_means_what_transformers_takes_it_for(name, windows):
   assert ours == families.from_hf(theirs.to_dict())
 
 
+@pytest.mark.parametrize('name', ['qwen3_5', 'qwen3_5_moe'])
+def test_a_text_model_is_read_out_of_a_folder_with_images(name, tmp_path):
+  """With the published names: whole experts, a tower and further predictions
+  beside the text model.
+  """
+  theirs = H.make(name)
+  theirs.save_pretrained(tmp_path / 'text')
+  h = hf.read_config(tmp_path / 'text')
+  want = hf.load(tmp_path / 'text', families.from_hf(h))
+  state = {
+    key.replace('model.', 'model.language_model.', 1): x.detach().numpy()
+    for key, x in theirs.state_dict().items()
+  }
+  state |= {'model.visual.x': np.ones(3), 'mtp.y': np.ones(3)}
+  whole = tmp_path / 'whole'
+  whole.mkdir()
+  save_file = pytest.importorskip('safetensors.numpy').save_file
+  arrays = {k: np.ascontiguousarray(x, np.float32) for k, x in state.items()}
+  save_file(arrays, whole / hf.SINGLE, metadata={'format': 'pt'})
+  outer = {'model_type': name, 'text_config': h, 'vision_config': {}}
+  (whole / 'config.json').write_text(json.dumps(outer))
+  c = families.from_hf(hf.read_config(whole))
+  assert c == families.from_hf(h)
+  got = hf.load(whole, c)
+  jax.tree.map(np.testing.assert_array_equal, got, want)
+  with pytest.raises(hf.BadCheckpoint, match='tensors beside its text model'):
+    hf.save(tmp_path / 'out', got, c, config=outer)
+  hf.save(tmp_path / 'out', got, c, dtype='float32', config=outer, beside=whole)
+  back = hf.load(tmp_path / 'out', c)
+  jax.tree.map(np.testing.assert_array_equal, back, want)
+
+
 @pytest.mark.parametrize('name', ['olmo3', 'gemma3'])
 @pytest.mark.parametrize('local', ['theta', 'scaled'])
 def test_tables_of_windowed_layers_survive_a_written_config(name, local):

@@ -19,6 +19,7 @@ form, which old and new readers understand.
 """
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 from jaxrl_reason.models.config import Config
@@ -41,11 +42,13 @@ from jaxrl_reason.models.families import (
   qwen2,
   qwen2_moe,
   qwen3,
+  qwen3_5,
+  qwen3_5_moe,
   qwen3_moe,
   qwen3_next,
   smollm3,
 )
-from jaxrl_reason.models.published import keys, ropes, values
+from jaxrl_reason.models.published import keys, ropes, tensors, values
 
 # `to_hf` writes the first family that can represent a Config.
 FAMILIES = {
@@ -70,11 +73,13 @@ FAMILIES = {
   'glm4_moe': glm4_moe,
   'deepseek_v3': deepseek_v3,
   'qwen3_next': qwen3_next,
+  'qwen3_5_text': qwen3_5,
+  'qwen3_5_moe_text': qwen3_5_moe,
 }
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 # Reasons for which known families are not supported.
 LATENT = 'latent attention is supported for deepseek_v3 only'
-RECURRENT = 'recurrent layers are supported for qwen3_next only'
+RECURRENT = 'its recurrent layers are not supported, only the gated delta rule'
 TOWERS = 'image and sound towers are not supported, only text'
 LAYER_NORM = 'norms with a mean and learned positions are not supported'
 ENCODER = 'encoders are not supported, only causal language models'
@@ -105,7 +110,6 @@ MISSING = {
   'phi': LAYER_NORM,
   'qwen2_5_vl': TOWERS,
   'qwen2_vl': TOWERS,
-  'qwen3_5': RECURRENT,
   'qwen3_vl': TOWERS,
   'recurrent_gemma': RECURRENT,
   't5': ENCODER,
@@ -124,13 +128,22 @@ RUNTIME = (
 )
 
 
-# Text models in folders that contain more: the key of their config.json, the
-# prefix of their tensors, and a regex over the folder's other tensors.
+# Text models in folders that contain more: the key of their config.json, what
+# the names of their tensors begin with here and there, and a regex over the
+# folder's other tensors.
 WITHIN = {
   'gemma3': (
     'text_config',
-    'language_model.',
+    ('', 'language_model.'),
     r'(vision_tower|multi_modal_projector)\..*',
+  ),
+  **dict.fromkeys(
+    ('qwen3_5', 'qwen3_5_moe'),
+    (
+      'text_config',
+      ('model.', 'model.language_model.'),
+      r'(model\.visual|mtp)\..*',
+    ),
   ),
 }
 
@@ -153,14 +166,22 @@ def text_of(h: dict) -> dict:
   return {'model_type': f'{name}_text', **tied, **h[key]}
 
 
-def prefix_of(h: dict) -> str:
-  """Returns the prefix of the names of the text model's tensors."""
-  return WITHIN[h['model_type']][1] if text_of(h) is not h else ''
+def is_within(h: dict) -> bool:
+  """Returns whether a folder contains more than its text model."""
+  return text_of(h) is not h
+
+
+def name_in(h: dict, name: str) -> str:
+  """Returns the name in a folder of a tensor of its text model."""
+  if not is_within(h):
+    return name
+  own, there = WITHIN[h['model_type']][1]
+  return there + name.removeprefix(own) if name.startswith(own) else name
 
 
 def beside_of(h: dict) -> str:
   """Returns a regex over the names of tensors that are not read; '': none."""
-  if text_of(h) is not h:
+  if is_within(h):
     return WITHIN[h['model_type']][2]
   family = FAMILIES[family_of(h)]
   if not hasattr(family, 'beside'):
@@ -199,11 +220,17 @@ def family_of(h: dict) -> str:
   return name
 
 
-def tensors_of(h: dict) -> tuple:
-  """Returns the rows of `published.tensors` for a config.json's family."""
-  prefix = prefix_of(h)
+def tensors_of(h: dict, names: Collection[str] = ()) -> tuple:
+  """Returns the rows of `published.tensors` for a config.json's family.
+
+  Args:
+    names: of the tensors in the folder, if it exists: those of experts may hold
+      all experts of a layer.
+  """
   rows = FAMILIES[family_of(h)].TENSORS
-  return tuple(row._replace(name=prefix + row.name) for row in rows)
+  if any(name.endswith(tensors.WHOLE_EXPERTS) for name in names):
+    rows = tensors.with_whole_experts(rows)
+  return tuple(row._replace(name=name_in(h, row.name)) for row in rows)
 
 
 def from_hf(h: dict, **runtime: Any) -> Config:

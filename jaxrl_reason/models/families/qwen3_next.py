@@ -7,8 +7,7 @@ from jaxrl_reason.models.config import DELTA, Config
 from jaxrl_reason.models.published import keys, ropes, tensors
 
 ARCHITECTURE = 'Qwen3NextForCausalLM'
-DEFAULTS = keys.BASE | {
-  'num_key_value_heads': 2,
+DELTA_DEFAULTS = keys.BASE | {
   'head_dim': 256,
   'full_attention_interval': 4,
   'linear_conv_kernel_dim': 4,
@@ -16,6 +15,9 @@ DEFAULTS = keys.BASE | {
   'linear_value_head_dim': 128,
   'linear_num_key_heads': 16,
   'linear_num_value_heads': 32,
+}
+DEFAULTS = DELTA_DEFAULTS | {
+  'num_key_value_heads': 2,
   'moe_intermediate_size': 512,
   'shared_expert_intermediate_size': 512,
   'num_experts': 512,
@@ -23,15 +25,17 @@ DEFAULTS = keys.BASE | {
   'norm_topk_prob': True,
 }
 ACTIVATIONS = {'silu': 'silu'}  # of the mlp and the convolution
-_BOTH = (
+BOTH = (
   *tensors.EXPERTS,
   *tensors.shared('shared_expert'),
   tensors.layer('mlp.shared_expert_gate.weight', 'shared_mlp/part'),
   *tensors.PRE_NORMS,
 )
-_DELTA = (
+IN = (
   tensors.layer('linear_attn.in_proj_qkvz.weight', 'attn/qkvz'),
   tensors.layer('linear_attn.in_proj_ba.weight', 'attn/ba'),
+)
+OF_DELTA = (
   tensors.depthwise('linear_attn.conv1d.weight', 'attn/conv'),
   tensors.vector('linear_attn.A_log', 'attn/log_decay'),
   tensors.vector('linear_attn.dt_bias', 'attn/step_bias'),
@@ -43,8 +47,8 @@ TENSORS = (
   *tensors.QKV,
   *tensors.OUT,
   *tensors.QK_NORMS,
-  *_BOTH,
-  *tensors.of_stack(DELTA, *_DELTA, *_BOTH),
+  *BOTH,
+  *tensors.of_stack(DELTA, *IN, *OF_DELTA, *BOTH),
 )
 
 
@@ -54,7 +58,8 @@ def beside(h: dict) -> str:
   return r'mtp\..*'
 
 
-def read(h: dict) -> dict:
+def read_layers(h: dict) -> dict:
+  """Reads the layers with attention and those of the delta rule."""
   n, every = h['num_hidden_layers'], h['full_attention_interval']
   if every < 1:
     raise ValueError(
@@ -69,38 +74,52 @@ def read(h: dict) -> dict:
       f'config.json: linear_num_value_heads={v} must be a multiple of '
       f'linear_num_key_heads={k}'
     )
-  return (
-    {
-      'norm_offset': 1.0,
-      'qk_norm': True,
-      'out_gate': True,
-      'delta_layers': tuple(i for i, t in enumerate(types) if t == keys.LINEAR),
-      'delta_heads': k,
-      'delta_groups': v // k,
-      'delta_key_dim': h['linear_key_head_dim'],
-      'delta_value_dim': h['linear_value_head_dim'],
-      'delta_taps': h['linear_conv_kernel_dim'],
-      'shared_mlp': h['shared_expert_intermediate_size'],
-      'shared_gate': True,
-    }
-    | keys.biases(h)
-    | keys.experts(h)
-    | ropes.fields(h, ropes.fraction_of(h, 0.25))
-  )
+  return {
+    'norm_offset': 1.0,
+    'qk_norm': True,
+    'out_gate': True,
+    'delta_layers': tuple(i for i, t in enumerate(types) if t == keys.LINEAR),
+    'delta_heads': k,
+    'delta_groups': v // k,
+    'delta_key_dim': h['linear_key_head_dim'],
+    'delta_value_dim': h['linear_value_head_dim'],
+    'delta_taps': h['linear_conv_kernel_dim'],
+    **keys.biases(h),
+    **ropes.fields(h, ropes.fraction_of(h, 0.25)),
+  }
+
+
+def write_layers(c: Config) -> dict:
+  """Writes the keys of `read_layers`."""
+  return keys.write_biases(c) | {
+    'layer_types': keys.types_of(c),
+    'partial_rotary_factor': c.rope_tables[0].fraction,
+    'linear_num_key_heads': c.delta_heads,
+    'linear_num_value_heads': c.delta_heads * c.delta_groups,
+    'linear_key_head_dim': c.delta_key_dim,
+    'linear_value_head_dim': c.delta_value_dim,
+    'linear_conv_kernel_dim': c.delta_taps,
+  }
+
+
+def read_experts(h: dict) -> dict:
+  """Reads the experts and the mlp beside them."""
+  return keys.experts(h) | {
+    'shared_mlp': h['shared_expert_intermediate_size'],
+    'shared_gate': True,
+  }
+
+
+def write_experts(c: Config) -> dict:
+  """Writes the keys of `read_experts`."""
+  return keys.write_experts(c) | {
+    'shared_expert_intermediate_size': c.shared_mlp
+  }
+
+
+def read(h: dict) -> dict:
+  return read_layers(h) | read_experts(h)
 
 
 def write(c: Config) -> dict:
-  return (
-    keys.write_experts(c)
-    | keys.write_biases(c)
-    | {
-      'layer_types': keys.types_of(c),
-      'partial_rotary_factor': c.rope_tables[0].fraction,
-      'shared_expert_intermediate_size': c.shared_mlp,
-      'linear_num_key_heads': c.delta_heads,
-      'linear_num_value_heads': c.delta_heads * c.delta_groups,
-      'linear_key_head_dim': c.delta_key_dim,
-      'linear_value_head_dim': c.delta_value_dim,
-      'linear_conv_kernel_dim': c.delta_taps,
-    }
-  )
+  return write_layers(c) | write_experts(c)

@@ -33,7 +33,7 @@ from jaxrl_reason.models.parts import attention, layers
 
 CHUNK = 64  # tokens: a system of 64 unknowns fills a TPU's 128 x 128 as well
 EPS = 1e-6  # in the norms of q and k
-NAME = 'qkvz'  # the weight that only layers of this kind have
+NAME = 'log_decay'  # a weight that only layers of this kind have
 
 
 @struct.dataclass
@@ -67,11 +67,17 @@ def heads_of(x: jax.Array, p: dict, c: Any) -> tuple[Heads, jax.Array]:
   """Computes the rule's inputs for tokens x [...,D], and the gates [...,K,G,U]
   of its output.
   """
+
+  def projected(*names):
+    return jnp.concatenate([layers.dense(x, p[n]) for n in names], axis=-1)
+
   split = 2 * c.delta_key_dim + c.delta_groups * c.delta_value_dim
-  mixed, gate = jnp.split(layers.dense(x, p[NAME]), [split], axis=-1)
+  all_, both = ('qkvz',), ('ba',)
+  if c.delta_split:
+    all_, both = ('q', 'k', 'v', 'z'), ('share', 'step')
+  mixed, gate = jnp.split(projected(*all_), [split], axis=-1)
   gate = gate.reshape(*gate.shape[:-1], c.delta_groups, c.delta_value_dim)
-  both = layers.dense(x, p['ba']).astype(jnp.float32)
-  share, step = jnp.split(both, 2, axis=-1)
+  share, step = jnp.split(projected(*both).astype(jnp.float32), 2, axis=-1)
 
   def of_head(name):
     return p[name].astype(jnp.float32).reshape(c.delta_heads, c.delta_groups)

@@ -101,6 +101,24 @@ FUSED = (
 )
 
 
+WHOLE_EXPERTS = '.experts.gate_up_proj'
+
+
+def with_whole_experts(rows: tuple[Row, ...]) -> tuple[Row, ...]:
+  """Returns the rows of a folder whose tensors hold all experts of a layer."""
+  out = []
+  for row in rows:
+    stem, _, kind = row.name.partition('.experts.{}.')
+    if kind == 'gate_proj.weight':
+      leaves = tuple(row.leaves[0].replace('gate', x) for x in ('gate', 'up'))
+      out.append(Row(stem + WHOLE_EXPERTS, leaves, 'experts'))
+    elif kind == 'down_proj.weight':
+      out.append(Row(f'{stem}.experts.down_proj', row.leaves, 'experts'))
+    elif kind != 'up_proj.weight':
+      out.append(row)
+  return tuple(out)
+
+
 def shared(name: str) -> tuple[Row, ...]:
   """Returns the rows of the mlp for all tokens beside experts."""
   kinds = 'gate', 'up', 'down'
