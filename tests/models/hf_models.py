@@ -236,6 +236,24 @@ CASES = {
       **DELTA,
     ),
   ),
+  'seed_oss': (
+    'SeedOss',
+    dict(head_dim=12, attention_out_bias=True, mlp_bias=True),
+  ),
+  'ernie4_5': ('Ernie4_5', dict(head_dim=12, use_bias=True)),
+  'dots1': (
+    'Dots1',
+    dict(
+      num_hidden_layers=3,
+      head_dim=12,
+      num_key_value_heads=1,
+      vocab_size=70,
+      sliding_window=6,
+      max_window_layers=2,
+      attention_bias=True,
+      **DEEP_EXPERTS,
+    ),
+  ),
   'gpt_oss': (
     'GptOss',
     dict(
@@ -271,7 +289,7 @@ ODD = dict(
 )
 WITH_WIDTH_OF_HEADS = (
   'llama2 llama3 qwen3 qwen3_moe mistral gemma2 gemma3 mixtral gemma glm4 '
-  'glm4_moe qwen3_next gpt_oss'
+  'glm4_moe qwen3_next gpt_oss seed_oss ernie4_5 dots1'
 ).split()
 ODD_CASES = {name: {} for name in CASES} | {
   name: dict(head_dim=10) for name in WITH_WIDTH_OF_HEADS

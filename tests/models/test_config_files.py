@@ -51,6 +51,16 @@ def test_every_value_is_read_or_refused(name):
   assert n > 20
 
 
+def test_an_unknown_family_is_refused_with_the_nearest():
+  h = published()['glm4_moe'] | {'model_type': 'glm9_moe', 'index_topk': 8}
+  with pytest.raises(ValueError) as error:
+    families.from_hf(h)
+  said = str(error.value)
+  assert "model_type 'glm9_moe' is unknown" in said
+  assert 'index_topk: attention to chosen tokens is not supported' in said
+  assert 'The keys of glm4_moe are most like its own' in said
+
+
 @pytest.mark.parametrize(
   'change, words',
   [

@@ -25,6 +25,8 @@ from typing import Any
 from jaxrl_reason.models.config import Config
 from jaxrl_reason.models.families import (
   deepseek_v3,
+  dots1,
+  ernie4_5,
   gemma,
   gemma2,
   gemma3_text,
@@ -46,6 +48,7 @@ from jaxrl_reason.models.families import (
   qwen3_5_moe,
   qwen3_moe,
   qwen3_next,
+  seed_oss,
   smollm3,
 )
 from jaxrl_reason.models.published import keys, ropes, tensors, values
@@ -73,6 +76,9 @@ FAMILIES = {
   'glm4_moe': glm4_moe,
   'deepseek_v3': deepseek_v3,
   'qwen3_next': qwen3_next,
+  'seed_oss': seed_oss,
+  'ernie4_5': ernie4_5,
+  'dots1': dots1,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
 }
@@ -114,6 +120,18 @@ MISSING = {
   'recurrent_gemma': RECURRENT,
   't5': ENCODER,
   'zamba2': RECURRENT,
+}
+# Keys of a config.json that stand for parts which no family has.
+SIGNS = {
+  'vision_config': TOWERS,
+  'audio_config': TOWERS,
+  'is_encoder_decoder': ENCODER,
+  'n_positions': LAYER_NORM,
+  'layer_norm_eps': LAYER_NORM,
+  'mamba_d_state': RECURRENT,
+  'ssm_cfg': RECURRENT,
+  'conv_L_cache': 'convolution layers are not supported',
+  'index_topk': 'attention to chosen tokens is not supported',
 }
 # Fields that describe how a model runs, not its architecture.
 RUNTIME = (
@@ -191,6 +209,22 @@ def beside_of(h: dict) -> str:
     return family.beside(h)
 
 
+def _signs(h: dict) -> str:
+  """Returns the parts of an unknown model that no family has, by its keys."""
+  found = [f'; {key}: {why}' for key, why in SIGNS.items() if h.get(key)]
+  return ''.join(found)
+
+
+def _most_alike(h: dict) -> str:
+  """Returns the family whose config.json has the most similar keys."""
+
+  def shared(name: str) -> float:
+    keys = FAMILIES[name].DEFAULTS.keys()
+    return len(keys & h.keys()) / len(keys | h.keys())
+
+  return max(FAMILIES, key=shared)
+
+
 def family_of(h: dict) -> str:
   """Returns the model_type of a config.json.
 
@@ -205,7 +239,8 @@ def family_of(h: dict) -> str:
   if name not in FAMILIES:
     raise ValueError(
       f'model_type {name!r} is unknown: no file of models/families reads its '
-      f'config.json and tensors; supported are {", ".join(FAMILIES)}'
+      f'config.json and tensors{_signs(h)}. The keys of {_most_alike(h)} are '
+      f'most like its own; supported are {", ".join(FAMILIES)}'
     )
   packed = h.get('quantization_config')
   if packed:
