@@ -86,6 +86,12 @@ FAMILIES['qwen3_next'] = dict(
   moe_intermediate_size=8,
   shared_expert_intermediate_size=12,
 )
+FAMILIES['qwen3_5_moe_text'] = FAMILIES['qwen3_next']
+FAMILIES['qwen3_5_text'] = {
+  key: value
+  for key, value in FAMILIES['qwen3_next'].items()
+  if 'expert' not in key
+}
 # Made of kinds of layers that others hold as well, so that one test will do.
 ALIKE = {
   'olmo3': dict(num_hidden_layers=5, head_dim=6, sliding_window=5),
@@ -100,6 +106,8 @@ ALIKE = {
     final_logit_softcapping=2.0,
   ),
   'gemma': dict(num_hidden_layers=5, head_dim=6),
+  'seed_oss': dict(num_hidden_layers=5, head_dim=6),
+  'ernie4_5': dict(num_hidden_layers=5, head_dim=6, use_bias=True),
   'mixtral': dict(
     num_hidden_layers=5,
     head_dim=6,
@@ -117,7 +125,7 @@ ALIKE = {
     mlp_bias=True,
   ),
 }
-EXPERTS = [n for n in FAMILIES if n != 'glm4']
+EXPERTS = [n for n in FAMILIES if n not in ('glm4', 'qwen3_5_text')]
 
 
 def config(name: str, split: bool = False, **runtime):
