@@ -97,8 +97,7 @@ class Config:
   delta_key_dim: int = 0
   delta_value_dim: int = 0
   delta_taps: int = 0
-  # Queries, keys, values and gates have projections of their own (Qwen3.5).
-  delta_split: bool = False
+  delta_split: bool = False  # a projection for each input (Qwen3.5)
   logit_cap: float = 0.0  # soft cap of logits; 0: none
   embed_scale: float = 1.0  # of embeddings, rounded to the compute dtype
   residual_scale: float = 1.0  # of the outputs of attention and mlp (Granite)
@@ -124,11 +123,9 @@ class Config:
   dense_mlp: int = 0  # width of their mlp
 
   def __post_init__(self):
-    for name in SIZES:
-      if getattr(self, name) < 1:
-        raise ValueError(
-          f'model.{name}={getattr(self, name)} must be at least 1'
-        )
+    small = [name for name in SIZES if getattr(self, name) < 1]
+    if small:
+      raise ValueError(f'model.{small[0]} must be at least 1')
     if self.heads % self.kv_heads:
       raise ValueError(
         f'model.heads={self.heads} must be a multiple of '
@@ -168,8 +165,6 @@ class Config:
           'model.experts=0'
         )
       return
-    if self.shared_gate and not self.shared_mlp:
-      raise ValueError('model.shared_gate has no effect: model.shared_mlp=0')
     n, used = self.expert_groups, self.groups_per_token
     if n < 1 or self.experts % n or not 1 <= used <= n:
       raise ValueError(

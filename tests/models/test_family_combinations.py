@@ -240,7 +240,8 @@ def test_on_eight_devices_as_on_one(name, shape):
     _, got = generate(model, placed)
     split = jax.jit(score)(placed, rows)
   np.testing.assert_array_equal(got.tokens, want.tokens)
-  np.testing.assert_allclose(got.logp, want.logp, atol=1e-5)
+  # float32 sums in another order: 1.3e-5 of qwen3_5_text, others below 1e-5.
+  np.testing.assert_allclose(got.logp, want.logp, atol=2e-5)
   gaps = np.abs(np.asarray(split)[:, P:] - np.asarray(alone)[:, P:])
   assert gaps[past].max() < 1e-5
 

@@ -72,8 +72,10 @@ def test_a_text_model_is_read_out_of_a_folder_with_images(name, tmp_path):
   got = hf.load(whole, c)
   jax.tree.map(np.testing.assert_array_equal, got, want)
   with pytest.raises(hf.BadCheckpoint, match='tensors beside its text model'):
-    hf.save(tmp_path / 'out', got, c, config=outer)
-  hf.save(tmp_path / 'out', got, c, dtype='float32', config=outer, beside=whole)
+    hf.save(tmp_path / 'out', got, c, config_json=outer)
+  hf.save(
+    tmp_path / 'out', got, c, dtype='float32', config_json=outer, beside=whole
+  )
   back = hf.load(tmp_path / 'out', c)
   jax.tree.map(np.testing.assert_array_equal, back, want)
 

@@ -36,7 +36,7 @@ def read(h: dict) -> dict:
     {
       'bias': bool(h['qkv_bias']),
       'shared_mlp': h['shared_expert_intermediate_size'],
-      'shared_gate': True,
+      'shared_gate': h['shared_expert_intermediate_size'] > 0,
     }
     | keys.experts(h)
     | (keys.windows(h, types) if h['use_sliding_window'] else {})

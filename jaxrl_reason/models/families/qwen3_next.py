@@ -106,7 +106,7 @@ def read_experts(h: dict) -> dict:
   """Reads the experts and the mlp beside them."""
   return keys.experts(h) | {
     'shared_mlp': h['shared_expert_intermediate_size'],
-    'shared_gate': True,
+    'shared_gate': h['shared_expert_intermediate_size'] > 0,
   }
 
 
