@@ -7,7 +7,7 @@ from jaxrl_reason import losses
 from jaxrl_reason.config.data import Data
 from jaxrl_reason.config.record import Record, mapping
 from jaxrl_reason.config.rl import RL
-from jaxrl_reason.config.training import Supervised, Training
+from jaxrl_reason.config.training import Preference, Supervised, Training
 from jaxrl_reason.ranges import (
   Amount,
   Count,
@@ -17,7 +17,7 @@ from jaxrl_reason.ranges import (
   Seed,
 )
 
-STAGES = ('pretrain', 'sft', 'rl')
+STAGES = ('pretrain', 'sft', 'preference', 'rl')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +153,8 @@ class Run(Record):
   """The config of a run."""
 
   seed: Seed = 0  # of weights, order of problems and noise
-  # In this order, on one state: pretrain, sft, rl, or names of `named`. A
-  # repeated stage gets a number: rl, rl#2.
+  # In this order, on one state: pretrain, sft, preference, rl, or names of
+  # `named`. A repeated stage gets a number: rl, rl#2.
   stages: tuple = ('sft', 'rl')
   # Stages with settings of their own: name -> kind, weights, keep and the
   # sections that change (`run/stage_list.py`; docs/stages.md).
@@ -185,6 +185,7 @@ class Run(Record):
   data: Data = Data()
   pretrain: Supervised = Supervised()
   sft: Supervised = Supervised()
+  preference: Preference = Preference()
   rl: RL = RL()
   eval: Eval = Eval()
   checkpoint: Checkpoint = Checkpoint()

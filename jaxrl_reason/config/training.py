@@ -2,12 +2,15 @@
 
 import dataclasses
 
+from jaxrl_reason import losses
 from jaxrl_reason.config.record import Record
 from jaxrl_reason.ranges import (
   Amount,
   Count,
   CountOrNone,
   Memory,
+  Positive,
+  Share,
 )
 
 
@@ -60,3 +63,22 @@ class Supervised(Training):
   def micro_batch(self) -> int:
     """Counts the rows of a micro-batch, over all devices."""
     return self.rows // self.micro_batches
+
+
+@dataclasses.dataclass(frozen=True)
+class Preference(Supervised):
+  """A stage that learns from pairs of a chosen and a rejected answer."""
+
+  # A file of rows with prompt, chosen and rejected, or the workdir of a run
+  # whose rollouts make pairs (`data/preference_pairs.py`).
+  pairs: str = ''
+  loss: str = 'dpo'  # of a pair: dpo, ipo, kto, orpo or simpo
+  # Scale of the log-probabilities in the loss; tau of ipo, lambda of orpo.
+  beta: Positive = 0.1
+  label_smoothing: Share = 0.0  # share of pairs with wrong labels; dpo only
+  margin: Amount = 0.0  # in nats, gamma of simpo; simpo only
+  rows: Count = 32  # pairs per update, over all devices
+
+  def micro_batch(self) -> int:
+    """Counts the rows of a micro-batch, over all devices."""
+    return losses.PREFERENCES[self.loss].blocks * super().micro_batch()

@@ -101,6 +101,8 @@ def _shown(n: int, name: str) -> Iterator[int]:
 
 def _place(c, split: str, i: int, example: dict) -> str:
   """Names the file and row of an example, or its split and index."""
+  if 'place' in example:
+    return example['place']
   if example.get('task') == example_files.NAME:
     if place := example_files.place_of(c.dir, example):
       return place

@@ -5,6 +5,7 @@ answers on the device and on the host, and the alphabet for a tokenizer.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Problems:
     alphabet: every character of the texts, or None if unknown.
     parts: (section, Problems) of each source of a mixture (`data.sources`).
     supervised: training examples of supervised stages; None: train.
+    pairs: of the stages of kind `preference`, by `preference.pairs`.
   """
 
   train: Any
@@ -52,6 +54,7 @@ class Problems:
     default_factory=dict
   )
   supervised: Any = None
+  pairs: dict[str, Sequence] = dataclasses.field(default_factory=dict)
 
   @property
   def verifiers(self) -> tuple[str, ...]:

@@ -89,7 +89,9 @@ from jaxrl_reason.losses.policy import (
   CISPO, POLICIES, PPOClip, PolicyLoss, archer_clip, cispo, clip_cov, cpgd,
   importance_sampling, kl_cov, log_likelihood, ppo_clip, sapo,
 )
-from jaxrl_reason.losses.preference import dpo, ipo, kto, orpo
+from jaxrl_reason.losses.preference import (
+  PREFERENCES, dpo, ipo, kto, orpo, simpo,
+)
 from jaxrl_reason.losses.presets import PRESETS
 from jaxrl_reason.losses.objective_record import Objective
 from jaxrl_reason.losses.resampling import Resample, resampling_weights
@@ -124,8 +126,8 @@ __all__ = [
   'ADVANTAGES', 'AGGREGATIONS', 'Aggregate', 'CISPO', 'Clip', 'DEFAULTS',
   'DIVERGENCES', 'DPPO', 'DPPOTopK', 'Distill', 'EntropyBonus', 'Imitate',
   'KL', 'KL_ESTIMATORS', 'LEVELS', 'Likelihood', 'Luffy', 'MAX_LOG_RATIO',
-  'Mask', 'Objective', 'POLICIES', 'PPOClip', 'PRESETS', 'Part', 'PolicyLoss',
-  'ROW_POLICIES', 'Reject', 'Resample', 'SHAPES', 'SUPERVISED',
+  'Mask', 'Objective', 'POLICIES', 'PPOClip', 'PREFERENCES', 'PRESETS', 'Part',
+  'PolicyLoss', 'ROW_POLICIES', 'Reject', 'Resample', 'SHAPES', 'SUPERVISED',
   'TRUST_REGIONS', 'Truncate', 'adaptive_entropy', 'adaptive_kl',
   'advantages', 'aggregate', 'alp_penalty', 'anneal', 'archer_clip',
   'bellman_loss', 'best_of_group', 'binary_cross_entropy', 'bnpo',
@@ -151,7 +153,8 @@ __all__ = [
   'repeated_share', 'resampling_weights', 'resolve', 'returns',
   'role_baseline', 'rover', 'row_count', 'row_mean', 'row_sum',
   'rows_to_tokens', 'sapo', 'second_moment_tokens', 'segments',
-  'select_tokens', 'sft', 'signs', 'soft_overlong_penalty', 'sum_p_squared',
+  'select_tokens', 'sft', 'signs', 'simpo', 'soft_overlong_penalty',
+  'sum_p_squared',
   'summarize', 'tbrm', 'teach', 'token_logp', 'token_rewards',
   'tokens_within_tv', 'top_entropy_tokens', 'topr', 'tree', 'value_loss',
   'value_targets', 'vespo', 'weigh_signs', 'whiten',

@@ -106,6 +106,7 @@ def policy_metrics(
   metrics |= shares(mask, d, nll=-as_float(logp))
   metrics |= ratio_metrics(logp, arrays['old_logp'], mask, d, ratio=level)
   metrics |= clip_metrics(objective.policy, arrays, d)
+  metrics |= objective.policy.metrics(arrays, d)
   if arrays['sampler_logp'] is not None:
     both = arrays['at_sampling'], arrays['sampler_logp']
     metrics |= gap_metrics(*both, mask, d)

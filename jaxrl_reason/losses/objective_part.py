@@ -62,6 +62,10 @@ class Part:
     """Names the flat settings that have an effect, given the others."""
     return {key for _, _, key in self.names}
 
+  def metrics(self, arrays: Arrays, denominators: Sums) -> Metrics:
+    """Computes the metrics of a policy's loss; none by default."""
+    return {}
+
   def take(self, arrays: Mapping[str, Any]) -> list[Any]:
     """Returns the arrays that the part reads; only old_logp may be None."""
     return [required(arrays, name, 'old_logp') for name in self.reads]

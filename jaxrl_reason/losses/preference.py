@@ -1,13 +1,30 @@
 """Losses on chosen and rejected answers, per pair [N].
 
 Inputs are log-probabilities of whole answers, `row_sum(logp, mask)`, of the
-policy and the reference; those of ORPO are means per token.
+policy and the reference; those of ORPO and SimPO are means per token. The parts
+at the end take rows [N,T] of a stage of kind `preference`.
 """
+
+import dataclasses
+from collections.abc import Callable
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from jaxrl_reason.losses.arrays import Array, as_float, stop
+from jaxrl_reason.losses.arrays import (
+  Array,
+  Arrays,
+  Metrics,
+  Sums,
+  as_float,
+  required,
+  row_mean,
+  row_sum,
+  safe_divide,
+  stop,
+)
+from jaxrl_reason.losses.objective_part import Part
 
 
 def _margin(chosen, rejected, ref_chosen, ref_rejected):
@@ -97,3 +114,151 @@ def _log1mexp(x):
     jnp.log(-jnp.expm1(jnp.maximum(x, -1.0))),
     jnp.log1p(-jnp.exp(jnp.minimum(x, -0.5))),
   )
+
+
+def simpo(
+  chosen: Array, rejected: Array, *, beta: float = 2.0, margin: float = 1.0
+) -> jax.Array:
+  """Computes -log sigmoid(beta (chosen - rejected) - margin): SimPO.
+
+  https://arxiv.org/abs/2405.14734, of log-probabilities per token, with gamma
+  as `margin`. No reference.
+  """
+  gain = as_float(chosen) - as_float(rejected)
+  return -jax.nn.log_sigmoid(beta * gain - margin)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pairs(Part):
+  """A loss of P pairs as a policy's loss of rows, [N].
+
+  The N rows are `blocks` blocks of P rows each: the chosen answers, then the
+  rejected answers in the same order. A row gets the loss of its pair, so that
+  the mean over rows is the mean over pairs.
+
+  Attributes:
+    blocks: blocks of rows.
+    reduce: row_sum or row_mean, from log-probs [N,T] to those of answers [N].
+    beta: scale of the log-probs in the loss; the lambda of ORPO.
+  """
+
+  beta: float = 0.1
+
+  reads = ('logp', 'mask')
+  per_row = True
+  any_policy = True
+  blocks: ClassVar[int] = 2
+  reduce: ClassVar[Callable[[Array, Array], jax.Array]] = staticmethod(row_mean)
+
+  def of_pairs(self, chosen: jax.Array, rejected: jax.Array) -> jax.Array:
+    """Computes the loss of each pair, [P], from log-probs of its answers."""
+    raise TypeError(f'{type(self).__name__} has no loss of pairs')
+
+  def answers(self, arrays: Arrays, name: str) -> jax.Array:
+    """Returns the log-probs of the answers, [blocks, P]."""
+    x = self.reduce(required(arrays, name), required(arrays, 'mask'))
+    return x.reshape(self.blocks, -1)
+
+  def score(self, arrays: Arrays) -> jax.Array:
+    """Returns the implicit reward of each answer, [blocks, P]."""
+    return self.beta * self.answers(arrays, 'logp')
+
+  def __call__(self, arrays: Arrays) -> jax.Array:
+    """Computes the loss of the pair of each row, [N]."""
+    return jnp.tile(self.of_pairs(*self.answers(arrays, 'logp')), self.blocks)
+
+  def metrics(self, arrays: Arrays, denominators: Sums) -> Metrics:
+    """Computes the share of pairs in which the chosen answer has the higher
+    implicit reward, and the mean difference.
+    """
+    chosen, rejected = stop(self.score(arrays))[:2]
+    pairs = denominators['rows'] / self.blocks
+    return {
+      'preferred': safe_divide((chosen > rejected).sum(), pairs),
+      'preference_margin': safe_divide((chosen - rejected).sum(), pairs),
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class ORPO(Pairs):
+  """`orpo` of pairs."""
+
+  def of_pairs(self, chosen, rejected):
+    return orpo(chosen, rejected, orpo_lambda=self.beta)
+
+
+@dataclasses.dataclass(frozen=True)
+class SimPO(Pairs):
+  """`simpo` of pairs."""
+
+  margin: float = 1.0
+
+  def of_pairs(self, chosen, rejected):
+    return simpo(chosen, rejected, beta=self.beta, margin=self.margin)
+
+
+@dataclasses.dataclass(frozen=True)
+class Referenced(Pairs):
+  """A loss of log (policy / reference) of whole answers."""
+
+  reads = ('logp', 'ref_logp', 'mask')
+  reduce = staticmethod(row_sum)
+
+  def score(self, arrays):
+    gain = self.answers(arrays, 'logp') - self.answers(arrays, 'ref_logp')
+    return self.beta * gain
+
+  def __call__(self, arrays):
+    given = self.answers(arrays, 'logp'), self.answers(arrays, 'ref_logp')
+    pairs = self.of_pairs(*given[0][:2], *given[1][:2])
+    return jnp.tile(pairs, self.blocks)
+
+
+@dataclasses.dataclass(frozen=True)
+class DPO(Referenced):
+  """`dpo` of pairs."""
+
+  label_smoothing: float = 0.0
+
+  def of_pairs(self, *answers):
+    e = self.label_smoothing
+    return dpo(*answers, beta=self.beta, label_smoothing=e)
+
+
+@dataclasses.dataclass(frozen=True)
+class IPO(Referenced):
+  """`ipo` of pairs, with beta as its tau."""
+
+  def of_pairs(self, *answers):
+    return ipo(*answers, tau=self.beta)
+
+
+@dataclasses.dataclass(frozen=True)
+class KTO(Referenced):
+  """`kto` of pairs: the mean of a desirable and of an undesirable answer.
+
+  A third block has the chosen answers of other pairs. The mean of
+  log (policy / reference) over the rows of this block estimates the KL
+  divergence, as in the published code.
+  """
+
+  blocks: ClassVar[int] = 3
+
+  def __call__(self, arrays):
+    logp, ref = self.answers(arrays, 'logp'), self.answers(arrays, 'ref_logp')
+    kl = stop(logp[2] - ref[2]).mean()
+    good, bad = (
+      kto(logp[i], ref[i], 1 - i * jnp.ones_like(kl), kl, beta=self.beta)
+      for i in (0, 1)
+    )
+    return jnp.tile((good + bad) / 2, self.blocks)
+
+
+# By the name in `preference.loss`.
+PREFERENCES = {
+  'dpo': DPO,
+  'ipo': IPO,
+  'kto': KTO,
+  'orpo': ORPO,
+  'simpo': SimPO,
+}

@@ -20,7 +20,6 @@ from jax.sharding import Mesh, NamedSharding
 from jaxrl_reason import sharding
 from jaxrl_reason.base import Prompts, Reward
 from jaxrl_reason.config import Eval
-from jaxrl_reason.data import pipeline
 from jaxrl_reason.evals import sampled_answers as answers
 from jaxrl_reason.logits import Sampling
 from jaxrl_reason.rollouts import sampler
@@ -32,7 +31,7 @@ from jaxrl_reason.run.states import Layout
 from jaxrl_reason.update.learner import Learner
 from jaxrl_reason.update.scoring import OF_LOGITS
 
-SUPERVISED = ('pretrain', 'sft')
+SUPERVISED = ('pretrain', 'sft', 'preference')
 EVALUATE = 'evaluate'
 
 
@@ -224,10 +223,9 @@ def _supervised(parts: Prepared, name: str) -> Phase:
   c, d = config[name], config.data
   learner, layout = _learner(parts, name)
   k = c.steps_per_dispatch
-  example = parts.problems.train[0]
-  row = pipeline.solution_row(
-    0, example, parts.tokenizer, d.prompt_len, d.completion_len
-  )
+  rest = parts.problems, parts.tokenizer
+  examples, encode = stages.supervised_examples(c, d, *rest)
+  row = encode(0, examples[0])
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
   state, costs = state_of(layout), _Costs(parts)
   key = _lay(parts.root, sharding.replicated(parts.mesh))
@@ -238,7 +236,10 @@ def _supervised(parts: Prepared, name: str) -> Phase:
     state,
     1 / k,
     (),
-    3 * costs.forward(c.rows, costs.length - learner.start),
+    (3 + learner.reads_reference)
+    * costs.forward(
+      c.micro_batch() * c.micro_batches, costs.length - learner.start
+    ),
   )
 
 

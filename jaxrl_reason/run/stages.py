@@ -1,6 +1,7 @@
 """The stages of a run: each is a function from a state to a state.
 
   pretrain, sft   next-token loss on all tokens / on the worked solutions
+  preference      a loss of pairs of a chosen and a rejected answer
   rl              fused (one program a step) or host (rewards in Python)
 
 `build` makes a Stage; `loop` calls its `dispatch`.
@@ -16,8 +17,8 @@ import numpy as np
 from jaxrl_reason import losses, sharding
 from jaxrl_reason.base import Model, Prompts
 from jaxrl_reason.config import RL, Data, Run
-from jaxrl_reason.config.training import Supervised
-from jaxrl_reason.data import controllers, pipeline
+from jaxrl_reason.config.training import Preference, Supervised
+from jaxrl_reason.data import controllers, pipeline, preference_pairs
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
@@ -151,24 +152,42 @@ def _supervised(
 ) -> Stage:
   k, steps = c.steps_per_dispatch, supervised_program(name, where.shardings)
 
-  def encode(i, example):
-    return pipeline.solution_row(
-      i, example, tokenizer, d.prompt_len, d.completion_len
-    )
+  train, encode = supervised_examples(c, d, problems, tokenizer)
 
   def dispatch(state, more):
     del more
     rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
     return *steps(learn, state, rows, root), {}
 
-  train = problems.supervised or problems.train
   data = sources.batches(seed, train, encode, c.rows, k, order, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 
+def supervised_examples(
+  c: Supervised, d: Data, problems: Problems, tokenizer
+) -> tuple[Any, Callable[[int, dict], dict]]:
+  """Returns the examples of a supervised stage, or its pairs, and the function
+  from (index, example) to their rows.
+  """
+  if isinstance(c, Preference):
+    pairs = problems.pairs[c.pairs]
+    return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
+
+  def encode(i, example):
+    return pipeline.solution_row(
+      i, example, tokenizer, d.prompt_len, d.completion_len
+    )
+
+  return problems.supervised or problems.train, encode
+
+
 def supervised_program(name: str, where=None) -> Callable:
   """Returns the jitted program of a supervised stage."""
-  f = {'pretrain': programs.pretrain_steps, 'sft': programs.sft_steps}[name]
+  f = {
+    'pretrain': programs.pretrain_steps,
+    'sft': programs.sft_steps,
+    'preference': programs.preference_steps,
+  }[name]
   return programs.updating(f, 1, where)
 
 

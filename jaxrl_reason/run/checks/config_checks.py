@@ -15,7 +15,7 @@ from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.checkpoints import emergency
 from jaxrl_reason.config import RL, Data, Run, nearest, rules
-from jaxrl_reason.config.training import Supervised, Training
+from jaxrl_reason.config.training import Preference, Supervised, Training
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import PREFILL, Config
 from jaxrl_reason.names import sized_choice
@@ -94,6 +94,8 @@ def _check_stages(config: Run, shards: int) -> None:
     if kind != 'rl':
       chunk_tokens = config.rl.chunks.tokens
       rules.refuse(supervised_rules, kind, c, config.data, chunk_tokens)
+    if kind == 'preference':
+      rules.refuse(preference_rules, c)
   compile_log.profiled(config.profile.steps)
   trackers.names(config.track)
   if 'rl' in config.stages:
@@ -178,8 +180,10 @@ def supervised_rules(
   packed = packing.choose(c, start, f'{kind}.padding')
   columns = d.prompt_len + d.completion_len
   is_packed = isinstance(packed, packing.Packing)
+  of_pairs = kind == 'preference'
+  known = losses.PREFERENCES if of_pairs else losses.SUPERVISED
   return (
-    rules.choice(f'{kind}.loss', c.loss, losses.SUPERVISED),
+    rules.choice(f'{kind}.loss', c.loss, known),
     (
       is_packed and packed.length < columns,
       f'{kind}.padding={c.padding!r} is less than data.prompt_len + '
@@ -189,6 +193,36 @@ def supervised_rules(
       packed and chunk_tokens,
       f'{kind}.padding={c.padding!r} and rl.chunks.tokens='
       f'{chunk_tokens}: chunks have rows of their own; choose whole',
+    ),
+  )
+
+
+def preference_rules(c: Preference) -> rules.Rows:
+  key, loss = 'preference', f'preference.loss={c.loss!r}'
+  return (
+    (
+      not c.pairs,
+      f"{key}.pairs='': name a file of rows with prompt, chosen and rejected, "
+      'or the workdir of a run with rollouts',
+    ),
+    (
+      c.label_smoothing and c.loss != 'dpo',
+      f'{key}.label_smoothing={c.label_smoothing}: {loss} does not read it; '
+      'set it to 0',
+    ),
+    (
+      c.margin and c.loss != 'simpo',
+      f'{key}.margin={c.margin}: {loss} does not read it; set it to 0',
+    ),
+    (
+      c.loss == 'kto' and c.micro_batches > 1,
+      f'{key}.micro_batches={c.micro_batches}: {loss} estimates a KL '
+      'divergence over all pairs of an update; set it to 1',
+    ),
+    (
+      c.padding != 'whole',
+      f'{key}.padding={c.padding!r}: the rows of a pair keep their places; '
+      "choose 'whole'",
     ),
   )
 

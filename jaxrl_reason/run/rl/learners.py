@@ -6,6 +6,8 @@ from jaxrl_reason import losses
 from jaxrl_reason.base import Model
 from jaxrl_reason.config import Run
 from jaxrl_reason.config.rl import Critic
+from jaxrl_reason.config.training import Preference, Supervised
+from jaxrl_reason.losses import aggregation
 from jaxrl_reason.run.rl import chunk_settings as run_chunks
 from jaxrl_reason.run.rl import part_chain, problem_pool, teachers
 from jaxrl_reason.run.rl import turn_settings as run_turns
@@ -45,9 +47,7 @@ def learner(
     start = 1 if name == 'pretrain' else d.prompt_len
     padded = packing.choose(c, start, f'{name}.padding')
     return Learner(
-      objective=dataclasses.replace(
-        losses.resolve(SUPERVISED), policy=losses.SUPERVISED[c.loss]()
-      ),
+      objective=_supervised_objective(c),
       tx=optim.make(c.optimizer, c.steps),
       start=start,
       packing=chunked.choose(chunks, d.prompt_len) or padded,
@@ -78,6 +78,21 @@ def learner(
     ),
     **common,
   )
+
+
+def _supervised_objective(c: Supervised) -> losses.Objective:
+  """Returns the loss of a supervised stage, or of a stage of pairs."""
+  plain = losses.resolve(SUPERVISED)
+  if not isinstance(c, Preference):
+    return dataclasses.replace(plain, policy=losses.SUPERVISED[c.loss]())
+  of_loss = {
+    'dpo': {'label_smoothing': c.label_smoothing},
+    'simpo': {'margin': c.margin},
+  }
+  numbers = of_loss.get(c.loss, {})
+  policy = losses.PREFERENCES[c.loss](beta=c.beta, **numbers)
+  mean = aggregation.RowMean(count_empty=True)
+  return dataclasses.replace(plain, policy=policy, aggregation=mean)
 
 
 def _critic(

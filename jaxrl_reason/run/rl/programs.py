@@ -12,6 +12,7 @@ the log of compilations.
   rl_ask, rl_add, rl_finish                           of a kind of rounds
   rl_learn_rounds state, Trajectories -> state        filter and update
   pretrain_steps, sft_steps   state, rows [K,R] -> state
+  preference_steps            state, rows of pairs [K,P,blocks] -> state
 
 Static records (a Learner, a source, ...) select a program and come first; keys,
 sampling settings and stop tokens are arguments. `stages` jits and calls them,
@@ -303,6 +304,21 @@ def pretrain_steps(learner: Learner, state, rows, key):
 def sft_steps(learner: Learner, state, rows, key):
   """Trains on the solution's tokens of rows [K,R,...], K updates."""
   return _supervised(learner, state, rows, key)
+
+
+def preference_steps(learner: Learner, state, rows, key):
+  """Learns from pairs, rows [K,P,blocks,T]; K updates."""
+  return _supervised(learner, state, jax.tree.map(_in_blocks, rows), key)
+
+
+def _in_blocks(x: jax.Array) -> jax.Array:
+  """Rows of pairs [K,P,blocks,T] as blocks of rows [K,blocks*P,T].
+
+  A strided micro-batch, rows i, i + M, ..., then has whole pairs, if M divides
+  P.
+  """
+  k, _, _, t = x.shape
+  return sharding.rows(jnp.swapaxes(x, 1, 2).reshape(k, -1, t), axis=1)
 
 
 def _supervised(learner: Learner, state, rows, key):

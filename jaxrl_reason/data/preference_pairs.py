@@ -1,0 +1,216 @@
+"""Pairs of a chosen and a rejected answer.
+
+  {"prompt": "2 + 3 =", "chosen": "5", "rejected": "6"}
+
+They are read from a file of JSON lines or Parquet with the fields of TRL's
+preference data sets: a field is a text, or a list with one message {"role",
+"content"}. Or they are made of the rollouts of another run: of every problem of
+every file, the completions with the highest and the lowest reward.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from etils import epath
+
+from jaxrl_reason import trees
+from jaxrl_reason.config import Data
+from jaxrl_reason.config.training import Preference
+from jaxrl_reason.data import lengths, pipeline
+from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.data.row_fields import text_of
+from jaxrl_reason.data.row_index import BadRow, Index, opened, rows
+
+FIELDS = 'prompt', 'chosen', 'rejected'
+
+
+class Pairs(Sequence):
+  """The pairs of a file, each read from the disk when it is used."""
+
+  def __init__(
+    self,
+    rows: Index | Sequence[dict],
+    place: Callable[[int], str],
+    render: Callable[[str], str] | None,
+  ):
+    """Args:
+    place: names the file and row of a pair.
+    render: writes a prompt in the run's template; None: unchanged.
+    """
+    self._rows, self._place, self._render = rows, place, render
+
+  def __len__(self) -> int:
+    return len(self._rows)
+
+  def __getitem__(self, i: int) -> dict:
+    pair = _pair(self._rows[i]) | {'place': self._place(i)}
+    if self._render is not None:
+      pair['rendered'] = self._render(pair['prompt'])
+    return pair
+
+
+class _Answers(Sequence):
+  """Every answer of the pairs as an example with it as the solution."""
+
+  def __init__(self, pairs: Sequence):
+    self._pairs = pairs
+
+  def __len__(self) -> int:
+    return 2 * len(self._pairs)
+
+  def __getitem__(self, i: int) -> dict:
+    return _example(self._pairs[i // 2], FIELDS[1 + i % 2])
+
+
+def load(
+  path: str, d: Data, tokenizer, render: Callable[[str], str] | None
+) -> Sequence:
+  """Returns the pairs of a file or of a run's rollouts; each fits its row.
+
+  Args:
+    path: a file, or the workdir of a run.
+
+  Raises:
+    ValueError: names file, row and field, or the answer that is too long.
+    FileNotFoundError: there is no such file.
+  """
+  if epath.Path(path).is_dir():
+    found = _of_rollouts(epath.Path(path))
+    pairs = Pairs(found, lambda i: found[i]['place'], render)
+  else:
+    index = opened(path, _check, {'fields': ','.join(FIELDS)})
+    pairs = Pairs(index, index.place, render)
+  answers = _Answers(pairs)
+  if d.too_long == 'drop':
+    room = d.completion_len
+
+    def fits(example) -> bool:
+      n = pipeline.solution_length(example, tokenizer)
+      prompt = len(pipeline.prompt_ids(example, tokenizer))
+      return n <= room and prompt <= d.prompt_len
+
+    long = lengths.too_long(answers, fits, path)
+    kept = np.setdiff1d(np.arange(len(pairs)), long // 2)
+    if not len(kept):
+      raise ValueError(
+        f'data.too_long=drop leaves no pair of {path}: none fits '
+        f'data.prompt_len={d.prompt_len} and data.completion_len={room}; '
+        'increase them'
+      )
+    return pipeline.Subset(pairs, kept)
+  of_answers = Problems(answers, (), None, None, '', None)
+  lengths.check(of_answers, d, tokenizer, d.completion_len)
+  return pairs
+
+
+def encoder(
+  c: Preference, d: Data, pairs: Sequence, tokenizer
+) -> Callable[[int, dict], dict]:
+  """Returns a function from (index, pair) to rows [blocks,T], in the order of
+  the blocks of `losses.PREFERENCES`.
+  """
+
+  def encode(i: int, pair: dict) -> dict:
+    examples = [_example(pair, name) for name in FIELDS[1:]]
+    if c.loss == 'kto':
+      other = pairs[(i + 1) % len(pairs)]
+      examples.append(examples[0] | {'solution': other['chosen']})
+    lens = d.prompt_len, d.completion_len
+    return trees.stacked(
+      [pipeline.solution_row(i, e, tokenizer, *lens) for e in examples]
+    )
+
+  return encode
+
+
+def _of_rollouts(workdir: epath.Path) -> list[dict]:
+  """Returns pairs of completions of the same problem and step.
+
+  Completions that are empty or cut off, or whose verifier failed, are not
+  used.
+
+  Raises:
+    ValueError: the run has no rollouts with different rewards.
+  """
+  groups = {}
+  for file in sorted((workdir / 'rollouts').glob('*.jsonl')):
+    for number, row in rows(file):
+      failed = row['truncated'] or row['verdict']['status'] == 'error'
+      if failed or text_of(row['completion']) is None:
+        continue
+      place = f'{file}, row {number}'
+      group = groups.setdefault((row['step'], row['problem']), [])
+      group.append(row | {'place': place})
+  found = []
+  for group in groups.values():
+    best, worst = (f(group, key=_reward) for f in (max, min))
+    if best['reward'] > worst['reward']:
+      answers = best['completion'], worst['completion']
+      pair = dict(zip(FIELDS, (best['prompt'], *answers)))
+      found.append(pair | {'place': best['place']})
+  if not found:
+    raise ValueError(
+      f'preference.pairs={workdir}: its rollouts/ has no problem with '
+      'completions of different rewards'
+    )
+  return found
+
+
+def _reward(row: dict) -> float:
+  return row['reward']
+
+
+def _check(row) -> int:
+  """Raises BadRow if a row is invalid."""
+  _pair(row)
+  return 0
+
+
+def _pair(row) -> dict[str, str]:
+  """Returns the texts of a row.
+
+  Raises:
+    BadRow: names the field.
+  """
+  if not isinstance(row, Mapping):
+    raise BadRow('it is not a JSON object')
+  found = {name: _text(row.get(name), name) for name in FIELDS}
+  if found['chosen'] == found['rejected']:
+    raise BadRow('its chosen and rejected answers are equal; remove the row')
+  return found
+
+
+def _text(value, name: str) -> str:
+  if isinstance(value, list):
+    if len(value) != 1 or not isinstance(value[0], Mapping):
+      raise BadRow(
+        f'its {name!r} must be a text or a list with one message, and has '
+        f'{len(value)}'
+      )
+    value = value[0].get('content')
+  text = text_of(value)
+  if text is None:
+    raise BadRow(
+      f'its {name!r} is {value!r:.80}: a row needs texts {", ".join(FIELDS)}; '
+      'mend or remove it'
+    )
+  return text
+
+
+def _example(pair: dict, name: str) -> dict:
+  """Returns a pair as an example whose solution is one of its answers."""
+  return pair | {'solution': pair[name], 'task': 'pairs'}
+
+
+def with_pairs(problems: Problems, configs, tokenizer, render) -> Problems:
+  """Returns the problems with the pairs of the stages of kind `preference`.
+
+  Args:
+    configs: of these stages.
+  """
+  found = {
+    c.preference.pairs: load(c.preference.pairs, c.data, tokenizer, render)
+    for c in configs
+  }
+  return dataclasses.replace(problems, pairs=found)

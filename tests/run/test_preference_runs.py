@@ -1,0 +1,205 @@
+"""Stages of kind `preference`: losses of pairs, in runs of the tiny recipe."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import learning as L
+import numpy as np
+import pytest
+from test_recipe_features import recipe, rows
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.run import prepare, train
+from jaxrl_reason.run.rl import learners, programs
+
+pytestmark = pytest.mark.one_device
+
+
+@pytest.fixture(scope='module')
+def pairs(tmp_path_factory):
+  """Sums as problems; the chosen answer is 1 and the rejected one is 22."""
+  path = tmp_path_factory.mktemp('pairs') / 'pairs.jsonl'
+  with path.open('w') as f:
+    for i in range(24):
+      row = {'prompt': f'{i % 9}+{i // 9}=', 'chosen': '1', 'rejected': '22'}
+      f.write(json.dumps(row) + '\n')
+  return path
+
+
+def preferring(pairs, **flat):
+  c = recipe(stages=('preference',))
+  c.preference.update(pairs=str(pairs), rows=8, steps=6)
+  c.preference.optimizer.update(warmup_steps=0, lr=3e-3)
+  c.update_from_flattened_dict(flat)
+  return c
+
+
+@pytest.mark.parametrize(
+  'loss, beta',
+  [('dpo', 0.5), ('ipo', 0.5), ('kto', 0.5), ('orpo', 1.0), ('simpo', 2.0)],
+)
+def test_a_stage_learns_to_prefer_what_was_chosen(loss, beta, pairs, tmp_path):
+  c = preferring(pairs, **{'preference.loss': loss, 'preference.beta': beta})
+  train.run(c, tmp_path)
+  found = rows(tmp_path, 'preference')
+  assert found[-1]['train/preferred'] == 1
+  margins = [row['train/preference_margin'] for row in found]
+  assert margins[-1] > max(0, margins[0])
+  assert found[-1]['train/loss'] < found[0]['train/loss']
+  if loss in ('dpo', 'ipo', 'kto'):  # the policy begins as the reference
+    assert margins[0] == pytest.approx(0, abs=1e-6)
+  if loss == 'dpo':
+    assert found[0]['train/loss'] == pytest.approx(np.log(2))
+
+
+@pytest.mark.parametrize('loss', ['dpo', 'simpo'])
+def test_micro_batches_have_whole_pairs(loss, pairs, tmp_path):
+  one, two = (
+    preferring(
+      pairs, **{'preference.loss': loss, 'preference.micro_batches': m}
+    )
+    for m in (1, 4)
+  )
+  train.run(one, tmp_path / 'one')
+  train.run(two, tmp_path / 'two')
+  both = [rows(tmp_path / name, 'preference') for name in ('one', 'two')]
+  for got, want in zip(*both, strict=True):
+    for key in ('loss', 'preferred', 'preference_margin', 'grad_norm'):
+      np.testing.assert_allclose(
+        got[f'train/{key}'], want[f'train/{key}'], rtol=2e-4, atol=1e-6
+      )
+
+
+def test_pairs_of_a_run_are_its_best_and_worst_completions(tmp_path):
+  c = recipe(**{'rollouts.every': 1, 'rl.samples': 8, 'rl.steps': 6})
+  c.rl.rewards = dict(coin=dict(reward='random', kwargs=dict(p=0.5)))
+  train.run(c, tmp_path / 'rl')
+  made = preferring(tmp_path / 'rl')
+  found = prepare.prepare(made, tmp_path / 'run').problems.pairs
+  pairs = found[str(tmp_path / 'rl')]
+  rewards = {}
+  for file in (tmp_path / 'rl' / 'rollouts').glob('*.jsonl'):
+    for line in file.read_text().splitlines():
+      row = json.loads(line)
+      if not row['truncated']:
+        key = row['prompt'], row['completion']
+        rewards.setdefault(key, set()).add(row['reward'])
+  assert len(pairs)
+  for pair in pairs:
+    prompt = pair['prompt']
+    assert 1 in rewards[prompt, pair['chosen']]
+    assert 0 in rewards[prompt, pair['rejected']]
+
+
+def test_a_run_without_rollouts_has_no_pairs(tmp_path):
+  (tmp_path / 'rl').mkdir()
+  with pytest.raises(ValueError, match='preference.pairs=.* no problem with'):
+    prepare.prepare(preferring(tmp_path / 'rl'), tmp_path / 'run')
+
+
+def by_hand(c, params, ref, batch):
+  """Returns the loss of pairs [P,blocks,T], one answer at a time, by numpy."""
+
+  def logps(params, answer):
+    tokens, valid = batch['tokens'][:, answer], batch['valid'][:, answer]
+    hidden = L.MODEL.hidden(params, tokens, valid)
+    logp = jax.nn.log_softmax(L.MODEL.unembed(params, hidden)[:, :-1])
+    at = np.asarray(tokens)[:, 1:, None]
+    logp = np.take_along_axis(np.asarray(logp), at, -1)[..., 0]
+    mask = np.asarray(batch['mask'])[:, answer, 1:]
+    return np.where(mask, logp, 0).sum(1), mask.sum(1)
+
+  (chosen, n), (rejected, m) = logps(params, 0), logps(params, 1)
+  if c.loss == 'simpo':
+    x = c.beta * (chosen / n - rejected / m) - c.margin
+    return np.log1p(np.exp(-x)).mean()
+  gains = chosen - logps(ref, 0)[0], rejected - logps(ref, 1)[0]
+  if c.loss == 'dpo':
+    return np.log1p(np.exp(-c.beta * (gains[0] - gains[1]))).mean()
+  z = max(0, (logps(params, 2)[0] - logps(ref, 2)[0]).mean())
+  good = 1 - 1 / (1 + np.exp(-c.beta * (gains[0] - z)))
+  bad = 1 - 1 / (1 + np.exp(-c.beta * (z - gains[1])))
+  return (good + bad).mean() / 2
+
+
+@pytest.mark.parametrize('loss', ['dpo', 'kto', 'simpo'])
+def test_the_loss_is_that_of_the_formula(loss, pairs):
+  c = preferring(pairs, **{'preference.loss': loss})
+  c.preference.margin = 0.3 if loss == 'simpo' else 0.0
+  c.data.update(prompt_len=L.P, completion_len=L.C)
+  run = config_lib.read(c)
+  learn = learners.learner(run, L.MODEL, 'preference')
+  rng, blocks = np.random.default_rng(0), learn.objective.policy.blocks
+  shape = 4, blocks, L.P + L.C
+  mask = rng.random(shape) < 0.7
+  mask[..., : L.P] = False
+  mask[..., -1] = True
+  batch = {
+    'tokens': rng.integers(1, L.SHAPE['vocab'], shape).astype(np.int32),
+    'valid': np.ones(shape, bool),
+    'mask': mask,
+  }
+  params = L.model_and_params()[1]
+  ref = jax.tree.map(
+    lambda x: x + 0.1 * jnp.cos(jnp.arange(x.size)).reshape(x.shape), params
+  )
+  state = L.state(learn).replace(params=params, ref_params=ref)
+  stacked = jax.tree.map(lambda x: x[None], batch)
+  _, metrics = programs.preference_steps(
+    learn, state, stacked, jax.random.key(0)
+  )
+  want = by_hand(run.preference, params, ref, batch)
+  np.testing.assert_allclose(metrics['loss'][0], want, rtol=2e-4)
+
+
+@pytest.mark.parametrize(
+  'text, message',
+  [
+    ('{"prompt": "1+1=", "chosen": "2"}', "row 2: its 'rejected' is None"),
+    ('{"prompt": "1+1=", "chosen": "2", "rejected": "2"}', 'are equal'),
+    (
+      '{"prompt": "1+1=", "chosen": "2", "rejected": "%s"}' % ('9' * 99),
+      'row 2: the solution has 100 tokens',
+    ),
+    ('[]', 'row 2: it is not a JSON object'),
+  ],
+)  # fmt: skip
+def test_a_bad_pair_is_named_before_the_first_step(text, message, tmp_path):
+  good = '{"prompt": "1+1=", "chosen": "2", "rejected": "3"}'
+  path = tmp_path / 'pairs.jsonl'
+  path.write_text(f'{good}\n{text}\n')
+  with pytest.raises(ValueError, match=message):
+    prepare.prepare(preferring(path), tmp_path / 'run')
+
+
+def test_pairs_that_are_too_long_are_dropped(tmp_path):
+  rows = [
+    {'prompt': '1+1=', 'chosen': '2', 'rejected': '3'},
+    {'prompt': '1+1=', 'chosen': '2', 'rejected': '9' * 99},
+    {'prompt': [{'role': 'user', 'content': '1+2='}],
+     'chosen': [{'role': 'assistant', 'content': '3'}], 'rejected': '4'},
+  ]  # fmt: skip
+  path = tmp_path / 'pairs.jsonl'
+  path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  c = preferring(path, **{'data.too_long': 'drop'})
+  found = prepare.prepare(c, tmp_path / 'run').problems.pairs[str(path)]
+  assert [pair['rejected'] for pair in found] == ['3', '4']
+  assert found[1]['prompt'] == '1+2='
+
+
+@pytest.mark.parametrize(
+  'flat, message',
+  [
+    ({'pairs': ''}, 'preference.pairs'),
+    ({'loss': 'sft'}, 'preference.loss'),
+    ({'loss': 'ipo', 'label_smoothing': 0.1}, 'preference.label_smoothing'),
+    ({'margin': 0.5}, 'preference.margin'),
+    ({'loss': 'kto', 'micro_batches': 2}, 'preference.micro_batches=2'),
+    ({'padding': 'packed:99'}, 'preference.padding'),
+  ],
+)
+def test_settings_without_effect_are_refused(flat, message, pairs, tmp_path):
+  flat = {f'preference.{key}': value for key, value in flat.items()}
+  with pytest.raises(ValueError, match=message):
+    prepare.prepare(preferring(pairs, **flat), tmp_path)
