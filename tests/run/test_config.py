@@ -115,6 +115,7 @@ def test_refused_single_samples_have_no_advantage():
     'mask': jax.numpy.ones((3, 2)),
     **{k: jax.numpy.arange(6).reshape(3, 2) for k in ('node_ids',)},
     'segment_ids': jax.numpy.array([[0, 1]] * 3),
+    'pass_rate': jax.numpy.full(3, 0.5),
   }
   dead = {
     name
