@@ -10,6 +10,7 @@ from jaxrl_reason.names import nearest
 
 # Name -> module and what the command does.
 COMMANDS = {
+  'start': ('start', 'writes a recipe for your model, data and reward'),
   'run': ('main', 'trains a recipe'),
   'plan': ('plan', 'plans a recipe for TPUs, without a TPU'),
   'report': ('report', 'writes one page about runs and evaluations'),

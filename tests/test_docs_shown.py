@@ -33,6 +33,7 @@ STAND_INS = (
   'try/mine.py',
   'configs/largest_tiny.py',
   'configs/charged_tiny.py',
+  'small_mine.py',
 )
 
 

@@ -21,7 +21,8 @@ FLOORS = (
   'evals',
   'run',
   'planning studies',
-  'convert curate evaluate generate grade list_keys main plan report study',
+  'convert curate evaluate generate grade list_keys main plan report start '
+  'study',
   '__main__',
 )
 

@@ -12,7 +12,7 @@ moved branch or a lost network does not change it.
 import json
 import pathlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from etils import epath
@@ -71,6 +71,19 @@ def resolve(name: str, revision: str = '') -> tuple[pathlib.Path, str]:
   return folder, ''
 
 
+def small_files(name: str) -> pathlib.Path:
+  """Returns a folder with a model's config.json and tokenizer, without the
+  weights of a model on the Hub.
+
+  Raises:
+    ValueError: names what it looked for, and where.
+  """
+  if not name.startswith(HUB):
+    return resolve(name)[0]
+  repo, _, revision = name.removeprefix(HUB).partition('@')
+  return _snapshot(repo, revision, PATTERNS[1:])
+
+
 def size_of(name: str) -> str:
   """Returns the name in the zoo of a `model_dir`, or of a name in the zoo.
 
@@ -123,14 +136,16 @@ def first_look(name: str) -> dict | None:
   return hf.read_config(pathlib.Path(path).parent)
 
 
-def _snapshot(repo: str, revision: str) -> pathlib.Path:
-  """Returns the folder of a model on the Hub, cached or downloaded."""
+def _snapshot(
+  repo: str, revision: str, patterns: Sequence[str] = PATTERNS
+) -> pathlib.Path:
+  """Returns the cached or downloaded files of a model on the Hub."""
   huggingface_hub = _hub(repo)
   from huggingface_hub import constants, errors
 
   try:
     folder = huggingface_hub.snapshot_download(
-      repo, revision=revision or None, allow_patterns=PATTERNS
+      repo, revision=revision or None, allow_patterns=[*patterns]
     )
   # Not found, not allowed, no network, a malformed name.
   except (errors.HfHubHTTPError, OSError, ValueError) as e:

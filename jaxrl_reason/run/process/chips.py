@@ -8,7 +8,9 @@ TPU7x chip.
 
 import dataclasses
 import functools
+import math
 import os
+from collections.abc import Sequence
 
 import jax
 from absl import logging
@@ -86,8 +88,11 @@ OVERLAP = dict.fromkeys(CHIPS, ON_SPARSE_CORES) | dict.fromkeys(
 OPTIONS = {'v4': {'chip_config_name': 'megacore'}}
 
 
-def chip_of(topology: str) -> Chip:
+def chip_of(topology: str, flag: str = '--topology') -> Chip:
   """Returns the chip of a topology such as v5e:4x4.
+
+  Args:
+    flag: that names the topology, for errors.
 
   Raises:
     ValueError: names the known chips.
@@ -96,12 +101,34 @@ def chip_of(topology: str) -> Chip:
   if name not in CHIPS:
     near = _of_type(topology)
     raise ValueError(
-      f'--topology={topology}: {name!r} is not one of {", ".join(CHIPS)}.'
+      f'{flag}={topology}: {name!r} is not one of {", ".join(CHIPS)}.'
       f'{nearest(near, [near] if ":" in near else CHIPS)} Write for example '
       'v5e:4x4 or v5p:4x4x4'
     )
   torus_of(topology)
   return CHIPS[name]
+
+
+def topology_of(name: str) -> str:
+  """Returns the topology of an accelerator type (`--on`), v5e:2x4 of v5e-8; a
+  topology is returned as it is.
+
+  Raises:
+    ValueError: names the known chips, or the next smaller slice.
+  """
+  topology = _of_type(name)
+  chip_of(topology, '--on')
+  cores = 2 if topology.partition(':')[0] in CORES else 1
+  size = f'-{cores * math.prod(torus_of(topology))}'
+  if name.lower() != topology and not name.endswith(size):
+    raise ValueError(f'--on={name}: the next smaller slice is {topology}')
+  return topology
+
+
+def topology_here(devices: Sequence[jax.Device]) -> str:
+  """Returns the topology of TPUs, v5e:2x4 of eight of a kind."""
+  name = _name(devices[0])
+  return _of_type(f'{name}-{len(devices) * (2 if name in CORES else 1)}')
 
 
 # Google Cloud's names of accelerator types, such as v5litepod-8 and v5p-16. Of

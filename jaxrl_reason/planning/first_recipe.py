@@ -1,0 +1,326 @@
+"""Writes a recipe for a model, data and a reward, and says what a step costs.
+
+data -> its fields -> lengths by the model's tokenizer -> batch
+     -> the reward, tried on ten problems
+     -> machine: chips that are described (`planner.Planner.search`), or
+                 this one, where the recipe runs two steps
+     -> the file, and the command that trains it
+"""
+
+import dataclasses
+import itertools
+import math
+import os
+import pathlib
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from etils import epath
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.checkpoints import pretrained
+from jaxrl_reason.data import chat, example_files, hub, pipeline, row_fields
+from jaxrl_reason.data import problems as problems_lib
+from jaxrl_reason.names import nearest
+from jaxrl_reason.planning import planner, trials
+from jaxrl_reason.run.checks import config_checks
+from jaxrl_reason.run.process import chips
+from jaxrl_reason.verifiers import tasks
+
+MEASURED = 2000  # problems whose lengths are measured, at most
+SHORT = 0.99  # share of problems that a row must hold; longer ones are dropped
+# A completion of a model that explains its answer, in tokens, at least.
+EXPLAINED = 256
+WIDTH = 80  # of a line of the recipe
+# From full training to what needs least memory, tried in this order.
+ADAPTERS = {'lora.rank': 32, 'rl.optimizer.lr': 1e-4}
+SMALLER: tuple[tuple[str, dict], ...] = (
+  ('every weight', {}),
+  ('LoRA on bfloat16 weights', ADAPTERS | {'frozen_dtype': 'bfloat16'}),
+  ('LoRA on int8 weights', ADAPTERS | {'frozen_dtype': 'int8'}),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+  """The values of the command's flags; see its help."""
+
+  model: str
+  data: str
+  reward: str
+  on: str
+  out: pathlib.Path
+  prompt_len: int = 0
+  completion_len: int = 0
+  trial: bool = True
+
+
+@dataclasses.dataclass
+class Draft:
+  """A recipe that is being written.
+
+  Attributes:
+    notes: lines of the docstring.
+    values: of keys, by path.
+    found: lines of settings that the planner found.
+  """
+
+  notes: list[str]
+  values: dict[str, Any] = dataclasses.field(default_factory=dict)
+  found: list[str] = dataclasses.field(default_factory=list)
+
+  def set(self, section: str, **values: Any) -> None:
+    """Sets keys of a section; '': keys of the run."""
+    prefix = f'{section}.' if section else ''
+    self.values |= {f'{prefix}{key}': value for key, value in values.items()}
+
+  def config(self) -> config_lib.Run:
+    """Returns the config that the values make."""
+    return config_lib.Run().changed(self.values)
+
+  def lines(self) -> list[str]:
+    """Returns the lines of get_config."""
+    sections: dict[str, dict] = {}
+    for path, value in self.values.items():
+      section, _, key = path.rpartition('.')
+      sections.setdefault(section, {})[key] = value
+    out = [f'c.{k} = {v!r}' for k, v in sections.pop('', {}).items()]
+    for section, values in sections.items():
+      keys = [f'{key}={value!r}' for key, value in values.items()]
+      for some in _wrapped(keys, WIDTH - len(f'  c.{section}.update()')):
+        out.append(f'c.{section}.update({some})')
+    return out + self.found
+
+  def text(self, command: str) -> str:
+    """Returns the recipe as a file."""
+    notes = '\n'.join(textwrap.fill(note, WIDTH) for note in self.notes)
+    body = '\n'.join(f'  {line}' for line in self.lines())
+    return (
+      f'"""{notes}\n\n  {command}\n"""\n\n'
+      'from jaxrl_reason import config as config_lib\n\n\n'
+      '@config_lib.recipe()\ndef get_config():\n'
+      f'  c = config_lib.default()\n{body}\n  return c\n'
+    )
+
+
+def _wrapped(words: list[str], width: int) -> list[str]:
+  """Joins words by commas to lines of at most `width` characters."""
+  lines = ['']
+  for word in words:
+    longer = f'{lines[-1]}, {word}' if lines[-1] else word
+    if len(longer) <= width or not lines[-1]:
+      lines[-1] = longer
+    else:
+      lines.append(word)
+  return lines
+
+
+def run(o: Options, say: Callable[[str], Any]) -> str:
+  """Writes the recipe; returns the command that trains it.
+
+  Raises:
+    ValueError: names the flag that cannot work, or the phase that failed.
+  """
+  if o.out.exists():
+    raise ValueError(f'--out={o.out} is there already: name another file')
+  topology = chips.topology_of(o.on) if o.on else _here()
+  draft = Draft([f'{o.model or "A small model"} on {o.data}.'])
+  _data(draft, o, say)
+  problems = problems_lib.load(draft.config().data, 0)
+  _model(draft, o, problems)
+  _lengths(draft, o, problems, say)
+  _batch(draft, o, topology)
+  say(trials.reward(draft.config(), problems))
+  command = f'jaxrl run --config={o.out} --workdir=runs/{o.out.stem}'
+  config_checks.check(draft.config(), 1)
+  if topology:
+    _planned(draft, topology, say)
+  o.out.write_text(draft.text(command))
+  if not topology and o.trial:
+    try:
+      cost = trials.measured(o.out, say)
+    except ValueError:
+      o.out.rename(o.out.with_suffix('.failed.py'))
+      raise
+    draft.notes.append(cost)
+    say(cost)
+    o.out.write_text(draft.text(command))
+  return f'{o.out} is written. Train it:\n  {command}'
+
+
+def _here() -> str:
+  """Returns the topology of this machine's TPUs; '' for CPUs and GPUs."""
+  if jax.default_backend() != 'tpu':
+    return ''
+  return chips.topology_here(jax.devices())
+
+
+def _data(draft: Draft, o: Options, say) -> None:
+  """Names the problems, their fields and the reward."""
+  if tasks.is_known(o.data) or o.data == problems_lib.GSM8K:
+    draft.set('data', name=o.data)
+    if o.reward:
+      answer = {'reward': o.reward, 'weight': 1.0}
+      draft.set('rl', rewards={'answer': answer})
+    return
+  is_hub = o.data.startswith(hub.PREFIX)
+  if not is_hub and not epath.Path(o.data).exists():
+    known = (problems_lib.GSM8K, *tasks.TASKS, *tasks.GAMES)
+    raise ValueError(
+      f'--data={o.data} is no file, no folder and no task.'
+      f'{nearest(o.data, known)} A data set on the Hub is hf:owner/name'
+    )
+  draft.set('data', name=example_files.NAME, dir=o.data)
+  fields = _fields(o.data)
+  say(f'fields of {o.data}: {", ".join(f"{k}={v}" for k, v in fields.items())}')
+  draft.set('data.files', **fields, verifier=o.reward or 'math')
+
+
+def _fields(source: str) -> dict[str, Any]:
+  """Returns the names of fields, guessed from the first row, and the share that
+  is held out if there is no test split.
+  """
+  paths = example_files.paths_of(source)
+  every = [*paths['train'], *paths['test']]
+  fields = row_fields.guessed(every, dict.fromkeys(row_fields.USUAL, ''))
+  few = [row for _, row in itertools.islice(example_files.rows(every[0]), 1000)]
+  solution = few and row_fields.text_of(row_fields.inside(few[0], 'solution'))
+  if solution and fields['answer'] != 'solution':
+    fields['solution'] = 'solution'
+  share = {} if paths['test'] or len(few) == 1000 else {'heldout': 0.1}
+  return fields | share
+
+
+def _model(draft: Draft, o: Options, problems) -> None:
+  """Chooses stages, weights, tokenizer and template."""
+  if not o.model:
+    tokenizer = 'byte' if problems.alphabet is None else 'char'
+    draft.set('', stages=('sft', 'rl'))
+    draft.set('data', tokenizer=tokenizer)
+    draft.set('model', layers=2, width=128, mlp=256, qk_norm=True)
+    draft.set('sft', steps=200, rows=32)
+    draft.set('sft.optimizer', lr=1e-3)
+    return
+  template = 'chat'
+  if folder := _folder(o):
+    try:
+      chat.load(folder)
+    except ValueError:
+      template = 'boxed'
+  draft.set('', stages=('rl',), model_dir=o.model)
+  draft.set('data', tokenizer='hf', template=template)
+  if o.on or jax.default_backend() != 'cpu':
+    draft.set('model', dtype='bfloat16')
+
+
+def _folder(o: Options):
+  """Returns a folder with the model's tokenizer; None if the lengths are named
+  and there is no need for it.
+  """
+  if o.prompt_len and o.completion_len and o.on:
+    return None
+  return pretrained.small_files(o.model)
+
+
+def _lengths(draft: Draft, o: Options, problems, say) -> None:
+  """Chooses lengths so that nearly all problems fit their row."""
+  draft.set('data', too_long='drop')
+  if o.prompt_len and o.completion_len:
+    lengths = dict(prompt_len=o.prompt_len, completion_len=o.completion_len)
+    draft.set('data', **lengths)
+    return
+  data, folder = draft.config().data, o.model and _folder(o)
+  tokenizer = problems_lib.make_tokenizer(data, problems, epath.Path(), folder)
+  shown = problems_lib.rendered(problems, data, tokenizer, folder).train
+  total = min(len(shown), MEASURED)
+  step = 1 if len(shown) >= pipeline.ENDLESS else len(shown) // total
+  examples = [shown[i * step] for i in range(total)]
+  prompts = sorted(len(pipeline.prompt_ids(e, tokenizer)) for e in examples)
+  answers = sorted(pipeline.solution_length(e, tokenizer) for e in examples)
+  say(
+    f'{total} problems: prompts of {prompts[0]} to {prompts[-1]} tokens, '
+    f'solutions of {answers[0]} to {answers[-1]}'
+  )
+  prompt_len = o.prompt_len or _room(prompts, 8)
+  completion_len = o.completion_len or _room(answers, 8)
+  if o.model and not o.completion_len:
+    completion_len = max(EXPLAINED, 2 * completion_len)
+  if dropped := sum(n > prompt_len for n in prompts):
+    draft.notes.append(
+      f'{dropped / total:.1%} of the prompts are longer than their row, and '
+      'are dropped.'
+    )
+  draft.set('data', prompt_len=prompt_len, completion_len=completion_len)
+
+
+def _room(lengths: Sequence[int], unit: int) -> int:
+  """Returns a length that holds nearly all rows: the longest, unless it is far
+  longer than most.
+  """
+  most = lengths[int(SHORT * (len(lengths) - 1))]
+  longest = lengths[-1] if lengths[-1] <= 1.25 * most else most
+  return -(-longest // unit) * unit
+
+
+def _batch(draft: Draft, o: Options, topology: str) -> None:
+  """Chooses the batch, the path of rewards, and the other keys of the run."""
+  fused = tasks.is_known(o.data) and not o.reward and tasks.get(o.data).kernel
+  small = not topology and jax.default_backend() == 'cpu'
+  draft.set('rl', steps=200, algorithm='dr_grpo', samples=8)
+  if not fused:
+    draft.set('rl', path='host', workers=min(os.cpu_count() or 1, 16))
+  if topology:
+    n = math.prod(chips.torus_of(topology))
+    draft.set('rl', prompts=max(64, 2 * n))
+  else:
+    draft.set('rl', prompts=8 if small else 32)
+    if o.model:
+      draft.set('rl', micro_batches=8, logprob_chunk=64)
+  lr = 1e-6 if o.model else 3e-4
+  draft.set('rl.optimizer', lr=lr, schedule='constant', warmup_steps=5)
+  draft.set('eval', every=50, problems=64 if small else 256)
+  draft.set('checkpoint', every=50)
+  draft.set('', log_every=5)
+
+
+def _planned(draft: Draft, topology: str, say) -> None:
+  """Adds the mesh, and the settings of memory, that the planner finds fastest.
+
+  Raises:
+    ValueError: nothing fits, not even adapters on int8 weights.
+  """
+  for what, changes in SMALLER:
+    smaller = dataclasses.replace(draft, values=draft.values | changes)
+    say(f'{topology}: {what}')
+    plan = planner.Planner(
+      smaller.config(), topology, slices=1, model='', say=say
+    )
+    found = plan.search()
+    if 'why' not in found[0]:
+      break
+  else:
+    raise ValueError(
+      f'--on={topology}: the model fits on no mesh, not even with LoRA on int8 '
+      'weights: name more chips'
+    )
+  best, draft.values = found[0], smaller.values
+  draft.found = best['recipe'].splitlines()
+  needs = max(p['needs_gib'] for p in best['phases'])
+  cost = (
+    f'{topology}, {what}: a step of {smaller.config().rl.rows} completions '
+    f'takes at least {best["step_seconds"]:.3g} s, or '
+    f'{best["serial_seconds"]:.3g} s if nothing overlaps; {needs:.1f} of '
+    f'{best["hbm_gib"]:.1f} GiB a chip. The time of the verifier is not '
+    'counted.'
+  )
+  draft.notes.append(cost)
+  say(cost)
+
+
+def file_name(model: str, data: str) -> str:
+  """Returns a file name for a recipe of a model and data."""
+  parts = (model.rpartition('/')[2] or 'small', pathlib.Path(data).stem)
+  return re.sub(r'\W+', '_', '_'.join(parts)).strip('_').lower() + '.py'

