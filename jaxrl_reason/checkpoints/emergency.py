@@ -224,6 +224,22 @@ class Emergency:
       text = json.dumps({'starts': valid, 'now': self._start})
       files.write_whole(self._workdir / NOTE, text)
     self._home(self._start).mkdir(exist_ok=True)
+    self._forget_earlier(step)
+
+  def _forget_earlier(self, step: int) -> None:
+    """Removes the files of earlier starts, except for the two newest sets.
+
+    So a run that is killed again and again fills no disk.
+
+    Args:
+      step: from which the run goes on; later sets are of no use.
+    """
+    homes = [self._home(start) for start in self._valid]
+    old = {p: _step(p) for home in homes for p in _files(home)}
+    kept = sorted({n for n in old.values() if n <= step})[-2:]
+    for path, n in old.items():
+      if n not in kept:
+        path.unlink(missing_ok=True)
 
   def due(self, step: int) -> bool:
     """Returns True if an emergency checkpoint of a step is due."""
@@ -292,7 +308,7 @@ class Emergency:
       for start in self._valid:
         shutil.rmtree(self._home(start), ignore_errors=True)
     for path in _files(self._home(self._start)):
-      if int(path.name.partition('.')[0]) not in (done, before):
+      if _step(path) not in (done, before):
         path.unlink(missing_ok=True)
 
   def wait(self) -> None:
@@ -314,6 +330,11 @@ def _files(home: pathlib.Path) -> list[pathlib.Path]:
   """Lists the finished files of a start."""
   found = home.iterdir() if home.is_dir() else ()
   return [p for p in found if NAME.fullmatch(p.name)]
+
+
+def _step(path: pathlib.Path) -> int:
+  """Returns the step of a file of `_files`."""
+  return int(path.name.partition('.')[0])
 
 
 def _noted(workdir: epath.Path) -> dict[str, int]:

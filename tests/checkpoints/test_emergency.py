@@ -151,6 +151,21 @@ def test_what_was_left_behind_is_never_taken_up(tmp_path):
   assert found(opened(tmp_path), mesh)[0] == 2
 
 
+def test_a_run_that_is_killed_again_and_again_fills_no_disk(tmp_path):
+  """Each start makes one emergency checkpoint before it is killed."""
+  mesh, sizes = sharding.make_mesh((4, 2, 1)), []
+  for step in range(2, 22, 2):
+    start = opened(tmp_path)
+    assert found(start, mesh)[0] == step - 2
+    keep(start, mesh, step)
+    sizes.append(len(files(tmp_path)))
+  assert max(sizes) == 3
+  # The newest is damaged: the one before is there still.
+  newest = max(files(tmp_path), key=lambda path: int(path.name.split('.')[0]))
+  newest.write_bytes(newest.read_bytes()[:-1])
+  assert found(opened(tmp_path), mesh)[0] == 18
+
+
 def test_a_newer_checkpoint_of_the_workdir_comes_first(tmp_path):
   mesh = sharding.make_mesh((4, 2, 1))
   first = opened(tmp_path)
