@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from etils import epath
 
-from jaxrl_reason.reports import panels, workdirs
+from jaxrl_reason.reports import metrics_file, panels, workdirs
 from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.reports.answer_pages import Blocks, is_record, is_right
 
@@ -53,7 +53,7 @@ def read(path: epath.PathLike, number: int, blocks: Blocks) -> list[Cell]:
   cells = []
   for file in sorted((epath.Path(path) / 'answers').glob('*.jsonl')):
     rows = [
-      r for r in map(workdirs.finite, workdirs.lines(file)) if is_record(r)
+      r for r in map(workdirs.finite, metrics_file.lines(file)) if is_record(r)
     ]
     if cell := _cell(rows):
       cell.base = _settings(file).get('base') or ''

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from jaxrl_reason.reports import signs, workdirs
+from jaxrl_reason.reports import metrics_file, signs, workdirs
 from jaxrl_reason.reports.workdirs import Run
 
 TEXT_ROWS, TOKEN_ROWS = 2000, 100  # of a block
@@ -172,7 +172,7 @@ def records(run: Run) -> Iterator[tuple[int, list[dict]]]:
   """Returns (step, its records) of a run."""
   for path in run.rollouts:
     rows = [
-      r for r in map(workdirs.finite, workdirs.lines(path)) if is_record(r)
+      r for r in map(workdirs.finite, metrics_file.lines(path)) if is_record(r)
     ]
     if rows:
       yield int(path.stem), rows

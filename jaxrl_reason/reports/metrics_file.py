@@ -1,4 +1,4 @@
-"""Reads the metrics.jsonl of a run."""
+"""Reads metrics.jsonl and other files of JSON lines that a run has written."""
 
 import json
 
@@ -10,19 +10,38 @@ def read(workdir: epath.PathLike) -> list[dict]:
   """Returns the rows of a workdir's metrics.jsonl, or of its parts in
   `metrics`; skips damaged lines with a warning.
   """
-  workdir, rows = epath.Path(workdir), []
+  workdir = epath.Path(workdir)
   parts = sorted((workdir / 'metrics').glob('*.jsonl'))
-  for path in parts or [workdir / 'metrics.jsonl']:
-    for i, line in enumerate(_text(path).splitlines(), 1):
-      try:
-        rows.append(json.loads(line))
-      except ValueError as e:
-        logging.warning('%s, line %d is damaged: %s', path, i, e)
-  return rows
+  paths = parts or [workdir / 'metrics.jsonl']
+  found = [row for path in paths for row in lines(path)]
+  return [row for row in found if isinstance(row.get('step'), int)]
 
 
-def _text(path: epath.Path) -> str:
-  """Reads a file as text; invalid bytes are replaced."""
+def lines(path: epath.Path) -> list[dict]:
+  """Returns the objects of a file, one per line; [] if there is no file.
+
+  Damaged lines are left out with a warning.
+  """
+  if not path.exists():
+    return []
+  out = []
+  # By '\n' alone: texts may contain other characters that end a line.
+  for i, line in enumerate(text_of(path).split('\n'), 1):
+    if not line.strip():
+      continue
+    try:
+      row, problem = json.loads(line), 'no object'
+    except (ValueError, RecursionError) as e:
+      row, problem = None, e
+    if isinstance(row, dict):
+      out.append(row)
+    else:
+      logging.warning('%s, line %d is damaged: %s', path, i, problem)
+  return out
+
+
+def text_of(path: epath.Path) -> str:
+  """Returns the text of a file; invalid bytes are replaced."""
   return path.read_bytes().decode('utf-8', 'replace')
 
 

@@ -76,7 +76,7 @@ def read(path: epath.PathLike, name: str = '') -> Run:
     path,
     flat(whole(path / 'config.json')),
     rows,
-    [e for e in lines(path / 'events.jsonl') if _is_event(e)],
+    [e for e in metrics_file.lines(path / 'events.jsonl') if _is_event(e)],
     [
       e
       for p in _numbered(path / 'evaluations', '.json')
@@ -108,16 +108,11 @@ def whole(path: epath.Path) -> dict:
   if not path.exists():
     return {}
   try:
-    found = json.loads(text_of(path))
-  except ValueError as e:
+    found = json.loads(metrics_file.text_of(path))
+  except (ValueError, RecursionError) as e:
     logging.warning('%s is damaged, and left out: %s', path, e)
     return {}
   return found if isinstance(found, dict) else {}
-
-
-def text_of(path: epath.Path) -> str:
-  """Reads a file as text; invalid bytes are replaced."""
-  return path.read_bytes().decode('utf-8', 'replace')
 
 
 def _is_row(row) -> bool:
@@ -150,26 +145,6 @@ def is_evaluation(row: dict) -> bool:
     and all(isinstance(s.get(k), list) for k in ('greedy', 'right'))
     for s in splits.values()
   )
-
-
-def lines(path: epath.Path) -> list[dict]:
-  """Reads the objects of a file, one per line; [] without the file."""
-  if not path.exists():
-    return []
-  out = []
-  # Split only at '\n': texts may contain other line separators.
-  for i, line in enumerate(text_of(path).split('\n'), 1):
-    if not line.strip():
-      continue
-    try:
-      row, problem = json.loads(line), 'no object'
-    except ValueError as e:
-      row, problem = None, e
-    if isinstance(row, dict):
-      out.append(row)
-    else:
-      logging.warning('%s, line %d is left out: %s', path, i, problem)
-  return out
 
 
 def finite(row: dict) -> dict:

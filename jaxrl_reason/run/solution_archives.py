@@ -53,13 +53,20 @@ def _read(workdir: epath.Path, p: Planned) -> dict[int, list[str]]:
       f'named.{p.name}.data.solutions={name!r}: there is no {path}; that stage '
       'writes it at its end'
     )
-  rows = [json.loads(line) for line in path.read_text().splitlines()]
-  if not rows:
+  try:
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    found = {row['problem']: row['solutions'] for row in rows}
+  except (ValueError, TypeError, KeyError, RecursionError) as e:
+    raise ValueError(
+      f'{path} is damaged ({e!s:.80}): restore it, or move the checkpoints '
+      f'since the end of stage {name!r} away, so that it is written again'
+    ) from e
+  if not found:
     raise ValueError(
       f'named.{p.name}.data.solutions={name!r}: that stage has solved no '
       'problem, so that there is nothing to learn from'
     )
-  return {row['problem']: row['solutions'] for row in rows}
+  return found
 
 
 class Solved:

@@ -12,8 +12,16 @@ from test_hosts import finish, free_address, log_file, start
 from jaxrl_reason import __main__, hosts
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.checkpoints import origin as origin_lib
+from jaxrl_reason.run import train
 from jaxrl_reason.run.process import identity, workdir
-from jaxrl_reason.run.records import config_file, events, lines, metrics
+from jaxrl_reason.run.records import (
+  config_file,
+  events,
+  lines,
+  metrics,
+  samples,
+  trackers,
+)
 
 
 @pytest.fixture(scope='module')
@@ -196,6 +204,36 @@ def test_a_platform_without_devices_is_named(
     __main__.main(flags.replace('OUT', str(tmp_path)).split())
   last = capsys.readouterr().err.splitlines()[-1]
   assert f"error: jax found no device with JAX_PLATFORMS='{platform}'" in last
+
+
+# Lines of no row: cut, of another kind, without a step, nested without end.
+NO_ROWS = ['{"step": 4', '7', '{"stage": "rl"}', '[' * 100_000, '\ufffd']
+
+
+def test_lines_that_are_no_rows_stop_no_resumed_run(tmp_path, caplog):
+  """Neither at its start nor when it draws its curves at the end."""
+  folder, row = epath.Path(tmp_path), {'step': 3, 'stage': 'rl', 'x': 1.0}
+  path = folder / 'metrics.jsonl'
+  path.write_text('\n'.join([json.dumps(row), *NO_ROWS, '']))
+  assert train.reached(folder) == 3
+  assert f'{path}, line 3 is damaged' in caplog.text
+  found = lines.opened(folder, 3)
+  assert found.last == 3
+  found.close()
+
+
+def test_damaged_samples_and_names_of_trackers_are_left_out(tmp_path, caplog):
+  folder = epath.Path(tmp_path)
+  row = {'problem': 0, 'sample': 0, 'prompt': 'p', 'answer': 'a'}
+  row |= {'completion': 'c'}
+  samples.write(folder, [row], 0, 'sft')
+  samples.write(folder, [row], 8, 'rl')
+  for path in (folder / 'samples').iterdir():
+    path.write_text('\n'.join([*NO_ROWS[:2], path.read_text()]))
+  assert 'after 8 steps (rl)' in samples.before_and_after(folder)
+  (folder / trackers.IDS).write_text('{"tensorboard": ')
+  assert trackers.start(folder, {}, '') is not None
+  assert f'{folder / trackers.IDS}, line 1 is damaged' in caplog.text
 
 
 @pytest.mark.parametrize('damage', [b'{"seed": 1', b'\xff\xfe', b'[1]', b''])

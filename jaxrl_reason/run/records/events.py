@@ -16,6 +16,7 @@ from etils import epath
 
 from jaxrl_reason import hosts
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.reports import metrics_file
 
 NAME = 'events.jsonl'
 
@@ -25,16 +26,7 @@ def read(workdir: epath.PathLike) -> list[dict]:
 
   No other file of a run depends on this file, so a line may be lost.
   """
-  path = epath.Path(workdir) / NAME
-  lines = path.read_bytes().split(b'\n') if path.exists() else []
-  events = []
-  for number, line in enumerate(lines, 1):
-    if line.strip():
-      try:
-        events.append(dict(json.loads(line)))
-      except (ValueError, TypeError, RecursionError):
-        logging.warning('%s, line %d is damaged: left out.', path, number)
-  return events
+  return metrics_file.lines(epath.Path(workdir) / NAME)
 
 
 def note(workdir: epath.Path, event: str, **facts) -> None:

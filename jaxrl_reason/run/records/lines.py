@@ -32,7 +32,7 @@ class Lost:
     try:
       row = json.loads(line)
       steps, step_s = row['step'] - self._last, row['perf/step_s']
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
       return
     self.steps, self._last = self.steps + steps, row['step']
     self.seconds += steps * step_s
@@ -67,7 +67,7 @@ def _step(line: bytes | str, where: str) -> int:
   """Returns the step of a line; -1 with a warning if the line is damaged."""
   try:
     return json.loads(line)['step']
-  except (ValueError, KeyError, TypeError):
+  except (ValueError, KeyError, TypeError, RecursionError):
     logging.warning('%s is damaged; it is left as it is.', where)
     return -1
 

@@ -5,12 +5,12 @@ writes and `grade` reads. At the end, `samples.txt` shows the completions before
 and after the last stage.
 """
 
-import json
 from collections.abc import Sequence
 
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.verifiers import records
 
 
@@ -39,7 +39,7 @@ def before_and_after(workdir: epath.Path) -> str:
   text.
   """
   paths = sorted((workdir / 'samples').glob('*.jsonl'))
-  notes = [_read(path) for path in paths]
+  notes = [metrics_file.lines(path) for path in paths]
   notes = [rows for rows in notes if rows]
   if not notes:
     return ''
@@ -48,11 +48,6 @@ def before_and_after(workdir: epath.Path) -> str:
   text = _shown(before[-1]) + '\n' + _shown(notes[-1])
   files.write_whole(workdir / 'samples.txt', text)
   return text
-
-
-def _read(path: epath.Path) -> list[dict]:
-  lines = path.read_text().split('\n')
-  return [json.loads(line) for line in lines if line]
 
 
 def _shown(rows: Sequence[dict]) -> str:

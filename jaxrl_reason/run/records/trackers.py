@@ -15,6 +15,7 @@ from absl import logging
 from etils import epath
 
 from jaxrl_reason.checkpoints import files
+from jaxrl_reason.reports import metrics_file
 
 PROJECT = 'jaxrl_reason'
 IDS = 'track.json'  # in the workdir: tracker -> the id of its run
@@ -161,7 +162,8 @@ def start(workdir: epath.Path, values: Mapping[str, Any], track: str) -> list:
     ValueError: one is not installed, or does not start.
   """
   path, out = workdir / IDS, []
-  ids = json.loads(path.read_text()) if path.exists() else {}
+  # Without it, trackers begin new runs.
+  ids = next(iter(metrics_file.lines(path)), {})
   for name in names(track):
     try:
       made = TRACKERS[name](workdir, values, ids.get(name, ''))
