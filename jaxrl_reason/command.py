@@ -8,7 +8,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jaxrl_reason import names
@@ -159,6 +159,17 @@ def local_folder(flag: str, text: str) -> pathlib.Path:
   if not text or '://' in text or path.is_file():
     raise ValueError(f'{flag}={text}: must be a folder on this machine')
   return path
+
+
+def local_files(flags: Mapping[str, str | None]) -> None:
+  """Refuses files in an object store, where nothing can be appended.
+
+  Raises:
+    ValueError: names the flag.
+  """
+  for flag, text in flags.items():
+    if text and '://' in text:
+      raise ValueError(f'{flag}={text}: must be a file on this machine')
 
 
 def folder(flag: str, text: str) -> 'epath.Path':

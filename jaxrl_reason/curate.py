@@ -13,7 +13,6 @@ and the answers of the model, answers/. If it is interrupted, the same command
 continues. docs/evaluating.md has more.
 """
 
-import pathlib
 from collections.abc import Sequence
 
 from jaxrl_reason import command
@@ -54,6 +53,8 @@ def options(a):
   Raises:
     ValueError: names the flag.
   """
+  from etils import epath
+
   from jaxrl_reason import ranges
   from jaxrl_reason.evals import curation
   from jaxrl_reason.evals import evaluation as session
@@ -61,7 +62,7 @@ def options(a):
   ranges.check(vars(a), ranges.EVALUATE | ranges.CURATE, '--')
   command.one_of('--format', a.format, FORMS)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
-  file = pathlib.Path(a.file)
+  file = epath.Path(a.file)
   if not file.is_file() or file.suffix.removeprefix('.') not in FORMS:
     raise ValueError(f'--file={a.file} is no file .{" or .".join(FORMS)}')
   edges = command.listed('--buckets', a.buckets, float)

@@ -36,7 +36,7 @@ class Options:
     asked: the options of the evaluation; without models there is none.
   """
 
-  file: pathlib.Path
+  file: epath.Path
   fields: Mapping[str, str]
   verifier: str
   asked: session.Options
@@ -79,8 +79,8 @@ def run(o: Options, say: Callable[[str], Any], bar: Callable) -> str:
   """
   if o.form == 'parquet':
     _parquet()  # refused before the work
-  total = sum(1 for _ in files.rows(epath.Path(o.file)))
-  found = files.examples([epath.Path(o.file)], o.fields)
+  total = sum(1 for _ in files.rows(o.file))
+  found = files.examples([o.file], o.fields)
   work = Work(found, list(range(len(found))), [])
   facts = {'rows': total, 'repeated': total - len(found)}
   if o.near_duplicates:

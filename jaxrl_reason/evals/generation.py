@@ -348,6 +348,7 @@ def run(a: argparse.Namespace) -> str:
     raise ValueError('one of --prompt and --file is needed')
   if (a.file is None) != (a.out is None):
     raise ValueError('--file and --out go together')
+  command.local_files({'--file': a.file, '--out': a.out})
   flags = {key: getattr(a, key) for key in ranges.SAMPLING}
   given = {k: v for k, v in flags.items() if v is not None}
   ranges.check(vars(a) | NEUTRAL | given, ARGUMENTS, '--')

@@ -8,8 +8,9 @@ import pytest
 from etils import epath
 from small import small_model
 
-from jaxrl_reason import report, trees
+from jaxrl_reason import __main__, curate, report, trees
 from jaxrl_reason.checkpoints import conversion, other_run
+from jaxrl_reason.data import example_files, row_index
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import families
 
@@ -62,3 +63,51 @@ def test_a_report_is_written_beside_the_run(run):
   args = report.parser().parse([run])
   assert str(report.run(args)) == f'{run}/report.html'
   assert '<html' in epath.Path(run, 'report.html').read_text().lower()
+
+
+@pytest.mark.parametrize('kind', ['jsonl', 'parquet'])
+def test_problems_are_read_from_the_store_once(
+  run, tmp_path, monkeypatch, kind
+):
+  monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path / 'cache'))
+  rows = [{'question': f'What is {i} + 1?', 'answer': i + 1} for i in range(40)]
+  local = tmp_path / f'a.{kind}'
+  if kind == 'parquet':
+    parquet = pytest.importorskip('pyarrow.parquet')
+    import pyarrow
+
+    parquet.write_table(pyarrow.Table.from_pylist(rows), local)
+  else:
+    local.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+  remote = epath.Path(f'gs://bucket/a.{kind}')
+  remote.write_bytes(local.read_bytes())
+  want = {k: [*v] for k, v in example_files.load(local, heldout=0.3).items()}
+  assert sum(map(len, want.values())) == 40
+  found = example_files.load(remote, heldout=0.3)
+  assert {k: [*v] for k, v in found.items()} == want
+  monkeypatch.setattr(row_index, '_make', None)  # from the cache
+  again = example_files.load(remote, heldout=0.3)
+  assert {k: [*v] for k, v in again.items()} == want
+  options = curate.options(
+    curate.parser().parse([f'--file={remote}', f'--out={tmp_path / "out"}'])
+  )
+  monkeypatch.undo()
+  assert options.file == remote
+
+
+@pytest.mark.parametrize(
+  'flags',
+  [
+    'grade --file=gs://bucket/a.jsonl --reward=math',
+    'grade --file=a.jsonl --out=gs://bucket/out.jsonl --reward=math',
+    'generate --model=m --file=gs://bucket/a.jsonl --out=b',
+    'generate --model=m --file=a.jsonl --out=gs://bucket/b.jsonl',
+    'curate --file=gs://bucket/a.jsonl --out=gs://bucket/out',
+    'convert --from=gs://bucket/run --to=gs://bucket/out',
+  ],
+)
+def test_what_is_written_on_this_machine_only_is_said_so(run, flags, capsys):
+  epath.Path('gs://bucket/a.jsonl').write_text('{}')
+  with pytest.raises(SystemExit):
+    __main__.main(flags.split())
+  assert 'on this machine' in capsys.readouterr().err.splitlines()[-1]
