@@ -4,7 +4,8 @@ Otherwise a run would end at the step that samples the first problem that is too
 long, and a corrected data set would be another data set.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import numpy as np
@@ -38,6 +39,33 @@ def check(problems, c, tokenizer, solution_len: int | None) -> None:
     for name, (section, part) in parts.items()
   )
   message = next(filter(None, messages), '')
+  if message := next(filter(None, hosts.gather(message)), ''):
+    raise ValueError(message)
+
+
+def check_encoded(problems, c, encode: Callable[[int, dict], Any]) -> None:
+  """Refuses training rows that a stage cannot encode, such as answers that its
+  verifier cannot read; each process checks its share.
+
+  Args:
+    c: config.data.
+    encode: (index, example) -> anything; raises ValueError.
+
+  Raises:
+    ValueError: names file and row; the same on every process.
+  """
+  source, message = problems.train, ''
+  if len(source) >= pipeline.ENDLESS:
+    return
+  for i in _shown(len(source), f'{c.name} train'):
+    example = source[i]
+    try:
+      encode(i, example)
+    except ValueError as e:
+      section, _ = problems.parts.get(example.get('domain'), (c, None))
+      place = _place(section, 'train', i, example)
+      message = f'{place}: {e}. Mend or remove this row'
+      break
   if message := next(filter(None, hosts.gather(message)), ''):
     raise ValueError(message)
 

@@ -87,10 +87,9 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
     f'{jax.process_count()} processes; workdir {workdir}'
   )
   for own in (p.config for p in planned if p.kind == 'rl'):
-    room = own.data.completion_len
-    rewarding.check(own.rl, room, problems, tokenizer)
+    rewarding.check(own.rl, own.data, problems, tokenizer)
     sources.check(own.rl, own.data, problems)
-    teachers.check(own.rl.teacher.weights, tokenizer)
+    teachers.check(own.rl.teacher, own.data, problems, tokenizer)
   parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
   parts |= dict(root=root, stop=stop)
   compiled = compile_log.Log()

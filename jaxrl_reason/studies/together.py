@@ -190,7 +190,7 @@ def _run(configs, own, folder: epath.Path, stopping) -> bool:
   train.use_compile_cache(config.compile_cache)
   made = [prepare(c, w) for c, w in zip(configs, own)]
   c, d = config.rl, config.data
-  rewarding.check(c, d.completion_len, made[0].problems, made[0].tokenizer)
+  rewarding.check(c, d, made[0].problems, made[0].tokenizer)
   compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog

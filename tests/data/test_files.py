@@ -3,12 +3,15 @@
 import json
 import pathlib
 
+import ml_collections
 import numpy as np
 import pytest
+import tiny_recipe
 
 from jaxrl_reason import config as config_lib
 from jaxrl_reason.data import example_files as files
 from jaxrl_reason.data import lengths, problems, row_index
+from jaxrl_reason.run import train
 from jaxrl_reason.verifiers import compose
 
 GSM8K = pathlib.Path(__file__).parents[3] / 'shared' / 'data' / 'gsm8k'
@@ -272,6 +275,45 @@ def test_a_row_that_is_too_long_is_refused_before_the_first_step(
   c.too_long = 'drop'  # the advised remedy
   found, _ = problems.drop_long(found, c, Characters(), solution_len)
   lengths.check(found, c, Characters(), solution_len)
+
+
+def refused(path, tmp_path, **flat):
+  """Returns the error of a run on a file, which comes before its first step."""
+  c = tiny_recipe.get_config()
+  c.stages = ('rl',)
+  c.data.update(name='files', dir=str(path), tokenizer='byte', prompt_len=32)
+  c.data.knobs = c.data.harder = ml_collections.ConfigDict()
+  c.eval.harder, c.rl.prompts = False, 8
+  c.update_from_flattened_dict(flat)
+  with pytest.raises(ValueError) as raised:
+    train.run(c, tmp_path / 'w')
+  assert not (tmp_path / 'w' / 'metrics.jsonl').exists()
+  return str(raised.value)
+
+
+def test_an_answer_that_the_kernel_cannot_read_is_refused_at_the_start(
+  tmp_path,
+):
+  bad = {'question': 'What is a half?', 'answer': '1/2'}
+  path = write(tmp_path / 'train.jsonl', [*ROWS, bad])
+  message = refused(path, tmp_path, **{'rl.rewards.answer.reward': 'integer'})
+  assert message.startswith(f"{path}, row 201: not an integer answer: '1/2'")
+
+
+def test_a_row_that_a_teachers_prompt_has_no_room_for_is_refused(tmp_path):
+  long = {'question': 'What is ten?', 'answer': '1' * 12}
+  path = write(tmp_path / 'train.jsonl', [*ROWS, long])
+  flat = {
+    'rl.rewards.answer.reward': 'integer',
+    'rl.algorithm': 'opd',
+    'rl.epochs': 1,
+    'rl.minibatches': 1,
+    'rl.teacher.weights': 'policy',
+    'rl.teacher.prompt': '{prompt} {solution}',
+    'rl.teacher.prompt_len': 24,
+  }
+  message = refused(path, tmp_path, **flat)
+  assert message.startswith(f'{path}, row 201: ') and 'has 25 tokens' in message
 
 
 def test_processes_share_the_rows_that_they_look_at(monkeypatch):

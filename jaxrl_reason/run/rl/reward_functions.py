@@ -9,7 +9,8 @@ import jax.numpy as jnp
 
 from jaxrl_reason import trees
 from jaxrl_reason.base import Rollout
-from jaxrl_reason.config import RL
+from jaxrl_reason.config import RL, Data
+from jaxrl_reason.data import lengths
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.rewards.kernels import device
 from jaxrl_reason.rollouts import progress
@@ -47,12 +48,13 @@ def host_spec(rewards: dict, task_reward: str) -> dict:
   }
 
 
-def check(c: RL, completion_len: int, problems: Problems, tokenizer):
+def check(c: RL, data: Data, problems: Problems, tokenizer):
   """Refuses rewards that do not exist or that fail. Each reward is called on a
   reference solution and on an empty text, before anything is compiled.
 
   Raises:
-    ValueError: names the part, or quotes the exception of the reward.
+    ValueError: names the part, or quotes the exception of the reward; names the
+      row whose answer a kernel cannot read.
   """
   rewards, example = c.rewards, problems.train[0]
   _check_schedules(rewards)
@@ -61,9 +63,10 @@ def check(c: RL, completion_len: int, problems: Problems, tokenizer):
   if c.turns.env and not rewards:
     return  # only the environment's own rewards
   if c.path == 'fused':
-    room = completion_len
+    room = data.completion_len
     encode, reward_fn = device.make(rewards, problems.kernel, tokenizer, room)
     _try_kernels(room, tokenizer, example, encode, reward_fn)
+    lengths.check_encoded(problems, data, lambda i, example: encode(example))
     return
   device.refuse_on_host(rewards)
   spec = host_spec(rewards, problems.reward)

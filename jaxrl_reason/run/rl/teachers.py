@@ -14,8 +14,11 @@ from etils import epath
 
 from jaxrl_reason.base import Model
 from jaxrl_reason.checkpoints import conversion, hf, other_run, pretrained
+from jaxrl_reason.config import Data
 from jaxrl_reason.config.rl import Teacher as TeacherSection
 from jaxrl_reason.config.run import Model as ModelSection
+from jaxrl_reason.data import lengths, pipeline
+from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.evals import loading
 from jaxrl_reason.models import adapters, families, transformer, weights, zoo
 from jaxrl_reason.models.adapters import frozen, steering
@@ -48,12 +51,21 @@ def of(c: TeacherSection, policy: ModelSection, model: Model) -> Teacher | None:
   return Teacher(built, memory=c.memory)
 
 
-def check(name: str, tokenizer: Any) -> None:
-  """Refuses a teacher with other tokens than the policy.
+def check(c: TeacherSection, data: Data, problems: Problems, tokenizer) -> None:
+  """Refuses a teacher with other tokens than the policy, and problems that its
+  prompt has no room for.
 
   Raises:
-    ValueError: names the key and the first token that differs.
+    ValueError: names the key and the first token that differs, or the row.
   """
+  if c.prompt:
+    own = tokenizer, c.prompt, c.prompt_len
+
+    def encode(i, example):
+      return pipeline.teacher_row(i, example, *own)
+
+    lengths.check_encoded(problems, data, encode)
+  name = c.weights
   if not name or name in SAME:
     return
   found = loading.tokenizer_of(*_source(name)[::2])
