@@ -36,14 +36,14 @@ def main(argv: Sequence[str] | None = None) -> None:
   from absl import logging
 
   from jaxrl_reason import hosts
-  from jaxrl_reason.run.process import signals
+  from jaxrl_reason.run.process import reader_gone, signals
   from jaxrl_reason.run.records import journal
   from jaxrl_reason.studies import options
   from jaxrl_reason.studies import study_run as session
 
   logging.set_verbosity(logging.WARNING)
   try:
-    with command.one_line():
+    with reader_gone.tolerated(), command.one_line():
       hosts.find_devices()
       study = options.study_of(a)
       table = session.run(study, command.folder('--out', a.out), journal.say)

@@ -9,6 +9,7 @@ from absl import logging
 
 from jaxrl_reason import command, hosts
 from jaxrl_reason.run import train
+from jaxrl_reason.run.process import reader_gone
 from jaxrl_reason.run.records import journal
 from jaxrl_reason.verifiers.pool import PoolError
 
@@ -23,7 +24,11 @@ def main(
     options: flags -> the argument of `run`; run: (options, say, bar) -> text.
   """
   logging.set_verbosity(logging.WARNING)
-  with hosts.exit_on_error(), command.one_line(PoolError, hosts.Lost):
+  with (
+    reader_gone.tolerated(),
+    hosts.exit_on_error(),
+    command.one_line(PoolError, hosts.Lost),
+  ):
     asked = options(flags)
     hosts.join(flags.coordinator, flags.num_processes, flags.process_id)
     train.use_compile_cache('auto')

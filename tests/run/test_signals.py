@@ -1,5 +1,6 @@
 """Signals and lost readers: what one process does, without a run."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -7,8 +8,10 @@ import sys
 import time
 
 import pytest
+from paths import ROOT
 from waiting import eventually
 
+from jaxrl_reason import evaluate, main, study
 from jaxrl_reason.hosts import last_words
 from jaxrl_reason.run.process import reader_gone, signals
 
@@ -107,3 +110,30 @@ def test_a_run_does_not_wait_for_a_child_that_does_not_read(child):
 def _state(pid: int) -> str:
   with open(f'/proc/{pid}/stat') as f:
     return f.read().rpartition(')')[2].split()[0]
+
+
+@pytest.mark.parametrize('name', ['main', 'model_commands', 'study'])
+def test_each_long_command_goes_on_without_a_reader(monkeypatch, name):
+  """A run, an evaluation and a study outlive the terminal they began in."""
+  entered = []
+
+  @contextlib.contextmanager
+  def tolerated():
+    entered.append(name)
+    yield
+
+  def refused(*_, **__):
+    raise ValueError('as far as this')
+
+  monkeypatch.setattr(reader_gone, 'tolerated', tolerated)
+  monkeypatch.setattr('jaxrl_reason.hosts.find_devices', refused)
+  monkeypatch.setattr('jaxrl_reason.hosts.join', refused)
+  with pytest.raises(SystemExit):
+    if name == 'main':
+      recipe = f'--config={ROOT}/tests/tiny_recipe.py'
+      main.main([recipe, '--workdir=w'])
+    elif name == 'study':
+      study.main([f'--config={ROOT}/configs/studies/samples.py', '--out=o'])
+    else:
+      evaluate.main(['--model=m', '--suite=task:countdown', '--out=o'])
+  assert entered == [name]
