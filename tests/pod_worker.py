@@ -79,7 +79,7 @@ def points() -> dict:
     'evaluation': (
       evaluator.Evaluator,
       '__call__',
-      lambda self, params, total, name: total,
+      lambda self, params, total, *_: total,
     ),
     'save': (manager.Checkpoints, 'save', lambda self, step, *_: step),
   }

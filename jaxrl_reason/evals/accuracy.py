@@ -98,13 +98,21 @@ class Evaluation:
     return problem * len(self._samples) + sample
 
   def __call__(
-    self, params, problems: EvalSet, show: int = 0
-  ) -> tuple[dict[str, float], list[dict]]:
+    self,
+    params,
+    problems: EvalSet,
+    show: int = 0,
+    stopped: Callable[[], bool] = bool,
+  ) -> tuple[dict[str, float], list[dict]] | None:
     """Evaluates problems.
+
+    Args:
+      stopped: called after each block of problems; True ends the evaluation.
 
     Returns:
       (metrics by name, records of all answers, in the order of the problems,
-      greedy first, texts only of the first `show`), the same on every process.
+      greedy first, texts only of the first `show`), the same on every process;
+      None if it was stopped.
     """
 
     def told(row):
@@ -126,7 +134,11 @@ class Evaluation:
     sampler = answers.AnswerSampler(
       self._generate[grid.s], params, told=told, **self._of
     )
-    rows = [row for block in sampler.blocks(problems, grid) for row in block]
+    rows = []
+    for block in sampler.blocks(problems, grid):
+      rows += block
+      if stopped():
+        return None
     return values(rows), rows
 
 

@@ -109,22 +109,45 @@ class Evaluator:
 
     return make
 
-  def __call__(self, params, total: int, stage: str) -> dict[str, float]:
-    """Returns metrics by full name; `total` and `stage` are recorded with
-    samples.
+  def __call__(
+    self,
+    params,
+    total: int,
+    stage: str,
+    stopped: Callable[[], bool] = bool,
+  ) -> dict[str, float] | None:
+    """Returns metrics by full name, and records samples of the answers.
+
+    Args:
+      total, stage: recorded with the samples.
+      stopped: called between problems; True ends the evaluation, of which then
+        nothing is recorded, and the result is None.
     """
-    out, counts, start = {}, {}, time.monotonic()
-    for name, problems in self._sets.items():
-      with Waiting(f'evaluating {name} (the first time: compiling)', say):
-        values, rows = self._evaluate(params, problems, show=self._show)
-      out |= {f'eval/{name}/{k}': v for k, v in values.items()}
-      counts[name] = evaluations.counted(rows)
-      if name == 'heldout' and hosts.is_main():
-        shown = [row for row in rows if row['problem'] < self._show]
-        self.said = samples.write(self._workdir, shown, total, stage)
-    if hosts.is_main():
-      evaluations.write(self._workdir, counts, total, stage)
+    start = time.monotonic()
+    found = self._of_all_sets(params, stopped)
     if self._tools is not None:
       self._tools.close()  # started for one evaluation
-    out['perf/eval_s'] = time.monotonic() - start
-    return out
+    if found is None:
+      return None
+    if hosts.is_main():
+      rows = found['heldout'][1]
+      shown = [row for row in rows if row['problem'] < self._show]
+      self.said = samples.write(self._workdir, shown, total, stage)
+      counts = {k: evaluations.counted(rows) for k, (_, rows) in found.items()}
+      evaluations.write(self._workdir, counts, total, stage)
+    out = {
+      f'eval/{name}/{k}': v
+      for name, (values, _) in found.items()
+      for k, v in values.items()
+    }
+    return out | {'perf/eval_s': time.monotonic() - start}
+
+  def _of_all_sets(self, params, stopped) -> dict[str, tuple] | None:
+    """Returns (values, rows) by the name of the set; None if stopped."""
+    found = {}
+    for name, problems in self._sets.items():
+      with Waiting(f'evaluating {name} (the first time: compiling)', say):
+        found[name] = self._evaluate(params, problems, self._show, stopped)
+      if found[name] is None:
+        return None
+    return found

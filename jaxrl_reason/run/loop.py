@@ -80,7 +80,7 @@ class Loop:
     stop = self.stopping.reached()
     owed = self.total == 0 or (place.record or {}).get('owes_evaluation')
     if owed and not stop:
-      self.evaluate(state)
+      stop = not self.evaluate(state)
     with self.journal.shown(self.done):
       while not (self.ended or stop):
         state = self.interval(state, self._steps_left())
@@ -197,13 +197,12 @@ class Loop:
     save = self.ended or stop or self.done % c.checkpoint.every == 0
     near = not save and self.checkpoints.near_due(self.total)
     due = self.ended or self.done % c.eval.every == 0
-    # After a signal only seconds remain: the resumed run evaluates instead.
-    owed = due and stop and not self.ended
     if save or due or near:
       self.flush()
       self.rollouts.flush()
-    if due and not owed:
-      self.evaluate(state)
+    # After a signal only seconds remain: the resumed run evaluates instead.
+    owed = due and (stop or not self.evaluate(state))
+    save = save or owed
     if save or near:
       keep = self.checkpoints.save if save else self.checkpoints.save_near
       self.save(state, keep, owes_evaluation=owed, reached=reached)
@@ -215,12 +214,17 @@ class Loop:
     with self.spent.on('train'), self.watchdog.watched('steps', counted=False):
       self.journal.flush()
 
-  def evaluate(self, state: TrainState) -> None:
+  def evaluate(self, state: TrainState) -> bool:
+    """Evaluates; returns False if a signal ended the evaluation."""
     hosts.at(step=self.total, doing='evaluating')
     with self.spent.on('evaluation'), self.watchdog.watched('evaluation'):
       hosts.meet()
-      values = self.evaluator(state.params, self.total, self.name)
-    self.journal.evaluated(self.total, values, self.evaluator.said)
+      values = self.evaluator(
+        state.params, self.total, self.name, self.stopping.reached
+      )
+    if values is not None:
+      self.journal.evaluated(self.total, values, self.evaluator.said)
+    return values is not None
 
   def save(self, state: TrainState, keep: Callable, **facts) -> None:
     """Begins a checkpoint.

@@ -150,12 +150,13 @@ class Nothing:
 class Loop(loop.Loop):
   """The loop of a stage, with evaluations of each run."""
 
-  def evaluate(self, state: TrainState) -> None:
-    """Evaluates all runs, and reports each."""
+  def evaluate(self, state: TrainState) -> bool:
+    """Evaluates all runs, to the end; a signal takes effect after it."""
     hosts.at(step=self.total, doing='evaluating')
     with self.spent.on('evaluation'), self.watchdog.watched('evaluation'):
       values = self.evaluator.of(state, self.total, self.name)
     self.journal.evaluated(self.total, values)
+    return True
 
   def cut(self, state: TrainState, begun: metrics.Begun, keep) -> None:
     """Saves inside an interval; a diverged run does not stop the others."""
