@@ -6,7 +6,7 @@ import pytest
 import tiny_recipe
 from etils import epath
 
-from jaxrl_reason.reports import metrics_file, workdirs
+from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.run import train
 from jaxrl_reason.run.records import events, rollout_files
 from jaxrl_reason.verifiers import records
@@ -154,7 +154,7 @@ def test_an_object_store_is_written_to_as_well(tmp_path, monkeypatch):
   far.mkdir(parents=True)
   for event in ('start', 'end'):
     events.note(far, event)
-  found = workdirs.lines(far / 'events.jsonl')
+  found = metrics_file.lines(far / 'events.jsonl')
   assert [row['event'] for row in found] == ['start', 'end']
   files = _files(far)
   for step in (10, 20, 30):
