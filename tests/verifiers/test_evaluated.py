@@ -7,6 +7,13 @@ from jaxrl_reason.verifiers.math import numbers, symbolic
 
 # (answer, gold answer, question)
 PROBLEMS = [
+  ('\\sqrt{50}=\\sqrt{50}', '5\\sqrt2', 'Simplify $\\sqrt{50}$.'),
+  ('\\frac68=\\frac68', '\\frac34', 'Reduce $\\frac{6}{8}$.'),
+  ('\\frac{1+i}{1-i}=\\frac{1+i}{1-i}', 'i', 'Evaluate $\\frac{1+i}{1-i}$.'),
+  ('3\\tfrac12=3\\tfrac12', '7/2', 'Write $3\\tfrac12$ as a fraction.'),
+  ('{x^3\\cdot x^4}', 'x^7', 'Simplify x^3\\cdot x^4'),
+  ('{|x-3|<5}', '(-2,8)', 'Solve |x-3|<5'),
+  ('\\dfrac{x^5}{x^2}', 'x^3', 'Simplify \\frac{x^5}{x^2}'),
   ('7-3', '4', None),
   ('\\log_4 16', '2', None),
   ('\\gcd(1071,462)', '21', None),

@@ -32,7 +32,9 @@ MAX_FORMULAS = 40  # of a question
 DEGREE = '°'
 LITERALS = frozenset(('num', 'dec'))
 ORDERED = frozenset(('add', 'mul'))
-SPACES = re.compile(r'[\s$]+|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])')
+SPACES = re.compile(
+  r'[\s${}]+|\\[,;:! ]|\\(?:left|right|displaystyle)(?![a-z])'
+)
 FOLDED = re.compile(r'mod|!!')  # the parser computes 17 mod 5 and 7!!
 FORMULA = re.compile(
   r'\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]', re.S
@@ -99,7 +101,8 @@ def _tree(text: str, *, letters: bool = False) -> Node | None:
 
 
 def _squashed(text: str) -> str:
-  return SPACES.sub('', text)
+  """Removes spacing and braces, and the size of fractions."""
+  return SPACES.sub('', text).replace('dfrac', 'frac').replace('tfrac', 'frac')
 
 
 def _formulas(question: str):
@@ -133,9 +136,11 @@ def canonical(node: Node) -> Node:
 
 
 def _core(node: Node) -> Node:
-  """Returns the value of `x = 5 cm`: 5."""
-  if forms.is_equation(node) and forms.is_name(node.args[0]):
-    node = node.args[-1]
+  """Returns the value of `x = 5 cm` and of `7 - 2 = 5`: 5."""
+  if forms.is_equation(node):
+    left = node.args[0]
+    if forms.is_name(left) or not names(left):
+      node = node.args[-1]
   return _without_units(node)
 
 
