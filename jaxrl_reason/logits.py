@@ -23,7 +23,7 @@ OUT = -1e30
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-  """How sums over the vocabulary are computed, in the sampler and the trainer.
+  """Functions that sum over the vocabulary, in the sampler and the trainer.
 
   Attributes:
     probabilities: logits [...,V] -> [...,V].

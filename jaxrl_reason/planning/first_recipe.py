@@ -133,7 +133,7 @@ def run(o: Options, say: Callable[[str], Any]) -> str:
   _model(draft, o, problems)
   _lengths(draft, o, problems, say)
   _batch(draft, o, topology)
-  say(trials.reward(draft.config(), problems))
+  say(trials.reward(draft.config().rl, problems))
   command = f'jaxrl run --config={o.out} --workdir=runs/{o.out.stem}'
   config_checks.check(draft.config(), 1)
   if topology:

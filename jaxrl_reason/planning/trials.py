@@ -19,14 +19,14 @@ TRIED = 10  # problems
 STEPS = 2  # of each stage
 
 
-def reward(config: config_lib.Run, problems) -> str:
+def reward(rl: config_lib.RL, problems) -> str:
   """Returns a table of the reward on ten problems: of the reference solution,
   and of the solution of another problem.
 
   Raises:
     ValueError: the reward cannot be found, or fails on every problem.
   """
-  own = config.rl.rewards['answer']['reward']
+  own = rl.rewards['answer']['reward']
   name = problems.reward if own == 'task' else own
   n = min(TRIED, len(problems.train))
   examples = [problems.train[i] for i in range(n)]
@@ -34,7 +34,7 @@ def reward(config: config_lib.Run, problems) -> str:
   others = [*solutions[1:], solutions[0]]
   cases = [*zip(solutions, examples), *zip(others, examples)]
   resolve.load(name)
-  with VerifierPool(name, workers=1, timeout_s=config.rl.timeout_s) as pool:
+  with VerifierPool(name, workers=1, timeout_s=rl.timeout_s) as pool:
     verdicts = pool.map(cases)
   if failed := all_failed(verdicts):
     raise ValueError(f'--reward={name}: {failed}')

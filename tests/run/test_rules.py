@@ -40,7 +40,20 @@ def named(*stages, **values):
 
 
 # (changes, words of the message)
+PAIRS = {'stages': ('preference',), 'preference.pairs': 'pairs.jsonl'}
 EXAMPLES = [
+  ({'stages': ('preference',)}, "preference.pairs='': name a file"),
+  (PAIRS | {'preference.loss': 'sft'}, "preference.loss='sft'"),
+  (
+    PAIRS | {'preference.loss': 'ipo', 'preference.label_smoothing': 0.1},
+    "preference.label_smoothing=0.1: preference.loss='ipo' does not read it",
+  ),
+  (PAIRS | {'preference.margin': 0.5}, 'preference.margin=0.5: .* not read'),
+  (
+    PAIRS | {'preference.loss': 'kto', 'preference.micro_batches': 2},
+    'preference.micro_batches=2: .* over all pairs',
+  ),
+  (PAIRS | {'preference.padding': 'buckets:2'}, 'the rows of a pair keep'),
   ({'data.name': 'hf:a/b'}, 'write data.name=files and data.dir=hf:a/b'),
   (TOP_K | {'rl.epochs': 1}, 'make one update: they are equal'),
   (TOP_K | {'rl.logprob_chunk': 0}, 'the logits of two policies at once'),
