@@ -230,7 +230,10 @@ def test_host_path_resumes_too(env, tmp_path):
     (['--config.rl.minibatches=3'], '= 16 does not divide by'),
     (['--config.data.prompt_len=3'], 'data.prompt_len is 3'),
     (['--config.data.name=riddles'], 'riddles'),
-    (['--config.data.name=gsm8k'], 'data.knobs.max_ops'),
+    (
+      ['--config.data.name=countdown', '--config.data.knobs.max_ops=2'],
+      'data.knobs.max_ops',
+    ),
     (['--config.rl.rewards.answer.reward=nothing'], 'rl.rewards.answer'),
     (['--config.mesh=(3,1,1)'], 'needs 3 devices'),
     (['--workdir=/proc/nowhere'], '/proc/nowhere'),
