@@ -236,7 +236,8 @@ def test_the_published_gsm8k(tmp_path):
   one = files.load(GSM8K / 'train.jsonl', heldout=0.1)
   assert 600 < len(one['test']) < 900
   reward = compose.build('math')
-  for e in found['test'][::20]:
+  for i in range(0, len(found['test']), 20):
+    e = found['test'][i]
     assert reward(e['answer'], e).score == 1
     assert reward('#### 123456', e).score == 0
 

@@ -117,7 +117,7 @@ def test_suites_that_are_none(text, says):
 @pytest.mark.parametrize(
   'text, says',
   [
-    ('nothing', 'choose own, chat'),
+    ('nothing', 'choose one of own, chat'),
     ('qa+shot=3', r'\+shot=3 is none of'),
     ('qa+hint=2', r'\+hint=2 is none of'),
     ('qa+shots=0', r'\+shots=0 is none of'),
