@@ -155,7 +155,10 @@ def test_a_run_answers_as_the_folder_it_exports(ran, tmp_path):
   )
   files = f'--file={prompts}', f'--out={same}', '--batch=2'
   assert generate_command(*settings, *files) == b''
-  assert same.read_text() == out.read_text()
+  again = [json.loads(line) for line in same.read_text().splitlines()]
+  assert {r.pop('model') for r in again} == {f'{workdir}@2'}
+  assert {r.pop('model') for r in found} == {str(tmp_path / 'out')}
+  assert again == found
   first, second, third = by_row[0]
   shown = f'{first}\n--- 2 of 3\n{second}\n--- 3 of 3\n{third}\n'
   assert generate_command(*settings, '--prompt=2+3').decode() == shown
@@ -375,7 +378,7 @@ def test_what_fits_where_is_said_before_anything_is_fetched(
     assert word in told
   path = published / 'config.json'
   path.write_text(json.dumps({'model_type': 'mamba2'}))
-  with pytest.raises(ValueError, match="'mamba2' is not supported: recurrent"):
+  with pytest.raises(ValueError, match="'mamba2' is not supported: its recurr"):
     prepared(recipe(name), tmp_path / 'run')
   assert stand_in.looked == ['config.json'] * 2 and not stand_in.sent
   stand_in.online = False  # the cache may have it: that is for `begin` to say
