@@ -186,7 +186,7 @@ def test_what_else_a_step_has_goes_with_chunks(name, tmp_path):
     ({'chunks.tokens': 0}, 'rl.chunks.carry=3 of rl.chunks.tokens=0'),
     ({'chunks.tokens': 17}, 'rl.chunks.tokens=17 is more than data.completion'),
     ({'chunks.tokens': -1}, 'rl.chunks.tokens=-1: must be a whole number'),
-    ({'slots': 2}, 'rl.slots=2 and rl.chunks.tokens=7 do not go'),
+    ({'slots': 2}, 'rl.slots=2 and rl.chunks.tokens=7 cannot be'),
     ({'padding': 'buckets:2'}, "rl.padding='buckets:2' with rl.chunks.tokens"),
     ({'padding': 'packed:20'}, "rl.padding='packed:20' is less than 16 tokens"),
     ({'algorithm': 'ppo'}, "rl.algorithm='ppo' reads a critic"),
