@@ -160,7 +160,7 @@ def test_a_run_that_goes_on_is_the_same(whole, tmp_path):
   [
     ({'turns.env': 'abacus'}, "rl.turns.env='abacus': with rl.path"),
     ({'staleness': 1, 'old_logp': 'sampler'}, 'rl.staleness=1: with'),
-    ({'turns.calls': 'morse'}, "rl.turns.calls='morse': choose tags"),
+    ({'turns.calls': 'morse'}, "rl.turns.calls='morse': choose one of tags"),
     ({'turns.env': 'tools'}, "needs one at least: name={'tool'"),
     ({'turns.tools': {'s': {'tool': 'search'}}}, "are those of env='tools'"),
     (
