@@ -111,6 +111,13 @@ def mesh_devices(request):
 
 
 @pytest.fixture(autouse=True)
+def no_mesh():
+  """Requires that a test leaves no mesh set for the tests after it."""
+  yield
+  assert jax.sharding.get_abstract_mesh().empty
+
+
+@pytest.fixture(autouse=True)
 def log_level():
   """Sets the level that a run starts with: commands change the process's."""
   logging.set_verbosity(logging.WARNING)
