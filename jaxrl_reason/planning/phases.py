@@ -220,11 +220,10 @@ def _learner(parts: Prepared, name: str) -> tuple[Learner, Layout]:
 
 def _supervised(parts: Prepared, name: str) -> Phase:
   config = parts.config
-  c, d = config[name], config.data
+  c = config[name]
   learner, layout = _learner(parts, name)
   k = c.steps_per_dispatch
-  rest = parts.problems, parts.tokenizer
-  examples, encode = stages.supervised_examples(c, d, *rest)
+  examples, encode = stages.supervised_examples(c, config.data, parts)
   row = encode(0, examples[0])
   rows = _lay(_stacked(row, k, c.rows), sharding.row_sharding(parts.mesh, 1))
   state, costs = state_of(layout), _Costs(parts)

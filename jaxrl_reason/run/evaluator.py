@@ -4,20 +4,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import jax
 from etils import epath
 
 from jaxrl_reason import hosts, trees
 from jaxrl_reason.base import Model
-from jaxrl_reason.config import RL, Data, Eval
-from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.config import RL, Data
 from jaxrl_reason.evals import accuracy
+from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process.compile_log import Waiting
 from jaxrl_reason.run.records import evaluation_files as evaluations
 from jaxrl_reason.run.records import samples
 from jaxrl_reason.run.records.journal import say
 from jaxrl_reason.run.rl import chunk_settings as chunks
 from jaxrl_reason.run.rl import python_tools as hosted
+from jaxrl_reason.run.rl import reward_functions as rewarding
 from jaxrl_reason.run.rl import turn_settings as turns
 
 
@@ -26,46 +26,39 @@ class Evaluator:
 
   def __init__(
     self,
-    c: Eval,
-    d: Data,
-    rl: RL,
+    parts: Prepared,
     workdir: epath.Path,
-    *,
-    model: Model,
-    mesh: jax.sharding.Mesh,
-    problems: Problems,
-    tokenizer: Any,
-    grade: Callable,
-    root: jax.Array,
-    stop: jax.Array,
     programs: dict[int, Callable] | None = None,
   ):
     """Args: programs: as `accuracy.Evaluation` shares them."""
+    config, problems = parts.config, parts.problems
+    c, d, rl, tokenizer = config.eval, config.data, config.rl, parts.tokenizer
+    grade = rewarding.grader(rl, problems)
     self._show, self._workdir = c.show, workdir
     self.said = ''  # of the last evaluation, on process 0
     how, encode, player = None, None, None
     self._tools = None
     if hosted.is_on(rl):
       self._tools = hosted.Pool(rl.turns)
-      player = self._playing(rl, d, model, tokenizer)
+      player = self._playing(rl, d, parts.model, tokenizer)
     elif rl.turns.env:
       how = turns.scored(rl, d, tokenizer, problems.kernel)
       encode = how.env.encode
       if turns.is_chain(rl):
         grade = turns.graded
     self._evaluate = accuracy.Evaluation(
-      model,
-      stop,
+      parts.model,
+      parts.stop,
       n_samples=c.samples,
       max_new=d.completion_len,
       temperature=c.temperature,
       rows=c.rows(rl),
-      mesh=mesh,
+      mesh=parts.mesh,
       tokenizer=tokenizer,
       grade=grade,
       # The same noise at every evaluation, so that curves show the policy's
       # changes.
-      key=trees.named_key(root, 'evaluation'),
+      key=trees.named_key(parts.root, 'evaluation'),
       how=how,
       programs=programs,
       player=player,

@@ -5,18 +5,18 @@ params -> a new state; fields in `named.<name>.keep` are carried over
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 from etils import epath
 
 from jaxrl_reason import trees
-from jaxrl_reason.base import Model, TrainState
+from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import manager, other_run
-from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import stages, states
+from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.rl import teachers
 from jaxrl_reason.run.stage_list import Planned
 from jaxrl_reason.update import optim
@@ -29,14 +29,14 @@ class StageTransition:
   Attributes:
     planned: all stages.
     checkpoints: of the run, in whose workdir the ends of stages are kept.
-    first: makes the weights that the run began with.
+    parts: of the run, for the weights that it began with.
   """
 
   planned: Sequence[Planned]
   index: int
   checkpoints: manager.Checkpoints
   workdir: epath.Path
-  first: Callable[[], Any]
+  parts: Prepared
 
   def state(
     self, layout: states.Layout, before: TrainState | None, total: int
@@ -49,8 +49,10 @@ class StageTransition:
     """
     p = self.planned[self.index]
     if p.weights in ('', staging.START):
-      from_before = p.weights == '' and before is not None
-      params = before.params if from_before else self.first()
+      if p.weights == '' and before is not None:
+        params = before.params
+      else:
+        params = states.init_params(self.parts, self.workdir)
     else:
       params = self._at_the_end_of(p.weights, layout)
     teacher = teachers.load(
@@ -77,15 +79,14 @@ class StageTransition:
     )
 
 
-def layout(p: Planned, model: Model, mesh, problems: Problems) -> states.Layout:
+def layout(p: Planned, parts: Prepared) -> states.Layout:
   """Lays the state of a stage out on the mesh."""
-  learner = stages.abstract_learner(p.config, model, p.kind, problems)
-  return stages.layout(p.kind, p.config.rl, p.config.data, learner, mesh)
+  rest = parts.model, p.kind, parts.problems
+  learner = stages.abstract_learner(p.config, *rest)
+  return stages.layout(p.kind, p.config.rl, p.config.data, learner, parts.mesh)
 
 
-def check(
-  planned: Sequence[Planned], model: Model, mesh, problems: Problems
-) -> None:
+def check(planned: Sequence[Planned], parts: Prepared) -> None:
   """Refuses fields in `keep` whose shapes differ between two stages.
 
   Raises:
@@ -94,7 +95,7 @@ def check(
   for before, p in zip(planned, planned[1:]):
     if not p.keep:
       continue
-    old, new = (layout(x, model, mesh, problems).template for x in (before, p))
+    old, new = (layout(x, parts).template for x in (before, p))
     for what in p.keep:
       field = staging.KEEP[what]
       _refuse_other(p, what, getattr(old, field), getattr(new, field))

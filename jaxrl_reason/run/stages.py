@@ -29,6 +29,7 @@ from jaxrl_reason.rollouts.host import VerifierWait
 from jaxrl_reason.rollouts.views import Views
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run import states
+from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.run.process import goodput
 from jaxrl_reason.run.records import journal
 from jaxrl_reason.run.rl import chunk_settings as chunks
@@ -70,37 +71,18 @@ class Stage:
   close: Callable = lambda: None
 
 
-def build(
-  planned: staging.Planned,
-  *,
-  model: Model,
-  mesh: jax.sharding.Mesh,
-  problems: Problems,
-  tokenizer: Any,
-  root: jax.Array,
-  stop: jax.Array,
-) -> Stage:
-  """Builds a stage of a run.
-
-  Args:
-    root: the run's key; stop: i32 [E], stop tokens.
-  """
+def build(planned: staging.Planned, parts: Prepared) -> Stage:
+  """Builds a stage of a run."""
   config, kind = planned.config, planned.kind
   facts = None
   if kind == 'rl':
-    facts = problem_pool.first_facts(config.data, problems.train)
-  learn = learner(config, model, kind, facts)
-  common = dict(mesh=mesh, problems=problems, tokenizer=tokenizer, root=root)
-  common |= dict(order=planned.name, seed=config.seed)
-  sections = config.training(kind), config.data
-  where = layout(kind, config.rl, config.data, learn, mesh)
+    facts = problem_pool.first_facts(config.data, parts.problems.train)
+  learn = learner(config, parts.model, kind, facts)
+  where = layout(kind, config.rl, config.data, learn, parts.mesh)
+  builder = _host if config.rl.path == 'host' else _fused
   if kind != 'rl':
-    return _supervised(kind, *sections, learn, where, **common)
-  common['stop'] = stop
-  if config.rl.path == 'host':
-    common['log_every'] = config.log_every
-    return _host(*sections, learn, where, **common)
-  return _fused(*sections, learn, where, **common)
+    builder = _supervised
+  return builder(planned, parts, learn, where)
 
 
 def abstract_learner(
@@ -137,38 +119,30 @@ def _stacked(tree: Any, k: int) -> Any:
 
 
 def _supervised(
-  name: str,
-  c: Supervised,
-  d: Data,
-  learn: Learner,
-  where: states.Layout,
-  *,
-  mesh,
-  problems,
-  tokenizer,
-  root,
-  order,
-  seed,
+  planned: staging.Planned, parts: Prepared, learn: Learner, where
 ) -> Stage:
+  config, name, mesh = planned.config, planned.kind, parts.mesh
+  c = config.training(name)
   k, steps = c.steps_per_dispatch, supervised_program(name, where.shardings)
-
-  train, encode = supervised_examples(c, d, problems, tokenizer)
+  train, encode = supervised_examples(c, config.data, parts)
 
   def dispatch(state, more):
     del more
     rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
-    return *steps(learn, state, rows, root), {}
+    return *steps(learn, state, rows, parts.root), {}
 
-  data = sources.batches(seed, train, encode, c.rows, k, order, mesh)
+  order = config.seed, train, encode, c.rows, k, planned.name
+  data = sources.batches(*order, mesh)
   return Stage(learn, where, data, dispatch, k)
 
 
 def supervised_examples(
-  c: Supervised, d: Data, problems: Problems, tokenizer
+  c: Supervised, d: Data, parts: Prepared
 ) -> tuple[Any, Callable[[int, dict], dict]]:
   """Returns the examples of a supervised stage, or its pairs, and the function
   from (index, example) to their rows.
   """
+  problems, tokenizer = parts.problems, parts.tokenizer
   if isinstance(c, Preference):
     pairs = problems.pairs[c.pairs]
     return pairs, preference_pairs.encoder(c, d, pairs, tokenizer)
@@ -264,38 +238,27 @@ def fused_source(
 
 
 def _fused(
-  c: RL,
-  d: Data,
-  learn: Learner,
-  where: states.Layout,
-  *,
-  mesh,
-  problems,
-  tokenizer,
-  root,
-  stop,
-  order,
-  seed,
+  planned: staging.Planned, parts: Prepared, learn: Learner, where
 ) -> Stage:
+  c, d = planned.config.rl, planned.config.data
+  mesh, problems, tokenizer = parts.mesh, parts.problems, parts.tokenizer
   source, encode, sampling = fused_source(
     c, d, learn, problems.kernel, tokenizer
   )
   row = prompt_encoder(c, d, tokenizer, encode)
+  rest = parts.root, sampling, parts.stop
   if controllers.is_on(d):
-    given = row, mesh, problems, (root, sampling, stop)
-    return _of_pool(c, d, learn, where, source, *given)
+    return _of_pool(c, d, learn, where, source, row, mesh, problems, rest)
   k = c.steps_per_dispatch
   steps = programs.updating(programs.rl_steps, 2, where.shardings)
 
   def dispatch(state, more):
     del more
     rows = sharding.to_global(_stacked(next(data), k), mesh, axis=1)
-    rest = Prompts(**rows), root, sampling, stop
-    return *steps(learn, source, state, *rest), {}
+    return *steps(learn, source, state, Prompts(**rows), *rest), {}
 
-  data = sources.batches(
-    seed, problems.train, row, c.prompts, k, order, mesh, c.refill_rounds
-  )
+  order = planned.config.seed, problems.train, row, c.prompts, k, planned.name
+  data = sources.batches(*order, mesh, c.refill_rounds)
   return Stage(learn, where, data, dispatch, k)
 
 
@@ -336,29 +299,15 @@ def _of_pool(
 
 
 def _host(
-  c: RL,
-  d: Data,
-  learn: Learner,
-  where: states.Layout,
-  *,
-  mesh,
-  problems,
-  tokenizer,
-  root,
-  stop,
-  order,
-  seed,
-  log_every,
+  planned: staging.Planned, parts: Prepared, learn: Learner, where
 ) -> Stage:
-  train, row = problems.train, prompt_encoder(c, d, tokenizer, None)
-  data, questions = sources.questions(c, d, seed, train, row, root, mesh, order)
-  pool, close, player, spent = sources.make_verifier(
-    c, d, learn, problems, tokenizer
-  )
+  c, d = planned.config.rl, planned.config.data
+  mesh, train = parts.mesh, parts.problems.train
+  row = prompt_encoder(c, d, parts.tokenizer, None)
+  data, questions = sources.questions(planned, parts, row)
+  pool, close, player, spent = sources.make_verifier(c, d, learn, parts)
   made, kinds = generation(c, d, learn.model), sources.kinds_of_rounds(c)
-  source = sources.host_source(
-    c, learn, made, kinds, mesh, pool, tokenizer, root, stop, player
-  )
+  source = sources.host_source(c, learn, made, kinds, parts, pool, player)
 
   def to_device(tree):
     if jax.process_count() > 1:
@@ -367,7 +316,8 @@ def _host(
 
   rest = to_device, where.shardings, bool(c.staleness)
   step = HostStep(source, learn, questions, kinds, *rest)
-  invalid = InvalidRewards(c.invalid_limit, log_every, journal.say)
+  every = planned.config.log_every
+  invalid = InvalidRewards(c.invalid_limit, every, journal.say)
   stats = PromptStats(len(train)) if len(train) < pipeline.ENDLESS else None
 
   def dispatch(state, more):

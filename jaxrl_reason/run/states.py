@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxrl_reason import sharding, trees
-from jaxrl_reason.base import Model, TrainState
+from jaxrl_reason.base import TrainState
 from jaxrl_reason.checkpoints import other_run, pretrained
-from jaxrl_reason.models import spec, transformer
+from jaxrl_reason.models import spec
 from jaxrl_reason.models.adapters import frozen
+from jaxrl_reason.run.prepare import Prepared
 from jaxrl_reason.update import learner as learner_lib
 
 
@@ -77,26 +78,18 @@ def _unchanged(tree):
   return tree
 
 
-def init_params(
-  init_from: str,
-  model_dir: str,
-  model: Model,
-  shape: transformer.Config,
-  mesh: jax.sharding.Mesh,
-  root: jax.Array,
-  workdir,
-) -> Any:
+def init_params(parts: Prepared, workdir) -> Any:
   """Loads or initializes a run's first weights, with their shardings: from
   another run, from its model's folder (adapters are then from the seed), or
   from the seed.
   """
-  specs, loaded = model.specs, {}
-  where = sharding.shardings(specs, mesh, sharding.TRAIN_RULES)
-  off = model.adapters_off or _unchanged
-  if init_from:
-    loaded = other_run.read(init_from, specs, off(specs), where)
-  elif model_dir:
-    loaded = pretrained.load(workdir, shape, off(specs), off(where))
+  config, specs, loaded = parts.config, parts.model.specs, {}
+  where = sharding.shardings(specs, parts.mesh, sharding.TRAIN_RULES)
+  off = parts.model.adapters_off or _unchanged
+  if config.init_from:
+    loaded = other_run.read(config.init_from, specs, off(specs), where)
+  elif config.model_dir:
+    loaded = pretrained.load(workdir, parts.shape, off(specs), off(where))
 
   if loaded.keys() == specs.keys():
     return loaded
@@ -108,4 +101,4 @@ def init_params(
     return frozen.init(rest(specs), key)
 
   make = jax.jit(init_params, out_shardings=rest(where))
-  return loaded | make(trees.named_key(root, 'init'))
+  return loaded | make(trees.named_key(parts.root, 'init'))

@@ -20,11 +20,11 @@ from jaxrl_reason.config.run import Checkpoint
 from jaxrl_reason.hosts import reading
 from jaxrl_reason.models import spec
 from jaxrl_reason.reports import metrics_file, plots
-from jaxrl_reason.run import loop, stage_transition, stages, states
+from jaxrl_reason.run import loop, stage_transition, stages
 from jaxrl_reason.run import solution_archives as archives
 from jaxrl_reason.run import stage_list as staging
 from jaxrl_reason.run.evaluator import Evaluator
-from jaxrl_reason.run.prepare import prepare
+from jaxrl_reason.run.prepare import Prepared, prepare
 from jaxrl_reason.run.process import (
   compile_log,
   goodput,
@@ -74,36 +74,32 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
   started = time.monotonic()
   with hosts.explained():
     use_compile_cache(config.compile_cache)
-    _, mesh, problems, tokenizer, model, shape, root, stop = prepare(
-      config, workdir
-    )
+    parts = prepare(config, workdir)
+    problems, tokenizer = parts.problems, parts.tokenizer
     planned = staging.each(config)
     origin = identity.of_run(problems, tokenizer, [p.origin for p in planned])
     origin['named_code'] = identity.of_named_code(config.json_values())
     checkpoints = _checkpoints(config.checkpoint, workdir, origin)
   say(
-    f'{spec.n_params(model.specs):,} parameters on '
-    f'{mesh.devices.size} x {jax.devices()[0].device_kind} of '
+    f'{spec.n_params(parts.model.specs):,} parameters on '
+    f'{parts.mesh.devices.size} x {jax.devices()[0].device_kind} of '
     f'{jax.process_count()} processes; workdir {workdir}'
   )
   for own in (p.config for p in planned if p.kind == 'rl'):
     rewarding.check(own.rl, own.data, problems, tokenizer)
     sources.check(own.rl, own.data, problems)
     teachers.check(own.rl.teacher, own.data, problems, tokenizer)
-  parts = dict(model=model, mesh=mesh, problems=problems, tokenizer=tokenizer)
-  parts |= dict(root=root, stop=stop)
   compiled = compile_log.Log()
   spent = goodput.Spent(started, compiled)
   w = config.watchdog
   watch = watchdog.Watchdog(w.times, w.floor_s, compiled, w.first_s)
   told = dict(stopping=stopping, spent=spent, watchdog=watch)
   try:
-    with jax.set_mesh(mesh), hosts.explained(), compiled, watch:
-      stage_transition.check(planned, model, mesh, problems)
+    with jax.set_mesh(parts.mesh), hosts.explained(), compiled, watch:
+      stage_transition.check(planned, parts)
       state = _stages(
-        planned, config, workdir, checkpoints, told, compiled, started, shape,
-        parts,
-      )  # fmt: skip
+        planned, workdir, checkpoints, told, compiled, started, parts
+      )
       with spent.on('save'), watch.watched('save', counted=False):
         checkpoints.wait()
         if checkpoints.near:
@@ -129,19 +125,18 @@ def _run(config: Run, workdir: epath.Path, stopping) -> TrainState | None:
 
 
 def _stages(
-  planned, config, workdir, checkpoints, told, compiled, started, shape, parts
+  planned, workdir, checkpoints, told, compiled, started, parts: Prepared
 ) -> TrainState | None:
   """Runs the remaining stages.
 
   Args:
     planned: all of them.
     told: keyword arguments of a Loop.
-    parts: keyword arguments of `stages.build`.
   """
-  model, mesh, root = parts['model'], parts['mesh'], parts['root']
+  config, problems = parts.config, parts.problems
   spent = told['spent']
   with spent.on('restore'):
-    place = restore(planned, checkpoints, model, mesh, parts['problems'])
+    place = restore(planned, checkpoints, parts)
   logs.begin()
   resuming = place.record is not None
   if resuming:
@@ -158,26 +153,18 @@ def _stages(
     begun = metrics.Begun.of(place.record)
     writer.warn_of_gap(place.total - begun.steps)
   spent.lose(*writer.lost)
-  grade = rewarding.grader(config.rl, parts['problems'])
-  evaluator = Evaluator(
-    config.eval, config.data, config.rl, workdir, grade=grade, **parts
-  )
+  evaluator = Evaluator(parts, workdir)
   state, facts = place.state, {'compiled': compiled, 'started': started}
   facts |= {'spent': spent, 'saved': checkpoints.told}
-
-  def first():
-    return states.init_params(
-      config.init_from, config.model_dir, model, shape, mesh, root, workdir
-    )
 
   for index, p in enumerate(planned):
     if index < place.stage:
       continue
-    own = archives.applied(p, parts['problems'], workdir)
-    stage = stages.build(p, **parts | {'problems': own})
+    own = archives.applied(p, problems, workdir)
+    stage = stages.build(p, parts._replace(problems=own))
     if place.state is None:
       at = stage_transition.StageTransition(
-        planned, index, checkpoints, workdir, first
+        planned, index, checkpoints, workdir, parts
       )
       state = at.state(stage.layout, state, place.total)
     else:
@@ -186,13 +173,13 @@ def _stages(
       p.config.rollouts,
       p.config.rl,
       workdir,
-      parts['problems'],
-      parts['tokenizer'],
+      problems,
+      parts.tokenizer,
       place.total if resuming or index else None,
-      rewarding.second_opinion(p.config.rl, parts['problems']),
+      rewarding.second_opinion(p.config.rl, problems),
       writer.histogram,
     )
-    journal = Journal(p, writer=writer, model=model, **facts)
+    journal = Journal(p, writer=writer, model=parts.model, **facts)
     state = loop.Loop(
       p,
       index,
@@ -205,7 +192,7 @@ def _stages(
       **told,
     ).run(state, place)
     if not told['stopping'].agreed:
-      archives.write(workdir, p, state, parts['tokenizer'])
+      archives.write(workdir, p, state, parts.tokenizer)
     if told['stopping'].agreed:
       break
     # The next stage starts from the state of this one.
@@ -235,7 +222,7 @@ def reached(workdir: epath.Path) -> int:
   return max(steps, default=0)
 
 
-def restore(planned, checkpoints, model, mesh, problems) -> loop.Place:
+def restore(planned, checkpoints, parts: Prepared) -> loop.Place:
   """Reads the newest readable checkpoint: its position and its state.
 
   Args:
@@ -244,7 +231,7 @@ def restore(planned, checkpoints, model, mesh, problems) -> loop.Place:
 
   def read(step: int, record: dict, restored) -> loop.Place:
     p = planned[record['stage']]
-    where = stage_transition.layout(p, model, mesh, problems)
+    where = stage_transition.layout(p, parts)
     state = restored(where.template, where.shardings)
     ended = loop.ended(p, record)
     return loop.Place(

@@ -290,9 +290,8 @@ def _first(configs, own, made, layout: Stacked) -> TrainState:
   """Builds the states before the first step, with the same first weights."""
   p, each = made[0], []
   for config, path, m in zip(configs, own, made):
-    params = states.init_params(
-      config.init_from, config.model_dir, p.model, p.shape, p.mesh, m.root, path
-    )
+    first = p._replace(config=m.config, root=m.root)
+    params = states.init_params(first, path)
     teacher = teachers.load(
       config.rl.teacher, config.model, layout.one.shardings.teacher_params
     )
@@ -304,14 +303,9 @@ def _evaluators(configs, own, made, layout: Stacked) -> Evaluators:
   """Builds an evaluator for each run; they share one program."""
   p, shared = made[0], {}
   each = [
-    Evaluator(
-      config.eval, config.data, config.rl, path, model=p.model, mesh=p.mesh,
-      problems=m.problems, tokenizer=m.tokenizer,
-      grade=rewarding.grader(config.rl, m.problems),
-      root=m.root, stop=m.stop, programs=shared,
-    )
-    for config, path, m in zip(configs, own, made)
-  ]  # fmt: skip
+    Evaluator(m._replace(model=p.model, mesh=p.mesh), path, shared)
+    for path, m in zip(own, made)
+  ]
   return Evaluators(each, layout, [c.seed for c in configs], own)
 
 

@@ -67,23 +67,15 @@ def prepared(c, workdir) -> prepare.Prepared:
   return prepare.prepare(c, epath.Path(workdir))
 
 
-def weights(c, made: prepare.Prepared, workdir):
+def weights(made: prepare.Prepared, workdir):
   """The first ones of a run."""
   where = epath.Path(workdir)
-  return states.init_params(
-    c.init_from,
-    c.model_dir,
-    made.model,
-    made.shape,
-    made.mesh,
-    made.root,
-    where,
-  )
+  return states.init_params(made, where)
 
 
 def test_a_run_begins_from_the_folder(folder, tmp_path):
   run = prepared(recipe(folder), tmp_path)
-  found = weights(recipe(folder), run, tmp_path)
+  found = weights(run, tmp_path)
   c = families.from_hf(hf.read_config(folder))
   jax.tree.map(np.testing.assert_array_equal, found, hf.load(folder, c))
   assert run.stop.tolist() == list(run.tokenizer.eos_ids)
@@ -439,12 +431,12 @@ def test_a_run_from_the_hub_is_fetched_once_and_pinned(
   other = tmp_path / 'other'
   hf_models.make('qwen2', vocab_size=300).save_pretrained(other)
   stand_in.publish('v1', 'b' * 40, other)
-  found = weights(recipe(name), first, tmp_path / 'run')
+  found = weights(first, tmp_path / 'run')
   jax.tree.map(np.testing.assert_array_equal, found, want)
   # Without a network, all comes from the cache.
   stand_in.online = False
   again = prepared(recipe(name), tmp_path / 'run')
-  found = weights(recipe(name), again, tmp_path / 'run')
+  found = weights(again, tmp_path / 'run')
   jax.tree.map(np.testing.assert_array_equal, found, want)
   assert set(stand_in.asked[1:]) == {('owner/tiny', 'a' * 40)}
   assert sorted(stand_in.sent) == fetched

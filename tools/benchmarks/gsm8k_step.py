@@ -145,13 +145,8 @@ def run_steps(
   """Runs n steps and prints what each took."""
   compiled = compile_seconds()
   begun = time.perf_counter()
-  parts = made._asdict()
-  shape = parts.pop('shape')
-  del parts['config']
-  stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
-  params = states.init_params(
-    c.init_from, c.model_dir, made.model, shape, made.mesh, made.root, workdir
-  )
+  stage = stages.build(staging.Planned('rl', 'rl', c), made)
+  params = states.init_params(made, workdir)
   state = stage.layout.begin(params, 0)
   jax.block_until_ready(state)
   print(

@@ -91,20 +91,9 @@ def steps(repeats: int) -> None:
     c.data.controller.name = name
     c = config_lib.read(c)
     made = prepare.prepare(c, folder)
-    parts = made._asdict()
-    shape = parts.pop('shape')
-    del parts['config']
     with jax.set_mesh(made.mesh):
-      stage = stages.build(staging.Planned('rl', 'rl', c), **parts)
-      params = states.init_params(
-        c.init_from,
-        c.model_dir,
-        made.model,
-        shape,
-        made.mesh,
-        made.root,
-        folder,
-      )
+      stage = stages.build(staging.Planned('rl', 'rl', c), made)
+      params = states.init_params(made, folder)
       dispatch[name] = stage.dispatch
       state[name] = stage.layout.begin(params, 0)
   times = {name: [] for name in dispatch}

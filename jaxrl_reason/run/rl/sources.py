@@ -123,15 +123,18 @@ def batches(
 
 
 def questions(
-  rl: RL, data: Data, seed: int, train, encode, root, mesh, order: str
+  planned, parts, encode: Callable[[int, dict], dict]
 ) -> tuple[Any, Callable[[dict | None, jax.Array], Asked]]:
   """Returns the data of the host path, and a function (control, step) -> the
   problems of a step: prompts [B,...], or [B,1+spares,...] with further rounds.
 
   Args:
+    planned: the stage; its name determines the order of the data.
+    parts: of the run (`prepare.Prepared`).
     encode: (index, example) -> the row of a `base.Prompts`.
-    order: name of the stage, which determines the order of the data.
   """
+  config, mesh, train = planned.config, parts.mesh, parts.problems.train
+  rl, data = config.rl, config.data
 
   def row(i, example):
     # The row has its problem, because the verifier reads it.
@@ -139,11 +142,11 @@ def questions(
 
   if controllers.is_on(data):
     drawn = problem_pool.Windows(data, train)
-    rows_of = problem_pool.host_problem_rows(rl, data, drawn, row, root, mesh)
+    rest = row, parts.root, mesh
+    rows_of = problem_pool.host_problem_rows(rl, data, drawn, *rest)
   else:
-    drawn = batches(
-      seed, train, row, rl.prompts, 1, order, mesh, rl.refill_rounds
-    )
+    order = config.seed, train, row, rl.prompts, 1, planned.name
+    drawn = batches(*order, mesh, rl.refill_rounds)
 
     def rows_of(control, step):
       return next(drawn)
@@ -175,16 +178,17 @@ def verdicts_by_row(mesh, answers: Sequence[Answered]) -> dict[int, Verdict]:
 
 
 def host_source(
-  c: RL, learn, made, kinds, mesh, pool, tokenizer, root, stop, player=None
+  c: RL, learn: Learner, made, kinds, parts, pool, player=None
 ) -> HostSource:
   """Builds the source with rewards in Python.
 
   Args:
     made: the settings of generation, and the sampling settings.
     kinds: of the rounds around the source.
+    parts: of the run (`prepare.Prepared`).
     player: of episodes with an environment in Python; None for completions.
   """
-  gen, sampling = made
+  (gen, sampling), mesh = made, parts.mesh
   rollout = jax.jit(programs.rl_rollout, static_argnums=0)
   greedy = jax.jit(programs.rl_greedy, static_argnums=0)
   reads_greedy = 'greedy_reward' in learn.needs
@@ -200,13 +204,13 @@ def host_source(
     c.samples,
     learn.part_names,
     pool,
-    tokenizer,
+    parts.tokenizer,
     # Episodes are not split into pieces: tools run while other rows are
     # decoded.
     c.parts if player is None else 1,
-    root,
+    parts.root,
     sampling,
-    stop,
+    parts.stop,
     to_host=functools.partial(sharding.to_local, mesh=mesh),
     all_rows=functools.partial(everyone, mesh),
     play=None if player is None else play,
@@ -225,21 +229,21 @@ def _draws(mesh) -> Callable:
   return draws
 
 
-def make_verifier(c: RL, data: Data, learn: Learner, problems, tokenizer):
+def make_verifier(c: RL, data: Data, learn: Learner, parts):
   """Builds the verifier of completions: (the pool of rewards, a function that
   closes all pools, the player of episodes or None, a function that returns its
   metrics).
   """
   pool = hosted.NullVerifier()
   if c.rewards:
-    spec = reward_functions.host_spec(c.rewards, problems.reward)
+    spec = reward_functions.host_spec(c.rewards, parts.problems.reward)
     limits = dict(workers=c.workers, timeout_s=c.timeout_s)
     pool = VerifierPool(spec, **limits)
   if not hosted.is_on(c):
     return pool, pool.close, None, dict
   tools = hosted.Pool(c.turns)
   player = hosted.player(
-    c, data, learn.model, tokenizer, tools, n_samples=c.samples,
+    c, data, learn.model, parts.tokenizer, tools, n_samples=c.samples,
     weight=c.turns.reward,
   )  # fmt: skip
 
