@@ -67,11 +67,15 @@ def _qkv(x, p, c: Config, angles):
     y = c.ops.dense(x, p[name], p.get(name + '_bias'))
     if c.out_gate and name == 'q':
       y, *gates = jnp.split(y, 2, axis=-1)
-    if c.qk_norm and name != 'v':
-      flat = y.shape[:-2] if c.qk_norm_over == 'projection' else y.shape[:-1]
-      y = norm(y.reshape(*flat, -1), p, name + '_norm', c).reshape(y.shape)
+    if name != 'v' and c.qk_norm_over == 'projection':
+      flat = y.reshape(*y.shape[:-2], -1)
+      y = norm(flat, p, name + '_norm', c).reshape(y.shape)
+    if c.qk_norm_over == 'head':
+      y = norm(y, p, name + '_norm', c)
     if name != 'v' and angles is not None:
       y = c.ops.rotate(y, *angles, interleaved=c.rope_interleaved)
+    if c.qk_norm_over == 'rotated':
+      y = norm(y, p, name + '_norm', c)
     out.append(y)
   return out + gates
 

@@ -14,7 +14,6 @@ from jaxrl_reason.models.parts.rope import Rope, rotary_width
 # Names of stacks: layers whose weights have equal shapes.
 LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'
 
-
 # The operations of a forward pass, by `numerics`.
 NUMERICS = {'fast': layers, 'exact': exact_layers}
 NOPE = -1  # in Config.rope_of_layer: a layer without rotary positions
@@ -27,7 +26,7 @@ CHOICES = {
   'activation': tuple(layers.ACTIVATIONS),
   'numerics': tuple(NUMERICS),
   'norm_place': ('pre', 'post', 'sandwich'),
-  'qk_norm_over': ('head', 'projection'),
+  'qk_norm_over': ('head', 'projection', 'rotated'),
   'router': ('softmax', 'sigmoid'),
 }
 SIZES = 'vocab layers width mlp heads kv_heads head_dim'.split()
@@ -75,7 +74,8 @@ class Config:
   # both (Gemma).
   norm_place: str = 'pre'
   norm_offset: float = 0.0  # added to norm weights: 1 in Gemma
-  qk_norm_over: str = 'head'  # or projection: all heads at once (OLMo 2)
+  # head; projection: all heads (OLMo 2); rotated: after rotation (Hunyuan).
+  qk_norm_over: str = 'head'
   query_scale: float = 0.0  # of attention scores; 0: head_dim**-0.5
   attention_cap: float = 0.0  # scores become cap * tanh(scores / cap)
   # Latent attention (`parts.latent`): rank of keys and values (0: ordinary

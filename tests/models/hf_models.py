@@ -254,6 +254,39 @@ CASES = {
       **DEEP_EXPERTS,
     ),
   ),
+  'glm4_moe_lite': (
+    'Glm4MoeLite',
+    dict(
+      num_hidden_layers=3,
+      num_key_value_heads=4,
+      q_lora_rank=10,
+      kv_lora_rank=14,
+      qk_rope_head_dim=4,
+      qk_nope_head_dim=6,
+      v_head_dim=10,
+      vocab_size=70,
+      **{k: v for k, v in DEEP_EXPERTS.items() if 'dense' not in k},
+    ),
+  ),
+  'minimax_m2': (
+    'MiniMaxM2',
+    dict(
+      head_dim=12,
+      vocab_size=70,
+      num_local_experts=5,
+      num_experts_per_tok=2,
+      rotary_dim=6,
+    ),
+  ),
+  'hunyuan_v1_dense': (
+    'HunYuanDenseV1',
+    dict(
+      head_dim=12,
+      rope_parameters=dict(
+        rope_type='dynamic', rope_theta=1000.0, alpha=3.0, factor=1.0
+      ),
+    ),
+  ),
   'gpt_oss': (
     'GptOss',
     dict(
@@ -289,7 +322,8 @@ ODD = dict(
 )
 WITH_WIDTH_OF_HEADS = (
   'llama2 llama3 qwen3 qwen3_moe mistral gemma2 gemma3 mixtral gemma glm4 '
-  'glm4_moe qwen3_next gpt_oss seed_oss ernie4_5 dots1'
+  'glm4_moe qwen3_next gpt_oss seed_oss ernie4_5 dots1 '
+  'minimax_m2 hunyuan_v1_dense'
 ).split()
 ODD_CASES = {name: {} for name in CASES} | {
   name: dict(head_dim=10) for name in WITH_WIDTH_OF_HEADS
@@ -309,6 +343,8 @@ for name in ('qwen3_next', 'qwen3_5', 'qwen3_5_moe'):
 ODD_CASES['deepseek_v3'] = dict(
   num_key_value_heads=3, first_k_dense_replace=2, q_lora_rank=None
 )
+ODD_CASES['glm4_moe_lite'] = dict(num_key_value_heads=3, q_lora_rank=None)
+ODD_CASES['minimax_m2'] = dict(rotary_dim=8)
 ODD_CASES['smollm3'] = dict(no_rope_layer_interval=4)
 
 

@@ -51,6 +51,13 @@ def test_every_value_is_read_or_refused(name):
   assert n > 20
 
 
+def test_a_family_is_read_under_another_published_name():
+  h = published()['deepseek_v3']
+  c = families.from_hf(h)
+  assert families.from_hf(h | {'model_type': 'kimi_k2'}) == c
+  assert families.to_hf(c)['model_type'] == 'deepseek_v3'
+
+
 def test_an_unknown_family_is_refused_with_the_nearest():
   h = published()['glm4_moe'] | {'model_type': 'glm9_moe', 'index_topk': 8}
   with pytest.raises(ValueError) as error:

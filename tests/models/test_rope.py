@@ -199,7 +199,7 @@ YARN = {'rope_type': 'yarn', 'factor': 4.0}
     ({'model_type': 'gpt2'}, "'gpt2' .* norms with a mean"),
     (
       {'model_type': 'deepseek_v2'},
-      'latent attention is supported for deepseek_v3',
+      'its form of latent attention is not supported',
     ),
     ({'model_type': 'mamba2'}, 'recurrent layers'),
     ({'layer_types': ['full_attention', 'chunked']}, r"\[1\]='chunked'"),

@@ -32,9 +32,12 @@ from jaxrl_reason.models.families import (
   gemma3_text,
   glm4,
   glm4_moe,
+  glm4_moe_lite,
   gpt_oss,
   granite,
+  hunyuan_v1_dense,
   llama,
+  minimax_m2,
   mistral,
   mixtral,
   olmo2,
@@ -79,12 +82,17 @@ FAMILIES = {
   'seed_oss': seed_oss,
   'ernie4_5': ernie4_5,
   'dots1': dots1,
+  'glm4_moe_lite': glm4_moe_lite,
+  'minimax_m2': minimax_m2,
+  'hunyuan_v1_dense': hunyuan_v1_dense,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
 }
+# Names that published folders have for a family.
+SAME = {'kimi_k2': 'deepseek_v3'}
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
 # Reasons for which known families are not supported.
-LATENT = 'latent attention is supported for deepseek_v3 only'
+LATENT = 'its form of latent attention is not supported, only that of V3'
 RECURRENT = 'its recurrent layers are not supported, only the gated delta rule'
 TOWERS = 'image and sound towers are not supported, only text'
 LAYER_NORM = 'norms with a mean and learned positions are not supported'
@@ -234,6 +242,7 @@ def family_of(h: dict) -> str:
   name = text_of(h).get('model_type')
   if not isinstance(name, str):
     raise ValueError(f'config.json: model_type={name!r:.60} is not a name')
+  name = SAME.get(name, name)
   if name in MISSING:
     raise ValueError(f'model_type {name!r} is not supported: {MISSING[name]}')
   if name not in FAMILIES:
