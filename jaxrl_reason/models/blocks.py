@@ -24,6 +24,7 @@ from jaxrl_reason.models.parts import (
   latent,
   layers,
   moe,
+  rope,
 )
 
 # Attention weights that `attend` takes as keyword arguments.
@@ -73,7 +74,8 @@ def _qkv(x, p, c: Config, angles):
     if c.qk_norm_over == 'head':
       y = norm(y, p, name + '_norm', c)
     if name != 'v' and angles is not None:
-      y = c.ops.rotate(y, *angles, interleaved=c.rope_interleaved)
+      y = c.ops.rotate(y, *angles[:2], interleaved=c.rope_interleaved)
+      y = c.ops.times(y, angles[2]) if angles[2:] and name == 'q' else y
     if c.qk_norm_over == 'rotated':
       y = norm(y, p, name + '_norm', c)
     out.append(y)
@@ -153,10 +155,16 @@ def block(x, p, c: Config, angles, attend, routes=None):
 
 
 def rotary(c: Config, positions: jax.Array, max_tokens: int) -> list:
-  """Computes (cos, sin) of each of a model's rotary tables."""
-  width = c.rotary_dim
-  tables = c.rope_tables
-  return [c.ops.angles(r, positions, width, max_tokens) for r in tables]
+  """Computes (cos, sin), and a factor of queries if it has one, of each of a
+  model's rotary tables.
+  """
+  return [
+    (
+      *c.ops.angles(r, positions, c.rotary_dim, max_tokens),
+      *rope.grown(r, positions),
+    )
+    for r in c.rope_tables
+  ]
 
 
 def _of_layer(c: Config, positions, max_tokens: int):

@@ -11,8 +11,7 @@ from jaxrl_reason import names
 from jaxrl_reason.models.parts import attention, exact_layers, layers
 from jaxrl_reason.models.parts.rope import Rope, rotary_width
 
-# Names of stacks: layers whose weights have equal shapes.
-LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'
+LAYERS, DENSE, DELTA = 'layers', 'dense_layers', 'delta_layers'  # stacks
 
 # The operations of a forward pass, by `numerics`.
 NUMERICS = {'fast': layers, 'exact': exact_layers}
@@ -237,10 +236,11 @@ class Config:
         f'{self.head_dim - 1} (model.head_dim - 1), and model.value_dim='
         f'{self.value_dim} at least 1'
       )
-    if self.kv_heads != self.heads or any(self.layer_windows) or self.sinks:
+    grown = [r.growth for r in self.rope_tables]
+    if self.kv_heads != self.heads or any((*self.windows, *grown, self.sinks)):
       raise ValueError(
         'model.kv_rank: latent attention does not support kv_heads other than '
-        'heads, windows or sinks'
+        'heads, windows, sinks or growing queries'
       )
 
   def _check_delta(self):

@@ -287,6 +287,21 @@ CASES = {
       ),
     ),
   ),
+  'ministral3': (
+    'Ministral3',
+    dict(
+      head_dim=12,
+      rope_parameters=dict(
+        rope_type='yarn',
+        factor=4.0,
+        rope_theta=1000.0,
+        mscale=1.0,
+        mscale_all_dim=1.0,
+        original_max_position_embeddings=32,
+        llama_4_scaling_beta=0.4,
+      ),
+    ),
+  ),
   'gpt_oss': (
     'GptOss',
     dict(
@@ -323,7 +338,7 @@ ODD = dict(
 WITH_WIDTH_OF_HEADS = (
   'llama2 llama3 qwen3 qwen3_moe mistral gemma2 gemma3 mixtral gemma glm4 '
   'glm4_moe qwen3_next gpt_oss seed_oss ernie4_5 dots1 '
-  'minimax_m2 hunyuan_v1_dense'
+  'minimax_m2 hunyuan_v1_dense ministral3'
 ).split()
 ODD_CASES = {name: {} for name in CASES} | {
   name: dict(head_dim=10) for name in WITH_WIDTH_OF_HEADS

@@ -46,20 +46,33 @@ def test_an_absent_key_means_what_transformers_takes_it_for(name, windows):
   assert ours == families.from_hf(theirs.to_dict())
 
 
-@pytest.mark.parametrize('name', ['qwen3_5', 'qwen3_5_moe'])
-def test_a_text_model_is_read_out_of_a_folder_with_images(name, tmp_path):
+QWEN = 'model.', 'model.language_model.', 'model.visual.x mtp.y'
+MISTRAL = '', 'language_model.', 'vision_tower.x multi_modal_projector.y'
+
+
+@pytest.mark.parametrize(
+  'name, case, own, there, others',
+  [
+    ('qwen3_5', 'qwen3_5', *QWEN),
+    ('qwen3_5_moe', 'qwen3_5_moe', *QWEN),
+    ('mistral3', 'ministral3', *MISTRAL),
+  ],
+)
+def test_a_text_model_is_read_out_of_a_folder_with_images(
+  name, case, own, there, others, tmp_path
+):
   """With the published names: whole experts, a tower and further predictions
   beside the text model.
   """
-  theirs = H.make(name)
+  theirs = H.make(case)
   theirs.save_pretrained(tmp_path / 'text')
   h = hf.read_config(tmp_path / 'text')
   want = hf.load(tmp_path / 'text', families.from_hf(h))
   state = {
-    key.replace('model.', 'model.language_model.', 1): x.detach().numpy()
+    key.replace(own, there, 1): x.detach().numpy()
     for key, x in theirs.state_dict().items()
   }
-  state |= {'model.visual.x': np.ones(3), 'mtp.y': np.ones(3)}
+  state |= dict.fromkeys(others.split(), np.ones(3))
   whole = tmp_path / 'whole'
   whole.mkdir()
   save_file = pytest.importorskip('safetensors.numpy').save_file

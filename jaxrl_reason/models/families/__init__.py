@@ -38,6 +38,7 @@ from jaxrl_reason.models.families import (
   hunyuan_v1_dense,
   llama,
   minimax_m2,
+  ministral3,
   mistral,
   mixtral,
   olmo2,
@@ -54,7 +55,13 @@ from jaxrl_reason.models.families import (
   seed_oss,
   smollm3,
 )
-from jaxrl_reason.models.published import keys, ropes, tensors, values
+from jaxrl_reason.models.published import (
+  keys,
+  ropes,
+  tensors,
+  unsupported,
+  values,
+)
 
 # `to_hf` writes the first family that can represent a Config.
 FAMILIES = {
@@ -85,62 +92,13 @@ FAMILIES = {
   'glm4_moe_lite': glm4_moe_lite,
   'minimax_m2': minimax_m2,
   'hunyuan_v1_dense': hunyuan_v1_dense,
+  'ministral3': ministral3,
   'qwen3_5_text': qwen3_5,
   'qwen3_5_moe_text': qwen3_5_moe,
 }
 # Names that published folders have for a family.
 SAME = {'kimi_k2': 'deepseek_v3'}
 ACTIVATIONS = {'silu': 'silu', 'gelu_pytorch_tanh': 'gelu_tanh'}
-# Reasons for which known families are not supported.
-LATENT = 'its form of latent attention is not supported, only that of V3'
-RECURRENT = 'its recurrent layers are not supported, only the gated delta rule'
-TOWERS = 'image and sound towers are not supported, only text'
-LAYER_NORM = 'norms with a mean and learned positions are not supported'
-ENCODER = 'encoders are not supported, only causal language models'
-MISSING = {
-  'bert': ENCODER,
-  'cohere': 'parallel attention and mlp are not supported',
-  'cohere2': 'parallel attention and mlp are not supported',
-  'deepseek_v2': LATENT,
-  'deepseek_v32': LATENT,
-  'falcon_h1': RECURRENT,
-  'falcon_mamba': RECURRENT,
-  'gemma3n': 'shared keys and per-layer embeddings are not supported',
-  'gpt2': LAYER_NORM,
-  'gpt_neox': LAYER_NORM,
-  'granitemoehybrid': RECURRENT,
-  'kimi_k25': LATENT,
-  'lfm2': 'convolution layers are not supported',
-  'llama4': f'{TOWERS}; nor is attention in chunks',
-  'llama4_text': 'attention in chunks is not supported',
-  'mamba': RECURRENT,
-  'mamba2': RECURRENT,
-  'minicpm3': LATENT,
-  'minimax': RECURRENT,
-  'mistral3': TOWERS,
-  'mllama': TOWERS,
-  'nemotron_h': RECURRENT,
-  'opt': LAYER_NORM,
-  'phi': LAYER_NORM,
-  'qwen2_5_vl': TOWERS,
-  'qwen2_vl': TOWERS,
-  'qwen3_vl': TOWERS,
-  'recurrent_gemma': RECURRENT,
-  't5': ENCODER,
-  'zamba2': RECURRENT,
-}
-# Keys of a config.json that stand for parts which no family has.
-SIGNS = {
-  'vision_config': TOWERS,
-  'audio_config': TOWERS,
-  'is_encoder_decoder': ENCODER,
-  'n_positions': LAYER_NORM,
-  'layer_norm_eps': LAYER_NORM,
-  'mamba_d_state': RECURRENT,
-  'ssm_cfg': RECURRENT,
-  'conv_L_cache': 'convolution layers are not supported',
-  'index_topk': 'attention to chosen tokens is not supported',
-}
 # Fields that describe how a model runs, not its architecture.
 RUNTIME = (
   'dtype',
@@ -158,10 +116,13 @@ RUNTIME = (
 # the names of their tensors begin with here and there, and a regex over the
 # folder's other tensors.
 WITHIN = {
-  'gemma3': (
-    'text_config',
-    ('', 'language_model.'),
-    r'(vision_tower|multi_modal_projector)\..*',
+  **dict.fromkeys(
+    ('gemma3', 'mistral3'),
+    (
+      'text_config',
+      ('', 'language_model.'),
+      r'(vision_tower|multi_modal_projector)\..*',
+    ),
   ),
   **dict.fromkeys(
     ('qwen3_5', 'qwen3_5_moe'),
@@ -217,12 +178,6 @@ def beside_of(h: dict) -> str:
     return family.beside(h)
 
 
-def _signs(h: dict) -> str:
-  """Returns the parts of an unknown model that no family has, by its keys."""
-  found = [f'; {key}: {why}' for key, why in SIGNS.items() if h.get(key)]
-  return ''.join(found)
-
-
 def _most_alike(h: dict) -> str:
   """Returns the family whose config.json has the most similar keys."""
 
@@ -243,13 +198,16 @@ def family_of(h: dict) -> str:
   if not isinstance(name, str):
     raise ValueError(f'config.json: model_type={name!r:.60} is not a name')
   name = SAME.get(name, name)
-  if name in MISSING:
-    raise ValueError(f'model_type {name!r} is not supported: {MISSING[name]}')
+  if name in unsupported.FAMILIES:
+    raise ValueError(
+      f'model_type {name!r} is not supported: {unsupported.FAMILIES[name]}'
+    )
   if name not in FAMILIES:
     raise ValueError(
       f'model_type {name!r} is unknown: no file of models/families reads its '
-      f'config.json and tensors{_signs(h)}. The keys of {_most_alike(h)} are '
-      f'most like its own; supported are {", ".join(FAMILIES)}'
+      f'config.json and tensors{unsupported.signs(h)}. The keys of '
+      f'{_most_alike(h)} are most like its own; supported are '
+      f'{", ".join(FAMILIES)}'
     )
   packed = h.get('quantization_config')
   if packed:

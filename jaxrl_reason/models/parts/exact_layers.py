@@ -345,10 +345,10 @@ def check(c: Any) -> None:
       "model.numerics='exact' does not support model.delta_layers or "
       'model.out_gate: their states are sums in another order in decoding'
     )
-  if any(r.kind == 'dynamic' for r in c.rope_tables):
+  if any(r.kind == 'dynamic' or r.growth for r in c.rope_tables):
     raise ValueError(
       "model.numerics='exact' does not support dynamic rotary tables in "
-      'model.ropes, whose frequencies are computed in every program'
+      'model.ropes, or their growth, which are computed in every program'
     )
 
 

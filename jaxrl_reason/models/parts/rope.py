@@ -33,6 +33,8 @@ class Rope:
     beta_fast, beta_slow: yarn, the same for its ramp.
     truncate: yarn, whether the ramp's ends are rounded to whole features.
     attention: factor of cos and sin (yarn, longrope).
+    growth: of queries: by 1 + growth * log(1 + floor(position / original)), as
+      in Llama 4 and Ministral 3; 0: none.
     short, long: longrope, divisors of the frequencies, W/2 of each.
   """
 
@@ -48,6 +50,7 @@ class Rope:
   beta_slow: float = 1.0
   truncate: bool = True
   attention: float = 1.0
+  growth: float = 0.0
   short: tuple[float, ...] = ()
   long: tuple[float, ...] = ()
 
@@ -168,6 +171,14 @@ def table(rope: Rope, turned: jax.Array) -> tuple[jax.Array, jax.Array]:
   if rope.attention == 1.0:
     return cos, sin
   return cos * rope.attention, sin * rope.attention
+
+
+def grown(rope: Rope, positions: jax.Array) -> tuple[jax.Array, ...]:
+  """Computes (factor of queries f32 [...,1,1],); () if the table has none."""
+  if not rope.growth:
+    return ()
+  turns = jnp.floor(positions[..., None, None] / rope.original)
+  return (1 + rope.growth * jnp.log1p(turns),)
 
 
 def rotate(

@@ -1,0 +1,56 @@
+"""Reasons for which families and keys of config.json are not supported."""
+
+LATENT = 'its form of latent attention is not supported, only that of V3'
+RECURRENT = 'its recurrent layers are not supported, only the gated delta rule'
+TOWERS = 'image and sound towers are not supported, only text'
+LAYER_NORM = 'norms with a mean and learned positions are not supported'
+ENCODER = 'encoders are not supported, only causal language models'
+FAMILIES = {
+  'bert': ENCODER,
+  'cohere': 'parallel attention and mlp are not supported',
+  'cohere2': 'parallel attention and mlp are not supported',
+  'deepseek_v2': LATENT,
+  'deepseek_v32': LATENT,
+  'falcon_h1': RECURRENT,
+  'falcon_mamba': RECURRENT,
+  'gemma3n': 'shared keys and per-layer embeddings are not supported',
+  'gpt2': LAYER_NORM,
+  'gpt_neox': LAYER_NORM,
+  'granitemoehybrid': RECURRENT,
+  'kimi_k25': LATENT,
+  'lfm2': 'convolution layers are not supported',
+  'llama4': f'{TOWERS}; nor is attention in chunks',
+  'llama4_text': 'attention in chunks is not supported',
+  'mamba': RECURRENT,
+  'mamba2': RECURRENT,
+  'minicpm3': LATENT,
+  'minimax': RECURRENT,
+  'mllama': TOWERS,
+  'nemotron_h': RECURRENT,
+  'opt': LAYER_NORM,
+  'phi': LAYER_NORM,
+  'qwen2_5_vl': TOWERS,
+  'qwen2_vl': TOWERS,
+  'qwen3_vl': TOWERS,
+  'recurrent_gemma': RECURRENT,
+  't5': ENCODER,
+  'zamba2': RECURRENT,
+}
+# Keys of a config.json that stand for parts which no family has.
+SIGNS = {
+  'vision_config': TOWERS,
+  'audio_config': TOWERS,
+  'is_encoder_decoder': ENCODER,
+  'n_positions': LAYER_NORM,
+  'layer_norm_eps': LAYER_NORM,
+  'mamba_d_state': RECURRENT,
+  'ssm_cfg': RECURRENT,
+  'conv_L_cache': 'convolution layers are not supported',
+  'index_topk': 'attention to chosen tokens is not supported',
+}
+
+
+def signs(h: dict) -> str:
+  """Returns the parts of an unknown model that no family has, by its keys."""
+  found = [f'; {key}: {why}' for key, why in SIGNS.items() if h.get(key)]
+  return ''.join(found)
