@@ -76,8 +76,9 @@ def _refuse(path, what: str, where: str, same_data: bool) -> None:
     return
   more = ', --config.checkpoint.same_data=False' if what == 'data' else ''
   raise Other(
-    f'{text}: config.seed, a key of config.data or the files behind it have '
-    f'changed since. Set them back{more}, use another --workdir, or --fresh'
+    f'{text}: config.seed, a key of config.data, preference.pairs or the files '
+    f'behind them have changed since. Set them back{more}, use another '
+    '--workdir, or --fresh'
   )
 
 

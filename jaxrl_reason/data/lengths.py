@@ -83,6 +83,37 @@ def too_long(source, fits, name: str) -> np.ndarray:
   return np.sort(np.concatenate(hosts.gather(own)).astype(np.int64))
 
 
+def fits(c, tokenizer, solution_len: int | None) -> Callable[[dict], bool]:
+  """Returns a function whether an example fits its row.
+
+  The arguments are those of `check`.
+  """
+
+  def rule(example: dict) -> bool:
+    found = _lengths(example, c, tokenizer, solution_len)
+    return all(n <= limit for _, n, _, limit in found)
+
+  return rule
+
+
+def without_long(
+  source, rule: Callable[[dict], bool], c, name: str
+) -> pipeline.Subset:
+  """Returns the examples of a finite source that fit.
+
+  Raises:
+    ValueError: none fits.
+  """
+  long = too_long(source, rule, name)
+  if len(long) == len(source):
+    raise ValueError(
+      f'data.too_long=drop leaves no example of {name}: none of {len(source)} '
+      f'fits data.prompt_len={c.prompt_len} and data.completion_len of every '
+      'stage; increase them'
+    )
+  return pipeline.Subset(source, np.delete(np.arange(len(source)), long))
+
+
 def _message(
   name: str, c, problems, tokenizer, solution_len: int | None
 ) -> str:

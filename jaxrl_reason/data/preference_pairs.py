@@ -11,7 +11,6 @@ every file, the completions with the highest and the lowest reward.
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 from etils import epath
 
 from jaxrl_reason import trees
@@ -20,7 +19,7 @@ from jaxrl_reason.config.training import Preference
 from jaxrl_reason.data import lengths, pipeline
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.row_fields import text_of
-from jaxrl_reason.data.row_index import BadRow, Index, opened, rows
+from jaxrl_reason.data.row_index import BadRow, Index, key_of, opened, rows
 
 FIELDS = 'prompt', 'chosen', 'rejected'
 
@@ -81,25 +80,14 @@ def load(
   else:
     index = opened(path, _check, {'fields': ','.join(FIELDS)})
     pairs = Pairs(index, index.place, render)
-  answers = _Answers(pairs)
   if d.too_long == 'drop':
-    room = d.completion_len
+    fits = lengths.fits(d, tokenizer, d.completion_len)
 
-    def fits(example) -> bool:
-      n = pipeline.solution_length(example, tokenizer)
-      prompt = len(pipeline.prompt_ids(example, tokenizer))
-      return n <= room and prompt <= d.prompt_len
+    def both_fit(pair: dict) -> bool:
+      return all(fits(_example(pair, name)) for name in FIELDS[1:])
 
-    long = lengths.too_long(answers, fits, path)
-    kept = np.setdiff1d(np.arange(len(pairs)), long // 2)
-    if not len(kept):
-      raise ValueError(
-        f'data.too_long=drop leaves no pair of {path}: none fits '
-        f'data.prompt_len={d.prompt_len} and data.completion_len={room}; '
-        'increase them'
-      )
-    return pipeline.Subset(pairs, kept)
-  of_answers = Problems(answers, (), None, None, '', None)
+    return lengths.without_long(pairs, both_fit, d, path)
+  of_answers = Problems(_Answers(pairs), (), None, None, '', None)
   lengths.check(of_answers, d, tokenizer, d.completion_len)
   return pairs
 
@@ -162,9 +150,8 @@ def _reward(row: dict) -> float:
 
 
 def _check(row) -> int:
-  """Raises BadRow if a row is invalid."""
-  _pair(row)
-  return 0
+  """Returns the key of a row; raises BadRow if it is invalid."""
+  return key_of('\0'.join(_pair(row).values()))
 
 
 def _pair(row) -> dict[str, str]:

@@ -8,7 +8,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from etils import epath
 
 from jaxrl_reason.config import Data, leaves
@@ -346,28 +345,13 @@ def drop_long(
     return mixed(parts, c), dropped
 
   room = min(c.completion_len, solution_len or c.completion_len)
-
-  def prompt_fits(example):
-    return len(pipeline.prompt_ids(example, tokenizer)) <= c.prompt_len
-
-  def fits(example):
-    solution = len(tokenizer.encode(example['solution'])) + 1  # stop token
-    return prompt_fits(example) and solution <= room
-
   changes, dropped = {}, {}
-  for split, rule in (('train', fits), ('heldout', prompt_fits)):
+  for split, most in (('train', room), ('heldout', None)):
     source = getattr(problems, split)
+    rule = lengths.fits(c, tokenizer, most)
     if len(source) >= pipeline.ENDLESS:
       changes[split] = pipeline.Redrawn(source, rule)
       continue
-    long = lengths.too_long(source, rule, f'{c.name} {split}')
-    dropped[split] = len(long)
-    if len(long) == len(source):
-      raise ValueError(
-        f'data.too_long=drop leaves no {split} example of {c.name}: none of '
-        f'{len(source)} fits data.prompt_len={c.prompt_len} and '
-        f'data.completion_len={room}; increase them'
-      )
-    kept = np.delete(np.arange(len(source)), long)
-    changes[split] = pipeline.Subset(source, kept)
+    changes[split] = lengths.without_long(source, rule, c, f'{c.name} {split}')
+    dropped[split] = len(source) - len(changes[split])
   return dataclasses.replace(problems, **changes), dropped

@@ -278,6 +278,21 @@ def test_a_row_that_is_too_long_is_refused_before_the_first_step(
   lengths.check(found, c, Characters(), solution_len)
 
 
+def test_what_is_dropped_is_what_would_be_refused():
+  """The turns of a solution count, too."""
+  short = {'prompt': 'x', 'solution': 'y'}
+  long = short | {'turns': [['a' * 9, 'b' * 9]]}
+  found = problems.Problems([long, short], [short], None, None, '', None)
+  c = config_lib.default().data
+  c.update(prompt_len=40, completion_len=12, too_long='drop')
+  kept, dropped = problems.drop_long(found, c, Characters())
+  assert dropped == {'train': 1, 'heldout': 0}
+  c.too_long = 'error'
+  lengths.check(kept, c, Characters(), 12)
+  with pytest.raises(ValueError, match='solution has 19 tokens'):
+    lengths.check(found, c, Characters(), 12)
+
+
 def refused(path, tmp_path, **flat):
   """Returns the error of a run on a file, which comes before its first step."""
   c = tiny_recipe.get_config()

@@ -188,6 +188,24 @@ def test_pairs_that_are_too_long_are_dropped(tmp_path):
   assert found[1]['prompt'] == '1+2='
 
 
+def test_other_pairs_are_noticed(pairs, tmp_path):
+  """A run does not go on with other pairs, in a row or in the whole file."""
+  path, moved = tmp_path / 'pairs.jsonl', tmp_path / 'moved.jsonl'
+  path.write_text(pairs.read_text())
+  c = preferring(path, **{'preference.steps': 1})
+  train.run(c, tmp_path / 'run')
+  path.rename(moved)
+  c.preference.update(pairs=str(moved), steps=2)
+  train.run(c, tmp_path / 'run')
+  found = prepare.prepare(c, tmp_path / 'run').problems.pairs[str(moved)]
+  moved.write_text(moved.read_text().replace('"1"', '"3"'))
+  with pytest.raises(ValueError, match='row 1 was changed since the run began'):
+    found[0]
+  c.preference.steps = 3
+  with pytest.raises(ValueError, match=r'other data \(pairs\)'):
+    train.run(c, tmp_path / 'run')
+
+
 @pytest.mark.parametrize(
   'flat, message',
   [

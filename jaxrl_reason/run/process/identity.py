@@ -45,7 +45,10 @@ def of_source(source) -> str:
     rows = range(SAMPLED)
   else:
     rows = range(0, n, -(-n // MOST) or 1)
-  return digest([n, *(dict(source[i]) for i in rows)])
+  examples = [dict(source[i]) for i in rows]
+  for example in examples:
+    example.pop('place', None)  # a file may be moved
+  return digest([n, *examples])
 
 
 def of_tokenizer(tokenizer, source) -> str:
@@ -165,6 +168,8 @@ def of_run(problems, tokenizer, stages) -> dict[str, Any]:
   """Returns the origin of a run, which its checkpoints contain."""
   splits = ('train', 'heldout', 'harder')
   data = {split: of_source(getattr(problems, split)) for split in splits}
+  if problems.pairs:
+    data['pairs'] = [of_source(pairs) for pairs in problems.pairs.values()]
   return {
     'data': data,
     'tokenizer': of_tokenizer(tokenizer, problems.train),
