@@ -102,25 +102,6 @@ class Chooser:
     # They come in rising order, and what reads the first ones reads a sample.
     return jax.random.permutation(trees.named_key(key, 'order'), ids)
 
-  def observe(
-    self,
-    stats: pool.Statistics,
-    ids: jax.Array,
-    reward: jax.Array,
-    solved: jax.Array,
-    valid: jax.Array,
-    length: jax.Array,
-    answer_id: jax.Array,
-    used_ids: jax.Array,
-    used_tokens: jax.Array,
-    step: jax.Array,
-  ) -> pool.Statistics:
-    """Returns the statistics after a batch of N rows; see `pool.tell`."""
-    rows = ids, reward, solved, valid, length, answer_id
-    used = used_ids, used_tokens
-    seen = pool.tell(stats, *rows, *used, n_sources=len(self.names))
-    return self.learn(stats, seen, step)
-
   def learn(
     self, stats: pool.Statistics, seen: pool.Seen, step: jax.Array
   ) -> pool.Statistics:

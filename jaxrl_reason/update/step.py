@@ -7,6 +7,9 @@ over micro-batches is exactly the gradient of the batch, because every mean in
 the loss divides by a count of the whole batch (`losses.denominators`).
 """
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -58,11 +61,13 @@ def update(
   target = learner.critic and critics.targets(learner.critic, batch)
   rows = batch, advantages(learner, batch), target
   rows = trained_rows.resampled(learner, rows, key)
-  teacher = _other(learner, state)
+  one = functools.partial(
+    _one_update, learner, sampling, _other(learner, state)
+  )
   if learner.n_updates == 1:
-    state, metrics = _one_update(learner, state, *rows, key, sampling, teacher)
+    state, metrics = one(state, (rows, key))
   else:
-    state, metrics = _many_updates(learner, state, rows, sampling, key, teacher)
+    state, metrics = _many_updates(learner, one, state, rows, key)
   metrics = losses.summarize(metrics) | spread(rows[1], rows[0].mask)
   return state.replace(step=state.step + 1), metrics
 
@@ -104,13 +109,8 @@ def spread(adv: jax.Array, mask: jax.Array) -> Metrics:
   return {'advantage_rms': jnp.sqrt(mean_square), 'advantage_max': size.max()}
 
 
-def _many_updates(learner: Learner, state, rows, sampling, key, teacher):
+def _many_updates(learner: Learner, update: Callable, state, rows, key):
   n, m = rows[0].tokens.shape[0], learner.minibatches
-
-  def update(state, minibatch):
-    (batch, adv, target), key = minibatch
-    rest = batch, adv, target, key, sampling, teacher
-    return _one_update(learner, state, *rest)
 
   def epoch(state, epoch_key):
     order = jax.random.permutation(epoch_key, n)
@@ -126,14 +126,15 @@ def _many_updates(learner: Learner, state, rows, sampling, key, teacher):
 
 
 def _one_update(
-  learner: Learner, state, batch, adv, target, key, sampling, teacher=None
+  learner: Learner, sampling, teacher: logprobs.Other | None, state, minibatch
 ):
   """Updates the policy, and its critic, on one minibatch.
 
   Args:
-    target: of the critic, [N,T] or None.
     teacher: whose logits the loss reads, or None.
+    minibatch: ((batch, advantages, targets of the critic or None), key).
   """
+  (batch, adv, target), key = minibatch
   grads, metrics = gradients(
     learner, state.params, batch, adv, sampling, state.coefs, key, teacher
   )

@@ -238,7 +238,8 @@ def simulated(c, live, length, steps=400, batch=64):
     ones = jnp.ones(batch)
     rows = ids, ones, ones > 0, ones > 0, long, ids
     tokens = jnp.where(used, long, 0)
-    return c.observe(s, *rows, ids, tokens, i), of, used, long
+    seen = pool.tell(s, *rows, ids, tokens, n_sources=len(c.names))
+    return c.learn(s, seen, i), of, used, long
 
   for i in range(steps):
     s, of, used, long = step(s, jnp.int32(i), rng.random(batch))
@@ -376,7 +377,8 @@ def trial(c, s, first, last):
     right = (noise[0] > s.difficulty[ids]).astype(jnp.float32)
     rows = right, right > 0, noise[1] > 0.1, ids + 1, ids
     tokens = jnp.where(noise[2] > 0.3, ids + 1, 0)
-    return c.observe(s, ids, *rows, ids, tokens, i), ids
+    seen = pool.tell(s, ids, *rows, ids, tokens, n_sources=len(c.names))
+    return c.learn(s, seen, i), ids
 
   out = []
   for i in range(first, last):

@@ -93,7 +93,9 @@ def test_minibatches_of_one_epoch_equal_the_updates_by_hand(batch):
   order = jax.random.permutation(key, L.B * L.G)
   for i in range(2):
     rows = jax.tree.map(lambda x: x[order][i::2], (full, adv))  # noqa: B023
-    state, _ = step_lib._one_update(single, state, *rows, None, key, NEUTRAL)
+    state, _ = step_lib._one_update(
+      single, NEUTRAL, None, state, ((*rows, None), key)
+    )
   L.assert_close(got.params, state.params)
 
 

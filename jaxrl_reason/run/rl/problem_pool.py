@@ -206,12 +206,12 @@ class PoolStatistics(Part):
     number = step.state.step
     drawn = rows['ids'], rows['length'] > 0
     metrics = self.chooser.metrics(memory, *drawn, number)
-    memory = self.chooser.observe(memory, **rows, step=number)
-    return memory, step, metrics
+    seen = pool.tell(memory, **rows, n_sources=len(self.chooser.names))
+    return self.chooser.learn(memory, seen, number), step, metrics
 
 
 def _observed(outcomes: Outcomes) -> dict[str, jax.Array]:
-  """Returns the rows [R] of all rounds that `Chooser.observe` reads."""
+  """Returns the rows [R] of all rounds that `pool.tell` reads."""
   valid, answers = outcomes.own, outcomes.answer_id
   if answers is None:
     answers = jnp.full_like(outcomes.length, -1)
