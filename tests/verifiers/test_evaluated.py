@@ -7,6 +7,17 @@ from jaxrl_reason.verifiers.math import numbers, symbolic
 
 # (answer, gold answer, question)
 PROBLEMS = [
+  ('x = \\sqrt{50}', '5\\sqrt2', 'Simplify \\sqrt{50}.'),
+  ('(\\sqrt{50})', '5\\sqrt2', 'Work out \\sqrt{50} and simplify.'),
+  ('1\\cdot(\\sqrt{50})', '5\\sqrt2', 'Simplify $\\sqrt{50}$.'),
+  ('(x^3+0)\\cdot x^4', 'x^7', 'Simplify $x^3\\cdot x^4$.'),
+  ('f(x)=x^2-5x+6', '(x-2)(x-3)', 'Factor x^2-5x+6.'),
+  ('x^2-5x+6\\text{ units}', '(x-2)(x-3)', 'Factor $x^2-5x+6$.'),
+  ('(|x-3|<5)', '(-2,8)', 'Solve |x-3|<5.'),
+  ('0.\\overline{3}', '\\frac13', 'What is 0.\\overline{3}?'),
+  ('x=0.\\overline{3}', '\\frac13', 'Write 0.\\overline{3} as a fraction.'),
+  ('3\\tfrac12', '\\frac72', 'Convert 3\\tfrac12.'),
+  ('[0.75]', '\\frac34', 'Write 0.75 as a fraction'),
   ('\\sqrt{50}=\\sqrt{50}', '5\\sqrt2', 'Simplify $\\sqrt{50}$.'),
   ('\\frac68=\\frac68', '\\frac34', 'Reduce $\\frac{6}{8}$.'),
   ('\\frac{1+i}{1-i}=\\frac{1+i}{1-i}', 'i', 'Evaluate $\\frac{1+i}{1-i}$.'),
@@ -78,6 +89,15 @@ PROBLEMS = [
   ),
 ]
 ANSWERS = [
+  ('0.5', '1/2', 'It rains with probability 0.5. How likely is it dry?'),
+  ('1/2', '0.5', 'He eats 1/2 of the cake. How much is left?'),
+  (
+    '60 minutes',
+    '1 hour',
+    'A lesson takes 60 minutes. How long are two halves?',
+  ),
+  ('3.5', '\\frac72', 'Write 3\\tfrac12 as a fraction.'),
+  ('\\sqrt{2}', '\\sqrt2', 'Find \\sqrt{2}'),
   ('4', '4', None),
   ('7-3=4', '4', None),
   ('4=7-3', '4', None),

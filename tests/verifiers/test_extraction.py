@@ -37,6 +37,12 @@ MARKED = [
   ('故选：C', 'C'),
 ]
 GUESSED = [
+  ('The value of $f(3)$ is 9.', '9'),
+  ('The probability $P(A)$ is 1/6.', '1/6'),
+  ('The minimum of $x^2+1$ is 1.', '1'),
+  ('The value is $x^2$, where x is 5.', 'x^2'),
+  ('The meeting is on June 5.', 'June 5'),
+  ('It takes 3 hours and 20 minutes.', '3 hours and 20 minutes'),
   ('5', '5'),
   ('\\frac{1}{2}', '\\frac{1}{2}'),
   ('$x = 1$ or $x = 2$', '$x = 1$ or $x = 2$'),

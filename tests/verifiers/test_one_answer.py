@@ -122,6 +122,18 @@ def test_a_hedge_behind_the_answer_is_a_second_guess(mark, between):
 
 
 SECONDS = [
+  ', or you get {}',
+  ', or the number {}',
+  ', alternately {}',
+  ' xor {}',
+  '… or {}',
+  ' or\n{}',
+  ' or just {}',
+  ' (I am not sure, could be {})',
+  ' (some would say {})',
+  ', depending on rounding {}',
+  ', but I would not rule out {}',
+  ', {}, one of these',
   ', but {} is also possible',
   ', though {} is possible too',
   '. Another possibility is {}.',
@@ -147,6 +159,23 @@ def test_function_words_with_a_hedge_join_a_second_value(mark, second):
   for other in ('35', '$35$', '**35**', '\\boxed{35}'):
     text = mark + second.format(other)
     assert not [g for g in ('12', '35') if math.verify(text, g)], text
+
+
+PROSE = ['It is {}.', 'Hence x = {}.', 'I would say {}.', 'The answer is {}.']
+BEFORE = [
+  'between {} and {}',
+  'one of {} and {}',
+  'either {}, {}',
+  '{}\nor\n{}',
+]
+
+
+@pytest.mark.parametrize('prose', PROSE)
+def test_hedges_in_a_sentence_without_a_mark(prose):
+  for second in [*BEFORE, *('{}' + second for second in SECONDS)]:
+    for mark in ('{}', '${}$', '**{}**'):
+      text = prose.format(second.format(mark.format(12), mark.format(35)))
+      assert not [g for g in ('12', '35') if math.verify(text, g)], text
 
 
 @pytest.mark.parametrize(

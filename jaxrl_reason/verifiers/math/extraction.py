@@ -59,6 +59,7 @@ MATH = re.compile(
   re.S,
 )
 DIGIT = re.compile('[0-9]')
+BREAK = re.compile(r'[\s-]+')
 # Of *italic* and __underlined__ texts the numbers only: 2 * 3 is a product.
 BOLD = re.compile(
   r'\*\*([^*\n]+)\*\*'
@@ -98,6 +99,25 @@ OTHER_CHOICE = re.compile(
 NAME = re.compile(
   r"\\?[A-Za-z]{1,5}'?(?:_\{?\w{1,3}\}?)?|\\(?:angle|triangle|overline|vec) ?"
   r'\{?[A-Za-z]{1,5}\}?|[A-Za-z]\([a-z](?:, ?[a-z])*\)'
+)
+# "The value of $f(3)$ is 9": the verb stands behind the formula only.
+VERB = r'\b(?:is|are|was|were|equals?|gives?|gets?|have|has|be)\b|='
+VALUE_BEHIND = re.compile(
+  rf'[^.\n$]*(?:{VERB})\s*(?:about |approximately |only |just )?'
+  r'[-$\\]*\.?[0-9]',
+  re.I,
+)
+VERB_BEFORE = re.compile(rf'(?:{VERB})[^.\n]*$', re.I)
+# Answers of more than one number; units are compared later.
+DATE = re.compile(
+  r'\b(?:January|February|March|April|May|June|July|August|September|October'
+  r'|November|December) [0-9]{1,2}(?:st|nd|rd|th)?\b(?:,? [0-9]{4}\b)?'
+)
+MEASURED = re.compile(
+  r'(?<![\w.])[0-9]+ (?:hours?|days?|weeks?|minutes?|feet|foot|dollars?'
+  r'|pounds?)'
+  r',?(?: and)? [0-9]+ (?:hours?|days?|minutes?|seconds?|inch(?:es)?|cents?'
+  r'|ounces?)\b'
 )
 NEGATED = re.compile(r"(?:n['’]t|\s+(?:not|never|neither))\b", re.I)
 MAX_CHOICES = 80  # characters of a line of choices
@@ -208,8 +228,9 @@ def hashed(text: str) -> str | None:
   line = HASHED.match(text, start) if start >= 0 else None
   if line is None:
     return None
-  answer = narrowed(line[1].strip())
-  return second_guesses.with_others(text, start, line.end(), answer)
+  content = second_guesses.OPEN_HEDGE.sub('', line[1]).strip()
+  end = line.start(1) + len(content)
+  return second_guesses.with_others(text, start, end, narrowed(content))
 
 
 def stated(text: str) -> str | None:
@@ -250,9 +271,11 @@ def _closed(text: str) -> str:
 
 
 def _first_sentence(text: str) -> str:
-  """Up to a full stop outside $...$."""
+  """Returns a text up to the first full stop outside of $...$."""
   delimits = text.count('$') % 2 == 0  # else one of them is a currency
   for match in SENTENCE_END.finditer(text):
+    if second_guesses.OPEN_HEDGE.search(text[: match.start()]):
+      continue  # the second value is on the next line
     if not delimits or text.count('$', 0, match.start()) % 2 == 0:
       return text[: match.start()]
   return text
@@ -280,14 +303,26 @@ def best_part(text: str, which: int) -> str | None:
   last = None
   for match in NUMBER.finditer(text):
     last = match
+  for pattern in (DATE, MEASURED) if last else ():
+    for match in pattern.finditer(text):
+      if match.start() <= last.start() < match.end():
+        last = match
   return last and second_guesses.with_others(
     text, last.start(), last.end(), last[0]
   )
 
 
 def _is_talked_about(text: str, match: re.Match, content: str) -> bool:
-  """Returns whether a formula is a name and a number follows it."""
-  return bool(NAME.fullmatch(content) and DIGIT.search(text, match.end()))
+  """Returns whether a formula is only named, and a number follows it."""
+  if NAME.fullmatch(content):
+    return bool(DIGIT.search(text, match.end()))
+  behind = VALUE_BEHIND.match(text, match.end())
+  return bool(
+    behind
+    and not NUMBER.fullmatch(content)
+    and not second_guesses.HEDGED.search(behind[0])
+    and not VERB_BEFORE.search(text, 0, match.start())
+  )
 
 
 def _content(match: re.Match) -> str:
@@ -326,7 +361,7 @@ def _divided(text: str, pair) -> bool:
 
 def counted(text: str) -> str | None:
   """Finds the 5 of "5 (rounded up!)", where the whole is not understood."""
-  if DOUBT.search(text) or HEDGES & set(text.lower().split()):
+  if DOUBT.search(text) or HEDGES & set(BREAK.split(text.lower())):
     return None  # 5 (or six), 5 squared
   match = COUNTED.fullmatch(text[:MAX_BARE])
   number = NUMBER.fullmatch(match[1].strip()) if match else None
@@ -356,6 +391,7 @@ def guess(text: str) -> Found | None:
   line = tail.rsplit('\n', 1)[-1].strip()
   marked = '$' in tail or '\\(' in tail or '\\[' in tail or '**' in tail
   if '\n' in tail and not marked and any(c.isdigit() for c in line):
-    if is_bare(line) and not _is_prose(line):
+    hedged = second_guesses.OPEN_HEDGE.search(tail[: tail.rindex('\n')])
+    if is_bare(line) and not _is_prose(line) and not hedged:
       return Found(line, False)
   return Found(best_part(tail, -1) or line or tail, False)

@@ -11,15 +11,19 @@ import re
 MAX_APART = 80  # characters from one value to the next
 HEDGES = (
   r'or|and/or|either|maybe|perhaps|possibly|possible|possibility|potentially|probably'
-  r'|likely|alternatively|alternative|alternate|otherwise|else|could|might|may'
-  r'|another|unless|if not|vs|versus|guess|backup|acceptable|depending'
+  r'|likely|alternatively|alternately|alternative|alternate|otherwise|else|could'
+  r'|might|may|xor|oder|ou'
+  r'|another|unless|if not|vs|versus|guess|backup|acceptable|depending|not sure'
+  r'|(?:some|others) (?:would |might )?say|one of (?:these|them|the two)'
+  r'|not (?:rule out|exclude)'
   r'|second (?:choice|option)'
   r"|if (?:that|this|it|i)(?:(?: is|'s| am|'m) wrong| erred)"
 )
 FUNCTION_WORDS = (
   r"and|but|also|then|though|although|it's|it|this|that|can|is|be|the|other|answer"
   r'|choice|value|equivalently|result|solution|an?|as|well|even|which|one|of|these|both|so'
-  r'|my|with|second|instead|too|in|case|hmm|most|on|interpretation|i|am'
+  r'|my|with|second|instead|too|in|case|hmm|most|on|interpretation|i|am|we|you|get'
+  r'|just|simply|number|less|would|count|counted|differently|rounding'
 )
 APPROXIMATE = r'about|approximately|approx|roughly|around|nearly'
 HEDGE = (
@@ -27,7 +31,7 @@ HEDGE = (
   r'|(?:(?<=[*$])|(?<=[*$] ))/(?=\s*(?:[*$]|\Z))'
 )
 BETWEEN = (
-  rf'(?:[\s$,;:.*()\[\]?!|–—，。]|-(?=[\s-])|\\[()\[\]]|</?answer>|{HEDGE}'
+  rf'(?:[\s$,;:.…*()\[\]?!|–—，。]|-(?=[\s-])|\\[()\[\]]|</?answer>|{HEDGE}'
   rf'|\b(?:{FUNCTION_WORDS}|{APPROXIMATE})\b|也|是)*'
 )
 VALUE = (
@@ -48,6 +52,14 @@ BEFORE = re.compile(  # but of "$30 + $160 or $190" the sum is meant
 LINK = re.compile(BETWEEN, re.I)
 AFTER = re.compile(rf'{REST}(?=[.!?)\n]|\Z)', re.I)
 HEDGED = re.compile(HEDGE, re.I)
+# "Between 17 and 18" is hedged in front of the first value.
+HEDGED_BEFORE = re.compile(r'\b(?:between|one of|either)[\s$*(\\]*$', re.I)
+# At the end of a line: the second value is on the next one.
+OPEN_HEDGE = re.compile(
+  r'(?:\b(?:x?or|and/or|maybe|perhaps|possibly|alternatively|versus|vs)\.?|或者?)'
+  r'[\s,:]*$',
+  re.I,
+)
 ROUNDED = re.compile(rf'\b(?:{APPROXIMATE})\b', re.I)
 
 
@@ -75,7 +87,9 @@ def with_others(text: str, start: int, end: int, answer: str) -> str:
   """
   before = BEFORE.search(text[max(0, start - MAX_APART) : start])
   if before and (
-    HEDGED.search(before.string, before.start(2)) or _hedged_behind(text, end)
+    HEDGED.search(before.string, before.start(2))
+    or HEDGED_BEFORE.search(before.string[: before.start(1)])
+    or _hedged_behind(text, end)
   ):
     answer = _bare(before[1]) + _joint(before[2]) + answer
   behind = BEHIND.match(text, end, end + MAX_APART)

@@ -6,6 +6,7 @@
   vocabulary, units   the names that are known
   parser          recursive descent to `nodes.Node`, with limits; mixed in are
                   atoms, brackets, commands and quantities
+  quotients       products, and remarks in brackets behind a value
   evaluate        a walk over a tree, in one of two domains:
   exact, numeric  rationals (or modulo a prime), and mpmath
   scalars         equality of two expressions, with units

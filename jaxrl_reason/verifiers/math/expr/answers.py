@@ -154,8 +154,10 @@ class Readings:
     answer.
     """
     found = []
-    # 1,200 is a list only beside another list, (1,200) is a pair.
-    if 'commas' in self.others and not forms.is_tuple(against):
+    # 1,200 may be the list of 1 and 200 beside a list with units or names.
+    if 'commas' in self.others and not (
+      forms.is_tuple(against) or self._is_one_number(against)
+    ):
       found.append({'commas': False})
     if 'tight' in self.others:
       found.append({'tight': True})
@@ -164,6 +166,12 @@ class Readings:
     ):
       found.append({'letters': True})
     return found
+
+  def _is_one_number(self, against: Node) -> bool:
+    """Returns whether a text is a number such as 1,200 beside two numbers."""
+    return self.text.count(',') == 1 and (
+      against.kind == 'seq' and all(item.kind == 'num' for item in against.args)
+    )
 
 
 def _any_reading(a: Readings, b: Readings, budget: Budget) -> bool:

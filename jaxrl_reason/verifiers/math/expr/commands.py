@@ -19,8 +19,13 @@ ALPHABETS = frozenset(
   ('mathbb', 'mathbf', 'Bbb', 'boldsymbol', 'bm', 'mathcal')
 )
 HATS = frozenset(
-  'vec hat overrightarrow widehat overline bar tilde underline dot'.split()
+  'vec hat overrightarrow widehat overline bar tilde widetilde underline dot '
+  'ddot'.split()
 )
+# A vector has one name with and without its arrow. These make another name.
+PRIMES = {'dot': "'", 'ddot': "''"}
+OTHER_NAMES = {'widehat': 'hat', 'hat': 'hat', 'widetilde': 'tilde'}
+OTHER_NAMES |= {'tilde': 'tilde'}
 FENCES = {'lfloor': 'rfloor', 'lceil': 'rceil'}
 FENCE_NAMES = {'lfloor': 'floor', 'lceil': 'ceil'}
 TRIGONOMETRIC = frozenset(('sin', 'cos', 'tan', 'cot', 'sec', 'csc'))
@@ -153,7 +158,8 @@ class Commands:
       return Node('mul', tuple(symbol(letter) for letter in text))
     if not text.isalnum():
       raise ParseError(f'\\{name} over {text!r}')
-    return symbol(text)
+    mark = OTHER_NAMES.get(name)
+    return symbol(f'{mark} {text}' if mark else text + PRIMES.get(name, ''))
 
   def _fenced(self, name: str) -> Node:
     inner = self.listing()

@@ -6,15 +6,25 @@ checks, both on answers that equal the gold answer:
   is_evaluated   a numeric gold answer wants a numeral, a fraction, a surd:
                  nothing that the fields of rational numbers still compute
   restates       the answer is a formula of the question, and the gold answer
-                 is another formula
+                 is another formula; a number only if the question asks for
+                 another form of it
 """
 
 import re
 
-from jaxrl_reason.verifiers.math.expr import forms, scalars, sets, words
+from jaxrl_reason.verifiers.math.expr import (
+  forms,
+  scalars,
+  sets,
+  units,
+  vocabulary,
+  words,
+)
 from jaxrl_reason.verifiers.math.expr.exact import Exact
 from jaxrl_reason.verifiers.math.expr.nodes import (
   MAX_CHARS,
+  ONE,
+  ZERO,
   Budget,
   Limit,
   Node,
@@ -39,6 +49,24 @@ FOLDED = re.compile(r'mod|!!')  # the parser computes 17 mod 5 and 7!!
 FORMULA = re.compile(
   r'\$\$(.+?)\$\$|\$([^$]+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]', re.S
 )
+# Between the words of a question are formulas that no dollars mark.
+WORD = re.compile(
+  rf'(?<![^\s,.;:?!(])(?!(?:{"|".join(vocabulary.FUNCTIONS)})\b)'
+  r"(?:[A-Za-z]{2,}(?:['’-][A-Za-z]+)*|[aAI])(?![^\s,.;:?!)])"
+)
+# In front of a number, or anywhere: the question asks for another form of it.
+ASKED = re.compile(
+  r'\b(?:what is|compute|evaluate|calculate|find|determine)\s*'
+  r'(?:the (?:exact )?(?:value|form) of\s*)?[\s$(\\\[]*$',
+  re.I,
+)
+NEW_FORM = re.compile(
+  r'fraction|decimal|percent|mixed number|simpl|lowest terms'
+  r'|\b(?:reduce|convert|express|rewrite|write)\b',
+  re.I,
+)
+NUMBER_DRESS = re.compile(r'\\text[a-zA-Z]*|^[(\[+]+|[)\]]+$')
+NEUTRAL = {'add': ZERO, 'mul': ONE, 'div': ONE, 'pow': ONE}
 
 
 def is_evaluated(answer: str, gold: str) -> bool:
@@ -68,18 +96,29 @@ def is_evaluated(answer: str, gold: str) -> bool:
 
 def restates(answer: str, gold: str, question: str) -> bool:
   """Returns whether an answer is a formula of the question and not the gold."""
-  found, wanted = _tree(answer), _tree(gold)
-  if found is None or wanted is None:
+  restated, wanted = _tree(answer), _tree(gold)
+  if restated is None or wanted is None:
     return False
-  found, wanted = forms.tidy(_core(found), _core(wanted))
-  found, wanted = canonical(found), canonical(wanted)
-  if found == wanted:
+  restated, wanted = forms.tidy(_core(restated), _core(wanted))
+  restated, wanted = canonical(restated), canonical(wanted)
+  if restated == wanted or restated.kind in ('sym', 'const'):
     return False
-  bare = found.args[0] if found.kind == 'neg' else found
-  if bare.kind not in LITERALS | {'sym', 'const'}:
-    if _squashed(clean(answer)) in _squashed(question[-MAX_CHARS:]):
-      return True
-  return any(found == formula for formula in _formulas(question))
+  question = question[-MAX_CHARS:]
+  value = _rational(restated)
+  is_number = value is not None and _is_numeral(restated, value)
+  written = _squashed(clean(answer))
+  if is_number:
+    written = NUMBER_DRESS.sub('', written.rsplit('=', 1)[-1])
+    if written not in _squashed(question):
+      return False  # 3.5 where the question has 3 1/2
+  elif written in _squashed(question):
+    return True
+  new_form = NEW_FORM.search(question)
+  return any(
+    restated == formula
+    and (not is_number or new_form or ASKED.search(question[:start]))
+    for start, formula in _formulas(question)
+  )
 
 
 def _joins_sets(node: Node) -> bool:
@@ -106,18 +145,32 @@ def _squashed(text: str) -> str:
 
 
 def _formulas(question: str):
-  """Yields the formulas of a question and the sides of its relations."""
-  matches = list(FORMULA.finditer(question[-MAX_CHARS:]))
-  for match in matches[-MAX_FORMULAS:]:
-    tree = _tree(next(group for group in match.groups() if group))
+  """Yields (position, tree) of formulas and of the sides of relations."""
+  for start, text in _spans(question):
+    tree = _tree(text)
     if tree is not None:
       sides = tree.args if forms.is_equation(tree) else ()
       for node in (tree, *sides):
-        yield canonical(_without_units(node))
+        yield start, canonical(_without_units(node))
+
+
+def _spans(question: str) -> list[tuple[int, str]]:
+  """Returns marked formulas, and all texts between words, with positions."""
+  marked = [
+    (match.start(), next(group for group in match.groups() if group))
+    for match in FORMULA.finditer(question)
+  ]
+  ends = [0, *(match.end() for match in WORD.finditer(question))]
+  starts = [*(match.start() for match in WORD.finditer(question)), None]
+  between = [(a, question[a:b].strip(' ,;:.?!')) for a, b in zip(ends, starts)]
+  return [*marked, *(span for span in between if span[1])][-MAX_FORMULAS:]
 
 
 def canonical(node: Node) -> Node:
-  """Returns a tree whose sums and products are flat and sorted."""
+  """Returns a tree whose sums and products are flat and sorted.
+
+  Zeros of sums, factors and divisors of 1, and counted things are left out.
+  """
   args = [canonical(arg) for arg in node.args]
   if node.kind in ORDERED:
     args = [
@@ -125,14 +178,22 @@ def canonical(node: Node) -> Node:
       for arg in args
       for part in (arg.args if arg.kind == node.kind else (arg,))
     ]
+    args = [arg for arg in args if not _is_neutral(arg, node.kind)] or args[:1]
     args.sort(key=repr)
   if node.kind == 'neg' and args[0].kind == 'num':
     return number(-args[0].value)
+  if node.kind in NEUTRAL and (args[1:] == [] or args[1] == NEUTRAL[node.kind]):
+    return args[0]
   if node.kind == 'rel' and all(op in sets.FLIPPED for op in node.value):
     flipped = tuple(sets.FLIPPED[op] for op in reversed(node.value))
     mirrored = node._replace(args=tuple(reversed(args)), value=flipped)
     return min(mirrored, node._replace(args=tuple(args)), key=repr)
   return node._replace(args=tuple(args))
+
+
+def _is_neutral(node: Node, kind: str) -> bool:
+  vague = node.kind == 'unit' and node.value == units.VAGUE
+  return node == NEUTRAL[kind] or (kind == 'mul' and vague)
 
 
 def _core(node: Node) -> Node:

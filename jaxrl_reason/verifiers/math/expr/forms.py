@@ -193,6 +193,7 @@ def both_functions(a: Node, b: Node) -> bool:
   lefts = a.args[0], b.args[0]
   return (
     all(is_name(n) and n.value not in KNOWN for n in lefts)
+    and all(a.kind == 'sym' for n in lefts if n.kind == 'call' for a in n.args)
     and any(n.kind in ('call', 'div') for n in lefts)
     and bool(names(a.args[1]))
     and _marks_agree(*lefts)
@@ -213,6 +214,8 @@ def _mark(name: Node) -> str:
     order = head.args[1].value if head.kind == 'pow' else 1
     return "'" * min(int(order), MAX_ORDER) if order is not None else ''
   spelled = str(name.value or '')
+  if name.value == 'conj':
+    return 'bar'
   return '^-1' if spelled.endswith('^-1') else "'" * spelled.count("'")
 
 

@@ -22,12 +22,12 @@ from jaxrl_reason.verifiers.math.expr.nodes import (
   symbol,
 )
 from jaxrl_reason.verifiers.math.expr.quantities import Quantities
+from jaxrl_reason.verifiers.math.expr.quotients import quotient
 from jaxrl_reason.verifiers.math.expr.tokens import Reader, Token
 
 RELATIONS = frozenset(
   '= < > <= >= != ~ in notin subset to imply iff parallel perp'.split()
 )
-EQUALS = frozenset(('=', '~'))
 SEPARATORS = frozenset((',', ';', 'and', 'or', '\\\\'))
 SET_OPERATORS = frozenset(('union', 'inter', 'minus'))
 # Operators that can begin an atom, hence an implicit product.
@@ -232,12 +232,13 @@ class Parser(Atoms, Brackets, Commands, Quantities):
           raise ParseError('true/false')
         below.append(self.divisor())
       elif self._compound_quantity(last):
+        self.take('and', ',')
         rest = self.product()
-        return Node('add', (_quotient(above, below), rest))
+        return Node('add', (quotient(above, below), rest))
       elif self._starts_factor(last):
         above.append(self.quantity(above))
       else:
-        return _quotient(above, below)
+        return quotient(above, below)
 
   def factor(self) -> Node:
     """Parses a factor; after an explicit operator a sign may follow: 3 * -2."""
@@ -363,26 +364,3 @@ class Parser(Atoms, Brackets, Commands, Quantities):
       while not self.on('}') and self.token.kind != 'end':
         self.next()
     self.next()
-
-
-def _quotient(above: list[Node], below: list[Node]) -> Node:
-  notes = [n for n in above[1:] if n.kind == 'rel' and EQUALS & set(n.value)]
-  if notes:
-    return _noted(above, below, notes)
-  # "2k pi (k in Z)": a condition is no factor.
-  if len(above) > 1:
-    above = [n for n in above if n.kind != 'rel'] or above
-  top = above[0] if len(above) == 1 else Node('mul', tuple(above))
-  if not below:
-    return top
-  bottom = below[0] if len(below) == 1 else Node('mul', tuple(below))
-  return Node('div', (top, bottom))
-
-
-def _noted(above: list[Node], below: list[Node], notes: list[Node]) -> Node:
-  """5 (= 10/2): the bracket repeats the value."""
-  if len(notes) > 1 or notes[0].args[0] != symbol(''):
-    raise ParseError('an equation as a factor')
-  value = _quotient([n for n in above if n is not notes[0]], below)
-  repeated = notes[0].args[1:]
-  return Node('rel', (value, *repeated), ('note',) * len(repeated))

@@ -3,6 +3,8 @@
 from jaxrl_reason.verifiers.math.expr import units, vocabulary
 from jaxrl_reason.verifiers.math.expr.nodes import Node, ParseError, number
 
+CURRENCIES = frozenset(('eur', 'gbp', 'cny', 'inr'))
+
 
 class Quantities:
   """Mixed into `parser.Parser`, which has the token position."""
@@ -17,13 +19,21 @@ class Quantities:
     return self.unit()
 
   def _compound_quantity(self, last: Node) -> bool:
-    """3 hours 20 minutes: a number after a unit is added."""
-    return (
-      self.token.kind == 'num'
-      and last.kind == 'unit'
-      and last.value != '$'
-      and units.BASE[last.value][0] not in ('eur', 'gbp', 'cny', 'inr')
-    )
+    """3 hours 20 minutes: a number after a unit is added.
+
+    With "and" or a comma between, the number has a smaller unit of the same
+    kind: 3 hours and 4 hours are two values.
+    """
+    if last.kind != 'unit' or last.value == '$':
+      return False
+    base, factor = units.BASE[last.value]
+    if self.on('and', ','):
+      unit = units.UNITS.get(str(self.peek(2).value))
+      smaller = unit and units.BASE[unit] < (base, factor)
+      return bool(
+        self.peek().kind == 'num' and smaller and units.BASE[unit][0] == base
+      )
+    return self.token.kind == 'num' and base not in CURRENCIES
 
   def _at_unit(self) -> bool:
     token = self.token

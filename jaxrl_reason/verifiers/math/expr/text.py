@@ -178,6 +178,7 @@ MODULO = re.compile(
   r'\(\s*(?:\\(?:text|mathrm|operatorname)\s*\{\s*mod\s*\}|\\?mod\b|\\bmod\b)'
   r'\s*([0-9]{1,9})\s*\)'
 )
+PER_MILLE = re.compile(r'‰|\bper mille?\b')
 SPACES = re.compile(r'\s+')
 # Emphasis, also of one value among several; 2**3 is a power.
 BOLD = re.compile(r'(?<![\w)}\]])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(])')
@@ -248,6 +249,7 @@ def _balanced(remark: re.Match) -> str:
 def _spaced(text: str) -> str:
   """Removes delimiters and repeated spaces."""
   text = MODULO.sub(r'\\pmod{\1}', text)
+  text = PER_MILLE.sub(' permille', text)
   text = SPACES.sub(' ', PAINT.sub('', to_ascii(text))).strip()
   text = MATH_MARK.sub('$', BOLD.sub(r'\1', text))
   while True:

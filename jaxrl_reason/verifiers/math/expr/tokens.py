@@ -266,6 +266,9 @@ class Reader:
 
   def _word(self, text: str, at: int):
     for kind, value in classify(text, self.roman):
+      behind_number = self.tokens and self.tokens[-1].kind == 'num'
+      if text.lower() in v.GROUPS and not behind_number:
+        kind, value = 'word', text.lower()  # 95 average score
       self.add(kind, value)
 
 

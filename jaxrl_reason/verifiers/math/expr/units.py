@@ -69,6 +69,7 @@ _TABLE = {
   ('mph', 1): 'mph',
   ('kph', 1): 'kph kmh kmph',
   ('pct', 1): '% percent percentage pct',
+  ('pct', Fraction(1, 10)): 'permille',
   ('deg', 1): '° deg degree degrees 度',
   ('celsius', 1): 'Celsius celsius centigrade 摄氏度',
   ('fahrenheit', 1): 'Fahrenheit fahrenheit 华氏度',

@@ -148,6 +148,8 @@ WORD_OPERATORS = {
   '或': 'or',
   '或者': 'or',
 }
+# Words for a number of things, directly behind a number only.
+GROUPS = {'pair': 2, 'pairs': 2, 'score': 20}
 # Words for powers of ten behind a number, and for bases.
 SCALES = {
   'hundred': 100,
@@ -157,9 +159,14 @@ SCALES = {
   'trillion': 10**12,
   'lakh': 10**5,
   'crore': 10**7,
-  'dozen': 12,
-  'dozens': 12,
+  **GROUPS,
+  **dict.fromkeys(('dozen', 'dozens'), 12),
   'gross': 144,
+  'tens': 10,
+  'hundreds': 100,
+  'thousands': 10**3,
+  'millions': 10**6,
+  'billions': 10**9,
   **{
     word: Fraction(1, below)
     for below, word in (
