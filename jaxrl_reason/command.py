@@ -101,6 +101,10 @@ class Parser(argparse.ArgumentParser):
     self.number('--most', 0, 'tokens after which --final is written')
     self.text('--final', '', 'words that request the final answer')
 
+  def texts(self, name: str, help: str) -> None:
+    """Adds the flag --name, which may be repeated; its value is a list."""
+    self.add_argument(name, action='append', default=[], help=help)
+
   def switch(self, name: str, help: str) -> None:
     """Adds the switch --name, which is off by default."""
     self.add_argument(name, action='store_true', help=help)

@@ -15,6 +15,10 @@ output has the settings that it was begun with.
 If a flag of sampling (--temperature, --top_k, --top_p, --min_p) is not set, its
 value is that of the model's generation_config.json, if the file has it. --top_k
 applies before --top_p, and --min_p last, as in transformers.
+
+A completion ends before the first --stop; `length` counts its tokens too. With
+--regex or --json_schema only tokens that continue a match are sampled, and the
+completion may end where the match is whole (extra: structured).
 """
 
 import sys
@@ -38,6 +42,9 @@ def parser() -> command.Parser:
   p.text('--template', '', 'format of prompts without --chat')
   p.number('--n', 1, 'completions per prompt')
   p.sampling()
+  p.texts('--stop', 'text that ends a completion; may be repeated')
+  p.text('--regex', '', 'regular expression of the whole completion')
+  p.text('--json_schema', '', 'file: completions are JSON of this schema')
   p.number('--max_new', 512, 'tokens of a completion')
   p.number('--temperature', 1.0, '0: greedy')
   p.number('--seed', 0, 'of the noise')

@@ -190,3 +190,16 @@ def _(n: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
   """Reduces over the axis of the runs too, so the result is not batched."""
   del n, batched
   return shared_max(x), False
+
+
+def row_keys(key: jax.Array, ids: jax.Array) -> jax.Array:
+  """Returns the key of each row [N], from its id (int [N]) or its numbers (int
+  [N,k]).
+  """
+  keys = jax.vmap(jax.random.fold_in, (None, 0))
+  if ids.ndim == 1:
+    return keys(key, ids)
+  keys = keys(key, ids[:, 0])
+  for column in range(1, ids.shape[1]):
+    keys = jax.vmap(jax.random.fold_in)(keys, ids[:, column])
+  return keys

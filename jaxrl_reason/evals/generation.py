@@ -1,7 +1,6 @@
 """Generates completions: one prompt to the terminal, or file to file."""
 
 import argparse
-import codecs
 import dataclasses
 import functools
 import pathlib
@@ -16,9 +15,9 @@ import numpy as np
 from jaxrl_reason import command, ranges
 from jaxrl_reason.base import Model
 from jaxrl_reason.data import chat, hf_tokenizers, pipeline
-from jaxrl_reason.evals import loading
+from jaxrl_reason.evals import loading, text_stream
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rollouts import forcing, sampler
+from jaxrl_reason.rollouts import automaton, forcing, sampler
 from jaxrl_reason.verifiers import records
 
 ARGUMENTS = {
@@ -45,7 +44,10 @@ class Generator:
     name: of the model.
     n_samples, max_new: completions per prompt, tokens of each.
     sampling: arguments of `Sampling.fixed`; seed: of the noise.
-    forced: from `forcing.make`.
+    forced: arguments of `forcing.make`.
+    vocab: tokens of the model, which may be more than the tokenizer's.
+    stops: texts that end a completion; `text` cuts them off.
+    expression: regular expression that completions match; '': none.
   """
 
   model: Model
@@ -56,9 +58,12 @@ class Generator:
   n_samples: int
   max_new: int
   sampling: Mapping[str, float]
+  vocab: int
   seed: int = 0
   on_token: Callable | None = None
   forced: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+  stops: Sequence[str] = ()
+  expression: str = ''
 
   def __post_init__(self):
     eos = self.tokenizer.eos_ids
@@ -69,6 +74,16 @@ class Generator:
     self._compiled = functools.cache(self._compile)
     encode = functools.partial(chat.encode_after, self.tokenizer)
     self._forcing = forcing.make(encode, self.max_new, **self.forced)
+    self._automaton = self._follow(eos)
+
+  def _follow(self, eos: Sequence[int]) -> automaton.Automaton | None:
+    """Returns the automaton of `stops` or of `expression`."""
+    tokens = self.tokenizer.token_bytes()
+    if self.stops:
+      return automaton.of_stops(self.stops, tokens, self.vocab)
+    if self.expression:
+      return automaton.of_expression(self.expression, tokens, self.vocab, eos)
+    return None
 
   def ids(self, prompt: str | chat.Messages, **options: Any) -> list[int]:
     """Returns the tokens of a prompt: a text, or messages for the chat
@@ -103,7 +118,8 @@ class Generator:
     row_ids = (np.asarray(indices)[:, None] * g + np.arange(g)).reshape(-1)
     run = self._compiled(*tokens.shape)
     begun = time.monotonic()
-    out = run(self.params, tokens, valid, row_ids.astype(np.int32))
+    row_ids = row_ids.astype(np.int32)
+    out = run(self.params, tokens, valid, row_ids, self._automaton)
     drawn, lengths = np.asarray(out.tokens), np.asarray(out.length)
     jax.effects_barrier()  # every token was printed
     seconds = time.monotonic() - begun
@@ -111,7 +127,7 @@ class Generator:
     return [each[i : i + g] for i in range(0, len(each), g)], seconds
 
   def _compile(self, b: int, length: int):
-    def f(params, tokens, valid, row_ids):
+    def f(params, tokens, valid, row_ids, follow):
       return sampler.generate(
         self.model,
         params,
@@ -125,16 +141,25 @@ class Generator:
         row_ids=row_ids,
         on_token=self.on_token,
         forcing=self._forcing,
+        automaton=follow,
       )
 
     of = jax.ShapeDtypeStruct
     rows = of((b * self.n_samples,), jnp.int32)
     shapes = of((b, length), jnp.int32), of((b, length), bool), rows
+    shapes += (self._automaton,)
     return jax.jit(f).lower(self.params, *shapes).compile()
 
   def stopped(self, tokens: list[int]) -> bool:
-    """Returns whether a completion ended with a stop token."""
-    return bool(tokens) and tokens[-1] in self._stop.tolist()
+    """Returns whether a completion ended with a stop token or text."""
+    if bool(tokens) and tokens[-1] in self._stop.tolist():
+      return True
+    whole = self.tokenizer.decode(tokens)
+    return text_stream.before(whole, self.stops) != whole
+
+  def text(self, tokens: list[int]) -> str:
+    """Returns the text of a completion, up to the first of `stops`."""
+    return text_stream.before(self.tokenizer.decode(tokens), self.stops)
 
 
 def sampling_of(texts, flags: Mapping[str, float | None]) -> dict[str, float]:
@@ -185,23 +210,9 @@ def load(
     chat.load(found.texts) if use_chat else None,
     found.name,
     sampling=sampling_of(found.texts, sampling),
+    vocab=found.shape.vocab,
     **settings,
   )
-
-
-class TextStream:
-  """Prints the text of the first row while it is generated."""
-
-  def __init__(self, tokenizer, write: Callable[[str], Any]):
-    self._bytes, self._write = tokenizer.token_bytes(), write
-    # A character may have several tokens.
-    self._text = codecs.getincrementaldecoder('utf-8')('replace')
-
-  def __call__(self, t, tokens, done) -> None:
-    del t
-    i = int(tokens[0])
-    if not done[0] and i < len(self._bytes):
-      self._write(self._text.decode(self._bytes[i]))
 
 
 def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
@@ -210,34 +221,14 @@ def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
   Returns:
     A line with the speed.
   """
-  g.on_token = TextStream(g.tokenizer, write)
+  g.on_token = text_stream.TextStream(g.tokenizer, write, g.stops)
   (completions,), seconds = g([ids], [0])
+  g.on_token.close()
   for i, tokens in enumerate(completions[1:], 2):
-    write(f'\n--- {i} of {len(completions)}\n{g.tokenizer.decode(tokens)}')
+    write(f'\n--- {i} of {len(completions)}\n{g.text(tokens)}')
   write('\n')
   n = sum(map(len, completions))
   return f'{n} tokens in {seconds:.2f} s: {n / seconds:.1f} tokens/s'
-
-
-def _prompts(source) -> list[dict]:
-  """Reads the lines of a file of prompts.
-
-  Raises:
-    ValueError: names the line without a prompt.
-  """
-  rows = []
-  for number, row in records.read(source):
-    kinds = {'prompt': str, 'messages': list}
-    found = [k for k, kind in kinds.items() if isinstance(row.get(k), kind)]
-    if not found:
-      raise ValueError(
-        f'{source}, prompt {number}: neither "prompt" (a text) nor "messages" '
-        '(a list)'
-      )
-    rows.append(row)
-  if not rows:
-    raise ValueError(f'{source} has no prompts')
-  return rows
 
 
 def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
@@ -261,6 +252,8 @@ def settings_of(g: Generator, options: Mapping[str, Any]) -> dict[str, Any]:
     **{key: options.get(key) or '' for key in OF_CHAT},
     **g.sampling,
     **g.forced,
+    'stop': list(g.stops),
+    'expression': g.expression,
     'n': g.n_samples,
     'max_new': g.max_new,
     'seed': g.seed,
@@ -279,7 +272,7 @@ def to_file(
   Raises:
     ValueError: a line has no prompt, or `out` belongs to another file.
   """
-  rows, done = _prompts(source), records.finished(out)
+  rows, done = records.prompts(source), records.finished(out)
   _check_same(done, rows, g.n_samples, out)
   records.note(pathlib.Path(out), settings_of(g, options))
   records.cut_torn(out)
@@ -313,7 +306,7 @@ def _records(
       row,
       number=number,
       sample=i,
-      completion=g.tokenizer.decode(tokens),
+      completion=g.text(tokens),
       length=len(tokens),
       truncated=not g.stopped(tokens),
       model=g.name,
@@ -357,6 +350,7 @@ def run(a: argparse.Namespace) -> str:
   _refuse_without_effect(a)
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   forcing.refuse_alone(*(getattr(a, name) for name in FORCED))
+  _refuse_together(a)
   if a.prompt is None and not pathlib.Path(a.file).is_file():
     raise ValueError(f'--file={a.file} does not exist')
   g = load(
@@ -368,6 +362,8 @@ def run(a: argparse.Namespace) -> str:
     sampling=flags,
     seed=a.seed,
     forced={name: getattr(a, name) for name in FORCED},
+    stops=a.stop,
+    expression=a.regex or automaton.of_schema(a.json_schema),
   )
   options = {k: getattr(a, k) for k in (*OF_CHAT, 'template')}
   if a.prompt is not None:
@@ -382,6 +378,16 @@ def run(a: argparse.Namespace) -> str:
     line = f'{n} tokens in {s:.2f} s{speed}'
   used = ' '.join(f'{k}={v:g}' for k, v in g.sampling.items())
   return f'{line} ({used})'
+
+
+def _refuse_together(a: argparse.Namespace) -> None:
+  """Refuses flags that each determine where a completion ends."""
+  kinds = 'stop', 'regex', 'json_schema', 'least', 'most'
+  given = [f'--{key}' for key in kinds if getattr(a, key)]
+  if len(given) > 1 and given != ['--least', '--most']:
+    raise ValueError(f'{" and ".join(given)} cannot be combined')
+  if a.stop and not all(a.stop):
+    raise ValueError('--stop= is empty: name the text that ends a completion')
 
 
 def _refuse_without_effect(a: argparse.Namespace) -> None:

@@ -33,6 +33,7 @@ from jaxrl_reason import sharding, trees
 from jaxrl_reason.base import Model, Params, Rollout
 from jaxrl_reason.models import cache as cache_lib
 from jaxrl_reason.models.parts import moe
+from jaxrl_reason.rollouts.automaton import Automaton
 from jaxrl_reason.rollouts.forcing import Forcing
 
 NONE = -1  # no token sampled
@@ -50,6 +51,7 @@ class Slots:
   cache: Any
   out: dict[str, jax.Array]  # [N,C,...]; tokens are NONE until sampled
   due: jax.Array | None = None  # int [S], of `Draw.forcing`
+  state: jax.Array | None = None  # int [S], of `Draw.automaton`
   # With fewer slots than rows; None if every row has its own slot.
   row: jax.Array | None = None  # int [B,I], the sample of its prompt in a slot
   taken: jax.Array | None = None  # int [B], samples assigned so far
@@ -67,10 +69,13 @@ class Draw:
   policy_logp: bool
   entropy: bool
   forcing: Forcing | None = None
+  automaton: Automaton | None = None
 
-  def __call__(self, hidden, row, t) -> dict[str, jax.Array]:
+  def __call__(self, hidden, row, t, state=None) -> dict[str, jax.Array]:
     """Samples the t-th tokens and their log-probs of rows [S] (int, or all)."""
     logits = self.model.unembed(self.weights, hidden)
+    if self.automaton is not None:
+      logits = self.automaton.allowed(logits, state)
     sampling = self.sampling.replace(temperature=row(self.sampling.temperature))
     sums = self.model.sums
     shaped = logits_lib.shaped(logits, sampling, sums=sums)
@@ -91,6 +96,15 @@ class Draw:
     if self.forcing is None:
       return new, None
     return self.forcing(new, due, t, self.ends(new['tokens']))
+
+  def followed(self, state, token, over):
+    """Returns the states of the automaton after tokens of rows [S], and whether
+    these end there.
+    """
+    if self.automaton is None:
+      return None, False
+    state = jnp.where(over, state, self.automaton.next(state, token))
+    return state, self.automaton.ended[state]
 
   def ends(self, token: jax.Array) -> jax.Array:
     """Returns true for tokens [...] that are stop tokens."""
@@ -137,7 +151,8 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
     draw.weights, slots.token, slots.cache, slots.t, slots.step
   )
   step, t = slots.step + 1, slots.t + 1
-  new, due = draw.forced(draw(hidden, _rows(slots), t), slots.due, t)
+  drawn = draw(hidden, _rows(slots), t, slots.state)
+  new, due = draw.forced(drawn, slots.due, t)
   token = new['tokens']
   if on_token is not None:
     _tell(on_token, t, token, slots.over)
@@ -149,9 +164,17 @@ def _step(draw: Draw, on_token: Callable | None, slots: Slots) -> Slots:
     x = jnp.where(slots.over, BLANK.get(name, 0), x)
     out[name] = _write(out[name], x, slots, t)
   full = t + 1 == out['tokens'].shape[1]
-  over = slots.over | draw.ends(token) | full
+  state, ended = draw.followed(slots.state, token, slots.over)
+  over = slots.over | draw.ends(token) | ended | full
   return slots.replace(
-    step=step, t=t, token=token, over=over, cache=cache, out=out, due=due
+    step=step,
+    t=t,
+    token=token,
+    over=over,
+    cache=cache,
+    out=out,
+    due=due,
+    state=state,
   )
 
 
@@ -226,7 +249,9 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
   b, g, c = shape
   hidden = sharding.rows(jnp.repeat(hidden, g, axis=0))
   due = draw.forcing and draw.forcing.begin(b * g)
-  (first, due), out = draw.forced(draw(hidden, trees.identity, 0), due, 0), {}
+  state = None if draw.automaton is None else jnp.zeros(b * g, jnp.int32)
+  drawn, out = draw(hidden, trees.identity, 0, state), {}
+  first, due = draw.forced(drawn, due, 0)
   for k, x in first.items():
     blank = jnp.full((b * g, c), BLANK.get(k, 0), x.dtype)
     out[k] = sharding.rows(blank.at[:, 0].set(x))
@@ -235,8 +260,9 @@ def _begin(draw: Draw, hidden, cache, routes, shape, n_slots: int) -> Slots:
       jnp.full((b * g, c, *routes.shape[1:]), moe.UNKNOWN, routes.dtype)
     )
   token, zero = first['tokens'], jnp.int32(0)
-  over = draw.ends(token) | (c == 1)
-  slots = Slots(zero, zero, token, over, cache, out, due)
+  state, ended = draw.followed(state, token, jnp.zeros(b * g, bool))
+  over = draw.ends(token) | ended | (c == 1)
+  slots = Slots(zero, zero, token, over, cache, out, due, state)
   return slots if n_slots == g else _shared(slots, b, n_slots)
 
 
@@ -272,6 +298,9 @@ def routes_of_rows(prompt: jax.Array, own: jax.Array) -> jax.Array:
 def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
   """Returns the Rollout of the slots: one turn, no token shared."""
   drawn, routes = slots.out['tokens'] != NONE, slots.out.get('routes')
+  ended = jnp.any(draw.ends(slots.out['tokens']), axis=1)
+  if draw.automaton is not None:
+    ended |= draw.automaton.ended[slots.state]
   if routes is not None:
     of_prompts = draw.model.sampled_routes(slots.cache)[0]
     routes = routes_of_rows(of_prompts, routes)
@@ -282,26 +311,13 @@ def _rollout(draw: Draw, slots: Slots, g: int, version: jax.Array) -> Rollout:
     logp=slots.out['logp'],
     policy_logp=slots.out.get('policy_logp'),
     entropy=slots.out.get('entropy'),
-    truncated=~jnp.any(draw.ends(slots.out['tokens']), axis=1),
+    truncated=~ended,
     temperature=draw.sampling.temperature,
     version=jnp.where(drawn, version, 0),
     turn=drawn.astype(jnp.int32),
     node=nodes(drawn, g),
     routes=routes,
   )
-
-
-def row_keys(key: jax.Array, ids: jax.Array) -> jax.Array:
-  """Returns the key of each row [N], from its id (int [N]) or its numbers (int
-  [N,k]).
-  """
-  keys = jax.vmap(jax.random.fold_in, (None, 0))
-  if ids.ndim == 1:
-    return keys(key, ids)
-  keys = keys(key, ids[:, 0])
-  for column in range(1, ids.shape[1]):
-    keys = jax.vmap(jax.random.fold_in)(keys, ids[:, column])
-  return keys
 
 
 def generate(
@@ -324,6 +340,7 @@ def generate(
   version: jax.Array | int = 0,
   on_token: Callable | None = None,
   forcing: Forcing | None = None,
+  automaton: Automaton | None = None,
 ) -> Rollout:
   """Samples n_samples completions of every prompt.
 
@@ -350,7 +367,8 @@ def generate(
     on_token: host function (t, tokens [N], done bool [N]), called in order
       with the t-th tokens while the program runs; `done` marks the rows that
       had ended before. On one device, and only with a slot for every row.
-    forcing: forced tokens; only with a slot for every row.
+    forcing: forced tokens; automaton: of the tokens that are allowed and where
+      a completion ends. Both only with a slot for every row.
 
   Returns:
     Rollout of B*G rows. The stop token is part of a completion; later tokens
@@ -358,14 +376,15 @@ def generate(
   """
   (b, _), g, c = prompts.shape, n_samples, max_new
   n_slots = min(slots or g, g)
-  if n_slots < g and (on_token or forcing):
-    name = 'on_token' if on_token else 'forcing'
+  alone = dict(on_token=on_token, forcing=forcing, automaton=automaton)
+  name = next((name for name, x in alone.items() if x is not None), None)
+  if n_slots < g and name:
     raise ValueError(f'{name} needs a slot for every row, not {slots} of {g}')
   ids = jnp.arange(b * g) if row_ids is None else row_ids
   temperature = jnp.broadcast_to(sampling.temperature, (b * g,))
   sampling = sampling.replace(temperature=temperature)
-  weights, keys = model.decode_params(params), row_keys(key, ids)
-  told = policy_logp, entropy, forcing
+  weights, keys = model.decode_params(params), trees.row_keys(key, ids)
+  told = policy_logp, entropy, forcing, automaton
   draw = Draw(model, weights, sampling, keys, stop, *told)
   loops = trips(c, segments, g, n_slots)
   first = loops[0][0]

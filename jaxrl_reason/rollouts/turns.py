@@ -142,7 +142,7 @@ def drawing(
     model,
     weights,
     sampling.replace(temperature=temperature),
-    sampler.row_keys(key, ids),
+    trees.row_keys(key, ids),
     stop,
     policy_logp,
     entropy,
@@ -190,7 +190,7 @@ def generate(
   cache = model.gapped(cache, how.columns(bounds[0]))
   of_each = functools.partial(jnp.repeat, repeats=n_samples, axis=0)
   encoded = jax.tree.map(of_each, encoded)
-  noise = sampler.row_keys(trees.named_key(key, 'environment'), ids)
+  noise = trees.row_keys(trees.named_key(key, 'environment'), ids)
   env = jax.tree.map(sharding.rows, jax.vmap(how.env.reset)(encoded, noise))
   play = Play(how, draw, max_new)
   state = begin(play, hidden, cache, env, used)

@@ -209,3 +209,24 @@ def cut_torn(path: str | os.PathLike) -> None:
   with open(path, 'rb+') as f:
     data = f.read()
     f.truncate(data.rfind(b'\n') + 1)
+
+
+def prompts(source) -> list[dict]:
+  """Reads the lines of a file of prompts.
+
+  Raises:
+    ValueError: names the line without a prompt.
+  """
+  rows = []
+  for number, row in read(source):
+    kinds = {'prompt': str, 'messages': list}
+    found = [k for k, kind in kinds.items() if isinstance(row.get(k), kind)]
+    if not found:
+      raise ValueError(
+        f'{source}, prompt {number}: neither "prompt" (a text) nor "messages" '
+        '(a list)'
+      )
+    rows.append(row)
+  if not rows:
+    raise ValueError(f'{source} has no prompts')
+  return rows

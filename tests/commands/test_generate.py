@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -30,10 +31,10 @@ def folder(tmp_path_factory):
   return hf_folders.byte_level(path)
 
 
-def load(folder, chat=False, n=2):
+def load(folder, chat=False, n=2, **settings):
   return generate.load(
     str(folder), 'float32', chat, n_samples=n, max_new=12,
-    sampling={},
+    sampling={}, **settings,
   )  # fmt: skip
 
 
@@ -61,6 +62,41 @@ def test_what_is_shown_is_what_is_sampled(folder):
   assert shown == f'{text(first)}\n--- 2 of 2\n{text(second)}\n'
   assert line.startswith(f'{len(first) + len(second)} tokens in ')
   assert 'tokens/s' in line
+
+
+def test_a_stop_cuts_the_same_completion(generator, folder, prompts, tmp_path):
+  """The same tokens up to the stop, also in the stream; the rest is not
+  decoded.
+  """
+  ids = generate._ids(generator, {'prompt': 'apples'}, {})
+  ((first, second),), _ = generator([ids], [0])
+  text = generator.tokenizer.decode
+  # The weights are random: only some characters are whole.
+  known = [c for c in text(first) if c.isascii()]
+  stop = known[len(known) // 2]
+  g, written = load(folder, stops=[stop]), []
+  generate.show(g, ids, written.append)
+  shown = ''.join(written)
+  ((a, b),), _ = g([ids], [0])
+  assert a == first[: len(a)] and len(a) < len(first) and g.stopped(a)
+  assert g.text(a) == text(first).partition(stop)[0]
+  assert g.text(b) == text(second).partition(stop)[0]
+  assert shown == f'{g.text(a)}\n--- 2 of 2\n{g.text(b)}\n'
+  out = tmp_path / 'out.jsonl'
+  generate.to_file(g, prompts, out, batch=2)
+  assert stop not in ''.join(json.loads(x)['completion'] for x in open(out))
+
+
+def test_completions_match_an_expression(folder, prompts, tmp_path):
+  """The end of text is sampled where the expression may end, and only there."""
+  pytest.importorskip('outlines_core')
+  g, out = load(folder, expression='(yes|no), [0-9]{1,3}'), tmp_path / 'o.jsonl'
+  generate.to_file(g, prompts, out, batch=5)
+  rows = [json.loads(line) for line in open(out)]
+  assert len({row['completion'] for row in rows}) > 5
+  for row in rows:
+    assert re.fullmatch('(yes|no), [0-9]{1,3}', row['completion'])
+    assert not row['truncated']
 
 
 def test_a_file_goes_on_where_it_was_stopped(generator, prompts, tmp_path):
@@ -209,11 +245,20 @@ def test_the_command(folder):
     ('--prompt=', 'the prompt is empty'),
     ('--system=x', '--system=x needs --chat'),
     ('--thinking=on', '--thinking=on needs --chat'),
+    ('--stop=', '--stop= is empty'),
+    ('--json_schema=none.json', '--json_schema=none.json does not exist'),
+    ('--regex=a(', "'a[(]': Failed to build"),
   ],
 )
 def test_arguments_are_checked_as_a_config_is(folder, flag, words):
   given = [f'--model={folder}', '--prompt=2+3', '--max_new=2', flag]
   with pytest.raises(ValueError, match=words):
+    generate.run(generate_command.parser().parse(given))
+
+
+def test_two_ends_of_a_completion_are_refused(folder):
+  given = [f'--model={folder}', '--prompt=2', '--stop=x', '--regex=y']
+  with pytest.raises(ValueError, match='--stop and --regex cannot be combined'):
     generate.run(generate_command.parser().parse(given))
 
 

@@ -1,0 +1,143 @@
+"""Automata over tokens: completions that end with a text, or that match a
+regular expression or a JSON schema. For `generate` only: a completion is
+sampled from the tokens that a state allows, and never trained on.
+"""
+
+import pathlib
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+
+from jaxrl_reason.logits import OUT
+
+REFUSED = -1  # in `Automaton.after`: the state does not allow the token
+
+
+@struct.dataclass
+class Automaton:
+  """K states over V tokens; a completion begins in state 0.
+
+  Attributes:
+    after: i32 [K,V], the state after a token, or REFUSED.
+    ended: bool [K], the completion ends when it reaches the state.
+  """
+
+  after: jax.Array
+  ended: jax.Array
+
+  def allowed(self, logits: jax.Array, state: jax.Array) -> jax.Array:
+    """Excludes the tokens that states [S] refuse from logits [S,V]."""
+    return jnp.where(self.after[state] == REFUSED, OUT, logits)
+
+  def next(self, state: jax.Array, token: jax.Array) -> jax.Array:
+    """Returns the states [S] after tokens [S]."""
+    return jnp.maximum(self.after[state, jnp.maximum(token, 0)], 0)
+
+
+def of_stops(texts: Sequence[str], tokens: Sequence[bytes], vocab: int):
+  """Builds the automaton of completions that end once they contain a text.
+
+  Args:
+    texts: any one ends a completion.
+    tokens: bytes of each token; vocab: V, at least as many.
+
+  Raises:
+    ValueError: a text is empty.
+  """
+  stops = [text.encode() for text in texts]
+  if not all(stops):
+    raise ValueError('a text that ends completions is empty')
+  # A state is the longest end of the completion that begins a text; the last
+  # state: a text was found.
+  begun = {s[:i] for s in stops for i in range(len(s))}
+  states = {s: i for i, s in enumerate(sorted(begun, key=len))}
+  found = len(states)
+  of_byte = np.full((found + 1, 256), found, np.int32)
+  for state, i in states.items():
+    for byte in range(256):
+      of_byte[i, byte] = _after(state + bytes([byte]), stops, states, found)
+  after = np.tile(np.arange(found + 1, dtype=np.int32)[:, None], (1, vocab))
+  tokens = tokens[:vocab]
+  for at in range(max(map(len, tokens))):
+    which = np.array([i for i, t in enumerate(tokens) if len(t) > at])
+    byte = np.array([tokens[i][at] for i in which])
+    after[:, which] = of_byte[after[:, which], byte]
+  return Automaton(jnp.asarray(after), jnp.arange(found + 1) == found)
+
+
+def _after(text: bytes, stops, states, found: int) -> int:
+  """Returns the state of a completion that ends with `text`."""
+  if any(text.endswith(stop) for stop in stops):
+    return found
+  ends = (text[i:] for i in range(len(text) + 1))
+  return next(states[end] for end in ends if end in states)
+
+
+def of_expression(
+  expression: str, tokens: Sequence[bytes], vocab: int, eos: Sequence[int]
+) -> Automaton:
+  """Builds the automaton of completions that match a regular expression whole.
+
+  Args:
+    expression: in the syntax of Rust's regex, compiled by outlines_core.
+    tokens, vocab: see `of_stops`; tokens without bytes are refused.
+    eos: stop tokens, allowed where the expression may end.
+
+  Raises:
+    ValueError: the expression is wrong, no token continues it, or the package
+      is missing.
+  """
+  core = _library()
+  ids: dict[bytes, list[int]] = {}
+  for i, text in enumerate(tokens[:vocab]):
+    if text and i not in eos:
+      ids.setdefault(text, []).append(i)
+  try:
+    index = core.Index(expression, core.Vocabulary(int(eos[0]), ids))
+  except Exception as error:  # the library raises no narrower class
+    raise ValueError(f'{expression!r:.200}: {error}') from error
+  edges, finals = index.get_transitions(), index.get_final_states()
+  first = index.get_initial_state()
+  reached = {first, *edges, *finals} - {first}
+  states = {state: i for i, state in enumerate([first, *sorted(reached)])}
+  after = np.full((len(states), vocab), REFUSED, np.int32)
+  for state, to in edges.items():
+    after[states[state], [*to]] = [states[x] for x in to.values()]
+  after[:, list(eos)] = REFUSED
+  for state in finals:
+    after[states[state], list(eos)] = states[state]
+  return Automaton(jnp.asarray(after), jnp.zeros(len(states), bool))
+
+
+def of_schema(path: str) -> str:
+  """Returns the regular expression of the JSON texts of a JSON schema.
+
+  Args:
+    path: of the schema's file; '': returns ''.
+
+  Raises:
+    ValueError: there is no such file, or its schema is not supported.
+  """
+  if not path:
+    return ''
+  file = pathlib.Path(path)
+  if not file.is_file():
+    raise ValueError(f'--json_schema={path} does not exist')
+  core = _library()
+  try:
+    return core.json_schema.build_regex_from_schema(file.read_text('utf-8'))
+  except Exception as error:  # the library raises no narrower class
+    raise ValueError(f'the JSON schema {path}: {error}') from error
+
+
+def _library():
+  try:
+    import outlines_core
+  except ImportError as error:
+    raise ValueError(
+      'expressions need the extra structured: pip install outlines_core'
+    ) from error
+  return outlines_core

@@ -1,0 +1,110 @@
+"""Automata over tokens against the texts that they stand for."""
+
+import json
+import re
+
+import jax.numpy as jnp
+import jsonschema
+import numpy as np
+import pytest
+
+from jaxrl_reason.rollouts import automaton
+
+TOKENS = [b'', b'a', b'b', b'ab', b'ba', b'aab', b'\xc3', b'\xa9', b'bbab']
+EOS = 0
+
+
+def states_of(a, ids):
+  """The state after each of some tokens, from the first state."""
+  state, found = jnp.zeros(1, jnp.int32), []
+  for i in ids:
+    state = a.next(state, jnp.asarray([i]))
+    found.append(int(state[0]))
+  return found
+
+
+@pytest.mark.parametrize('stops', [['ab'], ['aa', 'bab'], ['b', 'aab'], ['é']])
+def test_a_stop_is_found_where_it_stands_in_the_text(stops):
+  """Across tokens, and within one; the model has more tokens than these."""
+  a = automaton.of_stops(stops, TOKENS, len(TOKENS) + 3)
+  rng = np.random.default_rng(0)
+  n = 0
+  for _ in range(100):
+    ids = rng.integers(len(TOKENS) + 2, size=8)
+    pieces = [TOKENS[i] if i < len(TOKENS) else b'' for i in ids]
+    for at, state in enumerate(states_of(a, ids)):
+      text = b''.join(pieces[: at + 1])
+      n += (there := any(s.encode() in text for s in stops))
+      assert bool(a.ended[state]) == there, (text, stops)
+  assert n > 20
+
+
+def test_an_expression_allows_the_tokens_that_continue_it():
+  core = pytest.importorskip('outlines_core')
+  del core
+  expression = 'a(ba)*b?'
+  a = automaton.of_expression(expression, TOKENS, len(TOKENS) + 1, [EOS])
+  continues = re.compile('(a(ba)*b?)?').fullmatch
+  todo, seen = [('', 0)], set()
+  while todo:
+    text, state = todo.pop()
+    logits = a.allowed(jnp.zeros((1, len(TOKENS) + 1)), jnp.asarray([state]))
+    free = set(np.flatnonzero(np.asarray(logits[0]) == 0).tolist())
+    # These texts are all ASCII, and every prefix of a match is one or empty.
+    fits = {
+      i
+      for i, t in enumerate(TOKENS)
+      if t.isascii() and t and continues(text + t.decode())
+    }
+    ends = {EOS} if re.fullmatch(expression, text) else set()
+    assert free == fits | ends, text
+    if len(text) < 6:
+      todo += [
+        (text + TOKENS[i].decode(), states_of_one(a, state, i)) for i in fits
+      ]
+    seen.add(state)
+  assert len(seen) > 2
+
+
+def states_of_one(a, state, token):
+  return int(a.next(jnp.asarray([state]), jnp.asarray([token]))[0])
+
+
+def test_texts_of_a_schema_are_valid(tmp_path):
+  pytest.importorskip('outlines_core')
+  schema = {
+    'type': 'object',
+    'properties': {'n': {'type': 'integer'}, 'ok': {'type': 'boolean'}},
+    'required': ['n', 'ok'],
+  }
+  (tmp_path / 'schema.json').write_text(json.dumps(schema))
+  expression = automaton.of_schema(str(tmp_path / 'schema.json'))
+  tokens = [b''] + [bytes([i]) for i in range(32, 127)]
+  a = automaton.of_expression(expression, tokens, len(tokens), [EOS])
+  rng, whole = np.random.default_rng(0), 0
+  for _ in range(20):
+    state, text = jnp.zeros(1, jnp.int32), b''
+    for _ in range(60):
+      logits = a.allowed(jnp.zeros((1, len(tokens))), state)
+      token = rng.choice(np.flatnonzero(np.asarray(logits[0]) == 0))
+      if token == EOS:
+        jsonschema.validate(json.loads(text), schema)
+        whole += 1
+        break
+      text += tokens[token]
+      state = a.next(state, jnp.asarray([token]))
+  assert whole > 10
+
+
+@pytest.mark.parametrize(
+  'make, words',
+  [
+    (lambda: automaton.of_stops([''], TOKENS, 9), 'is empty'),
+    (lambda: automaton.of_expression('a(', TOKENS, 9, [EOS]), r"'a\('"),
+    (lambda: automaton.of_schema(__file__), 'the JSON schema'),
+  ],
+)
+def test_what_no_automaton_can_be_made_of_is_refused(make, words):
+  pytest.importorskip('outlines_core')
+  with pytest.raises(ValueError, match=words):
+    make()
