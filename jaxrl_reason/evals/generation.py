@@ -78,12 +78,12 @@ class Generator:
 
   def _follow(self, eos: Sequence[int]) -> automaton.Automaton | None:
     """Returns the automaton of `stops` or of `expression`."""
+    if not (self.stops or self.expression):
+      return None
     tokens = self.tokenizer.token_bytes()
     if self.stops:
       return automaton.of_stops(self.stops, tokens, self.vocab)
-    if self.expression:
-      return automaton.of_expression(self.expression, tokens, self.vocab, eos)
-    return None
+    return automaton.of_expression(self.expression, tokens, self.vocab, eos)
 
   def ids(self, prompt: str | chat.Messages, **options: Any) -> list[int]:
     """Returns the tokens of a prompt: a text, or messages for the chat
@@ -152,10 +152,10 @@ class Generator:
 
   def stopped(self, tokens: list[int]) -> bool:
     """Returns whether a completion ended with a stop token or text."""
-    if bool(tokens) and tokens[-1] in self._stop.tolist():
+    if tokens and tokens[-1] in self._stop.tolist():
       return True
-    whole = self.tokenizer.decode(tokens)
-    return text_stream.before(whole, self.stops) != whole
+    text = self.tokenizer.decode(tokens) if self.stops else ''
+    return any(stop in text for stop in self.stops)
 
   def text(self, tokens: list[int]) -> str:
     """Returns the text of a completion, up to the first of `stops`."""
@@ -231,18 +231,6 @@ def show(g: Generator, ids: list[int], write: Callable[[str], Any]) -> str:
   return f'{n} tokens in {seconds:.2f} s: {n / seconds:.1f} tokens/s'
 
 
-def _check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
-  """Refuses to continue a file of other prompts, or of another --n."""
-  for i, line in enumerate(done):
-    at = line.get('problem'), line.get('sample')
-    own = rows[i // n] if i // n < len(rows) else {'': 0}
-    kept = records.problem_of(own)
-    if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
-      raise ValueError(
-        f'{out}:{i + 1} is of another --file or --n; name another --out'
-      )
-
-
 def settings_of(g: Generator, options: Mapping[str, Any]) -> dict[str, Any]:
   """Returns the settings that completions depend on, as JSON values."""
   template = 'chat' if g.template else options.get('template') or 'none'
@@ -273,7 +261,7 @@ def to_file(
     ValueError: a line has no prompt, or `out` belongs to another file.
   """
   rows, done = records.prompts(source), records.finished(out)
-  _check_same(done, rows, g.n_samples, out)
+  records.check_same(done, rows, g.n_samples, out)
   records.note(pathlib.Path(out), settings_of(g, options))
   records.cut_torn(out)
   # If a prompt has some completions, all of its completions are sampled again.
@@ -351,8 +339,10 @@ def run(a: argparse.Namespace) -> str:
   command.one_of('--dtype', a.dtype, ('', 'float32', 'bfloat16'))
   forcing.refuse_alone(*(getattr(a, name) for name in FORCED))
   _refuse_together(a)
-  if a.prompt is None and not pathlib.Path(a.file).is_file():
-    raise ValueError(f'--file={a.file} does not exist')
+  for name in ('file', 'json_schema'):
+    path = getattr(a, name)
+    if path is not None and not pathlib.Path(path).is_file():
+      raise ValueError(f'--{name}={path} does not exist')
   g = load(
     a.model,
     a.dtype or None,
@@ -363,7 +353,7 @@ def run(a: argparse.Namespace) -> str:
     seed=a.seed,
     forced={name: getattr(a, name) for name in FORCED},
     stops=a.stop,
-    expression=a.regex or automaton.of_schema(a.json_schema),
+    expression=_expression(a),
   )
   options = {k: getattr(a, k) for k in (*OF_CHAT, 'template')}
   if a.prompt is not None:
@@ -388,6 +378,13 @@ def _refuse_together(a: argparse.Namespace) -> None:
     raise ValueError(f'{" and ".join(given)} cannot be combined')
   if a.stop and not all(a.stop):
     raise ValueError('--stop= is empty: name the text that ends a completion')
+
+
+def _expression(a: argparse.Namespace) -> str:
+  """Returns the regular expression of completions; '': none."""
+  if a.json_schema is None:
+    return a.regex
+  return automaton.of_schema(pathlib.Path(a.json_schema).read_text('utf-8'))
 
 
 def _refuse_without_effect(a: argparse.Namespace) -> None:

@@ -16,28 +16,25 @@ class TextStream:
   def __init__(
     self, tokenizer, write: Callable[[str], Any], stops: Sequence[str] = ()
   ):
-    self._bytes, self._write, self._stops = (
-      tokenizer.token_bytes(),
-      write,
-      stops,
-    )
+    self._bytes, self._write = tokenizer.token_bytes(), write
+    self._stops = stops
     # A character may have several tokens.
     self._decoder = codecs.getincrementaldecoder('utf-8')('replace')
-    self._text, self._shown = '', 0
+    self._waits = ''  # the end of the text, which may begin a stop
 
   def __call__(self, t, tokens, done) -> None:
     del t
     i = int(tokens[0])
     if not done[0] and i < len(self._bytes):
-      self._text += self._decoder.decode(self._bytes[i])
-      # What may be the beginning of a stop waits.
+      self._waits += self._decoder.decode(self._bytes[i])
       self._print(max(map(len, self._stops), default=1) - 1)
 
   def _print(self, held: int) -> None:
-    text = before(self._text, self._stops)
-    last = max(len(text) - held, self._shown)
-    self._write(text[self._shown : last])
-    self._shown = last
+    """Prints all but the last `held` characters."""
+    text = before(self._waits, self._stops)
+    n = max(len(text) - held, 0)
+    self._write(text[:n])
+    self._waits = text[n:]
 
   def close(self) -> None:
     """Prints what has waited."""

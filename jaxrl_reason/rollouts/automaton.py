@@ -3,7 +3,6 @@ regular expression or a JSON schema. For `generate` only: a completion is
 sampled from the tokens that a state allows, and never trained on.
 """
 
-import pathlib
 from collections.abc import Sequence
 
 import jax
@@ -112,25 +111,17 @@ def of_expression(
   return Automaton(jnp.asarray(after), jnp.zeros(len(states), bool))
 
 
-def of_schema(path: str) -> str:
+def of_schema(schema: str) -> str:
   """Returns the regular expression of the JSON texts of a JSON schema.
 
-  Args:
-    path: of the schema's file; '': returns ''.
-
   Raises:
-    ValueError: there is no such file, or its schema is not supported.
+    ValueError: the schema is no JSON, or not supported.
   """
-  if not path:
-    return ''
-  file = pathlib.Path(path)
-  if not file.is_file():
-    raise ValueError(f'--json_schema={path} does not exist')
   core = _library()
   try:
-    return core.json_schema.build_regex_from_schema(file.read_text('utf-8'))
+    return core.json_schema.build_regex_from_schema(schema)
   except Exception as error:  # the library raises no narrower class
-    raise ValueError(f'the JSON schema {path}: {error}') from error
+    raise ValueError(f'the JSON schema: {error}') from error
 
 
 def _library():

@@ -230,3 +230,15 @@ def prompts(source) -> list[dict]:
   if not rows:
     raise ValueError(f'{source} has no prompts')
   return rows
+
+
+def check_same(done: list[dict], rows: list[dict], n: int, out) -> None:
+  """Refuses to continue a file of other prompts, or of another --n."""
+  for i, line in enumerate(done):
+    at = line.get('problem'), line.get('sample')
+    own = rows[i // n] if i // n < len(rows) else {'': 0}
+    kept = problem_of(own)
+    if at != (i // n, i % n) or any(line.get(k) != v for k, v in kept.items()):
+      raise ValueError(
+        f'{out}:{i + 1} is of another --file or --n; name another --out'
+      )

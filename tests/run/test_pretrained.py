@@ -233,7 +233,7 @@ def test_a_workdir_keeps_its_model(folder, ran, tmp_path):
 def test_a_folder_that_is_mended_is_read_anew(
   folder, tmp_path, file, content, said
 ):
-  """What could not be read is named where it lies, and none of it is kept."""
+  """The error names the file that cannot be read, and none of it is kept."""
   broken = tmp_path / 'broken'
   shutil.copytree(folder, broken)
   (broken / file).unlink()

@@ -1,4 +1,4 @@
-"""Where the answer of a completion is found."""
+"""Finds the answer of a completion, by its marks or without."""
 
 import pytest
 

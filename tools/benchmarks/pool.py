@@ -1,4 +1,4 @@
-"""What a pool costs: proposing and observing, by its size; and a fused step
+"""Times the proposals and observations of a pool, by its size, and a fused step
 with a controller beside one without.
 
   python tools/benchmarks/pool.py [--problems=1000000] [--prompts=256]

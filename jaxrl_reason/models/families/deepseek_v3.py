@@ -64,7 +64,7 @@ def read(h: dict) -> dict:
     'rope_interleaved': bool(h['rope_interleave']),
   }
   raw = ropes.raw_of(h)
-  kind = raw.get('rope_type', raw.get('type', 'default'))
+  kind = ropes.kind_of(raw)
   if kind != 'default' and raw.get('mscale_all_dim'):
     by = _stretch(raw['factor'], raw['mscale_all_dim'])
     out['query_scale'] = width**-0.5 * by * by

@@ -26,15 +26,16 @@ DENSE, SPARSE = 'dense', 'sparse'  # kinds in mlp_layer_types
 
 
 def read(h: dict) -> dict:
-  kinds = h.get('mlp_layer_types')
-  if kinds is not None:
-    first = kinds.count(DENSE)
-    if kinds != [DENSE] * first + [SPARSE] * (len(kinds) - first):
-      raise ValueError(
-        'config.json: mlp_layer_types must be dense layers, then sparse ones'
-      )
-    h = dict(h) | {'first_k_dense_replace': first}
-  return deepseek_v3.read(h)
+  fields, kinds = deepseek_v3.read(h), h.get('mlp_layer_types')
+  if kinds is None:
+    return fields
+  first = kinds.count(DENSE)
+  if kinds != [DENSE] * first + [SPARSE] * (len(kinds) - first):
+    raise ValueError(
+      'config.json: mlp_layer_types must be dense layers, then sparse ones'
+    )
+  width = h['intermediate_size'] if first else 0
+  return fields | {'dense_layers': first, 'dense_mlp': width}
 
 
 def write(c: Config) -> dict:

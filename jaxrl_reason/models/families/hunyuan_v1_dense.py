@@ -14,8 +14,7 @@ TENSORS = (
 
 def read(h: dict) -> dict:
   raw = ropes.raw_of(h)
-  kind = raw.get('rope_type', raw.get('type', 'default'))
-  if kind == 'dynamic' and raw.get('alpha'):
+  if ropes.kind_of(raw) == 'dynamic' and raw.get('alpha'):
     # A fixed alpha is a larger base, whatever the length of a row.
     n = h.get('head_dim') or h['hidden_size'] // h['num_attention_heads']
     theta = raw.get('rope_theta', h['rope_theta'])

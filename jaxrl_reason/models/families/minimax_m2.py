@@ -24,20 +24,19 @@ PACKED = ('fp8',)
 
 def read(h: dict) -> dict:
   rotated = h.get('rotary_dim') or h['head_dim']
-  return {
-    'experts': h['num_local_experts'],
-    'experts_per_token': h['num_experts_per_tok'],
-    'expert_norm': True,
+  others = {
     'router': 'sigmoid',
     'choice_bias': True,
     'qk_norm': True,
     'qk_norm_over': 'projection',
-  } | ropes.fields(h, ropes.fraction_of(h, rotated / h['head_dim']))
+  }
+  return (
+    mixtral.experts(h)
+    | others
+    | ropes.fields(h, ropes.fraction_of(h, rotated / h['head_dim']))
+  )
 
 
 def write(c: Config) -> dict:
-  return {
-    'num_local_experts': c.experts,
-    'num_experts_per_tok': c.experts_per_token,
-    'partial_rotary_factor': c.rope_tables[0].fraction,
-  }
+  fraction = c.rope_tables[0].fraction
+  return mixtral.write_experts(c) | {'partial_rotary_factor': fraction}

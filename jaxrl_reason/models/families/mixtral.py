@@ -23,20 +23,26 @@ TENSORS = (
 )
 
 
-def read(h: dict) -> dict:
-  return (
-    {
-      'experts': h['num_local_experts'],
-      'experts_per_token': h['num_experts_per_tok'],
-      'expert_norm': True,
-    }
-    | keys.windows(h)
-    | ropes.fields(h)
-  )
+def experts(h: dict) -> dict:
+  """Reads the experts, which MiniMax-M2 names alike."""
+  return {
+    'experts': h['num_local_experts'],
+    'experts_per_token': h['num_experts_per_tok'],
+    'expert_norm': True,
+  }
 
 
-def write(c: Config) -> dict:
-  return keys.write_window(c) | {
+def write_experts(c: Config) -> dict:
+  """Writes the keys of `experts`."""
+  return {
     'num_local_experts': c.experts,
     'num_experts_per_tok': c.experts_per_token,
   }
+
+
+def read(h: dict) -> dict:
+  return experts(h) | keys.windows(h) | ropes.fields(h)
+
+
+def write(c: Config) -> dict:
+  return keys.write_window(c) | write_experts(c)

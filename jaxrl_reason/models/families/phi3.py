@@ -13,7 +13,7 @@ TENSORS = (*tensors.ENDS, *tensors.FUSED, *tensors.OUT, *tensors.PRE_NORMS)
 
 def read(h: dict) -> dict:
   raw = dict(ropes.raw_of(h))
-  kind = raw.get('rope_type', raw.get('type', 'default'))
+  kind = ropes.kind_of(raw)
   # 'su' and 'yarn' are older names of longrope here.
   raw['rope_type'] = 'longrope' if kind in ('su', 'yarn') else kind
   fraction = ropes.fraction_of(h)

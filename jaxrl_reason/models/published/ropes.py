@@ -98,6 +98,11 @@ def raw_of(h: dict) -> dict:
   return new or old
 
 
+def kind_of(raw: dict) -> str:
+  """Returns the kind of a rotary table in config.json."""
+  return raw.get('rope_type', raw.get('type', 'default'))
+
+
 def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
   """Builds the Rope that `raw` (rope_scaling or rope_parameters) describes.
 
@@ -109,7 +114,7 @@ def read(h: dict, raw: dict, theta, fraction: float | None = None) -> Rope:
   Raises:
     ValueError: names the key that is missing or not supported.
   """
-  kind = raw.get('rope_type', raw.get('type', 'default'))
+  kind = kind_of(raw)
   if kind not in KEYS:
     raise ValueError(
       f'config.json: rope type {kind!r} is not supported: choose '
@@ -229,7 +234,7 @@ def stretched(h: dict, scale: float) -> dict:
     ValueError: the table cannot be scaled; names its type.
   """
   raw = dict(raw_of(h))
-  kind = raw.get('rope_type', raw.get('type', 'default'))
+  kind = kind_of(raw)
   longest = h.get('max_position_embeddings')
   if {FULL, SLIDING} & raw.keys() or 'rope_local_base_freq' in h:
     raise ValueError(

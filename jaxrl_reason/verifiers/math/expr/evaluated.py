@@ -109,9 +109,10 @@ def restates(answer: str, gold: str, question: str) -> bool:
   written = _squashed(clean(answer))
   if is_number:
     written = NUMBER_DRESS.sub('', written.rsplit('=', 1)[-1])
-    if written not in _squashed(question):
-      return False  # 3.5 where the question has 3 1/2
-  elif written in _squashed(question):
+  stands = written in _squashed(question)
+  if is_number and not stands:
+    return False  # 3.5 where the question has 3 1/2
+  if stands and not is_number:
     return True
   new_form = NEW_FORM.search(question)
   return any(
@@ -160,8 +161,9 @@ def _spans(question: str) -> list[tuple[int, str]]:
     (match.start(), next(group for group in match.groups() if group))
     for match in FORMULA.finditer(question)
   ]
-  ends = [0, *(match.end() for match in WORD.finditer(question))]
-  starts = [*(match.start() for match in WORD.finditer(question)), None]
+  matches = list(WORD.finditer(question))
+  ends = [0, *(match.end() for match in matches)]
+  starts = [*(match.start() for match in matches), None]
   between = [(a, question[a:b].strip(' ,;:.?!')) for a, b in zip(ends, starts)]
   return [*marked, *(span for span in between if span[1])][-MAX_FORMULAS:]
 
