@@ -137,9 +137,14 @@ def _key(question: str) -> int:
   return key_of(' '.join(question.split()))
 
 
-def _check(fields: Mapping[str, str], row) -> int:
-  """Returns the key of a row; raises BadRow if it is invalid."""
-  return _key(_example(row, fields)['prompt'])
+def _keyed(fields: Mapping[str, str], row) -> tuple[dict, int]:
+  """Returns the example of a row, and the key of its question.
+
+  Raises:
+    BadRow: the row is invalid.
+  """
+  example = _example(row, fields)
+  return example, _key(example['prompt'])
 
 
 class Examples(Sequence):
@@ -149,10 +154,8 @@ class Examples(Sequence):
     places: i64 [n], positions in the concatenation of the files.
   """
 
-  def __init__(
-    self, files: Sequence[Index], fields: Mapping[str, str], places: np.ndarray
-  ):
-    self._files, self._fields, self._places = files, fields, places
+  def __init__(self, files: Sequence[Index], places: np.ndarray):
+    self._files, self._places = files, places
     self._ends = [*itertools.accumulate(map(len, files))]
 
   def __len__(self) -> int:
@@ -162,8 +165,7 @@ class Examples(Sequence):
     at = int(self._places[index])
     number = bisect.bisect(self._ends, at)
     file = self._files[number]
-    i = at - self._ends[number] + len(file)
-    return _example(file[i], self._fields)
+    return file[at - self._ends[number] + len(file)]
 
 
 class _Files:
@@ -177,9 +179,8 @@ class _Files:
     self, paths: Iterable[epath.Path], fields: Mapping[str, str], seen=()
   ):
     """Args: seen: keys of questions that are left out too."""
-    check = functools.partial(_check, fields)
-    self._fields = fields
-    self._files = [opened(path, check, fields) for path in paths]
+    convert = functools.partial(_keyed, fields)
+    self._files = [opened(path, convert, fields) for path in paths]
     seen = np.array(seen, np.uint64)
     keys = [seen, *(file.entries['key'] for file in self._files)]
     keys = np.concatenate(keys)
@@ -196,7 +197,7 @@ class _Files:
 
   def examples(self, which=slice(None)) -> Examples:
     """Returns the problems, or those that a mask [n] selects."""
-    return Examples(self._files, self._fields, self.places[which])
+    return Examples(self._files, self.places[which])
 
 
 def examples(

@@ -43,7 +43,7 @@ class Pairs(Sequence):
     return len(self._rows)
 
   def __getitem__(self, i: int) -> dict:
-    pair = _pair(self._rows[i]) | {'place': self._place(i)}
+    pair = self._rows[i] | {'place': self._place(i)}
     if self._render is not None:
       pair['rendered'] = self._render(pair['prompt'])
     return pair
@@ -78,7 +78,7 @@ def load(
     found = _of_rollouts(epath.Path(path))
     pairs = Pairs(found, lambda i: found[i]['place'], render)
   else:
-    index = opened(path, _check, {'fields': ','.join(FIELDS)})
+    index = opened(path, _keyed, {'fields': ','.join(FIELDS)})
     pairs = Pairs(index, index.place, render)
   if d.too_long == 'drop':
     fits = lengths.fits(d, tokenizer, d.completion_len)
@@ -135,7 +135,7 @@ def _of_rollouts(workdir: epath.Path) -> list[dict]:
     best, worst = (f(group, key=_reward) for f in (max, min))
     if best['reward'] > worst['reward']:
       answers = best['completion'], worst['completion']
-      pair = dict(zip(FIELDS, (best['prompt'], *answers)))
+      pair = _pair(dict(zip(FIELDS, (best['prompt'], *answers))))
       found.append(pair | {'place': best['place']})
   if not found:
     raise ValueError(
@@ -149,9 +149,14 @@ def _reward(row: dict) -> float:
   return row['reward']
 
 
-def _check(row) -> int:
-  """Returns the key of a row; raises BadRow if it is invalid."""
-  return key_of('\0'.join(_pair(row).values()))
+def _keyed(row) -> tuple[dict[str, str], int]:
+  """Returns the texts of a row and their key.
+
+  Raises:
+    BadRow: the row is invalid.
+  """
+  pair = _pair(row)
+  return pair, key_of('\0'.join(pair.values()))
 
 
 def _pair(row) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Random access to the rows of a file: indexed once, then memory-mapped.
 
-  index = opened(path, check, facts)
-  index.entries['key']    u64 [n], a number that `check` returned for each row
-  index[i]                the i-th row, read from the disk
+  index = opened(path, convert, facts)
+  index.entries['key']    u64 [n], a number that `convert` returned for each row
+  index[i]                the i-th row, read from the disk and converted
 
 A start thus reads no row of a file that has not changed, and a process keeps 24
 bytes of each row, which all processes of a host share. The index is in the
@@ -163,13 +163,13 @@ class Index:
     path: epath.Path,
     entries: np.ndarray,
     copy: str,
-    check: Callable[[dict], int],
+    convert: Callable[[dict], tuple[dict, int]],
   ):
-    """Args: copy: file that has the rows; '': `path` itself; check: as of
+    """Args: copy: file that has the rows; '': `path` itself; convert: as of
     `opened`.
     """
     self.path, self.entries, self._copy = path, entries, copy
-    self._check = check
+    self._convert = convert
 
   @functools.cached_property
   def _rows(self) -> _Lines | _Arrow:
@@ -185,7 +185,7 @@ class Index:
     return f'{self.path}, row {self.entries["row"][i]}'
 
   def __getitem__(self, i: int) -> dict:
-    """Reads a row.
+    """Reads a row and converts it.
 
     Raises:
       BadRow: the file was changed after it was indexed.
@@ -195,22 +195,25 @@ class Index:
     if not isinstance(row, dict):
       row = _parsed(row, changed)
     try:
-      key = self._check(row)
+      converted, key = self._convert(row)
     except BadRow as error:
       raise BadRow(f'{changed}: {error}') from error
     if key != self.entries['key'][i]:
       raise BadRow(changed)
-    return row
+    return converted
 
 
 def opened(
-  path: epath.PathLike, check: Callable[[dict], int], facts: Mapping[str, str]
+  path: epath.PathLike,
+  convert: Callable[[dict], tuple[dict, int]],
+  facts: Mapping[str, str],
 ) -> Index:
   """Opens the index of a file; makes it if the cache has none.
 
   Args:
-    check: returns the key of a row; raises BadRow without its place.
-    facts: all that `check` goes by, beside the code of this folder.
+    convert: returns what a row becomes, and its key; raises BadRow without its
+      place.
+    facts: all that `convert` goes by, beside the code of this folder.
 
   Raises:
     BadRow: names file and row.
@@ -229,8 +232,8 @@ def opened(
       for old in folder.iterdir():
         if old.stem != name and old.suffix in ('.npy', '.rows'):
           old.unlink()
-      _make(path, check, entries, copy)
-    return Index(path, np.load(entries, mmap_mode='r'), copy, check)
+      _make(path, convert, entries, copy)
+    return Index(path, np.load(entries, mmap_mode='r'), copy, convert)
 
 
 def _folder(path: epath.Path, facts: Mapping[str, str]) -> pathlib.Path:
@@ -269,14 +272,14 @@ def _locked(folder: pathlib.Path) -> Iterator[None]:
     yield
 
 
-def _make(path, check, target: pathlib.Path, copy: str) -> None:
+def _make(path, convert, target: pathlib.Path, copy: str) -> None:
   """Writes the entries of a file, and the copy of its rows."""
   if copy:
     _write_copy(path, copy)
   columns = [array.array(code) for code in 'qqQ']
   for at, number, row in _all(path, copy):
     try:
-      key = check(row)
+      _, key = convert(row)
     except BadRow as error:
       raise BadRow(f'{path}, row {number}: {error}.') from error
     for column, value in zip(columns, (at, number, key)):
