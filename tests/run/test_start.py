@@ -96,6 +96,7 @@ class Splits:
     if change is not None:
       rows[change]['answer'] = -1
     self.train, self.heldout, self.harder = Source(rows), Source(rows[:2]), None
+    self.pairs = {}
 
 
 def test_another_row_or_token_is_another_run():
