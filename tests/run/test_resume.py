@@ -65,8 +65,10 @@ def start(env, workdir, *flags, recipe=TINY):
 
 
 def lines(workdir):
-  path = workdir / 'metrics.jsonl'
-  return path.read_text().splitlines() if path.exists() else []
+  try:
+    return (workdir / 'metrics.jsonl').read_text().splitlines()
+  except FileNotFoundError:  # not begun, or just moved aside by a start
+    return []
 
 
 def content(workdir):
