@@ -1,6 +1,7 @@
 """Teachers in the update: their scores, their gradient, and their layout."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -51,6 +52,20 @@ def updated(learner, batch):
   return f(state(learner), batch)
 
 
+@pytest.fixture(scope='module')
+def plain(batch):
+  """Returns a function of the form: the update of padded rows at once."""
+  return functools.cache(lambda form: updated(learner(form), batch))
+
+
+@pytest.fixture(scope='module')
+def plain_under(batch):
+  """Returns the same function, of the policy under a longer prompt."""
+  return functools.cache(
+    lambda form: updated(learner(form, learner_lib.POLICY), longer(batch))
+  )
+
+
 def logits(model, params, batch):
   hidden = model.hidden(params, batch.tokens, batch.valid)
   return np.float64(model.unembed(params, hidden))[:, :-1]
@@ -62,7 +77,7 @@ def log_softmax(z):
 
 
 @pytest.mark.parametrize('form', FORMS)
-def test_a_teacher_is_measured_as_its_logits_say(form, batch):
+def test_a_teacher_is_measured_as_its_logits_say(form, batch, plain):
   """The metric, from whole logits in numpy."""
   params = L.model_and_params()[1]
   pi = logits(L.MODEL, params, batch)
@@ -86,21 +101,23 @@ def test_a_teacher_is_measured_as_its_logits_say(form, batch):
     'forward': kl(t, p),
     'jsd': (kl(p, m) + kl(t, m)) / 2,
   }[form]
-  _, metrics = updated(learner(form), batch)
+  _, metrics = plain(form)
   found = float(metrics['teacher_kl'])
   np.testing.assert_allclose(found, want[mask].mean(), rtol=1e-4)
 
 
 @pytest.mark.parametrize('which', [learner_lib.POLICY, learner_lib.REFERENCE])
 @pytest.mark.parametrize('form', FORMS)
-def test_a_teacher_that_is_the_policy_teaches_nothing(form, which, batch):
+def test_a_teacher_that_is_the_policy_teaches_nothing(
+  form, which, batch, plain
+):
   lr = learner(form, which)
   before = state(lr)
   assert (before.ref_params is not None) == (which == learner_lib.REFERENCE)
   new, metrics = updated(lr, batch)
   np.testing.assert_allclose(metrics['teacher_kl'], 0, atol=1e-5)
   np.testing.assert_allclose(metrics['grad_norm'], 0, atol=2e-5)
-  assert float(updated(learner(form), batch)[1]['grad_norm']) > 1e-2
+  assert float(plain(form)[1]['grad_norm']) > 1e-2
 
 
 HOW = {
@@ -114,8 +131,8 @@ HOW = {
 
 @pytest.mark.parametrize('form', ['advantage', 'jsd'])
 @pytest.mark.parametrize('how', HOW)
-def test_a_layout_of_rows_changes_nothing(form, how, batch):
-  want = updated(learner(form), batch)
+def test_a_layout_of_rows_changes_nothing(form, how, batch, plain):
+  want = plain(form)
   got = updated(learner(form, **HOW[how]), batch)
   L.assert_close(got[0].params, want[0].params)
   for key in ('teacher_kl', 'loss', 'grad_norm'):
@@ -138,17 +155,18 @@ def longer(batch):
 
 
 @pytest.mark.parametrize('form', ['advantage', 'jsd'])
-def test_the_same_prompt_for_the_teacher_changes_nothing(form, batch):
-  lr = learner(form)
+def test_the_same_prompt_for_the_teacher_changes_nothing(form, batch, plain):
   same = under(batch, batch.tokens[:, : L.P], batch.valid[:, : L.P])
-  want, got = updated(lr, batch), updated(lr, same)
+  want, got = plain(form), updated(learner(form), same)
   L.assert_close(got[0].params, want[0].params)
 
 
 @pytest.mark.parametrize('form', ['advantage', 'jsd'])
 @pytest.mark.parametrize('how', HOW)
-def test_a_layout_changes_nothing_under_another_prompt(form, how, batch):
-  want = updated(learner(form, learner_lib.POLICY), longer(batch))
+def test_a_layout_changes_nothing_under_another_prompt(
+  form, how, batch, plain_under
+):
+  want = plain_under(form)
   lr = learner(form, learner_lib.POLICY, **HOW[how])
   got = updated(lr, longer(batch))
   L.assert_close(got[0].params, want[0].params)
@@ -177,7 +195,7 @@ def test_the_gradient_of_a_divergence_is_that_of_whole_logits(batch):
   params = L.model_and_params()[1]
   teacher = jax.nn.softmax(logits(TEACHER, WEIGHTS, batch)[..., :24])
 
-  def plain(params):
+  def whole(params):
     hidden = L.MODEL.hidden(params, batch.tokens, batch.valid)
     pi = jax.nn.log_softmax(L.MODEL.unembed(params, hidden)[:, :-1])
     kl = (teacher * (jnp.log(teacher) - pi)).sum(-1)
@@ -188,7 +206,7 @@ def test_the_gradient_of_a_divergence_is_that_of_whole_logits(batch):
   assert not np.any(adv)
   other = logprobs.Other(TEACHER, WEIGHTS)
   got, _ = step_lib.gradients(lr, params, batch, adv, NEUTRAL, teacher=other)
-  L.assert_close(got, jax.jit(jax.grad(plain))(params))
+  L.assert_close(got, jax.jit(jax.grad(whole))(params))
 
 
 def test_a_reward_and_a_teacher_add_up(batch):
