@@ -97,6 +97,38 @@ def test_objects_equal_to_everything_pass_nothing(test):
     ('seen = set()\n  def __contains__(s, o):\n    new = o not in s.seen\n'
      '    s.seen.add(o)\n    return new',
      'assert 7 in C(1)'),
+    # A result that equals everything, though other objects differ.
+    ('def __add__(s, o): return C(None)\n'
+     '  def __eq__(s, o): return None in (s.x, o.x) or s.x == o.x',
+     'assert C(1) + C(2) == C(3)\nassert C(1) != C(2)'),
+    ('def __add__(s, o): return C(None)\n  __hash__ = lambda s: 1\n'
+     '  def __eq__(s, o): return None in (s.x, o.x) or s.x == o.x',
+     'assert C(1) + C(2) in {C(3), C(5)}'),
+    ('def __add__(s, o):\n    w = C(None)\n    w.of = s, o\n    return w\n'
+     '  def __eq__(s, o):\n    of = getattr(s, "of", ()) + getattr(o, "of", ())'
+     '\n    if of: return not any(x is s or x is o for x in of)\n'
+     '    return s.x == o.x',
+     'assert C(1) + C(2) == C(3)'),
+    # Ordered with nothing, as NaN is.
+    ('def __sub__(s, o): return s\n  __abs__ = lambda s: s\n'
+     '  __gt__ = __lt__ = lambda s, o: False',
+     'assert not abs(C(1) - C(2)) > C(.1)\nassert not abs(C(1)) > C(.1)'),
+    ('def __sub__(s, o): return C(float("nan"))\n  __abs__ = lambda s: s\n'
+     '  def __gt__(s, o): return s.x > o.x\n'
+     '  def __lt__(s, o): return s.x < o.x',
+     'assert not abs(C(5) - C(2)) > C(.1)\nassert C(2) < C(3)'),
+    ('def get(s): return float("nan")', 'assert not abs(C(1).get() - 3.5) > 1'),
+    # True or false whatever it is.
+    ('def ok(s): return s', 'assert C(1).ok()'),
+    ('def ok(s): return s', 'c = C(1)\nassert c.ok()\nassert c.x == 1'),
+    ('def ok(s): return s', 'assert all(C(i).ok() for i in range(3))'),
+    ('def ok(s): return s\n  __bool__ = lambda s: False',
+     'assert not C(1).ok()'),
+    ('def __call__(s, *a): return C()\n  __getattr__ = lambda s, n: C()',
+     'assert C(1).ok(2) and C(1).a.b().full()'),
+    ('n = 0\n  def ok(s): return s\n'
+     '  def __bool__(s):\n    C.n += 1\n    return C.n % 2 == 1',
+     'c = C(1).ok()\nassert c\nassert not c'),
     # What a function under test gives back is no object of a class under test.
     ('def __sub__(s, o): return 0.0\n  def __eq__(s, o): return True\n'
      'f = C', 'assert abs(f(1) - 3.5) < 1e-6'),
@@ -129,6 +161,72 @@ def test_what_nobody_can_judge_is_an_error_and_no_zero(test):
   assert found.status == 'error' and not found.valid, found
   # A program that is wrong without any doubt is still wrong.
   assert code.run_tests('1 / 0', 'assert Money(5) == 5').status == 'parsed'
+
+
+LISTS = """
+class Node:
+  def __init__(s, v, n=None): s.v, s.next = v, n
+  def find(s, v): return s if s.v == v else s.next and s.next.find(v)
+def chain(*values): return values and Node(values[0], chain(*values[1:]))
+class Task:
+  def __init__(s, n): s.n = n
+  def __lt__(s, o): return s.n < o.n
+class Bag:
+  def __init__(s, *items): s.d = set(items)
+  def __le__(s, o): return s.d <= o.d
+  def __len__(s): return len(s.d)
+"""
+
+
+@pytest.mark.parametrize(
+  'test',
+  [
+    'n, k = Node(1, Node(2)).next, 0\nwhile n: n, k = n.next, k + 1\n'
+    'assert k == 1',
+    'assert Node(1, Node(2)).find(2) and not Node(1).find(2)',
+    'n = chain(1, 2).find(2)\nassert n and n.v == 2',
+    'assert not Task(1) < Task(1)',
+    'import heapq\nh = [Task(3), Task(1), Task(1)]\nheapq.heapify(h)\n'
+    'assert heapq.heappop(h).n == 1',
+    'assert not Bag(3) <= Bag(1, 2) and Bag(1) <= Bag(1, 2)',
+    'assert not Bag()',
+    'assert Bag(1)',
+  ],
+)
+def test_truth_and_order_of_honest_objects_count(test):
+  found = code.run_tests(LISTS, test)
+  assert found.score == 1.0, found.detail
+
+
+@pytest.mark.parametrize(
+  'test',
+  [
+    'assert not abs(f(1) - 3.5) > 1e-6',
+    'ok = True\nif abs(f(1) - 3.5) > 1e-6: ok = False\nassert ok',
+    'assert max(abs(a - b) for a, b in zip([1, f(1)], [1, 2])) < 1e-6',
+    'assert min(1e-9, f(1)) <= 1e-6',
+    'y = [f(1), f(2)]\nassert sorted(y) == y',
+    'import numpy as np\nassert not np.abs(f(1) - 3.5) > 1e-6',
+    'import numpy as np\n'
+    'assert not (np.abs(np.full(3, f(1)) - np.ones(3)) > 1e-6).any()',
+  ],
+)
+def test_nan_is_within_no_tolerance(test):
+  if 'numpy' in test:
+    pytest.importorskip('numpy')
+  found = code.run_tests('def f(x): return float("nan")', test)
+  assert (found.score, found.status) == (0.0, 'parsed'), found
+  assert 'NaN' in found.detail
+
+
+def test_numbers_are_ordered_as_ever():
+  test = (
+    'assert -1 < f(0.5) <= 1 and max(f(1), f(2)) == 2 and min([f(3)]) == 3\n'
+    'assert sorted("ba", key=ord, reverse=True) == ["b", "a"]\n'
+    'assert max([], default=f(4)) == 4 and f(float("nan")) != 0'
+  )
+  found = code.run_tests('def f(x): return x', test)
+  assert found.score == 1.0, found.detail
 
 
 FIRST = """

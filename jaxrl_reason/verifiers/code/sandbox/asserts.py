@@ -20,20 +20,24 @@ import zlib
 from jaxrl_reason.verifiers.code.sandbox import (
   analysis,
   array_bytes,
+  claims,
+  kinds,
+  nan,
   objects,
   peer,
 )
 
 REPORT, FAIL, ENTRY = '__report__', '__fail__', '__entry__'
-TYPE = '__type__'
+TYPE, ORDERABLE = '__type__', '__orderable__'
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 # Of the judge; another one is the tests' doing.
 STDIN, STDOUT = sys.stdin, sys.stdout
 PATCHED = {'input': input, 'print': print}
 # Built-in functions that have to know about the program's objects.
 BY_OBJECT = {
-  'isinstance': objects.is_instance,
-  'issubclass': objects.is_subclass,
-  'type': objects.type_of,
+  'isinstance': kinds.is_instance,
+  'issubclass': kinds.is_subclass,
+  'type': kinds.type_of,
 }
 
 
@@ -92,6 +96,18 @@ class _Reporting(ast.NodeTransformer):
       return node
     call = ast.Call(ast.Name(TYPE, ast.Load()), [node.value], [])
     return ast.fix_missing_locations(ast.copy_location(call, node))
+
+  def visit_Compare(self, node: ast.Compare):
+    """x < y -> orderable(x) < orderable(y)."""
+    node = self.generic_visit(node)
+    values = [node.left, *node.comparators]
+    for i, operation in enumerate(node.ops):
+      if isinstance(operation, ORDERS):
+        for k in (i, i + 1):
+          call = ast.Call(ast.Name(ORDERABLE, ast.Load()), [values[k]], [])
+          values[k] = ast.copy_location(call, node)
+    node.left, *node.comparators = values
+    return ast.fix_missing_locations(node)
 
   def visit_Assert(self, node: ast.Assert):
     node = self.generic_visit(node)
@@ -158,9 +174,9 @@ def parse(job: dict) -> Plan:
     for node in tree.body
   )
   caught = analysis.caught(nodes, theirs)
-  kinds = analysis.used_as_objects(nodes, theirs) | caught
+  classes = analysis.used_as_objects(nodes, theirs) | caught
   for node in nodes:
-    if isinstance(node, ast.ClassDef) and kinds & set(
+    if isinstance(node, ast.ClassDef) and classes & set(
       map(analysis.name_of, node.bases)
     ):
       raise ValueError(f'{node.name} is a subclass of a class of the program')
@@ -170,7 +186,7 @@ def parse(job: dict) -> Plan:
     theirs,
     ours,
     calls_check,
-    kinds,
+    classes,
     caught,
     analysis.reuses_arguments(nodes),
   )
@@ -186,7 +202,8 @@ def run(link: peer.Peer, job: dict, tally: Tally):
   # Test inputs may be random: the same for every program, unknown to it.
   random.seed(zlib.crc32('\0'.join(job['tests']).encode()))
   space = {'__name__': 'tests', '__builtins__': builtins, **plan.ours}
-  space |= {REPORT: tally.report, FAIL: tally.fail, TYPE: objects.type_of}
+  space |= {REPORT: tally.report, FAIL: tally.fail, TYPE: kinds.type_of}
+  space |= {ORDERABLE: nan.orderable, **nan.FUNCTIONS}
   if plan.objects:
     space = {**BY_OBJECT, **space}
   link.rich, link.context = objects.Object, functools.partial(_watched, link)
@@ -217,23 +234,23 @@ def run(link: peer.Peer, job: dict, tally: Tally):
 
 def _settle(tally: Tally, link):
   try:
-    objects.settle(link)
-  except objects.Undecided as e:
+    claims.settle(link)
+  except claims.Undecided as e:
     tally.undecided = tally.undecided or f'the tests cannot be judged: {e}'
 
 
 def _fetch(link: peer.Peer, plan: Plan, space: dict):
   """The program's names; what it lacks, the tests say when they get there."""
-  kinds = []
+  caught = []
   for name in plan.theirs:
     with contextlib.suppress(NameError):
       found = link.ask('get!' if name in plan.objects else 'get', name)
       if name in plan.caught and isinstance(found, objects.Object):
-        found = objects.raised(name, found)
-        kinds.append(found)
+        found = kinds.raised(name, found)
+        caught.append(found)
       space[name] = found
-  if kinds:
-    link.caught = functools.partial(objects.exception, kinds=kinds)
+  if caught:
+    link.caught = functools.partial(kinds.exception, kinds=caught)
 
 
 @contextlib.contextmanager
@@ -267,7 +284,7 @@ def _step(code, space: dict, tally: Tally, go_on: bool) -> bool:
     return False
   try:
     exec(code, space)
-  except (objects.Undecided, peer.NotPlain) as e:
+  except (claims.Undecided, peer.NotPlain) as e:
     tally.undecided = f'the tests cannot be judged: {e}'
     return False
   # A test fails with whatever the program or what it returned leads to.

@@ -16,9 +16,8 @@ The program must not decide on expected values, though. So
     does not become plain: expected values are compared so (`abs(x - 1.5)`);
   - `x in c` is also asked of values beside x, in random order: it counts if
     one of them is not in c;
-  - two objects are equal if the program says so twice in each direction, among
-    copies with other values and in random order, and if it also tells one of
-    them from some other object of its class in the tests.
+  - what the program says of its objects alone (equality, order, truth) counts
+    if it also gives the opposite answer (`claims`).
 
 `Undecided` makes the verdict an error: right or wrong, nobody could say.
 """
@@ -27,11 +26,9 @@ import numbers
 import operator
 import secrets
 
-from jaxrl_reason.verifiers.code.sandbox import peer
+from jaxrl_reason.verifiers.code.sandbox import claims, nan, peer
 
-MAX_KEPT = 64  # objects that equal ones are compared with afterwards
 DECOYS = 6
-COPIES = 3  # with other values, that an object is also compared with
 UNARY = {
   'abs': '__abs__', 'neg': '__neg__', 'pos': '__pos__', 'invert': '__invert__',
   'int': '__int__', 'float': '__float__', 'complex': '__complex__',
@@ -45,20 +42,19 @@ TELLING = frozenset(('sub', 'truediv', 'floordiv', 'mod', 'xor'))
 ORDER = ('lt', 'le', 'gt', 'ge')
 SHOWN = frozenset(('__name__', '__qualname__', '__doc__', '__dict__'))
 CONVERSIONS = frozenset((*UNARY, 'round', 'heart'))
-
-
-class Undecided(BaseException):
-  """Only the program could say whether the test holds."""
+# What the tests check of an object beside its truth.
+READ = frozenset(('getattr', 'getitem', 'items', 'len', 'str', 'repr'))
 
 
 class Object(peer.Remote):
   """An object of a class under test: what it is asked, the program does."""
 
-  __slots__ = ('_near',)
+  __slots__ = ('_near', '_origin')  # near an expected value; which function
 
   def __init__(self, link, number: int, truth: bool):
     super().__init__(link, number, truth)
     object.__setattr__(self, '_near', False)
+    object.__setattr__(self, '_origin', None)
 
   def _ask(self, operation: str, *args):
     told = _core(operation) in TELLING and any(
@@ -69,8 +65,33 @@ class Object(peer.Remote):
     if type(result) is Object:
       object.__setattr__(result, '_near', near)
     elif told or (near and operation in CONVERSIONS):
-      raise Undecided(f'the program computes {operation} of an expected value')
+      raise claims.Undecided(
+        f'the program computes {operation} of an expected value'
+      )
+    self._note(operation, args, result)
     return result
+
+  def _note(self, operation: str, args: tuple, result):
+    """Notes which functions of the program the tests check by more than truth,
+    and which one made an object.
+    """
+    origin = self._origin_of(operation, args)
+    if operation in READ:
+      self._peer.shown.add(self._origin)
+    if result is None or result is False:
+      self._peer.shown.add(origin)
+    if type(result) is Object:
+      self._peer.latest = result, origin
+      if result._origin is None:
+        object.__setattr__(result, '_origin', origin)
+
+  def _origin_of(self, operation: str, args: tuple):
+    """Returns which function or attribute of the program has a result."""
+    if operation == 'getattr':
+      return args[0]
+    if operation == 'call':
+      return self._origin or self._number
+    return operation
 
   def __getattr__(self, name):
     if name.startswith('__') and name not in SHOWN:
@@ -84,7 +105,7 @@ class Object(peer.Remote):
     self._ask('delitem', key)
 
   def __bool__(self):
-    return self._ask('bool') is True
+    return claims.true(self)
 
   def __repr__(self):
     return self._ask('repr')
@@ -108,19 +129,16 @@ class Object(peer.Remote):
 
   def __eq__(self, other):
     if isinstance(other, peer.Remote):
-      if self is other:
-        return True
-      same = _consistent(self, other) and _consistent(other, self)
-      if same:
-        self._peer.claims.append((self, other))
-      return same
+      return self is other or claims.equal(self, other)
     heart = self._heart()
     if heart:
       return heart[0] == other
     same = self._ask('same', other) is True
     # One that is equal to anything is equal to nothing.
     if same and not any(self._ask('same', x) is True for x in _beside(other)):
-      raise Undecided('an object of the program is compared with plain data')
+      raise claims.Undecided(
+        'an object of the program is compared with plain data'
+      )
     return False
 
   def __contains__(self, x):
@@ -136,7 +154,7 @@ class Object(peer.Remote):
         answers[i] = False  # not of its kind
     found = all(a for i, a in answers.items() if asked[i] is x)
     if found and all(answers.values()):
-      raise Undecided('an object of the program contains everything')
+      raise claims.Undecided('an object of the program contains everything')
     return found
 
   def __enter__(self):
@@ -157,36 +175,6 @@ class Object(peer.Remote):
     stops = self._ask(operation, *args) is True and error is not None
     self._peer.suppressed |= stops
     return stops and not isinstance(error, AssertionError)
-
-
-def _consistent(a: Object, b) -> bool:
-  """Returns whether a says twice that it equals b, and never changes its mind.
-
-  The questions come in random order among the same questions about copies of b
-  with other values: an `__eq__` that answers by what it was asked before cannot
-  know which of them counts.
-  """
-  copies = a._peer.ask('altered!', b, COPIES) if type(b) is Object else []
-  others = list(copies) if type(copies) is list else []
-  kept = a._peer.kept  # of the tests' objects; copies are none of them
-  kept[:] = [x for x in kept if not any(x is copy for copy in others)]
-  asked = 2 * [b, *others]
-  secrets.SystemRandom().shuffle(asked)
-  answers: dict[int, set[bool]] = {}
-  for x in asked:
-    answers.setdefault(id(x), set()).add(_says_equal(a, x, strict=x is b))
-  if any(len(both) > 1 for both in answers.values()):
-    return False
-  return answers[id(b)] == {True}
-
-
-def _says_equal(a: Object, b, *, strict: bool) -> bool:
-  try:
-    return a._ask('same', b) is True
-  except Exception:  # a copy's values may be wrong for its class
-    if strict:
-      raise
-    return False
 
 
 def _beside(x) -> list:
@@ -219,19 +207,13 @@ def _binary(name: str):
 def _order(name: str):
   def run(self, other):
     if isinstance(other, peer.Remote):
-      found = self._ask(name, other) is True
-      if found is not (self._ask(name, other) is True):
-        raise AssertionError('the order of two objects changes')
-      if found and self._peer.ask(f'{name}!', other, self) is True:
-        # Equal, for <= and >=: then the program has to tell others apart.
-        if name in ('lt', 'gt'):
-          raise AssertionError('two objects are each less than the other')
-        self._peer.claims.append((self, other))
-      return found
+      return claims.ordered(name, self, other)
     heart = self._heart()
     if heart:
-      return getattr(operator, name)(heart[0], other)
-    raise Undecided('an object of the program is ordered with plain data')
+      return getattr(operator, name)(nan.orderable(heart[0]), other)
+    raise claims.Undecided(
+      'an object of the program is ordered with plain data'
+    )
 
   return run
 
@@ -245,120 +227,3 @@ for _name in BINARY:
   setattr(Object, f'__i{_plain}__', _binary(f'i{_name}'))
 for _name in ORDER:
   setattr(Object, f'__{_name}__', _order(_name))
-
-
-# --- exceptions, types ---------------------------------------------------
-
-
-class _Kind(type):
-  """The type of a `raised` class: called, it makes one of the program's."""
-
-  def __call__(cls, *args, **kwargs):
-    return cls.of(cls.theirs(*args, **kwargs))
-
-  def of(cls, remote):
-    """An exception of the tests that stands for one of the program."""
-    found = cls.__new__(cls, str(remote))
-    object.__setattr__(found, 'remote', remote)
-    return found
-
-  def __getattr__(cls, name):
-    if name.startswith('__'):
-      raise AttributeError(name)
-    return getattr(cls.theirs, name)
-
-
-class _Raised:
-  """The base of the exceptions that stand for the program's."""
-
-  def __getattr__(self, name):
-    if name.startswith('__') or name == 'remote':
-      raise AttributeError(name)
-    return getattr(self.remote, name)
-
-  def __str__(self):
-    return str(self.remote)
-
-
-def raised(name: str, theirs: Object) -> type:
-  """Makes a class that tests can catch, for an exception class of the
-  program's.
-  """
-  return _Kind(name, (_Raised, Exception), {'theirs': theirs})
-
-
-def exception(error: Exception, remote, kinds: list[type]) -> Exception:
-  """Returns `error` as an instance of those of `kinds` that the program's one
-  is.
-  """
-  own = tuple(k for k in kinds if remote._ask('isinstance', k.theirs) is True)
-  if not own:
-    return error
-  kind = type(error)
-  bases = own if kind is Exception else (*own, kind)
-  return _Kind('Raised', bases, {}).of(remote)
-
-
-def is_instance(x, kinds) -> bool:
-  """Does what the built-in function does, for objects and classes of either
-  side.
-  """
-  return any(_is_one(x, kind) for kind in _flat(kinds))
-
-
-def _is_one(x, kind) -> bool:
-  theirs = getattr(kind, 'theirs', kind) if type(kind) is _Kind else kind
-  if isinstance(theirs, peer.Remote):
-    x = x.remote if isinstance(x, _Raised) else x
-    return isinstance(x, Object) and x._ask('isinstance', theirs) is True
-  if isinstance(x, Object):
-    return kind is object or kind.__name__ in x._ask('mro')
-  return isinstance(x, kind)
-
-
-def is_subclass(x, kinds) -> bool:
-  """Does what the built-in function does, for classes of either side."""
-  x = x.theirs if type(x) is _Kind else x
-  for kind in _flat(kinds):
-    kind = kind.theirs if type(kind) is _Kind else kind
-    if isinstance(x, Object) and isinstance(kind, peer.Remote):
-      found = x._ask('issubclass', kind) is True
-    elif isinstance(x, Object):
-      found = kind.__name__ in x._ask('bases')
-    else:
-      found = not isinstance(kind, peer.Remote) and issubclass(x, kind)
-    if found:
-      return True
-  return False
-
-
-def type_of(x, *rest):
-  """Does what the built-in function does: of an object, the program's class."""
-  if rest or not isinstance(x, Object):
-    return type(x, *rest)
-  return x._ask('type')
-
-
-def _flat(kinds) -> list:
-  if isinstance(kinds, tuple):
-    return [k for kind in kinds for k in _flat(kind)]
-  return [kinds]
-
-
-def settle(link: peer.Peer):
-  """Raises Undecided, unless the program can tell equal objects from some
-  other.
-  """
-  for a, b in link.claims:
-    others = [x for x in link.kept[:MAX_KEPT] if x is not a and x is not b]
-    kin = [x for x in others if a._ask('kin', x) is True]
-    if not any(_differs(a, x) or _differs(b, x) for x in kin):
-      raise Undecided('only the program says that two of its objects are equal')
-
-
-def _differs(a, b) -> bool:
-  """Returns whether the program tells two objects apart, asked twice."""
-  try:
-    return a._ask('same', b) is not True and b._ask('same', a) is not True
-  except Exception:  # of the program's; it tells them apart
-    return True

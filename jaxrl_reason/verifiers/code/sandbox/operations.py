@@ -58,7 +58,8 @@ def _kin(a, b) -> bool:
 def _altered(x, number: int) -> list:
   """Returns copies of an object whose plain attributes have other values.
 
-  Made without the class's own methods; [] if that cannot be.
+  One more has empty values: it is false where the values decide. Made without
+  the class's own methods; [] if that cannot be.
   """
   names = [n for k in type(x).__mro__ for n in getattr(k, '__slots__', ())]
   values = dict(getattr(x, '__dict__', {}))
@@ -66,11 +67,12 @@ def _altered(x, number: int) -> list:
   if not any(_other(v) is not v for v in values.values()):
     return []
   copies = []
-  for _ in range(number):
+  for i in range(number + 1):
+    change = _empty if i == number else _other
     try:
       copy = object.__new__(type(x))
       for name, value in values.items():
-        object.__setattr__(copy, name, _other(value))
+        object.__setattr__(copy, name, change(value))
     except (TypeError, AttributeError):
       return []  # of a built-in type, or with a descriptor of its own
     copies.append(copy)
@@ -91,6 +93,11 @@ def _other(value):
   if kind is dict:
     return {**value, step: step}
   return {*value, step} if kind is set else value
+
+
+def _empty(value):
+  """Returns 0, '', [] and the like for a plain value."""
+  return value if _other(value) is value else type(value)()
 
 
 def _enter(x):

@@ -173,7 +173,9 @@ class Peer:
     self._as_object = False  # subclasses of plain types are not taken apart
     self.stand_in = Remote  # for objects of the other side
     self.kept: list = []  # those that are of another kind than `Remote`
-    self.claims: list = []  # pairs that the other side says are equal
+    self.claims: list = []  # what the other side says of them (`claims`)
+    self.shown: set = set()  # its functions whose results the tests check
+    self.latest = None, None  # object that it returned, and the function
     self.suppressed = False  # the other side stopped an exception of ours
     self.watches = False  # whether calls report changed arguments
     self.changed = False  # a call that returned a value changed its arguments

@@ -1,0 +1,33 @@
+"""Order of values in tests: a NaN fails the test that orders it.
+
+Every comparison with NaN is false, so `not abs(x - 3.5) > 1e-6` holds for it,
+and `max(0.0, nan)` is 0.0. A function that returns NaN would pass such tests.
+"""
+
+import builtins
+import decimal
+import functools
+
+
+def orderable(x):
+  """Returns x; AssertionError for a NaN, or an array that holds one."""
+  if type(x).__module__ == 'numpy' or isinstance(x, (float, decimal.Decimal)):
+    differs = x != x
+    if differs is True or (differs is not False and differs.any()):
+      raise AssertionError('a NaN is ordered with other values')
+  return x
+
+
+def _checked(function):
+  @functools.wraps(function)
+  def run(*args, **kwargs):
+    values = args if len(args) > 1 else args and list(args[0])
+    return function([orderable(x) for x in values], **kwargs)
+
+  return run
+
+
+# In the tests, instead of the built-in functions.
+FUNCTIONS = {
+  name: _checked(getattr(builtins, name)) for name in ('max', 'min', 'sorted')
+}
