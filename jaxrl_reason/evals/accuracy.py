@@ -142,7 +142,7 @@ class Evaluation:
     return values(rows), rows
 
 
-_TEXTS = ('prompt', 'completion', 'meta')
+_TEXTS = ('prompt', 'completion', 'conversation', 'meta')
 
 
 def values(rows: Sequence[Mapping]) -> dict[str, float]:

@@ -286,6 +286,7 @@ class AnswerSampler:
         temperature=temperature if sample else 0.0,
         **self._judged(texts[n], examples[n]),
         **local.details(i),
+        **local.conversation(i, self.tokenizer.decode),
         **cut[n],
         **self.about,
       )
@@ -333,7 +334,7 @@ class _Local:
       return None if x is None else sharding.to_local(x, mesh)
 
     self.tokens, self.sampled = here(out.tokens), here(out.sampled)
-    self.truncated = here(out.truncated)
+    self.truncated, self.turn = here(out.truncated), here(out.turn)
     self._logp, self._entropy = here(out.policy_logp), here(out.entropy)
     self._base = here((out.views or {}).get(BASE))
     self._gained = here(out.episode and out.episode.reward)
@@ -343,6 +344,14 @@ class _Local:
     if self._gained is None:
       return {}
     return {'gained': float(np.nansum(self._gained[i]))}
+
+  def conversation(self, i: int, decode: Callable) -> dict[str, list]:
+    """Returns {'conversation': the turns of a row}, if the policy did not
+    sample every token.
+    """
+    real = self.turn[i] > 0
+    arrays = (x[i][real] for x in (self.tokens, self.sampled, self.turn))
+    return records.conversation(decode, *(x.tolist() for x in arrays))
 
   def details(self, i: int) -> dict[str, float]:
     """Returns log-probability and entropy of a row, if they were computed."""

@@ -133,6 +133,7 @@ class Blocks:
         'prompt': row.get('prompt', ''),
         'answer': row.get('answer'),
         'completion': row.get('completion', ''),
+        'conversation': row.get('conversation'),
         'extracted': verdict.get('extracted'),
         'detail': verdict.get('detail'),
         'parts': verdict.get('parts'),
@@ -179,13 +180,13 @@ def records(run: Run) -> Iterator[tuple[int, list[dict]]]:
 
 
 KINDS = {'completion': str, 'problem': int, 'sample': int, 'length': int}
-KINDS_IF_ANY = {'verdict': dict, 'tokens': dict}
+KINDS_IF_ANY = {'verdict': dict, 'tokens': dict, 'conversation': list}
 
 
 def is_record(row: dict) -> bool:
   """Returns whether a line is an answer."""
   return all(isinstance(row.get(k), kind) for k, kind in KINDS.items()) and all(
-    isinstance(row.get(k) or {}, kind) for k, kind in KINDS_IF_ANY.items()
+    isinstance(row.get(k) or kind(), kind) for k, kind in KINDS_IF_ANY.items()
   )
 
 

@@ -21,6 +21,11 @@ same lines. A line may have these fields, too (`OPTIONAL`):
   trace                  whether the reasoning before the answer holds
   at_budget              {"64": 0.0}: scores of its first so many tokens
   reward, advantage      of the completion in training
+  conversation           [{"role": "policy", "content": "<<12*7="},
+                         {"role": "environment", "content": "84>>"}, ...]: the
+                         completion with the texts that the policy did not
+                         sample: observations, and the hint at its start that
+                         is trained on (role "hint")
   tokens                 {"text": [...], "logp": [...], "entropy": [...],
                          "advantage": [...], "ratio": [...], "turn": [...],
                          "sampled": [...]}: lists of one length, a token each;
@@ -31,9 +36,11 @@ has no end; it is cut off before the file is continued. A file of the same name
 with the suffix .json has the settings that its lines depend on (`note`).
 """
 
+import itertools
 import json
+import operator
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jaxrl_reason.verifiers.verdict import Verdict, plain_of, read_plain
@@ -43,7 +50,7 @@ FIELDS = ('problem', 'sample', 'completion', 'length', 'truncated', 'verdict')
 OPTIONAL = (
   'suite', 'model', 'variant', 'temperature', 'step', 'stage', 'logp',
   'base_logp', 'entropy', 'confidence', 'trace', 'at_budget', 'reward',
-  'advantage', 'tokens',
+  'advantage', 'conversation', 'tokens',
 )  # fmt: skip
 
 
@@ -94,6 +101,30 @@ def problem_of(row: Mapping[str, Any]) -> dict[str, Any]:
   is_record = 'completion' in row and 'sample' in row
   added = {*FIELDS, *(OPTIONAL if is_record else ())}
   return {k: v for k, v in row.items() if k not in added}
+
+
+def conversation(
+  decode: Callable[[list[int]], str],
+  ids: Sequence[int],
+  sampled: Sequence[bool],
+  turn: Sequence[int],
+) -> dict[str, list]:
+  """Returns the field `conversation` of a completion; {} if the policy sampled
+  all of its tokens.
+
+  Args:
+    ids: of the tokens, without padding.
+    sampled, turn: of each token; turns count from 1, a hint has 0.
+  """
+  if all(sampled):
+    return {}
+  turns = itertools.groupby(zip(turn, sampled, ids), operator.itemgetter(0, 1))
+  out = []
+  for (number, own), tokens in turns:
+    role = 'policy' if own else 'environment' if number else 'hint'
+    text = decode([i for _, _, i in tokens])
+    out.append({'role': role, 'content': text})
+  return {'conversation': out}
 
 
 def judged(row: Mapping[str, Any], verdict: Verdict) -> dict[str, Any]:

@@ -250,6 +250,11 @@ def evaluation(path, right_of, samples=4):
     ]
     for row in rows:
       del row['step'], row['stage'], row['tokens'], row['advantage']
+      row['conversation'] = [
+        {'role': 'policy', 'content': '<<1+1='},
+        {'role': 'environment', 'content': '2>>'},
+        {'role': 'policy', 'content': '1 2 # 3'},
+      ]
     jsonl(path / 'answers' / f'{model}--gsm8k.jsonl', rows)
   return path
 
@@ -280,6 +285,13 @@ def test_evaluations_are_compared(tmp_path):
   assert page.js('report.shown') == 40
   page.js('report.choose(1)')
   page.until("document.querySelector('#detail dl') !== null")
+  assert page.js(
+    "[...document.querySelectorAll('#detail .turn')]"
+    '.map(x => [x.dataset.role, x.textContent])'
+  ) == [
+    ['prompt', 'question 0?'], ['policy', '<<1+1='], ['environment', '2>>'],
+    ['policy', '1 2 # 3'],
+  ]  # fmt: skip
   assert page.errors == []
   page.close()
   # And beside one.
@@ -373,7 +385,8 @@ DAMAGE = {
   'events.jsonl': b'{"event": 3}\n{"event": "start", "step": "x"}\n7\n',
   'rollouts/00000020.jsonl': b'{"completion": 3, "problem": "a", "sample": 0,'
   b' "length": 1}\n{"completion": "a", "problem": 1, "sample": 0, "length": 1,'
-  b' "verdict": 3, "tokens": 4}\n\xff{"a"',
+  b' "verdict": 3, "tokens": 4}\n{"completion": "a", "problem": 1,'
+  b' "sample": 0, "length": 1, "conversation": {"role": "policy"}}\n\xff{"a"',
   'evaluations/00000040.json': b'{"step": 40}',
   'evaluations/00000050.json': b'[1',
 }
@@ -469,7 +482,7 @@ def test_the_page_in_a_browser(tmp_path):
   paths = [workdir(tmp_path / 'a'), workdir(tmp_path / 'b', kl=0.5)]
   rows = [record(10, 0, 0, True)]
   rows[0]['tokens'] |= {
-    'sampled': [i < 4 for i in range(7)],
+    'sampled': [i != 4 for i in range(7)],
     'turn': [0] * 5 + [1] * 2,
     'advantage': [0.5, -0.5, 0, 0, 0, 0, 0],
   }
@@ -507,8 +520,16 @@ def test_the_page_in_a_browser(tmp_path):
   page.until('report.painted === 7')
   spans = "[...document.querySelectorAll('.tokens span')]"
   assert page.js(f"{spans}.map(s => s.classList.contains('env'))") == [
-    False, False, False, False, True, True, True,
+    False, False, False, False, True, False, False,
   ]  # fmt: skip
+  turns = "[...document.querySelectorAll('#detail .turn')]"
+  shown = page.js(f'{turns}.map(x => [x.dataset.role, x.textContent])')
+  assert shown == [
+    ['prompt', 'question 0?'],
+    ['policy', '1 2 '],
+    ['environment', '#'],
+    ['policy', ' 3'],
+  ]
   before = page.js(f'{spans}.map(s => s.style.background)')
   # Green above 0, red below, nothing at 0.
   assert '150' in before[0] and '38' in before[1] and before[4] == ''

@@ -17,6 +17,7 @@ from test_resume import (
 )
 
 from jaxrl_reason.run import train
+from jaxrl_reason.verifiers import records
 
 __all__ = ['env']
 # With eight samples an untrained model has a group with signal now and then.
@@ -293,6 +294,7 @@ def test_hints_are_learnt_where_asked_for(tmp_path, path):
     c = recipe(**more, **{'rl.path': path, 'rl.steps': 6})
     c.rl.hints.update(at=(0.0,), share=(0.9,))
     c.data.completion_len = 10
+    c.rollouts.every = 6
     if learn:
       c.rl.loss.offpolicy = 'sft'
     c.rl.rewards = dict(answer=dict(reward='random', kwargs=dict(p=1.0)))
@@ -304,6 +306,14 @@ def test_hints_are_learnt_where_asked_for(tmp_path, path):
   # Only the policy's own words are counted.
   a, b = (end[k][0] for k in (False, True))
   assert a['train/length_mean'] == b['train/length_mean']
+  # A record has the hint as a turn of its own.
+  (last,) = (tmp_path / 'True' / 'rollouts').glob('*6.jsonl')
+  for _, row in records.read(last):
+    hint, own = row['conversation']
+    assert (hint['role'], own['role']) == ('hint', 'policy')
+    assert hint['content'] and own['content'] == row['completion']
+    told = ''.join(row['tokens']['text'])
+    assert told == hint['content'] + own['content']
 
 
 def test_demonstrations_where_nobody_was_right(tmp_path):

@@ -14,8 +14,11 @@ from jaxrl_reason.models import spec
 from jaxrl_reason.run import prepare, stages, train
 from jaxrl_reason.run.rl import programs
 from jaxrl_reason.update import learner as learner_lib
+from jaxrl_reason.verifiers import records
+from jaxrl_reason.verifiers.tools import calculator
 
 pytestmark = pytest.mark.one_device
+WARM = 100  # supervised steps: some turns are calls
 
 
 def recipe(**rl):
@@ -142,6 +145,40 @@ def test_a_run_plays_tells_and_goes_on(tmp_path):
     values(again[-1])['train/turns/mean']
     == values(told[-1])['train/turns/mean']
   )
+
+
+@pytest.fixture(scope='module', params=['fused', 'host'])
+def played(request, tmp_path_factory):
+  """The workdir of a run that has learnt to call the calculator."""
+  c = recipe(path=request.param, steps=1, steps_per_dispatch=1)
+  c.sft.update(steps=WARM, rows=64)
+  c.rl.turns.observation = 14  # no reply is cut
+  c.eval.every, c.rollouts.every, c.checkpoint.every = WARM, 1, WARM
+  workdir = tmp_path_factory.mktemp(request.param)
+  train.run(c, workdir)
+  return workdir
+
+
+@pytest.mark.parametrize('kind', ['samples', 'rollouts'])
+def test_conversations_have_the_turns_of_the_environment(played, kind):
+  """In their order; each observation is the reply to the turn before it."""
+  last = sorted((played / kind).glob('*.jsonl'))[-1]
+  rows = [row for _, row in records.read(last) if 'conversation' in row]
+  assert rows
+  for row in rows:
+    turns = [(t['role'], t['content']) for t in row['conversation']]
+    calls, replies = turns[::2], turns[1::2]
+    assert {role for role, _ in calls} == {'policy'}
+    assert ''.join(text for _, text in calls) == row['completion']
+    for (_, call), reply in zip(calls, replies):
+      want = calculator.step(call, {}, None).observation
+      assert reply == ('environment', want)
+    if kind == 'rollouts':
+      told = ''.join(row['tokens']['text'])
+      assert told == ''.join(text for _, text in turns)
+    elif row['sample'] < 2:
+      text = (played / 'samples.txt').read_text()
+      assert all(f' {role:12} {said}\n' in text for role, said in turns)
 
 
 def test_what_an_environment_gave_is_on_disk(tmp_path):

@@ -162,21 +162,33 @@
     const s = high > low ? (x - low) / (high - low) : 0;
     return `rgba(217,119,6,${0.8 * (by === 'logp' ? 1 - s : s)})`;
   };
+  const turnBox = (role, text = '') => {
+    const box = node('div', 'turn', text);
+    box.dataset.role = role;
+    return box;
+  };
   const paint = (box, t, i) => {
     box.replaceChildren();
+    let part = null, last = null;
     const xs = values(t, i), known = (xs ?? []).filter((x) => x !== null);
     // Advantages on one scale for all answers: a pale one is a small one.
     const seen = by === 'advantage' ? [...known, -strongest, strongest] : known;
     const low = HOW[by].low ?? Math.min(...seen), high = HOW[by].high ?? Math.max(...seen);
     t.text.forEach((text, k) => {
+      const own = t.sampled?.[k] ?? true, at = t.turn?.[k] ?? 0;
+      if (last !== `${at} ${own}`) {
+        last = `${at} ${own}`;
+        part = turnBox(own ? 'policy' : at < 0 ? 'hint' : 'environment');
+        box.append(part);
+      }
       const span = node('span', '', text === '' ? '∎' : text);
-      if (t.sampled && !t.sampled[k]) span.classList.add('env');
+      if (!own) span.classList.add('env');
       else if (t.trained && !t.trained[k]) span.classList.add('left');
-      if (xs && !(t.sampled && !t.sampled[k])) span.style.background = color(xs[k], low, high);
+      if (xs && own) span.style.background = color(xs[k], low, high);
       span.title = Object.keys(HOW).filter((h) => t[h]).map((h) => `${h} ${number(t[h][k])}`).join('\n')
         + (t.advantage ? '' : `\nadvantage ${number(cols.advantage[i])}`)
-        + (t.sampled && !t.sampled[k] ? '\nnot sampled: an observation or a forced token' : '');
-      box.append(span);
+        + (own ? '' : '\nnot sampled by the policy');
+      part.append(span);
     });
     report.painted = t.text.length;
     return known.length ? `${HOW[by].what}: ${number(Math.min(...known))} to ${number(Math.max(...known))}` : 'not on disk';
@@ -189,7 +201,8 @@
     detail.replaceChildren();
     const title = node('h3');
     title.append(mark(i), ` ${name(i)}, problem ${cols.problem[i]}, sample ${cols.sample[i]}`);
-    detail.append(title, node('pre', '', t.prompt));
+    const box = node('div', 'tokens');
+    detail.append(title, turnBox('prompt', t.prompt));
     const facts = {
       answer: t.answer, extracted: t.extracted, verdict: `${number(cols.score[i])} (${cols.status[i]})`,
       reason: t.detail, parts: t.parts && Object.entries(t.parts).map(([k, v]) => `${k} ${number(v)}`).join(', '),
@@ -199,8 +212,13 @@
     const dl = node('dl');
     for (const [k, v] of Object.entries(facts)) if (v !== null && v !== undefined && v !== '') dl.append(node('dt', '', k), node('dd', '', `${v}`));
     detail.append(dl);
-    if (!toks.text) { detail.append(node('pre', '', t.completion)); return; }
-    const buttons = node('div', 'by'), box = node('div', 'tokens'), said = node('p', 'note');
+    if (!toks.text) {
+      const turns = t.conversation ?? [{ role: 'policy', content: t.completion }];
+      box.append(...turns.map((x) => turnBox(x.role, x.content)));
+      detail.append(box);
+      return;
+    }
+    const buttons = node('div', 'by'), said = node('p', 'note');
     const paintNow = () => {
       buttons.querySelectorAll('button').forEach((b) => b.classList.toggle('on', b.dataset.by === by));
       said.textContent = paint(box, toks, i);
@@ -214,7 +232,6 @@
       buttons.append(b);
     }
     detail.append(buttons, said, box);
-    if (toks.sampled) detail.append(node('p', 'note', 'Dashed: observations and forced tokens, which the policy did not draw.'));
     paintNow();
   };
 

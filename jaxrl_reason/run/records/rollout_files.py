@@ -198,8 +198,11 @@ class RolloutFiles:
     return dataclasses.replace(second, score=first, parts=parts)
 
   def _about(self, row: dict) -> dict[str, Any]:
-    """Returns the advantage and tokens of a row."""
+    """Returns the advantage, turns and tokens of a row."""
     real, adv = row['valid'], row['advantage']
+    arrays = (x[real] for x in (row['tokens'], row['sampled'], row['turn'] + 1))
+    given = self._tokenizer.decode, *(x.tolist() for x in arrays)
+    turns = records.conversation(*given)
     told = {'text': self._texts(row['tokens'][real])}
     told |= {k: _rounded(row[k][real]) for k in ('logp', 'entropy')}
     ratio = np.exp(np.clip(row['logp'] - row['sampler_logp'], -20, 20))
@@ -213,7 +216,7 @@ class RolloutFiles:
       own = row['sampled']
       told['advantage'] = _rounded(np.where(own, adv, 0)[real])
       adv = adv[own].mean() if own.any() else np.float32(0)
-    return {'advantage': _rounded(adv), 'tokens': told}
+    return turns | {'advantage': _rounded(adv), 'tokens': told}
 
   def _texts(self, ids: np.ndarray) -> list[str]:
     """Returns the text of each token; a character of several tokens belongs

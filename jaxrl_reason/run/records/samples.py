@@ -51,12 +51,17 @@ def before_and_after(workdir: epath.Path) -> str:
 
 
 def _shown(rows: Sequence[dict]) -> str:
-  """Returns the greedy and one sampled completion of every problem."""
+  """Returns the greedy and one sampled completion of every problem; a
+  conversation has a line for each turn.
+  """
   lines = [f'after {rows[0]["step"]} steps ({rows[0]["stage"]})']
   for row in rows:
     if row['sample'] == 0:
       lines.append(f'  problem   {row["prompt"]}   (answer {row["answer"]})')
     if row['sample'] < 2:
       who = ('greedy ', 'sampled')[row['sample']]
-      lines.append(f'    {who} {row["completion"]}')
+      for turn in row.get('conversation') or [{'content': row['completion']}]:
+        role = f'{turn["role"]:12} ' if 'role' in turn else ''
+        lines.append(f'    {who} {role}{turn["content"]}')
+        who = ' ' * len(who)
   return '\n'.join(lines) + '\n'
