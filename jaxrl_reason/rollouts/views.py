@@ -1,6 +1,8 @@
 """Arrays besides text that rewards read from a rollout (`Rollout.views`).
 
 logp, entropy, uniform_kl   f32 [N,C], of the policy; see TOKEN_VIEWS
+reference, direct           f32 [N,A], of the policy, of the reference answer;
+                            with reference_mask, see `kernels.reference`
 group                       i32 [N], equal for the samples of a prompt
 uniform                     f32 [N], noise by (key, row)
 mask                        bool [N,C], tokens sampled; always present
@@ -11,12 +13,15 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxrl_reason import batch as batch_lib
 from jaxrl_reason import logits as logits_lib
+from jaxrl_reason import trees
 from jaxrl_reason.base import Model, Prompts, Rollout
 from jaxrl_reason.models import logprobs
-from jaxrl_reason.rewards.kernels import likelihood
+from jaxrl_reason.rewards.kernels import likelihood, reference, token_bytes
+from jaxrl_reason.verifiers.tasks import problem
 
 
 def entropy(logits: jax.Array, tokens: jax.Array) -> jax.Array:
@@ -55,6 +60,8 @@ class Views:
     start: first column of completions.
     chunk: columns of logits in memory at once; 0 computes all at once.
     parts: parts of the rows, computed one after another.
+    table: `token_bytes_table` of the tokenizer, in which views of the reference
+      answer find the marker.
   """
 
   model: Model
@@ -62,6 +69,7 @@ class Views:
   start: int
   chunk: int = 0
   parts: int = 1
+  table: np.ndarray | None = None
 
   def __call__(
     self, params, prompts: Prompts, rollout: Rollout, key: jax.Array
@@ -73,12 +81,51 @@ class Views:
     if 'uniform' in self.names:
       out['uniform'] = likelihood.uniforms(key, n)
     if set(TOKEN_VIEWS) & set(self.names):
-      out |= self._of_tokens(params, prompts, rollout)
+      out |= self._of_tokens(params, prompts, rollout, self.names)
+    if reference.VIEWS & set(self.names):
+      out |= self._of_reference(params, prompts, rollout)
     return rollout.replace(views=out)
 
-  def _of_tokens(self, params, prompts, rollout) -> dict[str, jax.Array]:
+  def _of_reference(self, params, prompts, rollout) -> dict[str, jax.Array]:
+    answers, n = prompts.answer[reference.PART], rollout.tokens.shape[0]
+    given = {k: batch_lib.per_row(x, n) for k, x in answers.items()}
+    columns = jnp.arange(given['tokens'].shape[1])
+    out = {'reference_mask': columns < given['n_tokens'][:, None]}  # [N,A]
+    if 'reference' in self.names:
+      marker = ord(problem.MARKER)
+      start = token_bytes.after_marker(
+        rollout.tokens, rollout.length, self.table, marker
+      )
+      logp = self._spliced(params, prompts, rollout, start, given)
+      out['reference'] = jnp.where(start[:, None] > 0, logp, -jnp.inf)
+    if 'direct' in self.names:
+      # The same for all samples of a prompt.
+      b, m = answers['marker'].shape
+      one = trees.take(rollout, slice(None, None, n // b))
+      one = one.replace(tokens=answers['marker'])
+      logp = self._spliced(params, prompts, one, jnp.full(b, m), answers)
+      out['direct'] = batch_lib.per_row(logp, n)
+    return out
+
+  def _spliced(self, params, prompts, rollout, start, given) -> jax.Array:
+    """Computes log-probs [n,A] of reference answers from token `start` [n] of
+    completions on.
+    """
+    answer = given['tokens'], given['n_tokens']
+    tokens, valid, _ = likelihood.splice_reference(
+      rollout.tokens, start, *answer
+    )
+    rollout = rollout.replace(
+      tokens=tokens, turn=valid.astype(jnp.int32), routes=None
+    )
+    logp = self._of_tokens(params, prompts, rollout, ['logp'])['logp']
+    columns = jnp.arange(given['tokens'].shape[1])
+    place = jnp.maximum(start, 0)[:, None] + columns
+    return jnp.take_along_axis(logp, place, axis=1)
+
+  def _of_tokens(self, params, prompts, rollout, names) -> dict[str, jax.Array]:
     n, c = rollout.tokens.shape
-    wanted = {k: f for k, f in TOKEN_VIEWS.items() if k in self.names}
+    wanted = {k: f for k, f in TOKEN_VIEWS.items() if k in names}
 
     def read(logits, tokens):
       return {k: f(logits, tokens) for k, f in wanted.items()}

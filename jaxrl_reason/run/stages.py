@@ -22,7 +22,7 @@ from jaxrl_reason.data import controllers, pipeline, preference_pairs
 from jaxrl_reason.data.problems import Problems
 from jaxrl_reason.data.stats import PromptStats
 from jaxrl_reason.logits import Sampling
-from jaxrl_reason.rewards.kernels import device
+from jaxrl_reason.rewards.kernels import device, token_bytes_table
 from jaxrl_reason.rollouts import rounds
 from jaxrl_reason.rollouts.fused import FusedSource, Generation
 from jaxrl_reason.rollouts.host import VerifierWait
@@ -228,8 +228,12 @@ def fused_source(
   names, views = device.reads(rewards, task_kernel), None
   if names:
     chunks.refuse_views(gen.chunks, names)
+    run_turns.refuse_views(rl, names)
     parts = learn.minibatches * learn.micro_batches
-    views = Views(learn.model, names, learn.start, learn.logprob_chunk, parts)
+    table, _ = token_bytes_table(tokenizer)
+    views = Views(
+      learn.model, names, learn.start, learn.logprob_chunk, parts, table
+    )
   kinds = sources.kinds_of_rounds(rl)
   greedy = 'greedy_reward' in learn.needs
   demos = any(kind.reads_demos for kind in kinds)

@@ -8,9 +8,9 @@
 Each kernel returns the verdict of its host twin (named in its docstring) for
 all bytes, with one limit: a completion longer than W bytes scores 0.
 
-Kernels with `reads` need no reference answer. They read views of the step: the
-policy's probabilities, the groups, noise. They have no host twin, and are
-called `score(text, length, answer, views)`; see `rollouts.views`.
+Kernels with `reads` read views of the step: the policy's probabilities, the
+groups, noise. They have no host twin, and are called
+`score(text, length, answer, views)`; see `rollouts.views`.
 """
 
 import dataclasses
@@ -20,6 +20,7 @@ from jaxrl_reason.rewards.kernels import (
   countdown,
   final,
   label_free,
+  reference,
   subsequence,
 )
 from jaxrl_reason.rewards.kernels.token_bytes import to_bytes, token_bytes_table
@@ -43,8 +44,8 @@ def _no_answer(example):
   return {}
 
 
-def _free(score, *reads):
-  return Kernel(score, _no_answer, reads)
+def _free(score, *reads, knobs=()):
+  return Kernel(score, _no_answer, reads, knobs)
 
 
 KERNELS: dict[str, Kernel] = {
@@ -60,5 +61,12 @@ KERNELS: dict[str, Kernel] = {
   'majority': _free(label_free.majority, 'group'),
   'cluster_share': _free(label_free.cluster_share, 'group'),
   'wrong_label': Kernel(label_free.wrong_label, final.encode_text, ('group',)),
-  'random': Kernel(label_free.random, _no_answer, ('uniform',), ('p',)),
+  'random': _free(label_free.random, 'uniform', knobs=('p',)),
+  'reference_prob': _free(reference.seq_prob, 'reference'),
+  'reference_mean_prob': _free(reference.mean_prob, 'reference'),
+  'reference_gain': _free(reference.gain, 'reference', 'direct'),
+  'reference_logp': _free(reference.seq_logp, 'reference', knobs=('floor',)),
+  'reference_mean_logp': _free(
+    reference.mean_logp, 'reference', knobs=('floor',)
+  ),
 }

@@ -19,7 +19,7 @@ from jaxrl_reason.base import Reward, Rollout
 from jaxrl_reason.data import mixture
 from jaxrl_reason.names import nearest
 from jaxrl_reason.rewards import kernels
-from jaxrl_reason.rewards.kernels import final
+from jaxrl_reason.rewards.kernels import final, reference
 from jaxrl_reason.verifiers import compose, resolve
 
 
@@ -133,8 +133,18 @@ def make(
   table, lengths = kernels.token_bytes_table(tokenizer)
   max_bytes = max_new * table.shape[1]
 
+  of_reference = bool(reference.VIEWS & {*reads(spec, task_kernel)})
+  if of_reference and reference.PART in spec:
+    raise ValueError(
+      f'rl.rewards.{reference.PART}: that name is of the encoded reference '
+      'answers; choose another'
+    )
+
   def encode(example: dict) -> dict:
-    return {part: kernel.encode(example) for part, kernel in parts.items()}
+    out = {part: kernel.encode(example) for part, kernel in parts.items()}
+    if of_reference:
+      out[reference.PART] = reference.encode(example, tokenizer, max_new)
+    return out
 
   def reward_fn(
     rollout: Rollout, answers: dict, control: dict | None = None

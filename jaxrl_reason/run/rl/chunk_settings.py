@@ -2,6 +2,7 @@
 
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.models.chunk_layout import Chunks
+from jaxrl_reason.rewards.kernels import reference
 from jaxrl_reason.rollouts.views import TOKEN_VIEWS
 from jaxrl_reason.update import chunked
 
@@ -73,7 +74,7 @@ def refuse_views(chunks: Chunks | None, names) -> None:
   Args:
     names: of the views that rewards read.
   """
-  read = sorted(set(names) & set(TOKEN_VIEWS))
+  read = sorted(set(names) & {*TOKEN_VIEWS, *reference.VIEWS})
   if chunks is not None and read:
     raise ValueError(
       f'rl.rewards read {", ".join(read)} of whole completions; set '

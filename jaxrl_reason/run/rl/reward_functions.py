@@ -12,7 +12,7 @@ from jaxrl_reason.base import Rollout
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.data import lengths
 from jaxrl_reason.data.problems import Problems
-from jaxrl_reason.rewards.kernels import device
+from jaxrl_reason.rewards.kernels import device, reference
 from jaxrl_reason.rollouts import progress
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.verifiers import compose, resolve
@@ -98,6 +98,7 @@ def _check_schedules(rewards: Mapping) -> None:
 def _try_kernels(room: int, tokenizer, example, encode, reward_fn) -> None:
   """Traces the kernels by shapes alone, which finds their errors."""
   ids = tokenizer.encode(example.get('solution') or '')[:room]
+  longest = reference.MAX_TOKENS
 
   def try_on(answers):
     tokens = (
@@ -109,7 +110,8 @@ def _try_kernels(room: int, tokenizer, example, encode, reward_fn) -> None:
     zeros = jnp.zeros((2, room))
     views = {name: zeros for name in ('logp', 'entropy', 'uniform_kl')}
     views |= {'mask': sampled, 'group': jnp.zeros(2, int)}
-    views['uniform'] = jnp.zeros(2)
+    views |= {'uniform': jnp.zeros(2), 'reference_mask': sampled[:, :longest]}
+    views |= dict.fromkeys(reference.VIEWS, zeros[:, :longest])
     rollout = Rollout(
       tokens, sampled, sampled.sum(1), zeros, jnp.zeros(2, bool), jnp.ones(2),
       zeros, zeros, zeros, views=views,

@@ -3,6 +3,7 @@
 from jaxrl_reason import envs
 from jaxrl_reason.config import RL, Data
 from jaxrl_reason.rewards import kernels
+from jaxrl_reason.rewards.kernels import reference
 from jaxrl_reason.rollouts import chain, turns
 from jaxrl_reason.run.rl import python_tools as hosted
 from jaxrl_reason.verifiers.verdict import Verdict
@@ -138,6 +139,20 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
     raise ValueError(
       f'rl.turns.tokens={c.turns.tokens} is more than data.completion_len='
       f'{data.completion_len}, the room of a whole episode'
+    )
+
+
+def refuse_views(c: RL, names) -> None:
+  """Refuses rewards of the reference answer's likelihood in episodes.
+
+  Args:
+    names: of the views that rewards read.
+  """
+  if c.turns.env and reference.VIEWS & set(names):
+    raise ValueError(
+      'rl.rewards read the likelihood of the reference answer, which is '
+      f'computed for completions, not for episodes of rl.turns.env='
+      f'{c.turns.env!r}; use other rewards'
     )
 
 
