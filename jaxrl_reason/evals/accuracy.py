@@ -150,4 +150,7 @@ def values(rows: Sequence[Mapping]) -> dict[str, float]:
   found = scores.values(rows)
   n = max(row['sample'] for row in rows)
   names = ['greedy', *(f'pass@{k}' for k in estimators.powers(n)), f'maj@{n}']
-  return {k: found[k] for k in (*names, 'length', 'invalid', 'truncated')}
+  names += ['length', 'invalid', 'truncated']
+  # Without incorrect answers, for example, there is no area under a curve.
+  names += [k for k in scores.CONFIDENCE if np.isfinite(found.get(k, np.nan))]
+  return {k: found[k] for k in names}

@@ -183,3 +183,29 @@ def calibration_error(sums: np.ndarray) -> np.ndarray:
   gaps = np.abs(sums[..., 1] - sums[..., 2]).sum(-1)
   with np.errstate(invalid='ignore', divide='ignore'):
     return gaps / sums[..., 0].sum(-1)
+
+
+def level_counts(
+  confidence: np.ndarray, right: np.ndarray, levels: np.ndarray
+) -> np.ndarray:
+  """Counts one problem's incorrect and correct answers [U,2] by confidence.
+
+  Args:
+    levels: f64 [U], every confidence of all problems, rising.
+  """
+  out = np.zeros((len(levels), 2))
+  np.add.at(out, (np.searchsorted(levels, confidence), right.astype(int)), 1)
+  return out
+
+
+def auroc(counts: np.ndarray) -> np.ndarray:
+  """Computes the area [...] under the ROC curve from `level_counts` [...,U,2]:
+  the probability that a correct answer has a higher confidence than an
+  incorrect one, with ties as one half (https://doi.org/10.1148/radiology.143.1.7063747).
+  NaN without an answer of each kind.
+  """
+  wrong, right = counts[..., 0], counts[..., 1]
+  below = np.cumsum(wrong, -1) - wrong / 2
+  pairs = wrong.sum(-1) * right.sum(-1)
+  with np.errstate(invalid='ignore', divide='ignore'):
+    return (right * below).sum(-1) / pairs

@@ -22,7 +22,8 @@ ABOUT = ('model', 'suite', 'variant', 'temperature')
 ALL = 'all'  # in place of a temperature
 # Further columns of a table, if there is such a metric.
 SHOWN = (
-  'cot_pass@1', 'brier', 'ece', 'kl_base', 'truncated', 'invalid', 'length',
+  'cot_pass@1', 'brier', 'ece', 'auroc', 'kl_base', 'truncated', 'invalid',
+  'length',
 )  # fmt: skip
 MOST_K = 5  # columns of pass@k
 

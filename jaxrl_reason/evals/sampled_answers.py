@@ -29,7 +29,7 @@ from jaxrl_reason.models import logprobs
 from jaxrl_reason.models.chunk_layout import Chunks
 from jaxrl_reason.rollouts import chunks as chunks_lib
 from jaxrl_reason.rollouts import forcing, sampler, turns
-from jaxrl_reason.verifiers import records
+from jaxrl_reason.verifiers import confidence, records
 
 BASE = 'base_logp'  # of records
 COLUMNS = 64  # columns of the base model's logits in memory at once
@@ -296,7 +296,7 @@ class AnswerSampler:
   def _judged(self, text: str, example: Mapping) -> dict[str, Any]:
     """Returns further fields that are computed from a text."""
     sound = traces.check(text, example)
-    stated = traces.stated_confidence(text)
+    stated = confidence.stated(text)
     found = {'trace': sound, 'confidence': stated}
     return {k: v for k, v in found.items() if v is not None}
 

@@ -21,6 +21,8 @@ FAILED = ('error', 'timeout')
 Sums = dict[str, tuple[np.ndarray, np.ndarray]]
 # Metrics that are not between 0 and 1.
 AMOUNTS = ('length', 'entropy', 'logp', 'kl_base')
+# Metrics of the confidences that answers state.
+CONFIDENCE = ('stated_confidence', 'brier', 'ece', 'auroc')
 
 
 def by_problem(rows: Iterable[Mapping]) -> dict[int, list[Mapping]]:
@@ -181,10 +183,12 @@ def _share(some: Sequence[Sequence], of: Sequence[Sequence]) -> tuple:
 
 def values(rows: Sequence[Mapping]) -> dict[str, float]:
   """Returns the values of the metrics."""
-  return {
+  out = {
     name: float(num.sum() / den.sum())
     for name, (num, den) in sums(rows).items()
   }
+  of_all = _of_confidence(rows).items()
+  return out | {name: float(f(parts.sum(0))) for name, (f, parts) in of_all}
 
 
 def estimates(rows: Sequence[Mapping]) -> dict[str, Estimate]:
@@ -195,22 +199,30 @@ def estimates(rows: Sequence[Mapping]) -> dict[str, Estimate]:
   for name, (num, den) in sums(rows).items():
     n = 0 if name in AMOUNTS else len(num)
     out[name] = estimators.estimate(*estimators.ratio(num, den), n)
-  if 'brier' in out:
-    out['ece'] = _calibration(rows)
+  for name, (f, parts) in _of_confidence(rows).items():
+    draws = f(estimators.resampled(parts))
+    out[name] = estimators.estimate(float(f(parts.sum(0))), draws)
   return out
 
 
-def _calibration(rows: Sequence[Mapping]) -> Estimate:
-  parts = []
+def _of_confidence(rows: Sequence[Mapping]) -> dict[str, tuple]:
+  """Returns the metrics of stated confidences that are no ratios: (function of
+  sums, sums [E,...] by problem).
+  """
+  stated = [r['confidence'] for r in rows if r.get('confidence') is not None]
+  if not stated:
+    return {}
+  levels, bins, counts = np.unique(stated), [], []
   for group in by_problem(rows).values():
-    stated = [r for r in group if r.get('confidence') is not None]
-    confidence = np.asarray([r['confidence'] for r in stated], np.float64)
-    right = np.asarray([is_right(r) for r in stated], np.float64)
-    parts.append(estimators.calibration_sums(confidence, right))
-  whole = np.stack(parts)  # [E,bins,3]
-  value = float(estimators.calibration_error(whole.sum(0)))
-  draws = estimators.calibration_error(estimators.resampled(whole))
-  return estimators.estimate(value, draws)
+    group = [r for r in group if r.get('confidence') is not None]
+    confidence = np.asarray([r['confidence'] for r in group], np.float64)
+    right = np.asarray([is_right(r) for r in group], np.float64)
+    bins.append(estimators.calibration_sums(confidence, right))
+    counts.append(estimators.level_counts(confidence, right, levels))
+  return {
+    'ece': (estimators.calibration_error, np.stack(bins)),
+    'auroc': (estimators.auroc, np.stack(counts)),
+  }
 
 
 def differences(

@@ -89,27 +89,3 @@ def check(completion: str, example: Mapping) -> bool | None:
   """Checks a completion's reasoning; returns None if the task has no check."""
   f = CHECKS.get(example.get('task', ''))
   return None if f is None else f(completion, example)
-
-
-_STATED = re.compile(
-  r'<confidence>\s*([\d.]+)\s*(%?)\s*</confidence>'
-  r'|\bconfidence\s*[:=]\s*([\d.]+)\s*(%?)',
-  re.IGNORECASE,
-)
-
-
-def stated_confidence(completion: str) -> float | None:
-  """Returns the last confidence that a text states, as a share: in tags
-  (https://arxiv.org/abs/2507.16806) or as `Confidence: 80%`; None: none.
-  """
-  found = _STATED.findall(completion)
-  if not found:
-    return None
-  tagged, percent, plain, plain_percent = found[-1]
-  try:
-    value = float(tagged or plain.rstrip('.'))
-  except ValueError:
-    return None
-  if percent or plain_percent or value > 1:
-    value /= 100
-  return value if 0 <= value <= 1 else None

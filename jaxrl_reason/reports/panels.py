@@ -69,6 +69,10 @@ PANELS = (
     'train/truncated train/reward_invalid eval/heldout/truncated '
     'eval/heldout/invalid', span=0.1, low=0.0,
   ),
+  _panel(
+    'Stated confidence', 'share', 'eval/heldout/stated_confidence '
+    'eval/heldout/brier eval/heldout/ece eval/heldout/auroc', **SHARE,
+  ),
   _panel('Advantages', 'advantage', 'train/advantage_rms train/advantage_max',
          span=0.5, stage='rl'),
   _panel('Loss', 'loss', 'train/loss train/pg_loss'),

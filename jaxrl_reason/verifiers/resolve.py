@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from jaxrl_reason.names import nearest
 
 SHORT = {
+  'brier': 'jaxrl_reason.verifiers.confidence:brier',
+  'calibrated': 'jaxrl_reason.verifiers.confidence:calibrated',
   'choices': 'jaxrl_reason.verifiers.text.choices:reward',
   'code': 'jaxrl_reason.verifiers.code:reward',
   'edit': 'jaxrl_reason.verifiers.text:edit',
@@ -46,6 +48,8 @@ SHORT = {
 }
 # Rewards that may execute text; they refuse to run outside of a worker.
 POOL_ONLY = frozenset(['gym'])
+# Rewards with an argument `correct`, the verifier of the answer.
+OF_CONFIDENCE = frozenset(['brier', 'calibrated'])
 
 
 class RewardError(ValueError):

@@ -164,6 +164,8 @@ def test_budgets_and_confidence():
   assert found['stated_confidence'].value == 0.5
   assert found['brier'].value == pytest.approx((0.04 + 0.36) / 2)
   assert found['ece'].value == pytest.approx((0.2 + 0.6) / 2)
+  assert found['auroc'].value == 1
+  assert scores.values(rows)['ece'] == found['ece'].value
   assert 'greedy' not in found
 
 
@@ -208,3 +210,21 @@ def test_votes_weigh_what_they_are_given():
   found = scores.values(rows)
   assert found['maj@3'] == 0.0 and found['vote@3'] == 1.0
   assert found['vote@1'] == found['maj@1'] == pytest.approx(1 / 3)
+
+
+def test_auroc_is_that_of_all_pairs():
+  rng = np.random.default_rng(3)
+  rows = [
+    row(i % 9, i, float(rng.random() < 0.6), confidence=q / 5)
+    for i, q in enumerate(rng.integers(0, 6, 60), start=1)
+  ]
+  rows += [row(9, 1, 1.0)]  # states none
+  q = {right: [] for right in (0, 1)}
+  for r in rows[:-1]:
+    q[r['verdict']['score']].append(r['confidence'])
+  above = [(a > b) + (a == b) / 2 for a in q[1] for b in q[0]]
+  found = scores.estimates(rows)['auroc']
+  assert found.value == pytest.approx(np.mean(above))
+  assert found.low < found.value < found.high
+  right = [r for r in rows if r['verdict']['score']]
+  assert np.isnan(scores.values(right)['auroc'])

@@ -13,24 +13,6 @@ from jaxrl_reason.verifiers import tasks
 @pytest.mark.parametrize(
   'text, want',
   [
-    ('<confidence>0.8</confidence>', 0.8),
-    ('<confidence>75%</confidence>', 0.75),
-    ('Confidence: 80%.', 0.8),
-    ('confidence = 0.3. Then <confidence> 1 </confidence>', 1.0),
-    ('Confidence: 90', 0.9),
-    ('Confidence: 0.9.', 0.9),
-    ('I am confident.', None),
-    ('Confidence: 1.2.3', None),
-    ('Confidence: 700', None),
-  ],
-)
-def test_stated_confidence(text, want):
-  assert traces.stated_confidence(text) == want
-
-
-@pytest.mark.parametrize(
-  'text, want',
-  [
     ('48/2 = 24 clips, 48+24 = 72', True),
     ('He has $48/2 = $24. Then 2 x 3 = 6', True),
     ('1,200 + 3 = 1,203', True),

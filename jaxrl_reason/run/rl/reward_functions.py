@@ -40,12 +40,21 @@ def reads_noise(rewards: Mapping) -> bool:
 
 def host_spec(rewards: dict, task_reward: str) -> dict:
   """Returns the compose spec of `rl.rewards`, with 'task' replaced by its
-  reward.
+  reward, also as the verifier that rewards of a confidence read.
   """
-  return {
-    name: part | {'reward': task_reward} if part['reward'] == 'task' else part
-    for name, part in rewards.items()
-  }
+
+  def named(name):
+    return task_reward if name == 'task' else name
+
+  def of(part):
+    out = part | {'reward': named(part['reward'])}
+    if part['reward'] in resolve.OF_CONFIDENCE:
+      kwargs = {'correct': 'task'} | dict(part.get('kwargs', {}))
+      kwargs['correct'] = named(kwargs['correct'])
+      out['kwargs'] = kwargs
+    return out
+
+  return {name: of(part) for name, part in rewards.items()}
 
 
 def check(c: RL, data: Data, problems: Problems, tokenizer):
