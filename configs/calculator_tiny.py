@@ -1,10 +1,10 @@
-"""Learning when to call a calculator: episodes of several turns.
+"""Trains a policy to call a calculator, in episodes of several turns.
 
   tools/run --config=configs/calculator_tiny.py \\
     --workdir=runs/calculator --config.seed=0
 
   problem   734*286=
-  episode   <<734*286=  209924>>  #209924      the calculator says 209924>>
+  episode   <<734*286=  209924>>  #209924      209924>> is the observation
 
 Nine of ten problems have factors of three digits. A model of 0.3 million
 parameters cannot multiply them without the calculator. In the warm start, one

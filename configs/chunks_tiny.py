@@ -1,4 +1,4 @@
-"""Long completions in chunks (Delethink): chained arithmetic.
+"""Trains on chained arithmetic with completions in chunks (Delethink).
 
   tools/run --config=configs/chunks_tiny.py \\
     --workdir=runs/chunks --config.seed=0
@@ -11,8 +11,8 @@
   chunk 2   3*4-2*3+1-4%5=      30 41#
   chunk 3   3*4-2*3+1-4%5=         41#2
 
-A chunk contains the problem and 6 tokens, 3 of them from the chunk before. So a
-step can only use the step before it, and no chunk contains a whole solution.
+A chunk contains the problem and 6 tokens, 3 of them from the previous chunk. So
+a step can only use the previous step, and no chunk contains a whole solution.
 
 256 held-out problems x 4 samples, sampled pass@1 (greedy); chance is 0.2:
 

@@ -1,4 +1,4 @@
-"""Countdown: combine three numbers to reach a target, in one compiled step.
+"""Trains on countdown: combine three numbers to reach a target.
 
   tools/run --config=configs/countdown_tiny.py \\
     --workdir=runs/countdown --config.seed=0
@@ -7,9 +7,9 @@
   solution  2+6=8 8/8=1#(2+6)/8
 
 Numbers up to 8, targets up to 24, operations + - * /. Each number is used once.
-Every correct expression is rewarded; the steps before it are not checked. There
-are about 1,000 distinct problems, an eighth of them held out. The harder split
-has numbers up to 10 and targets up to 40.
+Every correct expression has the reward 1; the steps before it are not checked.
+There are about 1,000 distinct problems, an eighth of them held out. The harder
+split has numbers up to 10 and targets up to 40.
 
 Sampled pass@1 of 256 held-out problems x 4 samples, greedy in parentheses:
 

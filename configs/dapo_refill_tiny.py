@@ -1,4 +1,4 @@
-"""DAPO with dynamic sampling: zero-variance groups are replaced.
+"""Trains with DAPO's dynamic sampling, which replaces zero-variance groups.
 
   tools/run --config=configs/dapo_refill_tiny.py \\
     --workdir=runs/dapo_refill --config.seed=0

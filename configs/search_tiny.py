@@ -1,4 +1,4 @@
-"""Learning when to search an archive for facts that the model cannot know.
+"""Trains a policy to search an archive for facts that are not in its weights.
 
   tools/run --config=configs/search_tiny.py \\
     --workdir=runs/search --config.seed=0
@@ -6,8 +6,8 @@
   problem   kob?                                 or  kob 417?
   episode   <s>kob</s>  kob: 417  #417               #417
 
-The archive (configs/archive, 600 documents) is searched by BM25 (`bm25s`, the
-extra `search`) in Python processes, between two programs. A tenth of the
+Python processes search the archive (configs/archive, 600 documents) by BM25
+(`bm25s`, the extra `search`), between two compiled programs. A tenth of the
 problems contain the number. In the warm start, one of five worked solutions
 searches, independently of the problem. Held-out problems have other names.
 

@@ -1,4 +1,4 @@
-"""Short word problems with SmolLM2-135M-Instruct, by RL alone.
+"""Trains SmolLM2-135M-Instruct on short word problems by RL alone.
 
   tools/run --config=configs/smollm2_135m_words.py \\
     --workdir=runs/words

@@ -19,8 +19,8 @@ incorrect move uses one of them.
 
 +-: standard error of three seeds. A run takes 3.5 to 5 minutes with
 compilation and evaluations, on two cores shared with much other work. With a
-learning rate of 3e-4, seed 0 reached 0.52 and fell back to 0.41: the policy
-repeats its moves with high probability.
+learning rate of 3e-4, seed 0 reached 0.52 and fell back to 0.41, because the
+policy repeated its moves with high probability.
 
 Hardware: two CPU cores; of TPUs one chip, v5e:1x1.
 """
@@ -45,5 +45,5 @@ def get_config():
   c.eval.update(every=25, problems=128, samples=4, harder=False)
   c.checkpoint.update(every=50)
   c.log_every = 5
-  c.rollouts.every = 0  # a third of a step's compilation
+  c.rollouts.every = 0  # saves a third of a step's compile time
   return c

@@ -1,4 +1,4 @@
-"""Solve, then verify with the same policy: chains of two links.
+"""Trains one policy to solve and then to verify, in chains of two links.
 
   tools/run --config=configs/verify_tiny.py \\
     --workdir=runs/verify --config.seed=0
@@ -8,10 +8,10 @@
 
 The first link is rewarded if its answer is correct, the second link if its
 verdict equals that of the verifier (S2R, RL^V). `;` ends a link and `?`
-requests the next. Each link gets only its own reward. If a link also gets the
-rewards of later links, a policy that always writes `n` gets the same sum for
-an incorrect answer as for a correct one, and stops improving (0.30 to 0.25 in
-60 steps, seed 0).
+requests the next link. Each link has only its own reward. If the rewards of
+later links were added, a policy that always writes `n` would have the same sum
+for an incorrect answer as for a correct one. Its pass@1 then fell from 0.30 to
+0.25 in 60 steps (seed 0).
 
 256 held-out problems x 4 samples, sampled pass@1 (greedy) of the first link:
 

@@ -3,7 +3,7 @@
   python tools/algorithms_table.py          rewrites the table in place
   python tools/algorithms_table.py --check  exits 1 if it is out of date
 
-The text around the table is written by hand and left alone.
+The text around the table is not changed.
 """
 
 import pathlib
@@ -28,7 +28,7 @@ COLUMNS = (
   'Other settings',
   'Paper',
 )
-# What a cell of the table already says.
+# Settings with a column of their own.
 SHOWN = set(
   'name advantage policy ratio ratio_to clip_low clip_high dual_clip '
   'aggregation kl kl_coef kl_in kl_to count_empty'.split()
@@ -36,7 +36,7 @@ SHOWN = set(
 
 
 def settings_cell(preset, s):
-  """What the preset changes beside the named columns."""
+  """Returns the settings of a preset that have no column."""
   keys = [k for k in preset if k in losses.DEFAULTS and k not in SHOWN]
   keys = [k for k in keys if preset[k] != losses.DEFAULTS[k]]
   return ', '.join(f'{k}={preset[k]}' for k in keys if k in keys_read(s))
@@ -96,7 +96,7 @@ def table():
 
 
 def page(text):
-  """The page with its table replaced."""
+  """Returns the page with a new table."""
   before, rest = text.split(BEGIN)
   after = rest.split(END)[1]
   return before + BEGIN + table() + END + after

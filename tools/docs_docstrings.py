@@ -1,8 +1,8 @@
-"""Docstrings as Markdown, as an extension of griffe (mkdocs.yml).
+"""Converts docstrings to Markdown, as an extension of griffe (mkdocs.yml).
 
-Docstrings of the package are plain text: equations, shapes and commands stand
-there as they are meant. Indented blocks become code, and what Markdown would
-take for emphasis, links or HTML is escaped.
+Docstrings of the package are plain text with equations, shapes and commands.
+Indented blocks become code. Characters that are emphasis, links or HTML in
+Markdown are escaped.
 """
 
 import re
@@ -14,19 +14,20 @@ MARKS = re.compile(r'(`[^`\n]*`)|([*<\[\]])')
 
 
 def escaped(line: str) -> str:
-  """Returns a line in which only backticks mean something."""
+  """Escapes all Markdown characters of a line except backticks."""
   return MARKS.sub(lambda m: m[1] or f'&#{ord(m[2])};', line)
 
 
 def markdown(text: str) -> str:
-  """Returns a docstring as Markdown: sections as they are, the rest plain."""
-  out, inside, code = [], False, ''  # code: who began the block we are in
+  """Converts a docstring to Markdown. Sections such as Args are unchanged."""
+  # code: kind of the current block, 'fenced' by the docstring or 'indented'.
+  out, inside, code = [], False, ''
   for line in text.split('\n'):
     if line.startswith('```'):
       out += ['```', '', line] if code == 'indented' else [line]
-      code = '' if code == 'own' else 'own'
+      code = '' if code == 'fenced' else 'fenced'
       continue
-    if code == 'own':
+    if code == 'fenced':
       out.append(line)
       continue
     if line and not line.startswith(' '):
@@ -40,7 +41,7 @@ def markdown(text: str) -> str:
 
 
 class Plain(griffe.Extension):
-  """Rewrites every docstring that is shown."""
+  """Converts the docstrings of the reference pages."""
 
   def on_object(self, *, obj: griffe.Object, **_) -> None:
     if obj.docstring is not None:

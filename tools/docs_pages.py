@@ -1,14 +1,14 @@
-"""Pages of the site that are no files of docs/, as a hook of mkdocs.
+"""Adds pages of the site that are not files of docs/, as a hook of mkdocs.
 
 index         the README
 notebooks     a row for each notebook, with its badge
 recipes       the docstrings of configs/
 glossary      the section of that name of docs/design.md
-contributing, changelog        the files at the top
+contributing, changelog        the files in the root of the repository
 reference/X   the public docstrings of a room, by mkdocstrings
 
-Links between files of the repository become links within the site where their
-target has a page, and links to the repository where it has none.
+If the target of a link has a page, the link becomes a link within the site, and
+otherwise a link to the repository.
 """
 
 import ast
@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT / 'tools'))
 import notebooks  # noqa: E402
 
 PACKAGE = ROOT / 'jaxrl_reason'
-# Files at the top that have a page: path -> page.
+# Files in the root that have a page: path -> page.
 PAGES = {
   'README.md': 'index.md',
   'CONTRIBUTING.md': 'contributing.md',
@@ -37,36 +37,36 @@ FENCE = re.compile(r'(^```.*?^```)', re.M | re.S)
 
 
 def rooms() -> list[str]:
-  """Returns the rooms of the package, files and folders."""
-  found = {p.stem for p in PACKAGE.glob('*.py')}
-  found |= {p.parent.name for p in PACKAGE.glob('*/__init__.py')}
-  return sorted(room for room in found if not room.startswith('_'))
+  """Returns the names of the package's modules and folders."""
+  names = {p.stem for p in PACKAGE.glob('*.py')}
+  names |= {p.parent.name for p in PACKAGE.glob('*/__init__.py')}
+  return sorted(name for name in names if not name.startswith('_'))
 
 
 def target(path: str, page: str) -> str:
-  """Returns where a link to a file of the repository leads from a page.
+  """Returns the address of a repository file, for a link on a page.
 
   Args:
-    path: of the file, from the root.
+    path: path of the file from the root.
   """
   if path in PAGES:
     return posixpath.relpath(PAGES[path], posixpath.dirname(page) or '.')
   if path.startswith('docs/'):
-    own = path.removeprefix('docs/')
-    return posixpath.relpath(own, posixpath.dirname(page) or '.')
+    inside = path.removeprefix('docs/')
+    return posixpath.relpath(inside, posixpath.dirname(page) or '.')
   if not (ROOT / path).exists():
     raise ValueError(f'{page} links to {path}, which does not exist')
   kind = 'tree' if (ROOT / path).is_dir() else 'blob'
-  if not notebooks.url():  # a site of this clone
+  if not notebooks.url():  # without an address, link to this clone
     return (ROOT / path).as_uri()
   return f'{notebooks.url()}/{kind}/{notebooks.BRANCH}/{path}'
 
 
 def linked(text: str, source: str, page: str) -> str:
-  """Returns Markdown whose links lead where they should on the site.
+  """Replaces the links of a Markdown text by links of the site.
 
   Args:
-    source: the file it is from, from the root.
+    source: path of the text's file from the root.
   """
 
   def replaced(match: re.Match) -> str:
@@ -76,7 +76,7 @@ def linked(text: str, source: str, page: str) -> str:
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
     return f'{before}{target(path, page)}{anchor})'
 
-  parts = FENCE.split(text)  # links in code are code
+  parts = FENCE.split(text)  # odd parts are code, without links
   parts[::2] = [LINK.sub(replaced, part) for part in parts[::2]]
   return ''.join(parts)
 
@@ -100,10 +100,10 @@ def notebook_rows() -> str:
     cells = json.loads(path.read_text())['cells']
     texts = (''.join(cell['source']) for cell in cells)
     title, _, text = next(t for t in texts if t[0] == '#').partition('\n')
-    said = linked(text.strip(), f'colabs/{path.name}', 'notebooks.md')
+    intro = linked(text.strip(), f'colabs/{path.name}', 'notebooks.md')
     link = linked(f'[Open](colabs/{path.name})', '', 'notebooks.md')
     badge = notebooks.badge(path.name) or link
-    out.append(f'#{title}\n\n{badge}\n\n{said}\n')
+    out.append(f'#{title}\n\n{badge}\n\n{intro}\n')
   return '\n'.join(out)
 
 
@@ -117,7 +117,7 @@ def recipes() -> str:
 
 
 def pages_of(nav) -> set[str]:
-  """Returns the names of the pages in a menu, at every depth."""
+  """Returns the names of all pages in a nested menu."""
   if isinstance(nav, str):
     return {nav}
   parts = nav.values() if isinstance(nav, dict) else nav
@@ -125,8 +125,9 @@ def pages_of(nav) -> set[str]:
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-  """Enters the address, pages that the menu leaves out, and the reference."""
-  # No repo_url: pages would ask GitHub for stars and releases.
+  """Adds the address, pages missing from the menu, and the reference."""
+  # repo_url is not set, because pages would then request stars and releases
+  # from GitHub.
   if notebooks.url():
     icon = 'fontawesome/brands/github'
     config.extra['social'] = [{'icon': icon, 'link': notebooks.url()}]
@@ -144,25 +145,25 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-  """Adds the pages that are no files of docs/."""
-  made = {
+  """Adds the pages that are not files of docs/."""
+  texts = {
     page: linked((ROOT / path).read_text(), path, page)
     for path, page in PAGES.items()
   }
-  made |= {
+  texts |= {
     'glossary.md': glossary(),
     'notebooks.md': notebook_rows(),
     'recipes.md': recipes(),
   }
   for room in rooms():
-    made[f'reference/{room}.md'] = f'# {room}\n\n::: jaxrl_reason.{room}\n'
-  for page, text in made.items():
+    texts[f'reference/{room}.md'] = f'# {room}\n\n::: jaxrl_reason.{room}\n'
+  for page, text in texts.items():
     files.append(File.generated(config, page, content=text))
   return files
 
 
 def on_page_markdown(markdown: str, *, page, **_) -> str:
-  """Mends the links of the pages of docs/."""
+  """Replaces the links of the pages in docs/ by links of the site."""
   path = page.file.src_uri
   if page.file.generated_by is not None:
     return markdown

@@ -1,10 +1,10 @@
-# Sourced by tools/run and tools/test: makes .venv once and installs the
-# package into it, with the extras named in $EXTRAS. Fast when nothing changed:
-# a stamp holds the checksum of what was installed.
+# tools/run and tools/test source this file. It creates .venv once and installs
+# the package with the extras in $EXTRAS. A stamp file has the checksum of the
+# installed setup.cfg, so nothing is installed again if it did not change.
 #
 #   JAXRL_VENV    another folder for the virtual environment
-#   JAXRL_EXTRAS  more extras, e.g. cuda or tpu,hf
-#   PYTHON        the interpreter to make it with (3.11 or newer)
+#   JAXRL_EXTRAS  further extras, e.g. cuda or tpu,hf
+#   PYTHON        the interpreter that creates it (3.11 or newer)
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=${JAXRL_VENV:-$ROOT/.venv}
@@ -50,7 +50,7 @@ ensure_env() {
         "(once; a minute or two)."
     "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check \
       --editable "$ROOT${extras:+[$extras]}" || {
-      say "Installation failed; the lines above say why."
+      say "Installation failed. The lines above have the reason."
       return 1
     }
     printf '%s' "$want" >"$stamp"

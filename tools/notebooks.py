@@ -1,13 +1,13 @@
-"""The repository's address in notebooks and pages: badges, install lines.
+"""Writes the repository's address into notebooks and pages.
 
-  python tools/notebooks.py                what does not agree with setup.cfg
-  python tools/notebooks.py --write        made to agree
-  python tools/notebooks.py --url=ADDRESS  another address, everywhere; origin:
-                                           that of the clone's remote
+  python tools/notebooks.py                list files that differ from setup.cfg
+  python tools/notebooks.py --write        update these files
+  python tools/notebooks.py --url=ADDRESS  change the address in all files;
+                                           origin: the address of the remote
 
-The address is `url` in setup.cfg; without one there are no badges. A notebook
-installs the clone or the wheel beside it, else the address. Its outputs are not
-kept in it.
+The address is `url` in setup.cfg. Without an address there are no badges. A
+notebook installs the clone or the wheel beside it, or else from the address.
+Notebooks are written without outputs.
 """
 
 import argparse
@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 FOLDER = ROOT / 'colabs'
 PAGES = ('README.md', 'CONTRIBUTING.md')
 BRANCH = 'main'
-# The first cell of a notebook's row, which has its badge.
+# First cell of a notebook's table row: the badge.
 ROW = r'^\| (?:\[!\[Open in Colab\]\S+ )?\| (?=\[\d\]\(colabs/([^)]+)\))'
 COLAB = 'https://colab.research.google.com/github'
 # Extras that a notebook needs beside the package, by its number.
@@ -54,8 +54,8 @@ def origin() -> str:
     CalledProcessError: the clone has no remote of that name.
   """
   command = ['git', '-C', ROOT, 'remote', 'get-url', 'origin']
-  found = subprocess.run(command, check=True, capture_output=True, text=True)
-  address = found.stdout.strip().removesuffix('.git')
+  result = subprocess.run(command, check=True, capture_output=True, text=True)
+  address = result.stdout.strip().removesuffix('.git')
   return re.sub(r'^(?:ssh://)?git@([^:/]+)[:/]', r'https://\1/', address)
 
 
@@ -74,13 +74,13 @@ def badge(name: str) -> str:
 
 
 def _on_colab() -> str:
-  """The repository as Colab reads it."""
+  """Returns the address of the repository on Colab."""
   place = url().removeprefix('https://github.com/')
   return f'{COLAB}/{place}/blob/{BRANCH}'
 
 
 def install(name: str) -> str:
-  """Returns the cell that installs the package where it is not there yet."""
+  """Returns the cell that installs the package unless it is installed."""
   extras = EXTRAS.get(name.partition('_')[0], '')
   extras = extras and f'[{extras}]'
   lines = [
@@ -89,7 +89,7 @@ def install(name: str) -> str:
     'except ImportError:',
     '  import pathlib',
     '',
-    '  # The clone or the wheel that this notebook lies beside.',
+    '  # The clone or the wheel beside this notebook.',
     "  beside = [p.parent for p in pathlib.Path('..').glob('setup.cfg')]",
     "  beside += pathlib.Path().glob('jaxrl_reason-*.whl')",
     f"  places = [f'{{p.resolve()}}{extras}' for p in beside]",
@@ -101,20 +101,19 @@ def install(name: str) -> str:
 
 
 def settled(name: str, notebook: dict) -> dict:
-  """Returns a notebook with the first cells it should have and no outputs."""
-  cells = notebook['cells']
-  own = [c for c in cells if not _is_head(c)]
+  """Returns a notebook with new first cells and without outputs."""
+  body = [c for c in notebook['cells'] if not _is_head(c)]
   head = [{'cell_type': 'code', 'source': install(name)}]
   if url():
     head.insert(0, {'cell_type': 'markdown', 'source': badge(name)})
-  made = [_cell(i, cell) for i, cell in enumerate(head + own)]
+  cells = [_cell(i, cell) for i, cell in enumerate(head + body)]
   return {
-    'cells': made, 'metadata': KERNEL, 'nbformat': 4, 'nbformat_minor': 5
+    'cells': cells, 'metadata': KERNEL, 'nbformat': 4, 'nbformat_minor': 5
   }  # fmt: skip
 
 
 def settled_page(text: str) -> str:
-  """Returns Markdown whose badges and clones are of the address."""
+  """Returns Markdown with the address in its badges and clone commands."""
   clone = f' (`git clone {url()}`)' if url() else ''
   text = re.sub(r'(?<=n a clone of this repository)( \(`.*?`\))?', clone, text)
 
@@ -126,31 +125,31 @@ def settled_page(text: str) -> str:
 
 
 def _is_head(cell: dict) -> bool:
-  """Whether a cell is one that this file writes."""
+  """Returns whether this tool wrote a cell: a badge or the install cell."""
   text = ''.join(cell['source'])
   return text.startswith('[![Open in Colab]') or INSTALL in text
 
 
 def _cell(number: int, cell: dict) -> dict:
-  """A cell with a number for a name, and nothing of when it was run."""
+  """Returns a cell with its number as id, without outputs and counts."""
   text = ''.join(cell['source']).splitlines(keepends=True)
-  made = {'cell_type': cell['cell_type'], 'id': f'cell-{number}'}
+  clean = {'cell_type': cell['cell_type'], 'id': f'cell-{number}'}
   if cell['cell_type'] == 'code':
-    made |= {'execution_count': None, 'outputs': []}
-  return made | {'metadata': {}, 'source': text}
+    clean |= {'execution_count': None, 'outputs': []}
+  return clean | {'metadata': {}, 'source': text}
 
 
 def settled_file(path: pathlib.Path) -> str:
-  """Returns what a notebook or page should hold."""
+  """Returns the updated text of a notebook or page."""
   text = path.read_text()
   if path.suffix == '.md':
     return settled_page(text)
-  made = settled(path.name, json.loads(text))
-  return json.dumps(made, indent=1, ensure_ascii=False) + '\n'
+  notebook = settled(path.name, json.loads(text))
+  return json.dumps(notebook, indent=1, ensure_ascii=False) + '\n'
 
 
 def stale(write: bool) -> Iterable[str]:
-  """Yields the files that are not as they should be."""
+  """Yields the files whose text differs from the updated text."""
   pages = [ROOT / name for name in PAGES]
   for path in (*pages, *sorted(FOLDER.glob('*.ipynb'))):
     new = settled_file(path)
@@ -172,10 +171,10 @@ def main() -> int:
     path = ROOT / 'setup.cfg'
     path.write_text(with_url(path.read_text(), address))
   write = a.write or a.url is not None
-  found = list(stale(write))
-  for name in found:
-    print(f'{name}: {"written" if write else "differs; --write"}')
-  return int(bool(found) and not write)
+  names = list(stale(write))
+  for name in names:
+    print(f'{name}: {"written" if write else "differs: run with --write"}')
+  return int(bool(names) and not write)
 
 
 if __name__ == '__main__':

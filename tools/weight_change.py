@@ -1,19 +1,20 @@
-"""How training has changed the weights: sparsity and rank of the difference.
+"""Prints the sparsity and rank of the change of weights in training.
 
   python tools/weight_change.py runs/arithmetic@225 runs/arithmetic
   python tools/weight_change.py BEFORE AFTER --out=change.json
 
-BEFORE and AFTER are WORKDIR[@step]. A line for each weight matrix, those of all
-layers together:
+BEFORE and AFTER are WORKDIR[@step]. Each weight matrix has one line; figures of
+a stacked matrix are means over its layers:
 
-  same    share of entries whose bfloat16 value is the one before: RL moves few
-          of them past a rounding (https://arxiv.org/abs/2505.11711)
+  same    share of entries whose bfloat16 value does not change. RL changes few
+          (https://arxiv.org/abs/2505.11711)
   size    |difference| / |weight|, Frobenius norms
-  rank90  singular values that hold 90 % of the difference's squared norm,
-          mean over layers, and of how many
-  stable  squared norm over the largest squared singular value, mean
-  rank1   share of the squared norm that the best matrix of rank 1 gives back
-          (https://arxiv.org/abs/2510.00553 follow that one alone), mean
+  rank90  number of singular values that have 90 % of the squared norm of the
+          difference
+  of      number of singular values
+  stable  squared norm of the difference / its largest squared singular value
+  rank1   share of the squared norm in the best approximation of rank 1, which
+          https://arxiv.org/abs/2510.00553 studies
 """
 
 import argparse
@@ -34,23 +35,23 @@ STACKED = 'layers/'  # weights under this path have a leading axis of layers
 
 
 def read(name: str) -> dict[str, np.ndarray]:
-  """The weights of WORKDIR[@step] by path.
+  """Reads the weights of WORKDIR[@step], by path.
 
   Raises:
-    ValueError: no run, or no such checkpoint.
+    ValueError: WORKDIR is not a run, or has no such checkpoint.
   """
   workdir, _, step = name.partition('@')
   if not other_run.is_run(workdir):
-    raise ValueError(f'{workdir} is no workdir of a run')
-  found = other_run.read_params(
-    epath.Path(workdir), int(step) if step else None
+    raise ValueError(f'{workdir} is not the workdir of a run')
+  params = trees.flatten(
+    other_run.read_params(epath.Path(workdir), int(step) if step else None)
   )
-  return {k: np.asarray(x, np.float32) for k, x in trees.flatten(found).items()}
+  return {k: np.asarray(x, np.float32) for k, x in params.items()}
 
 
 def matrices(x: np.ndarray, stacked: bool) -> np.ndarray:
-  """A weight as matrices [layers, rows, columns], split where it is squarest;
-  vectors have one row.
+  """Reshapes a weight to matrices [layers, rows, columns] that are as square as
+  possible. A vector has one row.
   """
   layers, shape = (len(x), x.shape[1:]) if stacked else (1, x.shape)
   splits = [int(np.prod(shape[:i])) for i in range(len(shape))]
@@ -60,7 +61,7 @@ def matrices(x: np.ndarray, stacked: bool) -> np.ndarray:
 
 
 def change(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
-  """Figures of one weight as matrices [layers, rows, columns]."""
+  """Computes the figures of one weight, given as [layers, rows, columns]."""
   rounded = [np.asarray(jnp.asarray(x, jnp.bfloat16)) for x in (before, after)]
   delta = after.astype(np.float64) - before
   squares = np.linalg.svd(delta, compute_uv=False) ** 2  # [layers, ranks]
@@ -73,19 +74,19 @@ def change(before: np.ndarray, after: np.ndarray) -> dict[str, float]:
   if not len(squares):
     return out | {'rank90': 0.0, 'stable': 0.0, 'rank1': 0.0}
   shares = squares / squares.sum(1, keepdims=True)
-  held = np.cumsum(shares, 1) < 0.9
+  below = np.cumsum(shares, 1) < 0.9
   return out | {
-    'rank90': float((held.sum(1) + 1).mean()),
+    'rank90': float((below.sum(1) + 1).mean()),
     'stable': float((1 / shares[:, 0]).mean()),
     'rank1': float(shares[:, 0].mean()),
   }
 
 
 def compare(before: dict, after: dict) -> dict[str, dict[str, float]]:
-  """`change` of every weight that both have in one shape.
+  """Computes the figures of every weight that has one shape in both runs.
 
   Raises:
-    ValueError: they have none.
+    ValueError: there is no such weight.
   """
   out = {}
   for path, x in before.items():
@@ -93,15 +94,15 @@ def compare(before: dict, after: dict) -> dict[str, dict[str, float]]:
       stacked = path.startswith(STACKED)
       out[path] = change(matrices(x, stacked), matrices(after[path], stacked))
   if not out:
-    raise ValueError('the two have no weight of the same shape')
+    raise ValueError('the two runs have no weight of the same shape')
   return out
 
 
-def table(found: dict[str, dict[str, float]]) -> str:
-  """The figures, a line for each weight."""
-  wide = max(map(len, found))
+def table(changes: dict[str, dict[str, float]]) -> str:
+  """Formats the figures, one line per weight."""
+  wide = max(map(len, changes))
   lines = [f'{"":{wide}}   same     size   rank90    of  stable  rank1']
-  for path, c in found.items():
+  for path, c in changes.items():
     lines.append(
       f'{path:{wide}} {c["same"]:6.3f} {c["size"]:8.5f} {c["rank90"]:8.1f} '
       f'{c["of"]:5d} {c["stable"]:7.2f} {c["rank1"]:6.3f}'
@@ -115,16 +116,16 @@ def main() -> int:
   )
   p.add_argument('before', metavar='BEFORE', help='WORKDIR[@step]')
   p.add_argument('after', metavar='AFTER', help='WORKDIR[@step]')
-  p.add_argument('--out', help='the same as JSON')
+  p.add_argument('--out', help='JSON file with the figures')
   a = p.parse_args()
   try:
-    found = compare(read(a.before), read(a.after))
+    changes = compare(read(a.before), read(a.after))
     if a.out:
-      pathlib.Path(a.out).write_text(json.dumps(found, indent=1) + '\n')
+      pathlib.Path(a.out).write_text(json.dumps(changes, indent=1) + '\n')
   except (ValueError, OSError) as e:
     print(f'weight_change: {e}', file=sys.stderr)
     return 1
-  print(table(found))
+  print(table(changes))
   return 0
 
 

@@ -16,12 +16,12 @@ than two standard errors of the difference, seed by seed.
 Result (5 seeds, 32 problems a split): pass@1 on held-out problems rises from
 0.456 ± 0.013 to 0.543 ± 0.017. The base model does not overtake: pass@256 on
 the harder split is 0.931 ± 0.018 before and 0.925 ± 0.025 after, a change of
--0.006 ± 0.021. pass@16 falls by no more than its errors (0.632 ± 0.034 to
-0.580 ± 0.026). `hot` has no effect (against `rl`: pass@256 0.000 ± 0.014,
-pass@1 0.000 ± 0.014). 60 steps change the policy little. The default recipe,
-trained until pass@1 is 0.98, does lose pass@k at large k on the harder split
-(docs/evaluating.md). 10 runs in one program take about 6 minutes on a quarter
-of two busy cores.
+-0.006 ± 0.021. pass@16 changes from 0.632 ± 0.034 to 0.580 ± 0.026, less than
+the sum of the errors. `hot` has no effect (against `rl`: pass@256 0.000 ±
+0.014, pass@1 0.000 ± 0.014). 60 steps change the policy little. The default
+recipe, trained until pass@1 is 0.98, does lose pass@k at large k on the harder
+split (docs/evaluating.md). 10 runs in one program take about 6 minutes with a
+quarter of the time of two busy cores.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

@@ -11,8 +11,8 @@ over all k.
 Criteria, written before the first run. Claim 1 holds if pass@256 on the harder
 split is higher with `negative` than with `positive`, by more than two standard
 errors of the difference, seed by seed. Claim 2 holds if pass@256 is higher with
-`weighted` than with `all`, by more than two standard errors, and pass@1 is not
-lower by as much.
+`weighted` than with `all` by more than two standard errors, and pass@1 is not
+lower by more than two standard errors.
 
 Result (5 seeds, 32 problems a split; differences to `all`, seed by seed):
 
@@ -28,9 +28,10 @@ Neither claim holds. pass@256 of `negative` is not higher than that of
 does its pass@k on held-out problems for every k up to 64. pass@256 of
 `weighted` is not higher than that of `all` (-0.013 ± 0.023), and its pass@1 is
 clearly lower. `negative` keeps the most entropy, as in the paper. A possible
-reason for the difference: this small model, warm-started on 30 k solutions,
-has no pretrained knowledge to which the probability of incorrect answers could
-move. All 20 runs are one program.
+reason for the difference is that this small model is not pretrained: it has
+seen only 30 k solutions, so there are few other correct answers whose
+probability could rise when that of incorrect answers falls. All 20 runs are one
+program.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside

@@ -1,10 +1,10 @@
-"""The recipe that the studies share: chained arithmetic modulo 7, small enough
-for five seeds of several settings on two CPU cores.
+"""Trains on chained arithmetic modulo 7: the recipe of all studies.
 
-After the warm start, the model writes intermediate results with mistakes. RL
-rewards the final result. There are evaluations only at the start and at the
-end, with 256 samples for each of 32 problems, on the held-out split (four
-operations) and on the harder split (six).
+It is small enough for five seeds of several settings on two CPU cores. After
+the warm start, the model writes intermediate results with mistakes. RL rewards
+the final result. Evaluations take place only at the start and at the end, with
+256 samples for each of 32 problems, on the held-out split (four operations) and
+on the harder split (six).
 """
 
 from jaxrl_reason import config as config_lib

@@ -1,10 +1,10 @@
-"""Every key of a run, with its type, range, default and meaning.
+"""Defines every key of a run: its type, range, default and meaning.
 
 A recipe (`configs/*.py`) starts from `default()` and changes single keys; the
-command line changes any key: `--config.rl.samples=16`. `recipe` gives a recipe
-its argument: `--config=configs/arithmetic_tiny.py:smoke`. Unknown keys are
-errors where they are set. `read` turns a config into a `Run`: typed, frozen
-sections. The sections `rl.rewards`, `data.knobs` and `data.harder` take new
+command line changes any key: `--config.rl.samples=16`. `recipe` adds the
+argument of a recipe: `--config=configs/arithmetic_tiny.py:smoke`. Setting an
+unknown key raises an error. `read` turns a config into a `Run`: typed, frozen
+sections. The sections `rl.rewards`, `data.knobs` and `data.harder` accept new
 keys.
 """
 
@@ -38,7 +38,7 @@ def default() -> ml_collections.ConfigDict:
 
 
 def read(config: Config) -> Run:
-  """Returns the typed record of a config, every value checked.
+  """Returns the typed record of a config, after checking every value.
 
   Raises:
     ValueError: names a key that is unknown or missing, or a value of the wrong

