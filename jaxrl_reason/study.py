@@ -1,4 +1,4 @@
-r"""Compares settings of a recipe over seeds, all from one warm start.
+r"""Compares settings of a recipe over seeds, and decides claims about them.
 
   jaxrl study --config=configs/studies/tokens.py \
     --out=studies/tokens

@@ -10,20 +10,22 @@ residual stream, comes close. Here the warm start trains all weights. Adapters
 are initialized so that they have no effect. Their learning rates were chosen
 beforehand, 10 and 40 times that of full training.
 
-Criterion, written before the first run: LoRA equals `full` if its pass@1 on
-held-out problems is within 0.02 of `full`, or less than two standard errors of
-the difference below it. The vector equals `full` if it reaches at least four
-fifths of the gain of `full` over the warm start.
+LoRA, and the vector, are as good as `full` if they lose less than a fifth of
+its gain over the warm start.
 
-Result (5 seeds, 128 problems, warm start 0.467 ± 0.006): `full` ends at
-0.566 ± 0.017, `lora4` at 0.363 ± 0.032, below the warm start and below `full`
-by 0.203 ± 0.022: it is not equal. Its reward falls in the first steps, so ten
-times the learning rate is probably too high for this small model. Other rates
-were not tried. `steering` ends at 0.478 ± 0.008, a gain of +0.010 ± 0.005. This
-is far below four fifths of the gain of full training.
+Result (5 seeds from one warm start, 128 problems; ± is a standard error; the 95
+% interval is 2.78 of them wide on each side), warm start 0.467 ± 0.006: `full`
+ends at 0.566 ± 0.017, `lora4` at 0.363 ± 0.032, below the warm start and below
+`full` by 0.203 ± 0.022: it is not as good. Its reward falls in the first steps,
+so ten times the learning rate is probably too high for this small model. Other
+rates were not tried. `steering` ends at 0.478 ± 0.008, a gain of +0.010 ±
+0.005. This is far below four fifths of the gain of full training.
 """
 
 from jaxrl_reason.studies.grid import Study, recipe_beside
+from jaxrl_reason.studies.verdicts import Claim, Criterion
+
+PASS = 'eval/heldout/pass@1'
 
 
 def get_study():
@@ -36,5 +38,12 @@ def get_study():
       'lora4': {'lora.rank': 4, 'rl.optimizer.lr': 5e-3},
       'steering': {'steering': True, 'rl.optimizer.lr': 2e-2},
     },
-    shown=('eval/heldout/pass@1', 'eval/harder/pass@1', 'train/entropy'),
+    shown=(PASS, 'eval/harder/pass@1', 'train/entropy'),
+    claims=[
+      Claim(
+        f'{name} reaches the result of full training.',
+        [Criterion(PASS, setting, 'full', more_than=-0.2, of_gain=True)],
+      )
+      for name, setting in (('LoRA', 'lora4'), ('One vector', 'steering'))
+    ],
   )

@@ -1,4 +1,4 @@
-"""Studies: a grid of settings and seeds from one warm start, and its results.
+"""Studies: grids of settings and seeds, their claims and results.
 
 grid       Study: settings x seeds -> cells, each a run's configuration
 traced     groups cells by program, and lists their different numbers

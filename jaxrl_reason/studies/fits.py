@@ -1,4 +1,4 @@
-"""Fits laws to runs, with errors of the parameters.
+"""Means over seeds with t intervals, and laws fitted to runs.
 
   power     1 - R = c x^-b       straight in logarithms
   entropy   R = -a e^H + b       https://arxiv.org/abs/2505.22617
@@ -13,11 +13,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from scipy import special
 
 
 @dataclasses.dataclass(frozen=True)
 class Value:
-  """A mean with its standard error; nan for a single value."""
+  """A mean of n values with its standard error; nan for a single value."""
 
   mean: float
   error: float
@@ -27,8 +28,26 @@ class Value:
     digits = f'{self.mean:.3f}' if abs(self.mean) < 1000 else f'{self.mean:.3g}'
     if math.isnan(self.error):
       return digits
-    error = f'{self.error:.3f}' if self.error < 1000 else f'{self.error:.3g}'
-    return f'{digits} ± {error}'
+    half = f'{self.half:.3f}' if self.half < 1000 else f'{self.half:.3g}'
+    return f'{digits} ± {half}'
+
+  @property
+  def half(self) -> float:
+    """Returns half of the 95 % interval of the mean, by Student's t: 2.78
+    standard errors for 5 values.
+    """
+    return self.error * float(special.stdtrit(self.n - 1, 0.975))
+
+  @property
+  def above(self) -> float:
+    """Returns the probability of a mean as large as this one if it were 0 (one
+    side of a t test); nan for a single value.
+    """
+    if math.isnan(self.error):
+      return math.nan
+    if self.error == 0:  # all values are equal
+      return 0.5 * (1 - np.sign(self.mean))
+    return float(special.stdtr(self.n - 1, -self.mean / self.error))
 
 
 def over(values: Sequence[float]) -> Value:

@@ -7,17 +7,36 @@ import dataclasses
 import pathlib
 import re
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ml_collections
 
 from jaxrl_reason import config as config_lib
+from jaxrl_reason import trees
 from jaxrl_reason.config import Run, recipe_file
 from jaxrl_reason.config import changes as changes_lib
+from jaxrl_reason.studies.verdicts import Claim
 
-# Keys that all cells share, or that a study sets itself.
-SHARED = ('seed', 'stages', 'init_from', 'model_dir', 'pretrain', 'sft')
+# Sections that the warm start reads. Changes of other keys leave it as it is.
+WARM = 'data init_from model model_dir named pretrain sft stages'.split()
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuning:
+  """Chooses one number for every setting, on seeds that are not evaluated.
+
+  Attributes:
+    key: of the recipe, such as 'rl.optimizer.lr'.
+    factors: the values tried are the setting's own times these.
+    metric: the largest final mean is chosen.
+    seeds: number of seeds, those after the seeds of the study.
+  """
+
+  key: str
+  factors: Sequence[float]
+  metric: str
+  seeds: int = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,14 +44,20 @@ class Study:
   """A comparison of settings over seeds.
 
   Attributes:
-    recipe: of the warm start and, with the changes of a setting, of the rl
-      stage of every cell.
+    recipe: its last stage is that of every cell, the stages before it are the
+      warm start, both with the changes of a setting.
     settings: name -> {dotted key of the recipe: value}; {} is the recipe.
-    seeds: number of seeds of every setting, for problems, order and noise.
+    seeds: number of seeds of every setting, for weights, problems, order and
+      noise.
     against: the setting that others are compared with; '': the first.
     shown: final metrics in the table.
     target: (metric, value): the table has the steps and tokens to reach it.
     at_once: most cells in one program.
+    warm: 'each': every seed has a warm start of its own; 'shared': all seeds
+      begin with that of the first.
+    claims: decided at the end.
+    tuning: of one number, beforehand.
+    first_seed: the lowest seed.
   """
 
   recipe: ml_collections.ConfigDict | Run
@@ -42,6 +67,10 @@ class Study:
   shown: Sequence[str] = ('eval/heldout/pass@1', 'eval/heldout/greedy')
   target: tuple[str, float] = ('train/reward_mean', 0.8)
   at_once: int = 20
+  warm: str = 'each'
+  claims: Sequence[Claim] = ()
+  tuning: Tuning | None = None
+  first_seed: int = 0
 
   @property
   def base(self) -> str:
@@ -51,11 +80,16 @@ class Study:
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-  """A run of a study: its setting, its seed and its configuration."""
+  """A run of a study.
+
+  Attributes:
+    warm: name of its warm start, '' without one.
+  """
 
   setting: str
   seed: int
   config: Run
+  warm: str = ''
 
   @property
   def name(self) -> str:
@@ -97,44 +131,115 @@ def check(study: Study) -> None:
   if study.base not in study.settings:
     near = config_lib.nearest(study.base, study.settings)
     raise ValueError(f'against={study.base!r} is no setting.{near}')
-  stages = study.recipe.stages
-  if not stages or stages[-1] != 'rl' or 'rl' in stages[:-1]:
-    raise ValueError(f'stages={stages}: the last one of a study is rl')
+  if study.warm not in ('each', 'shared'):
+    raise ValueError(f"warm={study.warm!r} of a study: 'each' or 'shared'")
   for name, changes in study.settings.items():
     if not re.fullmatch(r'[\w.=+-]+', name):
       raise ValueError(f'setting {name!r}: use letters, digits and _.=+-')
+    if 'seed' in changes:
+      raise ValueError(
+        f'setting {name!r} changes seed: the seeds are those of the study'
+      )
+  for criterion in (c for claim in study.claims for c in claim.criteria):
+    for name in filter(None, (criterion.of, criterion.over)):
+      if name not in study.settings:
+        near = config_lib.nearest(name, study.settings)
+        raise ValueError(f'a claim names {name!r}, which is no setting.{near}')
+
+
+def warm_starts(study: Study) -> dict[str, Run]:
+  """Returns the config of every warm start, by its name."""
+  out = {}
+  for setting in study.settings:
+    for seed in _seeds(study):
+      name, config = _warm(study, setting, seed)
+      if config:
+        out[name] = config
+  return out
+
+
+def _seeds(study: Study) -> range:
+  return range(study.first_seed, study.first_seed + study.seeds)
+
+
+def _warm(study: Study, setting: str, seed: int) -> tuple[str, Run | None]:
+  """Returns the name and config of a warm start; '' and None if the setting has
+  one stage. Settings that begin alike share it.
+  """
+  if study.warm == 'shared':
+    seed = study.first_seed
+
+  def of(setting: str) -> Run:
+    changes = study.settings[setting]
+    own = {k: v for k, v in changes.items() if k.split('.')[0] in WARM}
+    config = _changed(study, setting, own | {'seed': seed})
+    return config.changed({'stages': tuple(config.stages[:-1])})
+
+  config = of(setting)
+  if not config.stages:
+    return '', None
+  first = next(s for s in study.settings if of(s) == config)
+  return f'{first}--s{seed}', config
+
+
+def _changed(study: Study, setting: str, changes: Mapping[str, Any]) -> Run:
+  """Returns the recipe with changes; errors name the setting."""
+  try:
     for key in changes:
-      if key.split('.')[0] in SHARED:
-        raise ValueError(
-          f'setting {name!r} changes {key}: all settings have one warm start, '
-          'and the seeds are those of the study'
-        )
+      changes_lib.annotation_of(key, key)
+    return config_lib.read(study.recipe).changed(changes)
+  except ValueError as e:
+    raise ValueError(f'setting {setting!r}: {e}') from e
 
 
-def warm_config(study: Study) -> Run | None:
-  """Returns the config of the warm start, or None if rl is the only stage."""
-  before = tuple(study.recipe.stages[:-1])
-  recipe = config_lib.read(study.recipe)
-  return recipe.changed({'stages': before}) if before else None
-
-
-def cells(study: Study, warm: str) -> list[Cell]:
+def cells(study: Study, folder: str) -> list[Cell]:
   """Lists the runs of a study, ordered by setting.
 
   Args:
-    warm: workdir of the warm start; '': there is none.
+    folder: of the warm starts.
   """
-  shared = {'stages': ('rl',), 'rollouts.every': 0}
-  if warm:
-    shared |= {'init_from': warm}
-  out, recipe = [], config_lib.read(study.recipe).changed(shared)
+  out = []
   for setting, changes in study.settings.items():
-    try:
-      for key in changes:
-        changes_lib.annotation_of(key, key)
-      config = recipe.changed(changes)
-    except ValueError as e:
-      raise ValueError(f'setting {setting!r}: {e}') from e
-    for seed in range(study.seeds):
-      out.append(Cell(setting, seed, config.changed({'seed': seed})))
+    config = _changed(study, setting, {**changes, 'rollouts.every': 0})
+    for seed in _seeds(study):
+      warm, _ = _warm(study, setting, seed)
+      own = {'seed': seed, 'stages': tuple(config.stages[-1:])}
+      if warm:
+        own |= {'init_from': f'{folder}/{warm}'}
+      out.append(Cell(setting, seed, config.changed(own), warm))
   return out
+
+
+def trials(study: Study) -> Study | None:
+  """Returns the study that tries the values of `tuning`; None without it."""
+  t = study.tuning
+  if t is None:
+    return None
+  settings = {
+    f'{name}~{factor:g}': {**changes, t.key: _value(study, name) * factor}
+    for name, changes in study.settings.items()
+    for factor in t.factors
+  }
+  seeds = dict(seeds=t.seeds, first_seed=study.first_seed + study.seeds)
+  return dataclasses.replace(
+    study, settings=settings, against='', claims=(), tuning=None, **seeds
+  )
+
+
+def _value(study: Study, setting: str) -> float:
+  """Returns the number that a setting has before it is tuned."""
+  config = _changed(study, setting, study.settings[setting])
+  return trees.flatten(config.json_values())[study.tuning.key.replace('.', '/')]
+
+
+def tuned(study: Study, score: Callable[[str], float]) -> Study:
+  """Returns the study with the best value for every setting.
+
+  Args:
+    score: name of a setting of `trials` -> its final metric.
+  """
+  settings, tried = {}, trials(study).settings
+  for name, changes in study.settings.items():
+    own = [k for k in tried if k.rpartition('~')[0] == name]
+    settings[name] = {**changes, **tried[max(own, key=score)]}
+  return dataclasses.replace(study, settings=settings)

@@ -4,24 +4,29 @@ import pathlib
 
 from etils import epath
 
-from jaxrl_reason.studies import fits
-from jaxrl_reason.studies.results import REWARD, Found
+from jaxrl_reason.studies import fits, verdicts
+from jaxrl_reason.studies.results import REWARD, STEPS_TO, TOKENS_TO, Found
 
 
 def table(found: Found) -> str:
-  """Lays out means with standard errors, paired differences to the base
-  setting, steps and tokens to the target, fits and pass@k.
+  """Lays out the verdicts of claims, means with intervals, paired differences
+  to the base setting, steps and tokens to the target, fits and pass@k.
   """
   study = found.study
   metric, value = study.target
+  warm = 'a warm start of its own for every seed'
+  if study.warm == 'shared':
+    warm = 'one warm start for all seeds, whose variance is left out'
   lines = [
-    f'{study.seeds} seeds of each setting, from one warm start; mean ± '
-    f'standard error over seeds; gains since the first value and differences '
-    f'to {study.base!r} are taken seed by seed',
+    *_claims(found),
+    f'{study.seeds} seeds of each setting, {warm}; mean ± half of the 95 % '
+    f't interval over seeds; gains since the first value and differences to '
+    f"{study.base!r} are taken seed by seed; p corrected by Holm's method",
     '',
     *_finals(found),
     '',
-    f'until {metric} is {value:g}, over the runs that come there',
+    f'until {metric} is {value:g}; a run that does not come there counts with '
+    'all its steps',
     '',
     *_targets(found),
     '',
@@ -32,6 +37,21 @@ def table(found: Found) -> str:
   for split in found.splits():
     lines += ['', f'pass@k, {split}', '', *_pass_at_k(found, split)]
   return '\n'.join(lines)
+
+
+def _claims(found: Found) -> list[str]:
+  """Returns a table of claims and their criteria, if there are any."""
+  rows = []
+  for claim, decided in found.decided():
+    rows.append([claim.text, '', verdicts.of_claim(decided)])
+    for d in decided:
+      rows.append([f'- {d.criterion}', d.effect, f'{d.verdict}, {_p(d)}'])
+  names = ['claim', 'effect', 'verdict']
+  return [*_rows(names, rows), ''] if rows else []
+
+
+def _p(d: verdicts.Decided) -> str:
+  return f'p {min(d.for_it, d.against_it):.3f}'
 
 
 def _rows(names: list[str], rows: list[list]) -> list[str]:
@@ -52,14 +72,22 @@ def _finals(found: Found) -> list[str]:
   for m in study.shown:
     start += [found.start(m), '', '']
   rows = [start]
+  p = {m: found.p_values(m) for m in study.shown}
   for setting in study.settings:
     row = [setting + _diverged(found, setting)]
     for m in study.shown:
-      other = setting != study.base
       row += [found.final(setting, m), found.gain(setting, m)]
-      row += [found.paired(setting, m) if other else '']
+      row.append(_difference(found, setting, m, p[m]))
     rows.append(row)
   return _rows(names, rows)
+
+
+def _difference(found: Found, setting: str, metric: str, p: dict) -> str:
+  """Returns the difference to the base with its p, if it has one."""
+  if setting == found.study.base:
+    return ''
+  known = f' (p {p[setting]:.3f})' if setting in p else ''
+  return f'{found.paired(setting, metric)}{known}'
 
 
 def _diverged(found: Found, setting: str) -> str:
@@ -70,10 +98,16 @@ def _diverged(found: Found, setting: str) -> str:
 def _targets(found: Found) -> list[str]:
   rows = []
   for setting in found.study.settings:
-    steps, tokens, n = found.to_target(setting)
-    of = f'{n} of {len(found.told[setting])}'
+    n, runs = found.reaching(setting), len(found.told[setting])
+    steps, tokens = (
+      found.final(setting, STEPS_TO),
+      found.final(setting, TOKENS_TO),
+    )
     thousands = fits.Value(tokens.mean / 1e3, tokens.error / 1e3, tokens.n)
-    rows.append([setting, of, *((steps, thousands) if n else ('-', '-'))])
+    least = '' if n == runs else 'at least '
+    rows.append(
+      [setting, f'{n} of {runs}', f'{least}{steps}', f'{least}{thousands}']
+    )
   return _rows(['setting', 'runs', 'steps', 'thousand tokens'], rows)
 
 
@@ -136,12 +170,12 @@ def _by_step(found: Found, setting: str) -> list[tuple[int, fits.Value]]:
 
 
 def _band(ax, points, colour: str, label: str, style: str = '-') -> None:
-  """Draws a line with its standard errors."""
+  """Draws a line with its 95 % intervals."""
   if not points:
     return
   x = [at for at, _ in points]
   y = [v.mean for _, v in points]
-  error = [0.0 if v.error != v.error else v.error for _, v in points]
+  error = [0.0 if v.half != v.half else v.half for _, v in points]
   ax.plot(x, y, style, color=colour, label=label, linewidth=1.3)
   low = [a - e for a, e in zip(y, error)]
   high = [a + e for a, e in zip(y, error)]

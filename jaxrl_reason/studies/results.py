@@ -9,11 +9,12 @@ from typing import Any
 from jaxrl_reason.reports import metrics_file, workdirs
 from jaxrl_reason.reports import pass_at_k as passk
 from jaxrl_reason.run.records import events
-from jaxrl_reason.studies import fits
+from jaxrl_reason.studies import fits, verdicts
 from jaxrl_reason.studies.grid import Study
 from jaxrl_reason.studies.telling import DIVERGED
 
 REWARD, ENTROPY, TOKENS = 'train/reward_mean', 'train/entropy', 'train/tokens'
+STEPS_TO, TOKENS_TO = 'target/steps', 'target/tokens'
 
 
 @dataclasses.dataclass
@@ -25,7 +26,9 @@ class Told:
       finite.
     last: last value of every metric.
     first: first value of every metric: evaluations before step 1.
-    to_target: steps and tokens to the target, or None.
+    reached: whether the run comes to the target. `last` has the steps and
+      tokens until then, as `target/steps` and `target/tokens`; if it does not
+      come there, those of the whole run, which are fewer than it would take.
     before, after: split -> [(k, pass@k, error over problems)].
     fits: law -> fitted parameters.
   """
@@ -34,7 +37,7 @@ class Told:
   diverged: bool
   last: dict[str, float]
   first: dict[str, float]
-  to_target: tuple[float, float] | None
+  reached: bool
   before: dict[str, list[tuple]]
   after: dict[str, list[tuple]]
   fits: dict[str, dict[str, float]]
@@ -78,13 +81,41 @@ class Found:
       [a[metric] - b[metric] for a, b in both if metric in a and metric in b]
     )
 
-  def to_target(self, setting: str) -> tuple[fits.Value, fits.Value, int]:
-    """Returns steps and tokens to the target over the seeds that reach it, and
-    their number.
+  def reaching(self, setting: str) -> int:
+    """Returns the number of seeds that come to the target."""
+    return sum(t.reached for t in self.ended(setting).values())
+
+  def p_values(self, metric: str) -> dict[str, float]:
+    """Returns the two-sided p of the difference of each setting to the base,
+    corrected by Holm's method for the number of settings.
     """
-    found = [t.to_target for t in self.ended(setting).values() if t.to_target]
-    steps, tokens = zip(*found) if found else ((), ())
-    return fits.over(steps), fits.over(tokens), len(found)
+    names = [name for name in self.study.settings if name != self.study.base]
+    above = [self.paired(name, metric).above for name in names]
+    known = [i for i, p in enumerate(above) if p == p]
+    p = verdicts.holm([2 * min(above[i], 1 - above[i]) for i in known])
+    return {names[i]: x for i, x in zip(known, p)}
+
+  def effects(self, c: verdicts.Criterion) -> tuple[list[float], list[float]]:
+    """Returns the differences of a criterion by seed, and gains of `over`."""
+    of, over = self.ended(c.of), self.ended(c.over or c.of)
+    values, gains = [], []
+    for seed in sorted(of.keys() & over.keys()):
+      there = over[seed].last if c.over else over[seed].first
+      if c.metric not in of[seed].last or c.metric not in there:
+        continue
+      a, b = of[seed].last[c.metric], there[c.metric]
+      values.append(math.log(a / b) if c.ratio else a - b)
+      gains.append(b - over[seed].first.get(c.metric, math.nan))
+    return values, gains
+
+  def decided(self) -> list[tuple[verdicts.Claim, list[verdicts.Decided]]]:
+    """Decides the claims of the study, corrected for all their criteria."""
+    every = [c for claim in self.study.claims for c in claim.criteria]
+    rest = iter(verdicts.decide(every, self.effects))
+    return [
+      (claim, [next(rest) for _ in claim.criteria])
+      for claim in self.study.claims
+    ]
 
   def fitted(self, setting: str, law: str, name: str) -> fits.Value:
     """Returns a number of a fitted law, over seeds."""
@@ -114,18 +145,22 @@ class Found:
     metrics = study.shown
 
     def plain(value: fits.Value):
-      row = dataclasses.asdict(value)
+      row = dataclasses.asdict(value) | {'half': value.half}
       return {k: None if x != x else x for k, x in row.items()}
 
     def of(name: str) -> dict:
-      steps, tokens, n = self.to_target(name)
       return {
         'changes': dict(study.settings[name]),
         'diverged': [s for s, t in self.told[name].items() if t.diverged],
         'final': {m: plain(self.final(name, m)) for m in metrics},
         'gain': {m: plain(self.gain(name, m)) for m in metrics},
         'paired': {m: plain(self.paired(name, m)) for m in metrics},
-        'target': {'steps': plain(steps), 'tokens': plain(tokens), 'runs': n},
+        'p': {m: self.p_values(m).get(name) for m in metrics},
+        'target': {
+          'steps': plain(self.final(name, STEPS_TO)),
+          'tokens': plain(self.final(name, TOKENS_TO)),
+          'runs': self.reaching(name),
+        },
         'pass_at_k': {
           split: {k: plain(v) for k, v in self.pass_at_k(name, split, 'after')}
           for split in self.splits()
@@ -148,6 +183,23 @@ class Found:
         for split in self.splits()
       },
       'settings': {name: of(name) for name in study.settings},
+      'claims': [
+        {
+          'claim': claim.text,
+          'verdict': verdicts.of_claim(parts),
+          'criteria': [
+            {
+              'criterion': str(d.criterion),
+              'verdict': d.verdict,
+              'effect': plain(d.effect),
+              'p': d.for_it,
+              'p_against': d.against_it,
+            }
+            for d in parts
+          ],
+        }
+        for claim, parts in self.decided()
+      ],
     }
 
 
@@ -178,12 +230,14 @@ def read(folder: pathlib.Path, target: tuple[str, float]) -> Told:
   }
   evaluated = workdirs.read(folder).evaluations
   curves = [_curves(e) for e in evaluated] or [{}]
+  steps, tokens, came = to_target(rows, *target)
+  last = {k: v for row in rows for k, v in row.items()}
   return Told(
     rows,
     DIVERGED in events.last_end(folder),
-    {k: v for row in rows for k, v in row.items()},
+    last | {STEPS_TO: steps, TOKENS_TO: tokens},
     {k: v for row in reversed(rows) for k, v in row.items()},
-    reached(rows, *target),
+    came,
     curves[0],
     curves[-1],
     found,
@@ -198,11 +252,11 @@ def _curves(evaluation: dict) -> dict[str, list[tuple]]:
   }
 
 
-def reached(
+def to_target(
   rows: Sequence[Mapping], metric: str, value: float
-) -> tuple[float, float] | None:
-  """Returns the steps and sampled tokens until a metric first reaches a value;
-  None if it never does.
+) -> tuple[float, float, bool]:
+  """Returns the steps and sampled tokens until a metric first reaches a value,
+  and True; or those of the whole run, and False.
   """
   tokens, before = 0.0, 0
   for row in rows:
@@ -210,5 +264,5 @@ def reached(
       tokens += row[TOKENS] * (row['step'] - before)
       before = row['step']
     if row.get(metric, -math.inf) >= value:
-      return float(row['step']), tokens
-  return None
+      return float(row['step']), tokens, True
+  return float(before), tokens, False

@@ -1,6 +1,6 @@
-"""Runs a study from its start to its table: warm start, cells, results.
+"""Runs a study from its start to its table: warm starts, cells, results.
 
-  OUT/warm                       the run that all cells start from
+  OUT/warm/<setting>--s<seed>    a workdir for each warm start
   OUT/cells/<setting>--s<seed>   a workdir for each cell, as `report` reads it
   OUT/results.json  table.md  study.png
 
@@ -37,17 +37,16 @@ def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
   """
   grid.check(study)
   out.mkdir(parents=True, exist_ok=True)
-  config = grid.warm_config(study)
-  warm = str(out / 'warm') if config else ''
-  cells = grid.cells(study, warm)
-  for cell in cells:
-    _refuse_other(out, cell)
-  _check(cells)
-  if config and not _warmed(config, out / 'warm', say):
+  tries = grid.trials(study)
+  if tries:
+    found = _made(tries, out, say)
+    if found is None:
+      return ''
+    metric = study.tuning.metric
+    study = grid.tuned(study, lambda name: found.final(name, metric).mean)
+  found = _made(study, out, say)
+  if found is None:
     return ''
-  if not _run_cells(study, cells, out, say):
-    return ''
-  found = outcome.of(study, _folders(cells, out))
   (out / 'results.json').write_text(json.dumps(found.data(), indent=1) + '\n')
   table = pages.table(found)
   (out / 'table.md').write_text(table + '\n')
@@ -55,14 +54,31 @@ def run(study: Study, out: pathlib.Path, say: Callable[[str], Any]) -> str:
   return table
 
 
-def _check(cells: Sequence[Cell]) -> None:
-  """Refuses settings that cannot run, before the warm start."""
+def _made(study: Study, out: pathlib.Path, say) -> outcome.Found | None:
+  """Runs the remaining runs of a study; None if a signal ended them."""
+  cells = grid.cells(study, str(out / 'warm'))
   for cell in cells:
-    mesh = sharding.make_mesh(cell.config.mesh)
-    try:
-      config_checks.check(cell.config, sharding.row_shards(mesh))
-    except ValueError as e:
-      raise ValueError(f'setting {cell.setting!r}: {e}') from e
+    _refuse_other(out, cell)
+  warm = grid.warm_starts(study)
+  for name, config in warm.items():
+    _check(f'warm start {name!r}', config)
+  for cell in cells:
+    _check(f'setting {cell.setting!r}', cell.config)
+  for name, config in warm.items():
+    if not _warmed(config, out / 'warm' / name, say):
+      return None
+  if not _run_cells(study, cells, out, say):
+    return None
+  return outcome.of(study, _folders(cells, out))
+
+
+def _check(name: str, config: Run) -> None:
+  """Refuses a run that is impossible, before the first warm start."""
+  try:
+    shards = sharding.row_shards(sharding.make_mesh(config.mesh))
+    config_checks.check(config, shards)
+  except ValueError as e:
+    raise ValueError(f'{name}: {e}') from e
 
 
 def _folder(out: pathlib.Path, cell: Cell) -> pathlib.Path:
@@ -81,7 +97,8 @@ def _refuse_other(out: pathlib.Path, cell: Cell) -> None:
     return
   before, now = reading.json_object(path), cell.config.json_values()
   # The same warm start, for any spelling of the folder.
-  before['init_from'] = now['init_from']
+  if pathlib.Path(before['init_from']).name == cell.warm:
+    before['init_from'] = now['init_from']
   if before != now:
     keys = _differing(before, now)
     raise ValueError(
@@ -106,7 +123,7 @@ def _warmed(config: Run, folder: pathlib.Path, say) -> bool:
   """Trains the warm start if it is missing; returns whether it is complete."""
   if events.last_end(folder) == 'finished':
     return True
-  say('the warm start of all')
+  say(f'warm start {folder.name}')
   return train.run(config, folder) is not None
 
 

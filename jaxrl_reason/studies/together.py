@@ -106,22 +106,23 @@ class Evaluators:
 
   said = ''
 
-  def __init__(self, each, layout: Stacked, seeds: Sequence[int], workdirs):
+  def __init__(self, each, layout: Stacked, starts: Sequence, workdirs):
     self._each, self._layout = each, layout
-    self._seeds, self._workdirs = seeds, workdirs
+    self._starts, self._workdirs = starts, workdirs
 
   def of(self, state: TrainState, total: int, name: str) -> list[dict]:
     """Returns the metrics of each run. Before the first step, runs of one seed
-    are the same policy on the same problems and are evaluated once.
+    and warm start are the same policy on the same problems and are evaluated
+    once.
     """
     out, first = [], {}
     for i, evaluate in enumerate(self._each):
-      seed = self._seeds[i]
-      if total == 0 and seed in first:
-        _copy_evaluation(self._workdirs[first[seed]], self._workdirs[i])
-        out.append(out[first[seed]])
+      start = self._starts[i]  # its seed and warm start
+      if total == 0 and start in first:
+        _copy_evaluation(self._workdirs[first[start]], self._workdirs[i])
+        out.append(out[first[start]])
         continue
-      first[seed] = i
+      first[start] = i
       params = self._layout.pick(state, i).params
       out.append(evaluate(params, total, name))
     return out
@@ -306,7 +307,8 @@ def _evaluators(configs, own, made, layout: Stacked) -> Evaluators:
     Evaluator(m._replace(model=p.model, mesh=p.mesh), path, shared)
     for path, m in zip(own, made)
   ]
-  return Evaluators(each, layout, [c.seed for c in configs], own)
+  starts = [(c.seed, c.init_from) for c in configs]
+  return Evaluators(each, layout, starts, own)
 
 
 def _finish(own, made, layout: Stacked, state, stage, diverged) -> None:

@@ -1,8 +1,8 @@
 """Groups runs that share a program, and their different numbers.
 
-Two runs share a program if their configurations differ only in the seed and the
-numbers below, and their losses have the same parts. The compiled program has
-these numbers as arguments, one value per run.
+Two runs share a program if their configurations differ only in the seed, the
+warm start and the numbers below, and their losses have the same parts. The
+compiled program has these numbers as arguments, one value per run.
 """
 
 import dataclasses
@@ -52,10 +52,13 @@ def _weights(parts: Mapping) -> dict[str, float]:
 
 
 def program_of(config: Run) -> str | None:
-  """Returns a key of a run's program; None if runs cannot share it, because the
-  rewards are in Python or a controller chooses problems.
+  """Returns a key of a run's program; None if runs cannot share it, because
+  it is of another stage, the rewards are in Python or a controller chooses
+  problems.
   """
-  if config.rl.path != 'fused' or controllers.is_on(config.data):
+  if config.stages != ('rl',) or config.rl.path != 'fused':
+    return None
+  if controllers.is_on(config.data):
     return None
   objective = config.objective
   own, flat = values(config.rl, objective), trees.flatten(config.json_values())
@@ -63,7 +66,8 @@ def program_of(config: Run) -> str | None:
   rest = {
     k: x
     for k, x in flat.items()
-    if k != 'seed' and k not in own and k.removeprefix('rl.loss.') not in LOSS
+    if k not in ('seed', 'init_from', *own)
+    and k.removeprefix('rl.loss.') not in LOSS
   }
   parts = [type(p).__name__ for p in objective.parts if type(p) is not NEUTRAL]
   return json.dumps([rest, sorted(own), parts, sorted(objective.needs)])

@@ -22,10 +22,13 @@ from jaxrl_reason.checkpoints import other_run
 from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.run import train
 from jaxrl_reason.run.records import events
-from jaxrl_reason.studies import fits, grid, options, traced
+from jaxrl_reason.studies import fits, grid, options, traced, verdicts
 from jaxrl_reason.studies import results as outcome
 from jaxrl_reason.studies import study_run as session
-from jaxrl_reason.studies.grid import Study
+from jaxrl_reason.studies.grid import Study, Tuning
+from jaxrl_reason.studies.verdicts import Claim, Criterion
+
+pytestmark = pytest.mark.one_device
 
 # Every traced number is another than the recipe's.
 OTHER = {
@@ -65,6 +68,10 @@ def study(**changes):
   return Study(**given | changes)
 
 
+def more(setting, than):
+  return Criterion('eval/heldout/pass@1', setting, more_than=than)
+
+
 def quiet(text):
   del text
 
@@ -99,9 +106,8 @@ def test_one_program_equals_a_run_alone(done, tmp_path):
   """Every traced number is that of its run, and so are weights and metrics."""
   out, _ = done
   assert len(list((out / 'groups').iterdir())) == 1
-  cell = {c.name: c for c in grid.cells(study(), str(out / 'warm'))}[
-    'other--s0'
-  ]
+  cells = {c.name: c for c in grid.cells(study(), str(out / 'warm'))}
+  cell = cells['other--s0']
   alone = train.run(cell.config, tmp_path)
   mine = out / 'cells' / cell.name
   told = [metrics_file.read(folder) for folder in (tmp_path, mine)]
@@ -267,18 +273,101 @@ def test_errors_are_one_line(tmp_path):
 
 
 def test_what_cannot_be_a_study_is_refused():
-  short = config_lib.read(recipe()).changed({'stages': ('sft',)})
   for changes, words in (
     (dict(settings={}), 'no settings'),
     (dict(against='othr'), "Did you mean 'other'"),
     (dict(settings={'a b': {}}), 'letters'),
-    (dict(settings={'a': {'sft.steps': 3}}), 'one warm start'),
-    (dict(settings={'a': {'seed': 3}}), 'one warm start'),
-    (dict(recipe=short), 'last one'),
+    (dict(settings={'a': {'seed': 3}}), 'those of the study'),
+    (dict(claims=[Claim('', [more('othr', 0)])]), "Did you mean 'other'"),
+    (dict(warm='al'), "'each' or 'shared'"),
     (dict(seeds=0), 'at least 1'),
   ):
     with pytest.raises(ValueError, match=words):
       grid.check(study(**changes))
+
+
+def test_warm_starts_are_those_of_seeds_and_of_what_they_read():
+  """A change of the last stage shares the warm start; others have their own."""
+  settings = {
+    'rl': {},
+    'hot': {'rl.temperature': 1.3},
+    'weak': {'sft.steps': 8},
+    'first': {'stages': ('rl',)},
+  }
+  s = study(settings=settings, seeds=2)
+  warm = grid.warm_starts(s)
+  assert list(warm) == ['rl--s0', 'rl--s1', 'weak--s0', 'weak--s1']
+  assert [c.seed for c in warm.values()] == [0, 1, 0, 1]
+  assert {c.stages for c in warm.values()} == {('sft',)}
+  assert warm['weak--s1'].sft.steps == 8
+  cells = {c.name: c.config for c in grid.cells(s, 'W')}
+  assert cells['hot--s1'].init_from == 'W/rl--s1'
+  assert cells['weak--s0'].init_from == 'W/weak--s0'
+  assert cells['first--s0'].init_from == ''
+  shared = grid.cells(study(settings=settings, seeds=2, warm='shared'), 'W')
+  assert {c.warm for c in shared} == {'rl--s0', 'weak--s0', ''}
+
+
+def test_stages_are_compared(tmp_path):
+  """sft against rl, from a warm start of its own for every seed, by run."""
+  c = recipe()
+  c.update(stages=('pretrain', 'rl'))
+  c.pretrain.steps = c.sft.steps = c.rl.steps = 2
+  s = Study(
+    c,
+    {'rl': {}, 'sft': {'stages': ('pretrain', 'sft')}},
+    seeds=2,
+    claims=[Claim('SFT is better.', [more('sft', 0)])],
+  )
+  table = session.run(s, tmp_path, quiet)
+  warm = sorted(p.name for p in (tmp_path / 'warm').iterdir())
+  assert warm == ['rl--s0', 'rl--s1']
+  cells = sorted(p.name for p in (tmp_path / 'cells').iterdir())
+  assert cells == ['rl--s0', 'rl--s1', 'sft--s0', 'sft--s1']
+  losses = {
+    [r for r in metrics_file.read(tmp_path / folder) if 'train/loss' in r][-1][
+      'train/loss'
+    ]
+    for folder in (*(f'warm/{x}' for x in warm), *(f'cells/{x}' for x in cells))
+  }
+  assert len(losses) == 6  # none is another one's
+  assert '| SFT is better. |' in table and 'a warm start of its own' in table
+  (claim,) = json.loads((tmp_path / 'results.json').read_text())['claims']
+  assert claim['verdict'] in (verdicts.HOLDS, verdicts.NOT, verdicts.UNKNOWN)
+  assert session.run(s, tmp_path, quiet) == table  # nothing is left to run
+
+
+def test_a_number_is_tuned_on_seeds_that_are_not_evaluated(
+  tmp_path, monkeypatch
+):
+  """Every setting gets its own best value; the study then uses it."""
+  key, seen = 'rl.optimizer.lr', []
+  settings = {'one': {}, 'two': {key: 3e-3}}
+  tuning = Tuning(key, (0.5, 1, 4), 'm', seeds=2)
+  s = study(settings=settings, seeds=3, tuning=tuning)
+  scores = {'one~0.5': 2.0, 'one~1': 1.0, 'one~4': 0.0, 'two~4': 1.0}
+
+  def made(study, out, say):
+    seen.append(study)
+    rows = {name: scores.get(name, 0.5) for name in study.settings}
+    told = {
+      name: {0: outcome.Told([], False, {'m': x}, {}, False, {}, {}, {})}
+      for name, x in rows.items()
+    }
+    return outcome.Found(study, told) if len(seen) == 1 else None
+
+  monkeypatch.setattr(session, '_made', made)
+  assert session.run(s, tmp_path, quiet) == ''
+  tried, used = seen
+  lr = config_lib.read(recipe()).rl.optimizer.lr
+  assert {k: v[key] for k, v in tried.settings.items()} == pytest.approx({
+    'one~0.5': lr / 2, 'one~1': lr, 'one~4': 4 * lr,
+    'two~0.5': 1.5e-3, 'two~1': 3e-3, 'two~4': 1.2e-2,
+  })  # fmt: skip
+  assert {c.seed for c in grid.cells(tried, 'W')} == {3, 4}
+  assert {c.seed for c in grid.cells(used, 'W')} == {0, 1, 2}
+  assert used.settings['one'][key] == pytest.approx(lr / 2)
+  assert used.settings['two'][key] == pytest.approx(1.2e-2)
 
 
 def test_laws_are_found_again():
@@ -306,8 +395,9 @@ def test_means_errors_and_targets():
     {'step': 8, 'train/tokens': 20.0, 'm': 0.6},
     {'step': 9, 'train/tokens': 20.0, 'm': 0.9},
   ]
-  assert outcome.reached(rows, 'm', 0.5) == (8.0, 110.0)
-  assert outcome.reached(rows, 'm', 0.95) is None
+  assert outcome.to_target(rows, 'm', 0.5) == (8.0, 110.0, True)
+  # It does not come there: at least all its steps and tokens.
+  assert outcome.to_target(rows, 'm', 0.95) == (9.0, 130.0, False)
 
 
 def test_a_run_that_diverges_leaves_the_others(done):

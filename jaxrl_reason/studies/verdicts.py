@@ -1,0 +1,154 @@
+"""Decides the claims of a study, by criteria that are written before it runs.
+
+A criterion bounds an effect. Effects are taken seed by seed and tested with
+Student's t, one-sided at 0.025 (an interval of 95 % that excludes the bound).
+Holm's method corrects for the number of criteria of the study.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from jaxrl_reason.studies import fits
+
+LEVEL = 0.025
+HOLDS, PART = 'holds', 'holds in part'
+NOT, UNKNOWN = 'does not hold here', 'could not tell'
+
+
+@dataclasses.dataclass(frozen=True)
+class Criterion:
+  """A bound of an effect: of the mean over seeds of a difference.
+
+  Exactly one of `more_than`, `less_than` and `within` is a number.
+
+  Attributes:
+    metric: final metric of the runs, or `target/steps`, `target/tokens`.
+    of: the setting.
+    over: the setting whose value is subtracted; '': the value of the same run
+      before its first step.
+    more_than, less_than: bound of the difference; one below 0 in `more_than` is
+      a margin of non-inferiority.
+    within: bound of the absolute difference (equivalence).
+    of_gain: bounds are shares of the gain of `over` since its first step.
+    ratio: the difference is one of logarithms.
+  """
+
+  metric: str
+  of: str
+  over: str = ''
+  more_than: float | None = None
+  less_than: float | None = None
+  within: float | None = None
+  of_gain: bool = False
+  ratio: bool = False
+
+  def __post_init__(self):
+    bounds = (self.more_than, self.less_than, self.within)
+    if sum(b is not None for b in bounds) != 1:
+      raise ValueError(
+        f'criterion on {self.metric!r}: set one of more_than, less_than, within'
+      )
+    if self.within is not None and self.within <= 0:
+      raise ValueError(f'criterion on {self.metric!r}: within must be above 0')
+    if self.of_gain and not self.over:
+      raise ValueError(f'criterion on {self.metric!r}: of_gain needs over')
+
+  def __str__(self):
+    effect = f'{self.of} - {self.over or "before"}'
+    if self.ratio:
+      effect = f'log({self.of} / {self.over or "before"})'
+    gain = f' of the gain of {self.over}' if self.of_gain else ''
+    for sign, bound in ('>', self.more_than), ('<', self.less_than):
+      if bound is not None:
+        return f'{self.metric}: {effect} {sign} {bound:g}{gain}'
+    return f'{self.metric}: |{effect}| < {self.within:g}{gain}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+  """A statement about settings, and what it takes for it to hold.
+
+  Attributes:
+    text: the statement, with its source.
+    criteria: all must hold.
+  """
+
+  text: str
+  criteria: Sequence[Criterion]
+
+
+@dataclasses.dataclass(frozen=True)
+class Decided:
+  """A criterion after the study.
+
+  Attributes:
+    effect: over seeds.
+    for_it, against_it: probability of an effect as large as this one if the
+      criterion were just false, and just true; corrected by Holm's method.
+  """
+
+  criterion: Criterion
+  effect: fits.Value
+  for_it: float
+  against_it: float
+
+  @property
+  def verdict(self) -> str:
+    """Returns `HOLDS`, `NOT` or `UNKNOWN`."""
+    if self.for_it <= LEVEL:
+      return HOLDS
+    return NOT if self.against_it <= LEVEL else UNKNOWN
+
+
+def decide(
+  criteria: Sequence[Criterion],
+  effects: Callable[[Criterion], tuple[Sequence[float], Sequence[float]]],
+) -> list[Decided]:
+  """Tests all criteria of a study.
+
+  Args:
+    effects: criterion -> its differences and the gains of `over`, by seed.
+  """
+  tested = [_tested(c, *effects(c)) for c in criteria]
+  for_it = holm([p for _, p, _ in tested])
+  against = holm([p for _, _, p in tested])
+  values = [value for value, _, _ in tested]
+  return [Decided(*x) for x in zip(criteria, values, for_it, against)]
+
+
+def of_claim(decided: Sequence[Decided]) -> str:
+  """Returns the verdict of a claim from those of its criteria."""
+  verdicts = [d.verdict for d in decided]
+  if all(v == verdicts[0] for v in verdicts):
+    return verdicts[0]
+  if HOLDS in verdicts:
+    return PART
+  return NOT if NOT in verdicts else UNKNOWN
+
+
+def holm(p: Sequence[float]) -> list[float]:
+  """Corrects probabilities for their number (Holm 1979)."""
+  out, last = [0.0] * len(p), 0.0
+  for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
+    last = out[i] = max(last, min(1.0, (len(p) - rank) * p[i]))
+  return out
+
+
+def _tested(c: Criterion, differences, gains) -> tuple:
+  """Returns the effect, and the probabilities for and against a criterion."""
+  x, value = np.asarray(differences, float), fits.over(differences)
+  scale = np.asarray(gains, float) if c.of_gain else 1.0
+  if value.n < 2:
+    return value, 1.0, 1.0
+
+  def above(bound: float) -> float:
+    return fits.over(x - bound * scale).above
+
+  if c.more_than is not None:
+    return value, above(c.more_than), 1 - above(c.more_than)
+  if c.less_than is not None:
+    return value, 1 - above(c.less_than), above(c.less_than)
+  low, high = above(-c.within), above(c.within)
+  return value, max(low, 1 - high), min(1 - low, high)
