@@ -6,6 +6,7 @@ import signal
 import socket
 import stat
 import sys
+import threading
 import time
 
 from jaxrl_reason.verifiers.verdict import Verdict
@@ -51,6 +52,24 @@ def attack(completion: str, example: dict):
           os.kill(pid, signal.SIGKILL)
   if completion == 'fork':
     os.fork()
+  if completion == 'leave a child':  # which keeps the worker's socket open
+    if os.fork() == 0:
+      if os.fork() == 0:
+        os.setsid()
+        time.sleep(20)
+      os._exit(0)
+    os.wait()
+  if completion == 'end later':
+    threading.Timer(0.02, os._exit, [1]).start()
+  if completion == 'end, leave a child':
+    if os.fork() == 0:
+      time.sleep(20)
+      os._exit(0)
+    threading.Timer(0.02, os._exit, [1]).start()
+  if completion == 'write later' and os.fork() == 0:
+    for fd in _sockets():
+      os.write(fd, b'\0\0\0\5hello')
+    os._exit(0)
   if completion == 'write':
     for fd in _sockets():
       os.write(fd, b'\0\0\0\5hello' * 3)

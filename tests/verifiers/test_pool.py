@@ -122,6 +122,23 @@ def test_a_reward_that_forks_answers_once(attacked):
   assert attacked.stats()['restarts'] == attacked.stats()['crashes'] == 0
 
 
+@pytest.mark.parametrize('recycle_cases', [10_000, 1])
+@pytest.mark.parametrize(
+  'what', ['leave a child', 'end later', 'end, leave a child', 'write later']
+)
+def test_what_a_reward_left_behind_costs_no_other_case(what, recycle_cases):
+  """Threads and children that disturb the worker during a later case."""
+  cases = [GOOD, (what, {}), *[GOOD] * 10] * 2
+  with pool.VerifierPool(
+    reward('attack'), workers=2, timeout_s=2.0, recycle_cases=recycle_cases
+  ) as verifiers:
+    verdicts = verifiers.submit(cases).result(timeout=15)
+  wrong = [
+    v for v, case in zip(verdicts, cases) if case == GOOD and not v.valid
+  ]
+  assert not wrong, wrong
+
+
 @pytest.mark.parametrize('what', ['write', 'write much'])
 def test_what_a_reward_writes_into_the_socket_is_charged_to_it(attacked, what):
   cases = [GOOD] * 100

@@ -10,10 +10,11 @@ trainer busy in Python cannot delay a deadline. Workers answer case by case. If
 a worker is killed, the first case without an answer is charged, and the rest
 of its chunk goes back to the head of the queue.
 
-A reward may kill other workers or the nursery. A case whose worker was killed
-by a signal therefore runs once more, alone, before it is charged. The nursery
-reports every case before it hands it out, so that the trainer can do the same
-with the cases that a dead nursery had handed out.
+A reward may kill other workers or the nursery, and its threads and children may
+end or disturb its own worker during a later case. A case whose worker ended
+therefore runs once more, alone in a new worker, before it is charged. The
+nursery reports every case before it hands it out, so that the trainer can do
+the same with the cases that a dead nursery had handed out.
 
 Cases are pickled: only the trainer writes them, and examples contain dates and
 tuples. Answers are JSON: reward code runs in the process that writes them, and
@@ -203,6 +204,10 @@ class _Worker:
     state, cpu_s = procfs.usage(self.pid)
     return state == 'R' and cpu_s - self.cpu_s < limit / 2
 
+  def ended(self) -> bool:
+    """Returns whether the process ended, though a child keeps its socket."""
+    return procfs.usage(self.pid)[0] == 'Z'
+
   def kill(self) -> int:
     """Ends the process and its group; returns its exit status."""
     for pid in (-self.pid, self.pid):
@@ -266,9 +271,10 @@ class Nursery:
         self._forward(worker, answer)
     except (ValueError, struct.error) as e:
       # A process that the reward left behind may write there, too.
-      self._charge(worker, CRASHED, 'error', f'the worker is broken: {e}')
+      self._bury(worker, f'the worker is broken: {e}')
       return
-    if not alive:
+    # A child that the reward left behind may keep the socket open.
+    if worker.retiring or not alive:
       self._bury(worker)
 
   def _forward(self, worker: _Worker, answer: bytes):
@@ -282,23 +288,29 @@ class Nursery:
     worker.retiring = outcome == RETIRE
     self.frames.append(wire.frame(answer))
 
-  def _bury(self, worker: _Worker):
-    """Replaces a worker that ended by itself; charges its first case."""
+  def _bury(self, worker: _Worker, problem: str = ''):
+    """Replaces a worker that ended or is broken.
+
+    Its first case runs again alone, or is charged if it was alone.
+    """
     code = self._remove(worker)
-    if worker.retiring or not worker.cases:
-      self.queue.extendleft(reversed(worker.cases))
-    elif code < 0 and not worker.cases[0].alone:
+    if worker.cases and not worker.retiring:
+      if worker.cases[0].alone:
+        how = f'signal {-code}' if code < 0 else f'exit code {code}'
+        problem = problem or f'the worker died ({how})'
+        self._charge(worker, CRASHED, 'error', problem)
+        return
       worker.cases[0] = worker.cases[0]._replace(alone=True)
-      self.queue.extendleft(reversed(worker.cases))
-    else:
-      how = f'signal {-code}' if code < 0 else f'exit code {code}'
-      self._charge(worker, CRASHED, 'error', f'the worker died ({how})')
+    self.queue.extendleft(reversed(worker.cases))
 
   def _enforce(self):
     limit = self.settings.timeout_s
     now = time.monotonic()
     for worker in [w for w in self.workers if w.cases]:
-      if now < worker.deadline or worker.retiring:
+      if now < worker.deadline:
+        continue
+      if worker.ended():
+        self._bury(worker)
         continue
       patience = worker.since + STARVED * limit - now
       if patience > 0 and worker.starves(limit):
@@ -384,7 +396,7 @@ def main(fd: int):
   try:
     sock.sendall(wire.frame(json.dumps(None).encode()))
     nursery.run()
-  except ConnectionError:
-    pass  # the trainer was killed
+  except (ConnectionError, KeyboardInterrupt):
+    pass  # the trainer was killed, or a reward interrupts this process
   finally:
     nursery.close()
