@@ -1,6 +1,7 @@
 """Worker processes: limits, order, threads, asyncio, no orphans."""
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from waiting import eventually
 
 from jaxrl_reason.verifiers import pool, resolve
+from jaxrl_reason.verifiers.pool import limited
 from jaxrl_reason.verifiers.verdict import all_failed
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -392,6 +394,18 @@ def test_functions_that_no_other_process_can_import():
 def test_a_reward_that_cannot_be_found_is_named(name, says):
   with pytest.raises(pool.PoolError, match=says):
     pool.VerifierPool(name)
+
+
+def test_a_late_call_of_a_limited_function_costs_no_other_thread():
+  evaluate = limited.Function('builtins', 'eval', memory_mb=64)
+  assert evaluate('1', 0.3) == 1
+  endless = 'sum(0 for _ in iter(int, 1))'
+  with concurrent.futures.ThreadPoolExecutor(8) as threads:
+    late = threads.submit(evaluate, endless, 0.3)
+    others = [threads.submit(evaluate, f'{i} + 1', 0.3) for i in range(6)]
+  assert [f.result() for f in others] == [1, 2, 3, 4, 5, 6]
+  with pytest.raises(limited.Late):
+    late.result()
 
 
 def test_no_cases_no_verdicts(behave):

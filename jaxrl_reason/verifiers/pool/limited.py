@@ -75,17 +75,21 @@ class _Process:
   """The process of a function, and the socket to it."""
 
   def __init__(self, function: Function):
+    self._function = function
     self._lock = threading.Lock()
+    self._start()
+
+  def _start(self):
     self._sock, theirs = socket.socketpair()
-    arguments = (theirs.fileno(), function.memory_mb)
+    function, fd = self._function, theirs.fileno()
     code = START.format(
-      function.module, function.name, function.name, arguments
+      function.module, function.name, function.name, (fd, function.memory_mb)
     )
     path = os.pathsep.join(p or os.getcwd() for p in sys.path)
     self._process = subprocess.Popen(
       [sys.executable, '-c', code],
       env={**os.environ, 'PYTHONPATH': path},
-      pass_fds=[theirs.fileno()],
+      pass_fds=[fd],
       stdin=subprocess.DEVNULL,
       start_new_session=True,  # Ctrl-C is for the caller
     )
@@ -97,18 +101,17 @@ class _Process:
   def pid(self) -> int:
     return self._process.pid
 
-  @property
-  def alive(self) -> bool:
-    return self._process.poll() is None
-
   def call(self, request: Any, seconds: float) -> Any:
     payload = json.dumps([request, seconds]).encode()
     with self._lock:
+      if self._process.poll() is not None:
+        self._sock.close()
+        self._start()
       try:
         self._sock.sendall(wire.frame(payload))
         answer = self._reader.only()
       except (TimeoutError, ValueError) as e:
-        self._process.kill()
+        self._end()
         raise Failed('', f'its process does not answer: {e}') from e
       except OSError:  # it has ended; its status is read
         answer = None
@@ -125,10 +128,9 @@ class _Process:
       raise Late('', f'still running after {seconds:g} s of CPU time')
     raise Failed('', f'its process ended with status {code}')
 
-  def close(self) -> None:
+  def _end(self):
     self._process.kill()
     self._process.wait()
-    self._sock.close()
 
 
 _lock = threading.Lock()
@@ -145,12 +147,9 @@ def processes() -> set[int]:
 def _process(function: Function) -> _Process:
   with _lock:
     key = os.getpid(), function
-    process = _processes.get(key)
-    if process is None or not process.alive:
-      if process is not None:
-        process.close()
-      process = _processes[key] = _Process(function)
-    return process
+    if key not in _processes:
+      _processes[key] = _Process(function)
+    return _processes[key]
 
 
 def require(module: str, remedy: str) -> None:

@@ -270,12 +270,11 @@ class Nursery:
       for answer in worker.reader.frames():
         self._forward(worker, answer)
     except (ValueError, struct.error) as e:
-      # A process that the reward left behind may write there, too.
       self._bury(worker, f'the worker is broken: {e}')
-      return
-    # A child that the reward left behind may keep the socket open.
-    if worker.retiring or not alive:
-      self._bury(worker)
+    else:
+      # A child that the reward left behind may keep the socket open.
+      if worker.retiring or not alive:
+        self._bury(worker)
 
   def _forward(self, worker: _Worker, answer: bytes):
     number, outcome = ANSWER.unpack_from(answer)
@@ -297,9 +296,8 @@ class Nursery:
     if worker.cases and not worker.retiring:
       if worker.cases[0].alone:
         how = f'signal {-code}' if code < 0 else f'exit code {code}'
-        problem = problem or f'the worker died ({how})'
-        self._charge(worker, CRASHED, 'error', problem)
-        return
+        detail = problem or f'the worker died ({how})'
+        return self._charge(worker, CRASHED, 'error', detail)
       worker.cases[0] = worker.cases[0]._replace(alone=True)
     self.queue.extendleft(reversed(worker.cases))
 
