@@ -89,7 +89,7 @@ def test_results(query, right):
     ("select '5'", 'select 5', 0),
     ("select 'rome'", "select 'Rome'", 0),
     ('select null', 'select 0', 0),
-    ('select null', 'select null', 1),
+    ('select null, 2', 'select null, 2', 1),
     ('select 1 union all select 1', 'select 1', 0),
     # Rows as a multiset.
     (
@@ -268,10 +268,18 @@ def test_hostile_queries_end(query):
   assert time.process_time() - start < 5.0
 
 
-def test_a_right_query_without_rows_is_an_error():
-  """Every query without rows would equal it."""
-  with pytest.raises(fields.FieldError, match="'answer'.*no rows"):
-    score('select 1 where 0', 'select name from city where 0')
+@pytest.mark.parametrize(
+  'gold',
+  [
+    'select name from city where 0',
+    'select max(name), sum(1) from city where 0',
+  ],
+)
+def test_a_right_query_without_values_is_an_error(gold):
+  """Every query without values would equal it."""
+  for query in ('select 1 where 0', 'select null, null'):
+    with pytest.raises(fields.FieldError, match="'answer'.*no values"):
+      score(query, gold)
   assert score('select 1 where 0') == 0.0
 
 

@@ -264,7 +264,7 @@ def reward(
 
   Rows are compared in order if that has an ORDER BY, otherwise as a multiset;
   names of columns do not count. Reads 'answer', and 'db' or 'db_script'. If the
-  reference query returns no rows, FieldError is raised.
+  reference query returns no rows, or only NULL, FieldError is raised.
   """
   if columns not in result_rows.COLUMNS:
     known = ', '.join(result_rows.COLUMNS)
@@ -272,10 +272,10 @@ def reward(
   gold_query = fields.field(example, 'answer', str)
   query = query_of(fields.final(completion, part) or '')
   gold = rows(example, gold_query, steps=steps, seconds=seconds)
-  if not gold:
+  if all(cell is None for row in gold for cell in row):
     raise fields.FieldError(
-      "'answer': the query returns no rows, which every query without rows "
-      'would equal'
+      "'answer': the query returns no values, which every query without "
+      'values would equal'
     )
   if not query:
     return Verdict(0.0, 'no_answer')
