@@ -36,6 +36,7 @@ SILENCE_S = 60.0  # until one side gives up on the other
 GREETING_S = 5.0  # until a connection has sent its request
 CONNECTIONS = 64  # at a time; others wait in the kernel's queue
 CHALLENGE, DIGEST = 16, 64  # characters, of hexadecimal numbers
+MALFORMED = (ValueError, TypeError, LookupError, ArithmeticError)
 BLOCK, LONGEST = 1 << 20, 4096  # bytes: of a copy's steps, of a request
 
 
@@ -188,10 +189,10 @@ class Parcels:
     with path.open('rb') as source:
       size = os.fstat(source.fileno()).st_size
       with self._asked(to, do='put', name=name, size=size) as f:
-        if not _heard(f)['there']:
+        if not _heard(f, 'there'):
           shutil.copyfileobj(source, f, BLOCK)
           f.flush()
-          _heard(f)
+          _heard(f, 'kept')
 
   def read(self, of: int, name: str, first: int, n: int) -> bytes:
     """Reads bytes [first, first + n) of a file of process `of`.
@@ -200,8 +201,7 @@ class Parcels:
       OSError: the file or some of the bytes cannot be read.
     """
     with self._asked(of, do='get', name=name, first=first, n=n) as f:
-      size = _heard(f)['size']
-      data = f.read(size)
+      data = f.read(min(n, _heard(f, 'size')))
     if len(data) != n:
       raise OSError(f'process {of}: {name} has {len(data)} of {n} bytes there')
     return data
@@ -212,17 +212,22 @@ class Parcels:
     self._server.server_close()
 
 
-def _heard(f) -> dict:
+def _heard(f, field: str) -> int:
+  """Reads a field, a boolean or a number, of the server's answer.
+
+  Raises:
+    OSError: the answer is an error. ConnectionError: it is not an answer.
+  """
   line = f.readline(LONGEST)
   if not line:
     raise ConnectionError('no answer')
   try:
     answer = json.loads(line)
-  except ValueError as e:
+    if 'error' in answer:
+      raise OSError(answer['error'])
+    return int(answer[field])
+  except (*MALFORMED, RecursionError) as e:
     raise ConnectionError(f'not an answer: {line[:80]!r}') from e
-  if 'error' in answer:
-    raise OSError(answer['error'])
-  return answer
 
 
 def _own_address() -> tuple[int, str]:

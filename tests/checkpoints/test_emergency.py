@@ -284,6 +284,26 @@ def test_a_signed_request_that_is_nested_too_deep_is_an_error(served, capfd):
   assert 'Traceback' not in ''.join(capfd.readouterr())
 
 
+@pytest.mark.parametrize(
+  'line', [b'[' * 4000, b'5', b'{}', b'{"size": 1e999}', b'{"size": [1]}', b'']
+)
+def test_an_answer_of_a_stranger_is_an_error(served, line):
+  with socket.create_server(('127.0.0.1', 0)) as stranger:
+    served._where = [stranger.getsockname()]
+
+    def answer():
+      with stranger.accept()[0] as s:
+        s.sendall(b'0' * parcels.CHALLENGE + line + b'\n')
+        s.shutdown(socket.SHUT_WR)
+        s.makefile('rb').read()
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(OSError, match='process 0 at 127.0.0.1.* answer'):
+      served.read(0, 'ab12/4.0.2', 0, 10)
+    thread.join(10)
+
+
 def test_a_request_cannot_be_sent_twice(served):
   """Each connection has a challenge of its own."""
   line = b'{"do": "get", "name": "ab12/4.0.2", "first": 0, "n": 1}\n'
@@ -309,7 +329,7 @@ def test_idle_connections_hold_few_threads_and_go_away(
 
 def test_a_copy_that_breaks_off_is_not_kept(served, tmp_path):
   with served._asked(0, do='put', name='ab12/4.0.2', size=100) as f:
-    assert parcels._heard(f) == {'there': False}
+    assert parcels._heard(f, 'there') == 0
     f.write(b'half')
   threads = [t for t in threading.enumerate() if 'process_request' in t.name]
   for thread in threads:
