@@ -28,6 +28,16 @@ ENCODINGS = {
   'basic2': lambda key: base64.b64encode(f'a:{key}:b'.encode()).decode(),
   'upper': lambda key: key.upper(),
   'reversed': lambda key: key[::-1],
+  'base64-reversed': lambda key: ENCODINGS['base64'](key)[::-1],
+  'base64-of-reversed': lambda key: ENCODINGS['base64'](key[::-1]),
+  'base32': lambda key: base64.b32encode(key.encode()).decode(),
+  'url-twice': lambda key: urllib.parse.quote(ENCODINGS['percent'](key)),
+  'numbers': lambda key: str(list(key.encode())),
+  'octal': lambda key: ''.join(f'\\{ord(c):03o}' for c in key),
+  'letters': lambda key: str(list(key)),
+  'lines': lambda key: '\n'.join(key),
+  'shortened': lambda key: f'the key {key[1:-1]}...',
+  'two-lines': lambda key: f'{key[:9]}\n{key[9:]}',
 }
 
 

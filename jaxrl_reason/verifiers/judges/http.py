@@ -19,15 +19,15 @@ import dataclasses
 import functools
 import json
 import os
-import re
 import secrets
 import sqlite3
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jaxrl_reason.verifiers import compose, fields
 from jaxrl_reason.verifiers.judges import judge, secret
 from jaxrl_reason.verifiers.judges.http_retry import (
+  MAX_READ,
   Limits,
   PostError,
   post_json,
@@ -162,7 +162,7 @@ class HttpJudge:
       return Verdict(0.0, 'error', answer, self._hide(why))
     score = self._score(reply)
     if score is None:
-      end = self._hide(reply.text)[-200:]
+      end = self._hide(reply.text[-MAX_READ:])[-200:]
       why = f'no {self.reply} at the end of the reply: {end!r}'
       return Verdict(0.0, 'error', answer, why)
     return Verdict(score, 'parsed', answer)
@@ -191,12 +191,9 @@ class HttpJudge:
     return reply
 
   @functools.cached_property
-  def _secret(self) -> re.Pattern | None:
-    return secret.pattern(self._key) if self._key else None
-
-  def _hide(self, message: str) -> str:
+  def _hide(self) -> Callable[[str], str]:
     """Removes the key: some servers repeat the key that they refuse."""
-    return self._secret.sub('***', message) if self._secret else message
+    return secret.remover(self._key) if self._key else str
 
 
 def _reply_of(data: dict) -> Reply:

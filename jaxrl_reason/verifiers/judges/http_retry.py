@@ -28,6 +28,7 @@ import tenacity
 RETRIED = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 529))
 MAX_BACKOFF_S = 30.0
 MAX_BYTES = 8 * 2**20  # of a reply
+MAX_READ = 5000  # of an error's text, before secrets are removed
 MAX_QUOTED = 300  # characters of a server's text in a message
 
 
@@ -115,9 +116,9 @@ def _attempt(
     raise _TemporaryError('timeout', f'no reply within {timeout_s:g} s') from e
   # Refused, reset, cut short, or not JSON (a proxy's page): may pass.
   except (OSError, http.client.HTTPException, ValueError) as e:
-    text = hide(f'{type(e).__name__}: {e}')
+    text = hide(f'{type(e).__name__}: {e}'[:MAX_READ])
     raise _TemporaryError('error', text[:MAX_QUOTED]) from e
-  text = hide(data.decode('utf-8', 'replace'))
+  text = hide(data[:MAX_READ].decode('utf-8', 'replace'))
   why = f'HTTP {status}: {text[:MAX_QUOTED]}'
   if status in RETRIED:
     raise _TemporaryError('error', why, wait_of(after))

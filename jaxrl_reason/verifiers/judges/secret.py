@@ -1,46 +1,91 @@
-"""Finds a secret in a text, also in another encoding.
+"""Removes a secret from a text, also parts of it and in another encoding.
 
-Servers repeat a key that they refuse, in JSON, HTML, URLs or hexadecimal.
+Servers repeat a key that they refuse, in JSON, HTML, URLs, base64 or numbers,
+and some shorten it. Only letters and digits are compared, so separators, line
+breaks and escaped punctuation do not matter.
 """
 
 import base64
+import itertools
 import re
+from collections.abc import Callable, Iterator
 
-# Of a character: itself, %2d, \\u002d, \\x2d, &#45; and &#x2d;.
-CHARACTER = (
-  r'(?:{literal}|%{code:02x}|\\+u00{code:02x}|\\+x{code:02x}'
-  r'|&#0*{code};|&#x0*{code:x};)'
+PART = 8  # characters of the secret that are removed wherever they stand
+# One character of a text: an escape of it (hexadecimal, then decimal), the name
+# of an escaped one without a letter, or itself.
+CHARACTER = re.compile(
+  r'(?:%(?:25)*|=|\\+u00|\\+x|0x|&#x0*)([0-9a-f]{2});?|&#0*([0-9]{2,3});'
+  r'|\\+[nrt]|&[a-z]+;|.',
+  re.IGNORECASE | re.DOTALL,
 )
+LITERAL = re.compile('()()(?s:.)')
+# Encoders, and the bits of one character.
+ENCODERS = ((base64.b64encode, 6), (base64.b32encode, 5))
+# Numbers of a character in hexadecimal, decimal, octal and binary.
+NUMBERS = ('02x', 'd', '03o', '08b')
 
 
-def pattern(secret: str) -> re.Pattern:
-  """Returns a pattern of the secret's encodings, in any case.
+def remover(secret: str) -> Callable[[str], str]:
+  """Returns a function that replaces the secret in a text by `***`.
 
-  These are: escapes of each character, also mixed; hexadecimal, with or without
-  a separator; base64, wherever the secret begins in the encoded text; and the
-  reversed secret.
+  It finds any 8 characters of the secret, or of its base64 or base32 wherever
+  the secret begins in the encoded text, and the numbers of 8 characters; each
+  of these in any case, or reversed.
   """
-  forms = [_escaped(secret), _escaped(secret[::-1]), _hexadecimal(secret)]
-  for encode in (base64.b64encode, base64.urlsafe_b64encode):
-    forms += [re.escape(_inside(encode, secret, n)) for n in range(3)]
-  return re.compile('|'.join(filter(None, forms)), re.IGNORECASE)
+  pieces = frozenset(_pieces(secret))
+  sizes = sorted({len(piece) for piece in pieces})
+
+  def remove(text: str) -> str:
+    text = text.replace(secret, '***')
+    hidden = set()  # places
+    for reading in (LITERAL, CHARACTER):
+      letters = list(_letters(text, reading))
+      joined = ''.join(letter for letter, _, _ in letters)
+      for n in sizes:
+        for i in range(len(joined) - n + 1):
+          if joined[i : i + n] in pieces:
+            hidden |= set(range(letters[i][1], letters[i + n - 1][2]))
+    runs = itertools.groupby(range(len(text)), hidden.__contains__)
+    return ''.join(
+      '***' if hides else ''.join(text[i] for i in run) for hides, run in runs
+    )
+
+  return remove
 
 
-def _escaped(secret: str) -> str:
-  return ''.join(
-    CHARACTER.format(literal=re.escape(c), code=ord(c)) for c in secret
-  )
+def _letters(text: str, reading: re.Pattern) -> Iterator[tuple[str, int, int]]:
+  """Yields the letters and digits of a text, and where each one stands."""
+  for match in reading.finditer(text):
+    code = int(match[1], 16) if match[1] else int(match[2] or 0)
+    letter = chr(code) if code else match[0]
+    if len(letter) == 1 and letter.isalnum():
+      yield letter.lower(), match.start(), match.end()
 
 
-def _hexadecimal(secret: str) -> str:
-  return r'[\s:,-]{0,2}'.join(f'(?:0x)?{ord(c):02x}' for c in secret)
+def _pieces(secret: str) -> Iterator[str]:
+  """Yields the parts of a secret that are removed, as letters and digits."""
+  for text in (secret, secret[::-1]):
+    forms = [(text, PART)]
+    forms += [
+      (''.join(f'{ord(c):{number}}' for c in text), PART * len(f'{1:{number}}'))
+      for number in NUMBERS
+    ]
+    forms += [(encoded, PART) for encoded in _encoded(text)]
+    for form, n in forms:
+      letters = ''.join(c for c in form.lower() if c.isalnum())
+      n = min(n, len(letters))
+      for i in range(len(letters) - n + 1 if n else 0):
+        yield letters[i : i + n]
+        yield letters[i : i + n][::-1]
 
 
-def _inside(encode, secret: str, before: int) -> str:
-  """Returns the base64 characters that depend on the secret alone.
+def _encoded(text: str) -> Iterator[str]:
+  """Yields the encoded characters that depend on the text alone.
 
-  `before`: bytes of other text in front of it, modulo 3.
+  Other text may stand in front of it: one to four bytes, modulo the group.
   """
-  text = encode(bytes(before) + secret.encode()).decode()
-  end = 8 * (before + len(secret)) // 6
-  return text[-(-8 * before // 6) : end]
+  for encode, bits in ENCODERS:
+    for before in range(3 if bits == 6 else 5):
+      found = encode(bytes(before) + text.encode()).decode()
+      end = 8 * (before + len(text)) // bits
+      yield found[-(-8 * before // bits) : end]
