@@ -145,11 +145,40 @@ def test_no_call_is_right_where_none_is_wanted():
     '<|python_tag|>weather(city="Rome")',
     '<function=weather>{"city": "Rome"}</function>',
     '{"tool_calls": [{"function": {"name": "weather"',
+    'Sure. ```json\n{"name": "weather"',
+    '{"function": {"name": "weather"}',
+    '{"tool": "weather", "args": {"city": "Rome"}}',
+    '{name: "weather", arguments: {"city": "Rome"}}',
+    '{"Name": "weather", "Arguments": {}}',
+    '{"action": "weather", "action_input": "Rome"}',
+    'Action: weather\nAction Input: Rome',
+    '```tool_code\nweather("Rome")\n```',
+    '<｜tool▁calls▁begin｜>weather',
+    'to=functions.weather <|message|>{"city": "Rome"}',
+    '{"function_call": {"weather"',
+    '{"recipient_name": "weather", "parameters": {}}',
   ],
 )
 def test_a_malformed_call_is_wrong_where_none_is_wanted(completion):
   assert score(completion, []) == 0.0
   assert score(completion, '[]', score='partial') == 0.0
+
+
+@pytest.mark.parametrize(
+  ('completion', 'value'),
+  [
+    ('get_weather(city="Rome")', 0),
+    ('[get_weather(city="Rome")]', 0),
+    ('<get_weather>Rome</get_weather>', 0),
+    ('get_weather is not needed: 42', 1),
+    ('No tool call is needed. My name: Bob. Arguments: none.', 1),
+    ('{"answer": 42}', 1),
+  ],
+)
+def test_names_of_tools_begin_a_call(completion, value):
+  tools = [{'name': 'get_weather', 'parameters': {}}]
+  found = tool_calls.reward(completion, {'answer': [], 'tools': tools})
+  assert found.score == value
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ calls of the side that has more: a missing and a superfluous call both cost.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from jaxrl_reason.verifiers import fields
@@ -31,10 +31,21 @@ OPEN, CLOSE = '<tool_call>', '</tool_call>'
 # Marks of a begun call in the formats of chat templates; with a name and
 # arguments, JSON or not, a text is one, too.
 MARKS = re.compile(
-  r'</?tool_call|\[TOOL_CALLS\]|<\|python_tag\|>|<function|<invoke\b|tool_calls'
+  r'tool[_▁](?:call|use|code)|<\|python_tag\|>|<function|<invoke\b|to=\w'
+  r'|["\'](?:function_call|recipient_name)|^\s*action input:',
+  re.I | re.M,
 )
-NAME = re.compile(r'["\']name["\']\s{0,9}:')
-ARGUMENTS = re.compile(r'["\'](?:arguments|parameters)["\']\s{0,9}:')
+OBJECT = re.compile(
+  r'\{\s{0,9}["\'](?:name|tool|function|action)["\']\s{0,9}:', re.I
+)
+NAME = re.compile(
+  r'["\']?\b(?:name|tool|function|action)["\']?\s{0,9}[:=]', re.I
+)
+ARGUMENTS = re.compile(
+  r'\b(?:arguments|parameters|args|action_input|input)'
+  r'(?:["\']\s{0,9}[:=]|\s{0,9}[:=]\s{0,9}\{)',
+  re.I,
+)
 SCORES = ('all', 'partial')
 ANY_ARGUMENTS: Mapping = {'type': 'object'}
 
@@ -95,13 +106,18 @@ def parse(text: str) -> list[Call]:
   return read(value)
 
 
-def attempted(text: str) -> bool:
-  """Returns whether a text begins a call, well formed or not."""
-  body = text.strip().removeprefix('```json').strip('`\n ')
+def attempted(text: str, tools: Iterable[str] = ()) -> bool:
+  """Returns whether a text begins a call, well formed or not.
+
+  Args:
+    tools: names, which begin a call as `name(` or `<name>`.
+  """
+  names = '|'.join(map(re.escape, tools)) or r'(?!)'
   return bool(
     MARKS.search(text)
     or (NAME.search(text) and ARGUMENTS.search(text))
-    or (body.startswith(('{', '[')) and NAME.search(body))
+    or OBJECT.search(text)
+    or re.search(rf'\b(?:{names})\(|<(?:{names})>', text)
   )
 
 
@@ -222,9 +238,11 @@ def reward(
     return wrong
   if not calls and gold:
     return Verdict(0.0, 'no_answer')
-  if not calls and attempted(fields.final(completion, part) or ''):
-    return Verdict(0.0, 'unparsed', detail='a malformed call; none is right')
   allowed = None if tools is None else schemas(tools)
+  if not calls and attempted(
+    fields.final(completion, part) or '', allowed or ()
+  ):
+    return Verdict(0.0, 'unparsed', detail='a malformed call; none is right')
   for call in calls if allowed is not None else ():
     wrong = problem(call, allowed)
     if wrong is not None:
