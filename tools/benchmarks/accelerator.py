@@ -1,22 +1,24 @@
-"""One GRPO step at published shapes on one accelerator, beside its limits.
+"""Compares a GRPO step at published shapes with an accelerator's peak rates.
 
   python tools/benchmarks/accelerator.py [--models=qwen2.5-0.5b,qwen2.5-1.5b]
     [--prompts=32 --samples=8] [--prompt-len=256 --completion-len=1024]
     [--micro-batches=8] [--remat=dots] [--unrolled] [--layers=N] [--repeats=3]
     [--phases=prompts,sampler,update,step]
 
-Random weights, float32 with bfloat16 products and cache, a reference and KL,
-AdamW; nothing stops early. In the same run it measures what the device does at
-best: a product of two square bfloat16 matrices, and a copy.
+Weights are random float32, products and cache are bfloat16. There is a
+reference with a KL term, and AdamW. No completion stops early. The same run
+measures the peak rates of the device: a product of two square bfloat16
+matrices, and a copy.
 
-  decode   generation less its prompts; `share` is of the copy's bytes a second:
-           every token reads the weights and what the cache has by then
-  update   `share` is of the product's rate: the model's FLOPs, reference and
-           three passes of the policy; what remat computes again is not counted
-  step     both, in one program
+  decode   generation without the prefill. `share`: bytes per second, relative
+           to the copy. Every token reads the weights and the filled cache.
+  update   `share`: FLOP/s, relative to the product. The FLOPs are those of the
+           model: one pass of the reference and three of the policy, without
+           recomputation by remat.
+  step     generation and update in one program
 
-tokens/s are of completions. The same with transformers and a plain torch
-update: torch_step.py. On a CPU, give it a layer and a few tokens.
+tokens/s counts completion tokens. torch_step.py measures the same with
+transformers and a plain torch update. On a CPU, use one layer and few tokens.
 """
 
 import argparse
@@ -50,7 +52,7 @@ def arguments() -> argparse.Namespace:
 
 
 def limits(n: int, repeats: int) -> tuple[float, float]:
-  """(FLOP/s of a bfloat16 product [n,n] x [n,n], bytes/s of copying 4 n^2)."""
+  """Measures (FLOP/s of a bfloat16 product, bytes/s of a copy), size [n,n]."""
   square = jnp.ones((n, n), jnp.bfloat16)
   product = jax.jit(lambda a: jnp.dot(a, a))
   many = jnp.ones((4, n, n), jnp.float32)
@@ -75,25 +77,26 @@ def shape_of(a: argparse.Namespace, name: str):
 
 
 def needed(a, c, learner, n_weights: int) -> tuple[float, float]:
-  """(bytes that decoding reads, FLOPs of an update)."""
+  """Computes (bytes that decoding reads, FLOPs of an update)."""
   rows, new = a.prompts * a.samples, a.completion_len
   length = a.prompt_len + new
   a_token = 2 * c.layers * c.kv_heads * c.head_dim * 2
   read = a.prompts * a.prompt_len + rows * new / 2
-  unread = 0 if c.tied else c.vocab * c.width  # a row of it for each token
+  # A token reads only one row of an untied embedding.
+  unread = 0 if c.tied else c.vocab * c.width
   decoded = new * (2 * (n_weights - unread) + a_token * read)
-  whole = length * learner.model.flops_per_token((length - 1) / 2)
-  head = 2 * c.width * c.vocab  # multiplies the completions alone
-  return decoded, 4 * rows * (whole - (length - new) * head)
+  row_flops = length * learner.model.flops_per_token((length - 1) / 2)
+  head = 2 * c.width * c.vocab  # computed for completion tokens only
+  return decoded, 4 * rows * (row_flops - (length - new) * head)
 
 
 def measure(a: argparse.Namespace, name: str):
-  """Yields each phase's (name, seconds, what `needed` gives)."""
+  """Yields (name, seconds, result of `needed`) of each phase."""
   c = shape_of(a, name)
   gen = fused.Generation(
     transformer.build(c), a.samples, a.completion_len, segments=a.segments
   )
-  made = grpo_step.problem_of(
+  problem = grpo_step.problem_of(
     c,
     gen,
     a.prompts,
@@ -101,18 +104,18 @@ def measure(a: argparse.Namespace, name: str):
     micro_batches=a.micro_batches,
     logprob_chunk=min(128, a.completion_len),
   )
-  learner, _, state, prompts = made
+  learner, _, state, prompts = problem
   n_weights = sum(x.size for x in jax.tree.leaves(state.params))
   first = dataclasses.replace(gen, max_new=1, segments=1)
-  programs = grpo_step.programs(*made)
+  programs = grpo_step.programs(*problem)
   alone = grpo_step.programs(learner, first, state, prompts)['sampler']
   programs = {'prompts': alone, **programs}
-  work, found = needed(a, c, learner, n_weights), {}
+  work, seconds = needed(a, c, learner, n_weights), {}
   for phase in a.phases.split(','):
-    found[phase] = grpo_step.timed(programs[phase], a.repeats)[0]
-    yield phase, found[phase], work
-    if phase == 'sampler' and 'prompts' in found:
-      yield 'decode', found[phase] - found['prompts'], work
+    seconds[phase] = grpo_step.timed(programs[phase], a.repeats)[0]
+    yield phase, seconds[phase], work
+    if phase == 'sampler' and 'prompts' in seconds:
+      yield 'decode', seconds[phase] - seconds['prompts'], work
 
 
 def main():

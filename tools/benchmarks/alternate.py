@@ -1,8 +1,8 @@
-"""Two implementations measured in turn, each in a process of its own.
+"""Measures two implementations alternately, each in its own process.
 
-A worker compiles and warms up, then waits for commands on stdin: it answers
-each line with a line of JSON. The driver asks the workers in turn, repeat after
-repeat, so that all of them meet the same quiet and busy moments of the machine.
+A worker compiles, warms up, and then reads commands from stdin. It replies to
+each line with a line of JSON. The driver alternates between the workers in
+every repeat, so that other load on the machine affects them equally.
 """
 
 import json
@@ -20,7 +20,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 
 
 class Clock:
-  """Wall and CPU seconds since it was made."""
+  """Measures wall and CPU seconds since its construction."""
 
   def __init__(self):
     self.wall, self.cpu = time.perf_counter(), time.process_time()
@@ -39,8 +39,8 @@ def timed(f: Callable) -> dict[str, float]:
 
 
 def serve() -> tuple[Iterator[str], Callable]:
-  """In a worker: its commands, and the function that answers one."""
-  # Libraries may print; only answers go where the driver reads.
+  """Returns a worker's commands, and the function that replies to one."""
+  # Libraries may print to stdout, so replies have their own file descriptor.
   answers = os.fdopen(os.dup(1), 'w')
   os.dup2(2, 1)
 
@@ -51,11 +51,11 @@ def serve() -> tuple[Iterator[str], Callable]:
 
 
 class Worker:
-  """The driver's end. The first line a worker writes is `about`.
+  """A worker process, as the driver uses it. Its first line is `about`.
 
   Args:
-    command: of the process.
-    ours: whether it may import this checkout; others must not.
+    command: command line of the process.
+    ours: True if the process imports this checkout; others must not.
   """
 
   def __init__(self, command: Sequence[str], *, ours: bool):
@@ -92,15 +92,15 @@ def in_turn(
   repeats: int,
   warm_up: int,
 ) -> tuple[dict, list[float]]:
-  """Asks the workers in turn.
+  """Sends commands to the workers alternately.
 
   Args:
-    phases: the command of each side, by phase.
-    warm_up: rounds before the ones that count.
+    phases: phase -> side -> command.
+    warm_up: number of rounds that are not measured.
 
   Returns:
-    ({phase: {side: answers}}, the first worker's answers to 'peak', GFLOP/s,
-    one before each round that counts).
+    ({phase: {side: replies}}, replies of the first worker to 'peak' before each
+    measured round, GFLOP/s).
   """
   rows = {phase: {side: [] for side in workers} for phase in phases}
   peaks = []
@@ -124,7 +124,7 @@ def machine(peaks: Sequence[float]) -> str:
 
 
 def print_table(rows: Mapping, tokens: int):
-  """Medians by phase; the last columns divide the second side by the first."""
+  """Prints medians by phase. The last columns are second side / first side."""
   one, two = next(iter(rows.values()))
   columns = f'| {"wall s":>7} {"CPU s":>7} {"tokens/s":>8} '
   print(f'{"":9} | {one:^24} | {two:^24} | {two} / {one}')

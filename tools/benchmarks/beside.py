@@ -1,7 +1,7 @@
-"""Our side of a comparison with another library, and its driver.
+"""Compares this library with another one: our worker, and the driver.
 
-`beside_tunix.py` and `beside_trl.py` give the other side: a worker and its
-commands. One worker process per library, asked in turn (alternate.py).
+`beside_tunix.py` and `beside_trl.py` have the worker of the other library and
+its commands. Each library has one process; they run alternately (alternate.py).
 """
 
 import argparse
@@ -36,10 +36,10 @@ SHAPES = {
 
 
 class Numbers:
-  """A tokenizer whose words are the token ids in decimal."""
+  """A tokenizer whose text is the token ids in decimal."""
 
-  # No token has these ids: nothing stops, nothing counts as padding. The id 0
-  # for `bos` makes tunix prepend none.
+  # No token has these ids, so nothing stops and nothing is padding. With the id
+  # 0 for `bos`, tunix prepends no token.
   pad_id = staticmethod(lambda: -1)
   eos_id = staticmethod(lambda: -2)
   bos_id = staticmethod(lambda: 0)
@@ -52,7 +52,7 @@ class Numbers:
 
 
 def scores(texts: Sequence[str], shape: Shape) -> list[float]:
-  """Rewards that differ between samples, as grpo_step.reward_fn."""
+  """Computes rewards that differ between samples, as grpo_step.reward_fn."""
   rows = [text.split() for text in texts]
   check_full(rows, shape)
   return [float(int(row[0]) % 7) for row in rows]
@@ -65,7 +65,7 @@ def check_full(completions, shape: Shape):
 
 
 def about(packages: Sequence[str], n_weights: int) -> dict:
-  """A worker's first words."""
+  """Returns the first line of a worker."""
   return {
     'weights': n_weights,
     'versions': ' '.join(
@@ -75,7 +75,7 @@ def about(packages: Sequence[str], n_weights: int) -> dict:
 
 
 class InlinePool:
-  """Judges where it is asked, as tunix does."""
+  """A verifier pool in the calling process, as in tunix."""
 
   def __init__(self, shape: Shape):
     self.shape = shape
@@ -90,7 +90,7 @@ class InlinePool:
 
 
 def host_step(learner, gen, state, prompts, shape: Shape) -> Callable:
-  """() -> state and metrics of one step with rewards in Python."""
+  """Returns a function that runs one step with rewards in Python."""
   import grpo_step
 
   from jaxrl_reason import logits
@@ -114,10 +114,10 @@ def host_step(learner, gen, state, prompts, shape: Shape) -> Callable:
     stop=grpo_step.NEVER,
   )
   learner = dataclasses.replace(learner, part_names=names)
-  asked = host.Asked(prompts, dict.fromkeys(range(B), {}).__getitem__)
+  request = host.Asked(prompts, dict.fromkeys(range(B), {}).__getitem__)
 
   def questions(control, step):
-    return asked
+    return request
 
   step = host_lib.HostStep(source, learner, questions)
   state = jax.tree.map(jax.numpy.copy, state)  # it is donated
@@ -131,17 +131,17 @@ def host_step(learner, gen, state, prompts, shape: Shape) -> Callable:
 
 
 def our_phases(shape: Shape) -> tuple[dict[str, Callable], dict]:
-  """Phases by name: () -> arrays to wait for; and what to say first."""
+  """Returns the functions of the phases by name, and the first line."""
   import grpo_step
 
-  made = grpo_step.problem(
+  problem = grpo_step.problem(
     shape.layers,
     shape.width,
     prompt=shape.prompt,
     new=shape.new,
-    rope_theta=1e6,  # whatever its config says, tunix's Llama3 has this
+    rope_theta=1e6,  # that of tunix's Llama3, which ignores its config
   )
-  programs = grpo_step.programs(*made)
+  programs = grpo_step.programs(*problem)
 
   def sample():
     out = programs['sampler']()
@@ -159,9 +159,9 @@ def our_phases(shape: Shape) -> tuple[dict[str, Callable], dict]:
   phases = {
     'sampler': sample,
     'step': step,
-    'host step': host_step(*made, shape),
+    'host step': host_step(*problem, shape),
   }
-  n_weights = sum(x.size for x in jax.tree.leaves(made[2].params))
+  n_weights = sum(x.size for x in jax.tree.leaves(problem[2].params))
   return phases, about(('jax', 'flax'), n_weights)
 
 
@@ -179,14 +179,15 @@ def ours(shape: Shape, commands: Iterator[str], reply: Callable, _):
 
 @dataclasses.dataclass(frozen=True)
 class Other:
-  """The other library.
+  """The other library of a comparison.
 
   Attributes:
-    name: of it.
+    name: name of the library.
     phases: {phase: {'ours': command, name: command}}.
-    worker: (shape, commands, reply, parsed arguments), in its own process.
-    passed: names of the arguments the worker is told.
-    note: parsed arguments and shape -> a word on it for the table.
+    worker: function of (shape, commands, reply, parsed arguments) that runs in
+      its own process.
+    passed: names of the arguments that are passed to the worker.
+    note: function of (parsed arguments, shape) -> note in the table's head.
   """
 
   name: str
@@ -197,7 +198,7 @@ class Other:
 
 
 def compare(other: Other, name: str, args) -> dict:
-  """Measures one shape: what the workers say first, peaks and answers."""
+  """Measures one shape: the workers' first lines, peaks and replies."""
   phases = {phase: other.phases[phase] for phase in args.phases.split(',')}
   options = [f'--shapes={name}']
   for key in other.passed:

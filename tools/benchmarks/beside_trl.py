@@ -1,4 +1,4 @@
-"""Our sampler and whole GRPO step beside TRL's on CPU, alternating in one run.
+"""Compares our sampler and GRPO step with TRL's on CPU, alternately in one run.
 
   python -m venv TR && TR/bin/pip install torch==2.13.0 trl==1.16.0 jax==0.10.2
   python tools/benchmarks/beside_trl.py --trl-python=TR/bin/python
@@ -6,13 +6,13 @@
 
 The last shape has 64 + 256 tokens, the others 32 + 64.
 
-One worker process per library, asked in turn: ours, theirs, ours, theirs ...
+Each library has one worker process, and the workers run alternately
 (alternate.py). CPU seconds are those of all threads of a worker. The tables
 have medians over the repeats.
 
 Phases:
   sampler    64 completions. Ours: `sampler.generate`. Theirs: `generate` of
-             transformers, which is what GRPOTrainer calls without vLLM.
+             transformers, which GRPOTrainer calls without vLLM.
   step       prompts to updated weights, rewards in Python on both sides.
              Ours: `HostStep`. Theirs: one step inside `GRPOTrainer.train`.
 
@@ -23,10 +23,10 @@ weights (checked), tied embedding; float32; a reference and a KL term of 0.04
 0.95) after clipping the global norm at 1; a reward that differs between
 samples; no completion stops early, which both sides check.
 
-Not equal, because it is how each library works: TRL prefills each of the 64
-rows, we each prompt once; theirs runs eagerly in PyTorch, ours compiled; we
-also compute entropy and sampler log-probabilities. Its logging, saving and
-gradient checkpointing are off, its micro-batch is the whole batch.
+Not equal, by design of the libraries: TRL prefills each of the 64 rows, we each
+prompt once. TRL runs eagerly in PyTorch, our step is compiled. We also compute
+entropy and sampler log-probabilities. TRL's logging, saving and gradient
+checkpointing are off, and its micro-batch is the whole batch.
 """
 
 import tempfile
@@ -63,8 +63,8 @@ def llama(shape: beside.Shape):
 
 
 def numbers():
-  """A tokenizer whose words are the token ids in decimal; the stop token has an
-  id that the model cannot draw.
+  """Returns a tokenizer whose text is the token ids in decimal. The model
+  cannot sample the id of its stop token.
   """
   import tokenizers
   import transformers
@@ -78,8 +78,8 @@ def numbers():
 
 
 def trainer(shape: beside.Shape, callback, folder: str):
-  """A GRPOTrainer that saves and logs nothing. It loads its reference from the
-  folder that its model came from.
+  """Returns a GRPOTrainer that saves and logs nothing. It loads its reference
+  from the folder of its model.
   """
   import datasets
   from trl import GRPOConfig, GRPOTrainer
@@ -92,7 +92,7 @@ def trainer(shape: beside.Shape, callback, folder: str):
     folder,
     model_init_kwargs={'dtype': 'float32'},
     use_cpu=True,
-    bf16=False,  # it would be on, by itself
+    bf16=False,  # on by default
     per_device_train_batch_size=rows,
     num_generations=beside.G,
     max_completion_length=shape.new,
@@ -125,7 +125,7 @@ def trainer(shape: beside.Shape, callback, folder: str):
 
 
 def commanded(commands: Iterator[str], reply: Callable, sample: Callable):
-  """A callback: each step waits for its command and is timed."""
+  """Returns a callback that waits for a command, then times a step."""
   import transformers
 
   class Commanded(transformers.TrainerCallback):
@@ -154,7 +154,7 @@ def trl(shape: beside.Shape, commands: Iterator[str], reply: Callable, _):
 
   @torch.no_grad()
   def sample():
-    out = made.model.generate(
+    out = grpo.model.generate(
       input_ids=ids,
       attention_mask=torch.ones_like(ids),
       do_sample=True,
@@ -164,10 +164,10 @@ def trl(shape: beside.Shape, commands: Iterator[str], reply: Callable, _):
     beside.check_full(out[:, shape.prompt :], shape)
 
   with tempfile.TemporaryDirectory() as folder:
-    made = trainer(shape, commanded(commands, reply, sample), folder)
-    n_weights = sum(x.numel() for x in made.model.parameters())
+    grpo = trainer(shape, commanded(commands, reply, sample), folder)
+    n_weights = sum(x.numel() for x in grpo.model.parameters())
     reply(beside.about(('trl', 'transformers', 'torch'), n_weights))
-    made.train()
+    grpo.train()
 
 
 def main():

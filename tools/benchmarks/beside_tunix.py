@@ -1,4 +1,4 @@
-"""Our sampler and whole GRPO step beside tunix's, alternating in one run.
+"""Compares our sampler and GRPO step with tunix's, alternately in one run.
 
   python -m venv TX && TX/bin/pip install google-tunix==0.1.7 jax==0.10.2
   python tools/benchmarks/beside_tunix.py --tunix-python=TX/bin/python
@@ -7,7 +7,7 @@
 
 The last shape has 64 + 256 tokens, the others 32 + 64.
 
-One worker process per library, asked in turn: ours, theirs, ours, theirs ...
+Each library has one worker process, and the workers run alternately
 (alternate.py). CPU seconds are those of all threads of a worker. The tables
 have medians over the repeats. Set GLIBC_TUNABLES=glibc.malloc.hugetlb=1, as
 tools/run does; both workers inherit it.
@@ -17,28 +17,36 @@ Phases:
              `RLCluster.generate` with the vanilla engine.
   step       prompts to updated weights. Ours: the fused step, reward inside
              the program. Theirs: one iteration inside `GRPOLearner.train`.
-  host step  the same iteration of theirs beside our `HostStep`, whose rewards
-             are Python on the completions' text, as tunix's always are.
+  host step  the same iteration of theirs, and our `HostStep`, whose rewards are
+             Python functions of text, as in tunix.
 
-Equal: 8 prompts x 8 samples, prompts without padding, vocabulary 512,
-temperature 1, no top-k or top-p; layers of pre-norm attention and gated MLP of
-the same widths (tunix's Llama3), 4 heads, tied embedding, no biases: the same
-function (given the same weights, logits differ by 7e-6), and as many weights,
-which is checked; float32 weights, cache and arithmetic; a separate reference of
-that size and a KL term of 0.04; one update per batch by AdamW (1e-4, 0.9, 0.95)
-after clipping the global norm at 1; a reward that differs between samples; jax,
-and the environment. Tokenizer and reward cost about a millisecond. No
-completion stops early: the stop token is an id that no token has, and both
-sides check that every completion is full.
+Equal:
+- 8 prompts x 8 samples, prompts without padding, vocabulary 512, temperature 1,
+  no top-k or top-p.
+- Layers of pre-norm attention and gated MLP of the same widths (tunix's
+  Llama3), 4 heads, tied embedding, no biases. With the same weights, logits
+  differ by 7e-6. The number of weights is equal, which is checked.
+- float32 weights, cache and arithmetic; a separate reference of that size and a
+  KL term of 0.04.
+- One update per batch by AdamW (1e-4, 0.9, 0.95) after clipping the global norm
+  at 1.
+- A reward that differs between samples. Tokenizer and reward take about a
+  millisecond.
+- jax and the environment.
+- No completion stops early: no token has the id of the stop token, and both
+  sides check that every completion is full.
 
-Not equal, because it is how each library works: we prefill a prompt once per
-group and share its cache, tunix prefills each of the 64 rows; tunix attends to
-its whole cache (`--tunix-cache`: by default exactly prompt + completion, the
-best it can have; its own default is 1,024) and, as we do, to all of it at every
-token; our sampler also returns log-probabilities; our step also computes
-entropy and the KL to the sampler; tunix samples, scores, rewards and updates as
-separate programs, and keeps metrics. Its checkpoints, metric backends, progress
-bar and evaluation are off; its micro-batches are the whole batch.
+Not equal, by design of the libraries:
+- We prefill a prompt once per group and share its cache. tunix prefills each of
+  the 64 rows.
+- Both attend to the whole cache at every token. The size of tunix's cache is
+  `--tunix-cache`, by default prompt + completion, its best case. tunix's own
+  default is 1,024.
+- Our sampler also returns log-probabilities, and our step also computes entropy
+  and the KL to the sampler.
+- tunix samples, scores, rewards and updates in separate programs, and collects
+  metrics. Its checkpoints, metric backends, progress bar and evaluation are
+  off, and its micro-batches are the whole batch.
 """
 
 from collections.abc import Callable, Iterator
@@ -56,7 +64,7 @@ PHASES = {
 
 
 def llama(shape: beside.Shape):
-  """tunix's Llama3 with random weights (its own MLPs begin as zeros)."""
+  """Returns tunix's Llama3 with random weights (by default MLPs are 0)."""
   from flax import nnx
   from tunix.models.llama3 import model as llama3
 
@@ -142,8 +150,7 @@ def tunix(shape: beside.Shape, commands: Iterator[str], reply: Callable, args):
     beside.check_full(rl.generate(rows).tokens, shape)
 
   def batches():
-    """Each batch is one iteration: the learner asks for the next when it has
-    done with the last."""
+    """Yields one batch per iteration, after the learner finished the last."""
     for phase in commands:
       if phase == 'sampler':
         reply(alternate.timed(sample))

@@ -1,11 +1,11 @@
-"""Speed and verdicts of the code sandbox on HumanEval, MBPP and hostile code.
+"""Measures the code sandbox on HumanEval, MBPP and hostile code.
 
   python tools/benchmarks/code_sandbox.py [--layers=all] [--out=table.md]
 
-Prints the table of docs/code_sandbox.md: every reference solution, all three
-mutations of each, every forgery and every drain of the tests. One caller, one
-program after the other; pin it (`taskset -c 1`) for figures of one core. CPU
-time is that of all processes involved, the kernel's for them included.
+Prints the table of docs/code_sandbox.md: speed and verdicts for every reference
+solution, three mutations of each, and the forgeries and exhausting programs of
+the tests. One caller runs one program after the other; for figures of one core,
+use `taskset -c 1`. CPU time is that of all processes, including kernel time.
 """
 
 import pathlib
@@ -28,14 +28,14 @@ from jaxrl_reason.verifiers.code.sandbox import client  # noqa: E402
 _LAYERS = flags.DEFINE_string(
   'layers', 'all', f"'all', or some of {','.join(client.LAYERS)}."
 )
-_EVERY = flags.DEFINE_integer('every', 1, 'Only each so-manieth row.')
-_OUT = flags.DEFINE_string('out', None, 'Markdown file, beside the output.')
+_EVERY = flags.DEFINE_integer('every', 1, 'Use only every n-th row.')
+_OUT = flags.DEFINE_string('out', None, 'Markdown file for the table.')
 TIMEOUT_S = 10.0  # one reference solution of MBPP takes 2.5 s
 HOSTILE_S = 0.5
 
 
 def cpu_s() -> float:
-  """Of this process and of children that have ended and were waited for."""
+  """Returns CPU seconds of this process and of the children it waited for."""
   spent = [
     resource.getrusage(who)
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
@@ -44,7 +44,7 @@ def cpu_s() -> float:
 
 
 class Measured:
-  """Time and CPU of a block that has a sandbox of its own."""
+  """Measures wall and CPU time of a block with its own sandbox."""
 
   def __init__(self, layers: tuple[str, ...]):
     self.layers = layers
@@ -57,7 +57,7 @@ class Measured:
 
   def __exit__(self, *exc):
     self.wall_s = time.perf_counter() - self.wall_s
-    self.sandbox.close()  # its CPU time counts once it was waited for
+    self.sandbox.close()  # waits for the sandbox, so that its CPU time counts
     self.cpu_s = cpu_s() - self.cpu_s
 
 
@@ -99,9 +99,11 @@ def on_hostile(layers: tuple[str, ...]) -> list[tuple]:
   with Measured(layers) as measured:
     for program, tests in programs:
       start = time.perf_counter()
-      found = code.run_tests(program, tests, sandbox=measured.sandbox, **limits)
+      result = code.run_tests(
+        program, tests, sandbox=measured.sandbox, **limits
+      )
       worst = max(worst, time.perf_counter() - start)
-      zero += found.score == 0 and found.valid
+      zero += result.score == 0 and result.valid
   return [
     ('hostile programs that score 0', f'{zero} of {len(programs)}'),
     (f'slowest of them, limit {HOSTILE_S:g} s', f'{worst:.2f} s'),
@@ -109,7 +111,7 @@ def on_hostile(layers: tuple[str, ...]) -> list[tuple]:
 
 
 def overhead(layers: tuple[str, ...], count: int = 500) -> list[tuple]:
-  """A program that does nothing: what the sandbox itself costs."""
+  """Measures the cost of the sandbox with an empty program."""
   tests = ['assert f(1) == 1']
   with Measured(layers) as measured:
     for _ in range(count):

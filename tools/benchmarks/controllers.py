@@ -1,4 +1,4 @@
-"""Controllers beside each other, from the same warm starts: accuracy at equal
+"""Compares controllers from the same warm starts: accuracy at equal numbers of
 generated tokens, and at equal seconds.
 
   python tools/benchmarks/controllers.py [--recipe=curriculum_tiny:5]
@@ -6,18 +6,18 @@ generated tokens, and at equal seconds.
     [--only=uniform,ladder] [--set=model.width=64,rl.prompts=16]
     [--split=heldout] [--picture=FILE.png]
 
-Every seed has one supervised warm start, from which each controller trains with
-reinforcement learning for as many steps. Prints two tables in Markdown: the
-sampled accuracy (pass@1) of a split at shares of the least tokens, and of the
-least seconds, that any run took; means over seeds, with standard errors where
-there are several.
+Every seed has one supervised warm start, from which each controller trains by
+RL for the same number of steps. Prints two tables in Markdown with the sampled
+accuracy (pass@1) of a split: at fractions of the smallest number of tokens of
+any run, and at fractions of the smallest number of seconds. Figures are means
+over seeds, with standard errors if there are several seeds.
 
-Seconds are those of a controller's steps: the lower quartile of what its
-intervals took per step, over all seeds, so that other work on the machine moves
-them little; compilation, evaluations and saves are left out.
+The seconds of a controller are steps x the lower quartile of its seconds per
+step, over all intervals and seeds, to reduce the effect of other work on the
+machine. Compilation, evaluations and saves are not included.
 
-Runs are kept in --out with their metrics: one that is done is not made again,
-and one that was cut short goes on.
+Runs are stored in --out with their metrics. A finished run is not repeated, and
+an interrupted run is resumed.
 """
 
 import argparse
@@ -36,8 +36,7 @@ from jaxrl_reason.run import train
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# Settings of data.controller, and of the rl section; on sources, controllers
-# that go by the difficulty of all problems are held to no shares.
+# Settings of data.controller, and of the rl section.
 REFILL = dict(filter='dead_groups', refill_rounds=2)
 CONTROLLERS = {
   'uniform': (dict(name='uniform'), {}),
@@ -54,12 +53,12 @@ CONTROLLERS = {
   'dump': (dict(name='uniform', sources='dump'), {}),
   'ladder': (dict(name='ladder'), {}),
 }
-SETTINGS = ('rungs', 'climb', 'review')  # of the recipe's own controller
+SETTINGS = ('rungs', 'climb', 'review')  # keys that the ladder keeps
 PARTS = 4  # columns of a table
 
 
 def recipe(text: str, seed: int, changes: dict):
-  """A recipe's config, with some keys changed; NAME or NAME:ARGUMENT."""
+  """Returns the config of a recipe, NAME or NAME:ARGUMENT, with changes."""
   name, *argument = text.split(':')
   path = ROOT / 'configs' / f'{name}.py'
   spec = importlib.util.spec_from_file_location(name, path)
@@ -72,42 +71,46 @@ def recipe(text: str, seed: int, changes: dict):
 
 
 def changed(text: str) -> dict:
-  """The keys and values of --set."""
+  """Parses the keys and values of --set."""
   pairs = (pair.partition('=') for pair in text.split(',') if pair)
   return {key: ast.literal_eval(value) for key, _, value in pairs}
 
 
 def controlled(c, settings: dict, steps: int):
-  """Puts a controller into a config, in place."""
-  own = c.data.controller
-  kept = {k: own[k] for k in SETTINGS if own[k] is not None}
-  for key in own:
+  """Sets the controller of a config in place."""
+  controller = c.data.controller
+  of_ladder = {k: controller[k] for k in SETTINGS if controller[k] is not None}
+  for key in controller:
     if key not in ('window', 'refresh', 'memory', 'prior'):
-      own[key] = None if key not in ('name', 'sources') else own[key]
-  own.sources = 'free' if len(c.data.sources) else 'weights'
-  own.update(settings)
-  if own.name == 'ladder':
-    own.update(**kept)
-  if own.name in ('easy_to_hard', 'drive'):
-    own.steps = steps
+      controller[key] = (
+        None if key not in ('name', 'sources') else controller[key]
+      )
+  # Controllers that use the difficulty of all problems choose among all
+  # sources.
+  controller.sources = 'free' if len(c.data.sources) else 'weights'
+  controller.update(settings)
+  if controller.name == 'ladder':
+    controller.update(**of_ladder)
+  if controller.name in ('easy_to_hard', 'drive'):
+    controller.steps = steps
   return c
 
 
 @dataclasses.dataclass
 class Run:
-  """What a run has told.
+  """The metrics of a run.
 
   Attributes:
-    points: [E, 3], evaluations: generated tokens and steps since rl began, and
-      pass@1.
-    step_s: seconds of a step, by interval.
+    points: [E, 3], for each evaluation: generated tokens and steps since rl
+      began, and pass@1.
+    step_s: seconds per step of each interval.
   """
 
   points: np.ndarray
   step_s: list[float]
 
 
-def told(workdir: pathlib.Path, split: str) -> Run:
+def read_run(workdir: pathlib.Path, split: str) -> Run:
   """Reads a run's metrics."""
   tokens, before, points, step_s = 0.0, 0, {}, []
   for r in map(json.loads, (workdir / 'metrics.jsonl').open()):
@@ -121,16 +124,16 @@ def told(workdir: pathlib.Path, split: str) -> Run:
 
 
 def by_seconds(many: list[Run]) -> list[np.ndarray]:
-  """The points of a controller's runs by seconds in place of steps."""
+  """Returns (seconds, pass@1) of the evaluations of a controller's runs."""
   second = np.quantile(np.concatenate([r.step_s for r in many]), 0.25)
   return [r.points[:, 1:] * [second, 1] for r in many]
 
 
 def table(curves: dict[str, list[np.ndarray]], unit: str) -> str:
-  """Accuracy at equal places of an axis: mean and standard error over seeds.
+  """Formats accuracies at equal points of an axis: means and standard errors.
 
   Args:
-    curves: by controller, of every seed [E, 2]: a place and the accuracy there.
+    curves: controller -> for every seed [E, 2]: point and accuracy.
   """
   least = min(c[-1, 0] for many in curves.values() for c in many)
   at = np.linspace(0, least, PARTS + 1)
@@ -139,17 +142,17 @@ def table(curves: dict[str, list[np.ndarray]], unit: str) -> str:
     '|---' * (2 + PARTS) + '|',
   ]
   for name, many in curves.items():
-    found = np.array([np.interp(at, *c.T) for c in many])
-    cells = [f'{x:.3f}' for x in found.mean(axis=0)]
+    accuracy = np.array([np.interp(at, *c.T) for c in many])
+    cells = [f'{x:.3f}' for x in accuracy.mean(axis=0)]
     if len(many) > 1:
-      errors = found.std(axis=0, ddof=1) / len(many) ** 0.5
+      errors = accuracy.std(axis=0, ddof=1) / len(many) ** 0.5
       cells = [f'{x} ± {e:.3f}' for x, e in zip(cells, errors)]
     lines.append(f'| {name} | ' + ' | '.join(cells) + ' |')
   return '\n'.join(lines)
 
 
 def draw(curves: dict[str, list[np.ndarray]], axes, label: str) -> None:
-  """Draws means over seeds, with their standard errors."""
+  """Draws means over seeds with their standard errors."""
   for name, many in curves.items():
     x = np.linspace(0, min(c[-1, 0] for c in many), 50)
     y = np.array([np.interp(x, *c.T) for c in many])
@@ -179,23 +182,23 @@ def picture(path: str, split: str, *axes_of) -> None:
   figure.savefig(path, dpi=100)
 
 
-def made(args, out: pathlib.Path, name: str, seed: int) -> Run:
-  """What one run has told, trained if need be."""
-  where, given = out / f'{name}-{seed}', changed(args.set)
-  if (where / 'metrics.jsonl').exists():
-    known = told(where, args.split)
-    if len(known.points) and known.points[-1, 1] >= args.steps:
-      return known
+def trained(args, out: pathlib.Path, name: str, seed: int) -> Run:
+  """Returns the metrics of one run. Trains the run unless it is finished."""
+  folder, keys = out / f'{name}-{seed}', changed(args.set)
+  if (folder / 'metrics.jsonl').exists():
+    run = read_run(folder, args.split)
+    if len(run.points) and run.points[-1, 1] >= args.steps:
+      return run
   warm, (settings, changes) = out / f'warm-{seed}', CONTROLLERS[name]
-  c = recipe(args.recipe, seed, given)
+  c = recipe(args.recipe, seed, keys)
   c.stages, c.eval.every = ('sft',), c.sft.steps
   train.run(c, warm)
-  c = controlled(recipe(args.recipe, seed, given), settings, args.steps)
+  c = controlled(recipe(args.recipe, seed, keys), settings, args.steps)
   c.stages, c.init_from = ('rl',), str(warm)
   c.rl.update(steps=args.steps, **changes)
   c.eval.every = c.checkpoint.every = args.every
-  train.run(c, where)
-  return told(where, args.split)
+  train.run(c, folder)
+  return read_run(folder, args.split)
 
 
 def main():
@@ -207,14 +210,14 @@ def main():
   parser.add_argument('--out', default=str(ROOT / 'runs' / 'controllers'))
   parser.add_argument('--only', default=','.join(CONTROLLERS))
   parser.add_argument('--split', default='heldout')
-  parser.add_argument('--set', default='', help='keys of the recipe')
+  parser.add_argument('--set', default='', help='changed keys of the recipe')
   parser.add_argument('--picture', default='')
   args = parser.parse_args()
   out = pathlib.Path(args.out).absolute() / args.recipe
   runs = {name: [] for name in args.only.split(',')}
   for seed in range(args.seeds):
     for name, found in runs.items():
-      found.append(made(args, out, name, seed))
+      found.append(trained(args, out, name, seed))
   tokens = {k: [r.points[:, ::2] for r in many] for k, many in runs.items()}
   seconds = {k: by_seconds(many) for k, many in runs.items()}
   print(f'{table(tokens, "tokens")}\n\n{table(seconds, "s")}')

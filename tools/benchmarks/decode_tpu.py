@@ -1,17 +1,16 @@
-"""What the TPU compiler makes of decoding and of the update, without a TPU.
+"""Reads traffic and FLOPs of decoding and update from the TPU compiler.
 
   python tools/benchmarks/decode_tpu.py [--model=qwen2.5-0.5b]
     [--topologies=v5e:2x2,v5p:2x2x1,v6e:2x2] [--mesh=1,4,1] [--segments=8]
 
-Needs the extra `tpu` (its compiler, libtpu). The programs are those that
-`jaxrl plan` compiles, of a recipe with another size of batch. For every
-topology:
+Needs no TPU, but the extra `tpu` (its compiler, libtpu). The programs are those
+of `jaxrl plan`, for a recipe with another batch size. For every topology:
 
-  decode   bytes of one trip of the loop over tokens, over weights + live cache
-           (a completion is half done on average); the largest copy in the
-           loop, beside one layer's keys; bytes exchanged between chips
-  update   FLOPs over the model's formula: nothing computed again (whole), only
-           logits, which come in chunks (none), or more by remat (dots, full)
+  decode   bytes of one iteration of the loop over tokens, relative to weights +
+           filled cache (half of a completion on average); the largest copy in
+           the loop, and the keys of one layer; bytes exchanged between chips
+  update   FLOPs relative to the model's formula: without recomputation (whole),
+           with recomputed chunks of logits (none), and with remat (dots, full)
 """
 
 import argparse
@@ -65,7 +64,9 @@ def recipe(a: argparse.Namespace):
 
 
 def decode(planner: plan.Planner, config) -> dict:
-  """Bytes on one device of a trip of the token loop, and what it must read."""
+  """Returns the bytes of one iteration of the token loop on one device, and the
+  bytes that it must read.
+  """
   run = planner.parts(config)
   (facts,) = planner.facts_of(run, ('generate',))
   loop = facts['token_loop']
@@ -76,7 +77,7 @@ def decode(planner: plan.Planner, config) -> dict:
 
   weights = jax.tree.map(put, spec.abstract(run.model.specs), where)
   if not run.shape.tied:
-    del weights['embed']  # a row of it for each token
+    del weights['embed']  # a token reads only one row
   c, d, shape = config.rl, config.data, run.shape
   rows = c.prompts * c.samples / sharding.row_shards(run.mesh)
   token = shape.kv_heads // run.mesh.shape['tensor'] * shape.head_dim * 2
@@ -129,7 +130,7 @@ def main():
 
 
 def update(planner: plan.Planner, config, remat: str, chunk: int) -> str:
-  """FLOPs over the model's formula; or that it does not fit."""
+  """Returns FLOPs relative to the model's formula, or 'does not fit'."""
   changed = config.changed(model__remat=remat, rl__logprob_chunk=chunk)
   parts = planner.parts(changed)
   (facts,) = planner.facts_of(parts, ('update',))

@@ -1,12 +1,11 @@
-"""What a group's shared prompt saves, by the size of the group.
+"""Measures the time that a shared prompt saves, by group size.
 
   python tools/benchmarks/group_size.py [--layers=4 --width=256] [--rows=64]
     [--prompt=512] [--new=64] [--repeats=5]
 
-The same completions of the same number of rows, in groups of G: `shared`
-prefills each prompt once and keeps one copy of its keys for its G rows;
-`repeated` gives every row a prompt of its own, which is what G times the
-prompt costs. That both draw the same tokens is checked.
+The number of rows is constant, in groups of G. `shared` prefills each prompt
+once and stores one copy of its keys for its G rows. `repeated` prefills the
+prompt for every row. Both sample the same tokens, which is checked.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from jaxrl_reason.rollouts import sampler
 
 
 def generator(model, prompts, n_samples: int, new: int):
-  """Compiled params -> Rollout of the prompts [B,P]."""
+  """Returns a compiled function: params -> Rollout of the prompts [B,P]."""
   return jax.jit(
     lambda params: sampler.generate(
       model,
@@ -39,7 +38,7 @@ def generator(model, prompts, n_samples: int, new: int):
 
 
 def measure(args, group: int) -> tuple[float, float]:
-  """Seconds (shared, repeated) of rows in groups of that size."""
+  """Measures seconds (shared, repeated) for one group size."""
   learner, _, state, _ = grpo_step.problem(
     args.layers, args.width, prompt=args.prompt, new=args.new
   )
@@ -52,9 +51,9 @@ def measure(args, group: int) -> tuple[float, float]:
     ),
   }
   drawn = [np.asarray(f(state.params).tokens) for f in runs.values()]
-  # Sums in another order may turn a draw; then the row goes on otherwise.
+  # Sums in another order may change a sampled token and the rest of its row.
   if (drawn[0] == drawn[1]).mean() < 0.9:
-    raise RuntimeError('shared and repeated prompts give other tokens')
+    raise RuntimeError('shared and repeated prompts sample different tokens')
   return tuple(
     grpo_step.timed(lambda: f(state.params), args.repeats)[0]  # noqa: B023
     for f in runs.values()

@@ -1,14 +1,13 @@
-"""Seconds, CPU-seconds and share of the matmul peak of one GRPO step.
+"""Measures wall seconds, CPU seconds and matmul utilization of a GRPO step.
 
   python tools/benchmarks/grpo_step.py [--layers=4 --width=256] [--repeats=7]
 
-Shapes of the issue tracker's comparison: 8 prompts x 8 samples, 32 + 64
-tokens, vocabulary 512, float32, a separate reference (KL 0.04), AdamW. No
-completion stops early. With JAX_NUM_CPU_DEVICES=2 two cores are two devices,
-and rows go over them. `sampler` is generation alone, `update` is reference
-log-probs, log-probs, loss, gradients and optimizer, `step` is all of it in one
-program. The floor is the model's FLOPs at the rate of a 2048^3 product
-measured in the same run.
+The step has 8 prompts x 8 samples, 32 + 64 tokens, vocabulary 512, float32, a
+separate reference (KL 0.04) and AdamW. No completion stops early. With
+JAX_NUM_CPU_DEVICES=2, two cores are two devices that split the rows. `sampler`
+is generation, `update` is reference log-probs, log-probs, loss, gradients and
+optimizer, `step` is both in one program. `floor` is the model's FLOPs at the
+rate of a 2048^3 product, which is measured in the same run.
 """
 
 import argparse
@@ -37,7 +36,7 @@ NEVER = jnp.array([-1])
 
 
 def timed(f, repeats: int) -> tuple[float, float]:
-  """Median wall and CPU seconds of f(), warm."""
+  """Measures median wall and CPU seconds of f() after a warm-up."""
   jax.block_until_ready(f())
   rows = []
   for _ in range(repeats):
@@ -48,18 +47,18 @@ def timed(f, repeats: int) -> tuple[float, float]:
 
 
 def product():
-  """() -> a float32 product of two 2048 x 2048 matrices."""
+  """Returns a function that multiplies two float32 2048 x 2048 matrices."""
   a = jax.random.normal(jax.random.key(0), (2048, 2048))
   return functools.partial(jax.jit(jnp.matmul), a, a)
 
 
 def matmul_peak(repeats: int) -> float:
-  """FLOP/s of `product`."""
+  """Measures the FLOP/s of `product`."""
   return 2 * 2048**3 / timed(product(), repeats)[0]
 
 
 def shape(layers: int, width: int, **model) -> transformer.Config:
-  """The comparison's model: four heads, nothing shared among them."""
+  """Returns the shape of the benchmark's model: four heads, without GQA."""
   return transformer.Config(
     vocab=V,
     layers=layers,
@@ -84,7 +83,7 @@ def problem(
   micro_batches: int = 1,
   **model,
 ):
-  """(learner, generation, state, prompts) of the comparison's shapes."""
+  """Returns (learner, generation, state, prompts) of the benchmark's shapes."""
   config = shape(layers, width, **model)
   gen = fused.Generation(
     transformer.build(config), samples, new, slots, segments
@@ -99,10 +98,10 @@ def problem_of(
   prompt: int,
   **learner,
 ):
-  """(learner, generation, state, prompts) of any model, random weights.
+  """Returns (learner, generation, state, prompts) of a model, random weights.
 
   Args:
-    config: that `gen.model` was built from.
+    config: config of `gen.model`.
   """
   learner = learner_lib.Learner(
     model=gen.model,
@@ -125,7 +124,7 @@ def problem_of(
 
 
 def on_all_devices(state, prompts):
-  """Lays rows over the devices there are, where there are several."""
+  """Shards rows over all devices if there are several."""
   if jax.device_count() > 1:
     mesh = sharding.make_mesh((-1, 1, 1))
     jax.set_mesh(mesh)
@@ -135,14 +134,15 @@ def on_all_devices(state, prompts):
 
 
 def reward_fn(rollout, answers, control=None) -> Reward:
-  """Something that differs between samples and costs nothing."""
+  """Computes a cheap reward that differs between samples."""
   score = (rollout.tokens[:, 0] % 7).astype(jnp.float32)
   return Reward(score, score[:, None], score >= 0)
 
 
 def programs(learner, gen, state, prompts) -> dict:
-  """Phases by name: () -> arrays to wait for. The first call compiles. Update
-  and step are of one state, which they are given: it moves on.
+  """Returns the phases by name: () -> arrays to wait for.
+
+  The first call compiles. `update` and `step` donate and replace one state.
   """
   root, sampling = jax.random.key(2), Sampling.make()
   source = fused.FusedSource(gen, reward_fn)
@@ -150,13 +150,13 @@ def programs(learner, gen, state, prompts) -> dict:
     lambda p: fused.complete(gen, p, prompts, root, 0, sampling, NEVER)
   )
   out = sample(state.params)
-  found = Trajectories(prompts, out, reward_fn(out, {}))
-  batch = batch_lib.make_batch(found)
+  trajectories = Trajectories(prompts, out, reward_fn(out, {}))
+  batch = batch_lib.make_batch(trajectories)
   learn = jax.jit(
     lambda s: step_lib.update(learner, s, batch, sampling, root),
     donate_argnums=0,
   )
-  whole = jax.jit(
+  step = jax.jit(
     lambda s: programs_lib.fused_step(
       learner, source, s, prompts, root, sampling, NEVER
     ),
@@ -171,14 +171,14 @@ def programs(learner, gen, state, prompts) -> dict:
   return {
     'sampler': lambda: sample(state.params),
     'update': lambda: moved(learn),
-    'step': lambda: moved(whole),
+    'step': lambda: moved(step),
   }
 
 
 def flops(
   learner, prompt: int = P, new: int = C, samples: int = G, **_
 ) -> dict[str, float]:
-  """The model's FLOPs by phase."""
+  """Computes the model's FLOPs by phase."""
   rows, forward = B * samples, learner.model.flops_per_token((prompt + new) / 2)
   sample = (B * prompt + rows * new) * forward
   learn = rows * (prompt + new) * forward * 4  # reference 1, policy 1 + 2
@@ -188,7 +188,7 @@ def flops(
 def measure(layers: int, width: int, repeats: int, **model) -> list[dict]:
   learner, *rest = problem(layers, width, **model)
   rows, work = B * G, flops(learner)
-  # Devices share the cores, and the product is of one of them.
+  # The product runs on one of the devices that share the cores.
   peak = matmul_peak(repeats) * jax.device_count()
   table = []
   for name, f in programs(learner, *rest).items():

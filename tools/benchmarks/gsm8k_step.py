@@ -1,27 +1,27 @@
-"""Seconds and memory of GRPO steps on GSM8K with a published model's shapes.
+"""Measures GRPO steps on GSM8K with the shapes of a published model.
 
-  python tools/benchmarks/gsm8k_step.py --data=DIR            (runs it)
-  python tools/benchmarks/gsm8k_step.py --data=DIR --plan     (compiles it only)
+  python tools/benchmarks/gsm8k_step.py --data=DIR            (runs the step)
+  python tools/benchmarks/gsm8k_step.py --data=DIR --plan     (only compiles it)
 
-DIR holds GSM8K's train.jsonl and test.jsonl. The step is that of
-configs/grpo_gsm8k.py: rollout, verifier pool, reference
-log-probs, loss with KL, AdamW. What differs from it:
+DIR contains GSM8K's train.jsonl and test.jsonl. The step is that of
+configs/grpo_gsm8k.py: rollout, verifier pool, reference log-probs, loss with
+KL, AdamW. There are these differences:
 
-  weights     random, of `models/zoo.py` (Qwen2.5-0.5B: 494 M, vocabulary
-              151,936, tied)
-  compute     float32: CPUs have no fast bf16 products
-  tokenizer   SentencePiece, trained on the train split; most of the sampled ids
-              lie past it and decode to nothing
-  reward      the recipe's verifier, and 0.1 of the share of letters in the
-              text: a random model is never right, and a step of equal rewards
-              has no gradient
+  weights     random, with a shape of `models/zoo.py` (Qwen2.5-0.5B: 494 M,
+              vocabulary 151,936, tied)
+  compute     float32, because CPUs have no fast bf16 products
+  tokenizer   SentencePiece, trained on the train split. Most sampled ids are
+              outside its vocabulary and decode to an empty text.
+  reward      the recipe's verifier + 0.1 x the share of letters in the text. A
+              random model is never correct, and a step of equal rewards has no
+              gradient.
   sizes       the arguments
 
-Memory in the update, in units of the parameters (1.84 GiB in float32): the
-policy, its reference and two moments 4, the gradient's sum and one
-micro-batch's gradient 2. Logits never exist whole: rows of a micro-batch x
---chunk x vocabulary x 4 bytes at a time. --plan prints what the compiler says
-each program needs, without weights.
+The update needs six times the memory of the parameters (1.84 GiB in float32): 4
+for the policy, the reference and two moments, 2 for the accumulated gradient
+and the gradient of a micro-batch. Logits are computed in chunks of micro-batch
+rows x --chunk x vocabulary x 4 bytes. --plan prints the memory of each program
+by the compiler, without weights.
 """
 
 import argparse
@@ -50,7 +50,7 @@ GIB = 2**30
 
 
 def letters(completion: str, example: dict) -> float:
-  """The share of letters: a reward of which random text has some."""
+  """Returns the share of letters, a reward that is not 0 for random text."""
   del example
   return sum(c.isalpha() for c in completion) / max(len(completion), 1)
 
@@ -59,22 +59,22 @@ def arguments() -> argparse.Namespace:
   p = argparse.ArgumentParser(description=__doc__.split('\n')[0])
   p.add_argument('--data', required=True, help='folder of GSM8K')
   p.add_argument('--model', default='qwen2.5-0.5b', choices=zoo.ZOO)
-  p.add_argument('--layers', type=int, default=0, help='0: those of the model')
+  p.add_argument('--layers', type=int, default=0, help='0: all of the model')
   p.add_argument('--prompts', type=int, default=4)
   p.add_argument('--samples', type=int, default=4)
   p.add_argument('--prompt_len', type=int, default=160)
   p.add_argument('--completion_len', type=int, default=128)
   p.add_argument('--micro_batches', type=int, default=8)
   p.add_argument('--chunk', type=int, default=32, help='columns of logits')
-  p.add_argument('--tokens', type=int, default=4096, help='of the tokenizer')
+  p.add_argument('--tokens', type=int, default=4096, help='vocabulary size')
   p.add_argument('--steps', type=int, default=2, help='the first compiles')
-  p.add_argument('--limit_gib', type=float, default=20.0, help='of peak RSS')
+  p.add_argument('--limit_gib', type=float, default=20.0, help='largest RSS')
   p.add_argument('--plan', action='store_true', help='compile, do not run')
   return p.parse_args()
 
 
 def configured(a: argparse.Namespace):
-  """The recipe with the arguments' sizes."""
+  """Returns the recipe with the sizes of the arguments."""
   path = pathlib.Path(__file__).resolve().parents[2] / RECIPE
   module_spec = importlib.util.spec_from_file_location('recipe', path)
   recipe = importlib.util.module_from_spec(module_spec)
@@ -106,7 +106,7 @@ def configured(a: argparse.Namespace):
 def set_up(
   a: argparse.Namespace, c: Run, workdir: epath.Path
 ) -> prepare.Prepared:
-  """Makes what `prepare` does, with a model of the zoo for a folder's."""
+  """Returns the result of `prepare`, with a model of the zoo."""
   mesh = sharding.make_mesh((1, 1, 1), jax.devices()[:1])
   problems = problems_lib.load(c.data, c.seed)
   tokenizer = problems_lib.make_tokenizer(c.data, problems, workdir)
@@ -119,7 +119,7 @@ def set_up(
 
 
 def compile_seconds() -> collections.Counter:
-  """A counter that jax adds its compilation seconds to."""
+  """Returns a counter to which jax adds compile seconds."""
   seen = collections.Counter()
 
   def note(event: str, seconds: float, **_):
@@ -131,22 +131,22 @@ def compile_seconds() -> collections.Counter:
 
 
 def rss_gib(who=resource.RUSAGE_SELF) -> float:
-  """Peak resident memory so far; kilobytes on Linux, bytes on macOS."""
+  """Returns the peak resident memory in GiB."""
   unit = 1 if sys.platform == 'darwin' else 1024
   return resource.getrusage(who).ru_maxrss * unit / GIB
 
 
 def run_steps(
   c: Run,
-  made: prepare.Prepared,
+  prepared: prepare.Prepared,
   workdir: epath.Path,
   n: int,
 ) -> None:
-  """Runs n steps and prints what each took."""
+  """Runs n steps and prints the time and memory of each."""
   compiled = compile_seconds()
   begun = time.perf_counter()
-  stage = stages.build(staging.Planned('rl', 'rl', c), made)
-  params = states.init_params(made, workdir)
+  stage = stages.build(staging.Planned('rl', 'rl', c), prepared)
+  params = states.init_params(prepared, workdir)
   state = stage.layout.begin(params, 0)
   jax.block_until_ready(state)
   print(
@@ -177,11 +177,11 @@ def run_steps(
   stage.close()
 
 
-def plan(made: prepare.Prepared) -> None:
-  """Prints what each program of a step needs, from shapes alone."""
-  for phase in phases.phases(made):
+def plan(prepared: prepare.Prepared) -> None:
+  """Prints the memory that each program of a step needs, from shapes alone."""
+  for phase in phases.phases(prepared):
     begun = time.perf_counter()
-    m = phase.lower(made.mesh).compile().memory_analysis()
+    m = phase.lower(prepared.mesh).compile().memory_analysis()
     new = m.output_size_in_bytes - m.alias_size_in_bytes
     total = m.argument_size_in_bytes + m.temp_size_in_bytes + new
     print(
@@ -196,8 +196,8 @@ def main() -> int:
   a = arguments()
   with tempfile.TemporaryDirectory() as folder:
     c, workdir = configured(a), epath.Path(folder)
-    made = set_up(a, c, workdir)
-    shape = made.shape
+    prepared = set_up(a, c, workdir)
+    shape = prepared.shape
     print(
       f'{a.model}, {shape.layers} layers, vocabulary {shape.vocab:,}; '
       f'{a.prompts} prompts x {a.samples} samples, {a.prompt_len} + '
@@ -205,11 +205,11 @@ def main() -> int:
       f'{a.chunk} columns of logits; float32; jax {jax.__version__}, Python '
       f'{sys.version.split()[0]}'
     )
-    with jax.set_mesh(made.mesh):
+    with jax.set_mesh(prepared.mesh):
       if a.plan:
-        plan(made)
+        plan(prepared)
         return 0
-      run_steps(c, made, workdir, a.steps)
+      run_steps(c, prepared, workdir, a.steps)
   peak = rss_gib()
   print(
     f'peak RSS {peak:.2f} GiB (limit {a.limit_gib:g}), largest worker '

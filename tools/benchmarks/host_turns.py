@@ -1,11 +1,12 @@
-"""Episodes with the environment inside the program, and in Python processes.
+"""Compares environments inside the program with those in Python processes.
 
   python tools/benchmarks/host_turns.py [--rows=64,1024] [--slow=64]
 
-First the same calculator on both sides: episodes of three turns, batches per
-second. Then tools that take 0.01 to 2 s (log-uniform), one process a row:
-seconds of a batch beside those if rows waited for the slowest tool of each
-turn, and the share of the time in which the device had rows to decode.
+First it measures batches per second of the same calculator on both sides, with
+episodes of three turns. Then it measures tools that take 0.01 to 2 s
+(log-uniform), with one process per row: seconds of a batch, compared with the
+seconds if all rows waited for the slowest tool of each turn, and the share of
+the time in which the device had rows to decode.
 """
 
 import argparse
@@ -32,7 +33,7 @@ KEY, STOP = jax.random.key(1), jnp.array([1, -1])
 
 
 def slow(text, example, state):
-  """A tool of 0.01 to 2 s, the same for the same row and turn."""
+  """Sleeps 0.01 to 2 s, a function of row and turn."""
   turn = state or 0
   unit = random.Random(f'{example["id"]}/{turn}/{text}').random()
   time.sleep(0.01 * 200**unit)
@@ -54,13 +55,13 @@ def prompts(rows: int):
 
 
 def seconds(play, times: int) -> float:
-  """Of a call, the median; the first one compiles."""
-  found = []
+  """Measures the median seconds of a call after the first, which compiles."""
+  times_s = []
   for _ in range(times + 1):
     start = time.monotonic()
     jax.block_until_ready(play())
-    found.append(time.monotonic() - start)
-  return float(np.median(found[1:]))
+    times_s.append(time.monotonic() - start)
+  return float(np.median(times_s[1:]))
 
 
 def inside(model, params, rows: int):
@@ -124,15 +125,15 @@ def waiting(model, params, rows: int) -> None:
     player.take_spent()
     start = time.monotonic()
     out = play()
-    whole = time.monotonic() - start
+    total = time.monotonic() - start
   idle = player.take_spent()['tools_wait_s']
-  unit = np.asarray(out.episode.reward)  # what `slow` says of its time
+  unit = np.asarray(out.episode.reward)  # total time of `slow`, as its reward
   took = np.where(np.isfinite(unit), 0.01 * 200 ** np.nan_to_num(unit), 0)
   together, alone = took.max(axis=0).sum(), took.sum(axis=1).max()
   print(
-    f'{rows} rows, tools of 0.01 to 2 s: {whole:.2f} s a batch; the slowest '
+    f'{rows} rows, tools of 0.01 to 2 s: {total:.2f} s a batch; the slowest '
     f'row alone waits {alone:.2f} s, turn by turn together it would be '
-    f'{together:.2f} s; {1 - idle / whole:.0%} of the time rows were decoded '
+    f'{together:.2f} s; {1 - idle / total:.0%} of the time rows were decoded '
     'or read',
     flush=True,
   )

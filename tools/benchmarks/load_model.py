@@ -1,12 +1,12 @@
-"""Seconds and host memory of loading a Hugging Face folder.
+"""Measures seconds and host memory of loading a Hugging Face folder.
 
   python tools/benchmarks/load_model.py [--size=qwen2.5-0.5b] [--disk=bfloat16]
 
-Writes a folder of random weights of a published size (or takes --folder), then
-loads it in a process of its own, into float32 or --dtype, while another thread
-watches the process's anonymous memory (RssAnon: pages of mapped files are the
-kernel's to drop). The claim: peak - what is kept <= 1.2 x the largest tensor.
-On CPU the parameters themselves are host memory, and are what is kept.
+Writes a folder of random weights of a published size (or reads --folder), then
+loads it in another process into float32 or --dtype. A thread measures the
+anonymous memory of that process (RssAnon, since the kernel can drop the pages
+of mapped files). The limit is: peak - final memory <= 1.2 x the largest tensor.
+On CPU the final memory contains the parameters.
 """
 
 import argparse
@@ -21,11 +21,11 @@ import time
 
 import numpy as np
 
-LIMIT = 1.2  # x the largest tensor, beyond what the host keeps
+LIMIT = 1.2  # largest (peak - final memory) / largest tensor
 
 
 def anonymous_bytes() -> int:
-  """Anonymous resident memory of this process."""
+  """Returns the anonymous resident memory of this process."""
   for line in pathlib.Path('/proc/self/status').read_text().splitlines():
     if line.startswith('RssAnon'):
       return int(line.split()[1]) * 1024
@@ -33,7 +33,7 @@ def anonymous_bytes() -> int:
 
 
 class Watch(threading.Thread):
-  """Notes the most memory seen, every two milliseconds."""
+  """Records the peak memory, measured every two milliseconds."""
 
   def __init__(self):
     super().__init__(daemon=True)
@@ -46,7 +46,7 @@ class Watch(threading.Thread):
 
 
 def write(folder: pathlib.Path, size: str, dtype: str) -> None:
-  """A folder of random weights, a layer's worth of memory at a time."""
+  """Writes a folder of random weights, with the memory of one layer."""
   from jaxrl_reason.checkpoints import hf, tensor_files
   from jaxrl_reason.models import families, weights, zoo
 
@@ -68,7 +68,7 @@ def write(folder: pathlib.Path, size: str, dtype: str) -> None:
 
 
 def load(folder: str, dtype: str) -> dict:
-  """Loads and measures, in this process."""
+  """Loads a folder in this process and measures it."""
   import jax
 
   from jaxrl_reason import trees
@@ -121,7 +121,7 @@ def main():
     f'{args.folder or args.size}: {x["parameters"]:,} parameters in '
     f'{x["seconds"]:.1f} s; kept {gib["kept"]:.2f} GiB, peak '
     f'{gib["peak"]:.2f} GiB, largest tensor {gib["largest"]:.2f} GiB: '
-    f'{x["ratio"]:.2f} x of it beyond what is kept (limit {LIMIT})'
+    f'(peak - kept) {x["ratio"]:.2f} x the largest tensor (limit {LIMIT})'
   )
 
 

@@ -1,14 +1,14 @@
-"""The update of long rows on a CPU: whole scores beside blocks of them.
+"""Compares attention with whole scores and with blocks, for long rows on a CPU.
 
   python tools/benchmarks/long_rows.py [--layers=4 --width=256]
     [--lengths=512,1024,2048] [--tokens=8192] [--repeats=3]
 
-`tokens` are those of a batch, in rows of each length. The update is reference
-log-probs (KL 0.04), log-probs, loss, gradient and AdamW, float32, with
-`model.attention` einsum and blocked, asked in turn in one process. `of_peak` is
-the model's FLOPs (of the scores those up to the diagonal) at the rate of a
-2048^3 product between the repeats; `MiB` the program's temporaries; ratios are
-einsum's wall and CPU seconds over it.
+A batch has --tokens tokens, in rows of each length. The update is reference
+log-probs (KL 0.04), log-probs, loss, gradient and AdamW in float32. Updates
+with `model.attention` einsum and blocked alternate in one process. `of_peak` is
+the rate of the model's FLOPs (causal scores) relative to a 2048^3 product,
+which is measured between the repeats. `MiB` is the size of the program's
+temporaries. `ratios` are einsum's wall and CPU seconds / those of the row.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from jaxrl_reason.rollouts import fused
 from jaxrl_reason.update import step as step_lib
 
 KINDS = 'einsum', 'blocked'
-GROUP = 2  # rows of a prompt, which are a quarter of it
+GROUP = 2  # rows per prompt; the prompt is a quarter of a row
 
 
 def arguments() -> argparse.Namespace:
@@ -38,7 +38,7 @@ def arguments() -> argparse.Namespace:
 
 
 def compiled(a: argparse.Namespace, length: int, kind: str):
-  """(() -> metrics, MiB of temporaries, the model's FLOPs) of an update."""
+  """Compiles an update: (() -> metrics, MiB of temporaries, model FLOPs)."""
   config = grpo_step.shape(a.layers, a.width, attention=kind)
   rows, prompt = a.tokens // length, length // 4
   gen = fused.Generation(transformer.build(config), GROUP, length - prompt)
@@ -47,12 +47,12 @@ def compiled(a: argparse.Namespace, length: int, kind: str):
   )
   batch = shared_prompt.make_batch(rows, length, prompt, GROUP)
   f = jax.jit(functools.partial(step_lib.update, learner))
-  given = state, batch, Sampling.make(), jax.random.key(0)
-  f = f.lower(*given).compile()
-  # Reference 1, policy 1 + 2.
+  args = state, batch, Sampling.make(), jax.random.key(0)
+  f = f.lower(*args).compile()
+  # Passes: 1 of the reference, 1 forward and 2 backward of the policy.
   work = a.tokens * learner.model.flops_per_token(length / 2) * 4
   room = f.memory_analysis().temp_size_in_bytes / 2**20
-  return functools.partial(f, *given), room, work
+  return functools.partial(f, *args), room, work
 
 
 def main():

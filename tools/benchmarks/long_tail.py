@@ -1,14 +1,14 @@
-"""Tokens/s of the sampler when completions end far apart.
+"""Measures tokens/s of the sampler if completions have very different lengths.
 
   python tools/benchmarks/long_tail.py [--layers=4 --width=256] [--samples=32]
     [--new=256] [--repeats=5]
 
-Lengths are log-normal (sigma 1) with a mean of a quarter of the limit, cut off
-at it: 8 prompts, 32 tokens each, vocabulary 512. The sampler is as it is; the
-model is one that says its stop token when a row has its length, and never
-else. A row's length is looked up by its first token, so that it is the same
-however rows are generated, which is checked. Useful tokens are those up to a
-row's end.
+Lengths are log-normal (sigma 1) with a mean of a quarter of the limit,
+truncated at the limit. There are 8 prompts of 32 tokens, and the vocabulary has
+512 tokens. The model is modified: it samples the stop token exactly when a row
+has its length. The first token of a row determines its length, so all modes of
+the sampler generate the same rows, which is checked. Useful tokens are those
+before the end of a row.
 """
 
 import argparse
@@ -27,15 +27,17 @@ STOP = 0
 
 
 def lengths_by_token(mean: float, limit: int) -> jax.Array:
-  """int [V]: the length of a row by its first token."""
+  """Returns int [V]: the length of a row, by its first token."""
   rng = np.random.default_rng(0)
   drawn = rng.lognormal(np.log(mean) - 0.5, 1.0, grpo_step.V)
   return jnp.asarray(np.clip(np.rint(drawn), 2, limit), jnp.int32)
 
 
 def with_lengths(model: Model, lengths: jax.Array) -> Model:
-  """The model, stopping at lengths: beside the cache it keeps rows' first
-  tokens, and beside the hidden state whether the next token is the last.
+  """Returns the model with completions that stop at given lengths.
+
+  The cache also has the first tokens of rows, and the hidden state also whether
+  the next token is the last.
   """
 
   def prefill(*args):
@@ -67,7 +69,7 @@ def with_lengths(model: Model, lengths: jax.Array) -> Model:
 
 
 def modes(samples: int) -> dict[str, tuple[int, dict]]:
-  """Name -> (stop token, arguments of `generate`)."""
+  """Returns name -> (stop token, arguments of `generate`)."""
   few = {f'{n} slots': n for n in (samples // 2, samples // 4) if n}
   return {
     'plain loop': (-1, {}),
@@ -110,7 +112,7 @@ def measure(args) -> list[tuple]:
     tokens = np.where(np.arange(args.new) < n[:, None], tokens, 0)
     want = tokens if want is None else want
     if not np.array_equal(tokens, want):
-      raise RuntimeError(f'{name} sampled other tokens than the plain loop')
+      raise RuntimeError(f'{name} and the plain loop sampled different tokens')
     table.append((name, wall, cpu, n.sum() / wall))
   print(f'mean length {n.mean():.0f}, longest {n.max()}, of {args.new}')
   return table

@@ -1,12 +1,11 @@
-"""Time of loss + gradient, over the time of reading the inputs once.
+"""Measures loss + gradient, relative to reading the inputs once.
 
   python tools/benchmarks/losses.py [--rows 512] [--tokens 1024] [--repeats 20]
 
-A loss reads a few [N, T] arrays and writes one, the gradient; nothing in it
-needs more than one pass over memory. The unit is therefore one pass: a jitted
-sum over the same arrays, whose result reads every byte of them and writes none.
-`loss + grad` is without the metrics (XLA drops what is not asked for),
-`+ metrics` with all of them.
+A loss reads a few [N, T] arrays and writes the gradient, which needs only one
+pass over memory. The unit is therefore a jitted sum over the same arrays, which
+reads every byte once. `loss + grad` has no metrics (XLA removes unused
+results), `+ metrics` has all of them.
 """
 
 import argparse
@@ -26,7 +25,7 @@ PRESETS = 'reinforce grpo dapo gspo cispo gmpo sapo flash_rl'.split()
 
 
 def inputs(preset, n, t):
-  """The arrays the preset's loss reads."""
+  """Returns random arrays for the loss of a preset."""
   key = jax.random.split(jax.random.key(0), 5)
   logp = -jax.random.exponential(key[0], (n, t))
 
@@ -44,7 +43,7 @@ def inputs(preset, n, t):
 
 
 def seconds(fn, x, repeats):
-  """Median time of a call, compilation left out."""
+  """Measures the median time of a call without compilation."""
   jax.block_until_ready(fn(x))
   times = []
   for _ in range(repeats):
@@ -55,7 +54,7 @@ def seconds(fn, x, repeats):
 
 
 def read_once(x):
-  """A number that depends on every byte of every array."""
+  """Computes a number that depends on every byte of every array."""
   return sum(a.astype(jnp.float32).sum() for a in jax.tree.leaves(x))
 
 

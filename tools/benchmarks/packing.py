@@ -1,13 +1,14 @@
-"""The padded update beside packed rows and rows cut by length.
+"""Compares updates with padded rows, packed rows and rows cut by length.
 
   python tools/benchmarks/packing.py [--layers=4 --width=256] [--repeats=7]
     [--rows=64 --prompt=32 --new=256] [--micro=1] [--sizes=8]
 
-Completion lengths are log-normal (sigma 1), their mean a quarter of the limit
-and cut at it; prompts are half to wholly full. float32 on CPU, bfloat16
-elsewhere; GRPO with a reference (KL 0.04), AdamW, vocabulary 512. `tokens/s`
-counts real tokens, prompts included. `floor` is the update at the real tokens'
-share of the padded one's seconds: what packing without any loss would take.
+Completion lengths are log-normal (sigma 1) with a mean of a quarter of the
+limit, truncated at the limit. Prompts fill half to all of their columns. The
+update is GRPO with a reference (KL 0.04), AdamW and a vocabulary of 512, in
+float32 on CPU and bfloat16 elsewhere. `tokens/s` counts tokens without padding,
+with prompts. `floor` is padded seconds x the share of tokens that are not
+padding: the time of perfect packing.
 """
 
 import argparse
@@ -26,14 +27,14 @@ from jaxrl_reason.update import step as step_lib
 
 
 def lengths(n: int, limit: int, seed: int = 0) -> np.ndarray:
-  """n completion lengths of mean limit / 4 before they are cut."""
+  """Samples n completion lengths, with mean limit / 4 before truncation."""
   rng = np.random.default_rng(seed)
   drawn = rng.lognormal(np.log(limit / 4) - 0.5, 1.0, n)
   return np.clip(np.ceil(drawn), 1, limit).astype(int)
 
 
 def make_batch(n: int, prompt: int, new: int, group: int = 8) -> Batch:
-  """Rows of random tokens, rewards that differ within a group."""
+  """Returns rows of random tokens with rewards that differ within a group."""
   rng = np.random.default_rng(1)
   columns = np.arange(prompt + new)
   first = prompt - rng.integers(prompt // 2, prompt + 1, n)
@@ -55,7 +56,7 @@ def make_batch(n: int, prompt: int, new: int, group: int = 8) -> Batch:
 
 
 def measure(args) -> tuple[list[tuple], int]:
-  """((what, tokens run, wall and CPU seconds) of every way, real tokens)."""
+  """Returns ([(kind, computed tokens, wall s, CPU s)], real tokens)."""
   dtype = 'float32' if jax.default_backend() == 'cpu' else 'bfloat16'
   learner, _, state, _ = grpo_step.problem(
     args.layers, args.width, prompt=args.prompt, new=args.new, dtype=dtype
@@ -81,7 +82,7 @@ def measure(args) -> tuple[list[tuple], int]:
 
 
 def tokens_run(how, batch: Batch, parts: int) -> int:
-  """Of all micro-batches, at the sizes they run at, padding included."""
+  """Counts the computed tokens of all micro-batches, with padding."""
   batch, _ = packing.arranged(how, batch, batch, parts)
 
   def size(rows, packed):

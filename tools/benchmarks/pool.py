@@ -1,13 +1,13 @@
-"""Times the proposals and observations of a pool, by its size, and a fused step
-with a controller beside one without.
+"""Times proposals and observations of a pool by its size, and fused steps with
+and without a controller.
 
   python tools/benchmarks/pool.py [--problems=1000000] [--prompts=256]
     [--samples=16] [--repeats=20] [--step]
 
-Seconds are medians of jitted calls. `--step` trains the default recipe for a
-few dispatches without a controller, with `uniform` and `priority`, in turn,
-instead: wall seconds, and those of the processors, which other work on the
-machine moves less.
+Seconds are medians of jitted calls. With `--step`, it instead trains the
+default recipe for a few dispatches, alternately without a controller, with
+`uniform` and with `priority`, and prints wall and CPU seconds. Other work on
+the machine affects CPU seconds less.
 """
 
 import argparse
@@ -32,7 +32,7 @@ KEY = jax.random.key(0)
 
 
 def median(f, args, repeats: int) -> float:
-  """Seconds of f(*args), compilation left out."""
+  """Measures the median seconds of f(*args) without compilation."""
   jax.block_until_ready(f(*args))
   times = []
   for _ in range(repeats):
@@ -43,7 +43,7 @@ def median(f, args, repeats: int) -> float:
 
 
 def costs(name: str, args) -> tuple[float, float, float, int]:
-  """Seconds of propose, observe and metrics, and bytes of the statistics."""
+  """Returns seconds of propose, observe and metrics, and statistics' bytes."""
   data = config_lib.default().data
   data.controller.update(name=name)
   chooser = chooser_lib.make(data, ('all',), (1.0,))
@@ -57,7 +57,7 @@ def costs(name: str, args) -> tuple[float, float, float, int]:
   ones = jnp.ones(n, jnp.int32)
   rows = ids, right, right > 0, right >= 0, ones, ids, ids, ones
 
-  # The statistics are updated in place, as those of a train state are.
+  # Statistics are donated, as in a train state.
   observe = jax.jit(
     lambda s, rows: chooser.observe(s, *rows, jnp.int32(1)), donate_argnums=0
   )
@@ -75,7 +75,7 @@ def costs(name: str, args) -> tuple[float, float, float, int]:
 
 
 def steps(repeats: int) -> None:
-  """Prints seconds of a fused step with a controller and without."""
+  """Prints seconds of fused steps with and without a controller."""
   sys.path.insert(0, str(ROOT / 'configs'))
   import arithmetic_tiny
   from etils import epath
@@ -90,14 +90,14 @@ def steps(repeats: int) -> None:
     c.rollouts.every = 0
     c.data.controller.name = name
     c = config_lib.read(c)
-    made = prepare.prepare(c, folder)
-    with jax.set_mesh(made.mesh):
-      stage = stages.build(staging.Planned('rl', 'rl', c), made)
-      params = states.init_params(made, folder)
+    prepared = prepare.prepare(c, folder)
+    with jax.set_mesh(prepared.mesh):
+      stage = stages.build(staging.Planned('rl', 'rl', c), prepared)
+      params = states.init_params(prepared, folder)
       dispatch[name] = stage.dispatch
       state[name] = stage.layout.begin(params, 0)
   times = {name: [] for name in dispatch}
-  with jax.set_mesh(made.mesh):
+  with jax.set_mesh(prepared.mesh):
     for _ in range(repeats + 1):
       for name, f in dispatch.items():
         begun = time.perf_counter(), time.process_time()
@@ -107,9 +107,9 @@ def steps(repeats: int) -> None:
         k = c.rl.steps_per_dispatch
         times[name].append([(b - a) / k for a, b in zip(begun, ended)])
   for name, t in times.items():
-    for what, x in zip(('wall', 'processor'), np.sort(t[1:], axis=0).T):
+    for clock, x in zip(('wall', 'processor'), np.sort(t[1:], axis=0).T):
       middle = x[len(x) // 2]
-      print(f'{name:10s} {what}: least {x[0]:.4f} s, median {middle:.4f} s')
+      print(f'{name:10s} {clock}: least {x[0]:.4f} s, median {middle:.4f} s')
 
 
 def main():
@@ -126,8 +126,8 @@ def main():
   print('controller     propose   metrics   observe  ms    statistics MiB')
   for name in ('uniform', 'priority', 'band', 'greso', 'drive', 'ladder'):
     *seconds, size = costs(name, args)
-    told = '  '.join(f'{1000 * s:8.2f}' for s in seconds)
-    print(f'{name:12s} {told}        {size / 2**20:8.1f}')
+    cells = '  '.join(f'{1000 * s:8.2f}' for s in seconds)
+    print(f'{name:12s} {cells}        {size / 2**20:8.1f}')
 
 
 if __name__ == '__main__':

@@ -1,11 +1,11 @@
-"""Prompts in chunks of columns: memory and time, by the size of a chunk.
+"""Measures memory and time of prefill in chunks of columns, by chunk size.
 
   python tools/benchmarks/prefill.py [--layers=4 --width=256] [--rows=8]
     [--prompt=2048] [--chunks=0,1024,512,256,128] [--repeats=5]
 
-`full` times prompts that fill their columns, `half` such as leave the first
-half empty; MiB are the temporaries of the compiled program, the cache that it
-returns not among them.
+`full` times prompts that fill their columns, `half` prompts whose first half is
+padding. `MiB` is the size of the program's temporaries, without the cache that
+it returns.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 
 def measure(args, chunk: int) -> list[float]:
-  """[MiB, seconds full, seconds half] of chunks of that size; 0: whole."""
+  """Measures [MiB, seconds full, seconds half] of a chunk size; 0: whole."""
   learner, _, state, _ = grpo_step.problem(
     args.layers,
     args.width,

@@ -1,14 +1,15 @@
-"""A step of a real model with one setting changed at a time.
+"""Measures the step of a pretrained model with one setting changed at a time.
 
   python tools/benchmarks/real_model.py [--config=configs/smollm2_135m_words.py]
     [--only=NAME,...] [--steps=4] [-- --config.KEY=VALUE ...]
 
-Every line is a run of `jaxrl_reason.main`, of its own process, with the
-recipe's settings but for one; what follows `--` is added to all of them.
-Medians over the steps after the first, which compiles:
+Every line is a run of `jaxrl_reason.main` in its own process, with one changed
+setting of the recipe. The flags after `--` apply to all runs. Figures are
+medians over the steps after the first, which compiles:
 
-  rollout, update   seconds; GiB: the process's most, evaluation included
-  gap               |log-prob of the trainer - of the sampler|, nats a token
+  rollout, update   seconds
+  GiB               peak memory of the process, with evaluation
+  gap               |log-prob of the trainer - of the sampler|, nats per token
 """
 
 import argparse
@@ -35,7 +36,7 @@ SETTINGS = {
   'int8 cache': [INT8],
   'int8 top-p': [INT8, *TOP_P],
 }
-# One problem to evaluate: both ends of a stage are.
+# Evaluate one problem, because both ends of a stage are always evaluated.
 ALWAYS = [
   'log_every=1',
   'eval.problems=1',
@@ -62,7 +63,7 @@ def arguments() -> argparse.Namespace:
 
 
 def run(a: argparse.Namespace, settings: list[str]) -> dict[str, float]:
-  """Medians of a run's metrics, by column."""
+  """Runs a recipe and returns medians of its metrics by column."""
   with tempfile.TemporaryDirectory() as workdir:
     command = [sys.executable, '-m', 'jaxrl_reason.main']
     command += [f'--config={a.config}', f'--workdir={workdir}/run']
@@ -70,8 +71,10 @@ def run(a: argparse.Namespace, settings: list[str]) -> dict[str, float]:
     command += [f'--config.{x}' for x in changed] + a.more
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-      said = ' '.join(done.stderr.split())[-800:]
-      raise RuntimeError(f'exit {done.returncode} (-9: out of memory): {said}')
+      message = ' '.join(done.stderr.split())[-800:]
+      raise RuntimeError(
+        f'exit {done.returncode} (-9: out of memory): {message}'
+      )
     lines = pathlib.Path(workdir, 'run/metrics.jsonl').read_text().splitlines()
   rows = [m for m in map(json.loads, lines) if 'perf/update_s' in m][1:]
   return {
@@ -84,8 +87,10 @@ def main():
   a = arguments()
   print(' ' * 16 + ''.join(f'{x:>10}' for x in COLUMNS))
   for name in a.only.split(','):
-    found = run(a, SETTINGS[name])
-    cells = (f'{x:10.2f}' if x > 0.1 else f'{x:10.1e}' for x in found.values())
+    medians = run(a, SETTINGS[name])
+    cells = (
+      f'{x:10.2f}' if x > 0.1 else f'{x:10.1e}' for x in medians.values()
+    )
     print(f'{name:16}' + ''.join(cells), flush=True)
 
 

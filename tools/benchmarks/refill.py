@@ -1,13 +1,13 @@
-"""What refill is worth: accuracy by generated tokens, with refill and without.
+"""Compares accuracy with and without refill at equal numbers of tokens.
 
   python tools/benchmarks/refill.py [--seeds=0,1,2] [--steps=100] [--folder=...]
     [--variants=none,masked,refill,kept]
 
-One warm start per seed; from its weights the recipe configs/dapo_refill_tiny.py
-with no filter, with groups without signal masked, replaced, and replaced with
-what is left over kept. Accuracies are read off the evaluations at equal numbers
-of generated tokens, between two of them by a straight line; those of the last
-column are all that the shortest run generated.
+Each seed has one warm start. The variants train configs/dapo_refill_tiny.py
+from its weights: without a filter (none), with zero-variance groups masked
+(masked) or replaced (refill), and with surplus groups kept for the next step
+(kept). Accuracies are interpolated linearly between evaluations, at equal
+numbers of generated tokens. The last column is the total of the shortest run.
 """
 
 import argparse
@@ -20,7 +20,8 @@ import numpy as np
 from jaxrl_reason.run import train
 
 RECIPE = pathlib.Path(__file__).parents[2] / 'configs' / 'dapo_refill_tiny.py'
-# Changes to the recipe, and the share of the steps: rounds generate more each.
+# Variant -> changes to the recipe, and share of the steps. Refill generates
+# more tokens per step.
 VARIANTS = {
   'none': (dict(filter='none', refill_rounds=0), 1.0),
   'masked': (dict(refill_rounds=0), 1.0),
@@ -31,7 +32,7 @@ METRIC = 'eval/heldout/pass@1'
 
 
 def recipe(seed: int, steps: int):
-  """The recipe, without its harder split."""
+  """Returns the recipe without its harder split."""
   spec = importlib.util.spec_from_file_location('recipe', RECIPE)
   module = importlib.util.module_from_spec(spec)
   spec.loader.exec_module(module)
@@ -41,7 +42,7 @@ def recipe(seed: int, steps: int):
 
 
 def curve(workdir: pathlib.Path) -> np.ndarray:
-  """[(tokens generated since rl began, accuracy, seconds)] of evaluations."""
+  """Returns (tokens generated since rl began, accuracy, seconds) [E, 3]."""
   tokens = seconds = n = 0.0
   out = []
   for line in (workdir / 'metrics.jsonl').read_text().splitlines():
@@ -56,7 +57,7 @@ def curve(workdir: pathlib.Path) -> np.ndarray:
 
 
 def warm(folder: pathlib.Path, seed: int) -> pathlib.Path:
-  """The workdir of a seed's warm start, which is made if need be."""
+  """Returns the workdir of a seed's warm start, and trains it if needed."""
   c, path = recipe(seed, 5), folder / f'warm-{seed}'
   c.stages = ('sft',)
   train.run(c, path)
@@ -64,7 +65,7 @@ def warm(folder: pathlib.Path, seed: int) -> pathlib.Path:
 
 
 def measure(folder: pathlib.Path, seed: int, steps: int, name: str):
-  """The curve of a variant, trained if need be."""
+  """Returns the curve of a variant, and trains it if needed."""
   changes, share = VARIANTS[name]
   c = recipe(seed, round(steps * share / 10) * 10)
   c.stages, c.init_from = ('rl',), str(warm(folder, seed))
@@ -75,14 +76,16 @@ def measure(folder: pathlib.Path, seed: int, steps: int, name: str):
 
 
 def table(curves: dict[str, list[np.ndarray]], columns: int = 4) -> str:
-  """Mean accuracy and its standard error over seeds, at equal tokens."""
+  """Formats mean accuracies and standard errors over seeds, at equal tokens."""
   least = min(c[-1, 0] for many in curves.values() for c in many)
   at = np.linspace(0, least, columns + 1)[1:]
   lines = ['generated tokens  ' + '  '.join(f'{x:13,.0f}' for x in at)]
   for name, many in curves.items():
-    found = np.array([np.interp(at, c[:, 0], c[:, 1]) for c in many])
-    error = found.std(axis=0, ddof=min(len(many) - 1, 1)) / len(many) ** 0.5
-    cells = [f'{m:.3f} +- {e:.3f}' for m, e in zip(found.mean(axis=0), error)]
+    accuracy = np.array([np.interp(at, c[:, 0], c[:, 1]) for c in many])
+    error = accuracy.std(axis=0, ddof=min(len(many) - 1, 1)) / len(many) ** 0.5
+    cells = [
+      f'{m:.3f} +- {e:.3f}' for m, e in zip(accuracy.mean(axis=0), error)
+    ]
     rate = np.mean([c[-1, 2] / c[-1, 0] for c in many])
     lines.append(
       f'{name:16}  ' + '  '.join(cells) + f'  {1e6 * rate:.1f} us/token'
@@ -100,8 +103,8 @@ def main():
   folder, curves = pathlib.Path(args.folder), {}
   for seed in args.seeds.split(','):
     for name in args.variants.split(','):
-      found = measure(folder, int(seed), args.steps, name)
-      curves.setdefault(name, []).append(found)
+      curve_ = measure(folder, int(seed), args.steps, name)
+      curves.setdefault(name, []).append(curve_)
   print(table(curves))
 
 

@@ -1,14 +1,13 @@
-"""Cost of sampler and update against size, with fitted exponents.
+"""Fits the exponents of sampler and update time against size.
 
   python tools/benchmarks/scaling.py [--width=128] [--repeats=5]
 
-From 2 layers x 128 and 8 x 8 rows of 32 + 64 tokens, one size at a time x 1, 4
-and 16: parameters (the width, its square root as much), rows (samples of a
-prompt), length (prompt and completion). More tokens are as many more
-micro-batches: nobody's memory grows with them. `exponent` is the slope of log
-seconds over log size, by least squares; `arithmetic` that of the model's own
-FLOPs. A time that grows faster than its arithmetic is a surprise. `CPU s` and
-the share of a large product's rate are of the largest size.
+From 2 layers x 128 and 8 x 8 rows of 32 + 64 tokens, one size is multiplied by
+1, 4 and 16: parameters (the width by 1, 2 and 4), rows (samples of a prompt),
+or length (prompt and completion). The number of micro-batches grows with the
+tokens, so that the memory does not. `exponent` is the slope of log seconds over
+log size, by least squares, and `arithmetic` the slope of the model's FLOPs.
+`CPU s` and the share of a large product's rate are those of the largest size.
 """
 
 import argparse
@@ -22,7 +21,7 @@ FACTORS = (1, 4, 16)
 
 
 def shape(axis: str, factor: int, width: int) -> dict:
-  """Arguments of `grpo_step.problem` with one size times factor."""
+  """Returns arguments of `grpo_step.problem`, with one size x factor."""
   shape = dict(
     width=width,
     samples=grpo_step.G,
@@ -45,17 +44,17 @@ def exponent(values) -> float:
 
 
 def measure(axis: str, width: int, repeats: int) -> dict:
-  """Phase -> ([(wall, CPU seconds)], [FLOPs]), each by factor."""
-  found = {'sampler': ([], []), 'update': ([], [])}
+  """Measures phase -> ([(wall, CPU seconds)], [FLOPs]), each by factor."""
+  phases = {'sampler': ([], []), 'update': ([], [])}
   for factor in FACTORS:
     sizes = shape(axis, factor, width)
     problem = grpo_step.problem(2, **sizes)
     flops = grpo_step.flops(problem[0], **sizes)
     programs = grpo_step.programs(*problem)
-    for phase, (seconds, work) in found.items():
+    for phase, (seconds, work) in phases.items():
       seconds.append(grpo_step.timed(programs[phase], repeats))
       work.append(flops[phase])
-  return found
+  return phases
 
 
 def print_row(axis: str, phase: str, seconds: list, work: list, peak: float):
@@ -84,8 +83,8 @@ def main():
     f'{"CPU s":>8} {"of peak":>8}'
   )
   for axis in args.axes.split(','):
-    found = measure(axis, args.width, args.repeats)
-    for phase, (seconds, work) in found.items():
+    phases = measure(axis, args.width, args.repeats)
+    for phase, (seconds, work) in phases.items():
       print_row(axis, phase, seconds, work, peak)
 
 

@@ -1,4 +1,4 @@
-"""The update with a prompt per row beside one with a prompt per group.
+"""Compares updates with one prompt per row and with one prompt per group.
 
   python tools/benchmarks/shared_prompt.py [--layers=2 --width=128]
     [--rows=64 --tokens=256] [--shares=0.1,0.25,0.5,0.75,0.9]
@@ -6,16 +6,16 @@
   python tools/benchmarks/shared_prompt.py --topology=v5p:2x2x1
     [--model=qwen2.5-0.5b] [--mesh=1,4,1]
 
-`share` is the prompt's of a row's tokens, G the rows of a prompt. Nothing is
-padding. The update is reference log-probs (KL 0.04), log-probs, loss, gradient
-and AdamW of one batch; `flops` are what XLA counts in the compiled program
-(layers unrolled, no loop in it), `tokens` is share / G + 1 - share, what is
-left of them. Both ways are timed in turn, repeat after repeat, in one
-process: ratios bear a busy machine better than seconds do.
+`share` is the prompt's share of a row's tokens, G the number of rows per
+prompt. There is no padding. The update is reference log-probs (KL 0.04),
+log-probs, loss, gradient and AdamW for one batch. `flops` is the ratio of XLA's
+counts for the compiled programs (with unrolled layers). `tokens` is the ratio
+of computed tokens, share / G + 1 - share. Both updates alternate in one
+process, because other work on the machine affects ratios less than seconds.
 
-With a topology the update of a recipe is compiled for it and not run (the extra
-`tpu`): FLOPs of its matrix products on one device, bytes and the roofline's
-seconds.
+With a topology, the update of a recipe is compiled for it and not run (needs
+the extra `tpu`). The table has FLOPs of matrix products on one device, bytes,
+and seconds by the roofline.
 """
 
 import argparse
@@ -50,18 +50,20 @@ def arguments() -> argparse.Namespace:
   parser.add_argument('--shares', default='0.1,0.25,0.5,0.75,0.9')
   parser.add_argument('--groups', default='4,16,64')
   parser.add_argument('--repeats', type=int, default=5)
-  parser.add_argument('--topology', default='', help='as plan takes it')
+  parser.add_argument('--topology', default='', help='as for jaxrl plan')
   parser.add_argument('--model', default='qwen2.5-0.5b', help='of models/zoo')
   parser.add_argument('--mesh', default='1,4,1', help='data,fsdp,tensor')
   return parser.parse_args()
 
 
 def make_batch(n: int, t: int, prompt: int, group: int) -> Batch:
-  """Full rows of random tokens, a prompt for each group of them."""
+  """Returns full rows of random tokens, with one prompt per group."""
   rng = np.random.default_rng(1)
-  asked = rng.integers(0, grpo_step.V, (n // group, prompt))
-  own = rng.integers(0, grpo_step.V, (n, t - prompt))
-  tokens = np.concatenate([np.repeat(asked, group, axis=0), own], axis=1)
+  prompts = rng.integers(0, grpo_step.V, (n // group, prompt))
+  completions = rng.integers(0, grpo_step.V, (n, t - prompt))
+  tokens = np.concatenate(
+    [np.repeat(prompts, group, axis=0), completions], axis=1
+  )
   reward = jnp.asarray(rng.random(n), jnp.float32)
   of = jnp.arange(n, dtype=jnp.int32) // group
   return Batch(
@@ -80,7 +82,7 @@ def make_batch(n: int, t: int, prompt: int, group: int) -> Batch:
 
 
 def compiled(a: argparse.Namespace, share: float, group: int) -> list:
-  """The two updates, () -> metrics, and the FLOPs of each."""
+  """Compiles both updates: (() -> metrics, FLOPs) of each."""
   prompt = round(share * a.tokens)
   config = grpo_step.shape(a.layers, a.width, scan=False)
   model = transformer.build(config)
@@ -90,18 +92,18 @@ def compiled(a: argparse.Namespace, share: float, group: int) -> list:
   )
   batch = make_batch(a.rows, a.tokens, prompt, group)
   once = packing.Shared(prompt, 1, group, a.rows // group)
-  found = []
+  updates = []
   for how in (None, once):
     learn = dataclasses.replace(learner, packing=how)
     f = jax.jit(functools.partial(step_lib.update, learn))
-    given = state, batch, Sampling.make(), jax.random.key(0)
-    f = f.lower(*given).compile()
-    found.append((functools.partial(f, *given), f.cost_analysis()['flops']))
-  return found
+    args = state, batch, Sampling.make(), jax.random.key(0)
+    f = f.lower(*args).compile()
+    updates.append((functools.partial(f, *args), f.cost_analysis()['flops']))
+  return updates
 
 
 def in_turn(programs: list, repeats: int) -> list[tuple[float, float]]:
-  """Median wall and CPU seconds of each program, warm."""
+  """Measures median wall and CPU seconds of each program after a warm-up."""
   seen = [[] for _ in programs]
   for _ in range(repeats + 1):
     for f, rows in zip(programs, seen):
@@ -136,7 +138,7 @@ def measured(a: argparse.Namespace) -> None:
 
 
 def planned(a: argparse.Namespace) -> None:
-  """The same of a published model's shapes, for chips that are not here."""
+  """Compiles both updates of a published model's shape for a topology."""
   import decode_tpu
 
   from jaxrl_reason.planning import planner as plan

@@ -1,16 +1,16 @@
-"""The small end: what a step costs beyond its matrix products, and start-up.
+"""Measures the overhead of a small step over its matrix products, and start-up.
 
   python tools/benchmarks/small_end.py [--layers=2 --width=64] [--repeats=9]
     [--steps=1,8] [--seeds=1,4] [--startup=configs/arithmetic_tiny.py]
 
-The fused GRPO step of grpo_step.py at 0.2 M parameters, beside the same matrix
-products alone: every dot_general of the step's jaxpr, as often as it runs
-(loops multiplied out), each timed by itself on arrays of its shapes. `ratio` is
-step over products. K steps in one dispatch and S seeds in one program are given
-per step and seed.
+The fused GRPO step of grpo_step.py with 0.2 M parameters is compared with its
+matrix products. Every dot_general of the step's jaxpr is timed alone on arrays
+of its shapes, and counted as often as its loops run it. `ratio` is step /
+products. Times of K steps in one dispatch and S seeds in one program are per
+step and seed.
 
-Start-up is a process of `jaxrl_reason.main` up to its first line of training
-metrics, twice: with an empty and then a filled compilation cache.
+Start-up is the time of a `jaxrl_reason.main` process until its first line of
+training metrics, with an empty and then with a filled compilation cache.
 """
 
 import argparse
@@ -33,11 +33,11 @@ from jaxrl_reason.rollouts.fused import FusedSource
 from jaxrl_reason.run.rl import programs
 
 ROOT = pathlib.Path(__file__).parents[2]
-MANY = 32  # products in one dispatch, whose own cost is then lost
+MANY = 32  # products per dispatch, which makes the dispatch's cost negligible
 
 
 def _inner(eqn, trips: int):
-  """(jaxpr, how often it runs) of the programs inside an equation."""
+  """Returns (jaxpr, number of executions) of the programs in an equation."""
   times = {'scan': eqn.params.get('length', 1), 'while': trips}
   n = times.get(eqn.primitive.name, 1)
   for value in eqn.params.values():
@@ -48,26 +48,26 @@ def _inner(eqn, trips: int):
 
 
 def products(jaxpr, trips: int) -> collections.Counter:
-  """(shapes, dtypes, dimension numbers) of each product -> times it runs.
+  """Counts executions by (shapes, dtypes, dimension numbers) of a product.
 
   Args:
-    trips: of while loops: the tokens after the first.
+    trips: iterations of a while loop: the tokens after the first.
   """
-  found = collections.Counter()
+  counts = collections.Counter()
   for eqn in jaxpr.eqns:
     if eqn.primitive.name == 'dot_general':
       shapes = tuple((x.aval.shape, x.aval.dtype.name) for x in eqn.invars)
-      found[shapes, eqn.params['dimension_numbers']] += 1
+      counts[shapes, eqn.params['dimension_numbers']] += 1
     for inner, n in _inner(eqn, trips):
       for key, count in products(inner, trips).items():
-        found[key] += n * count
-  return found
+        counts[key] += n * count
+  return counts
 
 
-def product_seconds(found: collections.Counter, repeats: int) -> float:
-  """Seconds of the products, each kind timed alone, many in one dispatch."""
+def product_seconds(counts: collections.Counter, repeats: int) -> float:
+  """Measures the seconds of all products, with each kind timed alone."""
   total = 0.0
-  for (shapes, dims), count in found.items():
+  for (shapes, dims), count in counts.items():
     args = [jnp.ones((MANY, *shape), dtype) for shape, dtype in shapes]
     one = functools.partial(jax.lax.dot_general, dimension_numbers=dims)
     many = jax.jit(functools.partial(_mapped, one))
@@ -80,9 +80,9 @@ def _mapped(f, *args):
   return jax.lax.map(lambda xs: f(*xs), args)
 
 
-def step_seconds(made, k: int, seeds: int, repeats: int) -> float:
-  """Seconds of one step of one seed, K steps and S seeds in a dispatch."""
-  learner, gen, state, prompts = made
+def step_seconds(problem, k: int, seeds: int, repeats: int) -> float:
+  """Measures seconds per step and seed, for K steps and S seeds at once."""
+  learner, gen, state, prompts = problem
   stacked = jax.tree.map(lambda x: jnp.stack([x] * k), prompts)
   source = FusedSource(gen, grpo_step.reward_fn)
   parts, root = (learner, source, Sampling.make()), jax.random.key(2)
@@ -116,7 +116,7 @@ def step_seconds(made, k: int, seeds: int, repeats: int) -> float:
 
 
 def startup(recipe: str) -> list[float]:
-  """Seconds to the first training line, with a cold and a warm cache."""
+  """Measures seconds to the first training line, with cold and warm cache."""
   out = []
   with tempfile.TemporaryDirectory() as cache:
     env = os.environ | {'XDG_CACHE_HOME': cache, 'PYTHONPATH': str(ROOT)}
@@ -150,25 +150,25 @@ def main():
   parser.add_argument('--repeats', type=int, default=9)
   parser.add_argument('--steps', default='1,8')
   parser.add_argument('--seeds', default='1,4')
-  parser.add_argument('--startup', default='', help='a recipe; empty: not')
+  parser.add_argument('--startup', default='', help='a recipe; empty: skip')
   args = parser.parse_args()
-  made = grpo_step.problem(args.layers, args.width)
-  learner, gen, state, prompts = made
+  problem = grpo_step.problem(args.layers, args.width)
+  learner, gen, state, prompts = problem
   source = FusedSource(gen, grpo_step.reward_fn)
   jaxpr = jax.make_jaxpr(
     functools.partial(programs.fused_step, learner, source)
   )(state, prompts, jax.random.key(2), Sampling.make(), grpo_step.NEVER)
-  found = products(jaxpr.jaxpr, grpo_step.C - 1)
-  floor = product_seconds(found, args.repeats)
+  counts = products(jaxpr.jaxpr, grpo_step.C - 1)
+  floor = product_seconds(counts, args.repeats)
   print(
-    f'{args.layers} layers x {args.width}: {sum(found.values()):,} products of '
-    f'{len(found)} kinds a step, {1e3 * floor:.1f} ms alone; '
+    f'{args.layers} layers x {args.width}: {sum(counts.values()):,} products '
+    f'of {len(counts)} kinds per step, {1e3 * floor:.1f} ms alone; '
     f'jax {jax.__version__}'
   )
   print(f'{"K":>3} {"S":>3} {"ms a step and seed":>20} {"ratio":>6}')
   for k in map(int, args.steps.split(',')):
     for s in map(int, args.seeds.split(',')):
-      seconds = step_seconds(made, k, s, args.repeats)
+      seconds = step_seconds(problem, k, s, args.repeats)
       print(f'{k:3} {s:3} {1e3 * seconds:20.1f} {seconds / floor:6.2f}')
   if args.startup:
     cold, warm = startup(args.startup)

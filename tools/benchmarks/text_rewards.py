@@ -1,10 +1,10 @@
-"""Speed of the rewards for text, structure and format, one process.
+"""Measures the speed of rewards for text, structure and format in one process.
 
   python tools/benchmarks/text_rewards.py [--seconds=0.5]
 
-Prints a markdown table of cases a second of CPU time. A completion is a
-thought of --words words and an answer of the reward's own kind; 'instructions'
-runs over the prompts of IFEval (--ifeval), if they are there.
+Prints a Markdown table of cases per second of CPU time. A completion has a
+thought of --words words and an answer for the reward. 'instructions' runs over
+the prompts of IFEval (--ifeval), if the file exists.
 """
 
 import functools
@@ -43,7 +43,7 @@ ANSWER = GOLD.replace('nine', 'ten')
 
 
 def cases() -> dict[str, tuple[str, dict]]:
-  """Reward -> (answer, example)."""
+  """Returns reward -> (answer, example)."""
   call = f'<tool_call>{json.dumps(CALL)}</tool_call>'
   tools = [{'name': 'weather', 'parameters': SCHEMA}]
   options = ['Paris', 'London', 'Berlin', 'Rome']
@@ -74,7 +74,7 @@ def prompts() -> list[dict]:
 
 
 def rate(calls) -> float:
-  """Calls a second of CPU time, after one of each."""
+  """Measures calls per second of CPU time, after a first call of each."""
   for call in calls:
     call()
   start, n = time.process_time(), 0

@@ -1,15 +1,15 @@
-"""The step of accelerator.py with transformers and a plain torch update.
+"""Measures the step of accelerator.py with transformers and plain torch.
 
   python tools/benchmarks/torch_step.py [--models=qwen2.5-0.5b,qwen2.5-1.5b]
     [--prompts=32 --samples=8] [--prompt-len=256 --completion-len=1024]
     [--micro-batches=32] [--layers=N] [--repeats=3]
 
-Any Python with torch and transformers (nothing of ours is imported), on a GPU
-where there is one. Equal: shapes, random weights, float32 with bfloat16
-products, a reference and a KL term, clipping at 1, AdamW, nothing stops early.
-Generation is `generate` of a bfloat16 copy with scaled-dot-product attention,
-every row with a prompt of its own; the update is eager, checkpointed with
---checkpoint.
+Runs in any Python with torch and transformers (it imports nothing of this
+project), on a GPU if there is one. Equal: shapes, random weights, float32 with
+bfloat16 products, a reference and a KL term, clipping at 1, AdamW, no early
+stops. Generation is `generate` of a bfloat16 copy with scaled-dot-product
+attention, and prefills every row. The update is eager, with activation
+checkpointing if --checkpoint is set.
 """
 
 import argparse
@@ -55,7 +55,7 @@ def arguments() -> argparse.Namespace:
 
 
 def policy(a: argparse.Namespace, name: str, device: str):
-  """(policy in float32, its frozen copy in bfloat16)."""
+  """Returns (policy in float32, frozen copy in bfloat16)."""
   config = transformers.Qwen2Config(
     vocab_size=VOCAB,
     tie_word_embeddings=True,
@@ -74,7 +74,7 @@ def policy(a: argparse.Namespace, name: str, device: str):
 
 @torch.no_grad()
 def sample(model, prompts: torch.Tensor, new: int) -> torch.Tensor:
-  """Rows [N,P+C] of prompts [N,P]."""
+  """Samples rows [N,P+C] for prompts [N,P]."""
   return model.generate(
     input_ids=prompts,
     attention_mask=torch.ones_like(prompts),
@@ -87,7 +87,7 @@ def sample(model, prompts: torch.Tensor, new: int) -> torch.Tensor:
 
 
 def logp(model, rows: torch.Tensor, new: int) -> torch.Tensor:
-  """Log-probabilities [n,C] of the completions."""
+  """Computes log-probabilities [n,C] of the completions."""
   logits = model(rows, logits_to_keep=new + 1).logits[:, :-1].float()
   targets = rows[:, -new:]
   losses = torch.nn.functional.cross_entropy(
@@ -97,17 +97,17 @@ def logp(model, rows: torch.Tensor, new: int) -> torch.Tensor:
 
 
 def update(model, frozen, optimizer, rows, advantages, a) -> float:
-  """GRPO on policy: a ratio of 1, and the k3 estimate of the KL."""
+  """Makes an on-policy GRPO update: ratio 1, and the k3 estimate of the KL."""
   new, total = a.completion_len, 0.0
   for part, advantage in zip(
     rows.chunk(a.micro_batches), advantages.chunk(a.micro_batches)
   ):
     with torch.autocast(rows.device.type, torch.bfloat16):
-      own = logp(model, part, new)
+      policy_logp = logp(model, part, new)
       with torch.no_grad():
         reference = logp(frozen, part, new)
-    ratio = torch.exp(own - own.detach())
-    gap = reference - own
+    ratio = torch.exp(policy_logp - policy_logp.detach())
+    gap = reference - policy_logp
     loss = -ratio * advantage[:, None] + KL * (gap.exp() - gap - 1)
     loss = loss.mean() * len(part) / len(rows)
     loss.backward()
@@ -115,11 +115,11 @@ def update(model, frozen, optimizer, rows, advantages, a) -> float:
   torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
   optimizer.step()
   optimizer.zero_grad(set_to_none=True)
-  return float(total)  # waits
+  return float(total)  # waits for the device
 
 
 def timed(f, repeats: int) -> float:
-  """Median seconds of f(), which has run before and waits for its device."""
+  """Measures median seconds of f(), which is warm and waits for its device."""
   seconds = []
   for _ in range(repeats):
     begun = time.perf_counter()
@@ -142,15 +142,16 @@ def measure(a: argparse.Namespace, name: str, device: str) -> dict[str, float]:
   advantages = ((scores - scores.mean(dim=1, keepdim=True)) / spread).flatten()
 
   def sampler():
-    return sample(frozen, prompts, a.completion_len)[0, -1].item()  # waits
+    # item() waits for the device.
+    return sample(frozen, prompts, a.completion_len)[0, -1].item()
 
   def learn():
     return update(model, frozen, optimizer, rows, advantages, a)
 
-  found = {'sampler': timed(sampler, a.repeats)}
+  seconds = {'sampler': timed(sampler, a.repeats)}
   learn()
-  found['update'] = timed(learn, a.repeats)
-  return found | {'step': sum(found.values())}
+  seconds['update'] = timed(learn, a.repeats)
+  return seconds | {'step': sum(seconds.values())}
 
 
 def main():

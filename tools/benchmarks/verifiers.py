@@ -1,11 +1,11 @@
-"""Speed, accuracy, memory and hostile input of the math verifiers.
+"""Measures speed, accuracy and memory of the math verifiers.
 
   python tools/benchmarks/verifiers.py [--out=table.md]
 
-Prints the table of docs/math_answers.md. math-verify gets its own rows when it
-is installed (`pip install 'math-verify[antlr4_13_2]'`). Everything runs in
-one process and one thread, each verifier in a fresh one, so that memory and
-warm-up are its own; GSM8K is read from --gsm8k, if it is there.
+Prints the table of docs/math_answers.md, with a column for math-verify if it is
+installed (`pip install 'math-verify[antlr4_13_2]'`). Each verifier runs in one
+thread of a new process, so that memory and warm-up are not shared. GSM8K is
+read from --gsm8k, if the folder exists.
 """
 
 import importlib.util
@@ -28,7 +28,7 @@ import hostile  # noqa: E402
 _GSM8K = flags.DEFINE_string(
   'gsm8k', str(ROOT.parent / 'shared/data/gsm8k/test.jsonl'), 'Solutions.'
 )
-_OUT = flags.DEFINE_string('out', None, 'Markdown file, beside the output.')
+_OUT = flags.DEFINE_string('out', None, 'Markdown file for the table.')
 _ONLY = flags.DEFINE_string('only', None, 'One verifier, as JSON: internal.')
 SLOW_S = 1.0
 
@@ -59,10 +59,10 @@ def peak_mb() -> float:
 
 
 def safely(verify, prediction: str, gold: str) -> bool | str:
-  """The verdict, or the name of what was raised."""
+  """Returns the verdict, or the name of the exception."""
   try:
     return bool(verify(prediction, gold))
-  # The other side of a comparison may raise anything: it is counted.
+  # Exceptions of the other library are counted as wrong verdicts.
   except Exception as e:
     return type(e).__name__
 
@@ -70,23 +70,23 @@ def safely(verify, prediction: str, gold: str) -> bool | str:
 def on_pairs(verify) -> dict:
   pairs = equivalence.pairs()
   start = time.process_time()
-  found = [safely(verify, text, gold) for text, gold, _ in pairs]
+  verdicts = [safely(verify, text, gold) for text, gold, _ in pairs]
   seconds = time.process_time() - start
   return {
     'pairs': len(pairs),
-    'accuracy': sum(f == y for f, (*_, y) in zip(found, pairs)) / len(pairs),
+    'accuracy': sum(f == y for f, (*_, y) in zip(verdicts, pairs)) / len(pairs),
     'false_positives': sum(
-      f is True and not y for f, (*_, y) in zip(found, pairs)
+      f is True and not y for f, (*_, y) in zip(verdicts, pairs)
     ),
     'false_negatives': sum(
-      f is not True and y for f, (*_, y) in zip(found, pairs)
+      f is not True and y for f, (*_, y) in zip(verdicts, pairs)
     ),
     'pairs_per_s': len(pairs) / seconds,
   }
 
 
 def on_gsm8k(verify, path: str) -> dict:
-  """Right completions and wrong ones, made from the reference solutions."""
+  """Measures correct and incorrect completions made from solutions of GSM8K."""
   if not pathlib.Path(path).exists():
     return {}
   with open(path, encoding='utf-8') as f:
@@ -98,9 +98,9 @@ def on_gsm8k(verify, path: str) -> dict:
     cases.append((solution, gold, True))
     cases.append((solution, wrong, False))
   start = time.process_time()
-  found = [safely(verify, text, gold) for text, gold, _ in cases]
+  verdicts = [safely(verify, text, gold) for text, gold, _ in cases]
   seconds = time.process_time() - start
-  right = sum(f == y for f, (*_, y) in zip(found, cases))
+  right = sum(f == y for f, (*_, y) in zip(verdicts, cases))
   return {
     'gsm8k': right / len(cases),
     'gsm8k_per_s': len(cases) / seconds,
@@ -125,13 +125,13 @@ def on_hostile(verify) -> dict:
 
 
 def in_a_thread(verify) -> dict:
-  found = []
+  verdicts = []
   thread = threading.Thread(
-    target=lambda: found.append(safely(verify, '\\frac{1}{2}', '0.5'))
+    target=lambda: verdicts.append(safely(verify, '\\frac{1}{2}', '0.5'))
   )
   thread.start()
   thread.join()
-  return {'thread': found[0]}
+  return {'thread': verdicts[0]}
 
 
 def measure(name: str, gsm8k: str) -> dict:
@@ -177,7 +177,7 @@ def table(results: list[dict]) -> str:
 
 
 def child(name: str, gsm8k: str) -> dict:
-  """One verifier in its own process; what it prints is not ours."""
+  """Measures one verifier in its own process. Its other output is ignored."""
   done = subprocess.run(
     [sys.executable, __file__, f'--only={name}', f'--gsm8k={gsm8k}'],
     stdout=subprocess.PIPE,
