@@ -9,7 +9,8 @@ from etils import epath
 
 from jaxrl_reason.reports import metrics_file, panels, workdirs
 from jaxrl_reason.reports import pass_at_k as passk
-from jaxrl_reason.reports.answer_pages import Blocks, is_record, is_right
+from jaxrl_reason.reports.answer_pages import Blocks, is_record
+from jaxrl_reason.reports.signs import is_right
 
 MANY = 2000  # answers of a cell that a page shows
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from jaxrl_reason.reports import metrics_file, signs, workdirs
+from jaxrl_reason.reports.signs import is_right
 from jaxrl_reason.reports.workdirs import Run
 
 TEXT_ROWS, TOKEN_ROWS = 2000, 100  # of a block
@@ -29,7 +30,7 @@ class Step:
       are none.
     entropy: quantiles of the tokens', nats.
     spread: standard deviation of the advantages.
-    signs: share of answers with each of `signs.SIGNS`.
+    signs: share of answers with each sign, as `signs.shares`.
   """
 
   step: int
@@ -46,11 +47,6 @@ def _mean(values: Iterable[float]) -> float | None:
   return float(np.mean(values)) if values else None
 
 
-def is_right(row: dict) -> bool:
-  """Returns whether an answer counts as correct."""
-  return (row.get('verdict') or {}).get('score', 0.0) > 0.5
-
-
 def _of_step(step: int, rows: list[dict]) -> Step:
   """Summarises the records of one step."""
   parts = defaultdict(list)
@@ -62,7 +58,6 @@ def _of_step(step: int, rows: list[dict]) -> Step:
     for right in (True, False)
   ]
   entropies = [x for r in rows for x in _tokens(r, 'entropy')]
-  found = [signs.of(row) for row in rows]
   return Step(
     step,
     _mean(map(is_right, rows)) or 0.0,
@@ -70,7 +65,7 @@ def _of_step(step: int, rows: list[dict]) -> Step:
     (split[0], split[1]),
     np.percentile(entropies, QUANTILES).tolist() if entropies else [],
     float(np.std([r.get('advantage') or 0.0 for r in rows])),
-    {k: float(np.mean([f[k] for f in found])) for k in signs.SIGNS},
+    signs.shares(rows),
   )
 
 
@@ -217,12 +212,6 @@ def read(run: Run, number: int, blocks: Blocks) -> Answers:
       if i >= late:
         uncertain.add(row)
   return Answers(steps, uncertain.top(), points)
-
-
-def thirds(steps: list[Step]) -> tuple[list[Step], list[Step]]:
-  """Returns the first and the last third; two empty lists below three steps."""
-  n = len(steps) // 3
-  return (steps[:n], steps[-n:]) if n else ([], [])
 
 
 class Support:

@@ -250,7 +250,9 @@ def _spread(steps: list[Step]) -> dict[str, list]:
 def _signs(steps: list[Step]) -> dict[str, list]:
   names = [*steps[0].signs] if steps else []
   return {
-    name.replace('_', ' '): [(s.step, s.signs[name]) for s in steps]
+    name.partition('/')[2].replace('_', ' '): [
+      (s.step, s.signs[name]) for s in steps
+    ]
     for name in names
   }
 

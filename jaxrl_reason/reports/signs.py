@@ -1,7 +1,10 @@
 """Signs in a text that a reward is satisfied without a solution."""
 
+import collections
 import re
+import statistics
 import zlib
+from collections.abc import Mapping, Sequence
 
 # Words of self-correction, https://arxiv.org/abs/2501.12948.
 REFLECTION = re.compile(
@@ -13,13 +16,36 @@ REFLECTION = re.compile(
 ANSWER = re.compile(r'\\boxed|<answer>|final answer|answer is|####|#', re.I)
 LONG = 200  # least characters for the zlib test
 REPEATED = 0.2  # compressed share of a repetitive text
-WORDS = 4  # of the sequences that count as repeated
+SHORT = 16  # least characters for the test of short texts
+RUN = 4  # words of a sequence, or characters of a short text
 
-SIGNS = ('repeats', 'early', 'reflects', 'format_only', 'disagree')
+
+def is_right(row: Mapping) -> bool:
+  """Returns whether an answer counts as correct."""
+  return (row.get('verdict') or {}).get('score', 0.0) > 0.5
+
+
+def shares(rows: Sequence[dict]) -> dict[str, float]:
+  """Returns the share of a step's records with each sign, by the name of a
+  metric.
+
+  `rollouts/copies` counts wrong answers that another sample of the same problem
+  gives too.
+  """
+  key = [(row['problem'], row['completion']) for row in rows]
+  same = collections.Counter(key)
+  found = [
+    of(row) | {'copies': same[k] > 1 and not is_right(row)}
+    for row, k in zip(rows, key)
+  ]
+  return {
+    f'rollouts/{name}': statistics.fmean(row[name] for row in found)
+    for name in found[0]
+  }
 
 
 def of(row: dict) -> dict[str, bool]:
-  """Returns each of `SIGNS` of a record."""
+  """Returns the signs of a record by name."""
   text = row.get('completion', '')
   verdict = row.get('verdict') or {}
   parts = verdict.get('parts') or {}
@@ -37,8 +63,13 @@ def repeats(text: str) -> bool:
   data = text.encode()
   if len(data) >= LONG and len(zlib.compress(data)) < REPEATED * len(data):
     return True
-  words = text.split()
-  runs = [tuple(words[i : i + WORDS]) for i in range(len(words) - WORDS + 1)]
+  short = SHORT <= len(data) < LONG
+  return _few_runs(text.split()) or (short and _few_runs(text))
+
+
+def _few_runs(parts: Sequence[str]) -> bool:
+  """Returns whether most sequences of words or characters occur again."""
+  runs = [tuple(parts[i : i + RUN]) for i in range(len(parts) - RUN + 1)]
   return len(runs) > 8 and len(set(runs)) < len(runs) / 2
 
 

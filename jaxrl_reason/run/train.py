@@ -156,6 +156,8 @@ def _stages(
   evaluator = Evaluator(parts, workdir)
   state, facts = place.state, {'compiled': compiled, 'started': started}
   facts |= {'spent': spent, 'saved': checkpoints.told}
+  if resuming and hosts.is_main():
+    facts['earlier'] = metrics_file.read(workdir)
 
   for index, p in enumerate(planned):
     if index < place.stage:
@@ -169,6 +171,7 @@ def _stages(
       state = at.state(stage.layout, state, place.total)
     else:
       _restore_data(stage, place.record)
+    journal = Journal(p, writer=writer, model=parts.model, **facts)
     kept = rollout_files.RolloutFiles(
       p.config.rollouts,
       p.config.rl,
@@ -178,8 +181,8 @@ def _stages(
       place.total if resuming or index else None,
       rewarding.second_opinion(p.config.rl, problems),
       writer.histogram,
+      journal.check,
     )
-    journal = Journal(p, writer=writer, model=parts.model, **facts)
     state = loop.Loop(
       p,
       index,

@@ -444,7 +444,9 @@ def test_an_alarm_is_raised_by_what_has_risen(tmp_path):
   run = workdirs.read(path)
   steps = answers.read(run, 0, answers.Blocks()).steps
   on = {a.name for a in alarms.of(run, steps) if a.on}
-  assert 'repetition' in on and 'format passes while answers fail' in on
+  assert (
+    'repeated completions' in on and 'format passes while answers fail' in on
+  )
   assert 'verifiers disagree' not in on
 
 

@@ -117,6 +117,22 @@ def test_a_second_opinion_that_says_the_opposite_is_a_part(tmp_path):
   assert failed.parts == {'answer': 1.0}
 
 
+def test_samples_that_are_alike_raise_alarms_once(tmp_path, capfd):
+  """Also if the run is resumed, which reads its earlier lines."""
+  c = recipe(steps=4, temperature=0.01)
+  c.stages, c.checkpoint.every = ('rl',), 1
+  train.run(c, tmp_path)
+  told = capfd.readouterr().err.splitlines()
+  said = [x for x in told if x.startswith('alarm at rl step 3: ')]
+  assert any('groups without signal (train/dead_rows 1)' in x for x in said)
+  assert any('repeated completions (rollouts/repeats' in x for x in said)
+  c.rl.steps = 7
+  train.run(c, tmp_path)
+  told = capfd.readouterr().err
+  assert 'Resuming at step 4' in told
+  assert 'groups without signal' not in told
+
+
 def test_old_files_make_room_evenly(tmp_path):
   c = recipe(steps=12)
   c.rollouts.mib = 100 / 1024

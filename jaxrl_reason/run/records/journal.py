@@ -7,7 +7,7 @@ the device never waits for them.
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import tqdm
@@ -87,10 +87,12 @@ class Journal:
     started: float,
     spent: goodput.Spent,
     saved: Callable[[], dict[str, float]],
+    earlier: Iterable[dict] = (),
   ):
     """Args:
     started: time.monotonic() of the run's start.
     spent: seconds by activity; saved: metrics of the last save.
+    earlier: lines of metrics that the run wrote before it was resumed.
     """
     self._config, self._kind = planned.config, planned.kind
     self._stage, self._model = planned.name, model
@@ -102,6 +104,9 @@ class Journal:
     self._dispatched = False
     self._empty = False
     self._alarms = line_alarms.LineAlarms()
+    for row in earlier:
+      if row.get('stage') == self._stage and self._kind == 'rl':
+        self._alarms.add(row['step'], row)
     self.nll = float('inf')
 
   def shown(self, done: int) -> tqdm.tqdm:
@@ -175,11 +180,15 @@ class Journal:
     self._bar.update(n)
     self._explain(total, n, values)
     if self._kind == 'rl':
-      for text in self._alarms.add(out):
-        say(f'alarm at {self._stage} step {total}: {text}')
+      self.check(total, out)
     if self._unseen:
       aside(self._compiled.table())
     self._unseen = False
+
+  def check(self, total: int, values: Mapping[str, float]) -> None:
+    """Prints the alarms that begin with numbers of step `total`."""
+    for text in self._alarms.add(total, values):
+      say(f'alarm at {self._stage} step {total}: {text}')
 
   def _explain(self, total: int, n: int, values: dict[str, float]) -> None:
     """Warns once if a filter leaves no group to train on."""
@@ -203,6 +212,8 @@ class Journal:
   ) -> None:
     """Writes the metrics of an evaluation and its texts; prints a line."""
     self._writer.write(total, self._stage, values)
+    if self._kind == 'rl':
+      self.check(total, values)
     if text:
       self._writer.text(total, 'samples', text)
     shown = [

@@ -23,6 +23,7 @@ from jaxrl_reason.checkpoints import files
 from jaxrl_reason.config import RL
 from jaxrl_reason.config.run import Rollouts
 from jaxrl_reason.data.problems import Problems
+from jaxrl_reason.reports import signs
 from jaxrl_reason.run.records import lines
 from jaxrl_reason.run.rl import turn_settings as turns
 from jaxrl_reason.verifiers import records
@@ -45,6 +46,7 @@ class RolloutFiles:
     resume_step: int | None,
     grade: Callable[[list[tuple[str, dict]]], list[Verdict]] | None = None,
     histogram: Callable[[int, str, np.ndarray], None] | None = None,
+    check: Callable[[int, dict[str, float]], None] | None = None,
   ):
     """Args:
     resume_step: files after it are removed; None if the run begins, and the
@@ -52,12 +54,13 @@ class RolloutFiles:
     grade: a host verifier of the completions that kernels have verified,
       which also extracts the answer; None if there is none.
     histogram: takes (step, name, numbers) of the kept rollouts, or None.
+    check: takes (step, share of records with each sign), or None.
     """
     self._every, self._room = c.every, c.mib * 2**20
     self._folder, self._pending = workdir / 'rollouts', []
     self._examples, self._tokenizer = problems.train, tokenizer
     self._n_samples, self._grade = rl.samples, grade
-    self._histogram = histogram
+    self._histogram, self._check = histogram, check
     rewards = rl.rewards  # the environment's part is not among them
     self._parts = {
       k: rewards.get(k, {}).get('reward', k) for k in turns.part_names(rl)
@@ -110,6 +113,8 @@ class RolloutFiles:
       shown = jax.tree.map(np.asarray, arrays)
       rows = self._records(step, stage, shown, verdicts)
       self._write(step, self._within(map(records.line_of, rows)))
+      if self._check:
+        self._check(step, signs.shares(rows))
       if self._histogram:
         for name, values in _spread(shown).items():
           self._histogram(step, f'rollouts/{name}', values)
