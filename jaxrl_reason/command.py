@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import itertools
+import os
 import pathlib
 import re
+import signal
 import sys
 import threading
 import warnings
@@ -19,6 +21,11 @@ if TYPE_CHECKING:
 # Errors with a remedy in their message: shown without a traceback.
 USER_ERRORS = (ValueError, OSError, FloatingPointError, ImportError)
 CHANGE = re.compile(r'--config\.(.*)', re.S)
+# A run saves and stops at these.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Exit code of a saved run that a signal stopped: the same command resumes it
+# (EX_TEMPFAIL of sysexits.h). 0 is a finished run.
+SAVED = 75
 ended = threading.Event()  # the last line was printed
 
 
@@ -207,6 +214,41 @@ def one_line(*more: type[Exception]) -> Iterator[None]:
     yield
   except (*USER_ERRORS, *more) as e:
     fail(e)
+
+
+@contextlib.contextmanager
+def on_signals(handler: Callable[[int, Any], None]) -> Iterator[None]:
+  """Handles SIGNALS, except those that the process ignores: nohup ignores
+  SIGHUP, so that a run outlives its terminal.
+  """
+  before = {}
+  # Python delivers signals to the main thread only.
+  if threading.current_thread() is threading.main_thread():
+    for s in SIGNALS:
+      if signal.getsignal(s) is not signal.SIG_IGN:
+        before[s] = signal.signal(s, handler)
+  try:
+    yield
+  finally:
+    for s, handler in before.items():
+      signal.signal(s, handler)
+
+
+def resumable() -> contextlib.AbstractContextManager[None]:
+  """Ends the process with SAVED at a signal while nothing is unsaved: before
+  the run handles signals itself, as during imports, and after it.
+  """
+  return on_signals(_end_resumable)
+
+
+def _end_resumable(signum: int, frame: Any):
+  del frame
+  name = signal.Signals(signum).name
+  line = f'{name}: nothing is unsaved; start the same command to go on.\n'
+  # Not print: the signal may have interrupted one. The reader may be gone.
+  with contextlib.suppress(OSError):
+    os.write(2, line.encode())
+  os._exit(SAVED)  # an import that is under way would catch SystemExit
 
 
 def fail(error: BaseException | str):

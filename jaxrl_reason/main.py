@@ -8,6 +8,7 @@ Exit codes: 0, the run is finished; 75, a signal stopped the run and its state
 is saved: start the same command to resume; 1, an error, printed in one line.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -34,6 +35,12 @@ def parser() -> command.Parser:
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
+  with command.resumable():
+    run(a)
+
+
+def run(a: argparse.Namespace) -> None:
+  """Trains by the flags."""
   # Imported here, so that a wrong flag is refused at once.
   from absl import logging
 
@@ -45,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = config_lib.load(a.config, a.changes)
   from jaxrl_reason.rollouts.host import RewardFailed
   from jaxrl_reason.run import train
-  from jaxrl_reason.run.process import reader_gone, signals
+  from jaxrl_reason.run.process import reader_gone
 
   with (
     reader_gone.tolerated(),
@@ -64,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
       # A launcher may kill the others when the first process exits.
       hosts.meet()
   if state is None:
-    sys.exit(signals.SAVED)
+    sys.exit(command.SAVED)
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ workdir for every run (for `report` and `evaluate`), table.md, results.json and
 study.png. docs/studies.md explains the table.
 """
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -32,11 +33,17 @@ def parser() -> command.Parser:
 def main(argv: Sequence[str] | None = None) -> None:
   """Runs the command."""
   a = parser().parse(argv)
+  with command.resumable():
+    run(a)
+
+
+def run(a: argparse.Namespace) -> None:
+  """Runs, or continues, the study of the flags."""
   # Imported late, so that a wrong flag is refused at once.
   from absl import logging
 
   from jaxrl_reason import hosts
-  from jaxrl_reason.run.process import reader_gone, signals
+  from jaxrl_reason.run.process import reader_gone
   from jaxrl_reason.run.records import journal
   from jaxrl_reason.studies import options
   from jaxrl_reason.studies import study_run as session
@@ -50,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
   except KeyboardInterrupt:
     command.fail('stopped; start the same command to continue')
   if not table:
-    sys.exit(signals.SAVED)
+    sys.exit(command.SAVED)
   print(table)
 
 

@@ -42,7 +42,9 @@ class Telling:
     self._steps = configs[0].rl.steps
     ended = [events.last_end(path) for path in workdirs]
     self.diverged = {i for i, how in enumerate(ended) if DIVERGED in how}
-    for config, path in zip(configs, workdirs):
+    for i, (config, path) in enumerate(zip(configs, workdirs)):
+      if i in self.diverged:
+        continue  # its recorded end stays
       values = config.json_values()
       config_file.write(values, path, resumed)
       reached = train.reached(path) if resumed else 0

@@ -8,7 +8,7 @@ single run. Checkpoints before the end contain all states.
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -110,10 +110,17 @@ class Evaluators:
     self._each, self._layout = each, layout
     self._starts, self._workdirs = starts, workdirs
 
-  def of(self, state: TrainState, total: int, name: str) -> list[dict]:
-    """Returns the metrics of each run. Before the first step, runs of one seed
-    and warm start are the same policy on the same problems and are evaluated
-    once.
+  def of(
+    self,
+    state: TrainState,
+    total: int,
+    name: str,
+    stopped: Callable[[], bool],
+  ) -> list[dict] | None:
+    """Returns the metrics of each run; None if `stopped` ended an evaluation.
+
+    Before the first step, runs of one seed and warm start are the same policy
+    on the same problems and are evaluated once.
     """
     out, first = [], {}
     for i, evaluate in enumerate(self._each):
@@ -124,7 +131,10 @@ class Evaluators:
         continue
       first[start] = i
       params = self._layout.pick(state, i).params
-      out.append(evaluate(params, total, name))
+      values = evaluate(params, total, name, stopped)
+      if values is None:
+        return None
+      out.append(values)
     return out
 
 
@@ -152,12 +162,15 @@ class Loop(loop.Loop):
   """The loop of a stage, with evaluations of each run."""
 
   def evaluate(self, state: TrainState) -> bool:
-    """Evaluates all runs, to the end; a signal takes effect after it."""
+    """Evaluates all runs; returns False if a signal ended the evaluation."""
     hosts.at(step=self.total, doing='evaluating')
     with self.spent.on('evaluation'), self.watchdog.watched('evaluation'):
-      values = self.evaluator.of(state, self.total, self.name)
-    self.journal.evaluated(self.total, values)
-    return True
+      values = self.evaluator.of(
+        state, self.total, self.name, self.stopping.reached
+      )
+    if values is not None:
+      self.journal.evaluated(self.total, values)
+    return values is not None
 
   def cut(self, state: TrainState, begun: metrics.Begun, keep) -> None:
     """Saves inside an interval; a diverged run does not stop the others."""

@@ -50,6 +50,41 @@ def test_nohup_is_respected():
     signal.signal(signal.SIGHUP, before)
 
 
+SIGNALLED = """
+import importlib, os, signal, sys
+command, module, signum, *flags = sys.argv[1:]
+
+class Finder:
+  def find_spec(self, name, path=None, target=None):
+    if name == module:
+      os.kill(os.getpid(), signal.Signals[signum])
+
+sys.meta_path.insert(0, Finder())
+importlib.import_module(f'jaxrl_reason.{command}').main(flags)
+"""
+
+
+@pytest.mark.parametrize(
+  'command, module, signum',
+  [
+    ('main', 'absl', 'SIGTERM'),
+    ('main', 'jax', 'SIGHUP'),
+    ('main', 'jaxrl_reason.run.train', 'SIGINT'),
+    ('study', 'jax', 'SIGTERM'),
+  ],
+)
+def test_a_signal_during_imports_exits_as_one_of_a_saved_run(
+  command, module, signum, tmp_path
+):
+  folder = '--out' if command == 'study' else '--workdir'
+  flags = [f'--config={ROOT}/tests/tiny_recipe.py', f'{folder}={tmp_path}/x']
+  given = [sys.executable, '-c', SIGNALLED, command, module, signum, *flags]
+  p = subprocess.run(given, capture_output=True, text=True, cwd=ROOT)
+  line = f'{signum}: nothing is unsaved; start the same command to go on.\n'
+  assert (p.returncode, p.stderr) == (75, line)
+  assert not (tmp_path / 'x').exists()
+
+
 def test_output_goes_on_without_a_reader():
   code = f"""
 import sys

@@ -5,6 +5,7 @@ and tells what differs.
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from jaxrl_reason import trees
 from jaxrl_reason.checkpoints import other_run
 from jaxrl_reason.reports import metrics_file
 from jaxrl_reason.run import train
+from jaxrl_reason.run.evaluator import Evaluator
 from jaxrl_reason.run.records import events
 from jaxrl_reason.studies import fits, grid, options, traced, verdicts
 from jaxrl_reason.studies import results as outcome
@@ -229,6 +231,25 @@ def test_killed_inside_a_program_it_goes_on(tmp_path):
   run.wait()
   again, errors = command(parts, f'--config={path}').communicate()
   assert again == text, errors
+
+
+def test_a_signal_in_an_evaluation_ends_it(done, tmp_path, monkeypatch):
+  """The remaining evaluations are those of the next start."""
+  out, table = done
+  shutil.copytree(out / 'warm', tmp_path / 'warm')
+  evaluate, found = Evaluator.__call__, []
+
+  def signalled(self, *args):
+    if len(found) == 2:  # of three runs after the last step, the second
+      os.kill(os.getpid(), signal.SIGTERM)
+    found.append(evaluate(self, *args))
+    return found[-1]
+
+  monkeypatch.setattr(Evaluator, '__call__', signalled)
+  assert session.run(study(), tmp_path, quiet) == ''
+  assert [x is None for x in found] == [False, False, True]
+  assert session.run(study(), tmp_path, quiet) == table
+  assert len(found) == 6 and None not in found[3:]
 
 
 def test_errors_are_one_line(tmp_path):

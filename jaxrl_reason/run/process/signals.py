@@ -9,17 +9,15 @@ repeatedly, so only a second Ctrl-C ends the run without a checkpoint.
 import contextlib
 import os
 import signal
-import threading
 import time
 
+from jaxrl_reason import command
+from jaxrl_reason.command import SAVED as SAVED
+from jaxrl_reason.command import SIGNALS as SIGNALS
 from jaxrl_reason.hosts import peers
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 # A terminal and `timeout` send the same signal twice within milliseconds.
 AGAIN_S = 1.0
-# Exit code of a saved run that a signal stopped: the same command resumes it
-# (EX_TEMPFAIL of sysexits.h). 0 is a finished run.
-SAVED = 75
 
 
 class Stopping:
@@ -30,7 +28,8 @@ class Stopping:
   """
 
   def __init__(self):
-    self._requested, self._before, self.agreed = 0.0, {}, False
+    self._requested, self.agreed = 0.0, False
+    self._handled = command.on_signals(self._request)
 
   def reached(self) -> bool:
     """Returns True if all processes stop here.
@@ -43,17 +42,11 @@ class Stopping:
     return self.agreed
 
   def __enter__(self) -> 'Stopping':
-    # Python delivers signals to the main thread only.
-    if threading.current_thread() is threading.main_thread():
-      for s in SIGNALS:
-        # nohup ignores SIGHUP, so that the run outlives its terminal.
-        if signal.getsignal(s) is not signal.SIG_IGN:
-          self._before[s] = signal.signal(s, self._request)
+    self._handled.__enter__()
     return self
 
-  def __exit__(self, *_):
-    for s, handler in self._before.items():
-      signal.signal(s, handler)
+  def __exit__(self, *error):
+    self._handled.__exit__(*error)
 
   def _request(self, signum, frame):
     del frame
