@@ -17,6 +17,8 @@ from jaxrl_reason.ranges import (
 class Files(Record):
   """Problems of your own, for data.name='files' (`data/example_files.py`)."""
 
+  read_with = {'*': 'name=files data.sources'}
+
   # Field with the question; 'a.0.b' is a nested field; '': guessed from the
   # first row.
   question: str = ''
@@ -38,6 +40,11 @@ class Controller(Record):
   A key with the value None has the default of its controller
   (docs/choosing.md).
   """
+
+  read_with = {
+    'refresh': 'name!=none',
+    'window memory prior': 'name!=none data.sources',
+  }
 
   # A name in data.controllers.CONTROLLERS; none: the order of the data, without
   # statistics.
@@ -89,6 +96,14 @@ class Controller(Record):
 @dataclasses.dataclass(frozen=True)
 class Data(Record):
   """The problems, and their encoding as tokens."""
+
+  read_with = {
+    'dir': 'name=gsm8k name=files sources',
+    'vocab': 'tokenizer=sentencepiece',
+    'tokenizer_dir': 'tokenizer=hf',
+    'system thinking day': 'template=chat sources',
+    'shots': 'template!=chat sources',
+  }
 
   name: str = 'arithmetic'  # a name in tasks.TASKS, gym:..., gsm8k or files
   # A folder; for files also a file, or a data set on the Hub,

@@ -85,7 +85,8 @@ def smoke(c: ml_collections.ConfigDict) -> ml_collections.ConfigDict:
     c.rl[key] = min(c.rl[key], most)
   if c.data.name in ('gsm8k', 'files'):
     c.data.update(dir=str(PROBLEMS), completion_len=32)
-    c.data.vocab = min(c.data.vocab, 320)
+    if c.data.tokenizer == 'sentencepiece':
+      c.data.vocab = min(c.data.vocab, 320)
   if c.model_dir:
     c.model_dir = RANDOM + c.model_dir
     c.data.prompt_len = 256  # the byte tokenizer makes prompts longer

@@ -11,14 +11,21 @@ import json
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from jaxrl_reason.names import nearest
 from jaxrl_reason.ranges import Range
 
 
 class Record:
-  """A section of a config: a frozen dataclass whose fields are the keys."""
+  """A section of a config: a frozen dataclass whose fields are the keys.
+
+  Attributes:
+    read_with: keys of the section ('*': all others) -> the settings without
+      which they have no effect (`unread.py`).
+  """
+
+  read_with: ClassVar[Mapping[str, str]] = {}
 
   def __getitem__(self, key: str) -> Any:
     return getattr(self, key)

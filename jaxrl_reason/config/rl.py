@@ -50,6 +50,8 @@ class Hints(Record):
   `by`: it is `share[i]` at `at[i]` (`rollouts/hints.py`).
   """
 
+  read_with = {'*': 'room'}
+
   # Largest number of tokens of a hint, in addition to data.prompt_len; 0: no
   # hints.
   room: CountOrNone = 0
@@ -67,6 +69,8 @@ class Hints(Record):
 class Extra(Record):
   """Additional samples for some problems of a step (`rollouts/extra.py`)."""
 
+  read_with = {'*': 'groups'}
+
   # Number of additional groups of `samples` completions per step; 0: none.
   groups: CountOrNone = 0
   by: str = 'hard'  # choice of the problems: hard, knapsack
@@ -75,6 +79,8 @@ class Extra(Record):
 @dataclasses.dataclass(frozen=True)
 class Replay(Record):
   """Groups of earlier steps that are trained on again."""
+
+  read_with = {'by mix': 'rows'}
 
   rows: CountOrNone = 0  # per step, a multiple of samples; 0: off
   capacity: CountOrNone = 0  # groups kept on the device
@@ -90,6 +96,13 @@ class Shaping(Record):
 
   `rollouts/reward_shaping.py` has the formulas. 0: the term is off.
   """
+
+  read_with = {
+    'laser_explore laser_every': 'laser',
+    'price_by price_goal': 'price_rate',
+    'price_most': 'price price_rate',
+    'repetition_n': 'repetition',
+  }
 
   alp: Amount = 0.0  # ALP: penalty per token, times the group's solve rate
   # LASER-D: bonus of correct rows within the target length of their level.
@@ -120,6 +133,8 @@ class Shaping(Record):
 class Reference(Record):
   """Updates of the reference policy during the stage (`update/refresh.py`)."""
 
+  read_with = {'optimizer': 'every kl patience'}
+
   every: CountOrNone = 0  # steps between resets to the policy; 0: no resets
   # KL to the reference above which it is reset, nats per token; 0: no resets.
   kl: Amount = 0.0
@@ -138,6 +153,8 @@ class Teacher(Record):
   rl.loss.distill_coef and rl.loss.distill set the weight and the form of the
   loss.
   """
+
+  read_with = {'*': 'weights'}
 
   # A model of any family and size with the policy's tokenizer: WORKDIR[@step]
   # of another run, a folder in Hugging Face layout, hf:owner/model[@revision],
@@ -164,6 +181,8 @@ class TemperatureControl(Record):
   rule.
   """
 
+  read_with = {'*': 'entropy'}
+
   entropy: Amount = 0.0  # target entropy, nats per token, about 0.3; 0: off
   rate: Positive = 0.1  # change of log temperature per step, at entropy 0
   low: Positive = 0.3  # smallest temperature
@@ -173,6 +192,15 @@ class TemperatureControl(Record):
 @dataclasses.dataclass(frozen=True)
 class Turns(Record):
   """Episodes of several turns with an environment (docs/turns.md)."""
+
+  read_with = {
+    '*': 'env',
+    'most': 'env!=chain',
+    'tools calls': 'env=tools',
+    'links': 'env=chain',
+    'stops': 'path=host env=chain',
+    'args workers timeout_s start_s burst': 'path=host',
+  }
 
   env: str = ''  # a name in envs.ENVS; '': one completion per sample
   most: Count = 4  # largest number of turns of an episode
@@ -220,6 +248,12 @@ class Critic(Record):
 @dataclasses.dataclass(frozen=True)
 class RL(Training):
   """The rl stage: sample, verify, update."""
+
+  read_with = {
+    'refill_keep': 'refill_rounds',
+    'demos_when': 'demos',
+    'invalid_limit': 'path=host',
+  }
 
   steps: Count = 200  # batches that are sampled and trained on
   prompts: Count = 32  # B, problems per step, over all devices

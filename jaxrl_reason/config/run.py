@@ -24,6 +24,8 @@ STAGES = ('pretrain', 'sft', 'preference', 'rl')
 class Model(Record):
   """The sizes of the model, and the settings of its computation."""
 
+  read_with = {'experts_per_token expert_norm': 'experts'}
+
   layers: Count = 2  # L, transformer blocks
   width: Count = 128  # D, width of the residual stream
   mlp: Count = 256  # F, hidden width of an mlp
@@ -72,6 +74,8 @@ class Model(Record):
 class Lora(Record):
   """Adapters beside frozen weights (`models/adapters/lora.py`)."""
 
+  read_with = {'*': 'rank'}
+
   rank: CountOrNone = 0  # 0: none
   alpha: Positive = 16.0  # adapters are scaled by alpha / rank
   rslora: bool = False  # scale by alpha / sqrt(rank) instead
@@ -102,6 +106,8 @@ class Eval(Record):
 class Checkpoint(Record):
   """Checkpoints of a run."""
 
+  read_with = {'emergency_dir': 'emergency_every'}
+
   every: Count = 100  # steps; the end of a stage is always saved
   keep: Count = 2  # newest checkpoints to keep, besides those at stage ends
   # Verify the checksums of a checkpoint before it is used; False: compare the
@@ -122,6 +128,8 @@ class Checkpoint(Record):
 class Rollouts(Record):
   """Samples of the rl stage that are written to workdir/rollouts."""
 
+  read_with = {'*': 'every'}
+
   every: CountOrNone = 10  # steps between written batches; 0: none is written
   problems: Count = 8  # most problems per batch, with all of their samples
   # Largest size of all files. Above it every second file is deleted.
@@ -136,6 +144,8 @@ class Watchdog(Record):
   operations of its kind, and more than `floor_s` seconds
   (`run/process/watchdog.py`). Compile time does not count.
   """
+
+  read_with = {'*': 'times'}
 
   times: Amount = 20.0  # limit as a multiple of the median; 0: no limit
   floor_s: Positive = 600.0  # smallest limit, seconds
@@ -154,6 +164,8 @@ class Profile(Record):
 @dataclasses.dataclass(frozen=True)
 class Run(Record):
   """The config of a run."""
+
+  read_with = {'remat_gib': 'model.remat=auto'}
 
   seed: Seed = 0  # of weights, order of problems and sampling
   # Stages in order: pretrain, sft, preference, rl, or names in `named`. A

@@ -18,6 +18,12 @@ from jaxrl_reason.ranges import (
 class Optimizer(Record):
   """An optimizer and its learning rate; `optim.OPTIMIZERS` has the names."""
 
+  read_with = {
+    'b1 b2 eps': 'name!=adafactor',
+    'b2 eps weight_decay': 'name!=sgd',
+    'eps': 'name!=lion',
+  }
+
   name: str = 'adamw'  # a name in optim.OPTIMIZERS
   lr: Amount = 1e-3  # peak learning rate
   schedule: str = 'constant'  # after warm-up: constant, linear, cosine, wsd
@@ -70,6 +76,11 @@ class Supervised(Training):
 @dataclasses.dataclass(frozen=True)
 class Preference(Supervised):
   """A stage that learns from pairs of a chosen and a rejected answer."""
+
+  read_with = {
+    'label_smoothing': 'loss=dpo',
+    'margin': 'loss=simpo',
+  }
 
   # A file of rows with prompt, chosen and rejected, or the workdir of a run
   # whose rollouts make pairs (`data/preference_pairs.py`).

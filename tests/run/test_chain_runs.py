@@ -131,7 +131,7 @@ def test_a_critique_comes_between_two_tries(tmp_path):
       {'path': 'host', 'steps_per_dispatch': 1},
       "rl.turns.env='chain' is inside the program: set rl.path='fused'",
     ),
-    ({'turns.args': {'a': 1}}, 'rl.turns.args: read with rl.path="host" only'),
+    ({'turns.args': {'a': 1}}, "has no effect without rl.path='host'"),
   ],
 )
 def test_what_does_not_go_together_is_refused(change, words):

@@ -160,9 +160,16 @@ def test_a_run_that_goes_on_is_the_same(whole, tmp_path):
   [
     ({'turns.env': 'abacus'}, "rl.turns.env='abacus': with rl.path"),
     ({'staleness': 1, 'old_logp': 'sampler'}, 'rl.staleness=1: with'),
-    ({'turns.calls': 'morse'}, "rl.turns.calls='morse': choose one of tags"),
-    ({'turns.env': 'tools'}, "needs one at least: name={'tool'"),
-    ({'turns.tools': {'s': {'tool': 'search'}}}, "are those of env='tools'"),
+    ({'turns.calls': 'morse'}, "has no effect without rl.turns.env='tools'"),
+    (
+      {'turns.env': 'tools', 'turns.calls': 'morse'},
+      "rl.turns.calls='morse': choose one of tags",
+    ),
+    ({'turns.env': 'tools'}, "one at least: name={'tool'"),
+    (
+      {'turns.tools': {'s': {'tool': 'search'}}},
+      "has no effect without rl.turns.env='tools'",
+    ),
     (
       {'turns.env': 'tools', 'turns.tools': {'s': {'tol': 'search'}}},
       "rl.turns.tools.s: is {'tool'",
@@ -173,7 +180,11 @@ def test_a_run_that_goes_on_is_the_same(whole, tmp_path):
     ),
     ({'turns.workers': 0}, 'rl.turns.workers=0: must be a whole number'),
     ({'turns.timeout_s': 0.0}, 'rl.turns.timeout_s=0.0: must be a number'),
-    ({'path': 'fused', 'turns.stops': ('=',)}, 'rl.turns.stops: read with'),
+    ({'path': 'fused'}, 'rl.turns.workers=2 has no effect without rl.path='),
+    (
+      {'path': 'fused', 'turns.stops': ('=',)},
+      "rl.turns.stops=('=',) has no effect without rl.path='host' or rl.turns.",
+    ),
     ({'algorithm': 'remax'}, "rl.algorithm='remax' reads greedy completions"),
   ],
 )

@@ -280,7 +280,7 @@ def test_a_pool_moves_on_to_its_next_window(tmp_path, path):
 @pytest.mark.parametrize(
   'flat, words',
   [
-    ({'data.controller.name': 'none'}, 'there is none'),
+    ({'data.controller.name': 'none'}, 'refresh=3 has no effect without'),
     ({'rl.steps_per_dispatch': 2, 'rl.path': 'fused'}, 'does not divide'),
     ({'rl.archive': 1}, 'rl.archive=1 and data.controller.refresh=3'),
     ({'rl.shaping.historical': 0.1}, 'rl.shaping.historical=0.1'),

@@ -178,7 +178,7 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'refill_rounds': -1}, 'rl.refill_rounds=-1: must be'),
     ({'refill_rounds': 2, 'filter': 'shortest'}, 'rl.filter_args.keep above 0'),
     ({'filter': 'dead_group'}, "Did you mean 'dead_groups'"),
-    ({'refill_keep': True}, 'rl.refill_rounds=0 makes no rounds'),
+    ({'refill_keep': True}, 'has no effect without rl.refill_rounds'),
     ({'refill_keep': True, 'old_logp': 'trainer'}, 'and rl.old_logp'),
     (
       {'filter': 'band', 'filter_args.low': 0.9, 'filter_args.high': 0.95},
@@ -189,8 +189,11 @@ def test_killed_with_leftovers_goes_on_bit_for_bit(env, tmp_path, path):
     ({'replay.rows': 8}, 'rl.replay.capacity=0: set both'),
     ({'replay.rows': 12, 'replay.capacity': 20}, '= 76 does not divide by'),
     ({'replay.rows': 8, 'replay.capacity': 2}, 'rl.replay.capacity=2'),
-    ({'replay.by': 'newest'}, "rl.replay.by='newest'"),
-    ({'extra.by': 'easy'}, "rl.extra.by='easy'"),
+    (
+      {'replay.rows': 8, 'replay.capacity': 20, 'replay.by': 'newest'},
+      "rl.replay.by='newest': choose",
+    ),
+    ({'extra.groups': 8, 'extra.by': 'easy'}, "rl.extra.by='easy': choose"),
     ({'hints.room': 4, 'hints.when': 'once'}, "rl.hints.when='once'"),
     ({'hints.room': 4, 'hints.by': 'steps'}, "rl.hints.by='steps'"),
     ({'hints.room': 4, 'hints.share': (2.0,)}, 'shares from 0 to 1'),

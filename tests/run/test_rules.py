@@ -46,9 +46,9 @@ EXAMPLES = [
   (PAIRS | {'preference.loss': 'sft'}, "preference.loss='sft'"),
   (
     PAIRS | {'preference.loss': 'ipo', 'preference.label_smoothing': 0.1},
-    "preference.label_smoothing=0.1: preference.loss='ipo' does not read it",
+    "label_smoothing=0.1 has no effect without preference.loss='dpo'",
   ),
-  (PAIRS | {'preference.margin': 0.5}, 'preference.margin=0.5: .* not read'),
+  (PAIRS | {'preference.margin': 0.5}, "margin=0.5 has .* without .*='simpo'"),
   (
     PAIRS | {'preference.loss': 'kto', 'preference.micro_batches': 2},
     'preference.micro_batches=2: .* over all pairs',
@@ -79,7 +79,7 @@ EXAMPLES = [
   ),
   ({'rl.role_decay': 0.9}, 'rl.role_decay=0.9: .*baseline of the group'),
   ({'rl.old_logp': 'loglinear'}, 'which are 0 for every sample'),
-  (LOGLINEAR | {'rl.algorithm': 'gpg'}, 'reads no log-probs from before'),
+  (SAMPLER | {'rl.algorithm': 'gpg'}, "'sampler': .* reads no log-probs from"),
   (
     LOGLINEAR
     | {'rl.loss.correction': 'truncate', 'rl.loss.correction_normalise': True},
@@ -117,7 +117,7 @@ EXAMPLES = [
     "named.a: data.completion_len=99 is above the run's own, 32",
   ),
   ({'trainable': '(layers'}, r"trainable='\(layers' is no regular"),
-  ({'lora.targets': '*q'}, r"lora.targets='\*q' is no regular"),
+  ({'lora.rank': 2, 'lora.targets': '*q'}, r"lora.targets='\*q' is no regular"),
   ({'frozen_dtype': 'int4'}, "frozen_dtype='int4': choose"),
   ({'eval.every': 15}, 'eval.every = 15 does not divide by log_every 10'),
   ({'checkpoint.every': 15}, 'checkpoint.every = 15 does not.*log_every 10'),
@@ -163,7 +163,7 @@ EXAMPLES = [
     {'data.controller.name': 'uniform', 'data.controller.sources': 'free'},
     "sources='free' chooses between sources",
   ),
-  ({'data.controller.refresh': 10}, 'refresh=10 moves the window of a pool'),
+  ({'data.controller.refresh': 10}, "refresh=10 has .* than 'none'"),
   (
     POOL | {'data.controller.refresh': 3, 'rl.steps_per_dispatch': 2},
     'refresh=3 does not divide by rl.steps_per_dispatch=2',
@@ -171,8 +171,14 @@ EXAMPLES = [
   (POOL | STALE, 'rl.staleness=1 and data.controller.refresh=10'),
   (POOL | {'rl.archive': 2}, 'rl.archive=2 and data.controller.refresh=10'),
   (POOL | {'rl.shaping.historical': 0.1}, 'rl.shaping.historical=0.1 and'),
-  (POOL | {'rl.replay.by': 'failing'}, "rl.replay.by='failing' and data.con"),
-  (POOL | {'rl.replay.mix': 'rows'}, "rl.replay.mix='rows' and data.con"),
+  (
+    POOL | REPLAY | {'rl.replay.by': 'failing'},
+    "rl.replay.by='failing' and data.con",
+  ),
+  (
+    POOL | REPLAY | {'rl.replay.mix': 'rows'},
+    "rl.replay.mix='rows' and data.con",
+  ),
   ({'data.knobs': {'max_opps': 3}}, r"knobs\.max_opps: .*'max_ops'"),
   ({'data.knobs': {'max_ops': 'x'}}, "knobs.max_ops='x': must be a int"),
   ({'data.sources': {'a': 3}}, 'data.sources.a=3: must be a section such as'),
@@ -206,11 +212,14 @@ EXAMPLES = [
     {'rl.archive': 1, 'rl.turns.env': 'calculator'},
     "rl.archive=1 and rl.turns.env='calculator'",
   ),
-  ({'rl.refill_keep': True}, 'rl.refill_rounds=0 makes no rounds'),
+  ({'rl.refill_keep': True}, 'has no effect without rl.refill_rounds: set'),
   ({'rl.refill_rounds': 1}, "rl.refill_rounds=1 .* rl.filter='none' drops no"),
   (REFILL | {'rl.refill_keep': True}, 'refill_keep=True and rl.old_logp'),
   (REFILL | STALE, 'rl.refill_rounds=1 and rl.staleness=1'),
-  ({'rl.extra.by': 'easy'}, "rl.extra.by='easy': choose"),
+  (
+    {'rl.extra.groups': 32, 'rl.extra.by': 'easy'},
+    "rl.extra.by='easy': choose",
+  ),
   (
     REFILL | {'rl.extra.groups': 32},
     'rl.refill_rounds=1 and rl.extra.groups=32',
@@ -219,8 +228,8 @@ EXAMPLES = [
     REPLAY | {'rl.extra.groups': 32, 'rl.replay.mix': 'rows'},
     "rl.replay.mix='rows' and rl.extra.groups=32",
   ),
-  ({'rl.replay.by': 'old'}, "rl.replay.by='old': choose"),
-  ({'rl.replay.mix': 'all'}, "rl.replay.mix='all': choose"),
+  (REPLAY | {'rl.replay.by': 'old'}, "rl.replay.by='old': choose"),
+  (REPLAY | {'rl.replay.mix': 'all'}, "rl.replay.mix='all': choose"),
   ({'rl.replay.rows': 8}, 'rl.replay.rows=8 and rl.replay.capacity=0: set bo'),
   (REPLAY | {'rl.replay.rows': 4, 'rl.micro_batches': 1}, 'multiple of rl.sa'),
   (REPLAY | {'rl.replay.capacity': 9}, 'capacity=9 groups are fewer'),
@@ -240,9 +249,18 @@ EXAMPLES = [
   (AGAIN | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.hints.when='),
   (LASER | {'rl.shaping.laser_lengths': (8, 4)}, 'tokens above 0 that rise'),
   ({'rl.shaping.laser': 0.1}, 'rl.shaping.laser=0.1 and rl.shaping.laser_len'),
-  ({'rl.shaping.laser_explore': 0.1}, 'laser_explore=0.1 is read with'),
-  ({'rl.shaping.repetition_n': 3}, 'repetition_n=3 is read with'),
-  ({'rl.shaping.price_by': 'luck'}, "rl.shaping.price_by='luck': choose"),
+  (
+    {'rl.shaping.laser_explore': 0.1},
+    'explore=0.1 has no effect without rl.shaping.laser',
+  ),
+  (
+    {'rl.shaping.repetition_n': 3},
+    '_n=3 has no effect without rl.shaping.repetition',
+  ),
+  (
+    {'rl.shaping.price_rate': 0.1, 'rl.shaping.price_by': 'luck'},
+    "rl.shaping.price_by='luck': choose",
+  ),
   ({'rl.shaping.price': 2.0}, 'rl.shaping.price=2.0 is above'),
   # The loss.
   (
@@ -251,13 +269,13 @@ EXAMPLES = [
   ),
   ({'rl.samples': 1}, 'rl.samples=1: .*group_zscore.*reinforce'),
   ({'rl.demos': 8}, 'rl.demos=8 leaves no sample'),
-  ({'rl.demos_when': 'never'}, "rl.demos_when='never': choose"),
+  (DEMOS | {'rl.demos_when': 'never'}, "rl.demos_when='never': choose"),
   (FAILED | STALE, "rl.staleness=1 and rl.demos_when='failed'"),
   (FAILED | {'rl.extra.groups': 32}, 'rl.extra.groups=32 and rl.demos_when='),
   (FAILED | REPLAY, "rl.replay.rows=8 and rl.demos_when='failed'"),
   (FAILED | {'rl.replay_routes': True}, 'rl.replay_routes=True and rl.demos_w'),
   (FAILED | {'rl.turns.env': 'calculator'}, "env='calculator' and rl.demos_w"),
-  ({'rl.hints.learn': True}, 'rl.hints.learn=True: there are no hints'),
+  ({'rl.hints.learn': True}, 'learn=True has no effect without rl.hints.room'),
   (HINTS | {'rl.hints.learn': True}, 'rl.hints.learn=True: .*luffy or sft'),
   ({'rl.demos': 1}, 'rl.demos=1.*offpolicy to luffy'),
   ({'rl.algorithm': 'luffy'}, 'luffy.*set rl.demos=1'),
@@ -268,7 +286,7 @@ EXAMPLES = [
     'rl.staleness=1: 0, or 1 with rl.path="host"',
   ),
   (STALE | {'rl.old_logp': 'trainer'}, 'staleness=1 and rl.old_logp'),
-  ({'rl.invalid_limit': 0.1}, 'rl.invalid_limit=0.1: read with rl.path="host"'),
+  ({'rl.invalid_limit': 0.1}, "limit=0.1 has no effect without rl.path='host'"),
   # Samples of an earlier policy: a ratio to it, or a weight.
   (
     SAMPLER | {'rl.loss.correction': 'mask', 'rl.loss.correction_low': 0.5},
@@ -287,7 +305,11 @@ EXAMPLES = [
   ),
   (AGAIN | RLOO, "when='failed': rl.loss.policy='log_likelihood'"),
   (RLOO | {'rl.epochs': 2}, "rl.epochs=2: rl.loss.policy='log_likelihood'"),
-  ({'rl.reference.optimizer': True}, 'rl.reference.optimizer=True clears'),
+  (RLOO | {'rl.minibatches': 2}, 'rl.minibatches=2: .*rl.micro_batches splits'),
+  (
+    {'rl.reference.optimizer': True},
+    'optimizer=True has .* without rl.reference.every',
+  ),
   (
     {'rl.reference.every': 5, 'rl.algorithm': 'dapo'},
     'every=5: .* reads no reference',
@@ -298,7 +320,10 @@ EXAMPLES = [
     {'rl.algorithm': 'prime', 'rl.reference.kl': 0.1},
     'rl.reference.kl=0.1: the loss measures no kl',
   ),
-  (UNDER | {'rl.algorithm': 'grpo', 'rl.teacher.weights': ''}, 'no teacher; s'),
+  (
+    UNDER | {'rl.algorithm': 'grpo', 'rl.teacher.weights': ''},
+    'without rl.teacher.weights',
+  ),
   (OPD | {'rl.teacher.weights': 'policy'}, "'policy' agrees with the policy"),
   (UNDER | {'rl.teacher.prompt': '{solution}'}, 'lacks {prompt}, the problem'),
   (UNDER | {'rl.teacher.prompt_len': 0}, 'prompt_len=0: set both'),
@@ -319,7 +344,11 @@ EXAMPLES = [
     OPD | {'rl.teacher.weights': 'reference', 'rl.teacher.dtype': 'int8'},
     "dtype='int8' with rl.teacher.weights='reference': there are no weights",
   ),
-  ({'rl.teacher.memory': 'host'}, "memory='host' with .* set it to device"),
+  ({'rl.teacher.memory': 'host'}, "='host' has no effect without rl.teach"),
+  (
+    OPD | {'rl.teacher.weights': 'reference', 'rl.teacher.memory': 'host'},
+    "memory='host' with .* set it to device",
+  ),
   (OPD | {'rl.algorithm': 'gkd'}, 'rl.logprob_chunk=0: .* logits of two mod'),
   (OPD | {'rl.top_k': 5}, 'rl.top_k=5: a teacher scores the whole vocabulary'),
   (OPD | {'rl.top_p': 0.9}, 'rl.top_p=0.9: a teacher scores the whole voc'),
@@ -403,6 +432,12 @@ def test_every_rule_has_an_example_that_triggers_it(monkeypatch):
     assert re.search(words, message), message
     assert '\n' not in message
   assert not seen - set(triggered)
+
+
+@pytest.mark.parametrize('changes', [{'rl.epochs': 2}, {'rl.minibatches': 2}])
+def test_a_divergence_over_the_vocabulary_holds_for_any_samples(changes):
+  gkd = OPD | {'rl.algorithm': 'gkd', 'rl.logprob_chunk': 64}
+  config_checks.check(config_lib.Run().changed(gkd | changes), 1)
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,8 @@ def test_killed_with_what_rewards_remember(env, tmp_path, path):
   [
     ({'laser': 0.5}, 'rl.shaping.laser=0.5 and rl.shaping.laser_lengths'),
     ({'laser_lengths': (4.0, 2.0), 'laser': 0.5}, 'that rise'),
-    ({'laser_explore': 0.5}, 'is read with rl.shaping.laser above 0 only'),
-    ({'price_by': 'length'}, "rl.shaping.price_by='length'"),
+    ({'laser_explore': 0.5}, 'has no effect without rl.shaping.laser'),
+    ({'price_by': 'length', 'price_rate': 0.1}, ".price_by='length': choose"),
     ({'price': 2.0}, 'above rl.shaping.price_most'),
     ({'alp': -1.0}, 'rl.shaping.alp=-1.0'),
     ({'historical': 0.1}, 'never come twice'),

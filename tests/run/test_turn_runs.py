@@ -198,7 +198,7 @@ def test_what_an_environment_gave_is_on_disk(tmp_path):
   'change, words',
   [
     ({'turns.env': 'abacus'}, "rl.turns.env='abacus': choose one of"),
-    ({'turns.env': ''}, "rl.algorithm='mt_grpo' needs the rewards of turns"),
+    ({'turns.env': ''}, 'rl.turns.most=2 has no effect without rl.turns.env'),
     (
       {'path': 'host', 'steps_per_dispatch': 1, 'turns.env': 'guess'},
       "rl.turns.env='guess' is inside the program",

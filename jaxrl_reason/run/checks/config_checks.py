@@ -14,7 +14,7 @@ import ml_collections
 from jaxrl_reason import config as config_lib
 from jaxrl_reason import losses
 from jaxrl_reason.checkpoints import emergency
-from jaxrl_reason.config import RL, Data, Run, nearest, rules
+from jaxrl_reason.config import RL, Data, Run, nearest, rules, unread
 from jaxrl_reason.config.training import Preference, Supervised, Training
 from jaxrl_reason.models.adapters import frozen
 from jaxrl_reason.models.config import PREFILL, Config
@@ -47,11 +47,12 @@ def check(config: ml_collections.ConfigDict | Run, n_row_shards: int) -> None:
   run = config_lib.read(config)
   stages = staging.each(run)
   named = [p for p in stages if p.name.partition('#')[0] in run.named]
-  plain = dict.fromkeys(p.kind for p in stages if p not in named)
-  if plain:
-    _check_stages(
-      dataclasses.replace(run, stages=tuple(plain), named={}), n_row_shards
-    )
+  kinds = dict.fromkeys(p.kind for p in stages if p not in named)
+  plain = dataclasses.replace(run, stages=tuple(kinds), named={})
+  configs = {f'named.{p.name}: ': p.config for p in named}
+  rules.refuse(unread.unread_rules, ({'': plain} if kinds else {}) | configs)
+  if kinds:
+    _check_stages(plain, n_row_shards)
   longest = run.data.completion_len
   for p in named:
     try:
@@ -204,15 +205,6 @@ def preference_rules(c: Preference) -> rules.Rows:
       not c.pairs,
       f"{key}.pairs='': name a file of rows with prompt, chosen and rejected, "
       'or the workdir of a run with rollouts',
-    ),
-    (
-      c.label_smoothing and c.loss != 'dpo',
-      f'{key}.label_smoothing={c.label_smoothing}: {loss} does not read it; '
-      'set it to 0',
-    ),
-    (
-      c.margin and c.loss != 'simpo',
-      f'{key}.margin={c.margin}: {loss} does not read it; set it to 0',
     ),
     (
       c.loss == 'kto' and c.micro_batches > 1,

@@ -68,11 +68,6 @@ def refresh_rules(c: RL, controller: Controller) -> rules.Rows:
   key = f'data.controller.refresh={controller.refresh}'
   return (
     (
-      controller.name == 'none',
-      f'{key} moves the window of a pool, and there is none: set '
-      'data.controller.name',
-    ),
-    (
       controller.refresh % c.steps_per_dispatch,
       f'{key} does not divide by rl.steps_per_dispatch={c.steps_per_dispatch}'
       ': the pool moves between two dispatches',

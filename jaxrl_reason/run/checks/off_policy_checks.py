@@ -27,6 +27,7 @@ def check(c: RL, objective: losses.Objective) -> None:
   rules.refuse(weight_rules, c, objective)
   rules.refuse(interpolation_rules, c, objective)
   rules.refuse(sample_rules, c, objective)
+  rules.refuse(old_logp_rules, c, objective)
 
 
 def weight_rules(c: RL, objective: losses.Objective) -> rules.Rows:
@@ -55,11 +56,6 @@ def interpolation_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       'rl.replay.rows or rl.refill_keep',
     ),
     (
-      on and 'old_logp' not in losses.needs(objective),
-      f'{key}: rl.algorithm={c.algorithm!r} reads no log-probs from before the '
-      'updates; set it to "trainer"',
-    ),
-    (
       on and objective['correction_normalise'],
       f'{key} and rl.loss.correction_normalise=True: the mean weight of a '
       'batch is not known before its log-probs; set one of them to its '
@@ -78,7 +74,11 @@ def interpolation_rules(c: RL, objective: losses.Objective) -> rules.Rows:
 
 def sample_rules(c: RL, objective: losses.Objective) -> rules.Rows:
   """Refuses samples of an earlier policy without a ratio or a weight."""
-  if objective.policy.any_policy:
+  # A divergence from a teacher over the vocabulary holds for any samples.
+  only_distils = objective['advantage'] == 'none' and (
+    'teacher_kl' in losses.needs(objective)
+  )
+  if objective.policy.any_policy or only_distils:
     return ()
   earlier = {
     'rl__staleness': c.staleness,
@@ -108,8 +108,21 @@ def sample_rules(c: RL, objective: losses.Objective) -> rules.Rows:
       **{k: not coupled and not weighed and x for k, x in earlier.items()},
     ),
     *rules.apart(
-      f'{no_ratio}from the second epoch on the samples are off-policy; set '
-      'rl.epochs=1, or rl.loss.policy to ppo_clip',
+      f'{no_ratio}from the second update of a batch on its samples are '
+      'off-policy; set it to 1 (rl.micro_batches splits one update), or '
+      'rl.loss.policy to ppo_clip',
       rl__epochs=not ratio and c.epochs > 1 and c.epochs,
+      rl__minibatches=not ratio and c.minibatches > 1 and c.minibatches,
+    ),
+  )
+
+
+def old_logp_rules(c: RL, objective: losses.Objective) -> rules.Rows:
+  """Refuses a choice of old log-probs for a loss that reads none."""
+  return (
+    (
+      c.old_logp != 'trainer' and 'old_logp' not in losses.needs(objective),
+      f'rl.old_logp={c.old_logp!r}: rl.algorithm={c.algorithm!r} reads no '
+      'log-probs from before the updates; set it to "trainer"',
     ),
   )

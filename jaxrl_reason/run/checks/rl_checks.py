@@ -83,10 +83,6 @@ def demo_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
       rl__replay_routes=rescues and c.replay_routes,
       rl__turns__env=rescues and c.turns.env,
     ),
-    (
-      c.hints.learn and not c.hints.room,
-      'rl.hints.learn=True: there are no hints; set rl.hints.room',
-    ),
     *rules.apart(
       off_policy,
       rl__hints__learn=not reads and c.hints.learn,
@@ -192,11 +188,6 @@ def reference_rules(
   reads = reads or c.teacher.weights == REFERENCE
   return (
     (
-      r.optimizer and not (r.every or r.kl or r.patience),
-      'rl.reference.optimizer=True clears the optimizer at a reset: set '
-      'rl.reference.every, rl.reference.kl or rl.reference.patience',
-    ),
-    (
       moves and not reads,
       f'{key}: rl.algorithm={c.algorithm!r} reads no reference; set '
       'rl.loss.kl_coef above 0, or rl.teacher.weights=reference',
@@ -283,10 +274,5 @@ def path_rules(c: RL, completion_len: int) -> rules.Rows:
       c.path == 'host' and c.steps_per_dispatch != 1,
       'rl.steps_per_dispatch must be 1 with rl.path="host": rewards in Python '
       'are computed between generation and update',
-    ),
-    (
-      c.path != 'host' and c.invalid_limit != RL.invalid_limit,
-      f'rl.invalid_limit={c.invalid_limit:g}: read with rl.path="host" only, '
-      'since device kernels do not fail',
     ),
   )

@@ -82,11 +82,6 @@ def round_rules(c: RL) -> rules.Rows:
   groups = c.extra.groups
   return (
     (
-      c.refill_keep and not c.refill_rounds,
-      'rl.refill_keep=True keeps the groups that rounds leave over, and '
-      'rl.refill_rounds=0 makes no rounds; set it to 1 or more',
-    ),
-    (
       c.refill_rounds and not {*c.filter.split('+')} & {*OF_GROUPS},
       f'rl.refill_rounds={c.refill_rounds} replaces groups that rl.filter '
       f'drops, and rl.filter={c.filter!r} drops none; set it to one of '
@@ -207,16 +202,6 @@ def shaping_rules(c: sections.Shaping) -> rules.Rows:
       bool(c.laser) != bool(c.laser_lengths),
       f'rl.shaping.laser={c.laser} and rl.shaping.laser_lengths='
       f'{c.laser_lengths}: set both, or neither',
-    ),
-    (
-      c.laser_explore and not c.laser,
-      f'rl.shaping.laser_explore={c.laser_explore} is read with '
-      'rl.shaping.laser above 0 only; set that',
-    ),
-    (
-      c.repetition_n != sections.Shaping().repetition_n and not c.repetition,
-      f'rl.shaping.repetition_n={c.repetition_n} is read with '
-      'rl.shaping.repetition above 0 only; set that',
     ),
     rules.choice('rl.shaping.price_by', c.price_by, shaping.BY),
     (

@@ -35,12 +35,12 @@ def teacher_rules(c: RL, needs: frozenset[str]) -> rules.Rows:
     rules.choice(f'{key}.dtype', t.dtype, frozen.DTYPES),
     rules.choice(f'{key}.memory', t.memory, ('device', 'host')),
     (
-      (same or not t.weights) and t.dtype != 'float32',
+      same and t.dtype != 'float32',
       f'{key}.dtype={t.dtype!r} with {key}.weights={t.weights!r}: there are no '
       'weights of a teacher; set it to float32',
     ),
     (
-      (same or not t.weights) and t.memory != 'device',
+      same and t.memory != 'device',
       f'{key}.memory={t.memory!r} with {key}.weights={t.weights!r}: there are '
       'no weights of a teacher; set it to device (rl.reference_memory is the '
       "reference's)",
@@ -65,10 +65,6 @@ def prompt_rules(c: RL, columns: int) -> rules.Rows:
   t = c.teacher
   key = f'rl.teacher.prompt={t.prompt!r}'
   return (
-    (
-      t.prompt and not t.weights,
-      f'{key}: there is no teacher; set rl.teacher.weights',
-    ),
     (
       t.weights == POLICY and not t.prompt,
       "rl.teacher.weights='policy' agrees with the policy under the same "

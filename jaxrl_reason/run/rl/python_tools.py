@@ -58,11 +58,10 @@ def check(c: RL) -> None:
     )
   if t.calls not in calls.PARSERS:
     raise ValueError(choice('rl.turns.calls', t.calls, calls.PARSERS))
-  if (t.env == 'tools') != bool(t.tools):
+  if t.env == 'tools' and not t.tools:
     raise ValueError(
-      f'rl.turns.env={t.env!r}, rl.turns.tools={[*t.tools]}: tools are those '
-      "of env='tools', which needs one at least: name={'tool': ..., 'args': "
-      '{...}}'
+      "rl.turns.env='tools' needs rl.turns.tools, one at least: "
+      "name={'tool': ..., 'args': {...}}"
     )
   for name, part in t.tools.items():
     named = 'tool' in part and not set(part) - {'tool', 'args'}

@@ -113,13 +113,6 @@ def check(c: RL, data: Data, needs: frozenset[str]) -> None:
       _check_chain(c)
     else:
       envs.get(name)
-    only_host = ('args', 'tools', *(() if is_chain(c) else ('stops',)))
-    for key in only_host:
-      if c.turns[key]:
-        raise ValueError(
-          f'rl.turns.{key}: read with rl.path="host" only; environments inside '
-          'the program have none'
-        )
   if turns.PART in c.rewards:
     raise ValueError(
       f"rl.rewards.{turns.PART}: that name is the environment's part; its "
